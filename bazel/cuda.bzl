@@ -1,0 +1,67 @@
+"""cuda_library: a cc_library whose srcs are compiled by nvcc."""
+
+load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain")
+load("@cuda//:defs.bzl", "NVCC")
+
+# Machine code for Ampere, Hopper and Blackwell, and PTX for what comes after.
+_GENCODE = [
+    "-gencode=arch=compute_%s,code=[%s]" % (arch, code)
+    for arch, code in [("80", "sm_80"), ("90", "sm_90"), ("100", "sm_100,compute_100")]
+]
+
+def _cuda_objects_impl(ctx):
+    deps = cc_common.merge_cc_infos(cc_infos = [dep[CcInfo] for dep in ctx.attr.deps]).compilation_context
+    objects = []
+    for src in ctx.files.srcs:
+        obj = ctx.actions.declare_file(src.basename + ".o")
+        args = ctx.actions.args()
+        args.add_all(["-c", src, "-o", obj, "-ccbin", find_cpp_toolchain(ctx).compiler_executable])
+        args.add_all(["-std=c++20", "-O3", "-Xcompiler=-fPIC", "-fmad=false", "-I."] + _GENCODE + ctx.attr.copts)
+        args.add_all(deps.defines, before_each = "-D")
+        args.add_all(depset(transitive = [deps.includes, deps.quote_includes, deps.system_includes]), before_each = "-I")
+        ctx.actions.run(
+            executable = NVCC,
+            arguments = [args],
+            inputs = depset(ctx.files.srcs + ctx.files.hdrs, transitive = [deps.headers]),
+            outputs = [obj],
+            mnemonic = "CudaCompile",
+            progress_message = "Compiling %s for CUDA" % src.short_path,
+            use_default_shell_env = True,
+        )
+        objects.append(obj)
+    return [DefaultInfo(files = depset(objects))]
+
+_cuda_objects = rule(
+    implementation = _cuda_objects_impl,
+    attrs = {
+        "copts": attr.string_list(),
+        "deps": attr.label_list(providers = [CcInfo]),
+        "hdrs": attr.label_list(allow_files = True),
+        "srcs": attr.label_list(allow_files = [".cu"]),
+        "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
+    },
+    toolchains = ["@bazel_tools//tools/cpp:toolchain_type"],
+)
+
+def cuda_library(name, srcs, hdrs = [], copts = [], deps = [], **kwargs):
+    """Like cc_library; skipped by wildcards such as //... where there is no CUDA."""
+    compatible = select({
+        "@cuda//:enabled": [],
+        "//conditions:default": ["@cuda//:toolkit"],
+    })
+    _cuda_objects(
+        name = name + "_objects",
+        srcs = srcs,
+        hdrs = hdrs,
+        copts = copts,
+        target_compatible_with = compatible,
+        deps = deps + ["@cuda//:cudart"],
+    )
+    native.cc_library(
+        name = name,
+        srcs = [name + "_objects"],
+        hdrs = hdrs,
+        target_compatible_with = compatible,
+        deps = deps + ["@cuda//:cudart"],
+        **kwargs
+    )

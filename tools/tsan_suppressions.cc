@@ -1,0 +1,16 @@
+// The installed gRPC, Abseil and protobuf are not instrumented, so TSan does not see their locks.
+// race_top: looks at the top frame only, so that races in our own handlers are still reported.
+extern "C" const char* __tsan_default_suppressions() {
+  return "race_top:libgrpc\n"
+         "race_top:libgpr.so\n"
+         "race_top:libabsl\n"
+         "race_top:libprotobuf\n"
+         "race_top:libtsan\n"
+         "race_top:^grpc::\n"
+         "race_top:^google::protobuf::\n"
+         "race_top:^std::\n"
+         "race_top:^__gnu_cxx::\n"
+         "race_top:^__interceptor_\n"
+         "race_top:^operator \n"
+         "race_top:^sis::v1::\n";
+}
