@@ -18,6 +18,11 @@ def bits(values: np.ndarray) -> list[int]:
     return np.atleast_1d(values).view(np.uint32).tolist()
 
 
+def assert_same_bits(got: np.ndarray, want: np.ndarray) -> None:
+    """For long arrays, of which assertEqual would compute a difference for minutes."""
+    np.testing.assert_array_equal(got.view(np.uint32), want.view(np.uint32))
+
+
 def log_softmax(logits: np.ndarray) -> np.ndarray:
     """float32 [N, V] from float64 [N, V]."""
     return (logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))).astype(np.float32)
@@ -160,12 +165,26 @@ class Exp32Test(unittest.TestCase):
         for c in ("0x1.1239ep-7", "0x1.5558f2p-5", "0x1.555492p-3", "0x1.fffffcp-2"):
             p = once(once(p * r) + constant(c))
         e = once(1 + once(r + once(once(r * r) * p)))
-        self.assertEqual(bits(numerics.exp32(x32)), bits((e * 2.0**n).astype(np.float32)))
+        assert_same_bits(numerics.exp32(x32), (e * 2.0**n).astype(np.float32))
 
     def test_refuses_what_is_not_float32(self):
         for x in (np.zeros(2), 0.5, np.zeros(2, np.float16)):
             with self.assertRaises(TypeError):
                 numerics.exp32(x)
+
+
+class CoveredMassTest(unittest.TestCase):
+    def test_adds_slot_after_slot(self):
+        # Each of the small ones is lost beside 1, but all of them together are not.
+        small = np.full(64, -17.5, np.float32)
+        rows = np.stack([np.append(f32(0), small), np.append(small, f32(0))])
+        mass = numerics.covered_mass(rows, np.ones(rows.shape, bool))
+        self.assertEqual(mass[0], 1)
+        self.assertGreater(mass[1], 1)
+
+    def test_leaves_unused_slots_out(self):
+        mass = numerics.covered_mass(f32(-1, NAN, INF)[None, :], np.array([[True, False, False]]))
+        self.assertEqual(bits(mass), bits(numerics.exp32(f32(-1))))
 
 
 class SpecialValuesTest(unittest.TestCase):
@@ -261,7 +280,7 @@ class LawsTest(unittest.TestCase):
         for slot in range(8):
             sampled, now = with_sampled_slot(records, current, slot)
             e = decide(sampled, now, 8)
-            self.assertEqual(bits(e.log_envelopes), bits(envelope.astype(np.float32)))
+            assert_same_bits(e.log_envelopes, envelope.astype(np.float32))
             self.assertFalse(e.violations.any())
             lq, lp = (np.float64(c.sampled_log_probs) for c in (sampled, now))
             accepted_mass = np.exp(lq) * e.acceptance_probabilities
@@ -284,10 +303,9 @@ class LawsTest(unittest.TestCase):
     def test_accepts_as_often_as_it_should(self):
         records, current = one_row([0, -9], [-1.25, -9], 0, 0, -1.25)
         count = 10**5
-        many = lambda column: np.repeat(column, count, axis=0)
         e = numerics.decide_gathered(
-            Records(*map(many, records)),
-            Gathered(*map(many, current)),
+            Records(*(np.repeat(column, count, axis=0) for column in records)),
+            Gathered(*(np.repeat(column, count, axis=0) for column in current)),
             2,
             numerics.uniforms(KEY, np.arange(count, dtype=np.uint32), 3),
         )
@@ -306,7 +324,10 @@ class LawsTest(unittest.TestCase):
 
     def test_unused_slots_change_nothing(self):
         records, current = random_input(500, 5, 9, 1.0, 4)
-        wide = lambda column, value: np.pad(column, ((0, 0), (0, 3)), constant_values=value)
+
+        def wide(column: np.ndarray, value: float) -> np.ndarray:
+            return np.pad(column, ((0, 0), (0, 3)), constant_values=value)
+
         padded = records._replace(ids=wide(records.ids, -1), log_probs=wide(records.log_probs, -INF))
         for junk in (NAN, INF, 1.0, -INF):
             e = decide(padded, current._replace(log_probs=wide(current.log_probs, junk)), 8)
