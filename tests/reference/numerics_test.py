@@ -253,9 +253,11 @@ class SpecialValuesTest(unittest.TestCase):
             self.assertEqual(e.decisions.tolist(), [Decision.ACCEPTED])
 
     def test_uniform_is_below_the_threshold(self):
-        a = numerics.exp32(f32(-10))
-        threshold = int(float(a[0]) * 2**32)
-        records, current = one_row([0, -9], [-10, -9], 0, 0, -10)
+        a = numerics.exp32(f32(-12.5))
+        exact = float(a[0]) * 2**32
+        threshold = int(exact)
+        self.assertGreater(exact - threshold, 0.5)  # or rounding would do as well as truncation
+        records, current = one_row([0, -9], [-12.5, -9], 0, 0, -12.5)
         for word, decision in ((threshold - 1, Decision.ACCEPTED), (threshold, Decision.REJECTED)):
             e = numerics.decide_gathered(records, current, 2, np.array([word], np.uint32))
             self.assertEqual(e.decisions.tolist(), [decision])
