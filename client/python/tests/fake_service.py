@@ -133,15 +133,16 @@ class FakeService(ratio_service_pb2_grpc.RatioServiceServicer):
             return INVALID_ARGUMENT, "block lengths disagree", 0.0
         if sequence.sealed is not None and block.first_position + rows > sequence.sealed:
             return FAILED_PRECONDITION, f"sealed at {sequence.sealed}", 0.0
+        # Every access to a field of bytes copies it.
+        columns = (
+            np.frombuffer(block.sampled_ids, "V4"),
+            np.frombuffer(block.sampled_log_probs, "V4"),
+            np.frombuffer(block.top_k_ids, f"V{4 * top_k}"),
+            np.frombuffer(block.top_k_log_probs, f"V{4 * top_k}"),
+        )
         new = {
-            block.first_position
-            + row: (
-                block.sampled_ids[4 * row : 4 * row + 4],
-                block.sampled_log_probs[4 * row : 4 * row + 4],
-                block.top_k_ids[4 * row * top_k : 4 * (row + 1) * top_k],
-                block.top_k_log_probs[4 * row * top_k : 4 * (row + 1) * top_k],
-            )
-            for row in range(rows)
+            block.first_position + index: tuple(value.tobytes() for value in row)
+            for index, row in enumerate(zip(*columns))
         }
         for position, row in new.items():
             if sequence.rows.get(position, row) != row:
