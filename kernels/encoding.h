@@ -24,4 +24,17 @@ constexpr size_t RowBytes(LogProbEncoding encoding) {
   return 0;
 }
 
+// Rows before that of rank 0 in each group: the steps of kFixed12 (codec/fixed12.h), one per position.
+constexpr size_t LeadingRows(LogProbEncoding encoding) {
+  return encoding == LogProbEncoding::kFixed12 ? 1 : 0;
+}
+
+constexpr size_t GroupBytes(LogProbEncoding encoding, size_t slots) {
+  return (LeadingRows(encoding) + slots) * RowBytes(encoding);
+}
+
+constexpr size_t GroupCount(size_t positions) {
+  return (positions + kGroupPositions - 1) / kGroupPositions;
+}
+
 }  // namespace sis
