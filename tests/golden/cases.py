@@ -256,7 +256,10 @@ def edge_cases() -> Iterator[Case]:
 
 
 def threshold_cases() -> Iterator[Case]:
-    """Positions whose uniform equals the threshold (rejected), and is one below it (accepted)."""
+    """Positions whose uniform equals the threshold (rejected), and is one below it (accepted).
+
+    The thresholds are what is left of numbers that would be rounded upwards.
+    """
     seed, attempt, sequence_id, draw, wanted = 20, 26, "threshold", 2**40 + 17, 6
     key = numerics.sequence_key(seed, attempt, sequence_id)
     positions = np.arange(2**18, dtype=np.uint32)
@@ -267,7 +270,7 @@ def threshold_cases() -> Iterator[Case]:
         near = np.array(neighbours(float((decimal.Decimal(word) / 2**32).ln()), 64), np.float32)
         thresholds = (numerics.exp32(near) * np.float32(2.0**32)).astype(np.uint64)
         for threshold in (word, word + 1):
-            x = float(near[np.flatnonzero(thresholds == threshold)[0]])
+            x = float(near[np.flatnonzero(thresholds == threshold)[-1]])
             case = _gathered_case([Row([0.0, -9.0], [x, -9.0], 0)], 2, 2, sequence_id, int(positions[index]), draw)
             yield case._replace(seed=seed, attempt=attempt)
 

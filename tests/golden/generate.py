@@ -85,9 +85,7 @@ def _digest() -> Iterator[str]:
         yield _word(numerics.record_digest(records), 16)
 
 
-def _decisions(
-    inputs: Iterable[cases.Case], decide: Callable[..., numerics.Evaluation]
-) -> Iterator[str]:
+def _decisions(inputs: Iterable[cases.Case], decide: Callable[..., numerics.Evaluation]) -> Iterator[str]:
     for case in inputs:
         records, words = case.records, case.words()
         count, slots = records.ids.shape

@@ -367,21 +367,24 @@ def validate_records(records: Records, vocabulary_size: int) -> None:
     outside = used & ((ids < 0) | (ids >= vocabulary_size))
     _refuse("ids", positions, outside, ids, f"must be in [0, {vocabulary_size})")
     _refuse("ids", positions, ~used & (ids != -1), ids, "must be -1 where the log-prob is -inf")
-    _refuse("log_probs", positions, used & ~(np.isfinite(lq) & (lq <= MAX_LOG_PROB)), lq, "must be finite, at most 2^-6")
+    unfit = used & ~(np.isfinite(lq) & (lq <= MAX_LOG_PROB))
+    _refuse("log_probs", positions, unfit, lq, "must be finite, at most 2^-6")
 
     # The mask of a pair of neighbours names the second of them.
     first = np.zeros((len(lq), 1), bool)
     rises = np.hstack([first, ~(lq[:, :-1] >= lq[:, 1:])])
     _refuse("log_probs", positions, rises, lq, "must not rise from slot to slot, unused slots last")
     ties = used[:, 1:] & (lq[:, :-1] == lq[:, 1:])
-    _refuse("ids", positions, np.hstack([first, ties & (ids[:, :-1] >= ids[:, 1:])]), ids, "must rise between equal log-probs")
+    unordered = np.hstack([first, ties & (ids[:, :-1] >= ids[:, 1:])])
+    _refuse("ids", positions, unordered, ids, "must rise between equal log-probs")
     order = np.argsort(ids, axis=1, kind="stable")
     ordered = np.take_along_axis(ids, order, axis=1)
     twice = np.zeros(ids.shape, bool)
     np.put_along_axis(twice, order[:, 1:], (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] != -1), axis=1)
     _refuse("ids", positions, twice, ids, "must not stand twice")
 
-    _refuse("sampled_log_probs", positions, ~(np.isfinite(lqy) & (lqy <= MAX_LOG_PROB)), lqy, "must be finite, at most 2^-6")
+    unfit = ~(np.isfinite(lqy) & (lqy <= MAX_LOG_PROB))
+    _refuse("sampled_log_probs", positions, unfit, lqy, "must be finite, at most 2^-6")
     slot = rank(y, ids, lq)
     inside = slot != NO_RANK
     recorded = lq[np.arange(len(lq)), np.where(inside, slot, 0)]
