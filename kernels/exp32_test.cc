@@ -56,10 +56,20 @@ TEST(Exp32Test, HasTheDocumentedBits) {
   for (const auto& [x, bits] : expected) EXPECT_EQ(Bits(Exp32(x)), bits) << x;
 }
 
-uint32_t CrcOfSweep(uint32_t first, uint32_t last) {
-  constexpr uint32_t kStride = 65521;
+// The few floats on which the smallest coefficient shows if it is the next float below or above.
+TEST(Exp32Test, HasTheDocumentedBitsWhereTheLastCoefficientMatters) {
+  const std::pair<float, uint32_t> expected[] = {
+      {0.2632860541343689f, 0x3fa68db0},
+      {-0.2730174958705902f, 0x3f42d61b},
+      {0.28846853971481323f, 0x3faacd0a},
+      {-0.27635660767555237f, 0x3f422fd5},
+  };
+  for (const auto& [x, bits] : expected) EXPECT_EQ(Bits(Exp32(x)), bits) << x;
+}
+
+uint32_t CrcOfSweep(uint32_t first, uint32_t last, uint32_t stride) {
   std::vector<float> results;
-  for (uint32_t bits = first; bits <= last; bits += kStride) {
+  for (uint32_t bits = first; bits <= last; bits += stride) {
     results.push_back(Exp32(std::bit_cast<float>(bits)));
   }
   return ExtendCrc32c(0, std::as_bytes(std::span(results)));
@@ -67,8 +77,15 @@ uint32_t CrcOfSweep(uint32_t first, uint32_t last) {
 
 // A fused multiply-add passes the error bound, but not this.
 TEST(Exp32Test, HasTheDocumentedBitsOverAllMagnitudes) {
-  EXPECT_EQ(CrcOfSweep(kPlusZero, Bits(88.0f)), 0xc5b5947du);
-  EXPECT_EQ(CrcOfSweep(kMinusZero, Bits(-87.0f)), 0x87ed3493u);
+  EXPECT_EQ(CrcOfSweep(kPlusZero, Bits(88.0f), 65521), 0xc5b5947du);
+  EXPECT_EQ(CrcOfSweep(kMinusZero, Bits(-87.0f), 65521), 0x87ed3493u);
+}
+
+// Where the polynomial matters, densely: all coefficients but the smallest show here in their last
+// place.
+TEST(Exp32Test, HasTheDocumentedBitsAwayFromZero) {
+  EXPECT_EQ(CrcOfSweep(Bits(0x1p-8f), Bits(88.0f), 257), 0x3798b42du);
+  EXPECT_EQ(CrcOfSweep(Bits(-0x1p-8f), Bits(-87.0f), 257), 0xff18cdfdu);
 }
 
 TEST(Exp32Test, OfZeroIsOne) {

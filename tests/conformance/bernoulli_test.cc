@@ -104,7 +104,7 @@ TEST_P(BernoulliTest, DrawsAttemptsSequencesAndSeedsAreIndependent) {
   }
 }
 
-// The largest positions, which the counter must not wrap around.
+// The second call starts 17 positions later, so that rows and words of a block fall apart.
 TEST_P(BernoulliTest, ThePositionDecidesNotTheRow) {
   const Positions positions = PositionsThatAcceptWith(kLogHalf, 10'000);
   const std::vector<bool> from_0 = Draw(backend(), positions, 9, 4'000'000, 3);
