@@ -33,12 +33,12 @@ Sums SumsOf(const PositionResult& result, const Envelope& envelope) {
   return sums;
 }
 
-TEST(FlushTest, ReplacesSubnormalsAndMinusZeroByPlusZero) {
+TEST(FlushTest, ReplacesWhatIsBelowTwoToTheMinus100ByPlusZero) {
   for (const float x :
-       {0x1p-127f, -0x1p-127f, std::nextafter(0x1p-126f, 0.0f), -0x1p-149f, -0.0f}) {
+       {0x1p-101f, -0x1p-101f, std::nextafter(0x1p-100f, 0.0f), -0x1p-149f, -0.0f}) {
     EXPECT_EQ(std::bit_cast<uint32_t>(Flush(x)), 0u) << x;
   }
-  for (const float x : {0x1p-126f, -0x1p-126f, 3.0f, -kInfinity}) EXPECT_EQ(Flush(x), x);
+  for (const float x : {0x1p-100f, -0x1p-100f, 3.0f, -kInfinity}) EXPECT_EQ(Flush(x), x);
 }
 
 TEST(EnvelopeTest, IsTheLargestLogRatioAndTheSumInOrder) {

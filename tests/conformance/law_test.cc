@@ -65,10 +65,10 @@ float LogEnvelope(const Enumeration& e) {
 // errors add up in log(q a M) - log p:
 //     |log(q a M) - log p| <= u |lw| + u |lw - lM| + 2^-23,
 // to which the second orders add less than a thousandth. Flushing changes lw and lM by less than
-// 2^-126. Below lw - lM = -87, a is 0 instead of less than e^-87.
+// 2^-100. Below lw - lM = -87, a is 0 instead of less than e^-87.
 double LawBound(double log_ratio, double log_envelope) {
   return 1.001 * 0x1p-24 * (std::abs(log_ratio) + std::abs(log_ratio - log_envelope) + 2) +
-         0x1p-125;
+         0x1p-99;
 }
 
 TEST_P(LawTest, BehaviourTimesAcceptanceTimesEnvelopeIsTheCurrentPolicy) {
