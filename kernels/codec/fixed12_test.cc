@@ -127,6 +127,16 @@ TEST(Fixed12, IsMonotone) {
   }
 }
 
+// By hand from the definition: 4096 + 2 * 2^18 units of depth, in 4094 steps of at most 130 units.
+TEST(Fixed12, KnownAnswers) {
+  EXPECT_EQ(Fixed12Multiplier(-2.0f), 130);
+  EXPECT_EQ(Fixed12RoundedDown(-2.0f, 130), 4065);
+  EXPECT_EQ(Fixed12RoundedUp(-2.0f, 130), 4064);
+  EXPECT_EQ(Fixed12RoundedDown(-0.5f, 130), 1040);
+  EXPECT_EQ(DecodeFixed12(1040, 130), (4096 - 135200) * 0x1p-18f);
+  EXPECT_EQ(kFixed12Floor, -16760834 * 0x1p-18f);
+}
+
 TEST(Fixed12, SpecialValues) {
   constexpr float kSmallest = std::numeric_limits<float>::denorm_min();
   constexpr uint32_t kMultiplier = 512;  // a step of 1/512: code 8 is 0

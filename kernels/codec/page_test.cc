@@ -311,17 +311,25 @@ TEST(Page, IdsTakeTheBitsOfTheVocabulary) {
 // The example of docs/page_format.md, byte by byte.
 TEST(Page, TheFormatStaysTheSame) {
   const std::vector<std::byte> page = Encode(kSmall, SmallRecords());
-  ASSERT_EQ(page.size(), 32 + 3 * 32 + 64 + 16 + 4 * 14);
-  std::string hex;
-  for (size_t i = 0; i < 40; ++i) {
-    char digits[4];
-    std::snprintf(digits, sizeof digits, i % 4 == 3 ? "%02x " : "%02x",
-                  std::to_integer<unsigned>(page[i]));
-    hex += digits;
-  }
-  EXPECT_EQ(hex,
-            "53495350 54684d7c 01010300 64000000 28000000 02000000 00000000 00000000 "
-            "00b800ba 00fc00fc ");
+  ASSERT_EQ(page.size(), 264);
+  const auto expect_bytes = [&](size_t offset, std::vector<unsigned> expected) {
+    std::vector<unsigned> bytes;
+    for (size_t i = 0; i < expected.size(); ++i) {
+      bytes.push_back(std::to_integer<unsigned>(page[offset + i]));
+    }
+    EXPECT_EQ(bytes, expected) << "at " << offset;
+  };
+  expect_bytes(0, {0x53, 0x49, 0x53, 0x50, 0x54, 0x68, 0x4d, 0x7c, 1, 1, 3, 0, 100, 0, 0, 0});
+  expect_bytes(16, {40, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0});
+  expect_bytes(32, {0x00, 0xb8, 0x00, 0xba, 0x00, 0xfc});
+  expect_bytes(64, {0x00, 0xc0, 0x00, 0xbe, 0x00, 0xfc});
+  expect_bytes(96, {0x00, 0xfc, 0x00, 0xc1, 0x00, 0xfc});
+  expect_bytes(128, {0, 0, 0, 0xbf, 0, 0, 0xc0, 0xbf, 0});
+  expect_bytes(192, {0, 1, 0});
+  expect_bytes(208, {0x87, 0x31, 0});
+  expect_bytes(222, {0x87, 0x01, 0});
+  expect_bytes(236, {0x80, 0x31, 0});
+  expect_bytes(250, {0x80, 0x02, 0});
 }
 
 }  // namespace
