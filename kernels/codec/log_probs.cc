@@ -15,15 +15,26 @@ constexpr int Width(LogProbEncoding encoding) {
   return static_cast<int>(RowBytes(encoding) * 8 / kGroupPositions);
 }
 
-// The multiplier with which a position's used slots fit best: from the lowest of them that can be
-// encoded.
-uint32_t Multiplier(LogProbEncoding encoding, std::span<const float> used) {
+// The multiplier with which a position's used slots fit best. Those too low to be encoded leave the
+// set.
+uint32_t BehaviorMultiplier(LogProbEncoding encoding, std::span<const float> used) {
   if (encoding != LogProbEncoding::kFixed12) return 0;
   float lowest = 0x1p-6f;
   for (const float log_prob : used) {
     if (log_prob >= kFixed12Floor) lowest = std::min(lowest, log_prob);
   }
   return Fixed12Multiplier(lowest);
+}
+
+// The same for current log-probs, where those too low go up to the floor, and no further: they
+// would raise the envelope.
+uint32_t CurrentMultiplier(LogProbEncoding encoding, std::span<const float> used) {
+  if (encoding != LogProbEncoding::kFixed12) return 0;
+  float lowest = 0x1p-6f;
+  for (const float log_prob : used) {
+    if (log_prob != kMinusInfinity) lowest = std::min(lowest, log_prob);
+  }
+  return Fixed12Multiplier(std::max(lowest, kFixed12Floor));
 }
 
 // The codes of a group, transposed on the way to its rows.
@@ -78,7 +89,7 @@ void EncodeBehaviorLogProbs(LogProbEncoding encoding, std::span<const float> log
   EncodeGroups(encoding, used_slots.size(), slots, to,
                [&](size_t position, GroupEncoder& encoder, size_t lane) {
                  const auto row = log_probs.subspan(position * slots, slots);
-                 const uint32_t multiplier = Multiplier(encoding, row);
+                 const uint32_t multiplier = BehaviorMultiplier(encoding, row);
                  encoder.SetMultiplier(lane, multiplier);
                  uint8_t used = 0;
                  for (const float log_prob : row) {
@@ -95,7 +106,7 @@ void EncodeCurrentLogProbs(LogProbEncoding encoding, std::span<const float> log_
   EncodeGroups(encoding, used_slots.size(), slots, to,
                [&](size_t position, GroupEncoder& encoder, size_t lane) {
                  const auto used = log_probs.subspan(position * slots, used_slots[position]);
-                 const uint32_t multiplier = Multiplier(encoding, used);
+                 const uint32_t multiplier = CurrentMultiplier(encoding, used);
                  encoder.SetMultiplier(lane, multiplier);
                  for (size_t rank = 0; rank < used.size(); ++rank) {
                    encoder.Set(lane, rank, EncodeRoundedUp(encoding, used[rank], multiplier));

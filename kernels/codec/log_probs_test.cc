@@ -101,8 +101,12 @@ TEST_P(EncodingPairTest, MovesEverySlotToTheSafeSideByAtMostOneStep) {
       ASSERT_LE(behavior - encoded.behavior[slot], encoded.behavior_step);
       ASSERT_TRUE(slot == 0 || encoded.behavior[slot] <= encoded.behavior[slot - 1]);
       ASSERT_GE(encoded.current[slot], current);
-      if (current >= kFixed12Floor) {
+      if (current == kMinusInfinity) {
+        ASSERT_EQ(encoded.current[slot], kMinusInfinity);
+      } else if (current >= kFixed12Floor) {
         ASSERT_LE(encoded.current[slot] - current, encoded.current_step);
+      } else {
+        ASSERT_LE(encoded.current[slot], kFixed12Floor + encoded.current_step);
       }
     }
     for (size_t slot = position.used; slot < position.behavior.size(); ++slot) {
