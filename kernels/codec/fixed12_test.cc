@@ -5,6 +5,11 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <vector>
+
+#ifdef __SSE2__
+#include <xmmintrin.h>
+#endif
 
 #include "gtest/gtest.h"
 
@@ -157,6 +162,28 @@ TEST(Fixed12, SpecialValues) {
   EXPECT_EQ(Fixed12RoundedDown(std::nextafter(kFixed12Floor, -kInfinity), 4095),
             kFixed12MinusInfinity);
 }
+
+#ifdef __SSE2__
+TEST(Fixed12, FlushedSubnormalsChangeNothing) {
+  constexpr float kSmallest = std::numeric_limits<float>::denorm_min();
+  const auto codes = [] {
+    std::vector<uint32_t> codes;
+    for (volatile float x : {-kSmallest, kSmallest, -0x1p-127f, 0x1p-127f, -0.0f, -0x1p-126f}) {
+      codes.push_back(Fixed12Multiplier(x));
+      codes.push_back(Fixed12RoundedDown(x, 512));
+      codes.push_back(Fixed12RoundedUp(x, 512));
+    }
+    return codes;
+  };
+  const std::vector<uint32_t> expected = codes();
+  const unsigned mode = _mm_getcsr();
+  constexpr unsigned kFlushToZeroAndDenormalsAreZero = 0x8040;
+  _mm_setcsr(mode | kFlushToZeroAndDenormalsAreZero);
+  const std::vector<uint32_t> flushed = codes();
+  _mm_setcsr(mode);
+  EXPECT_EQ(flushed, expected);
+}
+#endif
 
 }  // namespace
 }  // namespace sis
