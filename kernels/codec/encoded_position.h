@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <numeric>
 #include <span>
 #include <vector>
 
@@ -94,12 +95,14 @@ struct EveryDraw {
   Sums sums;
 
   EveryDraw(const RandomPosition& position, size_t used)
-      : behavior_sampled(position.behavior.begin(), position.behavior.begin() + used),
-        current_sampled(position.current.begin(), position.current.begin() + used),
+      : behavior_sampled(used),
+        current_sampled(used),
         ranks(used),
         decisions(used),
         acceptance(used) {
-    for (size_t rank = 0; rank < used; ++rank) ranks[rank] = static_cast<uint8_t>(rank);
+    std::copy_n(position.behavior.begin(), used, behavior_sampled.begin());
+    std::copy_n(position.current.begin(), used, current_sampled.begin());
+    std::iota(ranks.begin(), ranks.end(), uint8_t{0});
   }
 
   void Evaluate(int slots, std::span<const float> behavior, const CurrentView& current) {

@@ -36,7 +36,9 @@ struct PageHeader {
 
 // Bits that hold every id of a vocabulary, at least 1.
 constexpr int IdBits(int32_t vocabulary_size) {
-  return vocabulary_size <= 2 ? 1 : std::bit_width(static_cast<uint32_t>(vocabulary_size - 1));
+  return vocabulary_size <= 2
+             ? 1
+             : static_cast<int>(std::bit_width(static_cast<uint32_t>(vocabulary_size - 1)));
 }
 
 // Where the sections of a page begin, in bytes; each ends where the next begins.

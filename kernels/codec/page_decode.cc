@@ -203,7 +203,7 @@ absl::StatusOr<DecodedPage> DecodePage(std::span<const std::byte> bytes) {
   for (size_t i = 0; i < positions; ++i) {
     if (page.ranks[i] == kRankAbsent) {
       page.sampled_log_probs[i] = std::numeric_limits<float>::quiet_NaN();
-      std::fill_n(page.log_probs.begin() + i * slots, slots, kMinusInfinity);
+      std::ranges::fill(std::span(page.log_probs).subspan(i * slots, slots), kMinusInfinity);
       continue;
     }
     const absl::Status checked = CheckRecord(page, i, multipliers[i]);

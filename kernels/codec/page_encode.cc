@@ -66,7 +66,7 @@ void EncodePage(const PageHeader& header, const RecordView& records, std::span<c
   std::vector<float> sampled_log_probs(positions);
   for (size_t i = 0; i < positions; ++i) {
     if (ranks[i] == kRankAbsent) {
-      std::fill_n(log_probs.begin() + i * slots, slots, kMinusInfinity);
+      std::ranges::fill(std::span(log_probs).subspan(i * slots, slots), kMinusInfinity);
     } else {
       sampled_log_probs[i] = records.sampled_log_probs[i];
     }

@@ -277,7 +277,7 @@ TEST(Page, WhatNoValidRecordGivesIsRefused) {
 TEST(Page, UnusedSlotsMayNotHideAnything) {
   std::vector<std::byte> page = Encode(kSmall, SmallRecords());
   // Position 40, rank 2: the ids' group has rows of 14 bytes, and 7 bits per id.
-  page[LayOutPage(kSmall).ids + 3 * 14] = std::byte{1};
+  page[LayOutPage(kSmall).ids + size_t{3} * 14] = std::byte{1};
   FixChecksum(page);
   EXPECT_THAT(DecodePage(page).status(), IsCorrupt("canonical"));
 }
@@ -312,7 +312,7 @@ TEST(Page, IdsTakeTheBitsOfTheVocabulary) {
 TEST(Page, TheFormatStaysTheSame) {
   const std::vector<std::byte> page = Encode(kSmall, SmallRecords());
   ASSERT_EQ(page.size(), 264);
-  const auto expect_bytes = [&](size_t offset, std::vector<unsigned> expected) {
+  const auto expect_bytes = [&](size_t offset, const std::vector<unsigned>& expected) {
     std::vector<unsigned> bytes;
     for (size_t i = 0; i < expected.size(); ++i) {
       bytes.push_back(std::to_integer<unsigned>(page[offset + i]));

@@ -37,7 +37,7 @@ class RandomPositions {
       behavior[slot] = score;
       current[slot] = score + drift * normal_(random_);
       if (OneIn(50)) current[slot] = -std::exp2(Uniform(-150, 17));
-      if (OneIn(100)) current[slot] = kMinusInfinity;
+      if (OneIn(100)) current[slot] = -std::numeric_limits<double>::infinity();
     }
     if (OneIn(20) && position.used > 0) behavior.back() = -std::exp2(Uniform(6, 17));
     std::ranges::sort(behavior, std::greater<>());

@@ -39,7 +39,7 @@ inline Records RandomRecords(const PageHeader& header, uint32_t seed) {
     for (size_t slot = 0; slot < position.used;) {  // ties go by id
       size_t end = slot + 1;
       while (end < position.used && position.behavior[end] == position.behavior[slot]) ++end;
-      std::sort(ids.begin() + slot, ids.begin() + end);
+      std::ranges::sort(std::span(ids).subspan(slot, end - slot));
       slot = end;
     }
     const size_t drawn = random.Below(position.used + 1);

@@ -15,8 +15,8 @@ double AcceptRate(const PolicyPairs& pairs, LogProbEncoding behavior, LogProbEnc
 // for -inf.
 struct UniformCode {
   const char* name;
+  double floor;  // lower values leave the set, or saturate
   int bits;
-  double floor;     // lower values leave the set, or saturate
   bool own_lowest;  // the step reaches just to the position's lowest slot, else to the floor
   bool own_top;     // counts down from the position's highest slot, else from 1/64
 };

@@ -86,12 +86,12 @@ void PrintAcceptRates(const std::vector<PolicyPairs>& sets) {
     }
   }
   constexpr UniformCode kCodes[] = {
-      {"12 bits, step 1/64", 12, 64, false, false},
-      {"12 bits, step 1/128, floor -32", 12, 32, false, false},
-      {"12 bits, from 1/64 to own lowest", 12, 64, true, false},
-      {"12 bits, from own top to own lowest", 12, 64, true, true},
-      {"8 bits, from own top to own lowest", 8, 64, true, true},
-      {"8 bits, the same, floor -16", 8, 16, true, true},
+      {"12 bits, step 1/64", 64, 12, false, false},
+      {"12 bits, step 1/128, floor -32", 32, 12, false, false},
+      {"12 bits, from 1/64 to own lowest", 64, 12, true, false},
+      {"12 bits, from own top to own lowest", 64, 12, true, true},
+      {"8 bits, from own top to own lowest", 64, 8, true, true},
+      {"8 bits, the same, floor -16", 16, 8, true, true},
   };
   PrintHeader("codes considered, on both sides", sets);
   for (const UniformCode& code : kCodes) {
