@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "client/grpc_status.h"
 #include "client/wire.h"
 #include "kernels/crc32c.h"
@@ -15,10 +14,11 @@ namespace sis {
 namespace {
 
 // The server's wish, within what a client can sensibly do.
-absl::Duration RetryDelay(double seconds) {
+std::chrono::nanoseconds RetryDelay(double seconds) {
   constexpr double kShortest = 0.001;
   constexpr double kLongest = 60;
-  return absl::Seconds(seconds >= kShortest ? std::min(seconds, kLongest) : kShortest);
+  return absl::ToChronoNanoseconds(
+      absl::Seconds(seconds >= kShortest ? std::min(seconds, kLongest) : kShortest));
 }
 
 uint32_t BlockCrc32c(const RecordView& records) {
@@ -67,9 +67,8 @@ absl::Status AppendStream::Block(const SequenceRef& sequence, uint32_t first_pos
 
 absl::Status AppendStream::Truncate(const SequenceRef& sequence, uint32_t length) {
   {
-    absl::MutexLock lock(&mutex_);
-    const auto acked = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return ended_ || Idle(); };
-    mutex_.Await(absl::Condition(&acked));
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return ended_ || Idle(); });
   }
   v1::AppendEntry entry;
   ToMessage(sequence, *entry.mutable_truncate()->mutable_sequence());
@@ -85,30 +84,29 @@ absl::Status AppendStream::Seal(const SequenceRef& sequence, uint32_t length) {
 }
 
 absl::StatusOr<std::vector<RefusedEntry>> AppendStream::Flush() {
-  absl::MutexLock lock(&mutex_);
-  const auto acked = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return ended_ || Idle(); };
-  mutex_.Await(absl::Condition(&acked));
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return ended_ || Idle(); });
   return TakeRefused();
 }
 
 absl::StatusOr<std::vector<RefusedEntry>> AppendStream::Finish() {
-  absl::MutexLock lock(&mutex_);
+  std::unique_lock lock(mutex_);
   closing_ = true;
-  mutex_.Await(absl::Condition(&ended_));
+  changed_.notify_all();
+  changed_.wait(lock, [this] { return ended_; });
   return TakeRefused();
 }
 
 absl::Status AppendStream::Enqueue(v1::AppendEntry message) {
   const size_t bytes = message.ByteSizeLong();
-  absl::MutexLock lock(&mutex_);
-  const auto room = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
-    return ended_ || closing_ || queued_bytes_ < options_.batch_bytes;
-  };
-  mutex_.Await(absl::Condition(&room));
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock,
+                [this] { return ended_ || closing_ || queued_bytes_ < options_.batch_bytes; });
   if (ended_ && !status_.ok()) return status_;
   if (ended_ || closing_) return absl::FailedPreconditionError("the append stream is finished");
   queue_.push_back({std::move(message)});
   queued_bytes_ += bytes;
+  changed_.notify_all();
   return absl::OkStatus();
 }
 
@@ -132,19 +130,20 @@ void AppendStream::WriteBatches() {
 }
 
 std::shared_ptr<AppendStream::Batch> AppendStream::NextBatch() {
-  absl::MutexLock lock(&mutex_);
-  const auto due = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+  std::unique_lock lock(mutex_);
+  const auto due = [this] {
     if (reads_ended_ || !exhausted_.empty() || (closing_ && Idle())) return true;
     return !queue_.empty() && in_flight_.size() < options_.max_batches_in_flight &&
            (in_flight_.empty() || queued_bytes_ >= options_.batch_bytes);
   };
   for (;;) {
-    mutex_.Await(absl::Condition(&due));
+    changed_.wait(lock, due);
     if (reads_ended_) return nullptr;
     if (exhausted_.empty()) break;
     // More acks that find no room may move the time while we wait.
-    if (mutex_.AwaitWithDeadline(absl::Condition(&reads_ended_), retry_time_)) return nullptr;
-    if (absl::Now() < retry_time_) continue;
+    const Clock::time_point retry_time = retry_time_;
+    if (changed_.wait_until(lock, retry_time, [this] { return reads_ended_; })) return nullptr;
+    if (Clock::now() < retry_time_) continue;
     for (const Entry& entry : exhausted_) queued_bytes_ += entry.message.ByteSizeLong();
     queue_.insert(queue_.begin(), std::make_move_iterator(exhausted_.begin()),
                   std::make_move_iterator(exhausted_.end()));
@@ -163,6 +162,7 @@ std::shared_ptr<AppendStream::Batch> AppendStream::NextBatch() {
   }
   queued_bytes_ -= bytes;
   in_flight_.push_back(batch);
+  changed_.notify_all();
   return batch;
 }
 
@@ -176,22 +176,24 @@ void AppendStream::ReadAcks() {
     }
   }
   {
-    absl::MutexLock lock(&mutex_);
+    const std::lock_guard lock(mutex_);
     reads_ended_ = true;
+    changed_.notify_all();
   }
   writer_.join();
   absl::Status status = ToAbslStatus(stream_->Finish());
-  absl::MutexLock lock(&mutex_);
+  const std::lock_guard lock(mutex_);
   if (!protocol.ok()) status = protocol;
   if (status.ok() && !(closing_ && Idle())) {
     status = absl::UnavailableError("the server ended the append stream before it was finished");
   }
   status_ = std::move(status);
   ended_ = true;
+  changed_.notify_all();
 }
 
 absl::Status AppendStream::HandleAcks(const v1::AppendResponse& response) {
-  absl::MutexLock lock(&mutex_);
+  const std::lock_guard lock(mutex_);
   if (in_flight_.empty()) return absl::InternalError("the server acked a batch that was not sent");
   const std::shared_ptr<Batch> batch = in_flight_.front();
   const auto& entries = batch->request.batch().entries();
@@ -200,14 +202,15 @@ absl::Status AppendStream::HandleAcks(const v1::AppendResponse& response) {
                                             " acks for a batch of ", entries.size(), " entries"));
   }
   in_flight_.pop_front();
-  const absl::Time now = absl::Now();
+  changed_.notify_all();
+  const Clock::time_point now = Clock::now();
   for (int i = 0; i < entries.size(); ++i) {
     const v1::Ack& ack = response.acks(i);
     if (ack.code() == 0) continue;
     const auto code = static_cast<absl::StatusCode>(ack.code());
-    const absl::Time first_exhausted = std::min(now, batch->first_exhausted[i]);
+    const Clock::time_point first_exhausted = std::min(now, batch->first_exhausted[i]);
     if (code == absl::StatusCode::kResourceExhausted && entries[i].has_block() &&
-        now - first_exhausted < options_.retry_limit) {
+        absl::FromChrono(now - first_exhausted) < options_.retry_limit) {
       retry_time_ = std::max(retry_time_, now + RetryDelay(ack.retry_seconds()));
       exhausted_.push_back({entries[i], first_exhausted});
     } else {

@@ -3,18 +3,19 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <chrono>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "client/types.h"
 #include "kernels/validate.h"
@@ -71,26 +72,29 @@ class AppendStream {
   absl::StatusOr<std::vector<RefusedEntry>> Finish();
 
  private:
+  using Clock = std::chrono::steady_clock;
+
   struct Entry {
     v1::AppendEntry message;
     // When the server first had no room for it.
-    absl::Time first_exhausted = absl::InfiniteFuture();
+    Clock::time_point first_exhausted = Clock::time_point::max();
   };
   struct Batch {
     v1::AppendRequest request;
-    std::vector<absl::Time> first_exhausted;  // one per entry of the request
+    std::vector<Clock::time_point> first_exhausted;  // one per entry of the request
   };
 
-  absl::Status Enqueue(v1::AppendEntry message) ABSL_LOCKS_EXCLUDED(mutex_);
-  bool Idle() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
-  absl::StatusOr<std::vector<RefusedEntry>> TakeRefused() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Enqueue(v1::AppendEntry message);
+  // With mutex_ held: whether every entry is acked; the refused ones, or why the stream is broken.
+  bool Idle() const;
+  absl::StatusOr<std::vector<RefusedEntry>> TakeRefused();
 
   // The two threads: one writes batches, the other reads acks and ends the stream.
-  void WriteBatches() ABSL_LOCKS_EXCLUDED(mutex_);
+  void WriteBatches();
   // The next batch; null when the stream is to be closed or is broken.
-  std::shared_ptr<Batch> NextBatch() ABSL_LOCKS_EXCLUDED(mutex_);
-  void ReadAcks() ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status HandleAcks(const v1::AppendResponse& response) ABSL_LOCKS_EXCLUDED(mutex_);
+  std::shared_ptr<Batch> NextBatch();
+  void ReadAcks();
+  absl::Status HandleAcks(const v1::AppendResponse& response);
 
   const std::shared_ptr<v1::RatioService::Stub> stub_;
   const v1::AppendHeader header_;
@@ -98,18 +102,22 @@ class AppendStream {
   grpc::ClientContext context_;
   const std::unique_ptr<grpc::ClientReaderWriter<v1::AppendRequest, v1::AppendResponse>> stream_;
 
-  absl::Mutex mutex_;
-  std::deque<Entry> queue_ ABSL_GUARDED_BY(mutex_);
-  size_t queued_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Guards all that follows but the threads. Not absl::Mutex: the installed one hides its locks
+  // from ThreadSanitizer.
+  std::mutex mutex_;
+  // Notified whenever any of it changes.
+  std::condition_variable changed_;
+  std::deque<Entry> queue_;
+  size_t queued_bytes_ = 0;
   // Entries for which there was no room. While there are any, nothing else is sent.
-  std::vector<Entry> exhausted_ ABSL_GUARDED_BY(mutex_);
-  absl::Time retry_time_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
-  std::deque<std::shared_ptr<Batch>> in_flight_ ABSL_GUARDED_BY(mutex_);
-  std::vector<RefusedEntry> refused_ ABSL_GUARDED_BY(mutex_);
-  bool closing_ ABSL_GUARDED_BY(mutex_) = false;
-  bool reads_ended_ ABSL_GUARDED_BY(mutex_) = false;
-  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Entry> exhausted_;
+  Clock::time_point retry_time_ = Clock::time_point::min();
+  std::deque<std::shared_ptr<Batch>> in_flight_;
+  std::vector<RefusedEntry> refused_;
+  bool closing_ = false;
+  bool reads_ended_ = false;
+  bool ended_ = false;
+  absl::Status status_;
 
   std::thread writer_;
   std::thread reader_;

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cmath>
 #include <functional>
+#include <future>
 #include <limits>
 #include <map>
 #include <string>
@@ -15,7 +16,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "kernels/crc32c.h"
 
@@ -88,9 +88,13 @@ class ClientTest : public ::testing::Test {
  protected:
   void SetUp() override {
     grpc::ServerBuilder builder;
+    int port = 0;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
     builder.RegisterService(&service_);
     server_ = builder.BuildAndStart();
-    client_ = std::make_unique<Client>(server_->InProcessChannel(grpc::ChannelArguments()));
+    auto client = Client::Connect("127.0.0.1:" + std::to_string(port));
+    ASSERT_TRUE(client.ok()) << client.status();
+    client_ = *std::move(client);
   }
 
   std::unique_ptr<AppendStream> Append(const AppendOptions& options = {}) {
@@ -160,7 +164,7 @@ TEST_F(ClientTest, AppendSendsHeaderThenEntriesInOrder) {
 }
 
 TEST_F(ClientTest, AppendCoalescesWhileABatchIsUnderWay) {
-  absl::Notification first_batch_came, all_queued;
+  std::promise<void> first_batch_came, all_queued;
   std::vector<int> batch_sizes;
   service_.append = [&](ScriptedService::AppendServerStream& stream) {
     v1::AppendRequest request;
@@ -168,8 +172,8 @@ TEST_F(ClientTest, AppendCoalescesWhileABatchIsUnderWay) {
     while (stream.Read(&request)) {
       batch_sizes.push_back(request.batch().entries_size());
       if (batch_sizes.size() == 1) {
-        first_batch_came.Notify();
-        all_queued.WaitForNotification();
+        first_batch_came.set_value();
+        all_queued.get_future().wait();
       }
       stream.Write(AckAll(request.batch(), Ok));
     }
@@ -177,15 +181,15 @@ TEST_F(ClientTest, AppendCoalescesWhileABatchIsUnderWay) {
   };
   const auto stream = Append();
   ASSERT_TRUE(AppendOne(*stream, "a").ok());
-  first_batch_came.WaitForNotification();
+  first_batch_came.get_future().wait();
   for (int i = 0; i < 20; ++i) ASSERT_TRUE(AppendOne(*stream, "b").ok());
-  all_queued.Notify();
+  all_queued.set_value();
   ASSERT_TRUE(stream->Finish().ok());
   EXPECT_THAT(batch_sizes, ElementsAre(1, 20));
 }
 
 TEST_F(ClientTest, AppendBlocksTheCallerWhileTooManyBatchesAreUnacked) {
-  absl::Notification may_ack;
+  std::promise<void> may_ack;
   std::atomic<int> received = 0;
   service_.append = [&](ScriptedService::AppendServerStream& stream) {
     v1::AppendRequest request;
@@ -196,7 +200,7 @@ TEST_F(ClientTest, AppendBlocksTheCallerWhileTooManyBatchesAreUnacked) {
       ++received;
       unacked.push_back(request.batch());
     }
-    may_ack.WaitForNotification();
+    may_ack.get_future().wait();
     for (const v1::AppendBatch& batch : unacked) stream.Write(AckAll(batch, Ok));
     while (stream.Read(&request)) {
       ++received;
@@ -214,7 +218,7 @@ TEST_F(ClientTest, AppendBlocksTheCallerWhileTooManyBatchesAreUnacked) {
   // Two are unacked and one is queued: the fourth call waits.
   EXPECT_EQ(appended, 3);
   EXPECT_EQ(received, 2);
-  may_ack.Notify();
+  may_ack.set_value();
   caller.join();
   ASSERT_TRUE(stream->Finish().ok());
   EXPECT_EQ(received, 5);
