@@ -29,10 +29,10 @@ struct CurrentView {
 
 // Where results go. decisions is required; the others may be empty.
 struct OutputView {
-  std::span<Decision> decisions;             // [n]
-  std::span<float> acceptance_probabilities;  // [n]
-  std::span<float> log_modified_ratios;       // [n]
-  std::span<float> modified_ratios;           // [n]
+  std::span<Decision> decisions;                   // [n]
+  std::span<float> acceptance_probabilities = {};  // [n]
+  std::span<float> log_modified_ratios = {};       // [n]
+  std::span<float> modified_ratios = {};           // [n]
 };
 
 // n consecutive positions of one sequence.
