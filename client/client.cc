@@ -168,7 +168,7 @@ absl::StatusOr<v1::GetStepResponse> Client::GetStep(const RunRef& run, uint64_t 
   return Call(&v1::RatioService::Stub::GetStep, request);
 }
 
-std::unique_ptr<AppendStream> Client::Append(const RunRef& run, const v1::Sampling& sampling,
+std::unique_ptr<AppendWriter> Client::Append(const RunRef& run, const v1::Sampling& sampling,
                                              uint32_t vocabulary_size,
                                              const AppendOptions& options) {
   v1::AppendHeader header;
@@ -176,7 +176,7 @@ std::unique_ptr<AppendStream> Client::Append(const RunRef& run, const v1::Sampli
   header.set_worker(options.worker);
   *header.mutable_sampling() = sampling;
   header.set_vocabulary_size(vocabulary_size);
-  return std::make_unique<AppendStream>(stub_, std::move(header), options);
+  return std::make_unique<AppendWriter>(stub_, std::move(header), options);
 }
 
 absl::StatusOr<v1::ReleaseResponse> Client::Release(const RunRef& run,

@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "client/append_stream.h"
+#include "client/append_writer.h"
 #include "client/types.h"
 #include "sis/v1/ratio_service.grpc.pb.h"
 
@@ -58,7 +58,7 @@ class Client {
   absl::StatusOr<v1::GetStepResponse> GetStep(const RunRef& run, uint64_t draw);
 
   // Opens a stream; an unknown run or a refused header shows in its first Flush.
-  std::unique_ptr<AppendStream> Append(const RunRef& run, const v1::Sampling& sampling,
+  std::unique_ptr<AppendWriter> Append(const RunRef& run, const v1::Sampling& sampling,
                                        uint32_t vocabulary_size, const AppendOptions& options = {});
   absl::StatusOr<v1::ReleaseResponse> Release(const RunRef& run,
                                               std::span<const SequenceRef> sequences,

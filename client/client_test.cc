@@ -28,15 +28,15 @@ using ::testing::HasSubstr;
 // Answers as the test says.
 class ScriptedService final : public v1::RatioService::Service {
  public:
-  using AppendServerStream = grpc::ServerReaderWriter<v1::AppendResponse, v1::AppendRequest>;
+  using ServerStream = grpc::ServerReaderWriter<v1::AppendResponse, v1::AppendRequest>;
 
-  std::function<grpc::Status(AppendServerStream&)> append;
+  std::function<grpc::Status(ServerStream&)> append;
   std::vector<v1::FetchTopKResponse> fetched;
   v1::EvaluateResponse evaluated;
   v1::FetchTopKRequest fetch_request;
   v1::EvaluateRequest evaluate_request;
 
-  grpc::Status Append(grpc::ServerContext*, AppendServerStream* stream) override {
+  grpc::Status Append(grpc::ServerContext*, ServerStream* stream) override {
     return append(*stream);
   }
   grpc::Status FetchTopK(grpc::ServerContext*, const v1::FetchTopKRequest* request,
@@ -97,7 +97,7 @@ class ClientTest : public ::testing::Test {
     client_ = *std::move(client);
   }
 
-  std::unique_ptr<AppendStream> Append(const AppendOptions& options = {}) {
+  std::unique_ptr<AppendWriter> Append(const AppendOptions& options = {}) {
     v1::Sampling sampling;
     sampling.set_log_probs(v1::Sampling::PROCESSED);
     sampling.set_temperature(0.5);
@@ -105,7 +105,7 @@ class ClientTest : public ::testing::Test {
   }
 
   // One position of two slots.
-  static absl::Status AppendOne(AppendStream& stream, const std::string& id) {
+  static absl::Status AppendOne(AppendWriter& stream, const std::string& id) {
     const std::vector<int32_t> sampled = {7}, ids = {7, 9};
     const std::vector<float> sampled_log_probs = {-0.25f}, log_probs = {-0.25f, -2.0f};
     return stream.Block({id, 2}, 5, 11, {sampled, sampled_log_probs, ids, log_probs});
@@ -118,7 +118,7 @@ class ClientTest : public ::testing::Test {
 
 TEST_F(ClientTest, AppendSendsHeaderThenEntriesInOrder) {
   std::vector<v1::AppendRequest> requests;
-  service_.append = [&](ScriptedService::AppendServerStream& stream) {
+  service_.append = [&](ScriptedService::ServerStream& stream) {
     v1::AppendRequest request;
     while (stream.Read(&request)) {
       requests.push_back(request);
@@ -166,7 +166,7 @@ TEST_F(ClientTest, AppendSendsHeaderThenEntriesInOrder) {
 TEST_F(ClientTest, AppendCoalescesWhileABatchIsUnderWay) {
   std::promise<void> first_batch_came, all_queued;
   std::vector<int> batch_sizes;
-  service_.append = [&](ScriptedService::AppendServerStream& stream) {
+  service_.append = [&](ScriptedService::ServerStream& stream) {
     v1::AppendRequest request;
     stream.Read(&request);
     while (stream.Read(&request)) {
@@ -191,7 +191,7 @@ TEST_F(ClientTest, AppendCoalescesWhileABatchIsUnderWay) {
 TEST_F(ClientTest, AppendBlocksTheCallerWhileTooManyBatchesAreUnacked) {
   std::promise<void> may_ack;
   std::atomic<int> received = 0;
-  service_.append = [&](ScriptedService::AppendServerStream& stream) {
+  service_.append = [&](ScriptedService::ServerStream& stream) {
     v1::AppendRequest request;
     stream.Read(&request);
     std::vector<v1::AppendBatch> unacked;
@@ -226,7 +226,7 @@ TEST_F(ClientTest, AppendBlocksTheCallerWhileTooManyBatchesAreUnacked) {
 
 TEST_F(ClientTest, AppendOffersABlockAgainWhileTheServerIsOverBudget) {
   std::vector<std::string> offered;
-  service_.append = [&](ScriptedService::AppendServerStream& stream) {
+  service_.append = [&](ScriptedService::ServerStream& stream) {
     v1::AppendRequest request;
     stream.Read(&request);
     while (stream.Read(&request)) {
@@ -250,7 +250,7 @@ TEST_F(ClientTest, AppendOffersABlockAgainWhileTheServerIsOverBudget) {
 }
 
 TEST_F(ClientTest, AppendReportsRefusedEntries) {
-  service_.append = [&](ScriptedService::AppendServerStream& stream) {
+  service_.append = [&](ScriptedService::ServerStream& stream) {
     v1::AppendRequest request;
     stream.Read(&request);
     const std::map<std::string, int> codes = {{"bad", grpc::StatusCode::ALREADY_EXISTS},
@@ -276,7 +276,7 @@ TEST_F(ClientTest, AppendReportsRefusedEntries) {
 }
 
 TEST_F(ClientTest, ABrokenAppendStreamTellsEveryLaterCallWhy) {
-  service_.append = [&](ScriptedService::AppendServerStream& stream) {
+  service_.append = [&](ScriptedService::ServerStream& stream) {
     v1::AppendRequest request;
     stream.Read(&request);
     stream.Read(&request);
@@ -290,7 +290,7 @@ TEST_F(ClientTest, ABrokenAppendStreamTellsEveryLaterCallWhy) {
 }
 
 TEST_F(ClientTest, AppendIsNotDoneWhenTheServerEndsTheStreamEarly) {
-  service_.append = [&](ScriptedService::AppendServerStream& stream) {
+  service_.append = [&](ScriptedService::ServerStream& stream) {
     v1::AppendRequest request;
     stream.Read(&request);
     stream.Read(&request);
@@ -302,7 +302,7 @@ TEST_F(ClientTest, AppendIsNotDoneWhenTheServerEndsTheStreamEarly) {
 }
 
 TEST_F(ClientTest, AppendRefusesAcksThatDoNotFitTheBatch) {
-  service_.append = [&](ScriptedService::AppendServerStream& stream) {
+  service_.append = [&](ScriptedService::ServerStream& stream) {
     v1::AppendRequest request;
     stream.Read(&request);
     stream.Read(&request);
@@ -323,7 +323,7 @@ TEST_F(ClientTest, AppendRefusesAcksThatDoNotFitTheBatch) {
 
 TEST_F(ClientTest, AnAppendStreamCanBeGivenUp) {
   std::atomic<bool> ended = false;
-  service_.append = [&](ScriptedService::AppendServerStream& stream) {
+  service_.append = [&](ScriptedService::ServerStream& stream) {
     v1::AppendRequest request;
     while (stream.Read(&request)) {
     }

@@ -117,7 +117,7 @@ absl::StatusOr<CommandLine> ParseCommandLine(std::span<const absl::string_view> 
     return absl::InvalidArgumentError(absl::StrCat("usage: sisctl ", Usage(*subcommand)));
   }
   if (subcommand->check != nullptr) {
-    const absl::Status status = subcommand->check();
+    const absl::Status status = subcommand->check(arguments);
     if (!status.ok()) return status;
   }
   return command_line;

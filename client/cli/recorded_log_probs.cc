@@ -46,9 +46,11 @@ const Json* Find(const Json& json, const char* name) {
   return member == json.end() || member->is_null() ? nullptr : &*member;
 }
 
-absl::Status CheckId(double id, const Place& place) {
-  if (id >= 0 && id < kIdLimit) return absl::OkStatus();
-  return place.Error(absl::StrCat(id, " is not in [0, 2^24)"));
+// `id` must be an integer.
+absl::StatusOr<int32_t> ReadId(const Json& id, const Place& place) {
+  // Compares well with integers of any size and sign.
+  if (id >= 0 && id < kIdLimit) return id.get<int32_t>();
+  return place.Error(absl::StrCat(id.dump(), " is not in [0, 2^24)"));
 }
 
 absl::Status ReadBytes(const Json& bytes, const Place& place, std::string& text) {
@@ -90,17 +92,17 @@ absl::StatusOr<RecordedToken> ReadToken(const Json& json, const Place& place) {
     int64_t id;
     is_id_string = absl::ConsumePrefix(&number, kTokenIdPrefix) && absl::SimpleAtoi(number, &id);
     if (is_id_string) {
-      const absl::Status status = CheckId(static_cast<double>(id), place.Field("token"));
-      if (!status.ok()) return status;
-      token.id = static_cast<int32_t>(id);
+      const absl::StatusOr<int32_t> checked = ReadId(id, place.Field("token"));
+      if (!checked.ok()) return checked.status();
+      token.id = *checked;
       token.text.reset();
     }
   }
   if (const Json* id = Find(json, "id")) {
     if (!id->is_number_integer()) return place.Field("id").Error("is not an integer");
-    const absl::Status status = CheckId(id->get<double>(), place.Field("id"));
-    if (!status.ok()) return status;
-    token.id = id->get<int32_t>();
+    const absl::StatusOr<int32_t> checked = ReadId(*id, place.Field("id"));
+    if (!checked.ok()) return checked.status();
+    token.id = *checked;
   }
   if (const Json* bytes = Find(json, "bytes"); bytes != nullptr && !is_id_string) {
     const absl::Status status = ReadBytes(*bytes, place.Field("bytes"), token.text.emplace());

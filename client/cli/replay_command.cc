@@ -1,8 +1,8 @@
 #include <cmath>
 #include <fstream>
 #include <iostream>
-#include <iterator>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
@@ -35,19 +35,21 @@ accept_rate, mean_*
 d, d_sis       sums, in nats
 
 A token of V_K that the second file does not list is bounded by the smallest log-prob that it does
-list there, and adds nothing to the covered mass. The decisions depend on --seed; nothing else does,
-but accept_rate and d_sis.)";
+list there, and adds nothing to the covered mass. --seed draws the decisions, and changes nothing but
+accepted, rejected, accept_rate and d_sis.)";
 
 absl::StatusOr<std::vector<RecordedPosition>> ReadFile(const std::string& name) {
   std::ifstream file(name, std::ios::binary);
-  const std::string json{std::istreambuf_iterator<char>(file), {}};
-  if (!file.is_open() || file.bad() || (json.empty() && !file.eof())) {
-    return absl::NotFoundError(absl::StrCat(name, ": can't be read"));
+  std::ostringstream json;
+  json << file.rdbuf();
+  // Fails if there is nothing to read, as in a directory.
+  if (!file.is_open() || json.fail()) {
+    return absl::NotFoundError(absl::StrCat(name, ": can't be read, or is empty"));
   }
-  return ParseRecordedLogProbs(json, name);
+  return ParseRecordedLogProbs(json.str(), name);
 }
 
-absl::Status CheckFlags() {
+absl::Status CheckFlags(std::span<const std::string>) {
   if (absl::GetFlag(FLAGS_behavior).empty()) {
     return absl::InvalidArgumentError("--behavior is required");
   }

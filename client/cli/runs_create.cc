@@ -19,7 +19,7 @@ ABSL_FLAG(uint64_t, incarnation, 0, "0: the present one, or 1 if the run is new.
 namespace sis {
 namespace {
 
-absl::Status CheckFlags() {
+absl::Status CheckFlags(std::span<const std::string>) {
   if (absl::GetFlag(FLAGS_vocabulary_size) == 0) {
     return absl::InvalidArgumentError("--vocabulary_size is required");
   }

@@ -21,7 +21,7 @@ constexpr int kDone = 0;
 constexpr int kFailed = 1;
 constexpr int kWrongUsage = 2;
 
-int Run(std::span<const absl::string_view> words) {
+int Main(std::span<const absl::string_view> words) {
   const Subcommand* const subcommands[] = {&kRunsList, &kRunsGet, &kRunsCreate, &kStep, &kReplay};
   const absl::string_view global_flags[] = {"server", "embedded"};
   const absl::StatusOr<CommandLine> command_line =
@@ -52,7 +52,7 @@ int Run(std::span<const absl::string_view> words) {
     client = std::make_unique<Client>(server->InProcessChannel());
   } else {
     absl::StatusOr<std::unique_ptr<Client>> connected =
-        Client::Connect(absl::GetFlag(FLAGS_server));
+        Client::Connect(absl::GetFlag(FLAGS_server), {.connect_timeout = absl::Seconds(3)});
     if (!connected.ok()) return failed(connected.status());
     client = *std::move(connected);
   }
@@ -66,5 +66,5 @@ int Run(std::span<const absl::string_view> words) {
 
 int main(int argc, char** argv) {
   const std::vector<absl::string_view> words(argv + 1, argv + argc);
-  return sis::Run(words);
+  return sis::Main(words);
 }

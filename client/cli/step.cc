@@ -19,11 +19,15 @@ void PrintNumber(absl::string_view name, double number) {
   std::cout << absl::StreamFormat("%-32s %12.6g\n", name, number);
 }
 
-absl::Status GetStep(Client& client, std::span<const std::string> arguments) {
+absl::Status CheckDraw(std::span<const std::string> arguments) {
   uint64_t draw;
-  if (!absl::SimpleAtoi(arguments[1], &draw)) {
-    return absl::InvalidArgumentError(absl::StrCat("DRAW is not a number: ", arguments[1]));
-  }
+  if (absl::SimpleAtoi(arguments[1], &draw)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("DRAW is not a number: ", arguments[1]));
+}
+
+absl::Status GetStep(Client& client, std::span<const std::string> arguments) {
+  uint64_t draw = 0;
+  if (!absl::SimpleAtoi(arguments[1], &draw)) return CheckDraw(arguments);
   const absl::StatusOr<v1::GetStepResponse> step = client.GetStep({arguments[0]}, draw);
   if (!step.ok()) return step.status();
   if (absl::GetFlag(FLAGS_json)) return PrintJson(*step);
@@ -54,7 +58,7 @@ const Subcommand kStep = {
     .summary = "Show the totals of one draw (an optimiser step) over all ranks.",
     .details = "Means are over the scored positions: accepted, rejected or outside top-K.",
     .flags = {"json"},
-    .check = nullptr,
+    .check = CheckDraw,
     .run = GetStep,
 };
 

@@ -22,8 +22,8 @@ struct Subcommand {
   absl::string_view details;
   // Names of the flags it reads, besides the global ones.
   std::vector<absl::string_view> flags;
-  // What --help and errors can say without a server: InvalidArgument is wrong usage. May be null.
-  absl::Status (*check)();
+  // What is wrong with the usage, before any server is asked. May be null.
+  absl::Status (*check)(std::span<const std::string> arguments);
   // Prints to standard output.
   absl::Status (*run)(Client& client, std::span<const std::string> arguments);
 };

@@ -1,4 +1,4 @@
-#include "client/append_stream.h"
+#include "client/append_writer.h"
 
 #include <algorithm>
 #include <iterator>
@@ -36,7 +36,7 @@ const v1::SequenceRef& SequenceOf(const v1::AppendEntry& entry) {
 
 }  // namespace
 
-AppendStream::AppendStream(std::shared_ptr<v1::RatioService::Stub> stub, v1::AppendHeader header,
+AppendWriter::AppendWriter(std::shared_ptr<v1::RatioService::Stub> stub, v1::AppendHeader header,
                            const AppendOptions& options)
     : stub_(std::move(stub)),
       header_(std::move(header)),
@@ -45,12 +45,12 @@ AppendStream::AppendStream(std::shared_ptr<v1::RatioService::Stub> stub, v1::App
       writer_([this] { WriteBatches(); }),
       reader_([this] { ReadAcks(); }) {}
 
-AppendStream::~AppendStream() {
+AppendWriter::~AppendWriter() {
   context_.TryCancel();
   reader_.join();
 }
 
-absl::Status AppendStream::Block(const SequenceRef& sequence, uint32_t first_position,
+absl::Status AppendWriter::Block(const SequenceRef& sequence, uint32_t first_position,
                                  uint64_t policy_version, const RecordView& records) {
   v1::AppendEntry entry;
   v1::Block& block = *entry.mutable_block();
@@ -65,7 +65,7 @@ absl::Status AppendStream::Block(const SequenceRef& sequence, uint32_t first_pos
   return Enqueue(std::move(entry));
 }
 
-absl::Status AppendStream::Truncate(const SequenceRef& sequence, uint32_t length) {
+absl::Status AppendWriter::Truncate(const SequenceRef& sequence, uint32_t length) {
   {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return ended_ || Idle(); });
@@ -76,20 +76,20 @@ absl::Status AppendStream::Truncate(const SequenceRef& sequence, uint32_t length
   return Enqueue(std::move(entry));
 }
 
-absl::Status AppendStream::Seal(const SequenceRef& sequence, uint32_t length) {
+absl::Status AppendWriter::Seal(const SequenceRef& sequence, uint32_t length) {
   v1::AppendEntry entry;
   ToMessage(sequence, *entry.mutable_seal()->mutable_sequence());
   entry.mutable_seal()->set_length(length);
   return Enqueue(std::move(entry));
 }
 
-absl::StatusOr<std::vector<RefusedEntry>> AppendStream::Flush() {
+absl::StatusOr<std::vector<RefusedEntry>> AppendWriter::Flush() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return ended_ || Idle(); });
   return TakeRefused();
 }
 
-absl::StatusOr<std::vector<RefusedEntry>> AppendStream::Finish() {
+absl::StatusOr<std::vector<RefusedEntry>> AppendWriter::Finish() {
   std::unique_lock lock(mutex_);
   closing_ = true;
   changed_.notify_all();
@@ -97,7 +97,7 @@ absl::StatusOr<std::vector<RefusedEntry>> AppendStream::Finish() {
   return TakeRefused();
 }
 
-absl::Status AppendStream::Enqueue(v1::AppendEntry message) {
+absl::Status AppendWriter::Enqueue(v1::AppendEntry message) {
   const size_t bytes = message.ByteSizeLong();
   std::unique_lock lock(mutex_);
   changed_.wait(lock,
@@ -110,16 +110,16 @@ absl::Status AppendStream::Enqueue(v1::AppendEntry message) {
   return absl::OkStatus();
 }
 
-bool AppendStream::Idle() const {
+bool AppendWriter::Idle() const {
   return queue_.empty() && exhausted_.empty() && in_flight_.empty();
 }
 
-absl::StatusOr<std::vector<RefusedEntry>> AppendStream::TakeRefused() {
+absl::StatusOr<std::vector<RefusedEntry>> AppendWriter::TakeRefused() {
   if (!status_.ok()) return status_;
   return std::exchange(refused_, {});
 }
 
-void AppendStream::WriteBatches() {
+void AppendWriter::WriteBatches() {
   v1::AppendRequest header;
   *header.mutable_header() = header_;
   if (!stream_->Write(header)) return;
@@ -129,7 +129,7 @@ void AppendStream::WriteBatches() {
   stream_->WritesDone();
 }
 
-std::shared_ptr<AppendStream::Batch> AppendStream::NextBatch() {
+std::shared_ptr<AppendWriter::Batch> AppendWriter::NextBatch() {
   std::unique_lock lock(mutex_);
   const auto due = [this] {
     if (reads_ended_ || !exhausted_.empty() || (closing_ && Idle())) return true;
@@ -166,7 +166,7 @@ std::shared_ptr<AppendStream::Batch> AppendStream::NextBatch() {
   return batch;
 }
 
-void AppendStream::ReadAcks() {
+void AppendWriter::ReadAcks() {
   absl::Status protocol;
   v1::AppendResponse response;
   while (protocol.ok() && stream_->Read(&response)) protocol = HandleAcks(response);
@@ -192,7 +192,7 @@ void AppendStream::ReadAcks() {
   changed_.notify_all();
 }
 
-absl::Status AppendStream::HandleAcks(const v1::AppendResponse& response) {
+absl::Status AppendWriter::HandleAcks(const v1::AppendResponse& response) {
   const std::lock_guard lock(mutex_);
   if (in_flight_.empty()) return absl::InternalError("the server acked a batch that was not sent");
   const std::shared_ptr<Batch> batch = in_flight_.front();

@@ -46,15 +46,15 @@ struct RefusedEntry {
 // together with those that come after it. The calls are thread-safe; they block while the server is
 // behind. Once the stream is broken every call returns why; what was not flushed may or may not be
 // stored, and can be sent again on another stream, as re-sending is idempotent.
-class AppendStream {
+class AppendWriter {
  public:
   // Use Client::Append.
-  AppendStream(std::shared_ptr<v1::RatioService::Stub> stub, v1::AppendHeader header,
+  AppendWriter(std::shared_ptr<v1::RatioService::Stub> stub, v1::AppendHeader header,
                const AppendOptions& options);
   // Gives up what was not flushed.
-  ~AppendStream();
-  AppendStream(const AppendStream&) = delete;
-  AppendStream& operator=(const AppendStream&) = delete;
+  ~AppendWriter();
+  AppendWriter(const AppendWriter&) = delete;
+  AppendWriter& operator=(const AppendWriter&) = delete;
 
   // T positions from first_position on, sampled by the weights of policy_version. The arrays are
   // copied.
