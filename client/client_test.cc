@@ -182,7 +182,11 @@ TEST_F(ClientTest, AppendCoalescesWhileABatchIsUnderWay) {
   const auto stream = Append();
   ASSERT_TRUE(AppendOne(*stream, "a").ok());
   first_batch_came.get_future().wait();
-  for (int i = 0; i < 20; ++i) ASSERT_TRUE(AppendOne(*stream, "b").ok());
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_TRUE(AppendOne(*stream, "b").ok());
+    absl::SleepFor(
+        absl::Milliseconds(2));  // for the writing thread to send it, if it wrongly would
+  }
   all_queued.set_value();
   ASSERT_TRUE(stream->Finish().ok());
   EXPECT_THAT(batch_sizes, ElementsAre(1, 20));
@@ -415,7 +419,7 @@ TEST_F(ClientTest, FetchTopKRefusesRepliesThatDoNotFit) {
       {header},                                                    // no rows
       {header, FetchChunk(0, 10, 2, 2)},                           // too few
       {header, FetchChunk(0, 10, 4, 2)},                           // too many
-      {header, FetchChunk(0, 11, 2, 2)},                           // a gap
+      {header, FetchChunk(0, 11, 3, 2)},                           // a gap
       {header, FetchChunk(1, 10, 3, 2)},                           // an unknown slice
       {header, FetchChunk(0, 10, 3, 2), FetchChunk(0, 13, 1, 2)},  // beyond the end
       {FetchChunk(0, 10, 3, 2), header},                           // the wrong order
