@@ -9,6 +9,7 @@ extern "C" const char* __tsan_default_suppressions() {
          "race_top:libtsan\n"
          "race_top:^grpc::\n"
          "race_top:^google::protobuf::\n"
+         "race_top: google::protobuf::internal::\n"
          "race_top:^std::\n"
          "race_top:^__gnu_cxx::\n"
          "race_top:^__interceptor_\n"

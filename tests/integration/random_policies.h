@@ -13,11 +13,11 @@ namespace sis {
 
 // One position: both policies over the whole vocabulary, and V_K of the behaviour policy.
 struct PolicyPair {
-  std::vector<float> behavior;   // [V] log q
-  std::vector<float> current;    // [V] log p
-  std::vector<int32_t> ids;      // [K]
-  std::vector<float> log_probs;  // [K] log q
-  std::vector<float> gathered;   // [K] log p
+  std::vector<float> behavior;        // [V] log q
+  std::vector<float> current;         // [V] log p
+  std::vector<int32_t> ids = {};      // [K]
+  std::vector<float> log_probs = {};  // [K] log q
+  std::vector<float> gathered = {};   // [K] log p
 };
 
 class RandomPolicies {
