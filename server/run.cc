@@ -213,8 +213,10 @@ void Run::DropExpired() {
 }
 
 std::list<SequenceName>::const_iterator Run::FindEvictable() const {
-  return std::ranges::find_if(
-      by_age_, [this](const SequenceName& name) { return sequences_.at(name).idle(); });
+  const auto idle = [this](const SequenceName& name) ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+    return sequences_.at(name).idle();
+  };
+  return std::ranges::find_if(by_age_, idle);
 }
 
 std::optional<absl::Time> Run::OldestEvictable() const {

@@ -175,10 +175,14 @@ uint64_t Sequence::newest_version() const {
   return newest;
 }
 
-uint32_t Sequence::Reader::committed_length() const { return sequence_.committed_length_; }
+uint32_t Sequence::Reader::committed_length() const {
+  sequence_.mutex_.AssertReaderHeld();
+  return sequence_.committed_length_;
+}
 
 void Sequence::Reader::ForEachPiece(uint32_t first, uint32_t count,
                                     const std::function<void(const Piece&)>& visit) const {
+  sequence_.mutex_.AssertReaderHeld();
   const uint32_t end = first + count;
   for (uint32_t position = first; position < end;) {
     const auto page = sequence_.pages_.find(PageNumber(position));
@@ -208,6 +212,7 @@ void Sequence::Reader::ForEachPiece(uint32_t first, uint32_t count,
 }
 
 uint64_t Sequence::Reader::Digest(uint32_t first, uint32_t count) const {
+  sequence_.mutex_.AssertReaderHeld();
   uint64_t digest = 0;
   const uint32_t end = first + count;
   for (auto page = sequence_.pages_.lower_bound(PageNumber(first)); page != sequence_.pages_.end();
