@@ -212,6 +212,7 @@ v1::Ack Ingest::ApplyEntry(const v1::AppendEntry& entry) {
     } else {
       applied = ApplyTruncate(*name, entry.truncate().length());
     }
+    if (!applied.ok() || entry.has_truncate()) run_->ForgetIfEmpty(*name);
     if (applied.ok()) return applied;
     return absl::Status(applied.code(), absl::StrCat(ToString(*name), ": ", applied.message()));
   }();

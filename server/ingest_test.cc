@@ -284,6 +284,22 @@ TEST_F(IngestTest, SealsAndTruncationsAreChecked) {
   EXPECT_EQ(Block(records_.Block("a", 10, 0, 0, 2)).committed_length(), 12);
 }
 
+TEST_F(IngestTest, EmptySequencesLeaveNoTrace) {
+  EXPECT_EQ(Entry(TruncateEntry("a", 0)).code(), 0);
+  EXPECT_EQ(Entry(TruncateEntry("a", 100)).code(), 0);
+  EXPECT_EQ(run_->Describe().sequences(), 0);
+  EXPECT_EQ(run_->Describe().bytes(), 0);
+  ASSERT_EQ(Block(records_.Block("a")).code(), 0);
+  EXPECT_EQ(Entry(TruncateEntry("a", 0)).code(), 0);
+  EXPECT_EQ(run_->Describe().bytes(), 0);
+  EXPECT_EQ(Block(records_.Block("a")).code(), 0) << "truncated, not dropped";
+  // A seal is worth keeping: blocks beyond it are refused.
+  EXPECT_EQ(Entry(SealEntry("sealed", 3)).code(), 0);
+  EXPECT_EQ(CodeOf(Entry(TruncateEntry("sealed", 0))), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(run_->Describe().sequences(), 2);
+  EXPECT_EQ(CodeOf(Block(records_.Block("sealed"))), StatusCode::kFailedPrecondition);
+}
+
 TEST_F(IngestTest, ASupersededRunEndsTheStream) {
   absl::StatusOr<Ingest> ingest = Ingest::Open(cache_.registry, HeaderOf(*run_));
   ASSERT_TRUE(ingest.ok());
@@ -306,6 +322,7 @@ TEST_F(IngestTest, WithNothingToEvictItSaysWhenToTryAgain) {
     EXPECT_GT(ack.retry_seconds(), 0);
     EXPECT_THAT(ack.message(), HasSubstr("sequence '" + id + "'"));
     EXPECT_LE(cache.registry.budget().used(), cache.registry.budget().limit());
+    EXPECT_EQ(run->Describe().sequences(), 1) << "a refused block leaves no sequence behind";
   }
   EXPECT_EQ(AppendBlock(cache, *run, records_.Block("a")).code(), 0)
       << "what is there needs no room";

@@ -85,6 +85,16 @@ absl::StatusOr<std::shared_ptr<Sequence>> Run::FindOrCreate(const SequenceName& 
   return sequence;
 }
 
+void Run::ForgetIfEmpty(const SequenceName& name) {
+  absl::MutexLock lock(&mutex_);
+  const auto found = sequences_.find(name);
+  if (found == sequences_.end()) return;
+  const Entry& entry = found->second;
+  if (!entry.idle() || entry.sequence->positions() > 0 || entry.sequence->sealed()) return;
+  by_age_.erase(entry.by_age);
+  sequences_.erase(found);
+}
+
 void Run::Drop(const SequenceName& name, v1::MissingReason reason) {
   const auto found = sequences_.find(name);
   if (dropped_.emplace(name, reason).second) dropped_in_order_.push_back(name);

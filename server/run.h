@@ -66,6 +66,10 @@ class Run {
   absl::StatusOr<std::shared_ptr<Sequence>> FindOrCreate(const SequenceName& name)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // Undoes a FindOrCreate that came to nothing: a sequence that holds no position and no seal, and that nobody holds,
+  // leaves no trace.
+  void ForgetIfEmpty(const SequenceName& name) ABSL_LOCKS_EXCLUDED(mutex_);
+
   // Of a sequence that is there, else 0. Does not count as use.
   uint32_t CommittedLength(const SequenceName& name) const ABSL_LOCKS_EXCLUDED(mutex_);
 
