@@ -154,6 +154,44 @@ TEST_F(FetchTest, GoneSequencesSayWhy) {
   EXPECT_EQ(fetched.slices[0].sampled_ids().size(), 20);
 }
 
+TEST_F(FetchTest, NeighbouringMissingRangesAreOne) {
+  v1::RunConfig config = SmallConfig(kSlots);
+  config.set_max_staleness(0);
+  run_ = cache_.CreateRun("m", config);
+  const Records records = generator_.NextRecords(400);
+  // [30, 150) stale, in two versions and over two page ends; [150, 310) never came; [310, 320) is fresh.
+  AppendBlock(cache_, *run_, records.Block("a", 0, 3, 0, 30));
+  AppendBlock(cache_, *run_, records.Block("a", 30, 1, 30, 70));
+  AppendBlock(cache_, *run_, records.Block("a", 100, 2, 100, 50));
+  AppendBlock(cache_, *run_, records.Block("a", 310, 3, 310, 10));
+  ASSERT_TRUE(run_->AdvanceVersion(3).ok());
+  v1::FetchTopKRequest request;
+  Add(request, "a", 0, 400);
+  Add(request, "a", 320, 80);
+  const Fetched fetched = Do(request);
+  EXPECT_THAT(Missing(fetched), testing::ElementsAre(std::tuple(0, 30, 120, v1::STALE),
+                                                     std::tuple(0, 150, 160, v1::NEVER_ARRIVED),
+                                                     std::tuple(0, 320, 80, v1::NEVER_ARRIVED),
+                                                     std::tuple(1, 320, 80, v1::NEVER_ARRIVED)));
+}
+
+TEST_F(FetchTest, HeaderAndRowsAgreeOnWhatIsStale) {
+  v1::RunConfig config = SmallConfig(kSlots);
+  config.set_max_staleness(0);
+  run_ = cache_.CreateRun("m", config);
+  const Records records = generator_.NextRecords(10);
+  AppendBlock(cache_, *run_, records.Block("a"));
+  v1::FetchTopKRequest request;
+  Add(request, "a", 0, 10);
+  absl::StatusOr<Fetch> fetch = Fetch::Open(run_, request);
+  v1::FetchTopKResponse message;
+  ASSERT_TRUE(fetch->Next(message));
+  EXPECT_EQ(message.header().missing_size(), 0);
+  ASSERT_TRUE(run_->AdvanceVersion(1).ok());
+  ASSERT_TRUE(fetch->Next(message));
+  EXPECT_EQ(message.chunk().sampled_ids(), records.Block("a").sampled_ids());
+}
+
 TEST_F(FetchTest, LeasesAreGrantedIfAskedFor) {
   AppendBlock(cache_, *run_, generator_.NextRecords(10).Block("a"));
   v1::FetchTopKRequest request;
