@@ -485,9 +485,10 @@ TEST_F(EvaluateTest, TooManyPositionsAreRefused) {
   Limits limits;
   limits.max_evaluate_positions = 100;
   Cache cache(1 << 24, limits);
-  run_ = cache.CreateRun("r", SmallConfig(kSlots));
-  EXPECT_TRUE(Try(Request({{0, 0, 60}, {1, 0, 40}})).ok());
-  const absl::Status status = Try(Request({{0, 0, 60}, {1, 0, 41}})).status();
+  const auto run = cache.CreateRun("r", SmallConfig(kSlots));
+  EXPECT_TRUE(Evaluate(*run, backend_, Request({{0, 0, 60}, {1, 0, 40}})).ok());
+  const absl::Status status =
+      Evaluate(*run, backend_, Request({{0, 0, 60}, {1, 0, 41}})).status();
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(status.message(), "slices: 101 positions in all, more than 100");
 }

@@ -60,6 +60,10 @@ Run::Found Run::Find(const SequenceName& name) {
 
 absl::StatusOr<std::shared_ptr<Sequence>> Run::FindOrCreate(const SequenceName& name) {
   absl::MutexLock lock(&mutex_);
+  if (closed_) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("incarnation ", incarnation_, " of run '", id_, "' is superseded"));
+  }
   if (Entry* entry = Touch(name)) {
     if (entry->release_when_free) {
       return absl::FailedPreconditionError(absl::StrCat(ToString(name), " was released"));
@@ -242,6 +246,15 @@ bool Run::EvictOldest() {
   if (oldest == by_age_.end()) return false;
   Drop(*oldest, v1::EVICTED);
   return true;
+}
+
+void Run::Close() {
+  Entries dropped;  // freed without the lock
+  absl::MutexLock lock(&mutex_);
+  closed_ = true;
+  dropped.swap(sequences_);
+  by_age_.clear();
+  leases_.clear();
 }
 
 v1::Run Run::Describe() const {

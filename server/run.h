@@ -62,7 +62,7 @@ class Run {
   using Found = std::variant<std::shared_ptr<Sequence>, v1::MissingReason>;
   // Counts as use.
   Found Find(const SequenceName& name) ABSL_LOCKS_EXCLUDED(mutex_);
-  // For appending. FailedPrecondition if the sequence was dropped, ResourceExhausted if the budget is used up.
+  // For appending. FailedPrecondition if the sequence was dropped or the run is closed, ResourceExhausted if the budget is used up.
   absl::StatusOr<std::shared_ptr<Sequence>> FindOrCreate(const SequenceName& name)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -96,6 +96,10 @@ class Run {
   std::optional<absl::Time> OldestEvictable() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Evicts it; false if there is none.
   bool EvictOldest() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Another incarnation has taken over: drops all sequences and leases, whoever still holds the run, and refuses new
+  // ones.
+  void Close() ABSL_LOCKS_EXCLUDED(mutex_);
 
   v1::Run Describe() const ABSL_LOCKS_EXCLUDED(mutex_);
   void PublishState() const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -138,6 +142,7 @@ class Run {
   StepLedger steps_;
 
   mutable absl::Mutex mutex_;
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t policy_version_ ABSL_GUARDED_BY(mutex_) = 0;
   Entries sequences_ ABSL_GUARDED_BY(mutex_);
   std::list<SequenceName> by_age_ ABSL_GUARDED_BY(mutex_);  // least recently used first

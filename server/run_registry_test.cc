@@ -83,6 +83,24 @@ TEST(RunRegistryTest, ANewIncarnationStartsEmpty) {
   EXPECT_EQ(AppendBlock(cache, *run, generator.NextRecords(1).Block("a")).code(), 0);
 }
 
+TEST(RunRegistryTest, ASupersededRunHoldsNoMemory) {
+  Cache cache;
+  RecordGenerator generator(4, 1000, 1);
+  const std::shared_ptr<sis::Run> first = cache.CreateRun("r", SmallConfig());  // as an idle stream holds it
+  AppendBlock(cache, *first, generator.NextRecords(100).Block("a"));
+  AppendBlock(cache, *first, generator.NextRecords(100).Block("b"));
+  const std::vector<SequenceName> names = {{"a", 0}};
+  const uint64_t lease = *first->Lease(names, absl::Hours(1));
+  sis::Run::Found in_use = first->Find({"b", 0});
+  cache.CreateRun("r", SmallConfig(), 2);
+  EXPECT_EQ(std::get<std::shared_ptr<Sequence>>(in_use)->positions(), 100) << "for who reads it";
+  in_use = v1::NEVER_ARRIVED;
+  EXPECT_EQ(cache.registry.budget().used(), 0);
+  EXPECT_EQ(first->RenewLease(lease).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(first->FindOrCreate({"a", 0}).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(cache.registry.budget().used(), 0);
+}
+
 TEST(RunRegistryTest, AnotherConfigNamesTheFieldThatDiffers) {
   Cache cache;
   v1::RunConfig config = SmallConfig();
@@ -213,7 +231,7 @@ TEST(RunRegistryTest, RandomOperationsKeepTheLaws) {
   const auto below = [&](uint32_t end) { return static_cast<uint32_t>(random() % end); };
   RecordGenerator generator(4, 1000, 2);
   const Records records = generator.NextRecords(400);
-  Cache cache(60 * Page::Bytes(4));
+  Cache cache(25 * Page::Bytes(4));
   std::vector<std::shared_ptr<sis::Run>> runs;
   struct HeldLease {
     std::set<std::string> sequences;
@@ -225,7 +243,7 @@ TEST(RunRegistryTest, RandomOperationsKeepTheLaws) {
     v1::RunConfig config = SmallConfig();
     config.set_time_to_live_seconds(50);
     config.set_max_staleness(3);
-    if (i == 0) config.set_byte_quota(40 * Page::Bytes(4));
+    if (i == 0) config.set_byte_quota(15 * Page::Bytes(4));
     runs.push_back(cache.CreateRun(i == 0 ? "a" : "b", config));
   }
   std::map<absl::StatusCode, int> acks;
@@ -246,7 +264,7 @@ TEST(RunRegistryTest, RandomOperationsKeepTheLaws) {
     } else if (dice < 75) {
       std::vector<SequenceName> names;
       std::set<std::string> held;
-      for (uint32_t i = below(4); i > 0; --i) {
+      for (uint32_t i = below(8); i > 0; --i) {
         names.push_back({std::to_string(operation / 400 * 10 + below(15)), 0});
         if (std::holds_alternative<std::shared_ptr<Sequence>>(run.Find(names.back()))) {
           held.insert(names.back().id);
