@@ -33,7 +33,7 @@ v1::RunRef Ref(const std::string& id, uint64_t incarnation = 0) {
 
 // Bytes of a sequence of one page.
 int64_t SmallSequenceBytes(const sis::Run& run) {
-  return Sequence::kBaseBytes + Page::Bytes(run.config().top_k());
+  return Sequence::kBaseBytes + Sequence::kVersionSpanBytes + Page::Bytes(run.config().top_k());
 }
 
 TEST(RunRegistryTest, IncarnationsFollowEachOther) {
