@@ -121,5 +121,29 @@ TEST(StepLedgerTest, KeepsTheLargestDraws) {
   EXPECT_TRUE(ledger.Find(20).has_value());
 }
 
+TEST(StepLedgerTest, RangesOfAllStepsTogetherAreBounded) {
+  StepLedger ledger(4);
+  const auto fill = [&](uint64_t draw, int64_t ranges) {
+    int64_t claimed = 0;
+    for (int64_t key = 0; key < ranges; ++key) claimed += ledger.Claim(draw, key, {0, 1}).size();
+    return claimed;
+  };
+  constexpr int64_t kMost = StepLedger::kMaxRanges;
+  EXPECT_EQ(fill(1, kMost / 2), kMost / 2);
+  EXPECT_EQ(fill(2, kMost / 2), kMost / 2);
+  EXPECT_TRUE(ledger.Find(1).has_value());
+  EXPECT_EQ(fill(1, kMost / 2 + 1), 0) << "no room, and nothing older to forget";
+  EXPECT_EQ(fill(3, 1), 1);
+  EXPECT_FALSE(ledger.Find(1).has_value()) << "forgotten to make room";
+  EXPECT_EQ(ledger.Find(2)->sequences, kMost / 2);
+  EXPECT_EQ(fill(1, 1), 0) << "never counted twice";
+  EXPECT_EQ(fill(3, kMost + 1), kMost - 1) << "one was there, one is too many";
+  EXPECT_FALSE(ledger.Find(2).has_value());
+  // Ranges that become one make room.
+  EXPECT_EQ(ledger.Claim(4, 1, {0, 1}).size(), 1);
+  EXPECT_EQ(ledger.Claim(4, 1, {2, 3}).size(), 1);
+  EXPECT_EQ(ledger.Claim(4, 1, {0, 3}), (std::vector<Range>{{1, 2}}));
+}
+
 }  // namespace
 }  // namespace sis
