@@ -134,6 +134,12 @@ uint64_t Run::OldestFreshVersion() const {
   return policy_version_ - config_.max_staleness();
 }
 
+bool Run::IsStale(const Entry& entry) const {
+  const uint64_t oldest_fresh = OldestFreshVersion();
+  return oldest_fresh > 0 && entry.idle() && entry.sequence->positions() > 0 &&
+         entry.sequence->newest_version() < oldest_fresh;
+}
+
 absl::StatusOr<int64_t> Run::AdvanceVersion(uint64_t version) {
   absl::MutexLock lock(&mutex_);
   if (version < policy_version_) {
@@ -142,14 +148,9 @@ absl::StatusOr<int64_t> Run::AdvanceVersion(uint64_t version) {
                                                       policy_version_));
   }
   policy_version_ = version;
-  const uint64_t oldest_fresh = OldestFreshVersion();
-  if (oldest_fresh == 0) return 0;
   std::vector<SequenceName> stale;
   for (const auto& [name, entry] : sequences_) {
-    if (entry.idle() && entry.sequence->positions() > 0 &&
-        entry.sequence->newest_version() < oldest_fresh) {
-      stale.push_back(name);
-    }
+    if (IsStale(entry)) stale.push_back(name);
   }
   for (const SequenceName& name : stale) Drop(name, v1::STALE);
   return static_cast<int64_t>(stale.size());
@@ -195,7 +196,12 @@ void Run::EndLeaseLocked(absl::flat_hash_map<uint64_t, LeaseRecord>::iterator le
   for (const SequenceName& name : lease->second.sequences) {
     Entry& entry = sequences_.at(name);  // leased sequences are never dropped
     --entry.leases;
-    if (entry.leases == 0 && entry.release_when_free) Drop(name, v1::RELEASED);
+    if (entry.leases > 0) continue;
+    if (entry.release_when_free) {
+      Drop(name, v1::RELEASED);
+    } else if (IsStale(entry)) {
+      Drop(name, v1::STALE);
+    }
   }
   leases_.erase(lease);
 }

@@ -235,6 +235,20 @@ TEST_F(RunTest, DropsSequencesThatAreStaleThroughout) {
   EXPECT_EQ(run->policy_version(), 6);
 }
 
+TEST_F(RunTest, AStaleSequenceGoesWithItsLastLease) {
+  v1::RunConfig config = SmallConfig();
+  config.set_max_staleness(0);
+  const auto run = cache_.CreateRun("r", config);
+  Append(*run, "a");
+  const uint64_t first = *Lease(*run, {"a"}, absl::Seconds(60));
+  const uint64_t second = *Lease(*run, {"a"}, absl::Seconds(60));
+  EXPECT_EQ(*run->AdvanceVersion(1), 0);
+  EXPECT_TRUE(run->EndLease(first));
+  EXPECT_TRUE(Holds(*run, "a"));
+  EXPECT_TRUE(run->EndLease(second));
+  EXPECT_EQ(ReasonOf(*run, "a"), v1::STALE);
+}
+
 TEST_F(RunTest, WithoutMaxStalenessNothingIsStale) {
   const auto run = cache_.CreateRun("r", SmallConfig());
   Append(*run, "a");
