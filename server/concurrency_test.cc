@@ -1,4 +1,5 @@
-// Everything at once on one small cache. Meant for ThreadSanitizer; without it, the bytes must still add up.
+// Everything at once on one small cache. Meant for ThreadSanitizer; without it, the bytes must
+// still add up.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -43,8 +44,8 @@ class ConcurrencyTest : public testing::Test {
     const auto first = static_cast<uint32_t>(random() % kLength);
     const auto count = static_cast<uint32_t>(1 + random() % (kLength - first));
     const v1::Ack ack =
-        AppendBlock(cache_, *run, records_.Block(Id(random), first, run->policy_version() / 2 * 2,
-                                                 first, count));
+        AppendBlock(cache_, *run,
+                    records_.Block(Id(random), first, run->policy_version() / 2 * 2, first, count));
     ++acks_[ack.code()];
   }
   void Evaluate(std::mt19937& random) {

@@ -38,8 +38,8 @@ std::vector<float> Floats(const std::string& bytes) {
 }
 
 void ExpectEqualTotals(const v1::Totals& a, const v1::Totals& b) {
-  EXPECT_EQ(a.SerializeAsString(), b.SerializeAsString())
-      << a.ShortDebugString() << "\n" << b.ShortDebugString();
+  EXPECT_EQ(a.SerializeAsString(), b.SerializeAsString()) << a.ShortDebugString() << "\n"
+                                                          << b.ShortDebugString();
 }
 
 // Three sequences of 200 positions, and the current policy's values there.
@@ -137,7 +137,8 @@ TEST_F(EvaluateTest, DecidesAsTheKernelDoes) {
       AddPosition(expected, accumulator.Finish(), sums);
       ASSERT_EQ(static_cast<Decision>(response.decisions()[i]), expected.decision) << i;
       ASSERT_EQ(response.accept_bits()[i / 8] >> (i % 8) & 1,
-                expected.decision == Decision::kAccepted) << i;
+                expected.decision == Decision::kAccepted)
+          << i;
       ASSERT_EQ(a[i], expected.acceptance_probability) << i;
       ASSERT_EQ(ratios[i], expected.modified_ratio()) << i;
       ASSERT_EQ(log_ratios[i], expected.log_modified_ratio()) << i;
@@ -175,9 +176,10 @@ TEST_F(EvaluateTest, AnySplitGivesTheSame) {
   ExpectEqualTotals(whole.totals(), Step(100));
   for (uint64_t draw : {100, 101, 102, 103}) {
     // The same uniforms need the same draw: the ledger of a fresh run counts each again.
-    std::shared_ptr<sis::Run> fresh = cache_.CreateRun("split" + std::to_string(draw),
-                                                       SmallConfig(kSlots));
-    for (size_t s = 0; s < kIds.size(); ++s) AppendBlock(cache_, *fresh, records_[s].Block(kIds[s]));
+    std::shared_ptr<sis::Run> fresh =
+        cache_.CreateRun("split" + std::to_string(draw), SmallConfig(kSlots));
+    for (size_t s = 0; s < kIds.size(); ++s)
+      AppendBlock(cache_, *fresh, records_[s].Block(kIds[s]));
     std::vector<NamedRange> pieces;
     for (int s = 0; s < 3; ++s) {
       for (uint32_t first = 0; first < kLength;) {
@@ -260,7 +262,8 @@ TEST_F(EvaluateTest, MissingPositionsSayWhy) {
   v1::RunConfig config = SmallConfig(kSlots);
   config.set_max_staleness(1);
   run_ = cache_.CreateRun("m", config);
-  // a: [0, 64) of version 5, [64, 90) of version 2, a gap, [150, 160) of version 5. b was released; c never came.
+  // a: [0, 64) of version 5, [64, 90) of version 2, a gap, [150, 160) of version 5. b was released;
+  // c never came.
   AppendBlock(cache_, *run_, records_[0].Block("a", 0, 5, 0, 64));
   AppendBlock(cache_, *run_, records_[0].Block("a", 64, 2, 64, 26));
   AppendBlock(cache_, *run_, records_[0].Block("a", 150, 5, 150, 10));
@@ -279,7 +282,8 @@ TEST_F(EvaluateTest, MissingPositionsSayWhy) {
   for (int i = 0; i < 5; ++i) {
     const v1::MissingRange& range = response.missing(i);
     EXPECT_EQ(std::tuple(range.slice(), range.first_position(), range.length(), range.reason()),
-              expected[i]) << i;
+              expected[i])
+        << i;
   }
   const std::vector<float> a = Floats(response.acceptance_probabilities());
   for (uint32_t i = 0; i < 3 * kLength; ++i) {
@@ -429,11 +433,14 @@ TEST_F(EvaluateTest, BadRequestsAreRefusedByNameAndCountNothing) {
       {{"gathered.sampled_log_probs: 404 bytes", "400"},
        [](auto& r) { r.mutable_gathered()->mutable_sampled_log_probs()->resize(404); }},
       {{"reduced.sampled_log_probs: 0 bytes"},
-       [](auto& r) { r.mutable_reduced()->clear_sampled_log_probs(); }, true},
+       [](auto& r) { r.mutable_reduced()->clear_sampled_log_probs(); },
+       true},
       {{"reduced.log_envelopes: 0 bytes"},
-       [](auto& r) { r.mutable_reduced()->clear_log_envelopes(); }, true},
+       [](auto& r) { r.mutable_reduced()->clear_log_envelopes(); },
+       true},
       {{"reduced.covered_masses: 1 bytes"},
-       [](auto& r) { r.mutable_reduced()->set_covered_masses("x"); }, true},
+       [](auto& r) { r.mutable_reduced()->set_covered_masses("x"); },
+       true},
       {{"sequence 'b' attempt 0: gathered.sampled_log_probs" + at, "nan"},
        [&](auto& r) { put(r.mutable_gathered()->mutable_sampled_log_probs(), row, NAN); }},
       {{"gathered.sampled_log_probs" + at, "inf"},
@@ -451,17 +458,23 @@ TEST_F(EvaluateTest, BadRequestsAreRefusedByNameAndCountNothing) {
          }
        }},
       {{"reduced.sampled_log_probs" + at, "nan"},
-       [&](auto& r) { put(r.mutable_reduced()->mutable_sampled_log_probs(), row, NAN); }, true},
+       [&](auto& r) { put(r.mutable_reduced()->mutable_sampled_log_probs(), row, NAN); },
+       true},
       {{"reduced.log_envelopes" + at, "nan"},
-       [&](auto& r) { put(r.mutable_reduced()->mutable_log_envelopes(), row, NAN); }, true},
+       [&](auto& r) { put(r.mutable_reduced()->mutable_log_envelopes(), row, NAN); },
+       true},
       {{"reduced.log_envelopes" + at, "inf"},
-       [&](auto& r) { put(r.mutable_reduced()->mutable_log_envelopes(), row, infinity); }, true},
+       [&](auto& r) { put(r.mutable_reduced()->mutable_log_envelopes(), row, infinity); },
+       true},
       {{"reduced.covered_masses" + at, "nan"},
-       [&](auto& r) { put(r.mutable_reduced()->mutable_covered_masses(), row, NAN); }, true},
+       [&](auto& r) { put(r.mutable_reduced()->mutable_covered_masses(), row, NAN); },
+       true},
       {{"reduced.covered_masses" + at, "-0.1"},
-       [&](auto& r) { put(r.mutable_reduced()->mutable_covered_masses(), row, -0.1f); }, true},
+       [&](auto& r) { put(r.mutable_reduced()->mutable_covered_masses(), row, -0.1f); },
+       true},
       {{"reduced.covered_masses" + at, "1.02"},
-       [&](auto& r) { put(r.mutable_reduced()->mutable_covered_masses(), row, 1.02f); }, true},
+       [&](auto& r) { put(r.mutable_reduced()->mutable_covered_masses(), row, 1.02f); },
+       true},
   };
   const std::vector<NamedRange> ranges = {{1, 10, 50}, {2, 10, 50}};
   for (const Case& c : cases) {
@@ -487,8 +500,7 @@ TEST_F(EvaluateTest, TooManyPositionsAreRefused) {
   Cache cache(1 << 24, limits);
   const auto run = cache.CreateRun("r", SmallConfig(kSlots));
   EXPECT_TRUE(Evaluate(*run, backend_, Request({{0, 0, 60}, {1, 0, 40}})).ok());
-  const absl::Status status =
-      Evaluate(*run, backend_, Request({{0, 0, 60}, {1, 0, 41}})).status();
+  const absl::Status status = Evaluate(*run, backend_, Request({{0, 0, 60}, {1, 0, 41}})).status();
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(status.message(), "slices: 101 positions in all, more than 100");
 }

@@ -43,6 +43,8 @@ absl::StatusOr<Fetch> Fetch::Open(std::shared_ptr<Run> run, const v1::FetchTopKR
     std::vector<SequenceName> names;
     names.reserve(slices->size());
     for (const SliceRange& slice : *slices) names.push_back(slice.name);
+    std::ranges::sort(names);
+    names.erase(std::ranges::unique(names).begin(), names.end());
     const absl::StatusOr<uint64_t> lease =
         run->Lease(names, absl::Seconds(request.lease_seconds()));
     if (!lease.ok()) return lease.status();
@@ -81,14 +83,13 @@ Fetch::Summary Fetch::Summarize(const SliceRange& slice) const {
   }
   const Sequence::Reader reader(*slice.sequence());
   summary.digest = reader.Digest(slice.first_position, slice.count);
-  reader.ForEachPiece(
-      slice.first_position, slice.count, [&](const Sequence::Reader::Piece& piece) {
-        if (piece.page == nullptr) {
-          AddMissing(summary.missing, {piece.first_position, piece.count, v1::NEVER_ARRIVED});
-        } else if (piece.version < oldest_fresh_version_) {
-          AddMissing(summary.missing, {piece.first_position, piece.count, v1::STALE});
-        }
-      });
+  reader.ForEachPiece(slice.first_position, slice.count, [&](const Sequence::Reader::Piece& piece) {
+    if (piece.page == nullptr) {
+      AddMissing(summary.missing, {piece.first_position, piece.count, v1::NEVER_ARRIVED});
+    } else if (piece.version < oldest_fresh_version_) {
+      AddMissing(summary.missing, {piece.first_position, piece.count, v1::STALE});
+    }
+  });
   return summary;
 }
 

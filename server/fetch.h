@@ -12,13 +12,12 @@
 
 namespace sis {
 
-// The messages of one FetchTopK, made one after the other. Used by one thread at a time; keeps its sequences in memory
-// while it lives.
+// The messages of one FetchTopK, made one after the other. Used by one thread at a time; keeps its
+// sequences in memory while it lives.
 class Fetch {
  public:
   // Checks the request, and takes the lease if one is asked for.
-  static absl::StatusOr<Fetch> Open(std::shared_ptr<Run> run,
-                                    const v1::FetchTopKRequest& request);
+  static absl::StatusOr<Fetch> Open(std::shared_ptr<Run> run, const v1::FetchTopKRequest& request);
 
   // Writes the next message; false if there is none left. The header is first.
   bool Next(v1::FetchTopKResponse& message);

@@ -159,7 +159,8 @@ TEST_F(FetchTest, NeighbouringMissingRangesAreOne) {
   config.set_max_staleness(0);
   run_ = cache_.CreateRun("m", config);
   const Records records = generator_.NextRecords(400);
-  // [30, 150) stale, in two versions and over two page ends; [150, 310) never came; [310, 320) is fresh.
+  // [30, 150) stale, in two versions and over two page ends; [150, 310) never came; [310, 320) is
+  // fresh.
   AppendBlock(cache_, *run_, records.Block("a", 0, 3, 0, 30));
   AppendBlock(cache_, *run_, records.Block("a", 30, 1, 30, 70));
   AppendBlock(cache_, *run_, records.Block("a", 100, 2, 100, 50));

@@ -38,7 +38,8 @@ v1::AppendEntry SealEntry(const std::string& id, uint32_t length) {
   return entry;
 }
 
-// Positions of full sets: probabilities 0.4, 0.3, 0.2, 0.05 of the ids 10, 11, 12, 13; sampled is 12.
+// Positions of full sets: probabilities 0.4, 0.3, 0.2, 0.05 of the ids 10, 11, 12, 13; sampled
+// is 12.
 Records PlainRecords(uint32_t count) {
   Records records{.slots = kSlots};
   for (uint32_t i = 0; i < count; ++i) {
@@ -90,14 +91,16 @@ TEST_F(IngestTest, BadBlocksAreRefusedByNameAndChangeNothing) {
        [](auto& b) { b.mutable_sequence()->set_id(std::string(257, 'x')); }},
       {{"sampled_ids: empty"}, [](auto& b) { b.clear_sampled_ids(); }},
       {{"sampled_ids: 41 bytes"}, [](auto& b) { b.mutable_sampled_ids()->push_back('x'); }},
-      {{"sampled_log_probs: 36 bytes", "40"}, [](auto& b) { b.mutable_sampled_log_probs()->resize(36); }},
+      {{"sampled_log_probs: 36 bytes", "40"},
+       [](auto& b) { b.mutable_sampled_log_probs()->resize(36); }},
       {{"top_k_ids: 164 bytes", "160"}, [](auto& b) { b.mutable_top_k_ids()->resize(164); }},
       {{"top_k_log_probs: 0 bytes", "160"}, [](auto& b) { b.clear_top_k_log_probs(); }},
       {{"first_position 4194295", "4194304"}, [](auto& b) { b.set_first_position(4194295); }},
       {{"first_position 4294967295"}, [](auto& b) { b.set_first_position(UINT32_MAX); }},
       {{"crc32c: 1,"}, [](auto& b) { b.set_crc32c(1); }},
       {{"sampled_ids at position 23", "-1"}, [](auto& b) { Put(b.mutable_sampled_ids(), 3, -1); }},
-      {{"sampled_ids at position 23", "1000"}, [](auto& b) { Put(b.mutable_sampled_ids(), 3, 1000); }},
+      {{"sampled_ids at position 23", "1000"},
+       [](auto& b) { Put(b.mutable_sampled_ids(), 3, 1000); }},
       {{"sampled_log_probs at position 23", "nan"},
        [](auto& b) { Put(b.mutable_sampled_log_probs(), 3, NAN); }},
       {{"sampled_log_probs at position 23", "inf"},
@@ -108,7 +111,8 @@ TEST_F(IngestTest, BadBlocksAreRefusedByNameAndChangeNothing) {
        [](auto& b) { Put(b.mutable_sampled_log_probs(), 3, 0.02f); }},
       {{"sampled_log_probs at position 23", "-1.5", "slot 2"},
        [](auto& b) { Put(b.mutable_sampled_log_probs(), 3, -1.5f); }},
-      {{"top_k_ids at position 23, slot 1", "-2"}, [](auto& b) { Put(b.mutable_top_k_ids(), 13, -2); }},
+      {{"top_k_ids at position 23, slot 1", "-2"},
+       [](auto& b) { Put(b.mutable_top_k_ids(), 13, -2); }},
       {{"top_k_ids at position 23, slot 1", "1000"},
        [](auto& b) { Put(b.mutable_top_k_ids(), 13, 1000); }},
       {{"top_k_ids at position 23, slot 1", "10 stands twice"},
@@ -153,8 +157,8 @@ TEST_F(IngestTest, BadBlocksAreRefusedByNameAndChangeNothing) {
 
 TEST_F(IngestTest, ChecksumsCoverTheFourArrays) {
   v1::Block block = records_.Block("a");
-  const std::string all = block.sampled_ids() + block.sampled_log_probs() + block.top_k_ids() +
-                          block.top_k_log_probs();
+  const std::string all =
+      block.sampled_ids() + block.sampled_log_probs() + block.top_k_ids() + block.top_k_log_probs();
   block.set_crc32c(ExtendCrc32c(0, std::as_bytes(std::span(all))));
   EXPECT_EQ(Block(block).code(), 0);
 }
@@ -170,7 +174,8 @@ TEST_F(IngestTest, BadHeadersAreRefusedByName) {
   const auto invalid = [&](const std::string& message, auto change) {
     refused(StatusCode::kInvalidArgument, message, change);
   };
-  refused(StatusCode::kNotFound, "'none'", [](auto& h, auto&) { h.mutable_run()->set_run_id("none"); });
+  refused(StatusCode::kNotFound, "'none'",
+          [](auto& h, auto&) { h.mutable_run()->set_run_id("none"); });
   refused(StatusCode::kFailedPrecondition, "incarnation 1, not 2",
           [](auto& h, auto&) { h.mutable_run()->set_incarnation(2); });
   invalid("header.worker: 257 bytes", [](auto& h, auto&) { h.set_worker(std::string(257, 'w')); });

@@ -46,13 +46,13 @@ TEST_F(MetricsTest, ARunsSeriesStartAtZero) {
     EXPECT_EQ(Value("sis_tokens_total{decision=\"" + std::string(decision) + "\",run=\"r\"}"), 0);
   }
   for (const char* reason : {"never_arrived", "evicted", "expired", "stale", "released"}) {
-    EXPECT_EQ(Value("sis_missing_tokens_total{reason=\"" + std::string(reason) + "\",run=\"r\"}"), 0);
+    EXPECT_EQ(Value("sis_missing_tokens_total{reason=\"" + std::string(reason) + "\",run=\"r\"}"),
+              0);
   }
-  for (const char* name : {"sis_envelope_violations_total", "sis_d_nats_total",
-                           "sis_d_sis_nats_total", "sis_log_envelope_nats_sum",
-                           "sis_residual_mass_total", "sis_acceptance_probability_total",
-                           "sis_expected_acceptance_total", "sis_ingest_positions_total",
-                           "sis_ingest_bytes_total"}) {
+  for (const char* name :
+       {"sis_envelope_violations_total", "sis_d_nats_total", "sis_d_sis_nats_total",
+        "sis_log_envelope_nats_sum", "sis_residual_mass_total", "sis_acceptance_probability_total",
+        "sis_expected_acceptance_total", "sis_ingest_positions_total", "sis_ingest_bytes_total"}) {
     EXPECT_EQ(Value(name + std::string("{run=\"r\"}")), 0);
   }
   EXPECT_EQ(Value("sis_cache_budget_bytes"), 1 << 20);
@@ -78,14 +78,16 @@ TEST_F(MetricsTest, SumsAreThoseOfTheStep) {
   const v1::Totals& totals = response->totals();
   EXPECT_EQ(Value("sis_tokens_total{decision=\"accepted\",run=\"r\"}"), totals.accepted());
   EXPECT_EQ(Value("sis_tokens_total{decision=\"rejected\",run=\"r\"}"), totals.rejected());
-  EXPECT_EQ(Value("sis_tokens_total{decision=\"outside_top_k\",run=\"r\"}"), totals.outside_top_k());
+  EXPECT_EQ(Value("sis_tokens_total{decision=\"outside_top_k\",run=\"r\"}"),
+            totals.outside_top_k());
   EXPECT_NEAR(Value("sis_d_nats_total{run=\"r\"}"), totals.d(), 1e-6);
   EXPECT_NEAR(Value("sis_d_sis_nats_total{run=\"r\"}"), totals.d_sis(), 1e-6);
   EXPECT_NEAR(Value("sis_log_envelope_nats_sum{run=\"r\"}"), totals.log_envelope(), 1e-6);
   EXPECT_NEAR(Value("sis_residual_mass_total{run=\"r\"}"), totals.residual_mass(), 1e-6);
-  EXPECT_NEAR(Value("sis_acceptance_probability_total{run=\"r\"}"),
-              totals.acceptance_probability(), 1e-6);
-  EXPECT_NEAR(Value("sis_expected_acceptance_total{run=\"r\"}"), totals.expected_acceptance(), 1e-6);
+  EXPECT_NEAR(Value("sis_acceptance_probability_total{run=\"r\"}"), totals.acceptance_probability(),
+              1e-6);
+  EXPECT_NEAR(Value("sis_expected_acceptance_total{run=\"r\"}"), totals.expected_acceptance(),
+              1e-6);
   EXPECT_GT(totals.d(), 0);
   EXPECT_EQ(Value("sis_ingest_positions_total{run=\"r\"}"), 100);
   EXPECT_EQ(Value("sis_ingest_bytes_total{run=\"r\"}"), 2 * 100 * 8 * (1 + 4));
@@ -97,7 +99,8 @@ TEST_F(MetricsTest, MissingTokensAreCountedByReason) {
   config.set_max_staleness(0);
   const auto run = cache_.CreateRun("r", config);
   for (const char* id : {"expired", "evicted", "released", "stale"}) {
-    AppendBlock(cache_, *run, generator_.NextRecords(3).Block(id, id == std::string("stale") ? 0 : 9));
+    AppendBlock(cache_, *run,
+                generator_.NextRecords(3).Block(id, id == std::string("stale") ? 0 : 9));
   }
   ASSERT_EQ(*run->AdvanceVersion(1), 1);
   run->Release({"released", 0});
@@ -160,12 +163,15 @@ TEST_F(MetricsTest, CountersContinueOverIncarnations) {
   config.set_task("addition");
   auto run = cache_.CreateRun("r", config);
   AppendBlock(cache_, *run, generator_.NextRecords(10).Block("a"));
-  const std::string info = "sis_run_info{algorithm=\"\",incarnation=\"1\",model=\"\",run=\"r\",task=\"addition\"}";
+  const std::string info =
+      "sis_run_info{algorithm=\"\",incarnation=\"1\",model=\"\",run=\"r\",task=\"addition\"}";
   EXPECT_EQ(Value(info), 1);
   config.set_task("other");
   run = cache_.CreateRun("r", config, 2);
   EXPECT_FALSE(Scrape(cache_.metrics).contains(info));
-  EXPECT_EQ(Value("sis_run_info{algorithm=\"\",incarnation=\"2\",model=\"\",run=\"r\",task=\"other\"}"), 1);
+  EXPECT_EQ(
+      Value("sis_run_info{algorithm=\"\",incarnation=\"2\",model=\"\",run=\"r\",task=\"other\"}"),
+      1);
   AppendBlock(cache_, *run, generator_.NextRecords(10).Block("a"));
   EXPECT_EQ(Value("sis_ingest_positions_total{run=\"r\"}"), 20);
 }

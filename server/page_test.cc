@@ -54,8 +54,7 @@ TEST_P(PageTest, HoldsWhatWasStoredAtItsIndex) {
   EXPECT_TRUE(std::ranges::equal(stored.ids, records.ids));
   EXPECT_TRUE(std::ranges::equal(stored.log_probs, records.log_probs));
   const BehaviorView behavior = page.Behavior(5, 7);
-  EXPECT_TRUE(std::ranges::equal(behavior.sampled_ranks,
-                                 std::span(records.ranks).subspan(5, 7)));
+  EXPECT_TRUE(std::ranges::equal(behavior.sampled_ranks, std::span(records.ranks).subspan(5, 7)));
   EXPECT_TRUE(std::ranges::equal(behavior.log_probs, records.View(5, 7).log_probs));
   EXPECT_TRUE(std::ranges::equal(behavior.sampled_log_probs, records.View(5, 7).sampled_log_probs));
 }

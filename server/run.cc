@@ -71,21 +71,20 @@ absl::StatusOr<std::shared_ptr<Sequence>> Run::FindOrCreate(const SequenceName& 
     return entry->sequence;
   }
   if (const auto dropped = dropped_.find(name); dropped != dropped_.end()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(ToString(name), " left the cache (", ReasonLabel(dropped->second),
-                     "): send it as another attempt"));
+    return absl::FailedPreconditionError(absl::StrCat(ToString(name), " left the cache (",
+                                                      ReasonLabel(dropped->second),
+                                                      "): send it as another attempt"));
   }
   if (!budget_.TryCharge(Sequence::kBaseBytes)) {
     return absl::ResourceExhaustedError(
         absl::StrCat(Sequence::kBaseBytes, " bytes are not to be had"));
   }
-  auto sequence = std::make_shared<Sequence>(
-      static_cast<int>(config_.top_k()), SequenceKey(config_.seed(), name.attempt, name.id),
-      budget_);
+  auto sequence =
+      std::make_shared<Sequence>(static_cast<int>(config_.top_k()),
+                                 SequenceKey(config_.seed(), name.attempt, name.id), budget_);
   by_age_.push_back(name);
-  sequences_[name] = {.sequence = sequence,
-                      .last_used = clock_(),
-                      .by_age = std::prev(by_age_.end())};
+  sequences_[name] = {
+      .sequence = sequence, .last_used = clock_(), .by_age = std::prev(by_age_.end())};
   return sequence;
 }
 
@@ -143,9 +142,8 @@ bool Run::IsStale(const Entry& entry) const {
 absl::StatusOr<int64_t> Run::AdvanceVersion(uint64_t version) {
   WriterLock lock(mutex_);
   if (version < policy_version_) {
-    return absl::FailedPreconditionError(absl::StrCat("policy_version ", version,
-                                                      " is before the current one, ",
-                                                      policy_version_));
+    return absl::FailedPreconditionError(
+        absl::StrCat("policy_version ", version, " is before the current one, ", policy_version_));
   }
   policy_version_ = version;
   std::vector<SequenceName> stale;
@@ -162,7 +160,8 @@ absl::StatusOr<uint64_t> Run::Lease(std::span<const SequenceName> names, absl::D
     return absl::ResourceExhaustedError(
         absl::StrCat("the run has ", leases_.size(), " leases, the most allowed"));
   }
-  LeaseRecord lease{.expires = clock_() + length, .length = length, .sequences = {}};
+  LeaseRecord lease{.expires = clock_() + length, .length = length};
+  lease.sequences.reserve(names.size());
   for (const SequenceName& name : names) {
     if (Entry* entry = Touch(name)) {
       ++entry->leases;
@@ -210,6 +209,7 @@ bool Run::Release(const SequenceName& name) {
   WriterLock lock(mutex_);
   const auto found = sequences_.find(name);
   if (found == sequences_.end()) return false;
+  if (found->second.release_when_free) return false;  // goes with its last lease
   found->second.release_when_free = true;
   if (found->second.leases == 0) Drop(name, v1::RELEASED);
   return true;
@@ -233,9 +233,8 @@ void Run::DropExpired() {
 }
 
 std::list<SequenceName>::const_iterator Run::FindEvictable() const {
-  const auto idle = [this](const SequenceName& name) ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
-    return sequences_.at(name).idle();
-  };
+  const auto idle = [this](const SequenceName& name)
+                        ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return sequences_.at(name).idle(); };
   return std::ranges::find_if(by_age_, idle);
 }
 

@@ -86,7 +86,8 @@ TEST(RunRegistryTest, ANewIncarnationStartsEmpty) {
 TEST(RunRegistryTest, ASupersededRunHoldsNoMemory) {
   Cache cache;
   RecordGenerator generator(4, 1000, 1);
-  const std::shared_ptr<sis::Run> first = cache.CreateRun("r", SmallConfig());  // as an idle stream holds it
+  const std::shared_ptr<sis::Run> first =
+      cache.CreateRun("r", SmallConfig());  // as an idle stream holds it
   AppendBlock(cache, *first, generator.NextRecords(100).Block("a"));
   AppendBlock(cache, *first, generator.NextRecords(100).Block("b"));
   const std::vector<SequenceName> names = {{"a", 0}};
@@ -225,7 +226,8 @@ TEST(RunRegistryTest, AQuotaIsMadeGoodByItsOwnRun) {
   EXPECT_EQ(other->Describe().sequences(), 1);
 }
 
-// Ten thousand operations on two runs; after each, what must hold of the bytes and of leased sequences.
+// Ten thousand operations on two runs; after each, what must hold of the bytes and of leased
+// sequences.
 TEST(RunRegistryTest, RandomOperationsKeepTheLaws) {
   std::mt19937 random(17);
   const auto below = [&](uint32_t end) { return static_cast<uint32_t>(random() % end); };
@@ -295,8 +297,7 @@ TEST(RunRegistryTest, RandomOperationsKeepTheLaws) {
 
     int64_t bytes = 0;
     for (int i = 0; i < 2; ++i) {
-      std::erase_if(leases[i],
-                    [&](const auto& l) { return l.second.expires < cache.clock.Now(); });
+      std::erase_if(leases[i], [&](const auto& l) { return l.second.expires < cache.clock.Now(); });
       bytes += runs[i]->budget().used();
       EXPECT_LE(runs[i]->budget().used(), runs[i]->budget().limit());
       EXPECT_EQ(runs[i]->Describe().bytes(), runs[i]->budget().used());

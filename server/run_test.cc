@@ -71,7 +71,8 @@ TEST_F(RunTest, UntouchedSequencesExpire) {
   // Without anybody calling DropExpired too.
   cache_.clock.Advance(absl::Seconds(11));
   EXPECT_EQ(ReasonOf(*run, "read"), v1::EXPIRED);
-  EXPECT_EQ(Append(*run, "appended").code(), static_cast<int>(absl::StatusCode::kFailedPrecondition));
+  EXPECT_EQ(Append(*run, "appended").code(),
+            static_cast<int>(absl::StatusCode::kFailedPrecondition));
   EXPECT_EQ(run->Describe().bytes(), 0);
 }
 

@@ -85,11 +85,10 @@ int64_t Sequence::BytesToAppend(uint32_t first_position, uint32_t count,
   return NewBytes(first_position, count, policy_version);
 }
 
-int64_t Sequence::NewBytes(uint32_t first_position, uint32_t count,
-                           uint64_t policy_version) const {
+int64_t Sequence::NewBytes(uint32_t first_position, uint32_t count, uint64_t policy_version) const {
   int64_t pages = 0;
-  for (uint32_t number = PageNumber(first_position); number <= PageNumber(first_position + count - 1);
-       ++number) {
+  for (uint32_t number = PageNumber(first_position);
+       number <= PageNumber(first_position + count - 1); ++number) {
     pages += !pages_.contains(number);
   }
   const bool new_span = !TouchesSpan(first_position, first_position + count, policy_version);
@@ -113,7 +112,8 @@ uint64_t Sequence::VersionAt(uint32_t position) const {
 
 void Sequence::SetVersion(uint32_t first, uint32_t end, uint64_t version) {
   const size_t charged = versions_.size() + !TouchesSpan(first, end, version);
-  // Spans that are there already within [first, end) have this version (CheckFits), so all of it can become one.
+  // Spans that are there already within [first, end) have this version (CheckFits), so all of it
+  // can become one.
   auto span = versions_.lower_bound(first);
   if (span != versions_.begin()) {
     const auto before = std::prev(span);
@@ -168,8 +168,8 @@ absl::Status Sequence::Seal(uint32_t length) {
         absl::StrCat("seal at ", length, ": sealed at length ", *sealed_length_));
   }
   if (length < committed_length_) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "seal at ", length, ": committed up to ", committed_length_, " (truncate first)"));
+    return absl::FailedPreconditionError(absl::StrCat("seal at ", length, ": committed up to ",
+                                                      committed_length_, " (truncate first)"));
   }
   sealed_length_ = length;
   return absl::OkStatus();
@@ -211,9 +211,8 @@ void Sequence::Reader::ForEachPiece(uint32_t first, uint32_t count,
     const uint32_t index = IndexInPage(position);
     if (page == sequence_.pages_.end()) {
       const auto next = sequence_.pages_.upper_bound(PageNumber(position));
-      const uint32_t stop = next == sequence_.pages_.end()
-                                ? end
-                                : std::min(end, next->first * Page::kPositions);
+      const uint32_t stop =
+          next == sequence_.pages_.end() ? end : std::min(end, next->first * Page::kPositions);
       visit({position, stop - position, nullptr, 0, 0});
       position = stop;
       continue;

@@ -19,7 +19,8 @@
 
 namespace sis {
 
-// Thread-safe: appends exclude each other and the readers, readers run side by side. Readers see whole blocks.
+// Thread-safe: appends exclude each other and the readers, readers run side by side. Readers see
+// whole blocks.
 class Sequence {
  public:
   // The base cost must have been charged to the budget, which must outlive the sequence.
@@ -29,7 +30,8 @@ class Sequence {
   Sequence(const Sequence&) = delete;
   Sequence& operator=(const Sequence&) = delete;
 
-  // Charged per sequence, for the index entries around the pages: the longest id stands there twice.
+  // Charged per sequence, for the index entries around the pages: the longest id stands there
+  // twice.
   static constexpr int64_t kBaseBytes = 1024;
   // Charged per stretch of positions of one policy version.
   static constexpr int64_t kVersionSpanBytes = 64;
@@ -37,9 +39,10 @@ class Sequence {
   // The Philox key (kernels/sequence_key.h).
   uint64_t key() const { return key_; }
 
-  // Stores valid records at first_position, ... , whole or not at all. Positions that are there already must be equal,
-  // in version too: else AlreadyExists. FailedPrecondition at or beyond the seal; ResourceExhausted if the budget
-  // doesn't hold the new bytes. On success, positions_added (if given) is how many were new.
+  // Stores valid records at first_position, ... , whole or not at all. Positions that are there
+  // already must be equal, in version too: else AlreadyExists. FailedPrecondition at or beyond the
+  // seal; ResourceExhausted if the budget doesn't hold the new bytes. On success, positions_added
+  // (if given) is how many were new.
   absl::Status Append(uint32_t first_position, uint64_t policy_version, const RecordView& records,
                       std::span<const uint8_t> ranks, int64_t* positions_added)
       ABSL_LOCKS_EXCLUDED(mutex_);

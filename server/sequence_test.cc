@@ -94,8 +94,8 @@ class SequenceTest : public testing::Test {
 
   uint64_t Digest(const Model& model, uint32_t first, uint32_t end) const {
     uint64_t digest = 0;
-    for (auto cell = model.cells.lower_bound(first);
-         cell != model.cells.end() && cell->first < end; ++cell) {
+    for (auto cell = model.cells.lower_bound(first); cell != model.cells.end() && cell->first < end;
+         ++cell) {
       digest += digests_[cell->second.variant * kPositions + cell->first];
     }
     return digest;
@@ -152,8 +152,8 @@ TEST_F(SequenceTest, RandomOperationsAgreeWithAMap) {
     absl::StatusCode expected;
     const uint32_t dice = below(1000);
     if (dice < 930) {
-      const uint32_t first = below(2) == 0 ? std::min(model.committed_length(), kPositions - 1)
-                                           : below(kPositions);
+      const uint32_t first =
+          below(2) == 0 ? std::min(model.committed_length(), kPositions - 1) : below(kPositions);
       const uint32_t count = 1 + below(std::min<uint32_t>(kPositions - first, dice < 30 ? 300 : 9));
       // Mostly what the position always gets, so that most re-sent blocks agree.
       const Model::Cell cell{.variant = below(30) == 0, .version = below(30) == 0 ? 9 : first / 99};
@@ -165,14 +165,14 @@ TEST_F(SequenceTest, RandomOperationsAgreeWithAMap) {
         EXPECT_EQ(added, model.cells.size() - before);
       }
     } else if (dice < 997) {
-      const uint32_t length = below(2) == 0 ? below(kPositions + 100)
-                                            : model.committed_length() - std::min(
-                                                  model.committed_length(), below(70));
+      const uint32_t length =
+          below(2) == 0 ? below(kPositions + 100)
+                        : model.committed_length() - std::min(model.committed_length(), below(70));
       status = sequence->Truncate(length);
       expected = model.Truncate(length);
     } else {
-      const uint32_t length = model.committed_length() + below(9) - std::min(
-          model.committed_length(), 2u);
+      const uint32_t length =
+          model.committed_length() + below(9) - std::min(model.committed_length(), 2u);
       status = sequence->Seal(length);
       expected = model.Seal(length);
     }
@@ -190,9 +190,9 @@ TEST_F(SequenceTest, RandomOperationsAgreeWithAMap) {
     }
   }
   // It is no test if one of them never came.
-  for (const auto code : {absl::StatusCode::kOk, absl::StatusCode::kAlreadyExists,
-                          absl::StatusCode::kFailedPrecondition,
-                          absl::StatusCode::kResourceExhausted}) {
+  for (const auto code :
+       {absl::StatusCode::kOk, absl::StatusCode::kAlreadyExists,
+        absl::StatusCode::kFailedPrecondition, absl::StatusCode::kResourceExhausted}) {
     EXPECT_GT(seen[code], 500) << absl::StatusCodeToString(code);
   }
 }
@@ -242,7 +242,8 @@ TEST_F(SequenceTest, MessagesNamePositionAndValue) {
   ASSERT_TRUE(sequence.Seal(25).ok());
   EXPECT_EQ(sequence.Seal(24).message(), "seal at 24: sealed at length 25");
   EXPECT_EQ(sequence.Truncate(3).message(), "truncate to 3: sealed at length 25");
-  EXPECT_EQ(Append(sequence, 20, 6, {0, 3}).message(), "position 25 is beyond the seal at length 25");
+  EXPECT_EQ(Append(sequence, 20, 6, {0, 3}).message(),
+            "position 25 is beyond the seal at length 25");
   EXPECT_TRUE(Append(sequence, 0, 25, {0, 3}).ok()) << "gaps below the seal may still be filled";
 }
 

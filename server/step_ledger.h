@@ -17,7 +17,8 @@ namespace sis {
 // Thread-safe.
 class StepLedger {
  public:
-  // Keeps the `kept` largest draws, or fewer, if together they hold more than kMaxRanges separate ranges.
+  // Keeps the `kept` largest draws, or fewer, if together they hold more than kMaxRanges separate
+  // ranges.
   explicit StepLedger(int kept) : kept_(kept) {}
 
   // A half-open range of positions.
@@ -27,8 +28,8 @@ class StepLedger {
     friend bool operator==(const Range&, const Range&) = default;
   };
 
-  // Marks [range) of the sequence as counted for the draw, and returns the parts that were not. None for a draw that
-  // is older than those kept, or if the largest draw alone holds kMaxRanges.
+  // Marks [range) of the sequence as counted for the draw, and returns the parts that were not.
+  // None for a draw that is older than those kept, or if the largest draw alone holds kMaxRanges.
   std::vector<Range> Claim(uint64_t draw, uint64_t sequence_key, Range range)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Adds what was claimed to the step's totals.
