@@ -1,0 +1,66 @@
+// The interface of everything that evaluates positions: plain arrays in, decisions and sums out.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "kernels/decide.h"
+#include "kernels/sums.h"
+
+namespace sis {
+
+// What the recorded sets of a run of positions hold, besides the ids. Row-major, n positions of K slots.
+struct BehaviorView {
+  std::span<const float> log_probs;          // [n, K], -inf marks unused slots, which come last
+  std::span<const float> sampled_log_probs;  // [n]
+  std::span<const uint8_t> sampled_ranks;    // [n], kRankOutside if not in the set
+};
+
+// The current policy's values at the same positions, in one of two forms (docs/numerics.md, section 2).
+struct CurrentView {
+  std::span<const float> sampled_log_probs;  // [n]
+  // GATHERED: log-probs at the recorded slots, [n, K].
+  std::span<const float> log_probs;
+  // REDUCED: used if log_probs is empty.
+  std::span<const float> log_envelopes;   // [n]
+  std::span<const float> covered_masses;  // [n]
+};
+
+// Where results go. decisions is required; the others may be empty.
+struct OutputView {
+  std::span<Decision> decisions;                   // [n]
+  std::span<float> acceptance_probabilities = {};  // [n]
+  std::span<float> log_modified_ratios = {};       // [n]
+  std::span<float> modified_ratios = {};           // [n]
+};
+
+// n consecutive positions of one sequence.
+struct Segment {
+  uint64_t sequence_key;
+  uint32_t first_position;
+  BehaviorView behavior;
+  CurrentView current;
+  OutputView output;
+  Sums* sums;  // added to; segments of one call may share it
+};
+
+struct EvaluateParameters {
+  int slots;  // K, the row length of the [n, K] arrays
+  int top_k;  // k in [1, K], the slots used
+  uint64_t draw;
+};
+
+// Implementations are thread-safe, and give the same bytes for the same valid input (docs/numerics.md).
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  virtual std::string_view name() const = 0;
+
+  // Evaluates every segment. The input must be valid (kernels/validate.h), lengths must agree.
+  virtual void Evaluate(const EvaluateParameters& parameters,
+                        std::span<const Segment> segments) const = 0;
+};
+
+}  // namespace sis

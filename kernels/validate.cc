@@ -1,0 +1,187 @@
+#include "kernels/validate.h"
+
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+
+namespace sis {
+namespace {
+
+absl::Status Invalid(absl::string_view field, uint32_t position, absl::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat(field, " at position ", position, ": ", what));
+}
+
+absl::Status InvalidSlot(absl::string_view field, uint32_t position, size_t slot,
+                         absl::string_view what) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, " at position ", position, ", slot ", slot, ": ", what));
+}
+
+// K is small: ids are compared in pairs, but only if a 64-bit filter has seen the like before.
+class DuplicateFinder {
+ public:
+  // True if id is among `earlier`; ids must be offered in order.
+  bool Seen(int32_t id, std::span<const int32_t> earlier) {
+    const uint64_t bit = uint64_t{1} << ((static_cast<uint32_t>(id) * 0x9E3779B1u) >> 26);
+    const bool maybe = (filter_ & bit) != 0;
+    filter_ |= bit;
+    if (!maybe) return false;
+    for (const int32_t other : earlier) {
+      if (other == id) return true;
+    }
+    return false;
+  }
+
+ private:
+  uint64_t filter_ = 0;
+};
+
+// Checks one position; the rank of the sampled token, or the error.
+absl::StatusOr<uint8_t> ValidateRecord(int32_t sampled_id, float sampled_log_prob,
+                                       std::span<const int32_t> ids,
+                                       std::span<const float> log_probs, int32_t vocabulary_size,
+                                       uint32_t position) {
+  if (sampled_id < 0 || sampled_id >= vocabulary_size) {
+    return Invalid("sampled_ids", position,
+                   absl::StrCat(sampled_id, " is not in [0, ", vocabulary_size, ")"));
+  }
+  if (!(std::isfinite(sampled_log_prob) && sampled_log_prob <= kRoundingSlack)) {
+    return Invalid("sampled_log_probs", position,
+                   absl::StrCat(sampled_log_prob, " is not a finite log-prob of at most 1/64"));
+  }
+  uint8_t rank = kRankOutside;
+  float mass = 0.0f;
+  DuplicateFinder duplicates;
+  bool ended = false;
+  for (size_t slot = 0; slot < ids.size(); ++slot) {
+    const int32_t id = ids[slot];
+    const float log_prob = log_probs[slot];
+    if (id == -1) {
+      if (log_prob != kMinusInfinity) {
+        return InvalidSlot("top_k_log_probs", position, slot,
+                           absl::StrCat(log_prob, " in an unused slot (id -1), which must hold -inf"));
+      }
+      ended = true;
+      continue;
+    }
+    if (ended) {
+      return InvalidSlot("top_k_ids", position, slot,
+                         absl::StrCat("id ", id, " after an unused slot"));
+    }
+    if (id < 0 || id >= vocabulary_size) {
+      return InvalidSlot("top_k_ids", position, slot,
+                         absl::StrCat(id, " is neither -1 nor in [0, ", vocabulary_size, ")"));
+    }
+    if (!(std::isfinite(log_prob) && log_prob <= kRoundingSlack)) {
+      return InvalidSlot("top_k_log_probs", position, slot,
+                         absl::StrCat(log_prob, " is not a finite log-prob of at most 1/64"));
+    }
+    if (duplicates.Seen(id, ids.first(slot))) {
+      return InvalidSlot("top_k_ids", position, slot, absl::StrCat("id ", id, " stands twice"));
+    }
+    if (slot > 0) {
+      if (log_prob > log_probs[slot - 1]) {
+        return InvalidSlot("top_k_log_probs", position, slot,
+                           absl::StrCat(log_prob, " is above the slot before it, ",
+                                        log_probs[slot - 1], ": not sorted"));
+      }
+      if (log_prob == log_probs[slot - 1] && id < ids[slot - 1]) {
+        return InvalidSlot("top_k_ids", position, slot,
+                           absl::StrCat("id ", id, " follows id ", ids[slot - 1],
+                                        " of equal log-prob: ties go by id"));
+      }
+    }
+    if (id == sampled_id) {
+      if (std::bit_cast<uint32_t>(log_prob) != std::bit_cast<uint32_t>(sampled_log_prob)) {
+        return Invalid("sampled_log_probs", position,
+                       absl::StrCat(sampled_log_prob, " differs from slot ", slot,
+                                    " of the same token, ", log_prob));
+      }
+      rank = static_cast<uint8_t>(slot);
+    }
+    mass = mass + Exp32(log_prob);
+  }
+  if (!(mass <= 1.0f + kRoundingSlack)) {
+    return Invalid("top_k_log_probs", position,
+                   absl::StrCat("probabilities sum to ", mass, ", above 1 + 1/64"));
+  }
+  return rank;
+}
+
+bool IsLogProb(float x) { return x <= kRoundingSlack; }  // false for NaN
+
+absl::Status ValidateGathered(const BehaviorView& behavior, const CurrentView& current,
+                              size_t slots, uint32_t first_position) {
+  for (size_t i = 0; i < current.sampled_log_probs.size(); ++i) {
+    const auto position = static_cast<uint32_t>(first_position + i);
+    float mass = 0.0f;
+    for (size_t slot = 0; slot < slots; ++slot) {
+      if (behavior.log_probs[i * slots + slot] == kMinusInfinity) continue;
+      const float log_prob = current.log_probs[i * slots + slot];
+      if (!IsLogProb(log_prob)) {
+        return InvalidSlot("gathered.log_probs", position, slot,
+                           absl::StrCat(log_prob, " is not a log-prob of at most 1/64"));
+      }
+      mass = mass + Exp32(log_prob);
+    }
+    if (!(mass <= 1.0f + kRoundingSlack)) {
+      return Invalid("gathered.log_probs", position,
+                     absl::StrCat("probabilities sum to ", mass, ", above 1 + 1/64"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateReduced(const CurrentView& current, uint32_t first_position) {
+  for (size_t i = 0; i < current.sampled_log_probs.size(); ++i) {
+    const auto position = static_cast<uint32_t>(first_position + i);
+    const float log_envelope = current.log_envelopes[i];
+    if (!(log_envelope < std::numeric_limits<float>::infinity())) {
+      return Invalid("reduced.log_envelopes", position,
+                     absl::StrCat(log_envelope, " is neither finite nor -inf"));
+    }
+    const float mass = current.covered_masses[i];
+    if (!(mass >= 0.0f && mass <= 1.0f + kRoundingSlack)) {
+      return Invalid("reduced.covered_masses", position,
+                     absl::StrCat(mass, " is not in [0, 1 + 1/64]"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status ValidateRecords(const RecordView& records, int slots, int32_t vocabulary_size,
+                             uint32_t first_position, std::span<uint8_t> ranks) {
+  const size_t k = slots;
+  for (size_t i = 0; i < records.sampled_ids.size(); ++i) {
+    const absl::StatusOr<uint8_t> rank = ValidateRecord(
+        records.sampled_ids[i], records.sampled_log_probs[i], records.ids.subspan(i * k, k),
+        records.log_probs.subspan(i * k, k), vocabulary_size,
+        static_cast<uint32_t>(first_position + i));
+    if (!rank.ok()) return rank.status();
+    ranks[i] = *rank;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateCurrent(const BehaviorView& behavior, const CurrentView& current, int slots,
+                             uint32_t first_position) {
+  const absl::string_view form = current.log_probs.empty() ? "reduced" : "gathered";
+  for (size_t i = 0; i < current.sampled_log_probs.size(); ++i) {
+    if (!IsLogProb(current.sampled_log_probs[i])) {
+      return Invalid(absl::StrCat(form, ".sampled_log_probs"),
+                     static_cast<uint32_t>(first_position + i),
+                     absl::StrCat(current.sampled_log_probs[i],
+                                  " is not a log-prob of at most 1/64"));
+    }
+  }
+  return current.log_probs.empty()
+             ? ValidateReduced(current, first_position)
+             : ValidateGathered(behavior, current, slots, first_position);
+}
+
+}  // namespace sis

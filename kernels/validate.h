@@ -1,0 +1,33 @@
+// What input is valid (docs/numerics.md, section 2). Only valid input may be stored or evaluated.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/backend.h"
+
+namespace sis {
+
+// What rounding may add to a log-prob of 0 or to a mass of 1.
+inline constexpr float kRoundingSlack = 0x1p-6f;
+
+// T recorded positions, row-major.
+struct RecordView {
+  std::span<const int32_t> sampled_ids;      // [T]
+  std::span<const float> sampled_log_probs;  // [T]
+  std::span<const int32_t> ids;              // [T, K]
+  std::span<const float> log_probs;          // [T, K]
+};
+
+// Checks the records of positions first_position, first_position + 1, ..., and writes the rank of each sampled token to
+// ranks [T]. InvalidArgument names field, position and value. The arrays' lengths must agree.
+absl::Status ValidateRecords(const RecordView& records, int slots, int32_t vocabulary_size,
+                             uint32_t first_position, std::span<uint8_t> ranks);
+
+// Checks the current values of a segment, GATHERED or REDUCED. InvalidArgument names field, position and value.
+absl::Status ValidateCurrent(const BehaviorView& behavior, const CurrentView& current, int slots,
+                             uint32_t first_position);
+
+}  // namespace sis

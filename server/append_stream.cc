@@ -1,0 +1,61 @@
+#include "server/append_stream.h"
+
+#include <utility>
+
+#include "server/grpc_status.h"
+
+namespace sis {
+
+AppendStream::AppendStream(RunRegistry& registry, Metrics& metrics)
+    : registry_(registry), timer_(metrics, "Append") {
+  StartRead(&request_);
+}
+
+absl::Status AppendStream::Handle() {
+  switch (request_.message_case()) {
+    case v1::AppendRequest::kHeader: {
+      if (ingest_.has_value()) return absl::InvalidArgumentError("header: sent twice");
+      absl::StatusOr<Ingest> ingest = Ingest::Open(registry_, request_.header());
+      if (!ingest.ok()) return ingest.status();
+      ingest_ = *std::move(ingest);
+      StartRead(&request_);
+      return absl::OkStatus();
+    }
+    case v1::AppendRequest::kBatch: {
+      if (!ingest_.has_value()) return absl::InvalidArgumentError("header: must come first");
+      absl::StatusOr<v1::AppendResponse> response = ingest_->Apply(request_.batch());
+      if (!response.ok()) return response.status();
+      response_ = *std::move(response);
+      StartWrite(&response_);
+      return absl::OkStatus();
+    }
+    case v1::AppendRequest::MESSAGE_NOT_SET:
+      break;
+  }
+  return absl::InvalidArgumentError("message: neither header nor batch");
+}
+
+void AppendStream::OnReadDone(bool ok) {
+  if (!ok) return End(absl::OkStatus());  // the worker has closed its side
+  if (absl::Status status = Handle(); !status.ok()) End(status);
+}
+
+void AppendStream::OnWriteDone(bool ok) {
+  if (!ok) return End(absl::CancelledError("the worker is gone"));
+  StartRead(&request_);
+}
+
+// The pending read or write fails, and ends the stream.
+void AppendStream::OnCancel() {}
+
+void AppendStream::End(const absl::Status& status) {
+  code_ = status.code();
+  Finish(ToGrpcStatus(status));
+}
+
+void AppendStream::OnDone() {
+  timer_.Finish(code_);
+  delete this;
+}
+
+}  // namespace sis

@@ -1,0 +1,39 @@
+// Arrays in `bytes` fields, read and written in place.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+
+namespace sis {
+
+static_assert(std::endian::native == std::endian::little, "arrays travel as they lie in memory");
+
+// The elements of a field, which must outlive the span. InvalidArgument unless there are `count`.
+template <typename T>
+absl::StatusOr<std::span<const T>> ArrayOf(absl::string_view field, const std::string& bytes,
+                                           size_t count) {
+  if (bytes.size() != count * sizeof(T)) {
+    return absl::InvalidArgumentError(absl::StrCat(field, ": ", bytes.size(), " bytes, not the ",
+                                                   count * sizeof(T), " of ", count,
+                                                   " elements"));
+  }
+  // A std::string's buffer is aligned for its bookkeeping, so for every type used here.
+  return std::span<const T>(reinterpret_cast<const T*>(bytes.data()), count);
+}
+
+// Makes `bytes` hold `count` zeros, to be written through the span.
+template <typename T>
+std::span<T> ResizeArray(std::string& bytes, size_t count) {
+  bytes.assign(count * sizeof(T), '\0');
+  return {reinterpret_cast<T*>(bytes.data()), count};
+}
+
+}  // namespace sis

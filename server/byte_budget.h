@@ -1,0 +1,45 @@
+// Counts bytes against a limit that is never exceeded.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace sis {
+
+// Thread-safe. A budget may have a parent (the server's, for a run's quota), which is then charged as well and must
+// outlive it.
+class ByteBudget {
+ public:
+  explicit ByteBudget(int64_t limit, ByteBudget* parent = nullptr)
+      : limit_(limit), parent_(parent) {}
+  ByteBudget(const ByteBudget&) = delete;
+  ByteBudget& operator=(const ByteBudget&) = delete;
+
+  // Takes all of the bytes, or none and returns false.
+  [[nodiscard]] bool TryCharge(int64_t bytes) {
+    int64_t used = used_.load(std::memory_order_relaxed);
+    do {
+      if (bytes > limit_ - used) return false;
+    } while (!used_.compare_exchange_weak(used, used + bytes, std::memory_order_relaxed));
+    if (parent_ != nullptr && !parent_->TryCharge(bytes)) {
+      used_.fetch_sub(bytes, std::memory_order_relaxed);
+      return false;
+    }
+    return true;
+  }
+
+  void Refund(int64_t bytes) {
+    used_.fetch_sub(bytes, std::memory_order_relaxed);
+    if (parent_ != nullptr) parent_->Refund(bytes);
+  }
+
+  int64_t used() const { return used_.load(std::memory_order_relaxed); }
+  int64_t limit() const { return limit_; }
+
+ private:
+  std::atomic<int64_t> used_ = 0;
+  const int64_t limit_;
+  ByteBudget* const parent_;
+};
+
+}  // namespace sis

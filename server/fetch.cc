@@ -1,0 +1,136 @@
+#include "server/fetch.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/arrays.h"
+
+namespace sis {
+namespace {
+
+// Messages near this size move fastest over gRPC.
+constexpr size_t kChunkBytes = size_t{1} << 20;
+
+template <typename T>
+void CopyTo(std::span<T> to, size_t offset, std::span<const T> from) {
+  std::ranges::copy(from, to.begin() + offset);
+}
+
+}  // namespace
+
+Fetch::Fetch(std::shared_ptr<Run> run, std::vector<SliceRange> slices, uint64_t lease_id)
+    : run_(std::move(run)), slices_(std::move(slices)), lease_id_(lease_id) {
+  const size_t row_bytes = (run_->config().top_k() + 1) * (sizeof(int32_t) + sizeof(float));
+  rows_per_chunk_ = static_cast<uint32_t>(std::max<size_t>(1, kChunkBytes / row_bytes));
+}
+
+absl::StatusOr<Fetch> Fetch::Open(std::shared_ptr<Run> run, const v1::FetchTopKRequest& request) {
+  const double max_lease = absl::ToDoubleSeconds(run->limits().max_lease);
+  if (!(request.lease_seconds() >= 0 && request.lease_seconds() <= max_lease)) {
+    return absl::InvalidArgumentError(absl::StrCat("lease_seconds: ", request.lease_seconds(),
+                                                   " is not in [0, ", max_lease, "]"));
+  }
+  absl::StatusOr<std::vector<SliceRange>> slices = ParseFetchSlices(*run, request.slices());
+  if (!slices.ok()) return slices.status();
+  uint64_t lease_id = 0;
+  if (request.lease_seconds() > 0) {
+    std::vector<SequenceName> names;
+    names.reserve(slices->size());
+    for (const SliceRange& slice : *slices) names.push_back(slice.name);
+    const absl::StatusOr<uint64_t> lease =
+        run->Lease(names, absl::Seconds(request.lease_seconds()));
+    if (!lease.ok()) return lease.status();
+    lease_id = *lease;
+  }
+  return Fetch(std::move(run), *std::move(slices), lease_id);
+}
+
+bool Fetch::Next(v1::FetchTopKResponse& message) {
+  message.Clear();
+  if (!header_written_) {
+    WriteHeader(*message.mutable_header());
+    header_written_ = true;
+    return true;
+  }
+  while (slice_ < slices_.size() && row_ >= slices_[slice_].count) {
+    ++slice_;
+    row_ = 0;
+  }
+  if (slice_ >= slices_.size()) return false;
+  v1::FetchTopKChunk& chunk = *message.mutable_chunk();
+  chunk.set_slice(static_cast<uint32_t>(slice_));
+  chunk.set_first_position(slices_[slice_].first_position + row_);
+  chunk.set_length(std::min(rows_per_chunk_, slices_[slice_].count - row_));
+  WriteChunk(chunk);
+  row_ += chunk.length();
+  return true;
+}
+
+void Fetch::WriteHeader(v1::FetchTopKHeader& header) const {
+  header.set_lease_id(lease_id_);
+  header.set_top_k(run_->config().top_k());
+  const uint64_t oldest_fresh_version = run_->oldest_fresh_version();
+  for (size_t i = 0; i < slices_.size(); ++i) {
+    const SliceRange& slice = slices_[i];
+    v1::Slice& message = *header.add_slices();
+    message.mutable_sequence()->set_id(slice.name.id);
+    message.mutable_sequence()->set_attempt(slice.name.attempt);
+    message.set_first_position(slice.first_position);
+    message.set_length(slice.count);
+    const auto missing = [&](uint32_t position, uint32_t count, v1::MissingReason reason) {
+      v1::MissingRange& range = *header.add_missing();
+      range.set_slice(static_cast<uint32_t>(i));
+      range.set_first_position(position);
+      range.set_length(count);
+      range.set_reason(reason);
+    };
+    if (slice.sequence() == nullptr) {
+      message.set_record_digest(0);
+      missing(slice.first_position, slice.count, std::get<v1::MissingReason>(slice.found));
+      continue;
+    }
+    const Sequence::Reader reader(*slice.sequence());
+    message.set_record_digest(reader.Digest(slice.first_position, slice.count));
+    reader.ForEachPiece(slice.first_position, slice.count,
+                        [&](const Sequence::Reader::Piece& piece) {
+                          if (piece.page == nullptr) {
+                            missing(piece.first_position, piece.count, v1::NEVER_ARRIVED);
+                          } else if (piece.version < oldest_fresh_version) {
+                            missing(piece.first_position, piece.count, v1::STALE);
+                          }
+                        });
+  }
+}
+
+void Fetch::WriteChunk(v1::FetchTopKChunk& chunk) const {
+  const size_t rows = chunk.length();
+  const size_t slots = run_->config().top_k();
+  const auto sampled_ids = ResizeArray<int32_t>(*chunk.mutable_sampled_ids(), rows);
+  const auto sampled = ResizeArray<float>(*chunk.mutable_sampled_log_probs(), rows);
+  const auto ids = ResizeArray<int32_t>(*chunk.mutable_top_k_ids(), rows * slots);
+  const auto log_probs = ResizeArray<float>(*chunk.mutable_top_k_log_probs(), rows * slots);
+  std::ranges::fill(sampled_ids, -1);
+  std::ranges::fill(sampled, std::numeric_limits<float>::quiet_NaN());
+  std::ranges::fill(ids, -1);
+  std::ranges::fill(log_probs, kMinusInfinity);
+  const SliceRange& slice = slices_[chunk.slice()];
+  if (slice.sequence() == nullptr) return;
+
+  const uint64_t oldest_fresh_version = run_->oldest_fresh_version();
+  const Sequence::Reader reader(*slice.sequence());
+  reader.ForEachPiece(chunk.first_position(), chunk.length(),
+                      [&](const Sequence::Reader::Piece& piece) {
+                        if (piece.page == nullptr || piece.version < oldest_fresh_version) return;
+                        const size_t offset = piece.first_position - chunk.first_position();
+                        const RecordView records = piece.page->Records(piece.index, piece.count);
+                        CopyTo(sampled_ids, offset, records.sampled_ids);
+                        CopyTo(sampled, offset, records.sampled_log_probs);
+                        CopyTo(ids, offset * slots, records.ids);
+                        CopyTo(log_probs, offset * slots, records.log_probs);
+                      });
+}
+
+}  // namespace sis

@@ -1,0 +1,51 @@
+#include "server/fetch_stream.h"
+
+#include <utility>
+
+#include "server/grpc_status.h"
+
+namespace sis {
+
+FetchStream::FetchStream(RunRegistry& registry, Metrics& metrics,
+                         const v1::FetchTopKRequest& request)
+    : timer_(metrics, "FetchTopK") {
+  if (absl::Status status = Open(registry, request); !status.ok()) {
+    End(status);
+  } else {
+    WriteNext();
+  }
+}
+
+absl::Status FetchStream::Open(RunRegistry& registry, const v1::FetchTopKRequest& request) {
+  absl::StatusOr<std::shared_ptr<Run>> run = registry.Find(request.run());
+  if (!run.ok()) return run.status();
+  absl::StatusOr<Fetch> fetch = Fetch::Open(*std::move(run), request);
+  if (!fetch.ok()) return fetch.status();
+  fetch_ = *std::move(fetch);
+  return absl::OkStatus();
+}
+
+void FetchStream::WriteNext() {
+  if (fetch_->Next(response_)) {
+    StartWrite(&response_);
+  } else {
+    End(absl::OkStatus());
+  }
+}
+
+void FetchStream::OnWriteDone(bool ok) {
+  if (!ok) return End(absl::CancelledError("the trainer is gone"));
+  WriteNext();
+}
+
+void FetchStream::End(const absl::Status& status) {
+  code_ = status.code();
+  Finish(ToGrpcStatus(status));
+}
+
+void FetchStream::OnDone() {
+  timer_.Finish(code_);
+  delete this;
+}
+
+}  // namespace sis

@@ -1,0 +1,228 @@
+#include "server/ingest.h"
+
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/crc32c.h"
+#include "kernels/validate.h"
+#include "server/arrays.h"
+#include "server/slices.h"
+
+namespace sis {
+namespace {
+
+// Memory comes back as trainers finish steps, so soon, but not at once.
+constexpr double kRetrySeconds = 0.5;
+
+absl::Status CheckSampling(const v1::Sampling& sampling) {
+  using v1::Sampling;
+  if (sampling.log_probs() != Sampling::RAW && sampling.log_probs() != Sampling::PROCESSED) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("sampling.log_probs: ", static_cast<int>(sampling.log_probs()),
+                     " is neither RAW nor PROCESSED"));
+  }
+  if (!(std::isfinite(sampling.temperature()) && sampling.temperature() > 0)) {
+    return absl::InvalidArgumentError(absl::StrCat("sampling.temperature: ",
+                                                   sampling.temperature(),
+                                                   " is not finite and above 0"));
+  }
+  if (sampling.has_top_p() && !(sampling.top_p() > 0 && sampling.top_p() <= 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("sampling.top_p: ", sampling.top_p(), " is not in (0, 1]"));
+  }
+  if (sampling.has_top_k() && sampling.top_k() < -1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("sampling.top_k: ", sampling.top_k(), " is below -1"));
+  }
+  if (sampling.has_min_p() && !(sampling.min_p() >= 0 && sampling.min_p() <= 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("sampling.min_p: ", sampling.min_p(), " is not in [0, 1]"));
+  }
+  if (sampling.log_probs() == Sampling::PROCESSED) return absl::OkStatus();
+
+  const auto refuse = [](absl::string_view field, auto value) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("sampling.", field, ": ", value,
+                     " changes the distribution, so RAW log-probs are not the behaviour policy's"));
+  };
+  if (sampling.temperature() != 1) return refuse("temperature", sampling.temperature());
+  if (sampling.has_top_p() && sampling.top_p() != 1) return refuse("top_p", sampling.top_p());
+  if (sampling.top_k() > 0) return refuse("top_k", sampling.top_k());
+  if (sampling.min_p() != 0) return refuse("min_p", sampling.min_p());
+  if (sampling.presence_penalty() != 0) {
+    return refuse("presence_penalty", sampling.presence_penalty());
+  }
+  if (sampling.frequency_penalty() != 0) {
+    return refuse("frequency_penalty", sampling.frequency_penalty());
+  }
+  if (sampling.has_repetition_penalty() && sampling.repetition_penalty() != 1) {
+    return refuse("repetition_penalty", sampling.repetition_penalty());
+  }
+  if (sampling.logit_bias()) return refuse("logit_bias", "true");
+  if (sampling.grammar()) return refuse("grammar", "true");
+  return absl::OkStatus();
+}
+
+uint32_t BlockCrc(const v1::Block& block) {
+  uint32_t crc = 0;
+  for (const std::string* array : {&block.sampled_ids(), &block.sampled_log_probs(),
+                                   &block.top_k_ids(), &block.top_k_log_probs()}) {
+    crc = ExtendCrc32c(crc, std::as_bytes(std::span(*array)));
+  }
+  return crc;
+}
+
+// The arrays of a block, with their lengths checked.
+absl::StatusOr<RecordView> ParseRecords(const v1::Block& block, const Run& run) {
+  const size_t count = block.sampled_ids().size() / sizeof(int32_t);
+  const size_t slots = run.config().top_k();
+  if (count == 0) return absl::InvalidArgumentError("sampled_ids: empty");
+  if (uint64_t{block.first_position()} + count >
+      static_cast<uint64_t>(run.limits().max_positions)) {
+    return absl::InvalidArgumentError(absl::StrCat("first_position ", block.first_position(),
+                                                   " + ", count, " positions is beyond ",
+                                                   run.limits().max_positions));
+  }
+  const auto sampled_ids = ArrayOf<int32_t>("sampled_ids", block.sampled_ids(), count);
+  if (!sampled_ids.ok()) return sampled_ids.status();
+  const auto sampled = ArrayOf<float>("sampled_log_probs", block.sampled_log_probs(), count);
+  if (!sampled.ok()) return sampled.status();
+  const auto ids = ArrayOf<int32_t>("top_k_ids", block.top_k_ids(), count * slots);
+  if (!ids.ok()) return ids.status();
+  const auto log_probs = ArrayOf<float>("top_k_log_probs", block.top_k_log_probs(), count * slots);
+  if (!log_probs.ok()) return log_probs.status();
+  if (block.has_crc32c() && BlockCrc(block) != block.crc32c()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("crc32c: ", block.crc32c(), ", but the arrays have ", BlockCrc(block)));
+  }
+  return RecordView{*sampled_ids, *sampled, *ids, *log_probs};
+}
+
+int64_t ArrayBytes(const v1::Block& block) {
+  return static_cast<int64_t>(block.sampled_ids().size() + block.sampled_log_probs().size() +
+                              block.top_k_ids().size() + block.top_k_log_probs().size());
+}
+
+const v1::SequenceRef& SequenceOf(const v1::AppendEntry& entry) {
+  switch (entry.entry_case()) {
+    case v1::AppendEntry::kBlock:
+      return entry.block().sequence();
+    case v1::AppendEntry::kTruncate:
+      return entry.truncate().sequence();
+    case v1::AppendEntry::kSeal:
+      return entry.seal().sequence();
+    case v1::AppendEntry::ENTRY_NOT_SET:
+      break;
+  }
+  return v1::SequenceRef::default_instance();
+}
+
+}  // namespace
+
+absl::StatusOr<Ingest> Ingest::Open(RunRegistry& registry, const v1::AppendHeader& header) {
+  absl::StatusOr<std::shared_ptr<Run>> run = registry.Find(header.run());
+  if (!run.ok()) return run.status();
+  if (header.worker().size() > kMaxIdBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("header.worker: ", header.worker().size(), " bytes, more than ", kMaxIdBytes));
+  }
+  if (header.vocabulary_size() != (*run)->config().vocabulary_size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("header.vocabulary_size: ", header.vocabulary_size(), ", but run '",
+                     (*run)->id(), "' has ", (*run)->config().vocabulary_size()));
+  }
+  if (absl::Status status = CheckSampling(header.sampling()); !status.ok()) return status;
+  return Ingest(registry, *std::move(run));
+}
+
+absl::StatusOr<v1::AppendResponse> Ingest::Apply(const v1::AppendBatch& batch) {
+  v1::RunRef ref;
+  ref.set_run_id(run_->id());
+  ref.set_incarnation(run_->incarnation());
+  if (absl::Status status = registry_->Find(ref).status(); !status.ok()) return status;
+  v1::AppendResponse response;
+  response.mutable_acks()->Reserve(batch.entries_size());
+  for (const v1::AppendEntry& entry : batch.entries()) *response.add_acks() = ApplyEntry(entry);
+  return response;
+}
+
+absl::StatusOr<std::shared_ptr<Sequence>> Ingest::Open(const SequenceName& name) {
+  absl::StatusOr<std::shared_ptr<Sequence>> sequence = run_->FindOrCreate(name);
+  if (absl::IsResourceExhausted(sequence.status()) &&
+      registry_->Reclaim(*run_, Sequence::kBaseBytes)) {
+    sequence = run_->FindOrCreate(name);
+  }
+  return sequence;
+}
+
+absl::Status Ingest::ApplyBlock(const SequenceName& name, const v1::Block& block) {
+  const absl::StatusOr<RecordView> records = ParseRecords(block, *run_);
+  if (!records.ok()) return records.status();
+  std::vector<uint8_t> ranks(records->sampled_ids.size());
+  absl::Status status = ValidateRecords(
+      *records, static_cast<int>(run_->config().top_k()),
+      static_cast<int32_t>(run_->config().vocabulary_size()), block.first_position(), ranks);
+  if (!status.ok()) return status;
+
+  const absl::StatusOr<std::shared_ptr<Sequence>> sequence = Open(name);
+  if (!sequence.ok()) return sequence.status();
+  int64_t added = 0;
+  status = (*sequence)->Append(block.first_position(), block.policy_version(), *records, ranks,
+                               &added);
+  if (absl::IsResourceExhausted(status) &&
+      registry_->Reclaim(*run_, (*sequence)->BytesToAppend(block.first_position(),
+                                                           static_cast<uint32_t>(ranks.size())))) {
+    status = (*sequence)->Append(block.first_position(), block.policy_version(), *records, ranks,
+                                 &added);
+  }
+  if (status.ok()) run_->metrics().AddIngested(added, ArrayBytes(block));
+  return status;
+}
+
+absl::Status Ingest::ApplySeal(const SequenceName& name, uint32_t length) {
+  if (length > run_->limits().max_positions) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("seal.length ", length, " is beyond ", run_->limits().max_positions));
+  }
+  const absl::StatusOr<std::shared_ptr<Sequence>> sequence = Open(name);
+  return sequence.ok() ? (*sequence)->Seal(length) : sequence.status();
+}
+
+absl::Status Ingest::ApplyTruncate(const SequenceName& name, uint32_t length) {
+  const absl::StatusOr<std::shared_ptr<Sequence>> sequence = Open(name);
+  return sequence.ok() ? (*sequence)->Truncate(length) : sequence.status();
+}
+
+v1::Ack Ingest::ApplyEntry(const v1::AppendEntry& entry) {
+  v1::Ack ack;
+  *ack.mutable_sequence() = SequenceOf(entry);
+  const absl::Status status = [&]() -> absl::Status {
+    if (entry.entry_case() == v1::AppendEntry::ENTRY_NOT_SET) {
+      return absl::InvalidArgumentError("entry: neither block, truncate nor seal");
+    }
+    const absl::StatusOr<SequenceName> name = ParseSequence(SequenceOf(entry));
+    if (!name.ok()) return name.status();
+    absl::Status applied;
+    if (entry.has_block()) {
+      applied = ApplyBlock(*name, entry.block());
+    } else if (entry.has_seal()) {
+      applied = ApplySeal(*name, entry.seal().length());
+    } else {
+      applied = ApplyTruncate(*name, entry.truncate().length());
+    }
+    if (applied.ok()) return applied;
+    return absl::Status(applied.code(), absl::StrCat(ToString(*name), ": ", applied.message()));
+  }();
+  if (!status.ok()) {
+    ack.set_code(static_cast<int32_t>(status.code()));
+    ack.set_message(std::string(status.message()));
+    if (absl::IsResourceExhausted(status)) ack.set_retry_seconds(kRetrySeconds);
+    run_->metrics().AddRefusedEntry(status.code());
+  }
+  ack.set_committed_length(run_->CommittedLength({ack.sequence().id(), ack.sequence().attempt()}));
+  return ack;
+}
+
+}  // namespace sis

@@ -1,0 +1,25 @@
+// What one client may ask for. Each is a flag of sis_server with these defaults; beyond them a call is refused.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/time/time.h"
+
+namespace sis {
+
+struct Limits {
+  int max_top_k = 128;
+  int64_t max_positions = int64_t{1} << 22;            // of one sequence
+  int64_t max_evaluate_positions = int64_t{1} << 24;   // of one Evaluate or FetchTopK
+  int max_runs = 1024;
+  int max_leases = 65536;  // of one run
+  absl::Duration max_lease = absl::Hours(1);
+  int steps_kept = 64;  // of one run: the largest draws
+};
+
+// Not flags: nobody has a reason to change them.
+inline constexpr uint32_t kMaxVocabularySize = 1u << 24;
+inline constexpr int kMaxIdBytes = 256;     // run ids, sequence ids, labels, worker names
+inline constexpr int kDroppedKept = 65536;  // dropped sequences of a run whose reason is remembered
+
+}  // namespace sis

@@ -1,0 +1,155 @@
+#include "server/ratio_service.h"
+
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/append_stream.h"
+#include "server/evaluate.h"
+#include "server/fetch_stream.h"
+#include "server/grpc_status.h"
+#include "server/rpc_timer.h"
+#include "server/slices.h"
+
+namespace sis {
+namespace {
+
+// Answers a unary call at once. The handler returns an absl::Status.
+template <typename Handler>
+grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, Metrics& metrics,
+                                 const char* method, Handler handler) {
+  const RpcTimer timer(metrics, method);
+  const absl::Status status = handler();
+  timer.Finish(status.code());
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(ToGrpcStatus(status));
+  return reactor;
+}
+
+absl::Status ReleaseAll(Run& run, const v1::ReleaseRequest& request,
+                        v1::ReleaseResponse& response) {
+  std::vector<SequenceName> names;
+  names.reserve(request.sequences_size());
+  for (const v1::SequenceRef& ref : request.sequences()) {
+    absl::StatusOr<SequenceName> name = ParseSequence(ref);
+    if (!name.ok()) return name.status();
+    names.push_back(*std::move(name));
+  }
+  uint64_t sequences = 0;
+  uint64_t leases = 0;
+  for (const SequenceName& name : names) sequences += run.Release(name);
+  for (const uint64_t lease_id : request.lease_ids()) leases += run.EndLease(lease_id);
+  response.set_released_sequences(sequences);
+  response.set_released_leases(leases);
+  response.set_unknown(names.size() + request.lease_ids_size() - sequences - leases);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+grpc::ServerUnaryReactor* RatioService::CreateRun(grpc::CallbackServerContext* context,
+                                                  const v1::CreateRunRequest* request,
+                                                  v1::CreateRunResponse* response) {
+  return Answer(context, metrics_, "CreateRun", [&] {
+    const absl::StatusOr<RunRegistry::Created> created = registry_.Create(*request);
+    if (!created.ok()) return created.status();
+    response->set_incarnation(created->run->incarnation());
+    response->set_created(created->created);
+    return absl::OkStatus();
+  });
+}
+
+grpc::ServerUnaryReactor* RatioService::AdvanceVersion(grpc::CallbackServerContext* context,
+                                                       const v1::AdvanceVersionRequest* request,
+                                                       v1::AdvanceVersionResponse* response) {
+  return Answer(context, metrics_, "AdvanceVersion", [&] {
+    const absl::StatusOr<std::shared_ptr<Run>> run = registry_.Find(request->run());
+    if (!run.ok()) return run.status();
+    const absl::StatusOr<int64_t> dropped = (*run)->AdvanceVersion(request->policy_version());
+    if (!dropped.ok()) return dropped.status();
+    response->set_dropped_sequences(*dropped);
+    return absl::OkStatus();
+  });
+}
+
+grpc::ServerUnaryReactor* RatioService::GetRun(grpc::CallbackServerContext* context,
+                                               const v1::GetRunRequest* request,
+                                               v1::GetRunResponse* response) {
+  return Answer(context, metrics_, "GetRun", [&] {
+    v1::RunRef ref;
+    ref.set_run_id(request->run_id());
+    const absl::StatusOr<std::shared_ptr<Run>> run = registry_.Find(ref);
+    if (!run.ok()) return run.status();
+    *response->mutable_run() = (*run)->Describe();
+    return absl::OkStatus();
+  });
+}
+
+grpc::ServerUnaryReactor* RatioService::ListRuns(grpc::CallbackServerContext* context,
+                                                 const v1::ListRunsRequest*,
+                                                 v1::ListRunsResponse* response) {
+  return Answer(context, metrics_, "ListRuns", [&] {
+    for (const std::shared_ptr<Run>& run : registry_.List()) *response->add_runs() = run->Describe();
+    return absl::OkStatus();
+  });
+}
+
+grpc::ServerUnaryReactor* RatioService::GetStep(grpc::CallbackServerContext* context,
+                                                const v1::GetStepRequest* request,
+                                                v1::GetStepResponse* response) {
+  return Answer(context, metrics_, "GetStep", [&] {
+    const absl::StatusOr<std::shared_ptr<Run>> run = registry_.Find(request->run());
+    if (!run.ok()) return run.status();
+    const std::optional<StepLedger::Step> step = (*run)->steps().Find(request->draw());
+    if (!step.has_value()) {
+      return absl::NotFoundError(absl::StrCat("draw ", request->draw(), " of run '", (*run)->id(),
+                                              "': nothing counted, or too old"));
+    }
+    *response->mutable_totals() = ToTotals(step->sums);
+    response->set_sequences(step->sequences);
+    return absl::OkStatus();
+  });
+}
+
+grpc::ServerBidiReactor<v1::AppendRequest, v1::AppendResponse>* RatioService::Append(
+    grpc::CallbackServerContext*) {
+  return new AppendStream(registry_, metrics_);
+}
+
+grpc::ServerUnaryReactor* RatioService::Release(grpc::CallbackServerContext* context,
+                                                const v1::ReleaseRequest* request,
+                                                v1::ReleaseResponse* response) {
+  return Answer(context, metrics_, "Release", [&] {
+    const absl::StatusOr<std::shared_ptr<Run>> run = registry_.Find(request->run());
+    if (!run.ok()) return run.status();
+    return ReleaseAll(**run, *request, *response);
+  });
+}
+
+grpc::ServerWriteReactor<v1::FetchTopKResponse>* RatioService::FetchTopK(
+    grpc::CallbackServerContext*, const v1::FetchTopKRequest* request) {
+  return new FetchStream(registry_, metrics_, *request);
+}
+
+grpc::ServerUnaryReactor* RatioService::Evaluate(grpc::CallbackServerContext* context,
+                                                 const v1::EvaluateRequest* request,
+                                                 v1::EvaluateResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const RpcTimer timer(metrics_, "Evaluate");
+  workers_.Schedule([=, this] {
+    const absl::Status status = [&]() -> absl::Status {
+      if (context->IsCancelled()) return absl::CancelledError("the trainer is gone");
+      const absl::StatusOr<std::shared_ptr<Run>> run = registry_.Find(request->run());
+      if (!run.ok()) return run.status();
+      absl::StatusOr<v1::EvaluateResponse> answer = sis::Evaluate(**run, backend_, *request);
+      if (!answer.ok()) return answer.status();
+      *response = *std::move(answer);
+      return absl::OkStatus();
+    }();
+    timer.Finish(status.code());
+    reactor->Finish(ToGrpcStatus(status));
+  });
+  return reactor;
+}
+
+}  // namespace sis

@@ -1,0 +1,53 @@
+// The gRPC service: every method of sis.v1.RatioService, handed on to what does the work.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include "kernels/backend.h"
+#include "server/metrics.h"
+#include "server/run_registry.h"
+#include "server/worker_pool.h"
+#include "sis/v1/ratio_service.grpc.pb.h"
+
+namespace sis {
+
+// Thread-safe. Everything it is given must outlive the gRPC server that it is registered with.
+class RatioService final : public v1::RatioService::CallbackService {
+ public:
+  RatioService(RunRegistry& registry, Metrics& metrics, const Backend& backend, WorkerPool& workers)
+      : registry_(registry), metrics_(metrics), backend_(backend), workers_(workers) {}
+
+  grpc::ServerUnaryReactor* CreateRun(grpc::CallbackServerContext* context,
+                                      const v1::CreateRunRequest* request,
+                                      v1::CreateRunResponse* response) override;
+  grpc::ServerUnaryReactor* AdvanceVersion(grpc::CallbackServerContext* context,
+                                           const v1::AdvanceVersionRequest* request,
+                                           v1::AdvanceVersionResponse* response) override;
+  grpc::ServerUnaryReactor* GetRun(grpc::CallbackServerContext* context,
+                                   const v1::GetRunRequest* request,
+                                   v1::GetRunResponse* response) override;
+  grpc::ServerUnaryReactor* ListRuns(grpc::CallbackServerContext* context,
+                                     const v1::ListRunsRequest* request,
+                                     v1::ListRunsResponse* response) override;
+  grpc::ServerUnaryReactor* GetStep(grpc::CallbackServerContext* context,
+                                    const v1::GetStepRequest* request,
+                                    v1::GetStepResponse* response) override;
+  grpc::ServerBidiReactor<v1::AppendRequest, v1::AppendResponse>* Append(
+      grpc::CallbackServerContext* context) override;
+  grpc::ServerUnaryReactor* Release(grpc::CallbackServerContext* context,
+                                    const v1::ReleaseRequest* request,
+                                    v1::ReleaseResponse* response) override;
+  grpc::ServerWriteReactor<v1::FetchTopKResponse>* FetchTopK(
+      grpc::CallbackServerContext* context, const v1::FetchTopKRequest* request) override;
+  grpc::ServerUnaryReactor* Evaluate(grpc::CallbackServerContext* context,
+                                     const v1::EvaluateRequest* request,
+                                     v1::EvaluateResponse* response) override;
+
+ private:
+  RunRegistry& registry_;
+  Metrics& metrics_;
+  const Backend& backend_;
+  WorkerPool& workers_;
+};
+
+}  // namespace sis

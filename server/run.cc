@@ -1,0 +1,262 @@
+#include "server/run.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/sequence_key.h"
+
+namespace sis {
+namespace {
+
+int64_t QuotaOf(const v1::RunConfig& config) {
+  constexpr auto kMax = std::numeric_limits<int64_t>::max();
+  const bool limited = config.byte_quota() > 0 && config.byte_quota() < uint64_t{kMax};
+  return limited ? static_cast<int64_t>(config.byte_quota()) : kMax;
+}
+
+}  // namespace
+
+std::string ToString(const SequenceName& name) {
+  return absl::StrCat("sequence '", name.id, "' attempt ", name.attempt);
+}
+
+Run::Run(std::string id, uint64_t incarnation, v1::RunConfig config, const Limits& limits,
+         ByteBudget& server_budget, std::shared_ptr<RunMetrics> metrics, Clock clock)
+    : id_(std::move(id)),
+      incarnation_(incarnation),
+      config_(std::move(config)),
+      limits_(limits),
+      time_to_live_(config_.time_to_live_seconds() > 0
+                        ? absl::Seconds(config_.time_to_live_seconds())
+                        : absl::InfiniteDuration()),
+      metrics_(std::move(metrics)),
+      clock_(std::move(clock)),
+      budget_(QuotaOf(config_), &server_budget),
+      steps_(limits.steps_kept),
+      // Ids of an earlier life of the server are not mistaken for new ones.
+      next_lease_id_(static_cast<uint64_t>(absl::ToUnixNanos(clock_()))) {}
+
+Run::Entry* Run::Touch(const SequenceName& name) {
+  const auto found = sequences_.find(name);
+  if (found == sequences_.end()) return nullptr;
+  Entry& entry = found->second;
+  if (entry.idle() && clock_() - entry.last_used > time_to_live_) {
+    Drop(name, v1::EXPIRED);
+    return nullptr;
+  }
+  entry.last_used = clock_();
+  by_age_.splice(by_age_.end(), by_age_, entry.by_age);
+  return &entry;
+}
+
+Run::Found Run::Find(const SequenceName& name) {
+  absl::MutexLock lock(&mutex_);
+  if (Entry* entry = Touch(name)) return entry->sequence;
+  const auto dropped = dropped_.find(name);
+  return dropped == dropped_.end() ? v1::NEVER_ARRIVED : dropped->second;
+}
+
+absl::StatusOr<std::shared_ptr<Sequence>> Run::FindOrCreate(const SequenceName& name) {
+  absl::MutexLock lock(&mutex_);
+  if (Entry* entry = Touch(name)) {
+    if (entry->release_when_free) {
+      return absl::FailedPreconditionError(absl::StrCat(ToString(name), " was released"));
+    }
+    return entry->sequence;
+  }
+  if (const auto dropped = dropped_.find(name); dropped != dropped_.end()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(ToString(name), " left the cache (", ReasonLabel(dropped->second),
+                     "): send it as another attempt"));
+  }
+  if (!budget_.TryCharge(Sequence::kBaseBytes)) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(Sequence::kBaseBytes, " bytes are not to be had"));
+  }
+  auto sequence = std::make_shared<Sequence>(
+      static_cast<int>(config_.top_k()), SequenceKey(config_.seed(), name.attempt, name.id),
+      budget_);
+  by_age_.push_back(name);
+  sequences_[name] = {.sequence = sequence,
+                      .last_used = clock_(),
+                      .by_age = std::prev(by_age_.end())};
+  return sequence;
+}
+
+void Run::Drop(const SequenceName& name, v1::MissingReason reason) {
+  const auto found = sequences_.find(name);
+  if (dropped_.emplace(name, reason).second) dropped_in_order_.push_back(name);
+  if (dropped_in_order_.size() > kDroppedKept) {
+    dropped_.erase(dropped_in_order_.front());
+    dropped_in_order_.pop_front();
+  }
+  // `name` may be the list's own.
+  const auto by_age = found->second.by_age;
+  sequences_.erase(found);
+  by_age_.erase(by_age);
+  metrics_->AddDropped(reason);
+}
+
+uint32_t Run::CommittedLength(const SequenceName& name) const {
+  absl::ReaderMutexLock lock(&mutex_);
+  const auto found = sequences_.find(name);
+  return found == sequences_.end() ? 0 : found->second.sequence->committed_length();
+}
+
+uint64_t Run::policy_version() const {
+  absl::ReaderMutexLock lock(&mutex_);
+  return policy_version_;
+}
+
+uint64_t Run::oldest_fresh_version() const {
+  absl::ReaderMutexLock lock(&mutex_);
+  return OldestFreshVersion();
+}
+
+uint64_t Run::OldestFreshVersion() const {
+  if (!config_.has_max_staleness() || policy_version_ < config_.max_staleness()) return 0;
+  return policy_version_ - config_.max_staleness();
+}
+
+absl::StatusOr<int64_t> Run::AdvanceVersion(uint64_t version) {
+  absl::MutexLock lock(&mutex_);
+  if (version < policy_version_) {
+    return absl::FailedPreconditionError(absl::StrCat("policy_version ", version,
+                                                      " is before the current one, ",
+                                                      policy_version_));
+  }
+  policy_version_ = version;
+  const uint64_t oldest_fresh = OldestFreshVersion();
+  if (oldest_fresh == 0) return 0;
+  std::vector<SequenceName> stale;
+  for (const auto& [name, entry] : sequences_) {
+    if (entry.idle() && entry.sequence->positions() > 0 &&
+        entry.sequence->newest_version() < oldest_fresh) {
+      stale.push_back(name);
+    }
+  }
+  for (const SequenceName& name : stale) Drop(name, v1::STALE);
+  return static_cast<int64_t>(stale.size());
+}
+
+absl::StatusOr<uint64_t> Run::Lease(std::span<const SequenceName> names, absl::Duration length) {
+  absl::MutexLock lock(&mutex_);
+  if (static_cast<int>(leases_.size()) >= limits_.max_leases) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the run has ", leases_.size(), " leases, the most allowed"));
+  }
+  LeaseRecord lease{.expires = clock_() + length, .length = length, .sequences = {}};
+  for (const SequenceName& name : names) {
+    if (Entry* entry = Touch(name)) {
+      ++entry->leases;
+      lease.sequences.push_back(name);
+    }
+  }
+  const uint64_t lease_id = next_lease_id_++;
+  leases_.emplace(lease_id, std::move(lease));
+  return lease_id;
+}
+
+absl::Status Run::RenewLease(uint64_t lease_id) {
+  absl::MutexLock lock(&mutex_);
+  const auto lease = leases_.find(lease_id);
+  if (lease == leases_.end() || lease->second.expires < clock_()) {
+    return absl::FailedPreconditionError(absl::StrCat("lease ", lease_id, " has ended"));
+  }
+  lease->second.expires = clock_() + lease->second.length;
+  return absl::OkStatus();
+}
+
+bool Run::EndLease(uint64_t lease_id) {
+  absl::MutexLock lock(&mutex_);
+  const auto lease = leases_.find(lease_id);
+  if (lease == leases_.end()) return false;
+  EndLeaseLocked(lease);
+  return true;
+}
+
+void Run::EndLeaseLocked(absl::flat_hash_map<uint64_t, LeaseRecord>::iterator lease) {
+  for (const SequenceName& name : lease->second.sequences) {
+    Entry& entry = sequences_.at(name);  // leased sequences are never dropped
+    --entry.leases;
+    if (entry.leases == 0 && entry.release_when_free) Drop(name, v1::RELEASED);
+  }
+  leases_.erase(lease);
+}
+
+bool Run::Release(const SequenceName& name) {
+  absl::MutexLock lock(&mutex_);
+  const auto found = sequences_.find(name);
+  if (found == sequences_.end()) return false;
+  found->second.release_when_free = true;
+  if (found->second.leases == 0) Drop(name, v1::RELEASED);
+  return true;
+}
+
+void Run::DropExpired() {
+  absl::MutexLock lock(&mutex_);
+  const absl::Time now = clock_();
+  std::vector<uint64_t> ended;
+  for (const auto& [lease_id, lease] : leases_) {
+    if (lease.expires < now) ended.push_back(lease_id);
+  }
+  for (const uint64_t lease_id : ended) EndLeaseLocked(leases_.find(lease_id));
+
+  for (auto name = by_age_.begin(); name != by_age_.end();) {
+    const auto current = name++;
+    const Entry& entry = sequences_.at(*current);
+    if (now - entry.last_used <= time_to_live_) break;  // the rest was used later
+    if (entry.idle()) Drop(*current, v1::EXPIRED);
+  }
+}
+
+std::list<SequenceName>::const_iterator Run::FindEvictable() const {
+  return std::ranges::find_if(
+      by_age_, [this](const SequenceName& name) { return sequences_.at(name).idle(); });
+}
+
+std::optional<absl::Time> Run::OldestEvictable() const {
+  absl::ReaderMutexLock lock(&mutex_);
+  const auto oldest = FindEvictable();
+  if (oldest == by_age_.end()) return std::nullopt;
+  return sequences_.at(*oldest).last_used;
+}
+
+bool Run::EvictOldest() {
+  absl::MutexLock lock(&mutex_);
+  const auto oldest = FindEvictable();
+  if (oldest == by_age_.end()) return false;
+  Drop(*oldest, v1::EVICTED);
+  return true;
+}
+
+v1::Run Run::Describe() const {
+  absl::ReaderMutexLock lock(&mutex_);
+  v1::Run run;
+  run.set_run_id(id_);
+  run.set_incarnation(incarnation_);
+  *run.mutable_config() = config_;
+  run.set_policy_version(policy_version_);
+  run.set_sequences(sequences_.size());
+  uint64_t sealed = 0;
+  uint64_t positions = 0;
+  for (const auto& [name, entry] : sequences_) {
+    sealed += entry.sequence->sealed();
+    positions += entry.sequence->positions();
+  }
+  run.set_sealed_sequences(sealed);
+  run.set_positions(positions);
+  run.set_bytes(budget_.used());
+  run.set_leases(leases_.size());
+  if (const std::optional<uint64_t> draw = steps_.last_draw()) run.set_last_draw(*draw);
+  return run;
+}
+
+void Run::PublishState() const {
+  absl::ReaderMutexLock lock(&mutex_);
+  metrics_->SetState(budget_.used(), static_cast<int64_t>(sequences_.size()), policy_version_);
+}
+
+}  // namespace sis

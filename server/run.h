@@ -1,0 +1,146 @@
+// One incarnation of a run: its sequences, who holds them, and why others are gone.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <list>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "server/byte_budget.h"
+#include "server/limits.h"
+#include "server/metrics.h"
+#include "server/sequence.h"
+#include "server/step_ledger.h"
+#include "sis/v1/ratio_service.pb.h"
+
+namespace sis {
+
+struct SequenceName {
+  std::string id;
+  uint32_t attempt;
+
+  friend bool operator==(const SequenceName&, const SequenceName&) = default;
+  template <typename H>
+  friend H AbslHashValue(H h, const SequenceName& name) {
+    return H::combine(std::move(h), name.id, name.attempt);
+  }
+};
+
+// "sequence 'a' attempt 0", for messages.
+std::string ToString(const SequenceName& name);
+
+using Clock = std::function<absl::Time()>;
+
+// Thread-safe. Lock order: Run, then Sequence; no two sequences at once.
+class Run {
+ public:
+  Run(std::string id, uint64_t incarnation, v1::RunConfig config, const Limits& limits,
+      ByteBudget& server_budget, std::shared_ptr<RunMetrics> metrics, Clock clock);
+
+  const std::string& id() const { return id_; }
+  uint64_t incarnation() const { return incarnation_; }
+  const v1::RunConfig& config() const { return config_; }
+  const Limits& limits() const { return limits_; }
+  RunMetrics& metrics() const { return *metrics_; }
+  const std::shared_ptr<RunMetrics>& shared_metrics() const { return metrics_; }
+  ByteBudget& budget() { return budget_; }
+  StepLedger& steps() { return steps_; }
+
+  // A sequence, or why there is none.
+  using Found = std::variant<std::shared_ptr<Sequence>, v1::MissingReason>;
+  // Counts as use.
+  Found Find(const SequenceName& name) ABSL_LOCKS_EXCLUDED(mutex_);
+  // For appending. FailedPrecondition if the sequence was dropped, ResourceExhausted if the budget is used up.
+  absl::StatusOr<std::shared_ptr<Sequence>> FindOrCreate(const SequenceName& name)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Of a sequence that is there, else 0. Does not count as use.
+  uint32_t CommittedLength(const SequenceName& name) const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  uint64_t policy_version() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // The oldest version that isn't stale.
+  uint64_t oldest_fresh_version() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Returns how many sequences were dropped as stale. FailedPrecondition if version is below the current one.
+  absl::StatusOr<int64_t> AdvanceVersion(uint64_t version) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // A lease on the sequences that are there. Returns its id; ResourceExhausted beyond the limit.
+  absl::StatusOr<uint64_t> Lease(std::span<const SequenceName> names, absl::Duration length)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // FailedPrecondition if it has ended.
+  absl::Status RenewLease(uint64_t lease_id) ABSL_LOCKS_EXCLUDED(mutex_);
+  // False if there is none such.
+  bool EndLease(uint64_t lease_id) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // False if there is none such. A leased sequence goes with its last lease.
+  bool Release(const SequenceName& name) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Ends leases and drops sequences whose time has come.
+  void DropExpired() ABSL_LOCKS_EXCLUDED(mutex_);
+  // When the least recently used sequence that could be evicted was used.
+  std::optional<absl::Time> OldestEvictable() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Evicts it; false if there is none.
+  bool EvictOldest() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  v1::Run Describe() const ABSL_LOCKS_EXCLUDED(mutex_);
+  void PublishState() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  struct Entry {
+    std::shared_ptr<Sequence> sequence;
+    absl::Time last_used;
+    int leases = 0;
+    bool release_when_free = false;
+    std::list<SequenceName>::iterator by_age;  // in by_age_
+
+    // Nobody reads or writes it, now or by lease. Only Run hands out references, under its lock.
+    bool idle() const { return leases == 0 && sequence.use_count() == 1; }
+  };
+  using Entries = absl::flat_hash_map<SequenceName, Entry>;
+  struct LeaseRecord {
+    absl::Time expires;
+    absl::Duration length;
+    std::vector<SequenceName> sequences;
+  };
+
+  Entry* Touch(const SequenceName& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Drop(const SequenceName& name, v1::MissingReason reason)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EndLeaseLocked(absl::flat_hash_map<uint64_t, LeaseRecord>::iterator lease)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  uint64_t OldestFreshVersion() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  std::list<SequenceName>::const_iterator FindEvictable() const
+      ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+
+  const std::string id_;
+  const uint64_t incarnation_;
+  const v1::RunConfig config_;
+  const Limits limits_;
+  const absl::Duration time_to_live_;
+  const std::shared_ptr<RunMetrics> metrics_;
+  const Clock clock_;
+  ByteBudget budget_;  // outlives the sequences below
+  StepLedger steps_;
+
+  mutable absl::Mutex mutex_;
+  uint64_t policy_version_ ABSL_GUARDED_BY(mutex_) = 0;
+  Entries sequences_ ABSL_GUARDED_BY(mutex_);
+  std::list<SequenceName> by_age_ ABSL_GUARDED_BY(mutex_);  // least recently used first
+  absl::flat_hash_map<SequenceName, v1::MissingReason> dropped_ ABSL_GUARDED_BY(mutex_);
+  std::deque<SequenceName> dropped_in_order_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<uint64_t, LeaseRecord> leases_ ABSL_GUARDED_BY(mutex_);
+  uint64_t next_lease_id_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace sis

@@ -1,0 +1,165 @@
+#include "server/run_registry.h"
+
+#include <google/protobuf/util/message_differencer.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+
+namespace sis {
+namespace {
+
+absl::Status CheckRunId(const std::string& id) {
+  const bool plain = std::ranges::all_of(id, [](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '-';
+  });
+  if (!id.empty() && id.size() <= kMaxIdBytes && plain) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("run_id '", id.substr(0, kMaxIdBytes), "' (", id.size(),
+                   " bytes) is not 1 to ", kMaxIdBytes, " bytes of [A-Za-z0-9._-]"));
+}
+
+absl::Status CheckLabel(absl::string_view field, const std::string& value) {
+  if (value.size() <= kMaxIdBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("config.", field, ": ", value.size(), " bytes, more than ", kMaxIdBytes));
+}
+
+// The first field that differs, as "seed: 1 -> 2".
+std::string FirstDifference(const v1::RunConfig& a, const v1::RunConfig& b) {
+  google::protobuf::util::MessageDifferencer differencer;
+  std::string report;
+  differencer.ReportDifferencesToString(&report);
+  differencer.Compare(a, b);
+  return report.substr(0, report.find('\n'));
+}
+
+}  // namespace
+
+RunRegistry::RunRegistry(int64_t cache_bytes, const Limits& limits, Metrics& metrics, Clock clock)
+    : limits_(limits), metrics_(metrics), clock_(std::move(clock)), budget_(cache_bytes) {}
+
+absl::Status RunRegistry::CheckConfig(const v1::RunConfig& config) const {
+  if (config.vocabulary_size() < 1 || config.vocabulary_size() > kMaxVocabularySize) {
+    return absl::InvalidArgumentError(absl::StrCat("config.vocabulary_size ",
+                                                   config.vocabulary_size(), " is not in [1, ",
+                                                   kMaxVocabularySize, "]"));
+  }
+  if (config.top_k() < 1 || config.top_k() > static_cast<uint32_t>(limits_.max_top_k)) {
+    return absl::InvalidArgumentError(absl::StrCat("config.top_k ", config.top_k(),
+                                                   " is not in [1, ", limits_.max_top_k, "]"));
+  }
+  if (!(std::isfinite(config.time_to_live_seconds()) && config.time_to_live_seconds() >= 0)) {
+    return absl::InvalidArgumentError(absl::StrCat("config.time_to_live_seconds ",
+                                                   config.time_to_live_seconds(),
+                                                   " is not finite and at least 0"));
+  }
+  for (const auto& [field, value] : {std::pair("task", &config.task()),
+                                     std::pair("algorithm", &config.algorithm()),
+                                     std::pair("model", &config.model())}) {
+    if (absl::Status status = CheckLabel(field, *value); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<RunRegistry::Created> RunRegistry::Create(const v1::CreateRunRequest& request) {
+  if (absl::Status status = CheckRunId(request.run_id()); !status.ok()) return status;
+  if (absl::Status status = CheckConfig(request.config()); !status.ok()) return status;
+
+  // Its last reference may free gigabytes: not under the lock.
+  std::shared_ptr<Run> superseded;
+  absl::MutexLock lock(&mutex_);
+  const auto found = runs_.find(request.run_id());
+  std::shared_ptr<RunMetrics> metrics;
+  if (found != runs_.end()) {
+    Run& present = *found->second;
+    if (request.incarnation() != 0 && request.incarnation() < present.incarnation()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("run '", request.run_id(), "' is at incarnation ", present.incarnation(),
+                       ", past ", request.incarnation()));
+    }
+    if (request.incarnation() == 0 || request.incarnation() == present.incarnation()) {
+      const std::string difference = FirstDifference(present.config(), request.config());
+      if (!difference.empty()) {
+        return absl::AlreadyExistsError(
+            absl::StrCat("run '", request.run_id(), "' is there with another config: ", difference));
+      }
+      return Created{found->second, false};
+    }
+    metrics = present.shared_metrics();
+    superseded = found->second;
+  } else {
+    if (static_cast<int>(runs_.size()) >= limits_.max_runs) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("the server has ", runs_.size(), " runs, the most allowed"));
+    }
+    metrics = std::make_shared<RunMetrics>(metrics_, request.run_id());
+  }
+  const uint64_t incarnation = std::max<uint64_t>(1, request.incarnation());
+  metrics->Describe(incarnation, request.config());
+  auto run = std::make_shared<Run>(request.run_id(), incarnation, request.config(), limits_,
+                                   budget_, std::move(metrics), clock_);
+  runs_[request.run_id()] = run;
+  return Created{std::move(run), true};
+}
+
+absl::StatusOr<std::shared_ptr<Run>> RunRegistry::Find(const v1::RunRef& ref) const {
+  absl::ReaderMutexLock lock(&mutex_);
+  const auto found = runs_.find(ref.run_id());
+  if (found == runs_.end()) {
+    return absl::NotFoundError(
+        absl::StrCat("run '", ref.run_id().substr(0, kMaxIdBytes), "' is unknown"));
+  }
+  if (ref.incarnation() != 0 && ref.incarnation() != found->second->incarnation()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("run '", ref.run_id(), "' is at incarnation ",
+                     found->second->incarnation(), ", not ", ref.incarnation()));
+  }
+  return found->second;
+}
+
+std::vector<std::shared_ptr<Run>> RunRegistry::List() const {
+  absl::ReaderMutexLock lock(&mutex_);
+  std::vector<std::shared_ptr<Run>> runs;
+  runs.reserve(runs_.size());
+  for (const auto& [id, run] : runs_) runs.push_back(run);
+  return runs;
+}
+
+bool RunRegistry::Reclaim(Run& run, int64_t bytes) {
+  if (bytes > run.budget().limit() || bytes > budget_.limit()) return false;
+  const auto fits_quota = [&] { return bytes <= run.budget().limit() - run.budget().used(); };
+  const auto fits_server = [&] { return bytes <= budget_.limit() - budget_.used(); };
+  DropExpired();
+  while (!fits_quota()) {
+    if (!run.EvictOldest()) return false;
+  }
+  const std::vector<std::shared_ptr<Run>> runs = List();
+  while (!fits_server()) {
+    Run* oldest_run = nullptr;
+    absl::Time oldest = absl::InfiniteFuture();
+    for (const std::shared_ptr<Run>& candidate : runs) {
+      const std::optional<absl::Time> used = candidate->OldestEvictable();
+      if (used.has_value() && *used < oldest) {
+        oldest = *used;
+        oldest_run = candidate.get();
+      }
+    }
+    if (oldest_run == nullptr || !oldest_run->EvictOldest()) return false;
+  }
+  return true;
+}
+
+void RunRegistry::DropExpired() {
+  for (const std::shared_ptr<Run>& run : List()) run->DropExpired();
+}
+
+void RunRegistry::PublishState() {
+  for (const std::shared_ptr<Run>& run : List()) run->PublishState();
+  metrics_.SetCacheBytes(budget_.used());
+}
+
+}  // namespace sis

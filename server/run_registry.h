@@ -1,0 +1,63 @@
+// All runs of a server, and the bytes they share.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "server/byte_budget.h"
+#include "server/limits.h"
+#include "server/metrics.h"
+#include "server/run.h"
+#include "sis/v1/ratio_service.pb.h"
+
+namespace sis {
+
+// Thread-safe. Lock order: RunRegistry, then Run.
+class RunRegistry {
+ public:
+  // metrics must outlive the registry and every run it handed out.
+  RunRegistry(int64_t cache_bytes, const Limits& limits, Metrics& metrics, Clock clock);
+
+  struct Created {
+    std::shared_ptr<Run> run;
+    bool created;
+  };
+  // As CreateRun of the API.
+  absl::StatusOr<Created> Create(const v1::CreateRunRequest& request) ABSL_LOCKS_EXCLUDED(mutex_);
+  // NotFound, or FailedPrecondition for an incarnation that isn't the present one.
+  absl::StatusOr<std::shared_ptr<Run>> Find(const v1::RunRef& ref) const
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // By run id.
+  std::vector<std::shared_ptr<Run>> List() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Tries to make room for so many bytes of the run: ends what has expired, then evicts least recently used sequences,
+  // of this run if its own quota is short, else of any. True if there may be room now.
+  bool Reclaim(Run& run, int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Drops what has expired, in all runs. To be called now and then.
+  void DropExpired() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Brings the gauges up to date.
+  void PublishState() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const ByteBudget& budget() const { return budget_; }
+
+ private:
+  absl::Status CheckConfig(const v1::RunConfig& config) const;
+
+  const Limits limits_;
+  Metrics& metrics_;
+  const Clock clock_;
+  ByteBudget budget_;  // outlives the runs
+
+  mutable absl::Mutex mutex_;
+  std::map<std::string, std::shared_ptr<Run>> runs_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace sis

@@ -1,0 +1,122 @@
+#include "server/server.h"
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/health_check_service_interface.h>
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
+#include "kernels/scalar_backend.h"
+
+namespace sis {
+namespace {
+
+constexpr absl::Duration kJanitorPeriod = absl::Seconds(1);
+constexpr int kMetricsThreads = 2;
+// Fewer, larger frames: the wire is the cost of this service.
+constexpr int kMaxFrameBytes = 1 << 20;
+
+// The address with another port, if it has one at all.
+std::string WithPort(const std::string& address, int port) {
+  if (absl::StartsWith(address, "unix:")) return address;
+  return absl::StrCat(address.substr(0, address.rfind(':')), ":", port);
+}
+
+}  // namespace
+
+class Server::StatePublisher final : public prometheus::Collectable {
+ public:
+  explicit StatePublisher(RunRegistry& registry) : registry_(registry) {}
+  std::vector<prometheus::MetricFamily> Collect() const override {
+    registry_.PublishState();
+    return {};
+  }
+
+ private:
+  RunRegistry& registry_;
+};
+
+Server::Server(const ServerOptions& options)
+    : metrics_(options.cache_bytes),
+      registry_(options.cache_bytes, options.limits, metrics_, absl::Now),
+      backend_(std::make_unique<ScalarBackend>()),
+      workers_(options.evaluate_threads),
+      service_(registry_, metrics_, *backend_, workers_),
+      state_publisher_(std::make_shared<StatePublisher>(registry_)) {}
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
+  std::unique_ptr<Server> server(new Server(options));
+  if (absl::Status status = server->Listen(options); !status.ok()) return status;
+  server->janitor_ = std::thread([&server = *server] { server.DropExpiredNowAndThen(); });
+  return server;
+}
+
+absl::Status Server::Listen(const ServerOptions& options) {
+  if (!options.metrics.empty()) {
+    try {
+      exposer_ = std::make_unique<prometheus::Exposer>(options.metrics, kMetricsThreads);
+    } catch (const std::exception& error) {
+      return absl::UnavailableError(
+          absl::StrCat("cannot listen on ", options.metrics, " for metrics: ", error.what()));
+    }
+    exposer_->RegisterCollectable(state_publisher_);  // first, so that the gauges are fresh
+    exposer_->RegisterCollectable(metrics_.registry());
+    metrics_address_ = WithPort(options.metrics, exposer_->GetListeningPorts().front());
+  }
+
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  const int max_message_bytes =
+      static_cast<int>(std::min<int64_t>(options.max_message_bytes, INT32_MAX));
+  grpc::ServerBuilder builder;
+  int port = 0;
+  builder.AddListeningPort(options.listen, grpc::InsecureServerCredentials(), &port);
+  builder.RegisterService(&service_);
+  builder.SetMaxReceiveMessageSize(max_message_bytes);
+  builder.SetMaxSendMessageSize(max_message_bytes);
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kMaxFrameBytes);
+  grpc_server_ = builder.BuildAndStart();
+  if (grpc_server_ == nullptr) {
+    return absl::UnavailableError(absl::StrCat("cannot listen on ", options.listen));
+  }
+  grpc_address_ = WithPort(options.listen, port);
+  grpc_server_->GetHealthCheckService()->SetServingStatus("sis.v1.RatioService", true);
+  return absl::OkStatus();
+}
+
+Server::~Server() { Shutdown(); }
+
+std::shared_ptr<grpc::Channel> Server::InProcessChannel() {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(-1);
+  arguments.SetMaxSendMessageSize(-1);
+  return grpc_server_->InProcessChannel(arguments);
+}
+
+void Server::Shutdown(absl::Duration grace) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (stopping_) return;
+    stopping_ = true;
+  }
+  if (janitor_.joinable()) janitor_.join();
+  if (grpc_server_ == nullptr) return;
+  grpc_server_->GetHealthCheckService()->SetServingStatus(false);
+  grpc_server_->Shutdown(absl::ToChronoTime(absl::Now() + grace));
+}
+
+void Server::DropExpiredNowAndThen() {
+  absl::MutexLock lock(&mutex_);
+  while (!mutex_.AwaitWithTimeout(absl::Condition(&stopping_), kJanitorPeriod)) {
+    registry_.DropExpired();
+  }
+}
+
+}  // namespace sis

@@ -1,0 +1,81 @@
+// The whole server: gRPC service, health, metrics over HTTP.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+#include <prometheus/exposer.h>
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "kernels/backend.h"
+#include "server/limits.h"
+#include "server/metrics.h"
+#include "server/ratio_service.h"
+#include "server/run_registry.h"
+#include "server/worker_pool.h"
+
+namespace sis {
+
+struct ServerOptions {
+  // host:port, or unix:path. Port 0 picks a free one.
+  std::string listen = "0.0.0.0:50051";
+  // host:port of GET /metrics; empty for none.
+  std::string metrics = "0.0.0.0:9464";
+  int64_t cache_bytes = int64_t{4} << 30;
+  int64_t max_message_bytes = int64_t{1} << 30;
+  int evaluate_threads = 2;
+  Limits limits;
+};
+
+class Server {
+ public:
+  // Listens when it returns. Unavailable if an address can't be listened on.
+  static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options);
+
+  // As Shutdown.
+  ~Server();
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  // What it listens on, with the port that was picked.
+  const std::string& grpc_address() const { return grpc_address_; }
+  const std::string& metrics_address() const { return metrics_address_; }
+  std::string_view backend_name() const { return backend_->name(); }
+  // A channel to this server that uses no network.
+  std::shared_ptr<grpc::Channel> InProcessChannel();
+
+  // Reports not serving, takes no new calls, lets those in flight finish for so long, then cancels them. Idempotent.
+  void Shutdown(absl::Duration grace = absl::Seconds(5));
+
+ private:
+  // Updates the gauges when Prometheus asks.
+  class StatePublisher;
+
+  explicit Server(const ServerOptions& options);
+  absl::Status Listen(const ServerOptions& options);
+  void DropExpiredNowAndThen();
+
+  // Destroyed from the last to the first: the gRPC server before all that its handlers use.
+  Metrics metrics_;
+  RunRegistry registry_;
+  const std::unique_ptr<const Backend> backend_;
+  WorkerPool workers_;
+  RatioService service_;
+  std::shared_ptr<StatePublisher> state_publisher_;
+  std::unique_ptr<prometheus::Exposer> exposer_;
+  std::unique_ptr<grpc::Server> grpc_server_;
+  std::string grpc_address_;
+  std::string metrics_address_;
+
+  absl::Mutex mutex_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread janitor_;
+};
+
+}  // namespace sis

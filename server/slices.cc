@@ -1,0 +1,123 @@
+#include "server/slices.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace sis {
+namespace {
+
+absl::Status CheckCount(const Run& run, const SliceMessages& slices) {
+  if (slices.empty()) return absl::InvalidArgumentError("slices: none given");
+  // Every slice has at least one position, or is a whole sequence.
+  if (slices.size() > run.limits().max_evaluate_positions) {
+    return absl::InvalidArgumentError(absl::StrCat("slices: ", slices.size(), ", more than ",
+                                                   run.limits().max_evaluate_positions));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<SliceRange> ParseSlice(Run& run, const v1::Slice& slice, int index) {
+  absl::StatusOr<SequenceName> name = ParseSequence(slice.sequence());
+  if (!name.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("slices[", index, "].", name.status().message()));
+  }
+  const uint64_t end = uint64_t{slice.first_position()} + slice.length();
+  if (end > static_cast<uint64_t>(run.limits().max_positions)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("slices[", index, "] of ", ToString(*name), ": first_position ",
+                     slice.first_position(), " + length ", slice.length(), " is beyond ",
+                     run.limits().max_positions));
+  }
+  Run::Found found = run.Find(*name);
+  return SliceRange{.name = *std::move(name),
+                    .first_position = slice.first_position(),
+                    .count = slice.length(),
+                    .found = std::move(found),
+                    .expected_digest = slice.has_record_digest()
+                                           ? std::optional<uint64_t>(slice.record_digest())
+                                           : std::nullopt};
+}
+
+absl::Status CheckTotal(const Run& run, const std::vector<SliceRange>& slices) {
+  const int64_t total = TotalPositions(slices);
+  if (total <= run.limits().max_evaluate_positions) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("slices: ", total, " positions in all, more than ",
+                                                 run.limits().max_evaluate_positions));
+}
+
+absl::Status CheckDisjoint(const std::vector<SliceRange>& slices) {
+  std::vector<const SliceRange*> sorted;
+  sorted.reserve(slices.size());
+  for (const SliceRange& slice : slices) sorted.push_back(&slice);
+  const auto key = [](const SliceRange* slice) {
+    return std::tie(slice->name.id, slice->name.attempt, slice->first_position);
+  };
+  std::ranges::sort(sorted, {}, key);
+  for (size_t i = 1; i < sorted.size(); ++i) {
+    const SliceRange& before = *sorted[i - 1];
+    const SliceRange& after = *sorted[i];
+    if (before.name == after.name && after.first_position < before.first_position + before.count) {
+      return absl::InvalidArgumentError(absl::StrCat("slices overlap at position ",
+                                                     after.first_position, " of ",
+                                                     ToString(after.name)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<SequenceName> ParseSequence(const v1::SequenceRef& ref) {
+  if (ref.id().empty() || ref.id().size() > kMaxIdBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("sequence.id '", ref.id().substr(0, 64), "': ",
+                                                   ref.id().size(), " bytes, not 1 to ",
+                                                   kMaxIdBytes));
+  }
+  return SequenceName{ref.id(), ref.attempt()};
+}
+
+absl::StatusOr<std::vector<SliceRange>> ParseFetchSlices(Run& run, const SliceMessages& messages) {
+  if (absl::Status status = CheckCount(run, messages); !status.ok()) return status;
+  std::vector<SliceRange> slices;
+  slices.reserve(messages.size());
+  for (int i = 0; i < messages.size(); ++i) {
+    absl::StatusOr<SliceRange> slice = ParseSlice(run, messages[i], i);
+    if (!slice.ok()) return slice.status();
+    if (slice->count == 0 && slice->sequence() != nullptr) {
+      const uint32_t committed = slice->sequence()->committed_length();
+      slice->count = committed - std::min(committed, slice->first_position);
+    }
+    slices.push_back(*std::move(slice));
+  }
+  if (absl::Status status = CheckTotal(run, slices); !status.ok()) return status;
+  return slices;
+}
+
+absl::StatusOr<std::vector<SliceRange>> ParseEvaluateSlices(Run& run,
+                                                            const SliceMessages& messages) {
+  if (absl::Status status = CheckCount(run, messages); !status.ok()) return status;
+  std::vector<SliceRange> slices;
+  slices.reserve(messages.size());
+  for (int i = 0; i < messages.size(); ++i) {
+    absl::StatusOr<SliceRange> slice = ParseSlice(run, messages[i], i);
+    if (!slice.ok()) return slice.status();
+    if (slice->count == 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("slices[", i, "] of ", ToString(slice->name), ": length 0"));
+    }
+    slices.push_back(*std::move(slice));
+  }
+  if (absl::Status status = CheckTotal(run, slices); !status.ok()) return status;
+  if (absl::Status status = CheckDisjoint(slices); !status.ok()) return status;
+  return slices;
+}
+
+int64_t TotalPositions(const std::vector<SliceRange>& slices) {
+  int64_t total = 0;
+  for (const SliceRange& slice : slices) total += slice.count;
+  return total;
+}
+
+}  // namespace sis

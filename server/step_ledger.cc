@@ -1,0 +1,62 @@
+#include "server/step_ledger.h"
+
+#include <algorithm>
+
+namespace sis {
+
+std::vector<StepLedger::Range> StepLedger::Claim(uint64_t draw, uint64_t sequence_key,
+                                                 Range range) {
+  absl::MutexLock lock(&mutex_);
+  if (!steps_.contains(draw)) {
+    if (static_cast<int>(steps_.size()) >= kept_) {
+      if (draw < steps_.begin()->first) return {};
+      steps_.erase(steps_.begin());
+    }
+  }
+  Entry& entry = steps_[draw];
+  if (entry.ranges >= kMaxRanges) return {};
+
+  std::vector<Range>& counted = entry.counted[sequence_key];
+  const auto touches = [&](const Range& other) {
+    return other.first <= range.end && range.first <= other.end;
+  };
+  std::vector<Range> fresh;
+  std::vector<Range> merged;
+  Range whole = range;
+  uint32_t next = range.first;  // what lies before it is counted, or fresh already
+  for (const Range& other : counted) {
+    if (!touches(other)) {
+      merged.push_back(other);
+      continue;
+    }
+    if (next < other.first) fresh.push_back({next, std::min(other.first, range.end)});
+    next = std::max(next, other.end);
+    whole = {std::min(whole.first, other.first), std::max(whole.end, other.end)};
+  }
+  if (next < range.end) fresh.push_back({next, range.end});
+  merged.insert(std::ranges::upper_bound(merged, whole.first, {}, &Range::first), whole);
+  entry.ranges += static_cast<int64_t>(merged.size()) - static_cast<int64_t>(counted.size());
+  counted = std::move(merged);
+  return fresh;
+}
+
+void StepLedger::Add(uint64_t draw, const Sums& sums) {
+  absl::MutexLock lock(&mutex_);
+  const auto step = steps_.find(draw);
+  if (step != steps_.end()) step->second.sums += sums;
+}
+
+std::optional<StepLedger::Step> StepLedger::Find(uint64_t draw) const {
+  absl::MutexLock lock(&mutex_);
+  const auto step = steps_.find(draw);
+  if (step == steps_.end()) return std::nullopt;
+  return Step{step->second.sums, static_cast<int64_t>(step->second.counted.size())};
+}
+
+std::optional<uint64_t> StepLedger::last_draw() const {
+  absl::MutexLock lock(&mutex_);
+  if (steps_.empty()) return std::nullopt;
+  return steps_.rbegin()->first;
+}
+
+}  // namespace sis
