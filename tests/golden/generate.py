@@ -1,0 +1,157 @@
+"""Writes the golden vectors of docs/numerics.md, from the numpy implementation, beside this file.
+
+    python3 -m tests.golden.generate
+
+The format is described in README.md.
+"""
+
+import pathlib
+from typing import Callable, Iterable, Iterator
+
+import numpy as np
+
+from tests.golden import cases
+from tests.reference import numerics
+
+
+def _word(value: int, digits: int) -> str:
+    return f"{int(value) % 16**digits:0{digits}x}"
+
+
+def _words(values: np.ndarray) -> str:
+    """A line of the bits of float32, int32 or uint32 values."""
+    return " ".join(_word(v, 8) for v in np.ascontiguousarray(values).view(np.uint32).reshape(-1))
+
+
+def _exp32() -> Iterator[str]:
+    random = cases.Source("exp32")
+    xs = [0.0, -0.0, cases.SUBNORMAL, -cases.SUBNORMAL, cases.SMALLEST_NORMAL, -cases.SMALLEST_NORMAL]
+    xs += [-cases.INFINITY, cases.INFINITY, cases.LARGEST, -cases.LARGEST, 2.0**-24, -(2.0**-24), 2.0**-25, -(2.0**-25)]
+    for clamp in (-87.0, 88.0):
+        xs += cases.neighbours(clamp, 4)
+    # Where n steps.
+    for half in range(-251, 254, 2):
+        xs += cases.neighbours(half * 0.5 * 0.6931471805599453)
+    xs += [x for n in range(-125, 127) for x in cases.neighbours(n * 0.6931471805599453)]
+    xs += list(-90 + 180 * random.reals(1500))
+    xs += list(2 * random.reals(500) - 1)
+    x = np.array(xs, np.float32)
+    for pair in zip(x, numerics.exp32(x)):
+        yield _words(np.array(pair))
+
+
+def _philox() -> Iterator[str]:
+    random = cases.Source("philox")
+    ones = 2**32 - 1
+    inputs = [[0] * 6, [ones] * 6, [0xA4093822, 0x299F31D0, 0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344]]
+    inputs += [[0] * i + [1] + [0] * (5 - i) for i in range(6)]
+    inputs += random.words(6 * 100).reshape(-1, 6).tolist()
+    for k0, k1, *counter in inputs:
+        result = numerics.philox4x32_10((k0, k1), np.array([counter], np.uint32))
+        yield _words(np.array([k0, k1, *counter, *result[0]], np.uint32))
+
+
+def _sequence_key() -> Iterator[str]:
+    numbers = [(0, 0), (1, 0), (0, 1), (2**64 - 1, 2**32 - 1), (0x0123456789ABCDEF, 0x89ABCDEF), (2**63, 2**31)]
+    ids = ["0", "a", "seq-000017", "rollout/3/7", "ränder", "辺の列", "🎲", "x" * 200]
+    for seed, attempt in numbers:
+        for sequence_id in ids:
+            key = numerics.sequence_key(seed, attempt, sequence_id)
+            yield f"{_word(seed, 16)} {_word(attempt, 8)} {sequence_id.encode().hex()} {_word(key, 16)}"
+
+
+def _crc32c() -> Iterator[str]:
+    random = cases.Source("crc32c")
+    messages = [b"123456789", bytes(32), b"\xff" * 32, bytes(range(32)), bytes(range(31, -1, -1)), b"a"]
+    messages += [random.words(length).astype(np.uint8).tobytes() for length in range(1, 70)]
+    for message in messages:
+        yield f"{message.hex()} {_word(numerics.crc32c(message), 8)}"
+
+
+def _record_lines(records: numerics.Records) -> Iterator[str]:
+    for i in range(len(records.positions)):
+        row = (records.sampled_ids[i], records.sampled_log_probs[i], records.ids[i], records.log_probs[i])
+        yield " ".join(_words(column) for column in row)
+
+
+def _digest() -> Iterator[str]:
+    for case in cases.gathered_cases():
+        records = case.records
+        count, slots = records.ids.shape
+        if slots > 10:
+            continue
+        yield f"{_words(records.positions[:1])} {_word(slots, 2)} {_word(count, 8)}"
+        yield from _record_lines(records)
+        yield _word(numerics.record_digest(records), 16)
+
+
+def _decisions(inputs: Iterable[cases.Case], decide: Callable[..., numerics.Evaluation]) -> Iterator[str]:
+    for case in inputs:
+        records, words = case.records, case.words()
+        count, slots = records.ids.shape
+        result = decide(records, case.current, case.k, words)
+        totals = numerics.totals(result)
+        ranks = numerics.rank(records.sampled_ids, records.ids, records.log_probs)
+        accepted = result.decisions == numerics.Decision.ACCEPTED
+        yield " ".join([
+            _word(case.seed, 16),
+            _word(case.attempt, 8),
+            case.sequence_id.encode().hex(),
+            _words(records.positions[:1]),
+            _word(case.draw, 16),
+            _word(slots, 2),
+            _word(case.k, 2),
+            _word(count, 8),
+        ])
+        for i, record in enumerate(_record_lines(records)):
+            yield record
+            yield " ".join(_words(column[i]) for column in case.current)
+            yield " ".join([
+                *(_word(b, 2) for b in (ranks[i], result.decisions[i], accepted[i], result.violations[i])),
+                _word(words[i], 8),
+                *(
+                    _words(column[i])
+                    for column in (
+                        result.log_envelopes,
+                        result.covered_masses,
+                        result.acceptance_probabilities,
+                        result.log_ratios,
+                        result.ratios,
+                    )
+                ),
+            ])
+        yield result.accept_bits().hex()
+        yield " ".join(
+            _word(value, 16)
+            for value in (
+                totals.accepted,
+                totals.rejected,
+                totals.outside_top_k,
+                totals.envelope_violations,
+                totals.d,
+                totals.d_sis,
+                totals.log_envelope,
+                totals.residual_mass,
+                totals.acceptance_probability,
+                totals.expected_acceptance,
+            )
+        )
+
+
+def files() -> dict[str, str]:
+    """The content of every golden file, by name."""
+    lines = {
+        "exp32.txt": _exp32(),
+        "philox.txt": _philox(),
+        "sequence_key.txt": _sequence_key(),
+        "crc32c.txt": _crc32c(),
+        "digest.txt": _digest(),
+        "decisions_gathered.txt": _decisions(cases.gathered_cases(), numerics.decide_gathered),
+        "decisions_reduced.txt": _decisions(cases.reduced_cases(), numerics.decide_reduced),
+    }
+    return {name: "".join(line + "\n" for line in content) for name, content in lines.items()}
+
+
+if __name__ == "__main__":
+    for _name, _content in files().items():
+        pathlib.Path(__file__).with_name(_name).write_text(_content, encoding="ascii")

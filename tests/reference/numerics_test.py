@@ -1,0 +1,529 @@
+import unittest
+
+import numpy as np
+
+from tests.reference import numerics
+from tests.reference.numerics import Decision, Gathered, Records, Reduced
+
+INF = np.inf
+NAN = np.nan
+KEY = numerics.sequence_key(7, 1, "seq-000017")
+
+
+def f32(*values: float) -> np.ndarray:
+    return np.array(values, np.float32)
+
+
+def bits(values: np.ndarray) -> list[int]:
+    return np.atleast_1d(values).view(np.uint32).tolist()
+
+
+def assert_same_bits(got: np.ndarray, want: np.ndarray) -> None:
+    """For long arrays, of which assertEqual would compute a difference for minutes."""
+    np.testing.assert_array_equal(got.view(np.uint32), want.view(np.uint32))
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    """float32 [N, V] from float64 [N, V]."""
+    return (logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))).astype(np.float32)
+
+
+def random_input(count: int, slots: int, vocabulary: int, shift: float, seed: int) -> tuple[Records, Gathered]:
+    """Records of the `slots` most probable of `vocabulary` tokens; y is any token, the probable ones more often."""
+    random = np.random.default_rng(seed)
+    logits = 3 * random.standard_normal((count, vocabulary))
+    behaviour = log_softmax(logits)
+    current = log_softmax(logits + shift * random.standard_normal((count, vocabulary)))
+    ids = np.lexsort((np.broadcast_to(np.arange(vocabulary), behaviour.shape), -behaviour), axis=1)
+    top = ids[:, :slots].astype(np.int32)
+    rows = np.arange(count)
+    y = ids[rows, (vocabulary * random.random(count) ** 2).astype(int)].astype(np.int32)
+    records = Records(
+        np.arange(count, dtype=np.uint32), y, behaviour[rows, y], top, np.take_along_axis(behaviour, top, axis=1)
+    )
+    return records, Gathered(current[rows, y], np.take_along_axis(current, top, axis=1))
+
+
+def with_sampled_slot(records: Records, current: Gathered, slot: int) -> tuple[Records, Gathered]:
+    """The same positions, had the token in `slot` been sampled at every one."""
+    sampled = records._replace(sampled_ids=records.ids[:, slot], sampled_log_probs=records.log_probs[:, slot].copy())
+    return sampled, current._replace(sampled_log_probs=current.log_probs[:, slot].copy())
+
+
+def one_row(log_probs: list, current: list, slot: int, lqy: float, lpy: float) -> tuple[Records, Gathered]:
+    """One position whose ids are 0, 1, ...; slot -1: the sampled token is outside."""
+    used = np.isfinite(log_probs)
+    ids = np.where(used, np.arange(len(log_probs)), -1).astype(np.int32)[None, :]
+    y = np.array([slot if slot >= 0 else 999], np.int32)
+    records = Records(np.array([5], np.uint32), y, f32(lqy), ids, f32(*log_probs)[None, :])
+    return records, Gathered(f32(lpy), f32(*current)[None, :])
+
+
+def decide(records: Records, current: Gathered, k: int, draw: int = 0) -> numerics.Evaluation:
+    return numerics.decide_gathered(records, current, k, numerics.uniforms(KEY, records.positions, draw))
+
+
+class KnownAnswersTest(unittest.TestCase):
+    def test_philox(self):
+        # The first is in the document, the others are the known answers of the authors' Random123 library.
+        for key, counter, words in [
+            ((0, 0), (0, 0, 0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
+            ((2**32 - 1,) * 2, (2**32 - 1,) * 4, (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
+            (
+                (0xA4093822, 0x299F31D0),
+                (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344),
+                (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1),
+            ),
+        ]:
+            self.assertEqual(tuple(numerics.philox4x32_10(key, np.array(counter, np.uint32))), words)
+
+    def test_crc32c(self):
+        # The check value, and the examples of RFC 3720, appendix B.4.
+        self.assertEqual(numerics.crc32c(b"123456789"), 0xE3069283)
+        self.assertEqual(numerics.crc32c(bytes(32)), 0x8A9136AA)
+        self.assertEqual(numerics.crc32c(b"\xff" * 32), 0x62A8AB43)
+        self.assertEqual(numerics.crc32c(bytes(range(32))), 0x46DD794E)
+
+    def test_fnv1a(self):
+        # From the tables of the function's authors.
+        self.assertEqual(numerics.fnv1a(b""), 0xCBF29CE484222325)
+        self.assertEqual(numerics.fnv1a(b"a"), 0xAF63DC4C8601EC8C)
+        self.assertEqual(numerics.fnv1a(b"foobar"), 0x85944171F73967E8)
+
+    def test_mix_is_one_step_of_splitmix64(self):
+        self.assertEqual(int(numerics.mix(np.zeros(1, np.uint64))[0]), 0xE220A8397B1DCDAF)
+
+
+class UniformsTest(unittest.TestCase):
+    def test_key_is_over_the_bytes_of_seed_attempt_and_id(self):
+        data = bytes.fromhex("efcdab8967452301" "04030201") + "ä".encode("utf-8")
+        self.assertEqual(numerics.sequence_key(0x0123456789ABCDEF, 0x01020304, "ä"), numerics.fnv1a(data))
+
+    def test_four_positions_share_a_counter(self):
+        draw = 0x1122334455667788
+        position = 2**22 + 8
+        counter = np.array([position >> 2, 0x55667788, 0x11223344, 1], np.uint32)
+        words = numerics.philox4x32_10((KEY & 0xFFFFFFFF, KEY >> 32), counter)
+        got = numerics.uniforms(KEY, np.arange(position, position + 4, dtype=np.uint32), draw)
+        self.assertEqual(got.tolist(), words.tolist())
+
+    def test_any_batching_gives_the_same_words(self):
+        positions = np.arange(3, 200, dtype=np.uint32)
+        whole = numerics.uniforms(KEY, positions, 2**32)
+        for start in (1, 5, 64):
+            self.assertEqual(numerics.uniforms(KEY, positions[start:], 2**32).tolist(), whole[start:].tolist())
+
+    def test_draws_and_sequences_differ(self):
+        positions = np.arange(64, dtype=np.uint32)
+        base = numerics.uniforms(KEY, positions, 1)
+        for other in (
+            numerics.uniforms(KEY, positions, 2),
+            numerics.uniforms(KEY, positions, 1 + 2**32),
+            numerics.uniforms(KEY ^ 2**63, positions, 1),
+        ):
+            self.assertLess(np.count_nonzero(base == other), 2)
+
+
+class Exp32Test(unittest.TestCase):
+    @staticmethod
+    def sweep(last: float, sign: int) -> np.ndarray:
+        """Every 997th float from 0 to `last`, and `last`, with the sign bit as told."""
+        end = bits(f32(last))[0]
+        return np.append(np.arange(0, end, 997, np.uint32), np.uint32(end)) | np.uint32(sign << 31)
+
+    def test_within_one_unit_in_the_last_place(self):
+        for last, sign in ((88, 0), (87, 1)):
+            x = self.sweep(last, sign).view(np.float32)
+            exact = np.exp(x.astype(np.float64))
+            unit = np.spacing(exact.astype(np.float32)).astype(np.float64)
+            got = numerics.exp32(x)
+            self.assertLess(np.max(np.abs(got.astype(np.float64) - exact) / unit), 1.0)
+            self.assertGreaterEqual(got.min(), 2.0**-126)
+            if sign:
+                self.assertLessEqual(got.max(), 1)
+
+    def test_points(self):
+        self.assertEqual(numerics.exp32(f32(0, -0.0, 2.0**-140, -(2.0**-140))).tolist(), [1, 1, 1, 1])
+        below = np.nextafter(f32(-87), f32(-INF))
+        self.assertEqual(bits(numerics.exp32(np.append(below, f32(-88, -1e38, -INF)))), [0, 0, 0, 0])
+        self.assertGreater(numerics.exp32(f32(-87))[0], 1.6e-38)
+        above = np.nextafter(f32(88), f32(INF))
+        self.assertEqual(len(set(bits(numerics.exp32(np.append(above, f32(88, 89, 1e38)))))), 1)
+
+    def test_each_operation_is_rounded_once(self):
+        # Products of float32 are exact in float64, and rounding a sum twice in this way does no harm.
+        def once(exact: np.ndarray) -> np.ndarray:
+            return exact.astype(np.float32).astype(np.float64)
+
+        x32 = np.linspace(-87, 88, 50001).astype(np.float32)
+        x = x32.astype(np.float64)
+        big, constant = 1.5 * 2**23, float.fromhex
+        n = once(once(once(x * constant("0x1.715476p+0")) + big) - big)
+        r = once(x - once(n * constant("0x1.63p-1")))
+        r = once(r + once(n * constant("0x1.bd0106p-13")))
+        p = np.full_like(x, constant("0x1.6a243ap-10"))
+        for c in ("0x1.1239ep-7", "0x1.5558f2p-5", "0x1.555492p-3", "0x1.fffffcp-2"):
+            p = once(once(p * r) + constant(c))
+        e = once(1 + once(r + once(once(r * r) * p)))
+        assert_same_bits(numerics.exp32(x32), (e * 2.0**n).astype(np.float32))
+
+    def test_refuses_what_is_not_float32(self):
+        for x in (np.zeros(2), 0.5, np.zeros(2, np.float16)):
+            with self.assertRaises(TypeError):
+                numerics.exp32(x)
+
+
+class CoveredMassTest(unittest.TestCase):
+    def test_adds_slot_after_slot(self):
+        # Each of the small ones is lost beside 1, but all of them together are not.
+        small = np.full(64, -17.5, np.float32)
+        rows = np.stack([np.append(f32(0), small), np.append(small, f32(0))])
+        mass = numerics.covered_mass(rows, np.ones(rows.shape, bool))
+        self.assertEqual(mass[0], 1)
+        self.assertGreater(mass[1], 1)
+
+    def test_leaves_unused_slots_out(self):
+        mass = numerics.covered_mass(f32(-1, NAN, INF)[None, :], np.array([[True, False, False]]))
+        self.assertEqual(bits(mass), bits(numerics.exp32(f32(-1))))
+
+
+class SpecialValuesTest(unittest.TestCase):
+    """The table of section 10, row by row, and the comparisons of section 7."""
+
+    def test_minus_infinity_in_a_used_slot(self):
+        records, current = one_row([-0.5, -2], [-INF, -1], 1, -2, -1)
+        e = decide(records, current, 2)
+        self.assertEqual(e.covered_masses.tolist(), numerics.exp32(f32(-1)).tolist())
+        self.assertEqual(e.log_envelopes.tolist(), [1])
+
+    def test_all_used_slots_minus_infinity(self):
+        records, current = one_row([-0.5, -2, -INF], [-INF, -INF, NAN], -1, -3, -1)
+        e = decide(records, current, 3)
+        self.assertEqual((e.log_envelopes[0], e.covered_masses[0]), (-INF, 0))
+        totals = numerics.totals(e)
+        self.assertEqual((totals.residual_mass, totals.log_envelope), (2**30, -64 * 2**30))
+        self.assertEqual(totals.expected_acceptance, 0)
+
+    def test_sampled_minus_infinity(self):
+        for others in (-1, -INF):
+            records, current = one_row([-0.5, -2], [-INF, others], 0, -0.5, -INF)
+            e = decide(records, current, 2)
+            self.assertEqual(e.decisions.tolist(), [Decision.REJECTED])
+            self.assertFalse(e.violations[0])
+            self.assertEqual((e.acceptance_probabilities[0], e.ratios[0], e.log_ratios[0]), (0, 0, -INF))
+            self.assertEqual((numerics.totals(e).d, numerics.totals(e).d_sis), (64 * 2**30,) * 2)
+
+    def test_no_slot_used(self):
+        records, current = one_row([-INF, -INF], [NAN, 3], -1, -1, -1.5)
+        self.assertEqual(numerics.rank(*records[1:2], records.ids, records.log_probs).tolist(), [255])
+        e = decide(records, current, 2)
+        self.assertEqual(e.decisions.tolist(), [Decision.OUTSIDE_TOP_K])
+        self.assertEqual(e.log_envelopes.tolist(), [-INF])
+        self.assertEqual(numerics.totals(e).residual_mass, 2**30)
+        self.assertEqual(numerics.totals(e).envelope_violations, 0)
+
+    def test_at_the_envelope_every_word_accepts(self):
+        records, current = one_row([-0.5, -2], [-0.25, -2], 0, -0.5, -0.25)
+        e = numerics.decide_gathered(records, current, 2, np.array([2**32 - 1], np.uint32))
+        self.assertEqual(e.decisions.tolist(), [Decision.ACCEPTED])
+        self.assertEqual((e.acceptance_probabilities[0], e.violations[0]), (1, False))
+        self.assertEqual((e.log_ratios[0], e.ratios[0]), (0, 1))
+
+    def test_above_the_envelope(self):
+        for current_slots in ([-0.25, -2], [-INF, -INF]):
+            records, current = one_row([-0.5, -2], current_slots, 0, -0.5, -0.125)
+            e = numerics.decide_gathered(records, current, 2, np.array([2**32 - 1], np.uint32))
+            self.assertEqual(e.decisions.tolist(), [Decision.ACCEPTED])
+            self.assertTrue(e.violations[0])
+
+    def test_outside_is_no_violation_and_never_accepted(self):
+        records, current = one_row([-0.5, -2], [-0.5, -2], -1, -6, -1)
+        e = numerics.decide_gathered(records, current, 2, np.zeros(1, np.uint32))
+        self.assertEqual(e.decisions.tolist(), [Decision.OUTSIDE_TOP_K])
+        self.assertFalse(e.violations[0])
+        self.assertEqual((e.acceptance_probabilities[0], e.log_ratios[0]), (0, 5))
+
+    def test_negative_zero(self):
+        self.assertEqual(bits(numerics.flush(f32(-0.0, -(2.0**-127), 2.0**-127))), [0, 0, 0])
+        self.assertEqual(bits(numerics.flush(f32(-(2.0**-126), -INF))), bits(f32(-(2.0**-126), -INF)))
+        for lp, lq in ((0.0, -0.0), (-0.0, 0.0)):
+            records, current = one_row([lq], [lp], 0, lq, lp)
+            e = decide(records, current, 1)
+            self.assertEqual(bits(e.log_envelopes) + bits(e.log_weights), [0, 0])
+            self.assertEqual(e.decisions.tolist(), [Decision.ACCEPTED])
+
+    def test_uniform_is_below_the_threshold(self):
+        a = numerics.exp32(f32(-12.5))
+        exact = float(a[0]) * 2**32
+        threshold = int(exact)
+        self.assertGreater(exact - threshold, 0.5)  # or rounding would do as well as truncation
+        records, current = one_row([0, -9], [-12.5, -9], 0, 0, -12.5)
+        for word, decision in ((threshold - 1, Decision.ACCEPTED), (threshold, Decision.REJECTED)):
+            e = numerics.decide_gathered(records, current, 2, np.array([word], np.uint32))
+            self.assertEqual(e.decisions.tolist(), [decision])
+            self.assertEqual(e.acceptance_probabilities.tolist(), a.tolist())
+
+    def test_ratio_is_clamped(self):
+        for lqy, lpy, ratio in ((-100, 0, numerics.exp32(f32(88))[0]), (0, -88, 0)):
+            records, current = one_row([-1], [-1], -1, lqy, lpy)
+            self.assertEqual(decide(records, current, 1).ratios.tolist(), [ratio])
+
+
+class LawsTest(unittest.TestCase):
+    def test_accepted_tokens_follow_the_current_policy(self):
+        # q(v) a(v) M = p(v) for every v, with q, p and M as the float32 logarithms say. What is rounded on the way:
+        # lw (half a unit: 2^-24 |lw|), lw - lM (2^-24 |lw - lM|), and the exponential (one unit, 2^-23 of it). The
+        # rest, 2^-40, is for float64.
+        records, current = random_input(20000, 8, 30, 1.0, 1)
+        envelope = numerics.log_envelope(current.log_probs, records.log_probs).astype(np.float64)
+        mass = numerics.covered_mass(current.log_probs, np.ones(current.log_probs.shape, bool))
+        expected = numerics.expected_acceptance(mass, envelope.astype(np.float32))
+        accept_rate = np.zeros(len(envelope))
+        for slot in range(8):
+            sampled, now = with_sampled_slot(records, current, slot)
+            e = decide(sampled, now, 8)
+            assert_same_bits(e.log_envelopes, envelope.astype(np.float32))
+            self.assertFalse(e.violations.any())
+            lq, lp = (np.float64(c.sampled_log_probs) for c in (sampled, now))
+            accepted_mass = np.exp(lq) * e.acceptance_probabilities
+            accept_rate += accepted_mass
+            bound = 2.0**-24 * (np.abs(lp - lq) + np.abs(lp - lq - envelope)) + 2.0**-23 + 2.0**-40
+            error = np.abs(accepted_mass * np.exp(envelope) / np.exp(lp) - 1)
+            self.assertTrue(np.all(error <= np.expm1(bound)), f"slot {slot}: {np.max(error / bound)} of the bound")
+        np.testing.assert_allclose(accept_rate, expected, rtol=3e-6)
+
+    def test_equal_policies_accept_all_of_the_top_k(self):
+        records, _ = random_input(5000, 10, 25, 0.0, 2)
+        current = Gathered(records.sampled_log_probs, records.log_probs)
+        for k in (1, 4, 10):
+            e = decide(records, current, k)
+            inside = numerics.rank(records.sampled_ids, records.ids, records.log_probs) < k
+            self.assertTrue(0 < inside.sum() < len(inside))
+            self.assertTrue(np.all(e.decisions == np.where(inside, Decision.ACCEPTED, Decision.OUTSIDE_TOP_K)))
+            self.assertEqual(set(bits(e.log_envelopes)), {0})
+
+    def test_accepts_as_often_as_it_should(self):
+        records, current = one_row([0, -9], [-1.25, -9], 0, 0, -1.25)
+        count = 10**5
+        e = numerics.decide_gathered(
+            Records(*(np.repeat(column, count, axis=0) for column in records)),
+            Gathered(*(np.repeat(column, count, axis=0) for column in current)),
+            2,
+            numerics.uniforms(KEY, np.arange(count, dtype=np.uint32), 3),
+        )
+        p = np.exp(-1.25)
+        self.assertLess(abs(numerics.totals(e).accepted - count * p), 4 * np.sqrt(count * p * (1 - p)))
+
+    def test_a_prefix_is_a_smaller_record(self):
+        records, current = random_input(3000, 10, 20, 1.0, 3)
+        for k in (1, 2, 7):
+            prefix = records._replace(ids=records.ids[:, :k], log_probs=records.log_probs[:, :k])
+            whole = decide(records, current, k)
+            cut = decide(prefix, current._replace(log_probs=current.log_probs[:, :k]), k)
+            for a, b in zip(whole, cut):
+                self.assertEqual(a.tobytes(), b.tobytes())
+            self.assertNotEqual(whole.decisions.tobytes(), decide(records, current, 10).decisions.tobytes())
+
+    def test_unused_slots_change_nothing(self):
+        records, current = random_input(500, 5, 9, 1.0, 4)
+
+        def wide(column: np.ndarray, value: float) -> np.ndarray:
+            return np.pad(column, ((0, 0), (0, 3)), constant_values=value)
+
+        padded = records._replace(ids=wide(records.ids, -1), log_probs=wide(records.log_probs, -INF))
+        for junk in (NAN, INF, 1.0, -INF):
+            e = decide(padded, current._replace(log_probs=wide(current.log_probs, junk)), 8)
+            for a, b in zip(e, decide(records, current, 5)):
+                self.assertEqual(a.tobytes(), b.tobytes())
+
+    def test_reduced_form_gives_the_same(self):
+        records, current = random_input(500, 5, 9, 1.0, 5)
+        words = numerics.uniforms(KEY, records.positions, 0)
+        reduced = numerics.reduce_gathered(records, current, 3)
+        for a, b in zip(
+            numerics.decide_reduced(records, reduced, 3, words), numerics.decide_gathered(records, current, 3, words)
+        ):
+            self.assertEqual(a.tobytes(), b.tobytes())
+
+
+class SumsTest(unittest.TestCase):
+    def setUp(self):
+        records, current = random_input(4000, 6, 12, 1.5, 6)
+        self.evaluation = decide(records, current, 5)
+
+    def test_fixed_truncates_and_clamps(self):
+        unit = 2.0**-30
+        x = f32(1.5 * unit, -1.5 * unit, 0.99 * unit, 64, 65, INF, -65, -INF)
+        end = 2**36
+        self.assertEqual(numerics.fixed(x).tolist(), [1, -1, 0, end, end, end, -end, -end])
+
+    def test_agrees_with_float64(self):
+        e, totals = self.evaluation, numerics.totals(self.evaluation)
+        lw, lM, c = (np.float64(v) for v in (e.log_weights, e.log_envelopes, e.covered_masses))
+        self.assertEqual(totals.accepted + totals.rejected + totals.outside_top_k, len(lw))
+        for got, want in [
+            (totals.d, np.abs(lw).sum()),
+            (totals.d_sis, np.abs(lw)[e.decisions != Decision.ACCEPTED].sum()),
+            (totals.log_envelope, lM.sum()),
+            (totals.residual_mass, (1 - c).sum()),
+            (totals.acceptance_probability, np.float64(e.acceptance_probabilities).sum()),
+            (totals.expected_acceptance, (c / np.exp(lM)).sum()),
+        ]:
+            self.assertAlmostEqual(numerics.wire(got) / want, 1, delta=2e-6)
+
+    def test_d_sis_is_at_most_d(self):
+        totals = numerics.totals(self.evaluation)
+        self.assertGreater(totals.accepted, 0)
+        self.assertLess(totals.d_sis, totals.d)
+
+    def test_order_and_batching_do_not_matter(self):
+        order = np.random.default_rng(7).permutation(4000)
+        whole = numerics.totals(self.evaluation)
+        self.assertEqual(numerics.totals(numerics.Evaluation(*(c[order] for c in self.evaluation))), whole)
+        parts = [numerics.totals(numerics.Evaluation(*(c[order[i::7]] for c in self.evaluation))) for i in range(7)]
+        for name, value in vars(whole).items():
+            self.assertEqual(sum(getattr(part, name) for part in parts), value)
+
+    def test_residual_and_expected_acceptance_are_limited(self):
+        reduced = Reduced(f32(-1, -1), f32(0, -3), f32(1 + 2.0**-6, 0.5))
+        log_probs, ids = f32(-1, -1), np.zeros(2, np.int32)
+        records = Records(np.arange(2, dtype=np.uint32), ids, log_probs, ids[:, None], log_probs[:, None])
+        totals = numerics.totals(numerics.decide_reduced(records, reduced, 1, np.zeros(2, np.uint32)))
+        self.assertEqual(totals.residual_mass, 2**29)
+        self.assertEqual(totals.expected_acceptance, 2 * 2**30)
+
+    def test_missing_positions_count_as_such_only(self):
+        records, current = random_input(20, 4, 8, 1.0, 8)
+        words = numerics.uniforms(KEY, records.positions, 0)
+        present = np.arange(20) % 3 != 1
+        current.sampled_log_probs[~present] = NAN
+        records.ids[~present], records.log_probs[~present] = -1, -INF
+        current.log_probs[~present] = NAN
+        e = numerics.decide_gathered(records, current, 4, words, present)
+        rest = numerics.decide_gathered(
+            Records(*(c[present] for c in records)), Gathered(*(c[present] for c in current)), 4, words[present]
+        )
+        self.assertTrue(np.all(e.decisions[~present] == Decision.MISSING))
+        self.assertEqual(set(bits(e.acceptance_probabilities[~present])), {0})
+        self.assertEqual(e.decisions[present].tolist(), rest.decisions.tolist())
+        self.assertEqual(vars(numerics.totals(e)), {**vars(numerics.totals(rest)), "missing": 7})
+
+    def test_accept_bits_start_at_the_least_significant(self):
+        decisions = np.array([1, 2, 3, 1, 4, 2, 2, 1, 2, 1], np.uint8)
+        e = self.evaluation._replace(decisions=decisions)
+        self.assertEqual(e.accept_bits(), bytes([0b10001001, 0b10]))
+
+
+class DigestTest(unittest.TestCase):
+    def setUp(self):
+        self.records, _ = random_input(30, 4, 9, 1.0, 9)
+
+    def test_is_the_documented_sum(self):
+        total = 0
+        for position, y, lqy, ids, lq in zip(*self.records):
+            data = b"".join(v.astype(v.dtype.newbyteorder("<")).tobytes() for v in (y, lqy, ids, lq))
+            z = np.array([int(position) << 32 | numerics.crc32c(data)], np.uint64)
+            total += int(numerics.mix(z)[0])
+        self.assertEqual(numerics.record_digest(self.records), total % 2**64)
+
+    def test_parts_add_up_in_any_order(self):
+        parts = [numerics.record_digest(Records(*(c[i::3] for c in self.records))) for i in (2, 0, 1)]
+        self.assertEqual(sum(parts) % 2**64, numerics.record_digest(self.records))
+        self.assertEqual(numerics.record_digest(Records(*(c[:0] for c in self.records))), 0)
+
+    def test_every_field_counts(self):
+        before = numerics.record_digest(self.records)
+        for name, column in self.records._asdict().items():
+            other = column.copy()
+            other.reshape(-1).view(np.uint32)[-1] ^= 1
+            self.assertNotEqual(numerics.record_digest(self.records._replace(**{name: other})), before, name)
+
+
+class ValidationTest(unittest.TestCase):
+    def setUp(self):
+        self.records = Records(
+            np.array([41, 42], np.uint32),
+            np.array([3, 1], np.int32),
+            f32(-3.5, -0.5),
+            np.array([[5, 0, 2, -1], [1, 7, -1, -1]], np.int32),
+            f32(-1, -2, -2, -INF, -0.5, -1.25, -INF, -INF).reshape(2, 4),
+        )
+        self.current = Gathered(f32(-INF, -0.75), f32(-1, -INF, -2, NAN, -0.75, -1.5, INF, 9).reshape(2, 4))
+        self.reduced = Reduced(f32(-INF, 2.0**-6), f32(-INF, 80), f32(0, 1 + 2.0**-6))
+
+    def refused(self, message: str, validate, *arguments):
+        with self.assertRaisesRegex(ValueError, message):
+            validate(*arguments)
+
+    def changed(self, values, name, index, value):
+        column = getattr(values, name).copy()
+        column[index] = value
+        return values._replace(**{name: column})
+
+    def test_valid_input(self):
+        numerics.validate_records(self.records, 8)
+        numerics.validate_gathered(self.records, self.current)
+        numerics.validate_reduced(self.records, self.reduced)
+
+    def test_records(self):
+        above = np.nextafter(np.float32(2.0**-6), np.float32(1))
+        for name, index, value, message in [
+            ("sampled_ids", 1, 8, "sampled_ids: position 42: 8"),
+            ("sampled_ids", 0, -1, "sampled_ids: position 41: -1"),
+            ("ids", (1, 1), 8, "ids: position 42 slot 1: 8"),
+            ("ids", (1, 1), -1, "ids: position 42 slot 1: -1"),
+            ("ids", (0, 3), 6, "ids: position 41 slot 3: 6: must be -1"),
+            ("ids", (0, 1), 2, "ids: position 41 slot 2: 2: must rise"),
+            ("ids", (0, 1), 4, "ids: position 41 slot 2: 2: must rise"),
+            ("ids", (0, 0), 2, "ids: position 41 slot 2: 2: must not stand twice"),
+            ("log_probs", (0, 0), NAN, "log_probs: position 41 slot 0: nan: must be finite"),
+            ("log_probs", (0, 0), INF, "log_probs: position 41 slot 0: inf: must be finite"),
+            ("log_probs", (0, 0), above, "log_probs: position 41 slot 0: .*: must be finite, at most"),
+            ("log_probs", (1, 1), -0.25, "log_probs: position 42 slot 1: -0.25: must not rise"),
+            ("log_probs", (0, 0), 0, "log_probs: position 41: 1.27.*covered mass"),
+            ("sampled_log_probs", 0, -INF, "sampled_log_probs: position 41: -inf: must be finite"),
+            ("sampled_log_probs", 0, above, "sampled_log_probs: position 41: .*: must be finite, at most"),
+            ("sampled_log_probs", 1, -0.5000001, "sampled_log_probs: position 42: .*bits"),
+        ]:
+            with self.subTest(message):
+                self.refused(message, numerics.validate_records, self.changed(self.records, name, index, value), 8)
+
+    def test_unused_slots_come_last(self):
+        records = self.changed(self.changed(self.records, "ids", (0, 0), -1), "log_probs", (0, 0), -INF)
+        self.refused("log_probs: position 41 slot 1: -2.0: must not rise", numerics.validate_records, records, 8)
+
+    def test_sampled_log_prob_is_compared_bit_by_bit(self):
+        records = self.changed(self.records, "log_probs", (1, slice(0, 2)), [0.0, -INF])
+        records = self.changed(self.changed(records, "ids", (1, 1), -1), "sampled_log_probs", 1, 0.0)
+        numerics.validate_records(records, 8)
+        records = self.changed(records, "sampled_log_probs", 1, -0.0)
+        self.refused("sampled_log_probs: position 42: -0.0", numerics.validate_records, records, 8)
+
+    def test_gathered(self):
+        for name, index, value, message in [
+            ("sampled_log_probs", 1, NAN, "sampled_log_probs: position 42: nan"),
+            ("sampled_log_probs", 1, 0.5, "sampled_log_probs: position 42: 0.5"),
+            ("log_probs", (0, 2), NAN, "log_probs: position 41 slot 2: nan"),
+            ("log_probs", (0, 2), INF, "log_probs: position 41 slot 2: inf"),
+            ("log_probs", (0, 2), -0.01, "log_probs: position 41: 1.35.*covered mass"),
+        ]:
+            with self.subTest(message):
+                current = self.changed(self.current, name, index, value)
+                self.refused(message, numerics.validate_gathered, self.records, current)
+
+    def test_reduced(self):
+        for name, value, message in [
+            ("sampled_log_probs", 0.5, "sampled_log_probs: position 42: 0.5"),
+            ("log_envelopes", INF, "log_envelopes: position 42: inf"),
+            ("log_envelopes", NAN, "log_envelopes: position 42: nan"),
+            ("covered_masses", -0.1, "covered_masses: position 42: -0.1"),
+            ("covered_masses", 1.016, "covered_masses: position 42: 1.016"),
+            ("covered_masses", NAN, "covered_masses: position 42: nan"),
+        ]:
+            with self.subTest(message):
+                current = self.changed(self.reduced, name, 1, value)
+                self.refused(message, numerics.validate_reduced, self.records, current)
+
+
+if __name__ == "__main__":
+    unittest.main()
