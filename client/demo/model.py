@@ -3,6 +3,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from client.demo import task as tasks
+
 
 class Layer(nn.Module):
     """Pre-norm causal self-attention and a feed-forward network."""
@@ -61,6 +63,11 @@ class Transformer(nn.Module):
         """float32 [B, T, vocabulary]: the distributions that the T response tokens were, or would be, sampled from."""
         log_probs, _ = self(torch.cat([prompts, responses[:, :-1]], dim=1))
         return log_probs[:, prompts.shape[1] - 1:]
+
+
+def of_task(task):
+    """The demonstration's model, with random weights."""
+    return Transformer(tasks.VOCABULARY_SIZE, task.prompt_length + task.response_length)
 
 
 @torch.no_grad()
