@@ -9,13 +9,13 @@ class Settings:
     seed: int = 1
     seeds: int = 5
     # Hexadecimal digits of each summand.
-    digits: int = 4
+    digits: int = 3
 
     # The warm-up ends at this accuracy, of samples at temperature 1, or after so many seconds.
-    warm_up_accuracy: float = 0.25
-    warm_up_seconds: float = 60
-    warm_up_batch: int = 64
-    warm_up_learning_rate: float = 3e-3
+    warm_up_accuracy: float = 0.3
+    warm_up_seconds: float = 100
+    warm_up_batch: int = 128
+    warm_up_learning_rate: float = 2e-3
     # Leaves the policy something to explore, and V_K something to leave out.
     label_smoothing: float = 0.1
 
