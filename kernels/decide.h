@@ -20,9 +20,9 @@ inline constexpr int kMaxTopK = 254;
 
 inline constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
-// Subnormals count as 0, so that machines that flush them agree with those that don't.
+// What subnormals could touch counts as 0, so that machines that flush them agree with those that don't.
 SIS_HOST_DEVICE inline float Flush(float x) {
-  return x < 0x1p-126f && x > -0x1p-126f ? 0.0f : x;
+  return x < 0x1p-100f && x > -0x1p-100f ? 0.0f : x;
 }
 
 // What the current policy's values at V_k come down to.
@@ -100,7 +100,7 @@ SIS_HOST_DEVICE inline void AddPosition(const PositionResult& result, Envelope e
   sums.residual_mass += Fixed(residual > 0.0f ? residual : 0.0f);
   sums.acceptance_probability += Fixed(result.acceptance_probability);
   if (envelope.log_envelope != kMinusInfinity) {
-    const float expected = envelope.covered_mass * Exp32(-envelope.log_envelope);
+    const float expected = Flush(envelope.covered_mass) * Exp32(-envelope.log_envelope);
     sums.expected_acceptance += Fixed(expected < 1.0f ? expected : 1.0f);
   }
 }

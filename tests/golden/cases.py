@@ -16,6 +16,7 @@ from tests.reference.numerics import Gathered, Records, Reduced
 INFINITY = math.inf
 SUBNORMAL = 2.0**-130
 SMALLEST_NORMAL = 2.0**-126
+FLUSH_BELOW = 2.0**-100
 LARGEST = float(np.finfo(np.float32).max)
 MAX_LOG_PROB = 2.0**-6
 
@@ -188,6 +189,14 @@ def _edge_rows() -> list[Row]:
         # lw - lM subnormal.
         Row([-8 * SMALLEST_NORMAL], [-5 * SMALLEST_NORMAL], 0, None, -6.5 * SMALLEST_NORMAL),
         Row([-4 * SMALLEST_NORMAL], [-2.5 * SMALLEST_NORMAL], 0, None, -3 * SMALLEST_NORMAL),
+        # A subnormal beside a small normal number: below the flush, so that it can't be seen.
+        Row([SMALLEST_NORMAL], [-SUBNORMAL], 0),
+        Row([1.5 * SMALLEST_NORMAL], [4 * SUBNORMAL], 0),
+        # Around the flush itself.
+        Row([-FLUSH_BELOW], [-2 * FLUSH_BELOW], 0),
+        Row([-FLUSH_BELOW], [-1.5 * FLUSH_BELOW], 0),
+        Row([-2 * FLUSH_BELOW], [-FLUSH_BELOW], 0),
+        Row([-FLUSH_BELOW - 2.0**-123], [0.0], 0),
         # Subnormal log-probs.
         Row([-SUBNORMAL], [-SUBNORMAL], 0),
         Row([SUBNORMAL], [-1.0], 0),
@@ -286,7 +295,7 @@ def _reduced_edges() -> Iterator[Case]:
     envelopes = [-INFINITY, -LARGEST, LARGEST, 0.0, -0.0, SUBNORMAL, -SUBNORMAL, SMALLEST_NORMAL, 0.25, 3.0]
     for clamp in (-88.0, -87.0, -64.0, 64.0, 87.0, 88.0):
         envelopes += neighbours(clamp)
-    masses = [0.0, -0.0, 0.5, 1.0, 1 + 2.0**-6, 2.0**-31, 2.0**-100]
+    masses = [0.0, -0.0, 0.5, 1.0, 1 + 2.0**-6, 2.0**-31, 2.0**-100, 2.0**-101, SUBNORMAL]
     rows = [
         (inside, behaviour, current, envelope, masses[i % len(masses)])
         for inside in (True, False)

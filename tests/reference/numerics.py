@@ -22,7 +22,7 @@ MAX_MASS = np.float32(1 + 2.0**-6)
 _ZERO = np.float32(0)
 _ONE = np.float32(1)
 _MINUS_INFINITY = np.float32(-np.inf)
-_SMALLEST_NORMAL = np.float32(2.0**-126)
+_FLUSH_BELOW = np.float32(2.0**-100)
 
 
 class Decision(enum.IntEnum):
@@ -100,8 +100,8 @@ def _float32(name: str, values: Float32s) -> Float32s:
 
 
 def flush(x: Float32s) -> Float32s:
-    """Section 5: +0 where |x| < 2^-126, else x. Any shape."""
-    return np.where(np.abs(x) < _SMALLEST_NORMAL, _ZERO, x)
+    """Section 5: +0 where |x| < 2^-100, else x. Any shape."""
+    return np.where(np.abs(x) < _FLUSH_BELOW, _ZERO, x)
 
 
 _LOG2_E = np.float32(float.fromhex("0x1.715476p+0"))
@@ -278,10 +278,10 @@ def fixed(x: Float32s) -> NDArray[np.int64]:
 
 
 def expected_acceptance(covered_masses: Float32s, log_envelopes: Float32s) -> Float32s:
-    """Section 8: min(1, c / M) [N], 0 where the log-envelope is -inf."""
+    """Section 8: min(1, flush(c) / M) [N], 0 where the log-envelope is -inf."""
     finite = log_envelopes != _MINUS_INFINITY
     inverse = exp32(-np.where(finite, log_envelopes, _ZERO))
-    return np.where(finite, np.minimum(_ONE, covered_masses * inverse), _ZERO)
+    return np.where(finite, np.minimum(_ONE, flush(covered_masses) * inverse), _ZERO)
 
 
 def totals(evaluation: Evaluation) -> Totals:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional, Sequence, Union
+from typing import TYPE_CHECKING, Any, Optional, Sequence, Union
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from typing import TypeGuard
 
 # A numpy array, nested sequences of numbers, or a torch.Tensor on any device.
 ArrayLike = Union[np.ndarray, Sequence[Any], Any]
@@ -13,7 +16,7 @@ _INT32 = np.dtype("<i4")
 _FLOAT32 = np.dtype("<f4")
 
 
-def is_tensor(values: object) -> bool:
+def is_tensor(values: object) -> TypeGuard[Any]:
     """Whether `values` is a torch.Tensor, found out without importing torch."""
     return hasattr(values, "detach") and hasattr(values, "cpu")
 

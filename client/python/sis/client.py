@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Any, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Type, Union
+from typing import Any, Callable, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Type, Union
 
 import grpc
 
@@ -244,7 +244,7 @@ class Client:
         response = self._unary(self._stub.Release, request)
         return Released(response.released_sequences, response.released_leases, response.unknown)
 
-    def _unary(self, method: grpc.UnaryUnaryMultiCallable, request: Any) -> Any:
+    def _unary(self, method: Callable[..., Any], request: Any) -> Any:
         try:
             return method(request, timeout=self._timeout)
         except grpc.RpcError as error:

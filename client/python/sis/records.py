@@ -72,7 +72,10 @@ class MissingReason(enum.IntEnum):
 
 
 class MissingRange(NamedTuple):
-    """The positions [first_position, first_position + length) of slice number `slice`, which have no record."""
+    """The positions [first_position, first_position + length) of slice number `slice`, which have no record.
+
+    Length 0, from fetch_top_k of a whole sequence: nothing of it is there, for this reason.
+    """
 
     slice: int
     first_position: int

@@ -10,7 +10,8 @@ from sis import arrays
 from sis.arrays import ArrayLike
 from sis.records import TopKRecords
 
-_SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)
+# flush of numerics.md, section 5: log-envelopes nearer to 0 than this are 0.
+_FLUSHED_BELOW = 2.0**-100
 
 
 def gather(records: TopKRecords, log_softmax: ArrayLike) -> Tuple[Any, Any]:
@@ -67,9 +68,9 @@ def reduce(records: TopKRecords, log_probs: ArrayLike, top_k: int = 0) -> Tuple[
         # Selection, not arithmetic: an unused slot may hold NaN.
         envelopes = (current - recorded).masked_fill(~in_use, -np.inf).amax(dim=1)
         masses = current.exp().masked_fill(~in_use, 0.0).sum(dim=1)
-        return envelopes.masked_fill(envelopes.abs() < _SMALLEST_NORMAL, 0.0), masses
+        return envelopes.masked_fill(envelopes.abs() < _FLUSHED_BELOW, 0.0), masses
     current = arrays.float32("log_probs", log_probs, [total, slots])[:, :k]
     with np.errstate(invalid="ignore", over="ignore"):
         envelopes = np.where(used, current - behaviour, np.float32(-np.inf)).max(axis=1)
         masses = np.where(used, np.exp(current), np.float32(0)).sum(axis=1)
-    return np.where(np.abs(envelopes) < _SMALLEST_NORMAL, np.float32(0), envelopes), masses
+    return np.where(np.abs(envelopes) < _FLUSHED_BELOW, np.float32(0), envelopes), masses

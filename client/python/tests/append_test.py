@@ -164,6 +164,26 @@ class AppendTest(unittest.TestCase):
         self.assertEqual(len(self.entries()), 3)
         self.assertEqual(self.stored(), [0, 1])
 
+    def test_while_there_is_no_room_nothing_else_is_sent(self):
+        refused = []
+
+        def refuse(entry):
+            if not refused:
+                refused.append(entry)
+                return fake_service.RESOURCE_EXHAUSTED, "no room", 0.3
+            return None
+
+        self.service.refuse = refuse
+        with self.append() as stream:
+            stream.block("first", first_position=0, policy_version=3, **block_arrays(append_module.BATCH_BYTES // 32))
+            while not refused:
+                time.sleep(0.01)
+            # Until the refusal has come back to the client.
+            time.sleep(0.1)
+            self.block(stream, "second", rows=append_module.BATCH_BYTES // 32)
+        names = [entry.block.sequence.id for entry in self.entries()]
+        self.assertEqual(names, ["first", "first", "second"])
+
     def test_no_room_for_too_long_is_a_refusal(self):
         self.service.refuse = lambda entry: (fake_service.RESOURCE_EXHAUSTED, "no room", 0.05)
         started = time.monotonic()

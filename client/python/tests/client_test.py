@@ -163,7 +163,8 @@ class ClientTest(unittest.TestCase):
         )
         good = [chunk(0, 4, 2), chunk(1, 0, 1), chunk(1, 1, 2)]
         self.assertEqual(len(records_module.assemble([header, *good])), 5)
-        for broken in (good[:2], good[1:], [good[0], good[2], good[1]], [*good, good[2]], [chunk(0, 4, 5)], [chunk(2, 0, 1)]):
+        swapped = [good[0], good[2], good[1]]
+        for broken in (good[:2], good[1:], swapped, [*good, good[2]], [chunk(0, 4, 5)], [chunk(2, 0, 1)]):
             with self.assertRaises(sis.Error) as raised:
                 records_module.assemble([header, *broken])
             self.assertEqual(raised.exception.code, grpc.StatusCode.DATA_LOSS)

@@ -7,7 +7,8 @@ import unittest
 
 import fake_service
 
-EXAMPLES = pathlib.Path(__file__).parent.parent / "examples"
+PACKAGE = pathlib.Path(__file__).parent.parent
+EXAMPLES = PACKAGE / "examples"
 
 
 class ExamplesTest(unittest.TestCase):
@@ -22,6 +23,13 @@ class ExamplesTest(unittest.TestCase):
             self.assertEqual(done.returncode, 0, done.stderr)
         self.assertRegex(done.stdout, r"step 3: accepted [\d.]+%, D [\d.]+, D_SIS [\d.]+ nats")
         self.assertEqual(service.sequences, {})
+
+    def test_the_readme_shows_what_runs(self):
+        for readme in (PACKAGE / "README.md", PACKAGE.parent.parent / "README.md"):
+            for name in ("worker.py", "trainer.py"):
+                code = (EXAMPLES / name).read_text()
+                shown = f"```python\n{code[code.index('with sis.Client') :]}```\n"
+                self.assertIn(shown, readme.read_text(), f"{readme}: {name}")
 
 
 if __name__ == "__main__":

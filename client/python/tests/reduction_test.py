@@ -46,7 +46,7 @@ def by_hand(records, log_probs, k):
     for behaviour, current in zip(records.log_probs, log_probs):
         used = [j for j in range(k) if behaviour[j] != -np.inf]
         envelope = max((np.float32(current[j]) - behaviour[j] for j in used), default=np.float32(-np.inf))
-        envelopes.append(np.float32(0) if abs(envelope) < 2.0**-126 else envelope)
+        envelopes.append(np.float32(0) if abs(envelope) < 2.0**-100 else envelope)
         masses.append(sum(np.exp(np.float64(current[j])) for j in used))
     return np.array(envelopes, np.float32), np.array(masses)
 
@@ -77,19 +77,32 @@ class ReductionTest(unittest.TestCase):
             for got, want in zip(sis.reduce(self.records, dirty), clean):
                 np.testing.assert_array_equal(got, want)
 
-    def test_a_subnormal_envelope_is_positive_zero(self):
-        tiny = np.float32(2.0**-130)
-        one = sis.TopKRecords(
-            (sis.Slice("s", length=2),),
-            np.array([[1], [1]], np.int32),
-            np.array([[tiny], [2 * tiny]], np.float32),
-            np.array([1, 1], np.int32),
-            np.array([tiny, 2 * tiny], np.float32),
-            (),
-            0,
+    def near_zero(self):
+        """Records of probability 1, log-probs on both sides of the flush threshold, and their envelopes' bits."""
+        edge = np.float32(2.0**-100)
+        below = np.nextafter(edge, np.float32(0))
+        log_probs = np.array([[edge], [-edge], [below], [-below], [-0.0], [2.0**-140]], np.float32)
+        certain = sis.TopKRecords(
+            slices=(sis.Slice("s", length=6),),
+            ids=np.ones((6, 1), np.int32),
+            log_probs=np.zeros((6, 1), np.float32),
+            sampled_ids=np.ones(6, np.int32),
+            sampled_log_probs=np.zeros(6, np.float32),
+            missing=(),
+            lease_id=0,
         )
-        envelopes, _ = sis.reduce(one, np.array([[2 * tiny], [tiny]], np.float32))
-        self.assertEqual(envelopes.tobytes(), bytes(8))
+        return certain, log_probs, np.array([edge, -edge, 0, 0, 0, 0], np.float32).tobytes()
+
+    def test_an_envelope_near_zero_is_positive_zero(self):
+        certain, log_probs, want = self.near_zero()
+        self.assertEqual(sis.reduce(certain, log_probs)[0].tobytes(), want)
+
+    @unittest.skipUnless(importlib.util.find_spec("torch"), "PyTorch is not installed")
+    def test_an_envelope_near_zero_is_positive_zero_in_tensors(self):
+        import torch
+
+        certain, log_probs, want = self.near_zero()
+        self.assertEqual(sis.reduce(certain, torch.from_numpy(log_probs))[0].numpy().tobytes(), want)
 
     def test_excluded_tokens_neither_raise_the_envelope_nor_add_mass(self):
         one = sis.TopKRecords(

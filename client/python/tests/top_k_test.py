@@ -52,6 +52,9 @@ class CanonicalTest(unittest.TestCase):
         self.assertEqual(ids, [3, 5])
         self.assertEqual(log_probs, [-0.5, -1.5])
 
+        ids, _, _ = canonical([5, 3, 5, 0], [-1.5, -0.5, -1.5, -INF], 5, -1.5, 3, "first")
+        self.assertEqual(ids, [3, 5, -1])
+
     def test_own_column_takes_the_place_that_the_others_leave(self):
         # An engine that lists every token once leaves the last column empty if the sampled one is in the set.
         ids, log_probs, _ = canonical([3, 5, 0], [-0.5, -1.5, -INF], 3, -0.5, 2, "first")
