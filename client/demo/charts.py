@@ -77,7 +77,11 @@ def panel(title, x_title, y_title, lines, form="{:g}", log=False, y_range=None, 
     def points(x, y):
         return " ".join(f"{place_x(a):.1f},{place_y(b):.1f}" for a, b in zip(x, y))
 
-    parts = [f'<svg viewBox="0 0 {width} {_HEIGHT}" role="img" aria-label="{html.escape(title)}">']
+    # Small screens scroll: smaller text could not be read.
+    parts = [
+        f'<svg viewBox="0 0 {width} {_HEIGHT}" style="min-width: {0.7 * width:.0f}px" role="img" '
+        f'aria-label="{html.escape(title)}">'
+    ]
     for tick in ticks:
         y = place_y(tick)
         parts.append(f'<line class="grid" x1="{_LEFT}" x2="{width - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')

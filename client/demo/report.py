@@ -38,7 +38,7 @@ figure, .card {{ margin: 20px 0; padding: 16px 20px; background: var(--surface);
   border-radius: 8px; }}
 figcaption {{ color: var(--muted); font-size: 14px; max-width: 80ch; }}
 .panels {{ display: flex; flex-wrap: wrap; gap: 8px 24px; margin: 8px 0; }}
-.panel {{ flex: 1 1 380px; }}
+.panel {{ flex: 1 1 380px; min-width: 0; overflow-x: auto; }}
 .panel > svg {{ display: block; width: 100%; height: auto; }}
 .legend {{ display: flex; flex-wrap: wrap; gap: 4px 20px; font-size: 14px; margin-top: 4px; }}
 .key svg {{ width: 24px; height: 8px; margin-right: 8px; vertical-align: middle; }}
@@ -152,14 +152,18 @@ def _deviation(results):
         legend += [(f"D, {arm.name}", style), (f"D_SIS, {arm.name}", style + " dashed")]
     caption = (
         "Log-importance deviation of the tokens of a response, before and after the decisions. Without SIS, D_SIS is "
-        "what the decisions would have left; the trainer did not use them."
+        "what the decisions would have left; the trainer did not use them. With SIS, an accepted token has ratio 1, "
+        "which the clip never holds back, so the two arms need not move equally far from the behaviour policy."
     )
     return charts.figure("deviation", "D against D_SIS", caption, panels, legend)
 
 
 def _reward(results):
     lines = _per_arm(_steps(results), results.reward)
-    chart = charts.panel("Reward", "optimiser step", "mean reward", lines, form="{:.2g}", width=charts.WIDE)
+    high = max(results.reward(arm).max() for arm in range(len(ARMS)))
+    chart = charts.panel(
+        "Reward", "optimiser step", "mean reward", lines, form="{:.2g}", y_range=(0, high), width=charts.WIDE
+    )
     caption = "The fraction of a rollout's responses that are right, sampled at temperature 1."
     return charts.figure("reward", "Reward with and without SIS", caption, [("", chart)], _LEGEND)
 

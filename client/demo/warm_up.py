@@ -4,7 +4,6 @@ import dataclasses
 import time
 
 import torch
-from torch.nn import functional
 
 from client.demo import model as models
 from client.demo import task as tasks
@@ -41,8 +40,8 @@ def warm_up(model, task, settings, show):
         prompts, answers = task.problems(settings.warm_up_batch, generator)
         due = torch.arange(task.response_length) < task.lengths(answers)[:, None]
         log_probs = model.response_log_probs(prompts, answers)[due]
-        # Log-probs are logits whose log-sum-exp is 0.
-        loss = functional.cross_entropy(log_probs, answers[due], label_smoothing=settings.label_smoothing)
+        right = log_probs.gather(1, answers[due][:, None]).mean()
+        loss = -torch.lerp(right, log_probs.mean(), settings.label_smoothing)
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

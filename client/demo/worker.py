@@ -42,27 +42,30 @@ def work(address, run_id, settings, seed, orders):
                 sequences = []
                 for prompts in order.prompts.split(_BATCH):
                     responses, log_probs = models.sample(model, prompts, task.response_length, generator)
-                    for response, log_prob, length in zip(responses, log_probs, task.lengths(responses).tolist()):
+                    record = top_k_record(responses, log_probs, run.config.top_k)
+                    for index, length in enumerate(task.lengths(responses).tolist()):
                         place = divmod(len(sequences), settings.group)
                         sequence = "rollout-%d/prompt-%d/response-%d" % (order.rollout, *place)
-                        append(stream, run, sequence, order.policy_version, response[:length], log_prob[:length])
+                        start = index * task.response_length
+                        rows = [column[start : start + length] for column in record]
+                        stream.block(
+                            sequence,
+                            first_position=0,
+                            policy_version=order.policy_version,
+                            **sis.TopK(*rows)._asdict(),
+                        )
+                        stream.seal(sequence, length=length)
                         sequences.append(sequence)
                 stream.flush()
                 orders.send(sequences)
 
 
-def append(stream, run, sequence, policy_version, response, log_probs):
-    """Streams one whole response: tokens int64 [T], and the log-probs they were drawn from, float32 [T, vocabulary]."""
-    # A stable sort of ascending ids: of equally probable tokens the smaller id comes first.
-    ordered, ids = torch.sort(log_probs, dim=-1, descending=True, stable=True)
-    top_k = run.config.top_k
-    stream.block(
-        sequence,
-        first_position=0,
-        policy_version=policy_version,
-        sampled_ids=response,
-        sampled_log_probs=log_probs.gather(1, response[:, None])[:, 0],
-        top_k_ids=ids[:, :top_k],
-        top_k_log_probs=ordered[:, :top_k],
-    )
-    stream.seal(sequence, length=len(response))
+def top_k_record(responses, log_probs, top_k):
+    """The sis.TopK of all positions of all responses, one response after the other.
+
+    responses: int64 [B, T]. log_probs: what they were drawn from, float32 [B, T, vocabulary].
+    """
+    values = log_probs.flatten(0, 1)
+    sampled = responses.flatten()
+    ids = torch.arange(values.shape[1]).expand_as(values)
+    return sis.canonical(ids, values, sampled, values.gather(1, sampled[:, None])[:, 0], top_k)
