@@ -18,7 +18,7 @@ class Arm:
     use_sis: bool
 
 
-ARMS = (Arm("GRPO", "grpo", False), Arm("GRPO with SIS", "grpo-sis", True))
+ARMS = (Arm("GRPO", "grpo", False), Arm("GRPO+SIS", "grpo-sis", True))
 
 # Spawned, because gRPC does not survive a fork.
 _processes = multiprocessing.get_context("spawn")

@@ -46,6 +46,7 @@ def run(settings, server_binary, output, progress):
         checkpoint = os.path.join(folder, "checkpoint")
         torch.save(policy.state_dict(), checkpoint)
 
+        progress.say("Training; live: accept rate, D and D_SIS in nats per response, and reward R of the last rollout")
         learned = []
         longest = 0.0
         training = time.monotonic()
@@ -83,7 +84,7 @@ def _show_training(progress, settings, seed, runs):
             last = learned[-1]
             rate = measured.total(last.updates, "accepted") / measured.scored(last.updates)
             d, d_sis = (measured.total(last.updates, name) / last.responses for name in ("d", "d_sis"))
-            texts.append(f"{arm.name}: accept {rate:.0%} D {d:.2f} D_SIS {d_sis:.2f} reward {last.reward:.2f}")
+            texts.append(f"{arm.name} {rate:.0%} D {d:.2f} D_SIS {d_sis:.2f} R {last.reward:.2f}")
     progress.show(f"Seed {seed}", min(map(len, runs)) / settings.rollouts, " | ".join(texts))
 
 
@@ -108,8 +109,9 @@ def main():
     parser.add_argument("--output", required=True, help="folder for report.html")
     parser.add_argument("--seed", type=int, default=Settings.seed, help="the first seed, and that of the warm-up")
     arguments = parser.parse_args()
-    # So that the server and all processes are ended on the way out.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    # So that the server and all processes are ended on the way out, also when the terminal is closed.
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, lambda number, _: sys.exit(128 + number))
     # The processes share the cores; threads within them would only get into each other's way.
     torch.set_num_threads(1)
     progress = Progress(sys.stdout)

@@ -3,7 +3,7 @@
 import shutil
 import time
 
-_BAR = 16
+_BAR = 10
 # Seconds between two lines where nothing can be redrawn.
 _QUIET_SECONDS = 10
 
@@ -16,7 +16,8 @@ class Progress:
 
     def show(self, name, fraction, text):
         """Shows that `fraction` of what is called `name` is done, and `text` about it."""
-        full = round(_BAR * min(fraction, 1))
+        fraction = min(fraction, 1)
+        full = round(_BAR * fraction)
         line = f"{name} [{'#' * full}{'.' * (_BAR - full)}] {fraction:4.0%}  {text}"
         if self._redraws:
             columns = shutil.get_terminal_size().columns
