@@ -7,7 +7,7 @@ import dataclasses
 class Settings:
     # Every seed is one run of each arm.
     seed: int = 1
-    seeds: int = 5
+    seeds: int = 8
     # Hexadecimal digits of each summand.
     digits: int = 3
 
