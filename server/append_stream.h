@@ -3,10 +3,10 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include <atomic>
 #include <optional>
 
 #include "server/ingest.h"
+#include "server/reaction_order.h"
 #include "server/rpc_timer.h"
 #include "server/run_registry.h"
 #include "sis/v1/ratio_service.pb.h"
@@ -31,7 +31,8 @@ class AppendStream final
 
   RunRegistry& registry_;
   const RpcTimer timer_;
-  std::atomic<absl::StatusCode> code_ = absl::StatusCode::kOk;
+  ReactionOrder order_;
+  absl::StatusCode code_ = absl::StatusCode::kOk;
   std::optional<Ingest> ingest_;
   v1::AppendRequest request_;
   v1::AppendResponse response_;

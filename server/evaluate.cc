@@ -9,6 +9,7 @@
 #include "kernels/sequence_key.h"
 #include "kernels/validate.h"
 #include "server/arrays.h"
+#include "server/missing.h"
 #include "server/slices.h"
 
 namespace sis {
@@ -127,13 +128,7 @@ class SliceEvaluator {
     const auto missing = [&](uint32_t position, uint32_t length, v1::MissingReason reason) {
       result.sums.missing += length;
       std::ranges::fill(output.decisions.subspan(position - first, length), Decision::kMissing);
-      std::vector<Missing>& ranges = result.missing;
-      if (!ranges.empty() && ranges.back().reason == reason &&
-          ranges.back().first_position + ranges.back().count == position) {
-        ranges.back().count += length;
-      } else {
-        ranges.push_back({position, length, reason});
-      }
+      AddMissing(result.missing, {position, length, reason});
     };
     if (slice.sequence() == nullptr) {
       missing(first, count, std::get<v1::MissingReason>(slice.found));

@@ -3,10 +3,10 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include <atomic>
 #include <optional>
 
 #include "server/fetch.h"
+#include "server/reaction_order.h"
 #include "server/rpc_timer.h"
 #include "server/run_registry.h"
 #include "sis/v1/ratio_service.pb.h"
@@ -27,7 +27,8 @@ class FetchStream final : public grpc::ServerWriteReactor<v1::FetchTopKResponse>
   void End(const absl::Status& status);
 
   const RpcTimer timer_;
-  std::atomic<absl::StatusCode> code_ = absl::StatusCode::kOk;
+  ReactionOrder order_;
+  absl::StatusCode code_ = absl::StatusCode::kOk;
   std::optional<Fetch> fetch_;
   v1::FetchTopKResponse response_;
 };

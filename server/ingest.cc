@@ -150,8 +150,8 @@ absl::StatusOr<v1::AppendResponse> Ingest::Apply(const v1::AppendBatch& batch) {
 
 absl::StatusOr<std::shared_ptr<Sequence>> Ingest::Open(const SequenceName& name) {
   absl::StatusOr<std::shared_ptr<Sequence>> sequence = run_->FindOrCreate(name);
-  if (absl::IsResourceExhausted(sequence.status()) &&
-      registry_->Reclaim(*run_, Sequence::kBaseBytes)) {
+  while (absl::IsResourceExhausted(sequence.status()) &&
+         registry_->Reclaim(*run_, Sequence::kBaseBytes)) {
     sequence = run_->FindOrCreate(name);
   }
   return sequence;
@@ -171,9 +171,11 @@ absl::Status Ingest::ApplyBlock(const SequenceName& name, const v1::Block& block
   int64_t added = 0;
   status = (*sequence)->Append(block.first_position(), block.policy_version(), *records, ranks,
                                &added);
-  if (absl::IsResourceExhausted(status) &&
-      registry_->Reclaim(*run_, (*sequence)->BytesToAppend(block.first_position(),
-                                                           static_cast<uint32_t>(ranks.size())))) {
+  // Another thread may take what was made free: then once more.
+  while (absl::IsResourceExhausted(status) &&
+         registry_->Reclaim(*run_, (*sequence)->BytesToAppend(block.first_position(),
+                                                              static_cast<uint32_t>(ranks.size()),
+                                                              block.policy_version()))) {
     status = (*sequence)->Append(block.first_position(), block.policy_version(), *records, ranks,
                                  &added);
   }
@@ -212,6 +214,7 @@ v1::Ack Ingest::ApplyEntry(const v1::AppendEntry& entry) {
     } else {
       applied = ApplyTruncate(*name, entry.truncate().length());
     }
+    if (!applied.ok() || entry.has_truncate()) run_->ForgetIfEmpty(*name);
     if (applied.ok()) return applied;
     return absl::Status(applied.code(), absl::StrCat(ToString(*name), ": ", applied.message()));
   }();

@@ -62,9 +62,13 @@ class Run {
   using Found = std::variant<std::shared_ptr<Sequence>, v1::MissingReason>;
   // Counts as use.
   Found Find(const SequenceName& name) ABSL_LOCKS_EXCLUDED(mutex_);
-  // For appending. FailedPrecondition if the sequence was dropped, ResourceExhausted if the budget is used up.
+  // For appending. FailedPrecondition if the sequence was dropped or the run is closed, ResourceExhausted if the budget is used up.
   absl::StatusOr<std::shared_ptr<Sequence>> FindOrCreate(const SequenceName& name)
       ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Undoes a FindOrCreate that came to nothing: a sequence that holds no position and no seal, and that nobody holds,
+  // leaves no trace.
+  void ForgetIfEmpty(const SequenceName& name) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Of a sequence that is there, else 0. Does not count as use.
   uint32_t CommittedLength(const SequenceName& name) const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -93,6 +97,10 @@ class Run {
   // Evicts it; false if there is none.
   bool EvictOldest() ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // Another incarnation has taken over: drops all sequences and leases, whoever still holds the run, and refuses new
+  // ones.
+  void Close() ABSL_LOCKS_EXCLUDED(mutex_);
+
   v1::Run Describe() const ABSL_LOCKS_EXCLUDED(mutex_);
   void PublishState() const ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -119,6 +127,8 @@ class Run {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndLeaseLocked(absl::flat_hash_map<uint64_t, LeaseRecord>::iterator lease)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Idle, and with stale positions only.
+  bool IsStale(const Entry& entry) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   uint64_t OldestFreshVersion() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   std::list<SequenceName>::const_iterator FindEvictable() const
       ABSL_SHARED_LOCKS_REQUIRED(mutex_);
@@ -134,6 +144,7 @@ class Run {
   StepLedger steps_;
 
   mutable Mutex mutex_;
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t policy_version_ ABSL_GUARDED_BY(mutex_) = 0;
   Entries sequences_ ABSL_GUARDED_BY(mutex_);
   std::list<SequenceName> by_age_ ABSL_GUARDED_BY(mutex_);  // least recently used first

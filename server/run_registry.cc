@@ -6,6 +6,7 @@
 #include <cmath>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 
@@ -69,8 +70,11 @@ absl::StatusOr<RunRegistry::Created> RunRegistry::Create(const v1::CreateRunRequ
   if (absl::Status status = CheckRunId(request.run_id()); !status.ok()) return status;
   if (absl::Status status = CheckConfig(request.config()); !status.ok()) return status;
 
-  // Its last reference may free gigabytes: not under the lock.
+  // Streams may hold it for long, its memory must not wait for them. Nor do others wait while it is freed.
   std::shared_ptr<Run> superseded;
+  absl::Cleanup close = [&superseded] {
+    if (superseded != nullptr) superseded->Close();
+  };
   WriterLock lock(mutex_);
   const auto found = runs_.find(request.run_id());
   std::shared_ptr<RunMetrics> metrics;

@@ -65,7 +65,7 @@ TEST(Law, AcceptedTokensFollowTheCurrentPolicyOverARealConnection) {
   live.CreateRun(LiveServer::RunRequest("law", kTopK, kVocabulary));
   RandomPolicies policies(/*seed=*/20, kVocabulary, kTopK);
   std::vector<PolicyPair> pairs;
-  for (int i = 0; i < 1000; ++i) pairs.push_back(policies.Next(/*drift=*/i % 5 * 0.2));
+  for (int i = 0; i < 500; ++i) pairs.push_back(policies.Next(/*drift=*/i % 5 * 0.2));
   const Enumeration enumeration = Enumerate(pairs, "law");
 
   const LiveServer::Appended appended = live.Append(enumeration.appends);
