@@ -49,7 +49,6 @@ def run(settings, server_binary, output, progress):
         progress.say("Training; live: accept rate, D and D_SIS in nats per response, and reward R of the last rollout")
         learned = []
         longest = 0.0
-        training = time.monotonic()
         for seed in range(settings.seed, settings.seed + settings.seeds):
             begun = time.monotonic()
             if learned and begun - start + longest > settings.seconds:
@@ -71,7 +70,7 @@ def run(settings, server_binary, output, progress):
             progress.say(f"Seed {seed}: {time.monotonic() - begun:.0f} s; reward of the last rollout: {rewards}")
         shown = f'run="{arms.run_id(arms.ARMS[1], settings.seed)}"'
         lines = [line for line in server.metrics() if line.startswith(_SHOWN_METRICS) and shown in line]
-        results = measured.Results(settings, warmed, learned, time.monotonic() - training, sorted(lines))
+        results = measured.Results(settings, warmed, learned, sorted(lines))
     os.makedirs(output, exist_ok=True)
     report.write(results, os.path.join(output, "report.html"))
     return results

@@ -29,8 +29,6 @@ class Results:
     warm_up: warm_up.WarmUp
     # By seed, then by arm as in ARMS, then by rollout.
     learned: List[List[List[trainer.Learned]]]
-    # Of the training alone.
-    seconds: float
     # A few lines of the server's /metrics.
     metrics: List[str]
 
