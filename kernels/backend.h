@@ -10,14 +10,16 @@
 
 namespace sis {
 
-// What the recorded sets of a run of positions hold, besides the ids. Row-major, n positions of K slots.
+// What the recorded sets of a run of positions hold, besides the ids. Row-major, n positions of K
+// slots.
 struct BehaviorView {
   std::span<const float> log_probs;          // [n, K], -inf marks unused slots, which come last
   std::span<const float> sampled_log_probs;  // [n]
   std::span<const uint8_t> sampled_ranks;    // [n], kRankOutside if not in the set
 };
 
-// The current policy's values at the same positions, in one of two forms (docs/numerics.md, section 2).
+// The current policy's values at the same positions, in one of two forms (docs/numerics.md, section
+// 2).
 struct CurrentView {
   std::span<const float> sampled_log_probs;  // [n]
   // GATHERED: log-probs at the recorded slots, [n, K].
@@ -51,7 +53,8 @@ struct EvaluateParameters {
   uint64_t draw;
 };
 
-// Implementations are thread-safe, and give the same bytes for the same valid input (docs/numerics.md).
+// Implementations are thread-safe, and give the same bytes for the same valid input
+// (docs/numerics.md).
 class Backend {
  public:
   virtual ~Backend() = default;

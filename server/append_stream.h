@@ -13,10 +13,9 @@
 
 namespace sis {
 
-// Reads a message, answers it, reads the next: a worker that is faster than the cache waits in its own writes. Owns
-// itself; the registry and the metrics must outlive the server.
-class AppendStream final
-    : public grpc::ServerBidiReactor<v1::AppendRequest, v1::AppendResponse> {
+// Reads a message, answers it, reads the next: a worker that is faster than the cache waits in its
+// own writes. Owns itself; the registry and the metrics must outlive the server.
+class AppendStream final : public grpc::ServerBidiReactor<v1::AppendRequest, v1::AppendResponse> {
  public:
   AppendStream(RunRegistry& registry, Metrics& metrics);
 

@@ -13,7 +13,8 @@
 
 namespace sis {
 
-// Makes a message when the one before is written, so a slow trainer costs one message of memory. Owns itself.
+// Makes a message when the one before is written, so a slow trainer costs one message of memory.
+// Owns itself.
 class FetchStream final : public grpc::ServerWriteReactor<v1::FetchTopKResponse> {
  public:
   FetchStream(RunRegistry& registry, Metrics& metrics, const v1::FetchTopKRequest& request);

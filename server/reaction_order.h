@@ -1,5 +1,6 @@
-// gRPC runs the reactions of a stream one after the other, on any thread. ThreadSanitizer can't see what orders them, as
-// gRPC is not instrumented: here the order is said in a way that it understands.
+// gRPC runs the reactions of a stream one after the other, on any thread. ThreadSanitizer can't see
+// what orders them, as gRPC is not instrumented: here the order is said in a way that it
+// understands.
 #pragma once
 
 #include <atomic>
