@@ -73,9 +73,8 @@ absl::Status ReduceLogits(const LogitsView& logits, const DenseRecordView& recor
     for (int slot = 0; slot < parameters.top_k; ++slot) {
       slot_logits[slot] = LogitOfId(row, records.ids[i * parameters.slots + slot]);
     }
-    const absl::Status status =
-        FinishPosition(sum, slot_logits, LogitOfId(row, records.sampled_ids[i]), records,
-                       parameters, i, output);
+    const absl::Status status = FinishPosition(
+        sum, slot_logits, LogitOfId(row, records.sampled_ids[i]), records, parameters, i, output);
     if (!status.ok()) return status;
   }
   return absl::OkStatus();

@@ -1,5 +1,6 @@
-// The REDUCED form of the current policy (docs/numerics.md, section 2) straight from logits, in one pass over them, for a
-// whole vocabulary or for the shards of tensor parallelism (docs/dense_numerics.md).
+// The REDUCED form of the current policy (docs/numerics.md, section 2) straight from logits, in one
+// pass over them, for a whole vocabulary or for the shards of tensor parallelism
+// (docs/dense_numerics.md).
 #pragma once
 
 #include <cstddef>
@@ -16,8 +17,8 @@ enum class LogitType : uint8_t { kFloat32, kFloat16, kBfloat16 };
 
 constexpr size_t LogitBytes(LogitType type) { return type == LogitType::kFloat32 ? 4 : 2; }
 
-// Logits of the current policy at T positions, for the ids [vocabulary_offset, vocabulary_offset + width). -inf is a
-// token that can't be drawn; NaN and +inf are errors.
+// Logits of the current policy at T positions, for the ids [vocabulary_offset, vocabulary_offset +
+// width). -inf is a token that can't be drawn; NaN and +inf are errors.
 struct LogitsView {
   LogitType type;
   const std::byte* data;  // of any alignment
@@ -60,23 +61,26 @@ struct DensePartial {
   std::span<float> sampled_logits;  // [T]
 };
 
-// All are thread-safe and allocate nothing but error messages; lengths must agree. Split the positions to use more
-// threads. InvalidArgument names position and vocabulary id; results of other positions may have been written then.
+// All are thread-safe and allocate nothing but error messages; lengths must agree. Split the
+// positions to use more threads. InvalidArgument names position and vocabulary id; results of other
+// positions may have been written then.
 
-// The whole vocabulary at once (vocabulary_offset 0). InvalidArgument for a logit of NaN or +inf, and for a position with
-// none above -inf.
+// The whole vocabulary at once (vocabulary_offset 0). InvalidArgument for a logit of NaN or +inf,
+// and for a position with none above -inf.
 absl::Status ReduceLogits(const LogitsView& logits, const DenseRecordView& records,
                           const DenseParameters& parameters, const DenseOutput& output);
 
-// One shard's part; what `partial` held before is overwritten. InvalidArgument for a logit of NaN or +inf.
+// One shard's part; what `partial` held before is overwritten. InvalidArgument for a logit of NaN
+// or +inf.
 absl::Status ReduceShard(const LogitsView& logits, const DenseRecordView& records,
                          const DenseParameters& parameters, DensePartial& partial);
 
-// Adds another shard's part to `into`. Shards may be merged in any order and grouping: the bits are the same.
+// Adds another shard's part to `into`. Shards may be merged in any order and grouping: the bits are
+// the same.
 void MergeShard(const DensePartial& from, DensePartial& into);
 
-// The results of all shards merged. InvalidArgument if their columns are not vocabulary_size in number, and for a
-// position with no logit above -inf.
+// The results of all shards merged. InvalidArgument if their columns are not vocabulary_size in
+// number, and for a position with no logit above -inf.
 absl::Status FinishShards(const DensePartial& partial, int32_t vocabulary_size,
                           const DenseRecordView& records, const DenseParameters& parameters,
                           const DenseOutput& output);

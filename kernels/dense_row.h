@@ -25,7 +25,8 @@ inline float Float16ToFloat32(uint16_t half) {
   uint32_t bits = 0;
   if ((magnitude & kExponent) == kExponent) {  // infinity or NaN
     bits = magnitude + (uint32_t{255 - 31} << 23);
-  } else if ((magnitude & kExponent) == 0) {  // subnormal: no operation here touches a float32 subnormal
+  } else if ((magnitude & kExponent) ==
+             0) {  // subnormal: no operation here touches a float32 subnormal
     const float normal = std::bit_cast<float>(magnitude + (uint32_t{113} << 23)) - 0x1p-14f;
     bits = std::bit_cast<uint32_t>(normal);
   } else {
@@ -48,8 +49,8 @@ inline float LogitAt(const LogitRow& row, int32_t column) {
                                          : std::bit_cast<float>(static_cast<uint32_t>(half) << 16);
 }
 
-// Sums a row into `sum`, which is overwritten. False if the row holds NaN or +inf; `sum` is then anything. Both give the
-// same bytes.
+// Sums a row into `sum`, which is overwritten. False if the row holds NaN or +inf; `sum` is then
+// anything. Both give the same bytes.
 bool SumRowScalar(const LogitRow& row, ExpSum& sum);
 bool SumRowSimd(const LogitRow& row, ExpSum& sum);
 

@@ -1,4 +1,5 @@
-// The dense kernel's rows by Highway, for every instruction set; the best one is chosen at run time.
+// The dense kernel's rows by Highway, for every instruction set; the best one is chosen at run
+// time.
 #include <algorithm>
 #include <cstdint>
 #include <limits>
@@ -42,7 +43,8 @@ struct LoadFloat16 {
   static constexpr LogitType kType = LogitType::kFloat16;
   static HWY_INLINE FloatVector Load(Floats d, const std::byte* source) {
 #if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128 || (HWY_ARCH_X86 && HWY_TARGET >= HWY_SSE4)
-    // Without the instruction, Highway's conversion knows neither infinity nor NaN. As Float16ToFloat32.
+    // Without the instruction, Highway's conversion knows neither infinity nor NaN. As
+    // Float16ToFloat32.
     const hn::Rebind<uint16_t, Floats> du16;
     const hn::Rebind<uint32_t, Floats> du32;
     const auto halves =
@@ -53,9 +55,9 @@ struct LoadFloat16 {
     const auto exponent = hn::And(magnitude, exponent_mask);
     const auto normal = hn::Add(magnitude, hn::Set(du32, (127u - 15) << 23));
     const auto special = hn::Add(magnitude, hn::Set(du32, (255u - 31) << 23));
-    const auto subnormal = hn::BitCast(
-        du32, hn::Sub(hn::BitCast(d, hn::Add(magnitude, hn::Set(du32, 113u << 23))),
-                      hn::Set(d, 0x1p-14f)));
+    const auto subnormal =
+        hn::BitCast(du32, hn::Sub(hn::BitCast(d, hn::Add(magnitude, hn::Set(du32, 113u << 23))),
+                                  hn::Set(d, 0x1p-14f)));
     const auto finite = hn::IfThenElse(hn::Eq(exponent, hn::Zero(du32)), subnormal, normal);
     const auto bits = hn::IfThenElse(hn::Eq(exponent, exponent_mask), special, finite);
     return hn::BitCast(d, hn::Or(bits, sign));
@@ -85,7 +87,8 @@ HWY_INLINE FloatVector Exp(Floats d, FloatVector x) {
   return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -87.0f)), hn::Mul(e, hn::BitCast(d, power)));
 }
 
-// The largest of a whole block's logits. If one is NaN, the result is another logit, or NaN, or -inf.
+// The largest of a whole block's logits. If one is NaN, the result is another logit, or NaN, or
+// -inf.
 template <class Logits>
 HWY_INLINE float BlockMaximum(const std::byte* block) {
   const Floats d;

@@ -1,4 +1,5 @@
-// Sums of e^logit over parts of a vocabulary that merge exactly, in any order (docs/dense_numerics.md, sections 2 and 3).
+// Sums of e^logit over parts of a vocabulary that merge exactly, in any order
+// (docs/dense_numerics.md, sections 2 and 3).
 #pragma once
 
 #include <bit>
@@ -9,15 +10,16 @@
 
 namespace sis {
 
-// Columns of the vocabulary whose terms are added as float32 before the sum becomes an integer. Blocks begin at ids that
-// are multiples of it, wherever a shard begins.
+// Columns of the vocabulary whose terms are added as float32 before the sum becomes an integer.
+// Blocks begin at ids that are multiples of it, wherever a shard begins.
 inline constexpr int kVocabularyBlock = 1024;
 
-// References are multiples of this, in nats: so few differ that each can keep an integer sum of its own.
+// References are multiples of this, in nats: so few differ that each can keep an integer sum of its
+// own.
 inline constexpr float kReferenceStep = 8.0f;
 
-// What the terms of a block whose largest logit is `maximum` are taken relative to: the least multiple of 8 that is no
-// smaller. maximum must be finite.
+// What the terms of a block whose largest logit is `maximum` are taken relative to: the least
+// multiple of 8 that is no smaller. maximum must be finite.
 SIS_HOST_DEVICE inline float BlockReference(float maximum) {
   // From 2^26 on all floats are multiples of 8, and below an int32 holds the quotient.
   if (!(maximum < 0x1p26f && maximum > -0x1p26f)) return maximum;
@@ -26,7 +28,8 @@ SIS_HOST_DEVICE inline float BlockReference(float maximum) {
   return (quotient > truncated ? truncated + 1.0f : truncated) * kReferenceStep;
 }
 
-// The sum of e^logit over columns: e^reference * 2^-36 * (sums[0] + sums[1] e^-8 + sums[2] e^-16 + ...).
+// The sum of e^logit over columns: e^reference * 2^-36 * (sums[0] + sums[1] e^-8 + sums[2] e^-16 +
+// ...).
 struct ExpSum {
   // What lies further below the largest logit weighs less than 2^-39 of the sum, for 2^18 columns.
   static constexpr int kReferences = 6;
@@ -34,8 +37,9 @@ struct ExpSum {
   float reference = kMinusInfinity;  // -inf: no column was above -inf
   int64_t sums[kReferences] = {};
 
-  // Adds a block's terms, summed relative to block_reference, a BlockReference. The largest term is at least e^-8, so
-  // block_sum is a multiple of 2^-36; it must be at most 1024. Up to 2^17 blocks can't overflow.
+  // Adds a block's terms, summed relative to block_reference, a BlockReference. The largest term is
+  // at least e^-8, so block_sum is a multiple of 2^-36; it must be at most 1024. Up to 2^17 blocks
+  // can't overflow.
   SIS_HOST_DEVICE void AddBlock(float block_reference, float block_sum) {
     ExpSum block;
     block.reference = block_reference;
@@ -65,8 +69,8 @@ struct ExpSum {
   }
 };
 
-// ln x, within 2^-50 of max(1, |ln x|), by float64 operations that every machine rounds alike. x must be positive, finite
-// and normal.
+// ln x, within 2^-50 of max(1, |ln x|), by float64 operations that every machine rounds alike. x
+// must be positive, finite and normal.
 SIS_HOST_DEVICE inline double Log64(double x) {
   constexpr uint64_t kSqrtHalf = 0x3fe6a09e667f3bcd;  // the bits of 1/sqrt(2)
   const auto bits = std::bit_cast<uint64_t>(x);

@@ -1,0 +1,145 @@
+// The dense kernel against one core's read bandwidth, measured in turn in the same run. Prints
+// medians, and the range of all rounds in brackets.
+#include "kernels/dense.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "tests/bench/read_bandwidth.h"
+
+namespace sis {
+namespace {
+
+constexpr size_t kBytes = size_t{256} << 20;  // of logits: far more than a cache holds
+constexpr int kSlots = 50;
+constexpr int kRounds = 9;
+
+template <class Work>
+double Seconds(const Work& work) {
+  const auto start = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+struct Spread {
+  double median, low, high;
+};
+
+Spread SpreadOf(std::vector<double> values) {
+  std::ranges::sort(values);
+  return {values[values.size() / 2], values.front(), values.back()};
+}
+
+struct Batch {
+  Batch(LogitType type, int32_t vocabulary)
+      : type(type),
+        vocabulary(vocabulary),
+        positions(kBytes / (vocabulary * LogitBytes(type))),
+        logits(kBytes) {
+    std::mt19937 random(1);
+    std::normal_distribution<float> normal(0.0f, 3.0f);
+    // One row of random logits, shifted by a column from row to row.
+    std::vector<std::byte> row(vocabulary * LogitBytes(type));
+    for (int32_t v = 0; v < vocabulary; ++v) {
+      const float logit = normal(random);
+      if (type == LogitType::kFloat32) {
+        std::memcpy(&row[v * 4], &logit, 4);
+      } else if (type == LogitType::kBfloat16) {
+        std::memcpy(&row[v * 2], reinterpret_cast<const std::byte*>(&logit) + 2, 2);
+      } else {
+        const auto half = static_cast<_Float16>(logit);
+        std::memcpy(&row[v * 2], &half, 2);
+      }
+    }
+    for (size_t i = 0; i < positions; ++i) {
+      std::ranges::copy(row, logits.begin() + i * row.size());
+      std::ranges::rotate(row, row.begin() + LogitBytes(type));
+      sampled_ids.push_back(static_cast<int32_t>(random() % vocabulary));
+      for (int slot = 0; slot < kSlots; ++slot) {
+        ids.push_back(static_cast<int32_t>(random() % vocabulary));
+        log_probs.push_back(-2.0f - static_cast<float>(slot) * 0.1f);
+      }
+    }
+    for (auto* values : {&sampled_log_probs, &log_envelopes, &covered_masses}) {
+      values->resize(positions);
+    }
+  }
+
+  // The positions [begin, end).
+  void Reduce(size_t begin, size_t end) {
+    const auto part = [&](auto& values, size_t width) {
+      return std::span(values).subspan(begin * width, (end - begin) * width);
+    };
+    const size_t row_bytes = vocabulary * LogitBytes(type);
+    const absl::Status status =
+        ReduceLogits({.type = type,
+                      .data = logits.data() + begin * row_bytes,
+                      .width = vocabulary,
+                      .row_stride_bytes = static_cast<ptrdiff_t>(row_bytes)},
+                     {part(sampled_ids, 1), part(ids, kSlots), part(log_probs, kSlots)},
+                     {.slots = kSlots, .top_k = kSlots},
+                     {part(sampled_log_probs, 1), part(log_envelopes, 1), part(covered_masses, 1)});
+    if (!status.ok()) std::abort();
+  }
+
+  LogitType type;
+  int32_t vocabulary;
+  size_t positions;
+  std::vector<std::byte> logits;
+  std::vector<int32_t> sampled_ids;
+  std::vector<int32_t> ids;
+  std::vector<float> log_probs;
+  std::vector<float> sampled_log_probs;
+  std::vector<float> log_envelopes;
+  std::vector<float> covered_masses;
+};
+
+void Measure(const char* name, LogitType type, int32_t vocabulary) {
+  Batch batch(type, vocabulary);
+  const size_t row_bytes = vocabulary * LogitBytes(type);
+  const double gigabytes = 1e-9 * static_cast<double>(batch.positions * row_bytes);
+  std::vector<double> read, one, two, one_to_read, two_to_read;
+  volatile uint64_t sink = 0;
+  batch.Reduce(0, batch.positions);
+  for (int round = 0; round < kRounds; ++round) {
+    const double read_seconds = Seconds([&] { sink = sink + ReadAll(batch.logits); });
+    const double one_seconds = Seconds([&] { batch.Reduce(0, batch.positions); });
+    const double two_seconds = Seconds([&] {
+      std::thread other([&] { batch.Reduce(0, batch.positions / 2); });
+      batch.Reduce(batch.positions / 2, batch.positions);
+      other.join();
+    });
+    read.push_back(1e-9 * kBytes / read_seconds);
+    one.push_back(gigabytes / one_seconds);
+    two.push_back(gigabytes / two_seconds);
+    one_to_read.push_back(one.back() / read.back());
+    two_to_read.push_back(two.back() / read.back());
+  }
+  const auto print = [&](int threads, std::vector<double>& rates, std::vector<double>& ratios) {
+    const Spread rate = SpreadOf(rates);
+    const Spread ratio = SpreadOf(ratios);
+    std::printf("%-8s %7d %7d %10.0f  %5.1f [%4.1f, %4.1f]  %5.2f [%4.2f, %4.2f]  %5.1f\n", name,
+                vocabulary, threads, rate.median * 1e9 / static_cast<double>(row_bytes),
+                rate.median, rate.low, rate.high, ratio.median, ratio.low, ratio.high,
+                SpreadOf(read).median);
+  };
+  print(1, one, one_to_read);
+  print(2, two, two_to_read);
+}
+
+}  // namespace
+}  // namespace sis
+
+int main() {
+  std::printf("%-8s %7s %7s %10s  %-18s  %-19s  %s\n", "logits", "width", "threads", "tokens/s",
+              "GB/s [range]", "to one core's read", "read GB/s");
+  for (const int32_t vocabulary : {32000, 151936}) {
+    sis::Measure("float32", sis::LogitType::kFloat32, vocabulary);
+    sis::Measure("bfloat16", sis::LogitType::kBfloat16, vocabulary);
+    sis::Measure("float16", sis::LogitType::kFloat16, vocabulary);
+  }
+}
