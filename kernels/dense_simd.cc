@@ -6,6 +6,8 @@
 
 #include "kernels/dense_row.h"
 
+// Vectors without a fixed size can't be members of FourVectors.
+#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/dense_simd.cc"  // NOLINT
 #include "hwy/foreach_target.h"                     // must come before highway.h
@@ -16,10 +18,10 @@ namespace sis::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// A block has 64 running sums; vectors wider than 16 lanes would gain nothing.
 using Floats = hn::CappedTag<float, 16>;
 using FloatVector = hn::Vec<Floats>;
-constexpr int kLanes = 64;
+constexpr size_t kVectorLanes = hn::MaxLanes(Floats());
+constexpr size_t kRunningSums = 64;  // of a block: id mod 64 says which
 
 // One per logit type: Load gives N consecutive logits as float32.
 struct LoadFloat32 {
@@ -68,23 +70,59 @@ struct LoadFloat16 {
   }
 };
 
-// Exp32 (kernels/exp32.h), operation by operation, for x <= 88. NaN stays NaN.
-HWY_INLINE FloatVector Exp(Floats d, FloatVector x) {
+// Four vectors at a time, step by step: the processor sees four independent chains side by side,
+// where one after the other would fill its queues with waiting instructions.
+struct FourVectors {
+  FloatVector v0, v1, v2, v3;
+};
+
+HWY_INLINE FourVectors Add(FourVectors a, FourVectors b) {
+  return {hn::Add(a.v0, b.v0), hn::Add(a.v1, b.v1), hn::Add(a.v2, b.v2), hn::Add(a.v3, b.v3)};
+}
+HWY_INLINE FourVectors Add(FourVectors a, FloatVector b) { return Add(a, {b, b, b, b}); }
+HWY_INLINE FourVectors Sub(FourVectors a, FourVectors b) {
+  return {hn::Sub(a.v0, b.v0), hn::Sub(a.v1, b.v1), hn::Sub(a.v2, b.v2), hn::Sub(a.v3, b.v3)};
+}
+HWY_INLINE FourVectors Sub(FourVectors a, FloatVector b) { return Sub(a, {b, b, b, b}); }
+HWY_INLINE FourVectors Mul(FourVectors a, FourVectors b) {
+  return {hn::Mul(a.v0, b.v0), hn::Mul(a.v1, b.v1), hn::Mul(a.v2, b.v2), hn::Mul(a.v3, b.v3)};
+}
+HWY_INLINE FourVectors Mul(FourVectors a, FloatVector b) { return Mul(a, {b, b, b, b}); }
+
+// 2 * Exp32(x) (kernels/exp32.h) for x <= 88: the same operations, but 2^(n + 1) is made without
+// another addition. NaN stays NaN.
+HWY_INLINE FourVectors TwiceExp(Floats d, FourVectors x) {
   const hn::Rebind<uint32_t, Floats> du;
-  const auto round = hn::Set(d, 0x1.8p+23f);
-  const auto u = hn::Add(hn::Mul(x, hn::Set(d, 0x1.715476p+0f)), round);
-  const auto n = hn::Sub(u, round);
-  auto r = hn::Sub(x, hn::Mul(n, hn::Set(d, 0x1.63p-1f)));
-  r = hn::Add(r, hn::Mul(n, hn::Set(d, 0x1.bd0106p-13f)));
-  auto p = hn::Set(d, 0x1.6a243ap-10f);
-  p = hn::Add(hn::Mul(p, r), hn::Set(d, 0x1.1239ep-7f));
-  p = hn::Add(hn::Mul(p, r), hn::Set(d, 0x1.5558f2p-5f));
-  p = hn::Add(hn::Mul(p, r), hn::Set(d, 0x1.555492p-3f));
-  p = hn::Add(hn::Mul(p, r), hn::Set(d, 0x1.fffffcp-2f));
-  const auto e = hn::Add(hn::Set(d, 1.0f), hn::Add(r, hn::Mul(hn::Mul(r, r), p)));
-  // The low bits of u are n.
-  const auto power = hn::ShiftLeft<23>(hn::Add(hn::BitCast(du, u), hn::Set(du, 127u)));
-  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -87.0f)), hn::Mul(e, hn::BitCast(d, power)));
+  // Even like the constant of Exp32, so that ties go the same way.
+  const auto round = hn::Set(d, 0x1.8p+23f + 128.0f);
+  const FourVectors u = Add(Mul(x, hn::Set(d, 0x1.715476p+0f)), round);
+  const FourVectors n = Sub(u, round);
+  FourVectors r = Sub(x, Mul(n, hn::Set(d, 0x1.63p-1f)));
+  r = Add(r, Mul(n, hn::Set(d, 0x1.bd0106p-13f)));
+  FourVectors p = Add(Mul(r, hn::Set(d, 0x1.6a243ap-10f)), hn::Set(d, 0x1.1239ep-7f));
+  p = Add(Mul(p, r), hn::Set(d, 0x1.5558f2p-5f));
+  p = Add(Mul(p, r), hn::Set(d, 0x1.555492p-3f));
+  p = Add(Mul(p, r), hn::Set(d, 0x1.fffffcp-2f));
+  const FourVectors e = Add(Add(r, Mul(Mul(r, r), p)), hn::Set(d, 1.0f));
+  const auto scale = [&](FloatVector x, FloatVector u, FloatVector e) HWY_ATTR {
+    // The low bits of u are n + 128.
+    const auto power = hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(du, u)));
+    return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -87.0f)), hn::Mul(e, power));
+  };
+  return {scale(x.v0, u.v0, e.v0), scale(x.v1, u.v1, e.v1), scale(x.v2, u.v2, e.v2),
+          scale(x.v3, u.v3, e.v3)};
+}
+
+// Adds the upper half of the lanes to the lower one until one is left.
+template <class D>
+HWY_INLINE float SumTree(D /*d*/, hn::Vec<D> v) {
+#if HWY_TARGET != HWY_SCALAR
+  if constexpr (hn::MaxLanes(D()) > 1) {
+    const hn::Half<D> half;
+    return SumTree(half, hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)));
+  }
+#endif
+  return hn::GetLane(v);
 }
 
 // The largest of a whole block's logits. If one is NaN, the result is another logit, or NaN, or
@@ -109,52 +147,35 @@ HWY_INLINE float BlockMaximum(const std::byte* block) {
       hn::MaxOfLanes(d, hn::Max(hn::Max(maximum0, maximum1), hn::Max(maximum2, maximum3))));
 }
 
-// The terms of a whole block: 64 running sums by id mod 64, then a tree. NaN if a logit is.
+// The terms of a whole block: 64 running sums, then a tree. NaN if a logit is.
 template <class Logits>
 HWY_INLINE float BlockSum(const std::byte* block, float reference) {
   const Floats d;
-  const size_t lanes = hn::Lanes(d);
-  const size_t logit_bytes = LogitBytes(Logits::kType);
+  constexpr size_t kLogitBytes = LogitBytes(Logits::kType);
+  constexpr size_t kVectorBytes = kVectorLanes * kLogitBytes;
+  constexpr size_t kGroups = kRunningSums / (4 * kVectorLanes);
   const auto subtrahend = hn::Set(d, reference);
-  HWY_ALIGN float sums[kLanes];
   // Four vectors of running sums at a time; the columns of one running sum lie 64 apart.
-  for (size_t lane = 0; lane < kLanes; lane += 4 * lanes) {
-    auto sum0 = hn::Zero(d);
-    auto sum1 = sum0;
-    auto sum2 = sum0;
-    auto sum3 = sum0;
-    for (size_t column = lane; column < kVocabularyBlock; column += kLanes) {
-      const auto term = [&](size_t offset) HWY_ATTR {
-        const auto logits = Logits::Load(d, block + (column + offset) * logit_bytes);
-        return Exp(d, hn::Sub(logits, subtrahend));
-      };
-      sum0 = hn::Add(sum0, term(0));
-      sum1 = hn::Add(sum1, term(lanes));
-      sum2 = hn::Add(sum2, term(2 * lanes));
-      sum3 = hn::Add(sum3, term(3 * lanes));
+  FourVectors groups[kGroups];
+  for (size_t group = 0; group < kGroups; ++group) {
+    const auto zero = hn::Zero(d);
+    FourVectors sum{zero, zero, zero, zero};
+    const std::byte* source = block + group * 4 * kVectorBytes;
+    for (size_t column = 0; column < kVocabularyBlock; column += kRunningSums) {
+      const FourVectors logits{Logits::Load(d, source), Logits::Load(d, source + kVectorBytes),
+                               Logits::Load(d, source + 2 * kVectorBytes),
+                               Logits::Load(d, source + 3 * kVectorBytes)};
+      sum = Add(sum, TwiceExp(d, Sub(logits, subtrahend)));
+      source += kRunningSums * kLogitBytes;
     }
-    hn::Store(sum0, d, sums + lane);
-    hn::Store(sum1, d, sums + lane + lanes);
-    hn::Store(sum2, d, sums + lane + 2 * lanes);
-    hn::Store(sum3, d, sums + lane + 3 * lanes);
+    groups[group] = sum;
   }
-  for (size_t half = kLanes / 2; half > 0; half /= 2) {
-    const size_t step = std::min(half, lanes);
-    const hn::CappedTag<float, 1> d1;
-    size_t lane = 0;
-    if (step == lanes) {
-      for (; lane < half; lane += lanes) {
-        hn::Store(hn::Add(hn::Load(d, sums + lane), hn::Load(d, sums + lane + half)), d,
-                  sums + lane);
-      }
-    } else {
-      for (; lane < half; ++lane) {
-        hn::Store(hn::Add(hn::LoadU(d1, sums + lane), hn::LoadU(d1, sums + lane + half)), d1,
-                  sums + lane);
-      }
-    }
+  for (size_t half = kGroups / 2; half > 0; half /= 2) {
+    for (size_t i = 0; i < half; ++i) groups[i] = Add(groups[i], groups[i + half]);
   }
-  return sums[0];
+  const FourVectors& sum = groups[0];
+  const auto vector = hn::Add(hn::Add(sum.v0, sum.v2), hn::Add(sum.v1, sum.v3));
+  return 0.5f * SumTree(d, vector);
 }
 
 // Adds a whole block; false if it holds NaN or +inf.
