@@ -10,7 +10,8 @@
 #define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/dense_simd.cc"  // NOLINT
-#include "hwy/foreach_target.h"                     // must come before highway.h
+#include "hwy/cache_control.h"
+#include "hwy/foreach_target.h"  // must come before highway.h
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -21,7 +22,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 using Floats = hn::CappedTag<float, 16>;
 using FloatVector = hn::Vec<Floats>;
 constexpr size_t kVectorLanes = hn::MaxLanes(Floats());
-constexpr size_t kRunningSums = 64;  // of a block: id mod 64 says which
+constexpr size_t kPrefetchBytes = 8192;  // ahead of what is read
+constexpr size_t kRunningSums = 64;      // of a block: id mod 64 says which
 
 // One per logit type: Load gives N consecutive logits as float32.
 struct LoadFloat32 {
@@ -125,31 +127,64 @@ HWY_INLINE float SumTree(D /*d*/, hn::Vec<D> v) {
   return hn::GetLane(v);
 }
 
-// The largest of a whole block's logits. If one is NaN, the result is another logit, or NaN, or
-// -inf.
-template <class Logits>
-HWY_INLINE float BlockMaximum(const std::byte* block) {
+// The largest of the logits in the columns [begin, end) of a block, multiples of 64. If one is NaN,
+// the result is +inf or above, or NaN, or as if that logit weren't there.
+HWY_INLINE float Maximum(LoadFloat32 /*type*/, const std::byte* block, size_t begin, size_t end) {
   const Floats d;
-  const size_t lanes = hn::Lanes(d);
-  const size_t bytes = lanes * LogitBytes(Logits::kType);
-  auto maximum0 = hn::Set(d, kMinusInfinity);
-  auto maximum1 = maximum0;
-  auto maximum2 = maximum0;
-  auto maximum3 = maximum0;
-  for (size_t vector = 0; vector < kVocabularyBlock / lanes; vector += 4) {
-    const std::byte* source = block + vector * bytes;
-    maximum0 = hn::Max(Logits::Load(d, source), maximum0);
-    maximum1 = hn::Max(Logits::Load(d, source + bytes), maximum1);
-    maximum2 = hn::Max(Logits::Load(d, source + 2 * bytes), maximum2);
-    maximum3 = hn::Max(Logits::Load(d, source + 3 * bytes), maximum3);
+  constexpr size_t kVectorBytes = kVectorLanes * sizeof(float);
+  const auto none = hn::Set(d, kMinusInfinity);
+  FourVectors maxima{none, none, none, none};
+  for (size_t column = begin; column < end; column += 4 * kVectorLanes) {
+    const std::byte* source = block + column * sizeof(float);
+    maxima.v0 = hn::Max(LoadFloat32::Load(d, source), maxima.v0);
+    maxima.v1 = hn::Max(LoadFloat32::Load(d, source + kVectorBytes), maxima.v1);
+    maxima.v2 = hn::Max(LoadFloat32::Load(d, source + 2 * kVectorBytes), maxima.v2);
+    maxima.v3 = hn::Max(LoadFloat32::Load(d, source + 3 * kVectorBytes), maxima.v3);
   }
-  return hn::GetLane(
-      hn::MaxOfLanes(d, hn::Max(hn::Max(maximum0, maximum1), hn::Max(maximum2, maximum3))));
+  const auto maximum = hn::Max(hn::Max(maxima.v0, maxima.v1), hn::Max(maxima.v2, maxima.v3));
+  return hn::GetLane(hn::MaxOfLanes(d, maximum));
 }
 
-// The terms of a whole block: 64 running sums, then a tree. NaN if a logit is.
+// Half types are compared as integers, without conversion: as signed ones those of sign + are in
+// order, and above all others; as unsigned ones those of sign - are in reverse order.
+template <class HalfType>
+HWY_INLINE float Maximum(HalfType /*type*/, const std::byte* block, size_t begin, size_t end) {
+  const hn::CappedTag<uint16_t, 32> du;
+  const hn::CappedTag<int16_t, 32> di;
+  constexpr size_t kLanes = hn::MaxLanes(hn::CappedTag<uint16_t, 32>());
+  auto positive0 = hn::Set(di, int16_t{-1});
+  auto positive1 = positive0;
+  auto negative0 = hn::Set(du, uint16_t{0xffff});
+  auto negative1 = negative0;
+  for (size_t column = begin; column < end; column += 2 * kLanes) {
+    const auto* source = reinterpret_cast<const uint16_t*>(block + 2 * column);
+    const auto halves0 = hn::LoadU(du, source);
+    const auto halves1 = hn::LoadU(du, source + kLanes);
+    positive0 = hn::Max(positive0, hn::BitCast(di, halves0));
+    positive1 = hn::Max(positive1, hn::BitCast(di, halves1));
+    negative0 = hn::Min(negative0, halves0);
+    negative1 = hn::Min(negative1, halves1);
+  }
+  const auto positive = hn::Max(positive0, positive1);
+  const auto negative = hn::Min(negative0, negative1);
+  const auto none_positive = hn::Lt(positive, hn::Zero(di));
+  HWY_ALIGN uint16_t maxima[kLanes];
+  hn::Store(hn::BitCast(du, hn::IfThenElse(none_positive, hn::BitCast(di, negative), positive)), du,
+            maxima);
+
+  const Floats d;
+  auto maximum = hn::Set(d, kMinusInfinity);
+  for (size_t lane = 0; lane < kLanes; lane += kVectorLanes) {
+    const auto* source = reinterpret_cast<const std::byte*>(maxima + lane);
+    maximum = hn::Max(HalfType::Load(d, source), maximum);
+  }
+  return hn::GetLane(hn::MaxOfLanes(d, maximum));
+}
+
+// The terms of the columns [begin, end) of a block, multiples of 64: 64 running sums, then a tree.
+// NaN if a logit is.
 template <class Logits>
-HWY_INLINE float BlockSum(const std::byte* block, float reference) {
+HWY_INLINE float Sum(const std::byte* block, size_t begin, size_t end, float reference) {
   const Floats d;
   constexpr size_t kLogitBytes = LogitBytes(Logits::kType);
   constexpr size_t kVectorBytes = kVectorLanes * kLogitBytes;
@@ -160,13 +195,16 @@ HWY_INLINE float BlockSum(const std::byte* block, float reference) {
   for (size_t group = 0; group < kGroups; ++group) {
     const auto zero = hn::Zero(d);
     FourVectors sum{zero, zero, zero, zero};
-    const std::byte* source = block + group * 4 * kVectorBytes;
-    for (size_t column = 0; column < kVocabularyBlock; column += kRunningSums) {
+    for (size_t column = begin; column < end; column += kRunningSums) {
+      const std::byte* source = block + (column + group * 4 * kVectorLanes) * kLogitBytes;
+      // Maximum will read it soon, and would wait for memory, where this loop waits for arithmetic.
+      for (size_t line = 0; line < 4 * kVectorBytes; line += 64) {
+        hwy::Prefetch(source + kPrefetchBytes + line);
+      }
       const FourVectors logits{Logits::Load(d, source), Logits::Load(d, source + kVectorBytes),
                                Logits::Load(d, source + 2 * kVectorBytes),
                                Logits::Load(d, source + 3 * kVectorBytes)};
       sum = Add(sum, TwiceExp(d, Sub(logits, subtrahend)));
-      source += kRunningSums * kLogitBytes;
     }
     groups[group] = sum;
   }
@@ -178,21 +216,21 @@ HWY_INLINE float BlockSum(const std::byte* block, float reference) {
   return 0.5f * SumTree(d, vector);
 }
 
-// Adds a whole block; false if it holds NaN or +inf.
+// Adds the columns [begin, end) of a block, multiples of 64; false if they hold NaN or +inf.
 template <class Logits>
-HWY_INLINE bool AddBlock(const std::byte* block, ExpSum& sum) {
-  const float maximum = BlockMaximum<Logits>(block);
+HWY_INLINE bool AddColumns(const std::byte* block, size_t begin, size_t end, ExpSum& sum) {
+  const float maximum = Maximum(Logits(), block, begin, end);
   if (maximum == kMinusInfinity) {
     // Rare: is all of it -inf, or did the maximum pass over a NaN?
     const LogitRow row{Logits::kType, block, kVocabularyBlock, 0};
-    for (int column = 0; column < kVocabularyBlock; ++column) {
-      if (LogitAt(row, column) != kMinusInfinity) return false;
+    for (size_t column = begin; column < end; ++column) {
+      if (LogitAt(row, static_cast<int32_t>(column)) != kMinusInfinity) return false;
     }
     return true;
   }
   if (!(maximum < std::numeric_limits<float>::infinity())) return false;
   const float reference = BlockReference(maximum);
-  const float block_sum = BlockSum<Logits>(block, reference);
+  const float block_sum = Sum<Logits>(block, begin, end, reference);
   if (!(block_sum >= 0.0f)) return false;
   sum.AddBlock(reference, block_sum);
   return true;
@@ -202,18 +240,22 @@ HWY_INLINE bool AddBlock(const std::byte* block, ExpSum& sum) {
 template <class Logits>
 HWY_NOINLINE bool AddPartialBlock(const LogitRow& row, int32_t begin, int32_t end, ExpSum& sum) {
   const Floats d;
-  const auto lanes = static_cast<int32_t>(hn::Lanes(d));
+  constexpr auto kLanes = static_cast<int32_t>(kVectorLanes);
   HWY_ALIGN float block[kVocabularyBlock];
-  for (int i = 0; i < kVocabularyBlock; i += lanes) {
+  const size_t first = (row.vocabulary_offset + begin) % kVocabularyBlock;
+  const size_t first_row = first / kRunningSums * kRunningSums;
+  const size_t end_row = hwy::RoundUpTo(first + (end - begin), kRunningSums);
+  for (size_t i = first_row; i < end_row; i += kVectorLanes) {
     hn::Store(hn::Set(d, kMinusInfinity), d, block + i);
   }
-  float* target = block + (row.vocabulary_offset + begin) % kVocabularyBlock;
+  float* target = block + first;
   int32_t column = begin;
-  for (; column + lanes <= end; column += lanes, target += lanes) {
+  for (; column + kLanes <= end; column += kLanes, target += kLanes) {
     hn::StoreU(Logits::Load(d, row.data + size_t(column) * LogitBytes(Logits::kType)), d, target);
   }
   for (; column < end; ++column, ++target) *target = LogitAt(row, column);
-  return AddBlock<LoadFloat32>(reinterpret_cast<const std::byte*>(block), sum);
+  return AddColumns<LoadFloat32>(reinterpret_cast<const std::byte*>(block), first_row, end_row,
+                                 sum);
 }
 
 template <class Logits>
@@ -225,7 +267,8 @@ bool SumRow(const LogitRow& row, ExpSum& sum) {
     const int32_t end = std::min(row.width, begin + kVocabularyBlock - id % kVocabularyBlock);
     const bool added =
         end - begin == kVocabularyBlock
-            ? AddBlock<Logits>(row.data + size_t(begin) * LogitBytes(Logits::kType), sum)
+            ? AddColumns<Logits>(row.data + size_t(begin) * LogitBytes(Logits::kType), 0,
+                                 kVocabularyBlock, sum)
             : AddPartialBlock<Logits>(row, begin, end, sum);
     if (!added) return false;
     begin = end;

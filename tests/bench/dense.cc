@@ -18,11 +18,17 @@ constexpr size_t kBytes = size_t{256} << 20;  // of logits: far more than a cach
 constexpr int kSlots = 50;
 constexpr int kRounds = 9;
 
+double ThreadSeconds() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
 template <class Work>
 double Seconds(const Work& work) {
-  const auto start = std::chrono::steady_clock::now();
+  const double start = ThreadSeconds();
   work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return ThreadSeconds() - start;
 }
 
 struct Spread {
@@ -69,20 +75,14 @@ struct Batch {
     }
   }
 
-  // The positions [begin, end).
-  void Reduce(size_t begin, size_t end) {
-    const auto part = [&](auto& values, size_t width) {
-      return std::span(values).subspan(begin * width, (end - begin) * width);
-    };
-    const size_t row_bytes = vocabulary * LogitBytes(type);
+  void Reduce() {
     const absl::Status status =
         ReduceLogits({.type = type,
-                      .data = logits.data() + begin * row_bytes,
+                      .data = logits.data(),
                       .width = vocabulary,
-                      .row_stride_bytes = static_cast<ptrdiff_t>(row_bytes)},
-                     {part(sampled_ids, 1), part(ids, kSlots), part(log_probs, kSlots)},
-                     {.slots = kSlots, .top_k = kSlots},
-                     {part(sampled_log_probs, 1), part(log_envelopes, 1), part(covered_masses, 1)});
+                      .row_stride_bytes = static_cast<ptrdiff_t>(vocabulary * LogitBytes(type))},
+                     {sampled_ids, ids, log_probs}, {.slots = kSlots, .top_k = kSlots},
+                     {sampled_log_probs, log_envelopes, covered_masses});
     if (!status.ok()) std::abort();
   }
 
@@ -102,41 +102,29 @@ void Measure(const char* name, LogitType type, int32_t vocabulary) {
   Batch batch(type, vocabulary);
   const size_t row_bytes = vocabulary * LogitBytes(type);
   const double gigabytes = 1e-9 * static_cast<double>(batch.positions * row_bytes);
-  std::vector<double> read, one, two, one_to_read, two_to_read;
+  std::vector<double> read, kernel, ratios;
   volatile uint64_t sink = 0;
-  batch.Reduce(0, batch.positions);
+  batch.Reduce();
   for (int round = 0; round < kRounds; ++round) {
-    const double read_seconds = Seconds([&] { sink = sink + ReadAll(batch.logits); });
-    const double one_seconds = Seconds([&] { batch.Reduce(0, batch.positions); });
-    const double two_seconds = Seconds([&] {
-      std::thread other([&] { batch.Reduce(0, batch.positions / 2); });
-      batch.Reduce(batch.positions / 2, batch.positions);
-      other.join();
-    });
-    read.push_back(1e-9 * kBytes / read_seconds);
-    one.push_back(gigabytes / one_seconds);
-    two.push_back(gigabytes / two_seconds);
-    one_to_read.push_back(one.back() / read.back());
-    two_to_read.push_back(two.back() / read.back());
+    read.push_back(1e-9 * kBytes / Seconds([&] { sink = sink + ReadAll(batch.logits); }));
+    kernel.push_back(gigabytes / Seconds([&] { batch.Reduce(); }));
+    ratios.push_back(kernel.back() / read.back());
   }
-  const auto print = [&](int threads, std::vector<double>& rates, std::vector<double>& ratios) {
-    const Spread rate = SpreadOf(rates);
-    const Spread ratio = SpreadOf(ratios);
-    std::printf("%-8s %7d %7d %10.0f  %5.1f [%4.1f, %4.1f]  %5.2f [%4.2f, %4.2f]  %5.1f\n", name,
-                vocabulary, threads, rate.median * 1e9 / static_cast<double>(row_bytes),
-                rate.median, rate.low, rate.high, ratio.median, ratio.low, ratio.high,
-                SpreadOf(read).median);
-  };
-  print(1, one, one_to_read);
-  print(2, two, two_to_read);
+  const Spread rate = SpreadOf(kernel);
+  const Spread ratio = SpreadOf(ratios);
+  const Spread reading = SpreadOf(read);
+  std::printf("%-8s %7d %9.0f  %5.1f [%4.1f, %4.1f]  %5.1f [%4.1f, %4.1f]  %5.2f [%4.2f, %4.2f]\n",
+              name, vocabulary, rate.median * 1e9 / static_cast<double>(row_bytes), rate.median,
+              rate.low, rate.high, reading.median, reading.low, reading.high, ratio.median,
+              ratio.low, ratio.high);
 }
 
 }  // namespace
 }  // namespace sis
 
 int main() {
-  std::printf("%-8s %7s %7s %10s  %-18s  %-19s  %s\n", "logits", "width", "threads", "tokens/s",
-              "GB/s [range]", "to one core's read", "read GB/s");
+  std::printf("%-8s %7s %9s  %-18s  %-18s  %s\n", "logits", "width", "tokens/s", "kernel, GB/s",
+              "reading, GB/s", "kernel to reading");
   for (const int32_t vocabulary : {32000, 151936}) {
     sis::Measure("float32", sis::LogitType::kFloat32, vocabulary);
     sis::Measure("bfloat16", sis::LogitType::kBfloat16, vocabulary);
