@@ -31,7 +31,7 @@ def load_kernel() -> Callable[..., int]:
     reduce_logits = library.sis_reduce_logits
     pointer, int32 = ctypes.c_void_p, ctypes.c_int32
     reduce_logits.argtypes = [
-        ctypes.c_int, pointer, ctypes.c_int64, int32, int32, *[pointer] * 6,
+        ctypes.c_int, pointer, ctypes.c_int64, int32, int32, *[pointer] * 7,
     ]
     return reduce_logits
 
@@ -86,9 +86,10 @@ class Kernel:
 
     def __call__(self, batch: Batch) -> tuple[torch.Tensor, ...]:
         results = tuple(torch.empty(batch.tokens) for _ in range(3))
+        log_sum_exps = torch.empty(batch.tokens, dtype=torch.float64)
 
         def reduce_part(begin: int, end: int) -> None:
-            inputs = (batch.sampled32, batch.ids32, batch.behavior, *results)
+            inputs = (batch.sampled32, batch.ids32, batch.behavior, *results, log_sum_exps)
             failed = self.reduce_logits(
                 TYPES[batch.logits.dtype], batch.logits[begin:].data_ptr(), end - begin,
                 batch.vocabulary, SLOTS, *(array[begin:].data_ptr() for array in inputs))
