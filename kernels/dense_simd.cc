@@ -25,11 +25,22 @@ constexpr size_t kVectorLanes = hn::MaxLanes(Floats());
 constexpr size_t kPrefetchBytes = 8192;  // ahead of what is read
 constexpr size_t kRunningSums = 64;      // of a block: id mod 64 says which
 
+template <class D>
+HWY_INLINE hn::Vec<D> LoadUnaligned(D d, const std::byte* source) {
+#if HWY_TARGET == HWY_SCALAR
+  hn::TFromD<D> lane;  // LoadU is an aligned load here
+  std::memcpy(&lane, source, sizeof(lane));
+  return hn::Set(d, lane);
+#else
+  return hn::LoadU(d, reinterpret_cast<const hn::TFromD<D>*>(source));
+#endif
+}
+
 // One per logit type: Load gives N consecutive logits as float32.
 struct LoadFloat32 {
   static constexpr LogitType kType = LogitType::kFloat32;
   static HWY_INLINE FloatVector Load(Floats d, const std::byte* source) {
-    return hn::LoadU(d, reinterpret_cast<const float*>(source));
+    return LoadUnaligned(d, source);
   }
 };
 
@@ -38,7 +49,7 @@ struct LoadBfloat16 {
   static HWY_INLINE FloatVector Load(Floats d, const std::byte* source) {
     const hn::Rebind<uint16_t, Floats> du16;
     const hn::Rebind<uint32_t, Floats> du32;
-    const auto halves = hn::LoadU(du16, reinterpret_cast<const uint16_t*>(source));
+    const auto halves = LoadUnaligned(du16, source);
     return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(du32, halves)));
   }
 };
@@ -51,8 +62,7 @@ struct LoadFloat16 {
     // Float16ToFloat32.
     const hn::Rebind<uint16_t, Floats> du16;
     const hn::Rebind<uint32_t, Floats> du32;
-    const auto halves =
-        hn::PromoteTo(du32, hn::LoadU(du16, reinterpret_cast<const uint16_t*>(source)));
+    const auto halves = hn::PromoteTo(du32, LoadUnaligned(du16, source));
     const auto sign = hn::ShiftLeft<16>(hn::And(halves, hn::Set(du32, 0x8000u)));
     const auto magnitude = hn::ShiftLeft<13>(hn::And(halves, hn::Set(du32, 0x7fffu)));
     const auto exponent_mask = hn::Set(du32, 0x1fu << 23);
@@ -67,7 +77,7 @@ struct LoadFloat16 {
     return hn::BitCast(d, hn::Or(bits, sign));
 #else
     const hn::Rebind<hwy::float16_t, Floats> dhalf;
-    return hn::PromoteTo(d, hn::LoadU(dhalf, reinterpret_cast<const hwy::float16_t*>(source)));
+    return hn::PromoteTo(d, LoadUnaligned(dhalf, source));
 #endif
   }
 };
@@ -157,9 +167,8 @@ HWY_INLINE float Maximum(HalfType /*type*/, const std::byte* block, size_t begin
   auto negative0 = hn::Set(du, uint16_t{0xffff});
   auto negative1 = negative0;
   for (size_t column = begin; column < end; column += 2 * kLanes) {
-    const auto* source = reinterpret_cast<const uint16_t*>(block + 2 * column);
-    const auto halves0 = hn::LoadU(du, source);
-    const auto halves1 = hn::LoadU(du, source + kLanes);
+    const auto halves0 = LoadUnaligned(du, block + 2 * column);
+    const auto halves1 = LoadUnaligned(du, block + 2 * (column + kLanes));
     positive0 = hn::Max(positive0, hn::BitCast(di, halves0));
     positive1 = hn::Max(positive1, hn::BitCast(di, halves1));
     negative0 = hn::Min(negative0, halves0);

@@ -90,7 +90,9 @@ class Matrix {
   std::vector<std::byte> bytes_;
 };
 
-enum class Shape { kNormal, kPeaked, kUniform, kWide, kMasked };
+enum class Shape { kNormal, kNegative, kPeaked, kUniform, kWide, kMasked };
+constexpr Shape kShapes[] = {Shape::kNormal,  Shape::kNegative, Shape::kPeaked,
+                             Shape::kUniform, Shape::kWide,     Shape::kMasked};
 
 void Fill(Matrix& matrix, size_t positions, Shape shape, std::mt19937& random) {
   std::normal_distribution<float> normal;
@@ -98,6 +100,7 @@ void Fill(Matrix& matrix, size_t positions, Shape shape, std::mt19937& random) {
     const auto peak = static_cast<int32_t>(random() % matrix.width());
     for (int32_t v = 0; v < matrix.width(); ++v) {
       float logit = 3.0f * normal(random);
+      if (shape == Shape::kNegative) logit -= 40.0f;
       if (shape == Shape::kPeaked) logit = v == peak ? 25.0f : logit - 5.0f;
       if (shape == Shape::kUniform) logit = 7.75f;
       if (shape == Shape::kWide) logit *= 300.0f;
@@ -145,8 +148,7 @@ TEST(DenseRow, EveryTargetGivesTheBytesOfTheScalarSum) {
     std::mt19937 random(1);
     for (const LogitType type : kTypes) {
       for (const int32_t width : {1, 7, 63, 64, 65, 1023, 1024, 1025, 5000, 32000}) {
-        for (const Shape shape :
-             {Shape::kNormal, Shape::kPeaked, Shape::kUniform, Shape::kWide, Shape::kMasked}) {
+        for (const Shape shape : kShapes) {
           const size_t offset = random() % 65;
           Matrix matrix(type, 2, width, offset, random() % 9);
           Fill(matrix, 2, shape, random);
@@ -216,8 +218,7 @@ TEST(DenseRow, IsWithinTheBoundOfFloat64) {
     double worst = 0;
     for (const LogitType type : kTypes) {
       for (const int32_t width : {1, 2, 1000, 1024, 32000, 151936}) {
-        for (const Shape shape :
-             {Shape::kNormal, Shape::kPeaked, Shape::kUniform, Shape::kWide, Shape::kMasked}) {
+        for (const Shape shape : kShapes) {
           Matrix matrix(type, 1, width);
           Fill(matrix, 1, shape, random);
           ExpSum sum;

@@ -66,6 +66,9 @@ class DenseAgreementTest(unittest.TestCase):
                 with self.subTest(vocabulary=vocabulary, scale=scale):
                     self.check(self.rng.normal(size=(6, vocabulary), scale=scale).astype(np.float32))
 
+    def test_negative_logits(self):
+        self.check(self.rng.normal(-40, 3, size=(20, 4000)).astype(np.float32))
+
     def test_masked_logits(self):
         logits = self.rng.normal(size=(30, 3000), scale=4).astype(np.float32)
         logits[self.rng.random(logits.shape) < 0.9] = -np.inf
