@@ -1,6 +1,7 @@
 #include "kernels/dense.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "absl/strings/str_cat.h"
@@ -42,7 +43,7 @@ absl::Status FinishPosition(const ExpSum& sum, std::span<const float> slot_logit
                             const DenseParameters& parameters, size_t i,
                             const DenseOutput& output) {
   const double log_sum_exp = LogSumExp(sum);
-  if (log_sum_exp == kMinusInfinity) {
+  if (std::isinf(log_sum_exp)) {
     return absl::InvalidArgumentError(
         absl::StrCat("logits at position ", parameters.first_position + i, ": all are -inf"));
   }
@@ -73,8 +74,8 @@ absl::Status ReduceLogits(const LogitsView& logits, const DenseRecordView& recor
     for (int slot = 0; slot < parameters.top_k; ++slot) {
       slot_logits[slot] = LogitOfId(row, records.ids[i * parameters.slots + slot]);
     }
-    const absl::Status status = FinishPosition(
-        sum, slot_logits, LogitOfId(row, records.sampled_ids[i]), records, parameters, i, output);
+    absl::Status status = FinishPosition(sum, slot_logits, LogitOfId(row, records.sampled_ids[i]),
+                                         records, parameters, i, output);
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
@@ -116,7 +117,7 @@ absl::Status FinishShards(const DensePartial& partial, int32_t vocabulary_size,
                                                    " columns, the vocabulary ", vocabulary_size));
   }
   for (size_t i = 0; i < records.sampled_ids.size(); ++i) {
-    const absl::Status status = FinishPosition(
+    absl::Status status = FinishPosition(
         partial.exp_sums[i], partial.slot_logits.subspan(i * parameters.slots, parameters.slots),
         partial.sampled_logits[i], records, parameters, i, output);
     if (!status.ok()) return status;

@@ -46,11 +46,11 @@ bool SumRowScalar(const LogitRow& row, ExpSum& sum) {
 }
 
 double LogSumExpReference(const LogitRow& row) {
-  double maximum = kMinusInfinity;
+  double maximum = -std::numeric_limits<double>::infinity();
   for (int32_t column = 0; column < row.width; ++column) {
     maximum = std::max<double>(maximum, LogitAt(row, column));
   }
-  if (maximum == kMinusInfinity) return maximum;
+  if (std::isinf(maximum)) return maximum;
   double sum = 0;
   for (int32_t column = 0; column < row.width; ++column) {
     sum += std::exp(LogitAt(row, column) - maximum);
