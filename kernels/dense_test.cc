@@ -186,7 +186,7 @@ TEST(DenseRow, ReadsEveryHalfAsTheScalarDoes) {
       for (uint32_t bits = 0; bits < 0x10000; ++bits) {
         const auto half = static_cast<uint16_t>(bits);
         std::byte bytes[34 * 2] = {};  // enough for a vector of any target
-        for (int i = 0; i < 34; ++i) std::memcpy(bytes + 2 * i, &half, 2);
+        for (size_t i = 0; i < sizeof(bytes); i += 2) std::memcpy(bytes + i, &half, 2);
         const LogitRow row{type, bytes, 34, 0};
         const bool valid = LogitAt(row, 0) < kInfinity;
         ExpSum scalar;
@@ -302,7 +302,7 @@ struct Records {
     for (size_t i = 0; i < positions; ++i) {
       std::vector<double> behavior(matrix.width());
       double total = 0;
-      double maximum = kMinusInfinity;
+      double maximum = -HUGE_VAL;
       for (int32_t v = 0; v < matrix.width(); ++v) {
         behavior[v] = std::max(-100.0f, matrix.Get(i, v)) + 0.3f * normal(random);
         maximum = std::max(maximum, behavior[v]);
@@ -381,8 +381,8 @@ struct Problem {
     int32_t begin = 0;
     for (const int32_t end : bounds) {
       partials.emplace_back(n, records.slots);
-      const absl::Status status = ReduceShard(matrix.Shard(begin, end), records.View(), parameters,
-                                              partials.back().partial);
+      absl::Status status = ReduceShard(matrix.Shard(begin, end), records.View(), parameters,
+                                        partials.back().partial);
       if (!status.ok()) return status;
       begin = end;
     }
@@ -482,7 +482,7 @@ TEST(Dense, AgreesWithFloat64) {
                 .ok());
         for (size_t i = 0; i < problem.n; ++i) {
           const double log_sum_exp = LogSumExpReference(problem.matrix.Row(i));
-          double envelope = kMinusInfinity;
+          double envelope = -HUGE_VAL;
           double mass = 0;
           for (int slot = 0; slot < top_k; ++slot) {
             const int32_t id = problem.records.ids[i * 20 + slot];

@@ -48,22 +48,22 @@ struct Batch {
         logits(kBytes) {
     std::mt19937 random(1);
     std::normal_distribution<float> normal(0.0f, 3.0f);
-    // One row of random logits, shifted by a column from row to row.
-    std::vector<std::byte> row(vocabulary * LogitBytes(type));
-    for (int32_t v = 0; v < vocabulary; ++v) {
+    // One row of random logits, for all positions.
+    const size_t bytes = LogitBytes(type);
+    const size_t row_bytes = vocabulary * bytes;
+    std::vector<std::byte> row(row_bytes);
+    for (size_t i = 0; i < row_bytes; i += bytes) {
       const float logit = normal(random);
-      if (type == LogitType::kFloat32) {
-        std::memcpy(&row[v * 4], &logit, 4);
-      } else if (type == LogitType::kBfloat16) {
-        std::memcpy(&row[v * 2], reinterpret_cast<const std::byte*>(&logit) + 2, 2);
-      } else {
-        const auto half = static_cast<_Float16>(logit);
-        std::memcpy(&row[v * 2], &half, 2);
+      // A float16 of either sign, between 0.5 and 10.
+      const auto half = static_cast<uint16_t>((random() & 0x8000) | (0x3800 + random() % 0x1100));
+      if (type == LogitType::kFloat32) std::memcpy(&row[i], &logit, 4);
+      if (type == LogitType::kFloat16) std::memcpy(&row[i], &half, 2);
+      if (type == LogitType::kBfloat16) {
+        std::memcpy(&row[i], reinterpret_cast<const std::byte*>(&logit) + 2, 2);
       }
     }
     for (size_t i = 0; i < positions; ++i) {
-      std::ranges::copy(row, logits.begin() + i * row.size());
-      std::ranges::rotate(row, row.begin() + LogitBytes(type));
+      std::memcpy(&logits[i * row_bytes], row.data(), row_bytes);
       sampled_ids.push_back(static_cast<int32_t>(random() % vocabulary));
       for (int slot = 0; slot < kSlots; ++slot) {
         ids.push_back(static_cast<int32_t>(random() % vocabulary));
