@@ -1,0 +1,91 @@
+"""The dense kernel gives the bytes of the numpy numerics, for every type of logits."""
+
+import ctypes
+import unittest
+
+import numpy as np
+
+from tests.reference import dense_numerics
+
+SEED = 12345
+LIBRARY = "tests/bench/libdense_c.so"
+FLOAT32, FLOAT16, BFLOAT16 = range(3)
+
+
+def stored(logits: np.ndarray, kind: int) -> tuple[np.ndarray, np.ndarray]:
+    """The logits as the kernel reads them, and what float32 these are."""
+    if kind == FLOAT32:
+        return logits, logits
+    if kind == FLOAT16:
+        with np.errstate(over="ignore"):
+            half = np.maximum(logits, np.float32(-np.inf)).clip(-6e4, 6e4).astype(np.float16)
+        half[logits == -np.inf] = -np.inf
+        return half, half.astype(np.float32)
+    high = (logits.view(np.uint32) >> 16).astype(np.uint16)
+    return high, (high.astype(np.uint32) << 16).view(np.float32)
+
+
+class DenseAgreementTest(unittest.TestCase):
+    def setUp(self):
+        self.library = ctypes.CDLL(LIBRARY)
+        self.rng = np.random.default_rng(SEED)
+
+    def reduce_logits(self, kind, logits, sampled, ids, behaviour):
+        """By the kernel: log-sum-exps float64, and sampled log-probs, log-envelopes and masses float32, [N] each."""
+        count, vocabulary = logits.shape
+        outputs = [np.empty(count, np.float32) for _ in range(3)] + [np.empty(count, np.float64)]
+        arrays = [np.ascontiguousarray(a) for a in (sampled, ids, behaviour)]
+        pointers = [ctypes.c_void_p(a.ctypes.data) for a in (*arrays, *outputs)]
+        failed = self.library.sis_reduce_logits(
+            kind, ctypes.c_void_p(logits.ctypes.data), ctypes.c_int64(count), vocabulary, ids.shape[1], *pointers
+        )
+        self.assertEqual(failed, 0)
+        return outputs[3], *outputs[:3]
+
+    def check(self, logits: np.ndarray, top_k: int = 10):
+        count, vocabulary = logits.shape
+        slots = min(top_k, vocabulary)
+        ids = np.stack([self.rng.choice(vocabulary, slots, replace=False) for _ in range(count)]).astype(np.int32)
+        behaviour = -np.sort(self.rng.exponential(4, (count, slots)).astype(np.float32), axis=1)
+        ids[::3, slots // 2 :] = -1
+        behaviour[::3, slots // 2 :] = -np.inf
+        sampled = self.rng.integers(vocabulary, size=count).astype(np.int32)
+        for kind in (FLOAT32, FLOAT16, BFLOAT16):
+            memory, exact = stored(logits, kind)
+            kernel = self.reduce_logits(kind, memory, sampled, ids, behaviour)
+            for i in range(count):
+                expected = dense_numerics.reduce_logits(exact[i], sampled[i], ids[i], behaviour[i])
+                for name, got, want in zip(expected._fields, kernel, expected):
+                    self.assertEqual(
+                        got[i].tobytes(), got.dtype.type(want).tobytes(), f"{name}, type {kind}: {got[i]} {want}"
+                    )
+
+    def test_random_logits(self):
+        for vocabulary in (1, 7, 64, 1023, 1024, 1025, 5000, 32000):
+            for scale in (0.1, 3, 30):
+                with self.subTest(vocabulary=vocabulary, scale=scale):
+                    self.check(self.rng.normal(size=(6, vocabulary), scale=scale).astype(np.float32))
+
+    def test_negative_logits(self):
+        self.check(self.rng.normal(-40, 3, size=(20, 4000)).astype(np.float32))
+
+    def test_masked_logits(self):
+        logits = self.rng.normal(size=(30, 3000), scale=4).astype(np.float32)
+        logits[self.rng.random(logits.shape) < 0.9] = -np.inf
+        logits[:10, :1500] = -np.inf
+        logits[:, 77] = 0
+        self.check(logits)
+
+    def test_references_far_apart(self):
+        logits = self.rng.normal(size=(30, 5000)).astype(np.float32)
+        logits += np.repeat(self.rng.uniform(-60, 60, (30, 50)), 100, axis=1).astype(np.float32)
+        self.check(logits)
+
+    def test_huge_and_tiny_logits(self):
+        exponents = self.rng.uniform(-149, 127.9, (20, 2000))
+        signs = self.rng.choice([-1, 1], exponents.shape)
+        self.check((signs * np.exp2(exponents)).astype(np.float32))
+
+
+if __name__ == "__main__":
+    unittest.main()
