@@ -52,14 +52,14 @@ Run::Entry* Run::Touch(const SequenceName& name) {
 }
 
 Run::Found Run::Find(const SequenceName& name) {
-  absl::MutexLock lock(&mutex_);
+  WriterLock lock(mutex_);
   if (Entry* entry = Touch(name)) return entry->sequence;
   const auto dropped = dropped_.find(name);
   return dropped == dropped_.end() ? v1::NEVER_ARRIVED : dropped->second;
 }
 
 absl::StatusOr<std::shared_ptr<Sequence>> Run::FindOrCreate(const SequenceName& name) {
-  absl::MutexLock lock(&mutex_);
+  WriterLock lock(mutex_);
   if (Entry* entry = Touch(name)) {
     if (entry->release_when_free) {
       return absl::FailedPreconditionError(absl::StrCat(ToString(name), " was released"));
@@ -100,18 +100,18 @@ void Run::Drop(const SequenceName& name, v1::MissingReason reason) {
 }
 
 uint32_t Run::CommittedLength(const SequenceName& name) const {
-  absl::ReaderMutexLock lock(&mutex_);
+  ReaderLock lock(mutex_);
   const auto found = sequences_.find(name);
   return found == sequences_.end() ? 0 : found->second.sequence->committed_length();
 }
 
 uint64_t Run::policy_version() const {
-  absl::ReaderMutexLock lock(&mutex_);
+  ReaderLock lock(mutex_);
   return policy_version_;
 }
 
 uint64_t Run::oldest_fresh_version() const {
-  absl::ReaderMutexLock lock(&mutex_);
+  ReaderLock lock(mutex_);
   return OldestFreshVersion();
 }
 
@@ -121,7 +121,7 @@ uint64_t Run::OldestFreshVersion() const {
 }
 
 absl::StatusOr<int64_t> Run::AdvanceVersion(uint64_t version) {
-  absl::MutexLock lock(&mutex_);
+  WriterLock lock(mutex_);
   if (version < policy_version_) {
     return absl::FailedPreconditionError(absl::StrCat("policy_version ", version,
                                                       " is before the current one, ",
@@ -142,7 +142,7 @@ absl::StatusOr<int64_t> Run::AdvanceVersion(uint64_t version) {
 }
 
 absl::StatusOr<uint64_t> Run::Lease(std::span<const SequenceName> names, absl::Duration length) {
-  absl::MutexLock lock(&mutex_);
+  WriterLock lock(mutex_);
   if (static_cast<int>(leases_.size()) >= limits_.max_leases) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the run has ", leases_.size(), " leases, the most allowed"));
@@ -160,7 +160,7 @@ absl::StatusOr<uint64_t> Run::Lease(std::span<const SequenceName> names, absl::D
 }
 
 absl::Status Run::RenewLease(uint64_t lease_id) {
-  absl::MutexLock lock(&mutex_);
+  WriterLock lock(mutex_);
   const auto lease = leases_.find(lease_id);
   if (lease == leases_.end() || lease->second.expires < clock_()) {
     return absl::FailedPreconditionError(absl::StrCat("lease ", lease_id, " has ended"));
@@ -170,7 +170,7 @@ absl::Status Run::RenewLease(uint64_t lease_id) {
 }
 
 bool Run::EndLease(uint64_t lease_id) {
-  absl::MutexLock lock(&mutex_);
+  WriterLock lock(mutex_);
   const auto lease = leases_.find(lease_id);
   if (lease == leases_.end()) return false;
   EndLeaseLocked(lease);
@@ -187,7 +187,7 @@ void Run::EndLeaseLocked(absl::flat_hash_map<uint64_t, LeaseRecord>::iterator le
 }
 
 bool Run::Release(const SequenceName& name) {
-  absl::MutexLock lock(&mutex_);
+  WriterLock lock(mutex_);
   const auto found = sequences_.find(name);
   if (found == sequences_.end()) return false;
   found->second.release_when_free = true;
@@ -196,7 +196,7 @@ bool Run::Release(const SequenceName& name) {
 }
 
 void Run::DropExpired() {
-  absl::MutexLock lock(&mutex_);
+  WriterLock lock(mutex_);
   const absl::Time now = clock_();
   std::vector<uint64_t> ended;
   for (const auto& [lease_id, lease] : leases_) {
@@ -218,14 +218,14 @@ std::list<SequenceName>::const_iterator Run::FindEvictable() const {
 }
 
 std::optional<absl::Time> Run::OldestEvictable() const {
-  absl::ReaderMutexLock lock(&mutex_);
+  ReaderLock lock(mutex_);
   const auto oldest = FindEvictable();
   if (oldest == by_age_.end()) return std::nullopt;
   return sequences_.at(*oldest).last_used;
 }
 
 bool Run::EvictOldest() {
-  absl::MutexLock lock(&mutex_);
+  WriterLock lock(mutex_);
   const auto oldest = FindEvictable();
   if (oldest == by_age_.end()) return false;
   Drop(*oldest, v1::EVICTED);
@@ -233,7 +233,7 @@ bool Run::EvictOldest() {
 }
 
 v1::Run Run::Describe() const {
-  absl::ReaderMutexLock lock(&mutex_);
+  ReaderLock lock(mutex_);
   v1::Run run;
   run.set_run_id(id_);
   run.set_incarnation(incarnation_);
@@ -255,7 +255,7 @@ v1::Run Run::Describe() const {
 }
 
 void Run::PublishState() const {
-  absl::ReaderMutexLock lock(&mutex_);
+  ReaderLock lock(mutex_);
   metrics_->SetState(budget_.used(), static_cast<int64_t>(sequences_.size()), policy_version_);
 }
 

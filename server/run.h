@@ -16,11 +16,11 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "server/byte_budget.h"
 #include "server/limits.h"
 #include "server/metrics.h"
+#include "server/mutex.h"
 #include "server/sequence.h"
 #include "server/step_ledger.h"
 #include "sis/v1/ratio_service.pb.h"
@@ -133,7 +133,7 @@ class Run {
   ByteBudget budget_;  // outlives the sequences below
   StepLedger steps_;
 
-  mutable absl::Mutex mutex_;
+  mutable Mutex mutex_;
   uint64_t policy_version_ ABSL_GUARDED_BY(mutex_) = 0;
   Entries sequences_ ABSL_GUARDED_BY(mutex_);
   std::list<SequenceName> by_age_ ABSL_GUARDED_BY(mutex_);  // least recently used first

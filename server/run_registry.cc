@@ -71,7 +71,7 @@ absl::StatusOr<RunRegistry::Created> RunRegistry::Create(const v1::CreateRunRequ
 
   // Its last reference may free gigabytes: not under the lock.
   std::shared_ptr<Run> superseded;
-  absl::MutexLock lock(&mutex_);
+  WriterLock lock(mutex_);
   const auto found = runs_.find(request.run_id());
   std::shared_ptr<RunMetrics> metrics;
   if (found != runs_.end()) {
@@ -107,7 +107,7 @@ absl::StatusOr<RunRegistry::Created> RunRegistry::Create(const v1::CreateRunRequ
 }
 
 absl::StatusOr<std::shared_ptr<Run>> RunRegistry::Find(const v1::RunRef& ref) const {
-  absl::ReaderMutexLock lock(&mutex_);
+  ReaderLock lock(mutex_);
   const auto found = runs_.find(ref.run_id());
   if (found == runs_.end()) {
     return absl::NotFoundError(
@@ -122,7 +122,7 @@ absl::StatusOr<std::shared_ptr<Run>> RunRegistry::Find(const v1::RunRef& ref) co
 }
 
 std::vector<std::shared_ptr<Run>> RunRegistry::List() const {
-  absl::ReaderMutexLock lock(&mutex_);
+  ReaderLock lock(mutex_);
   std::vector<std::shared_ptr<Run>> runs;
   runs.reserve(runs_.size());
   for (const auto& [id, run] : runs_) runs.push_back(run);

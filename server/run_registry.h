@@ -10,10 +10,10 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "server/byte_budget.h"
 #include "server/limits.h"
 #include "server/metrics.h"
+#include "server/mutex.h"
 #include "server/run.h"
 #include "sis/v1/ratio_service.pb.h"
 
@@ -56,7 +56,7 @@ class RunRegistry {
   const Clock clock_;
   ByteBudget budget_;  // outlives the runs
 
-  mutable absl::Mutex mutex_;
+  mutable Mutex mutex_;
   std::map<std::string, std::shared_ptr<Run>> runs_ ABSL_GUARDED_BY(mutex_);
 };
 

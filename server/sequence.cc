@@ -45,7 +45,7 @@ absl::Status Sequence::Append(uint32_t first_position, uint64_t policy_version,
                               int64_t* positions_added) {
   const auto count = static_cast<uint32_t>(records.sampled_ids.size());
   const uint32_t end = first_position + count;
-  absl::MutexLock lock(&mutex_);
+  WriterLock lock(mutex_);
   if (absl::Status status = CheckFits(first_position, policy_version, records); !status.ok()) {
     return status;
   }
@@ -75,7 +75,7 @@ absl::Status Sequence::Append(uint32_t first_position, uint64_t policy_version,
 }
 
 int64_t Sequence::BytesToAppend(uint32_t first_position, uint32_t count) const {
-  absl::ReaderMutexLock lock(&mutex_);
+  ReaderLock lock(mutex_);
   return NewPageBytes(first_position, count);
 }
 
@@ -112,7 +112,7 @@ void Sequence::SetVersion(uint32_t first, uint32_t end, uint64_t version) {
 }
 
 absl::Status Sequence::Truncate(uint32_t length) {
-  absl::MutexLock lock(&mutex_);
+  WriterLock lock(mutex_);
   if (sealed_length_.has_value()) {
     return absl::FailedPreconditionError(
         absl::StrCat("truncate to ", length, ": sealed at length ", *sealed_length_));
@@ -139,7 +139,7 @@ absl::Status Sequence::Truncate(uint32_t length) {
 }
 
 absl::Status Sequence::Seal(uint32_t length) {
-  absl::MutexLock lock(&mutex_);
+  WriterLock lock(mutex_);
   if (sealed_length_.has_value()) {
     if (*sealed_length_ == length) return absl::OkStatus();
     return absl::FailedPreconditionError(
@@ -154,22 +154,22 @@ absl::Status Sequence::Seal(uint32_t length) {
 }
 
 uint32_t Sequence::committed_length() const {
-  absl::ReaderMutexLock lock(&mutex_);
+  ReaderLock lock(mutex_);
   return committed_length_;
 }
 
 bool Sequence::sealed() const {
-  absl::ReaderMutexLock lock(&mutex_);
+  ReaderLock lock(mutex_);
   return sealed_length_.has_value();
 }
 
 int64_t Sequence::positions() const {
-  absl::ReaderMutexLock lock(&mutex_);
+  ReaderLock lock(mutex_);
   return positions_;
 }
 
 uint64_t Sequence::newest_version() const {
-  absl::ReaderMutexLock lock(&mutex_);
+  ReaderLock lock(mutex_);
   uint64_t newest = 0;
   for (const auto& [first, span] : versions_) newest = std::max(newest, span.version);
   return newest;

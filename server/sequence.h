@@ -12,9 +12,9 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "absl/synchronization/mutex.h"
 #include "kernels/validate.h"
 #include "server/byte_budget.h"
+#include "server/mutex.h"
 #include "server/page.h"
 
 namespace sis {
@@ -77,7 +77,7 @@ class Sequence {
   const uint64_t key_;
   ByteBudget& budget_;
 
-  mutable absl::Mutex mutex_;
+  mutable Mutex mutex_;
   // Page number -> page. Gaps have none.
   std::map<uint32_t, Page> pages_ ABSL_GUARDED_BY(mutex_);
   // First position -> span; spans don't overlap, neighbours of one version are merged.
@@ -91,9 +91,9 @@ class ABSL_SCOPED_LOCKABLE Sequence::Reader {
  public:
   explicit Reader(const Sequence& sequence) ABSL_SHARED_LOCK_FUNCTION(sequence.mutex_)
       : sequence_(sequence) {
-    sequence_.mutex_.ReaderLock();
+    sequence_.mutex_.lock_shared();
   }
-  ~Reader() ABSL_UNLOCK_FUNCTION() { sequence_.mutex_.ReaderUnlock(); }
+  ~Reader() ABSL_UNLOCK_FUNCTION() { sequence_.mutex_.unlock_shared(); }
   Reader(const Reader&) = delete;
   Reader& operator=(const Reader&) = delete;
 

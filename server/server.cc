@@ -17,7 +17,7 @@
 namespace sis {
 namespace {
 
-constexpr absl::Duration kJanitorPeriod = absl::Seconds(1);
+constexpr std::chrono::seconds kJanitorPeriod(1);
 constexpr int kMetricsThreads = 2;
 // Fewer, larger frames: the wire is the cost of this service.
 constexpr int kMaxFrameBytes = 1 << 20;
@@ -102,10 +102,11 @@ std::shared_ptr<grpc::Channel> Server::InProcessChannel() {
 
 void Server::Shutdown(absl::Duration grace) {
   {
-    absl::MutexLock lock(&mutex_);
+    WriterLock lock(mutex_);
     if (stopping_) return;
     stopping_ = true;
   }
+  stop_.notify_all();
   if (janitor_.joinable()) janitor_.join();
   if (grpc_server_ == nullptr) return;
   grpc_server_->GetHealthCheckService()->SetServingStatus(false);
@@ -113,9 +114,9 @@ void Server::Shutdown(absl::Duration grace) {
 }
 
 void Server::DropExpiredNowAndThen() {
-  absl::MutexLock lock(&mutex_);
-  while (!mutex_.AwaitWithTimeout(absl::Condition(&stopping_), kJanitorPeriod)) {
-    registry_.DropExpired();
+  WriterLock lock(mutex_);
+  while (!stopping_) {
+    if (stop_.wait_for(mutex_, kJanitorPeriod) == std::cv_status::timeout) registry_.DropExpired();
   }
 }
 

@@ -4,6 +4,7 @@
 #include <grpcpp/grpcpp.h>
 #include <prometheus/exposer.h>
 
+#include <condition_variable>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -11,11 +12,11 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "kernels/backend.h"
 #include "server/limits.h"
 #include "server/metrics.h"
+#include "server/mutex.h"
 #include "server/ratio_service.h"
 #include "server/run_registry.h"
 #include "server/worker_pool.h"
@@ -73,8 +74,9 @@ class Server {
   std::string grpc_address_;
   std::string metrics_address_;
 
-  absl::Mutex mutex_;
+  Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::condition_variable_any stop_;
   std::thread janitor_;
 };
 

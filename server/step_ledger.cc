@@ -6,7 +6,7 @@ namespace sis {
 
 std::vector<StepLedger::Range> StepLedger::Claim(uint64_t draw, uint64_t sequence_key,
                                                  Range range) {
-  absl::MutexLock lock(&mutex_);
+  WriterLock lock(mutex_);
   if (!steps_.contains(draw)) {
     if (static_cast<int>(steps_.size()) >= kept_) {
       if (draw < steps_.begin()->first) return {};
@@ -41,20 +41,20 @@ std::vector<StepLedger::Range> StepLedger::Claim(uint64_t draw, uint64_t sequenc
 }
 
 void StepLedger::Add(uint64_t draw, const Sums& sums) {
-  absl::MutexLock lock(&mutex_);
+  WriterLock lock(mutex_);
   const auto step = steps_.find(draw);
   if (step != steps_.end()) step->second.sums += sums;
 }
 
 std::optional<StepLedger::Step> StepLedger::Find(uint64_t draw) const {
-  absl::MutexLock lock(&mutex_);
+  WriterLock lock(mutex_);
   const auto step = steps_.find(draw);
   if (step == steps_.end()) return std::nullopt;
   return Step{step->second.sums, static_cast<int64_t>(step->second.counted.size())};
 }
 
 std::optional<uint64_t> StepLedger::last_draw() const {
-  absl::MutexLock lock(&mutex_);
+  WriterLock lock(mutex_);
   if (steps_.empty()) return std::nullopt;
   return steps_.rbegin()->first;
 }

@@ -9,8 +9,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
-#include "absl/synchronization/mutex.h"
 #include "kernels/sums.h"
+#include "server/mutex.h"
 
 namespace sis {
 
@@ -53,7 +53,7 @@ class StepLedger {
   };
 
   const int kept_;
-  mutable absl::Mutex mutex_;
+  mutable Mutex mutex_;
   std::map<uint64_t, Entry> steps_ ABSL_GUARDED_BY(mutex_);
 };
 

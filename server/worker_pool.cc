@@ -10,26 +10,27 @@ WorkerPool::WorkerPool(int threads) {
 
 WorkerPool::~WorkerPool() {
   {
-    absl::MutexLock lock(&mutex_);
+    WriterLock lock(mutex_);
     stopping_ = true;
   }
+  changed_.notify_all();
   for (std::thread& thread : threads_) thread.join();
 }
 
 void WorkerPool::Schedule(std::function<void()> work) {
-  absl::MutexLock lock(&mutex_);
-  queue_.push_back(std::move(work));
+  {
+    WriterLock lock(mutex_);
+    queue_.push_back(std::move(work));
+  }
+  changed_.notify_one();
 }
 
 void WorkerPool::Run() {
-  const auto ready = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
-    return stopping_ || !queue_.empty();
-  };
   for (;;) {
     std::function<void()> work;
     {
-      absl::MutexLock lock(&mutex_);
-      mutex_.Await(absl::Condition(&ready));
+      WriterLock lock(mutex_);
+      while (!stopping_ && queue_.empty()) changed_.wait(mutex_);
       if (queue_.empty()) return;
       work = std::move(queue_.front());
       queue_.pop_front();

@@ -1,13 +1,14 @@
 // Threads for work that is too long for gRPC's own.
 #pragma once
 
+#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
+#include "server/mutex.h"
 
 namespace sis {
 
@@ -24,9 +25,10 @@ class WorkerPool {
  private:
   void Run();
 
-  absl::Mutex mutex_;
+  Mutex mutex_;
   std::deque<std::function<void()>> queue_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::condition_variable_any changed_;
   std::vector<std::thread> threads_;
 };
 

@@ -1,5 +1,6 @@
 // The installed gRPC, Abseil and protobuf are not instrumented, so TSan does not see their locks.
 // race_top: looks at the top frame only, so that races in our own handlers are still reported.
+// sis::v1 holds only what protoc generates. A bare "operator" would hide every race in a lambda.
 extern "C" const char* __tsan_default_suppressions() {
   return "race_top:libgrpc\n"
          "race_top:libgpr.so\n"
@@ -8,9 +9,11 @@ extern "C" const char* __tsan_default_suppressions() {
          "race_top:libtsan\n"
          "race_top:^grpc::\n"
          "race_top:^google::protobuf::\n"
+         "race_top: google::protobuf::internal::\n"
          "race_top:^std::\n"
          "race_top:^__gnu_cxx::\n"
          "race_top:^__interceptor_\n"
-         "race_top:^operator \n"
+         "race_top:^operator new\n"
+         "race_top:^operator delete\n"
          "race_top:^sis::v1::\n";
 }

@@ -1,0 +1,289 @@
+"""The calls of the service."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, Callable, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Type, Union
+
+import grpc
+
+from sis import arrays, errors, records as top_k_records
+from sis.append import AppendStream
+from sis.arrays import ArrayLike
+from sis.evaluation import Evaluation, Step, Totals
+from sis.records import SequenceLike, SequenceRef, Slice, TopKRecords
+from sis.run import Run, RunConfig, RunStatus, Sampling
+from sis.v1 import ratio_service_pb2 as pb
+from sis.v1 import ratio_service_pb2_grpc
+
+_OUTPUTS = {
+    "accepted": pb.ACCEPT_BITS,
+    "decisions": pb.DECISIONS,
+    "ratios": pb.RATIOS,
+    "log_ratios": pb.LOG_RATIOS,
+    "acceptance_probabilities": pb.ACCEPTANCE_PROBABILITIES,
+}
+
+
+class Released(NamedTuple):
+    """What Client.release gave back."""
+
+    sequences: int
+    leases: int
+    # Of both: those that were not there.
+    unknown: int
+
+
+class Client:
+    """A connection to one server. A context manager; leaving the block closes the connection.
+
+    Threads: every method may be called from any thread. Every call may be repeated: the service counts nothing twice.
+    All calls raise sis.Error, or its subclass for the status code (sis.InvalidArgument, sis.NotFound, ...); an array of
+    the wrong shape or type is a ValueError before anything is sent. Wherever arrays are taken, numpy arrays, sequences
+    and tensors of PyTorch on any device will do; what is returned are numpy arrays.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        timeout: Optional[float] = 60.0,
+        credentials: Optional[grpc.ChannelCredentials] = None,
+        options: Sequence[Tuple[str, Any]] = (),
+    ) -> None:
+        """`address` is a gRPC target, host:port mostly. Nothing is sent yet.
+
+        timeout: seconds that a call, or the ack of an appended batch, may take; None: for ever.
+        credentials: of grpc.ssl_channel_credentials or the like; None: no TLS.
+        options: gRPC channel arguments, besides unlimited message sizes.
+        """
+        sizes = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+        channel_options = sizes + list(options)
+        self._channel = (
+            grpc.insecure_channel(address, channel_options)
+            if credentials is None
+            else grpc.secure_channel(address, credentials, channel_options)
+        )
+        self._stub = ratio_service_pb2_grpc.RatioServiceStub(self._channel)
+        self._timeout = timeout
+
+    def close(self) -> None:
+        """Closes the connection; calls in progress end with CANCELLED."""
+        self._channel.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self,
+        exception_type: Optional[Type[BaseException]],
+        exception: Optional[BaseException],
+        traceback: Optional[TracebackType],
+    ) -> None:
+        self.close()
+
+    def create_run(
+        self,
+        run_id: str,
+        *,
+        seed: int,
+        vocabulary_size: int,
+        top_k: int,
+        max_staleness: Optional[int] = None,
+        time_to_live: float = 0.0,
+        byte_quota: int = 0,
+        task: str = "",
+        algorithm: str = "",
+        model: str = "",
+        incarnation: int = 0,
+    ) -> Run:
+        """Opens a run, or finds it as it is; RunConfig says what the settings mean.
+
+        incarnation 0 takes the one there is, or 1 if the run is new; a larger one than the present starts clean. Raises
+        AlreadyExists if the run is there with another configuration, FailedPrecondition for an incarnation of the past.
+        """
+        config = RunConfig(
+            seed=seed,
+            vocabulary_size=vocabulary_size,
+            top_k=top_k,
+            max_staleness=max_staleness,
+            time_to_live=time_to_live,
+            byte_quota=byte_quota,
+            task=task,
+            algorithm=algorithm,
+            model=model,
+        )
+        request = pb.CreateRunRequest(run_id=run_id, config=config.to_proto(), incarnation=incarnation)
+        return Run(run_id, self._unary(self._stub.CreateRun, request).incarnation, config)
+
+    def get_run(self, run_id: str) -> RunStatus:
+        """A run's settings and what the server holds of it. `.run` is what the other calls take. Raises NotFound."""
+        return RunStatus.from_proto(self._unary(self._stub.GetRun, pb.GetRunRequest(run_id=run_id)).run)
+
+    def list_runs(self) -> List[RunStatus]:
+        """All runs, by run id."""
+        return [
+            RunStatus.from_proto(run)
+            for run in self._unary(self._stub.ListRuns, pb.ListRunsRequest()).runs
+        ]
+
+    def advance_version(self, run: Run, policy_version: int) -> int:
+        """Tells the current policy version. Returns how many sequences were dropped because all of them became stale.
+
+        Raises FailedPrecondition if the version would go back.
+        """
+        request = pb.AdvanceVersionRequest(run=run.to_proto(), policy_version=policy_version)
+        return self._unary(self._stub.AdvanceVersion, request).dropped_sequences
+
+    def get_step(self, run: Run, draw: int) -> Step:
+        """The totals of one draw over all ranks, each position once. Raises NotFound if nothing was counted for it."""
+        response = self._unary(self._stub.GetStep, pb.GetStepRequest(run=run.to_proto(), draw=draw))
+        return Step(Totals.from_proto(response.totals), response.sequences)
+
+    def append(
+        self, run: Run, *, sampling: Sampling, worker: str = "", retry_timeout: float = 60.0
+    ) -> AppendStream:
+        """Opens a stream for behaviour log-probs that were made as `sampling` says.
+
+        worker: a name for messages and metrics. retry_timeout: seconds for which an entry that finds no room on the
+        server is tried again. What is wrong with run or sampling is raised by the first flush.
+        """
+        header = pb.AppendHeader(
+            run=run.to_proto(),
+            worker=worker,
+            sampling=sampling.to_proto(),
+            vocabulary_size=run.config.vocabulary_size,
+        )
+        return AppendStream(self._stub, run, header, self._timeout, retry_timeout)
+
+    def fetch_top_k(
+        self, run: Run, slices: Iterable[Union[Slice, SequenceLike]], *, lease_seconds: float = 0.0
+    ) -> TopKRecords:
+        """Reads recorded top-K sets back. A sequence instead of a slice stands for all that is committed of it.
+
+        lease_seconds: the records are not evicted until so long after the last evaluate of them; 0: no lease. Raises
+        ResourceExhausted if the server grants no more leases.
+        """
+        request = pb.FetchTopKRequest(
+            run=run.to_proto(),
+            slices=[_slice(part).to_proto() for part in slices],
+            lease_seconds=lease_seconds,
+        )
+        try:
+            return top_k_records.assemble(self._stub.FetchTopK(request, timeout=self._timeout))
+        except grpc.RpcError as error:
+            raise errors.from_rpc(error) from error
+
+    def evaluate(
+        self,
+        run: Run,
+        records: Union[TopKRecords, Sequence[Slice]],
+        *,
+        draw: int,
+        log_probs: ArrayLike,
+        sampled_log_probs: ArrayLike,
+        top_k: int = 0,
+        outputs: Sequence[str] = ("accepted",),
+    ) -> Evaluation:
+        """Decides for N positions from the current policy's log-probs at the recorded ids.
+
+        records: of fetch_top_k (or its `select`); its lease is renewed, and a change of the records on the server since
+        then is FailedPrecondition. Slices will do, if each has a length.
+        draw: the optimiser step. The same draw decides the same way, another one independently.
+        log_probs: float32 [N, K], nats, at records.ids; unused slots and missing positions may hold anything.
+        sampled_log_probs: float32 [N], of records.sampled_ids, from the same computation. sis.gather makes both.
+        top_k: use only the k most probable slots; 0: all K.
+        outputs: of "accepted" (always comes), "decisions", "ratios", "log_ratios", "acceptance_probabilities". Ratios
+        of missing positions do not exist: FailedPrecondition if there is one.
+        """
+        slices, length = _ranges(records)
+        form = pb.Gathered(
+            log_probs=arrays.float32("log_probs", log_probs, [length, run.config.top_k]).tobytes(),
+            sampled_log_probs=arrays.float32("sampled_log_probs", sampled_log_probs, [length]).tobytes(),
+        )
+        request = _evaluate_request(run, records, slices, draw, top_k, outputs)
+        request.gathered.CopyFrom(form)
+        return self._evaluate(request, slices, length)
+
+    def evaluate_reduced(
+        self,
+        run: Run,
+        records: Union[TopKRecords, Sequence[Slice]],
+        *,
+        draw: int,
+        sampled_log_probs: ArrayLike,
+        log_envelopes: ArrayLike,
+        covered_masses: ArrayLike,
+        top_k: int = 0,
+        outputs: Sequence[str] = ("accepted",),
+    ) -> Evaluation:
+        """As evaluate, from 12 bytes per position, whatever K is.
+
+        sampled_log_probs, log_envelopes and covered_masses: float32 [N]; sis.reduce makes the last two of the log-probs
+        at the recorded ids, for the same top_k.
+        """
+        slices, length = _ranges(records)
+        form = pb.Reduced(
+            sampled_log_probs=arrays.float32("sampled_log_probs", sampled_log_probs, [length]).tobytes(),
+            log_envelopes=arrays.float32("log_envelopes", log_envelopes, [length]).tobytes(),
+            covered_masses=arrays.float32("covered_masses", covered_masses, [length]).tobytes(),
+        )
+        request = _evaluate_request(run, records, slices, draw, top_k, outputs)
+        request.reduced.CopyFrom(form)
+        return self._evaluate(request, slices, length)
+
+    def release(
+        self, run: Run, sequences: Iterable[SequenceLike] = (), lease_ids: Iterable[int] = ()
+    ) -> Released:
+        """Gives memory back. Leased sequences go when their last lease does. Idempotent."""
+        request = pb.ReleaseRequest(
+            run=run.to_proto(),
+            sequences=[SequenceRef.of(sequence).to_proto() for sequence in sequences],
+            lease_ids=list(lease_ids),
+        )
+        response = self._unary(self._stub.Release, request)
+        return Released(response.released_sequences, response.released_leases, response.unknown)
+
+    def _unary(self, method: Callable[..., Any], request: Any) -> Any:
+        try:
+            return method(request, timeout=self._timeout)
+        except grpc.RpcError as error:
+            raise errors.from_rpc(error) from error
+
+    def _evaluate(self, request: pb.EvaluateRequest, slices: Sequence[Slice], length: int) -> Evaluation:
+        response = self._unary(self._stub.Evaluate, request)
+        return Evaluation.from_proto(response, length, tuple(part.length for part in slices))
+
+
+def _slice(part: Union[Slice, SequenceLike]) -> Slice:
+    if isinstance(part, Slice):
+        return part
+    sequence = SequenceRef.of(part)
+    return Slice(sequence.id, attempt=sequence.attempt)
+
+
+def _ranges(records: Union[TopKRecords, Sequence[Slice]]) -> Tuple[Sequence[Slice], int]:
+    slices = records.slices if isinstance(records, TopKRecords) else records
+    return slices, sum(part.length for part in slices)
+
+
+def _evaluate_request(
+    run: Run,
+    records: Union[TopKRecords, Sequence[Slice]],
+    slices: Sequence[Slice],
+    draw: int,
+    top_k: int,
+    outputs: Sequence[str],
+) -> pb.EvaluateRequest:
+    unknown = [name for name in outputs if name not in _OUTPUTS]
+    if unknown:
+        raise ValueError(f"output {unknown[0]!r} is none of {', '.join(_OUTPUTS)}")
+    return pb.EvaluateRequest(
+        run=run.to_proto(),
+        # A sequence of which nothing is committed gives an empty slice, which the service does not evaluate.
+        slices=[part.to_proto() for part in slices if part.length],
+        draw=draw,
+        top_k=top_k,
+        lease_id=records.lease_id if isinstance(records, TopKRecords) else 0,
+        outputs=sorted({_OUTPUTS[name] for name in ("accepted", *outputs)}),
+    )

@@ -1,0 +1,95 @@
+"""What goes wrong, as exceptions: one class per status code of the service that a caller may want to tell apart."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Sequence
+
+import grpc
+
+
+class Error(Exception):
+    """A call that failed. `code` is a grpc.StatusCode, `message` the server's words (or the client library's)."""
+
+    def __init__(self, code: grpc.StatusCode, message: str) -> None:
+        super().__init__(f"{code.name}: {message}")
+        self.code = code
+        self.message = message
+
+
+class InvalidArgument(Error, ValueError):
+    """The service refused the input, and changed nothing. The message names field, sequence, position and value."""
+
+
+class NotFound(Error):
+    """No such run, or no such step."""
+
+
+class AlreadyExists(Error):
+    """The run is there with another configuration."""
+
+
+class FailedPrecondition(Error):
+    """Superseded incarnation, ended lease, changed records, ratios wanted of missing positions, and the like."""
+
+
+class ResourceExhausted(Error):
+    """Over a budget, quota or limit of the server."""
+
+
+class Unavailable(Error):
+    """The server can't be reached, or ended a stream. Every call may be repeated."""
+
+
+class DeadlineExceeded(Error):
+    """No answer within the client's `timeout`. Every call may be repeated."""
+
+
+class Refusal(NamedTuple):
+    """An entry of an append stream that the server did not take."""
+
+    sequence: str
+    attempt: int
+    # "block [first, end)", "truncate to length" or "seal at length".
+    entry: str
+    code: grpc.StatusCode
+    message: str
+
+
+class AppendError(Error):
+    """Entries that were refused since the last flush, in `refused`; all others are stored."""
+
+    def __init__(self, refused: Sequence[Refusal]) -> None:
+        first = refused[0]
+        more = f" (and {len(refused) - 1} more refused)" if len(refused) > 1 else ""
+        super().__init__(
+            first.code,
+            f"sequence '{first.sequence}' attempt {first.attempt}, {first.entry}: {first.message}{more}",
+        )
+        self.refused = tuple(refused)
+
+
+_BY_CODE = {
+    grpc.StatusCode.INVALID_ARGUMENT: InvalidArgument,
+    grpc.StatusCode.NOT_FOUND: NotFound,
+    grpc.StatusCode.ALREADY_EXISTS: AlreadyExists,
+    grpc.StatusCode.FAILED_PRECONDITION: FailedPrecondition,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: ResourceExhausted,
+    grpc.StatusCode.UNAVAILABLE: Unavailable,
+    grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceeded,
+}
+_BY_NUMBER = {code.value[0]: code for code in grpc.StatusCode}
+
+
+def status_code(number: int) -> grpc.StatusCode:
+    """The code with the number that google.rpc.Code gives it; UNKNOWN for a number without a name."""
+    return _BY_NUMBER.get(number, grpc.StatusCode.UNKNOWN)
+
+
+def from_status(code: grpc.StatusCode, message: str) -> Error:
+    """The exception of the class that belongs to `code`."""
+    return _BY_CODE.get(code, Error)(code, message)
+
+
+def from_rpc(error: grpc.RpcError) -> Error:
+    """The exception that stands for what grpcio raised."""
+    return from_status(error.code(), error.details() or "")

@@ -1,0 +1,152 @@
+"""What the service answers to the current policy's values."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, fields
+from typing import Optional, Tuple
+
+import numpy as np
+
+from sis import arrays
+from sis.records import MissingRange
+from sis.v1 import ratio_service_pb2 as pb
+
+
+class Decision(enum.IntEnum):
+    """Values of Evaluation.decisions."""
+
+    # Distributed as if the current policy had sampled it: modified ratio 1.
+    ACCEPTED = pb.ACCEPTED
+    # Keeps its importance ratio.
+    REJECTED = pb.REJECTED
+    # Not in V_k: never accepted, keeps its importance ratio.
+    OUTSIDE_TOP_K = pb.OUTSIDE_TOP_K
+    # No record: use the trainer's own ratio.
+    MISSING = pb.MISSING
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Sums over positions. "Scored" is accepted, rejected or outside V_k; only scored positions enter the sums.
+
+    The rates and means are per scored position, and NaN if there is none.
+    """
+
+    accepted: int = 0
+    rejected: int = 0
+    outside_top_k: int = 0
+    missing: int = 0
+    # Scored positions whose log importance ratio lies above the log-envelope although the token is in V_k.
+    envelope_violations: int = 0
+    # D and D_SIS, nats.
+    d: float = 0.0
+    d_sis: float = 0.0
+    # Sum of the log-envelopes, nats.
+    log_envelope: float = 0.0
+    residual_mass: float = 0.0
+    acceptance_probability: float = 0.0
+    # Sum of (1 - residual mass) / envelope: what the accept rate is on average over the behaviour policy's draws.
+    expected_acceptance: float = 0.0
+
+    @staticmethod
+    def from_proto(totals: pb.Totals) -> Totals:
+        return Totals(**{field.name: getattr(totals, field.name) for field in fields(Totals)})
+
+    def _mean(self, total: float) -> float:
+        return total / self.scored if self.scored else float("nan")
+
+    @property
+    def scored(self) -> int:
+        return self.accepted + self.rejected + self.outside_top_k
+
+    @property
+    def accept_rate(self) -> float:
+        return self._mean(self.accepted)
+
+    @property
+    def mean_d(self) -> float:
+        """D per scored position, nats."""
+        return self._mean(self.d)
+
+    @property
+    def mean_d_sis(self) -> float:
+        """D_SIS per scored position, nats."""
+        return self._mean(self.d_sis)
+
+    @property
+    def mean_log_envelope(self) -> float:
+        """Nats."""
+        return self._mean(self.log_envelope)
+
+    @property
+    def mean_residual_mass(self) -> float:
+        return self._mean(self.residual_mass)
+
+    @property
+    def mean_acceptance_probability(self) -> float:
+        """The mean of a, 0 outside V_k: the accept rate without the noise of the draw."""
+        return self._mean(self.acceptance_probability)
+
+    @property
+    def mean_expected_acceptance(self) -> float:
+        """The mean of (1 - residual mass) / envelope: the accept rate without the noise of the sampled tokens."""
+        return self._mean(self.expected_acceptance)
+
+
+@dataclass(frozen=True)
+class Step:
+    """The totals of one draw over everything that was evaluated, by any rank, each position once."""
+
+    totals: Totals
+    # Different (sequence, attempt) with at least one position counted.
+    sequences: int
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """Over the N positions that were evaluated, slice by slice. Outputs that were not asked for are None."""
+
+    # bool [N]: decision is ACCEPTED.
+    accepted: np.ndarray
+    # uint8 [N], see Decision.
+    decisions: Optional[np.ndarray]
+    # float32 [N]: the modified ratio, 1 if accepted, else p(y)/q(y).
+    ratios: Optional[np.ndarray]
+    # float32 [N], nats: its logarithm.
+    log_ratios: Optional[np.ndarray]
+    # float32 [N]: the probability that the draw accepts; 0 outside V_k or missing.
+    acceptance_probabilities: Optional[np.ndarray]
+    totals: Totals
+    # One per slice, in order.
+    slice_totals: Tuple[Totals, ...]
+    missing: Tuple[MissingRange, ...]
+    # Positions of this draw that no call had counted before.
+    newly_counted: int
+
+    @staticmethod
+    def from_proto(response: pb.EvaluateResponse, length: int, lengths: Tuple[int, ...]) -> Evaluation:
+        """`length` is N; `lengths` are those of the slices as the caller knows them: empty ones were not sent."""
+
+        def floats(data: bytes) -> Optional[np.ndarray]:
+            return arrays.float32_from_wire(data).astype(np.float32) if data else None
+
+        bits = np.frombuffer(response.accept_bits, np.uint8)
+        sent = [index for index, size in enumerate(lengths) if size]
+        slice_totals = [Totals()] * len(lengths)
+        for index, totals in zip(sent, response.slice_totals):
+            slice_totals[index] = Totals.from_proto(totals)
+        return Evaluation(
+            accepted=np.unpackbits(bits, count=length, bitorder="little").view(bool),
+            decisions=np.frombuffer(response.decisions, np.uint8).copy() if response.decisions else None,
+            ratios=floats(response.ratios),
+            log_ratios=floats(response.log_ratios),
+            acceptance_probabilities=floats(response.acceptance_probabilities),
+            totals=Totals.from_proto(response.totals),
+            slice_totals=tuple(slice_totals),
+            missing=tuple(
+                MissingRange.from_proto(missing)._replace(slice=sent[missing.slice])
+                for missing in response.missing
+            ),
+            newly_counted=response.newly_counted,
+        )

@@ -1,0 +1,188 @@
+"""Ranges of positions, and what the service has recorded of them."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Iterable, NamedTuple, Optional, Sequence, Tuple, Union
+
+import grpc
+import numpy as np
+
+from sis import arrays, errors
+from sis.v1 import ratio_service_pb2 as pb
+
+
+class SequenceRef(NamedTuple):
+    """One attempt at one response. Wherever one is taken, a plain string stands for attempt 0."""
+
+    id: str
+    attempt: int = 0
+
+    @staticmethod
+    def of(sequence: SequenceLike) -> SequenceRef:
+        return SequenceRef(sequence) if isinstance(sequence, str) else SequenceRef(*sequence)
+
+    def to_proto(self) -> pb.SequenceRef:
+        return pb.SequenceRef(id=self.id, attempt=self.attempt)
+
+
+SequenceLike = Union[str, SequenceRef, Tuple[str, int]]
+
+
+@dataclass(frozen=True)
+class Slice:
+    """The positions [first_position, first_position + length) of one sequence. Length 0: up to the committed length."""
+
+    sequence: str
+    first_position: int = 0
+    length: int = 0
+    attempt: int = 0
+    # Set by fetch_top_k, checked by evaluate: a change of the records in between is then an error.
+    record_digest: Optional[int] = None
+
+    def to_proto(self) -> pb.Slice:
+        return pb.Slice(
+            sequence=pb.SequenceRef(id=self.sequence, attempt=self.attempt),
+            first_position=self.first_position,
+            length=self.length,
+            record_digest=self.record_digest,
+        )
+
+    @staticmethod
+    def from_proto(part: pb.Slice) -> Slice:
+        return Slice(
+            sequence=part.sequence.id,
+            first_position=part.first_position,
+            length=part.length,
+            attempt=part.sequence.attempt,
+            record_digest=part.record_digest if part.HasField("record_digest") else None,
+        )
+
+
+class MissingReason(enum.IntEnum):
+    """Why a position has no record."""
+
+    UNSPECIFIED = pb.MISSING_REASON_UNSPECIFIED
+    NEVER_ARRIVED = pb.NEVER_ARRIVED
+    EVICTED = pb.EVICTED
+    EXPIRED = pb.EXPIRED
+    STALE = pb.STALE
+    RELEASED = pb.RELEASED
+
+
+class MissingRange(NamedTuple):
+    """The positions [first_position, first_position + length) of slice number `slice`, which have no record.
+
+    Length 0, from fetch_top_k of a whole sequence: nothing of it is there, for this reason.
+    """
+
+    slice: int
+    first_position: int
+    length: int
+    reason: MissingReason
+
+    @staticmethod
+    def from_proto(missing: pb.MissingRange) -> MissingRange:
+        return MissingRange(
+            missing.slice, missing.first_position, missing.length, MissingReason(missing.reason)
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class TopKRecords:
+    """The behaviour policy's recorded top-K sets over the N positions of `slices`, slice by slice.
+
+    A position without a record holds ids -1, log_probs -inf, sampled_ids -1 and sampled_log_probs NaN.
+    """
+
+    # With lengths and record digests filled in.
+    slices: Tuple[Slice, ...]
+    # int32 [N, K]: V_K, most probable first. Unused slots are last, and hold -1.
+    ids: np.ndarray
+    # float32 [N, K], nats. Unused slots hold -inf.
+    log_probs: np.ndarray
+    # int32 [N]: the sampled tokens.
+    sampled_ids: np.ndarray
+    # float32 [N], nats: their behaviour log-probs, as recorded.
+    sampled_log_probs: np.ndarray
+    missing: Tuple[MissingRange, ...]
+    # 0 if no lease was asked for.
+    lease_id: int
+
+    def __len__(self) -> int:
+        """N, the number of positions."""
+        return len(self.sampled_ids)
+
+    @property
+    def present(self) -> np.ndarray:
+        """bool [N]: which positions have a record."""
+        return self.sampled_ids >= 0
+
+    def rows(self, index: int) -> slice:
+        """Where slice number `index` stands in the arrays: `records.ids[records.rows(2)]` is [its length, K]."""
+        start = sum(part.length for part in self.slices[:index])
+        return slice(start, start + self.slices[index].length)
+
+    def select(self, indices: Sequence[int]) -> TopKRecords:
+        """The records of these slices alone, in this order: a mini-batch, or one rank's share. Same lease."""
+        rows = np.concatenate([np.r_[self.rows(i)] for i in indices] or [np.r_[0:0]]).astype(np.intp)
+        return TopKRecords(
+            slices=tuple(self.slices[i] for i in indices),
+            ids=self.ids[rows],
+            log_probs=self.log_probs[rows],
+            sampled_ids=self.sampled_ids[rows],
+            sampled_log_probs=self.sampled_log_probs[rows],
+            missing=tuple(
+                missing._replace(slice=new)
+                for new, old in enumerate(indices)
+                for missing in self.missing
+                if missing.slice == old
+            ),
+            lease_id=self.lease_id,
+        )
+
+
+def assemble(responses: Iterable[pb.FetchTopKResponse]) -> TopKRecords:
+    """The records of one FetchTopK stream. sis.Error (DATA_LOSS) if the chunks do not cover the slices in order."""
+    stream = iter(responses)
+    first = next(stream, pb.FetchTopKResponse())
+    if first.WhichOneof("message") != "header":
+        raise errors.from_status(grpc.StatusCode.DATA_LOSS, "FetchTopK did not start with a header")
+    header = first.header
+    slices = tuple(Slice.from_proto(part) for part in header.slices)
+    total, top_k = sum(part.length for part in slices), header.top_k
+    records = TopKRecords(
+        slices=slices,
+        ids=np.empty((total, top_k), np.int32),
+        log_probs=np.empty((total, top_k), np.float32),
+        sampled_ids=np.empty(total, np.int32),
+        sampled_log_probs=np.empty(total, np.float32),
+        missing=tuple(MissingRange.from_proto(missing) for missing in header.missing),
+        lease_id=header.lease_id,
+    )
+    starts = np.cumsum([0] + [part.length for part in slices])
+    filled = 0
+    for response in stream:
+        chunk = response.chunk
+        offset = (
+            starts[chunk.slice] + chunk.first_position - slices[chunk.slice].first_position
+            if chunk.slice < len(slices)
+            else -1
+        )
+        if offset != filled or filled + chunk.length > starts[chunk.slice + 1]:
+            raise errors.from_status(
+                grpc.StatusCode.DATA_LOSS,
+                f"FetchTopK sent slice {chunk.slice} from position {chunk.first_position} on out of order",
+            )
+        rows = slice(filled, filled + chunk.length)
+        records.ids[rows] = arrays.int32_from_wire(chunk.top_k_ids).reshape(chunk.length, top_k)
+        records.log_probs[rows] = arrays.float32_from_wire(chunk.top_k_log_probs).reshape(chunk.length, top_k)
+        records.sampled_ids[rows] = arrays.int32_from_wire(chunk.sampled_ids)
+        records.sampled_log_probs[rows] = arrays.float32_from_wire(chunk.sampled_log_probs)
+        filled += chunk.length
+    if filled != total:
+        raise errors.from_status(
+            grpc.StatusCode.DATA_LOSS, f"FetchTopK ended after {filled} of {total} positions"
+        )
+    return records

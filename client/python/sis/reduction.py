@@ -1,0 +1,76 @@
+"""From the current policy's log-probs to what evaluate and evaluate_reduced take, on the device where they are."""
+
+from __future__ import annotations
+
+from typing import Any, Tuple
+
+import numpy as np
+
+from sis import arrays
+from sis.arrays import ArrayLike
+from sis.records import TopKRecords
+
+# flush of numerics.md, section 5: log-envelopes nearer to 0 than this are 0.
+_FLUSHED_BELOW = 2.0**-100
+
+
+def gather(records: TopKRecords, log_softmax: ArrayLike) -> Tuple[Any, Any]:
+    """The current policy's log-probs at the recorded ids.
+
+    log_softmax: [N, vocabulary], nats, of the distributions that drew records.sampled_ids (with the sampling settings
+    of the rollout). Returns log_probs [N, K] and sampled_log_probs [N], float32, both of the same kind and on the same
+    device as the input, without gradients. Unused slots and missing positions hold the value of token 0; the service
+    ignores them.
+    """
+    if arrays.is_tensor(log_softmax):
+        import torch
+
+        source = log_softmax.detach()
+        ids = torch.from_numpy(_gather_ids(records, source.shape)).to(source.device)
+        found = source.gather(1, ids).float()
+    else:
+        source = np.asarray(log_softmax)
+        found = np.take_along_axis(source, _gather_ids(records, source.shape), axis=1).astype(np.float32)
+    return found[:, :-1], found[:, -1]
+
+
+def _gather_ids(records: TopKRecords, shape: Tuple[int, ...]) -> np.ndarray:
+    """int64 [N, K + 1]: the slots and then the sampled token, so that both come from one gather."""
+    if len(shape) != 2 or shape[0] != len(records):
+        raise ValueError(f"log_softmax has shape {list(shape)}, must be [{len(records)}, vocabulary]")
+    ids = np.concatenate([records.ids, records.sampled_ids[:, None]], axis=1)
+    return np.maximum(ids, 0).astype(np.int64)
+
+
+def reduce(records: TopKRecords, log_probs: ArrayLike, top_k: int = 0) -> Tuple[Any, Any]:
+    """Log-envelopes [N] (nats) and covered masses [N], float32, for evaluate_reduced with the same top_k.
+
+    log_probs: [N, K], nats, at records.ids; unused slots may hold anything. top_k: use only the k most probable slots;
+    0: all. The log-envelopes have the bits that the service itself computes from these log-probs (numerics.md,
+    section 5), so the decisions are the same; the covered masses, which decide nothing, agree to rounding. Tensors stay
+    on their device.
+    """
+    total, slots = records.log_probs.shape
+    if not 0 <= top_k <= slots:
+        raise ValueError(f"top_k is {top_k}, must be in [0, {slots}]")
+    shape = tuple(np.shape(log_probs))
+    if shape != (total, slots):
+        raise ValueError(f"log_probs has shape {list(shape)}, must be [{total}, {slots}]")
+    k = top_k or slots
+    behaviour = np.ascontiguousarray(records.log_probs[:, :k])
+    used = ~np.isneginf(behaviour)
+    if arrays.is_tensor(log_probs):
+        import torch
+
+        current = log_probs.detach()[:, :k].float()
+        in_use = torch.from_numpy(used).to(current.device)
+        recorded = torch.from_numpy(behaviour).to(current.device)
+        # Selection, not arithmetic: an unused slot may hold NaN.
+        envelopes = (current - recorded).masked_fill(~in_use, -np.inf).amax(dim=1)
+        masses = current.exp().masked_fill(~in_use, 0.0).sum(dim=1)
+        return envelopes.masked_fill(envelopes.abs() < _FLUSHED_BELOW, 0.0), masses
+    current = arrays.float32("log_probs", log_probs, [total, slots])[:, :k]
+    with np.errstate(invalid="ignore", over="ignore"):
+        envelopes = np.where(used, current - behaviour, np.float32(-np.inf)).max(axis=1)
+        masses = np.where(used, np.exp(current), np.float32(0)).sum(axis=1)
+    return np.where(np.abs(envelopes) < _FLUSHED_BELOW, np.float32(0), envelopes), masses

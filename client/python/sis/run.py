@@ -1,0 +1,143 @@
+"""Runs, and how their behaviour policy samples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Optional
+
+from sis.v1 import ratio_service_pb2 as pb
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """What a run is; fixed while it lives. Limits are in RunConfig of ratio_service.proto."""
+
+    # Keys the accept/reject draws.
+    seed: int
+    # Token ids are in [0, vocabulary_size).
+    vocabulary_size: int
+    # K, the slots per position.
+    top_k: int
+    # Positions more than so many policy versions behind are MISSING (STALE). None: no limit.
+    max_staleness: Optional[int] = None
+    # Seconds after which an untouched sequence is dropped. 0: never.
+    time_to_live: float = 0.0
+    # Bytes that the run's sequences use at most. 0: only the server's budget limits them.
+    byte_quota: int = 0
+    # For people and dashboards.
+    task: str = ""
+    algorithm: str = ""
+    model: str = ""
+
+    def to_proto(self) -> pb.RunConfig:
+        return pb.RunConfig(
+            seed=self.seed,
+            vocabulary_size=self.vocabulary_size,
+            top_k=self.top_k,
+            time_to_live_seconds=self.time_to_live,
+            max_staleness=self.max_staleness,
+            byte_quota=self.byte_quota,
+            task=self.task,
+            algorithm=self.algorithm,
+            model=self.model,
+        )
+
+    @staticmethod
+    def from_proto(config: pb.RunConfig) -> RunConfig:
+        return RunConfig(
+            seed=config.seed,
+            vocabulary_size=config.vocabulary_size,
+            top_k=config.top_k,
+            max_staleness=config.max_staleness if config.HasField("max_staleness") else None,
+            time_to_live=config.time_to_live_seconds,
+            byte_quota=config.byte_quota,
+            task=config.task,
+            algorithm=config.algorithm,
+            model=config.model,
+        )
+
+
+@dataclass(frozen=True)
+class Run:
+    """One incarnation of a run: what the other calls take. Calls of a superseded incarnation are refused."""
+
+    id: str
+    incarnation: int
+    config: RunConfig
+
+    def to_proto(self) -> pb.RunRef:
+        return pb.RunRef(run_id=self.id, incarnation=self.incarnation)
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """A run and what the server holds of it."""
+
+    run: Run
+    policy_version: int
+    # Sequences held, and how many of them are sealed.
+    sequences: int
+    sealed_sequences: int
+    # Positions held.
+    positions: int
+    # Bytes held, as charged against quota and budget.
+    bytes: int
+    # Leases in force.
+    leases: int
+    # The largest draw evaluated so far; None before the first.
+    last_draw: Optional[int]
+
+    @staticmethod
+    def from_proto(run: pb.Run) -> RunStatus:
+        return RunStatus(
+            run=Run(run.run_id, run.incarnation, RunConfig.from_proto(run.config)),
+            policy_version=run.policy_version,
+            sequences=run.sequences,
+            sealed_sequences=run.sealed_sequences,
+            positions=run.positions,
+            bytes=run.bytes,
+            leases=run.leases,
+            last_draw=run.last_draw if run.HasField("last_draw") else None,
+        )
+
+
+_LOG_PROBS = {"raw": pb.Sampling.RAW, "processed": pb.Sampling.PROCESSED}
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the recorded log-probs were made. None leaves a setting neutral.
+
+    `log_probs` is "processed" (of the distribution that the token was drawn from, after temperature, penalties and
+    filters) or "raw" (log-softmax of the logits). Raw ones are the behaviour policy's only if all settings are neutral
+    and the temperature is 1; anything else is refused by the service.
+    """
+
+    log_probs: str
+    temperature: float = 1.0
+    top_p: Optional[float] = None
+    top_k: Optional[int] = None
+    min_p: Optional[float] = None
+    presence_penalty: Optional[float] = None
+    frequency_penalty: Optional[float] = None
+    repetition_penalty: Optional[float] = None
+    logit_bias: bool = False
+    grammar: bool = False
+
+    def __post_init__(self) -> None:
+        if self.log_probs not in _LOG_PROBS:
+            raise ValueError(f"log_probs is {self.log_probs!r}, must be 'raw' or 'processed'")
+
+    def to_proto(self) -> pb.Sampling:
+        return pb.Sampling(
+            log_probs=_LOG_PROBS[self.log_probs],
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            min_p=self.min_p,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            repetition_penalty=self.repetition_penalty,
+            logit_bias=self.logit_bias,
+            grammar=self.grammar,
+        )

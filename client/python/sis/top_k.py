@@ -1,0 +1,95 @@
+"""From an engine's log-prob columns to the record that the service takes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Optional
+
+import numpy as np
+
+from sis import arrays
+from sis.arrays import ArrayLike
+
+
+class TopK(NamedTuple):
+    """Valid records of T positions: `stream.block(..., **record._asdict())`."""
+
+    # int32 [T], float32 [T].
+    sampled_ids: np.ndarray
+    sampled_log_probs: np.ndarray
+    # int32 [T, K], float32 [T, K]; unused slots hold -1 and -inf.
+    top_k_ids: np.ndarray
+    top_k_log_probs: np.ndarray
+
+
+def canonical(
+    ids: ArrayLike,
+    log_probs: ArrayLike,
+    sampled_ids: ArrayLike,
+    sampled_log_probs: ArrayLike,
+    top_k: int,
+    sampled_column: Optional[str] = None,
+) -> TopK:
+    """Sorts an engine's columns into the record of numerics.md, section 2.
+
+    ids int [T, C], log_probs float32 [T, C] (nats): per position, C tokens in any order, C above or below top_k.
+    Columns with log-prob -inf or a negative id count as empty. Of more than top_k tokens the most probable stay, of
+    equal ones those of smaller id.
+    sampled_ids int [T], sampled_log_probs float32 [T]: the tokens drawn.
+    sampled_column: "first" or "last" if the engine puts the sampled token into a column of its own, next to its
+    C - 1 most probable ones (vLLM: "first"). That column does not count as one of the most probable: whether a token
+    is in V_K must not depend on its having been sampled. A sampled token that the other columns do not repeat belongs
+    to V_K only if they leave a place empty, as when the engine lists every token once; then it takes that place. None:
+    all C columns are the most probable tokens.
+
+    If the sampled token is in V_K, its log-prob there is also returned as the sampled one: the set must not depend on
+    what was drawn. ValueError names field and position if a log-prob is NaN or +inf, an id stands twice, a sampled
+    log-prob is not finite, or the sampled column holds another token.
+    """
+    if top_k < 1:
+        raise ValueError(f"top_k is {top_k}, must be at least 1")
+    if sampled_column not in (None, "first", "last"):
+        raise ValueError(f"sampled_column is {sampled_column!r}, must be None, 'first' or 'last'")
+    tokens = arrays.int32("ids", ids, [None, None])
+    rows, columns = tokens.shape
+    values = arrays.float32("log_probs", log_probs, [rows, columns])
+    sampled = arrays.int32("sampled_ids", sampled_ids, [rows])
+    sampled_values = arrays.float32("sampled_log_probs", sampled_log_probs, [rows]).copy()
+    _refuse("log_probs", values, np.isnan(values) | np.isposinf(values))
+    _refuse("sampled_log_probs", sampled_values, ~np.isfinite(sampled_values))
+
+    used = (tokens >= 0) & ~np.isneginf(values)
+    if sampled_column is not None:
+        if columns == 0:
+            raise ValueError("ids has no columns, so no sampled one")
+        own = 0 if sampled_column == "first" else columns - 1
+        _refuse("the sampled column of ids", tokens[:, own], tokens[:, own] != sampled)
+        others = np.arange(columns) != own
+        listed = (used[:, others] & (tokens[:, others] == sampled[:, None])).any(axis=1)
+        room = ~used[:, others].all(axis=1)
+        used[:, own] &= ~listed & room
+
+    tokens = np.where(used, tokens, -1)
+    values = np.where(used, values, -np.inf).astype(np.float32)
+    # The last key is the first to sort by; an empty column comes after every token.
+    order = np.lexsort((tokens, -values), axis=1)
+    tokens = np.take_along_axis(tokens, order, axis=1)
+    values = np.take_along_axis(values, order, axis=1)
+    by_id = np.sort(tokens, axis=1)
+    _refuse("ids", by_id[:, 1:], (by_id[:, 1:] == by_id[:, :-1]) & (by_id[:, 1:] >= 0), "stands twice")
+
+    kept = min(top_k, columns)
+    top_k_ids = np.full((rows, top_k), -1, np.int32)
+    top_k_log_probs = np.full((rows, top_k), -np.inf, np.float32)
+    top_k_ids[:, :kept] = tokens[:, :kept]
+    top_k_log_probs[:, :kept] = values[:, :kept]
+
+    hit = top_k_ids == np.where(sampled >= 0, sampled, -2)[:, None]
+    inside = hit.any(axis=1)
+    sampled_values[inside] = top_k_log_probs[hit]
+    return TopK(sampled, sampled_values, top_k_ids, top_k_log_probs)
+
+
+def _refuse(name: str, values: np.ndarray, wrong: np.ndarray, why: str = "is not allowed") -> None:
+    if wrong.any():
+        where = np.unravel_index(int(np.argmax(wrong)), wrong.shape)
+        raise ValueError(f"{name}, position {where[0]}: {values[where]} {why}")

@@ -1,0 +1,331 @@
+import threading
+import time
+import unittest
+
+import grpc
+import numpy as np
+
+import fake_service
+import sis
+from sis import append as append_module
+
+SAMPLING = sis.Sampling("processed", temperature=0.7, top_p=0.9)
+TOP_K = 4
+
+
+def block_arrays(rows, seed=0):
+    rng = np.random.default_rng(seed)
+    log_probs = -np.sort(rng.exponential(size=(rows, TOP_K)), axis=1) - 1.5
+    ids = np.argsort(rng.random((rows, 32)), axis=1)[:, :TOP_K]
+    return {
+        "sampled_ids": ids[:, 1],
+        "sampled_log_probs": log_probs[:, 1].astype(np.float32),
+        "top_k_ids": ids,
+        "top_k_log_probs": log_probs.astype(np.float32),
+    }
+
+
+class AppendTest(unittest.TestCase):
+    def setUp(self):
+        self.service = fake_service.FakeService()
+        self.server, address = fake_service.start(self.service)
+        self.addCleanup(lambda: self.server.stop(None).wait())
+        self.client = sis.Client(address, timeout=20)
+        self.addCleanup(self.client.close)
+        self.run_ = self.client.create_run("run", seed=1, vocabulary_size=32, top_k=TOP_K)
+
+    def append(self, **options):
+        return self.client.append(self.run_, sampling=SAMPLING, worker="worker-0", **options)
+
+    def block(self, stream, sequence="s", first=0, rows=2, **options):
+        arrays = block_arrays(rows, seed=first)
+        stream.block(sequence, first_position=first, policy_version=3, **arrays, **options)
+
+    def stored(self, sequence="s", attempt=0):
+        return sorted(self.service.sequences[("run", sequence, attempt)].rows)
+
+    def entries(self):
+        return [entry for batch in self.service.batches for entry in batch.entries]
+
+    def test_header_says_who_and_how(self):
+        with self.append():
+            pass
+        (header,) = self.service.headers
+        self.assertEqual((header.run.run_id, header.run.incarnation), ("run", 1))
+        self.assertEqual((header.worker, header.vocabulary_size), ("worker-0", 32))
+        self.assertEqual(header.sampling.log_probs, sis.client.pb.Sampling.PROCESSED)
+        self.assertEqual((header.sampling.temperature, header.sampling.top_p), (0.7, 0.9))
+        self.assertFalse(header.sampling.HasField("min_p"))
+
+    def test_a_block_arrives_as_it_was_given(self):
+        arrays = block_arrays(3)
+        with self.append() as stream:
+            stream.block("s", first_position=5, policy_version=3, attempt=2, **arrays)
+        (entry,) = self.entries()
+        block = entry.block
+        self.assertEqual((block.sequence.id, block.sequence.attempt), ("s", 2))
+        self.assertEqual((block.first_position, block.policy_version), (5, 3))
+        np.testing.assert_array_equal(np.frombuffer(block.sampled_ids, "<i4"), arrays["sampled_ids"])
+        np.testing.assert_array_equal(np.frombuffer(block.top_k_ids, "<i4"), arrays["top_k_ids"].ravel())
+        self.assertEqual(block.sampled_log_probs, arrays["sampled_log_probs"].tobytes())
+        self.assertEqual(block.top_k_log_probs, arrays["top_k_log_probs"].tobytes())
+
+    def test_small_calls_travel_together_and_flush_returns_committed_lengths(self):
+        with self.append() as stream:
+            for first in range(0, 20, 2):
+                self.block(stream, first=first)
+            self.block(stream, "other", rows=3, attempt=1)
+            stream.seal("s", length=20)
+            self.assertEqual(stream.flush(), {("s", 0): 20, ("other", 1): 3})
+            self.assertEqual(len(self.service.batches), 1)
+            self.assertEqual(stream.flush(), {})
+        self.assertEqual(self.service.sequences[("run", "s", 0)].sealed, 20)
+
+    def test_batches_are_sent_before_a_flush_once_they_are_large(self):
+        rows = append_module.BATCH_BYTES // (8 * TOP_K) // 3
+        with self.append() as stream:
+            for index in range(9):
+                self.block(stream, first=index * rows, rows=rows)
+            stream.flush()
+            self.assertGreaterEqual(len(self.service.batches), 2)
+            self.assertLessEqual(len(self.service.batches), 4)
+        self.assertEqual(len(self.stored()), 9 * rows)
+
+    def test_a_block_above_four_megabytes_passes(self):
+        with self.append() as stream:
+            self.block(stream, rows=200_000)
+        self.assertGreater(self.service.batches[0].ByteSize(), 5 << 20)
+        self.assertEqual(len(self.stored()), 200_000)
+
+    def test_a_slow_server_holds_the_caller_back(self):
+        let_go = threading.Event()
+        self.addCleanup(let_go.set)
+        self.service.before_batch = lambda batch: let_go.wait(20)
+        rows = append_module.BATCH_BYTES // (8 * TOP_K)
+        sent = []
+
+        def work():
+            with self.append() as stream:
+                for index in range(append_module.MAX_IN_FLIGHT + 5):
+                    self.block(stream, first=index * rows, rows=rows)
+                    sent.append(index)
+
+        worker = threading.Thread(target=work)
+        worker.start()
+        while len(sent) < append_module.MAX_IN_FLIGHT:
+            time.sleep(0.01)
+        time.sleep(0.2)
+        self.assertEqual(len(sent), append_module.MAX_IN_FLIGHT)
+        let_go.set()
+        worker.join()
+        self.assertEqual(len(self.stored()), rows * (append_module.MAX_IN_FLIGHT + 5))
+
+    def test_refusals_are_listed_and_the_others_stored(self):
+        with self.append() as stream:
+            self.block(stream, "a")
+            stream.seal("a", length=2)
+            self.block(stream, "a", first=2)
+            self.block(stream, "b")
+            stream.seal("b", length=1)
+            with self.assertRaises(sis.AppendError) as raised:
+                stream.flush()
+            self.assertEqual(
+                [(r.sequence, r.entry, r.code) for r in raised.exception.refused],
+                [
+                    ("a", "block [2, 4)", grpc.StatusCode.FAILED_PRECONDITION),
+                    ("b", "seal at 1", grpc.StatusCode.FAILED_PRECONDITION),
+                ],
+            )
+            self.assertEqual(raised.exception.code, grpc.StatusCode.FAILED_PRECONDITION)
+            self.assertIn("sealed at 2", str(raised.exception))
+            self.assertEqual(stream.flush(), {})
+        self.assertEqual((self.stored("a"), self.stored("b")), ([0, 1], [0, 1]))
+
+    def test_leaving_the_block_raises_refusals_too(self):
+        with self.assertRaises(sis.AppendError):
+            with self.append() as stream:
+                stream.seal("a", length=2)
+                stream.seal("a", length=3)
+
+    def test_no_room_is_tried_again_after_the_delay(self):
+        refused = []
+
+        def refuse(entry):
+            if entry.WhichOneof("entry") == "block" and len(refused) < 2:
+                refused.append(time.monotonic())
+                return fake_service.RESOURCE_EXHAUSTED, "no room", 0.2
+            return None
+
+        self.service.refuse = refuse
+        with self.append() as stream:
+            self.block(stream)
+            self.assertEqual(stream.flush(), {("s", 0): 2})
+        self.assertGreaterEqual(refused[1] - refused[0], 0.2)
+        self.assertEqual(len(self.entries()), 3)
+        self.assertEqual(self.stored(), [0, 1])
+
+    def test_while_there_is_no_room_nothing_else_is_sent(self):
+        refused = []
+
+        def refuse(entry):
+            if not refused:
+                refused.append(entry)
+                return fake_service.RESOURCE_EXHAUSTED, "no room", 0.3
+            return None
+
+        self.service.refuse = refuse
+        with self.append() as stream:
+            stream.block("first", first_position=0, policy_version=3, **block_arrays(append_module.BATCH_BYTES // 32))
+            while not refused:
+                time.sleep(0.01)
+            # Until the refusal has come back to the client.
+            time.sleep(0.1)
+            self.block(stream, "second", rows=append_module.BATCH_BYTES // 32)
+        names = [entry.block.sequence.id for entry in self.entries()]
+        self.assertEqual(names, ["first", "first", "second"])
+
+    def test_no_room_for_too_long_is_a_refusal(self):
+        self.service.refuse = lambda entry: (fake_service.RESOURCE_EXHAUSTED, "no room", 0.05)
+        started = time.monotonic()
+        with self.assertRaises(sis.AppendError) as raised:
+            with self.append(retry_timeout=0.3) as stream:
+                self.block(stream)
+        self.assertEqual(raised.exception.code, grpc.StatusCode.RESOURCE_EXHAUSTED)
+        self.assertGreater(len(self.entries()), 2)
+        self.assertLess(time.monotonic() - started, 5)
+
+    def test_a_block_sent_again_cannot_undo_a_truncation(self):
+        refused = []
+
+        def refuse(entry):
+            if entry.WhichOneof("entry") == "block" and not refused:
+                refused.append(entry)
+                return fake_service.RESOURCE_EXHAUSTED, "no room", 0.1
+            return None
+
+        self.service.refuse = refuse
+        with self.append() as stream:
+            self.block(stream, rows=4)
+            stream.truncate("s", length=2)
+            self.assertEqual(stream.flush(), {("s", 0): 2})
+        self.assertEqual(self.stored(), [0, 1])
+
+    def test_sending_again_on_another_stream_changes_nothing(self):
+        for _ in range(2):
+            with self.append() as stream:
+                self.block(stream)
+        self.assertEqual(self.stored(), [0, 1])
+
+    def test_a_wrong_header_fails_the_stream(self):
+        other = sis.Run("run", 7, self.run_.config)
+        with self.assertRaises(sis.FailedPrecondition):
+            with self.client.append(other, sampling=SAMPLING) as stream:
+                self.block(stream)
+
+    def test_a_lost_server_fails_the_stream_and_stays_failed(self):
+        stream = self.append()
+        self.block(stream)
+        stream.flush()
+        self.server.stop(None).wait()
+        with self.assertRaises(sis.Error):
+            self.block(stream, first=2)
+            stream.flush()
+        with self.assertRaises(sis.Error):
+            self.block(stream, first=2)
+        with self.assertRaises(sis.Error):
+            stream.close()
+
+    def test_no_ack_in_time_is_an_error(self):
+        let_go = threading.Event()
+        self.addCleanup(let_go.set)
+        self.service.before_batch = lambda batch: let_go.wait(20)
+        stream = self.append()
+        stream._timeout = 0.2
+        self.block(stream)
+        with self.assertRaises(sis.DeadlineExceeded):
+            stream.flush()
+
+    def test_too_few_acks_are_an_error(self):
+        self.service.apply = lambda run, entry: fake_service.pb.Ack()
+        original = self.service.Append
+
+        def one_ack_less(requests, context):
+            for response in original(requests, context):
+                del response.acks[-1]
+                yield response
+
+        # The server holds the bound method of the servicer; a new server holds this one.
+        self.service.Append = one_ack_less
+        server, address = fake_service.start(self.service)
+        self.addCleanup(lambda: server.stop(None).wait())
+        with sis.Client(address) as client, self.assertRaisesRegex(sis.Error, "0 acks for a batch of 1"):
+            with client.append(self.run_, sampling=SAMPLING) as stream:
+                self.block(stream)
+
+    def test_an_exception_in_the_block_is_not_hidden(self):
+        with self.assertRaises(KeyError):
+            with self.append() as stream:
+                self.block(stream)
+                raise KeyError("engine")
+        with self.assertRaisesRegex(ValueError, "closed"):
+            self.block(stream)
+
+    def test_threads_share_a_stream(self):
+        with self.append() as stream:
+
+            def work(name):
+                for first in range(0, 3000, 30):
+                    self.block(stream, name, first=first, rows=30)
+                stream.flush()
+
+            threads = [threading.Thread(target=work, args=(f"s{i}",)) for i in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        for i in range(4):
+            self.assertEqual(self.stored(f"s{i}"), list(range(3000)))
+
+    def test_shapes_and_types_are_checked_before_anything_is_sent(self):
+        good = block_arrays(2)
+        wrong = {
+            "sampled_log_probs": (np.zeros(3), r"sampled_log_probs has shape \[3\], must be \[2\]"),
+            "top_k_ids": (np.zeros((2, 5), int), r"top_k_ids has shape \[2, 5\], must be \[2, 4\]"),
+            "top_k_log_probs": (np.zeros((4, 2)), r"top_k_log_probs has shape \[4, 2\]"),
+            "sampled_ids": (np.array([0.5, 1.5]), "sampled_ids has dtype float64, must be integers"),
+        }
+        with self.append() as stream:
+            for name, (value, message) in wrong.items():
+                with self.assertRaisesRegex(ValueError, message):
+                    stream.block("s", first_position=0, policy_version=0, **{**good, name: value})
+            with self.assertRaisesRegex(ValueError, "do not fit 32 bits"):
+                big = {**good, "sampled_ids": np.array([1, 1 << 32])}
+                stream.block("s", first_position=0, policy_version=0, **big)
+        self.assertEqual(self.service.batches, [])
+
+    def test_a_checksum_is_of_the_four_arrays(self):
+        from sis import checksum
+
+        original = checksum._extend
+        self.addCleanup(setattr, checksum, "_extend", original)
+        seen = []
+
+        def extend(data, crc):
+            seen.append(bytes(data))
+            return crc + 1
+
+        checksum._extend = extend
+        with self.append() as stream:
+            self.block(stream)
+        (entry,) = self.entries()
+        block = entry.block
+        arrays = [block.sampled_ids, block.sampled_log_probs, block.top_k_ids, block.top_k_log_probs]
+        self.assertEqual((block.crc32c, seen), (4, arrays))
+        checksum._extend = None
+        with self.append() as stream:
+            self.block(stream)
+        self.assertFalse(self.entries()[-1].block.HasField("crc32c"))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,334 @@
+import importlib.util
+import subprocess
+import sys
+import unittest
+
+import grpc
+import numpy as np
+
+import fake_service
+import sis
+from sis import records as records_module
+from sis.v1 import ratio_service_pb2 as pb
+
+SAMPLING = sis.Sampling("raw")
+TOP_K = 4
+VOCABULARY = 32
+
+
+def log_softmax(rows, seed):
+    logits = np.random.default_rng(seed).normal(size=(rows, VOCABULARY)).astype(np.float32)
+    return (logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)).astype(np.float32)
+
+
+def record(rows, seed):
+    values = log_softmax(rows, seed)
+    ids = np.broadcast_to(np.arange(VOCABULARY), values.shape)
+    sampled = np.random.default_rng(seed + 1000).integers(VOCABULARY, size=rows)
+    sampled[::2] = values[::2].argmax(axis=1)
+    return sis.canonical(ids, values, sampled, np.take_along_axis(values, sampled[:, None], 1)[:, 0], TOP_K)
+
+
+class ClientTest(unittest.TestCase):
+    def setUp(self):
+        self.service = fake_service.FakeService()
+        server, address = fake_service.start(self.service)
+        self.addCleanup(lambda: server.stop(None).wait())
+        self.client = sis.Client(address, timeout=20)
+        self.addCleanup(self.client.close)
+        self.run_ = self.client.create_run("run", seed=1, vocabulary_size=VOCABULARY, top_k=TOP_K)
+
+    def append(self, sequence, rows, first=0, seed=0, attempt=0):
+        kept = record(rows, seed)
+        with self.client.append(self.run_, sampling=SAMPLING) as stream:
+            stream.block(sequence, first_position=first, policy_version=0, attempt=attempt, **kept._asdict())
+        return kept
+
+    # Runs.
+
+    def test_a_run_is_what_was_asked_for(self):
+        settings = {
+            "seed": 2**63,
+            "vocabulary_size": 100,
+            "top_k": 7,
+            "max_staleness": 0,
+            "time_to_live": 2.5,
+            "byte_quota": 1 << 30,
+            "task": "addition",
+            "algorithm": "grpo",
+            "model": "small",
+        }
+        run = self.client.create_run("other", **settings)
+        self.assertEqual(run, sis.Run("other", 1, sis.RunConfig(**settings)))
+        status = self.client.get_run("other")
+        self.assertEqual(status.run, run)
+        self.assertIsNone(status.last_draw)
+        self.assertEqual([s.run.id for s in self.client.list_runs()], ["other", "run"])
+        self.assertIsNone(self.run_.config.max_staleness)
+        self.assertIsNone(self.client.get_run("run").run.config.max_staleness)
+
+    def test_creating_again_finds_the_run_and_a_larger_incarnation_replaces_it(self):
+        again = self.client.create_run("run", seed=1, vocabulary_size=VOCABULARY, top_k=TOP_K)
+        self.assertEqual(again, self.run_)
+        new = self.client.create_run("run", seed=9, vocabulary_size=VOCABULARY, top_k=TOP_K, incarnation=5)
+        self.assertEqual(new.incarnation, 5)
+        with self.assertRaises(sis.FailedPrecondition):
+            self.client.advance_version(self.run_, 1)
+
+    def test_errors_have_the_class_of_their_code(self):
+        with self.assertRaises(sis.AlreadyExists):
+            self.client.create_run("run", seed=2, vocabulary_size=VOCABULARY, top_k=TOP_K)
+        with self.assertRaisesRegex(sis.NotFound, "NOT_FOUND: run 'none' is unknown") as raised:
+            self.client.get_run("none")
+        self.assertEqual(raised.exception.code, grpc.StatusCode.NOT_FOUND)
+        self.assertEqual(raised.exception.message, "run 'none' is unknown")
+        with self.assertRaises(sis.InvalidArgument):
+            self.client.create_run("bad", seed=1, vocabulary_size=VOCABULARY, top_k=0)
+        with self.assertRaises(sis.NotFound):
+            self.client.fetch_top_k(sis.Run("none", 1, self.run_.config), ["s"])
+        with sis.Client("127.0.0.1:1", timeout=5) as nobody, self.assertRaises(sis.Unavailable):
+            nobody.list_runs()
+
+    def test_versions_and_release(self):
+        self.assertEqual(self.client.advance_version(self.run_, 3), 0)
+        self.assertEqual(self.client.get_run("run").policy_version, 3)
+        with self.assertRaises(sis.FailedPrecondition):
+            self.client.advance_version(self.run_, 2)
+        self.append("s", 2)
+        self.append("s", 2, attempt=1)
+        lease = self.client.fetch_top_k(self.run_, ["s"], lease_seconds=5).lease_id
+        self.assertEqual(self.client.get_run("run").leases, 1)
+        released = self.client.release(self.run_, ["s", ("s", 1), sis.SequenceRef("x", 2)], [lease])
+        self.assertEqual(released, sis.Released(sequences=2, leases=1, unknown=1))
+        self.assertEqual(self.client.get_run("run").sequences, 0)
+
+    # FetchTopK.
+
+    def test_what_was_appended_comes_back(self):
+        first, second = self.append("a", 7, seed=1), self.append("b", 4, seed=2, attempt=3)
+        records = self.client.fetch_top_k(self.run_, ["a", ("b", 3), sis.Slice("a", 2, 4)], lease_seconds=60)
+        self.assertEqual(len(records), 15)
+        self.assertEqual([part.length for part in records.slices], [7, 4, 4])
+        self.assertTrue(all(part.record_digest is not None for part in records.slices))
+        self.assertNotEqual(records.lease_id, 0)
+        for index, kept in ((0, first), (1, second), (2, sis.TopK(*(a[2:6] for a in first)))):
+            rows = records.rows(index)
+            np.testing.assert_array_equal(records.ids[rows], kept.top_k_ids)
+            np.testing.assert_array_equal(records.log_probs[rows], kept.top_k_log_probs)
+            np.testing.assert_array_equal(records.sampled_ids[rows], kept.sampled_ids)
+            np.testing.assert_array_equal(records.sampled_log_probs[rows], kept.sampled_log_probs)
+        self.assertTrue(records.present.all())
+
+    def test_missing_positions_are_marked(self):
+        self.append("a", 2, first=1)
+        records = self.client.fetch_top_k(self.run_, ["none", sis.Slice("a", length=4)])
+        self.assertEqual(records.lease_id, 0)
+        self.assertEqual([part.length for part in records.slices], [0, 4])
+        self.assertEqual(records.present.tolist(), [False, True, True, False])
+        never = sis.MissingReason.NEVER_ARRIVED
+        self.assertEqual(records.missing, ((1, 0, 1, never), (1, 3, 1, never)))
+        self.assertEqual(records.ids[0].tolist(), [-1] * TOP_K)
+        self.assertTrue(np.isneginf(records.log_probs[3]).all())
+        self.assertTrue(np.isnan(records.sampled_log_probs[3]))
+
+    def test_select_takes_whole_slices(self):
+        for index, name in enumerate("abc"):
+            self.append(name, 3 + index, first=index, seed=index)
+        records = self.client.fetch_top_k(self.run_, ["a", sis.Slice("b", length=5), sis.Slice("c", length=7)])
+        some = records.select([2, 0])
+        self.assertEqual(some.slices, (records.slices[2], records.slices[0]))
+        np.testing.assert_array_equal(some.ids[some.rows(0)], records.ids[records.rows(2)])
+        np.testing.assert_array_equal(some.sampled_ids[some.rows(1)], records.sampled_ids[records.rows(0)])
+        self.assertEqual([missing.slice for missing in some.missing], [0, 0])
+        self.assertEqual(len(records.select([])), 0)
+
+    def test_a_broken_stream_of_chunks_is_not_taken(self):
+        def chunk(index, first, rows):
+            return pb.FetchTopKResponse(
+                chunk=pb.FetchTopKChunk(
+                    slice=index,
+                    first_position=first,
+                    length=rows,
+                    sampled_ids=bytes(4 * rows),
+                    sampled_log_probs=bytes(4 * rows),
+                    top_k_ids=bytes(4 * rows),
+                    top_k_log_probs=bytes(4 * rows),
+                )
+            )
+
+        header = pb.FetchTopKResponse(
+            header=pb.FetchTopKHeader(
+                top_k=1, slices=[pb.Slice(first_position=4, length=2), pb.Slice(first_position=0, length=3)]
+            )
+        )
+        good = [chunk(0, 4, 2), chunk(1, 0, 1), chunk(1, 1, 2)]
+        self.assertEqual(len(records_module.assemble([header, *good])), 5)
+        swapped = [good[0], good[2], good[1]]
+        for broken in (good[:2], good[1:], swapped, [*good, good[2]], [chunk(0, 4, 5)], [chunk(2, 0, 1)]):
+            with self.assertRaises(sis.Error) as raised:
+                records_module.assemble([header, *broken])
+            self.assertEqual(raised.exception.code, grpc.StatusCode.DATA_LOSS)
+        with self.assertRaisesRegex(sis.Error, "did not start with a header"):
+            records_module.assemble(good)
+
+    # Evaluate.
+
+    def fetched(self):
+        self.append("a", 6, seed=1)
+        self.append("b", 5, seed=2)
+        return self.client.fetch_top_k(self.run_, ["a", "b"], lease_seconds=60)
+
+    def test_evaluate_sends_the_values_in_order_and_returns_what_was_asked_for(self):
+        records = self.fetched()
+        log_probs, sampled_log_probs = sis.gather(records, log_softmax(11, seed=3))
+        outputs = ["decisions", "ratios", "log_ratios", "acceptance_probabilities"]
+        evaluation = self.client.evaluate(
+            self.run_,
+            records,
+            draw=2**40,
+            log_probs=log_probs,
+            sampled_log_probs=sampled_log_probs,
+            top_k=3,
+            outputs=outputs,
+        )
+        (request,) = self.service.evaluations
+        self.assertEqual((request.draw, request.top_k, request.lease_id), (2**40, 3, records.lease_id))
+        self.assertEqual(request.gathered.log_probs, log_probs.tobytes())
+        self.assertEqual(request.gathered.sampled_log_probs, sampled_log_probs.tobytes())
+        self.assertEqual([p.record_digest for p in request.slices], [p.record_digest for p in records.slices])
+
+        np.testing.assert_array_equal(evaluation.accepted, evaluation.decisions == sis.Decision.ACCEPTED)
+        self.assertTrue(evaluation.accepted.any())
+        self.assertFalse(evaluation.accepted.all())
+        log_ratios = sampled_log_probs - records.sampled_log_probs
+        np.testing.assert_array_equal(evaluation.log_ratios, np.where(evaluation.accepted, 0, log_ratios))
+        np.testing.assert_allclose(evaluation.ratios, np.exp(evaluation.log_ratios), rtol=1e-6)
+        np.testing.assert_array_equal(evaluation.accepted, evaluation.acceptance_probabilities > 0.5)
+        self.assertEqual(evaluation.totals.accepted, evaluation.accepted.sum())
+        self.assertEqual([t.scored for t in evaluation.slice_totals], [6, 5])
+        self.assertEqual(evaluation.newly_counted, 11)
+        self.assertEqual(self.client.get_step(self.run_, 2**40).sequences, 2)
+        with self.assertRaises(sis.NotFound):
+            self.client.get_step(self.run_, 1)
+
+    def test_reduced_decides_as_gathered(self):
+        records = self.fetched()
+        log_probs, sampled_log_probs = sis.gather(records, log_softmax(11, seed=3))
+        for top_k in (0, 2):
+            gathered = self.client.evaluate(
+                self.run_,
+                records,
+                draw=1,
+                log_probs=log_probs,
+                sampled_log_probs=sampled_log_probs,
+                top_k=top_k,
+                outputs=["acceptance_probabilities"],
+            )
+            envelopes, masses = sis.reduce(records, log_probs, top_k)
+            reduced = self.client.evaluate_reduced(
+                self.run_,
+                records,
+                draw=1,
+                sampled_log_probs=sampled_log_probs,
+                log_envelopes=envelopes,
+                covered_masses=masses,
+                top_k=top_k,
+                outputs=["acceptance_probabilities"],
+            )
+            self.assertEqual(
+                reduced.acceptance_probabilities.tobytes(), gathered.acceptance_probabilities.tobytes()
+            )
+            self.assertIsNone(reduced.decisions)
+            request = self.service.evaluations[-1].reduced
+            self.assertEqual(request.log_envelopes, envelopes.tobytes())
+            self.assertEqual(request.covered_masses, masses.tobytes())
+
+    def evaluate(self, records, **options):
+        log_probs, sampled_log_probs = sis.gather(records, log_softmax(len(records), seed=5))
+        values = {"log_probs": log_probs, "sampled_log_probs": sampled_log_probs, "draw": 1, **options}
+        return self.client.evaluate(self.run_, records, **values)
+
+    def test_empty_slices_are_left_out_and_missing_positions_reported(self):
+        self.append("a", 2, first=1)
+        records = self.client.fetch_top_k(self.run_, ["none", sis.Slice("a", length=4)])
+        evaluation = self.evaluate(records)
+        self.assertEqual(len(self.service.evaluations[-1].slices), 1)
+        self.assertEqual([t.scored for t in evaluation.slice_totals], [0, 2])
+        self.assertEqual(evaluation.totals.missing, 2)
+        self.assertEqual([missing.slice for missing in evaluation.missing], [1, 1])
+        with self.assertRaises(sis.FailedPrecondition):
+            self.evaluate(records, outputs=["log_ratios"])
+
+    def test_changed_records_and_ended_leases_are_noticed(self):
+        records = self.fetched()
+        self.client.release(self.run_, lease_ids=[records.lease_id])
+        with self.assertRaisesRegex(sis.FailedPrecondition, "lease"):
+            self.evaluate(records)
+        records = self.fetched()
+        with self.client.append(self.run_, sampling=SAMPLING) as stream:
+            stream.truncate("b", length=0)
+        with self.assertRaisesRegex(sis.FailedPrecondition, r"slices\[1\] has changed"):
+            self.evaluate(records)
+        self.assertEqual(self.evaluate(records.select([0])).totals.scored, 6)
+
+    def test_slices_will_do_without_records(self):
+        self.append("a", 6, seed=1)
+        values = {"log_probs": np.full((3, TOP_K), -2.0), "sampled_log_probs": [-2.0] * 3}
+        evaluation = self.client.evaluate(self.run_, [sis.Slice("a", 2, 3)], draw=1, **values)
+        self.assertEqual(evaluation.totals.scored, 3)
+        self.assertFalse(self.service.evaluations[-1].slices[0].HasField("record_digest"))
+
+    def test_shapes_and_names_are_checked_before_anything_is_sent(self):
+        records = self.fetched()
+        with self.assertRaisesRegex(ValueError, r"log_probs has shape \[11, 5\], must be \[11, 4\]"):
+            self.evaluate(records, log_probs=np.zeros((11, 5)))
+        with self.assertRaisesRegex(ValueError, r"sampled_log_probs has shape \[10\], must be \[11\]"):
+            self.evaluate(records, sampled_log_probs=np.zeros(10))
+        with self.assertRaisesRegex(ValueError, "output 'accept' is none of accepted, decisions"):
+            self.evaluate(records, outputs=["accept"])
+        self.assertEqual(self.service.evaluations, [])
+
+    def test_messages_above_four_megabytes_pass_both_ways(self):
+        rows = 200_000
+        self.service.chunk_rows = rows
+        with self.client.append(self.run_, sampling=SAMPLING) as stream:
+            kept = record(rows, seed=1)
+            stream.block("long", first_position=0, policy_version=0, **kept._asdict())
+        records = self.client.fetch_top_k(self.run_, ["long"])
+        np.testing.assert_array_equal(records.ids, kept.top_k_ids)
+        evaluation = self.client.evaluate(
+            self.run_,
+            records,
+            draw=1,
+            log_probs=records.log_probs,
+            sampled_log_probs=records.sampled_log_probs,
+            outputs=["decisions", "ratios", "log_ratios", "acceptance_probabilities"],
+        )
+        inside = (records.ids == records.sampled_ids[:, None]).any(axis=1)
+        np.testing.assert_array_equal(evaluation.accepted, inside)
+
+    @unittest.skipUnless(importlib.util.find_spec("torch"), "PyTorch is not installed")
+    def test_tensors_are_taken_as_they_are(self):
+        import torch
+
+        records = self.fetched()
+        values = torch.from_numpy(log_softmax(11, seed=3)).requires_grad_()
+        log_probs, sampled_log_probs = sis.gather(records, values)
+        evaluation = self.client.evaluate(
+            self.run_, records, draw=1, log_probs=log_probs, sampled_log_probs=values.max(dim=1).values
+        )
+        self.assertEqual(
+            self.service.evaluations[-1].gathered.sampled_log_probs, values.max(dim=1).values.detach().numpy().tobytes()
+        )
+        self.assertEqual(evaluation.totals.scored, 11)
+        self.evaluate(records, log_probs=log_probs.bfloat16())
+        sent = self.service.evaluations[-1].gathered.log_probs
+        self.assertEqual(sent, log_probs.bfloat16().float().numpy().tobytes())
+
+    def test_torch_is_not_imported_for_numpy(self):
+        code = "import sys, sis; sys.exit('torch' in sys.modules)"
+        self.assertEqual(subprocess.run([sys.executable, "-c", code]).returncode, 0)
+
+
+if __name__ == "__main__":
+    unittest.main()

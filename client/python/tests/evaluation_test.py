@@ -1,0 +1,71 @@
+import math
+import unittest
+
+import numpy as np
+
+import sis
+from sis.v1 import ratio_service_pb2 as pb
+
+
+class TotalsTest(unittest.TestCase):
+    def test_means_are_per_scored_position(self):
+        totals = sis.Totals.from_proto(
+            pb.Totals(
+                accepted=5,
+                rejected=2,
+                outside_top_k=1,
+                missing=100,
+                d=4.0,
+                d_sis=2.0,
+                log_envelope=8.0,
+                residual_mass=0.5,
+                acceptance_probability=6.0,
+                expected_acceptance=7.0,
+            )
+        )
+        self.assertEqual(totals.scored, 8)
+        self.assertEqual(totals.accept_rate, 0.625)
+        self.assertEqual(totals.mean_d, 0.5)
+        self.assertEqual(totals.mean_d_sis, 0.25)
+        self.assertEqual(totals.mean_log_envelope, 1.0)
+        self.assertEqual(totals.mean_residual_mass, 0.0625)
+        self.assertEqual(totals.mean_acceptance_probability, 0.75)
+        self.assertEqual(totals.mean_expected_acceptance, 0.875)
+
+    def test_nothing_scored_has_no_rate(self):
+        self.assertTrue(math.isnan(sis.Totals(missing=3).accept_rate))
+
+
+class EvaluationTest(unittest.TestCase):
+    def test_bits_are_read_from_the_least_significant_on(self):
+        response = pb.EvaluateResponse(accept_bits=bytes([0b10000001, 0b10]))
+        evaluation = sis.Evaluation.from_proto(response, 10, (10,))
+        self.assertEqual(evaluation.accepted.dtype, bool)
+        self.assertEqual(np.flatnonzero(evaluation.accepted).tolist(), [0, 7, 9])
+
+    def test_empty_slices_were_not_sent_but_keep_their_number(self):
+        response = pb.EvaluateResponse(
+            accept_bits=b"\x03",
+            slice_totals=[pb.Totals(accepted=1), pb.Totals(rejected=1)],
+            missing=[pb.MissingRange(slice=1, first_position=4, length=1, reason=pb.STALE)],
+        )
+        evaluation = sis.Evaluation.from_proto(response, 2, (0, 1, 0, 1))
+        self.assertEqual([t.scored for t in evaluation.slice_totals], [0, 1, 0, 1])
+        self.assertEqual(evaluation.slice_totals[3].rejected, 1)
+        self.assertEqual(evaluation.missing, (sis.MissingRange(3, 4, 1, sis.MissingReason.STALE),))
+
+    def test_arrays_can_be_written(self):
+        # torch.from_numpy warns of arrays that can't.
+        response = pb.EvaluateResponse(
+            accept_bits=b"\x01",
+            decisions=b"\x01",
+            ratios=np.ones(1, np.float32).tobytes(),
+        )
+        evaluation = sis.Evaluation.from_proto(response, 1, (1,))
+        for array in (evaluation.accepted, evaluation.decisions, evaluation.ratios):
+            self.assertTrue(array.flags.writeable)
+        self.assertIsNone(evaluation.log_ratios)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,317 @@
+"""A small RatioService in this process, for tests of the client: it keeps records and follows the API, slowly.
+
+Decisions are made with the uniform 1/2 and libm's exponential: enough to see that a client sends what it should.
+"""
+
+import zlib
+from concurrent import futures
+
+import grpc
+import numpy as np
+
+from sis.v1 import ratio_service_pb2 as pb
+from sis.v1 import ratio_service_pb2_grpc
+
+OK = 0
+INVALID_ARGUMENT = 3
+ALREADY_EXISTS = 6
+RESOURCE_EXHAUSTED = 8
+FAILED_PRECONDITION = 9
+
+
+class Sequence:
+    def __init__(self):
+        # position -> (sampled id, its log-prob, ids [K], log-probs [K]), all as bytes
+        self.rows = {}
+        self.sealed = None
+
+    @property
+    def committed(self):
+        return max(self.rows, default=-1) + 1
+
+
+class FakeService(ratio_service_pb2_grpc.RatioServiceServicer):
+    """`refuse(entry)` may return (code, message, retry_seconds) for an entry before it is applied, or None."""
+
+    def __init__(self, chunk_rows=3):
+        self.chunk_rows = chunk_rows
+        self.refuse = lambda entry: None
+        self.before_batch = lambda batch: None
+        self.runs = {}
+        self.sequences = {}
+        self.leases = {}
+        self.headers = []
+        self.batches = []
+        self.evaluations = []
+        self.counted = {}
+
+    def run_of(self, ref, context):
+        run = self.runs.get(ref.run_id)
+        if run is None:
+            context.abort(grpc.StatusCode.NOT_FOUND, f"run '{ref.run_id}' is unknown")
+        if ref.incarnation not in (0, run.incarnation):
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"incarnation {ref.incarnation} is not present")
+        return run
+
+    def CreateRun(self, request, context):
+        run = self.runs.get(request.run_id)
+        if run is not None and request.incarnation in (0, run.incarnation):
+            if run.config != request.config:
+                context.abort(grpc.StatusCode.ALREADY_EXISTS, "config differs")
+            return pb.CreateRunResponse(incarnation=run.incarnation, created=False)
+        if run is not None and request.incarnation < run.incarnation:
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, "incarnation of the past")
+        if request.config.top_k == 0:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, "config.top_k is 0")
+        self.runs[request.run_id] = pb.Run(
+            run_id=request.run_id, incarnation=request.incarnation or 1, config=request.config
+        )
+        self.sequences = {key: value for key, value in self.sequences.items() if key[0] != request.run_id}
+        return pb.CreateRunResponse(incarnation=request.incarnation or 1, created=True)
+
+    def AdvanceVersion(self, request, context):
+        run = self.run_of(request.run, context)
+        if request.policy_version < run.policy_version:
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, "policy_version would go back")
+        run.policy_version = request.policy_version
+        return pb.AdvanceVersionResponse(dropped_sequences=0)
+
+    def state(self, run):
+        held = [value for key, value in self.sequences.items() if key[0] == run.run_id]
+        run.sequences = len(held)
+        run.sealed_sequences = sum(sequence.sealed is not None for sequence in held)
+        run.positions = sum(len(sequence.rows) for sequence in held)
+        run.leases = len(self.leases)
+        return run
+
+    def GetRun(self, request, context):
+        return pb.GetRunResponse(run=self.state(self.run_of(pb.RunRef(run_id=request.run_id), context)))
+
+    def ListRuns(self, request, context):
+        return pb.ListRunsResponse(runs=[self.state(self.runs[name]) for name in sorted(self.runs)])
+
+    def GetStep(self, request, context):
+        self.run_of(request.run, context)
+        counted = self.counted.get((request.run.run_id, request.draw))
+        if not counted:
+            context.abort(grpc.StatusCode.NOT_FOUND, f"nothing was counted for draw {request.draw}")
+        return pb.GetStepResponse(
+            totals=pb.Totals(accepted=len(counted)), sequences=len({key[:2] for key in counted})
+        )
+
+    def Append(self, requests, context):
+        header = next(requests).header
+        self.headers.append(header)
+        run = self.run_of(header.run, context)
+        if header.vocabulary_size != run.config.vocabulary_size:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, "vocabulary_size is not the run's")
+        for request in requests:
+            self.batches.append(request.batch)
+            self.before_batch(request.batch)
+            yield pb.AppendResponse(acks=[self.apply(run, entry) for entry in request.batch.entries])
+
+    def apply(self, run, entry):
+        kind = entry.WhichOneof("entry")
+        change = getattr(entry, kind)
+        key = (run.run_id, change.sequence.id, change.sequence.attempt)
+        sequence = self.sequences.setdefault(key, Sequence())
+        refused = self.refuse(entry)
+        if refused is None:
+            refused = getattr(self, kind)(run, sequence, change)
+        code, message, retry_seconds = refused or (OK, "", 0.0)
+        return pb.Ack(
+            sequence=change.sequence,
+            committed_length=sequence.committed,
+            code=code,
+            message=message,
+            retry_seconds=retry_seconds,
+        )
+
+    def block(self, run, sequence, block):
+        rows, top_k = len(block.sampled_ids) // 4, run.config.top_k
+        if rows == 0 or len(block.top_k_ids) != 4 * rows * top_k or len(block.top_k_log_probs) != 4 * rows * top_k:
+            return INVALID_ARGUMENT, "block lengths disagree", 0.0
+        if sequence.sealed is not None and block.first_position + rows > sequence.sealed:
+            return FAILED_PRECONDITION, f"sealed at {sequence.sealed}", 0.0
+        # Every access to a field of bytes copies it.
+        columns = (
+            np.frombuffer(block.sampled_ids, "V4"),
+            np.frombuffer(block.sampled_log_probs, "V4"),
+            np.frombuffer(block.top_k_ids, f"V{4 * top_k}"),
+            np.frombuffer(block.top_k_log_probs, f"V{4 * top_k}"),
+        )
+        new = {
+            block.first_position + index: tuple(value.tobytes() for value in row)
+            for index, row in enumerate(zip(*columns))
+        }
+        for position, row in new.items():
+            if sequence.rows.get(position, row) != row:
+                return ALREADY_EXISTS, f"position {position} differs", 0.0
+        sequence.rows.update(new)
+        return None
+
+    def truncate(self, run, sequence, truncate):
+        if sequence.sealed is not None:
+            return FAILED_PRECONDITION, f"sealed at {sequence.sealed}", 0.0
+        sequence.rows = {p: row for p, row in sequence.rows.items() if p < truncate.length}
+        return None
+
+    def seal(self, run, sequence, seal):
+        if seal.length < sequence.committed or sequence.sealed not in (None, seal.length):
+            return FAILED_PRECONDITION, f"cannot seal at {seal.length}", 0.0
+        sequence.sealed = seal.length
+        return None
+
+    def Release(self, request, context):
+        self.run_of(request.run, context)
+        keys = [(request.run.run_id, s.id, s.attempt) for s in request.sequences]
+        sequences = sum(self.sequences.pop(key, None) is not None for key in keys)
+        leases = sum(self.leases.pop(lease, None) is not None for lease in request.lease_ids)
+        unknown = len(keys) + len(request.lease_ids) - sequences - leases
+        return pb.ReleaseResponse(released_sequences=sequences, released_leases=leases, unknown=unknown)
+
+    def rows_of(self, run, part):
+        sequence = self.sequences.get((run.run_id, part.sequence.id, part.sequence.attempt), Sequence())
+        length = part.length or max(0, sequence.committed - part.first_position)
+        return [sequence.rows.get(p) for p in range(part.first_position, part.first_position + length)]
+
+    @staticmethod
+    def digest(rows):
+        return zlib.crc32(b"".join(b"".join(row) for row in rows if row))
+
+    @staticmethod
+    def missing(index, first_position, rows):
+        return [
+            pb.MissingRange(slice=index, first_position=first_position + i, length=1, reason=pb.NEVER_ARRIVED)
+            for i, row in enumerate(rows)
+            if row is None
+        ]
+
+    def FetchTopK(self, request, context):
+        run = self.run_of(request.run, context)
+        top_k = run.config.top_k
+        header = pb.FetchTopKHeader(top_k=top_k)
+        if request.lease_seconds:
+            header.lease_id = len(self.leases) + 1
+            self.leases[header.lease_id] = request.lease_seconds
+        fetched = [self.rows_of(run, part) for part in request.slices]
+        for index, (part, rows) in enumerate(zip(request.slices, fetched)):
+            header.slices.add(
+                sequence=part.sequence,
+                first_position=part.first_position,
+                length=len(rows),
+                record_digest=self.digest(rows),
+            )
+            header.missing.extend(self.missing(index, part.first_position, rows))
+        yield pb.FetchTopKResponse(header=header)
+        none = (
+            np.int32(-1).tobytes(),
+            np.float32(np.nan).tobytes(),
+            np.full(top_k, -1, np.int32).tobytes(),
+            np.full(top_k, -np.inf, np.float32).tobytes(),
+        )
+        for index, (part, rows) in enumerate(zip(request.slices, fetched)):
+            for start in range(0, len(rows), self.chunk_rows):
+                some = [row or none for row in rows[start : start + self.chunk_rows]]
+                columns = [b"".join(column) for column in zip(*some)]
+                yield pb.FetchTopKResponse(
+                    chunk=pb.FetchTopKChunk(
+                        slice=index,
+                        first_position=part.first_position + start,
+                        length=len(some),
+                        sampled_ids=columns[0],
+                        sampled_log_probs=columns[1],
+                        top_k_ids=columns[2],
+                        top_k_log_probs=columns[3],
+                    )
+                )
+
+    def Evaluate(self, request, context):
+        run = self.run_of(request.run, context)
+        self.evaluations.append(request)
+        top_k = run.config.top_k
+        if not request.slices or any(part.length == 0 for part in request.slices):
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, "slices must be there, and have a length")
+        if request.lease_id and request.lease_id not in self.leases:
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"lease {request.lease_id} has ended")
+        rows, missing, lengths = [], [], []
+        for index, part in enumerate(request.slices):
+            found = self.rows_of(run, part)
+            if part.HasField("record_digest") and part.record_digest != self.digest(found):
+                context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"slices[{index}] has changed")
+            missing += self.missing(index, part.first_position, found)
+            lengths.append(len(found))
+            rows += found
+        wants_ratios = {pb.RATIOS, pb.LOG_RATIOS} & set(request.outputs)
+        if missing and wants_ratios:
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, "ratios of a MISSING position")
+
+        total = len(rows)
+        form = getattr(request, request.WhichOneof("form"))
+        sampled = np.frombuffer(form.sampled_log_probs, np.float32)
+        ids = np.array([np.frombuffer(row[2], np.int32) if row else [-1] * top_k for row in rows])
+        recorded = np.array([np.frombuffer(row[3], np.float32) if row else [-np.inf] * top_k for row in rows])
+        tokens = np.array([int.from_bytes(row[0], "little") if row else -2 for row in rows])
+        behaviour = np.array([np.frombuffer(row[1], np.float32)[0] if row else np.nan for row in rows])
+        k = request.top_k or top_k
+        if request.WhichOneof("form") == "gathered":
+            current = np.frombuffer(form.log_probs, np.float32).reshape(total, top_k)
+            with np.errstate(invalid="ignore"):
+                envelopes = np.where(ids >= 0, current - recorded, -np.inf)[:, :k].max(axis=1)
+        else:
+            envelopes = np.frombuffer(form.log_envelopes, np.float32)
+        log_ratios = (sampled - behaviour).astype(np.float32)
+        inside = (ids[:, :k] == tokens[:, None]).any(axis=1)
+        with np.errstate(invalid="ignore"):
+            probabilities = np.where(inside, np.exp(np.minimum(log_ratios - envelopes, 0)), 0)
+        accepted = inside & (probabilities > 0.5)
+        decisions = np.where(
+            tokens == -2,
+            pb.MISSING,
+            np.where(accepted, pb.ACCEPTED, np.where(inside, pb.REJECTED, pb.OUTSIDE_TOP_K)),
+        )
+
+        def totals(part):
+            scored = decisions[part] != pb.MISSING
+            return pb.Totals(
+                accepted=int((decisions[part] == pb.ACCEPTED).sum()),
+                rejected=int((decisions[part] == pb.REJECTED).sum()),
+                outside_top_k=int((decisions[part] == pb.OUTSIDE_TOP_K).sum()),
+                missing=int((~scored).sum()),
+                d=float(np.abs(log_ratios[part][scored]).sum()),
+                d_sis=float(np.abs(log_ratios[part][scored & ~accepted[part]]).sum()),
+            )
+
+        before = self.counted.setdefault((run.run_id, request.draw), set())
+        count = len(before)
+        for part, length in zip(request.slices, lengths):
+            before.update((part.sequence.id, part.sequence.attempt, part.first_position + i) for i in range(length))
+        run.last_draw = max(run.last_draw, request.draw)
+        outputs = set(request.outputs) or {pb.ACCEPT_BITS}
+        response = pb.EvaluateResponse(totals=totals(slice(None)), missing=missing)
+        response.newly_counted = len(before) - count
+        start = 0
+        for length in lengths:
+            response.slice_totals.append(totals(slice(start, start + length)))
+            start += length
+        if pb.ACCEPT_BITS in outputs:
+            response.accept_bits = np.packbits(accepted, bitorder="little").tobytes()
+        if pb.DECISIONS in outputs:
+            response.decisions = decisions.astype(np.uint8).tobytes()
+        if pb.LOG_RATIOS in outputs:
+            response.log_ratios = np.where(accepted, 0, log_ratios).astype(np.float32).tobytes()
+        if pb.RATIOS in outputs:
+            response.ratios = np.where(accepted, 1, np.exp(log_ratios)).astype(np.float32).tobytes()
+        if pb.ACCEPTANCE_PROBABILITIES in outputs:
+            response.acceptance_probabilities = probabilities.astype(np.float32).tobytes()
+        return response
+
+
+def start(service):
+    """A server of `service` on a free port. Returns (grpc.Server, address)."""
+    sizes = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+    server = grpc.server(futures.ThreadPoolExecutor(8), options=sizes)
+    ratio_service_pb2_grpc.add_RatioServiceServicer_to_server(service, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    return server, f"127.0.0.1:{port}"

@@ -1,0 +1,304 @@
+"""The client and the real server, together. Run by Bazel, which puts the server's binary into the working directory."""
+
+import pathlib
+import subprocess
+import sys
+import unittest
+
+import grpc
+import numpy as np
+
+import sis
+
+SERVER = "server/sis_server"
+EXAMPLES = pathlib.Path(__file__).parent.parent / "examples"
+SAMPLING = sis.Sampling("raw")
+VOCABULARY = 32
+TOP_K = 6
+
+
+def start_server(*flags):
+    """Returns the process, and the address that it serves."""
+    command = [SERVER, "--listen=127.0.0.1:0", "--metrics=127.0.0.1:0", *flags]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    addresses = {}
+    for line in server.stdout:
+        if line.strip() == "ready":
+            return server, addresses["grpc"]
+        name, _, address = line.partition(": ")
+        addresses[name] = address.strip()
+    raise RuntimeError(f"the server ended with {server.wait()} before it was ready")
+
+
+def stop(server):
+    server.terminate()
+    server.communicate(timeout=30)
+
+
+def log_softmax(rows, seed, scale=1.0):
+    logits = np.random.default_rng(seed).normal(size=(rows, VOCABULARY)) * scale
+    return (logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)).astype(np.float32)
+
+
+def record(values, seed):
+    sampled = (values + np.random.default_rng(seed).gumbel(size=values.shape)).argmax(axis=1)
+    ids = np.broadcast_to(np.arange(VOCABULARY), values.shape)
+    sampled_values = np.take_along_axis(values, sampled[:, None], axis=1)[:, 0]
+    return sis.canonical(ids, values, sampled, sampled_values, TOP_K)
+
+
+class ServerTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server, cls.address = start_server("--cache_bytes=268435456")
+        cls.addClassCleanup(stop, cls.server)
+
+    def setUp(self):
+        self.client = sis.Client(self.address, timeout=30)
+        self.addCleanup(self.client.close)
+        self.run_ = self.create()
+
+    def create(self, **settings):
+        settings = {"seed": 1, "vocabulary_size": VOCABULARY, "top_k": TOP_K, **settings}
+        return self.client.create_run(self.id().split(".")[-1], **settings)
+
+    def append(self, sequence, values, seed=0, first=0, version=0, run=None):
+        kept = record(values, seed)
+        with self.client.append(run or self.run_, sampling=SAMPLING, worker="w") as stream:
+            stream.block(sequence, first_position=first, policy_version=version, **kept._asdict())
+            self.assertEqual(stream.flush(), {(sequence, 0): first + len(values)})
+        return kept
+
+    def evaluate(self, records, values, draw=1, **options):
+        log_probs, sampled_log_probs = sis.gather(records, values)
+        return self.client.evaluate(
+            self.run_, records, draw=draw, log_probs=log_probs, sampled_log_probs=sampled_log_probs, **options
+        )
+
+    def test_records_come_back_and_equal_policies_accept_all_of_the_set(self):
+        values = log_softmax(500, seed=1)
+        kept = self.append("s", values)
+        records = self.client.fetch_top_k(self.run_, ["s"], lease_seconds=60)
+        np.testing.assert_array_equal(records.ids, kept.top_k_ids)
+        np.testing.assert_array_equal(records.log_probs, kept.top_k_log_probs)
+        np.testing.assert_array_equal(records.sampled_ids, kept.sampled_ids)
+        np.testing.assert_array_equal(records.sampled_log_probs, kept.sampled_log_probs)
+        evaluation = self.evaluate(records, values, outputs=["decisions", "ratios", "log_ratios"])
+        inside = (kept.top_k_ids == kept.sampled_ids[:, None]).any(axis=1)
+        self.assertTrue(0 < inside.sum() < 500)
+        np.testing.assert_array_equal(evaluation.accepted, inside)
+        np.testing.assert_array_equal(evaluation.decisions[~inside], sis.Decision.OUTSIDE_TOP_K)
+        np.testing.assert_array_equal(evaluation.log_ratios, np.zeros(500))
+        np.testing.assert_array_equal(evaluation.ratios, np.ones(500))
+        self.assertEqual((evaluation.totals.d, evaluation.totals.envelope_violations), (0.0, 0))
+        self.assertEqual(self.client.get_run(self.run_.id).leases, 1)
+
+    def test_decisions_agree_with_a_computation_in_double(self):
+        self.append("s", log_softmax(4000, seed=1))
+        records = self.client.fetch_top_k(self.run_, ["s"])
+        values = log_softmax(4000, seed=1) * 0.5
+        values -= np.logaddexp.reduce(values, axis=1, keepdims=True)
+        evaluation = self.evaluate(records, values, outputs=["log_ratios", "acceptance_probabilities"])
+        current = np.take_along_axis(values, records.ids.astype(int), axis=1).astype(float)
+        sampled = np.take_along_axis(values, records.sampled_ids[:, None].astype(int), axis=1)[:, 0].astype(float)
+        log_ratios = sampled - records.sampled_log_probs
+        envelopes = (current - records.log_probs).max(axis=1)
+        inside = (records.ids == records.sampled_ids[:, None]).any(axis=1)
+        probabilities = np.where(inside, np.exp(np.minimum(log_ratios - envelopes, 0)), 0)
+        np.testing.assert_allclose(evaluation.acceptance_probabilities, probabilities, rtol=2e-6)
+        np.testing.assert_allclose(
+            evaluation.log_ratios, np.where(evaluation.accepted, 0, log_ratios), rtol=1e-5, atol=1e-6
+        )
+        totals = evaluation.totals
+        self.assertFalse(evaluation.accepted[~inside].any())
+        self.assertEqual(totals.scored, 4000)
+        self.assertEqual(totals.outside_top_k, (~inside).sum())
+        self.assertAlmostEqual(totals.d / np.abs(log_ratios).sum(), 1, places=5)
+        self.assertAlmostEqual(totals.d_sis / np.abs(log_ratios)[~evaluation.accepted].sum(), 1, places=5)
+        self.assertAlmostEqual(totals.mean_log_envelope / envelopes.mean(), 1, places=5)
+        self.assertAlmostEqual(totals.mean_residual_mass / (1 - np.exp(current).sum(axis=1)).mean(), 1, places=5)
+        self.assertAlmostEqual(totals.mean_acceptance_probability / probabilities.mean(), 1, places=5)
+        # Five standard deviations of the draw.
+        spread = np.sqrt((probabilities * (1 - probabilities)).sum())
+        self.assertLess(abs(evaluation.accepted.sum() - probabilities.sum()), 5 * spread)
+
+    def test_reduced_and_retried_and_split_give_the_same_decisions(self):
+        for index in range(3):
+            self.append(f"s{index}", log_softmax(100, seed=index), seed=index)
+        records = self.client.fetch_top_k(self.run_, ["s0", "s1", "s2"])
+        values = log_softmax(300, seed=9)
+        outputs = ["decisions", "ratios", "log_ratios", "acceptance_probabilities"]
+        for top_k in (0, 2):
+            whole = self.evaluate(records, values, draw=top_k, top_k=top_k, outputs=outputs)
+            self.assertEqual(whole.newly_counted, 300)
+            again = self.evaluate(records, values, draw=top_k, top_k=top_k, outputs=outputs)
+            self.assertEqual(again.newly_counted, 0)
+            log_probs, sampled_log_probs = sis.gather(records, values)
+            envelopes, masses = sis.reduce(records, log_probs, top_k)
+            reduced = self.client.evaluate_reduced(
+                self.run_,
+                records,
+                draw=top_k,
+                sampled_log_probs=sampled_log_probs,
+                log_envelopes=envelopes,
+                covered_masses=masses,
+                top_k=top_k,
+                outputs=outputs,
+            )
+            rows = np.concatenate([np.r_[records.rows(i)] for i in (2, 0)])
+            part = self.evaluate(records.select([2, 0]), values[rows], draw=top_k, top_k=top_k, outputs=outputs)
+            for name in ("accepted", *outputs):
+                self.assertEqual(getattr(again, name).tobytes(), getattr(whole, name).tobytes())
+                self.assertEqual(getattr(reduced, name).tobytes(), getattr(whole, name).tobytes())
+                self.assertEqual(getattr(part, name).tobytes(), getattr(whole, name)[rows].tobytes())
+            self.assertEqual((reduced.totals.d, reduced.totals.d_sis), (whole.totals.d, whole.totals.d_sis))
+            self.assertEqual(reduced.totals.log_envelope, whole.totals.log_envelope)
+            self.assertAlmostEqual(reduced.totals.mean_residual_mass, whole.totals.mean_residual_mass, places=6)
+            self.assertEqual(part.slice_totals, (whole.slice_totals[2], whole.slice_totals[0]))
+            step = self.client.get_step(self.run_, top_k)
+            self.assertEqual((step.totals, step.sequences), (whole.totals, 3))
+        self.assertEqual(self.client.get_run(self.run_.id).last_draw, 2)
+
+    def test_missing_positions_are_reported_with_their_reason(self):
+        run = self.run_ = self.create(incarnation=2, max_staleness=1)
+        self.append("s", log_softmax(4, seed=1), first=2)
+        self.append("fresh", log_softmax(4, seed=2), version=2)
+        records = self.client.fetch_top_k(run, ["none", sis.Slice("s", length=8), "fresh"])
+        never = sis.MissingReason.NEVER_ARRIVED
+        # Of a sequence that is not there the service says why, with an empty range.
+        missing = tuple(missing for missing in records.missing if missing.length)
+        self.assertEqual(missing, ((1, 0, 2, never), (1, 6, 2, never)))
+        values = log_softmax(12, seed=3)
+        evaluation = self.evaluate(records, values, outputs=["decisions"])
+        self.assertEqual((evaluation.totals.missing, evaluation.totals.scored), (4, 8))
+        self.assertEqual(evaluation.missing, missing)
+        np.testing.assert_array_equal(evaluation.decisions == sis.Decision.MISSING, ~records.present)
+        with self.assertRaises(sis.FailedPrecondition):
+            self.evaluate(records, values, outputs=["log_ratios"])
+        self.assertEqual(self.client.advance_version(run, 2), 1)
+        evaluation = self.client.evaluate(
+            run, [sis.Slice("s", 2, 4)], draw=1, log_probs=np.zeros((4, TOP_K)) - 3, sampled_log_probs=[-3] * 4
+        )
+        self.assertEqual(evaluation.missing, ((0, 2, 4, sis.MissingReason.STALE),))
+        self.client.release(run, ["fresh"])
+        (missing,) = self.client.fetch_top_k(run, [sis.Slice("fresh", length=4)]).missing
+        self.assertEqual(missing.reason, sis.MissingReason.RELEASED)
+
+    def test_truncated_and_changed_records_are_noticed(self):
+        values = log_softmax(8, seed=1)
+        self.append("s", values)
+        records = self.client.fetch_top_k(self.run_, ["s"])
+        with self.client.append(self.run_, sampling=SAMPLING) as stream:
+            stream.truncate("s", length=4)
+            self.assertEqual(stream.flush(), {("s", 0): 4})
+        with self.assertRaises(sis.FailedPrecondition):
+            self.evaluate(records, values)
+        self.append("s", values[4:], seed=7, first=4)
+        with self.assertRaises(sis.FailedPrecondition):
+            self.evaluate(records, values)
+        again = self.client.fetch_top_k(self.run_, ["s"])
+        self.assertEqual(self.evaluate(again, values).totals.scored, 8)
+
+    def test_refused_entries_are_listed_and_the_others_stored(self):
+        kept = record(log_softmax(4, seed=1), seed=1)
+        wrong = kept.top_k_ids.copy()
+        wrong[2, 0] = VOCABULARY
+        other = record(log_softmax(4, seed=2), seed=2)
+        with self.client.append(self.run_, sampling=SAMPLING) as stream:
+            arguments = {"first_position": 0, "policy_version": 0}
+            stream.block("bad", **arguments, **{**kept._asdict(), "top_k_ids": wrong})
+            stream.block("good", **arguments, **kept._asdict())
+            stream.block("good", **arguments, **kept._asdict())
+            stream.block("good", **arguments, **other._asdict())
+            stream.seal("good", length=4)
+            stream.block("good", first_position=4, policy_version=0, **other._asdict())
+            with self.assertRaises(sis.AppendError) as raised:
+                stream.flush()
+        codes = [(refusal.sequence, refusal.code.name) for refusal in raised.exception.refused]
+        self.assertEqual(
+            codes,
+            [("bad", "INVALID_ARGUMENT"), ("good", "ALREADY_EXISTS"), ("good", "FAILED_PRECONDITION")],
+        )
+        self.assertIn(str(VOCABULARY), raised.exception.refused[0].message)
+        status = self.client.get_run(self.run_.id)
+        self.assertEqual((status.positions, status.sealed_sequences), (4, 1))
+
+    def test_a_full_server_makes_the_worker_wait_until_there_is_room(self):
+        run = self.run_ = self.create(incarnation=2, byte_quota=1 << 20)
+        rows, held = 500, []
+        with self.assertRaises(sis.AppendError) as raised:
+            with self.client.append(run, sampling=SAMPLING, retry_timeout=0.5) as stream:
+                for index in range(100):
+                    name = f"s{index}"
+                    kept = record(log_softmax(rows, seed=index), seed=index)
+                    stream.block(name, first_position=0, policy_version=0, **kept._asdict())
+                    stream.flush()
+                    # Leased records are not evicted.
+                    held.append(self.client.fetch_top_k(run, [name], lease_seconds=60))
+        self.assertEqual(raised.exception.code, grpc.StatusCode.RESOURCE_EXHAUSTED)
+        self.assertGreater(len(held), 2)
+        with self.client.append(run, sampling=SAMPLING, retry_timeout=20) as stream:
+            kept = record(log_softmax(rows, seed=1), seed=1)
+            stream.block("late", first_position=0, policy_version=0, **kept._asdict())
+            self.client.release(run, [], [records.lease_id for records in held])
+        self.assertEqual(len(self.client.fetch_top_k(run, ["late"])), rows)
+
+    def test_wrong_calls_get_the_class_of_their_code(self):
+        with self.assertRaises(sis.NotFound):
+            self.client.get_run("none")
+        with self.assertRaises(sis.NotFound):
+            self.client.get_step(self.run_, 77)
+        with self.assertRaisesRegex(sis.InvalidArgument, "vocabulary_size"):
+            self.client.create_run("bad", seed=1, vocabulary_size=0, top_k=TOP_K)
+        with self.assertRaisesRegex(sis.AlreadyExists, "seed"):
+            self.create(seed=2)
+        with self.assertRaises(sis.FailedPrecondition):
+            self.client.fetch_top_k(sis.Run(self.run_.id, 9, self.run_.config), ["s"])
+        with self.assertRaises(sis.InvalidArgument):
+            with self.client.append(self.run_, sampling=sis.Sampling("raw", temperature=0.5)) as stream:
+                stream.seal("s", length=0)
+        self.append("s", log_softmax(3, seed=1))
+        records = self.client.fetch_top_k(self.run_, ["s"])
+        with self.assertRaisesRegex(sis.InvalidArgument, "log_probs"):
+            self.evaluate(records, np.full((3, VOCABULARY), np.nan, np.float32))
+
+    def test_messages_above_four_megabytes_pass_both_ways(self):
+        values = log_softmax(150_000, seed=1)
+        kept = self.append("s", values)
+        records = self.client.fetch_top_k(self.run_, ["s"])
+        self.assertGreater(records.ids.nbytes + records.log_probs.nbytes, 5 << 20)
+        np.testing.assert_array_equal(records.ids, kept.top_k_ids)
+        evaluation = self.evaluate(records, values, outputs=["decisions", "ratios", "log_ratios"])
+        self.assertEqual(len(evaluation.ratios), 150_000)
+        self.assertEqual(evaluation.totals.rejected, 0)
+
+    def test_the_examples_run_as_they_are_shown(self):
+        for name in ("worker.py", "trainer.py"):
+            command = [sys.executable, EXAMPLES / name, self.address]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+            self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stdout, r"step 3: accepted [\d.]+%, D [\d.]+, D_SIS [\d.]+ nats")
+        self.assertEqual(self.client.get_run("example").sequences, 0)
+
+
+class TerminationTest(unittest.TestCase):
+    def test_a_server_that_ends_is_unavailable_and_a_stream_says_so(self):
+        server, address = start_server()
+        self.addCleanup(stop, server)
+        with sis.Client(address, timeout=10) as client:
+            run = client.create_run("run", seed=1, vocabulary_size=VOCABULARY, top_k=TOP_K)
+            stream = client.append(run, sampling=SAMPLING)
+            kept = record(log_softmax(3, seed=1), seed=1)
+            stream.block("s", first_position=0, policy_version=0, **kept._asdict())
+            stream.flush()
+            server.kill()
+            server.wait()
+            with self.assertRaises(sis.Unavailable):
+                stream.block("s", first_position=3, policy_version=0, **kept._asdict())
+                stream.flush()
+            with self.assertRaises(sis.Unavailable):
+                client.list_runs()
+
+
+if __name__ == "__main__":
+    unittest.main()

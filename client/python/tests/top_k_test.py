@@ -1,0 +1,117 @@
+import unittest
+
+import numpy as np
+
+import sis
+
+INF = np.inf
+
+
+def canonical(ids, log_probs, sampled_id, sampled_log_prob, top_k, sampled_column=None):
+    """Of one position; returns its ids, log-probs and sampled log-prob."""
+    record = sis.canonical([ids], [log_probs], [sampled_id], [sampled_log_prob], top_k, sampled_column)
+    return record.top_k_ids[0].tolist(), record.top_k_log_probs[0].tolist(), record.sampled_log_probs[0].item()
+
+
+class CanonicalTest(unittest.TestCase):
+    def test_sorts_by_log_prob_and_then_by_id(self):
+        ids, log_probs, _ = canonical([9, 4, 2, 7], [-2.0, -1.0, -2.0, -3.0], 4, -1.0, 4)
+        self.assertEqual(ids, [4, 2, 9, 7])
+        self.assertEqual(log_probs, [-1.0, -2.0, -2.0, -3.0])
+
+    def test_signed_zeros_are_equal(self):
+        ids, _, _ = canonical([9, 4], [0.0, -0.0], 4, -0.0, 2)
+        self.assertEqual(ids, [4, 9])
+
+    def test_empty_columns_go_last_and_missing_ones_are_filled_up(self):
+        ids, log_probs, _ = canonical([5, 3, -1], [-INF, -1.0, -0.5], 3, -1.0, 4)
+        self.assertEqual(ids, [3, -1, -1, -1])
+        self.assertEqual(log_probs, [-1.0, -INF, -INF, -INF])
+
+    def test_of_more_tokens_than_k_the_most_probable_stay(self):
+        ids, log_probs, sampled = canonical([8, 6, 1], [-3.0, -1.0, -1.0], 8, -3.0, 2)
+        self.assertEqual(ids, [1, 6])
+        self.assertEqual(log_probs, [-1.0, -1.0])
+        self.assertEqual(sampled, -3.0)
+
+    def test_own_column_outside_the_most_probable_is_left_out(self):
+        for where, order in (("first", [0, 1, 2]), ("last", [1, 2, 0])):
+            ids = np.array([7, 3, 5])[order]
+            log_probs = np.array([-4.0, -0.5, -1.5])[order]
+            got, _, sampled = canonical(ids, log_probs, 7, -4.0, 3, where)
+            self.assertEqual(got, [3, 5, -1])
+            self.assertEqual(sampled, -4.0)
+
+    def test_own_column_does_not_win_a_tie_with_the_last_one(self):
+        # Token 2 is as probable as token 5, which the engine lists: the set may not change because 2 was drawn.
+        ids, _, _ = canonical([2, 3, 5], [-1.5, -0.5, -1.5], 2, -1.5, 2, "first")
+        self.assertEqual(ids, [3, 5])
+
+    def test_repeated_own_column_counts_once(self):
+        ids, log_probs, _ = canonical([5, 3, 5], [-1.5, -0.5, -1.5], 5, -1.5, 2, "first")
+        self.assertEqual(ids, [3, 5])
+        self.assertEqual(log_probs, [-0.5, -1.5])
+
+        ids, _, _ = canonical([5, 3, 5, 0], [-1.5, -0.5, -1.5, -INF], 5, -1.5, 3, "first")
+        self.assertEqual(ids, [3, 5, -1])
+
+    def test_own_column_takes_the_place_that_the_others_leave(self):
+        # An engine that lists every token once leaves the last column empty if the sampled one is in the set.
+        ids, log_probs, _ = canonical([3, 5, 0], [-0.5, -1.5, -INF], 3, -0.5, 2, "first")
+        self.assertEqual(ids, [3, 5])
+        self.assertEqual(log_probs, [-0.5, -1.5])
+
+    def test_sampled_log_prob_becomes_that_of_its_slot(self):
+        _, log_probs, sampled = canonical([3, 5], [-0.5, -1.5], 5, np.float32(-1.5000001), 2)
+        self.assertEqual(log_probs, [-0.5, -1.5])
+        self.assertEqual(sampled, -1.5)
+
+    def test_the_set_is_the_same_whichever_token_was_drawn(self):
+        rng = np.random.default_rng(7)
+        vocabulary, kept = 12, 5
+        # Steps of 1/2 make ties common.
+        log_probs = np.round(rng.normal(size=(200, vocabulary)) * 2) / 2 - 4
+        by_rank = np.lexsort((np.broadcast_to(np.arange(vocabulary), log_probs.shape), -log_probs), axis=1)
+        best = by_rank[:, :kept]
+        best_log_probs = np.take_along_axis(log_probs, best, axis=1)
+        sets = []
+        for token in range(vocabulary):
+            drawn = np.full(200, token)
+            drawn_log_probs = log_probs[:, token]
+            record = sis.canonical(
+                np.column_stack([drawn, best]),
+                np.column_stack([drawn_log_probs, best_log_probs]),
+                drawn,
+                drawn_log_probs,
+                kept,
+                "first",
+            )
+            sets.append((record.top_k_ids.tobytes(), record.top_k_log_probs.tobytes()))
+            inside = (record.top_k_ids == token).any(axis=1)
+            np.testing.assert_array_equal(inside, (best == token).any(axis=1))
+        self.assertEqual(len(set(sets)), 1)
+
+    def test_what_cannot_be_a_record_is_refused(self):
+        with self.assertRaisesRegex(ValueError, "log_probs, position 0: nan"):
+            canonical([1, 2], [-1.0, np.nan], 1, -1.0, 2)
+        with self.assertRaisesRegex(ValueError, "log_probs, position 0: inf"):
+            canonical([1, 2], [-1.0, INF], 1, -1.0, 2)
+        with self.assertRaisesRegex(ValueError, "sampled_log_probs, position 0: -inf"):
+            canonical([1, 2], [-1.0, -2.0], 1, -INF, 2)
+        with self.assertRaisesRegex(ValueError, "ids, position 0: 4 stands twice"):
+            canonical([4, 2, 4], [-1.0, -2.0, -3.0], 2, -2.0, 3)
+        with self.assertRaisesRegex(ValueError, "sampled column of ids, position 0: 4"):
+            canonical([4, 2], [-1.0, -2.0], 2, -2.0, 2, "first")
+        with self.assertRaisesRegex(ValueError, "top_k is 0"):
+            canonical([1], [-1.0], 1, -1.0, 0)
+        with self.assertRaisesRegex(ValueError, "sampled_column is 'middle'"):
+            canonical([1], [-1.0], 1, -1.0, 1, "middle")
+
+    def test_no_positions(self):
+        record = sis.canonical(np.empty((0, 3), np.int32), np.empty((0, 3)), [], [], 2)
+        self.assertEqual(record.top_k_ids.shape, (0, 2))
+        self.assertEqual(record.sampled_ids.shape, (0,))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,117 @@
+// The draws. Seeds are fixed, so a test that passes once always passes; the bounds say what the
+// chance of a false alarm was when it was written, and what it would have seen.
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "kernels/sequence_key.h"
+#include "tests/conformance/backends.h"
+#include "tests/conformance/positions.h"
+
+namespace sis {
+namespace {
+
+constexpr size_t kDraws = 1'000'000;
+
+class BernoulliTest : public BackendTest {};
+SIS_INSTANTIATE_BACKENDS(BernoulliTest);
+
+// Positions in the REDUCED form whose acceptance probability is exp32(log_acceptance).
+Positions PositionsThatAcceptWith(float log_acceptance, size_t n) {
+  Positions positions;
+  positions.slots = 1;
+  positions.sampled_ids.assign(n, 0);
+  positions.behavior_sampled_log_probs.assign(n, 0.0f);
+  positions.sampled_ranks.assign(n, 0);
+  positions.ids.assign(n, 0);
+  positions.behavior_log_probs.assign(n, 0.0f);
+  positions.current_sampled_log_probs.assign(n, log_acceptance);
+  positions.log_envelopes.assign(n, 0.0f);
+  positions.covered_masses.assign(n, 1.0f);
+  return positions;
+}
+
+std::vector<bool> Draw(const Backend& backend, const Positions& positions, uint64_t sequence_key,
+                       uint32_t first_position, uint64_t draw) {
+  const Results results = Evaluate(backend, {1, 1, draw}, sequence_key, first_position, positions);
+  std::vector<bool> accepted;
+  for (const Decision decision : results.decisions) {
+    accepted.push_back(decision == Decision::kAccepted);
+  }
+  return accepted;
+}
+
+// Of n draws X are accepted; (X - n a) / sqrt(n a (1 - a)) is standard normal. Its squares over 8
+// values of a and the 4 words of a Philox block add up to a chi-square of 32 degrees of freedom,
+// which exceeds 85.8 with a probability of 1e-6. At a = 1/2, n = 250,000 a shift of a by 0.005
+// moves each of the 4 by 5 standard deviations: the sum then has mean 132 and standard deviation
+// 21, so that such a shift of this single a is seen with a probability of about 0.99, and one of
+// all of them always.
+TEST_P(BernoulliTest, AcceptsAsOftenAsItShould) {
+  constexpr uint64_t kKey = 0x5eed0001;
+  double chi_square = 0;
+  for (const double a : {0.001, 0.01, 0.1, 0.3, 0.5, 0.75, 0.95, 0.999}) {
+    const auto log_acceptance = static_cast<float>(std::log(a));
+    const std::vector<bool> accepted =
+        Draw(backend(), PositionsThatAcceptWith(log_acceptance, kDraws), kKey, 0, 0);
+    const double exact = Exp32(log_acceptance);
+    for (size_t lane = 0; lane < 4; ++lane) {
+      double count = 0;
+      for (size_t i = lane; i < kDraws; i += 4) count += accepted[i];
+      const double n = kDraws / 4;
+      const double z = (count - n * exact) / std::sqrt(n * exact * (1 - exact));
+      EXPECT_TRUE(std::abs(z) < 5) << "a = " << a << ", lane " << lane << ": z = " << z;
+      chi_square += z * z;
+    }
+  }
+  EXPECT_TRUE(chi_square < 85.8) << chi_square;
+}
+
+// Of independent draws with a = 1/2, half of the pairs agree: z is standard normal, and beyond 5
+// with a probability of 6e-7. A correlation of 0.01 shifts it by 10.
+void ExpectIndependent(const std::vector<bool>& left, const std::vector<bool>& right, size_t lag,
+                       const char* what) {
+  double agreements = 0;
+  const size_t n = left.size() - lag;
+  for (size_t i = 0; i < n; ++i) agreements += left[i] == right[i + lag];
+  const double z = (agreements - 0.5 * n) / std::sqrt(0.25 * n);
+  EXPECT_TRUE(std::abs(z) < 5) << what << ", lag " << lag << ": z = " << z;
+}
+
+// The exact half: no error of the exponential in it.
+const float kLogHalf = -std::log(2.0f);
+
+TEST_P(BernoulliTest, PositionsAreIndependent) {
+  const Positions positions = PositionsThatAcceptWith(kLogHalf, kDraws);
+  const std::vector<bool> accepted = Draw(backend(), positions, 0x5eed0002, 0, 0);
+  for (const size_t lag : {1, 2, 3, 4, 5, 8, 64, 4096}) {
+    ExpectIndependent(accepted, accepted, lag, "positions");
+  }
+}
+
+TEST_P(BernoulliTest, DrawsAttemptsSequencesAndSeedsAreIndependent) {
+  const Positions positions = PositionsThatAcceptWith(kLogHalf, kDraws);
+  const uint64_t key = SequenceKey(1, 0, "a");
+  const std::vector<bool> accepted = Draw(backend(), positions, key, 0, 0);
+  for (const uint64_t draw : {uint64_t{1}, uint64_t{2}, uint64_t{1} << 32, ~uint64_t{0}}) {
+    ExpectIndependent(accepted, Draw(backend(), positions, key, 0, draw), 0, "draws");
+  }
+  for (const uint64_t other :
+       {SequenceKey(1, 1, "a"), SequenceKey(1, 0, "b"), SequenceKey(2, 0, "a")}) {
+    ExpectIndependent(accepted, Draw(backend(), positions, other, 0, 0), 0, "keys");
+  }
+}
+
+// The second call starts 17 positions later, so that rows and words of a block fall apart.
+TEST_P(BernoulliTest, ThePositionDecidesNotTheRow) {
+  const Positions positions = PositionsThatAcceptWith(kLogHalf, 10'000);
+  const std::vector<bool> from_0 = Draw(backend(), positions, 9, 4'000'000, 3);
+  const std::vector<bool> from_17 = Draw(backend(), positions, 9, 4'000'017, 3);
+  for (size_t i = 17; i < from_0.size(); ++i) ASSERT_EQ(from_0[i], from_17[i - 17]) << i;
+  EXPECT_NE(from_0, from_17);
+}
+
+}  // namespace
+}  // namespace sis

@@ -1,0 +1,161 @@
+// Every backend against the golden vectors, byte for byte: decisions, probabilities, ratios and
+// sums.
+#include <bit>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "kernels/philox.h"
+#include "kernels/sequence_key.h"
+#include "tests/conformance/backends.h"
+#include "tests/conformance/golden_reader.h"
+#include "tests/conformance/positions.h"
+
+namespace sis {
+namespace {
+
+constexpr int32_t kVocabularySize = 1 << 24;
+
+// What one position must give.
+struct ExpectedPosition {
+  uint8_t rank;
+  uint8_t decision;
+  uint8_t accept_bit;
+  uint8_t envelope_violation;
+  uint32_t uniform;
+  float log_envelope;
+  float covered_mass;
+  uint32_t acceptance_probability;  // bits
+  uint32_t log_modified_ratio;      // bits
+  uint32_t modified_ratio;          // bits
+};
+
+struct Case {
+  uint64_t sequence_key;
+  uint32_t first_position;
+  EvaluateParameters parameters;
+  Positions positions;
+  std::vector<ExpectedPosition> expected;
+  std::string accept_bits;
+  Sums sums;
+};
+
+Case ReadCase(GoldenReader& golden, bool reduced) {
+  Case c;
+  const uint64_t seed = golden.Uint64();
+  const uint32_t attempt = golden.Uint32();
+  c.sequence_key = SequenceKey(seed, attempt, golden.Bytes());
+  c.first_position = golden.Uint32();
+  c.parameters.draw = golden.Uint64();
+  c.parameters.slots = golden.Uint8();
+  c.parameters.top_k = golden.Uint8();
+  const uint32_t n = golden.Uint32();
+  Positions& positions = c.positions;
+  positions.slots = c.parameters.slots;
+  for (uint32_t i = 0; i < n; ++i) {
+    positions.sampled_ids.push_back(golden.Int32());
+    positions.behavior_sampled_log_probs.push_back(golden.Float());
+    for (int slot = 0; slot < positions.slots; ++slot) positions.ids.push_back(golden.Int32());
+    for (int slot = 0; slot < positions.slots; ++slot) {
+      positions.behavior_log_probs.push_back(golden.Float());
+    }
+    positions.current_sampled_log_probs.push_back(golden.Float());
+    if (reduced) {
+      positions.log_envelopes.push_back(golden.Float());
+      positions.covered_masses.push_back(golden.Float());
+    } else {
+      for (int slot = 0; slot < positions.slots; ++slot) {
+        positions.current_log_probs.push_back(golden.Float());
+      }
+    }
+    ExpectedPosition expected;
+    expected.rank = golden.Uint8();
+    expected.decision = golden.Uint8();
+    expected.accept_bit = golden.Uint8();
+    expected.envelope_violation = golden.Uint8();
+    expected.uniform = golden.Uint32();
+    expected.log_envelope = golden.Float();
+    expected.covered_mass = golden.Float();
+    expected.acceptance_probability = golden.Uint32();
+    expected.log_modified_ratio = golden.Uint32();
+    expected.modified_ratio = golden.Uint32();
+    c.expected.push_back(expected);
+  }
+  c.accept_bits = golden.Bytes();
+  for (int64_t* sum :
+       {&c.sums.accepted, &c.sums.rejected, &c.sums.outside_top_k, &c.sums.envelope_violations,
+        &c.sums.d, &c.sums.d_sis, &c.sums.log_envelope, &c.sums.residual_mass,
+        &c.sums.acceptance_probability, &c.sums.expected_acceptance}) {
+    *sum = golden.Int64();
+  }
+  return c;
+}
+
+uint32_t Bits(float x) { return std::bit_cast<uint32_t>(x); }
+
+void ExpectCase(const Backend& backend, Case& c) {
+  Positions& positions = c.positions;
+  positions.sampled_ranks.resize(positions.size());
+  const absl::Status records =
+      ValidateRecords(positions.records(), positions.slots, kVocabularySize, c.first_position,
+                      positions.sampled_ranks);
+  ASSERT_TRUE(records.ok()) << records;
+  const absl::Status current =
+      ValidateCurrent(positions.behavior(), positions.current(), positions.slots, c.first_position);
+  ASSERT_TRUE(current.ok()) << current;
+
+  const Results results =
+      Evaluate(backend, c.parameters, c.sequence_key, c.first_position, positions);
+  std::string accept_bits((positions.size() + 7) / 8, '\0');
+  for (size_t i = 0; i < positions.size(); ++i) {
+    const ExpectedPosition& expected = c.expected[i];
+    const auto position = static_cast<uint32_t>(c.first_position + i);
+    SCOPED_TRACE(position);
+    ASSERT_EQ(positions.sampled_ranks[i], expected.rank);
+    ASSERT_EQ(
+        AcceptanceUniforms(c.sequence_key, position / 4, c.parameters.draw).word[position % 4],
+        expected.uniform);
+    ASSERT_EQ(static_cast<uint8_t>(results.decisions[i]), expected.decision);
+    ASSERT_EQ(Bits(results.acceptance_probabilities[i]), expected.acceptance_probability);
+    ASSERT_EQ(Bits(results.log_modified_ratios[i]), expected.log_modified_ratio);
+    ASSERT_EQ(Bits(results.modified_ratios[i]), expected.modified_ratio);
+    const bool accepted = results.decisions[i] == Decision::kAccepted;
+    ASSERT_EQ(accepted, expected.accept_bit == 1);
+    if (accepted) accept_bits[i / 8] |= static_cast<char>(1 << (i % 8));
+
+    // A position's envelope and mass show in its own sums.
+    const Results alone =
+        Evaluate(backend, c.parameters, c.sequence_key, position, positions.Slice(i, 1));
+    ASSERT_EQ(alone.sums.log_envelope, Fixed(expected.log_envelope));
+    const float residual = 1.0f - expected.covered_mass;
+    ASSERT_EQ(alone.sums.residual_mass, Fixed(residual > 0 ? residual : 0));
+    ASSERT_EQ(alone.sums.envelope_violations, expected.envelope_violation);
+  }
+  EXPECT_EQ(accept_bits, c.accept_bits);
+  EXPECT_TRUE(results.sums == c.sums);
+}
+
+class GoldenDecisionsTest : public BackendTest {
+ protected:
+  static void ExpectFile(const char* name, bool reduced) {
+    GoldenReader golden(name);
+    int cases = 0;
+    for (; !golden.AtEnd(); ++cases) {
+      SCOPED_TRACE(testing::Message() << name << ", case " << cases);
+      Case c = ReadCase(golden, reduced);
+      ExpectCase(backend(), c);
+      if (HasFailure()) return;
+    }
+    EXPECT_GT(cases, 10);
+  }
+};
+SIS_INSTANTIATE_BACKENDS(GoldenDecisionsTest);
+
+TEST_P(GoldenDecisionsTest, Gathered) { ExpectFile("decisions_gathered.txt", false); }
+
+TEST_P(GoldenDecisionsTest, Reduced) { ExpectFile("decisions_reduced.txt", true); }
+
+}  // namespace
+}  // namespace sis

@@ -1,0 +1,92 @@
+// What every backend is made of, against the golden vectors.
+#include <bit>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "kernels/crc32c.h"
+#include "kernels/exp32.h"
+#include "kernels/philox.h"
+#include "kernels/record_digest.h"
+#include "kernels/sequence_key.h"
+#include "tests/conformance/golden_reader.h"
+
+namespace sis {
+namespace {
+
+TEST(GoldenPrimitivesTest, Exp32) {
+  GoldenReader golden("exp32.txt");
+  int entries = 0;
+  for (; !golden.AtEnd(); ++entries) {
+    const float x = golden.Float();
+    const uint32_t expected = golden.Uint32();
+    ASSERT_EQ(std::bit_cast<uint32_t>(Exp32(x)), expected) << "exp32(" << x << ")";
+  }
+  EXPECT_GT(entries, 1000);
+}
+
+TEST(GoldenPrimitivesTest, Philox) {
+  GoldenReader golden("philox.txt");
+  int entries = 0;
+  for (; !golden.AtEnd(); ++entries) {
+    const uint32_t key0 = golden.Uint32();
+    const uint32_t key1 = golden.Uint32();
+    PhiloxBlock counter;
+    for (uint32_t& word : counter.word) word = golden.Uint32();
+    const PhiloxBlock result = Philox4x32(counter, key0, key1);
+    for (const uint32_t word : result.word) ASSERT_EQ(word, golden.Uint32()) << "entry " << entries;
+  }
+  EXPECT_GT(entries, 100);
+}
+
+TEST(GoldenPrimitivesTest, SequenceKey) {
+  GoldenReader golden("sequence_key.txt");
+  int entries = 0;
+  for (; !golden.AtEnd(); ++entries) {
+    const uint64_t seed = golden.Uint64();
+    const uint32_t attempt = golden.Uint32();
+    const std::string id = golden.Bytes();
+    ASSERT_EQ(SequenceKey(seed, attempt, id), golden.Uint64()) << id;
+  }
+  EXPECT_GT(entries, 40);
+}
+
+TEST(GoldenPrimitivesTest, Crc32c) {
+  GoldenReader golden("crc32c.txt");
+  int entries = 0;
+  for (; !golden.AtEnd(); ++entries) {
+    const std::string message = golden.Bytes();
+    const uint32_t expected = golden.Uint32();
+    const auto bytes = std::as_bytes(std::span(message));
+    ASSERT_EQ(ExtendCrc32c(0, bytes), expected) << "entry " << entries;
+    ASSERT_EQ(ExtendCrc32cPortable(0, bytes), expected) << "entry " << entries;
+  }
+  EXPECT_GT(entries, 50);
+}
+
+TEST(GoldenPrimitivesTest, RecordDigest) {
+  GoldenReader golden("digest.txt");
+  int entries = 0;
+  for (; !golden.AtEnd(); ++entries) {
+    const uint32_t first_position = golden.Uint32();
+    const size_t slots = golden.Uint8();
+    const uint32_t n = golden.Uint32();
+    uint64_t digest = 0;
+    for (uint32_t i = 0; i < n; ++i) {
+      const int32_t sampled_id = golden.Int32();
+      const float sampled_log_prob = golden.Float();
+      std::vector<int32_t> ids(slots);
+      std::vector<float> log_probs(slots);
+      for (int32_t& id : ids) id = golden.Int32();
+      for (float& log_prob : log_probs) log_prob = golden.Float();
+      digest += PositionDigest(first_position + i, sampled_id, sampled_log_prob, ids, log_probs);
+    }
+    ASSERT_EQ(digest, golden.Uint64()) << "entry " << entries;
+  }
+  EXPECT_GT(entries, 10);
+}
+
+}  // namespace
+}  // namespace sis

@@ -1,0 +1,218 @@
+// The laws of docs/math.md, section 3, by enumeration: not on a sample, but for every token that
+// could have been drawn.
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <random>
+
+#include "gtest/gtest.h"
+#include "kernels/philox.h"
+#include "tests/conformance/backends.h"
+#include "tests/conformance/policy_pairs.h"
+#include "tests/conformance/positions.h"
+
+namespace sis {
+namespace {
+
+constexpr int kPositions = 100'000;
+constexpr int kLargestK = 16;
+
+class LawTest : public BackendTest {};
+SIS_INSTANTIATE_BACKENDS(LawTest);
+
+int Between(std::mt19937_64& random, int first, int last) {
+  return std::uniform_int_distribution<int>(first, last)(random);
+}
+
+// One position, once for every token of the vocabulary in the place of the sampled one.
+struct Enumeration {
+  PolicyPair pair;
+  EvaluateParameters parameters;
+  uint64_t sequence_key;
+  uint32_t first_position;
+  Positions positions;  // row v: y = pair.ids[v]
+
+  // |V_k|
+  size_t members() const { return std::min(pair.size(), static_cast<size_t>(parameters.top_k)); }
+};
+
+Enumeration RandomEnumeration(std::mt19937_64& random) {
+  const int slots = Between(random, 1, kLargestK);
+  Enumeration e{
+      .pair = RandomPolicyPair(random, Between(random, 1, 2 * slots)),
+      .parameters = {.slots = slots, .top_k = Between(random, 1, slots), .draw = random()},
+      .sequence_key = random(),
+      .first_position = static_cast<uint32_t>(Between(random, 0, 4'000'000)),
+      .positions = {}};
+  e.positions.slots = slots;
+  for (size_t v = 0; v < e.pair.size(); ++v) AppendPosition(e.pair, v, e.positions);
+  return e;
+}
+
+// log M, from the slots alone. Used members come first.
+float LogEnvelope(const Enumeration& e) {
+  float largest = kMinusInfinity;
+  for (size_t v = 0; v < e.members(); ++v) {
+    largest = std::max(largest, e.pair.current[v] - e.pair.behavior[v]);
+  }
+  return Flush(largest);
+}
+
+// q(v) a(v) M = p(v), in float32. Let u = 2^-24. The float32 lM is M's definition, so it has no
+// error here; the subtraction that gives lw is off by at most u |lw|, the one that gives lw - lM by
+// at most u |lw - lM|, and exp32 by one unit in the last place, a factor of at most 1 + 2^-23. The
+// errors add up in log(q a M) - log p:
+//     |log(q a M) - log p| <= u |lw| + u |lw - lM| + 2^-23,
+// to which the second orders add less than a thousandth. Flushing changes lw and lM by less than
+// 2^-100. Below lw - lM = -87, a is 0 instead of less than e^-87.
+double LawBound(double log_ratio, double log_envelope) {
+  return 1.001 * 0x1p-24 * (std::abs(log_ratio) + std::abs(log_ratio - log_envelope) + 2) +
+         0x1p-99;
+}
+
+TEST_P(LawTest, BehaviourTimesAcceptanceTimesEnvelopeIsTheCurrentPolicy) {
+  std::mt19937_64 random(1);
+  int64_t checked = 0;
+  for (int i = 0; i < kPositions; ++i) {
+    const Enumeration e = RandomEnumeration(random);
+    const Results results =
+        Evaluate(backend(), e.parameters, e.sequence_key, e.first_position, e.positions);
+    const double log_envelope = LogEnvelope(e);
+    for (size_t v = 0; v < e.members(); ++v) {
+      const double log_q = e.pair.behavior[v];
+      const double log_p = e.pair.current[v];
+      const double a = results.acceptance_probabilities[v];
+      if (std::isinf(log_p)) {
+        ASSERT_EQ(a, 0.0);
+      } else if (log_p - log_q - log_envelope < -86.99) {
+        ASSERT_TRUE(a <= std::exp(-86.98)) << a;
+      } else {
+        const double error = std::abs(log_q + std::log(a) + log_envelope - log_p);
+        ASSERT_TRUE(error <= LawBound(log_p - log_q, log_envelope))
+            << "position " << i << ", slot " << v
+            << ": log(q a M) = " << log_q + std::log(a) + log_envelope << ", log p = " << log_p;
+        ++checked;
+      }
+    }
+  }
+  EXPECT_GT(checked, 3 * kPositions);
+}
+
+// If M depended on y, acceptance would no longer follow p, by however little: so all bits must
+// agree.
+TEST_P(LawTest, TheEnvelopeIsTheSameBitsWhicheverTokenWasDrawn) {
+  std::mt19937_64 random(2);
+  for (int i = 0; i < kPositions; ++i) {
+    const Enumeration e = RandomEnumeration(random);
+    const Results results =
+        Evaluate(backend(), e.parameters, e.sequence_key, e.first_position, e.positions);
+    const float log_envelope = LogEnvelope(e);
+    ASSERT_EQ(results.sums.log_envelope, static_cast<int64_t>(e.pair.size()) * Fixed(log_envelope));
+    for (size_t v = 0; v < e.members(); ++v) {
+      const float log_ratio = Flush(e.pair.current[v] - e.pair.behavior[v]);
+      const float expected = std::isinf(log_ratio) ? 0.0f : Exp32(Flush(log_ratio - log_envelope));
+      ASSERT_EQ(std::bit_cast<uint32_t>(results.acceptance_probabilities[v]),
+                std::bit_cast<uint32_t>(expected))
+          << "position " << i << ", slot " << v;
+    }
+  }
+}
+
+// The decision is the uniform of this position, against the acceptance probability rounded down to
+// 32 bits.
+TEST_P(LawTest, TheDecisionIsTheUniformBelowTheThreshold) {
+  std::mt19937_64 random(3);
+  for (int i = 0; i < kPositions; ++i) {
+    const Enumeration e = RandomEnumeration(random);
+    const Results results =
+        Evaluate(backend(), e.parameters, e.sequence_key, e.first_position, e.positions);
+    for (size_t v = 0; v < e.members(); ++v) {
+      const uint32_t position = e.first_position + static_cast<uint32_t>(v);
+      const uint32_t uniform =
+          AcceptanceUniforms(e.sequence_key, position / 4, e.parameters.draw).word[position % 4];
+      const bool accepted = uniform < results.acceptance_probabilities[v] * 0x1p32;
+      ASSERT_EQ(results.decisions[v], accepted ? Decision::kAccepted : Decision::kRejected);
+      const float log_modified = accepted ? 0.0f : Flush(e.pair.current[v] - e.pair.behavior[v]);
+      ASSERT_EQ(results.log_modified_ratios[v], log_modified);
+      ASSERT_EQ(results.modified_ratios[v], Exp32(log_modified));
+    }
+  }
+}
+
+TEST_P(LawTest, ATokenOutsideIsNeverAccepted) {
+  std::mt19937_64 random(4);
+  int64_t outside = 0;
+  for (int i = 0; i < kPositions; ++i) {
+    const Enumeration e = RandomEnumeration(random);
+    const Results results =
+        Evaluate(backend(), e.parameters, e.sequence_key, e.first_position, e.positions);
+    for (size_t v = e.members(); v < e.pair.size(); ++v, ++outside) {
+      ASSERT_EQ(results.decisions[v], Decision::kOutsideTopK);
+      ASSERT_EQ(results.acceptance_probabilities[v], 0.0f);
+    }
+    ASSERT_EQ(results.sums.outside_top_k, static_cast<int64_t>(e.pair.size() - e.members()));
+  }
+  EXPECT_GT(outside, kPositions);
+}
+
+TEST_P(LawTest, EqualPoliciesAcceptEveryMember) {
+  std::mt19937_64 random(5);
+  for (int i = 0; i < kPositions; ++i) {
+    Enumeration e = RandomEnumeration(random);
+    e.positions.current_log_probs = e.positions.behavior_log_probs;
+    e.positions.current_sampled_log_probs = e.positions.behavior_sampled_log_probs;
+    const Results results =
+        Evaluate(backend(), e.parameters, e.sequence_key, e.first_position, e.positions);
+    ASSERT_EQ(results.sums.accepted, static_cast<int64_t>(e.members()));
+    ASSERT_EQ(results.sums.d, 0);
+    ASSERT_EQ(results.sums.log_envelope, 0);
+  }
+}
+
+// Sum over v of q(v) a(v) = (1 - xi) / M: the accept rate that `expected_acceptance` promises. By
+// the law's bound each term is right up to a relative LawBound; the covered mass of up to 16 terms
+// adds (16 + 1) u, the exponential of -lM and the product 3 u, the fixed point 2^-30 a row.
+TEST_P(LawTest, TheMarginalAcceptRateIsTheExpectedAcceptance) {
+  std::mt19937_64 random(6);
+  for (int i = 0; i < kPositions; ++i) {
+    const Enumeration e = RandomEnumeration(random);
+    const Results results =
+        Evaluate(backend(), e.parameters, e.sequence_key, e.first_position, e.positions);
+    double rate = 0;
+    double error = 0x1p-30 + kLargestK * 1e-37;
+    const double log_envelope = LogEnvelope(e);
+    for (size_t v = 0; v < e.members(); ++v) {
+      const double term =
+          std::exp(static_cast<double>(e.pair.behavior[v])) * results.acceptance_probabilities[v];
+      rate += term;
+      if (term > 0) {
+        error += term * 1.001 *
+                 (LawBound(e.pair.current[v] - e.pair.behavior[v], log_envelope) + 20 * 0x1p-24);
+      }
+    }
+    const double promised = FromFixed(results.sums.expected_acceptance) / e.pair.size();
+    ASSERT_TRUE(std::abs(std::min(rate, 1.0) - promised) <= error)
+        << "position " << i << ": " << rate << " against " << promised;
+  }
+}
+
+TEST_P(LawTest, DSisIsAtMostD) {
+  std::mt19937_64 random(7);
+  int64_t smaller = 0;
+  for (int i = 0; i < 2'000; ++i) {
+    const int slots = Between(random, 1, kLargestK);
+    const Positions positions = RandomPositions(random, slots, 20);
+    const Results results =
+        Evaluate(backend(), {slots, Between(random, 1, slots), random()}, random(), 0, positions);
+    ASSERT_LE(results.sums.d_sis, results.sums.d);
+    smaller += results.sums.d_sis < results.sums.d;
+    int64_t rest = 0;
+    for (const float log_ratio : results.log_modified_ratios) rest += Fixed(std::abs(log_ratio));
+    ASSERT_EQ(results.sums.d_sis, rest);
+  }
+  EXPECT_GT(smaller, 500);
+}
+
+}  // namespace
+}  // namespace sis

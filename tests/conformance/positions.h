@@ -1,0 +1,61 @@
+// Positions with everything that evaluating them takes, owned; and evaluating them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "kernels/backend.h"
+#include "kernels/validate.h"
+
+namespace sis {
+
+// n consecutive positions of one sequence, K slots each, row-major.
+struct Positions {
+  int slots = 0;
+  std::vector<int32_t> sampled_ids;               // [n]
+  std::vector<float> behavior_sampled_log_probs;  // [n]
+  std::vector<uint8_t> sampled_ranks;             // [n]
+  std::vector<int32_t> ids;                       // [n, K]
+  std::vector<float> behavior_log_probs;          // [n, K]
+  std::vector<float> current_sampled_log_probs;   // [n]
+  std::vector<float> current_log_probs;           // [n, K], empty in the REDUCED form
+  std::vector<float> log_envelopes;               // [n], REDUCED
+  std::vector<float> covered_masses;              // [n], REDUCED
+
+  size_t size() const { return sampled_ids.size(); }
+  RecordView records() const;
+  BehaviorView behavior() const;
+  CurrentView current() const;
+
+  // The positions [first, first + count).
+  Positions Slice(size_t first, size_t count) const;
+};
+
+// What a backend gave for n positions.
+struct Results {
+  explicit Results(size_t n)
+      : decisions(n), acceptance_probabilities(n), log_modified_ratios(n), modified_ratios(n) {}
+
+  std::vector<Decision> decisions;
+  std::vector<float> acceptance_probabilities;
+  std::vector<float> log_modified_ratios;
+  std::vector<float> modified_ratios;
+  Sums sums;
+};
+
+// The positions [first, first + count) as a segment that writes to the same rows of `results`.
+// first_position is that of row 0. Both must outlive the segment.
+Segment SegmentOf(const Positions& positions, size_t first, size_t count, uint64_t sequence_key,
+                  uint32_t first_position, Results& results);
+
+// All positions as one segment.
+Results Evaluate(const Backend& backend, const EvaluateParameters& parameters,
+                 uint64_t sequence_key, uint32_t first_position, const Positions& positions);
+
+// Byte for byte.
+testing::AssertionResult SameBytes(const Results& left, const Results& right);
+
+}  // namespace sis

@@ -1,0 +1,66 @@
+// A small cache with one good sequence, for fuzz tests to throw input at.
+#pragma once
+
+#include <cstdlib>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "server/ingest.h"
+#include "server/metrics.h"
+#include "server/run_registry.h"
+
+namespace sis {
+
+class CacheWithOneRecord {
+ public:
+  static constexpr int64_t kCacheBytes = 64 << 10;
+
+  CacheWithOneRecord() : metrics_(kCacheBytes), registry_(kCacheBytes, {}, metrics_, absl::Now) {
+    v1::CreateRunRequest request;
+    request.set_run_id("run");
+    request.mutable_config()->set_vocabulary_size(10);
+    request.mutable_config()->set_top_k(2);
+    if (!registry_.Create(request).ok()) std::abort();
+    v1::AppendBatch batch;
+    v1::Block& block = *batch.add_entries()->mutable_block();
+    block.mutable_sequence()->set_id("good");
+    block.set_sampled_ids(Bytes<int32_t>({4, 7}));
+    block.set_sampled_log_probs(Bytes<float>({-0.5f, -3.0f}));
+    block.set_top_k_ids(Bytes<int32_t>({4, 2, 1, -1}));
+    block.set_top_k_log_probs(
+        Bytes<float>({-0.5f, -1.5f, -0.25f, -std::numeric_limits<float>::infinity()}));
+    const absl::StatusOr<v1::AppendResponse> response = OpenIngest().Apply(batch);
+    if (!response.ok() || response->acks(0).code() != 0) std::abort();
+  }
+
+  Ingest OpenIngest() {
+    v1::AppendHeader header;
+    header.mutable_run()->set_run_id("run");
+    header.set_vocabulary_size(10);
+    header.mutable_sampling()->set_log_probs(v1::Sampling::RAW);
+    header.mutable_sampling()->set_temperature(1);
+    absl::StatusOr<Ingest> ingest = Ingest::Open(registry_, header);
+    if (!ingest.ok()) std::abort();
+    return *std::move(ingest);
+  }
+
+  RunRegistry& registry() { return registry_; }
+  Run& run() {
+    v1::RunRef ref;
+    ref.set_run_id("run");
+    return **registry_.Find(ref);
+  }
+
+ private:
+  template <typename T>
+  static std::string Bytes(const std::vector<T>& values) {
+    return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
+  }
+
+  Metrics metrics_;
+  RunRegistry registry_;
+};
+
+}  // namespace sis

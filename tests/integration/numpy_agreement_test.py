@@ -1,0 +1,159 @@
+"""The server gives the bytes of the numpy numerics: on random, edge and recorded input, in both forms."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import subprocess
+import unittest
+
+import numpy as np
+
+import sis
+from tests.reference import numerics
+
+SEED = 12345
+RECORDED = os.environ.get("SIS_RECORDED_DATA")
+COUNTS = ("accepted", "rejected", "outside_top_k", "missing", "envelope_violations")
+OUTPUTS = ("decisions", "ratios", "log_ratios", "acceptance_probabilities")
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    return logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
+
+
+def random_positions(rng: np.random.Generator, count: int, vocabulary: int, drift: float):
+    """Both policies' log-probs [count, vocabulary], float32, and sampled ids [count]."""
+    logits = rng.normal(size=(count, vocabulary)) * rng.uniform(0.2, 5, size=(count, 1))
+    behavior = log_softmax(logits).astype(np.float32)
+    current = log_softmax(logits + drift * rng.normal(size=logits.shape)).astype(np.float32)
+    sampled = (behavior + rng.gumbel(size=behavior.shape)).argmax(axis=1)
+    return behavior, current, sampled
+
+
+class NumpyAgreementTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = subprocess.Popen(
+            ["server/sis_server", "--listen=127.0.0.1:0", "--metrics="], stdout=subprocess.PIPE, text=True
+        )
+        for line in cls.server.stdout:
+            if line.startswith("grpc: "):
+                cls.client = sis.Client(line.split()[1])
+                break
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.client.close()
+        cls.server.terminate()
+        cls.server.communicate()
+
+    def check(self, run_id, top_k, vocabulary, record, current_log_probs, current_sampled, draws=(0, 7, 2**40)):
+        """Streams one sequence, evaluates it in both forms, and compares every output with numpy's, byte for byte."""
+        run = self.client.create_run(run_id, seed=SEED, vocabulary_size=vocabulary, top_k=top_k)
+        with self.client.append(run, sampling=sis.Sampling("processed", temperature=1.0)) as stream:
+            stream.block("s", first_position=0, policy_version=0, **record._asdict())
+        fetched = self.client.fetch_top_k(run, ["s"])
+        positions = np.arange(len(fetched), dtype=np.uint32)
+        records = numerics.Records(
+            positions=positions,
+            ids=fetched.ids,
+            log_probs=fetched.log_probs,
+            sampled_ids=fetched.sampled_ids,
+            sampled_log_probs=fetched.sampled_log_probs,
+        )
+        gathered = numerics.Gathered(log_probs=current_log_probs, sampled_log_probs=current_sampled)
+        key = numerics.sequence_key(SEED, 0, "s")
+        self.assertEqual(fetched.slices[0].record_digest, numerics.record_digest(records))
+        numerics.validate_records(records, vocabulary)
+        numerics.validate_gathered(records, gathered)
+        for draw in draws:
+            for k in {1, (top_k + 1) // 2, top_k}:
+                words = numerics.uniforms(key, positions, draw)
+                expected = numerics.decide_gathered(records, gathered, k, words)
+                actual = self.client.evaluate(
+                    run, fetched, draw=draw, log_probs=current_log_probs, sampled_log_probs=current_sampled,
+                    top_k=k, outputs=OUTPUTS,
+                )
+                self.compare(expected, actual)
+                reduced = numerics.reduce_gathered(records, gathered, k)
+                expected = numerics.decide_reduced(records, reduced, k, words)
+                actual = self.client.evaluate_reduced(
+                    run, fetched, draw=draw, sampled_log_probs=current_sampled,
+                    log_envelopes=reduced.log_envelopes, covered_masses=reduced.covered_masses,
+                    top_k=k, outputs=OUTPUTS,
+                )
+                self.compare(expected, actual)
+
+    def compare(self, expected, actual):
+        for name, mine, theirs in (
+            ("decisions", actual.decisions, expected.decisions),
+            ("accepted", np.packbits(actual.accepted, bitorder="little"), expected.accept_bits()),
+            ("ratios", actual.ratios, expected.ratios),
+            ("log-ratios", actual.log_ratios, expected.log_ratios),
+            ("a", actual.acceptance_probabilities, expected.acceptance_probabilities),
+        ):
+            self.assertEqual(bytes(memoryview(mine)), bytes(memoryview(theirs)), name)
+        for field, total in dataclasses.asdict(numerics.totals(expected)).items():
+            value = total if field in COUNTS else numerics.wire(total)
+            self.assertEqual(getattr(actual.totals, field), value, field)
+
+    def test_random(self):
+        rng = np.random.default_rng(1)
+        for top_k, vocabulary in ((1, 5), (2, 2), (10, 64), (50, 300), (100, 1000), (128, 128)):
+            for drift in (0.0, 0.05, 1.5):
+                behavior, current, sampled = random_positions(rng, 203, vocabulary, drift)
+                rows = np.arange(len(sampled))
+                ids = np.broadcast_to(np.arange(vocabulary), behavior.shape)
+                record = sis.canonical(ids, behavior, sampled, behavior[rows, sampled], top_k)
+                at_slots = np.take_along_axis(current, np.maximum(record.top_k_ids, 0), axis=1)
+                self.check(
+                    f"random-{top_k}-{drift}", top_k, vocabulary, record, at_slots, current[rows, sampled]
+                )
+
+    def test_edges(self):
+        rng = np.random.default_rng(2)
+        behavior, current, sampled = random_positions(rng, 120, 40, 2.0)
+        rows = np.arange(len(sampled))
+        ids = np.broadcast_to(np.arange(40), behavior.shape)
+        record = sis.canonical(ids, behavior, sampled, behavior[rows, sampled], 12)
+        at_slots = np.take_along_axis(current, np.maximum(record.top_k_ids, 0), axis=1)
+        current_sampled = current[rows, sampled]
+        # Impossible tokens, impossible sets, ratios beyond every clamp, and a p(y) from elsewhere.
+        at_slots[0:10] = -np.inf
+        at_slots[10:20, ::2] = -np.inf
+        current_sampled[5:15] = -np.inf
+        current_sampled[20:30] = -1000.0
+        at_slots[30:40] -= np.float32(90.0)
+        current_sampled[40:60] = np.minimum(current_sampled[40:60] + np.float32(1.0), 0)
+        # Slots that the record does not use.
+        record.top_k_ids[70:90, 6:] = -1
+        record.top_k_log_probs[70:90, 6:] = -np.inf
+        at_slots[70:90, 6:] = np.nan
+        record.top_k_ids[90:95] = -1
+        record.top_k_log_probs[90:95] = -np.inf
+        self.check("edges", 12, 40, record, at_slots, current_sampled)
+
+    @unittest.skipUnless(RECORDED, "no recorded log-probs: $SIS_RECORDED_DATA is not set")
+    def test_recorded(self):
+        for path in sorted(pathlib.Path(RECORDED).glob("*.json")):
+            content = json.loads(path.read_text())["logprobs"]["content"]
+            top = [entry["top_logprobs"] for entry in content]
+            ids = np.array([[slot["id"] for slot in slots] for slots in top], np.int32)
+            behavior = np.array([[slot["logprob"] for slot in slots] for slots in top], np.float32)
+            sampled = np.array([entry["id"] for entry in content], np.int32)
+            sampled_log_probs = np.array([entry["logprob"] for entry in content], np.float32)
+            record = sis.canonical(ids, behavior, sampled, sampled_log_probs, 5)
+            # Recorded sets, and a current policy a little away from them.
+            rng = np.random.default_rng(3)
+            noise = rng.normal(size=behavior.shape).astype(np.float32) * np.float32(0.05)
+            current = np.minimum(record.top_k_log_probs - np.abs(noise), 0)
+            inside = record.top_k_ids == sampled[:, None]
+            current_sampled = np.where(
+                inside.any(axis=1), np.where(inside, current, 0).sum(axis=1), sampled_log_probs
+            ).astype(np.float32)
+            self.check(path.stem, 5, 262_208, record, current, current_sampled)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
