@@ -1,4 +1,5 @@
-// Log-probs at the slots of a run of positions, as they lie in memory: token after token, or in groups.
+// Log-probs at the slots of a run of positions, as they lie in memory: token after token, or in
+// groups.
 #pragma once
 
 #include <cstddef>
@@ -11,17 +12,20 @@
 
 namespace sis {
 
-// Groups of kGroupPositions positions, rank by rank: the row of group g and rank r is at (g * K + r) * RowBytes(encoding),
-// and holds that rank of the group's positions, one a lane. Rows are aligned to their elements.
+// Groups of kGroupPositions positions, rank by rank: the row of group g and rank r is at (g * K +
+// r) * RowBytes(encoding), and holds that rank of the group's positions, one a lane. Rows are
+// aligned to their elements.
 struct GroupedLogProbs {
-  std::span<const std::byte> rows = {};  // whole groups; what lies in lanes of no position doesn't matter
+  std::span<const std::byte> rows =
+      {};  // whole groups; what lies in lanes of no position doesn't matter
   LogProbEncoding encoding = LogProbEncoding::kFloat32;
   uint8_t first_lane = 0;  // the lane of group 0 that holds the first position
 
   bool empty() const { return rows.empty(); }
 };
 
-// Reads single values out of either layout. Exactly one of the two must hold n positions of K = slots values.
+// Reads single values out of either layout. Exactly one of the two must hold n positions of K =
+// slots values.
 class LogProbReader {
  public:
   LogProbReader(std::span<const float> token_major, const GroupedLogProbs& grouped, size_t slots)

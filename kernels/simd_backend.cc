@@ -5,12 +5,12 @@
 #include <cstdint>
 #include <cstring>
 
-// Targets whose vectors have no fixed size can't keep them in structures; they run the 128-bit code.
+// Targets whose vectors have no fixed size can't keep them in structures; they run the 128-bit
+// code.
 #define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/simd_backend.cc"
 #include "hwy/foreach_target.h"
-
 #include "hwy/highway.h"
 #include "kernels/scalar_backend.h"
 #if HWY_TARGET != HWY_SCALAR
@@ -102,7 +102,8 @@ struct VectorSums {
   }
 };
 
-// kLanes EnvelopeAccumulators side by side, with two maxima, so that one comparison need not wait for the last.
+// kLanes EnvelopeAccumulators side by side, with two maxima, so that one comparison need not wait
+// for the last.
 template <bool kAllUsed>
 class EnvelopeAccumulators {
  public:
@@ -121,9 +122,7 @@ class EnvelopeAccumulators {
     AddTo(even_, behavior.row[2], current.row[2]);
     AddTo(odd_, behavior.row[3], current.row[3]);
   }
-  HWY_INLINE Envelopes Finish() const {
-    return {FlushAll(hn::Max(even_, odd_)), covered_mass_};
-  }
+  HWY_INLINE Envelopes Finish() const { return {FlushAll(hn::Max(even_, odd_)), covered_mass_}; }
 
  private:
   HWY_INLINE void AddTo(Floats& max, Floats behavior, Floats current) {
@@ -186,9 +185,10 @@ HWY_INLINE void DecideLanes(const GroupInput& input, const GroupOutput& output, 
   const Floats current_sampled = LoadFloats(input.current_sampled + lane);
   const Floats log_ratio =
       FlushAll(hn::Sub(current_sampled, LoadFloats(input.behavior_sampled + lane)));
-  const Int32s ranks = hn::PromoteTo(di, hn::LoadU(hn::Rebind<uint8_t, FloatTag>(), input.ranks + lane));
-  const Mask in_top_k = hn::And(
-      scored, hn::RebindMask(d, hn::Lt(ranks, hn::Set(di, static_cast<int32_t>(top_k)))));
+  const Int32s ranks =
+      hn::PromoteTo(di, hn::LoadU(hn::Rebind<uint8_t, FloatTag>(), input.ranks + lane));
+  const Mask in_top_k =
+      hn::And(scored, hn::RebindMask(d, hn::Lt(ranks, hn::Set(di, static_cast<int32_t>(top_k)))));
   const Mask possible = hn::And(in_top_k, hn::Ne(current_sampled, minus_infinity));
   const Mask violation = hn::And(possible, hn::Gt(log_ratio, log_envelope));
 
@@ -200,10 +200,10 @@ HWY_INLINE void DecideLanes(const GroupInput& input, const GroupOutput& output, 
   const auto code = [](Decision decision) {
     return hn::Set(Int32Tag(), static_cast<int32_t>(decision));
   };
-  const Int32s decisions = hn::IfThenElse(
-      hn::RebindMask(di, accepted), code(Decision::kAccepted),
-      hn::IfThenElse(hn::RebindMask(di, in_top_k), code(Decision::kRejected),
-                     code(Decision::kOutsideTopK)));
+  const Int32s decisions =
+      hn::IfThenElse(hn::RebindMask(di, accepted), code(Decision::kAccepted),
+                     hn::IfThenElse(hn::RebindMask(di, in_top_k), code(Decision::kRejected),
+                                    code(Decision::kOutsideTopK)));
   const hn::Rebind<uint8_t, FloatTag> d8;
   hn::StoreU(hn::DemoteTo(d8, decisions), d8, reinterpret_cast<uint8_t*>(output.decisions + lane));
   if (output.acceptance_probabilities != nullptr) {
@@ -229,8 +229,8 @@ HWY_INLINE void DecideLanes(const GroupInput& input, const GroupOutput& output, 
   const Floats residual = hn::Max(hn::Sub(one, envelopes.covered_mass), hn::Zero(d));
   sums.residual_mass.Add(UnitToFixed(hn::IfThenElseZero(scored, residual)));
   sums.acceptance_probability.Add(UnitToFixed(a));
-  const Floats expected = hn::Min(
-      one, hn::Mul(FlushAll(envelopes.covered_mass), ExpAll<Arguments::kAny>(hn::Neg(log_envelope))));
+  const Floats expected = hn::Min(one, hn::Mul(FlushAll(envelopes.covered_mass),
+                                               ExpAll<Arguments::kAny>(hn::Neg(log_envelope))));
   const Mask enveloped = hn::And(scored, hn::Ne(log_envelope, minus_infinity));
   sums.expected_acceptance.Add(UnitToFixed(hn::IfThenElseZero(enveloped, expected)));
 
@@ -239,7 +239,8 @@ HWY_INLINE void DecideLanes(const GroupInput& input, const GroupOutput& output, 
   sums.envelope_violations += hn::CountTrue(d, violation);
 }
 
-// A group whose lanes are not all positions, or are not all in one place, with everything copied to whole arrays.
+// A group whose lanes are not all positions, or are not all in one place, with everything copied to
+// whole arrays.
 class PartialGroup {
  public:
   PartialGroup(const GroupInput& input, size_t first_lane, size_t count)
@@ -296,7 +297,8 @@ class UniformStream {
   UniformStream(uint64_t sequence_key, uint64_t draw, uint32_t first_position)
       : sequence_key_(sequence_key), draw_(draw), first_position_(first_position) {}
 
-  // Those of the positions first_position + [index, index + count), count <= kGroup. Calls go forwards.
+  // Those of the positions first_position + [index, index + count), count <= kGroup. Calls go
+  // forwards.
   HWY_INLINE const uint32_t* At(size_t index, size_t count) {
     if (index + count > end_) Fill(index);
     return uniforms_ + (index - begin_);
@@ -323,7 +325,8 @@ class UniformStream {
   HWY_ALIGN uint32_t uniforms_[kBlock];
 };
 
-// Where the rows of a view's groups are. Groups are counted from the one that holds the segment's first position.
+// Where the rows of a view's groups are. Groups are counted from the one that holds the segment's
+// first position.
 template <typename T>
 class GroupedRows {
  public:
@@ -366,7 +369,8 @@ class TokenMajorPositions {
   float whole_[kGroup * kMaxTopK];
 };
 
-// Groups whose lanes are other positions than those of the groups they go with: copied to where they belong.
+// Groups whose lanes are other positions than those of the groups they go with: copied to where
+// they belong.
 template <typename T>
 class ShiftedRows {
  public:
@@ -414,7 +418,8 @@ struct NoRows {
 
 HWY_INLINE Envelopes EnvelopesAt(const NoRows::Rows&, const NoRows::Rows&, const GroupInput& input,
                                  size_t lane, size_t /*top_k*/) {
-  return {FlushAll(LoadFloats(input.log_envelopes + lane)), LoadFloats(input.covered_masses + lane)};
+  return {FlushAll(LoadFloats(input.log_envelopes + lane)),
+          LoadFloats(input.covered_masses + lane)};
 }
 
 template <class BehaviorRows, class CurrentRows>
@@ -458,8 +463,9 @@ HWY_INLINE void DecideGroup(const BehaviorRows& behavior, const CurrentRows& cur
   const Int32Tag di;
   for (size_t lane = 0; lane < kGroup; lane += kLanes) {
     const Int32s lanes = hn::Iota(di, static_cast<int32_t>(lane));
-    const auto scored = hn::AndNot(hn::Lt(lanes, hn::Set(di, static_cast<int32_t>(first_lane))),
-                                   hn::Lt(lanes, hn::Set(di, static_cast<int32_t>(first_lane + count))));
+    const auto scored =
+        hn::AndNot(hn::Lt(lanes, hn::Set(di, static_cast<int32_t>(first_lane))),
+                   hn::Lt(lanes, hn::Set(di, static_cast<int32_t>(first_lane + count))));
     const Envelopes envelopes = EnvelopesAt(behavior, current, input, lane, top_k);
     DecideLanes(input, output, lane, envelopes, hn::RebindMask(d, scored), top_k, sums);
   }
@@ -486,17 +492,16 @@ void EvaluatePositions(const EvaluateParameters& parameters, const Segment& segm
                               uniforms.At(index, count),
                               at(segment.current.log_envelopes, index),
                               at(segment.current.covered_masses, index)};
-    const GroupOutput output = {segment.output.decisions.data() + index,
-                                at(segment.output.acceptance_probabilities, index),
-                                at(segment.output.log_modified_ratios, index),
-                                at(segment.output.modified_ratios, index)};
+    const GroupOutput output = {
+        segment.output.decisions.data() + index, at(segment.output.acceptance_probabilities, index),
+        at(segment.output.log_modified_ratios, index), at(segment.output.modified_ratios, index)};
     VectorSums& sums = collector.Room(count);
     if (count == kGroup) {
       DecideGroup(behavior_rows, current_rows, input, output, 0, kGroup, top_k, sums);
     } else {
       PartialGroup partial(input, first_lane, count);
-      DecideGroup(behavior_rows, current_rows, partial.input(), partial.output(), first_lane,
-                  count, top_k, sums);
+      DecideGroup(behavior_rows, current_rows, partial.input(), partial.output(), first_lane, count,
+                  top_k, sums);
       partial.CopyOutputTo(output);
     }
     index += count;

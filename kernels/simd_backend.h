@@ -1,4 +1,5 @@
-// The exact backend on vectors: 16 positions at a time, with the best instructions that the machine has.
+// The exact backend on vectors: 16 positions at a time, with the best instructions that the machine
+// has.
 #pragma once
 
 #include <span>
@@ -15,7 +16,8 @@ class SimdBackend final : public Backend {
   // For the best target of this machine.
   SimdBackend();
 
-  // One for every target that this machine has, best first. Not thread-safe: steers Highway's global choice. For tests.
+  // One for every target that this machine has, best first. Not thread-safe: steers Highway's
+  // global choice. For tests.
   static std::vector<SimdBackend> ForEveryTarget();
 
   // "cpu/" and Highway's name of the target, such as "cpu/AVX3".

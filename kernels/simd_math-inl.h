@@ -1,5 +1,6 @@
-// The exact arithmetic of docs/numerics.md on vectors: bit for bit what exp32.h, decide.h, philox.h and sums.h do to one
-// value. Highway compiles it once for every target. Mul and Add are rounded separately: never MulAdd here.
+// The exact arithmetic of docs/numerics.md on vectors: bit for bit what exp32.h, decide.h, philox.h
+// and sums.h do to one value. Highway compiles it once for every target. Mul and Add are rounded
+// separately: never MulAdd here.
 #if defined(SIS_KERNELS_SIMD_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef SIS_KERNELS_SIMD_MATH_INL_H_
 #undef SIS_KERNELS_SIMD_MATH_INL_H_
@@ -37,7 +38,8 @@ HWY_INLINE Floats FlushAll(Floats x) {
   return hn::IfThenZeroElse(hn::Lt(hn::Abs(x), Constant(0x1p-100f)), x);
 }
 
-// Exp32 of every lane. Below `limit` = 88 the caller knows its arguments to be, or else they are limited to it.
+// Exp32 of every lane. Below `limit` = 88 the caller knows its arguments to be, or else they are
+// limited to it.
 enum class Arguments { kAny, kAtMost88 };
 
 template <Arguments kArguments>
@@ -55,9 +57,10 @@ HWY_INLINE Floats ExpAll(Floats x) {
   p = hn::Add(hn::Mul(p, r), Constant(0x1.555492p-3f));
   p = hn::Add(hn::Mul(p, r), Constant(0x1.fffffcp-2f));
   const Floats e = hn::Add(Constant(1.0f), hn::Add(r, hn::Mul(hn::Mul(r, r), p)));
-  // n is in the low bits of `shifted`, and e * 2^n is normal: adding to the exponent is the multiplication.
-  const Floats result = hn::BitCast(
-      d, hn::Add(hn::BitCast(du, e), hn::ShiftLeft<23>(hn::BitCast(du, shifted))));
+  // n is in the low bits of `shifted`, and e * 2^n is normal: adding to the exponent is the
+  // multiplication.
+  const Floats result =
+      hn::BitCast(d, hn::Add(hn::BitCast(du, e), hn::ShiftLeft<23>(hn::BitCast(du, shifted))));
   return hn::IfThenZeroElse(hn::Lt(x, Constant(-87.0f)), result);
 }
 
@@ -73,12 +76,12 @@ HWY_INLINE Mask BelowThreshold(Uint32s uniforms, Floats a) {
       hn::ConvertTo(di, hn::Sub(scaled, hn::IfThenElseZero(upper, Constant(0x1p31f))));
   const Int32s threshold =
       hn::IfThenElse(hn::RebindMask(di, upper), low_bits, hn::Xor(low_bits, sign));
-  const Mask below =
-      hn::RebindMask(d, hn::Lt(hn::Xor(hn::BitCast(di, uniforms), sign), threshold));
+  const Mask below = hn::RebindMask(d, hn::Lt(hn::Xor(hn::BitCast(di, uniforms), sign), threshold));
   return hn::Or(below, hn::Eq(a, Constant(1.0f)));
 }
 
-// x * 2^30 truncated, as high * 2^16 + low: both of the sign of x, high at most 2^20 and low below 2^16.
+// x * 2^30 truncated, as high * 2^16 + low: both of the sign of x, high at most 2^20 and low below
+// 2^16.
 struct SplitFixed {
   Int32s high;
   Int32s low;
@@ -152,9 +155,9 @@ HWY_INLINE Floats LoadFloats(const uint16_t* halves) {
   const Uint32s bits = hn::PromoteTo(du, hn::LoadU(hn::Rebind<uint16_t, FloatTag>(), halves));
   const Int32s magnitude = hn::BitCast(di, hn::And(bits, hn::Set(du, 0x7fffu)));
   const Uint32s sign = hn::ShiftLeft<16>(hn::And(bits, hn::Set(du, 0x8000u)));
-  const Int32s exponent_shift = hn::IfThenElse(hn::Lt(magnitude, hn::Set(di, 0x7c00)),
-                                               hn::Set(di, (127 - 15) << 23),
-                                               hn::Set(di, (255 - 31) << 23));
+  const Int32s exponent_shift =
+      hn::IfThenElse(hn::Lt(magnitude, hn::Set(di, 0x7c00)), hn::Set(di, (127 - 15) << 23),
+                     hn::Set(di, (255 - 31) << 23));
   const Floats normal = hn::BitCast(d, hn::Add(hn::ShiftLeft<13>(magnitude), exponent_shift));
   const Floats subnormal = hn::Mul(hn::ConvertTo(d, magnitude), Constant(0x1p-24f));
   const Mask is_subnormal = hn::RebindMask(d, hn::Lt(magnitude, hn::Set(di, 0x0400)));

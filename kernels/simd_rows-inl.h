@@ -25,8 +25,8 @@ struct FourRows {
   Floats row[kRanksAtOnce];
 };
 
-// Far enough to hide the memory's latency behind the arithmetic of what comes before. Prefetching past the end is
-// harmless.
+// Far enough to hide the memory's latency behind the arithmetic of what comes before. Prefetching
+// past the end is harmless.
 HWY_INLINE void PrefetchAhead(const void* address) {
   constexpr uintptr_t kBytesAhead = 8192;
   hwy::Prefetch(reinterpret_cast<const char*>(reinterpret_cast<uintptr_t>(address) + kBytesAhead));
