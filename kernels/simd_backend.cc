@@ -103,53 +103,84 @@ struct VectorSums {
 };
 
 // kLanes EnvelopeAccumulators side by side, with two maxima, so that one comparison need not wait
-// for the last.
-template <bool kAllUsed>
+// for the last. The plain one only knows log-probs of used slots and within [-87, 88].
+template <bool kPlain>
 class EnvelopeAccumulators {
  public:
   HWY_INLINE EnvelopeAccumulators()
       : even_(Constant(kMinusInfinity)),
         odd_(Constant(kMinusInfinity)),
-        covered_mass_(hn::Zero(FloatTag())) {}
+        covered_mass_(hn::Zero(FloatTag())),
+        largest_bits_(hn::Zero(Uint32Tag())) {}
 
   HWY_INLINE void Add(Floats behavior, Floats current) {
-    AddTo(even_, behavior, current);
-    std::swap(even_, odd_);
+    const Floats usable = Usable(behavior, current);
+    RaiseMaximum(even_, behavior, usable);
+    covered_mass_ = hn::Add(covered_mass_, Exp(usable, ExpInRange(usable)));
   }
-  HWY_INLINE void AddFour(const FourRows& behavior, const FourRows& current) {
-    AddTo(even_, behavior.row[0], current.row[0]);
-    AddTo(odd_, behavior.row[1], current.row[1]);
-    AddTo(even_, behavior.row[2], current.row[2]);
-    AddTo(odd_, behavior.row[3], current.row[3]);
+  HWY_INLINE void Add(FourFloats behavior, FourFloats current) {
+    const FourFloats usable = {{Usable(behavior.first.first, current.first.first),
+                                Usable(behavior.first.second, current.first.second)},
+                               {Usable(behavior.second.first, current.second.first),
+                                Usable(behavior.second.second, current.second.second)}};
+    RaiseMaximum(even_, behavior.first.first, usable.first.first);
+    RaiseMaximum(odd_, behavior.first.second, usable.first.second);
+    RaiseMaximum(even_, behavior.second.first, usable.second.first);
+    RaiseMaximum(odd_, behavior.second.second, usable.second.second);
+    const FourFloats e = ExpInRange(usable);
+    // In the order of the ranks.
+    covered_mass_ = hn::Add(covered_mass_, Exp(usable.first.first, e.first.first));
+    covered_mass_ = hn::Add(covered_mass_, Exp(usable.first.second, e.first.second));
+    covered_mass_ = hn::Add(covered_mass_, Exp(usable.second.first, e.second.first));
+    covered_mass_ = hn::Add(covered_mass_, Exp(usable.second.second, e.second.second));
   }
+
+  // Whether nothing was added that the plain one doesn't know. A float below -87 has larger bits
+  // than -87; so has -inf.
+  HWY_INLINE bool WasPlain() const {
+    const Uint32Tag du;
+    const Uint32s limit = hn::BitCast(du, Constant(-87.0f));
+    return hn::AllTrue(du, hn::Eq(hn::Max(largest_bits_, limit), limit));
+  }
+
   HWY_INLINE Envelopes Finish() const { return {FlushAll(hn::Max(even_, odd_)), covered_mass_}; }
 
  private:
-  HWY_INLINE void AddTo(Floats& max, Floats behavior, Floats current) {
-    if constexpr (kAllUsed) {
-      max = hn::Max(max, hn::Sub(current, behavior));
-    } else {
-      const Floats minus_infinity = Constant(kMinusInfinity);
-      const Mask used = hn::Ne(behavior, minus_infinity);
-      current = hn::IfThenElse(used, current, minus_infinity);
-      max = hn::Max(max, hn::IfThenElse(used, hn::Sub(current, behavior), minus_infinity));
+  HWY_INLINE Floats Usable(Floats behavior, Floats current) {
+    if constexpr (kPlain) {
+      largest_bits_ = hn::Max(largest_bits_, hn::BitCast(Uint32Tag(), current));
+      return current;
     }
-    // Added in the order of the ranks. A valid log-prob is far below 88.
-    covered_mass_ = hn::Add(covered_mass_, ExpAll<Arguments::kAtMost88>(current));
+    const Floats minus_infinity = Constant(kMinusInfinity);
+    return hn::IfThenElse(hn::Ne(behavior, minus_infinity), current, minus_infinity);
+  }
+  HWY_INLINE static void RaiseMaximum(Floats& max, Floats behavior, Floats current) {
+    Floats log_ratio = hn::Sub(current, behavior);
+    if constexpr (!kPlain) {
+      const Floats minus_infinity = Constant(kMinusInfinity);
+      log_ratio = hn::IfThenElse(hn::Ne(behavior, minus_infinity), log_ratio, minus_infinity);
+    }
+    max = hn::Max(max, log_ratio);
+  }
+  HWY_INLINE static Floats Exp(Floats x, Floats exponential) {
+    if constexpr (kPlain) return exponential;
+    return ZeroBelowRange(x, exponential);
   }
 
   Floats even_;
   Floats odd_;
   Floats covered_mass_;
+  Uint32s largest_bits_;
 };
 
-template <bool kAllUsed, class BehaviorRows, class CurrentRows>
-HWY_INLINE Envelopes EnvelopesOf(const BehaviorRows& behavior, const CurrentRows& current,
-                                 size_t lane, size_t top_k) {
-  EnvelopeAccumulators<kAllUsed> accumulators;
+template <bool kPlain, class BehaviorRows, class CurrentRows>
+HWY_INLINE EnvelopeAccumulators<kPlain> Accumulate(const BehaviorRows& behavior,
+                                                   const CurrentRows& current, size_t lane,
+                                                   size_t top_k) {
+  EnvelopeAccumulators<kPlain> accumulators;
   size_t rank = 0;
   for (; rank + kRanksAtOnce <= top_k; rank += kRanksAtOnce) {
-    accumulators.AddFour(behavior.Load(lane, rank), current.Load(lane, rank));
+    accumulators.Add(behavior.Load(lane, rank), current.Load(lane, rank));
   }
   if (const size_t rest = top_k - rank; rest > 0) {
     Floats behavior_rows[kRanksAtOnce];
@@ -158,18 +189,20 @@ HWY_INLINE Envelopes EnvelopesOf(const BehaviorRows& behavior, const CurrentRows
     current.LoadLast(lane, rank, rest, current_rows);
     for (size_t i = 0; i < rest; ++i) accumulators.Add(behavior_rows[i], current_rows[i]);
   }
-  return accumulators.Finish();
+  return accumulators;
 }
 
-// Used slots come first: if the last one is used in every lane, all are.
 template <class BehaviorRows, class CurrentRows>
 HWY_INLINE Envelopes GatheredEnvelopes(const BehaviorRows& behavior, const CurrentRows& current,
                                        size_t lane, size_t top_k) {
+  // Used slots come first: if the last one is used in every lane, all are.
   Floats last;
   behavior.LoadLast(lane, top_k - 1, 1, &last);
-  return hn::AllTrue(FloatTag(), hn::Ne(last, Constant(kMinusInfinity)))
-             ? EnvelopesOf<true>(behavior, current, lane, top_k)
-             : EnvelopesOf<false>(behavior, current, lane, top_k);
+  if (HWY_LIKELY(hn::AllTrue(FloatTag(), hn::Ne(last, Constant(kMinusInfinity))))) {
+    const auto plain = Accumulate<true>(behavior, current, lane, top_k);
+    if (HWY_LIKELY(plain.WasPlain())) return plain.Finish();
+  }
+  return Accumulate<false>(behavior, current, lane, top_k).Finish();
 }
 
 // Decides the kLanes positions from `lane` on; those in `scored` count.
@@ -192,7 +225,10 @@ HWY_INLINE void DecideLanes(const GroupInput& input, const GroupOutput& output, 
   const Mask possible = hn::And(in_top_k, hn::Ne(current_sampled, minus_infinity));
   const Mask violation = hn::And(possible, hn::Gt(log_ratio, log_envelope));
 
-  Floats a = ExpAll<Arguments::kAtMost88>(FlushAll(hn::Sub(log_ratio, log_envelope)));
+  // A difference that would be flushed has the same exponential, 1.
+  const TwoFloats exponentials =
+      ExpAtMost88(TwoFloats{hn::Sub(log_ratio, log_envelope), LimitTo88(hn::Neg(log_envelope))});
+  Floats a = exponentials.first;
   a = hn::IfThenElse(violation, one, a);
   a = hn::IfThenElseZero(possible, a);
   const Mask accepted = BelowThreshold(hn::LoadU(Uint32Tag(), input.uniforms + lane), a);
@@ -213,7 +249,7 @@ HWY_INLINE void DecideLanes(const GroupInput& input, const GroupOutput& output, 
     hn::StoreU(hn::IfThenZeroElse(accepted, log_ratio), d, output.log_modified_ratios + lane);
   }
   if (output.modified_ratios != nullptr) {
-    hn::StoreU(hn::IfThenElse(accepted, one, ExpAll<Arguments::kAny>(log_ratio)), d,
+    hn::StoreU(hn::IfThenElse(accepted, one, ExpAtMost88(LimitTo88(log_ratio))), d,
                output.modified_ratios + lane);
   }
 
@@ -229,8 +265,8 @@ HWY_INLINE void DecideLanes(const GroupInput& input, const GroupOutput& output, 
   const Floats residual = hn::Max(hn::Sub(one, envelopes.covered_mass), hn::Zero(d));
   sums.residual_mass.Add(UnitToFixed(hn::IfThenElseZero(scored, residual)));
   sums.acceptance_probability.Add(UnitToFixed(a));
-  const Floats expected = hn::Min(one, hn::Mul(FlushAll(envelopes.covered_mass),
-                                               ExpAll<Arguments::kAny>(hn::Neg(log_envelope))));
+  const Floats expected =
+      hn::Min(one, hn::Mul(FlushAll(envelopes.covered_mass), exponentials.second));
   const Mask enveloped = hn::And(scored, hn::Ne(log_envelope, minus_infinity));
   sums.expected_acceptance.Add(UnitToFixed(hn::IfThenElseZero(enveloped, expected)));
 

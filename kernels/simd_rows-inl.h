@@ -21,10 +21,6 @@ namespace HWY_NAMESPACE {
 // Ranks are read four at a time.
 inline constexpr size_t kRanksAtOnce = 4;
 
-struct FourRows {
-  Floats row[kRanksAtOnce];
-};
-
 // Far enough to hide the memory's latency behind the arithmetic of what comes before. Prefetching
 // past the end is harmless.
 HWY_INLINE void PrefetchAhead(const void* address) {
@@ -40,7 +36,7 @@ class RankMajorRows {
   RankMajorRows(const T* rows, size_t /*slots*/) : rows_(rows) {}
 
   // Ranks rank to rank + 3 of the kLanes positions from `lane` on.
-  HWY_INLINE FourRows Load(size_t lane, size_t rank) const {
+  HWY_INLINE FourFloats Load(size_t lane, size_t rank) const {
     const T* row = rows_ + rank * kGroupPositions;
     if (lane == 0) {
       constexpr size_t kLineElements = 64 / sizeof(T);
@@ -49,8 +45,8 @@ class RankMajorRows {
       }
     }
     row += lane;
-    return {LoadFloats(row), LoadFloats(row + kGroupPositions),
-            LoadFloats(row + 2 * kGroupPositions), LoadFloats(row + 3 * kGroupPositions)};
+    return {{LoadFloats(row), LoadFloats(row + kGroupPositions)},
+            {LoadFloats(row + 2 * kGroupPositions), LoadFloats(row + 3 * kGroupPositions)}};
   }
 
   // The ranks from `rank` on, fewer than four.
@@ -70,7 +66,7 @@ class TokenMajorRows {
  public:
   TokenMajorRows(const float* values, size_t slots) : values_(values), slots_(slots) {}
 
-  HWY_INLINE FourRows Load(size_t lane, size_t rank) const {
+  HWY_INLINE FourFloats Load(size_t lane, size_t rank) const {
     const float* ahead = values_ + lane * slots_ + rank * kLanes;
     for (size_t i = 0; i < kRanksAtOnce * kLanes; i += 16) PrefetchAhead(ahead + i);
     return Transpose(lane, rank);
@@ -87,8 +83,10 @@ class TokenMajorRows {
     }
     // Not past the end of the last position's values.
     const size_t first = std::min(rank, slots_ - kRanksAtOnce);
-    const FourRows rows = Transpose(lane, first);
-    for (size_t i = 0; i < count; ++i) last[i] = rows.row[rank - first + i];
+    const FourFloats rows = Transpose(lane, first);
+    const Floats in_order[] = {rows.first.first, rows.first.second, rows.second.first,
+                               rows.second.second};
+    for (size_t i = 0; i < count; ++i) last[i] = in_order[rank - first + i];
   }
 
  private:
@@ -104,7 +102,7 @@ class TokenMajorRows {
     }
   }
 
-  HWY_INLINE FourRows Transpose(size_t lane, size_t rank) const {
+  HWY_INLINE FourFloats Transpose(size_t lane, size_t rank) const {
     const FloatTag d;
     const hn::RepartitionToWide<FloatTag> dw;
     const float* values = values_ + lane * slots_ + rank;
@@ -116,10 +114,10 @@ class TokenMajorRows {
     const auto low23 = hn::BitCast(dw, hn::InterleaveLower(d, v2, v3));
     const auto high01 = hn::BitCast(dw, hn::InterleaveUpper(d, v0, v1));
     const auto high23 = hn::BitCast(dw, hn::InterleaveUpper(d, v2, v3));
-    return {hn::BitCast(d, hn::InterleaveLower(dw, low01, low23)),
-            hn::BitCast(d, hn::InterleaveUpper(dw, low01, low23)),
-            hn::BitCast(d, hn::InterleaveLower(dw, high01, high23)),
-            hn::BitCast(d, hn::InterleaveUpper(dw, high01, high23))};
+    return {{hn::BitCast(d, hn::InterleaveLower(dw, low01, low23)),
+             hn::BitCast(d, hn::InterleaveUpper(dw, low01, low23))},
+            {hn::BitCast(d, hn::InterleaveLower(dw, high01, high23)),
+             hn::BitCast(d, hn::InterleaveUpper(dw, high01, high23))}};
   }
 
   const float* values_;
