@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 // Targets whose vectors have no fixed size can't keep them in structures; they run the 128-bit
 // code.
@@ -111,66 +112,74 @@ class EnvelopeAccumulators {
       : even_(Constant(kMinusInfinity)),
         odd_(Constant(kMinusInfinity)),
         covered_mass_(hn::Zero(FloatTag())),
-        largest_bits_(hn::Zero(Uint32Tag())) {}
+        largest_bits_(hn::Zero(Uint32Tag())),
+        last_behavior_(hn::Zero(FloatTag())) {}
 
-  HWY_INLINE void Add(Floats behavior, Floats current) {
-    const Floats usable = Usable(behavior, current);
-    RaiseMaximum(even_, behavior, usable);
-    covered_mass_ = hn::Add(covered_mass_, Exp(usable, ExpInRange(usable)));
-  }
-  HWY_INLINE void Add(FourFloats behavior, FourFloats current) {
-    const FourFloats usable = {{Usable(behavior.first.first, current.first.first),
-                                Usable(behavior.first.second, current.first.second)},
-                               {Usable(behavior.second.first, current.second.first),
-                                Usable(behavior.second.second, current.second.second)}};
-    RaiseMaximum(even_, behavior.first.first, usable.first.first);
-    RaiseMaximum(odd_, behavior.first.second, usable.first.second);
-    RaiseMaximum(even_, behavior.second.first, usable.second.first);
-    RaiseMaximum(odd_, behavior.second.second, usable.second.second);
-    const FourFloats e = ExpInRange(usable);
-    // In the order of the ranks.
-    covered_mass_ = hn::Add(covered_mass_, Exp(usable.first.first, e.first.first));
-    covered_mass_ = hn::Add(covered_mass_, Exp(usable.first.second, e.first.second));
-    covered_mass_ = hn::Add(covered_mass_, Exp(usable.second.first, e.second.first));
-    covered_mass_ = hn::Add(covered_mass_, Exp(usable.second.second, e.second.second));
+  // The values of one rank or more.
+  template <class V>
+  HWY_INLINE void Add(V behavior, V current) {
+    const V usable = RaiseMaximum(behavior, current);
+    AddMass(usable, ExpInRange(usable));
   }
 
+  // Used slots come first: if the last one is used in every lane, all are.
+  HWY_INLINE bool AllUsed() const {
+    return hn::AllTrue(FloatTag(), hn::Ne(last_behavior_, Constant(kMinusInfinity)));
+  }
   // Whether nothing was added that the plain one doesn't know. A float below -87 has larger bits
   // than -87; so has -inf.
   HWY_INLINE bool WasPlain() const {
     const Uint32Tag du;
     const Uint32s limit = hn::BitCast(du, Constant(-87.0f));
-    return hn::AllTrue(du, hn::Eq(hn::Max(largest_bits_, limit), limit));
+    return AllUsed() && hn::AllTrue(du, hn::Eq(hn::Max(largest_bits_, limit), limit));
   }
 
   HWY_INLINE Envelopes Finish() const { return {FlushAll(hn::Max(even_, odd_)), covered_mass_}; }
 
  private:
-  HWY_INLINE Floats Usable(Floats behavior, Floats current) {
+  // Returns the current log-probs, -inf in unused slots.
+  HWY_INLINE Floats RaiseMaximum(Floats behavior, Floats current) {
+    RaiseMaximum(even_, behavior, current);
+    return current;
+  }
+  HWY_INLINE TwoFloats RaiseMaximum(TwoFloats behavior, TwoFloats current) {
+    RaiseMaximum(even_, behavior.first, current.first);
+    RaiseMaximum(odd_, behavior.second, current.second);
+    return current;
+  }
+  HWY_INLINE FourFloats RaiseMaximum(FourFloats behavior, FourFloats current) {
+    return {RaiseMaximum(behavior.first, current.first),
+            RaiseMaximum(behavior.second, current.second)};
+  }
+  HWY_INLINE void RaiseMaximum(Floats& max, Floats behavior, Floats& current) {
+    last_behavior_ = behavior;
     if constexpr (kPlain) {
       largest_bits_ = hn::Max(largest_bits_, hn::BitCast(Uint32Tag(), current));
-      return current;
-    }
-    const Floats minus_infinity = Constant(kMinusInfinity);
-    return hn::IfThenElse(hn::Ne(behavior, minus_infinity), current, minus_infinity);
-  }
-  HWY_INLINE static void RaiseMaximum(Floats& max, Floats behavior, Floats current) {
-    Floats log_ratio = hn::Sub(current, behavior);
-    if constexpr (!kPlain) {
+      max = hn::Max(max, hn::Sub(current, behavior));
+    } else {
       const Floats minus_infinity = Constant(kMinusInfinity);
-      log_ratio = hn::IfThenElse(hn::Ne(behavior, minus_infinity), log_ratio, minus_infinity);
+      const Mask used = hn::Ne(behavior, minus_infinity);
+      current = hn::IfThenElse(used, current, minus_infinity);
+      max = hn::Max(max, hn::IfThenElse(used, hn::Sub(current, behavior), minus_infinity));
     }
-    max = hn::Max(max, log_ratio);
   }
-  HWY_INLINE static Floats Exp(Floats x, Floats exponential) {
-    if constexpr (kPlain) return exponential;
-    return ZeroBelowRange(x, exponential);
+
+  // In the order of the ranks.
+  HWY_INLINE void AddMass(Floats log_probs, Floats exponentials) {
+    if constexpr (!kPlain) exponentials = ZeroBelowRange(log_probs, exponentials);
+    covered_mass_ = hn::Add(covered_mass_, exponentials);
+  }
+  template <class V>
+  HWY_INLINE void AddMass(Pair<V> log_probs, Pair<V> exponentials) {
+    AddMass(log_probs.first, exponentials.first);
+    AddMass(log_probs.second, exponentials.second);
   }
 
   Floats even_;
   Floats odd_;
   Floats covered_mass_;
   Uint32s largest_bits_;
+  Floats last_behavior_;
 };
 
 template <bool kPlain, class BehaviorRows, class CurrentRows>
@@ -182,27 +191,48 @@ HWY_INLINE EnvelopeAccumulators<kPlain> Accumulate(const BehaviorRows& behavior,
   for (; rank + kRanksAtOnce <= top_k; rank += kRanksAtOnce) {
     accumulators.Add(behavior.Load(lane, rank), current.Load(lane, rank));
   }
-  if (const size_t rest = top_k - rank; rest > 0) {
-    Floats behavior_rows[kRanksAtOnce];
-    Floats current_rows[kRanksAtOnce];
-    behavior.LoadLast(lane, rank, rest, behavior_rows);
-    current.LoadLast(lane, rank, rest, current_rows);
-    for (size_t i = 0; i < rest; ++i) accumulators.Add(behavior_rows[i], current_rows[i]);
+  switch (top_k - rank) {
+    case 1: {
+      Floats q[1], p[1];
+      behavior.LoadLast(lane, rank, q);
+      current.LoadLast(lane, rank, p);
+      accumulators.Add(q[0], p[0]);
+      break;
+    }
+    case 2: {
+      Floats q[2], p[2];
+      behavior.LoadLast(lane, rank, q);
+      current.LoadLast(lane, rank, p);
+      accumulators.Add(TwoFloats{q[0], q[1]}, TwoFloats{p[0], p[1]});
+      break;
+    }
+    case 3: {
+      Floats q[3], p[3];
+      behavior.LoadLast(lane, rank, q);
+      current.LoadLast(lane, rank, p);
+      accumulators.Add(TwoFloats{q[0], q[1]}, TwoFloats{p[0], p[1]});
+      accumulators.Add(q[2], p[2]);
+      break;
+    }
   }
   return accumulators;
 }
 
+// What the groups before this one were like, as a guess.
+struct Expectation {
+  bool plain = true;
+};
+
 template <class BehaviorRows, class CurrentRows>
 HWY_INLINE Envelopes GatheredEnvelopes(const BehaviorRows& behavior, const CurrentRows& current,
-                                       size_t lane, size_t top_k) {
-  // Used slots come first: if the last one is used in every lane, all are.
-  Floats last;
-  behavior.LoadLast(lane, top_k - 1, 1, &last);
-  if (HWY_LIKELY(hn::AllTrue(FloatTag(), hn::Ne(last, Constant(kMinusInfinity))))) {
+                                       size_t lane, size_t top_k, Expectation& expectation) {
+  if (HWY_LIKELY(expectation.plain)) {
     const auto plain = Accumulate<true>(behavior, current, lane, top_k);
     if (HWY_LIKELY(plain.WasPlain())) return plain.Finish();
   }
-  return Accumulate<false>(behavior, current, lane, top_k).Finish();
+  const auto careful = Accumulate<false>(behavior, current, lane, top_k);
+  expectation.plain = careful.AllUsed();
+  return careful.Finish();
 }
 
 // Decides the kLanes positions from `lane` on; those in `scored` count.
@@ -453,15 +483,16 @@ struct NoRows {
 };
 
 HWY_INLINE Envelopes EnvelopesAt(const NoRows::Rows&, const NoRows::Rows&, const GroupInput& input,
-                                 size_t lane, size_t /*top_k*/) {
+                                 size_t lane, size_t /*top_k*/, Expectation& /*expectation*/) {
   return {FlushAll(LoadFloats(input.log_envelopes + lane)),
           LoadFloats(input.covered_masses + lane)};
 }
 
 template <class BehaviorRows, class CurrentRows>
 HWY_INLINE Envelopes EnvelopesAt(const BehaviorRows& behavior, const CurrentRows& current,
-                                 const GroupInput& /*input*/, size_t lane, size_t top_k) {
-  return GatheredEnvelopes(behavior, current, lane, top_k);
+                                 const GroupInput& /*input*/, size_t lane, size_t top_k,
+                                 Expectation& expectation) {
+  return GatheredEnvelopes(behavior, current, lane, top_k, expectation);
 }
 
 // Keeps the sums of consecutive segments on vectors as long as they go to the same place.
@@ -494,7 +525,8 @@ class SumCollector {
 template <class BehaviorRows, class CurrentRows>
 HWY_INLINE void DecideGroup(const BehaviorRows& behavior, const CurrentRows& current,
                             const GroupInput& input, const GroupOutput& output, size_t first_lane,
-                            size_t count, size_t top_k, VectorSums& sums) {
+                            size_t count, size_t top_k, Expectation& expectation,
+                            VectorSums& sums) {
   const FloatTag d;
   const Int32Tag di;
   for (size_t lane = 0; lane < kGroup; lane += kLanes) {
@@ -502,9 +534,20 @@ HWY_INLINE void DecideGroup(const BehaviorRows& behavior, const CurrentRows& cur
     const auto scored =
         hn::AndNot(hn::Lt(lanes, hn::Set(di, static_cast<int32_t>(first_lane))),
                    hn::Lt(lanes, hn::Set(di, static_cast<int32_t>(first_lane + count))));
-    const Envelopes envelopes = EnvelopesAt(behavior, current, input, lane, top_k);
+    const Envelopes envelopes = EnvelopesAt(behavior, current, input, lane, top_k, expectation);
     DecideLanes(input, output, lane, envelopes, hn::RebindMask(d, scored), top_k, sums);
   }
+}
+
+template <class BehaviorRows, class CurrentRows>
+HWY_NOINLINE void DecidePartialGroup(const BehaviorRows& behavior, const CurrentRows& current,
+                                     const GroupInput& input, const GroupOutput& output,
+                                     size_t first_lane, size_t count, size_t top_k,
+                                     Expectation& expectation, VectorSums& sums) {
+  PartialGroup partial(input, first_lane, count);
+  DecideGroup(behavior, current, partial.input(), partial.output(), first_lane, count, top_k,
+              expectation, sums);
+  partial.CopyOutputTo(output);
 }
 
 template <class Behavior, class Current>
@@ -517,6 +560,7 @@ void EvaluatePositions(const EvaluateParameters& parameters, const Segment& segm
     return values.empty() ? nullptr : values.data() + index;
   };
   UniformStream uniforms(segment.sequence_key, parameters.draw, segment.first_position);
+  Expectation expectation;
   size_t index = 0;
   for (size_t group = 0; index < positions; ++group) {
     const size_t count = std::min(kGroup - first_lane, positions - index);
@@ -532,13 +576,11 @@ void EvaluatePositions(const EvaluateParameters& parameters, const Segment& segm
         segment.output.decisions.data() + index, at(segment.output.acceptance_probabilities, index),
         at(segment.output.log_modified_ratios, index), at(segment.output.modified_ratios, index)};
     VectorSums& sums = collector.Room(count);
-    if (count == kGroup) {
-      DecideGroup(behavior_rows, current_rows, input, output, 0, kGroup, top_k, sums);
+    if (HWY_LIKELY(count == kGroup)) {
+      DecideGroup(behavior_rows, current_rows, input, output, 0, kGroup, top_k, expectation, sums);
     } else {
-      PartialGroup partial(input, first_lane, count);
-      DecideGroup(behavior_rows, current_rows, partial.input(), partial.output(), first_lane, count,
-                  top_k, sums);
-      partial.CopyOutputTo(output);
+      DecidePartialGroup(behavior_rows, current_rows, input, output, first_lane, count, top_k,
+                         expectation, sums);
     }
     index += count;
     first_lane = 0;

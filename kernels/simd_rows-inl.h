@@ -49,12 +49,14 @@ class RankMajorRows {
             {LoadFloats(row + 2 * kGroupPositions), LoadFloats(row + 3 * kGroupPositions)}};
   }
 
-  // The ranks from `rank` on, fewer than four.
-  HWY_INLINE void LoadLast(size_t lane, size_t rank, size_t count, Floats* last) const {
-    for (size_t i = 0; i < count; ++i) {
-      last[i] = LoadFloats(rows_ + (rank + i) * kGroupPositions + lane);
-    }
-    if (lane == 0) PrefetchAhead(rows_ + rank * kGroupPositions);
+  // The last one, two or three ranks, from `rank` on.
+  template <size_t kCount>
+  HWY_INLINE void LoadLast(size_t lane, size_t rank, Floats (&last)[kCount]) const {
+    const T* row = rows_ + rank * kGroupPositions;
+    if (lane == 0) PrefetchAhead(row);
+    last[0] = LoadFloats(row + lane);
+    if constexpr (kCount > 1) last[1] = LoadFloats(row + lane + kGroupPositions);
+    if constexpr (kCount > 2) last[2] = LoadFloats(row + lane + 2 * kGroupPositions);
   }
 
  private:
@@ -72,13 +74,10 @@ class TokenMajorRows {
     return Transpose(lane, rank);
   }
 
-  HWY_INLINE void LoadLast(size_t lane, size_t rank, size_t count, Floats* last) const {
+  template <size_t kCount>
+  HWY_INLINE void LoadLast(size_t lane, size_t rank, Floats (&last)[kCount]) const {
     if (slots_ < kRanksAtOnce) {
-      for (size_t i = 0; i < count; ++i) {
-        HWY_ALIGN float row[kLanes];
-        for (size_t j = 0; j < kLanes; ++j) row[j] = values_[(lane + j) * slots_ + rank + i];
-        last[i] = hn::Load(FloatTag(), row);
-      }
+      for (size_t i = 0; i < kCount; ++i) last[i] = Gather(lane, rank + i);
       return;
     }
     // Not past the end of the last position's values.
@@ -86,10 +85,16 @@ class TokenMajorRows {
     const FourFloats rows = Transpose(lane, first);
     const Floats in_order[] = {rows.first.first, rows.first.second, rows.second.first,
                                rows.second.second};
-    for (size_t i = 0; i < count; ++i) last[i] = in_order[rank - first + i];
+    for (size_t i = 0; i < kCount; ++i) last[i] = in_order[rank - first + i];
   }
 
  private:
+  HWY_INLINE Floats Gather(size_t lane, size_t rank) const {
+    HWY_ALIGN float row[kLanes];
+    for (size_t i = 0; i < kLanes; ++i) row[i] = values_[(lane + i) * slots_ + rank];
+    return hn::Load(FloatTag(), row);
+  }
+
   // Four values of one position, and of those 4, 8 and 12 lanes on, if there are as many.
   template <class D>
   HWY_INLINE hn::Vec<D> FourOf(D d, const float* values) const {
