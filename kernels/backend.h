@@ -11,6 +11,9 @@
 
 namespace sis {
 
+// What rounding may add to a log-prob of 0 or to a mass of 1.
+inline constexpr float kRoundingSlack = 0x1p-6f;
+
 // What the recorded sets of a run of positions hold, besides the ids: n positions of K slots. -inf marks unused slots,
 // which come last.
 struct BehaviorView {

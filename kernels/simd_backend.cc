@@ -15,6 +15,7 @@
 #include "hwy/highway.h"
 #include "kernels/scalar_backend.h"
 #if HWY_TARGET != HWY_SCALAR
+#include "kernels/simd_groups-inl.h"
 #include "kernels/simd_math-inl.h"
 #include "kernels/simd_rows-inl.h"
 #endif
@@ -31,8 +32,6 @@ void Evaluate(const EvaluateParameters& parameters, std::span<const Segment> seg
 }
 
 #else
-
-constexpr size_t kGroup = kGroupPositions;
 
 // Per-position input and output of one group, kGroup values each.
 struct GroupInput {
@@ -391,91 +390,6 @@ class UniformStream {
   HWY_ALIGN uint32_t uniforms_[kBlock];
 };
 
-// Where the rows of a view's groups are. Groups are counted from the one that holds the segment's
-// first position.
-template <typename T>
-class GroupedRows {
- public:
-  using Rows = RankMajorRows<T>;
-
-  GroupedRows(const GroupedLogProbs& grouped, size_t slots)
-      : rows_(reinterpret_cast<const T*>(grouped.rows.data())), slots_(slots) {}
-
-  HWY_INLINE Rows Group(size_t group, size_t /*index*/, size_t /*first_lane*/, size_t /*count*/) {
-    return Rows(rows_ + group * slots_ * kGroup, slots_);
-  }
-
- private:
-  const T* rows_;
-  size_t slots_;
-};
-
-class TokenMajorPositions {
- public:
-  using Rows = TokenMajorRows;
-
-  TokenMajorPositions(std::span<const float> values, size_t slots)
-      : values_(values.data()), slots_(slots) {}
-
-  HWY_INLINE Rows Group(size_t /*group*/, size_t index, size_t first_lane, size_t count) {
-    const float* values = values_ + index * slots_;
-    if (count == kGroup) return Rows(values, slots_);
-    // Every lane has to hold something.
-    for (size_t lane = 0; lane < kGroup; ++lane) {
-      const bool filled = lane >= first_lane && lane < first_lane + count;
-      std::memcpy(whole_ + lane * slots_, values + (filled ? lane - first_lane : 0) * slots_,
-                  slots_ * sizeof(float));
-    }
-    return Rows(whole_, slots_);
-  }
-
- private:
-  const float* values_;
-  size_t slots_;
-  float whole_[kGroup * kMaxTopK];
-};
-
-// Groups whose lanes are other positions than those of the groups they go with: copied to where
-// they belong.
-template <typename T>
-class ShiftedRows {
- public:
-  using Rows = RankMajorRows<float>;
-
-  // The segment's first position is to be in first_lane of group 0.
-  ShiftedRows(const GroupedLogProbs& grouped, size_t slots, size_t first_lane)
-      : rows_(reinterpret_cast<const T*>(grouped.rows.data())),
-        slots_(slots),
-        groups_(grouped.rows.size_bytes() / (slots * kGroup * sizeof(T))),
-        shift_(kGroup + grouped.first_lane - first_lane) {}
-
-  HWY_INLINE Rows Group(size_t group, size_t /*index*/, size_t /*first_lane*/, size_t /*count*/) {
-    // Lane 0 is lane shift_ % kGroup of group `left`; what is in no group is no position.
-    const size_t left = group + shift_ / kGroup - 1;
-    for (size_t rank = 0; rank < slots_; ++rank) {
-      HWY_ALIGN float both[2 * kGroup] = {};
-      if (left < groups_) Widen(left, rank, both);
-      if (left + 1 < groups_) Widen(left + 1, rank, both + kGroup);
-      std::memcpy(whole_ + rank * kGroup, both + shift_ % kGroup, kGroup * sizeof(float));
-    }
-    return Rows(whole_, slots_);
-  }
-
- private:
-  HWY_INLINE void Widen(size_t group, size_t rank, float* into) const {
-    const T* row = rows_ + (group * slots_ + rank) * kGroup;
-    for (size_t lane = 0; lane < kGroup; lane += kLanes) {
-      hn::Store(LoadFloats(row + lane), FloatTag(), into + lane);
-    }
-  }
-
-  const T* rows_;
-  size_t slots_;
-  size_t groups_;
-  size_t shift_;  // in (0, 2 * kGroup)
-  float whole_[kGroup * kMaxTopK];
-};
-
 // The REDUCED form has no log-probs at slots.
 struct NoRows {
   struct Rows {};
@@ -528,12 +442,8 @@ HWY_INLINE void DecideGroup(const BehaviorRows& behavior, const CurrentRows& cur
                             size_t count, size_t top_k, Expectation& expectation,
                             VectorSums& sums) {
   const FloatTag d;
-  const Int32Tag di;
   for (size_t lane = 0; lane < kGroup; lane += kLanes) {
-    const Int32s lanes = hn::Iota(di, static_cast<int32_t>(lane));
-    const auto scored =
-        hn::AndNot(hn::Lt(lanes, hn::Set(di, static_cast<int32_t>(first_lane))),
-                   hn::Lt(lanes, hn::Set(di, static_cast<int32_t>(first_lane + count))));
+    const auto scored = PositionLanes(lane, first_lane, count);
     const Envelopes envelopes = EnvelopesAt(behavior, current, input, lane, top_k, expectation);
     DecideLanes(input, output, lane, envelopes, hn::RebindMask(d, scored), top_k, sums);
   }
@@ -587,73 +497,16 @@ void EvaluatePositions(const EvaluateParameters& parameters, const Segment& segm
   }
 }
 
-// Calls `visit` with the rows of a grouped view.
-template <class Visitor>
-void VisitGrouped(const GroupedLogProbs& grouped, size_t slots, const Visitor& visit) {
-  switch (grouped.encoding) {
-    case LogProbEncoding::kFloat32: {
-      GroupedRows<float> rows(grouped, slots);
-      return visit(rows);
-    }
-    case LogProbEncoding::kFloat16: {
-      GroupedRows<uint16_t> rows(grouped, slots);
-      return visit(rows);
-    }
-    case LogProbEncoding::kFixed12:
-      break;
-  }
-}
-
-// The same, brought to other lanes.
-template <class Visitor>
-void VisitShifted(const GroupedLogProbs& grouped, size_t slots, size_t first_lane,
-                  const Visitor& visit) {
-  switch (grouped.encoding) {
-    case LogProbEncoding::kFloat32: {
-      ShiftedRows<float> rows(grouped, slots, first_lane);
-      return visit(rows);
-    }
-    case LogProbEncoding::kFloat16: {
-      ShiftedRows<uint16_t> rows(grouped, slots, first_lane);
-      return visit(rows);
-    }
-    case LogProbEncoding::kFixed12:
-      break;
-  }
-}
-
 void EvaluateSegment(const EvaluateParameters& parameters, const Segment& segment,
                      SumCollector& collector) {
-  const size_t slots = parameters.slots;
-  const BehaviorView& behavior = segment.behavior;
-  const CurrentView& current = segment.current;
-  if (current.reduced()) {
+  if (segment.current.reduced()) {
     NoRows none;
     return EvaluatePositions(parameters, segment, 0, none, none, collector);
   }
-  const auto with_behavior = [&](auto& behavior_rows) {
-    // Groups lie as the behaviour's do, or else as the current policy's.
-    const size_t first_lane = !behavior.grouped_log_probs.empty()
-                                  ? behavior.grouped_log_probs.first_lane
-                                  : current.grouped_log_probs.first_lane;
-    const auto with_current = [&](auto& current_rows) {
-      EvaluatePositions(parameters, segment, first_lane, behavior_rows, current_rows, collector);
-    };
-    if (current.grouped_log_probs.empty()) {
-      TokenMajorPositions rows(current.log_probs, slots);
-      with_current(rows);
-    } else if (current.grouped_log_probs.first_lane == first_lane) {
-      VisitGrouped(current.grouped_log_probs, slots, with_current);
-    } else {
-      VisitShifted(current.grouped_log_probs, slots, first_lane, with_current);
-    }
-  };
-  if (behavior.grouped_log_probs.empty()) {
-    TokenMajorPositions rows(behavior.log_probs, slots);
-    with_behavior(rows);
-  } else {
-    VisitGrouped(behavior.grouped_log_probs, slots, with_behavior);
-  }
+  VisitGroups(segment.behavior, segment.current, parameters.slots,
+              [&](size_t first_lane, auto& behavior, auto& current) {
+                EvaluatePositions(parameters, segment, first_lane, behavior, current, collector);
+              });
 }
 
 void Evaluate(const EvaluateParameters& parameters, std::span<const Segment> segments) {
