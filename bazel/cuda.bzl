@@ -16,7 +16,7 @@ def _cuda_objects_impl(ctx):
         obj = ctx.actions.declare_file(src.basename + ".o")
         args = ctx.actions.args()
         args.add_all(["-c", src, "-o", obj, "-ccbin", find_cpp_toolchain(ctx).compiler_executable])
-        args.add_all(["-std=c++20", "-O3", "-Xcompiler=-fPIC", "-fmad=false", "-I."] + _GENCODE + ctx.attr.copts)
+        args.add_all(["-std=c++20", "-O3", "-Xcompiler=-fPIC", "-fmad=false", "--expt-relaxed-constexpr", "-I."] + _GENCODE + ctx.attr.copts)
         args.add_all(deps.defines, before_each = "-D")
         args.add_all(depset(transitive = [deps.includes, deps.quote_includes, deps.system_includes]), before_each = "-I")
         ctx.actions.run(

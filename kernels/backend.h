@@ -14,8 +14,8 @@ namespace sis {
 // What rounding may add to a log-prob of 0 or to a mass of 1.
 inline constexpr float kRoundingSlack = 0x1p-6f;
 
-// What the recorded sets of a run of positions hold, besides the ids: n positions of K slots. -inf marks unused slots,
-// which come last.
+// What the recorded sets of a run of positions hold, besides the ids: n positions of K slots. -inf
+// marks unused slots, which come last.
 struct BehaviorView {
   std::span<const float> log_probs;          // [n, K]; or empty, and then
   std::span<const float> sampled_log_probs;  // [n]
@@ -23,10 +23,12 @@ struct BehaviorView {
   GroupedLogProbs grouped_log_probs = {};    // the same in groups
 };
 
-// The current policy's values at the same positions, in one of two forms (docs/numerics.md, section 2).
+// The current policy's values at the same positions, in one of two forms (docs/numerics.md, section
+// 2).
 struct CurrentView {
   std::span<const float> sampled_log_probs;  // [n]
-  // GATHERED: log-probs at the recorded slots, [n, K]; or empty, and grouped_log_probs the same in groups.
+  // GATHERED: log-probs at the recorded slots, [n, K]; or empty, and grouped_log_probs the same in
+  // groups.
   std::span<const float> log_probs;
   // REDUCED: used if both are empty.
   std::span<const float> log_envelopes;   // [n]
@@ -60,7 +62,8 @@ struct EvaluateParameters {
   uint64_t draw;
 };
 
-// Implementations are thread-safe, and give the same bytes for the same valid input (docs/numerics.md).
+// Implementations are thread-safe, and give the same bytes for the same valid input
+// (docs/numerics.md).
 class Backend {
  public:
   virtual ~Backend() = default;

@@ -22,8 +22,8 @@ constexpr std::array<uint32_t, 256> MakeTable() {
 constexpr std::array<uint32_t, 256> kTable = MakeTable();
 
 #ifdef __x86_64__
-__attribute__((target("sse4.2"))) uint32_t ExtendWithInstruction(
-    uint32_t crc, std::span<const std::byte> bytes) {
+__attribute__((target("sse4.2"))) uint32_t ExtendWithInstruction(uint32_t crc,
+                                                                 std::span<const std::byte> bytes) {
   uint64_t state = ~crc;
   const std::byte* next = bytes.data();
   size_t left = bytes.size();

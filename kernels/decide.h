@@ -1,5 +1,5 @@
-// The decision at one position, exactly (docs/numerics.md, sections 4, 5 and 7). Shared by every backend, on host and
-// device; backends differ only in how they walk the arrays.
+// The decision at one position, exactly (docs/numerics.md, sections 4, 5 and 7). Shared by every
+// backend, on host and device; backends differ only in how they walk the arrays.
 #pragma once
 
 #include <cstdint>
@@ -20,10 +20,9 @@ inline constexpr int kMaxTopK = 254;
 
 inline constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
-// What subnormals could touch counts as 0, so that machines that flush them agree with those that don't.
-SIS_HOST_DEVICE inline float Flush(float x) {
-  return x < 0x1p-100f && x > -0x1p-100f ? 0.0f : x;
-}
+// What subnormals could touch counts as 0, so that machines that flush them agree with those that
+// don't.
+SIS_HOST_DEVICE inline float Flush(float x) { return x < 0x1p-100f && x > -0x1p-100f ? 0.0f : x; }
 
 // What the current policy's values at V_k come down to.
 struct Envelope {
@@ -64,7 +63,8 @@ struct PositionResult {
   }
 };
 
-// `uniform` is the position's word of AcceptanceUniforms; `in_top_k` whether the sampled token is in V_k.
+// `uniform` is the position's word of AcceptanceUniforms; `in_top_k` whether the sampled token is
+// in V_k.
 SIS_HOST_DEVICE inline PositionResult Decide(float behavior_sampled_log_prob,
                                              float current_sampled_log_prob, Envelope envelope,
                                              bool in_top_k, uint32_t uniform) {

@@ -1,4 +1,5 @@
-// How log-probs lie in pages and packed arrays: groups of 16 positions, rank by rank, in one of a few encodings.
+// How log-probs lie in pages and packed arrays: groups of 16 positions, rank by rank, in one of a
+// few encodings.
 #pragma once
 
 #include <cstddef>

@@ -8,8 +8,9 @@
 
 namespace sis {
 
-// e^x within 0.99 units in the last place for x in [-87, 88]; 0 below, e^88 above. x must not be NaN. Never above 1 for
-// x <= 0, never subnormal. Correct only where the compiler does not fuse multiplications with additions.
+// e^x within 0.99 units in the last place for x in [-87, 88]; 0 below, e^88 above. x must not be
+// NaN. Never above 1 for x <= 0, never subnormal. Correct only where the compiler does not fuse
+// multiplications with additions.
 SIS_HOST_DEVICE inline float Exp32(float x) {
   if (x < -87.0f) return 0.0f;
   if (x > 88.0f) x = 88.0f;

@@ -1,4 +1,5 @@
-// Marks functions that nvcc compiles for the device as well, so that CPU tests cover what runs on a GPU.
+// Marks functions that nvcc compiles for the device as well, so that CPU tests cover what runs on a
+// GPU.
 #pragma once
 
 #ifdef __CUDACC__

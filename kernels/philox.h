@@ -1,5 +1,5 @@
-// Philox4x32-10, the counter-based generator of Salmon et al. (SC 2011), and how its counter is used here
-// (docs/numerics.md, section 6).
+// Philox4x32-10, the counter-based generator of Salmon et al. (SC 2011), and how its counter is
+// used here (docs/numerics.md, section 6).
 #pragma once
 
 #include <array>
@@ -38,9 +38,9 @@ SIS_HOST_DEVICE inline PhiloxBlock Philox4x32(PhiloxBlock counter, uint32_t key0
 SIS_HOST_DEVICE inline PhiloxBlock AcceptanceUniforms(uint64_t sequence_key, uint32_t quad,
                                                       uint64_t draw) {
   constexpr uint32_t kAcceptanceDomain = 1;
-  return Philox4x32({{quad, static_cast<uint32_t>(draw), static_cast<uint32_t>(draw >> 32),
-                      kAcceptanceDomain}},
-                    static_cast<uint32_t>(sequence_key), static_cast<uint32_t>(sequence_key >> 32));
+  return Philox4x32(
+      {{quad, static_cast<uint32_t>(draw), static_cast<uint32_t>(draw >> 32), kAcceptanceDomain}},
+      static_cast<uint32_t>(sequence_key), static_cast<uint32_t>(sequence_key >> 32));
 }
 
 }  // namespace sis

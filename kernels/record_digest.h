@@ -6,8 +6,8 @@
 
 namespace sis {
 
-// The addend of one position; the digest of a range is the sum, mod 2^64, over the positions that have a record.
-// ids and log_probs are the K slots, unused ones included.
+// The addend of one position; the digest of a range is the sum, mod 2^64, over the positions that
+// have a record. ids and log_probs are the K slots, unused ones included.
 uint64_t PositionDigest(uint32_t position, int32_t sampled_id, float sampled_log_prob,
                         std::span<const int32_t> ids, std::span<const float> log_probs);
 

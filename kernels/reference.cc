@@ -6,16 +6,15 @@
 
 namespace sis {
 
-ReferencePosition EvaluateReference(std::span<const float> behavior,
-                                    std::span<const float> current,
-                                    float behavior_sampled_log_prob,
-                                    float current_sampled_log_prob, bool in_top_k) {
+ReferencePosition EvaluateReference(std::span<const float> behavior, std::span<const float> current,
+                                    float behavior_sampled_log_prob, float current_sampled_log_prob,
+                                    bool in_top_k) {
   double log_envelope = -std::numeric_limits<double>::infinity();
   double covered_mass = 0;
   for (size_t slot = 0; slot < behavior.size(); ++slot) {
     if (std::isinf(behavior[slot])) continue;
-    log_envelope =
-        std::max(log_envelope, static_cast<double>(current[slot]) - static_cast<double>(behavior[slot]));
+    log_envelope = std::max(
+        log_envelope, static_cast<double>(current[slot]) - static_cast<double>(behavior[slot]));
     covered_mass += std::exp(static_cast<double>(current[slot]));
   }
   const double log_ratio = static_cast<double>(current_sampled_log_prob) -
@@ -26,7 +25,8 @@ ReferencePosition EvaluateReference(std::span<const float> behavior,
       .log_envelope = log_envelope,
       .acceptance_probability = possible ? std::min(1.0, std::exp(log_ratio - log_envelope)) : 0.0,
       .residual_mass = 1 - covered_mass,
-      .expected_acceptance = std::isinf(log_envelope) ? 0.0 : covered_mass * std::exp(-log_envelope),
+      .expected_acceptance =
+          std::isinf(log_envelope) ? 0.0 : covered_mass * std::exp(-log_envelope),
   };
 }
 

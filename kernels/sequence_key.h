@@ -1,4 +1,5 @@
-// The 64-bit Philox key of a sequence: FNV-1a over run seed, attempt and id (docs/numerics.md, section 6).
+// The 64-bit Philox key of a sequence: FNV-1a over run seed, attempt and id (docs/numerics.md,
+// section 6).
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// Sums over positions in fixed point: the order of addition does not matter (docs/numerics.md, section 8).
+// Sums over positions in fixed point: the order of addition does not matter (docs/numerics.md,
+// section 8).
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,8 @@ SIS_HOST_DEVICE inline int64_t Fixed(float x) {
 // The inverse, as the nearest double.
 inline double FromFixed(int64_t sum) { return static_cast<double>(sum) * 0x1p-30; }
 
-// Counts of positions, and fixed-point sums over the scored ones (accepted, rejected, outside top-K).
+// Counts of positions, and fixed-point sums over the scored ones (accepted, rejected, outside
+// top-K).
 struct Sums {
   int64_t accepted = 0;
   int64_t rejected = 0;

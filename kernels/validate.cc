@@ -62,8 +62,9 @@ absl::StatusOr<uint8_t> ValidateRecord(int32_t sampled_id, float sampled_log_pro
     const float log_prob = log_probs[slot];
     if (id == -1) {
       if (log_prob != kMinusInfinity) {
-        return InvalidSlot("top_k_log_probs", position, slot,
-                           absl::StrCat(log_prob, " in an unused slot (id -1), which must hold -inf"));
+        return InvalidSlot(
+            "top_k_log_probs", position, slot,
+            absl::StrCat(log_prob, " in an unused slot (id -1), which must hold -inf"));
       }
       ended = true;
       continue;
@@ -163,10 +164,10 @@ absl::Status ValidateRecords(const RecordView& records, int slots, int32_t vocab
                              uint32_t first_position, std::span<uint8_t> ranks) {
   const size_t k = slots;
   for (size_t i = 0; i < records.sampled_ids.size(); ++i) {
-    const absl::StatusOr<uint8_t> rank = ValidateRecord(
-        records.sampled_ids[i], records.sampled_log_probs[i], records.ids.subspan(i * k, k),
-        records.log_probs.subspan(i * k, k), vocabulary_size,
-        static_cast<uint32_t>(first_position + i));
+    const absl::StatusOr<uint8_t> rank =
+        ValidateRecord(records.sampled_ids[i], records.sampled_log_probs[i],
+                       records.ids.subspan(i * k, k), records.log_probs.subspan(i * k, k),
+                       vocabulary_size, static_cast<uint32_t>(first_position + i));
     if (!rank.ok()) return rank.status();
     ranks[i] = *rank;
   }
@@ -178,15 +179,13 @@ absl::Status ValidateCurrent(const BehaviorView& behavior, const CurrentView& cu
   const absl::string_view form = current.reduced() ? "reduced" : "gathered";
   for (size_t i = 0; i < current.sampled_log_probs.size(); ++i) {
     if (!IsLogProb(current.sampled_log_probs[i])) {
-      return Invalid(absl::StrCat(form, ".sampled_log_probs"),
-                     static_cast<uint32_t>(first_position + i),
-                     absl::StrCat(current.sampled_log_probs[i],
-                                  " is not a log-prob of at most 1/64"));
+      return Invalid(
+          absl::StrCat(form, ".sampled_log_probs"), static_cast<uint32_t>(first_position + i),
+          absl::StrCat(current.sampled_log_probs[i], " is not a log-prob of at most 1/64"));
     }
   }
-  return current.reduced()
-             ? ValidateReduced(current, first_position)
-             : ValidateGathered(behavior, current, slots, first_position);
+  return current.reduced() ? ValidateReduced(current, first_position)
+                           : ValidateGathered(behavior, current, slots, first_position);
 }
 
 }  // namespace sis

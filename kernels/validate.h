@@ -18,12 +18,14 @@ struct RecordView {
   std::span<const float> log_probs;          // [T, K]
 };
 
-// Checks the records of positions first_position, first_position + 1, ..., and writes the rank of each sampled token to
-// ranks [T]. InvalidArgument names field, position and value. The arrays' lengths must agree.
+// Checks the records of positions first_position, first_position + 1, ..., and writes the rank of
+// each sampled token to ranks [T]. InvalidArgument names field, position and value. The arrays'
+// lengths must agree.
 absl::Status ValidateRecords(const RecordView& records, int slots, int32_t vocabulary_size,
                              uint32_t first_position, std::span<uint8_t> ranks);
 
-// Checks the current values of a segment, GATHERED or REDUCED. InvalidArgument names field, position and value.
+// Checks the current values of a segment, GATHERED or REDUCED. InvalidArgument names field,
+// position and value.
 absl::Status ValidateCurrent(const BehaviorView& behavior, const CurrentView& current, int slots,
                              uint32_t first_position);
 

@@ -8,6 +8,7 @@ namespace sis {
 
 AppendStream::AppendStream(RunRegistry& registry, Metrics& metrics)
     : registry_(registry), timer_(metrics, "Append") {
+  order_.HandOn();
   StartRead(&request_);
 }
 
@@ -18,6 +19,7 @@ absl::Status AppendStream::Handle() {
       absl::StatusOr<Ingest> ingest = Ingest::Open(registry_, request_.header());
       if (!ingest.ok()) return ingest.status();
       ingest_ = *std::move(ingest);
+      order_.HandOn();
       StartRead(&request_);
       return absl::OkStatus();
     }
@@ -26,6 +28,7 @@ absl::Status AppendStream::Handle() {
       absl::StatusOr<v1::AppendResponse> response = ingest_->Apply(request_.batch());
       if (!response.ok()) return response.status();
       response_ = *std::move(response);
+      order_.HandOn();
       StartWrite(&response_);
       return absl::OkStatus();
     }
@@ -36,12 +39,15 @@ absl::Status AppendStream::Handle() {
 }
 
 void AppendStream::OnReadDone(bool ok) {
+  order_.Begin();
   if (!ok) return End(absl::OkStatus());  // the worker has closed its side
   if (absl::Status status = Handle(); !status.ok()) End(status);
 }
 
 void AppendStream::OnWriteDone(bool ok) {
+  order_.Begin();
   if (!ok) return End(absl::CancelledError("the worker is gone"));
+  order_.HandOn();
   StartRead(&request_);
 }
 
@@ -50,10 +56,12 @@ void AppendStream::OnCancel() {}
 
 void AppendStream::End(const absl::Status& status) {
   code_ = status.code();
+  order_.HandOn();
   Finish(ToGrpcStatus(status));
 }
 
 void AppendStream::OnDone() {
+  order_.Begin();
   timer_.Finish(code_);
   delete this;
 }

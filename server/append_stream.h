@@ -3,20 +3,19 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include <atomic>
 #include <optional>
 
 #include "server/ingest.h"
+#include "server/reaction_order.h"
 #include "server/rpc_timer.h"
 #include "server/run_registry.h"
 #include "sis/v1/ratio_service.pb.h"
 
 namespace sis {
 
-// Reads a message, answers it, reads the next: a worker that is faster than the cache waits in its own writes. Owns
-// itself; the registry and the metrics must outlive the server.
-class AppendStream final
-    : public grpc::ServerBidiReactor<v1::AppendRequest, v1::AppendResponse> {
+// Reads a message, answers it, reads the next: a worker that is faster than the cache waits in its
+// own writes. Owns itself; the registry and the metrics must outlive the server.
+class AppendStream final : public grpc::ServerBidiReactor<v1::AppendRequest, v1::AppendResponse> {
  public:
   AppendStream(RunRegistry& registry, Metrics& metrics);
 
@@ -31,7 +30,8 @@ class AppendStream final
 
   RunRegistry& registry_;
   const RpcTimer timer_;
-  std::atomic<absl::StatusCode> code_ = absl::StatusCode::kOk;
+  ReactionOrder order_;
+  absl::StatusCode code_ = absl::StatusCode::kOk;
   std::optional<Ingest> ingest_;
   v1::AppendRequest request_;
   v1::AppendResponse response_;

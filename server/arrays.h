@@ -22,8 +22,7 @@ absl::StatusOr<std::span<const T>> ArrayOf(absl::string_view field, const std::s
                                            size_t count) {
   if (bytes.size() != count * sizeof(T)) {
     return absl::InvalidArgumentError(absl::StrCat(field, ": ", bytes.size(), " bytes, not the ",
-                                                   count * sizeof(T), " of ", count,
-                                                   " elements"));
+                                                   count * sizeof(T), " of ", count, " elements"));
   }
   // A std::string's buffer is aligned for its bookkeeping, so for every type used here.
   return std::span<const T>(reinterpret_cast<const T*>(bytes.data()), count);

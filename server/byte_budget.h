@@ -6,8 +6,8 @@
 
 namespace sis {
 
-// Thread-safe. A budget may have a parent (the server's, for a run's quota), which is then charged as well and must
-// outlive it.
+// Thread-safe. A budget may have a parent (the server's, for a run's quota), which is then charged
+// as well and must outlive it.
 class ByteBudget {
  public:
   explicit ByteBudget(int64_t limit, ByteBudget* parent = nullptr)

@@ -9,6 +9,7 @@
 #include "kernels/sequence_key.h"
 #include "kernels/validate.h"
 #include "server/arrays.h"
+#include "server/missing.h"
 #include "server/slices.h"
 
 namespace sis {
@@ -62,8 +63,8 @@ absl::StatusOr<CurrentView> ParseCurrent(const v1::EvaluateRequest& request, siz
   switch (request.form_case()) {
     case v1::EvaluateRequest::kGathered: {
       const v1::Gathered& gathered = request.gathered();
-      status.Update(read("gathered.log_probs", gathered.log_probs(), count * slots,
-                         current.log_probs));
+      status.Update(
+          read("gathered.log_probs", gathered.log_probs(), count * slots, current.log_probs));
       status.Update(read("gathered.sampled_log_probs", gathered.sampled_log_probs(), count,
                          current.sampled_log_probs));
       break;
@@ -96,9 +97,7 @@ CurrentView Sub(const CurrentView& view, size_t first, size_t count, size_t slot
 }
 
 OutputView Sub(const OutputView& view, size_t first, size_t count) {
-  const auto part = [&](auto array) {
-    return array.empty() ? array : array.subspan(first, count);
-  };
+  const auto part = [&](auto array) { return array.empty() ? array : array.subspan(first, count); };
   return {.decisions = part(view.decisions),
           .acceptance_probabilities = part(view.acceptance_probabilities),
           .log_modified_ratios = part(view.log_modified_ratios),
@@ -127,13 +126,7 @@ class SliceEvaluator {
     const auto missing = [&](uint32_t position, uint32_t length, v1::MissingReason reason) {
       result.sums.missing += length;
       std::ranges::fill(output.decisions.subspan(position - first, length), Decision::kMissing);
-      std::vector<Missing>& ranges = result.missing;
-      if (!ranges.empty() && ranges.back().reason == reason &&
-          ranges.back().first_position + ranges.back().count == position) {
-        ranges.back().count += length;
-      } else {
-        ranges.push_back({position, length, reason});
-      }
+      AddMissing(result.missing, {position, length, reason});
     };
     if (slice.sequence() == nullptr) {
       missing(first, count, std::get<v1::MissingReason>(slice.found));
@@ -174,7 +167,8 @@ class SliceEvaluator {
                                     segment.first_position));
     });
     if (!status.ok()) {
-      return absl::Status(status.code(), absl::StrCat(ToString(slice.name), ": ", status.message()));
+      return absl::Status(status.code(),
+                          absl::StrCat(ToString(slice.name), ": ", status.message()));
     }
     backend_.Evaluate(parameters_, segments_);
     return result;
@@ -189,9 +183,9 @@ class SliceEvaluator {
 };
 
 absl::Status RefuseMissing(const SliceRange& slice, const Missing& missing) {
-  return absl::FailedPreconditionError(absl::StrCat(
-      "ratios of missing positions: ", ToString(slice.name), " position ", missing.first_position,
-      " is missing (", ReasonLabel(missing.reason), ")"));
+  return absl::FailedPreconditionError(
+      absl::StrCat("ratios of missing positions: ", ToString(slice.name), " position ",
+                   missing.first_position, " is missing (", ReasonLabel(missing.reason), ")"));
 }
 
 void PackAcceptBits(std::span<const Decision> decisions, std::string& bits) {
@@ -201,7 +195,8 @@ void PackAcceptBits(std::span<const Decision> decisions, std::string& bits) {
   }
 }
 
-// Adds to the run's step and metrics what this draw hasn't counted yet; returns how many positions that is.
+// Adds to the run's step and metrics what this draw hasn't counted yet; returns how many positions
+// that is.
 int64_t Count(Run& run, SliceEvaluator& evaluator, uint64_t draw,
               const std::vector<SliceRange>& slices, const std::vector<RangeResult>& results,
               const CurrentView& current, size_t slots) {
@@ -217,8 +212,8 @@ int64_t Count(Run& run, SliceEvaluator& evaluator, uint64_t draw,
       if (fresh == whole) {
         part = results[i];
       } else {
-        // Another rank counted the rest of the slice. Valid a moment ago, so valid now, but for records that have
-        // gone since: those count as missing.
+        // Another rank counted the rest of the slice. Valid a moment ago, so valid now, but for
+        // records that have gone since: those count as missing.
         const uint32_t count = fresh.end - fresh.first;
         std::vector<Decision> scratch(count);
         SliceRange range = slice;
@@ -271,8 +266,7 @@ absl::StatusOr<v1::EvaluateResponse> Evaluate(Run& run, const Backend& backend,
       .draw = request.draw()};
   const absl::StatusOr<WantedOutputs> wanted = ParseOutputs(request);
   if (!wanted.ok()) return wanted.status();
-  const absl::StatusOr<std::vector<SliceRange>> slices =
-      ParseEvaluateSlices(run, request.slices());
+  const absl::StatusOr<std::vector<SliceRange>> slices = ParseEvaluateSlices(run, request.slices());
   if (!slices.ok()) return slices.status();
   const size_t count = TotalPositions(*slices);
   const absl::StatusOr<CurrentView> current = ParseCurrent(request, count, slots);
@@ -283,7 +277,8 @@ absl::StatusOr<v1::EvaluateResponse> Evaluate(Run& run, const Backend& backend,
 
   v1::EvaluateResponse response;
   OutputView output{.decisions = ResizeArray<Decision>(*response.mutable_decisions(), count)};
-  if (wanted->ratios) output.modified_ratios = ResizeArray<float>(*response.mutable_ratios(), count);
+  if (wanted->ratios)
+    output.modified_ratios = ResizeArray<float>(*response.mutable_ratios(), count);
   if (wanted->log_ratios) {
     output.log_modified_ratios = ResizeArray<float>(*response.mutable_log_ratios(), count);
   }
@@ -299,10 +294,9 @@ absl::StatusOr<v1::EvaluateResponse> Evaluate(Run& run, const Backend& backend,
   size_t offset = 0;
   for (size_t i = 0; i < slices->size(); ++i) {
     const SliceRange& slice = (*slices)[i];
-    absl::StatusOr<RangeResult> result =
-        evaluator.Evaluate(slice, slice.first_position, slice.count,
-                           Sub(*current, offset, slice.count, slots),
-                           Sub(output, offset, slice.count));
+    absl::StatusOr<RangeResult> result = evaluator.Evaluate(
+        slice, slice.first_position, slice.count, Sub(*current, offset, slice.count, slots),
+        Sub(output, offset, slice.count));
     if (!result.ok()) return result.status();
     if (!result->missing.empty() && (wanted->ratios || wanted->log_ratios)) {
       return RefuseMissing(slice, result->missing.front());

@@ -22,7 +22,10 @@ void CopyTo(std::span<T> to, size_t offset, std::span<const T> from) {
 }  // namespace
 
 Fetch::Fetch(std::shared_ptr<Run> run, std::vector<SliceRange> slices, uint64_t lease_id)
-    : run_(std::move(run)), slices_(std::move(slices)), lease_id_(lease_id) {
+    : run_(std::move(run)),
+      slices_(std::move(slices)),
+      lease_id_(lease_id),
+      oldest_fresh_version_(run_->oldest_fresh_version()) {
   const size_t row_bytes = (run_->config().top_k() + 1) * (sizeof(int32_t) + sizeof(float));
   rows_per_chunk_ = static_cast<uint32_t>(std::max<size_t>(1, kChunkBytes / row_bytes));
 }
@@ -40,6 +43,8 @@ absl::StatusOr<Fetch> Fetch::Open(std::shared_ptr<Run> run, const v1::FetchTopKR
     std::vector<SequenceName> names;
     names.reserve(slices->size());
     for (const SliceRange& slice : *slices) names.push_back(slice.name);
+    std::ranges::sort(names);
+    names.erase(std::ranges::unique(names).begin(), names.end());
     const absl::StatusOr<uint64_t> lease =
         run->Lease(names, absl::Seconds(request.lease_seconds()));
     if (!lease.ok()) return lease.status();
@@ -69,10 +74,28 @@ bool Fetch::Next(v1::FetchTopKResponse& message) {
   return true;
 }
 
+Fetch::Summary Fetch::Summarize(const SliceRange& slice) const {
+  Summary summary{.digest = 0, .missing = {}};
+  if (slice.sequence() == nullptr) {
+    summary.missing.push_back(
+        {slice.first_position, slice.count, std::get<v1::MissingReason>(slice.found)});
+    return summary;
+  }
+  const Sequence::Reader reader(*slice.sequence());
+  summary.digest = reader.Digest(slice.first_position, slice.count);
+  reader.ForEachPiece(slice.first_position, slice.count, [&](const Sequence::Reader::Piece& piece) {
+    if (piece.page == nullptr) {
+      AddMissing(summary.missing, {piece.first_position, piece.count, v1::NEVER_ARRIVED});
+    } else if (piece.version < oldest_fresh_version_) {
+      AddMissing(summary.missing, {piece.first_position, piece.count, v1::STALE});
+    }
+  });
+  return summary;
+}
+
 void Fetch::WriteHeader(v1::FetchTopKHeader& header) const {
   header.set_lease_id(lease_id_);
   header.set_top_k(run_->config().top_k());
-  const uint64_t oldest_fresh_version = run_->oldest_fresh_version();
   for (size_t i = 0; i < slices_.size(); ++i) {
     const SliceRange& slice = slices_[i];
     v1::Slice& message = *header.add_slices();
@@ -80,28 +103,15 @@ void Fetch::WriteHeader(v1::FetchTopKHeader& header) const {
     message.mutable_sequence()->set_attempt(slice.name.attempt);
     message.set_first_position(slice.first_position);
     message.set_length(slice.count);
-    const auto missing = [&](uint32_t position, uint32_t count, v1::MissingReason reason) {
+    const Summary summary = Summarize(slice);
+    message.set_record_digest(summary.digest);
+    for (const Missing& missing : summary.missing) {
       v1::MissingRange& range = *header.add_missing();
       range.set_slice(static_cast<uint32_t>(i));
-      range.set_first_position(position);
-      range.set_length(count);
-      range.set_reason(reason);
-    };
-    if (slice.sequence() == nullptr) {
-      message.set_record_digest(0);
-      missing(slice.first_position, slice.count, std::get<v1::MissingReason>(slice.found));
-      continue;
+      range.set_first_position(missing.first_position);
+      range.set_length(missing.count);
+      range.set_reason(missing.reason);
     }
-    const Sequence::Reader reader(*slice.sequence());
-    message.set_record_digest(reader.Digest(slice.first_position, slice.count));
-    reader.ForEachPiece(slice.first_position, slice.count,
-                        [&](const Sequence::Reader::Piece& piece) {
-                          if (piece.page == nullptr) {
-                            missing(piece.first_position, piece.count, v1::NEVER_ARRIVED);
-                          } else if (piece.version < oldest_fresh_version) {
-                            missing(piece.first_position, piece.count, v1::STALE);
-                          }
-                        });
   }
 }
 
@@ -119,11 +129,10 @@ void Fetch::WriteChunk(v1::FetchTopKChunk& chunk) const {
   const SliceRange& slice = slices_[chunk.slice()];
   if (slice.sequence() == nullptr) return;
 
-  const uint64_t oldest_fresh_version = run_->oldest_fresh_version();
   const Sequence::Reader reader(*slice.sequence());
   reader.ForEachPiece(chunk.first_position(), chunk.length(),
                       [&](const Sequence::Reader::Piece& piece) {
-                        if (piece.page == nullptr || piece.version < oldest_fresh_version) return;
+                        if (piece.page == nullptr || piece.version < oldest_fresh_version_) return;
                         const size_t offset = piece.first_position - chunk.first_position();
                         const RecordView records = piece.page->Records(piece.index, piece.count);
                         CopyTo(sampled_ids, offset, records.sampled_ids);

@@ -27,6 +27,7 @@ absl::Status FetchStream::Open(RunRegistry& registry, const v1::FetchTopKRequest
 
 void FetchStream::WriteNext() {
   if (fetch_->Next(response_)) {
+    order_.HandOn();
     StartWrite(&response_);
   } else {
     End(absl::OkStatus());
@@ -34,16 +35,19 @@ void FetchStream::WriteNext() {
 }
 
 void FetchStream::OnWriteDone(bool ok) {
+  order_.Begin();
   if (!ok) return End(absl::CancelledError("the trainer is gone"));
   WriteNext();
 }
 
 void FetchStream::End(const absl::Status& status) {
   code_ = status.code();
+  order_.HandOn();
   Finish(ToGrpcStatus(status));
 }
 
 void FetchStream::OnDone() {
+  order_.Begin();
   timer_.Finish(code_);
   delete this;
 }

@@ -3,17 +3,18 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include <atomic>
 #include <optional>
 
 #include "server/fetch.h"
+#include "server/reaction_order.h"
 #include "server/rpc_timer.h"
 #include "server/run_registry.h"
 #include "sis/v1/ratio_service.pb.h"
 
 namespace sis {
 
-// Makes a message when the one before is written, so a slow trainer costs one message of memory. Owns itself.
+// Makes a message when the one before is written, so a slow trainer costs one message of memory.
+// Owns itself.
 class FetchStream final : public grpc::ServerWriteReactor<v1::FetchTopKResponse> {
  public:
   FetchStream(RunRegistry& registry, Metrics& metrics, const v1::FetchTopKRequest& request);
@@ -27,7 +28,8 @@ class FetchStream final : public grpc::ServerWriteReactor<v1::FetchTopKResponse>
   void End(const absl::Status& status);
 
   const RpcTimer timer_;
-  std::atomic<absl::StatusCode> code_ = absl::StatusCode::kOk;
+  ReactionOrder order_;
+  absl::StatusCode code_ = absl::StatusCode::kOk;
   std::optional<Fetch> fetch_;
   v1::FetchTopKResponse response_;
 };

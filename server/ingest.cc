@@ -24,8 +24,7 @@ absl::Status CheckSampling(const v1::Sampling& sampling) {
                      " is neither RAW nor PROCESSED"));
   }
   if (!(std::isfinite(sampling.temperature()) && sampling.temperature() > 0)) {
-    return absl::InvalidArgumentError(absl::StrCat("sampling.temperature: ",
-                                                   sampling.temperature(),
+    return absl::InvalidArgumentError(absl::StrCat("sampling.temperature: ", sampling.temperature(),
                                                    " is not finite and above 0"));
   }
   if (sampling.has_top_p() && !(sampling.top_p() > 0 && sampling.top_p() <= 1)) {
@@ -78,11 +77,11 @@ uint32_t BlockCrc(const v1::Block& block) {
 absl::StatusOr<RecordView> ParseRecords(const v1::Block& block, const Run& run) {
   const size_t count = block.sampled_ids().size() / sizeof(int32_t);
   const size_t slots = run.config().top_k();
-  if (count == 0) return absl::InvalidArgumentError("sampled_ids: empty");
+  if (block.sampled_ids().empty()) return absl::InvalidArgumentError("sampled_ids: empty");
   if (uint64_t{block.first_position()} + count >
       static_cast<uint64_t>(run.limits().max_positions)) {
-    return absl::InvalidArgumentError(absl::StrCat("first_position ", block.first_position(),
-                                                   " + ", count, " positions is beyond ",
+    return absl::InvalidArgumentError(absl::StrCat("first_position ", block.first_position(), " + ",
+                                                   count, " positions is beyond ",
                                                    run.limits().max_positions));
   }
   const auto sampled_ids = ArrayOf<int32_t>("sampled_ids", block.sampled_ids(), count);
@@ -150,8 +149,8 @@ absl::StatusOr<v1::AppendResponse> Ingest::Apply(const v1::AppendBatch& batch) {
 
 absl::StatusOr<std::shared_ptr<Sequence>> Ingest::Open(const SequenceName& name) {
   absl::StatusOr<std::shared_ptr<Sequence>> sequence = run_->FindOrCreate(name);
-  if (absl::IsResourceExhausted(sequence.status()) &&
-      registry_->Reclaim(*run_, Sequence::kBaseBytes)) {
+  while (absl::IsResourceExhausted(sequence.status()) &&
+         registry_->Reclaim(*run_, Sequence::kBaseBytes)) {
     sequence = run_->FindOrCreate(name);
   }
   return sequence;
@@ -161,19 +160,21 @@ absl::Status Ingest::ApplyBlock(const SequenceName& name, const v1::Block& block
   const absl::StatusOr<RecordView> records = ParseRecords(block, *run_);
   if (!records.ok()) return records.status();
   std::vector<uint8_t> ranks(records->sampled_ids.size());
-  absl::Status status = ValidateRecords(
-      *records, static_cast<int>(run_->config().top_k()),
-      static_cast<int32_t>(run_->config().vocabulary_size()), block.first_position(), ranks);
+  absl::Status status = ValidateRecords(*records, static_cast<int>(run_->config().top_k()),
+                                        static_cast<int32_t>(run_->config().vocabulary_size()),
+                                        block.first_position(), ranks);
   if (!status.ok()) return status;
 
   const absl::StatusOr<std::shared_ptr<Sequence>> sequence = Open(name);
   if (!sequence.ok()) return sequence.status();
   int64_t added = 0;
-  status = (*sequence)->Append(block.first_position(), block.policy_version(), *records, ranks,
-                               &added);
-  if (absl::IsResourceExhausted(status) &&
-      registry_->Reclaim(*run_, (*sequence)->BytesToAppend(block.first_position(),
-                                                           static_cast<uint32_t>(ranks.size())))) {
+  status =
+      (*sequence)->Append(block.first_position(), block.policy_version(), *records, ranks, &added);
+  // Another thread may take what was made free: then once more.
+  while (absl::IsResourceExhausted(status) &&
+         registry_->Reclaim(*run_, (*sequence)->BytesToAppend(block.first_position(),
+                                                              static_cast<uint32_t>(ranks.size()),
+                                                              block.policy_version()))) {
     status = (*sequence)->Append(block.first_position(), block.policy_version(), *records, ranks,
                                  &added);
   }
@@ -212,6 +213,7 @@ v1::Ack Ingest::ApplyEntry(const v1::AppendEntry& entry) {
     } else {
       applied = ApplyTruncate(*name, entry.truncate().length());
     }
+    if (!applied.ok() || entry.has_truncate()) run_->ForgetIfEmpty(*name);
     if (applied.ok()) return applied;
     return absl::Status(applied.code(), absl::StrCat(ToString(*name), ": ", applied.message()));
   }();

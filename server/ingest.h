@@ -14,8 +14,8 @@ class Ingest {
   // Checks the header. The registry must outlive the object.
   static absl::StatusOr<Ingest> Open(RunRegistry& registry, const v1::AppendHeader& header);
 
-  // Applies entry after entry; a refused one changes nothing and says why in its ack. An error, with nothing applied, if
-  // the run has been superseded.
+  // Applies entry after entry; a refused one changes nothing and says why in its ack. An error,
+  // with nothing applied, if the run has been superseded.
   absl::StatusOr<v1::AppendResponse> Apply(const v1::AppendBatch& batch);
 
  private:

@@ -1,4 +1,5 @@
-// What one client may ask for. Each is a flag of sis_server with these defaults; beyond them a call is refused.
+// What one client may ask for. Each is a flag of sis_server with these defaults; beyond them a call
+// is refused.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +10,10 @@ namespace sis {
 
 struct Limits {
   int max_top_k = 128;
-  int64_t max_positions = int64_t{1} << 22;            // of one sequence
-  int64_t max_evaluate_positions = int64_t{1} << 24;   // of one Evaluate or FetchTopK
+  int64_t max_positions = int64_t{1} << 22;           // of one sequence
+  int64_t max_evaluate_positions = int64_t{1} << 24;  // of one Evaluate or FetchTopK
   int max_runs = 1024;
-  int max_leases = 65536;  // of one run
+  int max_leases = 4096;  // of one run
   absl::Duration max_lease = absl::Hours(1);
   int steps_kept = 64;  // of one run: the largest draws
 };

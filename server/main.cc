@@ -92,18 +92,21 @@ int main(int argc, char** argv) {
     std::cerr << "sis_server: " << bad << '\n';
     return 2;
   }
-  // Large messages come and go: without this every one of them is mapped, faulted in and unmapped again.
+  // Large messages come and go: without this every one of them is mapped, faulted in and unmapped
+  // again.
   mallopt(M_MMAP_THRESHOLD, 1 << 30);
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
 
-  // Blocked before any thread starts, so that all threads inherit it and only sigwait below sees them.
+  // Blocked before any thread starts, so that all threads inherit it and only sigwait below sees
+  // them.
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
 
-  const absl::StatusOr<std::unique_ptr<sis::Server>> server = sis::Server::Start(OptionsFromFlags());
+  const absl::StatusOr<std::unique_ptr<sis::Server>> server =
+      sis::Server::Start(OptionsFromFlags());
   if (!server.ok()) {
     std::cerr << "sis_server: " << server.status().message() << '\n';
     return 1;

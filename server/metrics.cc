@@ -36,20 +36,19 @@ Metrics::Metrics(int64_t cache_budget_bytes)
       envelope_violations_(
           CounterFamily(*registry_, "sis_envelope_violations_total",
                         "Positions whose ratio lies above the envelope of their own set.")),
-      d_(CounterFamily(*registry_, "sis_d_nats_total",
-                       "D: sum of |log w| over scored positions.")),
+      d_(CounterFamily(*registry_, "sis_d_nats_total", "D: sum of |log w| over scored positions.")),
       d_sis_(CounterFamily(*registry_, "sis_d_sis_nats_total",
                            "D_SIS: sum of |log w| over scored positions not accepted.")),
       log_envelope_(GaugeFamily(*registry_, "sis_log_envelope_nats_sum",
                                 "Sum of the log-envelope over scored positions.")),
-      residual_mass_(CounterFamily(
-          *registry_, "sis_residual_mass_total",
-          "Sum over scored positions of the current policy's mass outside the set.")),
+      residual_mass_(
+          CounterFamily(*registry_, "sis_residual_mass_total",
+                        "Sum over scored positions of the current policy's mass outside the set.")),
       acceptance_probability_(CounterFamily(*registry_, "sis_acceptance_probability_total",
                                             "Sum of a over scored positions.")),
-      expected_acceptance_(CounterFamily(
-          *registry_, "sis_expected_acceptance_total",
-          "Sum over scored positions of (1 - residual mass) / envelope.")),
+      expected_acceptance_(
+          CounterFamily(*registry_, "sis_expected_acceptance_total",
+                        "Sum over scored positions of (1 - residual mass) / envelope.")),
       ingest_positions_(CounterFamily(*registry_, "sis_ingest_positions_total",
                                       "Positions stored, re-sent ones not counted.")),
       ingest_bytes_(CounterFamily(*registry_, "sis_ingest_bytes_total",
@@ -75,8 +74,7 @@ Metrics::Metrics(int64_t cache_budget_bytes)
       .Set(static_cast<double>(cache_budget_bytes));
 }
 
-void Metrics::CountRpc(const std::string& method, absl::StatusCode code,
-                       absl::Duration duration) {
+void Metrics::CountRpc(const std::string& method, absl::StatusCode code, absl::Duration duration) {
   rpcs_.Add({{"method", method}, {"code", absl::StatusCodeToString(code)}}).Increment();
   rpc_seconds_.Add({{"method", method}}, kRpcSecondsBuckets)
       .Observe(absl::ToDoubleSeconds(duration));
@@ -112,8 +110,8 @@ RunMetrics::RunMetrics(Metrics& metrics, const std::string& run_id)
   for (const absl::StatusCode code :
        {absl::StatusCode::kInvalidArgument, absl::StatusCode::kAlreadyExists,
         absl::StatusCode::kFailedPrecondition, absl::StatusCode::kResourceExhausted}) {
-    refused_by_code_[static_cast<int>(code)] = &metrics.refused_entries_.Add(
-        {{"run", run_id}, {"code", absl::StatusCodeToString(code)}});
+    refused_by_code_[static_cast<int>(code)] =
+        &metrics.refused_entries_.Add({{"run", run_id}, {"code", absl::StatusCodeToString(code)}});
   }
 }
 

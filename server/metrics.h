@@ -60,8 +60,8 @@ class Metrics {
   prometheus::Gauge& cache_bytes_;
 };
 
-// The series of one run id, over all of its incarnations; they vanish with the object, which must not outlive the
-// Metrics. Thread-safe, but for Describe.
+// The series of one run id, over all of its incarnations; they vanish with the object, which must
+// not outlive the Metrics. Thread-safe, but for Describe.
 class RunMetrics {
  public:
   RunMetrics(Metrics& metrics, const std::string& run_id);

@@ -1,5 +1,8 @@
-// Why a position has no record.
+// Which positions have no record, and why.
 #pragma once
+
+#include <cstdint>
+#include <vector>
 
 #include "sis/v1/ratio_service.pb.h"
 
@@ -11,5 +14,15 @@ struct Missing {
   uint32_t count;
   v1::MissingReason reason;
 };
+
+// Adds a range that lies behind those there, as part of the last one if it continues it.
+inline void AddMissing(std::vector<Missing>& ranges, const Missing& range) {
+  if (!ranges.empty() && ranges.back().reason == range.reason &&
+      ranges.back().first_position + ranges.back().count == range.first_position) {
+    ranges.back().count += range.count;
+  } else {
+    ranges.push_back(range);
+  }
+}
 
 }  // namespace sis

@@ -1,4 +1,5 @@
-// A page: the records of 64 consecutive positions of one sequence, at fixed places, in one allocation.
+// A page: the records of 64 consecutive positions of one sequence, at fixed places, in one
+// allocation.
 #pragma once
 
 #include <cstdint>
@@ -28,9 +29,10 @@ class Page {
   // Bit i is set if the i-th position has a record.
   uint64_t present() const { return present_; }
 
-  // Positions are given as an index in [0, kPositions) and an absolute position, which enters the digest. Row `row` of
-  // the view is meant.
-  void Store(uint32_t index, uint32_t position, const RecordView& records, size_t row, uint8_t rank);
+  // Positions are given as an index in [0, kPositions) and an absolute position, which enters the
+  // digest. Row `row` of the view is meant.
+  void Store(uint32_t index, uint32_t position, const RecordView& records, size_t row,
+             uint8_t rank);
   // Whether a present record is bit by bit the same.
   bool Equals(uint32_t index, const RecordView& records, size_t row) const;
   // Drops a record, present or not.

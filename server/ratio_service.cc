@@ -89,7 +89,8 @@ grpc::ServerUnaryReactor* RatioService::ListRuns(grpc::CallbackServerContext* co
                                                  const v1::ListRunsRequest*,
                                                  v1::ListRunsResponse* response) {
   return Answer(context, metrics_, "ListRuns", [&] {
-    for (const std::shared_ptr<Run>& run : registry_.List()) *response->add_runs() = run->Describe();
+    for (const std::shared_ptr<Run>& run : registry_.List())
+      *response->add_runs() = run->Describe();
     return absl::OkStatus();
   });
 }

@@ -60,6 +60,10 @@ Run::Found Run::Find(const SequenceName& name) {
 
 absl::StatusOr<std::shared_ptr<Sequence>> Run::FindOrCreate(const SequenceName& name) {
   WriterLock lock(mutex_);
+  if (closed_) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("incarnation ", incarnation_, " of run '", id_, "' is superseded"));
+  }
   if (Entry* entry = Touch(name)) {
     if (entry->release_when_free) {
       return absl::FailedPreconditionError(absl::StrCat(ToString(name), " was released"));
@@ -67,22 +71,31 @@ absl::StatusOr<std::shared_ptr<Sequence>> Run::FindOrCreate(const SequenceName& 
     return entry->sequence;
   }
   if (const auto dropped = dropped_.find(name); dropped != dropped_.end()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(ToString(name), " left the cache (", ReasonLabel(dropped->second),
-                     "): send it as another attempt"));
+    return absl::FailedPreconditionError(absl::StrCat(ToString(name), " left the cache (",
+                                                      ReasonLabel(dropped->second),
+                                                      "): send it as another attempt"));
   }
   if (!budget_.TryCharge(Sequence::kBaseBytes)) {
     return absl::ResourceExhaustedError(
         absl::StrCat(Sequence::kBaseBytes, " bytes are not to be had"));
   }
-  auto sequence = std::make_shared<Sequence>(
-      static_cast<int>(config_.top_k()), SequenceKey(config_.seed(), name.attempt, name.id),
-      budget_);
+  auto sequence =
+      std::make_shared<Sequence>(static_cast<int>(config_.top_k()),
+                                 SequenceKey(config_.seed(), name.attempt, name.id), budget_);
   by_age_.push_back(name);
-  sequences_[name] = {.sequence = sequence,
-                      .last_used = clock_(),
-                      .by_age = std::prev(by_age_.end())};
+  sequences_[name] = {
+      .sequence = sequence, .last_used = clock_(), .by_age = std::prev(by_age_.end())};
   return sequence;
+}
+
+void Run::ForgetIfEmpty(const SequenceName& name) {
+  WriterLock lock(mutex_);
+  const auto found = sequences_.find(name);
+  if (found == sequences_.end()) return;
+  const Entry& entry = found->second;
+  if (!entry.idle() || entry.sequence->positions() > 0 || entry.sequence->sealed()) return;
+  by_age_.erase(entry.by_age);
+  sequences_.erase(found);
 }
 
 void Run::Drop(const SequenceName& name, v1::MissingReason reason) {
@@ -120,22 +133,22 @@ uint64_t Run::OldestFreshVersion() const {
   return policy_version_ - config_.max_staleness();
 }
 
+bool Run::IsStale(const Entry& entry) const {
+  const uint64_t oldest_fresh = OldestFreshVersion();
+  return oldest_fresh > 0 && entry.idle() && entry.sequence->positions() > 0 &&
+         entry.sequence->newest_version() < oldest_fresh;
+}
+
 absl::StatusOr<int64_t> Run::AdvanceVersion(uint64_t version) {
   WriterLock lock(mutex_);
   if (version < policy_version_) {
-    return absl::FailedPreconditionError(absl::StrCat("policy_version ", version,
-                                                      " is before the current one, ",
-                                                      policy_version_));
+    return absl::FailedPreconditionError(
+        absl::StrCat("policy_version ", version, " is before the current one, ", policy_version_));
   }
   policy_version_ = version;
-  const uint64_t oldest_fresh = OldestFreshVersion();
-  if (oldest_fresh == 0) return 0;
   std::vector<SequenceName> stale;
   for (const auto& [name, entry] : sequences_) {
-    if (entry.idle() && entry.sequence->positions() > 0 &&
-        entry.sequence->newest_version() < oldest_fresh) {
-      stale.push_back(name);
-    }
+    if (IsStale(entry)) stale.push_back(name);
   }
   for (const SequenceName& name : stale) Drop(name, v1::STALE);
   return static_cast<int64_t>(stale.size());
@@ -147,7 +160,8 @@ absl::StatusOr<uint64_t> Run::Lease(std::span<const SequenceName> names, absl::D
     return absl::ResourceExhaustedError(
         absl::StrCat("the run has ", leases_.size(), " leases, the most allowed"));
   }
-  LeaseRecord lease{.expires = clock_() + length, .length = length, .sequences = {}};
+  LeaseRecord lease{.expires = clock_() + length, .length = length};
+  lease.sequences.reserve(names.size());
   for (const SequenceName& name : names) {
     if (Entry* entry = Touch(name)) {
       ++entry->leases;
@@ -181,7 +195,12 @@ void Run::EndLeaseLocked(absl::flat_hash_map<uint64_t, LeaseRecord>::iterator le
   for (const SequenceName& name : lease->second.sequences) {
     Entry& entry = sequences_.at(name);  // leased sequences are never dropped
     --entry.leases;
-    if (entry.leases == 0 && entry.release_when_free) Drop(name, v1::RELEASED);
+    if (entry.leases > 0) continue;
+    if (entry.release_when_free) {
+      Drop(name, v1::RELEASED);
+    } else if (IsStale(entry)) {
+      Drop(name, v1::STALE);
+    }
   }
   leases_.erase(lease);
 }
@@ -190,6 +209,7 @@ bool Run::Release(const SequenceName& name) {
   WriterLock lock(mutex_);
   const auto found = sequences_.find(name);
   if (found == sequences_.end()) return false;
+  if (found->second.release_when_free) return false;  // goes with its last lease
   found->second.release_when_free = true;
   if (found->second.leases == 0) Drop(name, v1::RELEASED);
   return true;
@@ -213,8 +233,9 @@ void Run::DropExpired() {
 }
 
 std::list<SequenceName>::const_iterator Run::FindEvictable() const {
-  return std::ranges::find_if(
-      by_age_, [this](const SequenceName& name) { return sequences_.at(name).idle(); });
+  const auto idle = [this](const SequenceName& name)
+                        ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return sequences_.at(name).idle(); };
+  return std::ranges::find_if(by_age_, idle);
 }
 
 std::optional<absl::Time> Run::OldestEvictable() const {
@@ -230,6 +251,15 @@ bool Run::EvictOldest() {
   if (oldest == by_age_.end()) return false;
   Drop(*oldest, v1::EVICTED);
   return true;
+}
+
+void Run::Close() {
+  Entries dropped;  // freed without the lock
+  WriterLock lock(mutex_);
+  closed_ = true;
+  dropped.swap(sequences_);
+  by_age_.clear();
+  leases_.clear();
 }
 
 v1::Run Run::Describe() const {

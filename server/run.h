@@ -31,7 +31,7 @@ struct SequenceName {
   std::string id;
   uint32_t attempt;
 
-  friend bool operator==(const SequenceName&, const SequenceName&) = default;
+  friend auto operator<=>(const SequenceName&, const SequenceName&) = default;
   template <typename H>
   friend H AbslHashValue(H h, const SequenceName& name) {
     return H::combine(std::move(h), name.id, name.attempt);
@@ -49,6 +49,9 @@ class Run {
   Run(std::string id, uint64_t incarnation, v1::RunConfig config, const Limits& limits,
       ByteBudget& server_budget, std::shared_ptr<RunMetrics> metrics, Clock clock);
 
+  Run(const Run&) = delete;
+  Run& operator=(const Run&) = delete;
+
   const std::string& id() const { return id_; }
   uint64_t incarnation() const { return incarnation_; }
   const v1::RunConfig& config() const { return config_; }
@@ -62,9 +65,14 @@ class Run {
   using Found = std::variant<std::shared_ptr<Sequence>, v1::MissingReason>;
   // Counts as use.
   Found Find(const SequenceName& name) ABSL_LOCKS_EXCLUDED(mutex_);
-  // For appending. FailedPrecondition if the sequence was dropped, ResourceExhausted if the budget is used up.
+  // For appending. FailedPrecondition if the sequence was dropped or the run is closed,
+  // ResourceExhausted if the budget is used up.
   absl::StatusOr<std::shared_ptr<Sequence>> FindOrCreate(const SequenceName& name)
       ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Undoes a FindOrCreate that came to nothing: a sequence that holds no position and no seal, and
+  // that nobody holds, leaves no trace.
+  void ForgetIfEmpty(const SequenceName& name) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Of a sequence that is there, else 0. Does not count as use.
   uint32_t CommittedLength(const SequenceName& name) const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -72,10 +80,12 @@ class Run {
   uint64_t policy_version() const ABSL_LOCKS_EXCLUDED(mutex_);
   // The oldest version that isn't stale.
   uint64_t oldest_fresh_version() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Returns how many sequences were dropped as stale. FailedPrecondition if version is below the current one.
+  // Returns how many sequences were dropped as stale. FailedPrecondition if version is below the
+  // current one.
   absl::StatusOr<int64_t> AdvanceVersion(uint64_t version) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // A lease on the sequences that are there. Returns its id; ResourceExhausted beyond the limit.
+  // A lease on the sequences that are there; names should be distinct. Returns its id;
+  // ResourceExhausted beyond the limit.
   absl::StatusOr<uint64_t> Lease(std::span<const SequenceName> names, absl::Duration length)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // FailedPrecondition if it has ended.
@@ -92,6 +102,10 @@ class Run {
   std::optional<absl::Time> OldestEvictable() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Evicts it; false if there is none.
   bool EvictOldest() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Another incarnation has taken over: drops all sequences and leases, whoever still holds the
+  // run, and refuses new ones.
+  void Close() ABSL_LOCKS_EXCLUDED(mutex_);
 
   v1::Run Describe() const ABSL_LOCKS_EXCLUDED(mutex_);
   void PublishState() const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -111,7 +125,7 @@ class Run {
   struct LeaseRecord {
     absl::Time expires;
     absl::Duration length;
-    std::vector<SequenceName> sequences;
+    std::vector<SequenceName> sequences = {};
   };
 
   Entry* Touch(const SequenceName& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -119,9 +133,10 @@ class Run {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndLeaseLocked(absl::flat_hash_map<uint64_t, LeaseRecord>::iterator lease)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Idle, and with stale positions only.
+  bool IsStale(const Entry& entry) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   uint64_t OldestFreshVersion() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
-  std::list<SequenceName>::const_iterator FindEvictable() const
-      ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  std::list<SequenceName>::const_iterator FindEvictable() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
 
   const std::string id_;
   const uint64_t incarnation_;
@@ -134,6 +149,7 @@ class Run {
   StepLedger steps_;
 
   mutable Mutex mutex_;
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t policy_version_ ABSL_GUARDED_BY(mutex_) = 0;
   Entries sequences_ ABSL_GUARDED_BY(mutex_);
   std::list<SequenceName> by_age_ ABSL_GUARDED_BY(mutex_);  // least recently used first

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 
@@ -17,9 +18,9 @@ absl::Status CheckRunId(const std::string& id) {
     return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '-';
   });
   if (!id.empty() && id.size() <= kMaxIdBytes && plain) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("run_id '", id.substr(0, kMaxIdBytes), "' (", id.size(),
-                   " bytes) is not 1 to ", kMaxIdBytes, " bytes of [A-Za-z0-9._-]"));
+  return absl::InvalidArgumentError(absl::StrCat("run_id '", id.substr(0, kMaxIdBytes), "' (",
+                                                 id.size(), " bytes) is not 1 to ", kMaxIdBytes,
+                                                 " bytes of [A-Za-z0-9._-]"));
 }
 
 absl::Status CheckLabel(absl::string_view field, const std::string& value) {
@@ -49,17 +50,17 @@ absl::Status RunRegistry::CheckConfig(const v1::RunConfig& config) const {
                                                    kMaxVocabularySize, "]"));
   }
   if (config.top_k() < 1 || config.top_k() > static_cast<uint32_t>(limits_.max_top_k)) {
-    return absl::InvalidArgumentError(absl::StrCat("config.top_k ", config.top_k(),
-                                                   " is not in [1, ", limits_.max_top_k, "]"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("config.top_k ", config.top_k(), " is not in [1, ", limits_.max_top_k, "]"));
   }
   if (!(std::isfinite(config.time_to_live_seconds()) && config.time_to_live_seconds() >= 0)) {
     return absl::InvalidArgumentError(absl::StrCat("config.time_to_live_seconds ",
                                                    config.time_to_live_seconds(),
                                                    " is not finite and at least 0"));
   }
-  for (const auto& [field, value] : {std::pair("task", &config.task()),
-                                     std::pair("algorithm", &config.algorithm()),
-                                     std::pair("model", &config.model())}) {
+  for (const auto& [field, value] :
+       {std::pair("task", &config.task()), std::pair("algorithm", &config.algorithm()),
+        std::pair("model", &config.model())}) {
     if (absl::Status status = CheckLabel(field, *value); !status.ok()) return status;
   }
   return absl::OkStatus();
@@ -69,8 +70,12 @@ absl::StatusOr<RunRegistry::Created> RunRegistry::Create(const v1::CreateRunRequ
   if (absl::Status status = CheckRunId(request.run_id()); !status.ok()) return status;
   if (absl::Status status = CheckConfig(request.config()); !status.ok()) return status;
 
-  // Its last reference may free gigabytes: not under the lock.
+  // Streams may hold it for long, its memory must not wait for them. Nor do others wait while it is
+  // freed.
   std::shared_ptr<Run> superseded;
+  absl::Cleanup close = [&superseded] {
+    if (superseded != nullptr) superseded->Close();
+  };
   WriterLock lock(mutex_);
   const auto found = runs_.find(request.run_id());
   std::shared_ptr<RunMetrics> metrics;
@@ -84,8 +89,8 @@ absl::StatusOr<RunRegistry::Created> RunRegistry::Create(const v1::CreateRunRequ
     if (request.incarnation() == 0 || request.incarnation() == present.incarnation()) {
       const std::string difference = FirstDifference(present.config(), request.config());
       if (!difference.empty()) {
-        return absl::AlreadyExistsError(
-            absl::StrCat("run '", request.run_id(), "' is there with another config: ", difference));
+        return absl::AlreadyExistsError(absl::StrCat(
+            "run '", request.run_id(), "' is there with another config: ", difference));
       }
       return Created{found->second, false};
     }
@@ -114,9 +119,9 @@ absl::StatusOr<std::shared_ptr<Run>> RunRegistry::Find(const v1::RunRef& ref) co
         absl::StrCat("run '", ref.run_id().substr(0, kMaxIdBytes), "' is unknown"));
   }
   if (ref.incarnation() != 0 && ref.incarnation() != found->second->incarnation()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("run '", ref.run_id(), "' is at incarnation ",
-                     found->second->incarnation(), ", not ", ref.incarnation()));
+    return absl::FailedPreconditionError(absl::StrCat("run '", ref.run_id(), "' is at incarnation ",
+                                                      found->second->incarnation(), ", not ",
+                                                      ref.incarnation()));
   }
   return found->second;
 }

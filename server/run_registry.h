@@ -37,8 +37,9 @@ class RunRegistry {
   // By run id.
   std::vector<std::shared_ptr<Run>> List() const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Tries to make room for so many bytes of the run: ends what has expired, then evicts least recently used sequences,
-  // of this run if its own quota is short, else of any. True if there may be room now.
+  // Tries to make room for so many bytes of the run: ends what has expired, then evicts least
+  // recently used sequences, of this run if its own quota is short, else of any. True if there may
+  // be room now.
   bool Reclaim(Run& run, int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Drops what has expired, in all runs. To be called now and then.

@@ -13,6 +13,11 @@ uint32_t IndexInPage(uint32_t position) { return position % Page::kPositions; }
 
 }  // namespace
 
+Sequence::~Sequence() {
+  const auto spans = static_cast<int64_t>(versions_.size());
+  budget_.Refund(kBaseBytes + spans * kVersionSpanBytes);
+}
+
 absl::Status Sequence::CheckFits(uint32_t first_position, uint64_t policy_version,
                                  const RecordView& records) const {
   const size_t count = records.sampled_ids.size();
@@ -50,7 +55,7 @@ absl::Status Sequence::Append(uint32_t first_position, uint64_t policy_version,
     return status;
   }
 
-  const int64_t bytes = NewPageBytes(first_position, count);
+  const int64_t bytes = NewBytes(first_position, count, policy_version);
   if (!budget_.TryCharge(bytes)) {
     return absl::ResourceExhaustedError(absl::StrCat(bytes, " bytes are not to be had"));
   }
@@ -74,18 +79,30 @@ absl::Status Sequence::Append(uint32_t first_position, uint64_t policy_version,
   return absl::OkStatus();
 }
 
-int64_t Sequence::BytesToAppend(uint32_t first_position, uint32_t count) const {
+int64_t Sequence::BytesToAppend(uint32_t first_position, uint32_t count,
+                                uint64_t policy_version) const {
   ReaderLock lock(mutex_);
-  return NewPageBytes(first_position, count);
+  return NewBytes(first_position, count, policy_version);
 }
 
-int64_t Sequence::NewPageBytes(uint32_t first_position, uint32_t count) const {
+int64_t Sequence::NewBytes(uint32_t first_position, uint32_t count, uint64_t policy_version) const {
   int64_t pages = 0;
-  for (uint32_t number = PageNumber(first_position); number <= PageNumber(first_position + count - 1);
-       ++number) {
+  for (uint32_t number = PageNumber(first_position);
+       number <= PageNumber(first_position + count - 1); ++number) {
     pages += !pages_.contains(number);
   }
-  return pages * Page::Bytes(slots_);
+  const bool new_span = !TouchesSpan(first_position, first_position + count, policy_version);
+  return pages * Page::Bytes(slots_) + (new_span ? kVersionSpanBytes : 0);
+}
+
+bool Sequence::TouchesSpan(uint32_t first, uint32_t end, uint64_t version) const {
+  // Of those that begin at `end` or before, the last ones: any further back ends before `first`.
+  for (auto span = versions_.upper_bound(end); span != versions_.begin();) {
+    --span;
+    if (span->second.end < first) return false;
+    if (span->second.version == version) return true;
+  }
+  return false;
 }
 
 uint64_t Sequence::VersionAt(uint32_t position) const {
@@ -94,7 +111,9 @@ uint64_t Sequence::VersionAt(uint32_t position) const {
 }
 
 void Sequence::SetVersion(uint32_t first, uint32_t end, uint64_t version) {
-  // Spans that are there already within [first, end) have this version (CheckFits), so all of it can become one.
+  const size_t charged = versions_.size() + !TouchesSpan(first, end, version);
+  // Spans that are there already within [first, end) have this version (CheckFits), so all of it
+  // can become one.
   auto span = versions_.lower_bound(first);
   if (span != versions_.begin()) {
     const auto before = std::prev(span);
@@ -109,6 +128,7 @@ void Sequence::SetVersion(uint32_t first, uint32_t end, uint64_t version) {
     span = versions_.erase(span);
   }
   versions_[first] = {end, version};
+  budget_.Refund(static_cast<int64_t>(charged - versions_.size()) * kVersionSpanBytes);
 }
 
 absl::Status Sequence::Truncate(uint32_t length) {
@@ -126,10 +146,12 @@ absl::Status Sequence::Truncate(uint32_t length) {
     }
     page = page->second.present() == 0 ? pages_.erase(page) : std::next(page);
   }
+  const size_t spans = versions_.size();
   for (auto span = versions_.begin(); span != versions_.end();) {
     span->second.end = std::min(span->second.end, length);
     span = span->first >= length ? versions_.erase(span) : std::next(span);
   }
+  budget_.Refund(static_cast<int64_t>(spans - versions_.size()) * kVersionSpanBytes);
   committed_length_ = 0;
   if (!pages_.empty()) {
     const auto& [number, page] = *pages_.rbegin();
@@ -146,8 +168,8 @@ absl::Status Sequence::Seal(uint32_t length) {
         absl::StrCat("seal at ", length, ": sealed at length ", *sealed_length_));
   }
   if (length < committed_length_) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "seal at ", length, ": committed up to ", committed_length_, " (truncate first)"));
+    return absl::FailedPreconditionError(absl::StrCat("seal at ", length, ": committed up to ",
+                                                      committed_length_, " (truncate first)"));
   }
   sealed_length_ = length;
   return absl::OkStatus();
@@ -175,19 +197,22 @@ uint64_t Sequence::newest_version() const {
   return newest;
 }
 
-uint32_t Sequence::Reader::committed_length() const { return sequence_.committed_length_; }
+uint32_t Sequence::Reader::committed_length() const {
+  sequence_.mutex_.AssertReaderHeld();
+  return sequence_.committed_length_;
+}
 
 void Sequence::Reader::ForEachPiece(uint32_t first, uint32_t count,
                                     const std::function<void(const Piece&)>& visit) const {
+  sequence_.mutex_.AssertReaderHeld();
   const uint32_t end = first + count;
   for (uint32_t position = first; position < end;) {
     const auto page = sequence_.pages_.find(PageNumber(position));
     const uint32_t index = IndexInPage(position);
     if (page == sequence_.pages_.end()) {
       const auto next = sequence_.pages_.upper_bound(PageNumber(position));
-      const uint32_t stop = next == sequence_.pages_.end()
-                                ? end
-                                : std::min(end, next->first * Page::kPositions);
+      const uint32_t stop =
+          next == sequence_.pages_.end() ? end : std::min(end, next->first * Page::kPositions);
       visit({position, stop - position, nullptr, 0, 0});
       position = stop;
       continue;
@@ -208,6 +233,7 @@ void Sequence::Reader::ForEachPiece(uint32_t first, uint32_t count,
 }
 
 uint64_t Sequence::Reader::Digest(uint32_t first, uint32_t count) const {
+  sequence_.mutex_.AssertReaderHeld();
   uint64_t digest = 0;
   const uint32_t end = first + count;
   for (auto page = sequence_.pages_.lower_bound(PageNumber(first)); page != sequence_.pages_.end();

@@ -19,30 +19,36 @@
 
 namespace sis {
 
-// Thread-safe: appends exclude each other and the readers, readers run side by side. Readers see whole blocks.
+// Thread-safe: appends exclude each other and the readers, readers run side by side. Readers see
+// whole blocks.
 class Sequence {
  public:
   // The base cost must have been charged to the budget, which must outlive the sequence.
   Sequence(int slots, uint64_t key, ByteBudget& budget)
       : slots_(slots), key_(key), budget_(budget) {}
-  ~Sequence() { budget_.Refund(kBaseBytes); }
+  ~Sequence();
   Sequence(const Sequence&) = delete;
   Sequence& operator=(const Sequence&) = delete;
 
-  // Charged per sequence, for the index entries around the pages.
-  static constexpr int64_t kBaseBytes = 512;
+  // Charged per sequence, for the index entries around the pages: the longest id stands there
+  // twice.
+  static constexpr int64_t kBaseBytes = 1024;
+  // Charged per stretch of positions of one policy version.
+  static constexpr int64_t kVersionSpanBytes = 64;
 
   // The Philox key (kernels/sequence_key.h).
   uint64_t key() const { return key_; }
 
-  // Stores valid records at first_position, ... , whole or not at all. Positions that are there already must be equal,
-  // in version too: else AlreadyExists. FailedPrecondition at or beyond the seal; ResourceExhausted if the budget
-  // doesn't hold the new pages. On success, positions_added (if given) is how many were new.
+  // Stores valid records at first_position, ... , whole or not at all. Positions that are there
+  // already must be equal, in version too: else AlreadyExists. FailedPrecondition at or beyond the
+  // seal; ResourceExhausted if the budget doesn't hold the new bytes. On success, positions_added
+  // (if given) is how many were new.
   absl::Status Append(uint32_t first_position, uint64_t policy_version, const RecordView& records,
                       std::span<const uint8_t> ranks, int64_t* positions_added)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // What that will charge, as things are now.
-  int64_t BytesToAppend(uint32_t first_position, uint32_t count) const ABSL_LOCKS_EXCLUDED(mutex_);
+  int64_t BytesToAppend(uint32_t first_position, uint32_t count, uint64_t policy_version) const
+      ABSL_LOCKS_EXCLUDED(mutex_);
   // Drops the positions from length on. FailedPrecondition once sealed.
   absl::Status Truncate(uint32_t length) ABSL_LOCKS_EXCLUDED(mutex_);
   // FailedPrecondition below the committed length, or with another length than before.
@@ -67,9 +73,13 @@ class Sequence {
 
   absl::Status CheckFits(uint32_t first_position, uint64_t policy_version,
                          const RecordView& records) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
-  int64_t NewPageBytes(uint32_t first_position, uint32_t count) const
+  int64_t NewBytes(uint32_t first_position, uint32_t count, uint64_t policy_version) const
       ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   uint64_t VersionAt(uint32_t position) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  // Whether a span of this version holds a position of [first, end), or ends or begins there.
+  bool TouchesSpan(uint32_t first, uint32_t end, uint64_t version) const
+      ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  // Refunds the spans that become one.
   void SetVersion(uint32_t first, uint32_t end, uint64_t version)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

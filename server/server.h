@@ -51,7 +51,8 @@ class Server {
   // A channel to this server that uses no network.
   std::shared_ptr<grpc::Channel> InProcessChannel();
 
-  // Reports not serving, takes no new calls, lets those in flight finish for so long, then cancels them. Idempotent.
+  // Reports not serving, takes no new calls, lets those in flight finish for so long, then cancels
+  // them. Idempotent.
   void Shutdown(absl::Duration grace = absl::Seconds(5));
 
  private:

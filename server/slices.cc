@@ -25,10 +25,9 @@ absl::StatusOr<SliceRange> ParseSlice(Run& run, const v1::Slice& slice, int inde
   }
   const uint64_t end = uint64_t{slice.first_position()} + slice.length();
   if (end > static_cast<uint64_t>(run.limits().max_positions)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("slices[", index, "] of ", ToString(*name), ": first_position ",
-                     slice.first_position(), " + length ", slice.length(), " is beyond ",
-                     run.limits().max_positions));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "slices[", index, "] of ", ToString(*name), ": first_position ", slice.first_position(),
+        " + length ", slice.length(), " is beyond ", run.limits().max_positions));
   }
   Run::Found found = run.Find(*name);
   return SliceRange{.name = *std::move(name),
@@ -59,9 +58,8 @@ absl::Status CheckDisjoint(const std::vector<SliceRange>& slices) {
     const SliceRange& before = *sorted[i - 1];
     const SliceRange& after = *sorted[i];
     if (before.name == after.name && after.first_position < before.first_position + before.count) {
-      return absl::InvalidArgumentError(absl::StrCat("slices overlap at position ",
-                                                     after.first_position, " of ",
-                                                     ToString(after.name)));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "slices overlap at position ", after.first_position, " of ", ToString(after.name)));
     }
   }
   return absl::OkStatus();
@@ -71,8 +69,8 @@ absl::Status CheckDisjoint(const std::vector<SliceRange>& slices) {
 
 absl::StatusOr<SequenceName> ParseSequence(const v1::SequenceRef& ref) {
   if (ref.id().empty() || ref.id().size() > kMaxIdBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("sequence.id '", ref.id().substr(0, 64), "': ",
-                                                   ref.id().size(), " bytes, not 1 to ",
+    return absl::InvalidArgumentError(absl::StrCat("sequence.id '", ref.id().substr(0, 64),
+                                                   "': ", ref.id().size(), " bytes, not 1 to ",
                                                    kMaxIdBytes));
   }
   return SequenceName{ref.id(), ref.attempt()};

@@ -7,14 +7,16 @@ namespace sis {
 std::vector<StepLedger::Range> StepLedger::Claim(uint64_t draw, uint64_t sequence_key,
                                                  Range range) {
   WriterLock lock(mutex_);
-  if (!steps_.contains(draw)) {
-    if (static_cast<int>(steps_.size()) >= kept_) {
-      if (draw < steps_.begin()->first) return {};
-      steps_.erase(steps_.begin());
-    }
+  if (draw < first_draw_) return {};
+  if (!steps_.contains(draw) && static_cast<int>(steps_.size()) >= kept_) {
+    if (draw < steps_.begin()->first) return {};
+    ForgetFirst();
+  }
+  while (ranges_ >= kMaxRanges) {
+    if (draw <= steps_.begin()->first) return {};
+    ForgetFirst();
   }
   Entry& entry = steps_[draw];
-  if (entry.ranges >= kMaxRanges) return {};
 
   std::vector<Range>& counted = entry.counted[sequence_key];
   const auto touches = [&](const Range& other) {
@@ -35,9 +37,18 @@ std::vector<StepLedger::Range> StepLedger::Claim(uint64_t draw, uint64_t sequenc
   }
   if (next < range.end) fresh.push_back({next, range.end});
   merged.insert(std::ranges::upper_bound(merged, whole.first, {}, &Range::first), whole);
-  entry.ranges += static_cast<int64_t>(merged.size()) - static_cast<int64_t>(counted.size());
+  const auto added = static_cast<int64_t>(merged.size()) - static_cast<int64_t>(counted.size());
+  entry.ranges += added;
+  ranges_ += added;
   counted = std::move(merged);
   return fresh;
+}
+
+void StepLedger::ForgetFirst() {
+  const auto first = steps_.begin();
+  first_draw_ = first->first + 1;
+  ranges_ -= first->second.ranges;
+  steps_.erase(first);
 }
 
 void StepLedger::Add(uint64_t draw, const Sums& sums) {

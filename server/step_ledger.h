@@ -17,7 +17,8 @@ namespace sis {
 // Thread-safe.
 class StepLedger {
  public:
-  // Keeps the `kept` largest draws.
+  // Keeps the `kept` largest draws, or fewer, if together they hold more than kMaxRanges separate
+  // ranges.
   explicit StepLedger(int kept) : kept_(kept) {}
 
   // A half-open range of positions.
@@ -27,8 +28,8 @@ class StepLedger {
     friend bool operator==(const Range&, const Range&) = default;
   };
 
-  // Marks [range) of the sequence as counted for the draw, and returns the parts that were not. None for a draw that
-  // is older than those kept, or once a step holds kMaxRanges separate ranges.
+  // Marks [range) of the sequence as counted for the draw, and returns the parts that were not.
+  // None for a draw that is older than those kept, or if the largest draw alone holds kMaxRanges.
   std::vector<Range> Claim(uint64_t draw, uint64_t sequence_key, Range range)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Adds what was claimed to the step's totals.
@@ -41,19 +42,24 @@ class StepLedger {
   std::optional<Step> Find(uint64_t draw) const ABSL_LOCKS_EXCLUDED(mutex_);
   std::optional<uint64_t> last_draw() const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Bounds the memory of a step whose positions arrive in no order.
+  // Bounds the memory: a sequence whose positions are all evaluated is one range.
   static constexpr int64_t kMaxRanges = 1 << 20;
 
  private:
   struct Entry {
     Sums sums;
-    int64_t ranges = 0;
+    int64_t ranges = 0;  // in `counted`
     // By sequence key; sorted, disjoint, neighbours merged.
     absl::flat_hash_map<uint64_t, std::vector<Range>> counted;
   };
 
+  void ForgetFirst() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   const int kept_;
   mutable Mutex mutex_;
+  // Draws below are forgotten, and never counted again.
+  uint64_t first_draw_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t ranges_ ABSL_GUARDED_BY(mutex_) = 0;  // of all steps
   std::map<uint64_t, Entry> steps_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -67,8 +67,7 @@ float LogEnvelope(const Enumeration& e) {
 // to which the second orders add less than a thousandth. Flushing changes lw and lM by less than
 // 2^-100. Below lw - lM = -87, a is 0 instead of less than e^-87.
 double LawBound(double log_ratio, double log_envelope) {
-  return 1.001 * 0x1p-24 * (std::abs(log_ratio) + std::abs(log_ratio - log_envelope) + 2) +
-         0x1p-99;
+  return 1.001 * 0x1p-24 * (std::abs(log_ratio) + std::abs(log_ratio - log_envelope) + 2) + 0x1p-99;
 }
 
 TEST_P(LawTest, BehaviourTimesAcceptanceTimesEnvelopeIsTheCurrentPolicy) {

@@ -287,6 +287,30 @@ TEST_P(LayoutsTest, PositionsUpToTheLast) {
   }
 }
 
+// Without the flush of the envelope, a log-ratio that was flushed would lie above it.
+TEST_P(LayoutsTest, TinyEnvelopesAreFlushed) {
+  std::mt19937_64 random(25);
+  for (const bool reduced : {false, true}) {
+    Positions positions;
+    positions.slots = 1;
+    positions.sampled_ids.assign(40, 0);
+    positions.sampled_ranks.assign(40, 0);
+    positions.behavior_log_probs.assign(40, -0x1p-110f);
+    positions.behavior_sampled_log_probs = positions.behavior_log_probs;
+    positions.current_sampled_log_probs.assign(40, -0x1p-101f);
+    if (reduced) {
+      positions.log_envelopes.assign(40, -0x1p-101f);
+      positions.covered_masses.assign(40, 1.0f);
+    } else {
+      positions.current_log_probs = positions.current_sampled_log_probs;
+    }
+    ExpectSameAsScalar({1, 1, 0}, positions, 0, Layout::kTokenMajor, Layout::kTokenMajor, random);
+    const Results results = Evaluate(backend(), {1, 1, 0}, kSequenceKey, 0, positions);
+    EXPECT_EQ(results.sums.envelope_violations, 0);
+    EXPECT_EQ(results.sums.accepted, 40);
+  }
+}
+
 // Uniforms right at the threshold: r < T must hold for r = T - 1 and fail for r = T.
 TEST_P(LayoutsTest, TheThresholdIsExact) {
   constexpr size_t kCount = 4096;

@@ -1,4 +1,5 @@
-// Any bytes as a batch of Append: no crash, the budget holds, every entry is answered, and what is acked is there.
+// Any bytes as a batch of Append: no crash, the budget holds, every entry is answered, and what is
+// acked is there.
 #include <cstdint>
 #include <cstdlib>
 

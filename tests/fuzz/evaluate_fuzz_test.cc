@@ -1,4 +1,5 @@
-// Any bytes as an Evaluate: no crash, an answer of the right size or an error, and no change to the record.
+// Any bytes as an Evaluate: no crash, an answer of the right size or an error, and no change to the
+// record.
 #include <cstdint>
 #include <cstdlib>
 
@@ -12,8 +13,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static sis::CacheWithOneRecord cache;
   static const sis::ScalarBackend backend;
   sis::Run& run = cache.run();
-  const absl::StatusOr<sis::v1::EvaluateResponse> response =
-      sis::Evaluate(run, backend, request);
+  const absl::StatusOr<sis::v1::EvaluateResponse> response = sis::Evaluate(run, backend, request);
   if (response.ok()) {
     const sis::v1::Totals& totals = response->totals();
     uint64_t positions = 0;

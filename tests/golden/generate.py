@@ -35,6 +35,8 @@ def _exp32() -> Iterator[str]:
     xs += [x for n in range(-125, 127) for x in cases.neighbours(n * 0.6931471805599453)]
     xs += list(-90 + 180 * random.reals(1500))
     xs += list(2 * random.reals(500) - 1)
+    # Each tells a coefficient of the polynomial from its neighbours in the last place.
+    xs += [0.2632860541343689, -0.2730174958705902, 0.28846853971481323, -0.27635660767555237]
     x = np.array(xs, np.float32)
     for pair in zip(x, numerics.exp32(x)):
         yield _words(np.array(pair))

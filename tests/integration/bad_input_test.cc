@@ -1,5 +1,5 @@
-// Every bad input of the API, over gRPC: the right code, a message that names what is wrong, nothing changed, and the
-// server goes on.
+// Every bad input of the API, over gRPC: the right code, a message that names what is wrong,
+// nothing changed, and the server goes on.
 #include <gmock/gmock.h>
 #include <google/protobuf/util/message_differencer.h>
 #include <gtest/gtest.h>
@@ -278,9 +278,18 @@ TEST_F(BadInputTest, BlockValues) {
   ExpectInvalid(log_prob(3, 0.25f), {"top_k_log_probs at position", "slot 0", "0.25"});
   ExpectInvalid(log_prob(4, -0.1f), {"top_k_log_probs at position", "slot 1", "not sorted"});
   ExpectInvalid(log_prob(0, -0.4f), {"sampled_log_probs at position", "slot 0", "differs"});
-  ExpectInvalid([&](B& b) { log_prob(4, -0.25f)(b); id(3, 5)(b); }, {"ties go by id"});
-  ExpectInvalid([&](B& b) { log_prob(3, -0.1f)(b); log_prob(4, -0.2f)(b); },
-                {"top_k_log_probs at position", "sum to 1.7"});
+  ExpectInvalid(
+      [&](B& b) {
+        log_prob(4, -0.25f)(b);
+        id(3, 5)(b);
+      },
+      {"ties go by id"});
+  ExpectInvalid(
+      [&](B& b) {
+        log_prob(3, -0.1f)(b);
+        log_prob(4, -0.2f)(b);
+      },
+      {"top_k_log_probs at position", "sum to 1.7"});
   ExpectInvalid(
       [&](B& b) {
         id(3, -1)(b);

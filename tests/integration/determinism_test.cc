@@ -1,5 +1,5 @@
-// Decisions are a pure function of their inputs and the stored record: a retry, another batching, another server with
-// the same records give the same bytes.
+// Decisions are a pure function of their inputs and the stored record: a retry, another batching,
+// another server with the same records give the same bytes.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -38,8 +38,7 @@ std::vector<Recorded> Record(uint32_t seed) {
       sequence.ids.insert(sequence.ids.end(), pair.ids.begin(), pair.ids.end());
       sequence.log_probs.insert(sequence.log_probs.end(), pair.log_probs.begin(),
                                 pair.log_probs.end());
-      sequence.gathered.insert(sequence.gathered.end(), pair.gathered.begin(),
-                               pair.gathered.end());
+      sequence.gathered.insert(sequence.gathered.end(), pair.gathered.begin(), pair.gathered.end());
     }
   }
   return sequences;
@@ -47,8 +46,8 @@ std::vector<Recorded> Record(uint32_t seed) {
 
 template <typename T>
 std::string RowBytes(const std::vector<T>& array, int first, int count, int width) {
-  return Bytes(std::vector<T>(array.begin() + first * width,
-                              array.begin() + (first + count) * width));
+  return Bytes(
+      std::vector<T>(array.begin() + first * width, array.begin() + (first + count) * width));
 }
 
 void AppendAll(LiveServer& live, const std::vector<Recorded>& sequences, int block_length) {
@@ -119,7 +118,8 @@ TEST(Determinism, RetryBatchingAndRestartGiveTheSameBytes) {
     AppendAll(live, sequences, /*block_length=*/kLength);
     expected = LogRatios(live, sequences, kLength, kSequences, /*draw=*/3);
     ASSERT_EQ(expected.size(), size_t{kSequences * kLength});
-    EXPECT_EQ(Bytes(LogRatios(live, sequences, kLength, kSequences, 3)), Bytes(expected)) << "retry";
+    EXPECT_EQ(Bytes(LogRatios(live, sequences, kLength, kSequences, 3)), Bytes(expected))
+        << "retry";
     EXPECT_EQ(Bytes(LogRatios(live, sequences, 7, 5, 3)), Bytes(expected)) << "batching";
     EXPECT_NE(Bytes(LogRatios(live, sequences, kLength, kSequences, 4)), Bytes(expected))
         << "another draw must differ";

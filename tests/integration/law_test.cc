@@ -1,5 +1,5 @@
-// The law of accepted tokens over a real connection, by enumeration: for every v in V_K, let y = v and check
-// q(v) a(v) M = p(v), with M bitwise the same for all v (docs/math.md).
+// The law of accepted tokens over a real connection, by enumeration: for every v in V_K, let y = v
+// and check q(v) a(v) M = p(v), with M bitwise the same for all v (docs/math.md).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -65,7 +65,7 @@ TEST(Law, AcceptedTokensFollowTheCurrentPolicyOverARealConnection) {
   live.CreateRun(LiveServer::RunRequest("law", kTopK, kVocabulary));
   RandomPolicies policies(/*seed=*/20, kVocabulary, kTopK);
   std::vector<PolicyPair> pairs;
-  for (int i = 0; i < 1000; ++i) pairs.push_back(policies.Next(/*drift=*/i % 5 * 0.2));
+  for (int i = 0; i < 500; ++i) pairs.push_back(policies.Next(/*drift=*/i % 5 * 0.2));
   const Enumeration enumeration = Enumerate(pairs, "law");
 
   const LiveServer::Appended appended = live.Append(enumeration.appends);
@@ -82,16 +82,17 @@ TEST(Law, AcceptedTokensFollowTheCurrentPolicyOverARealConnection) {
   for (size_t i = 0; i < pairs.size(); ++i) {
     double envelope = 0;
     for (int slot = 0; slot < kTopK; ++slot) {
-      envelope = std::max(envelope, std::exp(double{pairs[i].gathered[slot]} -
-                                             double{pairs[i].log_probs[slot]}));
+      envelope = std::max(
+          envelope, std::exp(double{pairs[i].gathered[slot]} - double{pairs[i].log_probs[slot]}));
     }
     const size_t first = i * (kTopK + 1);
     double marginal = 0;
     for (int slot = 0; slot < kTopK; ++slot) {
       const double q = std::exp(double{pairs[i].log_probs[slot]});
       const double p = std::exp(double{pairs[i].gathered[slot]});
-      // a = exp32(x): x collects the roundings of two log-ratios and of their difference, each half a unit in the last
-      // place of a number below 2 * 16 (so 2^-20), and exp32 adds one unit in the last place, 2^-23.
+      // a = exp32(x): x collects the roundings of two log-ratios and of their difference, each half
+      // a unit in the last place of a number below 2 * 16 (so 2^-20), and exp32 adds one unit in
+      // the last place, 2^-23.
       const double bound = 3 * 0x1p-20 + 0x1p-23;
       EXPECT_NEAR(q * a[first + slot] * envelope / p, 1, bound)
           << "position " << i << ", slot " << slot;

@@ -1,4 +1,5 @@
-// Pairs of categorical policies, recorded as a worker would: top-K sets, sampled tokens, float32 log-probs.
+// Pairs of categorical policies, recorded as a worker would: top-K sets, sampled tokens, float32
+// log-probs.
 #pragma once
 
 #include <algorithm>

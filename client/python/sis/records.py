@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import enum
+import functools
 from dataclasses import dataclass
 from typing import Iterable, NamedTuple, Optional, Sequence, Tuple, Union
 
@@ -121,12 +123,18 @@ class TopKRecords:
 
     def rows(self, index: int) -> slice:
         """Where slice number `index` stands in the arrays: `records.ids[records.rows(2)]` is [its length, K]."""
-        start = sum(part.length for part in self.slices[:index])
-        return slice(start, start + self.slices[index].length)
+        return slice(int(self._starts[index]), int(self._starts[index]) + self.slices[index].length)
+
+    @functools.cached_property
+    def _starts(self) -> np.ndarray:
+        return np.cumsum([0] + [part.length for part in self.slices])
 
     def select(self, indices: Sequence[int]) -> TopKRecords:
         """The records of these slices alone, in this order: a mini-batch, or one rank's share. Same lease."""
         rows = np.concatenate([np.r_[self.rows(i)] for i in indices] or [np.r_[0:0]]).astype(np.intp)
+        missing_of = collections.defaultdict(list)
+        for missing in self.missing:
+            missing_of[missing.slice].append(missing)
         return TopKRecords(
             slices=tuple(self.slices[i] for i in indices),
             ids=self.ids[rows],
@@ -136,8 +144,7 @@ class TopKRecords:
             missing=tuple(
                 missing._replace(slice=new)
                 for new, old in enumerate(indices)
-                for missing in self.missing
-                if missing.slice == old
+                for missing in missing_of[old]
             ),
             lease_id=self.lease_id,
         )

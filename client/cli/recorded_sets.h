@@ -1,0 +1,63 @@
+// Two recordings of the same prompt as top-K sets over one vocabulary.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "client/cli/recorded_log_probs.h"
+
+namespace sis {
+
+struct ListedToken {
+  int32_t id;
+  float log_prob;  // nats, finite
+};
+
+struct RecordedSet {
+  int32_t sampled_id;
+  // From the listed token of the same id, if there is one; -inf if the engine gave none.
+  float sampled_log_prob;
+  // The most probable tokens, most probable first, ties by id, without an appended sampled token.
+  std::vector<ListedToken> top;
+
+  // The log-prob of a token, if the engine gave one: among the most probable or as the sampled
+  // token.
+  std::optional<float> LogProbOf(int32_t id) const;
+};
+
+struct Recording {
+  std::vector<RecordedSet> positions;
+  // How many most probable tokens the engine was asked for, as far as its lists tell.
+  int top_k;
+};
+
+struct RecordedPair {
+  Recording behavior;
+  Recording current;
+  int32_t vocabulary_size;
+};
+
+// Tokens are matched by id if both files give all ids, else by their bytes, which then get ids by
+// first appearance.
+//
+// Engines may list the sampled token besides the most probable ones. It then counts as appended,
+// not as one of them, if it is the least probable of its list, and
+//  - it stands first, out of order (vLLM puts it there), or
+//  - its list is one of the longest of the file, the sampled token is the least probable in all of
+//  those, and other lists
+//    are shorter by just one.
+// As an engine may have cut such lists to the length asked for, top_k is then what the lists with
+// an appended token hold without it.
+//
+// InvalidArgument names file and position, if a list gives a token two log-probs or its mass is
+// above 1 + 1/64, or if the files have no way in common to tell tokens apart.
+absl::StatusOr<RecordedPair> PairRecordings(std::span<const RecordedPosition> behavior,
+                                            absl::string_view behavior_file,
+                                            std::span<const RecordedPosition> current,
+                                            absl::string_view current_file);
+
+}  // namespace sis

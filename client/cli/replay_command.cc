@@ -1,0 +1,127 @@
+#include <cmath>
+#include <fstream>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/cli/flags.h"
+#include "client/cli/recorded_log_probs.h"
+#include "client/cli/recorded_sets.h"
+#include "client/cli/replay.h"
+#include "client/cli/subcommand.h"
+
+ABSL_FLAG(std::string, behavior, "", "The recording of the behaviour policy. Required.");
+ABSL_FLAG(std::string, current, "", "The recording of the current policy. Required.");
+ABSL_FLAG(uint32_t, k, 0, "Record only the k most probable tokens; 0: all that are listed.");
+
+namespace sis {
+namespace {
+
+constexpr absl::string_view kDetails =
+    R"(Both files hold log-probs of a chat completion as OpenAI, vLLM and llama.cpp write them
+({"logprobs": {"content": [...]}}, or a whole response), of the same prompt. The first is streamed
+into the service as behaviour; the second is evaluated as the current policy on the common prefix:
+the positions up to and including the first where the sampled tokens differ.
+
+positions      the common prefix
+unscored       positions where a file gives no log-prob of the sampled token: left out below
+accepted, rejected, outside_top_k
+               the others, by decision
+accept_rate, mean_*
+               over scored positions; null in JSON if there are none
+d, d_sis       sums, in nats
+
+A token of V_K that the second file does not list is bounded by the smallest log-prob that it does
+list there, and adds nothing to the covered mass. --seed draws the decisions, and changes nothing but
+accepted, rejected, accept_rate and d_sis.)";
+
+absl::StatusOr<std::vector<RecordedPosition>> ReadFile(const std::string& name) {
+  std::ifstream file(name, std::ios::binary);
+  std::ostringstream json;
+  json << file.rdbuf();
+  // Fails if there is nothing to read, as in a directory.
+  if (!file.is_open() || json.fail()) {
+    return absl::NotFoundError(absl::StrCat(name, ": can't be read, or is empty"));
+  }
+  return ParseRecordedLogProbs(json.str(), name);
+}
+
+absl::Status CheckFlags(std::span<const std::string>) {
+  if (absl::GetFlag(FLAGS_behavior).empty()) {
+    return absl::InvalidArgumentError("--behavior is required");
+  }
+  if (absl::GetFlag(FLAGS_current).empty()) {
+    return absl::InvalidArgumentError("--current is required");
+  }
+  return absl::OkStatus();
+}
+
+void PrintJson(const ReplaySummary& summary) {
+  const nlohmann::ordered_json json = {
+      {"positions", summary.positions},
+      {"unscored", summary.unscored},
+      {"accepted", summary.accepted},
+      {"rejected", summary.rejected},
+      {"outside_top_k", summary.outside_top_k},
+      {"accept_rate", summary.accept_rate},
+      {"mean_acceptance_probability", summary.mean_acceptance_probability},
+      {"d", summary.d},
+      {"d_sis", summary.d_sis},
+      {"mean_log_envelope", summary.mean_log_envelope},
+      {"mean_residual_mass", summary.mean_residual_mass},
+  };
+  std::cout << json.dump() << '\n';
+}
+
+void PrintTable(const ReplaySummary& summary) {
+  const auto count = [](absl::string_view name, uint64_t value) {
+    std::cout << absl::StreamFormat("%-28s %12u\n", name, value);
+  };
+  const auto number = [](absl::string_view name, double value) {
+    std::cout << absl::StreamFormat("%-28s %12.6f\n", name, value);
+  };
+  count("positions", summary.positions);
+  count("unscored", summary.unscored);
+  count("accepted", summary.accepted);
+  count("rejected", summary.rejected);
+  count("outside top-K", summary.outside_top_k);
+  number("accept rate", summary.accept_rate);
+  number("mean acceptance probability", summary.mean_acceptance_probability);
+  number("D (nats)", summary.d);
+  number("D_SIS (nats)", summary.d_sis);
+  number("mean log-envelope (nats)", summary.mean_log_envelope);
+  number("mean residual mass", summary.mean_residual_mass);
+}
+
+absl::Status RunReplay(Client& client, std::span<const std::string>) {
+  const std::string behavior_file = absl::GetFlag(FLAGS_behavior);
+  const std::string current_file = absl::GetFlag(FLAGS_current);
+  const auto behavior = ReadFile(behavior_file);
+  if (!behavior.ok()) return behavior.status();
+  const auto current = ReadFile(current_file);
+  if (!current.ok()) return current.status();
+  const auto recordings = PairRecordings(*behavior, behavior_file, *current, current_file);
+  if (!recordings.ok()) return recordings.status();
+  const auto summary =
+      Replay(client, *recordings, {absl::GetFlag(FLAGS_k), absl::GetFlag(FLAGS_seed)});
+  if (!summary.ok()) return summary.status();
+  absl::GetFlag(FLAGS_json) ? PrintJson(*summary) : PrintTable(*summary);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+const Subcommand kReplay = {
+    .name = "replay",
+    .arguments = {},
+    .summary = "Replay two recordings of an engine through the service.",
+    .details = kDetails,
+    .flags = {"behavior", "current", "k", "seed", "json"},
+    .check = CheckFlags,
+    .run = RunReplay,
+};
+
+}  // namespace sis

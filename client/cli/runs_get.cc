@@ -1,0 +1,55 @@
+#include <iostream>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/str_format.h"
+#include "client/cli/flags.h"
+#include "client/cli/json_output.h"
+#include "client/cli/subcommand.h"
+
+namespace sis {
+namespace {
+
+template <typename T>
+void PrintRow(absl::string_view name, const T& value) {
+  std::cout << absl::StreamFormat("%-22s ", name) << value << '\n';
+}
+
+absl::Status GetRun(Client& client, std::span<const std::string> arguments) {
+  const absl::StatusOr<v1::Run> run = client.GetRun(arguments[0]);
+  if (!run.ok()) return run.status();
+  if (absl::GetFlag(FLAGS_json)) return PrintJson(*run);
+  const v1::RunConfig& config = run->config();
+  PrintRow("run", run->run_id());
+  PrintRow("incarnation", run->incarnation());
+  PrintRow("seed", config.seed());
+  PrintRow("vocabulary size", config.vocabulary_size());
+  PrintRow("top-K", config.top_k());
+  PrintRow("time to live (s)", config.time_to_live_seconds());
+  if (config.has_max_staleness()) PrintRow("maximum staleness", config.max_staleness());
+  PrintRow("byte quota", config.byte_quota());
+  PrintRow("task", config.task());
+  PrintRow("algorithm", config.algorithm());
+  PrintRow("model", config.model());
+  PrintRow("policy version", run->policy_version());
+  PrintRow("sequences", run->sequences());
+  PrintRow("sealed sequences", run->sealed_sequences());
+  PrintRow("positions", run->positions());
+  PrintRow("bytes", run->bytes());
+  PrintRow("leases", run->leases());
+  if (run->has_last_draw()) PrintRow("last draw", run->last_draw());
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+const Subcommand kRunsGet = {
+    .name = "runs get",
+    .arguments = {"RUN"},
+    .summary = "Show one run.",
+    .details = "",
+    .flags = {"json"},
+    .check = nullptr,
+    .run = GetRun,
+};
+
+}  // namespace sis

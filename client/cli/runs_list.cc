@@ -1,0 +1,45 @@
+#include <iostream>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/str_format.h"
+#include "client/cli/flags.h"
+#include "client/cli/json_output.h"
+#include "client/cli/subcommand.h"
+
+namespace sis {
+namespace {
+
+absl::Status ListRuns(Client& client, std::span<const std::string>) {
+  const absl::StatusOr<std::vector<v1::Run>> runs = client.ListRuns();
+  if (!runs.ok()) return runs.status();
+  if (absl::GetFlag(FLAGS_json)) {
+    v1::ListRunsResponse response;
+    response.mutable_runs()->Add(runs->begin(), runs->end());
+    return PrintJson(response);
+  }
+  constexpr auto kRow = "%-32s %11s %8s %10s %12s %14s %9s  %s\n";
+  std::cout << absl::StreamFormat(kRow, "RUN", "INCARNATION", "VERSION", "SEQUENCES", "POSITIONS",
+                                  "BYTES", "LAST DRAW", "TASK");
+  for (const v1::Run& run : *runs) {
+    std::cout << absl::StreamFormat(
+        kRow, run.run_id(), std::to_string(run.incarnation()), std::to_string(run.policy_version()),
+        std::to_string(run.sequences()), std::to_string(run.positions()),
+        std::to_string(run.bytes()), run.has_last_draw() ? std::to_string(run.last_draw()) : "-",
+        run.config().task());
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+const Subcommand kRunsList = {
+    .name = "runs list",
+    .arguments = {},
+    .summary = "List the runs and what they hold.",
+    .details = "",
+    .flags = {"json"},
+    .check = nullptr,
+    .run = ListRuns,
+};
+
+}  // namespace sis

@@ -1,0 +1,99 @@
+"""sisctl as people call it: subcommands, help, exit codes."""
+
+import json
+import pathlib
+import subprocess
+import tempfile
+import unittest
+
+SISCTL = pathlib.Path("client/cli/sisctl")
+TESTDATA = pathlib.Path("client/cli/testdata")
+
+
+def sisctl(*words):
+    return subprocess.run([SISCTL, *words], capture_output=True, text=True, timeout=60)
+
+
+class SisctlTest(unittest.TestCase):
+    def done(self, *words):
+        result = sisctl(*words)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(result.stderr, "")
+        return result.stdout
+
+    def refused(self, returncode, message, *words):
+        result = sisctl(*words)
+        self.assertEqual(result.returncode, returncode, result.stdout + result.stderr)
+        self.assertEqual(result.stdout, "")
+        self.assertIn(message, result.stderr)
+
+    def test_help(self):
+        overview = self.done("--help")
+        for name in ("runs list", "runs get RUN", "runs create RUN", "step RUN DRAW", "replay", "--server", "--embedded"):
+            self.assertIn(name, overview)
+        self.assertIn("--vocabulary_size", self.done("runs", "create", "--help"))
+        self.assertIn("unscored", self.done("replay", "--help"))
+
+    def test_runs_create(self):
+        flags = ("--seed=3", "--vocabulary_size", "1000", "--top_k=5", "--max_staleness=2", "--embedded")
+        created = json.loads(self.done("runs", "create", "r1", *flags, "--json"))
+        self.assertEqual(created, {"incarnation": "1", "created": True})
+        self.assertEqual(self.done("runs", "create", "r1", *flags), "run r1, incarnation 1, created\n")
+
+    def test_runs_list(self):
+        self.assertEqual(json.loads(self.done("--embedded", "runs", "list", "--json")), {"runs": []})
+        self.assertIn("INCARNATION", self.done("runs", "list", "--embedded", "--nojson"))
+
+    def test_replay_prints_a_table(self):
+        file = TESTDATA / "llama_cpp.json"
+        table = self.done("--embedded", "replay", f"--behavior={file}", f"--current={file}")
+        rows = dict(line.rsplit(maxsplit=1) for line in table.splitlines())
+        self.assertEqual(rows["positions"], "2")
+        self.assertEqual(rows["accepted"], "1")
+        self.assertEqual(rows["outside top-K"], "1")
+        self.assertEqual(rows["accept rate"], "0.500000")
+
+    def test_replay_reads_every_format(self):
+        for name in ("llama_cpp", "openai", "vllm_token_ids"):
+            file = TESTDATA / f"{name}.json"
+            summary = json.loads(self.done("--embedded", "replay", f"--behavior={file}", f"--current={file}", "--json"))
+            self.assertEqual(summary["positions"], 2, name)
+            self.assertEqual(summary["rejected"], 0, name)
+
+    def test_failures(self):
+        self.refused(1, "'nowhere' is unknown", "--embedded", "runs", "get", "nowhere")
+        self.refused(1, "'nowhere' is unknown", "--embedded", "step", "nowhere", "3")
+        self.refused(1, "no server answered", "--server=127.0.0.1:1", "runs", "list")
+        self.refused(1, "top_k", "--embedded", "runs", "create", "r", "--vocabulary_size=9", "--top_k=100000")
+
+    def test_bad_recordings(self):
+        good = TESTDATA / "llama_cpp.json"
+        with tempfile.TemporaryDirectory() as folder:
+            bad = pathlib.Path(folder, "bad.json")
+            bad.write_text(good.read_text()[:-20])
+            self.refused(1, f"{bad}: not JSON", "--embedded", "replay", f"--behavior={bad}", f"--current={good}")
+            bad.write_text('{"logprobs": {"content": []}}')
+            words = ("--embedded", "replay", f"--behavior={bad}", f"--current={good}")
+            self.refused(1, "lists no top_logprobs", *words)
+            missing = pathlib.Path(folder, "missing.json")
+            for name in (missing, folder):
+                words = ("--embedded", "replay", f"--behavior={good}", f"--current={name}")
+                self.refused(1, f"{name}: can't be read", *words)
+
+    def test_wrong_usage(self):
+        self.refused(2, "no subcommand")
+        self.refused(2, "unknown subcommand run list", "run", "list")
+        self.refused(2, "unknown flag --frobnicate", "runs", "list", "--frobnicate")
+        self.refused(2, "unknown flag --nofrobnicate", "runs", "list", "--nofrobnicate")
+        self.refused(2, "unknown flag --behavior", "runs", "list", "--behavior=x")
+        self.refused(2, "--top_k needs a value", "runs", "create", "r", "--top_k")
+        self.refused(2, '--top_k: "x" is not a valid value', "runs", "create", "r", "--top_k=x")
+        self.refused(2, "--vocabulary_size is required", "runs", "create", "r", "--top_k=2")
+        self.refused(2, "usage: sisctl runs get RUN", "runs", "get")
+        self.refused(2, "usage: sisctl step RUN DRAW", "step", "r")
+        self.refused(2, "DRAW", "step", "r", "last")
+        self.refused(2, "--current is required", "replay", "--behavior=x")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,282 @@
+#include "client/client.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "client/grpc_status.h"
+#include "client/wire.h"
+
+namespace sis {
+namespace {
+
+// Puts the chunks of a FetchTopK together. They must come slice by slice and in position order.
+class RecordAssembler {
+ public:
+  absl::Status Add(const v1::FetchTopKResponse& response) {
+    if (response.has_header()) return AddHeader(response.header());
+    return AddChunk(response.chunk());
+  }
+
+  // The records; Internal if rows are missing.
+  absl::StatusOr<TopKRecords> Finish() && {
+    SkipFullSlices();
+    if (!has_header_ || slice_ < records_.slices.size()) {
+      return absl::InternalError("the server's FetchTopK stream ended early");
+    }
+    return std::move(records_);
+  }
+
+ private:
+  absl::Status AddHeader(const v1::FetchTopKHeader& header) {
+    if (has_header_) return absl::InternalError("the server sent a second FetchTopK header");
+    has_header_ = true;
+    records_.lease_id = header.lease_id();
+    records_.top_k = static_cast<int>(header.top_k());
+    size_t positions = 0;
+    for (const v1::Slice& slice : header.slices()) {
+      records_.slices.push_back(FromMessage(slice));
+      positions += slice.length();
+    }
+    for (const v1::MissingRange& range : header.missing()) {
+      records_.missing.push_back(FromMessage(range));
+    }
+    records_.sampled_ids.reserve(positions);
+    records_.sampled_log_probs.reserve(positions);
+    records_.ids.reserve(positions * header.top_k());
+    records_.log_probs.reserve(positions * header.top_k());
+    return absl::OkStatus();
+  }
+
+  absl::Status AddChunk(const v1::FetchTopKChunk& chunk) {
+    SkipFullSlices();
+    if (slice_ >= records_.slices.size() || chunk.slice() != slice_ ||
+        chunk.first_position() != records_.slices[slice_].first_position + rows_ ||
+        chunk.length() > records_.slices[slice_].length - rows_) {
+      return absl::InternalError(absl::StrCat("the server's FetchTopK chunk of slice ",
+                                              chunk.slice(), " at position ",
+                                              chunk.first_position(), " is out of order"));
+    }
+    const size_t length = chunk.length();
+    const size_t slots = length * records_.top_k;
+    absl::Status status =
+        AppendFromBytes(chunk.sampled_ids(), length, "sampled_ids", records_.sampled_ids);
+    status.Update(AppendFromBytes(chunk.sampled_log_probs(), length, "sampled_log_probs",
+                                  records_.sampled_log_probs));
+    status.Update(AppendFromBytes(chunk.top_k_ids(), slots, "top_k_ids", records_.ids));
+    status.Update(
+        AppendFromBytes(chunk.top_k_log_probs(), slots, "top_k_log_probs", records_.log_probs));
+    rows_ += chunk.length();
+    return status;
+  }
+
+  void SkipFullSlices() {
+    while (slice_ < records_.slices.size() && rows_ == records_.slices[slice_].length) {
+      ++slice_;
+      rows_ = 0;
+    }
+  }
+
+  TopKRecords records_;
+  bool has_header_ = false;
+  // Where the next row belongs.
+  size_t slice_ = 0;
+  uint32_t rows_ = 0;
+};
+
+template <typename T>
+absl::Status ReadOutput(const std::string& bytes, bool wanted, size_t count,
+                        absl::string_view field, std::vector<T>& array) {
+  return AppendFromBytes(bytes, wanted ? count : 0, field, array);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::string& address,
+                                                        const ClientOptions& options) {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(-1);
+  arguments.SetMaxSendMessageSize(-1);
+  const std::shared_ptr<grpc::Channel> channel =
+      grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  if (!channel->WaitForConnected(absl::ToChronoTime(absl::Now() + options.connect_timeout))) {
+    return absl::UnavailableError(absl::StrCat("no server answered at ", address, " within ",
+                                               absl::FormatDuration(options.connect_timeout)));
+  }
+  return std::make_unique<Client>(channel, options);
+}
+
+Client::Client(const std::shared_ptr<grpc::Channel>& channel, const ClientOptions& options)
+    : stub_(v1::RatioService::NewStub(channel)), options_(options) {}
+
+void Client::SetDeadline(grpc::ClientContext& context) const {
+  context.set_deadline(absl::ToChronoTime(absl::Now() + options_.call_timeout));
+}
+
+template <typename Request, typename Response>
+absl::StatusOr<Response> Client::Call(
+    grpc::Status (v1::RatioService::Stub::*method)(grpc::ClientContext*, const Request&, Response*),
+    const Request& request) {
+  grpc::ClientContext context;
+  SetDeadline(context);
+  Response response;
+  const grpc::Status status = ((*stub_).*method)(&context, request, &response);
+  if (!status.ok()) return ToAbslStatus(status);
+  return response;
+}
+
+absl::StatusOr<v1::CreateRunResponse> Client::CreateRun(const std::string& run_id,
+                                                        const v1::RunConfig& config,
+                                                        uint64_t incarnation) {
+  v1::CreateRunRequest request;
+  request.set_run_id(run_id);
+  *request.mutable_config() = config;
+  request.set_incarnation(incarnation);
+  return Call(&v1::RatioService::Stub::CreateRun, request);
+}
+
+absl::StatusOr<uint64_t> Client::AdvanceVersion(const RunRef& run, uint64_t policy_version) {
+  v1::AdvanceVersionRequest request;
+  ToMessage(run, *request.mutable_run());
+  request.set_policy_version(policy_version);
+  const absl::StatusOr<v1::AdvanceVersionResponse> response =
+      Call(&v1::RatioService::Stub::AdvanceVersion, request);
+  if (!response.ok()) return response.status();
+  return response->dropped_sequences();
+}
+
+absl::StatusOr<v1::Run> Client::GetRun(const std::string& run_id) {
+  v1::GetRunRequest request;
+  request.set_run_id(run_id);
+  const absl::StatusOr<v1::GetRunResponse> response =
+      Call(&v1::RatioService::Stub::GetRun, request);
+  if (!response.ok()) return response.status();
+  return response->run();
+}
+
+absl::StatusOr<std::vector<v1::Run>> Client::ListRuns() {
+  const absl::StatusOr<v1::ListRunsResponse> response =
+      Call(&v1::RatioService::Stub::ListRuns, v1::ListRunsRequest());
+  if (!response.ok()) return response.status();
+  return std::vector<v1::Run>(response->runs().begin(), response->runs().end());
+}
+
+absl::StatusOr<v1::GetStepResponse> Client::GetStep(const RunRef& run, uint64_t draw) {
+  v1::GetStepRequest request;
+  ToMessage(run, *request.mutable_run());
+  request.set_draw(draw);
+  return Call(&v1::RatioService::Stub::GetStep, request);
+}
+
+std::unique_ptr<AppendWriter> Client::Append(const RunRef& run, const v1::Sampling& sampling,
+                                             uint32_t vocabulary_size,
+                                             const AppendOptions& options) {
+  v1::AppendHeader header;
+  ToMessage(run, *header.mutable_run());
+  header.set_worker(options.worker);
+  *header.mutable_sampling() = sampling;
+  header.set_vocabulary_size(vocabulary_size);
+  return std::make_unique<AppendWriter>(stub_, std::move(header), options);
+}
+
+absl::StatusOr<v1::ReleaseResponse> Client::Release(const RunRef& run,
+                                                    std::span<const SequenceRef> sequences,
+                                                    std::span<const uint64_t> lease_ids) {
+  v1::ReleaseRequest request;
+  ToMessage(run, *request.mutable_run());
+  for (const SequenceRef& sequence : sequences) ToMessage(sequence, *request.add_sequences());
+  request.mutable_lease_ids()->Add(lease_ids.begin(), lease_ids.end());
+  return Call(&v1::RatioService::Stub::Release, request);
+}
+
+absl::StatusOr<TopKRecords> Client::FetchTopK(const RunRef& run, std::span<const Slice> slices,
+                                              absl::Duration lease) {
+  v1::FetchTopKRequest request;
+  ToMessage(run, *request.mutable_run());
+  for (const Slice& slice : slices) ToMessage(slice, *request.add_slices());
+  request.set_lease_seconds(absl::ToDoubleSeconds(lease));
+  grpc::ClientContext context;
+  SetDeadline(context);
+  const auto stream = stub_->FetchTopK(&context, request);
+  RecordAssembler assembler;
+  v1::FetchTopKResponse response;
+  absl::Status error;
+  while (stream->Read(&response)) {
+    // An error does not end the loop: a gRPC stream must be read to its end.
+    if (!error.ok()) continue;
+    error = assembler.Add(response);
+    if (!error.ok()) context.TryCancel();
+  }
+  const grpc::Status status = stream->Finish();
+  if (!error.ok()) return error;
+  if (!status.ok()) return ToAbslStatus(status);
+  return std::move(assembler).Finish();
+}
+
+absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const Slice> slices,
+                                            const GatheredValues& current,
+                                            const EvaluateOptions& options) {
+  v1::EvaluateRequest request;
+  v1::Gathered& form = *request.mutable_gathered();
+  form.set_log_probs(ToBytes(current.log_probs));
+  form.set_sampled_log_probs(ToBytes(current.sampled_log_probs));
+  return Evaluate(run, slices, options, request);
+}
+
+absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const Slice> slices,
+                                            const ReducedValues& current,
+                                            const EvaluateOptions& options) {
+  v1::EvaluateRequest request;
+  v1::Reduced& form = *request.mutable_reduced();
+  form.set_sampled_log_probs(ToBytes(current.sampled_log_probs));
+  form.set_log_envelopes(ToBytes(current.log_envelopes));
+  form.set_covered_masses(ToBytes(current.covered_masses));
+  return Evaluate(run, slices, options, request);
+}
+
+absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const Slice> slices,
+                                            const EvaluateOptions& options,
+                                            v1::EvaluateRequest& request) {
+  ToMessage(run, *request.mutable_run());
+  size_t positions = 0;
+  for (const Slice& slice : slices) {
+    ToMessage(slice, *request.add_slices());
+    positions += slice.length;
+  }
+  request.set_draw(options.draw);
+  request.set_top_k(options.top_k);
+  request.set_lease_id(options.lease_id);
+  bool wanted[v1::Output_ARRAYSIZE] = {};
+  for (const v1::Output output : options.outputs) {
+    request.add_outputs(output);
+    if (v1::Output_IsValid(output)) wanted[output] = true;
+  }
+  if (options.outputs.empty()) wanted[v1::ACCEPT_BITS] = true;
+
+  const absl::StatusOr<v1::EvaluateResponse> response =
+      Call(&v1::RatioService::Stub::Evaluate, request);
+  if (!response.ok()) return response.status();
+
+  Evaluation evaluation;
+  absl::Status status = ReadOutput(response->accept_bits(), wanted[v1::ACCEPT_BITS],
+                                   (positions + 7) / 8, "accept_bits", evaluation.accept_bits);
+  status.Update(ReadOutput(response->decisions(), wanted[v1::DECISIONS], positions, "decisions",
+                           evaluation.decisions));
+  status.Update(
+      ReadOutput(response->ratios(), wanted[v1::RATIOS], positions, "ratios", evaluation.ratios));
+  status.Update(ReadOutput(response->log_ratios(), wanted[v1::LOG_RATIOS], positions, "log_ratios",
+                           evaluation.log_ratios));
+  status.Update(ReadOutput(response->acceptance_probabilities(),
+                           wanted[v1::ACCEPTANCE_PROBABILITIES], positions,
+                           "acceptance_probabilities", evaluation.acceptance_probabilities));
+  if (!status.ok()) return status;
+  evaluation.slice_totals.assign(response->slice_totals().begin(), response->slice_totals().end());
+  evaluation.totals = response->totals();
+  for (const v1::MissingRange& range : response->missing()) {
+    evaluation.missing.push_back(FromMessage(range));
+  }
+  evaluation.newly_counted = response->newly_counted();
+  return evaluation;
+}
+
+}  // namespace sis

@@ -1,0 +1,92 @@
+// The C++ client of the ratio service (proto/sis/v1/ratio_service.proto): plain arrays in, plain
+// arrays out.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "client/append_writer.h"
+#include "client/types.h"
+#include "sis/v1/ratio_service.grpc.pb.h"
+
+namespace sis {
+
+struct ClientOptions {
+  // How long Connect waits for the server to answer.
+  absl::Duration connect_timeout = absl::Seconds(10);
+  // The deadline of every call but Append, which lasts as long as its stream.
+  absl::Duration call_timeout = absl::Minutes(5);
+};
+
+struct EvaluateOptions {
+  // The trainer's optimiser step: the same draw gives the same decisions.
+  uint64_t draw = 0;
+  // Use only the k most probable slots; 0 means all K.
+  uint32_t top_k = 0;
+  // Renewed by the call; 0 means none.
+  uint64_t lease_id = 0;
+  std::vector<v1::Output> outputs = {v1::ACCEPT_BITS};
+};
+
+// Thread-safe. Every method returns the server's status: InvalidArgument names field, sequence,
+// position and value; Unavailable and DeadlineExceeded may be retried, as all calls are idempotent.
+class Client {
+ public:
+  // Waits until the server at host:port answers; Unavailable if it doesn't within the time.
+  static absl::StatusOr<std::unique_ptr<Client>> Connect(const std::string& address,
+                                                         const ClientOptions& options = {});
+
+  // Over a channel that is there, such as that of a server in this process.
+  explicit Client(const std::shared_ptr<grpc::Channel>& channel, const ClientOptions& options = {});
+
+  // Incarnation 0 is the present one, or the first of a new run.
+  absl::StatusOr<v1::CreateRunResponse> CreateRun(const std::string& run_id,
+                                                  const v1::RunConfig& config,
+                                                  uint64_t incarnation = 0);
+  // Returns how many sequences were dropped as stale.
+  absl::StatusOr<uint64_t> AdvanceVersion(const RunRef& run, uint64_t policy_version);
+  absl::StatusOr<v1::Run> GetRun(const std::string& run_id);
+  absl::StatusOr<std::vector<v1::Run>> ListRuns();
+  absl::StatusOr<v1::GetStepResponse> GetStep(const RunRef& run, uint64_t draw);
+
+  // Opens a stream; an unknown run or a refused header shows in its first Flush.
+  std::unique_ptr<AppendWriter> Append(const RunRef& run, const v1::Sampling& sampling,
+                                       uint32_t vocabulary_size, const AppendOptions& options = {});
+  absl::StatusOr<v1::ReleaseResponse> Release(const RunRef& run,
+                                              std::span<const SequenceRef> sequences,
+                                              std::span<const uint64_t> lease_ids);
+
+  // A lease of zero length is none.
+  absl::StatusOr<TopKRecords> FetchTopK(const RunRef& run, std::span<const Slice> slices,
+                                        absl::Duration lease = absl::ZeroDuration());
+
+  // The arrays hold one row per position, slice by slice.
+  absl::StatusOr<Evaluation> Evaluate(const RunRef& run, std::span<const Slice> slices,
+                                      const GatheredValues& current,
+                                      const EvaluateOptions& options);
+  absl::StatusOr<Evaluation> Evaluate(const RunRef& run, std::span<const Slice> slices,
+                                      const ReducedValues& current, const EvaluateOptions& options);
+
+ private:
+  void SetDeadline(grpc::ClientContext& context) const;
+  template <typename Request, typename Response>
+  absl::StatusOr<Response> Call(grpc::Status (v1::RatioService::Stub::*method)(grpc::ClientContext*,
+                                                                               const Request&,
+                                                                               Response*),
+                                const Request& request);
+  absl::StatusOr<Evaluation> Evaluate(const RunRef& run, std::span<const Slice> slices,
+                                      const EvaluateOptions& options, v1::EvaluateRequest& request);
+
+  const std::shared_ptr<v1::RatioService::Stub> stub_;
+  const ClientOptions options_;
+};
+
+}  // namespace sis

@@ -1,0 +1,57 @@
+"""A server of our own for as long as the demonstration runs."""
+
+import subprocess
+import urllib.request
+
+import grpc
+
+# grpc.health.v1.HealthCheckResponse with status SERVING; the request for the whole server is empty.
+_SERVING = b"\x08\x01"
+_SHUTDOWN_SECONDS = 15
+
+
+class Server:
+    """The server binary as a child process, on free ports. A context manager: leaving the block ends it."""
+
+    def __init__(self, binary):
+        """Returns when the server is ready. RuntimeError if it ends before."""
+        # A session of its own, so that Ctrl-C does not end it before those who still talk to it.
+        self._process = subprocess.Popen(
+            [binary, "--listen=127.0.0.1:0", "--metrics=127.0.0.1:0"],
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        addresses = {}
+        for line in self._process.stdout:
+            if line.strip() == "ready":
+                break
+            name, _, value = line.strip().partition(": ")
+            addresses[name] = value
+        else:
+            raise RuntimeError(f"{binary} ended with status {self._process.wait()} before it was ready")
+        self.address = addresses["grpc"]
+        self.metrics_address = addresses["metrics"]
+
+    def is_healthy(self):
+        """What the server's own health service says."""
+        with grpc.insecure_channel(self.address) as channel:
+            return channel.unary_unary("/grpc.health.v1.Health/Check")(b"", timeout=10) == _SERVING
+
+    def metrics(self):
+        """The lines of /metrics that have values."""
+        with urllib.request.urlopen(f"http://{self.metrics_address}/metrics", timeout=10) as response:
+            text = response.read().decode()
+        return [line for line in text.splitlines() if line and not line.startswith("#")]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._process.terminate()
+        try:
+            self._process.wait(_SHUTDOWN_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()

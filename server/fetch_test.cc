@@ -1,0 +1,252 @@
+#include "server/fetch.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "server/cache_fixture.h"
+#include "server/record_generator.h"
+
+namespace sis {
+namespace {
+
+using absl::StatusCode;
+using testing::HasSubstr;
+
+constexpr int kSlots = 5;
+
+// All messages of a fetch, put together: the header, and per slice what Block would hold.
+struct Fetched {
+  v1::FetchTopKHeader header;
+  std::vector<v1::Block> slices;
+  int chunks = 0;
+};
+
+void Add(v1::FetchTopKRequest& request, const std::string& id, uint32_t first, uint32_t length) {
+  v1::Slice& slice = *request.add_slices();
+  slice.mutable_sequence()->set_id(id);
+  slice.set_first_position(first);
+  slice.set_length(length);
+}
+
+class FetchTest : public testing::Test {
+ protected:
+  Fetched Do(const v1::FetchTopKRequest& request) {
+    Fetched fetched;
+    absl::StatusOr<Fetch> fetch = Fetch::Open(run_, request);
+    EXPECT_TRUE(fetch.ok()) << fetch.status();
+    if (fetch.ok()) Read(*fetch, fetched);
+    return fetched;
+  }
+  static void Read(Fetch& fetch, Fetched& fetched) {
+    v1::FetchTopKResponse message;
+    ASSERT_TRUE(fetch.Next(message));
+    ASSERT_TRUE(message.has_header());
+    fetched.header = message.header();
+    fetched.slices.resize(message.header().slices_size());
+    size_t slice = 0;
+    while (fetch.Next(message)) {
+      ASSERT_TRUE(message.has_chunk());
+      ++fetched.chunks;
+      const v1::FetchTopKChunk& chunk = message.chunk();
+      ASSERT_GE(chunk.slice(), slice);
+      slice = chunk.slice();
+      v1::Block& block = fetched.slices[slice];
+      EXPECT_EQ(chunk.first_position(), fetched.header.slices(chunk.slice()).first_position() +
+                                            block.sampled_ids().size() / 4);
+      EXPECT_EQ(chunk.sampled_ids().size(), 4 * chunk.length());
+      EXPECT_LE(message.ByteSizeLong(), (1 << 20) + 1000);
+      *block.mutable_sampled_ids() += chunk.sampled_ids();
+      *block.mutable_sampled_log_probs() += chunk.sampled_log_probs();
+      *block.mutable_top_k_ids() += chunk.top_k_ids();
+      *block.mutable_top_k_log_probs() += chunk.top_k_log_probs();
+    }
+    EXPECT_FALSE(fetch.Next(message));
+  }
+  static void ExpectRows(const v1::Block& got, const v1::Block& expected) {
+    EXPECT_EQ(got.sampled_ids(), expected.sampled_ids());
+    EXPECT_EQ(got.sampled_log_probs(), expected.sampled_log_probs());
+    EXPECT_EQ(got.top_k_ids(), expected.top_k_ids());
+    EXPECT_EQ(got.top_k_log_probs(), expected.top_k_log_probs());
+  }
+  static std::vector<std::tuple<uint32_t, uint32_t, uint32_t, v1::MissingReason>> Missing(
+      const Fetched& fetched) {
+    std::vector<std::tuple<uint32_t, uint32_t, uint32_t, v1::MissingReason>> missing;
+    for (const v1::MissingRange& range : fetched.header.missing()) {
+      missing.emplace_back(range.slice(), range.first_position(), range.length(), range.reason());
+    }
+    return missing;
+  }
+
+  Cache cache_;
+  std::shared_ptr<sis::Run> run_ = cache_.CreateRun("r", SmallConfig(kSlots));
+  RecordGenerator generator_{kSlots, 1000, 31};
+};
+
+TEST_F(FetchTest, ReturnsWhatWasRecorded) {
+  const Records a = generator_.NextRecords(300);
+  const Records b = generator_.NextRecords(70);
+  AppendBlock(cache_, *run_, a.Block("a"));
+  AppendBlock(cache_, *run_, b.Block("b"));
+  v1::FetchTopKRequest request;
+  Add(request, "a", 0, 0);
+  Add(request, "b", 5, 60);
+  Add(request, "a", 100, 0);
+  const Fetched fetched = Do(request);
+  EXPECT_EQ(fetched.header.lease_id(), 0);
+  EXPECT_EQ(fetched.header.top_k(), kSlots);
+  ASSERT_EQ(fetched.header.slices_size(), 3);
+  EXPECT_EQ(fetched.header.slices(0).length(), 300);
+  EXPECT_EQ(fetched.header.slices(1).length(), 60);
+  EXPECT_EQ(fetched.header.slices(2).length(), 200);
+  EXPECT_EQ(fetched.header.missing_size(), 0);
+  ExpectRows(fetched.slices[0], a.Block("a"));
+  ExpectRows(fetched.slices[1], b.Block("b", 5, 0, 5, 60));
+  ExpectRows(fetched.slices[2], a.Block("a", 100, 0, 100, 200));
+  // Digests are of what is recorded, so the parts' add up to the whole's.
+  v1::FetchTopKRequest parts;
+  Add(parts, "a", 0, 100);
+  Add(parts, "a", 100, 200);
+  const Fetched in_parts = Do(parts);
+  EXPECT_EQ(in_parts.header.slices(0).record_digest() + in_parts.header.slices(1).record_digest(),
+            fetched.header.slices(0).record_digest());
+  EXPECT_EQ(in_parts.header.slices(1).record_digest(), fetched.header.slices(2).record_digest());
+}
+
+TEST_F(FetchTest, LongSlicesComeInChunks) {
+  const Records records = generator_.NextRecords(60000);  // 48 bytes each
+  ASSERT_EQ(AppendBlock(cache_, *run_, records.Block("a")).code(), 0);
+  v1::FetchTopKRequest request;
+  Add(request, "a", 0, 0);
+  const Fetched fetched = Do(request);
+  EXPECT_EQ(fetched.chunks, 3);
+  ExpectRows(fetched.slices[0], records.Block("a"));
+}
+
+TEST_F(FetchTest, MissingRowsHoldSentinels) {
+  AppendBlock(cache_, *run_, generator_.NextRecords(1).Block("a", 1, 0, 0, 1));
+  v1::FetchTopKRequest request;
+  Add(request, "a", 0, 1);
+  const v1::Block row = Do(request).slices[0];
+  EXPECT_EQ(row.sampled_ids(), "\xff\xff\xff\xff");
+  float sampled;
+  std::memcpy(&sampled, row.sampled_log_probs().data(), 4);
+  EXPECT_TRUE(std::isnan(sampled));
+  for (int slot = 0; slot < kSlots; ++slot) {
+    EXPECT_EQ(row.top_k_ids().substr(4 * slot, 4), "\xff\xff\xff\xff");
+    float log_prob;
+    std::memcpy(&log_prob, row.top_k_log_probs().data() + 4 * slot, 4);
+    EXPECT_EQ(log_prob, -HUGE_VALF);
+  }
+}
+
+TEST_F(FetchTest, GoneSequencesSayWhy) {
+  AppendBlock(cache_, *run_, generator_.NextRecords(10).Block("a"));
+  run_->Release({"a", 0});
+  v1::FetchTopKRequest request;
+  Add(request, "a", 3, 5);
+  Add(request, "never", 0, 7);
+  const Fetched fetched = Do(request);
+  EXPECT_THAT(Missing(fetched), testing::ElementsAre(std::tuple(0, 3, 5, v1::RELEASED),
+                                                     std::tuple(1, 0, 7, v1::NEVER_ARRIVED)));
+  EXPECT_EQ(fetched.header.slices(0).record_digest(), 0);
+  EXPECT_EQ(fetched.slices[0].sampled_ids().size(), 20);
+}
+
+TEST_F(FetchTest, NeighbouringMissingRangesAreOne) {
+  v1::RunConfig config = SmallConfig(kSlots);
+  config.set_max_staleness(0);
+  run_ = cache_.CreateRun("m", config);
+  const Records records = generator_.NextRecords(400);
+  // [30, 150) stale, in two versions and over two page ends; [150, 310) never came; [310, 320) is
+  // fresh.
+  AppendBlock(cache_, *run_, records.Block("a", 0, 3, 0, 30));
+  AppendBlock(cache_, *run_, records.Block("a", 30, 1, 30, 70));
+  AppendBlock(cache_, *run_, records.Block("a", 100, 2, 100, 50));
+  AppendBlock(cache_, *run_, records.Block("a", 310, 3, 310, 10));
+  ASSERT_TRUE(run_->AdvanceVersion(3).ok());
+  v1::FetchTopKRequest request;
+  Add(request, "a", 0, 400);
+  Add(request, "a", 320, 80);
+  const Fetched fetched = Do(request);
+  EXPECT_THAT(Missing(fetched), testing::ElementsAre(std::tuple(0, 30, 120, v1::STALE),
+                                                     std::tuple(0, 150, 160, v1::NEVER_ARRIVED),
+                                                     std::tuple(0, 320, 80, v1::NEVER_ARRIVED),
+                                                     std::tuple(1, 320, 80, v1::NEVER_ARRIVED)));
+}
+
+TEST_F(FetchTest, HeaderAndRowsAgreeOnWhatIsStale) {
+  v1::RunConfig config = SmallConfig(kSlots);
+  config.set_max_staleness(0);
+  run_ = cache_.CreateRun("m", config);
+  const Records records = generator_.NextRecords(10);
+  AppendBlock(cache_, *run_, records.Block("a"));
+  v1::FetchTopKRequest request;
+  Add(request, "a", 0, 10);
+  absl::StatusOr<Fetch> fetch = Fetch::Open(run_, request);
+  v1::FetchTopKResponse message;
+  ASSERT_TRUE(fetch->Next(message));
+  EXPECT_EQ(message.header().missing_size(), 0);
+  ASSERT_TRUE(run_->AdvanceVersion(1).ok());
+  ASSERT_TRUE(fetch->Next(message));
+  EXPECT_EQ(message.chunk().sampled_ids(), records.Block("a").sampled_ids());
+}
+
+TEST_F(FetchTest, LeasesAreGrantedIfAskedFor) {
+  AppendBlock(cache_, *run_, generator_.NextRecords(10).Block("a"));
+  v1::FetchTopKRequest request;
+  Add(request, "a", 0, 0);
+  request.set_lease_seconds(5);
+  const Fetched fetched = Do(request);
+  EXPECT_NE(fetched.header.lease_id(), 0);
+  EXPECT_EQ(run_->Describe().leases(), 1);
+  EXPECT_FALSE(run_->EvictOldest());
+  EXPECT_TRUE(run_->EndLease(fetched.header.lease_id()));
+  EXPECT_TRUE(run_->EvictOldest());
+}
+
+TEST_F(FetchTest, BadRequestsAreRefusedAndTakeNoLease) {
+  AppendBlock(cache_, *run_, generator_.NextRecords(10).Block("a"));
+  const auto refused = [&](const std::string& message, auto change) {
+    v1::FetchTopKRequest request;
+    Add(request, "a", 0, 0);
+    request.set_lease_seconds(5);
+    change(request);
+    const absl::Status status = Fetch::Open(run_, request).status();
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << message;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(message));
+    EXPECT_EQ(run_->Describe().leases(), 0) << message;
+  };
+  refused("slices: none", [](auto& r) { r.clear_slices(); });
+  refused("slices[0].sequence.id", [](auto& r) { r.mutable_slices(0)->clear_sequence(); });
+  refused("slices[1] of sequence 'b' attempt 0: first_position 4194304 + length 1",
+          [](auto& r) { Add(r, "b", 4194304, 1); });
+  refused("slices[1]", [](auto& r) { Add(r, "b", UINT32_MAX, UINT32_MAX); });
+  refused("lease_seconds: -1", [](auto& r) { r.set_lease_seconds(-1); });
+  refused("lease_seconds: 3601", [](auto& r) { r.set_lease_seconds(3601); });
+  refused("lease_seconds: nan", [](auto& r) { r.set_lease_seconds(NAN); });
+  refused("lease_seconds: inf", [](auto& r) { r.set_lease_seconds(HUGE_VAL); });
+  refused("16777220 positions in all", [](auto& r) {
+    for (int i = 0; i < 4; ++i) Add(r, "b", 0, 4194304);
+    Add(r, "b", 0, 4);
+    r.mutable_slices()->DeleteSubrange(0, 1);
+  });
+}
+
+TEST_F(FetchTest, KeepsItsSequencesWhileItReads) {
+  const Records records = generator_.NextRecords(10);
+  AppendBlock(cache_, *run_, records.Block("a"));
+  v1::FetchTopKRequest request;
+  Add(request, "a", 0, 0);
+  absl::StatusOr<Fetch> fetch = Fetch::Open(run_, request);
+  ASSERT_TRUE(fetch.ok());
+  EXPECT_FALSE(run_->EvictOldest());
+  run_->Release({"a", 0});
+  Fetched fetched;
+  Read(*fetch, fetched);
+  ExpectRows(fetched.slices[0], records.Block("a"));
+}
+
+}  // namespace
+}  // namespace sis
