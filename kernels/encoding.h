@@ -16,13 +16,27 @@ inline constexpr int kGroupPositions = 16;
 constexpr size_t RowBytes(LogProbEncoding encoding) {
   switch (encoding) {
     case LogProbEncoding::kFloat32:
-      return kGroupPositions * 4;
+      return size_t{kGroupPositions} * 4;
     case LogProbEncoding::kFloat16:
-      return kGroupPositions * 2;
+      return size_t{kGroupPositions} * 2;
     case LogProbEncoding::kFixed12:
-      return kGroupPositions * 12 / 8;
+      return size_t{kGroupPositions} * 12 / 8;
   }
   return 0;
+}
+
+// Rows before that of rank 0 in each group: the steps of kFixed12 (codec/fixed12.h), one per
+// position.
+constexpr size_t LeadingRows(LogProbEncoding encoding) {
+  return encoding == LogProbEncoding::kFixed12 ? 1 : 0;
+}
+
+constexpr size_t GroupBytes(LogProbEncoding encoding, size_t slots) {
+  return (LeadingRows(encoding) + slots) * RowBytes(encoding);
+}
+
+constexpr size_t GroupCount(size_t positions) {
+  return (positions + kGroupPositions - 1) / kGroupPositions;
 }
 
 }  // namespace sis

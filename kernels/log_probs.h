@@ -7,12 +7,12 @@
 #include <cstring>
 #include <span>
 
+#include "kernels/codec/float16.h"
 #include "kernels/encoding.h"
-#include "kernels/float16.h"
 
 namespace sis {
 
-// Groups of kGroupPositions positions, rank by rank: the row of group g and rank r is at (g * K +
+// In float32 or float16. Groups of kGroupPositions positions, rank by rank: the row of group g and rank r is at (g * K +
 // r) * RowBytes(encoding), and holds that rank of the group's positions, one a lane. Rows are
 // aligned to their elements.
 struct GroupedLogProbs {
@@ -46,7 +46,7 @@ class LogProbReader {
       case LogProbEncoding::kFloat32:
         return Read<float>(row, lane);
       case LogProbEncoding::kFloat16:
-        return WidenFloat16(Read<uint16_t>(row, lane));
+        return DecodeFloat16(Read<uint16_t>(row, lane));
       case LogProbEncoding::kFixed12:
         break;
     }

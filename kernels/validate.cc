@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "kernels/duplicate_finder.h"
 #include "kernels/simd_validate.h"
 
 namespace sis {
@@ -20,25 +21,6 @@ absl::Status InvalidSlot(absl::string_view field, uint32_t position, size_t slot
   return absl::InvalidArgumentError(
       absl::StrCat(field, " at position ", position, ", slot ", slot, ": ", what));
 }
-
-// K is small: ids are compared in pairs, but only if a 64-bit filter has seen the like before.
-class DuplicateFinder {
- public:
-  // True if id is among `earlier`; ids must be offered in order.
-  bool Seen(int32_t id, std::span<const int32_t> earlier) {
-    const uint64_t bit = uint64_t{1} << ((static_cast<uint32_t>(id) * 0x9E3779B1u) >> 26);
-    const bool maybe = (filter_ & bit) != 0;
-    filter_ |= bit;
-    if (!maybe) return false;
-    for (const int32_t other : earlier) {
-      if (other == id) return true;
-    }
-    return false;
-  }
-
- private:
-  uint64_t filter_ = 0;
-};
 
 // Checks one position; the rank of the sampled token, or the error.
 absl::StatusOr<uint8_t> ValidateRecord(int32_t sampled_id, float sampled_log_prob,

@@ -15,6 +15,10 @@ struct DecideEach {
   __device__ DecideOutput operator()(const DecideInput& in) const { return DecideOne(in); }
 };
 
+struct CodeEach {
+  __device__ CodeOutput operator()(const CodeInput& in) const { return CodeOne(in); }
+};
+
 template <typename Function, typename In, typename Out>
 __global__ void Map(Function function, const In* in, Out* out, size_t count) {
   const size_t i = size_t{blockIdx.x} * blockDim.x + threadIdx.x;
@@ -72,6 +76,10 @@ std::string Exp32(std::span<const float> x, std::span<float> y) {
 
 std::string Decide(std::span<const DecideInput> in, std::span<DecideOutput> out) {
   return Describe(MapOnDevice(DecideEach{}, in, out));
+}
+
+std::string Code(std::span<const CodeInput> in, std::span<CodeOutput> out) {
+  return Describe(MapOnDevice(CodeEach{}, in, out));
 }
 
 }  // namespace sis::cuda

@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 
+#include "kernels/codec/log_prob_code.h"
 #include "kernels/decide.h"
 #include "kernels/philox.h"
 #include "kernels/sums.h"
@@ -32,9 +33,24 @@ struct DecideOutput {
   Sums sums;  // of this position alone
 };
 
+struct CodeInput {
+  LogProbEncoding encoding;
+  uint32_t multiplier;
+  float log_prob;
+};
+
+struct CodeOutput {
+  uint32_t rounded_down;
+  uint32_t rounded_up;
+  uint32_t best_multiplier;  // 0 below the floor
+  float decoded_down;
+  float decoded_up;
+};
+
 // Each returns an empty string, or what CUDA says went wrong. Spans of one call have one length.
 std::string Exp32(std::span<const float> x, std::span<float> y);
 std::string Decide(std::span<const DecideInput> in, std::span<DecideOutput> out);
+std::string Code(std::span<const CodeInput> in, std::span<CodeOutput> out);
 
 // What Decide does with one input, on either side.
 SIS_HOST_DEVICE inline DecideOutput DecideOne(const DecideInput& in) {
@@ -45,6 +61,17 @@ SIS_HOST_DEVICE inline DecideOutput DecideOne(const DecideInput& in) {
   out.log_modified_ratio = out.result.log_modified_ratio();
   out.modified_ratio = out.result.modified_ratio();
   AddPosition(out.result, in.envelope, out.sums);
+  return out;
+}
+
+// What Code does with one input, on either side.
+SIS_HOST_DEVICE inline CodeOutput CodeOne(const CodeInput& in) {
+  CodeOutput out{};
+  out.rounded_down = EncodeRoundedDown(in.encoding, in.log_prob, in.multiplier);
+  out.rounded_up = EncodeRoundedUp(in.encoding, in.log_prob, in.multiplier);
+  if (in.log_prob >= kFixed12Floor) out.best_multiplier = Fixed12Multiplier(in.log_prob);
+  out.decoded_down = DecodeLogProb(in.encoding, out.rounded_down, in.multiplier);
+  out.decoded_up = DecodeLogProb(in.encoding, out.rounded_up, in.multiplier);
   return out;
 }
 

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <bit>
+#include <cmath>
 #include <random>
 #include <vector>
 
@@ -61,6 +62,32 @@ TEST_F(SharedFunctionsTest, DecisionsAreTheSame) {
     ASSERT_EQ(Bits(out[i].log_modified_ratio), Bits(expected.log_modified_ratio)) << i;
     ASSERT_EQ(Bits(out[i].modified_ratio), Bits(expected.modified_ratio)) << i;
     ASSERT_EQ(out[i].sums, expected.sums) << i;
+  }
+}
+
+TEST_F(SharedFunctionsTest, CodesAreTheSame) {
+  std::vector<CodeInput> in;
+  for (const LogProbEncoding encoding :
+       {LogProbEncoding::kFloat32, LogProbEncoding::kFloat16, LogProbEncoding::kFixed12}) {
+    // 0 down to -inf, subnormals included, and up to 1/64.
+    for (uint32_t bits = 0x80000000; bits <= 0xFF800000; bits += 1024) {
+      in.push_back({encoding, 1 + bits / 1024 % 4095, std::bit_cast<float>(bits)});
+      in.push_back({encoding, 1 + bits / 1024 % 4095, std::bit_cast<float>(bits + 1)});
+    }
+    for (uint32_t bits = 0; bits <= 0x3C800000; bits += 4096) {
+      in.push_back({encoding, 1 + bits / 4096 % 4095, std::bit_cast<float>(bits)});
+    }
+  }
+  std::erase_if(in, [](const CodeInput& one) { return std::isnan(one.log_prob); });
+  std::vector<CodeOutput> out(in.size());
+  ASSERT_EQ(Code(in, out), "");
+  for (size_t i = 0; i < in.size(); ++i) {
+    const CodeOutput expected = CodeOne(in[i]);
+    ASSERT_EQ(out[i].rounded_down, expected.rounded_down) << in[i].log_prob;
+    ASSERT_EQ(out[i].rounded_up, expected.rounded_up) << in[i].log_prob;
+    ASSERT_EQ(out[i].best_multiplier, expected.best_multiplier) << in[i].log_prob;
+    ASSERT_EQ(Bits(out[i].decoded_down), Bits(expected.decoded_down)) << in[i].log_prob;
+    ASSERT_EQ(Bits(out[i].decoded_up), Bits(expected.decoded_up)) << in[i].log_prob;
   }
 }
 

@@ -183,7 +183,7 @@ std::vector<float> Rounded(const std::vector<float>& values, Layout layout) {
   std::vector<float> rounded = values;
   if (layout == Layout::kGroupedFloat16) {
     for (float& value : rounded)
-      value = WidenFloat16(TruncateToFloat16(std::max(value, -60000.0f)));
+      value = DecodeFloat16(TruncateToFloat16(std::max(value, -60000.0f)));
     for (size_t i = 0; i < values.size(); ++i) {
       if (values[i] == kMinusInfinity) rounded[i] = kMinusInfinity;
     }

@@ -1,0 +1,152 @@
+#include "kernels/codec/log_probs.h"
+
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+#include "kernels/codec/log_prob_code.h"
+
+namespace sis {
+namespace {
+
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+
+constexpr int Width(LogProbEncoding encoding) {
+  return static_cast<int>(RowBytes(encoding) * 8 / kGroupPositions);
+}
+
+// The multiplier with which a position's used slots fit best. Those too low to be encoded leave the
+// set.
+uint32_t BehaviorMultiplier(LogProbEncoding encoding, std::span<const float> used) {
+  if (encoding != LogProbEncoding::kFixed12) return 0;
+  float lowest = 0x1p-6f;
+  for (const float log_prob : used) {
+    if (log_prob >= kFixed12Floor) lowest = std::min(lowest, log_prob);
+  }
+  return Fixed12Multiplier(lowest);
+}
+
+// The same for current log-probs, where those too low go up to the floor, and no further: they
+// would raise the envelope.
+uint32_t CurrentMultiplier(LogProbEncoding encoding, std::span<const float> used) {
+  if (encoding != LogProbEncoding::kFixed12) return 0;
+  float lowest = 0x1p-6f;
+  for (const float log_prob : used) {
+    if (log_prob != kMinusInfinity) lowest = std::min(lowest, log_prob);
+  }
+  return Fixed12Multiplier(std::max(lowest, kFixed12Floor));
+}
+
+// The codes of a group, transposed on the way to its rows.
+class GroupEncoder {
+ public:
+  GroupEncoder(LogProbEncoding encoding, size_t slots)
+      : encoding_(encoding), rows_(LeadingRows(encoding) + slots) {}
+
+  // All positions unused.
+  void Clear() {
+    const uint32_t unused = EncodeRoundedDown(encoding_, kMinusInfinity, 1);
+    for (RowValues& row : rows_) row.fill(unused);
+    if (LeadingRows(encoding_) > 0) rows_[0].fill(1);
+  }
+  void SetMultiplier(size_t lane, uint32_t multiplier) {
+    if (LeadingRows(encoding_) > 0) rows_[0][lane] = multiplier;
+  }
+  void Set(size_t lane, size_t rank, uint32_t code) {
+    rows_[LeadingRows(encoding_) + rank][lane] = code;
+  }
+  void Write(std::span<std::byte> group) const {
+    const size_t row_bytes = RowBytes(encoding_);
+    for (size_t row = 0; row < rows_.size(); ++row) {
+      PackRow(rows_[row], Width(encoding_), group.subspan(row * row_bytes, row_bytes));
+    }
+  }
+
+ private:
+  const LogProbEncoding encoding_;
+  std::vector<RowValues> rows_;
+};
+
+// Calls encode(position, encoder, lane) for each of n positions, and writes the groups.
+template <typename EncodePosition>
+void EncodeGroups(LogProbEncoding encoding, size_t positions, size_t slots, std::span<std::byte> to,
+                  const EncodePosition& encode) {
+  const size_t group_bytes = GroupBytes(encoding, slots);
+  GroupEncoder encoder(encoding, slots);
+  for (size_t group = 0; group < GroupCount(positions); ++group) {
+    encoder.Clear();
+    const size_t first = group * kGroupPositions;
+    const size_t lanes = std::min<size_t>(kGroupPositions, positions - first);
+    for (size_t lane = 0; lane < lanes; ++lane) encode(first + lane, encoder, lane);
+    encoder.Write(to.subspan(group * group_bytes, group_bytes));
+  }
+}
+
+}  // namespace
+
+void EncodeBehaviorLogProbs(LogProbEncoding encoding, std::span<const float> log_probs, int slots,
+                            std::span<uint8_t> used_slots, std::span<std::byte> to) {
+  EncodeGroups(encoding, used_slots.size(), slots, to,
+               [&](size_t position, GroupEncoder& encoder, size_t lane) {
+                 const auto row = log_probs.subspan(position * slots, slots);
+                 const uint32_t multiplier = BehaviorMultiplier(encoding, row);
+                 encoder.SetMultiplier(lane, multiplier);
+                 uint8_t used = 0;
+                 for (const float log_prob : row) {
+                   const uint32_t code = EncodeRoundedDown(encoding, log_prob, multiplier);
+                   if (DecodeLogProb(encoding, code, multiplier) == kMinusInfinity) break;
+                   encoder.Set(lane, used++, code);
+                 }
+                 used_slots[position] = used;
+               });
+}
+
+void EncodeCurrentLogProbs(LogProbEncoding encoding, std::span<const float> log_probs, int slots,
+                           std::span<const uint8_t> used_slots, std::span<std::byte> to) {
+  EncodeGroups(encoding, used_slots.size(), slots, to,
+               [&](size_t position, GroupEncoder& encoder, size_t lane) {
+                 const auto used = log_probs.subspan(position * slots, used_slots[position]);
+                 const uint32_t multiplier = CurrentMultiplier(encoding, used);
+                 encoder.SetMultiplier(lane, multiplier);
+                 for (size_t rank = 0; rank < used.size(); ++rank) {
+                   encoder.Set(lane, rank, EncodeRoundedUp(encoding, used[rank], multiplier));
+                 }
+               });
+}
+
+GroupDecoder::GroupDecoder(LogProbEncoding encoding, std::span<const std::byte> group)
+    : encoding_(encoding), group_(group) {
+  if (LeadingRows(encoding) > 0) multipliers_ = UnpackRow(RowAt(0), Width(encoding));
+}
+
+std::span<const std::byte> GroupDecoder::RowAt(size_t row) const {
+  return group_.subspan(row * RowBytes(encoding_), RowBytes(encoding_));
+}
+
+std::array<float, kGroupPositions> GroupDecoder::Row(size_t rank) const {
+  const RowValues codes = UnpackRow(RowAt(LeadingRows(encoding_) + rank), Width(encoding_));
+  std::array<float, kGroupPositions> log_probs;
+  for (size_t lane = 0; lane < kGroupPositions; ++lane) {
+    log_probs[lane] = DecodeLogProb(encoding_, codes[lane], multipliers_[lane]);
+  }
+  return log_probs;
+}
+
+void DecodeLogProbs(LogProbEncoding encoding, std::span<const std::byte> from, int slots,
+                    std::span<float> log_probs) {
+  const size_t positions = log_probs.size() / slots;
+  const size_t group_bytes = GroupBytes(encoding, slots);
+  for (size_t group = 0; group < GroupCount(positions); ++group) {
+    const GroupDecoder decoder(encoding, from.subspan(group * group_bytes, group_bytes));
+    const size_t first = group * kGroupPositions;
+    const size_t lanes = std::min<size_t>(kGroupPositions, positions - first);
+    for (int rank = 0; rank < slots; ++rank) {
+      const auto row = decoder.Row(rank);
+      for (size_t lane = 0; lane < lanes; ++lane) {
+        log_probs[(first + lane) * slots + rank] = row[lane];
+      }
+    }
+  }
+}
+
+}  // namespace sis

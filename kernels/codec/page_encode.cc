@@ -1,0 +1,101 @@
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <vector>
+
+#include "kernels/codec/log_probs.h"
+#include "kernels/codec/page.h"
+#include "kernels/codec/page_layout.h"
+#include "kernels/crc32c.h"
+#include "kernels/decide.h"
+
+namespace sis {
+namespace {
+
+// Positions are written with the unused ones of the last group, which are zeros.
+template <typename T>
+void Write(std::span<const T> values, std::span<std::byte> to) {
+  std::memcpy(to.data(), values.data(), values.size_bytes());
+}
+
+void EncodeIds(const PageHeader& header, const RecordView& records,
+               std::span<const uint8_t> used_slots, std::span<const uint8_t> ranks,
+               std::span<std::byte> to) {
+  const int bits = IdBits(header.vocabulary_size);
+  const size_t row_bytes = PackedRowBytes(bits);
+  const size_t slots = header.slots;
+  std::vector<RowValues> rows(IdRows(header));
+  for (size_t first = 0; first < header.positions; first += kGroupPositions) {
+    for (RowValues& row : rows) row.fill(0);
+    const size_t end = std::min<size_t>(header.positions, first + kGroupPositions);
+    for (size_t i = first; i < end; ++i) {
+      if (ranks[i] == kRankAbsent) continue;
+      rows[0][i - first] = records.sampled_ids[i];
+      for (size_t slot = 0; slot < used_slots[i]; ++slot) {
+        rows[1 + slot][i - first] = records.ids[i * slots + slot];
+      }
+    }
+    for (const RowValues& row : rows) {
+      PackRow(row, bits, to.first(row_bytes));
+      to = to.subspan(row_bytes);
+    }
+  }
+}
+
+}  // namespace
+
+PageLayout LayOutPage(const PageHeader& header) {
+  const size_t groups = GroupCount(header.positions);
+  PageLayout layout;
+  layout.log_probs = sizeof(PageHeaderBytes);
+  layout.sampled_log_probs = layout.log_probs + groups * GroupBytes(header.encoding, header.slots);
+  layout.ranks = layout.sampled_log_probs + groups * kGroupPositions * sizeof(float);
+  layout.ids = layout.ranks + groups * kGroupPositions;
+  layout.end = layout.ids + groups * IdGroupBytes(header);
+  return layout;
+}
+
+void EncodePage(const PageHeader& header, const RecordView& records, std::span<const uint8_t> ranks,
+                std::span<std::byte> page) {
+  const PageLayout layout = LayOutPage(header);
+  const size_t positions = header.positions;
+  const size_t slots = header.slots;
+  std::ranges::fill(page, std::byte{0});
+
+  std::vector<float> log_probs(records.log_probs.begin(), records.log_probs.end());
+  std::vector<float> sampled_log_probs(positions);
+  for (size_t i = 0; i < positions; ++i) {
+    if (ranks[i] == kRankAbsent) {
+      std::ranges::fill(std::span(log_probs).subspan(i * slots, slots), kMinusInfinity);
+    } else {
+      sampled_log_probs[i] = records.sampled_log_probs[i];
+    }
+  }
+  std::vector<uint8_t> used_slots(positions);
+  EncodeBehaviorLogProbs(
+      header.encoding, log_probs, header.slots, used_slots,
+      page.subspan(layout.log_probs, layout.sampled_log_probs - layout.log_probs));
+  std::vector<uint8_t> stored_ranks(ranks.begin(), ranks.end());
+  for (size_t i = 0; i < positions; ++i) {
+    if (ranks[i] < slots && ranks[i] >= used_slots[i]) stored_ranks[i] = kRankOutside;
+  }
+  Write<float>(sampled_log_probs, page.subspan(layout.sampled_log_probs));
+  Write<uint8_t>(stored_ranks, page.subspan(layout.ranks));
+  EncodeIds(header, records, used_slots, ranks, page.subspan(layout.ids));
+
+  PageHeaderBytes bytes{.magic = kPageMagic,
+                        .crc32c = 0,
+                        .version = kPageVersion,
+                        .encoding = static_cast<uint8_t>(header.encoding),
+                        .slots = static_cast<uint8_t>(header.slots),
+                        .reserved = 0,
+                        .vocabulary_size = header.vocabulary_size,
+                        .first_position = header.first_position,
+                        .positions = header.positions,
+                        .also_reserved = 0};
+  std::memcpy(page.data(), &bytes, sizeof bytes);
+  bytes.crc32c = ExtendCrc32c(0, page.subspan(kChecksummedFrom));
+  std::memcpy(page.data(), &bytes, sizeof bytes);
+}
+
+}  // namespace sis

@@ -1,0 +1,154 @@
+// Prints what each encoding of log-probs costs, in bytes per token and in accept rate, as the
+// tables of docs/encodings.md. Recorded log-probs are read from the folder $SIS_RECORDED_DATA, if
+// it is set.
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "kernels/codec/page.h"
+#include "tests/bench/encodings/accept_rate.h"
+#include "tests/bench/encodings/policy_pairs.h"
+
+namespace sis {
+namespace {
+
+using enum LogProbEncoding;
+
+constexpr LogProbEncoding kEncodings[] = {kFloat32, kFloat16, kFixed12};
+constexpr int kSlots[] = {10, 50, 100};
+
+const char* NameOf(LogProbEncoding encoding) {
+  switch (encoding) {
+    case kFloat32:
+      return "float32";
+    case kFloat16:
+      return "float16";
+    case kFixed12:
+      return "12 bits";
+  }
+  return "";
+}
+
+void PrintBytes() {
+  constexpr uint32_t kPositions = 64;
+  std::printf("| bytes per token |");
+  for (const int slots : kSlots) std::printf(" K = %d |", slots);
+  std::printf("\n|---|---|---|---|\n| int64 ids, float32 log-probs |");
+  for (const int slots : kSlots) std::printf(" %d |", (slots + 1) * (8 + 4));
+  std::printf("\n");
+  for (const LogProbEncoding encoding : kEncodings) {
+    for (const int32_t vocabulary_size : {151936, 262208}) {
+      std::printf("| page, %s, ids of %d bits |", NameOf(encoding), IdBits(vocabulary_size));
+      for (const int slots : kSlots) {
+        const PageHeader header{encoding, slots, vocabulary_size, 0, kPositions};
+        std::printf(" %.1f |", static_cast<double>(PageBytes(header)) / kPositions);
+      }
+      std::printf("\n");
+    }
+  }
+  for (const LogProbEncoding encoding : kEncodings) {
+    std::printf("| of which a decision reads, %s |", NameOf(encoding));
+    for (const int slots : kSlots) {
+      const PageLayout layout = LayOutPage({encoding, slots, 151936, 0, kPositions});
+      std::printf(" %.1f |", static_cast<double>(layout.ids - layout.log_probs) / kPositions);
+    }
+    std::printf("\n");
+  }
+}
+
+void PrintHeader(const char* first, const std::vector<PolicyPairs>& sets) {
+  std::printf("\n| %s |", first);
+  for (const PolicyPairs& pairs : sets) std::printf(" %s |", pairs.name.c_str());
+  std::printf("\n|---|");
+  for (size_t i = 0; i < sets.size(); ++i) std::printf("---|");
+  std::printf("\n");
+}
+
+void PrintAcceptRates(const std::vector<PolicyPairs>& sets) {
+  PrintHeader("% of the accept rate lost", sets);
+  std::printf("| (positions) |");
+  for (const PolicyPairs& pairs : sets) std::printf(" %zu |", pairs.positions.size());
+  std::printf("\n| (accept rate, float32) |");
+  std::vector<double> lossless;
+  for (const PolicyPairs& pairs : sets) {
+    lossless.push_back(AcceptRate(pairs, kFloat32, kFloat32));
+    std::printf(" %.4f |", lossless.back());
+  }
+  std::printf("\n");
+  for (const LogProbEncoding behavior : kEncodings) {
+    for (const LogProbEncoding current : kEncodings) {
+      std::printf("| %s, %s |", NameOf(behavior), NameOf(current));
+      for (size_t i = 0; i < sets.size(); ++i) {
+        std::printf(" %.3f |", 100 * (1 - AcceptRate(sets[i], behavior, current) / lossless[i]));
+      }
+      std::printf("\n");
+    }
+  }
+  constexpr UniformCode kCodes[] = {
+      {"12 bits, step 1/64", 64, 12, false, false},
+      {"12 bits, step 1/128, floor -32", 32, 12, false, false},
+      {"12 bits, from 1/64 to own lowest", 64, 12, true, false},
+      {"12 bits, from own top to own lowest", 64, 12, true, true},
+      {"8 bits, from own top to own lowest", 64, 8, true, true},
+      {"8 bits, the same, floor -16", 16, 8, true, true},
+  };
+  PrintHeader("codes considered, on both sides", sets);
+  for (const UniformCode& code : kCodes) {
+    std::printf("| %s |", code.name);
+    for (size_t i = 0; i < sets.size(); ++i) {
+      std::printf(" %.3f |", 100 * (1 - AcceptRate(sets[i], code) / lossless[i]));
+    }
+    std::printf("\n");
+  }
+}
+
+// The recorded models, each as it was recorded twice and with drift.
+bool AddRecorded(const std::string& folder, std::vector<PolicyPairs>& sets) {
+  const struct {
+    const char* name;
+    const char* file;
+  } models[] = {{"Qwen3 1.7B", "qwen-3-1-7b"}, {"Gemma 3 270M", "gemma-3-270m"}};
+  const auto add = [&](absl::StatusOr<PolicyPairs> pairs) {
+    if (!pairs.ok()) {
+      std::fprintf(stderr, "%s\n", pairs.status().ToString().c_str());
+      return false;
+    }
+    sets.push_back(*std::move(pairs));
+    return true;
+  };
+  for (const auto& [name, file] : models) {
+    const std::string path = folder + "/" + file;
+    if (!add(RecordedPairs(std::string(name) + ", CPU against GPU", path + "_cpu.json",
+                           path + "_cuda.json")) ||
+        !add(RecordedSetsWithDrift(std::string(name) + ", drift 0.2", path + "_cpu.json", 0.2))) {
+      return false;
+    }
+  }
+  return true;
+}
+
+int Main() {
+  PrintBytes();
+  constexpr int kPositions = 2000;
+  std::vector<PolicyPairs> sets;
+  for (const double drift : {0.03, 0.2}) {
+    for (const int slots : kSlots) {
+      const std::string name =
+          "K = " + std::to_string(slots) + (drift < 0.1 ? ", mismatch 0.03" : ", drift 0.2");
+      sets.push_back(LlmLikePairs(name, slots, drift, kPositions));
+    }
+  }
+  PrintAcceptRates(sets);
+  if (const char* folder = std::getenv("SIS_RECORDED_DATA")) {
+    std::vector<PolicyPairs> recorded;
+    if (!AddRecorded(folder, recorded)) return 1;
+    PrintAcceptRates(recorded);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace sis
+
+int main() { return sis::Main(); }

@@ -1,0 +1,78 @@
+// Decoding a page of any bytes gives an error or records that encode to those bytes, and never
+// reads beyond them.
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "kernels/codec/page.h"
+#include "kernels/codec/random_records.h"
+#include "kernels/crc32c.h"
+
+namespace sis {
+namespace {
+
+void Require(bool condition) {
+  if (!condition) std::abort();
+}
+
+void Decode(std::span<const std::byte> bytes) {
+  // A copy of exactly this size lets a sanitizer see a read beyond its end.
+  const auto copy = std::make_unique<std::byte[]>(bytes.size());
+  std::ranges::copy(bytes, copy.get());
+  const absl::StatusOr<DecodedPage> page = DecodePage({copy.get(), bytes.size()});
+  if (!page.ok()) return;
+  std::vector<std::byte> again(PageBytes(page->header));
+  EncodePage(page->header, page->records(), page->ranks, again);
+  Require(std::ranges::equal(again, bytes));
+}
+
+// Takes numbers off the input; zeros when it ends.
+class Input {
+ public:
+  explicit Input(std::span<const uint8_t> bytes) : bytes_(bytes) {}
+  bool empty() const { return bytes_.empty(); }
+  uint32_t Take(size_t size) {
+    uint32_t value = 0;
+    const size_t taken = std::min(size, bytes_.size());
+    std::memcpy(&value, bytes_.data(), taken);
+    bytes_ = bytes_.subspan(taken);
+    return value;
+  }
+
+ private:
+  std::span<const uint8_t> bytes_;
+};
+
+// A valid page that the input then spoils, under a right checksum: what lies behind the checksum is
+// reached.
+void DecodeSpoiled(Input input) {
+  const PageHeader header{.encoding = static_cast<LogProbEncoding>(input.Take(1) % 3),
+                          .slots = static_cast<int>(1 + input.Take(1) % 20),
+                          .vocabulary_size = static_cast<int32_t>(40 + input.Take(2)),
+                          .first_position = input.Take(4) / 2,
+                          .positions = 1 + input.Take(1) % 40};
+  std::vector<std::byte> page = Encode(header, RandomRecords(header, input.Take(1)));
+  page.resize(page.size() - std::min<size_t>(page.size() - 8, input.Take(1) % 4));
+  while (!input.empty()) {
+    const size_t offset = input.Take(2) % page.size();
+    page[offset] = static_cast<std::byte>(input.Take(1));
+  }
+  const uint32_t crc = ExtendCrc32c(0, std::span(page).subspan(8));
+  std::memcpy(page.data() + 4, &crc, sizeof crc);
+  Decode(page);
+}
+
+}  // namespace
+}  // namespace sis
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size == 0) return 0;
+  const std::span<const uint8_t> bytes(data, size);
+  sis::Decode(std::as_bytes(bytes));
+  sis::DecodeSpoiled(sis::Input(bytes));
+  return 0;
+}
