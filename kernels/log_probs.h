@@ -12,12 +12,12 @@
 
 namespace sis {
 
-// In float32 or float16. Groups of kGroupPositions positions, rank by rank: the row of group g and rank r is at (g * K +
-// r) * RowBytes(encoding), and holds that rank of the group's positions, one a lane. Rows are
-// aligned to their elements.
+// Groups of kGroupPositions positions in float32 or float16, rank by rank: the row of group g and
+// rank r is at (g * K + r) * RowBytes(encoding), and holds that rank of the group's positions, one a
+// lane. Rows are aligned to their elements.
 struct GroupedLogProbs {
-  std::span<const std::byte> rows =
-      {};  // whole groups; what lies in lanes of no position doesn't matter
+  // Whole groups; what lies in lanes of no position doesn't matter.
+  std::span<const std::byte> rows = {};
   LogProbEncoding encoding = LogProbEncoding::kFloat32;
   uint8_t first_lane = 0;  // the lane of group 0 that holds the first position
 

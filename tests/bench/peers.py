@@ -1,6 +1,6 @@
 """The CPU backend beside PyTorch eager and numpy, in turn within one run.
 
-    python3 peers.py [--sequences 32] [--length 4096] [--repetitions 7] [--slots 10 50 100]
+    python3 peers.py [--mebibytes 160] [--length 4096] [--repetitions 7] [--slots 10 50 100]
 
 All three compute, per position, the log-envelope (a maximum over the K slots), the covered mass (a sum of K
 exponentials), the acceptance probability, a decision from a uniform, the decision and the modified ratio; and per
@@ -133,7 +133,8 @@ def check_agreement(name, sums, expected, positions):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sequences", type=int, default=32)
+    parser.add_argument("--mebibytes", type=int, default=160,
+                        help="float32 log-probs at the slots of both policies; several times the caches")
     parser.add_argument("--length", type=int, default=4096, help="positions of a sequence, a multiple of 16")
     parser.add_argument("--repetitions", type=int, default=7)
     parser.add_argument("--slots", type=int, nargs="+", default=[10, 50, 100])
@@ -143,8 +144,9 @@ def main():
     library = ctypes.CDLL(str(pathlib.Path(__file__).absolute().parent / "libpeers_kernel.so"))
 
     for slots in arguments.slots:
-        batch = Batch(arguments.sequences, arguments.length, slots)
-        positions = arguments.sequences * arguments.length
+        sequences = max(THREADS, (arguments.mebibytes << 20) // (arguments.length * slots * 8))
+        batch = Batch(sequences, arguments.length, slots)
+        positions = sequences * arguments.length
         runs = {
             "PyTorch eager, float32": torch_eager(batch),
             "numpy, float32": numpy_whole(batch),
