@@ -13,8 +13,8 @@
 namespace sis {
 
 // Groups of kGroupPositions positions in float32 or float16, rank by rank: the row of group g and
-// rank r is at (g * K + r) * RowBytes(encoding), and holds that rank of the group's positions, one a
-// lane. Rows are aligned to their elements.
+// rank r is at (g * K + r) * RowBytes(encoding), and holds that rank of the group's positions, one
+// a lane. Rows are aligned to their elements.
 struct GroupedLogProbs {
   // Whole groups; what lies in lanes of no position doesn't matter.
   std::span<const std::byte> rows = {};
