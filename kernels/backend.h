@@ -6,27 +6,36 @@
 #include <string_view>
 
 #include "kernels/decide.h"
+#include "kernels/log_probs.h"
 #include "kernels/sums.h"
 
 namespace sis {
 
-// What the recorded sets of a run of positions hold, besides the ids. Row-major, n positions of K
-// slots.
+// What rounding may add to a log-prob of 0 or to a mass of 1.
+inline constexpr float kRoundingSlack = 0x1p-6f;
+
+// What the recorded sets of a run of positions hold, besides the ids: n positions of K slots. -inf
+// marks unused slots, which come last.
 struct BehaviorView {
-  std::span<const float> log_probs;          // [n, K], -inf marks unused slots, which come last
+  std::span<const float> log_probs;          // [n, K]; or empty, and then
   std::span<const float> sampled_log_probs;  // [n]
   std::span<const uint8_t> sampled_ranks;    // [n], kRankOutside if not in the set
+  GroupedLogProbs grouped_log_probs = {};    // the same in groups
 };
 
 // The current policy's values at the same positions, in one of two forms (docs/numerics.md, section
 // 2).
 struct CurrentView {
   std::span<const float> sampled_log_probs;  // [n]
-  // GATHERED: log-probs at the recorded slots, [n, K].
+  // GATHERED: log-probs at the recorded slots, [n, K]; or empty, and grouped_log_probs the same in
+  // groups.
   std::span<const float> log_probs;
-  // REDUCED: used if log_probs is empty.
+  // REDUCED: used if both are empty.
   std::span<const float> log_envelopes;   // [n]
   std::span<const float> covered_masses;  // [n]
+  GroupedLogProbs grouped_log_probs = {};
+
+  bool reduced() const { return log_probs.empty() && grouped_log_probs.empty(); }
 };
 
 // Where results go. decisions is required; the others may be empty.

@@ -5,10 +5,11 @@
 namespace sis {
 namespace {
 
-Envelope GatheredEnvelope(std::span<const float> behavior, std::span<const float> current) {
+Envelope GatheredEnvelope(const LogProbReader& behavior, const LogProbReader& current,
+                          size_t position, size_t top_k) {
   EnvelopeAccumulator accumulator;
-  for (size_t slot = 0; slot < behavior.size(); ++slot) {
-    accumulator.Add(behavior[slot], current[slot]);
+  for (size_t slot = 0; slot < top_k; ++slot) {
+    accumulator.Add(behavior.At(position, slot), current.At(position, slot));
   }
   return accumulator.Finish();
 }
@@ -19,6 +20,8 @@ void EvaluateSegment(const EvaluateParameters& parameters, const Segment& segmen
   const OutputView& output = segment.output;
   const size_t slots = parameters.slots;
   const size_t top_k = parameters.top_k;
+  const LogProbReader behavior_log_probs(behavior.log_probs, behavior.grouped_log_probs, slots);
+  const LogProbReader current_log_probs(current.log_probs, current.grouped_log_probs, slots);
 
   Sums sums;
   PhiloxBlock uniforms{};
@@ -28,10 +31,8 @@ void EvaluateSegment(const EvaluateParameters& parameters, const Segment& segmen
       uniforms = AcceptanceUniforms(segment.sequence_key, position / 4, parameters.draw);
     }
     const Envelope envelope =
-        current.log_probs.empty()
-            ? Envelope{Flush(current.log_envelopes[i]), current.covered_masses[i]}
-            : GatheredEnvelope(behavior.log_probs.subspan(i * slots, top_k),
-                               current.log_probs.subspan(i * slots, top_k));
+        current.reduced() ? Envelope{Flush(current.log_envelopes[i]), current.covered_masses[i]}
+                          : GatheredEnvelope(behavior_log_probs, current_log_probs, i, top_k);
     const PositionResult result =
         Decide(behavior.sampled_log_probs[i], current.sampled_log_probs[i], envelope,
                behavior.sampled_ranks[i] < top_k, uniforms.word[position % 4]);

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "kernels/duplicate_finder.h"
+#include "kernels/simd_validate.h"
 
 namespace sis {
 namespace {
@@ -98,12 +99,16 @@ bool IsLogProb(float x) { return x <= kRoundingSlack; }  // false for NaN
 
 absl::Status ValidateGathered(const BehaviorView& behavior, const CurrentView& current,
                               size_t slots, uint32_t first_position) {
+  if (GatheredLogProbsAreValid(behavior, current, static_cast<int>(slots))) return absl::OkStatus();
+  // Which one isn't, if any.
+  const LogProbReader behavior_log_probs(behavior.log_probs, behavior.grouped_log_probs, slots);
+  const LogProbReader current_log_probs(current.log_probs, current.grouped_log_probs, slots);
   for (size_t i = 0; i < current.sampled_log_probs.size(); ++i) {
     const auto position = static_cast<uint32_t>(first_position + i);
     float mass = 0.0f;
     for (size_t slot = 0; slot < slots; ++slot) {
-      if (behavior.log_probs[i * slots + slot] == kMinusInfinity) continue;
-      const float log_prob = current.log_probs[i * slots + slot];
+      if (behavior_log_probs.At(i, slot) == kMinusInfinity) continue;
+      const float log_prob = current_log_probs.At(i, slot);
       if (!IsLogProb(log_prob)) {
         return InvalidSlot("gathered.log_probs", position, slot,
                            absl::StrCat(log_prob, " is not a log-prob of at most 1/64"));
@@ -153,7 +158,7 @@ absl::Status ValidateRecords(const RecordView& records, int slots, int32_t vocab
 
 absl::Status ValidateCurrent(const BehaviorView& behavior, const CurrentView& current, int slots,
                              uint32_t first_position) {
-  const absl::string_view form = current.log_probs.empty() ? "reduced" : "gathered";
+  const absl::string_view form = current.reduced() ? "reduced" : "gathered";
   for (size_t i = 0; i < current.sampled_log_probs.size(); ++i) {
     if (!IsLogProb(current.sampled_log_probs[i])) {
       return Invalid(
@@ -161,8 +166,8 @@ absl::Status ValidateCurrent(const BehaviorView& behavior, const CurrentView& cu
           absl::StrCat(current.sampled_log_probs[i], " is not a log-prob of at most 1/64"));
     }
   }
-  return current.log_probs.empty() ? ValidateReduced(current, first_position)
-                                   : ValidateGathered(behavior, current, slots, first_position);
+  return current.reduced() ? ValidateReduced(current, first_position)
+                           : ValidateGathered(behavior, current, slots, first_position);
 }
 
 }  // namespace sis

@@ -10,9 +10,6 @@
 
 namespace sis {
 
-// What rounding may add to a log-prob of 0 or to a mass of 1.
-inline constexpr float kRoundingSlack = 0x1p-6f;
-
 // T recorded positions, row-major.
 struct RecordView {
   std::span<const int32_t> sampled_ids;      // [T]

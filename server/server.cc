@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
-#include "kernels/scalar_backend.h"
+#include "kernels/cpu_backend.h"
 
 namespace sis {
 namespace {
@@ -45,7 +45,7 @@ class Server::StatePublisher final : public prometheus::Collectable {
 Server::Server(const ServerOptions& options)
     : metrics_(options.cache_bytes),
       registry_(options.cache_bytes, options.limits, metrics_, absl::Now),
-      backend_(std::make_unique<ScalarBackend>()),
+      backend_(CpuBackend()),
       workers_(options.evaluate_threads),
       service_(registry_, metrics_, *backend_, workers_),
       state_publisher_(std::make_shared<StatePublisher>(registry_)) {}

@@ -2,6 +2,7 @@
 // of them: a new backend is added to backends.cc, and has then to pass what the scalar one passes.
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -19,7 +20,9 @@ class BackendTest : public testing::TestWithParam<const Backend*> {
 };
 
 inline std::string BackendName(const testing::TestParamInfo<const Backend*>& info) {
-  return std::string(info.param->name());
+  std::string name(info.param->name());
+  std::replace(name.begin(), name.end(), '/', '_');
+  return name;
 }
 
 }  // namespace sis

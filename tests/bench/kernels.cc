@@ -1,0 +1,135 @@
+// How near the decision comes to the speed at which one core reads memory.
+//
+//     kernels [repetitions] [MiB per workload]
+//
+// Every repetition measures the memory and each backend, layout and K in turn, so that ratios are
+// between neighbours in time; printed are medians, and the least and most of the ratio.
+#include <time.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/scalar_backend.h"
+#include "kernels/simd_backend.h"
+#include "tests/bench/read_bandwidth.h"
+#include "tests/bench/workload.h"
+
+namespace sis {
+namespace {
+
+// Of this thread's own time: what else runs on the machine counts for less than on the clock.
+double Seconds() {
+  timespec time;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+}
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// Bytes per second.
+double ReadBandwidth(std::span<const uint64_t> memory) {
+  const double start = Seconds();
+  const volatile uint64_t sum = ReadAll(std::as_bytes(memory));
+  static_cast<void>(sum);
+  return static_cast<double>(memory.size_bytes()) / (Seconds() - start);
+}
+
+struct Case {
+  std::string name;
+  const Backend* backend;
+  EvaluateParameters parameters;
+  const Workload* workload;
+  size_t segments;  // the first ones only
+  std::vector<double> tokens_per_second = {};
+  std::vector<double> bandwidth_ratios = {};
+};
+
+void Measure(Case& c, double bandwidth) {
+  const auto segments = c.workload->segments().first(c.segments);
+  const double start = Seconds();
+  c.backend->Evaluate(c.parameters, segments);
+  const double seconds = Seconds() - start;
+  const double tokens = static_cast<double>(segments.size() * Workload::kSequencePositions);
+  c.tokens_per_second.push_back(tokens / seconds);
+  c.bandwidth_ratios.push_back(tokens * c.workload->BytesPerPosition() / seconds / bandwidth);
+}
+
+void Run(int repetitions, size_t workload_bytes) {
+  struct NamedLayout {
+    const char* name;
+    Layout layout;
+  };
+  constexpr NamedLayout kLayouts[] = {{"float32 token-major", Layout::kTokenMajorFloat32},
+                                      {"float32 rank-major", Layout::kGroupedFloat32},
+                                      {"float16 rank-major", Layout::kGroupedFloat16},
+                                      {"reduced", Layout::kReduced}};
+  const ScalarBackend scalar;
+  const SimdBackend simd;
+  HugeArray<uint64_t> memory(workload_bytes / sizeof(uint64_t));
+  std::ranges::fill(memory.span(), 1);
+
+  for (const int slots : {10, 50, 100}) {
+    std::vector<std::unique_ptr<Workload>> workloads;
+    std::vector<Case> cases;
+    for (const auto& [name, layout] : kLayouts) {
+      if (layout == Layout::kReduced && slots != 10) continue;
+      workloads.push_back(std::make_unique<Workload>(slots, layout, workload_bytes));
+      const Workload& workload = *workloads.back();
+      for (const Backend* backend :
+           {static_cast<const Backend*>(&scalar), static_cast<const Backend*>(&simd)}) {
+        const size_t all = workload.segments().size();
+        // The scalar one is limited by arithmetic: a tenth is enough to time.
+        cases.push_back({name,
+                         backend,
+                         {slots, slots, 0},
+                         &workload,
+                         backend == &scalar ? std::max<size_t>(1, all / 10) : all});
+      }
+    }
+    std::vector<double> bandwidths;
+    for (int repetition = -1; repetition < repetitions; ++repetition) {
+      for (Case& c : cases) {
+        const double bandwidth = ReadBandwidth(memory.span());
+        Measure(c, bandwidth);
+        if (repetition < 0) {  // warms up
+          c.tokens_per_second.clear();
+          c.bandwidth_ratios.clear();
+        } else {
+          bandwidths.push_back(bandwidth);
+        }
+      }
+    }
+    std::printf("K = %d; one core reads %.1f GB/s (median of %zu)\n", slots,
+                Median(bandwidths) / 1e9, bandwidths.size());
+    std::printf("  %-20s %-10s %9s %8s %7s   %s\n", "layout", "backend", "Mtokens/s", "B/token",
+                "GB/s", "of the read bandwidth: median (least, most)");
+    for (Case& c : cases) {
+      const auto [least, most] = std::ranges::minmax(c.bandwidth_ratios);
+      const double tokens = Median(c.tokens_per_second);
+      const double bytes = c.workload->BytesPerPosition();
+      std::printf("  %-20s %-10s %9.1f %8.0f %7.2f   %.2f (%.2f, %.2f)\n", c.name.c_str(),
+                  std::string(c.backend->name()).c_str(), tokens / 1e6, bytes, tokens * bytes / 1e9,
+                  Median(c.bandwidth_ratios), least, most);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sis
+
+int main(int argc, char** argv) {
+  const int repetitions = argc > 1 ? std::atoi(argv[1]) : 9;
+  const size_t mebibytes = argc > 2 ? std::strtoul(argv[2], nullptr, 10) : 256;
+  if (repetitions < 1 || mebibytes < 1) {
+    std::fprintf(stderr, "usage: kernels [repetitions] [MiB per workload]\n");
+    return 1;
+  }
+  sis::Run(repetitions, mebibytes << 20);
+}

@@ -1,0 +1,72 @@
+// Sequences that look like an LLM's, in every layout, far larger than the caches.
+#pragma once
+
+#include <sys/mman.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/backend.h"
+
+namespace sis {
+
+// Pages of the operating system, huge ones where it has them: unlike small ones they don't limit
+// what a core reads.
+template <typename T>
+class HugeArray {
+ public:
+  explicit HugeArray(size_t size)
+      : size_(size),
+        data_(static_cast<T*>(
+            mmap(nullptr, bytes(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0))) {
+    madvise(data_, bytes(), MADV_HUGEPAGE);
+  }
+  HugeArray(HugeArray&& other) noexcept : size_(other.size_), data_(other.data_) {
+    other.data_ = nullptr;
+  }
+  HugeArray& operator=(HugeArray&&) = delete;
+  ~HugeArray() {
+    if (data_ != nullptr) munmap(data_, bytes());
+  }
+  std::span<T> span() const { return {data_, size_}; }
+
+ private:
+  size_t bytes() const { return (size_ * sizeof(T) + 8191) / 4096 * 4096; }
+
+  size_t size_;
+  T* data_;
+};
+
+enum class Layout { kTokenMajorFloat32, kGroupedFloat32, kGroupedFloat16, kReduced };
+
+class Workload {
+ public:
+  static constexpr size_t kSequencePositions = 4096;
+
+  // Whole sequences, about total_bytes of them.
+  Workload(int slots, Layout layout, size_t total_bytes);
+
+  size_t positions() const { return ranks_.span().size(); }
+  // What an evaluation reads, and the decision that it writes.
+  double BytesPerPosition() const;
+  // One segment a sequence; the outputs are decisions alone.
+  std::span<const Segment> segments() const { return segments_; }
+
+ private:
+  const int slots_;
+  const Layout layout_;
+  HugeArray<std::byte> behavior_;
+  HugeArray<std::byte> current_;
+  HugeArray<float> behavior_sampled_;
+  HugeArray<float> current_sampled_;
+  HugeArray<uint8_t> ranks_;
+  HugeArray<float> log_envelopes_;
+  HugeArray<float> covered_masses_;
+  HugeArray<Decision> decisions_;
+  Sums sums_;
+  std::vector<Segment> segments_;
+};
+
+}  // namespace sis

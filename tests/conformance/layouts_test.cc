@@ -1,0 +1,340 @@
+// However log-probs lie in memory, a backend gives the bytes that the scalar one gives for the same
+// values, token-major.
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "kernels/philox.h"
+#include "kernels/scalar_backend.h"
+#include "tests/conformance/backends.h"
+#include "tests/conformance/positions.h"
+
+namespace sis {
+namespace {
+
+constexpr uint64_t kSequenceKey = 0xfedcba9876543210;
+
+enum class Layout { kTokenMajor, kGroupedFloat32, kGroupedFloat16 };
+constexpr Layout kLayouts[] = {Layout::kTokenMajor, Layout::kGroupedFloat32,
+                               Layout::kGroupedFloat16};
+
+size_t Below(std::mt19937_64& random, size_t bound) { return random() % bound; }
+
+float Uniform(std::mt19937_64& random, float low, float high) {
+  return std::uniform_real_distribution<float>(low, high)(random);
+}
+
+// Towards zero, for |x| < 65536; NaN and infinities as they are.
+uint16_t TruncateToFloat16(float x) {
+  const auto bits = std::bit_cast<uint32_t>(x);
+  const uint16_t sign = static_cast<uint16_t>(bits >> 16 & 0x8000);
+  const float magnitude = std::abs(x);
+  if (std::isnan(x)) return sign | 0x7e00;
+  if (std::isinf(x)) return sign | 0x7c00;
+  if (magnitude < 0x1p-14f) return sign | static_cast<uint16_t>(magnitude * 0x1p24f);
+  return sign |
+         static_cast<uint16_t>((std::bit_cast<uint32_t>(magnitude) >> 13) - ((127 - 15) << 10));
+}
+
+// A current log-prob: mostly near the behaviour policy's, now and then where the arithmetic has an
+// edge.
+float CurrentLogProb(std::mt19937_64& random, float behavior) {
+  constexpr float kEdges[] = {-87.0f,   -87.000008f, -86.99999f,     -88.0f,     -103.9f,
+                              -1000.0f, -3.4e38f,    kMinusInfinity, -0x1p-101f, -0x1p-149f};
+  switch (Below(random, 16)) {
+    case 0:
+      return std::min(kEdges[Below(random, std::size(kEdges))], behavior);
+    case 1:
+    case 2:
+      return behavior;
+    default:
+      return behavior - Uniform(random, 0.0f, Below(random, 4) == 0 ? 90.0f : 0.5f);
+  }
+}
+
+// Positions of up to `slots` used slots, which are valid and hold every special value of
+// docs/numerics.md.
+Positions SpecialPositions(std::mt19937_64& random, int slots, size_t n, bool reduced) {
+  Positions positions;
+  positions.slots = slots;
+  positions.sampled_ids.resize(n);
+  for (size_t i = 0; i < n; ++i) {
+    const size_t used = Below(random, 3) == 0 ? Below(random, slots + 1) : slots;
+    std::vector<float> behavior(slots, kMinusInfinity);
+    std::vector<float> current(slots, std::numeric_limits<float>::quiet_NaN());
+    // Half of the mass at most: log-probs that add up to less than 1 whatever `used` is.
+    for (size_t slot = 0; slot < used; ++slot) {
+      behavior[slot] = -std::log(2.0f * static_cast<float>(slots)) - Uniform(random, 0.0f, 12.0f);
+    }
+    if (Below(random, 8) == 0 && used > 0) behavior[0] = -0x1p-20f;
+    std::sort(behavior.begin(), behavior.end(), std::greater<>());
+    for (size_t slot = 0; slot < used; ++slot)
+      current[slot] = CurrentLogProb(random, behavior[slot]);
+
+    const bool inside = used > 0 && Below(random, 8) != 0;
+    const size_t rank = inside ? Below(random, used) : kRankOutside;
+    const float sampled = inside ? behavior[rank] : -Uniform(random, 0.0f, 20.0f);
+    positions.behavior_sampled_log_probs.push_back(sampled);
+    positions.sampled_ranks.push_back(static_cast<uint8_t>(rank));
+    // Another computation than the slots' now and then: violations, and ratios far above 1.
+    positions.current_sampled_log_probs.push_back(inside && Below(random, 8) != 0 ? current[rank]
+                                                  : Below(random, 4) == 0
+                                                      ? -Uniform(random, 0.0f, 0.1f)
+                                                      : CurrentLogProb(random, sampled));
+    positions.behavior_log_probs.insert(positions.behavior_log_probs.end(), behavior.begin(),
+                                        behavior.end());
+    if (!reduced) {
+      positions.current_log_probs.insert(positions.current_log_probs.end(), current.begin(),
+                                         current.end());
+      continue;
+    }
+    constexpr float kEnvelopes[] = {kMinusInfinity, 0.0f,   -0.0f,   0x1p-101f, -0x1p-130f, 3.4e38f,
+                                    -3.4e38f,       100.0f, -100.0f, 64.0f,     -64.0f,     88.5f};
+    constexpr float kMasses[] = {0.0f, 0x1p-120f, 0x1p-149f, 1.0f, 1.015625f, 0.999f};
+    positions.log_envelopes.push_back(Below(random, 3) == 0
+                                          ? kEnvelopes[Below(random, std::size(kEnvelopes))]
+                                          : Uniform(random, -2.0f, 4.0f));
+    positions.covered_masses.push_back(Below(random, 3) == 0
+                                           ? kMasses[Below(random, std::size(kMasses))]
+                                           : Uniform(random, 0.0f, 1.0f));
+  }
+  return positions;
+}
+
+// A copy that begins `offset` elements into its allocation and ends with it, where a sanitizer sees
+// what reads on.
+template <typename T>
+class Misaligned {
+ public:
+  Misaligned(std::span<const T> values, size_t offset) : storage_(offset), offset_(offset) {
+    storage_.insert(storage_.end(), values.begin(), values.end());
+    storage_.shrink_to_fit();
+  }
+  std::span<const T> span() const { return std::span(storage_).subspan(offset_); }
+
+ private:
+  std::vector<T> storage_;
+  size_t offset_;
+};
+
+// [n, K] values as `layout` has them, kept here.
+class LaidOut {
+ public:
+  LaidOut(std::span<const float> values, size_t slots, Layout layout, size_t first_lane,
+          size_t offset)
+      : token_major_(layout == Layout::kTokenMajor ? values : std::span<const float>(), offset),
+        layout_(layout),
+        first_lane_(first_lane),
+        floats_({}, 0),
+        halves_({}, 0) {
+    if (layout == Layout::kTokenMajor) return;
+    const size_t n = values.size() / slots;
+    const size_t groups = (first_lane + n + kGroupPositions - 1) / kGroupPositions;
+    // NaN where no position is.
+    std::vector<float> rows(groups * slots * kGroupPositions, std::nanf(""));
+    for (size_t i = 0; i < n; ++i) {
+      const size_t lane = first_lane + i;
+      for (size_t slot = 0; slot < slots; ++slot) {
+        rows[(lane / kGroupPositions * slots + slot) * kGroupPositions + lane % kGroupPositions] =
+            values[i * slots + slot];
+      }
+    }
+    if (layout == Layout::kGroupedFloat32) {
+      floats_ = Misaligned<float>(rows, offset);
+    } else {
+      std::vector<uint16_t> halves(rows.size());
+      std::transform(rows.begin(), rows.end(), halves.begin(), TruncateToFloat16);
+      halves_ = Misaligned<uint16_t>(halves, offset);
+    }
+  }
+
+  std::span<const float> token_major() const { return token_major_.span(); }
+  GroupedLogProbs grouped() const {
+    switch (layout_) {
+      case Layout::kTokenMajor:
+        return {};
+      case Layout::kGroupedFloat32:
+        return {std::as_bytes(floats_.span()), LogProbEncoding::kFloat32,
+                static_cast<uint8_t>(first_lane_)};
+      case Layout::kGroupedFloat16:
+        return {std::as_bytes(halves_.span()), LogProbEncoding::kFloat16,
+                static_cast<uint8_t>(first_lane_)};
+    }
+    __builtin_unreachable();
+  }
+
+ private:
+  Misaligned<float> token_major_;
+  Layout layout_;
+  size_t first_lane_;
+  Misaligned<float> floats_;
+  Misaligned<uint16_t> halves_;
+};
+
+// What `layout` can hold of the values.
+std::vector<float> Rounded(const std::vector<float>& values, Layout layout) {
+  std::vector<float> rounded = values;
+  if (layout == Layout::kGroupedFloat16) {
+    for (float& value : rounded)
+      value = DecodeFloat16(TruncateToFloat16(std::max(value, -60000.0f)));
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (values[i] == kMinusInfinity) rounded[i] = kMinusInfinity;
+    }
+  }
+  return rounded;
+}
+
+class LayoutsTest : public BackendTest {
+ protected:
+  // Evaluates positions as laid out, and compares with what the scalar backend gives token-major.
+  static void ExpectSameAsScalar(const EvaluateParameters& parameters, Positions positions,
+                                 uint32_t first_position, Layout behavior_layout,
+                                 Layout current_layout, std::mt19937_64& random) {
+    positions.behavior_log_probs = Rounded(positions.behavior_log_probs, behavior_layout);
+    positions.current_log_probs = Rounded(positions.current_log_probs, current_layout);
+    const Results expected =
+        Evaluate(ScalarBackend(), parameters, kSequenceKey, first_position, positions);
+
+    const size_t slots = parameters.slots;
+    const size_t lane = Below(random, 2) * Below(random, kGroupPositions);
+    const size_t other_lane = Below(random, 2) == 0 ? lane : Below(random, kGroupPositions);
+    const LaidOut behavior(positions.behavior_log_probs, slots, behavior_layout, lane,
+                           Below(random, 4));
+    const LaidOut current(positions.current_log_probs, slots, current_layout, other_lane,
+                          Below(random, 4));
+    const Misaligned<float> behavior_sampled(positions.behavior_sampled_log_probs,
+                                             Below(random, 4));
+    const Misaligned<float> current_sampled(positions.current_sampled_log_probs, Below(random, 4));
+    const Misaligned<uint8_t> ranks(positions.sampled_ranks, Below(random, 16));
+    const Misaligned<float> envelopes(positions.log_envelopes, Below(random, 4));
+    const Misaligned<float> masses(positions.covered_masses, Below(random, 4));
+    const bool reduced = positions.current_log_probs.empty();
+
+    Results results(positions.size());
+    Segment segment =
+        SegmentOf(positions, 0, positions.size(), kSequenceKey, first_position, results);
+    segment.behavior = {behavior.token_major(), behavior_sampled.span(), ranks.span(),
+                        behavior.grouped()};
+    segment.current = {current_sampled.span(), {}, envelopes.span(), masses.span(), {}};
+    if (!reduced) {
+      segment.current.log_probs = current.token_major();
+      segment.current.grouped_log_probs = current.grouped();
+    }
+    backend().Evaluate(parameters, std::span(&segment, 1));
+    ASSERT_TRUE(SameBytes(expected, results))
+        << "K " << parameters.slots << ", k " << parameters.top_k << ", " << positions.size()
+        << " positions from " << first_position << ", layouts " << static_cast<int>(behavior_layout)
+        << " from lane " << lane << ", " << static_cast<int>(current_layout) << " from lane "
+        << other_lane;
+  }
+
+  // Every K, with all lengths and starts, and each pair of layouts many times.
+  static void ExpectAllLayouts(bool reduced) {
+    std::mt19937_64 random(21);
+    for (int slots :
+         {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 15, 16, 17, 31, 33, 50, 64, 100, 127, 128, 254}) {
+      for (const Layout behavior : kLayouts) {
+        for (const Layout current : kLayouts) {
+          for (const size_t n : {size_t{1}, size_t{15}, size_t{16}, size_t{17}, size_t{64},
+                                 1 + Below(random, 150)}) {
+            const int top_k =
+                Below(random, 2) == 0 ? slots : 1 + static_cast<int>(Below(random, slots));
+            const auto first_position = static_cast<uint32_t>(Below(random, 1000));
+            ExpectSameAsScalar({slots, top_k, random()},
+                               SpecialPositions(random, slots, n, reduced), first_position,
+                               behavior, current, random);
+            if (HasFatalFailure()) return;
+          }
+        }
+      }
+    }
+  }
+};
+SIS_INSTANTIATE_BACKENDS(LayoutsTest);
+
+TEST_P(LayoutsTest, Gathered) { ExpectAllLayouts(false); }
+
+TEST_P(LayoutsTest, Reduced) { ExpectAllLayouts(true); }
+
+TEST_P(LayoutsTest, SumsOfMorePositionsThanFitIn32Bits) {
+  std::mt19937_64 random(22);
+  Positions positions = SpecialPositions(random, 2, 20000, true);
+  // Every addend as large as it can be.
+  std::ranges::fill(positions.log_envelopes, 3.4e38f);
+  std::ranges::fill(positions.current_sampled_log_probs, kMinusInfinity);
+  ExpectSameAsScalar({2, 2, 0}, positions, 0, Layout::kTokenMajor, Layout::kTokenMajor, random);
+  std::ranges::fill(positions.log_envelopes, -3.4e38f);
+  std::ranges::fill(positions.covered_masses, 0.0f);
+  ExpectSameAsScalar({2, 2, 0}, positions, 0, Layout::kTokenMajor, Layout::kTokenMajor, random);
+  std::ranges::fill(positions.log_envelopes, 0.0f);
+  std::ranges::fill(positions.covered_masses, 1.0f);
+  positions.current_sampled_log_probs = positions.behavior_sampled_log_probs;
+  ExpectSameAsScalar({2, 2, 0}, positions, 0, Layout::kTokenMajor, Layout::kTokenMajor, random);
+}
+
+TEST_P(LayoutsTest, PositionsUpToTheLast) {
+  std::mt19937_64 random(23);
+  for (uint32_t first_position : {0xffffffffu - 200, 0x80000000u - 70, 0x7fffffffu}) {
+    ExpectSameAsScalar({10, 10, ~uint64_t{0}}, SpecialPositions(random, 10, 150, false),
+                       first_position, Layout::kTokenMajor, Layout::kTokenMajor, random);
+  }
+}
+
+// Without the flush of the envelope, a log-ratio that was flushed would lie above it.
+TEST_P(LayoutsTest, TinyEnvelopesAreFlushed) {
+  std::mt19937_64 random(25);
+  for (const bool reduced : {false, true}) {
+    Positions positions;
+    positions.slots = 1;
+    positions.sampled_ids.assign(40, 0);
+    positions.sampled_ranks.assign(40, 0);
+    positions.behavior_log_probs.assign(40, -0x1p-110f);
+    positions.behavior_sampled_log_probs = positions.behavior_log_probs;
+    positions.current_sampled_log_probs.assign(40, -0x1p-101f);
+    if (reduced) {
+      positions.log_envelopes.assign(40, -0x1p-101f);
+      positions.covered_masses.assign(40, 1.0f);
+    } else {
+      positions.current_log_probs = positions.current_sampled_log_probs;
+    }
+    ExpectSameAsScalar({1, 1, 0}, positions, 0, Layout::kTokenMajor, Layout::kTokenMajor, random);
+    const Results results = Evaluate(backend(), {1, 1, 0}, kSequenceKey, 0, positions);
+    EXPECT_EQ(results.sums.envelope_violations, 0);
+    EXPECT_EQ(results.sums.accepted, 40);
+  }
+}
+
+// Uniforms right at the threshold: r < T must hold for r = T - 1 and fail for r = T.
+TEST_P(LayoutsTest, TheThresholdIsExact) {
+  constexpr size_t kCount = 4096;
+  Positions positions;
+  positions.slots = 1;
+  std::mt19937_64 random(24);
+  for (size_t i = 0; i < kCount; ++i) {
+    const uint32_t r =
+        AcceptanceUniforms(kSequenceKey, static_cast<uint32_t>(i / 4), 7).word[i % 4];
+    // The log-ratio, in [-22, 0], with T as near to r as a float's exponential gets.
+    float log_ratio = static_cast<float>(std::log(static_cast<double>(r) * 0x1p-32));
+    for (int step = static_cast<int>(Below(random, 5)) - 2; step != 0; step -= step > 0 ? 1 : -1) {
+      log_ratio = std::nextafter(log_ratio, step > 0 ? 0.0f : -100.0f);
+    }
+    positions.sampled_ids.push_back(0);
+    positions.sampled_ranks.push_back(0);
+    positions.behavior_sampled_log_probs.push_back(0.0f);
+    positions.behavior_log_probs.push_back(0.0f);
+    positions.current_sampled_log_probs.push_back(log_ratio);
+    positions.log_envelopes.push_back(0.0f);
+    positions.covered_masses.push_back(1.0f);
+  }
+  ExpectSameAsScalar({1, 1, 7}, positions, 0, Layout::kTokenMajor, Layout::kTokenMajor, random);
+}
+
+}  // namespace
+}  // namespace sis
