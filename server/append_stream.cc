@@ -51,9 +51,6 @@ void AppendStream::OnWriteDone(bool ok) {
   StartRead(&request_);
 }
 
-// The pending read or write fails, and ends the stream.
-void AppendStream::OnCancel() {}
-
 void AppendStream::End(const absl::Status& status) {
   code_ = status.code();
   order_.HandOn();

@@ -21,7 +21,6 @@ class AppendStream final : public grpc::ServerBidiReactor<v1::AppendRequest, v1:
 
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
-  void OnCancel() override;
   void OnDone() override;
 
  private:

@@ -8,7 +8,8 @@
 
 namespace sis {
 
-// As Evaluate of the API. On an error nothing has changed.
+// As Evaluate of the API. On an error nothing has changed, but for the lease and the
+// sequences that were named: they count as used.
 absl::StatusOr<v1::EvaluateResponse> Evaluate(Run& run, const Backend& backend,
                                               const v1::EvaluateRequest& request);
 
