@@ -1,0 +1,21 @@
+// Checks of an algorithm's parameters.
+#pragma once
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+
+namespace sis {
+
+// InvalidArgument, with the parameter's name and value, unless low <= value <= high. NaN is out of
+// range.
+inline absl::Status CheckRange(absl::string_view name, float value, float low, float high) {
+  if (value >= low && value <= high) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(name, ": ", value, ", must be in [", low, ", ", high, "]"));
+}
+
+// The largest value of a parameter that has no bound of its own: any ratio is below.
+inline constexpr float kNoUpperBound = 1e38f;
+
+}  // namespace sis

@@ -1,0 +1,107 @@
+// The base algorithms behind C entry points, for the tests against numpy and autograd.
+#include <cstdint>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "kernels/algorithms/algorithm.h"
+#include "kernels/algorithms/authors_code.h"
+#include "kernels/algorithms/expected_weight.h"
+#include "kernels/algorithms/top_k_total_variation.h"
+
+namespace sis {
+namespace {
+
+Algorithm MakeAlgorithm(const std::string& name, const float* p) {
+  if (name == "no_correction") return NoCorrection{};
+  if (name == "grpo") return Grpo{p[0]};
+  if (name == "dapo") return Dapo{p[0], p[1]};
+  if (name == "gspo") return Gspo{p[0], p[1]};
+  if (name == "cispo") return Cispo{p[0]};
+  if (name == "dppo_top_k") return DppoTopK{p[0]};
+  if (name == "dppo_binary") return DppoBinary{p[0]};
+  if (name == "clip_cov") return ClipCov{p[0], p[1], p[2]};
+  if (name == "tis") return Tis{p[0], p[1], p[2]};
+  if (name == "ice_pop") return IcePop{p[0], p[1], p[2], p[3]};
+  return ImportanceSampling{};
+}
+
+}  // namespace
+}  // namespace sis
+
+extern "C" {
+
+// Null: the array is not there, or not wanted. states: sis::TokenState. 0 if all is well; else the
+// error is on stderr.
+int sis_apply_algorithm(const char* name, const float* parameters, uint64_t parts,
+                        const uint64_t* keys, const uint32_t* first_positions,
+                        const uint32_t* counts, const uint8_t* states, const float* log_ratios,
+                        const float* log_corrections, const float* current_log_probs,
+                        const float* reference_log_probs, const float* total_variations,
+                        const float* advantages, uint64_t draw, float* surrogates,
+                        float* coefficients) {
+  std::vector<sis::SequencePart> sequence_parts;
+  size_t n = 0;
+  for (uint64_t i = 0; i < parts; ++i) {
+    sequence_parts.push_back({keys[i], first_positions[i], counts[i]});
+    n += counts[i];
+  }
+  const auto span = [n](auto* array) { return std::span(array, array == nullptr ? 0 : n); };
+  const sis::BatchView batch{
+      .parts = sequence_parts,
+      .states = {reinterpret_cast<const sis::TokenState*>(states), n},
+      .log_ratios = span(log_ratios),
+      .log_corrections = span(log_corrections),
+      .current_log_probs = span(current_log_probs),
+      .reference_log_probs = span(reference_log_probs),
+      .total_variations = span(total_variations),
+      .advantages = span(advantages),
+      .draw = draw,
+  };
+  const sis::AlgorithmOutput output{.surrogates = span(surrogates),
+                                    .coefficients = span(coefficients)};
+  const sis::Algorithm algorithm = sis::MakeAlgorithm(name, parameters);
+  const absl::Status status = sis::ValidateAlgorithm(algorithm, batch, output);
+  if (!status.ok()) {
+    std::fprintf(stderr, "%s\n", status.ToString().c_str());
+    return 1;
+  }
+  sis::ApplyAlgorithm(algorithm, batch, output);
+  return 0;
+}
+
+// behavior and current [n, slots], of sampled tokens outside [n]; -inf in behaviour: not there.
+void sis_top_k_total_variation(uint64_t n, uint64_t slots, const float* behavior,
+                               const float* current, const float* outside_behavior,
+                               const float* outside_current, float* total_variations) {
+  for (uint64_t i = 0; i < n; ++i) {
+    sis::TopKTotalVariation distance;
+    for (uint64_t j = 0; j < slots; ++j)
+      distance.Add(behavior[i * slots + j], current[i * slots + j]);
+    distance.Add(outside_behavior[i], outside_current[i]);
+    total_variations[i] = distance.Finish();
+  }
+}
+
+// sums: D before and after in the units of sis::Sums.
+void sis_authors_code(uint64_t n, uint64_t slots, const float* behavior, const float* current,
+                      const float* slot_behavior, const float* slot_current,
+                      const uint32_t* uniforms, float epsilon_low, float epsilon_high,
+                      uint8_t* accepted, float* acceptance_probabilities, float* log_ratios,
+                      int64_t* sums) {
+  const sis::AuthorsCode code{epsilon_low, epsilon_high};
+  for (uint64_t i = 0; i < n; ++i) {
+    sis::EnvelopeAccumulator envelope;
+    for (uint64_t j = 0; j < slots; ++j) {
+      envelope.Add(slot_behavior[i * slots + j], slot_current[i * slots + j]);
+    }
+    const sis::PositionResult result = sis::AuthorsCode::Decide(
+        behavior[i], current[i], envelope.Finish().log_envelope, uniforms[i]);
+    accepted[i] = result.decision == sis::Decision::kAccepted;
+    acceptance_probabilities[i] = result.acceptance_probability;
+    log_ratios[i] = result.log_ratio;
+    sums[0] += sis::Fixed(result.log_ratio < 0 ? -result.log_ratio : result.log_ratio);
+    sums[1] += code.ModifiedDeviation(result);
+  }
+}
+}

@@ -1,0 +1,61 @@
+"""Random batches with the edges that matter, in values that float32 holds."""
+
+import numpy as np
+
+from tests.reference.algorithms import Batch
+
+# Exact in float32, so that a ratio can lie on a bound.
+EXACT = {
+    "grpo": (0.25,),
+    "dapo": (0.25, 0.5),
+    "gspo": (0.125, 0.25),
+    "cispo": (0.5,),
+    "dppo_top_k": (0.25,),
+    "dppo_binary": (0.125,),
+    "clip_cov": (0.5, 1e38, 1.0),
+    "tis": (1.5, 0.25, 0.25),
+    "ice_pop": (0.75, 1.5, 0.25, 0.5),
+}
+
+
+def single(values: np.ndarray) -> np.ndarray:
+    return np.asarray(values, np.float32).astype(np.float64)
+
+
+def random_batch(seed: int, three_policies: bool = False) -> Batch:
+    """Four sequences, one of them in two parts: about 350 positions."""
+    rng = np.random.default_rng(seed)
+    keys = rng.integers(2**64, size=4, dtype=np.uint64).tolist()
+    keys.insert(3, keys[0])
+    counts = rng.integers(20, 120, size=5).tolist()
+    count = sum(counts)
+    current = single(-rng.exponential(2.0, count))
+    reference = single(np.minimum(current - rng.normal(0, rng.choice([0.05, 0.5, 3]), count), 0))
+    accepted = rng.random(count) < 0.5
+    masked = rng.random(count) < 0.1
+    current[rng.random(count) < 0.02] = -np.inf
+    accepted &= current > -np.inf
+    log_ratios = single(np.float32(current) - np.float32(reference))
+    extreme = (rng.random(count) < 0.03) & (current > -np.inf)
+    log_ratios[extreme] = single(rng.choice([-60.0, 60.0, 0.0], extreme.sum()))
+    corrections = None
+    if three_policies:
+        corrections = np.where(accepted, 0, single(rng.normal(0, 1, count)))
+    else:
+        log_ratios[accepted] = 0
+    advantages = single(rng.normal(0, 2, count))
+    advantages[rng.random(count) < 0.1] = 0
+    return Batch(
+        keys=keys,
+        first_positions=rng.integers(0, 5000, size=5).tolist(),
+        counts=counts,
+        masked=masked,
+        accepted=accepted & ~masked,
+        log_ratios=log_ratios,
+        log_corrections=corrections,
+        current_log_probs=current,
+        reference_log_probs=reference,
+        total_variations=single(rng.random(count) * 0.5),
+        advantages=advantages,
+        draw=int(rng.integers(2**63)),
+    )
