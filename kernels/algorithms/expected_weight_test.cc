@@ -70,7 +70,9 @@ TEST(ExpectedWeightTest, DSisIsAtMostD) {
   std::mt19937_64 random(2);
   for (int i = 0; i < 100'000; ++i) {
     const auto [behavior, current, envelope] = RandomPosition(random);
-    const PositionResult result = Decide(behavior, current, envelope, true, 0);
+    // Every other acceptance is so improbable that the sum is w, as rounded by the exponential.
+    const Envelope wide = {envelope.log_envelope + (i % 2 == 0 ? 0.0f : 30.0f), 0.9f};
+    const PositionResult result = Decide(behavior, current, wide, true, 0);
     const float expected = LogExpectedRatio(result.acceptance_probability, result.log_ratio);
     ASSERT_LE(Fixed(std::abs(expected)), Fixed(std::abs(result.log_ratio)));
     ASSERT_GE(expected * result.log_ratio, 0.0f);

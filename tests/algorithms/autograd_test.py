@@ -104,7 +104,9 @@ class AutogradTest(unittest.TestCase):
             keys = batch.sequences()
             scale = 10.0 ** -(seed % 4)
             log_ratios = batches.single(np.clip(batch.log_ratios, -3, 3) * scale)
-            sequence_advantages = {key: float(np.float32(np.sin(seed + i))) for i, key in enumerate(sorted(set(batch.keys)))}
+            sequence_advantages = {
+                key: float(np.float32(np.sin(seed + i))) for i, key in enumerate(sorted(set(batch.keys)))
+            }
             advantages = np.array([sequence_advantages[int(key)] for key in keys])
             batch = algorithms.Batch(**{**vars(batch), "log_ratios": log_ratios, "advantages": advantages})
 

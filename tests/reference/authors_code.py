@@ -27,7 +27,7 @@ def clamp(log_ratios: Float32s) -> Float32s:
 def decide(
     behaviour: Float32s, current: Float32s, slot_behaviour: Float32s, slot_current: Float32s, words: NDArray[np.uint32]
 ) -> Decisions:
-    """From log-probs of the sampled tokens [N] and at the slots [N, K] (unused: -inf in slot_behaviour), and uniforms."""
+    """From log-probs of the sampled tokens [N] and at the slots [N, K], -inf where unused by behaviour, and uniforms."""
     log_w = clamp(flush(current - behaviour))
     used = np.isfinite(slot_behaviour)
     slots = np.where(used, slot_current - np.where(used, slot_behaviour, np.float32(0)), np.float32(-np.inf))
