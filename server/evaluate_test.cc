@@ -101,7 +101,7 @@ class EvaluateTest : public testing::Test {
 
   const std::vector<NamedRange> all_ = {{0, 0, kLength}, {1, 0, kLength}, {2, 0, kLength}};
   Cache cache_;
-  std::shared_ptr<sis::Run> run_ = cache_.CreateRun("r", SmallConfig(kSlots));
+  std::shared_ptr<sis::Run> run_ = cache_.CreateRun("r", LosslessConfig(kSlots));
   ScalarBackend backend_;
   RecordGenerator generator_{kSlots, 1000, 21};
   std::vector<Records> records_;
@@ -177,7 +177,7 @@ TEST_F(EvaluateTest, AnySplitGivesTheSame) {
   for (uint64_t draw : {100, 101, 102, 103}) {
     // The same uniforms need the same draw: the ledger of a fresh run counts each again.
     std::shared_ptr<sis::Run> fresh =
-        cache_.CreateRun("split" + std::to_string(draw), SmallConfig(kSlots));
+        cache_.CreateRun("split" + std::to_string(draw), LosslessConfig(kSlots));
     for (size_t s = 0; s < kIds.size(); ++s)
       AppendBlock(cache_, *fresh, records_[s].Block(kIds[s]));
     std::vector<NamedRange> pieces;
@@ -259,7 +259,7 @@ TEST_F(EvaluateTest, OverlappingRetriesFromManyThreadsCountEachPositionOnce) {
 }
 
 TEST_F(EvaluateTest, MissingPositionsSayWhy) {
-  v1::RunConfig config = SmallConfig(kSlots);
+  v1::RunConfig config = LosslessConfig(kSlots);
   config.set_max_staleness(1);
   run_ = cache_.CreateRun("m", config);
   // a: [0, 64) of version 5, [64, 90) of version 2, a gap, [150, 160) of version 5. b was released;
@@ -498,7 +498,7 @@ TEST_F(EvaluateTest, TooManyPositionsAreRefused) {
   Limits limits;
   limits.max_evaluate_positions = 100;
   Cache cache(1 << 24, limits);
-  const auto run = cache.CreateRun("r", SmallConfig(kSlots));
+  const auto run = cache.CreateRun("r", LosslessConfig(kSlots));
   EXPECT_TRUE(Evaluate(*run, backend_, Request({{0, 0, 60}, {1, 0, 40}})).ok());
   const absl::Status status = Evaluate(*run, backend_, Request({{0, 0, 60}, {1, 0, 41}})).status();
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
