@@ -1,4 +1,5 @@
-// One region of memory that holds all recorded pages, mapped and touched before the server is ready.
+// One region of memory that holds all recorded pages, mapped and touched before the server is
+// ready.
 #pragma once
 
 #include <cstddef>

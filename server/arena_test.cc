@@ -63,7 +63,8 @@ TEST(ArenaTest, RandomBlocksDontOverlap) {
     std::mt19937 random(seed);
     std::vector<Arena::Block> held;
     const auto intact = [seed](const Arena::Block& block) {
-      return std::ranges::all_of(block.bytes(), [seed](std::byte b) { return b == std::byte{seed}; });
+      return std::ranges::all_of(block.bytes(),
+                                 [seed](std::byte b) { return b == std::byte{seed}; });
     };
     for (int i = 0; i < 3000; ++i) {
       if (held.empty() || random() % 100 < (i / 500 % 2 == 0 ? 70 : 30)) {

@@ -69,8 +69,9 @@ class Page {
   // DataLoss if the packed bytes don't have their checksum any more.
   absl::Status Check() const;
 
-  // Adds the rows from `row` on, at index and after it, but for positions that are present. A packed
-  // page that stays incomplete needs a block of TailBytes, charged in place of the packed one.
+  // Adds the rows from `row` on, at index and after it, but for positions that are present. A
+  // packed page that stays incomplete needs a block of TailBytes, charged in place of the packed
+  // one.
   void Add(uint32_t index, const RecordView& records, size_t row, uint32_t count,
            std::span<const uint8_t> ranks, Arena::Block tail);
   // Drops the records from index on.

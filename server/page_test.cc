@@ -154,7 +154,9 @@ TEST_P(PageTest, SameMeansBitByBitOnceRounded) {
   EXPECT_TRUE(same([](SentRecords&) {}));
   EXPECT_TRUE(same([](SentRecords& r) { ++r.sampled_ids[8]; })) << "another row";
   EXPECT_FALSE(same([](SentRecords& r) { ++r.sampled_ids[9]; }));
-  EXPECT_FALSE(same([](SentRecords& r) { r.sampled_log_probs[9] = std::nextafter(r.sampled_log_probs[9], -9.0f); }));
+  EXPECT_FALSE(same([](SentRecords& r) {
+    r.sampled_log_probs[9] = std::nextafter(r.sampled_log_probs[9], -9.0f);
+  }));
   EXPECT_FALSE(same([&](SentRecords& r) { r.log_probs[9 * format_.slots] = -30; }));
   EXPECT_EQ(stored_.used(9) == 0, same([&](SentRecords& r) { ++r.ids[9 * format_.slots]; }));
   EXPECT_TRUE(same([&](SentRecords& r) {

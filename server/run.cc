@@ -96,10 +96,8 @@ absl::StatusOr<std::shared_ptr<Sequence>> Run::FindOrCreate(const SequenceName& 
     return absl::ResourceExhaustedError(
         absl::StrCat(Sequence::kBaseBytes, " bytes are not to be had"));
   }
-  auto sequence =
-      std::make_shared<Sequence>(FormatOf(config_),
-                                 SequenceKey(config_.seed(), name.attempt, name.id), arena_,
-                                 budget_);
+  auto sequence = std::make_shared<Sequence>(
+      FormatOf(config_), SequenceKey(config_.seed(), name.attempt, name.id), arena_, budget_);
   by_age_.push_back(name);
   sequences_[name] = {
       .sequence = sequence, .last_used = clock_(), .by_age = std::prev(by_age_.end())};

@@ -64,9 +64,9 @@ absl::Status RunRegistry::CheckConfig(const v1::RunConfig& config) const {
                                                    " is not finite and at least 0"));
   }
   if (!v1::LogProbEncoding_IsValid(config.log_prob_encoding())) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("config.log_prob_encoding ", static_cast<int>(config.log_prob_encoding()),
-                     " is not an encoding"));
+    return absl::InvalidArgumentError(absl::StrCat("config.log_prob_encoding ",
+                                                   static_cast<int>(config.log_prob_encoding()),
+                                                   " is not an encoding"));
   }
   for (const auto& [field, value] :
        {std::pair("task", &config.task()), std::pair("algorithm", &config.algorithm()),

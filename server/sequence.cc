@@ -101,7 +101,8 @@ absl::Status Sequence::Append(uint32_t first_position, uint64_t policy_version,
   });
   if (!room) {
     budget_.Refund(bytes);
-    return absl::ResourceExhaustedError(absl::StrCat(bytes, " bytes are not to be had in one piece"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat(bytes, " bytes are not to be had in one piece"));
   }
 
   int64_t added = 0;
@@ -123,7 +124,8 @@ int64_t Sequence::AddToPage(const PagePart& part, const RecordView& records,
   auto found = pages_.find(part.number);
   if (found == pages_.end()) {
     const uint32_t first_position = part.number * Page::kPositions;
-    found = pages_.try_emplace(part.number, format_, first_position, std::move(block), budget_).first;
+    found =
+        pages_.try_emplace(part.number, format_, first_position, std::move(block), budget_).first;
   }
   Page& page = found->second;
   const int before = std::popcount(page.present());

@@ -47,8 +47,8 @@ class Sequence {
   // encoding does; records read back from a sequence of the same format are stored as they are.
   // Positions that are there already must be equal, in version too: else AlreadyExists.
   // FailedPrecondition at or beyond the seal; ResourceExhausted if budget or arena don't hold the
-  // new bytes; DataLoss if a page it would add to is corrupt. On success, positions_added (if given)
-  // is how many were new.
+  // new bytes; DataLoss if a page it would add to is corrupt. On success, positions_added (if
+  // given) is how many were new.
   absl::Status Append(uint32_t first_position, uint64_t policy_version, const RecordView& records,
                       std::span<const uint8_t> ranks, int64_t* positions_added)
       ABSL_LOCKS_EXCLUDED(mutex_);

@@ -37,8 +37,8 @@ struct ServerOptions {
 
 class Server {
  public:
-  // Listens when it returns, with all memory for records in hand. Unavailable if an address can't be
-  // listened on, ResourceExhausted if the memory is not to be had.
+  // Listens when it returns, with all memory for records in hand. Unavailable if an address can't
+  // be listened on, ResourceExhausted if the memory is not to be had.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options);
 
   // As Shutdown.
