@@ -12,7 +12,14 @@
 namespace sis {
 
 // The wire values of sis.v1.Decision.
-enum class Decision : uint8_t { kAccepted = 1, kRejected = 2, kOutsideTopK = 3, kMissing = 4 };
+// The backends give the first three.
+enum class Decision : uint8_t {
+  kAccepted = 1,
+  kRejected = 2,
+  kOutsideTopK = 3,
+  kMissing = 4,
+  kMasked = 5
+};
 
 // The rank of a sampled token that is not in the recorded set.
 inline constexpr uint8_t kRankOutside = 255;

@@ -270,9 +270,10 @@ TEST(AddPrefixTest, AddsWhatAnEvaluationOfThatKWouldAdd) {
 }
 
 TEST(SumsTest, AddEveryMember) {
-  Sums sums{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13};
-  sums += Sums{100, 200, 300, 400, 500, 600, 700, 800, 900, 1000, 1100, 1200, 1300};
-  EXPECT_TRUE((sums == Sums{101, 202, 303, 404, 505, 606, 707, 808, 909, 1010, 1111, 1212, 1313}));
+  Sums sums{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14};
+  sums += Sums{100, 200, 300, 400, 500, 600, 700, 800, 900, 1000, 1100, 1200, 1300, 1400};
+  EXPECT_TRUE(
+      (sums == Sums{101, 202, 303, 404, 505, 606, 707, 808, 909, 1010, 1111, 1212, 1313, 1414}));
   EXPECT_EQ(sums.scored(), 606);
   PrefixSums prefix{1, 2};
   prefix += PrefixSums{10, 20};

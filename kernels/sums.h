@@ -34,6 +34,7 @@ struct Sums {
   int64_t expected_acceptance = 0;
   int64_t k3 = 0;
   int64_t total_variation = 0;  // 0 unless asked for
+  int64_t masked = 0;
 
   int64_t scored() const { return accepted + rejected + outside_top_k; }
 
@@ -51,6 +52,7 @@ struct Sums {
     expected_acceptance += other.expected_acceptance;
     k3 += other.k3;
     total_variation += other.total_variation;
+    masked += other.masked;
     return *this;
   }
 

@@ -17,6 +17,22 @@ absl::Status CheckCount(const Run& run, const SliceMessages& slices) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::optional<LogRatioSum>> ParseLogRatioSum(const v1::Slice& slice, int index) {
+  if (!slice.has_sequence_log_ratio_sum()) return std::optional<LogRatioSum>();
+  const v1::LogRatioSum& message = slice.sequence_log_ratio_sum();
+  // Far more than --max_positions; and no position adds more than 64 nats.
+  constexpr uint64_t kLargestCount = uint64_t{1} << 26;
+  const uint64_t magnitude = message.log_ratio() < 0
+                                 ? 0 - static_cast<uint64_t>(message.log_ratio())
+                                 : static_cast<uint64_t>(message.log_ratio());
+  if (message.positions() > kLargestCount || magnitude > message.positions() << 36) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "slices[", index, "].sequence_log_ratio_sum: ", message.log_ratio(), " over ",
+        message.positions(), " positions: at most 2^26 positions, and 2^36 for each of them"));
+  }
+  return LogRatioSum{message.log_ratio(), static_cast<int64_t>(message.positions())};
+}
+
 absl::StatusOr<SliceRange> ParseSlice(Run& run, const v1::Slice& slice, int index) {
   absl::StatusOr<SequenceName> name = ParseSequence(slice.sequence());
   if (!name.ok()) {
@@ -29,6 +45,8 @@ absl::StatusOr<SliceRange> ParseSlice(Run& run, const v1::Slice& slice, int inde
         "slices[", index, "] of ", ToString(*name), ": first_position ", slice.first_position(),
         " + length ", slice.length(), " is beyond ", run.limits().max_positions));
   }
+  const absl::StatusOr<std::optional<LogRatioSum>> log_ratio_sum = ParseLogRatioSum(slice, index);
+  if (!log_ratio_sum.ok()) return log_ratio_sum.status();
   Run::Found found = run.Find(*name);
   return SliceRange{.name = *std::move(name),
                     .first_position = slice.first_position(),
@@ -36,7 +54,11 @@ absl::StatusOr<SliceRange> ParseSlice(Run& run, const v1::Slice& slice, int inde
                     .found = std::move(found),
                     .expected_digest = slice.has_record_digest()
                                            ? std::optional<uint64_t>(slice.record_digest())
-                                           : std::nullopt};
+                                           : std::nullopt,
+                    .sampled_ids_crc32c = slice.has_sampled_ids_crc32c()
+                                              ? std::optional<uint32_t>(slice.sampled_ids_crc32c())
+                                              : std::nullopt,
+                    .sequence_log_ratio_sum = *log_ratio_sum};
 }
 
 absl::Status CheckTotal(const Run& run, const std::vector<SliceRange>& slices) {

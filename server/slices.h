@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "google/protobuf/repeated_ptr_field.h"
+#include "kernels/algorithms/batch.h"
 #include "server/run.h"
 #include "sis/v1/ratio_service.pb.h"
 
@@ -17,6 +18,8 @@ struct SliceRange {
   uint32_t count;
   Run::Found found;
   std::optional<uint64_t> expected_digest;
+  std::optional<uint32_t> sampled_ids_crc32c;
+  std::optional<LogRatioSum> sequence_log_ratio_sum;
 
   Sequence* sequence() const {
     const auto* held = std::get_if<std::shared_ptr<Sequence>>(&found);

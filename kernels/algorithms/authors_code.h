@@ -3,8 +3,11 @@
 // tokens follow no stated law.
 #pragma once
 
+#include <span>
+
 #include "absl/status/status.h"
 #include "kernels/algorithms/parameter_range.h"
+#include "kernels/backend.h"
 #include "kernels/decide.h"
 #include "kernels/exp32.h"
 #include "kernels/exp_sum.h"
@@ -59,5 +62,10 @@ struct AuthorsCode {
     return Fixed(log_ratio < 0.0f ? -log_ratio : log_ratio);
   }
 };
+
+// As Backend::Evaluate, with these decisions. Sums have no total variation and no envelope
+// violations; d_sis is that of ModifiedDeviation.
+void EvaluateAuthorsCode(const AuthorsCode& code, const EvaluateParameters& parameters,
+                         std::span<const Segment> segments);
 
 }  // namespace sis

@@ -1,6 +1,7 @@
 // The mean of the modified ratio over the draw: weight = EXPECTED (docs/math.md, section 4).
 #pragma once
 
+#include "kernels/backend.h"
 #include "kernels/decide.h"
 #include "kernels/exp32.h"
 #include "kernels/exp_sum.h"
@@ -23,6 +24,23 @@ SIS_HOST_DEVICE inline float LogExpectedRatio(float acceptance_probability, floa
   const float high = log_ratio < 0.0f ? 0.0f : log_ratio;
   if (logarithm < low) return low;
   return logarithm > high ? high : logarithm;
+}
+
+// Replaces the modified ratios that a backend gave for a segment by their means, from its
+// acceptance probabilities, which it must have. Returns what the positions add to D_SIS.
+inline int64_t ReplaceByExpectedWeights(const Segment& segment) {
+  const OutputView& output = segment.output;
+  int64_t d_sis = 0;
+  for (size_t i = 0; i < output.decisions.size(); ++i) {
+    const float a = output.acceptance_probabilities[i];
+    const float log_ratio =
+        Flush(segment.current.sampled_log_probs[i] - segment.behavior.sampled_log_probs[i]);
+    const float expected = LogExpectedRatio(a, log_ratio);
+    d_sis += Fixed(expected < 0.0f ? -expected : expected);
+    if (!output.log_modified_ratios.empty()) output.log_modified_ratios[i] = expected;
+    if (!output.modified_ratios.empty()) output.modified_ratios[i] = ExpectedRatio(a, log_ratio);
+  }
+  return d_sis;
 }
 
 }  // namespace sis

@@ -1,0 +1,213 @@
+#include "server/evaluate_input.h"
+
+#include <cmath>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "server/arrays.h"
+#include "server/base_algorithm.h"
+#include "server/gathered_values.h"
+
+namespace sis {
+namespace {
+
+absl::StatusOr<WantedOutputs> ParseOutputs(const v1::EvaluateRequest& request) {
+  WantedOutputs wanted;
+  if (request.outputs().empty()) wanted.accept_bits = true;
+  for (const int output : request.outputs()) {
+    switch (output) {
+      case v1::ACCEPT_BITS:
+        wanted.accept_bits = true;
+        break;
+      case v1::DECISIONS:
+        wanted.decisions = true;
+        break;
+      case v1::RATIOS:
+        wanted.ratios = true;
+        break;
+      case v1::LOG_RATIOS:
+        wanted.log_ratios = true;
+        break;
+      case v1::ACCEPTANCE_PROBABILITIES:
+        wanted.acceptance_probabilities = true;
+        break;
+      case v1::SURROGATES:
+        wanted.surrogates = true;
+        break;
+      case v1::COEFFICIENTS:
+        wanted.coefficients = true;
+        break;
+      default:
+        return absl::InvalidArgumentError(absl::StrCat("outputs: ", output, " is not an output"));
+    }
+  }
+  return wanted;
+}
+
+absl::Status Read(absl::string_view field, const std::string& bytes, size_t count,
+                  std::span<const float>& into) {
+  const auto array = ArrayOf<float>(field, bytes, count);
+  if (array.ok()) into = *array;
+  return array.status();
+}
+
+absl::Status ReadOptional(absl::string_view field, const std::string& bytes, size_t count,
+                          std::span<const float>& into) {
+  return bytes.empty() ? absl::OkStatus() : Read(field, bytes, count, into);
+}
+
+absl::Status ParseForm(const v1::EvaluateRequest& request, size_t count, EvaluateInput& input) {
+  switch (request.form_case()) {
+    case v1::EvaluateRequest::kGathered:
+      return ParseGathered(request.gathered(), count, input);
+    case v1::EvaluateRequest::kReduced: {
+      const v1::Reduced& reduced = request.reduced();
+      CurrentView& current = input.current;
+      absl::Status status = Read("reduced.sampled_log_probs", reduced.sampled_log_probs(), count,
+                                 current.sampled_log_probs);
+      status.Update(
+          Read("reduced.log_envelopes", reduced.log_envelopes(), count, current.log_envelopes));
+      status.Update(
+          Read("reduced.covered_masses", reduced.covered_masses(), count, current.covered_masses));
+      return status;
+    }
+    case v1::EvaluateRequest::FORM_NOT_SET:
+      break;
+  }
+  return absl::InvalidArgumentError("form: neither gathered nor reduced");
+}
+
+absl::Status ParseMask(const std::string& bytes, size_t count, EvaluateInput& input) {
+  if (bytes.empty()) return absl::OkStatus();
+  const auto mask = ArrayOf<uint8_t>("mask", bytes, count);
+  if (!mask.ok()) return mask.status();
+  for (size_t i = 0; i < count; ++i) {
+    if ((*mask)[i] <= 1) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("mask: element ", i, ": ", (*mask)[i], ", neither 0 nor 1"));
+  }
+  input.mask = *mask;
+  return absl::OkStatus();
+}
+
+absl::Status ParseWeight(const v1::EvaluateRequest& request, EvaluateInput& input) {
+  switch (request.weight()) {
+    case v1::SAMPLED:
+      break;
+    case v1::EXPECTED:
+      input.weight = WeightKind::kExpected;
+      break;
+    default:
+      return absl::InvalidArgumentError(
+          absl::StrCat("weight: ", static_cast<int>(request.weight()), " is not a weight"));
+  }
+  if (!request.has_authors_code()) return absl::OkStatus();
+  if (input.weight != WeightKind::kSampled) {
+    return absl::InvalidArgumentError("authors_code: goes with weight SAMPLED only");
+  }
+  AuthorsCode& code = input.authors_code.emplace();
+  const v1::AuthorsCode& message = request.authors_code();
+  if (message.has_epsilon_low()) code.epsilon_low = message.epsilon_low();
+  if (message.has_epsilon_high()) code.epsilon_high = message.epsilon_high();
+  return code.Validate();
+}
+
+absl::Status ParseDecoupled(const v1::EvaluateRequest& request, size_t count,
+                            EvaluateInput& input) {
+  if (!request.has_decoupled()) return absl::OkStatus();
+  absl::Status status = Read("decoupled.current_log_probs", request.decoupled().current_log_probs(),
+                             count, input.decoupled_log_probs);
+  if (!status.ok()) return status;
+  for (size_t i = 0; i < count; ++i) {
+    if (input.masked(i)) continue;
+    if (!(input.decoupled_log_probs[i] <= kRoundingSlack)) {
+      return absl::InvalidArgumentError(absl::StrCat("decoupled.current_log_probs: element ", i,
+                                                     ": ", input.decoupled_log_probs[i],
+                                                     " is not a log-prob of at most 1/64"));
+    }
+    if (!std::isfinite(input.current.sampled_log_probs[i])) {
+      return absl::InvalidArgumentError(absl::StrCat("sampled_log_probs: element ", i, ": ",
+                                                     input.current.sampled_log_probs[i],
+                                                     ", must be finite with three policies"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ParseAlgorithmOf(const v1::EvaluateRequest& request, EvaluateInput& input) {
+  const bool wanted = input.wanted.surrogates || input.wanted.coefficients;
+  if (!request.has_algorithm()) {
+    if (!wanted) return absl::OkStatus();
+    return absl::InvalidArgumentError("algorithm: unset, but SURROGATES or COEFFICIENTS wanted");
+  }
+  absl::StatusOr<Algorithm> algorithm = ParseAlgorithm(request.algorithm());
+  if (!algorithm.ok()) return algorithm.status();
+  input.algorithm = *std::move(algorithm);
+  if (!wanted && !std::holds_alternative<Gspo>(*input.algorithm)) {
+    return absl::InvalidArgumentError(
+        "algorithm: set, but neither SURROGATES nor COEFFICIENTS wanted");
+  }
+  if (std::holds_alternative<DppoTopK>(*input.algorithm)) {
+    if (input.current.reduced()) {
+      return absl::InvalidArgumentError("algorithm.dppo_top_k: needs the gathered form");
+    }
+    if (input.decoupled()) {
+      return absl::InvalidArgumentError("algorithm.dppo_top_k: not with three policies");
+    }
+  }
+  if (input.wanted.coefficients && input.advantages.empty()) {
+    return absl::InvalidArgumentError("advantages: unset, but COEFFICIENTS wanted");
+  }
+  return absl::OkStatus();
+}
+
+CurrentView Part(const CurrentView& view, size_t first, size_t count, size_t slots) {
+  const auto part = [&](std::span<const float> array, size_t width) {
+    return array.empty() ? array : array.subspan(first * width, count * width);
+  };
+  return {.sampled_log_probs = part(view.sampled_log_probs, 1),
+          .log_probs = part(view.log_probs, slots),
+          .log_envelopes = part(view.log_envelopes, 1),
+          .covered_masses = part(view.covered_masses, 1)};
+}
+
+}  // namespace
+
+EvaluateInput EvaluateInput::Part(size_t first, size_t count) const {
+  const auto part = [&](auto array) { return array.empty() ? array : array.subspan(first, count); };
+  EvaluateInput result = *this;
+  result.current = sis::Part(current, first, count, parameters.slots);
+  result.mask = part(mask);
+  result.own_log_probs = part(own_log_probs);
+  result.decoupled_log_probs = part(decoupled_log_probs);
+  result.advantages = part(advantages);
+  return result;
+}
+
+absl::StatusOr<EvaluateInput> ParseEvaluateInput(const v1::EvaluateRequest& request,
+                                                 const v1::RunConfig& config, size_t count) {
+  const auto slots = static_cast<int>(config.top_k());
+  if (request.top_k() > config.top_k()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("top_k: ", request.top_k(), ", above the run's ", slots));
+  }
+  EvaluateInput input{
+      .parameters = {.slots = slots,
+                     .top_k = request.top_k() == 0 ? slots : static_cast<int>(request.top_k()),
+                     .draw = request.draw()}};
+  absl::StatusOr<WantedOutputs> wanted = ParseOutputs(request);
+  if (!wanted.ok()) return wanted.status();
+  input.wanted = *wanted;
+  absl::Status status = ParseMask(request.mask(), count, input);
+  status.Update(ParseForm(request, count, input));
+  status.Update(ReadOptional("own_log_probs", request.own_log_probs(), count, input.own_log_probs));
+  status.Update(ReadOptional("advantages", request.advantages(), count, input.advantages));
+  if (status.ok()) status = ParseWeight(request, input);
+  if (status.ok()) status = ParseDecoupled(request, count, input);
+  if (status.ok()) status = ParseAlgorithmOf(request, input);
+  if (!status.ok()) return status;
+  return input;
+}
+
+}  // namespace sis

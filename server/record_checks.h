@@ -1,0 +1,19 @@
+// Whether a trainer's batch is about the records that the cache holds.
+#pragma once
+
+#include "absl/status/status.h"
+#include "server/evaluate_input.h"
+#include "server/sequence.h"
+#include "server/slices.h"
+
+namespace sis {
+
+// FailedPrecondition if the slice names a digest that its records don't have.
+absl::Status CheckRecordDigest(const SliceRange& slice, const Sequence::Reader& reader);
+
+// FailedPrecondition if the slice names a checksum that the sampled ids at its unmasked positions
+// don't have. None of these may be missing; input is that of the whole slice.
+absl::Status CheckSampledIds(const SliceRange& slice, const Sequence::Reader& reader,
+                             const EvaluateInput& input);
+
+}  // namespace sis
