@@ -6,6 +6,7 @@
 #include "absl/time/clock.h"
 #include "client/grpc_status.h"
 #include "client/wire.h"
+#include "kernels/codec/float16.h"
 
 namespace sis {
 namespace {
@@ -218,7 +219,15 @@ absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const S
                                             const EvaluateOptions& options) {
   v1::EvaluateRequest request;
   v1::Gathered& form = *request.mutable_gathered();
-  form.set_log_probs(ToBytes(current.log_probs));
+  if (current.half_precision) {
+    std::vector<uint16_t> halves;
+    halves.reserve(current.log_probs.size());
+    for (const float log_prob : current.log_probs) halves.push_back(Float16RoundedUp(log_prob));
+    form.set_values(v1::Gathered::FLOAT16_LOG_PROBS);
+    form.set_log_probs(ToBytes(std::span<const uint16_t>(halves)));
+  } else {
+    form.set_log_probs(ToBytes(current.log_probs));
+  }
   form.set_sampled_log_probs(ToBytes(current.sampled_log_probs));
   return Evaluate(run, slices, options, request);
 }
@@ -235,6 +244,18 @@ absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const S
 }
 
 absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const Slice> slices,
+                                            const LogitValues& current,
+                                            const EvaluateOptions& options) {
+  v1::EvaluateRequest request;
+  v1::Gathered& form = *request.mutable_gathered();
+  form.set_values(v1::Gathered::LOGITS);
+  form.set_log_probs(ToBytes(current.logits));
+  form.set_sampled_log_probs(ToBytes(current.sampled_logits));
+  form.set_log_sum_exps(ToBytes(current.log_sum_exps));
+  return Evaluate(run, slices, options, request);
+}
+
+absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const Slice> slices,
                                             const EvaluateOptions& options,
                                             v1::EvaluateRequest& request) {
   ToMessage(run, *request.mutable_run());
@@ -243,9 +264,8 @@ absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const S
     ToMessage(slice, *request.add_slices());
     positions += slice.length;
   }
-  request.set_draw(options.draw);
-  request.set_top_k(options.top_k);
-  request.set_lease_id(options.lease_id);
+  absl::Status written = WriteOptions(options, request);
+  if (!written.ok()) return written;
   bool wanted[v1::Output_ARRAYSIZE] = {};
   for (const v1::Output output : options.outputs) {
     request.add_outputs(output);
@@ -269,6 +289,10 @@ absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const S
   status.Update(ReadOutput(response->acceptance_probabilities(),
                            wanted[v1::ACCEPTANCE_PROBABILITIES], positions,
                            "acceptance_probabilities", evaluation.acceptance_probabilities));
+  status.Update(ReadOutput(response->surrogates(), wanted[v1::SURROGATES], positions, "surrogates",
+                           evaluation.surrogates));
+  status.Update(ReadOutput(response->coefficients(), wanted[v1::COEFFICIENTS], positions,
+                           "coefficients", evaluation.coefficients));
   if (!status.ok()) return status;
   evaluation.slice_totals.assign(response->slice_totals().begin(), response->slice_totals().end());
   evaluation.totals = response->totals();
@@ -276,6 +300,9 @@ absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const S
     evaluation.missing.push_back(FromMessage(range));
   }
   evaluation.newly_counted = response->newly_counted();
+  for (const v1::LogRatioSum& sum : response->log_ratio_sums()) {
+    evaluation.log_ratio_sums.push_back({sum.log_ratio(), static_cast<int64_t>(sum.positions())});
+  }
   return evaluation;
 }
 

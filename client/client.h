@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "client/append_writer.h"
+#include "client/evaluate_options.h"
 #include "client/types.h"
 #include "sis/v1/ratio_service.grpc.pb.h"
 
@@ -24,16 +25,6 @@ struct ClientOptions {
   absl::Duration connect_timeout = absl::Seconds(10);
   // The deadline of every call but Append, which lasts as long as its stream.
   absl::Duration call_timeout = absl::Minutes(5);
-};
-
-struct EvaluateOptions {
-  // The trainer's optimiser step: the same draw gives the same decisions.
-  uint64_t draw = 0;
-  // Use only the k most probable slots; 0 means all K.
-  uint32_t top_k = 0;
-  // Renewed by the call; 0 means none.
-  uint64_t lease_id = 0;
-  std::vector<v1::Output> outputs = {v1::ACCEPT_BITS};
 };
 
 // Thread-safe. Every method returns the server's status: InvalidArgument names field, sequence,
@@ -74,6 +65,8 @@ class Client {
                                       const EvaluateOptions& options);
   absl::StatusOr<Evaluation> Evaluate(const RunRef& run, std::span<const Slice> slices,
                                       const ReducedValues& current, const EvaluateOptions& options);
+  absl::StatusOr<Evaluation> Evaluate(const RunRef& run, std::span<const Slice> slices,
+                                      const LogitValues& current, const EvaluateOptions& options);
 
  private:
   void SetDeadline(grpc::ClientContext& context) const;

@@ -477,6 +477,75 @@ TEST_F(ClientTest, EvaluateSendsEitherFormAndReadsWhatWasAskedFor) {
   EXPECT_EQ(Array<float>(request.reduced().covered_masses()), masses);
 }
 
+TEST_F(ClientTest, EvaluateSendsItsOptions) {
+  const std::vector<float> logits = {-1, -2, -3, -4}, sampled = {-5, -6};
+  const std::vector<double> log_sum_exps = {1, 2};
+  const std::vector<float> own = {-0.5f, -0.25f}, current = {-1.5f, -2.5f}, advantages = {3, 4};
+  const std::vector<uint8_t> mask = {1, 0};
+  const std::vector<int32_t> ids = {0x64636261, 9};
+  const std::vector<Slice> slices = {{{"a"}, 3, 2}};
+  v1::Algorithm gspo;
+  gspo.mutable_gspo()->set_epsilon_low(0.5f);
+  service_.evaluated.set_surrogates(Bytes<float>({1, 2}));
+  service_.evaluated.set_coefficients(Bytes<float>({3, 4}));
+  v1::LogRatioSum& sum = *service_.evaluated.add_log_ratio_sums();
+  sum.set_log_ratio(-7);
+  sum.set_positions(1);
+  EvaluateOptions options{.draw = 3,
+                          .outputs = {v1::SURROGATES, v1::COEFFICIENTS},
+                          .weight = v1::EXPECTED,
+                          .mask = mask,
+                          .own_log_probs = own,
+                          .decoupled_log_probs = current,
+                          .algorithm = gspo,
+                          .advantages = advantages,
+                          .sampled_ids = ids,
+                          .log_ratio_sums = {{5, 6}},
+                          .authors_code = v1::AuthorsCode()};
+  const auto evaluation =
+      client_->Evaluate({"run"}, slices, LogitValues{logits, sampled, log_sum_exps}, options);
+  ASSERT_TRUE(evaluation.ok()) << evaluation.status();
+  EXPECT_THAT(evaluation->surrogates, ElementsAre(1, 2));
+  EXPECT_THAT(evaluation->coefficients, ElementsAre(3, 4));
+  EXPECT_THAT(evaluation->log_ratio_sums, ElementsAre(LogRatioSum{-7, 1}));
+  const v1::EvaluateRequest& request = service_.evaluate_request;
+  EXPECT_EQ(request.gathered().values(), v1::Gathered::LOGITS);
+  EXPECT_EQ(Array<float>(request.gathered().log_probs()), logits);
+  EXPECT_EQ(Array<float>(request.gathered().sampled_log_probs()), sampled);
+  EXPECT_EQ(Array<double>(request.gathered().log_sum_exps()), log_sum_exps);
+  EXPECT_EQ(request.weight(), v1::EXPECTED);
+  EXPECT_EQ(request.mask(), std::string("\x01\x00", 2));
+  EXPECT_EQ(Array<float>(request.own_log_probs()), own);
+  EXPECT_EQ(Array<float>(request.decoupled().current_log_probs()), current);
+  EXPECT_EQ(request.algorithm().gspo().epsilon_low(), 0.5f);
+  EXPECT_EQ(Array<float>(request.advantages()), advantages);
+  EXPECT_EQ(request.slices(0).sampled_ids_crc32c(), 0x92C80A31u) << "of \"abcd\"";
+  EXPECT_EQ(request.slices(0).sequence_log_ratio_sum().log_ratio(), 5);
+  EXPECT_EQ(request.slices(0).sequence_log_ratio_sum().positions(), 6u);
+  EXPECT_TRUE(request.has_authors_code());
+
+  options.log_ratio_sums.clear();
+  options.sampled_ids = std::span(ids).first(1);
+  EXPECT_EQ(client_->Evaluate({"run"}, slices, LogitValues{logits, sampled, log_sum_exps}, options)
+                .status(),
+            absl::InvalidArgumentError("sampled_ids: 1 elements, must be 2"));
+}
+
+TEST_F(ClientTest, HalfPrecisionIsRoundedUp) {
+  const std::vector<float> log_probs = {-1.0f, -1.0001f, -1e6f,
+                                        -std::numeric_limits<float>::infinity()},
+                           sampled = {-5, -6};
+  const std::vector<Slice> slices = {{{"a"}, 3, 2}};
+  service_.evaluated.set_accept_bits(std::string(1, '\x02'));
+  ASSERT_TRUE(
+      client_->Evaluate({"run"}, slices, GatheredValues{log_probs, sampled, true}, {}).ok());
+  const v1::Gathered& form = service_.evaluate_request.gathered();
+  EXPECT_EQ(form.values(), v1::Gathered::FLOAT16_LOG_PROBS);
+  EXPECT_EQ(Array<uint16_t>(form.log_probs()),
+            (std::vector<uint16_t>{0xBC00, 0xBC00, 0xFBFF, 0xFC00}));
+  EXPECT_EQ(Array<float>(form.sampled_log_probs()), sampled);
+}
+
 TEST_F(ClientTest, EvaluateRefusesArraysOfTheWrongLength) {
   const std::vector<float> values = {-1, -2};
   const std::vector<Slice> slices = {{{"a"}, 0, 2}};

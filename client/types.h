@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/algorithms/batch.h"
 #include "kernels/decide.h"
 #include "sis/v1/ratio_service.pb.h"
 
@@ -67,6 +68,16 @@ struct TopKRecords {
 struct GatheredValues {
   std::span<const float> log_probs;          // [N, K], in the order of the record
   std::span<const float> sampled_log_probs;  // [N], from the same computation
+  // Send log_probs as float16, rounded up: half the bytes, for a little of the accept rate. They
+  // must not be NaN then.
+  bool half_precision = false;
+};
+
+// Logits as the model gave them; the service normalises.
+struct LogitValues {
+  std::span<const float> logits;          // [N, K], at the recorded slots
+  std::span<const float> sampled_logits;  // [N]
+  std::span<const double> log_sum_exps;   // [N], over the whole vocabulary
 };
 
 // The same, reduced where the values are (client/reduce.h).
@@ -83,11 +94,15 @@ struct Evaluation {
   std::vector<float> ratios;                    // [N], the modified ratio
   std::vector<float> log_ratios;                // [N], nats
   std::vector<float> acceptance_probabilities;  // [N]
+  std::vector<float> surrogates;                // [N]
+  std::vector<float> coefficients;              // [N]
   std::vector<v1::Totals> slice_totals;
   v1::Totals totals;
   std::vector<MissingRange> missing;
   // Positions that this call added to the totals of the step.
   uint64_t newly_counted = 0;
+  // With GSPO, one per slice: what it adds to its sequence. Else empty.
+  std::vector<LogRatioSum> log_ratio_sums;
 
   // From the accept bits, which must have been asked for.
   bool accepted(size_t i) const { return (accept_bits[i / 8] >> (i % 8) & 1) != 0; }

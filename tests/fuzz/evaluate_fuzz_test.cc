@@ -2,6 +2,8 @@
 // record.
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
+#include <string>
 
 #include "kernels/scalar_backend.h"
 #include "server/evaluate.h"
@@ -18,11 +20,20 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const sis::v1::Totals& totals = response->totals();
     uint64_t positions = 0;
     for (const sis::v1::Slice& slice : request.slices()) positions += slice.length();
-    if (totals.accepted() + totals.rejected() + totals.outside_top_k() + totals.missing() !=
+    if (totals.accepted() + totals.rejected() + totals.outside_top_k() + totals.missing() +
+            totals.masked() !=
         positions) {
       std::abort();
     }
     if (!(totals.d_sis() <= totals.d())) std::abort();
+    for (const std::string* output : {&response->surrogates(), &response->coefficients()}) {
+      if (!output->empty() && output->size() != positions * sizeof(float)) std::abort();
+      for (size_t i = 0; i < output->size(); i += sizeof(float)) {
+        float weight;
+        std::memcpy(&weight, output->data() + i, sizeof(weight));
+        if (!(weight >= 0 && weight < 2e38f)) std::abort();
+      }
+    }
   } else if (response.status().message().empty()) {
     std::abort();
   }

@@ -1,5 +1,18 @@
 """Python client of the SIS ratio service: stream behaviour log-probs in, get acceptance masks and ratios back."""
 
+from sis.algorithms import (
+    Cispo,
+    ClipCov,
+    Dapo,
+    DppoBinary,
+    DppoTopK,
+    Grpo,
+    Gspo,
+    IcePop,
+    ImportanceSampling,
+    NoCorrection,
+    Tis,
+)
 from sis.append import AppendStream
 from sis.client import Client, Released
 from sis.errors import (
@@ -15,6 +28,7 @@ from sis.errors import (
     Unavailable,
 )
 from sis.evaluation import Decision, Evaluation, Step, Totals
+from sis.options import AuthorsCode, EvaluateOptions, LogRatioSum
 from sis.records import MissingRange, MissingReason, SequenceRef, Slice, TopKRecords
 from sis.reduction import gather, reduce
 from sis.run import Run, RunConfig, RunStatus, Sampling
@@ -24,15 +38,28 @@ __all__ = [
     "AlreadyExists",
     "AppendError",
     "AppendStream",
+    "AuthorsCode",
+    "Cispo",
     "Client",
+    "ClipCov",
+    "Dapo",
     "DeadlineExceeded",
     "Decision",
+    "DppoBinary",
+    "DppoTopK",
     "Error",
+    "EvaluateOptions",
     "Evaluation",
     "FailedPrecondition",
+    "Grpo",
+    "Gspo",
+    "IcePop",
+    "ImportanceSampling",
     "InvalidArgument",
+    "LogRatioSum",
     "MissingRange",
     "MissingReason",
+    "NoCorrection",
     "NotFound",
     "Refusal",
     "Released",
@@ -44,6 +71,7 @@ __all__ = [
     "SequenceRef",
     "Slice",
     "Step",
+    "Tis",
     "TopK",
     "TopKRecords",
     "Totals",

@@ -48,6 +48,34 @@ def float32(name: str, values: ArrayLike, shape: Sequence[Optional[int]]) -> np.
     return _checked_shape(name, array.astype(_FLOAT32, copy=False), shape)
 
 
+def float64(name: str, values: ArrayLike, shape: Sequence[Optional[int]]) -> np.ndarray:
+    """`values` as a little-endian float64 array of `shape` (None: any length)."""
+    array = np.asarray(values.detach().double().cpu().numpy() if is_tensor(values) else values)
+    if array.dtype.kind not in "fiu" and array.size:
+        raise ValueError(f"{name} has dtype {array.dtype}, must be real numbers")
+    return _checked_shape(name, array.astype("<f8", copy=False), shape)
+
+
+def float16_rounded_up(name: str, values: ArrayLike, shape: Sequence[Optional[int]]) -> np.ndarray:
+    """`values` as little-endian float16, none below its float32: what the service's one-sided rounding asks for."""
+    exact = float32(name, values, shape)
+    with np.errstate(over="ignore"):
+        nearest = exact.astype("<f2")
+    return np.where(nearest < exact, np.nextafter(nearest, np.float16(np.inf)), nearest).astype("<f2")
+
+
+def is_bfloat16(values: object) -> bool:
+    """Whether `values` is a torch.Tensor of bfloat16."""
+    return is_tensor(values) and str(getattr(values, "dtype")) == "torch.bfloat16"
+
+
+def bfloat16_bits(name: str, values: Any, shape: Sequence[Optional[int]]) -> np.ndarray:
+    """The bits of a tensor of bfloat16, as little-endian int16 of `shape`."""
+    import torch
+
+    return _checked_shape(name, values.detach().contiguous().view(torch.int16).cpu().numpy().astype("<i2"), shape)
+
+
 def int32_from_wire(data: bytes) -> np.ndarray:
     """A read-only view of int32 values as the service sends them."""
     return np.frombuffer(data, _INT32)

@@ -11,6 +11,7 @@ from sis import arrays, errors, records as top_k_records
 from sis.append import AppendStream
 from sis.arrays import ArrayLike
 from sis.evaluation import Evaluation, Step, Totals
+from sis.options import EvaluateOptions
 from sis.records import SequenceLike, SequenceRef, Slice, TopKRecords
 from sis.run import Run, RunConfig, RunStatus, Sampling
 from sis.v1 import ratio_service_pb2 as pb
@@ -22,6 +23,8 @@ _OUTPUTS = {
     "ratios": pb.RATIOS,
     "log_ratios": pb.LOG_RATIOS,
     "acceptance_probabilities": pb.ACCEPTANCE_PROBABILITIES,
+    "surrogates": pb.SURROGATES,
+    "coefficients": pb.COEFFICIENTS,
 }
 
 
@@ -186,6 +189,8 @@ class Client:
         sampled_log_probs: ArrayLike,
         top_k: int = 0,
         outputs: Sequence[str] = ("accepted",),
+        half_precision: bool = False,
+        options: EvaluateOptions = EvaluateOptions(),
     ) -> Evaluation:
         """Decides for N positions from the current policy's log-probs at the recorded ids.
 
@@ -195,16 +200,64 @@ class Client:
         log_probs: float32 [N, K], nats, at records.ids; unused slots and missing positions may hold anything.
         sampled_log_probs: float32 [N], of records.sampled_ids, from the same computation. sis.gather makes both.
         top_k: use only the k most probable slots; 0: all K.
-        outputs: of "accepted" (always comes), "decisions", "ratios", "log_ratios", "acceptance_probabilities". Ratios
-        of missing positions do not exist: FailedPrecondition if there is one.
+        outputs: of "accepted" (always comes), "decisions", "ratios", "log_ratios", "acceptance_probabilities",
+        "surrogates", "coefficients". Ratios of missing positions need options.own_log_probs: FailedPrecondition without.
+        half_precision: send log_probs as float16, rounded up: half the bytes, for a little of the accept rate.
         """
         slices, length = _ranges(records)
+        shape = [length, run.config.top_k]
+        if half_precision:
+            values = pb.Gathered.FLOAT16_LOG_PROBS
+            at_slots = arrays.float16_rounded_up("log_probs", log_probs, shape)
+        else:
+            values = pb.Gathered.LOG_PROBS
+            at_slots = arrays.float32("log_probs", log_probs, shape)
         form = pb.Gathered(
-            log_probs=arrays.float32("log_probs", log_probs, [length, run.config.top_k]).tobytes(),
+            values=values,
+            log_probs=at_slots.tobytes(),
             sampled_log_probs=arrays.float32("sampled_log_probs", sampled_log_probs, [length]).tobytes(),
         )
-        request = _evaluate_request(run, records, slices, draw, top_k, outputs)
+        request = _evaluate_request(run, records, slices, draw, top_k, outputs, options)
         request.gathered.CopyFrom(form)
+        return self._evaluate(request, slices, length)
+
+    def evaluate_logits(
+        self,
+        run: Run,
+        records: Union[TopKRecords, Sequence[Slice]],
+        *,
+        draw: int,
+        logits: ArrayLike,
+        sampled_logits: ArrayLike,
+        log_sum_exps: ArrayLike,
+        top_k: int = 0,
+        outputs: Sequence[str] = ("accepted",),
+        options: EvaluateOptions = EvaluateOptions(),
+    ) -> Evaluation:
+        """As evaluate, from unnormalised logits, which the service normalises.
+
+        logits [N, K] and sampled_logits [N]: as the model gave them, at records.ids and records.sampled_ids; float32, or
+        both tensors of bfloat16. log_sum_exps: [N], over the whole vocabulary, in float64 or as near as there is.
+        """
+        slices, length = _ranges(records)
+        shape = [length, run.config.top_k]
+        if arrays.is_bfloat16(logits) and arrays.is_bfloat16(sampled_logits):
+            values = pb.Gathered.BFLOAT16_LOGITS
+            at_slots = arrays.bfloat16_bits("logits", logits, shape)
+            sampled = arrays.bfloat16_bits("sampled_logits", sampled_logits, [length])
+        else:
+            values = pb.Gathered.LOGITS
+            at_slots = arrays.float32("logits", logits, shape)
+            sampled = arrays.float32("sampled_logits", sampled_logits, [length])
+        request = _evaluate_request(run, records, slices, draw, top_k, outputs, options)
+        request.gathered.CopyFrom(
+            pb.Gathered(
+                values=values,
+                log_probs=at_slots.tobytes(),
+                sampled_log_probs=sampled.tobytes(),
+                log_sum_exps=arrays.float64("log_sum_exps", log_sum_exps, [length]).tobytes(),
+            )
+        )
         return self._evaluate(request, slices, length)
 
     def evaluate_reduced(
@@ -218,6 +271,7 @@ class Client:
         covered_masses: ArrayLike,
         top_k: int = 0,
         outputs: Sequence[str] = ("accepted",),
+        options: EvaluateOptions = EvaluateOptions(),
     ) -> Evaluation:
         """As evaluate, from 12 bytes per position, whatever K is.
 
@@ -230,7 +284,7 @@ class Client:
             log_envelopes=arrays.float32("log_envelopes", log_envelopes, [length]).tobytes(),
             covered_masses=arrays.float32("covered_masses", covered_masses, [length]).tobytes(),
         )
-        request = _evaluate_request(run, records, slices, draw, top_k, outputs)
+        request = _evaluate_request(run, records, slices, draw, top_k, outputs, options)
         request.reduced.CopyFrom(form)
         return self._evaluate(request, slices, length)
 
@@ -276,11 +330,12 @@ def _evaluate_request(
     draw: int,
     top_k: int,
     outputs: Sequence[str],
+    options: EvaluateOptions,
 ) -> pb.EvaluateRequest:
     unknown = [name for name in outputs if name not in _OUTPUTS]
     if unknown:
         raise ValueError(f"output {unknown[0]!r} is none of {', '.join(_OUTPUTS)}")
-    return pb.EvaluateRequest(
+    request = pb.EvaluateRequest(
         run=run.to_proto(),
         # A sequence of which nothing is committed gives an empty slice, which the service does not evaluate.
         slices=[part.to_proto() for part in slices if part.length],
@@ -289,3 +344,5 @@ def _evaluate_request(
         lease_id=records.lease_id if isinstance(records, TopKRecords) else 0,
         outputs=sorted({_OUTPUTS[name] for name in ("accepted", *outputs)}),
     )
+    options.write(request, slices, sum(part.length for part in slices))
+    return request

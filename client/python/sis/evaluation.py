@@ -9,6 +9,7 @@ from typing import Optional, Tuple
 import numpy as np
 
 from sis import arrays
+from sis.options import LogRatioSum
 from sis.records import MissingRange
 from sis.v1 import ratio_service_pb2 as pb
 
@@ -24,6 +25,8 @@ class Decision(enum.IntEnum):
     OUTSIDE_TOP_K = pb.OUTSIDE_TOP_K
     # No record: use the trainer's own ratio.
     MISSING = pb.MISSING
+    # The policy did not generate it.
+    MASKED = pb.MASKED
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,8 @@ class Totals:
     acceptance_probability: float = 0.0
     # Sum of (1 - residual mass) / envelope: what the accept rate is on average over the behaviour policy's draws.
     expected_acceptance: float = 0.0
+    # Positions that the mask leaves out.
+    masked: int = 0
 
     @staticmethod
     def from_proto(totals: pb.Totals) -> Totals:
@@ -115,14 +120,20 @@ class Evaluation:
     ratios: Optional[np.ndarray]
     # float32 [N], nats: its logarithm.
     log_ratios: Optional[np.ndarray]
-    # float32 [N]: the probability that the draw accepts; 0 outside V_k or missing.
+    # float32 [N]: the probability that the draw accepts; 0 outside V_k, missing or masked.
     acceptance_probabilities: Optional[np.ndarray]
+    # float32 [N]: what stands in the ratio's place in the algorithm's formula; 0 where masked.
+    surrogates: Optional[np.ndarray]
+    # float32 [N]: c; the gradient of a position's objective is c * advantage * grad log p(y). 0 where masked.
+    coefficients: Optional[np.ndarray]
     totals: Totals
     # One per slice, in order.
     slice_totals: Tuple[Totals, ...]
     missing: Tuple[MissingRange, ...]
     # Positions of this draw that no call had counted before.
     newly_counted: int
+    # With Gspo, one per slice: what it adds to its sequence. Else empty.
+    log_ratio_sums: Tuple[LogRatioSum, ...]
 
     @staticmethod
     def from_proto(response: pb.EvaluateResponse, length: int, lengths: Tuple[int, ...]) -> Evaluation:
@@ -136,12 +147,17 @@ class Evaluation:
         slice_totals = [Totals()] * len(lengths)
         for index, totals in zip(sent, response.slice_totals):
             slice_totals[index] = Totals.from_proto(totals)
+        log_ratio_sums = [LogRatioSum(0, 0)] * len(lengths)
+        for index, total in zip(sent, response.log_ratio_sums):
+            log_ratio_sums[index] = LogRatioSum(total.log_ratio, total.positions)
         return Evaluation(
             accepted=np.unpackbits(bits, count=length, bitorder="little").view(bool),
             decisions=np.frombuffer(response.decisions, np.uint8).copy() if response.decisions else None,
             ratios=floats(response.ratios),
             log_ratios=floats(response.log_ratios),
             acceptance_probabilities=floats(response.acceptance_probabilities),
+            surrogates=floats(response.surrogates),
+            coefficients=floats(response.coefficients),
             totals=Totals.from_proto(response.totals),
             slice_totals=tuple(slice_totals),
             missing=tuple(
@@ -149,4 +165,5 @@ class Evaluation:
                 for missing in response.missing
             ),
             newly_counted=response.newly_counted,
+            log_ratio_sums=tuple(log_ratio_sums) if response.log_ratio_sums else (),
         )

@@ -1,0 +1,63 @@
+#include "client/evaluate_options.h"
+
+#include "absl/strings/str_cat.h"
+#include "client/wire.h"
+#include "kernels/crc32c.h"
+
+namespace sis {
+namespace {
+
+absl::Status WriteChecksums(const EvaluateOptions& options, v1::EvaluateRequest& request) {
+  size_t positions = 0;
+  for (const v1::Slice& slice : request.slices()) positions += slice.length();
+  const auto check = [positions](absl::string_view field, size_t length) {
+    if (length == positions) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat(field, ": ", length, " elements, must be ", positions));
+  };
+  absl::Status status = check("sampled_ids", options.sampled_ids.size());
+  if (!options.mask.empty()) status.Update(check("mask", options.mask.size()));
+  if (!status.ok()) return status;
+  size_t i = 0;
+  for (v1::Slice& slice : *request.mutable_slices()) {
+    uint32_t crc = 0;
+    for (const size_t end = i + slice.length(); i < end; ++i) {
+      if (!options.mask.empty() && options.mask[i] == 0) continue;
+      crc = ExtendCrc32c(crc, std::as_bytes(options.sampled_ids.subspan(i, 1)));
+    }
+    slice.set_sampled_ids_crc32c(crc);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status WriteOptions(const EvaluateOptions& options, v1::EvaluateRequest& request) {
+  request.set_draw(options.draw);
+  request.set_top_k(options.top_k);
+  request.set_lease_id(options.lease_id);
+  request.set_weight(options.weight);
+  request.set_mask(ToBytes(options.mask));
+  request.set_own_log_probs(ToBytes(options.own_log_probs));
+  if (!options.decoupled_log_probs.empty()) {
+    request.mutable_decoupled()->set_current_log_probs(ToBytes(options.decoupled_log_probs));
+  }
+  if (options.algorithm) *request.mutable_algorithm() = *options.algorithm;
+  request.set_advantages(ToBytes(options.advantages));
+  if (options.authors_code) *request.mutable_authors_code() = *options.authors_code;
+  if (!options.log_ratio_sums.empty()) {
+    if (options.log_ratio_sums.size() != static_cast<size_t>(request.slices_size())) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("log_ratio_sums: ", options.log_ratio_sums.size(), " elements, must be ",
+                       request.slices_size()));
+    }
+    for (int i = 0; i < request.slices_size(); ++i) {
+      v1::LogRatioSum& sum = *request.mutable_slices(i)->mutable_sequence_log_ratio_sum();
+      sum.set_log_ratio(options.log_ratio_sums[i].log_ratio);
+      sum.set_positions(options.log_ratio_sums[i].positions);
+    }
+  }
+  return options.sampled_ids.empty() ? absl::OkStatus() : WriteChecksums(options, request);
+}
+
+}  // namespace sis

@@ -1,0 +1,109 @@
+"""What evaluate can be asked besides decisions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Optional, Sequence
+
+import numpy as np
+
+from sis import algorithms, arrays, checksum
+from sis.algorithms import Algorithm
+from sis.arrays import ArrayLike
+from sis.records import Slice
+from sis.v1 import ratio_service_pb2 as pb
+
+_WEIGHTS = {"sampled": pb.SAMPLED, "expected": pb.EXPECTED}
+
+
+class LogRatioSum(NamedTuple):
+    """The log of the modified ratio, summed over positions that are not masked; add those of several machines up."""
+
+    # In units of 2^-30 nats.
+    log_ratio: int
+    positions: int
+
+
+@dataclass(frozen=True)
+class AuthorsCode:
+    """Decide as the released code of the paper's authors, where it departs from the paper (docs/algorithms.md)."""
+
+    epsilon_low: Optional[float] = None
+    epsilon_high: Optional[float] = None
+
+
+@dataclass(frozen=True, eq=False)
+class EvaluateOptions:
+    """Arrays are [N], one element per position, slice by slice."""
+
+    # "sampled": the modified ratio is 1 if accepted, else w. "expected": its mean over the draw, a + (1 - a) w.
+    weight: str = "sampled"
+    # Booleans, false where the policy did not generate the token: the position is MASKED and counts nowhere.
+    mask: Optional[ArrayLike] = None
+    # log q of the sampled tokens as the trainer has it, for the ratios of MISSING positions.
+    own_log_probs: Optional[ArrayLike] = None
+    # With three policies, log p of the sampled tokens under the current one; evaluate's other values are then the
+    # proximal policy's.
+    decoupled_log_probs: Optional[ArrayLike] = None
+    # For the outputs "surrogates" and "coefficients".
+    algorithm: Optional[Algorithm] = None
+    advantages: Optional[ArrayLike] = None
+    # The tokens of the trainer's batch: FailedPrecondition names the first sequence where others are recorded.
+    sampled_ids: Optional[ArrayLike] = None
+    # With Gspo, one per slice: the sums of whole sequences, where other machines hold parts of them.
+    log_ratio_sums: Optional[Sequence[LogRatioSum]] = None
+    authors_code: Optional[AuthorsCode] = None
+
+    def write(self, request: pb.EvaluateRequest, slices: Sequence[Slice], length: int) -> None:
+        """Into a request whose slices are the non-empty ones of `slices`, of `length` positions in all."""
+        if self.weight not in _WEIGHTS:
+            raise ValueError(f"weight {self.weight!r} is none of {', '.join(_WEIGHTS)}")
+        request.weight = _WEIGHTS[self.weight]
+
+        def floats(name: str, values: Optional[ArrayLike]) -> bytes:
+            return b"" if values is None else arrays.float32(name, values, [length]).tobytes()
+
+        request.own_log_probs = floats("own_log_probs", self.own_log_probs)
+        request.advantages = floats("advantages", self.advantages)
+        if self.decoupled_log_probs is not None:
+            request.decoupled.current_log_probs = floats("decoupled_log_probs", self.decoupled_log_probs)
+        if self.algorithm is not None:
+            request.algorithm.CopyFrom(algorithms.to_proto(self.algorithm))
+        if self.authors_code is not None:
+            request.authors_code.CopyFrom(
+                pb.AuthorsCode(
+                    epsilon_low=self.authors_code.epsilon_low, epsilon_high=self.authors_code.epsilon_high
+                )
+            )
+        mask = None
+        if self.mask is not None:
+            mask = _booleans("mask", self.mask, length)
+            request.mask = mask.astype(np.uint8).tobytes()
+        if self.sampled_ids is not None:
+            self._write_checksums(request, arrays.int32("sampled_ids", self.sampled_ids, [length]), mask)
+        if self.log_ratio_sums is not None:
+            if len(self.log_ratio_sums) != len(slices):
+                raise ValueError(f"log_ratio_sums has {len(self.log_ratio_sums)} elements, must be {len(slices)}")
+            sums = [total for total, part in zip(self.log_ratio_sums, slices) if part.length]
+            for message, total in zip(request.slices, sums):
+                message.sequence_log_ratio_sum.log_ratio = total.log_ratio
+                message.sequence_log_ratio_sum.positions = total.positions
+
+    @staticmethod
+    def _write_checksums(request: pb.EvaluateRequest, ids: np.ndarray, mask: Optional[np.ndarray]) -> None:
+        first, parts = 0, []
+        for message in request.slices:
+            here = slice(first, first + message.length)
+            parts.append(ids[here] if mask is None else ids[here][mask[here]])
+            first += message.length
+        for message, crc in zip(request.slices, checksum.crc32c_each([part.tobytes() for part in parts])):
+            message.sampled_ids_crc32c = crc
+
+
+def _booleans(name: str, values: ArrayLike, length: int) -> np.ndarray:
+    array: Any = np.asarray(values.detach().cpu().numpy() if arrays.is_tensor(values) else values)
+    if array.shape != (length,):
+        raise ValueError(f"{name} has shape {list(array.shape)}, must be [{length}]")
+    if array.dtype != bool and not np.isin(array, (0, 1)).all():
+        raise ValueError(f"{name} holds other values than 0 and 1")
+    return array.astype(bool)
