@@ -407,7 +407,7 @@ class AlgorithmsTest(unittest.TestCase):
         infinite = self.current_of_three.copy()
         infinite[3] = np.inf
         for options, outputs, message in (
-            ({**grpo, "algorithm": sis.Grpo(1.5)}, ("surrogates",), r"algorithm.grpo.epsilon: 1.5, must be in \[0, 1\]"),
+            ({**grpo, "algorithm": sis.Grpo(1.5)}, ("surrogates",), r"grpo.epsilon: 1.5, must be in \[0, 1\]"),
             ({**grpo, "algorithm": None}, ("surrogates",), "algorithm: unset"),
             (grpo, ("ratios",), "algorithm: set, but neither"),
             ({**grpo, "advantages": None}, ("coefficients",), "advantages: unset"),

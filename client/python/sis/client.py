@@ -201,7 +201,7 @@ class Client:
         sampled_log_probs: float32 [N], of records.sampled_ids, from the same computation. sis.gather makes both.
         top_k: use only the k most probable slots; 0: all K.
         outputs: of "accepted" (always comes), "decisions", "ratios", "log_ratios", "acceptance_probabilities",
-        "surrogates", "coefficients". Ratios of missing positions need options.own_log_probs: FailedPrecondition without.
+        "surrogates", "coefficients". Ratios of missing positions need options.own_log_probs, else FailedPrecondition.
         half_precision: send log_probs as float16, rounded up: half the bytes, for a little of the accept rate.
         """
         slices, length = _ranges(records)
@@ -236,8 +236,8 @@ class Client:
     ) -> Evaluation:
         """As evaluate, from unnormalised logits, which the service normalises.
 
-        logits [N, K] and sampled_logits [N]: as the model gave them, at records.ids and records.sampled_ids; float32, or
-        both tensors of bfloat16. log_sum_exps: [N], over the whole vocabulary, in float64 or as near as there is.
+        logits [N, K] and sampled_logits [N]: as the model gave them, at records.ids and records.sampled_ids; float32,
+        or both tensors of bfloat16. log_sum_exps: [N], over the whole vocabulary, in float64 or as near as there is.
         """
         slices, length = _ranges(records)
         shape = [length, run.config.top_k]
