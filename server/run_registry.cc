@@ -176,6 +176,8 @@ bool RunRegistry::Reclaim(Run& run, int64_t bytes) {
 
 void RunRegistry::DropExpired() {
   for (const std::shared_ptr<Run>& run : List()) run->DropExpired();
+  // What is charged and not in the arena is around it.
+  arena_.SetAside(budget_.used() - arena_.used_bytes());
 }
 
 void RunRegistry::PublishState() {

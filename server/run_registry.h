@@ -44,7 +44,8 @@ class RunRegistry {
   // budget and quota are not what is short. True if there may be room now.
   bool Reclaim(Run& run, int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Drops what has expired, in all runs. To be called now and then.
+  // Drops what has expired, in all runs, and lets the arena make room for what is charged outside
+  // of it. To be called now and then.
   void DropExpired() ABSL_LOCKS_EXCLUDED(mutex_);
   // Brings the gauges up to date.
   void PublishState() ABSL_LOCKS_EXCLUDED(mutex_);

@@ -141,7 +141,8 @@ class SequenceTest : public testing::TestWithParam<std::tuple<LogProbEncoding, i
       if (piece.page == nullptr) return;
       for (uint32_t done = 0; done < piece.count;) {
         const uint32_t count = std::min<uint32_t>(piece.count - done, 1 + random() % 80);
-        Block& block = blocks.emplace_back(Block{piece.first_position + done, piece.version, {}, {}});
+        Block& block =
+            blocks.emplace_back(Block{piece.first_position + done, piece.version, {}, {}});
         block.rows = SubRows(block.buffer.Rows(format_), 0, count, format_.slots);
         piece.page->Read(piece.index + done, block.rows);
         done += count;
@@ -331,6 +332,32 @@ TEST_P(SequenceTest, MessagesNamePositionAndValue) {
   EXPECT_EQ(Append(sequence, 20, 6, {0, 3}).message(),
             "position 25 is beyond the seal at length 25");
   EXPECT_TRUE(Append(sequence, 0, 25, {0, 3}).ok()) << "gaps below the seal may still be filled";
+}
+
+// Against int64 ids and float32 log-probs, K and the sampled ones, as engines hold them.
+TEST(SequenceBytesTest, ASealedSequenceTakesAboutAThirdOfTheNaiveForm) {
+  constexpr uint32_t kLength = 4000;  // the last page is not full
+  struct Case {
+    int slots;
+    int32_t vocabulary_size;
+    double share;
+  };
+  // At K = 10 what doesn't grow with K weighs too much for a third.
+  for (const Case& c :
+       {Case{10, 151936, 0.38}, Case{10, 262208, 0.395}, Case{50, 151936, 0.33},
+        Case{50, 262208, 0.34}, Case{100, 151936, 0.325}, Case{100, 262208, 0.335}}) {
+    const PageFormat format = {LogProbEncoding::kFixed12, c.slots, c.vocabulary_size};
+    const SentRecords records(format, kLength, 3);
+    const std::unique_ptr<Arena> arena = *Arena::Map(kArenaBytes);
+    ByteBudget budget(1 << 30);
+    ASSERT_TRUE(budget.TryCharge(Sequence::kBaseBytes));
+    Sequence sequence(format, 1, *arena, budget);
+    ASSERT_TRUE(sequence.Append(0, 0, records.View(0, kLength), records.ranks, nullptr).ok());
+    ASSERT_TRUE(sequence.Seal(kLength).ok());
+    const double naive = kLength * 12.0 * (c.slots + 1);
+    EXPECT_LE(static_cast<double>(budget.used()), c.share * naive)
+        << "K = " << c.slots << ", V = " << c.vocabulary_size;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, SequenceTest,
