@@ -1,0 +1,34 @@
+#include "kernels/cuda/cuda_status.h"
+#include "kernels/cuda/evaluate_block.h"
+#include "kernels/cuda/evaluate_kernel.h"
+#include "kernels/cuda/tuning.h"
+
+namespace sis::cuda {
+namespace {
+
+// Two's complement: the unsigned sum has the bits of the signed one.
+struct AtomicAdd {
+  __device__ void operator()(int64_t& sum, int64_t addend) const {
+    atomicAdd(reinterpret_cast<unsigned long long*>(&sum), static_cast<unsigned long long>(addend));
+  }
+};
+
+__global__ void __launch_bounds__(kThreadsPerBlock, kBlocksPerMultiprocessor)
+    Evaluate(const __grid_constant__ BatchView batch) {
+  __shared__ BlockScratch scratch;
+  const auto thread = static_cast<int>(threadIdx.x);
+  PrepareUniforms(batch, blockIdx.x, thread, scratch);
+  __syncthreads();
+  EvaluateThread(batch, blockIdx.x, thread, scratch);
+  __syncthreads();
+  AddSums(batch, blockIdx.x, thread, scratch, AtomicAdd());
+}
+
+}  // namespace
+
+absl::Status LaunchEvaluate(const BatchView& batch, cudaStream_t stream) {
+  Evaluate<<<BlockCount(batch.tile_count), kThreadsPerBlock, 0, stream>>>(batch);
+  return ToStatus(cudaGetLastError(), "launch of Evaluate");
+}
+
+}  // namespace sis::cuda
