@@ -10,7 +10,9 @@ namespace {
 // A sector of device memory; no less than any element's alignment.
 constexpr size_t kAlignment = 32;
 
-constexpr size_t Aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+constexpr size_t Aligned(size_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
 
 template <typename T>
 std::span<T> Part(std::span<T> array, size_t first, size_t count) {
@@ -77,9 +79,9 @@ StagedRows Batch::StageRows(std::span<const float> token_major, const GroupedLog
   const size_t group_bytes = GroupBytes(grouped.encoding, slots);
   const size_t group = (grouped.first_lane + first) / kGroupPositions;
   const size_t lane = (grouped.first_lane + first) % kGroupPositions;
-  return {StageInput(grouped.rows.subspan(group * group_bytes,
-                                          GroupCount(lane + count) * group_bytes)),
-          FormatOf(grouped.encoding), static_cast<uint8_t>(lane)};
+  return {
+      StageInput(grouped.rows.subspan(group * group_bytes, GroupCount(lane + count) * group_bytes)),
+      FormatOf(grouped.encoding), static_cast<uint8_t>(lane)};
 }
 
 size_t Batch::Take(const Segment& segment, size_t first) {

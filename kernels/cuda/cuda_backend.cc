@@ -6,11 +6,12 @@
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/device_stage.h"
 #include "kernels/cuda/self_check.h"
+#include "kernels/cuda/staged_backend.h"
 #include "kernels/cuda/tuning.h"
 
 namespace sis::cuda {
 
-absl::StatusOr<std::unique_ptr<const StagedBackend>> NewCudaBackend(
+absl::StatusOr<std::unique_ptr<const Backend>> NewCudaBackend(
     std::unique_ptr<const Backend> fallback) {
   const absl::StatusOr<std::string> device = DeviceName();
   if (!device.ok()) return device.status();
@@ -24,9 +25,8 @@ absl::StatusOr<std::unique_ptr<const StagedBackend>> NewCudaBackend(
   }
   auto backend = std::make_unique<const StagedBackend>("cuda/" + *device, std::move(stages),
                                                        std::move(fallback));
-  absl::Status status = SelfCheck(*backend);
-  if (!status.ok()) return status;
-  return backend;
+  if (absl::Status status = SelfCheck(*backend); !status.ok()) return status;
+  return std::unique_ptr<const Backend>(std::move(backend));
 }
 
 }  // namespace sis::cuda

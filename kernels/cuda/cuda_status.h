@@ -12,7 +12,7 @@ namespace sis::cuda {
 inline absl::Status ToStatus(cudaError_t error, const char* call) {
   if (error == cudaSuccess) return absl::OkStatus();
   return absl::InternalError(
-      absl::StrCat(call, ": ", cudaGetErrorName(error), " (", cudaGetErrorString(error), ")"));
+      absl::StrCat(call, " gave ", cudaGetErrorName(error), " (", cudaGetErrorString(error), ")"));
 }
 
 }  // namespace sis::cuda

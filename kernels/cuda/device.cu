@@ -15,11 +15,14 @@ absl::StatusOr<std::string> DeviceName() {
   if (count == 0) return absl::NotFoundError("no CUDA device");
   int device = 0;
   cudaDeviceProp properties;
-  absl::Status status = ToStatus(cudaGetDevice(&device), "cudaGetDevice");
-  if (status.ok()) {
-    status = ToStatus(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
+  if (absl::Status status = ToStatus(cudaGetDevice(&device), "cudaGetDevice"); !status.ok()) {
+    return status;
   }
-  if (!status.ok()) return status;
+  if (absl::Status status =
+          ToStatus(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
+      !status.ok()) {
+    return status;
+  }
   return std::string(properties.name);
 }
 

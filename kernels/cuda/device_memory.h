@@ -5,9 +5,6 @@
 
 #include <cstddef>
 
-#include "absl/status/status.h"
-#include "kernels/cuda/cuda_status.h"
-
 namespace sis::cuda {
 
 class DeviceMemory {
@@ -18,7 +15,7 @@ class DeviceMemory {
   DeviceMemory& operator=(const DeviceMemory&) = delete;
 
   // Once.
-  absl::Status Allocate(size_t bytes) { return ToStatus(cudaMalloc(&data_, bytes), "cudaMalloc"); }
+  cudaError_t Allocate(size_t bytes) { return cudaMalloc(&data_, bytes); }
   std::byte* data() const { return static_cast<std::byte*>(data_); }
 
  private:
@@ -34,9 +31,7 @@ class PinnedMemory {
   PinnedMemory& operator=(const PinnedMemory&) = delete;
 
   // Once.
-  absl::Status Allocate(size_t bytes) {
-    return ToStatus(cudaHostAlloc(&data_, bytes, cudaHostAllocDefault), "cudaHostAlloc");
-  }
+  cudaError_t Allocate(size_t bytes) { return cudaHostAlloc(&data_, bytes, cudaHostAllocDefault); }
   std::byte* data() const { return static_cast<std::byte*>(data_); }
 
  private:
@@ -53,10 +48,7 @@ class Stream {
   Stream& operator=(const Stream&) = delete;
 
   // Once.
-  absl::Status Create() {
-    return ToStatus(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking),
-                    "cudaStreamCreateWithFlags");
-  }
+  cudaError_t Create() { return cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking); }
   cudaStream_t get() const { return stream_; }
 
  private:

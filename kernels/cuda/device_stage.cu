@@ -17,12 +17,14 @@ class DeviceStage final : public Stage {
   }
 
   absl::Status Allocate() {
-    absl::Status status = stream_.Create();
-    if (status.ok()) status = host_input_.Allocate(kStagedInputBytes);
-    if (status.ok()) status = host_output_.Allocate(kStagedOutputBytes);
-    if (status.ok()) status = device_input_.Allocate(kStagedInputBytes);
-    if (status.ok()) status = device_output_.Allocate(kStagedOutputBytes);
-    return status;
+    cudaError_t error = stream_.Create();
+    if (error != cudaSuccess) return ToStatus(error, "cudaStreamCreateWithFlags");
+    error = host_input_.Allocate(kStagedInputBytes);
+    if (error == cudaSuccess) error = host_output_.Allocate(kStagedOutputBytes);
+    if (error != cudaSuccess) return ToStatus(error, "cudaHostAlloc");
+    error = device_input_.Allocate(kStagedInputBytes);
+    if (error == cudaSuccess) error = device_output_.Allocate(kStagedOutputBytes);
+    return ToStatus(error, "cudaMalloc");
   }
 
   std::span<std::byte> input() override { return {host_input_.data(), kStagedInputBytes}; }
@@ -32,20 +34,17 @@ class DeviceStage final : public Stage {
 
   absl::Status Start(const Batch& batch) override {
     const cudaStream_t stream = stream_.get();
-    absl::Status status =
-        ToStatus(cudaMemcpyAsync(device_input_.data(), host_input_.data(), batch.input_bytes(),
-                                 cudaMemcpyHostToDevice, stream),
-                 "cudaMemcpyAsync to the device");
-    if (!status.ok()) return status;
-    status = ToStatus(cudaMemsetAsync(device_output_.data() + batch.sums_offset(), 0,
-                                      batch.output_bytes() - batch.sums_offset(), stream),
-                      "cudaMemsetAsync");
-    if (!status.ok()) return status;
-    status = LaunchEvaluate(batch.View(device_input_.data(), device_output_.data()), stream);
-    if (!status.ok()) return status;
-    return ToStatus(cudaMemcpyAsync(host_output_.data(), device_output_.data(),
-                                    batch.output_bytes(), cudaMemcpyDeviceToHost, stream),
-                    "cudaMemcpyAsync from the device");
+    cudaError_t error = cudaMemcpyAsync(device_input_.data(), host_input_.data(),
+                                        batch.input_bytes(), cudaMemcpyHostToDevice, stream);
+    if (error != cudaSuccess) return ToStatus(error, "cudaMemcpyAsync to the device");
+    error = cudaMemsetAsync(device_output_.data() + batch.sums_offset(), 0,
+                            batch.output_bytes() - batch.sums_offset(), stream);
+    if (error != cudaSuccess) return ToStatus(error, "cudaMemsetAsync");
+    error = LaunchEvaluate(batch.View(device_input_.data(), device_output_.data()), stream);
+    if (error != cudaSuccess) return ToStatus(error, "launch of Evaluate");
+    error = cudaMemcpyAsync(host_output_.data(), device_output_.data(), batch.output_bytes(),
+                            cudaMemcpyDeviceToHost, stream);
+    return ToStatus(error, "cudaMemcpyAsync from the device");
   }
 
   absl::Status Finish() override {
@@ -64,8 +63,7 @@ class DeviceStage final : public Stage {
 
 absl::StatusOr<std::unique_ptr<Stage>> NewDeviceStage() {
   auto stage = std::make_unique<DeviceStage>();
-  absl::Status status = stage->Allocate();
-  if (!status.ok()) return status;
+  if (absl::Status status = stage->Allocate(); !status.ok()) return status;
   return std::unique_ptr<Stage>(std::move(stage));
 }
 

@@ -55,9 +55,8 @@ SIS_HOST_DEVICE inline void PrepareUniforms(const BatchView& batch, uint32_t blo
     const StagedSegment& segment = batch.segments[batch.tiles[number].segment];
     // Multiplied by 4, so that quads wrap around as positions do.
     const uint32_t first = TilePosition(segment, batch.tiles[number]) & ~uint32_t{3};
-    const PhiloxBlock uniforms =
-        AcceptanceUniforms(segment.sequence_key, (first + 4 * static_cast<uint32_t>(quad)) / 4,
-                           batch.parameters.draw);
+    const PhiloxBlock uniforms = AcceptanceUniforms(
+        segment.sequence_key, (first + 4 * static_cast<uint32_t>(quad)) / 4, batch.parameters.draw);
     for (int word = 0; word < 4; ++word) {
       scratch.uniforms[tile][4 * quad + word] = uniforms.word[word];
     }
@@ -143,10 +142,10 @@ SIS_HOST_DEVICE inline Envelope EnvelopeAt(const BatchView& batch, const StagedS
 SIS_HOST_DEVICE inline Sums EvaluatePosition(const BatchView& batch, const StagedSegment& segment,
                                              size_t index, uint32_t uniform) {
   const Envelope envelope = EnvelopeAt(batch, segment, index);
-  const PositionResult result = Decide(
-      Load<float>(batch, segment.behavior_sampled_log_probs, index),
-      Load<float>(batch, segment.current_sampled_log_probs, index), envelope,
-      Load<uint8_t>(batch, segment.sampled_ranks, index) < batch.parameters.top_k, uniform);
+  const PositionResult result =
+      Decide(Load<float>(batch, segment.behavior_sampled_log_probs, index),
+             Load<float>(batch, segment.current_sampled_log_probs, index), envelope,
+             Load<uint8_t>(batch, segment.sampled_ranks, index) < batch.parameters.top_k, uniform);
   Store(batch, segment.decisions, index, result.decision);
   Store(batch, segment.acceptance_probabilities, index, result.acceptance_probability);
   Store(batch, segment.log_modified_ratios, index, result.log_modified_ratio());

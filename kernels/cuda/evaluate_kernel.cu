@@ -1,4 +1,3 @@
-#include "kernels/cuda/cuda_status.h"
 #include "kernels/cuda/evaluate_block.h"
 #include "kernels/cuda/evaluate_kernel.h"
 #include "kernels/cuda/tuning.h"
@@ -26,9 +25,9 @@ __global__ void __launch_bounds__(kThreadsPerBlock, kBlocksPerMultiprocessor)
 
 }  // namespace
 
-absl::Status LaunchEvaluate(const BatchView& batch, cudaStream_t stream) {
+cudaError_t LaunchEvaluate(const BatchView& batch, cudaStream_t stream) {
   Evaluate<<<BlockCount(batch.tile_count), kThreadsPerBlock, 0, stream>>>(batch);
-  return ToStatus(cudaGetLastError(), "launch of Evaluate");
+  return cudaGetLastError();
 }
 
 }  // namespace sis::cuda

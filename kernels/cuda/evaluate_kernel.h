@@ -3,12 +3,11 @@
 
 #include <cuda_runtime.h>
 
-#include "absl/status/status.h"
 #include "kernels/cuda/batch_view.h"
 
 namespace sis::cuda {
 
 // All pointers of the batch are the device's, and its sums zero. Doesn't wait for the kernel.
-absl::Status LaunchEvaluate(const BatchView& batch, cudaStream_t stream);
+cudaError_t LaunchEvaluate(const BatchView& batch, cudaStream_t stream);
 
 }  // namespace sis::cuda

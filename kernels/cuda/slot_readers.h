@@ -37,9 +37,9 @@ SIS_HOST_DEVICE inline const std::byte* GroupOf(const std::byte* rows, LogProbEn
 class Float32Reader {
  public:
   SIS_HOST_DEVICE Float32Reader(const std::byte* rows, size_t lane, int slots)
-      : column_(reinterpret_cast<const float*>(
-                    GroupOf(rows, LogProbEncoding::kFloat32, lane, slots)) +
-                lane % kGroupPositions) {}
+      : column_(
+            reinterpret_cast<const float*>(GroupOf(rows, LogProbEncoding::kFloat32, lane, slots)) +
+            lane % kGroupPositions) {}
   SIS_HOST_DEVICE float At(int slot) const { return column_[slot * kGroupPositions]; }
 
  private:
