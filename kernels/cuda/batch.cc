@@ -150,7 +150,10 @@ void Batch::WriteInput(std::byte* input) const {
 
 BatchView Batch::View(const std::byte* input, std::byte* output) const {
   return {
-      .parameters = parameters_,
+      .slots = parameters_.slots,
+      .top_k = parameters_.top_k,
+      .draw = parameters_.draw,
+      .total_variation = parameters_.total_variation,
       .tile_count = static_cast<uint32_t>(tiles_.size()),
       .tiles = reinterpret_cast<const StagedTile*>(input + tiles_offset()),
       .segments = reinterpret_cast<const StagedSegment*>(input + segments_offset()),

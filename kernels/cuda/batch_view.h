@@ -58,7 +58,10 @@ struct SumFields {
 static_assert(sizeof(SumFields) == sizeof(Sums));
 
 struct BatchView {
-  EvaluateParameters parameters;
+  int slots;
+  int top_k;
+  uint64_t draw;
+  bool total_variation;
   uint32_t tile_count;
   const StagedTile* tiles;
   const StagedSegment* segments;

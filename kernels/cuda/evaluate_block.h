@@ -56,50 +56,57 @@ SIS_HOST_DEVICE inline void PrepareUniforms(const BatchView& batch, uint32_t blo
     // Multiplied by 4, so that quads wrap around as positions do.
     const uint32_t first = TilePosition(segment, batch.tiles[number]) & ~uint32_t{3};
     const PhiloxBlock uniforms = AcceptanceUniforms(
-        segment.sequence_key, (first + 4 * static_cast<uint32_t>(quad)) / 4, batch.parameters.draw);
+        segment.sequence_key, (first + 4 * static_cast<uint32_t>(quad)) / 4, batch.draw);
     for (int word = 0; word < 4; ++word) {
       scratch.uniforms[tile][4 * quad + word] = uniforms.word[word];
     }
   }
 }
 
+// What the slots of a position come down to.
+struct SlotResult {
+  Envelope envelope;
+  float total_variation;
+};
+
 // Asks for several slots before using any, since memory answers late.
-template <class Behavior, class Current>
-SIS_HOST_DEVICE Envelope AccumulateSlots(const Behavior& behavior, const Current& current,
-                                         int top_k) {
-  EnvelopeAccumulator accumulator;
-  int slot = 0;
-  for (; slot + kSlotsAhead <= top_k; slot += kSlotsAhead) {
+template <bool kTotalVariation, class Behavior, class Current>
+SIS_HOST_DEVICE SlotResult AccumulateSlots(const Behavior& behavior, const Current& current,
+                                           int top_k) {
+  EnvelopeAccumulator envelope;
+  TotalVariationAccumulator total_variation;
+  for (int slot = 0; slot < top_k; slot += kSlotsAhead) {
     float behavior_log_probs[kSlotsAhead];
     float current_log_probs[kSlotsAhead];
     for (int i = 0; i < kSlotsAhead; ++i) {
-      behavior_log_probs[i] = behavior.At(slot + i);
-      current_log_probs[i] = current.At(slot + i);
+      const bool there = slot + i < top_k;
+      behavior_log_probs[i] = there ? behavior.At(slot + i) : kMinusInfinity;
+      current_log_probs[i] = there ? current.At(slot + i) : kMinusInfinity;
     }
     for (int i = 0; i < kSlotsAhead; ++i) {
-      accumulator.Add(behavior_log_probs[i], current_log_probs[i]);
+      envelope.Add(behavior_log_probs[i], current_log_probs[i]);
+      if (kTotalVariation) total_variation.Add(behavior_log_probs[i], current_log_probs[i]);
     }
   }
-  for (; slot < top_k; ++slot) accumulator.Add(behavior.At(slot), current.At(slot));
-  return accumulator.Finish();
+  return {envelope.Finish(), total_variation.Finish()};
 }
 
-template <class Behavior>
-SIS_HOST_DEVICE Envelope EnvelopeWith(const Behavior& behavior, const BatchView& batch,
-                                      const StagedRows& current, size_t index) {
+template <bool kTotalVariation, class Behavior>
+SIS_HOST_DEVICE SlotResult AccumulateWith(const Behavior& behavior, const BatchView& batch,
+                                          const StagedRows& current, size_t index) {
   const std::byte* rows = batch.input + current.offset;
   const size_t lane = current.first_lane + index;
-  const int slots = batch.parameters.slots;
-  const int top_k = batch.parameters.top_k;
+  const int slots = batch.slots;
+  const int top_k = batch.top_k;
   switch (current.format) {
     case RowFormat::kTokenMajor:
-      return AccumulateSlots(behavior, TokenMajorReader(rows, lane, slots), top_k);
+      return AccumulateSlots<kTotalVariation>(behavior, TokenMajorReader(rows, lane, slots), top_k);
     case RowFormat::kFloat32:
-      return AccumulateSlots(behavior, Float32Reader(rows, lane, slots), top_k);
+      return AccumulateSlots<kTotalVariation>(behavior, Float32Reader(rows, lane, slots), top_k);
     case RowFormat::kFloat16:
-      return AccumulateSlots(behavior, Float16Reader(rows, lane, slots), top_k);
+      return AccumulateSlots<kTotalVariation>(behavior, Float16Reader(rows, lane, slots), top_k);
     case RowFormat::kFixed12:
-      return AccumulateSlots(behavior, Fixed12Reader(rows, lane, slots), top_k);
+      return AccumulateSlots<kTotalVariation>(behavior, Fixed12Reader(rows, lane, slots), top_k);
     case RowFormat::kNone:
       break;
   }
@@ -117,35 +124,42 @@ SIS_HOST_DEVICE void Store(const BatchView& batch, uint64_t offset, size_t index
 }
 
 // Of position `index` of the segment.
-SIS_HOST_DEVICE inline Envelope EnvelopeAt(const BatchView& batch, const StagedSegment& segment,
-                                           size_t index) {
+template <bool kTotalVariation>
+SIS_HOST_DEVICE SlotResult SlotsAt(const BatchView& batch, const StagedSegment& segment,
+                                   size_t index) {
   const std::byte* rows = batch.input + segment.behavior.offset;
   const size_t lane = segment.behavior.first_lane + index;
-  const int slots = batch.parameters.slots;
+  const int slots = batch.slots;
   switch (segment.behavior.format) {
     case RowFormat::kTokenMajor:
-      return EnvelopeWith(TokenMajorReader(rows, lane, slots), batch, segment.current, index);
+      return AccumulateWith<kTotalVariation>(TokenMajorReader(rows, lane, slots), batch,
+                                             segment.current, index);
     case RowFormat::kFloat32:
-      return EnvelopeWith(Float32Reader(rows, lane, slots), batch, segment.current, index);
+      return AccumulateWith<kTotalVariation>(Float32Reader(rows, lane, slots), batch,
+                                             segment.current, index);
     case RowFormat::kFloat16:
-      return EnvelopeWith(Float16Reader(rows, lane, slots), batch, segment.current, index);
+      return AccumulateWith<kTotalVariation>(Float16Reader(rows, lane, slots), batch,
+                                             segment.current, index);
     case RowFormat::kFixed12:
-      return EnvelopeWith(Fixed12Reader(rows, lane, slots), batch, segment.current, index);
+      return AccumulateWith<kTotalVariation>(Fixed12Reader(rows, lane, slots), batch,
+                                             segment.current, index);
     case RowFormat::kNone:
       break;
   }
-  return {Flush(Load<float>(batch, segment.log_envelopes, index)),
-          Load<float>(batch, segment.covered_masses, index)};
+  return {{Flush(Load<float>(batch, segment.log_envelopes, index)),
+           Load<float>(batch, segment.covered_masses, index)},
+          0.0f};
 }
 
 // Writes the results of position `index`, and returns what it adds to the sums.
-SIS_HOST_DEVICE inline Sums EvaluatePosition(const BatchView& batch, const StagedSegment& segment,
-                                             size_t index, uint32_t uniform) {
-  const Envelope envelope = EnvelopeAt(batch, segment, index);
+template <bool kTotalVariation>
+SIS_HOST_DEVICE Sums EvaluatePosition(const BatchView& batch, const StagedSegment& segment,
+                                      size_t index, uint32_t uniform) {
+  const SlotResult slots = SlotsAt<kTotalVariation>(batch, segment, index);
   const PositionResult result =
       Decide(Load<float>(batch, segment.behavior_sampled_log_probs, index),
-             Load<float>(batch, segment.current_sampled_log_probs, index), envelope,
-             Load<uint8_t>(batch, segment.sampled_ranks, index) < batch.parameters.top_k, uniform);
+             Load<float>(batch, segment.current_sampled_log_probs, index), slots.envelope,
+             Load<uint8_t>(batch, segment.sampled_ranks, index) < batch.top_k, uniform);
   Store(batch, segment.decisions, index, result.decision);
   Store(batch, segment.acceptance_probabilities, index, result.acceptance_probability);
   Store(batch, segment.log_modified_ratios, index, result.log_modified_ratio());
@@ -153,13 +167,15 @@ SIS_HOST_DEVICE inline Sums EvaluatePosition(const BatchView& batch, const Stage
     Store(batch, segment.modified_ratios, index, result.modified_ratio());
   }
   Sums sums;
-  AddPosition(result, envelope, sums);
+  AddPosition(result, slots.envelope, sums);
+  if (kTotalVariation) sums.total_variation = Fixed(slots.total_variation);
   return sums;
 }
 
-// Step 2: the thread's position, if it has one.
-SIS_HOST_DEVICE inline void EvaluateThread(const BatchView& batch, uint32_t block, int thread,
-                                           BlockScratch& scratch) {
+// Step 2: the thread's position, if it has one. kTotalVariation is that of the batch.
+template <bool kTotalVariation>
+SIS_HOST_DEVICE void EvaluateThread(const BatchView& batch, uint32_t block, int thread,
+                                    BlockScratch& scratch) {
   const int tile = thread / kTilePositions;
   const int lane = thread % kTilePositions;
   const uint32_t number = block * kTilesPerBlock + static_cast<uint32_t>(tile);
@@ -169,8 +185,9 @@ SIS_HOST_DEVICE inline void EvaluateThread(const BatchView& batch, uint32_t bloc
   Sums sums;
   if (index >= 0 && static_cast<uint32_t>(index) < segment.count) {
     const uint32_t quad_lane = TilePosition(segment, batch.tiles[number]) % 4;
-    sums = EvaluatePosition(batch, segment, static_cast<size_t>(index),
-                            scratch.uniforms[tile][quad_lane + static_cast<uint32_t>(lane)]);
+    sums = EvaluatePosition<kTotalVariation>(
+        batch, segment, static_cast<size_t>(index),
+        scratch.uniforms[tile][quad_lane + static_cast<uint32_t>(lane)]);
   }
   const auto fields = std::bit_cast<SumFields>(sums);
   for (int field = 0; field < kSumFields; ++field) {

@@ -12,13 +12,14 @@ struct AtomicAdd {
   }
 };
 
+template <bool kTotalVariation>
 __global__ void __launch_bounds__(kThreadsPerBlock, kBlocksPerMultiprocessor)
     Evaluate(const __grid_constant__ BatchView batch) {
   __shared__ BlockScratch scratch;
   const auto thread = static_cast<int>(threadIdx.x);
   PrepareUniforms(batch, blockIdx.x, thread, scratch);
   __syncthreads();
-  EvaluateThread(batch, blockIdx.x, thread, scratch);
+  EvaluateThread<kTotalVariation>(batch, blockIdx.x, thread, scratch);
   __syncthreads();
   AddSums(batch, blockIdx.x, thread, scratch, AtomicAdd());
 }
@@ -26,7 +27,8 @@ __global__ void __launch_bounds__(kThreadsPerBlock, kBlocksPerMultiprocessor)
 }  // namespace
 
 cudaError_t LaunchEvaluate(const BatchView& batch, cudaStream_t stream) {
-  Evaluate<<<BlockCount(batch.tile_count), kThreadsPerBlock, 0, stream>>>(batch);
+  const auto kernel = batch.total_variation ? Evaluate<true> : Evaluate<false>;
+  kernel<<<BlockCount(batch.tile_count), kThreadsPerBlock, 0, stream>>>(batch);
   return cudaGetLastError();
 }
 

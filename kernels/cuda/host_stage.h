@@ -22,7 +22,11 @@ inline void RunBlocksOnHost(const BatchView& batch) {
       PrepareUniforms(batch, block, thread, scratch);
     }
     for (int thread = 0; thread < kThreadsPerBlock; ++thread) {
-      EvaluateThread(batch, block, thread, scratch);
+      if (batch.total_variation) {
+        EvaluateThread<true>(batch, block, thread, scratch);
+      } else {
+        EvaluateThread<false>(batch, block, thread, scratch);
+      }
     }
     for (int thread = 0; thread < kThreadsPerBlock; ++thread) {
       AddSums(batch, block, thread, scratch, add);

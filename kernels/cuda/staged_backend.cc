@@ -79,7 +79,7 @@ StagedBackend::~StagedBackend() = default;
 
 void StagedBackend::Evaluate(const EvaluateParameters& parameters,
                              std::span<const Segment> segments) const {
-  if (!failed_) {
+  if (!failed_ && parameters.prefix_curve.empty()) {
     const absl::Status status = TryEvaluate(parameters, segments);
     if (status.ok()) return;
     if (!failed_.exchange(true)) {

@@ -22,7 +22,7 @@ using StagePair = std::array<std::unique_ptr<Stage>, 2>;
 
 // When a stage fails, the fallback evaluates that call and all later ones, and one line on stderr
 // says so: nothing is added to sums, and no call returns, before its results are whole
-// (docs/adr/0007-cuda-staging-and-fallback.md).
+// (docs/adr/0007-cuda-staging-and-fallback.md). It also evaluates calls that want a prefix curve.
 class StagedBackend final : public Backend {
  public:
   // As many calls run at once as there are pairs; others wait for their turn.
@@ -34,7 +34,8 @@ class StagedBackend final : public Backend {
   void Evaluate(const EvaluateParameters& parameters,
                 std::span<const Segment> segments) const override;
 
-  // As Evaluate, without a fallback; after an error outputs are anything, and sums unchanged.
+  // As Evaluate, without a fallback; no prefix curve. After an error outputs are anything, and sums
+  // unchanged.
   absl::Status TryEvaluate(const EvaluateParameters& parameters,
                            std::span<const Segment> segments) const;
 

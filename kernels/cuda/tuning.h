@@ -10,8 +10,8 @@ namespace sis::cuda {
 inline constexpr int kThreadsPerBlock = 256;
 // Blocks that one multiprocessor should hold, which bounds the registers of a thread.
 inline constexpr int kBlocksPerMultiprocessor = 4;
-// Slots whose log-probs a thread asks for before it uses the first.
-inline constexpr int kSlotsAhead = 4;
+// Slots whose log-probs a thread asks for before it uses the first. Divides the usual K: 10, 50, 100.
+inline constexpr int kSlotsAhead = 5;
 
 // Staging of one batch, in pinned host memory and again on the device. 4 MiB take some 0.2 ms over
 // PCIe, long enough for a launch not to matter.
