@@ -69,7 +69,7 @@ SIS_HOST_DEVICE inline unsigned long long DenseError(uint32_t position, int32_t 
 // Shared memory of a block.
 struct DenseScratch {
   ExpSum warp_sums[kDenseWarps];
-  double log_sum_exp;  // -inf after an error
+  double log_sum_exp;
   float slot_log_probs[kMaxTopK];
 };
 
@@ -211,20 +211,24 @@ class MergedShards {
   }
 };
 
+// Whether FinishSum found no logit above -inf: then there are no results.
+SIS_HOST_DEVICE inline bool HasNoLogit(const DenseScratch& scratch) {
+  return scratch.log_sum_exp == -std::numeric_limits<double>::infinity();
+}
+
 // The log-sum-exp. For one thread; all wait for it.
 template <class Source, class Report>
 SIS_HOST_DEVICE void FinishSum(const Source& source, const DenseTask& task, uint32_t position,
                                DenseScratch& scratch, const Report& report) {
   scratch.log_sum_exp = LogSumExp(source.Sum(task, position, scratch));
-  if (scratch.log_sum_exp == -std::numeric_limits<double>::infinity()) {
-    report(DenseError(position, -1));
-  }
+  if (HasNoLogit(scratch)) report(DenseError(position, -1));
 }
 
 // The log-probs of the slots, one a thread.
 template <class Source>
 SIS_HOST_DEVICE void FinishSlots(const Source& source, const DenseTask& task, uint32_t position,
                                  int thread, DenseScratch& scratch) {
+  if (HasNoLogit(scratch)) return;
   for (int slot = thread; slot < task.parameters.top_k; slot += kDenseThreads) {
     scratch.slot_log_probs[slot] =
         LogProbOfLogit(source.Slot(task, position, slot), scratch.log_sum_exp);
@@ -235,6 +239,7 @@ SIS_HOST_DEVICE void FinishSlots(const Source& source, const DenseTask& task, ui
 template <class Source>
 SIS_HOST_DEVICE void FinishPosition(const Source& source, const DenseTask& task, uint32_t position,
                                     const DenseScratch& scratch) {
+  if (HasNoLogit(scratch)) return;
   const float* log_probs = task.log_probs + size_t{position} * task.parameters.slots;
   EnvelopeAccumulator accumulator;
   for (int slot = 0; slot < task.parameters.top_k; ++slot) {
