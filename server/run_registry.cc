@@ -41,7 +41,11 @@ std::string FirstDifference(const v1::RunConfig& a, const v1::RunConfig& b) {
 }  // namespace
 
 RunRegistry::RunRegistry(int64_t cache_bytes, const Limits& limits, Metrics& metrics, Clock clock)
-    : limits_(limits), metrics_(metrics), clock_(std::move(clock)), budget_(cache_bytes) {}
+    : limits_(limits),
+      metrics_(metrics),
+      clock_(std::move(clock)),
+      budget_(cache_bytes),
+      room_queue_(*this, limits.append_patience, clock_) {}
 
 absl::Status RunRegistry::CheckConfig(const v1::RunConfig& config) const {
   if (config.vocabulary_size() < 1 || config.vocabulary_size() > kMaxVocabularySize) {
@@ -134,16 +138,22 @@ std::vector<std::shared_ptr<Run>> RunRegistry::List() const {
   return runs;
 }
 
-bool RunRegistry::Reclaim(Run& run, int64_t bytes) {
-  if (bytes > run.budget().limit() || bytes > budget_.limit()) return false;
-  const auto fits_quota = [&] { return bytes <= run.budget().limit() - run.budget().used(); };
-  const auto fits_server = [&] { return bytes <= budget_.limit() - budget_.used(); };
+const ByteBudget* RunRegistry::Reclaim(Run& run, int64_t bytes) {
   DropExpired();
-  while (!fits_quota()) {
-    if (!run.EvictOldest()) return false;
-  }
+  const ByteBudget& quota = run.budget();
   const std::vector<std::shared_ptr<Run>> runs = List();
-  while (!fits_server()) {
+  if (const int64_t lacking = quota.Lacking(bytes); run.EvictableBytes(lacking) < lacking) {
+    return &quota;
+  }
+  int64_t lacking = budget_.Lacking(bytes);
+  for (const std::shared_ptr<Run>& other : runs) lacking -= other->EvictableBytes(lacking);
+  if (lacking > 0) return &budget_;
+
+  // Others may be faster, with what was counted or with what is evicted here.
+  while (quota.Lacking(bytes) > 0) {
+    if (!run.EvictOldest()) return &quota;
+  }
+  while (budget_.Lacking(bytes) > 0) {
     Run* oldest_run = nullptr;
     absl::Time oldest = absl::InfiniteFuture();
     for (const std::shared_ptr<Run>& candidate : runs) {
@@ -153,9 +163,9 @@ bool RunRegistry::Reclaim(Run& run, int64_t bytes) {
         oldest_run = candidate.get();
       }
     }
-    if (oldest_run == nullptr || !oldest_run->EvictOldest()) return false;
+    if (oldest_run == nullptr || !oldest_run->EvictOldest()) return &budget_;
   }
-  return true;
+  return nullptr;
 }
 
 void RunRegistry::DropExpired() {
@@ -165,6 +175,7 @@ void RunRegistry::DropExpired() {
 void RunRegistry::PublishState() {
   for (const std::shared_ptr<Run>& run : List()) run->PublishState();
   metrics_.SetCacheBytes(budget_.used());
+  metrics_.SetWaitingAppends(room_queue_.size());
 }
 
 }  // namespace sis

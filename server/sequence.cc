@@ -13,6 +13,11 @@ uint32_t IndexInPage(uint32_t position) { return position % Page::kPositions; }
 
 }  // namespace
 
+int64_t Sequence::BytesWithBlock(int slots, uint32_t first_position, uint32_t count) {
+  const int64_t pages = PageNumber(first_position + count - 1) - PageNumber(first_position) + 1;
+  return kBaseBytes + kVersionSpanBytes + pages * Page::Bytes(slots);
+}
+
 Sequence::~Sequence() {
   const auto spans = static_cast<int64_t>(versions_.size());
   budget_.Refund(kBaseBytes + spans * kVersionSpanBytes);

@@ -61,7 +61,8 @@ class Server {
 
   explicit Server(const ServerOptions& options);
   absl::Status Listen(const ServerOptions& options);
-  void DropExpiredNowAndThen();
+  // The janitor: resumes appends that wait for room, drops what has expired.
+  void KeepInOrder();
 
   // Destroyed from the last to the first: the gRPC server before all that its handlers use.
   Metrics metrics_;
