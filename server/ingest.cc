@@ -169,7 +169,16 @@ absl::Status Ingest::MakeRoom(const SequenceName& name, int64_t bytes) {
   }
   const ByteBudget* shortage =
       turn_ == Turn::kArrived ? registry_->room_queue().Contested(*run_) : nullptr;
-  if (shortage == nullptr) shortage = registry_->Reclaim(*run_, bytes);
+  if (shortage == nullptr) {
+    // Where the bytes would fit already, the arena has no room of the right size.
+    const bool arena_short =
+        run_->budget().Lacking(bytes) == 0 && registry_->budget().Lacking(bytes) == 0;
+    if (!arena_short) {
+      shortage = registry_->Reclaim(*run_, bytes);
+    } else if (!registry_->EvictOldest()) {
+      shortage = &registry_->budget();
+    }
+  }
   if (shortage == nullptr) return absl::OkStatus();
   if (turn_ != Turn::kOutOfTime) lacking_ = {run_, bytes, shortage, 0};
   return absl::ResourceExhaustedError(absl::StrCat(bytes, " bytes are not to be had"));
@@ -196,8 +205,7 @@ absl::Status Ingest::ApplyBlock(const SequenceName& name, const v1::Block& block
 
   const auto count = static_cast<uint32_t>(ranks.size());
   const absl::StatusOr<std::shared_ptr<Sequence>> sequence =
-      Open(name, Sequence::BytesWithBlock(static_cast<int>(run_->config().top_k()),
-                                          block.first_position(), count));
+      Open(name, Sequence::BytesWithBlock(FormatOf(run_->config()), block.first_position(), count));
   if (!sequence.ok()) return sequence.status();
   const auto new_bytes = [&] {
     return (*sequence)->BytesToAppend(block.first_position(), count, block.policy_version());

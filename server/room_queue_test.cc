@@ -16,7 +16,7 @@ using absl::StatusCode;
 constexpr int kSlots = 4;
 
 int64_t BytesOfOnePage() {
-  return Sequence::kBaseBytes + Sequence::kVersionSpanBytes + Page::Bytes(kSlots);
+  return Sequence::kBaseBytes + Sequence::kVersionSpanBytes + OnePage(kSlots);
 }
 
 // What server/append_stream does, without gRPC.
@@ -71,7 +71,7 @@ class Stream final : public RoomQueue::Waiter {
   absl::Status status_;
 };
 
-// A cache with room for three sequences of a page; "a", "b" and "c" are there, and leased.
+// A cache with room for three sequences of an open page; "a", "b" and "c" are there, and leased.
 class RoomQueueTest : public testing::Test {
  protected:
   RoomQueueTest() {
@@ -82,6 +82,9 @@ class RoomQueueTest : public testing::Test {
     }
   }
 
+  // Two pages, none of them full.
+  v1::Block Longer(const std::string& id) const { return longer_.Block(id, 32, 0, 0, 64); }
+
   static uint64_t Lease(sis::Run& run, const std::string& id) {
     const std::vector<SequenceName> names = {{id, 0}};
     return *run.Lease(names, absl::Hours(1));
@@ -91,8 +94,8 @@ class RoomQueueTest : public testing::Test {
   }
 
   RecordGenerator generator_{kSlots, 1000, 5};
-  const Records records_ = generator_.NextRecords(64);
-  const Records longer_ = generator_.NextRecords(128);
+  const Records records_ = generator_.NextRecords(60);
+  const Records longer_ = generator_.NextRecords(64);
   Cache cache_{3 * BytesOfOnePage()};
   RoomQueue& queue_ = cache_.registry.room_queue();
   std::shared_ptr<sis::Run> run_ = cache_.CreateRun("r", SmallConfig(kSlots));
@@ -112,7 +115,7 @@ TEST_F(RoomQueueTest, WaitsForALease) {
   queue_.Serve();
   ASSERT_TRUE(stream.answered());
   EXPECT_EQ(stream.code(), StatusCode::kOk);
-  EXPECT_EQ(stream.response().acks(0).committed_length(), 64);
+  EXPECT_EQ(stream.response().acks(0).committed_length(), 60);
   EXPECT_EQ(ReasonOf(*run_, "b"), v1::EVICTED);
   EXPECT_EQ(queue_.size(), 0);
 }
@@ -135,7 +138,7 @@ TEST_F(RoomQueueTest, GoesOnWhereItStopped) {
   for (const std::string id : {"a", "d", "b"}) {
     *batch.add_entries()->mutable_block() = records_.Block(id);
   }
-  *batch.add_entries()->mutable_block() = longer_.Block("e");
+  *batch.add_entries()->mutable_block() = Longer("e");
   Stream stream(cache_, *run_);
   stream.Send(batch);
   EXPECT_EQ(stream.response().acks_size(), 1);
@@ -177,20 +180,20 @@ TEST_F(RoomQueueTest, WhatCanNeverFitIsRefusedAtOnce) {
     EXPECT_EQ(stream.code(), StatusCode::kResourceExhausted);
     EXPECT_GT(stream.response().acks(0).retry_seconds(), 0);
   };
-  refused(generator_.NextRecords(64 * 5).Block("d"), *run_);
+  refused(generator_.NextRecords(64 * 20).Block("d"), *run_);
   // With what 'a' holds already.
-  const Records three_pages = generator_.NextRecords(64 * 3);
-  refused(three_pages.Block("a", 64, 0, 0, 64 * 3), *run_);
+  const Records many_pages = generator_.NextRecords(64 * 12);
+  refused(many_pages.Block("a", 64, 0, 0, 64 * 12), *run_);
   v1::RunConfig config = SmallConfig(kSlots);
   config.set_byte_quota(BytesOfOnePage());
   const auto small = cache_.CreateRun("small", config);
-  refused(longer_.Block("a"), *small);
+  refused(Longer("a"), *small);
   EXPECT_EQ(run_->Describe().sequences(), 3);
 }
 
 TEST_F(RoomQueueTest, ServesInOrderOfArrivalAndNewcomersDoNotOvertake) {
   Stream large(cache_, *run_), small(cache_, *run_), late(cache_, *run_);
-  large.Send(longer_.Block("large"));
+  large.Send(Longer("large"));
   small.Send(records_.Block("small"));
   run_->EndLease(leases_[0]);
   queue_.Serve();
@@ -225,7 +228,7 @@ TEST_F(RoomQueueTest, AQuotaHoldsUpItsOwnRunOnly) {
     leases.push_back(Lease(*limited, id));
   }
   Stream large(cache, *limited), small(cache, *limited), neighbour(cache, *other);
-  large.Send(longer_.Block("large"));
+  large.Send(Longer("large"));
   EXPECT_FALSE(large.answered());
   small.Send(records_.Block("small"));
   EXPECT_FALSE(small.answered()) << "would fit, but the large one of its run came first";
@@ -267,7 +270,7 @@ TEST_F(RoomQueueTest, ACancelledStreamLeavesNothingBehind) {
   // The turn is one for an entry after which another has to wait.
   v1::AppendBatch batch;
   *batch.add_entries()->mutable_block() = records_.Block("d");
-  *batch.add_entries()->mutable_block() = longer_.Block("e");
+  *batch.add_entries()->mutable_block() = Longer("e");
   in_its_turn.Send(batch);
   in_its_turn.CancelInItsTurn();
   EXPECT_EQ(cache_.registry.budget().used(), before);

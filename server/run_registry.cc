@@ -40,8 +40,10 @@ std::string FirstDifference(const v1::RunConfig& a, const v1::RunConfig& b) {
 
 }  // namespace
 
-RunRegistry::RunRegistry(int64_t cache_bytes, const Limits& limits, Metrics& metrics, Clock clock)
-    : limits_(limits),
+RunRegistry::RunRegistry(int64_t cache_bytes, Arena& arena, const Limits& limits, Metrics& metrics,
+                         Clock clock)
+    : arena_(arena),
+      limits_(limits),
       metrics_(metrics),
       clock_(std::move(clock)),
       budget_(cache_bytes),
@@ -62,6 +64,11 @@ absl::Status RunRegistry::CheckConfig(const v1::RunConfig& config) const {
                                                    config.time_to_live_seconds(),
                                                    " is not finite and at least 0"));
   }
+  if (!v1::LogProbEncoding_IsValid(config.log_prob_encoding())) {
+    return absl::InvalidArgumentError(absl::StrCat("config.log_prob_encoding ",
+                                                   static_cast<int>(config.log_prob_encoding()),
+                                                   " is not an encoding"));
+  }
   for (const auto& [field, value] :
        {std::pair("task", &config.task()), std::pair("algorithm", &config.algorithm()),
         std::pair("model", &config.model())}) {
@@ -73,6 +80,10 @@ absl::Status RunRegistry::CheckConfig(const v1::RunConfig& config) const {
 absl::StatusOr<RunRegistry::Created> RunRegistry::Create(const v1::CreateRunRequest& request) {
   if (absl::Status status = CheckRunId(request.run_id()); !status.ok()) return status;
   if (absl::Status status = CheckConfig(request.config()); !status.ok()) return status;
+  v1::RunConfig config = request.config();
+  if (config.log_prob_encoding() == v1::LOG_PROB_ENCODING_UNSPECIFIED) {
+    config.set_log_prob_encoding(v1::FIXED12);
+  }
 
   // Streams may hold it for long, its memory must not wait for them. Nor do others wait while it is
   // freed.
@@ -91,7 +102,7 @@ absl::StatusOr<RunRegistry::Created> RunRegistry::Create(const v1::CreateRunRequ
                        ", past ", request.incarnation()));
     }
     if (request.incarnation() == 0 || request.incarnation() == present.incarnation()) {
-      const std::string difference = FirstDifference(present.config(), request.config());
+      const std::string difference = FirstDifference(present.config(), config);
       if (!difference.empty()) {
         return absl::AlreadyExistsError(absl::StrCat(
             "run '", request.run_id(), "' is there with another config: ", difference));
@@ -108,9 +119,9 @@ absl::StatusOr<RunRegistry::Created> RunRegistry::Create(const v1::CreateRunRequ
     metrics = std::make_shared<RunMetrics>(metrics_, request.run_id());
   }
   const uint64_t incarnation = std::max<uint64_t>(1, request.incarnation());
-  metrics->Describe(incarnation, request.config());
-  auto run = std::make_shared<Run>(request.run_id(), incarnation, request.config(), limits_,
-                                   budget_, std::move(metrics), clock_);
+  metrics->Describe(incarnation, config);
+  auto run = std::make_shared<Run>(request.run_id(), incarnation, std::move(config), limits_,
+                                   arena_, budget_, std::move(metrics), clock_);
   runs_[request.run_id()] = run;
   return Created{std::move(run), true};
 }
@@ -141,12 +152,11 @@ std::vector<std::shared_ptr<Run>> RunRegistry::List() const {
 const ByteBudget* RunRegistry::Reclaim(Run& run, int64_t bytes) {
   DropExpired();
   const ByteBudget& quota = run.budget();
-  const std::vector<std::shared_ptr<Run>> runs = List();
   if (const int64_t lacking = quota.Lacking(bytes); run.EvictableBytes(lacking) < lacking) {
     return &quota;
   }
   int64_t lacking = budget_.Lacking(bytes);
-  for (const std::shared_ptr<Run>& other : runs) lacking -= other->EvictableBytes(lacking);
+  for (const std::shared_ptr<Run>& other : List()) lacking -= other->EvictableBytes(lacking);
   if (lacking > 0) return &budget_;
 
   // Others may be faster, with what was counted or with what is evicted here.
@@ -154,18 +164,22 @@ const ByteBudget* RunRegistry::Reclaim(Run& run, int64_t bytes) {
     if (!run.EvictOldest()) return &quota;
   }
   while (budget_.Lacking(bytes) > 0) {
-    Run* oldest_run = nullptr;
-    absl::Time oldest = absl::InfiniteFuture();
-    for (const std::shared_ptr<Run>& candidate : runs) {
-      const std::optional<absl::Time> used = candidate->OldestEvictable();
-      if (used.has_value() && *used < oldest) {
-        oldest = *used;
-        oldest_run = candidate.get();
-      }
-    }
-    if (oldest_run == nullptr || !oldest_run->EvictOldest()) return &budget_;
+    if (!EvictOldest()) return &budget_;
   }
   return nullptr;
+}
+
+bool RunRegistry::EvictOldest() {
+  std::shared_ptr<Run> oldest_run;
+  absl::Time oldest = absl::InfiniteFuture();
+  for (const std::shared_ptr<Run>& run : List()) {
+    const std::optional<absl::Time> used = run->OldestEvictable();
+    if (used.has_value() && *used < oldest) {
+      oldest = *used;
+      oldest_run = run;
+    }
+  }
+  return oldest_run != nullptr && oldest_run->EvictOldest();
 }
 
 void RunRegistry::DropExpired() {

@@ -10,6 +10,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "server/arena.h"
 #include "server/byte_budget.h"
 #include "server/limits.h"
 #include "server/metrics.h"
@@ -23,8 +24,9 @@ namespace sis {
 // Thread-safe. Lock order: RunRegistry, then Run.
 class RunRegistry {
  public:
-  // metrics must outlive the registry and every run it handed out.
-  RunRegistry(int64_t cache_bytes, const Limits& limits, Metrics& metrics, Clock clock);
+  // arena and metrics must outlive the registry and every run it handed out.
+  RunRegistry(int64_t cache_bytes, Arena& arena, const Limits& limits, Metrics& metrics,
+              Clock clock);
 
   struct Created {
     std::shared_ptr<Run> run;
@@ -42,6 +44,9 @@ class RunRegistry {
   // least recently used sequences, of this run if its own quota is short, else of any; or none, if
   // all of them would not do. Null if there may be room now, else the budget that is short.
   const ByteBudget* Reclaim(Run& run, int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Evicts the least recently used sequence of any run; false if there is none. For who finds that
+  // the bytes are there, but not in one piece of the arena.
+  bool EvictOldest() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Appends that Reclaim found no room for.
   RoomQueue& room_queue() { return room_queue_; }
@@ -56,6 +61,7 @@ class RunRegistry {
  private:
   absl::Status CheckConfig(const v1::RunConfig& config) const;
 
+  Arena& arena_;
   const Limits limits_;
   Metrics& metrics_;
   const Clock clock_;

@@ -43,6 +43,7 @@ class OverloadTest : public testing::Test {
     request.set_run_id("run");
     request.mutable_config()->set_top_k(kTopK);
     request.mutable_config()->set_vocabulary_size(kVocabulary);
+    request.mutable_config()->set_log_prob_encoding(v1::FLOAT32);
     grpc::ClientContext context;
     v1::CreateRunResponse response;
     EXPECT_TRUE(stub_->CreateRun(&context, request, &response).ok());
@@ -216,6 +217,7 @@ TEST_F(OverloadTest, StaysWithinTheBudgetAndLosesNothingInSilence) {
   again.set_incarnation(2);
   again.mutable_config()->set_top_k(kTopK);
   again.mutable_config()->set_vocabulary_size(kVocabulary);
+  again.mutable_config()->set_log_prob_encoding(v1::FLOAT32);
   grpc::ClientContext context;
   v1::CreateRunResponse created;
   EXPECT_TRUE(stub_->CreateRun(&context, again, &created).ok());
