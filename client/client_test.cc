@@ -18,6 +18,7 @@
 
 #include "absl/time/clock.h"
 #include "kernels/crc32c.h"
+#include "sis/v1/ratio_service.grpc.pb.h"
 
 namespace sis {
 namespace {
