@@ -25,7 +25,8 @@ struct AppendOptions {
   // How long a block that finds the server over budget is offered again, before it counts as
   // refused.
   absl::Duration retry_limit = absl::Minutes(2);
-  // How long a batch may wait for its acks before the stream counts as broken (DeadlineExceeded).
+  // How long the stream may stand still while entries wait for acks, before it counts as broken
+  // (DeadlineExceeded).
   absl::Duration ack_timeout = absl::Minutes(5);
 };
 

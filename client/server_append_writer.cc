@@ -30,9 +30,15 @@ ServerAppendWriter::ServerAppendWriter(std::shared_ptr<v1::RatioService::Stub> s
       header_(std::move(header)),
       options_(options),
       ack_timeout_(absl::ToChronoNanoseconds(std::min(options.ack_timeout, kForever))),
-      stream_(stub_->Append(&context_)),
+      stream_(OpenStream()),
       writer_([this] { WriteBatches(); }),
       reader_([this] { ReadAcks(); }) {}
+
+std::unique_ptr<ServerAppendWriter::Stream> ServerAppendWriter::OpenStream() {
+  // Leave together with the header: else the caller waits here for the connection, without a limit.
+  context_.set_initial_metadata_corked(true);
+  return stub_->Append(&context_);
+}
 
 ServerAppendWriter::~ServerAppendWriter() {
   context_.TryCancel();
@@ -48,7 +54,7 @@ absl::StatusOr<std::vector<RefusedEntry>> ServerAppendWriter::Flush() {
 absl::StatusOr<std::vector<RefusedEntry>> ServerAppendWriter::Finish() {
   std::unique_lock lock(mutex_);
   closing_ = true;
-  closed_ = Clock::now();
+  last_progress_ = Clock::now();
   changed_.notify_all();
   WaitFor(lock, [this] { return ended_; });
   return TakeRefused();
@@ -78,6 +84,7 @@ absl::Status ServerAppendWriter::Put(v1::AppendEntry message) {
   });
   if (ended_ && !status_.ok()) return status_;
   if (ended_ || closing_) return absl::FailedPreconditionError("the append stream is finished");
+  if (Idle()) last_progress_ = Clock::now();
   queue_.push_back({std::move(message)});
   queued_bytes_ += bytes;
   changed_.notify_all();
@@ -87,17 +94,15 @@ absl::Status ServerAppendWriter::Put(v1::AppendEntry message) {
 template <typename Condition>
 void ServerAppendWriter::WaitFor(std::unique_lock<std::mutex>& lock, Condition condition) {
   while (!condition()) {
-    if (overdue_ || (in_flight_.empty() && !closing_)) {
+    // What waits for room has limits of its own.
+    const bool waits_for_server = !overdue_ && (!in_flight_.empty() || exhausted_.empty());
+    if (!waits_for_server) {
       changed_.wait(lock);
-      continue;
-    }
-    const Clock::time_point due =
-        (in_flight_.empty() ? closed_ : in_flight_.front()->sent) + ack_timeout_;
-    if (Clock::now() >= due) {
+    } else if (Clock::now() >= last_progress_ + ack_timeout_) {
       overdue_ = true;
       context_.TryCancel();
     } else {
-      changed_.wait_until(lock, due);
+      changed_.wait_until(lock, last_progress_ + ack_timeout_);
     }
   }
 }
@@ -144,7 +149,7 @@ std::shared_ptr<ServerAppendWriter::Batch> ServerAppendWriter::NextBatch() {
   if (queue_.empty()) return nullptr;
 
   auto batch = std::make_shared<Batch>();
-  batch->sent = Clock::now();
+  last_progress_ = Clock::now();
   size_t bytes = 0;
   while (!queue_.empty() && bytes < options_.batch_bytes) {
     Entry& entry = queue_.front();
@@ -201,6 +206,7 @@ absl::Status ServerAppendWriter::HandleAcks(const v1::AppendResponse& response) 
   in_flight_.pop_front();
   changed_.notify_all();
   const Clock::time_point now = Clock::now();
+  last_progress_ = now;
   for (int i = 0; i < entries.size(); ++i) {
     const v1::Ack& ack = response.acks(i);
     if (ack.code() == 0) continue;

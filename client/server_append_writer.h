@@ -34,6 +34,7 @@ class ServerAppendWriter final : public AppendWriter {
 
  private:
   using Clock = std::chrono::steady_clock;
+  using Stream = grpc::ClientReaderWriter<v1::AppendRequest, v1::AppendResponse>;
 
   struct Entry {
     v1::AppendEntry message;
@@ -43,9 +44,9 @@ class ServerAppendWriter final : public AppendWriter {
   struct Batch {
     v1::AppendRequest request;
     std::vector<Clock::time_point> first_exhausted;  // one per entry of the request
-    Clock::time_point sent;
   };
 
+  std::unique_ptr<Stream> OpenStream();
   // With mutex_ held: waits, and gives the stream up if acks, or its end, are overdue. The
   // condition must hold once ended_ does.
   template <typename Condition>
@@ -66,7 +67,7 @@ class ServerAppendWriter final : public AppendWriter {
   const AppendOptions options_;
   const std::chrono::nanoseconds ack_timeout_;
   grpc::ClientContext context_;
-  const std::unique_ptr<grpc::ClientReaderWriter<v1::AppendRequest, v1::AppendResponse>> stream_;
+  const std::unique_ptr<Stream> stream_;
 
   // Guards all that follows but the threads. Not absl::Mutex: the installed one hides its locks
   // from ThreadSanitizer.
@@ -81,7 +82,8 @@ class ServerAppendWriter final : public AppendWriter {
   std::deque<std::shared_ptr<Batch>> in_flight_;
   std::vector<RefusedEntry> refused_;
   bool closing_ = false;
-  Clock::time_point closed_;
+  // When something was last sent, acked or begun to wait for it.
+  Clock::time_point last_progress_;
   bool overdue_ = false;
   bool reads_ended_ = false;
   bool ended_ = false;
