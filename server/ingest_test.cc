@@ -231,7 +231,7 @@ TEST_F(IngestTest, ARefusedEntryLeavesItsNeighboursAlone) {
   *batch.add_entries()->mutable_block() = records_.Block("a", 5, 0, 5, 5);
   *batch.add_entries() = TruncateEntry("a", 8);
   *batch.add_entries() = SealEntry("a", 8);
-  const absl::StatusOr<v1::AppendResponse> response = ingest->Apply(batch);
+  const absl::StatusOr<v1::AppendResponse> response = ApplyAtOnce(*ingest, batch);
   ASSERT_TRUE(response.ok());
   ASSERT_EQ(response->acks_size(), 8);
   const std::pair<StatusCode, uint32_t> expected[] = {
@@ -311,7 +311,7 @@ TEST_F(IngestTest, ASupersededRunEndsTheStream) {
   v1::AppendBatch batch;
   *batch.add_entries()->mutable_block() = records_.Block("a");
   const auto next = cache_.CreateRun("r", SmallConfig(kSlots), 2);
-  EXPECT_EQ(ingest->Apply(batch).status().code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(ApplyAtOnce(*ingest, batch).status().code(), StatusCode::kFailedPrecondition);
   EXPECT_EQ(next->Describe().sequences(), 0);
 }
 

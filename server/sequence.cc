@@ -15,6 +15,11 @@ int64_t Charge(size_t block_bytes) {
   return static_cast<int64_t>(Arena::BlockBytes(block_bytes)) + Page::kIndexBytes;
 }
 
+// For a page that gets these positions first.
+size_t NewPageBytes(const PageFormat& format, uint64_t mask) {
+  return mask == Page::kAll ? PackedBytes(format) : TailBytes(format);
+}
+
 template <typename Numbers>
 void Forget(Numbers& numbers, uint32_t number) {
   numbers.erase(std::remove(numbers.begin(), numbers.end(), number), numbers.end());
@@ -30,6 +35,15 @@ void Sequence::ForEachPart(uint32_t first, uint32_t end, const Visit& visit) {
     visit(PagePart{PageNumber(position), index, count, position - first});
     position += count;
   }
+}
+
+int64_t Sequence::BytesWithBlock(const PageFormat& format, uint32_t first_position,
+                                 uint32_t count) {
+  int64_t bytes = kBaseBytes + kVersionSpanBytes;
+  ForEachPart(first_position, first_position + count, [&](const PagePart& part) {
+    bytes += Charge(NewPageBytes(format, Page::Mask(part.index, part.count)));
+  });
+  return bytes;
 }
 
 Sequence::~Sequence() {
@@ -171,7 +185,7 @@ Sequence::PageNeed Sequence::NeedOf(const PagePart& part) const {
   const uint64_t mask = Page::Mask(part.index, part.count);
   const auto found = pages_.find(part.number);
   if (found == pages_.end()) {
-    const size_t bytes = mask == Page::kAll ? PackedBytes(format_) : TailBytes(format_);
+    const size_t bytes = NewPageBytes(format_, mask);
     return {.charge = Charge(bytes), .block_bytes = bytes};
   }
   const uint64_t before = found->second.present();
