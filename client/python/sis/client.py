@@ -184,6 +184,8 @@ class Client:
         sampled_log_probs: ArrayLike,
         top_k: int = 0,
         outputs: Sequence[str] = ("accepted",),
+        prefix_curve: Sequence[int] = (),
+        total_variation: bool = False,
     ) -> Evaluation:
         """Decides for N positions from the current policy's log-probs at the recorded ids.
 
@@ -196,6 +198,9 @@ class Client:
         top_k: use only the k most probable slots; 0: all K.
         outputs: of "accepted" (always comes), "decisions", "ratios", "log_ratios", "acceptance_probabilities". Ratios
         of missing positions do not exist: FailedPrecondition if there is one.
+        prefix_curve: at most 16 rising k, none above top_k: Evaluation.prefix_curve says of each what residual mass and
+        expected acceptance would be if only so many slots were used.
+        total_variation: also sum the policies' total variation on the sets.
         """
         slices, length = _ranges(records)
         form = pb.Gathered(
@@ -204,6 +209,8 @@ class Client:
         )
         request = _evaluate_request(run, records, slices, draw, top_k, outputs)
         request.gathered.CopyFrom(form)
+        request.prefix_curve.extend(prefix_curve)
+        request.total_variation = total_variation
         return self._evaluate(request, slices, length)
 
     def evaluate_reduced(
