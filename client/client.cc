@@ -300,6 +300,7 @@ absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const S
   if (!status.ok()) return status;
   evaluation.slice_totals.assign(response->slice_totals().begin(), response->slice_totals().end());
   evaluation.totals = response->totals();
+  evaluation.prefix_curve.assign(response->prefix_curve().begin(), response->prefix_curve().end());
   for (const v1::MissingRange& range : response->missing()) {
     evaluation.missing.push_back(FromMessage(range));
   }

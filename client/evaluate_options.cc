@@ -36,6 +36,8 @@ absl::Status WriteOptions(const EvaluateOptions& options, v1::EvaluateRequest& r
   request.set_draw(options.draw);
   request.set_top_k(options.top_k);
   request.set_lease_id(options.lease_id);
+  request.mutable_prefix_curve()->Assign(options.prefix_curve.begin(), options.prefix_curve.end());
+  request.set_total_variation(options.total_variation);
   request.set_weight(options.weight);
   request.set_mask(ToBytes(options.mask));
   request.set_own_log_probs(ToBytes(options.own_log_probs));

@@ -409,6 +409,8 @@ absl::StatusOr<v1::EvaluateResponse> Replicas::Evaluate(v1::EvaluateRequest requ
     part.set_weight(request.weight());
     if (request.has_algorithm()) *part.mutable_algorithm() = request.algorithm();
     if (request.has_authors_code()) *part.mutable_authors_code() = request.authors_code();
+    *part.mutable_prefix_curve() = request.prefix_curve();
+    part.set_total_variation(request.total_variation());
     rows.SplitForm(request, numbers, part);
     rows.SplitOptions(request, numbers, part);
     return servers_[replica]->Evaluate(std::move(part));
@@ -440,6 +442,7 @@ absl::StatusOr<v1::EvaluateResponse> Replicas::Evaluate(v1::EvaluateRequest requ
     }
     AddRenumbered(answer.missing(), numbers, missing);
     totals.push_back(answer.totals());
+    AddPrefixCurve(answer, merged);
     merged.set_newly_counted(merged.newly_counted() + answer.newly_counted());
     if (absl::Status status = rows.MergeOutputs(answer, numbers, merged); !status.ok()) {
       return status;

@@ -28,6 +28,16 @@ void PackAcceptBits(std::span<const Decision> decisions, std::string& bits) {
   }
 }
 
+void AddPrefixCurve(std::span<const int> curve, std::span<const PrefixSums> sums,
+                    v1::EvaluateResponse& response) {
+  for (size_t i = 0; i < curve.size(); ++i) {
+    v1::PrefixPoint& point = *response.add_prefix_curve();
+    point.set_top_k(static_cast<uint32_t>(curve[i]));
+    point.set_residual_mass(FromFixed(sums[i].residual_mass));
+    point.set_expected_acceptance(FromFixed(sums[i].expected_acceptance));
+  }
+}
+
 // The arrays of a call: those that are wanted lie in the response, the others that an algorithm
 // needs in here.
 class CallOutput {
@@ -46,6 +56,8 @@ class CallOutput {
       view.acceptance_probabilities =
           ResizeArray<float>(*response.mutable_acceptance_probabilities(), count);
     }
+    prefix_sums_.resize(input.parameters.prefix_curve.size());
+    output_.prefix_sums = prefix_sums_;
     if (!input.algorithm) return;
     if (!wanted.log_ratios) view.log_modified_ratios = Scratch(log_ratios_, count);
     output_.reference_log_probs = Scratch(reference_log_probs_, count);
@@ -69,6 +81,7 @@ class CallOutput {
   }
 
   SliceOutput output_;
+  std::vector<PrefixSums> prefix_sums_;
   std::vector<float> log_ratios_;
   std::vector<float> reference_log_probs_;
   std::vector<float> total_variations_;
@@ -131,6 +144,8 @@ v1::Totals ToTotals(const Sums& sums) {
   totals.set_residual_mass(FromFixed(sums.residual_mass));
   totals.set_acceptance_probability(FromFixed(sums.acceptance_probability));
   totals.set_expected_acceptance(FromFixed(sums.expected_acceptance));
+  totals.set_k3(FromFixed(sums.k3));
+  totals.set_total_variation(FromFixed(sums.total_variation));
   return totals;
 }
 
@@ -175,6 +190,7 @@ absl::StatusOr<v1::EvaluateResponse> Evaluate(Run& run, const Backend& backend,
     results.push_back(*std::move(result));
   }
   *response.mutable_totals() = ToTotals(sums);
+  AddPrefixCurve(input->parameters.prefix_curve, call.output().prefix_sums, response);
   if (input->algorithm) {
     absl::Status status =
         AddAlgorithmOutputs(*input, run.config().seed(), *slices, call.positions(), response);

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -43,6 +44,46 @@ absl::StatusOr<WantedOutputs> ParseOutputs(const v1::EvaluateRequest& request) {
     }
   }
   return wanted;
+}
+
+// What is evaluated besides the decisions; both need the slots.
+absl::Status ParseParameters(const v1::EvaluateRequest& request, int slots, EvaluateInput& input) {
+  if (request.top_k() > static_cast<uint32_t>(slots)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("top_k: ", request.top_k(), ", above the run's ", slots));
+  }
+  const int top_k = request.top_k() == 0 ? slots : static_cast<int>(request.top_k());
+  if (request.total_variation() || !request.prefix_curve().empty()) {
+    const absl::string_view field = request.total_variation() ? "total_variation" : "prefix_curve";
+    if (request.has_reduced()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          field, ": needs log-probs at the slots, which the reduced form does not have"));
+    }
+    if (request.has_authors_code()) {
+      return absl::InvalidArgumentError(absl::StrCat(field, ": not with authors_code"));
+    }
+  }
+  if (request.prefix_curve_size() > static_cast<int>(kMaxPrefixPoints)) {
+    return absl::InvalidArgumentError(absl::StrCat("prefix_curve: ", request.prefix_curve_size(),
+                                                   " points, at most ", kMaxPrefixPoints));
+  }
+  auto prefix_curve = std::make_shared<std::vector<int>>();
+  for (const uint32_t k : request.prefix_curve()) {
+    const int last = prefix_curve->empty() ? 0 : prefix_curve->back();
+    if (k > static_cast<uint32_t>(top_k) || static_cast<int>(k) <= last) {
+      return absl::InvalidArgumentError(absl::StrCat("prefix_curve[", prefix_curve->size(),
+                                                     "]: ", k, " is not in [", last + 1, ", ",
+                                                     top_k, "]"));
+    }
+    prefix_curve->push_back(static_cast<int>(k));
+  }
+  input.parameters = {.slots = slots,
+                      .top_k = top_k,
+                      .draw = request.draw(),
+                      .total_variation = request.total_variation(),
+                      .prefix_curve = *prefix_curve};
+  input.prefix_curve = std::move(prefix_curve);
+  return absl::OkStatus();
 }
 
 absl::Status Read(absl::string_view field, const std::string& bytes, size_t count,
@@ -187,19 +228,13 @@ EvaluateInput EvaluateInput::Part(size_t first, size_t count) const {
 
 absl::StatusOr<EvaluateInput> ParseEvaluateInput(const v1::EvaluateRequest& request,
                                                  const v1::RunConfig& config, size_t count) {
-  const auto slots = static_cast<int>(config.top_k());
-  if (request.top_k() > config.top_k()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("top_k: ", request.top_k(), ", above the run's ", slots));
-  }
-  EvaluateInput input{
-      .parameters = {.slots = slots,
-                     .top_k = request.top_k() == 0 ? slots : static_cast<int>(request.top_k()),
-                     .draw = request.draw()}};
+  EvaluateInput input{};
+  absl::Status status = ParseParameters(request, static_cast<int>(config.top_k()), input);
+  if (!status.ok()) return status;
   absl::StatusOr<WantedOutputs> wanted = ParseOutputs(request);
   if (!wanted.ok()) return wanted.status();
   input.wanted = *wanted;
-  absl::Status status = ParseMask(request.mask(), count, input);
+  status = ParseMask(request.mask(), count, input);
   status.Update(ParseForm(request, count, input));
   status.Update(ReadOptional("own_log_probs", request.own_log_probs(), count, input.own_log_probs));
   status.Update(ReadOptional("advantages", request.advantages(), count, input.advantages));

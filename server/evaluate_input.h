@@ -44,6 +44,8 @@ struct EvaluateInput {
   WeightKind weight = WeightKind::kSampled;
   std::optional<AuthorsCode> authors_code;
   std::optional<Algorithm> algorithm;
+  // What parameters.prefix_curve views.
+  std::shared_ptr<const std::vector<int>> prefix_curve;
   // What `current` views where the values were not sent as float32 log-probs.
   std::shared_ptr<const std::vector<float>> converted;
 

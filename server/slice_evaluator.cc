@@ -80,7 +80,8 @@ SliceOutput SliceOutput::Part(size_t first, size_t count) const {
   const auto part = [&](auto array) { return array.empty() ? array : array.subspan(first, count); };
   return {.view = sis::Part(view, first, count),
           .reference_log_probs = part(reference_log_probs),
-          .total_variations = part(total_variations)};
+          .total_variations = part(total_variations),
+          .prefix_sums = prefix_sums};
 }
 
 absl::StatusOr<RangeResult> SliceEvaluator::Evaluate(const SliceRange& slice, uint32_t first,
@@ -156,7 +157,8 @@ absl::Status SliceEvaluator::AddPiece(const Range& range, const Sequence::Reader
                              .behavior = piece.page->Behavior(index, static_cast<uint32_t>(length)),
                              .current = range.input.Part(offset, length).current,
                              .output = range.output.Part(offset, length).view,
-                             .sums = &range.result.sums});
+                             .sums = &range.result.sums,
+                             .prefix_sums = range.output.prefix_sums});
         const Segment& segment = segments_.back();
         return ValidateCurrent(segment.behavior, segment.current, range.input.parameters.slots,
                                segment.first_position);

@@ -20,6 +20,8 @@ struct SliceOutput {
   OutputView view;
   std::span<float> reference_log_probs = {};  // [n], log q, or the trainer's own where missing
   std::span<float> total_variations = {};     // [n], see TopKTotalVariation
+  // Added to, one per point of the curve; the same for every part. Empty if not wanted.
+  std::span<PrefixSums> prefix_sums = {};
 
   SliceOutput Part(size_t first, size_t count) const;
 };

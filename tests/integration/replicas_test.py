@@ -162,13 +162,15 @@ class ReplicasTest(unittest.TestCase):
             with self.assertRaisesRegex(sis.FailedPrecondition, "is missing \\(never_arrived\\)"):
                 self.evaluate(client, records, outputs=["ratios"])
         fetched = [client.fetch_top_k(self.run_, self.sequences) for client in (one, self.client)]
-        self.assert_same(*(self.evaluate(c, r, draw=7) for c, r in zip((one, self.client), fetched)))
+        curve = dict(draw=7, prefix_curve=[1, 2], total_variation=True)
+        self.assert_same(*(self.evaluate(c, r, **curve) for c, r in zip((one, self.client), fetched)))
+        self.assertEqual(len(self.evaluate(self.client, fetched[1], **curve).prefix_curve), 2)
         self.assertEqual(self.evaluate(self.client, fetched[1]).totals.missing, 0)
 
     def test_options_travel_with_their_positions(self):
         append(self.client, self.run_, self.sequences)
         one, _ = self.one_server()
-        asked = [*self.sequences[2:], sis.Slice(self.sequences[1], 0, 5), self.sequences[0]]
+        asked = [*self.sequences[3:], sis.Slice(self.sequences[1], 0, 5), self.sequences[0]]
         fetched = [client.fetch_top_k(self.run_, asked) for client in (one, self.client)]
         count = len(fetched[0])
         rng = np.random.default_rng(4)
@@ -193,8 +195,14 @@ class ReplicasTest(unittest.TestCase):
         sampled = logits[:, 0].copy()
         for half in (False, True):
             evaluations = [
-                client.evaluate(self.run_, records, draw=3, log_probs=logits - 4, sampled_log_probs=sampled - 4,
-                                half_precision=half)
+                client.evaluate(
+                    self.run_,
+                    records,
+                    draw=3,
+                    log_probs=logits - 4,
+                    sampled_log_probs=sampled - 4,
+                    half_precision=True,
+                )
                 if half
                 else client.evaluate_logits(
                     self.run_, records, draw=3, logits=logits, sampled_logits=sampled, log_sum_exps=sums
@@ -202,9 +210,9 @@ class ReplicasTest(unittest.TestCase):
                 for client, records in zip((one, self.client), fetched)
             ]
             self.assert_same(*evaluations)
+        records = self.client.fetch_top_k(self.run_, self.sequences)
         self.servers[1].kill()
         share = np.isin(np.repeat(np.arange(len(LENGTHS)), LENGTHS), self.share_of(1))
-        records = self.client.fetch_top_k(self.run_, self.sequences)
         mask = np.random.default_rng(5).random(len(share)) < 0.5
         part = self.evaluate(
             self.client, records, outputs=["decisions"], options=sis.EvaluateOptions(mask=mask)

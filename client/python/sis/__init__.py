@@ -27,7 +27,7 @@ from sis.errors import (
     ResourceExhausted,
     Unavailable,
 )
-from sis.evaluation import Decision, Evaluation, Step, Totals
+from sis.evaluation import Decision, Evaluation, PrefixPoint, Step, Totals
 from sis.options import AuthorsCode, EvaluateOptions, LogRatioSum
 from sis.records import MissingRange, MissingReason, SequenceRef, Slice, TopKRecords
 from sis.reduction import gather, reduce
@@ -61,6 +61,7 @@ __all__ = [
     "MissingReason",
     "NoCorrection",
     "NotFound",
+    "PrefixPoint",
     "Refusal",
     "Released",
     "ResourceExhausted",

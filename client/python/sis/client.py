@@ -187,6 +187,8 @@ class Client:
         sampled_log_probs: ArrayLike,
         top_k: int = 0,
         outputs: Sequence[str] = ("accepted",),
+        prefix_curve: Sequence[int] = (),
+        total_variation: bool = False,
         half_precision: bool = False,
         options: EvaluateOptions = EvaluateOptions(),
     ) -> Evaluation:
@@ -201,6 +203,9 @@ class Client:
         top_k: use only the k most probable slots; 0: all K.
         outputs: of "accepted" (always comes), "decisions", "ratios", "log_ratios", "acceptance_probabilities",
         "surrogates", "coefficients". Ratios of missing positions need options.own_log_probs, else FailedPrecondition.
+        prefix_curve: at most 16 rising k, none above top_k: Evaluation.prefix_curve says of each what residual mass and
+        expected acceptance would be if only so many slots were used.
+        total_variation: also sum the policies' total variation on the sets.
         half_precision: send log_probs as float16, rounded up: half the bytes, for a little of the accept rate.
         """
         slices, length = _ranges(records)
@@ -218,6 +223,8 @@ class Client:
         )
         request = _evaluate_request(run, records, slices, draw, top_k, outputs, options)
         request.gathered.CopyFrom(form)
+        request.prefix_curve.extend(prefix_curve)
+        request.total_variation = total_variation
         return self._evaluate(request, slices, length)
 
     def evaluate_logits(

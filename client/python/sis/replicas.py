@@ -215,6 +215,8 @@ class Replicas:
                 top_k=request.top_k,
                 lease_id=leases.get(index, 0),
                 outputs=request.outputs,
+                prefix_curve=request.prefix_curve,
+                total_variation=request.total_variation,
                 weight=request.weight,
                 algorithm=request.algorithm if request.HasField("algorithm") else None,
                 authors_code=request.authors_code if request.HasField("authors_code") else None,
@@ -245,6 +247,7 @@ class Replicas:
             totals=sum_totals(
                 [answer.totals for answer in answers.values()] + [slice_totals[number] for number in down]
             ),
+            prefix_curve=_sum_prefix_curves([answer.prefix_curve for answer in answers.values()]),
             missing=_in_order(missing),
             log_ratio_sums=[log_ratio_sums[number] for number in sorted(log_ratio_sums)],
             newly_counted=sum(answer.newly_counted for answer in answers.values()),
@@ -380,6 +383,18 @@ def sum_totals(parts: Iterable[pb.Totals]) -> pb.Totals:
         add = math.fsum if field.type == field.TYPE_DOUBLE else sum
         setattr(total, field.name, add(getattr(part, field.name) for part in parts))
     return total
+
+
+def _sum_prefix_curves(curves: Iterable[Sequence[pb.PrefixPoint]]) -> List[pb.PrefixPoint]:
+    """As sum_totals, point by point."""
+    return [
+        pb.PrefixPoint(
+            top_k=points[0].top_k,
+            residual_mass=math.fsum(point.residual_mass for point in points),
+            expected_acceptance=math.fsum(point.expected_acceptance for point in points),
+        )
+        for points in zip(*curves)
+    ]
 
 
 def _merged_run(runs: Sequence[pb.Run]) -> pb.Run:
