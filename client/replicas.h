@@ -68,7 +68,9 @@ class Replicas final : public Service {
   const Placement placement_;
   const std::vector<std::unique_ptr<SingleServer>> servers_;
   std::mutex mutex_;
-  std::map<uint64_t, Leases> leases_;  // guarded by mutex_
+  // Guarded by mutex_.
+  std::map<uint64_t, Leases> leases_;
+  uint64_t next_lease_id_;
 };
 
 }  // namespace sis
