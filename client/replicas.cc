@@ -86,7 +86,7 @@ void Merge(const v1::Run& part, v1::Run& run) {
 }  // namespace
 
 Replicas::Replicas(const std::vector<std::string>& names,
-                   std::vector<std::unique_ptr<SingleServer>> servers)
+                   std::vector<std::shared_ptr<SingleServer>> servers)
     : placement_(names),
       servers_(std::move(servers)),
       // Not numbers that another process hands out too.
@@ -268,7 +268,7 @@ std::unique_ptr<AppendWriter> Replicas::Append(const v1::AppendHeader& header,
   std::vector<ReplicatedAppendWriter::OpenStream> open_streams;
   for (const auto& server : servers_) {
     open_streams.emplace_back(
-        [server = server.get(), header, options] { return server->OpenStream(header, options); });
+        [server, header, options] { return server->OpenStream(header, options); });
   }
   return std::make_unique<ReplicatedAppendWriter>(
       [placement = placement_, run_id = header.run().run_id()](const std::string& sequence_id) {
