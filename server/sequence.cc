@@ -218,6 +218,10 @@ void Sequence::SetVersion(uint32_t first, uint32_t end, uint64_t version) {
   if (span != versions_.begin()) {
     const auto before = std::prev(span);
     if (before->second.end >= first && before->second.version == version) {
+      if (span == versions_.end()) {  // as engines append
+        before->second.end = std::max(before->second.end, end);
+        return;
+      }
       first = before->first;
       span = before;
     }
