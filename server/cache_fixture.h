@@ -48,8 +48,10 @@ inline int64_t OnePage(int slots) {
 struct Cache {
   // The arena has room to spare, untouched, so that the budget alone decides.
   explicit Cache(int64_t bytes = int64_t{64} << 20, const Limits& limits = {})
+      : Cache(bytes, limits, bytes + (int64_t{64} << 20)) {}
+  Cache(int64_t bytes, const Limits& limits, int64_t arena_bytes)
       : metrics(bytes),
-        arena(*Arena::Map(bytes + (int64_t{64} << 20))),
+        arena(*Arena::Map(arena_bytes)),
         registry(bytes, *arena, limits, metrics, [this] { return clock.Now(); }) {}
 
   std::shared_ptr<Run> CreateRun(const std::string& id, const v1::RunConfig& config,

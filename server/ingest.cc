@@ -229,6 +229,7 @@ absl::Status Ingest::ApplyBlock(const SequenceName& name, const v1::Block& block
                                  &added);
   }
   if (!status.ok()) return status;
+  committed_length_ = (*sequence)->committed_length();
   positions_added_ += added;
   bytes_accepted_ += ArrayBytes(block);
   return status;
@@ -249,6 +250,7 @@ absl::Status Ingest::ApplyTruncate(const SequenceName& name, uint32_t length) {
 }
 
 void Ingest::ApplyEntry(const v1::AppendEntry& entry, v1::Ack& ack) {
+  committed_length_.reset();
   *ack.mutable_sequence() = SequenceOf(entry);
   const absl::Status status = [&]() -> absl::Status {
     if (entry.entry_case() == v1::AppendEntry::ENTRY_NOT_SET) {
@@ -275,7 +277,10 @@ void Ingest::ApplyEntry(const v1::AppendEntry& entry, v1::Ack& ack) {
     if (absl::IsResourceExhausted(status)) ack.set_retry_seconds(kRetrySeconds);
     run_->metrics().AddRefusedEntry(status.code());
   }
-  ack.set_committed_length(run_->CommittedLength({ack.sequence().id(), ack.sequence().attempt()}));
+  ack.set_committed_length(
+      committed_length_.has_value()
+          ? *committed_length_
+          : run_->CommittedLength({ack.sequence().id(), ack.sequence().attempt()}));
 }
 
 }  // namespace sis

@@ -44,10 +44,11 @@ class Ingest {
 
   RunRegistry* registry_;
   std::shared_ptr<Run> run_;
-  Turn turn_ = Turn::kArrived;         // of the present entry
-  std::optional<RoomWanted> lacking_;  // by the present entry
-  std::vector<uint8_t> ranks_;         // of the present block
-  int64_t positions_added_ = 0;        // by the present call, as the next
+  Turn turn_ = Turn::kArrived;                // of the present entry
+  std::optional<RoomWanted> lacking_;         // by the present entry
+  std::vector<uint8_t> ranks_;                // of the present block
+  std::optional<uint32_t> committed_length_;  // if the present entry is a block and stored
+  int64_t positions_added_ = 0;               // by the present call, as the next
   int64_t bytes_accepted_ = 0;
 };
 

@@ -339,5 +339,22 @@ TEST_F(IngestTest, WithNothingToEvictItSaysWhenToTryAgain) {
       << "two pages are more than the budget";
 }
 
+TEST_F(IngestTest, AFullArenaEvictsAsAFullBudgetDoes) {
+  Cache cache(1 << 30, {}, 2 * Arena::kChunkBytes);
+  const auto run = cache.CreateRun("r", SmallConfig(kSlots));
+  const Records records = PlainRecords(640);
+  const std::vector<SequenceName> names = {{"0", 0}};
+  ASSERT_EQ(AppendBlock(cache, *run, records.Block("0")).code(), 0);
+  const uint64_t lease = *run->Lease(names, absl::Hours(1));
+  for (int i = 1; i < 400; ++i) {
+    ASSERT_EQ(AppendBlock(cache, *run, records.Block(std::to_string(i))).code(), 0) << i;
+  }
+  EXPECT_EQ(run->CommittedLength({"0", 0}), 640) << "leased";
+  EXPECT_EQ(std::get<v1::MissingReason>(run->Find({"1", 0})), v1::EVICTED);
+  EXPECT_EQ(run->CommittedLength({"399", 0}), 640);
+  EXPECT_GT(run->Describe().sequences(), 50) << "no more than it takes";
+  run->EndLease(lease);
+}
+
 }  // namespace
 }  // namespace sis

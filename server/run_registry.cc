@@ -184,6 +184,8 @@ bool RunRegistry::EvictOldest() {
 
 void RunRegistry::DropExpired() {
   for (const std::shared_ptr<Run>& run : List()) run->DropExpired();
+  // What is charged and not in the arena is around it.
+  arena_.SetAside(budget_.used() - arena_.used_bytes());
 }
 
 void RunRegistry::PublishState() {

@@ -51,7 +51,8 @@ class RunRegistry {
   // Appends that Reclaim found no room for.
   RoomQueue& room_queue() { return room_queue_; }
 
-  // Drops what has expired, in all runs. To be called now and then.
+  // Drops what has expired, in all runs, and lets the arena make room for what is charged outside
+  // of it. To be called now and then.
   void DropExpired() ABSL_LOCKS_EXCLUDED(mutex_);
   // Brings the gauges up to date.
   void PublishState() ABSL_LOCKS_EXCLUDED(mutex_);

@@ -213,25 +213,20 @@ uint64_t Sequence::VersionAt(uint32_t position) const {
 void Sequence::SetVersion(uint32_t first, uint32_t end, uint64_t version) {
   const size_t charged = versions_.size() + !TouchesSpan(first, end, version);
   // Spans that are there already within [first, end) have this version (CheckFits), so all of it
-  // can become one.
-  auto span = versions_.lower_bound(first);
-  if (span != versions_.begin()) {
-    const auto before = std::prev(span);
-    if (before->second.end >= first && before->second.version == version) {
-      if (span == versions_.end()) {  // as engines append
-        before->second.end = std::max(before->second.end, end);
-        return;
-      }
-      first = before->first;
-      span = before;
-    }
+  // can become one. One that goes on is made longer in place.
+  auto after = versions_.lower_bound(first);
+  auto span = after == versions_.begin() ? versions_.end() : std::prev(after);
+  if (span == versions_.end() || span->second.end < first || span->second.version != version) {
+    span = versions_.try_emplace(after, first, VersionSpan{end, version});
+    after = std::next(span);
   }
-  while (span != versions_.end() &&
-         (span->first < end || (span->first == end && span->second.version == version))) {
-    end = std::max(end, span->second.end);
-    span = versions_.erase(span);
+  end = std::max(end, span->second.end);
+  while (after != versions_.end() &&
+         (after->first < end || (after->first == end && after->second.version == version))) {
+    end = std::max(end, after->second.end);
+    after = versions_.erase(after);
   }
-  versions_[first] = {end, version};
+  span->second.end = end;
   budget_.Refund(static_cast<int64_t>(charged - versions_.size()) * kVersionSpanBytes);
 }
 

@@ -12,7 +12,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
-#include "kernels/cpu_backend.h"
 
 namespace sis {
 namespace {
@@ -48,9 +47,9 @@ Server::Server(const ServerOptions& options, std::unique_ptr<Arena> arena)
     : metrics_(options.cache_bytes),
       arena_(std::move(arena)),
       registry_(options.cache_bytes, *arena_, options.limits, metrics_, absl::Now),
-      backend_(CpuBackend()),
+      backend_(ChooseBackend(options.backend)),
       workers_(options.evaluate_threads),
-      service_(registry_, metrics_, *backend_, workers_),
+      service_(registry_, metrics_, *backend_.backend, workers_),
       state_publisher_(std::make_shared<StatePublisher>(registry_)) {}
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {

@@ -12,6 +12,7 @@
 #include "absl/flags/usage.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "kernels/backend_choice.h"
 #include "server/arena.h"
 #include "server/server.h"
 
@@ -25,6 +26,8 @@ ABSL_FLAG(int64_t, max_message_bytes, sis::ServerOptions().max_message_bytes,
           "largest gRPC message");
 ABSL_FLAG(int, evaluate_threads, static_cast<int>(std::thread::hardware_concurrency()),
           "threads that evaluate");
+ABSL_FLAG(std::string, backend, "auto",
+          "what evaluates: auto, cpu or cuda; without a usable CUDA device all mean cpu");
 ABSL_FLAG(absl::Duration, shutdown_grace, absl::Seconds(10),
           "how long calls in flight may take to finish after SIGTERM");
 ABSL_FLAG(int, max_top_k, sis::Limits().max_top_k, "largest K of a run, at most 254");
@@ -49,6 +52,9 @@ std::string BadFlag() {
   const auto at_least_one = [](const char* name, int64_t value) {
     return value >= 1 ? "" : absl::StrCat("--", name, "=", value, " is below 1");
   };
+  if (const std::string name = absl::GetFlag(FLAGS_backend); !sis::ParseBackendKind(name)) {
+    return absl::StrCat("--backend=", name, " is none of auto, cpu and cuda");
+  }
   if (const int k = absl::GetFlag(FLAGS_max_top_k); k < 1 || k > sis::kMaxTopK) {
     return absl::StrCat("--max_top_k=", k, " is not in [1, ", sis::kMaxTopK, "]");
   }
@@ -81,6 +87,7 @@ sis::ServerOptions OptionsFromFlags() {
       .cache_bytes = absl::GetFlag(FLAGS_cache_bytes),
       .max_message_bytes = absl::GetFlag(FLAGS_max_message_bytes),
       .evaluate_threads = absl::GetFlag(FLAGS_evaluate_threads),
+      .backend = *sis::ParseBackendKind(absl::GetFlag(FLAGS_backend)),
       .limits =
           {
               .max_top_k = absl::GetFlag(FLAGS_max_top_k),
@@ -123,7 +130,8 @@ int main(int argc, char** argv) {
     std::cerr << "sis_server: " << server.status().message() << '\n';
     return 1;
   }
-  std::cout << "backend: " << (*server)->backend_name() << '\n'
+  std::cout << "backend: " << (*server)->backend_name() << " (" << (*server)->backend_reason()
+            << ")\n"
             << "grpc: " << (*server)->grpc_address() << '\n';
   if (!(*server)->metrics_address().empty()) {
     std::cout << "metrics: " << (*server)->metrics_address() << '\n';
