@@ -50,6 +50,49 @@ absl::StatusOr<WantedOutputs> ParseOutputs(const v1::EvaluateRequest& request) {
   return wanted;
 }
 
+// What is evaluated besides the decisions; both need the slots.
+absl::StatusOr<EvaluateParameters> ParseParameters(const v1::EvaluateRequest& request, int slots,
+                                                   std::vector<int>& prefix_curve) {
+  if (request.top_k() > static_cast<uint32_t>(slots)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("top_k: ", request.top_k(), ", above the run's ", slots));
+  }
+  const int top_k = request.top_k() == 0 ? slots : static_cast<int>(request.top_k());
+  if (request.has_reduced() && (request.total_variation() || !request.prefix_curve().empty())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(request.total_variation() ? "total_variation" : "prefix_curve",
+                     ": needs log-probs at the slots, which the reduced form does not have"));
+  }
+  if (request.prefix_curve_size() > static_cast<int>(kMaxPrefixPoints)) {
+    return absl::InvalidArgumentError(absl::StrCat("prefix_curve: ", request.prefix_curve_size(),
+                                                   " points, at most ", kMaxPrefixPoints));
+  }
+  prefix_curve.clear();
+  for (const uint32_t k : request.prefix_curve()) {
+    const int last = prefix_curve.empty() ? 0 : prefix_curve.back();
+    if (k > static_cast<uint32_t>(top_k) || static_cast<int>(k) <= last) {
+      return absl::InvalidArgumentError(absl::StrCat("prefix_curve[", prefix_curve.size(), "]: ", k,
+                                                     " is not in [", last + 1, ", ", top_k, "]"));
+    }
+    prefix_curve.push_back(static_cast<int>(k));
+  }
+  return EvaluateParameters{.slots = slots,
+                            .top_k = top_k,
+                            .draw = request.draw(),
+                            .total_variation = request.total_variation(),
+                            .prefix_curve = prefix_curve};
+}
+
+void AddPrefixCurve(std::span<const int> curve, std::span<const PrefixSums> sums,
+                    v1::EvaluateResponse& response) {
+  for (size_t i = 0; i < curve.size(); ++i) {
+    v1::PrefixPoint& point = *response.add_prefix_curve();
+    point.set_top_k(static_cast<uint32_t>(curve[i]));
+    point.set_residual_mass(FromFixed(sums[i].residual_mass));
+    point.set_expected_acceptance(FromFixed(sums[i].expected_acceptance));
+  }
+}
+
 absl::StatusOr<CurrentView> ParseCurrent(const v1::EvaluateRequest& request, size_t count,
                                          size_t slots) {
   CurrentView current;
@@ -120,8 +163,10 @@ class SliceEvaluator {
         oldest_fresh_version_(run.oldest_fresh_version()) {}
 
   // Positions [first, first + count) of the slice's sequence; current and output are theirs alone.
+  // prefix_sums are added to, or empty.
   absl::StatusOr<RangeResult> Evaluate(const SliceRange& slice, uint32_t first, uint32_t count,
-                                       const CurrentView& current, const OutputView& output) {
+                                       const CurrentView& current, const OutputView& output,
+                                       std::span<PrefixSums> prefix_sums) {
     RangeResult result;
     const auto missing = [&](uint32_t position, uint32_t length, v1::MissingReason reason) {
       result.sums.missing += length;
@@ -165,7 +210,8 @@ class SliceEvaluator {
                            .behavior = piece.page->Behavior(piece.index, piece.count),
                            .current = Sub(current, offset, piece.count, parameters_.slots),
                            .output = Sub(output, offset, piece.count),
-                           .sums = &result.sums});
+                           .sums = &result.sums,
+                           .prefix_sums = prefix_sums});
       const Segment& segment = segments_.back();
       status.Update(ValidateCurrent(segment.behavior, segment.current, parameters_.slots,
                                     segment.first_position));
@@ -225,7 +271,7 @@ int64_t Count(Run& run, SliceEvaluator& evaluator, uint64_t draw,
         absl::StatusOr<RangeResult> again = evaluator.Evaluate(
             range, fresh.first, count,
             Sub(current, offset + fresh.first - slice.first_position, count, slots),
-            {.decisions = scratch});
+            {.decisions = scratch}, {});
         if (!again.ok()) continue;
         part = *std::move(again);
       }
@@ -254,20 +300,18 @@ v1::Totals ToTotals(const Sums& sums) {
   totals.set_residual_mass(FromFixed(sums.residual_mass));
   totals.set_acceptance_probability(FromFixed(sums.acceptance_probability));
   totals.set_expected_acceptance(FromFixed(sums.expected_acceptance));
+  totals.set_k3(FromFixed(sums.k3));
+  totals.set_total_variation(FromFixed(sums.total_variation));
   return totals;
 }
 
 absl::StatusOr<v1::EvaluateResponse> Evaluate(Run& run, const Backend& backend,
                                               const v1::EvaluateRequest& request) {
   const auto slots = static_cast<int>(run.config().top_k());
-  if (request.top_k() > run.config().top_k()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("top_k: ", request.top_k(), ", above the run's ", slots));
-  }
-  const EvaluateParameters parameters{
-      .slots = slots,
-      .top_k = request.top_k() == 0 ? slots : static_cast<int>(request.top_k()),
-      .draw = request.draw()};
+  std::vector<int> prefix_curve;
+  const absl::StatusOr<EvaluateParameters> parameters =
+      ParseParameters(request, slots, prefix_curve);
+  if (!parameters.ok()) return parameters.status();
   const absl::StatusOr<WantedOutputs> wanted = ParseOutputs(request);
   if (!wanted.ok()) return wanted.status();
   const absl::StatusOr<std::vector<SliceRange>> slices = ParseEvaluateSlices(run, request.slices());
@@ -291,7 +335,8 @@ absl::StatusOr<v1::EvaluateResponse> Evaluate(Run& run, const Backend& backend,
         ResizeArray<float>(*response.mutable_acceptance_probabilities(), count);
   }
 
-  SliceEvaluator evaluator(run, backend, parameters);
+  SliceEvaluator evaluator(run, backend, *parameters);
+  std::vector<PrefixSums> prefix_sums(prefix_curve.size());
   std::vector<RangeResult> results;
   results.reserve(slices->size());
   Sums sums;
@@ -300,7 +345,7 @@ absl::StatusOr<v1::EvaluateResponse> Evaluate(Run& run, const Backend& backend,
     const SliceRange& slice = (*slices)[i];
     absl::StatusOr<RangeResult> result = evaluator.Evaluate(
         slice, slice.first_position, slice.count, Sub(*current, offset, slice.count, slots),
-        Sub(output, offset, slice.count));
+        Sub(output, offset, slice.count), prefix_sums);
     if (!result.ok()) return result.status();
     if (!result->missing.empty() && (wanted->ratios || wanted->log_ratios)) {
       return RefuseMissing(slice, result->missing.front());
@@ -318,6 +363,7 @@ absl::StatusOr<v1::EvaluateResponse> Evaluate(Run& run, const Backend& backend,
     results.push_back(*std::move(result));
   }
   *response.mutable_totals() = ToTotals(sums);
+  AddPrefixCurve(prefix_curve, prefix_sums, response);
   if (wanted->accept_bits) PackAcceptBits(output.decisions, *response.mutable_accept_bits());
   if (!wanted->decisions) response.clear_decisions();
   response.set_newly_counted(

@@ -33,6 +33,7 @@ class Metrics {
 
   void CountRpc(const std::string& method, absl::StatusCode code, absl::Duration duration);
   void SetCacheBytes(int64_t bytes) { cache_bytes_.Set(static_cast<double>(bytes)); }
+  void SetWaitingAppends(int64_t streams) { waiting_appends_.Set(static_cast<double>(streams)); }
 
  private:
   friend class RunMetrics;
@@ -47,6 +48,8 @@ class Metrics {
   prometheus::Family<prometheus::Counter>& residual_mass_;
   prometheus::Family<prometheus::Counter>& acceptance_probability_;
   prometheus::Family<prometheus::Counter>& expected_acceptance_;
+  prometheus::Family<prometheus::Counter>& k3_;
+  prometheus::Family<prometheus::Counter>& total_variation_;
   prometheus::Family<prometheus::Counter>& ingest_positions_;
   prometheus::Family<prometheus::Counter>& ingest_bytes_;
   prometheus::Family<prometheus::Counter>& refused_entries_;
@@ -58,6 +61,7 @@ class Metrics {
   prometheus::Family<prometheus::Counter>& rpcs_;
   prometheus::Family<prometheus::Histogram>& rpc_seconds_;
   prometheus::Gauge& cache_bytes_;
+  prometheus::Gauge& waiting_appends_;
 };
 
 // The series of one run id, over all of its incarnations; they vanish with the object, which must
@@ -96,6 +100,8 @@ class RunMetrics {
   prometheus::Counter& residual_mass_;
   prometheus::Counter& acceptance_probability_;
   prometheus::Counter& expected_acceptance_;
+  prometheus::Counter& k3_;
+  prometheus::Counter& total_variation_;
   prometheus::Counter& ingest_positions_;
   prometheus::Counter& ingest_bytes_;
   prometheus::Gauge& bytes_;

@@ -65,7 +65,8 @@ class Server {
 
   Server(const ServerOptions& options, std::unique_ptr<Arena> arena);
   absl::Status Listen(const ServerOptions& options);
-  void DropExpiredNowAndThen();
+  // The janitor: resumes appends that wait for room, drops what has expired.
+  void KeepInOrder();
 
   // Destroyed from the last to the first: the gRPC server before all that its handlers use.
   Metrics metrics_;

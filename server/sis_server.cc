@@ -38,6 +38,8 @@ ABSL_FLAG(int, max_runs, sis::Limits().max_runs, "most runs");
 ABSL_FLAG(int, max_leases, sis::Limits().max_leases, "most leases of a run");
 ABSL_FLAG(double, max_lease_seconds, absl::ToDoubleSeconds(sis::Limits().max_lease),
           "longest lease");
+ABSL_FLAG(absl::Duration, append_patience, sis::Limits().append_patience,
+          "how long a batch waits for room before what does not fit is refused");
 ABSL_FLAG(int, steps_kept, sis::Limits().steps_kept, "draws of a run whose totals are kept");
 
 namespace {
@@ -63,6 +65,9 @@ std::string BadFlag() {
     return absl::StrCat("--cache_bytes=", n, " is below ", kLeastCacheBytes);
   }
   if (!(absl::GetFlag(FLAGS_max_lease_seconds) >= 0)) return "--max_lease_seconds is below 0";
+  if (absl::GetFlag(FLAGS_append_patience) < absl::ZeroDuration()) {
+    return "--append_patience is below 0";
+  }
   for (const std::string& bad :
        {at_least_one("max_message_bytes", absl::GetFlag(FLAGS_max_message_bytes)),
         at_least_one("evaluate_threads", absl::GetFlag(FLAGS_evaluate_threads)),
@@ -92,6 +97,7 @@ sis::ServerOptions OptionsFromFlags() {
               .max_leases = absl::GetFlag(FLAGS_max_leases),
               .max_lease = absl::Seconds(absl::GetFlag(FLAGS_max_lease_seconds)),
               .steps_kept = absl::GetFlag(FLAGS_steps_kept),
+              .append_patience = absl::GetFlag(FLAGS_append_patience),
           },
   };
 }
