@@ -203,22 +203,22 @@ absl::Status ParseAlgorithmOf(const v1::EvaluateRequest& request, EvaluateInput&
   return absl::OkStatus();
 }
 
-CurrentView Part(const CurrentView& view, size_t first, size_t count, size_t slots) {
+}  // namespace
+
+CurrentView EvaluateInput::CurrentPart(size_t first, size_t count) const {
   const auto part = [&](std::span<const float> array, size_t width) {
     return array.empty() ? array : array.subspan(first * width, count * width);
   };
-  return {.sampled_log_probs = part(view.sampled_log_probs, 1),
-          .log_probs = part(view.log_probs, slots),
-          .log_envelopes = part(view.log_envelopes, 1),
-          .covered_masses = part(view.covered_masses, 1)};
+  return {.sampled_log_probs = part(current.sampled_log_probs, 1),
+          .log_probs = part(current.log_probs, parameters.slots),
+          .log_envelopes = part(current.log_envelopes, 1),
+          .covered_masses = part(current.covered_masses, 1)};
 }
-
-}  // namespace
 
 EvaluateInput EvaluateInput::Part(size_t first, size_t count) const {
   const auto part = [&](auto array) { return array.empty() ? array : array.subspan(first, count); };
   EvaluateInput result = *this;
-  result.current = sis::Part(current, first, count, parameters.slots);
+  result.current = CurrentPart(first, count);
   result.mask = part(mask);
   result.own_log_probs = part(own_log_probs);
   result.decoupled_log_probs = part(decoupled_log_probs);

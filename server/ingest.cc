@@ -145,15 +145,18 @@ absl::StatusOr<std::optional<RoomWanted>> Ingest::Apply(const v1::AppendBatch& b
   response.mutable_acks()->Reserve(batch.entries_size());
   turn_ = turn;
   while (response.acks_size() < batch.entries_size()) {
-    std::optional<v1::Ack> ack = ApplyEntry(batch.entries(response.acks_size()));
-    if (!ack.has_value()) {
-      lacking_->entry = response.acks_size();
-      return std::exchange(lacking_, std::nullopt);
+    const int entry = response.acks_size();
+    ApplyEntry(batch.entries(entry), *response.add_acks());
+    if (lacking_.has_value()) {
+      lacking_->entry = entry;
+      response.mutable_acks()->RemoveLast();
+      break;
     }
-    *response.add_acks() = *std::move(ack);
     if (turn_ == Turn::kServed) turn_ = Turn::kArrived;
   }
-  return std::nullopt;
+  run_->metrics().AddIngested(std::exchange(positions_added_, 0),
+                              std::exchange(bytes_accepted_, 0));
+  return std::exchange(lacking_, std::nullopt);
 }
 
 absl::Status Ingest::MakeRoom(const SequenceName& name, int64_t bytes) {
@@ -197,13 +200,13 @@ absl::StatusOr<std::shared_ptr<Sequence>> Ingest::Open(const SequenceName& name,
 absl::Status Ingest::ApplyBlock(const SequenceName& name, const v1::Block& block) {
   const absl::StatusOr<RecordView> records = ParseRecords(block, *run_);
   if (!records.ok()) return records.status();
-  std::vector<uint8_t> ranks(records->sampled_ids.size());
+  ranks_.resize(records->sampled_ids.size());
   absl::Status status = ValidateRecords(*records, static_cast<int>(run_->config().top_k()),
                                         static_cast<int32_t>(run_->config().vocabulary_size()),
-                                        block.first_position(), ranks);
+                                        block.first_position(), ranks_);
   if (!status.ok()) return status;
 
-  const auto count = static_cast<uint32_t>(ranks.size());
+  const auto count = static_cast<uint32_t>(ranks_.size());
   const absl::StatusOr<std::shared_ptr<Sequence>> sequence =
       Open(name, Sequence::BytesWithBlock(FormatOf(run_->config()), block.first_position(), count));
   if (!sequence.ok()) return sequence.status();
@@ -217,15 +220,18 @@ absl::Status Ingest::ApplyBlock(const SequenceName& name, const v1::Block& block
   }
   int64_t added = 0;
   status =
-      (*sequence)->Append(block.first_position(), block.policy_version(), *records, ranks, &added);
+      (*sequence)->Append(block.first_position(), block.policy_version(), *records, ranks_, &added);
   // Another thread may take what was made free: then once more.
   while (absl::IsResourceExhausted(status)) {
     status = MakeRoom(name, new_bytes());
     if (!status.ok()) return status;
-    status = (*sequence)->Append(block.first_position(), block.policy_version(), *records, ranks,
+    status = (*sequence)->Append(block.first_position(), block.policy_version(), *records, ranks_,
                                  &added);
   }
-  if (status.ok()) run_->metrics().AddIngested(added, ArrayBytes(block));
+  if (!status.ok()) return status;
+  committed_length_ = (*sequence)->committed_length();
+  positions_added_ += added;
+  bytes_accepted_ += ArrayBytes(block);
   return status;
 }
 
@@ -243,8 +249,8 @@ absl::Status Ingest::ApplyTruncate(const SequenceName& name, uint32_t length) {
   return sequence.ok() ? (*sequence)->Truncate(length) : sequence.status();
 }
 
-std::optional<v1::Ack> Ingest::ApplyEntry(const v1::AppendEntry& entry) {
-  v1::Ack ack;
+void Ingest::ApplyEntry(const v1::AppendEntry& entry, v1::Ack& ack) {
+  committed_length_.reset();
   *ack.mutable_sequence() = SequenceOf(entry);
   const absl::Status status = [&]() -> absl::Status {
     if (entry.entry_case() == v1::AppendEntry::ENTRY_NOT_SET) {
@@ -264,15 +270,17 @@ std::optional<v1::Ack> Ingest::ApplyEntry(const v1::AppendEntry& entry) {
     if (applied.ok()) return applied;
     return absl::Status(applied.code(), absl::StrCat(ToString(*name), ": ", applied.message()));
   }();
-  if (lacking_.has_value()) return std::nullopt;
+  if (lacking_.has_value()) return;
   if (!status.ok()) {
     ack.set_code(static_cast<int32_t>(status.code()));
     ack.set_message(std::string(status.message()));
     if (absl::IsResourceExhausted(status)) ack.set_retry_seconds(kRetrySeconds);
     run_->metrics().AddRefusedEntry(status.code());
   }
-  ack.set_committed_length(run_->CommittedLength({ack.sequence().id(), ack.sequence().attempt()}));
-  return ack;
+  ack.set_committed_length(
+      committed_length_.has_value()
+          ? *committed_length_
+          : run_->CommittedLength({ack.sequence().id(), ack.sequence().attempt()}));
 }
 
 }  // namespace sis

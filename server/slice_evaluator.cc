@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/algorithms/expected_weight.h"
@@ -23,8 +22,9 @@ OutputView Part(const OutputView& view, size_t first, size_t count) {
 
 // Calls visit(masked, first, count) for the runs of equal mask that cover [first, first + count) of
 // the input.
+template <typename Visit>
 absl::Status ForEachMaskRun(const EvaluateInput& input, size_t first, size_t count,
-                            const std::function<absl::Status(bool, size_t, size_t)>& visit) {
+                            const Visit& visit) {
   const size_t end = first + count;
   while (first < end) {
     const bool masked = input.masked(first);
@@ -155,7 +155,7 @@ absl::Status SliceEvaluator::AddPiece(const Range& range, const Sequence::Reader
         segments_.push_back({.sequence_key = range.slice.sequence()->key(),
                              .first_position = first,
                              .behavior = piece.page->Behavior(index, static_cast<uint32_t>(length)),
-                             .current = range.input.Part(offset, length).current,
+                             .current = range.input.CurrentPart(offset, length),
                              .output = range.output.Part(offset, length).view,
                              .sums = &range.result.sums,
                              .prefix_sums = range.output.prefix_sums});
