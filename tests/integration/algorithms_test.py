@@ -352,6 +352,12 @@ class AlgorithmsTest(unittest.TestCase):
         one_wrong = self.tokens.copy()
         one_wrong[5] ^= 1
         evaluate(one_wrong)
+        # A masked one is not compared, though there is a record.
+        mask = self.mask & ~self.lost
+        with self.assertRaisesRegex(sis.FailedPrecondition, "tokens recorded of .*a"):
+            evaluate(one_wrong, mask)
+        mask[5] = False
+        evaluate(one_wrong, mask)
 
     def test_ratios_of_lost_positions_need_the_trainers_own(self):
         run, records = self.recorded("lost")
