@@ -137,7 +137,7 @@ grpc::ServerUnaryReactor* RatioService::Evaluate(grpc::CallbackServerContext* co
                                                  v1::EvaluateResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   const RpcTimer timer(metrics_, "Evaluate");
-  workers_.Schedule([=, this] {
+  workers_.Schedule(request->run().run_id(), [=, this] {
     const absl::Status status = [&]() -> absl::Status {
       if (context->IsCancelled()) return absl::CancelledError("the trainer is gone");
       const absl::StatusOr<std::shared_ptr<Run>> run = registry_.Find(request->run());
