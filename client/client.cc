@@ -1,5 +1,6 @@
 #include "client/client.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -90,6 +91,36 @@ absl::Status ReadOutput(const std::string& bytes, bool wanted, size_t count,
   return AppendFromBytes(bytes, wanted ? count : 0, field, array);
 }
 
+absl::StatusOr<Evaluation> ToEvaluation(const v1::EvaluateResponse& response, size_t positions,
+                                        const std::vector<v1::Output>& outputs) {
+  bool wanted[v1::Output_ARRAYSIZE] = {};
+  for (const v1::Output output : outputs) {
+    if (v1::Output_IsValid(output)) wanted[output] = true;
+  }
+  if (outputs.empty()) wanted[v1::ACCEPT_BITS] = true;
+
+  Evaluation evaluation;
+  absl::Status status = ReadOutput(response.accept_bits(), wanted[v1::ACCEPT_BITS],
+                                   (positions + 7) / 8, "accept_bits", evaluation.accept_bits);
+  status.Update(ReadOutput(response.decisions(), wanted[v1::DECISIONS], positions, "decisions",
+                           evaluation.decisions));
+  status.Update(
+      ReadOutput(response.ratios(), wanted[v1::RATIOS], positions, "ratios", evaluation.ratios));
+  status.Update(ReadOutput(response.log_ratios(), wanted[v1::LOG_RATIOS], positions, "log_ratios",
+                           evaluation.log_ratios));
+  status.Update(ReadOutput(response.acceptance_probabilities(),
+                           wanted[v1::ACCEPTANCE_PROBABILITIES], positions,
+                           "acceptance_probabilities", evaluation.acceptance_probabilities));
+  if (!status.ok()) return status;
+  evaluation.slice_totals.assign(response.slice_totals().begin(), response.slice_totals().end());
+  evaluation.totals = response.totals();
+  for (const v1::MissingRange& range : response.missing()) {
+    evaluation.missing.push_back(FromMessage(range));
+  }
+  evaluation.newly_counted = response.newly_counted();
+  return evaluation;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::string& address,
@@ -103,7 +134,9 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::string& addre
     return absl::UnavailableError(absl::StrCat("no server answered at ", address, " within ",
                                                absl::FormatDuration(options.connect_timeout)));
   }
-  return std::make_unique<Client>(channel, options);
+  auto client = std::make_unique<Client>(channel, options);
+  client->streams_ = std::make_unique<EvaluateStreams>(address);
+  return client;
 }
 
 Client::Client(const std::shared_ptr<grpc::Channel>& channel, const ClientOptions& options)
@@ -216,67 +249,60 @@ absl::StatusOr<TopKRecords> Client::FetchTopK(const RunRef& run, std::span<const
 absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const Slice> slices,
                                             const GatheredValues& current,
                                             const EvaluateOptions& options) {
-  v1::EvaluateRequest request;
-  v1::Gathered& form = *request.mutable_gathered();
-  form.set_log_probs(ToBytes(current.log_probs));
-  form.set_sampled_log_probs(ToBytes(current.sampled_log_probs));
-  return Evaluate(run, slices, options, request);
+  const size_t positions = std::max<size_t>(1, current.sampled_log_probs.size());
+  return Evaluate(run, slices, options, v1::EvaluateRequest::kGatheredFieldNumber,
+                  {{v1::Gathered::kLogProbsFieldNumber, current.log_probs,
+                    current.log_probs.size() / positions},
+                   {v1::Gathered::kSampledLogProbsFieldNumber, current.sampled_log_probs, 1}});
 }
 
 absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const Slice> slices,
                                             const ReducedValues& current,
                                             const EvaluateOptions& options) {
-  v1::EvaluateRequest request;
-  v1::Reduced& form = *request.mutable_reduced();
-  form.set_sampled_log_probs(ToBytes(current.sampled_log_probs));
-  form.set_log_envelopes(ToBytes(current.log_envelopes));
-  form.set_covered_masses(ToBytes(current.covered_masses));
-  return Evaluate(run, slices, options, request);
+  return Evaluate(run, slices, options, v1::EvaluateRequest::kReducedFieldNumber,
+                  {{v1::Reduced::kSampledLogProbsFieldNumber, current.sampled_log_probs, 1},
+                   {v1::Reduced::kLogEnvelopesFieldNumber, current.log_envelopes, 1},
+                   {v1::Reduced::kCoveredMassesFieldNumber, current.covered_masses, 1}});
 }
 
 absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const Slice> slices,
-                                            const EvaluateOptions& options,
-                                            v1::EvaluateRequest& request) {
+                                            const EvaluateOptions& options, uint32_t form,
+                                            const std::vector<CurrentArray>& arrays) {
+  v1::EvaluateRequest request;
   ToMessage(run, *request.mutable_run());
-  size_t positions = 0;
-  for (const Slice& slice : slices) {
-    ToMessage(slice, *request.add_slices());
-    positions += slice.length;
-  }
   request.set_draw(options.draw);
   request.set_top_k(options.top_k);
   request.set_lease_id(options.lease_id);
-  bool wanted[v1::Output_ARRAYSIZE] = {};
-  for (const v1::Output output : options.outputs) {
-    request.add_outputs(output);
-    if (v1::Output_IsValid(output)) wanted[output] = true;
-  }
-  if (options.outputs.empty()) wanted[v1::ACCEPT_BITS] = true;
+  request.mutable_outputs()->Add(options.outputs.begin(), options.outputs.end());
+  size_t positions = 0;
+  for (const Slice& slice : slices) positions += slice.length;
 
+  // Arrays that are not of the right size go as they are, to be refused.
+  const bool fit = std::ranges::all_of(arrays, [&](const CurrentArray& array) {
+    return array.values.size() == positions * array.width;
+  });
+  if (streams_ != nullptr && fit) {
+    MicroBatches batches(request, slices, form, arrays, options_.micro_batch_bytes);
+    if (batches.size() > 1) {
+      const absl::StatusOr<std::vector<v1::EvaluateResponse>> answers = streams_->Evaluate(
+          batches.size(), [&](size_t i) { return batches.Request(i); },
+          absl::Now() + options_.call_timeout);
+      if (!answers.ok()) return answers.status();
+      return ToEvaluation(batches.Merge(*answers), positions, options.outputs);
+    }
+  }
+
+  for (const Slice& slice : slices) ToMessage(slice, *request.add_slices());
+  const google::protobuf::FieldDescriptor* field = request.GetDescriptor()->FindFieldByNumber(form);
+  google::protobuf::Message& message = *request.GetReflection()->MutableMessage(&request, field);
+  for (const CurrentArray& array : arrays) {
+    message.GetReflection()->SetString(
+        &message, message.GetDescriptor()->FindFieldByNumber(array.field), ToBytes(array.values));
+  }
   const absl::StatusOr<v1::EvaluateResponse> response =
       Call(&v1::RatioService::Stub::Evaluate, request);
   if (!response.ok()) return response.status();
-
-  Evaluation evaluation;
-  absl::Status status = ReadOutput(response->accept_bits(), wanted[v1::ACCEPT_BITS],
-                                   (positions + 7) / 8, "accept_bits", evaluation.accept_bits);
-  status.Update(ReadOutput(response->decisions(), wanted[v1::DECISIONS], positions, "decisions",
-                           evaluation.decisions));
-  status.Update(
-      ReadOutput(response->ratios(), wanted[v1::RATIOS], positions, "ratios", evaluation.ratios));
-  status.Update(ReadOutput(response->log_ratios(), wanted[v1::LOG_RATIOS], positions, "log_ratios",
-                           evaluation.log_ratios));
-  status.Update(ReadOutput(response->acceptance_probabilities(),
-                           wanted[v1::ACCEPTANCE_PROBABILITIES], positions,
-                           "acceptance_probabilities", evaluation.acceptance_probabilities));
-  if (!status.ok()) return status;
-  evaluation.slice_totals.assign(response->slice_totals().begin(), response->slice_totals().end());
-  evaluation.totals = response->totals();
-  for (const v1::MissingRange& range : response->missing()) {
-    evaluation.missing.push_back(FromMessage(range));
-  }
-  evaluation.newly_counted = response->newly_counted();
-  return evaluation;
+  return ToEvaluation(*response, positions, options.outputs);
 }
 
 }  // namespace sis

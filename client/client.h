@@ -14,6 +14,8 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "client/append_writer.h"
+#include "client/evaluate_streams.h"
+#include "client/micro_batches.h"
 #include "client/types.h"
 #include "sis/v1/ratio_service.grpc.pb.h"
 
@@ -24,6 +26,8 @@ struct ClientOptions {
   absl::Duration connect_timeout = absl::Seconds(10);
   // The deadline of every call but Append, which lasts as long as its stream.
   absl::Duration call_timeout = absl::Minutes(5);
+  // A larger Evaluate goes as several of about this size, over streams of its own.
+  size_t micro_batch_bytes = 1 << 20;
 };
 
 struct EvaluateOptions {
@@ -82,11 +86,15 @@ class Client {
                                                                                const Request&,
                                                                                Response*),
                                 const Request& request);
+  // `form` is the number of the request's field that has the arrays.
   absl::StatusOr<Evaluation> Evaluate(const RunRef& run, std::span<const Slice> slices,
-                                      const EvaluateOptions& options, v1::EvaluateRequest& request);
+                                      const EvaluateOptions& options, uint32_t form,
+                                      const std::vector<CurrentArray>& arrays);
 
   const std::shared_ptr<v1::RatioService::Stub> stub_;
   const ClientOptions options_;
+  // Null over a channel that was given.
+  std::unique_ptr<EvaluateStreams> streams_;
 };
 
 }  // namespace sis
