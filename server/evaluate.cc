@@ -301,7 +301,7 @@ v1::Totals ToTotals(const Sums& sums) {
   return totals;
 }
 
-class Evaluation::State {
+class EvaluateCall::State {
  public:
   State(Run& run, const Backend& backend, const EvaluateParameters& parameters,
         const WantedOutputs& wanted, std::vector<SliceRange> slices, const CurrentArrays& current)
@@ -375,13 +375,13 @@ class Evaluation::State {
   Sums sums_;
 };
 
-Evaluation::Evaluation(std::unique_ptr<State> state) : state_(std::move(state)) {}
-Evaluation::Evaluation(Evaluation&&) = default;
-Evaluation::~Evaluation() = default;
+EvaluateCall::EvaluateCall(std::unique_ptr<State> state) : state_(std::move(state)) {}
+EvaluateCall::EvaluateCall(EvaluateCall&&) = default;
+EvaluateCall::~EvaluateCall() = default;
 
-absl::StatusOr<Evaluation> Evaluation::Start(Run& run, const Backend& backend,
-                                             const v1::EvaluateRequest& request,
-                                             const ReceivedArrays& arrays) {
+absl::StatusOr<EvaluateCall> EvaluateCall::Start(Run& run, const Backend& backend,
+                                                 const v1::EvaluateRequest& request,
+                                                 const ReceivedArrays& arrays) {
   const auto slots = static_cast<int>(run.config().top_k());
   if (request.top_k() > run.config().top_k()) {
     return absl::InvalidArgumentError(
@@ -401,20 +401,20 @@ absl::StatusOr<Evaluation> Evaluation::Start(Run& run, const Backend& backend,
   if (request.lease_id() != 0) {
     if (absl::Status status = run.RenewLease(request.lease_id()); !status.ok()) return status;
   }
-  return Evaluation(
+  return EvaluateCall(
       std::make_unique<State>(run, backend, parameters, *wanted, *std::move(slices), *current));
 }
 
-bool Evaluation::done() const { return state_->done(); }
+bool EvaluateCall::done() const { return state_->done(); }
 
-absl::Status Evaluation::EvaluateSlice() { return state_->EvaluateSlice(); }
+absl::Status EvaluateCall::EvaluateSlice() { return state_->EvaluateSlice(); }
 
-std::shared_ptr<const v1::EvaluateResponse> Evaluation::Finish() { return state_->Finish(); }
+std::shared_ptr<const v1::EvaluateResponse> EvaluateCall::Finish() { return state_->Finish(); }
 
 absl::StatusOr<v1::EvaluateResponse> Evaluate(Run& run, const Backend& backend,
                                               const v1::EvaluateRequest& request) {
   const ReceivedArrays in_fields;
-  absl::StatusOr<Evaluation> evaluation = Evaluation::Start(run, backend, request, in_fields);
+  absl::StatusOr<EvaluateCall> evaluation = EvaluateCall::Start(run, backend, request, in_fields);
   if (!evaluation.ok()) return evaluation.status();
   while (!evaluation->done()) {
     if (absl::Status status = evaluation->EvaluateSlice(); !status.ok()) return status;

@@ -14,15 +14,15 @@ namespace sis {
 // One Evaluate of the API, slice by slice, so that it can be given up, or make way for others, in
 // between. Used by one thread at a time. On an error nothing has changed, but for the lease and the
 // sequences that were named: they count as used.
-class Evaluation {
+class EvaluateCall {
  public:
   // Checks the request. `arrays` are the request's; these and the other arguments must outlive the
   // object.
-  static absl::StatusOr<Evaluation> Start(Run& run, const Backend& backend,
-                                          const v1::EvaluateRequest& request,
-                                          const ReceivedArrays& arrays);
-  ~Evaluation();
-  Evaluation(Evaluation&&);
+  static absl::StatusOr<EvaluateCall> Start(Run& run, const Backend& backend,
+                                            const v1::EvaluateRequest& request,
+                                            const ReceivedArrays& arrays);
+  ~EvaluateCall();
+  EvaluateCall(EvaluateCall&&);
 
   // Whether every slice has been evaluated.
   bool done() const;
@@ -33,7 +33,7 @@ class Evaluation {
 
  private:
   class State;
-  explicit Evaluation(std::unique_ptr<State> state);
+  explicit EvaluateCall(std::unique_ptr<State> state);
 
   std::unique_ptr<State> state_;
 };

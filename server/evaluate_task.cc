@@ -50,8 +50,8 @@ absl::StatusOr<bool> EvaluateTask::TryEvaluatePiece() {
   for (uint64_t values = 0; values < kPieceValues;) {
     if (is_cancelled_()) return absl::CancelledError("the trainer is gone");
     if (!evaluation_.has_value()) {
-      absl::StatusOr<Evaluation> evaluation =
-          Evaluation::Start(*run_, evaluators_.backend, request, request_->arrays());
+      absl::StatusOr<EvaluateCall> evaluation =
+          EvaluateCall::Start(*run_, evaluators_.backend, request, request_->arrays());
       if (!evaluation.ok()) return evaluation.status();
       evaluation_.emplace(*std::move(evaluation));
     }

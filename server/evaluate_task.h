@@ -50,7 +50,7 @@ class EvaluateTask final : public std::enable_shared_from_this<EvaluateTask> {
   const IsCancelled is_cancelled_;
   const Done done_;
   std::shared_ptr<Run> run_;
-  std::optional<Evaluation> evaluation_;
+  std::optional<EvaluateCall> evaluation_;
   int slices_evaluated_ = 0;
 };
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Any, Callable, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Type, Union
+from typing import Any, Callable, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Type, Union
 
 import grpc
+import numpy as np
 
-from sis import arrays, errors, records as top_k_records
+from sis import arrays, errors, micro_batches, records as top_k_records
 from sis.append import AppendStream
 from sis.arrays import ArrayLike
 from sis.evaluation import Evaluation, Step, Totals
@@ -199,13 +200,11 @@ class Client:
         of missing positions do not exist: FailedPrecondition if there is one.
         """
         slices, length = _ranges(records)
-        form = pb.Gathered(
-            log_probs=arrays.float32("log_probs", log_probs, [length, run.config.top_k]).tobytes(),
-            sampled_log_probs=arrays.float32("sampled_log_probs", sampled_log_probs, [length]).tobytes(),
-        )
-        request = _evaluate_request(run, records, slices, draw, top_k, outputs)
-        request.gathered.CopyFrom(form)
-        return self._evaluate(request, slices, length)
+        current = {
+            "log_probs": arrays.float32("log_probs", log_probs, [length, run.config.top_k]),
+            "sampled_log_probs": arrays.float32("sampled_log_probs", sampled_log_probs, [length]),
+        }
+        return self._evaluate(_evaluate_options(run, records, draw, top_k, outputs), slices, "gathered", current)
 
     def evaluate_reduced(
         self,
@@ -225,14 +224,12 @@ class Client:
         at the recorded ids, for the same top_k.
         """
         slices, length = _ranges(records)
-        form = pb.Reduced(
-            sampled_log_probs=arrays.float32("sampled_log_probs", sampled_log_probs, [length]).tobytes(),
-            log_envelopes=arrays.float32("log_envelopes", log_envelopes, [length]).tobytes(),
-            covered_masses=arrays.float32("covered_masses", covered_masses, [length]).tobytes(),
-        )
-        request = _evaluate_request(run, records, slices, draw, top_k, outputs)
-        request.reduced.CopyFrom(form)
-        return self._evaluate(request, slices, length)
+        current = {
+            "sampled_log_probs": arrays.float32("sampled_log_probs", sampled_log_probs, [length]),
+            "log_envelopes": arrays.float32("log_envelopes", log_envelopes, [length]),
+            "covered_masses": arrays.float32("covered_masses", covered_masses, [length]),
+        }
+        return self._evaluate(_evaluate_options(run, records, draw, top_k, outputs), slices, "reduced", current)
 
     def release(
         self, run: Run, sequences: Iterable[SequenceLike] = (), lease_ids: Iterable[int] = ()
@@ -252,9 +249,26 @@ class Client:
         except grpc.RpcError as error:
             raise errors.from_rpc(error) from error
 
-    def _evaluate(self, request: pb.EvaluateRequest, slices: Sequence[Slice], length: int) -> Evaluation:
-        response = self._unary(self._stub.Evaluate, request)
-        return Evaluation.from_proto(response, length, tuple(part.length for part in slices))
+    def _evaluate(
+        self, options: pb.EvaluateRequest, slices: Sequence[Slice], form: str, current: Mapping[str, np.ndarray]
+    ) -> Evaluation:
+        """`options` is all of the request but slices and form."""
+        batches = micro_batches.cut(slices, current)
+        if len(batches) == 1:
+            request = batches[0].request(options, form, current)
+            return batches[0].evaluation(self._unary(self._stub.Evaluate, request))
+        requests = micro_batches.requests(batches, options, form, current)
+        try:
+            responses = self._stub.EvaluateStream(requests, timeout=self._timeout)
+            # Responses first: the stream is read to its end, where its status is.
+            parts = [batch.evaluation(response) for response, batch in zip(responses, batches)]
+        except grpc.RpcError as error:
+            raise errors.from_rpc(error) from error
+        if len(parts) < len(batches):
+            raise errors.from_status(
+                grpc.StatusCode.DATA_LOSS, f"EvaluateStream answered {len(parts)} of {len(batches)} requests"
+            )
+        return Evaluation.concatenate(parts)
 
 
 def _slice(part: Union[Slice, SequenceLike]) -> Slice:
@@ -269,10 +283,9 @@ def _ranges(records: Union[TopKRecords, Sequence[Slice]]) -> Tuple[Sequence[Slic
     return slices, sum(part.length for part in slices)
 
 
-def _evaluate_request(
+def _evaluate_options(
     run: Run,
     records: Union[TopKRecords, Sequence[Slice]],
-    slices: Sequence[Slice],
     draw: int,
     top_k: int,
     outputs: Sequence[str],
@@ -282,8 +295,6 @@ def _evaluate_request(
         raise ValueError(f"output {unknown[0]!r} is none of {', '.join(_OUTPUTS)}")
     return pb.EvaluateRequest(
         run=run.to_proto(),
-        # A sequence of which nothing is committed gives an empty slice, which the service does not evaluate.
-        slices=[part.to_proto() for part in slices if part.length],
         draw=draw,
         top_k=top_k,
         lease_id=records.lease_id if isinstance(records, TopKRecords) else 0,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, fields
-from typing import Optional, Tuple
+from typing import Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -52,6 +52,9 @@ class Totals:
     @staticmethod
     def from_proto(totals: pb.Totals) -> Totals:
         return Totals(**{field.name: getattr(totals, field.name) for field in fields(Totals)})
+
+    def __add__(self, other: Totals) -> Totals:
+        return Totals(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(Totals)))
 
     def _mean(self, total: float) -> float:
         return total / self.scored if self.scored else float("nan")
@@ -149,4 +152,29 @@ class Evaluation:
                 for missing in response.missing
             ),
             newly_counted=response.newly_counted,
+        )
+
+    @staticmethod
+    def concatenate(parts: Sequence[Evaluation]) -> Evaluation:
+        """Of consecutive slices, as if they had been evaluated at once."""
+
+        def joined(arrays_of_parts: Sequence[Optional[np.ndarray]]) -> Optional[np.ndarray]:
+            present = [array for array in arrays_of_parts if array is not None]
+            return np.concatenate(present) if present else None
+
+        missing = []
+        slices = 0
+        for part in parts:
+            missing.extend(entry._replace(slice=entry.slice + slices) for entry in part.missing)
+            slices += len(part.slice_totals)
+        return Evaluation(
+            accepted=np.concatenate([part.accepted for part in parts]),
+            decisions=joined([part.decisions for part in parts]),
+            ratios=joined([part.ratios for part in parts]),
+            log_ratios=joined([part.log_ratios for part in parts]),
+            acceptance_probabilities=joined([part.acceptance_probabilities for part in parts]),
+            totals=sum((part.totals for part in parts), Totals()),
+            slice_totals=tuple(totals for part in parts for totals in part.slice_totals),
+            missing=tuple(missing),
+            newly_counted=sum(part.newly_counted for part in parts),
         )
