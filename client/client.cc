@@ -1,11 +1,15 @@
 #include "client/client.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
+#include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
-#include "client/grpc_status.h"
+#include "client/replicas.h"
+#include "client/single_server.h"
 #include "client/wire.h"
 
 namespace sis {
@@ -85,6 +89,26 @@ class RecordAssembler {
   uint32_t rows_ = 0;
 };
 
+// Waits until one of the servers answers; the others are connected to on the way.
+absl::Status WaitForOne(const std::vector<std::string>& addresses,
+                        const std::vector<std::shared_ptr<grpc::Channel>>& channels,
+                        const ClientOptions& options) {
+  const absl::Time end = absl::Now() + options.connect_timeout;
+  const absl::Duration turn =
+      channels.size() == 1 ? options.connect_timeout : absl::Milliseconds(20);
+  for (const auto& channel : channels) channel->GetState(/*try_to_connect=*/true);
+  do {
+    for (const auto& channel : channels) {
+      if (channel->WaitForConnected(absl::ToChronoTime(std::min(end, absl::Now() + turn)))) {
+        return absl::OkStatus();
+      }
+    }
+  } while (absl::Now() < end);
+  return absl::UnavailableError(absl::StrCat("no server answered at ",
+                                             absl::StrJoin(addresses, ", "), " within ",
+                                             absl::FormatDuration(options.connect_timeout)));
+}
+
 template <typename T>
 absl::Status ReadOutput(const std::string& bytes, bool wanted, size_t count,
                         absl::string_view field, std::vector<T>& array) {
@@ -125,38 +149,37 @@ absl::StatusOr<Evaluation> ToEvaluation(const v1::EvaluateResponse& response, si
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::string& address,
                                                         const ClientOptions& options) {
-  grpc::ChannelArguments arguments;
-  arguments.SetMaxReceiveMessageSize(-1);
-  arguments.SetMaxSendMessageSize(-1);
-  const std::shared_ptr<grpc::Channel> channel =
-      grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
-  if (!channel->WaitForConnected(absl::ToChronoTime(absl::Now() + options.connect_timeout))) {
-    return absl::UnavailableError(absl::StrCat("no server answered at ", address, " within ",
-                                               absl::FormatDuration(options.connect_timeout)));
+  const std::shared_ptr<grpc::Channel> channel = SingleServer::MakeChannel(address);
+  if (absl::Status status = WaitForOne({address}, {channel}, options); !status.ok()) return status;
+  return absl::WrapUnique(new Client(std::make_unique<SingleServer>(channel, options.call_timeout),
+                                     std::make_unique<EvaluateStreams>(address), options));
+}
+
+absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::vector<std::string>& addresses,
+                                                        const ClientOptions& options) {
+  const std::set<std::string> different(addresses.begin(), addresses.end());
+  if (addresses.empty() || different.size() < addresses.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("addresses are ", absl::StrJoin(addresses, ", "),
+                                                   ": must be at least one, each once"));
   }
-  auto client = std::make_unique<Client>(channel, options);
-  client->streams_ = std::make_unique<EvaluateStreams>(address);
-  return client;
+  std::vector<std::shared_ptr<grpc::Channel>> channels;
+  std::vector<std::unique_ptr<SingleServer>> servers;
+  for (const std::string& address : addresses) {
+    channels.push_back(SingleServer::MakeChannel(address));
+    servers.push_back(std::make_unique<SingleServer>(channels.back(), options.call_timeout));
+  }
+  if (absl::Status status = WaitForOne(addresses, channels, options); !status.ok()) return status;
+  return absl::WrapUnique(new Client(std::make_unique<Replicas>(addresses, std::move(servers)),
+                                     /*streams=*/nullptr, options));
 }
 
 Client::Client(const std::shared_ptr<grpc::Channel>& channel, const ClientOptions& options)
-    : stub_(v1::RatioService::NewStub(channel)), options_(options) {}
+    : Client(std::make_unique<SingleServer>(channel, options.call_timeout), /*streams=*/nullptr,
+             options) {}
 
-void Client::SetDeadline(grpc::ClientContext& context) const {
-  context.set_deadline(absl::ToChronoTime(absl::Now() + options_.call_timeout));
-}
-
-template <typename Request, typename Response>
-absl::StatusOr<Response> Client::Call(
-    grpc::Status (v1::RatioService::Stub::*method)(grpc::ClientContext*, const Request&, Response*),
-    const Request& request) {
-  grpc::ClientContext context;
-  SetDeadline(context);
-  Response response;
-  const grpc::Status status = ((*stub_).*method)(&context, request, &response);
-  if (!status.ok()) return ToAbslStatus(status);
-  return response;
-}
+Client::Client(std::unique_ptr<Service> service, std::unique_ptr<EvaluateStreams> streams,
+               const ClientOptions& options)
+    : service_(std::move(service)), streams_(std::move(streams)), options_(options) {}
 
 absl::StatusOr<v1::CreateRunResponse> Client::CreateRun(const std::string& run_id,
                                                         const v1::RunConfig& config,
@@ -165,15 +188,14 @@ absl::StatusOr<v1::CreateRunResponse> Client::CreateRun(const std::string& run_i
   request.set_run_id(run_id);
   *request.mutable_config() = config;
   request.set_incarnation(incarnation);
-  return Call(&v1::RatioService::Stub::CreateRun, request);
+  return service_->CreateRun(request);
 }
 
 absl::StatusOr<uint64_t> Client::AdvanceVersion(const RunRef& run, uint64_t policy_version) {
   v1::AdvanceVersionRequest request;
   ToMessage(run, *request.mutable_run());
   request.set_policy_version(policy_version);
-  const absl::StatusOr<v1::AdvanceVersionResponse> response =
-      Call(&v1::RatioService::Stub::AdvanceVersion, request);
+  const absl::StatusOr<v1::AdvanceVersionResponse> response = service_->AdvanceVersion(request);
   if (!response.ok()) return response.status();
   return response->dropped_sequences();
 }
@@ -181,15 +203,13 @@ absl::StatusOr<uint64_t> Client::AdvanceVersion(const RunRef& run, uint64_t poli
 absl::StatusOr<v1::Run> Client::GetRun(const std::string& run_id) {
   v1::GetRunRequest request;
   request.set_run_id(run_id);
-  const absl::StatusOr<v1::GetRunResponse> response =
-      Call(&v1::RatioService::Stub::GetRun, request);
+  const absl::StatusOr<v1::GetRunResponse> response = service_->GetRun(request);
   if (!response.ok()) return response.status();
   return response->run();
 }
 
 absl::StatusOr<std::vector<v1::Run>> Client::ListRuns() {
-  const absl::StatusOr<v1::ListRunsResponse> response =
-      Call(&v1::RatioService::Stub::ListRuns, v1::ListRunsRequest());
+  const absl::StatusOr<v1::ListRunsResponse> response = service_->ListRuns(v1::ListRunsRequest());
   if (!response.ok()) return response.status();
   return std::vector<v1::Run>(response->runs().begin(), response->runs().end());
 }
@@ -198,7 +218,7 @@ absl::StatusOr<v1::GetStepResponse> Client::GetStep(const RunRef& run, uint64_t 
   v1::GetStepRequest request;
   ToMessage(run, *request.mutable_run());
   request.set_draw(draw);
-  return Call(&v1::RatioService::Stub::GetStep, request);
+  return service_->GetStep(request);
 }
 
 std::unique_ptr<AppendWriter> Client::Append(const RunRef& run, const v1::Sampling& sampling,
@@ -209,7 +229,7 @@ std::unique_ptr<AppendWriter> Client::Append(const RunRef& run, const v1::Sampli
   header.set_worker(options.worker);
   *header.mutable_sampling() = sampling;
   header.set_vocabulary_size(vocabulary_size);
-  return std::make_unique<AppendWriter>(stub_, std::move(header), options);
+  return service_->Append(header, options);
 }
 
 absl::StatusOr<v1::ReleaseResponse> Client::Release(const RunRef& run,
@@ -219,7 +239,7 @@ absl::StatusOr<v1::ReleaseResponse> Client::Release(const RunRef& run,
   ToMessage(run, *request.mutable_run());
   for (const SequenceRef& sequence : sequences) ToMessage(sequence, *request.add_sequences());
   request.mutable_lease_ids()->Add(lease_ids.begin(), lease_ids.end());
-  return Call(&v1::RatioService::Stub::Release, request);
+  return service_->Release(request);
 }
 
 absl::StatusOr<TopKRecords> Client::FetchTopK(const RunRef& run, std::span<const Slice> slices,
@@ -228,21 +248,10 @@ absl::StatusOr<TopKRecords> Client::FetchTopK(const RunRef& run, std::span<const
   ToMessage(run, *request.mutable_run());
   for (const Slice& slice : slices) ToMessage(slice, *request.add_slices());
   request.set_lease_seconds(absl::ToDoubleSeconds(lease));
-  grpc::ClientContext context;
-  SetDeadline(context);
-  const auto stream = stub_->FetchTopK(&context, request);
   RecordAssembler assembler;
-  v1::FetchTopKResponse response;
-  absl::Status error;
-  while (stream->Read(&response)) {
-    // An error does not end the loop: a gRPC stream must be read to its end.
-    if (!error.ok()) continue;
-    error = assembler.Add(response);
-    if (!error.ok()) context.TryCancel();
-  }
-  const grpc::Status status = stream->Finish();
-  if (!error.ok()) return error;
-  if (!status.ok()) return ToAbslStatus(status);
+  const absl::Status status = service_->FetchTopK(
+      request, [&](v1::FetchTopKResponse&& response) { return assembler.Add(response); });
+  if (!status.ok()) return status;
   return std::move(assembler).Finish();
 }
 
@@ -281,28 +290,32 @@ absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const S
   const bool fit = std::ranges::all_of(arrays, [&](const CurrentArray& array) {
     return array.values.size() == positions * array.width;
   });
-  if (streams_ != nullptr && fit) {
-    MicroBatches batches(request, slices, form, arrays, options_.micro_batch_bytes);
-    if (batches.size() > 1) {
-      const absl::StatusOr<std::vector<v1::EvaluateResponse>> answers = streams_->Evaluate(
-          batches.size(), [&](size_t i) { return batches.Request(i); },
-          absl::Now() + options_.call_timeout);
-      if (!answers.ok()) return answers.status();
-      return ToEvaluation(batches.Merge(*answers), positions, options.outputs);
+  MicroBatches batches(request, slices, form, arrays,
+                       fit && streams_ != nullptr ? options_.micro_batch_bytes : SIZE_MAX);
+  const absl::StatusOr<std::vector<v1::EvaluateResponse>> answers = Send(batches);
+  if (!answers.ok()) return answers.status();
+  return ToEvaluation(batches.Merge(*answers), positions, options.outputs);
+}
+
+absl::StatusOr<std::vector<v1::EvaluateResponse>> Client::Send(MicroBatches& batches) {
+  if (batches.size() > 1) {
+    absl::StatusOr<std::vector<v1::EvaluateResponse>> answers = streams_->Evaluate(
+        batches.size(), [&](size_t i) { return batches.Request(i); },
+        absl::Now() + options_.call_timeout);
+    // A server that came back without the run, or whose lease has ended, is the service's business.
+    const absl::Status& status = answers.status();
+    if (!absl::IsNotFound(status) && !absl::IsFailedPrecondition(status) &&
+        !absl::IsUnavailable(status) && !absl::IsCancelled(status)) {
+      return answers;
     }
   }
-
-  for (const Slice& slice : slices) ToMessage(slice, *request.add_slices());
-  const google::protobuf::FieldDescriptor* field = request.GetDescriptor()->FindFieldByNumber(form);
-  google::protobuf::Message& message = *request.GetReflection()->MutableMessage(&request, field);
-  for (const CurrentArray& array : arrays) {
-    message.GetReflection()->SetString(
-        &message, message.GetDescriptor()->FindFieldByNumber(array.field), ToBytes(array.values));
+  std::vector<v1::EvaluateResponse> answers;
+  for (size_t i = 0; i < batches.size(); ++i) {
+    absl::StatusOr<v1::EvaluateResponse> answer = service_->Evaluate(batches.Message(i));
+    if (!answer.ok()) return answer.status();
+    answers.push_back(*std::move(answer));
   }
-  const absl::StatusOr<v1::EvaluateResponse> response =
-      Call(&v1::RatioService::Stub::Evaluate, request);
-  if (!response.ok()) return response.status();
-  return ToEvaluation(*response, positions, options.outputs);
+  return answers;
 }
 
 }  // namespace sis

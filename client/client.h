@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -16,8 +17,9 @@
 #include "client/append_writer.h"
 #include "client/evaluate_streams.h"
 #include "client/micro_batches.h"
+#include "client/service.h"
 #include "client/types.h"
-#include "sis/v1/ratio_service.grpc.pb.h"
+#include "sis/v1/ratio_service.pb.h"
 
 namespace sis {
 
@@ -40,12 +42,22 @@ struct EvaluateOptions {
   std::vector<v1::Output> outputs = {v1::ACCEPT_BITS};
 };
 
-// Thread-safe. Every method returns the server's status: InvalidArgument names field, sequence,
-// position and value; Unavailable and DeadlineExceeded may be retried, as all calls are idempotent.
+// One server, or several that share the sequences. Thread-safe. Every method returns the server's
+// status: InvalidArgument names field, sequence, position and value; Unavailable and
+// DeadlineExceeded may be retried, as all calls are idempotent. A server that comes back without
+// memory is told again of the runs that this client opened or looked up: their positions are
+// MISSING until workers append again, and training goes on.
 class Client {
  public:
   // Waits until the server at host:port answers; Unavailable if it doesn't within the time.
   static absl::StatusOr<std::unique_ptr<Client>> Connect(const std::string& address,
+                                                         const ClientOptions& options = {});
+
+  // The same over several replicas: every call does what it does with one server that holds
+  // everything. Give all workers and trainers the same addresses, which must be different
+  // (docs/placement.md). While a replica gives no answer, its sequences are MISSING (STORE_DOWN);
+  // Unavailable if none answers within the time.
+  static absl::StatusOr<std::unique_ptr<Client>> Connect(const std::vector<std::string>& addresses,
                                                          const ClientOptions& options = {});
 
   // Over a channel that is there, such as that of a server in this process.
@@ -80,21 +92,18 @@ class Client {
                                       const ReducedValues& current, const EvaluateOptions& options);
 
  private:
-  void SetDeadline(grpc::ClientContext& context) const;
-  template <typename Request, typename Response>
-  absl::StatusOr<Response> Call(grpc::Status (v1::RatioService::Stub::*method)(grpc::ClientContext*,
-                                                                               const Request&,
-                                                                               Response*),
-                                const Request& request);
+  // `streams` may be null.
+  Client(std::unique_ptr<Service> service, std::unique_ptr<EvaluateStreams> streams,
+         const ClientOptions& options);
   // `form` is the number of the request's field that has the arrays.
   absl::StatusOr<Evaluation> Evaluate(const RunRef& run, std::span<const Slice> slices,
                                       const EvaluateOptions& options, uint32_t form,
                                       const std::vector<CurrentArray>& arrays);
+  absl::StatusOr<std::vector<v1::EvaluateResponse>> Send(MicroBatches& batches);
 
-  const std::shared_ptr<v1::RatioService::Stub> stub_;
+  const std::unique_ptr<Service> service_;
+  const std::unique_ptr<EvaluateStreams> streams_;
   const ClientOptions options_;
-  // Null over a channel that was given.
-  std::unique_ptr<EvaluateStreams> streams_;
 };
 
 }  // namespace sis

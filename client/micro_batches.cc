@@ -61,11 +61,12 @@ MicroBatches::MicroBatches(const v1::EvaluateRequest& request, std::span<const S
   size_t values = 0;
   for (const CurrentArray& array : arrays_) values += array.width;
   size_t position = 0;
+  batches_.push_back({});
   for (size_t i = 0; i < slices.size(); ++i) {
-    const bool full =
-        !batches_.empty() &&
-        (batches_.back().positions + slices[i].length) * values * sizeof(float) > bytes;
-    if (batches_.empty() || full) batches_.push_back({i, 0, position, 0});
+    const size_t positions = batches_.back().positions;
+    if (positions > 0 && (positions + slices[i].length) * values * sizeof(float) > bytes) {
+      batches_.push_back({i, 0, position, 0});
+    }
     ++batches_.back().slices;
     batches_.back().positions += slices[i].length;
     position += slices[i].length;
@@ -92,17 +93,36 @@ void MicroBatches::TakeBack(void* batches) {
   self.returned_.notify_all();
 }
 
-grpc::ByteBuffer MicroBatches::Request(size_t i) {
-  const Batch& batch = batches_[i];
+v1::EvaluateRequest MicroBatches::WithoutArrays(const Batch& batch) const {
   v1::EvaluateRequest request = request_;
   for (const Slice& slice : slices_.subspan(batch.first_slice, batch.slices)) {
     ToMessage(slice, *request.add_slices());
   }
+  return request;
+}
+
+std::span<const float> MicroBatches::Rows(const CurrentArray& array, const Batch& batch) const {
+  if (batches_.size() == 1) return array.values;
+  return array.values.subspan(batch.first_position * array.width, batch.positions * array.width);
+}
+
+v1::EvaluateRequest MicroBatches::Message(size_t i) const {
+  v1::EvaluateRequest request = WithoutArrays(batches_[i]);
+  google::protobuf::Message& form = *request.GetReflection()->MutableMessage(
+      &request, request.GetDescriptor()->FindFieldByNumber(form_));
+  for (const CurrentArray& array : arrays_) {
+    form.GetReflection()->SetString(&form, form.GetDescriptor()->FindFieldByNumber(array.field),
+                                    ToBytes(Rows(array, batches_[i])));
+  }
+  return request;
+}
+
+grpc::ByteBuffer MicroBatches::Request(size_t i) {
+  const v1::EvaluateRequest request = WithoutArrays(batches_[i]);
   std::vector<std::pair<std::string, std::span<const float>>> fields;
   size_t form_bytes = 0;
   for (const CurrentArray& array : arrays_) {
-    const auto values =
-        array.values.subspan(batch.first_position * array.width, batch.positions * array.width);
+    const std::span<const float> values = Rows(array, batches_[i]);
     fields.emplace_back(FieldHeader(array.field, values.size_bytes()), values);
     form_bytes += fields.back().first.size() + values.size_bytes();
   }

@@ -27,7 +27,8 @@ struct CurrentArray {
 class MicroBatches {
  public:
   // `request` is all of the request but slices and form; `form` the number of the field in which
-  // the arrays are. Slices and arrays must outlive the object.
+  // the arrays are. Slices and arrays must outlive the object. At least one; if it is only one, the
+  // arrays may be of any size.
   MicroBatches(const v1::EvaluateRequest& request, std::span<const Slice> slices, uint32_t form,
                std::vector<CurrentArray> arrays, size_t bytes);
   // Returns when gRPC has let go of the arrays.
@@ -36,7 +37,8 @@ class MicroBatches {
   MicroBatches& operator=(const MicroBatches&) = delete;
 
   size_t size() const { return batches_.size(); }
-  // The i-th as protobuf would write it, but for the order of its fields.
+  v1::EvaluateRequest Message(size_t i) const;
+  // The same as protobuf would write it, but for the order of its fields.
   grpc::ByteBuffer Request(size_t i);
   // The answers to all, as one.
   v1::EvaluateResponse Merge(std::span<const v1::EvaluateResponse> answers) const;
@@ -49,6 +51,9 @@ class MicroBatches {
     size_t positions;
   };
 
+  // The i-th, but for its arrays.
+  v1::EvaluateRequest WithoutArrays(const Batch& batch) const;
+  std::span<const float> Rows(const CurrentArray& array, const Batch& batch) const;
   grpc::Slice Lend(std::span<const float> values);
   static void TakeBack(void* batches);
 

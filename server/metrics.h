@@ -33,6 +33,7 @@ class Metrics {
 
   void CountRpc(const std::string& method, absl::StatusCode code, absl::Duration duration);
   void SetCacheBytes(int64_t bytes) { cache_bytes_.Set(static_cast<double>(bytes)); }
+  void SetWaitingAppends(int64_t streams) { waiting_appends_.Set(static_cast<double>(streams)); }
 
  private:
   friend class RunMetrics;
@@ -58,6 +59,7 @@ class Metrics {
   prometheus::Family<prometheus::Counter>& rpcs_;
   prometheus::Family<prometheus::Histogram>& rpc_seconds_;
   prometheus::Gauge& cache_bytes_;
+  prometheus::Gauge& waiting_appends_;
 };
 
 // The series of one run id, over all of its incarnations; they vanish with the object, which must

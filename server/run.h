@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <list>
 #include <memory>
 #include <optional>
@@ -78,8 +79,9 @@ class Run {
   // that nobody holds, leaves no trace.
   void ForgetIfEmpty(const SequenceName& name) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Of a sequence that is there, else 0. Does not count as use.
+  // Of a sequence that is there, else 0. Neither counts as use.
   uint32_t CommittedLength(const SequenceName& name) const ABSL_LOCKS_EXCLUDED(mutex_);
+  int64_t BytesOf(const SequenceName& name) const ABSL_LOCKS_EXCLUDED(mutex_);
 
   uint64_t policy_version() const ABSL_LOCKS_EXCLUDED(mutex_);
   // The oldest version that isn't stale.
@@ -100,8 +102,10 @@ class Run {
   // False if there is none such. A leased sequence goes with its last lease.
   bool Release(const SequenceName& name) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Ends leases and drops sequences whose time has come.
+  // Ends leases and drops sequences whose time has come, and those that are stale.
   void DropExpired() ABSL_LOCKS_EXCLUDED(mutex_);
+  // What evicting all that can be evicted would free; or `enough`, if it is no less than that.
+  int64_t EvictableBytes(int64_t enough) const ABSL_LOCKS_EXCLUDED(mutex_);
   // When the least recently used sequence that could be evicted was used.
   std::optional<absl::Time> OldestEvictable() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Evicts it; false if there is none.
@@ -115,15 +119,24 @@ class Run {
   void PublishState() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
+  // A sequence, with a count of its own bytes.
+  struct Held {
+    explicit Held(ByteBudget& run_budget)
+        : bytes(std::numeric_limits<int64_t>::max(), &run_budget) {}
+    ByteBudget bytes;
+    std::optional<Sequence> sequence;  // once its base cost is charged
+  };
   struct Entry {
-    std::shared_ptr<Sequence> sequence;
+    std::shared_ptr<Held> held;
     absl::Time last_used;
     int leases = 0;
     bool release_when_free = false;
     std::list<SequenceName>::iterator by_age;  // in by_age_
 
     // Nobody reads or writes it, now or by lease. Only Run hands out references, under its lock.
-    bool idle() const { return leases == 0 && sequence.use_count() == 1; }
+    bool idle() const { return leases == 0 && held.use_count() == 1; }
+    Sequence& sequence() const { return *held->sequence; }
+    std::shared_ptr<Sequence> shared() const { return {held, &*held->sequence}; }
   };
   using Entries = absl::flat_hash_map<SequenceName, Entry>;
   struct LeaseRecord {
@@ -137,6 +150,8 @@ class Run {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndLeaseLocked(absl::flat_hash_map<uint64_t, LeaseRecord>::iterator lease)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Returns how many.
+  int64_t DropStale() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Idle, and with stale positions only.
   bool IsStale(const Entry& entry) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   uint64_t OldestFreshVersion() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);

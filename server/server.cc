@@ -12,12 +12,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
-#include "kernels/cpu_backend.h"
 
 namespace sis {
 namespace {
 
-constexpr std::chrono::seconds kJanitorPeriod(1);
+// How long an append may go on waiting for room that is there.
+constexpr std::chrono::milliseconds kJanitorPeriod(20);
+constexpr int kPeriodsPerCleaning = 50;
 constexpr int kMetricsThreads = 2;
 // Fewer, larger frames: the wire is the cost of this service.
 constexpr int kMaxFrameBytes = 1 << 20;
@@ -46,9 +47,9 @@ Server::Server(const ServerOptions& options, std::unique_ptr<Arena> arena)
     : metrics_(options.cache_bytes),
       arena_(std::move(arena)),
       registry_(options.cache_bytes, *arena_, options.limits, metrics_, absl::Now),
-      backend_(CpuBackend()),
+      backend_(ChooseBackend(options.backend)),
       workers_(options.evaluate_threads),
-      service_(registry_, metrics_, *backend_, workers_),
+      service_(registry_, metrics_, *backend_.backend, workers_),
       state_publisher_(std::make_shared<StatePublisher>(registry_)) {}
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
@@ -60,7 +61,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   (*arena)->Populate();
   std::unique_ptr<Server> server(new Server(options, *std::move(arena)));
   if (absl::Status status = server->Listen(options); !status.ok()) return status;
-  server->janitor_ = std::thread([&server = *server] { server.DropExpiredNowAndThen(); });
+  server->janitor_ = std::thread([&server = *server] { server.KeepInOrder(); });
   return server;
 }
 
@@ -114,16 +115,22 @@ void Server::Shutdown(absl::Duration grace) {
     stopping_ = true;
   }
   stop_.notify_all();
+  registry_.room_queue().Close();
   if (janitor_.joinable()) janitor_.join();
   if (grpc_server_ == nullptr) return;
   grpc_server_->GetHealthCheckService()->SetServingStatus(false);
   grpc_server_->Shutdown(absl::ToChronoTime(absl::Now() + grace));
 }
 
-void Server::DropExpiredNowAndThen() {
-  WriterLock lock(mutex_);
-  while (!stopping_) {
-    if (stop_.wait_for(mutex_, kJanitorPeriod) == std::cv_status::timeout) registry_.DropExpired();
+void Server::KeepInOrder() {
+  const auto stopped = [this] {
+    WriterLock lock(mutex_);
+    if (!stopping_) stop_.wait_for(mutex_, kJanitorPeriod);
+    return stopping_;
+  };
+  for (int64_t period = 1; !stopped(); ++period) {
+    registry_.room_queue().Serve();
+    if (period % kPeriodsPerCleaning == 0) registry_.DropExpired();
   }
 }
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Iterator, List, Mapping, NamedTuple, Sequence
+from typing import List, Mapping, NamedTuple, Sequence
 
 import numpy as np
 
 from sis.evaluation import Evaluation
 from sis.records import Slice
 from sis.v1 import ratio_service_pb2 as pb
-
-BYTES = 1 << 20
 
 
 class MicroBatch(NamedTuple):
@@ -35,22 +33,15 @@ class MicroBatch(NamedTuple):
         return Evaluation.from_proto(response, length, tuple(part.length for part in self.slices))
 
 
-def cut(slices: Sequence[Slice], arrays: Mapping[str, np.ndarray]) -> List[MicroBatch]:
-    """Cuts between slices only: a slice stays what the server gave a digest of. At least one micro-batch."""
+def cut(slices: Sequence[Slice], arrays: Mapping[str, np.ndarray], limit: int) -> List[MicroBatch]:
+    """Micro-batches of at most `limit` bytes of arrays, or one slice: that stays what the server gave a digest of."""
     row_bytes = sum(array.itemsize * int(np.prod(array.shape[1:])) for array in arrays.values())
     batches = []
     first, start, stop = 0, 0, 0
     for index, part in enumerate(slices):
-        if stop > start and (stop + part.length - start) * row_bytes > BYTES:
+        if stop > start and (stop + part.length - start) * row_bytes > limit:
             batches.append(MicroBatch(slices[first:index], slice(start, stop)))
             first, start = index, stop
         stop += part.length
     batches.append(MicroBatch(slices[first:], slice(start, stop)))
     return batches
-
-
-def requests(
-    batches: Sequence[MicroBatch], options: pb.EvaluateRequest, form: str, arrays: Mapping[str, np.ndarray]
-) -> Iterator[pb.EvaluateRequest]:
-    """One after the other, when it is about to be sent."""
-    return (batch.request(options, form, arrays) for batch in batches)

@@ -10,7 +10,7 @@ import grpc
 import numpy as np
 
 import sis
-from sis import micro_batches
+from sis.single_server import SingleServer
 
 SERVER = "server/sis_server"
 EXAMPLES = pathlib.Path(__file__).parent.parent / "examples"
@@ -186,7 +186,7 @@ class ServerTest(unittest.TestCase):
             slices = [sis.Slice(f"s{index}", length=length) for index, length in enumerate(lengths)]
             slices.append(sis.Slice("none", length=5))
             gathered = np.ascontiguousarray(values[:, :TOP_K])
-            with unittest.mock.patch.object(micro_batches, "BYTES", limit):
+            with unittest.mock.patch.object(SingleServer, "micro_batch_bytes", limit):
                 return self.client.evaluate(
                     self.run_, slices, draw=1, log_probs=gathered, sampled_log_probs=gathered[:, 0], outputs=outputs
                 )
@@ -200,7 +200,7 @@ class ServerTest(unittest.TestCase):
                 self.assertEqual(getattr(streamed, name).tobytes(), getattr(whole, name).tobytes())
             for name in ("totals", "slice_totals", "missing", "newly_counted", "ratios"):
                 self.assertEqual(getattr(streamed, name), getattr(whole, name))
-        with unittest.mock.patch.object(micro_batches, "BYTES", 1):
+        with unittest.mock.patch.object(SingleServer, "micro_batch_bytes", 1):
             with self.assertRaisesRegex(sis.InvalidArgument, "'s1'"):
                 self.client.evaluate(
                     self.run_,
