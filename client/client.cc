@@ -138,6 +138,7 @@ absl::StatusOr<Evaluation> ToEvaluation(const v1::EvaluateResponse& response, si
   if (!status.ok()) return status;
   evaluation.slice_totals.assign(response.slice_totals().begin(), response.slice_totals().end());
   evaluation.totals = response.totals();
+  evaluation.prefix_curve.assign(response.prefix_curve().begin(), response.prefix_curve().end());
   for (const v1::MissingRange& range : response.missing()) {
     evaluation.missing.push_back(FromMessage(range));
   }
@@ -282,6 +283,8 @@ absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const S
   request.set_draw(options.draw);
   request.set_top_k(options.top_k);
   request.set_lease_id(options.lease_id);
+  request.mutable_prefix_curve()->Assign(options.prefix_curve.begin(), options.prefix_curve.end());
+  request.set_total_variation(options.total_variation);
   request.mutable_outputs()->Add(options.outputs.begin(), options.outputs.end());
   size_t positions = 0;
   for (const Slice& slice : slices) positions += slice.length;

@@ -40,6 +40,11 @@ struct EvaluateOptions {
   // Renewed by the call; 0 means none.
   uint64_t lease_id = 0;
   std::vector<v1::Output> outputs = {v1::ACCEPT_BITS};
+  // Gathered values only: residual mass and expected acceptance if only so many slots were used,
+  // for each of these k, rising, at most 16.
+  std::vector<uint32_t> prefix_curve = {};
+  // Gathered values only: also sum the policies' total variation on the sets.
+  bool total_variation = false;
 };
 
 // One server, or several that share the sequences. Thread-safe. Every method returns the server's

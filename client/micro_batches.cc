@@ -3,12 +3,11 @@
 #include <string>
 #include <utility>
 
+#include "client/batch_rows.h"
 #include "client/wire.h"
 
 namespace sis {
 namespace {
-
-using google::protobuf::FieldDescriptor;
 
 void WriteVarint(uint64_t value, std::string& into) {
   for (; value >= 0x80; value >>= 7) into.push_back(static_cast<char>(value | 0x80));
@@ -34,21 +33,6 @@ void AppendBits(const std::string& bits, size_t count, size_t before, std::strin
   for (size_t i = 0; i < count; ++i) {
     if (bits[i / 8] >> (i % 8) & 1) {
       into[(before + i) / 8] |= static_cast<char>(1 << ((before + i) % 8));
-    }
-  }
-}
-
-// Adds up fields that are all numbers.
-void AddTotals(const v1::Totals& totals, v1::Totals& into) {
-  const google::protobuf::Reflection& reflection = *totals.GetReflection();
-  for (int i = 0; i < totals.GetDescriptor()->field_count(); ++i) {
-    const FieldDescriptor* field = totals.GetDescriptor()->field(i);
-    if (field->cpp_type() == FieldDescriptor::CPPTYPE_UINT64) {
-      reflection.SetUInt64(&into, field,
-                           reflection.GetUInt64(into, field) + reflection.GetUInt64(totals, field));
-    } else {
-      reflection.SetDouble(&into, field,
-                           reflection.GetDouble(into, field) + reflection.GetDouble(totals, field));
     }
   }
 }
@@ -138,6 +122,7 @@ grpc::ByteBuffer MicroBatches::Request(size_t i) {
 
 v1::EvaluateResponse MicroBatches::Merge(std::span<const v1::EvaluateResponse> answers) const {
   v1::EvaluateResponse merged;
+  std::vector<v1::Totals> totals;
   for (size_t i = 0; i < answers.size(); ++i) {
     const v1::EvaluateResponse& answer = answers[i];
     const Batch& batch = batches_[i];
@@ -150,13 +135,15 @@ v1::EvaluateResponse MicroBatches::Merge(std::span<const v1::EvaluateResponse> a
     merged.mutable_log_ratios()->append(answer.log_ratios());
     merged.mutable_acceptance_probabilities()->append(answer.acceptance_probabilities());
     merged.mutable_slice_totals()->MergeFrom(answer.slice_totals());
-    AddTotals(answer.totals(), *merged.mutable_totals());
+    totals.push_back(answer.totals());
+    AddPrefixCurve(answer, merged);
     for (v1::MissingRange range : answer.missing()) {
       range.set_slice(range.slice() + static_cast<uint32_t>(batch.first_slice));
       *merged.add_missing() = std::move(range);
     }
     merged.set_newly_counted(merged.newly_counted() + answer.newly_counted());
   }
+  *merged.mutable_totals() = SumTotals(totals);
   return merged;
 }
 

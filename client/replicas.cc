@@ -406,6 +406,8 @@ absl::StatusOr<v1::EvaluateResponse> Replicas::Evaluate(v1::EvaluateRequest requ
       part.set_lease_id(lease->second);
     }
     *part.mutable_outputs() = request.outputs();
+    *part.mutable_prefix_curve() = request.prefix_curve();
+    part.set_total_variation(request.total_variation());
     rows.SplitForm(request, numbers, part);
     return servers_[replica]->Evaluate(std::move(part));
   });
@@ -426,6 +428,7 @@ absl::StatusOr<v1::EvaluateResponse> Replicas::Evaluate(v1::EvaluateRequest requ
     }
     AddRenumbered(answer.missing(), numbers, missing);
     totals.push_back(answer.totals());
+    AddPrefixCurve(answer, merged);
     merged.set_newly_counted(merged.newly_counted() + answer.newly_counted());
     if (absl::Status status = rows.MergeOutputs(answer, numbers, merged); !status.ok()) {
       return status;

@@ -50,6 +50,49 @@ absl::StatusOr<WantedOutputs> ParseOutputs(const v1::EvaluateRequest& request) {
   return wanted;
 }
 
+// What is evaluated besides the decisions; both need the slots.
+absl::StatusOr<EvaluateParameters> ParseParameters(const v1::EvaluateRequest& request, int slots,
+                                                   std::vector<int>& prefix_curve) {
+  if (request.top_k() > static_cast<uint32_t>(slots)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("top_k: ", request.top_k(), ", above the run's ", slots));
+  }
+  const int top_k = request.top_k() == 0 ? slots : static_cast<int>(request.top_k());
+  if (request.has_reduced() && (request.total_variation() || !request.prefix_curve().empty())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(request.total_variation() ? "total_variation" : "prefix_curve",
+                     ": needs log-probs at the slots, which the reduced form does not have"));
+  }
+  if (request.prefix_curve_size() > static_cast<int>(kMaxPrefixPoints)) {
+    return absl::InvalidArgumentError(absl::StrCat("prefix_curve: ", request.prefix_curve_size(),
+                                                   " points, at most ", kMaxPrefixPoints));
+  }
+  prefix_curve.clear();
+  for (const uint32_t k : request.prefix_curve()) {
+    const int last = prefix_curve.empty() ? 0 : prefix_curve.back();
+    if (k > static_cast<uint32_t>(top_k) || static_cast<int>(k) <= last) {
+      return absl::InvalidArgumentError(absl::StrCat("prefix_curve[", prefix_curve.size(), "]: ", k,
+                                                     " is not in [", last + 1, ", ", top_k, "]"));
+    }
+    prefix_curve.push_back(static_cast<int>(k));
+  }
+  return EvaluateParameters{.slots = slots,
+                            .top_k = top_k,
+                            .draw = request.draw(),
+                            .total_variation = request.total_variation(),
+                            .prefix_curve = prefix_curve};
+}
+
+void AddPrefixCurve(std::span<const int> curve, std::span<const PrefixSums> sums,
+                    v1::EvaluateResponse& response) {
+  for (size_t i = 0; i < curve.size(); ++i) {
+    v1::PrefixPoint& point = *response.add_prefix_curve();
+    point.set_top_k(static_cast<uint32_t>(curve[i]));
+    point.set_residual_mass(FromFixed(sums[i].residual_mass));
+    point.set_expected_acceptance(FromFixed(sums[i].expected_acceptance));
+  }
+}
+
 // The current policy's values in a request, wherever they lie.
 class CurrentArrays {
  public:
@@ -151,8 +194,10 @@ class SliceEvaluator {
 
   // Positions [first, first + count) of the slice's sequence, whose current values stand at
   // `offset` in the request; output is theirs alone.
+  // prefix_sums are added to, or empty.
   absl::StatusOr<RangeResult> Evaluate(const SliceRange& slice, uint32_t first, uint32_t count,
-                                       size_t offset, const OutputView& output) {
+                                       size_t offset, const OutputView& output,
+                                       std::span<PrefixSums> prefix_sums) {
     RangeResult result;
     const auto missing = [&](uint32_t position, uint32_t length, v1::MissingReason reason) {
       result.sums.missing += length;
@@ -205,7 +250,8 @@ class SliceEvaluator {
              .behavior = piece.page->Behavior(piece.index, piece.count),
              .current = Sub(current, piece.first_position - from, piece.count, parameters_.slots),
              .output = Sub(output, piece.first_position - first, piece.count),
-             .sums = &result.sums});
+             .sums = &result.sums,
+             .prefix_sums = prefix_sums});
         const Segment& segment = segments_.back();
         status.Update(ValidateCurrent(segment.behavior, segment.current, parameters_.slots,
                                       segment.first_position));
@@ -267,9 +313,9 @@ int64_t Count(Run& run, SliceEvaluator& evaluator, uint64_t draw,
         std::vector<Decision> scratch(count);
         SliceRange range = slice;
         range.expected_digest.reset();
-        absl::StatusOr<RangeResult> again =
-            evaluator.Evaluate(range, fresh.first, count,
-                               offset + fresh.first - slice.first_position, {.decisions = scratch});
+        absl::StatusOr<RangeResult> again = evaluator.Evaluate(
+            range, fresh.first, count, offset + fresh.first - slice.first_position,
+            {.decisions = scratch}, {});
         if (!again.ok()) continue;
         part = *std::move(again);
       }
@@ -298,20 +344,25 @@ v1::Totals ToTotals(const Sums& sums) {
   totals.set_residual_mass(FromFixed(sums.residual_mass));
   totals.set_acceptance_probability(FromFixed(sums.acceptance_probability));
   totals.set_expected_acceptance(FromFixed(sums.expected_acceptance));
+  totals.set_k3(FromFixed(sums.k3));
+  totals.set_total_variation(FromFixed(sums.total_variation));
   return totals;
 }
 
 class EvaluateCall::State {
  public:
   State(Run& run, const Backend& backend, const EvaluateParameters& parameters,
-        const WantedOutputs& wanted, std::vector<SliceRange> slices, const CurrentArrays& current)
+        std::vector<int> prefix_curve, const WantedOutputs& wanted, std::vector<SliceRange> slices,
+        const CurrentArrays& current)
       : run_(run),
         parameters_(parameters),
+        prefix_curve_(std::move(prefix_curve)),
         wanted_(wanted),
         slices_(std::move(slices)),
         current_(current),
         evaluator_(run, backend, parameters, current_),
-        response_(std::make_shared<v1::EvaluateResponse>()) {
+        response_(std::make_shared<v1::EvaluateResponse>()),
+        prefix_sums_(prefix_curve_.size()) {
     const size_t count = TotalPositions(slices_);
     v1::EvaluateResponse& response = *response_;
     output_.decisions = ResizeArray<Decision>(*response.mutable_decisions(), count);
@@ -332,8 +383,9 @@ class EvaluateCall::State {
   absl::Status EvaluateSlice() {
     const size_t index = results_.size();
     const SliceRange& slice = slices_[index];
-    absl::StatusOr<RangeResult> result = evaluator_.Evaluate(
-        slice, slice.first_position, slice.count, offset_, Sub(output_, offset_, slice.count));
+    absl::StatusOr<RangeResult> result =
+        evaluator_.Evaluate(slice, slice.first_position, slice.count, offset_,
+                            Sub(output_, offset_, slice.count), prefix_sums_);
     if (!result.ok()) return result.status();
     if (!result->missing.empty() && (wanted_.ratios || wanted_.log_ratios)) {
       return RefuseMissing(slice, result->missing.front());
@@ -354,6 +406,7 @@ class EvaluateCall::State {
 
   std::shared_ptr<const v1::EvaluateResponse> Finish() {
     *response_->mutable_totals() = ToTotals(sums_);
+    AddPrefixCurve(prefix_curve_, prefix_sums_, *response_);
     if (wanted_.accept_bits) PackAcceptBits(output_.decisions, *response_->mutable_accept_bits());
     if (!wanted_.decisions) response_->clear_decisions();
     response_->set_newly_counted(Count(run_, evaluator_, parameters_.draw, slices_, results_));
@@ -363,6 +416,7 @@ class EvaluateCall::State {
  private:
   Run& run_;
   const EvaluateParameters parameters_;
+  const std::vector<int> prefix_curve_;  // which the parameters refer to
   const WantedOutputs wanted_;
   const std::vector<SliceRange> slices_;
   const CurrentArrays current_;
@@ -373,6 +427,7 @@ class EvaluateCall::State {
   std::vector<RangeResult> results_;
   size_t offset_ = 0;
   Sums sums_;
+  std::vector<PrefixSums> prefix_sums_;
 };
 
 EvaluateCall::EvaluateCall(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -383,14 +438,10 @@ absl::StatusOr<EvaluateCall> EvaluateCall::Start(Run& run, const Backend& backen
                                                  const v1::EvaluateRequest& request,
                                                  const ReceivedArrays& arrays) {
   const auto slots = static_cast<int>(run.config().top_k());
-  if (request.top_k() > run.config().top_k()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("top_k: ", request.top_k(), ", above the run's ", slots));
-  }
-  const EvaluateParameters parameters{
-      .slots = slots,
-      .top_k = request.top_k() == 0 ? slots : static_cast<int>(request.top_k()),
-      .draw = request.draw()};
+  std::vector<int> prefix_curve;
+  const absl::StatusOr<EvaluateParameters> parameters =
+      ParseParameters(request, slots, prefix_curve);
+  if (!parameters.ok()) return parameters.status();
   const absl::StatusOr<WantedOutputs> wanted = ParseOutputs(request);
   if (!wanted.ok()) return wanted.status();
   absl::StatusOr<std::vector<SliceRange>> slices = ParseEvaluateSlices(run, request.slices());
@@ -401,8 +452,8 @@ absl::StatusOr<EvaluateCall> EvaluateCall::Start(Run& run, const Backend& backen
   if (request.lease_id() != 0) {
     if (absl::Status status = run.RenewLease(request.lease_id()); !status.ok()) return status;
   }
-  return EvaluateCall(
-      std::make_unique<State>(run, backend, parameters, *wanted, *std::move(slices), *current));
+  return EvaluateCall(std::make_unique<State>(run, backend, *parameters, std::move(prefix_curve),
+                                              *wanted, *std::move(slices), *current));
 }
 
 bool EvaluateCall::done() const { return state_->done(); }

@@ -254,6 +254,11 @@ void ExpectSame(const Evaluation& got, const Evaluation& expected) {
     EXPECT_EQ(got.missing[i].first_position, expected.missing[i].first_position);
     EXPECT_EQ(got.missing[i].length, expected.missing[i].length);
   }
+  ASSERT_EQ(got.prefix_curve.size(), expected.prefix_curve.size());
+  for (size_t i = 0; i < got.prefix_curve.size(); ++i) {
+    EXPECT_EQ(got.prefix_curve[i].SerializeAsString(),
+              expected.prefix_curve[i].SerializeAsString());
+  }
   EXPECT_EQ(got.newly_counted, expected.newly_counted);
 }
 
@@ -263,20 +268,25 @@ TEST_F(CppClientTest, MicroBatchesOverStreamsGiveWhatOneCallGives) {
   const ReducedValues reduced{arrays.sampled, arrays.envelopes, arrays.masses};
   const EvaluateOptions options{
       .draw = 3, .outputs = {v1::ACCEPT_BITS, v1::DECISIONS, v1::ACCEPTANCE_PROBABILITIES}};
+  EvaluateOptions gathered_options = options;
+  gathered_options.prefix_curve = {1, 3, 6};
+  gathered_options.total_variation = true;
   const auto client = Connect(/*micro_batch_bytes=*/1 << 30);
   MakeRun("once-gathered");
   MakeRun("once-reduced");
-  const auto once = client->Evaluate({"once-gathered"}, arrays.slices, gathered, options);
+  const auto once = client->Evaluate({"once-gathered"}, arrays.slices, gathered, gathered_options);
   const auto once_reduced = client->Evaluate({"once-reduced"}, arrays.slices, reduced, options);
   ASSERT_TRUE(once.ok()) << once.status();
   ASSERT_TRUE(once_reduced.ok()) << once_reduced.status();
   ASSERT_EQ(once->missing.size(), 1);
+  ASSERT_EQ(once->prefix_curve.size(), 3);
   for (const size_t bytes : {1, 1000, 3000, 10000}) {
     const auto streaming = Connect(bytes);
     const std::string run = absl::StrCat(bytes);
     MakeRun(run + "g");
     MakeRun(run + "r");
-    const auto streamed = streaming->Evaluate({run + "g"}, arrays.slices, gathered, options);
+    const auto streamed =
+        streaming->Evaluate({run + "g"}, arrays.slices, gathered, gathered_options);
     ASSERT_TRUE(streamed.ok()) << streamed.status();
     ExpectSame(*streamed, *once);
     const auto streamed_reduced = streaming->Evaluate({run + "r"}, arrays.slices, reduced, options);

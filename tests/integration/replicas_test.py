@@ -160,7 +160,9 @@ class ReplicasTest(unittest.TestCase):
             with self.assertRaisesRegex(sis.FailedPrecondition, "is missing \\(never_arrived\\)"):
                 self.evaluate(client, records, outputs=["ratios"])
         fetched = [client.fetch_top_k(self.run_, self.sequences) for client in (one, self.client)]
-        self.assert_same(*(self.evaluate(c, r, draw=7) for c, r in zip((one, self.client), fetched)))
+        curve = dict(draw=7, prefix_curve=[1, 2], total_variation=True)
+        self.assert_same(*(self.evaluate(c, r, **curve) for c, r in zip((one, self.client), fetched)))
+        self.assertEqual(len(self.evaluate(self.client, fetched[1], **curve).prefix_curve), 2)
         self.assertEqual(self.evaluate(self.client, fetched[1]).totals.missing, 0)
 
     def test_runs_and_releases_are_merged(self):

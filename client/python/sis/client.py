@@ -186,6 +186,8 @@ class Client:
         sampled_log_probs: ArrayLike,
         top_k: int = 0,
         outputs: Sequence[str] = ("accepted",),
+        prefix_curve: Sequence[int] = (),
+        total_variation: bool = False,
     ) -> Evaluation:
         """Decides for N positions from the current policy's log-probs at the recorded ids.
 
@@ -198,13 +200,19 @@ class Client:
         top_k: use only the k most probable slots; 0: all K.
         outputs: of "accepted" (always comes), "decisions", "ratios", "log_ratios", "acceptance_probabilities". Ratios
         of missing positions do not exist: FailedPrecondition if there is one.
+        prefix_curve: at most 16 rising k, none above top_k: Evaluation.prefix_curve says of each what residual mass and
+        expected acceptance would be if only so many slots were used.
+        total_variation: also sum the policies' total variation on the sets.
         """
         slices, length = _ranges(records)
         current = {
             "log_probs": arrays.float32("log_probs", log_probs, [length, run.config.top_k]),
             "sampled_log_probs": arrays.float32("sampled_log_probs", sampled_log_probs, [length]),
         }
-        return self._evaluate(_evaluate_options(run, records, draw, top_k, outputs), slices, "gathered", current)
+        options = _evaluate_options(run, records, draw, top_k, outputs)
+        options.prefix_curve.extend(prefix_curve)
+        options.total_variation = total_variation
+        return self._evaluate(options, slices, "gathered", current)
 
     def evaluate_reduced(
         self,

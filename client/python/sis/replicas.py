@@ -211,6 +211,8 @@ class Replicas:
                 top_k=request.top_k,
                 lease_id=leases.get(index, 0),
                 outputs=request.outputs,
+                prefix_curve=request.prefix_curve,
+                total_variation=request.total_variation,
             )
             rows.split_form(request, part, index)
             calls[index] = lambda server, part=part: server.Evaluate(part)
@@ -235,6 +237,7 @@ class Replicas:
             totals=sum_totals(
                 [answer.totals for answer in answers.values()] + [slice_totals[number] for number in down]
             ),
+            prefix_curve=_sum_prefix_curves([answer.prefix_curve for answer in answers.values()]),
             missing=_in_order(missing),
             newly_counted=sum(answer.newly_counted for answer in answers.values()),
         )
@@ -346,6 +349,18 @@ def sum_totals(parts: Iterable[pb.Totals]) -> pb.Totals:
         add = math.fsum if field.type == field.TYPE_DOUBLE else sum
         setattr(total, field.name, add(getattr(part, field.name) for part in parts))
     return total
+
+
+def _sum_prefix_curves(curves: Iterable[Sequence[pb.PrefixPoint]]) -> List[pb.PrefixPoint]:
+    """As sum_totals, point by point."""
+    return [
+        pb.PrefixPoint(
+            top_k=points[0].top_k,
+            residual_mass=math.fsum(point.residual_mass for point in points),
+            expected_acceptance=math.fsum(point.expected_acceptance for point in points),
+        )
+        for points in zip(*curves)
+    ]
 
 
 def _merged_run(runs: Sequence[pb.Run]) -> pb.Run:

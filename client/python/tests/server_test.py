@@ -188,7 +188,8 @@ class ServerTest(unittest.TestCase):
             gathered = np.ascontiguousarray(values[:, :TOP_K])
             with unittest.mock.patch.object(SingleServer, "micro_batch_bytes", limit):
                 return self.client.evaluate(
-                    self.run_, slices, draw=1, log_probs=gathered, sampled_log_probs=gathered[:, 0], outputs=outputs
+                    self.run_, slices, draw=1, log_probs=gathered, sampled_log_probs=gathered[:, 0], outputs=outputs,
+                    prefix_curve=[1, 4],
                 )
 
         whole = evaluated(1 << 30)
@@ -198,7 +199,7 @@ class ServerTest(unittest.TestCase):
             streamed = evaluated(limit)
             for name in ("accepted", *outputs):
                 self.assertEqual(getattr(streamed, name).tobytes(), getattr(whole, name).tobytes())
-            for name in ("totals", "slice_totals", "missing", "newly_counted", "ratios"):
+            for name in ("totals", "slice_totals", "prefix_curve", "missing", "newly_counted", "ratios"):
                 self.assertEqual(getattr(streamed, name), getattr(whole, name))
         with unittest.mock.patch.object(SingleServer, "micro_batch_bytes", 1):
             with self.assertRaisesRegex(sis.InvalidArgument, "'s1'"):
