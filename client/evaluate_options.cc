@@ -32,10 +32,16 @@ absl::Status WriteChecksums(const EvaluateOptions& options, v1::EvaluateRequest&
 
 }  // namespace
 
+bool EvaluateOptions::needs_one_request() const {
+  return !mask.empty() || !own_log_probs.empty() || !decoupled_log_probs.empty() || algorithm ||
+         !advantages.empty() || !sampled_ids.empty() || !log_ratio_sums.empty();
+}
+
 absl::Status WriteOptions(const EvaluateOptions& options, v1::EvaluateRequest& request) {
   request.set_draw(options.draw);
   request.set_top_k(options.top_k);
   request.set_lease_id(options.lease_id);
+  request.mutable_outputs()->Add(options.outputs.begin(), options.outputs.end());
   request.mutable_prefix_curve()->Assign(options.prefix_curve.begin(), options.prefix_curve.end());
   request.set_total_variation(options.total_variation);
   request.set_weight(options.weight);

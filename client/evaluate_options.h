@@ -44,9 +44,13 @@ struct EvaluateOptions {
   // GSPO, one per slice: the sums of whole sequences, where other machines hold parts of them.
   std::vector<LogRatioSum> log_ratio_sums = {};
   std::optional<v1::AuthorsCode> authors_code = std::nullopt;
+
+  // Whether something belongs to the batch as a whole, or lies beside the values of the form, so
+  // that the request is not cut into smaller ones.
+  bool needs_one_request() const;
 };
 
-// Writes all but the outputs into a request that holds the slices. InvalidArgument if sampled_ids,
+// Writes all of them into a request that holds the slices. InvalidArgument if sampled_ids,
 // the mask beside them, or log_ratio_sums have the wrong length; the server checks the others.
 absl::Status WriteOptions(const EvaluateOptions& options, v1::EvaluateRequest& request);
 

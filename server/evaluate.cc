@@ -111,10 +111,9 @@ int64_t Count(Run& run, SliceEvaluator& evaluator, const EvaluateInput& input,
         SliceRange range = slice;
         range.expected_digest.reset();
         range.sampled_ids_crc32c.reset();
-        absl::StatusOr<RangeResult> again =
-            evaluator.Evaluate(range, fresh.first, count,
-                               input.Part(offset + fresh.first - slice.first_position, count),
-                               {.view = {.decisions = scratch}});
+        absl::StatusOr<RangeResult> again = evaluator.Evaluate(
+            range, fresh.first, count, offset + fresh.first - slice.first_position,
+            {.view = {.decisions = scratch}});
         if (!again.ok()) continue;
         part = *std::move(again);
       }
@@ -149,59 +148,104 @@ v1::Totals ToTotals(const Sums& sums) {
   return totals;
 }
 
-absl::StatusOr<v1::EvaluateResponse> Evaluate(Run& run, const Backend& backend,
-                                              const v1::EvaluateRequest& request) {
-  const absl::StatusOr<std::vector<SliceRange>> slices = ParseEvaluateSlices(run, request.slices());
-  if (!slices.ok()) return slices.status();
-  const size_t count = TotalPositions(*slices);
-  const absl::StatusOr<EvaluateInput> input = ParseEvaluateInput(request, run.config(), count);
-  if (!input.ok()) return input.status();
-  if (request.lease_id() != 0) {
-    if (absl::Status status = run.RenewLease(request.lease_id()); !status.ok()) return status;
+class EvaluateCall::State {
+ public:
+  State(Run& run, const Backend& backend, EvaluateInput input, std::vector<SliceRange> slices)
+      : run_(run),
+        input_(std::move(input)),
+        slices_(std::move(slices)),
+        evaluator_(run, backend, input_),
+        response_(std::make_shared<v1::EvaluateResponse>()),
+        call_(input_, TotalPositions(slices_), *response_) {
+    results_.reserve(slices_.size());
   }
 
-  v1::EvaluateResponse response;
-  const CallOutput call(*input, count, response);
-  SliceEvaluator evaluator(run, backend);
-  std::vector<RangeResult> results;
-  results.reserve(slices->size());
-  Sums sums;
-  size_t offset = 0;
-  for (size_t i = 0; i < slices->size(); ++i) {
-    const SliceRange& slice = (*slices)[i];
-    absl::StatusOr<RangeResult> result = evaluator.Evaluate(
-        slice, slice.first_position, slice.count, input->Part(offset, slice.count),
-        call.output().Part(offset, slice.count));
+  bool done() const { return results_.size() == slices_.size(); }
+
+  absl::Status EvaluateSlice() {
+    const size_t index = results_.size();
+    const SliceRange& slice = slices_[index];
+    absl::StatusOr<RangeResult> result =
+        evaluator_.Evaluate(slice, slice.first_position, slice.count, offset_,
+                            call_.output().Part(offset_, slice.count));
     if (!result.ok()) return result.status();
-    if (!result->missing.empty() && input->own_log_probs.empty() &&
-        (input->wanted.need_every_ratio() || input->algorithm)) {
+    if (!result->missing.empty() && input_.own_log_probs.empty() &&
+        (input_.wanted.need_every_ratio() || input_.algorithm)) {
       return RefuseMissing(slice, result->missing.front());
     }
     for (const Missing& range : result->missing) {
-      v1::MissingRange& message = *response.add_missing();
-      message.set_slice(static_cast<uint32_t>(i));
+      v1::MissingRange& message = *response_->add_missing();
+      message.set_slice(static_cast<uint32_t>(index));
       message.set_first_position(range.first_position);
       message.set_length(range.count);
       message.set_reason(range.reason);
     }
-    *response.add_slice_totals() = ToTotals(result->sums);
-    sums += result->sums;
-    offset += slice.count;
-    results.push_back(*std::move(result));
+    *response_->add_slice_totals() = ToTotals(result->sums);
+    sums_ += result->sums;
+    offset_ += slice.count;
+    results_.push_back(*std::move(result));
+    if (!done() || !input_.algorithm) return absl::OkStatus();
+    return AddAlgorithmOutputs(input_, run_.config().seed(), slices_, call_.positions(),
+                               *response_);
   }
-  *response.mutable_totals() = ToTotals(sums);
-  AddPrefixCurve(input->parameters.prefix_curve, call.output().prefix_sums, response);
-  if (input->algorithm) {
-    absl::Status status =
-        AddAlgorithmOutputs(*input, run.config().seed(), *slices, call.positions(), response);
-    if (!status.ok()) return status;
+
+  std::shared_ptr<const v1::EvaluateResponse> Finish() {
+    *response_->mutable_totals() = ToTotals(sums_);
+    AddPrefixCurve(input_.parameters.prefix_curve, call_.output().prefix_sums, *response_);
+    if (input_.wanted.accept_bits) {
+      PackAcceptBits(call_.output().view.decisions, *response_->mutable_accept_bits());
+    }
+    if (!input_.wanted.decisions) response_->clear_decisions();
+    response_->set_newly_counted(Count(run_, evaluator_, input_, slices_, results_));
+    return response_;
   }
-  if (input->wanted.accept_bits) {
-    PackAcceptBits(call.output().view.decisions, *response.mutable_accept_bits());
+
+ private:
+  Run& run_;
+  const EvaluateInput input_;
+  const std::vector<SliceRange> slices_;
+  SliceEvaluator evaluator_;
+  const std::shared_ptr<v1::EvaluateResponse> response_;
+  const CallOutput call_;  // into the response
+  // Of the slices evaluated so far; `offset_` is how many positions they have.
+  std::vector<RangeResult> results_;
+  size_t offset_ = 0;
+  Sums sums_;
+};
+
+EvaluateCall::EvaluateCall(std::unique_ptr<State> state) : state_(std::move(state)) {}
+EvaluateCall::EvaluateCall(EvaluateCall&&) = default;
+EvaluateCall::~EvaluateCall() = default;
+
+absl::StatusOr<EvaluateCall> EvaluateCall::Start(Run& run, const Backend& backend,
+                                                 const v1::EvaluateRequest& request,
+                                                 const ReceivedArrays& arrays) {
+  absl::StatusOr<std::vector<SliceRange>> slices = ParseEvaluateSlices(run, request.slices());
+  if (!slices.ok()) return slices.status();
+  absl::StatusOr<EvaluateInput> input =
+      ParseEvaluateInput(request, arrays, run.config(), TotalPositions(*slices));
+  if (!input.ok()) return input.status();
+  if (request.lease_id() != 0) {
+    if (absl::Status status = run.RenewLease(request.lease_id()); !status.ok()) return status;
   }
-  if (!input->wanted.decisions) response.clear_decisions();
-  response.set_newly_counted(Count(run, evaluator, *input, *slices, results));
-  return response;
+  return EvaluateCall(std::make_unique<State>(run, backend, *std::move(input), *std::move(slices)));
+}
+
+bool EvaluateCall::done() const { return state_->done(); }
+
+absl::Status EvaluateCall::EvaluateSlice() { return state_->EvaluateSlice(); }
+
+std::shared_ptr<const v1::EvaluateResponse> EvaluateCall::Finish() { return state_->Finish(); }
+
+absl::StatusOr<v1::EvaluateResponse> Evaluate(Run& run, const Backend& backend,
+                                              const v1::EvaluateRequest& request) {
+  const ReceivedArrays in_fields;
+  absl::StatusOr<EvaluateCall> evaluation = EvaluateCall::Start(run, backend, request, in_fields);
+  if (!evaluation.ok()) return evaluation.status();
+  while (!evaluation->done()) {
+    if (absl::Status status = evaluation->EvaluateSlice(); !status.ok()) return status;
+  }
+  return *evaluation->Finish();
 }
 
 }  // namespace sis

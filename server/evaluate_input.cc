@@ -8,7 +8,6 @@
 #include "absl/strings/string_view.h"
 #include "server/arrays.h"
 #include "server/base_algorithm.h"
-#include "server/gathered_values.h"
 
 namespace sis {
 namespace {
@@ -86,49 +85,29 @@ absl::Status ParseParameters(const v1::EvaluateRequest& request, int slots, Eval
   return absl::OkStatus();
 }
 
-absl::Status Read(absl::string_view field, const std::string& bytes, size_t count,
-                  std::span<const float>& into) {
-  const auto array = ArrayOf<float>(field, bytes, count);
-  if (array.ok()) into = *array;
-  return array.status();
+template <typename T>
+absl::Status Read(absl::string_view name, const std::string& field, const ReceivedArrays& arrays,
+                  size_t count, std::vector<T>& copy, std::span<const T>& into) {
+  const ArrayField array = arrays.Of(field);
+  absl::Status status = CheckLength<T>(name, array.size(), count);
+  if (status.ok()) into = array.Read<T>(0, count, copy);
+  return status;
 }
 
-absl::Status ReadOptional(absl::string_view field, const std::string& bytes, size_t count,
-                          std::span<const float>& into) {
-  return bytes.empty() ? absl::OkStatus() : Read(field, bytes, count, into);
+template <typename T>
+absl::Status ReadOptional(absl::string_view name, const std::string& field,
+                          const ReceivedArrays& arrays, size_t count, std::vector<T>& copy,
+                          std::span<const T>& into) {
+  if (arrays.Of(field).size() == 0) return absl::OkStatus();
+  return Read(name, field, arrays, count, copy, into);
 }
 
-absl::Status ParseForm(const v1::EvaluateRequest& request, size_t count, EvaluateInput& input) {
-  switch (request.form_case()) {
-    case v1::EvaluateRequest::kGathered:
-      return ParseGathered(request.gathered(), count, input);
-    case v1::EvaluateRequest::kReduced: {
-      const v1::Reduced& reduced = request.reduced();
-      CurrentView& current = input.current;
-      absl::Status status = Read("reduced.sampled_log_probs", reduced.sampled_log_probs(), count,
-                                 current.sampled_log_probs);
-      status.Update(
-          Read("reduced.log_envelopes", reduced.log_envelopes(), count, current.log_envelopes));
-      status.Update(
-          Read("reduced.covered_masses", reduced.covered_masses(), count, current.covered_masses));
-      return status;
-    }
-    case v1::EvaluateRequest::FORM_NOT_SET:
-      break;
-  }
-  return absl::InvalidArgumentError("form: neither gathered nor reduced");
-}
-
-absl::Status ParseMask(const std::string& bytes, size_t count, EvaluateInput& input) {
-  if (bytes.empty()) return absl::OkStatus();
-  const auto mask = ArrayOf<uint8_t>("mask", bytes, count);
-  if (!mask.ok()) return mask.status();
-  for (size_t i = 0; i < count; ++i) {
-    if ((*mask)[i] <= 1) continue;
+absl::Status CheckMask(std::span<const uint8_t> mask) {
+  for (size_t i = 0; i < mask.size(); ++i) {
+    if (mask[i] <= 1) continue;
     return absl::InvalidArgumentError(
-        absl::StrCat("mask: element ", i, ": ", (*mask)[i], ", neither 0 nor 1"));
+        absl::StrCat("mask: element ", i, ": ", mask[i], ", neither 0 nor 1"));
   }
-  input.mask = *mask;
   return absl::OkStatus();
 }
 
@@ -154,11 +133,12 @@ absl::Status ParseWeight(const v1::EvaluateRequest& request, EvaluateInput& inpu
   return code.Validate();
 }
 
-absl::Status ParseDecoupled(const v1::EvaluateRequest& request, size_t count,
-                            EvaluateInput& input) {
+absl::Status ParseDecoupled(const v1::EvaluateRequest& request, const ReceivedArrays& arrays,
+                            size_t count, EvaluateInput& input) {
   if (!request.has_decoupled()) return absl::OkStatus();
-  absl::Status status = Read("decoupled.current_log_probs", request.decoupled().current_log_probs(),
-                             count, input.decoupled_log_probs);
+  absl::Status status =
+      Read("decoupled.current_log_probs", request.decoupled().current_log_probs(), arrays, count,
+           input.copies->decoupled_log_probs, input.decoupled_log_probs);
   if (!status.ok()) return status;
   for (size_t i = 0; i < count; ++i) {
     if (input.masked(i)) continue;
@@ -167,9 +147,9 @@ absl::Status ParseDecoupled(const v1::EvaluateRequest& request, size_t count,
                                                      ": ", input.decoupled_log_probs[i],
                                                      " is not a log-prob of at most 1/64"));
     }
-    if (!std::isfinite(input.current.sampled_log_probs[i])) {
+    if (!std::isfinite(input.sampled_log_probs[i])) {
       return absl::InvalidArgumentError(absl::StrCat("sampled_log_probs: element ", i, ": ",
-                                                     input.current.sampled_log_probs[i],
+                                                     input.sampled_log_probs[i],
                                                      ", must be finite with three policies"));
     }
   }
@@ -190,7 +170,7 @@ absl::Status ParseAlgorithmOf(const v1::EvaluateRequest& request, EvaluateInput&
         "algorithm: set, but neither SURROGATES nor COEFFICIENTS wanted");
   }
   if (std::holds_alternative<DppoTopK>(*input.algorithm)) {
-    if (input.current.reduced()) {
+    if (request.has_reduced()) {
       return absl::InvalidArgumentError("algorithm.dppo_top_k: needs the gathered form");
     }
     if (input.decoupled()) {
@@ -205,28 +185,8 @@ absl::Status ParseAlgorithmOf(const v1::EvaluateRequest& request, EvaluateInput&
 
 }  // namespace
 
-CurrentView EvaluateInput::CurrentPart(size_t first, size_t count) const {
-  const auto part = [&](std::span<const float> array, size_t width) {
-    return array.empty() ? array : array.subspan(first * width, count * width);
-  };
-  return {.sampled_log_probs = part(current.sampled_log_probs, 1),
-          .log_probs = part(current.log_probs, parameters.slots),
-          .log_envelopes = part(current.log_envelopes, 1),
-          .covered_masses = part(current.covered_masses, 1)};
-}
-
-EvaluateInput EvaluateInput::Part(size_t first, size_t count) const {
-  const auto part = [&](auto array) { return array.empty() ? array : array.subspan(first, count); };
-  EvaluateInput result = *this;
-  result.current = CurrentPart(first, count);
-  result.mask = part(mask);
-  result.own_log_probs = part(own_log_probs);
-  result.decoupled_log_probs = part(decoupled_log_probs);
-  result.advantages = part(advantages);
-  return result;
-}
-
 absl::StatusOr<EvaluateInput> ParseEvaluateInput(const v1::EvaluateRequest& request,
+                                                 const ReceivedArrays& arrays,
                                                  const v1::RunConfig& config, size_t count) {
   EvaluateInput input{};
   absl::Status status = ParseParameters(request, static_cast<int>(config.top_k()), input);
@@ -234,12 +194,23 @@ absl::StatusOr<EvaluateInput> ParseEvaluateInput(const v1::EvaluateRequest& requ
   absl::StatusOr<WantedOutputs> wanted = ParseOutputs(request);
   if (!wanted.ok()) return wanted.status();
   input.wanted = *wanted;
-  status = ParseMask(request.mask(), count, input);
-  status.Update(ParseForm(request, count, input));
-  status.Update(ReadOptional("own_log_probs", request.own_log_probs(), count, input.own_log_probs));
-  status.Update(ReadOptional("advantages", request.advantages(), count, input.advantages));
+  absl::StatusOr<CurrentArrays> current =
+      CurrentArrays::Parse(request, arrays, count, config.top_k());
+  if (!current.ok()) return current.status();
+  input.current = *std::move(current);
+  input.copies = std::make_shared<EvaluateInput::Copies>();
+  EvaluateInput::Copies& copies = *input.copies;
+  status = ReadOptional("mask", request.mask(), arrays, count, copies.mask, input.mask);
+  status.Update(ReadOptional("own_log_probs", request.own_log_probs(), arrays, count,
+                             copies.own_log_probs, input.own_log_probs));
+  status.Update(ReadOptional("advantages", request.advantages(), arrays, count, copies.advantages,
+                             input.advantages));
+  if (status.ok()) status = CheckMask(input.mask);
+  if (request.has_decoupled() || request.has_algorithm()) {
+    input.sampled_log_probs = input.current.ReadSampled(0, count, copies.sampled_log_probs);
+  }
   if (status.ok()) status = ParseWeight(request, input);
-  if (status.ok()) status = ParseDecoupled(request, count, input);
+  if (status.ok()) status = ParseDecoupled(request, arrays, count, input);
   if (status.ok()) status = ParseAlgorithmOf(request, input);
   if (!status.ok()) return status;
   return input;

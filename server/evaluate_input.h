@@ -12,6 +12,8 @@
 #include "kernels/algorithms/algorithm.h"
 #include "kernels/algorithms/authors_code.h"
 #include "kernels/backend.h"
+#include "server/current_arrays.h"
+#include "server/wire/received_arrays.h"
 #include "sis/v1/ratio_service.pb.h"
 
 namespace sis {
@@ -31,12 +33,12 @@ struct WantedOutputs {
 
 enum class WeightKind { kSampled, kExpected };
 
-// Views into the request, or a part of its positions. N positions; arrays that were not sent are
-// empty.
+// Of N positions; arrays that were not sent are empty. The request must outlive it.
 struct EvaluateInput {
   EvaluateParameters parameters;
   WantedOutputs wanted;
-  CurrentView current;                         // with three policies, the proximal one's values
+  CurrentArrays current;                       // with three policies, the proximal one's values
+  std::span<const float> sampled_log_probs;    // [N] of these, if decoupled or with an algorithm
   std::span<const uint8_t> mask;               // [N], 0 or 1
   std::span<const float> own_log_probs;        // [N]
   std::span<const float> decoupled_log_probs;  // [N], the current policy's, with three
@@ -46,21 +48,24 @@ struct EvaluateInput {
   std::optional<Algorithm> algorithm;
   // What parameters.prefix_curve views.
   std::shared_ptr<const std::vector<int>> prefix_curve;
-  // What `current` views where the values were not sent as float32 log-probs.
-  std::shared_ptr<const std::vector<float>> converted;
+  // What the spans view, where the arrays do not lie in one piece.
+  struct Copies {
+    std::vector<uint8_t> mask;
+    std::vector<float> own_log_probs;
+    std::vector<float> decoupled_log_probs;
+    std::vector<float> advantages;
+    std::vector<float> sampled_log_probs;
+  };
+  std::shared_ptr<Copies> copies;
 
   bool decoupled() const { return !decoupled_log_probs.empty(); }
   bool masked(size_t i) const { return !mask.empty() && mask[i] == 0; }
-
-  // Positions [first, first + count).
-  EvaluateInput Part(size_t first, size_t count) const;
-  // Their current values alone, which is quicker.
-  CurrentView CurrentPart(size_t first, size_t count) const;
 };
 
-// Of `count` positions. InvalidArgument names field, position and value. The request must outlive
-// the result.
+// Of `count` positions. InvalidArgument names field, position and value. The request and its arrays
+// must outlive the result.
 absl::StatusOr<EvaluateInput> ParseEvaluateInput(const v1::EvaluateRequest& request,
+                                                 const ReceivedArrays& arrays,
                                                  const v1::RunConfig& config, size_t count);
 
 }  // namespace sis

@@ -16,7 +16,7 @@ absl::Status CheckRecordDigest(const SliceRange& slice, const Sequence::Reader& 
 }
 
 absl::Status CheckSampledIds(const SliceRange& slice, const Sequence::Reader& reader,
-                             const EvaluateInput& input) {
+                             const EvaluateInput& input, size_t offset) {
   if (!slice.sampled_ids_crc32c.has_value()) return absl::OkStatus();
   uint32_t crc = 0;
   RowBuffer buffer;
@@ -24,9 +24,9 @@ absl::Status CheckSampledIds(const SliceRange& slice, const Sequence::Reader& re
     if (piece.page == nullptr || piece.page->corrupt()) return;
     const std::span<const int32_t> ids =
         piece.page->Rows(buffer).sampled_ids.subspan(piece.index, piece.count);
-    const size_t offset = piece.first_position - slice.first_position;
+    const size_t first = offset + (piece.first_position - slice.first_position);
     for (size_t i = 0; i < ids.size(); ++i) {
-      if (input.masked(offset + i)) continue;
+      if (input.masked(first + i)) continue;
       crc = ExtendCrc32c(crc, std::as_bytes(ids.subspan(i, 1)));
     }
   });

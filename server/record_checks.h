@@ -12,8 +12,8 @@ namespace sis {
 absl::Status CheckRecordDigest(const SliceRange& slice, const Sequence::Reader& reader);
 
 // FailedPrecondition if the slice names a checksum that the sampled ids at its unmasked positions
-// don't have. None of these may be missing; input is that of the whole slice.
+// don't have. None of these may be missing; they begin at `offset` in the request.
 absl::Status CheckSampledIds(const SliceRange& slice, const Sequence::Reader& reader,
-                             const EvaluateInput& input);
+                             const EvaluateInput& input, size_t offset);
 
 }  // namespace sis

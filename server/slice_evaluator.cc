@@ -12,6 +12,9 @@
 namespace sis {
 namespace {
 
+// Log-probs evaluated together: 128 KiB.
+constexpr int kPartValues = 32768;
+
 OutputView Part(const OutputView& view, size_t first, size_t count) {
   const auto part = [&](auto array) { return array.empty() ? array : array.subspan(first, count); };
   return {.decisions = part(view.decisions),
@@ -20,58 +23,27 @@ OutputView Part(const OutputView& view, size_t first, size_t count) {
           .modified_ratios = part(view.modified_ratios)};
 }
 
-// Calls visit(masked, first, count) for the runs of equal mask that cover [first, first + count) of
-// the input.
-template <typename Visit>
-absl::Status ForEachMaskRun(const EvaluateInput& input, size_t first, size_t count,
-                            const Visit& visit) {
-  const size_t end = first + count;
-  while (first < end) {
-    const bool masked = input.masked(first);
-    size_t next = first + 1;
-    if (input.mask.empty()) next = end;
-    while (next < end && input.masked(next) == masked) ++next;
-    if (absl::Status status = visit(masked, first, next - first); !status.ok()) return status;
-    first = next;
-  }
-  return absl::OkStatus();
+CurrentView Part(const CurrentView& view, size_t first, size_t count, size_t slots) {
+  const auto part = [&](std::span<const float> array, size_t width) {
+    return array.empty() ? array : array.subspan(first * width, count * width);
+  };
+  return {.sampled_log_probs = part(view.sampled_log_probs, 1),
+          .log_probs = part(view.log_probs, slots),
+          .log_envelopes = part(view.log_envelopes, 1),
+          .covered_masses = part(view.covered_masses, 1)};
 }
 
-void AddMasked(const SliceOutput& output, size_t first, size_t count, Sums& sums) {
-  const SliceOutput part = output.Part(first, count);
-  std::ranges::fill(part.view.decisions, Decision::kMasked);
-  std::ranges::fill(part.view.acceptance_probabilities, 0.0f);
-  std::ranges::fill(part.view.log_modified_ratios, 0.0f);
-  std::ranges::fill(part.view.modified_ratios, 1.0f);
+void AddMasked(const SliceOutput& output, size_t count, Sums& sums) {
+  std::ranges::fill(output.view.decisions, Decision::kMasked);
+  std::ranges::fill(output.view.acceptance_probabilities, 0.0f);
+  std::ranges::fill(output.view.log_modified_ratios, 0.0f);
+  std::ranges::fill(output.view.modified_ratios, 1.0f);
   sums.masked += static_cast<int64_t>(count);
 }
 
 absl::Status NotALogProb(absl::string_view field, uint32_t position, float value) {
   return absl::InvalidArgumentError(
       absl::StrCat(field, ": position ", position, ": ", value, " is not a log-prob"));
-}
-
-// The trainer's own ratio, where there is no record.
-absl::Status AddOwnRatios(const EvaluateInput& input, const SliceOutput& output,
-                          uint32_t first_position) {
-  for (size_t i = 0; i < input.own_log_probs.size(); ++i) {
-    const auto position = static_cast<uint32_t>(first_position + i);
-    const float own = input.own_log_probs[i];
-    if (!std::isfinite(own) || own > kRoundingSlack) {
-      return NotALogProb("own_log_probs", position, own);
-    }
-    const float current = input.current.sampled_log_probs[i];
-    if (!(current <= kRoundingSlack)) return NotALogProb("sampled_log_probs", position, current);
-    const float log_ratio = Flush(current - own);
-    if (!output.view.log_modified_ratios.empty()) output.view.log_modified_ratios[i] = log_ratio;
-    if (!output.view.modified_ratios.empty()) output.view.modified_ratios[i] = Exp32(log_ratio);
-    if (!output.reference_log_probs.empty()) output.reference_log_probs[i] = own;
-    if (!output.total_variations.empty()) {
-      const Token token{.current_log_prob = current, .reference_log_prob = own};
-      output.total_variations[i] = DppoBinary::TotalVariation(token);
-    }
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace
@@ -85,15 +57,21 @@ SliceOutput SliceOutput::Part(size_t first, size_t count) const {
 }
 
 absl::StatusOr<RangeResult> SliceEvaluator::Evaluate(const SliceRange& slice, uint32_t first,
-                                                     uint32_t count, const EvaluateInput& input,
+                                                     uint32_t count, size_t offset,
                                                      const SliceOutput& output) {
   RangeResult result;
-  const Range range{slice, first, input, output, result};
-  segments_.clear();
+  const auto named = [&](const absl::Status& status) {
+    return absl::Status(status.code(), absl::StrCat(ToString(slice.name), ": ", status.message()));
+  };
   if (slice.sequence() == nullptr) {
+    std::span<const float> sampled;
+    if (!input_.own_log_probs.empty()) {
+      sampled = input_.current.ReadSampled(offset, count, scratch_.sampled_log_probs);
+    }
+    const Part part{slice, first, offset, {.sampled_log_probs = sampled}, output, result};
     absl::Status status =
-        AddMissingPositions(range, first, count, std::get<v1::MissingReason>(slice.found));
-    if (!status.ok()) return status;
+        AddMissingPositions(part, first, count, std::get<v1::MissingReason>(slice.found));
+    if (!status.ok()) return named(status);
     return result;
   }
 
@@ -101,100 +79,155 @@ absl::StatusOr<RangeResult> SliceEvaluator::Evaluate(const SliceRange& slice, ui
   const Sequence::Reader reader(*slice.sequence());
   absl::Status status = CheckRecordDigest(slice, reader);
   if (!status.ok()) return status;
-  reader.ForEachPiece(first, count, [&](const Sequence::Reader::Piece& piece) {
-    status.Update(AddPiece(range, piece));
-  });
-  if (!status.ok()) {
-    return absl::Status(status.code(), absl::StrCat(ToString(slice.name), ": ", status.message()));
+  // A part at a time: what is copied out of the request, and what validation has read, is then
+  // still in the core's cache when it is used.
+  const uint32_t step =
+      std::max<uint32_t>(1, kPartValues / input_.parameters.slots / Page::kPositions) *
+      Page::kPositions;
+  const uint32_t end = first + count;
+  for (uint32_t from = first; from < end;) {
+    const uint32_t to = std::min(end, (from / Page::kPositions) * Page::kPositions + step);
+    const Part part{slice,
+                    from,
+                    offset + (from - first),
+                    input_.current.Read(offset + (from - first), to - from, scratch_),
+                    output.Part(from - first, to - from),
+                    result};
+    segments_.clear();
+    reader.ForEachPiece(from, to - from, [&](const Sequence::Reader::Piece& piece) {
+      status.Update(AddPiece(part, piece));
+    });
+    if (!status.ok()) return named(status);
+    Decide(part);
+    from = to;
   }
   if (result.missing.empty()) {
-    status = CheckSampledIds(slice, reader, input);
+    status = CheckSampledIds(slice, reader, input_, offset);
     if (!status.ok()) return status;
   }
-  Decide(range);
   return result;
 }
 
-absl::Status SliceEvaluator::AddMissingPositions(const Range& range, uint32_t position,
+template <typename Visit>
+absl::Status SliceEvaluator::ForEachMaskRun(const Part& part, uint32_t position, uint32_t count,
+                                            const Visit& visit) const {
+  size_t first = position - part.first;
+  const size_t end = first + count;
+  while (first < end) {
+    const bool masked = input_.masked(part.offset + first);
+    size_t next = input_.mask.empty() ? end : first + 1;
+    while (next < end && input_.masked(part.offset + next) == masked) ++next;
+    if (absl::Status status = visit(masked, first, next - first); !status.ok()) return status;
+    first = next;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SliceEvaluator::AddOwnRatios(const Part& part, size_t first, size_t count) const {
+  if (input_.own_log_probs.empty()) return absl::OkStatus();
+  const SliceOutput output = part.output.Part(first, count);
+  for (size_t i = 0; i < count; ++i) {
+    const auto position = static_cast<uint32_t>(part.first + first + i);
+    const float own = input_.own_log_probs[part.offset + first + i];
+    if (!std::isfinite(own) || own > kRoundingSlack) {
+      return NotALogProb("own_log_probs", position, own);
+    }
+    const float current = part.current.sampled_log_probs[first + i];
+    if (!(current <= kRoundingSlack)) return NotALogProb("sampled_log_probs", position, current);
+    const float log_ratio = Flush(current - own);
+    if (!output.view.log_modified_ratios.empty()) output.view.log_modified_ratios[i] = log_ratio;
+    if (!output.view.modified_ratios.empty()) output.view.modified_ratios[i] = Exp32(log_ratio);
+    if (!output.reference_log_probs.empty()) output.reference_log_probs[i] = own;
+    if (!output.total_variations.empty()) {
+      const Token token{.current_log_prob = current, .reference_log_prob = own};
+      output.total_variations[i] = DppoBinary::TotalVariation(token);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SliceEvaluator::AddMissingPositions(const Part& part, uint32_t position,
                                                  uint32_t count, v1::MissingReason reason) const {
   return ForEachMaskRun(
-      range.input, position - range.first, count, [&](bool masked, size_t offset, size_t length) {
+      part, position, count, [&](bool masked, size_t first, size_t length) -> absl::Status {
+        const SliceOutput output = part.output.Part(first, length);
         if (masked) {
-          AddMasked(range.output, offset, length, range.result.sums);
+          AddMasked(output, length, part.result.sums);
           return absl::OkStatus();
         }
-        const auto first = static_cast<uint32_t>(range.first + offset);
-        const SliceOutput output = range.output.Part(offset, length);
         std::ranges::fill(output.view.decisions, Decision::kMissing);
         std::ranges::fill(output.view.acceptance_probabilities, 0.0f);
-        range.result.sums.missing += static_cast<int64_t>(length);
-        AddMissing(range.result.missing, {first, static_cast<uint32_t>(length), reason});
-        return AddOwnRatios(range.input.Part(offset, length), output, first);
+        part.result.sums.missing += static_cast<int64_t>(length);
+        AddMissing(part.result.missing, {static_cast<uint32_t>(part.first + first),
+                                         static_cast<uint32_t>(length), reason});
+        return AddOwnRatios(part, first, length);
       });
 }
 
-absl::Status SliceEvaluator::AddPiece(const Range& range, const Sequence::Reader::Piece& piece) {
+absl::Status SliceEvaluator::AddPiece(const Part& part, const Sequence::Reader::Piece& piece) {
   if (piece.page == nullptr) {
-    return AddMissingPositions(range, piece.first_position, piece.count, v1::NEVER_ARRIVED);
+    return AddMissingPositions(part, piece.first_position, piece.count, v1::NEVER_ARRIVED);
   }
   if (piece.page->corrupt()) {
-    return AddMissingPositions(range, piece.first_position, piece.count, v1::CORRUPT);
+    return AddMissingPositions(part, piece.first_position, piece.count, v1::CORRUPT);
   }
   if (piece.version < oldest_fresh_version_) {
-    return AddMissingPositions(range, piece.first_position, piece.count, v1::STALE);
+    return AddMissingPositions(part, piece.first_position, piece.count, v1::STALE);
   }
   return ForEachMaskRun(
-      range.input, piece.first_position - range.first, piece.count,
-      [&](bool masked, size_t offset, size_t length) {
+      part, piece.first_position, piece.count,
+      [&](bool masked, size_t first, size_t length) -> absl::Status {
+        const SliceOutput output = part.output.Part(first, length);
         if (masked) {
-          AddMasked(range.output, offset, length, range.result.sums);
+          AddMasked(output, length, part.result.sums);
           return absl::OkStatus();
         }
-        const auto first = static_cast<uint32_t>(range.first + offset);
-        const uint32_t index = piece.index + (first - piece.first_position);
-        segments_.push_back({.sequence_key = range.slice.sequence()->key(),
-                             .first_position = first,
-                             .behavior = piece.page->Behavior(index, static_cast<uint32_t>(length)),
-                             .current = range.input.CurrentPart(offset, length),
-                             .output = range.output.Part(offset, length).view,
-                             .sums = &range.result.sums,
-                             .prefix_sums = range.output.prefix_sums});
+        const auto position = static_cast<uint32_t>(part.first + first);
+        segments_.push_back(
+            {.sequence_key = part.slice.sequence()->key(),
+             .first_position = position,
+             .behavior = piece.page->Behavior(piece.index + (position - piece.first_position),
+                                              static_cast<uint32_t>(length)),
+             .current = sis::Part(part.current, first, length, input_.parameters.slots),
+             .output = output.view,
+             .sums = &part.result.sums,
+             .prefix_sums = output.prefix_sums});
         const Segment& segment = segments_.back();
-        return ValidateCurrent(segment.behavior, segment.current, range.input.parameters.slots,
+        return ValidateCurrent(segment.behavior, segment.current, input_.parameters.slots,
                                segment.first_position);
       });
 }
 
-void SliceEvaluator::Decide(const Range& range) {
-  const EvaluateInput& input = range.input;
-  const bool expected = input.weight == WeightKind::kExpected;
-  if (expected && range.output.view.acceptance_probabilities.empty()) {
-    acceptance_probabilities_.resize(range.output.view.decisions.size());
+void SliceEvaluator::Decide(const Part& part) {
+  const bool expected = input_.weight == WeightKind::kExpected;
+  if (expected && part.output.view.acceptance_probabilities.empty()) {
+    acceptance_probabilities_.resize(part.output.view.decisions.size());
     for (Segment& segment : segments_) {
       segment.output.acceptance_probabilities =
           std::span(acceptance_probabilities_)
-              .subspan(segment.first_position - range.first, segment.output.decisions.size());
+              .subspan(segment.first_position - part.first, segment.output.decisions.size());
     }
   }
-  if (input.authors_code) {
-    EvaluateAuthorsCode(*input.authors_code, input.parameters, segments_);
+  const int64_t d_sis_before = part.result.sums.d_sis;
+  if (input_.authors_code) {
+    EvaluateAuthorsCode(*input_.authors_code, input_.parameters, segments_);
   } else {
-    backend_.Evaluate(input.parameters, segments_);
+    backend_.Evaluate(input_.parameters, segments_);
   }
   if (expected) {
-    range.result.sums.d_sis = 0;
+    part.result.sums.d_sis = d_sis_before;
     for (const Segment& segment : segments_) {
-      range.result.sums.d_sis += ReplaceByExpectedWeights(segment);
+      part.result.sums.d_sis += ReplaceByExpectedWeights(segment);
     }
   }
   for (const Segment& segment : segments_) {
     const SliceOutput output =
-        range.output.Part(segment.first_position - range.first, segment.output.decisions.size());
+        part.output.Part(segment.first_position - part.first, segment.output.decisions.size());
     if (!output.reference_log_probs.empty()) {
       std::ranges::copy(segment.behavior.sampled_log_probs, output.reference_log_probs.begin());
     }
     if (!output.total_variations.empty()) {
-      ComputeTopKTotalVariations(input.parameters, segment, output.total_variations);
+      ComputeTopKTotalVariations(input_.parameters, segment, output.total_variations);
     }
   }
 }

@@ -32,34 +32,45 @@ struct RangeResult {
   std::vector<Missing> missing;
 };
 
-// For one call, by one thread.
+// For one call, by one thread at a time. `input` must outlive it.
 class SliceEvaluator {
  public:
-  SliceEvaluator(const Run& run, const Backend& backend)
-      : backend_(backend), oldest_fresh_version_(run.oldest_fresh_version()) {}
+  SliceEvaluator(const Run& run, const Backend& backend, const EvaluateInput& input)
+      : backend_(backend), input_(input), oldest_fresh_version_(run.oldest_fresh_version()) {}
 
-  // Positions [first, first + count) of the slice's sequence; input and output are theirs alone.
+  // Positions [first, first + count) of the slice's sequence, whose values stand at `offset` in the
+  // request; output is theirs alone.
   absl::StatusOr<RangeResult> Evaluate(const SliceRange& slice, uint32_t first, uint32_t count,
-                                       const EvaluateInput& input, const SliceOutput& output);
+                                       size_t offset, const SliceOutput& output);
 
  private:
-  // What a call works on.
-  struct Range {
+  // Consecutive positions of one slice, evaluated together.
+  struct Part {
     const SliceRange& slice;
     uint32_t first;
-    const EvaluateInput& input;
-    const SliceOutput& output;
+    size_t offset;
+    CurrentView current;
+    SliceOutput output;
     RangeResult& result;
   };
 
-  absl::Status AddMissingPositions(const Range& range, uint32_t position, uint32_t count,
+  // Calls visit(masked, first, count) for the runs of equal mask that cover the `count` positions
+  // from `position` on; `first` counts from the first of the part.
+  template <typename Visit>
+  absl::Status ForEachMaskRun(const Part& part, uint32_t position, uint32_t count,
+                              const Visit& visit) const;
+  absl::Status AddMissingPositions(const Part& part, uint32_t position, uint32_t count,
                                    v1::MissingReason reason) const;
-  absl::Status AddPiece(const Range& range, const Sequence::Reader::Piece& piece);
+  // The trainer's own ratio, where there is no record; first and count as for ForEachMaskRun.
+  absl::Status AddOwnRatios(const Part& part, size_t first, size_t count) const;
+  absl::Status AddPiece(const Part& part, const Sequence::Reader::Piece& piece);
   // Evaluates the segments that were added.
-  void Decide(const Range& range);
+  void Decide(const Part& part);
 
   const Backend& backend_;
+  const EvaluateInput& input_;
   const uint64_t oldest_fresh_version_;
+  CurrentArrays::Scratch scratch_;
   std::vector<Segment> segments_;
   std::vector<float> acceptance_probabilities_;
 };

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import sys
 from types import TracebackType
-from typing import Any, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Type, Union
+from typing import Any, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Type, Union
 
 import grpc
+import numpy as np
 
-from sis import arrays, records as top_k_records
+from sis import arrays, micro_batches, records as top_k_records
 from sis.append import AppendStream
 from sis.arrays import ArrayLike
 from sis.evaluation import Evaluation, Step, Totals
@@ -210,22 +213,20 @@ class Client:
         """
         slices, length = _ranges(records)
         shape = [length, run.config.top_k]
-        if half_precision:
-            values = pb.Gathered.FLOAT16_LOG_PROBS
-            at_slots = arrays.float16_rounded_up("log_probs", log_probs, shape)
-        else:
-            values = pb.Gathered.LOG_PROBS
-            at_slots = arrays.float32("log_probs", log_probs, shape)
-        form = pb.Gathered(
-            values=values,
-            log_probs=at_slots.tobytes(),
-            sampled_log_probs=arrays.float32("sampled_log_probs", sampled_log_probs, [length]).tobytes(),
-        )
-        request = _evaluate_request(run, records, slices, draw, top_k, outputs, options)
-        request.gathered.CopyFrom(form)
+        current = {
+            "log_probs": (
+                arrays.float16_rounded_up("log_probs", log_probs, shape)
+                if half_precision
+                else arrays.float32("log_probs", log_probs, shape)
+            ),
+            "sampled_log_probs": arrays.float32("sampled_log_probs", sampled_log_probs, [length]),
+        }
+        request = _evaluate_options(run, records, draw, top_k, outputs)
         request.prefix_curve.extend(prefix_curve)
         request.total_variation = total_variation
-        return self._evaluate(request, slices, length)
+        if half_precision:
+            request.gathered.values = pb.Gathered.FLOAT16_LOG_PROBS
+        return self._evaluate(request, slices, "gathered", current, options)
 
     def evaluate_logits(
         self,
@@ -255,16 +256,14 @@ class Client:
             values = pb.Gathered.LOGITS
             at_slots = arrays.float32("logits", logits, shape)
             sampled = arrays.float32("sampled_logits", sampled_logits, [length])
-        request = _evaluate_request(run, records, slices, draw, top_k, outputs, options)
-        request.gathered.CopyFrom(
-            pb.Gathered(
-                values=values,
-                log_probs=at_slots.tobytes(),
-                sampled_log_probs=sampled.tobytes(),
-                log_sum_exps=arrays.float64("log_sum_exps", log_sum_exps, [length]).tobytes(),
-            )
-        )
-        return self._evaluate(request, slices, length)
+        current = {
+            "log_probs": at_slots,
+            "sampled_log_probs": sampled,
+            "log_sum_exps": arrays.float64("log_sum_exps", log_sum_exps, [length]),
+        }
+        request = _evaluate_options(run, records, draw, top_k, outputs)
+        request.gathered.values = values
+        return self._evaluate(request, slices, "gathered", current, options)
 
     def evaluate_reduced(
         self,
@@ -285,14 +284,13 @@ class Client:
         at the recorded ids, for the same top_k.
         """
         slices, length = _ranges(records)
-        form = pb.Reduced(
-            sampled_log_probs=arrays.float32("sampled_log_probs", sampled_log_probs, [length]).tobytes(),
-            log_envelopes=arrays.float32("log_envelopes", log_envelopes, [length]).tobytes(),
-            covered_masses=arrays.float32("covered_masses", covered_masses, [length]).tobytes(),
-        )
-        request = _evaluate_request(run, records, slices, draw, top_k, outputs, options)
-        request.reduced.CopyFrom(form)
-        return self._evaluate(request, slices, length)
+        current = {
+            "sampled_log_probs": arrays.float32("sampled_log_probs", sampled_log_probs, [length]),
+            "log_envelopes": arrays.float32("log_envelopes", log_envelopes, [length]),
+            "covered_masses": arrays.float32("covered_masses", covered_masses, [length]),
+        }
+        request = _evaluate_options(run, records, draw, top_k, outputs)
+        return self._evaluate(request, slices, "reduced", current, options)
 
     def release(
         self, run: Run, sequences: Iterable[SequenceLike] = (), lease_ids: Iterable[int] = ()
@@ -306,9 +304,26 @@ class Client:
         response = self._service.Release(request)
         return Released(response.released_sequences, response.released_leases, response.unknown)
 
-    def _evaluate(self, request: pb.EvaluateRequest, slices: Sequence[Slice], length: int) -> Evaluation:
-        response = self._service.Evaluate(request)
-        return Evaluation.from_proto(response, length, tuple(part.length for part in slices))
+    def _evaluate(
+        self,
+        request: pb.EvaluateRequest,
+        slices: Sequence[Slice],
+        form: str,
+        current: Mapping[str, np.ndarray],
+        options: EvaluateOptions,
+    ) -> Evaluation:
+        """`request` is all of it but slices, form and options."""
+        whole = options.needs_one_request()
+        batches = micro_batches.cut(slices, current, sys.maxsize if whole else self._service.micro_batch_bytes)
+
+        def make(batch: micro_batches.MicroBatch) -> pb.EvaluateRequest:
+            made = batch.request(request, form, current)
+            options.write(made, batch.slices, batch.rows.stop - batch.rows.start)
+            return made
+
+        responses = self._service.evaluate_all([functools.partial(make, batch) for batch in batches])
+        parts = [batch.evaluation(response) for batch, response in zip(batches, responses)]
+        return parts[0] if len(parts) == 1 else Evaluation.concatenate(parts)
 
 
 def _slice(part: Union[Slice, SequenceLike]) -> Slice:
@@ -323,26 +338,20 @@ def _ranges(records: Union[TopKRecords, Sequence[Slice]]) -> Tuple[Sequence[Slic
     return slices, sum(part.length for part in slices)
 
 
-def _evaluate_request(
+def _evaluate_options(
     run: Run,
     records: Union[TopKRecords, Sequence[Slice]],
-    slices: Sequence[Slice],
     draw: int,
     top_k: int,
     outputs: Sequence[str],
-    options: EvaluateOptions,
 ) -> pb.EvaluateRequest:
     unknown = [name for name in outputs if name not in _OUTPUTS]
     if unknown:
         raise ValueError(f"output {unknown[0]!r} is none of {', '.join(_OUTPUTS)}")
-    request = pb.EvaluateRequest(
+    return pb.EvaluateRequest(
         run=run.to_proto(),
-        # A sequence of which nothing is committed gives an empty slice, which the service does not evaluate.
-        slices=[part.to_proto() for part in slices if part.length],
         draw=draw,
         top_k=top_k,
         lease_id=records.lease_id if isinstance(records, TopKRecords) else 0,
         outputs=sorted({_OUTPUTS[name] for name in ("accepted", *outputs)}),
     )
-    options.write(request, slices, sum(part.length for part in slices))
-    return request

@@ -54,6 +54,11 @@ class EvaluateOptions:
     log_ratio_sums: Optional[Sequence[LogRatioSum]] = None
     authors_code: Optional[AuthorsCode] = None
 
+    def needs_one_request(self) -> bool:
+        """Whether something is of the batch as a whole, or one element per position: it is not cut up then."""
+        parts = (self.mask, self.own_log_probs, self.decoupled_log_probs, self.algorithm, self.advantages)
+        return any(part is not None for part in (*parts, self.sampled_ids, self.log_ratio_sums))
+
     def write(self, request: pb.EvaluateRequest, slices: Sequence[Slice], length: int) -> None:
         """Into a request whose slices are the non-empty ones of `slices`, of `length` positions in all."""
         if self.weight not in _WEIGHTS:
