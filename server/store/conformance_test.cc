@@ -199,16 +199,17 @@ TEST_P(ConformanceTest, SequencesAreTheirOwn) {
 
 TEST_P(ConformanceTest, ASecondAddChangesNothing) {
   ASSERT_TRUE(AppendOne(*store_, Sequence("a"), 0, Block(0, "first")).ok());
-  EXPECT_TRUE(
-      absl::IsAlreadyExists(AppendOne(*store_, Sequence("a"), 0, Block(0, "second"))));
+  EXPECT_TRUE(absl::IsAlreadyExists(AppendOne(*store_, Sequence("a"), 0, Block(0, "second"))));
   EXPECT_THAT(store_->Read(Sequence("a"))->entries, ElementsAre(Block(0, "first")));
 }
 
 TEST_P(ConformanceTest, AfterTheFirstThatFailsTheRestOfASequenceIsNotWritten) {
   ASSERT_TRUE(AppendOne(*store_, Sequence("a"), 0, Block(0, "there")).ok());
   const std::vector<NewEntry> added = {
-      {Sequence("a"), 0, Block(0, "x")}, {Sequence("b"), 0, Block(0, "y")},
-      {Sequence("a"), 1, Block(1, "z")}, {Sequence("b"), 1, Block(1, "w")},
+      {Sequence("a"), 0, Block(0, "x")},
+      {Sequence("b"), 0, Block(0, "y")},
+      {Sequence("a"), 1, Block(1, "z")},
+      {Sequence("b"), 1, Block(1, "w")},
       {Sequence("c"), 0, Block(0, std::string(kMaxRowBytes + 1, 'x'))}};
   const std::vector<absl::Status> statuses = store_->Append(added);
   EXPECT_TRUE(absl::IsAlreadyExists(statuses[0]));
@@ -299,8 +300,7 @@ TEST_P(ConformanceTest, TheSealedFormTakesThePlaceOfTheLog) {
     // A replica that hasn't noticed takes a number that is free again.
     EXPECT_TRUE(absl::IsAlreadyExists(AppendOne(*store_, sequence, 2, Block(9, "late"))));
     EXPECT_TRUE(AppendOne(*store_, sequence, 5, Block(9, "late")).ok());
-    EXPECT_THAT(store_->Read(sequence)->entries,
-                ElementsAre(Block(4, "rows"), Block(9, "late")));
+    EXPECT_THAT(store_->Read(sequence)->entries, ElementsAre(Block(4, "rows"), Block(9, "late")));
     // A second form, of the same or other contents, changes nothing.
     for (const std::string& second : {form, form + "x"}) {
       EXPECT_TRUE(store_->WriteSealedForm(sequence, 5, second, absl::InfiniteFuture()).ok());
@@ -362,8 +362,8 @@ TEST_P(ConformanceTest, ADamagedEntryIsNeverServed) {
     ASSERT_TRUE(AppendOne(*store_, Sequence("a"), n, Block(n, "some rows")).ok());
   }
   const ItemKey key{prefix, EntryKey(prefix, 1)};
-  const size_t size = WrapItem(key.key, absl::InfiniteFuture(), EncodeEntry(Block(1, "some rows")))
-                          .size();
+  const size_t size =
+      WrapItem(key.key, absl::InfiniteFuture(), EncodeEntry(Block(1, "some rows"))).size();
   for (size_t byte = 0; byte < size; byte += 7) {
     if (byte >= 8 && byte < 16) continue;  // when it expires: it is gone then
     Damage(key, byte);
@@ -460,8 +460,7 @@ TEST(RocksDbStoreTest, ListsRunsAndSequencesAfterARestart) {
       }
     }
     ASSERT_TRUE(store->Drop(Sequence("dropped"), kReleased, absl::InfiniteFuture()).ok());
-    ASSERT_TRUE(
-        store->WriteSealedForm(Sequence("sealed"), 3, "form", absl::InfiniteFuture()).ok());
+    ASSERT_TRUE(store->WriteSealedForm(Sequence("sealed"), 3, "form", absl::InfiniteFuture()).ok());
     ASSERT_TRUE(AppendOne(*store, {"run", 2, "older", 0}, 0, Block(0, "rows")).ok());
     ASSERT_TRUE(store->DropIncarnationsBefore("run", 3).ok());
   }

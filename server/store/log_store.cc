@@ -10,8 +10,8 @@
 namespace sis {
 namespace {
 
-// Entries asked for at once, and how many must be missing in a row to be the end of a log: a shorter
-// stretch in its midst is a hole.
+// Entries asked for at once, and how many must be missing in a row to be the end of a log: a
+// shorter stretch in its midst is a hole.
 constexpr uint32_t kWindow = 64;
 constexpr uint32_t kMissingAtEnd = 32;
 constexpr size_t kChunkBytes = size_t{512} << 10;
@@ -251,8 +251,7 @@ absl::Status LogStore::WriteSealedForm(const SequenceIdentity& sequence, uint32_
       .bytes = sealed_form.size()};
   const std::vector<ItemKey> keys = ChunkKeys(prefix, state);
   for (size_t n = 0; n < keys.size(); ++n) {
-    const Item chunk =
-        MakeItem(keys[n], expires, sealed_form.substr(n * kChunkBytes, kChunkBytes));
+    const Item chunk = MakeItem(keys[n], expires, sealed_form.substr(n * kChunkBytes, kChunkBytes));
     if (absl::Status status = items_->Put({&chunk, 1}); !status.ok()) return status;
   }
   const Item record = MakeItem(InGroup(prefix, StateKey(prefix)), expires, EncodeState(state));

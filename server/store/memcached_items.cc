@@ -85,7 +85,8 @@ class MemcachedItems final : public ItemStore {
 
   absl::Status Open(const std::vector<MemcachedNode>& nodes) {
     prototype_.reset(memcached_create(nullptr));
-    for (const auto& [behavior, value] : std::initializer_list<std::pair<memcached_behavior_t, int>>{
+    for (const auto& [behavior, value] :
+         std::initializer_list<std::pair<memcached_behavior_t, int>>{
              {MEMCACHED_BEHAVIOR_KETAMA_WEIGHTED, 1},
              {MEMCACHED_BEHAVIOR_TCP_NODELAY, 1},
              {MEMCACHED_BEHAVIOR_TCP_KEEPALIVE, 1},
@@ -149,7 +150,8 @@ class MemcachedItems final : public ItemStore {
     uint64_t version = 0;
     const absl::StatusOr<std::string> present = GetOnNode({&item.key, 1}, &version)[0];
     if (!present.ok() && !absl::IsNotFound(present.status())) return present.status();
-    if (!present.ok() || *present != *expected) return absl::AbortedError("something else is stored");
+    if (!present.ok() || *present != *expected)
+      return absl::AbortedError("something else is stored");
     const absl::Status swapped =
         OnNode(item.key, [&](memcached_st* connection, const std::string& route) {
           const std::string key = HashKey(item.key.key);
@@ -199,8 +201,9 @@ class MemcachedItems final : public ItemStore {
   absl::Status RemoveRange(const std::string&, const std::string&) override {
     return absl::OkStatus();
   }
-  absl::Status Scan(const std::string&,
-                    const std::function<std::string(std::string_view, std::string_view)>&) override {
+  absl::Status Scan(
+      const std::string&,
+      const std::function<std::string(std::string_view, std::string_view)>&) override {
     return absl::OkStatus();
   }
 
@@ -307,8 +310,8 @@ class MemcachedItems final : public ItemStore {
                             memcached_result_key_length(result.get()));
       const auto found = index.find(key);
       if (found == index.end()) continue;  // no key of ours
-      values[found->second] = std::string(memcached_result_value(result.get()),
-                                          memcached_result_length(result.get()));
+      values[found->second] =
+          std::string(memcached_result_value(result.get()), memcached_result_length(result.get()));
       if (version != nullptr) *version = memcached_result_cas(result.get());
     }
     if (code == MEMCACHED_END || code == MEMCACHED_NOTFOUND || code == MEMCACHED_SUCCESS) {
@@ -324,7 +327,7 @@ class MemcachedItems final : public ItemStore {
   }
 
   const size_t nodes_;
-  Connection prototype_;  // never used itself
+  Connection prototype_;                          // never used itself
   std::vector<std::atomic<int64_t>> down_until_;  // per node, in milliseconds of Now()
   Mutex mutex_;
   std::vector<Connection> idle_ ABSL_GUARDED_BY(mutex_);

@@ -51,8 +51,8 @@ class MemcachedServer {
   void Start() {
     const std::string program = "/usr/bin/memcached";
     // As root it wants to be told a user, and in a sandbox there is no other.
-    const char* arguments[] = {program.c_str(), "-s", socket_.c_str(), "-m", "64", "-t", "1",
-                               "-u", "root", nullptr};
+    const char* arguments[] = {
+        program.c_str(), "-s", socket_.c_str(), "-m", "64", "-t", "1", "-u", "root", nullptr};
     if (posix_spawn(&pid_, program.c_str(), nullptr, nullptr, const_cast<char**>(arguments),
                     environ) != 0) {
       std::abort();

@@ -1,4 +1,5 @@
-// The store of a server that keeps everything in its own memory: it takes all and gives nothing back.
+// The store of a server that keeps everything in its own memory: it takes all and gives nothing
+// back.
 #pragma once
 
 #include "server/store/sequence_store.h"

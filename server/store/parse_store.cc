@@ -45,7 +45,9 @@ absl::StatusOr<MemcachedNode> ParseNode(std::string_view text) {
   if (colon == std::string_view::npos || colon == 0) return refuse("is not HOST:PORT");
   const auto port = ParsePositive<uint16_t>(address.substr(colon + 1));
   if (!port.has_value()) return refuse("the port is not in [1, 65535]");
-  node.host = std::string(address.substr(0, colon));
+  std::string_view host = address.substr(0, colon);
+  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+  node.host = std::string(host);
   node.port = *port;
   return node;
 }

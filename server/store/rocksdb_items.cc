@@ -137,9 +137,9 @@ class RocksDbItems final : public ItemStore {
     return FromRocksDb(db_->DeleteRange(write_, db_->DefaultColumnFamily(), first, last));
   }
 
-  absl::Status Scan(const std::string& first,
-                    const std::function<std::string(std::string_view, std::string_view)>& visit)
-      override {
+  absl::Status Scan(
+      const std::string& first,
+      const std::function<std::string(std::string_view, std::string_view)>& visit) override {
     const std::unique_ptr<rocksdb::Iterator> it(db_->NewIterator(rocksdb::ReadOptions()));
     it->Seek(first);
     while (it->Valid()) {

@@ -1,10 +1,10 @@
 // Where sequences live beyond the memory of one server, so that a restart or another replica finds
 // them again.
 //
-// A stored sequence is a log of entries numbered 0, 1, 2, ..., each written once; replaying it gives
-// the sequence. Several replicas may write one sequence: who finds a number taken reads what stands
-// there, applies it, and goes on with the next. A sealed sequence may be stored as one piece (its
-// sealed form) that stands for all entries before a number; entries from there on still count.
+// A stored sequence is a log of entries numbered 0, 1, 2, ..., each written once; replaying it
+// gives the sequence. Several replicas may write one sequence: who finds a number taken reads what
+// stands there, applies it, and goes on with the next. A sealed sequence may be stored as one piece
+// (its sealed form) that stands for all entries before a number; entries from there on still count.
 // docs/adr/0010-a-stored-sequence-is-a-log.md says why.
 #pragma once
 
@@ -94,9 +94,10 @@ class SequenceStore {
   virtual bool durable() const = 0;
 
   // Adds each entry unless its number is taken. Of one sequence, numbers must be consecutive and in
-  // order; after the first that fails the rest get its status and are not written, so that a log has
-  // no holes. One status per entry: AlreadyExists if the number is taken or a sealed form stands for
-  // it, FailedPrecondition if the sequence was dropped, InvalidArgument beyond kMaxRowBytes.
+  // order; after the first that fails the rest get its status and are not written, so that a log
+  // has no holes. One status per entry: AlreadyExists if the number is taken or a sealed form
+  // stands for it, FailedPrecondition if the sequence was dropped, InvalidArgument beyond
+  // kMaxRowBytes.
   virtual std::vector<absl::Status> Append(std::span<const NewEntry> entries) = 0;
 
   // The entries from `first` on, and the sealed form if it stands for any of them. NotFound if
