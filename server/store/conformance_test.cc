@@ -488,6 +488,12 @@ TEST(MemcachedStoreTest, ANodeThatIsDownCostsItsShareAndRecovers) {
     ASSERT_TRUE(AppendOne(*store, name(i), 0, Block(0, "rows")).ok());
   }
   backing.node(1).Kill();
+  for (int i = 0; i < kSequences; ++i) {
+    // Each time with connections that don't know yet: no answer is never taken for "not there".
+    const std::string prefix = SequencePrefix(name(i));
+    const ItemKey key{prefix, EntryKey(prefix, 0)};
+    EXPECT_FALSE(absl::IsNotFound(backing.OpenItems()->Get({&key, 1})[0].status()));
+  }
   std::vector<int> down;
   for (int i = 0; i < kSequences; ++i) {
     const absl::Status read = store->Read(name(i)).status();
