@@ -54,12 +54,22 @@ struct Segment {
   CurrentView current;
   OutputView output;
   Sums* sums;  // added to; segments of one call may share it
+  // Added to, one per entry of EvaluateParameters::prefix_curve; empty if not wanted. Segments that
+  // share `sums` share this too.
+  std::span<PrefixSums> prefix_sums = {};
 };
+
+inline constexpr size_t kMaxPrefixPoints = 16;
 
 struct EvaluateParameters {
   int slots;  // K, the row length of the [n, K] arrays
   int top_k;  // k in [1, K], the slots used
   uint64_t draw;
+  // GATHERED only: add to Sums::total_variation, for an exponential more per slot.
+  bool total_variation = false;
+  // GATHERED only: the k of the curve's points, rising, each in [1, top_k]; at most
+  // kMaxPrefixPoints.
+  std::span<const int> prefix_curve = {};
 };
 
 // Implementations are thread-safe, and give the same bytes for the same valid input

@@ -47,6 +47,36 @@ struct EnvelopeAccumulator {
   SIS_HOST_DEVICE Envelope Finish() const { return {Flush(max_log_ratio), covered_mass}; }
 };
 
+// Half the L1 distance of the two policies on V_k, slot after slot, most probable first.
+struct TotalVariationAccumulator {
+  float l1_distance = 0.0f;
+
+  // As EnvelopeAccumulator::Add.
+  SIS_HOST_DEVICE void Add(float behavior_log_prob, float current_log_prob) {
+    if (behavior_log_prob == kMinusInfinity) return;
+    const float difference = Exp32(current_log_prob) - Exp32(behavior_log_prob);
+    l1_distance = l1_distance + (difference < 0.0f ? -difference : difference);
+  }
+  // At most 1, though both masses may be a little above it.
+  SIS_HOST_DEVICE float Finish() const {
+    const float half = 0.5f * l1_distance;
+    return half < 1.0f ? half : 1.0f;
+  }
+};
+
+// xi, the current policy's mass outside of V_k.
+SIS_HOST_DEVICE inline float ResidualMass(Envelope envelope) {
+  const float residual = 1.0f - envelope.covered_mass;
+  return residual > 0.0f ? residual : 0.0f;
+}
+
+// (1 - xi) / M, the accept rate before a token is drawn.
+SIS_HOST_DEVICE inline float ExpectedAcceptance(Envelope envelope) {
+  if (envelope.log_envelope == kMinusInfinity) return 0.0f;
+  const float expected = Flush(envelope.covered_mass) * Exp32(-envelope.log_envelope);
+  return expected < 1.0f ? expected : 1.0f;
+}
+
 struct PositionResult {
   Decision decision;
   bool envelope_violation;
@@ -84,7 +114,7 @@ SIS_HOST_DEVICE inline PositionResult Decide(float behavior_sampled_log_prob,
   return result;
 }
 
-// Adds a scored position to the sums.
+// Adds a scored position to the sums, all but the total variation, which needs the slots.
 SIS_HOST_DEVICE inline void AddPosition(const PositionResult& result, Envelope envelope,
                                         Sums& sums) {
   const bool accepted = result.decision == Decision::kAccepted;
@@ -96,13 +126,16 @@ SIS_HOST_DEVICE inline void AddPosition(const PositionResult& result, Envelope e
   sums.d += deviation;
   sums.d_sis += accepted ? 0 : deviation;
   sums.log_envelope += Fixed(envelope.log_envelope);
-  const float residual = 1.0f - envelope.covered_mass;
-  sums.residual_mass += Fixed(residual > 0.0f ? residual : 0.0f);
+  sums.residual_mass += Fixed(ResidualMass(envelope));
   sums.acceptance_probability += Fixed(result.acceptance_probability);
-  if (envelope.log_envelope != kMinusInfinity) {
-    const float expected = Flush(envelope.covered_mass) * Exp32(-envelope.log_envelope);
-    sums.expected_acceptance += Fixed(expected < 1.0f ? expected : 1.0f);
-  }
+  sums.expected_acceptance += Fixed(ExpectedAcceptance(envelope));
+  sums.k3 += Fixed(Excess32(result.log_ratio));
+}
+
+// Adds a scored position to a point of the prefix curve, whose envelope is that of the point's k.
+SIS_HOST_DEVICE inline void AddPrefix(Envelope envelope, PrefixSums& sums) {
+  sums.residual_mass += Fixed(ResidualMass(envelope));
+  sums.expected_acceptance += Fixed(ExpectedAcceptance(envelope));
 }
 
 }  // namespace sis

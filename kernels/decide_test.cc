@@ -65,6 +65,32 @@ TEST(EnvelopeTest, UnusedSlotsAreLeftOutWhateverTheCurrentPolicySays) {
   }
 }
 
+TEST(TotalVariationTest, IsHalfTheL1DistanceInOrderOverUsedSlots) {
+  TotalVariationAccumulator accumulator;
+  accumulator.Add(-0.5f, -1.0f);
+  accumulator.Add(-1.5f, -1.25f);
+  accumulator.Add(-3.0f, -kInfinity);
+  accumulator.Add(-kInfinity, kNan);
+  const float first = Exp32(-0.5f) - Exp32(-1.0f);
+  const float second = Exp32(-1.25f) - Exp32(-1.5f);
+  EXPECT_EQ(accumulator.Finish(), 0.5f * ((first + second) + Exp32(-3.0f)));
+}
+
+TEST(TotalVariationTest, IsAddedFromTheFirstSlotOn) {
+  // Added from the other end, the small ones would reach the next float after 1.
+  constexpr float kSmall = -16.7f;  // e^-16.7 is just below 2^-24, half a place above 1
+  TotalVariationAccumulator accumulator;
+  for (const float behavior : {0.0f, kSmall, kSmall}) accumulator.Add(behavior, -kInfinity);
+  EXPECT_EQ(accumulator.Finish(), 0.5f);
+}
+
+TEST(TotalVariationTest, IsAtMost1) {
+  TotalVariationAccumulator accumulator;
+  accumulator.Add(0x1p-6f, -40.0f);
+  accumulator.Add(-40.0f, 0x1p-6f);
+  EXPECT_EQ(accumulator.Finish(), 1.0f);
+}
+
 // Section 10 of docs/numerics.md, row by row.
 
 TEST(SpecialValuesTest, ACurrentLogProbOfMinusInfinityAddsNothing) {
@@ -202,6 +228,7 @@ TEST(AddPositionTest, AnAcceptedPositionAddsToDButNotToDSis) {
   expected.residual_mass = kOne / 8;
   expected.acceptance_probability = Fixed(Exp32(-0.75f));
   expected.expected_acceptance = Fixed(0.875f * Exp32(-0.25f));
+  expected.k3 = Fixed((Exp32(-0.5f) - 1.0f) + 0.5f);
   EXPECT_TRUE(sums == expected);
 }
 
@@ -226,11 +253,30 @@ TEST(AddPositionTest, ResidualMassAndExpectedAcceptanceStayInTheirRange) {
   EXPECT_EQ(sums.expected_acceptance, kOne);
 }
 
+TEST(AddPositionTest, AnImpossibleTokenCountsAs64InK3) {
+  const Envelope envelope{0.0f, 1.0f};
+  EXPECT_EQ(SumsOf(Decide(-1.0f, -kInfinity, envelope, true, 0), envelope).k3, 64 * kOne);
+}
+
+TEST(AddPrefixTest, AddsWhatAnEvaluationOfThatKWouldAdd) {
+  for (const Envelope envelope :
+       {Envelope{0.25f, 0.875f}, Envelope{-0.5f, 1.0078125f}, Envelope{-kInfinity, 0.0f}}) {
+    const Sums sums = SumsOf(Decide(-1.0f, -1.5f, envelope, true, 0), envelope);
+    PrefixSums prefix{100, 200};
+    AddPrefix(envelope, prefix);
+    EXPECT_EQ(prefix.residual_mass, 100 + sums.residual_mass);
+    EXPECT_EQ(prefix.expected_acceptance, 200 + sums.expected_acceptance);
+  }
+}
+
 TEST(SumsTest, AddEveryMember) {
-  Sums sums{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
-  sums += Sums{100, 200, 300, 400, 500, 600, 700, 800, 900, 1000, 1100};
-  EXPECT_TRUE((sums == Sums{101, 202, 303, 404, 505, 606, 707, 808, 909, 1010, 1111}));
+  Sums sums{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13};
+  sums += Sums{100, 200, 300, 400, 500, 600, 700, 800, 900, 1000, 1100, 1200, 1300};
+  EXPECT_TRUE((sums == Sums{101, 202, 303, 404, 505, 606, 707, 808, 909, 1010, 1111, 1212, 1313}));
   EXPECT_EQ(sums.scored(), 606);
+  PrefixSums prefix{1, 2};
+  prefix += PrefixSums{10, 20};
+  EXPECT_TRUE((prefix == PrefixSums{11, 22}));
 }
 
 }  // namespace

@@ -12,6 +12,8 @@ struct ReferencePosition {
   double acceptance_probability;  // a = w / M if y is in V_k (at most 1), else 0
   double residual_mass;           // xi = 1 - sum over V_k of p(v)
   double expected_acceptance;     // (1 - xi) / M; 0 if V_k is empty
+  double k3;                      // w - 1 - log w
+  double total_variation;         // half the sum over V_k of |p(v) - q(v)|
 };
 
 // behavior and current are log-probs at the k slots of V_k, in any order; -inf in behavior marks an

@@ -5,12 +5,23 @@
 namespace sis {
 namespace {
 
-Envelope GatheredEnvelope(const LogProbReader& behavior, const LogProbReader& current,
-                          size_t position, size_t top_k) {
+// Adds what only the slots tell: the curve and the total variation.
+Envelope GatheredEnvelope(const EvaluateParameters& parameters, const LogProbReader& behavior,
+                          const LogProbReader& current, size_t position, Sums& sums,
+                          std::span<PrefixSums> prefix_sums) {
   EnvelopeAccumulator accumulator;
-  for (size_t slot = 0; slot < top_k; ++slot) {
-    accumulator.Add(behavior.At(position, slot), current.At(position, slot));
+  TotalVariationAccumulator total_variation;
+  size_t point = 0;
+  for (int slot = 0; slot < parameters.top_k; ++slot) {
+    const float behavior_log_prob = behavior.At(position, slot);
+    const float current_log_prob = current.At(position, slot);
+    accumulator.Add(behavior_log_prob, current_log_prob);
+    if (parameters.total_variation) total_variation.Add(behavior_log_prob, current_log_prob);
+    if (point < prefix_sums.size() && slot + 1 == parameters.prefix_curve[point]) {
+      AddPrefix(accumulator.Finish(), prefix_sums[point++]);
+    }
   }
+  sums.total_variation += Fixed(total_variation.Finish());
   return accumulator.Finish();
 }
 
@@ -32,7 +43,8 @@ void EvaluateSegment(const EvaluateParameters& parameters, const Segment& segmen
     }
     const Envelope envelope =
         current.reduced() ? Envelope{Flush(current.log_envelopes[i]), current.covered_masses[i]}
-                          : GatheredEnvelope(behavior_log_probs, current_log_probs, i, top_k);
+                          : GatheredEnvelope(parameters, behavior_log_probs, current_log_probs, i,
+                                             sums, segment.prefix_sums);
     const PositionResult result =
         Decide(behavior.sampled_log_probs[i], current.sampled_log_probs[i], envelope,
                behavior.sampled_ranks[i] < top_k, uniforms.word[position % 4]);

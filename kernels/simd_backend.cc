@@ -83,6 +83,7 @@ struct VectorSums {
   SplitSum residual_mass;
   SplitSum acceptance_probability;
   SplitSum expected_acceptance;
+  SplitSum k3;
   size_t accepted = 0;
   size_t in_top_k = 0;
   size_t scored = 0;
@@ -99,6 +100,7 @@ struct VectorSums {
     sums.residual_mass += residual_mass.Total();
     sums.acceptance_probability += acceptance_probability.Total();
     sums.expected_acceptance += expected_acceptance.Total();
+    sums.k3 += k3.Total();
   }
 };
 
@@ -257,6 +259,7 @@ HWY_INLINE void DecideLanes(const GroupInput& input, const GroupOutput& output, 
   // A difference that would be flushed has the same exponential, 1.
   const TwoFloats exponentials =
       ExpAtMost88(TwoFloats{hn::Sub(log_ratio, log_envelope), LimitTo88(hn::Neg(log_envelope))});
+  const ExpAndExcess ratio = ExpAndExcessAtMost88(LimitTo88(log_ratio));
   Floats a = exponentials.first;
   a = hn::IfThenElse(violation, one, a);
   a = hn::IfThenElseZero(possible, a);
@@ -278,8 +281,7 @@ HWY_INLINE void DecideLanes(const GroupInput& input, const GroupOutput& output, 
     hn::StoreU(hn::IfThenZeroElse(accepted, log_ratio), d, output.log_modified_ratios + lane);
   }
   if (output.modified_ratios != nullptr) {
-    hn::StoreU(hn::IfThenElse(accepted, one, ExpAtMost88(LimitTo88(log_ratio))), d,
-               output.modified_ratios + lane);
+    hn::StoreU(hn::IfThenElse(accepted, one, ratio.exponential), d, output.modified_ratios + lane);
   }
 
   // Lanes that don't count add 0, also if they hold NaN.
@@ -298,6 +300,7 @@ HWY_INLINE void DecideLanes(const GroupInput& input, const GroupOutput& output, 
       hn::Min(one, hn::Mul(FlushAll(envelopes.covered_mass), exponentials.second));
   const Mask enveloped = hn::And(scored, hn::Ne(log_envelope, minus_infinity));
   sums.expected_acceptance.Add(UnitToFixed(hn::IfThenElseZero(enveloped, expected)));
+  sums.k3.Add(ToFixed(hn::IfThenElseZero(scored, hn::Min(ratio.excess, Constant(64.0f)))));
 
   sums.accepted += hn::CountTrue(d, accepted);
   sums.in_top_k += hn::CountTrue(d, in_top_k);
@@ -512,7 +515,8 @@ void EvaluateSegment(const EvaluateParameters& parameters, const Segment& segmen
 void Evaluate(const EvaluateParameters& parameters, std::span<const Segment> segments) {
   SumCollector collector;
   for (const Segment& segment : segments) {
-    if (segment.behavior.grouped_log_probs.needs_scalar() ||
+    if (parameters.total_variation || !segment.prefix_sums.empty() ||
+        segment.behavior.grouped_log_probs.needs_scalar() ||
         segment.current.grouped_log_probs.needs_scalar()) {
       ScalarBackend().Evaluate(parameters, {&segment, 1});
       continue;

@@ -102,9 +102,15 @@ HWY_INLINE Pair<V> TimesPowerOf2(Pair<V> e, Pair<V> n) {
   return {TimesPowerOf2(e.first, n.first), TimesPowerOf2(e.second, n.second)};
 }
 
-// Exp32 of every lane that is in [-87, 88].
+// Exp32Steps of every lane that is in [-87, 88].
 template <class V>
-HWY_INLINE V ExpInRange(V x) {
+struct ExpSteps {
+  V n;
+  V r;
+  V s;
+};
+template <class V>
+HWY_INLINE ExpSteps<V> StepsOfExp(V x) {
   const V n = Nearest(Mul(x, Constant(0x1.715476p+0f)));
   V r = MinusExactProduct(x, n, Constant(0x1.63p-1f));
   r = Add(r, Mul(n, Constant(0x1.bd0106p-13f)));
@@ -112,8 +118,17 @@ HWY_INLINE V ExpInRange(V x) {
   p = Add(Mul(p, r), Constant(0x1.5558f2p-5f));
   p = Add(Mul(p, r), Constant(0x1.555492p-3f));
   p = Add(Mul(p, r), Constant(0x1.fffffcp-2f));
-  const V e = Add(Add(r, Mul(Mul(r, r), p)), Constant(1.0f));
-  return TimesPowerOf2(e, n);
+  return {n, r, Mul(Mul(r, r), p)};
+}
+template <class V>
+HWY_INLINE V FinishExp(const ExpSteps<V>& steps) {
+  return TimesPowerOf2(Add(Add(steps.r, steps.s), Constant(1.0f)), steps.n);
+}
+
+// Exp32 of the same lanes.
+template <class V>
+HWY_INLINE V ExpInRange(V x) {
+  return FinishExp(StepsOfExp(x));
 }
 
 // Of what is at most 88.
@@ -124,6 +139,18 @@ HWY_INLINE Floats ExpAtMost88(Floats x) { return ZeroBelowRange(x, ExpInRange(x)
 HWY_INLINE TwoFloats ExpAtMost88(TwoFloats x) {
   const TwoFloats e = ExpInRange(x);
   return {ZeroBelowRange(x.first, e.first), ZeroBelowRange(x.second, e.second)};
+}
+
+// Exp32 and Excess32 of what is at most 88.
+struct ExpAndExcess {
+  Floats exponential;
+  Floats excess;
+};
+HWY_INLINE ExpAndExcess ExpAndExcessAtMost88(Floats x) {
+  const ExpSteps<Floats> steps = StepsOfExp(x);
+  const Floats exponential = ZeroBelowRange(x, FinishExp(steps));
+  const Floats difference = hn::Sub(hn::Sub(exponential, Constant(1.0f)), x);
+  return {exponential, hn::IfThenElse(hn::Eq(steps.n, hn::Zero(FloatTag())), steps.s, difference)};
 }
 
 // Of anything but NaN.

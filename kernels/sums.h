@@ -32,6 +32,8 @@ struct Sums {
   int64_t residual_mass = 0;
   int64_t acceptance_probability = 0;
   int64_t expected_acceptance = 0;
+  int64_t k3 = 0;
+  int64_t total_variation = 0;  // 0 unless asked for
 
   int64_t scored() const { return accepted + rejected + outside_top_k; }
 
@@ -47,10 +49,26 @@ struct Sums {
     residual_mass += other.residual_mass;
     acceptance_probability += other.acceptance_probability;
     expected_acceptance += other.expected_acceptance;
+    k3 += other.k3;
+    total_variation += other.total_variation;
     return *this;
   }
 
   friend bool operator==(const Sums&, const Sums&) = default;
+};
+
+// The sums of a point of the prefix curve: those of Sums if only the point's k slots were used.
+struct PrefixSums {
+  int64_t residual_mass = 0;
+  int64_t expected_acceptance = 0;
+
+  PrefixSums& operator+=(const PrefixSums& other) {
+    residual_mass += other.residual_mass;
+    expected_acceptance += other.expected_acceptance;
+    return *this;
+  }
+
+  friend bool operator==(const PrefixSums&, const PrefixSums&) = default;
 };
 
 }  // namespace sis

@@ -32,9 +32,25 @@ inline v1::RunConfig SmallConfig(int top_k = 4) {
   return config;
 }
 
+// Gives back what was sent, bit by bit.
+inline v1::RunConfig LosslessConfig(int top_k = 4) {
+  v1::RunConfig config = SmallConfig(top_k);
+  config.set_log_prob_encoding(v1::FLOAT32);
+  return config;
+}
+
+// What a page of a SmallConfig costs while it fills: the most that it ever does.
+inline int64_t OnePage(int slots) {
+  return Page::kIndexBytes +
+         static_cast<int64_t>(Arena::BlockBytes(TailBytes(FormatOf(SmallConfig(slots)))));
+}
+
 struct Cache {
+  // The arena has room to spare, untouched, so that the budget alone decides.
   explicit Cache(int64_t bytes = int64_t{64} << 20, const Limits& limits = {})
-      : metrics(bytes), registry(bytes, limits, metrics, [this] { return clock.Now(); }) {}
+      : metrics(bytes),
+        arena(*Arena::Map(bytes + (int64_t{64} << 20))),
+        registry(bytes, *arena, limits, metrics, [this] { return clock.Now(); }) {}
 
   std::shared_ptr<Run> CreateRun(const std::string& id, const v1::RunConfig& config,
                                  uint64_t incarnation = 0) {
@@ -49,6 +65,7 @@ struct Cache {
 
   ManualClock clock;
   Metrics metrics;
+  std::unique_ptr<Arena> arena;
   RunRegistry registry;
 };
 

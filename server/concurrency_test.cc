@@ -123,7 +123,7 @@ class ConcurrencyTest : public testing::Test {
   const Records records_ = generator_.NextRecords(kLength);
   const CurrentValues current_ = generator_.NextCurrent(records_);
   const ScalarBackend backend_;
-  Cache cache_{12 * Page::Bytes(kSlots)};
+  Cache cache_{12 * OnePage(kSlots)};
   std::atomic<int> epoch_ = 0;
   std::atomic<uint64_t> newly_counted_ = 0;
   std::array<std::atomic<int>, 17> acks_{};

@@ -151,6 +151,10 @@ class SliceEvaluator {
         missing(piece.first_position, piece.count, v1::NEVER_ARRIVED);
         return;
       }
+      if (piece.page->corrupt()) {
+        missing(piece.first_position, piece.count, v1::CORRUPT);
+        return;
+      }
       if (piece.version < oldest_fresh_version_) {
         missing(piece.first_position, piece.count, v1::STALE);
         return;

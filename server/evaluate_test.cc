@@ -8,6 +8,7 @@
 #include <cstring>
 #include <thread>
 
+#include "kernels/cpu_backend.h"
 #include "kernels/philox.h"
 #include "kernels/scalar_backend.h"
 #include "kernels/sequence_key.h"
@@ -101,7 +102,7 @@ class EvaluateTest : public testing::Test {
 
   const std::vector<NamedRange> all_ = {{0, 0, kLength}, {1, 0, kLength}, {2, 0, kLength}};
   Cache cache_;
-  std::shared_ptr<sis::Run> run_ = cache_.CreateRun("r", SmallConfig(kSlots));
+  std::shared_ptr<sis::Run> run_ = cache_.CreateRun("r", LosslessConfig(kSlots));
   ScalarBackend backend_;
   RecordGenerator generator_{kSlots, 1000, 21};
   std::vector<Records> records_;
@@ -177,7 +178,7 @@ TEST_F(EvaluateTest, AnySplitGivesTheSame) {
   for (uint64_t draw : {100, 101, 102, 103}) {
     // The same uniforms need the same draw: the ledger of a fresh run counts each again.
     std::shared_ptr<sis::Run> fresh =
-        cache_.CreateRun("split" + std::to_string(draw), SmallConfig(kSlots));
+        cache_.CreateRun("split" + std::to_string(draw), LosslessConfig(kSlots));
     for (size_t s = 0; s < kIds.size(); ++s)
       AppendBlock(cache_, *fresh, records_[s].Block(kIds[s]));
     std::vector<NamedRange> pieces;
@@ -259,7 +260,7 @@ TEST_F(EvaluateTest, OverlappingRetriesFromManyThreadsCountEachPositionOnce) {
 }
 
 TEST_F(EvaluateTest, MissingPositionsSayWhy) {
-  v1::RunConfig config = SmallConfig(kSlots);
+  v1::RunConfig config = LosslessConfig(kSlots);
   config.set_max_staleness(1);
   run_ = cache_.CreateRun("m", config);
   // a: [0, 64) of version 5, [64, 90) of version 2, a gap, [150, 160) of version 5. b was released;
@@ -498,7 +499,7 @@ TEST_F(EvaluateTest, TooManyPositionsAreRefused) {
   Limits limits;
   limits.max_evaluate_positions = 100;
   Cache cache(1 << 24, limits);
-  const auto run = cache.CreateRun("r", SmallConfig(kSlots));
+  const auto run = cache.CreateRun("r", LosslessConfig(kSlots));
   EXPECT_TRUE(Evaluate(*run, backend_, Request({{0, 0, 60}, {1, 0, 40}})).ok());
   const absl::Status status = Evaluate(*run, backend_, Request({{0, 0, 60}, {1, 0, 41}})).status();
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
@@ -512,6 +513,79 @@ TEST_F(EvaluateTest, ValuesOfMissingPositionsAndUnusedSlotsAreIgnored) {
   *request.mutable_gathered()->mutable_log_probs() += nans;
   *request.mutable_gathered()->mutable_sampled_log_probs() += nans.substr(0, 40);
   EXPECT_EQ(Do(request).totals().missing(), 10);
+}
+
+// Two caches with the same records, in one of which nothing can be packed.
+TEST_F(EvaluateTest, PackedPagesAndTailsGiveTheSameBytes) {
+  for (const v1::LogProbEncoding encoding : {v1::FLOAT32, v1::FLOAT16, v1::FIXED12}) {
+    v1::RunConfig config = SmallConfig(kSlots);
+    config.set_log_prob_encoding(encoding);
+    Cache packing;
+    Cache filling;
+    const auto packed = packing.CreateRun("r", config);
+    const auto tails = filling.CreateRun("r", config);
+    std::vector<Arena::Block> rest;
+    for (uint32_t first = 0; first < kLength; first += 40) {
+      for (size_t i = 0; i < kIds.size(); ++i) {
+        const v1::Block block = records_[i].Block(kIds[i], first, 0, first, 40);
+        EXPECT_EQ(AppendBlock(packing, *packed, block).code(), 0);
+        EXPECT_EQ(AppendBlock(filling, *tails, block).code(), 0);
+      }
+      // The chunk of the tails has room for all of them; there is no other from now on.
+      while (rest.empty() || !rest.back().empty()) {
+        rest.push_back(filling.arena->Allocate(Arena::kChunkBytes));
+      }
+    }
+    for (const std::string& id : kIds) {
+      ASSERT_TRUE(std::get<std::shared_ptr<Sequence>>(packed->Find({id, 0}))->Seal(kLength).ok());
+    }
+    ASSERT_LT(packed->Describe().bytes(), tails->Describe().bytes()) << "all or nothing is packed";
+    for (int top_k = 1; top_k <= kSlots; ++top_k) {
+      // Slices that begin and end within groups.
+      for (v1::EvaluateRequest request :
+           {Request(all_), Request({{2, 3, 170}, {0, 67, 1}, {1, 16, 100}}),
+            ReducedRequest(all_, top_k)}) {
+        request.set_top_k(top_k);
+        request.add_outputs(v1::LOG_RATIOS);
+        const auto a = Evaluate(*packed, *CpuBackend(), request);
+        const auto b = Evaluate(*tails, backend_, request);
+        ASSERT_TRUE(a.ok()) << a.status();
+        ASSERT_TRUE(b.ok()) << b.status();
+        EXPECT_TRUE(a->SerializeAsString() == b->SerializeAsString())
+            << v1::LogProbEncoding_Name(encoding) << ", top_k " << top_k;
+      }
+    }
+  }
+}
+
+TEST_F(EvaluateTest, CorruptPagesAreMissingOnceFound) {
+  const auto& sequence = *std::get<std::shared_ptr<Sequence>>(run_->Find({"a", 0}));
+  Sequence::Reader(sequence).ForEachPiece(64, 1, [](const Sequence::Reader::Piece& piece) {
+    const auto rows = piece.page->Behavior(piece.index, 1).grouped_log_probs.rows;
+    const_cast<std::byte&>(rows[7]) ^= std::byte{2};
+  });
+  v1::FetchTopKRequest fetch_request;
+  fetch_request.add_slices()->mutable_sequence()->set_id("a");
+  absl::StatusOr<Fetch> fetch = Fetch::Open(run_, fetch_request);
+  ASSERT_TRUE(fetch.ok());
+  v1::FetchTopKResponse message;
+  ASSERT_TRUE(fetch->Next(message));
+  ASSERT_EQ(message.header().missing_size(), 1);
+  const v1::MissingRange fetched = message.header().missing(0);
+  EXPECT_EQ(fetched.first_position(), 64);
+  EXPECT_EQ(fetched.length(), 64);
+  EXPECT_EQ(fetched.reason(), v1::CORRUPT);
+  const uint64_t digest = message.header().slices(0).record_digest();
+  ASSERT_TRUE(fetch->Next(message));
+  const std::vector<float> sampled = Floats(message.chunk().sampled_log_probs());
+  for (uint32_t i = 0; i < kLength; ++i) EXPECT_EQ(std::isnan(sampled[i]), i / 64 == 1) << i;
+
+  v1::EvaluateRequest request = Request({{0, 0, kLength}});
+  request.mutable_slices(0)->set_record_digest(digest);
+  const v1::EvaluateResponse response = Do(request);
+  ASSERT_EQ(response.missing_size(), 1);
+  EXPECT_EQ(response.missing(0).SerializeAsString(), fetched.SerializeAsString());
+  EXPECT_EQ(response.totals().missing(), 64);
 }
 
 }  // namespace

@@ -14,11 +14,6 @@ namespace {
 // Messages near this size move fastest over gRPC.
 constexpr size_t kChunkBytes = size_t{1} << 20;
 
-template <typename T>
-void CopyTo(std::span<T> to, size_t offset, std::span<const T> from) {
-  std::ranges::copy(from, to.begin() + offset);
-}
-
 }  // namespace
 
 Fetch::Fetch(std::shared_ptr<Run> run, std::vector<SliceRange> slices, uint64_t lease_id)
@@ -82,10 +77,13 @@ Fetch::Summary Fetch::Summarize(const SliceRange& slice) const {
     return summary;
   }
   const Sequence::Reader reader(*slice.sequence());
+  reader.Check(slice.first_position, slice.count);
   summary.digest = reader.Digest(slice.first_position, slice.count);
   reader.ForEachPiece(slice.first_position, slice.count, [&](const Sequence::Reader::Piece& piece) {
     if (piece.page == nullptr) {
       AddMissing(summary.missing, {piece.first_position, piece.count, v1::NEVER_ARRIVED});
+    } else if (piece.page->corrupt()) {
+      AddMissing(summary.missing, {piece.first_position, piece.count, v1::CORRUPT});
     } else if (piece.version < oldest_fresh_version_) {
       AddMissing(summary.missing, {piece.first_position, piece.count, v1::STALE});
     }
@@ -118,27 +116,30 @@ void Fetch::WriteHeader(v1::FetchTopKHeader& header) const {
 void Fetch::WriteChunk(v1::FetchTopKChunk& chunk) const {
   const size_t rows = chunk.length();
   const size_t slots = run_->config().top_k();
-  const auto sampled_ids = ResizeArray<int32_t>(*chunk.mutable_sampled_ids(), rows);
-  const auto sampled = ResizeArray<float>(*chunk.mutable_sampled_log_probs(), rows);
-  const auto ids = ResizeArray<int32_t>(*chunk.mutable_top_k_ids(), rows * slots);
-  const auto log_probs = ResizeArray<float>(*chunk.mutable_top_k_log_probs(), rows * slots);
-  std::ranges::fill(sampled_ids, -1);
-  std::ranges::fill(sampled, std::numeric_limits<float>::quiet_NaN());
-  std::ranges::fill(ids, -1);
-  std::ranges::fill(log_probs, kMinusInfinity);
+  std::vector<uint8_t> ranks(rows);  // not sent
+  const RecordRows to{
+      .sampled_ids = ResizeArray<int32_t>(*chunk.mutable_sampled_ids(), rows),
+      .sampled_log_probs = ResizeArray<float>(*chunk.mutable_sampled_log_probs(), rows),
+      .ids = ResizeArray<int32_t>(*chunk.mutable_top_k_ids(), rows * slots),
+      .log_probs = ResizeArray<float>(*chunk.mutable_top_k_log_probs(), rows * slots),
+      .ranks = ranks};
+  std::ranges::fill(to.sampled_ids, -1);
+  std::ranges::fill(to.sampled_log_probs, std::numeric_limits<float>::quiet_NaN());
+  std::ranges::fill(to.ids, -1);
+  std::ranges::fill(to.log_probs, kMinusInfinity);
   const SliceRange& slice = slices_[chunk.slice()];
   if (slice.sequence() == nullptr) return;
 
   const Sequence::Reader reader(*slice.sequence());
+  reader.Check(chunk.first_position(), chunk.length());
   reader.ForEachPiece(chunk.first_position(), chunk.length(),
                       [&](const Sequence::Reader::Piece& piece) {
-                        if (piece.page == nullptr || piece.version < oldest_fresh_version_) return;
+                        if (piece.page == nullptr || piece.page->corrupt() ||
+                            piece.version < oldest_fresh_version_) {
+                          return;
+                        }
                         const size_t offset = piece.first_position - chunk.first_position();
-                        const RecordView records = piece.page->Records(piece.index, piece.count);
-                        CopyTo(sampled_ids, offset, records.sampled_ids);
-                        CopyTo(sampled, offset, records.sampled_log_probs);
-                        CopyTo(ids, offset * slots, records.ids);
-                        CopyTo(log_probs, offset * slots, records.log_probs);
+                        piece.page->Read(piece.index, SubRows(to, offset, piece.count, slots));
                       });
 }
 

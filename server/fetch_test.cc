@@ -80,7 +80,7 @@ class FetchTest : public testing::Test {
   }
 
   Cache cache_;
-  std::shared_ptr<sis::Run> run_ = cache_.CreateRun("r", SmallConfig(kSlots));
+  std::shared_ptr<sis::Run> run_ = cache_.CreateRun("r", LosslessConfig(kSlots));
   RecordGenerator generator_{kSlots, 1000, 31};
 };
 
@@ -155,7 +155,7 @@ TEST_F(FetchTest, GoneSequencesSayWhy) {
 }
 
 TEST_F(FetchTest, NeighbouringMissingRangesAreOne) {
-  v1::RunConfig config = SmallConfig(kSlots);
+  v1::RunConfig config = LosslessConfig(kSlots);
   config.set_max_staleness(0);
   run_ = cache_.CreateRun("m", config);
   const Records records = generator_.NextRecords(400);
@@ -177,7 +177,7 @@ TEST_F(FetchTest, NeighbouringMissingRangesAreOne) {
 }
 
 TEST_F(FetchTest, HeaderAndRowsAgreeOnWhatIsStale) {
-  v1::RunConfig config = SmallConfig(kSlots);
+  v1::RunConfig config = LosslessConfig(kSlots);
   config.set_max_staleness(0);
   run_ = cache_.CreateRun("m", config);
   const Records records = generator_.NextRecords(10);

@@ -316,7 +316,7 @@ TEST_F(IngestTest, ASupersededRunEndsTheStream) {
 }
 
 TEST_F(IngestTest, WithNothingToEvictItSaysWhenToTryAgain) {
-  Cache cache(2 * Sequence::kBaseBytes + Sequence::kVersionSpanBytes + Page::Bytes(kSlots));
+  Cache cache(2 * Sequence::kBaseBytes + Sequence::kVersionSpanBytes + OnePage(kSlots));
   const auto run = cache.CreateRun("r", SmallConfig(kSlots));
   ASSERT_EQ(AppendBlock(cache, *run, records_.Block("a")).code(), 0);
   const std::vector<SequenceName> names = {{"a", 0}};

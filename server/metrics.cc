@@ -100,6 +100,7 @@ RunMetrics::RunMetrics(Metrics& metrics, const std::string& run_id)
       sequences_(metrics.run_sequences_.Add({{"run", run_id}})),
       policy_version_(metrics.run_policy_version_.Add({{"run", run_id}})) {
   for (int reason = 1; reason < v1::MissingReason_ARRAYSIZE; ++reason) {
+    if (!v1::MissingReason_IsValid(reason)) continue;
     const std::string label = ReasonLabel(static_cast<v1::MissingReason>(reason));
     missing_by_reason_[reason] = &metrics.missing_tokens_.Add({{"run", run_id}, {"reason", label}});
     if (reason != v1::NEVER_ARRIVED) {

@@ -1,20 +1,19 @@
 #include "server/page.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cstring>
+#include <utility>
 
+#include "kernels/codec/log_probs.h"
+#include "kernels/decide.h"
 #include "kernels/record_digest.h"
 
 namespace sis {
 namespace {
 
-constexpr int64_t kSampledBytes = sizeof(int32_t) + sizeof(float) + sizeof(uint8_t);
-
-int64_t ArrayBytes(int64_t slots) {
-  return Page::kPositions * (slots * (sizeof(int32_t) + sizeof(float)) + kSampledBytes);
-}
-
-// Hands out consecutive pieces of the page's memory, widest type first so that all are aligned.
+// Hands out consecutive pieces of memory, widest type first so that all are aligned.
 class Carver {
  public:
   explicit Carver(std::byte* memory) : next_(memory) {}
@@ -29,6 +28,22 @@ class Carver {
   std::byte* next_;
 };
 
+RecordRows Carve(std::byte* memory, size_t slots) {
+  Carver carver(memory);
+  return {.sampled_ids = carver.Take<int32_t>(Page::kPositions),
+          .sampled_log_probs = carver.Take<float>(Page::kPositions),
+          .ids = carver.Take<int32_t>(Page::kPositions * slots),
+          .log_probs = carver.Take<float>(Page::kPositions * slots),
+          .ranks = carver.Take<uint8_t>(Page::kPositions)};
+}
+
+RecordView ViewOf(const RecordRows& rows) {
+  return {.sampled_ids = rows.sampled_ids,
+          .sampled_log_probs = rows.sampled_log_probs,
+          .ids = rows.ids,
+          .log_probs = rows.log_probs};
+}
+
 template <typename T>
 bool SameBits(std::span<const T> a, std::span<const T> b) {
   return std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
@@ -36,66 +51,210 @@ bool SameBits(std::span<const T> a, std::span<const T> b) {
 
 }  // namespace
 
-int64_t Page::Bytes(int slots) { return static_cast<int64_t>(sizeof(Page)) + ArrayBytes(slots); }
+size_t TailBytes(const PageFormat& format) {
+  const size_t slot_bytes = sizeof(int32_t) + sizeof(float);
+  return Page::kPositions * ((1 + format.slots) * slot_bytes + sizeof(uint8_t));
+}
 
-Page::Page(int slots, ByteBudget& budget)
-    : slots_(slots),
+size_t PackedBytes(const PageFormat& format) {
+  return PageBytes({.encoding = format.encoding,
+                    .slots = format.slots,
+                    .vocabulary_size = format.vocabulary_size,
+                    .first_position = 0,
+                    .positions = Page::kPositions});
+}
+
+RecordRows RowBuffer::Rows(const PageFormat& format) {
+  memory_.resize(TailBytes(format));
+  return Carve(memory_.data(), format.slots);
+}
+
+RecordRows SubRows(const RecordRows& rows, size_t first, size_t count, size_t slots) {
+  return {.sampled_ids = rows.sampled_ids.subspan(first, count),
+          .sampled_log_probs = rows.sampled_log_probs.subspan(first, count),
+          .ids = rows.ids.subspan(first * slots, count * slots),
+          .log_probs = rows.log_probs.subspan(first * slots, count * slots),
+          .ranks = rows.ranks.subspan(first, count)};
+}
+
+bool SameRecord(const PageFormat& format, const RecordView& records, size_t row,
+                const RecordRows& stored, size_t index) {
+  const size_t slots = format.slots;
+  std::array<float, kMaxTopK> memory;
+  const std::span<float> rounded = std::span(memory).first(slots);
+  const uint8_t used =
+      RoundBehaviorRow(format.encoding, records.log_probs.subspan(row * slots, slots), rounded);
+  return records.sampled_ids[row] == stored.sampled_ids[index] &&
+         SameBits<float>(records.sampled_log_probs.subspan(row, 1),
+                         stored.sampled_log_probs.subspan(index, 1)) &&
+         SameBits<float>(rounded, stored.log_probs.subspan(index * slots, slots)) &&
+         SameBits<int32_t>(records.ids.subspan(row * slots, used),
+                           stored.ids.subspan(index * slots, used));
+}
+
+Page::Page(const PageFormat& format, uint32_t first_position, Arena::Block block,
+           ByteBudget& budget)
+    : format_(format),
+      first_position_(first_position),
       budget_(budget),
-      memory_(std::make_unique_for_overwrite<std::byte[]>(ArrayBytes(slots))) {
-  Carver carver(memory_.get());
-  ids_ = carver.Take<int32_t>(kPositions * slots_);
-  log_probs_ = carver.Take<float>(kPositions * slots_);
-  sampled_ids_ = carver.Take<int32_t>(kPositions);
-  sampled_log_probs_ = carver.Take<float>(kPositions);
-  ranks_ = carver.Take<uint8_t>(kPositions);
+      block_(std::move(block)),
+      packed_(block_.bytes().size() == PackedBytes(format)) {}
+
+Page::~Page() {
+  budget_.Refund(static_cast<int64_t>(Arena::BlockBytes(block_.bytes().size())) + kIndexBytes);
 }
 
-Page::~Page() { budget_.Refund(Bytes(static_cast<int>(slots_))); }
-
-void Page::Store(uint32_t index, uint32_t position, const RecordView& records, size_t row,
-                 uint8_t rank) {
-  std::ranges::copy(records.ids.subspan(row * slots_, slots_), ids_.begin() + index * slots_);
-  std::ranges::copy(records.log_probs.subspan(row * slots_, slots_),
-                    log_probs_.begin() + index * slots_);
-  sampled_ids_[index] = records.sampled_ids[row];
-  sampled_log_probs_[index] = records.sampled_log_probs[row];
-  ranks_[index] = rank;
-  present_ |= uint64_t{1} << index;
-  digest_ += PositionDigestAt(index, position);
+PageHeader Page::header() const {
+  return {.encoding = format_.encoding,
+          .slots = format_.slots,
+          .vocabulary_size = format_.vocabulary_size,
+          .first_position = first_position_,
+          .positions = kPositions};
 }
 
-bool Page::Equals(uint32_t index, const RecordView& records, size_t row) const {
-  const RecordView mine = Records(index, 1);
-  return SameBits(mine.sampled_ids, records.sampled_ids.subspan(row, 1)) &&
-         SameBits(mine.sampled_log_probs, records.sampled_log_probs.subspan(row, 1)) &&
-         SameBits(mine.ids, records.ids.subspan(row * slots_, slots_)) &&
-         SameBits(mine.log_probs, records.log_probs.subspan(row * slots_, slots_));
+RecordRows Page::TailRows() const { return Carve(block_.bytes().data(), format_.slots); }
+
+absl::Status Page::Check() const {
+  if (!packed_) return absl::OkStatus();
+  if (corrupt()) return absl::DataLossError("page: its checksum was wrong before");
+  const absl::StatusOr<PageView> page = OpenPage(block_.bytes());
+  if (page.ok() && page->header == header()) return absl::OkStatus();
+  corrupt_.store(true, std::memory_order_relaxed);
+  return page.ok() ? absl::DataLossError("page: its header is another's") : page.status();
 }
 
-void Page::Erase(uint32_t index, uint32_t position) {
-  const uint64_t bit = uint64_t{1} << index;
-  if ((present_ & bit) == 0) return;
-  digest_ -= PositionDigestAt(index, position);
-  present_ &= ~bit;
+void Page::Store(uint32_t index, const RecordView& records, size_t row, uint32_t count,
+                 std::span<const uint8_t> ranks, const RecordRows& to) {
+  const size_t slots = format_.slots;
+  for (uint32_t end = index + count; index < end; ++index, ++row) {
+    const uint64_t bit = uint64_t{1} << index;
+    if ((present_ & bit) != 0) continue;
+    const auto ids = to.ids.subspan(index * slots, slots);
+    const uint8_t used =
+        RoundBehaviorRow(format_.encoding, records.log_probs.subspan(row * slots, slots),
+                         to.log_probs.subspan(index * slots, slots));
+    std::ranges::copy(records.ids.subspan(row * slots, used), ids.begin());
+    std::ranges::fill(ids.subspan(used), -1);
+    to.sampled_ids[index] = records.sampled_ids[row];
+    to.sampled_log_probs[index] = records.sampled_log_probs[row];
+    to.ranks[index] = ranks[row] < used ? ranks[row] : kRankOutside;
+    present_ |= bit;
+    digest_ += DigestOf(to, bit);
+  }
+}
+
+void Page::Add(uint32_t index, const RecordView& records, size_t row, uint32_t count,
+               std::span<const uint8_t> ranks, Arena::Block tail) {
+  if ((Mask(index, count) & ~present_) == 0) return;
+  if (packed_ && (present_ | Mask(index, count)) == kAll) {
+    RowBuffer buffer;
+    const RecordRows rows = present_ == 0 ? buffer.Rows(format_) : Rows(buffer);
+    Store(index, records, row, count, ranks, rows);
+    Encode(rows);
+    return;
+  }
+  if (packed_) {
+    const RecordRows rows = Carve(tail.bytes().data(), format_.slots);
+    ReadRecords(ViewPage(header(), block_.bytes()), 0, rows);
+    block_ = std::move(tail);
+    packed_ = false;
+  }
+  Store(index, records, row, count, ranks, TailRows());
+}
+
+void Page::Encode(const RecordRows& rows) {
+  std::array<uint8_t, kPositions> ranks;
+  for (uint32_t index = 0; index < kPositions; ++index) {
+    ranks[index] = (present_ >> index & 1) != 0 ? rows.ranks[index] : kRankAbsent;
+  }
+  EncodePage(header(), ViewOf(rows), ranks, block_.bytes());
+}
+
+void Page::Pack(Arena& arena) {
+  if (packed_) return;
+  Arena::Block packed = arena.Allocate(PackedBytes(format_));
+  if (packed.empty()) return;
+  const RecordRows rows = TailRows();
+  const Arena::Block tail = std::exchange(block_, std::move(packed));
+  Encode(rows);
+  packed_ = true;
+  budget_.Refund(static_cast<int64_t>(Arena::BlockBytes(TailBytes(format_)) -
+                                      Arena::BlockBytes(PackedBytes(format_))));
+}
+
+void Page::Truncate(uint32_t index) {
+  const uint64_t kept = index == 0 ? 0 : Mask(0, index);
+  if ((present_ & ~kept) == 0) return;
+  if (corrupt()) {
+    present_ &= kept;
+    return;
+  }
+  RowBuffer buffer;
+  const RecordRows rows = Rows(buffer);
+  digest_ -= DigestOf(rows, present_ & ~kept);
+  present_ &= kept;
+  if (packed_ && present_ != 0) Encode(rows);
+}
+
+RecordRows Page::Rows(RowBuffer& buffer) const {
+  if (!packed_) return TailRows();
+  const RecordRows rows = buffer.Rows(format_);
+  ReadRecords(ViewPage(header(), block_.bytes()), 0, rows);
+  return rows;
+}
+
+void Page::Read(uint32_t index, const RecordRows& rows) const {
+  if (packed_) {
+    ReadRecords(ViewPage(header(), block_.bytes()), index, rows);
+    return;
+  }
+  const RecordRows from = SubRows(TailRows(), index, rows.ranks.size(), format_.slots);
+  std::ranges::copy(from.sampled_ids, rows.sampled_ids.begin());
+  std::ranges::copy(from.sampled_log_probs, rows.sampled_log_probs.begin());
+  std::ranges::copy(from.ids, rows.ids.begin());
+  std::ranges::copy(from.log_probs, rows.log_probs.begin());
+  std::ranges::copy(from.ranks, rows.ranks.begin());
 }
 
 BehaviorView Page::Behavior(uint32_t index, uint32_t count) const {
-  return {.log_probs = log_probs_.subspan(index * slots_, count * slots_),
-          .sampled_log_probs = sampled_log_probs_.subspan(index, count),
-          .sampled_ranks = ranks_.subspan(index, count)};
+  const size_t slots = format_.slots;
+  if (!packed_) {
+    const RecordRows rows = SubRows(TailRows(), index, count, slots);
+    return {.log_probs = rows.log_probs,
+            .sampled_log_probs = rows.sampled_log_probs,
+            .sampled_ranks = rows.ranks};
+  }
+  const PageView page = ViewPage(header(), block_.bytes());
+  const size_t group_bytes = GroupBytes(format_.encoding, slots);
+  const size_t group = index / kGroupPositions;
+  const size_t lane = index % kGroupPositions;
+  const auto* sampled = reinterpret_cast<const float*>(page.sampled_log_probs.data());
+  const auto* ranks = reinterpret_cast<const uint8_t*>(page.ranks.data());
+  return {.log_probs = {},
+          .sampled_log_probs = {sampled + index, count},
+          .sampled_ranks = {ranks + index, count},
+          .grouped_log_probs = {.rows = page.log_probs.subspan(
+                                    group * group_bytes, GroupCount(lane + count) * group_bytes),
+                                .encoding = format_.encoding,
+                                .first_lane = static_cast<uint8_t>(lane)}};
 }
 
-RecordView Page::Records(uint32_t index, uint32_t count) const {
-  return {.sampled_ids = sampled_ids_.subspan(index, count),
-          .sampled_log_probs = sampled_log_probs_.subspan(index, count),
-          .ids = ids_.subspan(index * slots_, count * slots_),
-          .log_probs = log_probs_.subspan(index * slots_, count * slots_)};
+uint64_t Page::DigestOf(const RecordRows& rows, uint64_t positions) const {
+  const size_t slots = format_.slots;
+  uint64_t digest = 0;
+  for (; positions != 0; positions &= positions - 1) {
+    const auto index = static_cast<uint32_t>(std::countr_zero(positions));
+    digest += PositionDigest(first_position_ + index, rows.sampled_ids[index],
+                             rows.sampled_log_probs[index], rows.ids.subspan(index * slots, slots),
+                             rows.log_probs.subspan(index * slots, slots));
+  }
+  return digest;
 }
 
-uint64_t Page::PositionDigestAt(uint32_t index, uint32_t position) const {
-  const RecordView record = Records(index, 1);
-  return PositionDigest(position, record.sampled_ids[0], record.sampled_log_probs[0], record.ids,
-                        record.log_probs);
+uint64_t Page::Digest(uint32_t index, uint32_t count) const {
+  if (corrupt()) return 0;
+  RowBuffer buffer;
+  return DigestOf(Rows(buffer), present_ & Mask(index, count));
 }
 
 }  // namespace sis

@@ -1,61 +1,120 @@
-// A page: the records of 64 consecutive positions of one sequence, at fixed places, in one
-// allocation.
+// A page: the records of 64 consecutive positions of one sequence. While it fills they lie token
+// after token, in any order of arrival; then they are packed (docs/page_format.md).
 #pragma once
 
+#include <atomic>
 #include <cstdint>
-#include <memory>
+#include <optional>
 #include <span>
+#include <vector>
 
+#include "absl/status/status.h"
 #include "kernels/backend.h"
+#include "kernels/codec/page.h"
 #include "kernels/validate.h"
+#include "server/arena.h"
 #include "server/byte_budget.h"
 
 namespace sis {
 
-// Not thread-safe; the sequence that owns it locks.
+// What all pages of a run have in common.
+struct PageFormat {
+  LogProbEncoding encoding;
+  int slots;                // K
+  int32_t vocabulary_size;  // V
+};
+
+// The size of the records of a page before it is packed.
+size_t TailBytes(const PageFormat& format);
+// And after.
+size_t PackedBytes(const PageFormat& format);
+
+// Token-major records of a page in heap memory, made when first asked for.
+class RowBuffer {
+ public:
+  RecordRows Rows(const PageFormat& format);
+
+ private:
+  std::vector<std::byte> memory_;
+};
+
+// Not thread-safe; the sequence that owns it locks. Const members may be called side by side.
+//
+// What is recorded is the rounded record: it doesn't change when it is packed or unpacked.
+// Positions are given as an index in [0, kPositions).
 class Page {
  public:
   static constexpr uint32_t kPositions = 64;
+  static constexpr uint64_t kAll = ~uint64_t{0};
+  static constexpr uint64_t Mask(uint32_t index, uint32_t count) {
+    return (count == kPositions ? kAll : (uint64_t{1} << count) - 1) << index;
+  }
+  // Charged besides the block: the page itself and its place in the sequence's index.
+  static constexpr int64_t kIndexBytes = 192;
 
-  // What a page of K = slots costs, as charged.
-  static int64_t Bytes(int slots);
-
-  // The bytes must have been charged to the budget, which gets them back when the page goes.
-  Page(int slots, ByteBudget& budget);
+  // The block has TailBytes, or PackedBytes if all positions are about to be added at once.
+  // Block and kIndexBytes must have been charged to the budget, which gets back what the page holds
+  // when it goes.
+  Page(const PageFormat& format, uint32_t first_position, Arena::Block block, ByteBudget& budget);
   ~Page();
   Page(const Page&) = delete;
   Page& operator=(const Page&) = delete;
 
   // Bit i is set if the i-th position has a record.
   uint64_t present() const { return present_; }
+  bool packed() const { return packed_; }
+  // Set once Check has failed. Nothing more may then be read or added.
+  bool corrupt() const { return corrupt_.load(std::memory_order_relaxed); }
 
-  // Positions are given as an index in [0, kPositions) and an absolute position, which enters the
-  // digest. Row `row` of the view is meant.
-  void Store(uint32_t index, uint32_t position, const RecordView& records, size_t row,
-             uint8_t rank);
-  // Whether a present record is bit by bit the same.
-  bool Equals(uint32_t index, const RecordView& records, size_t row) const;
-  // Drops a record, present or not.
-  void Erase(uint32_t index, uint32_t position);
+  // DataLoss if the packed bytes don't have their checksum any more.
+  absl::Status Check() const;
 
+  // Adds the rows from `row` on, at index and after it, but for positions that are present. A
+  // packed page that stays incomplete needs a block of TailBytes, charged in place of the packed
+  // one.
+  void Add(uint32_t index, const RecordView& records, size_t row, uint32_t count,
+           std::span<const uint8_t> ranks, Arena::Block tail);
+  // Drops the records from index on.
+  void Truncate(uint32_t index);
+  // Packs the page, if it isn't yet and the arena has room; refunds the difference.
+  void Pack(Arena& arena);
+
+  // All 64 positions, decoded into the buffer if the page is packed. Absent ones hold anything.
+  RecordRows Rows(RowBuffer& buffer) const;
+  // Decodes [index, index + rows.ranks.size()), all of them present.
+  void Read(uint32_t index, const RecordRows& rows) const;
+  // For the backends, without decoding; all of them must be present.
   BehaviorView Behavior(uint32_t index, uint32_t count) const;
-  RecordView Records(uint32_t index, uint32_t count) const;
 
-  // The digests of all records, or of one, which must be present.
-  uint64_t digest() const { return digest_; }
-  uint64_t PositionDigestAt(uint32_t index, uint32_t position) const;
+  // The digests of all records; 0 if they are corrupt.
+  uint64_t digest() const { return corrupt() ? 0 : digest_; }
+  // Of the records in [index, index + count).
+  uint64_t Digest(uint32_t index, uint32_t count) const;
 
  private:
-  const size_t slots_;
+  PageHeader header() const;
+  RecordRows TailRows() const;
+  void Encode(const RecordRows& rows);
+  // Rounds the rows of absent positions into `to`.
+  void Store(uint32_t index, const RecordView& records, size_t row, uint32_t count,
+             std::span<const uint8_t> ranks, const RecordRows& to);
+  uint64_t DigestOf(const RecordRows& rows, uint64_t positions) const;
+
+  const PageFormat& format_;
+  const uint32_t first_position_;
   ByteBudget& budget_;
+  Arena::Block block_;
+  bool packed_;
+  mutable std::atomic<bool> corrupt_ = false;
   uint64_t present_ = 0;
   uint64_t digest_ = 0;
-  std::unique_ptr<std::byte[]> memory_;  // the arrays below, one after the other
-  std::span<int32_t> ids_;               // [64, K]
-  std::span<float> log_probs_;           // [64, K]
-  std::span<int32_t> sampled_ids_;       // [64]
-  std::span<float> sampled_log_probs_;   // [64]
-  std::span<uint8_t> ranks_;             // [64]
 };
+
+// Rows [first, first + count) of the K = slots wide arrays.
+RecordRows SubRows(const RecordRows& rows, size_t first, size_t count, size_t slots);
+
+// Whether a row, once rounded, is bit by bit the same as the index-th of those stored.
+bool SameRecord(const PageFormat& format, const RecordView& records, size_t row,
+                const RecordRows& stored, size_t index);
 
 }  // namespace sis

@@ -3,109 +3,173 @@
 #include <gtest/gtest.h>
 
 #include <bit>
+#include <cmath>
 
 #include "kernels/record_digest.h"
-#include "server/record_generator.h"
+#include "server/rounded_records.h"
 
 namespace sis {
 namespace {
 
-class PageTest : public testing::TestWithParam<int> {
+constexpr uint32_t kFirst = 640;  // of the page
+constexpr uint32_t kAll = Page::kPositions;
+
+// A page and its budget: 64 records, in one of the encodings.
+class PageTest : public testing::TestWithParam<std::tuple<LogProbEncoding, int>> {
  protected:
-  uint64_t DigestOf(const Records& records, uint32_t row, uint32_t position) {
-    const RecordView view = records.View(row, 1);
-    return PositionDigest(position, view.sampled_ids[0], view.sampled_log_probs[0], view.ids,
-                          view.log_probs);
+  Arena::Block Allocate(size_t bytes) {
+    EXPECT_TRUE(budget_.TryCharge(Cost(bytes)));
+    Arena::Block block = arena_->Allocate(bytes);
+    EXPECT_FALSE(block.empty());
+    return block;
+  }
+  static int64_t Cost(size_t bytes) {
+    return static_cast<int64_t>(Arena::BlockBytes(bytes)) + Page::kIndexBytes;
+  }
+  void Add(Page& page, uint32_t index, uint32_t count, Arena::Block tail = {}) {
+    page.Add(index, sent_.view(), index, count, sent_.ranks, std::move(tail));
   }
 
-  const int slots_ = GetParam();
-  RecordGenerator generator_{slots_, 1000, 1};
+  uint64_t Digest(uint64_t positions) const {
+    uint64_t digest = 0;
+    for (; positions != 0; positions &= positions - 1) {
+      digest += stored_.Digest(static_cast<uint32_t>(std::countr_zero(positions)), kFirst);
+    }
+    return digest;
+  }
+  // Everything that can be read of the page is as recorded.
+  void ExpectHolds(const Page& page, uint64_t positions) const {
+    EXPECT_EQ(page.present(), positions);
+    EXPECT_TRUE(page.Check().ok());
+    EXPECT_EQ(page.digest(), Digest(positions));
+    EXPECT_EQ(page.Digest(5, 40), Digest(positions & Page::Mask(5, 40)));
+    for (uint32_t index = 0; index < kAll; ++index) {
+      if ((positions >> index & 1) == 0) continue;
+      stored_.ExpectSame(page, index, index);
+      RowBuffer buffer;
+      EXPECT_TRUE(SameRecord(format_, sent_.view(), index, page.Rows(buffer), index));
+    }
+  }
+
+  const PageFormat format_ = {std::get<0>(GetParam()), std::get<1>(GetParam()), 1000};
+  const SentRecords sent_{format_, kAll, 1};
+  const RoundedRecords stored_{format_, sent_, kFirst};
+  const std::unique_ptr<Arena> arena_ = *Arena::Map(8 << 20);
+  ByteBudget budget_{1 << 20};
 };
 
-TEST_P(PageTest, RefundsWhatItCost) {
-  ByteBudget budget(1 << 20);
-  ASSERT_TRUE(budget.TryCharge(Page::Bytes(slots_)));
+TEST_P(PageTest, HoldsTheSameInEitherForm) {
   {
-    const Page page(slots_, budget);
-    EXPECT_EQ(budget.used(), Page::Bytes(slots_));
+    Page page(format_, kFirst, Allocate(TailBytes(format_)), budget_);
+    EXPECT_EQ(page.present(), 0);
+    uint64_t positions = 0;
+    // In an order of its own: rows are independent.
+    for (uint32_t i = 0; i < kAll; ++i) {
+      const uint32_t index = i * 37 % kAll;
+      Add(page, index, 1);
+      positions |= uint64_t{1} << index;
+      ASSERT_EQ(page.digest(), Digest(positions));
+    }
+    EXPECT_FALSE(page.packed());
+    EXPECT_EQ(budget_.used(), Cost(TailBytes(format_)));
+    ExpectHolds(page, positions);
+    page.Pack(*arena_);
+    EXPECT_TRUE(page.packed());
+    EXPECT_EQ(budget_.used(), Cost(PackedBytes(format_)));
+    ExpectHolds(page, positions);
   }
-  EXPECT_EQ(budget.used(), 0);
+  EXPECT_EQ(budget_.used(), 0);
 }
 
-TEST_P(PageTest, HoldsWhatWasStoredAtItsIndex) {
-  ByteBudget budget(1 << 20);
-  ASSERT_TRUE(budget.TryCharge(Page::Bytes(slots_)));
-  Page page(slots_, budget);
-  EXPECT_EQ(page.present(), 0);
-  const Records records = generator_.NextRecords(Page::kPositions);
-  uint64_t digest = 0;
-  // In an order of its own: rows are independent.
-  for (uint32_t i = 0; i < Page::kPositions; ++i) {
-    const uint32_t index = i * 37 % Page::kPositions;
-    page.Store(index, 640 + index, records.View(), index, records.ranks[index]);
-    EXPECT_EQ(std::popcount(page.present()), i + 1);
-    EXPECT_TRUE(page.present() >> index & 1);
-    digest += DigestOf(records, index, 640 + index);
-    EXPECT_EQ(page.digest(), digest);
-  }
-  const RecordView stored = page.Records(0, Page::kPositions);
-  EXPECT_TRUE(std::ranges::equal(stored.sampled_ids, records.sampled_ids));
-  EXPECT_TRUE(std::ranges::equal(stored.sampled_log_probs, records.sampled_log_probs));
-  EXPECT_TRUE(std::ranges::equal(stored.ids, records.ids));
-  EXPECT_TRUE(std::ranges::equal(stored.log_probs, records.log_probs));
-  const BehaviorView behavior = page.Behavior(5, 7);
-  EXPECT_TRUE(std::ranges::equal(behavior.sampled_ranks, std::span(records.ranks).subspan(5, 7)));
-  EXPECT_TRUE(std::ranges::equal(behavior.log_probs, records.View(5, 7).log_probs));
-  EXPECT_TRUE(std::ranges::equal(behavior.sampled_log_probs, records.View(5, 7).sampled_log_probs));
+TEST_P(PageTest, WholePagesArePackedAtOnce) {
+  Page page(format_, kFirst, Allocate(PackedBytes(format_)), budget_);
+  Add(page, 0, kAll);
+  EXPECT_TRUE(page.packed());
+  ExpectHolds(page, Page::kAll);
 }
 
-TEST_P(PageTest, EqualMeansBitByBit) {
-  ByteBudget budget(1 << 20);
-  ASSERT_TRUE(budget.TryCharge(Page::Bytes(slots_)));
-  Page page(slots_, budget);
-  const Records records = generator_.NextRecords(2);
-  page.Store(9, 9, records.View(), 1, records.ranks[1]);
-  EXPECT_TRUE(page.Equals(9, records.View(), 1));
+TEST_P(PageTest, PackedPagesCanBeAddedToAndTruncated) {
+  Page page(format_, kFirst, Allocate(TailBytes(format_)), budget_);
+  Add(page, 10, 20);
+  page.Pack(*arena_);
+  Add(page, 12, 5);  // present: nothing to do, no block needed
+  EXPECT_TRUE(page.packed());
+  page.Truncate(25);
+  EXPECT_TRUE(page.packed());
+  ExpectHolds(page, Page::Mask(10, 15));
 
-  const auto differs = [&](auto change) {
-    Records changed = records;
-    change(changed);
-    return !page.Equals(9, changed.View(), 1);
-  };
-  EXPECT_TRUE(differs([](Records& r) { ++r.sampled_ids[1]; }));
-  EXPECT_TRUE(differs([](Records& r) { r.sampled_log_probs[1] *= 1.0000002f; }));
-  EXPECT_TRUE(differs([](Records& r) { ++r.ids.back(); }));
-  EXPECT_TRUE(differs([&](Records& r) { r.log_probs[slots_] = -100; }));
-  EXPECT_FALSE(differs([](Records& r) { ++r.sampled_ids[0]; }));
-
-  Records zero = records;
-  zero.sampled_log_probs[1] = 0.0f;
-  page.Erase(9, 9);
-  page.Store(9, 9, zero.View(), 1, kRankOutside);
-  zero.sampled_log_probs[1] = -0.0f;
-  EXPECT_FALSE(page.Equals(9, zero.View(), 1));
-}
-
-TEST_P(PageTest, EraseUndoesStore) {
-  ByteBudget budget(1 << 20);
-  ASSERT_TRUE(budget.TryCharge(Page::Bytes(slots_)));
-  Page page(slots_, budget);
-  const Records records = generator_.NextRecords(2);
-  page.Store(3, 67, records.View(), 0, records.ranks[0]);
-  const uint64_t digest = page.digest();
-  page.Store(4, 68, records.View(), 1, records.ranks[1]);
-  EXPECT_EQ(page.PositionDigestAt(4, 68), DigestOf(records, 1, 68));
-  page.Erase(4, 68);
-  page.Erase(4, 68);
-  page.Erase(60, 124);
-  EXPECT_EQ(page.present(), uint64_t{1} << 3);
-  EXPECT_EQ(page.digest(), digest);
-  page.Erase(3, 67);
+  ASSERT_TRUE(budget_.TryCharge(Cost(TailBytes(format_)) - Cost(PackedBytes(format_))));
+  Add(page, 20, 30, arena_->Allocate(TailBytes(format_)));
+  EXPECT_FALSE(page.packed());
+  ExpectHolds(page, Page::Mask(10, 40));
+  page.Truncate(40);
+  ExpectHolds(page, Page::Mask(10, 30));
+  page.Pack(*arena_);
+  Add(page, 0, kAll);  // complete: stays packed
+  EXPECT_TRUE(page.packed());
+  ExpectHolds(page, Page::kAll);
+  page.Truncate(0);
   EXPECT_EQ(page.present(), 0);
   EXPECT_EQ(page.digest(), 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Slots, PageTest, testing::Values(1, 5, 254));
+TEST_P(PageTest, WithoutRoomATailStaysOne) {
+  const std::unique_ptr<Arena> full = *Arena::Map(Arena::kChunkBytes);
+  const Arena::Block all = full->Allocate(Arena::kChunkBytes);
+  Page page(format_, kFirst, Allocate(TailBytes(format_)), budget_);
+  Add(page, 0, kAll);
+  page.Pack(*full);
+  EXPECT_FALSE(page.packed());
+  ExpectHolds(page, Page::kAll);
+}
+
+TEST_P(PageTest, AFlippedBitIsFound) {
+  for (const size_t place : {0, 1, 2}) {
+    Page page(format_, kFirst, Allocate(PackedBytes(format_)), budget_);
+    Add(page, 0, kAll);
+    const std::span<const std::byte> rows = page.Behavior(0, kAll).grouped_log_probs.rows;
+    const size_t offset = place * (rows.size() - 1) / 2;
+    const_cast<std::byte&>(rows[offset]) ^= std::byte{0x10};
+    EXPECT_FALSE(page.corrupt()) << "not looked at yet";
+    EXPECT_EQ(page.Check().code(), absl::StatusCode::kDataLoss);
+    EXPECT_TRUE(page.corrupt());
+    const_cast<std::byte&>(rows[offset]) ^= std::byte{0x10};
+    EXPECT_FALSE(page.Check().ok()) << "once corrupt, never served again";
+    EXPECT_EQ(page.digest(), 0);
+    EXPECT_EQ(page.Digest(0, 10), 0);
+    page.Truncate(7);
+    EXPECT_EQ(page.present(), Page::Mask(0, 7));
+  }
+}
+
+TEST_P(PageTest, SameMeansBitByBitOnceRounded) {
+  Page page(format_, kFirst, Allocate(TailBytes(format_)), budget_);
+  Add(page, 9, 1);
+  const auto same = [&](auto change) {
+    SentRecords changed = sent_;
+    change(changed);
+    RowBuffer buffer;
+    return SameRecord(format_, changed.view(), 9, page.Rows(buffer), 9);
+  };
+  EXPECT_TRUE(same([](SentRecords&) {}));
+  EXPECT_TRUE(same([](SentRecords& r) { ++r.sampled_ids[8]; })) << "another row";
+  EXPECT_FALSE(same([](SentRecords& r) { ++r.sampled_ids[9]; }));
+  EXPECT_FALSE(same([](SentRecords& r) {
+    r.sampled_log_probs[9] = std::nextafter(r.sampled_log_probs[9], -9.0f);
+  }));
+  EXPECT_FALSE(same([&](SentRecords& r) { r.log_probs[9 * format_.slots] = -30; }));
+  EXPECT_EQ(stored_.used(9) == 0, same([&](SentRecords& r) { ++r.ids[9 * format_.slots]; }));
+  EXPECT_TRUE(same([&](SentRecords& r) {
+    std::ranges::copy(std::span(stored_.page().log_probs).subspan(9 * format_.slots, format_.slots),
+                      r.log_probs.begin() + 9 * format_.slots);
+  })) << "rounding what is rounded changes nothing";
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, PageTest,
+                         testing::Combine(testing::Values(LogProbEncoding::kFloat32,
+                                                          LogProbEncoding::kFloat16,
+                                                          LogProbEncoding::kFixed12),
+                                          testing::Values(1, 5, 254)));
 
 }  // namespace
 }  // namespace sis

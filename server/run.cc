@@ -18,12 +18,28 @@ int64_t QuotaOf(const v1::RunConfig& config) {
 
 }  // namespace
 
+PageFormat FormatOf(const v1::RunConfig& config) {
+  const auto encoding = [&] {
+    switch (config.log_prob_encoding()) {
+      case v1::FLOAT32:
+        return LogProbEncoding::kFloat32;
+      case v1::FLOAT16:
+        return LogProbEncoding::kFloat16;
+      default:
+        return LogProbEncoding::kFixed12;
+    }
+  };
+  return {.encoding = encoding(),
+          .slots = static_cast<int>(config.top_k()),
+          .vocabulary_size = static_cast<int32_t>(config.vocabulary_size())};
+}
+
 std::string ToString(const SequenceName& name) {
   return absl::StrCat("sequence '", name.id, "' attempt ", name.attempt);
 }
 
 Run::Run(std::string id, uint64_t incarnation, v1::RunConfig config, const Limits& limits,
-         ByteBudget& server_budget, std::shared_ptr<RunMetrics> metrics, Clock clock)
+         Arena& arena, ByteBudget& server_budget, std::shared_ptr<RunMetrics> metrics, Clock clock)
     : id_(std::move(id)),
       incarnation_(incarnation),
       config_(std::move(config)),
@@ -31,6 +47,7 @@ Run::Run(std::string id, uint64_t incarnation, v1::RunConfig config, const Limit
       time_to_live_(config_.time_to_live_seconds() > 0
                         ? absl::Seconds(config_.time_to_live_seconds())
                         : absl::InfiniteDuration()),
+      arena_(arena),
       metrics_(std::move(metrics)),
       clock_(std::move(clock)),
       budget_(QuotaOf(config_), &server_budget),
@@ -79,9 +96,8 @@ absl::StatusOr<std::shared_ptr<Sequence>> Run::FindOrCreate(const SequenceName& 
     return absl::ResourceExhaustedError(
         absl::StrCat(Sequence::kBaseBytes, " bytes are not to be had"));
   }
-  auto sequence =
-      std::make_shared<Sequence>(static_cast<int>(config_.top_k()),
-                                 SequenceKey(config_.seed(), name.attempt, name.id), budget_);
+  auto sequence = std::make_shared<Sequence>(
+      FormatOf(config_), SequenceKey(config_.seed(), name.attempt, name.id), arena_, budget_);
   by_age_.push_back(name);
   sequences_[name] = {
       .sequence = sequence, .last_used = clock_(), .by_age = std::prev(by_age_.end())};

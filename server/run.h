@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "server/arena.h"
 #include "server/byte_budget.h"
 #include "server/limits.h"
 #include "server/metrics.h"
@@ -41,13 +42,16 @@ struct SequenceName {
 // "sequence 'a' attempt 0", for messages.
 std::string ToString(const SequenceName& name);
 
+// How the run's records lie in memory.
+PageFormat FormatOf(const v1::RunConfig& config);
+
 using Clock = std::function<absl::Time()>;
 
 // Thread-safe. Lock order: Run, then Sequence; no two sequences at once.
 class Run {
  public:
   Run(std::string id, uint64_t incarnation, v1::RunConfig config, const Limits& limits,
-      ByteBudget& server_budget, std::shared_ptr<RunMetrics> metrics, Clock clock);
+      Arena& arena, ByteBudget& server_budget, std::shared_ptr<RunMetrics> metrics, Clock clock);
 
   Run(const Run&) = delete;
   Run& operator=(const Run&) = delete;
@@ -143,6 +147,7 @@ class Run {
   const v1::RunConfig config_;
   const Limits limits_;
   const absl::Duration time_to_live_;
+  Arena& arena_;
   const std::shared_ptr<RunMetrics> metrics_;
   const Clock clock_;
   ByteBudget budget_;  // outlives the sequences below

@@ -40,8 +40,13 @@ std::string FirstDifference(const v1::RunConfig& a, const v1::RunConfig& b) {
 
 }  // namespace
 
-RunRegistry::RunRegistry(int64_t cache_bytes, const Limits& limits, Metrics& metrics, Clock clock)
-    : limits_(limits), metrics_(metrics), clock_(std::move(clock)), budget_(cache_bytes) {}
+RunRegistry::RunRegistry(int64_t cache_bytes, Arena& arena, const Limits& limits, Metrics& metrics,
+                         Clock clock)
+    : arena_(arena),
+      limits_(limits),
+      metrics_(metrics),
+      clock_(std::move(clock)),
+      budget_(cache_bytes) {}
 
 absl::Status RunRegistry::CheckConfig(const v1::RunConfig& config) const {
   if (config.vocabulary_size() < 1 || config.vocabulary_size() > kMaxVocabularySize) {
@@ -58,6 +63,11 @@ absl::Status RunRegistry::CheckConfig(const v1::RunConfig& config) const {
                                                    config.time_to_live_seconds(),
                                                    " is not finite and at least 0"));
   }
+  if (!v1::LogProbEncoding_IsValid(config.log_prob_encoding())) {
+    return absl::InvalidArgumentError(absl::StrCat("config.log_prob_encoding ",
+                                                   static_cast<int>(config.log_prob_encoding()),
+                                                   " is not an encoding"));
+  }
   for (const auto& [field, value] :
        {std::pair("task", &config.task()), std::pair("algorithm", &config.algorithm()),
         std::pair("model", &config.model())}) {
@@ -69,6 +79,10 @@ absl::Status RunRegistry::CheckConfig(const v1::RunConfig& config) const {
 absl::StatusOr<RunRegistry::Created> RunRegistry::Create(const v1::CreateRunRequest& request) {
   if (absl::Status status = CheckRunId(request.run_id()); !status.ok()) return status;
   if (absl::Status status = CheckConfig(request.config()); !status.ok()) return status;
+  v1::RunConfig config = request.config();
+  if (config.log_prob_encoding() == v1::LOG_PROB_ENCODING_UNSPECIFIED) {
+    config.set_log_prob_encoding(v1::FIXED12);
+  }
 
   // Streams may hold it for long, its memory must not wait for them. Nor do others wait while it is
   // freed.
@@ -87,7 +101,7 @@ absl::StatusOr<RunRegistry::Created> RunRegistry::Create(const v1::CreateRunRequ
                        ", past ", request.incarnation()));
     }
     if (request.incarnation() == 0 || request.incarnation() == present.incarnation()) {
-      const std::string difference = FirstDifference(present.config(), request.config());
+      const std::string difference = FirstDifference(present.config(), config);
       if (!difference.empty()) {
         return absl::AlreadyExistsError(absl::StrCat(
             "run '", request.run_id(), "' is there with another config: ", difference));
@@ -104,9 +118,9 @@ absl::StatusOr<RunRegistry::Created> RunRegistry::Create(const v1::CreateRunRequ
     metrics = std::make_shared<RunMetrics>(metrics_, request.run_id());
   }
   const uint64_t incarnation = std::max<uint64_t>(1, request.incarnation());
-  metrics->Describe(incarnation, request.config());
-  auto run = std::make_shared<Run>(request.run_id(), incarnation, request.config(), limits_,
-                                   budget_, std::move(metrics), clock_);
+  metrics->Describe(incarnation, config);
+  auto run = std::make_shared<Run>(request.run_id(), incarnation, std::move(config), limits_,
+                                   arena_, budget_, std::move(metrics), clock_);
   runs_[request.run_id()] = run;
   return Created{std::move(run), true};
 }
@@ -138,12 +152,14 @@ bool RunRegistry::Reclaim(Run& run, int64_t bytes) {
   if (bytes > run.budget().limit() || bytes > budget_.limit()) return false;
   const auto fits_quota = [&] { return bytes <= run.budget().limit() - run.budget().used(); };
   const auto fits_server = [&] { return bytes <= budget_.limit() - budget_.used(); };
+  // Where the bytes would fit already, the arena has no room of the right size.
+  bool arena_short = fits_quota() && fits_server();
   DropExpired();
   while (!fits_quota()) {
     if (!run.EvictOldest()) return false;
   }
   const std::vector<std::shared_ptr<Run>> runs = List();
-  while (!fits_server()) {
+  while (std::exchange(arena_short, false) || !fits_server()) {
     Run* oldest_run = nullptr;
     absl::Time oldest = absl::InfiniteFuture();
     for (const std::shared_ptr<Run>& candidate : runs) {

@@ -10,6 +10,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "server/arena.h"
 #include "server/byte_budget.h"
 #include "server/limits.h"
 #include "server/metrics.h"
@@ -22,8 +23,9 @@ namespace sis {
 // Thread-safe. Lock order: RunRegistry, then Run.
 class RunRegistry {
  public:
-  // metrics must outlive the registry and every run it handed out.
-  RunRegistry(int64_t cache_bytes, const Limits& limits, Metrics& metrics, Clock clock);
+  // arena and metrics must outlive the registry and every run it handed out.
+  RunRegistry(int64_t cache_bytes, Arena& arena, const Limits& limits, Metrics& metrics,
+              Clock clock);
 
   struct Created {
     std::shared_ptr<Run> run;
@@ -38,8 +40,8 @@ class RunRegistry {
   std::vector<std::shared_ptr<Run>> List() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Tries to make room for so many bytes of the run: ends what has expired, then evicts least
-  // recently used sequences, of this run if its own quota is short, else of any. True if there may
-  // be room now.
+  // recently used sequences, of this run if its own quota is short, else of any; at least one, if
+  // budget and quota are not what is short. True if there may be room now.
   bool Reclaim(Run& run, int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Drops what has expired, in all runs. To be called now and then.
@@ -52,6 +54,7 @@ class RunRegistry {
  private:
   absl::Status CheckConfig(const v1::RunConfig& config) const;
 
+  Arena& arena_;
   const Limits limits_;
   Metrics& metrics_;
   const Clock clock_;

@@ -33,7 +33,8 @@ v1::RunRef Ref(const std::string& id, uint64_t incarnation = 0) {
 
 // Bytes of a sequence of one page.
 int64_t SmallSequenceBytes(const sis::Run& run) {
-  return Sequence::kBaseBytes + Sequence::kVersionSpanBytes + Page::Bytes(run.config().top_k());
+  return Sequence::kBaseBytes + Sequence::kVersionSpanBytes +
+         OnePage(static_cast<int>(run.config().top_k()));
 }
 
 TEST(RunRegistryTest, IncarnationsFollowEachOther) {
@@ -233,7 +234,7 @@ TEST(RunRegistryTest, RandomOperationsKeepTheLaws) {
   const auto below = [&](uint32_t end) { return static_cast<uint32_t>(random() % end); };
   RecordGenerator generator(4, 1000, 2);
   const Records records = generator.NextRecords(400);
-  Cache cache(25 * Page::Bytes(4));
+  Cache cache(16 * OnePage(4));
   std::vector<std::shared_ptr<sis::Run>> runs;
   struct HeldLease {
     std::set<std::string> sequences;
@@ -245,7 +246,7 @@ TEST(RunRegistryTest, RandomOperationsKeepTheLaws) {
     v1::RunConfig config = SmallConfig();
     config.set_time_to_live_seconds(50);
     config.set_max_staleness(3);
-    if (i == 0) config.set_byte_quota(15 * Page::Bytes(4));
+    if (i == 0) config.set_byte_quota(9 * OnePage(4));
     runs.push_back(cache.CreateRun(i == 0 ? "a" : "b", config));
   }
   std::map<absl::StatusCode, int> acks;

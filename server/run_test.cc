@@ -294,6 +294,7 @@ TEST_F(RunTest, DescribesItself) {
   v1::Run described = run->Describe();
   EXPECT_EQ(described.run_id(), "r");
   EXPECT_EQ(described.incarnation(), 3);
+  config.set_log_prob_encoding(v1::FIXED12);  // the default
   EXPECT_EQ(described.config().SerializeAsString(), config.SerializeAsString());
   EXPECT_EQ(described.policy_version(), 12);
   EXPECT_EQ(described.sequences(), 2);

@@ -11,7 +11,26 @@ namespace {
 uint32_t PageNumber(uint32_t position) { return position / Page::kPositions; }
 uint32_t IndexInPage(uint32_t position) { return position % Page::kPositions; }
 
+int64_t Charge(size_t block_bytes) {
+  return static_cast<int64_t>(Arena::BlockBytes(block_bytes)) + Page::kIndexBytes;
+}
+
+template <typename Numbers>
+void Forget(Numbers& numbers, uint32_t number) {
+  numbers.erase(std::remove(numbers.begin(), numbers.end(), number), numbers.end());
+}
+
 }  // namespace
+
+template <typename Visit>
+void Sequence::ForEachPart(uint32_t first, uint32_t end, const Visit& visit) {
+  for (uint32_t position = first; position < end;) {
+    const uint32_t index = IndexInPage(position);
+    const uint32_t count = std::min(end - position, Page::kPositions - index);
+    visit(PagePart{PageNumber(position), index, count, position - first});
+    position += count;
+  }
+}
 
 Sequence::~Sequence() {
   const auto spans = static_cast<int64_t>(versions_.size());
@@ -26,13 +45,27 @@ absl::Status Sequence::CheckFits(uint32_t first_position, uint64_t policy_versio
                                                       " is beyond the seal at length ",
                                                       *sealed_length_));
   }
-  for (size_t row = 0; row < count; ++row) {
-    const auto position = static_cast<uint32_t>(first_position + row);
-    const auto page = pages_.find(PageNumber(position));
-    if (page == pages_.end()) continue;
-    const uint32_t index = IndexInPage(position);
-    if ((page->second.present() >> index & 1) == 0) continue;
-    if (!page->second.Equals(index, records, row)) {
+  RowBuffer buffer;
+  absl::Status status;
+  ForEachPart(first_position, static_cast<uint32_t>(first_position + count),
+              [&](const PagePart& part) ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+                if (status.ok()) status = CheckFitsPage(part, policy_version, records, buffer);
+              });
+  return status;
+}
+
+absl::Status Sequence::CheckFitsPage(const PagePart& part, uint64_t policy_version,
+                                     const RecordView& records, RowBuffer& buffer) const {
+  const auto found = pages_.find(part.number);
+  if (found == pages_.end()) return absl::OkStatus();
+  const Page& page = found->second;
+  if (absl::Status status = page.Check(); !status.ok()) return status;
+  const RecordRows stored = page.Rows(buffer);
+  for (uint32_t i = 0; i < part.count; ++i) {
+    const uint32_t index = part.index + i;
+    if ((page.present() >> index & 1) == 0) continue;
+    const uint32_t position = part.number * Page::kPositions + index;
+    if (!SameRecord(format_, records, part.row + i, stored, index)) {
       return absl::AlreadyExistsError(
           absl::StrCat("position ", position, " is committed with other content"));
     }
@@ -59,24 +92,64 @@ absl::Status Sequence::Append(uint32_t first_position, uint64_t policy_version,
   if (!budget_.TryCharge(bytes)) {
     return absl::ResourceExhaustedError(absl::StrCat(bytes, " bytes are not to be had"));
   }
-  for (uint32_t number = PageNumber(first_position); number <= PageNumber(end - 1); ++number) {
-    pages_.try_emplace(number, slots_, budget_);
+  absl::InlinedVector<Arena::Block, 2> blocks;
+  bool room = true;
+  ForEachPart(first_position, end, [&](const PagePart& part) ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+    const size_t block_bytes = NeedOf(part).block_bytes;
+    blocks.push_back(block_bytes > 0 && room ? arena_.Allocate(block_bytes) : Arena::Block());
+    room = room && (block_bytes == 0 || !blocks.back().empty());
+  });
+  if (!room) {
+    budget_.Refund(bytes);
+    return absl::ResourceExhaustedError(
+        absl::StrCat(bytes, " bytes are not to be had in one piece"));
   }
 
   int64_t added = 0;
-  for (size_t row = 0; row < count; ++row) {
-    const auto position = static_cast<uint32_t>(first_position + row);
-    Page& page = pages_.find(PageNumber(position))->second;
-    const uint32_t index = IndexInPage(position);
-    if ((page.present() >> index & 1) != 0) continue;
-    page.Store(index, position, records, row, ranks[row]);
-    ++added;
-  }
+  auto block = blocks.begin();
+  ForEachPart(first_position, end, [&](const PagePart& part) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    added += AddToPage(part, records, ranks, std::move(*block++));
+  });
+  // Not before: a page counted on as a tail must still be one when its turn comes.
+  PackTails();
   SetVersion(first_position, end, policy_version);
   committed_length_ = std::max(committed_length_, end);
   positions_ += added;
   if (positions_added != nullptr) *positions_added = added;
   return absl::OkStatus();
+}
+
+int64_t Sequence::AddToPage(const PagePart& part, const RecordView& records,
+                            std::span<const uint8_t> ranks, Arena::Block block) {
+  auto found = pages_.find(part.number);
+  if (found == pages_.end()) {
+    const uint32_t first_position = part.number * Page::kPositions;
+    found =
+        pages_.try_emplace(part.number, format_, first_position, std::move(block), budget_).first;
+  }
+  Page& page = found->second;
+  const int before = std::popcount(page.present());
+  page.Add(part.index, records, part.row, part.count, ranks, std::move(block));
+  const int after = std::popcount(page.present());
+  if (after == before) return 0;
+  Forget(open_tails_, part.number);
+  if (after == Page::kPositions) {
+    page.Pack(arena_);
+  } else {
+    open_tails_.push_back(part.number);
+  }
+  return after - before;
+}
+
+void Sequence::PackTails() {
+  if (sealed_length_.has_value()) {
+    for (auto& [number, page] : pages_) page.Pack(arena_);
+    open_tails_.clear();
+  }
+  while (open_tails_.size() > kOpenTails) {
+    pages_.at(open_tails_.front()).Pack(arena_);
+    open_tails_.erase(open_tails_.begin());
+  }
 }
 
 int64_t Sequence::BytesToAppend(uint32_t first_position, uint32_t count,
@@ -86,13 +159,26 @@ int64_t Sequence::BytesToAppend(uint32_t first_position, uint32_t count,
 }
 
 int64_t Sequence::NewBytes(uint32_t first_position, uint32_t count, uint64_t policy_version) const {
-  int64_t pages = 0;
-  for (uint32_t number = PageNumber(first_position);
-       number <= PageNumber(first_position + count - 1); ++number) {
-    pages += !pages_.contains(number);
+  const uint32_t end = first_position + count;
+  int64_t bytes = TouchesSpan(first_position, end, policy_version) ? 0 : kVersionSpanBytes;
+  ForEachPart(first_position, end, [&](const PagePart& part) ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+    bytes += NeedOf(part).charge;
+  });
+  return bytes;
+}
+
+Sequence::PageNeed Sequence::NeedOf(const PagePart& part) const {
+  const uint64_t mask = Page::Mask(part.index, part.count);
+  const auto found = pages_.find(part.number);
+  if (found == pages_.end()) {
+    const size_t bytes = mask == Page::kAll ? PackedBytes(format_) : TailBytes(format_);
+    return {.charge = Charge(bytes), .block_bytes = bytes};
   }
-  const bool new_span = !TouchesSpan(first_position, first_position + count, policy_version);
-  return pages * Page::Bytes(slots_) + (new_span ? kVersionSpanBytes : 0);
+  const uint64_t before = found->second.present();
+  const uint64_t after = before | mask;
+  if (!found->second.packed() || after == before || after == Page::kAll) return {};
+  return {.charge = Charge(TailBytes(format_)) - Charge(PackedBytes(format_)),
+          .block_bytes = TailBytes(format_)};
 }
 
 bool Sequence::TouchesSpan(uint32_t first, uint32_t end, uint64_t version) const {
@@ -137,14 +223,17 @@ absl::Status Sequence::Truncate(uint32_t length) {
     return absl::FailedPreconditionError(
         absl::StrCat("truncate to ", length, ": sealed at length ", *sealed_length_));
   }
-  for (auto page = pages_.lower_bound(PageNumber(length)); page != pages_.end();) {
-    const uint32_t base = page->first * Page::kPositions;
-    for (uint32_t index = 0; index < Page::kPositions; ++index) {
-      if (base + index < length || (page->second.present() >> index & 1) == 0) continue;
-      page->second.Erase(index, base + index);
-      --positions_;
+  for (auto found = pages_.lower_bound(PageNumber(length)); found != pages_.end();) {
+    const auto& [number, page] = *found;
+    positions_ -= std::popcount(page.present());
+    found->second.Truncate(number == PageNumber(length) ? IndexInPage(length) : 0);
+    positions_ += std::popcount(page.present());
+    if (page.present() == 0) {
+      Forget(open_tails_, number);
+      found = pages_.erase(found);
+    } else {
+      ++found;
     }
-    page = page->second.present() == 0 ? pages_.erase(page) : std::next(page);
   }
   const size_t spans = versions_.size();
   for (auto span = versions_.begin(); span != versions_.end();) {
@@ -172,6 +261,7 @@ absl::Status Sequence::Seal(uint32_t length) {
                                                       committed_length_, " (truncate first)"));
   }
   sealed_length_ = length;
+  PackTails();
   return absl::OkStatus();
 }
 
@@ -232,26 +322,24 @@ void Sequence::Reader::ForEachPiece(uint32_t first, uint32_t count,
   }
 }
 
+void Sequence::Reader::Check(uint32_t first, uint32_t count) const {
+  sequence_.mutex_.AssertReaderHeld();
+  const auto end = sequence_.pages_.lower_bound(PageNumber(first + count + Page::kPositions - 1));
+  for (auto page = sequence_.pages_.lower_bound(PageNumber(first)); page != end; ++page) {
+    page->second.Check().IgnoreError();  // the page remembers
+  }
+}
+
 uint64_t Sequence::Reader::Digest(uint32_t first, uint32_t count) const {
   sequence_.mutex_.AssertReaderHeld();
   uint64_t digest = 0;
-  const uint32_t end = first + count;
-  for (auto page = sequence_.pages_.lower_bound(PageNumber(first)); page != sequence_.pages_.end();
-       ++page) {
-    const uint32_t base = page->first * Page::kPositions;
-    if (base >= end) break;
-    if (base >= first && end - base >= Page::kPositions) {
-      digest += page->second.digest();
-      continue;
-    }
-    for (uint32_t index = 0; index < Page::kPositions; ++index) {
-      const uint32_t position = base + index;
-      if (position < first || position >= end || (page->second.present() >> index & 1) == 0) {
-        continue;
-      }
-      digest += page->second.PositionDigestAt(index, position);
-    }
-  }
+  ForEachPart(first, first + count, [&](const PagePart& part) {
+    sequence_.mutex_.AssertReaderHeld();
+    const auto page = sequence_.pages_.find(part.number);
+    if (page == sequence_.pages_.end()) return;
+    digest += part.count == Page::kPositions ? page->second.digest()
+                                             : page->second.Digest(part.index, part.count);
+  });
   return digest;
 }
 

@@ -11,8 +11,10 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "kernels/validate.h"
+#include "server/arena.h"
 #include "server/byte_budget.h"
 #include "server/mutex.h"
 #include "server/page.h"
@@ -23,9 +25,9 @@ namespace sis {
 // whole blocks.
 class Sequence {
  public:
-  // The base cost must have been charged to the budget, which must outlive the sequence.
-  Sequence(int slots, uint64_t key, ByteBudget& budget)
-      : slots_(slots), key_(key), budget_(budget) {}
+  // The base cost must have been charged to the budget; budget and arena must outlive the sequence.
+  Sequence(const PageFormat& format, uint64_t key, Arena& arena, ByteBudget& budget)
+      : format_(format), key_(key), arena_(arena), budget_(budget) {}
   ~Sequence();
   Sequence(const Sequence&) = delete;
   Sequence& operator=(const Sequence&) = delete;
@@ -33,16 +35,20 @@ class Sequence {
   // Charged per sequence, for the index entries around the pages: the longest id stands there
   // twice.
   static constexpr int64_t kBaseBytes = 1024;
+  // Pages that are kept unpacked to be filled; a third open one packs the first.
+  static constexpr size_t kOpenTails = 2;
   // Charged per stretch of positions of one policy version.
   static constexpr int64_t kVersionSpanBytes = 64;
 
   // The Philox key (kernels/sequence_key.h).
   uint64_t key() const { return key_; }
 
-  // Stores valid records at first_position, ... , whole or not at all. Positions that are there
-  // already must be equal, in version too: else AlreadyExists. FailedPrecondition at or beyond the
-  // seal; ResourceExhausted if the budget doesn't hold the new bytes. On success, positions_added
-  // (if given) is how many were new.
+  // Stores valid records at first_position, ... , whole or not at all, rounded as the format's
+  // encoding does; records read back from a sequence of the same format are stored as they are.
+  // Positions that are there already must be equal, in version too: else AlreadyExists.
+  // FailedPrecondition at or beyond the seal; ResourceExhausted if budget or arena don't hold the
+  // new bytes; DataLoss if a page it would add to is corrupt. On success, positions_added (if
+  // given) is how many were new.
   absl::Status Append(uint32_t first_position, uint64_t policy_version, const RecordView& records,
                       std::span<const uint8_t> ranks, int64_t* positions_added)
       ABSL_LOCKS_EXCLUDED(mutex_);
@@ -51,7 +57,8 @@ class Sequence {
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Drops the positions from length on. FailedPrecondition once sealed.
   absl::Status Truncate(uint32_t length) ABSL_LOCKS_EXCLUDED(mutex_);
-  // FailedPrecondition below the committed length, or with another length than before.
+  // Nothing is expected to come: packs all pages. FailedPrecondition below the committed length, or
+  // with another length than before.
   absl::Status Seal(uint32_t length) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // One past the highest position.
@@ -71,8 +78,33 @@ class Sequence {
     uint64_t version;
   };
 
+  // What a range of positions has in one page.
+  struct PagePart {
+    uint32_t number;
+    uint32_t index;  // in the page
+    uint32_t count;
+    size_t row;  // of the first of them in the range
+  };
+  template <typename Visit>
+  static void ForEachPart(uint32_t first, uint32_t end, const Visit& visit);
+
+  // What a page needs before positions can be added.
+  struct PageNeed {
+    int64_t charge = 0;
+    size_t block_bytes = 0;  // of a new block; 0: none
+  };
+  PageNeed NeedOf(const PagePart& part) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  // Returns how many positions were new.
+  int64_t AddToPage(const PagePart& part, const RecordView& records, std::span<const uint8_t> ranks,
+                    Arena::Block block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Packs all tails once sealed, before that the least recently filled ones if there are too many.
+  void PackTails() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   absl::Status CheckFits(uint32_t first_position, uint64_t policy_version,
                          const RecordView& records) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckFitsPage(const PagePart& part, uint64_t policy_version,
+                             const RecordView& records, RowBuffer& buffer) const
+      ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   int64_t NewBytes(uint32_t first_position, uint32_t count, uint64_t policy_version) const
       ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   uint64_t VersionAt(uint32_t position) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
@@ -83,13 +115,17 @@ class Sequence {
   void SetVersion(uint32_t first, uint32_t end, uint64_t version)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  const int slots_;
+  const PageFormat format_;
   const uint64_t key_;
+  Arena& arena_;
   ByteBudget& budget_;
 
   mutable Mutex mutex_;
   // Page number -> page. Gaps have none.
   std::map<uint32_t, Page> pages_ ABSL_GUARDED_BY(mutex_);
+  // Numbers of pages that are still filled, the most recently filled last. Other tails are those
+  // that the arena had no room to pack.
+  absl::InlinedVector<uint32_t, kOpenTails + 2> open_tails_ ABSL_GUARDED_BY(mutex_);
   // First position -> span; spans don't overlap, neighbours of one version are merged.
   std::map<uint32_t, VersionSpan> versions_ ABSL_GUARDED_BY(mutex_);
   uint32_t committed_length_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -113,7 +149,7 @@ class ABSL_SCOPED_LOCKABLE Sequence::Reader {
   struct Piece {
     uint32_t first_position;
     uint32_t count;
-    const Page* page;  // null if missing
+    const Page* page;  // null if missing; if it is corrupt, its records can't be read
     uint32_t index;    // of first_position in the page
     uint64_t version;  // of all of them, if present
   };
@@ -121,7 +157,11 @@ class ABSL_SCOPED_LOCKABLE Sequence::Reader {
   void ForEachPiece(uint32_t first, uint32_t count,
                     const std::function<void(const Piece&)>& visit) const;
 
-  // The record digest of [first, first + count).
+  // Looks at the checksums of the packed pages that hold positions of [first, first + count). Pages
+  // that fail are corrupt from then on.
+  void Check(uint32_t first, uint32_t count) const;
+
+  // The record digest of [first, first + count), corrupt pages left out.
   uint64_t Digest(uint32_t first, uint32_t count) const;
 
  private:

@@ -42,16 +42,23 @@ class Server::StatePublisher final : public prometheus::Collectable {
   RunRegistry& registry_;
 };
 
-Server::Server(const ServerOptions& options)
+Server::Server(const ServerOptions& options, std::unique_ptr<Arena> arena)
     : metrics_(options.cache_bytes),
-      registry_(options.cache_bytes, options.limits, metrics_, absl::Now),
+      arena_(std::move(arena)),
+      registry_(options.cache_bytes, *arena_, options.limits, metrics_, absl::Now),
       backend_(CpuBackend()),
       workers_(options.evaluate_threads),
       service_(registry_, metrics_, *backend_, workers_),
       state_publisher_(std::make_shared<StatePublisher>(registry_)) {}
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
-  std::unique_ptr<Server> server(new Server(options));
+  absl::StatusOr<std::unique_ptr<Arena>> arena = Arena::Map(options.cache_bytes);
+  if (!arena.ok()) {
+    return absl::Status(arena.status().code(),
+                        absl::StrCat("cache_bytes: ", arena.status().message()));
+  }
+  (*arena)->Populate();
+  std::unique_ptr<Server> server(new Server(options, *std::move(arena)));
   if (absl::Status status = server->Listen(options); !status.ok()) return status;
   server->janitor_ = std::thread([&server = *server] { server.DropExpiredNowAndThen(); });
   return server;

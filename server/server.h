@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "kernels/backend.h"
+#include "server/arena.h"
 #include "server/limits.h"
 #include "server/metrics.h"
 #include "server/mutex.h"
@@ -36,7 +37,8 @@ struct ServerOptions {
 
 class Server {
  public:
-  // Listens when it returns. Unavailable if an address can't be listened on.
+  // Listens when it returns, with all memory for records in hand. Unavailable if an address can't
+  // be listened on, ResourceExhausted if the memory is not to be had.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options);
 
   // As Shutdown.
@@ -59,12 +61,13 @@ class Server {
   // Updates the gauges when Prometheus asks.
   class StatePublisher;
 
-  explicit Server(const ServerOptions& options);
+  Server(const ServerOptions& options, std::unique_ptr<Arena> arena);
   absl::Status Listen(const ServerOptions& options);
   void DropExpiredNowAndThen();
 
   // Destroyed from the last to the first: the gRPC server before all that its handlers use.
   Metrics metrics_;
+  const std::unique_ptr<Arena> arena_;
   RunRegistry registry_;
   const std::unique_ptr<const Backend> backend_;
   WorkerPool workers_;

@@ -12,6 +12,7 @@
 #include "absl/flags/usage.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "server/arena.h"
 #include "server/server.h"
 
 ABSL_FLAG(std::string, listen, sis::ServerOptions().listen,
@@ -19,7 +20,7 @@ ABSL_FLAG(std::string, listen, sis::ServerOptions().listen,
 ABSL_FLAG(std::string, metrics, sis::ServerOptions().metrics,
           "address of GET /metrics, host:port; empty for none");
 ABSL_FLAG(int64_t, cache_bytes, sis::ServerOptions().cache_bytes,
-          "most bytes of recorded sequences in memory");
+          "most bytes of recorded sequences in memory, taken at start");
 ABSL_FLAG(int64_t, max_message_bytes, sis::ServerOptions().max_message_bytes,
           "largest gRPC message");
 ABSL_FLAG(int, evaluate_threads, static_cast<int>(std::thread::hardware_concurrency()),
@@ -38,6 +39,9 @@ ABSL_FLAG(int, steps_kept, sis::Limits().steps_kept, "draws of a run whose total
 
 namespace {
 
+// A few chunks of the arena for each of two sizes of blocks.
+constexpr int64_t kLeastCacheBytes = 16 * int64_t{sis::Arena::kChunkBytes};
+
 // The first flag whose value makes no sense, or empty.
 std::string BadFlag() {
   const auto at_least_one = [](const char* name, int64_t value) {
@@ -49,10 +53,12 @@ std::string BadFlag() {
   if (const int64_t n = absl::GetFlag(FLAGS_max_positions); n < 1 || n > INT32_MAX) {
     return absl::StrCat("--max_positions=", n, " is not in [1, 2^31)");
   }
+  if (const int64_t n = absl::GetFlag(FLAGS_cache_bytes); n < kLeastCacheBytes) {
+    return absl::StrCat("--cache_bytes=", n, " is below ", kLeastCacheBytes);
+  }
   if (!(absl::GetFlag(FLAGS_max_lease_seconds) >= 0)) return "--max_lease_seconds is below 0";
   for (const std::string& bad :
-       {at_least_one("cache_bytes", absl::GetFlag(FLAGS_cache_bytes)),
-        at_least_one("max_message_bytes", absl::GetFlag(FLAGS_max_message_bytes)),
+       {at_least_one("max_message_bytes", absl::GetFlag(FLAGS_max_message_bytes)),
         at_least_one("evaluate_threads", absl::GetFlag(FLAGS_evaluate_threads)),
         at_least_one("max_evaluate_positions", absl::GetFlag(FLAGS_max_evaluate_positions)),
         at_least_one("max_runs", absl::GetFlag(FLAGS_max_runs)),

@@ -14,7 +14,7 @@ def run(*flags):
 class SisServerTest(unittest.TestCase):
     def start(self):
         server = subprocess.Popen(
-            [SERVER, "--listen=127.0.0.1:0", "--metrics="], stdout=subprocess.PIPE, text=True
+            [SERVER, "--listen=127.0.0.1:0", "--metrics=", "--cache_bytes=67108864"], stdout=subprocess.PIPE, text=True
         )
         self.addCleanup(server.communicate)
         self.addCleanup(server.kill)
@@ -34,7 +34,7 @@ class SisServerTest(unittest.TestCase):
 
     def test_a_taken_port_is_refused(self):
         _, address = self.start()
-        refused = run(f"--listen={address}", "--metrics=")
+        refused = run(f"--listen={address}", "--metrics=", "--cache_bytes=67108864")
         self.assertEqual(refused.returncode, 1)
         self.assertIn(f"cannot listen on {address}", refused.stderr)
 

@@ -184,6 +184,7 @@ absl::StatusOr<ReplaySummary> Replay(Client& client, const RecordedPair& recordi
   config.set_top_k(top_k);
   config.set_time_to_live_seconds(absl::ToDoubleSeconds(kKept));
   config.set_task("replay");
+  config.set_log_prob_encoding(v1::FLOAT32);  // the recordings' own ratios
   const RunRef run{absl::StrFormat("replay-%x-%x", absl::GetCurrentTimeNanos(), getpid())};
   const absl::StatusOr<v1::CreateRunResponse> created = client.CreateRun(run.run_id, config);
   if (!created.ok()) return created.status();

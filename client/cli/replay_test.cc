@@ -67,6 +67,7 @@ class ReplayTest : public ::testing::Test {
     ServerOptions options;
     options.listen = "127.0.0.1:0";
     options.metrics = "";
+    options.cache_bytes = 64 << 20;
     auto server = Server::Start(options);
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);

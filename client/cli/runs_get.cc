@@ -1,6 +1,7 @@
 #include <iostream>
 
 #include "absl/flags/flag.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_format.h"
 #include "client/cli/flags.h"
 #include "client/cli/json_output.h"
@@ -27,6 +28,8 @@ absl::Status GetRun(Client& client, std::span<const std::string> arguments) {
   PrintRow("time to live (s)", config.time_to_live_seconds());
   if (config.has_max_staleness()) PrintRow("maximum staleness", config.max_staleness());
   PrintRow("byte quota", config.byte_quota());
+  PrintRow("log-prob encoding",
+           absl::AsciiStrToLower(v1::LogProbEncoding_Name(config.log_prob_encoding())));
   PrintRow("task", config.task());
   PrintRow("algorithm", config.algorithm());
   PrintRow("model", config.model());

@@ -46,6 +46,7 @@ int Main(std::span<const absl::string_view> words) {
     ServerOptions options;
     options.listen = "127.0.0.1:0";
     options.metrics = "";
+    options.cache_bytes = 256 << 20;
     absl::StatusOr<std::unique_ptr<Server>> started = Server::Start(options);
     if (!started.ok()) return failed(started.status());
     server = *std::move(started);

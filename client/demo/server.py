@@ -17,7 +17,7 @@ class Server:
         """Returns when the server is ready. RuntimeError if it ends before."""
         # A session of its own, so that Ctrl-C does not end it before those who still talk to it.
         self._process = subprocess.Popen(
-            [binary, "--listen=127.0.0.1:0", "--metrics=127.0.0.1:0"],
+            [binary, "--listen=127.0.0.1:0", "--metrics=127.0.0.1:0", "--cache_bytes=1073741824"],
             stdout=subprocess.PIPE,
             text=True,
             start_new_session=True,

@@ -101,6 +101,20 @@ void EncodeBehaviorLogProbs(LogProbEncoding encoding, std::span<const float> log
                });
 }
 
+uint8_t RoundBehaviorRow(LogProbEncoding encoding, std::span<const float> row,
+                         std::span<float> rounded) {
+  const uint32_t multiplier = BehaviorMultiplier(encoding, row);
+  uint8_t used = 0;
+  for (const float log_prob : row) {
+    const uint32_t code = EncodeRoundedDown(encoding, log_prob, multiplier);
+    const float value = DecodeLogProb(encoding, code, multiplier);
+    if (value == kMinusInfinity) break;
+    rounded[used++] = value;
+  }
+  std::ranges::fill(rounded.subspan(used), kMinusInfinity);
+  return used;
+}
+
 void EncodeCurrentLogProbs(LogProbEncoding encoding, std::span<const float> log_probs, int slots,
                            std::span<const uint8_t> used_slots, std::span<std::byte> to) {
   EncodeGroups(encoding, used_slots.size(), slots, to,

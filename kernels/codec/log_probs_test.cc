@@ -142,6 +142,17 @@ std::string NameOf(LogProbEncoding encoding) {
   return encoding == kFloat32 ? "Float32" : encoding == kFloat16 ? "Float16" : "Fixed12";
 }
 
+TEST_P(EncodingPairTest, RoundingIsEncodingAndDecoding) {
+  ForEachPosition([](const RandomPosition& position, const Encoded& encoded) {
+    const LogProbEncoding encoding = std::get<0>(GetParam());
+    std::vector<float> rounded(position.behavior.size());
+    ASSERT_EQ(RoundBehaviorRow(encoding, position.behavior, rounded), encoded.used);
+    ASSERT_EQ(rounded, encoded.behavior);
+    ASSERT_EQ(RoundBehaviorRow(encoding, encoded.behavior, rounded), encoded.used);
+    ASSERT_EQ(rounded, encoded.behavior);
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Pairs, EncodingPairTest,
                          testing::Combine(testing::Values(kFloat32, kFloat16, kFixed12),
                                           testing::Values(kFloat32, kFloat16, kFixed12)),

@@ -73,6 +73,22 @@ struct PageView {
 // The view refers to `page`. DataLoss if anything is wrong.
 absl::StatusOr<PageView> OpenPage(std::span<const std::byte> page);
 
+// The view of a page whose header is known and whose bytes are trusted: nothing is checked.
+PageView ViewPage(const PageHeader& header, std::span<const std::byte> page);
+
+// Where records go: n positions, row-major.
+struct RecordRows {
+  std::span<int32_t> sampled_ids;      // [n]
+  std::span<float> sampled_log_probs;  // [n]
+  std::span<int32_t> ids;              // [n, K]
+  std::span<float> log_probs;          // [n, K]
+  std::span<uint8_t> ranks;            // [n]
+};
+
+// Decodes the records [first, first + n) of a page, where n = rows.ranks.size(), without checking
+// them. Absent positions get -1, NaN, -1 and -inf, and rank kRankAbsent.
+void ReadRecords(const PageView& page, uint32_t first, const RecordRows& rows);
+
 // The records of a page. Absent positions hold -1, NaN, -1 and -inf, and rank kRankAbsent.
 struct DecodedPage {
   PageHeader header;
@@ -83,6 +99,7 @@ struct DecodedPage {
   std::vector<uint8_t> ranks;
 
   RecordView records() const { return {sampled_ids, sampled_log_probs, ids, log_probs}; }
+  RecordRows rows() { return {sampled_ids, sampled_log_probs, ids, log_probs, ranks}; }
 };
 
 // Checks everything: what is returned could have been the result of encoding valid records, and

@@ -62,11 +62,9 @@ uint32_t ReadCrc32c(std::span<const std::byte> page) {
   return bytes.crc32c;
 }
 
-// All log-probs, and the multiplier of each position.
-std::vector<uint32_t> DecodeLogProbsWithMultipliers(const PageView& view,
-                                                    std::span<float> log_probs) {
+// The multiplier of each position.
+std::vector<uint32_t> ReadMultipliers(const PageView& view) {
   const PageHeader& header = view.header;
-  DecodeLogProbs(header.encoding, view.log_probs, header.slots, log_probs);
   std::vector<uint32_t> multipliers;
   const size_t group_bytes = GroupBytes(header.encoding, header.slots);
   for (size_t group = 0; group < GroupCount(header.positions); ++group) {
@@ -76,30 +74,6 @@ std::vector<uint32_t> DecodeLogProbsWithMultipliers(const PageView& view,
                        decoder.multipliers().end());
   }
   return multipliers;
-}
-
-// Ids of unused slots and absent positions are left at -1.
-void DecodeIds(const PageView& view, DecodedPage& page) {
-  const int bits = IdBits(view.header.vocabulary_size);
-  const size_t row_bytes = PackedRowBytes(bits);
-  const size_t slots = view.header.slots;
-  std::span<const std::byte> from = view.ids;
-  for (size_t first = 0; first < view.header.positions; first += kGroupPositions) {
-    const size_t end = std::min<size_t>(view.header.positions, first + kGroupPositions);
-    for (size_t row = 0; row < IdRows(view.header); ++row) {
-      const RowValues values = UnpackRow(from.first(row_bytes), bits);
-      from = from.subspan(row_bytes);
-      for (size_t i = first; i < end; ++i) {
-        const auto id = static_cast<int32_t>(values[i - first]);
-        if (page.ranks[i] == kRankAbsent) continue;
-        if (row == 0) {
-          page.sampled_ids[i] = id;
-        } else if (page.log_probs[i * slots + row - 1] != kMinusInfinity) {
-          page.ids[i * slots + row - 1] = id;
-        }
-      }
-    }
-  }
 }
 
 bool IsLogProb(float x) { return std::isfinite(x) && x <= kRoundingSlack; }
@@ -175,12 +149,7 @@ absl::StatusOr<PageView> OpenPage(std::span<const std::byte> page) {
   if (crc != ReadCrc32c(page)) {
     return Corrupt("crc32c is ", absl::Hex(crc), ", not ", absl::Hex(ReadCrc32c(page)));
   }
-  const auto section = [&](size_t from, size_t to) { return page.subspan(from, to - from); };
-  return PageView{.header = *header,
-                  .log_probs = section(layout.log_probs, layout.sampled_log_probs),
-                  .sampled_log_probs = section(layout.sampled_log_probs, layout.ranks),
-                  .ranks = section(layout.ranks, layout.ids),
-                  .ids = section(layout.ids, layout.end)};
+  return ViewPage(*header, page);
 }
 
 absl::StatusOr<DecodedPage> DecodePage(std::span<const std::byte> bytes) {
@@ -190,22 +159,15 @@ absl::StatusOr<DecodedPage> DecodePage(std::span<const std::byte> bytes) {
   const size_t positions = header.positions;
   const size_t slots = header.slots;
   DecodedPage page{.header = header,
-                   .sampled_ids = std::vector<int32_t>(positions, -1),
+                   .sampled_ids = std::vector<int32_t>(positions),
                    .sampled_log_probs = std::vector<float>(positions),
-                   .ids = std::vector<int32_t>(positions * slots, -1),
+                   .ids = std::vector<int32_t>(positions * slots),
                    .log_probs = std::vector<float>(positions * slots),
                    .ranks = std::vector<uint8_t>(positions)};
-  std::memcpy(page.sampled_log_probs.data(), view->sampled_log_probs.data(),
-              positions * sizeof(float));
-  std::memcpy(page.ranks.data(), view->ranks.data(), positions);
-  const std::vector<uint32_t> multipliers = DecodeLogProbsWithMultipliers(*view, page.log_probs);
-  DecodeIds(*view, page);
+  ReadRecords(*view, 0, page.rows());
+  const std::vector<uint32_t> multipliers = ReadMultipliers(*view);
   for (size_t i = 0; i < positions; ++i) {
-    if (page.ranks[i] == kRankAbsent) {
-      page.sampled_log_probs[i] = std::numeric_limits<float>::quiet_NaN();
-      std::ranges::fill(std::span(page.log_probs).subspan(i * slots, slots), kMinusInfinity);
-      continue;
-    }
+    if (page.ranks[i] == kRankAbsent) continue;
     const absl::Status checked = CheckRecord(page, i, multipliers[i]);
     if (!checked.ok()) return checked;
   }

@@ -101,6 +101,32 @@ TEST(Page, RoundTrip) {
   }
 }
 
+TEST(Page, SomeRecordsAreThoseOfAll) {
+  for (const LogProbEncoding encoding : {kFloat32, kFloat16, kFixed12}) {
+    const PageHeader header{encoding, 7, 151936, 320, 100};
+    const std::vector<std::byte> bytes = Encode(header, RandomRecords(header, 3));
+    const DecodedPage all = *DecodePage(bytes);
+    const auto part = [](const auto& array, size_t first, size_t count, size_t width) {
+      return std::vector(array.begin() + first * width, array.begin() + (first + count) * width);
+    };
+    for (const auto& [first, count] : {std::pair<uint32_t, uint32_t>{0, 100}, {0, 16}, {15, 1},
+                                       {15, 2}, {16, 33}, {37, 63}, {99, 1}}) {
+      DecodedPage some{.header = header,
+                       .sampled_ids = std::vector<int32_t>(count),
+                       .sampled_log_probs = std::vector<float>(count),
+                       .ids = std::vector<int32_t>(count * 7),
+                       .log_probs = std::vector<float>(count * 7),
+                       .ranks = std::vector<uint8_t>(count)};
+      ReadRecords(ViewPage(header, bytes), first, some.rows());
+      EXPECT_EQ(some.sampled_ids, part(all.sampled_ids, first, count, 1));
+      EXPECT_EQ(Bits(some.sampled_log_probs), Bits(part(all.sampled_log_probs, first, count, 1)));
+      EXPECT_EQ(some.ids, part(all.ids, first, count, 7));
+      EXPECT_EQ(Bits(some.log_probs), Bits(part(all.log_probs, first, count, 7)));
+      EXPECT_EQ(some.ranks, part(all.ranks, first, count, 1));
+    }
+  }
+}
+
 TEST(Page, RoundTripAtTheLimits) {
   ExpectRoundTrip({kFixed12, 254, 300, 0, 20}, 1);
   ExpectRoundTrip({kFixed12, 1, 2, 0, kMaxPagePositions}, 2);

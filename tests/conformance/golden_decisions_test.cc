@@ -40,6 +40,8 @@ struct Case {
   std::vector<ExpectedPosition> expected;
   std::string accept_bits;
   Sums sums;
+  std::vector<int> prefix_curve;  // the k of its points, empty if REDUCED
+  std::vector<PrefixSums> prefix_sums;
 };
 
 Case ReadCase(GoldenReader& golden, bool reduced) {
@@ -84,11 +86,20 @@ Case ReadCase(GoldenReader& golden, bool reduced) {
     c.expected.push_back(expected);
   }
   c.accept_bits = golden.Bytes();
-  for (int64_t* sum :
-       {&c.sums.accepted, &c.sums.rejected, &c.sums.outside_top_k, &c.sums.envelope_violations,
-        &c.sums.d, &c.sums.d_sis, &c.sums.log_envelope, &c.sums.residual_mass,
-        &c.sums.acceptance_probability, &c.sums.expected_acceptance}) {
+  for (int64_t* sum : {&c.sums.accepted, &c.sums.rejected, &c.sums.outside_top_k,
+                       &c.sums.envelope_violations, &c.sums.d, &c.sums.d_sis, &c.sums.log_envelope,
+                       &c.sums.residual_mass, &c.sums.acceptance_probability,
+                       &c.sums.expected_acceptance, &c.sums.k3, &c.sums.total_variation}) {
     *sum = golden.Int64();
+  }
+  if (reduced) return c;
+  const int points = golden.Uint8();
+  for (int i = 0; i < points; ++i) {
+    c.prefix_curve.push_back(golden.Uint8());
+    PrefixSums sums;
+    sums.residual_mass = golden.Int64();
+    sums.expected_acceptance = golden.Int64();
+    c.prefix_sums.push_back(sums);
   }
   return c;
 }
@@ -106,8 +117,11 @@ void ExpectCase(const Backend& backend, Case& c) {
       ValidateCurrent(positions.behavior(), positions.current(), positions.slots, c.first_position);
   ASSERT_TRUE(current.ok()) << current;
 
+  EvaluateParameters parameters = c.parameters;
+  parameters.total_variation = !positions.current().reduced();
+  parameters.prefix_curve = c.prefix_curve;
   const Results results =
-      Evaluate(backend, c.parameters, c.sequence_key, c.first_position, positions);
+      Evaluate(backend, parameters, c.sequence_key, c.first_position, positions);
   std::string accept_bits((positions.size() + 7) / 8, '\0');
   for (size_t i = 0; i < positions.size(); ++i) {
     const ExpectedPosition& expected = c.expected[i];
@@ -135,6 +149,7 @@ void ExpectCase(const Backend& backend, Case& c) {
   }
   EXPECT_EQ(accept_bits, c.accept_bits);
   EXPECT_TRUE(results.sums == c.sums);
+  EXPECT_TRUE(results.prefix_sums == c.prefix_sums);
 }
 
 class GoldenDecisionsTest : public BackendTest {

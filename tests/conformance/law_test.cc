@@ -4,7 +4,9 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <numeric>
 #include <random>
+#include <vector>
 
 #include "gtest/gtest.h"
 #include "kernels/philox.h"
@@ -211,6 +213,81 @@ TEST_P(LawTest, DSisIsAtMostD) {
     ASSERT_EQ(results.sums.d_sis, rest);
   }
   EXPECT_GT(smaller, 500);
+}
+
+TEST_P(LawTest, APointOfThePrefixCurveIsTheSumsOfAnEvaluationWithThatK) {
+  std::mt19937_64 random(8);
+  for (int i = 0; i < 300; ++i) {
+    const int slots = Between(random, 1, 3 * kLargestK);
+    EvaluateParameters parameters{slots, Between(random, 1, slots), random()};
+    std::vector<int> curve(parameters.top_k);
+    std::iota(curve.begin(), curve.end(), 1);
+    std::shuffle(curve.begin(), curve.end(), random);
+    curve.resize(std::min<size_t>(curve.size(), Between(random, 1, kMaxPrefixPoints)));
+    std::sort(curve.begin(), curve.end());
+    parameters.prefix_curve = curve;
+
+    const Positions positions = RandomPositions(random, slots, 40);
+    const Results results = Evaluate(backend(), parameters, 1, 2, positions);
+    ASSERT_EQ(results.prefix_sums.size(), curve.size());
+    for (size_t point = 0; point < curve.size(); ++point) {
+      const Sums alone =
+          Evaluate(backend(), {slots, curve[point], parameters.draw}, 1, 2, positions).sums;
+      ASSERT_EQ(results.prefix_sums[point].residual_mass, alone.residual_mass) << curve[point];
+      ASSERT_EQ(results.prefix_sums[point].expected_acceptance, alone.expected_acceptance)
+          << curve[point];
+    }
+    // And it changes nothing else.
+    parameters.prefix_curve = {};
+    ASSERT_TRUE(results.sums == Evaluate(backend(), parameters, 1, 2, positions).sums);
+  }
+}
+
+TEST_P(LawTest, TotalVariationIsInTheUnitIntervalAnd0ForEqualPolicies) {
+  std::mt19937_64 random(9);
+  for (int i = 0; i < 2'000; ++i) {
+    const int slots = Between(random, 1, kLargestK);
+    const EvaluateParameters parameters{slots, Between(random, 1, slots), random(), true};
+    Positions positions = RandomPositions(random, slots, 1);
+    const int64_t total_variation =
+        Evaluate(backend(), parameters, 1, 0, positions).sums.total_variation;
+    ASSERT_GE(total_variation, 0);
+    ASSERT_LE(total_variation, Fixed(1.0f));
+    positions.current_log_probs = positions.behavior_log_probs;
+    ASSERT_EQ(Evaluate(backend(), parameters, 1, 0, positions).sums.total_variation, 0);
+  }
+}
+
+TEST_P(LawTest, TotalVariationOfDisjointPoliciesIs1) {
+  // Both masses a little above 1, by rounding.
+  Positions positions;
+  positions.slots = 2;
+  positions.sampled_ids = {0};
+  positions.behavior_sampled_log_probs = {0x1p-7f};
+  positions.sampled_ranks = {0};
+  positions.ids = {0, 1};
+  positions.behavior_log_probs = {0x1p-7f, -100.0f};
+  positions.current_sampled_log_probs = {kMinusInfinity};
+  positions.current_log_probs = {kMinusInfinity, 0x1p-7f};
+  EXPECT_EQ(Evaluate(backend(), {2, 2, 0, true}, 1, 0, positions).sums.total_variation,
+            Fixed(1.0f));
+}
+
+// w - 1 - log w: its mean over y ~ q is KL(q || p), and it is never negative.
+TEST_P(LawTest, K3IsNeverNegativeAnd0ForEqualPolicies) {
+  std::mt19937_64 random(10);
+  for (int i = 0; i < 2'000; ++i) {
+    const int slots = Between(random, 1, kLargestK);
+    const EvaluateParameters parameters{slots, slots, random()};
+    Positions positions = RandomPositions(random, slots, 1);
+    ASSERT_GE(Evaluate(backend(), parameters, 1, 0, positions).sums.k3, 0);
+    for (const float drift : {1e-7f, 1e-6f, 1e-5f, 1e-4f, 0.3f, 0.4f}) {
+      positions.current_sampled_log_probs[0] = positions.behavior_sampled_log_probs[0] - drift;
+      ASSERT_GE(Evaluate(backend(), parameters, 1, 0, positions).sums.k3, 0);
+    }
+    positions.current_sampled_log_probs = positions.behavior_sampled_log_probs;
+    ASSERT_EQ(Evaluate(backend(), parameters, 1, 0, positions).sums.k3, 0);
+  }
 }
 
 }  // namespace

@@ -73,12 +73,13 @@ Segment SegmentOf(const Positions& positions, size_t first, size_t count, uint64
                  std::span(results.log_modified_ratios).subspan(first, count),
                  std::span(results.modified_ratios).subspan(first, count)},
       .sums = &results.sums,
+      .prefix_sums = results.prefix_sums,
   };
 }
 
 Results Evaluate(const Backend& backend, const EvaluateParameters& parameters,
                  uint64_t sequence_key, uint32_t first_position, const Positions& positions) {
-  Results results(positions.size());
+  Results results(positions.size(), parameters.prefix_curve.size());
   const Segment segment =
       SegmentOf(positions, 0, positions.size(), sequence_key, first_position, results);
   backend.Evaluate(parameters, std::span(&segment, 1));
@@ -99,6 +100,9 @@ testing::AssertionResult SameBytes(const Results& left, const Results& right) {
     return testing::AssertionFailure() << "modified ratios differ";
   }
   if (!(left.sums == right.sums)) return testing::AssertionFailure() << "sums differ";
+  if (left.prefix_sums != right.prefix_sums) {
+    return testing::AssertionFailure() << "prefix curves differ";
+  }
   return testing::AssertionSuccess();
 }
 

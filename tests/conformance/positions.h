@@ -36,14 +36,19 @@ struct Positions {
 
 // What a backend gave for n positions.
 struct Results {
-  explicit Results(size_t n)
-      : decisions(n), acceptance_probabilities(n), log_modified_ratios(n), modified_ratios(n) {}
+  explicit Results(size_t n, size_t prefix_points = 0)
+      : decisions(n),
+        acceptance_probabilities(n),
+        log_modified_ratios(n),
+        modified_ratios(n),
+        prefix_sums(prefix_points) {}
 
   std::vector<Decision> decisions;
   std::vector<float> acceptance_probabilities;
   std::vector<float> log_modified_ratios;
   std::vector<float> modified_ratios;
   Sums sums;
+  std::vector<PrefixSums> prefix_sums;  // one per point of the curve
 };
 
 // The positions [first, first + count) as a segment that writes to the same rows of `results`.

@@ -45,6 +45,11 @@ void ExpectAgreement(const Backend& backend, const EvaluateParameters& parameter
                           one.behavior_sampled_log_probs[0], one.current_sampled_log_probs[0],
                           one.sampled_ranks[0] < k);
 
+    double behavior_mass = 0;
+    for (size_t slot = 0; slot < k; ++slot) {
+      behavior_mass += std::exp(one.behavior_log_probs[slot]);
+    }
+
     // lw and lM are one rounding each; a adds the rounding of lw - lM and a unit in the last place
     // of exp32.
     const double log_ratio_error = kUnit * std::abs(exact.log_ratio) + 0x1p-100;
@@ -83,6 +88,29 @@ void ExpectAgreement(const Backend& backend, const EvaluateParameters& parameter
     ExpectClose(FromFixed(sums.expected_acceptance), std::fmin(1, exact.expected_acceptance),
                 rate_error + kFixedStep, "expected acceptance", row);
 
+    // Where the difference is taken, e^x - 1 - x is at least 0.05 and e^x a unit off; elsewhere it
+    // is the product of a few roundings. The error of lw itself counts w - 1 times.
+    const double ratio = std::exp(exact.log_ratio);
+    const double k3 = exact.k3;
+    const double k3_error = kSecondOrder * (4 * kUnit * (ratio + 1 + std::abs(exact.log_ratio)) *
+                                                std::fmin(1, k3 / 0.05) +
+                                            8 * kUnit * k3 + log_ratio_error * std::abs(ratio - 1));
+    const double least_k3 = std::fmin(64, k3 - k3_error);
+    const double most_k3 = std::fmin(64, k3 + k3_error);
+    if (std::isfinite(exact.log_ratio) && exact.log_ratio < 88) {
+      ExpectClose(FromFixed(sums.k3), (least_k3 + most_k3) / 2,
+                  (most_k3 - least_k3) / 2 + kFixedStep, "k3", row);
+    } else {
+      EXPECT_EQ(FromFixed(sums.k3), 64) << "k3 in row " << row;
+    }
+    // A unit in the last place for each of the 2 k exponentials, a rounding for each difference and
+    // each addition.
+    const double both_masses = (1 - exact.residual_mass) + behavior_mass;
+    ExpectClose(FromFixed(sums.total_variation), std::fmin(1, exact.total_variation),
+                kSecondOrder * kUnit * (both_masses + (k + 1) * exact.total_variation) +
+                    k * kSmallest + kFixedStep,
+                "total variation", row);
+
     const bool accepted = results.decisions[0] == Decision::kAccepted;
     const double log_modified = accepted ? 0 : exact.log_ratio;
     ExpectClose(results.log_modified_ratios[0], log_modified, accepted ? 0 : log_ratio_error,
@@ -101,7 +129,7 @@ TEST_P(ReferenceTest, AgreesOnRandomPositions) {
   for (int slots = 1; slots <= 32 && !HasFailure(); ++slots) {
     const Positions positions = RandomPositions(random, slots, 1'000);
     for (const int top_k : {1, (slots + 1) / 2, slots}) {
-      ExpectAgreement(backend(), {slots, top_k, random()}, positions);
+      ExpectAgreement(backend(), {slots, top_k, random(), true}, positions);
     }
   }
 }

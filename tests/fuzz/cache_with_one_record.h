@@ -17,7 +17,10 @@ class CacheWithOneRecord {
  public:
   static constexpr int64_t kCacheBytes = 64 << 10;
 
-  CacheWithOneRecord() : metrics_(kCacheBytes), registry_(kCacheBytes, {}, metrics_, absl::Now) {
+  CacheWithOneRecord()
+      : metrics_(kCacheBytes),
+        arena_(*Arena::Map(16 * Arena::kChunkBytes)),
+        registry_(kCacheBytes, *arena_, {}, metrics_, absl::Now) {
     v1::CreateRunRequest request;
     request.set_run_id("run");
     request.mutable_config()->set_vocabulary_size(10);
@@ -60,6 +63,7 @@ class CacheWithOneRecord {
   }
 
   Metrics metrics_;
+  std::unique_ptr<Arena> arena_;
   RunRegistry registry_;
 };
 

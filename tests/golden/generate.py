@@ -136,8 +136,20 @@ def _decisions(inputs: Iterable[cases.Case], decide: Callable[..., numerics.Eval
                 totals.residual_mass,
                 totals.acceptance_probability,
                 totals.expected_acceptance,
+                totals.k3,
+                totals.total_variation,
             )
         )
+        if isinstance(case.current, numerics.Gathered):
+            ks = sorted({k for k in (1, 2, 5, 10, 20, 50) if k < case.k} | {case.k})
+            curve = numerics.prefix_curve(records, case.current, ks)
+            yield _word(len(curve), 2)
+            for point in curve:
+                yield " ".join([
+                    _word(point.top_k, 2),
+                    _word(point.residual_mass, 16),
+                    _word(point.expected_acceptance, 16),
+                ])
 
 
 def files() -> dict[str, str]:

@@ -43,12 +43,14 @@ class LiveServer {
     ServerOptions options;
     options.listen = "127.0.0.1:0";
     options.metrics = "";
+    options.cache_bytes = 64 << 20;
     return options;
   }
 
   Server& server() { return *server_; }
   v1::RatioService::Stub& stub() { return *stub_; }
 
+  // Lossless: what is read back is what was sent.
   static v1::CreateRunRequest RunRequest(const std::string& id, uint32_t top_k,
                                          uint32_t vocabulary_size, uint64_t seed = 1) {
     v1::CreateRunRequest request;
@@ -56,6 +58,7 @@ class LiveServer {
     request.mutable_config()->set_seed(seed);
     request.mutable_config()->set_top_k(top_k);
     request.mutable_config()->set_vocabulary_size(vocabulary_size);
+    request.mutable_config()->set_log_prob_encoding(v1::FLOAT32);
     return request;
   }
 

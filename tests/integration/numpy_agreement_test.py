@@ -35,7 +35,9 @@ class NumpyAgreementTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.server = subprocess.Popen(
-            ["server/sis_server", "--listen=127.0.0.1:0", "--metrics="], stdout=subprocess.PIPE, text=True
+            ["server/sis_server", "--listen=127.0.0.1:0", "--metrics=", "--cache_bytes=67108864"],
+            stdout=subprocess.PIPE,
+            text=True,
         )
         for line in cls.server.stdout:
             if line.startswith("grpc: "):
@@ -50,7 +52,9 @@ class NumpyAgreementTest(unittest.TestCase):
 
     def check(self, run_id, top_k, vocabulary, record, current_log_probs, current_sampled, draws=(0, 7, 2**40)):
         """Streams one sequence, evaluates it in both forms, and compares every output with numpy's, byte for byte."""
-        run = self.client.create_run(run_id, seed=SEED, vocabulary_size=vocabulary, top_k=top_k)
+        run = self.client.create_run(
+            run_id, seed=SEED, vocabulary_size=vocabulary, top_k=top_k, log_prob_encoding="float32"
+        )
         with self.client.append(run, sampling=sis.Sampling("processed", temperature=1.0)) as stream:
             stream.block("s", first_position=0, policy_version=0, **record._asdict())
         fetched = self.client.fetch_top_k(run, ["s"])

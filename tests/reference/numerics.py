@@ -7,7 +7,7 @@ through float64 is what this module has to rule out.
 
 import dataclasses
 import enum
-from typing import NamedTuple, Optional
+from typing import Iterable, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,6 +70,7 @@ class Evaluation(NamedTuple):
     log_weights: Float32s  # [N], lw
     log_envelopes: Float32s  # [N], lM
     covered_masses: Float32s  # [N], c
+    total_variations: Float32s  # [N], min(1, t / 2); 0 in the REDUCED form, which has no slots
 
     def accept_bits(self) -> bytes:
         """ceil(N / 8) bytes, the least significant bit first."""
@@ -90,6 +91,17 @@ class Totals:
     log_envelope: int
     residual_mass: int
     acceptance_probability: int
+    expected_acceptance: int
+    k3: int
+    total_variation: int
+
+
+@dataclasses.dataclass(frozen=True)
+class PrefixPoint:
+    """Section 8: a point of the prefix curve. Sums in units of 2^-30."""
+
+    top_k: int
+    residual_mass: int
     expected_acceptance: int
 
 
@@ -116,21 +128,32 @@ _EXP_MIN = np.float32(-87)
 _EXP_MAX = np.float32(88)
 
 
-def exp32(x: Float32s) -> Float32s:
-    """Section 3, of any shape; x must not be NaN."""
-    _float32("x", x)
-    vanishes = x < _EXP_MIN
-    x = np.where(vanishes, _ZERO, np.minimum(x, _EXP_MAX))
+def _exp32_steps(x: Float32s) -> tuple[Float32s, Float32s, Float32s]:
+    """Section 3: n, r and s of x in [-87, 88]."""
     n = (x * _LOG2_E + _ROUND) - _ROUND
     r = x - n * _LN2_HIGH
     r = r + n * _MINUS_LN2_LOW
     p = _POLYNOMIAL[0]
     for coefficient in _POLYNOMIAL[1:]:
         p = p * r + coefficient
-    s = (r * r) * p
+    return n, r, (r * r) * p
+
+
+def exp32(x: Float32s) -> Float32s:
+    """Section 3, of any shape; x must not be NaN."""
+    _float32("x", x)
+    vanishes = x < _EXP_MIN
+    n, r, s = _exp32_steps(np.where(vanishes, _ZERO, np.minimum(x, _EXP_MAX)))
     e = _ONE + (r + s)
     power = ((n.astype(np.int32) + 127) << 23).astype(np.int32).view(np.float32)
     return np.where(vanishes, _ZERO, e * power)
+
+
+def excess32(x: Float32s) -> Float32s:
+    """Section 8: e^x - 1 - x, of any shape; x must not be NaN."""
+    x = np.minimum(_float32("x", x), _EXP_MAX)
+    n, _, s = _exp32_steps(np.maximum(x, _EXP_MIN))
+    return np.where(n == 0, s, (exp32(x) - _ONE) - x)
 
 
 def used_slots(log_probs: Float32s) -> Bools:
@@ -169,6 +192,17 @@ def reduce_gathered(records: Records, current: Gathered, k: int) -> Reduced:
     """What a client sends in the REDUCED form in place of `current`. Same bits as the server's own reduction."""
     behaviour, now = records.log_probs[:, :k], current.log_probs[:, :k]
     return Reduced(current.sampled_log_probs, log_envelope(now, behaviour), covered_mass(now, used_slots(behaviour)))
+
+
+def total_variation(current: Float32s, behaviour: Float32s) -> Float32s:
+    """Section 8: min(1, t / 2) [N], from the log-probs [N, k] of both policies at the first k slots."""
+    used = used_slots(_float32("behaviour", behaviour))
+    now = exp32(np.where(used, _float32("current", current), _MINUS_INFINITY))
+    differences = np.abs(now - exp32(behaviour))
+    t = np.zeros(len(behaviour), np.float32)
+    for slot in range(behaviour.shape[1]):
+        t = t + differences[:, slot]
+    return np.minimum(_ONE, np.float32(0.5) * t)
 
 
 _MASK32 = 0xFFFFFFFF
@@ -222,7 +256,9 @@ def decide_gathered(
     records: Records, current: Gathered, k: int, words: NDArray[np.uint32], present: Optional[Bools] = None
 ) -> Evaluation:
     """Section 7 for valid GATHERED input; `words` [N] are the uniforms. See decide_reduced."""
-    return decide_reduced(records, reduce_gathered(records, current, k), k, words, present)
+    evaluation = decide_reduced(records, reduce_gathered(records, current, k), k, words, present)
+    variations = total_variation(current.log_probs[:, :k], records.log_probs[:, :k])
+    return evaluation._replace(total_variations=np.where(evaluation.decisions == Decision.MISSING, np.float32(np.nan), variations))
 
 
 def decide_reduced(
@@ -268,6 +304,7 @@ def decide_reduced(
         log_weights=where_present(lw),
         log_envelopes=where_present(envelope),
         covered_masses=where_present(current.covered_masses),
+        total_variations=where_present(np.zeros(len(words), np.float32)),
     )
 
 
@@ -275,6 +312,11 @@ def fixed(x: Float32s) -> NDArray[np.int64]:
     """Section 8: x limited to [-64, 64], in units of 2^-30. Any shape; x must not be NaN."""
     limited = np.clip(_float32("x", x), np.float32(-64), np.float32(64))
     return (limited * np.float32(2.0**30)).astype(np.int64)
+
+
+def residual_mass(covered_masses: Float32s) -> Float32s:
+    """Section 8: max(0, 1 - c) [N]."""
+    return np.maximum(_ZERO, _ONE - covered_masses)
 
 
 def expected_acceptance(covered_masses: Float32s, log_envelopes: Float32s) -> Float32s:
@@ -290,7 +332,6 @@ def totals(evaluation: Evaluation) -> Totals:
     e = Evaluation(*(column[scored] for column in evaluation))
     accepted = e.decisions == Decision.ACCEPTED
     deviation = fixed(np.abs(e.log_weights))
-    residual = np.maximum(_ZERO, _ONE - e.covered_masses)
     return Totals(
         accepted=int(accepted.sum()),
         rejected=int((e.decisions == Decision.REJECTED).sum()),
@@ -300,10 +341,26 @@ def totals(evaluation: Evaluation) -> Totals:
         d=int(deviation.sum()),
         d_sis=int(deviation[~accepted].sum()),
         log_envelope=int(fixed(e.log_envelopes).sum()),
-        residual_mass=int(fixed(residual).sum()),
+        residual_mass=int(fixed(residual_mass(e.covered_masses)).sum()),
         acceptance_probability=int(fixed(e.acceptance_probabilities).sum()),
         expected_acceptance=int(fixed(expected_acceptance(e.covered_masses, e.log_envelopes)).sum()),
+        k3=int(fixed(excess32(e.log_weights)).sum()),
+        total_variation=int(fixed(e.total_variations).sum()),
     )
+
+
+def prefix_curve(
+    records: Records, current: Gathered, ks: Iterable[int], present: Optional[Bools] = None
+) -> list[PrefixPoint]:
+    """Section 8: a point for each k, over the N positions that are present (bool [N]; None: all)."""
+    here = np.ones(len(records.positions), bool) if present is None else present
+    points = []
+    for k in ks:
+        reduced = reduce_gathered(records, current, k)
+        envelopes, masses = reduced.log_envelopes[here], reduced.covered_masses[here]
+        rates = expected_acceptance(masses, envelopes)
+        points.append(PrefixPoint(k, int(fixed(residual_mass(masses)).sum()), int(fixed(rates).sum())))
+    return points
 
 
 def wire(total: int) -> float:

@@ -1,3 +1,4 @@
+import math
 import unittest
 
 import numpy as np
@@ -340,16 +341,17 @@ class LawsTest(unittest.TestCase):
         records, current = random_input(500, 5, 9, 1.0, 5)
         words = numerics.uniforms(KEY, records.positions, 0)
         reduced = numerics.reduce_gathered(records, current, 3)
-        for a, b in zip(
-            numerics.decide_reduced(records, reduced, 3, words), numerics.decide_gathered(records, current, 3, words)
-        ):
+        from_reduced = numerics.decide_reduced(records, reduced, 3, words)
+        gathered = numerics.decide_gathered(records, current, 3, words)
+        self.assertFalse(from_reduced.total_variations.any())
+        for a, b in zip(from_reduced._replace(total_variations=gathered.total_variations), gathered):
             self.assertEqual(a.tobytes(), b.tobytes())
 
 
 class SumsTest(unittest.TestCase):
     def setUp(self):
-        records, current = random_input(4000, 6, 12, 1.5, 6)
-        self.evaluation = decide(records, current, 5)
+        self.records, self.current = random_input(4000, 6, 12, 1.5, 6)
+        self.evaluation = decide(self.records, self.current, 5)
 
     def test_fixed_truncates_and_clamps(self):
         unit = 2.0**-30
@@ -368,8 +370,46 @@ class SumsTest(unittest.TestCase):
             (totals.residual_mass, (1 - c).sum()),
             (totals.acceptance_probability, np.float64(e.acceptance_probabilities).sum()),
             (totals.expected_acceptance, (c / np.exp(lM)).sum()),
+            (totals.k3, np.minimum(np.expm1(lw) - lw, 64).sum()),
+            (totals.total_variation, self.total_variations().sum()),
         ]:
             self.assertAlmostEqual(numerics.wire(got) / want, 1, delta=2e-6)
+
+    def total_variations(self) -> np.ndarray:
+        p, q = (np.exp(np.float64(l[:, :5])) for l in (self.current.log_probs, self.records.log_probs))
+        return np.abs(p - q).sum(axis=1) / 2
+
+    def test_k3_is_not_negative_and_precise_near_0(self):
+        x = np.concatenate([np.linspace(-100, 100, 20001), np.linspace(-1, 1, 20001), 10.0 ** np.arange(-12, 2)])
+        x = np.concatenate([x, -x]).astype(np.float32)
+        got, exact = np.float64(numerics.excess32(x)), np.minimum(np.float64(x), 88)
+        # Not expm1(x) - x, which is as lost in rounding as any difference.
+        series = sum(exact**n / math.factorial(n) for n in range(2, 20))
+        exact = np.where(np.abs(exact) < 1, series, np.exp(exact) - 1 - exact)
+        self.assertTrue(np.all(got >= 0))
+        self.assertTrue(np.all(np.abs(got - exact) <= 4e-6 * exact))
+        self.assertEqual(bits(numerics.excess32(f32(0)))[0], 0)
+        self.assertEqual(numerics.excess32(f32(-INF))[0], INF)
+        self.assertEqual(numerics.excess32(f32(3e38))[0], numerics.excess32(f32(88))[0])
+
+    def test_equal_policies_have_no_divergence(self):
+        e = decide(self.records, Gathered(self.records.sampled_log_probs, self.records.log_probs), 5)
+        totals = numerics.totals(e)
+        self.assertEqual((totals.k3, totals.total_variation), (0, 0))
+
+    def test_total_variation_is_at_most_1(self):
+        behaviour, current = f32([2.0**-6, -40, -INF], [-1, -1.5, -INF]), f32([-40, 2.0**-6, NAN], [-1.5, -INF, 5])
+        got = numerics.total_variation(current, behaviour)
+        self.assertEqual(got[0], 1)
+        self.assertAlmostEqual(float(got[1]), (np.exp(-1) - np.exp(-1.5) + np.exp(-1.5)) / 2, delta=1e-7)
+
+    def test_a_point_of_the_prefix_curve_is_the_totals_of_that_k(self):
+        points = numerics.prefix_curve(self.records, self.current, range(1, 7))
+        for point in points:
+            totals = numerics.totals(decide(self.records, self.current, point.top_k))
+            self.assertEqual(point.residual_mass, totals.residual_mass)
+            self.assertEqual(point.expected_acceptance, totals.expected_acceptance)
+        self.assertEqual(sorted({p.residual_mass for p in points}, reverse=True), [p.residual_mass for p in points])
 
     def test_d_sis_is_at_most_d(self):
         totals = numerics.totals(self.evaluation)

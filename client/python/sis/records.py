@@ -71,6 +71,7 @@ class MissingReason(enum.IntEnum):
     EXPIRED = pb.EXPIRED
     STALE = pb.STALE
     RELEASED = pb.RELEASED
+    CORRUPT = pb.CORRUPT
 
 
 class MissingRange(NamedTuple):

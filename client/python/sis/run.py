@@ -8,6 +8,9 @@ from typing import Optional
 from sis.v1 import ratio_service_pb2 as pb
 
 
+_ENCODINGS = {"float32": pb.FLOAT32, "float16": pb.FLOAT16, "fixed12": pb.FIXED12}
+
+
 @dataclass(frozen=True)
 class RunConfig:
     """What a run is; fixed while it lives. Limits are in RunConfig of ratio_service.proto."""
@@ -24,10 +27,16 @@ class RunConfig:
     time_to_live: float = 0.0
     # Bytes that the run's sequences use at most. 0: only the server's budget limits them.
     byte_quota: int = 0
+    # How the log-probs of V_K are kept: "float32" (as sent), "float16" or "fixed12" (12 bits), both rounded down.
+    log_prob_encoding: str = "fixed12"
     # For people and dashboards.
     task: str = ""
     algorithm: str = ""
     model: str = ""
+
+    def __post_init__(self) -> None:
+        if self.log_prob_encoding not in _ENCODINGS:
+            raise ValueError(f"log_prob_encoding is {self.log_prob_encoding!r}, must be one of {sorted(_ENCODINGS)}")
 
     def to_proto(self) -> pb.RunConfig:
         return pb.RunConfig(
@@ -37,6 +46,7 @@ class RunConfig:
             time_to_live_seconds=self.time_to_live,
             max_staleness=self.max_staleness,
             byte_quota=self.byte_quota,
+            log_prob_encoding=_ENCODINGS[self.log_prob_encoding],
             task=self.task,
             algorithm=self.algorithm,
             model=self.model,
@@ -51,6 +61,7 @@ class RunConfig:
             max_staleness=config.max_staleness if config.HasField("max_staleness") else None,
             time_to_live=config.time_to_live_seconds,
             byte_quota=config.byte_quota,
+            log_prob_encoding=pb.LogProbEncoding.Name(config.log_prob_encoding).lower(),
             task=config.task,
             algorithm=config.algorithm,
             model=config.model,

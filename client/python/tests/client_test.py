@@ -54,6 +54,7 @@ class ClientTest(unittest.TestCase):
             "max_staleness": 0,
             "time_to_live": 2.5,
             "byte_quota": 1 << 30,
+            "log_prob_encoding": "float16",
             "task": "addition",
             "algorithm": "grpo",
             "model": "small",

@@ -58,9 +58,9 @@ class ServerTest(unittest.TestCase):
         self.addCleanup(self.client.close)
         self.run_ = self.create()
 
-    def create(self, **settings):
+    def create(self, suffix="", **settings):
         settings = {"seed": 1, "vocabulary_size": VOCABULARY, "top_k": TOP_K, **settings}
-        return self.client.create_run(self.id().split(".")[-1], **settings)
+        return self.client.create_run(self.id().split(".")[-1] + suffix, **settings)
 
     def append(self, sequence, values, seed=0, first=0, version=0, run=None):
         kept = record(values, seed)
@@ -76,6 +76,7 @@ class ServerTest(unittest.TestCase):
         )
 
     def test_records_come_back_and_equal_policies_accept_all_of_the_set(self):
+        self.run_ = self.create("-lossless", log_prob_encoding="float32")
         values = log_softmax(500, seed=1)
         kept = self.append("s", values)
         records = self.client.fetch_top_k(self.run_, ["s"], lease_seconds=60)
@@ -92,6 +93,16 @@ class ServerTest(unittest.TestCase):
         np.testing.assert_array_equal(evaluation.ratios, np.ones(500))
         self.assertEqual((evaluation.totals.d, evaluation.totals.envelope_violations), (0.0, 0))
         self.assertEqual(self.client.get_run(self.run_.id).leases, 1)
+
+    def test_by_default_log_probs_of_the_set_are_rounded_down(self):
+        self.assertEqual(self.client.get_run(self.run_.id).run.config.log_prob_encoding, "fixed12")
+        kept = self.append("s", log_softmax(500, seed=1))
+        records = self.client.fetch_top_k(self.run_, ["s"])
+        np.testing.assert_array_equal(records.ids, kept.top_k_ids)
+        np.testing.assert_array_equal(records.sampled_log_probs, kept.sampled_log_probs)
+        lost = kept.top_k_log_probs - records.log_probs
+        self.assertGreaterEqual(lost.min(), 0)
+        self.assertTrue(0 < lost.max() < 1 / 256)
 
     def test_decisions_agree_with_a_computation_in_double(self):
         self.append("s", log_softmax(4000, seed=1))
@@ -263,6 +274,7 @@ class ServerTest(unittest.TestCase):
             self.evaluate(records, np.full((3, VOCABULARY), np.nan, np.float32))
 
     def test_messages_above_four_megabytes_pass_both_ways(self):
+        self.run_ = self.create("-lossless", log_prob_encoding="float32")
         values = log_softmax(150_000, seed=1)
         kept = self.append("s", values)
         records = self.client.fetch_top_k(self.run_, ["s"])
@@ -283,7 +295,7 @@ class ServerTest(unittest.TestCase):
 
 class TerminationTest(unittest.TestCase):
     def test_a_server_that_ends_is_unavailable_and_a_stream_says_so(self):
-        server, address = start_server()
+        server, address = start_server("--cache_bytes=67108864")
         self.addCleanup(stop, server)
         with sis.Client(address, timeout=10) as client:
             run = client.create_run("run", seed=1, vocabulary_size=VOCABULARY, top_k=TOP_K)
