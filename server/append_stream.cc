@@ -6,8 +6,8 @@
 
 namespace sis {
 
-AppendStream::AppendStream(RunRegistry& registry, Metrics& metrics)
-    : registry_(registry), timer_(metrics, "Append") {
+AppendStream::AppendStream(RunRegistry& registry, Metrics& metrics, StoreThreads& store_threads)
+    : registry_(registry), store_threads_(store_threads), timer_(metrics, "Append") {
   order_.HandOn();
   StartRead(&request_);
 }
@@ -25,8 +25,10 @@ absl::Status AppendStream::Handle() {
     }
     case v1::AppendRequest::kBatch: {
       if (!ingest_.has_value()) return absl::InvalidArgumentError("header: must come first");
+      if (ingest_->has_store()) ingest_->BringIn(request_.batch());
       absl::StatusOr<v1::AppendResponse> response = ingest_->Apply(request_.batch());
       if (!response.ok()) return response.status();
+      if (ingest_->has_store()) ingest_->Store(*response);
       response_ = *std::move(response);
       order_.HandOn();
       StartWrite(&response_);
@@ -41,6 +43,12 @@ absl::Status AppendStream::Handle() {
 void AppendStream::OnReadDone(bool ok) {
   order_.Begin();
   if (!ok) return End(absl::OkStatus());  // the worker has closed its side
+  order_.HandOn();
+  store_threads_.Run([this] { HandleRequest(); });
+}
+
+void AppendStream::HandleRequest() {
+  order_.Begin();
   if (absl::Status status = Handle(); !status.ok()) End(status);
 }
 

@@ -9,6 +9,7 @@
 #include "server/reaction_order.h"
 #include "server/rpc_timer.h"
 #include "server/run_registry.h"
+#include "server/store_threads.h"
 #include "sis/v1/ratio_service.pb.h"
 
 namespace sis {
@@ -17,7 +18,7 @@ namespace sis {
 // own writes. Owns itself; the registry and the metrics must outlive the server.
 class AppendStream final : public grpc::ServerBidiReactor<v1::AppendRequest, v1::AppendResponse> {
  public:
-  AppendStream(RunRegistry& registry, Metrics& metrics);
+  AppendStream(RunRegistry& registry, Metrics& metrics, StoreThreads& store_threads);
 
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
@@ -25,9 +26,11 @@ class AppendStream final : public grpc::ServerBidiReactor<v1::AppendRequest, v1:
 
  private:
   void End(const absl::Status& status);
+  void HandleRequest();
   absl::Status Handle();
 
   RunRegistry& registry_;
+  StoreThreads& store_threads_;
   const RpcTimer timer_;
   ReactionOrder order_;
   absl::StatusCode code_ = absl::StatusCode::kOk;

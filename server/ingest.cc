@@ -1,6 +1,8 @@
 #include "server/ingest.h"
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -8,7 +10,9 @@
 #include "kernels/crc32c.h"
 #include "kernels/validate.h"
 #include "server/arrays.h"
+#include "server/log_entries.h"
 #include "server/slices.h"
+#include "server/stored_cache.h"
 
 namespace sis {
 namespace {
@@ -99,6 +103,10 @@ absl::StatusOr<RecordView> ParseRecords(const v1::Block& block, const Run& run) 
   return RecordView{*sampled_ids, *sampled, *ids, *log_probs};
 }
 
+absl::Status InSequence(const SequenceName& name, const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat(ToString(name), ": ", status.message()));
+}
+
 int64_t ArrayBytes(const v1::Block& block) {
   return static_cast<int64_t>(block.sampled_ids().size() + block.sampled_log_probs().size() +
                               block.top_k_ids().size() + block.top_k_log_probs().size());
@@ -121,7 +129,7 @@ const v1::SequenceRef& SequenceOf(const v1::AppendEntry& entry) {
 }  // namespace
 
 absl::StatusOr<Ingest> Ingest::Open(RunRegistry& registry, const v1::AppendHeader& header) {
-  absl::StatusOr<std::shared_ptr<Run>> run = registry.Find(header.run());
+  absl::StatusOr<std::shared_ptr<Run>> run = registry.FindOrLearn(header.run());
   if (!run.ok()) return run.status();
   if (header.worker().size() > kMaxIdBytes) {
     return absl::InvalidArgumentError(
@@ -168,15 +176,21 @@ absl::Status Ingest::ApplyBlock(const SequenceName& name, const v1::Block& block
   const absl::StatusOr<std::shared_ptr<Sequence>> sequence = Open(name);
   if (!sequence.ok()) return sequence.status();
   int64_t added = 0;
-  status =
-      (*sequence)->Append(block.first_position(), block.policy_version(), *records, ranks, &added);
+  const auto append = [&]() -> absl::StatusOr<std::vector<LogEntry>> {
+    absl::Status appended = (*sequence)->Append(block.first_position(), block.policy_version(),
+                                                *records, ranks, &added);
+    if (!appended.ok()) return appended;
+    if (added == 0 || !has_store()) return std::vector<LogEntry>();
+    return BlockEntries((*sequence)->format(), block.first_position(), block.policy_version(),
+                        *records, ranks);
+  };
+  status = Change(name, *sequence, append);
   // Another thread may take what was made free: then once more.
   while (absl::IsResourceExhausted(status) &&
          registry_->Reclaim(*run_, (*sequence)->BytesToAppend(block.first_position(),
                                                               static_cast<uint32_t>(ranks.size()),
                                                               block.policy_version()))) {
-    status = (*sequence)->Append(block.first_position(), block.policy_version(), *records, ranks,
-                                 &added);
+    status = Change(name, *sequence, append);
   }
   if (status.ok()) run_->metrics().AddIngested(added, ArrayBytes(block));
   return status;
@@ -188,12 +202,78 @@ absl::Status Ingest::ApplySeal(const SequenceName& name, uint32_t length) {
         absl::StrCat("seal.length ", length, " is beyond ", run_->limits().max_positions));
   }
   const absl::StatusOr<std::shared_ptr<Sequence>> sequence = Open(name);
-  return sequence.ok() ? (*sequence)->Seal(length) : sequence.status();
+  if (!sequence.ok()) return sequence.status();
+  return Change(name, *sequence, [&]() -> absl::StatusOr<std::vector<LogEntry>> {
+    const bool was_sealed = (*sequence)->sealed();
+    if (absl::Status status = (*sequence)->Seal(length); !status.ok()) return status;
+    if (was_sealed) return std::vector<LogEntry>();
+    if (has_store()) sealed_.push_back(name);
+    return std::vector<LogEntry>{{.kind = LogEntry::Kind::kSeal, .position = length}};
+  });
 }
 
 absl::Status Ingest::ApplyTruncate(const SequenceName& name, uint32_t length) {
   const absl::StatusOr<std::shared_ptr<Sequence>> sequence = Open(name);
-  return sequence.ok() ? (*sequence)->Truncate(length) : sequence.status();
+  if (!sequence.ok()) return sequence.status();
+  return Change(name, *sequence, [&]() -> absl::StatusOr<std::vector<LogEntry>> {
+    const bool drops = (*sequence)->committed_length() > length;
+    if (absl::Status status = (*sequence)->Truncate(length); !status.ok()) return status;
+    if (!drops) return std::vector<LogEntry>();
+    return std::vector<LogEntry>{{.kind = LogEntry::Kind::kTruncate, .position = length}};
+  });
+}
+
+absl::Status Ingest::Change(const SequenceName& name, const std::shared_ptr<Sequence>& sequence,
+                            const std::function<absl::StatusOr<std::vector<LogEntry>>()>& change) {
+  SequenceLog& log = sequence->log();
+  WriterLock order(log.order);
+  absl::StatusOr<std::vector<LogEntry>> entries = change();
+  if (!entries.ok()) return entries.status();
+  if (has_store()) {
+    held_[name] = sequence;
+    std::ranges::move(*entries, std::back_inserter(log.unwritten));
+  }
+  return absl::OkStatus();
+}
+
+void Ingest::BringIn(const v1::AppendBatch& batch) {
+  for (const v1::AppendEntry& entry : batch.entries()) {
+    const absl::StatusOr<SequenceName> name = ParseSequence(SequenceOf(entry));
+    if (!name.ok() || held_.contains(*name) || unavailable_.contains(*name)) continue;
+    absl::StatusOr<std::shared_ptr<Sequence>> sequence = run_->stored()->FindToAppend(*run_, *name);
+    if (!sequence.ok()) {
+      unavailable_[*name] = InSequence(*name, sequence.status());
+    } else if (*sequence != nullptr) {
+      held_[*name] = *std::move(sequence);
+    }
+  }
+}
+
+void Ingest::Store(v1::AppendResponse& response) {
+  for (const auto& [name, sequence] : held_) {
+    absl::Status status = run_->stored()->Write(*run_, name, *sequence);
+    if (!status.ok()) unavailable_[name] = InSequence(name, status);
+  }
+  for (v1::Ack& ack : *response.mutable_acks()) {
+    if (ack.code() != 0) continue;
+    const auto why = unavailable_.find({ack.sequence().id(), ack.sequence().attempt()});
+    if (why != unavailable_.end()) Refuse(why->second, ack);
+  }
+  for (const SequenceName& name : sealed_) {
+    if (!unavailable_.contains(name)) run_->stored()->SealBehind(run_, name, held_.at(name));
+  }
+  sealed_.clear();
+  held_.clear();
+  unavailable_.clear();
+}
+
+void Ingest::Refuse(const absl::Status& status, v1::Ack& ack) {
+  ack.set_code(static_cast<int32_t>(status.code()));
+  ack.set_message(std::string(status.message()));
+  if (absl::IsResourceExhausted(status) || absl::IsUnavailable(status)) {
+    ack.set_retry_seconds(kRetrySeconds);
+  }
+  run_->metrics().AddRefusedEntry(status.code());
 }
 
 v1::Ack Ingest::ApplyEntry(const v1::AppendEntry& entry) {
@@ -205,6 +285,7 @@ v1::Ack Ingest::ApplyEntry(const v1::AppendEntry& entry) {
     }
     const absl::StatusOr<SequenceName> name = ParseSequence(SequenceOf(entry));
     if (!name.ok()) return name.status();
+    if (const auto why = unavailable_.find(*name); why != unavailable_.end()) return why->second;
     absl::Status applied;
     if (entry.has_block()) {
       applied = ApplyBlock(*name, entry.block());
@@ -215,14 +296,9 @@ v1::Ack Ingest::ApplyEntry(const v1::AppendEntry& entry) {
     }
     if (!applied.ok() || entry.has_truncate()) run_->ForgetIfEmpty(*name);
     if (applied.ok()) return applied;
-    return absl::Status(applied.code(), absl::StrCat(ToString(*name), ": ", applied.message()));
+    return InSequence(*name, applied);
   }();
-  if (!status.ok()) {
-    ack.set_code(static_cast<int32_t>(status.code()));
-    ack.set_message(std::string(status.message()));
-    if (absl::IsResourceExhausted(status)) ack.set_retry_seconds(kRetrySeconds);
-    run_->metrics().AddRefusedEntry(status.code());
-  }
+  if (!status.ok()) Refuse(status, ack);
   ack.set_committed_length(run_->CommittedLength({ack.sequence().id(), ack.sequence().attempt()}));
   return ack;
 }

@@ -1,6 +1,12 @@
 // Appending: from the entries of a stream to stored records.
 #pragma once
 
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/run_registry.h"
@@ -16,12 +22,20 @@ class Ingest {
 
   // Applies entry after entry; a refused one changes nothing and says why in its ack. An error,
   // with nothing applied, if the run has been superseded.
+  //
+  // With a durable store an entry is acked when it is stored, and two calls that wait for the store
+  // go around this one: BringIn before it, and Store after it, which takes back acks of what could
+  // not be stored.
   absl::StatusOr<v1::AppendResponse> Apply(const v1::AppendBatch& batch);
+  void BringIn(const v1::AppendBatch& batch);
+  void Store(v1::AppendResponse& response);
+  bool has_store() const { return run_->stored() != nullptr; }
 
  private:
   Ingest(RunRegistry& registry, std::shared_ptr<Run> run)
       : registry_(&registry), run_(std::move(run)) {}
 
+  void Refuse(const absl::Status& status, v1::Ack& ack);
   v1::Ack ApplyEntry(const v1::AppendEntry& entry);
   absl::Status ApplyBlock(const SequenceName& name, const v1::Block& block);
   absl::Status ApplySeal(const SequenceName& name, uint32_t length);
@@ -29,8 +43,18 @@ class Ingest {
   // Finds or makes the sequence, with room made for it if need be.
   absl::StatusOr<std::shared_ptr<Sequence>> Open(const SequenceName& name);
 
+  // What an entry does to its sequence: `change` returns what to note in the sequence's log,
+  // nothing if all of it was there.
+  absl::Status Change(const SequenceName& name, const std::shared_ptr<Sequence>& sequence,
+                      const std::function<absl::StatusOr<std::vector<LogEntry>>()>& change);
+
   RunRegistry* registry_;
   std::shared_ptr<Run> run_;
+  // With a store, of the present batch: sequences that must not leave memory, and those that can't
+  // be had.
+  absl::flat_hash_map<SequenceName, std::shared_ptr<Sequence>> held_;
+  absl::flat_hash_map<SequenceName, absl::Status> unavailable_;
+  std::vector<SequenceName> sealed_;  // by this batch
 };
 
 }  // namespace sis

@@ -6,6 +6,7 @@
 #include "kernels/backend.h"
 #include "server/metrics.h"
 #include "server/run_registry.h"
+#include "server/store_threads.h"
 #include "server/worker_pool.h"
 #include "sis/v1/ratio_service.grpc.pb.h"
 
@@ -14,8 +15,13 @@ namespace sis {
 // Thread-safe. Everything it is given must outlive the gRPC server that it is registered with.
 class RatioService final : public v1::RatioService::CallbackService {
  public:
-  RatioService(RunRegistry& registry, Metrics& metrics, const Backend& backend, WorkerPool& workers)
-      : registry_(registry), metrics_(metrics), backend_(backend), workers_(workers) {}
+  RatioService(RunRegistry& registry, Metrics& metrics, const Backend& backend, WorkerPool& workers,
+               StoreThreads& store_threads)
+      : registry_(registry),
+        metrics_(metrics),
+        backend_(backend),
+        workers_(workers),
+        store_threads_(store_threads) {}
 
   grpc::ServerUnaryReactor* CreateRun(grpc::CallbackServerContext* context,
                                       const v1::CreateRunRequest* request,
@@ -48,6 +54,7 @@ class RatioService final : public v1::RatioService::CallbackService {
   Metrics& metrics_;
   const Backend& backend_;
   WorkerPool& workers_;
+  StoreThreads& store_threads_;
 };
 
 }  // namespace sis

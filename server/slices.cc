@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "server/stored_cache.h"
 
 namespace sis {
 namespace {
@@ -29,7 +30,9 @@ absl::StatusOr<SliceRange> ParseSlice(Run& run, const v1::Slice& slice, int inde
         "slices[", index, "] of ", ToString(*name), ": first_position ", slice.first_position(),
         " + length ", slice.length(), " is beyond ", run.limits().max_positions));
   }
-  Run::Found found = run.Find(*name);
+  Run::Found found = run.stored() == nullptr
+                         ? run.Find(*name)
+                         : run.stored()->Find(run, *name, slice.first_position(), slice.length());
   return SliceRange{.name = *std::move(name),
                     .first_position = slice.first_position(),
                     .count = slice.length(),

@@ -39,6 +39,8 @@ class ItemStore {
   virtual std::string_view name() const = 0;
   // Whether items may vanish before they expire.
   virtual bool forgets() const = 0;
+  // Whether other processes may write to it at the same time.
+  virtual bool shared() const = 0;
 
   // One status per item; AlreadyExists if there is one under the key, which stays.
   virtual std::vector<absl::Status> Add(std::span<const Item> items) = 0;

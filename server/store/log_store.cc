@@ -219,7 +219,8 @@ absl::StatusOr<StoredSequence> LogStore::Read(const SequenceIdentity& sequence, 
   absl::StatusOr<StoredSequence> read = ReadOnce(prefix, first);
   // What looks lost may have been written or moved while it was looked for.
   for (int attempt = 1; attempt < kReadAttempts; ++attempt) {
-    if (!absl::IsResourceExhausted(read.status()) && !absl::IsNotFound(read.status())) break;
+    const bool gone = absl::IsNotFound(read.status()) && attempt == 1;
+    if (!absl::IsResourceExhausted(read.status()) && !gone) break;
     read = ReadOnce(prefix, first);
   }
   if (read.ok()) return read;

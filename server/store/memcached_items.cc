@@ -114,6 +114,7 @@ class MemcachedItems final : public ItemStore {
 
   std::string_view name() const override { return "memcached"; }
   bool forgets() const override { return true; }
+  bool shared() const override { return true; }
 
   std::vector<absl::Status> Add(std::span<const Item> items) override {
     std::vector<absl::Status> statuses;

@@ -10,6 +10,7 @@ class MemoryStore final : public SequenceStore {
  public:
   std::string_view name() const override { return "memory"; }
   bool durable() const override { return false; }
+  bool shared() const override { return false; }
 
   std::vector<absl::Status> Append(std::span<const NewEntry> entries) override {
     return std::vector<absl::Status>(entries.size());

@@ -68,6 +68,7 @@ class RocksDbItems final : public ItemStore {
 
   std::string_view name() const override { return "rocksdb"; }
   bool forgets() const override { return false; }
+  bool shared() const override { return false; }
 
   std::vector<absl::Status> Add(std::span<const Item> items) override {
     std::vector<absl::Status> statuses(items.size());

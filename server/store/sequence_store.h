@@ -92,6 +92,8 @@ class SequenceStore {
   virtual std::string_view name() const = 0;
   // Whether what was stored can be read back at all.
   virtual bool durable() const = 0;
+  // Whether other processes may write to it at the same time.
+  virtual bool shared() const = 0;
 
   // Adds each entry unless its number is taken. Of one sequence, numbers must be consecutive and in
   // order; after the first that fails the rest get its status and are not written, so that a log

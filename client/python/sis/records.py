@@ -71,6 +71,7 @@ class MissingReason(enum.IntEnum):
     EXPIRED = pb.EXPIRED
     STALE = pb.STALE
     RELEASED = pb.RELEASED
+    STORE_DOWN = pb.STORE_DOWN
     CORRUPT = pb.CORRUPT
 
 
