@@ -1,10 +1,15 @@
 #include "client/client.h"
 
+#include <algorithm>
+#include <set>
 #include <utility>
 
+#include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
-#include "client/grpc_status.h"
+#include "client/replicas.h"
+#include "client/single_server.h"
 #include "client/wire.h"
 
 namespace sis {
@@ -84,6 +89,26 @@ class RecordAssembler {
   uint32_t rows_ = 0;
 };
 
+// Waits until one of the servers answers; the others are connected to on the way.
+absl::Status WaitForOne(const std::vector<std::string>& addresses,
+                        const std::vector<std::shared_ptr<grpc::Channel>>& channels,
+                        const ClientOptions& options) {
+  const absl::Time end = absl::Now() + options.connect_timeout;
+  const absl::Duration turn =
+      channels.size() == 1 ? options.connect_timeout : absl::Milliseconds(20);
+  for (const auto& channel : channels) channel->GetState(/*try_to_connect=*/true);
+  do {
+    for (const auto& channel : channels) {
+      if (channel->WaitForConnected(absl::ToChronoTime(std::min(end, absl::Now() + turn)))) {
+        return absl::OkStatus();
+      }
+    }
+  } while (absl::Now() < end);
+  return absl::UnavailableError(absl::StrCat("no server answered at ",
+                                             absl::StrJoin(addresses, ", "), " within ",
+                                             absl::FormatDuration(options.connect_timeout)));
+}
+
 template <typename T>
 absl::Status ReadOutput(const std::string& bytes, bool wanted, size_t count,
                         absl::string_view field, std::vector<T>& array) {
@@ -94,36 +119,30 @@ absl::Status ReadOutput(const std::string& bytes, bool wanted, size_t count,
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::string& address,
                                                         const ClientOptions& options) {
-  grpc::ChannelArguments arguments;
-  arguments.SetMaxReceiveMessageSize(-1);
-  arguments.SetMaxSendMessageSize(-1);
-  const std::shared_ptr<grpc::Channel> channel =
-      grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
-  if (!channel->WaitForConnected(absl::ToChronoTime(absl::Now() + options.connect_timeout))) {
-    return absl::UnavailableError(absl::StrCat("no server answered at ", address, " within ",
-                                               absl::FormatDuration(options.connect_timeout)));
-  }
+  const std::shared_ptr<grpc::Channel> channel = SingleServer::MakeChannel(address);
+  if (absl::Status status = WaitForOne({address}, {channel}, options); !status.ok()) return status;
   return std::make_unique<Client>(channel, options);
 }
 
+absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::vector<std::string>& addresses,
+                                                        const ClientOptions& options) {
+  const std::set<std::string> different(addresses.begin(), addresses.end());
+  if (addresses.empty() || different.size() < addresses.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("addresses are ", absl::StrJoin(addresses, ", "),
+                                                   ": must be at least one, each once"));
+  }
+  std::vector<std::shared_ptr<grpc::Channel>> channels;
+  std::vector<std::unique_ptr<SingleServer>> servers;
+  for (const std::string& address : addresses) {
+    channels.push_back(SingleServer::MakeChannel(address));
+    servers.push_back(std::make_unique<SingleServer>(channels.back(), options.call_timeout));
+  }
+  if (absl::Status status = WaitForOne(addresses, channels, options); !status.ok()) return status;
+  return absl::WrapUnique(new Client(std::make_unique<Replicas>(addresses, std::move(servers))));
+}
+
 Client::Client(const std::shared_ptr<grpc::Channel>& channel, const ClientOptions& options)
-    : stub_(v1::RatioService::NewStub(channel)), options_(options) {}
-
-void Client::SetDeadline(grpc::ClientContext& context) const {
-  context.set_deadline(absl::ToChronoTime(absl::Now() + options_.call_timeout));
-}
-
-template <typename Request, typename Response>
-absl::StatusOr<Response> Client::Call(
-    grpc::Status (v1::RatioService::Stub::*method)(grpc::ClientContext*, const Request&, Response*),
-    const Request& request) {
-  grpc::ClientContext context;
-  SetDeadline(context);
-  Response response;
-  const grpc::Status status = ((*stub_).*method)(&context, request, &response);
-  if (!status.ok()) return ToAbslStatus(status);
-  return response;
-}
+    : Client(std::make_unique<SingleServer>(channel, options.call_timeout)) {}
 
 absl::StatusOr<v1::CreateRunResponse> Client::CreateRun(const std::string& run_id,
                                                         const v1::RunConfig& config,
@@ -132,15 +151,14 @@ absl::StatusOr<v1::CreateRunResponse> Client::CreateRun(const std::string& run_i
   request.set_run_id(run_id);
   *request.mutable_config() = config;
   request.set_incarnation(incarnation);
-  return Call(&v1::RatioService::Stub::CreateRun, request);
+  return service_->CreateRun(request);
 }
 
 absl::StatusOr<uint64_t> Client::AdvanceVersion(const RunRef& run, uint64_t policy_version) {
   v1::AdvanceVersionRequest request;
   ToMessage(run, *request.mutable_run());
   request.set_policy_version(policy_version);
-  const absl::StatusOr<v1::AdvanceVersionResponse> response =
-      Call(&v1::RatioService::Stub::AdvanceVersion, request);
+  const absl::StatusOr<v1::AdvanceVersionResponse> response = service_->AdvanceVersion(request);
   if (!response.ok()) return response.status();
   return response->dropped_sequences();
 }
@@ -148,15 +166,13 @@ absl::StatusOr<uint64_t> Client::AdvanceVersion(const RunRef& run, uint64_t poli
 absl::StatusOr<v1::Run> Client::GetRun(const std::string& run_id) {
   v1::GetRunRequest request;
   request.set_run_id(run_id);
-  const absl::StatusOr<v1::GetRunResponse> response =
-      Call(&v1::RatioService::Stub::GetRun, request);
+  const absl::StatusOr<v1::GetRunResponse> response = service_->GetRun(request);
   if (!response.ok()) return response.status();
   return response->run();
 }
 
 absl::StatusOr<std::vector<v1::Run>> Client::ListRuns() {
-  const absl::StatusOr<v1::ListRunsResponse> response =
-      Call(&v1::RatioService::Stub::ListRuns, v1::ListRunsRequest());
+  const absl::StatusOr<v1::ListRunsResponse> response = service_->ListRuns(v1::ListRunsRequest());
   if (!response.ok()) return response.status();
   return std::vector<v1::Run>(response->runs().begin(), response->runs().end());
 }
@@ -165,7 +181,7 @@ absl::StatusOr<v1::GetStepResponse> Client::GetStep(const RunRef& run, uint64_t 
   v1::GetStepRequest request;
   ToMessage(run, *request.mutable_run());
   request.set_draw(draw);
-  return Call(&v1::RatioService::Stub::GetStep, request);
+  return service_->GetStep(request);
 }
 
 std::unique_ptr<AppendWriter> Client::Append(const RunRef& run, const v1::Sampling& sampling,
@@ -176,7 +192,7 @@ std::unique_ptr<AppendWriter> Client::Append(const RunRef& run, const v1::Sampli
   header.set_worker(options.worker);
   *header.mutable_sampling() = sampling;
   header.set_vocabulary_size(vocabulary_size);
-  return std::make_unique<AppendWriter>(stub_, std::move(header), options);
+  return service_->Append(header, options);
 }
 
 absl::StatusOr<v1::ReleaseResponse> Client::Release(const RunRef& run,
@@ -186,7 +202,7 @@ absl::StatusOr<v1::ReleaseResponse> Client::Release(const RunRef& run,
   ToMessage(run, *request.mutable_run());
   for (const SequenceRef& sequence : sequences) ToMessage(sequence, *request.add_sequences());
   request.mutable_lease_ids()->Add(lease_ids.begin(), lease_ids.end());
-  return Call(&v1::RatioService::Stub::Release, request);
+  return service_->Release(request);
 }
 
 absl::StatusOr<TopKRecords> Client::FetchTopK(const RunRef& run, std::span<const Slice> slices,
@@ -195,21 +211,10 @@ absl::StatusOr<TopKRecords> Client::FetchTopK(const RunRef& run, std::span<const
   ToMessage(run, *request.mutable_run());
   for (const Slice& slice : slices) ToMessage(slice, *request.add_slices());
   request.set_lease_seconds(absl::ToDoubleSeconds(lease));
-  grpc::ClientContext context;
-  SetDeadline(context);
-  const auto stream = stub_->FetchTopK(&context, request);
   RecordAssembler assembler;
-  v1::FetchTopKResponse response;
-  absl::Status error;
-  while (stream->Read(&response)) {
-    // An error does not end the loop: a gRPC stream must be read to its end.
-    if (!error.ok()) continue;
-    error = assembler.Add(response);
-    if (!error.ok()) context.TryCancel();
-  }
-  const grpc::Status status = stream->Finish();
-  if (!error.ok()) return error;
-  if (!status.ok()) return ToAbslStatus(status);
+  const absl::Status status = service_->FetchTopK(
+      request, [&](v1::FetchTopKResponse&& response) { return assembler.Add(response); });
+  if (!status.ok()) return status;
   return std::move(assembler).Finish();
 }
 
@@ -220,7 +225,7 @@ absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const S
   v1::Gathered& form = *request.mutable_gathered();
   form.set_log_probs(ToBytes(current.log_probs));
   form.set_sampled_log_probs(ToBytes(current.sampled_log_probs));
-  return Evaluate(run, slices, options, request);
+  return Evaluate(run, slices, options, std::move(request));
 }
 
 absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const Slice> slices,
@@ -231,12 +236,12 @@ absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const S
   form.set_sampled_log_probs(ToBytes(current.sampled_log_probs));
   form.set_log_envelopes(ToBytes(current.log_envelopes));
   form.set_covered_masses(ToBytes(current.covered_masses));
-  return Evaluate(run, slices, options, request);
+  return Evaluate(run, slices, options, std::move(request));
 }
 
 absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const Slice> slices,
                                             const EvaluateOptions& options,
-                                            v1::EvaluateRequest& request) {
+                                            v1::EvaluateRequest request) {
   ToMessage(run, *request.mutable_run());
   size_t positions = 0;
   for (const Slice& slice : slices) {
@@ -253,8 +258,7 @@ absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const S
   }
   if (options.outputs.empty()) wanted[v1::ACCEPT_BITS] = true;
 
-  const absl::StatusOr<v1::EvaluateResponse> response =
-      Call(&v1::RatioService::Stub::Evaluate, request);
+  const absl::StatusOr<v1::EvaluateResponse> response = service_->Evaluate(std::move(request));
   if (!response.ok()) return response.status();
 
   Evaluation evaluation;

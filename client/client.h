@@ -8,14 +8,16 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "client/append_writer.h"
+#include "client/service.h"
 #include "client/types.h"
-#include "sis/v1/ratio_service.grpc.pb.h"
+#include "sis/v1/ratio_service.pb.h"
 
 namespace sis {
 
@@ -36,12 +38,22 @@ struct EvaluateOptions {
   std::vector<v1::Output> outputs = {v1::ACCEPT_BITS};
 };
 
-// Thread-safe. Every method returns the server's status: InvalidArgument names field, sequence,
-// position and value; Unavailable and DeadlineExceeded may be retried, as all calls are idempotent.
+// One server, or several that share the sequences. Thread-safe. Every method returns the server's
+// status: InvalidArgument names field, sequence, position and value; Unavailable and
+// DeadlineExceeded may be retried, as all calls are idempotent. A server that comes back without
+// memory is told again of the runs that this client opened or looked up: their positions are
+// MISSING until workers append again, and training goes on.
 class Client {
  public:
   // Waits until the server at host:port answers; Unavailable if it doesn't within the time.
   static absl::StatusOr<std::unique_ptr<Client>> Connect(const std::string& address,
+                                                         const ClientOptions& options = {});
+
+  // The same over several replicas: every call does what it does with one server that holds
+  // everything. Give all workers and trainers the same addresses, which must be different
+  // (docs/placement.md). While a replica gives no answer, its sequences are MISSING (STORE_DOWN);
+  // Unavailable if none answers within the time.
+  static absl::StatusOr<std::unique_ptr<Client>> Connect(const std::vector<std::string>& addresses,
                                                          const ClientOptions& options = {});
 
   // Over a channel that is there, such as that of a server in this process.
@@ -76,17 +88,11 @@ class Client {
                                       const ReducedValues& current, const EvaluateOptions& options);
 
  private:
-  void SetDeadline(grpc::ClientContext& context) const;
-  template <typename Request, typename Response>
-  absl::StatusOr<Response> Call(grpc::Status (v1::RatioService::Stub::*method)(grpc::ClientContext*,
-                                                                               const Request&,
-                                                                               Response*),
-                                const Request& request);
+  explicit Client(std::unique_ptr<Service> service) : service_(std::move(service)) {}
   absl::StatusOr<Evaluation> Evaluate(const RunRef& run, std::span<const Slice> slices,
-                                      const EvaluateOptions& options, v1::EvaluateRequest& request);
+                                      const EvaluateOptions& options, v1::EvaluateRequest request);
 
-  const std::shared_ptr<v1::RatioService::Stub> stub_;
-  const ClientOptions options_;
+  const std::unique_ptr<Service> service_;
 };
 
 }  // namespace sis

@@ -18,6 +18,7 @@
 
 #include "absl/time/clock.h"
 #include "kernels/crc32c.h"
+#include "sis/v1/ratio_service.grpc.pb.h"
 
 namespace sis {
 namespace {
@@ -325,10 +326,26 @@ TEST_F(ClientTest, AppendRefusesAcksThatDoNotFitTheBatch) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("2 acks for a batch of 1"));
 }
 
+TEST_F(ClientTest, AnAppendStreamWithoutAcksBreaks) {
+  service_.append = [&](ScriptedService::ServerStream& stream) {
+    v1::AppendRequest request;
+    while (stream.Read(&request)) {
+    }
+    return grpc::Status::OK;
+  };
+  const auto stream = Append({.ack_timeout = absl::Milliseconds(50)});
+  ASSERT_TRUE(AppendOne(*stream, "a").ok());
+  EXPECT_EQ(stream->Flush().status().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(AppendOne(*stream, "a").code(), absl::StatusCode::kDeadlineExceeded);
+}
+
 TEST_F(ClientTest, AnAppendStreamCanBeGivenUp) {
+  std::promise<void> opened;
   std::atomic<bool> ended = false;
   service_.append = [&](ScriptedService::ServerStream& stream) {
     v1::AppendRequest request;
+    stream.Read(&request);
+    opened.set_value();
     while (stream.Read(&request)) {
     }
     ended = true;
@@ -337,6 +354,7 @@ TEST_F(ClientTest, AnAppendStreamCanBeGivenUp) {
   {
     const auto stream = Append();
     ASSERT_TRUE(AppendOne(*stream, "a").ok());
+    opened.get_future().wait();
   }
   server_->Shutdown();
   EXPECT_TRUE(ended);

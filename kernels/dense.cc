@@ -32,11 +32,6 @@ absl::Status BadLogit(const LogitRow& row, uint32_t position) {
   return absl::InternalError(absl::StrCat("logits at position ", position, " changed meanwhile"));
 }
 
-// log p, exact up to the error of log_sum_exp and one rounding.
-float LogProb(float logit, double log_sum_exp) {
-  return Flush(static_cast<float>(static_cast<double>(logit) - log_sum_exp));
-}
-
 // slot_logits are those of the position, at least k.
 absl::Status FinishPosition(const ExpSum& sum, std::span<const float> slot_logits,
                             float sampled_logit, const DenseRecordView& records,
@@ -50,10 +45,11 @@ absl::Status FinishPosition(const ExpSum& sum, std::span<const float> slot_logit
   const size_t begin = i * parameters.slots;
   EnvelopeAccumulator accumulator;
   for (int slot = 0; slot < parameters.top_k; ++slot) {
-    accumulator.Add(records.log_probs[begin + slot], LogProb(slot_logits[slot], log_sum_exp));
+    accumulator.Add(records.log_probs[begin + slot],
+                    LogProbOfLogit(slot_logits[slot], log_sum_exp));
   }
   const Envelope envelope = accumulator.Finish();
-  output.sampled_log_probs[i] = LogProb(sampled_logit, log_sum_exp);
+  output.sampled_log_probs[i] = LogProbOfLogit(sampled_logit, log_sum_exp);
   output.log_envelopes[i] = envelope.log_envelope;
   output.covered_masses[i] = envelope.covered_mass;
   if (!output.log_sum_exps.empty()) output.log_sum_exps[i] = log_sum_exp;

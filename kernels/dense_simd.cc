@@ -5,9 +5,7 @@
 #include <limits>
 
 #include "kernels/dense_row.h"
-
-// Vectors without a fixed size can't be members of FourVectors.
-#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
+#include "kernels/simd_targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/dense_simd.cc"  // NOLINT
 #include "hwy/cache_control.h"

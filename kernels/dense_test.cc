@@ -14,6 +14,7 @@
 #include "gtest/gtest.h"
 #include "hwy/targets.h"
 #include "kernels/dense_row.h"
+#include "kernels/random_logits.h"
 #include "kernels/scalar_backend.h"
 
 namespace sis {
@@ -23,98 +24,9 @@ using ::testing::HasSubstr;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-constexpr LogitType kTypes[] = {LogitType::kFloat32, LogitType::kFloat16, LogitType::kBfloat16};
 
 // The bound of docs/dense_numerics.md, section 4, in nats.
 constexpr double kBound = 36 * 0x1p-24;
-
-// The nearest float16, towards zero where it matters little; overflow gives infinity.
-uint16_t ToFloat16(float x) {
-  const auto sign = static_cast<uint16_t>(std::signbit(x) ? 0x8000 : 0);
-  if (std::isnan(x)) return 0x7e01;
-  uint16_t low = 0;
-  uint16_t high = 0x7c01;  // Float16ToFloat32(low) <= |x|, below high
-  while (high - low > 1) {
-    const auto middle = static_cast<uint16_t>((low + high) / 2);
-    (Float16ToFloat32(middle) <= std::abs(x) ? low : high) = middle;
-  }
-  return low | sign;
-}
-
-// Logits as a trainer holds them: any type, any alignment, rows further apart than they are wide.
-class Matrix {
- public:
-  // offset: bytes before the first row.
-  Matrix(LogitType type, size_t positions, int32_t width, size_t offset = 0, size_t padding = 0)
-      : type_(type),
-        width_(width),
-        offset_(offset),
-        stride_(width * LogitBytes(type) + padding),
-        // No byte more than needed, so that a sanitizer sees a read past the end.
-        bytes_(offset + (positions - 1) * stride_ + width * LogitBytes(type)) {}
-
-  void Set(size_t position, int32_t column, float logit) {
-    std::byte* target = &bytes_[offset_ + position * stride_ + column * LogitBytes(type_)];
-    if (type_ == LogitType::kFloat32) {
-      std::memcpy(target, &logit, 4);
-    } else {
-      const uint16_t half = type_ == LogitType::kFloat16
-                                ? ToFloat16(logit)
-                                : static_cast<uint16_t>(std::bit_cast<uint32_t>(logit) >> 16);
-      std::memcpy(target, &half, 2);
-    }
-  }
-
-  float Get(size_t position, int32_t column) const { return LogitAt(Row(position), column); }
-
-  LogitRow Row(size_t position) const {
-    return {type_, &bytes_[offset_ + position * stride_], width_, 0};
-  }
-
-  // The columns [begin, end).
-  LogitsView Shard(int32_t begin, int32_t end) const {
-    return {.type = type_,
-            .data = bytes_.data() + offset_ + begin * LogitBytes(type_),
-            .width = end - begin,
-            .vocabulary_offset = begin,
-            .row_stride_bytes = static_cast<ptrdiff_t>(stride_)};
-  }
-  LogitsView View() const { return Shard(0, width_); }
-  int32_t width() const { return width_; }
-
- private:
-  LogitType type_;
-  int32_t width_;
-  size_t offset_;
-  size_t stride_;
-  std::vector<std::byte> bytes_;
-};
-
-enum class Shape { kNormal, kNegative, kPeaked, kUniform, kWide, kMasked };
-constexpr Shape kShapes[] = {Shape::kNormal,  Shape::kNegative, Shape::kPeaked,
-                             Shape::kUniform, Shape::kWide,     Shape::kMasked};
-
-void Fill(Matrix& matrix, size_t positions, Shape shape, std::mt19937& random) {
-  std::normal_distribution<float> normal;
-  for (size_t i = 0; i < positions; ++i) {
-    const auto peak = static_cast<int32_t>(random() % matrix.width());
-    for (int32_t v = 0; v < matrix.width(); ++v) {
-      float logit = 3.0f * normal(random);
-      if (shape == Shape::kNegative) logit -= 40.0f;
-      if (shape == Shape::kPeaked) logit = v == peak ? 25.0f : logit - 5.0f;
-      if (shape == Shape::kUniform) logit = 7.75f;
-      if (shape == Shape::kWide) logit *= 300.0f;
-      if (shape == Shape::kMasked && v != peak && random() % 4 != 0) logit = kMinusInfinity;
-      matrix.Set(i, v, logit);
-    }
-  }
-}
-
-std::string Name(LogitType type) {
-  return type == LogitType::kFloat32   ? "float32"
-         : type == LogitType::kFloat16 ? "float16"
-                                       : "bfloat16";
-}
 
 // Runs a check on every instruction set that this machine has.
 template <class Check>
@@ -146,11 +58,11 @@ TEST(DenseRow, TestsSeveralTargets) {
 TEST(DenseRow, EveryTargetGivesTheBytesOfTheScalarSum) {
   OnEveryTarget([] {
     std::mt19937 random(1);
-    for (const LogitType type : kTypes) {
+    for (const LogitType type : kLogitTypes) {
       for (const int32_t width : {1, 7, 63, 64, 65, 1023, 1024, 1025, 5000, 32000}) {
         for (const Shape shape : kShapes) {
           const size_t offset = random() % 65;
-          Matrix matrix(type, 2, width, offset, random() % 9);
+          LogitMatrix matrix(type, 2, width, offset, random() % 9);
           Fill(matrix, 2, shape, random);
           for (const size_t position : {0, 1}) {
             LogitRow row = matrix.Row(position);
@@ -168,9 +80,9 @@ TEST(DenseRow, EveryTargetGivesTheBytesOfTheScalarSum) {
 TEST(DenseRow, EveryTargetGivesTheBytesOfTheScalarSumForLargeVocabularies) {
   OnEveryTarget([] {
     std::mt19937 random(2);
-    for (const LogitType type : kTypes) {
+    for (const LogitType type : kLogitTypes) {
       for (const int32_t width : {151936, 262208}) {
-        Matrix matrix(type, 1, width, 2);
+        LogitMatrix matrix(type, 1, width, 2);
         Fill(matrix, 1, Shape::kNormal, random);
         ASSERT_TRUE(SameSum(matrix.Row(0))) << Name(type) << ", width " << width;
       }
@@ -216,10 +128,10 @@ TEST(DenseRow, IsWithinTheBoundOfFloat64) {
   OnEveryTarget([] {
     std::mt19937 random(4);
     double worst = 0;
-    for (const LogitType type : kTypes) {
+    for (const LogitType type : kLogitTypes) {
       for (const int32_t width : {1, 2, 1000, 1024, 32000, 151936}) {
         for (const Shape shape : kShapes) {
-          Matrix matrix(type, 1, width);
+          LogitMatrix matrix(type, 1, width);
           Fill(matrix, 1, shape, random);
           ExpSum sum;
           ASSERT_TRUE(SumRowSimd(matrix.Row(0), sum));
@@ -257,7 +169,7 @@ TEST(DenseRow, SpecialValues) {
   OnEveryTarget([&] {
     for (const std::vector<float>& values : rows) {
       for (const int32_t width : {static_cast<int32_t>(values.size()), 1024, 3000}) {
-        Matrix matrix(LogitType::kFloat32, 1, width);
+        LogitMatrix matrix(LogitType::kFloat32, 1, width);
         for (int32_t v = 0; v < width; ++v) matrix.Set(0, v, values[v % values.size()]);
         ASSERT_TRUE(SameSum(matrix.Row(0))) << values[0] << ", width " << width;
         ExpSum sum;
@@ -271,11 +183,11 @@ TEST(DenseRow, SpecialValues) {
 
 TEST(DenseRow, FindsEveryBadLogit) {
   OnEveryTarget([] {
-    for (const LogitType type : kTypes) {
+    for (const LogitType type : kLogitTypes) {
       for (const float bad : {kNan, -kNan, kInfinity}) {
         for (const float others : {0.0f, kMinusInfinity}) {
           const int32_t width = 2500;
-          Matrix matrix(type, 1, width);
+          LogitMatrix matrix(type, 1, width);
           for (int32_t v = 0; v < width; ++v) matrix.Set(0, v, others);
           for (int32_t v = 0; v < width; v += 1 + v % 7) {
             matrix.Set(0, v, bad);
@@ -293,78 +205,6 @@ TEST(DenseRow, FindsEveryBadLogit) {
   });
 }
 
-// Records for a matrix: the K most probable ids of a behaviour policy near the logits, some slots
-// unused.
-struct Records {
-  Records(const Matrix& matrix, size_t positions, int top_k, std::mt19937& random)
-      : slots(top_k), sampled_log_probs(positions), ranks(positions) {
-    std::normal_distribution<float> normal;
-    for (size_t i = 0; i < positions; ++i) {
-      std::vector<double> behavior(matrix.width());
-      double total = 0;
-      double maximum = -HUGE_VAL;
-      for (int32_t v = 0; v < matrix.width(); ++v) {
-        behavior[v] = std::max(-100.0f, matrix.Get(i, v)) + 0.3f * normal(random);
-        maximum = std::max(maximum, behavior[v]);
-      }
-      for (const double logit : behavior) total += std::exp(logit - maximum);
-      for (double& logit : behavior) logit -= maximum + std::log(total);
-      std::vector<int32_t> order(matrix.width());
-      std::iota(order.begin(), order.end(), 0);
-      const int used = std::min<int>(matrix.width(), i % 3 == 2 ? top_k / 2 : top_k);
-      std::ranges::stable_sort(order, std::greater<>(),
-                               [&](int32_t v) { return static_cast<float>(behavior[v]); });
-      for (int slot = 0; slot < top_k; ++slot) {
-        ids.push_back(slot < used ? order[slot] : -1);
-        log_probs.push_back(slot < used ? static_cast<float>(behavior[order[slot]])
-                                        : kMinusInfinity);
-      }
-      // Mostly a token of the set, sometimes one outside.
-      const size_t drawn = random() % (used + 2);
-      const int32_t sampled = order[std::min<size_t>(drawn, order.size() - 1)];
-      sampled_ids.push_back(sampled);
-      sampled_log_probs[i] = static_cast<float>(behavior[sampled]);
-    }
-  }
-
-  DenseRecordView View() const { return {sampled_ids, ids, log_probs}; }
-
-  int slots;
-  std::vector<int32_t> sampled_ids;
-  std::vector<int32_t> ids;
-  std::vector<float> log_probs;
-  std::vector<float> sampled_log_probs;
-  std::vector<uint8_t> ranks;
-};
-
-struct Results {
-  explicit Results(size_t n) : sampled(n), envelopes(n), masses(n), log_sum_exps(n) {}
-  DenseOutput View() { return {sampled, envelopes, masses, log_sum_exps}; }
-  // Byte for byte: no NaN, and both zeros are told apart.
-  bool operator==(const Results& other) const {
-    const auto same = [](const auto& a, const auto& b) {
-      return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(a[0])) == 0;
-    };
-    return same(sampled, other.sampled) && same(envelopes, other.envelopes) &&
-           same(masses, other.masses) && same(log_sum_exps, other.log_sum_exps);
-  }
-
-  std::vector<float> sampled;
-  std::vector<float> envelopes;
-  std::vector<float> masses;
-  std::vector<double> log_sum_exps;
-};
-
-struct PartialStorage {
-  PartialStorage(size_t n, int slots) : sums(n), slot_logits(n * slots), sampled(n) {
-    partial = {.exp_sums = sums, .slot_logits = slot_logits, .sampled_logits = sampled};
-  }
-  std::vector<ExpSum> sums;
-  std::vector<float> slot_logits;
-  std::vector<float> sampled;
-  DensePartial partial;
-};
-
 struct Problem {
   Problem(LogitType type, int32_t vocabulary, int slots, size_t positions, uint32_t seed)
       : random(seed),
@@ -375,7 +215,7 @@ struct Problem {
 
   // The result by shards with these first columns (and 0), merged in a shuffled order.
   absl::Status ByShards(std::vector<int32_t> bounds, const DenseParameters& parameters,
-                        Results& results) {
+                        DenseResults& results) {
     bounds.push_back(matrix.width());
     std::vector<PartialStorage> partials;
     int32_t begin = 0;
@@ -395,21 +235,21 @@ struct Problem {
   }
 
   std::mt19937 random;
-  Matrix matrix;
-  Records records;
+  LogitMatrix matrix;
+  DenseRecords records;
   size_t n;
 };
 
 TEST(Dense, ShardsAtBlocksGiveTheUnshardedBytes) {
-  for (const LogitType type : kTypes) {
+  for (const LogitType type : kLogitTypes) {
     Problem problem(type, 32000, 20, 6, 8);
     const DenseParameters parameters{.slots = 20, .top_k = 20};
-    Results whole(problem.n);
+    DenseResults whole(problem.n);
     ASSERT_TRUE(
         ReduceLogits(problem.matrix.View(), problem.records.View(), parameters, whole.View()).ok());
     for (const std::vector<int32_t>& bounds :
          {std::vector<int32_t>{}, {1024}, {16384}, {1024, 5120, 31744}, {4096, 4096, 8192}}) {
-      Results sharded(problem.n);
+      DenseResults sharded(problem.n);
       ASSERT_TRUE(problem.ByShards(bounds, parameters, sharded).ok());
       EXPECT_TRUE(sharded == whole) << Name(type) << ", " << bounds.size() + 1 << " shards";
     }
@@ -417,10 +257,10 @@ TEST(Dense, ShardsAtBlocksGiveTheUnshardedBytes) {
 }
 
 TEST(Dense, OtherShardsAreWithinTwiceTheBound) {
-  for (const LogitType type : kTypes) {
+  for (const LogitType type : kLogitTypes) {
     Problem problem(type, 5000, 20, 30, 9);
     const DenseParameters parameters{.slots = 20, .top_k = 20};
-    Results whole(problem.n);
+    DenseResults whole(problem.n);
     ASSERT_TRUE(
         ReduceLogits(problem.matrix.View(), problem.records.View(), parameters, whole.View()).ok());
     for (int trial = 0; trial < 20; ++trial) {
@@ -430,7 +270,7 @@ TEST(Dense, OtherShardsAreWithinTwiceTheBound) {
       if (trial % 2 == 0) bounds[0] = problem.records.ids[0];
       if (trial % 4 == 0) bounds.push_back(problem.records.ids[0] + 1);
       std::ranges::sort(bounds);
-      Results sharded(problem.n);
+      DenseResults sharded(problem.n);
       ASSERT_TRUE(problem.ByShards(bounds, parameters, sharded).ok());
       for (size_t i = 0; i < problem.n; ++i) {
         ASSERT_NEAR(sharded.log_sum_exps[i], whole.log_sum_exps[i], 2 * kBound);
@@ -447,7 +287,7 @@ TEST(Dense, OtherShardsAreWithinTwiceTheBound) {
 
 TEST(Dense, ATokenAtAnyPlaceOfAnyShardIsFound) {
   const int32_t vocabulary = 2200;
-  Matrix matrix(LogitType::kFloat32, 1, vocabulary);
+  LogitMatrix matrix(LogitType::kFloat32, 1, vocabulary);
   for (int32_t v = 0; v < vocabulary; ++v) matrix.Set(0, v, static_cast<float>(v) * 0x1p-10f);
   const DenseParameters parameters{.slots = 1, .top_k = 1};
   for (const int32_t bound : {1, 7, 1000, 1024, 1025, 2199}) {
@@ -471,12 +311,12 @@ TEST(Dense, ATokenAtAnyPlaceOfAnyShardIsFound) {
 
 // log p of every token of the vocabulary against float64, through a record of all tokens in turn.
 TEST(Dense, AgreesWithFloat64) {
-  for (const LogitType type : kTypes) {
+  for (const LogitType type : kLogitTypes) {
     for (const int32_t vocabulary : {1, 7, 1023, 32000}) {
       Problem problem(type, vocabulary, 20, 9, 12);
       for (const int top_k : {1, 7, 20}) {
         const DenseParameters parameters{.slots = 20, .top_k = top_k};
-        Results results(problem.n);
+        DenseResults results(problem.n);
         ASSERT_TRUE(
             ReduceLogits(problem.matrix.View(), problem.records.View(), parameters, results.View())
                 .ok());
@@ -506,17 +346,17 @@ TEST(Dense, AgreesWithFloat64) {
 // REDUCED by this kernel and GATHERED from the same log-probs: the same decisions, outputs and
 // sums.
 TEST(Dense, DecidesAsTheGatheredLogProbsDo) {
-  for (const LogitType type : kTypes) {
+  for (const LogitType type : kLogitTypes) {
     const int slots = 20;
     Problem problem(type, 3000, slots, 400, 15);
     const size_t n = problem.n;
-    Records& records = problem.records;
+    DenseRecords& records = problem.records;
     ASSERT_TRUE(ValidateRecords({records.sampled_ids, records.sampled_log_probs, records.ids,
                                  records.log_probs},
                                 slots, 3000, 0, records.ranks)
                     .ok());
     for (const int top_k : {3, slots}) {
-      Results results(n);
+      DenseResults results(n);
       ASSERT_TRUE(ReduceLogits(problem.matrix.View(), records.View(),
                                {.slots = slots, .top_k = top_k}, results.View())
                       .ok());
@@ -568,12 +408,12 @@ TEST(Dense, DecidesAsTheGatheredLogProbsDo) {
 }
 
 TEST(Dense, MaskedTokensAreImpossible) {
-  Matrix matrix(LogitType::kBfloat16, 1, 5);
+  LogitMatrix matrix(LogitType::kBfloat16, 1, 5);
   for (int32_t v = 0; v < 5; ++v) matrix.Set(0, v, v < 2 ? kMinusInfinity : 1.0f);
   const std::vector<int32_t> sampled = {1};
   const std::vector<int32_t> ids = {0, 1, -1};
   const std::vector<float> log_probs = {-1.0f, -2.0f, kMinusInfinity};
-  Results results(1);
+  DenseResults results(1);
   ASSERT_TRUE(ReduceLogits(matrix.View(), {sampled, ids, log_probs}, {.slots = 3, .top_k = 3},
                            results.View())
                   .ok());
@@ -584,12 +424,12 @@ TEST(Dense, MaskedTokensAreImpossible) {
 }
 
 TEST(Dense, ErrorsNamePositionAndId) {
-  for (const LogitType type : kTypes) {
+  for (const LogitType type : kLogitTypes) {
     for (const float bad : {kNan, kInfinity}) {
       Problem problem(type, 3000, 4, 5, 21);
       problem.matrix.Set(3, 2345, bad);
       const DenseParameters parameters{.slots = 4, .top_k = 4, .first_position = 100};
-      Results results(5);
+      DenseResults results(5);
       const absl::Status whole =
           ReduceLogits(problem.matrix.View(), problem.records.View(), parameters, results.View());
       EXPECT_EQ(whole.code(), absl::StatusCode::kInvalidArgument);
@@ -605,7 +445,7 @@ TEST(Dense, AllMinusInfinityIsAnError) {
   Problem problem(LogitType::kFloat16, 2000, 4, 2, 22);
   for (int32_t v = 0; v < 2000; ++v) problem.matrix.Set(1, v, kMinusInfinity);
   const DenseParameters parameters{.slots = 4, .top_k = 4, .first_position = 7};
-  Results results(2);
+  DenseResults results(2);
   const absl::Status whole =
       ReduceLogits(problem.matrix.View(), problem.records.View(), parameters, results.View());
   EXPECT_EQ(whole, absl::InvalidArgumentError("logits at position 8: all are -inf"));
@@ -619,7 +459,7 @@ TEST(Dense, AMissingShardIsAnError) {
   ASSERT_TRUE(ReduceShard(problem.matrix.Shard(0, 1999), problem.records.View(), parameters,
                           partial.partial)
                   .ok());
-  Results results(2);
+  DenseResults results(2);
   EXPECT_EQ(
       FinishShards(partial.partial, 2000, problem.records.View(), parameters, results.View()),
       absl::InvalidArgumentError("logits: the shards have 1999 columns, the vocabulary 2000"));

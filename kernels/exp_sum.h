@@ -104,4 +104,9 @@ SIS_HOST_DEVICE inline double LogSumExp(const ExpSum& sum) {
   return static_cast<double>(sum.reference) + Log64(total * 0x1p-36);
 }
 
+// log p of a token, exact up to the error of log_sum_exp and one rounding.
+SIS_HOST_DEVICE inline float LogProbOfLogit(float logit, double log_sum_exp) {
+  return Flush(static_cast<float>(static_cast<double>(logit) - log_sum_exp));
+}
+
 }  // namespace sis

@@ -24,8 +24,6 @@ struct GroupedLogProbs {
   uint8_t first_lane = 0;  // the lane of group 0 that holds the first position
 
   bool empty() const { return rows.empty(); }
-  // Not yet read by vectors: SIMD code leaves such positions to the scalar one.
-  bool needs_scalar() const { return !empty() && encoding == LogProbEncoding::kFixed12; }
 };
 
 // Reads single values out of either layout. Exactly one of the two must hold n positions of K =

@@ -7,6 +7,7 @@
 #define SIS_KERNELS_SIMD_GROUPS_INL_H_
 #endif
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -32,21 +33,21 @@ HWY_INLINE hn::Mask<Int32Tag> PositionLanes(size_t lane, size_t first_lane, size
 
 // Where the rows of a view's groups are. Groups are counted from the one that holds the segment's
 // first position.
-template <typename T>
+template <LogProbEncoding kEncoding>
 class GroupedRows {
  public:
-  using Rows = RankMajorRows<T>;
+  using Rows = RankMajorRows<kEncoding>;
 
   GroupedRows(const GroupedLogProbs& grouped, size_t slots)
-      : rows_(reinterpret_cast<const T*>(grouped.rows.data())), slots_(slots) {}
+      : groups_(grouped.rows.data()), group_bytes_(GroupBytes(kEncoding, slots)) {}
 
   HWY_INLINE Rows Group(size_t group, size_t /*index*/, size_t /*first_lane*/, size_t /*count*/) {
-    return Rows(rows_ + group * slots_ * kGroup, slots_);
+    return Rows(groups_ + group * group_bytes_);
   }
 
  private:
-  const T* rows_;
-  size_t slots_;
+  const std::byte* groups_;
+  size_t group_bytes_;
 };
 
 class TokenMajorPositions {
@@ -74,109 +75,114 @@ class TokenMajorPositions {
   float whole_[kGroup * kMaxTopK];
 };
 
-// Groups whose lanes are other positions than those of the groups they go with: copied to where
-// they belong.
-template <typename T>
-class ShiftedRows {
+// Groups that are encoded otherwise than those they go with, or whose lanes are other positions:
+// copied to where they belong, as floats.
+class CopiedRows {
  public:
-  using Rows = RankMajorRows<float>;
+  using Rows = RankMajorRows<LogProbEncoding::kFloat32>;
 
   // The segment's first position is to be in first_lane of group 0.
-  ShiftedRows(const GroupedLogProbs& grouped, size_t slots, size_t first_lane)
-      : rows_(reinterpret_cast<const T*>(grouped.rows.data())),
+  CopiedRows(const GroupedLogProbs& grouped, size_t slots, size_t first_lane)
+      : grouped_(grouped),
         slots_(slots),
-        groups_(grouped.rows.size_bytes() / (slots * kGroup * sizeof(T))),
+        group_bytes_(GroupBytes(grouped.encoding, slots)),
+        groups_(grouped.rows.size() / group_bytes_),
         shift_(kGroup + grouped.first_lane - first_lane) {}
 
   HWY_INLINE Rows Group(size_t group, size_t /*index*/, size_t /*first_lane*/, size_t /*count*/) {
-    // Lane 0 is lane shift_ % kGroup of group `left`; what is in no group is no position.
-    const size_t left = group + shift_ / kGroup - 1;
-    for (size_t rank = 0; rank < slots_; ++rank) {
-      HWY_ALIGN float both[2 * kGroup] = {};
-      if (left < groups_) Widen(left, rank, both);
-      if (left + 1 < groups_) Widen(left + 1, rank, both + kGroup);
-      std::memcpy(whole_ + rank * kGroup, both + shift_ % kGroup, kGroup * sizeof(float));
+    switch (grouped_.encoding) {
+      case LogProbEncoding::kFloat32:
+        Copy<LogProbEncoding::kFloat32>(group);
+        break;
+      case LogProbEncoding::kFloat16:
+        Copy<LogProbEncoding::kFloat16>(group);
+        break;
+      case LogProbEncoding::kFixed12:
+        Copy<LogProbEncoding::kFixed12>(group);
+        break;
     }
-    return Rows(whole_, slots_);
+    return Rows(reinterpret_cast<const std::byte*>(whole_));
   }
 
  private:
-  HWY_INLINE void Widen(size_t group, size_t rank, float* into) const {
-    const T* row = rows_ + (group * slots_ + rank) * kGroup;
-    for (size_t lane = 0; lane < kGroup; lane += kLanes) {
-      hn::Store(LoadFloats(row + lane), FloatTag(), into + lane);
+  // Lane 0 becomes lane shift_ % kGroup of group `left`. What is in no group is no position.
+  template <LogProbEncoding kEncoding>
+  HWY_NOINLINE void Copy(size_t group) {
+    const size_t left = group + shift_ / kGroup - 1;
+    const size_t from = shift_ % kGroup;
+    CopyLanes<kEncoding>(left, from, kGroup, whole_);
+    if (from > 0) CopyLanes<kEncoding>(left + 1, 0, from, whole_ + kGroup - from);
+  }
+
+  // Lanes [begin, end) of every rank of a group.
+  template <LogProbEncoding kEncoding>
+  HWY_INLINE void CopyLanes(size_t group, size_t begin, size_t end, float* into) const {
+    if (group >= groups_) {  // also to the left of the first, as it wraps around
+      for (size_t rank = 0; rank < slots_; ++rank) {
+        std::fill_n(into + rank * kGroup, end - begin, 0.0f);
+      }
+      return;
+    }
+    const std::byte* first = grouped_.rows.data() + group * group_bytes_;
+    const RowReader<kEncoding> reader(first);
+    for (size_t rank = 0; rank < slots_; ++rank) {
+      const std::byte* row = first + (LeadingRows(kEncoding) + rank) * RowBytes(kEncoding);
+      HWY_ALIGN float values[kGroup];
+      for (size_t lane = 0; lane < kGroup; lane += kLanes) {
+        hn::Store(reader.Read(row, lane), FloatTag(), values + lane);
+      }
+      std::memcpy(into + rank * kGroup, values + begin, (end - begin) * sizeof(float));
     }
   }
 
-  const T* rows_;
+  const GroupedLogProbs grouped_;
   size_t slots_;
+  size_t group_bytes_;
   size_t groups_;
   size_t shift_;  // in (0, 2 * kGroup)
   float whole_[kGroup * kMaxTopK];
 };
 
-// Calls `visit` with the rows of a grouped view.
-template <class Visitor>
-void VisitGrouped(const GroupedLogProbs& grouped, size_t slots, const Visitor& visit) {
-  switch (grouped.encoding) {
-    case LogProbEncoding::kFloat32: {
-      GroupedRows<float> rows(grouped, slots);
-      return visit(rows);
-    }
-    case LogProbEncoding::kFloat16: {
-      GroupedRows<uint16_t> rows(grouped, slots);
-      return visit(rows);
-    }
-    case LogProbEncoding::kFixed12:
-      break;  // needs_scalar(): the callers have left these out
-  }
-}
-
-// The same, brought to other lanes.
-template <class Visitor>
-void VisitShifted(const GroupedLogProbs& grouped, size_t slots, size_t first_lane,
-                  const Visitor& visit) {
-  switch (grouped.encoding) {
-    case LogProbEncoding::kFloat32: {
-      ShiftedRows<float> rows(grouped, slots, first_lane);
-      return visit(rows);
-    }
-    case LogProbEncoding::kFloat16: {
-      ShiftedRows<uint16_t> rows(grouped, slots, first_lane);
-      return visit(rows);
-    }
-    case LogProbEncoding::kFixed12:
-      break;  // needs_scalar(): the callers have left these out
-  }
-}
-
 // Calls `visit` with the lane of the first position and the groups of both policies' log-probs,
-// which must be GATHERED.
+// which must be GATHERED. Only the pairs of layouts that matter read the memory directly: each is
+// compiled on its own.
 template <class Visitor>
 void VisitGroups(const BehaviorView& behavior, const CurrentView& current, size_t slots,
                  const Visitor& visit) {
+  // Positions lie in lanes as the behaviour's do, or else as the current policy's.
+  const size_t first_lane = !behavior.grouped_log_probs.empty()
+                                ? behavior.grouped_log_probs.first_lane
+                                : current.grouped_log_probs.first_lane;
   const auto with_behavior = [&](auto& behavior_groups) {
-    // Positions lie in lanes as the behaviour's do, or else as the current policy's.
-    const size_t first_lane = !behavior.grouped_log_probs.empty()
-                                  ? behavior.grouped_log_probs.first_lane
-                                  : current.grouped_log_probs.first_lane;
-    const auto with_current = [&](auto& current_groups) {
-      visit(first_lane, behavior_groups, current_groups);
-    };
     if (current.grouped_log_probs.empty()) {
-      TokenMajorPositions groups(current.log_probs, slots);
-      with_current(groups);
-    } else if (current.grouped_log_probs.first_lane == first_lane) {
-      VisitGrouped(current.grouped_log_probs, slots, with_current);
+      TokenMajorPositions current_groups(current.log_probs, slots);
+      visit(first_lane, behavior_groups, current_groups);
     } else {
-      VisitShifted(current.grouped_log_probs, slots, first_lane, with_current);
+      CopiedRows current_groups(current.grouped_log_probs, slots, first_lane);
+      visit(first_lane, behavior_groups, current_groups);
     }
   };
   if (behavior.grouped_log_probs.empty()) {
-    TokenMajorPositions groups(behavior.log_probs, slots);
-    with_behavior(groups);
-  } else {
-    VisitGrouped(behavior.grouped_log_probs, slots, with_behavior);
+    TokenMajorPositions behavior_groups(behavior.log_probs, slots);
+    return with_behavior(behavior_groups);
+  }
+  const auto visit_encoding = [&]<LogProbEncoding kEncoding>() {
+    GroupedRows<kEncoding> behavior_groups(behavior.grouped_log_probs, slots);
+    if (!current.grouped_log_probs.empty() && current.grouped_log_probs.encoding == kEncoding &&
+        current.grouped_log_probs.first_lane == first_lane) {
+      GroupedRows<kEncoding> current_groups(current.grouped_log_probs, slots);
+      visit(first_lane, behavior_groups, current_groups);
+    } else {
+      with_behavior(behavior_groups);
+    }
+  };
+  switch (behavior.grouped_log_probs.encoding) {
+    case LogProbEncoding::kFloat32:
+      return visit_encoding.template operator()<LogProbEncoding::kFloat32>();
+    case LogProbEncoding::kFloat16:
+      return visit_encoding.template operator()<LogProbEncoding::kFloat16>();
+    case LogProbEncoding::kFixed12:
+      return visit_encoding.template operator()<LogProbEncoding::kFixed12>();
   }
 }
 

@@ -4,8 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-// Those that simd_backend.cc leaves out, for its reason.
-#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
+#include "kernels/simd_targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/simd_validate.cc"
 #include "hwy/foreach_target.h"
@@ -141,9 +140,6 @@ HWY_EXPORT(AreValid);
 }  // namespace
 
 bool GatheredLogProbsAreValid(const BehaviorView& behavior, const CurrentView& current, int slots) {
-  if (behavior.grouped_log_probs.needs_scalar() || current.grouped_log_probs.needs_scalar()) {
-    return false;
-  }
   return HWY_DYNAMIC_DISPATCH(AreValid)(behavior, current, static_cast<size_t>(slots));
 }
 

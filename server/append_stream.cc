@@ -12,32 +12,12 @@ AppendStream::AppendStream(RunRegistry& registry, Metrics& metrics, StoreThreads
   StartRead(&request_);
 }
 
-absl::Status AppendStream::Handle() {
-  switch (request_.message_case()) {
-    case v1::AppendRequest::kHeader: {
-      if (ingest_.has_value()) return absl::InvalidArgumentError("header: sent twice");
-      absl::StatusOr<Ingest> ingest = Ingest::Open(registry_, request_.header());
-      if (!ingest.ok()) return ingest.status();
-      ingest_ = *std::move(ingest);
-      order_.HandOn();
-      StartRead(&request_);
-      return absl::OkStatus();
-    }
-    case v1::AppendRequest::kBatch: {
-      if (!ingest_.has_value()) return absl::InvalidArgumentError("header: must come first");
-      if (ingest_->has_store()) ingest_->BringIn(request_.batch());
-      absl::StatusOr<v1::AppendResponse> response = ingest_->Apply(request_.batch());
-      if (!response.ok()) return response.status();
-      if (ingest_->has_store()) ingest_->Store(*response);
-      response_ = *std::move(response);
-      order_.HandOn();
-      StartWrite(&response_);
-      return absl::OkStatus();
-    }
-    case v1::AppendRequest::MESSAGE_NOT_SET:
-      break;
-  }
-  return absl::InvalidArgumentError("message: neither header nor batch");
+absl::Status AppendStream::OpenIngest() {
+  if (ingest_.has_value()) return absl::InvalidArgumentError("header: sent twice");
+  absl::StatusOr<Ingest> ingest = Ingest::Open(registry_, request_.header());
+  if (!ingest.ok()) return ingest.status();
+  ingest_ = *std::move(ingest);
+  return absl::OkStatus();
 }
 
 void AppendStream::OnReadDone(bool ok) {
@@ -49,8 +29,54 @@ void AppendStream::OnReadDone(bool ok) {
 
 void AppendStream::HandleRequest() {
   order_.Begin();
-  if (absl::Status status = Handle(); !status.ok()) End(status);
+  switch (request_.message_case()) {
+    case v1::AppendRequest::kHeader:
+      if (absl::Status status = OpenIngest(); !status.ok()) return End(status);
+      order_.HandOn();
+      return StartRead(&request_);
+    case v1::AppendRequest::kBatch: {
+      if (!ingest_.has_value()) {
+        return End(absl::InvalidArgumentError("header: must come first"));
+      }
+      response_.Clear();
+      if (ingest_->has_store()) ingest_->BringIn(request_.batch());
+      std::optional<RoomWanted> wanted = Resume(Turn::kArrived);
+      if (!wanted.has_value()) return;
+      absl::Status joined = registry_.room_queue().Join(*this, *std::move(wanted));
+      if (!joined.ok()) End(joined);
+      return;
+    }
+    case v1::AppendRequest::MESSAGE_NOT_SET:
+      return End(absl::InvalidArgumentError("message: neither header nor batch"));
+  }
 }
+
+std::optional<RoomWanted> AppendStream::Resume(Turn turn) {
+  order_.Begin();
+  absl::StatusOr<std::optional<RoomWanted>> wanted =
+      ingest_->Apply(request_.batch(), turn, response_);
+  if (!wanted.ok()) {
+    End(wanted.status());
+    return std::nullopt;
+  }
+  order_.HandOn();
+  if (!wanted->has_value()) store_threads_.Run([this] { Answer(); });
+  return *std::move(wanted);
+}
+
+void AppendStream::Answer() {
+  order_.Begin();
+  if (ingest_->has_store()) ingest_->Store(response_);
+  order_.HandOn();
+  StartWrite(&response_);
+}
+
+void AppendStream::GiveUp(const absl::Status& status) {
+  order_.Begin();
+  End(status);
+}
+
+void AppendStream::OnCancel() { registry_.room_queue().Leave(*this); }
 
 void AppendStream::OnWriteDone(bool ok) {
   order_.Begin();

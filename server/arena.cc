@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -89,6 +90,7 @@ Arena::Block Arena::Allocate(size_t bytes) {
     chunk.touched_bytes += block_bytes;
   }
   ++chunk.used_blocks;
+  used_bytes_.fetch_add(static_cast<int64_t>(block_bytes), std::memory_order_relaxed);
   if (chunk.full()) Unlink(number);
   return Block(this, {block, bytes});
 }
@@ -100,12 +102,30 @@ void Arena::Free(std::byte* block) {
   const bool was_full = chunk.full();
   std::memcpy(block, &chunk.free, sizeof chunk.free);
   chunk.free = block;
+  used_bytes_.fetch_sub(static_cast<int64_t>(chunk.block_bytes), std::memory_order_relaxed);
   if (--chunk.used_blocks > 0) {
     if (was_full) Link(number);
     return;
   }
   if (!was_full) Unlink(number);
   unused_chunks_.push_back(number);
+  FillAside();
+}
+
+void Arena::FillAside() {
+  while (aside_.size() < wanted_aside_ && !unused_chunks_.empty()) {
+    aside_.push_back(unused_chunks_.back());
+    unused_chunks_.pop_back();
+    madvise(memory_ + aside_.back() * kChunkBytes, kChunkBytes, MADV_DONTNEED);
+  }
+}
+
+void Arena::SetAside(int64_t bytes) {
+  WriterLock lock(mutex_);
+  wanted_aside_ =
+      (static_cast<size_t>(std::max<int64_t>(bytes, 0)) + kChunkBytes - 1) / kChunkBytes;
+  for (; aside_.size() > wanted_aside_; aside_.pop_back()) unused_chunks_.push_back(aside_.back());
+  FillAside();
 }
 
 }  // namespace sis

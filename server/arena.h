@@ -2,6 +2,7 @@
 // ready.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -66,6 +67,13 @@ class Arena {
   // A block of exactly so many bytes, in [1, kChunkBytes]; empty if there is no room.
   Block Allocate(size_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // Gives so much memory back to the system, in whole chunks as they are or become unused, for what
+  // the process keeps elsewhere; takes back what was set aside beyond that.
+  void SetAside(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // BlockBytes of all blocks handed out.
+  int64_t used_bytes() const { return used_bytes_.load(std::memory_order_relaxed); }
+
  private:
   static constexpr uint32_t kNone = UINT32_MAX;
 
@@ -84,15 +92,20 @@ class Arena {
 
   Arena(std::byte* memory, size_t chunks);
 
+  // Hands unused chunks over until as many are set aside as there should be.
+  void FillAside() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Free(std::byte* block) ABSL_LOCKS_EXCLUDED(mutex_);
   void Link(uint32_t chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Unlink(uint32_t chunk) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   std::byte* const memory_;
+  std::atomic<int64_t> used_bytes_ = 0;
 
   Mutex mutex_;
   std::vector<Chunk> chunks_ ABSL_GUARDED_BY(mutex_);
   std::vector<uint32_t> unused_chunks_ ABSL_GUARDED_BY(mutex_);
+  std::vector<uint32_t> aside_ ABSL_GUARDED_BY(mutex_);
+  size_t wanted_aside_ ABSL_GUARDED_BY(mutex_) = 0;
   // Size of a block -> first chunk with room for one.
   absl::flat_hash_map<size_t, uint32_t> with_room_ ABSL_GUARDED_BY(mutex_);
 };

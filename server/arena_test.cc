@@ -1,6 +1,7 @@
 #include "server/arena.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <atomic>
@@ -52,6 +53,38 @@ TEST(ArenaTest, BlocksAreGivenBackOnce) {
   EXPECT_FALSE(b.empty());
   EXPECT_TRUE(arena->Allocate(kChunk).empty());
   b = Arena::Block();
+  EXPECT_FALSE(arena->Allocate(kChunk).empty());
+}
+
+// Whether the system has memory behind a chunk.
+bool IsResident(const std::byte* address) {
+  const auto page = reinterpret_cast<uintptr_t>(address) / 4096 * 4096;
+  unsigned char resident = 0;
+  EXPECT_EQ(mincore(reinterpret_cast<void*>(page), 1, &resident), 0);
+  return (resident & 1) != 0;
+}
+
+TEST(ArenaTest, WhatIsSetAsideIsGivenToTheSystem) {
+  const std::unique_ptr<Arena> arena = *Arena::Map(3 * kChunk);
+  arena->Populate();
+  Arena::Block a = arena->Allocate(kChunk);
+  const Arena::Block b = arena->Allocate(1000);
+  const std::byte* const memory = a.bytes().data();
+  EXPECT_EQ(arena->used_bytes(), kChunk + Arena::BlockBytes(1000));
+  EXPECT_TRUE(IsResident(memory));
+  arena->SetAside(kChunk + 1);  // two chunks, but only one is unused
+  EXPECT_TRUE(arena->Allocate(kChunk).empty());
+  EXPECT_FALSE(arena->Allocate(1000).empty()) << "chunks in use stay";
+  EXPECT_TRUE(IsResident(memory));
+  a = Arena::Block();  // the second
+  EXPECT_FALSE(IsResident(memory));
+  EXPECT_TRUE(arena->Allocate(kChunk).empty());
+  EXPECT_TRUE(IsResident(b.bytes().data()));
+  arena->SetAside(kChunk);
+  const Arena::Block back = arena->Allocate(kChunk);
+  EXPECT_FALSE(back.empty());
+  EXPECT_TRUE(arena->Allocate(kChunk).empty());
+  arena->SetAside(-1);
   EXPECT_FALSE(arena->Allocate(kChunk).empty());
 }
 

@@ -1,6 +1,7 @@
 // Counts bytes against a limit that is never exceeded.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 
@@ -32,6 +33,9 @@ class ByteBudget {
     used_.fetch_sub(bytes, std::memory_order_relaxed);
     if (parent_ != nullptr) parent_->Refund(bytes);
   }
+
+  // How many bytes must go before so many can be charged here; the parent aside.
+  int64_t Lacking(int64_t bytes) const { return std::max<int64_t>(0, bytes - (limit_ - used())); }
 
   int64_t used() const { return used_.load(std::memory_order_relaxed); }
   int64_t limit() const { return limit_; }

@@ -48,8 +48,10 @@ inline int64_t OnePage(int slots) {
 struct Cache {
   // The arena has room to spare, untouched, so that the budget alone decides.
   explicit Cache(int64_t bytes = int64_t{64} << 20, const Limits& limits = {})
+      : Cache(bytes, limits, bytes + (int64_t{64} << 20)) {}
+  Cache(int64_t bytes, const Limits& limits, int64_t arena_bytes)
       : metrics(bytes),
-        arena(*Arena::Map(bytes + (int64_t{64} << 20))),
+        arena(*Arena::Map(arena_bytes)),
         registry(bytes, *arena, limits, metrics, [this] { return clock.Now(); }) {}
 
   std::shared_ptr<Run> CreateRun(const std::string& id, const v1::RunConfig& config,
@@ -78,12 +80,22 @@ inline v1::AppendHeader HeaderOf(const Run& run) {
   return header;
 }
 
+// Applies the batch without waiting for room.
+inline absl::StatusOr<v1::AppendResponse> ApplyAtOnce(Ingest& ingest,
+                                                      const v1::AppendBatch& batch) {
+  v1::AppendResponse response;
+  const auto wanted = ingest.Apply(batch, Turn::kOutOfTime, response);
+  if (!wanted.ok()) return wanted.status();
+  EXPECT_FALSE(wanted->has_value());
+  return response;
+}
+
 inline v1::Ack AppendEntry(Cache& cache, const Run& run, v1::AppendEntry entry) {
   absl::StatusOr<Ingest> ingest = Ingest::Open(cache.registry, HeaderOf(run));
   EXPECT_TRUE(ingest.ok()) << ingest.status();
   v1::AppendBatch batch;
   *batch.add_entries() = std::move(entry);
-  const absl::StatusOr<v1::AppendResponse> response = ingest->Apply(batch);
+  const absl::StatusOr<v1::AppendResponse> response = ApplyAtOnce(*ingest, batch);
   EXPECT_TRUE(response.ok()) << response.status();
   return response->acks(0);
 }

@@ -175,7 +175,8 @@ TEST_F(ConcurrencyTest, SupersededRunsGiveEverythingBack) {
       ASSERT_TRUE(ingest.ok());
       v1::AppendBatch batch;
       *batch.add_entries()->mutable_block() = records_.Block(Id(random));
-      ingest->Apply(batch).IgnoreError();
+      v1::AppendResponse response;
+      ingest->Apply(batch, Turn::kOutOfTime, response).IgnoreError();
       Fetch(random);
     }
   };

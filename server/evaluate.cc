@@ -137,6 +137,13 @@ class SliceEvaluator {
     const Sequence::Reader reader(*slice.sequence());
     if (slice.expected_digest.has_value()) {
       const uint64_t digest = reader.Digest(slice.first_position, slice.count);
+      if (digest != *slice.expected_digest && *slice.expected_digest == 0 &&
+          run_.stored() != nullptr) {
+        // The store did not answer when the trainer fetched, and does now: the trainer's values are
+        // of no records.
+        missing(first, count, v1::STORE_DOWN);
+        return result;
+      }
       if (digest != *slice.expected_digest) {
         return absl::FailedPreconditionError(
             absl::StrCat("record_digest ", *slice.expected_digest, ", but the records of ",

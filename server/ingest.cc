@@ -144,21 +144,59 @@ absl::StatusOr<Ingest> Ingest::Open(RunRegistry& registry, const v1::AppendHeade
   return Ingest(registry, *std::move(run));
 }
 
-absl::StatusOr<v1::AppendResponse> Ingest::Apply(const v1::AppendBatch& batch) {
+absl::StatusOr<std::optional<RoomWanted>> Ingest::Apply(const v1::AppendBatch& batch, Turn turn,
+                                                        v1::AppendResponse& response) {
   v1::RunRef ref;
   ref.set_run_id(run_->id());
   ref.set_incarnation(run_->incarnation());
   if (absl::Status status = registry_->Find(ref).status(); !status.ok()) return status;
-  v1::AppendResponse response;
   response.mutable_acks()->Reserve(batch.entries_size());
-  for (const v1::AppendEntry& entry : batch.entries()) *response.add_acks() = ApplyEntry(entry);
-  return response;
+  turn_ = turn;
+  while (response.acks_size() < batch.entries_size()) {
+    std::optional<v1::Ack> ack = ApplyEntry(batch.entries(response.acks_size()));
+    if (!ack.has_value()) {
+      lacking_->entry = response.acks_size();
+      return std::exchange(lacking_, std::nullopt);
+    }
+    *response.add_acks() = *std::move(ack);
+    if (turn_ == Turn::kServed) turn_ = Turn::kArrived;
+  }
+  return std::nullopt;
 }
 
-absl::StatusOr<std::shared_ptr<Sequence>> Ingest::Open(const SequenceName& name) {
+absl::Status Ingest::MakeRoom(const SequenceName& name, int64_t bytes) {
+  const int64_t own = run_->BytesOf(name);
+  for (const ByteBudget* budget : {&std::as_const(run_->budget()), &registry_->budget()}) {
+    // Whatever else is in the way will go, but the sequence itself can't make room for its own
+    // blocks.
+    if (own + bytes > budget->limit()) {
+      return absl::ResourceExhaustedError(absl::StrCat("with ", bytes, " bytes more it would have ",
+                                                       own + bytes, ", and ", budget->limit(),
+                                                       " is the most"));
+    }
+  }
+  const ByteBudget* shortage =
+      turn_ == Turn::kArrived ? registry_->room_queue().Contested(*run_) : nullptr;
+  if (shortage == nullptr) {
+    // Where the bytes would fit already, the arena has no room of the right size.
+    const bool arena_short =
+        run_->budget().Lacking(bytes) == 0 && registry_->budget().Lacking(bytes) == 0;
+    if (!arena_short) {
+      shortage = registry_->Reclaim(*run_, bytes);
+    } else if (!registry_->EvictOldest()) {
+      shortage = &registry_->budget();
+    }
+  }
+  if (shortage == nullptr) return absl::OkStatus();
+  if (turn_ != Turn::kOutOfTime) lacking_ = {run_, bytes, shortage, 0};
+  return absl::ResourceExhaustedError(absl::StrCat(bytes, " bytes are not to be had"));
+}
+
+absl::StatusOr<std::shared_ptr<Sequence>> Ingest::Open(const SequenceName& name,
+                                                       int64_t bytes_if_new) {
   absl::StatusOr<std::shared_ptr<Sequence>> sequence = run_->FindOrCreate(name);
-  while (absl::IsResourceExhausted(sequence.status()) &&
-         registry_->Reclaim(*run_, Sequence::kBaseBytes)) {
+  while (absl::IsResourceExhausted(sequence.status())) {
+    if (absl::Status room = MakeRoom(name, bytes_if_new); !room.ok()) return room;
     sequence = run_->FindOrCreate(name);
   }
   return sequence;
@@ -173,8 +211,18 @@ absl::Status Ingest::ApplyBlock(const SequenceName& name, const v1::Block& block
                                         block.first_position(), ranks);
   if (!status.ok()) return status;
 
-  const absl::StatusOr<std::shared_ptr<Sequence>> sequence = Open(name);
+  const auto count = static_cast<uint32_t>(ranks.size());
+  const absl::StatusOr<std::shared_ptr<Sequence>> sequence =
+      Open(name, Sequence::BytesWithBlock(FormatOf(run_->config()), block.first_position(), count));
   if (!sequence.ok()) return sequence.status();
+  const auto new_bytes = [&] {
+    return (*sequence)->BytesToAppend(block.first_position(), count, block.policy_version());
+  };
+  if (turn_ == Turn::kArrived && registry_->room_queue().Contested(*run_) != nullptr) {
+    const int64_t bytes = new_bytes();
+    if (bytes > 0) status = MakeRoom(name, bytes);
+    if (!status.ok()) return status;
+  }
   int64_t added = 0;
   const auto append = [&]() -> absl::StatusOr<std::vector<LogEntry>> {
     absl::Status appended = (*sequence)->Append(block.first_position(), block.policy_version(),
@@ -186,10 +234,9 @@ absl::Status Ingest::ApplyBlock(const SequenceName& name, const v1::Block& block
   };
   status = Change(name, *sequence, append);
   // Another thread may take what was made free: then once more.
-  while (absl::IsResourceExhausted(status) &&
-         registry_->Reclaim(*run_, (*sequence)->BytesToAppend(block.first_position(),
-                                                              static_cast<uint32_t>(ranks.size()),
-                                                              block.policy_version()))) {
+  while (absl::IsResourceExhausted(status)) {
+    status = MakeRoom(name, new_bytes());
+    if (!status.ok()) return status;
     status = Change(name, *sequence, append);
   }
   if (status.ok()) run_->metrics().AddIngested(added, ArrayBytes(block));
@@ -201,7 +248,7 @@ absl::Status Ingest::ApplySeal(const SequenceName& name, uint32_t length) {
     return absl::InvalidArgumentError(
         absl::StrCat("seal.length ", length, " is beyond ", run_->limits().max_positions));
   }
-  const absl::StatusOr<std::shared_ptr<Sequence>> sequence = Open(name);
+  const absl::StatusOr<std::shared_ptr<Sequence>> sequence = Open(name, Sequence::kBaseBytes);
   if (!sequence.ok()) return sequence.status();
   return Change(name, *sequence, [&]() -> absl::StatusOr<std::vector<LogEntry>> {
     const bool was_sealed = (*sequence)->sealed();
@@ -213,7 +260,7 @@ absl::Status Ingest::ApplySeal(const SequenceName& name, uint32_t length) {
 }
 
 absl::Status Ingest::ApplyTruncate(const SequenceName& name, uint32_t length) {
-  const absl::StatusOr<std::shared_ptr<Sequence>> sequence = Open(name);
+  const absl::StatusOr<std::shared_ptr<Sequence>> sequence = Open(name, Sequence::kBaseBytes);
   if (!sequence.ok()) return sequence.status();
   return Change(name, *sequence, [&]() -> absl::StatusOr<std::vector<LogEntry>> {
     const bool drops = (*sequence)->committed_length() > length;
@@ -276,7 +323,7 @@ void Ingest::Refuse(const absl::Status& status, v1::Ack& ack) {
   run_->metrics().AddRefusedEntry(status.code());
 }
 
-v1::Ack Ingest::ApplyEntry(const v1::AppendEntry& entry) {
+std::optional<v1::Ack> Ingest::ApplyEntry(const v1::AppendEntry& entry) {
   v1::Ack ack;
   *ack.mutable_sequence() = SequenceOf(entry);
   const absl::Status status = [&]() -> absl::Status {
@@ -298,6 +345,7 @@ v1::Ack Ingest::ApplyEntry(const v1::AppendEntry& entry) {
     if (applied.ok()) return applied;
     return InSequence(*name, applied);
   }();
+  if (lacking_.has_value()) return std::nullopt;
   if (!status.ok()) Refuse(status, ack);
   ack.set_committed_length(run_->CommittedLength({ack.sequence().id(), ack.sequence().attempt()}));
   return ack;

@@ -3,12 +3,14 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "server/room_queue.h"
 #include "server/run_registry.h"
 #include "sis/v1/ratio_service.pb.h"
 
@@ -20,28 +22,35 @@ class Ingest {
   // Checks the header. The registry must outlive the object.
   static absl::StatusOr<Ingest> Open(RunRegistry& registry, const v1::AppendHeader& header);
 
-  // Applies entry after entry; a refused one changes nothing and says why in its ack. An error,
-  // with nothing applied, if the run has been superseded.
-  //
+  // Applies the entries that the response has no acks for yet, one by one, and acks them; a refused
+  // one changes nothing and says why in its ack. Stops at an entry that should wait for room:
+  // returns what it lacks, and is to be called again when that may be there. An error, with nothing
+  // applied, if the run has been superseded.
+  absl::StatusOr<std::optional<RoomWanted>> Apply(const v1::AppendBatch& batch, Turn turn,
+                                                  v1::AppendResponse& response);
+
   // With a durable store an entry is acked when it is stored, and two calls that wait for the store
-  // go around this one: BringIn before it, and Store after it, which takes back acks of what could
-  // not be stored.
-  absl::StatusOr<v1::AppendResponse> Apply(const v1::AppendBatch& batch);
+  // go around Apply: BringIn before it, and Store when it is through, which takes back acks of what
+  // could not be stored.
+  bool has_store() const { return run_->stored() != nullptr; }
   void BringIn(const v1::AppendBatch& batch);
   void Store(v1::AppendResponse& response);
-  bool has_store() const { return run_->stored() != nullptr; }
 
  private:
   Ingest(RunRegistry& registry, std::shared_ptr<Run> run)
       : registry_(&registry), run_(std::move(run)) {}
 
   void Refuse(const absl::Status& status, v1::Ack& ack);
-  v1::Ack ApplyEntry(const v1::AppendEntry& entry);
+  // Nothing if it is to wait.
+  std::optional<v1::Ack> ApplyEntry(const v1::AppendEntry& entry);
   absl::Status ApplyBlock(const SequenceName& name, const v1::Block& block);
   absl::Status ApplySeal(const SequenceName& name, uint32_t length);
   absl::Status ApplyTruncate(const SequenceName& name, uint32_t length);
-  // Finds or makes the sequence, with room made for it if need be.
-  absl::StatusOr<std::shared_ptr<Sequence>> Open(const SequenceName& name);
+  // Finds or makes the sequence, with room made for `bytes_if_new` if need be.
+  absl::StatusOr<std::shared_ptr<Sequence>> Open(const SequenceName& name, int64_t bytes_if_new);
+  // OK if there may be room now for so many bytes of the sequence. Else ResourceExhausted, and if
+  // it should wait for them, lacking_ is set.
+  absl::Status MakeRoom(const SequenceName& name, int64_t bytes);
 
   // What an entry does to its sequence: `change` returns what to note in the sequence's log,
   // nothing if all of it was there.
@@ -50,6 +59,8 @@ class Ingest {
 
   RunRegistry* registry_;
   std::shared_ptr<Run> run_;
+  Turn turn_ = Turn::kArrived;         // of the present entry
+  std::optional<RoomWanted> lacking_;  // by the present entry
   // With a store, of the present batch: sequences that must not leave memory, and those that can't
   // be had.
   absl::flat_hash_map<SequenceName, std::shared_ptr<Sequence>> held_;

@@ -231,7 +231,7 @@ TEST_F(IngestTest, ARefusedEntryLeavesItsNeighboursAlone) {
   *batch.add_entries()->mutable_block() = records_.Block("a", 5, 0, 5, 5);
   *batch.add_entries() = TruncateEntry("a", 8);
   *batch.add_entries() = SealEntry("a", 8);
-  const absl::StatusOr<v1::AppendResponse> response = ingest->Apply(batch);
+  const absl::StatusOr<v1::AppendResponse> response = ApplyAtOnce(*ingest, batch);
   ASSERT_TRUE(response.ok());
   ASSERT_EQ(response->acks_size(), 8);
   const std::pair<StatusCode, uint32_t> expected[] = {
@@ -311,7 +311,7 @@ TEST_F(IngestTest, ASupersededRunEndsTheStream) {
   v1::AppendBatch batch;
   *batch.add_entries()->mutable_block() = records_.Block("a");
   const auto next = cache_.CreateRun("r", SmallConfig(kSlots), 2);
-  EXPECT_EQ(ingest->Apply(batch).status().code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(ApplyAtOnce(*ingest, batch).status().code(), StatusCode::kFailedPrecondition);
   EXPECT_EQ(next->Describe().sequences(), 0);
 }
 
@@ -337,6 +337,23 @@ TEST_F(IngestTest, WithNothingToEvictItSaysWhenToTryAgain) {
   EXPECT_EQ(CodeOf(AppendBlock(cache, *run, PlainRecords(65).Block("c"))),
             StatusCode::kResourceExhausted)
       << "two pages are more than the budget";
+}
+
+TEST_F(IngestTest, AFullArenaEvictsAsAFullBudgetDoes) {
+  Cache cache(1 << 30, {}, 2 * Arena::kChunkBytes);
+  const auto run = cache.CreateRun("r", SmallConfig(kSlots));
+  const Records records = PlainRecords(640);
+  const std::vector<SequenceName> names = {{"0", 0}};
+  ASSERT_EQ(AppendBlock(cache, *run, records.Block("0")).code(), 0);
+  const uint64_t lease = *run->Lease(names, absl::Hours(1));
+  for (int i = 1; i < 400; ++i) {
+    ASSERT_EQ(AppendBlock(cache, *run, records.Block(std::to_string(i))).code(), 0) << i;
+  }
+  EXPECT_EQ(run->CommittedLength({"0", 0}), 640) << "leased";
+  EXPECT_EQ(std::get<v1::MissingReason>(run->Find({"1", 0})), v1::EVICTED);
+  EXPECT_EQ(run->CommittedLength({"399", 0}), 640);
+  EXPECT_GT(run->Describe().sequences(), 50) << "no more than it takes";
+  run->EndLease(lease);
 }
 
 }  // namespace

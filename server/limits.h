@@ -15,7 +15,8 @@ struct Limits {
   int max_runs = 1024;
   int max_leases = 4096;  // of one run
   absl::Duration max_lease = absl::Hours(1);
-  int steps_kept = 64;  // of one run: the largest draws
+  int steps_kept = 64;                                 // of one run: the largest draws
+  absl::Duration append_patience = absl::Seconds(10);  // that a batch waits for room
 };
 
 // Not flags: nobody has a reason to change them.

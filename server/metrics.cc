@@ -83,7 +83,10 @@ Metrics::Metrics(int64_t cache_budget_bytes)
                                           "Time from opening the store to being ready.")
                                   .Add({})),
       cache_bytes_(
-          GaugeFamily(*registry_, "sis_cache_bytes", "Bytes charged to the cache.").Add({})) {
+          GaugeFamily(*registry_, "sis_cache_bytes", "Bytes charged to the cache.").Add({})),
+      waiting_appends_(GaugeFamily(*registry_, "sis_waiting_appends",
+                                   "Append streams that are not read until there is room.")
+                           .Add({})) {
   GaugeFamily(*registry_, "sis_cache_budget_bytes", "The most that sis_cache_bytes may be.")
       .Add({})
       .Set(static_cast<double>(cache_budget_bytes));

@@ -37,6 +37,7 @@ class Metrics {
   void AddStoreBytes(int64_t written, int64_t read);
   void SetStoreRecoverySeconds(double seconds) { store_recovery_seconds_.Set(seconds); }
   void SetCacheBytes(int64_t bytes) { cache_bytes_.Set(static_cast<double>(bytes)); }
+  void SetWaitingAppends(int64_t streams) { waiting_appends_.Set(static_cast<double>(streams)); }
 
  private:
   friend class RunMetrics;
@@ -67,6 +68,7 @@ class Metrics {
   prometheus::Counter& store_read_bytes_;
   prometheus::Gauge& store_recovery_seconds_;
   prometheus::Gauge& cache_bytes_;
+  prometheus::Gauge& waiting_appends_;
 };
 
 // The series of one run id, over all of its incarnations; they vanish with the object, which must

@@ -252,7 +252,7 @@ uint64_t Page::DigestOf(const RecordRows& rows, uint64_t positions) const {
 }
 
 uint64_t Page::Digest(uint32_t index, uint32_t count) const {
-  if (corrupt()) return 0;
+  if (!Check().ok()) return 0;
   RowBuffer buffer;
   return DigestOf(Rows(buffer), present_ & Mask(index, count));
 }

@@ -50,9 +50,10 @@ class Page {
     return (count == kPositions ? kAll : (uint64_t{1} << count) - 1) << index;
   }
   // Charged besides the block: the page itself and its place in the sequence's index.
-  static constexpr int64_t kIndexBytes = 192;
+  static constexpr int64_t kIndexBytes = 128;
 
-  // The block has TailBytes, or PackedBytes if all positions are about to be added at once.
+  // The block has TailBytes, or PackedBytes (which are always fewer) if all positions are about to
+  // be added at once.
   // Block and kIndexBytes must have been charged to the budget, which gets back what the page holds
   // when it goes.
   Page(const PageFormat& format, uint32_t first_position, Arena::Block block, ByteBudget& budget);

@@ -97,6 +97,9 @@ TEST_P(PageTest, PackedPagesCanBeAddedToAndTruncated) {
   page.Truncate(25);
   EXPECT_TRUE(page.packed());
   ExpectHolds(page, Page::Mask(10, 15));
+  RowBuffer buffer;
+  const RecordRows rows = page.Rows(buffer);
+  for (const uint32_t index : {0, 9, 25, 29, 63}) EXPECT_EQ(rows.ranks[index], kRankAbsent);
 
   ASSERT_TRUE(budget_.TryCharge(Cost(TailBytes(format_)) - Cost(PackedBytes(format_))));
   Add(page, 20, 30, arena_->Allocate(TailBytes(format_)));

@@ -73,7 +73,7 @@ Run::Entry* Run::Touch(const SequenceName& name) {
 
 Run::Found Run::Find(const SequenceName& name) {
   WriterLock lock(mutex_);
-  if (Entry* entry = Touch(name)) return entry->sequence;
+  if (Entry* entry = Touch(name)) return entry->shared();
   const auto dropped = dropped_.find(name);
   return dropped == dropped_.end() ? v1::NEVER_ARRIVED : dropped->second;
 }
@@ -88,40 +88,41 @@ absl::StatusOr<std::shared_ptr<Sequence>> Run::FindOrCreate(const SequenceName& 
     if (entry->release_when_free) {
       return absl::FailedPreconditionError(absl::StrCat(ToString(name), " was released"));
     }
-    return entry->sequence;
+    return entry->shared();
   }
   if (const auto dropped = dropped_.find(name); dropped != dropped_.end()) {
     return absl::FailedPreconditionError(absl::StrCat(ToString(name), " left the cache (",
                                                       ReasonLabel(dropped->second),
                                                       "): send it as another attempt"));
   }
-  absl::StatusOr<std::shared_ptr<Sequence>> sequence = NewSequence(name);
-  if (sequence.ok()) Insert(name, *sequence);
-  return sequence;
+  absl::StatusOr<std::shared_ptr<Held>> held = NewSequence(name);
+  if (!held.ok()) return held.status();
+  return Insert(name, *std::move(held)).shared();
 }
 
-absl::StatusOr<std::shared_ptr<Sequence>> Run::NewSequence(const SequenceName& name) {
-  if (!budget_.TryCharge(Sequence::kBaseBytes)) {
+absl::StatusOr<std::shared_ptr<Run::Held>> Run::NewSequence(const SequenceName& name) {
+  auto held = std::make_shared<Held>(budget_);
+  if (!held->bytes.TryCharge(Sequence::kBaseBytes)) {
     return absl::ResourceExhaustedError(
         absl::StrCat(Sequence::kBaseBytes, " bytes are not to be had"));
   }
-  return std::make_shared<Sequence>(
-      FormatOf(config_), SequenceKey(config_.seed(), name.attempt, name.id), arena_, budget_);
+  held->sequence.emplace(FormatOf(config_), SequenceKey(config_.seed(), name.attempt, name.id),
+                         arena_, held->bytes);
+  return held;
 }
 
-Run::Entry& Run::Insert(const SequenceName& name, std::shared_ptr<Sequence> sequence) {
+Run::Entry& Run::Insert(const SequenceName& name, std::shared_ptr<Held> held) {
   by_age_.push_back(name);
-  return sequences_[name] = {.sequence = std::move(sequence),
-                             .last_used = clock_(),
-                             .by_age = std::prev(by_age_.end())};
+  return sequences_[name] = {
+             .held = std::move(held), .last_used = clock_(), .by_age = std::prev(by_age_.end())};
 }
 
-Run::Found Run::Adopt(const SequenceName& name, std::shared_ptr<Sequence> sequence) {
+Run::Found Run::Adopt(const SequenceName& name, std::shared_ptr<Held> held) {
   WriterLock lock(mutex_);
-  if (Entry* entry = Touch(name)) return entry->sequence;
+  if (Entry* entry = Touch(name)) return entry->shared();
   if (const auto dropped = dropped_.find(name); dropped != dropped_.end()) return dropped->second;
   if (closed_) return v1::NEVER_ARRIVED;
-  return Insert(name, std::move(sequence)).sequence;
+  return Insert(name, std::move(held)).shared();
 }
 
 void Run::Erase(const SequenceName& name) {
@@ -160,7 +161,7 @@ void Run::ForgetIfEmpty(const SequenceName& name) {
   const auto found = sequences_.find(name);
   if (found == sequences_.end()) return;
   const Entry& entry = found->second;
-  if (!entry.idle() || entry.sequence->positions() > 0 || entry.sequence->sealed()) return;
+  if (!entry.idle() || entry.sequence().positions() > 0 || entry.sequence().sealed()) return;
   by_age_.erase(entry.by_age);
   sequences_.erase(found);
 }
@@ -176,7 +177,13 @@ void Run::Drop(const SequenceName& name, v1::MissingReason reason) {
 uint32_t Run::CommittedLength(const SequenceName& name) const {
   ReaderLock lock(mutex_);
   const auto found = sequences_.find(name);
-  return found == sequences_.end() ? 0 : found->second.sequence->committed_length();
+  return found == sequences_.end() ? 0 : found->second.sequence().committed_length();
+}
+
+int64_t Run::BytesOf(const SequenceName& name) const {
+  ReaderLock lock(mutex_);
+  const auto found = sequences_.find(name);
+  return found == sequences_.end() ? 0 : found->second.held->bytes.used();
 }
 
 uint64_t Run::policy_version() const {
@@ -196,8 +203,8 @@ uint64_t Run::OldestFreshVersion() const {
 
 bool Run::IsStale(const Entry& entry) const {
   const uint64_t oldest_fresh = OldestFreshVersion();
-  return oldest_fresh > 0 && entry.idle() && entry.sequence->positions() > 0 &&
-         entry.sequence->newest_version() < oldest_fresh;
+  return oldest_fresh > 0 && entry.idle() && entry.sequence().positions() > 0 &&
+         entry.sequence().newest_version() < oldest_fresh;
 }
 
 absl::StatusOr<int64_t> Run::AdvanceVersion(uint64_t version) {
@@ -207,6 +214,11 @@ absl::StatusOr<int64_t> Run::AdvanceVersion(uint64_t version) {
         absl::StrCat("policy_version ", version, " is before the current one, ", policy_version_));
   }
   policy_version_ = version;
+  return DropStale();
+}
+
+int64_t Run::DropStale() {
+  if (OldestFreshVersion() == 0) return 0;
   std::vector<SequenceName> stale;
   for (const auto& [name, entry] : sequences_) {
     if (IsStale(entry)) stale.push_back(name);
@@ -289,6 +301,7 @@ void Run::DropExpired() {
   }
   for (const uint64_t lease_id : ended) EndLeaseLocked(leases_.find(lease_id));
 
+  DropStale();  // that were in use when the version advanced, or came too late
   for (auto name = by_age_.begin(); name != by_age_.end();) {
     const auto current = name++;
     const Entry& entry = sequences_.at(*current);
@@ -301,6 +314,16 @@ std::list<SequenceName>::const_iterator Run::FindEvictable() const {
   const auto idle = [this](const SequenceName& name)
                         ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return sequences_.at(name).idle(); };
   return std::ranges::find_if(by_age_, idle);
+}
+
+int64_t Run::EvictableBytes(int64_t enough) const {
+  ReaderLock lock(mutex_);
+  int64_t bytes = 0;
+  for (auto name = by_age_.begin(); name != by_age_.end() && bytes < enough; ++name) {
+    const Entry& entry = sequences_.at(*name);
+    if (entry.idle()) bytes += entry.held->bytes.used();
+  }
+  return std::min(bytes, enough);
 }
 
 std::optional<absl::Time> Run::OldestEvictable() const {
@@ -338,8 +361,8 @@ v1::Run Run::Describe() const {
   uint64_t sealed = 0;
   uint64_t positions = 0;
   for (const auto& [name, entry] : sequences_) {
-    sealed += entry.sequence->sealed();
-    positions += entry.sequence->positions();
+    sealed += entry.sequence().sealed();
+    positions += entry.sequence().positions();
   }
   run.set_sealed_sequences(sealed);
   run.set_positions(positions);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <list>
 #include <memory>
 #include <optional>
@@ -82,11 +83,17 @@ class Run {
   absl::StatusOr<std::shared_ptr<Sequence>> FindOrCreate(const SequenceName& name)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // A sequence, with a count of its own bytes.
+  struct Held {
+    explicit Held(ByteBudget& run_budget)
+        : bytes(std::numeric_limits<int64_t>::max(), &run_budget) {}
+    ByteBudget bytes;
+    std::optional<Sequence> sequence;  // once its base cost is charged
+  };
   // An empty sequence, not in the run yet. ResourceExhausted if the budget is used up.
-  absl::StatusOr<std::shared_ptr<Sequence>> NewSequence(const SequenceName& name);
+  absl::StatusOr<std::shared_ptr<Held>> NewSequence(const SequenceName& name);
   // Takes a sequence in, unless there is one: the one that is there then. Or why there is none.
-  Found Adopt(const SequenceName& name, std::shared_ptr<Sequence> sequence)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  Found Adopt(const SequenceName& name, std::shared_ptr<Held> held) ABSL_LOCKS_EXCLUDED(mutex_);
   // Forgets a sequence in memory that is not what the store has; leases end with it.
   void Forget(const SequenceName& name) ABSL_LOCKS_EXCLUDED(mutex_);
   // Remembers, and drops what is in memory, what another replica, or a call here on a sequence that
@@ -97,8 +104,9 @@ class Run {
   // that nobody holds, leaves no trace.
   void ForgetIfEmpty(const SequenceName& name) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Of a sequence that is there, else 0. Does not count as use.
+  // Of a sequence that is there, else 0. Neither counts as use.
   uint32_t CommittedLength(const SequenceName& name) const ABSL_LOCKS_EXCLUDED(mutex_);
+  int64_t BytesOf(const SequenceName& name) const ABSL_LOCKS_EXCLUDED(mutex_);
 
   uint64_t policy_version() const ABSL_LOCKS_EXCLUDED(mutex_);
   // The oldest version that isn't stale.
@@ -119,8 +127,10 @@ class Run {
   // False if there is none such. A leased sequence goes with its last lease.
   bool Release(const SequenceName& name) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Ends leases and drops sequences whose time has come.
+  // Ends leases and drops sequences whose time has come, and those that are stale.
   void DropExpired() ABSL_LOCKS_EXCLUDED(mutex_);
+  // What evicting all that can be evicted would free; or `enough`, if it is no less than that.
+  int64_t EvictableBytes(int64_t enough) const ABSL_LOCKS_EXCLUDED(mutex_);
   // When the least recently used sequence that could be evicted was used.
   std::optional<absl::Time> OldestEvictable() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Evicts it; false if there is none.
@@ -135,14 +145,16 @@ class Run {
 
  private:
   struct Entry {
-    std::shared_ptr<Sequence> sequence;
+    std::shared_ptr<Held> held;
     absl::Time last_used;
     int leases = 0;
     bool release_when_free = false;
     std::list<SequenceName>::iterator by_age;  // in by_age_
 
     // Nobody reads or writes it, now or by lease. Only Run hands out references, under its lock.
-    bool idle() const { return leases == 0 && sequence.use_count() == 1; }
+    bool idle() const { return leases == 0 && held.use_count() == 1; }
+    Sequence& sequence() const { return *held->sequence; }
+    std::shared_ptr<Sequence> shared() const { return {held, &*held->sequence}; }
   };
   using Entries = absl::flat_hash_map<SequenceName, Entry>;
   struct LeaseRecord {
@@ -151,7 +163,7 @@ class Run {
     std::vector<SequenceName> sequences = {};
   };
 
-  Entry& Insert(const SequenceName& name, std::shared_ptr<Sequence> sequence)
+  Entry& Insert(const SequenceName& name, std::shared_ptr<Held> held)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Erase(const SequenceName& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // False if there is a reason already.
@@ -162,6 +174,8 @@ class Run {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndLeaseLocked(absl::flat_hash_map<uint64_t, LeaseRecord>::iterator lease)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Returns how many.
+  int64_t DropStale() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Idle, and with stale positions only.
   bool IsStale(const Entry& entry) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   uint64_t OldestFreshVersion() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);

@@ -47,6 +47,7 @@ RunRegistry::RunRegistry(int64_t cache_bytes, Arena& arena, const Limits& limits
       metrics_(metrics),
       clock_(std::move(clock)),
       budget_(cache_bytes),
+      room_queue_(*this, limits.append_patience, clock_),
       stored_(store != nullptr && store->durable()
                   ? std::make_unique<StoredCache>(*store, *this, clock_)
                   : nullptr) {}
@@ -235,39 +236,49 @@ std::vector<std::shared_ptr<Run>> RunRegistry::List() const {
   return runs;
 }
 
-bool RunRegistry::Reclaim(Run& run, int64_t bytes) {
-  if (bytes > run.budget().limit() || bytes > budget_.limit()) return false;
-  const auto fits_quota = [&] { return bytes <= run.budget().limit() - run.budget().used(); };
-  const auto fits_server = [&] { return bytes <= budget_.limit() - budget_.used(); };
-  // Where the bytes would fit already, the arena has no room of the right size.
-  bool arena_short = fits_quota() && fits_server();
+const ByteBudget* RunRegistry::Reclaim(Run& run, int64_t bytes) {
   DropExpired();
-  while (!fits_quota()) {
-    if (!run.EvictOldest()) return false;
+  const ByteBudget& quota = run.budget();
+  if (const int64_t lacking = quota.Lacking(bytes); run.EvictableBytes(lacking) < lacking) {
+    return &quota;
   }
-  const std::vector<std::shared_ptr<Run>> runs = List();
-  while (std::exchange(arena_short, false) || !fits_server()) {
-    Run* oldest_run = nullptr;
-    absl::Time oldest = absl::InfiniteFuture();
-    for (const std::shared_ptr<Run>& candidate : runs) {
-      const std::optional<absl::Time> used = candidate->OldestEvictable();
-      if (used.has_value() && *used < oldest) {
-        oldest = *used;
-        oldest_run = candidate.get();
-      }
+  int64_t lacking = budget_.Lacking(bytes);
+  for (const std::shared_ptr<Run>& other : List()) lacking -= other->EvictableBytes(lacking);
+  if (lacking > 0) return &budget_;
+
+  // Others may be faster, with what was counted or with what is evicted here.
+  while (quota.Lacking(bytes) > 0) {
+    if (!run.EvictOldest()) return &quota;
+  }
+  while (budget_.Lacking(bytes) > 0) {
+    if (!EvictOldest()) return &budget_;
+  }
+  return nullptr;
+}
+
+bool RunRegistry::EvictOldest() {
+  std::shared_ptr<Run> oldest_run;
+  absl::Time oldest = absl::InfiniteFuture();
+  for (const std::shared_ptr<Run>& run : List()) {
+    const std::optional<absl::Time> used = run->OldestEvictable();
+    if (used.has_value() && *used < oldest) {
+      oldest = *used;
+      oldest_run = run;
     }
-    if (oldest_run == nullptr || !oldest_run->EvictOldest()) return false;
   }
-  return true;
+  return oldest_run != nullptr && oldest_run->EvictOldest();
 }
 
 void RunRegistry::DropExpired() {
   for (const std::shared_ptr<Run>& run : List()) run->DropExpired();
+  // What is charged and not in the arena is around it.
+  arena_.SetAside(budget_.used() - arena_.used_bytes());
 }
 
 void RunRegistry::PublishState() {
   for (const std::shared_ptr<Run>& run : List()) run->PublishState();
   metrics_.SetCacheBytes(budget_.used());
+  metrics_.SetWaitingAppends(room_queue_.size());
 }
 
 }  // namespace sis

@@ -15,6 +15,7 @@
 #include "server/limits.h"
 #include "server/metrics.h"
 #include "server/mutex.h"
+#include "server/room_queue.h"
 #include "server/run.h"
 #include "server/stored_cache.h"
 #include "sis/v1/ratio_service.pb.h"
@@ -44,10 +45,13 @@ class RunRegistry {
   // By run id.
   std::vector<std::shared_ptr<Run>> List() const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Tries to make room for so many bytes of the run: ends what has expired, then evicts least
-  // recently used sequences, of this run if its own quota is short, else of any; at least one, if
-  // budget and quota are not what is short. True if there may be room now.
-  bool Reclaim(Run& run, int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Tries to make room for so many bytes of the run: drops what is stale or expired, then evicts
+  // least recently used sequences, of this run if its own quota is short, else of any; or none, if
+  // all of them would not do. Null if there may be room now, else the budget that is short.
+  const ByteBudget* Reclaim(Run& run, int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Evicts the least recently used sequence of any run; false if there is none. For who finds that
+  // the bytes are there, but not in one piece of the arena.
+  bool EvictOldest() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Null without a durable store.
   StoredCache* stored() const { return stored_.get(); }
@@ -61,7 +65,11 @@ class RunRegistry {
   absl::Status Exchange(const Run& run) ABSL_LOCKS_EXCLUDED(mutex_);
   void ExchangeRuns() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Drops what has expired, in all runs. To be called now and then.
+  // Appends that Reclaim found no room for.
+  RoomQueue& room_queue() { return room_queue_; }
+
+  // Drops what has expired, in all runs, and lets the arena make room for what is charged outside
+  // of it. To be called now and then.
   void DropExpired() ABSL_LOCKS_EXCLUDED(mutex_);
   // Brings the gauges up to date.
   void PublishState() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -81,6 +89,7 @@ class RunRegistry {
   Metrics& metrics_;
   const Clock clock_;
   ByteBudget budget_;  // outlives the runs
+  RoomQueue room_queue_;
 
   mutable Mutex mutex_;
   std::map<std::string, std::shared_ptr<Run>> runs_ ABSL_GUARDED_BY(mutex_);

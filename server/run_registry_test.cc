@@ -195,16 +195,17 @@ TEST(RunRegistryTest, ReclaimTakesExpiredThenOldestOfAnyRun) {
   const int64_t limit = cache.registry.budget().limit();
   const auto free = [&] { return limit - cache.registry.budget().used(); };
 
-  EXPECT_TRUE(cache.registry.Reclaim(*a, free() + 2 * each)) << "both expired ones are enough";
+  EXPECT_EQ(cache.registry.Reclaim(*a, free() + 2 * each), nullptr)
+      << "both expired ones are enough";
   EXPECT_EQ(held(*a), 1);
   EXPECT_EQ(held(*b), 2);
-  EXPECT_TRUE(cache.registry.Reclaim(*a, free() + 1));
+  EXPECT_EQ(cache.registry.Reclaim(*a, free() + 1), nullptr);
   EXPECT_EQ(std::get<v1::MissingReason>(b->Find({"oldest", 0})), v1::EVICTED);
-  EXPECT_TRUE(cache.registry.Reclaim(*b, free() + 1));
+  EXPECT_EQ(cache.registry.Reclaim(*b, free() + 1), nullptr);
   EXPECT_EQ(std::get<v1::MissingReason>(a->Find({"older", 0})), v1::EVICTED);
-  EXPECT_FALSE(cache.registry.Reclaim(*b, limit + 1)) << "never to be had";
+  EXPECT_EQ(cache.registry.Reclaim(*b, limit + 1), &cache.registry.budget()) << "never to be had";
   EXPECT_EQ(held(*b), 1) << "so nothing is evicted for it";
-  EXPECT_TRUE(cache.registry.Reclaim(*b, limit));
+  EXPECT_EQ(cache.registry.Reclaim(*b, limit), nullptr);
   EXPECT_EQ(cache.registry.budget().used(), 0);
 }
 
@@ -225,6 +226,92 @@ TEST(RunRegistryTest, AQuotaIsMadeGoodByItsOwnRun) {
   EXPECT_EQ(run->Describe().sequences(), 2);
   EXPECT_EQ(std::get<v1::MissingReason>(run->Find({"a", 0})), v1::EVICTED);
   EXPECT_EQ(other->Describe().sequences(), 1);
+}
+
+TEST(RunRegistryTest, ReclaimEvictsNothingInVain) {
+  RecordGenerator generator(4, 1000, 1);
+  const Records records = generator.NextRecords(1);
+  Cache cache(int64_t{1} << 20);
+  const auto other = cache.CreateRun("other", SmallConfig());
+  const int64_t each = SmallSequenceBytes(*other);
+  v1::RunConfig config = SmallConfig();
+  config.set_byte_quota(4 * each);
+  const auto run = cache.CreateRun("r", config);
+  for (const std::string id : {"a", "b", "leased", "read"}) {
+    ASSERT_EQ(AppendBlock(cache, *run, records.Block(id)).code(), 0);
+  }
+  ASSERT_EQ(AppendBlock(cache, *other, records.Block("x")).code(), 0);
+  const std::vector<SequenceName> names = {{"leased", 0}};
+  ASSERT_TRUE(run->Lease(names, absl::Hours(1)).ok());
+  const sis::Run::Found in_use = run->Find({"read", 0});
+
+  EXPECT_EQ(cache.registry.Reclaim(*run, 3 * each), &run->budget()) << "two can go";
+  EXPECT_EQ(run->Describe().sequences(), 4);
+  const int64_t free = cache.registry.budget().limit() - cache.registry.budget().used();
+  EXPECT_EQ(cache.registry.Reclaim(*other, free + 4 * each), &cache.registry.budget());
+  EXPECT_EQ(run->Describe().sequences() + other->Describe().sequences(), 5);
+  EXPECT_EQ(cache.registry.Reclaim(*run, 2 * each), nullptr);
+  EXPECT_EQ(run->Describe().sequences(), 2);
+  EXPECT_EQ(other->Describe().sequences(), 1);
+}
+
+TEST(RunRegistryTest, StaleGoBeforeExpiredBeforeOldest) {
+  RecordGenerator generator(4, 1000, 1);
+  const Records records = generator.NextRecords(1);
+  Cache cache(int64_t{1} << 20);
+  v1::RunConfig config = SmallConfig();
+  config.set_max_staleness(1);
+  config.set_time_to_live_seconds(100);
+  const auto run = cache.CreateRun("r", config);
+  const auto append = [&](const std::string& id, uint64_t version) {
+    ASSERT_EQ(AppendBlock(cache, *run, records.Block(id, version)).code(), 0);
+    cache.clock.Advance(absl::Seconds(1));
+  };
+  append("expired", 9);
+  append("expired and leased", 9);
+  const std::vector<SequenceName> names = {{"expired and leased", 0}};
+  ASSERT_TRUE(run->Lease(names, absl::Hours(1)).ok());
+  cache.clock.Advance(absl::Seconds(200));
+  append("oldest", 9);
+  append("read", 1);
+  sis::Run::Found in_use = run->Find({"read", 0});
+  ASSERT_TRUE(run->AdvanceVersion(9).ok());
+  append("too late", 1);
+  append("young", 9);
+  in_use = v1::NEVER_ARRIVED;
+  const auto reason = [&](const std::string& id) {
+    const sis::Run::Found found = run->Find({id, 0});
+    const auto* missing = std::get_if<v1::MissingReason>(&found);
+    return missing == nullptr ? v1::MISSING_REASON_UNSPECIFIED : *missing;
+  };
+  const ByteBudget& budget = cache.registry.budget();
+  EXPECT_EQ(cache.registry.Reclaim(*run, budget.limit() - budget.used() + 1), nullptr);
+  EXPECT_EQ(reason("read"), v1::STALE);
+  EXPECT_EQ(reason("too late"), v1::STALE);
+  EXPECT_EQ(reason("expired"), v1::EXPIRED);
+  EXPECT_EQ(run->Describe().sequences(), 3) << "which was enough";
+  EXPECT_EQ(cache.registry.Reclaim(*run, budget.limit() - budget.used() + 1), nullptr);
+  EXPECT_EQ(reason("oldest"), v1::EVICTED);
+  EXPECT_EQ(reason("expired and leased"), v1::MISSING_REASON_UNSPECIFIED);
+  EXPECT_EQ(reason("young"), v1::MISSING_REASON_UNSPECIFIED);
+}
+
+// A worker that died in the middle of a sequence never seals it.
+TEST(RunRegistryTest, AnUnsealedSequenceGoesLikeOthers) {
+  RecordGenerator generator(4, 1000, 1);
+  const Records records = generator.NextRecords(1);
+  Cache cache(int64_t{1} << 20);
+  v1::RunConfig config = SmallConfig();
+  config.set_time_to_live_seconds(100);
+  const auto run = cache.CreateRun("r", config);
+  ASSERT_EQ(AppendBlock(cache, *run, records.Block("unsealed")).code(), 0);
+  cache.clock.Advance(absl::Seconds(101));
+  cache.registry.DropExpired();
+  EXPECT_EQ(std::get<v1::MissingReason>(run->Find({"unsealed", 0})), v1::EXPIRED);
+  ASSERT_EQ(AppendBlock(cache, *run, records.Block("unsealed too")).code(), 0);
+  EXPECT_EQ(cache.registry.Reclaim(*run, cache.registry.budget().limit()), nullptr);
+  EXPECT_EQ(std::get<v1::MissingReason>(run->Find({"unsealed too", 0})), v1::EVICTED);
+  EXPECT_EQ(cache.registry.budget().used(), 0);
 }
 
 // Ten thousand operations on two runs; after each, what must hold of the bytes and of leased

@@ -15,6 +15,11 @@ int64_t Charge(size_t block_bytes) {
   return static_cast<int64_t>(Arena::BlockBytes(block_bytes)) + Page::kIndexBytes;
 }
 
+// For a page that gets these positions first.
+size_t NewPageBytes(const PageFormat& format, uint64_t mask) {
+  return mask == Page::kAll ? PackedBytes(format) : TailBytes(format);
+}
+
 template <typename Numbers>
 void Forget(Numbers& numbers, uint32_t number) {
   numbers.erase(std::remove(numbers.begin(), numbers.end(), number), numbers.end());
@@ -30,6 +35,15 @@ void Sequence::ForEachPart(uint32_t first, uint32_t end, const Visit& visit) {
     visit(PagePart{PageNumber(position), index, count, position - first});
     position += count;
   }
+}
+
+int64_t Sequence::BytesWithBlock(const PageFormat& format, uint32_t first_position,
+                                 uint32_t count) {
+  int64_t bytes = kBaseBytes + kVersionSpanBytes;
+  ForEachPart(first_position, first_position + count, [&](const PagePart& part) {
+    bytes += Charge(NewPageBytes(format, Page::Mask(part.index, part.count)));
+  });
+  return bytes;
 }
 
 Sequence::~Sequence() {
@@ -171,7 +185,7 @@ Sequence::PageNeed Sequence::NeedOf(const PagePart& part) const {
   const uint64_t mask = Page::Mask(part.index, part.count);
   const auto found = pages_.find(part.number);
   if (found == pages_.end()) {
-    const size_t bytes = mask == Page::kAll ? PackedBytes(format_) : TailBytes(format_);
+    const size_t bytes = NewPageBytes(format_, mask);
     return {.charge = Charge(bytes), .block_bytes = bytes};
   }
   const uint64_t before = found->second.present();
@@ -199,21 +213,20 @@ uint64_t Sequence::VersionAt(uint32_t position) const {
 void Sequence::SetVersion(uint32_t first, uint32_t end, uint64_t version) {
   const size_t charged = versions_.size() + !TouchesSpan(first, end, version);
   // Spans that are there already within [first, end) have this version (CheckFits), so all of it
-  // can become one.
-  auto span = versions_.lower_bound(first);
-  if (span != versions_.begin()) {
-    const auto before = std::prev(span);
-    if (before->second.end >= first && before->second.version == version) {
-      first = before->first;
-      span = before;
-    }
+  // can become one. One that goes on is made longer in place.
+  auto after = versions_.lower_bound(first);
+  auto span = after == versions_.begin() ? versions_.end() : std::prev(after);
+  if (span == versions_.end() || span->second.end < first || span->second.version != version) {
+    span = versions_.try_emplace(after, first, VersionSpan{end, version});
+    after = std::next(span);
   }
-  while (span != versions_.end() &&
-         (span->first < end || (span->first == end && span->second.version == version))) {
-    end = std::max(end, span->second.end);
-    span = versions_.erase(span);
+  end = std::max(end, span->second.end);
+  while (after != versions_.end() &&
+         (after->first < end || (after->first == end && after->second.version == version))) {
+    end = std::max(end, after->second.end);
+    after = versions_.erase(after);
   }
-  versions_[first] = {end, version};
+  span->second.end = end;
   budget_.Refund(static_cast<int64_t>(charged - versions_.size()) * kVersionSpanBytes);
 }
 

@@ -41,6 +41,9 @@ class Sequence {
   // Charged per stretch of positions of one policy version.
   static constexpr int64_t kVersionSpanBytes = 64;
 
+  // The bytes of a new sequence with one block, all told.
+  static int64_t BytesWithBlock(const PageFormat& format, uint32_t first_position, uint32_t count);
+
   // The Philox key (kernels/sequence_key.h).
   uint64_t key() const { return key_; }
   const PageFormat& format() const { return format_; }

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "server/mutex.h"
@@ -20,7 +20,7 @@ struct SequenceLog {
   // Held while a change is made in memory and noted, so that both are in the same order.
   Mutex order ABSL_ACQUIRED_AFTER(writing);
   // Changes made in memory that are not stored yet, and so not acked.
-  std::deque<LogEntry> unwritten ABSL_GUARDED_BY(order);
+  std::vector<LogEntry> unwritten ABSL_GUARDED_BY(order);
 };
 
 }  // namespace sis

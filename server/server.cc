@@ -12,14 +12,15 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
-#include "kernels/cpu_backend.h"
 #include "server/store/parse_store.h"
 #include "server/stored_cache.h"
 
 namespace sis {
 namespace {
 
-constexpr std::chrono::seconds kJanitorPeriod(1);
+// How long an append may go on waiting for room that is there.
+constexpr std::chrono::milliseconds kJanitorPeriod(20);
+constexpr int kPeriodsPerCleaning = 50;
 constexpr int kMetricsThreads = 2;
 // They wait for the store most of the time.
 constexpr int kStoreThreads = 16;
@@ -52,10 +53,10 @@ Server::Server(const ServerOptions& options, std::unique_ptr<Arena> arena,
       arena_(std::move(arena)),
       store_(std::move(store), metrics_),
       registry_(options.cache_bytes, *arena_, options.limits, metrics_, absl::Now, &store_),
-      backend_(CpuBackend()),
+      backend_(ChooseBackend(options.backend)),
       workers_(options.evaluate_threads),
       store_threads_(store_.durable() ? kStoreThreads : 0),
-      service_(registry_, metrics_, *backend_, workers_, store_threads_),
+      service_(registry_, metrics_, *backend_.backend, workers_, store_threads_),
       state_publisher_(std::make_shared<StatePublisher>(registry_)) {}
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
@@ -72,7 +73,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   std::unique_ptr<Server> server(new Server(options, *std::move(arena), *std::move(store)));
   if (absl::Status status = server->Recover(opening); !status.ok()) return status;
   if (absl::Status status = server->Listen(options); !status.ok()) return status;
-  server->janitor_ = std::thread([&server = *server] { server.DropExpiredNowAndThen(); });
+  server->janitor_ = std::thread([&server = *server] { server.KeepInOrder(); });
   return server;
 }
 
@@ -143,19 +144,24 @@ void Server::Shutdown(absl::Duration grace) {
     stopping_ = true;
   }
   stop_.notify_all();
+  registry_.room_queue().Close();
   if (janitor_.joinable()) janitor_.join();
   if (grpc_server_ == nullptr) return;
   grpc_server_->GetHealthCheckService()->SetServingStatus(false);
   grpc_server_->Shutdown(absl::ToChronoTime(absl::Now() + grace));
 }
 
-void Server::DropExpiredNowAndThen() {
-  WriterLock lock(mutex_);
-  while (!stopping_) {
-    if (stop_.wait_for(mutex_, kJanitorPeriod) == std::cv_status::timeout) {
-      registry_.DropExpired();
-      if (registry_.stored() != nullptr) registry_.stored()->ExchangeRunsBehind();
-    }
+void Server::KeepInOrder() {
+  const auto stopped = [this] {
+    WriterLock lock(mutex_);
+    if (!stopping_) stop_.wait_for(mutex_, kJanitorPeriod);
+    return stopping_;
+  };
+  for (int64_t period = 1; !stopped(); ++period) {
+    registry_.room_queue().Serve();
+    if (period % kPeriodsPerCleaning != 0) continue;
+    registry_.DropExpired();
+    if (registry_.stored() != nullptr) registry_.stored()->ExchangeRunsBehind();
   }
 }
 

@@ -13,7 +13,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "kernels/backend.h"
+#include "kernels/backend_choice.h"
 #include "server/arena.h"
 #include "server/limits.h"
 #include "server/metered_store.h"
@@ -35,6 +35,7 @@ struct ServerOptions {
   int64_t cache_bytes = int64_t{4} << 30;
   int64_t max_message_bytes = int64_t{1} << 30;
   int evaluate_threads = 2;
+  BackendKind backend = BackendKind::kAuto;
   // As OpenStore takes it.
   std::string store = "memory";
   Limits limits;
@@ -56,7 +57,8 @@ class Server {
   // What it listens on, with the port that was picked.
   const std::string& grpc_address() const { return grpc_address_; }
   const std::string& metrics_address() const { return metrics_address_; }
-  std::string_view backend_name() const { return backend_->name(); }
+  std::string_view backend_name() const { return backend_.backend->name(); }
+  const std::string& backend_reason() const { return backend_.reason; }
   // A channel to this server that uses no network.
   std::shared_ptr<grpc::Channel> InProcessChannel();
 
@@ -73,14 +75,15 @@ class Server {
   // `opening` is how long the store took to open.
   absl::Status Recover(absl::Duration opening);
   absl::Status Listen(const ServerOptions& options);
-  void DropExpiredNowAndThen();
+  // The janitor: resumes appends that wait for room, drops what has expired.
+  void KeepInOrder();
 
   // Destroyed from the last to the first: the gRPC server before all that its handlers use.
   Metrics metrics_;
   const std::unique_ptr<Arena> arena_;
   MeteredStore store_;
   RunRegistry registry_;
-  const std::unique_ptr<const Backend> backend_;
+  const BackendChoice backend_;
   WorkerPool workers_;
   StoreThreads store_threads_;
   RatioService service_;

@@ -12,6 +12,7 @@
 #include "absl/flags/usage.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "kernels/backend_choice.h"
 #include "server/arena.h"
 #include "server/server.h"
 
@@ -25,6 +26,8 @@ ABSL_FLAG(int64_t, max_message_bytes, sis::ServerOptions().max_message_bytes,
           "largest gRPC message");
 ABSL_FLAG(int, evaluate_threads, static_cast<int>(std::thread::hardware_concurrency()),
           "threads that evaluate");
+ABSL_FLAG(std::string, backend, "auto",
+          "what evaluates: auto, cpu or cuda; without a usable CUDA device all mean cpu");
 ABSL_FLAG(std::string, store, sis::ServerOptions().store,
           "what keeps sequences beyond this process: memory (nothing), rocksdb:DIR[?sync=1], or "
           "memcached:HOST:PORT,... with *WEIGHT where wanted (docs/operations.md)");
@@ -38,6 +41,8 @@ ABSL_FLAG(int, max_runs, sis::Limits().max_runs, "most runs");
 ABSL_FLAG(int, max_leases, sis::Limits().max_leases, "most leases of a run");
 ABSL_FLAG(double, max_lease_seconds, absl::ToDoubleSeconds(sis::Limits().max_lease),
           "longest lease");
+ABSL_FLAG(absl::Duration, append_patience, sis::Limits().append_patience,
+          "how long a batch waits for room before what does not fit is refused");
 ABSL_FLAG(int, steps_kept, sis::Limits().steps_kept, "draws of a run whose totals are kept");
 
 namespace {
@@ -50,6 +55,9 @@ std::string BadFlag() {
   const auto at_least_one = [](const char* name, int64_t value) {
     return value >= 1 ? "" : absl::StrCat("--", name, "=", value, " is below 1");
   };
+  if (const std::string name = absl::GetFlag(FLAGS_backend); !sis::ParseBackendKind(name)) {
+    return absl::StrCat("--backend=", name, " is none of auto, cpu and cuda");
+  }
   if (const int k = absl::GetFlag(FLAGS_max_top_k); k < 1 || k > sis::kMaxTopK) {
     return absl::StrCat("--max_top_k=", k, " is not in [1, ", sis::kMaxTopK, "]");
   }
@@ -60,6 +68,9 @@ std::string BadFlag() {
     return absl::StrCat("--cache_bytes=", n, " is below ", kLeastCacheBytes);
   }
   if (!(absl::GetFlag(FLAGS_max_lease_seconds) >= 0)) return "--max_lease_seconds is below 0";
+  if (absl::GetFlag(FLAGS_append_patience) < absl::ZeroDuration()) {
+    return "--append_patience is below 0";
+  }
   for (const std::string& bad :
        {at_least_one("max_message_bytes", absl::GetFlag(FLAGS_max_message_bytes)),
         at_least_one("evaluate_threads", absl::GetFlag(FLAGS_evaluate_threads)),
@@ -79,6 +90,7 @@ sis::ServerOptions OptionsFromFlags() {
       .cache_bytes = absl::GetFlag(FLAGS_cache_bytes),
       .max_message_bytes = absl::GetFlag(FLAGS_max_message_bytes),
       .evaluate_threads = absl::GetFlag(FLAGS_evaluate_threads),
+      .backend = *sis::ParseBackendKind(absl::GetFlag(FLAGS_backend)),
       .store = absl::GetFlag(FLAGS_store),
       .limits =
           {
@@ -89,6 +101,7 @@ sis::ServerOptions OptionsFromFlags() {
               .max_leases = absl::GetFlag(FLAGS_max_leases),
               .max_lease = absl::Seconds(absl::GetFlag(FLAGS_max_lease_seconds)),
               .steps_kept = absl::GetFlag(FLAGS_steps_kept),
+              .append_patience = absl::GetFlag(FLAGS_append_patience),
           },
   };
 }
@@ -121,7 +134,8 @@ int main(int argc, char** argv) {
     std::cerr << "sis_server: " << server.status().message() << '\n';
     return 1;
   }
-  std::cout << "backend: " << (*server)->backend_name() << '\n'
+  std::cout << "backend: " << (*server)->backend_name() << " (" << (*server)->backend_reason()
+            << ")\n"
             << "store: " << (*server)->store_description() << '\n'
             << "grpc: " << (*server)->grpc_address() << '\n';
   if (!(*server)->metrics_address().empty()) {

@@ -1,7 +1,6 @@
 #include "server/stored_cache.h"
 
 #include <algorithm>
-#include <deque>
 #include <utility>
 #include <vector>
 
@@ -118,12 +117,12 @@ absl::StatusOr<Run::Found> StoredCache::LoadNow(Run& run, const SequenceName& na
     run.NoteDropped(name, reason);
     return Run::Found(reason);
   }
-  absl::StatusOr<std::shared_ptr<Sequence>> sequence = run.NewSequence(name);
-  while (absl::IsResourceExhausted(sequence.status()) &&
-         registry_.Reclaim(run, Sequence::kBaseBytes)) {
-    sequence = run.NewSequence(name);
+  absl::StatusOr<std::shared_ptr<Run::Held>> held = run.NewSequence(name);
+  while (absl::IsResourceExhausted(held.status()) && MakeRoom(run, Sequence::kBaseBytes)) {
+    held = run.NewSequence(name);
   }
-  if (!sequence.ok()) return sequence.status();
+  if (!held.ok()) return held.status();
+  Sequence& sequence = *(*held)->sequence;
   std::vector<LogEntry> form;
   if (stored->sealed_form.has_value()) {
     absl::StatusOr<std::vector<LogEntry>> parsed = ParseSealedForm(*stored->sealed_form);
@@ -133,21 +132,29 @@ absl::StatusOr<Run::Found> StoredCache::LoadNow(Run& run, const SequenceName& na
   for (const std::vector<LogEntry>* entries : {&std::as_const(form), &stored->entries}) {
     for (const LogEntry& entry : *entries) {
       // The first of two that don't agree counts, here as on every replica.
-      const absl::Status status = Apply(run, **sequence, entry);
+      const absl::Status status = Apply(run, sequence, entry);
       if (!status.ok() && !IsConflict(status)) return status;
     }
   }
   {
-    WriterLock writing((*sequence)->log().writing);
-    (*sequence)->log().next = stored->first_entry + static_cast<uint32_t>(stored->entries.size());
+    WriterLock writing(sequence.log().writing);
+    sequence.log().next = stored->first_entry + static_cast<uint32_t>(stored->entries.size());
   }
-  return run.Adopt(name, *std::move(sequence));
+  return run.Adopt(name, *std::move(held));
+}
+
+bool StoredCache::MakeRoom(Run& run, int64_t bytes) {
+  if (bytes > run.budget().limit() || bytes > registry_.budget().limit()) return false;
+  // Where the bytes would fit already, the arena has no room of the right size.
+  const bool arena_short =
+      run.budget().Lacking(bytes) == 0 && registry_.budget().Lacking(bytes) == 0;
+  return arena_short ? registry_.EvictOldest() : registry_.Reclaim(run, bytes) == nullptr;
 }
 
 absl::Status StoredCache::Apply(Run& run, Sequence& sequence, const LogEntry& entry) {
   int64_t bytes_short = 0;
   absl::Status status = Replay(entry, sequence, bytes_short);
-  while (absl::IsResourceExhausted(status) && registry_.Reclaim(run, bytes_short)) {
+  while (absl::IsResourceExhausted(status) && MakeRoom(run, bytes_short)) {
     status = Replay(entry, sequence, bytes_short);
   }
   return status;
@@ -174,7 +181,7 @@ absl::Status StoredCache::CatchUp(Run& run, const SequenceName& name, Sequence& 
   WriterLock order(log.order);
   const auto apply = [&](const LogEntry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(log.order) {
     if (!log.unwritten.empty() && log.unwritten.front() == entry) {
-      log.unwritten.pop_front();  // written after all, though nobody said so
+      log.unwritten.erase(log.unwritten.begin());  // written after all, though nobody said so
       return absl::OkStatus();
     }
     absl::Status status = entry.kind == LogEntry::Kind::kTruncate && !log.unwritten.empty()

@@ -60,6 +60,8 @@ class StoredCache {
   // Applies what others have stored. Errors as of Write.
   absl::Status CatchUp(Run& run, const SequenceName& name, Sequence& sequence)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(sequence.log().writing);
+  // Whether there may be room now for so many bytes of the run.
+  bool MakeRoom(Run& run, int64_t bytes);
   // Makes room for it if need be.
   absl::Status Apply(Run& run, Sequence& sequence, const LogEntry& entry);
   absl::Status Seal(Run& run, const SequenceName& name, Sequence& sequence);

@@ -109,8 +109,13 @@ TEST(Page, SomeRecordsAreThoseOfAll) {
     const auto part = [](const auto& array, size_t first, size_t count, size_t width) {
       return std::vector(array.begin() + first * width, array.begin() + (first + count) * width);
     };
-    for (const auto& [first, count] : {std::pair<uint32_t, uint32_t>{0, 100}, {0, 16}, {15, 1},
-                                       {15, 2}, {16, 33}, {37, 63}, {99, 1}}) {
+    for (const auto& [first, count] : {std::pair<uint32_t, uint32_t>{0, 100},
+                                       {0, 16},
+                                       {15, 1},
+                                       {15, 2},
+                                       {16, 33},
+                                       {37, 63},
+                                       {99, 1}}) {
       DecodedPage some{.header = header,
                        .sampled_ids = std::vector<int32_t>(count),
                        .sampled_log_probs = std::vector<float>(count),

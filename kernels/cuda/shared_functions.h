@@ -7,6 +7,7 @@
 #include <string>
 
 #include "kernels/codec/log_prob_code.h"
+#include "kernels/cuda/float16.h"
 #include "kernels/decide.h"
 #include "kernels/philox.h"
 #include "kernels/sums.h"
@@ -45,6 +46,7 @@ struct CodeOutput {
   uint32_t best_multiplier;  // 0 below the floor
   float decoded_down;
   float decoded_up;
+  float float16_value;  // of rounded_down's low bits
 };
 
 // Each returns an empty string, or what CUDA says went wrong. Spans of one call have one length.
@@ -72,6 +74,7 @@ SIS_HOST_DEVICE inline CodeOutput CodeOne(const CodeInput& in) {
   if (in.log_prob >= kFixed12Floor) out.best_multiplier = Fixed12Multiplier(in.log_prob);
   out.decoded_down = DecodeLogProb(in.encoding, out.rounded_down, in.multiplier);
   out.decoded_up = DecodeLogProb(in.encoding, out.rounded_up, in.multiplier);
+  out.float16_value = Float16Value(static_cast<uint16_t>(out.rounded_down));
   return out;
 }
 

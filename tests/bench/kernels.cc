@@ -46,17 +46,16 @@ struct Case {
   const Backend* backend;
   EvaluateParameters parameters;
   const Workload* workload;
-  size_t segments;  // the first ones only
+  std::vector<Segment> segments;
   std::vector<double> tokens_per_second = {};
   std::vector<double> bandwidth_ratios = {};
 };
 
 void Measure(Case& c, double bandwidth) {
-  const auto segments = c.workload->segments().first(c.segments);
   const double start = Seconds();
-  c.backend->Evaluate(c.parameters, segments);
+  c.backend->Evaluate(c.parameters, c.segments);
   const double seconds = Seconds() - start;
-  const double tokens = static_cast<double>(segments.size() * Workload::kSequencePositions);
+  const double tokens = static_cast<double>(c.segments.size() * Workload::kSequencePositions);
   c.tokens_per_second.push_back(tokens / seconds);
   c.bandwidth_ratios.push_back(tokens * c.workload->BytesPerPosition() / seconds / bandwidth);
 }
@@ -69,7 +68,11 @@ void Run(int repetitions, size_t workload_bytes) {
   constexpr NamedLayout kLayouts[] = {{"float32 token-major", Layout::kTokenMajorFloat32},
                                       {"float32 rank-major", Layout::kGroupedFloat32},
                                       {"float16 rank-major", Layout::kGroupedFloat16},
+                                      {"float16, token-major", Layout::kFloat16AndTokenMajor},
+                                      {"12 bits, token-major", Layout::kFixed12AndTokenMajor},
                                       {"reduced", Layout::kReduced}};
+  static constexpr int kCurve[] = {1, 2, 5, 10, 20, 50};
+  PrefixSums prefix_sums[std::size(kCurve)];
   const ScalarBackend scalar;
   const SimdBackend simd;
   HugeArray<uint64_t> memory(workload_bytes / sizeof(uint64_t));
@@ -84,14 +87,29 @@ void Run(int repetitions, size_t workload_bytes) {
       const Workload& workload = *workloads.back();
       for (const Backend* backend :
            {static_cast<const Backend*>(&scalar), static_cast<const Backend*>(&simd)}) {
-        const size_t all = workload.segments().size();
+        const std::span<const Segment> segments = workload.segments();
         // The scalar one is limited by arithmetic: a tenth is enough to time.
+        const size_t count =
+            backend == &scalar ? std::max<size_t>(1, segments.size() / 10) : segments.size();
         cases.push_back({name,
                          backend,
                          {slots, slots, 0},
                          &workload,
-                         backend == &scalar ? std::max<size_t>(1, all / 10) : all});
+                         {segments.begin(), segments.begin() + count}});
       }
+      if (layout != Layout::kFloat16AndTokenMajor) continue;
+      Case curve = cases.back();
+      curve.name = "  with prefix curve";
+      curve.parameters.prefix_curve =
+          std::span(kCurve).first(std::ranges::upper_bound(kCurve, slots) - std::begin(kCurve));
+      for (Segment& segment : curve.segments) {
+        segment.prefix_sums = std::span(prefix_sums).first(curve.parameters.prefix_curve.size());
+      }
+      Case total_variation = cases.back();
+      total_variation.name = "  with total variation";
+      total_variation.parameters.total_variation = true;
+      cases.push_back(std::move(curve));
+      cases.push_back(std::move(total_variation));
     }
     std::vector<double> bandwidths;
     for (int repetition = -1; repetition < repetitions; ++repetition) {
@@ -108,13 +126,13 @@ void Run(int repetitions, size_t workload_bytes) {
     }
     std::printf("K = %d; one core reads %.1f GB/s (median of %zu)\n", slots,
                 Median(bandwidths) / 1e9, bandwidths.size());
-    std::printf("  %-20s %-10s %9s %8s %7s   %s\n", "layout", "backend", "Mtokens/s", "B/token",
+    std::printf("  %-22s %-10s %9s %8s %7s   %s\n", "layout", "backend", "Mtokens/s", "B/token",
                 "GB/s", "of the read bandwidth: median (least, most)");
     for (Case& c : cases) {
       const auto [least, most] = std::ranges::minmax(c.bandwidth_ratios);
       const double tokens = Median(c.tokens_per_second);
       const double bytes = c.workload->BytesPerPosition();
-      std::printf("  %-20s %-10s %9.1f %8.0f %7.2f   %.2f (%.2f, %.2f)\n", c.name.c_str(),
+      std::printf("  %-22s %-10s %9.1f %8.0f %7.2f   %.2f (%.2f, %.2f)\n", c.name.c_str(),
                   std::string(c.backend->name()).c_str(), tokens / 1e6, bytes, tokens * bytes / 1e9,
                   Median(c.bandwidth_ratios), least, most);
     }

@@ -1,10 +1,11 @@
 #include "tests/bench/workload.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstring>
 #include <random>
+
+#include "kernels/codec/log_probs.h"
 
 namespace sis {
 namespace {
@@ -46,31 +47,51 @@ Position RandomPosition(std::mt19937& random, int slots) {
   return position;
 }
 
-// Of a number in (-65536, 0], towards zero.
-uint16_t TruncateToFloat16(float x) {
-  const float magnitude = std::abs(x);
-  if (magnitude < 0x1p-14f) return 0x8000;
-  return 0x8000 | static_cast<uint16_t>((std::bit_cast<uint32_t>(magnitude) >> 13) - (112 << 10));
+// How one policy's values lie: in groups of an encoding, or token after token in float32.
+struct SlotLayout {
+  bool grouped;
+  LogProbEncoding encoding = LogProbEncoding::kFloat32;
+
+  // Of a multiple of 16 positions.
+  size_t Bytes(size_t positions, size_t slots) const {
+    return grouped ? LogProbBytes(encoding, positions, slots) : positions * slots * sizeof(float);
+  }
+};
+
+SlotLayout BehaviorLayout(Layout layout) {
+  switch (layout) {
+    case Layout::kGroupedFloat32:
+      return {true, LogProbEncoding::kFloat32};
+    case Layout::kGroupedFloat16:
+    case Layout::kFloat16AndTokenMajor:
+      return {true, LogProbEncoding::kFloat16};
+    case Layout::kFixed12AndTokenMajor:
+      return {true, LogProbEncoding::kFixed12};
+    case Layout::kTokenMajorFloat32:
+    case Layout::kReduced:
+      break;
+  }
+  return {false};
 }
 
-size_t ElementBytes(Layout layout) {
-  switch (layout) {
-    case Layout::kTokenMajorFloat32:
-    case Layout::kGroupedFloat32:
-      return 4;
-    case Layout::kGroupedFloat16:
-      return 2;
-    case Layout::kReduced:
-      return 0;
-  }
-  return 0;
+SlotLayout CurrentLayout(Layout layout) {
+  const bool both = layout == Layout::kGroupedFloat32 || layout == Layout::kGroupedFloat16;
+  return both ? BehaviorLayout(layout) : SlotLayout{false};
+}
+
+// Of n positions, both policies.
+size_t SlotBytes(size_t positions, int slots, Layout layout) {
+  if (layout == Layout::kReduced) return 0;
+  return BehaviorLayout(layout).Bytes(positions, slots) +
+         CurrentLayout(layout).Bytes(positions, slots);
 }
 
 constexpr double kBytesBesidesSlots = 4 + 4 + 1 + 1;  // sampled values, rank, decision
 
 double BytesPerPositionOf(int slots, Layout layout) {
-  return layout == Layout::kReduced ? kBytesBesidesSlots + 4 + 4
-                                    : kBytesBesidesSlots + 2.0 * ElementBytes(layout) * slots;
+  const double own = layout == Layout::kReduced ? 4 + 4 : 0;
+  return kBytesBesidesSlots + own +
+         static_cast<double>(SlotBytes(kGroupPositions, slots, layout)) / kGroupPositions;
 }
 
 size_t PositionsIn(int slots, Layout layout, size_t total_bytes) {
@@ -79,20 +100,23 @@ size_t PositionsIn(int slots, Layout layout, size_t total_bytes) {
          Workload::kSequencePositions;
 }
 
-void Put(const std::vector<float>& values, Layout layout, size_t position, std::byte* into) {
-  const size_t slots = values.size();
-  const size_t group = position / kGroupPositions;
-  const size_t lane = position % kGroupPositions;
-  for (size_t slot = 0; slot < slots; ++slot) {
-    const size_t grouped = (group * slots + slot) * kGroupPositions + lane;
-    if (layout == Layout::kGroupedFloat16) {
-      const uint16_t half = TruncateToFloat16(values[slot]);
-      std::memcpy(into + grouped * 2, &half, 2);
-    } else {
-      const size_t index = layout == Layout::kGroupedFloat32 ? grouped : position * slots + slot;
-      std::memcpy(into + index * 4, &values[slot], 4);
-    }
+// Of one policy, in a workload of about total_bytes.
+size_t SlotBytesOf(SlotLayout one, int slots, Layout layout, size_t total_bytes) {
+  if (layout == Layout::kReduced) return 0;
+  return one.Bytes(PositionsIn(slots, layout, total_bytes), slots);
+}
+
+// Token-major values [n, K] into the first bytes of `into`.
+void Put(const std::vector<float>& values, int slots, SlotLayout layout,
+         std::span<std::byte> into) {
+  const size_t n = values.size() / slots;
+  const std::span<std::byte> bytes = into.first(layout.Bytes(n, slots));
+  if (!layout.grouped) {
+    std::memcpy(bytes.data(), values.data(), bytes.size());
+    return;
   }
+  const std::vector<uint8_t> used(n, static_cast<uint8_t>(slots));
+  EncodeCurrentLogProbs(layout.encoding, values, slots, used, bytes);
 }
 
 template <typename T>
@@ -108,8 +132,8 @@ void Repeat(std::span<T> values, size_t period) {
 Workload::Workload(int slots, Layout layout, size_t total_bytes)
     : slots_(slots),
       layout_(layout),
-      behavior_(PositionsIn(slots, layout, total_bytes) * slots * ElementBytes(layout)),
-      current_(behavior_.span().size()),
+      behavior_(SlotBytesOf(BehaviorLayout(layout), slots, layout, total_bytes)),
+      current_(SlotBytesOf(CurrentLayout(layout), slots, layout, total_bytes)),
       behavior_sampled_(PositionsIn(slots, layout, total_bytes)),
       current_sampled_(behavior_sampled_.span().size()),
       ranks_(behavior_sampled_.span().size()),
@@ -118,12 +142,12 @@ Workload::Workload(int slots, Layout layout, size_t total_bytes)
       decisions_(behavior_sampled_.span().size()) {
   constexpr size_t kPeriod = 4 * kSequencePositions;  // enough for branches to stay unlearned
   std::mt19937 random(1);
+  std::vector<float> behavior;
+  std::vector<float> current;
   for (size_t i = 0; i < std::min(kPeriod, positions()); ++i) {
     const Position position = RandomPosition(random, slots);
-    if (layout != Layout::kReduced) {
-      Put(position.behavior, layout, i, behavior_.span().data());
-      Put(position.current, layout, i, current_.span().data());
-    }
+    behavior.insert(behavior.end(), position.behavior.begin(), position.behavior.end());
+    current.insert(current.end(), position.current.begin(), position.current.end());
     behavior_sampled_.span()[i] = position.behavior_sampled;
     current_sampled_.span()[i] = position.current_sampled;
     ranks_.span()[i] = position.rank;
@@ -134,10 +158,13 @@ Workload::Workload(int slots, Layout layout, size_t total_bytes)
     log_envelopes_.span()[i] = accumulator.Finish().log_envelope;
     covered_masses_.span()[i] = accumulator.Finish().covered_mass;
   }
-  const size_t row = slots * ElementBytes(layout);
-  if (row > 0) {
-    Repeat(behavior_.span(), kPeriod * row);
-    Repeat(current_.span(), kPeriod * row);
+  const SlotLayout behavior_layout = BehaviorLayout(layout);
+  const SlotLayout current_layout = CurrentLayout(layout);
+  if (layout != Layout::kReduced) {
+    Put(behavior, slots, behavior_layout, behavior_.span());
+    Put(current, slots, current_layout, current_.span());
+    Repeat(behavior_.span(), behavior_layout.Bytes(kPeriod, slots));
+    Repeat(current_.span(), current_layout.Bytes(kPeriod, slots));
   }
   Repeat(behavior_sampled_.span(), kPeriod);
   Repeat(current_sampled_.span(), kPeriod);
@@ -147,39 +174,34 @@ Workload::Workload(int slots, Layout layout, size_t total_bytes)
   std::ranges::fill(decisions_.span(), Decision::kMissing);
 
   for (size_t first = 0; first < positions(); first += kSequencePositions) {
-    const auto part = [&](const auto& array, size_t width) {
-      return array.span().subspan(first * width, kSequencePositions * width);
+    const auto part = [&](const auto& array) {
+      return array.span().subspan(first, kSequencePositions);
     };
     Segment segment{.sequence_key = first,
                     .first_position = 0,
                     .behavior = {},
                     .current = {},
-                    .output = {.decisions = part(decisions_, 1)},
+                    .output = {.decisions = part(decisions_)},
                     .sums = &sums_};
-    segment.behavior.sampled_log_probs = part(behavior_sampled_, 1);
-    segment.behavior.sampled_ranks = part(ranks_, 1);
-    segment.current.sampled_log_probs = part(current_sampled_, 1);
-    const auto floats = [](std::span<std::byte> bytes) {
-      return std::span(reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float));
-    };
-    switch (layout) {
-      case Layout::kReduced:
-        segment.current.log_envelopes = part(log_envelopes_, 1);
-        segment.current.covered_masses = part(covered_masses_, 1);
-        break;
-      case Layout::kTokenMajorFloat32:
-        segment.behavior.log_probs = floats(part(behavior_, row));
-        segment.current.log_probs = floats(part(current_, row));
-        break;
-      case Layout::kGroupedFloat32:
-      case Layout::kGroupedFloat16: {
-        const LogProbEncoding encoding = layout == Layout::kGroupedFloat32
-                                             ? LogProbEncoding::kFloat32
-                                             : LogProbEncoding::kFloat16;
-        segment.behavior.grouped_log_probs = {part(behavior_, row), encoding, 0};
-        segment.current.grouped_log_probs = {part(current_, row), encoding, 0};
-        break;
+    segment.behavior.sampled_log_probs = part(behavior_sampled_);
+    segment.behavior.sampled_ranks = part(ranks_);
+    segment.current.sampled_log_probs = part(current_sampled_);
+    const auto slots_of = [&](const auto& array, SlotLayout of, auto& view) {
+      const size_t bytes = of.Bytes(kSequencePositions, slots);
+      const std::span<std::byte> rows =
+          array.span().subspan(first / kSequencePositions * bytes, bytes);
+      if (of.grouped) {
+        view.grouped_log_probs = {rows, of.encoding, 0};
+      } else {
+        view.log_probs = {reinterpret_cast<const float*>(rows.data()), bytes / sizeof(float)};
       }
+    };
+    if (layout == Layout::kReduced) {
+      segment.current.log_envelopes = part(log_envelopes_);
+      segment.current.covered_masses = part(covered_masses_);
+    } else {
+      slots_of(behavior_, behavior_layout, segment.behavior);
+      slots_of(current_, current_layout, segment.current);
     }
     segments_.push_back(segment);
   }

@@ -39,7 +39,16 @@ class HugeArray {
   T* data_;
 };
 
-enum class Layout { kTokenMajorFloat32, kGroupedFloat32, kGroupedFloat16, kReduced };
+enum class Layout {
+  kTokenMajorFloat32,
+  kGroupedFloat32,
+  kGroupedFloat16,
+  // The behaviour's values in groups, the current policy's token-major in float32: what the cache
+  // holds and a trainer sends.
+  kFloat16AndTokenMajor,
+  kFixed12AndTokenMajor,
+  kReduced
+};
 
 class Workload {
  public:

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cctype>
 #include <string>
 #include <vector>
 
@@ -21,7 +22,8 @@ class BackendTest : public testing::TestWithParam<const Backend*> {
 
 inline std::string BackendName(const testing::TestParamInfo<const Backend*>& info) {
   std::string name(info.param->name());
-  std::replace(name.begin(), name.end(), '/', '_');
+  std::ranges::replace_if(
+      name, [](unsigned char c) { return !std::isalnum(c); }, '_');
   return name;
 }
 

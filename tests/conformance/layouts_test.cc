@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "kernels/codec/log_probs.h"
 #include "kernels/philox.h"
 #include "kernels/scalar_backend.h"
 #include "tests/conformance/backends.h"
@@ -21,9 +22,9 @@ namespace {
 
 constexpr uint64_t kSequenceKey = 0xfedcba9876543210;
 
-enum class Layout { kTokenMajor, kGroupedFloat32, kGroupedFloat16 };
+enum class Layout { kTokenMajor, kGroupedFloat32, kGroupedFloat16, kGroupedFixed12 };
 constexpr Layout kLayouts[] = {Layout::kTokenMajor, Layout::kGroupedFloat32,
-                               Layout::kGroupedFloat16};
+                               Layout::kGroupedFloat16, Layout::kGroupedFixed12};
 
 size_t Below(std::mt19937_64& random, size_t bound) { return random() % bound; }
 
@@ -124,6 +125,24 @@ class Misaligned {
   size_t offset_;
 };
 
+// What float16 holds of a log-prob: of finite ones -60000 at least.
+uint16_t ToFloat16(float x) {
+  return TruncateToFloat16(x == kMinusInfinity ? x : std::max(x, -60000.0f));
+}
+
+// Positions of K values in 12 bits, rounded up; NaN counts as unused, as does -inf.
+std::vector<std::byte> PackFixed12(std::span<const float> values, size_t slots) {
+  const size_t n = values.size() / slots;
+  std::vector<float> numbers(values.begin(), values.end());
+  for (float& value : numbers) {
+    if (std::isnan(value)) value = kMinusInfinity;
+  }
+  const std::vector<uint8_t> used(n, static_cast<uint8_t>(slots));
+  std::vector<std::byte> rows(LogProbBytes(LogProbEncoding::kFixed12, n, slots));
+  EncodeCurrentLogProbs(LogProbEncoding::kFixed12, numbers, static_cast<int>(slots), used, rows);
+  return rows;
+}
+
 // [n, K] values as `layout` has them, kept here.
 class LaidOut {
  public:
@@ -133,9 +152,16 @@ class LaidOut {
         layout_(layout),
         first_lane_(first_lane),
         floats_({}, 0),
-        halves_({}, 0) {
+        halves_({}, 0),
+        packed_({}, 0) {
     if (layout == Layout::kTokenMajor) return;
     const size_t n = values.size() / slots;
+    if (layout == Layout::kGroupedFixed12) {
+      std::vector<float> padded(first_lane * slots, kMinusInfinity);
+      padded.insert(padded.end(), values.begin(), values.end());
+      packed_ = Misaligned<std::byte>(PackFixed12(padded, slots), offset);
+      return;
+    }
     const size_t groups = (first_lane + n + kGroupPositions - 1) / kGroupPositions;
     // NaN where no position is.
     std::vector<float> rows(groups * slots * kGroupPositions, std::nanf(""));
@@ -150,7 +176,7 @@ class LaidOut {
       floats_ = Misaligned<float>(rows, offset);
     } else {
       std::vector<uint16_t> halves(rows.size());
-      std::transform(rows.begin(), rows.end(), halves.begin(), TruncateToFloat16);
+      std::transform(rows.begin(), rows.end(), halves.begin(), ToFloat16);
       halves_ = Misaligned<uint16_t>(halves, offset);
     }
   }
@@ -166,6 +192,8 @@ class LaidOut {
       case Layout::kGroupedFloat16:
         return {std::as_bytes(halves_.span()), LogProbEncoding::kFloat16,
                 static_cast<uint8_t>(first_lane_)};
+      case Layout::kGroupedFixed12:
+        return {packed_.span(), LogProbEncoding::kFixed12, static_cast<uint8_t>(first_lane_)};
     }
     __builtin_unreachable();
   }
@@ -176,31 +204,45 @@ class LaidOut {
   size_t first_lane_;
   Misaligned<float> floats_;
   Misaligned<uint16_t> halves_;
+  Misaligned<std::byte> packed_;
 };
 
 // What `layout` can hold of the values.
-std::vector<float> Rounded(const std::vector<float>& values, Layout layout) {
+std::vector<float> Rounded(const std::vector<float>& values, size_t slots, Layout layout) {
   std::vector<float> rounded = values;
+  if (layout == Layout::kGroupedFixed12) {
+    DecodeLogProbs(LogProbEncoding::kFixed12, PackFixed12(values, slots), static_cast<int>(slots),
+                   rounded);
+  }
   if (layout == Layout::kGroupedFloat16) {
-    for (float& value : rounded)
-      value = DecodeFloat16(TruncateToFloat16(std::max(value, -60000.0f)));
-    for (size_t i = 0; i < values.size(); ++i) {
-      if (values[i] == kMinusInfinity) rounded[i] = kMinusInfinity;
-    }
+    for (float& value : rounded) value = DecodeFloat16(ToFloat16(value));
   }
   return rounded;
+}
+
+// Points of a prefix curve, or none.
+std::vector<int> RandomCurve(std::mt19937_64& random, int top_k) {
+  std::vector<int> curve;
+  if (Below(random, 2) == 0) return curve;
+  for (int k = 1; k <= top_k && curve.size() < kMaxPrefixPoints; ++k) {
+    if (Below(random, 1 + top_k / 8) == 0) curve.push_back(k);
+  }
+  return curve;
 }
 
 class LayoutsTest : public BackendTest {
  protected:
   // Evaluates positions as laid out, and compares with what the scalar backend gives token-major.
-  static void ExpectSameAsScalar(const EvaluateParameters& parameters, Positions positions,
+  static void ExpectSameAsScalar(const EvaluateParameters& parameters, const Positions& positions,
                                  uint32_t first_position, Layout behavior_layout,
                                  Layout current_layout, std::mt19937_64& random) {
-    positions.behavior_log_probs = Rounded(positions.behavior_log_probs, behavior_layout);
-    positions.current_log_probs = Rounded(positions.current_log_probs, current_layout);
+    Positions rounded = positions;
+    rounded.behavior_log_probs =
+        Rounded(positions.behavior_log_probs, parameters.slots, behavior_layout);
+    rounded.current_log_probs =
+        Rounded(positions.current_log_probs, parameters.slots, current_layout);
     const Results expected =
-        Evaluate(ScalarBackend(), parameters, kSequenceKey, first_position, positions);
+        Evaluate(ScalarBackend(), parameters, kSequenceKey, first_position, rounded);
 
     const size_t slots = parameters.slots;
     const size_t lane = Below(random, 2) * Below(random, kGroupPositions);
@@ -217,7 +259,7 @@ class LayoutsTest : public BackendTest {
     const Misaligned<float> masses(positions.covered_masses, Below(random, 4));
     const bool reduced = positions.current_log_probs.empty();
 
-    Results results(positions.size());
+    Results results(positions.size(), parameters.prefix_curve.size());
     Segment segment =
         SegmentOf(positions, 0, positions.size(), kSequenceKey, first_position, results);
     segment.behavior = {behavior.token_major(), behavior_sampled.span(), ranks.span(),
@@ -247,7 +289,9 @@ class LayoutsTest : public BackendTest {
             const int top_k =
                 Below(random, 2) == 0 ? slots : 1 + static_cast<int>(Below(random, slots));
             const auto first_position = static_cast<uint32_t>(Below(random, 1000));
-            ExpectSameAsScalar({slots, top_k, random()},
+            const std::vector<int> curve =
+                reduced ? std::vector<int>() : RandomCurve(random, top_k);
+            ExpectSameAsScalar({slots, top_k, random(), !reduced && Below(random, 4) == 0, curve},
                                SpecialPositions(random, slots, n, reduced), first_position,
                                behavior, current, random);
             if (HasFatalFailure()) return;

@@ -9,7 +9,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   sis::v1::AppendBatch batch;
   if (!batch.ParseFromArray(data, static_cast<int>(size))) return 0;
   static sis::CacheWithOneRecord cache;  // what earlier inputs left behind is input, too
-  const absl::StatusOr<sis::v1::AppendResponse> response = cache.OpenIngest().Apply(batch);
+  const absl::StatusOr<sis::v1::AppendResponse> response = cache.Apply(batch);
   if (!response.ok() || response->acks_size() != batch.entries_size()) std::abort();
   for (int i = 0; i < batch.entries_size(); ++i) {
     const sis::v1::Ack& ack = response->acks(i);

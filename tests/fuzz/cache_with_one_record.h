@@ -34,8 +34,17 @@ class CacheWithOneRecord {
     block.set_top_k_ids(Bytes<int32_t>({4, 2, 1, -1}));
     block.set_top_k_log_probs(
         Bytes<float>({-0.5f, -1.5f, -0.25f, -std::numeric_limits<float>::infinity()}));
-    const absl::StatusOr<v1::AppendResponse> response = OpenIngest().Apply(batch);
+    const absl::StatusOr<v1::AppendResponse> response = Apply(batch);
     if (!response.ok() || response->acks(0).code() != 0) std::abort();
+  }
+
+  // Without waiting for room.
+  absl::StatusOr<v1::AppendResponse> Apply(const v1::AppendBatch& batch) {
+    v1::AppendResponse response;
+    const auto wanted = OpenIngest().Apply(batch, Turn::kOutOfTime, response);
+    if (!wanted.ok()) return wanted.status();
+    if (wanted->has_value()) std::abort();
+    return response;
   }
 
   Ingest OpenIngest() {

@@ -11,7 +11,7 @@ from typing import Callable, Iterable, Iterator
 import numpy as np
 
 from tests.golden import cases
-from tests.reference import numerics
+from tests.reference import numerics, placement
 
 
 def _word(value: int, digits: int) -> str:
@@ -60,6 +60,18 @@ def _sequence_key() -> Iterator[str]:
         for sequence_id in ids:
             key = numerics.sequence_key(seed, attempt, sequence_id)
             yield f"{_word(seed, 16)} {_word(attempt, 8)} {sequence_id.encode().hex()} {_word(key, 16)}"
+
+
+def _placement() -> Iterator[str]:
+    names = ["sis-0.sis:7777", "sis-1.sis:7777", "sis-2.sis:7777", "127.0.0.1:50051", "[::1]:50051", "ränder:1", "a"]
+    ids = ["0", "a", "seq-000017", "prompt-3/response-7", "ränder", "辺の列", "🎲", "x" * 200]
+    for run_id in ("r", "example", "qwen3-4b.grpo_7", "y" * 200):
+        for sequence_id in ids:
+            for some in (names, names[:3], names[2::-1], names[-1:]):
+                yield f"{run_id.encode().hex()} {sequence_id.encode().hex()} {_word(len(some), 2)}"
+                for name in some:
+                    yield f"{name.encode().hex()} {_word(placement.score(name, run_id, sequence_id), 16)}"
+                yield _word(some.index(placement.place(some, run_id, sequence_id)), 2)
 
 
 def _crc32c() -> Iterator[str]:
@@ -158,6 +170,7 @@ def files() -> dict[str, str]:
         "exp32.txt": _exp32(),
         "philox.txt": _philox(),
         "sequence_key.txt": _sequence_key(),
+        "placement.txt": _placement(),
         "crc32c.txt": _crc32c(),
         "digest.txt": _digest(),
         "decisions_gathered.txt": _decisions(cases.gathered_cases(), numerics.decide_gathered),

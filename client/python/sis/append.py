@@ -2,54 +2,18 @@
 
 from __future__ import annotations
 
-import collections
-import queue
-import threading
-import time
+import abc
 from types import TracebackType
-from typing import Callable, Deque, Dict, List, Optional, Tuple, Type
+from typing import Dict, Optional, Type
 
-import grpc
-
-from sis import arrays, checksum, errors
+from sis import arrays, checksum
 from sis.arrays import ArrayLike
 from sis.records import SequenceRef
-from sis.run import Run
 from sis.v1 import ratio_service_pb2 as pb
-from sis.v1 import ratio_service_pb2_grpc
-
-# Entries are sent together once they hold so many bytes.
-BATCH_BYTES = 256 << 10
-# Batches sent and not acked yet; a caller that is further ahead waits.
-MAX_IN_FLIGHT = 8
-# What an entry refused without a delay waits at least, in seconds, so that a full server is not hammered.
-MIN_RETRY_SECONDS = 0.02
 
 
-class _Entry:
-    """An entry that is not acked for good yet."""
-
-    __slots__ = ("message", "retry_until")
-
-    def __init__(self, message: pb.AppendEntry) -> None:
-        self.message = message
-        # Set by the first refusal for lack of room, on time.monotonic().
-        self.retry_until: Optional[float] = None
-
-    def refusal(self, ack: pb.Ack) -> errors.Refusal:
-        kind = self.message.WhichOneof("entry")
-        entry = getattr(self.message, kind)
-        if kind == "block":
-            text = f"block [{entry.first_position}, {entry.first_position + len(entry.sampled_ids) // 4})"
-        else:
-            text = f"{kind} {'to' if kind == 'truncate' else 'at'} {entry.length}"
-        return errors.Refusal(
-            entry.sequence.id, entry.sequence.attempt, text, errors.status_code(ack.code), ack.message
-        )
-
-
-class AppendStream:
-    """One Append stream, from Client.append. Use it as a context manager: leaving the block flushes and closes it.
+class AppendStream(abc.ABC):
+    """A stream of entries, from Client.append. Use it as a context manager: leaving the block flushes and closes it.
 
     Small calls coalesce into batches of about 256 KiB; `flush` sends what is left. At most 8 batches are unacked: a
     call that would exceed that waits, so a server under pressure slows its workers down. An entry that is refused for
@@ -57,40 +21,17 @@ class AppendStream:
     in all, and nothing else is sent meanwhile. Every other refusal is kept for the next flush.
 
     When the stream itself fails (sis.Unavailable, say), all later calls raise; what was not flushed may or may not be
-    stored. Open another stream and send everything since the last flush again: the service takes a block twice.
+    stored. Open another stream and send everything since the last flush again: the service takes a block twice. With
+    several replicas the stream goes on without one that is down: its entries are refused with UNAVAILABLE, and once it
+    is back it takes entries again.
 
     Threads: every method may be called from any thread. Entries of one sequence are applied in the order of the calls,
     so calls for one sequence belong in one thread. A flush covers what was called before it, by whichever thread, and
     raises the refusals of all.
     """
 
-    def __init__(
-        self,
-        stub: ratio_service_pb2_grpc.RatioServiceStub,
-        run: Run,
-        header: pb.AppendHeader,
-        timeout: Optional[float],
-        retry_timeout: float,
-    ) -> None:
-        self._top_k = run.config.top_k
-        self._timeout = timeout
-        self._retry_timeout = retry_timeout
-        self._changed = threading.Condition()
-        # All below is guarded by _changed.
-        self._pending: List[_Entry] = []
-        self._pending_bytes = 0
-        self._in_flight: Deque[Tuple[float, List[_Entry]]] = collections.deque()
-        self._waiting_for_room: List[Tuple[float, _Entry]] = []
-        self._refused: List[errors.Refusal] = []
-        self._committed: Dict[SequenceRef, int] = {}
-        self._failure: Optional[errors.Error] = None
-        self._closed = False
-
-        self._requests: queue.SimpleQueue[Optional[pb.AppendRequest]] = queue.SimpleQueue()
-        self._requests.put(pb.AppendRequest(header=header))
-        self._call = stub.Append(iter(self._requests.get, None))
-        self._reader = threading.Thread(target=self._read_acks, name="sis-append-acks", daemon=True)
-        self._reader.start()
+    def __init__(self, top_k: int) -> None:
+        self._top_k = top_k
 
     def block(
         self,
@@ -118,7 +59,7 @@ class AppendStream:
             arrays.int32("top_k_ids", top_k_ids, [rows, self._top_k]).tobytes(),
             arrays.float32("top_k_log_probs", top_k_log_probs, [rows, self._top_k]).tobytes(),
         ]
-        self._enqueue(
+        self.put(
             pb.AppendEntry(
                 block=pb.Block(
                     sequence=pb.SequenceRef(id=sequence, attempt=attempt),
@@ -139,15 +80,18 @@ class AppendStream:
         Waits for the acks of everything before, so that a block which is sent again can't bring back what is dropped.
         """
         message = pb.Truncate(sequence=pb.SequenceRef(id=sequence, attempt=attempt), length=length)
-        with self._changed:
-            self._drain()
-            self._enqueue(pb.AppendEntry(truncate=message))
+        self.put(pb.AppendEntry(truncate=message))
 
     def seal(self, sequence: str, *, length: int, attempt: int = 0) -> None:
         """Says that no position at or beyond `length` will come."""
         message = pb.Seal(sequence=pb.SequenceRef(id=sequence, attempt=attempt), length=length)
-        self._enqueue(pb.AppendEntry(seal=message))
+        self.put(pb.AppendEntry(seal=message))
 
+    @abc.abstractmethod
+    def put(self, message: pb.AppendEntry) -> None:
+        """What the three above call."""
+
+    @abc.abstractmethod
     def flush(self) -> Dict[SequenceRef, int]:
         """Waits until all entries are acked: then they are stored, and readable.
 
@@ -155,27 +99,14 @@ class AppendStream:
         flush. sis.AppendError lists what was refused since then; sis.Error if the stream failed, sis.DeadlineExceeded
         if a batch got no ack within the client's timeout.
         """
-        with self._changed:
-            self._drain()
-            committed, self._committed = self._committed, {}
-            refused, self._refused = self._refused, []
-        if refused:
-            raise errors.AppendError(refused)
-        return committed
 
+    @abc.abstractmethod
     def close(self) -> None:
         """Flushes, and ends the stream. Raises what flush raises; the stream is closed even then. Idempotent."""
-        with self._changed:
-            if self._closed:
-                return
-        try:
-            self.flush()
-        finally:
-            with self._changed:
-                self._closed = True
-            self._requests.put(None)
-            self._reader.join(self._timeout)
-            self._call.cancel()
+
+    @abc.abstractmethod
+    def abandon(self) -> None:
+        """Ends the stream at once; what was not flushed may or may not be stored."""
 
     def __enter__(self) -> AppendStream:
         return self
@@ -188,105 +119,5 @@ class AppendStream:
     ) -> None:
         if exception_type is None:
             self.close()
-            return
-        with self._changed:
-            self._closed = True
-        self._call.cancel()
-        self._reader.join(self._timeout)
-
-    # The methods below are called with _changed held, but for _read_acks.
-
-    def _enqueue(self, message: pb.AppendEntry) -> None:
-        with self._changed:
-            self._check()
-            self._pending.append(_Entry(message))
-            self._pending_bytes += message.ByteSize()
-            if self._pending_bytes >= BATCH_BYTES:
-                self._send_pending()
-
-    def _check(self) -> None:
-        if self._failure is not None:
-            raise self._failure
-        if self._closed:
-            raise ValueError("the append stream is closed")
-
-    def _send(self, entries: List[_Entry]) -> None:
-        self._in_flight.append((time.monotonic(), entries))
-        batch = pb.AppendBatch(entries=[entry.message for entry in entries])
-        self._requests.put(pb.AppendRequest(batch=batch))
-
-    def _send_pending(self) -> None:
-        self._wait_until(lambda: not self._waiting_for_room and len(self._in_flight) < MAX_IN_FLIGHT)
-        # Another thread may have sent them while this one waited.
-        if self._pending:
-            self._send(self._pending)
-            self._pending, self._pending_bytes = [], 0
-
-    def _drain(self) -> None:
-        self._send_pending()
-        self._wait_until(lambda: not self._in_flight and not self._waiting_for_room)
-
-    def _wait_until(self, done: Callable[[], bool]) -> None:
-        """Waits for acks, and meanwhile sends again what waits for room: no thread of its own does that."""
-        while True:
-            self._check()
-            if done():
-                return
-            now = time.monotonic()
-            due = [entry for when, entry in self._waiting_for_room if when <= now]
-            if due:
-                self._waiting_for_room = [item for item in self._waiting_for_room if item[0] > now]
-                self._send(due)
-            wake = [when for when, _ in self._waiting_for_room]
-            if self._in_flight and self._timeout is not None:
-                expires = self._in_flight[0][0] + self._timeout
-                if expires <= now:
-                    self._fail(grpc.StatusCode.DEADLINE_EXCEEDED, f"no ack within {self._timeout} s")
-                    continue
-                wake.append(expires)
-            self._changed.wait(min(wake) - now if wake else None)
-
-    def _fail(self, code: grpc.StatusCode, message: str) -> None:
-        self._failure = self._failure or errors.from_status(code, message)
-        self._call.cancel()
-        self._changed.notify_all()
-
-    def _settle(self, entries: List[_Entry], response: pb.AppendResponse) -> None:
-        if len(entries) != len(response.acks):
-            self._fail(
-                grpc.StatusCode.INTERNAL, f"{len(response.acks)} acks for a batch of {len(entries)} entries"
-            )
-            return
-        now = time.monotonic()
-        for entry, ack in zip(entries, response.acks):
-            if ack.code == 0:
-                self._committed[SequenceRef(ack.sequence.id, ack.sequence.attempt)] = ack.committed_length
-                continue
-            if errors.status_code(ack.code) is grpc.StatusCode.RESOURCE_EXHAUSTED:
-                if entry.retry_until is None:
-                    entry.retry_until = now + self._retry_timeout
-                again = now + max(ack.retry_seconds, MIN_RETRY_SECONDS)
-                if again <= entry.retry_until:
-                    self._waiting_for_room.append((again, entry))
-                    continue
-            self._refused.append(entry.refusal(ack))
-
-    def _read_acks(self) -> None:
-        code, message = grpc.StatusCode.UNAVAILABLE, "the server ended the append stream"
-        try:
-            for response in self._call:
-                with self._changed:
-                    if not self._in_flight:
-                        self._fail(grpc.StatusCode.INTERNAL, "an ack without a batch")
-                        return
-                    _, entries = self._in_flight.popleft()
-                    self._settle(entries, response)
-                    self._changed.notify_all()
-        except grpc.RpcError as error:
-            code, message = error.code(), error.details() or ""
-        finally:
-            # Ends the thread in which grpcio reads the requests.
-            self._requests.put(None)
-        with self._changed:
-            if not self._closed:
-                self._fail(code, message)
+        else:
+            self.abandon()

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Any, Callable, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Type, Union
+from typing import Any, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Type, Union
 
 import grpc
 
-from sis import arrays, errors, records as top_k_records
+from sis import arrays, records as top_k_records
 from sis.append import AppendStream
 from sis.arrays import ArrayLike
 from sis.evaluation import Evaluation, Step, Totals
 from sis.records import SequenceLike, SequenceRef, Slice, TopKRecords
+from sis.replicas import Replicas
 from sis.run import Run, RunConfig, RunStatus, Sampling
+from sis.single_server import SingleServer
 from sis.v1 import ratio_service_pb2 as pb
-from sis.v1 import ratio_service_pb2_grpc
 
 _OUTPUTS = {
     "accepted": pb.ACCEPT_BITS,
@@ -35,41 +36,44 @@ class Released(NamedTuple):
 
 
 class Client:
-    """A connection to one server. A context manager; leaving the block closes the connection.
+    """A connection to one server, or to several that share the sequences. A context manager; leaving the block closes it.
 
     Threads: every method may be called from any thread. Every call may be repeated: the service counts nothing twice.
     All calls raise sis.Error, or its subclass for the status code (sis.InvalidArgument, sis.NotFound, ...); an array of
     the wrong shape or type is a ValueError before anything is sent. Wherever arrays are taken, numpy arrays, sequences
     and tensors of PyTorch on any device will do; what is returned are numpy arrays.
+
+    A server that comes back without memory is told again of the runs that this client opened or looked up: their
+    positions are MISSING until workers append again, and training goes on.
     """
 
     def __init__(
         self,
-        address: str,
+        address: Union[str, Sequence[str]],
         *,
         timeout: Optional[float] = 60.0,
         credentials: Optional[grpc.ChannelCredentials] = None,
         options: Sequence[Tuple[str, Any]] = (),
     ) -> None:
-        """`address` is a gRPC target, host:port mostly. Nothing is sent yet.
+        """`address` is a gRPC target, host:port mostly, or a list of the replicas'. Nothing is sent yet.
 
+        With a list, every call does what it does with one server that holds everything. Give all workers and trainers
+        the same names (docs/placement.md). While a replica gives no answer, its sequences are MISSING (STORE_DOWN).
         timeout: seconds that a call, or the ack of an appended batch, may take; None: for ever.
         credentials: of grpc.ssl_channel_credentials or the like; None: no TLS.
-        options: gRPC channel arguments, besides unlimited message sizes.
+        options: gRPC channel arguments, besides unlimited message sizes and a short pause between attempts to connect.
         """
-        sizes = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
-        channel_options = sizes + list(options)
-        self._channel = (
-            grpc.insecure_channel(address, channel_options)
-            if credentials is None
-            else grpc.secure_channel(address, credentials, channel_options)
-        )
-        self._stub = ratio_service_pb2_grpc.RatioServiceStub(self._channel)
-        self._timeout = timeout
+        names = [address] if isinstance(address, str) else list(address)
+        servers = {name: SingleServer(name, timeout, credentials, options) for name in names}
+        self._service: Union[SingleServer, Replicas]
+        if isinstance(address, str):
+            self._service = servers[address]
+        else:
+            self._service = Replicas(names, servers.values())
 
     def close(self) -> None:
-        """Closes the connection; calls in progress end with CANCELLED."""
-        self._channel.close()
+        """Closes the connections; calls in progress end with CANCELLED."""
+        self._service.close()
 
     def __enter__(self) -> Client:
         return self
@@ -116,18 +120,15 @@ class Client:
             model=model,
         )
         request = pb.CreateRunRequest(run_id=run_id, config=config.to_proto(), incarnation=incarnation)
-        return Run(run_id, self._unary(self._stub.CreateRun, request).incarnation, config)
+        return Run(run_id, self._service.CreateRun(request).incarnation, config)
 
     def get_run(self, run_id: str) -> RunStatus:
         """A run's settings and what the server holds of it. `.run` is what the other calls take. Raises NotFound."""
-        return RunStatus.from_proto(self._unary(self._stub.GetRun, pb.GetRunRequest(run_id=run_id)).run)
+        return RunStatus.from_proto(self._service.GetRun(pb.GetRunRequest(run_id=run_id)).run)
 
     def list_runs(self) -> List[RunStatus]:
         """All runs, by run id."""
-        return [
-            RunStatus.from_proto(run)
-            for run in self._unary(self._stub.ListRuns, pb.ListRunsRequest()).runs
-        ]
+        return [RunStatus.from_proto(run) for run in self._service.ListRuns(pb.ListRunsRequest()).runs]
 
     def advance_version(self, run: Run, policy_version: int) -> int:
         """Tells the current policy version. Returns how many sequences were dropped because all of them became stale.
@@ -135,11 +136,11 @@ class Client:
         Raises FailedPrecondition if the version would go back.
         """
         request = pb.AdvanceVersionRequest(run=run.to_proto(), policy_version=policy_version)
-        return self._unary(self._stub.AdvanceVersion, request).dropped_sequences
+        return self._service.AdvanceVersion(request).dropped_sequences
 
     def get_step(self, run: Run, draw: int) -> Step:
         """The totals of one draw over all ranks, each position once. Raises NotFound if nothing was counted for it."""
-        response = self._unary(self._stub.GetStep, pb.GetStepRequest(run=run.to_proto(), draw=draw))
+        response = self._service.GetStep(pb.GetStepRequest(run=run.to_proto(), draw=draw))
         return Step(Totals.from_proto(response.totals), response.sequences)
 
     def append(
@@ -156,7 +157,7 @@ class Client:
             sampling=sampling.to_proto(),
             vocabulary_size=run.config.vocabulary_size,
         )
-        return AppendStream(self._stub, run, header, self._timeout, retry_timeout)
+        return self._service.append(header, run.config.top_k, retry_timeout)
 
     def fetch_top_k(
         self, run: Run, slices: Iterable[Union[Slice, SequenceLike]], *, lease_seconds: float = 0.0
@@ -171,10 +172,7 @@ class Client:
             slices=[_slice(part).to_proto() for part in slices],
             lease_seconds=lease_seconds,
         )
-        try:
-            return top_k_records.assemble(self._stub.FetchTopK(request, timeout=self._timeout))
-        except grpc.RpcError as error:
-            raise errors.from_rpc(error) from error
+        return self._service.FetchTopK(request, top_k_records.assemble)
 
     def evaluate(
         self,
@@ -190,7 +188,8 @@ class Client:
         """Decides for N positions from the current policy's log-probs at the recorded ids.
 
         records: of fetch_top_k (or its `select`); its lease is renewed, and a change of the records on the server since
-        then is FailedPrecondition. Slices will do, if each has a length.
+        then is FailedPrecondition. A lease that has ended is no error: what was dropped since is MISSING. Slices will
+        do, if each has a length.
         draw: the optimiser step. The same draw decides the same way, another one independently.
         log_probs: float32 [N, K], nats, at records.ids; unused slots and missing positions may hold anything.
         sampled_log_probs: float32 [N], of records.sampled_ids, from the same computation. sis.gather makes both.
@@ -243,17 +242,11 @@ class Client:
             sequences=[SequenceRef.of(sequence).to_proto() for sequence in sequences],
             lease_ids=list(lease_ids),
         )
-        response = self._unary(self._stub.Release, request)
+        response = self._service.Release(request)
         return Released(response.released_sequences, response.released_leases, response.unknown)
 
-    def _unary(self, method: Callable[..., Any], request: Any) -> Any:
-        try:
-            return method(request, timeout=self._timeout)
-        except grpc.RpcError as error:
-            raise errors.from_rpc(error) from error
-
     def _evaluate(self, request: pb.EvaluateRequest, slices: Sequence[Slice], length: int) -> Evaluation:
-        response = self._unary(self._stub.Evaluate, request)
+        response = self._service.Evaluate(request)
         return Evaluation.from_proto(response, length, tuple(part.length for part in slices))
 
 

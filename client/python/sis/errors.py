@@ -90,6 +90,15 @@ def from_status(code: grpc.StatusCode, message: str) -> Error:
     return _BY_CODE.get(code, Error)(code, message)
 
 
+def is_unreachable(error: Error) -> bool:
+    """Whether the server gave no answer, for whatever reason. One that shuts down cancels calls."""
+    return error.code in (
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.CANCELLED,
+    )
+
+
 def from_rpc(error: grpc.RpcError) -> Error:
     """The exception that stands for what grpcio raised."""
     return from_status(error.code(), error.details() or "")

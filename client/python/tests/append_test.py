@@ -7,7 +7,7 @@ import numpy as np
 
 import fake_service
 import sis
-from sis import append as append_module
+from sis import server_append as append_module
 
 SAMPLING = sis.Sampling("processed", temperature=0.7, top_p=0.9)
 TOP_K = 4

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/codec/page.h"
+#include "server/page.h"
 #include "tests/bench/encodings/accept_rate.h"
 #include "tests/bench/encodings/policy_pairs.h"
 
@@ -46,6 +47,15 @@ void PrintBytes() {
       }
       std::printf("\n");
     }
+  }
+  // Of a long sealed sequence: blocks and index of its pages.
+  for (const LogProbEncoding encoding : kEncodings) {
+    std::printf("| charged by the cache, %s, 18 bits |", NameOf(encoding));
+    for (const int slots : kSlots) {
+      const size_t block = Arena::BlockBytes(PackedBytes({encoding, slots, 151936}));
+      std::printf(" %.1f |", static_cast<double>(block + Page::kIndexBytes) / Page::kPositions);
+    }
+    std::printf("\n");
   }
   for (const LogProbEncoding encoding : kEncodings) {
     std::printf("| of which a decision reads, %s |", NameOf(encoding));

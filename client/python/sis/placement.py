@@ -1,0 +1,47 @@
+"""Which replica has a sequence (docs/placement.md)."""
+
+from __future__ import annotations
+
+import functools
+from typing import Sequence
+
+_MASK64 = 2**64 - 1
+
+
+def _fnv(data: bytes) -> int:
+    value = 0xCBF29CE484222325
+    for byte in data:
+        value = (value ^ byte) * 0x100000001B3 & _MASK64
+    return value
+
+
+def _mix(value: int) -> int:
+    value = (value ^ value >> 33) * 0xFF51AFD7ED558CCD & _MASK64
+    value = (value ^ value >> 33) * 0xC4CEB9FE1A85EC53 & _MASK64
+    return value ^ value >> 33
+
+
+# A sequence is asked for in every optimiser step.
+@functools.lru_cache(maxsize=1 << 16)
+def _sequence_hash(run_id: str, sequence_id: str) -> int:
+    return _fnv(run_id.encode() + b"\0" + sequence_id.encode())
+
+
+def score(name: str, run_id: str, sequence_id: str) -> int:
+    """What the replica `name` bids for a sequence; the largest has it."""
+    return _mix(_sequence_hash(run_id, sequence_id) ^ _mix(_fnv(name.encode())))
+
+
+class Placement:
+    """Sequences over replicas, by their names. ValueError if there is none, or a name stands twice."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        if not names or len(set(names)) < len(names):
+            raise ValueError(f"replicas are {list(names)}, must be at least one, each once")
+        # By name, as the first of equal scores wins.
+        self._replicas = [(_mix(_fnv(names[i].encode())), i) for i in sorted(range(len(names)), key=names.__getitem__)]
+
+    def replica(self, run_id: str, sequence_id: str) -> int:
+        """The index of the name in the list that was given."""
+        sequence = _sequence_hash(run_id, sequence_id)
+        return max(self._replicas, key=lambda replica: _mix(sequence ^ replica[0]))[1]

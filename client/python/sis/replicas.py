@@ -1,0 +1,395 @@
+"""Several servers as one: sequences placed by docs/placement.md, batches split and merged, as messages."""
+
+from __future__ import annotations
+
+import math
+import secrets
+import threading
+from concurrent import futures
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, TypeVar
+
+import grpc
+import numpy as np
+
+from sis import errors
+from sis.placement import Placement
+from sis.replicated_append import ReplicatedAppendStream
+from sis.single_server import SingleServer
+from sis.v1 import ratio_service_pb2 as pb
+
+_Answer = TypeVar("_Answer")
+
+# The record digest of a slice whose replica was down when it was fetched.
+STORE_DOWN_DIGEST = 2**64 - 1
+
+# Fields of EvaluateResponse with one element per position, and the element of a missing one.
+_OUTPUTS = {
+    pb.DECISIONS: ("decisions", np.uint8(pb.MISSING)),
+    pb.ACCEPTANCE_PROBABILITIES: ("acceptance_probabilities", np.float32(0)),
+    # The server refuses these two if a position is missing.
+    pb.RATIOS: ("ratios", np.float32(np.nan)),
+    pb.LOG_RATIOS: ("log_ratios", np.float32(np.nan)),
+}
+
+
+class Replicas:
+    """The calls of SingleServer, over several. Thread-safe.
+
+    A replica that gives no answer is passed over, and its sequences are MISSING (STORE_DOWN); if every one was asked and
+    none answers, the call fails as with one server. Any other error of a replica is an error of the call.
+    """
+
+    def __init__(self, names: Sequence[str], servers: Iterable[SingleServer]) -> None:
+        """ValueError if there is no name, or one stands twice."""
+        self._placement = Placement(names)
+        self._servers = list(servers)
+        self._pool = futures.ThreadPoolExecutor(16 * len(self._servers), thread_name_prefix="sis-replica")
+        self._lock = threading.Lock()
+        # The leases that stand behind one that was handed out, by replica. Guarded by _lock.
+        self._leases: Dict[int, Dict[int, int]] = {}
+
+    def close(self) -> None:
+        for server in self._servers:
+            server.close()
+        self._pool.shutdown(wait=False)
+
+    def CreateRun(self, request: pb.CreateRunRequest) -> pb.CreateRunResponse:
+        answers = self._ask_all(lambda server: server.CreateRun(request))
+        incarnation = max(answer.incarnation for answer in answers.values())
+        for server in self._servers:
+            server.remember(request.run_id, request.config, incarnation)
+        agreed = pb.CreateRunRequest(run_id=request.run_id, config=request.config, incarnation=incarnation)
+        behind = [index for index, answer in answers.items() if answer.incarnation < incarnation]
+        self._ask({index: lambda server: server.CreateRun(agreed) for index in behind})
+        return pb.CreateRunResponse(
+            incarnation=incarnation, created=all(answer.created for answer in answers.values())
+        )
+
+    def GetRun(self, request: pb.GetRunRequest) -> pb.GetRunResponse:
+        run = _merged_run([answer.run for answer in self._ask_who_knows(lambda server: server.GetRun(request))])
+        for server in self._servers:
+            server.remember(run.run_id, run.config, run.incarnation, run.policy_version)
+        return pb.GetRunResponse(run=run)
+
+    def ListRuns(self, request: pb.ListRunsRequest) -> pb.ListRunsResponse:
+        by_id: Dict[str, List[pb.Run]] = {}
+        for answer in self._ask_all(lambda server: server.ListRuns(request)).values():
+            for run in answer.runs:
+                by_id.setdefault(run.run_id, []).append(run)
+        return pb.ListRunsResponse(runs=[_merged_run(by_id[run_id]) for run_id in sorted(by_id)])
+
+    def AdvanceVersion(self, request: pb.AdvanceVersionRequest) -> pb.AdvanceVersionResponse:
+        answers = self._ask_all(lambda server: server.AdvanceVersion(request)).values()
+        return pb.AdvanceVersionResponse(dropped_sequences=sum(answer.dropped_sequences for answer in answers))
+
+    def GetStep(self, request: pb.GetStepRequest) -> pb.GetStepResponse:
+        answers = self._ask_who_knows(lambda server: server.GetStep(request))
+        return pb.GetStepResponse(
+            totals=sum_totals([answer.totals for answer in answers]),
+            sequences=sum(answer.sequences for answer in answers),
+        )
+
+    def Release(self, request: pb.ReleaseRequest) -> pb.ReleaseResponse:
+        parts = {index: pb.ReleaseRequest(run=request.run) for index in range(len(self._servers))}
+        for sequence in request.sequences:
+            parts[self._placement.replica(request.run.run_id, sequence.id)].sequences.append(sequence)
+        with self._lock:
+            leases = [lease for lease in (self._leases.pop(lease_id, None) for lease_id in request.lease_ids) if lease]
+        for lease in leases:
+            for index, lease_id in lease.items():
+                parts[index].lease_ids.append(lease_id)
+        answers, _ = self._ask(
+            {
+                index: lambda server, part=part: server.Release(part)
+                for index, part in parts.items()
+                if part.sequences or part.lease_ids
+            }
+        )
+        sequences = sum(answer.released_sequences for answer in answers.values())
+        # One that stands for several is released with any of them.
+        released = min(len(leases), sum(answer.released_leases for answer in answers.values()))
+        return pb.ReleaseResponse(
+            released_sequences=sequences,
+            released_leases=released,
+            unknown=len(request.sequences) + len(request.lease_ids) - sequences - released,
+        )
+
+    def append(self, header: pb.AppendHeader, top_k: int, retry_timeout: float) -> ReplicatedAppendStream:
+        run_id = header.run.run_id
+        return ReplicatedAppendStream(
+            top_k,
+            lambda sequence_id: self._placement.replica(run_id, sequence_id),
+            [lambda server=server: server.append(header, top_k, retry_timeout) for server in self._servers],
+            self._pool,
+        )
+
+    def FetchTopK(
+        self, request: pb.FetchTopKRequest, assemble: Callable[[Iterable[pb.FetchTopKResponse]], _Answer]
+    ) -> _Answer:
+        if not request.slices:
+            return self._servers[0].FetchTopK(request, assemble)
+        parts = self._split(request.run.run_id, request.slices)
+        calls = {}
+        for index, numbers in parts.items():
+            part = pb.FetchTopKRequest(run=request.run, lease_seconds=request.lease_seconds)
+            part.slices.extend(request.slices[number] for number in numbers)
+            calls[index] = lambda server, part=part: server.FetchTopK(part, list)
+        answers, down = self._ask(calls)
+        return assemble(self._merge_fetched(request, parts, answers, down))
+
+    def _merge_fetched(
+        self,
+        request: pb.FetchTopKRequest,
+        parts: Mapping[int, Sequence[int]],
+        answers: Mapping[int, Sequence[pb.FetchTopKResponse]],
+        down: Mapping[int, errors.Error],
+    ) -> List[pb.FetchTopKResponse]:
+        slices: Dict[int, pb.Slice] = {}
+        chunks: Dict[int, List[pb.FetchTopKResponse]] = {number: [] for number in range(len(request.slices))}
+        missing: List[pb.MissingRange] = []
+        leases: Dict[int, int] = {}
+        top_k = 0
+        for index, responses in answers.items():
+            for response in responses:
+                if response.WhichOneof("message") == "chunk":
+                    number = parts[index][response.chunk.slice]
+                    response.chunk.slice = number
+                    chunks[number].append(response)
+                    continue
+                top_k = response.header.top_k
+                slices.update(zip(parts[index], response.header.slices))
+                missing += _renumbered(response.header.missing, parts[index])
+                if response.header.lease_id:
+                    leases[index] = response.header.lease_id
+        for index, error in down.items():
+            for number in parts[index]:
+                top_k = top_k or self._top_k(request.run.run_id, error)
+                slices[number] = _with_digest(request.slices[number], STORE_DOWN_DIGEST)
+                missing.append(_store_down(number, slices[number]))
+                chunks[number] = _empty_chunks(number, slices[number], top_k)
+        lease_id = 0
+        if leases:
+            # Not a number that another process may hand out too.
+            lease_id = secrets.randbits(63) | 1
+            with self._lock:
+                self._leases[lease_id] = leases
+        header = pb.FetchTopKHeader(
+            lease_id=lease_id,
+            top_k=top_k,
+            slices=[slices[number] for number in range(len(request.slices))],
+            missing=_in_order(missing),
+        )
+        merged = [pb.FetchTopKResponse(header=header)]
+        for number in range(len(request.slices)):
+            merged += chunks[number]
+        return merged
+
+    def Evaluate(self, request: pb.EvaluateRequest) -> pb.EvaluateResponse:
+        if not request.slices:
+            return self._servers[0].Evaluate(request)
+        with self._lock:
+            leases = self._leases.get(request.lease_id, {})
+        if request.lease_id and not leases and not all(part.HasField("record_digest") for part in request.slices):
+            raise errors.from_status(
+                grpc.StatusCode.FAILED_PRECONDITION, f"lease {request.lease_id} is none of this client's"
+            )
+        fetched = [
+            number for number, part in enumerate(request.slices) if part.record_digest != STORE_DOWN_DIGEST
+        ]
+        parts = self._split(request.run.run_id, request.slices, fetched)
+        rows = _Rows(request.slices, parts)
+        calls = {}
+        for index, numbers in parts.items():
+            part = pb.EvaluateRequest(
+                run=request.run,
+                slices=[request.slices[number] for number in numbers],
+                draw=request.draw,
+                top_k=request.top_k,
+                lease_id=leases.get(index, 0),
+                outputs=request.outputs,
+            )
+            rows.split_form(request, part, index)
+            calls[index] = lambda server, part=part: server.Evaluate(part)
+        answers, _ = self._ask(calls)
+        answered = {number for index in answers for number in parts[index]}
+        down = [number for number in range(len(request.slices)) if number not in answered]
+        if down and {pb.RATIOS, pb.LOG_RATIOS} & set(request.outputs):
+            part = request.slices[down[0]]
+            raise errors.from_status(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"ratios of missing positions: sequence '{part.sequence.id}' attempt {part.sequence.attempt} "
+                f"position {part.first_position} is missing (store_down)",
+            )
+
+        slice_totals = {number: pb.Totals(missing=request.slices[number].length) for number in down}
+        missing = [_store_down(number, request.slices[number]) for number in down]
+        for index, answer in answers.items():
+            slice_totals.update(zip(parts[index], answer.slice_totals))
+            missing += _renumbered(answer.missing, parts[index])
+        merged = pb.EvaluateResponse(
+            slice_totals=[slice_totals[number] for number in range(len(request.slices))],
+            totals=sum_totals(
+                [answer.totals for answer in answers.values()] + [slice_totals[number] for number in down]
+            ),
+            missing=_in_order(missing),
+            newly_counted=sum(answer.newly_counted for answer in answers.values()),
+        )
+        rows.merge_outputs(answers, set(request.outputs) or {pb.ACCEPT_BITS}, merged)
+        return merged
+
+    def _split(
+        self, run_id: str, slices: Sequence[pb.Slice], numbers: Optional[Iterable[int]] = None
+    ) -> Dict[int, List[int]]:
+        """The numbers of the slices (of those in `numbers`), by replica."""
+        parts: Dict[int, List[int]] = {}
+        for number in range(len(slices)) if numbers is None else numbers:
+            index = self._placement.replica(run_id, slices[number].sequence.id)
+            parts.setdefault(index, []).append(number)
+        return parts
+
+    def _ask(
+        self, calls: Mapping[int, Callable[[SingleServer], _Answer]]
+    ) -> Tuple[Dict[int, _Answer], Dict[int, errors.Error]]:
+        """The answers, and why there is none, by replica, all asked at once."""
+        asked = {index: self._pool.submit(call, self._servers[index]) for index, call in calls.items()}
+        answers: Dict[int, _Answer] = {}
+        down: Dict[int, errors.Error] = {}
+        for index, answer in asked.items():
+            try:
+                answers[index] = answer.result()
+            except errors.Error as error:
+                if not errors.is_unreachable(error):
+                    raise
+                down[index] = error
+        if len(down) == len(self._servers):
+            raise down[0]
+        return answers, down
+
+    def _ask_all(self, call: Callable[[SingleServer], _Answer]) -> Dict[int, _Answer]:
+        return self._ask({index: call for index in range(len(self._servers))})[0]
+
+    def _ask_who_knows(self, call: Callable[[SingleServer], _Answer]) -> List[_Answer]:
+        """The answers of those that have what is asked for; sis.NotFound if none has it."""
+        unknown: List[errors.NotFound] = []
+
+        def ask(server: SingleServer) -> Optional[_Answer]:
+            try:
+                return call(server)
+            except errors.NotFound as error:
+                unknown.append(error)
+                return None
+
+        found = [answer for answer in self._ask_all(ask).values() if answer is not None]
+        if not found:
+            raise unknown[0]
+        return found
+
+    def _top_k(self, run_id: str, error: errors.Error) -> int:
+        """K, without an answer that says it; raises `error` if nobody here has opened or looked up the run."""
+        config = self._servers[0].known_config(run_id)
+        if config is None:
+            raise error
+        return config.top_k
+
+
+class _Rows:
+    """Which rows of a batch's arrays belong to which replica."""
+
+    def __init__(self, slices: Sequence[pb.Slice], parts: Mapping[int, Sequence[int]]) -> None:
+        replica_of_slice = np.full(len(slices), -1)
+        for index, numbers in parts.items():
+            replica_of_slice[list(numbers)] = index
+        self._replica = np.repeat(replica_of_slice, [part.length for part in slices])
+
+    def split_form(self, request: pb.EvaluateRequest, part: pb.EvaluateRequest, index: int) -> None:
+        """Copies the rows of one replica. Arrays that do not divide into rows go as they are, to be refused."""
+        form = request.WhichOneof("form")
+        if form is None:
+            return
+        mine = self._replica == index
+        for field, values in getattr(request, form).ListFields():
+            if len(values) % max(1, len(mine)) == 0:
+                values = np.frombuffer(values, np.uint8).reshape(len(mine), -1)[mine].tobytes()
+            setattr(getattr(part, form), field.name, values)
+
+    def merge_outputs(
+        self, answers: Mapping[int, pb.EvaluateResponse], outputs: Iterable[int], merged: pb.EvaluateResponse
+    ) -> None:
+        rows = {index: self._replica == index for index in answers}
+        for output in outputs:
+            if output == pb.ACCEPT_BITS:
+                accepted = np.zeros(len(self._replica), np.uint8)
+                for index, answer in answers.items():
+                    bits = np.frombuffer(answer.accept_bits, np.uint8)
+                    accepted[rows[index]] = np.unpackbits(bits, count=rows[index].sum(), bitorder="little")
+                merged.accept_bits = np.packbits(accepted, bitorder="little").tobytes()
+            else:
+                name, of_missing = _OUTPUTS[output]
+                values = np.full(len(self._replica), of_missing)
+                for index, answer in answers.items():
+                    values[rows[index]] = np.frombuffer(getattr(answer, name), values.dtype)
+                setattr(merged, name, values.tobytes())
+
+
+def sum_totals(parts: Iterable[pb.Totals]) -> pb.Totals:
+    """The sum, to the last bit what one server computes: addends are whole multiples of 2^-30, and exact."""
+    parts = list(parts)
+    total = pb.Totals()
+    for field in pb.Totals.DESCRIPTOR.fields:
+        add = math.fsum if field.type == field.TYPE_DOUBLE else sum
+        setattr(total, field.name, add(getattr(part, field.name) for part in parts))
+    return total
+
+
+def _merged_run(runs: Sequence[pb.Run]) -> pb.Run:
+    """One run as its replicas describe it; those in an older incarnation hold nothing of it."""
+    incarnation = max(run.incarnation for run in runs)
+    runs = [run for run in runs if run.incarnation == incarnation]
+    merged = pb.Run(run_id=runs[0].run_id, incarnation=incarnation, config=runs[0].config)
+    merged.policy_version = max(run.policy_version for run in runs)
+    for name in ("sequences", "sealed_sequences", "positions", "bytes", "leases"):
+        setattr(merged, name, sum(getattr(run, name) for run in runs))
+    draws = [run.last_draw for run in runs if run.HasField("last_draw")]
+    if draws:
+        merged.last_draw = max(draws)
+    return merged
+
+
+def _renumbered(missing: Iterable[pb.MissingRange], numbers: Sequence[int]) -> List[pb.MissingRange]:
+    ranges = list(missing)
+    for part in ranges:
+        part.slice = numbers[part.slice]
+    return ranges
+
+
+def _in_order(missing: Iterable[pb.MissingRange]) -> List[pb.MissingRange]:
+    return sorted(missing, key=lambda part: (part.slice, part.first_position))
+
+
+def _store_down(number: int, part: pb.Slice) -> pb.MissingRange:
+    return pb.MissingRange(
+        slice=number, first_position=part.first_position, length=part.length, reason=pb.STORE_DOWN
+    )
+
+
+def _with_digest(part: pb.Slice, digest: int) -> pb.Slice:
+    copy = pb.Slice()
+    copy.CopyFrom(part)
+    copy.record_digest = digest
+    return copy
+
+
+def _empty_chunks(number: int, part: pb.Slice, top_k: int) -> List[pb.FetchTopKResponse]:
+    """What stands for records that are not there."""
+    if part.length == 0:
+        return []
+    chunk = pb.FetchTopKChunk(
+        slice=number,
+        first_position=part.first_position,
+        length=part.length,
+        sampled_ids=np.full(part.length, -1, np.int32).tobytes(),
+        sampled_log_probs=np.full(part.length, np.nan, np.float32).tobytes(),
+        top_k_ids=np.full(part.length * top_k, -1, np.int32).tobytes(),
+        top_k_log_probs=np.full(part.length * top_k, -np.inf, np.float32).tobytes(),
+    )
+    return [pb.FetchTopKResponse(chunk=chunk)]

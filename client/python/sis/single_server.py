@@ -1,0 +1,195 @@
+"""One server, as messages: its calls, and what it is told again when it comes back without memory."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Callable, Dict, Iterable, Optional, Sequence, Tuple, TypeVar
+
+import grpc
+
+from sis import errors
+from sis.server_append import ServerAppendStream
+from sis.v1 import ratio_service_pb2 as pb
+from sis.v1 import ratio_service_pb2_grpc
+
+_Answer = TypeVar("_Answer")
+
+_CHANNEL_OPTIONS = (
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    # A server that comes back, at another address perhaps, is found in about a second; by default it may take minutes.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.dns_min_time_between_resolutions_ms", 500),
+)
+
+
+class _KnownRun:
+    """A run that was opened or looked up here, so that it can be opened again."""
+
+    def __init__(self, request: pb.CreateRunRequest) -> None:
+        # Names the incarnation.
+        self.request = request
+        self.policy_version = 0
+        # Whether the server is known to have the run with that version.
+        self.confirmed = False
+
+
+class SingleServer:
+    """The calls of RatioService over one connection; they raise sis.Error. Thread-safe.
+
+    A run that the server has lost, or holds in an older incarnation, is opened again, told its policy version, and the
+    call repeated once (docs/adr/0012): the records are gone, but training goes on.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        timeout: Optional[float],
+        credentials: Optional[grpc.ChannelCredentials],
+        options: Sequence[Tuple[str, Any]],
+    ) -> None:
+        channel_options = [*_CHANNEL_OPTIONS, *options]
+        self._channel = (
+            grpc.insecure_channel(address, channel_options)
+            if credentials is None
+            else grpc.secure_channel(address, credentials, channel_options)
+        )
+        self._stub = ratio_service_pb2_grpc.RatioServiceStub(self._channel)
+        self._timeout = timeout
+        self._lock = threading.Lock()
+        # By run id; guarded by _lock.
+        self._known: Dict[str, _KnownRun] = {}
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def CreateRun(self, request: pb.CreateRunRequest) -> pb.CreateRunResponse:
+        response = self._send(lambda: self._stub.CreateRun(request, timeout=self._timeout))
+        self.remember(request.run_id, request.config, response.incarnation, confirmed=True)
+        return response
+
+    def GetRun(self, request: pb.GetRunRequest) -> pb.GetRunResponse:
+        send = lambda: self._stub.GetRun(request, timeout=self._timeout)
+        run = self._send_about(request.run_id, send).run
+        self.remember(run.run_id, run.config, run.incarnation, run.policy_version, confirmed=True)
+        return pb.GetRunResponse(run=run)
+
+    def ListRuns(self, request: pb.ListRunsRequest) -> pb.ListRunsResponse:
+        return self._send(lambda: self._stub.ListRuns(request, timeout=self._timeout))
+
+    def AdvanceVersion(self, request: pb.AdvanceVersionRequest) -> pb.AdvanceVersionResponse:
+        with self._lock:
+            known = self._known.get(request.run.run_id)
+            if known is not None and request.run.incarnation in (0, known.request.incarnation):
+                known.policy_version = max(known.policy_version, request.policy_version)
+        send = lambda: self._stub.AdvanceVersion(request, timeout=self._timeout)
+        return self._send_about(request.run.run_id, send)
+
+    def GetStep(self, request: pb.GetStepRequest) -> pb.GetStepResponse:
+        send = lambda: self._stub.GetStep(request, timeout=self._timeout)
+        return self._send_about(request.run.run_id, send)
+
+    def Release(self, request: pb.ReleaseRequest) -> pb.ReleaseResponse:
+        send = lambda: self._stub.Release(request, timeout=self._timeout)
+        return self._send_about(request.run.run_id, send)
+
+    def FetchTopK(
+        self, request: pb.FetchTopKRequest, assemble: Callable[[Iterable[pb.FetchTopKResponse]], _Answer]
+    ) -> _Answer:
+        """What `assemble` makes of the stream."""
+        send = lambda: assemble(self._stub.FetchTopK(request, timeout=self._timeout))
+        return self._send_about(request.run.run_id, send)
+
+    def Evaluate(self, request: pb.EvaluateRequest) -> pb.EvaluateResponse:
+        """A lease that has ended is no error where every slice has a digest: changed records are noticed without it."""
+
+        def drop_lease() -> None:
+            if all(part.HasField("record_digest") for part in request.slices):
+                request.lease_id = 0
+
+        send = lambda: self._stub.Evaluate(request, timeout=self._timeout)
+        return self._send_about(request.run.run_id, send, drop_lease)
+
+    def append(self, header: pb.AppendHeader, top_k: int, retry_timeout: float) -> ServerAppendStream:
+        try:
+            self._send_about(header.run.run_id, lambda: None, confirm=True)
+        except errors.Error:
+            pass  # The stream itself meets it, and tells at its first flush.
+        return ServerAppendStream(self._stub, top_k, header, self._timeout, retry_timeout)
+
+    def remember(
+        self,
+        run_id: str,
+        config: pb.RunConfig,
+        incarnation: int,
+        policy_version: int = 0,
+        *,
+        confirmed: bool = False,
+    ) -> None:
+        """Notes a run to be opened again should the server not have it. confirmed: the server has just said so."""
+        request = pb.CreateRunRequest(run_id=run_id, config=config, incarnation=incarnation)
+        with self._lock:
+            known = self._known.get(run_id)
+            if known is None or known.request.incarnation < incarnation:
+                known = self._known[run_id] = _KnownRun(request)
+            if known.request.incarnation > incarnation:
+                return
+            if confirmed:
+                known.confirmed = policy_version >= known.policy_version
+            elif policy_version > known.policy_version:
+                known.confirmed = False
+            known.policy_version = max(known.policy_version, policy_version)
+
+    def known_config(self, run_id: str) -> Optional[pb.RunConfig]:
+        """Of a run that was opened or looked up here."""
+        with self._lock:
+            known = self._known.get(run_id)
+        return None if known is None else known.request.config
+
+    def _send(self, send: Callable[[], _Answer]) -> _Answer:
+        try:
+            return send()
+        except grpc.RpcError as rpc_error:
+            error = errors.from_rpc(rpc_error)
+            if errors.is_unreachable(error):
+                # It may come back empty, or not have heard.
+                with self._lock:
+                    for known in self._known.values():
+                        known.confirmed = False
+            raise error from rpc_error
+
+    def _send_about(
+        self,
+        run_id: str,
+        send: Callable[[], _Answer],
+        before_repeating: Optional[Callable[[], None]] = None,
+        *,
+        confirm: bool = False,
+    ) -> _Answer:
+        with self._lock:
+            known = self._known.get(run_id)
+        if known is not None and (confirm or not known.confirmed):
+            self._open_again(known)
+        try:
+            return self._send(send)
+        except (errors.NotFound, errors.FailedPrecondition):
+            if known is None and before_repeating is None:
+                raise
+        if known is not None:
+            self._open_again(known)
+        if before_repeating is not None:
+            before_repeating()
+        return self._send(send)
+
+    def _open_again(self, known: _KnownRun) -> None:
+        version = known.policy_version
+        self._send(lambda: self._stub.CreateRun(known.request, timeout=self._timeout))
+        if version > 0:
+            run = pb.RunRef(run_id=known.request.run_id, incarnation=known.request.incarnation)
+            request = pb.AdvanceVersionRequest(run=run, policy_version=version)
+            try:
+                self._send(lambda: self._stub.AdvanceVersion(request, timeout=self._timeout))
+            except errors.FailedPrecondition:
+                pass  # Somebody has told it a later one.
+        known.confirmed = True

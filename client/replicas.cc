@@ -1,0 +1,456 @@
+#include "client/replicas.h"
+
+#include <algorithm>
+#include <future>
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include "absl/random/random.h"
+#include "absl/strings/str_cat.h"
+#include "client/batch_rows.h"
+#include "client/grpc_status.h"
+#include "client/replicated_append_writer.h"
+#include "client/wire.h"
+#include "kernels/decide.h"
+
+namespace sis {
+namespace {
+
+// The record digest of a slice whose replica was down when it was fetched.
+constexpr uint64_t kStoreDownDigest = std::numeric_limits<uint64_t>::max();
+
+v1::MissingRange StoreDown(int number, const v1::Slice& slice) {
+  v1::MissingRange range;
+  range.set_slice(static_cast<uint32_t>(number));
+  range.set_first_position(slice.first_position());
+  range.set_length(slice.length());
+  range.set_reason(v1::STORE_DOWN);
+  return range;
+}
+
+// Adds the ranges of a part, with their slices' numbers in the whole.
+void AddRenumbered(const google::protobuf::RepeatedPtrField<v1::MissingRange>& part,
+                   std::span<const int> numbers, std::vector<v1::MissingRange>& missing) {
+  for (v1::MissingRange range : part) {
+    range.set_slice(static_cast<uint32_t>(numbers[range.slice()]));
+    missing.push_back(std::move(range));
+  }
+}
+
+void AddInOrder(std::vector<v1::MissingRange> missing,
+                google::protobuf::RepeatedPtrField<v1::MissingRange>& to) {
+  std::ranges::sort(missing, {}, [](const v1::MissingRange& range) {
+    return std::pair(range.slice(), range.first_position());
+  });
+  to.Add(missing.begin(), missing.end());
+}
+
+// What stands for the records of a slice that are not there.
+v1::FetchTopKResponse EmptyChunk(int number, const v1::Slice& slice, uint32_t top_k) {
+  v1::FetchTopKResponse response;
+  v1::FetchTopKChunk& chunk = *response.mutable_chunk();
+  const size_t slots = size_t{slice.length()} * top_k;
+  constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+  chunk.set_slice(static_cast<uint32_t>(number));
+  chunk.set_first_position(slice.first_position());
+  chunk.set_length(slice.length());
+  const std::vector<int32_t> sampled_ids(slice.length(), -1), ids(slots, -1);
+  const std::vector<float> sampled(slice.length(), kNaN), log_probs(slots, kMinusInfinity);
+  chunk.set_sampled_ids(ToBytes(std::span(sampled_ids)));
+  chunk.set_sampled_log_probs(ToBytes(std::span(sampled)));
+  chunk.set_top_k_ids(ToBytes(std::span(ids)));
+  chunk.set_top_k_log_probs(ToBytes(std::span(log_probs)));
+  return response;
+}
+
+// Adds another replica's part of a run. One in an older incarnation holds nothing of it.
+void Merge(const v1::Run& part, v1::Run& run) {
+  if (part.incarnation() < run.incarnation()) return;
+  if (part.incarnation() > run.incarnation()) {
+    run = part;
+    return;
+  }
+  run.set_policy_version(std::max(run.policy_version(), part.policy_version()));
+  run.set_sequences(run.sequences() + part.sequences());
+  run.set_sealed_sequences(run.sealed_sequences() + part.sealed_sequences());
+  run.set_positions(run.positions() + part.positions());
+  run.set_bytes(run.bytes() + part.bytes());
+  run.set_leases(run.leases() + part.leases());
+  if (part.has_last_draw()) run.set_last_draw(std::max(run.last_draw(), part.last_draw()));
+}
+
+}  // namespace
+
+Replicas::Replicas(const std::vector<std::string>& names,
+                   std::vector<std::unique_ptr<SingleServer>> servers)
+    : placement_(names), servers_(std::move(servers)) {}
+
+template <typename Response>
+absl::StatusOr<Replicas::Answers<Response>> Replicas::AskSome(const std::vector<size_t>& replicas,
+                                                              const Ask<Response>& ask) const {
+  std::map<size_t, std::future<absl::StatusOr<Response>>> asked;
+  for (const size_t replica : replicas) {
+    asked.emplace(replica, std::async(std::launch::async, ask, replica));
+  }
+  Answers<Response> answers;
+  absl::Status error;
+  for (auto& [replica, answer] : asked) {
+    absl::StatusOr<Response> response = answer.get();
+    if (response.ok()) {
+      answers.given.emplace(replica, *std::move(response));
+    } else if (IsUnreachable(response.status())) {
+      answers.down.emplace(replica, response.status());
+    } else {
+      error.Update(response.status());
+    }
+  }
+  if (!error.ok()) return error;
+  if (answers.down.size() == servers_.size()) return answers.down.begin()->second;
+  return answers;
+}
+
+template <typename Response>
+absl::StatusOr<std::map<size_t, Response>> Replicas::AskAll(const Ask<Response>& ask,
+                                                            bool unknown_is_none) const {
+  std::vector<size_t> all;
+  for (size_t replica = 0; replica < servers_.size(); ++replica) all.push_back(replica);
+  absl::StatusOr<Answers<std::optional<Response>>> answers = AskSome<std::optional<Response>>(
+      all, [&](size_t replica) -> absl::StatusOr<std::optional<Response>> {
+        absl::StatusOr<Response> response = ask(replica);
+        if (response.ok()) return std::optional<Response>(*std::move(response));
+        if (unknown_is_none && absl::IsNotFound(response.status())) return std::nullopt;
+        return response.status();
+      });
+  if (!answers.ok()) return answers.status();
+  std::map<size_t, Response> known;
+  for (auto& [replica, answer] : answers->given) {
+    if (answer.has_value()) known.emplace(replica, *std::move(answer));
+  }
+  if (known.empty()) return ask(answers->given.begin()->first).status();
+  return known;
+}
+
+absl::StatusOr<v1::CreateRunResponse> Replicas::CreateRun(const v1::CreateRunRequest& request) {
+  const auto answers = AskAll<v1::CreateRunResponse>(
+      [&](size_t replica) { return servers_[replica]->CreateRun(request); });
+  if (!answers.ok()) return answers.status();
+  v1::CreateRunResponse merged;
+  merged.set_created(true);
+  for (const auto& [replica, answer] : *answers) {
+    merged.set_incarnation(std::max(merged.incarnation(), answer.incarnation()));
+    merged.set_created(merged.created() && answer.created());
+  }
+  v1::CreateRunRequest agreed = request;
+  agreed.set_incarnation(merged.incarnation());
+  std::vector<size_t> behind;
+  for (const auto& [replica, answer] : *answers) {
+    if (answer.incarnation() < merged.incarnation()) behind.push_back(replica);
+  }
+  for (const auto& server : servers_) server->Remember(agreed);
+  const auto opened = AskSome<v1::CreateRunResponse>(
+      behind, [&](size_t replica) { return servers_[replica]->CreateRun(agreed); });
+  if (!opened.ok()) return opened.status();
+  return merged;
+}
+
+absl::StatusOr<v1::GetRunResponse> Replicas::GetRun(const v1::GetRunRequest& request) {
+  const auto answers =
+      AskAll<v1::GetRunResponse>([&](size_t replica) { return servers_[replica]->GetRun(request); },
+                                 /*unknown_is_none=*/true);
+  if (!answers.ok()) return answers.status();
+  v1::GetRunResponse merged;
+  for (const auto& [replica, answer] : *answers) Merge(answer.run(), *merged.mutable_run());
+  merged.mutable_run()->set_run_id(request.run_id());
+  v1::CreateRunRequest known;
+  known.set_run_id(request.run_id());
+  *known.mutable_config() = merged.run().config();
+  known.set_incarnation(merged.run().incarnation());
+  for (const auto& server : servers_) server->Remember(known, merged.run().policy_version());
+  return merged;
+}
+
+absl::StatusOr<v1::ListRunsResponse> Replicas::ListRuns(const v1::ListRunsRequest& request) {
+  const auto answers = AskAll<v1::ListRunsResponse>(
+      [&](size_t replica) { return servers_[replica]->ListRuns(request); });
+  if (!answers.ok()) return answers.status();
+  std::map<std::string, v1::Run> runs;
+  for (const auto& [replica, answer] : *answers) {
+    for (const v1::Run& run : answer.runs()) Merge(run, runs[run.run_id()]);
+  }
+  v1::ListRunsResponse merged;
+  for (auto& [run_id, run] : runs) *merged.add_runs() = std::move(run);
+  return merged;
+}
+
+absl::StatusOr<v1::AdvanceVersionResponse> Replicas::AdvanceVersion(
+    const v1::AdvanceVersionRequest& request) {
+  const auto answers = AskAll<v1::AdvanceVersionResponse>(
+      [&](size_t replica) { return servers_[replica]->AdvanceVersion(request); });
+  if (!answers.ok()) return answers.status();
+  v1::AdvanceVersionResponse merged;
+  for (const auto& [replica, answer] : *answers) {
+    merged.set_dropped_sequences(merged.dropped_sequences() + answer.dropped_sequences());
+  }
+  return merged;
+}
+
+absl::StatusOr<v1::GetStepResponse> Replicas::GetStep(const v1::GetStepRequest& request) {
+  const auto answers = AskAll<v1::GetStepResponse>(
+      [&](size_t replica) { return servers_[replica]->GetStep(request); },
+      /*unknown_is_none=*/true);
+  if (!answers.ok()) return answers.status();
+  v1::GetStepResponse merged;
+  std::vector<v1::Totals> totals;
+  for (const auto& [replica, answer] : *answers) {
+    totals.push_back(answer.totals());
+    merged.set_sequences(merged.sequences() + answer.sequences());
+  }
+  *merged.mutable_totals() = SumTotals(totals);
+  return merged;
+}
+
+absl::StatusOr<v1::ReleaseResponse> Replicas::Release(const v1::ReleaseRequest& request) {
+  std::map<size_t, v1::ReleaseRequest> parts;
+  for (const v1::SequenceRef& sequence : request.sequences()) {
+    *parts[placement_.Replica(request.run().run_id(), sequence.id())].add_sequences() = sequence;
+  }
+  uint64_t known_leases = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const uint64_t lease_id : request.lease_ids()) {
+      const auto leases = leases_.extract(lease_id);
+      if (leases.empty()) continue;
+      ++known_leases;
+      for (const auto& [replica, lease] : leases.mapped()) parts[replica].add_lease_ids(lease);
+    }
+  }
+  std::vector<size_t> asked;
+  for (auto& [replica, part] : parts) {
+    *part.mutable_run() = request.run();
+    asked.push_back(replica);
+  }
+  const auto answers = AskSome<v1::ReleaseResponse>(
+      asked, [&](size_t replica) { return servers_[replica]->Release(parts.at(replica)); });
+  if (!answers.ok()) return answers.status();
+  uint64_t sequences = 0;
+  uint64_t leases = 0;
+  for (const auto& [replica, answer] : answers->given) {
+    sequences += answer.released_sequences();
+    leases += answer.released_leases();
+  }
+  // One that stands for several is released with any of them.
+  leases = std::min(leases, known_leases);
+  v1::ReleaseResponse merged;
+  merged.set_released_sequences(sequences);
+  merged.set_released_leases(leases);
+  merged.set_unknown(request.sequences_size() + request.lease_ids_size() - sequences - leases);
+  return merged;
+}
+
+std::unique_ptr<AppendWriter> Replicas::Append(const v1::AppendHeader& header,
+                                               const AppendOptions& options) {
+  std::vector<ReplicatedAppendWriter::OpenStream> open_streams;
+  for (const auto& server : servers_) {
+    open_streams.emplace_back(
+        [server = server.get(), header, options] { return server->OpenStream(header, options); });
+  }
+  return std::make_unique<ReplicatedAppendWriter>(
+      [placement = placement_, run_id = header.run().run_id()](const std::string& sequence_id) {
+        return placement.Replica(run_id, sequence_id);
+      },
+      open_streams);
+}
+
+absl::StatusOr<v1::FetchTopKHeader> Replicas::MergeHeaders(
+    const v1::FetchTopKRequest& request, const Parts& parts,
+    const Answers<std::vector<v1::FetchTopKResponse>>& answers) {
+  v1::FetchTopKHeader merged;
+  *merged.mutable_slices() = request.slices();
+  std::vector<v1::MissingRange> missing;
+  Leases leases;
+  for (const auto& [replica, responses] : answers.given) {
+    const std::vector<int>& numbers = parts.at(replica);
+    if (responses.empty() ||
+        static_cast<size_t>(responses[0].header().slices_size()) != numbers.size()) {
+      return absl::InternalError("the server's FetchTopK header does not fit the request");
+    }
+    const v1::FetchTopKHeader& header = responses[0].header();
+    merged.set_top_k(header.top_k());
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      *merged.mutable_slices(numbers[i]) = header.slices(static_cast<int>(i));
+    }
+    AddRenumbered(header.missing(), numbers, missing);
+    if (header.lease_id() != 0) leases[replica] = header.lease_id();
+  }
+  for (const auto& [replica, status] : answers.down) {
+    if (merged.top_k() == 0) {
+      const std::optional<v1::RunConfig> config = servers_[0]->KnownConfig(request.run().run_id());
+      if (!config.has_value()) return status;
+      merged.set_top_k(config->top_k());
+    }
+    for (const int number : parts.at(replica)) {
+      merged.mutable_slices(number)->set_record_digest(kStoreDownDigest);
+      missing.push_back(StoreDown(number, request.slices(number)));
+    }
+  }
+  AddInOrder(std::move(missing), *merged.mutable_missing());
+  if (!leases.empty()) {
+    // Not a number that another process may hand out too.
+    merged.set_lease_id(absl::Uniform<uint64_t>(absl::IntervalClosed, absl::BitGen(), 1,
+                                                std::numeric_limits<uint64_t>::max()));
+    const std::lock_guard lock(mutex_);
+    leases_[merged.lease_id()] = std::move(leases);
+  }
+  return merged;
+}
+
+absl::Status Replicas::FetchTopK(const v1::FetchTopKRequest& request, const Receive& receive) {
+  if (request.slices().empty()) return servers_[0]->FetchTopK(request, receive);
+  Parts parts;
+  std::map<size_t, v1::FetchTopKRequest> requests;
+  std::vector<size_t> asked;
+  for (int number = 0; number < request.slices_size(); ++number) {
+    const v1::Slice& slice = request.slices(number);
+    const size_t replica = placement_.Replica(request.run().run_id(), slice.sequence().id());
+    parts[replica].push_back(number);
+    *requests[replica].add_slices() = slice;
+  }
+  for (auto& [replica, part] : requests) {
+    *part.mutable_run() = request.run();
+    part.set_lease_seconds(request.lease_seconds());
+    asked.push_back(replica);
+  }
+  using Responses = std::vector<v1::FetchTopKResponse>;
+  absl::StatusOr<Answers<Responses>> answers =
+      AskSome<Responses>(asked, [&](size_t replica) -> absl::StatusOr<Responses> {
+        Responses responses;
+        const absl::Status status =
+            servers_[replica]->FetchTopK(requests.at(replica), [&](v1::FetchTopKResponse&& next) {
+              responses.push_back(std::move(next));
+              return absl::OkStatus();
+            });
+        if (!status.ok()) return status;
+        return responses;
+      });
+  if (!answers.ok()) return answers.status();
+  absl::StatusOr<v1::FetchTopKHeader> header = MergeHeaders(request, parts, *answers);
+  if (!header.ok()) return header.status();
+
+  std::vector<std::vector<v1::FetchTopKResponse>> chunks(request.slices_size());
+  for (auto& [replica, responses] : answers->given) {
+    const std::vector<int>& numbers = parts.at(replica);
+    for (v1::FetchTopKResponse& response : std::span(responses).subspan(1)) {
+      if (response.chunk().slice() >= numbers.size()) {
+        return absl::InternalError(absl::StrCat("the server's FetchTopK chunk is of slice ",
+                                                response.chunk().slice(), " of ", numbers.size()));
+      }
+      const int number = numbers[response.chunk().slice()];
+      response.mutable_chunk()->set_slice(static_cast<uint32_t>(number));
+      chunks[number].push_back(std::move(response));
+    }
+  }
+  for (const auto& [replica, status] : answers->down) {
+    for (const int number : parts.at(replica)) {
+      const v1::Slice& slice = request.slices(number);
+      if (slice.length() > 0) chunks[number].push_back(EmptyChunk(number, slice, header->top_k()));
+    }
+  }
+  v1::FetchTopKResponse first;
+  *first.mutable_header() = *std::move(header);
+  absl::Status status = receive(std::move(first));
+  for (auto& of_slice : chunks) {
+    for (v1::FetchTopKResponse& response : of_slice) {
+      if (status.ok()) status = receive(std::move(response));
+    }
+  }
+  return status;
+}
+
+absl::StatusOr<v1::EvaluateResponse> Replicas::Evaluate(v1::EvaluateRequest request) {
+  if (request.slices().empty()) return servers_[0]->Evaluate(std::move(request));
+  Leases leases;
+  if (request.lease_id() != 0) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (const auto found = leases_.find(request.lease_id()); found != leases_.end()) {
+        leases = found->second;
+      }
+    }
+    const bool checked = std::ranges::all_of(
+        request.slices(), [](const v1::Slice& slice) { return slice.has_record_digest(); });
+    if (leases.empty() && !checked) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("lease ", request.lease_id(), " is none of this client's"));
+    }
+  }
+
+  Parts parts;
+  for (int number = 0; number < request.slices_size(); ++number) {
+    const v1::Slice& slice = request.slices(number);
+    // What was not fetched has no values here, even if the records are there by now.
+    if (slice.record_digest() == kStoreDownDigest) continue;
+    parts[placement_.Replica(request.run().run_id(), slice.sequence().id())].push_back(number);
+  }
+  const BatchRows rows(request.slices());
+  std::vector<size_t> asked;
+  for (const auto& [replica, numbers] : parts) asked.push_back(replica);
+  const auto answers = AskSome<v1::EvaluateResponse>(asked, [&](size_t replica) {
+    const std::vector<int>& numbers = parts.at(replica);
+    v1::EvaluateRequest part;
+    *part.mutable_run() = request.run();
+    for (const int number : numbers) *part.add_slices() = request.slices(number);
+    part.set_draw(request.draw());
+    part.set_top_k(request.top_k());
+    if (const auto lease = leases.find(replica); lease != leases.end()) {
+      part.set_lease_id(lease->second);
+    }
+    *part.mutable_outputs() = request.outputs();
+    rows.SplitForm(request, numbers, part);
+    return servers_[replica]->Evaluate(std::move(part));
+  });
+  if (!answers.ok()) return answers.status();
+
+  v1::EvaluateResponse merged;
+  rows.SetMissing(request, merged);
+  std::vector<v1::MissingRange> missing;
+  std::vector<v1::Totals> totals;
+  std::vector<std::optional<v1::Totals>> slice_totals(request.slices_size());
+  for (const auto& [replica, answer] : answers->given) {
+    const std::vector<int>& numbers = parts.at(replica);
+    if (static_cast<size_t>(answer.slice_totals_size()) != numbers.size()) {
+      return absl::InternalError("the server's slice_totals do not fit the slices");
+    }
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      slice_totals[numbers[i]] = answer.slice_totals(static_cast<int>(i));
+    }
+    AddRenumbered(answer.missing(), numbers, missing);
+    totals.push_back(answer.totals());
+    merged.set_newly_counted(merged.newly_counted() + answer.newly_counted());
+    if (absl::Status status = rows.MergeOutputs(answer, numbers, merged); !status.ok()) {
+      return status;
+    }
+  }
+  for (int number = 0; number < request.slices_size(); ++number) {
+    std::optional<v1::Totals>& of_slice = slice_totals[number];
+    if (!of_slice.has_value()) {
+      const v1::Slice& slice = request.slices(number);
+      for (const int output : request.outputs()) {
+        if (output != v1::RATIOS && output != v1::LOG_RATIOS) continue;
+        return absl::FailedPreconditionError(
+            absl::StrCat("ratios of missing positions: sequence '", slice.sequence().id(),
+                         "' attempt ", slice.sequence().attempt(), " position ",
+                         slice.first_position(), " is missing (store_down)"));
+      }
+      of_slice.emplace().set_missing(slice.length());
+      totals.push_back(*of_slice);
+      missing.push_back(StoreDown(number, slice));
+    }
+    *merged.add_slice_totals() = *std::move(of_slice);
+  }
+  *merged.mutable_totals() = SumTotals(totals);
+  AddInOrder(std::move(missing), *merged.mutable_missing());
+  return merged;
+}
+
+}  // namespace sis

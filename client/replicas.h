@@ -1,0 +1,74 @@
+// Several servers as one: sequences placed by docs/placement.md, batches split and merged.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "client/placement.h"
+#include "client/service.h"
+#include "client/single_server.h"
+
+namespace sis {
+
+// A replica that gives no answer is passed over, and its sequences are MISSING (STORE_DOWN); if
+// every one was asked and none answers, the call fails as with one server. Any other error of a
+// replica is an error of the call.
+class Replicas final : public Service {
+ public:
+  // As many names as servers, at least one, each once.
+  Replicas(const std::vector<std::string>& names,
+           std::vector<std::unique_ptr<SingleServer>> servers);
+
+  absl::StatusOr<v1::CreateRunResponse> CreateRun(const v1::CreateRunRequest& request) override;
+  absl::StatusOr<v1::GetRunResponse> GetRun(const v1::GetRunRequest& request) override;
+  absl::StatusOr<v1::ListRunsResponse> ListRuns(const v1::ListRunsRequest& request) override;
+  absl::StatusOr<v1::AdvanceVersionResponse> AdvanceVersion(
+      const v1::AdvanceVersionRequest& request) override;
+  absl::StatusOr<v1::GetStepResponse> GetStep(const v1::GetStepRequest& request) override;
+  absl::StatusOr<v1::ReleaseResponse> Release(const v1::ReleaseRequest& request) override;
+  absl::StatusOr<v1::EvaluateResponse> Evaluate(v1::EvaluateRequest request) override;
+  absl::Status FetchTopK(const v1::FetchTopKRequest& request, const Receive& receive) override;
+  std::unique_ptr<AppendWriter> Append(const v1::AppendHeader& header,
+                                       const AppendOptions& options) override;
+
+ private:
+  // By replica.
+  template <typename Response>
+  struct Answers {
+    std::map<size_t, Response> given;
+    std::map<size_t, absl::Status> down;
+  };
+  // The slices of a request that a replica has, by their numbers.
+  using Parts = std::map<size_t, std::vector<int>>;
+  // What stands behind a lease that was handed out: the lease of each replica.
+  using Leases = std::map<size_t, uint64_t>;
+
+  template <typename Response>
+  using Ask = std::function<absl::StatusOr<Response>(size_t replica)>;
+  // Asks these replicas at once.
+  template <typename Response>
+  absl::StatusOr<Answers<Response>> AskSome(const std::vector<size_t>& replicas,
+                                            const Ask<Response>& ask) const;
+  // The answers of all replicas; where unknown_is_none, of those that don't say NotFound, but
+  // NotFound if all do.
+  template <typename Response>
+  absl::StatusOr<std::map<size_t, Response>> AskAll(const Ask<Response>& ask,
+                                                    bool unknown_is_none = false) const;
+
+  absl::StatusOr<v1::FetchTopKHeader> MergeHeaders(
+      const v1::FetchTopKRequest& request, const Parts& parts,
+      const Answers<std::vector<v1::FetchTopKResponse>>& answers);
+
+  const Placement placement_;
+  const std::vector<std::unique_ptr<SingleServer>> servers_;
+  std::mutex mutex_;
+  std::map<uint64_t, Leases> leases_;  // guarded by mutex_
+};
+
+}  // namespace sis

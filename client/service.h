@@ -1,0 +1,37 @@
+// The calls of sis.v1.RatioService as messages: what a Client makes them of, on one server or on
+// several.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/append_writer.h"
+#include "sis/v1/ratio_service.pb.h"
+
+namespace sis {
+
+// Thread-safe.
+class Service {
+ public:
+  virtual ~Service() = default;
+
+  virtual absl::StatusOr<v1::CreateRunResponse> CreateRun(const v1::CreateRunRequest& request) = 0;
+  virtual absl::StatusOr<v1::GetRunResponse> GetRun(const v1::GetRunRequest& request) = 0;
+  virtual absl::StatusOr<v1::ListRunsResponse> ListRuns(const v1::ListRunsRequest& request) = 0;
+  virtual absl::StatusOr<v1::AdvanceVersionResponse> AdvanceVersion(
+      const v1::AdvanceVersionRequest& request) = 0;
+  virtual absl::StatusOr<v1::GetStepResponse> GetStep(const v1::GetStepRequest& request) = 0;
+  virtual absl::StatusOr<v1::ReleaseResponse> Release(const v1::ReleaseRequest& request) = 0;
+  virtual absl::StatusOr<v1::EvaluateResponse> Evaluate(v1::EvaluateRequest request) = 0;
+
+  // Hands on what comes, in order. An error of `receive` ends the call, and is returned.
+  using Receive = std::function<absl::Status(v1::FetchTopKResponse&&)>;
+  virtual absl::Status FetchTopK(const v1::FetchTopKRequest& request, const Receive& receive) = 0;
+
+  virtual std::unique_ptr<AppendWriter> Append(const v1::AppendHeader& header,
+                                               const AppendOptions& options) = 0;
+};
+
+}  // namespace sis

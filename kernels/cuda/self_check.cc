@@ -1,0 +1,79 @@
+#include "kernels/cuda/self_check.h"
+
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "kernels/scalar_backend.h"
+
+namespace sis::cuda {
+namespace {
+
+constexpr size_t kPositions = 300;
+constexpr int kSlots = 6;
+
+struct Output {
+  std::vector<Decision> decisions = std::vector<Decision>(kPositions);
+  std::vector<float> floats = std::vector<float>(3 * kPositions);
+  Sums sums;
+
+  OutputView view() {
+    const std::span<float> all(floats);
+    return {decisions, all.subspan(0, kPositions), all.subspan(kPositions, kPositions),
+            all.subspan(2 * kPositions, kPositions)};
+  }
+  bool operator==(const Output& other) const {
+    return decisions == other.decisions && sums == other.sums &&
+           std::memcmp(floats.data(), other.floats.data(), floats.size() * sizeof(float)) == 0;
+  }
+};
+
+}  // namespace
+
+absl::Status SelfCheck(const StagedBackend& backend) {
+  std::vector<float> behavior(kPositions * kSlots);
+  std::vector<float> current(kPositions * kSlots);
+  std::vector<float> behavior_sampled(kPositions);
+  std::vector<float> current_sampled(kPositions);
+  std::vector<uint8_t> ranks(kPositions);
+  std::vector<float> envelopes(kPositions);
+  std::vector<float> masses(kPositions);
+  for (size_t i = 0; i < kPositions; ++i) {
+    for (size_t slot = 0; slot < kSlots; ++slot) {
+      // Of different exponents and bits, and in no order that matters here.
+      behavior[i * kSlots + slot] = -2.0f - static_cast<float>((i * 37 + slot * 101) % 997) / 83;
+      current[i * kSlots + slot] = -2.0f - static_cast<float>((i * 53 + slot * 71) % 991) / 79;
+    }
+    const size_t rank = i % (kSlots + 1);
+    ranks[i] = rank < kSlots ? static_cast<uint8_t>(rank) : kRankOutside;
+    behavior_sampled[i] = rank < kSlots ? behavior[i * kSlots + rank] : -9.0f;
+    current_sampled[i] = rank < kSlots ? current[i * kSlots + rank] : -8.0f;
+    envelopes[i] = static_cast<float>(i % 64) / 7;
+    masses[i] = static_cast<float>(i % 100) / 101;
+  }
+  const BehaviorView records{behavior, behavior_sampled, ranks};
+  const CurrentView gathered{current_sampled, current, {}, {}};
+  const CurrentView reduced{current_sampled, {}, envelopes, masses};
+  for (const CurrentView& form : {gathered, reduced}) {
+    const EvaluateParameters parameters{.slots = kSlots, .top_k = kSlots - 1, .draw = 1};
+    Output expected;
+    Output output;
+    Segment segment{.sequence_key = 0x0123456789abcdef,
+                    .first_position = 5,
+                    .behavior = records,
+                    .current = form,
+                    .output = expected.view(),
+                    .sums = &expected.sums};
+    ScalarBackend().Evaluate(parameters, {&segment, 1});
+    segment.output = output.view();
+    segment.sums = &output.sums;
+    absl::Status status = backend.TryEvaluate(parameters, {&segment, 1});
+    if (!status.ok()) return status;
+    if (!(output == expected)) {
+      return absl::InternalError("other bytes than the scalar backend's");
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace sis::cuda

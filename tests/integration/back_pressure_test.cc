@@ -1,0 +1,150 @@
+// A worker that offers more than there is room for is not read until there is.
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "server/record_generator.h"
+#include "tests/integration/live_server.h"
+#include "tests/integration/metrics_page.h"
+
+namespace sis {
+namespace {
+
+constexpr int kTopK = 4;
+constexpr int kVocabulary = 1000;
+
+// Run "full" has room for one sequence, 'held', which is leased; run "roomy" has room.
+class BackPressureTest : public testing::Test {
+ protected:
+  using Stream = grpc::ClientReaderWriter<v1::AppendRequest, v1::AppendResponse>;
+
+  explicit BackPressureTest(absl::Duration patience = absl::Hours(1)) {
+    ServerOptions options = LiveServer::Options();
+    options.metrics = "127.0.0.1:0";
+    options.limits.append_patience = patience;
+    live_ = std::make_unique<LiveServer>(options);
+    live_->CreateRun(LiveServer::RunRequest("roomy", kTopK, kVocabulary));
+    EXPECT_EQ(Append("roomy", "first").code(), 0);
+    v1::CreateRunRequest full = LiveServer::RunRequest("full", kTopK, kVocabulary);
+    full.mutable_config()->set_byte_quota(GetRun("roomy").bytes() * 3 / 2);
+    live_->CreateRun(full);
+    EXPECT_EQ(Append("full", "held").code(), 0);
+    LeaseHeld();
+  }
+
+  v1::AppendRequest Batch(const std::string& id) {
+    v1::AppendRequest request;
+    *request.mutable_batch()->add_entries()->mutable_block() = records_.Block(id);
+    return request;
+  }
+  v1::Ack Append(const std::string& run, const std::string& id) {
+    const auto appended = live_->Append({LiveServer::Header(run, kVocabulary), Batch(id)});
+    EXPECT_TRUE(appended.status.ok()) << appended.status.error_message();
+    return appended.acks.at(0);
+  }
+  // One that sends block 'more' to run "full".
+  std::unique_ptr<Stream> SendMore(grpc::ClientContext& context) {
+    auto stream = live_->stub().Append(&context);
+    EXPECT_TRUE(stream->Write(LiveServer::Header("full", kVocabulary)));
+    EXPECT_TRUE(stream->Write(Batch("more")));
+    return stream;
+  }
+  void AwaitWaiting(double streams) {
+    while (MetricValue(MetricsPage(live_->server().metrics_address()), "sis_waiting_appends") !=
+           streams) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+
+  v1::Run GetRun(const std::string& id) {
+    grpc::ClientContext context;
+    v1::GetRunRequest request;
+    request.set_run_id(id);
+    v1::GetRunResponse response;
+    EXPECT_TRUE(live_->stub().GetRun(&context, request, &response).ok());
+    return response.run();
+  }
+  void LeaseHeld() {
+    grpc::ClientContext context;
+    v1::FetchTopKRequest request;
+    request.mutable_run()->set_run_id("full");
+    request.add_slices()->mutable_sequence()->set_id("held");
+    request.set_lease_seconds(3600);
+    auto stream = live_->stub().FetchTopK(&context, request);
+    v1::FetchTopKResponse response;
+    while (stream->Read(&response)) {
+      if (response.has_header()) lease_ = response.header().lease_id();
+    }
+    EXPECT_TRUE(stream->Finish().ok());
+  }
+  void EndLease() {
+    grpc::ClientContext context;
+    v1::ReleaseRequest request;
+    request.mutable_run()->set_run_id("full");
+    request.add_lease_ids(lease_);
+    v1::ReleaseResponse response;
+    EXPECT_TRUE(live_->stub().Release(&context, request, &response).ok());
+    EXPECT_EQ(response.released_leases(), 1);
+  }
+
+  const Records records_ = RecordGenerator(kTopK, kVocabulary, 61).NextRecords(500);
+  std::unique_ptr<LiveServer> live_;
+  uint64_t lease_ = 0;
+};
+
+class ImpatientTest : public BackPressureTest {
+ protected:
+  ImpatientTest() : BackPressureTest(absl::Milliseconds(30)) {}
+};
+
+TEST_F(ImpatientTest, PatienceEnds) {
+  const v1::Ack ack = Append("full", "more");
+  EXPECT_EQ(static_cast<absl::StatusCode>(ack.code()), absl::StatusCode::kResourceExhausted);
+  EXPECT_GT(ack.retry_seconds(), 0);
+  EXPECT_EQ(Append("full", "held").code(), 0);
+}
+
+TEST_F(BackPressureTest, TheStreamWaitsAndOthersGoOn) {
+  grpc::ClientContext context;
+  const auto stream = SendMore(context);
+  AwaitWaiting(1);
+  EXPECT_EQ(Append("roomy", "another").code(), 0);
+  EXPECT_EQ(Append("full", "held").code(), 0) << "sent again";
+  EndLease();
+  v1::AppendResponse response;
+  ASSERT_TRUE(stream->Read(&response));
+  EXPECT_EQ(response.acks(0).code(), 0) << response.acks(0).message();
+  EXPECT_EQ(response.acks(0).committed_length(), 500);
+  // And it is read again.
+  ASSERT_TRUE(stream->Write(Batch("more")));
+  ASSERT_TRUE(stream->Read(&response));
+  EXPECT_EQ(response.acks(0).code(), 0);
+  stream->WritesDone();
+  EXPECT_TRUE(stream->Finish().ok());
+}
+
+TEST_F(BackPressureTest, AWorkerThatDiesWhileItWaitsLeavesNothing) {
+  const uint64_t before = GetRun("full").bytes();
+  grpc::ClientContext context;
+  const auto stream = SendMore(context);
+  AwaitWaiting(1);
+  context.TryCancel();
+  AwaitWaiting(0);
+  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  EndLease();
+  EXPECT_EQ(GetRun("full").bytes(), before);
+  EXPECT_EQ(GetRun("full").sequences(), 1);
+}
+
+TEST_F(BackPressureTest, ShutdownDoesNotWaitForRoom) {
+  grpc::ClientContext context;
+  const auto stream = SendMore(context);
+  AwaitWaiting(1);
+  live_->server().Shutdown(absl::Hours(1));
+  v1::AppendResponse response;
+  EXPECT_FALSE(stream->Read(&response));
+  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+}  // namespace
+}  // namespace sis

@@ -1,0 +1,311 @@
+"""Three servers behind one client: the bits of one server that holds everything, and what is left when one goes."""
+
+import dataclasses
+import itertools
+import subprocess
+import time
+import unittest
+
+import numpy as np
+
+import sis
+from sis.placement import Placement
+
+VOCABULARY, TOP_K = 48, 7
+LENGTHS = [13, 1, 40, 7, 8, 22, 3, 64, 5, 9, 31, 2]
+OUTPUTS = ["decisions", "ratios", "log_ratios", "acceptance_probabilities"]
+ARRAYS = ["accepted", *OUTPUTS]
+CONFIG = {"seed": 3, "vocabulary_size": VOCABULARY, "top_k": TOP_K, "max_staleness": 2}
+
+
+class Server:
+    def __init__(self, address="127.0.0.1:0"):
+        self.start(address)
+
+    def start(self, address):
+        self.process = subprocess.Popen(
+            ["server/sis_server", f"--listen={address}", "--metrics="], stdout=subprocess.PIPE, text=True
+        )
+        lines = dict(line.strip().split(": ") for line in iter(self.process.stdout.readline, "ready\n"))
+        self.address = lines["grpc"]
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+
+    def restart(self):
+        """On the same port, with nothing in memory."""
+        self.start(self.address)
+
+
+def until(ask, done):
+    """What is answered, once it is what is waited for. gRPC pauses between attempts to connect."""
+    for _ in range(300):
+        answer = ask()
+        if done(answer):
+            return answer
+        time.sleep(0.1)
+    raise AssertionError(f"still {answer}")
+
+
+def is_there(client):
+    try:
+        client.list_runs()
+        return True
+    except sis.Unavailable:
+        return False
+
+
+def log_softmax(rows, seed):
+    logits = np.random.default_rng(seed).normal(size=(rows, VOCABULARY)) * 2
+    return (logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)).astype(np.float32)
+
+
+def record(rows, seed):
+    values = log_softmax(rows, seed)
+    sampled = (values + np.random.default_rng(seed + 1).gumbel(size=values.shape)).argmax(axis=1)
+    ids = np.broadcast_to(np.arange(VOCABULARY), values.shape)
+    return sis.canonical(ids, values, sampled, np.take_along_axis(values, sampled[:, None], axis=1)[:, 0], TOP_K)
+
+
+def append(client, run, sequences, lengths=LENGTHS, version=0):
+    with client.append(run, sampling=sis.Sampling("raw"), worker="w") as stream:
+        for index, (sequence, length) in enumerate(zip(sequences, lengths)):
+            stream.block(
+                sequence, first_position=0, policy_version=version, **record(length, seed=10 * index)._asdict()
+            )
+            stream.seal(sequence, length=length)
+        return stream.flush()
+
+
+class ReplicasTest(unittest.TestCase):
+    def setUp(self):
+        self.servers = [Server() for _ in range(3)]
+        for server in self.servers:
+            self.addCleanup(server.kill)
+        self.names = [server.address for server in self.servers]
+        self.client = self.connect()
+        self.run_ = self.client.create_run("run", **CONFIG)
+        # The names are ports that were free, so the placement is another each time: each replica gets four of the ids.
+        self.sequences, self.owners = [], []
+        for i in itertools.count():
+            owner = self.owner(f"prompt-{i}")
+            if self.owners.count(owner) < 4:
+                self.sequences.append(f"prompt-{i}")
+                self.owners.append(owner)
+            if len(self.owners) == len(LENGTHS):
+                break
+
+    def owner(self, sequence):
+        return Placement(self.names).replica("run", sequence)
+
+    def connect(self):
+        client = sis.Client(self.names, timeout=20)
+        self.addCleanup(client.close)
+        return client
+
+    def one_server(self):
+        server = Server()
+        self.addCleanup(server.kill)
+        client = sis.Client(server.address, timeout=20)
+        self.addCleanup(client.close)
+        run = client.create_run("run", **CONFIG)
+        append(client, run, self.sequences)
+        return client, run
+
+    def evaluate(self, client, records, draw=1, form="gathered", outputs=OUTPUTS, **options):
+        values = log_softmax(sum(LENGTHS), seed=5)[: len(records)]
+        log_probs, sampled = sis.gather(records, values)
+        if form == "gathered":
+            return client.evaluate(
+                self.run_, records, draw=draw, log_probs=log_probs, sampled_log_probs=sampled, outputs=outputs, **options
+            )
+        envelopes, masses = sis.reduce(records, log_probs)
+        return client.evaluate_reduced(
+            self.run_,
+            records,
+            draw=draw,
+            sampled_log_probs=sampled,
+            log_envelopes=envelopes,
+            covered_masses=masses,
+            outputs=outputs,
+            **options,
+        )
+
+    def assert_same(self, one, other):
+        """Evaluations, or records, bit by bit."""
+        for field in dataclasses.fields(one):
+            a, b = getattr(one, field.name), getattr(other, field.name)
+            if isinstance(a, np.ndarray):
+                self.assertEqual((a.dtype, a.shape, a.tobytes()), (b.dtype, b.shape, b.tobytes()), field.name)
+            elif field.name != "lease_id":
+                self.assertEqual(a, b, field.name)
+
+    def test_three_replicas_give_the_bits_of_one_server(self):
+        self.assertEqual(append(self.client, self.run_, self.sequences), {(s, 0): n for s, n in zip(self.sequences, LENGTHS)})
+        one, _ = self.one_server()
+        part = sis.Slice(self.sequences[2], 4, 30)
+        asked = [*self.sequences[3:], sis.Slice("none", 2, 3), "nothing", self.sequences[0], part, sis.Slice(self.sequences[1], 0, 3)]
+        fetched = [client.fetch_top_k(self.run_, asked, lease_seconds=60) for client in (one, self.client)]
+        self.assert_same(*fetched)
+        self.assertEqual(len(fetched[0].missing), 3)
+        for form in ("gathered", "reduced"):
+            for draw, outputs in enumerate((["decisions", "acceptance_probabilities"], [])):
+                for _ in range(2):  # a retry is counted once
+                    options = {"draw": draw, "form": form, "outputs": outputs}
+                    self.assert_same(*(self.evaluate(c, r, **options) for c, r in zip((one, self.client), fetched)))
+                self.assertEqual(one.get_step(self.run_, draw), self.client.get_step(self.run_, draw))
+        for records, client in zip(fetched, (one, self.client)):
+            with self.assertRaisesRegex(sis.FailedPrecondition, "is missing \\(never_arrived\\)"):
+                self.evaluate(client, records, outputs=["ratios"])
+        fetched = [client.fetch_top_k(self.run_, self.sequences) for client in (one, self.client)]
+        self.assert_same(*(self.evaluate(c, r, draw=7) for c, r in zip((one, self.client), fetched)))
+        self.assertEqual(self.evaluate(self.client, fetched[1]).totals.missing, 0)
+
+    def test_runs_and_releases_are_merged(self):
+        append(self.client, self.run_, self.sequences)
+        one, _ = self.one_server()
+        for client in (one, self.client):
+            records = client.fetch_top_k(self.run_, self.sequences, lease_seconds=60)
+            self.assertEqual(client.get_run("run").leases > 0, True)
+            self.evaluate(client, records, draw=12)
+            with self.assertRaisesRegex(sis.InvalidArgument, "overlap"):
+                self.evaluate(client, client.fetch_top_k(self.run_, self.sequences[5:] + self.sequences[5:6]))
+            released = client.release(self.run_, [*self.sequences[:5], "none"], [records.lease_id, 77])
+            self.assertEqual(released, sis.Released(5, 1, 2))
+            self.assertEqual(client.advance_version(self.run_, 5), len(self.sequences) - 5)
+        self.assertEqual(one.get_run("run"), self.client.get_run("run"))
+        self.assertEqual(one.list_runs(), self.client.list_runs())
+        for client in (one, self.client):
+            with self.assertRaises(sis.NotFound):
+                client.get_run("none")
+            with self.assertRaises(sis.NotFound):
+                client.get_step(self.run_, 99)
+            with self.assertRaises(sis.AlreadyExists):
+                client.create_run("run", **{**CONFIG, "seed": 4})
+            with self.assertRaises(sis.InvalidArgument):
+                client.fetch_top_k(self.run_, [])
+
+    def share_of(self, replica):
+        return [number for number, owner in enumerate(self.owners) if owner == replica]
+
+    def test_one_killed_costs_its_share_and_no_more(self):
+        append(self.client, self.run_, self.sequences)
+        records = self.client.fetch_top_k(self.run_, self.sequences, lease_seconds=60)
+        outputs = ["decisions", "acceptance_probabilities"]
+        both = {form: self.evaluate(self.client, records, outputs=outputs, form=form) for form in ("gathered", "reduced")}
+        self.servers[1].kill()
+        share = self.share_of(1)
+        down = tuple(
+            sis.MissingRange(n, 0, LENGTHS[n], sis.MissingReason.STORE_DOWN) for n in share
+        )
+        rows = np.isin(np.repeat(np.arange(len(LENGTHS)), LENGTHS), share)
+        for form, whole in both.items():
+            part = self.evaluate(self.client, records, outputs=outputs, form=form)
+            self.assertEqual(part.missing, down)
+            for name in ("accepted", *outputs):
+                self.assertEqual(getattr(part, name)[~rows].tobytes(), getattr(whole, name)[~rows].tobytes())
+            self.assertTrue((part.decisions[rows] == sis.Decision.MISSING).all())
+            self.assertFalse(part.accepted[rows].any() or part.acceptance_probabilities[rows].any())
+            self.assertEqual(part.totals.missing, rows.sum())
+            self.assertEqual(part.totals.scored, (~rows).sum())
+            for n, totals in enumerate(part.slice_totals):
+                self.assertEqual(totals, sis.Totals(missing=LENGTHS[n]) if n in share else whole.slice_totals[n])
+        named = f"'{self.sequences[share[0]]}' attempt 0 position 0 is missing \\(store_down\\)"
+        with self.assertRaisesRegex(sis.FailedPrecondition, named):
+            self.evaluate(self.client, records, outputs=["ratios"])
+        # All other calls go on as well.
+        self.assertEqual(self.client.advance_version(self.run_, 1), 0)
+        self.assertEqual(self.client.get_run("run").sequences, len(self.sequences) - len(share))
+        self.assertEqual(self.client.create_run("run", **CONFIG), self.run_)
+        self.client.create_run("another", **CONFIG)
+
+    def test_it_comes_back_empty_and_training_goes_on(self):
+        append(self.client, self.run_, self.sequences)
+        before = self.client.fetch_top_k(self.run_, self.sequences, lease_seconds=60)
+        outputs = ["decisions"]
+        whole = self.evaluate(self.client, before, outputs=outputs)
+        trainer = self.connect()
+        run = trainer.get_run("run").run
+        self.servers[1].kill()
+        share = self.share_of(1)
+        # Fetched while it is down.
+        during = self.client.fetch_top_k(self.run_, [sis.Slice(s, 0, n) for s, n in zip(self.sequences, LENGTHS)])
+        self.assertEqual(len(during), sum(LENGTHS))
+        self.assertEqual(
+            during.missing,
+            tuple(sis.MissingRange(n, 0, LENGTHS[n], sis.MissingReason.STORE_DOWN) for n in share),
+        )
+        trainer.advance_version(run, 4)
+        new, lengths = [f"new-{i}" for i in range(40)], [5] * 40
+        lost = {s for s in new if self.owner(s) == 1}
+        with self.assertRaises(sis.AppendError) as raised:
+            append(self.client, self.run_, new, lengths, version=4)
+        refused = raised.exception.refused
+        self.assertEqual({(r.sequence, r.entry) for r in refused},
+                         {(s, entry) for s in lost for entry in ("block [0, 5)", "seal at 5")})
+        self.assertEqual({r.code.name for r in refused}, {"UNAVAILABLE"})
+
+        self.servers[1].restart()
+        for client in (self.client, trainer):
+            evaluate = lambda: self.evaluate(client, before, outputs=outputs).missing
+            missing = until(evaluate, lambda ranges: all(m.reason != sis.MissingReason.STORE_DOWN for m in ranges))
+        reasons = {m.slice: m.reason for m in missing}
+        self.assertEqual(
+            reasons,
+            {n: sis.MissingReason.NEVER_ARRIVED if n in share else sis.MissingReason.STALE for n in range(len(LENGTHS))},
+        )
+        # The same records that were not fetched are never scored, though the replica is back and may hold them.
+        append(self.client, self.run_, version=4, sequences=[self.sequences[n] for n in share], lengths=[LENGTHS[n] for n in share])
+        again = self.evaluate(self.client, during, outputs=outputs)
+        self.assertEqual(
+            {m.slice for m in again.missing if m.reason == sis.MissingReason.STORE_DOWN}, set(share)
+        )
+        # It takes new sequences, at the version of the others.
+        self.assertEqual(len(append(self.client, self.run_, new, lengths, version=4)), 40)
+        records = trainer.fetch_top_k(run, new)
+        self.assertEqual((len(records), records.missing), (200, ()))
+        with sis.Client(self.names[1], timeout=20) as single:
+            status = single.get_run("run")
+            self.assertEqual((status.policy_version, status.sequences), (4, len(lost) + len(share)))
+        self.assertEqual(whole.totals.missing, 0)
+
+
+class OneServerTest(unittest.TestCase):
+    def test_a_server_killed_and_started_again_in_memory_does_not_end_training(self):
+        server = Server()
+        self.addCleanup(server.kill)
+        with sis.Client(server.address, timeout=20) as worker, sis.Client(server.address, timeout=20) as trainer:
+            sequences = [f"s{i}" for i in range(len(LENGTHS))]
+            run = worker.create_run("run", **CONFIG, incarnation=3)
+            self.assertEqual(trainer.get_run("run").run, run)
+            append(worker, run, sequences)
+            trainer.advance_version(run, 2)
+            records = trainer.fetch_top_k(run, sequences, lease_seconds=60)
+            values = {"log_probs": records.log_probs, "sampled_log_probs": records.sampled_log_probs}
+            self.assertEqual(trainer.evaluate(run, records, draw=1, **values).totals.missing, 0)
+            stream = worker.append(run, sampling=sis.Sampling("raw"))
+            stream.seal("before", length=0)
+            stream.flush()
+            server.kill()
+            with self.assertRaises(sis.Unavailable):
+                trainer.evaluate(run, records, draw=2, **values)
+            with self.assertRaises(sis.Unavailable):
+                stream.seal("during", length=0)
+                stream.flush()
+            server.restart()
+            until(lambda: is_there(worker), bool)
+            until(lambda: is_there(trainer), bool)
+            evaluation = trainer.evaluate(run, records, draw=2, **values)
+            self.assertEqual({m.reason for m in evaluation.missing}, {sis.MissingReason.NEVER_ARRIVED})
+            self.assertEqual(evaluation.totals.missing, sum(LENGTHS))
+            self.assertEqual(trainer.get_run("run").policy_version, 2)
+            self.assertEqual(trainer.get_run("run").run.incarnation, 3)
+            append(worker, run, sequences, version=2)
+            records = trainer.fetch_top_k(run, sequences)
+            self.assertEqual(trainer.evaluate(run, records, draw=3, **values).totals.missing, 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
