@@ -36,10 +36,10 @@ def send(stream, sequence: str, first: int, count: int = BLOCK) -> None:
 
 
 class Server:
-    """sis_server with a store; --cache_bytes small enough for sequences to leave memory where a test wants that."""
+    """sis_server with a store."""
 
-    def __init__(self, store: str, cache_bytes: int = 64 << 20):
-        arguments = ["--listen=127.0.0.1:0", "--metrics=", f"--cache_bytes={cache_bytes}", f"--store={store}"]
+    def __init__(self, store: str):
+        arguments = ["--listen=127.0.0.1:0", "--metrics=", "--cache_bytes=67108864", f"--store={store}"]
         self._process = subprocess.Popen(
             ["server/sis_server", *arguments], stdout=subprocess.PIPE, text=True
         )
@@ -89,8 +89,8 @@ class StoreTest(unittest.TestCase):
         self.directory = tempfile.mkdtemp(dir="/tmp", prefix="sis_")
         self.addCleanup(shutil.rmtree, self.directory)
 
-    def serve(self, store: str, **options) -> Server:
-        server = Server(store, **options)
+    def serve(self, store: str) -> Server:
+        server = Server(store)
         self.addCleanup(server.kill)
         return server
 
@@ -100,9 +100,9 @@ class StoreTest(unittest.TestCase):
             self.addCleanup(node.kill)
         return nodes, "memcached:" + ",".join(node.path for node in nodes)
 
-    def create_run(self, client: sis.Client):
+    def create_run(self, client: sis.Client, **config):
         return client.create_run(
-            "run", seed=1, vocabulary_size=VOCABULARY, top_k=TOP_K, log_prob_encoding="float32"
+            "run", seed=1, vocabulary_size=VOCABULARY, top_k=TOP_K, log_prob_encoding="float32", **config
         )
 
     def append_stream(self, client: sis.Client, run):
@@ -205,8 +205,8 @@ class StoreTest(unittest.TestCase):
         )
 
     def test_what_leaves_memory_is_read_again(self):
-        server = self.serve(f"rocksdb:{self.directory}/db", cache_bytes=4 << 20)
-        run = self.create_run(server.client)
+        server = self.serve(f"rocksdb:{self.directory}/db")
+        run = self.create_run(server.client, byte_quota=2 << 20)
         names = [f"sequence {i}" for i in range(200)]
         for name in names:
             self.store_whole(server.client, run, [name])
@@ -250,7 +250,7 @@ class StoreTest(unittest.TestCase):
             self.assert_recorded(shared, 0, np.ones(POSITIONS, bool))
 
         # A third learns of the run, and of what was released elsewhere.
-        here.release(run, names[:5])
+        here.release(run, names[:5], [records[0].lease_id])
         deadline = time.monotonic() + 20
         reasons = set()
         while reasons != {sis.MissingReason.RELEASED} and time.monotonic() < deadline:
