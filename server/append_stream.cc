@@ -66,7 +66,7 @@ std::optional<RoomWanted> AppendStream::Resume(Turn turn) {
 
 void AppendStream::Answer() {
   order_.Begin();
-  if (ingest_->has_store()) ingest_->Store(response_);
+  if (ingest_->has_store()) ingest_->Store(request_.batch(), response_);
   order_.HandOn();
   StartWrite(&response_);
 }

@@ -107,6 +107,8 @@ absl::Status InSequence(const SequenceName& name, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(ToString(name), ": ", status.message()));
 }
 
+SequenceName NameOf(const v1::Ack& ack) { return {ack.sequence().id(), ack.sequence().attempt()}; }
+
 int64_t ArrayBytes(const v1::Block& block) {
   return static_cast<int64_t>(block.sampled_ids().size() + block.sampled_log_probs().size() +
                               block.top_k_ids().size() + block.top_k_log_probs().size());
@@ -271,7 +273,7 @@ absl::Status Ingest::ApplyTruncate(const SequenceName& name, uint32_t length) {
 }
 
 absl::Status Ingest::Change(const SequenceName& name, const std::shared_ptr<Sequence>& sequence,
-                            const std::function<absl::StatusOr<std::vector<LogEntry>>()>& change) {
+                            absl::FunctionRef<absl::StatusOr<std::vector<LogEntry>>()> change) {
   SequenceLog& log = sequence->log();
   WriterLock order(log.order);
   absl::StatusOr<std::vector<LogEntry>> entries = change();
@@ -296,18 +298,56 @@ void Ingest::BringIn(const v1::AppendBatch& batch) {
   }
 }
 
-void Ingest::Store(v1::AppendResponse& response) {
+absl::flat_hash_set<SequenceName> Ingest::WriteHeld(const v1::AppendResponse& response) {
+  absl::flat_hash_set<SequenceName> behind;
   for (const auto& [name, sequence] : held_) {
     absl::Status status = run_->stored()->Write(*run_, name, *sequence);
+    if (absl::IsAborted(status)) behind.insert(name);
     if (!status.ok()) unavailable_[name] = InSequence(name, status);
+  }
+  for (const v1::Ack& ack : response.acks()) {
+    const auto code = static_cast<absl::StatusCode>(ack.code());
+    if (code != absl::StatusCode::kAlreadyExists && code != absl::StatusCode::kFailedPrecondition) {
+      continue;
+    }
+    // Refused for what memory has; the store may have moved on.
+    const auto held = held_.find(NameOf(ack));
+    if (held != held_.end() && !unavailable_.contains(held->first) &&
+        run_->stored()->Follow(*run_, held->first, *held->second)) {
+      behind.insert(held->first);
+    }
+  }
+  return behind;
+}
+
+void Ingest::Store(const v1::AppendBatch& batch, v1::AppendResponse& response) {
+  const absl::flat_hash_set<SequenceName> behind = WriteHeld(response);
+  if (!behind.empty()) {
+    for (const SequenceName& name : behind) {
+      held_.erase(name);
+      unavailable_.erase(name);
+    }
+    BringIn(batch);
+    turn_ = Turn::kOutOfTime;
+    for (int i = 0; i < response.acks_size(); ++i) {
+      if (!behind.contains(NameOf(response.acks(i)))) continue;
+      *response.mutable_acks(i) = *ApplyEntry(batch.entries(i));
+    }
+    WriteHeld(response);
   }
   for (v1::Ack& ack : *response.mutable_acks()) {
     if (ack.code() != 0) continue;
-    const auto why = unavailable_.find({ack.sequence().id(), ack.sequence().attempt()});
-    if (why != unavailable_.end()) Refuse(why->second, ack);
+    const auto why = unavailable_.find(NameOf(ack));
+    if (why == unavailable_.end()) continue;
+    // It has changed again meanwhile.
+    const bool aborted = absl::IsAborted(why->second);
+    Refuse(aborted ? absl::UnavailableError(why->second.message()) : why->second, ack);
   }
   for (const SequenceName& name : sealed_) {
-    if (!unavailable_.contains(name)) run_->stored()->SealBehind(run_, name, held_.at(name));
+    const auto held = held_.find(name);
+    if (held != held_.end() && !unavailable_.contains(name)) {
+      run_->stored()->SealBehind(run_, name, held->second);
+    }
   }
   sealed_.clear();
   held_.clear();

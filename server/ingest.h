@@ -1,13 +1,14 @@
 // Appending: from the entries of a stream to stored records.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/room_queue.h"
@@ -34,7 +35,7 @@ class Ingest {
   // could not be stored.
   bool has_store() const { return run_->stored() != nullptr; }
   void BringIn(const v1::AppendBatch& batch);
-  void Store(v1::AppendResponse& response);
+  void Store(const v1::AppendBatch& batch, v1::AppendResponse& response);
 
  private:
   Ingest(RunRegistry& registry, std::shared_ptr<Run> run)
@@ -55,7 +56,10 @@ class Ingest {
   // What an entry does to its sequence: `change` returns what to note in the sequence's log,
   // nothing if all of it was there.
   absl::Status Change(const SequenceName& name, const std::shared_ptr<Sequence>& sequence,
-                      const std::function<absl::StatusOr<std::vector<LogEntry>>()>& change);
+                      absl::FunctionRef<absl::StatusOr<std::vector<LogEntry>>()> change);
+  // Stores what is noted for the sequences of the batch; unavailable_ then says which could not be.
+  // Returns those that other replicas have changed, so that memory was behind: to be tried again.
+  absl::flat_hash_set<SequenceName> WriteHeld(const v1::AppendResponse& response);
 
   RunRegistry* registry_;
   std::shared_ptr<Run> run_;

@@ -30,8 +30,11 @@ v1::MissingReason ReasonOf(const absl::Status& status) {
   }
 }
 
+// Whether no other replica can have anything to add to, or to take away from, these positions.
 bool Complete(const Sequence& sequence, uint32_t first, uint32_t count) {
-  if (count == 0) return false;  // all there is: nobody here knows how much that is
+  if (!sequence.sealed()) return false;
+  if (count == 0)
+    count = sequence.committed_length() - std::min(first, sequence.committed_length());
   const Sequence::Reader reader(sequence);
   bool complete = true;
   reader.ForEachPiece(first, count, [&](const Sequence::Reader::Piece& piece) {
@@ -185,13 +188,12 @@ absl::Status StoredCache::CatchUp(Run& run, const SequenceName& name, Sequence& 
       return absl::OkStatus();
     }
     absl::Status status = entry.kind == LogEntry::Kind::kTruncate && !log.unwritten.empty()
-                              ? absl::AlreadyExistsError("truncated elsewhere")
+                              ? absl::AbortedError("truncated")
                               : Apply(run, sequence, entry);
-    if (IsConflict(status)) {
+    if (IsConflict(status) || absl::IsAborted(status)) {
       log.unwritten.clear();
       run.Forget(name);
-      return absl::AlreadyExistsError(
-          absl::StrCat("another replica has stored other content: ", status.message()));
+      return absl::AbortedError(absl::StrCat("changed by another replica: ", status.message()));
     }
     return status;
   };
@@ -237,6 +239,15 @@ absl::Status StoredCache::Write(Run& run, const SequenceName& name, Sequence& se
     if (absl::Status status = CatchUp(run, name, sequence); !status.ok()) return status;
     if (log.next == before) return absl::UnavailableError("the store changes: try again");
   }
+}
+
+bool StoredCache::Follow(Run& run, const SequenceName& name, Sequence& sequence) {
+  if (!store_.shared()) return false;
+  SequenceLog& log = sequence.log();
+  WriterLock writing(log.writing);
+  const uint32_t before = log.next;
+  const absl::Status status = CatchUp(run, name, sequence);
+  return absl::IsAborted(status) || log.next != before;
 }
 
 bool StoredCache::Release(Run& run, const SequenceName& name) {

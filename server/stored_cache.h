@@ -39,9 +39,11 @@ class StoredCache {
   absl::StatusOr<std::shared_ptr<Sequence>> FindToAppend(Run& run, const SequenceName& name);
 
   // Stores what is noted in the sequence's log as unwritten. Errors as in SequenceStore, and then
-  // it stays noted; but AlreadyExists if another replica has stored other content at one of its
-  // positions, and FailedPrecondition if one has dropped it: then memory forgets the sequence.
+  // it stays noted; but Aborted if other replicas have stored what doesn't go with it, and
+  // FailedPrecondition if one has dropped it: then memory forgets the sequence.
   absl::Status Write(Run& run, const SequenceName& name, Sequence& sequence);
+  // Takes over what others have stored of a sequence in memory. True if there was any.
+  bool Follow(Run& run, const SequenceName& name, Sequence& sequence);
 
   // Of a sequence that isn't in memory. False if it was dropped before.
   bool Release(Run& run, const SequenceName& name);
