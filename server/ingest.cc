@@ -109,6 +109,12 @@ absl::Status InSequence(const SequenceName& name, const absl::Status& status) {
 
 SequenceName NameOf(const v1::Ack& ack) { return {ack.sequence().id(), ack.sequence().attempt()}; }
 
+// Refused because of what is there already.
+bool IsConflict(const v1::Ack& ack) {
+  const auto code = static_cast<absl::StatusCode>(ack.code());
+  return code == absl::StatusCode::kAlreadyExists || code == absl::StatusCode::kFailedPrecondition;
+}
+
 int64_t ArrayBytes(const v1::Block& block) {
   return static_cast<int64_t>(block.sampled_ids().size() + block.sampled_log_probs().size() +
                               block.top_k_ids().size() + block.top_k_log_probs().size());
@@ -280,6 +286,7 @@ absl::Status Ingest::Change(const SequenceName& name, const std::shared_ptr<Sequ
   if (!entries.ok()) return entries.status();
   if (has_store()) {
     held_[name] = sequence;
+    if (entries->empty()) unchanged_.insert(name);
     std::ranges::move(*entries, std::back_inserter(log.unwritten));
   }
   return absl::OkStatus();
@@ -306,17 +313,21 @@ absl::flat_hash_set<SequenceName> Ingest::WriteHeld(const v1::AppendResponse& re
     if (!status.ok()) unavailable_[name] = InSequence(name, status);
   }
   for (const v1::Ack& ack : response.acks()) {
-    const auto code = static_cast<absl::StatusCode>(ack.code());
-    if (code != absl::StatusCode::kAlreadyExists && code != absl::StatusCode::kFailedPrecondition) {
-      continue;
-    }
-    // Refused for what memory has; the store may have moved on.
-    const auto held = held_.find(NameOf(ack));
-    if (held != held_.end() && !unavailable_.contains(held->first) &&
-        run_->stored()->Follow(*run_, held->first, *held->second)) {
-      behind.insert(held->first);
+    if (IsConflict(ack)) unchanged_.insert(NameOf(ack));
+  }
+  // Decided by what memory has, and nothing was written that would have shown that the store is
+  // ahead.
+  for (const SequenceName& name : unchanged_) {
+    const auto held = held_.find(name);
+    if (held == held_.end() || unavailable_.contains(name)) continue;
+    const absl::StatusOr<bool> moved = run_->stored()->Follow(*run_, name, *held->second);
+    if (!moved.ok()) {
+      unavailable_[name] = InSequence(name, moved.status());
+    } else if (*moved) {
+      behind.insert(name);
     }
   }
+  unchanged_.clear();
   return behind;
 }
 
@@ -336,9 +347,8 @@ void Ingest::Store(const v1::AppendBatch& batch, v1::AppendResponse& response) {
     WriteHeld(response);
   }
   for (v1::Ack& ack : *response.mutable_acks()) {
-    if (ack.code() != 0) continue;
     const auto why = unavailable_.find(NameOf(ack));
-    if (why == unavailable_.end()) continue;
+    if (why == unavailable_.end() || (ack.code() != 0 && !IsConflict(ack))) continue;
     // It has changed again meanwhile.
     const bool aborted = absl::IsAborted(why->second);
     Refuse(aborted ? absl::UnavailableError(why->second.message()) : why->second, ack);

@@ -69,7 +69,8 @@ class Ingest {
   // be had.
   absl::flat_hash_map<SequenceName, std::shared_ptr<Sequence>> held_;
   absl::flat_hash_map<SequenceName, absl::Status> unavailable_;
-  std::vector<SequenceName> sealed_;  // by this batch
+  std::vector<SequenceName> sealed_;             // by this batch
+  absl::flat_hash_set<SequenceName> unchanged_;  // where an entry of this batch changed nothing
 };
 
 }  // namespace sis

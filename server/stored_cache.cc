@@ -43,6 +43,8 @@ bool Complete(const Sequence& sequence, uint32_t first, uint32_t count) {
   return complete;
 }
 
+bool IsTruncate(const LogEntry& entry) { return entry.kind == LogEntry::Kind::kTruncate; }
+
 bool IsConflict(const absl::Status& status) {
   return absl::IsAlreadyExists(status) || absl::IsFailedPrecondition(status);
 }
@@ -61,12 +63,16 @@ absl::Time StoredCache::ExpiryOf(const Run& run) const {
 Run::Found StoredCache::Find(Run& run, const SequenceName& name, uint32_t first, uint32_t count) {
   Run::Found found = run.Find(name);
   if (const auto* sequence = std::get_if<std::shared_ptr<Sequence>>(&found)) {
-    if (store_.shared() && !Complete(**sequence, first, count)) {
+    if (!store_.shared() || Complete(**sequence, first, count)) return found;
+    absl::Status status;
+    {
       WriterLock writing((*sequence)->log().writing);
-      // What can't be had now is missing from what is returned.
-      CatchUp(run, name, **sequence).IgnoreError();
+      status = CatchUp(run, name, **sequence);
     }
-    return found;
+    // What can't be had now is missing from what is returned.
+    if (!absl::IsAborted(status) && !absl::IsFailedPrecondition(status)) return found;
+    found = run.Find(name);
+    if (std::holds_alternative<std::shared_ptr<Sequence>>(found)) return found;
   }
   if (std::get<v1::MissingReason>(found) != v1::NEVER_ARRIVED) return found;
   absl::StatusOr<Run::Found> loaded = Load(run, name);
@@ -84,7 +90,9 @@ absl::StatusOr<std::shared_ptr<Sequence>> StoredCache::FindToAppend(Run& run,
   }
   const auto* sequence = std::get_if<std::shared_ptr<Sequence>>(&found);
   if (sequence == nullptr) return nullptr;
-  if (absl::Status status = Write(run, name, **sequence); !status.ok()) return status;
+  const absl::Status status = Write(run, name, **sequence);
+  if (absl::IsAborted(status)) return FindToAppend(run, name);  // what the store has, from now on
+  if (!status.ok()) return status;
   return *sequence;
 }
 
@@ -187,9 +195,10 @@ absl::Status StoredCache::CatchUp(Run& run, const SequenceName& name, Sequence& 
       log.unwritten.erase(log.unwritten.begin());  // written after all, though nobody said so
       return absl::OkStatus();
     }
-    absl::Status status = entry.kind == LogEntry::Kind::kTruncate && !log.unwritten.empty()
-                              ? absl::AbortedError("truncated")
-                              : Apply(run, sequence, entry);
+    // A truncation on either side can't change places with what the other did.
+    const bool mixed = !log.unwritten.empty() &&
+                       (IsTruncate(entry) || std::ranges::any_of(log.unwritten, IsTruncate));
+    absl::Status status = mixed ? absl::AbortedError("truncated") : Apply(run, sequence, entry);
     if (IsConflict(status) || absl::IsAborted(status)) {
       log.unwritten.clear();
       run.Forget(name);
@@ -241,13 +250,15 @@ absl::Status StoredCache::Write(Run& run, const SequenceName& name, Sequence& se
   }
 }
 
-bool StoredCache::Follow(Run& run, const SequenceName& name, Sequence& sequence) {
+absl::StatusOr<bool> StoredCache::Follow(Run& run, const SequenceName& name, Sequence& sequence) {
   if (!store_.shared()) return false;
   SequenceLog& log = sequence.log();
   WriterLock writing(log.writing);
   const uint32_t before = log.next;
   const absl::Status status = CatchUp(run, name, sequence);
-  return absl::IsAborted(status) || log.next != before;
+  if (absl::IsAborted(status) || absl::IsFailedPrecondition(status)) return true;
+  if (!status.ok()) return status;
+  return log.next != before;
 }
 
 bool StoredCache::Release(Run& run, const SequenceName& name) {

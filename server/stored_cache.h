@@ -42,8 +42,9 @@ class StoredCache {
   // it stays noted; but Aborted if other replicas have stored what doesn't go with it, and
   // FailedPrecondition if one has dropped it: then memory forgets the sequence.
   absl::Status Write(Run& run, const SequenceName& name, Sequence& sequence);
-  // Takes over what others have stored of a sequence in memory. True if there was any.
-  bool Follow(Run& run, const SequenceName& name, Sequence& sequence);
+  // Takes over what others have stored of a sequence in memory. True if that changed it, or memory
+  // forgot it. Errors as in SequenceStore.
+  absl::StatusOr<bool> Follow(Run& run, const SequenceName& name, Sequence& sequence);
 
   // Of a sequence that isn't in memory. False if it was dropped before.
   bool Release(Run& run, const SequenceName& name);
