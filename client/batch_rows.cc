@@ -132,4 +132,18 @@ v1::Totals SumTotals(std::span<const v1::Totals> parts) {
   return sum;
 }
 
+void AddPrefixCurve(const v1::EvaluateResponse& part, v1::EvaluateResponse& merged) {
+  if (merged.prefix_curve().empty()) {
+    *merged.mutable_prefix_curve() = part.prefix_curve();
+    return;
+  }
+  // Exact up to 2^23, as the addends are multiples of 2^-30.
+  for (int i = 0; i < std::min(part.prefix_curve_size(), merged.prefix_curve_size()); ++i) {
+    const v1::PrefixPoint& point = part.prefix_curve(i);
+    v1::PrefixPoint& sum = *merged.mutable_prefix_curve(i);
+    sum.set_residual_mass(sum.residual_mass() + point.residual_mass());
+    sum.set_expected_acceptance(sum.expected_acceptance() + point.expected_acceptance());
+  }
+}
+
 }  // namespace sis

@@ -85,6 +85,8 @@ struct Evaluation {
   std::vector<float> acceptance_probabilities;  // [N]
   std::vector<v1::Totals> slice_totals;
   v1::Totals totals;
+  // As asked for, in order.
+  std::vector<v1::PrefixPoint> prefix_curve;
   std::vector<MissingRange> missing;
   // Positions that this call added to the totals of the step.
   uint64_t newly_counted = 0;

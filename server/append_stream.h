@@ -1,6 +1,7 @@
 // The server's end of one Append stream.
 #pragma once
 
+#include <google/protobuf/arena.h>
 #include <grpcpp/grpcpp.h>
 
 #include <optional>
@@ -33,6 +34,7 @@ class AppendStream final : public grpc::ServerBidiReactor<v1::AppendRequest, v1:
   std::optional<RoomWanted> Resume(Turn turn) override;
   void GiveUp(const absl::Status& status) override;
 
+  void ReadNext();
   void End(const absl::Status& status);
   void HandleRequest();
   // Once the batch is applied: stores it, then acks it.
@@ -45,7 +47,9 @@ class AppendStream final : public grpc::ServerBidiReactor<v1::AppendRequest, v1:
   ReactionOrder order_;
   absl::StatusCode code_ = absl::StatusCode::kOk;
   std::optional<Ingest> ingest_;
-  v1::AppendRequest request_;
+  // In an arena: a message of many small blocks is many small objects.
+  google::protobuf::Arena arena_;
+  v1::AppendRequest* request_ = nullptr;
   v1::AppendResponse response_;
 };
 

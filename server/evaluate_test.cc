@@ -169,6 +169,32 @@ TEST_F(EvaluateTest, GatheredAndReducedAreTheSame) {
   }()) << "0 means K";
 }
 
+TEST_F(EvaluateTest, ThePrefixCurveIsTheTotalsOfSmallerK) {
+  v1::EvaluateRequest request = Request(all_);
+  for (const uint32_t k : {1, 3, 5}) request.add_prefix_curve(k);
+  const v1::EvaluateResponse response = Do(request);
+  ASSERT_EQ(response.prefix_curve_size(), 3);
+  request.clear_prefix_curve();
+  for (const v1::PrefixPoint& point : response.prefix_curve()) {
+    request.set_top_k(point.top_k());
+    const v1::Totals totals = Do(request).totals();
+    EXPECT_EQ(point.residual_mass(), totals.residual_mass()) << point.top_k();
+    EXPECT_EQ(point.expected_acceptance(), totals.expected_acceptance()) << point.top_k();
+  }
+  EXPECT_EQ(response.prefix_curve(1).top_k(), 3);
+}
+
+// By the positions counted for the first time as well, so that no rank's share is lost.
+TEST_F(EvaluateTest, TotalVariationComesIfAskedFor) {
+  v1::EvaluateRequest request = Request(all_);
+  EXPECT_EQ(Do(request).totals().total_variation(), 0);
+  request.set_draw(2);
+  request.set_total_variation(true);
+  const v1::Totals totals = Do(request).totals();
+  EXPECT_GT(totals.total_variation(), 0);
+  EXPECT_EQ(Step(2).total_variation(), totals.total_variation());
+}
+
 TEST_F(EvaluateTest, AnySplitGivesTheSame) {
   v1::EvaluateRequest request = Request(all_, 100);
   request.add_outputs(v1::LOG_RATIOS);
@@ -414,6 +440,24 @@ TEST_F(EvaluateTest, BadRequestsAreRefusedByNameAndCountNothing) {
   const float infinity = HUGE_VALF;
   const Case cases[] = {
       {{"top_k: 6", "5"}, [](auto& r) { r.set_top_k(6); }},
+      {{"prefix_curve[0]: 0", "[1, 5]"}, [](auto& r) { r.add_prefix_curve(0); }},
+      {{"prefix_curve[1]: 2", "[3, 5]"},
+       [](auto& r) {
+         r.add_prefix_curve(2);
+         r.add_prefix_curve(2);
+       }},
+      {{"prefix_curve[0]: 4", "[1, 3]"},
+       [](auto& r) {
+         r.set_top_k(3);
+         r.add_prefix_curve(4);
+       }},
+      {{"prefix_curve[0]: 4294967295"}, [](auto& r) { r.add_prefix_curve(4294967295u); }},
+      {{"prefix_curve: 17 points", "16"},
+       [](auto& r) {
+         for (int k = 1; k <= 17; ++k) r.add_prefix_curve(k);
+       }},
+      {{"prefix_curve: needs log-probs"}, [](auto& r) { r.add_prefix_curve(1); }, true},
+      {{"total_variation: needs log-probs"}, [](auto& r) { r.set_total_variation(true); }, true},
       {{"outputs: 0"}, [](auto& r) { r.add_outputs(v1::OUTPUT_UNSPECIFIED); }},
       {{"outputs: 99"}, [](auto& r) { r.add_outputs(static_cast<v1::Output>(99)); }},
       {{"slices: none"}, [](auto& r) { r.clear_slices(); }},

@@ -161,15 +161,18 @@ absl::StatusOr<std::optional<RoomWanted>> Ingest::Apply(const v1::AppendBatch& b
   response.mutable_acks()->Reserve(batch.entries_size());
   turn_ = turn;
   while (response.acks_size() < batch.entries_size()) {
-    std::optional<v1::Ack> ack = ApplyEntry(batch.entries(response.acks_size()));
-    if (!ack.has_value()) {
-      lacking_->entry = response.acks_size();
-      return std::exchange(lacking_, std::nullopt);
+    const int entry = response.acks_size();
+    ApplyEntry(batch.entries(entry), *response.add_acks());
+    if (lacking_.has_value()) {
+      lacking_->entry = entry;
+      response.mutable_acks()->RemoveLast();
+      break;
     }
-    *response.add_acks() = *std::move(ack);
     if (turn_ == Turn::kServed) turn_ = Turn::kArrived;
   }
-  return std::nullopt;
+  run_->metrics().AddIngested(std::exchange(positions_added_, 0),
+                              std::exchange(bytes_accepted_, 0));
+  return std::exchange(lacking_, std::nullopt);
 }
 
 absl::Status Ingest::MakeRoom(const SequenceName& name, int64_t bytes) {
@@ -213,13 +216,13 @@ absl::StatusOr<std::shared_ptr<Sequence>> Ingest::Open(const SequenceName& name,
 absl::Status Ingest::ApplyBlock(const SequenceName& name, const v1::Block& block) {
   const absl::StatusOr<RecordView> records = ParseRecords(block, *run_);
   if (!records.ok()) return records.status();
-  std::vector<uint8_t> ranks(records->sampled_ids.size());
+  ranks_.resize(records->sampled_ids.size());
   absl::Status status = ValidateRecords(*records, static_cast<int>(run_->config().top_k()),
                                         static_cast<int32_t>(run_->config().vocabulary_size()),
-                                        block.first_position(), ranks);
+                                        block.first_position(), ranks_);
   if (!status.ok()) return status;
 
-  const auto count = static_cast<uint32_t>(ranks.size());
+  const auto count = static_cast<uint32_t>(ranks_.size());
   const absl::StatusOr<std::shared_ptr<Sequence>> sequence =
       Open(name, Sequence::BytesWithBlock(FormatOf(run_->config()), block.first_position(), count));
   if (!sequence.ok()) return sequence.status();
@@ -234,11 +237,11 @@ absl::Status Ingest::ApplyBlock(const SequenceName& name, const v1::Block& block
   int64_t added = 0;
   const auto append = [&]() -> absl::StatusOr<std::vector<LogEntry>> {
     absl::Status appended = (*sequence)->Append(block.first_position(), block.policy_version(),
-                                                *records, ranks, &added);
+                                                *records, ranks_, &added);
     if (!appended.ok()) return appended;
     if (added == 0 || !has_store()) return std::vector<LogEntry>();
     return BlockEntries((*sequence)->format(), block.first_position(), block.policy_version(),
-                        *records, ranks);
+                        *records, ranks_);
   };
   status = Change(name, *sequence, append);
   // Another thread may take what was made free: then once more.
@@ -247,7 +250,10 @@ absl::Status Ingest::ApplyBlock(const SequenceName& name, const v1::Block& block
     if (!status.ok()) return status;
     status = Change(name, *sequence, append);
   }
-  if (status.ok()) run_->metrics().AddIngested(added, ArrayBytes(block));
+  if (!status.ok()) return status;
+  committed_length_ = (*sequence)->committed_length();
+  positions_added_ += added;
+  bytes_accepted_ += ArrayBytes(block);
   return status;
 }
 
@@ -342,7 +348,8 @@ void Ingest::Store(const v1::AppendBatch& batch, v1::AppendResponse& response) {
     turn_ = Turn::kOutOfTime;
     for (int i = 0; i < response.acks_size(); ++i) {
       if (!behind.contains(NameOf(response.acks(i)))) continue;
-      *response.mutable_acks(i) = *ApplyEntry(batch.entries(i));
+      response.mutable_acks(i)->Clear();
+      ApplyEntry(batch.entries(i), *response.mutable_acks(i));
     }
     WriteHeld(response);
   }
@@ -373,8 +380,8 @@ void Ingest::Refuse(const absl::Status& status, v1::Ack& ack) {
   run_->metrics().AddRefusedEntry(status.code());
 }
 
-std::optional<v1::Ack> Ingest::ApplyEntry(const v1::AppendEntry& entry) {
-  v1::Ack ack;
+void Ingest::ApplyEntry(const v1::AppendEntry& entry, v1::Ack& ack) {
+  committed_length_.reset();
   *ack.mutable_sequence() = SequenceOf(entry);
   const absl::Status status = [&]() -> absl::Status {
     if (entry.entry_case() == v1::AppendEntry::ENTRY_NOT_SET) {
@@ -395,10 +402,12 @@ std::optional<v1::Ack> Ingest::ApplyEntry(const v1::AppendEntry& entry) {
     if (applied.ok()) return applied;
     return InSequence(*name, applied);
   }();
-  if (lacking_.has_value()) return std::nullopt;
+  if (lacking_.has_value()) return;
   if (!status.ok()) Refuse(status, ack);
-  ack.set_committed_length(run_->CommittedLength({ack.sequence().id(), ack.sequence().attempt()}));
-  return ack;
+  ack.set_committed_length(
+      committed_length_.has_value()
+          ? *committed_length_
+          : run_->CommittedLength({ack.sequence().id(), ack.sequence().attempt()}));
 }
 
 }  // namespace sis

@@ -42,8 +42,8 @@ class Ingest {
       : registry_(&registry), run_(std::move(run)) {}
 
   void Refuse(const absl::Status& status, v1::Ack& ack);
-  // Nothing if it is to wait.
-  std::optional<v1::Ack> ApplyEntry(const v1::AppendEntry& entry);
+  // Fills in the ack, unless lacking_ is set then.
+  void ApplyEntry(const v1::AppendEntry& entry, v1::Ack& ack);
   absl::Status ApplyBlock(const SequenceName& name, const v1::Block& block);
   absl::Status ApplySeal(const SequenceName& name, uint32_t length);
   absl::Status ApplyTruncate(const SequenceName& name, uint32_t length);
@@ -63,8 +63,12 @@ class Ingest {
 
   RunRegistry* registry_;
   std::shared_ptr<Run> run_;
-  Turn turn_ = Turn::kArrived;         // of the present entry
-  std::optional<RoomWanted> lacking_;  // by the present entry
+  Turn turn_ = Turn::kArrived;                // of the present entry
+  std::optional<RoomWanted> lacking_;         // by the present entry
+  std::vector<uint8_t> ranks_;                // of the present block
+  std::optional<uint32_t> committed_length_;  // if the present entry is a block and stored
+  int64_t positions_added_ = 0;               // by the present call, as the next
+  int64_t bytes_accepted_ = 0;
   // With a store, of the present batch: sequences that must not leave memory, and those that can't
   // be had.
   absl::flat_hash_map<SequenceName, std::shared_ptr<Sequence>> held_;

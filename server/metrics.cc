@@ -49,6 +49,13 @@ Metrics::Metrics(int64_t cache_budget_bytes)
       expected_acceptance_(
           CounterFamily(*registry_, "sis_expected_acceptance_total",
                         "Sum over scored positions of (1 - residual mass) / envelope.")),
+      k3_(CounterFamily(*registry_, "sis_k3_nats_total",
+                        "Sum over scored positions of w - 1 - log w, an estimator of the KL "
+                        "divergence from the behaviour to the current policy.")),
+      total_variation_(CounterFamily(
+          *registry_, "sis_total_variation_total",
+          "Sum over scored positions of the policies' total variation on the set, where asked "
+          "for.")),
       ingest_positions_(CounterFamily(*registry_, "sis_ingest_positions_total",
                                       "Positions stored, re-sent ones not counted.")),
       ingest_bytes_(CounterFamily(*registry_, "sis_ingest_bytes_total",
@@ -125,6 +132,8 @@ RunMetrics::RunMetrics(Metrics& metrics, const std::string& run_id)
       residual_mass_(metrics.residual_mass_.Add({{"run", run_id}})),
       acceptance_probability_(metrics.acceptance_probability_.Add({{"run", run_id}})),
       expected_acceptance_(metrics.expected_acceptance_.Add({{"run", run_id}})),
+      k3_(metrics.k3_.Add({{"run", run_id}})),
+      total_variation_(metrics.total_variation_.Add({{"run", run_id}})),
       ingest_positions_(metrics.ingest_positions_.Add({{"run", run_id}})),
       ingest_bytes_(metrics.ingest_bytes_.Add({{"run", run_id}})),
       bytes_(metrics.run_bytes_.Add({{"run", run_id}})),
@@ -168,6 +177,8 @@ RunMetrics::~RunMetrics() {
   metrics_.residual_mass_.Remove(&residual_mass_);
   metrics_.acceptance_probability_.Remove(&acceptance_probability_);
   metrics_.expected_acceptance_.Remove(&expected_acceptance_);
+  metrics_.k3_.Remove(&k3_);
+  metrics_.total_variation_.Remove(&total_variation_);
   metrics_.ingest_positions_.Remove(&ingest_positions_);
   metrics_.ingest_bytes_.Remove(&ingest_bytes_);
   metrics_.run_bytes_.Remove(&bytes_);
@@ -199,6 +210,8 @@ void RunMetrics::AddEvaluated(const Sums& sums, std::span<const Missing> missing
   residual_mass_.Increment(FromFixed(sums.residual_mass));
   acceptance_probability_.Increment(FromFixed(sums.acceptance_probability));
   expected_acceptance_.Increment(FromFixed(sums.expected_acceptance));
+  k3_.Increment(FromFixed(sums.k3));
+  total_variation_.Increment(FromFixed(sums.total_variation));
 }
 
 void RunMetrics::AddIngested(int64_t positions, int64_t bytes) {

@@ -52,6 +52,8 @@ class Metrics {
   prometheus::Family<prometheus::Counter>& residual_mass_;
   prometheus::Family<prometheus::Counter>& acceptance_probability_;
   prometheus::Family<prometheus::Counter>& expected_acceptance_;
+  prometheus::Family<prometheus::Counter>& k3_;
+  prometheus::Family<prometheus::Counter>& total_variation_;
   prometheus::Family<prometheus::Counter>& ingest_positions_;
   prometheus::Family<prometheus::Counter>& ingest_bytes_;
   prometheus::Family<prometheus::Counter>& refused_entries_;
@@ -107,6 +109,8 @@ class RunMetrics {
   prometheus::Counter& residual_mass_;
   prometheus::Counter& acceptance_probability_;
   prometheus::Counter& expected_acceptance_;
+  prometheus::Counter& k3_;
+  prometheus::Counter& total_variation_;
   prometheus::Counter& ingest_positions_;
   prometheus::Counter& ingest_bytes_;
   prometheus::Gauge& bytes_;

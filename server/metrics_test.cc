@@ -52,7 +52,8 @@ TEST_F(MetricsTest, ARunsSeriesStartAtZero) {
   for (const char* name :
        {"sis_envelope_violations_total", "sis_d_nats_total", "sis_d_sis_nats_total",
         "sis_log_envelope_nats_sum", "sis_residual_mass_total", "sis_acceptance_probability_total",
-        "sis_expected_acceptance_total", "sis_ingest_positions_total", "sis_ingest_bytes_total"}) {
+        "sis_expected_acceptance_total", "sis_k3_nats_total", "sis_total_variation_total",
+        "sis_ingest_positions_total", "sis_ingest_bytes_total"}) {
     EXPECT_EQ(Value(name + std::string("{run=\"r\"}")), 0);
   }
   EXPECT_EQ(Value("sis_cache_budget_bytes"), 1 << 20);
@@ -67,6 +68,7 @@ TEST_F(MetricsTest, SumsAreThoseOfTheStep) {
   AppendBlock(cache_, *run, records.Block("a"));  // re-sent
   v1::EvaluateRequest request;
   request.set_draw(1);
+  request.set_total_variation(true);
   request.add_slices()->mutable_sequence()->set_id("a");
   request.mutable_slices(0)->set_length(100);
   *request.mutable_gathered() = current.Gathered(0, 100);
@@ -88,7 +90,11 @@ TEST_F(MetricsTest, SumsAreThoseOfTheStep) {
               1e-6);
   EXPECT_NEAR(Value("sis_expected_acceptance_total{run=\"r\"}"), totals.expected_acceptance(),
               1e-6);
+  EXPECT_NEAR(Value("sis_k3_nats_total{run=\"r\"}"), totals.k3(), 1e-6);
+  EXPECT_NEAR(Value("sis_total_variation_total{run=\"r\"}"), totals.total_variation(), 1e-6);
   EXPECT_GT(totals.d(), 0);
+  EXPECT_GT(totals.k3(), 0);
+  EXPECT_GT(totals.total_variation(), 0);
   EXPECT_EQ(Value("sis_ingest_positions_total{run=\"r\"}"), 100);
   EXPECT_EQ(Value("sis_ingest_bytes_total{run=\"r\"}"), 2 * 100 * 8 * (1 + 4));
 }

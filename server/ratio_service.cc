@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/append_stream.h"
-#include "server/evaluate.h"
+#include "server/evaluate_stream.h"
 #include "server/fetch_stream.h"
 #include "server/grpc_status.h"
 #include "server/rpc_timer.h"
@@ -140,24 +140,23 @@ grpc::ServerWriteReactor<v1::FetchTopKResponse>* RatioService::FetchTopK(
 }
 
 grpc::ServerUnaryReactor* RatioService::Evaluate(grpc::CallbackServerContext* context,
-                                                 const v1::EvaluateRequest* request,
-                                                 v1::EvaluateResponse* response) {
+                                                 const grpc::ByteBuffer* request,
+                                                 grpc::ByteBuffer* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   const RpcTimer timer(metrics_, "Evaluate");
-  workers_.Schedule([=, this] {
-    const absl::Status status = [&]() -> absl::Status {
-      if (context->IsCancelled()) return absl::CancelledError("the trainer is gone");
-      const absl::StatusOr<std::shared_ptr<Run>> run = registry_.FindOrLearn(request->run());
-      if (!run.ok()) return run.status();
-      absl::StatusOr<v1::EvaluateResponse> answer = sis::Evaluate(**run, backend_, *request);
-      if (!answer.ok()) return answer.status();
-      *response = *std::move(answer);
-      return absl::OkStatus();
-    }();
-    timer.Finish(status.code());
-    reactor->Finish(ToGrpcStatus(status));
-  });
+  EvaluateTask::Start(
+      evaluators_, *request, [context] { return context->IsCancelled(); },
+      [=](absl::StatusOr<grpc::ByteBuffer> answer) {
+        timer.Finish(answer.status().code());
+        if (answer.ok()) response->Swap(&*answer);
+        reactor->Finish(ToGrpcStatus(answer.status()));
+      });
   return reactor;
+}
+
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* RatioService::EvaluateStream(
+    grpc::CallbackServerContext*) {
+  return sis::EvaluateStream::Start(evaluators_, metrics_);
 }
 
 }  // namespace sis

@@ -62,11 +62,12 @@ Run::Entry* Run::Touch(const SequenceName& name) {
   const auto found = sequences_.find(name);
   if (found == sequences_.end()) return nullptr;
   Entry& entry = found->second;
-  if (entry.idle() && clock_() - entry.last_used > time_to_live_) {
+  const absl::Time now = clock_();
+  if (entry.idle() && now - entry.last_used > time_to_live_) {
     Drop(name, v1::EXPIRED);
     return nullptr;
   }
-  entry.last_used = clock_();
+  entry.last_used = now;
   by_age_.splice(by_age_.end(), by_age_, entry.by_age);
   return &entry;
 }

@@ -18,7 +18,7 @@ class StoreThreads {
 
   void Run(std::function<void()> call) {
     if (workers_.has_value()) {
-      workers_->Schedule(std::move(call));
+      workers_->Schedule("", std::move(call));
     } else {
       call();
     }

@@ -272,8 +272,8 @@ void StoredCache::SealBehind(std::shared_ptr<Run> run, SequenceName name,
                              std::shared_ptr<Sequence> sequence) {
   if (sealing_ >= kMostSealing) return;
   ++sealing_;
-  behind_.Schedule([this, run = std::move(run), name = std::move(name),
-                    sequence = std::move(sequence)]() mutable {
+  behind_.Schedule("", [this, run = std::move(run), name = std::move(name),
+                        sequence = std::move(sequence)]() mutable {
     Seal(*run, name, *sequence).IgnoreError();  // counted with the store's operations
     sequence.reset();
     --sealing_;
@@ -297,20 +297,20 @@ absl::Status StoredCache::Seal(Run& run, const SequenceName& name, Sequence& seq
 void StoredCache::DropBehind(SequenceIdentity sequence, v1::MissingReason reason) {
   // What one replica has not used for long another may have.
   if (reason == v1::EXPIRED && store_.shared()) return;
-  behind_.Schedule([this, sequence = std::move(sequence), reason] {
+  behind_.Schedule("", [this, sequence = std::move(sequence), reason] {
     store_.Drop(sequence, static_cast<uint8_t>(reason), clock_() + kReasonKept).IgnoreError();
   });
 }
 
 void StoredCache::DropIncarnationsBehind(std::string run_id, uint64_t before) {
-  behind_.Schedule([this, run_id = std::move(run_id), before] {
+  behind_.Schedule("", [this, run_id = std::move(run_id), before] {
     store_.DropIncarnationsBefore(run_id, before).IgnoreError();
   });
 }
 
 void StoredCache::ExchangeRunsBehind() {
   if (!store_.shared() || exchanging_.exchange(true)) return;
-  behind_.Schedule([this] {
+  behind_.Schedule("", [this] {
     registry_.ExchangeRuns();
     exchanging_ = false;
   });

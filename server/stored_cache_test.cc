@@ -237,6 +237,38 @@ TEST(StoredCacheTest, AStoreThatDoesNotAnswerIsAReason) {
   EXPECT_EQ(third.stored().Find(third.run(), {"a", 0}, 0, 10), Run::Found(v1::CORRUPT));
 }
 
+TEST(StoredCacheTest, WhatWasAckedIsThereWhoeverWritesAtTheSameTime) {
+  constexpr uint32_t kWriters = 4, kBlocks = 40, kSequences = 3;
+  Fleet fleet;
+  const Records records = RecordGenerator(kSlots, 1000, 5).NextRecords(kWriters * kBlocks);
+  {
+    Replica replicas[] = {Replica(fleet), Replica(fleet)};
+    std::vector<std::thread> writers;
+    for (uint32_t w = 0; w < kWriters; ++w) {
+      writers.emplace_back([&, w] {
+        Replica& replica = replicas[w % 2];
+        for (uint32_t n = 0; n < kBlocks; ++n) {
+          const uint32_t position = n * kWriters + w;
+          for (uint32_t s = 0; s < kSequences; ++s) {
+            const v1::Block block = records.Block(absl::StrCat(s), position, 0, position, 1);
+            EXPECT_EQ(CodeOf(replica.AppendBlock(block)), absl::StatusCode::kOk);
+          }
+          replica.run().EvictOldest();
+          replica.stored().Find(replica.run(), {"0", 0}, 0, position);
+        }
+      });
+    }
+    for (std::thread& writer : writers) writer.join();
+  }
+  Replica reader(fleet);
+  for (uint32_t s = 0; s < kSequences; ++s) {
+    const Run::Found found = reader.stored().Find(reader.run(), {absl::StrCat(s), 0}, 0, 0);
+    for (uint32_t p = 0; p < kWriters * kBlocks; ++p) {
+      ASSERT_EQ(DigestAt(found, p, 1), DigestOf(records, p, p)) << "position " << p;
+    }
+  }
+}
+
 // What a sequence should be, in the plainest form.
 struct Model {
   static constexpr uint32_t kLength = 60;

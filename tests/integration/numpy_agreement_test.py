@@ -74,12 +74,18 @@ class NumpyAgreementTest(unittest.TestCase):
         for draw in draws:
             for k in {1, (top_k + 1) // 2, top_k}:
                 words = numerics.uniforms(key, positions, draw)
+                curve = sorted({1, (k + 1) // 2, max(1, k - 1)})
                 expected = numerics.decide_gathered(records, gathered, k, words)
                 actual = self.client.evaluate(
                     run, fetched, draw=draw, log_probs=current_log_probs, sampled_log_probs=current_sampled,
-                    top_k=k, outputs=OUTPUTS,
+                    top_k=k, outputs=OUTPUTS, prefix_curve=curve, total_variation=True,
                 )
                 self.compare(expected, actual)
+                points = [
+                    (p.top_k, numerics.wire(p.residual_mass), numerics.wire(p.expected_acceptance))
+                    for p in numerics.prefix_curve(records, gathered, curve)
+                ]
+                self.assertEqual([dataclasses.astuple(point) for point in actual.prefix_curve], points)
                 reduced = numerics.reduce_gathered(records, gathered, k)
                 expected = numerics.decide_reduced(records, reduced, k, words)
                 actual = self.client.evaluate_reduced(

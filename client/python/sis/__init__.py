@@ -14,7 +14,7 @@ from sis.errors import (
     ResourceExhausted,
     Unavailable,
 )
-from sis.evaluation import Decision, Evaluation, Step, Totals
+from sis.evaluation import Decision, Evaluation, PrefixPoint, Step, Totals
 from sis.records import MissingRange, MissingReason, SequenceRef, Slice, TopKRecords
 from sis.reduction import gather, reduce
 from sis.run import Run, RunConfig, RunStatus, Sampling
@@ -34,6 +34,7 @@ __all__ = [
     "MissingRange",
     "MissingReason",
     "NotFound",
+    "PrefixPoint",
     "Refusal",
     "Released",
     "ResourceExhausted",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import enum
+import functools
 from dataclasses import dataclass, fields
-from typing import Optional, Tuple
+from typing import Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -48,10 +49,17 @@ class Totals:
     acceptance_probability: float = 0.0
     # Sum of (1 - residual mass) / envelope: what the accept rate is on average over the behaviour policy's draws.
     expected_acceptance: float = 0.0
+    # Sum of w - 1 - log w at the sampled tokens, nats: the k3 estimator of KL(behaviour || current).
+    k3: float = 0.0
+    # Sum of the policies' total variation on V_k; 0 where it was not asked for.
+    total_variation: float = 0.0
 
     @staticmethod
     def from_proto(totals: pb.Totals) -> Totals:
         return Totals(**{field.name: getattr(totals, field.name) for field in fields(Totals)})
+
+    def __add__(self, other: Totals) -> Totals:
+        return Totals(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(Totals)))
 
     def _mean(self, total: float) -> float:
         return total / self.scored if self.scored else float("nan")
@@ -94,6 +102,32 @@ class Totals:
         return self._mean(self.expected_acceptance)
 
 
+    @property
+    def mean_k3(self) -> float:
+        """An estimate of KL(behaviour || current) per position, nats."""
+        return self._mean(self.k3)
+
+    @property
+    def mean_total_variation(self) -> float:
+        return self._mean(self.total_variation)
+
+
+@dataclass(frozen=True)
+class PrefixPoint:
+    """What Totals would hold if only the top_k most probable slots were used."""
+
+    top_k: int
+    residual_mass: float
+    expected_acceptance: float
+
+    def __add__(self, other: PrefixPoint) -> PrefixPoint:
+        return PrefixPoint(
+            self.top_k,
+            self.residual_mass + other.residual_mass,
+            self.expected_acceptance + other.expected_acceptance,
+        )
+
+
 @dataclass(frozen=True)
 class Step:
     """The totals of one draw over everything that was evaluated, by any rank, each position once."""
@@ -120,6 +154,8 @@ class Evaluation:
     totals: Totals
     # One per slice, in order.
     slice_totals: Tuple[Totals, ...]
+    # One per k that was asked for, over all N positions.
+    prefix_curve: Tuple[PrefixPoint, ...]
     missing: Tuple[MissingRange, ...]
     # Positions of this draw that no call had counted before.
     newly_counted: int
@@ -144,9 +180,40 @@ class Evaluation:
             acceptance_probabilities=floats(response.acceptance_probabilities),
             totals=Totals.from_proto(response.totals),
             slice_totals=tuple(slice_totals),
+            prefix_curve=tuple(
+                PrefixPoint(point.top_k, point.residual_mass, point.expected_acceptance)
+                for point in response.prefix_curve
+            ),
             missing=tuple(
                 MissingRange.from_proto(missing)._replace(slice=sent[missing.slice])
                 for missing in response.missing
             ),
             newly_counted=response.newly_counted,
+        )
+
+    @staticmethod
+    def concatenate(parts: Sequence[Evaluation]) -> Evaluation:
+        """Of consecutive slices, as if they had been evaluated at once."""
+
+        def joined(arrays_of_parts: Sequence[Optional[np.ndarray]]) -> Optional[np.ndarray]:
+            present = [array for array in arrays_of_parts if array is not None]
+            return np.concatenate(present) if present else None
+
+        curves = [part.prefix_curve for part in parts]
+        missing = []
+        slices = 0
+        for part in parts:
+            missing.extend(entry._replace(slice=entry.slice + slices) for entry in part.missing)
+            slices += len(part.slice_totals)
+        return Evaluation(
+            accepted=np.concatenate([part.accepted for part in parts]),
+            decisions=joined([part.decisions for part in parts]),
+            ratios=joined([part.ratios for part in parts]),
+            log_ratios=joined([part.log_ratios for part in parts]),
+            acceptance_probabilities=joined([part.acceptance_probabilities for part in parts]),
+            totals=sum((part.totals for part in parts), Totals()),
+            slice_totals=tuple(totals for part in parts for totals in part.slice_totals),
+            prefix_curve=tuple(functools.reduce(PrefixPoint.__add__, points) for points in zip(*curves)),
+            missing=tuple(missing),
+            newly_counted=sum(part.newly_counted for part in parts),
         )

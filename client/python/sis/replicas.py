@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import secrets
+import sys
 import threading
 from concurrent import futures
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, TypeVar
@@ -18,6 +19,9 @@ from sis.single_server import SingleServer
 from sis.v1 import ratio_service_pb2 as pb
 
 _Answer = TypeVar("_Answer")
+
+# Of leases that were never released; the servers have ended older ones long ago.
+LEASES_KEPT = 1 << 16
 
 # The record digest of a slice whose replica was down when it was fetched.
 STORE_DOWN_DIGEST = 2**64 - 1
@@ -39,6 +43,9 @@ class Replicas:
     none answers, the call fails as with one server. Any other error of a replica is an error of the call.
     """
 
+    # Splitting a batch over the replicas is cutting enough.
+    micro_batch_bytes = sys.maxsize
+
     def __init__(self, names: Sequence[str], servers: Iterable[SingleServer]) -> None:
         """ValueError if there is no name, or one stands twice."""
         self._placement = Placement(names)
@@ -47,6 +54,8 @@ class Replicas:
         self._lock = threading.Lock()
         # The leases that stand behind one that was handed out, by replica. Guarded by _lock.
         self._leases: Dict[int, Dict[int, int]] = {}
+        # Not a number that another process hands out too.
+        self._next_lease_id = secrets.randbits(62) | 1
 
     def close(self) -> None:
         for server in self._servers:
@@ -169,10 +178,12 @@ class Replicas:
                 chunks[number] = _empty_chunks(number, slices[number], top_k)
         lease_id = 0
         if leases:
-            # Not a number that another process may hand out too.
-            lease_id = secrets.randbits(63) | 1
             with self._lock:
+                lease_id = self._next_lease_id
+                self._next_lease_id += 1
                 self._leases[lease_id] = leases
+                if len(self._leases) > LEASES_KEPT:
+                    del self._leases[next(iter(self._leases))]
         header = pb.FetchTopKHeader(
             lease_id=lease_id,
             top_k=top_k,
@@ -201,13 +212,9 @@ class Replicas:
         calls = {}
         for index, numbers in parts.items():
             part = pb.EvaluateRequest(
-                run=request.run,
-                slices=[request.slices[number] for number in numbers],
-                draw=request.draw,
-                top_k=request.top_k,
-                lease_id=leases.get(index, 0),
-                outputs=request.outputs,
+                slices=[request.slices[number] for number in numbers], lease_id=leases.get(index, 0)
             )
+            _copy_options(request, part)
             rows.split_form(request, part, index)
             calls[index] = lambda server, part=part: server.Evaluate(part)
         answers, _ = self._ask(calls)
@@ -231,11 +238,15 @@ class Replicas:
             totals=sum_totals(
                 [answer.totals for answer in answers.values()] + [slice_totals[number] for number in down]
             ),
+            prefix_curve=_sum_prefix_curves([answer.prefix_curve for answer in answers.values()]),
             missing=_in_order(missing),
             newly_counted=sum(answer.newly_counted for answer in answers.values()),
         )
         rows.merge_outputs(answers, set(request.outputs) or {pb.ACCEPT_BITS}, merged)
         return merged
+
+    def evaluate_all(self, requests: Sequence[Callable[[], pb.EvaluateRequest]]) -> List[pb.EvaluateResponse]:
+        return [self.Evaluate(make()) for make in requests]
 
     def _split(
         self, run_id: str, slices: Sequence[pb.Slice], numbers: Optional[Iterable[int]] = None
@@ -331,6 +342,19 @@ class _Rows:
                 setattr(merged, name, values.tobytes())
 
 
+def _copy_options(request: pb.EvaluateRequest, part: pb.EvaluateRequest) -> None:
+    """All but what differs between replicas."""
+    for field, value in request.ListFields():
+        if field.name in ("slices", "lease_id", "gathered", "reduced"):
+            continue
+        if field.label == field.LABEL_REPEATED:
+            getattr(part, field.name).extend(value)
+        elif field.message_type is not None:
+            getattr(part, field.name).CopyFrom(value)
+        else:
+            setattr(part, field.name, value)
+
+
 def sum_totals(parts: Iterable[pb.Totals]) -> pb.Totals:
     """The sum, to the last bit what one server computes: addends are whole multiples of 2^-30, and exact."""
     parts = list(parts)
@@ -339,6 +363,18 @@ def sum_totals(parts: Iterable[pb.Totals]) -> pb.Totals:
         add = math.fsum if field.type == field.TYPE_DOUBLE else sum
         setattr(total, field.name, add(getattr(part, field.name) for part in parts))
     return total
+
+
+def _sum_prefix_curves(curves: Iterable[Sequence[pb.PrefixPoint]]) -> List[pb.PrefixPoint]:
+    """As sum_totals, point by point."""
+    return [
+        pb.PrefixPoint(
+            top_k=points[0].top_k,
+            residual_mass=math.fsum(point.residual_mass for point in points),
+            expected_acceptance=math.fsum(point.expected_acceptance for point in points),
+        )
+        for points in zip(*curves)
+    ]
 
 
 def _merged_run(runs: Sequence[pb.Run]) -> pb.Run:

@@ -21,6 +21,8 @@ class TotalsTest(unittest.TestCase):
                 residual_mass=0.5,
                 acceptance_probability=6.0,
                 expected_acceptance=7.0,
+                k3=2.0,
+                total_variation=1.0,
             )
         )
         self.assertEqual(totals.scored, 8)
@@ -31,6 +33,8 @@ class TotalsTest(unittest.TestCase):
         self.assertEqual(totals.mean_residual_mass, 0.0625)
         self.assertEqual(totals.mean_acceptance_probability, 0.75)
         self.assertEqual(totals.mean_expected_acceptance, 0.875)
+        self.assertEqual(totals.mean_k3, 0.25)
+        self.assertEqual(totals.mean_total_variation, 0.125)
 
     def test_nothing_scored_has_no_rate(self):
         self.assertTrue(math.isnan(sis.Totals(missing=3).accept_rate))
