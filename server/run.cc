@@ -250,11 +250,9 @@ absl::StatusOr<uint64_t> Run::Lease(std::span<const SequenceName> names, absl::D
 absl::Status Run::RenewLease(uint64_t lease_id) {
   WriterLock lock(mutex_);
   const auto lease = leases_.find(lease_id);
-  if (lease == leases_.end() && stored_ != nullptr) {
-    // Another replica's, or of an earlier life: what it held can be read again.
-    return absl::OkStatus();
-  }
   if (lease == leases_.end() || lease->second.expires < clock_()) {
+    // Maybe another replica's, or of an earlier life; what it held can be read again.
+    if (stored_ != nullptr) return absl::OkStatus();
     return absl::FailedPreconditionError(absl::StrCat("lease ", lease_id, " has ended"));
   }
   lease->second.expires = clock_() + lease->second.length;

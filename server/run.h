@@ -119,7 +119,7 @@ class Run {
   // ResourceExhausted beyond the limit.
   absl::StatusOr<uint64_t> Lease(std::span<const SequenceName> names, absl::Duration length)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // FailedPrecondition if it has ended.
+  // FailedPrecondition if it has ended, unless what left memory can be read again.
   absl::Status RenewLease(uint64_t lease_id) ABSL_LOCKS_EXCLUDED(mutex_);
   // False if there is none such.
   bool EndLease(uint64_t lease_id) ABSL_LOCKS_EXCLUDED(mutex_);

@@ -27,6 +27,8 @@ constexpr int kSlots = 2;
 struct Fleet {
   enum class Fault { kNone, kDown, kAnswersLost };
 
+  bool shared = true;
+
   Mutex mutex;
   std::map<std::string, std::string> items ABSL_GUARDED_BY(mutex);
   Fault fault ABSL_GUARDED_BY(mutex) = Fault::kNone;
@@ -42,8 +44,8 @@ class FleetItems final : public ItemStore {
  public:
   explicit FleetItems(Fleet& fleet) : fleet_(fleet) {}
   std::string_view name() const override { return "fleet"; }
-  bool forgets() const override { return true; }
-  bool shared() const override { return true; }
+  bool forgets() const override { return fleet_.shared; }
+  bool shared() const override { return fleet_.shared; }
 
   std::vector<absl::Status> Add(std::span<const Item> items) override {
     WriterLock lock(fleet_.mutex);
@@ -308,14 +310,20 @@ struct Model {
 
 // Any replica, any order, any fault, any restart: what is acked is what the model says, and what is
 // read is what was acked.
-TEST(StoredCacheTest, ReplicasAgreeWithAModel) {
-  constexpr int kOperations = 100000;
+class ModelTest : public ::testing::TestWithParam<uint32_t> {};
+INSTANTIATE_TEST_SUITE_P(Replicas, ModelTest, ::testing::Values(1, 2));
+
+TEST_P(ModelTest, ReplicasAgreeWithIt) {
+  const uint32_t count_of_replicas = GetParam();
+  constexpr int kOperations = 20000;
   constexpr int kSequences = 6;
-  Fleet fleet;
+  Fleet fleet{.shared = count_of_replicas > 1};
   RecordGenerator random(kSlots, 1000, 4);
   const Records records = random.NextRecords(Model::kLength * Model::kVariants);
   std::vector<std::unique_ptr<Replica>> replicas;
-  for (int r = 0; r < 2; ++r) replicas.push_back(std::make_unique<Replica>(fleet));
+  for (uint32_t r = 0; r < count_of_replicas; ++r) {
+    replicas.push_back(std::make_unique<Replica>(fleet));
+  }
   std::vector<Model> models(kSequences);
   std::vector<int> generation(kSequences, 0);
 
@@ -323,7 +331,7 @@ TEST(StoredCacheTest, ReplicasAgreeWithAModel) {
     const uint32_t s = random.Uniform(0, kSequences - 1);
     Model& model = models[s];
     const std::string id = absl::StrCat("sequence ", s, " of ", generation[s]);
-    Replica& replica = *replicas[random.Uniform(0, 1)];
+    Replica& replica = *replicas[random.Uniform(0, count_of_replicas - 1)];
     const uint32_t first = random.Uniform(0, Model::kLength - 1);
     const uint32_t count = random.Uniform(1, Model::kLength - first);
     v1::AppendEntry entry;
@@ -355,7 +363,7 @@ TEST(StoredCacheTest, ReplicasAgreeWithAModel) {
       replica.run().EvictOldest();
       continue;
     } else if (dice < 92) {
-      std::unique_ptr<Replica>& restarted = replicas[random.Uniform(0, 1)];
+      std::unique_ptr<Replica>& restarted = replicas[random.Uniform(0, count_of_replicas - 1)];
       restarted.reset();
       restarted = std::make_unique<Replica>(fleet);
       continue;
