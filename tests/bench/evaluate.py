@@ -180,7 +180,7 @@ class Prototype:
 
     def __init__(self, binaries, slots, sequences):
         self._client = binaries / "cli"
-        self._arguments = ["50999", str(binaries / "socket"), str(slots), "0", str(sequences)]
+        self._arguments = ["50999", str(binaries / "prototype"), str(slots), "0", str(sequences)]
         self._server = subprocess.Popen([binaries / "srv", *self._arguments], stdout=subprocess.PIPE, text=True)
         self.process_ids = []
         if self._server.stdout.readline() != "ready\n":
