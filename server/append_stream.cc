@@ -3,25 +3,18 @@
 #include <utility>
 
 #include "server/grpc_status.h"
-#include "server/wire/serialize.h"
 
 namespace sis {
 
 AppendStream::AppendStream(RunRegistry& registry, Metrics& metrics)
     : registry_(registry), timer_(metrics, "Append") {
-  Read();
-}
-
-void AppendStream::Read() {
-  request_.reset();
-  received_.Clear();
   order_.HandOn();
-  StartRead(&received_);
+  StartRead(&request_);
 }
 
 absl::Status AppendStream::OpenIngest() {
   if (ingest_.has_value()) return absl::InvalidArgumentError("header: sent twice");
-  absl::StatusOr<Ingest> ingest = Ingest::Open(registry_, request_->message().header());
+  absl::StatusOr<Ingest> ingest = Ingest::Open(registry_, request_.header());
   if (!ingest.ok()) return ingest.status();
   ingest_ = *std::move(ingest);
   return absl::OkStatus();
@@ -30,14 +23,11 @@ absl::Status AppendStream::OpenIngest() {
 void AppendStream::OnReadDone(bool ok) {
   order_.Begin();
   if (!ok) return End(absl::OkStatus());  // the worker has closed its side
-  absl::StatusOr<std::unique_ptr<const ReceivedMessage<v1::AppendRequest>>> request =
-      ReceivedMessage<v1::AppendRequest>::Parse(received_);
-  if (!request.ok()) return End(request.status());
-  request_ = *std::move(request);
-  switch (request_->message().message_case()) {
+  switch (request_.message_case()) {
     case v1::AppendRequest::kHeader:
       if (absl::Status status = OpenIngest(); !status.ok()) return End(status);
-      return Read();
+      order_.HandOn();
+      return StartRead(&request_);
     case v1::AppendRequest::kBatch: {
       if (!ingest_.has_value()) {
         return End(absl::InvalidArgumentError("header: must come first"));
@@ -57,16 +47,13 @@ void AppendStream::OnReadDone(bool ok) {
 std::optional<RoomWanted> AppendStream::Resume(Turn turn) {
   order_.Begin();
   absl::StatusOr<std::optional<RoomWanted>> wanted =
-      ingest_->Apply(request_->message().batch(), turn, response_, request_->arrays());
+      ingest_->Apply(request_.batch(), turn, response_);
   if (!wanted.ok()) {
     End(wanted.status());
     return std::nullopt;
   }
-  if (!wanted->has_value()) {
-    written_ = SerializeInPlace(std::make_shared<v1::AppendResponse>(std::move(response_)));
-  }
   order_.HandOn();
-  if (!wanted->has_value()) StartWrite(&written_);
+  if (!wanted->has_value()) StartWrite(&response_);
   return *std::move(wanted);
 }
 
@@ -80,7 +67,8 @@ void AppendStream::OnCancel() { registry_.room_queue().Leave(*this); }
 void AppendStream::OnWriteDone(bool ok) {
   order_.Begin();
   if (!ok) return End(absl::CancelledError("the worker is gone"));
-  Read();
+  order_.HandOn();
+  StartRead(&request_);
 }
 
 void AppendStream::End(const absl::Status& status) {

@@ -3,7 +3,6 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include <memory>
 #include <optional>
 
 #include "server/ingest.h"
@@ -11,7 +10,6 @@
 #include "server/room_queue.h"
 #include "server/rpc_timer.h"
 #include "server/run_registry.h"
-#include "server/wire/received_message.h"
 #include "sis/v1/ratio_service.pb.h"
 
 namespace sis {
@@ -19,7 +17,7 @@ namespace sis {
 // Reads a message, answers it, reads the next: a worker that is faster than the cache waits in its
 // own writes. So it does while a batch waits for room, in the registry's queue; no thread waits.
 // Holds one message at a time. Owns itself; the registry and the metrics must outlive the server.
-class AppendStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
+class AppendStream final : public grpc::ServerBidiReactor<v1::AppendRequest, v1::AppendResponse>,
                            private RoomQueue::Waiter {
  public:
   AppendStream(RunRegistry& registry, Metrics& metrics);
@@ -35,7 +33,6 @@ class AppendStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   void GiveUp(const absl::Status& status) override;
 
   void End(const absl::Status& status);
-  void Read();
   absl::Status OpenIngest();
 
   RunRegistry& registry_;
@@ -43,11 +40,8 @@ class AppendStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   ReactionOrder order_;
   absl::StatusCode code_ = absl::StatusCode::kOk;
   std::optional<Ingest> ingest_;
-  // The message at hand: as it was read, parsed, and its answer.
-  grpc::ByteBuffer received_;
-  std::unique_ptr<const ReceivedMessage<v1::AppendRequest>> request_;
+  v1::AppendRequest request_;
   v1::AppendResponse response_;
-  grpc::ByteBuffer written_;
 };
 
 }  // namespace sis

@@ -64,17 +64,44 @@ absl::Status CheckSampling(const v1::Sampling& sampling) {
   return absl::OkStatus();
 }
 
-uint32_t RecordsCrc(const RecordView& records) {
-  uint32_t crc = ExtendCrc32c(0, std::as_bytes(records.sampled_ids));
-  crc = ExtendCrc32c(crc, std::as_bytes(records.sampled_log_probs));
-  crc = ExtendCrc32c(crc, std::as_bytes(records.ids));
-  return ExtendCrc32c(crc, std::as_bytes(records.log_probs));
+uint32_t BlockCrc(const v1::Block& block) {
+  uint32_t crc = 0;
+  for (const std::string* array : {&block.sampled_ids(), &block.sampled_log_probs(),
+                                   &block.top_k_ids(), &block.top_k_log_probs()}) {
+    crc = ExtendCrc32c(crc, std::as_bytes(std::span(*array)));
+  }
+  return crc;
 }
 
-int64_t ArrayBytes(const RecordView& records) {
-  return static_cast<int64_t>(records.sampled_ids.size_bytes() +
-                              records.sampled_log_probs.size_bytes() + records.ids.size_bytes() +
-                              records.log_probs.size_bytes());
+// The arrays of a block, with their lengths checked.
+absl::StatusOr<RecordView> ParseRecords(const v1::Block& block, const Run& run) {
+  const size_t count = block.sampled_ids().size() / sizeof(int32_t);
+  const size_t slots = run.config().top_k();
+  if (block.sampled_ids().empty()) return absl::InvalidArgumentError("sampled_ids: empty");
+  if (uint64_t{block.first_position()} + count >
+      static_cast<uint64_t>(run.limits().max_positions)) {
+    return absl::InvalidArgumentError(absl::StrCat("first_position ", block.first_position(), " + ",
+                                                   count, " positions is beyond ",
+                                                   run.limits().max_positions));
+  }
+  const auto sampled_ids = ArrayOf<int32_t>("sampled_ids", block.sampled_ids(), count);
+  if (!sampled_ids.ok()) return sampled_ids.status();
+  const auto sampled = ArrayOf<float>("sampled_log_probs", block.sampled_log_probs(), count);
+  if (!sampled.ok()) return sampled.status();
+  const auto ids = ArrayOf<int32_t>("top_k_ids", block.top_k_ids(), count * slots);
+  if (!ids.ok()) return ids.status();
+  const auto log_probs = ArrayOf<float>("top_k_log_probs", block.top_k_log_probs(), count * slots);
+  if (!log_probs.ok()) return log_probs.status();
+  if (block.has_crc32c() && BlockCrc(block) != block.crc32c()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("crc32c: ", block.crc32c(), ", but the arrays have ", BlockCrc(block)));
+  }
+  return RecordView{*sampled_ids, *sampled, *ids, *log_probs};
+}
+
+int64_t ArrayBytes(const v1::Block& block) {
+  return static_cast<int64_t>(block.sampled_ids().size() + block.sampled_log_probs().size() +
+                              block.top_k_ids().size() + block.top_k_log_probs().size());
 }
 
 const v1::SequenceRef& SequenceOf(const v1::AppendEntry& entry) {
@@ -110,8 +137,7 @@ absl::StatusOr<Ingest> Ingest::Open(RunRegistry& registry, const v1::AppendHeade
 }
 
 absl::StatusOr<std::optional<RoomWanted>> Ingest::Apply(const v1::AppendBatch& batch, Turn turn,
-                                                        v1::AppendResponse& response,
-                                                        const ReceivedArrays& arrays) {
+                                                        v1::AppendResponse& response) {
   v1::RunRef ref;
   ref.set_run_id(run_->id());
   ref.set_incarnation(run_->incarnation());
@@ -119,7 +145,7 @@ absl::StatusOr<std::optional<RoomWanted>> Ingest::Apply(const v1::AppendBatch& b
   response.mutable_acks()->Reserve(batch.entries_size());
   turn_ = turn;
   while (response.acks_size() < batch.entries_size()) {
-    std::optional<v1::Ack> ack = ApplyEntry(batch.entries(response.acks_size()), arrays);
+    std::optional<v1::Ack> ack = ApplyEntry(batch.entries(response.acks_size()));
     if (!ack.has_value()) {
       lacking_->entry = response.acks_size();
       return std::exchange(lacking_, std::nullopt);
@@ -168,40 +194,8 @@ absl::StatusOr<std::shared_ptr<Sequence>> Ingest::Open(const SequenceName& name,
   return sequence;
 }
 
-absl::StatusOr<RecordView> Ingest::ParseRecords(const v1::Block& block,
-                                                const ReceivedArrays& arrays) {
-  const size_t count = arrays.Of(block.sampled_ids()).size() / sizeof(int32_t);
-  const size_t slots = run_->config().top_k();
-  if (block.sampled_ids().empty()) return absl::InvalidArgumentError("sampled_ids: empty");
-  if (uint64_t{block.first_position()} + count >
-      static_cast<uint64_t>(run_->limits().max_positions)) {
-    return absl::InvalidArgumentError(absl::StrCat("first_position ", block.first_position(), " + ",
-                                                   count, " positions is beyond ",
-                                                   run_->limits().max_positions));
-  }
-  absl::Status status;
-  const auto read = [&]<typename T>(absl::string_view name, const std::string& field,
-                                    size_t elements, std::vector<T>& scratch) {
-    const ArrayField array = arrays.Of(field);
-    if (status.ok()) status = CheckLength<T>(name, array.size(), elements);
-    return status.ok() ? array.Read<T>(0, elements, scratch) : std::span<const T>();
-  };
-  const RecordView records{
-      read("sampled_ids", block.sampled_ids(), count, scratch_.sampled_ids),
-      read("sampled_log_probs", block.sampled_log_probs(), count, scratch_.sampled_log_probs),
-      read("top_k_ids", block.top_k_ids(), count * slots, scratch_.ids),
-      read("top_k_log_probs", block.top_k_log_probs(), count * slots, scratch_.log_probs)};
-  if (!status.ok()) return status;
-  if (block.has_crc32c() && RecordsCrc(records) != block.crc32c()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("crc32c: ", block.crc32c(), ", but the arrays have ", RecordsCrc(records)));
-  }
-  return records;
-}
-
-absl::Status Ingest::ApplyBlock(const SequenceName& name, const v1::Block& block,
-                                const ReceivedArrays& arrays) {
-  const absl::StatusOr<RecordView> records = ParseRecords(block, arrays);
+absl::Status Ingest::ApplyBlock(const SequenceName& name, const v1::Block& block) {
+  const absl::StatusOr<RecordView> records = ParseRecords(block, *run_);
   if (!records.ok()) return records.status();
   std::vector<uint8_t> ranks(records->sampled_ids.size());
   absl::Status status = ValidateRecords(*records, static_cast<int>(run_->config().top_k()),
@@ -231,7 +225,7 @@ absl::Status Ingest::ApplyBlock(const SequenceName& name, const v1::Block& block
     status = (*sequence)->Append(block.first_position(), block.policy_version(), *records, ranks,
                                  &added);
   }
-  if (status.ok()) run_->metrics().AddIngested(added, ArrayBytes(*records));
+  if (status.ok()) run_->metrics().AddIngested(added, ArrayBytes(block));
   return status;
 }
 
@@ -249,8 +243,7 @@ absl::Status Ingest::ApplyTruncate(const SequenceName& name, uint32_t length) {
   return sequence.ok() ? (*sequence)->Truncate(length) : sequence.status();
 }
 
-std::optional<v1::Ack> Ingest::ApplyEntry(const v1::AppendEntry& entry,
-                                          const ReceivedArrays& arrays) {
+std::optional<v1::Ack> Ingest::ApplyEntry(const v1::AppendEntry& entry) {
   v1::Ack ack;
   *ack.mutable_sequence() = SequenceOf(entry);
   const absl::Status status = [&]() -> absl::Status {
@@ -261,7 +254,7 @@ std::optional<v1::Ack> Ingest::ApplyEntry(const v1::AppendEntry& entry,
     if (!name.ok()) return name.status();
     absl::Status applied;
     if (entry.has_block()) {
-      applied = ApplyBlock(*name, entry.block(), arrays);
+      applied = ApplyBlock(*name, entry.block());
     } else if (entry.has_seal()) {
       applied = ApplySeal(*name, entry.seal().length());
     } else {

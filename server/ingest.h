@@ -4,14 +4,11 @@
 #include <memory>
 #include <optional>
 #include <utility>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "kernels/validate.h"
 #include "server/room_queue.h"
 #include "server/run_registry.h"
-#include "server/wire/received_arrays.h"
 #include "sis/v1/ratio_service.pb.h"
 
 namespace sis {
@@ -25,27 +22,17 @@ class Ingest {
   // Applies the entries that the response has no acks for yet, one by one, and acks them; a refused
   // one changes nothing and says why in its ack. Stops at an entry that should wait for room:
   // returns what it lacks, and is to be called again when that may be there. An error, with nothing
-  // applied, if the run has been superseded. `arrays` are the batch's.
+  // applied, if the run has been superseded.
   absl::StatusOr<std::optional<RoomWanted>> Apply(const v1::AppendBatch& batch, Turn turn,
-                                                  v1::AppendResponse& response,
-                                                  const ReceivedArrays& arrays = {});
+                                                  v1::AppendResponse& response);
 
  private:
-  // Memory for the arrays of one block.
-  struct Scratch {
-    std::vector<int32_t> sampled_ids;
-    std::vector<float> sampled_log_probs;
-    std::vector<int32_t> ids;
-    std::vector<float> log_probs;
-  };
-
   Ingest(RunRegistry& registry, std::shared_ptr<Run> run)
       : registry_(&registry), run_(std::move(run)) {}
 
   // Nothing if it is to wait.
-  std::optional<v1::Ack> ApplyEntry(const v1::AppendEntry& entry, const ReceivedArrays& arrays);
-  absl::Status ApplyBlock(const SequenceName& name, const v1::Block& block,
-                          const ReceivedArrays& arrays);
+  std::optional<v1::Ack> ApplyEntry(const v1::AppendEntry& entry);
+  absl::Status ApplyBlock(const SequenceName& name, const v1::Block& block);
   absl::Status ApplySeal(const SequenceName& name, uint32_t length);
   absl::Status ApplyTruncate(const SequenceName& name, uint32_t length);
   // Finds or makes the sequence, with room made for `bytes_if_new` if need be.
@@ -54,12 +41,8 @@ class Ingest {
   // it should wait for them, lacking_ is set.
   absl::Status MakeRoom(const SequenceName& name, int64_t bytes);
 
-  // The arrays of a block, with their lengths checked; in place or in scratch_.
-  absl::StatusOr<RecordView> ParseRecords(const v1::Block& block, const ReceivedArrays& arrays);
-
   RunRegistry* registry_;
   std::shared_ptr<Run> run_;
-  Scratch scratch_;
   Turn turn_ = Turn::kArrived;         // of the present entry
   std::optional<RoomWanted> lacking_;  // by the present entry
 };

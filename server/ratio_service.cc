@@ -112,7 +112,7 @@ grpc::ServerUnaryReactor* RatioService::GetStep(grpc::CallbackServerContext* con
   });
 }
 
-grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* RatioService::Append(
+grpc::ServerBidiReactor<v1::AppendRequest, v1::AppendResponse>* RatioService::Append(
     grpc::CallbackServerContext*) {
   return new AppendStream(registry_, metrics_);
 }
