@@ -12,24 +12,28 @@ _GENCODE = [
 def _cuda_objects_impl(ctx):
     deps = cc_common.merge_cc_infos(cc_infos = [dep[CcInfo] for dep in ctx.attr.deps]).compilation_context
     objects = []
+    ptx = []
     for src in ctx.files.srcs:
         obj = ctx.actions.declare_file(src.basename + ".o")
         args = ctx.actions.args()
-        args.add_all(["-c", src, "-o", obj, "-ccbin", find_cpp_toolchain(ctx).compiler_executable])
-        args.add_all(["-std=c++20", "-O3", "-Xcompiler=-fPIC", "-fmad=false", "--expt-relaxed-constexpr", "-I."] + _GENCODE + ctx.attr.copts)
+        args.add_all([src, "-ccbin", find_cpp_toolchain(ctx).compiler_executable])
+        args.add_all(["-std=c++20", "-O3", "-Xcompiler=-fPIC", "-fmad=false", "--expt-relaxed-constexpr", "-I."] + ctx.attr.copts)
         args.add_all(deps.defines, before_each = "-D")
         args.add_all(depset(transitive = [deps.includes, deps.quote_includes, deps.system_includes]), before_each = "-I")
-        ctx.actions.run(
-            executable = NVCC,
-            arguments = [args],
-            inputs = depset(ctx.files.srcs + ctx.files.hdrs, transitive = [deps.headers]),
-            outputs = [obj],
-            mnemonic = "CudaCompile",
-            progress_message = "Compiling %s for CUDA" % src.short_path,
-            use_default_shell_env = True,
-        )
+        listing = ctx.actions.declare_file(src.basename + ".ptx")
+        for output, options in [(obj, ["-c"] + _GENCODE), (listing, ["-ptx", "-arch=compute_80"])]:
+            ctx.actions.run(
+                executable = NVCC,
+                arguments = [args, ctx.actions.args().add_all(options + ["-o", output])],
+                inputs = depset(ctx.files.srcs + ctx.files.hdrs, transitive = [deps.headers]),
+                outputs = [output],
+                mnemonic = "CudaCompile",
+                progress_message = "Compiling %s for CUDA" % src.short_path,
+                use_default_shell_env = True,
+            )
         objects.append(obj)
-    return [DefaultInfo(files = depset(objects))]
+        ptx.append(listing)
+    return [DefaultInfo(files = depset(objects)), OutputGroupInfo(ptx = depset(ptx))]
 
 _cuda_objects = rule(
     implementation = _cuda_objects_impl,
@@ -44,7 +48,10 @@ _cuda_objects = rule(
 )
 
 def cuda_library(name, srcs, hdrs = [], copts = [], deps = [], **kwargs):
-    """Like cc_library; skipped by wildcards such as //... where there is no CUDA."""
+    """Like cc_library; skipped by wildcards such as //... where there is no CUDA.
+
+    NAME_ptx is what nvcc makes of the srcs before it becomes machine code, for tests to look at.
+    """
     compatible = select({
         "@cuda//:enabled": [],
         "//conditions:default": ["@cuda//:toolkit"],
@@ -64,4 +71,10 @@ def cuda_library(name, srcs, hdrs = [], copts = [], deps = [], **kwargs):
         target_compatible_with = compatible,
         deps = deps + ["@cuda//:cudart"],
         **kwargs
+    )
+    native.filegroup(
+        name = name + "_ptx",
+        srcs = [name + "_objects"],
+        output_group = "ptx",
+        tags = ["manual"],
     )

@@ -164,10 +164,10 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::vector<std::s
                                                    ": must be at least one, each once"));
   }
   std::vector<std::shared_ptr<grpc::Channel>> channels;
-  std::vector<std::unique_ptr<SingleServer>> servers;
+  std::vector<std::shared_ptr<SingleServer>> servers;
   for (const std::string& address : addresses) {
     channels.push_back(SingleServer::MakeChannel(address));
-    servers.push_back(std::make_unique<SingleServer>(channels.back(), options.call_timeout));
+    servers.push_back(std::make_shared<SingleServer>(channels.back(), options.call_timeout));
   }
   if (absl::Status status = WaitForOne(addresses, channels, options); !status.ok()) return status;
   return absl::WrapUnique(new Client(std::make_unique<Replicas>(addresses, std::move(servers)),

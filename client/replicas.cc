@@ -20,6 +20,9 @@ namespace {
 // The record digest of a slice whose replica was down when it was fetched.
 constexpr uint64_t kStoreDownDigest = std::numeric_limits<uint64_t>::max();
 
+// Of leases that were never released; the servers have ended older ones long ago.
+constexpr size_t kLeasesKept = 1 << 16;
+
 v1::MissingRange StoreDown(int number, const v1::Slice& slice) {
   v1::MissingRange range;
   range.set_slice(static_cast<uint32_t>(number));
@@ -83,8 +86,11 @@ void Merge(const v1::Run& part, v1::Run& run) {
 }  // namespace
 
 Replicas::Replicas(const std::vector<std::string>& names,
-                   std::vector<std::unique_ptr<SingleServer>> servers)
-    : placement_(names), servers_(std::move(servers)) {}
+                   std::vector<std::shared_ptr<SingleServer>> servers)
+    : placement_(names),
+      servers_(std::move(servers)),
+      // Not numbers that another process hands out too.
+      next_lease_id_(absl::Uniform<uint64_t>(absl::BitGen(), 1, uint64_t{1} << 62)) {}
 
 template <typename Response>
 absl::StatusOr<Replicas::Answers<Response>> Replicas::AskSome(const std::vector<size_t>& replicas,
@@ -115,19 +121,28 @@ absl::StatusOr<std::map<size_t, Response>> Replicas::AskAll(const Ask<Response>&
                                                             bool unknown_is_none) const {
   std::vector<size_t> all;
   for (size_t replica = 0; replica < servers_.size(); ++replica) all.push_back(replica);
-  absl::StatusOr<Answers<std::optional<Response>>> answers = AskSome<std::optional<Response>>(
-      all, [&](size_t replica) -> absl::StatusOr<std::optional<Response>> {
+  // An answer, or NotFound.
+  struct Found {
+    std::optional<Response> response;
+    absl::Status unknown;
+  };
+  absl::StatusOr<Answers<Found>> answers =
+      AskSome<Found>(all, [&](size_t replica) -> absl::StatusOr<Found> {
         absl::StatusOr<Response> response = ask(replica);
-        if (response.ok()) return std::optional<Response>(*std::move(response));
-        if (unknown_is_none && absl::IsNotFound(response.status())) return std::nullopt;
+        if (response.ok()) return Found{*std::move(response), absl::OkStatus()};
+        if (unknown_is_none && absl::IsNotFound(response.status())) {
+          return Found{std::nullopt, response.status()};
+        }
         return response.status();
       });
   if (!answers.ok()) return answers.status();
   std::map<size_t, Response> known;
-  for (auto& [replica, answer] : answers->given) {
-    if (answer.has_value()) known.emplace(replica, *std::move(answer));
+  absl::Status unknown;
+  for (auto& [replica, found] : answers->given) {
+    unknown.Update(found.unknown);
+    if (found.response.has_value()) known.emplace(replica, *std::move(found.response));
   }
-  if (known.empty()) return ask(answers->given.begin()->first).status();
+  if (known.empty()) return unknown;
   return known;
 }
 
@@ -253,7 +268,7 @@ std::unique_ptr<AppendWriter> Replicas::Append(const v1::AppendHeader& header,
   std::vector<ReplicatedAppendWriter::OpenStream> open_streams;
   for (const auto& server : servers_) {
     open_streams.emplace_back(
-        [server = server.get(), header, options] { return server->OpenStream(header, options); });
+        [server, header, options] { return server->OpenStream(header, options); });
   }
   return std::make_unique<ReplicatedAppendWriter>(
       [placement = placement_, run_id = header.run().run_id()](const std::string& sequence_id) {
@@ -296,11 +311,10 @@ absl::StatusOr<v1::FetchTopKHeader> Replicas::MergeHeaders(
   }
   AddInOrder(std::move(missing), *merged.mutable_missing());
   if (!leases.empty()) {
-    // Not a number that another process may hand out too.
-    merged.set_lease_id(absl::Uniform<uint64_t>(absl::IntervalClosed, absl::BitGen(), 1,
-                                                std::numeric_limits<uint64_t>::max()));
     const std::lock_guard lock(mutex_);
+    merged.set_lease_id(next_lease_id_++);
     leases_[merged.lease_id()] = std::move(leases);
+    if (leases_.size() > kLeasesKept) leases_.erase(leases_.begin());
   }
   return merged;
 }
@@ -385,30 +399,32 @@ absl::StatusOr<v1::EvaluateResponse> Replicas::Evaluate(v1::EvaluateRequest requ
     }
   }
 
+  // What each replica gets a part of; all that is left in the request is for every one.
+  v1::EvaluateRequest batch;
+  batch.mutable_slices()->Swap(request.mutable_slices());
+  if (request.has_gathered()) batch.mutable_gathered()->Swap(request.mutable_gathered());
+  if (request.has_reduced()) batch.mutable_reduced()->Swap(request.mutable_reduced());
+  request.clear_form();
+  request.clear_lease_id();
+
   Parts parts;
-  for (int number = 0; number < request.slices_size(); ++number) {
-    const v1::Slice& slice = request.slices(number);
+  for (int number = 0; number < batch.slices_size(); ++number) {
+    const v1::Slice& slice = batch.slices(number);
     // What was not fetched has no values here, even if the records are there by now.
     if (slice.record_digest() == kStoreDownDigest) continue;
     parts[placement_.Replica(request.run().run_id(), slice.sequence().id())].push_back(number);
   }
-  const BatchRows rows(request.slices());
+  const BatchRows rows(batch.slices());
   std::vector<size_t> asked;
   for (const auto& [replica, numbers] : parts) asked.push_back(replica);
   const auto answers = AskSome<v1::EvaluateResponse>(asked, [&](size_t replica) {
     const std::vector<int>& numbers = parts.at(replica);
-    v1::EvaluateRequest part;
-    *part.mutable_run() = request.run();
-    for (const int number : numbers) *part.add_slices() = request.slices(number);
-    part.set_draw(request.draw());
-    part.set_top_k(request.top_k());
+    v1::EvaluateRequest part = request;
+    for (const int number : numbers) *part.add_slices() = batch.slices(number);
     if (const auto lease = leases.find(replica); lease != leases.end()) {
       part.set_lease_id(lease->second);
     }
-    *part.mutable_outputs() = request.outputs();
-    *part.mutable_prefix_curve() = request.prefix_curve();
-    part.set_total_variation(request.total_variation());
-    rows.SplitForm(request, numbers, part);
+    rows.SplitForm(batch, numbers, part);
     return servers_[replica]->Evaluate(std::move(part));
   });
   if (!answers.ok()) return answers.status();
@@ -417,7 +433,7 @@ absl::StatusOr<v1::EvaluateResponse> Replicas::Evaluate(v1::EvaluateRequest requ
   rows.SetMissing(request, merged);
   std::vector<v1::MissingRange> missing;
   std::vector<v1::Totals> totals;
-  std::vector<std::optional<v1::Totals>> slice_totals(request.slices_size());
+  std::vector<std::optional<v1::Totals>> slice_totals(batch.slices_size());
   for (const auto& [replica, answer] : answers->given) {
     const std::vector<int>& numbers = parts.at(replica);
     if (static_cast<size_t>(answer.slice_totals_size()) != numbers.size()) {
@@ -434,10 +450,10 @@ absl::StatusOr<v1::EvaluateResponse> Replicas::Evaluate(v1::EvaluateRequest requ
       return status;
     }
   }
-  for (int number = 0; number < request.slices_size(); ++number) {
+  for (int number = 0; number < batch.slices_size(); ++number) {
     std::optional<v1::Totals>& of_slice = slice_totals[number];
     if (!of_slice.has_value()) {
-      const v1::Slice& slice = request.slices(number);
+      const v1::Slice& slice = batch.slices(number);
       for (const int output : request.outputs()) {
         if (output != v1::RATIOS && output != v1::LOG_RATIOS) continue;
         return absl::FailedPreconditionError(

@@ -23,7 +23,7 @@ class Replicas final : public Service {
  public:
   // As many names as servers, at least one, each once.
   Replicas(const std::vector<std::string>& names,
-           std::vector<std::unique_ptr<SingleServer>> servers);
+           std::vector<std::shared_ptr<SingleServer>> servers);
 
   absl::StatusOr<v1::CreateRunResponse> CreateRun(const v1::CreateRunRequest& request) override;
   absl::StatusOr<v1::GetRunResponse> GetRun(const v1::GetRunRequest& request) override;
@@ -66,9 +66,12 @@ class Replicas final : public Service {
       const Answers<std::vector<v1::FetchTopKResponse>>& answers);
 
   const Placement placement_;
-  const std::vector<std::unique_ptr<SingleServer>> servers_;
+  // Shared with append streams, which may outlive the client.
+  const std::vector<std::shared_ptr<SingleServer>> servers_;
   std::mutex mutex_;
-  std::map<uint64_t, Leases> leases_;  // guarded by mutex_
+  // Guarded by mutex_.
+  std::map<uint64_t, Leases> leases_;
+  uint64_t next_lease_id_;
 };
 
 }  // namespace sis

@@ -1,4 +1,5 @@
-// CRC-32C (Castagnoli), by the SSE 4.2 instruction where the processor has it, else by table.
+// CRC-32C (Castagnoli), by the SSE 4.2 instruction and the carry-less product where the
+// processor has both, else by table.
 #pragma once
 
 #include <cstddef>

@@ -1,8 +1,11 @@
-// Whether current values are valid, on vectors: at the speed of evaluating them, but without a
-// reason.
+// Whether values are valid, on vectors: at the speed of evaluating them, but without a reason.
 #pragma once
 
+#include <cstdint>
+#include <span>
+
 #include "kernels/backend.h"
+#include "kernels/record_view.h"
 
 namespace sis {
 
@@ -10,5 +13,11 @@ namespace sis {
 // NaN, none above the slack, covered masses within it. False if not, and always on machines without
 // vectors and for positions that needs_scalar() names. Lengths must agree.
 bool GatheredLogProbsAreValid(const BehaviorView& behavior, const CurrentView& current, int slots);
+
+// True if the records are valid (docs/numerics.md, section 2), with the rank of each sampled token
+// in ranks [T]. False if not, and always for a few positions and on machines without vectors; ranks
+// may then hold anything. Lengths must agree.
+bool RecordsAreQuicklySeenValid(const RecordView& records, int slots, int32_t vocabulary_size,
+                                std::span<uint8_t> ranks);
 
 }  // namespace sis

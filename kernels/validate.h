@@ -7,16 +7,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/backend.h"
+#include "kernels/record_view.h"
 
 namespace sis {
-
-// T recorded positions, row-major.
-struct RecordView {
-  std::span<const int32_t> sampled_ids;      // [T]
-  std::span<const float> sampled_log_probs;  // [T]
-  std::span<const int32_t> ids;              // [T, K]
-  std::span<const float> log_probs;          // [T, K]
-};
 
 // Checks the records of positions first_position, first_position + 1, ..., and writes the rank of
 // each sampled token to ranks [T]. InvalidArgument names field, position and value. The arrays'

@@ -43,7 +43,7 @@ void EvaluateTask::EvaluatePiece() {
 absl::StatusOr<bool> EvaluateTask::TryEvaluatePiece() {
   const v1::EvaluateRequest& request = request_->message();
   if (run_ == nullptr) {
-    absl::StatusOr<std::shared_ptr<Run>> run = evaluators_.registry.Find(request.run());
+    absl::StatusOr<std::shared_ptr<Run>> run = evaluators_.registry.FindOrLearn(request.run());
     if (!run.ok()) return run.status();
     run_ = *std::move(run);
   }

@@ -82,8 +82,9 @@ bool SameRecord(const PageFormat& format, const RecordView& records, size_t row,
   const size_t slots = format.slots;
   std::array<float, kMaxTopK> memory;
   const std::span<float> rounded = std::span(memory).first(slots);
-  const uint8_t used =
-      RoundBehaviorRow(format.encoding, records.log_probs.subspan(row * slots, slots), rounded);
+  uint8_t used;
+  RoundBehaviorRows(format.encoding, records.log_probs.subspan(row * slots, slots), format.slots,
+                    rounded, {&used, 1});
   return records.sampled_ids[row] == stored.sampled_ids[index] &&
          SameBits<float>(records.sampled_log_probs.subspan(row, 1),
                          stored.sampled_log_probs.subspan(index, 1)) &&
@@ -125,22 +126,39 @@ absl::Status Page::Check() const {
 
 void Page::Store(uint32_t index, const RecordView& records, size_t row, uint32_t count,
                  std::span<const uint8_t> ranks, const RecordRows& to) {
-  const size_t slots = format_.slots;
-  for (uint32_t end = index + count; index < end; ++index, ++row) {
-    const uint64_t bit = uint64_t{1} << index;
-    if ((present_ & bit) != 0) continue;
-    const auto ids = to.ids.subspan(index * slots, slots);
-    const uint8_t used =
-        RoundBehaviorRow(format_.encoding, records.log_probs.subspan(row * slots, slots),
-                         to.log_probs.subspan(index * slots, slots));
-    std::ranges::copy(records.ids.subspan(row * slots, used), ids.begin());
-    std::ranges::fill(ids.subspan(used), -1);
-    to.sampled_ids[index] = records.sampled_ids[row];
-    to.sampled_log_probs[index] = records.sampled_log_probs[row];
-    to.ranks[index] = ranks[row] < used ? ranks[row] : kRankOutside;
-    present_ |= bit;
-    digest_ += DigestOf(to, bit);
+  // Runs of absent positions.
+  for (const uint32_t end = index + count; index < end;) {
+    const uint64_t absent = ~present_ & Mask(index, end - index);
+    if (absent == 0) return;
+    const auto first = static_cast<uint32_t>(std::countr_zero(absent));
+    const auto length = static_cast<uint32_t>(std::countr_one(absent >> first));
+    row += first - index;
+    StoreAbsent(first, records, row, length, ranks, to);
+    row += length;
+    index = first + length;
   }
+}
+
+void Page::StoreAbsent(uint32_t index, const RecordView& records, size_t row, uint32_t count,
+                       std::span<const uint8_t> ranks, const RecordRows& to) {
+  const size_t slots = format_.slots;
+  std::array<uint8_t, kPositions> used_slots;
+  RoundBehaviorRows(format_.encoding, records.log_probs.subspan(row * slots, count * slots),
+                    format_.slots, to.log_probs.subspan(index * slots, count * slots),
+                    std::span(used_slots).first(count));
+  std::ranges::copy(records.sampled_ids.subspan(row, count), to.sampled_ids.subspan(index).begin());
+  std::ranges::copy(records.sampled_log_probs.subspan(row, count),
+                    to.sampled_log_probs.subspan(index).begin());
+  std::ranges::copy(records.ids.subspan(row * slots, count * slots),
+                    to.ids.subspan(index * slots).begin());
+  for (uint32_t i = 0; i < count; ++i) {
+    const uint8_t used = used_slots[i];
+    std::ranges::fill(to.ids.subspan((index + i) * slots, slots).subspan(used), -1);
+    to.ranks[index + i] = ranks[row + i] < used ? ranks[row + i] : kRankOutside;
+  }
+  const uint64_t positions = Mask(index, count);
+  present_ |= positions;
+  digest_ += DigestOf(to, positions);
 }
 
 void Page::Add(uint32_t index, const RecordView& records, size_t row, uint32_t count,

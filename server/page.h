@@ -99,6 +99,9 @@ class Page {
   // Rounds the rows of absent positions into `to`.
   void Store(uint32_t index, const RecordView& records, size_t row, uint32_t count,
              std::span<const uint8_t> ranks, const RecordRows& to);
+  // None of which is present.
+  void StoreAbsent(uint32_t index, const RecordView& records, size_t row, uint32_t count,
+                   std::span<const uint8_t> ranks, const RecordRows& to);
   uint64_t DigestOf(const RecordRows& rows, uint64_t positions) const;
 
   const PageFormat& format_;

@@ -7,6 +7,7 @@
 #include "server/evaluate_task.h"
 #include "server/metrics.h"
 #include "server/run_registry.h"
+#include "server/store_threads.h"
 #include "server/worker_pool.h"
 #include "sis/v1/ratio_service.grpc.pb.h"
 
@@ -27,8 +28,12 @@ using EvaluateMethods = v1::RatioService::WithRawCallbackMethod_Evaluate<
 // Thread-safe. Everything it is given must outlive the gRPC server that it is registered with.
 class RatioService final : public EvaluateMethods {
  public:
-  RatioService(RunRegistry& registry, Metrics& metrics, const Backend& backend, WorkerPool& workers)
-      : registry_(registry), metrics_(metrics), evaluators_{registry, backend, workers} {}
+  RatioService(RunRegistry& registry, Metrics& metrics, const Backend& backend, WorkerPool& workers,
+               StoreThreads& store_threads)
+      : registry_(registry),
+        metrics_(metrics),
+        evaluators_{registry, backend, workers},
+        store_threads_(store_threads) {}
 
   grpc::ServerUnaryReactor* CreateRun(grpc::CallbackServerContext* context,
                                       const v1::CreateRunRequest* request,
@@ -62,6 +67,7 @@ class RatioService final : public EvaluateMethods {
   RunRegistry& registry_;
   Metrics& metrics_;
   const Evaluators evaluators_;
+  StoreThreads& store_threads_;
 };
 
 }  // namespace sis

@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <random>
+#include <thread>
 #include <vector>
 
 #include "server/cache_fixture.h"
@@ -45,16 +48,21 @@ class Stream final : public RoomQueue::Waiter {
     if (cancelled_in_its_turn_) queue_.Leave(*this);
     auto wanted = ingest_.Apply(batch_, turn, response_);
     if (!wanted.ok()) {
-      status_ = wanted.status();
+      GiveUp(wanted.status());
       return std::nullopt;
     }
-    answered_ = !wanted->has_value();
+    // If it is answered it may be gone at once.
+    if (!wanted->has_value()) answered_ = true;
     return *std::move(wanted);
   }
-  void GiveUp(const absl::Status& status) override { status_ = status; }
+  void GiveUp(const absl::Status& status) override {
+    status_ = status;
+    ended_ = true;
+  }
 
   void CancelInItsTurn() { cancelled_in_its_turn_ = true; }
   bool answered() const { return answered_; }
+  bool ended() const { return ended_; }
   const v1::AppendResponse& response() const { return response_; }
   const absl::Status& status() const { return status_; }
   StatusCode code(int entry = 0) const {
@@ -66,7 +74,8 @@ class Stream final : public RoomQueue::Waiter {
   Ingest ingest_;
   v1::AppendBatch batch_;
   v1::AppendResponse response_;
-  bool answered_ = false;
+  std::atomic<bool> answered_ = false;
+  std::atomic<bool> ended_ = false;
   bool cancelled_in_its_turn_ = false;
   absl::Status status_;
 };
@@ -289,6 +298,54 @@ TEST_F(RoomQueueTest, AClosedQueueLetsNobodyWait) {
   EXPECT_EQ(late.status().code(), StatusCode::kUnavailable);
   late.Send(records_.Block("a"));
   EXPECT_TRUE(late.answered());
+}
+
+// Streams come, wait, are cancelled and served while leases come and go. Meant for ThreadSanitizer.
+TEST_F(RoomQueueTest, EveryStreamIsAnsweredOrEnds) {
+  std::atomic<int> acked = 0;
+  std::atomic<int> cancelled = 0;
+  std::atomic<bool> stop = false;
+  const auto work = [&](uint32_t seed) {
+    std::mt19937 random(seed);
+    for (int i = 0; i < 150; ++i) {
+      Stream stream(cache_, *run_);
+      stream.Send(records_.Block(std::to_string(seed) + "-" + std::to_string(i)));
+      if (random() % 4 == 0) stream.Cancel();
+      while (!stream.answered() && !stream.ended()) std::this_thread::yield();
+      if (stream.answered()) {
+        acked += stream.code() == StatusCode::kOk;
+      } else {
+        EXPECT_EQ(stream.status().code(), StatusCode::kCancelled);
+        ++cancelled;
+      }
+    }
+  };
+  std::vector<std::thread> workers;
+  for (uint32_t seed = 1; seed <= 3; ++seed) workers.emplace_back(work, seed);
+  std::thread janitor([&] {
+    while (!stop) {
+      queue_.Serve();
+      EXPECT_LE(cache_.registry.budget().used(), cache_.registry.budget().limit());
+    }
+  });
+  std::thread trainer([&] {
+    while (!stop) {
+      for (uint64_t& lease : leases_) {
+        run_->EndLease(lease);
+        std::this_thread::yield();
+        lease = Lease(*run_, "1-" + std::to_string(acked / 3));
+      }
+    }
+  });
+  for (std::thread& worker : workers) worker.join();
+  stop = true;
+  janitor.join();
+  trainer.join();
+  EXPECT_GT(acked, 100);
+  EXPECT_EQ(queue_.size(), 0);
+  for (const uint64_t lease : leases_) run_->EndLease(lease);
+  EXPECT_EQ(cache_.registry.Reclaim(*run_, cache_.registry.budget().limit()), nullptr);
+  EXPECT_EQ(cache_.registry.budget().used(), 0);
 }
 
 TEST_F(RoomQueueTest, ASupersededRunEndsWhoWaitsForIt) {

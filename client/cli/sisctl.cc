@@ -11,7 +11,10 @@
 #include "client/client.h"
 #include "server/server.h"
 
-ABSL_FLAG(std::string, server, "localhost:50051", "Host and port of the service.");
+ABSL_FLAG(
+    std::vector<std::string>, server, {"localhost:50051"},
+    "Host and port of the service; of its replicas, with commas, as workers and trainers name "
+    "them.");
 ABSL_FLAG(bool, embedded, false, "Start a service inside this process instead.");
 
 namespace sis {

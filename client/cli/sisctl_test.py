@@ -44,6 +44,27 @@ class SisctlTest(unittest.TestCase):
         self.assertEqual(json.loads(self.done("--embedded", "runs", "list", "--json")), {"runs": []})
         self.assertIn("INCARNATION", self.done("runs", "list", "--embedded", "--nojson"))
 
+    def test_several_replicas(self):
+        addresses = []
+        for _ in range(2):
+            server = subprocess.Popen(
+                ["server/sis_server", "--listen=127.0.0.1:0", "--metrics=", "--cache_bytes=16777216"],
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            self.addCleanup(server.communicate)
+            self.addCleanup(server.kill)
+            lines = dict(line.strip().split(": ") for line in iter(server.stdout.readline, "ready\n"))
+            addresses.append(lines["grpc"])
+        both = f"--server={','.join(addresses)}"
+        self.done(both, "runs", "create", "r1", "--vocabulary_size=1000", "--top_k=5")
+        for server in (both, *(f"--server={address}" for address in addresses)):
+            self.assertEqual([r["run_id"] for r in json.loads(self.done(server, "runs", "list", "--json"))["runs"]], ["r1"])
+        file = TESTDATA / "llama_cpp.json"
+        replay = ("replay", f"--behavior={file}", f"--current={file}", "--json")
+        self.assertEqual(self.done(both, *replay), self.done("--embedded", *replay))
+        self.refused(1, "each once", f"--server={addresses[0]},{addresses[0]}", "runs", "list")
+
     def test_replay_prints_a_table(self):
         file = TESTDATA / "llama_cpp.json"
         table = self.done("--embedded", "replay", f"--behavior={file}", f"--current={file}")

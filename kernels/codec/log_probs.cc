@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/codec/log_prob_code.h"
+#include "kernels/codec/simd_fixed12.h"
 
 namespace sis {
 namespace {
@@ -35,6 +36,20 @@ uint32_t CurrentMultiplier(LogProbEncoding encoding, std::span<const float> used
     if (log_prob != kMinusInfinity) lowest = std::min(lowest, log_prob);
   }
   return Fixed12Multiplier(std::max(lowest, kFixed12Floor));
+}
+
+uint8_t RoundBehaviorRow(LogProbEncoding encoding, std::span<const float> row,
+                         std::span<float> rounded) {
+  const uint32_t multiplier = BehaviorMultiplier(encoding, row);
+  uint8_t used = 0;
+  for (const float log_prob : row) {
+    const uint32_t code = EncodeRoundedDown(encoding, log_prob, multiplier);
+    const float value = DecodeLogProb(encoding, code, multiplier);
+    if (value == kMinusInfinity) break;
+    rounded[used++] = value;
+  }
+  std::ranges::fill(rounded.subspan(used), kMinusInfinity);
+  return used;
 }
 
 // The codes of a group, transposed on the way to its rows.
@@ -86,6 +101,14 @@ void EncodeGroups(LogProbEncoding encoding, size_t positions, size_t slots, std:
 
 void EncodeBehaviorLogProbs(LogProbEncoding encoding, std::span<const float> log_probs, int slots,
                             std::span<uint8_t> used_slots, std::span<std::byte> to) {
+  if (encoding == LogProbEncoding::kFixed12) {
+    const size_t whole = used_slots.size() / kGroupPositions * kGroupPositions;
+    if (EncodeGroupsOnVectors(log_probs, slots, used_slots.first(whole), to)) {
+      log_probs = log_probs.subspan(whole * slots);
+      used_slots = used_slots.subspan(whole);
+      to = to.subspan(LogProbBytes(encoding, whole, slots));
+    }
+  }
   EncodeGroups(encoding, used_slots.size(), slots, to,
                [&](size_t position, GroupEncoder& encoder, size_t lane) {
                  const auto row = log_probs.subspan(position * slots, slots);
@@ -101,18 +124,17 @@ void EncodeBehaviorLogProbs(LogProbEncoding encoding, std::span<const float> log
                });
 }
 
-uint8_t RoundBehaviorRow(LogProbEncoding encoding, std::span<const float> row,
-                         std::span<float> rounded) {
-  const uint32_t multiplier = BehaviorMultiplier(encoding, row);
-  uint8_t used = 0;
-  for (const float log_prob : row) {
-    const uint32_t code = EncodeRoundedDown(encoding, log_prob, multiplier);
-    const float value = DecodeLogProb(encoding, code, multiplier);
-    if (value == kMinusInfinity) break;
-    rounded[used++] = value;
+void RoundBehaviorRows(LogProbEncoding encoding, std::span<const float> rows, int slots,
+                       std::span<float> rounded, std::span<uint8_t> used_slots) {
+  if (encoding == LogProbEncoding::kFixed12 &&
+      RoundRowsOnVectors(rows, slots, rounded, used_slots)) {
+    return;
   }
-  std::ranges::fill(rounded.subspan(used), kMinusInfinity);
-  return used;
+  for (uint8_t& used : used_slots) {
+    used = RoundBehaviorRow(encoding, rows.first(slots), rounded.first(slots));
+    rows = rows.subspan(slots);
+    rounded = rounded.subspan(slots);
+  }
 }
 
 void EncodeCurrentLogProbs(LogProbEncoding encoding, std::span<const float> log_probs, int slots,

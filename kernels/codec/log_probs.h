@@ -27,10 +27,10 @@ constexpr size_t LogProbBytes(LogProbEncoding encoding, size_t positions, size_t
 void EncodeBehaviorLogProbs(LogProbEncoding encoding, std::span<const float> log_probs, int slots,
                             std::span<uint8_t> used_slots, std::span<std::byte> to);
 
-// What a row of K behaviour log-probs becomes by encoding and decoding, into `rounded` [K]. Returns
+// What such rows [n, K] become by encoding and decoding, into `rounded` [n, K]; used_slots [n] gets
 // how many slots are left used. Rounding what is rounded changes nothing.
-uint8_t RoundBehaviorRow(LogProbEncoding encoding, std::span<const float> row,
-                         std::span<float> rounded);
+void RoundBehaviorRows(LogProbEncoding encoding, std::span<const float> rows, int slots,
+                       std::span<float> rounded, std::span<uint8_t> used_slots);
 
 // Encodes current log-probs [n, K], rounded up, low ones saturating upwards, into LogProbBytes.
 // Only the first used_slots[i] slots of position i are looked at: those that the behaviour record

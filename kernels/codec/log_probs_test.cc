@@ -145,11 +145,14 @@ std::string NameOf(LogProbEncoding encoding) {
 TEST_P(EncodingPairTest, RoundingIsEncodingAndDecoding) {
   ForEachPosition([](const RandomPosition& position, const Encoded& encoded) {
     const LogProbEncoding encoding = std::get<0>(GetParam());
-    std::vector<float> rounded(position.behavior.size());
-    ASSERT_EQ(RoundBehaviorRow(encoding, position.behavior, rounded), encoded.used);
-    ASSERT_EQ(rounded, encoded.behavior);
-    ASSERT_EQ(RoundBehaviorRow(encoding, encoded.behavior, rounded), encoded.used);
-    ASSERT_EQ(rounded, encoded.behavior);
+    const auto slots = static_cast<int>(position.behavior.size());
+    std::vector<float> rounded(slots);
+    uint8_t used;
+    for (const auto& row : {position.behavior, encoded.behavior}) {
+      RoundBehaviorRows(encoding, row, slots, rounded, {&used, 1});
+      ASSERT_EQ(used, encoded.used);
+      ASSERT_EQ(rounded, encoded.behavior);
+    }
   });
 }
 

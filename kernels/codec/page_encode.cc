@@ -62,14 +62,20 @@ void EncodePage(const PageHeader& header, const RecordView& records, std::span<c
   const size_t slots = header.slots;
   std::ranges::fill(page, std::byte{0});
 
-  std::vector<float> log_probs(records.log_probs.begin(), records.log_probs.end());
-  std::vector<float> sampled_log_probs(positions);
-  for (size_t i = 0; i < positions; ++i) {
-    if (ranks[i] == kRankAbsent) {
-      std::ranges::fill(std::span(log_probs).subspan(i * slots, slots), kMinusInfinity);
-    } else {
-      sampled_log_probs[i] = records.sampled_log_probs[i];
+  std::span<const float> log_probs = records.log_probs;
+  std::span<const float> sampled_log_probs = records.sampled_log_probs;
+  std::vector<float> present_log_probs;
+  std::vector<float> present_sampled_log_probs;
+  if (std::ranges::find(ranks, kRankAbsent) != ranks.end()) {
+    present_log_probs.assign(log_probs.begin(), log_probs.end());
+    present_sampled_log_probs.assign(sampled_log_probs.begin(), sampled_log_probs.end());
+    for (size_t i = 0; i < positions; ++i) {
+      if (ranks[i] != kRankAbsent) continue;
+      std::ranges::fill(std::span(present_log_probs).subspan(i * slots, slots), kMinusInfinity);
+      present_sampled_log_probs[i] = 0;
     }
+    log_probs = present_log_probs;
+    sampled_log_probs = present_sampled_log_probs;
   }
   std::vector<uint8_t> used_slots(positions);
   EncodeBehaviorLogProbs(

@@ -53,8 +53,8 @@ SIS_HOST_DEVICE inline void PrepareUniforms(const BatchView& batch, uint32_t blo
     const uint32_t number = block * kTilesPerBlock + static_cast<uint32_t>(tile);
     if (number >= batch.tile_count) return;
     const StagedSegment& segment = batch.segments[batch.tiles[number].segment];
-    // Multiplied by 4, so that quads wrap around as positions do.
-    const uint32_t first = TilePosition(segment, batch.tiles[number]) & ~uint32_t{3};
+    // Positions wrap around where a tile begins before the first one.
+    const uint32_t first = TilePosition(segment, batch.tiles[number]);
     const PhiloxBlock uniforms = AcceptanceUniforms(
         segment.sequence_key, (first + 4 * static_cast<uint32_t>(quad)) / 4, batch.draw);
     for (int word = 0; word < 4; ++word) {

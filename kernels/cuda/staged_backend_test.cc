@@ -60,7 +60,7 @@ struct LongCall {
     return output;
   }
 
-  EvaluateParameters parameters{.slots = 50, .top_k = 43, .draw = 0};
+  EvaluateParameters parameters{.slots = 50, .top_k = 43, .draw = 0, .total_variation = true};
   Positions positions;
 };
 

@@ -24,7 +24,9 @@ class Server:
 
     def start(self, address):
         self.process = subprocess.Popen(
-            ["server/sis_server", f"--listen={address}", "--metrics="], stdout=subprocess.PIPE, text=True
+            ["server/sis_server", f"--listen={address}", "--metrics=", "--cache_bytes=16777216"],
+            stdout=subprocess.PIPE,
+            text=True,
         )
         lines = dict(line.strip().split(": ") for line in iter(self.process.stdout.readline, "ready\n"))
         self.address = lines["grpc"]
@@ -47,6 +49,14 @@ def until(ask, done):
             return answer
         time.sleep(0.1)
     raise AssertionError(f"still {answer}")
+
+
+def sealed(stream, sequence):
+    try:
+        stream.seal(sequence, length=9)
+        return stream.flush()
+    except sis.AppendError:
+        return None
 
 
 def is_there(client):
@@ -115,7 +125,7 @@ class ReplicasTest(unittest.TestCase):
         return client, run
 
     def evaluate(self, client, records, draw=1, form="gathered", outputs=OUTPUTS, **options):
-        values = log_softmax(sum(LENGTHS), seed=5)[: len(records)]
+        values = log_softmax(2 * sum(LENGTHS), seed=5)[: len(records)]
         log_probs, sampled = sis.gather(records, values)
         if form == "gathered":
             return client.evaluate(
@@ -159,6 +169,10 @@ class ReplicasTest(unittest.TestCase):
         for records, client in zip(fetched, (one, self.client)):
             with self.assertRaisesRegex(sis.FailedPrecondition, "is missing \\(never_arrived\\)"):
                 self.evaluate(client, records, outputs=["ratios"])
+        beyond = [sis.Slice(sequence, 0, length + 1) for sequence, length in zip(self.sequences, LENGTHS)]
+        fetched = [client.fetch_top_k(self.run_, beyond) for client in (one, self.client)]
+        self.assert_same(*fetched)
+        self.assert_same(*(self.evaluate(c, r, draw=6, outputs=[]) for c, r in zip((one, self.client), fetched)))
         fetched = [client.fetch_top_k(self.run_, self.sequences) for client in (one, self.client)]
         curve = dict(draw=7, prefix_curve=[1, 2], total_variation=True)
         self.assert_same(*(self.evaluate(c, r, **curve) for c, r in zip((one, self.client), fetched)))
@@ -230,6 +244,11 @@ class ReplicasTest(unittest.TestCase):
         whole = self.evaluate(self.client, before, outputs=outputs)
         trainer = self.connect()
         run = trainer.get_run("run").run
+        stream = self.client.append(self.run_, sampling=sis.Sampling("raw"))
+        self.addCleanup(stream.abandon)
+        for sequence in self.sequences:
+            stream.seal(sequence, length=LENGTHS[self.sequences.index(sequence)])
+        stream.flush()
         self.servers[1].kill()
         share = self.share_of(1)
         # Fetched while it is down.
@@ -249,7 +268,14 @@ class ReplicasTest(unittest.TestCase):
                          {(s, entry) for s in lost for entry in ("block [0, 5)", "seal at 5")})
         self.assertEqual({r.code.name for r in refused}, {"UNAVAILABLE"})
 
+        lane = next(name for name in (f"lane-{i}" for i in itertools.count()) if self.owner(name) == 1)
+        with self.assertRaises(sis.AppendError):
+            stream.seal(lane, length=9)
+            stream.flush()
         self.servers[1].restart()
+        # The stream that was open all the while reaches it again, and opens the run there.
+        self.assertEqual(until(lambda: sealed(stream, lane), bool), {(lane, 0): 0})
+        self.client.release(self.run_, [lane])
         for client in (self.client, trainer):
             evaluate = lambda: self.evaluate(client, before, outputs=outputs).missing
             missing = until(evaluate, lambda ranges: all(m.reason != sis.MissingReason.STORE_DOWN for m in ranges))
@@ -299,6 +325,7 @@ class OneServerTest(unittest.TestCase):
             server.restart()
             until(lambda: is_there(worker), bool)
             until(lambda: is_there(trainer), bool)
+            append(worker, run, ["new"], [3], version=2)
             evaluation = trainer.evaluate(run, records, draw=2, **values)
             self.assertEqual({m.reason for m in evaluation.missing}, {sis.MissingReason.NEVER_ARRIVED})
             self.assertEqual(evaluation.totals.missing, sum(LENGTHS))

@@ -20,6 +20,9 @@ from sis.v1 import ratio_service_pb2 as pb
 
 _Answer = TypeVar("_Answer")
 
+# Of leases that were never released; the servers have ended older ones long ago.
+LEASES_KEPT = 1 << 16
+
 # The record digest of a slice whose replica was down when it was fetched.
 STORE_DOWN_DIGEST = 2**64 - 1
 
@@ -51,6 +54,8 @@ class Replicas:
         self._lock = threading.Lock()
         # The leases that stand behind one that was handed out, by replica. Guarded by _lock.
         self._leases: Dict[int, Dict[int, int]] = {}
+        # Not a number that another process hands out too.
+        self._next_lease_id = secrets.randbits(62) | 1
 
     def close(self) -> None:
         for server in self._servers:
@@ -173,10 +178,12 @@ class Replicas:
                 chunks[number] = _empty_chunks(number, slices[number], top_k)
         lease_id = 0
         if leases:
-            # Not a number that another process may hand out too.
-            lease_id = secrets.randbits(63) | 1
             with self._lock:
+                lease_id = self._next_lease_id
+                self._next_lease_id += 1
                 self._leases[lease_id] = leases
+                if len(self._leases) > LEASES_KEPT:
+                    del self._leases[next(iter(self._leases))]
         header = pb.FetchTopKHeader(
             lease_id=lease_id,
             top_k=top_k,
@@ -205,15 +212,9 @@ class Replicas:
         calls = {}
         for index, numbers in parts.items():
             part = pb.EvaluateRequest(
-                run=request.run,
-                slices=[request.slices[number] for number in numbers],
-                draw=request.draw,
-                top_k=request.top_k,
-                lease_id=leases.get(index, 0),
-                outputs=request.outputs,
-                prefix_curve=request.prefix_curve,
-                total_variation=request.total_variation,
+                slices=[request.slices[number] for number in numbers], lease_id=leases.get(index, 0)
             )
+            _copy_options(request, part)
             rows.split_form(request, part, index)
             calls[index] = lambda server, part=part: server.Evaluate(part)
         answers, _ = self._ask(calls)
@@ -339,6 +340,19 @@ class _Rows:
                 for index, answer in answers.items():
                     values[rows[index]] = np.frombuffer(getattr(answer, name), values.dtype)
                 setattr(merged, name, values.tobytes())
+
+
+def _copy_options(request: pb.EvaluateRequest, part: pb.EvaluateRequest) -> None:
+    """All but what differs between replicas."""
+    for field, value in request.ListFields():
+        if field.name in ("slices", "lease_id", "gathered", "reduced"):
+            continue
+        if field.label == field.LABEL_REPEATED:
+            getattr(part, field.name).extend(value)
+        elif field.message_type is not None:
+            getattr(part, field.name).CopyFrom(value)
+        else:
+            setattr(part, field.name, value)
 
 
 def sum_totals(parts: Iterable[pb.Totals]) -> pb.Totals:

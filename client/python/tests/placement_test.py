@@ -5,7 +5,7 @@ import unittest
 from sis import placement
 
 NAMES = [f"sis-{i}.sis:7777" for i in range(7)]
-IDS = [f"prompt-{i // 8}/response-{i % 8}" for i in range(20_000)]
+IDS = [f"prompt-{i // 8}/response-{i % 8}" for i in range(5_000)]
 
 
 def placed(names, run_id="run", ids=IDS):
