@@ -10,9 +10,11 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "hwy/targets.h"
 #include "kernels/exp32.h"
+#include "kernels/simd_targets.h"
 #include "kernels/validate.h"
+// After the list of the targets that are built.
+#include "hwy/targets.h"
 
 namespace sis {
 namespace {
