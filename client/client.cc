@@ -115,13 +115,45 @@ absl::Status ReadOutput(const std::string& bytes, bool wanted, size_t count,
   return AppendFromBytes(bytes, wanted ? count : 0, field, array);
 }
 
+absl::StatusOr<Evaluation> ToEvaluation(const v1::EvaluateResponse& response, size_t positions,
+                                        const std::vector<v1::Output>& outputs) {
+  bool wanted[v1::Output_ARRAYSIZE] = {};
+  for (const v1::Output output : outputs) {
+    if (v1::Output_IsValid(output)) wanted[output] = true;
+  }
+  if (outputs.empty()) wanted[v1::ACCEPT_BITS] = true;
+
+  Evaluation evaluation;
+  absl::Status status = ReadOutput(response.accept_bits(), wanted[v1::ACCEPT_BITS],
+                                   (positions + 7) / 8, "accept_bits", evaluation.accept_bits);
+  status.Update(ReadOutput(response.decisions(), wanted[v1::DECISIONS], positions, "decisions",
+                           evaluation.decisions));
+  status.Update(
+      ReadOutput(response.ratios(), wanted[v1::RATIOS], positions, "ratios", evaluation.ratios));
+  status.Update(ReadOutput(response.log_ratios(), wanted[v1::LOG_RATIOS], positions, "log_ratios",
+                           evaluation.log_ratios));
+  status.Update(ReadOutput(response.acceptance_probabilities(),
+                           wanted[v1::ACCEPTANCE_PROBABILITIES], positions,
+                           "acceptance_probabilities", evaluation.acceptance_probabilities));
+  if (!status.ok()) return status;
+  evaluation.slice_totals.assign(response.slice_totals().begin(), response.slice_totals().end());
+  evaluation.totals = response.totals();
+  evaluation.prefix_curve.assign(response.prefix_curve().begin(), response.prefix_curve().end());
+  for (const v1::MissingRange& range : response.missing()) {
+    evaluation.missing.push_back(FromMessage(range));
+  }
+  evaluation.newly_counted = response.newly_counted();
+  return evaluation;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::string& address,
                                                         const ClientOptions& options) {
   const std::shared_ptr<grpc::Channel> channel = SingleServer::MakeChannel(address);
   if (absl::Status status = WaitForOne({address}, {channel}, options); !status.ok()) return status;
-  return std::make_unique<Client>(channel, options);
+  return absl::WrapUnique(new Client(std::make_unique<SingleServer>(channel, options.call_timeout),
+                                     std::make_unique<EvaluateStreams>(address), options));
 }
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::vector<std::string>& addresses,
@@ -138,11 +170,17 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::vector<std::s
     servers.push_back(std::make_shared<SingleServer>(channels.back(), options.call_timeout));
   }
   if (absl::Status status = WaitForOne(addresses, channels, options); !status.ok()) return status;
-  return absl::WrapUnique(new Client(std::make_unique<Replicas>(addresses, std::move(servers))));
+  return absl::WrapUnique(new Client(std::make_unique<Replicas>(addresses, std::move(servers)),
+                                     /*streams=*/nullptr, options));
 }
 
 Client::Client(const std::shared_ptr<grpc::Channel>& channel, const ClientOptions& options)
-    : Client(std::make_unique<SingleServer>(channel, options.call_timeout)) {}
+    : Client(std::make_unique<SingleServer>(channel, options.call_timeout), /*streams=*/nullptr,
+             options) {}
+
+Client::Client(std::unique_ptr<Service> service, std::unique_ptr<EvaluateStreams> streams,
+               const ClientOptions& options)
+    : service_(std::move(service)), streams_(std::move(streams)), options_(options) {}
 
 absl::StatusOr<v1::CreateRunResponse> Client::CreateRun(const std::string& run_id,
                                                         const v1::RunConfig& config,
@@ -221,69 +259,66 @@ absl::StatusOr<TopKRecords> Client::FetchTopK(const RunRef& run, std::span<const
 absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const Slice> slices,
                                             const GatheredValues& current,
                                             const EvaluateOptions& options) {
-  v1::EvaluateRequest request;
-  v1::Gathered& form = *request.mutable_gathered();
-  form.set_log_probs(ToBytes(current.log_probs));
-  form.set_sampled_log_probs(ToBytes(current.sampled_log_probs));
-  return Evaluate(run, slices, options, std::move(request));
+  const size_t positions = std::max<size_t>(1, current.sampled_log_probs.size());
+  return Evaluate(run, slices, options, v1::EvaluateRequest::kGatheredFieldNumber,
+                  {{v1::Gathered::kLogProbsFieldNumber, current.log_probs,
+                    current.log_probs.size() / positions},
+                   {v1::Gathered::kSampledLogProbsFieldNumber, current.sampled_log_probs, 1}});
 }
 
 absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const Slice> slices,
                                             const ReducedValues& current,
                                             const EvaluateOptions& options) {
-  v1::EvaluateRequest request;
-  v1::Reduced& form = *request.mutable_reduced();
-  form.set_sampled_log_probs(ToBytes(current.sampled_log_probs));
-  form.set_log_envelopes(ToBytes(current.log_envelopes));
-  form.set_covered_masses(ToBytes(current.covered_masses));
-  return Evaluate(run, slices, options, std::move(request));
+  return Evaluate(run, slices, options, v1::EvaluateRequest::kReducedFieldNumber,
+                  {{v1::Reduced::kSampledLogProbsFieldNumber, current.sampled_log_probs, 1},
+                   {v1::Reduced::kLogEnvelopesFieldNumber, current.log_envelopes, 1},
+                   {v1::Reduced::kCoveredMassesFieldNumber, current.covered_masses, 1}});
 }
 
 absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const Slice> slices,
-                                            const EvaluateOptions& options,
-                                            v1::EvaluateRequest request) {
+                                            const EvaluateOptions& options, uint32_t form,
+                                            const std::vector<CurrentArray>& arrays) {
+  v1::EvaluateRequest request;
   ToMessage(run, *request.mutable_run());
-  size_t positions = 0;
-  for (const Slice& slice : slices) {
-    ToMessage(slice, *request.add_slices());
-    positions += slice.length;
-  }
   request.set_draw(options.draw);
   request.set_top_k(options.top_k);
   request.set_lease_id(options.lease_id);
   request.mutable_prefix_curve()->Assign(options.prefix_curve.begin(), options.prefix_curve.end());
   request.set_total_variation(options.total_variation);
-  bool wanted[v1::Output_ARRAYSIZE] = {};
-  for (const v1::Output output : options.outputs) {
-    request.add_outputs(output);
-    if (v1::Output_IsValid(output)) wanted[output] = true;
-  }
-  if (options.outputs.empty()) wanted[v1::ACCEPT_BITS] = true;
+  request.mutable_outputs()->Add(options.outputs.begin(), options.outputs.end());
+  size_t positions = 0;
+  for (const Slice& slice : slices) positions += slice.length;
 
-  const absl::StatusOr<v1::EvaluateResponse> response = service_->Evaluate(std::move(request));
-  if (!response.ok()) return response.status();
+  // Arrays that are not of the right size go as they are, to be refused.
+  const bool fit = std::ranges::all_of(arrays, [&](const CurrentArray& array) {
+    return array.values.size() == positions * array.width;
+  });
+  MicroBatches batches(request, slices, form, arrays,
+                       fit && streams_ != nullptr ? options_.micro_batch_bytes : SIZE_MAX);
+  const absl::StatusOr<std::vector<v1::EvaluateResponse>> answers = Send(batches);
+  if (!answers.ok()) return answers.status();
+  return ToEvaluation(batches.Merge(*answers), positions, options.outputs);
+}
 
-  Evaluation evaluation;
-  absl::Status status = ReadOutput(response->accept_bits(), wanted[v1::ACCEPT_BITS],
-                                   (positions + 7) / 8, "accept_bits", evaluation.accept_bits);
-  status.Update(ReadOutput(response->decisions(), wanted[v1::DECISIONS], positions, "decisions",
-                           evaluation.decisions));
-  status.Update(
-      ReadOutput(response->ratios(), wanted[v1::RATIOS], positions, "ratios", evaluation.ratios));
-  status.Update(ReadOutput(response->log_ratios(), wanted[v1::LOG_RATIOS], positions, "log_ratios",
-                           evaluation.log_ratios));
-  status.Update(ReadOutput(response->acceptance_probabilities(),
-                           wanted[v1::ACCEPTANCE_PROBABILITIES], positions,
-                           "acceptance_probabilities", evaluation.acceptance_probabilities));
-  if (!status.ok()) return status;
-  evaluation.slice_totals.assign(response->slice_totals().begin(), response->slice_totals().end());
-  evaluation.totals = response->totals();
-  evaluation.prefix_curve.assign(response->prefix_curve().begin(), response->prefix_curve().end());
-  for (const v1::MissingRange& range : response->missing()) {
-    evaluation.missing.push_back(FromMessage(range));
+absl::StatusOr<std::vector<v1::EvaluateResponse>> Client::Send(MicroBatches& batches) {
+  if (batches.size() > 1) {
+    absl::StatusOr<std::vector<v1::EvaluateResponse>> answers = streams_->Evaluate(
+        batches.size(), [&](size_t i) { return batches.Request(i); },
+        absl::Now() + options_.call_timeout);
+    // A server that came back without the run, or whose lease has ended, is the service's business.
+    const absl::Status& status = answers.status();
+    if (!absl::IsNotFound(status) && !absl::IsFailedPrecondition(status) &&
+        !absl::IsUnavailable(status) && !absl::IsCancelled(status)) {
+      return answers;
+    }
   }
-  evaluation.newly_counted = response->newly_counted();
-  return evaluation;
+  std::vector<v1::EvaluateResponse> answers;
+  for (size_t i = 0; i < batches.size(); ++i) {
+    absl::StatusOr<v1::EvaluateResponse> answer = service_->Evaluate(batches.Message(i));
+    if (!answer.ok()) return answer.status();
+    answers.push_back(*std::move(answer));
+  }
+  return answers;
 }
 
 }  // namespace sis

@@ -15,6 +15,8 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "client/append_writer.h"
+#include "client/evaluate_streams.h"
+#include "client/micro_batches.h"
 #include "client/service.h"
 #include "client/types.h"
 #include "sis/v1/ratio_service.pb.h"
@@ -26,6 +28,8 @@ struct ClientOptions {
   absl::Duration connect_timeout = absl::Seconds(10);
   // The deadline of every call but Append, which lasts as long as its stream.
   absl::Duration call_timeout = absl::Minutes(5);
+  // A larger Evaluate goes as several of about this size, over streams of its own.
+  size_t micro_batch_bytes = 1 << 20;
 };
 
 struct EvaluateOptions {
@@ -93,11 +97,18 @@ class Client {
                                       const ReducedValues& current, const EvaluateOptions& options);
 
  private:
-  explicit Client(std::unique_ptr<Service> service) : service_(std::move(service)) {}
+  // `streams` may be null.
+  Client(std::unique_ptr<Service> service, std::unique_ptr<EvaluateStreams> streams,
+         const ClientOptions& options);
+  // `form` is the number of the request's field that has the arrays.
   absl::StatusOr<Evaluation> Evaluate(const RunRef& run, std::span<const Slice> slices,
-                                      const EvaluateOptions& options, v1::EvaluateRequest request);
+                                      const EvaluateOptions& options, uint32_t form,
+                                      const std::vector<CurrentArray>& arrays);
+  absl::StatusOr<std::vector<v1::EvaluateResponse>> Send(MicroBatches& batches);
 
   const std::unique_ptr<Service> service_;
+  const std::unique_ptr<EvaluateStreams> streams_;
+  const ClientOptions options_;
 };
 
 }  // namespace sis

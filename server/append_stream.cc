@@ -6,8 +6,8 @@
 
 namespace sis {
 
-AppendStream::AppendStream(RunRegistry& registry, Metrics& metrics)
-    : registry_(registry), timer_(metrics, "Append") {
+AppendStream::AppendStream(RunRegistry& registry, Metrics& metrics, StoreThreads& store_threads)
+    : registry_(registry), store_threads_(store_threads), timer_(metrics, "Append") {
   ReadNext();
 }
 
@@ -29,6 +29,12 @@ absl::Status AppendStream::OpenIngest() {
 void AppendStream::OnReadDone(bool ok) {
   order_.Begin();
   if (!ok) return End(absl::OkStatus());  // the worker has closed its side
+  order_.HandOn();
+  store_threads_.Run([this] { HandleRequest(); });
+}
+
+void AppendStream::HandleRequest() {
+  order_.Begin();
   switch (request_->message_case()) {
     case v1::AppendRequest::kHeader:
       if (absl::Status status = OpenIngest(); !status.ok()) return End(status);
@@ -38,6 +44,7 @@ void AppendStream::OnReadDone(bool ok) {
         return End(absl::InvalidArgumentError("header: must come first"));
       }
       response_.Clear();
+      if (ingest_->has_store()) ingest_->BringIn(request_->batch());
       std::optional<RoomWanted> wanted = Resume(Turn::kArrived);
       if (!wanted.has_value()) return;
       absl::Status joined = registry_.room_queue().Join(*this, *std::move(wanted));
@@ -58,8 +65,15 @@ std::optional<RoomWanted> AppendStream::Resume(Turn turn) {
     return std::nullopt;
   }
   order_.HandOn();
-  if (!wanted->has_value()) StartWrite(&response_);
+  if (!wanted->has_value()) store_threads_.Run([this] { Answer(); });
   return *std::move(wanted);
+}
+
+void AppendStream::Answer() {
+  order_.Begin();
+  if (ingest_->has_store()) ingest_->Store(request_->batch(), response_);
+  order_.HandOn();
+  StartWrite(&response_);
 }
 
 void AppendStream::GiveUp(const absl::Status& status) {

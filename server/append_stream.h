@@ -11,6 +11,7 @@
 #include "server/room_queue.h"
 #include "server/rpc_timer.h"
 #include "server/run_registry.h"
+#include "server/store_threads.h"
 #include "sis/v1/ratio_service.pb.h"
 
 namespace sis {
@@ -21,7 +22,7 @@ namespace sis {
 class AppendStream final : public grpc::ServerBidiReactor<v1::AppendRequest, v1::AppendResponse>,
                            private RoomQueue::Waiter {
  public:
-  AppendStream(RunRegistry& registry, Metrics& metrics);
+  AppendStream(RunRegistry& registry, Metrics& metrics, StoreThreads& store_threads);
 
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
@@ -35,9 +36,13 @@ class AppendStream final : public grpc::ServerBidiReactor<v1::AppendRequest, v1:
 
   void ReadNext();
   void End(const absl::Status& status);
+  void HandleRequest();
+  // Once the batch is applied: stores it, then acks it.
+  void Answer();
   absl::Status OpenIngest();
 
   RunRegistry& registry_;
+  StoreThreads& store_threads_;
   const RpcTimer timer_;
   ReactionOrder order_;
   absl::StatusCode code_ = absl::StatusCode::kOk;

@@ -16,14 +16,19 @@ namespace sis {
 
 static_assert(std::endian::native == std::endian::little, "arrays travel as they lie in memory");
 
+// InvalidArgument unless a field of so many bytes holds `count` elements.
+template <typename T>
+absl::Status CheckLength(absl::string_view field, size_t bytes, size_t count) {
+  if (bytes == count * sizeof(T)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(field, ": ", bytes, " bytes, not the ",
+                                                 count * sizeof(T), " of ", count, " elements"));
+}
+
 // The elements of a field, which must outlive the span. InvalidArgument unless there are `count`.
 template <typename T>
 absl::StatusOr<std::span<const T>> ArrayOf(absl::string_view field, const std::string& bytes,
                                            size_t count) {
-  if (bytes.size() != count * sizeof(T)) {
-    return absl::InvalidArgumentError(absl::StrCat(field, ": ", bytes.size(), " bytes, not the ",
-                                                   count * sizeof(T), " of ", count, " elements"));
-  }
+  if (absl::Status status = CheckLength<T>(field, bytes.size(), count); !status.ok()) return status;
   // A std::string's buffer is aligned for its bookkeeping, so for every type used here.
   return std::span<const T>(reinterpret_cast<const T*>(bytes.data()), count);
 }

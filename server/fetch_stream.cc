@@ -6,18 +6,22 @@
 
 namespace sis {
 
-FetchStream::FetchStream(RunRegistry& registry, Metrics& metrics,
+FetchStream::FetchStream(RunRegistry& registry, Metrics& metrics, StoreThreads& store_threads,
                          const v1::FetchTopKRequest& request)
     : timer_(metrics, "FetchTopK") {
-  if (absl::Status status = Open(registry, request); !status.ok()) {
-    End(status);
-  } else {
-    WriteNext();
-  }
+  order_.HandOn();
+  store_threads.Run([this, &registry, &request] {
+    order_.Begin();
+    if (absl::Status status = Open(registry, request); !status.ok()) {
+      End(status);
+    } else {
+      WriteNext();
+    }
+  });
 }
 
 absl::Status FetchStream::Open(RunRegistry& registry, const v1::FetchTopKRequest& request) {
-  absl::StatusOr<std::shared_ptr<Run>> run = registry.Find(request.run());
+  absl::StatusOr<std::shared_ptr<Run>> run = registry.FindOrLearn(request.run());
   if (!run.ok()) return run.status();
   absl::StatusOr<Fetch> fetch = Fetch::Open(*std::move(run), request);
   if (!fetch.ok()) return fetch.status();

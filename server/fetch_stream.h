@@ -9,6 +9,7 @@
 #include "server/reaction_order.h"
 #include "server/rpc_timer.h"
 #include "server/run_registry.h"
+#include "server/store_threads.h"
 #include "sis/v1/ratio_service.pb.h"
 
 namespace sis {
@@ -17,7 +18,9 @@ namespace sis {
 // Owns itself.
 class FetchStream final : public grpc::ServerWriteReactor<v1::FetchTopKResponse> {
  public:
-  FetchStream(RunRegistry& registry, Metrics& metrics, const v1::FetchTopKRequest& request);
+  // The request must outlive the call.
+  FetchStream(RunRegistry& registry, Metrics& metrics, StoreThreads& store_threads,
+              const v1::FetchTopKRequest& request);
 
   void OnWriteDone(bool ok) override;
   void OnDone() override;

@@ -1,6 +1,8 @@
 #include "server/ingest.h"
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -8,7 +10,9 @@
 #include "kernels/crc32c.h"
 #include "kernels/validate.h"
 #include "server/arrays.h"
+#include "server/log_entries.h"
 #include "server/slices.h"
+#include "server/stored_cache.h"
 
 namespace sis {
 namespace {
@@ -99,6 +103,18 @@ absl::StatusOr<RecordView> ParseRecords(const v1::Block& block, const Run& run) 
   return RecordView{*sampled_ids, *sampled, *ids, *log_probs};
 }
 
+absl::Status InSequence(const SequenceName& name, const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat(ToString(name), ": ", status.message()));
+}
+
+SequenceName NameOf(const v1::Ack& ack) { return {ack.sequence().id(), ack.sequence().attempt()}; }
+
+// Refused because of what is there already.
+bool IsConflict(const v1::Ack& ack) {
+  const auto code = static_cast<absl::StatusCode>(ack.code());
+  return code == absl::StatusCode::kAlreadyExists || code == absl::StatusCode::kFailedPrecondition;
+}
+
 int64_t ArrayBytes(const v1::Block& block) {
   return static_cast<int64_t>(block.sampled_ids().size() + block.sampled_log_probs().size() +
                               block.top_k_ids().size() + block.top_k_log_probs().size());
@@ -121,7 +137,7 @@ const v1::SequenceRef& SequenceOf(const v1::AppendEntry& entry) {
 }  // namespace
 
 absl::StatusOr<Ingest> Ingest::Open(RunRegistry& registry, const v1::AppendHeader& header) {
-  absl::StatusOr<std::shared_ptr<Run>> run = registry.Find(header.run());
+  absl::StatusOr<std::shared_ptr<Run>> run = registry.FindOrLearn(header.run());
   if (!run.ok()) return run.status();
   if (header.worker().size() > kMaxIdBytes) {
     return absl::InvalidArgumentError(
@@ -219,14 +235,20 @@ absl::Status Ingest::ApplyBlock(const SequenceName& name, const v1::Block& block
     if (!status.ok()) return status;
   }
   int64_t added = 0;
-  status =
-      (*sequence)->Append(block.first_position(), block.policy_version(), *records, ranks_, &added);
+  const auto append = [&]() -> absl::StatusOr<std::vector<LogEntry>> {
+    absl::Status appended = (*sequence)->Append(block.first_position(), block.policy_version(),
+                                                *records, ranks_, &added);
+    if (!appended.ok()) return appended;
+    if (added == 0 || !has_store()) return std::vector<LogEntry>();
+    return BlockEntries((*sequence)->format(), block.first_position(), block.policy_version(),
+                        *records, ranks_);
+  };
+  status = Change(name, *sequence, append);
   // Another thread may take what was made free: then once more.
   while (absl::IsResourceExhausted(status)) {
     status = MakeRoom(name, new_bytes());
     if (!status.ok()) return status;
-    status = (*sequence)->Append(block.first_position(), block.policy_version(), *records, ranks_,
-                                 &added);
+    status = Change(name, *sequence, append);
   }
   if (!status.ok()) return status;
   committed_length_ = (*sequence)->committed_length();
@@ -241,12 +263,121 @@ absl::Status Ingest::ApplySeal(const SequenceName& name, uint32_t length) {
         absl::StrCat("seal.length ", length, " is beyond ", run_->limits().max_positions));
   }
   const absl::StatusOr<std::shared_ptr<Sequence>> sequence = Open(name, Sequence::kBaseBytes);
-  return sequence.ok() ? (*sequence)->Seal(length) : sequence.status();
+  if (!sequence.ok()) return sequence.status();
+  return Change(name, *sequence, [&]() -> absl::StatusOr<std::vector<LogEntry>> {
+    const bool was_sealed = (*sequence)->sealed();
+    if (absl::Status status = (*sequence)->Seal(length); !status.ok()) return status;
+    if (was_sealed) return std::vector<LogEntry>();
+    if (has_store()) sealed_.push_back(name);
+    return std::vector<LogEntry>{{.kind = LogEntry::Kind::kSeal, .position = length}};
+  });
 }
 
 absl::Status Ingest::ApplyTruncate(const SequenceName& name, uint32_t length) {
   const absl::StatusOr<std::shared_ptr<Sequence>> sequence = Open(name, Sequence::kBaseBytes);
-  return sequence.ok() ? (*sequence)->Truncate(length) : sequence.status();
+  if (!sequence.ok()) return sequence.status();
+  return Change(name, *sequence, [&]() -> absl::StatusOr<std::vector<LogEntry>> {
+    const bool drops = (*sequence)->committed_length() > length;
+    if (absl::Status status = (*sequence)->Truncate(length); !status.ok()) return status;
+    if (!drops) return std::vector<LogEntry>();
+    return std::vector<LogEntry>{{.kind = LogEntry::Kind::kTruncate, .position = length}};
+  });
+}
+
+absl::Status Ingest::Change(const SequenceName& name, const std::shared_ptr<Sequence>& sequence,
+                            absl::FunctionRef<absl::StatusOr<std::vector<LogEntry>>()> change) {
+  SequenceLog& log = sequence->log();
+  WriterLock order(log.order);
+  absl::StatusOr<std::vector<LogEntry>> entries = change();
+  if (!entries.ok()) return entries.status();
+  if (has_store()) {
+    held_[name] = sequence;
+    if (entries->empty()) unchanged_.insert(name);
+    std::ranges::move(*entries, std::back_inserter(log.unwritten));
+  }
+  return absl::OkStatus();
+}
+
+void Ingest::BringIn(const v1::AppendBatch& batch) {
+  for (const v1::AppendEntry& entry : batch.entries()) {
+    const absl::StatusOr<SequenceName> name = ParseSequence(SequenceOf(entry));
+    if (!name.ok() || held_.contains(*name) || unavailable_.contains(*name)) continue;
+    absl::StatusOr<std::shared_ptr<Sequence>> sequence = run_->stored()->FindToAppend(*run_, *name);
+    if (!sequence.ok()) {
+      unavailable_[*name] = InSequence(*name, sequence.status());
+    } else if (*sequence != nullptr) {
+      held_[*name] = *std::move(sequence);
+    }
+  }
+}
+
+absl::flat_hash_set<SequenceName> Ingest::WriteHeld(const v1::AppendResponse& response) {
+  absl::flat_hash_set<SequenceName> behind;
+  for (const auto& [name, sequence] : held_) {
+    absl::Status status = run_->stored()->Write(*run_, name, *sequence);
+    if (absl::IsAborted(status)) behind.insert(name);
+    if (!status.ok()) unavailable_[name] = InSequence(name, status);
+  }
+  for (const v1::Ack& ack : response.acks()) {
+    if (IsConflict(ack)) unchanged_.insert(NameOf(ack));
+  }
+  // Decided by what memory has, and nothing was written that would have shown that the store is
+  // ahead.
+  for (const SequenceName& name : unchanged_) {
+    const auto held = held_.find(name);
+    if (held == held_.end() || unavailable_.contains(name)) continue;
+    const absl::StatusOr<bool> moved = run_->stored()->Follow(*run_, name, *held->second);
+    if (!moved.ok()) {
+      unavailable_[name] = InSequence(name, moved.status());
+    } else if (*moved) {
+      behind.insert(name);
+    }
+  }
+  unchanged_.clear();
+  return behind;
+}
+
+void Ingest::Store(const v1::AppendBatch& batch, v1::AppendResponse& response) {
+  const absl::flat_hash_set<SequenceName> behind = WriteHeld(response);
+  if (!behind.empty()) {
+    for (const SequenceName& name : behind) {
+      held_.erase(name);
+      unavailable_.erase(name);
+    }
+    BringIn(batch);
+    turn_ = Turn::kOutOfTime;
+    for (int i = 0; i < response.acks_size(); ++i) {
+      if (!behind.contains(NameOf(response.acks(i)))) continue;
+      response.mutable_acks(i)->Clear();
+      ApplyEntry(batch.entries(i), *response.mutable_acks(i));
+    }
+    WriteHeld(response);
+  }
+  for (v1::Ack& ack : *response.mutable_acks()) {
+    const auto why = unavailable_.find(NameOf(ack));
+    if (why == unavailable_.end() || (ack.code() != 0 && !IsConflict(ack))) continue;
+    // It has changed again meanwhile.
+    const bool aborted = absl::IsAborted(why->second);
+    Refuse(aborted ? absl::UnavailableError(why->second.message()) : why->second, ack);
+  }
+  for (const SequenceName& name : sealed_) {
+    const auto held = held_.find(name);
+    if (held != held_.end() && !unavailable_.contains(name)) {
+      run_->stored()->SealBehind(run_, name, held->second);
+    }
+  }
+  sealed_.clear();
+  held_.clear();
+  unavailable_.clear();
+}
+
+void Ingest::Refuse(const absl::Status& status, v1::Ack& ack) {
+  ack.set_code(static_cast<int32_t>(status.code()));
+  ack.set_message(std::string(status.message()));
+  if (absl::IsResourceExhausted(status) || absl::IsUnavailable(status)) {
+    ack.set_retry_seconds(kRetrySeconds);
+  }
+  run_->metrics().AddRefusedEntry(status.code());
 }
 
 void Ingest::ApplyEntry(const v1::AppendEntry& entry, v1::Ack& ack) {
@@ -258,6 +389,7 @@ void Ingest::ApplyEntry(const v1::AppendEntry& entry, v1::Ack& ack) {
     }
     const absl::StatusOr<SequenceName> name = ParseSequence(SequenceOf(entry));
     if (!name.ok()) return name.status();
+    if (const auto why = unavailable_.find(*name); why != unavailable_.end()) return why->second;
     absl::Status applied;
     if (entry.has_block()) {
       applied = ApplyBlock(*name, entry.block());
@@ -268,15 +400,10 @@ void Ingest::ApplyEntry(const v1::AppendEntry& entry, v1::Ack& ack) {
     }
     if (!applied.ok() || entry.has_truncate()) run_->ForgetIfEmpty(*name);
     if (applied.ok()) return applied;
-    return absl::Status(applied.code(), absl::StrCat(ToString(*name), ": ", applied.message()));
+    return InSequence(*name, applied);
   }();
   if (lacking_.has_value()) return;
-  if (!status.ok()) {
-    ack.set_code(static_cast<int32_t>(status.code()));
-    ack.set_message(std::string(status.message()));
-    if (absl::IsResourceExhausted(status)) ack.set_retry_seconds(kRetrySeconds);
-    run_->metrics().AddRefusedEntry(status.code());
-  }
+  if (!status.ok()) Refuse(status, ack);
   ack.set_committed_length(
       committed_length_.has_value()
           ? *committed_length_

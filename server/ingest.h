@@ -6,6 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/room_queue.h"
@@ -27,10 +30,18 @@ class Ingest {
   absl::StatusOr<std::optional<RoomWanted>> Apply(const v1::AppendBatch& batch, Turn turn,
                                                   v1::AppendResponse& response);
 
+  // With a durable store an entry is acked when it is stored, and two calls that wait for the store
+  // go around Apply: BringIn before it, and Store when it is through, which takes back acks of what
+  // could not be stored.
+  bool has_store() const { return run_->stored() != nullptr; }
+  void BringIn(const v1::AppendBatch& batch);
+  void Store(const v1::AppendBatch& batch, v1::AppendResponse& response);
+
  private:
   Ingest(RunRegistry& registry, std::shared_ptr<Run> run)
       : registry_(&registry), run_(std::move(run)) {}
 
+  void Refuse(const absl::Status& status, v1::Ack& ack);
   // Fills in the ack, unless lacking_ is set then.
   void ApplyEntry(const v1::AppendEntry& entry, v1::Ack& ack);
   absl::Status ApplyBlock(const SequenceName& name, const v1::Block& block);
@@ -42,6 +53,14 @@ class Ingest {
   // it should wait for them, lacking_ is set.
   absl::Status MakeRoom(const SequenceName& name, int64_t bytes);
 
+  // What an entry does to its sequence: `change` returns what to note in the sequence's log,
+  // nothing if all of it was there.
+  absl::Status Change(const SequenceName& name, const std::shared_ptr<Sequence>& sequence,
+                      absl::FunctionRef<absl::StatusOr<std::vector<LogEntry>>()> change);
+  // Stores what is noted for the sequences of the batch; unavailable_ then says which could not be.
+  // Returns those that other replicas have changed, so that memory was behind: to be tried again.
+  absl::flat_hash_set<SequenceName> WriteHeld(const v1::AppendResponse& response);
+
   RunRegistry* registry_;
   std::shared_ptr<Run> run_;
   Turn turn_ = Turn::kArrived;                // of the present entry
@@ -50,6 +69,12 @@ class Ingest {
   std::optional<uint32_t> committed_length_;  // if the present entry is a block and stored
   int64_t positions_added_ = 0;               // by the present call, as the next
   int64_t bytes_accepted_ = 0;
+  // With a store, of the present batch: sequences that must not leave memory, and those that can't
+  // be had.
+  absl::flat_hash_map<SequenceName, std::shared_ptr<Sequence>> held_;
+  absl::flat_hash_map<SequenceName, absl::Status> unavailable_;
+  std::vector<SequenceName> sealed_;             // by this batch
+  absl::flat_hash_set<SequenceName> unchanged_;  // where an entry of this batch changed nothing
 };
 
 }  // namespace sis

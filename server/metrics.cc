@@ -74,6 +74,21 @@ Metrics::Metrics(int64_t cache_budget_bytes)
                        .Name("sis_rpc_seconds")
                        .Help("Time from the start of an RPC to its end, by method.")
                        .Register(*registry_)),
+      store_operations_(CounterFamily(*registry_, "sis_store_operations_total",
+                                      "Calls of the store, by operation and result.")),
+      store_seconds_(prometheus::BuildHistogram()
+                         .Name("sis_store_seconds")
+                         .Help("Time of a call of the store, by operation.")
+                         .Register(*registry_)),
+      store_written_bytes_(CounterFamily(*registry_, "sis_store_written_bytes_total",
+                                         "Bytes of records given to the store.")
+                               .Add({})),
+      store_read_bytes_(CounterFamily(*registry_, "sis_store_read_bytes_total",
+                                      "Bytes of records that came from the store.")
+                            .Add({})),
+      store_recovery_seconds_(GaugeFamily(*registry_, "sis_store_recovery_seconds",
+                                          "Time from opening the store to being ready.")
+                                  .Add({})),
       cache_bytes_(
           GaugeFamily(*registry_, "sis_cache_bytes", "Bytes charged to the cache.").Add({})),
       waiting_appends_(GaugeFamily(*registry_, "sis_waiting_appends",
@@ -88,6 +103,19 @@ void Metrics::CountRpc(const std::string& method, absl::StatusCode code, absl::D
   rpcs_.Add({{"method", method}, {"code", absl::StatusCodeToString(code)}}).Increment();
   rpc_seconds_.Add({{"method", method}}, kRpcSecondsBuckets)
       .Observe(absl::ToDoubleSeconds(duration));
+}
+
+void Metrics::CountStoreOperation(const std::string& operation, absl::StatusCode code,
+                                  absl::Duration duration) {
+  store_operations_.Add({{"operation", operation}, {"result", absl::StatusCodeToString(code)}})
+      .Increment();
+  store_seconds_.Add({{"operation", operation}}, kRpcSecondsBuckets)
+      .Observe(absl::ToDoubleSeconds(duration));
+}
+
+void Metrics::AddStoreBytes(int64_t written, int64_t read) {
+  store_written_bytes_.Increment(static_cast<double>(written));
+  store_read_bytes_.Increment(static_cast<double>(read));
 }
 
 RunMetrics::RunMetrics(Metrics& metrics, const std::string& run_id)
@@ -122,7 +150,8 @@ RunMetrics::RunMetrics(Metrics& metrics, const std::string& run_id)
   }
   for (const absl::StatusCode code :
        {absl::StatusCode::kInvalidArgument, absl::StatusCode::kAlreadyExists,
-        absl::StatusCode::kFailedPrecondition, absl::StatusCode::kResourceExhausted}) {
+        absl::StatusCode::kFailedPrecondition, absl::StatusCode::kResourceExhausted,
+        absl::StatusCode::kUnavailable, absl::StatusCode::kDataLoss}) {
     refused_by_code_[static_cast<int>(code)] =
         &metrics.refused_entries_.Add({{"run", run_id}, {"code", absl::StatusCodeToString(code)}});
   }

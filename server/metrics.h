@@ -32,6 +32,10 @@ class Metrics {
   const std::shared_ptr<prometheus::Registry>& registry() const { return registry_; }
 
   void CountRpc(const std::string& method, absl::StatusCode code, absl::Duration duration);
+  void CountStoreOperation(const std::string& operation, absl::StatusCode code,
+                           absl::Duration duration);
+  void AddStoreBytes(int64_t written, int64_t read);
+  void SetStoreRecoverySeconds(double seconds) { store_recovery_seconds_.Set(seconds); }
   void SetCacheBytes(int64_t bytes) { cache_bytes_.Set(static_cast<double>(bytes)); }
   void SetWaitingAppends(int64_t streams) { waiting_appends_.Set(static_cast<double>(streams)); }
 
@@ -60,6 +64,11 @@ class Metrics {
   prometheus::Family<prometheus::Gauge>& run_info_;
   prometheus::Family<prometheus::Counter>& rpcs_;
   prometheus::Family<prometheus::Histogram>& rpc_seconds_;
+  prometheus::Family<prometheus::Counter>& store_operations_;
+  prometheus::Family<prometheus::Histogram>& store_seconds_;
+  prometheus::Counter& store_written_bytes_;
+  prometheus::Counter& store_read_bytes_;
+  prometheus::Gauge& store_recovery_seconds_;
   prometheus::Gauge& cache_bytes_;
   prometheus::Gauge& waiting_appends_;
 };

@@ -5,24 +5,27 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/append_stream.h"
-#include "server/evaluate.h"
+#include "server/evaluate_stream.h"
 #include "server/fetch_stream.h"
 #include "server/grpc_status.h"
 #include "server/rpc_timer.h"
 #include "server/slices.h"
+#include "server/stored_cache.h"
 
 namespace sis {
 namespace {
 
-// Answers a unary call at once. The handler returns an absl::Status.
+// Answers a unary call. The handler returns an absl::Status.
 template <typename Handler>
 grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, Metrics& metrics,
-                                 const char* method, Handler handler) {
+                                 StoreThreads& store_threads, const char* method, Handler handler) {
   const RpcTimer timer(metrics, method);
-  const absl::Status status = handler();
-  timer.Finish(status.code());
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(ToGrpcStatus(status));
+  store_threads.Run([=] {
+    const absl::Status status = handler();
+    timer.Finish(status.code());
+    reactor->Finish(ToGrpcStatus(status));
+  });
   return reactor;
 }
 
@@ -37,7 +40,9 @@ absl::Status ReleaseAll(Run& run, const v1::ReleaseRequest& request,
   }
   uint64_t sequences = 0;
   uint64_t leases = 0;
-  for (const SequenceName& name : names) sequences += run.Release(name);
+  for (const SequenceName& name : names) {
+    sequences += run.Release(name) || (run.stored() != nullptr && run.stored()->Release(run, name));
+  }
   for (const uint64_t lease_id : request.lease_ids()) leases += run.EndLease(lease_id);
   response.set_released_sequences(sequences);
   response.set_released_leases(leases);
@@ -50,7 +55,7 @@ absl::Status ReleaseAll(Run& run, const v1::ReleaseRequest& request,
 grpc::ServerUnaryReactor* RatioService::CreateRun(grpc::CallbackServerContext* context,
                                                   const v1::CreateRunRequest* request,
                                                   v1::CreateRunResponse* response) {
-  return Answer(context, metrics_, "CreateRun", [&] {
+  return Answer(context, metrics_, store_threads_, "CreateRun", [=, this]() -> absl::Status {
     const absl::StatusOr<RunRegistry::Created> created = registry_.Create(*request);
     if (!created.ok()) return created.status();
     response->set_incarnation(created->run->incarnation());
@@ -62,12 +67,14 @@ grpc::ServerUnaryReactor* RatioService::CreateRun(grpc::CallbackServerContext* c
 grpc::ServerUnaryReactor* RatioService::AdvanceVersion(grpc::CallbackServerContext* context,
                                                        const v1::AdvanceVersionRequest* request,
                                                        v1::AdvanceVersionResponse* response) {
-  return Answer(context, metrics_, "AdvanceVersion", [&] {
-    const absl::StatusOr<std::shared_ptr<Run>> run = registry_.Find(request->run());
+  return Answer(context, metrics_, store_threads_, "AdvanceVersion", [=, this]() -> absl::Status {
+    const absl::StatusOr<std::shared_ptr<Run>> run = registry_.FindOrLearn(request->run());
     if (!run.ok()) return run.status();
     const absl::StatusOr<int64_t> dropped = (*run)->AdvanceVersion(request->policy_version());
     if (!dropped.ok()) return dropped.status();
     response->set_dropped_sequences(*dropped);
+    // Not worth failing for: stale records are then taken for fresh after a restart, or elsewhere.
+    if (registry_.stored() != nullptr) registry_.Exchange(**run).IgnoreError();
     return absl::OkStatus();
   });
 }
@@ -75,10 +82,10 @@ grpc::ServerUnaryReactor* RatioService::AdvanceVersion(grpc::CallbackServerConte
 grpc::ServerUnaryReactor* RatioService::GetRun(grpc::CallbackServerContext* context,
                                                const v1::GetRunRequest* request,
                                                v1::GetRunResponse* response) {
-  return Answer(context, metrics_, "GetRun", [&] {
+  return Answer(context, metrics_, store_threads_, "GetRun", [=, this]() -> absl::Status {
     v1::RunRef ref;
     ref.set_run_id(request->run_id());
-    const absl::StatusOr<std::shared_ptr<Run>> run = registry_.Find(ref);
+    const absl::StatusOr<std::shared_ptr<Run>> run = registry_.FindOrLearn(ref);
     if (!run.ok()) return run.status();
     *response->mutable_run() = (*run)->Describe();
     return absl::OkStatus();
@@ -88,7 +95,7 @@ grpc::ServerUnaryReactor* RatioService::GetRun(grpc::CallbackServerContext* cont
 grpc::ServerUnaryReactor* RatioService::ListRuns(grpc::CallbackServerContext* context,
                                                  const v1::ListRunsRequest*,
                                                  v1::ListRunsResponse* response) {
-  return Answer(context, metrics_, "ListRuns", [&] {
+  return Answer(context, metrics_, store_threads_, "ListRuns", [=, this]() -> absl::Status {
     for (const std::shared_ptr<Run>& run : registry_.List())
       *response->add_runs() = run->Describe();
     return absl::OkStatus();
@@ -98,8 +105,8 @@ grpc::ServerUnaryReactor* RatioService::ListRuns(grpc::CallbackServerContext* co
 grpc::ServerUnaryReactor* RatioService::GetStep(grpc::CallbackServerContext* context,
                                                 const v1::GetStepRequest* request,
                                                 v1::GetStepResponse* response) {
-  return Answer(context, metrics_, "GetStep", [&] {
-    const absl::StatusOr<std::shared_ptr<Run>> run = registry_.Find(request->run());
+  return Answer(context, metrics_, store_threads_, "GetStep", [=, this]() -> absl::Status {
+    const absl::StatusOr<std::shared_ptr<Run>> run = registry_.FindOrLearn(request->run());
     if (!run.ok()) return run.status();
     const std::optional<StepLedger::Step> step = (*run)->steps().Find(request->draw());
     if (!step.has_value()) {
@@ -114,14 +121,14 @@ grpc::ServerUnaryReactor* RatioService::GetStep(grpc::CallbackServerContext* con
 
 grpc::ServerBidiReactor<v1::AppendRequest, v1::AppendResponse>* RatioService::Append(
     grpc::CallbackServerContext*) {
-  return new AppendStream(registry_, metrics_);
+  return new AppendStream(registry_, metrics_, store_threads_);
 }
 
 grpc::ServerUnaryReactor* RatioService::Release(grpc::CallbackServerContext* context,
                                                 const v1::ReleaseRequest* request,
                                                 v1::ReleaseResponse* response) {
-  return Answer(context, metrics_, "Release", [&] {
-    const absl::StatusOr<std::shared_ptr<Run>> run = registry_.Find(request->run());
+  return Answer(context, metrics_, store_threads_, "Release", [=, this]() -> absl::Status {
+    const absl::StatusOr<std::shared_ptr<Run>> run = registry_.FindOrLearn(request->run());
     if (!run.ok()) return run.status();
     return ReleaseAll(**run, *request, *response);
   });
@@ -129,28 +136,27 @@ grpc::ServerUnaryReactor* RatioService::Release(grpc::CallbackServerContext* con
 
 grpc::ServerWriteReactor<v1::FetchTopKResponse>* RatioService::FetchTopK(
     grpc::CallbackServerContext*, const v1::FetchTopKRequest* request) {
-  return new FetchStream(registry_, metrics_, *request);
+  return new FetchStream(registry_, metrics_, store_threads_, *request);
 }
 
 grpc::ServerUnaryReactor* RatioService::Evaluate(grpc::CallbackServerContext* context,
-                                                 const v1::EvaluateRequest* request,
-                                                 v1::EvaluateResponse* response) {
+                                                 const grpc::ByteBuffer* request,
+                                                 grpc::ByteBuffer* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   const RpcTimer timer(metrics_, "Evaluate");
-  workers_.Schedule([=, this] {
-    const absl::Status status = [&]() -> absl::Status {
-      if (context->IsCancelled()) return absl::CancelledError("the trainer is gone");
-      const absl::StatusOr<std::shared_ptr<Run>> run = registry_.Find(request->run());
-      if (!run.ok()) return run.status();
-      absl::StatusOr<v1::EvaluateResponse> answer = sis::Evaluate(**run, backend_, *request);
-      if (!answer.ok()) return answer.status();
-      *response = *std::move(answer);
-      return absl::OkStatus();
-    }();
-    timer.Finish(status.code());
-    reactor->Finish(ToGrpcStatus(status));
-  });
+  EvaluateTask::Start(
+      evaluators_, *request, [context] { return context->IsCancelled(); },
+      [=](absl::StatusOr<grpc::ByteBuffer> answer) {
+        timer.Finish(answer.status().code());
+        if (answer.ok()) response->Swap(&*answer);
+        reactor->Finish(ToGrpcStatus(answer.status()));
+      });
   return reactor;
+}
+
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* RatioService::EvaluateStream(
+    grpc::CallbackServerContext*) {
+  return sis::EvaluateStream::Start(evaluators_, metrics_);
 }
 
 }  // namespace sis

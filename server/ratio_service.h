@@ -4,18 +4,36 @@
 #include <grpcpp/grpcpp.h>
 
 #include "kernels/backend.h"
+#include "server/evaluate_task.h"
 #include "server/metrics.h"
 #include "server/run_registry.h"
+#include "server/store_threads.h"
 #include "server/worker_pool.h"
 #include "sis/v1/ratio_service.grpc.pb.h"
 
 namespace sis {
 
+// Evaluate and EvaluateStream take their messages as gRPC receives them, and leave the arrays in
+// place (server/wire); the others have protobuf parse them.
+using LifecycleMethods = v1::RatioService::WithCallbackMethod_CreateRun<
+    v1::RatioService::WithCallbackMethod_AdvanceVersion<
+        v1::RatioService::WithCallbackMethod_GetRun<v1::RatioService::WithCallbackMethod_ListRuns<
+            v1::RatioService::WithCallbackMethod_GetStep<v1::RatioService::Service>>>>>;
+using RecordMethods =
+    v1::RatioService::WithCallbackMethod_Append<v1::RatioService::WithCallbackMethod_Release<
+        v1::RatioService::WithCallbackMethod_FetchTopK<LifecycleMethods>>>;
+using EvaluateMethods = v1::RatioService::WithRawCallbackMethod_Evaluate<
+    v1::RatioService::WithRawCallbackMethod_EvaluateStream<RecordMethods>>;
+
 // Thread-safe. Everything it is given must outlive the gRPC server that it is registered with.
-class RatioService final : public v1::RatioService::CallbackService {
+class RatioService final : public EvaluateMethods {
  public:
-  RatioService(RunRegistry& registry, Metrics& metrics, const Backend& backend, WorkerPool& workers)
-      : registry_(registry), metrics_(metrics), backend_(backend), workers_(workers) {}
+  RatioService(RunRegistry& registry, Metrics& metrics, const Backend& backend, WorkerPool& workers,
+               StoreThreads& store_threads)
+      : registry_(registry),
+        metrics_(metrics),
+        evaluators_{registry, backend, workers},
+        store_threads_(store_threads) {}
 
   grpc::ServerUnaryReactor* CreateRun(grpc::CallbackServerContext* context,
                                       const v1::CreateRunRequest* request,
@@ -40,14 +58,16 @@ class RatioService final : public v1::RatioService::CallbackService {
   grpc::ServerWriteReactor<v1::FetchTopKResponse>* FetchTopK(
       grpc::CallbackServerContext* context, const v1::FetchTopKRequest* request) override;
   grpc::ServerUnaryReactor* Evaluate(grpc::CallbackServerContext* context,
-                                     const v1::EvaluateRequest* request,
-                                     v1::EvaluateResponse* response) override;
+                                     const grpc::ByteBuffer* request,
+                                     grpc::ByteBuffer* response) override;
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* EvaluateStream(
+      grpc::CallbackServerContext* context) override;
 
  private:
   RunRegistry& registry_;
   Metrics& metrics_;
-  const Backend& backend_;
-  WorkerPool& workers_;
+  const Evaluators evaluators_;
+  StoreThreads& store_threads_;
 };
 
 }  // namespace sis

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/sequence_key.h"
+#include "server/stored_cache.h"
 
 namespace sis {
 namespace {
@@ -39,7 +40,8 @@ std::string ToString(const SequenceName& name) {
 }
 
 Run::Run(std::string id, uint64_t incarnation, v1::RunConfig config, const Limits& limits,
-         Arena& arena, ByteBudget& server_budget, std::shared_ptr<RunMetrics> metrics, Clock clock)
+         Arena& arena, ByteBudget& server_budget, std::shared_ptr<RunMetrics> metrics, Clock clock,
+         StoredCache* stored)
     : id_(std::move(id)),
       incarnation_(incarnation),
       config_(std::move(config)),
@@ -50,6 +52,7 @@ Run::Run(std::string id, uint64_t incarnation, v1::RunConfig config, const Limit
       arena_(arena),
       metrics_(std::move(metrics)),
       clock_(std::move(clock)),
+      stored_(stored),
       budget_(QuotaOf(config_), &server_budget),
       steps_(limits.steps_kept),
       // Ids of an earlier life of the server are not mistaken for new ones.
@@ -93,6 +96,12 @@ absl::StatusOr<std::shared_ptr<Sequence>> Run::FindOrCreate(const SequenceName& 
                                                       ReasonLabel(dropped->second),
                                                       "): send it as another attempt"));
   }
+  absl::StatusOr<std::shared_ptr<Held>> held = NewSequence(name);
+  if (!held.ok()) return held.status();
+  return Insert(name, *std::move(held)).shared();
+}
+
+absl::StatusOr<std::shared_ptr<Run::Held>> Run::NewSequence(const SequenceName& name) {
   auto held = std::make_shared<Held>(budget_);
   if (!held->bytes.TryCharge(Sequence::kBaseBytes)) {
     return absl::ResourceExhaustedError(
@@ -100,10 +109,52 @@ absl::StatusOr<std::shared_ptr<Sequence>> Run::FindOrCreate(const SequenceName& 
   }
   held->sequence.emplace(FormatOf(config_), SequenceKey(config_.seed(), name.attempt, name.id),
                          arena_, held->bytes);
+  return held;
+}
+
+Run::Entry& Run::Insert(const SequenceName& name, std::shared_ptr<Held> held) {
   by_age_.push_back(name);
-  const Entry& entry = sequences_[name] = {
-      .held = std::move(held), .last_used = clock_(), .by_age = std::prev(by_age_.end())};
-  return entry.shared();
+  return sequences_[name] = {
+             .held = std::move(held), .last_used = clock_(), .by_age = std::prev(by_age_.end())};
+}
+
+Run::Found Run::Adopt(const SequenceName& name, std::shared_ptr<Held> held) {
+  WriterLock lock(mutex_);
+  if (Entry* entry = Touch(name)) return entry->shared();
+  if (const auto dropped = dropped_.find(name); dropped != dropped_.end()) return dropped->second;
+  if (closed_) return v1::NEVER_ARRIVED;
+  return Insert(name, std::move(held)).shared();
+}
+
+void Run::Erase(const SequenceName& name) {
+  const auto found = sequences_.find(name);
+  // `name` may be the list's own.
+  const auto by_age = found->second.by_age;
+  sequences_.erase(found);
+  by_age_.erase(by_age);
+}
+
+void Run::Forget(const SequenceName& name) {
+  WriterLock lock(mutex_);
+  if (!sequences_.contains(name)) return;
+  for (auto& [lease_id, lease] : leases_) std::erase(lease.sequences, name);
+  Erase(name);
+}
+
+bool Run::NoteDropped(const SequenceName& name, v1::MissingReason reason) {
+  Forget(name);
+  WriterLock lock(mutex_);
+  return RememberDropped(name, reason);
+}
+
+bool Run::RememberDropped(const SequenceName& name, v1::MissingReason reason) {
+  if (!dropped_.emplace(name, reason).second) return false;
+  dropped_in_order_.push_back(name);
+  if (dropped_in_order_.size() > kDroppedKept) {
+    dropped_.erase(dropped_in_order_.front());
+    dropped_in_order_.pop_front();
+  }
+  return true;
 }
 
 void Run::ForgetIfEmpty(const SequenceName& name) {
@@ -117,16 +168,10 @@ void Run::ForgetIfEmpty(const SequenceName& name) {
 }
 
 void Run::Drop(const SequenceName& name, v1::MissingReason reason) {
-  const auto found = sequences_.find(name);
-  if (dropped_.emplace(name, reason).second) dropped_in_order_.push_back(name);
-  if (dropped_in_order_.size() > kDroppedKept) {
-    dropped_.erase(dropped_in_order_.front());
-    dropped_in_order_.pop_front();
-  }
-  // `name` may be the list's own.
-  const auto by_age = found->second.by_age;
-  sequences_.erase(found);
-  by_age_.erase(by_age);
+  const bool still_stored = stored_ != nullptr && reason == v1::EVICTED;
+  if (!still_stored) RememberDropped(name, reason);
+  if (!still_stored && stored_ != nullptr) stored_->DropBehind(IdentityOf(name), reason);
+  Erase(name);
   metrics_->AddDropped(reason);
 }
 
@@ -206,6 +251,8 @@ absl::Status Run::RenewLease(uint64_t lease_id) {
   WriterLock lock(mutex_);
   const auto lease = leases_.find(lease_id);
   if (lease == leases_.end() || lease->second.expires < clock_()) {
+    // Maybe another replica's, or of an earlier life; what it held can be read again.
+    if (stored_ != nullptr) return absl::OkStatus();
     return absl::FailedPreconditionError(absl::StrCat("lease ", lease_id, " has ended"));
   }
   lease->second.expires = clock_() + lease->second.length;

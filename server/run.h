@@ -29,6 +29,8 @@
 
 namespace sis {
 
+class StoredCache;
+
 struct SequenceName {
   std::string id;
   uint32_t attempt;
@@ -52,7 +54,8 @@ using Clock = std::function<absl::Time()>;
 class Run {
  public:
   Run(std::string id, uint64_t incarnation, v1::RunConfig config, const Limits& limits,
-      Arena& arena, ByteBudget& server_budget, std::shared_ptr<RunMetrics> metrics, Clock clock);
+      Arena& arena, ByteBudget& server_budget, std::shared_ptr<RunMetrics> metrics, Clock clock,
+      StoredCache* stored = nullptr);
 
   Run(const Run&) = delete;
   Run& operator=(const Run&) = delete;
@@ -65,6 +68,11 @@ class Run {
   const std::shared_ptr<RunMetrics>& shared_metrics() const { return metrics_; }
   ByteBudget& budget() { return budget_; }
   StepLedger& steps() { return steps_; }
+  // Null if nothing outlives the memory. Then what is evicted is gone; else it can be read again.
+  StoredCache* stored() const { return stored_; }
+  SequenceIdentity IdentityOf(const SequenceName& name) const {
+    return {id_, incarnation_, name.id, name.attempt};
+  }
 
   // A sequence, or why there is none.
   using Found = std::variant<std::shared_ptr<Sequence>, v1::MissingReason>;
@@ -74,6 +82,23 @@ class Run {
   // ResourceExhausted if the budget is used up.
   absl::StatusOr<std::shared_ptr<Sequence>> FindOrCreate(const SequenceName& name)
       ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // A sequence, with a count of its own bytes.
+  struct Held {
+    explicit Held(ByteBudget& run_budget)
+        : bytes(std::numeric_limits<int64_t>::max(), &run_budget) {}
+    ByteBudget bytes;
+    std::optional<Sequence> sequence;  // once its base cost is charged
+  };
+  // An empty sequence, not in the run yet. ResourceExhausted if the budget is used up.
+  absl::StatusOr<std::shared_ptr<Held>> NewSequence(const SequenceName& name);
+  // Takes a sequence in, unless there is one: the one that is there then. Or why there is none.
+  Found Adopt(const SequenceName& name, std::shared_ptr<Held> held) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Forgets a sequence in memory that is not what the store has; leases end with it.
+  void Forget(const SequenceName& name) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Remembers, and drops what is in memory, what another replica, or a call here on a sequence that
+  // isn't in memory, dropped. False if that was known.
+  bool NoteDropped(const SequenceName& name, v1::MissingReason reason) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Undoes a FindOrCreate that came to nothing: a sequence that holds no position and no seal, and
   // that nobody holds, leaves no trace.
@@ -94,7 +119,7 @@ class Run {
   // ResourceExhausted beyond the limit.
   absl::StatusOr<uint64_t> Lease(std::span<const SequenceName> names, absl::Duration length)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // FailedPrecondition if it has ended.
+  // FailedPrecondition if it has ended, unless what left memory can be read again.
   absl::Status RenewLease(uint64_t lease_id) ABSL_LOCKS_EXCLUDED(mutex_);
   // False if there is none such.
   bool EndLease(uint64_t lease_id) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -119,13 +144,6 @@ class Run {
   void PublishState() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  // A sequence, with a count of its own bytes.
-  struct Held {
-    explicit Held(ByteBudget& run_budget)
-        : bytes(std::numeric_limits<int64_t>::max(), &run_budget) {}
-    ByteBudget bytes;
-    std::optional<Sequence> sequence;  // once its base cost is charged
-  };
   struct Entry {
     std::shared_ptr<Held> held;
     absl::Time last_used;
@@ -145,6 +163,12 @@ class Run {
     std::vector<SequenceName> sequences = {};
   };
 
+  Entry& Insert(const SequenceName& name, std::shared_ptr<Held> held)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Erase(const SequenceName& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // False if there is a reason already.
+  bool RememberDropped(const SequenceName& name, v1::MissingReason reason)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Entry* Touch(const SequenceName& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Drop(const SequenceName& name, v1::MissingReason reason)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -165,6 +189,7 @@ class Run {
   Arena& arena_;
   const std::shared_ptr<RunMetrics> metrics_;
   const Clock clock_;
+  StoredCache* const stored_;
   ByteBudget budget_;  // outlives the sequences below
   StepLedger steps_;
 

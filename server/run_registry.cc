@@ -41,13 +41,16 @@ std::string FirstDifference(const v1::RunConfig& a, const v1::RunConfig& b) {
 }  // namespace
 
 RunRegistry::RunRegistry(int64_t cache_bytes, Arena& arena, const Limits& limits, Metrics& metrics,
-                         Clock clock)
+                         Clock clock, SequenceStore* store)
     : arena_(arena),
       limits_(limits),
       metrics_(metrics),
       clock_(std::move(clock)),
       budget_(cache_bytes),
-      room_queue_(*this, limits.append_patience, clock_) {}
+      room_queue_(*this, limits.append_patience, clock_),
+      stored_(store != nullptr && store->durable()
+                  ? std::make_unique<StoredCache>(*store, *this, clock_)
+                  : nullptr) {}
 
 absl::Status RunRegistry::CheckConfig(const v1::RunConfig& config) const {
   if (config.vocabulary_size() < 1 || config.vocabulary_size() > kMaxVocabularySize) {
@@ -77,7 +80,8 @@ absl::Status RunRegistry::CheckConfig(const v1::RunConfig& config) const {
   return absl::OkStatus();
 }
 
-absl::StatusOr<RunRegistry::Created> RunRegistry::Create(const v1::CreateRunRequest& request) {
+absl::StatusOr<RunRegistry::Created> RunRegistry::CreateInMemory(
+    const v1::CreateRunRequest& request) {
   if (absl::Status status = CheckRunId(request.run_id()); !status.ok()) return status;
   if (absl::Status status = CheckConfig(request.config()); !status.ok()) return status;
   v1::RunConfig config = request.config();
@@ -121,7 +125,7 @@ absl::StatusOr<RunRegistry::Created> RunRegistry::Create(const v1::CreateRunRequ
   const uint64_t incarnation = std::max<uint64_t>(1, request.incarnation());
   metrics->Describe(incarnation, config);
   auto run = std::make_shared<Run>(request.run_id(), incarnation, std::move(config), limits_,
-                                   arena_, budget_, std::move(metrics), clock_);
+                                   arena_, budget_, std::move(metrics), clock_, stored_.get());
   runs_[request.run_id()] = run;
   return Created{std::move(run), true};
 }
@@ -139,6 +143,89 @@ absl::StatusOr<std::shared_ptr<Run>> RunRegistry::Find(const v1::RunRef& ref) co
                                                       ref.incarnation()));
   }
   return found->second;
+}
+
+absl::StatusOr<RunRegistry::Created> RunRegistry::Create(const v1::CreateRunRequest& request) {
+  if (stored_ == nullptr) return CreateInMemory(request);
+  if (absl::Status status = CheckRunId(request.run_id()); !status.ok()) return status;
+  if (absl::Status status = Learn(request.run_id()); !status.ok()) return status;
+  absl::StatusOr<Created> created = CreateInMemory(request);
+  if (!created.ok()) return created;
+  const Run& run = *created->run;
+  if (absl::Status status = Exchange(run); !status.ok()) return status;
+  if (created->created) stored_->DropIncarnationsBehind(run.id(), run.incarnation());
+  return created;
+}
+
+absl::StatusOr<std::shared_ptr<Run>> RunRegistry::FindOrLearn(const v1::RunRef& ref) {
+  absl::StatusOr<std::shared_ptr<Run>> run = Find(ref);
+  if (run.ok() || stored_ == nullptr || !CheckRunId(ref.run_id()).ok()) return run;
+  if (absl::Status status = Learn(ref.run_id()); !status.ok()) return status;
+  return Find(ref);
+}
+
+absl::Status RunRegistry::Learn(const std::string& run_id) {
+  const absl::StatusOr<StoredRun> stored = stored_->store().GetRun(run_id);
+  if (absl::IsNotFound(stored.status())) return absl::OkStatus();
+  return stored.ok() ? Adopt(*stored) : stored.status();
+}
+
+absl::Status RunRegistry::Exchange(const Run& run) {
+  const StoredRun own{.run_id = run.id(),
+                      .incarnation = run.incarnation(),
+                      .policy_version = run.policy_version(),
+                      .config = run.config().SerializeAsString()};
+  const absl::StatusOr<StoredRun> there = stored_->store().PutRun(own);
+  if (!there.ok()) return there.status();
+  if (there->incarnation == own.incarnation && there->config != own.config) {
+    // Created here and elsewhere at the same time: the first stays.
+    return absl::AlreadyExistsError(
+        absl::StrCat("run '", run.id(), "' was created with another config elsewhere"));
+  }
+  return Adopt(*there);
+}
+
+void RunRegistry::ExchangeRuns() {
+  for (const std::shared_ptr<Run>& run : List()) Exchange(*run).IgnoreError();
+}
+
+absl::Status RunRegistry::Adopt(const StoredRun& stored) {
+  v1::RunConfig config;
+  if (!config.ParseFromString(stored.config) || !CheckConfig(config).ok()) {
+    return absl::DataLossError(
+        absl::StrCat("the stored config of run '", stored.run_id, "' is none"));
+  }
+  v1::RunRef ref;
+  ref.set_run_id(stored.run_id);
+  absl::StatusOr<std::shared_ptr<Run>> run = Find(ref);
+  if (!run.ok() || (*run)->incarnation() < stored.incarnation) {
+    v1::CreateRunRequest request;
+    request.set_run_id(stored.run_id);
+    request.set_incarnation(stored.incarnation);
+    *request.mutable_config() = std::move(config);
+    const absl::StatusOr<Created> created = CreateInMemory(request);
+    if (!created.ok()) return created.status();
+    run = created->run;
+  }
+  const bool newer = (*run)->incarnation() == stored.incarnation &&
+                     (*run)->policy_version() < stored.policy_version;
+  return newer ? (*run)->AdvanceVersion(stored.policy_version).status() : absl::OkStatus();
+}
+
+absl::StatusOr<RunRegistry::Recovered> RunRegistry::Recover() {
+  Recovered recovered;
+  if (stored_ == nullptr) return recovered;
+  const absl::StatusOr<std::vector<StoredRun>> runs = stored_->store().ListRuns();
+  if (!runs.ok()) return runs.status();
+  for (const StoredRun& run : *runs) {
+    if (absl::Status status = Adopt(run); !status.ok()) return status;
+    const absl::StatusOr<std::vector<SequenceIdentity>> sequences =
+        stored_->store().ListSequences(run.run_id, run.incarnation);
+    if (!sequences.ok()) return sequences.status();
+    ++recovered.runs;
+    recovered.sequences += static_cast<int64_t>(sequences->size());
+  }
+  return recovered;
 }
 
 std::vector<std::shared_ptr<Run>> RunRegistry::List() const {

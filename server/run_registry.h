@@ -17,6 +17,7 @@
 #include "server/mutex.h"
 #include "server/room_queue.h"
 #include "server/run.h"
+#include "server/stored_cache.h"
 #include "sis/v1/ratio_service.pb.h"
 
 namespace sis {
@@ -24,18 +25,22 @@ namespace sis {
 // Thread-safe. Lock order: RunRegistry, then Run.
 class RunRegistry {
  public:
-  // arena and metrics must outlive the registry and every run it handed out.
+  // arena, metrics and store must outlive the registry and every run it handed out. Null, or a
+  // store that isn't durable: what leaves memory is gone.
   RunRegistry(int64_t cache_bytes, Arena& arena, const Limits& limits, Metrics& metrics,
-              Clock clock);
+              Clock clock, SequenceStore* store = nullptr);
 
   struct Created {
     std::shared_ptr<Run> run;
     bool created;
   };
-  // As CreateRun of the API.
+  // As CreateRun of the API. Waits for the store, if there is one.
   absl::StatusOr<Created> Create(const v1::CreateRunRequest& request) ABSL_LOCKS_EXCLUDED(mutex_);
   // NotFound, or FailedPrecondition for an incarnation that isn't the present one.
   absl::StatusOr<std::shared_ptr<Run>> Find(const v1::RunRef& ref) const
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // The same, but looks into the store for what isn't known here, and waits for that.
+  absl::StatusOr<std::shared_ptr<Run>> FindOrLearn(const v1::RunRef& ref)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // By run id.
   std::vector<std::shared_ptr<Run>> List() const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -47,6 +52,18 @@ class RunRegistry {
   // Evicts the least recently used sequence of any run; false if there is none. For who finds that
   // the bytes are there, but not in one piece of the arena.
   bool EvictOldest() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Null without a durable store.
+  StoredCache* stored() const { return stored_.get(); }
+  // Takes in all runs that the store can list; their sequences come when they are asked for.
+  struct Recovered {
+    int64_t runs = 0;
+    int64_t sequences = 0;
+  };
+  absl::StatusOr<Recovered> Recover() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Tells the store the run's policy version; takes over a newer record of it.
+  absl::Status Exchange(const Run& run) ABSL_LOCKS_EXCLUDED(mutex_);
+  void ExchangeRuns() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Appends that Reclaim found no room for.
   RoomQueue& room_queue() { return room_queue_; }
@@ -61,6 +78,11 @@ class RunRegistry {
 
  private:
   absl::Status CheckConfig(const v1::RunConfig& config) const;
+  absl::StatusOr<Created> CreateInMemory(const v1::CreateRunRequest& request)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Takes over what the store knows of the run, if it is newer.
+  absl::Status Learn(const std::string& run_id) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Adopt(const StoredRun& stored) ABSL_LOCKS_EXCLUDED(mutex_);
 
   Arena& arena_;
   const Limits limits_;
@@ -71,6 +93,7 @@ class RunRegistry {
 
   mutable Mutex mutex_;
   std::map<std::string, std::shared_ptr<Run>> runs_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<StoredCache> stored_;  // destroyed first
 };
 
 }  // namespace sis

@@ -288,6 +288,11 @@ bool Sequence::sealed() const {
   return sealed_length_.has_value();
 }
 
+std::optional<uint32_t> Sequence::sealed_length() const {
+  ReaderLock lock(mutex_);
+  return sealed_length_;
+}
+
 int64_t Sequence::positions() const {
   ReaderLock lock(mutex_);
   return positions_;

@@ -18,6 +18,7 @@
 #include "server/byte_budget.h"
 #include "server/mutex.h"
 #include "server/page.h"
+#include "server/sequence_log.h"
 
 namespace sis {
 
@@ -45,6 +46,9 @@ class Sequence {
 
   // The Philox key (kernels/sequence_key.h).
   uint64_t key() const { return key_; }
+  const PageFormat& format() const { return format_; }
+  // For servers with a durable store.
+  SequenceLog& log() { return log_; }
 
   // Stores valid records at first_position, ... , whole or not at all, rounded as the format's
   // encoding does; records read back from a sequence of the same format are stored as they are.
@@ -67,6 +71,8 @@ class Sequence {
   // One past the highest position.
   uint32_t committed_length() const ABSL_LOCKS_EXCLUDED(mutex_);
   bool sealed() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // The length that it is sealed at, if it is.
+  std::optional<uint32_t> sealed_length() const ABSL_LOCKS_EXCLUDED(mutex_);
   int64_t positions() const ABSL_LOCKS_EXCLUDED(mutex_);
   // The largest version of any position; 0 if there is none.
   uint64_t newest_version() const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -122,6 +128,7 @@ class Sequence {
   const uint64_t key_;
   Arena& arena_;
   ByteBudget& budget_;
+  SequenceLog log_;
 
   mutable Mutex mutex_;
   // Page number -> page. Gaps have none.

@@ -12,6 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
+#include "server/store/parse_store.h"
+#include "server/stored_cache.h"
 
 namespace sis {
 namespace {
@@ -20,6 +22,8 @@ namespace {
 constexpr std::chrono::milliseconds kJanitorPeriod(20);
 constexpr int kPeriodsPerCleaning = 50;
 constexpr int kMetricsThreads = 2;
+// They wait for the store most of the time.
+constexpr int kStoreThreads = 16;
 // Fewer, larger frames: the wire is the cost of this service.
 constexpr int kMaxFrameBytes = 1 << 20;
 
@@ -43,26 +47,51 @@ class Server::StatePublisher final : public prometheus::Collectable {
   RunRegistry& registry_;
 };
 
-Server::Server(const ServerOptions& options, std::unique_ptr<Arena> arena)
+Server::Server(const ServerOptions& options, std::unique_ptr<Arena> arena,
+               std::unique_ptr<SequenceStore> store)
     : metrics_(options.cache_bytes),
       arena_(std::move(arena)),
-      registry_(options.cache_bytes, *arena_, options.limits, metrics_, absl::Now),
+      store_(std::move(store), metrics_),
+      registry_(options.cache_bytes, *arena_, options.limits, metrics_, absl::Now, &store_),
       backend_(ChooseBackend(options.backend)),
       workers_(options.evaluate_threads),
-      service_(registry_, metrics_, *backend_.backend, workers_),
+      store_threads_(store_.durable() ? kStoreThreads : 0),
+      service_(registry_, metrics_, *backend_.backend, workers_, store_threads_),
       state_publisher_(std::make_shared<StatePublisher>(registry_)) {}
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
+  const absl::Time begin = absl::Now();
+  absl::StatusOr<std::unique_ptr<SequenceStore>> store = OpenStore(options.store);
+  if (!store.ok()) return store.status();
+  const absl::Duration opening = absl::Now() - begin;
   absl::StatusOr<std::unique_ptr<Arena>> arena = Arena::Map(options.cache_bytes);
   if (!arena.ok()) {
     return absl::Status(arena.status().code(),
                         absl::StrCat("cache_bytes: ", arena.status().message()));
   }
   (*arena)->Populate();
-  std::unique_ptr<Server> server(new Server(options, *std::move(arena)));
+  std::unique_ptr<Server> server(new Server(options, *std::move(arena), *std::move(store)));
+  if (absl::Status status = server->Recover(opening); !status.ok()) return status;
   if (absl::Status status = server->Listen(options); !status.ok()) return status;
   server->janitor_ = std::thread([&server = *server] { server.KeepInOrder(); });
   return server;
+}
+
+absl::Status Server::Recover(absl::Duration opening) {
+  const absl::Time begin = absl::Now();
+  const absl::StatusOr<RunRegistry::Recovered> recovered = registry_.Recover();
+  if (!recovered.ok()) {
+    return absl::Status(recovered.status().code(),
+                        absl::StrCat("store: ", recovered.status().message()));
+  }
+  const double seconds = absl::ToDoubleSeconds(opening + (absl::Now() - begin));
+  metrics_.SetStoreRecoverySeconds(seconds);
+  store_description_ = std::string(store_.name());
+  if (recovered->runs > 0) {
+    absl::StrAppend(&store_description_, ", with ", recovered->runs, " runs and ",
+                    recovered->sequences, " sequences after ", seconds, " s");
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Server::Listen(const ServerOptions& options) {
@@ -130,7 +159,9 @@ void Server::KeepInOrder() {
   };
   for (int64_t period = 1; !stopped(); ++period) {
     registry_.room_queue().Serve();
-    if (period % kPeriodsPerCleaning == 0) registry_.DropExpired();
+    if (period % kPeriodsPerCleaning != 0) continue;
+    registry_.DropExpired();
+    if (registry_.stored() != nullptr) registry_.stored()->ExchangeRunsBehind();
   }
 }
 

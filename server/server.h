@@ -16,10 +16,13 @@
 #include "kernels/backend_choice.h"
 #include "server/arena.h"
 #include "server/limits.h"
+#include "server/metered_store.h"
 #include "server/metrics.h"
 #include "server/mutex.h"
 #include "server/ratio_service.h"
 #include "server/run_registry.h"
+#include "server/store/sequence_store.h"
+#include "server/store_threads.h"
 #include "server/worker_pool.h"
 
 namespace sis {
@@ -33,6 +36,8 @@ struct ServerOptions {
   int64_t max_message_bytes = int64_t{1} << 30;
   int evaluate_threads = 2;
   BackendKind backend = BackendKind::kAuto;
+  // As OpenStore takes it.
+  std::string store = "memory";
   Limits limits;
 };
 
@@ -47,6 +52,8 @@ class Server {
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
+  // The store and what came back from it, for people.
+  const std::string& store_description() const { return store_description_; }
   // What it listens on, with the port that was picked.
   const std::string& grpc_address() const { return grpc_address_; }
   const std::string& metrics_address() const { return metrics_address_; }
@@ -63,7 +70,10 @@ class Server {
   // Updates the gauges when Prometheus asks.
   class StatePublisher;
 
-  Server(const ServerOptions& options, std::unique_ptr<Arena> arena);
+  Server(const ServerOptions& options, std::unique_ptr<Arena> arena,
+         std::unique_ptr<SequenceStore> store);
+  // `opening` is how long the store took to open.
+  absl::Status Recover(absl::Duration opening);
   absl::Status Listen(const ServerOptions& options);
   // The janitor: resumes appends that wait for room, drops what has expired.
   void KeepInOrder();
@@ -71,13 +81,16 @@ class Server {
   // Destroyed from the last to the first: the gRPC server before all that its handlers use.
   Metrics metrics_;
   const std::unique_ptr<Arena> arena_;
+  MeteredStore store_;
   RunRegistry registry_;
   const BackendChoice backend_;
   WorkerPool workers_;
+  StoreThreads store_threads_;
   RatioService service_;
   std::shared_ptr<StatePublisher> state_publisher_;
   std::unique_ptr<prometheus::Exposer> exposer_;
   std::unique_ptr<grpc::Server> grpc_server_;
+  std::string store_description_;
   std::string grpc_address_;
   std::string metrics_address_;
 

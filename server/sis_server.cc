@@ -28,6 +28,9 @@ ABSL_FLAG(int, evaluate_threads, static_cast<int>(std::thread::hardware_concurre
           "threads that evaluate");
 ABSL_FLAG(std::string, backend, "auto",
           "what evaluates: auto, cpu or cuda; without a usable CUDA device all mean cpu");
+ABSL_FLAG(std::string, store, sis::ServerOptions().store,
+          "what keeps sequences beyond this process: memory (nothing), rocksdb:DIR[?sync=1], or "
+          "memcached:HOST:PORT,... with *WEIGHT where wanted (docs/operations.md)");
 ABSL_FLAG(absl::Duration, shutdown_grace, absl::Seconds(10),
           "how long calls in flight may take to finish after SIGTERM");
 ABSL_FLAG(int, max_top_k, sis::Limits().max_top_k, "largest K of a run, at most 254");
@@ -88,6 +91,7 @@ sis::ServerOptions OptionsFromFlags() {
       .max_message_bytes = absl::GetFlag(FLAGS_max_message_bytes),
       .evaluate_threads = absl::GetFlag(FLAGS_evaluate_threads),
       .backend = *sis::ParseBackendKind(absl::GetFlag(FLAGS_backend)),
+      .store = absl::GetFlag(FLAGS_store),
       .limits =
           {
               .max_top_k = absl::GetFlag(FLAGS_max_top_k),
@@ -132,6 +136,7 @@ int main(int argc, char** argv) {
   }
   std::cout << "backend: " << (*server)->backend_name() << " (" << (*server)->backend_reason()
             << ")\n"
+            << "store: " << (*server)->store_description() << '\n'
             << "grpc: " << (*server)->grpc_address() << '\n';
   if (!(*server)->metrics_address().empty()) {
     std::cout << "metrics: " << (*server)->metrics_address() << '\n';

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "server/stored_cache.h"
 
 namespace sis {
 namespace {
@@ -17,6 +18,19 @@ absl::Status CheckCount(const Run& run, const SliceMessages& slices) {
   return absl::OkStatus();
 }
 
+Run::Found FindRecords(Run& run, const SequenceName& name, const v1::Slice& slice) {
+  if (run.stored() == nullptr) return run.Find(name);
+  Run::Found found = run.stored()->Find(run, name, slice.first_position(), slice.length());
+  const auto* sequence = std::get_if<std::shared_ptr<Sequence>>(&found);
+  if (sequence != nullptr && slice.has_record_digest() && slice.record_digest() == 0 &&
+      Sequence::Reader(**sequence).Digest(slice.first_position(), slice.length()) != 0) {
+    // The store did not answer when the trainer fetched, and does now: its values are of no
+    // records.
+    return v1::STORE_DOWN;
+  }
+  return found;
+}
+
 absl::StatusOr<SliceRange> ParseSlice(Run& run, const v1::Slice& slice, int index) {
   absl::StatusOr<SequenceName> name = ParseSequence(slice.sequence());
   if (!name.ok()) {
@@ -29,7 +43,7 @@ absl::StatusOr<SliceRange> ParseSlice(Run& run, const v1::Slice& slice, int inde
         "slices[", index, "] of ", ToString(*name), ": first_position ", slice.first_position(),
         " + length ", slice.length(), " is beyond ", run.limits().max_positions));
   }
-  Run::Found found = run.Find(*name);
+  Run::Found found = FindRecords(run, *name, slice);
   return SliceRange{.name = *std::move(name),
                     .first_position = slice.first_position(),
                     .count = slice.length(),

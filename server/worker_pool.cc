@@ -17,12 +17,27 @@ WorkerPool::~WorkerPool() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-void WorkerPool::Schedule(std::function<void()> work) {
+void WorkerPool::Schedule(const std::string& run_id, std::function<void()> work) {
   {
     WriterLock lock(mutex_);
-    queue_.push_back(std::move(work));
+    const auto [queue, inserted] = waiting_.try_emplace(run_id);
+    if (inserted) turns_.push_back(queue);
+    queue->second.push_back(std::move(work));
   }
   changed_.notify_one();
+}
+
+std::function<void()> WorkerPool::Next() {
+  const auto queue = turns_.front();
+  turns_.pop_front();
+  std::function<void()> work = std::move(queue->second.front());
+  queue->second.pop_front();
+  if (queue->second.empty()) {
+    waiting_.erase(queue);
+  } else {
+    turns_.push_back(queue);
+  }
+  return work;
 }
 
 void WorkerPool::Run() {
@@ -30,10 +45,10 @@ void WorkerPool::Run() {
     std::function<void()> work;
     {
       WriterLock lock(mutex_);
-      while (!stopping_ && queue_.empty()) changed_.wait(mutex_);
-      if (queue_.empty()) return;
-      work = std::move(queue_.front());
-      queue_.pop_front();
+      while (!stopping_ && turns_.empty()) changed_.wait(mutex_);
+      // Work at hand elsewhere may still schedule more; its own thread runs that.
+      if (turns_.empty()) return;
+      work = Next();
     }
     work();
   }

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from types import TracebackType
-from typing import Any, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Type, Union
+from typing import Any, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Type, Union
 
 import grpc
+import numpy as np
 
-from sis import arrays, records as top_k_records
+from sis import arrays, micro_batches, records as top_k_records
 from sis.append import AppendStream
 from sis.arrays import ArrayLike
 from sis.evaluation import Evaluation, Step, Totals
@@ -203,15 +205,14 @@ class Client:
         total_variation: also sum the policies' total variation on the sets.
         """
         slices, length = _ranges(records)
-        form = pb.Gathered(
-            log_probs=arrays.float32("log_probs", log_probs, [length, run.config.top_k]).tobytes(),
-            sampled_log_probs=arrays.float32("sampled_log_probs", sampled_log_probs, [length]).tobytes(),
-        )
-        request = _evaluate_request(run, records, slices, draw, top_k, outputs)
-        request.gathered.CopyFrom(form)
-        request.prefix_curve.extend(prefix_curve)
-        request.total_variation = total_variation
-        return self._evaluate(request, slices, length)
+        current = {
+            "log_probs": arrays.float32("log_probs", log_probs, [length, run.config.top_k]),
+            "sampled_log_probs": arrays.float32("sampled_log_probs", sampled_log_probs, [length]),
+        }
+        options = _evaluate_options(run, records, draw, top_k, outputs)
+        options.prefix_curve.extend(prefix_curve)
+        options.total_variation = total_variation
+        return self._evaluate(options, slices, "gathered", current)
 
     def evaluate_reduced(
         self,
@@ -231,14 +232,12 @@ class Client:
         at the recorded ids, for the same top_k.
         """
         slices, length = _ranges(records)
-        form = pb.Reduced(
-            sampled_log_probs=arrays.float32("sampled_log_probs", sampled_log_probs, [length]).tobytes(),
-            log_envelopes=arrays.float32("log_envelopes", log_envelopes, [length]).tobytes(),
-            covered_masses=arrays.float32("covered_masses", covered_masses, [length]).tobytes(),
-        )
-        request = _evaluate_request(run, records, slices, draw, top_k, outputs)
-        request.reduced.CopyFrom(form)
-        return self._evaluate(request, slices, length)
+        current = {
+            "sampled_log_probs": arrays.float32("sampled_log_probs", sampled_log_probs, [length]),
+            "log_envelopes": arrays.float32("log_envelopes", log_envelopes, [length]),
+            "covered_masses": arrays.float32("covered_masses", covered_masses, [length]),
+        }
+        return self._evaluate(_evaluate_options(run, records, draw, top_k, outputs), slices, "reduced", current)
 
     def release(
         self, run: Run, sequences: Iterable[SequenceLike] = (), lease_ids: Iterable[int] = ()
@@ -252,9 +251,15 @@ class Client:
         response = self._service.Release(request)
         return Released(response.released_sequences, response.released_leases, response.unknown)
 
-    def _evaluate(self, request: pb.EvaluateRequest, slices: Sequence[Slice], length: int) -> Evaluation:
-        response = self._service.Evaluate(request)
-        return Evaluation.from_proto(response, length, tuple(part.length for part in slices))
+    def _evaluate(
+        self, options: pb.EvaluateRequest, slices: Sequence[Slice], form: str, current: Mapping[str, np.ndarray]
+    ) -> Evaluation:
+        """`options` is all of the request but slices and form."""
+        batches = micro_batches.cut(slices, current, self._service.micro_batch_bytes)
+        requests = [functools.partial(batch.request, options, form, current) for batch in batches]
+        responses = self._service.evaluate_all(requests)
+        parts = [batch.evaluation(response) for batch, response in zip(batches, responses)]
+        return parts[0] if len(parts) == 1 else Evaluation.concatenate(parts)
 
 
 def _slice(part: Union[Slice, SequenceLike]) -> Slice:
@@ -269,10 +274,9 @@ def _ranges(records: Union[TopKRecords, Sequence[Slice]]) -> Tuple[Sequence[Slic
     return slices, sum(part.length for part in slices)
 
 
-def _evaluate_request(
+def _evaluate_options(
     run: Run,
     records: Union[TopKRecords, Sequence[Slice]],
-    slices: Sequence[Slice],
     draw: int,
     top_k: int,
     outputs: Sequence[str],
@@ -282,8 +286,6 @@ def _evaluate_request(
         raise ValueError(f"output {unknown[0]!r} is none of {', '.join(_OUTPUTS)}")
     return pb.EvaluateRequest(
         run=run.to_proto(),
-        # A sequence of which nothing is committed gives an empty slice, which the service does not evaluate.
-        slices=[part.to_proto() for part in slices if part.length],
         draw=draw,
         top_k=top_k,
         lease_id=records.lease_id if isinstance(records, TopKRecords) else 0,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import enum
+import functools
 from dataclasses import dataclass, fields
-from typing import Optional, Tuple
+from typing import Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -56,6 +57,9 @@ class Totals:
     @staticmethod
     def from_proto(totals: pb.Totals) -> Totals:
         return Totals(**{field.name: getattr(totals, field.name) for field in fields(Totals)})
+
+    def __add__(self, other: Totals) -> Totals:
+        return Totals(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(Totals)))
 
     def _mean(self, total: float) -> float:
         return total / self.scored if self.scored else float("nan")
@@ -115,6 +119,13 @@ class PrefixPoint:
     top_k: int
     residual_mass: float
     expected_acceptance: float
+
+    def __add__(self, other: PrefixPoint) -> PrefixPoint:
+        return PrefixPoint(
+            self.top_k,
+            self.residual_mass + other.residual_mass,
+            self.expected_acceptance + other.expected_acceptance,
+        )
 
 
 @dataclass(frozen=True)
@@ -178,4 +189,31 @@ class Evaluation:
                 for missing in response.missing
             ),
             newly_counted=response.newly_counted,
+        )
+
+    @staticmethod
+    def concatenate(parts: Sequence[Evaluation]) -> Evaluation:
+        """Of consecutive slices, as if they had been evaluated at once."""
+
+        def joined(arrays_of_parts: Sequence[Optional[np.ndarray]]) -> Optional[np.ndarray]:
+            present = [array for array in arrays_of_parts if array is not None]
+            return np.concatenate(present) if present else None
+
+        curves = [part.prefix_curve for part in parts]
+        missing = []
+        slices = 0
+        for part in parts:
+            missing.extend(entry._replace(slice=entry.slice + slices) for entry in part.missing)
+            slices += len(part.slice_totals)
+        return Evaluation(
+            accepted=np.concatenate([part.accepted for part in parts]),
+            decisions=joined([part.decisions for part in parts]),
+            ratios=joined([part.ratios for part in parts]),
+            log_ratios=joined([part.log_ratios for part in parts]),
+            acceptance_probabilities=joined([part.acceptance_probabilities for part in parts]),
+            totals=sum((part.totals for part in parts), Totals()),
+            slice_totals=tuple(totals for part in parts for totals in part.slice_totals),
+            prefix_curve=tuple(functools.reduce(PrefixPoint.__add__, points) for points in zip(*curves)),
+            missing=tuple(missing),
+            newly_counted=sum(part.newly_counted for part in parts),
         )

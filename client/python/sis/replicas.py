@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import secrets
+import sys
 import threading
 from concurrent import futures
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, TypeVar
@@ -41,6 +42,9 @@ class Replicas:
     A replica that gives no answer is passed over, and its sequences are MISSING (STORE_DOWN); if every one was asked and
     none answers, the call fails as with one server. Any other error of a replica is an error of the call.
     """
+
+    # Splitting a batch over the replicas is cutting enough.
+    micro_batch_bytes = sys.maxsize
 
     def __init__(self, names: Sequence[str], servers: Iterable[SingleServer]) -> None:
         """ValueError if there is no name, or one stands twice."""
@@ -240,6 +244,9 @@ class Replicas:
         )
         rows.merge_outputs(answers, set(request.outputs) or {pb.ACCEPT_BITS}, merged)
         return merged
+
+    def evaluate_all(self, requests: Sequence[Callable[[], pb.EvaluateRequest]]) -> List[pb.EvaluateResponse]:
+        return [self.Evaluate(make()) for make in requests]
 
     def _split(
         self, run_id: str, slices: Sequence[pb.Slice], numbers: Optional[Iterable[int]] = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import Any, Callable, Dict, Iterable, Optional, Sequence, Tuple, TypeVar
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple, TypeVar
 
 import grpc
 
@@ -24,6 +24,16 @@ _CHANNEL_OPTIONS = (
 )
 
 
+# Errors of an EvaluateStream after which each request is sent once more by itself: a server that came back without the
+# run, or whose lease has ended, is told what it needs.
+_LEFT_TO_EVALUATE = (
+    grpc.StatusCode.NOT_FOUND,
+    grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.CANCELLED,
+)
+
+
 class _KnownRun:
     """A run that was opened or looked up here, so that it can be opened again."""
 
@@ -41,6 +51,9 @@ class SingleServer:
     A run that the server has lost, or holds in an older incarnation, is opened again, told its policy version, and the
     call repeated once (docs/adr/0012): the records are gone, but training goes on.
     """
+
+    # A larger Evaluate goes as several of about this size, over a stream.
+    micro_batch_bytes = 1 << 20
 
     def __init__(
         self,
@@ -110,6 +123,23 @@ class SingleServer:
 
         send = lambda: self._stub.Evaluate(request, timeout=self._timeout)
         return self._send_about(request.run.run_id, send, drop_lease)
+
+    def evaluate_all(self, requests: Sequence[Callable[[], pb.EvaluateRequest]]) -> List[pb.EvaluateResponse]:
+        """The answers, in order. Each request is made when it is about to be sent: there may be many, of any size."""
+        if len(requests) > 1:
+            try:
+                answers = list(self._stub.EvaluateStream((make() for make in requests), timeout=self._timeout))
+            except grpc.RpcError as rpc_error:
+                error = errors.from_rpc(rpc_error)
+                if error.code not in _LEFT_TO_EVALUATE:
+                    raise error from rpc_error
+            else:
+                if len(answers) == len(requests):
+                    return answers
+                raise errors.from_status(
+                    grpc.StatusCode.DATA_LOSS, f"{len(answers)} answers to {len(requests)} requests of a stream"
+                )
+        return [self.Evaluate(make()) for make in requests]
 
     def append(self, header: pb.AppendHeader, top_k: int, retry_timeout: float) -> ServerAppendStream:
         try:

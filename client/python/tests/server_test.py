@@ -4,11 +4,13 @@ import pathlib
 import subprocess
 import sys
 import unittest
+import unittest.mock
 
 import grpc
 import numpy as np
 
 import sis
+from sis.single_server import SingleServer
 
 SERVER = "server/sis_server"
 EXAMPLES = pathlib.Path(__file__).parent.parent / "examples"
@@ -169,6 +171,45 @@ class ServerTest(unittest.TestCase):
             step = self.client.get_step(self.run_, top_k)
             self.assertEqual((step.totals, step.sequences), (whole.totals, 3))
         self.assertEqual(self.client.get_run(self.run_.id).last_draw, 2)
+
+    def test_micro_batches_over_a_stream_give_what_one_call_gives(self):
+        outputs = ["decisions", "acceptance_probabilities"]
+        lengths = (100, 3, 64, 0, 77)
+        values = log_softmax(sum(lengths) + 5, seed=9)
+
+        def evaluated(limit):
+            # Of the same seed, so of the same decisions; each run counts for itself.
+            self.run_ = self.create(suffix=f"-{limit}")
+            for index, length in enumerate(lengths):
+                if length:
+                    self.append(f"s{index}", log_softmax(length, seed=index), seed=index)
+            slices = [sis.Slice(f"s{index}", length=length) for index, length in enumerate(lengths)]
+            slices.append(sis.Slice("none", length=5))
+            gathered = np.ascontiguousarray(values[:, :TOP_K])
+            with unittest.mock.patch.object(SingleServer, "micro_batch_bytes", limit):
+                return self.client.evaluate(
+                    self.run_, slices, draw=1, log_probs=gathered, sampled_log_probs=gathered[:, 0], outputs=outputs,
+                    prefix_curve=[1, 4],
+                )
+
+        whole = evaluated(1 << 30)
+        self.assertEqual(whole.newly_counted, len(values))
+        self.assertEqual(len(whole.missing), 1)
+        for limit in (1, 2000, 4000):
+            streamed = evaluated(limit)
+            for name in ("accepted", *outputs):
+                self.assertEqual(getattr(streamed, name).tobytes(), getattr(whole, name).tobytes())
+            for name in ("totals", "slice_totals", "prefix_curve", "missing", "newly_counted", "ratios"):
+                self.assertEqual(getattr(streamed, name), getattr(whole, name))
+        with unittest.mock.patch.object(SingleServer, "micro_batch_bytes", 1):
+            with self.assertRaisesRegex(sis.InvalidArgument, "'s1'"):
+                self.client.evaluate(
+                    self.run_,
+                    [sis.Slice("s0", length=2), sis.Slice("s1", length=1), sis.Slice("s2", length=1)],
+                    draw=1,
+                    log_probs=np.full((4, TOP_K), -3.0),
+                    sampled_log_probs=[-3.0, -3.0, 1.0, -3.0],
+                )
 
     def test_missing_positions_are_reported_with_their_reason(self):
         run = self.run_ = self.create(incarnation=2, max_staleness=1)

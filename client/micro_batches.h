@@ -1,0 +1,71 @@
+// A large Evaluate, cut into many of about 1 MiB.
+#pragma once
+
+#include <grpcpp/support/byte_buffer.h>
+
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "client/types.h"
+#include "sis/v1/ratio_service.pb.h"
+
+namespace sis {
+
+// One array of a request: a row of `width` values per position.
+struct CurrentArray {
+  uint32_t field;  // its number in the form
+  std::span<const float> values;
+  size_t width;
+};
+
+// Cuts between slices only: a slice stays what the server gave a digest of. The arrays are not
+// copied: gRPC reads them where they lie.
+class MicroBatches {
+ public:
+  // `request` is all of the request but slices and form; `form` the number of the field in which
+  // the arrays are. Slices and arrays must outlive the object. At least one; if it is only one, the
+  // arrays may be of any size.
+  MicroBatches(const v1::EvaluateRequest& request, std::span<const Slice> slices, uint32_t form,
+               std::vector<CurrentArray> arrays, size_t bytes);
+  // Returns when gRPC has let go of the arrays.
+  ~MicroBatches();
+  MicroBatches(const MicroBatches&) = delete;
+  MicroBatches& operator=(const MicroBatches&) = delete;
+
+  size_t size() const { return batches_.size(); }
+  v1::EvaluateRequest Message(size_t i) const;
+  // The same as protobuf would write it, but for the order of its fields.
+  grpc::ByteBuffer Request(size_t i);
+  // The answers to all, as one.
+  v1::EvaluateResponse Merge(std::span<const v1::EvaluateResponse> answers) const;
+
+ private:
+  struct Batch {
+    size_t first_slice;
+    size_t slices;
+    size_t first_position;
+    size_t positions;
+  };
+
+  // The i-th, but for its arrays.
+  v1::EvaluateRequest WithoutArrays(const Batch& batch) const;
+  std::span<const float> Rows(const CurrentArray& array, const Batch& batch) const;
+  grpc::Slice Lend(std::span<const float> values);
+  static void TakeBack(void* batches);
+
+  const v1::EvaluateRequest request_;
+  const std::span<const Slice> slices_;
+  const uint32_t form_;
+  const std::vector<CurrentArray> arrays_;
+  std::vector<Batch> batches_;
+
+  std::mutex mutex_;
+  std::condition_variable returned_;
+  size_t lent_ = 0;  // guarded by mutex_
+};
+
+}  // namespace sis

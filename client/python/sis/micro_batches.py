@@ -1,0 +1,47 @@
+"""A large Evaluate, cut into many of about 1 MiB: the server works on the first while the others are on their way."""
+
+from __future__ import annotations
+
+from typing import List, Mapping, NamedTuple, Sequence
+
+import numpy as np
+
+from sis.evaluation import Evaluation
+from sis.records import Slice
+from sis.v1 import ratio_service_pb2 as pb
+
+
+class MicroBatch(NamedTuple):
+    """Consecutive slices, and where their rows are in the arrays."""
+
+    slices: Sequence[Slice]
+    rows: slice
+
+    def request(self, options: pb.EvaluateRequest, form: str, arrays: Mapping[str, np.ndarray]) -> pb.EvaluateRequest:
+        """`options` is all of the request but slices and form, `arrays` are those of the whole batch."""
+        request = pb.EvaluateRequest()
+        request.CopyFrom(options)
+        # A sequence of which nothing is committed gives an empty slice, which the service does not evaluate.
+        request.slices.extend(part.to_proto() for part in self.slices if part.length)
+        message = getattr(request, form)
+        for name, array in arrays.items():
+            setattr(message, name, array[self.rows].tobytes())
+        return request
+
+    def evaluation(self, response: pb.EvaluateResponse) -> Evaluation:
+        length = self.rows.stop - self.rows.start
+        return Evaluation.from_proto(response, length, tuple(part.length for part in self.slices))
+
+
+def cut(slices: Sequence[Slice], arrays: Mapping[str, np.ndarray], limit: int) -> List[MicroBatch]:
+    """Micro-batches of at most `limit` bytes of arrays, or one slice: that stays what the server gave a digest of."""
+    row_bytes = sum(array.itemsize * int(np.prod(array.shape[1:])) for array in arrays.values())
+    batches = []
+    first, start, stop = 0, 0, 0
+    for index, part in enumerate(slices):
+        if stop > start and (stop + part.length - start) * row_bytes > limit:
+            batches.append(MicroBatch(slices[first:index], slice(start, stop)))
+            first, start = index, stop
+        stop += part.length
+    batches.append(MicroBatch(slices[first:], slice(start, stop)))
+    return batches

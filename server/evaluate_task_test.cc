@@ -1,0 +1,114 @@
+// What an Evaluate on the worker pool owes to others: it makes way, and it stops when told.
+#include "server/evaluate_task.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <latch>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/scalar_backend.h"
+#include "server/cache_fixture.h"
+#include "server/wire/serialize.h"
+
+namespace sis {
+namespace {
+
+constexpr uint32_t kSlots = 128;
+// So many positions fill a piece: one slice of them is the least that is done at once.
+constexpr uint32_t kPiecePositions = 8192;
+
+// Of sequences that are not there: as long as any, but quick.
+grpc::ByteBuffer Request(const std::string& run_id, int slices, uint64_t draw = 1) {
+  auto request = std::make_shared<v1::EvaluateRequest>();
+  request->mutable_run()->set_run_id(run_id);
+  request->set_draw(draw);
+  for (int i = 0; i < slices; ++i) {
+    request->add_slices()->mutable_sequence()->set_id(std::to_string(i));
+    request->mutable_slices(i)->set_length(kPiecePositions);
+  }
+  const std::string zeros(slices * kPiecePositions * sizeof(float), '\0');
+  request->mutable_reduced()->set_sampled_log_probs(zeros);
+  request->mutable_reduced()->set_log_envelopes(zeros);
+  request->mutable_reduced()->set_covered_masses(zeros);
+  return SerializeInPlace(std::move(request));
+}
+
+class EvaluateTaskTest : public testing::Test {
+ protected:
+  EvaluateTaskTest() {
+    for (const char* id : {"a", "b", "c"}) cache_.CreateRun(id, SmallConfig(kSlots));
+  }
+
+  // Starts the tasks while the only worker is busy; runs them all; the order in which they ended.
+  std::vector<std::string> OrderOf(const std::vector<std::pair<std::string, int>>& runs) {
+    std::vector<std::string> order;
+    std::latch busy(1);
+    WorkerPool workers(1);
+    workers.Schedule("first", [&] { busy.wait(); });
+    std::latch all_done(runs.size());
+    for (const auto& [run, slices] : runs) {
+      EvaluateTask::Start(
+          {cache_.registry, backend_, workers}, Request(run, slices, draw_++), [] { return false; },
+          [&, run = run](const absl::StatusOr<grpc::ByteBuffer>& answer) {
+            EXPECT_TRUE(answer.ok()) << answer.status();
+            order.push_back(run);
+            all_done.count_down();
+          });
+    }
+    busy.count_down();
+    all_done.wait();
+    return order;
+  }
+
+  Cache cache_;
+  const ScalarBackend backend_;
+  uint64_t draw_ = 1;
+};
+
+TEST_F(EvaluateTaskTest, AShortOneDoesNotWaitForTheWholeOfAnotherRunsLongOne) {
+  EXPECT_EQ(OrderOf({{"a", 5}, {"b", 1}, {"c", 2}}), (std::vector<std::string>{"b", "c", "a"}));
+}
+
+TEST_F(EvaluateTaskTest, RunsShareByPiecesHoweverManyRequestsOneSends) {
+  EXPECT_EQ(OrderOf({{"a", 1}, {"a", 1}, {"a", 1}, {"a", 1}, {"b", 1}, {"c", 1}}),
+            (std::vector<std::string>{"a", "b", "c", "a", "a", "a"}));
+}
+
+TEST_F(EvaluateTaskTest, CancellationIsSeenBetweenSlicesAndCountsNothing) {
+  for (const int stop_after : {0, 1, 3, 6}) {
+    int asked = 0;
+    std::latch done(1);
+    absl::Status status;
+    WorkerPool workers(1);
+    EvaluateTask::Start(
+        {cache_.registry, backend_, workers}, Request("a", 7, /*draw=*/99),
+        [&] { return asked++ == stop_after; },
+        [&](const absl::StatusOr<grpc::ByteBuffer>& answer) {
+          status = answer.status();
+          done.count_down();
+        });
+    done.wait();
+    EXPECT_EQ(status.code(), absl::StatusCode::kCancelled);
+    EXPECT_EQ(asked, stop_after + 1);
+    v1::RunRef ref;
+    ref.set_run_id("a");
+    EXPECT_FALSE((*cache_.registry.Find(ref))->steps().Find(99).has_value());
+  }
+}
+
+TEST_F(EvaluateTaskTest, WhatIsNoRequestIsRefusedAtOnce) {
+  WorkerPool workers(1);
+  absl::Status status;
+  const grpc::Slice slice(std::string("\x0a\x7f"));
+  EvaluateTask::Start(
+      {cache_.registry, backend_, workers}, grpc::ByteBuffer(&slice, 1), [] { return false; },
+      [&](const absl::StatusOr<grpc::ByteBuffer>& answer) { status = answer.status(); });
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.message(), "not a sis.v1.EvaluateRequest in protobuf");
+}
+
+}  // namespace
+}  // namespace sis

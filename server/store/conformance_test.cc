@@ -1,0 +1,569 @@
+// What every durable store promises, against a real RocksDB and three real memcached nodes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "kernels/crc32c.h"
+#include "server/store/memcached_items.h"
+#include "server/store/memcached_server.h"
+#include "server/store/parse_store.h"
+#include "server/store/rocksdb_items.h"
+#include "server/store/stored_item.h"
+
+namespace sis {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAre;
+
+constexpr uint8_t kReleased = 5;
+
+// Where a store keeps things, which outlives the store.
+class Backing {
+ public:
+  virtual ~Backing() = default;
+  virtual std::string description() const = 0;
+  // The database below, for damage. No store may be open.
+  virtual std::unique_ptr<ItemStore> OpenItems() = 0;
+};
+
+class RocksDbBacking final : public Backing {
+ public:
+  std::string description() const override {
+    return absl::StrCat("rocksdb:", directory_.path(), "/db");
+  }
+  std::unique_ptr<ItemStore> OpenItems() override {
+    return *OpenRocksDbItems(directory_.path() + "/db", false);
+  }
+
+ private:
+  TemporaryDirectory directory_;
+};
+
+class MemcachedBacking final : public Backing {
+ public:
+  std::string description() const override {
+    return absl::StrCat("memcached:", absl::StrJoin(sockets(), ","));
+  }
+  std::unique_ptr<ItemStore> OpenItems() override {
+    std::vector<MemcachedNode> nodes;
+    for (const std::string& socket : sockets()) nodes.push_back({.host = socket});
+    return *OpenMemcachedItems(nodes);
+  }
+  MemcachedServer& node(int n) { return *nodes_[n]; }
+
+ private:
+  std::vector<std::string> sockets() const {
+    std::vector<std::string> sockets;
+    for (const auto& node : nodes_) sockets.push_back(node->socket());
+    return sockets;
+  }
+
+  TemporaryDirectory directory_;
+  std::vector<std::unique_ptr<MemcachedServer>> nodes_ = [this] {
+    std::vector<std::unique_ptr<MemcachedServer>> nodes;
+    for (int n = 0; n < 3; ++n) {
+      nodes.push_back(
+          std::make_unique<MemcachedServer>(absl::StrCat(directory_.path(), "/node", n)));
+    }
+    return nodes;
+  }();
+};
+
+SequenceIdentity Sequence(std::string id) { return {"run", 3, std::move(id), 1}; }
+
+std::string RandomBytes(std::mt19937& random, size_t count) {
+  std::string bytes(count, '\0');
+  for (char& byte : bytes) byte = static_cast<char>(random());
+  return bytes;
+}
+
+LogEntry Block(uint32_t position, std::string rows) {
+  return {LogEntry::Kind::kBlock, position, 7, std::move(rows)};
+}
+
+absl::Status AppendOne(SequenceStore& store, const SequenceIdentity& sequence, uint32_t number,
+                       LogEntry entry) {
+  const NewEntry added{.sequence = sequence, .number = number, .entry = std::move(entry)};
+  return store.Append({&added, 1})[0];
+}
+
+std::unique_ptr<SequenceStore> Open(const Backing& backing) {
+  auto store = OpenStore(backing.description());
+  EXPECT_TRUE(store.ok()) << store.status();
+  return *std::move(store);
+}
+
+class ConformanceTest : public ::testing::TestWithParam<std::string> {
+ protected:
+  ConformanceTest() {
+    if (GetParam() == "rocksdb") {
+      backing_ = std::make_unique<RocksDbBacking>();
+    } else {
+      backing_ = std::make_unique<MemcachedBacking>();
+    }
+    Reopen();
+  }
+
+  // As after a restart of the server.
+  void Reopen() {
+    store_.reset();
+    store_ = Open(*backing_);
+  }
+
+  // Flips one bit of a stored value.
+  void Damage(const ItemKey& key, size_t byte) {
+    store_.reset();
+    {
+      const std::unique_ptr<ItemStore> items = backing_->OpenItems();
+      Item item{.key = key, .value = *items->Get({&key, 1})[0]};
+      item.value[byte % item.value.size()] ^= 0x10;
+      ASSERT_TRUE(items->Put({&item, 1}).ok());
+    }
+    store_ = Open(*backing_);
+  }
+
+  // Removes one stored value behind the store's back.
+  void Lose(const ItemKey& key) {
+    store_.reset();
+    ASSERT_EQ(*backing_->OpenItems()->Remove({&key, 1}), 1);
+    store_ = Open(*backing_);
+  }
+
+  std::unique_ptr<Backing> backing_;
+  std::unique_ptr<SequenceStore> store_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Stores, ConformanceTest, ::testing::Values("rocksdb", "memcached"),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(ConformanceTest, WhatWasAddedIsReadBackBitByBit) {
+  std::mt19937 random(1);
+  std::vector<NewEntry> added;
+  // Empty, small, the largest; more than are read at once; ids of any bytes.
+  const std::string odd_id("\0\xff sequence\n", 12);
+  for (uint32_t n = 0; n < 200; ++n) {
+    for (const std::string& id : {std::string("a"), odd_id, std::string(256, 'x')}) {
+      const size_t size = n == 150 && id == "a" ? kMaxRowBytes : random() % 300;
+      added.push_back({Sequence(id), n, Block(n * 10, RandomBytes(random, size))});
+    }
+  }
+  added.push_back({Sequence("a"), 200, {LogEntry::Kind::kTruncate, 1500}});
+  added.push_back({Sequence("a"), 201, {LogEntry::Kind::kSeal, 1600}});
+  for (const absl::Status& status : store_->Append(added)) ASSERT_TRUE(status.ok()) << status;
+
+  for (const bool after_restart : {false, true}) {
+    if (after_restart) Reopen();
+    for (const std::string& id : {std::string("a"), odd_id, std::string(256, 'x')}) {
+      std::vector<LogEntry> expected;
+      for (const NewEntry& entry : added) {
+        if (entry.sequence == Sequence(id)) expected.push_back(entry.entry);
+      }
+      const auto read = store_->Read(Sequence(id));
+      ASSERT_TRUE(read.ok()) << read.status();
+      EXPECT_EQ(read->first_entry, 0);
+      EXPECT_EQ(read->entries, expected);
+      EXPECT_FALSE(read->sealed_form.has_value());
+      const auto tail = store_->Read(Sequence(id), 70);
+      ASSERT_TRUE(tail.ok()) << tail.status();
+      EXPECT_EQ(tail->first_entry, 70);
+      EXPECT_EQ(tail->entries, std::vector(expected.begin() + 70, expected.end()));
+    }
+  }
+}
+
+TEST_P(ConformanceTest, SequencesAreTheirOwn) {
+  const SequenceIdentity base = Sequence("a");
+  std::vector<SequenceIdentity> others(5, base);
+  others[0].run_id = "run2";
+  others[1].incarnation = 4;
+  others[2].id = "b";
+  others[3].attempt = 2;
+  others[4].id = "";
+  ASSERT_TRUE(AppendOne(*store_, base, 0, Block(0, "rows")).ok());
+  for (const SequenceIdentity& other : others) {
+    EXPECT_TRUE(absl::IsNotFound(store_->Read(other).status())) << ToString(other);
+  }
+}
+
+TEST_P(ConformanceTest, ASecondAddChangesNothing) {
+  ASSERT_TRUE(AppendOne(*store_, Sequence("a"), 0, Block(0, "first")).ok());
+  EXPECT_TRUE(absl::IsAlreadyExists(AppendOne(*store_, Sequence("a"), 0, Block(0, "second"))));
+  EXPECT_THAT(store_->Read(Sequence("a"))->entries, ElementsAre(Block(0, "first")));
+}
+
+TEST_P(ConformanceTest, AfterTheFirstThatFailsTheRestOfASequenceIsNotWritten) {
+  ASSERT_TRUE(AppendOne(*store_, Sequence("a"), 0, Block(0, "there")).ok());
+  const std::vector<NewEntry> added = {
+      {Sequence("a"), 0, Block(0, "x")},
+      {Sequence("b"), 0, Block(0, "y")},
+      {Sequence("a"), 1, Block(1, "z")},
+      {Sequence("b"), 1, Block(1, "w")},
+      {Sequence("c"), 0, Block(0, std::string(kMaxRowBytes + 1, 'x'))}};
+  const std::vector<absl::Status> statuses = store_->Append(added);
+  EXPECT_TRUE(absl::IsAlreadyExists(statuses[0]));
+  EXPECT_TRUE(statuses[1].ok());
+  EXPECT_TRUE(absl::IsAlreadyExists(statuses[2]));
+  EXPECT_TRUE(statuses[3].ok());
+  EXPECT_TRUE(absl::IsInvalidArgument(statuses[4]));
+  EXPECT_THAT(store_->Read(Sequence("a"))->entries, ElementsAre(Block(0, "there")));
+  EXPECT_THAT(store_->Read(Sequence("b"))->entries, ElementsAre(Block(0, "y"), Block(1, "w")));
+  EXPECT_TRUE(absl::IsNotFound(store_->Read(Sequence("c")).status()));
+}
+
+TEST_P(ConformanceTest, OfManyWritersOneWinsEachNumber) {
+  constexpr int kWriters = 8, kEntriesEach = 20;
+  std::vector<std::unique_ptr<SequenceStore>> replicas;
+  if (GetParam() == "memcached") {
+    for (int w = 0; w < kWriters; ++w) replicas.push_back(Open(*backing_));
+  }
+  std::vector<std::vector<uint32_t>> won(kWriters);
+  std::vector<std::thread> writers;
+  for (int w = 0; w < kWriters; ++w) {
+    writers.emplace_back([&, w] {
+      SequenceStore& store = replicas.empty() ? *store_ : *replicas[w];
+      for (uint32_t number = 0; won[w].size() < kEntriesEach; ++number) {
+        const absl::Status status =
+            AppendOne(store, Sequence("a"), number, Block(number, absl::StrCat("of ", w)));
+        if (status.ok()) won[w].push_back(number);
+        if (!status.ok() && !absl::IsAlreadyExists(status)) return;
+      }
+    });
+  }
+  for (std::thread& writer : writers) writer.join();
+  const auto read = store_->Read(Sequence("a"));
+  ASSERT_TRUE(read.ok()) << read.status();
+  ASSERT_EQ(read->entries.size(), kWriters * kEntriesEach);
+  for (int w = 0; w < kWriters; ++w) {
+    ASSERT_EQ(won[w].size(), kEntriesEach);
+    for (const uint32_t n : won[w]) {
+      EXPECT_EQ(read->entries[n], Block(n, absl::StrCat("of ", w)));
+    }
+  }
+}
+
+TEST_P(ConformanceTest, ReadersSeeAPrefixWhileOthersAppendAndSeal) {
+  constexpr uint32_t kEntries = 150;
+  std::atomic<bool> done = false;
+  std::thread writer([&] {
+    for (uint32_t n = 0; n < kEntries; ++n) {
+      EXPECT_TRUE(AppendOne(*store_, Sequence("a"), n, Block(n, "rows")).ok());
+    }
+    EXPECT_TRUE(
+        store_->WriteSealedForm(Sequence("a"), kEntries, "sealed", absl::InfiniteFuture()).ok());
+    done = true;
+  });
+  uint32_t seen = 0;
+  while (!done) {
+    const auto read = store_->Read(Sequence("a"));
+    if (seen == 0 && absl::IsNotFound(read.status())) continue;
+    EXPECT_TRUE(read.ok()) << read.status();
+    if (!read.ok()) break;
+    const uint32_t now = read->first_entry + static_cast<uint32_t>(read->entries.size());
+    EXPECT_GE(now, seen);
+    seen = now;
+  }
+  writer.join();
+  EXPECT_EQ(store_->Read(Sequence("a"))->sealed_form, "sealed");
+}
+
+TEST_P(ConformanceTest, TheSealedFormTakesThePlaceOfTheLog) {
+  std::mt19937 random(2);
+  for (const size_t size : {size_t{0}, size_t{100}, size_t{3} << 20}) {
+    const SequenceIdentity sequence = Sequence(absl::StrCat("of ", size));
+    for (uint32_t n = 0; n < 5; ++n) {
+      ASSERT_TRUE(AppendOne(*store_, sequence, n, Block(n, "rows")).ok());
+    }
+    const std::string form = RandomBytes(random, size);
+    // Entry 4 came after the form was made.
+    ASSERT_TRUE(store_->WriteSealedForm(sequence, 4, form, absl::InfiniteFuture()).ok());
+    Reopen();
+    const auto read = store_->Read(sequence);
+    ASSERT_TRUE(read.ok()) << read.status();
+    EXPECT_TRUE(read->sealed_form == form);
+    EXPECT_EQ(read->first_entry, 4);
+    EXPECT_THAT(read->entries, ElementsAre(Block(4, "rows")));
+    // Who knows all that the form stands for isn't sent it again.
+    EXPECT_FALSE(store_->Read(sequence, 4)->sealed_form.has_value());
+    EXPECT_THAT(store_->Read(sequence, 5)->entries, IsEmpty());
+    // A replica that hasn't noticed takes a number that is free again.
+    EXPECT_TRUE(absl::IsAlreadyExists(AppendOne(*store_, sequence, 2, Block(9, "late"))));
+    EXPECT_TRUE(AppendOne(*store_, sequence, 5, Block(9, "late")).ok());
+    EXPECT_THAT(store_->Read(sequence)->entries, ElementsAre(Block(4, "rows"), Block(9, "late")));
+    // A second form, of the same or other contents, changes nothing.
+    for (const std::string& second : {form, form + "x"}) {
+      EXPECT_TRUE(store_->WriteSealedForm(sequence, 5, second, absl::InfiniteFuture()).ok());
+      EXPECT_TRUE(store_->Read(sequence)->sealed_form == form);
+    }
+  }
+}
+
+TEST_P(ConformanceTest, WhatWasDroppedIsGoneButForTheReason) {
+  for (const bool sealed : {false, true}) {
+    const SequenceIdentity sequence = Sequence(sealed ? "sealed" : "open");
+    for (uint32_t n = 0; n < 100; ++n) {
+      ASSERT_TRUE(AppendOne(*store_, sequence, n, Block(n, "rows")).ok());
+    }
+    if (sealed) {
+      ASSERT_TRUE(store_->WriteSealedForm(sequence, 90, "form", absl::InfiniteFuture()).ok());
+    }
+    ASSERT_TRUE(store_->Drop(sequence, kReleased, absl::InfiniteFuture()).ok());
+    EXPECT_TRUE(store_->Drop(sequence, 4, absl::InfiniteFuture()).ok());
+    Reopen();
+    const auto read = store_->Read(sequence);
+    ASSERT_TRUE(read.ok()) << read.status();
+    EXPECT_EQ(read->dropped, kReleased);
+    EXPECT_THAT(read->entries, IsEmpty());
+    EXPECT_FALSE(read->sealed_form.has_value());
+    EXPECT_TRUE(absl::IsFailedPrecondition(AppendOne(*store_, sequence, 0, Block(0, "again"))));
+    EXPECT_TRUE(absl::IsFailedPrecondition(
+        store_->WriteSealedForm(sequence, 1, "form again", absl::InfiniteFuture())));
+    EXPECT_EQ(store_->Read(sequence)->dropped, kReleased);
+
+    const std::string prefix = SequencePrefix(sequence);
+    store_.reset();
+    {
+      const std::unique_ptr<ItemStore> items = backing_->OpenItems();
+      for (uint32_t n = 0; n < 100; ++n) {
+        const ItemKey key{prefix, EntryKey(prefix, n)};
+        EXPECT_TRUE(absl::IsNotFound(items->Get({&key, 1})[0].status())) << n;
+      }
+    }
+    store_ = Open(*backing_);
+  }
+}
+
+TEST_P(ConformanceTest, WhatHasExpiredIsNotThere) {
+  const NewEntry expired{Sequence("a"), 0, Block(0, "rows"), absl::Now() - absl::Seconds(10)};
+  const NewEntry kept{Sequence("b"), 0, Block(0, "rows"), absl::Now() + absl::Hours(100 * 24)};
+  EXPECT_TRUE(store_->Append({&expired, 1})[0].ok());
+  EXPECT_TRUE(store_->Append({&kept, 1})[0].ok());
+  EXPECT_TRUE(absl::IsNotFound(store_->Read(Sequence("a")).status()));
+  EXPECT_TRUE(store_->Read(Sequence("b")).ok());
+  // So a reason is kept for a while only.
+  EXPECT_TRUE(store_->Drop(Sequence("b"), kReleased, absl::Now() - absl::Seconds(10)).ok());
+  EXPECT_FALSE(store_->Read(Sequence("b")).ok());
+}
+
+TEST_P(ConformanceTest, ADamagedEntryIsNeverServed) {
+  const std::string prefix = SequencePrefix(Sequence("a"));
+  for (uint32_t n = 0; n < 3; ++n) {
+    ASSERT_TRUE(AppendOne(*store_, Sequence("a"), n, Block(n, "some rows")).ok());
+  }
+  const ItemKey key{prefix, EntryKey(prefix, 1)};
+  const size_t size =
+      WrapItem(key.key, absl::InfiniteFuture(), EncodeEntry(Block(1, "some rows"))).size();
+  for (size_t byte = 0; byte < size; byte += 7) {
+    if (byte >= 8 && byte < 16) continue;  // when it expires: it is gone then
+    Damage(key, byte);
+    EXPECT_TRUE(absl::IsDataLoss(store_->Read(Sequence("a")).status())) << byte;
+    Damage(key, byte);
+  }
+  EXPECT_TRUE(store_->Read(Sequence("a")).ok());
+}
+
+TEST_P(ConformanceTest, ADamagedSealedFormIsNeverServed) {
+  const SequenceIdentity sequence = Sequence("a");
+  const std::string prefix = SequencePrefix(sequence);
+  const std::string form((1 << 20) + 5, 'f');
+  ASSERT_TRUE(AppendOne(*store_, sequence, 0, Block(0, "rows")).ok());
+  ASSERT_TRUE(store_->WriteSealedForm(sequence, 1, form, absl::InfiniteFuture()).ok());
+  const uint32_t crc = ExtendCrc32c(0, std::as_bytes(std::span(form)));
+  const ItemKey chunk{prefix, ChunkKey(prefix, crc, 2)};
+  const ItemKey state{prefix, StateKey(prefix)};
+  for (const ItemKey& key : {chunk, state}) {
+    Damage(key, 1000003);
+    EXPECT_TRUE(absl::IsDataLoss(store_->Read(sequence).status()));
+    Damage(key, 1000003);
+  }
+  EXPECT_TRUE(store_->Read(sequence).ok());
+  Lose(chunk);
+  EXPECT_TRUE(absl::IsResourceExhausted(store_->Read(sequence).status()));
+}
+
+TEST_P(ConformanceTest, AValueUnderAnotherKeyIsNotServed) {
+  const std::string prefix = SequencePrefix(Sequence("a"));
+  for (uint32_t n = 0; n < 2; ++n) {
+    ASSERT_TRUE(AppendOne(*store_, Sequence("a"), n, Block(n, "rows")).ok());
+  }
+  store_.reset();
+  {
+    const std::unique_ptr<ItemStore> items = backing_->OpenItems();
+    const ItemKey first{prefix, EntryKey(prefix, 0)}, second{prefix, EntryKey(prefix, 1)};
+    const Item swapped{.key = second, .value = *items->Get({&first, 1})[0]};
+    ASSERT_TRUE(items->Put({&swapped, 1}).ok());
+  }
+  store_ = Open(*backing_);
+  EXPECT_TRUE(absl::IsDataLoss(store_->Read(Sequence("a")).status()));
+}
+
+TEST_P(ConformanceTest, ALogWithAHoleIsNoLog) {
+  for (const uint32_t hole : {0, 1, 63, 64, 65, 98}) {
+    const SequenceIdentity sequence = Sequence(absl::StrCat("hole ", hole));
+    const std::string prefix = SequencePrefix(sequence);
+    for (uint32_t n = 0; n < 100; ++n) {
+      ASSERT_TRUE(AppendOne(*store_, sequence, n, Block(n, "rows")).ok());
+    }
+    Lose({prefix, EntryKey(prefix, hole)});
+    EXPECT_TRUE(absl::IsResourceExhausted(store_->Read(sequence).status())) << hole;
+  }
+}
+
+TEST_P(ConformanceTest, TheNewestRunRecordStays) {
+  EXPECT_TRUE(absl::IsNotFound(store_->GetRun("run").status()));
+  const StoredRun first{"run", 1, 5, "config"}, newer{"run", 1, 6, "config"},
+      next{"run", 2, 0, "another config"}, other{"run2", 1, 0, std::string("\0\xff", 2)};
+  EXPECT_EQ(*store_->PutRun(first), first);
+  EXPECT_EQ(*store_->PutRun(newer), newer);
+  EXPECT_EQ(*store_->PutRun(first), newer);
+  EXPECT_EQ(*store_->PutRun(next), next);
+  EXPECT_EQ(*store_->PutRun(newer), next);
+  EXPECT_EQ(*store_->PutRun(other), other);
+  Reopen();
+  EXPECT_EQ(*store_->GetRun("run"), next);
+  EXPECT_EQ(*store_->GetRun("run2"), other);
+}
+
+TEST_P(ConformanceTest, OfManyWritersOfARunTheNewestWins) {
+  std::vector<std::thread> writers;
+  for (uint64_t w = 0; w < 8; ++w) {
+    writers.emplace_back([&, w] {
+      for (uint64_t version = w; version < 200; version += 8) {
+        EXPECT_TRUE(store_->PutRun({"run", 1, version, "config"}).ok());
+      }
+    });
+  }
+  for (std::thread& writer : writers) writer.join();
+  EXPECT_EQ(store_->GetRun("run")->policy_version, 199);
+}
+
+TEST(RocksDbStoreTest, ListsRunsAndSequencesAfterARestart) {
+  const RocksDbBacking backing;
+  {
+    const auto store = Open(backing);
+    ASSERT_TRUE(store->PutRun({"run", 3, 0, "config"}).ok());
+    ASSERT_TRUE(store->PutRun({"run2", 1, 0, ""}).ok());
+    for (const std::string id : {"a", "b", "dropped", "sealed"}) {
+      for (uint32_t n = 0; n < 3; ++n) {
+        ASSERT_TRUE(AppendOne(*store, Sequence(id), n, Block(n, "rows")).ok());
+      }
+    }
+    ASSERT_TRUE(store->Drop(Sequence("dropped"), kReleased, absl::InfiniteFuture()).ok());
+    ASSERT_TRUE(store->WriteSealedForm(Sequence("sealed"), 3, "form", absl::InfiniteFuture()).ok());
+    ASSERT_TRUE(AppendOne(*store, {"run", 2, "older", 0}, 0, Block(0, "rows")).ok());
+    ASSERT_TRUE(store->DropIncarnationsBefore("run", 3).ok());
+  }
+  const auto store = Open(backing);
+  EXPECT_THAT(*store->ListRuns(),
+              ElementsAre(StoredRun{"run", 3, 0, "config"}, StoredRun{"run2", 1, 0, ""}));
+  EXPECT_THAT(*store->ListSequences("run", 3),
+              UnorderedElementsAre(Sequence("a"), Sequence("b"), Sequence("sealed")));
+  EXPECT_THAT(*store->ListSequences("run", 2), IsEmpty());
+  EXPECT_TRUE(absl::IsNotFound(store->Read({"run", 2, "older", 0}).status()));
+}
+
+TEST(RocksDbStoreTest, OneProcessAtATime) {
+  const RocksDbBacking backing;
+  const auto store = Open(backing);
+  EXPECT_TRUE(absl::IsUnavailable(OpenStore(backing.description()).status()));
+}
+
+TEST(MemcachedStoreTest, ANodeThatIsDownCostsItsShareAndRecovers) {
+  constexpr int kSequences = 60;
+  MemcachedBacking backing;
+  const auto store = Open(backing);
+  const auto name = [](int i) { return Sequence(absl::StrCat("sequence ", i)); };
+  for (int i = 0; i < kSequences; ++i) {
+    ASSERT_TRUE(AppendOne(*store, name(i), 0, Block(0, "rows")).ok());
+  }
+  backing.node(1).Kill();
+  for (int i = 0; i < kSequences; ++i) {
+    // Each time with connections that don't know yet: no answer is never taken for "not there".
+    const std::string prefix = SequencePrefix(name(i));
+    const ItemKey key{prefix, EntryKey(prefix, 0)};
+    EXPECT_FALSE(absl::IsNotFound(backing.OpenItems()->Get({&key, 1})[0].status()));
+  }
+  std::vector<int> down;
+  for (int i = 0; i < kSequences; ++i) {
+    const absl::Status read = store->Read(name(i)).status();
+    const absl::Status appended = AppendOne(*store, name(i), 1, Block(1, "rows"));
+    if (read.ok()) {
+      EXPECT_TRUE(appended.ok()) << appended;
+    } else {
+      EXPECT_TRUE(absl::IsUnavailable(read)) << read;
+      EXPECT_TRUE(absl::IsUnavailable(appended)) << appended;
+      down.push_back(i);
+    }
+  }
+  EXPECT_GT(down.size(), 0);
+  EXPECT_LT(down.size(), kSequences);
+
+  backing.node(1).Start();
+  for (const int i : down) {
+    // It comes back empty: what it held is lost, and known to be, not "never there".
+    absl::Status read;
+    while (absl::IsUnavailable(read = store->Read(name(i)).status())) {
+    }
+    EXPECT_TRUE(absl::IsResourceExhausted(read)) << read;
+    EXPECT_TRUE(AppendOne(*store, Sequence(absl::StrCat("new ", i)), 0, Block(0, "rows")).ok());
+  }
+}
+
+TEST(MemcachedStoreTest, AnyReplicaAnswers) {
+  MemcachedBacking backing;
+  const auto here = Open(backing), there = Open(backing);
+  for (uint32_t n = 0; n < 20; ++n) {
+    for (int i = 0; i < 10; ++i) {
+      const SequenceIdentity sequence = Sequence(absl::StrCat(i));
+      ASSERT_TRUE(AppendOne(n % 2 == 0 ? *here : *there, sequence, n, Block(n, "rows")).ok());
+      EXPECT_EQ((n % 2 == 0 ? *there : *here).Read(sequence)->entries.size(), n + 1);
+    }
+  }
+}
+
+TEST(MemoryStoreTest, TakesAllAndGivesNothing) {
+  const auto store = *OpenStore("memory");
+  EXPECT_FALSE(store->durable());
+  EXPECT_TRUE(AppendOne(*store, Sequence("a"), 0, Block(0, "rows")).ok());
+  EXPECT_TRUE(AppendOne(*store, Sequence("a"), 0, Block(0, "rows")).ok());
+  EXPECT_TRUE(absl::IsNotFound(store->Read(Sequence("a")).status()));
+  const StoredRun run{"run", 1, 5, "config"};
+  EXPECT_EQ(*store->PutRun(run), run);
+  EXPECT_TRUE(absl::IsNotFound(store->GetRun("run").status()));
+}
+
+TEST(OpenStoreTest, SaysWhatIsWrong) {
+  for (const auto& [description, what] : std::vector<std::pair<std::string, std::string>>{
+           {"", "neither memory"},
+           {"redis:localhost", "neither memory"},
+           {"rocksdb:", "not rocksdb:DIR"},
+           {"rocksdb:/tmp/x?sync=2", "not rocksdb:DIR"},
+           {"memcached:", "''"},
+           {"memcached:a", "'a': is not HOST:PORT"},
+           {"memcached:a:0", "'a:0': the port"},
+           {"memcached:a:65536", "the port"},
+           {"memcached:a:1*0", "the weight"},
+           {"memcached:a:1*2x", "the weight"},
+           {"memcached:a:1,,b:2", "''"},
+           {"memcached:a:1,b:2,a:1*3", "named twice"},
+       }) {
+    const absl::Status status = OpenStore(description).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << description;
+    EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr(what));
+  }
+  EXPECT_TRUE(OpenStore("memcached:localhost:11211*2,/tmp/socket*3,[::1]:5").ok());
+}
+
+}  // namespace
+}  // namespace sis

@@ -1,0 +1,365 @@
+#include "server/store/log_store.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/crc32c.h"
+
+namespace sis {
+namespace {
+
+// Entries asked for at once, and how many must be missing in a row to be the end of a log: a
+// shorter stretch in its midst is a hole.
+constexpr uint32_t kWindow = 64;
+constexpr uint32_t kMissingAtEnd = 32;
+constexpr size_t kChunkBytes = size_t{512} << 10;
+// Between two reads of one Read another replica may append or seal; more often it may not.
+constexpr int kReadAttempts = 4;
+
+ItemKey InGroup(const std::string& prefix, std::string key) { return {prefix, std::move(key)}; }
+
+ItemKey Witness(const std::string& prefix) {
+  return {.group = prefix, .key = WitnessKey(prefix), .elsewhere = true};
+}
+
+ItemKey KeyOfRun(const std::string& run_id) { return {RunKey(run_id), RunKey(run_id)}; }
+
+Item MakeItem(ItemKey key, absl::Time expires, std::string_view payload) {
+  std::string value = WrapItem(key.key, expires, payload);
+  return {std::move(key), std::move(value), expires};
+}
+
+std::vector<ItemKey> EntryKeys(const std::string& prefix, uint32_t first, uint32_t last) {
+  std::vector<ItemKey> keys;
+  for (uint32_t n = first; n < last; ++n) keys.push_back(InGroup(prefix, EntryKey(prefix, n)));
+  return keys;
+}
+
+std::vector<ItemKey> ChunkKeys(const std::string& prefix, const SequenceState& state) {
+  std::vector<ItemKey> keys;
+  for (uint32_t n = 0; n < state.chunks; ++n) {
+    keys.push_back(InGroup(prefix, ChunkKey(prefix, state.form, n)));
+  }
+  return keys;
+}
+
+absl::Status Lost(std::string_view what) {
+  return absl::ResourceExhaustedError(absl::StrCat("the store has lost ", std::string(what)));
+}
+
+}  // namespace
+
+absl::StatusOr<SequenceState> LogStore::GetState(const std::string& prefix) {
+  const ItemKey key = InGroup(prefix, StateKey(prefix));
+  const absl::StatusOr<std::string> item = items_->Get({&key, 1})[0];
+  if (!item.ok()) return item.status();
+  const absl::StatusOr<std::string_view> payload = UnwrapItem(key.key, *item);
+  return payload.ok() ? ParseState(*payload) : payload.status();
+}
+
+std::vector<absl::Status> LogStore::Append(std::span<const NewEntry> entries) {
+  std::vector<absl::Status> statuses(entries.size());
+  std::map<SequenceIdentity, std::vector<int>> by_sequence;
+  for (int i = 0; i < static_cast<int>(entries.size()); ++i) {
+    by_sequence[entries[i].sequence].push_back(i);
+  }
+  // In turns, each with the next entry of every sequence that had no error yet.
+  for (size_t turn = 0; !by_sequence.empty(); ++turn) {
+    std::vector<int> chosen;
+    for (const auto& [sequence, indices] : by_sequence) chosen.push_back(indices[turn]);
+    AppendDifferent(entries, chosen, statuses);
+    std::erase_if(by_sequence, [&](const auto& sequence) {
+      const std::vector<int>& indices = sequence.second;
+      const absl::Status& status = statuses[indices[turn]];
+      if (status.ok()) return turn + 1 == indices.size();
+      for (size_t rest = turn + 1; rest < indices.size(); ++rest) statuses[indices[rest]] = status;
+      return true;
+    });
+  }
+  return statuses;
+}
+
+void LogStore::AppendDifferent(std::span<const NewEntry> entries, std::span<const int> chosen,
+                               std::vector<absl::Status>& statuses) {
+  std::vector<int> added;
+  std::vector<Item> items, witnesses;
+  for (const int i : chosen) {
+    const NewEntry& entry = entries[i];
+    if (entry.entry.rows.size() > kMaxRowBytes) {
+      statuses[i] = absl::InvalidArgumentError(absl::StrCat(
+          ToString(entry.sequence), ": an entry of ", entry.entry.rows.size(), " bytes"));
+      continue;
+    }
+    const std::string prefix = SequencePrefix(entry.sequence);
+    items.push_back(MakeItem(InGroup(prefix, EntryKey(prefix, entry.number)), entry.expires,
+                             EncodeEntry(entry.entry)));
+    added.push_back(i);
+    if (entry.number == 0 && items_->forgets()) {
+      witnesses.push_back(MakeItem(Witness(prefix), entry.expires, ""));
+    }
+  }
+  // Its node may be down: that makes a loss harder to see, but loses nothing.
+  if (!witnesses.empty()) items_->Add(witnesses);
+
+  const std::vector<absl::Status> results = items_->Add(items);
+  std::vector<ItemKey> states;
+  std::vector<int> checked;
+  for (size_t n = 0; n < added.size(); ++n) {
+    statuses[added[n]] = results[n];
+    if (!results[n].ok()) continue;
+    states.push_back(InGroup(items[n].key.group, StateKey(items[n].key.group)));
+    checked.push_back(static_cast<int>(n));
+  }
+  const std::vector<absl::StatusOr<std::string>> found = items_->Get(states);
+  for (size_t c = 0; c < checked.size(); ++c) {
+    if (absl::IsNotFound(found[c].status())) continue;  // neither sealed nor dropped
+    absl::Status& status = statuses[added[checked[c]]];
+    if (!found[c].ok()) {
+      status = found[c].status();
+      continue;
+    }
+    const NewEntry& entry = entries[added[checked[c]]];
+    const absl::StatusOr<std::string_view> payload = UnwrapItem(states[c].key, *found[c]);
+    const absl::StatusOr<SequenceState> state =
+        payload.ok() ? ParseState(*payload) : payload.status();
+    if (!state.ok()) {
+      status = state.status();
+    } else if (state->dropped != 0) {
+      status = absl::FailedPreconditionError(
+          absl::StrCat(ToString(entry.sequence), " was dropped (", state->dropped, ")"));
+    } else if (entry.number < state->entries) {
+      status = absl::AlreadyExistsError(absl::StrCat(
+          ToString(entry.sequence), ": a sealed form stands for entry ", entry.number));
+    }
+    // What has no meaning any more must not stay; if its node is gone by now it is not read either.
+    if (!status.ok()) items_->Remove({&items[checked[c]].key, 1}).IgnoreError();
+  }
+}
+
+absl::StatusOr<std::string> LogStore::GetSealedForm(const std::string& prefix,
+                                                    const SequenceState& state) {
+  std::string form;
+  uint32_t crc = 0;
+  const std::vector<ItemKey> keys = ChunkKeys(prefix, state);
+  const std::vector<absl::StatusOr<std::string>> items = items_->Get(keys);
+  for (size_t n = 0; n < keys.size(); ++n) {
+    if (absl::IsNotFound(items[n].status())) return Lost("a part of the sealed form");
+    if (!items[n].ok()) return items[n].status();
+    const absl::StatusOr<std::string_view> payload = UnwrapItem(keys[n].key, *items[n]);
+    if (!payload.ok()) return payload.status();
+    crc = ExtendCrc32c(crc, std::as_bytes(std::span(*payload)));
+    form.append(*payload);
+  }
+  if (form.size() != state.bytes || crc != state.form) {
+    return absl::DataLossError("the sealed form is not what its record says");
+  }
+  return form;
+}
+
+absl::StatusOr<std::vector<LogEntry>> LogStore::GetEntries(const std::string& prefix,
+                                                           uint32_t first) {
+  std::vector<LogEntry> entries;
+  for (uint32_t missing = 0; missing < kMissingAtEnd; first += kWindow) {
+    const std::vector<ItemKey> keys = EntryKeys(prefix, first, first + kWindow);
+    const std::vector<absl::StatusOr<std::string>> items = items_->Get(keys);
+    for (size_t n = 0; n < keys.size(); ++n) {
+      if (absl::IsNotFound(items[n].status())) {
+        ++missing;
+        continue;
+      }
+      if (!items[n].ok()) return items[n].status();
+      if (missing > 0) return Lost("an entry of the log");
+      const absl::StatusOr<std::string_view> payload = UnwrapItem(keys[n].key, *items[n]);
+      if (!payload.ok()) return payload.status();
+      absl::StatusOr<LogEntry> entry = ParseEntry(*payload);
+      if (!entry.ok()) return entry.status();
+      entries.push_back(*std::move(entry));
+    }
+  }
+  return entries;
+}
+
+absl::StatusOr<StoredSequence> LogStore::ReadOnce(const std::string& prefix, uint32_t first) {
+  StoredSequence sequence{.first_entry = first};
+  const absl::StatusOr<SequenceState> state = GetState(prefix);
+  if (!state.ok() && !absl::IsNotFound(state.status())) return state.status();
+  if (state.ok() && state->dropped != 0) {
+    sequence.dropped = state->dropped;
+    return sequence;
+  }
+  if (state.ok() && first < state->entries) {
+    absl::StatusOr<std::string> form = GetSealedForm(prefix, *state);
+    if (!form.ok()) return form.status();
+    sequence.sealed_form = *std::move(form);
+    sequence.first_entry = state->entries;
+  }
+  absl::StatusOr<std::vector<LogEntry>> entries = GetEntries(prefix, sequence.first_entry);
+  if (!entries.ok()) return entries.status();
+  sequence.entries = *std::move(entries);
+  if (first == 0 && !sequence.sealed_form.has_value() && sequence.entries.empty()) {
+    return WhyNothing(prefix);
+  }
+  return sequence;
+}
+
+absl::Status LogStore::WhyNothing(const std::string& prefix) {
+  const absl::Status nothing = absl::NotFoundError("nothing is stored");
+  if (!items_->forgets()) return nothing;
+  const ItemKey witness = Witness(prefix);
+  const absl::StatusOr<std::string> item = items_->Get({&witness, 1})[0];
+  if (!item.ok()) return absl::IsNotFound(item.status()) ? nothing : item.status();
+  const absl::Status genuine = UnwrapItem(witness.key, *item).status();
+  return genuine.ok() ? Lost("the sequence") : genuine;
+}
+
+absl::StatusOr<StoredSequence> LogStore::Read(const SequenceIdentity& sequence, uint32_t first) {
+  const std::string prefix = SequencePrefix(sequence);
+  absl::StatusOr<StoredSequence> read = ReadOnce(prefix, first);
+  // What looks lost may have been written or moved while it was looked for.
+  for (int attempt = 1; attempt < kReadAttempts; ++attempt) {
+    const bool gone = absl::IsNotFound(read.status()) && attempt == 1;
+    if (!absl::IsResourceExhausted(read.status()) && !gone) break;
+    read = ReadOnce(prefix, first);
+  }
+  if (read.ok()) return read;
+  return absl::Status(read.status().code(),
+                      absl::StrCat(ToString(sequence), ": ", read.status().message()));
+}
+
+absl::Status LogStore::RemoveChunks(const std::string& prefix, const SequenceState& state) {
+  return items_->Remove(ChunkKeys(prefix, state)).status();
+}
+
+absl::Status LogStore::RemoveEntries(const std::string& prefix, uint32_t first, uint32_t last) {
+  for (;; first += kWindow) {
+    const uint32_t end = last == 0 ? first + kWindow : std::min(last, first + kWindow);
+    if (end <= first) return absl::OkStatus();
+    const absl::StatusOr<size_t> removed = items_->Remove(EntryKeys(prefix, first, end));
+    if (!removed.ok()) return removed.status();
+    if (last == 0 && *removed == 0) return absl::OkStatus();
+  }
+}
+
+absl::Status LogStore::WriteSealedForm(const SequenceIdentity& sequence, uint32_t entries,
+                                       std::string_view sealed_form, absl::Time expires) {
+  const std::string prefix = SequencePrefix(sequence);
+  const SequenceState state{
+      .entries = entries,
+      .form = ExtendCrc32c(0, std::as_bytes(std::span(sealed_form))),
+      .chunks = static_cast<uint32_t>((sealed_form.size() + kChunkBytes - 1) / kChunkBytes),
+      .bytes = sealed_form.size()};
+  const std::vector<ItemKey> keys = ChunkKeys(prefix, state);
+  for (size_t n = 0; n < keys.size(); ++n) {
+    const Item chunk = MakeItem(keys[n], expires, sealed_form.substr(n * kChunkBytes, kChunkBytes));
+    if (absl::Status status = items_->Put({&chunk, 1}); !status.ok()) return status;
+  }
+  const Item record = MakeItem(InGroup(prefix, StateKey(prefix)), expires, EncodeState(state));
+  const absl::Status added = items_->Add({&record, 1})[0];
+  if (added.ok()) return RemoveEntries(prefix, 0, entries);
+  if (!absl::IsAlreadyExists(added)) return added;
+
+  const absl::StatusOr<SequenceState> present = GetState(prefix);
+  if (!present.ok()) return present.status();
+  if (*present == state) return absl::OkStatus();
+  if (present->dropped == 0 && present->form == state.form) return absl::OkStatus();
+  if (absl::Status status = RemoveChunks(prefix, state); !status.ok()) return status;
+  if (present->dropped == 0) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(ToString(sequence), " was dropped"));
+}
+
+absl::Status LogStore::Drop(const SequenceIdentity& sequence, uint8_t reason, absl::Time expires) {
+  const std::string prefix = SequencePrefix(sequence);
+  const absl::StatusOr<SequenceState> before = GetState(prefix);
+  if (absl::IsUnavailable(before.status())) return before.status();
+  if (before.ok() && before->dropped != 0) return absl::OkStatus();
+  const Item record = MakeItem(InGroup(prefix, StateKey(prefix)), expires,
+                               EncodeState(SequenceState{.dropped = reason}));
+  if (absl::Status status = items_->Put({&record, 1}); !status.ok()) return status;
+  if (before.ok()) {
+    if (absl::Status status = RemoveChunks(prefix, *before); !status.ok()) return status;
+  }
+  return RemoveEntries(prefix, before.ok() ? before->entries : 0, 0);
+}
+
+absl::Status LogStore::DropIncarnationsBefore(const std::string& run_id, uint64_t incarnation) {
+  return items_->RemoveRange(IncarnationPrefix(run_id, 0), IncarnationPrefix(run_id, incarnation));
+}
+
+absl::StatusOr<StoredRun> LogStore::PutRun(const StoredRun& run) {
+  const Item item = MakeItem(KeyOfRun(run.run_id), absl::InfiniteFuture(), EncodeRun(run));
+  for (;;) {
+    const absl::StatusOr<std::string> present = items_->Get({&item.key, 1})[0];
+    std::optional<std::string> expected;
+    if (present.ok()) {
+      const absl::StatusOr<std::string_view> payload = UnwrapItem(item.key.key, *present);
+      if (!payload.ok()) return payload.status();
+      absl::StatusOr<StoredRun> there = ParseRun(*payload);
+      if (!there.ok()) return there.status();
+      if (std::pair(there->incarnation, there->policy_version) >=
+          std::pair(run.incarnation, run.policy_version)) {
+        return there;
+      }
+      expected = *present;
+    } else if (!absl::IsNotFound(present.status())) {
+      return present.status();
+    }
+    const absl::Status status = items_->Swap(item, expected);
+    if (status.ok()) return run;
+    if (!absl::IsAborted(status)) return status;
+  }
+}
+
+absl::StatusOr<StoredRun> LogStore::GetRun(const std::string& run_id) {
+  const ItemKey key = KeyOfRun(run_id);
+  const absl::StatusOr<std::string> item = items_->Get({&key, 1})[0];
+  if (!item.ok()) return item.status();
+  const absl::StatusOr<std::string_view> payload = UnwrapItem(key.key, *item);
+  return payload.ok() ? ParseRun(*payload) : payload.status();
+}
+
+absl::StatusOr<std::vector<StoredRun>> LogStore::ListRuns() {
+  std::vector<StoredRun> runs;
+  absl::Status corrupt;
+  absl::Status status = items_->Scan(
+      std::string(kRunKeys), [&](std::string_view key, std::string_view value) -> std::string {
+        if (!key.starts_with(kRunKeys)) return "";
+        const absl::StatusOr<std::string_view> payload = UnwrapItem(key, value);
+        absl::StatusOr<StoredRun> run = payload.ok() ? ParseRun(*payload) : payload.status();
+        if (run.ok()) {
+          runs.push_back(*std::move(run));
+        } else {
+          corrupt = run.status();
+        }
+        return std::string(key) + '\0';
+      });
+  status.Update(corrupt);
+  if (!status.ok()) return status;
+  return runs;
+}
+
+absl::StatusOr<std::vector<SequenceIdentity>> LogStore::ListSequences(const std::string& run_id,
+                                                                      uint64_t incarnation) {
+  const std::string begin = IncarnationPrefix(run_id, incarnation);
+  std::vector<SequenceIdentity> sequences;
+  absl::Status status = items_->Scan(begin, [&](std::string_view key, std::string_view value) {
+    const std::optional<SequenceIdentity> sequence = SequenceOfKey(key);
+    if (!key.starts_with(begin) || !sequence.has_value()) return std::string();
+    const std::string prefix = SequencePrefix(*sequence);
+    // The state sorts behind chunks and entries: found first, there is nothing but the state.
+    bool dropped = false;
+    if (key == StateKey(prefix)) {
+      const absl::StatusOr<std::string_view> payload = UnwrapItem(key, value);
+      const absl::StatusOr<SequenceState> state =
+          payload.ok() ? ParseState(*payload) : payload.status();
+      dropped = state.ok() && state->dropped != 0;
+    }
+    if (!dropped) sequences.push_back(*sequence);
+    return EndOfPrefix(prefix);
+  });
+  if (!status.ok()) return status;
+  return sequences;
+}
+
+}  // namespace sis

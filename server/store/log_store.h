@@ -1,0 +1,58 @@
+// Logs, sealed forms and run records as items of a database.
+//
+// Per sequence: a state item (sealed or dropped; absent while neither), the entries of the log, the
+// chunks of the sealed form, and a witness on another node, by which a sequence whose node lost
+// everything is told from one that never was.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "server/store/item_store.h"
+#include "server/store/sequence_store.h"
+#include "server/store/stored_item.h"
+
+namespace sis {
+
+class LogStore final : public SequenceStore {
+ public:
+  explicit LogStore(std::unique_ptr<ItemStore> items) : items_(std::move(items)) {}
+
+  std::string_view name() const override { return items_->name(); }
+  bool durable() const override { return true; }
+  bool shared() const override { return items_->shared(); }
+  std::vector<absl::Status> Append(std::span<const NewEntry> entries) override;
+  absl::StatusOr<StoredSequence> Read(const SequenceIdentity& sequence, uint32_t first) override;
+  absl::Status WriteSealedForm(const SequenceIdentity& sequence, uint32_t entries,
+                               std::string_view sealed_form, absl::Time expires) override;
+  absl::Status Drop(const SequenceIdentity& sequence, uint8_t reason, absl::Time expires) override;
+  absl::Status DropIncarnationsBefore(const std::string& run_id, uint64_t incarnation) override;
+  absl::StatusOr<StoredRun> PutRun(const StoredRun& run) override;
+  absl::StatusOr<StoredRun> GetRun(const std::string& run_id) override;
+  absl::StatusOr<std::vector<StoredRun>> ListRuns() override;
+  absl::StatusOr<std::vector<SequenceIdentity>> ListSequences(const std::string& run_id,
+                                                              uint64_t incarnation) override;
+
+ private:
+  // NotFound if the sequence is neither sealed nor dropped.
+  absl::StatusOr<SequenceState> GetState(const std::string& prefix);
+  absl::StatusOr<std::string> GetSealedForm(const std::string& prefix, const SequenceState& state);
+  // The entries from `first` up to the first that isn't there. ResourceExhausted if there is one
+  // behind that.
+  absl::StatusOr<std::vector<LogEntry>> GetEntries(const std::string& prefix, uint32_t first);
+  absl::StatusOr<StoredSequence> ReadOnce(const std::string& prefix, uint32_t first);
+  // NotFound, or ResourceExhausted if the sequence has been there.
+  absl::Status WhyNothing(const std::string& prefix);
+  absl::Status RemoveChunks(const std::string& prefix, const SequenceState& state);
+  // Entries [first, last), or if last is 0 until a stretch of numbers isn't there.
+  absl::Status RemoveEntries(const std::string& prefix, uint32_t first, uint32_t last);
+  // Adds entries of different sequences, then makes sure that they count: another replica may have
+  // sealed or dropped a sequence meanwhile.
+  void AppendDifferent(std::span<const NewEntry> entries, std::span<const int> chosen,
+                       std::vector<absl::Status>& statuses);
+
+  const std::unique_ptr<ItemStore> items_;
+};
+
+}  // namespace sis

@@ -1,0 +1,103 @@
+#include "server/store/parse_store.h"
+
+#include <charconv>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "server/store/log_store.h"
+#include "server/store/memcached_items.h"
+#include "server/store/memory_store.h"
+#include "server/store/rocksdb_items.h"
+
+namespace sis {
+namespace {
+
+template <typename Number>
+std::optional<Number> ParsePositive(std::string_view text) {
+  Number number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const bool whole = error == std::errc() && end == text.data() + text.size();
+  return whole && number > 0 ? std::optional(number) : std::nullopt;
+}
+
+absl::StatusOr<MemcachedNode> ParseNode(std::string_view text) {
+  const auto refuse = [&](std::string_view what) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("memcached node '", std::string(text), "': ", std::string(what)));
+  };
+  MemcachedNode node;
+  std::string_view address = text;
+  if (const size_t star = text.rfind('*'); star != std::string_view::npos) {
+    const auto weight = ParsePositive<uint32_t>(text.substr(star + 1));
+    if (!weight.has_value()) return refuse("the weight is not a whole number above 0");
+    node.weight = *weight;
+    address = text.substr(0, star);
+  }
+  if (address.starts_with('/')) {
+    node.host = std::string(address);
+    return node;
+  }
+  const size_t colon = address.rfind(':');
+  if (colon == std::string_view::npos || colon == 0) return refuse("is not HOST:PORT");
+  const auto port = ParsePositive<uint16_t>(address.substr(colon + 1));
+  if (!port.has_value()) return refuse("the port is not in [1, 65535]");
+  std::string_view host = address.substr(0, colon);
+  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+  node.host = std::string(host);
+  node.port = *port;
+  return node;
+}
+
+absl::StatusOr<std::vector<MemcachedNode>> ParseNodes(std::string_view text) {
+  std::vector<MemcachedNode> nodes;
+  std::set<std::pair<std::string, uint16_t>> seen;
+  while (true) {
+    const size_t comma = text.find(',');
+    absl::StatusOr<MemcachedNode> node = ParseNode(text.substr(0, comma));
+    if (!node.ok()) return node.status();
+    if (!seen.emplace(node->host, node->port).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("memcached node '", node->host, "' is named twice"));
+    }
+    nodes.push_back(*std::move(node));
+    if (comma == std::string_view::npos) return nodes;
+    text.remove_prefix(comma + 1);
+  }
+}
+
+absl::StatusOr<std::unique_ptr<SequenceStore>> OverItems(
+    absl::StatusOr<std::unique_ptr<ItemStore>> items) {
+  if (!items.ok()) return items.status();
+  return std::make_unique<LogStore>(*std::move(items));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<SequenceStore>> OpenStore(std::string_view description) {
+  constexpr std::string_view kRocksDb = "rocksdb:", kMemcached = "memcached:", kSync = "?sync=1";
+  if (description == "memory") return std::make_unique<MemoryStore>();
+  if (description.starts_with(kRocksDb)) {
+    std::string_view directory = description.substr(kRocksDb.size());
+    const bool sync = directory.ends_with(kSync);
+    if (sync) directory.remove_suffix(kSync.size());
+    if (directory.empty() || directory.find('?') != std::string_view::npos) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("store '", std::string(description), "' is not rocksdb:DIR[?sync=1]"));
+    }
+    return OverItems(OpenRocksDbItems(std::string(directory), sync));
+  }
+  if (description.starts_with(kMemcached)) {
+    const auto nodes = ParseNodes(description.substr(kMemcached.size()));
+    if (!nodes.ok()) return nodes.status();
+    return OverItems(OpenMemcachedItems(*nodes));
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("store '", std::string(description),
+                   "' is neither memory, rocksdb:DIR nor memcached:HOST:PORT,..."));
+}
+
+}  // namespace sis

@@ -1,0 +1,17 @@
+// Which store --store asks for.
+#pragma once
+
+#include <memory>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "server/store/sequence_store.h"
+
+namespace sis {
+
+// "memory", "rocksdb:DIR", "rocksdb:DIR?sync=1" (every ack survives a power cut), or
+// "memcached:NODE,NODE,..." where NODE is HOST:PORT or /UNIX/SOCKET, and "*WEIGHT" may follow.
+// InvalidArgument for anything else, Unavailable if it can't be opened.
+absl::StatusOr<std::unique_ptr<SequenceStore>> OpenStore(std::string_view description);
+
+}  // namespace sis

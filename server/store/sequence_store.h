@@ -1,0 +1,133 @@
+// Where sequences live beyond the memory of one server, so that a restart or another replica finds
+// them again.
+//
+// A stored sequence is a log of entries numbered 0, 1, 2, ..., each written once; replaying it
+// gives the sequence. Several replicas may write one sequence: who finds a number taken reads what
+// stands there, applies it, and goes on with the next. A sealed sequence may be stored as one piece
+// (its sealed form) that stands for all entries before a number; entries from there on still count.
+// docs/adr/0010-a-stored-sequence-is-a-log.md says why.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+namespace sis {
+
+// At most 256 bytes each: run_id and id.
+struct SequenceIdentity {
+  std::string run_id;
+  uint64_t incarnation = 0;
+  std::string id;
+  uint32_t attempt = 0;
+
+  friend auto operator<=>(const SequenceIdentity&, const SequenceIdentity&) = default;
+};
+
+// "sequence 'a' attempt 0 of run 'r' incarnation 1", for messages.
+std::string ToString(const SequenceIdentity& sequence);
+
+struct LogEntry {
+  enum class Kind : uint8_t { kBlock = 1, kTruncate = 2, kSeal = 3 };
+  Kind kind = Kind::kBlock;
+  // Of a block the first position, else the length that is left or sealed.
+  uint32_t position = 0;
+  // Of a block, else 0.
+  uint64_t policy_version = 0;
+  // Of a block, else empty. The store doesn't look into them. At most kMaxRowBytes.
+  std::string rows = {};
+
+  friend bool operator==(const LogEntry&, const LogEntry&) = default;
+};
+
+// A memcached item holds 1 MiB with its key; callers split longer blocks between rows.
+inline constexpr size_t kMaxRowBytes = size_t{512} << 10;
+
+struct NewEntry {
+  SequenceIdentity sequence;
+  uint32_t number = 0;
+  LogEntry entry = {};
+  // When the store may forget it.
+  absl::Time expires = absl::InfiniteFuture();
+};
+
+struct StoredSequence {
+  // Stands for the entries before first_entry; absent if they are all in the log.
+  std::optional<std::string> sealed_form = {};
+  // The number of entries[0].
+  uint32_t first_entry = 0;
+  std::vector<LogEntry> entries = {};
+  // Set, with nothing else, if the sequence was dropped: a v1::MissingReason.
+  std::optional<uint8_t> dropped = {};
+};
+
+struct StoredRun {
+  std::string run_id = {};
+  uint64_t incarnation = 0;
+  uint64_t policy_version = 0;
+  // A serialised v1::RunConfig.
+  std::string config = {};
+
+  friend bool operator==(const StoredRun&, const StoredRun&) = default;
+};
+
+// Thread-safe. Every call may block on a disk or a network: hold no lock that others wait for.
+//
+// Errors, wherever a Status is: Unavailable if what is asked for lies on a node that doesn't answer
+// (nothing is known then: a write may have been done), DataLoss if it is there but not as it was
+// written, ResourceExhausted if the store has lost it for want of room, or has no room for it.
+class SequenceStore {
+ public:
+  virtual ~SequenceStore() = default;
+
+  // "memory", "rocksdb", "memcached", for messages and metrics.
+  virtual std::string_view name() const = 0;
+  // Whether what was stored can be read back at all.
+  virtual bool durable() const = 0;
+  // Whether other processes may write to it at the same time.
+  virtual bool shared() const = 0;
+
+  // Adds each entry unless its number is taken. Of one sequence, numbers must be consecutive and in
+  // order; after the first that fails the rest get its status and are not written, so that a log
+  // has no holes. One status per entry: AlreadyExists if the number is taken or a sealed form
+  // stands for it, FailedPrecondition if the sequence was dropped, InvalidArgument beyond
+  // kMaxRowBytes.
+  virtual std::vector<absl::Status> Append(std::span<const NewEntry> entries) = 0;
+
+  // The entries from `first` on, and the sealed form if it stands for any of them. NotFound if
+  // nothing was ever stored. No entries beyond the last is no error, for `first` > 0.
+  virtual absl::StatusOr<StoredSequence> Read(const SequenceIdentity& sequence,
+                                              uint32_t first = 0) = 0;
+
+  // Writes the sealed form, which stands for the entries before `entries`, then removes those.
+  // Write-once: if one is there already it stays. FailedPrecondition if the sequence was dropped.
+  virtual absl::Status WriteSealedForm(const SequenceIdentity& sequence, uint32_t entries,
+                                       std::string_view sealed_form, absl::Time expires) = 0;
+
+  // Removes everything of the sequence but the reason (a v1::MissingReason), kept until `expires`.
+  virtual absl::Status Drop(const SequenceIdentity& sequence, uint8_t reason,
+                            absl::Time expires) = 0;
+  // Removes what is stored of the run's incarnations before this one, where the store can find it.
+  virtual absl::Status DropIncarnationsBefore(const std::string& run_id, uint64_t incarnation) = 0;
+
+  // Of two records of a run the one with the larger (incarnation, policy_version) stays. Returns
+  // the one that is there afterwards.
+  virtual absl::StatusOr<StoredRun> PutRun(const StoredRun& run) = 0;
+  // NotFound if there is none.
+  virtual absl::StatusOr<StoredRun> GetRun(const std::string& run_id) = 0;
+
+  // What can be listed: nothing where the store can't (memcached).
+  virtual absl::StatusOr<std::vector<StoredRun>> ListRuns() = 0;
+  virtual absl::StatusOr<std::vector<SequenceIdentity>> ListSequences(const std::string& run_id,
+                                                                      uint64_t incarnation) = 0;
+};
+
+}  // namespace sis

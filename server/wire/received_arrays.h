@@ -1,0 +1,111 @@
+// The arrays of a received message, read where they arrived.
+//
+// gRPC receives a message in pieces of at most 64 KiB, cut anywhere. Protobuf would copy every
+// `bytes` field out of them into a string. Here protobuf parses a message in which the arrays are
+// replaced by a few bytes that say where they lie, so that the message means what protobuf says it
+// means (the last of several occurrences counts, a later member of a oneof clears an earlier one,
+// unknown fields are skipped), and the arrays are copied nowhere, or just before they are used.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "google/protobuf/message.h"
+#include "server/wire/scattered_bytes.h"
+
+namespace sis {
+
+// The bytes of one field. The message and what it was parsed from must outlive it.
+class ArrayField {
+ public:
+  ArrayField() = default;
+  // A field that holds its bytes itself.
+  explicit ArrayField(const std::string& bytes) : data_(bytes.data()), size_(bytes.size()) {}
+  // The part [offset, offset + size) of a message.
+  ArrayField(const ScatteredBytes& message, size_t offset, size_t size)
+      : message_(&message), offset_(offset), size_(size) {}
+
+  // In bytes.
+  size_t size() const { return size_; }
+
+  // The elements [first, first + count), which must be there: in place if they lie side by side and
+  // aligned, else copied into `scratch`, which must then not be used for anything else while they
+  // are.
+  template <typename T>
+  std::span<const T> Read(size_t first, size_t count, std::vector<T>& scratch) const {
+    const size_t offset = first * sizeof(T);
+    const size_t size = count * sizeof(T);
+    const char* data = data_ != nullptr ? data_ + offset : nullptr;
+    if (message_ != nullptr) data = message_->InOnePiece(offset_ + offset, size);
+    if (data == nullptr || reinterpret_cast<uintptr_t>(data) % alignof(T) != 0) {
+      if (scratch.size() < count) scratch.resize(count);
+      if (data != nullptr) {
+        std::memcpy(scratch.data(), data, size);
+      } else if (message_ != nullptr) {
+        message_->Copy(offset_ + offset, size, reinterpret_cast<char*>(scratch.data()));
+      }
+      return std::span<const T>(scratch).first(count);
+    }
+    return {reinterpret_cast<const T*>(data), count};
+  }
+
+ private:
+  // One of the two; neither of an empty field.
+  const char* data_ = nullptr;
+  const ScatteredBytes* message_ = nullptr;
+  size_t offset_ = 0;
+  size_t size_ = 0;
+};
+
+class ArrayPaths;
+
+// Where the `bytes` fields of a message are.
+class ReceivedArrays {
+ public:
+  // For a message whose fields hold their bytes themselves.
+  ReceivedArrays() = default;
+
+  // The bytes of a field of the message that these arrays belong to.
+  ArrayField Of(const std::string& field) const;
+
+  // Parses `bytes`, whose memory must outlive the arrays, into `message`: in place of its bytes
+  // every non-empty `bytes` field holds what `Of` understands. InvalidArgument wherever protobuf
+  // would not parse it. No message type may contain itself.
+  static absl::Status Parse(ScatteredBytes bytes, const ArrayPaths& paths,
+                            google::protobuf::Message& message, ReceivedArrays& arrays);
+
+ private:
+  bool in_fields_ = true;
+  ScatteredBytes bytes_;
+};
+
+// Which fields of a message type lead to `bytes` fields.
+class ArrayPaths {
+ public:
+  explicit ArrayPaths(const google::protobuf::Descriptor& type);
+
+  struct Field {
+    uint32_t number;
+    // Of the message that the field is; empty if it is `bytes`.
+    std::vector<Field> fields;
+  };
+  const std::vector<Field>& fields() const { return fields_; }
+
+ private:
+  std::vector<Field> fields_;
+};
+
+// The paths of a generated message type.
+template <typename Message>
+const ArrayPaths& ArrayPathsOf() {
+  static const ArrayPaths paths(*Message::descriptor());
+  return paths;
+}
+
+}  // namespace sis

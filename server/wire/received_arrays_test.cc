@@ -1,0 +1,215 @@
+#include "server/wire/received_arrays.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "server/wire/resolve_arrays.h"
+#include "sis/v1/ratio_service.pb.h"
+
+namespace sis {
+namespace {
+
+// The pieces of `bytes`, cut at random places; each stands in memory of its own.
+class Pieces {
+ public:
+  Pieces(const std::string& bytes, size_t longest, uint32_t seed) {
+    std::mt19937 random(seed);
+    for (size_t i = 0; i < bytes.size();) {
+      pieces_.push_back(bytes.substr(i, random() % (longest + 1)));
+      i += pieces_.back().size();
+    }
+  }
+  ScatteredBytes bytes() const {
+    return ScatteredBytes(std::vector<std::string_view>(pieces_.begin(), pieces_.end()));
+  }
+
+ private:
+  std::vector<std::string> pieces_;
+};
+
+// Whether protobuf parses the bytes; if so, so must ReceivedArrays, and find the same message.
+template <typename Message>
+bool AgreesWithProtobuf(const std::string& bytes) {
+  Message expected;
+  const bool valid = expected.ParseFromString(bytes);
+  for (const size_t longest : {1, 7, 100000}) {
+    const Pieces pieces(bytes, longest, 1);
+    Message message;
+    ReceivedArrays arrays;
+    const absl::Status status =
+        ReceivedArrays::Parse(pieces.bytes(), ArrayPathsOf<Message>(), message, arrays);
+    EXPECT_EQ(status.ok(), valid) << status;
+    if (!status.ok() || !valid) {
+      EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+      continue;
+    }
+    ResolveArrays(arrays, message);
+    EXPECT_EQ(message.SerializeAsString(), expected.SerializeAsString());
+  }
+  return valid;
+}
+
+std::string Ascending(size_t size) {
+  std::string bytes(size, '\0');
+  for (size_t i = 0; i < size; ++i) bytes[i] = static_cast<char>(i * 31 + i / 256);
+  return bytes;
+}
+
+v1::EvaluateRequest Request() {
+  v1::EvaluateRequest request;
+  request.mutable_run()->set_run_id("run");
+  for (int i = 0; i < 100; ++i) {
+    v1::Slice& slice = *request.add_slices();
+    slice.mutable_sequence()->set_id("sequence " + std::to_string(i));
+    slice.set_length(1000 + i);
+    slice.set_record_digest(i);
+  }
+  request.set_draw(uint64_t{1} << 60);
+  request.mutable_gathered()->set_log_probs(Ascending(40000));
+  request.mutable_gathered()->set_sampled_log_probs(Ascending(400));
+  request.add_outputs(v1::RATIOS);
+  return request;
+}
+
+TEST(ReceivedArraysTest, AMessageIsWhatProtobufReads) {
+  EXPECT_TRUE(AgreesWithProtobuf<v1::EvaluateRequest>(Request().SerializeAsString()));
+  EXPECT_TRUE(AgreesWithProtobuf<v1::EvaluateRequest>(""));
+}
+
+TEST(ReceivedArraysTest, ArraysDeepInRepeatedMessages) {
+  v1::AppendRequest request;
+  for (int i = 0; i < 20; ++i) {
+    v1::AppendEntry& entry = *request.mutable_batch()->add_entries();
+    if (i % 3 == 0) {
+      entry.mutable_seal()->set_length(i);
+      continue;
+    }
+    v1::Block& block = *entry.mutable_block();
+    block.set_sampled_ids(Ascending(100 * i));
+    block.set_top_k_ids(Ascending(i % 2));
+    block.set_crc32c(i);
+  }
+  EXPECT_TRUE(AgreesWithProtobuf<v1::AppendRequest>(request.SerializeAsString()));
+}
+
+// Fields of a message by hand: protobuf's own serialiser writes none of what follows.
+std::string Field(uint32_t number, const std::string& bytes) {
+  std::string field(1, static_cast<char>(number << 3 | 2));
+  for (size_t size = bytes.size();; size >>= 7) {
+    field.push_back(static_cast<char>((size & 0x7f) | (size >= 0x80 ? 0x80 : 0)));
+    if (size < 0x80) break;
+  }
+  return field + bytes;
+}
+
+TEST(ReceivedArraysTest, OfSeveralOccurrencesTheLastCounts) {
+  EXPECT_TRUE(
+      AgreesWithProtobuf<v1::Gathered>(Field(1, "first") + Field(2, "x") + Field(1, "last")));
+  EXPECT_TRUE(AgreesWithProtobuf<v1::Gathered>(Field(1, "first") + Field(1, "")));
+}
+
+TEST(ReceivedArraysTest, OccurrencesOfAMessageAreMerged) {
+  EXPECT_TRUE(AgreesWithProtobuf<v1::EvaluateRequest>(Field(6, Field(1, "log_probs")) +
+                                                      Field(6, Field(2, "sampled_log_probs"))));
+}
+
+TEST(ReceivedArraysTest, ALaterMemberOfAOneofClearsTheEarlier) {
+  const std::string gathered = Field(6, Field(1, "log_probs"));
+  const std::string reduced = Field(7, Field(2, "log_envelopes"));
+  EXPECT_TRUE(AgreesWithProtobuf<v1::EvaluateRequest>(gathered + reduced));
+  EXPECT_TRUE(
+      AgreesWithProtobuf<v1::EvaluateRequest>(gathered + reduced + Field(6, Field(2, "sampled"))));
+}
+
+TEST(ReceivedArraysTest, UnknownFieldsAndGroupsAreSkipped) {
+  const std::string group_of_20 = "\xa3\x01" + Field(6, "not a Gathered") + "\xa4\x01";
+  EXPECT_TRUE(AgreesWithProtobuf<v1::EvaluateRequest>(Field(15, "unknown") + group_of_20 +
+                                                      Field(6, Field(1, "known"))));
+  // Known numbers with another wire type are unknown fields too.
+  EXPECT_TRUE(AgreesWithProtobuf<v1::Gathered>(std::string("\x08\x05\x15zzzz", 7)));
+}
+
+TEST(ReceivedArraysTest, LeadingZerosInTagsAndSizes) {
+  EXPECT_TRUE(
+      AgreesWithProtobuf<v1::Gathered>(std::string("\x8a\x80\x00\x83\x80\x80\x80\x00"
+                                                   "abc",
+                                                   11)));
+}
+
+TEST(ReceivedArraysTest, MalformedIsRefused) {
+  const std::vector<std::string> malformed = {
+      "\x0a",                                      // no size
+      "\x0a\x05zzzz",                              // shorter than its size
+      "\x0a\xff\xff\xff\xff\xff",                  // an endless size
+      std::string("\x0a\x80\x80\x80\x80\x10", 6),  // a size of 2^32
+      std::string("\x0a\xff\xff\xff\xff\x07", 6),  // a size just below 2^31
+      std::string("\x02\x00", 2),                  // field 0
+      "\x0f",                                      // no such wire type
+      "\x0c",                                      // the end of no group
+      "\x0b",                                      // a group without an end
+      "\x0b\x14",                                  // a group that ends as another
+      "\x0d"
+      "abc",                                               // 4 bytes, of which 3 are there
+      "\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",  // 11 bytes of varint
+      "\x8a\x80\x80\x80\x80\x00",                          // 6 bytes of tag
+  };
+  for (const std::string& bytes : malformed) {
+    EXPECT_FALSE(AgreesWithProtobuf<v1::Gathered>(bytes)) << testing::PrintToString(bytes);
+    EXPECT_FALSE(AgreesWithProtobuf<v1::EvaluateRequest>(Field(6, bytes)));
+  }
+}
+
+TEST(ReceivedArraysTest, AFieldMustNotReachOutOfItsMessage) {
+  // Each would be well-formed if the message were longer, and is followed by enough bytes.
+  for (const char* const inner : {"\x0a\x05zzzz", "\x08\x80",
+                                  "\x0d"
+                                  "abc",
+                                  "\x8a"}) {
+    EXPECT_FALSE(AgreesWithProtobuf<v1::EvaluateRequest>(Field(6, inner) + Field(6, "\x0a\x01z")));
+  }
+}
+
+TEST(ReceivedArraysTest, TextMustBeUtf8) {
+  EXPECT_FALSE(AgreesWithProtobuf<v1::EvaluateRequest>(Field(1, Field(1, "\xff"))));
+}
+
+TEST(ArrayFieldTest, ElementsInAnyPlaceReadAlike) {
+  std::vector<float> values(1000);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = 1.0f / i;
+  const std::string bytes(reinterpret_cast<const char*>(values.data()), values.size() * 4);
+  std::vector<float> scratch;
+  for (size_t shift = 0; shift < 4; ++shift) {
+    const std::string shifted = std::string(shift, 'x') + bytes;
+    for (const size_t longest : {3, 100, 10000}) {
+      const Pieces pieces(shifted, longest, 2);
+      const ScatteredBytes scattered = pieces.bytes();
+      const ArrayField array(scattered, shift, bytes.size());
+      ASSERT_EQ(array.size(), bytes.size());
+      for (size_t first = 0; first < values.size(); first += 37) {
+        const size_t count = std::min<size_t>(50, values.size() - first);
+        const std::span<const float> read = array.Read(first, count, scratch);
+        ASSERT_EQ(reinterpret_cast<uintptr_t>(read.data()) % alignof(float), 0);
+        EXPECT_EQ(std::memcmp(read.data(), &values[first], count * 4), 0);
+      }
+    }
+  }
+}
+
+TEST(ArrayFieldTest, AlignedElementsOfOnePieceAreNotCopied) {
+  const std::vector<float> values(100, 1.0f);
+  const std::string_view piece(reinterpret_cast<const char*>(values.data()), 400);
+  const ScatteredBytes scattered(std::span(&piece, 1));
+  std::vector<float> scratch;
+  EXPECT_EQ(ArrayField(scattered, 0, 400).Read(10, 20, scratch).data(), &values[10]);
+  EXPECT_TRUE(scratch.empty());
+}
+
+TEST(ArrayFieldTest, AnEmptyFieldHasNoElements) {
+  std::vector<float> scratch;
+  EXPECT_TRUE(ArrayField().Read(0, 0, scratch).empty());
+  EXPECT_TRUE(ReceivedArrays().Of("").Read(0, 0, scratch).empty());
+}
+
+}  // namespace
+}  // namespace sis

@@ -1,0 +1,48 @@
+// A message as gRPC received it, with its arrays in place.
+#pragma once
+
+#include <grpcpp/support/byte_buffer.h>
+
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "server/wire/received_arrays.h"
+
+namespace sis {
+
+// Keeps what gRPC received for as long as it lives: the arrays refer to it.
+template <typename Message>
+class ReceivedMessage {
+ public:
+  // InvalidArgument where protobuf would not parse it.
+  static absl::StatusOr<std::unique_ptr<const ReceivedMessage>> Parse(
+      const grpc::ByteBuffer& buffer) {
+    std::unique_ptr<ReceivedMessage> received(new ReceivedMessage);
+    if (!buffer.Dump(&received->slices_).ok()) {
+      return absl::InvalidArgumentError("a message that can't be read");
+    }
+    std::vector<std::string_view> pieces;
+    pieces.reserve(received->slices_.size());
+    for (const grpc::Slice& slice : received->slices_) {
+      pieces.emplace_back(reinterpret_cast<const char*>(slice.begin()), slice.size());
+    }
+    absl::Status status = ReceivedArrays::Parse(ScatteredBytes(pieces), ArrayPathsOf<Message>(),
+                                                received->message_, received->arrays_);
+    if (!status.ok()) return status;
+    return received;
+  }
+
+  const Message& message() const { return message_; }
+  const ReceivedArrays& arrays() const { return arrays_; }
+
+ private:
+  ReceivedMessage() = default;
+
+  std::vector<grpc::Slice> slices_;
+  Message message_;
+  ReceivedArrays arrays_;
+};
+
+}  // namespace sis

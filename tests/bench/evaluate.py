@@ -1,0 +1,314 @@
+"""A step through the whole service, beside in-process PyTorch eager, in turn within one run.
+
+    bazel run //tests/bench:evaluate -- [--scale 0.0625] [--repetitions 5] [--slots 10 50 100]
+
+The step is 4096 sequences of 4096 positions, 16.8 M tokens; --scale takes a part of it. A sis_server process holds the
+records, with as many threads as the machine has cores, and answers clients in processes of their own over TCP loopback
+or a Unix socket: the C++ client, which has float32 arrays (in micro-batches over streams, and for comparison in unary
+calls), and the Python client, which a trainer gives float32 tensors
+[T, K] of PyTorch and which returns a mask as a tensor, once with the records at hand and once with FetchTopK included.
+Every repetition is another draw, so that all of it is counted. PyTorch computes the same in this process (see
+peers.py), without validation, cache or metrics.
+
+With $SIS_PROTOTYPE, or --prototype, a folder of the bare prototype's sources, that is built (protoc, g++) and runs in
+turn too: half precision over TCP, without validation, look-up or metrics.
+
+Printed per row: which outputs were asked for, the median of tokens per second, bytes per token over the wire both ways,
+the ratio to PyTorch of the same repetition with its least and most, and what a whole step takes: seconds, and seconds
+of processor time of server and client together. The machine should have nothing else to do.
+"""
+
+import argparse
+import contextlib
+import os
+import pathlib
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+import numpy as np
+import torch
+
+import sis
+import peers
+
+LENGTH = 4096
+SEQUENCES = 4096
+# Kept after it was used: without this each large message is mapped, faulted in and unmapped again.
+KEEP_MEMORY = "glibc.malloc.mmap_threshold=1073741824:glibc.malloc.trim_threshold=1073741824"
+ROOT = pathlib.Path(__file__).absolute().parents[2]
+SERVER = ROOT / "server/sis_server"
+CLIENT = ROOT / "tests/bench/evaluate_client"
+RATIO_BYTES = 4
+BIT_BYTES = 1 / 8
+
+
+class Server:
+    """A sis_server listening at one address."""
+
+    def __init__(self, listen, positions, slots):
+        records = positions * (8 * slots + 64)
+        self._process = subprocess.Popen(
+            [SERVER, f"--listen={listen}", "--metrics=", f"--cache_bytes={records + (64 << 20)}"],
+            stdout=subprocess.PIPE, text=True)
+        lines = dict(line.strip().split(": ") for line in iter(self._process.stdout.readline, "ready\n"))
+        self.address = lines["grpc"]
+
+        self.process_id = self._process.pid
+
+    def close(self):
+        self._process.terminate()
+        self._process.wait()
+        self._process.stdout.close()
+
+
+def processor_seconds(process_ids):
+    """User and system time that the processes have used so far."""
+    # The number that clock_getcpuclockid(3) gives a process's clock.
+    return sum(time.clock_gettime((~process_id << 3) | 2) for process_id in process_ids)
+
+
+def make_batch(sequences, slots):
+    """One of peers.py, with a current policy whose probabilities at the slots never add up to more than 1."""
+    batch = peers.Batch(sequences, LENGTH, slots)
+    batch.current -= np.maximum(0, np.log(np.exp(batch.current).sum(1, keepdims=True)))
+    inside = np.flatnonzero(batch.ranks < slots)
+    batch.current_sampled[inside] = batch.current[inside, batch.ranks[inside]]
+    return batch
+
+
+def fill(address, batch, sequences):
+    """Records the batch's behaviour policy; sequence i is named so, and holds what i % batch.sequences does."""
+    ids = np.broadcast_to(np.arange(batch.slots, dtype=np.int32), batch.behavior.shape)
+    sampled_ids = np.where(batch.ranks < batch.slots, batch.ranks, batch.slots).astype(np.int32)
+    with sis.Client(address) as client:
+        run = client.create_run("run", seed=1, vocabulary_size=batch.slots + 1, top_k=batch.slots)
+        with client.append(run, sampling=sis.Sampling("processed", temperature=1.0)) as stream:
+            for i in range(sequences):
+                rows = slice(i % batch.sequences * LENGTH, (i % batch.sequences + 1) * LENGTH)
+                stream.block(str(i), first_position=0, policy_version=0, sampled_ids=sampled_ids[rows],
+                             sampled_log_probs=batch.behavior_sampled[rows], top_k_ids=ids[rows],
+                             top_k_log_probs=batch.behavior[rows])
+                stream.seal(str(i), length=LENGTH)
+
+
+def repeat(array, sequences):
+    """Of the batch's sequences, as many as are wanted."""
+    rows = sequences * LENGTH
+    return np.concatenate([array] * -(-rows // len(array)))[:rows]
+
+
+class CppClient:
+    """One evaluate_client process."""
+
+    def __init__(self, server, folder, sequences, slots, form, output, call_sequences, stream):
+        arguments = [server.address, "run", folder, sequences, LENGTH, slots, form, output, call_sequences, int(stream)]
+        self._process = subprocess.Popen([CLIENT, *map(str, arguments)], stdin=subprocess.PIPE,
+                                         stdout=subprocess.PIPE, text=True)
+        self.process_ids = [server.process_id, self._process.pid]
+        self._read()
+
+    def _read(self):
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"evaluate_client ended with status {self._process.wait()}")
+        return line
+
+    def __call__(self, draw):
+        self._process.stdin.write(f"{draw}\n")
+        self._process.stdin.flush()
+        seconds, accepted = self._read().split()
+        return float(seconds), int(accepted)
+
+    def close(self):
+        self._process.communicate()
+
+
+class PythonTrainer:
+    """From tensors to a mask, call by call."""
+
+    def __init__(self, server, current, current_sampled, sequences, call_sequences, fetch):
+        self.process_ids = [server.process_id, os.getpid()]
+        self._client = sis.Client(server.address)
+        self._run = self._client.get_run("run").run
+        self._current = torch.from_numpy(current)
+        self._sampled = torch.from_numpy(current_sampled)
+        self._calls = [range(first, min(first + call_sequences, sequences))
+                       for first in range(0, sequences, call_sequences)]
+        self._fetch = fetch
+
+    def __call__(self, draw):
+        mask = torch.empty(len(self._sampled), dtype=torch.bool)
+        start = time.perf_counter()
+        for call in self._calls:
+            rows = slice(call[0] * LENGTH, (call[-1] + 1) * LENGTH)
+            if self._fetch:
+                records = self._client.fetch_top_k(self._run, [str(i) for i in call])
+            else:
+                records = [sis.Slice(str(i), length=LENGTH) for i in call]
+            evaluation = self._client.evaluate(self._run, records, draw=draw, log_probs=self._current[rows],
+                                               sampled_log_probs=self._sampled[rows])
+            mask[rows] = torch.from_numpy(evaluation.accepted)
+        return time.perf_counter() - start, int(mask.sum())
+
+    def close(self):
+        self._client.close()
+
+
+class TorchEager:
+    """PyTorch, in this process, sequences enough at a time that its temporaries stay small."""
+
+    def __init__(self, batch, sequences):
+        self._run = peers.torch_eager(batch)
+        self._times = sequences / batch.sequences
+        self.process_ids = []
+
+    def __call__(self, draw):
+        start = time.perf_counter()
+        accepted = self._run()[:, 0].sum()
+        return (time.perf_counter() - start) * self._times, int(accepted * self._times)
+
+    def close(self):
+        pass
+
+
+class Prototype:
+    """The bare prototype's server and client, built from a folder of sources."""
+
+    def __init__(self, binaries, slots, sequences):
+        self._client = binaries / "cli"
+        self._arguments = ["50999", str(binaries / "prototype"), str(slots), "0", str(sequences)]
+        self._server = subprocess.Popen([binaries / "srv", *self._arguments], stdout=subprocess.PIPE, text=True)
+        self.process_ids = []
+        if self._server.stdout.readline() != "ready\n":
+            raise RuntimeError("the prototype's server did not start")
+
+    def __call__(self, draw):
+        messages = {"10": "11", "50": "2"}.get(self._arguments[2], "1")
+        line = subprocess.run([self._client, *self._arguments, "tcp", "1", messages, "2", "3"], check=True,
+                              stdout=subprocess.PIPE, text=True).stdout
+        return float(re.search(r"tok in ([0-9.]+) s", line)[1]), None
+
+    def close(self):
+        self._server.kill()
+        self._server.communicate()
+
+
+def build_prototype(sources, folder):
+    """The folder with its binaries, or None and a line that says why."""
+    if not sources or not (pathlib.Path(sources) / "e2e.proto").exists():
+        print("prototype: left out, as $SIS_PROTOTYPE names no folder with its sources")
+        return None
+    plugin = subprocess.run(["which", "grpc_cpp_plugin"], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+    libraries = subprocess.run(["pkg-config", "--cflags", "--libs", "grpc++", "protobuf"], check=True,
+                               stdout=subprocess.PIPE, text=True).stdout.split()
+    subprocess.run(["protoc", f"-I{sources}", f"--cpp_out={folder}", f"--grpc_out={folder}",
+                    f"--plugin=protoc-gen-grpc={plugin}", "e2e.proto"], check=True)
+    generated = [str(folder / name) for name in ("e2e.pb.cc", "e2e.grpc.pb.cc")]
+    for name, own in (("srv", ["srv.cc", "gk.cc"]), ("cli", ["cli.cc", "gk.cc"])):
+        subprocess.run(["g++", "-std=c++20", "-O3", "-march=native", "-w", f"-I{folder}",
+                        *(str(pathlib.Path(sources) / source) for source in own), *generated, *libraries,
+                        "-pthread", "-o", str(folder / name)], check=True)
+    return folder
+
+
+def measure(slots, arguments, prototype, folder):
+    sequences = max(1, round(SEQUENCES * arguments.scale))
+    positions = sequences * LENGTH
+    batch = make_batch(min(sequences, 64), slots)
+    current = repeat(batch.current, sequences)
+    current_sampled = repeat(batch.current_sampled, sequences)
+    for name, array in (("current", current), ("current_sampled", current_sampled),
+                        ("log_envelopes", repeat((batch.current - batch.behavior).max(-1), sequences)),
+                        ("covered_masses", repeat(np.exp(batch.current).sum(-1), sequences))):
+        array.tofile(folder / name)
+
+    with contextlib.ExitStack() as stack:
+        def closing(side):
+            stack.callback(side.close)
+            return side
+
+        call_sequences = max(1, (arguments.call_mebibytes << 20) // (LENGTH * slots * 4))
+        tcp = closing(Server("127.0.0.1:0", positions, slots))
+        unix = closing(Server(f"unix:{folder}/socket", positions, slots))
+        for server in (tcp, unix):
+            fill(server.address, batch, sequences)
+        gathered = 4 * slots + 4
+        rows = {"PyTorch eager in process": ("decisions, ratios", None, TorchEager(batch, sequences))}
+
+        def cpp(server, form, output, stream=True):
+            return closing(CppClient(server, folder, sequences, slots, form, output, call_sequences, stream))
+
+        def python(fetch):
+            return closing(PythonTrainer(tcp, current, current_sampled, sequences, call_sequences, fetch))
+
+        bits, ratios = gathered + BIT_BYTES, gathered + RATIO_BYTES
+        rows["C++, TCP"] = ("accept bits", bits, cpp(tcp, "GATHERED", "ACCEPT_BITS"))
+        rows["C++, TCP, unary calls"] = ("accept bits", bits, cpp(tcp, "GATHERED", "ACCEPT_BITS", stream=False))
+        rows["C++, TCP, ratios"] = ("ratios", ratios, cpp(tcp, "GATHERED", "RATIOS"))
+        rows["C++, Unix socket"] = ("accept bits", bits, cpp(unix, "GATHERED", "ACCEPT_BITS"))
+        rows["C++, TCP, REDUCED"] = ("accept bits", 12 + BIT_BYTES, cpp(tcp, "REDUCED", "ACCEPT_BITS"))
+        rows["Python, TCP, tensor to mask"] = ("accept bits", bits, python(fetch=False))
+        rows["the same with FetchTopK"] = ("accept bits", bits + 8 * slots + 8, python(fetch=True))
+        if prototype is not None:
+            rows["bare prototype, float16, TCP"] = ("accept bits, log-ratios", 2 * slots + 2 + 4 + BIT_BYTES,
+                                                    closing(Prototype(prototype, slots, sequences)))
+
+        seconds = {name: [] for name in rows}
+        processor = {name: [] for name in rows}
+        counts = {}
+        for draw in range(arguments.repetitions + 1):
+            for name, (_, _, side) in rows.items():
+                before = processor_seconds(side.process_ids)
+                elapsed, accepted = side(draw)
+                if draw > 0:  # the first round warms up
+                    seconds[name].append(elapsed)
+                    processor[name].append(processor_seconds(side.process_ids) - before)
+                if accepted is not None:
+                    counts.setdefault(draw, {})[name] = accepted
+
+    # All compute the same, but for the draws; PyTorch's are few, and counted several times.
+    tolerance = 4 * (positions * sequences / batch.sequences) ** 0.5
+    for accepted in counts.values():
+        if not max(accepted.values()) - min(accepted.values()) <= tolerance:
+            raise AssertionError(f"accepted: {accepted}")
+    peer = next(iter(rows))
+    print(f"K = {slots}, {positions} positions, {arguments.repetitions} repetitions, "
+          f"calls of {call_sequences} sequences")
+    for name, (outputs, wire, side) in rows.items():
+        times = seconds[name]
+        ratios = [theirs / mine for mine, theirs in zip(times, seconds[peer])]
+        step = SEQUENCES / sequences
+        used = f", processors {statistics.median(processor[name]) * step:.2f} s" if side.process_ids else ""
+        print(f"  {name:28s} {outputs:24s} {positions / statistics.median(times) / 1e6:7.1f} Mtokens/s "
+              f"{'' if wire is None else f'{wire:.1f}':>6s} bytes/token "
+              f"{statistics.median(ratios):5.1f} x PyTorch ({min(ratios):.1f}, {max(ratios):.1f})  "
+              f"a step {statistics.median(times) * step:.2f} s{used}", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--scale", type=float, default=1 / 16, help="which part of the 16.8 M tokens")
+    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--slots", type=int, nargs="+", default=[10, 50, 100])
+    parser.add_argument("--call_mebibytes", type=int, default=256, help="of log-probs in one call, about")
+    parser.add_argument("--prototype", default=os.environ.get("SIS_PROTOTYPE"))
+    arguments = parser.parse_args()
+    torch.set_num_threads(os.cpu_count())
+    torch.set_grad_enabled(False)
+    memory = "/dev/shm" if os.path.isdir("/dev/shm") else None
+    with tempfile.TemporaryDirectory(dir=memory) as name:
+        folder = pathlib.Path(name)
+        prototype = build_prototype(arguments.prototype, folder)
+        for slots in arguments.slots:
+            measure(slots, arguments, prototype, folder)
+
+
+if __name__ == "__main__":
+    # Read when a process starts, so for this one it is too late.
+    if "GLIBC_TUNABLES" not in os.environ:
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "GLIBC_TUNABLES": KEEP_MEMORY})
+    main()

@@ -1,0 +1,45 @@
+// Any bytes, cut into pieces anywhere, as a message with arrays: read as protobuf reads them, or
+// refused where protobuf refuses them.
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/wire/received_arrays.h"
+#include "server/wire/resolve_arrays.h"
+#include "sis/v1/ratio_service.pb.h"
+
+namespace {
+
+template <typename Message>
+void CompareWithProtobuf(std::string_view input, size_t piece_bytes) {
+  Message expected;
+  const bool valid = expected.ParseFromArray(input.data(), static_cast<int>(input.size()));
+
+  std::vector<std::string> pieces;  // in memory of their own, so that a sanitizer sees their ends
+  for (size_t i = 0; i < input.size(); i += piece_bytes) {
+    pieces.emplace_back(input.substr(i, piece_bytes));
+  }
+  const sis::ScatteredBytes bytes(std::vector<std::string_view>(pieces.begin(), pieces.end()));
+  Message message;
+  sis::ReceivedArrays arrays;
+  const absl::Status status =
+      sis::ReceivedArrays::Parse(bytes, sis::ArrayPathsOf<Message>(), message, arrays);
+  if (status.ok() != valid) std::abort();
+  if (!valid) return;
+  sis::ResolveArrays(arrays, message);
+  if (message.SerializeAsString() != expected.SerializeAsString()) std::abort();
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size == 0) return 0;
+  const std::string_view input(reinterpret_cast<const char*>(data), size);
+  // The last byte says where to cut, so that the corpus is of whole messages and a little more.
+  const size_t piece_bytes = 1 + data[size - 1] % 64;
+  CompareWithProtobuf<sis::v1::EvaluateRequest>(input, piece_bytes);
+  CompareWithProtobuf<sis::v1::AppendRequest>(input, piece_bytes);
+  return 0;
+}

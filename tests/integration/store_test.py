@@ -1,0 +1,367 @@
+"""What an ack promises with each store, held against a real server, RocksDB and memcached nodes that are killed."""
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+import unittest
+import zlib
+
+import numpy as np
+
+import sis
+
+TOP_K, VOCABULARY, POSITIONS, BLOCK = 8, 50, 400, 5
+
+
+def recorded(sequence: str):
+    """The records of a sequence, the same whenever it is asked for."""
+    rng = np.random.default_rng(zlib.crc32(sequence.encode()))
+    logits = rng.normal(size=(POSITIONS, VOCABULARY))
+    log_softmax = logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
+    sampled_ids = (log_softmax + rng.gumbel(size=logits.shape)).argmax(axis=1)
+    ids = np.broadcast_to(np.arange(VOCABULARY), logits.shape)
+    sampled = np.take_along_axis(log_softmax, sampled_ids[:, None], axis=1)[:, 0]
+    return sis.canonical(ids, log_softmax, sampled_ids, sampled, TOP_K)
+
+
+def send(stream, sequence: str, first: int, count: int = BLOCK) -> None:
+    rows = {name: array[first : first + count] for name, array in recorded(sequence)._asdict().items()}
+    stream.block(sequence, first_position=first, policy_version=0, **rows)
+
+
+class Server:
+    """sis_server with a store."""
+
+    def __init__(self, store: str):
+        arguments = ["--listen=127.0.0.1:0", "--metrics=", "--cache_bytes=67108864", f"--store={store}"]
+        self._process = subprocess.Popen(
+            ["server/sis_server", *arguments], stdout=subprocess.PIPE, text=True
+        )
+        said = {}
+        for line in self._process.stdout:
+            if line == "ready\n":
+                break
+            key, _, value = line.strip().partition(": ")
+            said[key] = value
+        self.store = said["store"]
+        self.client = sis.Client(said["grpc"], timeout=30)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._process.stdout.close()
+        self.client.close()
+
+
+class Memcached:
+    """A node that can be killed (it forgets all), or stopped (it does not answer, and forgets nothing)."""
+
+    def __init__(self, path: str):
+        self.path = path
+        self.start()
+
+    def start(self) -> None:
+        self._process = subprocess.Popen(["memcached", "-s", self.path, "-u", "root"])
+        with socket.socket(socket.AF_UNIX) as probe:
+            while probe.connect_ex(self.path) != 0:
+                assert self._process.poll() is None, "memcached does not start"
+                time.sleep(0.01)
+
+    def signal(self, number: int) -> None:
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        if os.path.exists(self.path):
+            os.unlink(self.path)
+
+
+class StoreTest(unittest.TestCase):
+    def setUp(self):
+        # Names of sockets are short.
+        self.directory = tempfile.mkdtemp(dir="/tmp", prefix="sis_")
+        self.addCleanup(shutil.rmtree, self.directory)
+
+    def serve(self, store: str) -> Server:
+        server = Server(store)
+        self.addCleanup(server.kill)
+        return server
+
+    def memcached(self):
+        nodes = [Memcached(f"{self.directory}/node{i}") for i in range(3)]
+        for node in nodes:
+            self.addCleanup(node.kill)
+        return nodes, "memcached:" + ",".join(node.path for node in nodes)
+
+    def create_run(self, client: sis.Client, **config):
+        return client.create_run(
+            "run", seed=1, vocabulary_size=VOCABULARY, top_k=TOP_K, log_prob_encoding="float32", **config
+        )
+
+    def append_stream(self, client: sis.Client, run):
+        return client.append(run, sampling=sis.Sampling("processed", temperature=1.0))
+
+    def store_whole(self, client: sis.Client, run, sequences, seal=True) -> None:
+        with self.append_stream(client, run) as stream:
+            for sequence in sequences:
+                send(stream, sequence, 0, POSITIONS)
+                if seal:
+                    stream.seal(sequence, length=POSITIONS)
+
+    def assert_recorded(self, records: sis.TopKRecords, index: int, rows: np.ndarray) -> None:
+        """The rows (bool) of the slice hold what was sent, bit by bit."""
+        part = records.slices[index]
+        expected = recorded(part.sequence)
+        positions = np.arange(part.first_position, part.first_position + part.length)[rows]
+        for name, array in expected._asdict().items():
+            got = getattr(records, name.replace("top_k_", ""))[records.rows(index)][rows]
+            self.assertEqual(got.tobytes(), array[positions].astype(got.dtype).tobytes(), part)
+
+    def load_until_killed(self, server: Server, run, acks_before_kill: int):
+        """Appends from several threads until the server dies; returns what was acked, per sequence."""
+        acked, enough, lock = {}, threading.Semaphore(0), threading.Lock()
+
+        def work(worker: int) -> None:
+            names = [f"worker {worker} sequence {i}" for i in range(3)]
+            with contextlib.suppress(sis.Error):
+                with self.append_stream(server.client, run) as stream:
+                    for first in range(0, POSITIONS, BLOCK):
+                        for name in names:
+                            send(stream, name, first)
+                        if first + BLOCK == POSITIONS // 4:
+                            stream.seal(names[0], length=POSITIONS // 4)
+                            names = names[1:]
+                        committed = stream.flush()
+                        with lock:
+                            acked.update({ref.id: length for ref, length in committed.items()})
+                        enough.release()
+
+        threads = [threading.Thread(target=work, args=[i]) for i in range(4)]
+        for thread in threads:
+            thread.start()
+        for _ in range(acks_before_kill):
+            enough.acquire()
+        server.kill()
+        for thread in threads:
+            thread.join()
+        self.assertGreater(len(acked), 4)
+        return acked
+
+    def check_after_restart(self, client: sis.Client, acked) -> None:
+        """Every acked position is there as it was sent; what wasn't acked is as it was sent, or missing."""
+        run = client.get_run("run").run
+        names = sorted(acked)
+        records = client.fetch_top_k(run, [sis.Slice(name, 0, POSITIONS) for name in names])
+        for index, name in enumerate(names):
+            present = records.present[records.rows(index)]
+            self.assertTrue(present[: acked[name]].all(), f"{name}: {present.sum()} of {acked[name]} acked")
+            self.assert_recorded(records, index, present)
+        self.assertTrue(all(missing.reason == sis.MissingReason.NEVER_ARRIVED for missing in records.missing))
+
+    def test_rocksdb_keeps_what_was_acked_over_kill_9(self):
+        store = f"rocksdb:{self.directory}/db"
+        server = self.serve(store)
+        acked = self.load_until_killed(server, self.create_run(server.client), 120)
+        restarted = self.serve(store)
+        self.assertIn("1 runs", restarted.store)
+        self.check_after_restart(restarted.client, acked)
+        # Workers go on where they were, and may send again what they don't know to be stored.
+        run = restarted.client.get_run("run").run
+        name = next(name for name in sorted(acked) if acked[name] > POSITIONS // 4)
+        with self.append_stream(restarted.client, run) as stream:
+            send(stream, name, acked[name] - BLOCK, 3 * BLOCK)
+        restarted.kill()
+        again = self.serve(store)
+        self.check_after_restart(again.client, {**acked, name: acked[name] + 2 * BLOCK})
+
+    def test_memcached_keeps_what_was_acked_over_kill_9(self):
+        _, store = self.memcached()
+        server = self.serve(store)
+        acked = self.load_until_killed(server, self.create_run(server.client), 120)
+        self.check_after_restart(self.serve(store).client, acked)
+
+    def test_in_memory_all_is_missing_with_a_reason_after_kill_9(self):
+        server = self.serve("memory")
+        acked = self.load_until_killed(server, self.create_run(server.client), 40)
+        client = self.serve("memory").client
+        run = self.create_run(client)
+        slices = [sis.Slice(name, 0, length) for name, length in acked.items()]
+        records = client.fetch_top_k(run, slices)
+        self.assertFalse(records.present.any())
+        self.assertEqual(sum(missing.length for missing in records.missing), len(records))
+        self.assertEqual({missing.reason for missing in records.missing}, {sis.MissingReason.NEVER_ARRIVED})
+        self.evaluate(client, run, records)
+
+    def evaluate(self, client: sis.Client, run, records: sis.TopKRecords, draw: int = 0) -> sis.Evaluation:
+        return client.evaluate(
+            run, records, draw=draw, log_probs=records.log_probs, sampled_log_probs=records.sampled_log_probs
+        )
+
+    def test_what_leaves_memory_is_read_again(self):
+        server = self.serve(f"rocksdb:{self.directory}/db")
+        run = self.create_run(server.client, byte_quota=2 << 20)
+        names = [f"sequence {i}" for i in range(200)]
+        for name in names:
+            self.store_whole(server.client, run, [name])
+        self.assertLess(server.client.get_run("run").sequences, len(names))
+        for name in names:
+            records = server.client.fetch_top_k(run, [name])
+            self.assertEqual(len(records), POSITIONS, name)
+            self.assert_recorded(records, 0, np.ones(POSITIONS, bool))
+        released = server.client.release(run, names[:100])
+        self.assertEqual(released.sequences, 100)
+        for name in names[:100]:
+            missing = server.client.fetch_top_k(run, [sis.Slice(name, 0, 1)]).missing
+            self.assertEqual(missing[0].reason, sis.MissingReason.RELEASED)
+
+    def test_any_replica_answers(self):
+        _, store = self.memcached()
+        here, there = self.serve(store).client, self.serve(store).client
+        run = self.create_run(here)
+        self.assertEqual(self.create_run(there), run)
+        names = [f"sequence {i}" for i in range(20)]
+        self.store_whole(here, run, names[:10])
+        self.store_whole(there, run, names[10:])
+        records = [client.fetch_top_k(run, names, lease_seconds=60) for client in (here, there)]
+        for index in range(len(names)):
+            self.assert_recorded(records[1], index, np.ones(POSITIONS, bool))
+        self.assertEqual(records[0].slices, records[1].slices)
+        # A lease of one is no error for the other.
+        evaluations = [self.evaluate(client, run, records[0]) for client in (here, there)]
+        self.assertEqual(evaluations[0].accepted.tobytes(), evaluations[1].accepted.tobytes())
+
+        # Both may be sent blocks of one sequence, and answer for all of them.
+        with self.append_stream(here, run) as first, self.append_stream(there, run) as second:
+            for position in range(0, POSITIONS, 2 * BLOCK):
+                send(first, "shared", position)
+                send(second, "shared", position + BLOCK)
+                first.flush()
+                second.flush()
+        for client in (here, there):
+            shared = client.fetch_top_k(run, ["shared"])
+            self.assertEqual(len(shared), POSITIONS)
+            self.assert_recorded(shared, 0, np.ones(POSITIONS, bool))
+
+        # A third learns of the run, and of what was released elsewhere.
+        here.release(run, names[:5], [records[0].lease_id])
+        deadline = time.monotonic() + 20
+        reasons = set()
+        while reasons != {sis.MissingReason.RELEASED} and time.monotonic() < deadline:
+            third = self.serve(store).client  # it has read nothing yet
+            missing = third.fetch_top_k(run, [sis.Slice(name, 0, 1) for name in names[:5]]).missing
+            reasons = {part.reason for part in missing} if len(missing) == 5 else set()
+        self.assertEqual(reasons, {sis.MissingReason.RELEASED})
+
+    def test_a_replica_that_is_behind_can_not_overwrite(self):
+        _, store = self.memcached()
+        here, there = self.serve(store).client, self.serve(store).client
+        run = self.create_run(here)
+        self.create_run(there)
+        with self.append_stream(there, run) as stream:
+            send(stream, "a", 0)
+        self.store_whole(here, run, ["a"], seal=False)
+        # `there` has positions [0, BLOCK) only. Other content at a position that it doesn't know is refused.
+        other = {key: array[:BLOCK] for key, array in recorded("b")._asdict().items()}
+        with self.assertRaises(sis.AppendError) as raised, self.append_stream(there, run) as stream:
+            stream.block("a", first_position=BLOCK, policy_version=0, **other)
+        self.assertEqual({refusal.code.name for refusal in raised.exception.refused}, {"ALREADY_EXISTS"})
+        records = there.fetch_top_k(run, ["a"])
+        self.assertEqual(len(records), POSITIONS)
+        self.assert_recorded(records, 0, np.ones(POSITIONS, bool))
+
+    def test_a_memcached_node_that_does_not_answer_costs_its_share_until_it_does(self):
+        nodes, store = self.memcached()
+        writer = self.serve(store).client
+        run = self.create_run(writer)
+        names = [f"sequence {i}" for i in range(30)]
+        self.store_whole(writer, run, names)
+        reader = self.serve(store).client
+        self.create_run(reader)
+        slices = [sis.Slice(name, 0, POSITIONS) for name in names]
+
+        nodes[1].signal(signal.SIGSTOP)
+        records = reader.fetch_top_k(run, slices)
+        gone = {missing.slice for missing in records.missing}
+        self.assertEqual({missing.reason for missing in records.missing}, {sis.MissingReason.STORE_DOWN})
+        self.assertTrue(0 < len(gone) < len(names), gone)
+        for index in set(range(len(names))) - gone:
+            self.assert_recorded(records, index, np.ones(POSITIONS, bool))
+        evaluation = self.evaluate(reader, run, records)
+        self.assertEqual({missing.slice for missing in evaluation.missing}, gone)
+
+        nodes[1].signal(signal.SIGCONT)
+        deadline = time.monotonic() + 30
+        while records.missing and time.monotonic() < deadline:
+            records = reader.fetch_top_k(run, slices)
+        self.assertEqual(records.missing, ())
+        for index in range(len(names)):
+            self.assert_recorded(records, index, np.ones(POSITIONS, bool))
+
+    def test_a_memcached_node_killed_under_load_costs_its_share(self):
+        nodes, store = self.memcached()
+        writer, reader = self.serve(store).client, self.serve(store).client
+        run = self.create_run(writer)
+        self.create_run(reader)
+        names = [f"sequence {i}" for i in range(30)]
+        self.store_whole(writer, run, names)
+        slices = [sis.Slice(name, 0, POSITIONS) for name in names]
+        allowed = {sis.MissingReason.STORE_DOWN, sis.MissingReason.EVICTED}
+        stop, failures, missing_seen = threading.Event(), [], set()
+
+        def train() -> None:
+            draw = 0
+            while not stop.is_set():
+                draw += 1
+                try:
+                    records = reader.fetch_top_k(run, [*slices, sis.Slice(f"late {draw}", 0, 1)])
+                    evaluation = self.evaluate(reader, run, records, draw)
+                    missing_seen.update(
+                        part.reason for part in evaluation.missing if part.slice < len(slices)
+                    )
+                except sis.Error as error:
+                    failures.append(error)
+
+        trainer = threading.Thread(target=train)
+        nodes[2].kill()
+        trainer.start()
+        refused = set()
+        for i in range(30):
+            try:
+                self.store_whole(writer, run, [f"new {i}"])
+            except sis.AppendError as error:
+                self.assertEqual({refusal.code.name for refusal in error.refused}, {"UNAVAILABLE"})
+                refused.add(i)
+        stop.set()
+        trainer.join()
+        self.assertEqual(failures, [])
+        self.assertTrue(0 < len(refused) < 30, refused)
+        self.assertTrue(missing_seen and missing_seen <= allowed, missing_seen)
+
+        # It comes back empty. What was refused is stored when it is sent again; what it held is known to be lost.
+        nodes[2].start()
+        for i in refused:
+            deadline = time.monotonic() + 20
+            while True:
+                try:
+                    self.store_whole(writer, run, [f"new {i}"])
+                    break
+                except sis.AppendError:
+                    self.assertLess(time.monotonic(), deadline)
+        fresh = self.serve(store).client
+        self.create_run(fresh)
+        records = fresh.fetch_top_k(run, [*slices, *(sis.Slice(f"new {i}", 0, POSITIONS) for i in range(30))])
+        for missing in records.missing:
+            self.assertEqual(missing.reason, sis.MissingReason.EVICTED)
+            self.assertLess(missing.slice, len(slices))
+        self.assertGreater(len(records.missing), 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
