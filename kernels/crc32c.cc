@@ -86,6 +86,13 @@ __attribute__((target("sse4.2,pclmul"))) uint32_t ExtendWithInstruction(
   size_t left = bytes.size();
   for (; left >= 8; left -= 8, next += 8) state = _mm_crc32_u64(state, LoadWord(next));
   auto narrow = static_cast<uint32_t>(state);
+  if (left >= 4) {
+    uint32_t word;
+    std::memcpy(&word, next, sizeof word);
+    narrow = _mm_crc32_u32(narrow, word);
+    left -= 4;
+    next += 4;
+  }
   for (; left > 0; --left, ++next) {
     narrow = _mm_crc32_u8(narrow, static_cast<uint8_t>(*next));
   }

@@ -293,6 +293,7 @@ absl::Status Ingest::Change(const SequenceName& name, const std::shared_ptr<Sequ
   if (has_store()) {
     held_[name] = sequence;
     if (entries->empty()) unchanged_.insert(name);
+    for (LogEntry& entry : *entries) entry.mark = run_->stored()->NextMark();
     std::ranges::move(*entries, std::back_inserter(log.unwritten));
   }
   return absl::OkStatus();
@@ -351,14 +352,14 @@ void Ingest::Store(const v1::AppendBatch& batch, v1::AppendResponse& response) {
       response.mutable_acks(i)->Clear();
       ApplyEntry(batch.entries(i), *response.mutable_acks(i));
     }
-    WriteHeld(response);
+    for (const SequenceName& name : WriteHeld(response)) {
+      unavailable_[name] = absl::UnavailableError("other replicas change it: try again");
+    }
   }
   for (v1::Ack& ack : *response.mutable_acks()) {
     const auto why = unavailable_.find(NameOf(ack));
     if (why == unavailable_.end() || (ack.code() != 0 && !IsConflict(ack))) continue;
-    // It has changed again meanwhile.
-    const bool aborted = absl::IsAborted(why->second);
-    Refuse(aborted ? absl::UnavailableError(why->second.message()) : why->second, ack);
+    Refuse(why->second, ack);
   }
   for (const SequenceName& name : sealed_) {
     const auto held = held_.find(name);

@@ -134,15 +134,17 @@ void Run::Erase(const SequenceName& name) {
   by_age_.erase(by_age);
 }
 
-void Run::Forget(const SequenceName& name) {
+void Run::Forget(const SequenceName& name, const Sequence* sequence) {
   WriterLock lock(mutex_);
-  if (!sequences_.contains(name)) return;
+  const auto found = sequences_.find(name);
+  if (found == sequences_.end()) return;
+  if (sequence != nullptr && sequence != &found->second.sequence()) return;
   for (auto& [lease_id, lease] : leases_) std::erase(lease.sequences, name);
   Erase(name);
 }
 
 bool Run::NoteDropped(const SequenceName& name, v1::MissingReason reason) {
-  Forget(name);
+  Forget(name, nullptr);
   WriterLock lock(mutex_);
   return RememberDropped(name, reason);
 }

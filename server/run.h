@@ -94,8 +94,9 @@ class Run {
   absl::StatusOr<std::shared_ptr<Held>> NewSequence(const SequenceName& name);
   // Takes a sequence in, unless there is one: the one that is there then. Or why there is none.
   Found Adopt(const SequenceName& name, std::shared_ptr<Held> held) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Forgets a sequence in memory that is not what the store has; leases end with it.
-  void Forget(const SequenceName& name) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Forgets a sequence in memory that is not what the store has, if it is this one; leases end with
+  // it. Null: whichever.
+  void Forget(const SequenceName& name, const Sequence* sequence) ABSL_LOCKS_EXCLUDED(mutex_);
   // Remembers, and drops what is in memory, what another replica, or a call here on a sequence that
   // isn't in memory, dropped. False if that was known.
   bool NoteDropped(const SequenceName& name, v1::MissingReason reason) ABSL_LOCKS_EXCLUDED(mutex_);

@@ -16,6 +16,9 @@ struct SequenceLog {
   Mutex writing;
   // All entries of the stored log before this are applied in memory.
   uint32_t next ABSL_GUARDED_BY(writing) = 0;
+  // The run has forgotten the sequence, since it contradicted the store: who still has it must not
+  // store it, nor take what is unwritten for stored.
+  bool forgotten ABSL_GUARDED_BY(writing) = false;
 
   // Held while a change is made in memory and noted, so that both are in the same order.
   Mutex order ABSL_ACQUIRED_AFTER(writing);

@@ -1,6 +1,7 @@
 #include "server/stored_cache.h"
 
 #include <algorithm>
+#include <random>
 #include <utility>
 #include <vector>
 
@@ -43,6 +44,11 @@ bool Complete(const Sequence& sequence, uint32_t first, uint32_t count) {
   return complete;
 }
 
+uint64_t RandomMark() {
+  std::random_device random;
+  return uint64_t{random()} << 32 | random();
+}
+
 bool IsTruncate(const LogEntry& entry) { return entry.kind == LogEntry::Kind::kTruncate; }
 
 bool IsConflict(const absl::Status& status) {
@@ -52,7 +58,11 @@ bool IsConflict(const absl::Status& status) {
 }  // namespace
 
 StoredCache::StoredCache(SequenceStore& store, RunRegistry& registry, Clock clock)
-    : store_(store), registry_(registry), clock_(std::move(clock)), behind_(1) {}
+    : store_(store),
+      registry_(registry),
+      clock_(std::move(clock)),
+      marks_(RandomMark()),
+      behind_(1) {}
 
 absl::Time StoredCache::ExpiryOf(const Run& run) const {
   // The time to live is counted from the last use, which the store doesn't see.
@@ -173,21 +183,24 @@ absl::Status StoredCache::Apply(Run& run, Sequence& sequence, const LogEntry& en
 
 absl::Status StoredCache::CatchUp(Run& run, const SequenceName& name, Sequence& sequence) {
   SequenceLog& log = sequence.log();
+  if (log.forgotten) return absl::AbortedError("forgotten");
   const absl::StatusOr<StoredSequence> stored = store_.Read(run.IdentityOf(name), log.next);
   if (absl::IsNotFound(stored.status())) return absl::OkStatus();
   if (!stored.ok()) return stored.status();
   if (stored->dropped.has_value()) {
     const auto reason = static_cast<v1::MissingReason>(*stored->dropped);
+    log.forgotten = true;
     run.NoteDropped(name, reason);
     return absl::FailedPreconditionError(
         absl::StrCat("dropped elsewhere (", ReasonLabel(reason), "): send it as another attempt"));
   }
-  std::vector<LogEntry> form;
-  if (stored->sealed_form.has_value()) {
-    absl::StatusOr<std::vector<LogEntry>> parsed = ParseSealedForm(*stored->sealed_form);
-    if (!parsed.ok()) return parsed.status();
-    form = *std::move(parsed);
-  }
+  const auto forget = [&](std::string_view why) {
+    run.Forget(name, &sequence);
+    log.forgotten = true;
+    return absl::AbortedError(absl::StrCat("changed by another replica: ", std::string(why)));
+  };
+  // It doesn't say what was truncated.
+  if (stored->sealed_form.has_value()) return forget("sealed");
 
   WriterLock order(log.order);
   const auto apply = [&](const LogEntry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(log.order) {
@@ -199,17 +212,8 @@ absl::Status StoredCache::CatchUp(Run& run, const SequenceName& name, Sequence& 
     const bool mixed = !log.unwritten.empty() &&
                        (IsTruncate(entry) || std::ranges::any_of(log.unwritten, IsTruncate));
     absl::Status status = mixed ? absl::AbortedError("truncated") : Apply(run, sequence, entry);
-    if (IsConflict(status) || absl::IsAborted(status)) {
-      log.unwritten.clear();
-      run.Forget(name);
-      return absl::AbortedError(absl::StrCat("changed by another replica: ", status.message()));
-    }
-    return status;
+    return IsConflict(status) || absl::IsAborted(status) ? forget(status.ToString()) : status;
   };
-  for (const LogEntry& entry : form) {
-    if (absl::Status status = apply(entry); !status.ok()) return status;
-  }
-  log.next = stored->first_entry;
   for (const LogEntry& entry : stored->entries) {
     if (absl::Status status = apply(entry); !status.ok()) return status;
     ++log.next;
@@ -220,6 +224,7 @@ absl::Status StoredCache::CatchUp(Run& run, const SequenceName& name, Sequence& 
 absl::Status StoredCache::Write(Run& run, const SequenceName& name, Sequence& sequence) {
   SequenceLog& log = sequence.log();
   WriterLock writing(log.writing);
+  if (log.forgotten) return absl::AbortedError("forgotten");
   for (;;) {
     std::vector<NewEntry> entries;
     {
@@ -287,7 +292,7 @@ absl::Status StoredCache::Seal(Run& run, const SequenceName& name, Sequence& seq
   {
     WriterLock order(log.order);
     // What isn't stored yet isn't part of it.
-    if (!log.unwritten.empty()) return absl::OkStatus();
+    if (log.forgotten || !log.unwritten.empty()) return absl::OkStatus();
     form = SealedForm(sequence);
   }
   if (!form.ok()) return form.status();

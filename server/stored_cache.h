@@ -38,6 +38,9 @@ class StoredCache {
   // before. Errors as in SequenceStore, or of Write.
   absl::StatusOr<std::shared_ptr<Sequence>> FindToAppend(Run& run, const SequenceName& name);
 
+  // Never the same twice, here or elsewhere.
+  uint64_t NextMark() { return marks_ += 1; }
+
   // Stores what is noted in the sequence's log as unwritten. Errors as in SequenceStore, and then
   // it stays noted; but Aborted if other replicas have stored what doesn't go with it, and
   // FailedPrecondition if one has dropped it: then memory forgets the sequence.
@@ -77,6 +80,7 @@ class StoredCache {
   Mutex mutex_;
   std::set<SequenceIdentity> loading_ ABSL_GUARDED_BY(mutex_);
   std::condition_variable_any loaded_;
+  std::atomic<uint64_t> marks_;   // from a random beginning
   std::atomic<int> sealing_ = 0;  // waiting or under way
   std::atomic<bool> exchanging_ = false;
   WorkerPool behind_;  // destroyed first: does what is waiting

@@ -11,10 +11,12 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "hwy/targets.h"
 #include "kernels/codec/fixed12.h"
 #include "kernels/codec/packed_row.h"
 #include "kernels/encoding.h"
+#include "kernels/simd_targets.h"
+// After the list of the targets that are built.
+#include "hwy/targets.h"
 
 namespace sis {
 namespace {

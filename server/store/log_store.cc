@@ -51,9 +51,11 @@ absl::Status Lost(std::string_view what) {
 
 }  // namespace
 
-absl::StatusOr<SequenceState> LogStore::GetState(const std::string& prefix) {
+absl::StatusOr<SequenceState> LogStore::GetState(const std::string& prefix,
+                                                 absl::StatusOr<std::string>* as_stored) {
   const ItemKey key = InGroup(prefix, StateKey(prefix));
   const absl::StatusOr<std::string> item = items_->Get({&key, 1})[0];
+  if (as_stored != nullptr) *as_stored = item;
   if (!item.ok()) return item.status();
   const absl::StatusOr<std::string_view> payload = UnwrapItem(key.key, *item);
   return payload.ok() ? ParseState(*payload) : payload.status();
@@ -158,13 +160,20 @@ absl::StatusOr<std::string> LogStore::GetSealedForm(const std::string& prefix,
   return form;
 }
 
-absl::StatusOr<std::vector<LogEntry>> LogStore::GetEntries(const std::string& prefix,
-                                                           uint32_t first) {
+absl::StatusOr<std::vector<LogEntry>> LogStore::GetEntries(
+    const std::string& prefix, uint32_t first, const absl::StatusOr<std::string>& state) {
   std::vector<LogEntry> entries;
   for (uint32_t missing = 0; missing < kMissingAtEnd; first += kWindow) {
-    const std::vector<ItemKey> keys = EntryKeys(prefix, first, first + kWindow);
+    std::vector<ItemKey> keys = EntryKeys(prefix, first, first + kWindow);
+    keys.push_back(InGroup(prefix, StateKey(prefix)));
     const std::vector<absl::StatusOr<std::string>> items = items_->Get(keys);
-    for (size_t n = 0; n < keys.size(); ++n) {
+    // Read last, and written before any entry goes: if it is what it was, none of these is gone.
+    const absl::StatusOr<std::string>& now = items.back();
+    if (!now.ok() && !absl::IsNotFound(now.status())) return now.status();
+    if (now.ok() != state.ok() || (now.ok() && *now != *state)) {
+      return absl::AbortedError("sealed or dropped meanwhile");
+    }
+    for (size_t n = 0; n < kWindow; ++n) {
       if (absl::IsNotFound(items[n].status())) {
         ++missing;
         continue;
@@ -183,7 +192,8 @@ absl::StatusOr<std::vector<LogEntry>> LogStore::GetEntries(const std::string& pr
 
 absl::StatusOr<StoredSequence> LogStore::ReadOnce(const std::string& prefix, uint32_t first) {
   StoredSequence sequence{.first_entry = first};
-  const absl::StatusOr<SequenceState> state = GetState(prefix);
+  absl::StatusOr<std::string> state_item;
+  const absl::StatusOr<SequenceState> state = GetState(prefix, &state_item);
   if (!state.ok() && !absl::IsNotFound(state.status())) return state.status();
   if (state.ok() && state->dropped != 0) {
     sequence.dropped = state->dropped;
@@ -195,7 +205,8 @@ absl::StatusOr<StoredSequence> LogStore::ReadOnce(const std::string& prefix, uin
     sequence.sealed_form = *std::move(form);
     sequence.first_entry = state->entries;
   }
-  absl::StatusOr<std::vector<LogEntry>> entries = GetEntries(prefix, sequence.first_entry);
+  absl::StatusOr<std::vector<LogEntry>> entries =
+      GetEntries(prefix, sequence.first_entry, state_item);
   if (!entries.ok()) return entries.status();
   sequence.entries = *std::move(entries);
   if (first == 0 && !sequence.sealed_form.has_value() && sequence.entries.empty()) {
@@ -220,10 +231,12 @@ absl::StatusOr<StoredSequence> LogStore::Read(const SequenceIdentity& sequence, 
   // What looks lost may have been written or moved while it was looked for.
   for (int attempt = 1; attempt < kReadAttempts; ++attempt) {
     const bool gone = absl::IsNotFound(read.status()) && attempt == 1;
-    if (!absl::IsResourceExhausted(read.status()) && !gone) break;
+    const bool moved = absl::IsAborted(read.status()) || absl::IsResourceExhausted(read.status());
+    if (!moved && !gone) break;
     read = ReadOnce(prefix, first);
   }
   if (read.ok()) return read;
+  if (absl::IsAborted(read.status())) return absl::UnavailableError(read.status().message());
   return absl::Status(read.status().code(),
                       absl::StrCat(ToString(sequence), ": ", read.status().message()));
 }

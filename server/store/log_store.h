@@ -36,11 +36,13 @@ class LogStore final : public SequenceStore {
 
  private:
   // NotFound if the sequence is neither sealed nor dropped.
-  absl::StatusOr<SequenceState> GetState(const std::string& prefix);
+  absl::StatusOr<SequenceState> GetState(const std::string& prefix,
+                                         absl::StatusOr<std::string>* as_stored = nullptr);
   absl::StatusOr<std::string> GetSealedForm(const std::string& prefix, const SequenceState& state);
   // The entries from `first` up to the first that isn't there. ResourceExhausted if there is one
-  // behind that.
-  absl::StatusOr<std::vector<LogEntry>> GetEntries(const std::string& prefix, uint32_t first);
+  // behind that; Aborted if the state item is not what it was.
+  absl::StatusOr<std::vector<LogEntry>> GetEntries(const std::string& prefix, uint32_t first,
+                                                   const absl::StatusOr<std::string>& state);
   absl::StatusOr<StoredSequence> ReadOnce(const std::string& prefix, uint32_t first);
   // NotFound, or ResourceExhausted if the sequence has been there.
   absl::Status WhyNothing(const std::string& prefix);

@@ -44,6 +44,9 @@ struct LogEntry {
   uint64_t policy_version = 0;
   // Of a block, else empty. The store doesn't look into them. At most kMaxRowBytes.
   std::string rows = {};
+  // Chosen by the writer, different for each of its entries: so it knows one again that was stored
+  // though no answer said so.
+  uint64_t mark = 0;
 
   friend bool operator==(const LogEntry&, const LogEntry&) = default;
 };

@@ -206,10 +206,11 @@ absl::Time ItemExpires(std::string_view item) {
 
 std::string EncodeEntry(const LogEntry& entry) {
   std::string payload;
-  payload.reserve(13 + entry.rows.size());
+  payload.reserve(21 + entry.rows.size());
   AddLittle(payload, static_cast<uint8_t>(entry.kind));
   AddLittle(payload, entry.position);
   AddLittle(payload, entry.policy_version);
+  AddLittle(payload, entry.mark);
   return payload.append(entry.rows);
 }
 
@@ -218,8 +219,9 @@ absl::StatusOr<LogEntry> ParseEntry(std::string_view payload) {
   const uint8_t kind = in.Little<uint8_t>();
   LogEntry entry{.kind = static_cast<LogEntry::Kind>(kind),
                  .position = in.Little<uint32_t>(),
-                 .policy_version = in.Little<uint64_t>(),
-                 .rows = std::string(in.Rest())};
+                 .policy_version = in.Little<uint64_t>()};
+  entry.mark = in.Little<uint64_t>();
+  entry.rows = std::string(in.Rest());
   const bool block = entry.kind == LogEntry::Kind::kBlock;
   if (!in.ok() || kind < 1 || kind > 3 || entry.rows.size() > kMaxRowBytes ||
       (!block && (entry.policy_version != 0 || !entry.rows.empty()))) {

@@ -4,7 +4,8 @@
 
 The step is 4096 sequences of 4096 positions, 16.8 M tokens; --scale takes a part of it. A sis_server process holds the
 records, with as many threads as the machine has cores, and answers clients in processes of their own over TCP loopback
-or a Unix socket: the C++ client, which has float32 arrays, and the Python client, which a trainer gives float32 tensors
+or a Unix socket: the C++ client, which has float32 arrays (in micro-batches over streams, and for comparison in unary
+calls), and the Python client, which a trainer gives float32 tensors
 [T, K] of PyTorch and which returns a mask as a tensor, once with the records at hand and once with FetchTopK included.
 Every repetition is another draw, so that all of it is counted. PyTorch computes the same in this process (see
 peers.py), without validation, cache or metrics.
@@ -13,7 +14,8 @@ With $SIS_PROTOTYPE, or --prototype, a folder of the bare prototype's sources, t
 turn too: half precision over TCP, without validation, look-up or metrics.
 
 Printed per row: which outputs were asked for, the median of tokens per second, bytes per token over the wire both ways,
-and the ratio to PyTorch of the same repetition with its least and most. The machine should have nothing else to do.
+the ratio to PyTorch of the same repetition with its least and most, and what a whole step takes: seconds, and seconds
+of processor time of server and client together. The machine should have nothing else to do.
 """
 
 import argparse
@@ -55,10 +57,18 @@ class Server:
         lines = dict(line.strip().split(": ") for line in iter(self._process.stdout.readline, "ready\n"))
         self.address = lines["grpc"]
 
+        self.process_id = self._process.pid
+
     def close(self):
         self._process.terminate()
         self._process.wait()
         self._process.stdout.close()
+
+
+def processor_seconds(process_ids):
+    """User and system time that the processes have used so far."""
+    # The number that clock_getcpuclockid(3) gives a process's clock.
+    return sum(time.clock_gettime((~process_id << 3) | 2) for process_id in process_ids)
 
 
 def make_batch(sequences, slots):
@@ -94,10 +104,11 @@ def repeat(array, sequences):
 class CppClient:
     """One evaluate_client process."""
 
-    def __init__(self, address, folder, sequences, slots, form, output, call_sequences):
-        arguments = [address, "run", folder, sequences, LENGTH, slots, form, output, call_sequences]
+    def __init__(self, server, folder, sequences, slots, form, output, call_sequences, stream):
+        arguments = [server.address, "run", folder, sequences, LENGTH, slots, form, output, call_sequences, int(stream)]
         self._process = subprocess.Popen([CLIENT, *map(str, arguments)], stdin=subprocess.PIPE,
                                          stdout=subprocess.PIPE, text=True)
+        self.process_ids = [server.process_id, self._process.pid]
         self._read()
 
     def _read(self):
@@ -119,8 +130,9 @@ class CppClient:
 class PythonTrainer:
     """From tensors to a mask, call by call."""
 
-    def __init__(self, address, current, current_sampled, sequences, call_sequences, fetch):
-        self._client = sis.Client(address)
+    def __init__(self, server, current, current_sampled, sequences, call_sequences, fetch):
+        self.process_ids = [server.process_id, os.getpid()]
+        self._client = sis.Client(server.address)
         self._run = self._client.get_run("run").run
         self._current = torch.from_numpy(current)
         self._sampled = torch.from_numpy(current_sampled)
@@ -152,6 +164,7 @@ class TorchEager:
     def __init__(self, batch, sequences):
         self._run = peers.torch_eager(batch)
         self._times = sequences / batch.sequences
+        self.process_ids = []
 
     def __call__(self, draw):
         start = time.perf_counter()
@@ -167,8 +180,9 @@ class Prototype:
 
     def __init__(self, binaries, slots, sequences):
         self._client = binaries / "cli"
-        self._arguments = ["50999", str(binaries / "socket"), str(slots), "0", str(sequences)]
+        self._arguments = ["50999", str(binaries / "prototype"), str(slots), "0", str(sequences)]
         self._server = subprocess.Popen([binaries / "srv", *self._arguments], stdout=subprocess.PIPE, text=True)
+        self.process_ids = []
         if self._server.stdout.readline() != "ready\n":
             raise RuntimeError("the prototype's server did not start")
 
@@ -225,45 +239,54 @@ def measure(slots, arguments, prototype, folder):
         gathered = 4 * slots + 4
         rows = {"PyTorch eager in process": ("decisions, ratios", None, TorchEager(batch, sequences))}
 
-        def cpp(where, server, form, output):
-            return closing(CppClient(server.address, folder, sequences, slots, form, output, call_sequences))
+        def cpp(server, form, output, stream=True):
+            return closing(CppClient(server, folder, sequences, slots, form, output, call_sequences, stream))
 
-        rows["C++, TCP"] = ("accept bits", gathered + BIT_BYTES, cpp("TCP", tcp, "GATHERED", "ACCEPT_BITS"))
-        rows["C++, TCP "] = ("ratios", gathered + RATIO_BYTES, cpp("TCP", tcp, "GATHERED", "RATIOS"))
-        rows["C++, Unix socket"] = ("accept bits", gathered + BIT_BYTES, cpp("unix", unix, "GATHERED", "ACCEPT_BITS"))
-        rows["C++, TCP, REDUCED"] = ("accept bits", 12 + BIT_BYTES, cpp("TCP", tcp, "REDUCED", "ACCEPT_BITS"))
-        for name, fetch in (("Python, TCP, tensor to mask", False), ("the same with FetchTopK", True)):
-            fetched = 8 * slots + 8 if fetch else 0
-            rows[name] = ("accept bits", gathered + BIT_BYTES + fetched,
-                          closing(PythonTrainer(tcp.address, current, current_sampled, sequences, call_sequences,
-                                                fetch)))
+        def python(fetch):
+            return closing(PythonTrainer(tcp, current, current_sampled, sequences, call_sequences, fetch))
+
+        bits, ratios = gathered + BIT_BYTES, gathered + RATIO_BYTES
+        rows["C++, TCP"] = ("accept bits", bits, cpp(tcp, "GATHERED", "ACCEPT_BITS"))
+        rows["C++, TCP, unary calls"] = ("accept bits", bits, cpp(tcp, "GATHERED", "ACCEPT_BITS", stream=False))
+        rows["C++, TCP, ratios"] = ("ratios", ratios, cpp(tcp, "GATHERED", "RATIOS"))
+        rows["C++, Unix socket"] = ("accept bits", bits, cpp(unix, "GATHERED", "ACCEPT_BITS"))
+        rows["C++, TCP, REDUCED"] = ("accept bits", 12 + BIT_BYTES, cpp(tcp, "REDUCED", "ACCEPT_BITS"))
+        rows["Python, TCP, tensor to mask"] = ("accept bits", bits, python(fetch=False))
+        rows["the same with FetchTopK"] = ("accept bits", bits + 8 * slots + 8, python(fetch=True))
         if prototype is not None:
             rows["bare prototype, float16, TCP"] = ("accept bits, log-ratios", 2 * slots + 2 + 4 + BIT_BYTES,
                                                     closing(Prototype(prototype, slots, sequences)))
 
         seconds = {name: [] for name in rows}
+        processor = {name: [] for name in rows}
         counts = {}
         for draw in range(arguments.repetitions + 1):
             for name, (_, _, side) in rows.items():
+                before = processor_seconds(side.process_ids)
                 elapsed, accepted = side(draw)
                 if draw > 0:  # the first round warms up
                     seconds[name].append(elapsed)
+                    processor[name].append(processor_seconds(side.process_ids) - before)
                 if accepted is not None:
                     counts.setdefault(draw, {})[name] = accepted
 
-    for accepted in counts.values():  # all compute the same
-        if not max(accepted.values()) - min(accepted.values()) <= 4 * positions ** 0.5:
+    # All compute the same, but for the draws; PyTorch's are few, and counted several times.
+    tolerance = 4 * (positions * sequences / batch.sequences) ** 0.5
+    for accepted in counts.values():
+        if not max(accepted.values()) - min(accepted.values()) <= tolerance:
             raise AssertionError(f"accepted: {accepted}")
     peer = next(iter(rows))
     print(f"K = {slots}, {positions} positions, {arguments.repetitions} repetitions, "
           f"calls of {call_sequences} sequences")
-    for name, (outputs, wire, _) in rows.items():
+    for name, (outputs, wire, side) in rows.items():
         times = seconds[name]
         ratios = [theirs / mine for mine, theirs in zip(times, seconds[peer])]
-        print(f"  {name.strip():30s} {outputs:24s} {positions / statistics.median(times) / 1e6:7.1f} Mtokens/s "
-              f"{'' if wire is None else f'{wire:.1f}':>7s} bytes/token "
+        step = SEQUENCES / sequences
+        used = f", processors {statistics.median(processor[name]) * step:.2f} s" if side.process_ids else ""
+        print(f"  {name:28s} {outputs:24s} {positions / statistics.median(times) / 1e6:7.1f} Mtokens/s "
+              f"{'' if wire is None else f'{wire:.1f}':>6s} bytes/token "
               f"{statistics.median(ratios):5.1f} x PyTorch ({min(ratios):.1f}, {max(ratios):.1f})  "
-              f"{statistics.median(times) * SEQUENCES / sequences:.2f} s a step", flush=True)
+              f"a step {statistics.median(times) * step:.2f} s{used}", flush=True)
 
 
 def main():
@@ -271,7 +294,7 @@ def main():
     parser.add_argument("--scale", type=float, default=1 / 16, help="which part of the 16.8 M tokens")
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--slots", type=int, nargs="+", default=[10, 50, 100])
-    parser.add_argument("--call_mebibytes", type=int, default=64, help="of log-probs in one call, about")
+    parser.add_argument("--call_mebibytes", type=int, default=256, help="of log-probs in one call, about")
     parser.add_argument("--prototype", default=os.environ.get("SIS_PROTOTYPE"))
     arguments = parser.parse_args()
     torch.set_num_threads(os.cpu_count())

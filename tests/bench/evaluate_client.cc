@@ -1,13 +1,15 @@
 // The C++ client's side of the Evaluate benchmark; see evaluate.py, which starts it.
 //
-//   evaluate_client ADDRESS RUN FOLDER SEQUENCES LENGTH SLOTS FORM OUTPUT CALL_SEQUENCES
+//   evaluate_client ADDRESS RUN FOLDER SEQUENCES LENGTH SLOTS FORM OUTPUT CALL_SEQUENCES STREAM
 //
 // Maps the current policy's values from FOLDER, then evaluates all sequences once per line of
 // standard input, which names the draw, and prints the seconds it took and how many were accepted.
+// STREAM is 0 if each call is to be one unary message.
 #include <malloc.h>
 
-#include <bit>
+#include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
@@ -34,7 +36,7 @@ std::vector<float> ReadArray(const std::string& path, size_t count) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 10) return 2;
+  if (argc != 11) return 2;
   // As the server does: what large messages leave behind is used again.
   mallopt(M_MMAP_THRESHOLD, 1 << 30);
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
@@ -62,7 +64,9 @@ int main(int argc, char** argv) {
     slices.push_back({{absl::StrCat(i)}, 0, static_cast<uint32_t>(length)});
   }
 
-  const auto client = sis::Client::Connect(argv[1]);
+  sis::ClientOptions connection;
+  if (std::string(argv[10]) == "0") connection.micro_batch_bytes = SIZE_MAX;
+  const auto client = sis::Client::Connect(argv[1], connection);
   if (!client.ok()) {
     std::cerr << client.status() << '\n';
     return 1;

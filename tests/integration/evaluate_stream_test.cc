@@ -3,6 +3,7 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <future>
 #include <string>
 #include <thread>
@@ -182,6 +183,18 @@ TEST_F(EvaluateStreamTest, CancelledStreamsLeaveNothingBehindThatWorks) {
   }
   v1::EvaluateResponse whole;
   EXPECT_TRUE(live_.Evaluate(Whole("run"), whole).ok());
+}
+
+TEST_F(EvaluateStreamTest, AStreamLeftOpenEndsAtItsDeadline) {
+  MakeRun("run");
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(100));
+  const auto stream = live_.stub().EvaluateStream(&context);
+  v1::EvaluateResponse response;
+  while (stream->Read(&response)) {
+  }
+  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_TRUE(live_.Evaluate(Whole("run"), response).ok());
 }
 
 TEST_F(EvaluateStreamTest, BytesThatAreNoRequestAreRefused) {

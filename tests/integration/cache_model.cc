@@ -1,0 +1,578 @@
+#include "tests/integration/cache_model.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/scalar_backend.h"
+#include "kernels/sequence_key.h"
+#include "server/arrays.h"
+#include "server/evaluate.h"
+
+namespace sis {
+namespace {
+
+SequenceName NameOf(const v1::Slice& slice) {
+  return {slice.sequence().id(), slice.sequence().attempt()};
+}
+
+std::vector<SequenceName> Distinct(const v1::FetchTopKRequest& request) {
+  std::set<SequenceName> names;
+  for (const v1::Slice& slice : request.slices()) names.insert(NameOf(slice));
+  return {names.begin(), names.end()};
+}
+
+// Adds a position of the slice, to the range before if it goes on.
+template <typename Message>
+void AddMissing(Message& message, int slice, uint32_t position, uint32_t count,
+                v1::MissingReason reason) {
+  if (message.missing_size() > 0) {
+    v1::MissingRange& last = *message.mutable_missing(message.missing_size() - 1);
+    if (last.slice() == slice && last.reason() == reason &&
+        last.first_position() + last.length() == position) {
+      last.set_length(last.length() + count);
+      return;
+    }
+  }
+  v1::MissingRange& range = *message.add_missing();
+  range.set_slice(slice);
+  range.set_first_position(position);
+  range.set_length(count);
+  range.set_reason(reason);
+}
+
+// The values of all positions of a request.
+CurrentView CurrentOf(const v1::EvaluateRequest& request, size_t count, size_t slots) {
+  CurrentView current;
+  if (request.has_gathered()) {
+    current.log_probs = *ArrayOf<float>("", request.gathered().log_probs(), count * slots);
+    current.sampled_log_probs = *ArrayOf<float>("", request.gathered().sampled_log_probs(), count);
+  } else {
+    current.sampled_log_probs = *ArrayOf<float>("", request.reduced().sampled_log_probs(), count);
+    current.log_envelopes = *ArrayOf<float>("", request.reduced().log_envelopes(), count);
+    current.covered_masses = *ArrayOf<float>("", request.reduced().covered_masses(), count);
+  }
+  return current;
+}
+
+template <typename T>
+std::span<T> Part(std::span<T> array, size_t row, size_t width = 1) {
+  return array.empty() ? array : array.subspan(row * width, width);
+}
+
+CurrentView Row(const CurrentView& current, size_t row, size_t slots) {
+  CurrentView part;
+  part.sampled_log_probs = Part(current.sampled_log_probs, row);
+  part.log_probs = Part(current.log_probs, row, slots);
+  part.log_envelopes = Part(current.log_envelopes, row);
+  part.covered_masses = Part(current.covered_masses, row);
+  return part;
+}
+
+OutputView Row(const OutputView& output, size_t row) {
+  return {.decisions = Part(output.decisions, row),
+          .acceptance_probabilities = Part(output.acceptance_probabilities, row),
+          .modified_ratios = Part(output.modified_ratios, row)};
+}
+
+}  // namespace
+
+CacheModel::CacheModel(const RecordPool& pool, const v1::RunConfig& config, const Limits& limits,
+                       bool durable)
+    : pool_(pool),
+      config_(config),
+      limits_(limits),
+      durable_(durable),
+      time_to_live_(config.time_to_live_seconds() > 0 ? absl::Seconds(config.time_to_live_seconds())
+                                                      : absl::InfiniteDuration()) {}
+
+// --- Coming and going -------------------------------------------------------------------------
+
+uint64_t CacheModel::OldestFreshVersion() const {
+  const uint64_t most = config_.max_staleness();
+  return config_.has_max_staleness() && policy_version_ > most ? policy_version_ - most : 0;
+}
+
+bool CacheModel::IsStale(const Sequence& sequence) const {
+  return !sequence.positions.empty() &&
+         std::ranges::all_of(sequence.positions, [&](const auto& position) {
+           return position.second.version < OldestFreshVersion();
+         });
+}
+
+bool CacheModel::IsExpired(const Sequence& sequence) const {
+  return now_ - sequence.last_used > time_to_live_;
+}
+
+void CacheModel::Enter(const SequenceName& name) {
+  Sequence& sequence = sequences_[name];
+  sequence.in_memory = true;
+  sequence.last_used = now_;
+  sequence.by_age = by_age_.insert(by_age_.end(), name);
+}
+
+void CacheModel::Leave(Sequence& sequence) {
+  by_age_.erase(sequence.by_age);
+  sequence.in_memory = false;
+  sequence.leases = 0;
+  sequence.release_when_free = false;
+  if (sequence.stored) return;
+  sequence.positions.clear();
+  sequence.sealed.reset();
+}
+
+void CacheModel::Drop(Sequence& sequence, v1::MissingReason reason) {
+  const bool still_stored = durable_ && reason == v1::EVICTED;
+  if (!still_stored) {
+    sequence.dropped = reason;
+    sequence.stored = false;
+    if (durable_ && !sequence.stored_reason.has_value()) sequence.stored_reason = reason;
+  }
+  Leave(sequence);
+}
+
+CacheModel::Sequence* CacheModel::Touch(const SequenceName& name) {
+  const auto found = sequences_.find(name);
+  if (found == sequences_.end() || !found->second.in_memory) return nullptr;
+  Sequence& sequence = found->second;
+  if (sequence.leases == 0 && IsExpired(sequence)) {
+    Drop(sequence, v1::EXPIRED);
+    return nullptr;
+  }
+  sequence.last_used = now_;
+  by_age_.splice(by_age_.end(), by_age_, sequence.by_age);
+  return &sequence;
+}
+
+std::optional<v1::MissingReason> CacheModel::Find(const SequenceName& name) {
+  if (Touch(name) != nullptr) return std::nullopt;
+  const auto found = sequences_.find(name);
+  if (found == sequences_.end()) return v1::NEVER_ARRIVED;
+  Sequence& sequence = found->second;
+  if (!sequence.dropped.has_value()) sequence.dropped = sequence.stored_reason;
+  if (sequence.dropped.has_value()) return sequence.dropped;
+  if (!sequence.stored) return v1::NEVER_ARRIVED;
+  Enter(name);
+  return std::nullopt;
+}
+
+void CacheModel::BringIn(const SequenceName& name) {
+  if (durable_) Find(name);
+}
+
+CacheModel::Sequence* CacheModel::Open(const SequenceName& name) {
+  if (Sequence* sequence = Touch(name)) {
+    return sequence->release_when_free ? nullptr : sequence;
+  }
+  if (sequences_[name].dropped.has_value()) return nullptr;
+  Enter(name);
+  return &sequences_[name];
+}
+
+void CacheModel::ForgetIfEmpty(Sequence& sequence) {
+  const bool held = durable_ || sequence.leases > 0;  // with a store, the batch holds it
+  if (!held && sequence.positions.empty() && !sequence.sealed.has_value()) Leave(sequence);
+}
+
+bool CacheModel::Release(const SequenceName& name) {
+  const auto found = sequences_.find(name);
+  if (found != sequences_.end() && found->second.in_memory) {
+    Sequence& sequence = found->second;
+    if (sequence.release_when_free) {
+      if (durable_) Touch(name);
+      return false;
+    }
+    sequence.release_when_free = true;
+    if (sequence.leases == 0) Drop(sequence, v1::RELEASED);
+    return true;
+  }
+  if (!durable_) return false;
+  Sequence& sequence = sequences_[name];
+  if (sequence.dropped.has_value()) return false;
+  sequence.dropped = v1::RELEASED;
+  if (!sequence.stored_reason.has_value()) sequence.stored_reason = v1::RELEASED;
+  sequence.stored = false;
+  sequence.positions.clear();
+  sequence.sealed.reset();
+  return true;
+}
+
+void CacheModel::EndLeaseAt(std::map<uint64_t, Lease>::iterator lease) {
+  for (const SequenceName& name : lease->second.names) {
+    Sequence& sequence = sequences_.at(name);
+    if (--sequence.leases > 0) continue;
+    if (sequence.release_when_free) {
+      Drop(sequence, v1::RELEASED);
+    } else if (!in_use_.contains(name) && IsStale(sequence)) {
+      Drop(sequence, v1::STALE);
+    }
+  }
+  leases_.erase(lease);
+}
+
+bool CacheModel::EndLease(uint64_t lease_id) {
+  const auto lease = leases_.find(lease_id);
+  if (lease == leases_.end()) return false;
+  EndLeaseAt(lease);
+  return true;
+}
+
+std::optional<int64_t> CacheModel::AdvanceVersion(uint64_t version) {
+  if (version < policy_version_) return std::nullopt;
+  policy_version_ = version;
+  int64_t dropped = 0;
+  for (auto& [name, sequence] : sequences_) {
+    if (!sequence.in_memory || sequence.leases > 0 || !IsStale(sequence)) continue;
+    Drop(sequence, v1::STALE);
+    ++dropped;
+  }
+  return dropped;
+}
+
+bool CacheModel::Overdue() const {
+  const auto ended = [&](const auto& lease) { return lease.second.expires < now_; };
+  return std::ranges::any_of(leases_, ended) ||
+         std::ranges::any_of(by_age_, [&](const SequenceName& name) {
+           const Sequence& sequence = sequences_.at(name);
+           return sequence.leases == 0 && (IsExpired(sequence) || IsStale(sequence));
+         });
+}
+
+void CacheModel::DropExpired() {
+  for (auto lease = leases_.begin(); lease != leases_.end();) {
+    const auto current = lease++;
+    if (current->second.expires < now_) EndLeaseAt(current);
+  }
+  for (auto name = by_age_.begin(); name != by_age_.end();) {
+    const SequenceName current = *name++;
+    Sequence& sequence = sequences_.at(current);
+    if (sequence.leases > 0 || in_use_.contains(current)) continue;
+    if (IsStale(sequence)) {
+      Drop(sequence, v1::STALE);
+    } else if (IsExpired(sequence)) {
+      Drop(sequence, v1::EXPIRED);
+    }
+  }
+}
+
+void CacheModel::OpenIncarnation() {
+  policy_version_ = 0;
+  sequences_.clear();
+  by_age_.clear();
+  leases_.clear();
+}
+
+void CacheModel::Restart() {
+  if (!durable_) return OpenIncarnation();  // the first one
+  leases_.clear();
+  for (auto& [name, sequence] : sequences_) {
+    if (sequence.in_memory) Leave(sequence);
+    sequence.dropped.reset();
+  }
+}
+
+std::optional<std::string> CacheModel::Settle(const Run& run, const std::set<SequenceName>& used) {
+  const auto gone = [&](const SequenceName& name) { return run.BytesOf(name) == 0; };
+  in_use_ = used;
+  const auto ended = [&](const auto& lease) { return lease.second.expires < now_; };
+  bool dropped_overdue = false;
+  if (std::ranges::any_of(leases_, ended)) {
+    dropped_overdue = run.Describe().leases() != leases_.size();
+  } else {
+    for (const SequenceName& name : by_age_) {
+      const Sequence& sequence = sequences_.at(name);
+      if (sequence.leases > 0 || used.contains(name)) continue;
+      if (!IsStale(sequence) && !IsExpired(sequence)) continue;
+      dropped_overdue = gone(name);
+      break;
+    }
+  }
+  if (dropped_overdue) DropExpired();
+  in_use_.clear();
+
+  evicted_ = 0;
+  for (auto name = by_age_.begin(); name != by_age_.end();) {
+    const SequenceName current = *name++;
+    Sequence& sequence = sequences_.at(current);
+    if (sequence.leases > 0 || used.contains(current)) continue;
+    if (!gone(current)) break;  // those used later must be there
+    Drop(sequence, v1::EVICTED);
+    ++evicted_;
+  }
+  for (const SequenceName& name : used) {
+    const auto found = sequences_.find(name);
+    const bool in_memory = found != sequences_.end() && found->second.in_memory;
+    if (in_memory == gone(name)) {
+      return absl::StrCat(ToString(name), in_memory ? " is not in memory" : " is in memory");
+    }
+  }
+  return std::nullopt;
+}
+
+int64_t CacheModel::LeasedBytes(const Run& run) const {
+  int64_t bytes = 0;
+  for (const SequenceName& name : by_age_) {
+    if (sequences_.at(name).leases > 0) bytes += run.BytesOf(name);
+  }
+  return bytes;
+}
+
+std::string CacheModel::Compare(const v1::Run& described) const {
+  v1::Run expected = described;  // the bytes, and what only the run knows
+  uint64_t sealed = 0;
+  uint64_t positions = 0;
+  for (const SequenceName& name : by_age_) {
+    sealed += sequences_.at(name).sealed.has_value();
+    positions += sequences_.at(name).positions.size();
+  }
+  expected.set_policy_version(policy_version_);
+  expected.set_sequences(by_age_.size());
+  expected.set_sealed_sequences(sealed);
+  expected.set_positions(positions);
+  expected.set_leases(leases_.size());
+  if (expected.SerializeAsString() == described.SerializeAsString()) return "";
+  return absl::StrCat("is ", described.ShortDebugString(), ", not ", expected.ShortDebugString());
+}
+
+// --- Appending --------------------------------------------------------------------------------
+
+absl::StatusCode CacheModel::Append(const SequenceName& name, uint32_t first_position,
+                                    uint64_t policy_version, std::span<const uint32_t> rows) {
+  Sequence* sequence = Open(name);
+  if (sequence == nullptr) return absl::StatusCode::kFailedPrecondition;
+  if (sequence->sealed.has_value() && first_position + rows.size() > *sequence->sealed) {
+    return absl::StatusCode::kFailedPrecondition;
+  }
+  for (uint32_t i = 0; i < rows.size(); ++i) {
+    const auto there = sequence->positions.find(first_position + i);
+    if (there == sequence->positions.end()) continue;
+    if (!pool_.Same(there->second.row, rows[i]) || there->second.version != policy_version) {
+      return absl::StatusCode::kAlreadyExists;
+    }
+  }
+  for (uint32_t i = 0; i < rows.size(); ++i) {
+    const uint32_t position = first_position + i;
+    if (sequence->positions.contains(position)) continue;
+    sequence->positions[position] = {rows[i], policy_version, pool_.Digest(rows[i], position)};
+    sequence->stored = durable_;
+  }
+  return absl::StatusCode::kOk;
+}
+
+absl::StatusCode CacheModel::AppendInvalid(const SequenceName& name) {
+  const auto found = sequences_.find(name);
+  if (found != sequences_.end() && found->second.in_memory) ForgetIfEmpty(found->second);
+  return absl::StatusCode::kInvalidArgument;
+}
+
+absl::StatusCode CacheModel::Truncate(const SequenceName& name, uint32_t length) {
+  Sequence* sequence = Open(name);
+  if (sequence == nullptr) return absl::StatusCode::kFailedPrecondition;
+  if (sequence->sealed.has_value()) return absl::StatusCode::kFailedPrecondition;
+  sequence->positions.erase(sequence->positions.lower_bound(length), sequence->positions.end());
+  ForgetIfEmpty(*sequence);
+  return absl::StatusCode::kOk;
+}
+
+absl::StatusCode CacheModel::Seal(const SequenceName& name, uint32_t length) {
+  Sequence* sequence = Open(name);
+  if (sequence == nullptr) return absl::StatusCode::kFailedPrecondition;
+  const bool fits =
+      sequence->sealed.has_value() ? *sequence->sealed == length : length >= LengthOf(*sequence);
+  if (!fits) return absl::StatusCode::kFailedPrecondition;
+  sequence->sealed = length;
+  sequence->stored = durable_;
+  return absl::StatusCode::kOk;
+}
+
+uint32_t CacheModel::CommittedLength(const SequenceName& name) const {
+  const auto found = sequences_.find(name);
+  return found == sequences_.end() || !found->second.in_memory ? 0 : LengthOf(found->second);
+}
+
+// --- Reading ----------------------------------------------------------------------------------
+
+uint32_t CacheModel::Length(const SequenceName& name) const {
+  const auto found = sequences_.find(name);
+  return found == sequences_.end() ? 0 : LengthOf(found->second);
+}
+
+std::optional<CacheModel::Recorded> CacheModel::At(const SequenceName& name,
+                                                   uint32_t position) const {
+  const auto found = sequences_.find(name);
+  if (found == sequences_.end()) return std::nullopt;
+  const auto there = found->second.positions.find(position);
+  if (there == found->second.positions.end()) return std::nullopt;
+  return there->second;
+}
+
+uint64_t CacheModel::Digest(const SequenceName& name, uint32_t first, uint32_t count) const {
+  const auto found = sequences_.find(name);
+  if (found == sequences_.end()) return 0;
+  const std::map<uint32_t, Recorded>& positions = found->second.positions;
+  uint64_t digest = 0;
+  for (auto position = positions.lower_bound(first);
+       position != positions.end() && position->first < first + count; ++position) {
+    digest += position->second.digest;
+  }
+  return digest;
+}
+
+std::optional<v1::MissingReason> CacheModel::MissingAt(const Sequence& sequence,
+                                                       uint32_t position) const {
+  const auto there = sequence.positions.find(position);
+  if (there == sequence.positions.end()) return v1::NEVER_ARRIVED;
+  if (there->second.version < OldestFreshVersion()) return v1::STALE;
+  return std::nullopt;
+}
+
+absl::StatusOr<std::vector<v1::FetchTopKResponse>> CacheModel::Fetch(
+    const v1::FetchTopKRequest& request) {
+  std::vector<std::optional<v1::MissingReason>> reasons;
+  for (const v1::Slice& slice : request.slices()) reasons.push_back(Find(NameOf(slice)));
+  if (request.lease_seconds() > 0) {
+    if (leases_.size() >= static_cast<size_t>(limits_.max_leases)) {
+      return absl::ResourceExhaustedError("leases");
+    }
+    for (const SequenceName& name : Distinct(request)) Touch(name);
+  }
+
+  const size_t slots = config_.top_k();
+  std::vector<v1::FetchTopKResponse> messages(1);
+  v1::FetchTopKHeader header;
+  header.set_top_k(config_.top_k());
+  for (int i = 0; i < request.slices_size(); ++i) {
+    v1::Slice& slice = *header.add_slices();
+    slice = request.slices(i);
+    const SequenceName name = NameOf(slice);
+    const Sequence* sequence = reasons[i].has_value() ? nullptr : &sequences_.at(name);
+    if (sequence != nullptr && slice.length() == 0) {
+      const uint32_t length = LengthOf(*sequence);
+      slice.set_length(length - std::min(length, slice.first_position()));
+    }
+    slice.set_record_digest(
+        sequence == nullptr ? 0 : Digest(name, slice.first_position(), slice.length()));
+    if (sequence == nullptr) {
+      AddMissing(header, i, slice.first_position(), slice.length(), *reasons[i]);
+    }
+    if (slice.length() == 0) continue;
+    v1::FetchTopKChunk& chunk = *messages.emplace_back().mutable_chunk();
+    chunk.set_slice(i);
+    chunk.set_first_position(slice.first_position());
+    chunk.set_length(slice.length());
+    const auto sampled_ids = ResizeArray<int32_t>(*chunk.mutable_sampled_ids(), slice.length());
+    const auto sampled = ResizeArray<float>(*chunk.mutable_sampled_log_probs(), slice.length());
+    const auto ids = ResizeArray<int32_t>(*chunk.mutable_top_k_ids(), slice.length() * slots);
+    const auto log_probs =
+        ResizeArray<float>(*chunk.mutable_top_k_log_probs(), slice.length() * slots);
+    std::ranges::fill(sampled_ids, -1);
+    std::ranges::fill(sampled, std::numeric_limits<float>::quiet_NaN());
+    std::ranges::fill(ids, -1);
+    std::ranges::fill(log_probs, kMinusInfinity);
+    for (uint32_t j = 0; sequence != nullptr && j < slice.length(); ++j) {
+      const uint32_t position = slice.first_position() + j;
+      if (const auto reason = MissingAt(*sequence, position)) {
+        AddMissing(header, i, position, 1, *reason);
+        continue;
+      }
+      const RecordView row = pool_.recorded().View(sequence->positions.at(position).row, 1);
+      sampled_ids[j] = row.sampled_ids[0];
+      sampled[j] = row.sampled_log_probs[0];
+      std::ranges::copy(row.ids, ids.subspan(j * slots).begin());
+      std::ranges::copy(row.log_probs, log_probs.subspan(j * slots).begin());
+    }
+  }
+  *messages[0].mutable_header() = std::move(header);
+  return messages;
+}
+
+void CacheModel::NoteLease(uint64_t lease_id, const v1::FetchTopKRequest& request) {
+  const absl::Duration length = absl::Seconds(request.lease_seconds());
+  Lease lease{.expires = now_ + length, .length = length, .names = {}};
+  for (const SequenceName& name : Distinct(request)) {
+    const auto found = sequences_.find(name);
+    if (found == sequences_.end() || !found->second.in_memory) continue;
+    ++found->second.leases;
+    lease.names.push_back(name);
+  }
+  leases_.emplace(lease_id, std::move(lease));
+}
+
+absl::StatusOr<v1::EvaluateResponse> CacheModel::Evaluate(const v1::EvaluateRequest& request) {
+  std::vector<std::optional<v1::MissingReason>> reasons;
+  size_t count = 0;
+  for (const v1::Slice& slice : request.slices()) {
+    reasons.push_back(Find(NameOf(slice)));
+    count += slice.length();
+  }
+  if (request.lease_id() != 0) {
+    const auto lease = leases_.find(request.lease_id());
+    const bool ended = lease == leases_.end() || lease->second.expires < now_;
+    if (ended && !durable_) return absl::FailedPreconditionError("lease");
+    if (!ended) lease->second.expires = now_ + lease->second.length;
+  }
+
+  EvaluateParameters parameters{.slots = static_cast<int>(config_.top_k()),
+                                .top_k = static_cast<int>(request.top_k()),
+                                .draw = request.draw()};
+  if (parameters.top_k == 0) parameters.top_k = parameters.slots;
+  const CurrentView current = CurrentOf(request, count, config_.top_k());
+  const bool ratios = std::ranges::count(request.outputs(), v1::RATIOS) > 0;
+
+  v1::EvaluateResponse response;
+  OutputView output;
+  output.decisions = ResizeArray<Decision>(*response.mutable_decisions(), count);
+  output.acceptance_probabilities =
+      ResizeArray<float>(*response.mutable_acceptance_probabilities(), count);
+  if (ratios) output.modified_ratios = ResizeArray<float>(*response.mutable_ratios(), count);
+  Sums all;
+  size_t offset = 0;
+  for (int i = 0; i < request.slices_size(); ++i) {
+    const v1::Slice& slice = request.slices(i);
+    const SequenceName name = NameOf(slice);
+    std::optional<v1::MissingReason> whole = reasons[i];
+    const uint64_t digest = Digest(name, slice.first_position(), slice.length());
+    if (!whole.has_value() && slice.has_record_digest() && slice.record_digest() != digest) {
+      if (!durable_ || slice.record_digest() != 0) return absl::FailedPreconditionError("digest");
+      whole = v1::STORE_DOWN;
+    }
+    Sums sums;
+    for (uint32_t j = 0; j < slice.length(); ++j, ++offset) {
+      const uint32_t position = slice.first_position() + j;
+      const auto reason = whole.has_value() ? whole : MissingAt(sequences_.at(name), position);
+      if (reason.has_value()) {
+        output.decisions[offset] = Decision::kMissing;
+        ++sums.missing;
+        AddMissing(response, i, position, 1, *reason);
+      } else {
+        Score(parameters, name, position, Row(current, offset, config_.top_k()),
+              Row(output, offset), sums);
+      }
+    }
+    *response.add_slice_totals() = ToTotals(sums);
+    all += sums;
+  }
+  if (ratios && all.missing > 0) return absl::FailedPreconditionError("ratios");
+  *response.mutable_totals() = ToTotals(all);
+  response.set_newly_counted(count);
+  return response;
+}
+
+void CacheModel::Score(const EvaluateParameters& parameters, const SequenceName& name,
+                       uint32_t position, const CurrentView& current, const OutputView& output,
+                       Sums& sums) const {
+  const uint32_t row = sequences_.at(name).positions.at(position).row;
+  const RecordView record = pool_.recorded().View(row, 1);
+  const Segment segment{
+      .sequence_key = SequenceKey(config_.seed(), name.attempt, name.id),
+      .first_position = position,
+      .behavior = {.log_probs = record.log_probs,
+                   .sampled_log_probs = record.sampled_log_probs,
+                   .sampled_ranks = std::span(pool_.recorded().ranks).subspan(row, 1)},
+      .current = current,
+      .output = output,
+      .sums = &sums};
+  ScalarBackend().Evaluate(parameters, {&segment, 1});
+}
+
+}  // namespace sis

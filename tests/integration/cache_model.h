@@ -1,0 +1,150 @@
+// What the cache must answer, worked out on plain maps: the reference that a random sequence of
+// operations is compared with.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/container/node_hash_map.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "kernels/backend.h"
+#include "server/limits.h"
+#include "server/run.h"
+#include "tests/integration/record_pool.h"
+
+namespace sis {
+
+// One run, called by one thread. Calls are named after those of the cache, take the same arguments
+// and are to be made in the same order; they return what the cache must return.
+//
+// Which sequences are evicted depends on bytes, which the model doesn't count: Settle looks. But
+// that they are the least recently used ones, that nobody holds, is the model's knowledge.
+class CacheModel {
+ public:
+  // With a durable store, what leaves memory can be read again, and outlives a restart.
+  CacheModel(const RecordPool& pool, const v1::RunConfig& config, const Limits& limits,
+             bool durable);
+
+  // The time on the cache's clock.
+  void SetTime(absl::Time now) { now_ = now; }
+
+  // Rows of the pool at first_position, ... .
+  absl::StatusCode Append(const SequenceName& name, uint32_t first_position,
+                          uint64_t policy_version, std::span<const uint32_t> rows);
+  // Of a block with a wrong checksum.
+  absl::StatusCode AppendInvalid(const SequenceName& name);
+  absl::StatusCode Truncate(const SequenceName& name, uint32_t length);
+  absl::StatusCode Seal(const SequenceName& name, uint32_t length);
+  // Every batch of entries does this first, for each of its sequences.
+  void BringIn(const SequenceName& name);
+  // As acks say.
+  uint32_t CommittedLength(const SequenceName& name) const;
+
+  // The messages of a FetchTopK, but for the lease's id.
+  absl::StatusOr<std::vector<v1::FetchTopKResponse>> Fetch(const v1::FetchTopKRequest& request);
+  // If the request asked for a lease: what id it got.
+  void NoteLease(uint64_t lease_id, const v1::FetchTopKRequest& request);
+  // Of a draw that nothing was evaluated for yet.
+  absl::StatusOr<v1::EvaluateResponse> Evaluate(const v1::EvaluateRequest& request);
+
+  bool EndLease(uint64_t lease_id);
+  bool Release(const SequenceName& name);
+  // How many sequences were dropped; nothing if it is refused.
+  std::optional<int64_t> AdvanceVersion(uint64_t version);
+  void DropExpired();
+  // Whether DropExpired would drop anything.
+  bool Overdue() const;
+  void OpenIncarnation();
+  void Restart();
+
+  // After a call: which sequences the cache has evicted, and whether it has dropped what is overdue
+  // to make room. Returns what is wrong with that, if anything is. `used` are those that the call
+  // named.
+  std::optional<std::string> Settle(const Run& run, const std::set<SequenceName>& used);
+  // How many sequences the last Settle found evicted.
+  int evicted() const { return evicted_; }
+  // Compares what GetRun says; empty if it is right.
+  std::string Compare(const v1::Run& described) const;
+
+  // For the choice of operations.
+  uint64_t policy_version() const { return policy_version_; }
+  size_t leases() const { return leases_.size(); }
+  uint64_t Digest(const SequenceName& name, uint32_t first, uint32_t count) const;
+  // One past the last position, in memory or not.
+  uint32_t Length(const SequenceName& name) const;
+  struct Recorded {
+    uint32_t row;  // of the pool
+    uint64_t version;
+    uint64_t digest;
+  };
+  std::optional<Recorded> At(const SequenceName& name, uint32_t position) const;
+  // Bytes that the cache can't give up, as it counts them.
+  int64_t LeasedBytes(const Run& run) const;
+
+ private:
+  struct Sequence {
+    std::map<uint32_t, Recorded> positions;
+    std::optional<uint32_t> sealed;
+    bool stored = false;  // the store knows it
+    // Why it is gone, as this life of the server says; and as the store does.
+    std::optional<v1::MissingReason> dropped;
+    std::optional<v1::MissingReason> stored_reason;
+
+    bool in_memory = false;
+    // While in memory:
+    absl::Time last_used;
+    int leases = 0;
+    bool release_when_free = false;
+    std::list<SequenceName>::iterator by_age;
+  };
+  struct Lease {
+    absl::Time expires;
+    absl::Duration length;
+    std::vector<SequenceName> names;
+  };
+
+  static uint32_t LengthOf(const Sequence& sequence) {
+    return sequence.positions.empty() ? 0 : sequence.positions.rbegin()->first + 1;
+  }
+  uint64_t OldestFreshVersion() const;
+  bool IsStale(const Sequence& sequence) const;
+  bool IsExpired(const Sequence& sequence) const;
+  void Enter(const SequenceName& name);
+  void Leave(Sequence& sequence);
+  void Drop(Sequence& sequence, v1::MissingReason reason);
+  // Counts as use. Null if it isn't in memory.
+  Sequence* Touch(const SequenceName& name);
+  // For reading: brings in what the store has. The reason if there is none.
+  std::optional<v1::MissingReason> Find(const SequenceName& name);
+  // For changing: made if need be. Null if it is refused.
+  Sequence* Open(const SequenceName& name);
+  void ForgetIfEmpty(Sequence& sequence);
+  void EndLeaseAt(std::map<uint64_t, Lease>::iterator lease);
+  // Why a position has no record that counts.
+  std::optional<v1::MissingReason> MissingAt(const Sequence& sequence, uint32_t position) const;
+  // What the scalar backend makes of a recorded position.
+  void Score(const EvaluateParameters& parameters, const SequenceName& name, uint32_t position,
+             const CurrentView& current, const OutputView& output, Sums& sums) const;
+
+  const RecordPool& pool_;
+  const v1::RunConfig config_;
+  const Limits limits_;
+  const bool durable_;
+  const absl::Duration time_to_live_;
+  absl::Time now_;
+  uint64_t policy_version_ = 0;
+  absl::node_hash_map<SequenceName, Sequence> sequences_;
+  std::list<SequenceName> by_age_;  // in memory, the least recently used first
+  std::map<uint64_t, Lease> leases_;
+  int evicted_ = 0;
+  std::set<SequenceName> in_use_;  // by the call that Settle is looking at
+};
+
+}  // namespace sis

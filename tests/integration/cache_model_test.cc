@@ -1,0 +1,670 @@
+// A million random operations on the cache, each answer compared with the model's.
+#include "tests/integration/cache_model.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <deque>
+#include <filesystem>
+#include <limits>
+#include <map>
+#include <memory>
+#include <optional>
+#include <random>
+#include <set>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/cpu_backend.h"
+#include "kernels/crc32c.h"
+#include "kernels/sequence_key.h"
+#include "server/arrays.h"
+#include "server/cache_fixture.h"
+#include "server/evaluate.h"
+#include "server/fetch.h"
+#include "server/store/parse_store.h"
+#include "tests/integration/record_pool.h"
+
+namespace sis {
+namespace {
+
+constexpr uint32_t kSeed = 20261121;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr int kShare = 25;  // of the operations one in so many is done
+#else
+constexpr int kShare = 1;
+#endif
+constexpr int kOperationsInMemory = 100'000;  // of one run
+constexpr int kOperationsStored = 12'000;
+constexpr std::array kTopKs = {1, 3, 10};
+constexpr std::array kEncodings = {v1::FLOAT32, v1::FLOAT16, v1::FIXED12};
+static_assert((kOperationsInMemory + kOperationsStored) * kTopKs.size() * kEncodings.size() >=
+              1'000'000);
+
+constexpr uint32_t kMostPositions = 300;  // of one sequence: five pages
+constexpr uint32_t kRows = 1024;
+constexpr int kNamesInPlay = 48;
+constexpr int kSequencesInBudget = 14;
+constexpr uint64_t kMaxStaleness = 3;
+constexpr double kTimeToLive = 60;
+
+SequenceName NameOf(int number) {
+  return {absl::StrCat("s", number / 2), static_cast<uint32_t>(number % 2)};
+}
+
+SequenceName NameOf(const v1::Slice& slice) {
+  return {slice.sequence().id(), slice.sequence().attempt()};
+}
+
+template <typename Request>
+std::set<SequenceName> NamesOf(const Request& request) {
+  std::set<SequenceName> names;
+  for (const v1::Slice& slice : request.slices()) names.insert(NameOf(slice));
+  return names;
+}
+
+void SetSequence(const SequenceName& name, v1::SequenceRef& ref) {
+  ref.set_id(name.id);
+  ref.set_attempt(name.attempt);
+}
+
+// A server's cache from start to end.
+struct Life {
+  Life(const std::string& store_description, int64_t bytes, const Limits& limits, Arena& arena,
+       const ManualClock& clock, const v1::RunConfig& config)
+      : store(*OpenStore(store_description)),
+        metrics(bytes),
+        registry(
+            bytes, arena, limits, metrics, [&clock] { return clock.Now(); }, store.get()) {
+    Create(config, 0);
+  }
+
+  void Create(const v1::RunConfig& config, uint64_t incarnation) {
+    v1::CreateRunRequest request;
+    request.set_run_id("run");
+    request.set_incarnation(incarnation);
+    *request.mutable_config() = config;
+    RunRegistry::Created created_run = *registry.Create(request);
+    run = created_run.run;
+    created = created_run.created;
+    ingest.emplace(*Ingest::Open(registry, HeaderOf(*run)));
+  }
+
+  std::unique_ptr<SequenceStore> store;
+  Metrics metrics;
+  RunRegistry registry;
+  std::shared_ptr<Run> run;
+  bool created;
+  std::optional<Ingest> ingest;
+};
+
+// With rocksdb, or memory only; K; and how log-probs are kept.
+using Parameters = std::tuple<bool, int, v1::LogProbEncoding>;
+
+class CacheModelTest : public testing::TestWithParam<Parameters> {
+ protected:
+  CacheModelTest() {
+    clock_.Advance(absl::Hours(24 * 36500));  // so that the store, by its own clock, keeps all
+    Start();
+  }
+  ~CacheModelTest() override {
+    life_.reset();
+    std::filesystem::remove_all(directory_);
+  }
+
+  static v1::RunConfig Config() {
+    const auto [durable, top_k, encoding] = GetParam();
+    v1::RunConfig config = SmallConfig(top_k);
+    config.set_log_prob_encoding(encoding);
+    config.set_time_to_live_seconds(kTimeToLive);
+    if (top_k != 1) config.set_max_staleness(kMaxStaleness);
+    if (top_k == 3) config.set_byte_quota(BudgetBytes());
+    return config;
+  }
+  static int64_t BudgetBytes() {
+    return kSequencesInBudget * (Sequence::kBaseBytes + 3 * OnePage(std::get<1>(GetParam())));
+  }
+
+  void Start() {
+    const std::string description = durable_ ? "rocksdb:" + directory_.string() : "memory";
+    life_.emplace(description, cache_bytes_, limits_, *arena_, clock_, config_);
+    model_.SetTime(clock_.Now());
+  }
+  void Step();
+
+  uint32_t Below(uint32_t end) {
+    return std::uniform_int_distribution<uint32_t>(0, end - 1)(random_);
+  }
+  bool OneIn(uint32_t n) { return Below(n) == 0; }
+  // Mostly of a sequence that has records.
+  SequenceName AnyName();
+  // Mostly with records.
+  uint32_t AnyPosition(const SequenceName& name) {
+    return std::min(Below(model_.Length(name) + 20), kMostPositions - 1);
+  }
+
+  void Append();
+  v1::AppendEntry BlockEntry(const SequenceName& name, absl::StatusCode& expected);
+  v1::AppendEntry TruncateEntry(const SequenceName& name, absl::StatusCode& expected);
+  v1::AppendEntry SealEntry(const SequenceName& name, absl::StatusCode& expected);
+  v1::EvaluateRequest EvaluateRequest();
+  void Evaluate();
+  void Fetch(const v1::FetchTopKRequest& request);
+  v1::FetchTopKRequest FetchRequest();
+  void Release();
+  void EndLease();
+  void AdvanceVersion();
+  void PassTime();
+  void OpenIncarnation();
+  void Restart();
+  void CompareAll();
+  // Until nothing is held by the thread that writes sealed forms.
+  void AwaitSealed();
+  void Settle(const std::set<SequenceName>& used);
+
+  // For messages: what is done, and to which sequence; none if to the run.
+  void Note(std::string_view what, std::optional<SequenceName> name, uint32_t first = 0,
+            uint64_t count = 0, uint64_t version = 0) {
+    history_.push_back({number_, what, std::move(name), first, count, version});
+    if (history_.size() > 50'000) history_.pop_front();
+  }
+  std::string History() const;
+  template <typename A, typename B>
+  void ExpectEqual(const A& is, const B& should_be, std::string_view what) {
+    if (is != should_be) {
+      ADD_FAILURE() << what << " is " << testing::PrintToString(is) << ", not "
+                    << testing::PrintToString(should_be) << History();
+    }
+  }
+  template <typename Message>
+  void ExpectSame(const Message& is, const Message& should_be) {
+    if (is.SerializeAsString() != should_be.SerializeAsString()) {
+      ADD_FAILURE() << "the answer is\n"
+                    << is.ShortDebugString() << "\nnot\n"
+                    << should_be.ShortDebugString() << History();
+    }
+  }
+
+  const bool durable_ = std::get<0>(GetParam());
+  const v1::RunConfig config_ = Config();
+  const Limits limits_ = [] {
+    Limits limits;
+    limits.max_leases = 2;  // else they might leave no room
+    return limits;
+  }();
+  const int64_t cache_bytes_ = config_.byte_quota() > 0 ? 4 * BudgetBytes() : BudgetBytes();
+  const std::filesystem::path directory_ = [] {
+    std::string path = testing::TempDir() + "/cache-model-XXXXXX";
+    return std::filesystem::path(mkdtemp(path.data()));
+  }();
+  const std::unique_ptr<Arena> arena_ = *Arena::Map(int64_t{80} << 20);
+  const std::unique_ptr<const Backend> backend_ = CpuBackend();
+  const RecordPool pool_{config_, kRows, kSeed};
+
+  ManualClock clock_;
+  CacheModel model_{pool_, config_, limits_, durable_};
+  std::optional<Life> life_;
+
+  std::mt19937 random_{kSeed};
+  int64_t number_ = 0;
+  int names_ = 1;                   // so many have been used, and one more may be asked for
+  std::deque<v1::Slice> fetched_;   // with digests
+  std::deque<uint64_t> lease_ids_;  // some have ended
+  struct Operation {
+    int64_t number;
+    std::string_view what;
+    std::optional<SequenceName> name;
+    uint32_t first;
+    uint64_t count;
+    uint64_t version;
+  };
+  std::deque<Operation> history_;
+
+  // What was seen, by code and by reason.
+  std::map<int, int64_t> acks_;
+  std::map<int, int64_t> missing_;
+};
+
+std::string CacheModelTest::History() const {
+  std::set<SequenceName> named;
+  for (const Operation& operation : history_) {
+    if (operation.number == number_ && operation.name.has_value()) named.insert(*operation.name);
+  }
+  std::deque<std::string> lines;
+  for (const Operation& operation : history_) {
+    if (operation.name.has_value() && !named.contains(*operation.name)) continue;
+    lines.push_back(absl::StrCat("\n  ", operation.number, ": ", std::string(operation.what), " ",
+                                 operation.name.has_value() ? ToString(*operation.name) : "", " [",
+                                 operation.first, ", ", operation.first + operation.count,
+                                 ") version ", operation.version));
+    if (lines.size() > 30) lines.pop_front();
+  }
+  std::string text = absl::StrCat("\nseed ", kSeed, ", operation ", number_, ", after");
+  for (const std::string& line : lines) text += line;
+  return text;
+}
+
+SequenceName CacheModelTest::AnyName() {
+  SequenceName name;
+  for (int tries = 0; tries < 4; ++tries) {
+    name = NameOf(std::max(0, names_ - static_cast<int>(Below(kNamesInPlay))));
+    if (model_.Length(name) > 0) break;
+  }
+  return name;
+}
+
+void CacheModelTest::Settle(const std::set<SequenceName>& used) {
+  if (const std::optional<std::string> wrong = model_.Settle(*life_->run, used)) {
+    ADD_FAILURE() << *wrong << History();
+  }
+  if (model_.evicted() > 0) {
+    // What was made free is filled again, but for the rest of the last one.
+    const int64_t page = OnePage(config_.top_k());
+    const int64_t most =
+        2 * (Sequence::kBaseBytes + (kMostPositions / Page::kPositions + 1) * page) +
+        kMostPositions * Sequence::kVersionSpanBytes;
+    const int64_t free = BudgetBytes() - life_->run->budget().used();
+    if (free > most) ADD_FAILURE() << "evicted, with " << free << " bytes free" << History();
+  }
+  // A load from the store in the middle of a call would drop what is overdue: none must be left.
+  if (durable_ && model_.Overdue()) {
+    Note("drop expired", std::nullopt);
+    life_->registry.DropExpired();
+    model_.DropExpired();
+  }
+}
+
+void CacheModelTest::AwaitSealed() {
+  const sis::Run& run = *life_->run;
+  const int64_t used = life_->registry.budget().used() - model_.LeasedBytes(run);
+  while (run.EvictableBytes(std::numeric_limits<int64_t>::max()) < used) {
+    std::this_thread::yield();
+  }
+}
+
+// Mostly at the end, as engines do; also again, with gaps, and in conflict with what is there.
+v1::AppendEntry CacheModelTest::BlockEntry(const SequenceName& name, absl::StatusCode& expected) {
+  const uint32_t offset =
+      static_cast<uint32_t>(SequenceKey(0, name.attempt, name.id) % (kRows - kMostPositions));
+  const uint32_t length = model_.Length(name);
+  const uint32_t place = Below(20);
+  uint32_t first = length;
+  if (place == 0) {
+    first = length + Below(80);
+  } else if (place < 6) {
+    first = Below(length + 1);
+  }
+  first = std::min(first, kMostPositions - 1);
+  const uint32_t kind = Below(20);
+  const uint32_t most = kind == 0 ? 80 : kind < 6 ? 20 : 4;
+  const uint32_t count = std::min(1 + Below(most), kMostPositions - first);
+
+  uint64_t version = model_.policy_version();
+  if (OneIn(20)) version += 1;
+  if (OneIn(20) && version > 0) version -= 1;
+  if (const auto there = model_.At(name, first); there.has_value() && !OneIn(10)) {
+    version = there->version;
+  }
+  std::vector<uint32_t> rows(count);
+  const bool twins = OneIn(20);
+  for (uint32_t i = 0; i < count; ++i) {
+    const auto there = model_.At(name, first + i);
+    rows[i] = offset + first + i;
+    if (twins) rows[i] = pool_.Twin(rows[i]);
+    if (there.has_value()) rows[i] = there->row;
+  }
+  if (OneIn(6)) {
+    uint32_t& row = rows[Below(count)];
+    row = row < kRows ? pool_.Twin(row) : row - kRows;
+  }
+
+  v1::AppendEntry entry;
+  v1::Block& block = *entry.mutable_block();
+  block = pool_.Block(name, first, version, rows);
+  if (OneIn(4)) {
+    uint32_t crc = 0;
+    for (const std::string* array : {&block.sampled_ids(), &block.sampled_log_probs(),
+                                     &block.top_k_ids(), &block.top_k_log_probs()}) {
+      crc = ExtendCrc32c(crc, std::as_bytes(std::span(*array)));
+    }
+    const bool wrong = OneIn(20);
+    block.set_crc32c(wrong ? crc + 1 : crc);
+    if (wrong) {
+      Note("append with a wrong checksum", name, first, count, version);
+      expected = model_.AppendInvalid(name);
+      return entry;
+    }
+  }
+  Note("append", name, first, count, version);
+  expected = model_.Append(name, first, version, rows);
+  return entry;
+}
+
+v1::AppendEntry CacheModelTest::TruncateEntry(const SequenceName& name,
+                                              absl::StatusCode& expected) {
+  const uint32_t length = OneIn(6) ? 0 : Below(model_.Length(name) + 10);
+  v1::AppendEntry entry;
+  SetSequence(name, *entry.mutable_truncate()->mutable_sequence());
+  entry.mutable_truncate()->set_length(length);
+  Note("truncate", name, length);
+  expected = model_.Truncate(name, length);
+  return entry;
+}
+
+// Mostly with some positions yet to come.
+v1::AppendEntry CacheModelTest::SealEntry(const SequenceName& name, absl::StatusCode& expected) {
+  const uint32_t committed = model_.Length(name);
+  const uint32_t length =
+      OneIn(10) ? Below(committed + 1) : std::min(committed + Below(12), kMostPositions);
+  v1::AppendEntry entry;
+  SetSequence(name, *entry.mutable_seal()->mutable_sequence());
+  entry.mutable_seal()->set_length(length);
+  Note("seal", name, length);
+  expected = model_.Seal(name, length);
+  return entry;
+}
+
+// One to three blocks of one sequence, and perhaps its seal; or a truncation.
+void CacheModelTest::Append() {
+  if (OneIn(20)) ++names_;
+  const SequenceName name = OneIn(8) ? NameOf(names_) : AnyName();
+  model_.BringIn(name);
+  v1::AppendBatch batch;
+  std::vector<absl::StatusCode> codes;
+  std::vector<uint32_t> lengths;
+  const auto add = [&](auto next_entry) {
+    absl::StatusCode code;
+    *batch.add_entries() = (this->*next_entry)(name, code);
+    codes.push_back(code);
+    lengths.push_back(model_.CommittedLength(name));
+  };
+  bool sealed = false;
+  if (OneIn(15)) {
+    add(&CacheModelTest::TruncateEntry);
+  } else {
+    const uint32_t blocks = OneIn(60) ? 0 : OneIn(8) ? 3 : 1;
+    for (uint32_t i = 0; i < blocks; ++i) add(&CacheModelTest::BlockEntry);
+    if (blocks == 0 || OneIn(100)) {
+      add(&CacheModelTest::SealEntry);
+      sealed = codes.back() == absl::StatusCode::kOk;
+    }
+  }
+
+  Ingest& ingest = *life_->ingest;
+  if (ingest.has_store()) ingest.BringIn(batch);
+  absl::StatusOr<v1::AppendResponse> response = ApplyAtOnce(ingest, batch);
+  ASSERT_TRUE(response.ok()) << response.status() << History();
+  if (ingest.has_store()) ingest.Store(batch, *response);
+  if (sealed && ingest.has_store()) AwaitSealed();
+  for (int i = 0; i < batch.entries_size(); ++i) {
+    ExpectEqual(response->acks(i).code(), static_cast<int>(codes[i]),
+                absl::StrCat("the code of entry ", i, " (", response->acks(i).message(), ")"));
+    ++acks_[response->acks(i).code()];
+    ExpectEqual(response->acks(i).committed_length(), lengths[i],
+                absl::StrCat("the committed length of entry ", i));
+  }
+  Settle({name});
+}
+
+v1::FetchTopKRequest CacheModelTest::FetchRequest() {
+  v1::FetchTopKRequest request;
+  for (uint32_t i = 1 + Below(2); i > 0; --i) {
+    v1::Slice& slice = *request.add_slices();
+    const SequenceName name = AnyName();
+    SetSequence(name, *slice.mutable_sequence());
+    if (OneIn(3)) continue;  // all of it
+    slice.set_first_position(AnyPosition(name));
+    slice.set_length(Below(40));
+  }
+  if (OneIn(4)) request.set_lease_seconds(1 + Below(100));
+  return request;
+}
+
+void CacheModelTest::Fetch(const v1::FetchTopKRequest& request) {
+  for (const v1::Slice& slice : request.slices()) {
+    Note(request.lease_seconds() > 0 ? "fetch with a lease" : "fetch", NameOf(slice),
+         slice.first_position(), slice.length());
+  }
+  const auto expected = model_.Fetch(request);
+  {
+    absl::StatusOr<sis::Fetch> fetch = sis::Fetch::Open(life_->run, request);
+    ExpectEqual(fetch.status().code(), expected.status().code(), "the code");
+    if (fetch.ok() && expected.ok()) {
+      v1::FetchTopKResponse message;
+      for (size_t i = 0; i < expected->size(); ++i) {
+        if (!fetch->Next(message)) ADD_FAILURE() << "no message " << i << History();
+        if (i == 0 && request.lease_seconds() > 0) {
+          const uint64_t lease_id = message.header().lease_id();
+          message.mutable_header()->clear_lease_id();
+          model_.NoteLease(lease_id, request);
+          lease_ids_.push_back(lease_id);
+          if (lease_ids_.size() > 5) lease_ids_.pop_front();
+        }
+        ExpectSame(message, (*expected)[i]);
+        if (i > 0) continue;
+        for (const v1::Slice& slice : message.header().slices()) {
+          if (slice.length() > 0) fetched_.push_back(slice);
+          if (fetched_.size() > 20) fetched_.pop_front();
+        }
+      }
+      ExpectEqual(fetch->Next(message), false, "another message");
+    }
+  }
+  Settle(NamesOf(request));
+}
+
+v1::EvaluateRequest CacheModelTest::EvaluateRequest() {
+  v1::EvaluateRequest request;
+  for (uint32_t i = 1 + Below(3); i > 0; --i) {
+    v1::Slice slice;
+    if (!fetched_.empty() && OneIn(3)) {
+      slice = fetched_[Below(fetched_.size())];
+    } else {
+      const SequenceName name = AnyName();
+      SetSequence(name, *slice.mutable_sequence());
+      slice.set_first_position(AnyPosition(name));
+      slice.set_length(1 + Below(40));
+    }
+    const SequenceName name = NameOf(slice);
+    if (NamesOf(request).contains(name)) continue;
+    if (OneIn(4)) {
+      slice.set_record_digest(model_.Digest(name, slice.first_position(), slice.length()));
+    }
+    if (slice.has_record_digest() && OneIn(30)) slice.set_record_digest(OneIn(2) ? 0 : 12345);
+    *request.add_slices() = std::move(slice);
+  }
+
+  std::string log_probs;
+  std::string sampled;
+  for (const v1::Slice& slice : request.slices()) {
+    for (uint32_t i = 0; i < slice.length(); ++i) {
+      const auto there = model_.At(NameOf(slice), slice.first_position() + i);
+      const v1::Gathered row = pool_.current().Gathered(there.has_value() ? there->row : 0, 1);
+      log_probs += row.log_probs();
+      sampled += row.sampled_log_probs();
+    }
+  }
+  if (OneIn(3)) {
+    const size_t count = sampled.size() / sizeof(float);
+    v1::Reduced& reduced = *request.mutable_reduced();
+    const auto envelopes = ResizeArray<float>(*reduced.mutable_log_envelopes(), count);
+    const auto masses = ResizeArray<float>(*reduced.mutable_covered_masses(), count);
+    for (size_t i = 0; i < count; ++i) {
+      envelopes[i] = static_cast<float>(Below(1000)) / 500;
+      masses[i] = static_cast<float>(Below(1000)) / 1000;
+    }
+    *reduced.mutable_sampled_log_probs() = std::move(sampled);
+  } else {
+    *request.mutable_gathered()->mutable_log_probs() = std::move(log_probs);
+    *request.mutable_gathered()->mutable_sampled_log_probs() = std::move(sampled);
+  }
+  request.set_draw(number_);
+  request.set_top_k(Below(config_.top_k() + 1));
+  if (!lease_ids_.empty() && OneIn(8)) request.set_lease_id(lease_ids_[Below(lease_ids_.size())]);
+  request.add_outputs(v1::DECISIONS);
+  request.add_outputs(v1::ACCEPTANCE_PROBABILITIES);
+  if (OneIn(6)) request.add_outputs(v1::RATIOS);
+  return request;
+}
+
+void CacheModelTest::Evaluate() {
+  const v1::EvaluateRequest request = EvaluateRequest();
+  for (const v1::Slice& slice : request.slices()) {
+    Note("evaluate", NameOf(slice), slice.first_position(), slice.length());
+  }
+  absl::StatusOr<v1::EvaluateResponse> expected = model_.Evaluate(request);
+  const auto response = sis::Evaluate(*life_->run, *backend_, request);
+  ExpectEqual(response.status().code(), expected.status().code(),
+              absl::StrCat("the code (", response.status().message(), ")"));
+  if (response.ok() && expected.ok()) {
+    ExpectSame(*response, *expected);
+    for (const v1::MissingRange& range : response->missing()) ++missing_[range.reason()];
+    if (OneIn(20)) {  // again: the same bytes, and nothing is counted
+      expected->set_newly_counted(0);
+      ExpectSame(*sis::Evaluate(*life_->run, *backend_, request), *expected);
+    }
+    ExpectSame(ToTotals(life_->run->steps().Find(request.draw())->sums), expected->totals());
+  }
+  Settle(NamesOf(request));
+}
+
+void CacheModelTest::Release() {
+  const SequenceName name = AnyName();
+  Note("release", name);
+  sis::Run& run = *life_->run;
+  const bool released =
+      run.Release(name) || (run.stored() != nullptr && run.stored()->Release(run, name));
+  ExpectEqual(released, model_.Release(name), "released");
+  Settle({name});
+}
+
+void CacheModelTest::EndLease() {
+  if (lease_ids_.empty()) return;
+  const uint64_t lease_id = lease_ids_[Below(lease_ids_.size())];
+  Note("end a lease", std::nullopt);
+  ExpectEqual(life_->run->EndLease(lease_id), model_.EndLease(lease_id), "the lease was there");
+  Settle({});
+}
+
+void CacheModelTest::AdvanceVersion() {
+  uint64_t version = model_.policy_version() + 1;
+  if (OneIn(10)) version = Below(version);
+  Note("advance", std::nullopt, 0, 0, version);
+  const absl::StatusOr<int64_t> dropped = life_->run->AdvanceVersion(version);
+  const std::optional<int64_t> expected = model_.AdvanceVersion(version);
+  ExpectEqual(dropped.ok(), expected.has_value(), "the version is taken");
+  if (dropped.ok() && expected.has_value()) ExpectEqual(*dropped, *expected, "dropped");
+  if (life_->run->stored() != nullptr) {
+    const absl::Status exchanged = life_->registry.Exchange(*life_->run);
+    EXPECT_TRUE(exchanged.ok()) << exchanged;
+  }
+  Settle({});
+}
+
+void CacheModelTest::PassTime() {
+  const uint32_t seconds = OneIn(100) ? 61 : Below(5);
+  Note("seconds pass", std::nullopt, 0, seconds);
+  clock_.Advance(absl::Seconds(seconds));
+  model_.SetTime(clock_.Now());
+  if (OneIn(4)) {
+    Note("drop expired", std::nullopt);
+    life_->registry.DropExpired();
+    model_.DropExpired();
+  }
+  Settle({});
+}
+
+void CacheModelTest::OpenIncarnation() {
+  Note("open another incarnation", std::nullopt);
+  clock_.Advance(absl::Seconds(1));
+  model_.SetTime(clock_.Now());
+  life_->Create(config_, life_->run->incarnation() + 1);
+  ExpectEqual(life_->created, true, "the incarnation is new");
+  model_.OpenIncarnation();
+  Settle({});
+}
+
+void CacheModelTest::Restart() {
+  Note("restart", std::nullopt);
+  life_.reset();
+  ExpectEqual(arena_->used_bytes(), 0, "what the arena holds without a cache");
+  clock_.Advance(absl::Seconds(1));
+  Start();
+  ExpectEqual(life_->created, !durable_, "the run is new");
+  model_.Restart();
+  CompareAll();
+}
+
+void CacheModelTest::CompareAll() {
+  for (int number = std::max(0, names_ - 2 * kNamesInPlay); number <= names_; ++number) {
+    v1::FetchTopKRequest request;
+    SetSequence(NameOf(number), *request.add_slices()->mutable_sequence());
+    Fetch(request);
+  }
+  const v1::Run described = life_->run->Describe();
+  ExpectEqual(model_.Compare(described), "", "the run");
+  ExpectEqual(life_->registry.budget().used(), static_cast<int64_t>(described.bytes()), "used");
+  EXPECT_LE(life_->run->budget().used(), BudgetBytes());
+}
+
+void CacheModelTest::Step() {
+  ++number_;
+  const uint32_t kind = Below(1000);
+  if (kind < 180) {
+    Evaluate();
+  } else if (kind < 280) {
+    Fetch(FetchRequest());
+  } else if (kind < 292) {
+    Release();
+  } else if (kind < 310) {
+    EndLease();
+  } else if (kind < 314) {
+    AdvanceVersion();
+  } else if (kind < 330) {
+    PassTime();
+  } else if (kind == 330 && OneIn(3)) {
+    OpenIncarnation();
+  } else {
+    Append();
+  }
+}
+
+TEST_P(CacheModelTest, AnswersAsTheModel) {
+  const int operations = (durable_ ? kOperationsStored : kOperationsInMemory) / kShare;
+  for (int i = 1; i <= operations && !HasFailure(); ++i) {
+    Step();
+    if (i % (operations / 20) == 0) CompareAll();
+    if (i % (operations / 10) == operations / 20) Restart();
+  }
+
+  if (kShare > 1 || HasFailure()) return;
+  for (const absl::StatusCode code :
+       {absl::StatusCode::kOk, absl::StatusCode::kInvalidArgument, absl::StatusCode::kAlreadyExists,
+        absl::StatusCode::kFailedPrecondition}) {
+    EXPECT_GT(acks_[static_cast<int>(code)], 0) << code;
+  }
+  for (const auto& [reason, possible] :
+       {std::pair(v1::NEVER_ARRIVED, true), std::pair(v1::EVICTED, !durable_),
+        std::pair(v1::EXPIRED, true), std::pair(v1::STALE, config_.has_max_staleness()),
+        std::pair(v1::RELEASED, true), std::pair(v1::STORE_DOWN, durable_)}) {
+    EXPECT_EQ(missing_[reason] > 0, possible) << v1::MissingReason_Name(reason);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Stores, CacheModelTest,
+                         testing::Combine(testing::Bool(), testing::ValuesIn(kTopKs),
+                                          testing::ValuesIn(kEncodings)),
+                         [](const testing::TestParamInfo<Parameters>& parameters) {
+                           return absl::StrCat(
+                               std::get<0>(parameters.param) ? "rocksdb_" : "memory_",
+                               std::get<1>(parameters.param), "_",
+                               v1::LogProbEncoding_Name(std::get<2>(parameters.param)));
+                         });
+
+}  // namespace
+}  // namespace sis

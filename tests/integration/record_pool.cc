@@ -1,0 +1,146 @@
+#include "tests/integration/record_pool.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <string>
+
+#include "kernels/codec/log_probs.h"
+#include "kernels/decide.h"
+#include "kernels/record_digest.h"
+
+namespace sis {
+namespace {
+
+template <typename T>
+void Append(std::string& bytes, std::span<const T> values) {
+  bytes.append(reinterpret_cast<const char*>(values.data()), values.size_bytes());
+}
+
+// Some end in a log-prob that only float32 can hold.
+Records Generate(const v1::RunConfig& config, uint32_t rows, uint32_t seed) {
+  RecordGenerator generator(static_cast<int>(config.top_k()),
+                            static_cast<int32_t>(config.vocabulary_size()), seed);
+  Records records = generator.NextRecords(rows);
+  const size_t slots = records.slots;
+  for (size_t row = 0; row < rows; row += 5) {
+    const size_t last = row * slots + slots - 1;
+    if (records.ids[last] == -1) continue;
+    records.log_probs[last] = -1e6f;
+    if (records.ranks[row] == slots - 1) records.sampled_log_probs[row] = -1e6f;
+  }
+  return records;
+}
+
+// As the page format records it.
+Records Recorded(const v1::RunConfig& config, const Records& sent) {
+  Records recorded = sent;
+  const size_t slots = sent.slots;
+  std::vector<uint8_t> used(sent.size());
+  RoundBehaviorRows(FormatOf(config).encoding, sent.log_probs, sent.slots, recorded.log_probs,
+                    used);
+  for (size_t row = 0; row < sent.size(); ++row) {
+    std::ranges::fill(std::span(recorded.ids).subspan(row * slots + used[row], slots - used[row]),
+                      -1);
+    if (recorded.ranks[row] >= used[row]) recorded.ranks[row] = kRankOutside;
+  }
+  return recorded;
+}
+
+}  // namespace
+
+RecordPool::RecordPool(const v1::RunConfig& config, uint32_t rows, uint32_t seed)
+    : rows_(rows), sent_(Generate(config, rows, seed)), recorded_(Recorded(config, sent_)) {
+  for (uint32_t row = 0; row < rows; ++row) AddTwin(row);
+  recorded_ = Recorded(config, sent_);
+  current_ = RecordGenerator(sent_.slots, static_cast<int32_t>(config.vocabulary_size()), seed + 1)
+                 .NextCurrent(sent_);
+
+  std::map<std::string, size_t> contents;
+  for (uint32_t row = 0; row < sent_.size(); ++row) {
+    const RecordView view = recorded_.View(row, 1);
+    std::string bytes;
+    Append(bytes, view.sampled_ids);
+    Append(bytes, view.sampled_log_probs);
+    Append(bytes, view.ids);
+    Append(bytes, view.log_probs);
+    contents_.push_back(contents.emplace(std::move(bytes), contents.size()).first->second);
+  }
+}
+
+void RecordPool::AddTwin(uint32_t row) {
+  const size_t slots = sent_.slots;
+  const RecordView view = sent_.View(row, 1);
+  std::vector<int32_t> ids(view.ids.begin(), view.ids.end());
+  std::vector<float> log_probs(view.log_probs.begin(), view.log_probs.end());
+  int32_t sampled_id = view.sampled_ids[0];
+  float sampled_log_prob = view.sampled_log_probs[0];
+  const uint8_t rank = sent_.ranks[row];
+  const size_t used = std::ranges::find(ids, -1) - ids.begin();
+  switch (row % 3) {
+    case 0: {  // another id, in the last slot if there is one
+      if (used > 1 && log_probs[used - 1] == log_probs[used - 2]) break;  // ties go by id
+      int32_t id = 0;
+      while (id == sampled_id || std::ranges::find(ids, id) != ids.end()) ++id;
+      if (used == 0 || rank == used - 1) sampled_id = id;
+      if (used > 0) ids[used - 1] = id;
+      break;
+    }
+    case 1: {  // the next log-prob of the sampled token
+      const float lower = std::nextafter(sampled_log_prob, kMinusInfinity);
+      if (rank == kRankOutside) {
+        sampled_log_prob = lower;
+      } else if (rank + size_t{1} == used || log_probs[rank + 1] < lower) {
+        log_probs[rank] = sampled_log_prob = lower;
+      }
+      break;
+    }
+    case 2:  // what is recorded, where that may be sent
+      if (rank == kRankOutside) {
+        const auto rounded = std::span(recorded_.log_probs).subspan(row * slots, slots);
+        std::ranges::copy(rounded, log_probs.begin());
+        for (size_t slot = 0; slot < slots; ++slot) {
+          if (log_probs[slot] == kMinusInfinity) ids[slot] = -1;
+        }
+        // Rounding may tie what was not: then ids are out of order.
+        for (size_t slot = 1; slot < slots; ++slot) {
+          if (log_probs[slot] == log_probs[slot - 1] && ids[slot] < ids[slot - 1]) {
+            ids.assign(view.ids.begin(), view.ids.end());
+            log_probs.assign(view.log_probs.begin(), view.log_probs.end());
+            break;
+          }
+        }
+      }
+      break;
+  }
+  sent_.ids.insert(sent_.ids.end(), ids.begin(), ids.end());
+  sent_.log_probs.insert(sent_.log_probs.end(), log_probs.begin(), log_probs.end());
+  sent_.sampled_ids.push_back(sampled_id);
+  sent_.sampled_log_probs.push_back(sampled_log_prob);
+  sent_.ranks.push_back(rank);
+}
+
+v1::Block RecordPool::Block(const SequenceName& name, uint32_t first_position,
+                            uint64_t policy_version, std::span<const uint32_t> rows) const {
+  v1::Block block;
+  block.mutable_sequence()->set_id(name.id);
+  block.mutable_sequence()->set_attempt(name.attempt);
+  block.set_first_position(first_position);
+  block.set_policy_version(policy_version);
+  for (const uint32_t row : rows) {
+    const RecordView view = sent_.View(row, 1);
+    Append(*block.mutable_sampled_ids(), view.sampled_ids);
+    Append(*block.mutable_sampled_log_probs(), view.sampled_log_probs);
+    Append(*block.mutable_top_k_ids(), view.ids);
+    Append(*block.mutable_top_k_log_probs(), view.log_probs);
+  }
+  return block;
+}
+
+uint64_t RecordPool::Digest(uint32_t row, uint32_t position) const {
+  const RecordView view = recorded_.View(row, 1);
+  return PositionDigest(position, view.sampled_ids[0], view.sampled_log_probs[0], view.ids,
+                        view.log_probs);
+}
+
+}  // namespace sis

@@ -1,0 +1,44 @@
+// Random records for tests that send them many times, with what becomes of each when it is
+// recorded.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "server/record_generator.h"
+#include "server/run.h"
+
+namespace sis {
+
+class RecordPool {
+ public:
+  // Rows [0, rows), and for each a twin, row + rows, that differs in one value, or in one that
+  // rounding takes away, or not at all.
+  RecordPool(const v1::RunConfig& config, uint32_t rows, uint32_t seed);
+
+  uint32_t Twin(uint32_t row) const { return row + rows_; }
+  // Whether two rows are the same once recorded.
+  bool Same(uint32_t a, uint32_t b) const { return contents_[a] == contents_[b]; }
+
+  // These rows as a block of the sequence, without a checksum.
+  v1::Block Block(const SequenceName& name, uint32_t first_position, uint64_t policy_version,
+                  std::span<const uint32_t> rows) const;
+  // What is recorded.
+  const Records& recorded() const { return recorded_; }
+  // The addend of a recorded row to the digest of its sequence.
+  uint64_t Digest(uint32_t row, uint32_t position) const;
+  // What a trainer may send at these rows.
+  const CurrentValues& current() const { return current_; }
+
+ private:
+  void AddTwin(uint32_t row);
+
+  const uint32_t rows_;
+  Records sent_;
+  Records recorded_;
+  CurrentValues current_;
+  std::vector<size_t> contents_;  // equal numbers are equal recorded rows
+};
+
+}  // namespace sis
