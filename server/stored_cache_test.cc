@@ -322,7 +322,8 @@ TEST_P(ModelTest, ReplicasAgreeWithIt) {
   const uint32_t count_of_replicas = GetParam();
   constexpr int kOperations = 40000;
   constexpr int kSequences = 6;
-  Fleet fleet{.shared = count_of_replicas > 1};
+  Fleet fleet;
+  fleet.shared = count_of_replicas > 1;
   RecordGenerator random(kSlots, 1000, 4);
   const Records records = random.NextRecords(Model::kLength * Model::kVariants);
   std::vector<std::unique_ptr<Replica>> replicas;

@@ -123,9 +123,11 @@ TEST(ReceivedArraysTest, ALaterMemberOfAOneofClearsTheEarlier) {
 }
 
 TEST(ReceivedArraysTest, UnknownFieldsAndGroupsAreSkipped) {
-  const std::string group_of_20 = "\xa3\x01" + Field(6, "not a Gathered") + "\xa4\x01";
-  EXPECT_TRUE(AgreesWithProtobuf<v1::EvaluateRequest>(Field(15, "unknown") + group_of_20 +
-                                                      Field(6, Field(1, "known"))));
+  // Numbers that the message will not come to use: 1000 and 1001.
+  const std::string unknown = "\xc2\x3e\x07unknown";
+  const std::string group = "\xcb\x3e" + Field(6, "not a Gathered") + "\xcc\x3e";
+  EXPECT_TRUE(
+      AgreesWithProtobuf<v1::EvaluateRequest>(unknown + group + Field(6, Field(1, "known"))));
   // Known numbers with another wire type are unknown fields too.
   EXPECT_TRUE(AgreesWithProtobuf<v1::Gathered>(std::string("\x08\x05\x15zzzz", 7)));
 }
