@@ -13,9 +13,10 @@ AppendStream::AppendStream(RunRegistry& registry, Metrics& metrics, StoreThreads
 
 void AppendStream::ReadNext() {
   arena_.Reset();
-  request_ = google::protobuf::Arena::CreateMessage<v1::AppendRequest>(&arena_);
+  auto* const request = google::protobuf::Arena::CreateMessage<v1::AppendRequest>(&arena_);
+  request_ = request;
   order_.HandOn();
-  StartRead(request_);
+  StartRead(request);  // not of the member, which is the next reaction's from here on
 }
 
 absl::Status AppendStream::OpenIngest() {

@@ -64,11 +64,12 @@ absl::StatusOr<RangeResult> SliceEvaluator::Evaluate(const SliceRange& slice, ui
     return absl::Status(status.code(), absl::StrCat(ToString(slice.name), ": ", status.message()));
   };
   if (slice.sequence() == nullptr) {
-    std::span<const float> sampled;
+    CurrentView current;
     if (!input_.own_log_probs.empty()) {
-      sampled = input_.current.ReadSampled(offset, count, scratch_.sampled_log_probs);
+      current.sampled_log_probs =
+          input_.current.ReadSampled(offset, count, scratch_.sampled_log_probs);
     }
-    const Part part{slice, first, offset, {.sampled_log_probs = sampled}, output, result};
+    const Part part{slice, first, offset, current, output, result};
     absl::Status status =
         AddMissingPositions(part, first, count, std::get<v1::MissingReason>(slice.found));
     if (!status.ok()) return named(status);
@@ -139,7 +140,8 @@ absl::Status SliceEvaluator::AddOwnRatios(const Part& part, size_t first, size_t
     if (!output.view.modified_ratios.empty()) output.view.modified_ratios[i] = Exp32(log_ratio);
     if (!output.reference_log_probs.empty()) output.reference_log_probs[i] = own;
     if (!output.total_variations.empty()) {
-      const Token token{.current_log_prob = current, .reference_log_prob = own};
+      const Token token{
+          .ratio = Exp32(log_ratio), .current_log_prob = current, .reference_log_prob = own};
       output.total_variations[i] = DppoBinary::TotalVariation(token);
     }
   }
