@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "kernels/codec/float16.h"
 #include "kernels/dense.h"
 
 namespace sis {
@@ -18,23 +19,6 @@ struct LogitRow {
   int32_t vocabulary_offset;
 };
 
-inline float Float16ToFloat32(uint16_t half) {
-  const uint32_t sign = static_cast<uint32_t>(half & 0x8000u) << 16;
-  const uint32_t magnitude = static_cast<uint32_t>(half & 0x7fffu) << 13;
-  constexpr uint32_t kExponent = 0x1fu << 23;
-  uint32_t bits = 0;
-  if ((magnitude & kExponent) == kExponent) {  // infinity or NaN
-    bits = magnitude + (uint32_t{255 - 31} << 23);
-  } else if ((magnitude & kExponent) ==
-             0) {  // subnormal: no operation here touches a float32 subnormal
-    const float normal = std::bit_cast<float>(magnitude + (uint32_t{113} << 23)) - 0x1p-14f;
-    bits = std::bit_cast<uint32_t>(normal);
-  } else {
-    bits = magnitude + (uint32_t{127 - 15} << 23);
-  }
-  return std::bit_cast<float>(bits | sign);
-}
-
 // The logit of a column, exactly.
 inline float LogitAt(const LogitRow& row, int32_t column) {
   const std::byte* source = row.data + static_cast<size_t>(column) * LogitBytes(row.type);
@@ -45,7 +29,7 @@ inline float LogitAt(const LogitRow& row, int32_t column) {
   }
   uint16_t half;
   std::memcpy(&half, source, sizeof(half));
-  return row.type == LogitType::kFloat16 ? Float16ToFloat32(half)
+  return row.type == LogitType::kFloat16 ? DecodeFloat16(half)
                                          : std::bit_cast<float>(static_cast<uint32_t>(half) << 16);
 }
 

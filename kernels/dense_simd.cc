@@ -57,7 +57,7 @@ struct LoadFloat16 {
   static HWY_INLINE FloatVector Load(Floats d, const std::byte* source) {
 #if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128 || (HWY_ARCH_X86 && HWY_TARGET >= HWY_SSE4)
     // Without the instruction, Highway's conversion knows neither infinity nor NaN. As
-    // Float16ToFloat32.
+    // DecodeFloat16.
     const hn::Rebind<uint16_t, Floats> du16;
     const hn::Rebind<uint32_t, Floats> du32;
     const auto halves = hn::PromoteTo(du32, LoadUnaligned(du16, source));

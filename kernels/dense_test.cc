@@ -113,15 +113,15 @@ TEST(DenseRow, ReadsEveryHalfAsTheScalarDoes) {
 }
 
 TEST(Float16, KnownValues) {
-  EXPECT_EQ(Float16ToFloat32(0x3c00), 1.0f);
-  EXPECT_EQ(Float16ToFloat32(0xc000), -2.0f);
-  EXPECT_EQ(Float16ToFloat32(0x7bff), 65504.0f);
-  EXPECT_EQ(Float16ToFloat32(0x0001), 0x1p-24f);
-  EXPECT_EQ(Float16ToFloat32(0x83ff), -0x1.ff8p-15f);
-  EXPECT_EQ(Float16ToFloat32(0x0400), 0x1p-14f);
-  EXPECT_EQ(Float16ToFloat32(0xfc00), -kInfinity);
-  EXPECT_TRUE(std::signbit(Float16ToFloat32(0x8000)));
-  EXPECT_TRUE(std::isnan(Float16ToFloat32(0x7c01)));
+  EXPECT_EQ(DecodeFloat16(0x3c00), 1.0f);
+  EXPECT_EQ(DecodeFloat16(0xc000), -2.0f);
+  EXPECT_EQ(DecodeFloat16(0x7bff), 65504.0f);
+  EXPECT_EQ(DecodeFloat16(0x0001), 0x1p-24f);
+  EXPECT_EQ(DecodeFloat16(0x83ff), -0x1.ff8p-15f);
+  EXPECT_EQ(DecodeFloat16(0x0400), 0x1p-14f);
+  EXPECT_EQ(DecodeFloat16(0xfc00), -kInfinity);
+  EXPECT_TRUE(std::signbit(DecodeFloat16(0x8000)));
+  EXPECT_TRUE(std::isnan(DecodeFloat16(0x7c01)));
 }
 
 TEST(DenseRow, IsWithinTheBoundOfFloat64) {

@@ -23,10 +23,10 @@ inline uint16_t ToFloat16(float x) {
   const auto sign = static_cast<uint16_t>(std::signbit(x) ? 0x8000 : 0);
   if (std::isnan(x)) return 0x7e01;
   uint16_t low = 0;
-  uint16_t high = 0x7c01;  // Float16ToFloat32(low) <= |x|, below high
+  uint16_t high = 0x7c01;  // DecodeFloat16(low) <= |x|, below high
   while (high - low > 1) {
     const auto middle = static_cast<uint16_t>((low + high) / 2);
-    (Float16ToFloat32(middle) <= std::abs(x) ? low : high) = middle;
+    (DecodeFloat16(middle) <= std::abs(x) ? low : high) = middle;
   }
   return low | sign;
 }

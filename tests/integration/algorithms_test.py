@@ -1,12 +1,12 @@
 """Every form x algorithm x encoding over gRPC, against the formulas in float64; and what the other options promise."""
 
-import subprocess
 import unittest
 
 import numpy as np
 import torch
 
 import sis
+from tests.integration.live_server import LiveServerTest
 from tests.reference import algorithms, authors_code, numerics
 
 SEED = 12345
@@ -81,25 +81,7 @@ class Values:
         )
 
 
-class AlgorithmsTest(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.server = subprocess.Popen(
-            ["server/sis_server", "--listen=127.0.0.1:0", "--metrics=", "--cache_bytes=67108864"],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for line in cls.server.stdout:
-            if line.startswith("grpc: "):
-                cls.client = sis.Client(line.split()[1])
-                break
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.client.close()
-        cls.server.terminate()
-        cls.server.communicate()
-
+class AlgorithmsTest(LiveServerTest):
     def setUp(self):
         rng = np.random.default_rng(9)
         count = sum(LENGTHS.values())

@@ -4,12 +4,12 @@ import dataclasses
 import json
 import os
 import pathlib
-import subprocess
 import unittest
 
 import numpy as np
 
 import sis
+from tests.integration.live_server import LiveServerTest
 from tests.reference import numerics
 
 SEED = 12345
@@ -31,25 +31,7 @@ def random_positions(rng: np.random.Generator, count: int, vocabulary: int, drif
     return behavior, current, sampled
 
 
-class NumpyAgreementTest(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.server = subprocess.Popen(
-            ["server/sis_server", "--listen=127.0.0.1:0", "--metrics=", "--cache_bytes=67108864"],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for line in cls.server.stdout:
-            if line.startswith("grpc: "):
-                cls.client = sis.Client(line.split()[1])
-                break
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.client.close()
-        cls.server.terminate()
-        cls.server.communicate()
-
+class NumpyAgreementTest(LiveServerTest):
     def check(self, run_id, top_k, vocabulary, record, current_log_probs, current_sampled, draws=(0, 7, 2**40)):
         """Streams one sequence, evaluates it in both forms, and compares every output with numpy's, byte for byte."""
         run = self.client.create_run(
