@@ -14,6 +14,14 @@ namespace {
 // Messages near this size move fastest over gRPC.
 constexpr size_t kChunkBytes = size_t{1} << 20;
 
+// What stands where nothing is recorded.
+void WriteMissing(const RecordRows& rows) {
+  std::ranges::fill(rows.sampled_ids, -1);
+  std::ranges::fill(rows.sampled_log_probs, std::numeric_limits<float>::quiet_NaN());
+  std::ranges::fill(rows.ids, -1);
+  std::ranges::fill(rows.log_probs, kMinusInfinity);
+}
+
 }  // namespace
 
 Fetch::Fetch(std::shared_ptr<Run> run, std::vector<SliceRange> slices, uint64_t lease_id)
@@ -123,24 +131,22 @@ void Fetch::WriteChunk(v1::FetchTopKChunk& chunk) const {
       .ids = ResizeArray<int32_t>(*chunk.mutable_top_k_ids(), rows * slots),
       .log_probs = ResizeArray<float>(*chunk.mutable_top_k_log_probs(), rows * slots),
       .ranks = ranks};
-  std::ranges::fill(to.sampled_ids, -1);
-  std::ranges::fill(to.sampled_log_probs, std::numeric_limits<float>::quiet_NaN());
-  std::ranges::fill(to.ids, -1);
-  std::ranges::fill(to.log_probs, kMinusInfinity);
   const SliceRange& slice = slices_[chunk.slice()];
-  if (slice.sequence() == nullptr) return;
+  if (slice.sequence() == nullptr) return WriteMissing(to);
 
   const Sequence::Reader reader(*slice.sequence());
   reader.Check(chunk.first_position(), chunk.length());
-  reader.ForEachPiece(chunk.first_position(), chunk.length(),
-                      [&](const Sequence::Reader::Piece& piece) {
-                        if (piece.page == nullptr || piece.page->corrupt() ||
-                            piece.version < oldest_fresh_version_) {
-                          return;
-                        }
-                        const size_t offset = piece.first_position - chunk.first_position();
-                        piece.page->Read(piece.index, SubRows(to, offset, piece.count, slots));
-                      });
+  reader.ForEachPiece(
+      chunk.first_position(), chunk.length(), [&](const Sequence::Reader::Piece& piece) {
+        const RecordRows rows =
+            SubRows(to, piece.first_position - chunk.first_position(), piece.count, slots);
+        if (piece.page == nullptr || piece.page->corrupt() ||
+            piece.version < oldest_fresh_version_) {
+          WriteMissing(rows);
+        } else {
+          piece.page->Read(piece.index, rows);
+        }
+      });
 }
 
 }  // namespace sis

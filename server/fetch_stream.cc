@@ -1,13 +1,17 @@
 #include "server/fetch_stream.h"
 
+#include <memory>
 #include <utility>
 
 #include "server/grpc_status.h"
+#include "server/wire/received_message.h"
+#include "server/wire/serialize.h"
+#include "sis/v1/ratio_service.pb.h"
 
 namespace sis {
 
 FetchStream::FetchStream(RunRegistry& registry, Metrics& metrics, StoreThreads& store_threads,
-                         const v1::FetchTopKRequest& request)
+                         const grpc::ByteBuffer& request)
     : timer_(metrics, "FetchTopK") {
   order_.HandOn();
   store_threads.Run([this, &registry, &request] {
@@ -20,17 +24,21 @@ FetchStream::FetchStream(RunRegistry& registry, Metrics& metrics, StoreThreads& 
   });
 }
 
-absl::Status FetchStream::Open(RunRegistry& registry, const v1::FetchTopKRequest& request) {
-  absl::StatusOr<std::shared_ptr<Run>> run = registry.FindOrLearn(request.run());
+absl::Status FetchStream::Open(RunRegistry& registry, const grpc::ByteBuffer& request) {
+  const auto received = ReceivedMessage<v1::FetchTopKRequest>::Parse(request);
+  if (!received.ok()) return received.status();
+  const v1::FetchTopKRequest& message = (*received)->message();
+  absl::StatusOr<std::shared_ptr<Run>> run = registry.FindOrLearn(message.run());
   if (!run.ok()) return run.status();
-  absl::StatusOr<Fetch> fetch = Fetch::Open(*std::move(run), request);
+  absl::StatusOr<Fetch> fetch = Fetch::Open(*std::move(run), message);
   if (!fetch.ok()) return fetch.status();
   fetch_ = *std::move(fetch);
   return absl::OkStatus();
 }
 
 void FetchStream::WriteNext() {
-  if (fetch_->Next(response_)) {
+  if (auto message = std::make_shared<v1::FetchTopKResponse>(); fetch_->Next(*message)) {
+    response_ = SerializeInPlace(std::move(message));
     order_.HandOn();
     StartWrite(&response_);
   } else {

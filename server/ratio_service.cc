@@ -134,8 +134,8 @@ grpc::ServerUnaryReactor* RatioService::Release(grpc::CallbackServerContext* con
   });
 }
 
-grpc::ServerWriteReactor<v1::FetchTopKResponse>* RatioService::FetchTopK(
-    grpc::CallbackServerContext*, const v1::FetchTopKRequest* request) {
+grpc::ServerWriteReactor<grpc::ByteBuffer>* RatioService::FetchTopK(
+    grpc::CallbackServerContext*, const grpc::ByteBuffer* request) {
   return new FetchStream(registry_, metrics_, store_threads_, *request);
 }
 

@@ -13,15 +13,15 @@
 
 namespace sis {
 
-// Evaluate and EvaluateStream take their messages as gRPC receives them, and leave the arrays in
-// place (server/wire); the others have protobuf parse them.
+// FetchTopK, Evaluate and EvaluateStream exchange messages with gRPC as bytes, and leave the arrays
+// in place (server/wire); the others have protobuf do it.
 using LifecycleMethods = v1::RatioService::WithCallbackMethod_CreateRun<
     v1::RatioService::WithCallbackMethod_AdvanceVersion<
         v1::RatioService::WithCallbackMethod_GetRun<v1::RatioService::WithCallbackMethod_ListRuns<
             v1::RatioService::WithCallbackMethod_GetStep<v1::RatioService::Service>>>>>;
 using RecordMethods =
     v1::RatioService::WithCallbackMethod_Append<v1::RatioService::WithCallbackMethod_Release<
-        v1::RatioService::WithCallbackMethod_FetchTopK<LifecycleMethods>>>;
+        v1::RatioService::WithRawCallbackMethod_FetchTopK<LifecycleMethods>>>;
 using EvaluateMethods = v1::RatioService::WithRawCallbackMethod_Evaluate<
     v1::RatioService::WithRawCallbackMethod_EvaluateStream<RecordMethods>>;
 
@@ -55,8 +55,8 @@ class RatioService final : public EvaluateMethods {
   grpc::ServerUnaryReactor* Release(grpc::CallbackServerContext* context,
                                     const v1::ReleaseRequest* request,
                                     v1::ReleaseResponse* response) override;
-  grpc::ServerWriteReactor<v1::FetchTopKResponse>* FetchTopK(
-      grpc::CallbackServerContext* context, const v1::FetchTopKRequest* request) override;
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* FetchTopK(grpc::CallbackServerContext* context,
+                                                        const grpc::ByteBuffer* request) override;
   grpc::ServerUnaryReactor* Evaluate(grpc::CallbackServerContext* context,
                                      const grpc::ByteBuffer* request,
                                      grpc::ByteBuffer* response) override;

@@ -10,7 +10,7 @@ from typing import Any, Iterable, List, Mapping, NamedTuple, Optional, Sequence,
 import grpc
 import numpy as np
 
-from sis import arrays, micro_batches, records as top_k_records
+from sis import arrays, fetched_records, micro_batches
 from sis.append import AppendStream
 from sis.arrays import ArrayLike
 from sis.evaluation import Evaluation, Step, Totals
@@ -178,7 +178,7 @@ class Client:
             slices=[_slice(part).to_proto() for part in slices],
             lease_seconds=lease_seconds,
         )
-        return self._service.FetchTopK(request, top_k_records.assemble)
+        return self._service.FetchTopK(request, fetched_records.assemble)
 
     def evaluate(
         self,
