@@ -154,6 +154,12 @@ absl::StatusOr<Evaluation> ToEvaluation(const v1::EvaluateResponse& response, si
   return evaluation;
 }
 
+// An array of a form: `width` values per position.
+template <typename T>
+PositionArray RowsOf(uint32_t form, uint32_t field, std::span<const T> values, size_t width = 1) {
+  return {form, field, std::as_bytes(values), width * sizeof(T)};
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::string& address,
@@ -267,86 +273,72 @@ absl::StatusOr<TopKRecords> Client::FetchTopK(const RunRef& run, std::span<const
 absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const Slice> slices,
                                             const GatheredValues& current,
                                             const EvaluateOptions& options) {
-  if (current.half_precision) {
-    std::vector<uint16_t> halves;
-    halves.reserve(current.log_probs.size());
-    for (const float log_prob : current.log_probs) halves.push_back(Float16RoundedUp(log_prob));
-    v1::EvaluateRequest request;
-    v1::Gathered& form = *request.mutable_gathered();
-    form.set_values(v1::Gathered::FLOAT16_LOG_PROBS);
-    form.set_log_probs(ToBytes(std::span<const uint16_t>(halves)));
-    form.set_sampled_log_probs(ToBytes(current.sampled_log_probs));
-    return EvaluateWhole(run, slices, options, std::move(request));
+  using Form = v1::Gathered;
+  const uint32_t form = v1::EvaluateRequest::kGatheredFieldNumber;
+  const size_t slots =
+      current.log_probs.size() / std::max<size_t>(1, current.sampled_log_probs.size());
+  const PositionArray sampled =
+      RowsOf(form, Form::kSampledLogProbsFieldNumber, current.sampled_log_probs);
+  if (!current.half_precision) {
+    return Evaluate(run, slices, options, v1::EvaluateRequest(),
+                    {RowsOf(form, Form::kLogProbsFieldNumber, current.log_probs, slots), sampled});
   }
-  const size_t positions = std::max<size_t>(1, current.sampled_log_probs.size());
-  return Evaluate(run, slices, options, v1::EvaluateRequest::kGatheredFieldNumber,
-                  {{v1::Gathered::kLogProbsFieldNumber, current.log_probs,
-                    current.log_probs.size() / positions},
-                   {v1::Gathered::kSampledLogProbsFieldNumber, current.sampled_log_probs, 1}});
+  std::vector<uint16_t> halves;
+  halves.reserve(current.log_probs.size());
+  for (const float log_prob : current.log_probs) halves.push_back(Float16RoundedUp(log_prob));
+  v1::EvaluateRequest request;
+  request.mutable_gathered()->set_values(Form::FLOAT16_LOG_PROBS);
+  return Evaluate(
+      run, slices, options, std::move(request),
+      {RowsOf(form, Form::kLogProbsFieldNumber, std::span<const uint16_t>(halves), slots),
+       sampled});
 }
 
 absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const Slice> slices,
                                             const ReducedValues& current,
                                             const EvaluateOptions& options) {
-  return Evaluate(run, slices, options, v1::EvaluateRequest::kReducedFieldNumber,
-                  {{v1::Reduced::kSampledLogProbsFieldNumber, current.sampled_log_probs, 1},
-                   {v1::Reduced::kLogEnvelopesFieldNumber, current.log_envelopes, 1},
-                   {v1::Reduced::kCoveredMassesFieldNumber, current.covered_masses, 1}});
+  using Form = v1::Reduced;
+  const uint32_t form = v1::EvaluateRequest::kReducedFieldNumber;
+  return Evaluate(run, slices, options, v1::EvaluateRequest(),
+                  {RowsOf(form, Form::kSampledLogProbsFieldNumber, current.sampled_log_probs),
+                   RowsOf(form, Form::kLogEnvelopesFieldNumber, current.log_envelopes),
+                   RowsOf(form, Form::kCoveredMassesFieldNumber, current.covered_masses)});
 }
 
 absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const Slice> slices,
                                             const LogitValues& current,
                                             const EvaluateOptions& options) {
+  using Form = v1::Gathered;
+  const uint32_t form = v1::EvaluateRequest::kGatheredFieldNumber;
+  const size_t slots = current.logits.size() / std::max<size_t>(1, current.sampled_logits.size());
   v1::EvaluateRequest request;
-  v1::Gathered& form = *request.mutable_gathered();
-  form.set_values(v1::Gathered::LOGITS);
-  form.set_log_probs(ToBytes(current.logits));
-  form.set_sampled_log_probs(ToBytes(current.sampled_logits));
-  form.set_log_sum_exps(ToBytes(current.log_sum_exps));
-  return EvaluateWhole(run, slices, options, std::move(request));
+  request.mutable_gathered()->set_values(Form::LOGITS);
+  return Evaluate(run, slices, options, std::move(request),
+                  {RowsOf(form, Form::kLogProbsFieldNumber, current.logits, slots),
+                   RowsOf(form, Form::kSampledLogProbsFieldNumber, current.sampled_logits),
+                   RowsOf(form, Form::kLogSumExpsFieldNumber, current.log_sum_exps)});
 }
 
-absl::StatusOr<Evaluation> Client::EvaluateWhole(const RunRef& run, std::span<const Slice> slices,
-                                                 const EvaluateOptions& options,
-                                                 v1::EvaluateRequest request) {
+absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const Slice> slices,
+                                            const EvaluateOptions& options,
+                                            v1::EvaluateRequest request,
+                                            std::vector<PositionArray> arrays) {
   ToMessage(run, *request.mutable_run());
   size_t positions = 0;
   for (const Slice& slice : slices) {
     ToMessage(slice, *request.add_slices());
     positions += slice.length;
   }
-  absl::Status status = WriteOptions(options, request);
-  if (!status.ok()) return status;
-  const absl::StatusOr<v1::EvaluateResponse> response = service_->Evaluate(std::move(request));
-  if (!response.ok()) return response.status();
-  return ToEvaluation(*response, positions, options.outputs);
-}
-
-absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const Slice> slices,
-                                            const EvaluateOptions& options, uint32_t form,
-                                            const std::vector<CurrentArray>& arrays) {
-  v1::EvaluateRequest request;
-  if (options.needs_one_request()) {
-    google::protobuf::Message& message = *request.GetReflection()->MutableMessage(
-        &request, request.GetDescriptor()->FindFieldByNumber(form));
-    for (const CurrentArray& array : arrays) {
-      message.GetReflection()->SetString(
-          &message, message.GetDescriptor()->FindFieldByNumber(array.field), ToBytes(array.values));
-    }
-    return EvaluateWhole(run, slices, options, std::move(request));
-  }
-  ToMessage(run, *request.mutable_run());
-  absl::Status written = WriteOptions(options, request);
-  if (!written.ok()) return written;
-  size_t positions = 0;
-  for (const Slice& slice : slices) positions += slice.length;
+  if (absl::Status status = WriteOptions(options, request); !status.ok()) return status;
+  for (const PositionArray& array : OptionArrays(options)) arrays.push_back(array);
 
   // Arrays that are not of the right size go as they are, to be refused.
-  const bool fit = std::ranges::all_of(arrays, [&](const CurrentArray& array) {
-    return array.values.size() == positions * array.width;
+  const bool fit = std::ranges::all_of(arrays, [&](const PositionArray& array) {
+    return array.bytes.size() == positions * array.row_bytes;
   });
-  MicroBatches batches(request, slices, form, arrays,
-                       fit && streams_ != nullptr ? options_.micro_batch_bytes : SIZE_MAX);
+  const bool cut = fit && streams_ != nullptr && !options.needs_one_request(slices);
+  MicroBatches batches(std::move(request), std::move(arrays),
+                       cut ? options_.micro_batch_bytes : SIZE_MAX);
   const absl::StatusOr<std::vector<v1::EvaluateResponse>> answers = Send(batches);
   if (!answers.ok()) return answers.status();
   return ToEvaluation(batches.Merge(*answers), positions, options.outputs);

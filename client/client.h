@@ -88,14 +88,10 @@ class Client {
   // `streams` may be null.
   Client(std::unique_ptr<Service> service, std::unique_ptr<EvaluateStreams> streams,
          const ClientOptions& options);
-  // In one request, which holds the form.
-  absl::StatusOr<Evaluation> EvaluateWhole(const RunRef& run, std::span<const Slice> slices,
-                                           const EvaluateOptions& options,
-                                           v1::EvaluateRequest request);
-  // `form` is the number of the request's field that has the arrays.
+  // `request` is empty but for what the form needs besides its arrays.
   absl::StatusOr<Evaluation> Evaluate(const RunRef& run, std::span<const Slice> slices,
-                                      const EvaluateOptions& options, uint32_t form,
-                                      const std::vector<CurrentArray>& arrays);
+                                      const EvaluateOptions& options, v1::EvaluateRequest request,
+                                      std::vector<PositionArray> arrays);
   absl::StatusOr<std::vector<v1::EvaluateResponse>> Send(MicroBatches& batches);
 
   const std::unique_ptr<Service> service_;

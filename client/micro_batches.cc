@@ -1,5 +1,6 @@
 #include "client/micro_batches.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -39,21 +40,23 @@ void AppendBits(const std::string& bits, size_t count, size_t before, std::strin
 
 }  // namespace
 
-MicroBatches::MicroBatches(const v1::EvaluateRequest& request, std::span<const Slice> slices,
-                           uint32_t form, std::vector<CurrentArray> arrays, size_t bytes)
-    : request_(request), slices_(slices), form_(form), arrays_(std::move(arrays)) {
-  size_t values = 0;
-  for (const CurrentArray& array : arrays_) values += array.width;
+MicroBatches::MicroBatches(v1::EvaluateRequest request, std::vector<PositionArray> arrays,
+                           size_t bytes)
+    : request_(std::move(request)), arrays_(std::move(arrays)) {
+  slices_.Swap(request_.mutable_slices());
+  size_t row_bytes = 0;
+  for (const PositionArray& array : arrays_) row_bytes += array.row_bytes;
   size_t position = 0;
   batches_.push_back({});
-  for (size_t i = 0; i < slices.size(); ++i) {
+  for (int i = 0; i < slices_.size(); ++i) {
     const size_t positions = batches_.back().positions;
-    if (positions > 0 && (positions + slices[i].length) * values * sizeof(float) > bytes) {
-      batches_.push_back({i, 0, position, 0});
+    const uint32_t length = slices_[i].length();
+    if (positions > 0 && (positions + length) * row_bytes > bytes) {
+      batches_.push_back({static_cast<size_t>(i), 0, position, 0});
     }
     ++batches_.back().slices;
-    batches_.back().positions += slices[i].length;
-    position += slices[i].length;
+    batches_.back().positions += length;
+    position += length;
   }
 }
 
@@ -62,12 +65,12 @@ MicroBatches::~MicroBatches() {
   returned_.wait(lock, [this] { return lent_ == 0; });
 }
 
-grpc::Slice MicroBatches::Lend(std::span<const float> values) {
+grpc::Slice MicroBatches::Lend(std::span<const std::byte> bytes) {
   {
     const std::lock_guard lock(mutex_);
     ++lent_;
   }
-  return grpc::Slice(const_cast<float*>(values.data()), values.size_bytes(), &TakeBack, this);
+  return grpc::Slice(const_cast<std::byte*>(bytes.data()), bytes.size(), &TakeBack, this);
 }
 
 void MicroBatches::TakeBack(void* batches) {
@@ -79,43 +82,56 @@ void MicroBatches::TakeBack(void* batches) {
 
 v1::EvaluateRequest MicroBatches::WithoutArrays(const Batch& batch) const {
   v1::EvaluateRequest request = request_;
-  for (const Slice& slice : slices_.subspan(batch.first_slice, batch.slices)) {
-    ToMessage(slice, *request.add_slices());
+  for (size_t i = 0; i < batch.slices; ++i) {
+    *request.add_slices() = slices_[static_cast<int>(batch.first_slice + i)];
   }
   return request;
 }
 
-std::span<const float> MicroBatches::Rows(const CurrentArray& array, const Batch& batch) const {
-  if (batches_.size() == 1) return array.values;
-  return array.values.subspan(batch.first_position * array.width, batch.positions * array.width);
+std::span<const std::byte> MicroBatches::Rows(const PositionArray& array,
+                                              const Batch& batch) const {
+  if (batches_.size() == 1) return array.bytes;
+  return array.bytes.subspan(batch.first_position * array.row_bytes,
+                             batch.positions * array.row_bytes);
 }
 
 v1::EvaluateRequest MicroBatches::Message(size_t i) const {
   v1::EvaluateRequest request = WithoutArrays(batches_[i]);
-  google::protobuf::Message& form = *request.GetReflection()->MutableMessage(
-      &request, request.GetDescriptor()->FindFieldByNumber(form_));
-  for (const CurrentArray& array : arrays_) {
-    form.GetReflection()->SetString(&form, form.GetDescriptor()->FindFieldByNumber(array.field),
-                                    ToBytes(Rows(array, batches_[i])));
+  for (const PositionArray& array : arrays_) {
+    google::protobuf::Message* message = &request;
+    if (array.message != 0) {
+      message = request.GetReflection()->MutableMessage(
+          &request, request.GetDescriptor()->FindFieldByNumber(static_cast<int>(array.message)));
+    }
+    message->GetReflection()->SetString(
+        message, message->GetDescriptor()->FindFieldByNumber(static_cast<int>(array.field)),
+        ToBytes(Rows(array, batches_[i])));
   }
   return request;
 }
 
 grpc::ByteBuffer MicroBatches::Request(size_t i) {
-  const v1::EvaluateRequest request = WithoutArrays(batches_[i]);
-  std::vector<std::pair<std::string, std::span<const float>>> fields;
-  size_t form_bytes = 0;
-  for (const CurrentArray& array : arrays_) {
-    const std::span<const float> values = Rows(array, batches_[i]);
-    fields.emplace_back(FieldHeader(array.field, values.size_bytes()), values);
-    form_bytes += fields.back().first.size() + values.size_bytes();
-  }
-  std::string head = request.SerializeAsString() + FieldHeader(form_, form_bytes);
+  const Batch& batch = batches_[i];
+  std::string head = WithoutArrays(batch).SerializeAsString();
   std::vector<grpc::Slice> pieces;
-  for (const auto& [header, values] : fields) {
-    pieces.emplace_back(head + header);
-    pieces.push_back(Lend(values));
-    head.clear();
+  for (auto array = arrays_.begin(); array != arrays_.end();) {
+    const auto end = std::find_if(array, arrays_.end(), [&](const PositionArray& other) {
+      return other.message != array->message;
+    });
+    if (array->message != 0) {
+      size_t bytes = 0;
+      for (auto inner = array; inner != end; ++inner) {
+        const size_t size = Rows(*inner, batch).size();
+        bytes += FieldHeader(inner->field, size).size() + size;
+      }
+      head += FieldHeader(array->message, bytes);
+    }
+    for (; array != end; ++array) {
+      const std::span<const std::byte> rows = Rows(*array, batch);
+      pieces.emplace_back(head + FieldHeader(array->field, rows.size()));
+      pieces.push_back(Lend(rows));
+      head.clear();
+    }
   }
   return {pieces.data(), pieces.size()};
 }
@@ -134,7 +150,10 @@ v1::EvaluateResponse MicroBatches::Merge(std::span<const v1::EvaluateResponse> a
     merged.mutable_ratios()->append(answer.ratios());
     merged.mutable_log_ratios()->append(answer.log_ratios());
     merged.mutable_acceptance_probabilities()->append(answer.acceptance_probabilities());
+    merged.mutable_surrogates()->append(answer.surrogates());
+    merged.mutable_coefficients()->append(answer.coefficients());
     merged.mutable_slice_totals()->MergeFrom(answer.slice_totals());
+    merged.mutable_log_ratio_sums()->MergeFrom(answer.log_ratio_sums());
     totals.push_back(answer.totals());
     AddPrefixCurve(answer, merged);
     for (v1::MissingRange range : answer.missing()) {

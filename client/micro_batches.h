@@ -4,33 +4,32 @@
 #include <grpcpp/support/byte_buffer.h>
 
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <mutex>
 #include <span>
 #include <vector>
 
-#include "absl/status/statusor.h"
-#include "client/types.h"
 #include "sis/v1/ratio_service.pb.h"
 
 namespace sis {
 
-// One array of a request: a row of `width` values per position.
-struct CurrentArray {
-  uint32_t field;  // its number in the form
-  std::span<const float> values;
-  size_t width;
+// An array with a row of `row_bytes` per position.
+struct PositionArray {
+  uint32_t message;  // the number of the request's field that holds it; 0: the request itself
+  uint32_t field;    // its number there
+  std::span<const std::byte> bytes;
+  size_t row_bytes;
 };
 
 // Cuts between slices only: a slice stays what the server gave a digest of. The arrays are not
 // copied: gRPC reads them where they lie.
 class MicroBatches {
  public:
-  // `request` is all of the request but slices and form; `form` the number of the field in which
-  // the arrays are. Slices and arrays must outlive the object. At least one; if it is only one, the
-  // arrays may be of any size.
-  MicroBatches(const v1::EvaluateRequest& request, std::span<const Slice> slices, uint32_t form,
-               std::vector<CurrentArray> arrays, size_t bytes);
+  // `request` is all of the request but the arrays, which must outlive the object; those of one
+  // message stand side by side. At least one batch; if it is only one, the arrays may be of any
+  // size.
+  MicroBatches(v1::EvaluateRequest request, std::vector<PositionArray> arrays, size_t bytes);
   // Returns when gRPC has let go of the arrays.
   ~MicroBatches();
   MicroBatches(const MicroBatches&) = delete;
@@ -53,14 +52,13 @@ class MicroBatches {
 
   // The i-th, but for its arrays.
   v1::EvaluateRequest WithoutArrays(const Batch& batch) const;
-  std::span<const float> Rows(const CurrentArray& array, const Batch& batch) const;
-  grpc::Slice Lend(std::span<const float> values);
+  std::span<const std::byte> Rows(const PositionArray& array, const Batch& batch) const;
+  grpc::Slice Lend(std::span<const std::byte> bytes);
   static void TakeBack(void* batches);
 
-  const v1::EvaluateRequest request_;
-  const std::span<const Slice> slices_;
-  const uint32_t form_;
-  const std::vector<CurrentArray> arrays_;
+  v1::EvaluateRequest request_;  // without slices
+  google::protobuf::RepeatedPtrField<v1::Slice> slices_;
+  const std::vector<PositionArray> arrays_;
   std::vector<Batch> batches_;
 
   std::mutex mutex_;

@@ -1,26 +1,46 @@
-"""A real sis_server on a free loopback port, and a client of it, for the tests of a class."""
+"""A real sis_server on free loopback ports, for tests. Run by Bazel, which puts its binary into the working directory."""
 
 import subprocess
 import unittest
 
 import sis
 
+CACHE_BYTES = 64 << 20
 
-class LiveServerTest(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.server = subprocess.Popen(
-            ["server/sis_server", "--listen=127.0.0.1:0", "--metrics=", "--cache_bytes=67108864"],
+
+class LiveServer:
+    """A process, which ends with close()."""
+
+    def __init__(self, *flags, listen="127.0.0.1:0", cache_bytes=CACHE_BYTES):
+        self.process = subprocess.Popen(
+            ["server/sis_server", f"--listen={listen}", "--metrics=127.0.0.1:0", f"--cache_bytes={cache_bytes}", *flags],
             stdout=subprocess.PIPE,
             text=True,
         )
-        for line in cls.server.stdout:
-            if line.startswith("grpc: "):
-                cls.client = sis.Client(line.split()[1])
-                break
+        # By what they are for: grpc, metrics.
+        self.addresses = {}
+        for line in self.process.stdout:
+            if line.strip() == "ready":
+                return
+            name, _, address = line.partition(": ")
+            self.addresses[name] = address.strip()
+        raise RuntimeError(f"the server ended with {self.process.wait()} before it was ready")
+
+    @property
+    def address(self):
+        return self.addresses["grpc"]
+
+    def close(self):
+        self.process.terminate()
+        self.process.communicate(timeout=30)
+
+
+class LiveServerTest(unittest.TestCase):
+    """Has a server, and a client of it, for all tests of a class."""
 
     @classmethod
-    def tearDownClass(cls):
-        cls.client.close()
-        cls.server.terminate()
-        cls.server.communicate()
+    def setUpClass(cls):
+        cls.server = LiveServer()
+        cls.addClassCleanup(cls.server.close)
+        cls.client = sis.Client(cls.server.address)
+        cls.addClassCleanup(cls.client.close)

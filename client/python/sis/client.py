@@ -239,6 +239,8 @@ class Client:
         log_sum_exps: ArrayLike,
         top_k: int = 0,
         outputs: Sequence[str] = ("accepted",),
+        prefix_curve: Sequence[int] = (),
+        total_variation: bool = False,
         options: EvaluateOptions = EvaluateOptions(),
     ) -> Evaluation:
         """As evaluate, from unnormalised logits, which the service normalises.
@@ -262,6 +264,8 @@ class Client:
             "log_sum_exps": arrays.float64("log_sum_exps", log_sum_exps, [length]),
         }
         request = _evaluate_options(run, records, draw, top_k, outputs)
+        request.prefix_curve.extend(prefix_curve)
+        request.total_variation = total_variation
         request.gathered.values = values
         return self._evaluate(request, slices, "gathered", current, options)
 
@@ -313,12 +317,13 @@ class Client:
         options: EvaluateOptions,
     ) -> Evaluation:
         """`request` is all of it but slices, form and options."""
-        whole = options.needs_one_request()
+        whole = options.needs_one_request(slices)
         batches = micro_batches.cut(slices, current, sys.maxsize if whole else self._service.micro_batch_bytes)
+        checked = options.checked(slices, batches[-1].rows.stop)
 
         def make(batch: micro_batches.MicroBatch) -> pb.EvaluateRequest:
             made = batch.request(request, form, current)
-            options.write(made, batch.slices, batch.rows.stop - batch.rows.start)
+            checked.write(made, batch.slices, batch.first_slice, batch.rows)
             return made
 
         responses = self._service.evaluate_all([functools.partial(make, batch) for batch in batches])

@@ -15,6 +15,8 @@ class MicroBatch(NamedTuple):
     """Consecutive slices, and where their rows are in the arrays."""
 
     slices: Sequence[Slice]
+    # The number of the first of them in the whole batch.
+    first_slice: int
     rows: slice
 
     def request(self, options: pb.EvaluateRequest, form: str, arrays: Mapping[str, np.ndarray]) -> pb.EvaluateRequest:
@@ -40,8 +42,8 @@ def cut(slices: Sequence[Slice], arrays: Mapping[str, np.ndarray], limit: int) -
     first, start, stop = 0, 0, 0
     for index, part in enumerate(slices):
         if stop > start and (stop + part.length - start) * row_bytes > limit:
-            batches.append(MicroBatch(slices[first:index], slice(start, stop)))
+            batches.append(MicroBatch(slices[first:index], first, slice(start, stop)))
             first, start = index, stop
         stop += part.length
-    batches.append(MicroBatch(slices[first:], slice(start, stop)))
+    batches.append(MicroBatch(slices[first:], first, slice(start, stop)))
     return batches
