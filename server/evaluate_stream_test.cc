@@ -126,7 +126,9 @@ class EvaluateStreamTest : public testing::Test {
   Gate gate_;
   WorkerPool workers_{16};
   StoreThreads store_threads_{0};
-  RatioService service_{cache_.registry, cache_.metrics, gate_, workers_, store_threads_};
+  SegmentRegistry segments_{0};
+  RatioService service_{cache_.registry, cache_.metrics, gate_,
+                        workers_,        store_threads_, segments_};
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<v1::RatioService::Stub> stub_;
 };
