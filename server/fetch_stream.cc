@@ -1,6 +1,7 @@
 #include "server/fetch_stream.h"
 
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "server/grpc_status.h"
@@ -10,13 +11,14 @@
 
 namespace sis {
 
-FetchStream::FetchStream(RunRegistry& registry, Metrics& metrics, StoreThreads& store_threads,
+FetchStream::FetchStream(const grpc::CallbackServerContext& context, const Evaluators& evaluators,
+                         Metrics& metrics, StoreThreads& store_threads,
                          const grpc::ByteBuffer& request)
-    : timer_(metrics, "FetchTopK") {
+    : context_(context), evaluators_(evaluators), timer_(metrics, "FetchTopK") {
   order_.HandOn();
-  store_threads.Run([this, &registry, &request] {
+  store_threads.Run([this, &request] {
     order_.Begin();
-    if (absl::Status status = Open(registry, request); !status.ok()) {
+    if (absl::Status status = Open(request); !status.ok()) {
       End(status);
     } else {
       WriteNext();
@@ -24,13 +26,19 @@ FetchStream::FetchStream(RunRegistry& registry, Metrics& metrics, StoreThreads& 
   });
 }
 
-absl::Status FetchStream::Open(RunRegistry& registry, const grpc::ByteBuffer& request) {
+absl::Status FetchStream::Open(const grpc::ByteBuffer& request) {
   const auto received = ReceivedMessage<v1::FetchTopKRequest>::Parse(request);
   if (!received.ok()) return received.status();
   const v1::FetchTopKRequest& message = (*received)->message();
-  absl::StatusOr<std::shared_ptr<Run>> run = registry.FindOrLearn(message.run());
+  if (!message.segment().empty()) {
+    absl::StatusOr<std::shared_ptr<SharedSegment>> segment =
+        evaluators_.segments.Find(message.segment());
+    if (!segment.ok()) return segment.status();
+    (*received)->arrays().LieIn(*std::move(segment));
+  }
+  absl::StatusOr<std::shared_ptr<Run>> run = evaluators_.registry.FindOrLearn(message.run());
   if (!run.ok()) return run.status();
-  absl::StatusOr<Fetch> fetch = Fetch::Open(*std::move(run), message);
+  absl::StatusOr<Fetch> fetch = Fetch::Open(*std::move(run), message, (*received)->arrays());
   if (!fetch.ok()) return fetch.status();
   fetch_ = *std::move(fetch);
   return absl::OkStatus();
@@ -46,10 +54,29 @@ void FetchStream::WriteNext() {
   }
 }
 
+void FetchStream::Copy() {
+  WorkerPool& workers = evaluators_.workers;
+  const std::string run_id = fetch_->run_id();
+  order_.HandOn();
+  workers.Schedule(run_id, [this] {
+    order_.Begin();
+    if (context_.IsCancelled()) return End(absl::CancelledError("the trainer is gone"));
+    if (fetch_->CopySome()) {
+      Copy();
+    } else {
+      WriteNext();
+    }
+  });
+}
+
 void FetchStream::OnWriteDone(bool ok) {
   order_.Begin();
   if (!ok) return End(absl::CancelledError("the trainer is gone"));
-  WriteNext();
+  if (fetch_->in_segment()) {
+    Copy();
+  } else {
+    WriteNext();
+  }
 }
 
 void FetchStream::End(const absl::Status& status) {

@@ -136,8 +136,8 @@ grpc::ServerUnaryReactor* RatioService::Release(grpc::CallbackServerContext* con
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* RatioService::FetchTopK(
-    grpc::CallbackServerContext*, const grpc::ByteBuffer* request) {
-  return new FetchStream(registry_, metrics_, store_threads_, *request);
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
+  return new FetchStream(*context, evaluators_, metrics_, store_threads_, *request);
 }
 
 grpc::ServerUnaryReactor* RatioService::Evaluate(grpc::CallbackServerContext* context,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Dict, Iterable, NamedTuple, Optional, Tuple, Union
+from typing import Dict, Iterable, Iterator, NamedTuple, Optional, Tuple, Union
 
 import grpc
 import numpy as np
 
 from sis import errors
 from sis.records import MissingRange, Slice, TopKRecords
+from sis.segment import Room
 from sis.v1 import ratio_service_pb2 as pb
 
 _Bytes = Union[bytes, memoryview]
@@ -82,6 +83,13 @@ def _read_varint(data: memoryview, offset: int) -> Tuple[int, int]:
     return value, offset
 
 
+def _header(stream: Iterator[Message]) -> pb.FetchTopKHeader:
+    header = next(stream, None)
+    if not isinstance(header, pb.FetchTopKHeader):
+        raise errors.from_status(grpc.StatusCode.DATA_LOSS, "FetchTopK did not start with a header")
+    return header
+
+
 def _flat(array: np.ndarray) -> memoryview:
     """The bytes of an array, to be written."""
     return memoryview(array.reshape(-1).view(np.uint8))
@@ -90,9 +98,7 @@ def _flat(array: np.ndarray) -> memoryview:
 def assemble(messages: Iterable[Message]) -> TopKRecords:
     """The records of one FetchTopK stream. sis.Error (DATA_LOSS) if the chunks do not cover the slices in order."""
     stream = iter(messages)
-    header = next(stream, None)
-    if not isinstance(header, pb.FetchTopKHeader):
-        raise errors.from_status(grpc.StatusCode.DATA_LOSS, "FetchTopK did not start with a header")
+    header = _header(stream)
     slices = tuple(Slice.from_proto(part) for part in header.slices)
     total, top_k = sum(part.length for part in slices), header.top_k
     records = TopKRecords(
@@ -139,3 +145,32 @@ def assemble(messages: Iterable[Message]) -> TopKRecords:
             grpc.StatusCode.DATA_LOSS, f"FetchTopK ended after {filled} of {total} positions"
         )
     return records
+
+
+def assemble_in(room: Room, messages: Iterable[Message]) -> TopKRecords:
+    """The same of a stream whose rows were put into a segment, where they stay."""
+    stream = iter(messages)
+    header = _header(stream)
+    chunks = list(stream)
+    slices = tuple(Slice.from_proto(part) for part in header.slices)
+    total = sum(part.length for part in slices)
+    if len(chunks) != 1 or isinstance(chunks[0], pb.FetchTopKHeader) or chunks[0].length != total:
+        raise errors.from_status(grpc.StatusCode.DATA_LOSS, f"FetchTopK did not send one chunk of {total} positions")
+    chunk = chunks[0]
+    sampled_ids, sampled_log_probs, ids, log_probs = room.keep(
+        [
+            (chunk.sampled_ids, np.int32),
+            (chunk.sampled_log_probs, np.float32),
+            (chunk.top_k_ids, np.int32),
+            (chunk.top_k_log_probs, np.float32),
+        ]
+    )
+    return TopKRecords(
+        slices=slices,
+        ids=ids.reshape(total, header.top_k),
+        log_probs=log_probs.reshape(total, header.top_k),
+        sampled_ids=sampled_ids,
+        sampled_log_probs=sampled_log_probs,
+        missing=tuple(MissingRange.from_proto(missing) for missing in header.missing),
+        lease_id=header.lease_id,
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Optional, Sequence
+from typing import Any, Callable, NamedTuple, Optional, Sequence
 
 import numpy as np
 
@@ -82,15 +82,28 @@ class EvaluateOptions:
             sampled_ids=None if self.sampled_ids is None else arrays.int32("sampled_ids", self.sampled_ids, [length]),
         )
 
-    def write(self, request: pb.EvaluateRequest, slices: Sequence[Slice], first_slice: int, rows: slice) -> None:
+    def placed(self, place: Callable[[np.ndarray], np.ndarray]) -> EvaluateOptions:
+        """The same, with what `place` makes of the arrays that are sent."""
+        names = ("mask", "own_log_probs", "decoupled_log_probs", "advantages")
+        values = {name: getattr(self, name) for name in names}
+        return replace(self, **{name: place(value) for name, value in values.items() if value is not None})
+
+    def write(
+        self,
+        request: pb.EvaluateRequest,
+        slices: Sequence[Slice],
+        first_slice: int,
+        rows: slice,
+        field: Callable[[np.ndarray], bytes],
+    ) -> None:
         """Of checked options, the part for `slices`, number `first_slice` of the batch and after, at `rows`.
 
-        `request` holds those of them that are not empty.
+        `request` holds those of them that are not empty. `field` makes what stands in a message for an array.
         """
         request.weight = _WEIGHTS[self.weight]
 
         def row_bytes(values: Optional[Any]) -> bytes:
-            return b"" if values is None else values[rows].tobytes()
+            return b"" if values is None else field(values[rows])
 
         request.mask = row_bytes(self.mask)
         request.own_log_probs = row_bytes(self.own_log_probs)

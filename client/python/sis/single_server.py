@@ -8,6 +8,7 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tupl
 import grpc
 
 from sis import errors, fetched_records
+from sis.segment import Segment
 from sis.server_append import ServerAppendStream
 from sis.v1 import ratio_service_pb2 as pb
 from sis.v1 import ratio_service_pb2_grpc
@@ -56,6 +57,8 @@ class SingleServer:
 
     # A larger Evaluate goes as several of about this size, over a stream.
     micro_batch_bytes = 1 << 20
+    # The same where the arrays lie in a segment: what a message costs besides them is worth avoiding then.
+    segment_batch_bytes = 8 << 20
 
     def __init__(
         self,
@@ -147,6 +150,11 @@ class SingleServer:
                     grpc.StatusCode.DATA_LOSS, f"{len(answers)} answers to {len(requests)} requests of a stream"
                 )
         return [self.Evaluate(make()) for make in requests]
+
+    def lease_segment(self, size: int) -> Segment:
+        lease = self._stub.LeaseSegment(pb.LeaseSegmentRequest(bytes=size))
+        response = self._send(lambda: next(lease))
+        return Segment(lease, response.segment, response.bytes)
 
     def append(self, header: pb.AppendHeader, top_k: int, retry_timeout: float) -> ServerAppendStream:
         try:
