@@ -17,13 +17,16 @@
 #include "server/server.h"
 
 ABSL_FLAG(std::string, listen, sis::ServerOptions().listen,
-          "gRPC address, host:port or unix:path; port 0 picks a free one");
+          "gRPC addresses, host:port or unix:path, commas between; port 0 picks a free one");
 ABSL_FLAG(std::string, metrics, sis::ServerOptions().metrics,
           "address of GET /metrics, host:port; empty for none");
 ABSL_FLAG(int64_t, cache_bytes, sis::ServerOptions().cache_bytes,
           "most bytes of recorded sequences in memory, taken at start");
 ABSL_FLAG(int64_t, max_message_bytes, sis::ServerOptions().max_message_bytes,
           "largest gRPC message");
+ABSL_FLAG(int64_t, shared_memory_bytes, sis::ServerOptions().shared_memory_bytes,
+          "most bytes of shared memory that clients over a Unix socket may lease; 0: none "
+          "(docs/operations.md)");
 ABSL_FLAG(int, evaluate_threads, static_cast<int>(std::thread::hardware_concurrency()),
           "threads that evaluate");
 ABSL_FLAG(std::string, backend, "auto",
@@ -67,6 +70,9 @@ std::string BadFlag() {
   if (const int64_t n = absl::GetFlag(FLAGS_cache_bytes); n < kLeastCacheBytes) {
     return absl::StrCat("--cache_bytes=", n, " is below ", kLeastCacheBytes);
   }
+  if (const int64_t n = absl::GetFlag(FLAGS_shared_memory_bytes); n < 0) {
+    return absl::StrCat("--shared_memory_bytes=", n, " is below 0");
+  }
   if (!(absl::GetFlag(FLAGS_max_lease_seconds) >= 0)) return "--max_lease_seconds is below 0";
   if (absl::GetFlag(FLAGS_append_patience) < absl::ZeroDuration()) {
     return "--append_patience is below 0";
@@ -89,6 +95,7 @@ sis::ServerOptions OptionsFromFlags() {
       .metrics = absl::GetFlag(FLAGS_metrics),
       .cache_bytes = absl::GetFlag(FLAGS_cache_bytes),
       .max_message_bytes = absl::GetFlag(FLAGS_max_message_bytes),
+      .shared_memory_bytes = absl::GetFlag(FLAGS_shared_memory_bytes),
       .evaluate_threads = absl::GetFlag(FLAGS_evaluate_threads),
       .backend = *sis::ParseBackendKind(absl::GetFlag(FLAGS_backend)),
       .store = absl::GetFlag(FLAGS_store),
