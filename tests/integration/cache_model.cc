@@ -364,8 +364,7 @@ absl::StatusCode CacheModel::Append(const SequenceName& name, uint32_t first_pos
 }
 
 absl::StatusCode CacheModel::AppendInvalid(const SequenceName& name) {
-  const auto found = sequences_.find(name);
-  if (found != sequences_.end() && found->second.in_memory) ForgetIfEmpty(found->second);
+  if (Sequence* sequence = Touch(name)) ForgetIfEmpty(*sequence);
   return absl::StatusCode::kInvalidArgument;
 }
 
