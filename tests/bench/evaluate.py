@@ -5,8 +5,9 @@
 The step is 4096 sequences of 4096 positions, 16.8 M tokens; --scale takes a part of it. A sis_server process holds the
 records, with as many threads as the machine has cores, and answers clients in processes of their own over TCP loopback
 or a Unix socket: the C++ client, which has float32 arrays (in micro-batches over streams, and for comparison in unary
-calls), and the Python client, which a trainer gives float32 tensors
-[T, K] of PyTorch and which returns a mask as a tensor, once with the records at hand and once with FetchTopK included.
+calls), and the Python client, which a trainer gives float32 tensors [T, K] of PyTorch and which returns a mask as a
+tensor: over TCP, a Unix socket and shared memory, into which the trainer's gather has written the tensors; with the
+records at hand and with FetchTopK included; in half precision and REDUCED, which must cost the same whatever K is.
 Every repetition is another draw, so that all of it is counted. PyTorch computes the same in this process (see
 peers.py), without validation, cache or metrics.
 
@@ -20,6 +21,7 @@ of processor time of server and client together. The machine should have nothing
 
 import argparse
 import contextlib
+import functools
 import os
 import pathlib
 import re
@@ -49,10 +51,11 @@ BIT_BYTES = 1 / 8
 class Server:
     """A sis_server listening at one address."""
 
-    def __init__(self, listen, positions, slots):
+    def __init__(self, listen, positions, slots, shared_memory=0):
         records = positions * (8 * slots + 64)
         self._process = subprocess.Popen(
-            [SERVER, f"--listen={listen}", "--metrics=", f"--cache_bytes={records + (64 << 20)}"],
+            [SERVER, f"--listen={listen}", "--metrics=", f"--cache_bytes={records + (64 << 20)}",
+             f"--shared_memory_bytes={shared_memory}"],
             stdout=subprocess.PIPE, text=True)
         lines = dict(line.strip().split(": ") for line in iter(self._process.stdout.readline, "ready\n"))
         self.address = lines["grpc"]
@@ -130,31 +133,45 @@ class CppClient:
 class PythonTrainer:
     """From tensors to a mask, call by call."""
 
-    def __init__(self, server, current, current_sampled, sequences, call_sequences, fetch):
+    def __init__(self, server, arrays, sequences, call_sequences, call="evaluate", fetch=False, segment_bytes=0,
+                 **keywords):
+        """`arrays` are those that the call takes, by their names; `keywords` its other arguments."""
         self.process_ids = [server.process_id, os.getpid()]
         self._client = sis.Client(server.address)
         self._run = self._client.get_run("run").run
-        self._current = torch.from_numpy(current)
-        self._sampled = torch.from_numpy(current_sampled)
+        self._evaluate = functools.partial(getattr(self._client, call), self._run, **keywords)
+        self._segment = self._client.lease_segment(segment_bytes) if segment_bytes else None
+        self._arrays = {name: torch.from_numpy(self._placed(array)) for name, array in arrays.items()}
         self._calls = [range(first, min(first + call_sequences, sequences))
                        for first in range(0, sequences, call_sequences)]
         self._fetch = fetch
 
+    def _placed(self, array):
+        """Where the trainer's gather would have written it."""
+        if self._segment is None:
+            return array
+        place = self._segment.empty(array.shape)
+        place[...] = array
+        return place
+
     def __call__(self, draw):
-        mask = torch.empty(len(self._sampled), dtype=torch.bool)
+        mask = torch.empty(self._calls[-1].stop * LENGTH, dtype=torch.bool)
         start = time.perf_counter()
         for call in self._calls:
-            rows = slice(call[0] * LENGTH, (call[-1] + 1) * LENGTH)
+            rows = slice(call.start * LENGTH, call.stop * LENGTH)
             if self._fetch:
-                records = self._client.fetch_top_k(self._run, [str(i) for i in call])
+                records = self._client.fetch_top_k(self._run, [str(i) for i in call], segment=self._segment)
             else:
                 records = [sis.Slice(str(i), length=LENGTH) for i in call]
-            evaluation = self._client.evaluate(self._run, records, draw=draw, log_probs=self._current[rows],
-                                               sampled_log_probs=self._sampled[rows])
-            mask[rows] = torch.from_numpy(evaluation.accepted)
+            values = {name: array[rows] for name, array in self._arrays.items()}
+            mask[rows] = torch.from_numpy(self._evaluate(records, draw=draw, **values).accepted)
+            records = None
         return time.perf_counter() - start, int(mask.sum())
 
     def close(self):
+        self._arrays = None
+        if self._segment is not None:
+            self._segment.close()
         self._client.close()
 
 
@@ -221,9 +238,10 @@ def measure(slots, arguments, prototype, folder):
     batch = make_batch(min(sequences, 64), slots)
     current = repeat(batch.current, sequences)
     current_sampled = repeat(batch.current_sampled, sequences)
-    for name, array in (("current", current), ("current_sampled", current_sampled),
-                        ("log_envelopes", repeat((batch.current - batch.behavior).max(-1), sequences)),
-                        ("covered_masses", repeat(np.exp(batch.current).sum(-1), sequences))):
+    log_envelopes = repeat((batch.current - batch.behavior).max(-1), sequences)
+    covered_masses = repeat(np.exp(batch.current).sum(-1), sequences)
+    for name, array in (("current", current), ("current_sampled", current_sampled), ("log_envelopes", log_envelopes),
+                        ("covered_masses", covered_masses)):
         array.tofile(folder / name)
 
     with contextlib.ExitStack() as stack:
@@ -233,7 +251,10 @@ def measure(slots, arguments, prototype, folder):
 
         call_sequences = max(1, (arguments.call_mebibytes << 20) // (LENGTH * slots * 4))
         tcp = closing(Server("127.0.0.1:0", positions, slots))
-        unix = closing(Server(f"unix:{folder}/socket", positions, slots))
+        # The values, and what a call fetches and is answered.
+        call_positions = min(call_sequences, sequences) * LENGTH
+        segment_bytes = positions * (4 * slots + 4) + call_positions * (8 * slots + 16) + (1 << 20)
+        unix = closing(Server(f"unix:{folder}/socket", positions, slots, shared_memory=3 * segment_bytes))
         for server in (tcp, unix):
             fill(server.address, batch, sequences)
         gathered = 4 * slots + 4
@@ -242,8 +263,12 @@ def measure(slots, arguments, prototype, folder):
         def cpp(server, form, output, stream=True):
             return closing(CppClient(server, folder, sequences, slots, form, output, call_sequences, stream))
 
-        def python(fetch):
-            return closing(PythonTrainer(tcp, current, current_sampled, sequences, call_sequences, fetch))
+        tensors = {"log_probs": current, "sampled_log_probs": current_sampled}
+        reduced = {"sampled_log_probs": current_sampled, "log_envelopes": log_envelopes,
+                   "covered_masses": covered_masses}
+
+        def python(server, arrays=tensors, **keywords):
+            return closing(PythonTrainer(server, arrays, sequences, call_sequences, **keywords))
 
         bits, ratios = gathered + BIT_BYTES, gathered + RATIO_BYTES
         rows["C++, TCP"] = ("accept bits", bits, cpp(tcp, "GATHERED", "ACCEPT_BITS"))
@@ -251,8 +276,19 @@ def measure(slots, arguments, prototype, folder):
         rows["C++, TCP, ratios"] = ("ratios", ratios, cpp(tcp, "GATHERED", "RATIOS"))
         rows["C++, Unix socket"] = ("accept bits", bits, cpp(unix, "GATHERED", "ACCEPT_BITS"))
         rows["C++, TCP, REDUCED"] = ("accept bits", 12 + BIT_BYTES, cpp(tcp, "REDUCED", "ACCEPT_BITS"))
-        rows["Python, TCP, tensor to mask"] = ("accept bits", bits, python(fetch=False))
-        rows["the same with FetchTopK"] = ("accept bits", bits + 8 * slots + 8, python(fetch=True))
+        fetched = 8 * slots + 8
+        for transport, server in (("TCP", tcp), ("Unix socket", unix)):
+            rows[f"Python, {transport}"] = ("accept bits", bits, python(server))
+            rows[f"Python, {transport}, FetchTopK"] = ("accept bits", bits + fetched, python(server, fetch=True))
+        rows["Python, shared memory"] = ("accept bits", 0, python(unix, segment_bytes=segment_bytes))
+        rows["Python, shared memory, FetchTopK"] = ("accept bits", 0,
+                                                    python(unix, segment_bytes=segment_bytes, fetch=True))
+        rows["Python, shared memory, ratios"] = ("ratios", 0,
+                                                 python(unix, segment_bytes=segment_bytes, outputs=["ratios"]))
+        rows["Python, TCP, half precision"] = ("accept bits", 2 * slots + 4 + BIT_BYTES,
+                                               python(tcp, half_precision=True))
+        rows["Python, TCP, REDUCED"] = ("accept bits", 12 + BIT_BYTES,
+                                        python(tcp, reduced, call="evaluate_reduced"))
         if prototype is not None:
             rows["bare prototype, float16, TCP"] = ("accept bits, log-ratios", 2 * slots + 2 + 4 + BIT_BYTES,
                                                     closing(Prototype(prototype, slots, sequences)))
@@ -283,10 +319,11 @@ def measure(slots, arguments, prototype, folder):
         ratios = [theirs / mine for mine, theirs in zip(times, seconds[peer])]
         step = SEQUENCES / sequences
         used = f", processors {statistics.median(processor[name]) * step:.2f} s" if side.process_ids else ""
-        print(f"  {name:28s} {outputs:24s} {positions / statistics.median(times) / 1e6:7.1f} Mtokens/s "
+        print(f"  {name:32s} {outputs:24s} {positions / statistics.median(times) / 1e6:7.1f} Mtokens/s "
               f"{'' if wire is None else f'{wire:.1f}':>6s} bytes/token "
               f"{statistics.median(ratios):5.1f} x PyTorch ({min(ratios):.1f}, {max(ratios):.1f})  "
               f"a step {statistics.median(times) * step:.2f} s{used}", flush=True)
+    return {name: statistics.median(processor[name]) * step for name in rows if name.endswith("REDUCED")}
 
 
 def main():
@@ -303,8 +340,9 @@ def main():
     with tempfile.TemporaryDirectory(dir=memory) as name:
         folder = pathlib.Path(name)
         prototype = build_prototype(arguments.prototype, folder)
-        for slots in arguments.slots:
-            measure(slots, arguments, prototype, folder)
+        reduced = {slots: measure(slots, arguments, prototype, folder) for slots in arguments.slots}
+        for name in reduced[arguments.slots[0]]:
+            print(f"{name}: processors " + ", ".join(f"{reduced[slots][name]:.2f} s at K = {slots}" for slots in reduced))
 
 
 if __name__ == "__main__":

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 import sis
+from server.live_server import LiveServer
 from sis.single_server import SingleServer
-from tests.integration.live_server import LiveServer
 
 TOP_K, VOCABULARY = 5, 40
 LENGTHS = {"a": 90, "b": 1, "c": 64, "d": 37}

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 import sis
+from server.live_server import LiveServer
 from sis.single_server import SingleServer
-from tests.integration.live_server import LiveServer
 
 TOP_K, VOCABULARY = 5, 40
 # Micro-batches may begin after the first two, and after all but the last.
@@ -213,7 +213,7 @@ class SharedMemoryTest(unittest.TestCase):
         for _ in range(400):  # all of them together would not fit
             self.evaluate(log_probs, sampled, outputs=OUTPUTS[:4])
         with self.assertRaises(sis.InvalidArgument):
-            self.evaluate(log_probs + 1, sampled)
+            self.evaluate(log_probs + 9, sampled)
         sampled[3] = np.nan
         for _ in range(400):
             with self.assertRaisesRegex(sis.InvalidArgument, "sampled_log_probs"):
