@@ -154,10 +154,20 @@ absl::StatusOr<Evaluation> ToEvaluation(const v1::EvaluateResponse& response, si
   return evaluation;
 }
 
-// An array of a form: `width` values per position.
+constexpr int kGathered = v1::EvaluateRequest::kGatheredFieldNumber;
+constexpr int kReduced = v1::EvaluateRequest::kReducedFieldNumber;
+
+// An array of a form with one element per position.
 template <typename T>
-PositionArray RowsOf(uint32_t form, uint32_t field, std::span<const T> values, size_t width = 1) {
-  return {form, field, std::as_bytes(values), width * sizeof(T)};
+PositionArray Column(int form, int field, std::span<const T> values) {
+  return {form, field, std::as_bytes(values), sizeof(T)};
+}
+
+// With as many elements per position as it takes.
+template <typename T>
+PositionArray SlotRows(int form, int field, std::span<const T> values, size_t positions) {
+  return {form, field, std::as_bytes(values),
+          values.size() / std::max<size_t>(1, positions) * sizeof(T)};
 }
 
 }  // namespace
@@ -270,53 +280,58 @@ absl::StatusOr<TopKRecords> Client::FetchTopK(const RunRef& run, std::span<const
   return std::move(assembler).Finish();
 }
 
+absl::StatusOr<std::unique_ptr<SharedMemory>> Client::LeaseSharedMemory(size_t bytes) {
+  return service_->LeaseSharedMemory(bytes, segments_);
+}
+
 absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const Slice> slices,
                                             const GatheredValues& current,
                                             const EvaluateOptions& options) {
-  using Form = v1::Gathered;
-  const uint32_t form = v1::EvaluateRequest::kGatheredFieldNumber;
-  const size_t slots =
-      current.log_probs.size() / std::max<size_t>(1, current.sampled_log_probs.size());
-  const PositionArray sampled =
-      RowsOf(form, Form::kSampledLogProbsFieldNumber, current.sampled_log_probs);
-  if (!current.half_precision) {
-    return Evaluate(run, slices, options, v1::EvaluateRequest(),
-                    {RowsOf(form, Form::kLogProbsFieldNumber, current.log_probs, slots), sampled});
+  if (current.half_precision) {
+    std::vector<uint16_t> halves(current.log_probs.size());
+    std::ranges::transform(current.log_probs, halves.begin(), Float16RoundedUp);
+    return Evaluate(run, slices, GatheredHalves{halves, current.sampled_log_probs}, options);
   }
-  std::vector<uint16_t> halves;
-  halves.reserve(current.log_probs.size());
-  for (const float log_prob : current.log_probs) halves.push_back(Float16RoundedUp(log_prob));
+  return Evaluate(
+      run, slices, options, {},
+      {SlotRows(kGathered, v1::Gathered::kLogProbsFieldNumber, current.log_probs,
+                current.sampled_log_probs.size()),
+       Column(kGathered, v1::Gathered::kSampledLogProbsFieldNumber, current.sampled_log_probs)});
+}
+
+absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const Slice> slices,
+                                            const GatheredHalves& current,
+                                            const EvaluateOptions& options) {
   v1::EvaluateRequest request;
-  request.mutable_gathered()->set_values(Form::FLOAT16_LOG_PROBS);
+  request.mutable_gathered()->set_values(v1::Gathered::FLOAT16_LOG_PROBS);
   return Evaluate(
       run, slices, options, std::move(request),
-      {RowsOf(form, Form::kLogProbsFieldNumber, std::span<const uint16_t>(halves), slots),
-       sampled});
+      {SlotRows(kGathered, v1::Gathered::kLogProbsFieldNumber, current.log_probs,
+                current.sampled_log_probs.size()),
+       Column(kGathered, v1::Gathered::kSampledLogProbsFieldNumber, current.sampled_log_probs)});
 }
 
 absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const Slice> slices,
                                             const ReducedValues& current,
                                             const EvaluateOptions& options) {
-  using Form = v1::Reduced;
-  const uint32_t form = v1::EvaluateRequest::kReducedFieldNumber;
-  return Evaluate(run, slices, options, v1::EvaluateRequest(),
-                  {RowsOf(form, Form::kSampledLogProbsFieldNumber, current.sampled_log_probs),
-                   RowsOf(form, Form::kLogEnvelopesFieldNumber, current.log_envelopes),
-                   RowsOf(form, Form::kCoveredMassesFieldNumber, current.covered_masses)});
+  return Evaluate(
+      run, slices, options, {},
+      {Column(kReduced, v1::Reduced::kSampledLogProbsFieldNumber, current.sampled_log_probs),
+       Column(kReduced, v1::Reduced::kLogEnvelopesFieldNumber, current.log_envelopes),
+       Column(kReduced, v1::Reduced::kCoveredMassesFieldNumber, current.covered_masses)});
 }
 
 absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const Slice> slices,
                                             const LogitValues& current,
                                             const EvaluateOptions& options) {
-  using Form = v1::Gathered;
-  const uint32_t form = v1::EvaluateRequest::kGatheredFieldNumber;
-  const size_t slots = current.logits.size() / std::max<size_t>(1, current.sampled_logits.size());
   v1::EvaluateRequest request;
-  request.mutable_gathered()->set_values(Form::LOGITS);
-  return Evaluate(run, slices, options, std::move(request),
-                  {RowsOf(form, Form::kLogProbsFieldNumber, current.logits, slots),
-                   RowsOf(form, Form::kSampledLogProbsFieldNumber, current.sampled_logits),
-                   RowsOf(form, Form::kLogSumExpsFieldNumber, current.log_sum_exps)});
+  request.mutable_gathered()->set_values(v1::Gathered::LOGITS);
+  return Evaluate(
+      run, slices, options, std::move(request),
+      {SlotRows(kGathered, v1::Gathered::kLogProbsFieldNumber, current.logits,
+                current.sampled_logits.size()),
+       Column(kGathered, v1::Gathered::kSampledLogProbsFieldNumber, current.sampled_logits),
+       Column(kGathered, v1::Gathered::kLogSumExpsFieldNumber, current.log_sum_exps)});
 }
 
 absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const Slice> slices,
@@ -337,7 +352,7 @@ absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const S
     return array.bytes.size() == positions * array.row_bytes;
   });
   const bool cut = fit && streams_ != nullptr && !options.needs_one_request(slices);
-  MicroBatches batches(std::move(request), std::move(arrays),
+  MicroBatches batches(std::move(request), std::move(arrays), *segments_,
                        cut ? options_.micro_batch_bytes : SIZE_MAX);
   const absl::StatusOr<std::vector<v1::EvaluateResponse>> answers = Send(batches);
   if (!answers.ok()) return answers.status();

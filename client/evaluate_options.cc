@@ -46,7 +46,7 @@ bool EvaluateOptions::needs_one_request(std::span<const Slice> slices) const {
 std::vector<PositionArray> OptionArrays(const EvaluateOptions& options) {
   using Request = v1::EvaluateRequest;
   std::vector<PositionArray> arrays;
-  const auto add = [&arrays](uint32_t message, uint32_t field, auto values) {
+  const auto add = [&arrays](int message, int field, auto values) {
     if (!values.empty()) {
       arrays.push_back({message, field, std::as_bytes(values), sizeof(values.front())});
     }

@@ -1,6 +1,7 @@
 #include "client/micro_batches.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -10,16 +11,20 @@
 namespace sis {
 namespace {
 
+// So many times larger are batches of arrays in a segment: to say where they are costs as much as
+// to send some 100 KiB.
+constexpr size_t kSegmentFactor = 4;
+
 void WriteVarint(uint64_t value, std::string& into) {
   for (; value >= 0x80; value >>= 7) into.push_back(static_cast<char>(value | 0x80));
   into.push_back(static_cast<char>(value));
 }
 
 // What comes before a field of so many bytes.
-std::string FieldHeader(uint32_t number, size_t size) {
+std::string FieldHeader(int number, size_t size) {
   constexpr uint32_t kDelimited = 2;
   std::string header;
-  WriteVarint(number << 3 | kDelimited, header);
+  WriteVarint(static_cast<uint32_t>(number) << 3 | kDelimited, header);
   WriteVarint(size, header);
   return header;
 }
@@ -41,8 +46,10 @@ void AppendBits(const std::string& bits, size_t count, size_t before, std::strin
 }  // namespace
 
 MicroBatches::MicroBatches(v1::EvaluateRequest request, std::vector<PositionArray> arrays,
-                           size_t bytes)
-    : request_(std::move(request)), arrays_(std::move(arrays)) {
+                           const MappedSegments& segments, size_t bytes)
+    : request_(std::move(request)), arrays_(std::move(arrays)), segments_(segments) {
+  in_segment_ = AreInSegment();
+  if (in_segment_ && bytes < SIZE_MAX / kSegmentFactor) bytes *= kSegmentFactor;
   slices_.Swap(request_.mutable_slices());
   size_t row_bytes = 0;
   for (const PositionArray& array : arrays_) row_bytes += array.row_bytes;
@@ -51,13 +58,30 @@ MicroBatches::MicroBatches(v1::EvaluateRequest request, std::vector<PositionArra
   for (int i = 0; i < slices_.size(); ++i) {
     const size_t positions = batches_.back().positions;
     const uint32_t length = slices_[i].length();
-    if (positions > 0 && (positions + length) * row_bytes > bytes) {
+    if (positions > 0 && (positions + length) * row_bytes > bytes && CanBegin(position)) {
       batches_.push_back({static_cast<size_t>(i), 0, position, 0});
     }
     ++batches_.back().slices;
     batches_.back().positions += length;
     position += length;
   }
+}
+
+bool MicroBatches::AreInSegment() const {
+  std::string segment;
+  for (const PositionArray& array : arrays_) {
+    if (array.bytes.empty()) continue;
+    const std::optional<MappedSegments::Part> part = segments_.Find(array.bytes);
+    if (!part || (!segment.empty() && part->segment != segment)) return false;
+    segment = part->segment;
+  }
+  return !segment.empty();
+}
+
+bool MicroBatches::CanBegin(size_t position) const {
+  return !in_segment_ || std::ranges::all_of(arrays_, [position](const PositionArray& array) {
+    return position * array.row_bytes % MappedSegments::kAlignment == 0;
+  });
 }
 
 MicroBatches::~MicroBatches() {
@@ -97,21 +121,26 @@ std::span<const std::byte> MicroBatches::Rows(const PositionArray& array,
 
 v1::EvaluateRequest MicroBatches::Message(size_t i) const {
   v1::EvaluateRequest request = WithoutArrays(batches_[i]);
+  std::vector<RequestArray> arrays;
   for (const PositionArray& array : arrays_) {
     google::protobuf::Message* message = &request;
     if (array.message != 0) {
       message = request.GetReflection()->MutableMessage(
-          &request, request.GetDescriptor()->FindFieldByNumber(static_cast<int>(array.message)));
+          &request, request.GetDescriptor()->FindFieldByNumber(array.message));
     }
-    message->GetReflection()->SetString(
-        message, message->GetDescriptor()->FindFieldByNumber(static_cast<int>(array.field)),
-        ToBytes(Rows(array, batches_[i])));
+    arrays.push_back({message, array.field, Rows(array, batches_[i])});
   }
+  WriteArrays(arrays, segments_, request);
   return request;
 }
 
 grpc::ByteBuffer MicroBatches::Request(size_t i) {
+  if (in_segment_) {
+    const grpc::Slice message(Message(i).SerializeAsString());
+    return {&message, 1};
+  }
   const Batch& batch = batches_[i];
+  // The form may occur twice then, first without arrays: protobuf takes the two as one.
   std::string head = WithoutArrays(batch).SerializeAsString();
   std::vector<grpc::Slice> pieces;
   for (auto array = arrays_.begin(); array != arrays_.end();) {

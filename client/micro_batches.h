@@ -10,26 +10,29 @@
 #include <span>
 #include <vector>
 
+#include "client/mapped_segments.h"
 #include "sis/v1/ratio_service.pb.h"
 
 namespace sis {
 
 // An array with a row of `row_bytes` per position.
 struct PositionArray {
-  uint32_t message;  // the number of the request's field that holds it; 0: the request itself
-  uint32_t field;    // its number there
+  int message;  // the number of the request's field that holds it; 0: the request itself
+  int field;    // its number there
   std::span<const std::byte> bytes;
   size_t row_bytes;
 };
 
 // Cuts between slices only: a slice stays what the server gave a digest of. The arrays are not
-// copied: gRPC reads them where they lie.
+// copied: gRPC reads them where they lie. Arrays that all lie in one segment do not travel; they
+// are cut where messages can say where the parts begin.
 class MicroBatches {
  public:
-  // `request` is all of the request but the arrays, which must outlive the object; those of one
-  // message stand side by side. At least one batch; if it is only one, the arrays may be of any
-  // size.
-  MicroBatches(v1::EvaluateRequest request, std::vector<PositionArray> arrays, size_t bytes);
+  // `request` is all of the request but the arrays; those of one message stand side by side. Arrays
+  // and segments must outlive the object. At least one batch; if it is only one, the arrays may be
+  // of any size.
+  MicroBatches(v1::EvaluateRequest request, std::vector<PositionArray> arrays,
+               const MappedSegments& segments, size_t bytes);
   // Returns when gRPC has let go of the arrays.
   ~MicroBatches();
   MicroBatches(const MicroBatches&) = delete;
@@ -50,6 +53,10 @@ class MicroBatches {
     size_t positions;
   };
 
+  // Whether all arrays lie in one.
+  bool AreInSegment() const;
+  // Whether a batch can begin at this position.
+  bool CanBegin(size_t position) const;
   // The i-th, but for its arrays.
   v1::EvaluateRequest WithoutArrays(const Batch& batch) const;
   std::span<const std::byte> Rows(const PositionArray& array, const Batch& batch) const;
@@ -59,6 +66,8 @@ class MicroBatches {
   v1::EvaluateRequest request_;  // without slices
   google::protobuf::RepeatedPtrField<v1::Slice> slices_;
   const std::vector<PositionArray> arrays_;
+  const MappedSegments& segments_;
+  bool in_segment_ = false;
   std::vector<Batch> batches_;
 
   std::mutex mutex_;
