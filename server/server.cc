@@ -53,11 +53,16 @@ Server::Server(const ServerOptions& options, std::unique_ptr<Arena> arena,
       arena_(std::move(arena)),
       store_(std::move(store), metrics_),
       registry_(options.cache_bytes, *arena_, options.limits, metrics_, absl::Now, &store_),
-      backend_(ChooseBackend(options.backend)),
+      backend_(ChooseBackend(options.backend, {.bytes = options.device_cache_bytes,
+                                               .most_bytes = options.cache_bytes})),
       workers_(options.evaluate_threads),
       store_threads_(store_.durable() ? kStoreThreads : 0),
       service_(registry_, metrics_, *backend_.backend, workers_, store_threads_),
-      state_publisher_(std::make_shared<StatePublisher>(registry_)) {}
+      state_publisher_(std::make_shared<StatePublisher>(registry_)) {
+  if (!backend_.device_cache.empty()) {
+    device_cache_metrics_ = std::make_shared<DeviceCacheMetrics>(*backend_.backend);
+  }
+}
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
   const absl::Time begin = absl::Now();
@@ -104,6 +109,7 @@ absl::Status Server::Listen(const ServerOptions& options) {
     }
     exposer_->RegisterCollectable(state_publisher_);  // first, so that the gauges are fresh
     exposer_->RegisterCollectable(metrics_.registry());
+    if (device_cache_metrics_ != nullptr) exposer_->RegisterCollectable(device_cache_metrics_);
     metrics_address_ = WithPort(options.metrics, exposer_->GetListeningPorts().front());
   }
 
