@@ -1,5 +1,6 @@
 #include "server/current_arrays.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -8,18 +9,29 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "kernels/codec/float16.h"
+#include "kernels/codec/simd_float16.h"
 #include "server/arrays.h"
 
 namespace sis {
 namespace {
 
-struct BFloat16 {
-  uint16_t bits;
-};
-float Decode(float value) { return value; }
-float Decode(BFloat16 value) {
-  return std::bit_cast<float>(static_cast<uint32_t>(value.bits) << 16);
+float Bfloat16(uint16_t half) { return std::bit_cast<float>(static_cast<uint32_t>(half) << 16); }
+
+// A row of log-probs from a row of logits. A log-sum-exp that is not finite makes them NaN, as a
+// NaN logit does, which is refused where the position is used.
+void Normalize(std::span<const float> logits, double log_sum_exp, std::span<float> log_probs) {
+  const double sum =
+      std::isfinite(log_sum_exp) ? log_sum_exp : std::numeric_limits<double>::quiet_NaN();
+  for (size_t i = 0; i < logits.size(); ++i) {
+    log_probs[i] = Flush(static_cast<float>(static_cast<double>(logits[i]) - sum));
+  }
+}
+
+// `scratch` with at least so many elements, and the first of them.
+template <typename T>
+std::span<T> Prepare(std::vector<T>& scratch, size_t count) {
+  if (scratch.size() < count) scratch.resize(count);
+  return std::span(scratch).first(count);
 }
 
 // Where the field lies. InvalidArgument unless it has `count` elements.
@@ -60,104 +72,103 @@ absl::StatusOr<CurrentArrays> CurrentArrays::Parse(const v1::EvaluateRequest& re
 }
 
 CurrentView CurrentArrays::Read(size_t first, size_t count, Scratch& scratch) const {
-  const auto part = [&](const ArrayField& array, const Floats& converted, size_t width,
-                        std::vector<float>& into) {
-    if (converted != nullptr) return std::span(*converted).subspan(first * width, count * width);
-    return array.size() == 0 ? std::span<const float>()
-                             : array.Read<float>(first * width, count * width, into);
+  const auto part = [&](const ArrayField& array, std::vector<float>& into) {
+    return array.size() == 0 ? std::span<const float>() : array.Read<float>(first, count, into);
   };
-  return {.sampled_log_probs =
-              part(sampled_log_probs_, converted_sampled_log_probs_, 1, scratch.sampled_log_probs),
-          .log_probs = part(log_probs_, converted_log_probs_, slots_, scratch.log_probs),
-          .log_envelopes = part(log_envelopes_, nullptr, 1, scratch.log_envelopes),
-          .covered_masses = part(covered_masses_, nullptr, 1, scratch.covered_masses)};
+  return {.sampled_log_probs = ReadSampled(first, count, scratch),
+          .log_probs = ReadLogProbs(first, count, scratch),
+          .log_envelopes = part(log_envelopes_, scratch.log_envelopes),
+          .covered_masses = part(covered_masses_, scratch.covered_masses)};
+}
+
+std::span<const float> CurrentArrays::ReadLogProbs(size_t first, size_t count,
+                                                   Scratch& scratch) const {
+  if (log_probs_.size() == 0) return {};
+  const size_t first_value = first * slots_;
+  const size_t values = count * slots_;
+  if (values_ == v1::Gathered::LOG_PROBS) {
+    return log_probs_.Read<float>(first_value, values, scratch.log_probs);
+  }
+  const std::span<float> log_probs = Prepare(scratch.log_probs, values);
+  if (values_ == v1::Gathered::FLOAT16_LOG_PROBS) {
+    DecodeFloat16s(log_probs_.Read<uint16_t>(first_value, values, scratch.halves), log_probs);
+    return log_probs;
+  }
+  std::span<const float> logits;
+  if (values_ == v1::Gathered::LOGITS) {
+    logits = log_probs_.Read<float>(first_value, values, scratch.logits);
+  } else {
+    std::ranges::transform(log_probs_.Read<uint16_t>(first_value, values, scratch.halves),
+                           Prepare(scratch.logits, values).begin(), Bfloat16);
+    logits = std::span(scratch.logits).first(values);
+  }
+  const std::span<const double> sums =
+      log_sum_exps_.Read<double>(first, count, scratch.log_sum_exps);
+  for (size_t i = 0; i < count; ++i) {
+    Normalize(logits.subspan(i * slots_, slots_), sums[i], log_probs.subspan(i * slots_, slots_));
+  }
+  return log_probs;
 }
 
 std::span<const float> CurrentArrays::ReadSampled(size_t first, size_t count,
-                                                  std::vector<float>& scratch) const {
-  const Floats& converted = converted_sampled_log_probs_;
-  if (converted != nullptr) return std::span(*converted).subspan(first, count);
-  return sampled_log_probs_.Read<float>(first, count, scratch);
+                                                  Scratch& scratch) const {
+  if (!holds_logits()) {
+    return sampled_log_probs_.Read<float>(first, count, scratch.sampled_log_probs);
+  }
+  std::span<const float> logits;
+  if (values_ == v1::Gathered::LOGITS) {
+    logits = sampled_log_probs_.Read<float>(first, count, scratch.sampled_logits);
+  } else {
+    std::ranges::transform(sampled_log_probs_.Read<uint16_t>(first, count, scratch.sampled_halves),
+                           Prepare(scratch.sampled_logits, count).begin(), Bfloat16);
+    logits = std::span(scratch.sampled_logits).first(count);
+  }
+  const std::span<const double> sums =
+      log_sum_exps_.Read<double>(first, count, scratch.log_sum_exps);
+  const std::span<float> log_probs = Prepare(scratch.sampled_log_probs, count);
+  for (size_t i = 0; i < count; ++i) {
+    Normalize(logits.subspan(i, 1), sums[i], log_probs.subspan(i, 1));
+  }
+  return log_probs;
 }
 
 absl::Status CurrentArrays::ParseGathered(const v1::Gathered& gathered,
                                           const ReceivedArrays& arrays, size_t count) {
-  const bool logits = gathered.values() == v1::Gathered::LOGITS ||
-                      gathered.values() == v1::Gathered::BFLOAT16_LOGITS;
-  if (!logits && arrays.Of(gathered.log_sum_exps()).size() != 0) {
-    return absl::InvalidArgumentError("gathered.log_sum_exps: set, but the values are log-probs");
-  }
-  switch (gathered.values()) {
-    case v1::Gathered::LOG_PROBS: {
-      absl::Status status = Take<float>("gathered.log_probs", gathered.log_probs(), arrays,
-                                        count * slots_, log_probs_);
-      status.Update(Take<float>("gathered.sampled_log_probs", gathered.sampled_log_probs(), arrays,
-                                count, sampled_log_probs_));
-      return status;
-    }
+  values_ = gathered.values();
+  absl::Status status;
+  switch (values_) {
+    case v1::Gathered::LOG_PROBS:
     case v1::Gathered::FLOAT16_LOG_PROBS:
-      return ParseFloat16(gathered, arrays, count);
+      if (arrays.Of(gathered.log_sum_exps()).size() != 0) {
+        return absl::InvalidArgumentError(
+            "gathered.log_sum_exps: set, but the values are log-probs");
+      }
+      return values_ == v1::Gathered::LOG_PROBS
+                 ? TakeGathered<float, float>(gathered, arrays, count)
+                 : TakeGathered<uint16_t, float>(gathered, arrays, count);
     case v1::Gathered::LOGITS:
-      return ParseLogits<float>(gathered, arrays, count);
+      status = TakeGathered<float, float>(gathered, arrays, count);
+      break;
     case v1::Gathered::BFLOAT16_LOGITS:
-      return ParseLogits<BFloat16>(gathered, arrays, count);
+      status = TakeGathered<uint16_t, uint16_t>(gathered, arrays, count);
+      break;
     default:
       return absl::InvalidArgumentError(absl::StrCat(
           "gathered.values: ", static_cast<int>(gathered.values()), " is not one of them"));
   }
-}
-
-absl::Status CurrentArrays::ParseFloat16(const v1::Gathered& gathered, const ReceivedArrays& arrays,
-                                         size_t count) {
-  ArrayField halves;
-  absl::Status status =
-      Take<uint16_t>("gathered.log_probs", gathered.log_probs(), arrays, count * slots_, halves);
-  status.Update(Take<float>("gathered.sampled_log_probs", gathered.sampled_log_probs(), arrays,
-                            count, sampled_log_probs_));
-  if (!status.ok()) return status;
-  std::vector<uint16_t> scratch;
-  auto log_probs = std::make_shared<std::vector<float>>();
-  log_probs->reserve(count * slots_);
-  for (const uint16_t half : halves.Read<uint16_t>(0, count * slots_, scratch)) {
-    log_probs->push_back(DecodeFloat16(half));
-  }
-  converted_log_probs_ = std::move(log_probs);
-  return absl::OkStatus();
-}
-
-// A log-sum-exp that is not finite makes its position's log-probs NaN, as a NaN logit does, which
-// is refused where the position is used.
-template <typename Logit>
-absl::Status CurrentArrays::ParseLogits(const v1::Gathered& gathered, const ReceivedArrays& arrays,
-                                        size_t count) {
-  ArrayField logits, sampled_logits, log_sum_exps;
-  absl::Status status =
-      Take<Logit>("gathered.log_probs", gathered.log_probs(), arrays, count * slots_, logits);
-  status.Update(Take<Logit>("gathered.sampled_log_probs", gathered.sampled_log_probs(), arrays,
-                            count, sampled_logits));
   status.Update(
-      Take<double>("gathered.log_sum_exps", gathered.log_sum_exps(), arrays, count, log_sum_exps));
-  if (!status.ok()) return status;
-  std::vector<Logit> logit_scratch, sampled_scratch;
-  std::vector<double> sum_scratch;
-  const std::span<const Logit> at_slots = logits.Read<Logit>(0, count * slots_, logit_scratch);
-  const std::span<const Logit> sampled = sampled_logits.Read<Logit>(0, count, sampled_scratch);
-  const std::span<const double> sums = log_sum_exps.Read<double>(0, count, sum_scratch);
-  auto log_probs = std::make_shared<std::vector<float>>(count * slots_);
-  auto sampled_log_probs = std::make_shared<std::vector<float>>(count);
-  for (size_t i = 0; i < count; ++i) {
-    const double sum = std::isfinite(sums[i]) ? sums[i] : std::numeric_limits<double>::quiet_NaN();
-    const auto log_prob = [sum](Logit logit) {
-      return Flush(static_cast<float>(static_cast<double>(Decode(logit)) - sum));
-    };
-    for (size_t slot = 0; slot < slots_; ++slot) {
-      (*log_probs)[i * slots_ + slot] = log_prob(at_slots[i * slots_ + slot]);
-    }
-    (*sampled_log_probs)[i] = log_prob(sampled[i]);
-  }
-  converted_log_probs_ = std::move(log_probs);
-  converted_sampled_log_probs_ = std::move(sampled_log_probs);
-  return absl::OkStatus();
+      Take<double>("gathered.log_sum_exps", gathered.log_sum_exps(), arrays, count, log_sum_exps_));
+  return status;
+}
+
+template <typename Value, typename Sampled>
+absl::Status CurrentArrays::TakeGathered(const v1::Gathered& gathered, const ReceivedArrays& arrays,
+                                         size_t count) {
+  absl::Status status =
+      Take<Value>("gathered.log_probs", gathered.log_probs(), arrays, count * slots_, log_probs_);
+  status.Update(Take<Sampled>("gathered.sampled_log_probs", gathered.sampled_log_probs(), arrays,
+                              count, sampled_log_probs_));
+  return status;
 }
 
 }  // namespace sis

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstddef>
-#include <memory>
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -21,37 +21,43 @@ class CurrentArrays {
     std::vector<float> log_probs;
     std::vector<float> log_envelopes;
     std::vector<float> covered_masses;
+    // What is converted to log-probs; of both kinds of logits, bfloat16 are the halves.
+    std::vector<uint16_t> halves;
+    std::vector<uint16_t> sampled_halves;
+    std::vector<float> logits;
+    std::vector<float> sampled_logits;
+    std::vector<double> log_sum_exps;
   };
 
-  // InvalidArgument names the field. What is not float32 log-probs is converted here, as a whole.
+  // InvalidArgument names the field.
   static absl::StatusOr<CurrentArrays> Parse(const v1::EvaluateRequest& request,
                                              const ReceivedArrays& arrays, size_t count,
                                              size_t slots);
 
-  // The positions [first, first + count) of the request.
+  // The positions [first, first + count) of the request, as float32 log-probs whatever was sent.
   CurrentView Read(size_t first, size_t count, Scratch& scratch) const;
   // Only the sampled tokens' log-probs of them.
-  std::span<const float> ReadSampled(size_t first, size_t count, std::vector<float>& scratch) const;
+  std::span<const float> ReadSampled(size_t first, size_t count, Scratch& scratch) const;
 
  private:
-  using Floats = std::shared_ptr<const std::vector<float>>;
-
   absl::Status ParseGathered(const v1::Gathered& gathered, const ReceivedArrays& arrays,
                              size_t count);
-  absl::Status ParseFloat16(const v1::Gathered& gathered, const ReceivedArrays& arrays,
+  template <typename Value, typename Sampled>
+  absl::Status TakeGathered(const v1::Gathered& gathered, const ReceivedArrays& arrays,
                             size_t count);
-  template <typename Logit>
-  absl::Status ParseLogits(const v1::Gathered& gathered, const ReceivedArrays& arrays,
-                           size_t count);
+  bool holds_logits() const {
+    return values_ == v1::Gathered::LOGITS || values_ == v1::Gathered::BFLOAT16_LOGITS;
+  }
+  std::span<const float> ReadLogProbs(size_t first, size_t count, Scratch& scratch) const;
 
   size_t slots_ = 0;
+  // What the first two hold.
+  v1::Gathered::Values values_ = v1::Gathered::LOG_PROBS;
   ArrayField sampled_log_probs_;
   ArrayField log_probs_;
+  ArrayField log_sum_exps_;
   ArrayField log_envelopes_;
   ArrayField covered_masses_;
-  // Instead of the fields, where these hold something else.
-  Floats converted_sampled_log_probs_;
-  Floats converted_log_probs_;
 };
 
 }  // namespace sis

@@ -199,7 +199,8 @@ TEST_P(DeviceCacheTest, WhateverHappensToPages) {
   }
 }
 
-// Evaluations of pages that stay, side by side with changes of others, over a memory that holds few.
+// Evaluations of pages that stay, side by side with changes of others, over a memory that holds
+// few.
 TEST_P(DeviceCacheTest, ManyThreads) {
   constexpr int kSequences = 10;
   const auto device = Device(kRoomForFew, cuda::When::kInAThread);

@@ -1,6 +1,7 @@
 #include "server/evaluate.h"
 
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "server/evaluate_input.h"
 #include "server/slice_evaluator.h"
 #include "server/slices.h"
+#include "server/wire/answers_in_segment.h"
 
 namespace sis {
 namespace {
@@ -36,6 +38,31 @@ void AddPrefixCurve(std::span<const int> curve, std::span<const PrefixSums> sums
     point.set_residual_mass(FromFixed(sums[i].residual_mass));
     point.set_expected_acceptance(FromFixed(sums[i].expected_acceptance));
   }
+}
+
+// The arrays of a response to N positions, in the order of their fields.
+std::vector<uint64_t> AnswerSizes(const WantedOutputs& wanted, uint64_t count) {
+  std::vector<uint64_t> sizes;
+  if (wanted.accept_bits) sizes.push_back((count + 7) / 8);
+  if (wanted.decisions) sizes.push_back(count);
+  for (const bool floats : {wanted.ratios, wanted.log_ratios, wanted.acceptance_probabilities,
+                            wanted.surrogates, wanted.coefficients}) {
+    if (floats) sizes.push_back(count * sizeof(float));
+  }
+  return sizes;
+}
+
+// Where the answers go, if not into the response.
+absl::StatusOr<std::optional<AnswersInSegment>> ParseAnswers(const v1::EvaluateRequest& request,
+                                                             const ReceivedArrays& arrays,
+                                                             const WantedOutputs& wanted,
+                                                             uint64_t count) {
+  if (!request.has_answers()) return std::nullopt;
+  absl::StatusOr<AnswersInSegment> answers =
+      AnswersInSegment::Parse(request.answers(), arrays, AnswerSizes(wanted, count));
+  if (!answers.ok()) return answers.status();
+  if (absl::Status status = answers->CheckDisjoint(request, arrays); !status.ok()) return status;
+  return *std::move(answers);
 }
 
 // The arrays of a call: those that are wanted lie in the response, the others that an algorithm
@@ -150,10 +177,12 @@ v1::Totals ToTotals(const Sums& sums) {
 
 class EvaluateCall::State {
  public:
-  State(Run& run, const Backend& backend, EvaluateInput input, std::vector<SliceRange> slices)
+  State(Run& run, const Backend& backend, EvaluateInput input, std::vector<SliceRange> slices,
+        std::optional<AnswersInSegment> answers)
       : run_(run),
         input_(std::move(input)),
         slices_(std::move(slices)),
+        answers_(std::move(answers)),
         evaluator_(run, backend, input_),
         response_(std::make_shared<v1::EvaluateResponse>()),
         call_(input_, TotalPositions(slices_), *response_) {
@@ -197,6 +226,7 @@ class EvaluateCall::State {
     }
     if (!input_.wanted.decisions) response_->clear_decisions();
     response_->set_newly_counted(Count(run_, evaluator_, input_, slices_, results_));
+    if (answers_) answers_->Move(*response_);
     return response_;
   }
 
@@ -204,6 +234,7 @@ class EvaluateCall::State {
   Run& run_;
   const EvaluateInput input_;
   const std::vector<SliceRange> slices_;
+  const std::optional<AnswersInSegment> answers_;
   SliceEvaluator evaluator_;
   const std::shared_ptr<v1::EvaluateResponse> response_;
   const CallOutput call_;  // into the response
@@ -220,15 +251,20 @@ EvaluateCall::~EvaluateCall() = default;
 absl::StatusOr<EvaluateCall> EvaluateCall::Start(Run& run, const Backend& backend,
                                                  const v1::EvaluateRequest& request,
                                                  const ReceivedArrays& arrays) {
+  if (absl::Status status = arrays.CheckRanges(request); !status.ok()) return status;
   absl::StatusOr<std::vector<SliceRange>> slices = ParseEvaluateSlices(run, request.slices());
   if (!slices.ok()) return slices.status();
   absl::StatusOr<EvaluateInput> input =
       ParseEvaluateInput(request, arrays, run.config(), TotalPositions(*slices));
   if (!input.ok()) return input.status();
+  absl::StatusOr<std::optional<AnswersInSegment>> answers =
+      ParseAnswers(request, arrays, input->wanted, TotalPositions(*slices));
+  if (!answers.ok()) return answers.status();
   if (request.lease_id() != 0) {
     if (absl::Status status = run.RenewLease(request.lease_id()); !status.ok()) return status;
   }
-  return EvaluateCall(std::make_unique<State>(run, backend, *std::move(input), *std::move(slices)));
+  return EvaluateCall(std::make_unique<State>(run, backend, *std::move(input), *std::move(slices),
+                                              *std::move(answers)));
 }
 
 bool EvaluateCall::done() const { return state_->done(); }

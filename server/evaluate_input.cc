@@ -207,7 +207,7 @@ absl::StatusOr<EvaluateInput> ParseEvaluateInput(const v1::EvaluateRequest& requ
                              input.advantages));
   if (status.ok()) status = CheckMask(input.mask);
   if (request.has_decoupled() || request.has_algorithm()) {
-    input.sampled_log_probs = input.current.ReadSampled(0, count, copies.sampled_log_probs);
+    input.sampled_log_probs = input.current.ReadSampled(0, count, copies.current);
   }
   if (status.ok()) status = ParseWeight(request, input);
   if (status.ok()) status = ParseDecoupled(request, arrays, count, input);

@@ -54,7 +54,7 @@ struct EvaluateInput {
     std::vector<float> own_log_probs;
     std::vector<float> decoupled_log_probs;
     std::vector<float> advantages;
-    std::vector<float> sampled_log_probs;
+    CurrentArrays::Scratch current;
   };
   std::shared_ptr<Copies> copies;
 

@@ -14,8 +14,14 @@ constexpr uint64_t kPieceValues = 1 << 20;
 
 void EvaluateTask::Start(const Evaluators& evaluators, const grpc::ByteBuffer& request,
                          IsCancelled is_cancelled, Done done) {
-  absl::StatusOr<std::unique_ptr<const Request>> parsed = Request::Parse(request);
+  absl::StatusOr<std::unique_ptr<Request>> parsed = Request::Parse(request);
   if (!parsed.ok()) return done(parsed.status());
+  if (const std::string& name = (*parsed)->message().segment(); !name.empty()) {
+    // Held from here on: the request goes on though the lease may end.
+    absl::StatusOr<std::shared_ptr<SharedSegment>> segment = evaluators.segments.Find(name);
+    if (!segment.ok()) return done(segment.status());
+    (*parsed)->arrays().LieIn(*std::move(segment));
+  }
   const std::shared_ptr<EvaluateTask> task(
       new EvaluateTask(evaluators, *std::move(parsed), std::move(is_cancelled), std::move(done)));
   task->Schedule();

@@ -11,6 +11,7 @@
 #include "kernels/backend.h"
 #include "server/evaluate.h"
 #include "server/run_registry.h"
+#include "server/segments/segment_registry.h"
 #include "server/wire/received_message.h"
 #include "server/worker_pool.h"
 
@@ -21,6 +22,7 @@ struct Evaluators {
   RunRegistry& registry;
   const Backend& backend;
   WorkerPool& workers;
+  SegmentRegistry& segments;
 };
 
 // Evaluates a piece of about 4 MiB, then lets other runs have their turn. Owns itself.

@@ -51,7 +51,8 @@ class EvaluateTaskTest : public testing::Test {
     std::latch all_done(runs.size());
     for (const auto& [run, slices] : runs) {
       EvaluateTask::Start(
-          {cache_.registry, backend_, workers}, Request(run, slices, draw_++), [] { return false; },
+          {cache_.registry, backend_, workers, segments_}, Request(run, slices, draw_++),
+          [] { return false; },
           [&, run = run](const absl::StatusOr<grpc::ByteBuffer>& answer) {
             EXPECT_TRUE(answer.ok()) << answer.status();
             order.push_back(run);
@@ -65,6 +66,7 @@ class EvaluateTaskTest : public testing::Test {
 
   Cache cache_;
   const ScalarBackend backend_;
+  SegmentRegistry segments_{0};
   uint64_t draw_ = 1;
 };
 
@@ -84,7 +86,7 @@ TEST_F(EvaluateTaskTest, CancellationIsSeenBetweenSlicesAndCountsNothing) {
     absl::Status status;
     WorkerPool workers(1);
     EvaluateTask::Start(
-        {cache_.registry, backend_, workers}, Request("a", 7, /*draw=*/99),
+        {cache_.registry, backend_, workers, segments_}, Request("a", 7, /*draw=*/99),
         [&] { return asked++ == stop_after; },
         [&](const absl::StatusOr<grpc::ByteBuffer>& answer) {
           status = answer.status();
@@ -104,7 +106,8 @@ TEST_F(EvaluateTaskTest, WhatIsNoRequestIsRefusedAtOnce) {
   absl::Status status;
   const grpc::Slice slice(std::string("\x0a\x7f"));
   EvaluateTask::Start(
-      {cache_.registry, backend_, workers}, grpc::ByteBuffer(&slice, 1), [] { return false; },
+      {cache_.registry, backend_, workers, segments_}, grpc::ByteBuffer(&slice, 1),
+      [] { return false; },
       [&](const absl::StatusOr<grpc::ByteBuffer>& answer) { status = answer.status(); });
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(status.message(), "not a sis.v1.EvaluateRequest in protobuf");

@@ -93,7 +93,13 @@ Metrics::Metrics(int64_t cache_budget_bytes)
           GaugeFamily(*registry_, "sis_cache_bytes", "Bytes charged to the cache.").Add({})),
       waiting_appends_(GaugeFamily(*registry_, "sis_waiting_appends",
                                    "Append streams that are not read until there is room.")
-                           .Add({})) {
+                           .Add({})),
+      segments_(
+          GaugeFamily(*registry_, "sis_segments", "Segments of shared memory leased.").Add({})),
+      segment_bytes_(GaugeFamily(*registry_, "sis_segment_bytes",
+                                 "Bytes of shared memory, until the last request that uses a "
+                                 "segment has ended.")
+                         .Add({})) {
   GaugeFamily(*registry_, "sis_cache_budget_bytes", "The most that sis_cache_bytes may be.")
       .Add({})
       .Set(static_cast<double>(cache_budget_bytes));

@@ -38,6 +38,10 @@ class Metrics {
   void SetStoreRecoverySeconds(double seconds) { store_recovery_seconds_.Set(seconds); }
   void SetCacheBytes(int64_t bytes) { cache_bytes_.Set(static_cast<double>(bytes)); }
   void SetWaitingAppends(int64_t streams) { waiting_appends_.Set(static_cast<double>(streams)); }
+  void SetSegments(int64_t segments, int64_t bytes) {
+    segments_.Set(static_cast<double>(segments));
+    segment_bytes_.Set(static_cast<double>(bytes));
+  }
 
  private:
   friend class RunMetrics;
@@ -71,6 +75,8 @@ class Metrics {
   prometheus::Gauge& store_recovery_seconds_;
   prometheus::Gauge& cache_bytes_;
   prometheus::Gauge& waiting_appends_;
+  prometheus::Gauge& segments_;
+  prometheus::Gauge& segment_bytes_;
 };
 
 // The series of one run id, over all of its incarnations; they vanish with the object, which must

@@ -9,6 +9,7 @@
 #include "server/fetch_stream.h"
 #include "server/grpc_status.h"
 #include "server/rpc_timer.h"
+#include "server/segment_lease.h"
 #include "server/slices.h"
 #include "server/stored_cache.h"
 
@@ -157,6 +158,12 @@ grpc::ServerUnaryReactor* RatioService::Evaluate(grpc::CallbackServerContext* co
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* RatioService::EvaluateStream(
     grpc::CallbackServerContext*) {
   return sis::EvaluateStream::Start(evaluators_, metrics_);
+}
+
+grpc::ServerWriteReactor<v1::LeaseSegmentResponse>* RatioService::LeaseSegment(
+    grpc::CallbackServerContext* context, const v1::LeaseSegmentRequest* request) {
+  return SegmentLease::Start(evaluators_.segments, evaluators_.workers, metrics_, context->peer(),
+                             request->bytes());
 }
 
 }  // namespace sis

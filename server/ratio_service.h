@@ -7,6 +7,7 @@
 #include "server/evaluate_task.h"
 #include "server/metrics.h"
 #include "server/run_registry.h"
+#include "server/segments/segment_registry.h"
 #include "server/store_threads.h"
 #include "server/worker_pool.h"
 #include "sis/v1/ratio_service.grpc.pb.h"
@@ -24,15 +25,16 @@ using RecordMethods =
         v1::RatioService::WithCallbackMethod_FetchTopK<LifecycleMethods>>>;
 using EvaluateMethods = v1::RatioService::WithRawCallbackMethod_Evaluate<
     v1::RatioService::WithRawCallbackMethod_EvaluateStream<RecordMethods>>;
+using AllMethods = v1::RatioService::WithCallbackMethod_LeaseSegment<EvaluateMethods>;
 
 // Thread-safe. Everything it is given must outlive the gRPC server that it is registered with.
-class RatioService final : public EvaluateMethods {
+class RatioService final : public AllMethods {
  public:
   RatioService(RunRegistry& registry, Metrics& metrics, const Backend& backend, WorkerPool& workers,
-               StoreThreads& store_threads)
+               StoreThreads& store_threads, SegmentRegistry& segments)
       : registry_(registry),
         metrics_(metrics),
-        evaluators_{registry, backend, workers},
+        evaluators_{registry, backend, workers, segments},
         store_threads_(store_threads) {}
 
   grpc::ServerUnaryReactor* CreateRun(grpc::CallbackServerContext* context,
@@ -62,6 +64,8 @@ class RatioService final : public EvaluateMethods {
                                      grpc::ByteBuffer* response) override;
   grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* EvaluateStream(
       grpc::CallbackServerContext* context) override;
+  grpc::ServerWriteReactor<v1::LeaseSegmentResponse>* LeaseSegment(
+      grpc::CallbackServerContext* context, const v1::LeaseSegmentRequest* request) override;
 
  private:
   RunRegistry& registry_;

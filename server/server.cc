@@ -2,14 +2,17 @@
 
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <chrono>
 #include <exception>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "server/store/parse_store.h"
@@ -29,7 +32,7 @@ constexpr int kMaxFrameBytes = 1 << 20;
 
 // The address with another port, if it has one at all.
 std::string WithPort(const std::string& address, int port) {
-  if (absl::StartsWith(address, "unix:")) return address;
+  if (absl::StartsWith(address, "unix")) return address;
   return absl::StrCat(address.substr(0, address.rfind(':')), ":", port);
 }
 
@@ -37,14 +40,18 @@ std::string WithPort(const std::string& address, int port) {
 
 class Server::StatePublisher final : public prometheus::Collectable {
  public:
-  explicit StatePublisher(RunRegistry& registry) : registry_(registry) {}
+  StatePublisher(RunRegistry& registry, SegmentRegistry& segments, Metrics& metrics)
+      : registry_(registry), segments_(segments), metrics_(metrics) {}
   std::vector<prometheus::MetricFamily> Collect() const override {
     registry_.PublishState();
+    metrics_.SetSegments(segments_.size(), segments_.used_bytes());
     return {};
   }
 
  private:
   RunRegistry& registry_;
+  SegmentRegistry& segments_;
+  Metrics& metrics_;
 };
 
 Server::Server(const ServerOptions& options, std::unique_ptr<Arena> arena,
@@ -53,12 +60,13 @@ Server::Server(const ServerOptions& options, std::unique_ptr<Arena> arena,
       arena_(std::move(arena)),
       store_(std::move(store), metrics_),
       registry_(options.cache_bytes, *arena_, options.limits, metrics_, absl::Now, &store_),
+      segments_(options.shared_memory_bytes),
       backend_(ChooseBackend(options.backend, {.bytes = options.device_cache_bytes,
                                                .most_bytes = options.cache_bytes})),
       workers_(options.evaluate_threads),
       store_threads_(store_.durable() ? kStoreThreads : 0),
-      service_(registry_, metrics_, *backend_.backend, workers_, store_threads_),
-      state_publisher_(std::make_shared<StatePublisher>(registry_)) {
+      service_(registry_, metrics_, *backend_.backend, workers_, store_threads_, segments_),
+      state_publisher_(std::make_shared<StatePublisher>(registry_, segments_, metrics_)) {
   if (!backend_.device_cache.empty()) {
     device_cache_metrics_ = std::make_shared<DeviceCacheMetrics>(*backend_.backend);
   }
@@ -99,37 +107,59 @@ absl::Status Server::Recover(absl::Duration opening) {
   return absl::OkStatus();
 }
 
+absl::Status Server::ListenForMetrics(const std::string& address) {
+  try {
+    exposer_ = std::make_unique<prometheus::Exposer>(address, kMetricsThreads);
+  } catch (const std::exception& error) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot listen on ", address, " for metrics: ", error.what()));
+  }
+  exposer_->RegisterCollectable(state_publisher_);  // first, so that the gauges are fresh
+  exposer_->RegisterCollectable(metrics_.registry());
+  if (device_cache_metrics_ != nullptr) exposer_->RegisterCollectable(device_cache_metrics_);
+  metrics_address_ = WithPort(address, exposer_->GetListeningPorts().front());
+  return absl::OkStatus();
+}
+
 absl::Status Server::Listen(const ServerOptions& options) {
   if (!options.metrics.empty()) {
-    try {
-      exposer_ = std::make_unique<prometheus::Exposer>(options.metrics, kMetricsThreads);
-    } catch (const std::exception& error) {
-      return absl::UnavailableError(
-          absl::StrCat("cannot listen on ", options.metrics, " for metrics: ", error.what()));
-    }
-    exposer_->RegisterCollectable(state_publisher_);  // first, so that the gauges are fresh
-    exposer_->RegisterCollectable(metrics_.registry());
-    if (device_cache_metrics_ != nullptr) exposer_->RegisterCollectable(device_cache_metrics_);
-    metrics_address_ = WithPort(options.metrics, exposer_->GetListeningPorts().front());
+    if (absl::Status status = ListenForMetrics(options.metrics); !status.ok()) return status;
   }
-
+  const bool shares_memory = options.shared_memory_bytes > 0;
+  const std::vector<std::string> addresses = absl::StrSplit(options.listen, ',');
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   const int max_message_bytes =
       static_cast<int>(std::min<int64_t>(options.max_message_bytes, INT32_MAX));
   grpc::ServerBuilder builder;
-  int port = 0;
-  builder.AddListeningPort(options.listen, grpc::InsecureServerCredentials(), &port);
+  std::vector<int> ports(addresses.size());
+  for (size_t i = 0; i < addresses.size(); ++i) {
+    if (shares_memory && absl::StartsWith(addresses[i], "unix-abstract:")) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          addresses[i], ": every user can connect, so it can't go with shared memory"));
+    }
+    builder.AddListeningPort(addresses[i], grpc::InsecureServerCredentials(), &ports[i]);
+  }
   builder.RegisterService(&service_);
   builder.SetMaxReceiveMessageSize(max_message_bytes);
   builder.SetMaxSendMessageSize(max_message_bytes);
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kMaxFrameBytes);
-  grpc_server_ = builder.BuildAndStart();
+  if (shares_memory) {
+    SharedSegment::UnlinkAbandoned();
+    // Sockets that only this user can connect to.
+    const mode_t mask = umask(S_IRWXG | S_IRWXO | S_IXUSR);
+    grpc_server_ = builder.BuildAndStart();
+    umask(mask);
+  } else {
+    grpc_server_ = builder.BuildAndStart();
+  }
   if (grpc_server_ == nullptr) {
     return absl::UnavailableError(absl::StrCat("cannot listen on ", options.listen));
   }
-  grpc_address_ = WithPort(options.listen, port);
+  for (size_t i = 0; i < addresses.size(); ++i) {
+    absl::StrAppend(&grpc_address_, i == 0 ? "" : ",", WithPort(addresses[i], ports[i]));
+  }
   grpc_server_->GetHealthCheckService()->SetServingStatus("sis.v1.RatioService", true);
   return absl::OkStatus();
 }
@@ -152,6 +182,7 @@ void Server::Shutdown(absl::Duration grace) {
   stop_.notify_all();
   registry_.room_queue().Close();
   if (janitor_.joinable()) janitor_.join();
+  segments_.Close();  // their calls would last as long as they may
   if (grpc_server_ == nullptr) return;
   grpc_server_->GetHealthCheckService()->SetServingStatus(false);
   grpc_server_->Shutdown(absl::ToChronoTime(absl::Now() + grace));

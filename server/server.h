@@ -23,6 +23,7 @@
 #include "server/mutex.h"
 #include "server/ratio_service.h"
 #include "server/run_registry.h"
+#include "server/segments/segment_registry.h"
 #include "server/store/sequence_store.h"
 #include "server/store_threads.h"
 #include "server/worker_pool.h"
@@ -30,12 +31,14 @@
 namespace sis {
 
 struct ServerOptions {
-  // host:port, or unix:path. Port 0 picks a free one.
+  // host:port or unix:path, or several of them with commas between. Port 0 picks a free one.
   std::string listen = "0.0.0.0:50051";
   // host:port of GET /metrics; empty for none.
   std::string metrics = "0.0.0.0:9464";
   int64_t cache_bytes = int64_t{4} << 30;
   int64_t max_message_bytes = int64_t{1} << 30;
+  // Of all segments together; 0: there are none.
+  int64_t shared_memory_bytes = 0;
   int evaluate_threads = 2;
   BackendKind backend = BackendKind::kAuto;
   // Of the device that evaluates, for copies of rows; not given: a quarter of what is free, at most
@@ -59,7 +62,7 @@ class Server {
 
   // The store and what came back from it, for people.
   const std::string& store_description() const { return store_description_; }
-  // What it listens on, with the port that was picked.
+  // What it listens on, with the ports that were picked.
   const std::string& grpc_address() const { return grpc_address_; }
   const std::string& metrics_address() const { return metrics_address_; }
   std::string_view backend_name() const { return backend_.backend->name(); }
@@ -82,6 +85,7 @@ class Server {
   // `opening` is how long the store took to open.
   absl::Status Recover(absl::Duration opening);
   absl::Status Listen(const ServerOptions& options);
+  absl::Status ListenForMetrics(const std::string& address);
   // The janitor: resumes appends that wait for room, drops what has expired.
   void KeepInOrder();
 
@@ -90,6 +94,7 @@ class Server {
   const std::unique_ptr<Arena> arena_;
   MeteredStore store_;
   RunRegistry registry_;
+  SegmentRegistry segments_;
   const BackendChoice backend_;
   WorkerPool workers_;
   StoreThreads store_threads_;

@@ -18,20 +18,24 @@
 #include "server/server.h"
 
 ABSL_FLAG(std::string, listen, sis::ServerOptions().listen,
-          "gRPC address, host:port or unix:path; port 0 picks a free one");
+          "gRPC addresses, host:port or unix:path, commas between; port 0 picks a free one");
 ABSL_FLAG(std::string, metrics, sis::ServerOptions().metrics,
           "address of GET /metrics, host:port; empty for none");
 ABSL_FLAG(int64_t, cache_bytes, sis::ServerOptions().cache_bytes,
           "most bytes of recorded sequences in memory, taken at start");
 ABSL_FLAG(int64_t, max_message_bytes, sis::ServerOptions().max_message_bytes,
           "largest gRPC message");
+ABSL_FLAG(int64_t, shared_memory_bytes, sis::ServerOptions().shared_memory_bytes,
+          "most bytes of shared memory that clients over a Unix socket may lease; 0: none "
+          "(docs/operations.md)");
 ABSL_FLAG(int, evaluate_threads, static_cast<int>(std::thread::hardware_concurrency()),
           "threads that evaluate");
 ABSL_FLAG(std::string, backend, "auto",
           "what evaluates: auto, cpu or cuda; without a usable CUDA device all mean cpu");
-ABSL_FLAG(int64_t, device_cache_bytes, -1,
-          "with CUDA, bytes on the device for copies of recorded rows, taken at start; 0 for none, -1 "
-          "for a quarter of what is free, at most --cache_bytes");
+ABSL_FLAG(
+    int64_t, device_cache_bytes, -1,
+    "with CUDA, bytes on the device for copies of recorded rows, taken at start; 0 for none, -1 "
+    "for a quarter of what is free, at most --cache_bytes");
 ABSL_FLAG(std::string, store, sis::ServerOptions().store,
           "what keeps sequences beyond this process: memory (nothing), rocksdb:DIR[?sync=1], or "
           "memcached:HOST:PORT,... with *WEIGHT where wanted (docs/operations.md)");
@@ -74,6 +78,9 @@ std::string BadFlag() {
   if (const int64_t n = absl::GetFlag(FLAGS_device_cache_bytes); n < -1) {
     return absl::StrCat("--device_cache_bytes=", n, " is below -1");
   }
+  if (const int64_t n = absl::GetFlag(FLAGS_shared_memory_bytes); n < 0) {
+    return absl::StrCat("--shared_memory_bytes=", n, " is below 0");
+  }
   if (!(absl::GetFlag(FLAGS_max_lease_seconds) >= 0)) return "--max_lease_seconds is below 0";
   if (absl::GetFlag(FLAGS_append_patience) < absl::ZeroDuration()) {
     return "--append_patience is below 0";
@@ -97,6 +104,7 @@ sis::ServerOptions OptionsFromFlags() {
       .metrics = absl::GetFlag(FLAGS_metrics),
       .cache_bytes = absl::GetFlag(FLAGS_cache_bytes),
       .max_message_bytes = absl::GetFlag(FLAGS_max_message_bytes),
+      .shared_memory_bytes = absl::GetFlag(FLAGS_shared_memory_bytes),
       .evaluate_threads = absl::GetFlag(FLAGS_evaluate_threads),
       .backend = *sis::ParseBackendKind(absl::GetFlag(FLAGS_backend)),
       .device_cache_bytes =

@@ -63,8 +63,7 @@ absl::StatusOr<RangeResult> SliceEvaluator::Evaluate(const SliceRange& slice, ui
   if (slice.sequence() == nullptr) {
     CurrentView current;
     if (!input_.own_log_probs.empty()) {
-      current.sampled_log_probs =
-          input_.current.ReadSampled(offset, count, scratch_.sampled_log_probs);
+      current.sampled_log_probs = input_.current.ReadSampled(offset, count, scratch_);
     }
     const Part part{slice, first, offset, current, output, result};
     absl::Status status =

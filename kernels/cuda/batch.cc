@@ -120,8 +120,8 @@ size_t Batch::Take(const Segment& segment, size_t first) {
   const auto stage = [&](auto array) { return StageInput(array); };
   const auto place = [&](auto array) -> uint64_t {
     if (!copy.has_value()) return StageInput(array);
-    return *copy + static_cast<size_t>(std::as_bytes(array).data() -
-                                       behavior.fixed_rows.bytes.data());
+    return *copy +
+           static_cast<size_t>(std::as_bytes(array).data() - behavior.fixed_rows.bytes.data());
   };
   if (!current.reduced()) {
     staged.behavior =

@@ -24,8 +24,8 @@ struct StagedRows {
   uint8_t first_lane = 0;  // 0 if token-major
 };
 
-// Offsets are in bytes, from the start of the input or the output (what is resident: of the resident
-// memory), and aligned to the elements.
+// Offsets are in bytes, from the start of the input or the output (what is resident: of the
+// resident memory), and aligned to the elements.
 struct StagedSegment {
   uint64_t sequence_key;
   uint32_t first_position;

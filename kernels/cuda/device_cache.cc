@@ -26,8 +26,8 @@ DeviceCache TakeDeviceCache(
   }
   absl::StatusOr<std::unique_ptr<ResidentMemory>> memory = allocate(static_cast<size_t>(bytes));
   if (!memory.ok()) {
-    return {nullptr, absl::StrCat("none, ", bytes, " bytes (", reason,
-                                  ") are not to be had, ", memory.status().message())};
+    return {nullptr, absl::StrCat("none, ", bytes, " bytes (", reason, ") are not to be had, ",
+                                  memory.status().message())};
   }
   return {*std::move(memory), absl::StrCat(bytes, " bytes, ", reason)};
 }

@@ -15,7 +15,7 @@ namespace sis::cuda {
 
 struct DeviceCacheOptions {
   // 0: none. Not given: a quarter of what is free, since a trainer may want the rest.
-  std::optional<int64_t> bytes;
+  std::optional<int64_t> bytes = std::nullopt;
   // More can't be of use, unless asked for.
   int64_t most_bytes = std::numeric_limits<int64_t>::max();
 };
@@ -26,8 +26,8 @@ struct DeviceCache {
   std::string description;
 };
 
-// Takes the memory by allocate(bytes). Never fails: where it is not to be had there is none, and the
-// description says so. `free_bytes` of the device.
+// Takes the memory by allocate(bytes). Never fails: where it is not to be had there is none, and
+// the description says so. `free_bytes` of the device.
 DeviceCache TakeDeviceCache(
     const DeviceCacheOptions& options, const absl::StatusOr<int64_t>& free_bytes,
     const std::function<absl::StatusOr<std::unique_ptr<ResidentMemory>>(size_t bytes)>& allocate);

@@ -13,13 +13,12 @@ constexpr int64_t kMiB = int64_t{1} << 20;
 class DeviceCacheTest : public testing::Test {
  protected:
   DeviceCache Take(const DeviceCacheOptions& options, const absl::StatusOr<int64_t>& free_bytes) {
-    return TakeDeviceCache(
-        options, free_bytes,
-        [this](size_t bytes) -> absl::StatusOr<std::unique_ptr<ResidentMemory>> {
-          asked_.push_back(bytes);
-          if (!answer_.ok()) return answer_;
-          return std::make_unique<HostResidentMemory>(bytes);
-        });
+    return TakeDeviceCache(options, free_bytes,
+                           [this](size_t bytes) -> absl::StatusOr<std::unique_ptr<ResidentMemory>> {
+                             asked_.push_back(bytes);
+                             if (!answer_.ok()) return answer_;
+                             return std::make_unique<HostResidentMemory>(bytes);
+                           });
   }
 
   absl::Status answer_;

@@ -46,8 +46,8 @@ class DeviceStage final : public Stage {
     error = cudaMemsetAsync(device_output_.data() + batch.sums_offset(), 0,
                             batch.output_bytes() - batch.sums_offset(), stream);
     if (error != cudaSuccess) return ToStatus(error, "cudaMemsetAsync");
-    error = LaunchEvaluate(batch.View(device_input_.data(), resident_, device_output_.data()),
-                           stream);
+    error =
+        LaunchEvaluate(batch.View(device_input_.data(), resident_, device_output_.data()), stream);
     if (error != cudaSuccess) return ToStatus(error, "launch of Evaluate");
     error = cudaMemcpyAsync(host_output_.data(), device_output_.data(), batch.output_bytes(),
                             cudaMemcpyDeviceToHost, stream);

@@ -29,8 +29,8 @@ class ResidentMemory {
   virtual void Discard(size_t /*offset*/, size_t /*bytes*/) {}
 };
 
-// Memory is given to copies of one size a chunk at a time, and taken back a chunk at a time, the one
-// that was least recently read: pages that are copied one after the other are read so too.
+// Memory is given to copies of one size a chunk at a time, and taken back a chunk at a time, the
+// one that was least recently read: pages that are copied one after the other are read so too.
 //
 // Thread-safe. One short lock per page of a batch, none while anything is copied or read.
 class ResidentRows {

@@ -279,8 +279,8 @@ TEST_F(ResidentRowsTest, PlacesHoldWhatWasCopiedThere) {
           std::ranges::copy(copy.from, memory.data() + copy.to);
         }
         for (const auto& [read, place] : batch.found) {
-          ASSERT_TRUE(std::ranges::equal(
-              read->bytes, std::span(memory.data() + place, read->bytes.size())));
+          ASSERT_TRUE(std::ranges::equal(read->bytes,
+                                         std::span(memory.data() + place, read->bytes.size())));
         }
         batch.use.Done();
         batch.found.clear();

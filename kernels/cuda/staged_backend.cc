@@ -22,17 +22,21 @@ struct StagedBackend::Slot {
   std::unique_ptr<Stage> stage;
   Batch batch;
   bool started = false;
+  absl::Status start_status;
 
   absl::Status Start() {
     batch.WriteInput(stage->input().data());
     started = true;
-    return stage->Start(batch);
+    start_status = stage->Start(batch);
+    return start_status;
   }
 
   absl::Status Finish(std::vector<PendingSums>& sums) {
     if (!started) return absl::OkStatus();
     started = false;
+    // Waited for in any case; but what began with an error is not whole, even if it ends without.
     absl::Status status = stage->Finish();
+    status.Update(start_status);
     if (!status.ok()) return status;
     batch.ReadOutput(stage->output().data(), sums);
     batch.Done();

@@ -27,8 +27,8 @@ using StagePair = std::array<std::unique_ptr<Stage>, 2>;
 // (docs/adr/0007-cuda-staging-and-fallback.md). It also evaluates calls that want a prefix curve.
 class StagedBackend final : public Backend {
  public:
-  // As many calls run at once as there are pairs; others wait for their turn. Fixed rows are kept in
-  // `memory`, which all stages know; null: nowhere.
+  // As many calls run at once as there are pairs; others wait for their turn. Fixed rows are kept
+  // in `memory`, which all stages know; null: nowhere.
   StagedBackend(std::string name, std::vector<StagePair> stages,
                 std::unique_ptr<const Backend> fallback,
                 std::unique_ptr<ResidentMemory> memory = nullptr,

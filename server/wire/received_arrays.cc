@@ -182,11 +182,74 @@ class ArrayExtractor {
   std::string extracted_;
 };
 
+// What a field that is not empty says of its array.
+absl::StatusOr<SegmentPart> PartIn(const SharedSegment& segment, const ArrayField& field) {
+  std::vector<char> scratch;
+  const std::span<const char> bytes =
+      field.Read<char>(0, std::min(field.size(), SegmentPart::kBytes + 1), scratch);
+  return SegmentPart::Parse({bytes.data(), bytes.size()}, segment.size());
+}
+
+// Calls visit(path, field) for all `bytes` fields that are set, until one is refused. `prefix` is
+// the path of the message itself, with a dot.
+template <typename Visit>
+absl::Status ForEachArray(const google::protobuf::Message& message, const std::string& prefix,
+                          const Visit& visit) {
+  using google::protobuf::FieldDescriptor;
+  const google::protobuf::Reflection& reflection = *message.GetReflection();
+  std::vector<const FieldDescriptor*> fields;
+  reflection.ListFields(message, &fields);
+  for (const FieldDescriptor* field : fields) {
+    const std::string path = absl::StrCat(prefix, field->name());
+    absl::Status status;
+    if (field->type() == FieldDescriptor::TYPE_BYTES) {
+      std::string scratch;
+      status = visit(path, reflection.GetStringReference(message, field, &scratch));
+    } else if (field->type() != FieldDescriptor::TYPE_MESSAGE) {
+      continue;
+    } else if (!field->is_repeated()) {
+      status = ForEachArray(reflection.GetMessage(message, field), path + ".", visit);
+    } else {
+      for (int i = 0; status.ok() && i < reflection.FieldSize(message, field); ++i) {
+        status = ForEachArray(reflection.GetRepeatedMessage(message, field, i),
+                              absl::StrCat(path, "[", i, "]."), visit);
+      }
+    }
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 ArrayPaths::ArrayPaths(const google::protobuf::Descriptor& type) : fields_(PathsFrom(type)) {}
 
 ArrayField ReceivedArrays::Of(const std::string& field) const {
+  const ArrayField in_message = InMessage(field);
+  if (segment_ == nullptr || in_message.size() == 0) return in_message;
+  const absl::StatusOr<SegmentPart> part = PartIn(*segment_, in_message);
+  return part.ok() ? ArrayField(*segment_, part->offset, part->size) : ArrayField();
+}
+
+absl::Status ReceivedArrays::CheckRanges(const google::protobuf::Message& message) const {
+  return ForEachPart(message,
+                     [](const std::string&, const SegmentPart&) { return absl::OkStatus(); });
+}
+
+absl::Status ReceivedArrays::ForEachPart(const google::protobuf::Message& message,
+                                         const VisitPart& visit) const {
+  if (segment_ == nullptr) return absl::OkStatus();
+  return ForEachArray(message, "", [&](const std::string& path, const std::string& field) {
+    const ArrayField in_message = InMessage(field);
+    if (in_message.size() == 0) return absl::OkStatus();
+    const absl::StatusOr<SegmentPart> part = PartIn(*segment_, in_message);
+    return part.ok()
+               ? visit(path, *part)
+               : absl::InvalidArgumentError(absl::StrCat(path, ": ", part.status().message()));
+  });
+}
+
+ArrayField ReceivedArrays::InMessage(const std::string& field) const {
   if (in_fields_ || field.empty()) return ArrayField(field);
   Location location;
   std::memcpy(&location, field.data(), sizeof(location));

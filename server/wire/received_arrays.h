@@ -5,11 +5,16 @@
 // replaced by a few bytes that say where they lie, so that the message means what protobuf says it
 // means (the last of several occurrences counts, a later member of a oneof clears an earlier one,
 // unknown fields are skipped), and the arrays are copied nowhere, or just before they are used.
+//
+// If a message names a segment, its arrays lie in shared memory, and what its fields hold says
+// where (proto/sis/v1/ratio_service.proto, "Segments").
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -17,7 +22,9 @@
 
 #include "absl/status/status.h"
 #include "google/protobuf/message.h"
+#include "server/segments/shared_segment.h"
 #include "server/wire/scattered_bytes.h"
+#include "server/wire/segment_part.h"
 
 namespace sis {
 
@@ -30,13 +37,17 @@ class ArrayField {
   // The part [offset, offset + size) of a message.
   ArrayField(const ScatteredBytes& message, size_t offset, size_t size)
       : message_(&message), offset_(offset), size_(size) {}
+  // The same part of a segment, which must have it and outlive the field.
+  ArrayField(const SharedSegment& segment, size_t offset, size_t size)
+      : segment_(&segment), offset_(offset), size_(size) {}
 
   // In bytes.
   size_t size() const { return size_; }
 
   // The elements [first, first + count), which must be there: in place if they lie side by side and
   // aligned, else copied into `scratch`, which must then not be used for anything else while they
-  // are.
+  // are. From a segment, whose client may write to it at any time, they are always copied: read
+  // what you check and use once.
   template <typename T>
   std::span<const T> Read(size_t first, size_t count, std::vector<T>& scratch) const {
     const size_t offset = first * sizeof(T);
@@ -49,6 +60,8 @@ class ArrayField {
         std::memcpy(scratch.data(), data, size);
       } else if (message_ != nullptr) {
         message_->Copy(offset_ + offset, size, reinterpret_cast<char*>(scratch.data()));
+      } else if (segment_ != nullptr) {
+        segment_->Read(offset_ + offset, size, scratch.data());
       }
       return std::span<const T>(scratch).first(count);
     }
@@ -56,9 +69,10 @@ class ArrayField {
   }
 
  private:
-  // One of the two; neither of an empty field.
+  // One of the three; none of an empty field.
   const char* data_ = nullptr;
   const ScatteredBytes* message_ = nullptr;
+  const SharedSegment* segment_ = nullptr;
   size_t offset_ = 0;
   size_t size_ = 0;
 };
@@ -71,7 +85,23 @@ class ReceivedArrays {
   // For a message whose fields hold their bytes themselves.
   ReceivedArrays() = default;
 
-  // The bytes of a field of the message that these arrays belong to.
+  // The message names this segment: from now on the arrays are looked for in there.
+  void LieIn(std::shared_ptr<SharedSegment> segment) { segment_ = std::move(segment); }
+  // Of the message; null if it names none.
+  const std::shared_ptr<SharedSegment>& segment() const { return segment_; }
+
+  // Whether all fields of the message, or of a message in it, say where in the segment there are
+  // arrays. InvalidArgument names the field, by its path, and what is wrong with it. OK without a
+  // segment.
+  absl::Status CheckRanges(const google::protobuf::Message& message) const;
+
+  // Calls visit(path, part) for all of those, until one is refused. Stops at what CheckRanges
+  // refuses as well.
+  using VisitPart = std::function<absl::Status(const std::string& path, const SegmentPart& part)>;
+  absl::Status ForEachPart(const google::protobuf::Message& message, const VisitPart& visit) const;
+
+  // The bytes of a field of the message that these arrays belong to. Empty if the field fails
+  // CheckRanges.
   ArrayField Of(const std::string& field) const;
 
   // Parses `bytes`, whose memory must outlive the arrays, into `message`: in place of its bytes
@@ -81,8 +111,12 @@ class ReceivedArrays {
                             google::protobuf::Message& message, ReceivedArrays& arrays);
 
  private:
+  // What the message has in a field.
+  ArrayField InMessage(const std::string& field) const;
+
   bool in_fields_ = true;
   ScatteredBytes bytes_;
+  std::shared_ptr<SharedSegment> segment_;
 };
 
 // Which fields of a message type lead to `bytes` fields.

@@ -17,8 +17,7 @@ template <typename Message>
 class ReceivedMessage {
  public:
   // InvalidArgument where protobuf would not parse it.
-  static absl::StatusOr<std::unique_ptr<const ReceivedMessage>> Parse(
-      const grpc::ByteBuffer& buffer) {
+  static absl::StatusOr<std::unique_ptr<ReceivedMessage>> Parse(const grpc::ByteBuffer& buffer) {
     std::unique_ptr<ReceivedMessage> received(new ReceivedMessage);
     if (!buffer.Dump(&received->slices_).ok()) {
       return absl::InvalidArgumentError("a message that can't be read");
@@ -36,6 +35,7 @@ class ReceivedMessage {
 
   const Message& message() const { return message_; }
   const ReceivedArrays& arrays() const { return arrays_; }
+  ReceivedArrays& arrays() { return arrays_; }
 
  private:
   ReceivedMessage() = default;

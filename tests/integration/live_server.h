@@ -3,6 +3,7 @@
 
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
+#include <stdlib.h>
 
 #include <cstdint>
 #include <memory>
@@ -44,6 +45,17 @@ class LiveServer {
     options.listen = "127.0.0.1:0";
     options.metrics = "";
     options.cache_bytes = 64 << 20;
+    return options;
+  }
+
+  // At a Unix socket, so that clients may have segments.
+  static ServerOptions SharedMemoryOptions(int64_t bytes = 64 << 20) {
+    // Short: the name of a socket is at most 107 bytes.
+    std::string folder = "/tmp/sis-XXXXXX";
+    EXPECT_NE(mkdtemp(folder.data()), nullptr);
+    ServerOptions options = Options();
+    options.listen = "unix:" + folder + "/socket";
+    options.shared_memory_bytes = bytes;
     return options;
   }
 
