@@ -12,16 +12,27 @@ AppendStream::AppendStream(RunRegistry& registry, Metrics& metrics, StoreThreads
 }
 
 void AppendStream::ReadNext() {
-  arena_.Reset();
-  auto* const request = google::protobuf::Arena::CreateMessage<v1::AppendRequest>(&arena_);
-  request_ = request;
+  received_.Clear();
   order_.HandOn();
-  StartRead(request);  // not of the member, which is the next reaction's from here on
+  StartRead(&received_);
+}
+
+absl::Status AppendStream::Parse() {
+  slices_.clear();
+  if (!received_.Dump(&slices_).ok()) {
+    return absl::InvalidArgumentError("a message that can't be read");
+  }
+  std::vector<std::string_view> pieces;
+  pieces.reserve(slices_.size());
+  for (const grpc::Slice& slice : slices_) {
+    pieces.emplace_back(reinterpret_cast<const char*>(slice.begin()), slice.size());
+  }
+  return request_.Parse(ScatteredBytes(pieces));
 }
 
 absl::Status AppendStream::OpenIngest() {
   if (ingest_.has_value()) return absl::InvalidArgumentError("header: sent twice");
-  absl::StatusOr<Ingest> ingest = Ingest::Open(registry_, request_->header());
+  absl::StatusOr<Ingest> ingest = Ingest::Open(registry_, request_.header());
   if (!ingest.ok()) return ingest.status();
   ingest_ = *std::move(ingest);
   return absl::OkStatus();
@@ -36,31 +47,27 @@ void AppendStream::OnReadDone(bool ok) {
 
 void AppendStream::HandleRequest() {
   order_.Begin();
-  switch (request_->message_case()) {
-    case v1::AppendRequest::kHeader:
-      if (absl::Status status = OpenIngest(); !status.ok()) return End(status);
-      return ReadNext();
-    case v1::AppendRequest::kBatch: {
-      if (!ingest_.has_value()) {
-        return End(absl::InvalidArgumentError("header: must come first"));
-      }
-      response_.Clear();
-      if (ingest_->has_store()) ingest_->BringIn(request_->batch());
-      std::optional<RoomWanted> wanted = Resume(Turn::kArrived);
-      if (!wanted.has_value()) return;
-      absl::Status joined = registry_.room_queue().Join(*this, *std::move(wanted));
-      if (!joined.ok()) End(joined);
-      return;
-    }
-    case v1::AppendRequest::MESSAGE_NOT_SET:
-      return End(absl::InvalidArgumentError("message: neither header nor batch"));
+  if (absl::Status status = Parse(); !status.ok()) return End(status);
+  if (request_.is_header()) {
+    if (absl::Status status = OpenIngest(); !status.ok()) return End(status);
+    return ReadNext();
   }
+  if (!request_.is_batch()) {
+    return End(absl::InvalidArgumentError("message: neither header nor batch"));
+  }
+  if (!ingest_.has_value()) return End(absl::InvalidArgumentError("header: must come first"));
+  acks_.clear();
+  if (ingest_->has_store()) ingest_->BringIn(request_.entries());
+  std::optional<RoomWanted> wanted = Resume(Turn::kArrived);
+  if (!wanted.has_value()) return;
+  absl::Status joined = registry_.room_queue().Join(*this, *std::move(wanted));
+  if (!joined.ok()) End(joined);
 }
 
 std::optional<RoomWanted> AppendStream::Resume(Turn turn) {
   order_.Begin();
   absl::StatusOr<std::optional<RoomWanted>> wanted =
-      ingest_->Apply(request_->batch(), turn, response_);
+      ingest_->Apply(request_.entries(), turn, acks_);
   if (!wanted.ok()) {
     End(wanted.status());
     return std::nullopt;
@@ -72,9 +79,12 @@ std::optional<RoomWanted> AppendStream::Resume(Turn turn) {
 
 void AppendStream::Answer() {
   order_.Begin();
-  if (ingest_->has_store()) ingest_->Store(request_->batch(), response_);
+  if (ingest_->has_store()) ingest_->Store(request_.entries(), acks_);
+  WriteAppendResponse(request_.entries(), acks_, answer_);
+  const grpc::Slice slice(answer_);
+  written_ = grpc::ByteBuffer(&slice, 1);
   order_.HandOn();
-  StartWrite(&response_);
+  StartWrite(&written_);
 }
 
 void AppendStream::GiveUp(const absl::Status& status) {

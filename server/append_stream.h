@@ -1,10 +1,11 @@
 // The server's end of one Append stream.
 #pragma once
 
-#include <google/protobuf/arena.h>
 #include <grpcpp/grpcpp.h>
 
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "server/ingest.h"
 #include "server/reaction_order.h"
@@ -12,14 +13,16 @@
 #include "server/rpc_timer.h"
 #include "server/run_registry.h"
 #include "server/store_threads.h"
-#include "sis/v1/ratio_service.pb.h"
+#include "server/wire/append_request.h"
+#include "server/wire/append_response.h"
 
 namespace sis {
 
 // Reads a message, answers it, reads the next: a worker that is faster than the cache waits in its
 // own writes. So it does while a batch waits for room, in the registry's queue; no thread waits.
-// Holds one message at a time. Owns itself; the registry and the metrics must outlive the server.
-class AppendStream final : public grpc::ServerBidiReactor<v1::AppendRequest, v1::AppendResponse>,
+// Holds one message at a time, as gRPC received it: what is in it is read in place. Owns itself;
+// the registry and the metrics must outlive the server.
+class AppendStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
                            private RoomQueue::Waiter {
  public:
   AppendStream(RunRegistry& registry, Metrics& metrics, StoreThreads& store_threads);
@@ -39,6 +42,7 @@ class AppendStream final : public grpc::ServerBidiReactor<v1::AppendRequest, v1:
   void HandleRequest();
   // Once the batch is applied: stores it, then acks it.
   void Answer();
+  absl::Status Parse();
   absl::Status OpenIngest();
 
   RunRegistry& registry_;
@@ -47,10 +51,13 @@ class AppendStream final : public grpc::ServerBidiReactor<v1::AppendRequest, v1:
   ReactionOrder order_;
   absl::StatusCode code_ = absl::StatusCode::kOk;
   std::optional<Ingest> ingest_;
-  // In an arena: a message of many small blocks is many small objects.
-  google::protobuf::Arena arena_;
-  v1::AppendRequest* request_ = nullptr;
-  v1::AppendResponse response_;
+  // The message at hand: as it was read, its pieces and what is in them; and its answer.
+  grpc::ByteBuffer received_;
+  std::vector<grpc::Slice> slices_;
+  ReceivedAppend request_;
+  std::vector<EntryAck> acks_;
+  std::string answer_;
+  grpc::ByteBuffer written_;
 };
 
 }  // namespace sis

@@ -1,4 +1,4 @@
-// Arrays in `bytes` fields, read and written in place.
+// Arrays in `bytes` fields: their lengths, and writing them in place.
 #pragma once
 
 #include <bit>
@@ -8,7 +8,6 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 
@@ -22,15 +21,6 @@ absl::Status CheckLength(absl::string_view field, size_t bytes, size_t count) {
   if (bytes == count * sizeof(T)) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(field, ": ", bytes, " bytes, not the ",
                                                  count * sizeof(T), " of ", count, " elements"));
-}
-
-// The elements of a field, which must outlive the span. InvalidArgument unless there are `count`.
-template <typename T>
-absl::StatusOr<std::span<const T>> ArrayOf(absl::string_view field, const std::string& bytes,
-                                           size_t count) {
-  if (absl::Status status = CheckLength<T>(field, bytes.size(), count); !status.ok()) return status;
-  // A std::string's buffer is aligned for its bookkeeping, so for every type used here.
-  return std::span<const T>(reinterpret_cast<const T*>(bytes.data()), count);
 }
 
 // Makes `bytes` hold `count` zeros, to be written through the span.

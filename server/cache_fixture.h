@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "server/ingest.h"
 #include "server/metrics.h"
@@ -80,14 +81,27 @@ inline v1::AppendHeader HeaderOf(const Run& run) {
   return header;
 }
 
-// Applies the batch without waiting for room.
+// What an append stream writes for these acks.
+inline v1::AppendResponse ResponseOf(const v1::AppendBatch& batch,
+                                     const std::vector<EntryAck>& acks) {
+  std::string bytes;
+  WriteAppendResponse(EntriesOf(batch), acks, bytes);
+  v1::AppendResponse response;
+  EXPECT_TRUE(response.ParseFromString(bytes));
+  return response;
+}
+
+// Applies the batch without waiting for room; with a store, stores it.
 inline absl::StatusOr<v1::AppendResponse> ApplyAtOnce(Ingest& ingest,
                                                       const v1::AppendBatch& batch) {
-  v1::AppendResponse response;
-  const auto wanted = ingest.Apply(batch, Turn::kOutOfTime, response);
+  const std::vector<AppendEntryView> entries = EntriesOf(batch);
+  std::vector<EntryAck> acks;
+  if (ingest.has_store()) ingest.BringIn(entries);
+  const auto wanted = ingest.Apply(entries, Turn::kOutOfTime, acks);
   if (!wanted.ok()) return wanted.status();
   EXPECT_FALSE(wanted->has_value());
-  return response;
+  if (ingest.has_store()) ingest.Store(entries, acks);
+  return ResponseOf(batch, acks);
 }
 
 inline v1::Ack AppendEntry(Cache& cache, const Run& run, v1::AppendEntry entry) {

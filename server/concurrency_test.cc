@@ -178,8 +178,7 @@ TEST_F(ConcurrencyTest, SupersededRunsGiveEverythingBack) {
       ASSERT_TRUE(ingest.ok());
       v1::AppendBatch batch;
       *batch.add_entries()->mutable_block() = records_.Block(Id(random));
-      v1::AppendResponse response;
-      ingest->Apply(batch, Turn::kOutOfTime, response).IgnoreError();
+      ApplyAtOnce(*ingest, batch).IgnoreError();
       Fetch(random);
     }
   };

@@ -68,70 +68,35 @@ absl::Status CheckSampling(const v1::Sampling& sampling) {
   return absl::OkStatus();
 }
 
-uint32_t BlockCrc(const v1::Block& block) {
-  uint32_t crc = 0;
-  for (const std::string* array : {&block.sampled_ids(), &block.sampled_log_probs(),
-                                   &block.top_k_ids(), &block.top_k_log_probs()}) {
-    crc = ExtendCrc32c(crc, std::as_bytes(std::span(*array)));
-  }
-  return crc;
+uint32_t CrcOf(const RecordView& records) {
+  uint32_t crc = ExtendCrc32c(0, std::as_bytes(records.sampled_ids));
+  crc = ExtendCrc32c(crc, std::as_bytes(records.sampled_log_probs));
+  crc = ExtendCrc32c(crc, std::as_bytes(records.ids));
+  return ExtendCrc32c(crc, std::as_bytes(records.log_probs));
 }
 
-// The arrays of a block, with their lengths checked.
-absl::StatusOr<RecordView> ParseRecords(const v1::Block& block, const Run& run) {
-  const size_t count = block.sampled_ids().size() / sizeof(int32_t);
-  const size_t slots = run.config().top_k();
-  if (block.sampled_ids().empty()) return absl::InvalidArgumentError("sampled_ids: empty");
-  if (uint64_t{block.first_position()} + count >
-      static_cast<uint64_t>(run.limits().max_positions)) {
-    return absl::InvalidArgumentError(absl::StrCat("first_position ", block.first_position(), " + ",
-                                                   count, " positions is beyond ",
-                                                   run.limits().max_positions));
-  }
-  const auto sampled_ids = ArrayOf<int32_t>("sampled_ids", block.sampled_ids(), count);
-  if (!sampled_ids.ok()) return sampled_ids.status();
-  const auto sampled = ArrayOf<float>("sampled_log_probs", block.sampled_log_probs(), count);
-  if (!sampled.ok()) return sampled.status();
-  const auto ids = ArrayOf<int32_t>("top_k_ids", block.top_k_ids(), count * slots);
-  if (!ids.ok()) return ids.status();
-  const auto log_probs = ArrayOf<float>("top_k_log_probs", block.top_k_log_probs(), count * slots);
-  if (!log_probs.ok()) return log_probs.status();
-  if (block.has_crc32c() && BlockCrc(block) != block.crc32c()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("crc32c: ", block.crc32c(), ", but the arrays have ", BlockCrc(block)));
-  }
-  return RecordView{*sampled_ids, *sampled, *ids, *log_probs};
+int64_t BytesOf(const RecordView& records) {
+  return static_cast<int64_t>(records.sampled_ids.size_bytes() +
+                              records.sampled_log_probs.size_bytes() + records.ids.size_bytes() +
+                              records.log_probs.size_bytes());
 }
 
-absl::Status InSequence(const SequenceName& name, const absl::Status& status) {
+absl::Status InSequence(SequenceNameView name, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(ToString(name), ": ", status.message()));
 }
 
-SequenceName NameOf(const v1::Ack& ack) { return {ack.sequence().id(), ack.sequence().attempt()}; }
+// What a sequence without records costs.
+int64_t BaseBytes() { return Sequence::kBaseBytes; }
+
+SequenceNameView NameIn(const AppendEntryView& entry) {
+  return {{entry.sequence_id.data(), entry.sequence_id.size()}, entry.attempt};
+}
+
+SequenceName Copy(SequenceNameView name) { return {std::string(name.id), name.attempt}; }
 
 // Refused because of what is there already.
-bool IsConflict(const v1::Ack& ack) {
-  const auto code = static_cast<absl::StatusCode>(ack.code());
-  return code == absl::StatusCode::kAlreadyExists || code == absl::StatusCode::kFailedPrecondition;
-}
-
-int64_t ArrayBytes(const v1::Block& block) {
-  return static_cast<int64_t>(block.sampled_ids().size() + block.sampled_log_probs().size() +
-                              block.top_k_ids().size() + block.top_k_log_probs().size());
-}
-
-const v1::SequenceRef& SequenceOf(const v1::AppendEntry& entry) {
-  switch (entry.entry_case()) {
-    case v1::AppendEntry::kBlock:
-      return entry.block().sequence();
-    case v1::AppendEntry::kTruncate:
-      return entry.truncate().sequence();
-    case v1::AppendEntry::kSeal:
-      return entry.seal().sequence();
-    case v1::AppendEntry::ENTRY_NOT_SET:
-      break;
-  }
-  return v1::SequenceRef::default_instance();
+bool IsConflict(const EntryAck& ack) {
+  return absl::IsAlreadyExists(ack.status) || absl::IsFailedPrecondition(ack.status);
 }
 
 }  // namespace
@@ -152,30 +117,46 @@ absl::StatusOr<Ingest> Ingest::Open(RunRegistry& registry, const v1::AppendHeade
   return Ingest(registry, *std::move(run));
 }
 
-absl::StatusOr<std::optional<RoomWanted>> Ingest::Apply(const v1::AppendBatch& batch, Turn turn,
-                                                        v1::AppendResponse& response) {
+absl::StatusOr<std::optional<RoomWanted>> Ingest::Apply(AppendEntries entries, Turn turn,
+                                                        std::vector<EntryAck>& acks) {
   v1::RunRef ref;
   ref.set_run_id(run_->id());
   ref.set_incarnation(run_->incarnation());
   if (absl::Status status = registry_->Find(ref).status(); !status.ok()) return status;
-  response.mutable_acks()->Reserve(batch.entries_size());
+  acks.reserve(entries.size());
   turn_ = turn;
-  while (response.acks_size() < batch.entries_size()) {
-    const int entry = response.acks_size();
-    ApplyEntry(batch.entries(entry), *response.add_acks());
+  while (acks.size() < entries.size()) {
+    const size_t entry = acks.size();
+    if (ahead_begin_ == ahead_end_) LookAhead(entries.subspan(entry));
+    EntryAck ack = ApplyEntry(entries[entry]);
     if (lacking_.has_value()) {
-      lacking_->entry = entry;
-      response.mutable_acks()->RemoveLast();
+      lacking_->entry = static_cast<int>(entry);
       break;
     }
+    acks.push_back(std::move(ack));
+    if (ahead_begin_ < ahead_end_) ahead_[ahead_begin_++].reset();
     if (turn_ == Turn::kServed) turn_ = Turn::kArrived;
   }
+  ForgetAhead();
   run_->metrics().AddIngested(std::exchange(positions_added_, 0),
                               std::exchange(bytes_accepted_, 0));
   return std::exchange(lacking_, std::nullopt);
 }
 
-absl::Status Ingest::MakeRoom(const SequenceName& name, int64_t bytes) {
+void Ingest::LookAhead(AppendEntries next) {
+  std::array<SequenceNameView, kAhead> names;
+  ahead_begin_ = 0;
+  ahead_end_ = std::min(next.size(), kAhead);
+  for (size_t i = 0; i < ahead_end_; ++i) names[i] = NameIn(next[i]);
+  run_->FindToAppend(std::span(names).first(ahead_end_), std::span(ahead_).first(ahead_end_));
+}
+
+void Ingest::ForgetAhead() {
+  for (; ahead_begin_ < ahead_end_; ++ahead_begin_) ahead_[ahead_begin_].reset();
+}
+
+absl::Status Ingest::MakeRoom(SequenceNameView name, int64_t bytes) {
+  ForgetAhead();
   const int64_t own = run_->BytesOf(name);
   for (const ByteBudget* budget : {&std::as_const(run_->budget()), &registry_->budget()}) {
     // Whatever else is in the way will go, but the sequence itself can't make room for its own
@@ -203,45 +184,82 @@ absl::Status Ingest::MakeRoom(const SequenceName& name, int64_t bytes) {
   return absl::ResourceExhaustedError(absl::StrCat(bytes, " bytes are not to be had"));
 }
 
-absl::StatusOr<std::shared_ptr<Sequence>> Ingest::Open(const SequenceName& name,
-                                                       int64_t bytes_if_new) {
-  absl::StatusOr<std::shared_ptr<Sequence>> sequence = run_->FindOrCreate(name);
+absl::StatusOr<std::shared_ptr<Sequence>> Ingest::Open(SequenceNameView name,
+                                                       absl::FunctionRef<int64_t()> bytes_if_new) {
+  if (ahead_begin_ < ahead_end_ && ahead_[ahead_begin_] != nullptr) return ahead_[ahead_begin_];
+  const SequenceName own_name = Copy(name);
+  absl::StatusOr<std::shared_ptr<Sequence>> sequence = run_->FindOrCreate(own_name);
   while (absl::IsResourceExhausted(sequence.status())) {
-    if (absl::Status room = MakeRoom(name, bytes_if_new); !room.ok()) return room;
-    sequence = run_->FindOrCreate(name);
+    if (absl::Status room = MakeRoom(name, bytes_if_new()); !room.ok()) return room;
+    sequence = run_->FindOrCreate(own_name);
   }
   return sequence;
 }
 
-absl::Status Ingest::ApplyBlock(const SequenceName& name, const v1::Block& block) {
-  const absl::StatusOr<RecordView> records = ParseRecords(block, *run_);
+absl::StatusOr<RecordView> Ingest::ReadRecords(const AppendEntryView& block) {
+  const size_t count = block.sampled_ids.size() / sizeof(int32_t);
+  const size_t slots = run_->config().top_k();
+  if (block.sampled_ids.size() == 0) return absl::InvalidArgumentError("sampled_ids: empty");
+  if (uint64_t{block.first_position} + count >
+      static_cast<uint64_t>(run_->limits().max_positions)) {
+    return absl::InvalidArgumentError(absl::StrCat("first_position ", block.first_position, " + ",
+                                                   count, " positions is beyond ",
+                                                   run_->limits().max_positions));
+  }
+  absl::Status status = CheckLength<int32_t>("sampled_ids", block.sampled_ids.size(), count);
+  if (status.ok()) {
+    status = CheckLength<float>("sampled_log_probs", block.sampled_log_probs.size(), count);
+  }
+  if (status.ok())
+    status = CheckLength<int32_t>("top_k_ids", block.top_k_ids.size(), count * slots);
+  if (status.ok()) {
+    status = CheckLength<float>("top_k_log_probs", block.top_k_log_probs.size(), count * slots);
+  }
+  if (!status.ok()) return status;
+  const RecordView records{
+      .sampled_ids = block.sampled_ids.Read<int32_t>(0, count, arrays_.sampled_ids),
+      .sampled_log_probs = block.sampled_log_probs.Read<float>(0, count, arrays_.sampled_log_probs),
+      .ids = block.top_k_ids.Read<int32_t>(0, count * slots, arrays_.ids),
+      .log_probs = block.top_k_log_probs.Read<float>(0, count * slots, arrays_.log_probs)};
+  if (block.crc32c.has_value()) {
+    if (const uint32_t crc = CrcOf(records); crc != *block.crc32c) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("crc32c: ", *block.crc32c, ", but the arrays have ", crc));
+    }
+  }
+  return records;
+}
+
+absl::Status Ingest::ApplyBlock(SequenceNameView name, const AppendEntryView& block) {
+  const absl::StatusOr<RecordView> records = ReadRecords(block);
   if (!records.ok()) return records.status();
   ranks_.resize(records->sampled_ids.size());
   absl::Status status = ValidateRecords(*records, static_cast<int>(run_->config().top_k()),
                                         static_cast<int32_t>(run_->config().vocabulary_size()),
-                                        block.first_position(), ranks_);
+                                        block.first_position, ranks_);
   if (!status.ok()) return status;
 
   const auto count = static_cast<uint32_t>(ranks_.size());
-  const absl::StatusOr<std::shared_ptr<Sequence>> sequence =
-      Open(name, Sequence::BytesWithBlock(FormatOf(run_->config()), block.first_position(), count));
+  const absl::StatusOr<std::shared_ptr<Sequence>> sequence = Open(name, [&] {
+    return Sequence::BytesWithBlock(FormatOf(run_->config()), block.first_position, count);
+  });
   if (!sequence.ok()) return sequence.status();
   const auto new_bytes = [&] {
-    return (*sequence)->BytesToAppend(block.first_position(), count, block.policy_version());
+    return (*sequence)->BytesToAppend(block.first_position, count, block.policy_version);
   };
   if (turn_ == Turn::kArrived && registry_->room_queue().Contested(*run_) != nullptr) {
     const int64_t bytes = new_bytes();
     if (bytes > 0) status = MakeRoom(name, bytes);
     if (!status.ok()) return status;
   }
-  int64_t added = 0;
+  Sequence::Appended appended;
   const auto append = [&]() -> absl::StatusOr<std::vector<LogEntry>> {
-    absl::Status appended = (*sequence)->Append(block.first_position(), block.policy_version(),
-                                                *records, ranks_, &added);
-    if (!appended.ok()) return appended;
-    if (added == 0 || !has_store()) return std::vector<LogEntry>();
-    return BlockEntries((*sequence)->format(), block.first_position(), block.policy_version(),
-                        *records, ranks_);
+    absl::Status added = (*sequence)->Append(block.first_position, block.policy_version, *records,
+                                             ranks_, &appended);
+    if (!added.ok()) return added;
+    if (appended.positions == 0 || !has_store()) return std::vector<LogEntry>();
+    return BlockEntries((*sequence)->format(), block.first_position, block.policy_version, *records,
+                        ranks_);
   };
   status = Change(name, *sequence, append);
   // Another thread may take what was made free: then once more.
@@ -251,30 +269,30 @@ absl::Status Ingest::ApplyBlock(const SequenceName& name, const v1::Block& block
     status = Change(name, *sequence, append);
   }
   if (!status.ok()) return status;
-  committed_length_ = (*sequence)->committed_length();
-  positions_added_ += added;
-  bytes_accepted_ += ArrayBytes(block);
+  committed_length_ = appended.committed_length;
+  positions_added_ += appended.positions;
+  bytes_accepted_ += BytesOf(*records);
   return status;
 }
 
-absl::Status Ingest::ApplySeal(const SequenceName& name, uint32_t length) {
+absl::Status Ingest::ApplySeal(SequenceNameView name, uint32_t length) {
   if (length > run_->limits().max_positions) {
     return absl::InvalidArgumentError(
         absl::StrCat("seal.length ", length, " is beyond ", run_->limits().max_positions));
   }
-  const absl::StatusOr<std::shared_ptr<Sequence>> sequence = Open(name, Sequence::kBaseBytes);
+  const absl::StatusOr<std::shared_ptr<Sequence>> sequence = Open(name, BaseBytes);
   if (!sequence.ok()) return sequence.status();
   return Change(name, *sequence, [&]() -> absl::StatusOr<std::vector<LogEntry>> {
     const bool was_sealed = (*sequence)->sealed();
     if (absl::Status status = (*sequence)->Seal(length); !status.ok()) return status;
     if (was_sealed) return std::vector<LogEntry>();
-    if (has_store()) sealed_.push_back(name);
+    if (has_store()) sealed_.push_back(Copy(name));
     return std::vector<LogEntry>{{.kind = LogEntry::Kind::kSeal, .position = length}};
   });
 }
 
-absl::Status Ingest::ApplyTruncate(const SequenceName& name, uint32_t length) {
-  const absl::StatusOr<std::shared_ptr<Sequence>> sequence = Open(name, Sequence::kBaseBytes);
+absl::Status Ingest::ApplyTruncate(SequenceNameView name, uint32_t length) {
+  const absl::StatusOr<std::shared_ptr<Sequence>> sequence = Open(name, BaseBytes);
   if (!sequence.ok()) return sequence.status();
   return Change(name, *sequence, [&]() -> absl::StatusOr<std::vector<LogEntry>> {
     const bool drops = (*sequence)->committed_length() > length;
@@ -284,43 +302,45 @@ absl::Status Ingest::ApplyTruncate(const SequenceName& name, uint32_t length) {
   });
 }
 
-absl::Status Ingest::Change(const SequenceName& name, const std::shared_ptr<Sequence>& sequence,
+absl::Status Ingest::Change(SequenceNameView name, const std::shared_ptr<Sequence>& sequence,
                             absl::FunctionRef<absl::StatusOr<std::vector<LogEntry>>()> change) {
+  if (!has_store()) return change().status();
   SequenceLog& log = sequence->log();
   WriterLock order(log.order);
   absl::StatusOr<std::vector<LogEntry>> entries = change();
   if (!entries.ok()) return entries.status();
-  if (has_store()) {
-    held_[name] = sequence;
-    if (entries->empty()) unchanged_.insert(name);
-    for (LogEntry& entry : *entries) entry.mark = run_->stored()->NextMark();
-    std::ranges::move(*entries, std::back_inserter(log.unwritten));
-  }
+  const SequenceName own_name = Copy(name);
+  held_[own_name] = sequence;
+  if (entries->empty()) unchanged_.insert(own_name);
+  for (LogEntry& entry : *entries) entry.mark = run_->stored()->NextMark();
+  std::ranges::move(*entries, std::back_inserter(log.unwritten));
   return absl::OkStatus();
 }
 
-void Ingest::BringIn(const v1::AppendBatch& batch) {
-  for (const v1::AppendEntry& entry : batch.entries()) {
-    const absl::StatusOr<SequenceName> name = ParseSequence(SequenceOf(entry));
-    if (!name.ok() || held_.contains(*name) || unavailable_.contains(*name)) continue;
-    absl::StatusOr<std::shared_ptr<Sequence>> sequence = run_->stored()->FindToAppend(*run_, *name);
+void Ingest::BringIn(AppendEntries entries) {
+  for (const AppendEntryView& entry : entries) {
+    if (!CheckSequenceId(entry.sequence_id).ok()) continue;
+    const SequenceName name = Copy(NameIn(entry));
+    if (held_.contains(name) || unavailable_.contains(name)) continue;
+    absl::StatusOr<std::shared_ptr<Sequence>> sequence = run_->stored()->FindToAppend(*run_, name);
     if (!sequence.ok()) {
-      unavailable_[*name] = InSequence(*name, sequence.status());
+      unavailable_[name] = InSequence(name, sequence.status());
     } else if (*sequence != nullptr) {
-      held_[*name] = *std::move(sequence);
+      held_[name] = *std::move(sequence);
     }
   }
 }
 
-absl::flat_hash_set<SequenceName> Ingest::WriteHeld(const v1::AppendResponse& response) {
+absl::flat_hash_set<SequenceName> Ingest::WriteHeld(AppendEntries entries,
+                                                    std::span<const EntryAck> acks) {
   absl::flat_hash_set<SequenceName> behind;
   for (const auto& [name, sequence] : held_) {
     absl::Status status = run_->stored()->Write(*run_, name, *sequence);
     if (absl::IsAborted(status)) behind.insert(name);
     if (!status.ok()) unavailable_[name] = InSequence(name, status);
   }
-  for (const v1::Ack& ack : response.acks()) {
-    if (IsConflict(ack)) unchanged_.insert(NameOf(ack));
+  for (size_t i = 0; i < acks.size(); ++i) {
+    if (IsConflict(acks[i])) unchanged_.insert(Copy(NameIn(entries[i])));
   }
   // Decided by what memory has, and nothing was written that would have shown that the store is
   // ahead.
@@ -338,28 +358,28 @@ absl::flat_hash_set<SequenceName> Ingest::WriteHeld(const v1::AppendResponse& re
   return behind;
 }
 
-void Ingest::Store(const v1::AppendBatch& batch, v1::AppendResponse& response) {
-  const absl::flat_hash_set<SequenceName> behind = WriteHeld(response);
+void Ingest::Store(AppendEntries entries, std::vector<EntryAck>& acks) {
+  const absl::flat_hash_set<SequenceName> behind = WriteHeld(entries, acks);
   if (!behind.empty()) {
     for (const SequenceName& name : behind) {
       held_.erase(name);
       unavailable_.erase(name);
     }
-    BringIn(batch);
+    BringIn(entries);
     turn_ = Turn::kOutOfTime;
-    for (int i = 0; i < response.acks_size(); ++i) {
-      if (!behind.contains(NameOf(response.acks(i)))) continue;
-      response.mutable_acks(i)->Clear();
-      ApplyEntry(batch.entries(i), *response.mutable_acks(i));
+    for (size_t i = 0; i < acks.size(); ++i) {
+      if (behind.contains(Copy(NameIn(entries[i])))) acks[i] = ApplyEntry(entries[i]);
     }
-    for (const SequenceName& name : WriteHeld(response)) {
+    for (const SequenceName& name : WriteHeld(entries, acks)) {
       unavailable_[name] = absl::UnavailableError("other replicas change it: try again");
     }
   }
-  for (v1::Ack& ack : *response.mutable_acks()) {
-    const auto why = unavailable_.find(NameOf(ack));
-    if (why == unavailable_.end() || (ack.code() != 0 && !IsConflict(ack))) continue;
-    Refuse(why->second, ack);
+  for (size_t i = 0; i < acks.size(); ++i) {
+    const auto why = unavailable_.find(Copy(NameIn(entries[i])));
+    if (why == unavailable_.end() || (!acks[i].status.ok() && !IsConflict(acks[i]))) continue;
+    const uint32_t committed_length = acks[i].committed_length;
+    acks[i] = Refusal(why->second);
+    acks[i].committed_length = committed_length;
   }
   for (const SequenceName& name : sealed_) {
     const auto held = held_.find(name);
@@ -372,43 +392,48 @@ void Ingest::Store(const v1::AppendBatch& batch, v1::AppendResponse& response) {
   unavailable_.clear();
 }
 
-void Ingest::Refuse(const absl::Status& status, v1::Ack& ack) {
-  ack.set_code(static_cast<int32_t>(status.code()));
-  ack.set_message(std::string(status.message()));
-  if (absl::IsResourceExhausted(status) || absl::IsUnavailable(status)) {
-    ack.set_retry_seconds(kRetrySeconds);
-  }
+EntryAck Ingest::Refusal(absl::Status status) {
   run_->metrics().AddRefusedEntry(status.code());
+  EntryAck ack{.status = std::move(status)};
+  if (absl::IsResourceExhausted(ack.status) || absl::IsUnavailable(ack.status)) {
+    ack.retry_seconds = kRetrySeconds;
+  }
+  return ack;
 }
 
-void Ingest::ApplyEntry(const v1::AppendEntry& entry, v1::Ack& ack) {
+EntryAck Ingest::ApplyEntry(const AppendEntryView& entry) {
   committed_length_.reset();
-  *ack.mutable_sequence() = SequenceOf(entry);
+  const SequenceNameView name = NameIn(entry);
   const absl::Status status = [&]() -> absl::Status {
-    if (entry.entry_case() == v1::AppendEntry::ENTRY_NOT_SET) {
+    if (entry.kind == AppendEntryView::Kind::kNone) {
       return absl::InvalidArgumentError("entry: neither block, truncate nor seal");
     }
-    const absl::StatusOr<SequenceName> name = ParseSequence(SequenceOf(entry));
-    if (!name.ok()) return name.status();
-    if (const auto why = unavailable_.find(*name); why != unavailable_.end()) return why->second;
-    absl::Status applied;
-    if (entry.has_block()) {
-      applied = ApplyBlock(*name, entry.block());
-    } else if (entry.has_seal()) {
-      applied = ApplySeal(*name, entry.seal().length());
-    } else {
-      applied = ApplyTruncate(*name, entry.truncate().length());
+    if (absl::Status id = CheckSequenceId(entry.sequence_id); !id.ok()) return id;
+    if (!unavailable_.empty()) {
+      const auto why = unavailable_.find(Copy(NameIn(entry)));
+      if (why != unavailable_.end()) return why->second;
     }
-    if (!applied.ok() || entry.has_truncate()) run_->ForgetIfEmpty(*name);
+    absl::Status applied;
+    if (entry.kind == AppendEntryView::Kind::kBlock) {
+      applied = ApplyBlock(name, entry);
+    } else if (entry.kind == AppendEntryView::Kind::kSeal) {
+      applied = ApplySeal(name, entry.length);
+    } else {
+      applied = ApplyTruncate(name, entry.length);
+    }
+    if (!applied.ok() || entry.kind == AppendEntryView::Kind::kTruncate) {
+      ForgetAhead();
+      run_->ForgetIfEmpty(name);
+    }
     if (applied.ok()) return applied;
-    return InSequence(*name, applied);
+    return InSequence(name, applied);
   }();
-  if (lacking_.has_value()) return;
-  if (!status.ok()) Refuse(status, ack);
-  ack.set_committed_length(
-      committed_length_.has_value()
-          ? *committed_length_
-          : run_->CommittedLength({ack.sequence().id(), ack.sequence().attempt()}));
+  if (lacking_.has_value()) return {};
+  EntryAck ack;
+  if (!status.ok()) ack = Refusal(status);
+  ack.committed_length =
+      committed_length_.has_value() ? *committed_length_ : run_->CommittedLength(name);
+  return ack;
 }
 
 }  // namespace sis

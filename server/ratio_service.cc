@@ -120,7 +120,7 @@ grpc::ServerUnaryReactor* RatioService::GetStep(grpc::CallbackServerContext* con
   });
 }
 
-grpc::ServerBidiReactor<v1::AppendRequest, v1::AppendResponse>* RatioService::Append(
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* RatioService::Append(
     grpc::CallbackServerContext*) {
   return new AppendStream(registry_, metrics_, store_threads_);
 }

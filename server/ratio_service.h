@@ -14,14 +14,14 @@
 
 namespace sis {
 
-// Evaluate and EvaluateStream take their messages as gRPC receives them, and leave the arrays in
-// place (server/wire); the others have protobuf parse them.
+// Append, Evaluate and EvaluateStream take their messages as gRPC receives them, and leave the
+// arrays in place (server/wire); the others have protobuf parse them.
 using LifecycleMethods = v1::RatioService::WithCallbackMethod_CreateRun<
     v1::RatioService::WithCallbackMethod_AdvanceVersion<
         v1::RatioService::WithCallbackMethod_GetRun<v1::RatioService::WithCallbackMethod_ListRuns<
             v1::RatioService::WithCallbackMethod_GetStep<v1::RatioService::Service>>>>>;
 using RecordMethods =
-    v1::RatioService::WithCallbackMethod_Append<v1::RatioService::WithCallbackMethod_Release<
+    v1::RatioService::WithRawCallbackMethod_Append<v1::RatioService::WithCallbackMethod_Release<
         v1::RatioService::WithCallbackMethod_FetchTopK<LifecycleMethods>>>;
 using EvaluateMethods = v1::RatioService::WithRawCallbackMethod_Evaluate<
     v1::RatioService::WithRawCallbackMethod_EvaluateStream<RecordMethods>>;
@@ -52,7 +52,7 @@ class RatioService final : public AllMethods {
   grpc::ServerUnaryReactor* GetStep(grpc::CallbackServerContext* context,
                                     const v1::GetStepRequest* request,
                                     v1::GetStepResponse* response) override;
-  grpc::ServerBidiReactor<v1::AppendRequest, v1::AppendResponse>* Append(
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Append(
       grpc::CallbackServerContext* context) override;
   grpc::ServerUnaryReactor* Release(grpc::CallbackServerContext* context,
                                     const v1::ReleaseRequest* request,

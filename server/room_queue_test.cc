@@ -31,7 +31,7 @@ class Stream final : public RoomQueue::Waiter {
 
   void Send(v1::AppendBatch batch) {
     batch_ = std::move(batch);
-    response_.Clear();
+    acks_.clear();
     answered_ = false;
     std::optional<RoomWanted> wanted = Resume(Turn::kArrived);
     if (!wanted.has_value()) return;
@@ -46,7 +46,7 @@ class Stream final : public RoomQueue::Waiter {
 
   std::optional<RoomWanted> Resume(Turn turn) override {
     if (cancelled_in_its_turn_) queue_.Leave(*this);
-    auto wanted = ingest_.Apply(batch_, turn, response_);
+    auto wanted = ingest_.Apply(EntriesOf(batch_), turn, acks_);
     if (!wanted.ok()) {
       GiveUp(wanted.status());
       return std::nullopt;
@@ -63,17 +63,15 @@ class Stream final : public RoomQueue::Waiter {
   void CancelInItsTurn() { cancelled_in_its_turn_ = true; }
   bool answered() const { return answered_; }
   bool ended() const { return ended_; }
-  const v1::AppendResponse& response() const { return response_; }
+  v1::AppendResponse response() const { return ResponseOf(batch_, acks_); }
   const absl::Status& status() const { return status_; }
-  StatusCode code(int entry = 0) const {
-    return static_cast<StatusCode>(response_.acks(entry).code());
-  }
+  StatusCode code(int entry = 0) const { return acks_.at(entry).status.code(); }
 
  private:
   RoomQueue& queue_;
   Ingest ingest_;
   v1::AppendBatch batch_;
-  v1::AppendResponse response_;
+  std::vector<EntryAck> acks_;
   std::atomic<bool> answered_ = false;
   std::atomic<bool> ended_ = false;
   bool cancelled_in_its_turn_ = false;

@@ -35,7 +35,7 @@ PageFormat FormatOf(const v1::RunConfig& config) {
           .vocabulary_size = static_cast<int32_t>(config.vocabulary_size())};
 }
 
-std::string ToString(const SequenceName& name) {
+std::string ToString(SequenceNameView name) {
   return absl::StrCat("sequence '", name.id, "' attempt ", name.attempt);
 }
 
@@ -58,13 +58,12 @@ Run::Run(std::string id, uint64_t incarnation, v1::RunConfig config, const Limit
       // Ids of an earlier life of the server are not mistaken for new ones.
       next_lease_id_(static_cast<uint64_t>(absl::ToUnixNanos(clock_()))) {}
 
-Run::Entry* Run::Touch(const SequenceName& name) {
+Run::Entry* Run::Touch(SequenceNameView name, absl::Time now) {
   const auto found = sequences_.find(name);
   if (found == sequences_.end()) return nullptr;
   Entry& entry = found->second;
-  const absl::Time now = clock_();
   if (entry.idle() && now - entry.last_used > time_to_live_) {
-    Drop(name, v1::EXPIRED);
+    Drop(found->first, v1::EXPIRED);
     return nullptr;
   }
   entry.last_used = now;
@@ -74,7 +73,7 @@ Run::Entry* Run::Touch(const SequenceName& name) {
 
 Run::Found Run::Find(const SequenceName& name) {
   WriterLock lock(mutex_);
-  if (Entry* entry = Touch(name)) return entry->shared();
+  if (Entry* entry = Touch(name, clock_())) return entry->shared();
   const auto dropped = dropped_.find(name);
   return dropped == dropped_.end() ? v1::NEVER_ARRIVED : dropped->second;
 }
@@ -85,7 +84,7 @@ absl::StatusOr<std::shared_ptr<Sequence>> Run::FindOrCreate(const SequenceName& 
     return absl::FailedPreconditionError(
         absl::StrCat("incarnation ", incarnation_, " of run '", id_, "' is superseded"));
   }
-  if (Entry* entry = Touch(name)) {
+  if (Entry* entry = Touch(name, clock_())) {
     if (entry->release_when_free) {
       return absl::FailedPreconditionError(absl::StrCat(ToString(name), " was released"));
     }
@@ -99,6 +98,18 @@ absl::StatusOr<std::shared_ptr<Sequence>> Run::FindOrCreate(const SequenceName& 
   absl::StatusOr<std::shared_ptr<Held>> held = NewSequence(name);
   if (!held.ok()) return held.status();
   return Insert(name, *std::move(held)).shared();
+}
+
+void Run::FindToAppend(std::span<const SequenceNameView> names,
+                       std::span<std::shared_ptr<Sequence>> found) {
+  WriterLock lock(mutex_);
+  const absl::Time now = clock_();
+  for (const SequenceNameView& name : names) sequences_.prefetch(name);
+  for (size_t i = 0; i < names.size(); ++i) {
+    const Entry* entry = Touch(names[i], now);
+    const bool takes = entry != nullptr && !entry->release_when_free;
+    found[i] = takes ? entry->shared() : nullptr;
+  }
 }
 
 absl::StatusOr<std::shared_ptr<Run::Held>> Run::NewSequence(const SequenceName& name) {
@@ -120,7 +131,7 @@ Run::Entry& Run::Insert(const SequenceName& name, std::shared_ptr<Held> held) {
 
 Run::Found Run::Adopt(const SequenceName& name, std::shared_ptr<Held> held) {
   WriterLock lock(mutex_);
-  if (Entry* entry = Touch(name)) return entry->shared();
+  if (Entry* entry = Touch(name, clock_())) return entry->shared();
   if (const auto dropped = dropped_.find(name); dropped != dropped_.end()) return dropped->second;
   if (closed_) return v1::NEVER_ARRIVED;
   return Insert(name, std::move(held)).shared();
@@ -159,7 +170,7 @@ bool Run::RememberDropped(const SequenceName& name, v1::MissingReason reason) {
   return true;
 }
 
-void Run::ForgetIfEmpty(const SequenceName& name) {
+void Run::ForgetIfEmpty(SequenceNameView name) {
   WriterLock lock(mutex_);
   const auto found = sequences_.find(name);
   if (found == sequences_.end()) return;
@@ -177,13 +188,13 @@ void Run::Drop(const SequenceName& name, v1::MissingReason reason) {
   metrics_->AddDropped(reason);
 }
 
-uint32_t Run::CommittedLength(const SequenceName& name) const {
+uint32_t Run::CommittedLength(SequenceNameView name) const {
   ReaderLock lock(mutex_);
   const auto found = sequences_.find(name);
   return found == sequences_.end() ? 0 : found->second.sequence().committed_length();
 }
 
-int64_t Run::BytesOf(const SequenceName& name) const {
+int64_t Run::BytesOf(SequenceNameView name) const {
   ReaderLock lock(mutex_);
   const auto found = sequences_.find(name);
   return found == sequences_.end() ? 0 : found->second.held->bytes.used();
@@ -239,7 +250,7 @@ absl::StatusOr<uint64_t> Run::Lease(std::span<const SequenceName> names, absl::D
   LeaseRecord lease{.expires = clock_() + length, .length = length};
   lease.sequences.reserve(names.size());
   for (const SequenceName& name : names) {
-    if (Entry* entry = Touch(name)) {
+    if (Entry* entry = Touch(name, clock_())) {
       ++entry->leases;
       lease.sequences.push_back(name);
     }

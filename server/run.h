@@ -15,8 +15,10 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/hash/hash.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "server/arena.h"
 #include "server/byte_budget.h"
@@ -31,9 +33,23 @@ namespace sis {
 
 class StoredCache;
 
+// A SequenceName whose id is kept elsewhere.
+struct SequenceNameView {
+  absl::string_view id;
+  uint32_t attempt;
+
+  friend bool operator==(const SequenceNameView&, const SequenceNameView&) = default;
+  template <typename H>
+  friend H AbslHashValue(H h, const SequenceNameView& name) {
+    return H::combine(std::move(h), name.id, name.attempt);
+  }
+};
+
 struct SequenceName {
   std::string id;
   uint32_t attempt;
+
+  operator SequenceNameView() const { return {id, attempt}; }
 
   friend auto operator<=>(const SequenceName&, const SequenceName&) = default;
   template <typename H>
@@ -42,8 +58,18 @@ struct SequenceName {
   }
 };
 
+// For tables that are looked up by either.
+struct SequenceNameHash {
+  using is_transparent = void;
+  size_t operator()(SequenceNameView name) const { return absl::Hash<SequenceNameView>()(name); }
+};
+struct SequenceNameEqual {
+  using is_transparent = void;
+  bool operator()(SequenceNameView a, SequenceNameView b) const { return a == b; }
+};
+
 // "sequence 'a' attempt 0", for messages.
-std::string ToString(const SequenceName& name);
+std::string ToString(SequenceNameView name);
 
 // How the run's records lie in memory.
 PageFormat FormatOf(const v1::RunConfig& config);
@@ -83,6 +109,11 @@ class Run {
   absl::StatusOr<std::shared_ptr<Sequence>> FindOrCreate(const SequenceName& name)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // For appending to several, under one lock: those that are there and take records, null for the
+  // others, as FindOrCreate will say why. Counts as use.
+  void FindToAppend(std::span<const SequenceNameView> names,
+                    std::span<std::shared_ptr<Sequence>> found) ABSL_LOCKS_EXCLUDED(mutex_);
+
   // A sequence, with a count of its own bytes.
   struct Held {
     explicit Held(ByteBudget& run_budget)
@@ -103,11 +134,11 @@ class Run {
 
   // Undoes a FindOrCreate that came to nothing: a sequence that holds no position and no seal, and
   // that nobody holds, leaves no trace.
-  void ForgetIfEmpty(const SequenceName& name) ABSL_LOCKS_EXCLUDED(mutex_);
+  void ForgetIfEmpty(SequenceNameView name) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Of a sequence that is there, else 0. Neither counts as use.
-  uint32_t CommittedLength(const SequenceName& name) const ABSL_LOCKS_EXCLUDED(mutex_);
-  int64_t BytesOf(const SequenceName& name) const ABSL_LOCKS_EXCLUDED(mutex_);
+  uint32_t CommittedLength(SequenceNameView name) const ABSL_LOCKS_EXCLUDED(mutex_);
+  int64_t BytesOf(SequenceNameView name) const ABSL_LOCKS_EXCLUDED(mutex_);
 
   uint64_t policy_version() const ABSL_LOCKS_EXCLUDED(mutex_);
   // The oldest version that isn't stale.
@@ -157,7 +188,7 @@ class Run {
     Sequence& sequence() const { return *held->sequence; }
     std::shared_ptr<Sequence> shared() const { return {held, &*held->sequence}; }
   };
-  using Entries = absl::flat_hash_map<SequenceName, Entry>;
+  using Entries = absl::flat_hash_map<SequenceName, Entry, SequenceNameHash, SequenceNameEqual>;
   struct LeaseRecord {
     absl::Time expires;
     absl::Duration length;
@@ -170,7 +201,7 @@ class Run {
   // False if there is a reason already.
   bool RememberDropped(const SequenceName& name, v1::MissingReason reason)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  Entry* Touch(const SequenceName& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Entry* Touch(SequenceNameView name, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Drop(const SequenceName& name, v1::MissingReason reason)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndLeaseLocked(absl::flat_hash_map<uint64_t, LeaseRecord>::iterator lease)

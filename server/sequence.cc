@@ -94,10 +94,14 @@ absl::Status Sequence::CheckFitsPage(const PagePart& part, uint64_t policy_versi
 
 absl::Status Sequence::Append(uint32_t first_position, uint64_t policy_version,
                               const RecordView& records, std::span<const uint8_t> ranks,
-                              int64_t* positions_added) {
+                              Appended* appended) {
   const auto count = static_cast<uint32_t>(records.sampled_ids.size());
   const uint32_t end = first_position + count;
   WriterLock lock(mutex_);
+  if (AddToLastTail(first_position, policy_version, records, ranks)) {
+    if (appended != nullptr) *appended = {.positions = count, .committed_length = end};
+    return absl::OkStatus();
+  }
   if (absl::Status status = CheckFits(first_position, policy_version, records); !status.ok()) {
     return status;
   }
@@ -129,8 +133,31 @@ absl::Status Sequence::Append(uint32_t first_position, uint64_t policy_version,
   SetVersion(first_position, end, policy_version);
   committed_length_ = std::max(committed_length_, end);
   positions_ += added;
-  if (positions_added != nullptr) *positions_added = added;
+  if (appended != nullptr) *appended = {added, committed_length_};
   return absl::OkStatus();
+}
+
+bool Sequence::AddToLastTail(uint32_t first_position, uint64_t policy_version,
+                             const RecordView& records, std::span<const uint8_t> ranks) {
+  const auto count = static_cast<uint32_t>(records.sampled_ids.size());
+  const uint32_t index = IndexInPage(first_position);
+  if (sealed_length_.has_value() || pages_.empty() || versions_.empty()) return false;
+  auto& [number, page] = *pages_.rbegin();
+  VersionSpan& span = versions_.rbegin()->second;
+  if (number != PageNumber(first_position) || page.packed() || open_tails_.empty() ||
+      open_tails_.back() != number || span.end != first_position ||
+      span.version != policy_version || count > Page::kPositions - index) {
+    return false;
+  }
+  page.Add(index, records, 0, count, ranks, {});
+  if (page.present() == Page::kAll) {
+    open_tails_.pop_back();
+    page.Pack(arena_);
+  }
+  span.end = first_position + count;
+  committed_length_ = span.end;
+  positions_ += count;
+  return true;
 }
 
 int64_t Sequence::AddToPage(const PagePart& part, const RecordView& records,

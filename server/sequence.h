@@ -50,14 +50,18 @@ class Sequence {
   // For servers with a durable store.
   SequenceLog& log() { return log_; }
 
+  // What an Append that succeeded has done.
+  struct Appended {
+    int64_t positions = 0;          // that were not there
+    uint32_t committed_length = 0;  // now
+  };
   // Stores valid records at first_position, ... , whole or not at all, rounded as the format's
   // encoding does; records read back from a sequence of the same format are stored as they are.
   // Positions that are there already must be equal, in version too: else AlreadyExists.
   // FailedPrecondition at or beyond the seal; ResourceExhausted if budget or arena don't hold the
-  // new bytes; DataLoss if a page it would add to is corrupt. On success, positions_added (if
-  // given) is how many were new.
+  // new bytes; DataLoss if a page it would add to is corrupt.
   absl::Status Append(uint32_t first_position, uint64_t policy_version, const RecordView& records,
-                      std::span<const uint8_t> ranks, int64_t* positions_added)
+                      std::span<const uint8_t> ranks, Appended* appended = nullptr)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // What that will charge, as things are now.
   int64_t BytesToAppend(uint32_t first_position, uint32_t count, uint64_t policy_version) const
@@ -103,6 +107,11 @@ class Sequence {
     size_t block_bytes = 0;  // of a new block; 0: none
   };
   PageNeed NeedOf(const PagePart& part) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  // Adds positions that go on where the last ones end, in version too, within the page that is
+  // being filled: then nothing is there to compare with, to charge or to merge. False if they
+  // don't.
+  bool AddToLastTail(uint32_t first_position, uint64_t policy_version, const RecordView& records,
+                     std::span<const uint8_t> ranks) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Returns how many positions were new.
   int64_t AddToPage(const PagePart& part, const RecordView& records, std::span<const uint8_t> ranks,
                     Arena::Block block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -66,10 +66,10 @@ class Model {
 class SequenceTest : public testing::TestWithParam<std::tuple<LogProbEncoding, int>> {
  protected:
   absl::Status Append(Sequence& sequence, uint32_t first, uint32_t count, Model::Cell cell,
-                      int64_t* added = nullptr) {
+                      Sequence::Appended* appended = nullptr) {
     const SentRecords& records = sent_[cell.variant];
     return sequence.Append(first, cell.version, records.View(first, count),
-                           std::span(records.ranks).subspan(first, count), added);
+                           std::span(records.ranks).subspan(first, count), appended);
   }
 
   uint64_t Digest(const Model& model, uint32_t first, uint32_t end) const {
@@ -202,11 +202,12 @@ TEST_P(SequenceTest, RandomOperationsAgreeWithAMap) {
       const size_t before = model.cells.size();
       const int64_t bytes = sequence->BytesToAppend(first, count, cell.version);
       const int64_t used = budget.used();
-      int64_t added = -1;
-      status = Append(*sequence, first, count, cell, &added);
+      Sequence::Appended appended;
+      status = Append(*sequence, first, count, cell, &appended);
       expected = model.Append(first, count, cell, bytes <= budget.limit() - used);
       if (status.ok()) {
-        EXPECT_EQ(added, model.cells.size() - before);
+        EXPECT_EQ(appended.positions, model.cells.size() - before);
+        EXPECT_EQ(appended.committed_length, sequence->committed_length());
         EXPECT_LE(budget.used() - used, bytes) << "less where pages were packed or spans merged";
       }
     } else if (dice < 997) {

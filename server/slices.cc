@@ -103,12 +103,15 @@ absl::Status CheckDisjoint(const std::vector<SliceRange>& slices) {
 
 }  // namespace
 
+absl::Status CheckSequenceId(std::string_view id) {
+  if (!id.empty() && id.size() <= kMaxIdBytes) return absl::OkStatus();
+  const absl::string_view shown(id.data(), std::min<size_t>(id.size(), 64));
+  return absl::InvalidArgumentError(
+      absl::StrCat("sequence.id '", shown, "': ", id.size(), " bytes, not 1 to ", kMaxIdBytes));
+}
+
 absl::StatusOr<SequenceName> ParseSequence(const v1::SequenceRef& ref) {
-  if (ref.id().empty() || ref.id().size() > kMaxIdBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("sequence.id '", ref.id().substr(0, 64),
-                                                   "': ", ref.id().size(), " bytes, not 1 to ",
-                                                   kMaxIdBytes));
-  }
+  if (absl::Status status = CheckSequenceId(ref.id()); !status.ok()) return status;
   return SequenceName{ref.id(), ref.attempt()};
 }
 

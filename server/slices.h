@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -30,6 +31,7 @@ struct SliceRange {
 using SliceMessages = google::protobuf::RepeatedPtrField<v1::Slice>;
 
 // InvalidArgument unless the id is 1 to 256 bytes.
+absl::Status CheckSequenceId(std::string_view id);
 absl::StatusOr<SequenceName> ParseSequence(const v1::SequenceRef& ref);
 
 // The slices of a FetchTopK: length 0 becomes what is committed; any may be empty.

@@ -135,11 +135,9 @@ class Replica {
     *batch.add_entries() = entry;
     absl::StatusOr<Ingest> ingest = Ingest::Open(registry_, HeaderOf(*run_));
     EXPECT_TRUE(ingest.ok()) << ingest.status();
-    v1::AppendResponse response;
-    ingest->BringIn(batch);
-    EXPECT_FALSE(ingest->Apply(batch, Turn::kArrived, response)->has_value());
-    ingest->Store(batch, response);
-    return response.acks(0);
+    const absl::StatusOr<v1::AppendResponse> response = ApplyAtOnce(*ingest, batch);
+    EXPECT_TRUE(response.ok()) << response.status();
+    return response->acks(0);
   }
   v1::Ack AppendBlock(const v1::Block& block) {
     v1::AppendEntry entry;

@@ -17,6 +17,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -32,8 +33,8 @@ namespace sis {
 class ArrayField {
  public:
   ArrayField() = default;
-  // A field that holds its bytes itself.
-  explicit ArrayField(const std::string& bytes) : data_(bytes.data()), size_(bytes.size()) {}
+  // Bytes that lie in one piece.
+  explicit ArrayField(std::string_view bytes) : data_(bytes.data()), size_(bytes.size()) {}
   // The part [offset, offset + size) of a message.
   ArrayField(const ScatteredBytes& message, size_t offset, size_t size)
       : message_(&message), offset_(offset), size_(size) {}

@@ -40,10 +40,15 @@ class CacheWithOneRecord {
 
   // Without waiting for room.
   absl::StatusOr<v1::AppendResponse> Apply(const v1::AppendBatch& batch) {
-    v1::AppendResponse response;
-    const auto wanted = OpenIngest().Apply(batch, Turn::kOutOfTime, response);
+    const std::vector<AppendEntryView> entries = EntriesOf(batch);
+    std::vector<EntryAck> acks;
+    const auto wanted = OpenIngest().Apply(entries, Turn::kOutOfTime, acks);
     if (!wanted.ok()) return wanted.status();
     if (wanted->has_value()) std::abort();
+    std::string bytes;
+    WriteAppendResponse(entries, acks, bytes);
+    v1::AppendResponse response;
+    if (!response.ParseFromString(bytes)) std::abort();
     return response;
   }
 

@@ -41,16 +41,20 @@ void AddMissing(Message& message, int slice, uint32_t position, uint32_t count,
   range.set_reason(reason);
 }
 
+std::span<const float> Floats(const std::string& bytes) {
+  return {reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float)};
+}
+
 // The values of all positions of a request.
-CurrentView CurrentOf(const v1::EvaluateRequest& request, size_t count, size_t slots) {
+CurrentView CurrentOf(const v1::EvaluateRequest& request) {
   CurrentView current;
   if (request.has_gathered()) {
-    current.log_probs = *ArrayOf<float>("", request.gathered().log_probs(), count * slots);
-    current.sampled_log_probs = *ArrayOf<float>("", request.gathered().sampled_log_probs(), count);
+    current.log_probs = Floats(request.gathered().log_probs());
+    current.sampled_log_probs = Floats(request.gathered().sampled_log_probs());
   } else {
-    current.sampled_log_probs = *ArrayOf<float>("", request.reduced().sampled_log_probs(), count);
-    current.log_envelopes = *ArrayOf<float>("", request.reduced().log_envelopes(), count);
-    current.covered_masses = *ArrayOf<float>("", request.reduced().covered_masses(), count);
+    current.sampled_log_probs = Floats(request.reduced().sampled_log_probs());
+    current.log_envelopes = Floats(request.reduced().log_envelopes());
+    current.covered_masses = Floats(request.reduced().covered_masses());
   }
   return current;
 }
@@ -360,8 +364,7 @@ absl::StatusCode CacheModel::Append(const SequenceName& name, uint32_t first_pos
 }
 
 absl::StatusCode CacheModel::AppendInvalid(const SequenceName& name) {
-  const auto found = sequences_.find(name);
-  if (found != sequences_.end() && found->second.in_memory) ForgetIfEmpty(found->second);
+  if (Sequence* sequence = Touch(name)) ForgetIfEmpty(*sequence);
   return absl::StatusCode::kInvalidArgument;
 }
 
@@ -516,7 +519,7 @@ absl::StatusOr<v1::EvaluateResponse> CacheModel::Evaluate(const v1::EvaluateRequ
                                 .top_k = static_cast<int>(request.top_k()),
                                 .draw = request.draw()};
   if (parameters.top_k == 0) parameters.top_k = parameters.slots;
-  const CurrentView current = CurrentOf(request, count, config_.top_k());
+  const CurrentView current = CurrentOf(request);
   const bool ratios = std::ranges::count(request.outputs(), v1::RATIOS) > 0;
 
   v1::EvaluateResponse response;

@@ -401,10 +401,8 @@ void CacheModelTest::Append() {
   }
 
   Ingest& ingest = *life_->ingest;
-  if (ingest.has_store()) ingest.BringIn(batch);
-  absl::StatusOr<v1::AppendResponse> response = ApplyAtOnce(ingest, batch);
+  const absl::StatusOr<v1::AppendResponse> response = ApplyAtOnce(ingest, batch);
   ASSERT_TRUE(response.ok()) << response.status() << History();
-  if (ingest.has_store()) ingest.Store(batch, *response);
   if (sealed && ingest.has_store()) AwaitSealed();
   for (int i = 0; i < batch.entries_size(); ++i) {
     ExpectEqual(response->acks(i).code(), static_cast<int>(codes[i]),
