@@ -4,10 +4,11 @@
 
 The step is 4096 sequences of 4096 positions, 16.8 M tokens; --scale takes a part of it. A sis_server process holds the
 records, with as many threads as the machine has cores, and answers clients in processes of their own over TCP loopback
-or a Unix socket: the C++ client, which has float32 arrays (in micro-batches over streams, and for comparison in unary
-calls), and the Python client, which a trainer gives float32 tensors [T, K] of PyTorch and which returns a mask as a
-tensor: over TCP, a Unix socket and shared memory, into which the trainer's gather has written the tensors; with the
-records at hand and with FetchTopK included; in half precision and REDUCED, which must cost the same whatever K is.
+or a Unix socket: the C++ client, which has float32 or float16 arrays (in micro-batches over streams, for comparison in
+unary calls, and in memory that it shares with the server, where they are before the clock starts), and the Python
+client, which a trainer gives float32 tensors [T, K] of PyTorch and which returns a mask as a tensor: over TCP, a Unix
+socket and shared memory, into which the trainer's gather has written the tensors; with the records at hand and with
+FetchTopK included; in half precision and REDUCED, which must cost the same whatever K is.
 Every repetition is another draw, so that all of it is counted. PyTorch computes the same in this process (see
 peers.py), without validation, cache or metrics.
 
@@ -49,17 +50,17 @@ BIT_BYTES = 1 / 8
 
 
 class Server:
-    """A sis_server listening at one address."""
+    """A sis_server listening over TCP, and at a Unix socket, with room for the arrays of a few clients."""
 
-    def __init__(self, listen, positions, slots, shared_memory=0):
-        records = positions * (8 * slots + 64)
+    def __init__(self, socket, positions, slots, trainer_bytes):
+        records = positions * (5 * slots + 64)
+        shared = positions * (8 * slots + 64) + trainer_bytes
         self._process = subprocess.Popen(
-            [SERVER, f"--listen={listen}", "--metrics=", f"--cache_bytes={records + (64 << 20)}",
-             f"--shared_memory_bytes={shared_memory}"],
+            [SERVER, f"--listen=127.0.0.1:0,unix:{socket}", "--metrics=", f"--cache_bytes={records + (64 << 20)}",
+             f"--shared_memory_bytes={shared + (64 << 20)}"],
             stdout=subprocess.PIPE, text=True)
         lines = dict(line.strip().split(": ") for line in iter(self._process.stdout.readline, "ready\n"))
-        self.address = lines["grpc"]
-
+        self.tcp, self.unix = lines["grpc"].split(",")
         self.process_id = self._process.pid
 
     def close(self):
@@ -98,17 +99,25 @@ def fill(address, batch, sequences):
                 stream.seal(str(i), length=LENGTH)
 
 
-def repeat(array, sequences):
-    """Of the batch's sequences, as many as are wanted."""
+def write(path, array, sequences):
+    """Of the batch's sequences as many as are wanted, in a file; mapped."""
     rows = sequences * LENGTH
-    return np.concatenate([array] * -(-rows // len(array)))[:rows]
+    with open(path, "wb") as file:
+        for first in range(0, rows, len(array)):
+            array[:rows - first].tofile(file)
+    return np.memmap(path, array.dtype, "r+", shape=(rows, *array.shape[1:]))
+
+
+def float16_rounded_up(array):
+    halves = array.astype(np.float16)
+    return np.where(halves < array, np.nextafter(halves, np.float16(np.inf)), halves)
 
 
 class CppClient:
     """One evaluate_client process."""
 
-    def __init__(self, server, folder, sequences, slots, form, output, call_sequences, stream):
-        arguments = [server.address, "run", folder, sequences, LENGTH, slots, form, output, call_sequences, int(stream)]
+    def __init__(self, server, address, folder, sequences, slots, form, output, call_sequences, way):
+        arguments = [address, "run", folder, sequences, LENGTH, slots, form, output, call_sequences, way]
         self._process = subprocess.Popen([CLIENT, *map(str, arguments)], stdin=subprocess.PIPE,
                                          stdout=subprocess.PIPE, text=True)
         self.process_ids = [server.process_id, self._process.pid]
@@ -133,18 +142,15 @@ class CppClient:
 class PythonTrainer:
     """From tensors to a mask, call by call."""
 
-    def __init__(self, server, arrays, sequences, call_sequences, call="evaluate", fetch=False, segment_bytes=0,
-                 **keywords):
-        """`arrays` are those that the call takes, by their names; `keywords` its other arguments."""
+    def __init__(self, server, address, arrays, sequences, call_sequences, segment_bytes=0):
+        """`arrays` are those that evaluate takes, by their names."""
         self.process_ids = [server.process_id, os.getpid()]
-        self._client = sis.Client(server.address)
+        self._client = sis.Client(address)
         self._run = self._client.get_run("run").run
-        self._evaluate = functools.partial(getattr(self._client, call), self._run, **keywords)
         self._segment = self._client.lease_segment(segment_bytes) if segment_bytes else None
         self._arrays = {name: torch.from_numpy(self._placed(array)) for name, array in arrays.items()}
         self._calls = [range(first, min(first + call_sequences, sequences))
                        for first in range(0, sequences, call_sequences)]
-        self._fetch = fetch
 
     def _placed(self, array):
         """Where the trainer's gather would have written it."""
@@ -154,18 +160,22 @@ class PythonTrainer:
         place[...] = array
         return place
 
-    def __call__(self, draw):
+    def row(self, call="evaluate", fetch=False, **keywords):
+        return PythonRow(self.process_ids, functools.partial(self._step, call, fetch, keywords))
+
+    def _step(self, call, fetch, keywords, draw):
+        evaluate = getattr(self._client, call)
         mask = torch.empty(self._calls[-1].stop * LENGTH, dtype=torch.bool)
         start = time.perf_counter()
-        for call in self._calls:
-            rows = slice(call.start * LENGTH, call.stop * LENGTH)
-            if self._fetch:
-                records = self._client.fetch_top_k(self._run, [str(i) for i in call], segment=self._segment)
+        for part in self._calls:
+            rows = slice(part.start * LENGTH, part.stop * LENGTH)
+            if fetch:
+                records = self._client.fetch_top_k(self._run, [str(i) for i in part], segment=self._segment)
             else:
-                records = [sis.Slice(str(i), length=LENGTH) for i in call]
+                records = [sis.Slice(str(i), length=LENGTH) for i in part]
             values = {name: array[rows] for name, array in self._arrays.items()}
-            mask[rows] = torch.from_numpy(self._evaluate(records, draw=draw, **values).accepted)
-            records = None
+            mask[rows] = torch.from_numpy(evaluate(self._run, records, draw=draw, **values, **keywords).accepted)
+            del records
         return time.perf_counter() - start, int(mask.sum())
 
     def close(self):
@@ -173,6 +183,17 @@ class PythonTrainer:
         if self._segment is not None:
             self._segment.close()
         self._client.close()
+
+
+class PythonRow:
+    """One way to call a PythonTrainer."""
+
+    def __init__(self, process_ids, step):
+        self.process_ids = process_ids
+        self._step = step
+
+    def __call__(self, draw):
+        return self._step(draw)
 
 
 class TorchEager:
@@ -236,13 +257,11 @@ def measure(slots, arguments, prototype, folder):
     sequences = max(1, round(SEQUENCES * arguments.scale))
     positions = sequences * LENGTH
     batch = make_batch(min(sequences, 64), slots)
-    current = repeat(batch.current, sequences)
-    current_sampled = repeat(batch.current_sampled, sequences)
-    log_envelopes = repeat((batch.current - batch.behavior).max(-1), sequences)
-    covered_masses = repeat(np.exp(batch.current).sum(-1), sequences)
-    for name, array in (("current", current), ("current_sampled", current_sampled), ("log_envelopes", log_envelopes),
-                        ("covered_masses", covered_masses)):
-        array.tofile(folder / name)
+    current = write(folder / "current", batch.current, sequences)
+    current_sampled = write(folder / "current_sampled", batch.current_sampled, sequences)
+    write(folder / "current_float16", float16_rounded_up(batch.current), sequences)
+    log_envelopes = write(folder / "log_envelopes", (batch.current - batch.behavior).max(-1), sequences)
+    covered_masses = write(folder / "covered_masses", np.exp(batch.current).sum(-1), sequences)
 
     with contextlib.ExitStack() as stack:
         def closing(side):
@@ -250,45 +269,49 @@ def measure(slots, arguments, prototype, folder):
             return side
 
         call_sequences = max(1, (arguments.call_mebibytes << 20) // (LENGTH * slots * 4))
-        tcp = closing(Server("127.0.0.1:0", positions, slots))
-        # The values, and what a call fetches and is answered.
-        call_positions = min(call_sequences, sequences) * LENGTH
-        segment_bytes = positions * (4 * slots + 4) + call_positions * (8 * slots + 16) + (1 << 20)
-        unix = closing(Server(f"unix:{folder}/socket", positions, slots, shared_memory=3 * segment_bytes))
-        for server in (tcp, unix):
-            fill(server.address, batch, sequences)
+        # The values of the Python trainer, and what a call of it fetches and is answered.
+        trainer_bytes = positions * (4 * slots + 4) + (32 << 20)
+        trainer_bytes += min(call_sequences, sequences) * LENGTH * (8 * slots + 16)
+        server = closing(Server(folder / "socket", positions, slots, trainer_bytes))
+        fill(server.tcp, batch, sequences)
         gathered = 4 * slots + 4
         rows = {"PyTorch eager in process": ("decisions, ratios", None, TorchEager(batch, sequences))}
 
-        def cpp(server, form, output, stream=True):
-            return closing(CppClient(server, folder, sequences, slots, form, output, call_sequences, stream))
+        def cpp(address, form, output, way="STREAM"):
+            calls = sequences if way == "SHARED" else call_sequences
+            return closing(CppClient(server, address, folder, sequences, slots, form, output, calls, way))
 
+        def python(address, arrays, **keywords):
+            return closing(PythonTrainer(server, address, arrays, sequences, call_sequences, **keywords))
+
+        bits, ratios = gathered + BIT_BYTES, gathered + RATIO_BYTES
+        halves = 2 * slots + 4 + BIT_BYTES
+        tcp, unix = server.tcp, server.unix
+        rows["C++, TCP"] = ("accept bits", bits, cpp(tcp, "GATHERED", "ACCEPT_BITS"))
+        rows["C++, TCP, unary calls"] = ("accept bits", bits, cpp(tcp, "GATHERED", "ACCEPT_BITS", "UNARY"))
+        rows["C++, TCP, ratios"] = ("ratios", ratios, cpp(tcp, "GATHERED", "RATIOS"))
+        rows["C++, TCP, float16"] = ("accept bits", halves, cpp(tcp, "FLOAT16", "ACCEPT_BITS"))
+        rows["C++, TCP, REDUCED"] = ("accept bits", 12 + BIT_BYTES, cpp(tcp, "REDUCED", "ACCEPT_BITS"))
+        rows["C++, Unix socket"] = ("accept bits", bits, cpp(unix, "GATHERED", "ACCEPT_BITS"))
+        rows["C++, Unix socket, float16"] = ("accept bits", halves, cpp(unix, "FLOAT16", "ACCEPT_BITS"))
+        rows["C++, shared memory"] = ("accept bits", BIT_BYTES, cpp(unix, "GATHERED", "ACCEPT_BITS", "SHARED"))
+        rows["C++, shared memory, float16"] = ("accept bits", BIT_BYTES, cpp(unix, "FLOAT16", "ACCEPT_BITS", "SHARED"))
+        rows["C++, shared memory, REDUCED"] = ("accept bits", BIT_BYTES, cpp(unix, "REDUCED", "ACCEPT_BITS", "SHARED"))
         tensors = {"log_probs": current, "sampled_log_probs": current_sampled}
         reduced = {"sampled_log_probs": current_sampled, "log_envelopes": log_envelopes,
                    "covered_masses": covered_masses}
-
-        def python(server, arrays=tensors, **keywords):
-            return closing(PythonTrainer(server, arrays, sequences, call_sequences, **keywords))
-
-        bits, ratios = gathered + BIT_BYTES, gathered + RATIO_BYTES
-        rows["C++, TCP"] = ("accept bits", bits, cpp(tcp, "GATHERED", "ACCEPT_BITS"))
-        rows["C++, TCP, unary calls"] = ("accept bits", bits, cpp(tcp, "GATHERED", "ACCEPT_BITS", stream=False))
-        rows["C++, TCP, ratios"] = ("ratios", ratios, cpp(tcp, "GATHERED", "RATIOS"))
-        rows["C++, Unix socket"] = ("accept bits", bits, cpp(unix, "GATHERED", "ACCEPT_BITS"))
-        rows["C++, TCP, REDUCED"] = ("accept bits", 12 + BIT_BYTES, cpp(tcp, "REDUCED", "ACCEPT_BITS"))
         fetched = 8 * slots + 8
-        for transport, server in (("TCP", tcp), ("Unix socket", unix)):
-            rows[f"Python, {transport}"] = ("accept bits", bits, python(server))
-            rows[f"Python, {transport}, FetchTopK"] = ("accept bits", bits + fetched, python(server, fetch=True))
-        rows["Python, shared memory"] = ("accept bits", 0, python(unix, segment_bytes=segment_bytes))
-        rows["Python, shared memory, FetchTopK"] = ("accept bits", 0,
-                                                    python(unix, segment_bytes=segment_bytes, fetch=True))
-        rows["Python, shared memory, ratios"] = ("ratios", 0,
-                                                 python(unix, segment_bytes=segment_bytes, outputs=["ratios"]))
-        rows["Python, TCP, half precision"] = ("accept bits", 2 * slots + 4 + BIT_BYTES,
-                                               python(tcp, half_precision=True))
+        for transport, address in (("TCP", tcp), ("Unix socket", unix)):
+            trainer = python(address, tensors)
+            rows[f"Python, {transport}"] = ("accept bits", bits, trainer.row())
+            rows[f"Python, {transport}, FetchTopK"] = ("accept bits", bits + fetched, trainer.row(fetch=True))
+        rows["Python, TCP, float16"] = ("accept bits", halves, python(tcp, tensors).row(half_precision=True))
         rows["Python, TCP, REDUCED"] = ("accept bits", 12 + BIT_BYTES,
-                                        python(tcp, reduced, call="evaluate_reduced"))
+                                        python(tcp, reduced).row(call="evaluate_reduced"))
+        trainer = python(unix, tensors, segment_bytes=trainer_bytes)
+        rows["Python, shared memory"] = ("accept bits", 0, trainer.row())
+        rows["Python, shared memory, ratios"] = ("ratios", 0, trainer.row(outputs=["ratios"]))
+        rows["Python, shared memory, FetchTopK"] = ("accept bits", 0, trainer.row(fetch=True))
         if prototype is not None:
             rows["bare prototype, float16, TCP"] = ("accept bits, log-ratios", 2 * slots + 2 + 4 + BIT_BYTES,
                                                     closing(Prototype(prototype, slots, sequences)))
@@ -319,7 +342,7 @@ def measure(slots, arguments, prototype, folder):
         ratios = [theirs / mine for mine, theirs in zip(times, seconds[peer])]
         step = SEQUENCES / sequences
         used = f", processors {statistics.median(processor[name]) * step:.2f} s" if side.process_ids else ""
-        print(f"  {name:32s} {outputs:24s} {positions / statistics.median(times) / 1e6:7.1f} Mtokens/s "
+        print(f"  {name:28s} {outputs:24s} {positions / statistics.median(times) / 1e6:7.1f} Mtokens/s "
               f"{'' if wire is None else f'{wire:.1f}':>6s} bytes/token "
               f"{statistics.median(ratios):5.1f} x PyTorch ({min(ratios):.1f}, {max(ratios):.1f})  "
               f"a step {statistics.median(times) * step:.2f} s{used}", flush=True)
