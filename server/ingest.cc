@@ -85,6 +85,15 @@ absl::Status InSequence(SequenceNameView name, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(ToString(name), ": ", status.message()));
 }
 
+// Asks the processor for the memory of an object.
+template <typename T>
+void PrefetchAll(const T& object) {
+  constexpr size_t kLine = 64;
+  for (size_t byte = 0; byte < sizeof(T); byte += kLine) {
+    __builtin_prefetch(reinterpret_cast<const char*>(&object) + byte, 1);
+  }
+}
+
 // What a sequence without records costs.
 int64_t BaseBytes() { return Sequence::kBaseBytes; }
 
@@ -128,6 +137,7 @@ absl::StatusOr<std::optional<RoomWanted>> Ingest::Apply(AppendEntries entries, T
   while (acks.size() < entries.size()) {
     const size_t entry = acks.size();
     if (ahead_begin_ == ahead_end_) LookAhead(entries.subspan(entry));
+    PrefetchEnd(ahead_begin_ + kPrefetched);
     EntryAck ack = ApplyEntry(entries[entry]);
     if (lacking_.has_value()) {
       lacking_->entry = static_cast<int>(entry);
@@ -149,6 +159,14 @@ void Ingest::LookAhead(AppendEntries next) {
   ahead_end_ = std::min(next.size(), kAhead);
   for (size_t i = 0; i < ahead_end_; ++i) names[i] = NameIn(next[i]);
   run_->FindToAppend(std::span(names).first(ahead_end_), std::span(ahead_).first(ahead_end_));
+  for (size_t i = 0; i < ahead_end_; ++i) {
+    if (ahead_[i] != nullptr) PrefetchAll(*ahead_[i]);
+  }
+  for (size_t i = 0; i < std::min(ahead_end_, kPrefetched); ++i) PrefetchEnd(i);
+}
+
+void Ingest::PrefetchEnd(size_t ahead) const {
+  if (ahead < ahead_end_ && ahead_[ahead] != nullptr) ahead_[ahead]->PrefetchEnd();
 }
 
 void Ingest::ForgetAhead() {

@@ -59,6 +59,7 @@ class Ingest {
   // Finds the sequences of the next entries, all at once: the run is locked once for them, and they
   // are not waited for in turn.
   void LookAhead(AppendEntries next);
+  void PrefetchEnd(size_t ahead) const;
   // Lets go of those that are found, as they could not be evicted or forgotten.
   void ForgetAhead();
   // Finds or makes the sequence, with room made for `bytes_if_new` if need be.
@@ -95,6 +96,8 @@ class Ingest {
   int64_t bytes_accepted_ = 0;
   // Of the entries from the present one on: sequences that LookAhead has found.
   static constexpr size_t kAhead = 32;
+  // So many before its turn, the memory of a sequence's end is asked for.
+  static constexpr size_t kPrefetched = 4;
   std::array<std::shared_ptr<Sequence>, kAhead> ahead_;
   size_t ahead_begin_ = 0;
   size_t ahead_end_ = 0;

@@ -16,6 +16,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -440,17 +441,26 @@ class Redis {
 
 struct Measured {
   std::vector<double> tokens_per_second;
-  std::vector<double> cpu_seconds;  // of the server
+  std::vector<double> cpu_seconds;         // of the server
+  std::vector<double> client_cpu_seconds;  // of this program
 };
+
+double OwnCpuSeconds() {
+  timespec time;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+}
 
 template <typename Send>
 void Measure(const ChildProcess& server, int64_t tokens, Measured& measured, Send send) {
   const double cpu_before = server.cpu_seconds();
+  const double own_before = OwnCpuSeconds();
   const auto start = std::chrono::steady_clock::now();
   send();
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   measured.tokens_per_second.push_back(static_cast<double>(tokens) / seconds.count());
   measured.cpu_seconds.push_back(server.cpu_seconds() - cpu_before);
+  measured.client_cpu_seconds.push_back(OwnCpuSeconds() - own_before);
 }
 
 double Median(std::vector<double> values) {
@@ -472,10 +482,13 @@ std::string Ratios(const Measured& ours, const Measured& theirs) {
 
 std::string Figures(const Case& c, const Measured& measured, int64_t tokens) {
   const double rate = Median(measured.tokens_per_second);
+  const auto per_token = [&](const std::vector<double>& seconds) {
+    return Median(seconds) / static_cast<double>(tokens) * 1e6;
+  };
   char text[96];
-  std::snprintf(text, sizeof text, "%6.2f %5.2f %6.2f", rate * 1e-6,
+  std::snprintf(text, sizeof text, "%6.2f %5.2f %6.3f %6.3f", rate * 1e-6,
                 rate * static_cast<double>(c.bytes_per_token()) * 1e-9,
-                Median(measured.cpu_seconds) / static_cast<double>(tokens) * 1e6);
+                per_token(measured.cpu_seconds), per_token(measured.client_cpu_seconds));
   return text;
 }
 
@@ -542,11 +555,13 @@ void Main() {
     std::printf("redis-server is not installed (tools/setup bench): sis_server alone\n");
   }
   std::printf(
-      "Mtokens/s, GB/s of arrays, and the server's CPU time in us per token; medians.\n"
+      "Mtokens/s, GB/s of arrays, and CPU time in us per token: the server's, the client's; "
+      "medians.\n"
       "Ratios of tokens/s: median (least, most).\n"
-      "                sis_server            SET                   APPEND                "
-      "sis/SET              sis/APPEND\n"
-      "  K block strm  Mtok/s  GB/s     us  Mtok/s  GB/s     us  Mtok/s  GB/s     us\n");
+      "                sis_server                   SET                          APPEND"
+      "                       sis/SET              sis/APPEND\n"
+      "  K block strm  Mtok/s  GB/s server client  Mtok/s  GB/s server client  "
+      "Mtok/s  GB/s server client\n");
   for (const int top_k : Numbers(absl::GetFlag(FLAGS_top_k))) {
     for (const int block_tokens : Numbers(absl::GetFlag(FLAGS_block_tokens))) {
       for (const int streams : Numbers(absl::GetFlag(FLAGS_streams))) {
