@@ -29,12 +29,13 @@ uint64_t Addend(uint32_t position, uint32_t crc) { return Mix((uint64_t{position
 constexpr size_t kSideBySide = 4;
 
 // Extends the states by [kSideBySide, count] words of 32 bits.
-__attribute__((target("sse4.2"))) inline void ExtendEach(const void* rows, size_t count,
-                                                         uint64_t (&states)[kSideBySide]) {
+__attribute__((target("sse4.2"))) inline __attribute__((always_inline)) void ExtendEach(
+    const void* rows, size_t count, uint64_t (&states)[kSideBySide]) {
   const auto* row = static_cast<const char*>(rows);
   const size_t row_bytes = count * sizeof(uint32_t);
   size_t byte = 0;
   for (; byte + 8 <= row_bytes; byte += 8) {
+#pragma GCC unroll 4
     for (size_t i = 0; i < kSideBySide; ++i) {
       uint64_t word;
       std::memcpy(&word, row + i * row_bytes + byte, sizeof word);
@@ -42,6 +43,7 @@ __attribute__((target("sse4.2"))) inline void ExtendEach(const void* rows, size_
     }
   }
   if (byte == row_bytes) return;
+#pragma GCC unroll 4
   for (size_t i = 0; i < kSideBySide; ++i) {
     uint32_t word;
     std::memcpy(&word, row + i * row_bytes + byte, sizeof word);
@@ -55,6 +57,7 @@ __attribute__((target("sse4.2"))) uint64_t SumOfFours(uint32_t first_position,
   uint64_t sum = 0;
   for (size_t row = 0; row < count; row += kSideBySide) {
     uint64_t states[kSideBySide];
+#pragma GCC unroll 4
     for (size_t i = 0; i < kSideBySide; ++i) {
       const uint64_t sampled = static_cast<uint32_t>(rows.sampled_ids[row + i]) |
                                uint64_t{std::bit_cast<uint32_t>(rows.sampled_log_probs[row + i])}

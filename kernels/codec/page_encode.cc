@@ -7,6 +7,7 @@
 #include "kernels/codec/log_probs.h"
 #include "kernels/codec/page.h"
 #include "kernels/codec/page_layout.h"
+#include "kernels/codec/simd_ids.h"
 #include "kernels/crc32c.h"
 #include "kernels/decide.h"
 
@@ -29,6 +30,11 @@ void EncodeIds(const PageHeader& header, const RecordView& records,
   const int bits = IdBits(header.vocabulary_size);
   const size_t row_bytes = PackedRowBytes(bits);
   const size_t slots = header.slots;
+  const bool all_present = std::ranges::find(ranks, kRankAbsent) == ranks.end();
+  if (all_present && header.positions % kGroupPositions == 0 &&
+      PackIdsOnVectors(records, header.slots, used_slots, bits, to)) {
+    return;
+  }
   absl::FixedArray<RowValues, kFewRows> rows(IdRows(header));
   for (size_t first = 0; first < header.positions; first += kGroupPositions) {
     for (RowValues& row : rows) row.fill(0);
