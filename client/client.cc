@@ -154,6 +154,18 @@ absl::StatusOr<Evaluation> ToEvaluation(const v1::EvaluateResponse& response, si
   return evaluation;
 }
 
+// An array with one element per position.
+template <typename T>
+CurrentArray Column(int field, std::span<const T> values) {
+  return {field, std::as_bytes(values), sizeof(T)};
+}
+
+// An array with as many elements per position as it takes.
+template <typename T>
+CurrentArray SlotRows(int field, std::span<const T> values, size_t positions) {
+  return {field, std::as_bytes(values), values.size() / std::max<size_t>(1, positions) * sizeof(T)};
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::string& address,
@@ -264,88 +276,87 @@ absl::StatusOr<TopKRecords> Client::FetchTopK(const RunRef& run, std::span<const
   return std::move(assembler).Finish();
 }
 
+absl::StatusOr<std::unique_ptr<SharedMemory>> Client::LeaseSharedMemory(size_t bytes) {
+  return service_->LeaseSharedMemory(bytes, segments_);
+}
+
 absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const Slice> slices,
                                             const GatheredValues& current,
                                             const EvaluateOptions& options) {
   if (current.half_precision) {
-    std::vector<uint16_t> halves;
-    halves.reserve(current.log_probs.size());
-    for (const float log_prob : current.log_probs) halves.push_back(Float16RoundedUp(log_prob));
-    v1::EvaluateRequest request;
-    v1::Gathered& form = *request.mutable_gathered();
-    form.set_values(v1::Gathered::FLOAT16_LOG_PROBS);
-    form.set_log_probs(ToBytes(std::span<const uint16_t>(halves)));
-    form.set_sampled_log_probs(ToBytes(current.sampled_log_probs));
-    return EvaluateWhole(run, slices, options, std::move(request));
+    std::vector<uint16_t> halves(current.log_probs.size());
+    std::ranges::transform(current.log_probs, halves.begin(), Float16RoundedUp);
+    return Evaluate(run, slices, GatheredHalves{halves, current.sampled_log_probs}, options);
   }
-  const size_t positions = std::max<size_t>(1, current.sampled_log_probs.size());
-  return Evaluate(run, slices, options, v1::EvaluateRequest::kGatheredFieldNumber,
-                  {{v1::Gathered::kLogProbsFieldNumber, current.log_probs,
-                    current.log_probs.size() / positions},
-                   {v1::Gathered::kSampledLogProbsFieldNumber, current.sampled_log_probs, 1}});
+  return Evaluate(run, slices, options, {}, v1::EvaluateRequest::kGatheredFieldNumber,
+                  {SlotRows(v1::Gathered::kLogProbsFieldNumber, current.log_probs,
+                            current.sampled_log_probs.size()),
+                   Column(v1::Gathered::kSampledLogProbsFieldNumber, current.sampled_log_probs)});
+}
+
+absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const Slice> slices,
+                                            const GatheredHalves& current,
+                                            const EvaluateOptions& options) {
+  v1::EvaluateRequest request;
+  request.mutable_gathered()->set_values(v1::Gathered::FLOAT16_LOG_PROBS);
+  return Evaluate(run, slices, options, std::move(request),
+                  v1::EvaluateRequest::kGatheredFieldNumber,
+                  {SlotRows(v1::Gathered::kLogProbsFieldNumber, current.log_probs,
+                            current.sampled_log_probs.size()),
+                   Column(v1::Gathered::kSampledLogProbsFieldNumber, current.sampled_log_probs)});
 }
 
 absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const Slice> slices,
                                             const ReducedValues& current,
                                             const EvaluateOptions& options) {
-  return Evaluate(run, slices, options, v1::EvaluateRequest::kReducedFieldNumber,
-                  {{v1::Reduced::kSampledLogProbsFieldNumber, current.sampled_log_probs, 1},
-                   {v1::Reduced::kLogEnvelopesFieldNumber, current.log_envelopes, 1},
-                   {v1::Reduced::kCoveredMassesFieldNumber, current.covered_masses, 1}});
+  return Evaluate(run, slices, options, {}, v1::EvaluateRequest::kReducedFieldNumber,
+                  {Column(v1::Reduced::kSampledLogProbsFieldNumber, current.sampled_log_probs),
+                   Column(v1::Reduced::kLogEnvelopesFieldNumber, current.log_envelopes),
+                   Column(v1::Reduced::kCoveredMassesFieldNumber, current.covered_masses)});
 }
 
 absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const Slice> slices,
                                             const LogitValues& current,
                                             const EvaluateOptions& options) {
   v1::EvaluateRequest request;
-  v1::Gathered& form = *request.mutable_gathered();
-  form.set_values(v1::Gathered::LOGITS);
-  form.set_log_probs(ToBytes(current.logits));
-  form.set_sampled_log_probs(ToBytes(current.sampled_logits));
-  form.set_log_sum_exps(ToBytes(current.log_sum_exps));
-  return EvaluateWhole(run, slices, options, std::move(request));
-}
-
-absl::StatusOr<Evaluation> Client::EvaluateWhole(const RunRef& run, std::span<const Slice> slices,
-                                                 const EvaluateOptions& options,
-                                                 v1::EvaluateRequest request) {
-  ToMessage(run, *request.mutable_run());
-  size_t positions = 0;
-  for (const Slice& slice : slices) {
-    ToMessage(slice, *request.add_slices());
-    positions += slice.length;
-  }
-  absl::Status status = WriteOptions(options, request);
-  if (!status.ok()) return status;
-  const absl::StatusOr<v1::EvaluateResponse> response = service_->Evaluate(std::move(request));
-  if (!response.ok()) return response.status();
-  return ToEvaluation(*response, positions, options.outputs);
+  request.mutable_gathered()->set_values(v1::Gathered::LOGITS);
+  return Evaluate(
+      run, slices, options, std::move(request), v1::EvaluateRequest::kGatheredFieldNumber,
+      {SlotRows(v1::Gathered::kLogProbsFieldNumber, current.logits, current.sampled_logits.size()),
+       Column(v1::Gathered::kSampledLogProbsFieldNumber, current.sampled_logits),
+       Column(v1::Gathered::kLogSumExpsFieldNumber, current.log_sum_exps)});
 }
 
 absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const Slice> slices,
-                                            const EvaluateOptions& options, uint32_t form,
+                                            const EvaluateOptions& options,
+                                            v1::EvaluateRequest request, int form,
                                             const std::vector<CurrentArray>& arrays) {
-  v1::EvaluateRequest request;
+  ToMessage(run, *request.mutable_run());
+  size_t positions = 0;
+  for (const Slice& slice : slices) positions += slice.length;
+  std::vector<RequestArray> option_arrays;
   if (options.needs_one_request()) {
+    for (const Slice& slice : slices) ToMessage(slice, *request.add_slices());
     google::protobuf::Message& message = *request.GetReflection()->MutableMessage(
         &request, request.GetDescriptor()->FindFieldByNumber(form));
     for (const CurrentArray& array : arrays) {
-      message.GetReflection()->SetString(
-          &message, message.GetDescriptor()->FindFieldByNumber(array.field), ToBytes(array.values));
+      option_arrays.push_back({&message, array.field, array.bytes});
     }
-    return EvaluateWhole(run, slices, options, std::move(request));
+    absl::Status status = WriteOptions(options, request, option_arrays);
+    if (!status.ok()) return status;
+    WriteArrays(option_arrays, *segments_, request);
+    const absl::StatusOr<v1::EvaluateResponse> response = service_->Evaluate(std::move(request));
+    if (!response.ok()) return response.status();
+    return ToEvaluation(*response, positions, options.outputs);
   }
-  ToMessage(run, *request.mutable_run());
-  absl::Status written = WriteOptions(options, request);
-  if (!written.ok()) return written;
-  size_t positions = 0;
-  for (const Slice& slice : slices) positions += slice.length;
+  absl::Status status = WriteOptions(options, request, option_arrays);
+  if (!status.ok()) return status;
 
   // Arrays that are not of the right size go as they are, to be refused.
   const bool fit = std::ranges::all_of(arrays, [&](const CurrentArray& array) {
-    return array.values.size() == positions * array.width;
+    return array.bytes.size() == positions * array.width;
   });
-  MicroBatches batches(request, slices, form, arrays,
+  MicroBatches batches(request, slices, form, arrays, *segments_,
                        fit && streams_ != nullptr ? options_.micro_batch_bytes : SIZE_MAX);
   const absl::StatusOr<std::vector<v1::EvaluateResponse>> answers = Send(batches);
   if (!answers.ok()) return answers.status();

@@ -17,8 +17,10 @@
 #include "client/append_writer.h"
 #include "client/evaluate_options.h"
 #include "client/evaluate_streams.h"
+#include "client/mapped_segments.h"
 #include "client/micro_batches.h"
 #include "client/service.h"
+#include "client/shared_memory.h"
 #include "client/types.h"
 #include "sis/v1/ratio_service.pb.h"
 
@@ -75,9 +77,18 @@ class Client {
   absl::StatusOr<TopKRecords> FetchTopK(const RunRef& run, std::span<const Slice> slices,
                                         absl::Duration lease = absl::ZeroDuration());
 
+  // Memory that a server on this machine maps too, if it listens at a Unix socket and has been told
+  // to (--shared_memory_bytes). Where all arrays of an Evaluate lie in one such piece of memory,
+  // and start at multiples of 64 bytes in it, they do not travel: the same call, only faster. The
+  // arrays must not be written to before it returns. Unimplemented with several servers.
+  absl::StatusOr<std::unique_ptr<SharedMemory>> LeaseSharedMemory(size_t bytes);
+
   // The arrays hold one row per position, slice by slice.
   absl::StatusOr<Evaluation> Evaluate(const RunRef& run, std::span<const Slice> slices,
                                       const GatheredValues& current,
+                                      const EvaluateOptions& options);
+  absl::StatusOr<Evaluation> Evaluate(const RunRef& run, std::span<const Slice> slices,
+                                      const GatheredHalves& current,
                                       const EvaluateOptions& options);
   absl::StatusOr<Evaluation> Evaluate(const RunRef& run, std::span<const Slice> slices,
                                       const ReducedValues& current, const EvaluateOptions& options);
@@ -88,19 +99,16 @@ class Client {
   // `streams` may be null.
   Client(std::unique_ptr<Service> service, std::unique_ptr<EvaluateStreams> streams,
          const ClientOptions& options);
-  // In one request, which holds the form.
-  absl::StatusOr<Evaluation> EvaluateWhole(const RunRef& run, std::span<const Slice> slices,
-                                           const EvaluateOptions& options,
-                                           v1::EvaluateRequest request);
-  // `form` is the number of the request's field that has the arrays.
+  // `request` holds the form, but for its arrays; `form` is the number of its field.
   absl::StatusOr<Evaluation> Evaluate(const RunRef& run, std::span<const Slice> slices,
-                                      const EvaluateOptions& options, uint32_t form,
-                                      const std::vector<CurrentArray>& arrays);
+                                      const EvaluateOptions& options, v1::EvaluateRequest request,
+                                      int form, const std::vector<CurrentArray>& arrays);
   absl::StatusOr<std::vector<v1::EvaluateResponse>> Send(MicroBatches& batches);
 
   const std::unique_ptr<Service> service_;
   const std::unique_ptr<EvaluateStreams> streams_;
   const ClientOptions options_;
+  const std::shared_ptr<MappedSegments> segments_ = std::make_shared<MappedSegments>();
 };
 
 }  // namespace sis

@@ -1,7 +1,6 @@
 #include "client/evaluate_options.h"
 
 #include "absl/strings/str_cat.h"
-#include "client/wire.h"
 #include "kernels/crc32c.h"
 
 namespace sis {
@@ -37,7 +36,11 @@ bool EvaluateOptions::needs_one_request() const {
          !advantages.empty() || !sampled_ids.empty() || !log_ratio_sums.empty();
 }
 
-absl::Status WriteOptions(const EvaluateOptions& options, v1::EvaluateRequest& request) {
+absl::Status WriteOptions(const EvaluateOptions& options, v1::EvaluateRequest& request,
+                          std::vector<RequestArray>& arrays) {
+  const auto add = [&arrays](google::protobuf::Message& message, int field, auto array) {
+    if (!array.empty()) arrays.push_back({&message, field, std::as_bytes(array)});
+  };
   request.set_draw(options.draw);
   request.set_top_k(options.top_k);
   request.set_lease_id(options.lease_id);
@@ -45,13 +48,14 @@ absl::Status WriteOptions(const EvaluateOptions& options, v1::EvaluateRequest& r
   request.mutable_prefix_curve()->Assign(options.prefix_curve.begin(), options.prefix_curve.end());
   request.set_total_variation(options.total_variation);
   request.set_weight(options.weight);
-  request.set_mask(ToBytes(options.mask));
-  request.set_own_log_probs(ToBytes(options.own_log_probs));
+  add(request, v1::EvaluateRequest::kMaskFieldNumber, options.mask);
+  add(request, v1::EvaluateRequest::kOwnLogProbsFieldNumber, options.own_log_probs);
   if (!options.decoupled_log_probs.empty()) {
-    request.mutable_decoupled()->set_current_log_probs(ToBytes(options.decoupled_log_probs));
+    add(*request.mutable_decoupled(), v1::Decoupled::kCurrentLogProbsFieldNumber,
+        options.decoupled_log_probs);
   }
   if (options.algorithm) *request.mutable_algorithm() = *options.algorithm;
-  request.set_advantages(ToBytes(options.advantages));
+  add(request, v1::EvaluateRequest::kAdvantagesFieldNumber, options.advantages);
   if (options.authors_code) *request.mutable_authors_code() = *options.authors_code;
   if (!options.log_ratio_sums.empty()) {
     if (options.log_ratio_sums.size() != static_cast<size_t>(request.slices_size())) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "client/mapped_segments.h"
 #include "client/types.h"
 #include "kernels/algorithms/batch.h"
 #include "sis/v1/ratio_service.pb.h"
@@ -50,8 +51,10 @@ struct EvaluateOptions {
   bool needs_one_request() const;
 };
 
-// Writes all of them into a request that holds the slices. InvalidArgument if sampled_ids,
-// the mask beside them, or log_ratio_sums have the wrong length; the server checks the others.
-absl::Status WriteOptions(const EvaluateOptions& options, v1::EvaluateRequest& request);
+// Writes all of them into a request that holds the slices, but for the arrays that have a field of
+// their own there: those it adds to `arrays`. InvalidArgument if sampled_ids, the mask beside them,
+// or log_ratio_sums have the wrong length; the server checks the others.
+absl::Status WriteOptions(const EvaluateOptions& options, v1::EvaluateRequest& request,
+                          std::vector<RequestArray>& arrays);
 
 }  // namespace sis

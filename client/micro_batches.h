@@ -10,27 +10,29 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "client/mapped_segments.h"
 #include "client/types.h"
 #include "sis/v1/ratio_service.pb.h"
 
 namespace sis {
 
-// One array of a request: a row of `width` values per position.
+// One array of a request's form: a row per position.
 struct CurrentArray {
-  uint32_t field;  // its number in the form
-  std::span<const float> values;
-  size_t width;
+  int field;  // its number in the form
+  std::span<const std::byte> bytes;
+  size_t width;  // of a row, in bytes
 };
 
 // Cuts between slices only: a slice stays what the server gave a digest of. The arrays are not
-// copied: gRPC reads them where they lie.
+// copied: gRPC reads them where they lie. Arrays that all lie in one segment do not travel; they
+// are cut where messages can say where the parts begin.
 class MicroBatches {
  public:
-  // `request` is all of the request but slices and form; `form` the number of the field in which
-  // the arrays are. Slices and arrays must outlive the object. At least one; if it is only one, the
+  // `request` is all of the request but slices and the arrays of the form, whose number is `form`.
+  // Slices, arrays and segments must outlive the object. At least one batch; if it is only one, the
   // arrays may be of any size.
-  MicroBatches(const v1::EvaluateRequest& request, std::span<const Slice> slices, uint32_t form,
-               std::vector<CurrentArray> arrays, size_t bytes);
+  MicroBatches(const v1::EvaluateRequest& request, std::span<const Slice> slices, int form,
+               std::vector<CurrentArray> arrays, const MappedSegments& segments, size_t bytes);
   // Returns when gRPC has let go of the arrays.
   ~MicroBatches();
   MicroBatches(const MicroBatches&) = delete;
@@ -53,14 +55,16 @@ class MicroBatches {
 
   // The i-th, but for its arrays.
   v1::EvaluateRequest WithoutArrays(const Batch& batch) const;
-  std::span<const float> Rows(const CurrentArray& array, const Batch& batch) const;
-  grpc::Slice Lend(std::span<const float> values);
+  std::span<const std::byte> Rows(const CurrentArray& array, const Batch& batch) const;
+  grpc::Slice Lend(std::span<const std::byte> bytes);
   static void TakeBack(void* batches);
 
   const v1::EvaluateRequest request_;
   const std::span<const Slice> slices_;
-  const uint32_t form_;
+  const int form_;
   const std::vector<CurrentArray> arrays_;
+  const MappedSegments& segments_;
+  bool in_segment_ = false;
   std::vector<Batch> batches_;
 
   std::mutex mutex_;

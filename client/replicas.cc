@@ -487,4 +487,9 @@ absl::StatusOr<v1::EvaluateResponse> Replicas::Evaluate(v1::EvaluateRequest requ
   return merged;
 }
 
+absl::StatusOr<std::unique_ptr<SharedMemory>> Replicas::LeaseSharedMemory(
+    uint64_t, std::shared_ptr<MappedSegments>) {
+  return absl::UnimplementedError("shared memory: only with a single server");
+}
+
 }  // namespace sis

@@ -36,6 +36,8 @@ class Replicas final : public Service {
   absl::Status FetchTopK(const v1::FetchTopKRequest& request, const Receive& receive) override;
   std::unique_ptr<AppendWriter> Append(const v1::AppendHeader& header,
                                        const AppendOptions& options) override;
+  absl::StatusOr<std::unique_ptr<SharedMemory>> LeaseSharedMemory(
+      uint64_t bytes, std::shared_ptr<MappedSegments> segments) override;
 
  private:
   // By replica.

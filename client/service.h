@@ -2,12 +2,15 @@
 // several.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/append_writer.h"
+#include "client/mapped_segments.h"
+#include "client/shared_memory.h"
 #include "sis/v1/ratio_service.pb.h"
 
 namespace sis {
@@ -32,6 +35,10 @@ class Service {
 
   virtual std::unique_ptr<AppendWriter> Append(const v1::AppendHeader& header,
                                                const AppendOptions& options) = 0;
+
+  // Memory that the server maps too; `segments` hears of it.
+  virtual absl::StatusOr<std::unique_ptr<SharedMemory>> LeaseSharedMemory(
+      uint64_t bytes, std::shared_ptr<MappedSegments> segments) = 0;
 };
 
 }  // namespace sis

@@ -226,4 +226,9 @@ std::unique_ptr<ServerAppendWriter> SingleServer::OpenStream(const v1::AppendHea
   return std::make_unique<ServerAppendWriter>(stub_, header, options);
 }
 
+absl::StatusOr<std::unique_ptr<SharedMemory>> SingleServer::LeaseSharedMemory(
+    uint64_t bytes, std::shared_ptr<MappedSegments> segments) {
+  return SharedMemory::Lease(stub_, bytes, call_timeout_, std::move(segments));
+}
+
 }  // namespace sis

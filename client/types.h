@@ -73,6 +73,12 @@ struct GatheredValues {
   bool half_precision = false;
 };
 
+// The same with log_probs in float16, rounded up (Float16RoundedUp in kernels/codec/float16.h).
+struct GatheredHalves {
+  std::span<const uint16_t> log_probs;       // [N, K]
+  std::span<const float> sampled_log_probs;  // [N]
+};
+
 // Logits as the model gave them; the service normalises.
 struct LogitValues {
   std::span<const float> logits;          // [N, K], at the recorded slots

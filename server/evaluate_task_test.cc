@@ -11,6 +11,7 @@
 
 #include "kernels/scalar_backend.h"
 #include "server/cache_fixture.h"
+#include "server/wire/segment_part.h"
 #include "server/wire/serialize.h"
 
 namespace sis {
@@ -111,6 +112,44 @@ TEST_F(EvaluateTaskTest, WhatIsNoRequestIsRefusedAtOnce) {
       [&](const absl::StatusOr<grpc::ByteBuffer>& answer) { status = answer.status(); });
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(status.message(), "not a sis.v1.EvaluateRequest in protobuf");
+}
+
+TEST_F(EvaluateTaskTest, ARequestKeepsItsSegmentThoughTheLeaseEnds) {
+  SegmentRegistry segments(1 << 20);
+  const auto leased = segments.Lease(1, [] {});
+  ASSERT_TRUE(leased.ok()) << leased.status();
+  const std::string name = (*leased)->name();
+  v1::EvaluateRequest request;
+  request.mutable_run()->set_run_id("a");
+  request.set_segment(name);
+  request.add_slices()->mutable_sequence()->set_id("missing");
+  request.mutable_slices(0)->set_length(16);
+  const std::string values = SegmentPart{0, 64}.ToBytes();  // zeros
+  request.mutable_reduced()->set_sampled_log_probs(values);
+  request.mutable_reduced()->set_log_envelopes(values);
+  request.mutable_reduced()->set_covered_masses(values);
+
+  const auto start = [&](WorkerPool& workers, const EvaluateTask::Done& done) {
+    EvaluateTask::Start(
+        {cache_.registry, backend_, workers, segments},
+        SerializeInPlace(std::make_shared<v1::EvaluateRequest>(request)), [] { return false; },
+        done);
+  };
+  std::latch busy(1);
+  {
+    WorkerPool workers(1);
+    workers.Schedule("first", [&] { busy.wait(); });
+    start(workers, [](const absl::StatusOr<grpc::ByteBuffer>& answer) {
+      EXPECT_TRUE(answer.ok()) << answer.status();
+    });
+    segments.End(name);
+    EXPECT_EQ(segments.Find(name).status().code(), absl::StatusCode::kNotFound);
+    start(workers, [](const absl::StatusOr<grpc::ByteBuffer>& answer) {
+      EXPECT_EQ(answer.status().code(), absl::StatusCode::kNotFound);
+    });
+    busy.count_down();
+  }
+  EXPECT_EQ(leased->use_count(), 1);
 }
 
 }  // namespace

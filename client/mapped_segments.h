@@ -1,0 +1,59 @@
+// Which memory of this process the server sees too.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "google/protobuf/message.h"
+#include "sis/v1/ratio_service.pb.h"
+
+namespace sis {
+
+// The segments of one server that are mapped here. Thread-safe.
+class MappedSegments {
+ public:
+  // Offsets in messages are multiples of it.
+  static constexpr size_t kAlignment = 64;
+
+  struct Part {
+    std::string segment;
+    uint64_t offset;
+  };
+
+  void Add(std::span<const std::byte> memory, const std::string& segment);
+  void Remove(const std::string& segment);
+
+  // Where the bytes lie, if all of them are in a segment, and begin where a message can say so.
+  std::optional<Part> Find(std::span<const std::byte> bytes) const;
+
+ private:
+  struct Mapped {
+    size_t size;
+    std::string segment;
+  };
+
+  mutable std::mutex mutex_;
+  std::map<const std::byte*, Mapped> mapped_;  // by where they begin; guarded by mutex_
+};
+
+// An array that belongs into a `bytes` field of a request.
+struct RequestArray {
+  google::protobuf::Message* message;
+  int field;  // its number
+  std::span<const std::byte> bytes;
+};
+
+// What stands in a message for an array in a segment.
+std::string PartBytes(uint64_t offset, uint64_t size);
+
+// Fills the fields: with where the arrays lie if they are all in one segment, which the request
+// then names, else with the arrays themselves.
+void WriteArrays(std::span<const RequestArray> arrays, const MappedSegments& segments,
+                 v1::EvaluateRequest& request);
+
+}  // namespace sis
