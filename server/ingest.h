@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "server/room_queue.h"
 #include "server/run_registry.h"
+#include "server/segments/shared_segment.h"
 #include "server/wire/append_request.h"
 #include "server/wire/append_response.h"
 #include "sis/v1/ratio_service.pb.h"
@@ -28,6 +29,12 @@ class Ingest {
  public:
   // Checks the header. The registry must outlive the object.
   static absl::StatusOr<Ingest> Open(RunRegistry& registry, const v1::AppendHeader& header);
+
+  // Where the arrays of the entries to come lie, until it is called again: null, in the message;
+  // else in the segment, and their fields say where. If it is an error, it refuses all entries.
+  void LieIn(absl::StatusOr<std::shared_ptr<SharedSegment>> segment) {
+    segment_ = std::move(segment);
+  }
 
   // Applies the entries that there are no acks for yet, one by one, and acks them; a refused one
   // changes nothing and says why in its ack. Stops at an entry that should wait for room: returns
@@ -53,6 +60,8 @@ class Ingest {
   absl::Status ApplyBlock(SequenceNameView name, const AppendEntryView& block);
   absl::Status ApplySeal(SequenceNameView name, uint32_t length);
   absl::Status ApplyTruncate(SequenceNameView name, uint32_t length);
+  // A field of a block, where it lies.
+  absl::StatusOr<ArrayField> Locate(absl::string_view name, const ArrayField& field);
   // The arrays of a block, in place or in arrays_, with their lengths and checksum checked.
   absl::StatusOr<RecordView> ReadRecords(const AppendEntryView& block);
 
@@ -80,6 +89,7 @@ class Ingest {
 
   RunRegistry* registry_;
   std::shared_ptr<Run> run_;
+  absl::StatusOr<std::shared_ptr<SharedSegment>> segment_ = nullptr;
   Turn turn_ = Turn::kArrived;         // of the present entry
   std::optional<RoomWanted> lacking_;  // by the present entry
   // Of the present block: arrays that don't lie aligned in one piece, and ranks.

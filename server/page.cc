@@ -167,7 +167,8 @@ void Page::StoreAbsent(uint32_t index, const RecordView& records, size_t row, ui
                     to.ids.subspan(index * slots).begin());
   for (uint32_t i = 0; i < count; ++i) {
     const uint8_t used = used_slots[i];
-    std::ranges::fill(to.ids.subspan((index + i) * slots, slots).subspan(used), -1);
+    if (used < slots)
+      std::ranges::fill(to.ids.subspan((index + i) * slots + used, slots - used), -1);
     to.ranks[index + i] = ranks[row + i] < used ? ranks[row + i] : kRankOutside;
   }
   const uint64_t positions = Mask(index, count);

@@ -2,7 +2,7 @@
 // same cores, in turn.
 //
 //     ingest [--top_k=10,50] [--block_tokens=1,32,1024] [--streams=1,16,256]
-//            [--megabytes=64] [--repetitions=5]
+//            [--megabytes=64] [--repetitions=5] [--segments]
 //
 // A stream is a connection with a worker behind it: the worker sends batches of blocks, one block
 // of each of its sequences, with up to four batches under way. For Redis a batch is a pipeline of
@@ -11,6 +11,9 @@
 // validates every record, stores it for evaluation and acks; Redis stores bytes, with its
 // persistence off. Both get messages that were made beforehand, so the client's part is writing to
 // sockets and waiting for answers; afterwards both are asked whether they have it all.
+//
+// With --segments sis_server's clients are on a Unix socket and the arrays lie in shared memory,
+// made beforehand like the messages: what an engine that writes its records there would see.
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 #include <netinet/in.h>
@@ -40,6 +43,7 @@
 #include "kernels/crc32c.h"
 #include "sis/v1/ratio_service.grpc.pb.h"
 #include "tests/integration/child_process.h"
+#include "tests/integration/leased_segment.h"
 
 ABSL_FLAG(std::vector<std::string>, top_k, (std::vector<std::string>{"10", "50"}),
           "slots per position");
@@ -49,6 +53,7 @@ ABSL_FLAG(std::vector<std::string>, streams, (std::vector<std::string>{"1", "16"
           "concurrent streams");
 ABSL_FLAG(int, megabytes, 64, "arrays per case; an eighth of it with blocks of one token");
 ABSL_FLAG(int, repetitions, 5, "of every case");
+ABSL_FLAG(bool, segments, false, "sis_server's arrays in shared memory");
 ABSL_FLAG(std::string, server, "server/sis_server", "the program");
 
 namespace sis {
@@ -268,8 +273,8 @@ class SisStream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::B
 class Sis {
  public:
   Sis()
-      : process_({absl::GetFlag(FLAGS_server), "--listen=127.0.0.1:0",
-                  "--metrics=", "--cache_bytes=2147483648"}),
+      : process_({absl::GetFlag(FLAGS_server), absl::StrCat("--listen=", Address()),
+                  "--metrics=", "--cache_bytes=2147483648", "--shared_memory_bytes=2147483648"}),
         address_(process_.AwaitReady("grpc")) {}
 
   const ChildProcess& process() const { return process_; }
@@ -284,6 +289,23 @@ class Sis {
           grpc::CreateCustomChannel(address_, grpc::InsecureChannelCredentials(), arguments));
       const auto deadline = std::chrono::system_clock::now() + std::chrono::seconds(30);
       if (!channels_.back()->WaitForConnected(deadline)) Fail("cannot connect to sis_server");
+    }
+  }
+
+  // Moves the arrays of the messages into shared memory.
+  void ShareArrays(std::vector<Messages>& streams, int megabytes) {
+    const auto stub = v1::RatioService::NewStub(channels_[0]);
+    // Small arrays take 64 bytes each.
+    segment_ = std::make_unique<LeasedSegment>(*stub, (uint64_t{4} * megabytes + 4) << 20);
+    if (!segment_->status().ok()) Fail(segment_->status().error_message());
+    for (Messages& messages : streams) {
+      for (std::string& bytes : messages.sis) {
+        v1::AppendRequest request;
+        request.ParseFromString(bytes);
+        segment_->PutArrays(request);
+        request.mutable_batch()->set_segment(segment_->name());
+        request.SerializeToString(&bytes);
+      }
     }
   }
 
@@ -331,10 +353,18 @@ class Sis {
   }
 
  private:
+  static std::string Address() {
+    if (!absl::GetFlag(FLAGS_segments)) return "127.0.0.1:0";
+    std::string folder = "/tmp/sis-XXXXXX";
+    if (mkdtemp(folder.data()) == nullptr) Fail("no folder for a socket");
+    return absl::StrCat("unix:", folder, "/socket");
+  }
+
   ChildProcess process_;
   const std::string address_;
   uint64_t incarnation_ = 0;
   std::vector<std::shared_ptr<grpc::Channel>> channels_;
+  std::unique_ptr<LeasedSegment> segment_;
 };
 
 // A blocking connection that counts replies of one line.
@@ -494,9 +524,10 @@ std::string Figures(const Case& c, const Measured& measured, int64_t tokens) {
 
 void Run(const Case& c, Sis& sis, Redis* redis) {
   const int megabytes = absl::GetFlag(FLAGS_megabytes);
-  const std::vector<Messages> streams = MakeMessages(c, megabytes);
+  std::vector<Messages> streams = MakeMessages(c, megabytes);
   const int64_t tokens = c.tokens(megabytes);
   sis.Connect(c.streams);
+  if (absl::GetFlag(FLAGS_segments)) sis.ShareArrays(streams, megabytes);
   if (redis != nullptr) redis->Connect(c.streams);
   Measured ours, set, append;
   for (int repetition = 0; repetition < absl::GetFlag(FLAGS_repetitions); ++repetition) {
