@@ -10,12 +10,6 @@
 #include "sis/v1/ratio_service.pb.h"
 
 namespace sis {
-namespace {
-
-// About as long as a piece of an Evaluate takes.
-constexpr int kCopiesPerTurn = 16;
-
-}  // namespace
 
 FetchStream::FetchStream(const grpc::CallbackServerContext& context, const Evaluators& evaluators,
                          Metrics& metrics, StoreThreads& store_threads,
@@ -67,10 +61,11 @@ void FetchStream::Copy() {
   workers.Schedule(run_id, [this] {
     order_.Begin();
     if (context_.IsCancelled()) return End(absl::CancelledError("the trainer is gone"));
-    for (int i = 0; i < kCopiesPerTurn; ++i) {
-      if (!fetch_->CopySome()) return WriteNext();
+    if (fetch_->CopySome()) {
+      Copy();
+    } else {
+      WriteNext();
     }
-    Copy();
   });
 }
 
