@@ -221,7 +221,12 @@ def measure(slots, arguments, prototype, folder):
     batch = make_batch(min(sequences, 64), slots)
     current = repeat(batch.current, sequences)
     current_sampled = repeat(batch.current_sampled, sequences)
-    for name, array in (("current", current), ("current_sampled", current_sampled),
+    # The current policy's own sets: the recorded tokens, in its own order.
+    order = np.argsort(-batch.current, axis=1).astype(np.int32)
+    for name, array in (("current", current),
+                        ("set_ids", repeat(order, sequences)),
+                        ("set_log_probs", repeat(np.take_along_axis(batch.current, order, axis=1), sequences)),
+                        ("current_sampled", current_sampled),
                         ("log_envelopes", repeat((batch.current - batch.behavior).max(-1), sequences)),
                         ("covered_masses", repeat(np.exp(batch.current).sum(-1), sequences))):
         array.tofile(folder / name)
@@ -251,6 +256,7 @@ def measure(slots, arguments, prototype, folder):
         rows["C++, TCP, ratios"] = ("ratios", ratios, cpp(tcp, "GATHERED", "RATIOS"))
         rows["C++, Unix socket"] = ("accept bits", bits, cpp(unix, "GATHERED", "ACCEPT_BITS"))
         rows["C++, TCP, REDUCED"] = ("accept bits", 12 + BIT_BYTES, cpp(tcp, "REDUCED", "ACCEPT_BITS"))
+        rows["C++, TCP, TOP_K"] = ("accept bits", 8 * slots + 4 + BIT_BYTES, cpp(tcp, "TOP_K", "ACCEPT_BITS"))
         rows["Python, TCP, tensor to mask"] = ("accept bits", bits, python(fetch=False))
         rows["the same with FetchTopK"] = ("accept bits", bits + 8 * slots + 8, python(fetch=True))
         if prototype is not None:

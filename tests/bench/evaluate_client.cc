@@ -22,8 +22,9 @@
 
 namespace {
 
-std::vector<float> ReadArray(const std::string& path, size_t count) {
-  std::vector<float> values(count);
+template <typename T>
+std::vector<T> ReadArray(const std::string& path, size_t count) {
+  std::vector<T> values(count);
   std::ifstream file(path, std::ios::binary);
   file.read(reinterpret_cast<char*>(values.data()), static_cast<std::streamsize>(count * 4));
   if (!file) {
@@ -44,20 +45,27 @@ int main(int argc, char** argv) {
   const size_t sequences = std::stoul(argv[4]);
   const size_t length = std::stoul(argv[5]);
   const size_t slots = std::stoul(argv[6]);
-  const bool reduced = std::string(argv[7]) == "REDUCED";
+  const std::string form = argv[7];
   const size_t call_sequences = std::stoul(argv[9]);
   sis::EvaluateOptions options;
   if (!sis::v1::Output_Parse(argv[8], options.outputs.data())) return 2;
 
   const size_t positions = sequences * length;
-  const std::vector<float> sampled = ReadArray(folder + "/current_sampled", positions);
+  const std::vector<float> sampled = ReadArray<float>(folder + "/current_sampled", positions);
   const std::vector<float> log_probs =
-      reduced ? std::vector<float>() : ReadArray(folder + "/current", positions * slots);
+      form == "GATHERED" ? ReadArray<float>(folder + "/current", positions * slots)
+                         : std::vector<float>();
   std::vector<float> envelopes;
   std::vector<float> masses;
-  if (reduced) {
-    envelopes = ReadArray(folder + "/log_envelopes", positions);
-    masses = ReadArray(folder + "/covered_masses", positions);
+  std::vector<int32_t> set_ids;
+  std::vector<float> set_log_probs;
+  if (form == "TOP_K") {
+    set_ids = ReadArray<int32_t>(folder + "/set_ids", positions * slots);
+    set_log_probs = ReadArray<float>(folder + "/set_log_probs", positions * slots);
+  }
+  if (form == "REDUCED") {
+    envelopes = ReadArray<float>(folder + "/log_envelopes", positions);
+    masses = ReadArray<float>(folder + "/covered_masses", positions);
   }
   std::vector<sis::Slice> slices;
   for (size_t i = 0; i < sequences; ++i) {
@@ -77,18 +85,20 @@ int main(int argc, char** argv) {
     uint64_t accepted = 0;
     for (size_t first = 0; first < sequences; first += call_sequences) {
       const size_t count = std::min(call_sequences, sequences - first);
-      const auto part = [&](const std::vector<float>& values, size_t width) {
+      const auto part = [&]<typename T>(const std::vector<T>& values, size_t width) {
         return std::span(values).subspan(first * length * width, count * length * width);
       };
       const auto named = std::span<const sis::Slice>(slices).subspan(first, count);
+      const auto evaluate = [&](const auto& values) {
+        return (*client)->Evaluate({argv[2]}, named, values, options);
+      };
       const absl::StatusOr<sis::Evaluation> evaluation =
-          reduced ? (*client)->Evaluate(
-                        {argv[2]}, named,
-                        sis::ReducedValues{part(sampled, 1), part(envelopes, 1), part(masses, 1)},
-                        options)
-                  : (*client)->Evaluate(
-                        {argv[2]}, named,
-                        sis::GatheredValues{part(log_probs, slots), part(sampled, 1)}, options);
+          form == "REDUCED" ? evaluate(sis::ReducedValues{part(sampled, 1), part(envelopes, 1),
+                                                          part(masses, 1)})
+          : form == "TOP_K"
+              ? evaluate(sis::TopKSetValues{part(set_ids, slots), part(set_log_probs, slots),
+                                            part(sampled, 1)})
+              : evaluate(sis::GatheredValues{part(log_probs, slots), part(sampled, 1)});
       if (!evaluation.ok()) {
         std::cerr << evaluation.status() << '\n';
         return 1;
