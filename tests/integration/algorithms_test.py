@@ -415,20 +415,20 @@ class AlgorithmsTest(LiveServerTest):
 
     def test_dense_logits_have_everything_that_gathered_ones_have(self):
         run, records = self.recorded("dense")
-        for form, gathered in (("dense", "logits"), ("bfloat16_dense", "bfloat16_logits")):
-            dense = Values(records, self.logits, form)
-            logits = Values(records, self.logits, gathered)
-            logits.log_sum_exps = dense.log_sum_exps
+        for form in ("dense", "bfloat16_dense"):
+            values = Values(records, self.logits, form)
             for top_k in (0, 3):
                 keywords = {
                     "draw": 4, "top_k": top_k, "outputs": OUTPUTS[:1], "prefix_curve": (1, 3), "total_variation": True,
                 }
-                ours = dense.evaluate(self.client, run, records, **keywords)
-                theirs = logits.evaluate(self.client, run, records, **keywords)
-                self.assertEqual(ours.decisions.tobytes(), theirs.decisions.tobytes())
-                self.assertEqual(ours.totals, theirs.totals)
-                self.assertGreater(ours.totals.total_variation, 0)
-                self.assertEqual(ours.prefix_curve, theirs.prefix_curve)
+                dense = values.evaluate(self.client, run, records, **keywords)
+                gathered = self.client.evaluate(
+                    run, records, log_probs=values.log_probs, sampled_log_probs=values.sampled, **keywords
+                )
+                self.assertEqual(dense.decisions.tobytes(), gathered.decisions.tobytes())
+                self.assertEqual(dense.totals, gathered.totals)
+                self.assertGreater(dense.totals.total_variation, 0)
+                self.assertEqual(dense.prefix_curve, gathered.prefix_curve)
 
     def test_dense_logits_of_rows_that_count_for_nothing_may_be_anything(self):
         run, records = self.recorded("dense-ignored")
