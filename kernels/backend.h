@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "kernels/decide.h"
+#include "kernels/fixed_rows.h"
 #include "kernels/log_probs.h"
 #include "kernels/sums.h"
 
@@ -21,6 +22,9 @@ struct BehaviorView {
   std::span<const float> sampled_log_probs;  // [n]
   std::span<const uint8_t> sampled_ranks;    // [n], kRankOutside if not in the set
   GroupedLogProbs grouped_log_probs = {};    // the same in groups
+  // If they have a tag: bytes that the spans above are parts of, at offsets aligned to their
+  // elements. Backends may read a copy of them instead.
+  FixedRows fixed_rows = {};
 };
 
 // The current policy's values at the same positions, in one of two forms (docs/numerics.md, section
@@ -72,6 +76,20 @@ struct EvaluateParameters {
   std::span<const int> prefix_curve = {};
 };
 
+// What a backend holds in memory of its own of rows that don't change, and what came of looking for
+// them there. All 0 if it keeps none.
+struct ResidentRowsStats {
+  int64_t capacity_bytes = 0;  // taken at start
+  int64_t used_bytes = 0;
+  // Segments with fixed rows, since the start: those whose copy was there,
+  int64_t hits = 0;
+  // those whose rows were copied there,
+  int64_t copies = 0;
+  // and those that were sent for the one call, as there was no room that is better used.
+  int64_t passes = 0;
+  int64_t evictions = 0;  // of copies
+};
+
 // Implementations are thread-safe, and give the same bytes for the same valid input
 // (docs/numerics.md).
 class Backend {
@@ -83,6 +101,12 @@ class Backend {
   // Evaluates every segment. The input must be valid (kernels/validate.h), lengths must agree.
   virtual void Evaluate(const EvaluateParameters& parameters,
                         std::span<const Segment> segments) const = 0;
+
+  // How many log-probs a call should bring where there is a choice: few enough for a CPU's cache,
+  // many enough for what a call costs.
+  virtual size_t values_per_call() const { return 32768; }
+
+  virtual ResidentRowsStats resident_rows() const { return {}; }
 };
 
 }  // namespace sis

@@ -14,13 +14,15 @@ std::optional<BackendKind> ParseBackendKind(std::string_view name) {
   return std::nullopt;
 }
 
-BackendChoice ChooseBackend(BackendKind kind) {
-  if (kind == BackendKind::kCpu) return {CpuBackend(), "as asked"};
-  absl::StatusOr<std::unique_ptr<const Backend>> cuda = cuda::NewCudaBackend(CpuBackend());
+BackendChoice ChooseBackend(BackendKind kind, const cuda::DeviceCacheOptions& device_cache) {
+  if (kind == BackendKind::kCpu) return {CpuBackend(), "as asked", ""};
+  absl::StatusOr<cuda::CudaBackend> cuda = cuda::NewCudaBackend(CpuBackend(), device_cache);
   const bool asked = kind == BackendKind::kCuda;
-  if (cuda.ok()) return {*std::move(cuda), asked ? "as asked" : "auto"};
+  if (cuda.ok()) {
+    return {std::move(cuda->backend), asked ? "as asked" : "auto", std::move(cuda->device_cache)};
+  }
   return {CpuBackend(),
-          (asked ? "asked for cuda, but " : "auto, ") + std::string(cuda.status().message())};
+          (asked ? "asked for cuda, but " : "auto, ") + std::string(cuda.status().message()), ""};
 }
 
 }  // namespace sis

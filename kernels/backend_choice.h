@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "kernels/backend.h"
+#include "kernels/cuda/device_cache.h"
 
 namespace sis {
 
@@ -20,10 +21,12 @@ struct BackendChoice {
   std::unique_ptr<const Backend> backend;
   // Why this one, for a log line.
   std::string reason;
+  // How much memory of the device holds copies of rows, and why; empty without a device.
+  std::string device_cache;
 };
 
 // Never fails: where there is no CUDA, or it doesn't work, the CPU takes its place, and the reason
 // says so. That of CUDA falls back to the CPU by itself if the device fails later.
-BackendChoice ChooseBackend(BackendKind kind);
+BackendChoice ChooseBackend(BackendKind kind, const cuda::DeviceCacheOptions& device_cache = {});
 
 }  // namespace sis

@@ -6,6 +6,7 @@
 #include <random>
 #include <thread>
 
+#include "kernels/cuda/host_stage.h"
 #include "kernels/scalar_backend.h"
 #include "server/cache_fixture.h"
 #include "server/evaluate.h"
@@ -56,7 +57,7 @@ class ConcurrencyTest : public testing::Test {
     slice.set_first_position(static_cast<uint32_t>(random() % kLength));
     slice.set_length(static_cast<uint32_t>(1 + random() % (kLength - slice.first_position())));
     *request.mutable_gathered() = current_.Gathered(slice.first_position(), slice.length());
-    const auto response = sis::Evaluate(*Find(), backend_, request);
+    const auto response = sis::Evaluate(*Find(), *backend_, request);
     ASSERT_TRUE(response.ok()) << response.status();
     const v1::Totals& totals = response->totals();
     EXPECT_EQ(totals.accepted() + totals.rejected() + totals.outside_top_k() + totals.missing(),
@@ -122,7 +123,9 @@ class ConcurrencyTest : public testing::Test {
   RecordGenerator generator_{kSlots, 1000, 51};
   const Records records_ = generator_.NextRecords(kLength);
   const CurrentValues current_ = generator_.NextCurrent(records_);
-  const ScalarBackend backend_;
+  // Keeps copies of a few pages, on a device that works when it likes.
+  const std::unique_ptr<const Backend> backend_ = cuda::BackendOnHostStages(
+      std::make_unique<ScalarBackend>(), 3, size_t{4} << 10, cuda::When::kInAThread);
   Cache cache_{12 * OnePage(kSlots)};
   std::atomic<int> epoch_ = 0;
   std::atomic<uint64_t> newly_counted_ = 0;

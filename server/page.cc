@@ -186,6 +186,7 @@ void Page::Encode(const RecordRows& rows) {
     ranks[index] = (present_ >> index & 1) != 0 ? rows.ranks[index] : kRankAbsent;
   }
   EncodePage(header(), ViewOf(rows), ranks, block_.bytes());
+  rows_.Renew();
 }
 
 void Page::Pack(Arena& arena) {
@@ -254,7 +255,9 @@ BehaviorView Page::Behavior(uint32_t index, uint32_t count) const {
           .grouped_log_probs = {.rows = page.log_probs.subspan(
                                     group * group_bytes, GroupCount(lane + count) * group_bytes),
                                 .encoding = format_.encoding,
-                                .first_lane = static_cast<uint8_t>(lane)}};
+                                .first_lane = static_cast<uint8_t>(lane)},
+          // The sections lie side by side, ids last.
+          .fixed_rows = {.bytes = {page.log_probs.data(), page.ids.data()}, .tag = &rows_}};
 }
 
 uint64_t Page::DigestOf(const RecordRows& rows, uint64_t positions) const {

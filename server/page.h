@@ -95,6 +95,7 @@ class Page {
  private:
   PageHeader header() const;
   RecordRows TailRows() const;
+  // The one place where packed bytes are written.
   void Encode(const RecordRows& rows);
   // Rounds the rows of absent positions into `to`.
   void Store(uint32_t index, const RecordView& records, size_t row, uint32_t count,
@@ -110,6 +111,7 @@ class Page {
   Arena::Block block_;
   bool packed_;
   mutable std::atomic<bool> corrupt_ = false;
+  RowsTag rows_;  // names the packed bytes as they are
   uint64_t present_ = 0;
   uint64_t digest_ = 0;
 };

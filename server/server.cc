@@ -61,11 +61,16 @@ Server::Server(const ServerOptions& options, std::unique_ptr<Arena> arena,
       store_(std::move(store), metrics_),
       registry_(options.cache_bytes, *arena_, options.limits, metrics_, absl::Now, &store_),
       segments_(options.shared_memory_bytes),
-      backend_(ChooseBackend(options.backend)),
+      backend_(ChooseBackend(options.backend, {.bytes = options.device_cache_bytes,
+                                               .most_bytes = options.cache_bytes})),
       workers_(options.evaluate_threads),
       store_threads_(store_.durable() ? kStoreThreads : 0),
       service_(registry_, metrics_, *backend_.backend, workers_, store_threads_, segments_),
-      state_publisher_(std::make_shared<StatePublisher>(registry_, segments_, metrics_)) {}
+      state_publisher_(std::make_shared<StatePublisher>(registry_, segments_, metrics_)) {
+  if (!backend_.device_cache.empty()) {
+    device_cache_metrics_ = std::make_shared<DeviceCacheMetrics>(*backend_.backend);
+  }
+}
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
   const absl::Time begin = absl::Now();
@@ -111,6 +116,7 @@ absl::Status Server::ListenForMetrics(const std::string& address) {
   }
   exposer_->RegisterCollectable(state_publisher_);  // first, so that the gauges are fresh
   exposer_->RegisterCollectable(metrics_.registry());
+  if (device_cache_metrics_ != nullptr) exposer_->RegisterCollectable(device_cache_metrics_);
   metrics_address_ = WithPort(address, exposer_->GetListeningPorts().front());
   return absl::OkStatus();
 }

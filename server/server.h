@@ -6,6 +6,7 @@
 
 #include <condition_variable>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -15,6 +16,7 @@
 #include "absl/time/time.h"
 #include "kernels/backend_choice.h"
 #include "server/arena.h"
+#include "server/device_cache_metrics.h"
 #include "server/limits.h"
 #include "server/metered_store.h"
 #include "server/metrics.h"
@@ -39,6 +41,9 @@ struct ServerOptions {
   int64_t shared_memory_bytes = 0;
   int evaluate_threads = 2;
   BackendKind backend = BackendKind::kAuto;
+  // Of the device that evaluates, for copies of rows; not given: a quarter of what is free, at most
+  // cache_bytes.
+  std::optional<int64_t> device_cache_bytes;
   // As OpenStore takes it.
   std::string store = "memory";
   Limits limits;
@@ -62,6 +67,8 @@ class Server {
   const std::string& metrics_address() const { return metrics_address_; }
   std::string_view backend_name() const { return backend_.backend->name(); }
   const std::string& backend_reason() const { return backend_.reason; }
+  // Empty without a device.
+  const std::string& device_cache() const { return backend_.device_cache; }
   // A channel to this server that uses no network.
   std::shared_ptr<grpc::Channel> InProcessChannel();
 
@@ -93,6 +100,7 @@ class Server {
   StoreThreads store_threads_;
   RatioService service_;
   std::shared_ptr<StatePublisher> state_publisher_;
+  std::shared_ptr<DeviceCacheMetrics> device_cache_metrics_;  // null without a device
   std::unique_ptr<prometheus::Exposer> exposer_;
   std::unique_ptr<grpc::Server> grpc_server_;
   std::string store_description_;

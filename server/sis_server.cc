@@ -5,6 +5,7 @@
 
 #include <cstdio>
 #include <iostream>
+#include <optional>
 #include <thread>
 
 #include "absl/flags/flag.h"
@@ -31,6 +32,10 @@ ABSL_FLAG(int, evaluate_threads, static_cast<int>(std::thread::hardware_concurre
           "threads that evaluate");
 ABSL_FLAG(std::string, backend, "auto",
           "what evaluates: auto, cpu or cuda; without a usable CUDA device all mean cpu");
+ABSL_FLAG(
+    int64_t, device_cache_bytes, -1,
+    "with CUDA, bytes on the device for copies of recorded rows, taken at start; 0 for none, -1 "
+    "for a quarter of what is free, at most --cache_bytes");
 ABSL_FLAG(std::string, store, sis::ServerOptions().store,
           "what keeps sequences beyond this process: memory (nothing), rocksdb:DIR[?sync=1], or "
           "memcached:HOST:PORT,... with *WEIGHT where wanted (docs/operations.md)");
@@ -70,6 +75,9 @@ std::string BadFlag() {
   if (const int64_t n = absl::GetFlag(FLAGS_cache_bytes); n < kLeastCacheBytes) {
     return absl::StrCat("--cache_bytes=", n, " is below ", kLeastCacheBytes);
   }
+  if (const int64_t n = absl::GetFlag(FLAGS_device_cache_bytes); n < -1) {
+    return absl::StrCat("--device_cache_bytes=", n, " is below -1");
+  }
   if (const int64_t n = absl::GetFlag(FLAGS_shared_memory_bytes); n < 0) {
     return absl::StrCat("--shared_memory_bytes=", n, " is below 0");
   }
@@ -90,6 +98,7 @@ std::string BadFlag() {
 }
 
 sis::ServerOptions OptionsFromFlags() {
+  const int64_t device_cache_bytes = absl::GetFlag(FLAGS_device_cache_bytes);
   return {
       .listen = absl::GetFlag(FLAGS_listen),
       .metrics = absl::GetFlag(FLAGS_metrics),
@@ -98,6 +107,8 @@ sis::ServerOptions OptionsFromFlags() {
       .shared_memory_bytes = absl::GetFlag(FLAGS_shared_memory_bytes),
       .evaluate_threads = absl::GetFlag(FLAGS_evaluate_threads),
       .backend = *sis::ParseBackendKind(absl::GetFlag(FLAGS_backend)),
+      .device_cache_bytes =
+          device_cache_bytes < 0 ? std::nullopt : std::optional(device_cache_bytes),
       .store = absl::GetFlag(FLAGS_store),
       .limits =
           {
@@ -142,8 +153,11 @@ int main(int argc, char** argv) {
     return 1;
   }
   std::cout << "backend: " << (*server)->backend_name() << " (" << (*server)->backend_reason()
-            << ")\n"
-            << "store: " << (*server)->store_description() << '\n'
+            << ")\n";
+  if (!(*server)->device_cache().empty()) {
+    std::cout << "device cache: " << (*server)->device_cache() << '\n';
+  }
+  std::cout << "store: " << (*server)->store_description() << '\n'
             << "grpc: " << (*server)->grpc_address() << '\n';
   if (!(*server)->metrics_address().empty()) {
     std::cout << "metrics: " << (*server)->metrics_address() << '\n';

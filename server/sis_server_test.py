@@ -25,11 +25,11 @@ class SisServerTest(unittest.TestCase):
 
     def test_help_lists_the_flags(self):
         shown = run("--help").stdout
-        for flag in ("--listen", "--metrics", "--backend", "--cache_bytes", "--max_top_k", "--shutdown_grace"):
+        for flag in ("--listen", "--metrics", "--backend", "--cache_bytes", "--device_cache_bytes", "--max_top_k", "--shutdown_grace"):
             self.assertIn(flag, shown)
 
     def test_a_flag_without_sense_is_refused_by_name(self):
-        for flag in ("--max_top_k=255", "--cache_bytes=0", "--max_lease_seconds=nan", "--max_positions=2147483648", "--backend=gpu"):
+        for flag in ("--max_top_k=255", "--cache_bytes=0", "--device_cache_bytes=-2", "--max_lease_seconds=nan", "--max_positions=2147483648", "--backend=gpu"):
             refused = run(flag)
             self.assertEqual(refused.returncode, 2, flag)
             self.assertIn(flag.split("=")[0], refused.stderr)
@@ -47,6 +47,7 @@ class SisServerTest(unittest.TestCase):
         without = r"(no CUDA device, cudaError\w+|built without CUDA)"
         _, asked = self.start("--backend=cuda")
         self.assertRegex(asked["backend"], rf"^(cuda/.+ \(as asked\)|cpu/\S+ \(asked for cuda, but {without}\))$")
+        self.assertEqual("device cache" in asked, asked["backend"].startswith("cuda/"))
         _, left_out = self.start()
         self.assertRegex(left_out["backend"], rf"^(cuda/.+ \(auto\)|cpu/\S+ \(auto, {without}\))$")
 

@@ -12,9 +12,6 @@
 namespace sis {
 namespace {
 
-// Log-probs evaluated together: 128 KiB.
-constexpr int kPartValues = 32768;
-
 OutputView Part(const OutputView& view, size_t first, size_t count) {
   const auto part = [&](auto array) { return array.empty() ? array : array.subspan(first, count); };
   return {.decisions = part(view.decisions),
@@ -82,9 +79,9 @@ absl::StatusOr<RangeResult> SliceEvaluator::Evaluate(const SliceRange& slice, ui
   if (!status.ok()) return status;
   // A part at a time: what is copied out of the request, and what validation has read, is then
   // still in the core's cache when it is used.
-  const uint32_t step =
-      std::max<uint32_t>(1, kPartValues / input_.parameters.slots / Page::kPositions) *
-      Page::kPositions;
+  const size_t pages =
+      backend_.values_per_call() / static_cast<size_t>(input_.parameters.slots) / Page::kPositions;
+  const uint32_t step = static_cast<uint32_t>(std::max<size_t>(1, pages)) * Page::kPositions;
   const uint32_t end = first + count;
   for (uint32_t from = first; from < end;) {
     const uint32_t to = std::min(end, (from / Page::kPositions) * Page::kPositions + step);

@@ -87,7 +87,7 @@ absl::Status ReportCase(int slots, LogProbEncoding encoding, const std::string& 
   std::vector<std::byte> input(batch.input_bytes());
   std::vector<std::byte> expected(batch.output_bytes());
   batch.WriteInput(input.data());
-  RunBlocksOnHost(batch.View(input.data(), expected.data()));
+  RunBlocksOnHost(batch.View(input.data(), nullptr, expected.data()));
   const absl::StatusOr<std::vector<std::byte>> output = (*resident)->LastOutput();
   if (!output.ok()) return output.status();
   if (*output != expected) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <optional>
 
 namespace sis::cuda {
 namespace {
@@ -40,6 +41,8 @@ void Batch::Reset(const EvaluateParameters& parameters) {
   sums_.clear();
   copies_in_.clear();
   copies_out_.clear();
+  rows_.Abandon();
+  upload_bytes_ = 0;
   input_end_ = 0;
   output_end_ = 0;
 }
@@ -49,6 +52,7 @@ size_t Batch::tiles_offset() const {
   return segments_offset() + Aligned(segments_.size() * sizeof(StagedSegment));
 }
 size_t Batch::input_bytes() const { return tiles_offset() + tiles_.size() * sizeof(StagedTile); }
+size_t Batch::uploads_offset() const { return Aligned(input_bytes()); }
 size_t Batch::sums_offset() const { return output_end_; }
 size_t Batch::output_bytes() const { return output_end_ + sums_.size() * sizeof(Sums); }
 
@@ -70,18 +74,18 @@ uint64_t Batch::StageOutput(std::span<T> array) {
   return offset;
 }
 
-StagedRows Batch::StageRows(std::span<const float> token_major, const GroupedLogProbs& grouped,
-                            size_t first, size_t count) {
+template <class Place>
+StagedRows Batch::PlaceRows(std::span<const float> token_major, const GroupedLogProbs& grouped,
+                            size_t first, size_t count, const Place& place) {
   const size_t slots = parameters_.slots;
   if (grouped.empty()) {
-    return {StageInput(token_major.subspan(first * slots, count * slots)), RowFormat::kTokenMajor};
+    return {place(token_major.subspan(first * slots, count * slots)), RowFormat::kTokenMajor};
   }
   const size_t group_bytes = GroupBytes(grouped.encoding, slots);
   const size_t group = (grouped.first_lane + first) / kGroupPositions;
   const size_t lane = (grouped.first_lane + first) % kGroupPositions;
-  return {
-      StageInput(grouped.rows.subspan(group * group_bytes, GroupCount(lane + count) * group_bytes)),
-      FormatOf(grouped.encoding), static_cast<uint8_t>(lane)};
+  return {place(grouped.rows.subspan(group * group_bytes, GroupCount(lane + count) * group_bytes)),
+          FormatOf(grouped.encoding), static_cast<uint8_t>(lane)};
 }
 
 size_t Batch::Take(const Segment& segment, size_t first) {
@@ -97,6 +101,7 @@ size_t Batch::Take(const Segment& segment, size_t first) {
   const size_t old_copies_out = copies_out_.size();
   const size_t old_input_end = input_end_;
   const size_t old_output_end = output_end_;
+  const size_t old_upload_bytes = upload_bytes_;
 
   // Segments of one sequence mostly share their sums.
   if (sums_.empty() || sums_.back() != segment.sums) sums_.push_back(segment.sums);
@@ -105,12 +110,26 @@ size_t Batch::Take(const Segment& segment, size_t first) {
   staged.first_position = segment.first_position + static_cast<uint32_t>(first);
   staged.count = static_cast<uint32_t>(count);
   staged.sums = static_cast<uint32_t>(sums_.size() - 1);
-  if (!current.reduced()) {
-    staged.behavior = StageRows(behavior.log_probs, behavior.grouped_log_probs, first, count);
-    staged.current = StageRows(current.log_probs, current.grouped_log_probs, first, count);
+  // REDUCED reads few bytes of the rows: not worth copying them all.
+  const size_t old_copies = rows_.copies().size();
+  const std::optional<size_t> copy = rows_.Find(behavior.fixed_rows, !current.reduced());
+  if (rows_.copies().size() > old_copies) {
+    upload_bytes_ += ResidentRows::BlockBytes(behavior.fixed_rows.bytes.size());
   }
-  staged.behavior_sampled_log_probs = StageInput(Part(behavior.sampled_log_probs, first, count));
-  staged.sampled_ranks = StageInput(Part(behavior.sampled_ranks, first, count));
+  staged.resident = copy.has_value();
+  const auto stage = [&](auto array) { return StageInput(array); };
+  const auto place = [&](auto array) -> uint64_t {
+    if (!copy.has_value()) return StageInput(array);
+    return *copy +
+           static_cast<size_t>(std::as_bytes(array).data() - behavior.fixed_rows.bytes.data());
+  };
+  if (!current.reduced()) {
+    staged.behavior =
+        PlaceRows(behavior.log_probs, behavior.grouped_log_probs, first, count, place);
+    staged.current = PlaceRows(current.log_probs, current.grouped_log_probs, first, count, stage);
+  }
+  staged.behavior_sampled_log_probs = place(Part(behavior.sampled_log_probs, first, count));
+  staged.sampled_ranks = place(Part(behavior.sampled_ranks, first, count));
   staged.current_sampled_log_probs = StageInput(Part(current.sampled_log_probs, first, count));
   if (current.reduced()) {
     staged.log_envelopes = StageInput(Part(current.log_envelopes, first, count));
@@ -127,8 +146,12 @@ size_t Batch::Take(const Segment& segment, size_t first) {
        tile += kTilePositions) {
     tiles_.push_back({number, tile});
   }
-  if (input_bytes() <= input_capacity_ && output_bytes() <= output_capacity_) return count;
+  if (uploads_offset() + upload_bytes_ <= input_capacity_ && output_bytes() <= output_capacity_) {
+    return count;
+  }
 
+  rows_.Withdraw();
+  upload_bytes_ = old_upload_bytes;
   segments_.pop_back();
   tiles_.resize(old_tiles);
   sums_.resize(old_sums);
@@ -146,9 +169,29 @@ void Batch::WriteInput(std::byte* input) const {
   std::memcpy(input + segments_offset(), segments_.data(),
               segments_.size() * sizeof(StagedSegment));
   std::memcpy(input + tiles_offset(), tiles_.data(), tiles_.size() * sizeof(StagedTile));
+  std::byte* upload = input + uploads_offset();
+  for (const ResidentRows::Use::Copy& copy : rows_.copies()) {
+    std::memcpy(upload, copy.from.data(), copy.from.size());
+    upload += ResidentRows::BlockBytes(copy.from.size());
+  }
 }
 
-BatchView Batch::View(const std::byte* input, std::byte* output) const {
+std::vector<Batch::Upload> Batch::Uploads() const {
+  std::vector<Upload> uploads;
+  size_t from = uploads_offset();
+  for (const ResidentRows::Use::Copy& copy : rows_.copies()) {
+    const size_t bytes = ResidentRows::BlockBytes(copy.from.size());
+    if (!uploads.empty() && uploads.back().to + uploads.back().bytes == copy.to) {
+      uploads.back().bytes += bytes;
+    } else {
+      uploads.push_back({from, copy.to, bytes});
+    }
+    from += bytes;
+  }
+  return uploads;
+}
+
+BatchView Batch::View(const std::byte* input, const std::byte* resident, std::byte* output) const {
   return {
       .slots = parameters_.slots,
       .top_k = parameters_.top_k,
@@ -159,6 +202,7 @@ BatchView Batch::View(const std::byte* input, std::byte* output) const {
       .segments = reinterpret_cast<const StagedSegment*>(input + segments_offset()),
       .sums = reinterpret_cast<SumFields*>(output + sums_offset()),
       .input = input,
+      .resident = resident,
       .output = output,
   };
 }

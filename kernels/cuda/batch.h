@@ -1,4 +1,5 @@
-// Packs positions of a call for the device: one block of bytes in, one block of bytes out.
+// Packs positions of a call for the device: one block of bytes in, one block of bytes out, and
+// besides them the rows that go where they stay.
 #pragma once
 
 #include <cstddef>
@@ -8,6 +9,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/cuda/batch_view.h"
+#include "kernels/cuda/resident_rows.h"
 
 namespace sis::cuda {
 
@@ -24,11 +26,12 @@ class Batch {
   // float32 twice, 2.1 MB.
   static constexpr size_t kPiecePositions = 1024;
 
-  // The bytes that input and output may take.
-  Batch(size_t input_capacity, size_t output_capacity)
-      : input_capacity_(input_capacity), output_capacity_(output_capacity) {}
+  // The bytes that input, uploads included, and output may take. Without resident rows everything
+  // is staged.
+  Batch(size_t input_capacity, size_t output_capacity, ResidentRows* resident = nullptr)
+      : input_capacity_(input_capacity), output_capacity_(output_capacity), rows_(resident) {}
 
-  // Starts again, empty.
+  // Starts again, empty. What the batch before used is abandoned unless it was done.
   void Reset(const EvaluateParameters& parameters);
 
   // Takes at most kPiecePositions positions of the segment from `first` on, and returns how many: 0
@@ -41,12 +44,23 @@ class Batch {
   // Where the sums begin in the output; they end with it, and must be zero before.
   size_t sums_offset() const;
 
-  // Writes input_bytes().
+  // What is to be copied into resident memory before the kernel runs, from behind the input; pieces
+  // that lie side by side there are one.
+  struct Upload {
+    size_t from;  // counted from the first byte of the input
+    size_t to;
+    size_t bytes;
+  };
+  std::vector<Upload> Uploads() const;
+
+  // Writes input_bytes(), and behind them what is uploaded.
   void WriteInput(std::byte* input) const;
-  // Blocks of those sizes, wherever they lie, as a kernel sees them.
-  BatchView View(const std::byte* input, std::byte* output) const;
+  // Blocks of those sizes, wherever they lie, and resident memory, as a kernel sees them.
+  BatchView View(const std::byte* input, const std::byte* resident, std::byte* output) const;
   // Copies results to where the segments want them.
   void ReadOutput(const std::byte* output, std::vector<PendingSums>& sums) const;
+  // It has been waited for, without an error: its copies are there for others.
+  void Done() { rows_.Done(); }
 
  private:
   struct CopyIn {
@@ -62,8 +76,11 @@ class Batch {
   uint64_t StageInput(std::span<const T> array);
   template <typename T>
   uint64_t StageOutput(std::span<T> array);
-  StagedRows StageRows(std::span<const float> token_major, const GroupedLogProbs& grouped,
-                       size_t first, size_t count);
+  // Where `place` puts the rows of `count` positions.
+  template <class Place>
+  StagedRows PlaceRows(std::span<const float> token_major, const GroupedLogProbs& grouped,
+                       size_t first, size_t count, const Place& place);
+  size_t uploads_offset() const;
   size_t segments_offset() const;
   size_t tiles_offset() const;
 
@@ -75,6 +92,8 @@ class Batch {
   std::vector<Sums*> sums_;
   std::vector<CopyIn> copies_in_;
   std::vector<CopyOut> copies_out_;
+  ResidentRows::Use rows_;
+  size_t upload_bytes_ = 0;
   size_t input_end_ = 0;   // of the arrays; segments and tiles follow
   size_t output_end_ = 0;  // of the arrays; sums follow
 };

@@ -1,5 +1,6 @@
-// What a kernel is given: segments of positions in one block of input bytes, and where in one block
-// of output bytes their results go. Plain structs, the same on host and device.
+// What a kernel is given: segments of positions in one block of input bytes, or with their recorded
+// rows in memory that stays on the device; and where in one block of output bytes their results go.
+// Plain structs, the same on host and device.
 #pragma once
 
 #include <cstddef>
@@ -7,6 +8,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/cuda/slot_readers.h"
+#include "kernels/host_device.h"
 
 namespace sis::cuda {
 
@@ -22,12 +24,15 @@ struct StagedRows {
   uint8_t first_lane = 0;  // 0 if token-major
 };
 
-// Offsets are in bytes, from the start of the input or the output, and aligned to the elements.
+// Offsets are in bytes, from the start of the input or the output (what is resident: of the
+// resident memory), and aligned to the elements.
 struct StagedSegment {
   uint64_t sequence_key;
   uint32_t first_position;
   uint32_t count;
   uint32_t sums;  // which of the batch's sums
+  // Where the recorded rows are: behavior, behavior_sampled_log_probs and sampled_ranks.
+  bool resident;
   StagedRows behavior;
   StagedRows current;
   // Input, [count] each.
@@ -67,7 +72,13 @@ struct BatchView {
   const StagedSegment* segments;
   SumFields* sums;  // zero before
   const std::byte* input;
+  const std::byte* resident;
   std::byte* output;
 };
+
+SIS_HOST_DEVICE inline const std::byte* RecordedRows(const BatchView& batch,
+                                                     const StagedSegment& segment) {
+  return segment.resident ? batch.resident : batch.input;
+}
 
 }  // namespace sis::cuda

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/device_rows.h"
 #include "kernels/cuda/device_stage.h"
 #include "kernels/cuda/self_check.h"
 #include "kernels/cuda/staged_backend.h"
@@ -11,22 +12,25 @@
 
 namespace sis::cuda {
 
-absl::StatusOr<std::unique_ptr<const Backend>> NewCudaBackend(
-    std::unique_ptr<const Backend> fallback) {
+absl::StatusOr<CudaBackend> NewCudaBackend(std::unique_ptr<const Backend> fallback,
+                                           const DeviceCacheOptions& options) {
   const absl::StatusOr<std::string> device = DeviceName();
   if (!device.ok()) return device.status();
+  const absl::StatusOr<int64_t> free_bytes = FreeDeviceBytes();
+  DeviceCache cache = TakeDeviceCache(options, free_bytes, NewDeviceRows);
+  std::byte* const resident = cache.memory == nullptr ? nullptr : cache.memory->data();
   std::vector<StagePair> stages(kConcurrentCalls);
   for (StagePair& pair : stages) {
     for (std::unique_ptr<Stage>& stage : pair) {
-      absl::StatusOr<std::unique_ptr<Stage>> fresh = NewDeviceStage();
+      absl::StatusOr<std::unique_ptr<Stage>> fresh = NewDeviceStage(resident);
       if (!fresh.ok()) return fresh.status();
       stage = *std::move(fresh);
     }
   }
-  auto backend = std::make_unique<const StagedBackend>("cuda/" + *device, std::move(stages),
-                                                       std::move(fallback));
+  auto backend = std::make_unique<const StagedBackend>(
+      "cuda/" + *device, std::move(stages), std::move(fallback), std::move(cache.memory));
   if (absl::Status status = SelfCheck(*backend); !status.ok()) return status;
-  return std::unique_ptr<const Backend>(std::move(backend));
+  return CudaBackend{std::move(backend), std::move(cache.description)};
 }
 
 }  // namespace sis::cuda

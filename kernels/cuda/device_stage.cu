@@ -11,6 +11,7 @@ namespace {
 
 class DeviceStage final : public Stage {
  public:
+  explicit DeviceStage(std::byte* resident) : resident_(resident) {}
   ~DeviceStage() override {
     // Nothing may copy from or to memory that is freed.
     if (stream_.get() != nullptr) cudaStreamSynchronize(stream_.get());
@@ -37,10 +38,16 @@ class DeviceStage final : public Stage {
     cudaError_t error = cudaMemcpyAsync(device_input_.data(), host_input_.data(),
                                         batch.input_bytes(), cudaMemcpyHostToDevice, stream);
     if (error != cudaSuccess) return ToStatus(error, "cudaMemcpyAsync to the device");
+    for (const Batch::Upload& upload : batch.Uploads()) {
+      error = cudaMemcpyAsync(resident_ + upload.to, host_input_.data() + upload.from, upload.bytes,
+                              cudaMemcpyHostToDevice, stream);
+      if (error != cudaSuccess) return ToStatus(error, "cudaMemcpyAsync of rows to the device");
+    }
     error = cudaMemsetAsync(device_output_.data() + batch.sums_offset(), 0,
                             batch.output_bytes() - batch.sums_offset(), stream);
     if (error != cudaSuccess) return ToStatus(error, "cudaMemsetAsync");
-    error = LaunchEvaluate(batch.View(device_input_.data(), device_output_.data()), stream);
+    error =
+        LaunchEvaluate(batch.View(device_input_.data(), resident_, device_output_.data()), stream);
     if (error != cudaSuccess) return ToStatus(error, "launch of Evaluate");
     error = cudaMemcpyAsync(host_output_.data(), device_output_.data(), batch.output_bytes(),
                             cudaMemcpyDeviceToHost, stream);
@@ -52,6 +59,7 @@ class DeviceStage final : public Stage {
   }
 
  private:
+  std::byte* const resident_;
   Stream stream_;
   PinnedMemory host_input_;
   PinnedMemory host_output_;
@@ -61,8 +69,8 @@ class DeviceStage final : public Stage {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Stage>> NewDeviceStage() {
-  auto stage = std::make_unique<DeviceStage>();
+absl::StatusOr<std::unique_ptr<Stage>> NewDeviceStage(std::byte* resident) {
+  auto stage = std::make_unique<DeviceStage>(resident);
   if (absl::Status status = stage->Allocate(); !status.ok()) return status;
   return std::unique_ptr<Stage>(std::move(stage));
 }

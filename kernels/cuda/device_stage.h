@@ -1,6 +1,7 @@
 // A stage of the CUDA device.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 
 #include "absl/status/statusor.h"
@@ -8,7 +9,8 @@
 
 namespace sis::cuda {
 
-// With a stream, pinned memory and device memory of its own, all of it allocated here.
-absl::StatusOr<std::unique_ptr<Stage>> NewDeviceStage();
+// With a stream, pinned memory and device memory of its own, all of it allocated here; and the
+// memory on the device that is resident, or null.
+absl::StatusOr<std::unique_ptr<Stage>> NewDeviceStage(std::byte* resident);
 
 }  // namespace sis::cuda

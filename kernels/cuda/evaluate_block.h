@@ -114,8 +114,8 @@ SIS_HOST_DEVICE SlotResult AccumulateWith(const Behavior& behavior, const BatchV
 }
 
 template <typename T>
-SIS_HOST_DEVICE T Load(const BatchView& batch, uint64_t offset, size_t index) {
-  return reinterpret_cast<const T*>(batch.input + offset)[index];
+SIS_HOST_DEVICE T Load(const std::byte* memory, uint64_t offset, size_t index) {
+  return reinterpret_cast<const T*>(memory + offset)[index];
 }
 
 template <typename T>
@@ -127,7 +127,7 @@ SIS_HOST_DEVICE void Store(const BatchView& batch, uint64_t offset, size_t index
 template <bool kTotalVariation>
 SIS_HOST_DEVICE SlotResult SlotsAt(const BatchView& batch, const StagedSegment& segment,
                                    size_t index) {
-  const std::byte* rows = batch.input + segment.behavior.offset;
+  const std::byte* rows = RecordedRows(batch, segment) + segment.behavior.offset;
   const size_t lane = segment.behavior.first_lane + index;
   const int slots = batch.slots;
   switch (segment.behavior.format) {
@@ -146,8 +146,8 @@ SIS_HOST_DEVICE SlotResult SlotsAt(const BatchView& batch, const StagedSegment& 
     case RowFormat::kNone:
       break;
   }
-  return {{Flush(Load<float>(batch, segment.log_envelopes, index)),
-           Load<float>(batch, segment.covered_masses, index)},
+  return {{Flush(Load<float>(batch.input, segment.log_envelopes, index)),
+           Load<float>(batch.input, segment.covered_masses, index)},
           0.0f};
 }
 
@@ -156,10 +156,11 @@ template <bool kTotalVariation>
 SIS_HOST_DEVICE Sums EvaluatePosition(const BatchView& batch, const StagedSegment& segment,
                                       size_t index, uint32_t uniform) {
   const SlotResult slots = SlotsAt<kTotalVariation>(batch, segment, index);
+  const std::byte* recorded = RecordedRows(batch, segment);
   const PositionResult result =
-      Decide(Load<float>(batch, segment.behavior_sampled_log_probs, index),
-             Load<float>(batch, segment.current_sampled_log_probs, index), slots.envelope,
-             Load<uint8_t>(batch, segment.sampled_ranks, index) < batch.top_k, uniform);
+      Decide(Load<float>(recorded, segment.behavior_sampled_log_probs, index),
+             Load<float>(batch.input, segment.current_sampled_log_probs, index), slots.envelope,
+             Load<uint8_t>(recorded, segment.sampled_ranks, index) < batch.top_k, uniform);
   Store(batch, segment.decisions, index, result.decision);
   Store(batch, segment.acceptance_probabilities, index, result.acceptance_probability);
   Store(batch, segment.log_modified_ratios, index, result.log_modified_ratio());

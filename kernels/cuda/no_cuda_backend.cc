@@ -3,7 +3,8 @@
 
 namespace sis::cuda {
 
-absl::StatusOr<std::unique_ptr<const Backend>> NewCudaBackend(std::unique_ptr<const Backend>) {
+absl::StatusOr<CudaBackend> NewCudaBackend(std::unique_ptr<const Backend>,
+                                           const DeviceCacheOptions&) {
   return absl::NotFoundError("built without CUDA");
 }
 

@@ -72,7 +72,7 @@ class Resident final : public ResidentBatch {
     // The block's own segments and tiles come along in each copy, unread: the kernel gets these.
     std::vector<std::byte> block(batch.input_bytes());
     batch.WriteInput(block.data());
-    const BatchView view = batch.View(block.data(), nullptr);
+    const BatchView view = batch.View(block.data(), nullptr, nullptr);
     const size_t stride = (block.size() + kAlignment - 1) / kAlignment * kAlignment;
     output_bytes_ = batch.output_bytes();
     output_stride_ = (output_bytes_ + kAlignment - 1) / kAlignment * kAlignment;

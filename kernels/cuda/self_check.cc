@@ -2,6 +2,8 @@
 
 #include <cstdint>
 #include <cstring>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "kernels/scalar_backend.h"
@@ -11,6 +13,13 @@ namespace {
 
 constexpr size_t kPositions = 300;
 constexpr int kSlots = 6;
+
+// Side by side, as in a page.
+struct Records {
+  float log_probs[kPositions * kSlots];
+  float sampled_log_probs[kPositions];
+  uint8_t sampled_ranks[kPositions];
+};
 
 struct Output {
   std::vector<Decision> decisions = std::vector<Decision>(kPositions);
@@ -31,11 +40,12 @@ struct Output {
 }  // namespace
 
 absl::Status SelfCheck(const StagedBackend& backend) {
-  std::vector<float> behavior(kPositions * kSlots);
+  Records recorded;
+  const std::span<float> behavior = recorded.log_probs;
+  const std::span<float> behavior_sampled = recorded.sampled_log_probs;
+  const std::span<uint8_t> ranks = recorded.sampled_ranks;
   std::vector<float> current(kPositions * kSlots);
-  std::vector<float> behavior_sampled(kPositions);
   std::vector<float> current_sampled(kPositions);
-  std::vector<uint8_t> ranks(kPositions);
   std::vector<float> envelopes(kPositions);
   std::vector<float> masses(kPositions);
   for (size_t i = 0; i < kPositions; ++i) {
@@ -51,10 +61,17 @@ absl::Status SelfCheck(const StagedBackend& backend) {
     envelopes[i] = static_cast<float>(i % 64) / 7;
     masses[i] = static_cast<float>(i % 100) / 101;
   }
-  const BehaviorView records{behavior, behavior_sampled, ranks};
+  RowsTag tag;
+  tag.Renew();
+  const BehaviorView changing{behavior, behavior_sampled, ranks};
+  BehaviorView fixed = changing;
+  fixed.fixed_rows = {std::as_bytes(std::span(&recorded, 1)), &tag};
   const CurrentView gathered{current_sampled, current, {}, {}};
   const CurrentView reduced{current_sampled, {}, envelopes, masses};
-  for (const CurrentView& form : {gathered, reduced}) {
+  // Staged, copied to where rows stay, and read there.
+  for (const auto& [records, form] :
+       {std::pair(changing, gathered), std::pair(changing, reduced), std::pair(fixed, gathered),
+        std::pair(fixed, gathered), std::pair(fixed, reduced)}) {
     const EvaluateParameters parameters{.slots = kSlots, .top_k = kSlots - 1, .draw = 1};
     Output expected;
     Output output;

@@ -19,7 +19,7 @@ class Stage {
   virtual std::span<std::byte> input() = 0;
   virtual std::span<const std::byte> output() const = 0;
 
-  // Begins to evaluate the batch that is in input().
+  // Begins to evaluate the batch that is in input(), its uploads first.
   virtual absl::Status Start(const Batch& batch) = 0;
   // Waits until its results are in output(). After an error here or in Start they are anything.
   virtual absl::Status Finish() = 0;

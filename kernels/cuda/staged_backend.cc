@@ -8,33 +8,46 @@
 namespace sis::cuda {
 
 // An empty batch has room for any piece: two policies' rows in float32, all other arrays, the piece
-// itself.
-static_assert((Batch::kPiecePositions + 2 * kGroupPositions) * (2 * 4 * kMaxTopK + 32) + 4096 <=
+// itself, and rows to upload, which fit into a chunk.
+static_assert((Batch::kPiecePositions + 2 * kGroupPositions) * (2 * 4 * kMaxTopK + 32) + 4096 +
+                  ResidentRows::kChunkBytes <=
               kStagedInputBytes);
 static_assert(Batch::kPiecePositions * 16 + 4096 <= kStagedOutputBytes);
 
 // A stage and the batch that is in it.
 struct StagedBackend::Slot {
+  Slot(std::unique_ptr<Stage> stage, ResidentRows* rows)
+      : stage(std::move(stage)), batch(kStagedInputBytes, kStagedOutputBytes, rows) {}
+
   std::unique_ptr<Stage> stage;
-  Batch batch{kStagedInputBytes, kStagedOutputBytes};
+  Batch batch;
   bool started = false;
+  absl::Status start_status;
 
   absl::Status Start() {
     batch.WriteInput(stage->input().data());
     started = true;
-    return stage->Start(batch);
+    start_status = stage->Start(batch);
+    return start_status;
   }
 
   absl::Status Finish(std::vector<PendingSums>& sums) {
     if (!started) return absl::OkStatus();
     started = false;
+    // Waited for in any case; but what began with an error is not whole, even if it ends without.
     absl::Status status = stage->Finish();
-    if (status.ok()) batch.ReadOutput(stage->output().data(), sums);
+    status.Update(start_status);
+    if (!status.ok()) return status;
+    batch.ReadOutput(stage->output().data(), sums);
+    batch.Done();
     return status;
   }
 };
 
 struct StagedBackend::Pair {
+  Pair(StagePair stages, ResidentRows* rows)
+      : slots{Slot(std::move(stages[0]), rows), Slot(std::move(stages[1]), rows)} {}
+
   std::array<Slot, 2> slots;
 };
 
@@ -65,17 +78,23 @@ class StagedBackend::Lease {
 };
 
 StagedBackend::StagedBackend(std::string name, std::vector<StagePair> stages,
-                             std::unique_ptr<const Backend> fallback)
-    : name_(std::move(name)), fallback_(std::move(fallback)) {
-  for (StagePair& stage_pair : stages) {
-    auto pair = std::make_unique<Pair>();
-    for (size_t i = 0; i < stage_pair.size(); ++i) pair->slots[i].stage = std::move(stage_pair[i]);
-    free_.push_back(pair.get());
-    pairs_.push_back(std::move(pair));
+                             std::unique_ptr<const Backend> fallback,
+                             std::unique_ptr<ResidentMemory> memory, size_t chunk_bytes)
+    : name_(std::move(name)),
+      fallback_(std::move(fallback)),
+      memory_(std::move(memory)),
+      rows_(memory_ == nullptr ? nullptr : std::make_unique<ResidentRows>(*memory_, chunk_bytes)) {
+  for (StagePair& pair : stages) {
+    pairs_.push_back(std::make_unique<Pair>(std::move(pair), rows_.get()));
+    free_.push_back(pairs_.back().get());
   }
 }
 
 StagedBackend::~StagedBackend() = default;
+
+ResidentRowsStats StagedBackend::resident_rows() const {
+  return rows_ == nullptr ? ResidentRowsStats() : rows_->stats();
+}
 
 void StagedBackend::Evaluate(const EvaluateParameters& parameters,
                              std::span<const Segment> segments) const {

@@ -13,7 +13,9 @@
 
 #include "absl/status/status.h"
 #include "kernels/backend.h"
+#include "kernels/cuda/resident_rows.h"
 #include "kernels/cuda/stage.h"
+#include "kernels/cuda/tuning.h"
 
 namespace sis::cuda {
 
@@ -25,14 +27,19 @@ using StagePair = std::array<std::unique_ptr<Stage>, 2>;
 // (docs/adr/0007-cuda-staging-and-fallback.md). It also evaluates calls that want a prefix curve.
 class StagedBackend final : public Backend {
  public:
-  // As many calls run at once as there are pairs; others wait for their turn.
+  // As many calls run at once as there are pairs; others wait for their turn. Fixed rows are kept
+  // in `memory`, which all stages know; null: nowhere.
   StagedBackend(std::string name, std::vector<StagePair> stages,
-                std::unique_ptr<const Backend> fallback);
+                std::unique_ptr<const Backend> fallback,
+                std::unique_ptr<ResidentMemory> memory = nullptr,
+                size_t chunk_bytes = ResidentRows::kChunkBytes);
   ~StagedBackend() override;
 
   std::string_view name() const override { return name_; }
   void Evaluate(const EvaluateParameters& parameters,
                 std::span<const Segment> segments) const override;
+  size_t values_per_call() const override { return kValuesPerCall; }
+  ResidentRowsStats resident_rows() const override;
 
   // As Evaluate, without a fallback; no prefix curve. After an error outputs are anything, and sums
   // unchanged.
@@ -46,6 +53,9 @@ class StagedBackend final : public Backend {
 
   const std::string name_;
   const std::unique_ptr<const Backend> fallback_;
+  // Freed after the stages, which wait for the device.
+  const std::unique_ptr<ResidentMemory> memory_;
+  const std::unique_ptr<ResidentRows> rows_;
   std::vector<std::unique_ptr<Pair>> pairs_;
   mutable std::atomic<bool> failed_ = false;
   mutable std::mutex mutex_;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <random>
 #include <string>
 #include <thread>
@@ -16,6 +17,7 @@
 #include "kernels/scalar_backend.h"
 #include "tests/conformance/policy_pairs.h"
 #include "tests/conformance/positions.h"
+#include "tests/conformance/with_fixed_rows.h"
 
 namespace sis::cuda {
 namespace {
@@ -151,6 +153,107 @@ TEST(StagedBackend, WhateverFailsTheAnswerIsTheSame) {
   }
 }
 
+// A call of pages whose rows stay: longer than a batch.
+struct FixedCall : LongCall {
+  explicit FixedCall(uint32_t seed) : LongCall(seed) {
+    for (size_t first = 0; first < 500; first += 50) {
+      BehaviorView part = positions.behavior();
+      part.log_probs = part.log_probs.subspan(first * 50, 50 * 50);
+      part.sampled_log_probs = part.sampled_log_probs.subspan(first, 50);
+      part.sampled_ranks = part.sampled_ranks.subspan(first, 50);
+      pages.emplace_back(part);
+    }
+  }
+
+  std::vector<Segment> SegmentsInto(Output& output) const {
+    std::vector<Segment> segments;
+    for (size_t i = 0; i < kSegments * 10; ++i) {
+      const size_t page = i % 10;
+      segments.push_back(SegmentOf(positions, page * 50, 50, i / 20, static_cast<uint32_t>(100 * i),
+                                   output.results[i / 10]));
+      segments.back().behavior = pages[page].view();
+    }
+    return segments;
+  }
+  Output EvaluateBy(const Backend& backend) const {
+    Output output;
+    backend.Evaluate(parameters, SegmentsInto(output));
+    return output;
+  }
+
+  std::deque<FixedBehavior> pages;
+};
+
+constexpr size_t kChunkBytes = size_t{32} << 10;  // three pages
+
+class FailingStageWithMemory final : public HostStageWithMemory {
+ public:
+  FailingStageWithMemory(FailingStage::Plan& plan, HostResidentMemory& memory)
+      : HostStageWithMemory(memory, When::kLate), plan_(plan) {}
+
+  absl::Status Start(const Batch& batch) override {
+    // Before anything is uploaded.
+    if (plan_.starts++ == plan_.start_that_fails) return absl::InternalError("start lost");
+    return HostStageWithMemory::Start(batch);
+  }
+  absl::Status Finish() override {
+    absl::Status status = HostStageWithMemory::Finish();
+    if (plan_.finishes++ == plan_.finish_that_fails) return absl::InternalError("finish lost");
+    return status;
+  }
+
+ private:
+  FailingStage::Plan& plan_;
+};
+
+std::unique_ptr<const StagedBackend> WithPlanAndMemory(FailingStage::Plan& plan, size_t chunks) {
+  auto memory = std::make_unique<HostResidentMemory>(chunks * kChunkBytes);
+  std::vector<StagePair> stages(1);
+  for (auto& stage : stages[0]) stage = std::make_unique<FailingStageWithMemory>(plan, *memory);
+  return std::make_unique<StagedBackend>("cuda/failing", std::move(stages),
+                                         std::make_unique<ScalarBackend>(), std::move(memory),
+                                         kChunkBytes);
+}
+
+TEST(StagedBackend, RowsThatStayAreSentOnce) {
+  const FixedCall call(6);
+  const LongCall::Output expected = call.EvaluateBy(ScalarBackend());
+  FailingStage::Plan plan;
+  const auto backend = WithPlanAndMemory(plan, 4);
+  EXPECT_TRUE(call.EvaluateBy(*backend) == expected);
+  EXPECT_EQ(backend->resident_rows().copies, 10);
+  const int64_t passes = backend->resident_rows().passes;
+  EXPECT_TRUE(call.EvaluateBy(*backend) == expected);
+  EXPECT_EQ(backend->resident_rows().copies, 10);
+  EXPECT_EQ(backend->resident_rows().passes, passes);
+  EXPECT_GT(plan.starts, 4);
+
+  // Far less room than the call wants at a time.
+  const auto thrashing = WithPlanAndMemory(plan, 2);
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(call.EvaluateBy(*thrashing) == expected);
+  EXPECT_GT(thrashing->resident_rows().passes, 10);
+}
+
+TEST(StagedBackend, WhateverFailsWithRowsThatStayTheAnswerIsTheSame) {
+  const FixedCall call(7);
+  const LongCall::Output expected = call.EvaluateBy(ScalarBackend());
+  for (const bool in_start : {true, false}) {
+    for (const int number : {0, 1, 2}) {
+      FailingStage::Plan plan;
+      (in_start ? plan.start_that_fails : plan.finish_that_fails) = number;
+      const auto backend = WithPlanAndMemory(plan, 4);
+      testing::internal::CaptureStderr();
+      EXPECT_TRUE(call.EvaluateBy(*backend) == expected) << in_start << " " << number;
+      EXPECT_NE(testing::internal::GetCapturedStderr(), "");
+      EXPECT_TRUE(call.EvaluateBy(*backend) == expected);
+      // Another call may be past the test for failure: what the failed one wrote is not its.
+      LongCall::Output output;
+      EXPECT_TRUE(backend->TryEvaluate(call.parameters, call.SegmentsInto(output)).ok());
+      EXPECT_TRUE(output == expected);
+    }
+  }
+}
+
 TEST(StagedBackend, AFailureLeavesSumsAlone) {
   const LongCall call(5);
   FailingStage::Plan plan;
@@ -185,6 +288,33 @@ TEST(SelfCheck, SeesWrongBytes) {
     const StagedBackend wrong("cuda/wrong", std::move(stages), std::make_unique<ScalarBackend>());
     EXPECT_EQ(SelfCheck(wrong).message(), "other bytes than the scalar backend's");
   }
+}
+
+// Memory that doesn't hold what was written to it.
+class ForgetfulStage final : public HostStageWithMemory {
+ public:
+  explicit ForgetfulStage(HostResidentMemory& memory)
+      : HostStageWithMemory(memory, When::kLate), memory_(memory) {}
+  absl::Status Finish() override {
+    absl::Status status = HostStageWithMemory::Finish();
+    memory_.Discard(0, memory_.size());
+    return status;
+  }
+
+ private:
+  HostResidentMemory& memory_;
+};
+
+TEST(SelfCheck, SeesRowsThatDoNotStay) {
+  EXPECT_TRUE(SelfCheck(*BackendOnHostStages(std::make_unique<ScalarBackend>(), 2,
+                                             ResidentRows::kChunkBytes, When::kInAThread))
+                  .ok());
+  auto memory = std::make_unique<HostResidentMemory>(2 * ResidentRows::kChunkBytes);
+  std::vector<StagePair> stages(1);
+  for (auto& stage : stages[0]) stage = std::make_unique<ForgetfulStage>(*memory);
+  const StagedBackend wrong("cuda/wrong", std::move(stages), std::make_unique<ScalarBackend>(),
+                            std::move(memory));
+  EXPECT_EQ(SelfCheck(wrong).message(), "other bytes than the scalar backend's");
 }
 
 }  // namespace

@@ -18,6 +18,9 @@ inline constexpr int kSlotsAhead = 5;
 // PCIe, long enough for a launch not to matter.
 inline constexpr size_t kStagedInputBytes = size_t{4} << 20;
 inline constexpr size_t kStagedOutputBytes = size_t{1} << 20;
+// Log-probs that callers should bring at once: 1 MiB takes as long over PCIe as a launch, and
+// waiting for it.
+inline constexpr size_t kValuesPerCall = size_t{1} << 18;
 // Calls that use the device at the same time, each with two stages; more wait.
 inline constexpr int kConcurrentCalls = 4;
 

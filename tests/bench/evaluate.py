@@ -4,9 +4,10 @@
 
 The step is 4096 sequences of 4096 positions, 16.8 M tokens; --scale takes a part of it. A sis_server process holds the
 records, with as many threads as the machine has cores, and answers clients in processes of their own over TCP loopback
-or a Unix socket: the C++ client, which has float32 arrays (in micro-batches over streams, and for comparison in unary
-calls), and the Python client, which a trainer gives float32 tensors
-[T, K] of PyTorch and which returns a mask as a tensor, once with the records at hand and once with FetchTopK included.
+or a Unix socket: the C++ client, which has float32 or float16 arrays (in micro-batches over streams, for comparison in
+unary calls, and in memory that it shares with the server, where they are before the clock starts), and the Python
+client, which a trainer gives float32 tensors [T, K] of PyTorch and which returns a mask as a tensor, once with the
+records at hand and once with FetchTopK included.
 Every repetition is another draw, so that all of it is counted. PyTorch computes the same in this process (see
 peers.py), without validation, cache or metrics.
 
@@ -47,16 +48,17 @@ BIT_BYTES = 1 / 8
 
 
 class Server:
-    """A sis_server listening at one address."""
+    """A sis_server listening over TCP, and at a Unix socket, with room for the arrays of a few clients."""
 
-    def __init__(self, listen, positions, slots):
-        records = positions * (8 * slots + 64)
+    def __init__(self, socket, positions, slots):
+        records = positions * (5 * slots + 64)
+        shared = positions * (8 * slots + 64)
         self._process = subprocess.Popen(
-            [SERVER, f"--listen={listen}", "--metrics=", f"--cache_bytes={records + (64 << 20)}"],
+            [SERVER, f"--listen=127.0.0.1:0,unix:{socket}", "--metrics=", f"--cache_bytes={records + (64 << 20)}",
+             f"--shared_memory_bytes={shared + (64 << 20)}"],
             stdout=subprocess.PIPE, text=True)
         lines = dict(line.strip().split(": ") for line in iter(self._process.stdout.readline, "ready\n"))
-        self.address = lines["grpc"]
-
+        self.tcp, self.unix = lines["grpc"].split(",")
         self.process_id = self._process.pid
 
     def close(self):
@@ -95,17 +97,25 @@ def fill(address, batch, sequences):
                 stream.seal(str(i), length=LENGTH)
 
 
-def repeat(array, sequences):
-    """Of the batch's sequences, as many as are wanted."""
+def write(path, array, sequences):
+    """Of the batch's sequences as many as are wanted, in a file; mapped."""
     rows = sequences * LENGTH
-    return np.concatenate([array] * -(-rows // len(array)))[:rows]
+    with open(path, "wb") as file:
+        for first in range(0, rows, len(array)):
+            array[:rows - first].tofile(file)
+    return np.memmap(path, array.dtype, "r+", shape=(rows, *array.shape[1:]))
+
+
+def float16_rounded_up(array):
+    halves = array.astype(np.float16)
+    return np.where(halves < array, np.nextafter(halves, np.float16(np.inf)), halves)
 
 
 class CppClient:
     """One evaluate_client process."""
 
-    def __init__(self, server, folder, sequences, slots, form, output, call_sequences, stream):
-        arguments = [server.address, "run", folder, sequences, LENGTH, slots, form, output, call_sequences, int(stream)]
+    def __init__(self, server, address, folder, sequences, slots, form, output, call_sequences, way):
+        arguments = [address, "run", folder, sequences, LENGTH, slots, form, output, call_sequences, way]
         self._process = subprocess.Popen([CLIENT, *map(str, arguments)], stdin=subprocess.PIPE,
                                          stdout=subprocess.PIPE, text=True)
         self.process_ids = [server.process_id, self._process.pid]
@@ -132,7 +142,7 @@ class PythonTrainer:
 
     def __init__(self, server, current, current_sampled, sequences, call_sequences, fetch):
         self.process_ids = [server.process_id, os.getpid()]
-        self._client = sis.Client(server.address)
+        self._client = sis.Client(server.tcp)
         self._run = self._client.get_run("run").run
         self._current = torch.from_numpy(current)
         self._sampled = torch.from_numpy(current_sampled)
@@ -219,17 +229,15 @@ def measure(slots, arguments, prototype, folder):
     sequences = max(1, round(SEQUENCES * arguments.scale))
     positions = sequences * LENGTH
     batch = make_batch(min(sequences, 64), slots)
-    current = repeat(batch.current, sequences)
-    current_sampled = repeat(batch.current_sampled, sequences)
+    current = write(folder / "current", batch.current, sequences)
+    current_sampled = write(folder / "current_sampled", batch.current_sampled, sequences)
+    write(folder / "current_float16", float16_rounded_up(batch.current), sequences)
+    write(folder / "log_envelopes", (batch.current - batch.behavior).max(-1), sequences)
+    write(folder / "covered_masses", np.exp(batch.current).sum(-1), sequences)
     # The current policy's own sets: the recorded tokens, in its own order.
     order = np.argsort(-batch.current, axis=1).astype(np.int32)
-    for name, array in (("current", current),
-                        ("set_ids", repeat(order, sequences)),
-                        ("set_log_probs", repeat(np.take_along_axis(batch.current, order, axis=1), sequences)),
-                        ("current_sampled", current_sampled),
-                        ("log_envelopes", repeat((batch.current - batch.behavior).max(-1), sequences)),
-                        ("covered_masses", repeat(np.exp(batch.current).sum(-1), sequences))):
-        array.tofile(folder / name)
+    write(folder / "set_ids", order, sequences)
+    write(folder / "set_log_probs", np.take_along_axis(batch.current, order, axis=1), sequences)
 
     with contextlib.ExitStack() as stack:
         def closing(side):
@@ -237,26 +245,33 @@ def measure(slots, arguments, prototype, folder):
             return side
 
         call_sequences = max(1, (arguments.call_mebibytes << 20) // (LENGTH * slots * 4))
-        tcp = closing(Server("127.0.0.1:0", positions, slots))
-        unix = closing(Server(f"unix:{folder}/socket", positions, slots))
-        for server in (tcp, unix):
-            fill(server.address, batch, sequences)
+        server = closing(Server(folder / "socket", positions, slots))
+        fill(server.tcp, batch, sequences)
         gathered = 4 * slots + 4
         rows = {"PyTorch eager in process": ("decisions, ratios", None, TorchEager(batch, sequences))}
 
-        def cpp(server, form, output, stream=True):
-            return closing(CppClient(server, folder, sequences, slots, form, output, call_sequences, stream))
+        def cpp(address, form, output, way="STREAM"):
+            calls = sequences if way == "SHARED" else call_sequences
+            return closing(CppClient(server, address, folder, sequences, slots, form, output, calls, way))
 
         def python(fetch):
-            return closing(PythonTrainer(tcp, current, current_sampled, sequences, call_sequences, fetch))
+            return closing(PythonTrainer(server, current, current_sampled, sequences, call_sequences, fetch))
 
         bits, ratios = gathered + BIT_BYTES, gathered + RATIO_BYTES
+        halves = 2 * slots + 4 + BIT_BYTES
+        tcp, unix = server.tcp, server.unix
         rows["C++, TCP"] = ("accept bits", bits, cpp(tcp, "GATHERED", "ACCEPT_BITS"))
-        rows["C++, TCP, unary calls"] = ("accept bits", bits, cpp(tcp, "GATHERED", "ACCEPT_BITS", stream=False))
+        rows["C++, TCP, unary calls"] = ("accept bits", bits, cpp(tcp, "GATHERED", "ACCEPT_BITS", "UNARY"))
         rows["C++, TCP, ratios"] = ("ratios", ratios, cpp(tcp, "GATHERED", "RATIOS"))
-        rows["C++, Unix socket"] = ("accept bits", bits, cpp(unix, "GATHERED", "ACCEPT_BITS"))
+        rows["C++, TCP, float16"] = ("accept bits", halves, cpp(tcp, "FLOAT16", "ACCEPT_BITS"))
         rows["C++, TCP, REDUCED"] = ("accept bits", 12 + BIT_BYTES, cpp(tcp, "REDUCED", "ACCEPT_BITS"))
         rows["C++, TCP, TOP_K"] = ("accept bits", 8 * slots + 4 + BIT_BYTES, cpp(tcp, "TOP_K", "ACCEPT_BITS"))
+        rows["C++, Unix socket"] = ("accept bits", bits, cpp(unix, "GATHERED", "ACCEPT_BITS"))
+        rows["C++, Unix socket, float16"] = ("accept bits", halves, cpp(unix, "FLOAT16", "ACCEPT_BITS"))
+        rows["C++, shared memory"] = ("accept bits", BIT_BYTES, cpp(unix, "GATHERED", "ACCEPT_BITS", "SHARED"))
+        rows["C++, shared memory, float16"] = ("accept bits", BIT_BYTES, cpp(unix, "FLOAT16", "ACCEPT_BITS", "SHARED"))
+        rows["C++, shared memory, REDUCED"] = ("accept bits", BIT_BYTES, cpp(unix, "REDUCED", "ACCEPT_BITS", "SHARED"))
+        rows["C++, shared memory, TOP_K"] = ("accept bits", BIT_BYTES, cpp(unix, "TOP_K", "ACCEPT_BITS", "SHARED"))
         rows["Python, TCP, tensor to mask"] = ("accept bits", bits, python(fetch=False))
         rows["the same with FetchTopK"] = ("accept bits", bits + 8 * slots + 8, python(fetch=True))
         if prototype is not None:

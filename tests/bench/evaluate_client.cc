@@ -1,18 +1,22 @@
 // The C++ client's side of the Evaluate benchmark; see evaluate.py, which starts it.
 //
-//   evaluate_client ADDRESS RUN FOLDER SEQUENCES LENGTH SLOTS FORM OUTPUT CALL_SEQUENCES STREAM
+//   evaluate_client ADDRESS RUN FOLDER SEQUENCES LENGTH SLOTS FORM OUTPUT CALL_SEQUENCES WAY
 //
 // Maps the current policy's values from FOLDER, then evaluates all sequences once per line of
 // standard input, which names the draw, and prints the seconds it took and how many were accepted.
-// STREAM is 0 if each call is to be one unary message.
+// FORM is GATHERED, FLOAT16 (the same in half precision) or REDUCED. WAY is STREAM, UNARY if each
+// call is to be one message, or SHARED if the values are to lie in memory that the server maps.
+#include <fcntl.h>
 #include <malloc.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
-#include <fstream>
 #include <iostream>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -22,16 +26,38 @@
 
 namespace {
 
+[[noreturn]] void Fail(const std::string& message) {
+  std::cerr << message << '\n';
+  std::exit(1);
+}
+
+// A file of `count` elements. Processes that map it share its pages.
 template <typename T>
-std::vector<T> ReadArray(const std::string& path, size_t count) {
-  std::vector<T> values(count);
-  std::ifstream file(path, std::ios::binary);
-  file.read(reinterpret_cast<char*>(values.data()), static_cast<std::streamsize>(count * 4));
-  if (!file) {
-    std::cerr << "cannot read " << path << '\n';
-    std::exit(1);
-  }
-  return values;
+std::span<const T> MapArray(const std::string& path, size_t count) {
+  const int file = open(path.c_str(), O_RDONLY);
+  if (file < 0) Fail("cannot read " + path);
+  void* const memory =
+      mmap(nullptr, count * sizeof(T), PROT_READ, MAP_SHARED | MAP_POPULATE, file, 0);
+  if (memory == MAP_FAILED) Fail("cannot map " + path);
+  close(file);
+  return {static_cast<const T*>(memory), count};
+}
+
+// The current policy's values; those that the form doesn't have are empty.
+struct Values {
+  std::span<const float> sampled, log_probs, envelopes, masses;
+  std::span<const uint16_t> halves;
+  std::span<const int32_t> set_ids;
+  std::span<const float> set_log_probs;
+};
+
+// Copies an array as a trainer would write it in the first place.
+template <typename T>
+void MoveTo(sis::SharedMemory& memory, std::span<const T>& array) {
+  const absl::StatusOr<std::span<T>> part = memory.Allocate<T>(array.size());
+  if (!part.ok()) Fail(part.status().ToString());
+  std::ranges::copy(array, part->begin());
+  array = *part;
 }
 
 }  // namespace
@@ -46,26 +72,25 @@ int main(int argc, char** argv) {
   const size_t length = std::stoul(argv[5]);
   const size_t slots = std::stoul(argv[6]);
   const std::string form = argv[7];
+  const std::string way = argv[10];
   const size_t call_sequences = std::stoul(argv[9]);
   sis::EvaluateOptions options;
   if (!sis::v1::Output_Parse(argv[8], options.outputs.data())) return 2;
 
   const size_t positions = sequences * length;
-  const std::vector<float> sampled = ReadArray<float>(folder + "/current_sampled", positions);
-  const std::vector<float> log_probs =
-      form == "GATHERED" ? ReadArray<float>(folder + "/current", positions * slots)
-                         : std::vector<float>();
-  std::vector<float> envelopes;
-  std::vector<float> masses;
-  std::vector<int32_t> set_ids;
-  std::vector<float> set_log_probs;
-  if (form == "TOP_K") {
-    set_ids = ReadArray<int32_t>(folder + "/set_ids", positions * slots);
-    set_log_probs = ReadArray<float>(folder + "/set_log_probs", positions * slots);
-  }
+  const size_t values_per_form = positions * slots;
+  Values values;
+  values.sampled = MapArray<float>(folder + "/current_sampled", positions);
   if (form == "REDUCED") {
-    envelopes = ReadArray<float>(folder + "/log_envelopes", positions);
-    masses = ReadArray<float>(folder + "/covered_masses", positions);
+    values.envelopes = MapArray<float>(folder + "/log_envelopes", positions);
+    values.masses = MapArray<float>(folder + "/covered_masses", positions);
+  } else if (form == "FLOAT16") {
+    values.halves = MapArray<uint16_t>(folder + "/current_float16", values_per_form);
+  } else if (form == "TOP_K") {
+    values.set_ids = MapArray<int32_t>(folder + "/set_ids", values_per_form);
+    values.set_log_probs = MapArray<float>(folder + "/set_log_probs", values_per_form);
+  } else {
+    values.log_probs = MapArray<float>(folder + "/current", values_per_form);
   }
   std::vector<sis::Slice> slices;
   for (size_t i = 0; i < sequences; ++i) {
@@ -73,11 +98,24 @@ int main(int argc, char** argv) {
   }
 
   sis::ClientOptions connection;
-  if (std::string(argv[10]) == "0") connection.micro_batch_bytes = SIZE_MAX;
+  if (way == "UNARY") connection.micro_batch_bytes = SIZE_MAX;
   const auto client = sis::Client::Connect(argv[1], connection);
-  if (!client.ok()) {
-    std::cerr << client.status() << '\n';
-    return 1;
+  if (!client.ok()) Fail(client.status().ToString());
+  std::unique_ptr<sis::SharedMemory> memory;
+  if (way == "SHARED") {
+    const size_t bytes = values.sampled.size_bytes() + values.log_probs.size_bytes() +
+                         values.halves.size_bytes() + values.envelopes.size_bytes() +
+                         values.masses.size_bytes() + values.set_ids.size_bytes() +
+                         values.set_log_probs.size_bytes();
+    auto leased = (*client)->LeaseSharedMemory(bytes + 4096);
+    if (!leased.ok()) Fail(leased.status().ToString());
+    memory = *std::move(leased);
+    for (auto* array : {&values.sampled, &values.log_probs, &values.envelopes, &values.masses,
+                        &values.set_log_probs}) {
+      MoveTo(*memory, *array);
+    }
+    MoveTo(*memory, values.halves);
+    MoveTo(*memory, values.set_ids);
   }
   std::cout << "ready" << std::endl;
   while (std::cin >> options.draw) {
@@ -85,24 +123,24 @@ int main(int argc, char** argv) {
     uint64_t accepted = 0;
     for (size_t first = 0; first < sequences; first += call_sequences) {
       const size_t count = std::min(call_sequences, sequences - first);
-      const auto part = [&]<typename T>(const std::vector<T>& values, size_t width) {
-        return std::span(values).subspan(first * length * width, count * length * width);
+      const auto part = [&]<typename T>(std::span<const T> array, size_t width) {
+        return array.subspan(first * length * width, count * length * width);
       };
+      const sis::RunRef run{argv[2]};
       const auto named = std::span<const sis::Slice>(slices).subspan(first, count);
-      const auto evaluate = [&](const auto& values) {
-        return (*client)->Evaluate({argv[2]}, named, values, options);
+      const std::span<const float> sampled = part(values.sampled, 1);
+      const auto evaluate = [&](const auto& current) {
+        return (*client)->Evaluate(run, named, current, options);
       };
       const absl::StatusOr<sis::Evaluation> evaluation =
-          form == "REDUCED" ? evaluate(sis::ReducedValues{part(sampled, 1), part(envelopes, 1),
-                                                          part(masses, 1)})
+          form == "REDUCED" ? evaluate(sis::ReducedValues{sampled, part(values.envelopes, 1),
+                                                          part(values.masses, 1)})
           : form == "TOP_K"
-              ? evaluate(sis::TopKSetValues{part(set_ids, slots), part(set_log_probs, slots),
-                                            part(sampled, 1)})
-              : evaluate(sis::GatheredValues{part(log_probs, slots), part(sampled, 1)});
-      if (!evaluation.ok()) {
-        std::cerr << evaluation.status() << '\n';
-        return 1;
-      }
+              ? evaluate(sis::TopKSetValues{part(values.set_ids, slots),
+                                            part(values.set_log_probs, slots), sampled})
+          : form == "FLOAT16" ? evaluate(sis::GatheredHalves{part(values.halves, slots), sampled})
+                              : evaluate(sis::GatheredValues{part(values.log_probs, slots), sampled});
+      if (!evaluation.ok()) Fail(evaluation.status().ToString());
       accepted += evaluation->totals.accepted();
     }
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;

@@ -8,6 +8,7 @@
 #include "kernels/cuda/host_stage.h"
 #include "kernels/scalar_backend.h"
 #include "kernels/simd_backend.h"
+#include "tests/conformance/with_fixed_rows.h"
 
 namespace sis {
 namespace {
@@ -25,8 +26,8 @@ class CurveOnly final : public Backend {
 
 // Null where there is no device. A device that is there must work.
 std::unique_ptr<const Backend> CudaIfThere() {
-  auto cuda = cuda::NewCudaBackend(std::make_unique<CurveOnly>());
-  if (cuda.ok()) return *std::move(cuda);
+  auto cuda = cuda::NewCudaBackend(std::make_unique<CurveOnly>(), {.bytes = int64_t{64} << 20});
+  if (cuda.ok()) return std::move(cuda->backend);
   if (!absl::IsNotFound(cuda.status())) {
     std::cerr << cuda.status() << std::endl;
     std::abort();
@@ -41,10 +42,21 @@ std::vector<const Backend*> Backends() {
   static const std::vector<SimdBackend> simd = SimdBackend::ForEveryTarget();
   static const std::unique_ptr<const Backend> cuda_on_host =
       cuda::BackendOnHostStages(std::make_unique<CurveOnly>());
+  // Room for what is read twice; and so little of it that copies push each other out.
+  static const std::unique_ptr<const Backend> much_memory = cuda::BackendOnHostStages(
+      std::make_unique<CurveOnly>(), 3, size_t{96} << 10, cuda::When::kLate);
+  static const std::unique_ptr<const Backend> little_memory = cuda::BackendOnHostStages(
+      std::make_unique<CurveOnly>(), 3, size_t{8} << 10, cuda::When::kLate);
+  static const WithFixedRows resident(*much_memory, "_resident");
+  static const WithFixedRows thrashing(*little_memory, "_thrashing");
   static const std::unique_ptr<const Backend> cuda = CudaIfThere();
-  std::vector<const Backend*> backends = {&scalar, cuda_on_host.get()};
+  std::vector<const Backend*> backends = {&scalar, cuda_on_host.get(), &resident, &thrashing};
   for (const SimdBackend& backend : simd) backends.push_back(&backend);
-  if (cuda != nullptr) backends.push_back(cuda.get());
+  if (cuda != nullptr) {
+    static const WithFixedRows cuda_resident(*cuda, "_resident");
+    backends.push_back(cuda.get());
+    backends.push_back(&cuda_resident);
+  }
   return backends;
 }
 

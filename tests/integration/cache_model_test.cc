@@ -22,6 +22,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu_backend.h"
 #include "kernels/crc32c.h"
+#include "kernels/cuda/host_stage.h"
 #include "kernels/sequence_key.h"
 #include "server/arrays.h"
 #include "server/cache_fixture.h"
@@ -203,7 +204,11 @@ class CacheModelTest : public testing::TestWithParam<Parameters> {
     return std::filesystem::path(mkdtemp(path.data()));
   }();
   const std::unique_ptr<Arena> arena_ = *Arena::Map(int64_t{80} << 20);
-  const std::unique_ptr<const Backend> backend_ = CpuBackend();
+  // One K of three over a memory that keeps copies of a few pages, as a device does.
+  const std::unique_ptr<const Backend> backend_ =
+      config_.top_k() == kTopKs[1]
+          ? cuda::BackendOnHostStages(CpuBackend(), 3, size_t{4} << 10, cuda::When::kLate)
+          : CpuBackend();
   const RecordPool pool_{config_, kRows, kSeed};
 
   ManualClock clock_;
