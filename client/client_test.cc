@@ -224,8 +224,7 @@ TEST_F(ClientTest, EvaluateSendsTheFormsOfAllTokens) {
   v1::EvaluateResponse answer;
   answer.set_accept_bits(std::string(1, '\x02'));
   service_.AnswerEvaluate(answer);
-  ASSERT_TRUE(
-      client_->Evaluate({"run"}, slices, TopKSetValues{ids, log_probs, sampled}, {}).ok());
+  ASSERT_TRUE(client_->Evaluate({"run"}, slices, TopKSetValues{ids, log_probs, sampled}, {}).ok());
   const v1::TopK set = service_.evaluate_request().top_k_set();
   EXPECT_EQ(set.top_k(), 3u);
   EXPECT_EQ(Array<int32_t>(set.ids()), ids);

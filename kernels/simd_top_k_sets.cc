@@ -31,7 +31,7 @@ void Reduce(const RecordedSets& recorded, const TopKSets& current, const Reduced
 
 // kLanes values from `at` on. What lies behind the array's end may be anything: it is in no lane
 // that counts.
-template <class D, typename T = hn::TFromD<D>>
+template <class D, typename T = hn::TFromD<D> >
 HWY_INLINE hn::Vec<D> LoadFrom(D d, std::span<const T> array, size_t at) {
   if (at + kLanes <= array.size()) return hn::LoadU(d, array.data() + at);
   HWY_ALIGN T last[kLanes] = {};

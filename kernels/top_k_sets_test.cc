@@ -160,8 +160,7 @@ TEST(TopKSets, AnExample) {
   const Sets recorded{3, {5, 6, 7}, {-1.0f, -1.5f, -2.0f}};
   // 6 is not in the set: at most as probable as 8. Of two slots, 7 counts for nothing.
   const Sets current{3, {7, 5, 8}, {-0.5f, -1.25f, -3.0f}};
-  EXPECT_TRUE(With(ReduceTopKSets, recorded, 2, current) ==
-              (Reduced{{-0.25f}, {Exp32(-1.25f)}}));
+  EXPECT_TRUE(With(ReduceTopKSets, recorded, 2, current) == (Reduced{{-0.25f}, {Exp32(-1.25f)}}));
   EXPECT_TRUE(With(ReduceTopKSets, recorded, 3, current) ==
               (Reduced{{1.5f}, {Exp32(-1.25f) + Exp32(-0.5f)}}));
   // Nothing of the record is in the set, which is the whole support.
@@ -247,7 +246,8 @@ TEST(TopKSets, WhatIsBadIsNamed) {
   EXPECT_EQ(message({3, 2, -1}, {-1.0f, -1.0f, -kInfinity}), "") << "ties stand in any order";
   EXPECT_THAT(message({-1, -1}, {-kInfinity, -kInfinity}),
               HasSubstr("top_k_set.ids at position 41, slot 0: -1: the set is empty"));
-  EXPECT_THAT(message({3, 10}, {-1.0f, -2.0f}), HasSubstr("top_k_set.ids at position 41, slot 1: 10"));
+  EXPECT_THAT(message({3, 10}, {-1.0f, -2.0f}),
+              HasSubstr("top_k_set.ids at position 41, slot 1: 10"));
   EXPECT_THAT(message({3, 3}, {-1.0f, -2.0f}), HasSubstr("slot 1: id 3 stands twice"));
   EXPECT_THAT(message({3, 4}, {-2.0f, -1.0f}),
               HasSubstr("top_k_set.log_probs at position 41, slot 1: -1 is above the slot before"));

@@ -48,7 +48,8 @@ class SlotChecker {
     }
     if (ended_) return Bad("ids", slot, absl::StrCat("id ", id, " after an unused slot"));
     if (id < 0 || id >= vocabulary_size_) {
-      return Bad("ids", slot, absl::StrCat(id, " is neither -1 nor in [0, ", vocabulary_size_, ")"));
+      return Bad("ids", slot,
+                 absl::StrCat(id, " is neither -1 nor in [0, ", vocabulary_size_, ")"));
     }
     if (!(std::isfinite(log_prob) && log_prob <= kRoundingSlack)) {
       return Bad("log_probs", slot,
@@ -229,9 +230,9 @@ absl::Status ValidateTopKSets(const TopKSets& sets, int32_t vocabulary_size,
   // Which one isn't, if any.
   const size_t slots = sets.slots;
   for (size_t i = 0; i < sets.ids.size() / slots; ++i) {
-    absl::Status status = ValidateTopKSet(
-        sets.ids.subspan(i * slots, slots), sets.log_probs.subspan(i * slots, slots),
-        vocabulary_size, static_cast<uint32_t>(first_position + i));
+    absl::Status status = ValidateTopKSet(sets.ids.subspan(i * slots, slots),
+                                          sets.log_probs.subspan(i * slots, slots), vocabulary_size,
+                                          static_cast<uint32_t>(first_position + i));
     if (!status.ok()) return status;
   }
   return absl::OkStatus();

@@ -162,17 +162,15 @@ size_t CurrentArrays::values_per_position() const {
   return dense_ ? dense_->vocabulary_size() : std::max(slots_, set_slots_);
 }
 
-absl::Status CurrentArrays::ReadAtRecords(const AtRecords& at,
-                                          const EvaluateParameters& parameters,
+absl::Status CurrentArrays::ReadAtRecords(const AtRecords& at, const EvaluateParameters& parameters,
                                           Scratch& scratch) const {
   if (!dense_) return ReduceSets(at, parameters, scratch);
   const size_t count = at.records.sampled_ids.size();
-  return dense_->Gather(
-      {at.offset, at.first_position, count}, at.records.sampled_ids, at.records.ids,
-      static_cast<int>(slots_),
-      {std::span(scratch.sampled_log_probs).subspan(at.row, count),
-       std::span(scratch.log_probs).subspan(at.row * slots_, count * slots_)},
-      scratch.dense);
+  return dense_->Gather({at.offset, at.first_position, count}, at.records.sampled_ids,
+                        at.records.ids, static_cast<int>(slots_),
+                        {std::span(scratch.sampled_log_probs).subspan(at.row, count),
+                         std::span(scratch.log_probs).subspan(at.row * slots_, count * slots_)},
+                        scratch.dense);
 }
 
 absl::Status CurrentArrays::ReduceSets(const AtRecords& at, const EvaluateParameters& parameters,

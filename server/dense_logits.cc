@@ -22,8 +22,8 @@ absl::StatusOr<DenseLogits> DenseLogits::Parse(const v1::Dense& dense, const Rec
       status = CheckLength<uint16_t>("dense.logits", logits.logits_.size(), elements);
       break;
     default:
-      status = absl::InvalidArgumentError(absl::StrCat(
-          "dense.values: ", static_cast<int>(dense.values()), " is not one of them"));
+      status = absl::InvalidArgumentError(
+          absl::StrCat("dense.values: ", static_cast<int>(dense.values()), " is not one of them"));
   }
   if (!status.ok()) return status;
   logits.sampled_ids_ = arrays.Of(dense.sampled_ids());
@@ -45,16 +45,15 @@ absl::Status DenseLogits::Gather(const Positions& positions,
   for (size_t i = 0; i < positions.count; ++i) {
     const auto position = static_cast<uint32_t>(positions.first_position + i);
     if (!told.empty() && told[i] != recorded_sampled_ids[i]) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "dense.sampled_ids at position ", position, ": ", told[i], ", but token ",
-          recorded_sampled_ids[i], " is recorded: is the batch shifted or permuted?"));
+      return absl::FailedPreconditionError(
+          absl::StrCat("dense.sampled_ids at position ", position, ": ", told[i], ", but token ",
+                       recorded_sampled_ids[i], " is recorded: is the batch shifted or permuted?"));
     }
-    absl::Status status =
-        GatherRow(positions.offset + i, position, recorded_sampled_ids.subspan(i, 1),
-                  recorded_ids.subspan(i * slots, slots),
-                  {output.sampled_log_probs.subspan(i, 1),
-                   output.log_probs.subspan(i * slots, slots)},
-                  scratch);
+    absl::Status status = GatherRow(
+        positions.offset + i, position, recorded_sampled_ids.subspan(i, 1),
+        recorded_ids.subspan(i * slots, slots),
+        {output.sampled_log_probs.subspan(i, 1), output.log_probs.subspan(i * slots, slots)},
+        scratch);
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
@@ -93,8 +92,8 @@ absl::Status DenseLogits::GatherRow(size_t offset, uint32_t position,
                           .width = vocabulary_size_,
                           .vocabulary_offset = 0,
                           .row_stride_bytes = 0};
-  absl::Status status = GatherLogits(logits, sampled_id, ids, static_cast<int>(ids.size()),
-                                     position, output);
+  absl::Status status =
+      GatherLogits(logits, sampled_id, ids, static_cast<int>(ids.size()), position, output);
   if (status.ok()) return status;
   return absl::Status(status.code(), absl::StrCat("dense.", status.message()));
 }

@@ -237,9 +237,8 @@ absl::Status SliceEvaluator::CheckSampledLogProbs(const Part& part, size_t first
   for (size_t i = first; i < first + count; ++i) {
     if (std::isfinite(part.current.sampled_log_probs[i])) continue;
     return absl::InvalidArgumentError(
-        absl::StrCat("dense.logits: position ", part.first + i,
-                     ": log p of the sampled token is ", part.current.sampled_log_probs[i],
-                     ", must be finite with three policies"));
+        absl::StrCat("dense.logits: position ", part.first + i, ": log p of the sampled token is ",
+                     part.current.sampled_log_probs[i], ", must be finite with three policies"));
   }
   return absl::OkStatus();
 }

@@ -138,8 +138,9 @@ int main(int argc, char** argv) {
           : form == "TOP_K"
               ? evaluate(sis::TopKSetValues{part(values.set_ids, slots),
                                             part(values.set_log_probs, slots), sampled})
-          : form == "FLOAT16" ? evaluate(sis::GatheredHalves{part(values.halves, slots), sampled})
-                              : evaluate(sis::GatheredValues{part(values.log_probs, slots), sampled});
+          : form == "FLOAT16"
+              ? evaluate(sis::GatheredHalves{part(values.halves, slots), sampled})
+              : evaluate(sis::GatheredValues{part(values.log_probs, slots), sampled});
       if (!evaluation.ok()) Fail(evaluation.status().ToString());
       accepted += evaluation->totals.accepted();
     }

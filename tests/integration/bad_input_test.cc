@@ -483,9 +483,12 @@ TEST_F(BadInputTest, Dense) {
     expect([&](E& e) { Set(e.mutable_dense()->mutable_logits(), 13, bad); },
            {"'good'", "dense.logits at position 1, vocabulary id 3"});
   }
-  expect([](E& e) {
-    for (int v = 0; v < kVocabulary; ++v) Set(e.mutable_dense()->mutable_logits(), v, -kInfinity);
-  }, {"'good'", "dense.logits at position 0: all are -inf"});
+  expect(
+      [](E& e) {
+        for (int v = 0; v < kVocabulary; ++v)
+          Set(e.mutable_dense()->mutable_logits(), v, -kInfinity);
+      },
+      {"'good'", "dense.logits at position 0: all are -inf"});
   good.mutable_dense()->set_sampled_ids(Bytes<int32_t>({4, 8}));
   ExpectStatus(good, grpc::FAILED_PRECONDITION,
                {"'good'", "dense.sampled_ids at position 1: 8, but token 9 is recorded"});

@@ -214,10 +214,10 @@ TEST_F(SharedMemoryTest, OwnSetsAndDenseLogitsToo) {
     }
     const std::vector<float> sampled(sampled_ids.size(), -1.25f);
     ExpectSame(
-        client_->Evaluate(MakeRun(), slices_,
-                          TopKSetValues{Copy(**memory, ids), Copy(**memory, log_probs),
-                                        Copy(**memory, sampled)},
-                          options),
+        client_->Evaluate(
+            MakeRun(), slices_,
+            TopKSetValues{Copy(**memory, ids), Copy(**memory, log_probs), Copy(**memory, sampled)},
+            options),
         (*plain)->Evaluate({"run"}, slices_, TopKSetValues{ids, log_probs, sampled}, options));
   }
   std::vector<float> logits;
@@ -232,12 +232,11 @@ TEST_F(SharedMemoryTest, OwnSetsAndDenseLogitsToo) {
   {
     SCOPED_TRACE("float32");
     options.draw = 6;
-    ExpectSame(client_->Evaluate(MakeRun(), slices_,
-                                 DenseValues{.logits = shared_logits, .sampled_ids = shared_ids},
-                                 options),
-               (*plain)->Evaluate({"run"}, slices_,
-                                  DenseValues{.logits = logits, .sampled_ids = sampled_ids},
-                                  options));
+    ExpectSame(
+        client_->Evaluate(MakeRun(), slices_,
+                          DenseValues{.logits = shared_logits, .sampled_ids = shared_ids}, options),
+        (*plain)->Evaluate({"run"}, slices_,
+                           DenseValues{.logits = logits, .sampled_ids = sampled_ids}, options));
   }
   {
     SCOPED_TRACE("bfloat16");
