@@ -154,16 +154,20 @@ absl::StatusOr<Evaluation> ToEvaluation(const v1::EvaluateResponse& response, si
   return evaluation;
 }
 
-// An array with one element per position.
+constexpr int kGathered = v1::EvaluateRequest::kGatheredFieldNumber;
+constexpr int kReduced = v1::EvaluateRequest::kReducedFieldNumber;
+
+// An array of a form with one element per position.
 template <typename T>
-CurrentArray Column(int field, std::span<const T> values) {
-  return {field, std::as_bytes(values), sizeof(T)};
+PositionArray Column(int form, int field, std::span<const T> values) {
+  return {form, field, std::as_bytes(values), sizeof(T)};
 }
 
-// An array with as many elements per position as it takes.
+// With as many elements per position as it takes.
 template <typename T>
-CurrentArray SlotRows(int field, std::span<const T> values, size_t positions) {
-  return {field, std::as_bytes(values), values.size() / std::max<size_t>(1, positions) * sizeof(T)};
+PositionArray SlotRows(int form, int field, std::span<const T> values, size_t positions) {
+  return {form, field, std::as_bytes(values),
+          values.size() / std::max<size_t>(1, positions) * sizeof(T)};
 }
 
 }  // namespace
@@ -288,10 +292,11 @@ absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const S
     std::ranges::transform(current.log_probs, halves.begin(), Float16RoundedUp);
     return Evaluate(run, slices, GatheredHalves{halves, current.sampled_log_probs}, options);
   }
-  return Evaluate(run, slices, options, {}, v1::EvaluateRequest::kGatheredFieldNumber,
-                  {SlotRows(v1::Gathered::kLogProbsFieldNumber, current.log_probs,
-                            current.sampled_log_probs.size()),
-                   Column(v1::Gathered::kSampledLogProbsFieldNumber, current.sampled_log_probs)});
+  return Evaluate(
+      run, slices, options, {},
+      {SlotRows(kGathered, v1::Gathered::kLogProbsFieldNumber, current.log_probs,
+                current.sampled_log_probs.size()),
+       Column(kGathered, v1::Gathered::kSampledLogProbsFieldNumber, current.sampled_log_probs)});
 }
 
 absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const Slice> slices,
@@ -299,20 +304,21 @@ absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const S
                                             const EvaluateOptions& options) {
   v1::EvaluateRequest request;
   request.mutable_gathered()->set_values(v1::Gathered::FLOAT16_LOG_PROBS);
-  return Evaluate(run, slices, options, std::move(request),
-                  v1::EvaluateRequest::kGatheredFieldNumber,
-                  {SlotRows(v1::Gathered::kLogProbsFieldNumber, current.log_probs,
-                            current.sampled_log_probs.size()),
-                   Column(v1::Gathered::kSampledLogProbsFieldNumber, current.sampled_log_probs)});
+  return Evaluate(
+      run, slices, options, std::move(request),
+      {SlotRows(kGathered, v1::Gathered::kLogProbsFieldNumber, current.log_probs,
+                current.sampled_log_probs.size()),
+       Column(kGathered, v1::Gathered::kSampledLogProbsFieldNumber, current.sampled_log_probs)});
 }
 
 absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const Slice> slices,
                                             const ReducedValues& current,
                                             const EvaluateOptions& options) {
-  return Evaluate(run, slices, options, {}, v1::EvaluateRequest::kReducedFieldNumber,
-                  {Column(v1::Reduced::kSampledLogProbsFieldNumber, current.sampled_log_probs),
-                   Column(v1::Reduced::kLogEnvelopesFieldNumber, current.log_envelopes),
-                   Column(v1::Reduced::kCoveredMassesFieldNumber, current.covered_masses)});
+  return Evaluate(
+      run, slices, options, {},
+      {Column(kReduced, v1::Reduced::kSampledLogProbsFieldNumber, current.sampled_log_probs),
+       Column(kReduced, v1::Reduced::kLogEnvelopesFieldNumber, current.log_envelopes),
+       Column(kReduced, v1::Reduced::kCoveredMassesFieldNumber, current.covered_masses)});
 }
 
 absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const Slice> slices,
@@ -321,43 +327,33 @@ absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const S
   v1::EvaluateRequest request;
   request.mutable_gathered()->set_values(v1::Gathered::LOGITS);
   return Evaluate(
-      run, slices, options, std::move(request), v1::EvaluateRequest::kGatheredFieldNumber,
-      {SlotRows(v1::Gathered::kLogProbsFieldNumber, current.logits, current.sampled_logits.size()),
-       Column(v1::Gathered::kSampledLogProbsFieldNumber, current.sampled_logits),
-       Column(v1::Gathered::kLogSumExpsFieldNumber, current.log_sum_exps)});
+      run, slices, options, std::move(request),
+      {SlotRows(kGathered, v1::Gathered::kLogProbsFieldNumber, current.logits,
+                current.sampled_logits.size()),
+       Column(kGathered, v1::Gathered::kSampledLogProbsFieldNumber, current.sampled_logits),
+       Column(kGathered, v1::Gathered::kLogSumExpsFieldNumber, current.log_sum_exps)});
 }
 
 absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const Slice> slices,
                                             const EvaluateOptions& options,
-                                            v1::EvaluateRequest request, int form,
-                                            const std::vector<CurrentArray>& arrays) {
+                                            v1::EvaluateRequest request,
+                                            std::vector<PositionArray> arrays) {
   ToMessage(run, *request.mutable_run());
   size_t positions = 0;
-  for (const Slice& slice : slices) positions += slice.length;
-  std::vector<RequestArray> option_arrays;
-  if (options.needs_one_request()) {
-    for (const Slice& slice : slices) ToMessage(slice, *request.add_slices());
-    google::protobuf::Message& message = *request.GetReflection()->MutableMessage(
-        &request, request.GetDescriptor()->FindFieldByNumber(form));
-    for (const CurrentArray& array : arrays) {
-      option_arrays.push_back({&message, array.field, array.bytes});
-    }
-    absl::Status status = WriteOptions(options, request, option_arrays);
-    if (!status.ok()) return status;
-    WriteArrays(option_arrays, *segments_, request);
-    const absl::StatusOr<v1::EvaluateResponse> response = service_->Evaluate(std::move(request));
-    if (!response.ok()) return response.status();
-    return ToEvaluation(*response, positions, options.outputs);
+  for (const Slice& slice : slices) {
+    ToMessage(slice, *request.add_slices());
+    positions += slice.length;
   }
-  absl::Status status = WriteOptions(options, request, option_arrays);
-  if (!status.ok()) return status;
+  if (absl::Status status = WriteOptions(options, request); !status.ok()) return status;
+  for (const PositionArray& array : OptionArrays(options)) arrays.push_back(array);
 
   // Arrays that are not of the right size go as they are, to be refused.
-  const bool fit = std::ranges::all_of(arrays, [&](const CurrentArray& array) {
-    return array.bytes.size() == positions * array.width;
+  const bool fit = std::ranges::all_of(arrays, [&](const PositionArray& array) {
+    return array.bytes.size() == positions * array.row_bytes;
   });
-  MicroBatches batches(request, slices, form, arrays, *segments_,
-                       fit && streams_ != nullptr ? options_.micro_batch_bytes : SIZE_MAX);
+  const bool cut = fit && streams_ != nullptr && !options.needs_one_request(slices);
+  MicroBatches batches(std::move(request), std::move(arrays), *segments_,
+                       cut ? options_.micro_batch_bytes : SIZE_MAX);
   const absl::StatusOr<std::vector<v1::EvaluateResponse>> answers = Send(batches);
   if (!answers.ok()) return answers.status();
   return ToEvaluation(batches.Merge(*answers), positions, options.outputs);

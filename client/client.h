@@ -99,10 +99,10 @@ class Client {
   // `streams` may be null.
   Client(std::unique_ptr<Service> service, std::unique_ptr<EvaluateStreams> streams,
          const ClientOptions& options);
-  // `request` holds the form, but for its arrays; `form` is the number of its field.
+  // `request` is empty but for what the form needs besides its arrays.
   absl::StatusOr<Evaluation> Evaluate(const RunRef& run, std::span<const Slice> slices,
                                       const EvaluateOptions& options, v1::EvaluateRequest request,
-                                      int form, const std::vector<CurrentArray>& arrays);
+                                      std::vector<PositionArray> arrays);
   absl::StatusOr<std::vector<v1::EvaluateResponse>> Send(MicroBatches& batches);
 
   const std::unique_ptr<Service> service_;

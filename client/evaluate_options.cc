@@ -1,5 +1,8 @@
 #include "client/evaluate_options.h"
 
+#include <set>
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "kernels/crc32c.h"
 
@@ -31,16 +34,32 @@ absl::Status WriteChecksums(const EvaluateOptions& options, v1::EvaluateRequest&
 
 }  // namespace
 
-bool EvaluateOptions::needs_one_request() const {
-  return !mask.empty() || !own_log_probs.empty() || !decoupled_log_probs.empty() || algorithm ||
-         !advantages.empty() || !sampled_ids.empty() || !log_ratio_sums.empty();
+bool EvaluateOptions::needs_one_request(std::span<const Slice> slices) const {
+  if (!algorithm) return false;
+  if (algorithm->has_clip_cov()) return true;
+  if (!algorithm->has_gspo() || !log_ratio_sums.empty()) return false;
+  std::set<std::pair<absl::string_view, uint32_t>> sequences;
+  for (const Slice& slice : slices) sequences.emplace(slice.sequence.id, slice.sequence.attempt);
+  return sequences.size() < slices.size();
 }
 
-absl::Status WriteOptions(const EvaluateOptions& options, v1::EvaluateRequest& request,
-                          std::vector<RequestArray>& arrays) {
-  const auto add = [&arrays](google::protobuf::Message& message, int field, auto array) {
-    if (!array.empty()) arrays.push_back({&message, field, std::as_bytes(array)});
+std::vector<PositionArray> OptionArrays(const EvaluateOptions& options) {
+  using Request = v1::EvaluateRequest;
+  std::vector<PositionArray> arrays;
+  const auto add = [&arrays](int message, int field, auto values) {
+    if (!values.empty()) {
+      arrays.push_back({message, field, std::as_bytes(values), sizeof(values.front())});
+    }
   };
+  add(0, Request::kMaskFieldNumber, options.mask);
+  add(0, Request::kOwnLogProbsFieldNumber, options.own_log_probs);
+  add(0, Request::kAdvantagesFieldNumber, options.advantages);
+  add(Request::kDecoupledFieldNumber, v1::Decoupled::kCurrentLogProbsFieldNumber,
+      options.decoupled_log_probs);
+  return arrays;
+}
+
+absl::Status WriteOptions(const EvaluateOptions& options, v1::EvaluateRequest& request) {
   request.set_draw(options.draw);
   request.set_top_k(options.top_k);
   request.set_lease_id(options.lease_id);
@@ -48,14 +67,7 @@ absl::Status WriteOptions(const EvaluateOptions& options, v1::EvaluateRequest& r
   request.mutable_prefix_curve()->Assign(options.prefix_curve.begin(), options.prefix_curve.end());
   request.set_total_variation(options.total_variation);
   request.set_weight(options.weight);
-  add(request, v1::EvaluateRequest::kMaskFieldNumber, options.mask);
-  add(request, v1::EvaluateRequest::kOwnLogProbsFieldNumber, options.own_log_probs);
-  if (!options.decoupled_log_probs.empty()) {
-    add(*request.mutable_decoupled(), v1::Decoupled::kCurrentLogProbsFieldNumber,
-        options.decoupled_log_probs);
-  }
   if (options.algorithm) *request.mutable_algorithm() = *options.algorithm;
-  add(request, v1::EvaluateRequest::kAdvantagesFieldNumber, options.advantages);
   if (options.authors_code) *request.mutable_authors_code() = *options.authors_code;
   if (!options.log_ratio_sums.empty()) {
     if (options.log_ratio_sums.size() != static_cast<size_t>(request.slices_size())) {

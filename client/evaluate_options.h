@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "client/mapped_segments.h"
+#include "client/micro_batches.h"
 #include "client/types.h"
 #include "kernels/algorithms/batch.h"
 #include "sis/v1/ratio_service.pb.h"
@@ -46,15 +46,17 @@ struct EvaluateOptions {
   std::vector<LogRatioSum> log_ratio_sums = {};
   std::optional<v1::AuthorsCode> authors_code = std::nullopt;
 
-  // Whether something belongs to the batch as a whole, or lies beside the values of the form, so
-  // that the request is not cut into smaller ones.
-  bool needs_one_request() const;
+  // Whether an output depends on the batch as a whole, so that the request is not cut into smaller
+  // ones: Clip-Cov's choice, and GSPO's sums where a sequence has several slices and its sum is not
+  // given.
+  bool needs_one_request(std::span<const Slice> slices) const;
 };
 
-// Writes all of them into a request that holds the slices, but for the arrays that have a field of
-// their own there: those it adds to `arrays`. InvalidArgument if sampled_ids, the mask beside them,
-// or log_ratio_sums have the wrong length; the server checks the others.
-absl::Status WriteOptions(const EvaluateOptions& options, v1::EvaluateRequest& request,
-                          std::vector<RequestArray>& arrays);
+// Writes all but the arrays into a request that holds the slices. InvalidArgument if sampled_ids,
+// the mask beside them, or log_ratio_sums have the wrong length; the server checks the others.
+absl::Status WriteOptions(const EvaluateOptions& options, v1::EvaluateRequest& request);
+
+// The arrays that are sent; they lie where the options' do.
+std::vector<PositionArray> OptionArrays(const EvaluateOptions& options);
 
 }  // namespace sis

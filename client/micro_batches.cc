@@ -45,43 +45,43 @@ void AppendBits(const std::string& bits, size_t count, size_t before, std::strin
 
 }  // namespace
 
-MicroBatches::MicroBatches(const v1::EvaluateRequest& request, std::span<const Slice> slices,
-                           int form, std::vector<CurrentArray> arrays,
+MicroBatches::MicroBatches(v1::EvaluateRequest request, std::vector<PositionArray> arrays,
                            const MappedSegments& segments, size_t bytes)
-    : request_(request),
-      slices_(slices),
-      form_(form),
-      arrays_(std::move(arrays)),
-      segments_(segments) {
-  size_t position_bytes = 0;
-  std::string segment;
-  for (const CurrentArray& array : arrays_) position_bytes += array.width;
-  for (const CurrentArray& array : arrays_) {
-    const std::optional<MappedSegments::Part> part = segments_.Find(array.bytes);
-    in_segment_ = part && (segment.empty() || part->segment == segment);
-    if (!in_segment_) break;
-    segment = part->segment;
-  }
-  // Where the arrays of a next batch could begin.
-  const auto can_begin = [&](size_t position) {
-    return !in_segment_ || std::ranges::all_of(arrays_, [position](const CurrentArray& array) {
-      return position * array.width % MappedSegments::kAlignment == 0;
-    });
-  };
-  const size_t batch_bytes =
-      in_segment_ && bytes < SIZE_MAX / kSegmentFactor ? kSegmentFactor * bytes : bytes;
+    : request_(std::move(request)), arrays_(std::move(arrays)), segments_(segments) {
+  in_segment_ = AreInSegment();
+  if (in_segment_ && bytes < SIZE_MAX / kSegmentFactor) bytes *= kSegmentFactor;
+  slices_.Swap(request_.mutable_slices());
+  size_t row_bytes = 0;
+  for (const PositionArray& array : arrays_) row_bytes += array.row_bytes;
   size_t position = 0;
   batches_.push_back({});
-  for (size_t i = 0; i < slices.size(); ++i) {
+  for (int i = 0; i < slices_.size(); ++i) {
     const size_t positions = batches_.back().positions;
-    if (positions > 0 && (positions + slices[i].length) * position_bytes > batch_bytes &&
-        can_begin(position)) {
-      batches_.push_back({i, 0, position, 0});
+    const uint32_t length = slices_[i].length();
+    if (positions > 0 && (positions + length) * row_bytes > bytes && CanBegin(position)) {
+      batches_.push_back({static_cast<size_t>(i), 0, position, 0});
     }
     ++batches_.back().slices;
-    batches_.back().positions += slices[i].length;
-    position += slices[i].length;
+    batches_.back().positions += length;
+    position += length;
   }
+}
+
+bool MicroBatches::AreInSegment() const {
+  std::string segment;
+  for (const PositionArray& array : arrays_) {
+    if (array.bytes.empty()) continue;
+    const std::optional<MappedSegments::Part> part = segments_.Find(array.bytes);
+    if (!part || (!segment.empty() && part->segment != segment)) return false;
+    segment = part->segment;
+  }
+  return !segment.empty();
+}
+
+bool MicroBatches::CanBegin(size_t position) const {
+  return !in_segment_ || std::ranges::all_of(arrays_, [position](const PositionArray& array) {
+    return position * array.row_bytes % MappedSegments::kAlignment == 0;
+  });
 }
 
 MicroBatches::~MicroBatches() {
@@ -106,24 +106,29 @@ void MicroBatches::TakeBack(void* batches) {
 
 v1::EvaluateRequest MicroBatches::WithoutArrays(const Batch& batch) const {
   v1::EvaluateRequest request = request_;
-  for (const Slice& slice : slices_.subspan(batch.first_slice, batch.slices)) {
-    ToMessage(slice, *request.add_slices());
+  for (size_t i = 0; i < batch.slices; ++i) {
+    *request.add_slices() = slices_[static_cast<int>(batch.first_slice + i)];
   }
   return request;
 }
 
-std::span<const std::byte> MicroBatches::Rows(const CurrentArray& array, const Batch& batch) const {
+std::span<const std::byte> MicroBatches::Rows(const PositionArray& array,
+                                              const Batch& batch) const {
   if (batches_.size() == 1) return array.bytes;
-  return array.bytes.subspan(batch.first_position * array.width, batch.positions * array.width);
+  return array.bytes.subspan(batch.first_position * array.row_bytes,
+                             batch.positions * array.row_bytes);
 }
 
 v1::EvaluateRequest MicroBatches::Message(size_t i) const {
   v1::EvaluateRequest request = WithoutArrays(batches_[i]);
-  google::protobuf::Message& form = *request.GetReflection()->MutableMessage(
-      &request, request.GetDescriptor()->FindFieldByNumber(form_));
   std::vector<RequestArray> arrays;
-  for (const CurrentArray& array : arrays_) {
-    arrays.push_back({&form, array.field, Rows(array, batches_[i])});
+  for (const PositionArray& array : arrays_) {
+    google::protobuf::Message* message = &request;
+    if (array.message != 0) {
+      message = request.GetReflection()->MutableMessage(
+          &request, request.GetDescriptor()->FindFieldByNumber(array.message));
+    }
+    arrays.push_back({message, array.field, Rows(array, batches_[i])});
   }
   WriteArrays(arrays, segments_, request);
   return request;
@@ -134,21 +139,28 @@ grpc::ByteBuffer MicroBatches::Request(size_t i) {
     const grpc::Slice message(Message(i).SerializeAsString());
     return {&message, 1};
   }
-  const v1::EvaluateRequest request = WithoutArrays(batches_[i]);
-  std::vector<std::pair<std::string, std::span<const std::byte>>> fields;
-  size_t form_bytes = 0;
-  for (const CurrentArray& array : arrays_) {
-    const std::span<const std::byte> bytes = Rows(array, batches_[i]);
-    fields.emplace_back(FieldHeader(array.field, bytes.size()), bytes);
-    form_bytes += fields.back().first.size() + bytes.size();
-  }
-  // The form occurs twice then, first without arrays: protobuf takes the two as one.
-  std::string head = request.SerializeAsString() + FieldHeader(form_, form_bytes);
+  const Batch& batch = batches_[i];
+  // The form may occur twice then, first without arrays: protobuf takes the two as one.
+  std::string head = WithoutArrays(batch).SerializeAsString();
   std::vector<grpc::Slice> pieces;
-  for (const auto& [header, bytes] : fields) {
-    pieces.emplace_back(head + header);
-    pieces.push_back(Lend(bytes));
-    head.clear();
+  for (auto array = arrays_.begin(); array != arrays_.end();) {
+    const auto end = std::find_if(array, arrays_.end(), [&](const PositionArray& other) {
+      return other.message != array->message;
+    });
+    if (array->message != 0) {
+      size_t bytes = 0;
+      for (auto inner = array; inner != end; ++inner) {
+        const size_t size = Rows(*inner, batch).size();
+        bytes += FieldHeader(inner->field, size).size() + size;
+      }
+      head += FieldHeader(array->message, bytes);
+    }
+    for (; array != end; ++array) {
+      const std::span<const std::byte> rows = Rows(*array, batch);
+      pieces.emplace_back(head + FieldHeader(array->field, rows.size()));
+      pieces.push_back(Lend(rows));
+      head.clear();
+    }
   }
   return {pieces.data(), pieces.size()};
 }
@@ -167,7 +179,10 @@ v1::EvaluateResponse MicroBatches::Merge(std::span<const v1::EvaluateResponse> a
     merged.mutable_ratios()->append(answer.ratios());
     merged.mutable_log_ratios()->append(answer.log_ratios());
     merged.mutable_acceptance_probabilities()->append(answer.acceptance_probabilities());
+    merged.mutable_surrogates()->append(answer.surrogates());
+    merged.mutable_coefficients()->append(answer.coefficients());
     merged.mutable_slice_totals()->MergeFrom(answer.slice_totals());
+    merged.mutable_log_ratio_sums()->MergeFrom(answer.log_ratio_sums());
     totals.push_back(answer.totals());
     AddPrefixCurve(answer, merged);
     for (v1::MissingRange range : answer.missing()) {

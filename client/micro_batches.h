@@ -4,23 +4,23 @@
 #include <grpcpp/support/byte_buffer.h>
 
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <mutex>
 #include <span>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "client/mapped_segments.h"
-#include "client/types.h"
 #include "sis/v1/ratio_service.pb.h"
 
 namespace sis {
 
-// One array of a request's form: a row per position.
-struct CurrentArray {
-  int field;  // its number in the form
+// An array with a row of `row_bytes` per position.
+struct PositionArray {
+  int message;  // the number of the request's field that holds it; 0: the request itself
+  int field;    // its number there
   std::span<const std::byte> bytes;
-  size_t width;  // of a row, in bytes
+  size_t row_bytes;
 };
 
 // Cuts between slices only: a slice stays what the server gave a digest of. The arrays are not
@@ -28,11 +28,11 @@ struct CurrentArray {
 // are cut where messages can say where the parts begin.
 class MicroBatches {
  public:
-  // `request` is all of the request but slices and the arrays of the form, whose number is `form`.
-  // Slices, arrays and segments must outlive the object. At least one batch; if it is only one, the
-  // arrays may be of any size.
-  MicroBatches(const v1::EvaluateRequest& request, std::span<const Slice> slices, int form,
-               std::vector<CurrentArray> arrays, const MappedSegments& segments, size_t bytes);
+  // `request` is all of the request but the arrays; those of one message stand side by side. Arrays
+  // and segments must outlive the object. At least one batch; if it is only one, the arrays may be
+  // of any size.
+  MicroBatches(v1::EvaluateRequest request, std::vector<PositionArray> arrays,
+               const MappedSegments& segments, size_t bytes);
   // Returns when gRPC has let go of the arrays.
   ~MicroBatches();
   MicroBatches(const MicroBatches&) = delete;
@@ -53,16 +53,19 @@ class MicroBatches {
     size_t positions;
   };
 
+  // Whether all arrays lie in one.
+  bool AreInSegment() const;
+  // Whether a batch can begin at this position.
+  bool CanBegin(size_t position) const;
   // The i-th, but for its arrays.
   v1::EvaluateRequest WithoutArrays(const Batch& batch) const;
-  std::span<const std::byte> Rows(const CurrentArray& array, const Batch& batch) const;
+  std::span<const std::byte> Rows(const PositionArray& array, const Batch& batch) const;
   grpc::Slice Lend(std::span<const std::byte> bytes);
   static void TakeBack(void* batches);
 
-  const v1::EvaluateRequest request_;
-  const std::span<const Slice> slices_;
-  const int form_;
-  const std::vector<CurrentArray> arrays_;
+  v1::EvaluateRequest request_;  // without slices
+  google::protobuf::RepeatedPtrField<v1::Slice> slices_;
+  const std::vector<PositionArray> arrays_;
   const MappedSegments& segments_;
   bool in_segment_ = false;
   std::vector<Batch> batches_;

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <bit>
-#include <cstring>
 #include <span>
 #include <string>
 #include <vector>
@@ -31,9 +30,9 @@ absl::Status AppendFromBytes(const std::string& bytes, size_t count, absl::strin
     return absl::InternalError(absl::StrCat("the server's ", field, " holds ", bytes.size(),
                                             " bytes, not ", count * sizeof(T)));
   }
-  const size_t before = array.size();
-  array.resize(before + count);
-  if (count > 0) std::memcpy(array.data() + before, bytes.data(), bytes.size());
+  // A std::string's buffer is aligned for its bookkeeping, so for every type used here.
+  const auto* values = reinterpret_cast<const T*>(bytes.data());
+  array.insert(array.end(), values, values + count);
   return absl::OkStatus();
 }
 

@@ -13,19 +13,29 @@ namespace {
 
 // Messages near this size move fastest over gRPC.
 constexpr size_t kChunkBytes = size_t{1} << 20;
+// What is decoded into the cache before it is copied to a segment.
+constexpr size_t kCopyBytes = size_t{128} << 10;
+
+// What stands where nothing is recorded.
+void WriteMissing(const RecordRows& rows) {
+  std::ranges::fill(rows.sampled_ids, -1);
+  std::ranges::fill(rows.sampled_log_probs, std::numeric_limits<float>::quiet_NaN());
+  std::ranges::fill(rows.ids, -1);
+  std::ranges::fill(rows.log_probs, kMinusInfinity);
+}
 
 }  // namespace
 
-Fetch::Fetch(std::shared_ptr<Run> run, std::vector<SliceRange> slices, uint64_t lease_id)
+Fetch::Fetch(std::shared_ptr<Run> run, std::vector<SliceRange> slices,
+             std::optional<RecordsInSegment> answers, uint64_t lease_id)
     : run_(std::move(run)),
       slices_(std::move(slices)),
       lease_id_(lease_id),
-      oldest_fresh_version_(run_->oldest_fresh_version()) {
-  const size_t row_bytes = (run_->config().top_k() + 1) * (sizeof(int32_t) + sizeof(float));
-  rows_per_chunk_ = static_cast<uint32_t>(std::max<size_t>(1, kChunkBytes / row_bytes));
-}
+      oldest_fresh_version_(run_->oldest_fresh_version()),
+      answers_(std::move(answers)) {}
 
-absl::StatusOr<Fetch> Fetch::Open(std::shared_ptr<Run> run, const v1::FetchTopKRequest& request) {
+absl::StatusOr<Fetch> Fetch::Open(std::shared_ptr<Run> run, const v1::FetchTopKRequest& request,
+                                  const ReceivedArrays& arrays) {
   const double max_lease = absl::ToDoubleSeconds(run->limits().max_lease);
   if (!(request.lease_seconds() >= 0 && request.lease_seconds() <= max_lease)) {
     return absl::InvalidArgumentError(absl::StrCat("lease_seconds: ", request.lease_seconds(),
@@ -33,6 +43,13 @@ absl::StatusOr<Fetch> Fetch::Open(std::shared_ptr<Run> run, const v1::FetchTopKR
   }
   absl::StatusOr<std::vector<SliceRange>> slices = ParseFetchSlices(*run, request.slices());
   if (!slices.ok()) return slices.status();
+  std::optional<RecordsInSegment> answers;
+  if (request.has_answers()) {
+    absl::StatusOr<RecordsInSegment> parsed = RecordsInSegment::Parse(
+        request.answers(), arrays, TotalPositions(*slices), run->config().top_k());
+    if (!parsed.ok()) return parsed.status();
+    answers = *std::move(parsed);
+  }
   uint64_t lease_id = 0;
   if (request.lease_seconds() > 0) {
     std::vector<SequenceName> names;
@@ -45,7 +62,7 @@ absl::StatusOr<Fetch> Fetch::Open(std::shared_ptr<Run> run, const v1::FetchTopKR
     if (!lease.ok()) return lease.status();
     lease_id = *lease;
   }
-  return Fetch(std::move(run), *std::move(slices), lease_id);
+  return Fetch(std::move(run), *std::move(slices), std::move(answers), lease_id);
 }
 
 bool Fetch::Next(v1::FetchTopKResponse& message) {
@@ -55,17 +72,52 @@ bool Fetch::Next(v1::FetchTopKResponse& message) {
     header_written_ = true;
     return true;
   }
+  if (answers_.has_value()) {
+    while (CopySome()) {
+    }
+    if (std::exchange(answered_, true)) return false;
+    v1::FetchTopKChunk& chunk = *message.mutable_chunk();
+    chunk.set_length(static_cast<uint32_t>(rows_done_));
+    answers_->Describe(chunk);
+    return true;
+  }
+  if (!SkipFullSlices()) return false;
+  WriteChunk(*message.mutable_chunk());
+  return true;
+}
+
+bool Fetch::SkipFullSlices() {
   while (slice_ < slices_.size() && row_ >= slices_[slice_].count) {
     ++slice_;
     row_ = 0;
   }
-  if (slice_ >= slices_.size()) return false;
-  v1::FetchTopKChunk& chunk = *message.mutable_chunk();
-  chunk.set_slice(static_cast<uint32_t>(slice_));
-  chunk.set_first_position(slices_[slice_].first_position + row_);
-  chunk.set_length(std::min(rows_per_chunk_, slices_[slice_].count - row_));
-  WriteChunk(chunk);
-  row_ += chunk.length();
+  return slice_ < slices_.size();
+}
+
+uint32_t Fetch::CountRows(size_t bytes) const {
+  const size_t row_bytes = (run_->config().top_k() + 1) * (sizeof(int32_t) + sizeof(float));
+  const auto rows = static_cast<uint32_t>(std::max<size_t>(1, bytes / row_bytes));
+  return std::min(rows, slices_[slice_].count - row_);
+}
+
+bool Fetch::CopySome() {
+  if (!answers_.has_value() || !header_written_ || !SkipFullSlices()) return false;
+  const uint32_t rows = CountRows(kCopyBytes);
+  const size_t slots = run_->config().top_k();
+  scratch_.sampled_ids.resize(rows);
+  scratch_.sampled_log_probs.resize(rows);
+  scratch_.ids.resize(rows * slots);
+  scratch_.log_probs.resize(rows * slots);
+  scratch_.ranks.resize(rows);
+  const RecordRows to{.sampled_ids = scratch_.sampled_ids,
+                      .sampled_log_probs = scratch_.sampled_log_probs,
+                      .ids = scratch_.ids,
+                      .log_probs = scratch_.log_probs,
+                      .ranks = scratch_.ranks};
+  ReadRows(slices_[slice_].first_position + row_, to);
+  answers_->Write(rows_done_, to);
+  row_ += rows;
+  rows_done_ += rows;
   return true;
 }
 
@@ -113,34 +165,38 @@ void Fetch::WriteHeader(v1::FetchTopKHeader& header) const {
   }
 }
 
-void Fetch::WriteChunk(v1::FetchTopKChunk& chunk) const {
-  const size_t rows = chunk.length();
+void Fetch::WriteChunk(v1::FetchTopKChunk& chunk) {
+  const uint32_t rows = CountRows(kChunkBytes);
   const size_t slots = run_->config().top_k();
-  std::vector<uint8_t> ranks(rows);  // not sent
-  const RecordRows to{
-      .sampled_ids = ResizeArray<int32_t>(*chunk.mutable_sampled_ids(), rows),
-      .sampled_log_probs = ResizeArray<float>(*chunk.mutable_sampled_log_probs(), rows),
-      .ids = ResizeArray<int32_t>(*chunk.mutable_top_k_ids(), rows * slots),
-      .log_probs = ResizeArray<float>(*chunk.mutable_top_k_log_probs(), rows * slots),
-      .ranks = ranks};
-  std::ranges::fill(to.sampled_ids, -1);
-  std::ranges::fill(to.sampled_log_probs, std::numeric_limits<float>::quiet_NaN());
-  std::ranges::fill(to.ids, -1);
-  std::ranges::fill(to.log_probs, kMinusInfinity);
-  const SliceRange& slice = slices_[chunk.slice()];
-  if (slice.sequence() == nullptr) return;
+  chunk.set_slice(static_cast<uint32_t>(slice_));
+  chunk.set_first_position(slices_[slice_].first_position + row_);
+  chunk.set_length(rows);
+  scratch_.ranks.resize(rows);
+  ReadRows(chunk.first_position(),
+           {.sampled_ids = ResizeArray<int32_t>(*chunk.mutable_sampled_ids(), rows),
+            .sampled_log_probs = ResizeArray<float>(*chunk.mutable_sampled_log_probs(), rows),
+            .ids = ResizeArray<int32_t>(*chunk.mutable_top_k_ids(), rows * slots),
+            .log_probs = ResizeArray<float>(*chunk.mutable_top_k_log_probs(), rows * slots),
+            .ranks = scratch_.ranks});
+  row_ += rows;
+}
 
+void Fetch::ReadRows(uint32_t first_position, const RecordRows& rows) const {
+  const SliceRange& slice = slices_[slice_];
+  if (slice.sequence() == nullptr) return WriteMissing(rows);
+  const auto count = static_cast<uint32_t>(rows.ranks.size());
+  const size_t slots = run_->config().top_k();
   const Sequence::Reader reader(*slice.sequence());
-  reader.Check(chunk.first_position(), chunk.length());
-  reader.ForEachPiece(chunk.first_position(), chunk.length(),
-                      [&](const Sequence::Reader::Piece& piece) {
-                        if (piece.page == nullptr || piece.page->corrupt() ||
-                            piece.version < oldest_fresh_version_) {
-                          return;
-                        }
-                        const size_t offset = piece.first_position - chunk.first_position();
-                        piece.page->Read(piece.index, SubRows(to, offset, piece.count, slots));
-                      });
+  reader.Check(first_position, count);
+  reader.ForEachPiece(first_position, count, [&](const Sequence::Reader::Piece& piece) {
+    const RecordRows part =
+        SubRows(rows, piece.first_position - first_position, piece.count, slots);
+    if (piece.page == nullptr || piece.page->corrupt() || piece.version < oldest_fresh_version_) {
+      WriteMissing(part);
+    } else {
+      piece.page->Read(piece.index, part);
+    }
+  });
 }
 
 }  // namespace sis

@@ -1,18 +1,24 @@
 #include "server/fetch_stream.h"
 
+#include <memory>
+#include <string>
 #include <utility>
 
 #include "server/grpc_status.h"
+#include "server/wire/received_message.h"
+#include "server/wire/serialize.h"
+#include "sis/v1/ratio_service.pb.h"
 
 namespace sis {
 
-FetchStream::FetchStream(RunRegistry& registry, Metrics& metrics, StoreThreads& store_threads,
-                         const v1::FetchTopKRequest& request)
-    : timer_(metrics, "FetchTopK") {
+FetchStream::FetchStream(const grpc::CallbackServerContext& context, const Evaluators& evaluators,
+                         Metrics& metrics, StoreThreads& store_threads,
+                         const grpc::ByteBuffer& request)
+    : context_(context), evaluators_(evaluators), timer_(metrics, "FetchTopK") {
   order_.HandOn();
-  store_threads.Run([this, &registry, &request] {
+  store_threads.Run([this, &request] {
     order_.Begin();
-    if (absl::Status status = Open(registry, request); !status.ok()) {
+    if (absl::Status status = Open(request); !status.ok()) {
       End(status);
     } else {
       WriteNext();
@@ -20,17 +26,27 @@ FetchStream::FetchStream(RunRegistry& registry, Metrics& metrics, StoreThreads& 
   });
 }
 
-absl::Status FetchStream::Open(RunRegistry& registry, const v1::FetchTopKRequest& request) {
-  absl::StatusOr<std::shared_ptr<Run>> run = registry.FindOrLearn(request.run());
+absl::Status FetchStream::Open(const grpc::ByteBuffer& request) {
+  const auto received = ReceivedMessage<v1::FetchTopKRequest>::Parse(request);
+  if (!received.ok()) return received.status();
+  const v1::FetchTopKRequest& message = (*received)->message();
+  if (!message.segment().empty()) {
+    absl::StatusOr<std::shared_ptr<SharedSegment>> segment =
+        evaluators_.segments.Find(message.segment());
+    if (!segment.ok()) return segment.status();
+    (*received)->arrays().LieIn(*std::move(segment));
+  }
+  absl::StatusOr<std::shared_ptr<Run>> run = evaluators_.registry.FindOrLearn(message.run());
   if (!run.ok()) return run.status();
-  absl::StatusOr<Fetch> fetch = Fetch::Open(*std::move(run), request);
+  absl::StatusOr<Fetch> fetch = Fetch::Open(*std::move(run), message, (*received)->arrays());
   if (!fetch.ok()) return fetch.status();
   fetch_ = *std::move(fetch);
   return absl::OkStatus();
 }
 
 void FetchStream::WriteNext() {
-  if (fetch_->Next(response_)) {
+  if (auto message = std::make_shared<v1::FetchTopKResponse>(); fetch_->Next(*message)) {
+    response_ = SerializeInPlace(std::move(message));
     order_.HandOn();
     StartWrite(&response_);
   } else {
@@ -38,10 +54,29 @@ void FetchStream::WriteNext() {
   }
 }
 
+void FetchStream::Copy() {
+  WorkerPool& workers = evaluators_.workers;
+  const std::string run_id = fetch_->run_id();
+  order_.HandOn();
+  workers.Schedule(run_id, [this] {
+    order_.Begin();
+    if (context_.IsCancelled()) return End(absl::CancelledError("the trainer is gone"));
+    if (fetch_->CopySome()) {
+      Copy();
+    } else {
+      WriteNext();
+    }
+  });
+}
+
 void FetchStream::OnWriteDone(bool ok) {
   order_.Begin();
   if (!ok) return End(absl::CancelledError("the trainer is gone"));
-  WriteNext();
+  if (fetch_->in_segment()) {
+    Copy();
+  } else {
+    WriteNext();
+  }
 }
 
 void FetchStream::End(const absl::Status& status) {

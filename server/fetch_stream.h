@@ -5,36 +5,41 @@
 
 #include <optional>
 
+#include "absl/status/status.h"
+#include "server/evaluate_task.h"
 #include "server/fetch.h"
 #include "server/reaction_order.h"
 #include "server/rpc_timer.h"
-#include "server/run_registry.h"
 #include "server/store_threads.h"
-#include "sis/v1/ratio_service.pb.h"
 
 namespace sis {
 
-// Makes a message when the one before is written, so a slow trainer costs one message of memory.
-// Owns itself.
-class FetchStream final : public grpc::ServerWriteReactor<v1::FetchTopKResponse> {
+// Makes a message when the one before is written, so a slow trainer costs one message of memory,
+// and what gRPC buffers. gRPC sends the arrays from where they were decoded, or they go to the
+// segment that the request names. Owns itself.
+class FetchStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
  public:
-  // The request must outlive the call.
-  FetchStream(RunRegistry& registry, Metrics& metrics, StoreThreads& store_threads,
-              const v1::FetchTopKRequest& request);
+  // Everything must outlive the call.
+  FetchStream(const grpc::CallbackServerContext& context, const Evaluators& evaluators,
+              Metrics& metrics, StoreThreads& store_threads, const grpc::ByteBuffer& request);
 
   void OnWriteDone(bool ok) override;
   void OnDone() override;
 
  private:
-  absl::Status Open(RunRegistry& registry, const v1::FetchTopKRequest& request);
+  absl::Status Open(const grpc::ByteBuffer& request);
   void WriteNext();
+  // Rows into the request's segment, on a worker, taking turns; then goes on.
+  void Copy();
   void End(const absl::Status& status);
 
+  const grpc::CallbackServerContext& context_;
+  const Evaluators evaluators_;
   const RpcTimer timer_;
   ReactionOrder order_;
   absl::StatusCode code_ = absl::StatusCode::kOk;
   std::optional<Fetch> fetch_;
-  v1::FetchTopKResponse response_;
+  grpc::ByteBuffer response_;
 };
 
 }  // namespace sis

@@ -3,10 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "server/cache_fixture.h"
 #include "server/record_generator.h"
+#include "server/segments/shared_segment.h"
+#include "server/wire/segment_part.h"
 
 namespace sis {
 namespace {
@@ -246,6 +249,106 @@ TEST_F(FetchTest, KeepsItsSequencesWhileItReads) {
   Fetched fetched;
   Read(*fetch, fetched);
   ExpectRows(fetched.slices[0], records.Block("a"));
+}
+
+// --- Into a segment
+// --------------------------------------------------------------------------------
+
+class FetchIntoSegmentTest : public FetchTest {
+ protected:
+  FetchIntoSegmentTest() {
+    run_ = cache_.CreateRun("m", [] {
+      v1::RunConfig config = LosslessConfig(kSlots);
+      config.set_max_staleness(0);
+      return config;
+    }());
+    // Longer than what is copied at once, with a gap, stale positions and another sequence.
+    AppendBlock(cache_, *run_, generator_.NextRecords(7000).Block("a", 0, 3, 0, 7000));
+    AppendBlock(cache_, *run_, generator_.NextRecords(400).Block("a", 7100, 2, 0, 400));
+    AppendBlock(cache_, *run_, generator_.NextRecords(5).Block("b", 0, 3, 0, 5));
+    EXPECT_TRUE(run_->AdvanceVersion(3).ok());
+    Add(request_, "a", 33, 0);
+    Add(request_, "never", 0, 7);
+    Add(request_, "empty", 0, 0);
+    Add(request_, "b", 0, 0);
+    arrays_.LieIn(segment_);
+  }
+
+  static constexpr uint64_t kRows = 7467 + 7 + 5;
+  static uint64_t Aligned(uint64_t bytes) { return (bytes + 63) / 64 * 64; }
+  static uint64_t Needed() {
+    return 2 * Aligned(kRows * 4) + Aligned(kRows * 4 * kSlots) + kRows * 4 * kSlots;
+  }
+  std::string Read(const std::string& part) const {
+    const auto parsed = SegmentPart::Parse(part, segment_->size());
+    EXPECT_TRUE(parsed.ok()) << parsed.status();
+    std::string bytes(parsed->size, '\0');
+    segment_->Read(parsed->offset, parsed->size, bytes.data());
+    return bytes;
+  }
+
+  v1::FetchTopKRequest request_;
+  const std::shared_ptr<SharedSegment> segment_ = *SharedSegment::Make(1 << 20);
+  ReceivedArrays arrays_;
+};
+
+TEST_F(FetchIntoSegmentTest, HoldsWhatTheMessagesWouldHold) {
+  const Fetched in_messages = Do(request_);
+  v1::Block expected;
+  for (const v1::Block& slice : in_messages.slices) {
+    *expected.mutable_sampled_ids() += slice.sampled_ids();
+    *expected.mutable_sampled_log_probs() += slice.sampled_log_probs();
+    *expected.mutable_top_k_ids() += slice.top_k_ids();
+    *expected.mutable_top_k_log_probs() += slice.top_k_log_probs();
+  }
+  for (const int copies : {0, 1, 1000}) {
+    constexpr uint64_t kOffset = 4096 + 64;
+    request_.mutable_answers()->set_offset(kOffset);
+    request_.mutable_answers()->set_bytes(Needed());
+    const std::string before(segment_->size(), static_cast<char>(0x55 + copies));
+    segment_->Write(0, before.size(), before.data());
+    absl::StatusOr<Fetch> fetch = Fetch::Open(run_, request_, arrays_);
+    ASSERT_TRUE(fetch.ok()) << fetch.status();
+    EXPECT_FALSE(fetch->CopySome());  // the header is first
+    v1::FetchTopKResponse message;
+    ASSERT_TRUE(fetch->Next(message));
+    EXPECT_EQ(message.header().SerializeAsString(), in_messages.header.SerializeAsString());
+    int copied = 0;
+    while (copied < copies && fetch->CopySome()) ++copied;
+    EXPECT_GE(copied, std::min(copies, 3));
+    ASSERT_TRUE(fetch->Next(message));
+    const v1::FetchTopKChunk& chunk = message.chunk();
+    EXPECT_EQ(chunk.length(), kRows);
+    EXPECT_EQ(Read(chunk.sampled_ids()), expected.sampled_ids());
+    EXPECT_EQ(Read(chunk.sampled_log_probs()), expected.sampled_log_probs());
+    EXPECT_EQ(Read(chunk.top_k_ids()), expected.top_k_ids());
+    EXPECT_EQ(Read(chunk.top_k_log_probs()), expected.top_k_log_probs());
+    EXPECT_FALSE(fetch->Next(message));
+    // Nothing is written beside the range.
+    std::string after(segment_->size(), '\0');
+    segment_->Read(0, after.size(), after.data());
+    EXPECT_EQ(after.substr(0, kOffset), before.substr(0, kOffset));
+    EXPECT_EQ(after.substr(kOffset + Needed()), before.substr(kOffset + Needed()));
+  }
+}
+
+TEST_F(FetchIntoSegmentTest, RangesThatDoNotFitAreRefusedAndTakeNoLease) {
+  request_.set_lease_seconds(5);
+  const auto refused = [&](uint64_t offset, uint64_t bytes, const std::string& message,
+                           const ReceivedArrays& arrays) {
+    request_.mutable_answers()->set_offset(offset);
+    request_.mutable_answers()->set_bytes(bytes);
+    const absl::Status status = Fetch::Open(run_, request_, arrays).status();
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << message;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(message));
+    EXPECT_EQ(run_->Describe().leases(), 0) << message;
+  };
+  refused(0, Needed() - 1, absl::StrCat("answers.bytes: ", Needed() - 1, ", but ", Needed()),
+          arrays_);
+  refused(32, Needed(), "answers: ", arrays_);
+  refused(segment_->size() - 64, Needed(), "answers: ", arrays_);
+  refused(uint64_t{0} - 64, Needed(), "answers: ", arrays_);
+  refused(0, Needed(), "answers: set, but segment is not", ReceivedArrays());
 }
 
 }  // namespace

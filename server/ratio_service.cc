@@ -135,9 +135,9 @@ grpc::ServerUnaryReactor* RatioService::Release(grpc::CallbackServerContext* con
   });
 }
 
-grpc::ServerWriteReactor<v1::FetchTopKResponse>* RatioService::FetchTopK(
-    grpc::CallbackServerContext*, const v1::FetchTopKRequest* request) {
-  return new FetchStream(registry_, metrics_, store_threads_, *request);
+grpc::ServerWriteReactor<grpc::ByteBuffer>* RatioService::FetchTopK(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
+  return new FetchStream(*context, evaluators_, metrics_, store_threads_, *request);
 }
 
 grpc::ServerUnaryReactor* RatioService::Evaluate(grpc::CallbackServerContext* context,

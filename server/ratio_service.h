@@ -14,15 +14,15 @@
 
 namespace sis {
 
-// Append, Evaluate and EvaluateStream take their messages as gRPC receives them, and leave the
-// arrays in place (server/wire); the others have protobuf parse them.
+// Append, FetchTopK, Evaluate and EvaluateStream exchange messages with gRPC as bytes, and leave the
+// arrays in place (server/wire); the others have protobuf do it.
 using LifecycleMethods = v1::RatioService::WithCallbackMethod_CreateRun<
     v1::RatioService::WithCallbackMethod_AdvanceVersion<
         v1::RatioService::WithCallbackMethod_GetRun<v1::RatioService::WithCallbackMethod_ListRuns<
             v1::RatioService::WithCallbackMethod_GetStep<v1::RatioService::Service>>>>>;
 using RecordMethods =
     v1::RatioService::WithRawCallbackMethod_Append<v1::RatioService::WithCallbackMethod_Release<
-        v1::RatioService::WithCallbackMethod_FetchTopK<LifecycleMethods>>>;
+        v1::RatioService::WithRawCallbackMethod_FetchTopK<LifecycleMethods>>>;
 using EvaluateMethods = v1::RatioService::WithRawCallbackMethod_Evaluate<
     v1::RatioService::WithRawCallbackMethod_EvaluateStream<RecordMethods>>;
 using AllMethods = v1::RatioService::WithCallbackMethod_LeaseSegment<EvaluateMethods>;
@@ -57,8 +57,8 @@ class RatioService final : public AllMethods {
   grpc::ServerUnaryReactor* Release(grpc::CallbackServerContext* context,
                                     const v1::ReleaseRequest* request,
                                     v1::ReleaseResponse* response) override;
-  grpc::ServerWriteReactor<v1::FetchTopKResponse>* FetchTopK(
-      grpc::CallbackServerContext* context, const v1::FetchTopKRequest* request) override;
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* FetchTopK(grpc::CallbackServerContext* context,
+                                                        const grpc::ByteBuffer* request) override;
   grpc::ServerUnaryReactor* Evaluate(grpc::CallbackServerContext* context,
                                      const grpc::ByteBuffer* request,
                                      grpc::ByteBuffer* response) override;

@@ -152,6 +152,7 @@ ReplaySummary Summarise(uint64_t positions, const v1::Totals& totals) {
           .d_sis = totals.d_sis(),
           .accept_rate = mean(static_cast<double>(totals.accepted())),
           .mean_acceptance_probability = mean(totals.acceptance_probability()),
+          .mean_k3 = mean(totals.k3()),
           .mean_log_envelope = mean(totals.log_envelope()),
           .mean_residual_mass = mean(totals.residual_mass())};
 }

@@ -32,6 +32,7 @@ struct ReplaySummary {
   // Means over scored positions; NaN if there are none.
   double accept_rate;
   double mean_acceptance_probability;
+  double mean_k3;  // nats
   double mean_log_envelope;
   double mean_residual_mass;
 };

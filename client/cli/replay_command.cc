@@ -33,6 +33,7 @@ accepted, rejected, outside_top_k
 accept_rate, mean_*
                over scored positions; null in JSON if there are none
 d, d_sis       sums, in nats
+mean_k3        of w - 1 - log w at the sampled tokens: an estimate of KL(behaviour || current)
 
 A token of V_K that the second file does not list is bounded by the smallest log-prob that it does
 list there, and adds nothing to the covered mass. --seed draws the decisions, and changes nothing but
@@ -70,6 +71,7 @@ void PrintJson(const ReplaySummary& summary) {
       {"mean_acceptance_probability", summary.mean_acceptance_probability},
       {"d", summary.d},
       {"d_sis", summary.d_sis},
+      {"mean_k3", summary.mean_k3},
       {"mean_log_envelope", summary.mean_log_envelope},
       {"mean_residual_mass", summary.mean_residual_mass},
   };
@@ -92,6 +94,7 @@ void PrintTable(const ReplaySummary& summary) {
   number("mean acceptance probability", summary.mean_acceptance_probability);
   number("D (nats)", summary.d);
   number("D_SIS (nats)", summary.d_sis);
+  number("mean k3 (nats)", summary.mean_k3);
   number("mean log-envelope (nats)", summary.mean_log_envelope);
   number("mean residual mass", summary.mean_residual_mass);
 }

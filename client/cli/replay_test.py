@@ -51,7 +51,8 @@ def expected(behaviour, current, k=None, seed=0):
             break
     k = k or max(len(top) for _, _, top in behaviour)
     sequence_key = numerics.sequence_key(seed, 0, SEQUENCE_ID)
-    totals = dict(accepted=0, rejected=0, outside_top_k=0, unscored=0, a=0.0, d=0.0, d_sis=0.0, log_m=0.0, xi=0.0)
+    totals = dict(accepted=0, rejected=0, outside_top_k=0, unscored=0, a=0.0, d=0.0, d_sis=0.0, log_m=0.0, xi=0.0,
+                  k3=0.0)
     for t in range(prefix):
         y, log_q_y, log_q = behaviour[t]
         sampled, log_p_sampled, top = current[t]
@@ -72,6 +73,7 @@ def expected(behaviour, current, k=None, seed=0):
         totals["a"] += a
         totals["d"] += abs(log_w)
         totals["d_sis"] += 0 if decision == "accepted" else abs(log_w)
+        totals["k3"] += math.exp(log_w) - 1 - log_w
         totals["log_m"] += log_m
         totals["xi"] += max(0.0, 1 - sum(math.exp(log_p[v]) for v in members if v in log_p))
     scored = prefix - totals["unscored"]
@@ -85,6 +87,7 @@ def expected(behaviour, current, k=None, seed=0):
         "mean_acceptance_probability": totals["a"] / scored,
         "d": totals["d"],
         "d_sis": totals["d_sis"],
+        "mean_k3": totals["k3"] / scored,
         "mean_log_envelope": totals["log_m"] / scored,
         "mean_residual_mass": totals["xi"] / scored,
     }

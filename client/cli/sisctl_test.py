@@ -6,6 +6,8 @@ import subprocess
 import tempfile
 import unittest
 
+from server.live_server import LiveServer
+
 SISCTL = pathlib.Path("client/cli/sisctl")
 TESTDATA = pathlib.Path("client/cli/testdata")
 
@@ -47,15 +49,9 @@ class SisctlTest(unittest.TestCase):
     def test_several_replicas(self):
         addresses = []
         for _ in range(2):
-            server = subprocess.Popen(
-                ["server/sis_server", "--listen=127.0.0.1:0", "--metrics=", "--cache_bytes=16777216"],
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            self.addCleanup(server.communicate)
-            self.addCleanup(server.kill)
-            lines = dict(line.strip().split(": ") for line in iter(server.stdout.readline, "ready\n"))
-            addresses.append(lines["grpc"])
+            server = LiveServer(cache_bytes=16 << 20)
+            self.addCleanup(server.close)
+            addresses.append(server.address)
         both = f"--server={','.join(addresses)}"
         self.done(both, "runs", "create", "r1", "--vocabulary_size=1000", "--top_k=5")
         for server in (both, *(f"--server={address}" for address in addresses)):

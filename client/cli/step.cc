@@ -45,6 +45,7 @@ absl::Status GetStep(Client& client, std::span<const std::string> arguments) {
   PrintNumber("mean acceptance probability", mean(totals.acceptance_probability()));
   PrintNumber("D (nats)", totals.d());
   PrintNumber("D_SIS (nats)", totals.d_sis());
+  PrintNumber("mean k3 (nats)", mean(totals.k3()));
   PrintNumber("mean log-envelope (nats)", mean(totals.log_envelope()));
   PrintNumber("mean residual mass", mean(totals.residual_mass()));
   return absl::OkStatus();
@@ -56,7 +57,8 @@ const Subcommand kStep = {
     .name = "step",
     .arguments = {"RUN", "DRAW"},
     .summary = "Show the totals of one draw (an optimiser step) over all ranks.",
-    .details = "Means are over the scored positions: accepted, rejected or outside top-K.",
+    .details = "Means are over the scored positions: accepted, rejected or outside top-K. "
+               "k3 estimates KL(behaviour || current).",
     .flags = {"json"},
     .check = CheckDraw,
     .run = GetStep,

@@ -19,9 +19,13 @@ inline constexpr uint32_t kFixed12LowestCode = 4094;
 inline constexpr uint32_t kFixed12MaxMultiplier = 4095;
 
 SIS_HOST_DEVICE constexpr float DecodeFixed12(uint32_t code, uint32_t multiplier) {
-  if (code == kFixed12MinusInfinity) return -std::numeric_limits<float>::infinity();
-  const float step = static_cast<float>(multiplier) * 0x1p-18f;
-  return 0x1p-6f - static_cast<float>(code) * step;
+  // So that compilers put it on vectors: signed integers, which become floats in one instruction,
+  // and nothing to jump over.
+  const float step = static_cast<float>(static_cast<int32_t>(multiplier)) * 0x1p-18f;
+  const float value = 0x1p-6f - static_cast<float>(static_cast<int32_t>(code)) * step;
+  const uint32_t unused = code == kFixed12MinusInfinity ? 0xffffffffu : 0;
+  const auto infinity = std::bit_cast<uint32_t>(-std::numeric_limits<float>::infinity());
+  return std::bit_cast<float>((std::bit_cast<uint32_t>(value) & ~unused) | (infinity & unused));
 }
 
 // Nothing lower can be encoded: about -63.94.

@@ -97,6 +97,15 @@ void EncodeGroups(LogProbEncoding encoding, size_t positions, size_t slots, std:
   }
 }
 
+template <LogProbEncoding kEncoding>
+std::array<float, kGroupPositions> DecodeRow(const RowValues& codes, const RowValues& multipliers) {
+  std::array<float, kGroupPositions> log_probs;
+  for (size_t lane = 0; lane < kGroupPositions; ++lane) {
+    log_probs[lane] = DecodeLogProb(kEncoding, codes[lane], multipliers[lane]);
+  }
+  return log_probs;
+}
+
 }  // namespace
 
 void EncodeBehaviorLogProbs(LogProbEncoding encoding, std::span<const float> log_probs, int slots,
@@ -161,11 +170,16 @@ std::span<const std::byte> GroupDecoder::RowAt(size_t row) const {
 
 std::array<float, kGroupPositions> GroupDecoder::Row(size_t rank) const {
   const RowValues codes = UnpackRow(RowAt(LeadingRows(encoding_) + rank), Width(encoding_));
-  std::array<float, kGroupPositions> log_probs;
-  for (size_t lane = 0; lane < kGroupPositions; ++lane) {
-    log_probs[lane] = DecodeLogProb(encoding_, codes[lane], multipliers_[lane]);
+  // The encoding is told apart outside of the loop, which the compiler can then vectorise.
+  switch (encoding_) {
+    case LogProbEncoding::kFloat32:
+      return DecodeRow<LogProbEncoding::kFloat32>(codes, multipliers_);
+    case LogProbEncoding::kFloat16:
+      return DecodeRow<LogProbEncoding::kFloat16>(codes, multipliers_);
+    case LogProbEncoding::kFixed12:
+      return DecodeRow<LogProbEncoding::kFixed12>(codes, multipliers_);
   }
-  return log_probs;
+  return {};
 }
 
 void DecodeLogProbs(LogProbEncoding encoding, std::span<const std::byte> from, int slots,

@@ -2,11 +2,13 @@
 // where bit b of a row is bit b % 8 of its byte b / 8, the least significant first.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <span>
+#include <type_traits>
 #include <utility>
 
 #include "kernels/encoding.h"
@@ -50,6 +52,36 @@ inline constexpr std::array<Packer, 32> kPackers =
 }
 (std::make_integer_sequence<int, 32>());
 
+// Value kIndex out of the word that begins with the byte in which it begins, or out of the last one
+// of the row.
+template <int kWidth, int kIndex>
+uint32_t UnpackValue(const std::byte* from) {
+  using Word = std::conditional_t<kWidth == 1, uint16_t,
+                                  std::conditional_t<kWidth <= 25, uint32_t, uint64_t>>;
+  constexpr size_t kFirstBit = kIndex * kWidth;
+  constexpr size_t kByte = std::min(kFirstBit / 8, PackedRowBytes(kWidth) - sizeof(Word));
+  Word word;
+  std::memcpy(&word, from + kByte, sizeof(word));
+  constexpr uint64_t kMask = (uint64_t{1} << kWidth) - 1;
+  return static_cast<uint32_t>((word >> (kFirstBit - 8 * kByte)) & kMask);
+}
+
+template <int kWidth>
+void UnpackRow(const std::byte* from, RowValues& values) {
+  [&]<int... kIndices>(std::integer_sequence<int, kIndices...>) {
+    ((values[kIndices] = UnpackValue<kWidth, kIndices>(from)), ...);
+  }
+  (std::make_integer_sequence<int, kGroupPositions>());
+}
+
+using Unpacker = void (*)(const std::byte*, RowValues&);
+
+inline constexpr std::array<Unpacker, 32> kUnpackers =
+    []<int... kWidths>(std::integer_sequence<int, kWidths...>) {
+  return std::array<Unpacker, 32>{UnpackRow<kWidths + 1>...};
+}
+(std::make_integer_sequence<int, 32>());
+
 }  // namespace packed_row_internal
 
 // Every value must be below 2^width, width in [1, 32]; `to` holds PackedRowBytes(width).
@@ -57,29 +89,10 @@ inline void PackRow(const RowValues& values, int width, std::span<std::byte> to)
   packed_row_internal::kPackers[width - 1](values, to.data());
 }
 
+// `from` holds PackedRowBytes(width), width in [1, 32]; nothing beyond it is read.
 inline RowValues UnpackRow(std::span<const std::byte> from, int width) {
-  const uint64_t mask = (uint64_t{1} << width) - 1;
-  const size_t size = PackedRowBytes(width);
-  size_t next = 0;
   RowValues values;
-  uint64_t pending = 0;
-  int bits = 0;
-  for (uint32_t& value : values) {
-    if (bits < width) {
-      uint32_t word = 0;
-      if (next + 4 <= size) {
-        std::memcpy(&word, from.data() + next, 4);
-      } else {
-        std::memcpy(&word, from.data() + next, 2);
-      }
-      next += 4;
-      pending |= uint64_t{word} << bits;
-      bits += 32;
-    }
-    value = static_cast<uint32_t>(pending & mask);
-    pending >>= width;
-    bits -= width;
-  }
+  packed_row_internal::kUnpackers[width - 1](from.data(), values);
   return values;
 }
 

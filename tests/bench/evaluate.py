@@ -6,8 +6,9 @@ The step is 4096 sequences of 4096 positions, 16.8 M tokens; --scale takes a par
 records, with as many threads as the machine has cores, and answers clients in processes of their own over TCP loopback
 or a Unix socket: the C++ client, which has float32 or float16 arrays (in micro-batches over streams, for comparison in
 unary calls, and in memory that it shares with the server, where they are before the clock starts), and the Python
-client, which a trainer gives float32 tensors [T, K] of PyTorch and which returns a mask as a tensor, once with the
-records at hand and once with FetchTopK included.
+client, which a trainer gives float32 tensors [T, K] of PyTorch and which returns a mask as a tensor: over TCP, a Unix
+socket and shared memory, into which the trainer's gather has written the tensors; with the records at hand and with
+FetchTopK included; in half precision and REDUCED, which must cost the same whatever K is.
 Every repetition is another draw, so that all of it is counted. PyTorch computes the same in this process (see
 peers.py), without validation, cache or metrics.
 
@@ -21,6 +22,7 @@ of processor time of server and client together. The machine should have nothing
 
 import argparse
 import contextlib
+import functools
 import os
 import pathlib
 import re
@@ -50,9 +52,9 @@ BIT_BYTES = 1 / 8
 class Server:
     """A sis_server listening over TCP, and at a Unix socket, with room for the arrays of a few clients."""
 
-    def __init__(self, socket, positions, slots):
+    def __init__(self, socket, positions, slots, trainer_bytes):
         records = positions * (5 * slots + 64)
-        shared = positions * (8 * slots + 64)
+        shared = positions * (8 * slots + 64) + trainer_bytes
         self._process = subprocess.Popen(
             [SERVER, f"--listen=127.0.0.1:0,unix:{socket}", "--metrics=", f"--cache_bytes={records + (64 << 20)}",
              f"--shared_memory_bytes={shared + (64 << 20)}"],
@@ -140,32 +142,58 @@ class CppClient:
 class PythonTrainer:
     """From tensors to a mask, call by call."""
 
-    def __init__(self, server, current, current_sampled, sequences, call_sequences, fetch):
+    def __init__(self, server, address, arrays, sequences, call_sequences, segment_bytes=0):
+        """`arrays` are those that evaluate takes, by their names."""
         self.process_ids = [server.process_id, os.getpid()]
-        self._client = sis.Client(server.tcp)
+        self._client = sis.Client(address)
         self._run = self._client.get_run("run").run
-        self._current = torch.from_numpy(current)
-        self._sampled = torch.from_numpy(current_sampled)
+        self._segment = self._client.lease_segment(segment_bytes) if segment_bytes else None
+        self._arrays = {name: torch.from_numpy(self._placed(array)) for name, array in arrays.items()}
         self._calls = [range(first, min(first + call_sequences, sequences))
                        for first in range(0, sequences, call_sequences)]
-        self._fetch = fetch
 
-    def __call__(self, draw):
-        mask = torch.empty(len(self._sampled), dtype=torch.bool)
+    def _placed(self, array):
+        """Where the trainer's gather would have written it."""
+        if self._segment is None:
+            return array
+        place = self._segment.empty(array.shape)
+        place[...] = array
+        return place
+
+    def row(self, call="evaluate", fetch=False, **keywords):
+        return PythonRow(self.process_ids, functools.partial(self._step, call, fetch, keywords))
+
+    def _step(self, call, fetch, keywords, draw):
+        evaluate = getattr(self._client, call)
+        mask = torch.empty(self._calls[-1].stop * LENGTH, dtype=torch.bool)
         start = time.perf_counter()
-        for call in self._calls:
-            rows = slice(call[0] * LENGTH, (call[-1] + 1) * LENGTH)
-            if self._fetch:
-                records = self._client.fetch_top_k(self._run, [str(i) for i in call])
+        for part in self._calls:
+            rows = slice(part.start * LENGTH, part.stop * LENGTH)
+            if fetch:
+                records = self._client.fetch_top_k(self._run, [str(i) for i in part], segment=self._segment)
             else:
-                records = [sis.Slice(str(i), length=LENGTH) for i in call]
-            evaluation = self._client.evaluate(self._run, records, draw=draw, log_probs=self._current[rows],
-                                               sampled_log_probs=self._sampled[rows])
-            mask[rows] = torch.from_numpy(evaluation.accepted)
+                records = [sis.Slice(str(i), length=LENGTH) for i in part]
+            values = {name: array[rows] for name, array in self._arrays.items()}
+            mask[rows] = torch.from_numpy(evaluate(self._run, records, draw=draw, **values, **keywords).accepted)
+            del records
         return time.perf_counter() - start, int(mask.sum())
 
     def close(self):
+        self._arrays = None
+        if self._segment is not None:
+            self._segment.close()
         self._client.close()
+
+
+class PythonRow:
+    """One way to call a PythonTrainer."""
+
+    def __init__(self, process_ids, step):
+        self.process_ids = process_ids
+        self._step = step
+
+    def __call__(self, draw):
+        return self._step(draw)
 
 
 class TorchEager:
@@ -232,8 +260,8 @@ def measure(slots, arguments, prototype, folder):
     current = write(folder / "current", batch.current, sequences)
     current_sampled = write(folder / "current_sampled", batch.current_sampled, sequences)
     write(folder / "current_float16", float16_rounded_up(batch.current), sequences)
-    write(folder / "log_envelopes", (batch.current - batch.behavior).max(-1), sequences)
-    write(folder / "covered_masses", np.exp(batch.current).sum(-1), sequences)
+    log_envelopes = write(folder / "log_envelopes", (batch.current - batch.behavior).max(-1), sequences)
+    covered_masses = write(folder / "covered_masses", np.exp(batch.current).sum(-1), sequences)
 
     with contextlib.ExitStack() as stack:
         def closing(side):
@@ -241,7 +269,10 @@ def measure(slots, arguments, prototype, folder):
             return side
 
         call_sequences = max(1, (arguments.call_mebibytes << 20) // (LENGTH * slots * 4))
-        server = closing(Server(folder / "socket", positions, slots))
+        # The values of the Python trainer, and what a call of it fetches and is answered.
+        trainer_bytes = positions * (4 * slots + 4) + (32 << 20)
+        trainer_bytes += min(call_sequences, sequences) * LENGTH * (8 * slots + 16)
+        server = closing(Server(folder / "socket", positions, slots, trainer_bytes))
         fill(server.tcp, batch, sequences)
         gathered = 4 * slots + 4
         rows = {"PyTorch eager in process": ("decisions, ratios", None, TorchEager(batch, sequences))}
@@ -250,8 +281,8 @@ def measure(slots, arguments, prototype, folder):
             calls = sequences if way == "SHARED" else call_sequences
             return closing(CppClient(server, address, folder, sequences, slots, form, output, calls, way))
 
-        def python(fetch):
-            return closing(PythonTrainer(server, current, current_sampled, sequences, call_sequences, fetch))
+        def python(address, arrays, **keywords):
+            return closing(PythonTrainer(server, address, arrays, sequences, call_sequences, **keywords))
 
         bits, ratios = gathered + BIT_BYTES, gathered + RATIO_BYTES
         halves = 2 * slots + 4 + BIT_BYTES
@@ -266,8 +297,21 @@ def measure(slots, arguments, prototype, folder):
         rows["C++, shared memory"] = ("accept bits", BIT_BYTES, cpp(unix, "GATHERED", "ACCEPT_BITS", "SHARED"))
         rows["C++, shared memory, float16"] = ("accept bits", BIT_BYTES, cpp(unix, "FLOAT16", "ACCEPT_BITS", "SHARED"))
         rows["C++, shared memory, REDUCED"] = ("accept bits", BIT_BYTES, cpp(unix, "REDUCED", "ACCEPT_BITS", "SHARED"))
-        rows["Python, TCP, tensor to mask"] = ("accept bits", bits, python(fetch=False))
-        rows["the same with FetchTopK"] = ("accept bits", bits + 8 * slots + 8, python(fetch=True))
+        tensors = {"log_probs": current, "sampled_log_probs": current_sampled}
+        reduced = {"sampled_log_probs": current_sampled, "log_envelopes": log_envelopes,
+                   "covered_masses": covered_masses}
+        fetched = 8 * slots + 8
+        for transport, address in (("TCP", tcp), ("Unix socket", unix)):
+            trainer = python(address, tensors)
+            rows[f"Python, {transport}"] = ("accept bits", bits, trainer.row())
+            rows[f"Python, {transport}, FetchTopK"] = ("accept bits", bits + fetched, trainer.row(fetch=True))
+        rows["Python, TCP, float16"] = ("accept bits", halves, python(tcp, tensors).row(half_precision=True))
+        rows["Python, TCP, REDUCED"] = ("accept bits", 12 + BIT_BYTES,
+                                        python(tcp, reduced).row(call="evaluate_reduced"))
+        trainer = python(unix, tensors, segment_bytes=trainer_bytes)
+        rows["Python, shared memory"] = ("accept bits", 0, trainer.row())
+        rows["Python, shared memory, ratios"] = ("ratios", 0, trainer.row(outputs=["ratios"]))
+        rows["Python, shared memory, FetchTopK"] = ("accept bits", 0, trainer.row(fetch=True))
         if prototype is not None:
             rows["bare prototype, float16, TCP"] = ("accept bits, log-ratios", 2 * slots + 2 + 4 + BIT_BYTES,
                                                     closing(Prototype(prototype, slots, sequences)))
@@ -302,6 +346,7 @@ def measure(slots, arguments, prototype, folder):
               f"{'' if wire is None else f'{wire:.1f}':>6s} bytes/token "
               f"{statistics.median(ratios):5.1f} x PyTorch ({min(ratios):.1f}, {max(ratios):.1f})  "
               f"a step {statistics.median(times) * step:.2f} s{used}", flush=True)
+    return {name: statistics.median(processor[name]) * step for name in rows if name.endswith("REDUCED")}
 
 
 def main():
@@ -318,8 +363,9 @@ def main():
     with tempfile.TemporaryDirectory(dir=memory) as name:
         folder = pathlib.Path(name)
         prototype = build_prototype(arguments.prototype, folder)
-        for slots in arguments.slots:
-            measure(slots, arguments, prototype, folder)
+        reduced = {slots: measure(slots, arguments, prototype, folder) for slots in arguments.slots}
+        for name in reduced[arguments.slots[0]]:
+            print(f"{name}: processors " + ", ".join(f"{reduced[slots][name]:.2f} s at K = {slots}" for slots in reduced))
 
 
 if __name__ == "__main__":

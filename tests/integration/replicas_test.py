@@ -2,13 +2,13 @@
 
 import dataclasses
 import itertools
-import subprocess
 import time
 import unittest
 
 import numpy as np
 
 import sis
+from server.live_server import LiveServer
 from sis.placement import Placement
 
 VOCABULARY, TOP_K = 48, 7
@@ -18,27 +18,13 @@ ARRAYS = ["accepted", *OUTPUTS]
 CONFIG = {"seed": 3, "vocabulary_size": VOCABULARY, "top_k": TOP_K, "max_staleness": 2}
 
 
-class Server:
-    def __init__(self, address="127.0.0.1:0"):
-        self.start(address)
-
-    def start(self, address):
-        self.process = subprocess.Popen(
-            ["server/sis_server", f"--listen={address}", "--metrics=", "--cache_bytes=16777216"],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        lines = dict(line.strip().split(": ") for line in iter(self.process.stdout.readline, "ready\n"))
-        self.address = lines["grpc"]
-
-    def kill(self):
-        self.process.kill()
-        self.process.wait()
-        self.process.stdout.close()
+class Server(LiveServer):
+    def __init__(self, listen="127.0.0.1:0"):
+        super().__init__(listen=listen, cache_bytes=16 << 20)
 
     def restart(self):
         """On the same port, with nothing in memory."""
-        self.start(self.address)
+        self.__init__(self.address)
 
 
 def until(ask, done):

@@ -15,6 +15,7 @@ import zlib
 import numpy as np
 
 import sis
+from server.live_server import LiveServer
 
 TOP_K, VOCABULARY, POSITIONS, BLOCK = 8, 50, 400, 5
 
@@ -39,23 +40,12 @@ class Server:
     """sis_server with a store."""
 
     def __init__(self, store: str):
-        arguments = ["--listen=127.0.0.1:0", "--metrics=", "--cache_bytes=67108864", f"--store={store}"]
-        self._process = subprocess.Popen(
-            ["server/sis_server", *arguments], stdout=subprocess.PIPE, text=True
-        )
-        said = {}
-        for line in self._process.stdout:
-            if line == "ready\n":
-                break
-            key, _, value = line.strip().partition(": ")
-            said[key] = value
-        self.store = said["store"]
-        self.client = sis.Client(said["grpc"], timeout=30)
+        self._server = LiveServer(f"--store={store}")
+        self.store = self._server.said["store"]
+        self.client = sis.Client(self._server.address, timeout=30)
 
     def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        self._process.stdout.close()
+        self._server.kill()
         self.client.close()
 
 

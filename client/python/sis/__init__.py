@@ -32,6 +32,7 @@ from sis.options import AuthorsCode, EvaluateOptions, LogRatioSum
 from sis.records import MissingRange, MissingReason, SequenceRef, Slice, TopKRecords
 from sis.reduction import gather, reduce
 from sis.run import Run, RunConfig, RunStatus, Sampling
+from sis.segment import Segment
 from sis.top_k import TopK, canonical
 
 __all__ = [
@@ -69,6 +70,7 @@ __all__ = [
     "RunConfig",
     "RunStatus",
     "Sampling",
+    "Segment",
     "SequenceRef",
     "Slice",
     "Step",

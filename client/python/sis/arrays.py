@@ -76,11 +76,6 @@ def bfloat16_bits(name: str, values: Any, shape: Sequence[Optional[int]]) -> np.
     return _checked_shape(name, values.detach().contiguous().view(torch.int16).cpu().numpy().astype("<i2"), shape)
 
 
-def int32_from_wire(data: bytes) -> np.ndarray:
-    """A read-only view of int32 values as the service sends them."""
-    return np.frombuffer(data, _INT32)
-
-
 def float32_from_wire(data: bytes) -> np.ndarray:
     """A read-only view of float32 values as the service sends them."""
     return np.frombuffer(data, _FLOAT32)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 import sys
 from types import TracebackType
-from typing import Any, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Type, Union
+from typing import Any, Callable, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Type, Union
 
 import grpc
 import numpy as np
 
-from sis import arrays, micro_batches, records as top_k_records
+from sis import arrays, fetched_records, micro_batches
 from sis.append import AppendStream
 from sis.arrays import ArrayLike
 from sis.evaluation import Evaluation, Step, Totals
@@ -18,6 +18,7 @@ from sis.options import EvaluateOptions
 from sis.records import SequenceLike, SequenceRef, Slice, TopKRecords
 from sis.replicas import Replicas
 from sis.run import Run, RunConfig, RunStatus, Sampling
+from sis.segment import ALIGNMENT, Segment, aligned
 from sis.single_server import SingleServer
 from sis.v1 import ratio_service_pb2 as pb
 
@@ -71,6 +72,7 @@ class Client:
         """
         names = [address] if isinstance(address, str) else list(address)
         servers = {name: SingleServer(name, timeout, credentials, options) for name in names}
+        self._segments: List[Segment] = []
         self._service: Union[SingleServer, Replicas]
         if isinstance(address, str):
             self._service = servers[address]
@@ -165,20 +167,46 @@ class Client:
         )
         return self._service.append(header, run.config.top_k, retry_timeout)
 
+    def lease_segment(self, size: int) -> Segment:
+        """Memory of `size` bytes or a little more that is shared with the server, for as long as it is open.
+
+        Arrays made by its `empty` are given to evaluate as any others, but do not travel. Only for one server on the same
+        machine, over a Unix socket (address "unix:PATH"), with --shared_memory_bytes: raises FailedPrecondition,
+        PermissionDenied or ResourceExhausted.
+        """
+        if isinstance(self._service, Replicas):
+            raise ValueError("a segment is shared with one server, not with replicas")
+        segment = self._service.lease_segment(size)
+        self._segments = [*(other for other in self._segments if other.mapped), segment]
+        return segment
+
     def fetch_top_k(
-        self, run: Run, slices: Iterable[Union[Slice, SequenceLike]], *, lease_seconds: float = 0.0
+        self,
+        run: Run,
+        slices: Iterable[Union[Slice, SequenceLike]],
+        *,
+        lease_seconds: float = 0.0,
+        segment: Optional[Segment] = None,
     ) -> TopKRecords:
         """Reads recorded top-K sets back. A sequence instead of a slice stands for all that is committed of it.
 
         lease_seconds: the records are not evicted until so long after the last evaluate of them; 0: no lease. Raises
         ResourceExhausted if the server grants no more leases.
+        segment: the arrays are put there, and nothing but their places travels. InvalidArgument says what is needed if
+        the largest free part of it is too small.
         """
         request = pb.FetchTopKRequest(
             run=run.to_proto(),
             slices=[_slice(part).to_proto() for part in slices],
             lease_seconds=lease_seconds,
         )
-        return self._service.FetchTopK(request, top_k_records.assemble)
+        if segment is None:
+            return self._service.FetchTopK(request, fetched_records.assemble)
+        segment.check()
+        with segment.largest_room() as room:
+            request.segment = segment.name
+            request.answers.CopyFrom(room.to_proto())
+            return self._service.FetchTopK(request, functools.partial(fetched_records.assemble_in, room))
 
     def evaluate(
         self,
@@ -239,6 +267,8 @@ class Client:
         log_sum_exps: ArrayLike,
         top_k: int = 0,
         outputs: Sequence[str] = ("accepted",),
+        prefix_curve: Sequence[int] = (),
+        total_variation: bool = False,
         options: EvaluateOptions = EvaluateOptions(),
     ) -> Evaluation:
         """As evaluate, from unnormalised logits, which the service normalises.
@@ -262,6 +292,8 @@ class Client:
             "log_sum_exps": arrays.float64("log_sum_exps", log_sum_exps, [length]),
         }
         request = _evaluate_options(run, records, draw, top_k, outputs)
+        request.prefix_curve.extend(prefix_curve)
+        request.total_variation = total_variation
         request.gathered.values = values
         return self._evaluate(request, slices, "gathered", current, options)
 
@@ -313,17 +345,74 @@ class Client:
         options: EvaluateOptions,
     ) -> Evaluation:
         """`request` is all of it but slices, form and options."""
-        whole = options.needs_one_request()
-        batches = micro_batches.cut(slices, current, sys.maxsize if whole else self._service.micro_batch_bytes)
+        whole = options.needs_one_request(slices)
+        checked = options.checked(slices, sum(part.length for part in slices))
+        for segment in self._segments:
+            if any(segment.holds(array) for array in current.values()):
+                return self._evaluate_in(segment, request, slices, form, current, checked, whole)
+        limit = sys.maxsize if whole else self._service.micro_batch_bytes
+        batches = micro_batches.cut(slices, current, limit)
 
         def make(batch: micro_batches.MicroBatch) -> pb.EvaluateRequest:
-            made = batch.request(request, form, current)
-            options.write(made, batch.slices, batch.rows.stop - batch.rows.start)
+            made = batch.request(request, form, current, np.ndarray.tobytes)
+            checked.write(made, batch.slices, batch.first_slice, batch.rows, np.ndarray.tobytes)
             return made
 
-        responses = self._service.evaluate_all([functools.partial(make, batch) for batch in batches])
-        parts = [batch.evaluation(response) for batch, response in zip(batches, responses)]
+        return self._evaluate_all(batches, [functools.partial(make, batch) for batch in batches])
+
+    def _evaluate_in(
+        self,
+        segment: Segment,
+        request: pb.EvaluateRequest,
+        slices: Sequence[Slice],
+        form: str,
+        current: Mapping[str, np.ndarray],
+        options: EvaluateOptions,
+        whole: bool,
+    ) -> Evaluation:
+        """The same in a segment; arrays that are not there are copied there. So are the answers, if there is room."""
+        segment.check()
+        request.segment = segment.name
+        placed = {name: segment.place(array) for name, array in current.items()}
+        options = options.placed(segment.place)
+        limit = sys.maxsize if whole else self._service.segment_batch_bytes
+        batches = micro_batches.cut(slices, placed, limit, multiple=ALIGNMENT)
+        sizes = [_answer_bytes(request, batch.rows.stop - batch.rows.start) for batch in batches]
+
+        def make(batch: micro_batches.MicroBatch, answers: Optional[pb.SegmentRange]) -> pb.EvaluateRequest:
+            made = batch.request(request, form, placed, segment.refer)
+            options.write(made, batch.slices, batch.first_slice, batch.rows, segment.refer)
+            if answers is not None:
+                made.answers.CopyFrom(answers)
+            return made
+
+        room = segment.room(sum(map(aligned, sizes)))
+        if room is None:
+            return self._evaluate_all(batches, [functools.partial(make, batch, None) for batch in batches])
+        with room:
+            parts = room.split(sizes)
+            makers = [functools.partial(make, batch, part) for batch, part in zip(batches, parts)]
+            return self._evaluate_all(batches, makers, segment.read_arrays)
+
+    def _evaluate_all(
+        self,
+        batches: Sequence[micro_batches.MicroBatch],
+        makers: Sequence[Callable[[], pb.EvaluateRequest]],
+        complete: Optional[Callable[[pb.EvaluateResponse], None]] = None,
+    ) -> Evaluation:
+        """`complete` puts into each answer what it only refers to."""
+        parts = []
+        for batch, response in zip(batches, self._service.evaluate_all(makers)):
+            if complete is not None:
+                complete(response)
+            parts.append(batch.evaluation(response))
         return parts[0] if len(parts) == 1 else Evaluation.concatenate(parts)
+
+
+def _answer_bytes(request: pb.EvaluateRequest, length: int) -> int:
+    """What the arrays of the answer for `length` positions take in a segment."""
+    widths = {pb.ACCEPT_BITS: -(-length // 8), pb.DECISIONS: length}
+    return sum(aligned(widths.get(output, 4 * length)) for output in request.outputs)
 
 
 def _slice(part: Union[Slice, SequenceLike]) -> Slice:

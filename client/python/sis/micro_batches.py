@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import List, Mapping, NamedTuple, Sequence
+from typing import Callable, List, Mapping, NamedTuple, Sequence
 
 import numpy as np
 
@@ -15,17 +15,28 @@ class MicroBatch(NamedTuple):
     """Consecutive slices, and where their rows are in the arrays."""
 
     slices: Sequence[Slice]
+    # The number of the first of them in the whole batch.
+    first_slice: int
     rows: slice
 
-    def request(self, options: pb.EvaluateRequest, form: str, arrays: Mapping[str, np.ndarray]) -> pb.EvaluateRequest:
-        """`options` is all of the request but slices and form, `arrays` are those of the whole batch."""
+    def request(
+        self,
+        options: pb.EvaluateRequest,
+        form: str,
+        arrays: Mapping[str, np.ndarray],
+        field: Callable[[np.ndarray], bytes],
+    ) -> pb.EvaluateRequest:
+        """`options` is all of the request but slices and form, `arrays` are those of the whole batch.
+
+        `field` makes what stands in a message for an array.
+        """
         request = pb.EvaluateRequest()
         request.CopyFrom(options)
         # A sequence of which nothing is committed gives an empty slice, which the service does not evaluate.
         request.slices.extend(part.to_proto() for part in self.slices if part.length)
         message = getattr(request, form)
         for name, array in arrays.items():
-            setattr(message, name, array[self.rows].tobytes())
+            setattr(message, name, field(array[self.rows]))
         return request
 
     def evaluation(self, response: pb.EvaluateResponse) -> Evaluation:
@@ -33,15 +44,20 @@ class MicroBatch(NamedTuple):
         return Evaluation.from_proto(response, length, tuple(part.length for part in self.slices))
 
 
-def cut(slices: Sequence[Slice], arrays: Mapping[str, np.ndarray], limit: int) -> List[MicroBatch]:
-    """Micro-batches of at most `limit` bytes of arrays, or one slice: that stays what the server gave a digest of."""
+def cut(
+    slices: Sequence[Slice], arrays: Mapping[str, np.ndarray], limit: int, multiple: int = 1
+) -> List[MicroBatch]:
+    """Micro-batches of at most `limit` bytes of arrays, or one slice: that stays what the server gave a digest of.
+
+    Each begins at a multiple of `multiple` positions; between slices that don't there is no cut.
+    """
     row_bytes = sum(array.itemsize * int(np.prod(array.shape[1:])) for array in arrays.values())
     batches = []
     first, start, stop = 0, 0, 0
     for index, part in enumerate(slices):
-        if stop > start and (stop + part.length - start) * row_bytes > limit:
-            batches.append(MicroBatch(slices[first:index], slice(start, stop)))
+        if stop > start and stop % multiple == 0 and (stop + part.length - start) * row_bytes > limit:
+            batches.append(MicroBatch(slices[first:index], first, slice(start, stop)))
             first, start = index, stop
         stop += part.length
-    batches.append(MicroBatch(slices[first:], slice(start, stop)))
+    batches.append(MicroBatch(slices[first:], first, slice(start, stop)))
     return batches

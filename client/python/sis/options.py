@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Optional, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Callable, NamedTuple, Optional, Sequence
 
 import numpy as np
 
@@ -54,24 +54,62 @@ class EvaluateOptions:
     log_ratio_sums: Optional[Sequence[LogRatioSum]] = None
     authors_code: Optional[AuthorsCode] = None
 
-    def needs_one_request(self) -> bool:
-        """Whether something is of the batch as a whole, or one element per position: it is not cut up then."""
-        parts = (self.mask, self.own_log_probs, self.decoupled_log_probs, self.algorithm, self.advantages)
-        return any(part is not None for part in (*parts, self.sampled_ids, self.log_ratio_sums))
+    def needs_one_request(self, slices: Sequence[Slice]) -> bool:
+        """Whether an output depends on the batch as a whole, so that it is not cut up.
 
-    def write(self, request: pb.EvaluateRequest, slices: Sequence[Slice], length: int) -> None:
-        """Into a request whose slices are the non-empty ones of `slices`, of `length` positions in all."""
+        That is Clip-Cov's choice, and Gspo's sums where a sequence has several slices and its sum is not given.
+        """
+        if isinstance(self.algorithm, algorithms.Gspo) and self.log_ratio_sums is None:
+            return len({(part.sequence, part.attempt) for part in slices}) < len(slices)
+        return isinstance(self.algorithm, algorithms.ClipCov)
+
+    def checked(self, slices: Sequence[Slice], length: int) -> EvaluateOptions:
+        """The same, with arrays of numpy as they are sent. ValueError if one does not fit `length` positions."""
         if self.weight not in _WEIGHTS:
             raise ValueError(f"weight {self.weight!r} is none of {', '.join(_WEIGHTS)}")
+        if self.log_ratio_sums is not None and len(self.log_ratio_sums) != len(slices):
+            raise ValueError(f"log_ratio_sums has {len(self.log_ratio_sums)} elements, must be {len(slices)}")
+
+        def floats(name: str, values: Optional[ArrayLike]) -> Optional[np.ndarray]:
+            return None if values is None else arrays.float32(name, values, [length])
+
+        return replace(
+            self,
+            mask=None if self.mask is None else _booleans("mask", self.mask, length),
+            own_log_probs=floats("own_log_probs", self.own_log_probs),
+            decoupled_log_probs=floats("decoupled_log_probs", self.decoupled_log_probs),
+            advantages=floats("advantages", self.advantages),
+            sampled_ids=None if self.sampled_ids is None else arrays.int32("sampled_ids", self.sampled_ids, [length]),
+        )
+
+    def placed(self, place: Callable[[np.ndarray], np.ndarray]) -> EvaluateOptions:
+        """The same, with what `place` makes of the arrays that are sent."""
+        names = ("mask", "own_log_probs", "decoupled_log_probs", "advantages")
+        values = {name: getattr(self, name) for name in names}
+        return replace(self, **{name: place(value) for name, value in values.items() if value is not None})
+
+    def write(
+        self,
+        request: pb.EvaluateRequest,
+        slices: Sequence[Slice],
+        first_slice: int,
+        rows: slice,
+        field: Callable[[np.ndarray], bytes],
+    ) -> None:
+        """Of checked options, the part for `slices`, number `first_slice` of the batch and after, at `rows`.
+
+        `request` holds those of them that are not empty. `field` makes what stands in a message for an array.
+        """
         request.weight = _WEIGHTS[self.weight]
 
-        def floats(name: str, values: Optional[ArrayLike]) -> bytes:
-            return b"" if values is None else arrays.float32(name, values, [length]).tobytes()
+        def row_bytes(values: Optional[Any]) -> bytes:
+            return b"" if values is None else field(values[rows])
 
-        request.own_log_probs = floats("own_log_probs", self.own_log_probs)
-        request.advantages = floats("advantages", self.advantages)
+        request.mask = row_bytes(self.mask)
+        request.own_log_probs = row_bytes(self.own_log_probs)
+        request.advantages = row_bytes(self.advantages)
         if self.decoupled_log_probs is not None:
-            request.decoupled.current_log_probs = floats("decoupled_log_probs", self.decoupled_log_probs)
+            request.decoupled.current_log_probs = row_bytes(self.decoupled_log_probs)
         if self.algorithm is not None:
             request.algorithm.CopyFrom(algorithms.to_proto(self.algorithm))
         if self.authors_code is not None:
@@ -80,16 +118,13 @@ class EvaluateOptions:
                     epsilon_low=self.authors_code.epsilon_low, epsilon_high=self.authors_code.epsilon_high
                 )
             )
-        mask = None
-        if self.mask is not None:
-            mask = _booleans("mask", self.mask, length)
-            request.mask = mask.astype(np.uint8).tobytes()
         if self.sampled_ids is not None:
-            self._write_checksums(request, arrays.int32("sampled_ids", self.sampled_ids, [length]), mask)
+            mask: Any = self.mask
+            ids: Any = self.sampled_ids
+            self._write_checksums(request, ids[rows], None if mask is None else mask[rows])
         if self.log_ratio_sums is not None:
-            if len(self.log_ratio_sums) != len(slices):
-                raise ValueError(f"log_ratio_sums has {len(self.log_ratio_sums)} elements, must be {len(slices)}")
-            sums = [total for total, part in zip(self.log_ratio_sums, slices) if part.length]
+            own = self.log_ratio_sums[first_slice : first_slice + len(slices)]
+            sums = [total for total, part in zip(own, slices) if part.length]
             for message, total in zip(request.slices, sums):
                 message.sequence_log_ratio_sum.log_ratio = total.log_ratio
                 message.sequence_log_ratio_sum.positions = total.positions

@@ -6,12 +6,10 @@ import collections
 import enum
 import functools
 from dataclasses import dataclass
-from typing import Iterable, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import NamedTuple, Optional, Sequence, Tuple, Union
 
-import grpc
 import numpy as np
 
-from sis import arrays, errors
 from sis.v1 import ratio_service_pb2 as pb
 
 
@@ -150,48 +148,3 @@ class TopKRecords:
             ),
             lease_id=self.lease_id,
         )
-
-
-def assemble(responses: Iterable[pb.FetchTopKResponse]) -> TopKRecords:
-    """The records of one FetchTopK stream. sis.Error (DATA_LOSS) if the chunks do not cover the slices in order."""
-    stream = iter(responses)
-    first = next(stream, pb.FetchTopKResponse())
-    if first.WhichOneof("message") != "header":
-        raise errors.from_status(grpc.StatusCode.DATA_LOSS, "FetchTopK did not start with a header")
-    header = first.header
-    slices = tuple(Slice.from_proto(part) for part in header.slices)
-    total, top_k = sum(part.length for part in slices), header.top_k
-    records = TopKRecords(
-        slices=slices,
-        ids=np.empty((total, top_k), np.int32),
-        log_probs=np.empty((total, top_k), np.float32),
-        sampled_ids=np.empty(total, np.int32),
-        sampled_log_probs=np.empty(total, np.float32),
-        missing=tuple(MissingRange.from_proto(missing) for missing in header.missing),
-        lease_id=header.lease_id,
-    )
-    starts = np.cumsum([0] + [part.length for part in slices])
-    filled = 0
-    for response in stream:
-        chunk = response.chunk
-        offset = (
-            starts[chunk.slice] + chunk.first_position - slices[chunk.slice].first_position
-            if chunk.slice < len(slices)
-            else -1
-        )
-        if offset != filled or filled + chunk.length > starts[chunk.slice + 1]:
-            raise errors.from_status(
-                grpc.StatusCode.DATA_LOSS,
-                f"FetchTopK sent slice {chunk.slice} from position {chunk.first_position} on out of order",
-            )
-        rows = slice(filled, filled + chunk.length)
-        records.ids[rows] = arrays.int32_from_wire(chunk.top_k_ids).reshape(chunk.length, top_k)
-        records.log_probs[rows] = arrays.float32_from_wire(chunk.top_k_log_probs).reshape(chunk.length, top_k)
-        records.sampled_ids[rows] = arrays.int32_from_wire(chunk.sampled_ids)
-        records.sampled_log_probs[rows] = arrays.float32_from_wire(chunk.sampled_log_probs)
-        filled += chunk.length
-    if filled != total:
-        raise errors.from_status(
-            grpc.StatusCode.DATA_LOSS, f"FetchTopK ended after {filled} of {total} positions"
-        )
-    return records

@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Seque
 import grpc
 import numpy as np
 
-from sis import errors
+from sis import errors, fetched_records
 from sis.placement import Placement
 from sis.replicated_append import ReplicatedAppendStream
 from sis.single_server import SingleServer
@@ -141,7 +141,7 @@ class Replicas:
         )
 
     def FetchTopK(
-        self, request: pb.FetchTopKRequest, assemble: Callable[[Iterable[pb.FetchTopKResponse]], _Answer]
+        self, request: pb.FetchTopKRequest, assemble: Callable[[Iterable[fetched_records.Message]], _Answer]
     ) -> _Answer:
         if not request.slices:
             return self._servers[0].FetchTopK(request, assemble)
@@ -158,26 +158,25 @@ class Replicas:
         self,
         request: pb.FetchTopKRequest,
         parts: Mapping[int, Sequence[int]],
-        answers: Mapping[int, Sequence[pb.FetchTopKResponse]],
+        answers: Mapping[int, Sequence[fetched_records.Message]],
         down: Mapping[int, errors.Error],
-    ) -> List[pb.FetchTopKResponse]:
+    ) -> List[fetched_records.Message]:
         slices: Dict[int, pb.Slice] = {}
-        chunks: Dict[int, List[pb.FetchTopKResponse]] = {number: [] for number in range(len(request.slices))}
+        chunks: Dict[int, List[fetched_records.Message]] = {number: [] for number in range(len(request.slices))}
         missing: List[pb.MissingRange] = []
         leases: Dict[int, int] = {}
         top_k = 0
         for index, responses in answers.items():
             for response in responses:
-                if response.WhichOneof("message") == "chunk":
-                    number = parts[index][response.chunk.slice]
-                    response.chunk.slice = number
-                    chunks[number].append(response)
+                if isinstance(response, fetched_records.Chunk):
+                    number = parts[index][response.slice]
+                    chunks[number].append(response._replace(slice=number))
                     continue
-                top_k = response.header.top_k
-                slices.update(zip(parts[index], response.header.slices))
-                missing += _renumbered(response.header.missing, parts[index])
-                if response.header.lease_id:
-                    leases[index] = response.header.lease_id
+                top_k = response.top_k
+                slices.update(zip(parts[index], response.slices))
+                missing += _renumbered(response.missing, parts[index])
+                if response.lease_id:
+                    leases[index] = response.lease_id
         for index, error in down.items():
             for number in parts[index]:
                 top_k = top_k or self._top_k(request.run.run_id, error)
@@ -198,7 +197,7 @@ class Replicas:
             slices=[slices[number] for number in range(len(request.slices))],
             missing=_in_order(missing),
         )
-        merged = [pb.FetchTopKResponse(header=header)]
+        merged: List[fetched_records.Message] = [header]
         for number in range(len(request.slices)):
             merged += chunks[number]
         return merged
@@ -453,11 +452,11 @@ def _with_digest(part: pb.Slice, digest: int) -> pb.Slice:
     return copy
 
 
-def _empty_chunks(number: int, part: pb.Slice, top_k: int) -> List[pb.FetchTopKResponse]:
+def _empty_chunks(number: int, part: pb.Slice, top_k: int) -> List[fetched_records.Message]:
     """What stands for records that are not there."""
     if part.length == 0:
         return []
-    chunk = pb.FetchTopKChunk(
+    chunk = fetched_records.Chunk(
         slice=number,
         first_position=part.first_position,
         length=part.length,
@@ -466,4 +465,4 @@ def _empty_chunks(number: int, part: pb.Slice, top_k: int) -> List[pb.FetchTopKR
         top_k_ids=np.full(part.length * top_k, -1, np.int32).tobytes(),
         top_k_log_probs=np.full(part.length * top_k, -np.inf, np.float32).tobytes(),
     )
-    return [pb.FetchTopKResponse(chunk=chunk)]
+    return [chunk]

@@ -7,7 +7,8 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tupl
 
 import grpc
 
-from sis import errors
+from sis import errors, fetched_records
+from sis.segment import Segment
 from sis.server_append import ServerAppendStream
 from sis.v1 import ratio_service_pb2 as pb
 from sis.v1 import ratio_service_pb2_grpc
@@ -17,6 +18,8 @@ _Answer = TypeVar("_Answer")
 _CHANNEL_OPTIONS = (
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
+    # Large messages in few frames; by default they are of 16 KiB.
+    ("grpc.http2.max_frame_size", 1 << 20),
     # A server that comes back, at another address perhaps, is found in about a second; by default it may take minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
@@ -54,6 +57,8 @@ class SingleServer:
 
     # A larger Evaluate goes as several of about this size, over a stream.
     micro_batch_bytes = 1 << 20
+    # The same where the arrays lie in a segment: what a message costs besides them is worth avoiding then.
+    segment_batch_bytes = 8 << 20
 
     def __init__(
         self,
@@ -69,6 +74,11 @@ class SingleServer:
             else grpc.secure_channel(address, credentials, channel_options)
         )
         self._stub = ratio_service_pb2_grpc.RatioServiceStub(self._channel)
+        self._fetch_top_k = self._channel.unary_stream(
+            "/sis.v1.RatioService/FetchTopK",
+            request_serializer=pb.FetchTopKRequest.SerializeToString,
+            response_deserializer=fetched_records.parse,
+        )
         self._timeout = timeout
         self._lock = threading.Lock()
         # By run id; guarded by _lock.
@@ -108,10 +118,10 @@ class SingleServer:
         return self._send_about(request.run.run_id, send)
 
     def FetchTopK(
-        self, request: pb.FetchTopKRequest, assemble: Callable[[Iterable[pb.FetchTopKResponse]], _Answer]
+        self, request: pb.FetchTopKRequest, assemble: Callable[[Iterable[fetched_records.Message]], _Answer]
     ) -> _Answer:
         """What `assemble` makes of the stream."""
-        send = lambda: assemble(self._stub.FetchTopK(request, timeout=self._timeout))
+        send = lambda: assemble(self._fetch_top_k(request, timeout=self._timeout))
         return self._send_about(request.run.run_id, send)
 
     def Evaluate(self, request: pb.EvaluateRequest) -> pb.EvaluateResponse:
@@ -140,6 +150,11 @@ class SingleServer:
                     grpc.StatusCode.DATA_LOSS, f"{len(answers)} answers to {len(requests)} requests of a stream"
                 )
         return [self.Evaluate(make()) for make in requests]
+
+    def lease_segment(self, size: int) -> Segment:
+        lease = self._stub.LeaseSegment(pb.LeaseSegmentRequest(bytes=size))
+        response = self._send(lambda: next(lease))
+        return Segment(lease, response.segment, response.bytes)
 
     def append(self, header: pb.AppendHeader, top_k: int, retry_timeout: float) -> ServerAppendStream:
         try:

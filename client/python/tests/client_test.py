@@ -9,7 +9,6 @@ import numpy as np
 
 import fake_service
 import sis
-from sis import records as records_module
 from sis.v1 import ratio_service_pb2 as pb
 
 SAMPLING = sis.Sampling("raw")
@@ -143,35 +142,6 @@ class ClientTest(unittest.TestCase):
         np.testing.assert_array_equal(some.sampled_ids[some.rows(1)], records.sampled_ids[records.rows(0)])
         self.assertEqual([missing.slice for missing in some.missing], [0, 0])
         self.assertEqual(len(records.select([])), 0)
-
-    def test_a_broken_stream_of_chunks_is_not_taken(self):
-        def chunk(index, first, rows):
-            return pb.FetchTopKResponse(
-                chunk=pb.FetchTopKChunk(
-                    slice=index,
-                    first_position=first,
-                    length=rows,
-                    sampled_ids=bytes(4 * rows),
-                    sampled_log_probs=bytes(4 * rows),
-                    top_k_ids=bytes(4 * rows),
-                    top_k_log_probs=bytes(4 * rows),
-                )
-            )
-
-        header = pb.FetchTopKResponse(
-            header=pb.FetchTopKHeader(
-                top_k=1, slices=[pb.Slice(first_position=4, length=2), pb.Slice(first_position=0, length=3)]
-            )
-        )
-        good = [chunk(0, 4, 2), chunk(1, 0, 1), chunk(1, 1, 2)]
-        self.assertEqual(len(records_module.assemble([header, *good])), 5)
-        swapped = [good[0], good[2], good[1]]
-        for broken in (good[:2], good[1:], swapped, [*good, good[2]], [chunk(0, 4, 5)], [chunk(2, 0, 1)]):
-            with self.assertRaises(sis.Error) as raised:
-                records_module.assemble([header, *broken])
-            self.assertEqual(raised.exception.code, grpc.StatusCode.DATA_LOSS)
-        with self.assertRaisesRegex(sis.Error, "did not start with a header"):
-            records_module.assemble(good)
 
     # Evaluate.
 

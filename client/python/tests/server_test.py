@@ -10,31 +10,13 @@ import grpc
 import numpy as np
 
 import sis
+from server.live_server import LiveServer
 from sis.single_server import SingleServer
 
-SERVER = "server/sis_server"
 EXAMPLES = pathlib.Path(__file__).parent.parent / "examples"
 SAMPLING = sis.Sampling("raw")
 VOCABULARY = 32
 TOP_K = 6
-
-
-def start_server(*flags):
-    """Returns the process, and the address that it serves."""
-    command = [SERVER, "--listen=127.0.0.1:0", "--metrics=127.0.0.1:0", *flags]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    addresses = {}
-    for line in server.stdout:
-        if line.strip() == "ready":
-            return server, addresses["grpc"]
-        name, _, address = line.partition(": ")
-        addresses[name] = address.strip()
-    raise RuntimeError(f"the server ended with {server.wait()} before it was ready")
-
-
-def stop(server):
-    server.terminate()
-    server.communicate(timeout=30)
 
 
 def log_softmax(rows, seed, scale=1.0):
@@ -52,11 +34,11 @@ def record(values, seed):
 class ServerTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.server, cls.address = start_server("--cache_bytes=268435456")
-        cls.addClassCleanup(stop, cls.server)
+        cls.server = LiveServer(cache_bytes=256 << 20)
+        cls.addClassCleanup(cls.server.close)
 
     def setUp(self):
-        self.client = sis.Client(self.address, timeout=30)
+        self.client = sis.Client(self.server.address, timeout=30)
         self.addCleanup(self.client.close)
         self.run_ = self.create()
 
@@ -327,7 +309,7 @@ class ServerTest(unittest.TestCase):
 
     def test_the_examples_run_as_they_are_shown(self):
         for name in ("worker.py", "trainer.py"):
-            command = [sys.executable, EXAMPLES / name, self.address]
+            command = [sys.executable, EXAMPLES / name, self.server.address]
             done = subprocess.run(command, capture_output=True, text=True, timeout=30)
             self.assertEqual(done.returncode, 0, done.stderr)
         self.assertRegex(done.stdout, r"step 3: accepted [\d.]+%, D [\d.]+, D_SIS [\d.]+ nats")
@@ -336,16 +318,15 @@ class ServerTest(unittest.TestCase):
 
 class TerminationTest(unittest.TestCase):
     def test_a_server_that_ends_is_unavailable_and_a_stream_says_so(self):
-        server, address = start_server("--cache_bytes=67108864")
-        self.addCleanup(stop, server)
-        with sis.Client(address, timeout=10) as client:
+        server = LiveServer()
+        self.addCleanup(server.close)
+        with sis.Client(server.address, timeout=10) as client:
             run = client.create_run("run", seed=1, vocabulary_size=VOCABULARY, top_k=TOP_K)
             stream = client.append(run, sampling=SAMPLING)
             kept = record(log_softmax(3, seed=1), seed=1)
             stream.block("s", first_position=0, policy_version=0, **kept._asdict())
             stream.flush()
             server.kill()
-            server.wait()
             with self.assertRaises(sis.Unavailable):
                 stream.block("s", first_position=3, policy_version=0, **kept._asdict())
                 stream.flush()

@@ -1,0 +1,252 @@
+"""Memory shared with a server on the same machine: arrays in it need not travel."""
+
+from __future__ import annotations
+
+import collections
+import math
+import mmap
+import os
+import struct
+import threading
+import weakref
+from types import TracebackType
+from typing import Any, Callable, Deque, List, NamedTuple, Optional, Sequence, Tuple, Type
+
+import grpc
+import numpy as np
+
+from sis import errors
+from sis.v1 import ratio_service_pb2 as pb
+
+# What every array begins at a multiple of.
+ALIGNMENT = 64
+# Where an array lies, as messages say it: offset and size.
+_PART = struct.Struct("<QQ")
+
+
+def aligned(size: int) -> int:
+    """The next multiple of the alignment."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+class _Range(NamedTuple):
+    start: int
+    stop: int
+
+
+class _Allocator:
+    """Hands out aligned ranges of a segment, the first that is large enough. Thread-safe."""
+
+    def __init__(self, size: int) -> None:
+        self._lock = threading.Lock()
+        # In order, never side by side; guarded by _lock.
+        self._free: List[_Range] = [_Range(0, size)]
+        # Ranges whose arrays are gone. The garbage collector may say so at any moment, even while the lock is held.
+        self._returned: Deque[_Range] = collections.deque()
+
+    def take(self, size: int) -> Optional[_Range]:
+        """None if there is no such range."""
+        size = max(aligned(size), ALIGNMENT)
+        with self._lock:
+            self._collect()
+            for index, free in enumerate(self._free):
+                if free.stop - free.start >= size:
+                    return self._cut(index, size)
+        return None
+
+    def take_largest(self) -> Optional[_Range]:
+        with self._lock:
+            self._collect()
+            if not self._free:
+                return None
+            index = max(range(len(self._free)), key=lambda i: self._free[i].stop - self._free[i].start)
+            return self._cut(index, self._free[index].stop - self._free[index].start)
+
+    def give_back(self, part: _Range) -> None:
+        if part.start < part.stop:
+            self._returned.append(part)
+
+    def _cut(self, index: int, size: int) -> _Range:
+        free = self._free[index]
+        part = _Range(free.start, free.start + size)
+        self._free[index : index + 1] = [_Range(part.stop, free.stop)] if part.stop < free.stop else []
+        return part
+
+    def _collect(self) -> None:
+        while self._returned:
+            self._free.append(self._returned.popleft())
+        merged: List[_Range] = []
+        for part in sorted(self._free):
+            if merged and merged[-1].stop == part.start:
+                part = _Range(merged.pop().start, part.stop)
+            merged.append(part)
+        self._free = merged
+
+
+class Segment:
+    """Shared memory, leased from the server until close(), or until server or client end. A context manager.
+
+    Arrays in it that are given to evaluate are read by the server where they are; so is what fetch_top_k is told to put
+    there. They stay valid, as memory of this process alone, when the lease ends. Thread-safe.
+    """
+
+    def __init__(self, lease: Any, name: str, size: int) -> None:
+        """`lease` is the call that holds it."""
+        self.name = name
+        # In bytes.
+        self.size = size
+        self._lease = lease
+        file = os.open(f"/dev/shm{name}", os.O_RDWR)
+        try:
+            self._memory: Optional[mmap.mmap] = mmap.mmap(file, size)
+            # Nothing is left behind now, however client and server end.
+            os.unlink(f"/dev/shm{name}")
+        finally:
+            os.close(file)
+        self._mapped = weakref.ref(self._memory)
+        self._address = np.frombuffer(self._memory, np.uint8).__array_interface__["data"][0]
+        self._allocator = _Allocator(size)
+
+    def empty(self, shape: Any, dtype: Any = np.float32) -> np.ndarray:
+        """An array in the segment, which holds anything; torch.from_numpy takes it. Its memory is used again when it,
+        and all views of it, are gone. MemoryError if there is no room, NotFound if the lease is over."""
+        self.check()
+        shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        size = math.prod(shape) * np.dtype(dtype).itemsize
+        part = self._allocator.take(size)
+        if part is None:
+            raise MemoryError(f"segment of {self.size} bytes: no {size} in a row are free")
+        return self.array(part, size).view(dtype).reshape(shape)
+
+    def close(self) -> None:
+        """Ends the lease."""
+        self._lease.cancel()
+        self._memory = None
+
+    def __enter__(self) -> Segment:
+        return self
+
+    def __exit__(
+        self,
+        exception_type: Optional[Type[BaseException]],
+        exception: Optional[BaseException],
+        traceback: Optional[TracebackType],
+    ) -> None:
+        self.close()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the lease is over."""
+        return self._memory is None or not self._lease.is_active()
+
+    def check(self) -> None:
+        """Raises NotFound if the lease is over."""
+        if self.ended:
+            raise errors.from_status(grpc.StatusCode.NOT_FOUND, f"segment '{self.name}': its lease has ended")
+
+    def holds(self, array: np.ndarray) -> bool:
+        """Whether all of the array lies here."""
+        address = array.__array_interface__["data"][0]
+        inside = self._address <= address and address + array.nbytes <= self._address + self.size
+        return inside and array.nbytes > 0 and self._mapped() is not None
+
+    def place(self, array: np.ndarray) -> np.ndarray:
+        """The array, if messages can refer to it; else a copy of it here."""
+        begins = array.__array_interface__["data"][0] - self._address
+        if self.holds(array) and begins % ALIGNMENT == 0 and array.flags.c_contiguous:
+            return array
+        copy = self.empty(array.shape, array.dtype)
+        copy[...] = array
+        return copy
+
+    def refer(self, array: np.ndarray) -> bytes:
+        """What stands in a message for an array that `place` has returned, or aligned rows of it."""
+        if array.nbytes == 0:
+            return b""
+        return _PART.pack(array.__array_interface__["data"][0] - self._address, array.nbytes)
+
+    def read_arrays(self, response: pb.EvaluateResponse) -> None:
+        """Puts the arrays that an answer refers to into it."""
+        for field, value in response.ListFields():
+            if field.type == field.TYPE_BYTES:
+                offset, size = _PART.unpack(value)
+                setattr(response, field.name, self._mapping()[offset : offset + size])
+
+    @property
+    def mapped(self) -> bool:
+        """Whether there are arrays in it, or can be."""
+        return self._mapped() is not None
+
+    def largest_room(self) -> Room:
+        """All that is free in a row, for an answer of unknown length. MemoryError if nothing is free."""
+        part = self._allocator.take_largest()
+        if part is None:
+            raise MemoryError(f"segment of {self.size} bytes: nothing is free")
+        return Room(self, part, self._allocator.give_back)
+
+    def room(self, size: int) -> Optional[Room]:
+        """For an answer; None if there is none."""
+        part = self._allocator.take(size)
+        return None if part is None else Room(self, part, self._allocator.give_back)
+
+    def _mapping(self) -> mmap.mmap:
+        memory = self._mapped()
+        if memory is None:
+            self.check()
+            raise AssertionError("an open segment is mapped")
+        return memory
+
+    def array(self, part: _Range, size: int) -> np.ndarray:
+        """uint8 [size], from the beginning of a range which is given back when it goes."""
+        block = np.frombuffer(self._mapping(), np.uint8, size, part.start)
+        # A view's base is the array that it is of, whatever lies between: so this one goes with the last view.
+        weakref.finalize(block, self._allocator.give_back, part).atexit = False
+        return block
+
+
+class Room:
+    """A range of a segment that an answer may go to. A context manager: what is not kept is given back.
+
+    After an error from which the server may still be at work on the call the range is not used again.
+    """
+
+    def __init__(self, segment: Segment, part: _Range, give_back: Callable[[_Range], None]) -> None:
+        self._segment = segment
+        self._part = part
+        self._give_back = give_back
+        self._calls = 1
+
+    def to_proto(self) -> pb.SegmentRange:
+        return pb.SegmentRange(offset=self._part.start, bytes=self._part.stop - self._part.start)
+
+    def split(self, sizes: Sequence[int]) -> List[pb.SegmentRange]:
+        """Consecutive parts of these sizes, for as many calls."""
+        self._calls = len(sizes)
+        starts = [self._part.start]
+        for size in sizes:
+            starts.append(starts[-1] + aligned(size))
+        return [pb.SegmentRange(offset=start, bytes=size) for start, size in zip(starts, sizes)]
+
+    def keep(self, parts: Sequence[Tuple[bytes, Any]]) -> List[np.ndarray]:
+        """The arrays at these parts, with their dtypes: they keep the memory, the rest of the room is given back."""
+        begin, end = self._part
+        places = [_PART.unpack(part) for part, _ in parts]
+        stop = min(aligned(max(offset + size for offset, size in places)), end)
+        block = self._segment.array(_Range(begin, stop), stop - begin)
+        self._part = _Range(stop, end)
+        return [
+            block[offset - begin : offset - begin + size].view(dtype) for (offset, size), (_, dtype) in zip(places, parts)
+        ]
+
+    def __enter__(self) -> Room:
+        return self
+
+    def __exit__(
+        self,
+        exception_type: Optional[Type[BaseException]],
+        exception: Optional[BaseException],
+        traceback: Optional[TracebackType],
+    ) -> None:
+        refused = isinstance(exception, errors.Error) and not errors.is_unreachable(exception) and self._calls == 1
+        if exception is None or refused:
+            self._give_back(self._part)
