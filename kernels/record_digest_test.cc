@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <random>
 #include <set>
 #include <vector>
 
@@ -36,6 +37,30 @@ TEST(RecordDigestTest, EveryPartMatters) {
       PositionDigest(0, 7, -0.5f, Ids{7}, LogProbs{-0.5f}),
   };
   EXPECT_EQ(digests.size(), 8);
+}
+
+// Any number of rows of any number of slots, from a position that wraps around as well.
+TEST(RecordDigestTest, OfRowsIsTheSumOverThem) {
+  std::mt19937 random(20260108);
+  for (const size_t slots : {1, 2, 3, 10, 11, 128}) {
+    for (size_t count = 0; count < 12; ++count) {
+      std::vector<int32_t> sampled_ids(count), ids(count * slots);
+      std::vector<float> sampled_log_probs(count), log_probs(count * slots);
+      for (int32_t& id : sampled_ids) id = static_cast<int32_t>(random());
+      for (int32_t& id : ids) id = static_cast<int32_t>(random());
+      for (float& x : sampled_log_probs) x = -static_cast<float>(random() % 1000) / 64;
+      for (float& x : log_probs) x = -static_cast<float>(random() % 1000) / 64;
+      const uint32_t first = slots == 3 ? 0xfffffffd : random() % 1000;
+      uint64_t sum = 0;
+      for (size_t i = 0; i < count; ++i) {
+        sum += PositionDigest(static_cast<uint32_t>(first + i), sampled_ids[i],
+                              sampled_log_probs[i], std::span(ids).subspan(i * slots, slots),
+                              std::span(log_probs).subspan(i * slots, slots));
+      }
+      EXPECT_EQ(DigestOfRows(first, {sampled_ids, sampled_log_probs, ids, log_probs}), sum)
+          << slots << " slots, " << count << " rows";
+    }
+  }
 }
 
 }  // namespace

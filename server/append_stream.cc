@@ -6,8 +6,12 @@
 
 namespace sis {
 
-AppendStream::AppendStream(RunRegistry& registry, Metrics& metrics, StoreThreads& store_threads)
-    : registry_(registry), store_threads_(store_threads), timer_(metrics, "Append") {
+AppendStream::AppendStream(RunRegistry& registry, SegmentRegistry& segments, Metrics& metrics,
+                           StoreThreads& store_threads)
+    : registry_(registry),
+      segments_(segments),
+      store_threads_(store_threads),
+      timer_(metrics, "Append") {
   ReadNext();
 }
 
@@ -38,6 +42,11 @@ absl::Status AppendStream::OpenIngest() {
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::shared_ptr<SharedSegment>> AppendStream::FindSegment() {
+  if (request_.segment().empty()) return nullptr;
+  return segments_.Find(std::string(request_.segment()));
+}
+
 void AppendStream::OnReadDone(bool ok) {
   order_.Begin();
   if (!ok) return End(absl::OkStatus());  // the worker has closed its side
@@ -57,6 +66,7 @@ void AppendStream::HandleRequest() {
   }
   if (!ingest_.has_value()) return End(absl::InvalidArgumentError("header: must come first"));
   acks_.clear();
+  ingest_->LieIn(FindSegment());
   if (ingest_->has_store()) ingest_->BringIn(request_.entries());
   std::optional<RoomWanted> wanted = Resume(Turn::kArrived);
   if (!wanted.has_value()) return;
@@ -80,6 +90,7 @@ std::optional<RoomWanted> AppendStream::Resume(Turn turn) {
 void AppendStream::Answer() {
   order_.Begin();
   if (ingest_->has_store()) ingest_->Store(request_.entries(), acks_);
+  ingest_->LieIn(nullptr);  // its memory may be asked for again
   WriteAppendResponse(request_.entries(), acks_, answer_);
   const grpc::Slice slice(answer_);
   written_ = grpc::ByteBuffer(&slice, 1);

@@ -12,6 +12,7 @@
 #include "server/room_queue.h"
 #include "server/rpc_timer.h"
 #include "server/run_registry.h"
+#include "server/segments/segment_registry.h"
 #include "server/store_threads.h"
 #include "server/wire/append_request.h"
 #include "server/wire/append_response.h"
@@ -25,7 +26,8 @@ namespace sis {
 class AppendStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
                            private RoomQueue::Waiter {
  public:
-  AppendStream(RunRegistry& registry, Metrics& metrics, StoreThreads& store_threads);
+  AppendStream(RunRegistry& registry, SegmentRegistry& segments, Metrics& metrics,
+               StoreThreads& store_threads);
 
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
@@ -44,8 +46,11 @@ class AppendStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   void Answer();
   absl::Status Parse();
   absl::Status OpenIngest();
+  // That the batch names; null if none.
+  absl::StatusOr<std::shared_ptr<SharedSegment>> FindSegment();
 
   RunRegistry& registry_;
+  SegmentRegistry& segments_;
   StoreThreads& store_threads_;
   const RpcTimer timer_;
   ReactionOrder order_;

@@ -13,6 +13,7 @@
 #include "server/log_entries.h"
 #include "server/slices.h"
 #include "server/stored_cache.h"
+#include "server/wire/segment_part.h"
 
 namespace sis {
 namespace {
@@ -85,6 +86,15 @@ absl::Status InSequence(SequenceNameView name, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(ToString(name), ": ", status.message()));
 }
 
+// Asks the processor for the memory of an object.
+template <typename T>
+void PrefetchAll(const T& object) {
+  constexpr size_t kLine = 64;
+  for (size_t byte = 0; byte < sizeof(T); byte += kLine) {
+    __builtin_prefetch(reinterpret_cast<const char*>(&object) + byte, 1);
+  }
+}
+
 // What a sequence without records costs.
 int64_t BaseBytes() { return Sequence::kBaseBytes; }
 
@@ -128,6 +138,7 @@ absl::StatusOr<std::optional<RoomWanted>> Ingest::Apply(AppendEntries entries, T
   while (acks.size() < entries.size()) {
     const size_t entry = acks.size();
     if (ahead_begin_ == ahead_end_) LookAhead(entries.subspan(entry));
+    PrefetchEnd(ahead_begin_ + kPrefetched);
     EntryAck ack = ApplyEntry(entries[entry]);
     if (lacking_.has_value()) {
       lacking_->entry = static_cast<int>(entry);
@@ -149,6 +160,14 @@ void Ingest::LookAhead(AppendEntries next) {
   ahead_end_ = std::min(next.size(), kAhead);
   for (size_t i = 0; i < ahead_end_; ++i) names[i] = NameIn(next[i]);
   run_->FindToAppend(std::span(names).first(ahead_end_), std::span(ahead_).first(ahead_end_));
+  for (size_t i = 0; i < ahead_end_; ++i) {
+    if (ahead_[i] != nullptr) PrefetchAll(*ahead_[i]);
+  }
+  for (size_t i = 0; i < std::min(ahead_end_, kPrefetched); ++i) PrefetchEnd(i);
+}
+
+void Ingest::PrefetchEnd(size_t ahead) const {
+  if (ahead < ahead_end_ && ahead_[ahead] != nullptr) ahead_[ahead]->PrefetchEnd();
 }
 
 void Ingest::ForgetAhead() {
@@ -196,31 +215,48 @@ absl::StatusOr<std::shared_ptr<Sequence>> Ingest::Open(SequenceNameView name,
   return sequence;
 }
 
+absl::StatusOr<ArrayField> Ingest::Locate(absl::string_view name, const ArrayField& field) {
+  const SharedSegment* segment = segment_->get();
+  if (segment == nullptr || field.size() == 0) return field;
+  std::vector<char> copy;
+  std::span<const char> bytes;
+  if (field.size() == SegmentPart::kBytes) bytes = field.Read<char>(0, field.size(), copy);
+  const absl::StatusOr<SegmentPart> part =
+      SegmentPart::Parse({bytes.data(), bytes.size()}, segment->size());
+  if (!part.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(name, ": ", part.status().message()));
+  }
+  return ArrayField(*segment, part->offset, part->size);
+}
+
 absl::StatusOr<RecordView> Ingest::ReadRecords(const AppendEntryView& block) {
-  const size_t count = block.sampled_ids.size() / sizeof(int32_t);
+  const absl::StatusOr<ArrayField> sampled_ids = Locate("sampled_ids", block.sampled_ids);
+  if (!sampled_ids.ok()) return sampled_ids.status();
+  const size_t count = sampled_ids->size() / sizeof(int32_t);
   const size_t slots = run_->config().top_k();
-  if (block.sampled_ids.size() == 0) return absl::InvalidArgumentError("sampled_ids: empty");
+  if (sampled_ids->size() == 0) return absl::InvalidArgumentError("sampled_ids: empty");
   if (uint64_t{block.first_position} + count >
       static_cast<uint64_t>(run_->limits().max_positions)) {
     return absl::InvalidArgumentError(absl::StrCat("first_position ", block.first_position, " + ",
                                                    count, " positions is beyond ",
                                                    run_->limits().max_positions));
   }
-  absl::Status status = CheckLength<int32_t>("sampled_ids", block.sampled_ids.size(), count);
-  if (status.ok()) {
-    status = CheckLength<float>("sampled_log_probs", block.sampled_log_probs.size(), count);
-  }
-  if (status.ok())
-    status = CheckLength<int32_t>("top_k_ids", block.top_k_ids.size(), count * slots);
-  if (status.ok()) {
-    status = CheckLength<float>("top_k_log_probs", block.top_k_log_probs.size(), count * slots);
-  }
-  if (!status.ok()) return status;
+  absl::Status status;
+  const auto read = [&]<typename T>(absl::string_view name, const absl::StatusOr<ArrayField>& array,
+                                    size_t elements, std::vector<T>& scratch) {
+    if (status.ok()) status = array.status();
+    if (status.ok()) status = CheckLength<T>(name, array->size(), elements);
+    return status.ok() ? array->template Read<T>(0, elements, scratch) : std::span<const T>();
+  };
   const RecordView records{
-      .sampled_ids = block.sampled_ids.Read<int32_t>(0, count, arrays_.sampled_ids),
-      .sampled_log_probs = block.sampled_log_probs.Read<float>(0, count, arrays_.sampled_log_probs),
-      .ids = block.top_k_ids.Read<int32_t>(0, count * slots, arrays_.ids),
-      .log_probs = block.top_k_log_probs.Read<float>(0, count * slots, arrays_.log_probs)};
+      .sampled_ids = read("sampled_ids", sampled_ids, count, arrays_.sampled_ids),
+      .sampled_log_probs =
+          read("sampled_log_probs", Locate("sampled_log_probs", block.sampled_log_probs), count,
+               arrays_.sampled_log_probs),
+      .ids = read("top_k_ids", Locate("top_k_ids", block.top_k_ids), count * slots, arrays_.ids),
+      .log_probs = read("top_k_log_probs", Locate("top_k_log_probs", block.top_k_log_probs),
+                        count * slots, arrays_.log_probs)};
+  if (!status.ok()) return status;
   if (block.crc32c.has_value()) {
     if (const uint32_t crc = CrcOf(records); crc != *block.crc32c) {
       return absl::InvalidArgumentError(
@@ -409,6 +445,7 @@ EntryAck Ingest::ApplyEntry(const AppendEntryView& entry) {
       return absl::InvalidArgumentError("entry: neither block, truncate nor seal");
     }
     if (absl::Status id = CheckSequenceId(entry.sequence_id); !id.ok()) return id;
+    if (!segment_.ok()) return segment_.status();
     if (!unavailable_.empty()) {
       const auto why = unavailable_.find(Copy(NameIn(entry)));
       if (why != unavailable_.end()) return why->second;

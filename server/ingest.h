@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "server/room_queue.h"
 #include "server/run_registry.h"
+#include "server/segments/shared_segment.h"
 #include "server/wire/append_request.h"
 #include "server/wire/append_response.h"
 #include "sis/v1/ratio_service.pb.h"
@@ -28,6 +29,12 @@ class Ingest {
  public:
   // Checks the header. The registry must outlive the object.
   static absl::StatusOr<Ingest> Open(RunRegistry& registry, const v1::AppendHeader& header);
+
+  // Where the arrays of the entries to come lie, until it is called again: null, in the message;
+  // else in the segment, and their fields say where. If it is an error, it refuses all entries.
+  void LieIn(absl::StatusOr<std::shared_ptr<SharedSegment>> segment) {
+    segment_ = std::move(segment);
+  }
 
   // Applies the entries that there are no acks for yet, one by one, and acks them; a refused one
   // changes nothing and says why in its ack. Stops at an entry that should wait for room: returns
@@ -53,12 +60,15 @@ class Ingest {
   absl::Status ApplyBlock(SequenceNameView name, const AppendEntryView& block);
   absl::Status ApplySeal(SequenceNameView name, uint32_t length);
   absl::Status ApplyTruncate(SequenceNameView name, uint32_t length);
+  // A field of a block, where it lies.
+  absl::StatusOr<ArrayField> Locate(absl::string_view name, const ArrayField& field);
   // The arrays of a block, in place or in arrays_, with their lengths and checksum checked.
   absl::StatusOr<RecordView> ReadRecords(const AppendEntryView& block);
 
   // Finds the sequences of the next entries, all at once: the run is locked once for them, and they
   // are not waited for in turn.
   void LookAhead(AppendEntries next);
+  void PrefetchEnd(size_t ahead) const;
   // Lets go of those that are found, as they could not be evicted or forgotten.
   void ForgetAhead();
   // Finds or makes the sequence, with room made for `bytes_if_new` if need be.
@@ -79,6 +89,7 @@ class Ingest {
 
   RunRegistry* registry_;
   std::shared_ptr<Run> run_;
+  absl::StatusOr<std::shared_ptr<SharedSegment>> segment_ = nullptr;
   Turn turn_ = Turn::kArrived;         // of the present entry
   std::optional<RoomWanted> lacking_;  // by the present entry
   // Of the present block: arrays that don't lie aligned in one piece, and ranks.
@@ -95,6 +106,8 @@ class Ingest {
   int64_t bytes_accepted_ = 0;
   // Of the entries from the present one on: sequences that LookAhead has found.
   static constexpr size_t kAhead = 32;
+  // So many before its turn, the memory of a sequence's end is asked for.
+  static constexpr size_t kPrefetched = 4;
   std::array<std::shared_ptr<Sequence>, kAhead> ahead_;
   size_t ahead_begin_ = 0;
   size_t ahead_end_ = 0;

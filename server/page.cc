@@ -65,8 +65,22 @@ size_t PackedBytes(const PageFormat& format) {
 }
 
 RecordRows RowBuffer::Rows(const PageFormat& format) {
-  memory_.resize(TailBytes(format));
-  return Carve(memory_.data(), format.slots);
+  if (memory_ == nullptr) memory_ = std::make_unique_for_overwrite<std::byte[]>(TailBytes(format));
+  return Carve(memory_.get(), format.slots);
+}
+
+void PrefetchTailRow(const PageFormat& format, const std::byte* tail, uint32_t index) {
+  const size_t slots = format.slots;
+  const auto prefetch = [&tail](size_t row_bytes, size_t index) {
+    __builtin_prefetch(tail + index * row_bytes, 1);
+    __builtin_prefetch(tail + (index + 1) * row_bytes - 1, 1);
+    tail += Page::kPositions * row_bytes;
+  };
+  prefetch(sizeof(int32_t), index);
+  prefetch(sizeof(float), index);
+  prefetch(slots * sizeof(int32_t), index);
+  prefetch(slots * sizeof(float), index);
+  prefetch(sizeof(uint8_t), index);
 }
 
 RecordRows SubRows(const RecordRows& rows, size_t first, size_t count, size_t slots) {
@@ -153,12 +167,13 @@ void Page::StoreAbsent(uint32_t index, const RecordView& records, size_t row, ui
                     to.ids.subspan(index * slots).begin());
   for (uint32_t i = 0; i < count; ++i) {
     const uint8_t used = used_slots[i];
-    std::ranges::fill(to.ids.subspan((index + i) * slots, slots).subspan(used), -1);
+    if (used < slots)
+      std::ranges::fill(to.ids.subspan((index + i) * slots + used, slots - used), -1);
     to.ranks[index + i] = ranks[row + i] < used ? ranks[row + i] : kRankOutside;
   }
   const uint64_t positions = Mask(index, count);
   present_ |= positions;
-  digest_ += DigestOf(to, positions);
+  digest_ += DigestOfRows(first_position_ + index, ViewOf(SubRows(to, index, count, slots)));
 }
 
 void Page::Add(uint32_t index, const RecordView& records, size_t row, uint32_t count,
@@ -261,13 +276,14 @@ BehaviorView Page::Behavior(uint32_t index, uint32_t count) const {
 }
 
 uint64_t Page::DigestOf(const RecordRows& rows, uint64_t positions) const {
-  const size_t slots = format_.slots;
   uint64_t digest = 0;
-  for (; positions != 0; positions &= positions - 1) {
-    const auto index = static_cast<uint32_t>(std::countr_zero(positions));
-    digest += PositionDigest(first_position_ + index, rows.sampled_ids[index],
-                             rows.sampled_log_probs[index], rows.ids.subspan(index * slots, slots),
-                             rows.log_probs.subspan(index * slots, slots));
+  for (uint32_t index = 0; positions >> index != 0;) {
+    index += static_cast<uint32_t>(std::countr_zero(positions >> index));
+    const auto count = static_cast<uint32_t>(std::countr_one(positions >> index));
+    digest +=
+        DigestOfRows(first_position_ + index, ViewOf(SubRows(rows, index, count, format_.slots)));
+    index += count;
+    if (index == kPositions) break;
   }
   return digest;
 }

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -29,13 +30,13 @@ size_t TailBytes(const PageFormat& format);
 // And after.
 size_t PackedBytes(const PageFormat& format);
 
-// Token-major records of a page in heap memory, made when first asked for.
+// Token-major records of a page in heap memory, made when first asked for. For one format.
 class RowBuffer {
  public:
   RecordRows Rows(const PageFormat& format);
 
  private:
-  std::vector<std::byte> memory_;
+  std::unique_ptr<std::byte[]> memory_;
 };
 
 // Not thread-safe; the sequence that owns it locks. Const members may be called side by side.
@@ -64,6 +65,8 @@ class Page {
   // Bit i is set if the i-th position has a record.
   uint64_t present() const { return present_; }
   bool packed() const { return packed_; }
+  // Where its block lies.
+  const std::byte* memory() const { return block_.bytes().data(); }
   // Set once Check has failed. Nothing more may then be read or added.
   bool corrupt() const { return corrupt_.load(std::memory_order_relaxed); }
 
@@ -115,6 +118,10 @@ class Page {
   uint64_t present_ = 0;
   uint64_t digest_ = 0;
 };
+
+// Asks the processor for the memory of the index-th row of the unpacked page whose block begins at
+// `tail`: only an address here, which nothing need be at any more.
+void PrefetchTailRow(const PageFormat& format, const std::byte* tail, uint32_t index);
 
 // Rows [first, first + count) of the K = slots wide arrays.
 RecordRows SubRows(const RecordRows& rows, size_t first, size_t count, size_t slots);

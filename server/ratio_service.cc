@@ -122,7 +122,7 @@ grpc::ServerUnaryReactor* RatioService::GetStep(grpc::CallbackServerContext* con
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* RatioService::Append(
     grpc::CallbackServerContext*) {
-  return new AppendStream(registry_, metrics_, store_threads_);
+  return new AppendStream(registry_, evaluators_.segments, metrics_, store_threads_);
 }
 
 grpc::ServerUnaryReactor* RatioService::Release(grpc::CallbackServerContext* context,

@@ -104,7 +104,14 @@ void Run::FindToAppend(std::span<const SequenceNameView> names,
                        std::span<std::shared_ptr<Sequence>> found) {
   WriterLock lock(mutex_);
   const absl::Time now = clock_();
+  // The memory of one is waited for while that of the next ones is on its way.
   for (const SequenceNameView& name : names) sequences_.prefetch(name);
+  for (const SequenceNameView& name : names) {
+    const auto entry = sequences_.find(name);
+    if (entry == sequences_.end()) continue;
+    __builtin_prefetch(&*entry->second.by_age, 1);
+    __builtin_prefetch(entry->second.held.get(), 1);
+  }
   for (size_t i = 0; i < names.size(); ++i) {
     const Entry* entry = Touch(names[i], now);
     const bool takes = entry != nullptr && !entry->release_when_free;

@@ -133,6 +133,7 @@ absl::Status Sequence::Append(uint32_t first_position, uint64_t policy_version,
   SetVersion(first_position, end, policy_version);
   committed_length_ = std::max(committed_length_, end);
   positions_ += added;
+  NoteEnd();
   if (appended != nullptr) *appended = {added, committed_length_};
   return absl::OkStatus();
 }
@@ -157,7 +158,25 @@ bool Sequence::AddToLastTail(uint32_t first_position, uint64_t policy_version,
   span.end = first_position + count;
   committed_length_ = span.end;
   positions_ += count;
+  end_.index.store(index + count, std::memory_order_relaxed);
   return true;
+}
+
+void Sequence::NoteEnd() {
+  const Page& page = pages_.rbegin()->second;
+  end_.page.store(&page, std::memory_order_relaxed);
+  end_.span.store(&versions_.rbegin()->second, std::memory_order_relaxed);
+  end_.tail.store(page.packed() ? nullptr : page.memory(), std::memory_order_relaxed);
+  end_.index.store(IndexInPage(committed_length_), std::memory_order_relaxed);
+}
+
+void Sequence::PrefetchEnd() const {
+  const std::byte* tail = end_.tail.load(std::memory_order_relaxed);
+  const uint32_t index = end_.index.load(std::memory_order_relaxed);
+  if (tail == nullptr || index >= Page::kPositions) return;
+  __builtin_prefetch(end_.page.load(std::memory_order_relaxed), 1);
+  __builtin_prefetch(end_.span.load(std::memory_order_relaxed), 1);
+  PrefetchTailRow(format_, tail, index);
 }
 
 int64_t Sequence::AddToPage(const PagePart& part, const RecordView& records,

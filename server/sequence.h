@@ -1,6 +1,7 @@
 // One recorded sequence: its pages, the policy versions of its positions, and its seal.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -63,7 +64,10 @@ class Sequence {
   absl::Status Append(uint32_t first_position, uint64_t policy_version, const RecordView& records,
                       std::span<const uint8_t> ranks, Appended* appended = nullptr)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // What that will charge, as things are now.
+  // Asks the processor for the memory that an append at the end will touch: with many sequences it
+  // is in no cache. Takes no lock, reads nothing that an append needs.
+  void PrefetchEnd() const;
+  // What an Append will charge, as things are now.
   int64_t BytesToAppend(uint32_t first_position, uint32_t count, uint64_t policy_version) const
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Drops the positions from length on. FailedPrecondition once sealed.
@@ -133,12 +137,22 @@ class Sequence {
   void SetVersion(uint32_t first, uint32_t end, uint64_t version)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  // Where the last append ended, for PrefetchEnd. Addresses only: what was there may be gone.
+  struct End {
+    std::atomic<const void*> page = nullptr;
+    std::atomic<const void*> span = nullptr;
+    std::atomic<const std::byte*> tail = nullptr;
+    std::atomic<uint32_t> index = 0;  // of the next position, in its page
+  };
+  void NoteEnd() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   const PageFormat format_;
   const uint64_t key_;
   Arena& arena_;
   ByteBudget& budget_;
   SequenceLog log_;
 
+  End end_;
   mutable Mutex mutex_;
   // Page number -> page. Gaps have none.
   std::map<uint32_t, Page> pages_ ABSL_GUARDED_BY(mutex_);

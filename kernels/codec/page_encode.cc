@@ -3,14 +3,20 @@
 #include <cstring>
 #include <vector>
 
+#include "absl/container/fixed_array.h"
 #include "kernels/codec/log_probs.h"
 #include "kernels/codec/page.h"
 #include "kernels/codec/page_layout.h"
+#include "kernels/codec/simd_ids.h"
 #include "kernels/crc32c.h"
 #include "kernels/decide.h"
 
 namespace sis {
 namespace {
+
+// More than these are kept on the heap while a page is encoded.
+constexpr size_t kFewPositions = 64;
+constexpr size_t kFewRows = 24;
 
 // Positions are written with the unused ones of the last group, which are zeros.
 template <typename T>
@@ -24,7 +30,12 @@ void EncodeIds(const PageHeader& header, const RecordView& records,
   const int bits = IdBits(header.vocabulary_size);
   const size_t row_bytes = PackedRowBytes(bits);
   const size_t slots = header.slots;
-  std::vector<RowValues> rows(IdRows(header));
+  const bool all_present = std::ranges::find(ranks, kRankAbsent) == ranks.end();
+  if (all_present && header.positions % kGroupPositions == 0 &&
+      PackIdsOnVectors(records, header.slots, used_slots, bits, to)) {
+    return;
+  }
+  absl::FixedArray<RowValues, kFewRows> rows(IdRows(header));
   for (size_t first = 0; first < header.positions; first += kGroupPositions) {
     for (RowValues& row : rows) row.fill(0);
     const size_t end = std::min<size_t>(header.positions, first + kGroupPositions);
@@ -77,17 +88,17 @@ void EncodePage(const PageHeader& header, const RecordView& records, std::span<c
     log_probs = present_log_probs;
     sampled_log_probs = present_sampled_log_probs;
   }
-  std::vector<uint8_t> used_slots(positions);
+  absl::FixedArray<uint8_t, kFewPositions> used_slots(positions);
   EncodeBehaviorLogProbs(
-      header.encoding, log_probs, header.slots, used_slots,
+      header.encoding, log_probs, header.slots, std::span(used_slots),
       page.subspan(layout.log_probs, layout.sampled_log_probs - layout.log_probs));
-  std::vector<uint8_t> stored_ranks(ranks.begin(), ranks.end());
+  absl::FixedArray<uint8_t, kFewPositions> stored_ranks(ranks.begin(), ranks.end());
   for (size_t i = 0; i < positions; ++i) {
     if (ranks[i] < slots && ranks[i] >= used_slots[i]) stored_ranks[i] = kRankOutside;
   }
   Write<float>(sampled_log_probs, page.subspan(layout.sampled_log_probs));
-  Write<uint8_t>(stored_ranks, page.subspan(layout.ranks));
-  EncodeIds(header, records, used_slots, ranks, page.subspan(layout.ids));
+  Write<uint8_t>(std::span<const uint8_t>(stored_ranks), page.subspan(layout.ranks));
+  EncodeIds(header, records, std::span<const uint8_t>(used_slots), ranks, page.subspan(layout.ids));
 
   PageHeaderBytes bytes{.magic = kPageMagic,
                         .crc32c = 0,

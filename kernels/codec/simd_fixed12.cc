@@ -96,6 +96,20 @@ HWY_INLINE void Pack(Floats codes, size_t lane, std::byte* row) {
   const Uint64Tag d64;
   const Uint64s pairs = hn::BitCast(d64, Truncate(codes));
   const Uint64s joined = hn::Or(hn::And(pairs, hn::Set(d64, 0xfff)), hn::ShiftRight<20>(pairs));
+#if HWY_TARGET <= HWY_AVX3
+  // Six bytes of every 128 bits side by side, then those of all four.
+  static_cast<void>(lane);  // always 0
+  HWY_ALIGN static constexpr int8_t kBytes[] = {0,  1,  2,  8,  9,  10, -1, -1,
+                                                -1, -1, -1, -1, -1, -1, -1, -1};
+  HWY_ALIGN static constexpr uint16_t kWords[] = {0,  1, 2, 8, 9, 10, 16, 17, 18, 24, 25,
+                                                  26, 3, 3, 3, 3, 3,  3,  3,  3,  3,  3,
+                                                  3,  3, 3, 3, 3, 3,  3,  3,  3,  3};
+  const __m512i bytes =
+      _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(kBytes)));
+  const __m512i sixes = _mm512_shuffle_epi8(joined.raw, bytes);
+  const __m512i packed = _mm512_permutexvar_epi16(_mm512_load_si512(kWords), sixes);
+  _mm256_mask_storeu_epi64(row, 7, _mm512_castsi512_si256(packed));
+#else
   HWY_ALIGN uint64_t of_24_bits[kLanes / 2];
   hn::Store(joined, d64, of_24_bits);
   std::byte* to = row + lane / 2 * 3;
@@ -103,6 +117,7 @@ HWY_INLINE void Pack(Floats codes, size_t lane, std::byte* row) {
     const uint64_t of_48_bits = of_24_bits[i] | of_24_bits[i + 1] << 24;
     std::memcpy(to, &of_48_bits, 6);
   }
+#endif
 }
 
 template <size_t kCount>

@@ -78,9 +78,16 @@ class PlainBatchReader {
     if (!ReadByteIf(Tag(2, kDelimited)) || !ReadEnd(end, batch_end) || batch_end != end) {
       return false;
     }
+    bool has_segment = false;
     while (offset() < end) {
+      uint8_t tag;
+      if (!ReadByte(tag)) return false;
+      if (tag == Tag(2, kDelimited)) {
+        if (std::exchange(has_segment, true) || !ReadId(end, into_.segment_)) return false;
+        continue;
+      }
       size_t entry_end = 0;
-      if (!ReadByteIf(Tag(1, kDelimited)) || !ReadEnd(end, entry_end)) return false;
+      if (tag != Tag(1, kDelimited) || !ReadEnd(end, entry_end)) return false;
       if (!ReadEntry(entry_end, into_.entries_.emplace_back())) return false;
     }
     return offset() == end;
@@ -294,12 +301,14 @@ class PlainBatchReader {
 absl::Status ReceivedAppend::Parse(ScatteredBytes bytes) {
   bytes_ = std::move(bytes);
   entries_.clear();
+  segment_ = {};
   cut_ids_.clear();
   if (PlainBatchReader(*this).Read()) {
     message_case_ = v1::AppendRequest::kBatch;
     return absl::OkStatus();
   }
   entries_.clear();
+  segment_ = {};
   message_case_ = v1::AppendRequest::MESSAGE_NOT_SET;
   std::string whole(bytes_.size(), '\0');
   bytes_.Copy(0, whole.size(), whole.data());
@@ -307,7 +316,10 @@ absl::Status ReceivedAppend::Parse(ScatteredBytes bytes) {
     return absl::InvalidArgumentError("message: not an AppendRequest");
   }
   message_case_ = request_.message_case();
-  if (is_batch()) entries_ = EntriesOf(request_.batch());
+  if (is_batch()) {
+    entries_ = EntriesOf(request_.batch());
+    segment_ = request_.batch().segment();
+  }
   return absl::OkStatus();
 }
 

@@ -110,6 +110,11 @@ TEST(AppendRequestTest, HasWhatProtobufWrites) {
   EXPECT_TRUE(AgreesWithProtobuf(nothing.SerializeAsString()));
   nothing.mutable_batch()->add_entries();
   EXPECT_TRUE(AgreesWithProtobuf(nothing.SerializeAsString()));
+  nothing.mutable_batch()->set_segment("/sis-0123");
+  EXPECT_TRUE(AgreesWithProtobuf(nothing.SerializeAsString()));
+  v1::AppendRequest in_segment = Request(2);
+  in_segment.mutable_batch()->set_segment("/sis-0123");
+  EXPECT_TRUE(AgreesWithProtobuf(in_segment.SerializeAsString()));
 }
 
 TEST(AppendRequestTest, AnUsualOneAllocatesNothing) {
@@ -165,6 +170,8 @@ TEST(AppendRequestTest, UnusualMessagesMeanWhatTheyMeanToProtobuf) {
       AgreesWithProtobuf(InBatch(Field(1, "\x18\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"))));
   EXPECT_FALSE(
       AgreesWithProtobuf(InBatch(Field(1, "\x18\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"))));
+  EXPECT_TRUE(AgreesWithProtobuf(Field(2, Field(2, "/a") + Field(2, "/b"))));
+  EXPECT_TRUE(AgreesWithProtobuf(Field(2, Field(2, "/a") + Field(1, Field(1, block)))));
   // Names beyond ASCII.
   EXPECT_TRUE(AgreesWithProtobuf(InBatch(Field(1, Field(1, Field(1, "\xc3\xa9"))))));
   EXPECT_FALSE(AgreesWithProtobuf(InBatch(Field(1, Field(1, Field(1, "\xc3"))))));

@@ -2,7 +2,7 @@
 // same cores, in turn.
 //
 //     ingest [--top_k=10,50] [--block_tokens=1,32,1024] [--streams=1,16,256]
-//            [--megabytes=64] [--repetitions=5]
+//            [--megabytes=64] [--repetitions=5] [--segments]
 //
 // A stream is a connection with a worker behind it: the worker sends batches of blocks, one block
 // of each of its sequences, with up to four batches under way. For Redis a batch is a pipeline of
@@ -11,11 +11,15 @@
 // validates every record, stores it for evaluation and acks; Redis stores bytes, with its
 // persistence off. Both get messages that were made beforehand, so the client's part is writing to
 // sockets and waiting for answers; afterwards both are asked whether they have it all.
+//
+// With --segments sis_server's clients are on a Unix socket and the arrays lie in shared memory,
+// made beforehand like the messages: what an engine that writes its records there would see.
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -39,6 +43,7 @@
 #include "kernels/crc32c.h"
 #include "sis/v1/ratio_service.grpc.pb.h"
 #include "tests/integration/child_process.h"
+#include "tests/integration/leased_segment.h"
 
 ABSL_FLAG(std::vector<std::string>, top_k, (std::vector<std::string>{"10", "50"}),
           "slots per position");
@@ -48,6 +53,7 @@ ABSL_FLAG(std::vector<std::string>, streams, (std::vector<std::string>{"1", "16"
           "concurrent streams");
 ABSL_FLAG(int, megabytes, 64, "arrays per case; an eighth of it with blocks of one token");
 ABSL_FLAG(int, repetitions, 5, "of every case");
+ABSL_FLAG(bool, segments, false, "sis_server's arrays in shared memory");
 ABSL_FLAG(std::string, server, "server/sis_server", "the program");
 
 namespace sis {
@@ -267,8 +273,8 @@ class SisStream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::B
 class Sis {
  public:
   Sis()
-      : process_({absl::GetFlag(FLAGS_server), "--listen=127.0.0.1:0",
-                  "--metrics=", "--cache_bytes=2147483648"}),
+      : process_({absl::GetFlag(FLAGS_server), absl::StrCat("--listen=", Address()),
+                  "--metrics=", "--cache_bytes=2147483648", "--shared_memory_bytes=2147483648"}),
         address_(process_.AwaitReady("grpc")) {}
 
   const ChildProcess& process() const { return process_; }
@@ -283,6 +289,23 @@ class Sis {
           grpc::CreateCustomChannel(address_, grpc::InsecureChannelCredentials(), arguments));
       const auto deadline = std::chrono::system_clock::now() + std::chrono::seconds(30);
       if (!channels_.back()->WaitForConnected(deadline)) Fail("cannot connect to sis_server");
+    }
+  }
+
+  // Moves the arrays of the messages into shared memory.
+  void ShareArrays(std::vector<Messages>& streams, int megabytes) {
+    const auto stub = v1::RatioService::NewStub(channels_[0]);
+    // Small arrays take 64 bytes each.
+    segment_ = std::make_unique<LeasedSegment>(*stub, (uint64_t{4} * megabytes + 4) << 20);
+    if (!segment_->status().ok()) Fail(segment_->status().error_message());
+    for (Messages& messages : streams) {
+      for (std::string& bytes : messages.sis) {
+        v1::AppendRequest request;
+        request.ParseFromString(bytes);
+        segment_->PutArrays(request);
+        request.mutable_batch()->set_segment(segment_->name());
+        request.SerializeToString(&bytes);
+      }
     }
   }
 
@@ -330,10 +353,18 @@ class Sis {
   }
 
  private:
+  static std::string Address() {
+    if (!absl::GetFlag(FLAGS_segments)) return "127.0.0.1:0";
+    std::string folder = "/tmp/sis-XXXXXX";
+    if (mkdtemp(folder.data()) == nullptr) Fail("no folder for a socket");
+    return absl::StrCat("unix:", folder, "/socket");
+  }
+
   ChildProcess process_;
   const std::string address_;
   uint64_t incarnation_ = 0;
   std::vector<std::shared_ptr<grpc::Channel>> channels_;
+  std::unique_ptr<LeasedSegment> segment_;
 };
 
 // A blocking connection that counts replies of one line.
@@ -440,17 +471,26 @@ class Redis {
 
 struct Measured {
   std::vector<double> tokens_per_second;
-  std::vector<double> cpu_seconds;  // of the server
+  std::vector<double> cpu_seconds;         // of the server
+  std::vector<double> client_cpu_seconds;  // of this program
 };
+
+double OwnCpuSeconds() {
+  timespec time;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+}
 
 template <typename Send>
 void Measure(const ChildProcess& server, int64_t tokens, Measured& measured, Send send) {
   const double cpu_before = server.cpu_seconds();
+  const double own_before = OwnCpuSeconds();
   const auto start = std::chrono::steady_clock::now();
   send();
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   measured.tokens_per_second.push_back(static_cast<double>(tokens) / seconds.count());
   measured.cpu_seconds.push_back(server.cpu_seconds() - cpu_before);
+  measured.client_cpu_seconds.push_back(OwnCpuSeconds() - own_before);
 }
 
 double Median(std::vector<double> values) {
@@ -472,18 +512,22 @@ std::string Ratios(const Measured& ours, const Measured& theirs) {
 
 std::string Figures(const Case& c, const Measured& measured, int64_t tokens) {
   const double rate = Median(measured.tokens_per_second);
+  const auto per_token = [&](const std::vector<double>& seconds) {
+    return Median(seconds) / static_cast<double>(tokens) * 1e6;
+  };
   char text[96];
-  std::snprintf(text, sizeof text, "%6.2f %5.2f %6.2f", rate * 1e-6,
+  std::snprintf(text, sizeof text, "%6.2f %5.2f %6.3f %6.3f", rate * 1e-6,
                 rate * static_cast<double>(c.bytes_per_token()) * 1e-9,
-                Median(measured.cpu_seconds) / static_cast<double>(tokens) * 1e6);
+                per_token(measured.cpu_seconds), per_token(measured.client_cpu_seconds));
   return text;
 }
 
 void Run(const Case& c, Sis& sis, Redis* redis) {
   const int megabytes = absl::GetFlag(FLAGS_megabytes);
-  const std::vector<Messages> streams = MakeMessages(c, megabytes);
+  std::vector<Messages> streams = MakeMessages(c, megabytes);
   const int64_t tokens = c.tokens(megabytes);
   sis.Connect(c.streams);
+  if (absl::GetFlag(FLAGS_segments)) sis.ShareArrays(streams, megabytes);
   if (redis != nullptr) redis->Connect(c.streams);
   Measured ours, set, append;
   for (int repetition = 0; repetition < absl::GetFlag(FLAGS_repetitions); ++repetition) {
@@ -542,11 +586,13 @@ void Main() {
     std::printf("redis-server is not installed (tools/setup bench): sis_server alone\n");
   }
   std::printf(
-      "Mtokens/s, GB/s of arrays, and the server's CPU time in us per token; medians.\n"
+      "Mtokens/s, GB/s of arrays, and CPU time in us per token: the server's, the client's; "
+      "medians.\n"
       "Ratios of tokens/s: median (least, most).\n"
-      "                sis_server            SET                   APPEND                "
-      "sis/SET              sis/APPEND\n"
-      "  K block strm  Mtok/s  GB/s     us  Mtok/s  GB/s     us  Mtok/s  GB/s     us\n");
+      "                sis_server                   SET                          APPEND"
+      "                       sis/SET              sis/APPEND\n"
+      "  K block strm  Mtok/s  GB/s server client  Mtok/s  GB/s server client  "
+      "Mtok/s  GB/s server client\n");
   for (const int top_k : Numbers(absl::GetFlag(FLAGS_top_k))) {
     for (const int block_tokens : Numbers(absl::GetFlag(FLAGS_block_tokens))) {
       for (const int streams : Numbers(absl::GetFlag(FLAGS_streams))) {
