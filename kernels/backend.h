@@ -22,8 +22,8 @@ struct BehaviorView {
   std::span<const float> sampled_log_probs;  // [n]
   std::span<const uint8_t> sampled_ranks;    // [n], kRankOutside if not in the set
   GroupedLogProbs grouped_log_probs = {};    // the same in groups
-  // If they have a tag: bytes that the spans above are parts of, at offsets aligned to their
-  // elements. Backends may read a copy of them instead.
+  // If they have a tag, and the spans above are parts of them, at offsets aligned to their
+  // elements: backends may read a copy of them instead.
   FixedRows fixed_rows = {};
 };
 

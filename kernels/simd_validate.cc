@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "kernels/simd_targets.h"
 #undef HWY_TARGET_INCLUDE
@@ -105,8 +106,54 @@ HWY_INLINE Mask ValidLanes(const BehaviorRows& behavior, const CurrentRows& curr
   return checker.Valid();
 }
 
+// From so many slots on, rows are looked at by themselves first.
+constexpr size_t kLongRow = 2 * kGroup;
+
+// Whether a row is valid whichever of its slots are used, and in whatever order it is summed up:
+// all are log-probs, and their sum is below the limit by far more than the rounding of 254 sums,
+// 2^-16 of it. Unlike the exact test this needs neither the behaviour's values nor the positions
+// in lanes.
+HWY_INLINE bool IsSurelyValid(const float* row, size_t slots) {
+  const FloatTag d;
+  const Floats lowest = Constant(-87.0f);
+  Floats sum = hn::Zero(d);
+  Mask valid = hn::Eq(sum, sum);
+  // The last one ends with the row, and leaves out what the one before it has.
+  const auto load = [&](size_t first) HWY_ATTR {
+    if (first + kLanes <= slots) return hn::LoadU(d, row + first);
+    const size_t again = first + kLanes - slots;
+    return hn::IfThenElse(hn::FirstN(d, again), lowest, hn::LoadU(d, row + slots - kLanes));
+  };
+  const auto take = [&](size_t first) HWY_ATTR {
+    const Floats log_probs = load(first);
+    valid = hn::And(valid, hn::Le(log_probs, Constant(kRoundingSlack)));  // not so for NaN
+    return hn::Max(log_probs, lowest);
+  };
+  size_t first = 0;
+  for (; first + 3 * kLanes < slots; first += 4 * kLanes) {
+    const FourFloats e = ExpInRange(FourFloats{
+        {take(first), take(first + kLanes)}, {take(first + 2 * kLanes), take(first + 3 * kLanes)}});
+    sum = hn::Add(sum, hn::Add(hn::Add(e.first.first, e.first.second),
+                               hn::Add(e.second.first, e.second.second)));
+  }
+  for (; first < slots; first += kLanes) sum = hn::Add(sum, ExpInRange(take(first)));
+  constexpr float kSure = 1.0f + kRoundingSlack - 0x1p-10f;
+  return hn::AllTrue(d, valid) && hn::GetLane(hn::SumOfLanes(d, sum)) <= kSure;
+}
+
+HWY_INLINE bool AreSurelyValid(std::span<const float> rows, size_t slots) {
+  for (size_t first = 0; first < rows.size(); first += slots) {
+    if (!IsSurelyValid(rows.data() + first, slots)) return false;
+  }
+  return true;
+}
+
 bool AreValid(const BehaviorView& behavior, const CurrentView& current, size_t slots) {
   const size_t positions = current.sampled_log_probs.size();
+  if (slots >= kLongRow && current.grouped_log_probs.empty() &&
+      AreSurelyValid(current.log_probs, slots)) {
+    return true;
+  }
   bool valid = true;
   VisitGroups(behavior, current, slots,
               [&](size_t first_lane, auto& behavior_groups, auto& current_groups) HWY_ATTR {

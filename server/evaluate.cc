@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/sequence_key.h"
+#include "server/accept_bits.h"
 #include "server/arrays.h"
 #include "server/base_algorithm.h"
 #include "server/evaluate_input.h"
@@ -21,13 +22,6 @@ absl::Status RefuseMissing(const SliceRange& slice, const Missing& missing) {
   return absl::FailedPreconditionError(absl::StrCat(
       "ratios of missing positions need own_log_probs: ", ToString(slice.name), " position ",
       missing.first_position, " is missing (", ReasonLabel(missing.reason), ")"));
-}
-
-void PackAcceptBits(std::span<const Decision> decisions, std::string& bits) {
-  bits.assign((decisions.size() + 7) / 8, '\0');
-  for (size_t i = 0; i < decisions.size(); ++i) {
-    if (decisions[i] == Decision::kAccepted) bits[i / 8] |= static_cast<char>(1 << (i % 8));
-  }
 }
 
 void AddPrefixCurve(std::span<const int> curve, std::span<const PrefixSums> sums,
@@ -222,7 +216,7 @@ class EvaluateCall::State {
     *response_->mutable_totals() = ToTotals(sums_);
     AddPrefixCurve(input_.parameters.prefix_curve, call_.output().prefix_sums, *response_);
     if (input_.wanted.accept_bits) {
-      PackAcceptBits(call_.output().view.decisions, *response_->mutable_accept_bits());
+      response_->set_accept_bits(PackAcceptBits(call_.output().view.decisions));
     }
     if (!input_.wanted.decisions) response_->clear_decisions();
     response_->set_newly_counted(Count(run_, evaluator_, input_, slices_, results_));

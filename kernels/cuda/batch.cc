@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <functional>
 #include <optional>
 
 namespace sis::cuda {
@@ -18,6 +19,23 @@ constexpr size_t Aligned(size_t bytes) {
 template <typename T>
 std::span<T> Part(std::span<T> array, size_t first, size_t count) {
   return array.empty() ? array : array.subspan(first, count);
+}
+
+template <typename T>
+bool IsPartOf(std::span<const std::byte> bytes, std::span<const T> array) {
+  const std::span<const std::byte> part = std::as_bytes(array);
+  const std::less_equal<> before;
+  return part.empty() || (before(bytes.data(), part.data()) &&
+                          before(part.data() + part.size(), bytes.data() + bytes.size()));
+}
+
+// The rows that copies may be made of; none if what is to be read is elsewhere.
+FixedRows FixedRowsOf(const BehaviorView& behavior) {
+  const std::span<const std::byte> bytes = behavior.fixed_rows.bytes;
+  const bool inside =
+      IsPartOf(bytes, behavior.log_probs) && IsPartOf(bytes, behavior.grouped_log_probs.rows) &&
+      IsPartOf(bytes, behavior.sampled_log_probs) && IsPartOf(bytes, behavior.sampled_ranks);
+  return inside ? behavior.fixed_rows : FixedRows();
 }
 
 RowFormat FormatOf(LogProbEncoding encoding) {
@@ -112,9 +130,10 @@ size_t Batch::Take(const Segment& segment, size_t first) {
   staged.sums = static_cast<uint32_t>(sums_.size() - 1);
   // REDUCED reads few bytes of the rows: not worth copying them all.
   const size_t old_copies = rows_.copies().size();
-  const std::optional<size_t> copy = rows_.Find(behavior.fixed_rows, !current.reduced());
+  const FixedRows fixed = FixedRowsOf(behavior);
+  const std::optional<size_t> copy = rows_.Find(fixed, !current.reduced());
   if (rows_.copies().size() > old_copies) {
-    upload_bytes_ += ResidentRows::BlockBytes(behavior.fixed_rows.bytes.size());
+    upload_bytes_ += ResidentRows::BlockBytes(fixed.bytes.size());
   }
   staged.resident = copy.has_value();
   const auto stage = [&](auto array) { return StageInput(array); };

@@ -234,6 +234,27 @@ TEST(StagedBackend, RowsThatStayAreSentOnce) {
   EXPECT_GT(thrashing->resident_rows().passes, 10);
 }
 
+// Rows that are not where the tag says are read where they are.
+TEST(StagedBackend, RowsElsewhereAreStaged) {
+  const FixedCall call(8);
+  FailingStage::Plan plan;
+  const auto backend = WithPlanAndMemory(plan, 4);
+  LongCall::Output output;
+  std::vector<Segment> segments = call.SegmentsInto(output);
+  for (Segment& segment : segments) {
+    segment.behavior.sampled_ranks = call.positions.behavior().sampled_ranks.first(50);
+  }
+  backend->Evaluate(call.parameters, segments);
+  LongCall::Output expected;
+  std::vector<Segment> plain = call.SegmentsInto(expected);
+  for (Segment& segment : plain) {
+    segment.behavior.sampled_ranks = call.positions.behavior().sampled_ranks.first(50);
+  }
+  ScalarBackend().Evaluate(call.parameters, plain);
+  EXPECT_TRUE(output == expected);
+  EXPECT_EQ(backend->resident_rows().copies, 0);
+}
+
 TEST(StagedBackend, WhateverFailsWithRowsThatStayTheAnswerIsTheSame) {
   const FixedCall call(7);
   const LongCall::Output expected = call.EvaluateBy(ScalarBackend());

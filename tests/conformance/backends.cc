@@ -44,7 +44,7 @@ std::vector<const Backend*> Backends() {
       cuda::BackendOnHostStages(std::make_unique<CurveOnly>());
   // Room for what is read twice; and so little of it that copies push each other out.
   static const std::unique_ptr<const Backend> much_memory = cuda::BackendOnHostStages(
-      std::make_unique<CurveOnly>(), 3, size_t{96} << 10, cuda::When::kLate);
+      std::make_unique<CurveOnly>(), 2, size_t{48} << 10, cuda::When::kLate);
   static const std::unique_ptr<const Backend> little_memory = cuda::BackendOnHostStages(
       std::make_unique<CurveOnly>(), 3, size_t{8} << 10, cuda::When::kLate);
   static const WithFixedRows resident(*much_memory, "_resident");
