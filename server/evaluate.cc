@@ -82,6 +82,11 @@ class CallOutput {
     if (!input.algorithm) return;
     if (!wanted.log_ratios) view.log_modified_ratios = Scratch(log_ratios_, count);
     output_.reference_log_probs = Scratch(reference_log_probs_, count);
+    sampled_log_probs_ = input.sampled_log_probs;
+    if (input.current.dense() != nullptr) {
+      output_.sampled_log_probs = Scratch(computed_log_probs_, count);
+      sampled_log_probs_ = output_.sampled_log_probs;
+    }
     if (std::holds_alternative<DppoTopK>(*input.algorithm)) {
       output_.total_variations = Scratch(total_variations_, count);
     }
@@ -91,6 +96,7 @@ class CallOutput {
   EvaluatedPositions positions() const {
     return {.decisions = output_.view.decisions,
             .log_modified_ratios = output_.view.log_modified_ratios,
+            .sampled_log_probs = sampled_log_probs_,
             .reference_log_probs = output_.reference_log_probs,
             .total_variations = output_.total_variations};
   }
@@ -105,6 +111,8 @@ class CallOutput {
   std::vector<PrefixSums> prefix_sums_;
   std::vector<float> log_ratios_;
   std::vector<float> reference_log_probs_;
+  std::vector<float> computed_log_probs_;
+  std::span<const float> sampled_log_probs_;
   std::vector<float> total_variations_;
 };
 
@@ -183,6 +191,7 @@ class EvaluateCall::State {
     results_.reserve(slices_.size());
   }
 
+  size_t values_per_position() const { return input_.current.values_per_position(); }
   bool done() const { return results_.size() == slices_.size(); }
 
   absl::Status EvaluateSlice() {
@@ -249,7 +258,7 @@ absl::StatusOr<EvaluateCall> EvaluateCall::Start(Run& run, const Backend& backen
   absl::StatusOr<std::vector<SliceRange>> slices = ParseEvaluateSlices(run, request.slices());
   if (!slices.ok()) return slices.status();
   absl::StatusOr<EvaluateInput> input =
-      ParseEvaluateInput(request, arrays, run.config(), TotalPositions(*slices));
+      ParseEvaluateInput(request, arrays, run.config(), run.limits(), TotalPositions(*slices));
   if (!input.ok()) return input.status();
   absl::StatusOr<std::optional<AnswersInSegment>> answers =
       ParseAnswers(request, arrays, input->wanted, TotalPositions(*slices));
@@ -260,6 +269,8 @@ absl::StatusOr<EvaluateCall> EvaluateCall::Start(Run& run, const Backend& backen
   return EvaluateCall(std::make_unique<State>(run, backend, *std::move(input), *std::move(slices),
                                               *std::move(answers)));
 }
+
+size_t EvaluateCall::values_per_position() const { return state_->values_per_position(); }
 
 bool EvaluateCall::done() const { return state_->done(); }
 

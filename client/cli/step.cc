@@ -57,8 +57,9 @@ const Subcommand kStep = {
     .name = "step",
     .arguments = {"RUN", "DRAW"},
     .summary = "Show the totals of one draw (an optimiser step) over all ranks.",
-    .details = "Means are over the scored positions: accepted, rejected or outside top-K. "
-               "k3 estimates KL(behaviour || current).",
+    .details =
+        "Means are over the scored positions: accepted, rejected or outside top-K. "
+        "k3 estimates KL(behaviour || current).",
     .flags = {"json"},
     .check = CheckDraw,
     .run = GetStep,
