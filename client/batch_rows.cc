@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -45,17 +46,31 @@ std::string BatchRows::SplitArray(const std::string& array, std::span<const int>
 
 void BatchRows::SplitForm(const v1::EvaluateRequest& request, std::span<const int> numbers,
                           v1::EvaluateRequest& part) const {
-  if (request.has_gathered()) {
-    v1::Gathered& form = *part.mutable_gathered();
-    form.set_values(request.gathered().values());
-    form.set_log_sum_exps(SplitArray(request.gathered().log_sum_exps(), numbers));
-    form.set_log_probs(SplitArray(request.gathered().log_probs(), numbers));
-    form.set_sampled_log_probs(SplitArray(request.gathered().sampled_log_probs(), numbers));
-  } else if (request.has_reduced()) {
-    v1::Reduced& form = *part.mutable_reduced();
-    form.set_sampled_log_probs(SplitArray(request.reduced().sampled_log_probs(), numbers));
-    form.set_log_envelopes(SplitArray(request.reduced().log_envelopes(), numbers));
-    form.set_covered_masses(SplitArray(request.reduced().covered_masses(), numbers));
+  if (request.form_case() == v1::EvaluateRequest::FORM_NOT_SET) return;
+  const google::protobuf::FieldDescriptor* field =
+      request.GetDescriptor()->FindFieldByNumber(request.form_case());
+  const google::protobuf::Message& whole = request.GetReflection()->GetMessage(request, field);
+  google::protobuf::Message& form = *part.GetReflection()->MutableMessage(&part, field);
+  const google::protobuf::Reflection& reflection = *whole.GetReflection();
+  std::vector<const google::protobuf::FieldDescriptor*> present;
+  reflection.ListFields(whole, &present);
+  std::string scratch;
+  for (const google::protobuf::FieldDescriptor* array : present) {
+    switch (array->cpp_type()) {
+      case google::protobuf::FieldDescriptor::CPPTYPE_STRING:
+        reflection.SetString(
+            &form, array,
+            SplitArray(reflection.GetStringReference(whole, array, &scratch), numbers));
+        break;
+      case google::protobuf::FieldDescriptor::CPPTYPE_ENUM:
+        reflection.SetEnumValue(&form, array, reflection.GetEnumValue(whole, array));
+        break;
+      case google::protobuf::FieldDescriptor::CPPTYPE_UINT32:
+        reflection.SetUInt32(&form, array, reflection.GetUInt32(whole, array));
+        break;
+      default:
+        std::abort();  // no form has a field of another type
+    }
   }
 }
 

@@ -335,6 +335,40 @@ absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const S
 }
 
 absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const Slice> slices,
+                                            const TopKSetValues& current,
+                                            const EvaluateOptions& options) {
+  using Form = v1::TopK;
+  const int form = v1::EvaluateRequest::kTopKSetFieldNumber;
+  const size_t positions = current.sampled_log_probs.size();
+  v1::EvaluateRequest request;
+  request.mutable_top_k_set()->set_top_k(
+      static_cast<uint32_t>(current.ids.size() / std::max<size_t>(1, positions)));
+  return Evaluate(run, slices, options, std::move(request),
+                  {Column(form, Form::kSampledLogProbsFieldNumber, current.sampled_log_probs),
+                   SlotRows(form, Form::kIdsFieldNumber, current.ids, positions),
+                   SlotRows(form, Form::kLogProbsFieldNumber, current.log_probs, positions)});
+}
+
+absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const Slice> slices,
+                                            const DenseValues& current,
+                                            const EvaluateOptions& options) {
+  using Form = v1::Dense;
+  const int form = v1::EvaluateRequest::kDenseFieldNumber;
+  size_t positions = 0;
+  for (const Slice& slice : slices) positions += slice.length;
+  const bool halves = !current.bfloat16_logits.empty();
+  v1::EvaluateRequest request;
+  request.mutable_dense()->set_values(halves ? Form::BFLOAT16_LOGITS : Form::LOGITS);
+  std::vector<PositionArray> arrays = {
+      halves ? SlotRows(form, Form::kLogitsFieldNumber, current.bfloat16_logits, positions)
+             : SlotRows(form, Form::kLogitsFieldNumber, current.logits, positions)};
+  if (!current.sampled_ids.empty()) {
+    arrays.push_back(Column(form, Form::kSampledIdsFieldNumber, current.sampled_ids));
+  }
+  return Evaluate(run, slices, options, std::move(request), std::move(arrays));
+}
+
+absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const Slice> slices,
                                             const EvaluateOptions& options,
                                             v1::EvaluateRequest request,
                                             std::vector<PositionArray> arrays) {

@@ -94,6 +94,10 @@ class Client {
                                       const ReducedValues& current, const EvaluateOptions& options);
   absl::StatusOr<Evaluation> Evaluate(const RunRef& run, std::span<const Slice> slices,
                                       const LogitValues& current, const EvaluateOptions& options);
+  absl::StatusOr<Evaluation> Evaluate(const RunRef& run, std::span<const Slice> slices,
+                                      const TopKSetValues& current, const EvaluateOptions& options);
+  absl::StatusOr<Evaluation> Evaluate(const RunRef& run, std::span<const Slice> slices,
+                                      const DenseValues& current, const EvaluateOptions& options);
 
  private:
   // `streams` may be null.

@@ -216,6 +216,39 @@ TEST_F(ClientTest, EvaluateSendsItsOptions) {
             absl::InvalidArgumentError("sampled_ids: 1 elements, must be 2"));
 }
 
+TEST_F(ClientTest, EvaluateSendsTheFormsOfAllTokens) {
+  const std::vector<int32_t> ids = {4, 5, 6, 7, -1, -1}, sampled_ids = {4, 5};
+  const std::vector<float> log_probs = {-1, -2, -3, -4, -5, -6}, sampled = {-5, -6};
+  const std::vector<uint16_t> halves = {1, 2, 3, 4, 5, 6, 7, 8};
+  const std::vector<Slice> slices = {{{"a"}, 3, 2}};
+  v1::EvaluateResponse answer;
+  answer.set_accept_bits(std::string(1, '\x02'));
+  service_.AnswerEvaluate(answer);
+  ASSERT_TRUE(client_->Evaluate({"run"}, slices, TopKSetValues{ids, log_probs, sampled}, {}).ok());
+  const v1::TopK set = service_.evaluate_request().top_k_set();
+  EXPECT_EQ(set.top_k(), 3u);
+  EXPECT_EQ(Array<int32_t>(set.ids()), ids);
+  EXPECT_EQ(Array<float>(set.log_probs()), log_probs);
+  EXPECT_EQ(Array<float>(set.sampled_log_probs()), sampled);
+
+  service_.AnswerEvaluate(answer);
+  ASSERT_TRUE(client_->Evaluate({"run"}, slices, DenseValues{.logits = log_probs}, {}).ok());
+  v1::Dense dense = service_.evaluate_request().dense();
+  EXPECT_EQ(dense.values(), v1::Dense::LOGITS);
+  EXPECT_EQ(Array<float>(dense.logits()), log_probs);
+  EXPECT_TRUE(dense.sampled_ids().empty());
+
+  service_.AnswerEvaluate(answer);
+  ASSERT_TRUE(client_
+                  ->Evaluate({"run"}, slices,
+                             DenseValues{.bfloat16_logits = halves, .sampled_ids = sampled_ids}, {})
+                  .ok());
+  dense = service_.evaluate_request().dense();
+  EXPECT_EQ(dense.values(), v1::Dense::BFLOAT16_LOGITS);
+  EXPECT_EQ(Array<uint16_t>(dense.logits()), halves);
+  EXPECT_EQ(Array<int32_t>(dense.sampled_ids()), sampled_ids);
+}
+
 TEST_F(ClientTest, HalfPrecisionIsRoundedUp) {
   const std::vector<float> log_probs = {-1.0f, -1.0001f, -1e6f,
                                         -std::numeric_limits<float>::infinity()},

@@ -402,9 +402,11 @@ absl::StatusOr<v1::EvaluateResponse> Replicas::Evaluate(v1::EvaluateRequest requ
   // What each replica gets a part of; all that is left in the request is for every one.
   v1::EvaluateRequest batch;
   batch.mutable_slices()->Swap(request.mutable_slices());
-  if (request.has_gathered()) batch.mutable_gathered()->Swap(request.mutable_gathered());
-  if (request.has_reduced()) batch.mutable_reduced()->Swap(request.mutable_reduced());
-  request.clear_form();
+  if (request.form_case() != v1::EvaluateRequest::FORM_NOT_SET) {
+    const google::protobuf::FieldDescriptor* form =
+        request.GetDescriptor()->FindFieldByNumber(request.form_case());
+    request.GetReflection()->SwapFields(&request, &batch, {form});
+  }
   request.clear_lease_id();
 
   Parts parts;

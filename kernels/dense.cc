@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/dense_row.h"
 
@@ -32,27 +33,33 @@ absl::Status BadLogit(const LogitRow& row, uint32_t position) {
   return absl::InternalError(absl::StrCat("logits at position ", position, " changed meanwhile"));
 }
 
+// Of a row without NaN and +inf.
+absl::StatusOr<double> FiniteLogSumExp(const ExpSum& sum, uint32_t position) {
+  const double log_sum_exp = LogSumExp(sum);
+  if (!std::isinf(log_sum_exp)) return log_sum_exp;
+  return absl::InvalidArgumentError(
+      absl::StrCat("logits at position ", position, ": all are -inf"));
+}
+
 // slot_logits are those of the position, at least k.
 absl::Status FinishPosition(const ExpSum& sum, std::span<const float> slot_logits,
                             float sampled_logit, const DenseRecordView& records,
                             const DenseParameters& parameters, size_t i,
                             const DenseOutput& output) {
-  const double log_sum_exp = LogSumExp(sum);
-  if (std::isinf(log_sum_exp)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("logits at position ", parameters.first_position + i, ": all are -inf"));
-  }
+  const absl::StatusOr<double> log_sum_exp =
+      FiniteLogSumExp(sum, static_cast<uint32_t>(parameters.first_position + i));
+  if (!log_sum_exp.ok()) return log_sum_exp.status();
   const size_t begin = i * parameters.slots;
   EnvelopeAccumulator accumulator;
   for (int slot = 0; slot < parameters.top_k; ++slot) {
     accumulator.Add(records.log_probs[begin + slot],
-                    LogProbOfLogit(slot_logits[slot], log_sum_exp));
+                    LogProbOfLogit(slot_logits[slot], *log_sum_exp));
   }
   const Envelope envelope = accumulator.Finish();
-  output.sampled_log_probs[i] = LogProbOfLogit(sampled_logit, log_sum_exp);
+  output.sampled_log_probs[i] = LogProbOfLogit(sampled_logit, *log_sum_exp);
   output.log_envelopes[i] = envelope.log_envelope;
   output.covered_masses[i] = envelope.covered_mass;
-  if (!output.log_sum_exps.empty()) output.log_sum_exps[i] = log_sum_exp;
+  if (!output.log_sum_exps.empty()) output.log_sum_exps[i] = *log_sum_exp;
   return absl::OkStatus();
 }
 
@@ -73,6 +80,27 @@ absl::Status ReduceLogits(const LogitsView& logits, const DenseRecordView& recor
     absl::Status status = FinishPosition(sum, slot_logits, LogitOfId(row, records.sampled_ids[i]),
                                          records, parameters, i, output);
     if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GatherLogits(const LogitsView& logits, std::span<const int32_t> sampled_ids,
+                          std::span<const int32_t> ids, int slots, uint32_t first_position,
+                          const GatherOutput& output) {
+  for (size_t i = 0; i < sampled_ids.size(); ++i) {
+    const auto position = static_cast<uint32_t>(first_position + i);
+    const LogitRow row = RowAt(logits, i);
+    ExpSum sum;
+    if (!SumRowSimd(row, sum)) return BadLogit(row, position);
+    const absl::StatusOr<double> log_sum_exp = FiniteLogSumExp(sum, position);
+    if (!log_sum_exp.ok()) return log_sum_exp.status();
+    const auto log_prob = [&](int32_t id) {
+      return LogProbOfLogit(LogitOfId(row, id), *log_sum_exp);
+    };
+    for (size_t slot = i * slots; slot < (i + 1) * slots; ++slot) {
+      output.log_probs[slot] = log_prob(ids[slot]);
+    }
+    output.sampled_log_probs[i] = log_prob(sampled_ids[i]);
   }
   return absl::OkStatus();
 }

@@ -70,6 +70,18 @@ struct DensePartial {
 absl::Status ReduceLogits(const LogitsView& logits, const DenseRecordView& records,
                           const DenseParameters& parameters, const DenseOutput& output);
 
+// Where the GATHERED form of the same positions goes: log p at every slot, -inf where unused.
+struct GatherOutput {
+  std::span<float> sampled_log_probs;  // [T]
+  std::span<float> log_probs;          // [T, K]
+};
+
+// The same bytes as log-probs of gathered logits with this log-sum-exp have. `ids` are [T, K];
+// errors are those of ReduceLogits.
+absl::Status GatherLogits(const LogitsView& logits, std::span<const int32_t> sampled_ids,
+                          std::span<const int32_t> ids, int slots, uint32_t first_position,
+                          const GatherOutput& output);
+
 // One shard's part; what `partial` held before is overwritten. InvalidArgument for a logit of NaN
 // or +inf.
 absl::Status ReduceShard(const LogitsView& logits, const DenseRecordView& records,

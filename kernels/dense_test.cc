@@ -407,6 +407,36 @@ TEST(Dense, DecidesAsTheGatheredLogProbsDo) {
   }
 }
 
+// What GatherLogits gives, reduced, is what ReduceLogits gives at once; and unused slots are -inf.
+TEST(Dense, GatheredLogitsReduceToTheSameBytes) {
+  for (const LogitType type : kLogitTypes) {
+    for (const int top_k : {1, 7, 20}) {
+      Problem problem(type, 3000, 20, 30, 12);
+      DenseResults reduced(problem.n);
+      ASSERT_TRUE(ReduceLogits(problem.matrix.View(), problem.records.View(),
+                               {.slots = 20, .top_k = top_k}, reduced.View())
+                      .ok());
+      DenseResults results(problem.n);
+      results.log_sum_exps = reduced.log_sum_exps;
+      std::vector<float> log_probs(problem.n * 20);
+      ASSERT_TRUE(GatherLogits(problem.matrix.View(), problem.records.sampled_ids,
+                               problem.records.ids, 20, 0, {results.sampled, log_probs})
+                      .ok());
+      for (size_t i = 0; i < problem.n; ++i) {
+        EnvelopeAccumulator accumulator;
+        for (int slot = 0; slot < 20; ++slot) {
+          const size_t at = i * 20 + slot;
+          if (slot < top_k) accumulator.Add(problem.records.log_probs[at], log_probs[at]);
+          ASSERT_EQ(problem.records.ids[at] == -1, log_probs[at] == kMinusInfinity);
+        }
+        results.envelopes[i] = accumulator.Finish().log_envelope;
+        results.masses[i] = accumulator.Finish().covered_mass;
+      }
+      EXPECT_TRUE(results == reduced) << Name(type) << ", k " << top_k;
+    }
+  }
+}
+
 TEST(Dense, MaskedTokensAreImpossible) {
   LogitMatrix matrix(LogitType::kBfloat16, 1, 5);
   for (int32_t v = 0; v < 5; ++v) matrix.Set(0, v, v < 2 ? kMinusInfinity : 1.0f);

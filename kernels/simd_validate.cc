@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "kernels/simd_targets.h"
 #undef HWY_TARGET_INCLUDE
@@ -27,6 +28,7 @@ namespace {
 // The caller checks one by one.
 bool AreValid(const BehaviorView&, const CurrentView&, size_t) { return false; }
 bool RecordsAreValid(const RecordView&, size_t, int32_t, uint8_t*) { return false; }
+bool SetsAreValid(const TopKSets&, int32_t) { return false; }
 
 #else
 
@@ -105,8 +107,54 @@ HWY_INLINE Mask ValidLanes(const BehaviorRows& behavior, const CurrentRows& curr
   return checker.Valid();
 }
 
+// From so many slots on, rows are looked at by themselves first.
+constexpr size_t kLongRow = 2 * kGroup;
+
+// Whether a row is valid whichever of its slots are used, and in whatever order it is summed up:
+// all are log-probs, and their sum is below the limit by far more than the rounding of 254 sums,
+// 2^-16 of it. Unlike the exact test this needs neither the behaviour's values nor the positions
+// in lanes.
+HWY_INLINE bool IsSurelyValid(const float* row, size_t slots) {
+  const FloatTag d;
+  const Floats lowest = Constant(-87.0f);
+  Floats sum = hn::Zero(d);
+  Mask valid = hn::Eq(sum, sum);
+  // The last one ends with the row, and leaves out what the one before it has.
+  const auto load = [&](size_t first) HWY_ATTR {
+    if (first + kLanes <= slots) return hn::LoadU(d, row + first);
+    const size_t again = first + kLanes - slots;
+    return hn::IfThenElse(hn::FirstN(d, again), lowest, hn::LoadU(d, row + slots - kLanes));
+  };
+  const auto take = [&](size_t first) HWY_ATTR {
+    const Floats log_probs = load(first);
+    valid = hn::And(valid, hn::Le(log_probs, Constant(kRoundingSlack)));  // not so for NaN
+    return hn::Max(log_probs, lowest);
+  };
+  size_t first = 0;
+  for (; first + 3 * kLanes < slots; first += 4 * kLanes) {
+    const FourFloats e = ExpInRange(FourFloats{
+        {take(first), take(first + kLanes)}, {take(first + 2 * kLanes), take(first + 3 * kLanes)}});
+    sum = hn::Add(sum, hn::Add(hn::Add(e.first.first, e.first.second),
+                               hn::Add(e.second.first, e.second.second)));
+  }
+  for (; first < slots; first += kLanes) sum = hn::Add(sum, ExpInRange(take(first)));
+  constexpr float kSure = 1.0f + kRoundingSlack - 0x1p-10f;
+  return hn::AllTrue(d, valid) && hn::GetLane(hn::SumOfLanes(d, sum)) <= kSure;
+}
+
+HWY_INLINE bool AreSurelyValid(std::span<const float> rows, size_t slots) {
+  for (size_t first = 0; first < rows.size(); first += slots) {
+    if (!IsSurelyValid(rows.data() + first, slots)) return false;
+  }
+  return true;
+}
+
 bool AreValid(const BehaviorView& behavior, const CurrentView& current, size_t slots) {
   const size_t positions = current.sampled_log_probs.size();
+  if (slots >= kLongRow && current.grouped_log_probs.empty() &&
+      AreSurelyValid(current.log_probs, slots)) {
+    return true;
+  }
   bool valid = true;
   VisitGroups(behavior, current, slots,
               [&](size_t first_lane, auto& behavior_groups, auto& current_groups) HWY_ATTR {
@@ -129,10 +177,16 @@ bool AreValid(const BehaviorView& behavior, const CurrentView& current, size_t s
   return valid;
 }
 
-// The records of kLanes positions, rank by rank.
-class RecordChecker {
+// The sets of kLanes positions, rank by rank: of records, or the current policy's own, where no
+// token was sampled and equal log-probs may stand in any order.
+enum class SetKind { kRecord, kCurrent };
+
+template <SetKind kKind>
+class SetChecker {
  public:
-  HWY_INLINE RecordChecker(Int32s sampled_ids, Floats sampled_log_probs)
+  // Of the current policy's sets.
+  HWY_INLINE SetChecker() : SetChecker(hn::Zero(Int32Tag()), hn::Zero(FloatTag())) {}
+  HWY_INLINE SetChecker(Int32s sampled_ids, Floats sampled_log_probs)
       : sampled_ids_(sampled_ids),
         sampled_log_probs_(sampled_log_probs),
         ranks_(hn::Set(Int32Tag(), kRankOutside)),
@@ -203,14 +257,19 @@ class RecordChecker {
     valid_ = hn::AndNot(hn::Xor(used, has_id), valid_);
     // Neither NaN nor above the slack, and nothing used after an unused slot.
     const Mask sorted = hn::Le(log_prob, last_log_prob_);
-    const Mask tied = hn::And(used, hn::Eq(log_prob, last_log_prob_));
-    const Mask ids_ascend = AsMask(hn::Gt(id, last_id_));
-    valid_ = hn::And(hn::AndNot(hn::AndNot(ids_ascend, tied), valid_), sorted);
+    valid_ = hn::And(valid_, sorted);
+    if constexpr (kKind == SetKind::kRecord) {
+      const Mask tied = hn::And(used, hn::Eq(log_prob, last_log_prob_));
+      const Mask ids_ascend = AsMask(hn::Gt(id, last_id_));
+      valid_ = hn::AndNot(hn::AndNot(ids_ascend, tied), valid_);
 
-    const hn::Mask<Int32Tag> sampled = hn::Eq(id, sampled_ids_);
-    const auto differs = hn::Ne(hn::BitCast(di, log_prob), hn::BitCast(di, sampled_log_probs_));
-    valid_ = hn::AndNot(AsMask(hn::And(sampled, differs)), valid_);
-    ranks_ = hn::IfThenElse(sampled, hn::Set(di, rank), ranks_);
+      const hn::Mask<Int32Tag> sampled = hn::Eq(id, sampled_ids_);
+      const auto differs = hn::Ne(hn::BitCast(di, log_prob), hn::BitCast(di, sampled_log_probs_));
+      valid_ = hn::AndNot(AsMask(hn::And(sampled, differs)), valid_);
+      ranks_ = hn::IfThenElse(sampled, hn::Set(di, rank), ranks_);
+    } else if (rank == 0) {
+      valid_ = hn::And(valid_, used);
+    }
 
     lowest_id_ = hn::Min(lowest_id_, id);
     highest_id_ = hn::Max(highest_id_, id);
@@ -230,9 +289,9 @@ class RecordChecker {
   HWY_ALIGN int32_t ids_[kMaxTopK * kLanes];
 };
 
-template <size_t kCount>
+template <size_t kCount, SetKind kKind>
 HWY_INLINE void CheckLast(const TokenMajorRows& ids, const TokenMajorRows& log_probs, size_t lane,
-                          size_t rank, RecordChecker& checker) {
+                          size_t rank, SetChecker<kKind>& checker) {
   Floats last_ids[kCount];
   Floats last_log_probs[kCount];
   ids.LoadLast(lane, rank, last_ids);
@@ -240,8 +299,9 @@ HWY_INLINE void CheckLast(const TokenMajorRows& ids, const TokenMajorRows& log_p
   checker.Add(last_ids, last_log_probs, rank);
 }
 
+template <SetKind kKind>
 HWY_INLINE void CheckSlots(const TokenMajorRows& ids, const TokenMajorRows& log_probs, size_t lane,
-                           size_t slots, RecordChecker& checker) {
+                           size_t slots, SetChecker<kKind>& checker) {
   size_t rank = 0;
   for (; rank + kRanksAtOnce <= slots; rank += kRanksAtOnce) {
     const FourFloats id = ids.Load(lane, rank);
@@ -283,14 +343,34 @@ bool RecordsAreValid(const RecordView& records, size_t slots, int32_t vocabulary
     const TokenMajorRows log_prob_rows = log_probs.Group(0, index, 0, count);
     HWY_ALIGN int32_t group_ranks[kGroup];
     for (size_t lane = 0; lane < kGroup; lane += kLanes) {
-      RecordChecker checker(hn::Load(Int32Tag(), sampled_ids + lane),
-                            hn::Load(FloatTag(), sampled_log_probs + lane));
+      SetChecker<SetKind::kRecord> checker(hn::Load(Int32Tag(), sampled_ids + lane),
+                                           hn::Load(FloatTag(), sampled_log_probs + lane));
       CheckSlots(id_rows, log_prob_rows, lane, slots, checker);
       if (!checker.AllValid(vocabulary_size)) return false;
       hn::Store(checker.ranks(), Int32Tag(), group_ranks + lane);
     }
     for (size_t lane = 0; lane < count; ++lane) {
       ranks[index + lane] = static_cast<uint8_t>(group_ranks[lane]);
+    }
+  }
+  return true;
+}
+
+bool SetsAreValid(const TopKSets& sets, int32_t vocabulary_size) {
+  const size_t slots = sets.slots;
+  const size_t positions = sets.ids.size() / slots;
+  if (positions < kFewPositions) return false;
+  TokenMajorPositions ids({reinterpret_cast<const float*>(sets.ids.data()), sets.ids.size()},
+                          slots);
+  TokenMajorPositions log_probs(sets.log_probs, slots);
+  for (size_t index = 0; index < positions; index += kGroup) {
+    const size_t count = std::min(kGroup, positions - index);
+    const TokenMajorRows id_rows = ids.Group(0, index, 0, count);
+    const TokenMajorRows log_prob_rows = log_probs.Group(0, index, 0, count);
+    for (size_t lane = 0; lane < kGroup; lane += kLanes) {
+      SetChecker<SetKind::kCurrent> checker;
+      CheckSlots(id_rows, log_prob_rows, lane, slots, checker);
+      if (!checker.AllValid(vocabulary_size)) return false;
     }
   }
   return true;
@@ -309,6 +389,7 @@ namespace {
 
 HWY_EXPORT(AreValid);
 HWY_EXPORT(RecordsAreValid);
+HWY_EXPORT(SetsAreValid);
 
 }  // namespace
 
@@ -320,6 +401,10 @@ bool RecordsAreQuicklySeenValid(const RecordView& records, int slots, int32_t vo
                                 std::span<uint8_t> ranks) {
   return HWY_DYNAMIC_DISPATCH(RecordsAreValid)(records, static_cast<size_t>(slots), vocabulary_size,
                                                ranks.data());
+}
+
+bool TopKSetsAreQuicklySeenValid(const TopKSets& sets, int32_t vocabulary_size) {
+  return HWY_DYNAMIC_DISPATCH(SetsAreValid)(sets, vocabulary_size);
 }
 
 }  // namespace sis

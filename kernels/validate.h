@@ -6,8 +6,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "kernels/backend.h"
 #include "kernels/record_view.h"
+#include "kernels/top_k_sets.h"
 
 namespace sis {
 
@@ -21,5 +23,13 @@ absl::Status ValidateRecords(const RecordView& records, int slots, int32_t vocab
 // position and value.
 absl::Status ValidateCurrent(const BehaviorView& behavior, const CurrentView& current, int slots,
                              uint32_t first_position);
+
+// Checks the current policy's own sets (docs/numerics.md, section 11). InvalidArgument names field,
+// position and value. The arrays' lengths must agree.
+absl::Status ValidateTopKSets(const TopKSets& sets, int32_t vocabulary_size,
+                              uint32_t first_position);
+// And log p of the sampled tokens beside them.
+absl::Status ValidateSampledLogProbs(absl::string_view field, std::span<const float> log_probs,
+                                     uint32_t first_position);
 
 }  // namespace sis

@@ -117,7 +117,7 @@ absl::Status AddAlgorithmOutputs(const EvaluateInput& input, uint64_t run_seed,
   BatchView batch{.parts = parts,
                   .states = states,
                   .log_ratios = positions.log_modified_ratios,
-                  .current_log_probs = input.sampled_log_probs,
+                  .current_log_probs = positions.sampled_log_probs,
                   .reference_log_probs = positions.reference_log_probs,
                   .total_variations = positions.total_variations,
                   .advantages = input.advantages,
@@ -127,12 +127,12 @@ absl::Status AddAlgorithmOutputs(const EvaluateInput& input, uint64_t run_seed,
     log_ratios.resize(count);
     for (size_t i = 0; i < count; ++i) {
       if (states[i] == TokenState::kMasked) continue;
-      log_ratios[i] = Flush(input.decoupled_log_probs[i] - input.sampled_log_probs[i]);
+      log_ratios[i] = Flush(input.decoupled_log_probs[i] - positions.sampled_log_probs[i]);
     }
     batch.log_ratios = log_ratios;
     batch.log_corrections = positions.log_modified_ratios;
     batch.current_log_probs = input.decoupled_log_probs;
-    batch.reference_log_probs = input.sampled_log_probs;
+    batch.reference_log_probs = positions.sampled_log_probs;
   }
 
   AlgorithmOutput output;

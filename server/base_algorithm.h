@@ -20,6 +20,7 @@ absl::StatusOr<Algorithm> ParseAlgorithm(const v1::Algorithm& message);
 struct EvaluatedPositions {
   std::span<const Decision> decisions;
   std::span<const float> log_modified_ratios;
+  std::span<const float> sampled_log_probs;    // under the policy that was tested
   std::span<const float> reference_log_probs;  // under the ratio's divisor; see BatchView
   std::span<const float> total_variations;     // empty unless DppoTopK
 };

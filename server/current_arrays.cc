@@ -10,6 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "kernels/codec/simd_float16.h"
+#include "kernels/top_k_sets.h"
+#include "kernels/validate.h"
 #include "server/arrays.h"
 
 namespace sis {
@@ -46,9 +48,11 @@ absl::Status Take(absl::string_view name, const std::string& field, const Receiv
 
 absl::StatusOr<CurrentArrays> CurrentArrays::Parse(const v1::EvaluateRequest& request,
                                                    const ReceivedArrays& arrays, size_t count,
-                                                   size_t slots) {
+                                                   const v1::RunConfig& config,
+                                                   const Limits& limits) {
   CurrentArrays current;
-  current.slots_ = slots;
+  current.slots_ = config.top_k();
+  current.vocabulary_size_ = static_cast<int32_t>(config.vocabulary_size());
   absl::Status status;
   switch (request.form_case()) {
     case v1::EvaluateRequest::kGathered:
@@ -64,8 +68,18 @@ absl::StatusOr<CurrentArrays> CurrentArrays::Parse(const v1::EvaluateRequest& re
                                 current.covered_masses_));
       break;
     }
+    case v1::EvaluateRequest::kTopKSet:
+      status = current.ParseTopKSet(request.top_k_set(), arrays, count, limits.max_top_k);
+      break;
+    case v1::EvaluateRequest::kDense: {
+      absl::StatusOr<DenseLogits> dense =
+          DenseLogits::Parse(request.dense(), arrays, count, current.vocabulary_size_);
+      if (!dense.ok()) return dense.status();
+      current.dense_ = *std::move(dense);
+      break;
+    }
     case v1::EvaluateRequest::FORM_NOT_SET:
-      status = absl::InvalidArgumentError("form: neither gathered nor reduced");
+      status = absl::InvalidArgumentError("form: none is set");
   }
   if (!status.ok()) return status;
   return current;
@@ -75,6 +89,18 @@ CurrentView CurrentArrays::Read(size_t first, size_t count, Scratch& scratch) co
   const auto part = [&](const ArrayField& array, std::vector<float>& into) {
     return array.size() == 0 ? std::span<const float>() : array.Read<float>(first, count, into);
   };
+  if (dense_) {
+    return {.sampled_log_probs = ReadSampled(first, count, scratch),
+            .log_probs = Prepare(scratch.log_probs, count * slots_),
+            .log_envelopes = {},
+            .covered_masses = {}};
+  }
+  if (set_slots_ != 0) {
+    return {.sampled_log_probs = ReadSampled(first, count, scratch),
+            .log_probs = {},
+            .log_envelopes = Prepare(scratch.log_envelopes, count),
+            .covered_masses = Prepare(scratch.covered_masses, count)};
+  }
   return {.sampled_log_probs = ReadSampled(first, count, scratch),
           .log_probs = ReadLogProbs(first, count, scratch),
           .log_envelopes = part(log_envelopes_, scratch.log_envelopes),
@@ -130,6 +156,52 @@ std::span<const float> CurrentArrays::ReadSampled(size_t first, size_t count,
     Normalize(logits.subspan(i, 1), sums[i], log_probs.subspan(i, 1));
   }
   return log_probs;
+}
+
+size_t CurrentArrays::values_per_position() const {
+  return dense_ ? dense_->vocabulary_size() : std::max(slots_, set_slots_);
+}
+
+absl::Status CurrentArrays::ReadAtRecords(const AtRecords& at, const EvaluateParameters& parameters,
+                                          Scratch& scratch) const {
+  if (!dense_) return ReduceSets(at, parameters, scratch);
+  const size_t count = at.records.sampled_ids.size();
+  return dense_->Gather({at.offset, at.first_position, count}, at.records.sampled_ids,
+                        at.records.ids, static_cast<int>(slots_),
+                        {std::span(scratch.sampled_log_probs).subspan(at.row, count),
+                         std::span(scratch.log_probs).subspan(at.row * slots_, count * slots_)},
+                        scratch.dense);
+}
+
+absl::Status CurrentArrays::ReduceSets(const AtRecords& at, const EvaluateParameters& parameters,
+                                       Scratch& scratch) const {
+  const size_t count = at.records.sampled_ids.size();
+  const size_t first = at.offset * set_slots_;
+  const TopKSets sets{static_cast<int>(set_slots_),
+                      set_ids_.Read<int32_t>(first, count * set_slots_, scratch.set_ids),
+                      set_log_probs_.Read<float>(first, count * set_slots_, scratch.set_log_probs)};
+  absl::Status status = ValidateTopKSets(sets, vocabulary_size_, at.first_position);
+  if (!status.ok()) return status;
+  ReduceTopKSets({parameters.slots, parameters.top_k, at.records.ids, at.records.log_probs}, sets,
+                 {std::span(scratch.log_envelopes).subspan(at.row, count),
+                  std::span(scratch.covered_masses).subspan(at.row, count)});
+  return absl::OkStatus();
+}
+
+absl::Status CurrentArrays::ParseTopKSet(const v1::TopK& set, const ReceivedArrays& arrays,
+                                         size_t count, int max_top_k) {
+  if (set.top_k() < 1 || set.top_k() > static_cast<uint32_t>(max_top_k)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("top_k_set.top_k: ", set.top_k(), " is not in [1, ", max_top_k, "]"));
+  }
+  set_slots_ = set.top_k();
+  absl::Status status =
+      Take<int32_t>("top_k_set.ids", set.ids(), arrays, count * set_slots_, set_ids_);
+  status.Update(Take<float>("top_k_set.log_probs", set.log_probs(), arrays, count * set_slots_,
+                            set_log_probs_));
+  status.Update(Take<float>("top_k_set.sampled_log_probs", set.sampled_log_probs(), arrays, count,
+                            sampled_log_probs_));
+  return status;
 }
 
 absl::Status CurrentArrays::ParseGathered(const v1::Gathered& gathered,

@@ -3,11 +3,15 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "kernels/backend.h"
+#include "kernels/codec/page.h"
+#include "server/dense_logits.h"
+#include "server/limits.h"
 #include "server/wire/received_arrays.h"
 #include "sis/v1/ratio_service.pb.h"
 
@@ -21,6 +25,9 @@ class CurrentArrays {
     std::vector<float> log_probs;
     std::vector<float> log_envelopes;
     std::vector<float> covered_masses;
+    std::vector<int32_t> set_ids;
+    std::vector<float> set_log_probs;
+    DenseLogits::Scratch dense;
     // What is converted to log-probs; of both kinds of logits, bfloat16 are the halves.
     std::vector<uint16_t> halves;
     std::vector<uint16_t> sampled_halves;
@@ -32,11 +39,29 @@ class CurrentArrays {
   // InvalidArgument names the field.
   static absl::StatusOr<CurrentArrays> Parse(const v1::EvaluateRequest& request,
                                              const ReceivedArrays& arrays, size_t count,
-                                             size_t slots);
+                                             const v1::RunConfig& config, const Limits& limits);
 
-  // The positions [first, first + count) of the request, as float32 log-probs whatever was sent.
+  // Whether the form is not of the recorded slots, so that its values depend on what is recorded.
+  bool need_records() const { return set_slots_ != 0 || dense_.has_value(); }
+  // The logits, if that is the form. Then the sampled tokens' log-probs depend on it too.
+  const DenseLogits* dense() const { return dense_ ? &*dense_ : nullptr; }
+  // How much there is to read of a position.
+  size_t values_per_position() const;
+
+  // The positions [first, first + count) of the request, as float32 log-probs whatever was sent;
+  // room for their values if they need records.
   CurrentView Read(size_t first, size_t count, Scratch& scratch) const;
-  // Only the sampled tokens' log-probs of them.
+  // Fills part of that room, for positions with these records. InvalidArgument names field,
+  // position and value.
+  struct AtRecords {
+    const RecordRows& records;
+    uint32_t first_position;
+    size_t offset;  // of it in the request
+    size_t row;     // of it among the positions that were read last
+  };
+  absl::Status ReadAtRecords(const AtRecords& at, const EvaluateParameters& parameters,
+                             Scratch& scratch) const;
+  // Only the sampled tokens' log-probs of them; room for them if they are dense.
   std::span<const float> ReadSampled(size_t first, size_t count, Scratch& scratch) const;
 
  private:
@@ -50,7 +75,13 @@ class CurrentArrays {
   }
   std::span<const float> ReadLogProbs(size_t first, size_t count, Scratch& scratch) const;
 
+  absl::Status ReduceSets(const AtRecords& at, const EvaluateParameters& parameters,
+                          Scratch& scratch) const;
+  absl::Status ParseTopKSet(const v1::TopK& set, const ReceivedArrays& arrays, size_t count,
+                            int max_top_k);
+
   size_t slots_ = 0;
+  int32_t vocabulary_size_ = 0;
   // What the first two hold.
   v1::Gathered::Values values_ = v1::Gathered::LOG_PROBS;
   ArrayField sampled_log_probs_;
@@ -58,6 +89,10 @@ class CurrentArrays {
   ArrayField log_sum_exps_;
   ArrayField log_envelopes_;
   ArrayField covered_masses_;
+  std::optional<DenseLogits> dense_;
+  size_t set_slots_ = 0;  // K' of TOP_K
+  ArrayField set_ids_;
+  ArrayField set_log_probs_;
 };
 
 }  // namespace sis

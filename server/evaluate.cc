@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/sequence_key.h"
+#include "server/accept_bits.h"
 #include "server/arrays.h"
 #include "server/base_algorithm.h"
 #include "server/evaluate_input.h"
@@ -21,13 +22,6 @@ absl::Status RefuseMissing(const SliceRange& slice, const Missing& missing) {
   return absl::FailedPreconditionError(absl::StrCat(
       "ratios of missing positions need own_log_probs: ", ToString(slice.name), " position ",
       missing.first_position, " is missing (", ReasonLabel(missing.reason), ")"));
-}
-
-void PackAcceptBits(std::span<const Decision> decisions, std::string& bits) {
-  bits.assign((decisions.size() + 7) / 8, '\0');
-  for (size_t i = 0; i < decisions.size(); ++i) {
-    if (decisions[i] == Decision::kAccepted) bits[i / 8] |= static_cast<char>(1 << (i % 8));
-  }
 }
 
 void AddPrefixCurve(std::span<const int> curve, std::span<const PrefixSums> sums,
@@ -88,6 +82,11 @@ class CallOutput {
     if (!input.algorithm) return;
     if (!wanted.log_ratios) view.log_modified_ratios = Scratch(log_ratios_, count);
     output_.reference_log_probs = Scratch(reference_log_probs_, count);
+    sampled_log_probs_ = input.sampled_log_probs;
+    if (input.current.dense() != nullptr) {
+      output_.sampled_log_probs = Scratch(computed_log_probs_, count);
+      sampled_log_probs_ = output_.sampled_log_probs;
+    }
     if (std::holds_alternative<DppoTopK>(*input.algorithm)) {
       output_.total_variations = Scratch(total_variations_, count);
     }
@@ -97,6 +96,7 @@ class CallOutput {
   EvaluatedPositions positions() const {
     return {.decisions = output_.view.decisions,
             .log_modified_ratios = output_.view.log_modified_ratios,
+            .sampled_log_probs = sampled_log_probs_,
             .reference_log_probs = output_.reference_log_probs,
             .total_variations = output_.total_variations};
   }
@@ -111,6 +111,8 @@ class CallOutput {
   std::vector<PrefixSums> prefix_sums_;
   std::vector<float> log_ratios_;
   std::vector<float> reference_log_probs_;
+  std::vector<float> computed_log_probs_;
+  std::span<const float> sampled_log_probs_;
   std::vector<float> total_variations_;
 };
 
@@ -189,6 +191,7 @@ class EvaluateCall::State {
     results_.reserve(slices_.size());
   }
 
+  size_t values_per_position() const { return input_.current.values_per_position(); }
   bool done() const { return results_.size() == slices_.size(); }
 
   absl::Status EvaluateSlice() {
@@ -222,7 +225,7 @@ class EvaluateCall::State {
     *response_->mutable_totals() = ToTotals(sums_);
     AddPrefixCurve(input_.parameters.prefix_curve, call_.output().prefix_sums, *response_);
     if (input_.wanted.accept_bits) {
-      PackAcceptBits(call_.output().view.decisions, *response_->mutable_accept_bits());
+      response_->set_accept_bits(PackAcceptBits(call_.output().view.decisions));
     }
     if (!input_.wanted.decisions) response_->clear_decisions();
     response_->set_newly_counted(Count(run_, evaluator_, input_, slices_, results_));
@@ -255,7 +258,7 @@ absl::StatusOr<EvaluateCall> EvaluateCall::Start(Run& run, const Backend& backen
   absl::StatusOr<std::vector<SliceRange>> slices = ParseEvaluateSlices(run, request.slices());
   if (!slices.ok()) return slices.status();
   absl::StatusOr<EvaluateInput> input =
-      ParseEvaluateInput(request, arrays, run.config(), TotalPositions(*slices));
+      ParseEvaluateInput(request, arrays, run.config(), run.limits(), TotalPositions(*slices));
   if (!input.ok()) return input.status();
   absl::StatusOr<std::optional<AnswersInSegment>> answers =
       ParseAnswers(request, arrays, input->wanted, TotalPositions(*slices));
@@ -266,6 +269,8 @@ absl::StatusOr<EvaluateCall> EvaluateCall::Start(Run& run, const Backend& backen
   return EvaluateCall(std::make_unique<State>(run, backend, *std::move(input), *std::move(slices),
                                               *std::move(answers)));
 }
+
+size_t EvaluateCall::values_per_position() const { return state_->values_per_position(); }
 
 bool EvaluateCall::done() const { return state_->done(); }
 

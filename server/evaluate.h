@@ -24,6 +24,8 @@ class EvaluateCall {
   ~EvaluateCall();
   EvaluateCall(EvaluateCall&&);
 
+  // How much there is to read of a position.
+  size_t values_per_position() const;
   // Whether every slice has been evaluated.
   bool done() const;
   // The next slice. After an error the evaluation is of no more use.

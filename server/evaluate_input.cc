@@ -45,6 +45,11 @@ absl::StatusOr<WantedOutputs> ParseOutputs(const v1::EvaluateRequest& request) {
   return wanted;
 }
 
+// Whether the form has the current policy's log-prob of every token of V_K.
+bool HasEverySlot(const v1::EvaluateRequest& request) {
+  return !request.has_reduced() && !request.has_top_k_set();
+}
+
 // What is evaluated besides the decisions; both need the slots.
 absl::Status ParseParameters(const v1::EvaluateRequest& request, int slots, EvaluateInput& input) {
   if (request.top_k() > static_cast<uint32_t>(slots)) {
@@ -54,9 +59,9 @@ absl::Status ParseParameters(const v1::EvaluateRequest& request, int slots, Eval
   const int top_k = request.top_k() == 0 ? slots : static_cast<int>(request.top_k());
   if (request.total_variation() || !request.prefix_curve().empty()) {
     const absl::string_view field = request.total_variation() ? "total_variation" : "prefix_curve";
-    if (request.has_reduced()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          field, ": needs log-probs at the slots, which the reduced form does not have"));
+    if (!HasEverySlot(request)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(field, ": needs log-probs at every slot, which this form does not have"));
     }
     if (request.has_authors_code()) {
       return absl::InvalidArgumentError(absl::StrCat(field, ": not with authors_code"));
@@ -147,7 +152,7 @@ absl::Status ParseDecoupled(const v1::EvaluateRequest& request, const ReceivedAr
                                                      ": ", input.decoupled_log_probs[i],
                                                      " is not a log-prob of at most 1/64"));
     }
-    if (!std::isfinite(input.sampled_log_probs[i])) {
+    if (!input.sampled_log_probs.empty() && !std::isfinite(input.sampled_log_probs[i])) {
       return absl::InvalidArgumentError(absl::StrCat("sampled_log_probs: element ", i, ": ",
                                                      input.sampled_log_probs[i],
                                                      ", must be finite with three policies"));
@@ -170,8 +175,9 @@ absl::Status ParseAlgorithmOf(const v1::EvaluateRequest& request, EvaluateInput&
         "algorithm: set, but neither SURROGATES nor COEFFICIENTS wanted");
   }
   if (std::holds_alternative<DppoTopK>(*input.algorithm)) {
-    if (request.has_reduced()) {
-      return absl::InvalidArgumentError("algorithm.dppo_top_k: needs the gathered form");
+    if (!HasEverySlot(request)) {
+      return absl::InvalidArgumentError(
+          "algorithm.dppo_top_k: needs log-probs at every slot, which this form does not have");
     }
     if (input.decoupled()) {
       return absl::InvalidArgumentError("algorithm.dppo_top_k: not with three policies");
@@ -187,7 +193,8 @@ absl::Status ParseAlgorithmOf(const v1::EvaluateRequest& request, EvaluateInput&
 
 absl::StatusOr<EvaluateInput> ParseEvaluateInput(const v1::EvaluateRequest& request,
                                                  const ReceivedArrays& arrays,
-                                                 const v1::RunConfig& config, size_t count) {
+                                                 const v1::RunConfig& config, const Limits& limits,
+                                                 size_t count) {
   EvaluateInput input{};
   absl::Status status = ParseParameters(request, static_cast<int>(config.top_k()), input);
   if (!status.ok()) return status;
@@ -195,7 +202,7 @@ absl::StatusOr<EvaluateInput> ParseEvaluateInput(const v1::EvaluateRequest& requ
   if (!wanted.ok()) return wanted.status();
   input.wanted = *wanted;
   absl::StatusOr<CurrentArrays> current =
-      CurrentArrays::Parse(request, arrays, count, config.top_k());
+      CurrentArrays::Parse(request, arrays, count, config, limits);
   if (!current.ok()) return current.status();
   input.current = *std::move(current);
   input.copies = std::make_shared<EvaluateInput::Copies>();
@@ -206,7 +213,11 @@ absl::StatusOr<EvaluateInput> ParseEvaluateInput(const v1::EvaluateRequest& requ
   status.Update(ReadOptional("advantages", request.advantages(), arrays, count, copies.advantages,
                              input.advantages));
   if (status.ok()) status = CheckMask(input.mask);
-  if (request.has_decoupled() || request.has_algorithm()) {
+  if (const DenseLogits* dense = input.current.dense(); dense != nullptr) {
+    if (status.ok() && !input.own_log_probs.empty() && !dense->has_sampled_ids()) {
+      status = absl::InvalidArgumentError("dense.sampled_ids: unset, but own_log_probs are set");
+    }
+  } else if (request.has_decoupled() || request.has_algorithm()) {
     input.sampled_log_probs = input.current.ReadSampled(0, count, copies.current);
   }
   if (status.ok()) status = ParseWeight(request, input);

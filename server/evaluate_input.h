@@ -13,6 +13,7 @@
 #include "kernels/algorithms/authors_code.h"
 #include "kernels/backend.h"
 #include "server/current_arrays.h"
+#include "server/limits.h"
 #include "server/wire/received_arrays.h"
 #include "sis/v1/ratio_service.pb.h"
 
@@ -37,9 +38,10 @@ enum class WeightKind { kSampled, kExpected };
 struct EvaluateInput {
   EvaluateParameters parameters;
   WantedOutputs wanted;
-  CurrentArrays current;                       // with three policies, the proximal one's values
-  std::span<const float> sampled_log_probs;    // [N] of these, if decoupled or with an algorithm
-  std::span<const uint8_t> mask;               // [N], 0 or 1
+  CurrentArrays current;  // with three policies, the proximal one's values
+  std::span<const float>
+      sampled_log_probs;          // [N] of these, if decoupled or with an algorithm, and not dense
+  std::span<const uint8_t> mask;  // [N], 0 or 1
   std::span<const float> own_log_probs;        // [N]
   std::span<const float> decoupled_log_probs;  // [N], the current policy's, with three
   std::span<const float> advantages;           // [N]
@@ -66,6 +68,7 @@ struct EvaluateInput {
 // must outlive the result.
 absl::StatusOr<EvaluateInput> ParseEvaluateInput(const v1::EvaluateRequest& request,
                                                  const ReceivedArrays& arrays,
-                                                 const v1::RunConfig& config, size_t count);
+                                                 const v1::RunConfig& config, const Limits& limits,
+                                                 size_t count);
 
 }  // namespace sis

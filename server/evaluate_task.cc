@@ -63,7 +63,8 @@ absl::StatusOr<bool> EvaluateTask::TryEvaluatePiece() {
     }
     if (evaluation_->done()) return true;
     if (absl::Status status = evaluation_->EvaluateSlice(); !status.ok()) return status;
-    values += uint64_t{request.slices(slices_evaluated_++).length()} * run_->config().top_k();
+    values +=
+        uint64_t{request.slices(slices_evaluated_++).length()} * evaluation_->values_per_position();
   }
   return evaluation_->done();
 }

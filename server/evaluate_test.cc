@@ -472,7 +472,7 @@ TEST_F(EvaluateTest, BadRequestsAreRefusedByNameAndCountNothing) {
          r.mutable_slices(1)->set_first_position(59);
        }},
       {{"slices overlap"}, [](auto& r) { *r.mutable_slices(1) = r.slices(0); }},
-      {{"form: neither"}, [](auto& r) { r.clear_form(); }},
+      {{"form: none is set"}, [](auto& r) { r.clear_form(); }},
       {{"gathered.log_probs: 1996 bytes", "2000"},
        [](auto& r) { r.mutable_gathered()->mutable_log_probs()->resize(1996); }},
       {{"gathered.sampled_log_probs: 404 bytes", "400"},

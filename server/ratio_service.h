@@ -14,8 +14,8 @@
 
 namespace sis {
 
-// Append, FetchTopK, Evaluate and EvaluateStream exchange messages with gRPC as bytes, and leave the
-// arrays in place (server/wire); the others have protobuf do it.
+// Append, FetchTopK, Evaluate and EvaluateStream exchange messages with gRPC as bytes, and leave
+// the arrays in place (server/wire); the others have protobuf do it.
 using LifecycleMethods = v1::RatioService::WithCallbackMethod_CreateRun<
     v1::RatioService::WithCallbackMethod_AdvanceVersion<
         v1::RatioService::WithCallbackMethod_GetRun<v1::RatioService::WithCallbackMethod_ListRuns<

@@ -50,6 +50,7 @@ SliceOutput SliceOutput::Part(size_t first, size_t count) const {
   return {.view = sis::Part(view, first, count),
           .reference_log_probs = part(reference_log_probs),
           .total_variations = part(total_variations),
+          .sampled_log_probs = part(sampled_log_probs),
           .prefix_sums = prefix_sums};
 }
 
@@ -120,9 +121,16 @@ absl::Status SliceEvaluator::ForEachMaskRun(const Part& part, uint32_t position,
   return absl::OkStatus();
 }
 
-absl::Status SliceEvaluator::AddOwnRatios(const Part& part, size_t first, size_t count) const {
+absl::Status SliceEvaluator::AddOwnRatios(const Part& part, size_t first, size_t count) {
   if (input_.own_log_probs.empty()) return absl::OkStatus();
   const SliceOutput output = part.output.Part(first, count);
+  if (const DenseLogits* dense = input_.current.dense(); dense != nullptr) {
+    absl::Status status = dense->GatherSampled(
+        {part.offset + first, static_cast<uint32_t>(part.first + first), count},
+        std::span(scratch_.sampled_log_probs).subspan(first, count), scratch_.dense);
+    if (status.ok()) status = CheckSampledLogProbs(part, first, count);
+    if (!status.ok()) return status;
+  }
   for (size_t i = 0; i < count; ++i) {
     const auto position = static_cast<uint32_t>(part.first + first + i);
     const float own = input_.own_log_probs[part.offset + first + i];
@@ -135,6 +143,7 @@ absl::Status SliceEvaluator::AddOwnRatios(const Part& part, size_t first, size_t
     if (!output.view.log_modified_ratios.empty()) output.view.log_modified_ratios[i] = log_ratio;
     if (!output.view.modified_ratios.empty()) output.view.modified_ratios[i] = Exp32(log_ratio);
     if (!output.reference_log_probs.empty()) output.reference_log_probs[i] = own;
+    if (!output.sampled_log_probs.empty()) output.sampled_log_probs[i] = current;
     if (!output.total_variations.empty()) {
       const Token token{
           .ratio = Exp32(log_ratio), .current_log_prob = current, .reference_log_prob = own};
@@ -145,7 +154,7 @@ absl::Status SliceEvaluator::AddOwnRatios(const Part& part, size_t first, size_t
 }
 
 absl::Status SliceEvaluator::AddMissingPositions(const Part& part, uint32_t position,
-                                                 uint32_t count, v1::MissingReason reason) const {
+                                                 uint32_t count, v1::MissingReason reason) {
   return ForEachMaskRun(
       part, position, count, [&](bool masked, size_t first, size_t length) -> absl::Status {
         const SliceOutput output = part.output.Part(first, length);
@@ -181,19 +190,57 @@ absl::Status SliceEvaluator::AddPiece(const Part& part, const Sequence::Reader::
           return absl::OkStatus();
         }
         const auto position = static_cast<uint32_t>(part.first + first);
+        const auto count = static_cast<uint32_t>(length);
+        const uint32_t index = piece.index + (position - piece.first_position);
+        const bool need_records = input_.current.need_records();
+        if (need_records) {
+          absl::Status status = ReadAtRecords(part, *piece.page, index, first, count);
+          if (!status.ok()) return status;
+        }
         segments_.push_back(
             {.sequence_key = part.slice.sequence()->key(),
              .first_position = position,
-             .behavior = piece.page->Behavior(piece.index + (position - piece.first_position),
-                                              static_cast<uint32_t>(length)),
+             .behavior = piece.page->Behavior(index, count),
              .current = sis::Part(part.current, first, length, input_.parameters.slots),
              .output = output.view,
              .sums = &part.result.sums,
              .prefix_sums = output.prefix_sums});
+        if (need_records) return absl::OkStatus();
         const Segment& segment = segments_.back();
         return ValidateCurrent(segment.behavior, segment.current, input_.parameters.slots,
                                segment.first_position);
       });
+}
+
+absl::Status SliceEvaluator::ReadAtRecords(const Part& part, const Page& page, uint32_t index,
+                                           size_t first, uint32_t count) {
+  const auto position = static_cast<uint32_t>(part.first + first);
+  const bool dense = input_.current.dense() != nullptr;
+  if (!dense) {
+    absl::Status status =
+        ValidateSampledLogProbs("top_k_set.sampled_log_probs",
+                                part.current.sampled_log_probs.subspan(first, count), position);
+    if (!status.ok()) return status;
+  }
+  const PageFormat& format = part.slice.sequence()->format();
+  const RecordRows rows = SubRows(rows_.Rows(format), 0, count, format.slots);
+  page.Read(index, rows);
+  absl::Status status = input_.current.ReadAtRecords({rows, position, part.offset + first, first},
+                                                     input_.parameters, scratch_);
+  if (!status.ok() || !dense) return status;
+  return CheckSampledLogProbs(part, first, count);
+}
+
+absl::Status SliceEvaluator::CheckSampledLogProbs(const Part& part, size_t first,
+                                                  size_t count) const {
+  if (!input_.decoupled()) return absl::OkStatus();
+  for (size_t i = first; i < first + count; ++i) {
+    if (std::isfinite(part.current.sampled_log_probs[i])) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("dense.logits: position ", part.first + i, ": log p of the sampled token is ",
+                     part.current.sampled_log_probs[i], ", must be finite with three policies"));
+  }
+  return absl::OkStatus();
 }
 
 void SliceEvaluator::Decide(const Part& part) {
@@ -223,6 +270,9 @@ void SliceEvaluator::Decide(const Part& part) {
         part.output.Part(segment.first_position - part.first, segment.output.decisions.size());
     if (!output.reference_log_probs.empty()) {
       std::ranges::copy(segment.behavior.sampled_log_probs, output.reference_log_probs.begin());
+    }
+    if (!output.sampled_log_probs.empty()) {
+      std::ranges::copy(segment.current.sampled_log_probs, output.sampled_log_probs.begin());
     }
     if (!output.total_variations.empty()) {
       ComputeTopKTotalVariations(input_.parameters, segment, output.total_variations);

@@ -20,6 +20,7 @@ struct SliceOutput {
   OutputView view;
   std::span<float> reference_log_probs = {};  // [n], log q, or the trainer's own where missing
   std::span<float> total_variations = {};     // [n], see TopKTotalVariation
+  std::span<float> sampled_log_probs = {};    // [n], log p, where the request does not hold it
   // Added to, one per point of the curve; the same for every part. Empty if not wanted.
   std::span<PrefixSums> prefix_sums = {};
 
@@ -60,10 +61,16 @@ class SliceEvaluator {
   absl::Status ForEachMaskRun(const Part& part, uint32_t position, uint32_t count,
                               const Visit& visit) const;
   absl::Status AddMissingPositions(const Part& part, uint32_t position, uint32_t count,
-                                   v1::MissingReason reason) const;
+                                   v1::MissingReason reason);
   // The trainer's own ratio, where there is no record; first and count as for ForEachMaskRun.
-  absl::Status AddOwnRatios(const Part& part, size_t first, size_t count) const;
+  absl::Status AddOwnRatios(const Part& part, size_t first, size_t count);
   absl::Status AddPiece(const Part& part, const Sequence::Reader::Piece& piece);
+  // Fills in the current policy's values at positions [first, first + count) of the part, which
+  // depend on the piece's records; `index` is where these are in the page.
+  absl::Status ReadAtRecords(const Part& part, const Page& page, uint32_t index, size_t first,
+                             uint32_t count);
+  // Of log p that was computed here; what the request holds was checked before.
+  absl::Status CheckSampledLogProbs(const Part& part, size_t first, size_t count) const;
   // Evaluates the segments that were added.
   void Decide(const Part& part);
 
@@ -71,6 +78,7 @@ class SliceEvaluator {
   const EvaluateInput& input_;
   const uint64_t oldest_fresh_version_;
   CurrentArrays::Scratch scratch_;
+  RowBuffer rows_;
   std::vector<Segment> segments_;
   std::vector<float> acceptance_probabilities_;
 };

@@ -1,49 +1,58 @@
 #include "server/segments/guarded_copy.h"
 
-#include <setjmp.h>
 #include <signal.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
+#include <cstdint>
 #include <cstring>
 
 namespace sis {
 namespace {
 
-// Where this thread goes on after a SIGBUS; null outside of a copy.
-thread_local sigjmp_buf* volatile after_fault = nullptr;
+// What this thread copies to or from; null outside of a copy.
+thread_local const std::span<char>* volatile copied = nullptr;
+uintptr_t page_bytes = 0;
 
-void OnBusError(int signal) {
-  sigjmp_buf* const there = after_fault;
-  if (there != nullptr) siglongjmp(*there, 1);
-  // Not ours: the fault comes again when this returns, and ends the process.
-  ::signal(signal, SIG_DFL);
+// Puts zeros where there is no file any more. The copy then goes on.
+bool Repair(uintptr_t address) {
+  const std::span<char>* const mapping = copied;
+  if (mapping == nullptr) return false;
+  const auto begin = reinterpret_cast<uintptr_t>(mapping->data());
+  const uintptr_t end = begin + mapping->size();
+  if (address < begin || address >= end) return false;
+  const uintptr_t page = address / page_bytes * page_bytes;
+  return mmap(reinterpret_cast<void*>(page), end - page, PROT_READ | PROT_WRITE,
+              MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED;
+}
+
+void OnBusError(int signal, siginfo_t* info, void*) {
+  const int error = errno;
+  // If not ours, the fault comes again when this returns, and ends the process.
+  if (!Repair(reinterpret_cast<uintptr_t>(info->si_addr))) ::signal(signal, SIG_DFL);
+  errno = error;
 }
 
 bool InstallHandler() {
+  page_bytes = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   struct sigaction action = {};
-  action.sa_handler = OnBusError;
-  // Jumping out of the handler then leaves nothing blocked, without a system call per copy.
-  action.sa_flags = SA_NODEFER;
+  action.sa_sigaction = OnBusError;
+  action.sa_flags = SA_SIGINFO;
   sigemptyset(&action.sa_mask);
   return sigaction(SIGBUS, &action, nullptr) == 0;
 }
 
 }  // namespace
 
-bool GuardedCopy(void* into, const void* from, size_t size) {
-  static const bool installed = InstallHandler();
-  if (!installed) return false;
-  sigjmp_buf there;
-  if (sigsetjmp(there, /*savemask=*/0) != 0) {
-    after_fault = nullptr;
-    return false;
-  }
-  after_fault = &there;
+void GuardedCopy(void* into, const void* from, size_t size, std::span<char> mapping) {
+  [[maybe_unused]] static const bool installed = InstallHandler();
+  copied = &mapping;
   std::atomic_signal_fence(std::memory_order_seq_cst);
   std::memcpy(into, from, size);
   std::atomic_signal_fence(std::memory_order_seq_cst);
-  after_fault = nullptr;
-  return true;
+  copied = nullptr;
 }
 
 }  // namespace sis

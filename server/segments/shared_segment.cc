@@ -112,11 +112,11 @@ SharedSegment::~SharedSegment() {
 void SharedSegment::Unlink() { shm_unlink(name_.c_str()); }
 
 void SharedSegment::Read(size_t offset, size_t size, void* into) const {
-  if (!GuardedCopy(into, memory_ + offset, size)) std::memset(into, 0, size);
+  GuardedCopy(into, memory_ + offset, size, {memory_, size_});
 }
 
 void SharedSegment::Write(size_t offset, size_t size, const void* from) {
-  GuardedCopy(memory_ + offset, from, size);
+  GuardedCopy(memory_ + offset, from, size, {memory_, size_});
 }
 
 }  // namespace sis

@@ -9,6 +9,7 @@
 
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace sis {
@@ -66,21 +67,38 @@ TEST(SegmentTest, SharesWithWhoMapsIt) {
 }
 
 TEST(SegmentTest, AFileThatIsCutOffReadsAsZeros) {
-  const auto segment = MakeSegment(1 << 20);
-  const std::string x(1 << 20, 'x');
+  constexpr size_t kBytes = 1 << 20;
+  constexpr size_t kLeft = kBytes / 4;
+  const auto segment = MakeSegment(kBytes);
+  const std::string x(kBytes, 'x');
   segment->Write(0, x.size(), x.data());
-  ASSERT_EQ(truncate(("/dev/shm" + segment->name()).c_str(), 0), 0);
-  std::string read(1 << 20, 'y');
-  for (int i = 0; i < 3; ++i) {
-    segment->Read(0, read.size(), read.data());
-    EXPECT_EQ(read, std::string(1 << 20, '\0'));
-    segment->Write(0, x.size(), x.data());
-  }
+  ASSERT_EQ(truncate(("/dev/shm" + segment->name()).c_str(), kLeft), 0);
+  std::string read(kBytes, 'y');
+  segment->Read(0, read.size(), read.data());
+  EXPECT_EQ(read, std::string(kLeft, 'x') + std::string(kBytes - kLeft, '\0'));
+  segment->Write(0, x.size(), x.data());
   // What is there is as before.
-  const auto other = MakeSegment(1 << 20);
+  const auto other = MakeSegment(kBytes);
   other->Write(0, x.size(), x.data());
   other->Read(0, read.size(), read.data());
   EXPECT_EQ(read, x);
+}
+
+TEST(SegmentTest, SeveralThreadsMeetTheEnd) {
+  constexpr size_t kBytes = 1 << 20;
+  for (int round = 0; round < 20; ++round) {
+    const auto segment = MakeSegment(kBytes);
+    std::vector<std::thread> threads;
+    ASSERT_EQ(truncate(("/dev/shm" + segment->name()).c_str(), 0), 0);
+    for (int i = 0; i < 3; ++i) {
+      threads.emplace_back([&] {
+        std::string bytes(kBytes, 'y');
+        segment->Read(0, bytes.size(), bytes.data());
+        EXPECT_EQ(bytes, std::string(kBytes, '\0'));
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
 }
 
 TEST(SegmentDeathTest, OtherBusErrorsStayDeadly) {

@@ -153,6 +153,8 @@ TEST(AppendRequestTest, UnusualMessagesMeanWhatTheyMeanToProtobuf) {
   EXPECT_TRUE(AgreesWithProtobuf(InBatch(Field(1, block) + seal)));
   EXPECT_TRUE(AgreesWithProtobuf(InBatch(seal + Field(1, block))));
   EXPECT_TRUE(AgreesWithProtobuf(InBatch(Field(1, block)) + InBatch(Field(1, other))));
+  EXPECT_TRUE(AgreesWithProtobuf(InBatch(Field(1, "") + Field(1, Field(1, "")))));
+  EXPECT_TRUE(AgreesWithProtobuf(InBatch(seal) + InBatch(seal)));
   EXPECT_TRUE(AgreesWithProtobuf(InBatch(Field(1, block)) + Field(1, "")));
   EXPECT_TRUE(AgreesWithProtobuf(Field(1, "") + InBatch(Field(1, block))));
   // Fields that are unknown (2000), or of another wire type.
@@ -177,6 +179,7 @@ TEST(AppendRequestTest, UnusualMessagesMeanWhatTheyMeanToProtobuf) {
   EXPECT_FALSE(AgreesWithProtobuf(InBatch(Field(1, Field(1, Field(1, "\xc3"))))));
   // Sizes beyond what they stand in.
   EXPECT_FALSE(AgreesWithProtobuf(InBatch(std::string("\x0a\x05", 2))));
+  EXPECT_FALSE(AgreesWithProtobuf(InBatch("\x0a\x82\x80\x80\x80\x10" + Field(1, ""))));
   EXPECT_FALSE(AgreesWithProtobuf(InBatch(Field(1, std::string("\x22\x05xy", 4)))));
 }
 

@@ -262,6 +262,10 @@ def measure(slots, arguments, prototype, folder):
     write(folder / "current_float16", float16_rounded_up(batch.current), sequences)
     log_envelopes = write(folder / "log_envelopes", (batch.current - batch.behavior).max(-1), sequences)
     covered_masses = write(folder / "covered_masses", np.exp(batch.current).sum(-1), sequences)
+    # The current policy's own sets: the recorded tokens, in its own order.
+    order = np.argsort(-batch.current, axis=1).astype(np.int32)
+    write(folder / "set_ids", order, sequences)
+    write(folder / "set_log_probs", np.take_along_axis(batch.current, order, axis=1), sequences)
 
     with contextlib.ExitStack() as stack:
         def closing(side):
@@ -292,11 +296,13 @@ def measure(slots, arguments, prototype, folder):
         rows["C++, TCP, ratios"] = ("ratios", ratios, cpp(tcp, "GATHERED", "RATIOS"))
         rows["C++, TCP, float16"] = ("accept bits", halves, cpp(tcp, "FLOAT16", "ACCEPT_BITS"))
         rows["C++, TCP, REDUCED"] = ("accept bits", 12 + BIT_BYTES, cpp(tcp, "REDUCED", "ACCEPT_BITS"))
+        rows["C++, TCP, TOP_K"] = ("accept bits", 8 * slots + 4 + BIT_BYTES, cpp(tcp, "TOP_K", "ACCEPT_BITS"))
         rows["C++, Unix socket"] = ("accept bits", bits, cpp(unix, "GATHERED", "ACCEPT_BITS"))
         rows["C++, Unix socket, float16"] = ("accept bits", halves, cpp(unix, "FLOAT16", "ACCEPT_BITS"))
         rows["C++, shared memory"] = ("accept bits", BIT_BYTES, cpp(unix, "GATHERED", "ACCEPT_BITS", "SHARED"))
         rows["C++, shared memory, float16"] = ("accept bits", BIT_BYTES, cpp(unix, "FLOAT16", "ACCEPT_BITS", "SHARED"))
         rows["C++, shared memory, REDUCED"] = ("accept bits", BIT_BYTES, cpp(unix, "REDUCED", "ACCEPT_BITS", "SHARED"))
+        rows["C++, shared memory, TOP_K"] = ("accept bits", BIT_BYTES, cpp(unix, "TOP_K", "ACCEPT_BITS", "SHARED"))
         tensors = {"log_probs": current, "sampled_log_probs": current_sampled}
         reduced = {"sampled_log_probs": current_sampled, "log_envelopes": log_envelopes,
                    "covered_masses": covered_masses}

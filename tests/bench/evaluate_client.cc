@@ -47,6 +47,8 @@ std::span<const T> MapArray(const std::string& path, size_t count) {
 struct Values {
   std::span<const float> sampled, log_probs, envelopes, masses;
   std::span<const uint16_t> halves;
+  std::span<const int32_t> set_ids;
+  std::span<const float> set_log_probs;
 };
 
 // Copies an array as a trainer would write it in the first place.
@@ -77,12 +79,16 @@ int main(int argc, char** argv) {
 
   const size_t positions = sequences * length;
   const size_t values_per_form = positions * slots;
-  Values values{.sampled = MapArray<float>(folder + "/current_sampled", positions)};
+  Values values;
+  values.sampled = MapArray<float>(folder + "/current_sampled", positions);
   if (form == "REDUCED") {
     values.envelopes = MapArray<float>(folder + "/log_envelopes", positions);
     values.masses = MapArray<float>(folder + "/covered_masses", positions);
   } else if (form == "FLOAT16") {
     values.halves = MapArray<uint16_t>(folder + "/current_float16", values_per_form);
+  } else if (form == "TOP_K") {
+    values.set_ids = MapArray<int32_t>(folder + "/set_ids", values_per_form);
+    values.set_log_probs = MapArray<float>(folder + "/set_log_probs", values_per_form);
   } else {
     values.log_probs = MapArray<float>(folder + "/current", values_per_form);
   }
@@ -99,14 +105,17 @@ int main(int argc, char** argv) {
   if (way == "SHARED") {
     const size_t bytes = values.sampled.size_bytes() + values.log_probs.size_bytes() +
                          values.halves.size_bytes() + values.envelopes.size_bytes() +
-                         values.masses.size_bytes();
+                         values.masses.size_bytes() + values.set_ids.size_bytes() +
+                         values.set_log_probs.size_bytes();
     auto leased = (*client)->LeaseSharedMemory(bytes + 4096);
     if (!leased.ok()) Fail(leased.status().ToString());
     memory = *std::move(leased);
-    for (auto* array : {&values.sampled, &values.log_probs, &values.envelopes, &values.masses}) {
+    for (auto* array : {&values.sampled, &values.log_probs, &values.envelopes, &values.masses,
+                        &values.set_log_probs}) {
       MoveTo(*memory, *array);
     }
     MoveTo(*memory, values.halves);
+    MoveTo(*memory, values.set_ids);
   }
   std::cout << "ready" << std::endl;
   while (std::cin >> options.draw) {
@@ -120,18 +129,18 @@ int main(int argc, char** argv) {
       const sis::RunRef run{argv[2]};
       const auto named = std::span<const sis::Slice>(slices).subspan(first, count);
       const std::span<const float> sampled = part(values.sampled, 1);
+      const auto evaluate = [&](const auto& current) {
+        return (*client)->Evaluate(run, named, current, options);
+      };
       const absl::StatusOr<sis::Evaluation> evaluation =
-          form == "REDUCED"
-              ? (*client)->Evaluate(
-                    run, named,
-                    sis::ReducedValues{sampled, part(values.envelopes, 1), part(values.masses, 1)},
-                    options)
+          form == "REDUCED" ? evaluate(sis::ReducedValues{sampled, part(values.envelopes, 1),
+                                                          part(values.masses, 1)})
+          : form == "TOP_K"
+              ? evaluate(sis::TopKSetValues{part(values.set_ids, slots),
+                                            part(values.set_log_probs, slots), sampled})
           : form == "FLOAT16"
-              ? (*client)->Evaluate(
-                    run, named, sis::GatheredHalves{part(values.halves, slots), sampled}, options)
-              : (*client)->Evaluate(run, named,
-                                    sis::GatheredValues{part(values.log_probs, slots), sampled},
-                                    options);
+              ? evaluate(sis::GatheredHalves{part(values.halves, slots), sampled})
+              : evaluate(sis::GatheredValues{part(values.log_probs, slots), sampled});
       if (!evaluation.ok()) Fail(evaluation.status().ToString());
       accepted += evaluation->totals.accepted();
     }

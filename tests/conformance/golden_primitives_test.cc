@@ -11,6 +11,8 @@
 #include "kernels/philox.h"
 #include "kernels/record_digest.h"
 #include "kernels/sequence_key.h"
+#include "kernels/top_k_sets.h"
+#include "kernels/validate.h"
 #include "tests/conformance/golden_reader.h"
 
 namespace sis {
@@ -86,6 +88,44 @@ TEST(GoldenPrimitivesTest, RecordDigest) {
     ASSERT_EQ(digest, golden.Uint64()) << "entry " << entries;
   }
   EXPECT_GT(entries, 10);
+}
+
+TEST(GoldenPrimitivesTest, TopKSets) {
+  GoldenReader golden("top_k_sets.txt");
+  int entries = 0;
+  for (; !golden.AtEnd(); ++entries) {
+    const size_t slots = golden.Uint8();
+    const int top_k = golden.Uint8();
+    const size_t current_slots = golden.Uint8();
+    const uint32_t count = golden.Uint32();
+    std::vector<int32_t> ids, current_ids;
+    std::vector<float> log_probs, current_log_probs, log_envelopes, covered_masses;
+    for (uint32_t i = 0; i < count; ++i) {
+      for (size_t slot = 0; slot < slots; ++slot) ids.push_back(golden.Int32());
+      for (size_t slot = 0; slot < slots; ++slot) log_probs.push_back(golden.Float());
+      for (size_t slot = 0; slot < current_slots; ++slot) current_ids.push_back(golden.Int32());
+      for (size_t slot = 0; slot < current_slots; ++slot) {
+        current_log_probs.push_back(golden.Float());
+      }
+      log_envelopes.push_back(golden.Float());
+      covered_masses.push_back(golden.Float());
+    }
+    const TopKSets current{static_cast<int>(current_slots), current_ids, current_log_probs};
+    const absl::Status status = ValidateTopKSets(current, 1 << 24, 0);
+    ASSERT_TRUE(status.ok()) << status;
+    const auto bits = [](const std::vector<float>& values) {
+      std::vector<uint32_t> bits;
+      for (const float value : values) bits.push_back(std::bit_cast<uint32_t>(value));
+      return bits;
+    };
+    for (const auto reduce : {&ReduceTopKSets, &ReduceTopKSetsScalar}) {
+      std::vector<float> envelopes(count), masses(count);
+      reduce({static_cast<int>(slots), top_k, ids, log_probs}, current, {envelopes, masses});
+      ASSERT_EQ(bits(envelopes), bits(log_envelopes)) << "K " << slots << ", K' " << current_slots;
+      ASSERT_EQ(bits(masses), bits(covered_masses)) << "K " << slots << ", K' " << current_slots;
+    }
+  }
+  EXPECT_GT(entries, 5);
 }
 
 }  // namespace

@@ -4,12 +4,14 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <numeric>
 #include <random>
 #include <vector>
 
 #include "gtest/gtest.h"
 #include "kernels/philox.h"
+#include "kernels/top_k_sets.h"
 #include "tests/conformance/backends.h"
 #include "tests/conformance/policy_pairs.h"
 #include "tests/conformance/positions.h"
@@ -196,6 +198,76 @@ TEST_P(LawTest, TheMarginalAcceptRateIsTheExpectedAcceptance) {
     ASSERT_TRUE(std::abs(std::min(rate, 1.0) - promised) <= error)
         << "position " << i << ": " << rate << " against " << promised;
   }
+}
+
+// The form TOP_K: the current policy's own K' most probable tokens in the place of its values at
+// V_k. Its envelope M' is at least M and free of y, so accepted tokens follow p on V_k by the same
+// bound; only (1 - xi) / M' of them are accepted. The promised rate is a lower bound of that.
+TEST_P(LawTest, ASetOfTheCurrentPolicysOwnKeepsTheLaw) {
+  std::mt19937_64 random(11);
+  int64_t checked = 0;
+  int64_t looser = 0;
+  for (int i = 0; i < kPositions; ++i) {
+    const Enumeration e = RandomEnumeration(random);
+    std::vector<size_t> order;
+    for (size_t v = 0; v < e.pair.size(); ++v) {
+      if (e.pair.current[v] != kMinusInfinity) order.push_back(v);
+    }
+    if (order.empty()) continue;
+    std::ranges::sort(order, std::greater<>(), [&](size_t v) { return e.pair.current[v]; });
+    const auto most = static_cast<size_t>(Between(random, 1, static_cast<int>(order.size()) + 2));
+    std::vector<int32_t> ids(most, -1);
+    std::vector<float> log_probs(most, kMinusInfinity);
+    for (size_t slot = 0; slot < std::min(most, order.size()); ++slot) {
+      ids[slot] = e.pair.ids[order[slot]];
+      log_probs[slot] = e.pair.current[order[slot]];
+    }
+
+    Positions reduced = Reduce(e.positions, e.parameters.top_k);
+    const std::vector<float> exact_masses = reduced.covered_masses;
+    const size_t slots = e.positions.slots;
+    for (size_t v = 0; v < e.pair.size(); ++v) {
+      ReduceTopKSets({e.positions.slots, e.parameters.top_k,
+                      std::span(e.positions.ids).subspan(v * slots, slots),
+                      std::span(e.positions.behavior_log_probs).subspan(v * slots, slots)},
+                     {static_cast<int>(most), ids, log_probs},
+                     {std::span(reduced.log_envelopes).subspan(v, 1),
+                      std::span(reduced.covered_masses).subspan(v, 1)});
+      ASSERT_EQ(std::bit_cast<uint32_t>(reduced.log_envelopes[v]),
+                std::bit_cast<uint32_t>(reduced.log_envelopes[0]));
+    }
+    const float log_envelope = reduced.log_envelopes[0];
+    ASSERT_GE(log_envelope, LogEnvelope(e));
+    ASSERT_LE(reduced.covered_masses[0], exact_masses[0]);
+    looser += log_envelope > LogEnvelope(e);
+
+    const Results results =
+        Evaluate(backend(), e.parameters, e.sequence_key, e.first_position, reduced);
+    ASSERT_EQ(results.sums.envelope_violations, 0);
+    double rate = 0;
+    double error = 0x1p-30 + kLargestK * 1e-37;
+    for (size_t v = 0; v < e.pair.size(); ++v) {
+      const double log_q = e.pair.behavior[v];
+      const double log_p = e.pair.current[v];
+      const double a = results.acceptance_probabilities[v];
+      if (v >= e.members() || std::isinf(log_p)) {
+        ASSERT_EQ(a, 0.0);
+      } else if (log_p - log_q - log_envelope < -86.99) {
+        ASSERT_TRUE(a <= std::exp(-86.98)) << a;
+      } else {
+        const double bound = LawBound(log_p - log_q, log_envelope);
+        ASSERT_TRUE(std::abs(log_q + std::log(a) + log_envelope - log_p) <= bound)
+            << "position " << i << ", slot " << v << ", K' " << most;
+        rate += std::exp(log_q) * a;
+        error += std::exp(log_q) * a * 1.001 * (bound + 20 * 0x1p-24);
+        ++checked;
+      }
+    }
+    ASSERT_LE(FromFixed(results.sums.expected_acceptance) / static_cast<double>(e.pair.size()),
+              rate + error);
+  }
+  EXPECT_GT(checked, 3 * kPositions);
+  EXPECT_GT(looser, kPositions / 10);
 }
 
 TEST_P(LawTest, DSisIsAtMostD) {

@@ -164,6 +164,17 @@ def _decisions(inputs: Iterable[cases.Case], decide: Callable[..., numerics.Eval
                 ])
 
 
+def _top_k_sets() -> Iterator[str]:
+    for case in cases.top_k_set_cases():
+        reduced = numerics.reduce_top_k_sets(case.records, case.current, case.k)
+        count, slots = case.records.ids.shape
+        yield f"{_word(slots, 2)} {_word(case.k, 2)} {_word(case.current.ids.shape[1], 2)} {_word(count, 8)}"
+        for i in range(count):
+            for column in (case.records.ids, case.records.log_probs, case.current.ids, case.current.log_probs):
+                yield _words(column[i])
+            yield f"{_words(reduced.log_envelopes[i])} {_words(reduced.covered_masses[i])}"
+
+
 def files() -> dict[str, str]:
     """The content of every golden file, by name."""
     lines = {
@@ -175,6 +186,7 @@ def files() -> dict[str, str]:
         "digest.txt": _digest(),
         "decisions_gathered.txt": _decisions(cases.gathered_cases(), numerics.decide_gathered),
         "decisions_reduced.txt": _decisions(cases.reduced_cases(), numerics.decide_reduced),
+        "top_k_sets.txt": _top_k_sets(),
     }
     return {name: "".join(line + "\n" for line in content) for name, content in lines.items()}
 

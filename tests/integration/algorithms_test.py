@@ -1,20 +1,25 @@
 """Every form x algorithm x encoding over gRPC, against the formulas in float64; and what the other options promise."""
 
 import unittest
+from typing import Optional
 
 import numpy as np
 import torch
 
 import sis
 from tests.integration.live_server import LiveServerTest
-from tests.reference import algorithms, authors_code, numerics
+from tests.reference import algorithms, authors_code, dense_numerics, numerics
 
 SEED = 12345
 TOP_K, VOCABULARY = 8, 60
+# Of the current policy's own sets.
+CURRENT_TOP_K = 12
 OUTPUTS = ("decisions", "ratios", "log_ratios", "acceptance_probabilities", "surrogates", "coefficients")
 LENGTHS = {"a": 90, "b": 70, "c": 50}
 # Of sequence a: tool output, which has no record, and positions that got lost.
 TOOL, LOST = slice(30, 40), slice(40, 50)
+
+FORMS = ("gathered", "half", "logits", "bfloat16_logits", "reduced", "top_k", "dense", "bfloat16_dense")
 
 ALGORITHMS = {
     "importance_sampling": (sis.ImportanceSampling, ()),
@@ -40,13 +45,23 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
 class Values:
     """The tested policy's values at all positions, and what evaluate makes of them."""
 
-    def __init__(self, records: sis.TopKRecords, logits: np.ndarray, form: str):
+    def __init__(self, records: sis.TopKRecords, logits: np.ndarray, form: str, tokens: Optional[np.ndarray] = None):
+        """tokens: the sampled ones, where that of a lost position is to be known."""
         rows = np.arange(len(records))
         slots, sampled = np.maximum(records.ids, 0), np.maximum(records.sampled_ids, 0)
-        if form == "bfloat16_logits":
+        if tokens is not None:
+            sampled = tokens
+        self.tokens = tokens
+        if form in ("bfloat16_logits", "bfloat16_dense"):
             logits = torch.tensor(logits).bfloat16().float().numpy()
         self.form = form
+        self.whole = logits
         self.log_sum_exps = np.logaddexp.reduce(logits.astype(np.float64), axis=1)
+        if form in ("dense", "bfloat16_dense"):
+            # The service's own, which is the same to 2e-6.
+            exact = self.log_sum_exps
+            self.log_sum_exps = np.array([dense_numerics.log_sum_exp(row) for row in logits])
+            np.testing.assert_allclose(self.log_sum_exps, exact, rtol=0, atol=36 * 2.0**-24)
         self.logits = np.take_along_axis(logits, slots, axis=1).astype(np.float32)
         self.sampled_logits = logits[rows, sampled].astype(np.float32)
         exact = (self.logits.astype(np.float64) - self.log_sum_exps[:, None]).astype(np.float32)
@@ -57,6 +72,17 @@ class Values:
             half = exact.astype(np.float16)
             half = np.where(half < exact, np.nextafter(half, np.float16(np.inf)), half)
             self.log_probs = half.astype(np.float32)
+        every = (logits.astype(np.float64) - self.log_sum_exps[:, None]).astype(np.float32)
+        ids = np.argsort(-every, axis=1)[:, :CURRENT_TOP_K].astype(np.int32)
+        self.sets = numerics.TopKSets(self.sampled, ids, np.take_along_axis(every, ids, axis=1))
+
+    def reduced(self, records: numerics.Records, here: slice) -> numerics.Reduced:
+        """What numpy makes of the values at the positions `here`, which `records` are of."""
+        if self.form == "top_k":
+            sets = numerics.TopKSets(*(array[here] for array in self.sets))
+            return numerics.reduce_top_k_sets(records, sets, TOP_K)
+        gathered = numerics.Gathered(self.sampled[here], self.log_probs[here])
+        return numerics.reduce_gathered(records, gathered, TOP_K)
 
     def evaluate(self, client: sis.Client, run: sis.Run, records: sis.TopKRecords, **keywords) -> sis.Evaluation:
         if self.form == "reduced":
@@ -64,6 +90,13 @@ class Values:
             return client.evaluate_reduced(
                 run, records, sampled_log_probs=self.sampled, log_envelopes=envelopes, covered_masses=masses, **keywords
             )
+        if self.form in ("dense", "bfloat16_dense"):
+            logits = torch.tensor(self.whole)
+            if self.form == "bfloat16_dense":
+                logits = logits.bfloat16()
+            return client.evaluate_dense(run, records, logits=logits, sampled_ids=self.tokens, **keywords)
+        if self.form == "top_k":
+            return client.evaluate_top_k(run, records, **self.sets._asdict(), **keywords)
         if self.form in ("logits", "bfloat16_logits"):
             logits, sampled = self.logits, self.sampled_logits
             if self.form == "bfloat16_logits":
@@ -126,21 +159,15 @@ class AlgorithmsTest(LiveServerTest):
             here = slice(first, first + length)
             positions = np.arange(length, dtype=np.uint32)
             words = numerics.uniforms(numerics.sequence_key(SEED, 0, name), positions, draw)
-            parts.append(
-                numerics.decide_gathered(
-                    numerics.Records(
-                        positions,
-                        records.sampled_ids[here],
-                        records.sampled_log_probs[here],
-                        records.ids[here],
-                        records.log_probs[here],
-                    ),
-                    numerics.Gathered(values.sampled[here], values.log_probs[here]),
-                    TOP_K,
-                    words,
-                    (self.mask & ~self.lost)[here],
-                )
+            recorded = numerics.Records(
+                positions,
+                records.sampled_ids[here],
+                records.sampled_log_probs[here],
+                records.ids[here],
+                records.log_probs[here],
             )
+            scored = (self.mask & ~self.lost)[here]
+            parts.append(numerics.decide_reduced(recorded, values.reduced(recorded, here), TOP_K, words, scored))
             first += length
         return numerics.Evaluation(*(np.concatenate(columns) for columns in zip(*parts)))
 
@@ -190,7 +217,7 @@ class AlgorithmsTest(LiveServerTest):
                 }
             )
         for name, (make, fields) in ALGORITHMS.items():
-            if name == "dppo_top_k" and (values.form == "reduced" or three_policies):
+            if name == "dppo_top_k" and (values.form in ("reduced", "top_k") or three_policies):
                 continue
             parameters = PARAMETERS.get(name, algorithms.DEFAULTS[name])
             algorithm = make(**dict(zip(fields, PARAMETERS[name]))) if name in PARAMETERS else make()
@@ -228,8 +255,8 @@ class AlgorithmsTest(LiveServerTest):
     def test_every_form_algorithm_and_encoding(self):
         for encoding in ("float32", "float16", "fixed12"):
             run, records = self.recorded(f"all-{encoding}", encoding)
-            for form in ("gathered", "half", "logits", "bfloat16_logits", "reduced"):
-                values = Values(records, self.logits, form)
+            for form in FORMS:
+                values = Values(records, self.logits, form, self.tokens)
                 for weight in ("sampled", "expected"):
                     for three_policies in (False, True):
                         self.check(run, records, values, encoding, weight, three_policies)
@@ -358,7 +385,7 @@ class AlgorithmsTest(LiveServerTest):
 
     def test_authors_code(self):
         run, records = self.recorded("authors")
-        for form in ("gathered", "reduced"):
+        for form in ("gathered", "reduced", "dense"):
             values = Values(records, self.logits, form)
             evaluation = values.evaluate(
                 self.client,
@@ -385,6 +412,72 @@ class AlgorithmsTest(LiveServerTest):
             np.testing.assert_allclose((evaluation.totals.mean_d, evaluation.totals.mean_d_sis), means, rtol=1e-6)
             outside = numerics.rank(records.sampled_ids, records.ids, records.log_probs) == numerics.NO_RANK
             self.assertTrue(evaluation.accepted[outside & scored].any())
+
+    def test_dense_logits_have_everything_that_gathered_ones_have(self):
+        run, records = self.recorded("dense")
+        for form in ("dense", "bfloat16_dense"):
+            values = Values(records, self.logits, form)
+            for top_k in (0, 3):
+                keywords = {
+                    "draw": 4, "top_k": top_k, "outputs": OUTPUTS[:1], "prefix_curve": (1, 3), "total_variation": True,
+                }
+                dense = values.evaluate(self.client, run, records, **keywords)
+                gathered = self.client.evaluate(
+                    run, records, log_probs=values.log_probs, sampled_log_probs=values.sampled, **keywords
+                )
+                self.assertEqual(dense.decisions.tobytes(), gathered.decisions.tobytes())
+                self.assertEqual(dense.totals, gathered.totals)
+                self.assertGreater(dense.totals.total_variation, 0)
+                self.assertEqual(dense.prefix_curve, gathered.prefix_curve)
+
+    def test_dense_logits_of_rows_that_count_for_nothing_may_be_anything(self):
+        run, records = self.recorded("dense-ignored")
+        plain = Values(records, self.logits, "dense").evaluate(self.client, run, records, draw=4)
+        spoilt = Values(records, np.where((self.mask & ~self.lost)[:, None], self.logits, 0), "dense")
+        spoilt.whole = np.where((self.mask & ~self.lost)[:, None], self.logits, np.float32(np.nan))
+        options = sis.EvaluateOptions(mask=self.mask)
+        ours = spoilt.evaluate(self.client, run, records, draw=4, options=options)
+        np.testing.assert_array_equal(ours.accepted, plain.accepted & self.mask)
+        self.assertEqual(ours.totals.accepted, plain.totals.accepted)
+
+    def test_bad_dense_logits_are_named(self):
+        run, records = self.recorded("dense-bad")
+        other = self.tokens.copy()
+        other[7] = (other[7] + 1) % VOCABULARY
+        far = self.tokens.copy()
+        far[41] = VOCABULARY
+        own = {"own_log_probs": self.own, "mask": self.mask}
+
+        def bad(row, column, value):
+            logits = self.logits.copy()
+            logits[row, column] = value
+            return logits
+
+        sampled = np.zeros_like(self.logits)
+        sampled[12, self.tokens[12]] = -np.inf
+        three = {"decoupled_log_probs": self.current_of_three, "mask": self.mask & ~self.lost}
+        for error, message, logits, tokens, options in (
+            (sis.InvalidArgument, "a.*dense.logits at position 5, vocabulary id 59: nan", bad(5, 59, np.nan), None, {}),
+            (sis.InvalidArgument, "dense.logits at position 6, vocabulary id 0: inf", bad(6, 0, np.inf), None, {}),
+            (sis.InvalidArgument, "dense.logits at position 8: all are -inf", bad(8, slice(None), -np.inf), None, {}),
+            (sis.FailedPrecondition, "a.*dense.sampled_ids at position 7", self.logits, other, {}),
+            (sis.InvalidArgument, "dense.sampled_ids: unset, but own_log_probs", self.logits, None, own),
+            (sis.InvalidArgument, "dense.sampled_ids at position 41: 60 is not", self.logits, far, own),
+            (sis.InvalidArgument, "position 45, vocabulary id 1: nan", bad(45, 1, np.nan), self.tokens, own),
+            (sis.InvalidArgument, "position 12: log p of the sampled token is -inf", sampled, None, three),
+        ):
+            with self.subTest(message=message):
+                with self.assertRaisesRegex(error, message):
+                    self.client.evaluate_dense(
+                        run,
+                        records,
+                        draw=1,
+                        logits=logits,
+                        sampled_ids=tokens,
+                        options=sis.EvaluateOptions(**options),
+                    )
+        with self.assertRaises(sis.NotFound):
+            self.client.get_step(run, 1)
 
     def test_bad_options_are_named(self):
         run, records = self.recorded("bad")
@@ -417,16 +510,16 @@ class AlgorithmsTest(LiveServerTest):
                     values.evaluate(
                         self.client, run, records, draw=1, outputs=outputs, options=sis.EvaluateOptions(**options)
                     )
-        reduced = Values(records, self.logits, "reduced")
-        with self.assertRaisesRegex(sis.InvalidArgument, "dppo_top_k: needs the gathered form"):
-            reduced.evaluate(
-                self.client,
-                run,
-                records,
-                draw=1,
-                outputs=("surrogates",),
-                options=sis.EvaluateOptions(**{**grpo, "algorithm": sis.DppoTopK()}),
-            )
+        for form in ("reduced", "top_k"):
+            with self.assertRaisesRegex(sis.InvalidArgument, "dppo_top_k: needs log-probs at every slot"):
+                Values(records, self.logits, form).evaluate(
+                    self.client,
+                    run,
+                    records,
+                    draw=1,
+                    outputs=("surrogates",),
+                    options=sis.EvaluateOptions(**{**grpo, "algorithm": sis.DppoTopK()}),
+                )
         with self.assertRaises(sis.NotFound):
             self.client.get_step(run, 1)
 

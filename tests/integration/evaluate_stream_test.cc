@@ -438,6 +438,37 @@ TEST_F(OptionsTest, SoAreHalvesAndLogits) {
   ExpectTheSameCutUp(LogitValues{logits, sampled, log_sum_exps}, options, arrays_.slices);
 }
 
+TEST_F(OptionsTest, SoAreOwnSetsAndDenseLogits) {
+  v1::Algorithm algorithm;
+  algorithm.mutable_grpo();
+  std::vector<int32_t> ids;
+  std::vector<float> log_probs;
+  for (const int32_t token : sampled_ids_) {
+    for (const int32_t next : {0, 1, 2}) {
+      ids.push_back((token + next) % kVocabulary);
+      log_probs.push_back(-1.25f - 0.25f * static_cast<float>(next));
+    }
+  }
+  const std::vector<float> sampled(sampled_ids_.size(), -1.25f);
+  ExpectTheSameCutUp(TopKSetValues{ids, log_probs, sampled}, Everything(algorithm), arrays_.slices);
+
+  std::vector<float> logits;
+  std::vector<uint16_t> halves;
+  for (size_t i = 0; i < sampled_ids_.size() * kVocabulary; ++i) {
+    logits.push_back(static_cast<float>(i * 37 % 101) / 30);
+    halves.push_back(static_cast<uint16_t>(0x3e00 + i * 37 % 101));  // from 0.125 on
+  }
+  algorithm.mutable_dppo_top_k();
+  EvaluateOptions options = Everything(algorithm);
+  options.prefix_curve = {1, 2};
+  options.total_variation = true;
+  ExpectTheSameCutUp(DenseValues{.logits = logits, .sampled_ids = sampled_ids_}, options,
+                     arrays_.slices);
+  ExpectTheSameCutUp(DenseValues{.bfloat16_logits = halves, .sampled_ids = sampled_ids_}, options,
+                     arrays_.slices);
+  ExpectTheSameCutUp(DenseValues{.logits = logits}, {}, arrays_.slices);
+}
+
 TEST_F(OptionsTest, GspoIsCutUpWhereItsSumsAllow) {
   v1::Algorithm gspo;
   gspo.mutable_gspo();

@@ -59,6 +59,7 @@ class MicroBatchesTest(unittest.TestCase):
         cls.decoupled = cls.sampled_log_probs - 0.01
         cls.advantages = generator.normal(size=total).astype(np.float32)
         cls.sampled_ids = np.insert(cls.records.sampled_ids, np.full(8, sum(list(LENGTHS.values())[:2])), 0)
+        cls.whole = log_softmax(generator, total)
         cls.draw = 0
 
     def setUp(self):
@@ -131,6 +132,28 @@ class MicroBatchesTest(unittest.TestCase):
             )
             self.assertEqual([point.top_k for point in whole.prefix_curve], [2, 5])
             self.assertGreater(whole.totals.total_variation, 0)
+            type(self).draw += 1
+
+    def test_own_sets(self):
+        ids = np.argsort(-self.whole, axis=1)[:, :7]
+        arguments = {
+            "ids": ids,
+            "log_probs": np.take_along_axis(self.whole, ids, axis=1),
+            "sampled_log_probs": self.sampled_log_probs,
+        }
+        whole = self.check(method="evaluate_top_k", arguments=arguments, options=self.options(sis.Tis()))
+        self.assertGreater(whole.totals.accepted, 0)
+
+    def test_dense_logits_in_both_precisions(self):
+        for dtype in (torch.float32, torch.bfloat16):
+            arguments = {"logits": torch.tensor(self.whole).to(dtype), "sampled_ids": self.sampled_ids}
+            self.check(
+                method="evaluate_dense",
+                arguments=arguments,
+                options=self.options(sis.DppoTopK()),
+                prefix_curve=[2, 5],
+                total_variation=True,
+            )
             type(self).draw += 1
 
     def test_the_authors_code(self):

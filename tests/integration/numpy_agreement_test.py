@@ -1,4 +1,4 @@
-"""The server gives the bytes of the numpy numerics: on random, edge and recorded input, in both forms."""
+"""The server gives the bytes of the numpy numerics: on random, edge and recorded input, in every form."""
 
 import dataclasses
 import json
@@ -76,6 +76,56 @@ class NumpyAgreementTest(LiveServerTest):
                     top_k=k, outputs=OUTPUTS,
                 )
                 self.compare(expected, actual)
+
+    def check_top_k_sets(self, run_id, vocabulary, record, sets, encoding="float32"):
+        """The same of the current policy's own sets, in every prefix of the record."""
+        top_k = record.top_k_ids.shape[1]
+        run = self.client.create_run(
+            run_id, seed=SEED, vocabulary_size=vocabulary, top_k=top_k, log_prob_encoding=encoding
+        )
+        with self.client.append(run, sampling=sis.Sampling("processed", temperature=1.0)) as stream:
+            stream.block("s", first_position=0, policy_version=0, **record._asdict())
+        fetched = self.client.fetch_top_k(run, ["s"])
+        positions = np.arange(len(fetched), dtype=np.uint32)
+        records = numerics.Records(
+            positions, fetched.sampled_ids, fetched.sampled_log_probs, fetched.ids, fetched.log_probs
+        )
+        numerics.validate_top_k_sets(records, sets, vocabulary)
+        for k in {1, (top_k + 1) // 2, top_k}:
+            words = numerics.uniforms(numerics.sequence_key(SEED, 0, "s"), positions, k)
+            expected = numerics.decide_reduced(records, numerics.reduce_top_k_sets(records, sets, k), k, words)
+            actual = self.client.evaluate_top_k(
+                run, [sis.Slice("s", 0, len(fetched))], draw=k, **sets._asdict(), top_k=k, outputs=OUTPUTS
+            )
+            self.compare(expected, actual)
+
+    def test_top_k_sets(self):
+        rng = np.random.default_rng(4)
+        for top_k, current_top_k, vocabulary in ((1, 1, 5), (10, 20, 64), (10, 5, 64), (50, 128, 300), (100, 64, 1000)):
+            for drift, encoding in ((0.0, "float32"), (0.3, "fixed12"), (1.5, "float16")):
+                behavior, current, sampled = random_positions(rng, 203, vocabulary, drift)
+                # Some tokens are impossible, in places all but a few: the set is the whole support then.
+                impossible = rng.random(current.shape) < rng.choice([0, 0.3, 0.97], size=(len(current), 1))
+                impossible[np.arange(len(current)), current.argmax(axis=1)] = False
+                current = np.where(impossible, np.float32(-np.inf), current)
+                # Of equal ones any order will do.
+                current = np.where(rng.random(current.shape) < 0.2, np.round(current, 1), current).astype(np.float32)
+                current = np.minimum(current, 0) - np.float32(0.05)
+                rows = np.arange(len(sampled))
+                record = sis.canonical(
+                    np.broadcast_to(np.arange(vocabulary), behavior.shape),
+                    behavior, sampled, behavior[rows, sampled], top_k,
+                )
+                order = np.argsort(-current, axis=1)[:, :current_top_k].astype(np.int32)
+                log_probs = np.take_along_axis(current, order, axis=1)
+                with np.errstate(over="ignore"):
+                    log_probs[rows % 7 == 0] -= np.float32(90)  # far from everything
+                sets = numerics.TopKSets(
+                    current[rows, sampled], np.where(np.isneginf(log_probs), -1, order).astype(np.int32), log_probs
+                )
+                self.check_top_k_sets(
+                    f"sets-{top_k}-{current_top_k}-{drift}", vocabulary, record, sets, encoding
+                )
 
     def compare(self, expected, actual):
         for name, mine, theirs in (

@@ -155,7 +155,7 @@ class SegmentsTest : public testing::Test {
 };
 
 TEST_F(SegmentsTest, TheSameAnswersAsInMessages) {
-  LeasedSegment segment(live_.stub(), 4 << 20);
+  LeasedSegment segment(live_.stub(), 8 << 20);
   ASSERT_TRUE(segment.status().ok()) << segment.status().error_message();
   v1::EvaluateRequest plain = Request();
   *plain.mutable_gathered() = Gathered();
@@ -193,6 +193,30 @@ TEST_F(SegmentsTest, TheSameAnswersAsInMessages) {
     *array = Twice(*array);
   }
   requests.push_back(reduced);
+
+  // Of the recorded tokens, falling.
+  v1::EvaluateRequest sets = all;
+  v1::TopK& set = *sets.mutable_top_k_set();
+  set.set_top_k(2);
+  std::vector<int32_t> ids;
+  for (uint32_t i = 0; i < kLength; ++i) {
+    ids.push_back(records_.sampled_ids[i]);
+    ids.push_back((records_.sampled_ids[i] + 1) % kVocabulary);
+  }
+  set.set_ids(Twice(Bytes(ids)));
+  set.set_log_probs(Bytes(std::vector<float>(4 * kLength, -1.0f)));
+  set.set_sampled_log_probs(Bytes(std::vector<float>(2 * kLength, -1.0f)));
+  requests.push_back(sets);
+
+  v1::EvaluateRequest dense = all;
+  dense.add_prefix_curve(2);
+  std::vector<float> logits;
+  for (uint32_t i = 0; i < 2 * kLength * kVocabulary; ++i) {
+    logits.push_back(static_cast<float>(i * 37 % 101) / 50);
+  }
+  dense.mutable_dense()->set_logits(Bytes(logits));
+  dense.mutable_dense()->set_sampled_ids(Twice(Bytes(records_.sampled_ids)));
+  requests.push_back(dense);
 
   uint64_t draw = 0;
   for (v1::EvaluateRequest& request : requests) {

@@ -324,6 +324,75 @@ class Client:
         request = _evaluate_options(run, records, draw, top_k, outputs)
         return self._evaluate(request, slices, "reduced", current, options)
 
+    def evaluate_top_k(
+        self,
+        run: Run,
+        slices: Union[TopKRecords, Sequence[Slice]],
+        *,
+        draw: int,
+        ids: ArrayLike,
+        log_probs: ArrayLike,
+        sampled_log_probs: ArrayLike,
+        top_k: int = 0,
+        outputs: Sequence[str] = ("accepted",),
+        options: EvaluateOptions = EvaluateOptions(),
+    ) -> Evaluation:
+        """As evaluate, from the current policy's own most probable tokens: one round trip, without fetch_top_k.
+
+        ids int [N, K'] and log_probs float32 [N, K'] (nats): the K' most probable tokens, most probable first, as
+        torch.topk of the log-softmax gives them; -1 and -inf in unused slots. The sampled token is there only if it is
+        one of them. sampled_log_probs: float32 [N], from the same computation.
+        Recorded tokens that are not in the set are taken to be as probable as its last one: accepted tokens follow the
+        current policy all the same, but fewer are accepted; residual masses are upper bounds. So K' should be above K.
+        slices: each with a length; records do too.
+        """
+        parts, length = _ranges(slices)
+        tokens = arrays.int32("ids", ids, [length, None])
+        width = tokens.shape[1]
+        current = {
+            "ids": tokens,
+            "log_probs": arrays.float32("log_probs", log_probs, [length, width]),
+            "sampled_log_probs": arrays.float32("sampled_log_probs", sampled_log_probs, [length]),
+        }
+        request = _evaluate_options(run, slices, draw, top_k, outputs)
+        request.top_k_set.top_k = width
+        return self._evaluate(request, parts, "top_k_set", current, options)
+
+    def evaluate_dense(
+        self,
+        run: Run,
+        slices: Union[TopKRecords, Sequence[Slice]],
+        *,
+        draw: int,
+        logits: ArrayLike,
+        sampled_ids: Optional[ArrayLike] = None,
+        top_k: int = 0,
+        outputs: Sequence[str] = ("accepted",),
+        prefix_curve: Sequence[int] = (),
+        total_variation: bool = False,
+        options: EvaluateOptions = EvaluateOptions(),
+    ) -> Evaluation:
+        """As evaluate, from the model's logits over the whole vocabulary, without fetch_top_k.
+
+        logits [N, vocabulary_size]: as the model gave them; float32, or a tensor of bfloat16. sampled_ids int [N]: the
+        sampled tokens; needed with options.own_log_probs, else FailedPrecondition if other ones are recorded.
+        slices: each with a length; records do too. Short ones, of a few hundred positions, let other calls in between.
+        """
+        parts, length = _ranges(slices)
+        shape = [length, run.config.vocabulary_size]
+        request = _evaluate_options(run, slices, draw, top_k, outputs)
+        request.prefix_curve.extend(prefix_curve)
+        request.total_variation = total_variation
+        if arrays.is_bfloat16(logits):
+            request.dense.values = pb.Dense.BFLOAT16_LOGITS
+            current = {"logits": arrays.bfloat16_bits("logits", logits, shape)}
+        else:
+            request.dense.values = pb.Dense.LOGITS
+            current = {"logits": arrays.float32("logits", logits, shape)}
+        if sampled_ids is not None:
+            current["sampled_ids"] = arrays.int32("sampled_ids", sampled_ids, [length])
+        return self._evaluate(request, parts, "dense", current, options)
+
     def release(
         self, run: Run, sequences: Iterable[SequenceLike] = (), lease_ids: Iterable[int] = ()
     ) -> Released:

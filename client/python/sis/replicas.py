@@ -382,7 +382,8 @@ class _Rows:
 def _copy_options(request: pb.EvaluateRequest, part: pb.EvaluateRequest) -> None:
     """All but what differs between replicas."""
     for field, value in request.ListFields():
-        if field.name in ("slices", "lease_id", "gathered", "reduced"):
+        of_form = field.containing_oneof is not None and field.containing_oneof.name == "form"
+        if of_form or field.name in ("slices", "lease_id"):
             continue
         if field.label == field.LABEL_REPEATED:
             getattr(part, field.name).extend(value)
