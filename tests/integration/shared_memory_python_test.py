@@ -173,6 +173,15 @@ class SharedMemoryTest(unittest.TestCase):
         place = requests[0].gathered.log_probs
         self.assertEqual(self.segment.refer(log_probs.numpy()), place)
 
+    def test_rows_that_begin_anywhere_are_copied_to_where_messages_can_refer_to(self):
+        some = self.records.select([1, 2])
+        rows = slice(LENGTHS["a"], LENGTHS["a"] + len(some))
+        expected = self.evaluate(self.log_probs[rows], self.sampled_log_probs[rows], records=some)
+        log_probs, sampled = self.put(self.log_probs), self.put(self.sampled_log_probs)
+        requests = self.sent()
+        self.assert_same(self.evaluate(log_probs[rows], sampled[rows], records=some), expected)
+        self.assertEqual(requests[0].segment, self.segment.name)
+
     def test_records_come_into_it_as_over_the_wire(self):
         slices = ["e", sis.Slice("a", 7, 100), "none", sis.Slice("none", length=3), "c"]
         expected = self.client.fetch_top_k(self.run_, slices)
