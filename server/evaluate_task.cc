@@ -41,9 +41,14 @@ void EvaluateTask::Schedule() {
 
 void EvaluateTask::EvaluatePiece() {
   const absl::StatusOr<bool> done = TryEvaluatePiece();
-  if (!done.ok()) return done_(done.status());
+  if (!done.ok()) return Answer(done.status());
   if (!*done) return Schedule();
-  done_(SerializeInPlace(evaluation_->Finish()));
+  Answer(SerializeInPlace(evaluation_->Finish()));
+}
+
+void EvaluateTask::Answer(absl::StatusOr<grpc::ByteBuffer> answer) {
+  evaluation_.reset();
+  done_(std::move(answer));
 }
 
 absl::StatusOr<bool> EvaluateTask::TryEvaluatePiece() {

@@ -11,6 +11,7 @@
 
 #include "kernels/scalar_backend.h"
 #include "server/cache_fixture.h"
+#include "server/record_generator.h"
 #include "server/wire/segment_part.h"
 #include "server/wire/serialize.h"
 
@@ -99,6 +100,42 @@ TEST_F(EvaluateTaskTest, CancellationIsSeenBetweenSlicesAndCountsNothing) {
     v1::RunRef ref;
     ref.set_run_id("a");
     EXPECT_FALSE((*cache_.registry.Find(ref))->steps().Find(99).has_value());
+  }
+}
+
+TEST_F(EvaluateTaskTest, SequencesAreFreeWhenTheAnswerIsThere) {
+  v1::RunConfig config = SmallConfig(kSlots);
+  config.set_max_staleness(0);
+  const auto run = cache_.CreateRun("stale", config);
+  const Records records = RecordGenerator(kSlots, 1000, /*seed=*/1).NextRecords(1);
+  // An answer; and a refusal, of the second slice, as its ratio is not to be had.
+  for (const bool refused : {false, true}) {
+    ASSERT_EQ(AppendBlock(cache_, *run, records.Block(refused ? "b" : "a", refused ? 1 : 0)).code(),
+              0);
+    auto request = std::make_shared<v1::EvaluateRequest>();
+    request->mutable_run()->set_run_id("stale");
+    request->add_outputs(v1::RATIOS);
+    request->add_slices()->mutable_sequence()->set_id(refused ? "b" : "a");
+    request->mutable_slices(0)->set_length(1);
+    if (refused) {
+      request->add_slices()->mutable_sequence()->set_id("not there");
+      request->mutable_slices(1)->set_length(1);
+    }
+    const std::string zeros(request->slices_size() * sizeof(float), '\0');
+    request->mutable_reduced()->set_sampled_log_probs(zeros);
+    request->mutable_reduced()->set_log_envelopes(zeros);
+    request->mutable_reduced()->set_covered_masses(zeros);
+    std::latch done(1);
+    WorkerPool workers(1);
+    EvaluateTask::Start(
+        {cache_.registry, backend_, workers, segments_}, SerializeInPlace(std::move(request)),
+        [] { return false; },
+        [&](const absl::StatusOr<grpc::ByteBuffer>& answer) {
+          EXPECT_EQ(answer.ok(), !refused) << answer.status();
+          EXPECT_EQ(*run->AdvanceVersion(refused ? 2 : 1), 1);
+          done.count_down();
+        });
+    done.wait();
   }
 }
 

@@ -81,6 +81,7 @@ void FetchStream::OnWriteDone(bool ok) {
 
 void FetchStream::End(const absl::Status& status) {
   code_ = status.code();
+  fetch_.reset();  // its sequences are free for what the trainer does next
   order_.HandOn();
   Finish(ToGrpcStatus(status));
 }
