@@ -54,7 +54,7 @@ class Server:
 
     def __init__(self, socket, positions, slots, trainer_bytes):
         records = positions * (5 * slots + 64)
-        shared = positions * (8 * slots + 64) + trainer_bytes
+        shared = positions * (16 * slots + 128) + trainer_bytes
         self._process = subprocess.Popen(
             [SERVER, f"--listen=127.0.0.1:0,unix:{socket}", "--metrics=", f"--cache_bytes={records + (64 << 20)}",
              f"--shared_memory_bytes={shared + (64 << 20)}"],
