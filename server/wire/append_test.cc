@@ -10,6 +10,7 @@
 
 #include "server/wire/append_request.h"
 #include "server/wire/append_response.h"
+#include "server/wire/random_pieces.h"
 #include "server/wire/same_append.h"
 #include "sis/v1/ratio_service.pb.h"
 
@@ -29,24 +30,6 @@ void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
 namespace sis {
 namespace {
-
-// The pieces of `bytes`, cut at random places; each stands in memory of its own.
-class Pieces {
- public:
-  Pieces(const std::string& bytes, size_t longest, uint32_t seed) {
-    std::mt19937 random(seed);
-    for (size_t i = 0; i < bytes.size();) {
-      pieces_.push_back(bytes.substr(i, random() % (longest + 1)));
-      i += pieces_.back().size();
-    }
-  }
-  ScatteredBytes bytes() const {
-    return ScatteredBytes(std::vector<std::string_view>(pieces_.begin(), pieces_.end()));
-  }
-
- private:
-  std::vector<std::string> pieces_;
-};
 
 v1::AppendEntry BlockEntry(const std::string& id, uint32_t first_position, int count) {
   v1::AppendEntry entry;
@@ -86,7 +69,7 @@ bool AgreesWithProtobuf(const std::string& bytes) {
   const bool valid = expected.ParseFromString(bytes);
   ReceivedAppend received;
   for (const size_t longest : {1, 7, 100000}) {
-    const Pieces pieces(bytes, longest, 1);
+    const RandomPieces pieces(bytes, longest, 1);
     const absl::Status status = received.Parse(pieces.bytes());
     EXPECT_EQ(status.ok(), valid) << status;
     if (valid) {

@@ -2,31 +2,12 @@
 
 #include <gtest/gtest.h>
 
-#include <random>
-
+#include "server/wire/random_pieces.h"
 #include "server/wire/resolve_arrays.h"
 #include "sis/v1/ratio_service.pb.h"
 
 namespace sis {
 namespace {
-
-// The pieces of `bytes`, cut at random places; each stands in memory of its own.
-class Pieces {
- public:
-  Pieces(const std::string& bytes, size_t longest, uint32_t seed) {
-    std::mt19937 random(seed);
-    for (size_t i = 0; i < bytes.size();) {
-      pieces_.push_back(bytes.substr(i, random() % (longest + 1)));
-      i += pieces_.back().size();
-    }
-  }
-  ScatteredBytes bytes() const {
-    return ScatteredBytes(std::vector<std::string_view>(pieces_.begin(), pieces_.end()));
-  }
-
- private:
-  std::vector<std::string> pieces_;
-};
 
 // Whether protobuf parses the bytes; if so, so must ReceivedArrays, and find the same message.
 template <typename Message>
@@ -34,7 +15,7 @@ bool AgreesWithProtobuf(const std::string& bytes) {
   Message expected;
   const bool valid = expected.ParseFromString(bytes);
   for (const size_t longest : {1, 7, 100000}) {
-    const Pieces pieces(bytes, longest, 1);
+    const RandomPieces pieces(bytes, longest, 1);
     Message message;
     ReceivedArrays arrays;
     const absl::Status status =
@@ -184,7 +165,7 @@ TEST(ArrayFieldTest, ElementsInAnyPlaceReadAlike) {
   for (size_t shift = 0; shift < 4; ++shift) {
     const std::string shifted = std::string(shift, 'x') + bytes;
     for (const size_t longest : {3, 100, 10000}) {
-      const Pieces pieces(shifted, longest, 2);
+      const RandomPieces pieces(shifted, longest, 2);
       const ScatteredBytes scattered = pieces.bytes();
       const ArrayField array(scattered, shift, bytes.size());
       ASSERT_EQ(array.size(), bytes.size());
