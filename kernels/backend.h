@@ -12,9 +12,6 @@
 
 namespace sis {
 
-// What rounding may add to a log-prob of 0 or to a mass of 1.
-inline constexpr float kRoundingSlack = 0x1p-6f;
-
 // What the recorded sets of a run of positions hold, besides the ids: n positions of K slots. -inf
 // marks unused slots, which come last.
 struct BehaviorView {
@@ -98,7 +95,10 @@ class Backend {
 
   virtual std::string_view name() const = 0;
 
-  // Evaluates every segment. The input must be valid (kernels/validate.h), lengths must agree.
+  // Evaluates every segment; lengths must agree. What is recorded must be valid
+  // (kernels/validate.h). The current values may be anything: Sums::invalid counts the positions
+  // where they are not valid, and if there are any, everything else that was written is to be
+  // thrown away.
   virtual void Evaluate(const EvaluateParameters& parameters,
                         std::span<const Segment> segments) const = 0;
 

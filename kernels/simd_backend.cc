@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <utility>
 
@@ -42,8 +43,12 @@ struct NoRows {
 HWY_INLINE void ReadSlots(const NoRows::Rows&, const NoRows::Rows&, const GroupInput& input,
                           size_t lane, const SlotPlan& /*plan*/, Expectation& /*expectation*/,
                           SlotResults& results) {
-  results.envelopes = {FlushAll(LoadFloats(input.log_envelopes + lane)),
-                       LoadFloats(input.covered_masses + lane)};
+  const Floats log_envelope = LoadFloats(input.log_envelopes + lane);
+  const Floats covered_mass = LoadFloats(input.covered_masses + lane);
+  results.envelopes = {FlushAll(log_envelope), covered_mass};
+  results.valid =
+      hn::And(hn::Lt(log_envelope, Constant(std::numeric_limits<float>::infinity())),
+              hn::And(hn::Ge(covered_mass, hn::Zero(FloatTag())), AreMasses(covered_mass)));
 }
 
 template <class BehaviorRows, class CurrentRows>
@@ -107,7 +112,8 @@ HWY_INLINE void DecideGroup(const BehaviorRows& behavior, const CurrentRows& cur
     const Mask scored = hn::RebindMask(d, PositionLanes(lane, first_lane, count));
     SlotResults slots;
     ReadSlots(behavior, current, input, lane, plan, expectation, slots);
-    DecideLanes(input, output, lane, slots.envelopes, scored, plan.top_k, collector.sums());
+    DecideLanes(input, output, lane, slots.envelopes, slots.valid, scored, plan.top_k,
+                collector.sums());
     AddPrefix(slots.prefix, plan.prefix_curve.size(), scored, collector.prefix_sums());
     if (plan.total_variation) {
       collector.sums().total_variation.Add(
@@ -166,7 +172,10 @@ void EvaluatePositions(const SlotPlan& plan, uint64_t draw, const Segment& segme
 
 void EvaluateSegment(const EvaluateParameters& parameters, const Segment& segment,
                      SumCollector& collector) {
-  SlotPlan plan = {static_cast<size_t>(parameters.top_k), parameters.total_variation, {}};
+  SlotPlan plan = {static_cast<size_t>(parameters.slots),
+                   static_cast<size_t>(parameters.top_k),
+                   parameters.total_variation,
+                   {}};
   if (!segment.prefix_sums.empty()) {
     plan.prefix_curve = parameters.prefix_curve;
     // The sums over all slots are there anyway.

@@ -95,8 +95,8 @@ absl::StatusOr<RangeResult> SliceEvaluator::Evaluate(const SliceRange& slice, ui
     reader.ForEachPiece(from, to - from, [&](const Sequence::Reader::Piece& piece) {
       status.Update(AddPiece(part, piece));
     });
+    if (status.ok()) status = Decide(part);
     if (!status.ok()) return named(status);
-    Decide(part);
     from = to;
   }
   if (result.missing.empty()) {
@@ -192,8 +192,7 @@ absl::Status SliceEvaluator::AddPiece(const Part& part, const Sequence::Reader::
         const auto position = static_cast<uint32_t>(part.first + first);
         const auto count = static_cast<uint32_t>(length);
         const uint32_t index = piece.index + (position - piece.first_position);
-        const bool need_records = input_.current.need_records();
-        if (need_records) {
+        if (input_.current.need_records()) {
           absl::Status status = ReadAtRecords(part, *piece.page, index, first, count);
           if (!status.ok()) return status;
         }
@@ -205,10 +204,7 @@ absl::Status SliceEvaluator::AddPiece(const Part& part, const Sequence::Reader::
              .output = output.view,
              .sums = &part.result.sums,
              .prefix_sums = output.prefix_sums});
-        if (need_records) return absl::OkStatus();
-        const Segment& segment = segments_.back();
-        return ValidateCurrent(segment.behavior, segment.current, input_.parameters.slots,
-                               segment.first_position);
+        return absl::OkStatus();
       });
 }
 
@@ -243,7 +239,16 @@ absl::Status SliceEvaluator::CheckSampledLogProbs(const Part& part, size_t first
   return absl::OkStatus();
 }
 
-void SliceEvaluator::Decide(const Part& part) {
+absl::Status SliceEvaluator::CheckCurrentValues() const {
+  for (const Segment& segment : segments_) {
+    absl::Status status = ValidateCurrent(segment.behavior, segment.current,
+                                          input_.parameters.slots, segment.first_position);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SliceEvaluator::Decide(const Part& part) {
   const bool expected = input_.weight == WeightKind::kExpected;
   if (expected && part.output.view.acceptance_probabilities.empty()) {
     acceptance_probabilities_.resize(part.output.view.decisions.size());
@@ -255,9 +260,16 @@ void SliceEvaluator::Decide(const Part& part) {
   }
   const int64_t d_sis_before = part.result.sums.d_sis;
   if (input_.authors_code) {
+    if (absl::Status status = CheckCurrentValues(); !status.ok()) return status;
     EvaluateAuthorsCode(*input_.authors_code, input_.parameters, segments_);
   } else {
     backend_.Evaluate(input_.parameters, segments_);
+    if (const int64_t invalid = part.result.sums.invalid; invalid > 0) {
+      absl::Status status = CheckCurrentValues();
+      return !status.ok() ? status
+                          : absl::InternalError(absl::StrCat("the backend found ", invalid,
+                                                             " invalid positions of none"));
+    }
   }
   if (expected) {
     part.result.sums.d_sis = d_sis_before;
@@ -278,6 +290,7 @@ void SliceEvaluator::Decide(const Part& part) {
       ComputeTopKTotalVariations(input_.parameters, segment, output.total_variations);
     }
   }
+  return absl::OkStatus();
 }
 
 }  // namespace sis

@@ -74,7 +74,10 @@ Positions SpecialPositions(std::mt19937_64& random, int slots, size_t n, bool re
     for (size_t slot = 0; slot < used; ++slot) {
       behavior[slot] = -std::log(2.0f * static_cast<float>(slots)) - Uniform(random, 0.0f, 12.0f);
     }
-    if (Below(random, 8) == 0 && used > 0) behavior[0] = -0x1p-20f;
+    if (Below(random, 8) == 0 && used > 0) {
+      for (float& log_prob : behavior) log_prob -= 6.0f;
+      behavior[0] = -0x1p-20f;
+    }
     std::sort(behavior.begin(), behavior.end(), std::greater<>());
     for (size_t slot = 0; slot < used; ++slot)
       current[slot] = CurrentLogProb(random, behavior[slot]);
