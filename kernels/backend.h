@@ -28,15 +28,18 @@ struct BehaviorView {
 // 2).
 struct CurrentView {
   std::span<const float> sampled_log_probs;  // [n]
-  // GATHERED: log-probs at the recorded slots, [n, K]; or empty, and grouped_log_probs the same in
-  // groups.
+  // GATHERED: log-probs at the recorded slots, [n, K]; or empty, and one of grouped_log_probs and
+  // float16_log_probs holds them, in groups or, as these, token after token.
   std::span<const float> log_probs;
-  // REDUCED: used if both are empty.
+  // REDUCED: used if all three are empty.
   std::span<const float> log_envelopes;   // [n]
   std::span<const float> covered_masses;  // [n]
   GroupedLogProbs grouped_log_probs = {};
+  std::span<const uint16_t> float16_log_probs = {};
 
-  bool reduced() const { return log_probs.empty() && grouped_log_probs.empty(); }
+  bool reduced() const {
+    return log_probs.empty() && grouped_log_probs.empty() && float16_log_probs.empty();
+  }
 };
 
 // Where results go. decisions is required; the others may be empty.

@@ -80,7 +80,7 @@ SIS_HOST_DEVICE inline bool IsValid(float current_sampled_log_prob, const SlotsR
   return slots.valid && IsLogProb(current_sampled_log_prob);
 }
 // The slots' part of the REDUCED form.
-SIS_HOST_DEVICE inline SlotsResult ReducedSlots(float log_envelope, float covered_mass) {
+SIS_HOST_DEVICE inline SlotsResult SlotsOfReduced(float log_envelope, float covered_mass) {
   return {{Flush(log_envelope), covered_mass},
           log_envelope < std::numeric_limits<float>::infinity() && IsMass(covered_mass)};
 }

@@ -37,7 +37,8 @@ void EvaluateSegment(const EvaluateParameters& parameters, const Segment& segmen
   const size_t top_k = parameters.top_k;
   const LogProbReader behavior_log_probs(behavior.log_probs, behavior.grouped_log_probs,
                                          row_length);
-  const LogProbReader current_log_probs(current.log_probs, current.grouped_log_probs, row_length);
+  const LogProbReader current_log_probs(current.log_probs, current.grouped_log_probs, row_length,
+                                        current.float16_log_probs);
 
   Sums sums;
   PhiloxBlock uniforms{};
@@ -47,7 +48,7 @@ void EvaluateSegment(const EvaluateParameters& parameters, const Segment& segmen
       uniforms = AcceptanceUniforms(segment.sequence_key, position / 4, parameters.draw);
     }
     const SlotsResult slots =
-        current.reduced() ? ReducedSlots(current.log_envelopes[i], current.covered_masses[i])
+        current.reduced() ? SlotsOfReduced(current.log_envelopes[i], current.covered_masses[i])
                           : GatheredSlots(parameters, behavior_log_probs, current_log_probs, i,
                                           sums, segment.prefix_sums);
     if (!IsValid(current.sampled_log_probs[i], slots)) {

@@ -170,8 +170,17 @@ void EvaluatePositions(const SlotPlan& plan, uint64_t draw, const Segment& segme
   }
 }
 
+// What a page has of it; of more, what comes first.
+template <typename T>
+HWY_INLINE void PrefetchAll(std::span<const T> values) {
+  for (size_t byte = 0; byte < std::min<size_t>(values.size_bytes(), 256); byte += 64) {
+    PrefetchAhead(reinterpret_cast<const std::byte*>(values.data()) + byte, 0);
+  }
+}
+
+// `next` is the segment that comes next; may be null.
 void EvaluateSegment(const EvaluateParameters& parameters, const Segment& segment,
-                     SumCollector& collector) {
+                     const Segment* next, SumCollector& collector) {
   SlotPlan plan = {static_cast<size_t>(parameters.slots),
                    static_cast<size_t>(parameters.top_k),
                    parameters.total_variation,
@@ -188,7 +197,13 @@ void EvaluateSegment(const EvaluateParameters& parameters, const Segment& segmen
     NoRows none;
     return EvaluatePositions(plan, parameters.draw, segment, 0, none, none, collector);
   }
-  VisitGroups(segment.behavior, segment.current, parameters.slots,
+  const std::byte* next_rows = nullptr;
+  if (next != nullptr) {
+    next_rows = next->behavior.grouped_log_probs.rows.data();
+    PrefetchAll(next->behavior.sampled_log_probs);
+    PrefetchAll(next->behavior.sampled_ranks);
+  }
+  VisitGroups(segment.behavior, segment.current, parameters.slots, next_rows,
               [&](size_t first_lane, auto& behavior, auto& current) {
                 EvaluatePositions(plan, parameters.draw, segment, first_lane, behavior, current,
                                   collector);
@@ -197,7 +212,10 @@ void EvaluateSegment(const EvaluateParameters& parameters, const Segment& segmen
 
 void Evaluate(const EvaluateParameters& parameters, std::span<const Segment> segments) {
   SumCollector collector;
-  for (const Segment& segment : segments) EvaluateSegment(parameters, segment, collector);
+  for (size_t i = 0; i < segments.size(); ++i) {
+    EvaluateSegment(parameters, segments[i], i + 1 < segments.size() ? &segments[i + 1] : nullptr,
+                    collector);
+  }
 }
 
 #endif  // HWY_TARGET

@@ -9,7 +9,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "kernels/codec/simd_float16.h"
 #include "kernels/top_k_sets.h"
 #include "kernels/validate.h"
 #include "server/arrays.h"
@@ -101,6 +100,14 @@ CurrentView CurrentArrays::Read(size_t first, size_t count, Scratch& scratch) co
             .log_envelopes = Prepare(scratch.log_envelopes, count),
             .covered_masses = Prepare(scratch.covered_masses, count)};
   }
+  if (values_ == v1::Gathered::FLOAT16_LOG_PROBS) {
+    return {.sampled_log_probs = ReadSampled(first, count, scratch),
+            .log_probs = {},
+            .log_envelopes = {},
+            .covered_masses = {},
+            .float16_log_probs =
+                log_probs_.Read<uint16_t>(first * slots_, count * slots_, scratch.halves)};
+  }
   return {.sampled_log_probs = ReadSampled(first, count, scratch),
           .log_probs = ReadLogProbs(first, count, scratch),
           .log_envelopes = part(log_envelopes_, scratch.log_envelopes),
@@ -116,10 +123,6 @@ std::span<const float> CurrentArrays::ReadLogProbs(size_t first, size_t count,
     return log_probs_.Read<float>(first_value, values, scratch.log_probs);
   }
   const std::span<float> log_probs = Prepare(scratch.log_probs, values);
-  if (values_ == v1::Gathered::FLOAT16_LOG_PROBS) {
-    DecodeFloat16s(log_probs_.Read<uint16_t>(first_value, values, scratch.halves), log_probs);
-    return log_probs;
-  }
   std::span<const float> logits;
   if (values_ == v1::Gathered::LOGITS) {
     logits = log_probs_.Read<float>(first_value, values, scratch.logits);

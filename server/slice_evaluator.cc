@@ -21,13 +21,14 @@ OutputView Part(const OutputView& view, size_t first, size_t count) {
 }
 
 CurrentView Part(const CurrentView& view, size_t first, size_t count, size_t slots) {
-  const auto part = [&](std::span<const float> array, size_t width) {
+  const auto part = [&](auto array, size_t width) {
     return array.empty() ? array : array.subspan(first * width, count * width);
   };
   return {.sampled_log_probs = part(view.sampled_log_probs, 1),
           .log_probs = part(view.log_probs, slots),
           .log_envelopes = part(view.log_envelopes, 1),
-          .covered_masses = part(view.covered_masses, 1)};
+          .covered_masses = part(view.covered_masses, 1),
+          .float16_log_probs = part(view.float16_log_probs, slots)};
 }
 
 void AddMasked(const SliceOutput& output, size_t count, Sums& sums) {

@@ -116,6 +116,9 @@ SIS_HOST_DEVICE SlotSums AccumulateWith(const Behavior& behavior, const BatchVie
     case RowFormat::kTokenMajor:
       return AccumulateSlots<kTotalVariation>(behavior, TokenMajorReader(rows, lane, slots), slots,
                                               top_k);
+    case RowFormat::kTokenMajorFloat16:
+      return AccumulateSlots<kTotalVariation>(behavior, TokenMajorFloat16Reader(rows, lane, slots),
+                                              slots, top_k);
     case RowFormat::kFloat32:
       return AccumulateSlots<kTotalVariation>(behavior, Float32Reader(rows, lane, slots), slots,
                                               top_k);
@@ -161,11 +164,12 @@ SIS_HOST_DEVICE SlotSums SlotsAt(const BatchView& batch, const StagedSegment& se
     case RowFormat::kFixed12:
       return AccumulateWith<kTotalVariation>(Fixed12Reader(rows, lane, slots), batch,
                                              segment.current, index);
+    case RowFormat::kTokenMajorFloat16:  // current values only
     case RowFormat::kNone:
       break;
   }
-  return {ReducedSlots(Load<float>(batch.input, segment.log_envelopes, index),
-                       Load<float>(batch.input, segment.covered_masses, index)),
+  return {SlotsOfReduced(Load<float>(batch.input, segment.log_envelopes, index),
+                         Load<float>(batch.input, segment.covered_masses, index)),
           0.0f};
 }
 
