@@ -8,7 +8,7 @@ decisions, with as many threads as the machine has cores. PyTorch does log-sum-e
 in this process: what the trainer would do instead, before it sends GATHERED values.
 
 Printed per row: the median of positions per second, of gigabytes of logits per second, and of seconds of processor time
-of all processes for a thousand positions. A whole step of 16.8 M positions is 2.5 TB of bfloat16 logits at V = 151,936:
+of all processes for a thousand positions. A whole step of 16.8 M positions is 5 TB of bfloat16 logits at V = 151,936:
 nobody has it in memory, so it isn't scaled to one. The machine should have nothing else to do.
 """
 
