@@ -24,6 +24,13 @@ namespace HWY_NAMESPACE {
 
 inline constexpr size_t kGroup = kGroupPositions;
 
+// Consecutive positions of one group.
+struct GroupPart {
+  size_t index;       // of the first one among all positions
+  size_t first_lane;  // where it is in the group
+  size_t count;
+};
+
 // Which of the kLanes lanes from `lane` on are among the count from first_lane on.
 HWY_INLINE hn::Mask<Int32Tag> PositionLanes(size_t lane, size_t first_lane, size_t count) {
   const Int32Tag di;

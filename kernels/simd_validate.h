@@ -6,7 +6,6 @@
 
 #include "kernels/backend.h"
 #include "kernels/record_view.h"
-#include "kernels/top_k_sets.h"
 
 namespace sis {
 
@@ -15,9 +14,5 @@ namespace sis {
 // may then hold anything. Lengths must agree.
 bool RecordsAreQuicklySeenValid(const RecordView& records, int slots, int32_t vocabulary_size,
                                 std::span<uint8_t> ranks);
-
-// True if the sets are valid (docs/numerics.md, section 11). False if not, and always for a few
-// positions and on machines without vectors. Lengths must agree.
-bool TopKSetsAreQuicklySeenValid(const TopKSets& sets, int32_t vocabulary_size);
 
 }  // namespace sis

@@ -223,8 +223,6 @@ absl::Status ValidateSampledLogProbs(absl::string_view field, std::span<const fl
 
 absl::Status ValidateTopKSets(const TopKSets& sets, int32_t vocabulary_size,
                               uint32_t first_position) {
-  if (TopKSetsAreQuicklySeenValid(sets, vocabulary_size)) return absl::OkStatus();
-  // Which one isn't, if any.
   const size_t slots = sets.slots;
   for (size_t i = 0; i < sets.ids.size() / slots; ++i) {
     absl::Status status = ValidateTopKSet(sets.ids.subspan(i * slots, slots),

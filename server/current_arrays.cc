@@ -9,8 +9,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "kernels/top_k_sets.h"
-#include "kernels/validate.h"
 #include "server/arrays.h"
 
 namespace sis {
@@ -165,30 +163,27 @@ size_t CurrentArrays::values_per_position() const {
   return dense_ ? dense_->vocabulary_size() : std::max(slots_, set_slots_);
 }
 
-absl::Status CurrentArrays::ReadAtRecords(const AtRecords& at, const EvaluateParameters& parameters,
-                                          Scratch& scratch) const {
-  if (!dense_) return ReduceSets(at, parameters, scratch);
-  const size_t count = at.records.sampled_ids.size();
-  return dense_->Gather({at.offset, at.first_position, count}, at.records.sampled_ids,
-                        at.records.ids, static_cast<int>(slots_),
-                        {std::span(scratch.sampled_log_probs).subspan(at.row, count),
-                         std::span(scratch.log_probs).subspan(at.row * slots_, count * slots_)},
-                        scratch.dense);
+absl::Status CurrentArrays::GatherAtRecords(const RecordRows& records, const Place& place,
+                                            Scratch& scratch) const {
+  return dense_->Gather(
+      {place.offset, place.first_position, place.count}, records.sampled_ids, records.ids,
+      static_cast<int>(slots_),
+      {std::span(scratch.sampled_log_probs).subspan(place.row, place.count),
+       std::span(scratch.log_probs).subspan(place.row * slots_, place.count * slots_)},
+      scratch.dense);
 }
 
-absl::Status CurrentArrays::ReduceSets(const AtRecords& at, const EvaluateParameters& parameters,
+absl::Status CurrentArrays::ReduceSets(const RecordedSets& records, const Place& place,
                                        Scratch& scratch) const {
-  const size_t count = at.records.sampled_ids.size();
-  const size_t first = at.offset * set_slots_;
-  const TopKSets sets{static_cast<int>(set_slots_),
-                      set_ids_.Read<int32_t>(first, count * set_slots_, scratch.set_ids),
-                      set_log_probs_.Read<float>(first, count * set_slots_, scratch.set_log_probs)};
-  absl::Status status = ValidateTopKSets(sets, vocabulary_size_, at.first_position);
-  if (!status.ok()) return status;
-  ReduceTopKSets({parameters.slots, parameters.top_k, at.records.ids, at.records.log_probs}, sets,
-                 {std::span(scratch.log_envelopes).subspan(at.row, count),
-                  std::span(scratch.covered_masses).subspan(at.row, count)});
-  return absl::OkStatus();
+  const size_t first = place.offset * set_slots_;
+  const size_t values = place.count * set_slots_;
+  return ReduceTopKSets(
+      records,
+      {static_cast<int>(set_slots_), set_ids_.Read<int32_t>(first, values, scratch.set_ids),
+       set_log_probs_.Read<float>(first, values, scratch.set_log_probs)},
+      vocabulary_size_, place.first_position,
+      {std::span(scratch.log_envelopes).subspan(place.row, place.count),
+       std::span(scratch.covered_masses).subspan(place.row, place.count)});
 }
 
 absl::Status CurrentArrays::ParseTopKSet(const v1::TopK& set, const ReceivedArrays& arrays,

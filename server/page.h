@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "kernels/backend.h"
 #include "kernels/codec/page.h"
+#include "kernels/top_k_sets.h"
 #include "kernels/validate.h"
 #include "server/arena.h"
 #include "server/byte_budget.h"
@@ -89,6 +90,8 @@ class Page {
   void Read(uint32_t index, const RecordRows& rows) const;
   // For the backends, without decoding; all of them must be present.
   BehaviorView Behavior(uint32_t index, uint32_t count) const;
+  // The same for comparing the first k slots with the current policy's own sets.
+  RecordedSets Sets(uint32_t index, uint32_t count, int top_k) const;
 
   // The digests of all records; 0 if they are corrupt.
   uint64_t digest() const { return corrupt() ? 0 : digest_; }

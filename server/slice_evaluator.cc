@@ -211,20 +211,21 @@ absl::Status SliceEvaluator::AddPiece(const Part& part, const Sequence::Reader::
 
 absl::Status SliceEvaluator::ReadAtRecords(const Part& part, const Page& page, uint32_t index,
                                            size_t first, uint32_t count) {
-  const auto position = static_cast<uint32_t>(part.first + first);
-  const bool dense = input_.current.dense() != nullptr;
-  if (!dense) {
-    absl::Status status =
-        ValidateSampledLogProbs("top_k_set.sampled_log_probs",
-                                part.current.sampled_log_probs.subspan(first, count), position);
+  const CurrentArrays::Place place{static_cast<uint32_t>(part.first + first), count,
+                                   part.offset + first, first};
+  if (input_.current.dense() == nullptr) {
+    absl::Status status = ValidateSampledLogProbs(
+        "top_k_set.sampled_log_probs", part.current.sampled_log_probs.subspan(first, count),
+        place.first_position);
     if (!status.ok()) return status;
+    const RecordedSets records = page.Sets(index, count, input_.parameters.top_k);
+    return input_.current.ReduceSets(records, place, scratch_);
   }
   const PageFormat& format = part.slice.sequence()->format();
-  const RecordRows rows = SubRows(rows_.Rows(format), 0, count, format.slots);
-  page.Read(index, rows);
-  absl::Status status = input_.current.ReadAtRecords({rows, position, part.offset + first, first},
-                                                     input_.parameters, scratch_);
-  if (!status.ok() || !dense) return status;
+  const RecordRows records = SubRows(rows_.Rows(format), 0, count, format.slots);
+  page.Read(index, records);
+  absl::Status status = input_.current.GatherAtRecords(records, place, scratch_);
+  if (!status.ok()) return status;
   return CheckSampledLogProbs(part, first, count);
 }
 

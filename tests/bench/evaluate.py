@@ -10,7 +10,8 @@ client, which a trainer gives float32 tensors [T, K] of PyTorch and which return
 socket and shared memory, into which the trainer's gather has written the tensors; with the records at hand and with
 FetchTopK included; in half precision and REDUCED, which must cost the same whatever K is.
 Every repetition is another draw, so that all of it is counted. PyTorch computes the same in this process (see
-peers.py), without validation, cache or metrics.
+peers.py), without validation, cache or metrics. The form DENSE, whose positions are far larger, has a program of its
+own: evaluate_dense.
 
 With $SIS_PROTOTYPE, or --prototype, a folder of the bare prototype's sources, that is built (protoc, g++) and runs in
 turn too: half precision over TCP, without validation, look-up or metrics.
@@ -40,6 +41,7 @@ import peers
 
 LENGTH = 4096
 SEQUENCES = 4096
+VOCABULARY = 151936
 # Kept after it was used: without this each large message is mapped, faulted in and unmapped again.
 KEEP_MEMORY = "glibc.malloc.mmap_threshold=1073741824:glibc.malloc.trim_threshold=1073741824"
 ROOT = pathlib.Path(__file__).absolute().parents[2]
@@ -76,25 +78,42 @@ def processor_seconds(process_ids):
 
 
 def make_batch(sequences, slots):
-    """One of peers.py, with a current policy whose probabilities at the slots never add up to more than 1."""
+    """One of peers.py, with ids, and a current policy whose probabilities at the slots never add up to more than 1."""
     batch = peers.Batch(sequences, LENGTH, slots)
+    # Anywhere in the vocabulary, each in a part of its own so that none stands twice; the last is for what was sampled
+    # outside of the set.
+    rng = np.random.default_rng(2)
+    share = VOCABULARY // (slots + 1)
+    parts = rng.permuted(np.broadcast_to(np.arange(slots + 1, dtype=np.int32), (len(batch.ranks), slots + 1)), axis=1)
+    ids = parts * share + rng.integers(0, share, parts.shape, np.int32)
+    batch.ids = ids[:, :slots]
+    batch.sampled_ids = ids[np.arange(len(ids)), np.minimum(batch.ranks, slots)]
     batch.current -= np.maximum(0, np.log(np.exp(batch.current).sum(1, keepdims=True)))
     inside = np.flatnonzero(batch.ranks < slots)
     batch.current_sampled[inside] = batch.current[inside, batch.ranks[inside]]
     return batch
 
 
+def own_sets(batch):
+    """The current policy's own sets: the recorded tokens in its own order, but for half of the least probable tenth."""
+    order = np.argsort(-batch.current, axis=1)
+    ids = np.take_along_axis(batch.ids, order, axis=1)
+    last = ids[:, -max(1, batch.slots // 10):]
+    others = np.random.default_rng(3).random(last.shape) < 0.5
+    share = VOCABULARY // (batch.slots + 1)
+    last[others] += np.where(last[others] % share == 0, 1, -1)  # of the same part
+    return ids, np.take_along_axis(batch.current, order, axis=1)
+
+
 def fill(address, batch, sequences):
     """Records the batch's behaviour policy; sequence i is named so, and holds what i % batch.sequences does."""
-    ids = np.broadcast_to(np.arange(batch.slots, dtype=np.int32), batch.behavior.shape)
-    sampled_ids = np.where(batch.ranks < batch.slots, batch.ranks, batch.slots).astype(np.int32)
     with sis.Client(address) as client:
-        run = client.create_run("run", seed=1, vocabulary_size=batch.slots + 1, top_k=batch.slots)
+        run = client.create_run("run", seed=1, vocabulary_size=VOCABULARY, top_k=batch.slots)
         with client.append(run, sampling=sis.Sampling("processed", temperature=1.0)) as stream:
             for i in range(sequences):
                 rows = slice(i % batch.sequences * LENGTH, (i % batch.sequences + 1) * LENGTH)
-                stream.block(str(i), first_position=0, policy_version=0, sampled_ids=sampled_ids[rows],
-                             sampled_log_probs=batch.behavior_sampled[rows], top_k_ids=ids[rows],
+                stream.block(str(i), first_position=0, policy_version=0, sampled_ids=batch.sampled_ids[rows],
+                             sampled_log_probs=batch.behavior_sampled[rows], top_k_ids=batch.ids[rows],
                              top_k_log_probs=batch.behavior[rows])
                 stream.seal(str(i), length=LENGTH)
 
@@ -262,10 +281,9 @@ def measure(slots, arguments, prototype, folder):
     write(folder / "current_float16", float16_rounded_up(batch.current), sequences)
     log_envelopes = write(folder / "log_envelopes", (batch.current - batch.behavior).max(-1), sequences)
     covered_masses = write(folder / "covered_masses", np.exp(batch.current).sum(-1), sequences)
-    # The current policy's own sets: the recorded tokens, in its own order.
-    order = np.argsort(-batch.current, axis=1).astype(np.int32)
-    write(folder / "set_ids", order, sequences)
-    write(folder / "set_log_probs", np.take_along_axis(batch.current, order, axis=1), sequences)
+    set_ids, set_log_probs = own_sets(batch)
+    write(folder / "set_ids", set_ids, sequences)
+    write(folder / "set_log_probs", set_log_probs, sequences)
 
     with contextlib.ExitStack() as stack:
         def closing(side):
