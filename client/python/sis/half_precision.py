@@ -10,8 +10,9 @@ import numpy as np
 from sis import arrays
 from sis.arrays import ArrayLike
 
-# Elements at a time: few enough that what is between stays in the cache, on a GPU enough to be worth a launch.
-_CPU_BLOCK = 1 << 16
+# Elements at a time. On a CPU few enough that what is between stays in the cache, and that PyTorch does not wake other
+# threads for them; on a GPU enough to be worth a launch.
+_CPU_BLOCK = 1 << 15
 _DEVICE_BLOCK = 1 << 24
 
 
