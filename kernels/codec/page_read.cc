@@ -6,6 +6,7 @@
 #include "kernels/codec/log_probs.h"
 #include "kernels/codec/page.h"
 #include "kernels/codec/page_layout.h"
+#include "kernels/codec/simd_transpose.h"
 #include "kernels/decide.h"
 
 namespace sis {
@@ -31,6 +32,10 @@ template <typename From, typename To>
 void Transpose(std::span<const std::array<From, kGroupPositions>> ranks, size_t lane, size_t lanes,
                std::span<To> to) {
   const size_t slots = ranks.size();
+  if (lanes == kGroupPositions &&
+      TransposeOnVectors(std::as_bytes(ranks), std::as_writable_bytes(to))) {
+    return;
+  }
   for (size_t j = 0; j < lanes; ++j) {
     for (size_t rank = 0; rank < slots; ++rank) {
       to[j * slots + rank] = static_cast<To>(ranks[rank][lane + j]);
@@ -89,8 +94,10 @@ class SlotReader {
 void ReadRecords(const PageView& page, uint32_t first, const RecordRows& rows) {
   const size_t count = rows.ranks.size();
   const size_t slots = page.header.slots;
-  std::memcpy(rows.sampled_log_probs.data(), page.sampled_log_probs.data() + first * sizeof(float),
-              rows.sampled_log_probs.size_bytes());
+  if (!rows.sampled_log_probs.empty()) {
+    std::memcpy(rows.sampled_log_probs.data(),
+                page.sampled_log_probs.data() + first * sizeof(float), count * sizeof(float));
+  }
   std::memcpy(rows.ranks.data(), page.ranks.data() + first, count);
   for (size_t i = 0; i < count;) {
     const size_t lane = (first + i) % kGroupPositions;
