@@ -1,7 +1,6 @@
 #include "client/micro_batches.h"
 
 #include <algorithm>
-#include <optional>
 #include <string>
 #include <utility>
 
@@ -68,14 +67,9 @@ MicroBatches::MicroBatches(v1::EvaluateRequest request, std::vector<PositionArra
 }
 
 bool MicroBatches::AreInSegment() const {
-  std::string segment;
-  for (const PositionArray& array : arrays_) {
-    if (array.bytes.empty()) continue;
-    const std::optional<MappedSegments::Part> part = segments_.Find(array.bytes);
-    if (!part || (!segment.empty() && part->segment != segment)) return false;
-    segment = part->segment;
-  }
-  return !segment.empty();
+  std::vector<std::span<const std::byte>> arrays;
+  for (const PositionArray& array : arrays_) arrays.push_back(array.bytes);
+  return segments_.FindAll(arrays).has_value();
 }
 
 bool MicroBatches::CanBegin(size_t position) const {

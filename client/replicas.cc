@@ -50,9 +50,8 @@ void AddInOrder(std::vector<v1::MissingRange> missing,
 }
 
 // What stands for the records of a slice that are not there.
-v1::FetchTopKResponse EmptyChunk(int number, const v1::Slice& slice, uint32_t top_k) {
-  v1::FetchTopKResponse response;
-  v1::FetchTopKChunk& chunk = *response.mutable_chunk();
+FetchedChunk EmptyChunk(int number, const v1::Slice& slice, uint32_t top_k) {
+  v1::FetchTopKChunk chunk;
   const size_t slots = size_t{slice.length()} * top_k;
   constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
   chunk.set_slice(static_cast<uint32_t>(number));
@@ -64,7 +63,7 @@ v1::FetchTopKResponse EmptyChunk(int number, const v1::Slice& slice, uint32_t to
   chunk.set_sampled_log_probs(ToBytes(std::span(sampled)));
   chunk.set_top_k_ids(ToBytes(std::span(ids)));
   chunk.set_top_k_log_probs(ToBytes(std::span(log_probs)));
-  return response;
+  return FetchedChunk(chunk);
 }
 
 // Adds another replica's part of a run. One in an older incarnation holds nothing of it.
@@ -264,7 +263,8 @@ absl::StatusOr<v1::ReleaseResponse> Replicas::Release(const v1::ReleaseRequest& 
 }
 
 std::unique_ptr<AppendWriter> Replicas::Append(const v1::AppendHeader& header,
-                                               const AppendOptions& options) {
+                                               const AppendOptions& options,
+                                               std::shared_ptr<MappedSegments>) {
   std::vector<ReplicatedAppendWriter::OpenStream> open_streams;
   for (const auto& server : servers_) {
     open_streams.emplace_back(
@@ -279,18 +279,19 @@ std::unique_ptr<AppendWriter> Replicas::Append(const v1::AppendHeader& header,
 
 absl::StatusOr<v1::FetchTopKHeader> Replicas::MergeHeaders(
     const v1::FetchTopKRequest& request, const Parts& parts,
-    const Answers<std::vector<v1::FetchTopKResponse>>& answers) {
+    const Answers<std::vector<FetchedMessage>>& answers) {
   v1::FetchTopKHeader merged;
   *merged.mutable_slices() = request.slices();
   std::vector<v1::MissingRange> missing;
   Leases leases;
-  for (const auto& [replica, responses] : answers.given) {
+  for (const auto& [replica, messages] : answers.given) {
     const std::vector<int>& numbers = parts.at(replica);
-    if (responses.empty() ||
-        static_cast<size_t>(responses[0].header().slices_size()) != numbers.size()) {
+    const auto* first =
+        messages.empty() ? nullptr : std::get_if<v1::FetchTopKHeader>(&messages.front());
+    if (first == nullptr || static_cast<size_t>(first->slices_size()) != numbers.size()) {
       return absl::InternalError("the server's FetchTopK header does not fit the request");
     }
-    const v1::FetchTopKHeader& header = responses[0].header();
+    const v1::FetchTopKHeader& header = *first;
     merged.set_top_k(header.top_k());
     for (size_t i = 0; i < numbers.size(); ++i) {
       *merged.mutable_slices(numbers[i]) = header.slices(static_cast<int>(i));
@@ -320,6 +321,9 @@ absl::StatusOr<v1::FetchTopKHeader> Replicas::MergeHeaders(
 }
 
 absl::Status Replicas::FetchTopK(const v1::FetchTopKRequest& request, const Receive& receive) {
+  if (!request.segment().empty()) {
+    return absl::UnimplementedError("FetchTopK into shared memory: only with a single server");
+  }
   if (request.slices().empty()) return servers_[0]->FetchTopK(request, receive);
   Parts parts;
   std::map<size_t, v1::FetchTopKRequest> requests;
@@ -335,33 +339,33 @@ absl::Status Replicas::FetchTopK(const v1::FetchTopKRequest& request, const Rece
     part.set_lease_seconds(request.lease_seconds());
     asked.push_back(replica);
   }
-  using Responses = std::vector<v1::FetchTopKResponse>;
-  absl::StatusOr<Answers<Responses>> answers =
-      AskSome<Responses>(asked, [&](size_t replica) -> absl::StatusOr<Responses> {
-        Responses responses;
+  using Messages = std::vector<FetchedMessage>;
+  absl::StatusOr<Answers<Messages>> answers =
+      AskSome<Messages>(asked, [&](size_t replica) -> absl::StatusOr<Messages> {
+        Messages messages;
         const absl::Status status =
-            servers_[replica]->FetchTopK(requests.at(replica), [&](v1::FetchTopKResponse&& next) {
-              responses.push_back(std::move(next));
+            servers_[replica]->FetchTopK(requests.at(replica), [&](FetchedMessage message) {
+              messages.push_back(std::move(message));
               return absl::OkStatus();
             });
         if (!status.ok()) return status;
-        return responses;
+        return messages;
       });
   if (!answers.ok()) return answers.status();
   absl::StatusOr<v1::FetchTopKHeader> header = MergeHeaders(request, parts, *answers);
   if (!header.ok()) return header.status();
 
-  std::vector<std::vector<v1::FetchTopKResponse>> chunks(request.slices_size());
-  for (auto& [replica, responses] : answers->given) {
+  std::vector<std::vector<FetchedChunk>> chunks(request.slices_size());
+  for (auto& [replica, messages] : answers->given) {
     const std::vector<int>& numbers = parts.at(replica);
-    for (v1::FetchTopKResponse& response : std::span(responses).subspan(1)) {
-      if (response.chunk().slice() >= numbers.size()) {
-        return absl::InternalError(absl::StrCat("the server's FetchTopK chunk is of slice ",
-                                                response.chunk().slice(), " of ", numbers.size()));
+    for (FetchedMessage& message : std::span(messages).subspan(1)) {
+      auto* const chunk = std::get_if<FetchedChunk>(&message);
+      if (chunk == nullptr || chunk->slice >= numbers.size()) {
+        return absl::InternalError(absl::StrCat("the server's FetchTopK holds no chunk of one of ",
+                                                numbers.size(), " slices after its header"));
       }
-      const int number = numbers[response.chunk().slice()];
-      response.mutable_chunk()->set_slice(static_cast<uint32_t>(number));
-      chunks[number].push_back(std::move(response));
+      chunk->slice = static_cast<uint32_t>(numbers[chunk->slice]);
+      chunks[chunk->slice].push_back(std::move(*chunk));
     }
   }
   for (const auto& [replica, status] : answers->down) {
@@ -370,12 +374,10 @@ absl::Status Replicas::FetchTopK(const v1::FetchTopKRequest& request, const Rece
       if (slice.length() > 0) chunks[number].push_back(EmptyChunk(number, slice, header->top_k()));
     }
   }
-  v1::FetchTopKResponse first;
-  *first.mutable_header() = *std::move(header);
-  absl::Status status = receive(std::move(first));
+  absl::Status status = receive(*std::move(header));
   for (auto& of_slice : chunks) {
-    for (v1::FetchTopKResponse& response : of_slice) {
-      if (status.ok()) status = receive(std::move(response));
+    for (FetchedChunk& chunk : of_slice) {
+      if (status.ok()) status = receive(std::move(chunk));
     }
   }
   return status;

@@ -34,8 +34,8 @@ class Replicas final : public Service {
   absl::StatusOr<v1::ReleaseResponse> Release(const v1::ReleaseRequest& request) override;
   absl::StatusOr<v1::EvaluateResponse> Evaluate(v1::EvaluateRequest request) override;
   absl::Status FetchTopK(const v1::FetchTopKRequest& request, const Receive& receive) override;
-  std::unique_ptr<AppendWriter> Append(const v1::AppendHeader& header,
-                                       const AppendOptions& options) override;
+  std::unique_ptr<AppendWriter> Append(const v1::AppendHeader& header, const AppendOptions& options,
+                                       std::shared_ptr<MappedSegments> segments) override;
   absl::StatusOr<std::unique_ptr<SharedMemory>> LeaseSharedMemory(
       uint64_t bytes, std::shared_ptr<MappedSegments> segments) override;
 
@@ -65,7 +65,7 @@ class Replicas final : public Service {
 
   absl::StatusOr<v1::FetchTopKHeader> MergeHeaders(
       const v1::FetchTopKRequest& request, const Parts& parts,
-      const Answers<std::vector<v1::FetchTopKResponse>>& answers);
+      const Answers<std::vector<FetchedMessage>>& answers);
 
   const Placement placement_;
   // Shared with append streams, which may outlive the client.
