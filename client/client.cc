@@ -46,50 +46,6 @@ absl::StatusOr<TopKRecords> Receive(Service& service, const v1::FetchTopKRequest
   return std::move(reader).Finish();
 }
 
-template <typename T>
-absl::Status ReadOutput(const std::string& bytes, bool wanted, size_t count,
-                        absl::string_view field, std::vector<T>& array) {
-  return AppendFromBytes(bytes, wanted ? count : 0, field, array);
-}
-
-absl::StatusOr<Evaluation> ToEvaluation(const v1::EvaluateResponse& response, size_t positions,
-                                        const std::vector<v1::Output>& outputs) {
-  bool wanted[v1::Output_ARRAYSIZE] = {};
-  for (const v1::Output output : outputs) {
-    if (v1::Output_IsValid(output)) wanted[output] = true;
-  }
-  if (outputs.empty()) wanted[v1::ACCEPT_BITS] = true;
-
-  Evaluation evaluation;
-  absl::Status status = ReadOutput(response.accept_bits(), wanted[v1::ACCEPT_BITS],
-                                   (positions + 7) / 8, "accept_bits", evaluation.accept_bits);
-  status.Update(ReadOutput(response.decisions(), wanted[v1::DECISIONS], positions, "decisions",
-                           evaluation.decisions));
-  status.Update(
-      ReadOutput(response.ratios(), wanted[v1::RATIOS], positions, "ratios", evaluation.ratios));
-  status.Update(ReadOutput(response.log_ratios(), wanted[v1::LOG_RATIOS], positions, "log_ratios",
-                           evaluation.log_ratios));
-  status.Update(ReadOutput(response.acceptance_probabilities(),
-                           wanted[v1::ACCEPTANCE_PROBABILITIES], positions,
-                           "acceptance_probabilities", evaluation.acceptance_probabilities));
-  status.Update(ReadOutput(response.surrogates(), wanted[v1::SURROGATES], positions, "surrogates",
-                           evaluation.surrogates));
-  status.Update(ReadOutput(response.coefficients(), wanted[v1::COEFFICIENTS], positions,
-                           "coefficients", evaluation.coefficients));
-  if (!status.ok()) return status;
-  evaluation.slice_totals.assign(response.slice_totals().begin(), response.slice_totals().end());
-  evaluation.totals = response.totals();
-  evaluation.prefix_curve.assign(response.prefix_curve().begin(), response.prefix_curve().end());
-  for (const v1::MissingRange& range : response.missing()) {
-    evaluation.missing.push_back(FromMessage(range));
-  }
-  evaluation.newly_counted = response.newly_counted();
-  for (const v1::LogRatioSum& sum : response.log_ratio_sums()) {
-    evaluation.log_ratio_sums.push_back({sum.log_ratio(), static_cast<int64_t>(sum.positions())});
-  }
-  return evaluation;
-}
-
 constexpr int kGathered = v1::EvaluateRequest::kGatheredFieldNumber;
 constexpr int kReduced = v1::EvaluateRequest::kReducedFieldNumber;
 
@@ -337,7 +293,7 @@ absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const S
                        cut ? options_.micro_batch_bytes : SIZE_MAX);
   const absl::StatusOr<std::vector<v1::EvaluateResponse>> answers = Send(batches);
   if (!answers.ok()) return answers.status();
-  return ToEvaluation(batches.Merge(*answers), positions, options.outputs);
+  return batches.Merge(*answers, options.outputs);
 }
 
 absl::StatusOr<std::vector<v1::EvaluateResponse>> Client::Send(MicroBatches& batches) {
