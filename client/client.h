@@ -89,9 +89,10 @@ class Client {
                                         const FetchOptions& options = {});
 
   // Memory that a server on this machine maps too, if it listens at a Unix socket and has been told
-  // to (--shared_memory_bytes). Where all arrays of an Evaluate lie in one such piece of memory,
-  // and start at multiples of 64 bytes in it, they do not travel: the same call, only faster. The
-  // arrays must not be written to before it returns. Unimplemented with several servers.
+  // to (--shared_memory_bytes). Where all arrays of an Evaluate, or of a block that is appended, lie
+  // in one such piece of memory, and start at multiples of 64 bytes in it, they do not travel: the
+  // same call, only faster. The arrays must not be written to before Evaluate returns, or before
+  // the block is acked. Unimplemented with several servers.
   absl::StatusOr<std::unique_ptr<SharedMemory>> LeaseSharedMemory(size_t bytes);
 
   // The arrays hold one row per position, slice by slice.

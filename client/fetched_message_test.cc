@@ -90,7 +90,7 @@ TEST(FetchedMessageTest, HeadersAndOtherMessagesAreProtobufs) {
 TEST(FetchedMessageTest, MutatedMessagesToo) {
   std::mt19937 random(3);
   int parsed = 0;
-  for (int i = 0; i < 100000; ++i) {
+  for (int i = 0; i < 30000; ++i) {
     std::string bytes = RandomChunk(random).SerializeAsString();
     switch (random() % 4) {
       case 0:
@@ -119,7 +119,7 @@ TEST(FetchedMessageTest, MutatedMessagesToo) {
       ExpectChunk(*message, response.chunk());
     }
   }
-  EXPECT_GT(parsed, 10000);
+  EXPECT_GT(parsed, 5000);
 }
 
 }  // namespace
