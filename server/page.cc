@@ -83,14 +83,6 @@ void PrefetchTailRow(const PageFormat& format, const std::byte* tail, uint32_t i
   prefetch(sizeof(uint8_t), index);
 }
 
-RecordRows SubRows(const RecordRows& rows, size_t first, size_t count, size_t slots) {
-  return {.sampled_ids = rows.sampled_ids.subspan(first, count),
-          .sampled_log_probs = rows.sampled_log_probs.subspan(first, count),
-          .ids = rows.ids.subspan(first * slots, count * slots),
-          .log_probs = rows.log_probs.subspan(first * slots, count * slots),
-          .ranks = rows.ranks.subspan(first, count)};
-}
-
 bool SameRecord(const PageFormat& format, const RecordView& records, size_t row,
                 const RecordRows& stored, size_t index) {
   const size_t slots = format.slots;
@@ -243,11 +235,14 @@ void Page::Read(uint32_t index, const RecordRows& rows) const {
     return;
   }
   const RecordRows from = SubRows(TailRows(), index, rows.ranks.size(), format_.slots);
-  std::ranges::copy(from.sampled_ids, rows.sampled_ids.begin());
-  std::ranges::copy(from.sampled_log_probs, rows.sampled_log_probs.begin());
-  std::ranges::copy(from.ids, rows.ids.begin());
-  std::ranges::copy(from.log_probs, rows.log_probs.begin());
-  std::ranges::copy(from.ranks, rows.ranks.begin());
+  const auto copy = [](auto array, auto to) {
+    if (!to.empty()) std::ranges::copy(array, to.begin());
+  };
+  copy(from.sampled_ids, rows.sampled_ids);
+  copy(from.sampled_log_probs, rows.sampled_log_probs);
+  copy(from.ids, rows.ids);
+  copy(from.log_probs, rows.log_probs);
+  copy(from.ranks, rows.ranks);
 }
 
 BehaviorView Page::Behavior(uint32_t index, uint32_t count) const {

@@ -85,7 +85,8 @@ class Page {
 
   // All 64 positions, decoded into the buffer if the page is packed. Absent ones hold anything.
   RecordRows Rows(RowBuffer& buffer) const;
-  // Decodes [index, index + rows.ranks.size()), all of them present.
+  // Decodes [index, index + rows.ranks.size()), all of them present, into arrays that are not
+  // empty.
   void Read(uint32_t index, const RecordRows& rows) const;
   // For the backends, without decoding; all of them must be present.
   BehaviorView Behavior(uint32_t index, uint32_t count) const;
@@ -122,9 +123,6 @@ class Page {
 // Asks the processor for the memory of the index-th row of the unpacked page whose block begins at
 // `tail`: only an address here, which nothing need be at any more.
 void PrefetchTailRow(const PageFormat& format, const std::byte* tail, uint32_t index);
-
-// Rows [first, first + count) of the K = slots wide arrays.
-RecordRows SubRows(const RecordRows& rows, size_t first, size_t count, size_t slots);
 
 // Whether a row, once rounded, is bit by bit the same as the index-th of those stored.
 bool SameRecord(const PageFormat& format, const RecordView& records, size_t row,

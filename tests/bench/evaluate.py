@@ -6,18 +6,20 @@ The step is 4096 sequences of 4096 positions, 16.8 M tokens; --scale takes a par
 records, with as many threads as the machine has cores, and answers clients in processes of their own over TCP loopback
 or a Unix socket: the C++ client, which has float32 or float16 arrays (in micro-batches over streams, for comparison in
 unary calls, and in memory that it shares with the server, where they are before the clock starts; with the records at
-hand and with FetchTopK included), and the Python client, which a trainer gives float32 tensors [T, K] of PyTorch and which returns a mask as a tensor: over TCP, a Unix
-socket and shared memory, into which the trainer's gather has written the tensors; with the records at hand and with
-FetchTopK included; in half precision and REDUCED, which must cost the same whatever K is.
+hand and with FetchTopK included), and the Python client, which a trainer gives float32 tensors [T, K] of PyTorch and
+which returns a mask as a tensor: over TCP, a Unix socket and shared memory, into which the trainer's gather has written
+the tensors; with the records at hand and with FetchTopK included, of all arrays or of the ids alone; in half precision,
+rounded by PyTorch, and REDUCED, which must cost the same whatever K is.
 Every repetition is another draw, so that all of it is counted. PyTorch computes the same in this process (see
 peers.py), without validation, cache or metrics.
 
 With $SIS_PROTOTYPE, or --prototype, a folder of the bare prototype's sources, that is built (protoc, g++) and runs in
 turn too: half precision over TCP, without validation, look-up or metrics.
 
-Printed per row: which outputs were asked for, the median of tokens per second, bytes per token over the wire both ways,
-the ratio to PyTorch of the same repetition with its least and most, and what a whole step takes: seconds, and seconds
-of processor time of server and client together. The machine should have nothing else to do.
+Printed per row: which outputs were asked for, and which arrays of the records, the median of tokens per second, bytes
+per token over the wire both ways, the ratio to PyTorch of the same repetition with its least and most, and what a whole
+step takes: seconds, and seconds of processor time of server and client together. The machine should have nothing else to
+do.
 """
 
 import argparse
@@ -46,6 +48,9 @@ ROOT = pathlib.Path(__file__).absolute().parents[2]
 SERVER = ROOT / "server/sis_server"
 CLIENT = ROOT / "tests/bench/evaluate_client"
 RATIO_BYTES = 4
+# What a trainer fetches: everything, or what it gathers its log-probs with.
+ALL_ARRAYS = ("ids", "log_probs", "sampled_ids", "sampled_log_probs")
+IDS = ("ids", "sampled_ids")
 BIT_BYTES = 1 / 8
 
 
@@ -161,7 +166,8 @@ class PythonTrainer:
         place[...] = array
         return place
 
-    def row(self, call="evaluate", fetch=False, **keywords):
+    def row(self, call="evaluate", fetch=(), **keywords):
+        """`fetch`: which arrays of the records are fetched before each call, if any."""
         return PythonRow(self.process_ids, functools.partial(self._step, call, fetch, keywords))
 
     def _step(self, call, fetch, keywords, draw):
@@ -171,7 +177,8 @@ class PythonTrainer:
         for part in self._calls:
             rows = slice(part.start * LENGTH, part.stop * LENGTH)
             if fetch:
-                records = self._client.fetch_top_k(self._run, [str(i) for i in part], segment=self._segment)
+                sequences = [str(i) for i in part]
+                records = self._client.fetch_top_k(self._run, sequences, arrays=fetch, segment=self._segment)
             else:
                 records = [sis.Slice(str(i), length=LENGTH) for i in part]
             values = {name: array[rows] for name, array in self._arrays.items()}
@@ -291,10 +298,10 @@ def measure(slots, arguments, prototype, folder):
 
         bits, ratios = gathered + BIT_BYTES, gathered + RATIO_BYTES
         halves = 2 * slots + 4 + BIT_BYTES
-        fetched = 8 * slots + 8
+        all_bytes, ids_bytes = 8 * slots + 8, 4 * slots + 4
         tcp, unix = server.tcp, server.unix
         rows["C++, TCP"] = ("accept bits", bits, cpp(tcp, "GATHERED", "ACCEPT_BITS"))
-        rows["C++, TCP, FetchTopK"] = ("accept bits", bits + fetched, cpp(tcp, "GATHERED", "ACCEPT_BITS", fetch=True))
+        rows["C++, TCP, FetchTopK"] = ("accept bits", bits + all_bytes, cpp(tcp, "GATHERED", "ACCEPT_BITS", fetch=True))
         rows["C++, TCP, unary calls"] = ("accept bits", bits, cpp(tcp, "GATHERED", "ACCEPT_BITS", "UNARY"))
         rows["C++, TCP, ratios"] = ("ratios", ratios, cpp(tcp, "GATHERED", "RATIOS"))
         rows["C++, TCP, float16"] = ("accept bits", halves, cpp(tcp, "FLOAT16", "ACCEPT_BITS"))
@@ -314,14 +321,21 @@ def measure(slots, arguments, prototype, folder):
         for transport, address in (("TCP", tcp), ("Unix socket", unix)):
             trainer = python(address, tensors)
             rows[f"Python, {transport}"] = ("accept bits", bits, trainer.row())
-            rows[f"Python, {transport}, FetchTopK"] = ("accept bits", bits + fetched, trainer.row(fetch=True))
-        rows["Python, TCP, float16"] = ("accept bits", halves, python(tcp, tensors).row(half_precision=True))
+            rows[f"Python, {transport}, FetchTopK"] = ("accept bits; all arrays", bits + all_bytes,
+                                                       trainer.row(fetch=ALL_ARRAYS))
+            rows[f"Python, {transport}, FetchTopK of ids"] = ("accept bits; ids", bits + ids_bytes,
+                                                              trainer.row(fetch=IDS))
+        trainer = python(tcp, tensors)
+        rows["Python, TCP, float16"] = ("accept bits", halves, trainer.row(half_precision=True))
+        rows["Python, TCP, float16, FetchTopK of ids"] = ("accept bits; ids", halves + ids_bytes,
+                                                          trainer.row(fetch=IDS, half_precision=True))
         rows["Python, TCP, REDUCED"] = ("accept bits", 12 + BIT_BYTES,
                                         python(tcp, reduced).row(call="evaluate_reduced"))
         trainer = python(unix, tensors, segment_bytes=trainer_bytes)
         rows["Python, shared memory"] = ("accept bits", 0, trainer.row())
         rows["Python, shared memory, ratios"] = ("ratios", 0, trainer.row(outputs=["ratios"]))
-        rows["Python, shared memory, FetchTopK"] = ("accept bits", 0, trainer.row(fetch=True))
+        rows["Python, shared memory, FetchTopK"] = ("accept bits; all arrays", 0, trainer.row(fetch=ALL_ARRAYS))
+        rows["Python, shared memory, FetchTopK of ids"] = ("accept bits; ids", 0, trainer.row(fetch=IDS))
         if prototype is not None:
             rows["bare prototype, float16, TCP"] = ("accept bits, log-ratios", 2 * slots + 2 + 4 + BIT_BYTES,
                                                     closing(Prototype(prototype, slots, sequences)))
@@ -352,7 +366,7 @@ def measure(slots, arguments, prototype, folder):
         ratios = [theirs / mine for mine, theirs in zip(times, seconds[peer])]
         step = SEQUENCES / sequences
         used = f", processors {statistics.median(processor[name]) * step:.2f} s" if side.process_ids else ""
-        print(f"  {name:28s} {outputs:24s} {positions / statistics.median(times) / 1e6:7.1f} Mtokens/s "
+        print(f"  {name:40s} {outputs:24s} {positions / statistics.median(times) / 1e6:7.1f} Mtokens/s "
               f"{'' if wire is None else f'{wire:.1f}':>6s} bytes/token "
               f"{statistics.median(ratios):5.1f} x PyTorch ({min(ratios):.1f}, {max(ratios):.1f})  "
               f"a step {statistics.median(times) * step:.2f} s{used}", flush=True)
