@@ -165,8 +165,9 @@ absl::StatusOr<TopKRecords> Client::FetchTopK(const RunRef& run, std::span<const
   ToMessage(run, *request.mutable_run());
   for (const Slice& slice : slices) ToMessage(slice, *request.add_slices());
   request.set_lease_seconds(absl::ToDoubleSeconds(options.lease));
+  request.mutable_arrays()->Add(options.arrays.begin(), options.arrays.end());
   if (options.memory != nullptr) return FetchInto(*options.memory, std::move(request));
-  RecordCopier copier;
+  RecordCopier copier(request);
   return Receive(*service_, request, copier);
 }
 
@@ -176,7 +177,7 @@ absl::StatusOr<TopKRecords> Client::FetchInto(SharedMemory& memory, v1::FetchTop
   request.set_segment(memory.segment());
   request.mutable_answers()->set_offset(range->offset());
   request.mutable_answers()->set_bytes(range->bytes().size());
-  RecordLocator locator(range);
+  RecordLocator locator(request, range);
   absl::StatusOr<TopKRecords> records = Receive(*service_, request, locator);
   // A server that refuses the call does so before it writes anything.
   if (IsUnreachable(records.status()) || absl::IsInternal(records.status())) range->Abandon();

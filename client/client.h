@@ -39,6 +39,8 @@ struct FetchOptions {
   // The records are not evicted until so long after the last call that named the lease. Zero: no
   // lease.
   absl::Duration lease = absl::ZeroDuration();
+  // Those that are wanted; the others are empty. None: all four.
+  std::vector<v1::RecordArray> arrays = {};
   // Leased from the same server: the arrays are put there, and nothing but their places travels.
   // They stay until the last copy of the records has gone, then their part of it is free again.
   // While the call lasts it holds all that is free in a row; InvalidArgument says how much is
@@ -89,10 +91,10 @@ class Client {
                                         const FetchOptions& options = {});
 
   // Memory that a server on this machine maps too, if it listens at a Unix socket and has been told
-  // to (--shared_memory_bytes). Where all arrays of an Evaluate, or of a block that is appended, lie
-  // in one such piece of memory, and start at multiples of 64 bytes in it, they do not travel: the
-  // same call, only faster. The arrays must not be written to before Evaluate returns, or before
-  // the block is acked. Unimplemented with several servers.
+  // to (--shared_memory_bytes). Where all arrays of an Evaluate, or of a block that is appended,
+  // lie in one such piece of memory, and start at multiples of 64 bytes in it, they do not travel:
+  // the same call, only faster. The arrays must not be written to before Evaluate returns, or
+  // before the block is acked. Unimplemented with several servers.
   absl::StatusOr<std::unique_ptr<SharedMemory>> LeaseSharedMemory(size_t bytes);
 
   // The arrays hold one row per position, slice by slice.

@@ -39,6 +39,15 @@ size_t TopKRecords::positions() const {
   return positions;
 }
 
+RecordReader::RecordReader(const v1::FetchTopKRequest& request) {
+  wanted_.fill(request.arrays().empty());
+  for (const int array : request.arrays()) {
+    // One that is none of the four the server refuses.
+    const size_t index = static_cast<size_t>(array) - v1::SAMPLED_IDS;
+    if (index < wanted_.size()) wanted_[index] = true;
+  }
+}
+
 absl::Status RecordReader::Add(FetchedMessage message) {
   if (const auto* header = std::get_if<v1::FetchTopKHeader>(&message)) {
     if (has_header_) return absl::InternalError("the server sent a second FetchTopK header");
@@ -70,7 +79,7 @@ absl::StatusOr<TopKRecords> RecordReader::Finish() && {
 
 size_t RecordReader::RowBytes(Array array) const {
   const bool per_slot = array == FetchedChunk::kTopKIds || array == FetchedChunk::kTopKLogProbs;
-  return kElementBytes * (per_slot ? records_.top_k : 1);
+  return wanted_[array] ? kElementBytes * (per_slot ? records_.top_k : 1) : 0;
 }
 
 void RecordReader::SetArrays(const Arrays& arrays, std::shared_ptr<const void> memory) {
@@ -132,9 +141,10 @@ absl::Status RecordLocator::AddChunk(const FetchedChunk& chunk) {
     return absl::InternalError(absl::StrCat("the server's FetchTopK put ", chunk.length, " of ",
                                             positions(), " positions into shared memory"));
   }
-  Arrays arrays;
+  Arrays arrays = {};
   size_t used = 0;
   for (const Array array : kAll) {
+    if (!Wants(array)) continue;
     const size_t bytes = positions() * RowBytes(array);
     uint64_t part[2] = {};  // offset and size
     if (chunk.size(array) != sizeof(part)) return WrongSize(array, chunk.size(array), sizeof(part));

@@ -28,8 +28,10 @@ class RecordReader {
   // By its FetchedChunk::Array.
   using Arrays = std::array<const std::byte*, FetchedChunk::kArrays>;
 
-  RecordReader() = default;
+  // Knows which arrays are wanted.
+  explicit RecordReader(const v1::FetchTopKRequest& request);
 
+  bool Wants(FetchedChunk::Array array) const { return wanted_[array]; }
   // After the header.
   virtual absl::Status AddChunk(const FetchedChunk& chunk) = 0;
   // Whether all rows are there.
@@ -37,7 +39,7 @@ class RecordReader {
 
   const TopKRecords& records() const { return records_; }
   size_t positions() const { return positions_; }
-  // Of one position in that array.
+  // Of one position in that array; 0 if it is not wanted.
   size_t RowBytes(FetchedChunk::Array array) const;
   // Where the arrays begin, and what they lie in.
   void SetArrays(const Arrays& arrays, std::shared_ptr<const void> memory);
@@ -46,6 +48,7 @@ class RecordReader {
   virtual void Begin() {}
   void AddHeader(const v1::FetchTopKHeader& header);
 
+  std::array<bool, FetchedChunk::kArrays> wanted_ = {};
   bool has_header_ = false;
   TopKRecords records_;
   size_t positions_ = 0;
@@ -54,6 +57,9 @@ class RecordReader {
 // Of a stream that carries the rows, slice by slice and in position order: each array is copied
 // once, to its place in memory of the records' own.
 class RecordCopier final : public RecordReader {
+ public:
+  explicit RecordCopier(const v1::FetchTopKRequest& request) : RecordReader(request) {}
+
  private:
   void Begin() override;
   absl::Status AddChunk(const FetchedChunk& chunk) override;
@@ -73,7 +79,8 @@ class RecordCopier final : public RecordReader {
 class RecordLocator final : public RecordReader {
  public:
   // Given back when the records go, or abandoned if the stream is wrong.
-  explicit RecordLocator(std::shared_ptr<SegmentRange> range) : range_(std::move(range)) {}
+  RecordLocator(const v1::FetchTopKRequest& request, std::shared_ptr<SegmentRange> range)
+      : RecordReader(request), range_(std::move(range)) {}
 
  private:
   absl::Status AddChunk(const FetchedChunk& chunk) override;

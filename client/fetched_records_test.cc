@@ -46,7 +46,7 @@ class RecordLocatorTest : public testing::Test {
   absl::StatusOr<TopKRecords> Locate(std::vector<FetchedMessage> messages) {
     std::shared_ptr<SegmentRange> range = memory_->TakeLargest();
     range->Shrink(640 + 240 - kBegin);
-    RecordLocator locator(std::move(range));
+    RecordLocator locator({}, std::move(range));
     for (FetchedMessage& message : messages) {
       if (absl::Status status = locator.Add(std::move(message)); !status.ok()) return status;
     }

@@ -4,12 +4,15 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "client/grpc_status.h"
 #include "client/placement.h"
 #include "client/service.h"
 #include "client/single_server.h"
@@ -75,5 +78,29 @@ class Replicas final : public Service {
   std::map<uint64_t, Leases> leases_;
   uint64_t next_lease_id_;
 };
+
+template <typename Response>
+absl::StatusOr<Replicas::Answers<Response>> Replicas::AskSome(const std::vector<size_t>& replicas,
+                                                              const Ask<Response>& ask) const {
+  std::map<size_t, std::future<absl::StatusOr<Response>>> asked;
+  for (const size_t replica : replicas) {
+    asked.emplace(replica, std::async(std::launch::async, ask, replica));
+  }
+  Answers<Response> answers;
+  absl::Status error;
+  for (auto& [replica, answer] : asked) {
+    absl::StatusOr<Response> response = answer.get();
+    if (response.ok()) {
+      answers.given.emplace(replica, *std::move(response));
+    } else if (IsUnreachable(response.status())) {
+      answers.down.emplace(replica, response.status());
+    } else {
+      error.Update(response.status());
+    }
+  }
+  if (!error.ok()) return error;
+  if (answers.down.size() == servers_.size()) return answers.down.begin()->second;
+  return answers;
+}
 
 }  // namespace sis

@@ -49,6 +49,7 @@ struct MissingRange {
 };
 
 // What FetchTopK returns: N positions, slice by slice. Missing ones hold -1, NaN, -1 and -inf.
+// Arrays that were not asked for are empty.
 // Copies share the arrays, which are there as long as one of them is.
 struct TopKRecords {
   // 0 if no lease was asked for.

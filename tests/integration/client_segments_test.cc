@@ -113,6 +113,32 @@ TEST_F(ClientSegmentsTest, RecordsComeIntoItAsOverTheWire) {
             absl::StatusCode::kInvalidArgument);
 }
 
+TEST_F(ClientSegmentsTest, SomeArraysAlone) {
+  AppendAll();
+  const auto all = client_->FetchTopK(kRun, slices_);
+  ASSERT_TRUE(all.ok()) << all.status();
+  for (SharedMemory* memory : {static_cast<SharedMemory*>(nullptr), memory_.get()}) {
+    for (int mask = 1; mask < 16; ++mask) {
+      FetchOptions options{.memory = memory};
+      for (int i = 0; i < 4; ++i) {
+        if (mask >> i & 1) options.arrays.push_back(static_cast<v1::RecordArray>(4 - i));
+      }
+      TopKRecords expected = *all;
+      if ((mask & 8) == 0) expected.sampled_ids = {};
+      if ((mask & 4) == 0) expected.sampled_log_probs = {};
+      if ((mask & 2) == 0) expected.ids = {};
+      if ((mask & 1) == 0) expected.log_probs = {};
+      const auto got = client_->FetchTopK(kRun, slices_, options);
+      ASSERT_TRUE(got.ok()) << got.status();
+      ExpectSameRecords(*got, expected);
+      EXPECT_EQ(got->positions(), all->positions());
+    }
+    const FetchOptions wrong{.arrays = {v1::RECORD_ARRAY_UNSPECIFIED}, .memory = memory};
+    EXPECT_EQ(client_->FetchTopK(kRun, slices_, wrong).status().code(),
+              absl::StatusCode::kInvalidArgument);
+  }
+}
+
 TEST_F(ClientSegmentsTest, TheirMemoryIsUsedAgainWhenTheLastCopyHasGone) {
   AppendAll();
   const auto expected = client_->FetchTopK(kRun, slices_);

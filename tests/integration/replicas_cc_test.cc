@@ -317,6 +317,10 @@ TEST_F(ReplicasTest, OneThatGoesCostsItsShareAndComesBackEmpty) {
   ASSERT_TRUE(during.ok()) << during.status();
   EXPECT_EQ(Ranges(during->missing), down);
   EXPECT_EQ(during->positions(), before->positions());
+  const auto ids = client_->FetchTopK(kRun, Slices(), {.arrays = {v1::TOP_K_IDS}});
+  ASSERT_TRUE(ids.ok()) << ids.status();
+  EXPECT_EQ(BytesOf(ids->ids), BytesOf(during->ids));
+  EXPECT_TRUE(ids->sampled_ids.empty() && ids->log_probs.empty());
   ASSERT_TRUE(client_->AdvanceVersion(kRun, 7).ok());
   std::multiset<std::string> refused_ids, lost_ids;
   for (const RefusedEntry& refused : AppendAll(*client_)) {
