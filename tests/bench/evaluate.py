@@ -5,11 +5,11 @@
 The step is 4096 sequences of 4096 positions, 16.8 M tokens; --scale takes a part of it. A sis_server process holds the
 records, with as many threads as the machine has cores, and answers clients in processes of their own over TCP loopback
 or a Unix socket: the C++ client, which has float32 or float16 arrays (in micro-batches over streams, for comparison in
-unary calls, and in memory that it shares with the server, where they are before the clock starts), and the Python
-client, which a trainer gives float32 tensors [T, K] of PyTorch and which returns a mask as a tensor: over TCP, a Unix
-socket and shared memory, into which the trainer's gather has written the tensors; with the records at hand and with
-FetchTopK included, of all arrays or of the ids alone; in half precision, rounded by PyTorch, and REDUCED, which must cost
-the same whatever K is.
+unary calls, and in memory that it shares with the server, where they are before the clock starts; with the records at
+hand and with FetchTopK included), and the Python client, which a trainer gives float32 tensors [T, K] of PyTorch and
+which returns a mask as a tensor: over TCP, a Unix socket and shared memory, into which the trainer's gather has written
+the tensors; with the records at hand and with FetchTopK included, of all arrays or of the ids alone; in half precision,
+rounded by PyTorch, and REDUCED, which must cost the same whatever K is.
 Every repetition is another draw, so that all of it is counted. PyTorch computes the same in this process (see
 peers.py), without validation, cache or metrics. The form DENSE, whose positions are far larger, has a program of its
 own: evaluate_dense.
@@ -61,7 +61,8 @@ class Server:
 
     def __init__(self, socket, positions, slots, trainer_bytes):
         records = positions * (5 * slots + 64)
-        shared = positions * (16 * slots + 128) + trainer_bytes
+        # The values of the C++ clients, and what one of them fetches.
+        shared = positions * (26 * slots + 128) + trainer_bytes
         self._process = subprocess.Popen(
             [SERVER, f"--listen=127.0.0.1:0,unix:{socket}", "--metrics=", f"--cache_bytes={records + (64 << 20)}",
              f"--shared_memory_bytes={shared + (64 << 20)}"],
@@ -140,8 +141,8 @@ def float16_rounded_up(array):
 class CppClient:
     """One evaluate_client process."""
 
-    def __init__(self, server, address, folder, sequences, slots, form, output, call_sequences, way):
-        arguments = [address, "run", folder, sequences, LENGTH, slots, form, output, call_sequences, way]
+    def __init__(self, server, address, folder, sequences, slots, form, output, call_sequences, way, fetch):
+        arguments = [address, "run", folder, sequences, LENGTH, slots, form, output, call_sequences, way, int(fetch)]
         self._process = subprocess.Popen([CLIENT, *map(str, arguments)], stdin=subprocess.PIPE,
                                          stdout=subprocess.PIPE, text=True)
         self.process_ids = [server.process_id, self._process.pid]
@@ -306,17 +307,19 @@ def measure(slots, arguments, prototype, folder):
         gathered = 4 * slots + 4
         rows = {"PyTorch eager in process": ("decisions, ratios", None, TorchEager(batch, sequences))}
 
-        def cpp(address, form, output, way="STREAM"):
-            calls = sequences if way == "SHARED" else call_sequences
-            return closing(CppClient(server, address, folder, sequences, slots, form, output, calls, way))
+        def cpp(address, form, output, way="STREAM", fetch=False):
+            calls = sequences if way == "SHARED" and not fetch else min(call_sequences, sequences)
+            return closing(CppClient(server, address, folder, sequences, slots, form, output, calls, way, fetch))
 
         def python(address, arrays, **keywords):
             return closing(PythonTrainer(server, address, arrays, sequences, call_sequences, **keywords))
 
         bits, ratios = gathered + BIT_BYTES, gathered + RATIO_BYTES
         halves = 2 * slots + 4 + BIT_BYTES
+        all_bytes, ids_bytes = 8 * slots + 8, 4 * slots + 4
         tcp, unix = server.tcp, server.unix
         rows["C++, TCP"] = ("accept bits", bits, cpp(tcp, "GATHERED", "ACCEPT_BITS"))
+        rows["C++, TCP, FetchTopK"] = ("accept bits", bits + all_bytes, cpp(tcp, "GATHERED", "ACCEPT_BITS", fetch=True))
         rows["C++, TCP, unary calls"] = ("accept bits", bits, cpp(tcp, "GATHERED", "ACCEPT_BITS", "UNARY"))
         rows["C++, TCP, ratios"] = ("ratios", ratios, cpp(tcp, "GATHERED", "RATIOS"))
         rows["C++, TCP, float16"] = ("accept bits", halves, cpp(tcp, "FLOAT16", "ACCEPT_BITS"))
@@ -325,13 +328,14 @@ def measure(slots, arguments, prototype, folder):
         rows["C++, Unix socket"] = ("accept bits", bits, cpp(unix, "GATHERED", "ACCEPT_BITS"))
         rows["C++, Unix socket, float16"] = ("accept bits", halves, cpp(unix, "FLOAT16", "ACCEPT_BITS"))
         rows["C++, shared memory"] = ("accept bits", BIT_BYTES, cpp(unix, "GATHERED", "ACCEPT_BITS", "SHARED"))
+        rows["C++, shared memory, FetchTopK"] = ("accept bits", BIT_BYTES,
+                                                 cpp(unix, "GATHERED", "ACCEPT_BITS", "SHARED", fetch=True))
         rows["C++, shared memory, float16"] = ("accept bits", BIT_BYTES, cpp(unix, "FLOAT16", "ACCEPT_BITS", "SHARED"))
         rows["C++, shared memory, REDUCED"] = ("accept bits", BIT_BYTES, cpp(unix, "REDUCED", "ACCEPT_BITS", "SHARED"))
         rows["C++, shared memory, TOP_K"] = ("accept bits", BIT_BYTES, cpp(unix, "TOP_K", "ACCEPT_BITS", "SHARED"))
         tensors = {"log_probs": current, "sampled_log_probs": current_sampled}
         reduced = {"sampled_log_probs": current_sampled, "log_envelopes": log_envelopes,
                    "covered_masses": covered_masses}
-        all_bytes, ids_bytes = 8 * slots + 8, 4 * slots + 4
         for transport, address in (("TCP", tcp), ("Unix socket", unix)):
             trainer = python(address, tensors)
             rows[f"Python, {transport}"] = ("accept bits", bits, trainer.row())

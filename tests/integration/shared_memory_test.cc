@@ -378,6 +378,15 @@ TEST(SharedMemoryClientTest, OnlyOneServerAtAUnixSocket) {
   client = Client::Connect(
       std::vector{tcp.server().grpc_address(), unix_socket.server().grpc_address()});
   EXPECT_EQ((*client)->LeaseSharedMemory(1).status().code(), absl::StatusCode::kUnimplemented);
+  const auto one = Client::Connect(unix_socket.server().grpc_address());
+  const auto memory = (*one)->LeaseSharedMemory(1 << 20);
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  EXPECT_EQ((*client)
+                ->FetchTopK({"run"}, std::vector<Slice>{{{"s"}}}, {.memory = memory->get()})
+                .status()
+                .code(),
+            absl::StatusCode::kUnimplemented);
+  EXPECT_TRUE((*memory)->Allocate<char>(1 << 20).ok());
 }
 
 TEST(SharedMemoryClientTest, OutlivesItsServerAsMemory) {

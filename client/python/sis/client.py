@@ -155,12 +155,12 @@ class Client:
             sampling=sampling.to_proto(),
             vocabulary_size=run.config.vocabulary_size,
         )
-        return self._service.append(header, run.config.top_k, retry_timeout)
+        return self._service.append(header, run.config.top_k, retry_timeout, lambda: self._segments)
 
     def lease_segment(self, size: int) -> Segment:
         """Memory of `size` bytes or a little more that is shared with the server, for as long as it is open.
 
-        Arrays made by its `empty` are given to evaluate as any others, but do not travel. Only for one server on the same
+        Arrays made by its `empty` are given to evaluate and append streams as any others, but do not travel. Only for one server on the same
         machine, over a Unix socket (address "unix:PATH"), with --shared_memory_bytes: raises FailedPrecondition,
         PermissionDenied or ResourceExhausted.
         """

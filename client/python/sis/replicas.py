@@ -16,6 +16,7 @@ from sis import errors, fetched_records
 from sis.evaluate_request import EvaluateRequest
 from sis.placement import Placement
 from sis.replicated_append import ReplicatedAppendStream
+from sis.segment import Segment
 from sis.single_server import SingleServer
 from sis.v1 import ratio_service_pb2 as pb
 
@@ -132,7 +133,14 @@ class Replicas:
             unknown=len(request.sequences) + len(request.lease_ids) - sequences - released,
         )
 
-    def append(self, header: pb.AppendHeader, top_k: int, retry_timeout: float) -> ReplicatedAppendStream:
+    def append(
+        self,
+        header: pb.AppendHeader,
+        top_k: int,
+        retry_timeout: float,
+        segments: Callable[[], Sequence[Segment]] = tuple,
+    ) -> ReplicatedAppendStream:
+        """`segments` are shared with one server, so there are none."""
         run_id = header.run.run_id
         return ReplicatedAppendStream(
             top_k,

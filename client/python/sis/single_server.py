@@ -168,12 +168,19 @@ class SingleServer:
         response = self._send(lambda: next(lease))
         return Segment(lease, response.segment, response.bytes)
 
-    def append(self, header: pb.AppendHeader, top_k: int, retry_timeout: float) -> ServerAppendStream:
+    def append(
+        self,
+        header: pb.AppendHeader,
+        top_k: int,
+        retry_timeout: float,
+        segments: Callable[[], Sequence[Segment]] = tuple,
+    ) -> ServerAppendStream:
+        """`segments`: those leased at present, in which blocks may lie."""
         try:
             self._send_about(header.run.run_id, lambda: None, confirm=True)
         except errors.Error:
             pass  # The stream itself meets it, and tells at its first flush.
-        return ServerAppendStream(self._stub, top_k, header, self._timeout, retry_timeout)
+        return ServerAppendStream(self._stub, top_k, header, self._timeout, retry_timeout, segments)
 
     def remember(
         self,
