@@ -97,6 +97,15 @@ class LeasedSegment {
 
   // Where the next array goes.
   size_t next() const { return next_; }
+  // All from there on, for answers.
+  v1::SegmentRange Rest() const {
+    v1::SegmentRange rest;
+    rest.set_offset(next_);
+    rest.set_bytes(size_ - next_);
+    return rest;
+  }
+  // The next array goes to the beginning.
+  void Clear() { next_ = 0; }
 
  private:
   template <typename Change>
