@@ -6,7 +6,7 @@
 
 #include <memory>
 #include <string>
-#include <utility>
+#include <thread>
 #include <vector>
 
 #include "tests/integration/leased_segment.h"
@@ -33,6 +33,7 @@ class Connection {
   }
 
   LiveServer& live() { return live_; }
+  void CreateRun(const v1::CreateRunRequest& request) { live_.CreateRun(request); }
 
   // As those of LiveServer. Requests and responses have their arrays in the message, wherever they
   // are on the way.
@@ -56,6 +57,35 @@ class Connection {
     const grpc::Status status = live_.Evaluate(request, response);
     if (status.ok()) segment_->GetArrays(response);
     return status;
+  }
+  // Over one stream, all sent before the answers are looked at.
+  grpc::Status EvaluateStream(std::vector<v1::EvaluateRequest> requests,
+                              std::vector<v1::EvaluateResponse>& responses) {
+    if (segment_ != nullptr) {
+      segment_->Clear();
+      for (v1::EvaluateRequest& request : requests) {
+        segment_->PutArrays(request);
+        request.set_segment(segment_->name());
+        uint64_t positions = 0;
+        for (const v1::Slice& slice : request.slices()) positions += slice.length();
+        *request.mutable_answers() = segment_->Take(kMostOutputs * (4 * positions + 64));
+      }
+    }
+    grpc::ClientContext context;
+    const auto stream = live_.stub().EvaluateStream(&context);
+    std::thread writer([&] {
+      for (const v1::EvaluateRequest& request : requests) {
+        if (!stream->Write(request)) return;
+      }
+      stream->WritesDone();
+    });
+    responses.clear();
+    for (v1::EvaluateResponse response; stream->Read(&response);) {
+      if (segment_ != nullptr) segment_->GetArrays(response);
+      responses.push_back(response);
+    }
+    writer.join();
+    return stream->Finish();
   }
   // The rows of all slices, side by side.
   grpc::Status FetchTopK(v1::FetchTopKRequest request, v1::FetchTopKChunk& rows) {
@@ -83,6 +113,8 @@ class Connection {
 
  private:
   static constexpr int64_t kSegmentBytes = 8 << 20;
+  // Arrays in a response.
+  static constexpr uint64_t kMostOutputs = v1::Output_ARRAYSIZE;
 
   LiveServer live_;
   std::unique_ptr<LeasedSegment> segment_;  // null: arrays are in the messages
