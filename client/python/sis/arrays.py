@@ -73,7 +73,8 @@ def bfloat16_bits(name: str, values: Any, shape: Sequence[Optional[int]]) -> np.
     """The bits of a tensor of bfloat16, as little-endian int16 of `shape`."""
     import torch
 
-    return _checked_shape(name, values.detach().contiguous().view(torch.int16).cpu().numpy().astype("<i2"), shape)
+    bits = values.detach().contiguous().view(torch.int16).cpu().numpy()
+    return _checked_shape(name, bits.astype("<i2", copy=False), shape)
 
 
 def float32_from_wire(data: bytes) -> np.ndarray:
