@@ -138,7 +138,7 @@ TEST_F(AppendSegmentsTest, AClientThatGoesOnWritingStoresNothingUnchecked) {
     }
   });
   std::vector<std::string> acked;
-  for (int i = 0; i < 200; ++i) {
+  for (int i = 0; i < 600; ++i) {
     sent.mutable_sequence()->set_id(absl::StrCat("s", i));
     const v1::Ack ack = Append(request).at(0);
     if (ack.code() == 0) {
