@@ -62,7 +62,7 @@ absl::StatusOr<Fetch> Fetch::Open(std::shared_ptr<Run> run, const v1::FetchTopKR
     names.reserve(slices->size());
     for (const SliceRange& slice : *slices) names.push_back(slice.name);
     std::ranges::sort(names);
-    names.erase(std::ranges::unique(names).begin(), names.end());
+    names.erase(std::unique(names.begin(), names.end()), names.end());
     const absl::StatusOr<uint64_t> lease =
         run->Lease(names, absl::Seconds(request.lease_seconds()));
     if (!lease.ok()) return lease.status();

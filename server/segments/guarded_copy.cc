@@ -23,8 +23,8 @@ bool Repair(uintptr_t address) {
   const auto begin = reinterpret_cast<uintptr_t>(mapping->data());
   const uintptr_t end = begin + mapping->size();
   if (address < begin || address >= end) return false;
-  const uintptr_t page = address / page_bytes * page_bytes;
-  return mmap(reinterpret_cast<void*>(page), end - page, PROT_READ | PROT_WRITE,
+  const uintptr_t page = address / page_bytes * page_bytes;  // a mapping begins with a page
+  return mmap(mapping->data() + (page - begin), end - page, PROT_READ | PROT_WRITE,
               MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED;
 }
 

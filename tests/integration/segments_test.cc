@@ -141,8 +141,7 @@ class SegmentsTest : public testing::Test {
                                  v1::EvaluateResponse& response) {
     segment.PutArrays(request);
     request.set_segment(segment.name());
-    request.mutable_answers()->set_offset(segment.next());
-    request.mutable_answers()->set_bytes(segment.size() - segment.next());
+    *request.mutable_answers() = segment.Rest();
     const grpc::Status status = live_.Evaluate(request, response);
     if (status.ok()) segment.GetArrays(response);
     return status;
@@ -251,8 +250,7 @@ TEST_F(SegmentsTest, BadRangesAreRefusedAndCountNothing) {
   *good.mutable_gathered() = Gathered();
   segment.PutArrays(good);
   good.set_segment(segment.name());
-  good.mutable_answers()->set_offset(segment.next());
-  good.mutable_answers()->set_bytes(segment.size() - segment.next());
+  *good.mutable_answers() = segment.Rest();
   const size_t bytes = good.gathered().log_probs().size();
   ASSERT_EQ(bytes, 16);
   const uint64_t size = segment.size();
