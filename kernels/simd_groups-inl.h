@@ -16,7 +16,7 @@
 #include "hwy/highway.h"
 #include "kernels/backend.h"
 #include "kernels/simd_rows-inl.h"
-#include "kernels/simd_transpose-inl.h"
+#include "kernels/simd_transpose_halves-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace sis {

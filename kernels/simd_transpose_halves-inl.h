@@ -1,9 +1,9 @@
 // Halves from token-major to rank-major: 16 positions' rows of K become K rows of 16.
-#if defined(SIS_KERNELS_SIMD_TRANSPOSE_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef SIS_KERNELS_SIMD_TRANSPOSE_INL_H_
-#undef SIS_KERNELS_SIMD_TRANSPOSE_INL_H_
+#if defined(SIS_KERNELS_SIMD_TRANSPOSE_HALVES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef SIS_KERNELS_SIMD_TRANSPOSE_HALVES_INL_H_
+#undef SIS_KERNELS_SIMD_TRANSPOSE_HALVES_INL_H_
 #else
-#define SIS_KERNELS_SIMD_TRANSPOSE_INL_H_
+#define SIS_KERNELS_SIMD_TRANSPOSE_HALVES_INL_H_
 #endif
 
 #include <cstddef>
