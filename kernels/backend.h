@@ -101,7 +101,7 @@ class Backend {
   // Evaluates every segment; lengths must agree. What is recorded must be valid
   // (kernels/validate.h). The current values may be anything: Sums::invalid counts the positions
   // where they are not valid, and if there are any, everything else that was written is to be
-  // thrown away.
+  // thrown away. float16_log_probs may even change meanwhile: each of them is read once.
   virtual void Evaluate(const EvaluateParameters& parameters,
                         std::span<const Segment> segments) const = 0;
 

@@ -104,6 +104,10 @@ class TransposedHalves {
   HWY_INLINE Rows Group(size_t /*group*/, size_t index, size_t first_lane, size_t count) {
     const uint16_t* values = values_ + index * slots_;
     if (HWY_LIKELY(count == kGroup)) {
+      const auto* ahead = reinterpret_cast<const std::byte*>(values);
+      for (size_t byte = 0; byte < kGroup * slots_ * sizeof(uint16_t); byte += 64) {
+        PrefetchAhead(ahead + byte);
+      }
       TransposeHalves(AllLanes{values, slots_}, slots_, rows_);
     } else {
       TransposeHalves(SomeLanes{values, slots_, first_lane, count}, slots_, rows_);

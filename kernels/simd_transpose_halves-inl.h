@@ -11,7 +11,7 @@
 
 #include "hwy/highway.h"
 #include "kernels/encoding.h"
-#include "kernels/simd_rows-inl.h"
+#include "kernels/simd_math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace sis {
@@ -77,23 +77,16 @@ HWY_INLINE void StoreColumns(V lower, V upper, uint16_t* HWY_RESTRICT into) {
   }
 }
 
-template <class D>
-HWY_INLINE hn::Vec<D> LoadAndPrefetch(D d, const uint16_t* values) {
-  PrefetchAhead(values);
-  return hn::LoadU(d, values);
-}
-
 // The ranks [rank, rank + 8 * kBlocks) of eight lanes.
 template <size_t kBlocks, class RowOf>
 HWY_INLINE auto TransposeEightLanes(const RowOf& row, size_t lane, size_t rank) {
   const hn::FixedTag<uint16_t, 8 * kBlocks> d;
   using V = hn::Vec<decltype(d)>;
   return TransposeBlocks(
-      d, EightVectors<V>{
-             LoadAndPrefetch(d, row(lane) + rank), LoadAndPrefetch(d, row(lane + 1) + rank),
-             LoadAndPrefetch(d, row(lane + 2) + rank), LoadAndPrefetch(d, row(lane + 3) + rank),
-             LoadAndPrefetch(d, row(lane + 4) + rank), LoadAndPrefetch(d, row(lane + 5) + rank),
-             LoadAndPrefetch(d, row(lane + 6) + rank), LoadAndPrefetch(d, row(lane + 7) + rank)});
+      d, EightVectors<V>{hn::LoadU(d, row(lane) + rank), hn::LoadU(d, row(lane + 1) + rank),
+                         hn::LoadU(d, row(lane + 2) + rank), hn::LoadU(d, row(lane + 3) + rank),
+                         hn::LoadU(d, row(lane + 4) + rank), hn::LoadU(d, row(lane + 5) + rank),
+                         hn::LoadU(d, row(lane + 6) + rank), hn::LoadU(d, row(lane + 7) + rank)});
 }
 
 // The ranks [rank, rank + 8 * kBlocks). row(lane) is where a position's values begin.

@@ -82,7 +82,8 @@ absl::StatusOr<CurrentArrays> CurrentArrays::Parse(const v1::EvaluateRequest& re
   return current;
 }
 
-CurrentView CurrentArrays::Read(size_t first, size_t count, Scratch& scratch) const {
+CurrentView CurrentArrays::Read(size_t first, size_t count, Scratch& scratch,
+                                bool each_once) const {
   const auto part = [&](const ArrayField& array, std::vector<float>& into) {
     return array.size() == 0 ? std::span<const float>() : array.Read<float>(first, count, into);
   };
@@ -99,12 +100,15 @@ CurrentView CurrentArrays::Read(size_t first, size_t count, Scratch& scratch) co
             .covered_masses = Prepare(scratch.covered_masses, count)};
   }
   if (values_ == v1::Gathered::FLOAT16_LOG_PROBS) {
+    const size_t first_value = first * slots_;
+    const size_t values = count * slots_;
     return {.sampled_log_probs = ReadSampled(first, count, scratch),
             .log_probs = {},
             .log_envelopes = {},
             .covered_masses = {},
-            .float16_log_probs =
-                log_probs_.Read<uint16_t>(first * slots_, count * slots_, scratch.halves)};
+            .float16_log_probs = each_once
+                                     ? log_probs_.ReadOnce(first_value, values, scratch.halves)
+                                     : log_probs_.Read(first_value, values, scratch.halves)};
   }
   return {.sampled_log_probs = ReadSampled(first, count, scratch),
           .log_probs = ReadLogProbs(first, count, scratch),

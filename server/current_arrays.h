@@ -49,9 +49,11 @@ class CurrentArrays {
   // How much there is to read of a position.
   size_t values_per_position() const;
 
-  // The positions [first, first + count) of the request, as float32 log-probs whatever was sent;
-  // room for their values if they need records.
-  CurrentView Read(size_t first, size_t count, Scratch& scratch) const;
+  // The positions [first, first + count) of the request, as log-probs whatever was sent; room for
+  // their values if they need records. If each_once, values may lie in a segment: then each must be
+  // read once, as a backend does, with a GuardedAccess to `segment`.
+  CurrentView Read(size_t first, size_t count, Scratch& scratch, bool each_once) const;
+  const SharedSegment* segment() const { return log_probs_.segment(); }
   // Part of that room, for consecutive positions.
   struct Place {
     uint32_t first_position;

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/algorithms/expected_weight.h"
 #include "kernels/algorithms/top_k_total_variation.h"
 #include "kernels/validate.h"
 #include "server/record_checks.h"
+#include "server/segments/guarded_access.h"
 
 namespace sis {
 namespace {
@@ -83,13 +85,15 @@ absl::StatusOr<RangeResult> SliceEvaluator::Evaluate(const SliceRange& slice, ui
   const size_t pages =
       backend_.values_per_call() / static_cast<size_t>(input_.parameters.slots) / Page::kPositions;
   const uint32_t step = static_cast<uint32_t>(std::max<size_t>(1, pages)) * Page::kPositions;
+  // Who looks at the values again after the backend needs a copy of them.
+  const bool each_once = !input_.authors_code && output.total_variations.empty();
   const uint32_t end = first + count;
   for (uint32_t from = first; from < end;) {
     const uint32_t to = std::min(end, (from / Page::kPositions) * Page::kPositions + step);
     const Part part{slice,
                     from,
                     offset + (from - first),
-                    input_.current.Read(offset + (from - first), to - from, scratch_),
+                    input_.current.Read(offset + (from - first), to - from, scratch_, each_once),
                     output.Part(from - first, to - from),
                     result};
     segments_.clear();
@@ -260,6 +264,10 @@ absl::Status SliceEvaluator::Decide(const Part& part) {
               .subspan(segment.first_position - part.first, segment.output.decisions.size());
     }
   }
+  std::optional<GuardedAccess> guard;
+  if (const SharedSegment* segment = input_.current.segment(); segment != nullptr) {
+    guard.emplace(segment->mapping());
+  }
   const int64_t d_sis_before = part.result.sums.d_sis;
   if (input_.authors_code) {
     if (absl::Status status = CheckCurrentValues(); !status.ok()) return status;
@@ -268,9 +276,12 @@ absl::Status SliceEvaluator::Decide(const Part& part) {
     backend_.Evaluate(input_.parameters, segments_);
     if (const int64_t invalid = part.result.sums.invalid; invalid > 0) {
       absl::Status status = CheckCurrentValues();
-      return !status.ok() ? status
-                          : absl::InternalError(absl::StrCat("the backend found ", invalid,
-                                                             " invalid positions of none"));
+      if (!status.ok()) return status;
+      if (guard.has_value()) {
+        return absl::InvalidArgumentError("gathered.log_probs: changed in the segment meanwhile");
+      }
+      return absl::InternalError(
+          absl::StrCat("the backend found ", invalid, " invalid positions of none"));
     }
   }
   if (expected) {
