@@ -1,5 +1,7 @@
 #include "client/append_writer.h"
 
+#include <array>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -9,11 +11,10 @@
 namespace sis {
 namespace {
 
-uint32_t BlockCrc32c(const RecordView& records) {
-  uint32_t crc = ExtendCrc32c(0, std::as_bytes(records.sampled_ids));
-  crc = ExtendCrc32c(crc, std::as_bytes(records.sampled_log_probs));
-  crc = ExtendCrc32c(crc, std::as_bytes(records.ids));
-  return ExtendCrc32c(crc, std::as_bytes(records.log_probs));
+// In the order of the block's fields.
+std::array<std::span<const std::byte>, 4> ArraysOf(const RecordView& records) {
+  return {std::as_bytes(records.sampled_ids), std::as_bytes(records.sampled_log_probs),
+          std::as_bytes(records.ids), std::as_bytes(records.log_probs)};
 }
 
 }  // namespace
@@ -26,30 +27,42 @@ const v1::SequenceRef& SequenceOf(const v1::AppendEntry& entry) {
 
 absl::Status AppendWriter::Block(const SequenceRef& sequence, uint32_t first_position,
                                  uint64_t policy_version, const RecordView& records) {
-  v1::AppendEntry entry;
-  v1::Block& block = *entry.mutable_block();
+  const std::array<std::span<const std::byte>, 4> arrays = ArraysOf(records);
+  OutgoingEntry entry;
+  std::vector<std::string> fields;
+  if (std::optional<MappedSegments::Parts> parts =
+          segments_ ? segments_->FindAll(arrays) : std::nullopt) {
+    entry.segment = std::move(parts->segment);
+    fields = std::move(parts->fields);
+    for (const std::span<const std::byte> array : arrays) entry.array_bytes += array.size();
+  } else {
+    for (const std::span<const std::byte> array : arrays) fields.push_back(ToBytes(array));
+  }
+  v1::Block& block = *entry.message.mutable_block();
   ToMessage(sequence, *block.mutable_sequence());
   block.set_first_position(first_position);
   block.set_policy_version(policy_version);
-  block.set_sampled_ids(ToBytes(records.sampled_ids));
-  block.set_sampled_log_probs(ToBytes(records.sampled_log_probs));
-  block.set_top_k_ids(ToBytes(records.ids));
-  block.set_top_k_log_probs(ToBytes(records.log_probs));
-  block.set_crc32c(BlockCrc32c(records));
+  block.set_sampled_ids(std::move(fields[0]));
+  block.set_sampled_log_probs(std::move(fields[1]));
+  block.set_top_k_ids(std::move(fields[2]));
+  block.set_top_k_log_probs(std::move(fields[3]));
+  uint32_t crc = 0;
+  for (const std::span<const std::byte> array : arrays) crc = ExtendCrc32c(crc, array);
+  block.set_crc32c(crc);
   return Put(std::move(entry));
 }
 
 absl::Status AppendWriter::Truncate(const SequenceRef& sequence, uint32_t length) {
-  v1::AppendEntry entry;
-  ToMessage(sequence, *entry.mutable_truncate()->mutable_sequence());
-  entry.mutable_truncate()->set_length(length);
+  OutgoingEntry entry;
+  ToMessage(sequence, *entry.message.mutable_truncate()->mutable_sequence());
+  entry.message.mutable_truncate()->set_length(length);
   return Put(std::move(entry));
 }
 
 absl::Status AppendWriter::Seal(const SequenceRef& sequence, uint32_t length) {
-  v1::AppendEntry entry;
-  ToMessage(sequence, *entry.mutable_seal()->mutable_sequence());
-  entry.mutable_seal()->set_length(length);
+  OutgoingEntry entry;
+  ToMessage(sequence, *entry.message.mutable_seal()->mutable_sequence());
+  entry.message.mutable_seal()->set_length(length);
   return Put(std::move(entry));
 }
 

@@ -3,12 +3,15 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "client/mapped_segments.h"
 #include "client/types.h"
 #include "kernels/validate.h"
 #include "sis/v1/ratio_service.pb.h"
@@ -28,6 +31,18 @@ struct AppendOptions {
   // How long the stream may stand still while entries wait for acks, before it counts as broken
   // (DeadlineExceeded).
   absl::Duration ack_timeout = absl::Minutes(5);
+};
+
+// An entry on its way.
+struct OutgoingEntry {
+  v1::AppendEntry message;
+  // That the arrays of its block lie in; empty: they are in the message.
+  std::string segment = {};
+  // Of those in the segment.
+  size_t array_bytes = 0;
+
+  // What the server has to read for it.
+  size_t bytes() const { return message.ByteSizeLong() + array_bytes; }
 };
 
 // An entry that the server did not take.
@@ -51,7 +66,10 @@ class AppendWriter {
   AppendWriter& operator=(const AppendWriter&) = delete;
 
   // T positions from first_position on, sampled by the weights of policy_version. The arrays are
-  // copied.
+  // copied, unless all of them lie in one piece of memory that the client has leased from its
+  // server (Client::LeaseSharedMemory) and begin at multiples of 64 bytes in it. The server reads
+  // those where they are: they must stay as they are until a Flush has returned. If their lease
+  // ends before, their entries are refused as NotFound.
   absl::Status Block(const SequenceRef& sequence, uint32_t first_position, uint64_t policy_version,
                      const RecordView& records);
   // Drops the positions from `length` on. Waits for the acks of all entries before it: a block that
@@ -61,7 +79,7 @@ class AppendWriter {
   absl::Status Seal(const SequenceRef& sequence, uint32_t length);
 
   // What the three above call.
-  virtual absl::Status Put(v1::AppendEntry entry) = 0;
+  virtual absl::Status Put(OutgoingEntry entry) = 0;
 
   // Waits until every entry is acked; returns those refused since the last call.
   virtual absl::StatusOr<std::vector<RefusedEntry>> Flush() = 0;
@@ -69,7 +87,12 @@ class AppendWriter {
   virtual absl::StatusOr<std::vector<RefusedEntry>> Finish() = 0;
 
  protected:
-  AppendWriter() = default;
+  // Arrays in these need not travel; null: all do.
+  explicit AppendWriter(std::shared_ptr<const MappedSegments> segments)
+      : segments_(std::move(segments)) {}
+
+ private:
+  const std::shared_ptr<const MappedSegments> segments_;
 };
 
 // The sequence that an entry is about.

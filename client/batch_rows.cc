@@ -143,7 +143,8 @@ absl::Status BatchRows::MergeBits(const std::string& part, std::span<const int> 
   size_t bit = 0;
   for (const int number : numbers) {
     for (size_t row = rows_[number].first; row < rows_[number].first + rows_[number].count; ++row) {
-      if (Bit(part, bit++)) merged[row / 8] |= static_cast<char>(1 << (row % 8));
+      if (!Bit(part, bit++)) continue;
+      merged[row / 8] = static_cast<char>(merged[row / 8] | 1 << (row % 8));
     }
   }
   return absl::OkStatus();

@@ -8,6 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
+#include "client/fetched_records.h"
+#include "client/grpc_status.h"
 #include "client/replicas.h"
 #include "client/single_server.h"
 #include "client/wire.h"
@@ -15,80 +17,6 @@
 
 namespace sis {
 namespace {
-
-// Puts the chunks of a FetchTopK together. They must come slice by slice and in position order.
-class RecordAssembler {
- public:
-  absl::Status Add(const v1::FetchTopKResponse& response) {
-    if (response.has_header()) return AddHeader(response.header());
-    return AddChunk(response.chunk());
-  }
-
-  // The records; Internal if rows are missing.
-  absl::StatusOr<TopKRecords> Finish() && {
-    SkipFullSlices();
-    if (!has_header_ || slice_ < records_.slices.size()) {
-      return absl::InternalError("the server's FetchTopK stream ended early");
-    }
-    return std::move(records_);
-  }
-
- private:
-  absl::Status AddHeader(const v1::FetchTopKHeader& header) {
-    if (has_header_) return absl::InternalError("the server sent a second FetchTopK header");
-    has_header_ = true;
-    records_.lease_id = header.lease_id();
-    records_.top_k = static_cast<int>(header.top_k());
-    size_t positions = 0;
-    for (const v1::Slice& slice : header.slices()) {
-      records_.slices.push_back(FromMessage(slice));
-      positions += slice.length();
-    }
-    for (const v1::MissingRange& range : header.missing()) {
-      records_.missing.push_back(FromMessage(range));
-    }
-    records_.sampled_ids.reserve(positions);
-    records_.sampled_log_probs.reserve(positions);
-    records_.ids.reserve(positions * header.top_k());
-    records_.log_probs.reserve(positions * header.top_k());
-    return absl::OkStatus();
-  }
-
-  absl::Status AddChunk(const v1::FetchTopKChunk& chunk) {
-    SkipFullSlices();
-    if (slice_ >= records_.slices.size() || chunk.slice() != slice_ ||
-        chunk.first_position() != records_.slices[slice_].first_position + rows_ ||
-        chunk.length() > records_.slices[slice_].length - rows_) {
-      return absl::InternalError(absl::StrCat("the server's FetchTopK chunk of slice ",
-                                              chunk.slice(), " at position ",
-                                              chunk.first_position(), " is out of order"));
-    }
-    const size_t length = chunk.length();
-    const size_t slots = length * records_.top_k;
-    absl::Status status =
-        AppendFromBytes(chunk.sampled_ids(), length, "sampled_ids", records_.sampled_ids);
-    status.Update(AppendFromBytes(chunk.sampled_log_probs(), length, "sampled_log_probs",
-                                  records_.sampled_log_probs));
-    status.Update(AppendFromBytes(chunk.top_k_ids(), slots, "top_k_ids", records_.ids));
-    status.Update(
-        AppendFromBytes(chunk.top_k_log_probs(), slots, "top_k_log_probs", records_.log_probs));
-    rows_ += chunk.length();
-    return status;
-  }
-
-  void SkipFullSlices() {
-    while (slice_ < records_.slices.size() && rows_ == records_.slices[slice_].length) {
-      ++slice_;
-      rows_ = 0;
-    }
-  }
-
-  TopKRecords records_;
-  bool has_header_ = false;
-  // Where the next row belongs.
-  size_t slice_ = 0;
-  uint32_t rows_ = 0;
-};
 
 // Waits until one of the servers answers; the others are connected to on the way.
 absl::Status WaitForOne(const std::vector<std::string>& addresses,
@@ -110,48 +38,12 @@ absl::Status WaitForOne(const std::vector<std::string>& addresses,
                                              absl::FormatDuration(options.connect_timeout)));
 }
 
-template <typename T>
-absl::Status ReadOutput(const std::string& bytes, bool wanted, size_t count,
-                        absl::string_view field, std::vector<T>& array) {
-  return AppendFromBytes(bytes, wanted ? count : 0, field, array);
-}
-
-absl::StatusOr<Evaluation> ToEvaluation(const v1::EvaluateResponse& response, size_t positions,
-                                        const std::vector<v1::Output>& outputs) {
-  bool wanted[v1::Output_ARRAYSIZE] = {};
-  for (const v1::Output output : outputs) {
-    if (v1::Output_IsValid(output)) wanted[output] = true;
-  }
-  if (outputs.empty()) wanted[v1::ACCEPT_BITS] = true;
-
-  Evaluation evaluation;
-  absl::Status status = ReadOutput(response.accept_bits(), wanted[v1::ACCEPT_BITS],
-                                   (positions + 7) / 8, "accept_bits", evaluation.accept_bits);
-  status.Update(ReadOutput(response.decisions(), wanted[v1::DECISIONS], positions, "decisions",
-                           evaluation.decisions));
-  status.Update(
-      ReadOutput(response.ratios(), wanted[v1::RATIOS], positions, "ratios", evaluation.ratios));
-  status.Update(ReadOutput(response.log_ratios(), wanted[v1::LOG_RATIOS], positions, "log_ratios",
-                           evaluation.log_ratios));
-  status.Update(ReadOutput(response.acceptance_probabilities(),
-                           wanted[v1::ACCEPTANCE_PROBABILITIES], positions,
-                           "acceptance_probabilities", evaluation.acceptance_probabilities));
-  status.Update(ReadOutput(response.surrogates(), wanted[v1::SURROGATES], positions, "surrogates",
-                           evaluation.surrogates));
-  status.Update(ReadOutput(response.coefficients(), wanted[v1::COEFFICIENTS], positions,
-                           "coefficients", evaluation.coefficients));
+absl::StatusOr<TopKRecords> Receive(Service& service, const v1::FetchTopKRequest& request,
+                                    RecordReader& reader) {
+  const absl::Status status = service.FetchTopK(
+      request, [&](FetchedMessage message) { return reader.Add(std::move(message)); });
   if (!status.ok()) return status;
-  evaluation.slice_totals.assign(response.slice_totals().begin(), response.slice_totals().end());
-  evaluation.totals = response.totals();
-  evaluation.prefix_curve.assign(response.prefix_curve().begin(), response.prefix_curve().end());
-  for (const v1::MissingRange& range : response.missing()) {
-    evaluation.missing.push_back(FromMessage(range));
-  }
-  evaluation.newly_counted = response.newly_counted();
-  for (const v1::LogRatioSum& sum : response.log_ratio_sums()) {
-    evaluation.log_ratio_sums.push_back({sum.log_ratio(), static_cast<int64_t>(sum.positions())});
-  }
-  return evaluation;
+  return std::move(reader).Finish();
 }
 
 constexpr int kGathered = v1::EvaluateRequest::kGatheredFieldNumber;
@@ -254,7 +146,7 @@ std::unique_ptr<AppendWriter> Client::Append(const RunRef& run, const v1::Sampli
   header.set_worker(options.worker);
   *header.mutable_sampling() = sampling;
   header.set_vocabulary_size(vocabulary_size);
-  return service_->Append(header, options);
+  return service_->Append(header, options, segments_);
 }
 
 absl::StatusOr<v1::ReleaseResponse> Client::Release(const RunRef& run,
@@ -268,16 +160,28 @@ absl::StatusOr<v1::ReleaseResponse> Client::Release(const RunRef& run,
 }
 
 absl::StatusOr<TopKRecords> Client::FetchTopK(const RunRef& run, std::span<const Slice> slices,
-                                              absl::Duration lease) {
+                                              const FetchOptions& options) {
   v1::FetchTopKRequest request;
   ToMessage(run, *request.mutable_run());
   for (const Slice& slice : slices) ToMessage(slice, *request.add_slices());
-  request.set_lease_seconds(absl::ToDoubleSeconds(lease));
-  RecordAssembler assembler;
-  const absl::Status status = service_->FetchTopK(
-      request, [&](v1::FetchTopKResponse&& response) { return assembler.Add(response); });
-  if (!status.ok()) return status;
-  return std::move(assembler).Finish();
+  request.set_lease_seconds(absl::ToDoubleSeconds(options.lease));
+  request.mutable_arrays()->Add(options.arrays.begin(), options.arrays.end());
+  if (options.memory != nullptr) return FetchInto(*options.memory, std::move(request));
+  RecordCopier copier(request);
+  return Receive(*service_, request, copier);
+}
+
+absl::StatusOr<TopKRecords> Client::FetchInto(SharedMemory& memory, v1::FetchTopKRequest request) {
+  const std::shared_ptr<SegmentRange> range = memory.memory().TakeLargest();
+  if (range == nullptr) return absl::ResourceExhaustedError("nothing of the shared memory is free");
+  request.set_segment(memory.segment());
+  request.mutable_answers()->set_offset(range->offset());
+  request.mutable_answers()->set_bytes(range->bytes().size());
+  RecordLocator locator(request, range);
+  absl::StatusOr<TopKRecords> records = Receive(*service_, request, locator);
+  // A server that refuses the call does so before it writes anything.
+  if (IsUnreachable(records.status()) || absl::IsInternal(records.status())) range->Abandon();
+  return records;
 }
 
 absl::StatusOr<std::unique_ptr<SharedMemory>> Client::LeaseSharedMemory(size_t bytes) {
@@ -390,7 +294,7 @@ absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const S
                        cut ? options_.micro_batch_bytes : SIZE_MAX);
   const absl::StatusOr<std::vector<v1::EvaluateResponse>> answers = Send(batches);
   if (!answers.ok()) return answers.status();
-  return ToEvaluation(batches.Merge(*answers), positions, options.outputs);
+  return batches.Merge(*answers, options.outputs);
 }
 
 absl::StatusOr<std::vector<v1::EvaluateResponse>> Client::Send(MicroBatches& batches) {

@@ -35,6 +35,20 @@ struct ClientOptions {
   size_t micro_batch_bytes = 1 << 20;
 };
 
+struct FetchOptions {
+  // The records are not evicted until so long after the last call that named the lease. Zero: no
+  // lease.
+  absl::Duration lease = absl::ZeroDuration();
+  // Those that are wanted; the others are empty. None: all four.
+  std::vector<v1::RecordArray> arrays = {};
+  // Leased from the same server: the arrays are put there, and nothing but their places travels.
+  // They stay until the last copy of the records has gone, then their part of it is free again.
+  // While the call lasts it holds all that is free in a row; InvalidArgument says how much is
+  // needed if that is too little. After an error that leaves the server at work on the call that
+  // part is not used again. Null: memory of the records' own.
+  SharedMemory* memory = nullptr;
+};
+
 // One server, or several that share the sequences. Thread-safe. Every method returns the server's
 // status: InvalidArgument names field, sequence, position and value; Unavailable and
 // DeadlineExceeded may be retried, as all calls are idempotent. A server that comes back without
@@ -73,14 +87,14 @@ class Client {
                                               std::span<const SequenceRef> sequences,
                                               std::span<const uint64_t> lease_ids);
 
-  // A lease of zero length is none.
   absl::StatusOr<TopKRecords> FetchTopK(const RunRef& run, std::span<const Slice> slices,
-                                        absl::Duration lease = absl::ZeroDuration());
+                                        const FetchOptions& options = {});
 
   // Memory that a server on this machine maps too, if it listens at a Unix socket and has been told
-  // to (--shared_memory_bytes). Where all arrays of an Evaluate lie in one such piece of memory,
-  // and start at multiples of 64 bytes in it, they do not travel: the same call, only faster. The
-  // arrays must not be written to before it returns. Unimplemented with several servers.
+  // to (--shared_memory_bytes). Where all arrays of an Evaluate, or of a block that is appended,
+  // lie in one such piece of memory, and start at multiples of 64 bytes in it, they do not travel:
+  // the same call, only faster. The arrays must not be written to before Evaluate returns, or
+  // before the block is acked. Unimplemented with several servers.
   absl::StatusOr<std::unique_ptr<SharedMemory>> LeaseSharedMemory(size_t bytes);
 
   // The arrays hold one row per position, slice by slice.
@@ -108,6 +122,7 @@ class Client {
                                       const EvaluateOptions& options, v1::EvaluateRequest request,
                                       std::vector<PositionArray> arrays);
   absl::StatusOr<std::vector<v1::EvaluateResponse>> Send(MicroBatches& batches);
+  absl::StatusOr<TopKRecords> FetchInto(SharedMemory& memory, v1::FetchTopKRequest request);
 
   const std::unique_ptr<Service> service_;
   const std::unique_ptr<EvaluateStreams> streams_;

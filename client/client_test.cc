@@ -67,7 +67,7 @@ TEST_F(ClientTest, FetchTopKPutsChunksTogether) {
   service_.AnswerFetch(
       {header, FetchChunk(0, 10, 2, 2), FetchChunk(0, 12, 1, 2), FetchChunk(2, 10, 1, 2)});
   const std::vector<Slice> slices = {{{"a", 1}, 10}, {{"a"}, 10}, {{"a"}, 10, 1}};
-  const auto records = client_->FetchTopK({"run"}, slices, absl::Seconds(3));
+  const auto records = client_->FetchTopK({"run"}, slices, {.lease = absl::Seconds(3)});
   ASSERT_TRUE(records.ok()) << records.status();
   EXPECT_EQ(records->lease_id, 17);
   EXPECT_EQ(records->top_k, 2);

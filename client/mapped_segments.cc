@@ -2,11 +2,19 @@
 
 #include <bit>
 #include <utility>
-#include <vector>
 
 namespace sis {
 
+namespace {
+
 static_assert(std::endian::native == std::endian::little, "messages are little-endian");
+
+std::string PartBytes(uint64_t offset, uint64_t size) {
+  std::string bytes(reinterpret_cast<const char*>(&offset), sizeof(offset));
+  return bytes.append(reinterpret_cast<const char*>(&size), sizeof(size));
+}
+
+}  // namespace
 
 void MappedSegments::Add(std::span<const std::byte> memory, const std::string& segment) {
   const std::lock_guard lock(mutex_);
@@ -29,35 +37,33 @@ std::optional<MappedSegments::Part> MappedSegments::Find(std::span<const std::by
   return Part{mapped.segment, offset};
 }
 
-std::string PartBytes(uint64_t offset, uint64_t size) {
-  std::string bytes(reinterpret_cast<const char*>(&offset), sizeof(offset));
-  return bytes.append(reinterpret_cast<const char*>(&size), sizeof(size));
+std::optional<MappedSegments::Parts> MappedSegments::FindAll(
+    std::span<const std::span<const std::byte>> arrays) const {
+  Parts parts;
+  for (const std::span<const std::byte> bytes : arrays) {
+    std::string& field = parts.fields.emplace_back();
+    if (bytes.empty()) continue;
+    std::optional<Part> part = Find(bytes);
+    if (!part || (!parts.segment.empty() && part->segment != parts.segment)) return std::nullopt;
+    parts.segment = std::move(part->segment);
+    field = PartBytes(part->offset, bytes.size());
+  }
+  if (parts.segment.empty()) return std::nullopt;
+  return parts;
 }
 
 void WriteArrays(std::span<const RequestArray> arrays, const MappedSegments& segments,
                  v1::EvaluateRequest& request) {
-  std::vector<std::string> parts;
-  std::string segment;
-  bool in_segment = true;
-  for (const RequestArray& array : arrays) {
-    parts.emplace_back();
-    if (array.bytes.empty()) continue;
-    const std::optional<MappedSegments::Part> part = segments.Find(array.bytes);
-    if (!part || (!segment.empty() && part->segment != segment)) {
-      in_segment = false;
-      break;
-    }
-    segment = part->segment;
-    parts.back() = PartBytes(part->offset, array.bytes.size());
-  }
-  if (in_segment) request.set_segment(segment);
+  std::vector<std::span<const std::byte>> bytes;
+  for (const RequestArray& array : arrays) bytes.push_back(array.bytes);
+  std::optional<MappedSegments::Parts> parts = segments.FindAll(bytes);
+  if (parts) request.set_segment(parts->segment);
   for (size_t i = 0; i < arrays.size(); ++i) {
     google::protobuf::Message& message = *arrays[i].message;
-    const std::span<const std::byte> bytes = arrays[i].bytes;
     message.GetReflection()->SetString(
         &message, message.GetDescriptor()->FindFieldByNumber(arrays[i].field),
-        in_segment ? std::move(parts[i])
-                   : std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+        parts ? std::move(parts->fields[i])
+              : std::string(reinterpret_cast<const char*>(bytes[i].data()), bytes[i].size()));
   }
 }
 

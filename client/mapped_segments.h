@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "google/protobuf/message.h"
 #include "sis/v1/ratio_service.pb.h"
@@ -31,6 +32,14 @@ class MappedSegments {
   // Where the bytes lie, if all of them are in a segment, and begin where a message can say so.
   std::optional<Part> Find(std::span<const std::byte> bytes) const;
 
+  // What stands in a message for arrays, if all that are not empty lie in one segment, and one
+  // does.
+  struct Parts {
+    std::string segment;
+    std::vector<std::string> fields;
+  };
+  std::optional<Parts> FindAll(std::span<const std::span<const std::byte>> arrays) const;
+
  private:
   struct Mapped {
     size_t size;
@@ -47,9 +56,6 @@ struct RequestArray {
   int field;  // its number
   std::span<const std::byte> bytes;
 };
-
-// What stands in a message for an array in a segment.
-std::string PartBytes(uint64_t offset, uint64_t size);
 
 // Fills the fields: with where the arrays lie if they are all in one segment, which the request
 // then names, else with the arrays themselves.

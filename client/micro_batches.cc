@@ -1,7 +1,6 @@
 #include "client/micro_batches.h"
 
 #include <algorithm>
-#include <optional>
 #include <string>
 #include <utility>
 
@@ -30,15 +29,16 @@ std::string FieldHeader(int number, size_t size) {
 }
 
 // `count` bits of `bits`, to stand behind the `before` bits of `into`.
-void AppendBits(const std::string& bits, size_t count, size_t before, std::string& into) {
+void AppendBits(std::span<const uint8_t> bits, size_t count, size_t before,
+                std::vector<uint8_t>& into) {
   into.resize((before + count + 7) / 8);
   if (before % 8 == 0) {
-    into.replace(before / 8, bits.size(), bits);
+    std::ranges::copy(bits, into.begin() + static_cast<std::ptrdiff_t>(before / 8));
     return;
   }
   for (size_t i = 0; i < count; ++i) {
     if (bits[i / 8] >> (i % 8) & 1) {
-      into[(before + i) / 8] |= static_cast<char>(1 << ((before + i) % 8));
+      into[(before + i) / 8] |= static_cast<uint8_t>(1 << ((before + i) % 8));
     }
   }
 }
@@ -68,14 +68,9 @@ MicroBatches::MicroBatches(v1::EvaluateRequest request, std::vector<PositionArra
 }
 
 bool MicroBatches::AreInSegment() const {
-  std::string segment;
-  for (const PositionArray& array : arrays_) {
-    if (array.bytes.empty()) continue;
-    const std::optional<MappedSegments::Part> part = segments_.Find(array.bytes);
-    if (!part || (!segment.empty() && part->segment != segment)) return false;
-    segment = part->segment;
-  }
-  return !segment.empty();
+  std::vector<std::span<const std::byte>> arrays;
+  for (const PositionArray& array : arrays_) arrays.push_back(array.bytes);
+  return segments_.FindAll(arrays).has_value();
 }
 
 bool MicroBatches::CanBegin(size_t position) const {
@@ -165,33 +160,57 @@ grpc::ByteBuffer MicroBatches::Request(size_t i) {
   return {pieces.data(), pieces.size()};
 }
 
-v1::EvaluateResponse MicroBatches::Merge(std::span<const v1::EvaluateResponse> answers) const {
-  v1::EvaluateResponse merged;
+absl::StatusOr<Evaluation> MicroBatches::Merge(std::span<const v1::EvaluateResponse> answers,
+                                               std::span<const v1::Output> outputs) const {
+  bool wanted[v1::Output_ARRAYSIZE] = {};
+  for (const v1::Output output : outputs) {
+    if (v1::Output_IsValid(output)) wanted[output] = true;
+  }
+  if (outputs.empty()) wanted[v1::ACCEPT_BITS] = true;
+  const size_t all = batches_.back().first_position + batches_.back().positions;
+
+  Evaluation merged;
   std::vector<v1::Totals> totals;
+  v1::EvaluateResponse curve;
   for (size_t i = 0; i < answers.size(); ++i) {
     const v1::EvaluateResponse& answer = answers[i];
     const Batch& batch = batches_[i];
-    if (answer.accept_bits().size() == (batch.positions + 7) / 8) {
-      AppendBits(answer.accept_bits(), batch.positions, batch.first_position,
-                 *merged.mutable_accept_bits());
+    absl::Status status;
+    const auto read = [&]<typename T>(v1::Output output, absl::string_view field,
+                                      const std::string& bytes, std::vector<T>& array) {
+      if (wanted[output]) array.reserve(all);
+      status.Update(AppendFromBytes(bytes, wanted[output] ? batch.positions : 0, field, array));
+    };
+    std::vector<uint8_t> bits;
+    status.Update(AppendFromBytes(answer.accept_bits(),
+                                  wanted[v1::ACCEPT_BITS] ? (batch.positions + 7) / 8 : 0,
+                                  "accept_bits", bits));
+    read(v1::DECISIONS, "decisions", answer.decisions(), merged.decisions);
+    read(v1::RATIOS, "ratios", answer.ratios(), merged.ratios);
+    read(v1::LOG_RATIOS, "log_ratios", answer.log_ratios(), merged.log_ratios);
+    read(v1::ACCEPTANCE_PROBABILITIES, "acceptance_probabilities",
+         answer.acceptance_probabilities(), merged.acceptance_probabilities);
+    read(v1::SURROGATES, "surrogates", answer.surrogates(), merged.surrogates);
+    read(v1::COEFFICIENTS, "coefficients", answer.coefficients(), merged.coefficients);
+    if (!status.ok()) return status;
+    if (!bits.empty()) {
+      AppendBits(bits, batch.positions, batch.first_position, merged.accept_bits);
     }
-    merged.mutable_decisions()->append(answer.decisions());
-    merged.mutable_ratios()->append(answer.ratios());
-    merged.mutable_log_ratios()->append(answer.log_ratios());
-    merged.mutable_acceptance_probabilities()->append(answer.acceptance_probabilities());
-    merged.mutable_surrogates()->append(answer.surrogates());
-    merged.mutable_coefficients()->append(answer.coefficients());
-    merged.mutable_slice_totals()->MergeFrom(answer.slice_totals());
-    merged.mutable_log_ratio_sums()->MergeFrom(answer.log_ratio_sums());
+    merged.slice_totals.insert(merged.slice_totals.end(), answer.slice_totals().begin(),
+                               answer.slice_totals().end());
+    for (const v1::LogRatioSum& sum : answer.log_ratio_sums()) {
+      merged.log_ratio_sums.push_back({sum.log_ratio(), static_cast<int64_t>(sum.positions())});
+    }
     totals.push_back(answer.totals());
-    AddPrefixCurve(answer, merged);
-    for (v1::MissingRange range : answer.missing()) {
-      range.set_slice(range.slice() + static_cast<uint32_t>(batch.first_slice));
-      *merged.add_missing() = std::move(range);
+    AddPrefixCurve(answer, curve);
+    for (const v1::MissingRange& range : answer.missing()) {
+      merged.missing.push_back(FromMessage(range));
+      merged.missing.back().slice += batch.first_slice;
     }
-    merged.set_newly_counted(merged.newly_counted() + answer.newly_counted());
+    merged.newly_counted += answer.newly_counted();
   }
-  *merged.mutable_totals() = SumTotals(totals);
+  merged.prefix_curve.assign(curve.prefix_curve().begin(), curve.prefix_curve().end());
+  merged.totals = SumTotals(totals);
   return merged;
 }
 

@@ -10,7 +10,9 @@
 #include <span>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "client/mapped_segments.h"
+#include "client/types.h"
 #include "sis/v1/ratio_service.pb.h"
 
 namespace sis {
@@ -42,8 +44,9 @@ class MicroBatches {
   v1::EvaluateRequest Message(size_t i) const;
   // The same as protobuf would write it, but for the order of its fields.
   grpc::ByteBuffer Request(size_t i);
-  // The answers to all, as one.
-  v1::EvaluateResponse Merge(std::span<const v1::EvaluateResponse> answers) const;
+  // The answers to all, as one. Internal, naming the field, if an array is not of the right size.
+  absl::StatusOr<Evaluation> Merge(std::span<const v1::EvaluateResponse> answers,
+                                   std::span<const v1::Output> outputs) const;
 
  private:
   struct Batch {

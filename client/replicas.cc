@@ -1,71 +1,18 @@
 #include "client/replicas.h"
 
 #include <algorithm>
-#include <future>
-#include <limits>
 #include <optional>
 #include <utility>
 
 #include "absl/random/random.h"
 #include "absl/strings/str_cat.h"
 #include "client/batch_rows.h"
-#include "client/grpc_status.h"
 #include "client/replicated_append_writer.h"
+#include "client/store_down.h"
 #include "client/wire.h"
-#include "kernels/decide.h"
 
 namespace sis {
 namespace {
-
-// The record digest of a slice whose replica was down when it was fetched.
-constexpr uint64_t kStoreDownDigest = std::numeric_limits<uint64_t>::max();
-
-// Of leases that were never released; the servers have ended older ones long ago.
-constexpr size_t kLeasesKept = 1 << 16;
-
-v1::MissingRange StoreDown(int number, const v1::Slice& slice) {
-  v1::MissingRange range;
-  range.set_slice(static_cast<uint32_t>(number));
-  range.set_first_position(slice.first_position());
-  range.set_length(slice.length());
-  range.set_reason(v1::STORE_DOWN);
-  return range;
-}
-
-// Adds the ranges of a part, with their slices' numbers in the whole.
-void AddRenumbered(const google::protobuf::RepeatedPtrField<v1::MissingRange>& part,
-                   std::span<const int> numbers, std::vector<v1::MissingRange>& missing) {
-  for (v1::MissingRange range : part) {
-    range.set_slice(static_cast<uint32_t>(numbers[range.slice()]));
-    missing.push_back(std::move(range));
-  }
-}
-
-void AddInOrder(std::vector<v1::MissingRange> missing,
-                google::protobuf::RepeatedPtrField<v1::MissingRange>& to) {
-  std::ranges::sort(missing, {}, [](const v1::MissingRange& range) {
-    return std::pair(range.slice(), range.first_position());
-  });
-  to.Add(missing.begin(), missing.end());
-}
-
-// What stands for the records of a slice that are not there.
-v1::FetchTopKResponse EmptyChunk(int number, const v1::Slice& slice, uint32_t top_k) {
-  v1::FetchTopKResponse response;
-  v1::FetchTopKChunk& chunk = *response.mutable_chunk();
-  const size_t slots = size_t{slice.length()} * top_k;
-  constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
-  chunk.set_slice(static_cast<uint32_t>(number));
-  chunk.set_first_position(slice.first_position());
-  chunk.set_length(slice.length());
-  const std::vector<int32_t> sampled_ids(slice.length(), -1), ids(slots, -1);
-  const std::vector<float> sampled(slice.length(), kNaN), log_probs(slots, kMinusInfinity);
-  chunk.set_sampled_ids(ToBytes(std::span(sampled_ids)));
-  chunk.set_sampled_log_probs(ToBytes(std::span(sampled)));
-  chunk.set_top_k_ids(ToBytes(std::span(ids)));
-  chunk.set_top_k_log_probs(ToBytes(std::span(log_probs)));
-  return response;
-}
 
 // Adds another replica's part of a run. One in an older incarnation holds nothing of it.
 void Merge(const v1::Run& part, v1::Run& run) {
@@ -91,30 +38,6 @@ Replicas::Replicas(const std::vector<std::string>& names,
       servers_(std::move(servers)),
       // Not numbers that another process hands out too.
       next_lease_id_(absl::Uniform<uint64_t>(absl::BitGen(), 1, uint64_t{1} << 62)) {}
-
-template <typename Response>
-absl::StatusOr<Replicas::Answers<Response>> Replicas::AskSome(const std::vector<size_t>& replicas,
-                                                              const Ask<Response>& ask) const {
-  std::map<size_t, std::future<absl::StatusOr<Response>>> asked;
-  for (const size_t replica : replicas) {
-    asked.emplace(replica, std::async(std::launch::async, ask, replica));
-  }
-  Answers<Response> answers;
-  absl::Status error;
-  for (auto& [replica, answer] : asked) {
-    absl::StatusOr<Response> response = answer.get();
-    if (response.ok()) {
-      answers.given.emplace(replica, *std::move(response));
-    } else if (IsUnreachable(response.status())) {
-      answers.down.emplace(replica, response.status());
-    } else {
-      error.Update(response.status());
-    }
-  }
-  if (!error.ok()) return error;
-  if (answers.down.size() == servers_.size()) return answers.down.begin()->second;
-  return answers;
-}
 
 template <typename Response>
 absl::StatusOr<std::map<size_t, Response>> Replicas::AskAll(const Ask<Response>& ask,
@@ -264,7 +187,8 @@ absl::StatusOr<v1::ReleaseResponse> Replicas::Release(const v1::ReleaseRequest& 
 }
 
 std::unique_ptr<AppendWriter> Replicas::Append(const v1::AppendHeader& header,
-                                               const AppendOptions& options) {
+                                               const AppendOptions& options,
+                                               std::shared_ptr<MappedSegments>) {
   std::vector<ReplicatedAppendWriter::OpenStream> open_streams;
   for (const auto& server : servers_) {
     open_streams.emplace_back(
@@ -275,110 +199,6 @@ std::unique_ptr<AppendWriter> Replicas::Append(const v1::AppendHeader& header,
         return placement.Replica(run_id, sequence_id);
       },
       open_streams);
-}
-
-absl::StatusOr<v1::FetchTopKHeader> Replicas::MergeHeaders(
-    const v1::FetchTopKRequest& request, const Parts& parts,
-    const Answers<std::vector<v1::FetchTopKResponse>>& answers) {
-  v1::FetchTopKHeader merged;
-  *merged.mutable_slices() = request.slices();
-  std::vector<v1::MissingRange> missing;
-  Leases leases;
-  for (const auto& [replica, responses] : answers.given) {
-    const std::vector<int>& numbers = parts.at(replica);
-    if (responses.empty() ||
-        static_cast<size_t>(responses[0].header().slices_size()) != numbers.size()) {
-      return absl::InternalError("the server's FetchTopK header does not fit the request");
-    }
-    const v1::FetchTopKHeader& header = responses[0].header();
-    merged.set_top_k(header.top_k());
-    for (size_t i = 0; i < numbers.size(); ++i) {
-      *merged.mutable_slices(numbers[i]) = header.slices(static_cast<int>(i));
-    }
-    AddRenumbered(header.missing(), numbers, missing);
-    if (header.lease_id() != 0) leases[replica] = header.lease_id();
-  }
-  for (const auto& [replica, status] : answers.down) {
-    if (merged.top_k() == 0) {
-      const std::optional<v1::RunConfig> config = servers_[0]->KnownConfig(request.run().run_id());
-      if (!config.has_value()) return status;
-      merged.set_top_k(config->top_k());
-    }
-    for (const int number : parts.at(replica)) {
-      merged.mutable_slices(number)->set_record_digest(kStoreDownDigest);
-      missing.push_back(StoreDown(number, request.slices(number)));
-    }
-  }
-  AddInOrder(std::move(missing), *merged.mutable_missing());
-  if (!leases.empty()) {
-    const std::lock_guard lock(mutex_);
-    merged.set_lease_id(next_lease_id_++);
-    leases_[merged.lease_id()] = std::move(leases);
-    if (leases_.size() > kLeasesKept) leases_.erase(leases_.begin());
-  }
-  return merged;
-}
-
-absl::Status Replicas::FetchTopK(const v1::FetchTopKRequest& request, const Receive& receive) {
-  if (request.slices().empty()) return servers_[0]->FetchTopK(request, receive);
-  Parts parts;
-  std::map<size_t, v1::FetchTopKRequest> requests;
-  std::vector<size_t> asked;
-  for (int number = 0; number < request.slices_size(); ++number) {
-    const v1::Slice& slice = request.slices(number);
-    const size_t replica = placement_.Replica(request.run().run_id(), slice.sequence().id());
-    parts[replica].push_back(number);
-    *requests[replica].add_slices() = slice;
-  }
-  for (auto& [replica, part] : requests) {
-    *part.mutable_run() = request.run();
-    part.set_lease_seconds(request.lease_seconds());
-    asked.push_back(replica);
-  }
-  using Responses = std::vector<v1::FetchTopKResponse>;
-  absl::StatusOr<Answers<Responses>> answers =
-      AskSome<Responses>(asked, [&](size_t replica) -> absl::StatusOr<Responses> {
-        Responses responses;
-        const absl::Status status =
-            servers_[replica]->FetchTopK(requests.at(replica), [&](v1::FetchTopKResponse&& next) {
-              responses.push_back(std::move(next));
-              return absl::OkStatus();
-            });
-        if (!status.ok()) return status;
-        return responses;
-      });
-  if (!answers.ok()) return answers.status();
-  absl::StatusOr<v1::FetchTopKHeader> header = MergeHeaders(request, parts, *answers);
-  if (!header.ok()) return header.status();
-
-  std::vector<std::vector<v1::FetchTopKResponse>> chunks(request.slices_size());
-  for (auto& [replica, responses] : answers->given) {
-    const std::vector<int>& numbers = parts.at(replica);
-    for (v1::FetchTopKResponse& response : std::span(responses).subspan(1)) {
-      if (response.chunk().slice() >= numbers.size()) {
-        return absl::InternalError(absl::StrCat("the server's FetchTopK chunk is of slice ",
-                                                response.chunk().slice(), " of ", numbers.size()));
-      }
-      const int number = numbers[response.chunk().slice()];
-      response.mutable_chunk()->set_slice(static_cast<uint32_t>(number));
-      chunks[number].push_back(std::move(response));
-    }
-  }
-  for (const auto& [replica, status] : answers->down) {
-    for (const int number : parts.at(replica)) {
-      const v1::Slice& slice = request.slices(number);
-      if (slice.length() > 0) chunks[number].push_back(EmptyChunk(number, slice, header->top_k()));
-    }
-  }
-  v1::FetchTopKResponse first;
-  *first.mutable_header() = *std::move(header);
-  absl::Status status = receive(std::move(first));
-  for (auto& of_slice : chunks) {
-    for (v1::FetchTopKResponse& response : of_slice) {
-      if (status.ok()) status = receive(std::move(response));
-    }
-  }
-  return status;
 }
 
 absl::StatusOr<v1::EvaluateResponse> Replicas::Evaluate(v1::EvaluateRequest request) {

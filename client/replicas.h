@@ -4,12 +4,15 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "client/grpc_status.h"
 #include "client/placement.h"
 #include "client/service.h"
 #include "client/single_server.h"
@@ -34,8 +37,8 @@ class Replicas final : public Service {
   absl::StatusOr<v1::ReleaseResponse> Release(const v1::ReleaseRequest& request) override;
   absl::StatusOr<v1::EvaluateResponse> Evaluate(v1::EvaluateRequest request) override;
   absl::Status FetchTopK(const v1::FetchTopKRequest& request, const Receive& receive) override;
-  std::unique_ptr<AppendWriter> Append(const v1::AppendHeader& header,
-                                       const AppendOptions& options) override;
+  std::unique_ptr<AppendWriter> Append(const v1::AppendHeader& header, const AppendOptions& options,
+                                       std::shared_ptr<MappedSegments> segments) override;
   absl::StatusOr<std::unique_ptr<SharedMemory>> LeaseSharedMemory(
       uint64_t bytes, std::shared_ptr<MappedSegments> segments) override;
 
@@ -65,7 +68,7 @@ class Replicas final : public Service {
 
   absl::StatusOr<v1::FetchTopKHeader> MergeHeaders(
       const v1::FetchTopKRequest& request, const Parts& parts,
-      const Answers<std::vector<v1::FetchTopKResponse>>& answers);
+      const Answers<std::vector<FetchedMessage>>& answers);
 
   const Placement placement_;
   // Shared with append streams, which may outlive the client.
@@ -75,5 +78,29 @@ class Replicas final : public Service {
   std::map<uint64_t, Leases> leases_;
   uint64_t next_lease_id_;
 };
+
+template <typename Response>
+absl::StatusOr<Replicas::Answers<Response>> Replicas::AskSome(const std::vector<size_t>& replicas,
+                                                              const Ask<Response>& ask) const {
+  std::map<size_t, std::future<absl::StatusOr<Response>>> asked;
+  for (const size_t replica : replicas) {
+    asked.emplace(replica, std::async(std::launch::async, ask, replica));
+  }
+  Answers<Response> answers;
+  absl::Status error;
+  for (auto& [replica, answer] : asked) {
+    absl::StatusOr<Response> response = answer.get();
+    if (response.ok()) {
+      answers.given.emplace(replica, *std::move(response));
+    } else if (IsUnreachable(response.status())) {
+      answers.down.emplace(replica, response.status());
+    } else {
+      error.Update(response.status());
+    }
+  }
+  if (!error.ok()) return error;
+  if (answers.down.size() == servers_.size()) return answers.down.begin()->second;
+  return answers;
+}
 
 }  // namespace sis

@@ -15,7 +15,7 @@ constexpr std::chrono::seconds kReopenDelay{1};
 
 }  // namespace
 
-absl::Status ReplicatedAppendWriter::Lane::Put(v1::AppendEntry entry) {
+absl::Status ReplicatedAppendWriter::Lane::Put(OutgoingEntry entry) {
   std::shared_ptr<ServerAppendWriter> stream;
   {
     const std::lock_guard lock(mutex_);
@@ -25,7 +25,7 @@ absl::Status ReplicatedAppendWriter::Lane::Put(v1::AppendEntry entry) {
     }
     stream = stream_;
   }
-  const SequenceRef sequence = FromMessage(SequenceOf(entry));
+  const SequenceRef sequence = FromMessage(SequenceOf(entry.message));
   const absl::Status status = stream->Put(std::move(entry));
   if (status.ok()) return status;
   if (absl::Status error = Broken(*stream, status); !error.ok()) return error;
@@ -80,14 +80,14 @@ absl::StatusOr<std::vector<RefusedEntry>> ReplicatedAppendWriter::Lane::Finish()
 
 ReplicatedAppendWriter::ReplicatedAppendWriter(ReplicaOf replica_of,
                                                const std::vector<OpenStream>& open_streams)
-    : replica_of_(std::move(replica_of)) {
+    : AppendWriter(/*segments=*/nullptr), replica_of_(std::move(replica_of)) {
   for (const OpenStream& open_stream : open_streams) {
     lanes_.push_back(std::make_unique<Lane>(open_stream));
   }
 }
 
-absl::Status ReplicatedAppendWriter::Put(v1::AppendEntry entry) {
-  Lane& lane = *lanes_[replica_of_(SequenceOf(entry).id())];
+absl::Status ReplicatedAppendWriter::Put(OutgoingEntry entry) {
+  Lane& lane = *lanes_[replica_of_(SequenceOf(entry.message).id())];
   return lane.Put(std::move(entry));
 }
 

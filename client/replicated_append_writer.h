@@ -23,7 +23,7 @@ class ReplicatedAppendWriter final : public AppendWriter {
   // One function per replica to open its stream with.
   ReplicatedAppendWriter(ReplicaOf replica_of, const std::vector<OpenStream>& open_streams);
 
-  absl::Status Put(v1::AppendEntry entry) override;
+  absl::Status Put(OutgoingEntry entry) override;
   absl::StatusOr<std::vector<RefusedEntry>> Flush() override;
   absl::StatusOr<std::vector<RefusedEntry>> Finish() override;
 
@@ -33,7 +33,7 @@ class ReplicatedAppendWriter final : public AppendWriter {
   class Lane {
    public:
     explicit Lane(OpenStream open_stream) : open_stream_(std::move(open_stream)) {}
-    absl::Status Put(v1::AppendEntry entry);
+    absl::Status Put(OutgoingEntry entry);
     absl::StatusOr<std::vector<RefusedEntry>> Flush();
     absl::StatusOr<std::vector<RefusedEntry>> Finish();
 

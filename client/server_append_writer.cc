@@ -25,8 +25,10 @@ std::chrono::nanoseconds RetryDelay(double seconds) {
 }  // namespace
 
 ServerAppendWriter::ServerAppendWriter(std::shared_ptr<v1::RatioService::Stub> stub,
-                                       v1::AppendHeader header, const AppendOptions& options)
-    : stub_(std::move(stub)),
+                                       v1::AppendHeader header, const AppendOptions& options,
+                                       std::shared_ptr<const MappedSegments> segments)
+    : AppendWriter(std::move(segments)),
+      stub_(std::move(stub)),
       header_(std::move(header)),
       options_(options),
       ack_timeout_(absl::ToChronoNanoseconds(std::min(options.ack_timeout, kForever))),
@@ -74,9 +76,9 @@ std::vector<RefusedEntry> ServerAppendWriter::GiveUp() {
   return refused;
 }
 
-absl::Status ServerAppendWriter::Put(v1::AppendEntry message) {
-  const size_t bytes = message.ByteSizeLong();
-  const bool after_all_others = message.has_truncate();
+absl::Status ServerAppendWriter::Put(OutgoingEntry entry) {
+  const size_t bytes = entry.bytes();
+  const bool after_all_others = entry.message.has_truncate();
   std::unique_lock lock(mutex_);
   WaitFor(lock, [&] {
     if (ended_ || closing_) return true;
@@ -85,7 +87,7 @@ absl::Status ServerAppendWriter::Put(v1::AppendEntry message) {
   if (ended_ && !status_.ok()) return status_;
   if (ended_ || closing_) return absl::FailedPreconditionError("the append stream is finished");
   if (Idle()) last_progress_ = Clock::now();
-  queue_.push_back({std::move(message)});
+  queue_.push_back({std::move(entry)});
   queued_bytes_ += bytes;
   changed_.notify_all();
   return absl::OkStatus();
@@ -141,7 +143,7 @@ std::shared_ptr<ServerAppendWriter::Batch> ServerAppendWriter::NextBatch() {
     const Clock::time_point retry_time = retry_time_;
     if (changed_.wait_until(lock, retry_time, [this] { return reads_ended_; })) return nullptr;
     if (Clock::now() < retry_time_) continue;
-    for (const Entry& entry : exhausted_) queued_bytes_ += entry.message.ByteSizeLong();
+    for (const Entry& entry : exhausted_) queued_bytes_ += entry.bytes();
     queue_.insert(queue_.begin(), std::make_move_iterator(exhausted_.begin()),
                   std::make_move_iterator(exhausted_.end()));
     exhausted_.clear();
@@ -151,11 +153,18 @@ std::shared_ptr<ServerAppendWriter::Batch> ServerAppendWriter::NextBatch() {
   auto batch = std::make_shared<Batch>();
   last_progress_ = Clock::now();
   size_t bytes = 0;
+  bool has_block = false;
   while (!queue_.empty() && bytes < options_.batch_bytes) {
     Entry& entry = queue_.front();
-    bytes += entry.message.ByteSizeLong();
-    batch->first_exhausted.push_back(entry.first_exhausted);
+    if (entry.message.has_block()) {
+      // The arrays of a batch lie in one segment, or all in the message.
+      if (has_block && entry.segment != batch->request.batch().segment()) break;
+      has_block = true;
+      batch->request.mutable_batch()->set_segment(entry.segment);
+    }
+    bytes += entry.bytes();
     *batch->request.mutable_batch()->add_entries() = std::move(entry.message);
+    batch->entries.push_back(std::move(entry));
     queue_.pop_front();
   }
   queued_bytes_ -= bytes;
@@ -211,11 +220,13 @@ absl::Status ServerAppendWriter::HandleAcks(const v1::AppendResponse& response) 
     const v1::Ack& ack = response.acks(i);
     if (ack.code() == 0) continue;
     const auto code = static_cast<absl::StatusCode>(ack.code());
-    const Clock::time_point first_exhausted = std::min(now, batch->first_exhausted[i]);
+    Entry& entry = batch->entries[i];
+    entry.first_exhausted = std::min(now, entry.first_exhausted);
     if (code == absl::StatusCode::kResourceExhausted && entries[i].has_block() &&
-        absl::FromChrono(now - first_exhausted) < options_.retry_limit) {
+        absl::FromChrono(now - entry.first_exhausted) < options_.retry_limit) {
       retry_time_ = std::max(retry_time_, now + RetryDelay(ack.retry_seconds()));
-      exhausted_.push_back({entries[i], first_exhausted});
+      entry.message = entries[i];
+      exhausted_.push_back(std::move(entry));
     } else {
       refused_.push_back({FromMessage(SequenceOf(entries[i])), absl::Status(code, ack.message())});
     }

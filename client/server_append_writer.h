@@ -21,11 +21,13 @@ namespace sis {
 
 class ServerAppendWriter final : public AppendWriter {
  public:
+  // `segments` are the server's; null: all arrays travel.
   ServerAppendWriter(std::shared_ptr<v1::RatioService::Stub> stub, v1::AppendHeader header,
-                     const AppendOptions& options);
+                     const AppendOptions& options,
+                     std::shared_ptr<const MappedSegments> segments = nullptr);
   ~ServerAppendWriter() override;
 
-  absl::Status Put(v1::AppendEntry entry) override;
+  absl::Status Put(OutgoingEntry entry) override;
   absl::StatusOr<std::vector<RefusedEntry>> Flush() override;
   absl::StatusOr<std::vector<RefusedEntry>> Finish() override;
 
@@ -36,14 +38,13 @@ class ServerAppendWriter final : public AppendWriter {
   using Clock = std::chrono::steady_clock;
   using Stream = grpc::ClientReaderWriter<v1::AppendRequest, v1::AppendResponse>;
 
-  struct Entry {
-    v1::AppendEntry message;
+  struct Entry : OutgoingEntry {
     // When the server first had no room for it.
     Clock::time_point first_exhausted = Clock::time_point::max();
   };
   struct Batch {
     v1::AppendRequest request;
-    std::vector<Clock::time_point> first_exhausted;  // one per entry of the request
+    std::vector<Entry> entries;  // whose messages are in the request
   };
 
   std::unique_ptr<Stream> OpenStream();

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/append_writer.h"
+#include "client/fetched_message.h"
 #include "client/mapped_segments.h"
 #include "client/shared_memory.h"
 #include "sis/v1/ratio_service.pb.h"
@@ -30,11 +31,13 @@ class Service {
   virtual absl::StatusOr<v1::EvaluateResponse> Evaluate(v1::EvaluateRequest request) = 0;
 
   // Hands on what comes, in order. An error of `receive` ends the call, and is returned.
-  using Receive = std::function<absl::Status(v1::FetchTopKResponse&&)>;
+  using Receive = std::function<absl::Status(FetchedMessage)>;
   virtual absl::Status FetchTopK(const v1::FetchTopKRequest& request, const Receive& receive) = 0;
 
+  // Arrays in `segments`, which LeaseSharedMemory has added, need not travel.
   virtual std::unique_ptr<AppendWriter> Append(const v1::AppendHeader& header,
-                                               const AppendOptions& options) = 0;
+                                               const AppendOptions& options,
+                                               std::shared_ptr<MappedSegments> segments) = 0;
 
   // Memory that the server maps too; `segments` hears of it.
   virtual absl::StatusOr<std::unique_ptr<SharedMemory>> LeaseSharedMemory(

@@ -1,11 +1,5 @@
 #include "client/shared_memory.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "absl/time/clock.h"
@@ -25,9 +19,13 @@ absl::StatusOr<std::unique_ptr<SharedMemory>> SharedMemory::Lease(
   }
   shared->StartRead(&shared->response_);
   shared->StartCall();
-  absl::Status status = shared->Wait(absl::Now() + timeout);
-  if (status.ok()) status = shared->Map();
-  if (!status.ok()) return status;
+  if (absl::Status status = shared->Wait(absl::Now() + timeout); !status.ok()) return status;
+  absl::StatusOr<std::shared_ptr<SegmentMemory>> memory =
+      SegmentMemory::Map(shared->segment_, shared->response_.bytes());
+  if (!memory.ok()) return memory.status();
+  shared->memory_ = *std::move(memory);
+  const std::lock_guard lock(shared->mutex_);
+  if (!shared->ended_) shared->segments_->Add(shared->memory_->bytes(), shared->segment_);
   return shared;
 }
 
@@ -41,37 +39,12 @@ absl::Status SharedMemory::Wait(absl::Time deadline) {
   return absl::OkStatus();
 }
 
-absl::Status SharedMemory::Map() {
-  const size_t size = response_.bytes();
-  const auto failed = [this](absl::string_view call) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(call, " of the server's segment ", segment_, ": ", std::strerror(errno),
-                     "; do server and client have the same /dev/shm?"));
-  };
-  const int file = shm_open(segment_.c_str(), O_RDWR, 0);
-  if (file < 0) return failed("shm_open");
-  // The pages are there: mapping them all now spares the first pass a fault for each.
-  void* const memory =
-      mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file, 0);
-  close(file);
-  if (memory == MAP_FAILED) return failed("mmap");
-  memory_ = {static_cast<std::byte*>(memory), size};
-  // Nobody else needs the name as a file: now nothing stays behind, whoever is killed.
-  shm_unlink(segment_.c_str());
-  const std::lock_guard lock(mutex_);
-  if (!ended_) segments_->Add(memory_, segment_);
-  return absl::OkStatus();
-}
-
 SharedMemory::~SharedMemory() {
-  {
-    std::unique_lock lock(mutex_);
-    if (started_) {
-      context_.TryCancel();
-      changed_.wait(lock, [this] { return ended_; });
-    }
+  std::unique_lock lock(mutex_);
+  if (started_) {
+    context_.TryCancel();
+    changed_.wait(lock, [this] { return ended_; });
   }
-  if (!memory_.empty()) munmap(memory_.data(), memory_.size());
 }
 
 void SharedMemory::OnReadDone(bool ok) {

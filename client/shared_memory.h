@@ -10,12 +10,14 @@
 #include <mutex>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "client/mapped_segments.h"
+#include "client/segment_memory.h"
 #include "sis/v1/ratio_service.grpc.pb.h"
 
 namespace sis {
@@ -33,29 +35,36 @@ class SharedMemory final : private grpc::ClientReadReactor<v1::LeaseSegmentRespo
       std::shared_ptr<v1::RatioService::Stub> stub, uint64_t bytes, absl::Duration timeout,
       std::shared_ptr<MappedSegments> segments);
 
-  // No call may be using the memory.
+  // No call may be using the memory, and what was allocated goes; records that were fetched into it
+  // stay, and the memory with them.
   ~SharedMemory() override;
   SharedMemory(const SharedMemory&) = delete;
   SharedMemory& operator=(const SharedMemory&) = delete;
 
-  size_t size() const { return memory_.size(); }
+  size_t size() const { return memory_->bytes().size(); }
 
-  // The next `count` elements, zero at first, at an address that is a multiple of 64.
-  // ResourceExhausted if no more are left. Not thread-safe.
+  // `count` elements, which hold anything, at an address that is a multiple of 64; until Reset.
+  // ResourceExhausted if no more are free in a row. Not thread-safe.
   template <typename T>
   absl::StatusOr<std::span<T>> Allocate(size_t count) {
-    constexpr size_t kStep = MappedSegments::kAlignment;
-    if (count > (memory_.size() - used_) / sizeof(T)) {
-      return absl::ResourceExhaustedError(absl::StrCat(count, " elements of ", sizeof(T),
-                                                       " bytes, but only ", memory_.size() - used_,
-                                                       " bytes are left"));
+    if (count == 0) return std::span<T>();
+    std::unique_ptr<SegmentRange> range;
+    if (count <= size() / sizeof(T)) range = memory_->Take(count * sizeof(T));
+    if (range == nullptr) {
+      return absl::ResourceExhaustedError(absl::StrCat("no ", count, " elements of ", sizeof(T),
+                                                       " bytes are free in the ", size(),
+                                                       " bytes of shared memory"));
     }
-    T* const first = reinterpret_cast<T*>(memory_.data() + used_);
-    used_ += (count * sizeof(T) + kStep - 1) / kStep * kStep;  // pages are multiples too
+    T* const first = reinterpret_cast<T*>(range->bytes().data());
+    allocated_.push_back(std::move(range));
     return std::span<T>(first, count);
   }
-  // Takes everything back that was allocated; what it holds stays.
-  void Reset() { used_ = 0; }
+  // Takes everything back that was allocated, but no records; what it holds stays.
+  void Reset() { allocated_.clear(); }
+
+  // What messages call it.
+  const std::string& segment() const { return segment_; }
+  SegmentMemory& memory() { return *memory_; }
 
  private:
   SharedMemory(std::shared_ptr<v1::RatioService::Stub> stub,
@@ -64,7 +73,6 @@ class SharedMemory final : private grpc::ClientReadReactor<v1::LeaseSegmentRespo
 
   // Waits until the server has answered.
   absl::Status Wait(absl::Time deadline);
-  absl::Status Map();
 
   void OnReadDone(bool ok) override;
   void OnDone(const grpc::Status& status) override;
@@ -76,8 +84,8 @@ class SharedMemory final : private grpc::ClientReadReactor<v1::LeaseSegmentRespo
   v1::LeaseSegmentResponse response_;
   v1::LeaseSegmentResponse more_;  // of which there is none
   std::string segment_;
-  std::span<std::byte> memory_;
-  size_t used_ = 0;  // of memory_; a multiple of 64
+  std::shared_ptr<SegmentMemory> memory_;
+  std::vector<std::unique_ptr<SegmentRange>> allocated_;
 
   std::mutex mutex_;
   std::condition_variable changed_;

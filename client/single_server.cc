@@ -23,7 +23,9 @@ std::shared_ptr<grpc::Channel> SingleServer::MakeChannel(const std::string& addr
 
 SingleServer::SingleServer(const std::shared_ptr<grpc::Channel>& channel,
                            absl::Duration call_timeout)
-    : stub_(v1::RatioService::NewStub(channel)), call_timeout_(call_timeout) {}
+    : stub_(v1::RatioService::NewStub(channel)),
+      fetch_stub_(channel),
+      call_timeout_(call_timeout) {}
 
 void SingleServer::SetDeadline(grpc::ClientContext& context) const {
   context.set_deadline(absl::ToChronoTime(absl::Now() + call_timeout_));
@@ -197,16 +199,34 @@ absl::StatusOr<v1::EvaluateResponse> SingleServer::Evaluate(v1::EvaluateRequest 
 absl::Status SingleServer::SendFetch(const v1::FetchTopKRequest& request, const Receive& receive) {
   grpc::ClientContext context;
   SetDeadline(context);
-  const auto stream = stub_->FetchTopK(&context, request);
-  v1::FetchTopKResponse response;
+  grpc::CompletionQueue queue;
+  // One operation at a time, on this thread: waits for it, and says whether it succeeded.
+  const auto succeeded = [&queue] {
+    void* tag = nullptr;
+    bool ok = false;
+    return queue.Next(&tag, &ok) && ok;
+  };
+  const auto call = fetch_stub_.PrepareCall(&context, "/sis.v1.RatioService/FetchTopK", &queue);
+  call->StartCall(nullptr);
+  bool goes_on = succeeded();
+  if (goes_on) {
+    call->WriteLast(request, {}, nullptr);
+    goes_on = succeeded();
+  }
   absl::Status error;
-  while (stream->Read(&response)) {
+  while (goes_on) {
+    grpc::ByteBuffer bytes;
+    call->Read(&bytes, nullptr);
+    goes_on = succeeded();
     // An error does not end the loop: a gRPC stream must be read to its end.
-    if (!error.ok()) continue;
-    error = receive(std::move(response));
+    if (!goes_on || !error.ok()) continue;
+    absl::StatusOr<FetchedMessage> message = ParseFetched(std::move(bytes));
+    error = message.ok() ? receive(*std::move(message)) : message.status();
     if (!error.ok()) context.TryCancel();
   }
-  const grpc::Status status = stream->Finish();
+  grpc::Status status;
+  call->Finish(&status, nullptr);
+  succeeded();
   return error.ok() ? Heard(ToAbslStatus(status)) : error;
 }
 
@@ -217,15 +237,17 @@ absl::Status SingleServer::FetchTopK(const v1::FetchTopKRequest& request, const 
 }
 
 std::unique_ptr<AppendWriter> SingleServer::Append(const v1::AppendHeader& header,
-                                                   const AppendOptions& options) {
-  return OpenStream(header, options);
+                                                   const AppendOptions& options,
+                                                   std::shared_ptr<MappedSegments> segments) {
+  return OpenStream(header, options, std::move(segments));
 }
 
-std::unique_ptr<ServerAppendWriter> SingleServer::OpenStream(const v1::AppendHeader& header,
-                                                             const AppendOptions& options) {
+std::unique_ptr<ServerAppendWriter> SingleServer::OpenStream(
+    const v1::AppendHeader& header, const AppendOptions& options,
+    std::shared_ptr<const MappedSegments> segments) {
   // What goes wrong here the stream meets itself, and tells at its first flush.
   if (KnownConfig(header.run().run_id())) OpenAgain(header.run().run_id()).IgnoreError();
-  return std::make_unique<ServerAppendWriter>(stub_, header, options);
+  return std::make_unique<ServerAppendWriter>(stub_, header, options, std::move(segments));
 }
 
 absl::StatusOr<std::unique_ptr<SharedMemory>> SingleServer::LeaseSharedMemory(

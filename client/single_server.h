@@ -1,6 +1,7 @@
 // One server: its calls, and what it is told again when it comes back without memory.
 #pragma once
 
+#include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 
 #include <cstdint>
@@ -40,12 +41,13 @@ class SingleServer final : public Service {
   // without it.
   absl::StatusOr<v1::EvaluateResponse> Evaluate(v1::EvaluateRequest request) override;
   absl::Status FetchTopK(const v1::FetchTopKRequest& request, const Receive& receive) override;
-  std::unique_ptr<AppendWriter> Append(const v1::AppendHeader& header,
-                                       const AppendOptions& options) override;
+  std::unique_ptr<AppendWriter> Append(const v1::AppendHeader& header, const AppendOptions& options,
+                                       std::shared_ptr<MappedSegments> segments) override;
   absl::StatusOr<std::unique_ptr<SharedMemory>> LeaseSharedMemory(
       uint64_t bytes, std::shared_ptr<MappedSegments> segments) override;
-  std::unique_ptr<ServerAppendWriter> OpenStream(const v1::AppendHeader& header,
-                                                 const AppendOptions& options);
+  std::unique_ptr<ServerAppendWriter> OpenStream(
+      const v1::AppendHeader& header, const AppendOptions& options,
+      std::shared_ptr<const MappedSegments> segments = nullptr);
 
   // Notes a run, with its incarnation, to be opened again should the server not have it.
   void Remember(const v1::CreateRunRequest& run, uint64_t policy_version = 0);
@@ -82,6 +84,8 @@ class SingleServer final : public Service {
                                      const Request& request);
 
   const std::shared_ptr<v1::RatioService::Stub> stub_;
+  // Its answers are left as gRPC received them.
+  grpc::TemplatedGenericStub<v1::FetchTopKRequest, grpc::ByteBuffer> fetch_stub_;
   const absl::Duration call_timeout_;
   mutable std::mutex mutex_;
   std::map<std::string, KnownRun> known_;  // by run id; guarded by mutex_

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -48,6 +49,8 @@ struct MissingRange {
 };
 
 // What FetchTopK returns: N positions, slice by slice. Missing ones hold -1, NaN, -1 and -inf.
+// Arrays that were not asked for are empty.
+// Copies share the arrays, which are there as long as one of them is.
 struct TopKRecords {
   // 0 if no lease was asked for.
   uint64_t lease_id = 0;
@@ -56,12 +59,15 @@ struct TopKRecords {
   // Those of the request, with length and digest filled in: pass them to Evaluate.
   std::vector<Slice> slices;
   std::vector<MissingRange> missing;
-  std::vector<int32_t> sampled_ids;      // [N]
-  std::vector<float> sampled_log_probs;  // [N], nats
-  std::vector<int32_t> ids;              // [N, K], most probable first; -1 marks an unused slot
-  std::vector<float> log_probs;          // [N, K], nats; -inf in unused slots
+  std::span<const int32_t> sampled_ids;      // [N]
+  std::span<const float> sampled_log_probs;  // [N], nats
+  std::span<const int32_t> ids;              // [N, K], most probable first; -1 marks an unused slot
+  std::span<const float> log_probs;          // [N, K], nats; -inf in unused slots
+  // What the arrays lie in.
+  std::shared_ptr<const void> memory;
 
-  size_t positions() const { return sampled_ids.size(); }
+  // N.
+  size_t positions() const;
 };
 
 // The current policy's log-probs at the recorded slots (nats), for all N positions of the slices.

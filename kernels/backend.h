@@ -12,9 +12,6 @@
 
 namespace sis {
 
-// What rounding may add to a log-prob of 0 or to a mass of 1.
-inline constexpr float kRoundingSlack = 0x1p-6f;
-
 // What the recorded sets of a run of positions hold, besides the ids: n positions of K slots. -inf
 // marks unused slots, which come last.
 struct BehaviorView {
@@ -31,15 +28,18 @@ struct BehaviorView {
 // 2).
 struct CurrentView {
   std::span<const float> sampled_log_probs;  // [n]
-  // GATHERED: log-probs at the recorded slots, [n, K]; or empty, and grouped_log_probs the same in
-  // groups.
+  // GATHERED: log-probs at the recorded slots, [n, K]; or empty, and one of grouped_log_probs and
+  // float16_log_probs holds them, in groups or, as these, token after token.
   std::span<const float> log_probs;
-  // REDUCED: used if both are empty.
+  // REDUCED: used if all three are empty.
   std::span<const float> log_envelopes;   // [n]
   std::span<const float> covered_masses;  // [n]
   GroupedLogProbs grouped_log_probs = {};
+  std::span<const uint16_t> float16_log_probs = {};
 
-  bool reduced() const { return log_probs.empty() && grouped_log_probs.empty(); }
+  bool reduced() const {
+    return log_probs.empty() && grouped_log_probs.empty() && float16_log_probs.empty();
+  }
 };
 
 // Where results go. decisions is required; the others may be empty.
@@ -98,7 +98,10 @@ class Backend {
 
   virtual std::string_view name() const = 0;
 
-  // Evaluates every segment. The input must be valid (kernels/validate.h), lengths must agree.
+  // Evaluates every segment; lengths must agree. What is recorded must be valid
+  // (kernels/validate.h). The current values may be anything: Sums::invalid counts the positions
+  // where they are not valid, and if there are any, everything else that was written is to be
+  // thrown away. float16_log_probs may even change meanwhile: each of them is read once.
   virtual void Evaluate(const EvaluateParameters& parameters,
                         std::span<const Segment> segments) const = 0;
 

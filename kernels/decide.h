@@ -27,6 +27,13 @@ inline constexpr int kMaxTopK = 254;
 
 inline constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
+// What rounding may add to a log-prob of 0 or to a mass of 1.
+inline constexpr float kRoundingSlack = 0x1p-6f;
+
+// False for NaN.
+SIS_HOST_DEVICE inline bool IsLogProb(float x) { return x <= kRoundingSlack; }
+SIS_HOST_DEVICE inline bool IsMass(float x) { return x >= 0.0f && x <= 1.0f + kRoundingSlack; }
+
 // What subnormals could touch counts as 0, so that machines that flush them agree with those that
 // don't.
 SIS_HOST_DEVICE inline float Flush(float x) { return x < 0x1p-100f && x > -0x1p-100f ? 0.0f : x; }
@@ -43,16 +50,40 @@ struct Envelope {
 struct EnvelopeAccumulator {
   float max_log_ratio = kMinusInfinity;
   float covered_mass = 0.0f;
+  bool all_log_probs = true;
 
-  // behavior_log_prob of -inf marks an unused slot, and current_log_prob may then be anything.
+  // behavior_log_prob of -inf marks an unused slot, and current_log_prob may then be anything. In
+  // others it may be too, but then the slots are not valid.
   SIS_HOST_DEVICE void Add(float behavior_log_prob, float current_log_prob) {
     if (behavior_log_prob == kMinusInfinity) return;
+    if (!IsLogProb(current_log_prob)) {
+      all_log_probs = false;
+      return;
+    }
     const float log_ratio = current_log_prob - behavior_log_prob;
     max_log_ratio = log_ratio > max_log_ratio ? log_ratio : max_log_ratio;
     covered_mass = covered_mass + Exp32(current_log_prob);
   }
   SIS_HOST_DEVICE Envelope Finish() const { return {Flush(max_log_ratio), covered_mass}; }
+  // Whether the current policy's values so far can be log-probs of different tokens (section 2).
+  SIS_HOST_DEVICE bool valid() const { return all_log_probs && IsMass(covered_mass); }
 };
+
+// What the slots of a position tell.
+struct SlotsResult {
+  Envelope envelope;  // of the first k
+  bool valid;         // all of them, whatever k is
+};
+
+// Whether the current policy's values at a position are valid (section 2).
+SIS_HOST_DEVICE inline bool IsValid(float current_sampled_log_prob, const SlotsResult& slots) {
+  return slots.valid && IsLogProb(current_sampled_log_prob);
+}
+// The slots' part of the REDUCED form.
+SIS_HOST_DEVICE inline SlotsResult SlotsOfReduced(float log_envelope, float covered_mass) {
+  return {{Flush(log_envelope), covered_mass},
+          log_envelope < std::numeric_limits<float>::infinity() && IsMass(covered_mass)};
+}
 
 // Half the L1 distance of the two policies on V_k, slot after slot, most probable first.
 struct TotalVariationAccumulator {
@@ -60,7 +91,7 @@ struct TotalVariationAccumulator {
 
   // As EnvelopeAccumulator::Add.
   SIS_HOST_DEVICE void Add(float behavior_log_prob, float current_log_prob) {
-    if (behavior_log_prob == kMinusInfinity) return;
+    if (behavior_log_prob == kMinusInfinity || !IsLogProb(current_log_prob)) return;
     const float difference = Exp32(current_log_prob) - Exp32(behavior_log_prob);
     l1_distance = l1_distance + (difference < 0.0f ? -difference : difference);
   }

@@ -6,7 +6,7 @@ namespace sis {
 namespace {
 
 // Adds what only the slots tell: the curve and the total variation.
-Envelope GatheredEnvelope(const EvaluateParameters& parameters, const LogProbReader& behavior,
+SlotsResult GatheredSlots(const EvaluateParameters& parameters, const LogProbReader& behavior,
                           const LogProbReader& current, size_t position, Sums& sums,
                           std::span<PrefixSums> prefix_sums) {
   EnvelopeAccumulator accumulator;
@@ -21,18 +21,24 @@ Envelope GatheredEnvelope(const EvaluateParameters& parameters, const LogProbRea
       AddPrefix(accumulator.Finish(), prefix_sums[point++]);
     }
   }
+  const Envelope envelope = accumulator.Finish();
+  for (int slot = parameters.top_k; slot < parameters.slots; ++slot) {
+    accumulator.Add(behavior.At(position, slot), current.At(position, slot));
+  }
   sums.total_variation += Fixed(total_variation.Finish());
-  return accumulator.Finish();
+  return {envelope, accumulator.valid()};
 }
 
 void EvaluateSegment(const EvaluateParameters& parameters, const Segment& segment) {
   const BehaviorView& behavior = segment.behavior;
   const CurrentView& current = segment.current;
   const OutputView& output = segment.output;
-  const size_t slots = parameters.slots;
+  const size_t row_length = parameters.slots;
   const size_t top_k = parameters.top_k;
-  const LogProbReader behavior_log_probs(behavior.log_probs, behavior.grouped_log_probs, slots);
-  const LogProbReader current_log_probs(current.log_probs, current.grouped_log_probs, slots);
+  const LogProbReader behavior_log_probs(behavior.log_probs, behavior.grouped_log_probs,
+                                         row_length);
+  const LogProbReader current_log_probs(current.log_probs, current.grouped_log_probs, row_length,
+                                        current.float16_log_probs);
 
   Sums sums;
   PhiloxBlock uniforms{};
@@ -41,14 +47,18 @@ void EvaluateSegment(const EvaluateParameters& parameters, const Segment& segmen
     if (i == 0 || position % 4 == 0) {
       uniforms = AcceptanceUniforms(segment.sequence_key, position / 4, parameters.draw);
     }
-    const Envelope envelope =
-        current.reduced() ? Envelope{Flush(current.log_envelopes[i]), current.covered_masses[i]}
-                          : GatheredEnvelope(parameters, behavior_log_probs, current_log_probs, i,
-                                             sums, segment.prefix_sums);
+    const SlotsResult slots =
+        current.reduced() ? SlotsOfReduced(current.log_envelopes[i], current.covered_masses[i])
+                          : GatheredSlots(parameters, behavior_log_probs, current_log_probs, i,
+                                          sums, segment.prefix_sums);
+    if (!IsValid(current.sampled_log_probs[i], slots)) {
+      ++sums.invalid;
+      continue;
+    }
     const PositionResult result =
-        Decide(behavior.sampled_log_probs[i], current.sampled_log_probs[i], envelope,
+        Decide(behavior.sampled_log_probs[i], current.sampled_log_probs[i], slots.envelope,
                behavior.sampled_ranks[i] < top_k, uniforms.word[position % 4]);
-    AddPosition(result, envelope, sums);
+    AddPosition(result, slots.envelope, sums);
 
     output.decisions[i] = result.decision;
     if (!output.acceptance_probabilities.empty()) {

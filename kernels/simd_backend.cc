@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <utility>
 
@@ -42,8 +43,12 @@ struct NoRows {
 HWY_INLINE void ReadSlots(const NoRows::Rows&, const NoRows::Rows&, const GroupInput& input,
                           size_t lane, const SlotPlan& /*plan*/, Expectation& /*expectation*/,
                           SlotResults& results) {
-  results.envelopes = {FlushAll(LoadFloats(input.log_envelopes + lane)),
-                       LoadFloats(input.covered_masses + lane)};
+  const Floats log_envelope = LoadFloats(input.log_envelopes + lane);
+  const Floats covered_mass = LoadFloats(input.covered_masses + lane);
+  results.envelopes = {FlushAll(log_envelope), covered_mass};
+  results.valid =
+      hn::And(hn::Lt(log_envelope, Constant(std::numeric_limits<float>::infinity())),
+              hn::And(hn::Ge(covered_mass, hn::Zero(FloatTag())), AreMasses(covered_mass)));
 }
 
 template <class BehaviorRows, class CurrentRows>
@@ -107,7 +112,8 @@ HWY_INLINE void DecideGroup(const BehaviorRows& behavior, const CurrentRows& cur
     const Mask scored = hn::RebindMask(d, PositionLanes(lane, first_lane, count));
     SlotResults slots;
     ReadSlots(behavior, current, input, lane, plan, expectation, slots);
-    DecideLanes(input, output, lane, slots.envelopes, scored, plan.top_k, collector.sums());
+    DecideLanes(input, output, lane, slots.envelopes, slots.valid, scored, plan.top_k,
+                collector.sums());
     AddPrefix(slots.prefix, plan.prefix_curve.size(), scored, collector.prefix_sums());
     if (plan.total_variation) {
       collector.sums().total_variation.Add(
@@ -164,9 +170,21 @@ void EvaluatePositions(const SlotPlan& plan, uint64_t draw, const Segment& segme
   }
 }
 
+// What a page has of it; of more, what comes first.
+template <typename T>
+HWY_INLINE void PrefetchAll(std::span<const T> values) {
+  for (size_t byte = 0; byte < std::min<size_t>(values.size_bytes(), 256); byte += 64) {
+    PrefetchAhead(reinterpret_cast<const std::byte*>(values.data()) + byte, 0);
+  }
+}
+
+// `next` is the segment that comes next; may be null.
 void EvaluateSegment(const EvaluateParameters& parameters, const Segment& segment,
-                     SumCollector& collector) {
-  SlotPlan plan = {static_cast<size_t>(parameters.top_k), parameters.total_variation, {}};
+                     const Segment* next, SumCollector& collector) {
+  SlotPlan plan = {static_cast<size_t>(parameters.slots),
+                   static_cast<size_t>(parameters.top_k),
+                   parameters.total_variation,
+                   {}};
   if (!segment.prefix_sums.empty()) {
     plan.prefix_curve = parameters.prefix_curve;
     // The sums over all slots are there anyway.
@@ -179,7 +197,13 @@ void EvaluateSegment(const EvaluateParameters& parameters, const Segment& segmen
     NoRows none;
     return EvaluatePositions(plan, parameters.draw, segment, 0, none, none, collector);
   }
-  VisitGroups(segment.behavior, segment.current, parameters.slots,
+  const std::byte* next_rows = nullptr;
+  if (next != nullptr) {
+    next_rows = next->behavior.grouped_log_probs.rows.data();
+    PrefetchAll(next->behavior.sampled_log_probs);
+    PrefetchAll(next->behavior.sampled_ranks);
+  }
+  VisitGroups(segment.behavior, segment.current, parameters.slots, next_rows,
               [&](size_t first_lane, auto& behavior, auto& current) {
                 EvaluatePositions(plan, parameters.draw, segment, first_lane, behavior, current,
                                   collector);
@@ -188,7 +212,10 @@ void EvaluateSegment(const EvaluateParameters& parameters, const Segment& segmen
 
 void Evaluate(const EvaluateParameters& parameters, std::span<const Segment> segments) {
   SumCollector collector;
-  for (const Segment& segment : segments) EvaluateSegment(parameters, segment, collector);
+  for (size_t i = 0; i < segments.size(); ++i) {
+    EvaluateSegment(parameters, segments[i], i + 1 < segments.size() ? &segments[i + 1] : nullptr,
+                    collector);
+  }
 }
 
 #endif  // HWY_TARGET

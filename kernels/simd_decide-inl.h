@@ -71,12 +71,14 @@ struct VectorSums {
   size_t in_top_k = 0;
   size_t scored = 0;
   size_t envelope_violations = 0;
+  size_t invalid = 0;
 
   void AddTo(Sums& sums) const {
     sums.accepted += accepted;
     sums.rejected += in_top_k - accepted;
     sums.outside_top_k += scored - in_top_k;
     sums.envelope_violations += envelope_violations;
+    sums.invalid += invalid;
     sums.d += d.Total();
     sums.d_sis += d_sis.Total();
     sums.log_envelope += log_envelope.Total();
@@ -133,9 +135,9 @@ HWY_INLINE void AddPrefix(const Envelopes* prefix, size_t points, Mask scored,
   }
 }
 
-// Decides the kLanes positions from `lane` on; those in `scored` count.
+// Decides the kLanes positions from `lane` on; those in `scored` count. slots_valid: SlotsResult's.
 HWY_INLINE void DecideLanes(const GroupInput& input, const GroupOutput& output, size_t lane,
-                            const Envelopes& envelopes, Mask scored, size_t top_k,
+                            const Envelopes& envelopes, Mask slots_valid, Mask scored, size_t top_k,
                             VectorSums& sums) {
   const FloatTag d;
   const Int32Tag di;
@@ -144,6 +146,7 @@ HWY_INLINE void DecideLanes(const GroupInput& input, const GroupOutput& output, 
   const Floats log_envelope = envelopes.log_envelope;
 
   const Floats current_sampled = LoadFloats(input.current_sampled + lane);
+  const Mask valid = hn::And(slots_valid, hn::Le(current_sampled, Constant(kRoundingSlack)));
   const Floats log_ratio =
       FlushAll(hn::Sub(current_sampled, LoadFloats(input.behavior_sampled + lane)));
   const Int32s ranks =
@@ -199,6 +202,7 @@ HWY_INLINE void DecideLanes(const GroupInput& input, const GroupOutput& output, 
   sums.accepted += hn::CountTrue(d, accepted);
   sums.in_top_k += hn::CountTrue(d, in_top_k);
   sums.envelope_violations += hn::CountTrue(d, violation);
+  sums.invalid += hn::CountTrue(d, hn::AndNot(valid, scored));
 }
 
 // A group whose lanes are not all positions, or are not all in one place, with everything copied to

@@ -16,12 +16,20 @@
 #include "hwy/highway.h"
 #include "kernels/backend.h"
 #include "kernels/simd_rows-inl.h"
+#include "kernels/simd_transpose_halves-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace sis {
 namespace HWY_NAMESPACE {
 
 inline constexpr size_t kGroup = kGroupPositions;
+
+// Consecutive positions of one group.
+struct GroupPart {
+  size_t index;       // of the first one among all positions
+  size_t first_lane;  // where it is in the group
+  size_t count;
+};
 
 // Which of the kLanes lanes from `lane` on are among the count from first_lane on.
 HWY_INLINE hn::Mask<Int32Tag> PositionLanes(size_t lane, size_t first_lane, size_t count) {
@@ -38,16 +46,26 @@ class GroupedRows {
  public:
   using Rows = RankMajorRows<kEncoding>;
 
-  GroupedRows(const GroupedLogProbs& grouped, size_t slots)
-      : groups_(grouped.rows.data()), group_bytes_(GroupBytes(kEncoding, slots)) {}
+  // `next`: where the rows begin that will be read after these, or null.
+  GroupedRows(const GroupedLogProbs& grouped, size_t slots, const std::byte* next = nullptr)
+      : groups_(grouped.rows.data()),
+        group_bytes_(GroupBytes(kEncoding, slots)),
+        last_bytes_ahead_(grouped.rows.size() - std::min(grouped.rows.size(), kBytesAhead)),
+        to_next_(next == nullptr ? kBytesAhead
+                                 : reinterpret_cast<uintptr_t>(next) -
+                                       reinterpret_cast<uintptr_t>(groups_) - last_bytes_ahead_) {}
 
   HWY_INLINE Rows Group(size_t group, size_t /*index*/, size_t /*first_lane*/, size_t /*count*/) {
-    return Rows(groups_ + group * group_bytes_);
+    const size_t offset = group * group_bytes_;
+    return Rows(groups_ + offset, offset < last_bytes_ahead_ ? kBytesAhead : to_next_);
   }
 
  private:
   const std::byte* groups_;
   size_t group_bytes_;
+  // The rows of a page are few: from this offset on, what comes kBytesAhead is the next rows'.
+  size_t last_bytes_ahead_;
+  uintptr_t to_next_;
 };
 
 class TokenMajorPositions {
@@ -75,11 +93,59 @@ class TokenMajorPositions {
   float whole_[kGroup * kMaxTopK];
 };
 
+// Halves, token after token, brought into groups: each is read once.
+class TransposedHalves {
+ public:
+  using Rows = RankMajorRows<LogProbEncoding::kFloat16, RowMemory::kNear>;
+
+  TransposedHalves(std::span<const uint16_t> values, size_t slots)
+      : values_(values.data()), slots_(slots) {}
+
+  HWY_INLINE Rows Group(size_t /*group*/, size_t index, size_t first_lane, size_t count) {
+    const uint16_t* values = values_ + index * slots_;
+    if (HWY_LIKELY(count == kGroup)) {
+      const auto* ahead = reinterpret_cast<const std::byte*>(values);
+      for (size_t byte = 0; byte < kGroup * slots_ * sizeof(uint16_t); byte += 64) {
+        PrefetchAhead(ahead + byte);
+      }
+      TransposeHalves(AllLanes{values, slots_}, slots_, rows_);
+    } else {
+      TransposeHalves(SomeLanes{values, slots_, first_lane, count}, slots_, rows_);
+    }
+    return Rows(reinterpret_cast<const std::byte*>(rows_));
+  }
+
+ private:
+  // Where the values in a lane begin.
+  struct AllLanes {
+    const uint16_t* values;
+    size_t slots;
+
+    HWY_INLINE const uint16_t* operator()(size_t lane) const { return values + lane * slots; }
+  };
+  // Every lane has to hold something.
+  struct SomeLanes {
+    const uint16_t* values;
+    size_t slots;
+    size_t first_lane;
+    size_t count;
+
+    HWY_INLINE const uint16_t* operator()(size_t lane) const {
+      const bool filled = lane >= first_lane && lane < first_lane + count;
+      return values + (filled ? lane - first_lane : 0) * slots;
+    }
+  };
+
+  const uint16_t* values_;
+  size_t slots_;
+  HWY_ALIGN uint16_t rows_[kGroup * kMaxTopK];
+};
+
 // Groups that are encoded otherwise than those they go with, or whose lanes are other positions:
 // copied to where they belong, as floats.
 class CopiedRows {
  public:
-  using Rows = RankMajorRows<LogProbEncoding::kFloat32>;
+  using Rows = RankMajorRows<LogProbEncoding::kFloat32, RowMemory::kNear>;
 
   // The segment's first position is to be in first_lane of group 0.
   CopiedRows(const GroupedLogProbs& grouped, size_t slots, size_t first_lane)
@@ -145,16 +211,20 @@ class CopiedRows {
 
 // Calls `visit` with the lane of the first position and the groups of both policies' log-probs,
 // which must be GATHERED. Only the pairs of layouts that matter read the memory directly: each is
-// compiled on its own.
+// compiled on its own. `next` is where the behaviour's rows are that will be visited next; may be
+// null.
 template <class Visitor>
 void VisitGroups(const BehaviorView& behavior, const CurrentView& current, size_t slots,
-                 const Visitor& visit) {
+                 const std::byte* next, const Visitor& visit) {
   // Positions lie in lanes as the behaviour's do, or else as the current policy's.
   const size_t first_lane = !behavior.grouped_log_probs.empty()
                                 ? behavior.grouped_log_probs.first_lane
                                 : current.grouped_log_probs.first_lane;
   const auto with_behavior = [&](auto& behavior_groups) {
-    if (current.grouped_log_probs.empty()) {
+    if (!current.float16_log_probs.empty()) {
+      TransposedHalves current_groups(current.float16_log_probs, slots);
+      visit(first_lane, behavior_groups, current_groups);
+    } else if (current.grouped_log_probs.empty()) {
       TokenMajorPositions current_groups(current.log_probs, slots);
       visit(first_lane, behavior_groups, current_groups);
     } else {
@@ -167,7 +237,7 @@ void VisitGroups(const BehaviorView& behavior, const CurrentView& current, size_
     return with_behavior(behavior_groups);
   }
   const auto visit_encoding = [&]<LogProbEncoding kEncoding>() {
-    GroupedRows<kEncoding> behavior_groups(behavior.grouped_log_probs, slots);
+    GroupedRows<kEncoding> behavior_groups(behavior.grouped_log_probs, slots, next);
     if (!current.grouped_log_probs.empty() && current.grouped_log_probs.encoding == kEncoding &&
         current.grouped_log_probs.first_lane == first_lane) {
       GroupedRows<kEncoding> current_groups(current.grouped_log_probs, slots);

@@ -25,11 +25,12 @@ namespace HWY_NAMESPACE {
 // Ranks are read four at a time.
 inline constexpr size_t kRanksAtOnce = 4;
 
-// Far enough to hide the memory's latency behind the arithmetic of what comes before. Prefetching
-// past the end is harmless.
-HWY_INLINE void PrefetchAhead(const void* address) {
-  constexpr uintptr_t kBytesAhead = 8192;
-  hwy::Prefetch(reinterpret_cast<const char*>(reinterpret_cast<uintptr_t>(address) + kBytesAhead));
+// Far enough to hide the memory's latency behind the arithmetic of what comes before.
+inline constexpr size_t kBytesAhead = 8192;
+
+// Prefetching what is not there is harmless.
+HWY_INLINE void PrefetchAhead(const void* address, uintptr_t distance = kBytesAhead) {
+  hwy::Prefetch(reinterpret_cast<const char*>(reinterpret_cast<uintptr_t>(address) + distance));
 }
 
 // Whether slots that are read may be unused. If none is, -inf need not be told apart; in one that
@@ -136,20 +137,23 @@ class RowReader<LogProbEncoding::kFixed12> {
 #endif
 };
 
+// Whether rows are read from memory, or from a copy that was just made.
+enum class RowMemory { kFar, kNear };
+
 // A group's rows.
-template <LogProbEncoding kEncoding>
+template <LogProbEncoding kEncoding, RowMemory kMemory = RowMemory::kFar>
 class RankMajorRows {
  public:
-  // The group's first byte.
-  explicit HWY_INLINE RankMajorRows(const std::byte* group)
-      : reader_(group), rows_(group + LeadingRows(kEncoding) * kRowBytes) {}
+  // The group's first byte, and how far from a row what should be prefetched lies.
+  explicit HWY_INLINE RankMajorRows(const std::byte* group, uintptr_t ahead = kBytesAhead)
+      : reader_(group), rows_(group + LeadingRows(kEncoding) * kRowBytes), ahead_(ahead) {}
 
   // Ranks rank to rank + 3 of the kLanes positions from `lane` on.
   template <SlotUse kUse = SlotUse::kAny>
   HWY_INLINE FourFloats Load(size_t lane, size_t rank) const {
     const std::byte* row = rows_ + rank * kRowBytes;
-    if (lane == 0) {
-      for (size_t i = 0; i < kRanksAtOnce * kRowBytes; i += 64) PrefetchAhead(row + i);
+    if (kMemory == RowMemory::kFar && lane == 0) {
+      for (size_t i = 0; i < kRanksAtOnce * kRowBytes; i += 64) PrefetchAhead(row + i, ahead_);
     }
     const auto read = [&](size_t i) HWY_ATTR {
       return reader_.template Read<kUse>(row + i * kRowBytes, lane);
@@ -161,7 +165,7 @@ class RankMajorRows {
   template <SlotUse kUse = SlotUse::kAny, size_t kCount>
   HWY_INLINE void LoadLast(size_t lane, size_t rank, Floats (&last)[kCount]) const {
     const std::byte* row = rows_ + rank * kRowBytes;
-    if (lane == 0) PrefetchAhead(row);
+    if (kMemory == RowMemory::kFar && lane == 0) PrefetchAhead(row, ahead_);
     for (size_t i = 0; i < kCount; ++i) {
       last[i] = reader_.template Read<kUse>(row + i * kRowBytes, lane);
     }
@@ -175,6 +179,7 @@ class RankMajorRows {
 
   RowReader<kEncoding> reader_;
   const std::byte* rows_;
+  uintptr_t ahead_;
 };
 
 // Token-major values: 16 positions of K, transposed on the fly.

@@ -28,6 +28,7 @@ struct Envelopes {
 
 // What is wanted of the slots.
 struct SlotPlan {
+  size_t slots;  // all of which have to be valid
   size_t top_k;
   bool total_variation;
   std::span<const int> prefix_curve;
@@ -36,6 +37,7 @@ struct SlotPlan {
 // What came of them.
 struct SlotResults {
   Envelopes envelopes;
+  Mask valid;
   Floats total_variation;              // if wanted
   Envelopes prefix[kMaxPrefixPoints];  // one per point of the curve
 };
@@ -83,8 +85,14 @@ class PrefixPoints {
   size_t next_;
 };
 
+// Of log-probs whose covered mass was summed up exactly: whether they are valid. One that is too
+// large has an exponential above the limit.
+HWY_INLINE Mask AreMasses(Floats covered_mass) {
+  return hn::Le(covered_mass, Constant(1.0f + kRoundingSlack));  // not so for NaN
+}
+
 // kLanes EnvelopeAccumulators side by side, with two maxima, so that one comparison need not wait
-// for the last. This one only knows log-probs of used slots and within [-87, 88].
+// for the last. This one only knows log-probs of used slots that are no less than -87.
 class PlainAccumulators {
  public:
   HWY_INLINE PlainAccumulators()
@@ -122,19 +130,30 @@ class PlainAccumulators {
 
   // The behaviour's values of the last rank.
   HWY_INLINE Floats last_behavior() const { return last_behavior_; }
-  // A float below -87 has larger bits than -87; so has -inf.
   HWY_INLINE bool AllInRange() const {
     const Uint32Tag du;
-    const Uint32s limit = hn::BitCast(du, Constant(-87.0f));
+    const Uint32s limit = RangeBits(Constant(-87.0f));
     return hn::AllTrue(du, hn::Eq(hn::Max(largest_bits_, limit), limit));
   }
 
   HWY_INLINE Envelopes Finish() const { return {FlushAll(hn::Max(even_, odd_)), covered_mass_}; }
 
  private:
+  // Larger than those of -87 for all that ExpInRange may make a mass of that is too small: numbers
+  // below -87, and -inf. By what it does on AVX3, numbers above 88 and NaN can't: their
+  // exponentials are above 2^99, or NaN (of all floats; tests/conformance/validity_test.cc tries
+  // many).
+  static HWY_INLINE Uint32s RangeBits(Floats x) {
+    const Uint32Tag du;
+#if HWY_TARGET <= HWY_AVX3
+    return hn::BitCast(du, x);
+#else
+    return hn::BitCast(du, hn::Abs(x));
+#endif
+  }
   HWY_INLINE void RaiseMaximum(Floats& max, Floats behavior, Floats current) {
     last_behavior_ = behavior;
-    largest_bits_ = hn::Max(largest_bits_, hn::BitCast(Uint32Tag(), current));
+    largest_bits_ = hn::Max(largest_bits_, RangeBits(current));
     max = hn::Max(max, hn::Sub(current, behavior));
   }
   HWY_INLINE void AddMass(Floats exponential) {
@@ -157,14 +176,12 @@ HWY_INLINE void AddLast(const BehaviorRows& behavior, const CurrentRows& current
   accumulators.AddInOrder(q, p, rank, points);
 }
 
+// The ranks from `rank` up to `end`.
 template <class BehaviorRows, class CurrentRows>
-HWY_INLINE PlainAccumulators AccumulatePlain(const BehaviorRows& behavior,
-                                             const CurrentRows& current, size_t lane,
-                                             const SlotPlan& plan, Envelopes* prefix) {
-  PlainAccumulators accumulators;
-  PrefixPoints points(plan.prefix_curve, prefix);
-  size_t rank = 0;
-  for (; rank + kRanksAtOnce <= plan.top_k; rank += kRanksAtOnce) {
+HWY_INLINE void AddRanks(const BehaviorRows& behavior, const CurrentRows& current, size_t lane,
+                         size_t rank, size_t end, PlainAccumulators& accumulators,
+                         PrefixPoints& points) {
+  for (; rank + kRanksAtOnce <= end; rank += kRanksAtOnce) {
     const FourFloats q = behavior.template Load<SlotUse::kUsed>(lane, rank);
     const FourFloats p = current.Load(lane, rank);
     if (HWY_LIKELY(rank + kRanksAtOnce < points.next())) {
@@ -175,18 +192,31 @@ HWY_INLINE PlainAccumulators AccumulatePlain(const BehaviorRows& behavior,
       accumulators.AddInOrder(q4, p4, rank, points);
     }
   }
-  switch (plan.top_k - rank) {
+  switch (end - rank) {
     case 1:
-      AddLast<1>(behavior, current, lane, rank, accumulators, points);
-      break;
+      return AddLast<1>(behavior, current, lane, rank, accumulators, points);
     case 2:
-      AddLast<2>(behavior, current, lane, rank, accumulators, points);
-      break;
+      return AddLast<2>(behavior, current, lane, rank, accumulators, points);
     case 3:
-      AddLast<3>(behavior, current, lane, rank, accumulators, points);
-      break;
+      return AddLast<3>(behavior, current, lane, rank, accumulators, points);
   }
-  return accumulators;
+}
+
+// False if it can't tell, and then `results` is not filled in. Not for the total variation.
+template <class BehaviorRows, class CurrentRows>
+HWY_INLINE bool AccumulatePlain(const BehaviorRows& behavior, const CurrentRows& current,
+                                size_t lane, const SlotPlan& plan, SlotResults& results) {
+  PlainAccumulators accumulators;
+  PrefixPoints points(plan.prefix_curve, results.prefix);
+  AddRanks(behavior, current, lane, 0, plan.top_k, accumulators, points);
+  results.envelopes = accumulators.Finish();
+  if (HWY_UNLIKELY(plan.top_k < plan.slots)) {
+    AddRanks(behavior, current, lane, plan.top_k, plan.slots, accumulators, points);
+  }
+  results.valid = AreMasses(accumulators.Finish().covered_mass);
+  // Used slots come first: if the last one is used, all are.
+  const Mask used = behavior.IsUsed(accumulators.last_behavior(), lane);
+  return hn::AllTrue(FloatTag(), used) && accumulators.AllInRange();
 }
 
 // Both policies' log-probs of kLanes positions, rank by rank: what is rare is compiled for one
@@ -195,9 +225,9 @@ class CopiedSlots {
  public:
   template <class BehaviorRows, class CurrentRows>
   HWY_NOINLINE CopiedSlots(const BehaviorRows& behavior, const CurrentRows& current, size_t lane,
-                           size_t top_k) {
-    Copy(behavior, lane, top_k, behavior_);
-    Copy(current, lane, top_k, current_);
+                           size_t slots) {
+    Copy(behavior, lane, slots, behavior_);
+    Copy(current, lane, slots, current_);
   }
 
   HWY_INLINE Floats Behavior(size_t rank) const {
@@ -209,15 +239,15 @@ class CopiedSlots {
 
  private:
   template <class Rows>
-  static HWY_INLINE void Copy(const Rows& rows, size_t lane, size_t top_k, float* into) {
+  static HWY_INLINE void Copy(const Rows& rows, size_t lane, size_t slots, float* into) {
     size_t rank = 0;
-    for (; rank + kRanksAtOnce <= top_k; rank += kRanksAtOnce) {
+    for (; rank + kRanksAtOnce <= slots; rank += kRanksAtOnce) {
       const FourFloats four = rows.Load(lane, rank);
       const Floats values[] = {four.first.first, four.first.second, four.second.first,
                                four.second.second};
       Store(values, into + rank * kLanes);
     }
-    switch (top_k - rank) {
+    switch (slots - rank) {
       case 1:
         return CopyLast<1>(rows, lane, rank, into);
       case 2:
@@ -241,7 +271,7 @@ class CopiedSlots {
   HWY_ALIGN float current_[kMaxTopK * kLanes];
 };
 
-// Any valid log-probs, and the total variation if that is wanted. True if all slots were used.
+// Any log-probs, and the total variation if that is wanted. True if all slots were used.
 template <bool kTotalVariation>
 HWY_NOINLINE bool AccumulateAny(const CopiedSlots& slots, const SlotPlan& plan,
                                 SlotResults& results) {
@@ -251,23 +281,30 @@ HWY_NOINLINE bool AccumulateAny(const CopiedSlots& slots, const SlotPlan& plan,
   Floats max = minus_infinity;
   Floats covered_mass = hn::Zero(d);
   Floats l1_distance = hn::Zero(d);
-  for (size_t rank = 0; rank < plan.top_k; ++rank) {
+  Mask all_log_probs = hn::Eq(covered_mass, covered_mass);
+  for (size_t rank = 0; rank < plan.slots; ++rank) {
+    if (rank == plan.top_k) results.envelopes = {FlushAll(max), covered_mass};
     const Floats behavior = slots.Behavior(rank);
     const Mask used = hn::Ne(behavior, minus_infinity);
     const Floats current = hn::IfThenElse(used, slots.Current(rank), minus_infinity);
+    all_log_probs = hn::And(all_log_probs, hn::Le(current, Constant(kRoundingSlack)));
     max = hn::Max(max, hn::IfThenElse(used, hn::Sub(current, behavior), minus_infinity));
     if constexpr (kTotalVariation) {
       const TwoFloats exponentials = ExpAtMost88(TwoFloats{current, behavior});
       covered_mass = hn::Add(covered_mass, exponentials.first);
-      l1_distance = hn::Add(l1_distance, hn::Abs(hn::Sub(exponentials.first, exponentials.second)));
+      if (rank < plan.top_k) {
+        l1_distance =
+            hn::Add(l1_distance, hn::Abs(hn::Sub(exponentials.first, exponentials.second)));
+      }
     } else {
       covered_mass = hn::Add(covered_mass, ExpAtMost88(current));
     }
     if (rank + 1 == points.next()) points.Keep({FlushAll(max), covered_mass});
   }
-  results.envelopes = {FlushAll(max), covered_mass};
+  if (plan.top_k == plan.slots) results.envelopes = {FlushAll(max), covered_mass};
+  results.valid = hn::And(all_log_probs, AreMasses(covered_mass));
   results.total_variation = hn::Min(Constant(1.0f), hn::Mul(Constant(0.5f), l1_distance));
-  return hn::AllTrue(d, hn::Ne(slots.Behavior(plan.top_k - 1), minus_infinity));
+  return hn::AllTrue(d, hn::Ne(slots.Behavior(plan.slots - 1), minus_infinity));
 }
 
 // What the groups before this one were like, as a guess.
@@ -280,16 +317,11 @@ template <class BehaviorRows, class CurrentRows>
 HWY_INLINE void AccumulateSlots(const BehaviorRows& behavior, const CurrentRows& current,
                                 size_t lane, const SlotPlan& plan, Expectation& expectation,
                                 SlotResults& results) {
-  if (HWY_LIKELY(expectation.plain && !plan.total_variation)) {
-    const auto plain = AccumulatePlain(behavior, current, lane, plan, results.prefix);
-    // Used slots come first: if the last one is used, all are.
-    const Mask used = behavior.IsUsed(plain.last_behavior(), lane);
-    if (HWY_LIKELY(hn::AllTrue(FloatTag(), used) && plain.AllInRange())) {
-      results.envelopes = plain.Finish();
-      return;
-    }
+  if (HWY_LIKELY(expectation.plain && !plan.total_variation) &&
+      HWY_LIKELY(AccumulatePlain(behavior, current, lane, plan, results))) {
+    return;
   }
-  const CopiedSlots slots(behavior, current, lane, plan.top_k);
+  const CopiedSlots slots(behavior, current, lane, plan.slots);
   expectation.plain = plan.total_variation ? AccumulateAny<true>(slots, plan, results)
                                            : AccumulateAny<false>(slots, plan, results);
 }

@@ -6,23 +6,13 @@
 
 #include "kernels/backend.h"
 #include "kernels/record_view.h"
-#include "kernels/top_k_sets.h"
 
 namespace sis {
-
-// True if the GATHERED log-probs of all used slots are valid (docs/numerics.md, section 2): none
-// NaN, none above the slack, covered masses within it. False if not, and always on machines without
-// vectors and for positions that needs_scalar() names. Lengths must agree.
-bool GatheredLogProbsAreValid(const BehaviorView& behavior, const CurrentView& current, int slots);
 
 // True if the records are valid (docs/numerics.md, section 2), with the rank of each sampled token
 // in ranks [T]. False if not, and always for a few positions and on machines without vectors; ranks
 // may then hold anything. Lengths must agree.
 bool RecordsAreQuicklySeenValid(const RecordView& records, int slots, int32_t vocabulary_size,
                                 std::span<uint8_t> ranks);
-
-// True if the sets are valid (docs/numerics.md, section 11). False if not, and always for a few
-// positions and on machines without vectors. Lengths must agree.
-bool TopKSetsAreQuicklySeenValid(const TopKSets& sets, int32_t vocabulary_size);
 
 }  // namespace sis

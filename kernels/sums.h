@@ -35,6 +35,8 @@ struct Sums {
   int64_t k3 = 0;
   int64_t total_variation = 0;  // 0 unless asked for
   int64_t masked = 0;
+  // Positions whose current values are not valid (section 2). The other sums are then anything.
+  int64_t invalid = 0;
 
   int64_t scored() const { return accepted + rejected + outside_top_k; }
 
@@ -53,6 +55,7 @@ struct Sums {
     k3 += other.k3;
     total_variation += other.total_variation;
     masked += other.masked;
+    invalid += other.invalid;
     return *this;
   }
 

@@ -31,7 +31,9 @@ std::string PackAcceptBits(std::span<const Decision> decisions) {
     bits[i / 8] = static_cast<char>(PackEight(decisions.data() + i));
   }
   for (; i < decisions.size(); ++i) {
-    if (decisions[i] == Decision::kAccepted) bits[i / 8] |= static_cast<char>(1 << (i % 8));
+    if (decisions[i] == Decision::kAccepted) {
+      bits[i / 8] = static_cast<char>(bits[i / 8] | 1 << (i % 8));
+    }
   }
   return bits;
 }

@@ -9,9 +9,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "kernels/codec/simd_float16.h"
-#include "kernels/top_k_sets.h"
-#include "kernels/validate.h"
 #include "server/arrays.h"
 
 namespace sis {
@@ -85,7 +82,8 @@ absl::StatusOr<CurrentArrays> CurrentArrays::Parse(const v1::EvaluateRequest& re
   return current;
 }
 
-CurrentView CurrentArrays::Read(size_t first, size_t count, Scratch& scratch) const {
+CurrentView CurrentArrays::Read(size_t first, size_t count, Scratch& scratch,
+                                bool each_once) const {
   const auto part = [&](const ArrayField& array, std::vector<float>& into) {
     return array.size() == 0 ? std::span<const float>() : array.Read<float>(first, count, into);
   };
@@ -100,6 +98,17 @@ CurrentView CurrentArrays::Read(size_t first, size_t count, Scratch& scratch) co
             .log_probs = {},
             .log_envelopes = Prepare(scratch.log_envelopes, count),
             .covered_masses = Prepare(scratch.covered_masses, count)};
+  }
+  if (values_ == v1::Gathered::FLOAT16_LOG_PROBS) {
+    const size_t first_value = first * slots_;
+    const size_t values = count * slots_;
+    return {.sampled_log_probs = ReadSampled(first, count, scratch),
+            .log_probs = {},
+            .log_envelopes = {},
+            .covered_masses = {},
+            .float16_log_probs = each_once
+                                     ? log_probs_.ReadOnce(first_value, values, scratch.halves)
+                                     : log_probs_.Read(first_value, values, scratch.halves)};
   }
   return {.sampled_log_probs = ReadSampled(first, count, scratch),
           .log_probs = ReadLogProbs(first, count, scratch),
@@ -116,10 +125,6 @@ std::span<const float> CurrentArrays::ReadLogProbs(size_t first, size_t count,
     return log_probs_.Read<float>(first_value, values, scratch.log_probs);
   }
   const std::span<float> log_probs = Prepare(scratch.log_probs, values);
-  if (values_ == v1::Gathered::FLOAT16_LOG_PROBS) {
-    DecodeFloat16s(log_probs_.Read<uint16_t>(first_value, values, scratch.halves), log_probs);
-    return log_probs;
-  }
   std::span<const float> logits;
   if (values_ == v1::Gathered::LOGITS) {
     logits = log_probs_.Read<float>(first_value, values, scratch.logits);
@@ -162,30 +167,27 @@ size_t CurrentArrays::values_per_position() const {
   return dense_ ? dense_->vocabulary_size() : std::max(slots_, set_slots_);
 }
 
-absl::Status CurrentArrays::ReadAtRecords(const AtRecords& at, const EvaluateParameters& parameters,
-                                          Scratch& scratch) const {
-  if (!dense_) return ReduceSets(at, parameters, scratch);
-  const size_t count = at.records.sampled_ids.size();
-  return dense_->Gather({at.offset, at.first_position, count}, at.records.sampled_ids,
-                        at.records.ids, static_cast<int>(slots_),
-                        {std::span(scratch.sampled_log_probs).subspan(at.row, count),
-                         std::span(scratch.log_probs).subspan(at.row * slots_, count * slots_)},
-                        scratch.dense);
+absl::Status CurrentArrays::GatherAtRecords(const RecordRows& records, const Place& place,
+                                            Scratch& scratch) const {
+  return dense_->Gather(
+      {place.offset, place.first_position, place.count}, records.sampled_ids, records.ids,
+      static_cast<int>(slots_),
+      {std::span(scratch.sampled_log_probs).subspan(place.row, place.count),
+       std::span(scratch.log_probs).subspan(place.row * slots_, place.count * slots_)},
+      scratch.dense);
 }
 
-absl::Status CurrentArrays::ReduceSets(const AtRecords& at, const EvaluateParameters& parameters,
+absl::Status CurrentArrays::ReduceSets(const RecordedSets& records, const Place& place,
                                        Scratch& scratch) const {
-  const size_t count = at.records.sampled_ids.size();
-  const size_t first = at.offset * set_slots_;
-  const TopKSets sets{static_cast<int>(set_slots_),
-                      set_ids_.Read<int32_t>(first, count * set_slots_, scratch.set_ids),
-                      set_log_probs_.Read<float>(first, count * set_slots_, scratch.set_log_probs)};
-  absl::Status status = ValidateTopKSets(sets, vocabulary_size_, at.first_position);
-  if (!status.ok()) return status;
-  ReduceTopKSets({parameters.slots, parameters.top_k, at.records.ids, at.records.log_probs}, sets,
-                 {std::span(scratch.log_envelopes).subspan(at.row, count),
-                  std::span(scratch.covered_masses).subspan(at.row, count)});
-  return absl::OkStatus();
+  const size_t first = place.offset * set_slots_;
+  const size_t values = place.count * set_slots_;
+  return ReduceTopKSets(
+      records,
+      {static_cast<int>(set_slots_), set_ids_.Read<int32_t>(first, values, scratch.set_ids),
+       set_log_probs_.Read<float>(first, values, scratch.set_log_probs)},
+      vocabulary_size_, place.first_position,
+      {std::span(scratch.log_envelopes).subspan(place.row, place.count),
+       std::span(scratch.covered_masses).subspan(place.row, place.count)});
 }
 
 absl::Status CurrentArrays::ParseTopKSet(const v1::TopK& set, const ReceivedArrays& arrays,

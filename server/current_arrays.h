@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/backend.h"
 #include "kernels/codec/page.h"
+#include "kernels/top_k_sets.h"
 #include "server/dense_logits.h"
 #include "server/limits.h"
 #include "server/wire/received_arrays.h"
@@ -48,19 +49,24 @@ class CurrentArrays {
   // How much there is to read of a position.
   size_t values_per_position() const;
 
-  // The positions [first, first + count) of the request, as float32 log-probs whatever was sent;
-  // room for their values if they need records.
-  CurrentView Read(size_t first, size_t count, Scratch& scratch) const;
-  // Fills part of that room, for positions with these records. InvalidArgument names field,
-  // position and value.
-  struct AtRecords {
-    const RecordRows& records;
+  // The positions [first, first + count) of the request, as log-probs whatever was sent; room for
+  // their values if they need records. If each_once, values may lie in a segment: then each must be
+  // read once, as a backend does, with a GuardedAccess to `segment`.
+  CurrentView Read(size_t first, size_t count, Scratch& scratch, bool each_once) const;
+  const SharedSegment* segment() const { return log_probs_.segment(); }
+  // Part of that room, for consecutive positions.
+  struct Place {
     uint32_t first_position;
-    size_t offset;  // of it in the request
-    size_t row;     // of it among the positions that were read last
+    size_t count;
+    size_t offset;  // of the first one in the request
+    size_t row;     // of the first one among the positions that were read last
   };
-  absl::Status ReadAtRecords(const AtRecords& at, const EvaluateParameters& parameters,
-                             Scratch& scratch) const;
+  // Fills it, from positions with these records; the form is DENSE. InvalidArgument names field,
+  // position and value.
+  absl::Status GatherAtRecords(const RecordRows& records, const Place& place,
+                               Scratch& scratch) const;
+  // The same of TOP_K.
+  absl::Status ReduceSets(const RecordedSets& records, const Place& place, Scratch& scratch) const;
   // Only the sampled tokens' log-probs of them; room for them if they are dense.
   std::span<const float> ReadSampled(size_t first, size_t count, Scratch& scratch) const;
 
@@ -75,8 +81,6 @@ class CurrentArrays {
   }
   std::span<const float> ReadLogProbs(size_t first, size_t count, Scratch& scratch) const;
 
-  absl::Status ReduceSets(const AtRecords& at, const EvaluateParameters& parameters,
-                          Scratch& scratch) const;
   absl::Status ParseTopKSet(const v1::TopK& set, const ReceivedArrays& arrays, size_t count,
                             int max_top_k);
 

@@ -248,7 +248,7 @@ class EvaluateCall::State {
 };
 
 EvaluateCall::EvaluateCall(std::unique_ptr<State> state) : state_(std::move(state)) {}
-EvaluateCall::EvaluateCall(EvaluateCall&&) = default;
+EvaluateCall::EvaluateCall(EvaluateCall&&) noexcept = default;
 EvaluateCall::~EvaluateCall() = default;
 
 absl::StatusOr<EvaluateCall> EvaluateCall::Start(Run& run, const Backend& backend,

@@ -22,7 +22,7 @@ class EvaluateCall {
                                             const v1::EvaluateRequest& request,
                                             const ReceivedArrays& arrays);
   ~EvaluateCall();
-  EvaluateCall(EvaluateCall&&);
+  EvaluateCall(EvaluateCall&&) noexcept;
 
   // How much there is to read of a position.
   size_t values_per_position() const;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,20 +15,25 @@ constexpr size_t kChunkBytes = size_t{1} << 20;
 // What is decoded into the cache before it is copied to a segment.
 constexpr size_t kCopyBytes = size_t{128} << 10;
 
-// What stands where nothing is recorded.
-void WriteMissing(const RecordRows& rows) {
-  std::ranges::fill(rows.sampled_ids, -1);
-  std::ranges::fill(rows.sampled_log_probs, std::numeric_limits<float>::quiet_NaN());
-  std::ranges::fill(rows.ids, -1);
-  std::ranges::fill(rows.log_probs, kMinusInfinity);
+// Room for an array if it is wanted, else none.
+template <typename T>
+std::span<T> Resize(bool wanted, std::vector<T>& array, size_t count) {
+  array.resize(wanted ? count : 0);
+  return array;
+}
+
+template <typename T>
+std::span<T> Resize(bool wanted, std::string& array, size_t count) {
+  return wanted ? ResizeArray<T>(array, count) : std::span<T>();
 }
 
 }  // namespace
 
-Fetch::Fetch(std::shared_ptr<Run> run, std::vector<SliceRange> slices,
+Fetch::Fetch(std::shared_ptr<Run> run, std::vector<SliceRange> slices, const WantedRecords& wanted,
              std::optional<RecordsInSegment> answers, uint64_t lease_id)
     : run_(std::move(run)),
       slices_(std::move(slices)),
+      wanted_(wanted),
       lease_id_(lease_id),
       oldest_fresh_version_(run_->oldest_fresh_version()),
       answers_(std::move(answers)) {}
@@ -43,10 +47,12 @@ absl::StatusOr<Fetch> Fetch::Open(std::shared_ptr<Run> run, const v1::FetchTopKR
   }
   absl::StatusOr<std::vector<SliceRange>> slices = ParseFetchSlices(*run, request.slices());
   if (!slices.ok()) return slices.status();
+  const absl::StatusOr<WantedRecords> wanted = WantedRecords::Parse(request);
+  if (!wanted.ok()) return wanted.status();
   std::optional<RecordsInSegment> answers;
   if (request.has_answers()) {
     absl::StatusOr<RecordsInSegment> parsed = RecordsInSegment::Parse(
-        request.answers(), arrays, TotalPositions(*slices), run->config().top_k());
+        request.answers(), arrays, *wanted, TotalPositions(*slices), run->config().top_k());
     if (!parsed.ok()) return parsed.status();
     answers = *std::move(parsed);
   }
@@ -56,13 +62,13 @@ absl::StatusOr<Fetch> Fetch::Open(std::shared_ptr<Run> run, const v1::FetchTopKR
     names.reserve(slices->size());
     for (const SliceRange& slice : *slices) names.push_back(slice.name);
     std::ranges::sort(names);
-    names.erase(std::ranges::unique(names).begin(), names.end());
+    names.erase(std::unique(names.begin(), names.end()), names.end());
     const absl::StatusOr<uint64_t> lease =
         run->Lease(names, absl::Seconds(request.lease_seconds()));
     if (!lease.ok()) return lease.status();
     lease_id = *lease;
   }
-  return Fetch(std::move(run), *std::move(slices), std::move(answers), lease_id);
+  return Fetch(std::move(run), *std::move(slices), *wanted, std::move(answers), lease_id);
 }
 
 bool Fetch::Next(v1::FetchTopKResponse& message) {
@@ -78,7 +84,7 @@ bool Fetch::Next(v1::FetchTopKResponse& message) {
     if (std::exchange(answered_, true)) return false;
     v1::FetchTopKChunk& chunk = *message.mutable_chunk();
     chunk.set_length(static_cast<uint32_t>(rows_done_));
-    answers_->Describe(chunk);
+    answers_->Describe(wanted_, chunk);
     return true;
   }
   if (!SkipFullSlices()) return false;
@@ -95,7 +101,7 @@ bool Fetch::SkipFullSlices() {
 }
 
 uint32_t Fetch::CountRows(size_t bytes) const {
-  const size_t row_bytes = (run_->config().top_k() + 1) * (sizeof(int32_t) + sizeof(float));
+  const size_t row_bytes = wanted_.RowBytes(run_->config().top_k());
   const auto rows = static_cast<uint32_t>(std::max<size_t>(1, bytes / row_bytes));
   return std::min(rows, slices_[slice_].count - row_);
 }
@@ -104,16 +110,13 @@ bool Fetch::CopySome() {
   if (!answers_.has_value() || !header_written_ || !SkipFullSlices()) return false;
   const uint32_t rows = CountRows(kCopyBytes);
   const size_t slots = run_->config().top_k();
-  scratch_.sampled_ids.resize(rows);
-  scratch_.sampled_log_probs.resize(rows);
-  scratch_.ids.resize(rows * slots);
-  scratch_.log_probs.resize(rows * slots);
   scratch_.ranks.resize(rows);
-  const RecordRows to{.sampled_ids = scratch_.sampled_ids,
-                      .sampled_log_probs = scratch_.sampled_log_probs,
-                      .ids = scratch_.ids,
-                      .log_probs = scratch_.log_probs,
-                      .ranks = scratch_.ranks};
+  const RecordRows to{
+      .sampled_ids = Resize(wanted_.sampled_ids, scratch_.sampled_ids, rows),
+      .sampled_log_probs = Resize(wanted_.sampled_log_probs, scratch_.sampled_log_probs, rows),
+      .ids = Resize(wanted_.ids, scratch_.ids, rows * slots),
+      .log_probs = Resize(wanted_.log_probs, scratch_.log_probs, rows * slots),
+      .ranks = scratch_.ranks};
   ReadRows(slices_[slice_].first_position + row_, to);
   answers_->Write(rows_done_, to);
   row_ += rows;
@@ -173,17 +176,19 @@ void Fetch::WriteChunk(v1::FetchTopKChunk& chunk) {
   chunk.set_length(rows);
   scratch_.ranks.resize(rows);
   ReadRows(chunk.first_position(),
-           {.sampled_ids = ResizeArray<int32_t>(*chunk.mutable_sampled_ids(), rows),
-            .sampled_log_probs = ResizeArray<float>(*chunk.mutable_sampled_log_probs(), rows),
-            .ids = ResizeArray<int32_t>(*chunk.mutable_top_k_ids(), rows * slots),
-            .log_probs = ResizeArray<float>(*chunk.mutable_top_k_log_probs(), rows * slots),
+           {.sampled_ids = Resize<int32_t>(wanted_.sampled_ids, *chunk.mutable_sampled_ids(), rows),
+            .sampled_log_probs =
+                Resize<float>(wanted_.sampled_log_probs, *chunk.mutable_sampled_log_probs(), rows),
+            .ids = Resize<int32_t>(wanted_.ids, *chunk.mutable_top_k_ids(), rows * slots),
+            .log_probs =
+                Resize<float>(wanted_.log_probs, *chunk.mutable_top_k_log_probs(), rows * slots),
             .ranks = scratch_.ranks});
   row_ += rows;
 }
 
 void Fetch::ReadRows(uint32_t first_position, const RecordRows& rows) const {
   const SliceRange& slice = slices_[slice_];
-  if (slice.sequence() == nullptr) return WriteMissing(rows);
+  if (slice.sequence() == nullptr) return WriteAbsent(rows);
   const auto count = static_cast<uint32_t>(rows.ranks.size());
   const size_t slots = run_->config().top_k();
   const Sequence::Reader reader(*slice.sequence());
@@ -192,7 +197,7 @@ void Fetch::ReadRows(uint32_t first_position, const RecordRows& rows) const {
     const RecordRows part =
         SubRows(rows, piece.first_position - first_position, piece.count, slots);
     if (piece.page == nullptr || piece.page->corrupt() || piece.version < oldest_fresh_version_) {
-      WriteMissing(part);
+      WriteAbsent(part);
     } else {
       piece.page->Read(piece.index, part);
     }

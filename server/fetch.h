@@ -11,6 +11,7 @@
 #include "server/records_in_segment.h"
 #include "server/run.h"
 #include "server/slices.h"
+#include "server/wanted_records.h"
 #include "server/wire/received_arrays.h"
 #include "sis/v1/ratio_service.pb.h"
 
@@ -35,7 +36,7 @@ class Fetch {
   const std::string& run_id() const { return run_->id(); }
 
  private:
-  Fetch(std::shared_ptr<Run> run, std::vector<SliceRange> slices,
+  Fetch(std::shared_ptr<Run> run, std::vector<SliceRange> slices, const WantedRecords& wanted,
         std::optional<RecordsInSegment> answers, uint64_t lease_id);
 
   // What the header says of a slice.
@@ -56,6 +57,7 @@ class Fetch {
 
   std::shared_ptr<Run> run_;
   std::vector<SliceRange> slices_;
+  WantedRecords wanted_;
   uint64_t lease_id_;
   uint64_t oldest_fresh_version_;  // as of the start: header and chunks agree on what is stale
   std::optional<RecordsInSegment> answers_;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "server/cache_fixture.h"
@@ -48,6 +49,7 @@ class FetchTest : public testing::Test {
     ASSERT_TRUE(message.has_header());
     fetched.header = message.header();
     fetched.slices.resize(message.header().slices_size());
+    std::vector<uint32_t> rows(message.header().slices_size());
     size_t slice = 0;
     while (fetch.Next(message)) {
       ASSERT_TRUE(message.has_chunk());
@@ -56,9 +58,9 @@ class FetchTest : public testing::Test {
       ASSERT_GE(chunk.slice(), slice);
       slice = chunk.slice();
       v1::Block& block = fetched.slices[slice];
-      EXPECT_EQ(chunk.first_position(), fetched.header.slices(chunk.slice()).first_position() +
-                                            block.sampled_ids().size() / 4);
-      EXPECT_EQ(chunk.sampled_ids().size(), 4 * chunk.length());
+      EXPECT_EQ(chunk.first_position(),
+                fetched.header.slices(chunk.slice()).first_position() + rows[slice]);
+      rows[slice] += chunk.length();
       EXPECT_LE(message.ByteSizeLong(), (1 << 20) + 1000);
       *block.mutable_sampled_ids() += chunk.sampled_ids();
       *block.mutable_sampled_log_probs() += chunk.sampled_log_probs();
@@ -230,6 +232,11 @@ TEST_F(FetchTest, BadRequestsAreRefusedAndTakeNoLease) {
   refused("lease_seconds: 3601", [](auto& r) { r.set_lease_seconds(3601); });
   refused("lease_seconds: nan", [](auto& r) { r.set_lease_seconds(NAN); });
   refused("lease_seconds: inf", [](auto& r) { r.set_lease_seconds(HUGE_VAL); });
+  refused("arrays[0]: 0 is no array", [](auto& r) { r.add_arrays(v1::RECORD_ARRAY_UNSPECIFIED); });
+  refused("arrays[1]: 5 is no array", [](auto& r) {
+    r.add_arrays(v1::TOP_K_IDS);
+    r.add_arrays(static_cast<v1::RecordArray>(5));
+  });
   refused("16777220 positions in all", [](auto& r) {
     for (int i = 0; i < 4; ++i) Add(r, "b", 0, 4194304);
     Add(r, "b", 0, 4);
@@ -329,6 +336,53 @@ TEST_F(FetchIntoSegmentTest, HoldsWhatTheMessagesWouldHold) {
     segment_->Read(0, after.size(), after.data());
     EXPECT_EQ(after.substr(0, kOffset), before.substr(0, kOffset));
     EXPECT_EQ(after.substr(kOffset + Needed()), before.substr(kOffset + Needed()));
+  }
+}
+
+// Every choice of arrays: those that are wanted are the same bytes as ever, the others are empty.
+TEST_F(FetchIntoSegmentTest, SomeArraysAreThoseOfAll) {
+  const Fetched all = Do(request_);
+  const auto fields = [](auto& rows) {
+    return std::array{rows.mutable_sampled_ids(), rows.mutable_sampled_log_probs(),
+                      rows.mutable_top_k_ids(), rows.mutable_top_k_log_probs()};
+  };
+  const auto array = [](int i) { return static_cast<v1::RecordArray>(v1::SAMPLED_IDS + i); };
+  for (int wanted = 1; wanted < 16; ++wanted) {
+    request_.clear_arrays();
+    request_.clear_answers();
+    uint64_t needed = 0;
+    for (int i = 3; i >= 0; --i) {
+      if ((wanted >> i & 1) == 0) continue;
+      request_.add_arrays(array(i));
+      request_.add_arrays(array(i));
+      needed += Aligned(kRows * 4 * (i < 2 ? 1 : kSlots));
+    }
+    Fetched some = Do(request_);
+    EXPECT_EQ(some.header.SerializeAsString(), all.header.SerializeAsString());
+    v1::Block expected;  // of all slices
+    for (size_t slice = 0; slice < all.slices.size(); ++slice) {
+      v1::Block rows = all.slices[slice];
+      for (int i = 0; i < 4; ++i) {
+        if ((wanted >> i & 1) == 0) fields(rows)[i]->clear();
+        *fields(expected)[i] += *fields(rows)[i];
+      }
+      ExpectRows(some.slices[slice], rows);
+    }
+
+    request_.mutable_answers()->set_bytes(needed);
+    absl::StatusOr<Fetch> fetch = Fetch::Open(run_, request_, arrays_);
+    ASSERT_TRUE(fetch.ok()) << fetch.status();
+    v1::FetchTopKResponse message;
+    ASSERT_TRUE(fetch->Next(message));
+    EXPECT_EQ(message.header().SerializeAsString(), all.header.SerializeAsString());
+    ASSERT_TRUE(fetch->Next(message));
+    EXPECT_EQ(message.chunk().length(), kRows);
+    v1::FetchTopKChunk chunk = message.chunk();
+    for (int i = 0; i < 4; ++i) {
+      const std::string& part = *fields(chunk)[i];
+      EXPECT_EQ(part.empty() ? "" : Read(part), *fields(expected)[i]) << wanted << " " << i;
+      EXPECT_EQ(part.empty(), (wanted >> i & 1) == 0);
+    }
   }
 }
 

@@ -83,14 +83,6 @@ void PrefetchTailRow(const PageFormat& format, const std::byte* tail, uint32_t i
   prefetch(sizeof(uint8_t), index);
 }
 
-RecordRows SubRows(const RecordRows& rows, size_t first, size_t count, size_t slots) {
-  return {.sampled_ids = rows.sampled_ids.subspan(first, count),
-          .sampled_log_probs = rows.sampled_log_probs.subspan(first, count),
-          .ids = rows.ids.subspan(first * slots, count * slots),
-          .log_probs = rows.log_probs.subspan(first * slots, count * slots),
-          .ranks = rows.ranks.subspan(first, count)};
-}
-
 bool SameRecord(const PageFormat& format, const RecordView& records, size_t row,
                 const RecordRows& stored, size_t index) {
   const size_t slots = format.slots;
@@ -243,11 +235,14 @@ void Page::Read(uint32_t index, const RecordRows& rows) const {
     return;
   }
   const RecordRows from = SubRows(TailRows(), index, rows.ranks.size(), format_.slots);
-  std::ranges::copy(from.sampled_ids, rows.sampled_ids.begin());
-  std::ranges::copy(from.sampled_log_probs, rows.sampled_log_probs.begin());
-  std::ranges::copy(from.ids, rows.ids.begin());
-  std::ranges::copy(from.log_probs, rows.log_probs.begin());
-  std::ranges::copy(from.ranks, rows.ranks.begin());
+  const auto copy = [](auto array, auto to) {
+    if (!to.empty()) std::ranges::copy(array, to.begin());
+  };
+  copy(from.sampled_ids, rows.sampled_ids);
+  copy(from.sampled_log_probs, rows.sampled_log_probs);
+  copy(from.ids, rows.ids);
+  copy(from.log_probs, rows.log_probs);
+  copy(from.ranks, rows.ranks);
 }
 
 BehaviorView Page::Behavior(uint32_t index, uint32_t count) const {
@@ -273,6 +268,25 @@ BehaviorView Page::Behavior(uint32_t index, uint32_t count) const {
                                 .first_lane = static_cast<uint8_t>(lane)},
           // The sections lie side by side, ids last.
           .fixed_rows = {.bytes = {page.log_probs.data(), page.ids.data()}, .tag = &rows_}};
+}
+
+RecordedSets Page::Sets(uint32_t index, uint32_t count, int top_k) const {
+  const int slots = format_.slots;
+  if (!packed_) {
+    const RecordRows rows = SubRows(TailRows(), index, count, slots);
+    return {.slots = slots, .top_k = top_k, .ids = rows.ids, .log_probs = rows.log_probs};
+  }
+  GroupedIds ids{.rows = ViewPage(header(), block_.bytes()).ids,
+                 .bits = IdBits(format_.vocabulary_size),
+                 .first_lane = static_cast<uint8_t>(index % kGroupPositions)};
+  ids.rows = ids.rows.subspan(index / kGroupPositions * ids.GroupBytes(slots),
+                              GroupCount(ids.first_lane + count) * ids.GroupBytes(slots));
+  return {.slots = slots,
+          .top_k = top_k,
+          .ids = {},
+          .log_probs = {},
+          .grouped_ids = ids,
+          .grouped_log_probs = Behavior(index, count).grouped_log_probs};
 }
 
 uint64_t Page::DigestOf(const RecordRows& rows, uint64_t positions) const {

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "kernels/backend.h"
 #include "kernels/codec/page.h"
+#include "kernels/top_k_sets.h"
 #include "kernels/validate.h"
 #include "server/arena.h"
 #include "server/byte_budget.h"
@@ -85,10 +86,13 @@ class Page {
 
   // All 64 positions, decoded into the buffer if the page is packed. Absent ones hold anything.
   RecordRows Rows(RowBuffer& buffer) const;
-  // Decodes [index, index + rows.ranks.size()), all of them present.
+  // Decodes [index, index + rows.ranks.size()), all of them present, into arrays that are not
+  // empty.
   void Read(uint32_t index, const RecordRows& rows) const;
   // For the backends, without decoding; all of them must be present.
   BehaviorView Behavior(uint32_t index, uint32_t count) const;
+  // The same for comparing the first k slots with the current policy's own sets.
+  RecordedSets Sets(uint32_t index, uint32_t count, int top_k) const;
 
   // The digests of all records; 0 if they are corrupt.
   uint64_t digest() const { return corrupt() ? 0 : digest_; }
@@ -122,9 +126,6 @@ class Page {
 // Asks the processor for the memory of the index-th row of the unpacked page whose block begins at
 // `tail`: only an address here, which nothing need be at any more.
 void PrefetchTailRow(const PageFormat& format, const std::byte* tail, uint32_t index);
-
-// Rows [first, first + count) of the K = slots wide arrays.
-RecordRows SubRows(const RecordRows& rows, size_t first, size_t count, size_t slots);
 
 // Whether a row, once rounded, is bit by bit the same as the index-th of those stored.
 bool SameRecord(const PageFormat& format, const RecordView& records, size_t row,

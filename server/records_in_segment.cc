@@ -30,22 +30,25 @@ void WriteAt(SharedSegment& segment, const SegmentPart& array, uint64_t first,
 
 absl::StatusOr<RecordsInSegment> RecordsInSegment::Parse(const v1::SegmentRange& range,
                                                          const ReceivedArrays& arrays,
-                                                         uint64_t rows, uint64_t slots) {
+                                                         const WantedRecords& wanted, uint64_t rows,
+                                                         uint64_t slots) {
   const uint64_t narrow = rows * kElementBytes;
-  const std::array<uint64_t, 4> sizes = {narrow, narrow, narrow * slots, narrow * slots};
+  const std::array<uint64_t, 4> sizes = {
+      wanted.sampled_ids * narrow, wanted.sampled_log_probs * narrow, wanted.ids * narrow * slots,
+      wanted.log_probs * narrow * slots};
   const absl::StatusOr<AnswersInSegment> answers = AnswersInSegment::Parse(range, arrays, sizes);
   if (!answers.ok()) return answers.status();
-  return RecordsInSegment(arrays.segment(), range.offset(), rows, slots);
+  return RecordsInSegment(arrays.segment(), range.offset(), sizes, slots);
 }
 
 RecordsInSegment::RecordsInSegment(std::shared_ptr<SharedSegment> segment, uint64_t offset,
-                                   uint64_t rows, uint64_t slots)
+                                   std::span<const uint64_t, 4> sizes, uint64_t slots)
     : segment_(std::move(segment)),
       slots_(slots),
-      sampled_ids_{offset, rows * kElementBytes},
-      sampled_log_probs_(After(sampled_ids_, rows * kElementBytes)),
-      ids_(After(sampled_log_probs_, rows * slots * kElementBytes)),
-      log_probs_(After(ids_, rows * slots * kElementBytes)) {}
+      sampled_ids_{offset, sizes[0]},
+      sampled_log_probs_(After(sampled_ids_, sizes[1])),
+      ids_(After(sampled_log_probs_, sizes[2])),
+      log_probs_(After(ids_, sizes[3])) {}
 
 void RecordsInSegment::Write(uint64_t first, const RecordRows& rows) const {
   WriteAt<int32_t>(*segment_, sampled_ids_, first, rows.sampled_ids);
@@ -54,11 +57,11 @@ void RecordsInSegment::Write(uint64_t first, const RecordRows& rows) const {
   WriteAt<float>(*segment_, log_probs_, first * slots_, rows.log_probs);
 }
 
-void RecordsInSegment::Describe(v1::FetchTopKChunk& chunk) const {
-  chunk.set_sampled_ids(sampled_ids_.ToBytes());
-  chunk.set_sampled_log_probs(sampled_log_probs_.ToBytes());
-  chunk.set_top_k_ids(ids_.ToBytes());
-  chunk.set_top_k_log_probs(log_probs_.ToBytes());
+void RecordsInSegment::Describe(const WantedRecords& wanted, v1::FetchTopKChunk& chunk) const {
+  if (wanted.sampled_ids) chunk.set_sampled_ids(sampled_ids_.ToBytes());
+  if (wanted.sampled_log_probs) chunk.set_sampled_log_probs(sampled_log_probs_.ToBytes());
+  if (wanted.ids) chunk.set_top_k_ids(ids_.ToBytes());
+  if (wanted.log_probs) chunk.set_top_k_log_probs(log_probs_.ToBytes());
 }
 
 }  // namespace sis

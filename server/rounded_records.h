@@ -90,6 +90,20 @@ class RoundedRecords {
     const LogProbReader reader(behavior.log_probs, behavior.grouped_log_probs, slots_);
     for (size_t slot = 0; slot < slots_; ++slot) log_probs[slot] = reader.At(0, slot);
     ExpectSameBits(log_probs, row);
+
+    const RecordedSets sets = page.Sets(index, 1, static_cast<int>(slots_));
+    const LogProbReader set_reader(sets.log_probs, sets.grouped_log_probs, slots_);
+    std::vector<RowValues> ranks(slots_);
+    if (!sets.grouped_ids.empty()) sets.grouped_ids.Unpack(0, slots_, ranks);
+    for (size_t slot = 0; slot < slots_; ++slot) {
+      log_probs[slot] = set_reader.At(0, slot);
+      if (log_probs[slot] == kMinusInfinity) continue;
+      const int32_t id = sets.grouped_ids.empty()
+                             ? sets.ids[slot]
+                             : static_cast<int32_t>(ranks[slot][sets.grouped_ids.first_lane]);
+      EXPECT_EQ(id, ids[slot]);
+    }
+    ExpectSameBits(log_probs, row);
   }
 
  private:

@@ -1,5 +1,6 @@
 #include "server/server.h"
 
+#include <grpc/grpc.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <sys/stat.h>
@@ -29,6 +30,10 @@ constexpr int kMetricsThreads = 2;
 constexpr int kStoreThreads = 16;
 // Fewer, larger frames: the wire is the cost of this service.
 constexpr int kMaxFrameBytes = 1 << 20;
+
+// From then on gRPC stays until the process ends. When its last user goes it would join threads of
+// its own, of which one may be asleep for another 10 s.
+void KeepGrpc() { [[maybe_unused]] static const bool kept = (grpc_init(), true); }
 
 // The address with another port, if it has one at all.
 std::string WithPort(const std::string& address, int port) {
@@ -125,6 +130,7 @@ absl::Status Server::Listen(const ServerOptions& options) {
   if (!options.metrics.empty()) {
     if (absl::Status status = ListenForMetrics(options.metrics); !status.ok()) return status;
   }
+  KeepGrpc();
   const bool shares_memory = options.shared_memory_bytes > 0;
   const std::vector<std::string> addresses = absl::StrSplit(options.listen, ',');
   grpc::EnableDefaultHealthCheckService(true);

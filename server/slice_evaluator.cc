@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/algorithms/expected_weight.h"
 #include "kernels/algorithms/top_k_total_variation.h"
 #include "kernels/validate.h"
 #include "server/record_checks.h"
+#include "server/segments/guarded_access.h"
 
 namespace sis {
 namespace {
@@ -21,13 +23,14 @@ OutputView Part(const OutputView& view, size_t first, size_t count) {
 }
 
 CurrentView Part(const CurrentView& view, size_t first, size_t count, size_t slots) {
-  const auto part = [&](std::span<const float> array, size_t width) {
+  const auto part = [&](auto array, size_t width) {
     return array.empty() ? array : array.subspan(first * width, count * width);
   };
   return {.sampled_log_probs = part(view.sampled_log_probs, 1),
           .log_probs = part(view.log_probs, slots),
           .log_envelopes = part(view.log_envelopes, 1),
-          .covered_masses = part(view.covered_masses, 1)};
+          .covered_masses = part(view.covered_masses, 1),
+          .float16_log_probs = part(view.float16_log_probs, slots)};
 }
 
 void AddMasked(const SliceOutput& output, size_t count, Sums& sums) {
@@ -82,21 +85,23 @@ absl::StatusOr<RangeResult> SliceEvaluator::Evaluate(const SliceRange& slice, ui
   const size_t pages =
       backend_.values_per_call() / static_cast<size_t>(input_.parameters.slots) / Page::kPositions;
   const uint32_t step = static_cast<uint32_t>(std::max<size_t>(1, pages)) * Page::kPositions;
+  // Who looks at the values again after the backend needs a copy of them.
+  const bool each_once = !input_.authors_code && output.total_variations.empty();
   const uint32_t end = first + count;
   for (uint32_t from = first; from < end;) {
     const uint32_t to = std::min(end, (from / Page::kPositions) * Page::kPositions + step);
     const Part part{slice,
                     from,
                     offset + (from - first),
-                    input_.current.Read(offset + (from - first), to - from, scratch_),
+                    input_.current.Read(offset + (from - first), to - from, scratch_, each_once),
                     output.Part(from - first, to - from),
                     result};
     segments_.clear();
     reader.ForEachPiece(from, to - from, [&](const Sequence::Reader::Piece& piece) {
       status.Update(AddPiece(part, piece));
     });
+    if (status.ok()) status = Decide(part);
     if (!status.ok()) return named(status);
-    Decide(part);
     from = to;
   }
   if (result.missing.empty()) {
@@ -192,8 +197,7 @@ absl::Status SliceEvaluator::AddPiece(const Part& part, const Sequence::Reader::
         const auto position = static_cast<uint32_t>(part.first + first);
         const auto count = static_cast<uint32_t>(length);
         const uint32_t index = piece.index + (position - piece.first_position);
-        const bool need_records = input_.current.need_records();
-        if (need_records) {
+        if (input_.current.need_records()) {
           absl::Status status = ReadAtRecords(part, *piece.page, index, first, count);
           if (!status.ok()) return status;
         }
@@ -205,29 +209,27 @@ absl::Status SliceEvaluator::AddPiece(const Part& part, const Sequence::Reader::
              .output = output.view,
              .sums = &part.result.sums,
              .prefix_sums = output.prefix_sums});
-        if (need_records) return absl::OkStatus();
-        const Segment& segment = segments_.back();
-        return ValidateCurrent(segment.behavior, segment.current, input_.parameters.slots,
-                               segment.first_position);
+        return absl::OkStatus();
       });
 }
 
 absl::Status SliceEvaluator::ReadAtRecords(const Part& part, const Page& page, uint32_t index,
                                            size_t first, uint32_t count) {
-  const auto position = static_cast<uint32_t>(part.first + first);
-  const bool dense = input_.current.dense() != nullptr;
-  if (!dense) {
-    absl::Status status =
-        ValidateSampledLogProbs("top_k_set.sampled_log_probs",
-                                part.current.sampled_log_probs.subspan(first, count), position);
+  const CurrentArrays::Place place{static_cast<uint32_t>(part.first + first), count,
+                                   part.offset + first, first};
+  if (input_.current.dense() == nullptr) {
+    absl::Status status = ValidateSampledLogProbs(
+        "top_k_set.sampled_log_probs", part.current.sampled_log_probs.subspan(first, count),
+        place.first_position);
     if (!status.ok()) return status;
+    const RecordedSets records = page.Sets(index, count, input_.parameters.top_k);
+    return input_.current.ReduceSets(records, place, scratch_);
   }
   const PageFormat& format = part.slice.sequence()->format();
-  const RecordRows rows = SubRows(rows_.Rows(format), 0, count, format.slots);
-  page.Read(index, rows);
-  absl::Status status = input_.current.ReadAtRecords({rows, position, part.offset + first, first},
-                                                     input_.parameters, scratch_);
-  if (!status.ok() || !dense) return status;
+  const RecordRows records = SubRows(rows_.Rows(format), 0, count, format.slots);
+  page.Read(index, records);
+  absl::Status status = input_.current.GatherAtRecords(records, place, scratch_);
+  if (!status.ok()) return status;
   return CheckSampledLogProbs(part, first, count);
 }
 
@@ -243,7 +245,16 @@ absl::Status SliceEvaluator::CheckSampledLogProbs(const Part& part, size_t first
   return absl::OkStatus();
 }
 
-void SliceEvaluator::Decide(const Part& part) {
+absl::Status SliceEvaluator::CheckCurrentValues() const {
+  for (const Segment& segment : segments_) {
+    absl::Status status = ValidateCurrent(segment.behavior, segment.current,
+                                          input_.parameters.slots, segment.first_position);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SliceEvaluator::Decide(const Part& part) {
   const bool expected = input_.weight == WeightKind::kExpected;
   if (expected && part.output.view.acceptance_probabilities.empty()) {
     acceptance_probabilities_.resize(part.output.view.decisions.size());
@@ -253,11 +264,25 @@ void SliceEvaluator::Decide(const Part& part) {
               .subspan(segment.first_position - part.first, segment.output.decisions.size());
     }
   }
+  std::optional<GuardedAccess> guard;
+  if (const SharedSegment* segment = input_.current.segment(); segment != nullptr) {
+    guard.emplace(segment->mapping());
+  }
   const int64_t d_sis_before = part.result.sums.d_sis;
   if (input_.authors_code) {
+    if (absl::Status status = CheckCurrentValues(); !status.ok()) return status;
     EvaluateAuthorsCode(*input_.authors_code, input_.parameters, segments_);
   } else {
     backend_.Evaluate(input_.parameters, segments_);
+    if (const int64_t invalid = part.result.sums.invalid; invalid > 0) {
+      absl::Status status = CheckCurrentValues();
+      if (!status.ok()) return status;
+      if (guard.has_value()) {
+        return absl::InvalidArgumentError("gathered.log_probs: changed in the segment meanwhile");
+      }
+      return absl::InternalError(
+          absl::StrCat("the backend found ", invalid, " invalid positions of none"));
+    }
   }
   if (expected) {
     part.result.sums.d_sis = d_sis_before;
@@ -278,6 +303,7 @@ void SliceEvaluator::Decide(const Part& part) {
       ComputeTopKTotalVariations(input_.parameters, segment, output.total_variations);
     }
   }
+  return absl::OkStatus();
 }
 
 }  // namespace sis

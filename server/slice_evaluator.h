@@ -71,8 +71,10 @@ class SliceEvaluator {
                              uint32_t count);
   // Of log p that was computed here; what the request holds was checked before.
   absl::Status CheckSampledLogProbs(const Part& part, size_t first, size_t count) const;
-  // Evaluates the segments that were added.
-  void Decide(const Part& part);
+  // Of the segments that were added. InvalidArgument names the first that is none.
+  absl::Status CheckCurrentValues() const;
+  // Evaluates them.
+  absl::Status Decide(const Part& part);
 
   const Backend& backend_;
   const EvaluateInput& input_;

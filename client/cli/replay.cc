@@ -78,12 +78,11 @@ absl::Status AppendBehavior(Client& client, const RunRef& run, const SequenceRef
         log_probs.push_back(used ? sets[i].top[slot].log_prob : -kInfinity);
       }
     }
-    const absl::Status status = stream->Block(sequence, range.first, /*policy_version=*/0,
-                                              {sampled_ids, sampled_log_probs, ids, log_probs});
+    absl::Status status = stream->Block(sequence, range.first, /*policy_version=*/0,
+                                        {sampled_ids, sampled_log_probs, ids, log_probs});
     if (!status.ok()) return status;
   }
-  const absl::Status status = stream->Seal(sequence, size);
-  if (!status.ok()) return status;
+  if (absl::Status status = stream->Seal(sequence, size); !status.ok()) return status;
   const absl::StatusOr<std::vector<RefusedEntry>> refused = stream->Finish();
   if (!refused.ok()) return refused.status();
   return refused->empty() ? absl::OkStatus() : refused->front().status;

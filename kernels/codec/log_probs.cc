@@ -1,16 +1,14 @@
 #include "kernels/codec/log_probs.h"
 
 #include <algorithm>
-#include <limits>
 #include <vector>
 
 #include "kernels/codec/log_prob_code.h"
 #include "kernels/codec/simd_fixed12.h"
+#include "kernels/decide.h"
 
 namespace sis {
 namespace {
-
-constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
 constexpr int Width(LogProbEncoding encoding) {
   return static_cast<int>(RowBytes(encoding) * 8 / kGroupPositions);
@@ -98,12 +96,13 @@ void EncodeGroups(LogProbEncoding encoding, size_t positions, size_t slots, std:
 }
 
 template <LogProbEncoding kEncoding>
-std::array<float, kGroupPositions> DecodeRow(const RowValues& codes, const RowValues& multipliers) {
-  std::array<float, kGroupPositions> log_probs;
-  for (size_t lane = 0; lane < kGroupPositions; ++lane) {
-    log_probs[lane] = DecodeLogProb(kEncoding, codes[lane], multipliers[lane]);
+void DecodeRows(std::span<const RowValues> codes, const RowValues& multipliers,
+                std::span<std::array<float, kGroupPositions>> rows) {
+  for (size_t row = 0; row < rows.size(); ++row) {
+    for (size_t lane = 0; lane < kGroupPositions; ++lane) {
+      rows[row][lane] = DecodeLogProb(kEncoding, codes[row][lane], multipliers[lane]);
+    }
   }
-  return log_probs;
 }
 
 }  // namespace
@@ -161,39 +160,40 @@ void EncodeCurrentLogProbs(LogProbEncoding encoding, std::span<const float> log_
 
 GroupDecoder::GroupDecoder(LogProbEncoding encoding, std::span<const std::byte> group)
     : encoding_(encoding), group_(group) {
-  if (LeadingRows(encoding) > 0) multipliers_ = UnpackRow(RowAt(0), Width(encoding));
+  if (LeadingRows(encoding) > 0) multipliers_ = UnpackRow(group, Width(encoding));
 }
 
-std::span<const std::byte> GroupDecoder::RowAt(size_t row) const {
-  return group_.subspan(row * RowBytes(encoding_), RowBytes(encoding_));
-}
-
-std::array<float, kGroupPositions> GroupDecoder::Row(size_t rank) const {
-  const RowValues codes = UnpackRow(RowAt(LeadingRows(encoding_) + rank), Width(encoding_));
+void GroupDecoder::Rows(size_t first, std::span<std::array<float, kGroupPositions>> rows) const {
+  // All are unpacked before the first is decoded: a vector that is read just after its elements
+  // were written one by one has to wait until they are in the cache.
+  std::array<RowValues, kMaxTopK> memory;
+  const std::span codes = std::span(memory).first(rows.size());
+  UnpackRows(group_.subspan((LeadingRows(encoding_) + first) * RowBytes(encoding_)),
+             Width(encoding_), codes);
   // The encoding is told apart outside of the loop, which the compiler can then vectorise.
   switch (encoding_) {
     case LogProbEncoding::kFloat32:
-      return DecodeRow<LogProbEncoding::kFloat32>(codes, multipliers_);
+      return DecodeRows<LogProbEncoding::kFloat32>(codes, multipliers_, rows);
     case LogProbEncoding::kFloat16:
-      return DecodeRow<LogProbEncoding::kFloat16>(codes, multipliers_);
+      return DecodeRows<LogProbEncoding::kFloat16>(codes, multipliers_, rows);
     case LogProbEncoding::kFixed12:
-      return DecodeRow<LogProbEncoding::kFixed12>(codes, multipliers_);
+      return DecodeRows<LogProbEncoding::kFixed12>(codes, multipliers_, rows);
   }
-  return {};
 }
 
 void DecodeLogProbs(LogProbEncoding encoding, std::span<const std::byte> from, int slots,
                     std::span<float> log_probs) {
   const size_t positions = log_probs.size() / slots;
   const size_t group_bytes = GroupBytes(encoding, slots);
+  std::vector<std::array<float, kGroupPositions>> rows(slots);
   for (size_t group = 0; group < GroupCount(positions); ++group) {
     const GroupDecoder decoder(encoding, from.subspan(group * group_bytes, group_bytes));
     const size_t first = group * kGroupPositions;
     const size_t lanes = std::min<size_t>(kGroupPositions, positions - first);
+    decoder.Rows(0, rows);
     for (int rank = 0; rank < slots; ++rank) {
-      const auto row = decoder.Row(rank);
       for (size_t lane = 0; lane < lanes; ++lane) {
-        log_probs[(first + lane) * slots + rank] = row[lane];
+        log_probs[(first + lane) * slots + rank] = rows[rank][lane];
       }
     }
   }

@@ -44,15 +44,14 @@ class GroupDecoder {
   // `group` holds GroupBytes and must outlive the decoder.
   GroupDecoder(LogProbEncoding encoding, std::span<const std::byte> group);
 
-  // The log-probs of one rank, position by position; -inf marks unused slots.
-  std::array<float, kGroupPositions> Row(size_t rank) const;
+  // The log-probs of ranks from `first` on, position by position; -inf marks unused slots. Several
+  // at once cost little more than one.
+  void Rows(size_t first, std::span<std::array<float, kGroupPositions>> rows) const;
 
   // The multipliers of kFixed12, position by position; zeros in other encodings.
   const RowValues& multipliers() const { return multipliers_; }
 
  private:
-  std::span<const std::byte> RowAt(size_t row) const;
-
   LogProbEncoding encoding_;
   std::span<const std::byte> group_;
   RowValues multipliers_{};

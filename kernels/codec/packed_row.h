@@ -89,10 +89,19 @@ inline void PackRow(const RowValues& values, int width, std::span<std::byte> to)
   packed_row_internal::kPackers[width - 1](values, to.data());
 }
 
-// `from` holds PackedRowBytes(width), width in [1, 32]; nothing beyond it is read.
+// Consecutive rows: `from` holds PackedRowBytes(width) of each, width in [1, 32]; nothing beyond it
+// is read.
+inline void UnpackRows(std::span<const std::byte> from, int width, std::span<RowValues> rows) {
+  const std::byte* row = from.data();
+  for (RowValues& values : rows) {
+    packed_row_internal::kUnpackers[width - 1](row, values);
+    row += PackedRowBytes(width);
+  }
+}
+
 inline RowValues UnpackRow(std::span<const std::byte> from, int width) {
   RowValues values;
-  packed_row_internal::kUnpackers[width - 1](from.data(), values);
+  UnpackRows(from, width, {&values, 1});
   return values;
 }
 

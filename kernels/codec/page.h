@@ -76,7 +76,7 @@ absl::StatusOr<PageView> OpenPage(std::span<const std::byte> page);
 // The view of a page whose header is known and whose bytes are trusted: nothing is checked.
 PageView ViewPage(const PageHeader& header, std::span<const std::byte> page);
 
-// Where records go: n positions, row-major.
+// Where records go: n positions, row-major. Arrays other than ranks may be left out, empty.
 struct RecordRows {
   std::span<int32_t> sampled_ids;      // [n]
   std::span<float> sampled_log_probs;  // [n]
@@ -86,8 +86,15 @@ struct RecordRows {
 };
 
 // Decodes the records [first, first + n) of a page, where n = rows.ranks.size(), without checking
-// them. Absent positions get -1, NaN, -1 and -inf, and rank kRankAbsent.
+// them, into those arrays that are not left out. Absent positions get -1, NaN, -1 and -inf, and
+// rank kRankAbsent.
 void ReadRecords(const PageView& page, uint32_t first, const RecordRows& rows);
+
+// Rows [first, first + count), K = slots.
+RecordRows SubRows(const RecordRows& rows, size_t first, size_t count, size_t slots);
+
+// What stands where nothing is recorded: -1, NaN, -1 and -inf. Leaves the ranks.
+void WriteAbsent(const RecordRows& rows);
 
 // The records of a page. Absent positions hold -1, NaN, -1 and -inf, and rank kRankAbsent.
 struct DecodedPage {

@@ -128,6 +128,19 @@ TEST(Page, SomeRecordsAreThoseOfAll) {
       EXPECT_EQ(some.ids, part(all.ids, first, count, 7));
       EXPECT_EQ(Bits(some.log_probs), Bits(part(all.log_probs, first, count, 7)));
       EXPECT_EQ(some.ranks, part(all.ranks, first, count, 1));
+
+      // Each array alone.
+      DecodedPage one = some;
+      const auto read = [&](auto& array, const auto& expected, const RecordRows& rows) {
+        std::ranges::fill(array, 77);
+        ReadRecords(ViewPage(header, bytes), first, rows);
+        EXPECT_EQ(std::memcmp(array.data(), expected.data(), 4 * array.size()), 0);
+      };
+      read(one.sampled_ids, some.sampled_ids, {.sampled_ids = one.sampled_ids, .ranks = one.ranks});
+      read(one.sampled_log_probs, some.sampled_log_probs,
+           {.sampled_log_probs = one.sampled_log_probs, .ranks = one.ranks});
+      read(one.ids, some.ids, {.ids = one.ids, .ranks = one.ranks});
+      read(one.log_probs, some.log_probs, {.log_probs = one.log_probs, .ranks = one.ranks});
     }
   }
 }

@@ -145,7 +145,13 @@ size_t Batch::Take(const Segment& segment, size_t first) {
   if (!current.reduced()) {
     staged.behavior =
         PlaceRows(behavior.log_probs, behavior.grouped_log_probs, first, count, place);
-    staged.current = PlaceRows(current.log_probs, current.grouped_log_probs, first, count, stage);
+    const std::span<const uint16_t> halves = current.float16_log_probs;
+    const auto slots = static_cast<size_t>(parameters_.slots);
+    staged.current =
+        halves.empty()
+            ? PlaceRows(current.log_probs, current.grouped_log_probs, first, count, stage)
+            : StagedRows{stage(halves.subspan(first * slots, count * slots)),
+                         RowFormat::kTokenMajorFloat16};
   }
   staged.behavior_sampled_log_probs = place(Part(behavior.sampled_log_probs, first, count));
   staged.sampled_ranks = place(Part(behavior.sampled_ranks, first, count));

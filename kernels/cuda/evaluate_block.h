@@ -64,49 +64,70 @@ SIS_HOST_DEVICE inline void PrepareUniforms(const BatchView& batch, uint32_t blo
 }
 
 // What the slots of a position come down to.
-struct SlotResult {
-  Envelope envelope;
+struct SlotSums {
+  SlotsResult slots;
   float total_variation;
 };
 
-// Asks for several slots before using any, since memory answers late.
-template <bool kTotalVariation, class Behavior, class Current>
-SIS_HOST_DEVICE SlotResult AccumulateSlots(const Behavior& behavior, const Current& current,
-                                           int top_k) {
+template <bool kTotalVariation>
+struct SlotAccumulator {
   EnvelopeAccumulator envelope;
   TotalVariationAccumulator total_variation;
-  for (int slot = 0; slot < top_k; slot += kSlotsAhead) {
-    float behavior_log_probs[kSlotsAhead];
-    float current_log_probs[kSlotsAhead];
-    for (int i = 0; i < kSlotsAhead; ++i) {
-      const bool there = slot + i < top_k;
-      behavior_log_probs[i] = there ? behavior.At(slot + i) : kMinusInfinity;
-      current_log_probs[i] = there ? current.At(slot + i) : kMinusInfinity;
-    }
-    for (int i = 0; i < kSlotsAhead; ++i) {
-      envelope.Add(behavior_log_probs[i], current_log_probs[i]);
-      if (kTotalVariation) total_variation.Add(behavior_log_probs[i], current_log_probs[i]);
+
+  // Slots [first, end). Asks for several before using any, since memory answers late.
+  template <class Behavior, class Current>
+  SIS_HOST_DEVICE void Add(const Behavior& behavior, const Current& current, int first, int end) {
+    for (int slot = first; slot < end; slot += kSlotsAhead) {
+      float behavior_log_probs[kSlotsAhead];
+      float current_log_probs[kSlotsAhead];
+      for (int i = 0; i < kSlotsAhead; ++i) {
+        const bool there = slot + i < end;
+        behavior_log_probs[i] = there ? behavior.At(slot + i) : kMinusInfinity;
+        current_log_probs[i] = there ? current.At(slot + i) : kMinusInfinity;
+      }
+      for (int i = 0; i < kSlotsAhead; ++i) {
+        envelope.Add(behavior_log_probs[i], current_log_probs[i]);
+        if (kTotalVariation) total_variation.Add(behavior_log_probs[i], current_log_probs[i]);
+      }
     }
   }
-  return {envelope.Finish(), total_variation.Finish()};
+};
+
+template <bool kTotalVariation, class Behavior, class Current>
+SIS_HOST_DEVICE SlotSums AccumulateSlots(const Behavior& behavior, const Current& current,
+                                         int slots, int top_k) {
+  SlotAccumulator<kTotalVariation> accumulator;
+  accumulator.Add(behavior, current, 0, top_k);
+  const Envelope envelope = accumulator.envelope.Finish();
+  const float total_variation = accumulator.total_variation.Finish();
+  // The rest only has to be valid.
+  accumulator.Add(behavior, current, top_k, slots);
+  return {{envelope, accumulator.envelope.valid()}, total_variation};
 }
 
 template <bool kTotalVariation, class Behavior>
-SIS_HOST_DEVICE SlotResult AccumulateWith(const Behavior& behavior, const BatchView& batch,
-                                          const StagedRows& current, size_t index) {
+SIS_HOST_DEVICE SlotSums AccumulateWith(const Behavior& behavior, const BatchView& batch,
+                                        const StagedRows& current, size_t index) {
   const std::byte* rows = batch.input + current.offset;
   const size_t lane = current.first_lane + index;
   const int slots = batch.slots;
   const int top_k = batch.top_k;
   switch (current.format) {
     case RowFormat::kTokenMajor:
-      return AccumulateSlots<kTotalVariation>(behavior, TokenMajorReader(rows, lane, slots), top_k);
+      return AccumulateSlots<kTotalVariation>(behavior, TokenMajorReader(rows, lane, slots), slots,
+                                              top_k);
+    case RowFormat::kTokenMajorFloat16:
+      return AccumulateSlots<kTotalVariation>(behavior, TokenMajorFloat16Reader(rows, lane, slots),
+                                              slots, top_k);
     case RowFormat::kFloat32:
-      return AccumulateSlots<kTotalVariation>(behavior, Float32Reader(rows, lane, slots), top_k);
+      return AccumulateSlots<kTotalVariation>(behavior, Float32Reader(rows, lane, slots), slots,
+                                              top_k);
     case RowFormat::kFloat16:
-      return AccumulateSlots<kTotalVariation>(behavior, Float16Reader(rows, lane, slots), top_k);
+      return AccumulateSlots<kTotalVariation>(behavior, Float16Reader(rows, lane, slots), slots,
+                                              top_k);
     case RowFormat::kFixed12:
-      return AccumulateSlots<kTotalVariation>(behavior, Fixed12Reader(rows, lane, slots), top_k);
+      return AccumulateSlots<kTotalVariation>(behavior, Fixed12Reader(rows, lane, slots), slots,
+                                              top_k);
     case RowFormat::kNone:
       break;
   }
@@ -125,8 +146,8 @@ SIS_HOST_DEVICE void Store(const BatchView& batch, uint64_t offset, size_t index
 
 // Of position `index` of the segment.
 template <bool kTotalVariation>
-SIS_HOST_DEVICE SlotResult SlotsAt(const BatchView& batch, const StagedSegment& segment,
-                                   size_t index) {
+SIS_HOST_DEVICE SlotSums SlotsAt(const BatchView& batch, const StagedSegment& segment,
+                                 size_t index) {
   const std::byte* rows = RecordedRows(batch, segment) + segment.behavior.offset;
   const size_t lane = segment.behavior.first_lane + index;
   const int slots = batch.slots;
@@ -143,11 +164,12 @@ SIS_HOST_DEVICE SlotResult SlotsAt(const BatchView& batch, const StagedSegment& 
     case RowFormat::kFixed12:
       return AccumulateWith<kTotalVariation>(Fixed12Reader(rows, lane, slots), batch,
                                              segment.current, index);
+    case RowFormat::kTokenMajorFloat16:  // current values only
     case RowFormat::kNone:
       break;
   }
-  return {{Flush(Load<float>(batch.input, segment.log_envelopes, index)),
-           Load<float>(batch.input, segment.covered_masses, index)},
+  return {SlotsOfReduced(Load<float>(batch.input, segment.log_envelopes, index),
+                         Load<float>(batch.input, segment.covered_masses, index)),
           0.0f};
 }
 
@@ -155,21 +177,25 @@ SIS_HOST_DEVICE SlotResult SlotsAt(const BatchView& batch, const StagedSegment& 
 template <bool kTotalVariation>
 SIS_HOST_DEVICE Sums EvaluatePosition(const BatchView& batch, const StagedSegment& segment,
                                       size_t index, uint32_t uniform) {
-  const SlotResult slots = SlotsAt<kTotalVariation>(batch, segment, index);
+  Sums sums;
+  const auto [slots, total_variation] = SlotsAt<kTotalVariation>(batch, segment, index);
+  const float current_sampled = Load<float>(batch.input, segment.current_sampled_log_probs, index);
+  if (!IsValid(current_sampled, slots)) {
+    sums.invalid = 1;
+    return sums;
+  }
   const std::byte* recorded = RecordedRows(batch, segment);
-  const PositionResult result =
-      Decide(Load<float>(recorded, segment.behavior_sampled_log_probs, index),
-             Load<float>(batch.input, segment.current_sampled_log_probs, index), slots.envelope,
-             Load<uint8_t>(recorded, segment.sampled_ranks, index) < batch.top_k, uniform);
+  const PositionResult result = Decide(
+      Load<float>(recorded, segment.behavior_sampled_log_probs, index), current_sampled,
+      slots.envelope, Load<uint8_t>(recorded, segment.sampled_ranks, index) < batch.top_k, uniform);
   Store(batch, segment.decisions, index, result.decision);
   Store(batch, segment.acceptance_probabilities, index, result.acceptance_probability);
   Store(batch, segment.log_modified_ratios, index, result.log_modified_ratio());
   if (segment.modified_ratios != kAbsent) {
     Store(batch, segment.modified_ratios, index, result.modified_ratio());
   }
-  Sums sums;
   AddPosition(result, slots.envelope, sums);
-  if (kTotalVariation) sums.total_variation = Fixed(slots.total_variation);
+  if (kTotalVariation) sums.total_variation = Fixed(total_variation);
   return sums;
 }
 

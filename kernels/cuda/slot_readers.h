@@ -13,7 +13,14 @@
 namespace sis::cuda {
 
 // kNone: the REDUCED form has no log-probs at slots.
-enum class RowFormat : uint8_t { kNone, kTokenMajor, kFloat32, kFloat16, kFixed12 };
+enum class RowFormat : uint8_t {
+  kNone,
+  kTokenMajor,
+  kTokenMajorFloat16,
+  kFloat32,
+  kFloat16,
+  kFixed12
+};
 
 // `lane` counts the positions from lane 0 of the first group on; token-major rows have no lanes,
 // and it counts rows.
@@ -26,6 +33,16 @@ class TokenMajorReader {
 
  private:
   const float* row_;
+};
+
+class TokenMajorFloat16Reader {
+ public:
+  SIS_HOST_DEVICE TokenMajorFloat16Reader(const std::byte* rows, size_t lane, int slots)
+      : row_(reinterpret_cast<const uint16_t*>(rows) + lane * static_cast<size_t>(slots)) {}
+  SIS_HOST_DEVICE float At(int slot) const { return Float16Value(row_[slot]); }
+
+ private:
+  const uint16_t* row_;
 };
 
 // Where a lane's group begins.

@@ -19,7 +19,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "server/segments/guarded_copy.h"
+#include "server/segments/guarded_access.h"
 
 namespace sis {
 namespace {
@@ -112,11 +112,13 @@ SharedSegment::~SharedSegment() {
 void SharedSegment::Unlink() { shm_unlink(name_.c_str()); }
 
 void SharedSegment::Read(size_t offset, size_t size, void* into) const {
-  GuardedCopy(into, memory_ + offset, size, {memory_, size_});
+  const GuardedAccess guard(mapping());
+  std::memcpy(into, memory_ + offset, size);
 }
 
 void SharedSegment::Write(size_t offset, size_t size, const void* from) {
-  GuardedCopy(memory_ + offset, from, size, {memory_, size_});
+  const GuardedAccess guard(mapping());
+  std::memcpy(memory_ + offset, from, size);
 }
 
 }  // namespace sis

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -11,8 +12,8 @@
 namespace sis {
 
 // A POSIX shared-memory object. What it holds may change at any time under whoever reads it, and a
-// client may even truncate it; so it is copied, never looked at, and values are validated and used
-// in the copy. Read and Write may be called by any thread.
+// client may even truncate it; so it is copied, or else looked at by who looks at everything once
+// only, and values are validated and used in what came of that. Any thread may do so.
 class SharedSegment {
  public:
   // Makes one of so many bytes, rounded up to whole pages, all in memory and zero, under a name
@@ -40,6 +41,10 @@ class SharedSegment {
   // written is lost.
   void Read(size_t offset, size_t size, void* into) const;
   void Write(size_t offset, size_t size, const void* from);
+
+  // The bytes where they are: for whoever reads each of them once, while a GuardedAccess of the
+  // same thread lives.
+  std::span<char> mapping() const { return {memory_, size_}; }
 
  private:
   SharedSegment(std::string name, int file, char* memory, size_t size);

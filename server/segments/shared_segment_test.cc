@@ -12,6 +12,8 @@
 #include <thread>
 #include <vector>
 
+#include "server/segments/guarded_access.h"
+
 namespace sis {
 namespace {
 
@@ -82,6 +84,20 @@ TEST(SegmentTest, AFileThatIsCutOffReadsAsZeros) {
   other->Write(0, x.size(), x.data());
   other->Read(0, read.size(), read.data());
   EXPECT_EQ(read, x);
+}
+
+TEST(SegmentTest, SoItDoesInPlace) {
+  constexpr size_t kBytes = 1 << 20;
+  const auto segment = MakeSegment(kBytes);
+  const std::string x(kBytes, 'x');
+  segment->Write(0, x.size(), x.data());
+  ASSERT_EQ(truncate(("/dev/shm" + segment->name()).c_str(), kBytes / 2), 0);
+  const GuardedAccess guard(segment->mapping());
+  char first;
+  segment->Read(0, 1, &first);  // which has a guard of its own
+  const std::span<const char> bytes = segment->mapping();
+  EXPECT_EQ(std::string(bytes.begin(), bytes.end()),
+            std::string(kBytes / 2, 'x') + std::string(kBytes / 2, '\0'));
 }
 
 TEST(SegmentTest, SeveralThreadsMeetTheEnd) {

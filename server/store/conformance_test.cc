@@ -11,13 +11,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "kernels/crc32c.h"
-#include "server/store/memcached_items.h"
-#include "server/store/memcached_server.h"
-#include "server/store/parse_store.h"
-#include "server/store/rocksdb_items.h"
+#include "server/store/backing.h"
 #include "server/store/stored_item.h"
 
 namespace sis {
@@ -25,84 +21,11 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
-using ::testing::UnorderedElementsAre;
-
-constexpr uint8_t kReleased = 5;
-
-// Where a store keeps things, which outlives the store.
-class Backing {
- public:
-  virtual ~Backing() = default;
-  virtual std::string description() const = 0;
-  // The database below, for damage. No store may be open.
-  virtual std::unique_ptr<ItemStore> OpenItems() = 0;
-};
-
-class RocksDbBacking final : public Backing {
- public:
-  std::string description() const override {
-    return absl::StrCat("rocksdb:", directory_.path(), "/db");
-  }
-  std::unique_ptr<ItemStore> OpenItems() override {
-    return *OpenRocksDbItems(directory_.path() + "/db", false);
-  }
-
- private:
-  TemporaryDirectory directory_;
-};
-
-class MemcachedBacking final : public Backing {
- public:
-  std::string description() const override {
-    return absl::StrCat("memcached:", absl::StrJoin(sockets(), ","));
-  }
-  std::unique_ptr<ItemStore> OpenItems() override {
-    std::vector<MemcachedNode> nodes;
-    for (const std::string& socket : sockets()) nodes.push_back({.host = socket});
-    return *OpenMemcachedItems(nodes);
-  }
-  MemcachedServer& node(int n) { return *nodes_[n]; }
-
- private:
-  std::vector<std::string> sockets() const {
-    std::vector<std::string> sockets;
-    for (const auto& node : nodes_) sockets.push_back(node->socket());
-    return sockets;
-  }
-
-  TemporaryDirectory directory_;
-  std::vector<std::unique_ptr<MemcachedServer>> nodes_ = [this] {
-    std::vector<std::unique_ptr<MemcachedServer>> nodes;
-    for (int n = 0; n < 3; ++n) {
-      nodes.push_back(
-          std::make_unique<MemcachedServer>(absl::StrCat(directory_.path(), "/node", n)));
-    }
-    return nodes;
-  }();
-};
-
-SequenceIdentity Sequence(std::string id) { return {"run", 3, std::move(id), 1}; }
 
 std::string RandomBytes(std::mt19937& random, size_t count) {
   std::string bytes(count, '\0');
   for (char& byte : bytes) byte = static_cast<char>(random());
   return bytes;
-}
-
-LogEntry Block(uint32_t position, std::string rows) {
-  return {LogEntry::Kind::kBlock, position, 7, std::move(rows)};
-}
-
-absl::Status AppendOne(SequenceStore& store, const SequenceIdentity& sequence, uint32_t number,
-                       LogEntry entry) {
-  const NewEntry added{.sequence = sequence, .number = number, .entry = std::move(entry)};
-  return store.Append({&added, 1})[0];
-}
-
-std::unique_ptr<SequenceStore> Open(const Backing& backing) {
-  auto store = OpenStore(backing.description());
-  EXPECT_TRUE(store.ok()) << store.status();
-  return *std::move(store);
 }
 
 class ConformanceTest : public ::testing::TestWithParam<std::string> {
@@ -267,7 +190,11 @@ TEST_P(ConformanceTest, ReadersSeeAPrefixWhileOthersAppendAndSeal) {
   uint32_t seen = 0;
   while (!done) {
     const auto read = store_->Read(Sequence("a"));
-    if (seen == 0 && absl::IsNotFound(read.status())) continue;
+    // Until the first entry is acked; one whose witness is there before it looks lost.
+    if (seen == 0 &&
+        (absl::IsNotFound(read.status()) || absl::IsResourceExhausted(read.status()))) {
+      continue;
+    }
     EXPECT_TRUE(read.ok()) << read.status();
     if (!read.ok()) break;
     const uint32_t now = read->first_entry + static_cast<uint32_t>(read->entries.size());
@@ -446,123 +373,6 @@ TEST_P(ConformanceTest, OfManyWritersOfARunTheNewestWins) {
   }
   for (std::thread& writer : writers) writer.join();
   EXPECT_EQ(store_->GetRun("run")->policy_version, 199);
-}
-
-TEST(RocksDbStoreTest, ListsRunsAndSequencesAfterARestart) {
-  const RocksDbBacking backing;
-  {
-    const auto store = Open(backing);
-    ASSERT_TRUE(store->PutRun({"run", 3, 0, "config"}).ok());
-    ASSERT_TRUE(store->PutRun({"run2", 1, 0, ""}).ok());
-    for (const std::string id : {"a", "b", "dropped", "sealed"}) {
-      for (uint32_t n = 0; n < 3; ++n) {
-        ASSERT_TRUE(AppendOne(*store, Sequence(id), n, Block(n, "rows")).ok());
-      }
-    }
-    ASSERT_TRUE(store->Drop(Sequence("dropped"), kReleased, absl::InfiniteFuture()).ok());
-    ASSERT_TRUE(store->WriteSealedForm(Sequence("sealed"), 3, "form", absl::InfiniteFuture()).ok());
-    ASSERT_TRUE(AppendOne(*store, {"run", 2, "older", 0}, 0, Block(0, "rows")).ok());
-    ASSERT_TRUE(store->DropIncarnationsBefore("run", 3).ok());
-  }
-  const auto store = Open(backing);
-  EXPECT_THAT(*store->ListRuns(),
-              ElementsAre(StoredRun{"run", 3, 0, "config"}, StoredRun{"run2", 1, 0, ""}));
-  EXPECT_THAT(*store->ListSequences("run", 3),
-              UnorderedElementsAre(Sequence("a"), Sequence("b"), Sequence("sealed")));
-  EXPECT_THAT(*store->ListSequences("run", 2), IsEmpty());
-  EXPECT_TRUE(absl::IsNotFound(store->Read({"run", 2, "older", 0}).status()));
-}
-
-TEST(RocksDbStoreTest, OneProcessAtATime) {
-  const RocksDbBacking backing;
-  const auto store = Open(backing);
-  EXPECT_TRUE(absl::IsUnavailable(OpenStore(backing.description()).status()));
-}
-
-TEST(MemcachedStoreTest, ANodeThatIsDownCostsItsShareAndRecovers) {
-  constexpr int kSequences = 60;
-  MemcachedBacking backing;
-  const auto store = Open(backing);
-  const auto name = [](int i) { return Sequence(absl::StrCat("sequence ", i)); };
-  for (int i = 0; i < kSequences; ++i) {
-    ASSERT_TRUE(AppendOne(*store, name(i), 0, Block(0, "rows")).ok());
-  }
-  backing.node(1).Kill();
-  for (int i = 0; i < kSequences; ++i) {
-    // Each time with connections that don't know yet: no answer is never taken for "not there".
-    const std::string prefix = SequencePrefix(name(i));
-    const ItemKey key{prefix, EntryKey(prefix, 0)};
-    EXPECT_FALSE(absl::IsNotFound(backing.OpenItems()->Get({&key, 1})[0].status()));
-  }
-  std::vector<int> down;
-  for (int i = 0; i < kSequences; ++i) {
-    const absl::Status read = store->Read(name(i)).status();
-    const absl::Status appended = AppendOne(*store, name(i), 1, Block(1, "rows"));
-    if (read.ok()) {
-      EXPECT_TRUE(appended.ok()) << appended;
-    } else {
-      EXPECT_TRUE(absl::IsUnavailable(read)) << read;
-      EXPECT_TRUE(absl::IsUnavailable(appended)) << appended;
-      down.push_back(i);
-    }
-  }
-  EXPECT_GT(down.size(), 0);
-  EXPECT_LT(down.size(), kSequences);
-
-  backing.node(1).Start();
-  for (const int i : down) {
-    // It comes back empty: what it held is lost, and known to be, not "never there".
-    absl::Status read;
-    while (absl::IsUnavailable(read = store->Read(name(i)).status())) {
-    }
-    EXPECT_TRUE(absl::IsResourceExhausted(read)) << read;
-    EXPECT_TRUE(AppendOne(*store, Sequence(absl::StrCat("new ", i)), 0, Block(0, "rows")).ok());
-  }
-}
-
-TEST(MemcachedStoreTest, AnyReplicaAnswers) {
-  MemcachedBacking backing;
-  const auto here = Open(backing), there = Open(backing);
-  for (uint32_t n = 0; n < 20; ++n) {
-    for (int i = 0; i < 10; ++i) {
-      const SequenceIdentity sequence = Sequence(absl::StrCat(i));
-      ASSERT_TRUE(AppendOne(n % 2 == 0 ? *here : *there, sequence, n, Block(n, "rows")).ok());
-      EXPECT_EQ((n % 2 == 0 ? *there : *here).Read(sequence)->entries.size(), n + 1);
-    }
-  }
-}
-
-TEST(MemoryStoreTest, TakesAllAndGivesNothing) {
-  const auto store = *OpenStore("memory");
-  EXPECT_FALSE(store->durable());
-  EXPECT_TRUE(AppendOne(*store, Sequence("a"), 0, Block(0, "rows")).ok());
-  EXPECT_TRUE(AppendOne(*store, Sequence("a"), 0, Block(0, "rows")).ok());
-  EXPECT_TRUE(absl::IsNotFound(store->Read(Sequence("a")).status()));
-  const StoredRun run{"run", 1, 5, "config"};
-  EXPECT_EQ(*store->PutRun(run), run);
-  EXPECT_TRUE(absl::IsNotFound(store->GetRun("run").status()));
-}
-
-TEST(OpenStoreTest, SaysWhatIsWrong) {
-  for (const auto& [description, what] : std::vector<std::pair<std::string, std::string>>{
-           {"", "neither memory"},
-           {"redis:localhost", "neither memory"},
-           {"rocksdb:", "not rocksdb:DIR"},
-           {"rocksdb:/tmp/x?sync=2", "not rocksdb:DIR"},
-           {"memcached:", "''"},
-           {"memcached:a", "'a': is not HOST:PORT"},
-           {"memcached:a:0", "'a:0': the port"},
-           {"memcached:a:65536", "the port"},
-           {"memcached:a:1*0", "the weight"},
-           {"memcached:a:1*2x", "the weight"},
-           {"memcached:a:1,,b:2", "''"},
-           {"memcached:a:1,b:2,a:1*3", "named twice"},
-       }) {
-    const absl::Status status = OpenStore(description).status();
-    EXPECT_TRUE(absl::IsInvalidArgument(status)) << description;
-    EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr(what));
-  }
-  EXPECT_TRUE(OpenStore("memcached:localhost:11211*2,/tmp/socket*3,[::1]:5").ok());
 }
 
 }  // namespace

@@ -44,6 +44,8 @@ class ArrayField {
 
   // In bytes.
   size_t size() const { return size_; }
+  // That it is a part of; null if it is none's.
+  const SharedSegment* segment() const { return segment_; }
 
   // The elements [first, first + count), which must be there: in place if they lie side by side and
   // aligned, else copied into `scratch`, which must then not be used for anything else while they
@@ -66,6 +68,16 @@ class ArrayField {
       }
       return std::span<const T>(scratch).first(count);
     }
+    return {reinterpret_cast<const T*>(data), count};
+  }
+
+  // As Read, but in place from a segment too: for whoever reads each element once, while a
+  // GuardedAccess to the segment lives.
+  template <typename T>
+  std::span<const T> ReadOnce(size_t first, size_t count, std::vector<T>& scratch) const {
+    if (segment_ == nullptr) return Read(first, count, scratch);
+    const char* data = segment_->mapping().data() + offset_ + first * sizeof(T);
+    if (reinterpret_cast<uintptr_t>(data) % alignof(T) != 0) return Read(first, count, scratch);
     return {reinterpret_cast<const T*>(data), count};
   }
 

@@ -5,19 +5,22 @@
 The step is 4096 sequences of 4096 positions, 16.8 M tokens; --scale takes a part of it. A sis_server process holds the
 records, with as many threads as the machine has cores, and answers clients in processes of their own over TCP loopback
 or a Unix socket: the C++ client, which has float32 or float16 arrays (in micro-batches over streams, for comparison in
-unary calls, and in memory that it shares with the server, where they are before the clock starts), and the Python
-client, which a trainer gives float32 tensors [T, K] of PyTorch and which returns a mask as a tensor: over TCP, a Unix
-socket and shared memory, into which the trainer's gather has written the tensors; with the records at hand and with
-FetchTopK included; in half precision and REDUCED, which must cost the same whatever K is.
+unary calls, and in memory that it shares with the server, where they are before the clock starts; with the records at
+hand and with FetchTopK included), and the Python client, which a trainer gives float32 tensors [T, K] of PyTorch and
+which returns a mask as a tensor: over TCP, a Unix socket and shared memory, into which the trainer's gather has written
+the tensors; with the records at hand and with FetchTopK included, of all arrays or of the ids alone; in half precision,
+rounded by PyTorch, and REDUCED, which must cost the same whatever K is.
 Every repetition is another draw, so that all of it is counted. PyTorch computes the same in this process (see
-peers.py), without validation, cache or metrics.
+peers.py), without validation, cache or metrics. The form DENSE, whose positions are far larger, has a program of its
+own: evaluate_dense.
 
 With $SIS_PROTOTYPE, or --prototype, a folder of the bare prototype's sources, that is built (protoc, g++) and runs in
 turn too: half precision over TCP, without validation, look-up or metrics.
 
-Printed per row: which outputs were asked for, the median of tokens per second, bytes per token over the wire both ways,
-the ratio to PyTorch of the same repetition with its least and most, and what a whole step takes: seconds, and seconds
-of processor time of server and client together. The machine should have nothing else to do.
+Printed per row: which outputs were asked for, and which arrays of the records, the median of tokens per second, bytes
+per token over the wire both ways, the ratio to PyTorch of the same repetition with its least and most, and what a whole
+step takes: seconds, and seconds of processor time of server and client together. The machine should have nothing else to
+do.
 """
 
 import argparse
@@ -40,12 +43,16 @@ import peers
 
 LENGTH = 4096
 SEQUENCES = 4096
+VOCABULARY = 151936
 # Kept after it was used: without this each large message is mapped, faulted in and unmapped again.
 KEEP_MEMORY = "glibc.malloc.mmap_threshold=1073741824:glibc.malloc.trim_threshold=1073741824"
 ROOT = pathlib.Path(__file__).absolute().parents[2]
 SERVER = ROOT / "server/sis_server"
 CLIENT = ROOT / "tests/bench/evaluate_client"
 RATIO_BYTES = 4
+# What a trainer fetches: everything, or what it gathers its log-probs with.
+ALL_ARRAYS = ("ids", "log_probs", "sampled_ids", "sampled_log_probs")
+IDS = ("ids", "sampled_ids")
 BIT_BYTES = 1 / 8
 
 
@@ -54,7 +61,8 @@ class Server:
 
     def __init__(self, socket, positions, slots, trainer_bytes):
         records = positions * (5 * slots + 64)
-        shared = positions * (16 * slots + 128) + trainer_bytes
+        # The values of the C++ clients, and what one of them fetches.
+        shared = positions * (26 * slots + 128) + trainer_bytes
         self._process = subprocess.Popen(
             [SERVER, f"--listen=127.0.0.1:0,unix:{socket}", "--metrics=", f"--cache_bytes={records + (64 << 20)}",
              f"--shared_memory_bytes={shared + (64 << 20)}"],
@@ -76,25 +84,42 @@ def processor_seconds(process_ids):
 
 
 def make_batch(sequences, slots):
-    """One of peers.py, with a current policy whose probabilities at the slots never add up to more than 1."""
+    """One of peers.py, with ids, and a current policy whose probabilities at the slots never add up to more than 1."""
     batch = peers.Batch(sequences, LENGTH, slots)
+    # Anywhere in the vocabulary, each in a part of its own so that none stands twice; the last is for what was sampled
+    # outside of the set.
+    rng = np.random.default_rng(2)
+    share = VOCABULARY // (slots + 1)
+    parts = rng.permuted(np.broadcast_to(np.arange(slots + 1, dtype=np.int32), (len(batch.ranks), slots + 1)), axis=1)
+    ids = parts * share + rng.integers(0, share, parts.shape, np.int32)
+    batch.ids = ids[:, :slots]
+    batch.sampled_ids = ids[np.arange(len(ids)), np.minimum(batch.ranks, slots)]
     batch.current -= np.maximum(0, np.log(np.exp(batch.current).sum(1, keepdims=True)))
     inside = np.flatnonzero(batch.ranks < slots)
     batch.current_sampled[inside] = batch.current[inside, batch.ranks[inside]]
     return batch
 
 
+def own_sets(batch):
+    """The current policy's own sets: the recorded tokens in its own order, but for half of the least probable tenth."""
+    order = np.argsort(-batch.current, axis=1)
+    ids = np.take_along_axis(batch.ids, order, axis=1)
+    last = ids[:, -max(1, batch.slots // 10):]
+    others = np.random.default_rng(3).random(last.shape) < 0.5
+    share = VOCABULARY // (batch.slots + 1)
+    last[others] += np.where(last[others] % share == 0, 1, -1)  # of the same part
+    return ids, np.take_along_axis(batch.current, order, axis=1)
+
+
 def fill(address, batch, sequences):
     """Records the batch's behaviour policy; sequence i is named so, and holds what i % batch.sequences does."""
-    ids = np.broadcast_to(np.arange(batch.slots, dtype=np.int32), batch.behavior.shape)
-    sampled_ids = np.where(batch.ranks < batch.slots, batch.ranks, batch.slots).astype(np.int32)
     with sis.Client(address) as client:
-        run = client.create_run("run", seed=1, vocabulary_size=batch.slots + 1, top_k=batch.slots)
+        run = client.create_run("run", seed=1, vocabulary_size=VOCABULARY, top_k=batch.slots)
         with client.append(run, sampling=sis.Sampling("processed", temperature=1.0)) as stream:
             for i in range(sequences):
                 rows = slice(i % batch.sequences * LENGTH, (i % batch.sequences + 1) * LENGTH)
-                stream.block(str(i), first_position=0, policy_version=0, sampled_ids=sampled_ids[rows],
-                             sampled_log_probs=batch.behavior_sampled[rows], top_k_ids=ids[rows],
+                stream.block(str(i), first_position=0, policy_version=0, sampled_ids=batch.sampled_ids[rows],
+                             sampled_log_probs=batch.behavior_sampled[rows], top_k_ids=batch.ids[rows],
                              top_k_log_probs=batch.behavior[rows])
                 stream.seal(str(i), length=LENGTH)
 
@@ -116,8 +141,8 @@ def float16_rounded_up(array):
 class CppClient:
     """One evaluate_client process."""
 
-    def __init__(self, server, address, folder, sequences, slots, form, output, call_sequences, way):
-        arguments = [address, "run", folder, sequences, LENGTH, slots, form, output, call_sequences, way]
+    def __init__(self, server, address, folder, sequences, slots, form, output, call_sequences, way, fetch):
+        arguments = [address, "run", folder, sequences, LENGTH, slots, form, output, call_sequences, way, int(fetch)]
         self._process = subprocess.Popen([CLIENT, *map(str, arguments)], stdin=subprocess.PIPE,
                                          stdout=subprocess.PIPE, text=True)
         self.process_ids = [server.process_id, self._process.pid]
@@ -160,7 +185,8 @@ class PythonTrainer:
         place[...] = array
         return place
 
-    def row(self, call="evaluate", fetch=False, **keywords):
+    def row(self, call="evaluate", fetch=(), **keywords):
+        """`fetch`: which arrays of the records are fetched before each call, if any."""
         return PythonRow(self.process_ids, functools.partial(self._step, call, fetch, keywords))
 
     def _step(self, call, fetch, keywords, draw):
@@ -170,7 +196,8 @@ class PythonTrainer:
         for part in self._calls:
             rows = slice(part.start * LENGTH, part.stop * LENGTH)
             if fetch:
-                records = self._client.fetch_top_k(self._run, [str(i) for i in part], segment=self._segment)
+                sequences = [str(i) for i in part]
+                records = self._client.fetch_top_k(self._run, sequences, arrays=fetch, segment=self._segment)
             else:
                 records = [sis.Slice(str(i), length=LENGTH) for i in part]
             values = {name: array[rows] for name, array in self._arrays.items()}
@@ -262,10 +289,9 @@ def measure(slots, arguments, prototype, folder):
     write(folder / "current_float16", float16_rounded_up(batch.current), sequences)
     log_envelopes = write(folder / "log_envelopes", (batch.current - batch.behavior).max(-1), sequences)
     covered_masses = write(folder / "covered_masses", np.exp(batch.current).sum(-1), sequences)
-    # The current policy's own sets: the recorded tokens, in its own order.
-    order = np.argsort(-batch.current, axis=1).astype(np.int32)
-    write(folder / "set_ids", order, sequences)
-    write(folder / "set_log_probs", np.take_along_axis(batch.current, order, axis=1), sequences)
+    set_ids, set_log_probs = own_sets(batch)
+    write(folder / "set_ids", set_ids, sequences)
+    write(folder / "set_log_probs", set_log_probs, sequences)
 
     with contextlib.ExitStack() as stack:
         def closing(side):
@@ -281,17 +307,19 @@ def measure(slots, arguments, prototype, folder):
         gathered = 4 * slots + 4
         rows = {"PyTorch eager in process": ("decisions, ratios", None, TorchEager(batch, sequences))}
 
-        def cpp(address, form, output, way="STREAM"):
-            calls = sequences if way == "SHARED" else call_sequences
-            return closing(CppClient(server, address, folder, sequences, slots, form, output, calls, way))
+        def cpp(address, form, output, way="STREAM", fetch=False):
+            calls = sequences if way == "SHARED" and not fetch else min(call_sequences, sequences)
+            return closing(CppClient(server, address, folder, sequences, slots, form, output, calls, way, fetch))
 
         def python(address, arrays, **keywords):
             return closing(PythonTrainer(server, address, arrays, sequences, call_sequences, **keywords))
 
         bits, ratios = gathered + BIT_BYTES, gathered + RATIO_BYTES
         halves = 2 * slots + 4 + BIT_BYTES
+        all_bytes, ids_bytes = 8 * slots + 8, 4 * slots + 4
         tcp, unix = server.tcp, server.unix
         rows["C++, TCP"] = ("accept bits", bits, cpp(tcp, "GATHERED", "ACCEPT_BITS"))
+        rows["C++, TCP, FetchTopK"] = ("accept bits", bits + all_bytes, cpp(tcp, "GATHERED", "ACCEPT_BITS", fetch=True))
         rows["C++, TCP, unary calls"] = ("accept bits", bits, cpp(tcp, "GATHERED", "ACCEPT_BITS", "UNARY"))
         rows["C++, TCP, ratios"] = ("ratios", ratios, cpp(tcp, "GATHERED", "RATIOS"))
         rows["C++, TCP, float16"] = ("accept bits", halves, cpp(tcp, "FLOAT16", "ACCEPT_BITS"))
@@ -300,24 +328,32 @@ def measure(slots, arguments, prototype, folder):
         rows["C++, Unix socket"] = ("accept bits", bits, cpp(unix, "GATHERED", "ACCEPT_BITS"))
         rows["C++, Unix socket, float16"] = ("accept bits", halves, cpp(unix, "FLOAT16", "ACCEPT_BITS"))
         rows["C++, shared memory"] = ("accept bits", BIT_BYTES, cpp(unix, "GATHERED", "ACCEPT_BITS", "SHARED"))
+        rows["C++, shared memory, FetchTopK"] = ("accept bits", BIT_BYTES,
+                                                 cpp(unix, "GATHERED", "ACCEPT_BITS", "SHARED", fetch=True))
         rows["C++, shared memory, float16"] = ("accept bits", BIT_BYTES, cpp(unix, "FLOAT16", "ACCEPT_BITS", "SHARED"))
         rows["C++, shared memory, REDUCED"] = ("accept bits", BIT_BYTES, cpp(unix, "REDUCED", "ACCEPT_BITS", "SHARED"))
         rows["C++, shared memory, TOP_K"] = ("accept bits", BIT_BYTES, cpp(unix, "TOP_K", "ACCEPT_BITS", "SHARED"))
         tensors = {"log_probs": current, "sampled_log_probs": current_sampled}
         reduced = {"sampled_log_probs": current_sampled, "log_envelopes": log_envelopes,
                    "covered_masses": covered_masses}
-        fetched = 8 * slots + 8
         for transport, address in (("TCP", tcp), ("Unix socket", unix)):
             trainer = python(address, tensors)
             rows[f"Python, {transport}"] = ("accept bits", bits, trainer.row())
-            rows[f"Python, {transport}, FetchTopK"] = ("accept bits", bits + fetched, trainer.row(fetch=True))
-        rows["Python, TCP, float16"] = ("accept bits", halves, python(tcp, tensors).row(half_precision=True))
+            rows[f"Python, {transport}, FetchTopK"] = ("accept bits; all arrays", bits + all_bytes,
+                                                       trainer.row(fetch=ALL_ARRAYS))
+            rows[f"Python, {transport}, FetchTopK of ids"] = ("accept bits; ids", bits + ids_bytes,
+                                                              trainer.row(fetch=IDS))
+        trainer = python(tcp, tensors)
+        rows["Python, TCP, float16"] = ("accept bits", halves, trainer.row(half_precision=True))
+        rows["Python, TCP, float16, FetchTopK of ids"] = ("accept bits; ids", halves + ids_bytes,
+                                                          trainer.row(fetch=IDS, half_precision=True))
         rows["Python, TCP, REDUCED"] = ("accept bits", 12 + BIT_BYTES,
                                         python(tcp, reduced).row(call="evaluate_reduced"))
         trainer = python(unix, tensors, segment_bytes=trainer_bytes)
         rows["Python, shared memory"] = ("accept bits", 0, trainer.row())
         rows["Python, shared memory, ratios"] = ("ratios", 0, trainer.row(outputs=["ratios"]))
-        rows["Python, shared memory, FetchTopK"] = ("accept bits", 0, trainer.row(fetch=True))
+        rows["Python, shared memory, FetchTopK"] = ("accept bits; all arrays", 0, trainer.row(fetch=ALL_ARRAYS))
+        rows["Python, shared memory, FetchTopK of ids"] = ("accept bits; ids", 0, trainer.row(fetch=IDS))
         if prototype is not None:
             rows["bare prototype, float16, TCP"] = ("accept bits, log-ratios", 2 * slots + 2 + 4 + BIT_BYTES,
                                                     closing(Prototype(prototype, slots, sequences)))
@@ -348,7 +384,7 @@ def measure(slots, arguments, prototype, folder):
         ratios = [theirs / mine for mine, theirs in zip(times, seconds[peer])]
         step = SEQUENCES / sequences
         used = f", processors {statistics.median(processor[name]) * step:.2f} s" if side.process_ids else ""
-        print(f"  {name:28s} {outputs:24s} {positions / statistics.median(times) / 1e6:7.1f} Mtokens/s "
+        print(f"  {name:40s} {outputs:24s} {positions / statistics.median(times) / 1e6:7.1f} Mtokens/s "
               f"{'' if wire is None else f'{wire:.1f}':>6s} bytes/token "
               f"{statistics.median(ratios):5.1f} x PyTorch ({min(ratios):.1f}, {max(ratios):.1f})  "
               f"a step {statistics.median(times) * step:.2f} s{used}", flush=True)

@@ -1,11 +1,12 @@
 // The C++ client's side of the Evaluate benchmark; see evaluate.py, which starts it.
 //
-//   evaluate_client ADDRESS RUN FOLDER SEQUENCES LENGTH SLOTS FORM OUTPUT CALL_SEQUENCES WAY
+//   evaluate_client ADDRESS RUN FOLDER SEQUENCES LENGTH SLOTS FORM OUTPUT CALL_SEQUENCES WAY FETCH
 //
 // Maps the current policy's values from FOLDER, then evaluates all sequences once per line of
 // standard input, which names the draw, and prints the seconds it took and how many were accepted.
 // FORM is GATHERED, FLOAT16 (the same in half precision) or REDUCED. WAY is STREAM, UNARY if each
 // call is to be one message, or SHARED if the values are to lie in memory that the server maps.
+// FETCH is 1 if each call is to fetch its records first, with SHARED into that memory.
 #include <fcntl.h>
 #include <malloc.h>
 #include <sys/mman.h>
@@ -63,7 +64,7 @@ void MoveTo(sis::SharedMemory& memory, std::span<const T>& array) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 11) return 2;
+  if (argc != 12) return 2;
   // As the server does: what large messages leave behind is used again.
   mallopt(M_MMAP_THRESHOLD, 1 << 30);
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
@@ -73,6 +74,7 @@ int main(int argc, char** argv) {
   const size_t slots = std::stoul(argv[6]);
   const std::string form = argv[7];
   const std::string way = argv[10];
+  const bool fetch = argv[11] == std::string("1");
   const size_t call_sequences = std::stoul(argv[9]);
   sis::EvaluateOptions options;
   if (!sis::v1::Output_Parse(argv[8], options.outputs.data())) return 2;
@@ -103,7 +105,8 @@ int main(int argc, char** argv) {
   if (!client.ok()) Fail(client.status().ToString());
   std::unique_ptr<sis::SharedMemory> memory;
   if (way == "SHARED") {
-    const size_t bytes = values.sampled.size_bytes() + values.log_probs.size_bytes() +
+    const size_t fetched = fetch ? call_sequences * length * (8 * slots + 8) : 0;
+    const size_t bytes = fetched + values.sampled.size_bytes() + values.log_probs.size_bytes() +
                          values.halves.size_bytes() + values.envelopes.size_bytes() +
                          values.masses.size_bytes() + values.set_ids.size_bytes() +
                          values.set_log_probs.size_bytes();
@@ -129,8 +132,14 @@ int main(int argc, char** argv) {
       const sis::RunRef run{argv[2]};
       const auto named = std::span<const sis::Slice>(slices).subspan(first, count);
       const std::span<const float> sampled = part(values.sampled, 1);
+      sis::TopKRecords records;
+      if (fetch) {
+        auto fetched = (*client)->FetchTopK(run, named, {.memory = memory.get()});
+        if (!fetched.ok()) Fail(fetched.status().ToString());
+        records = *std::move(fetched);
+      }
       const auto evaluate = [&](const auto& current) {
-        return (*client)->Evaluate(run, named, current, options);
+        return (*client)->Evaluate(run, fetch ? records.slices : named, current, options);
       };
       const absl::StatusOr<sis::Evaluation> evaluation =
           form == "REDUCED" ? evaluate(sis::ReducedValues{sampled, part(values.envelopes, 1),

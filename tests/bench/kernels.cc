@@ -70,6 +70,7 @@ void Run(int repetitions, size_t workload_bytes) {
                                       {"float16 rank-major", Layout::kGroupedFloat16},
                                       {"float16, token-major", Layout::kFloat16AndTokenMajor},
                                       {"12 bits, token-major", Layout::kFixed12AndTokenMajor},
+                                      {"12 bits, halves", Layout::kFixed12AndTokenMajorFloat16},
                                       {"reduced", Layout::kReduced}};
   static constexpr int kCurve[] = {1, 2, 5, 10, 20, 50};
   PrefixSums prefix_sums[std::size(kCurve)];

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <random>
 
+#include "kernels/codec/float16.h"
 #include "kernels/codec/log_probs.h"
 
 namespace sis {
@@ -47,14 +48,15 @@ Position RandomPosition(std::mt19937& random, int slots) {
   return position;
 }
 
-// How one policy's values lie: in groups of an encoding, or token after token in float32.
+// How one policy's values lie: in groups, or token after token in float32 or float16.
 struct SlotLayout {
   bool grouped;
   LogProbEncoding encoding = LogProbEncoding::kFloat32;
 
   // Of a multiple of 16 positions.
   size_t Bytes(size_t positions, size_t slots) const {
-    return grouped ? LogProbBytes(encoding, positions, slots) : positions * slots * sizeof(float);
+    if (grouped) return LogProbBytes(encoding, positions, slots);
+    return positions * slots * RowBytes(encoding) / kGroupPositions;
   }
 };
 
@@ -66,6 +68,7 @@ SlotLayout BehaviorLayout(Layout layout) {
     case Layout::kFloat16AndTokenMajor:
       return {true, LogProbEncoding::kFloat16};
     case Layout::kFixed12AndTokenMajor:
+    case Layout::kFixed12AndTokenMajorFloat16:
       return {true, LogProbEncoding::kFixed12};
     case Layout::kTokenMajorFloat32:
     case Layout::kReduced:
@@ -76,7 +79,9 @@ SlotLayout BehaviorLayout(Layout layout) {
 
 SlotLayout CurrentLayout(Layout layout) {
   const bool both = layout == Layout::kGroupedFloat32 || layout == Layout::kGroupedFloat16;
-  return both ? BehaviorLayout(layout) : SlotLayout{false};
+  if (both) return BehaviorLayout(layout);
+  return {false, layout == Layout::kFixed12AndTokenMajorFloat16 ? LogProbEncoding::kFloat16
+                                                                : LogProbEncoding::kFloat32};
 }
 
 // Of n positions, both policies.
@@ -111,6 +116,13 @@ void Put(const std::vector<float>& values, int slots, SlotLayout layout,
          std::span<std::byte> into) {
   const size_t n = values.size() / slots;
   const std::span<std::byte> bytes = into.first(layout.Bytes(n, slots));
+  if (!layout.grouped && layout.encoding == LogProbEncoding::kFloat16) {
+    for (size_t i = 0; i < values.size(); ++i) {
+      const uint16_t half = Float16RoundedUp(values[i]);
+      std::memcpy(bytes.data() + i * sizeof(half), &half, sizeof(half));
+    }
+    return;
+  }
   if (!layout.grouped) {
     std::memcpy(bytes.data(), values.data(), bytes.size());
     return;
@@ -192,7 +204,14 @@ Workload::Workload(int slots, Layout layout, size_t total_bytes)
           array.span().subspan(first / kSequencePositions * bytes, bytes);
       if (of.grouped) {
         view.grouped_log_probs = {rows, of.encoding, 0};
-      } else {
+      } else if constexpr (requires { view.float16_log_probs; }) {
+        if (of.encoding == LogProbEncoding::kFloat16) {
+          view.float16_log_probs = {reinterpret_cast<const uint16_t*>(rows.data()),
+                                    bytes / sizeof(uint16_t)};
+          return;
+        }
+      }
+      if (!of.grouped) {
         view.log_probs = {reinterpret_cast<const float*>(rows.data()), bytes / sizeof(float)};
       }
     };

@@ -111,16 +111,21 @@ TEST(GoldenPrimitivesTest, TopKSets) {
       covered_masses.push_back(golden.Float());
     }
     const TopKSets current{static_cast<int>(current_slots), current_ids, current_log_probs};
-    const absl::Status status = ValidateTopKSets(current, 1 << 24, 0);
-    ASSERT_TRUE(status.ok()) << status;
     const auto bits = [](const std::vector<float>& values) {
       std::vector<uint32_t> bits;
       for (const float value : values) bits.push_back(std::bit_cast<uint32_t>(value));
       return bits;
     };
-    for (const auto reduce : {&ReduceTopKSets, &ReduceTopKSetsScalar}) {
+    const RecordedSets recorded{static_cast<int>(slots), top_k, ids, log_probs};
+    for (const bool one_by_one : {false, true}) {
       std::vector<float> envelopes(count), masses(count);
-      reduce({static_cast<int>(slots), top_k, ids, log_probs}, current, {envelopes, masses});
+      const ReducedSets reduced{envelopes, masses};
+      if (one_by_one) {
+        ReduceTopKSetsScalar(recorded, current, reduced);
+      } else {
+        const absl::Status status = ReduceTopKSets(recorded, current, 1 << 24, 0, reduced);
+        ASSERT_TRUE(status.ok()) << status;
+      }
       ASSERT_EQ(bits(envelopes), bits(log_envelopes)) << "K " << slots << ", K' " << current_slots;
       ASSERT_EQ(bits(masses), bits(covered_masses)) << "K " << slots << ", K' " << current_slots;
     }

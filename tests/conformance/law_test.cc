@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <numeric>
 #include <random>
 #include <vector>
@@ -232,12 +233,15 @@ TEST_P(LawTest, ASetOfTheCurrentPolicysOwnKeepsTheLaw) {
     const std::vector<float> exact_masses = reduced.covered_masses;
     const size_t slots = e.positions.slots;
     for (size_t v = 0; v < e.pair.size(); ++v) {
-      ReduceTopKSets({e.positions.slots, e.parameters.top_k,
-                      std::span(e.positions.ids).subspan(v * slots, slots),
-                      std::span(e.positions.behavior_log_probs).subspan(v * slots, slots)},
-                     {static_cast<int>(most), ids, log_probs},
-                     {std::span(reduced.log_envelopes).subspan(v, 1),
-                      std::span(reduced.covered_masses).subspan(v, 1)});
+      const absl::Status status =
+          ReduceTopKSets({e.positions.slots, e.parameters.top_k,
+                          std::span(e.positions.ids).subspan(v * slots, slots),
+                          std::span(e.positions.behavior_log_probs).subspan(v * slots, slots)},
+                         {static_cast<int>(most), ids, log_probs},
+                         std::numeric_limits<int32_t>::max(), e.first_position,
+                         {std::span(reduced.log_envelopes).subspan(v, 1),
+                          std::span(reduced.covered_masses).subspan(v, 1)});
+      ASSERT_TRUE(status.ok()) << status;
       ASSERT_EQ(std::bit_cast<uint32_t>(reduced.log_envelopes[v]),
                 std::bit_cast<uint32_t>(reduced.log_envelopes[0]));
     }

@@ -22,9 +22,17 @@ namespace {
 
 constexpr uint64_t kSequenceKey = 0xfedcba9876543210;
 
-enum class Layout { kTokenMajor, kGroupedFloat32, kGroupedFloat16, kGroupedFixed12 };
-constexpr Layout kLayouts[] = {Layout::kTokenMajor, Layout::kGroupedFloat32,
-                               Layout::kGroupedFloat16, Layout::kGroupedFixed12};
+enum class Layout {
+  kTokenMajor,
+  kGroupedFloat32,
+  kGroupedFloat16,
+  kGroupedFixed12,
+  kTokenMajorFloat16
+};
+constexpr Layout kCurrentLayouts[] = {Layout::kTokenMajor, Layout::kGroupedFloat32,
+                                      Layout::kGroupedFloat16, Layout::kGroupedFixed12,
+                                      Layout::kTokenMajorFloat16};
+constexpr std::span<const Layout> kBehaviorLayouts = std::span(kCurrentLayouts).first(4);
 
 size_t Below(std::mt19937_64& random, size_t bound) { return random() % bound; }
 
@@ -74,7 +82,10 @@ Positions SpecialPositions(std::mt19937_64& random, int slots, size_t n, bool re
     for (size_t slot = 0; slot < used; ++slot) {
       behavior[slot] = -std::log(2.0f * static_cast<float>(slots)) - Uniform(random, 0.0f, 12.0f);
     }
-    if (Below(random, 8) == 0 && used > 0) behavior[0] = -0x1p-20f;
+    if (Below(random, 8) == 0 && used > 0) {
+      for (float& log_prob : behavior) log_prob -= 6.0f;
+      behavior[0] = -0x1p-20f;
+    }
     std::sort(behavior.begin(), behavior.end(), std::greater<>());
     for (size_t slot = 0; slot < used; ++slot)
       current[slot] = CurrentLogProb(random, behavior[slot]);
@@ -155,6 +166,12 @@ class LaidOut {
         halves_({}, 0),
         packed_({}, 0) {
     if (layout == Layout::kTokenMajor) return;
+    if (layout == Layout::kTokenMajorFloat16) {
+      std::vector<uint16_t> halves(values.size());
+      std::ranges::transform(values, halves.begin(), ToFloat16);
+      halves_ = Misaligned<uint16_t>(halves, offset);
+      return;
+    }
     const size_t n = values.size() / slots;
     if (layout == Layout::kGroupedFixed12) {
       std::vector<float> padded(first_lane * slots, kMinusInfinity);
@@ -182,9 +199,13 @@ class LaidOut {
   }
 
   std::span<const float> token_major() const { return token_major_.span(); }
+  std::span<const uint16_t> token_major_halves() const {
+    return layout_ == Layout::kTokenMajorFloat16 ? halves_.span() : std::span<const uint16_t>();
+  }
   GroupedLogProbs grouped() const {
     switch (layout_) {
       case Layout::kTokenMajor:
+      case Layout::kTokenMajorFloat16:
         return {};
       case Layout::kGroupedFloat32:
         return {std::as_bytes(floats_.span()), LogProbEncoding::kFloat32,
@@ -214,7 +235,7 @@ std::vector<float> Rounded(const std::vector<float>& values, size_t slots, Layou
     DecodeLogProbs(LogProbEncoding::kFixed12, PackFixed12(values, slots), static_cast<int>(slots),
                    rounded);
   }
-  if (layout == Layout::kGroupedFloat16) {
+  if (layout == Layout::kGroupedFloat16 || layout == Layout::kTokenMajorFloat16) {
     for (float& value : rounded) value = DecodeFloat16(ToFloat16(value));
   }
   return rounded;
@@ -268,6 +289,7 @@ class LayoutsTest : public BackendTest {
     if (!reduced) {
       segment.current.log_probs = current.token_major();
       segment.current.grouped_log_probs = current.grouped();
+      segment.current.float16_log_probs = current.token_major_halves();
     }
     backend().Evaluate(parameters, std::span(&segment, 1));
     ASSERT_TRUE(SameBytes(expected, results))
@@ -282,8 +304,8 @@ class LayoutsTest : public BackendTest {
     std::mt19937_64 random(21);
     for (int slots :
          {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 15, 16, 17, 31, 33, 50, 64, 100, 127, 128, 254}) {
-      for (const Layout behavior : kLayouts) {
-        for (const Layout current : kLayouts) {
+      for (const Layout behavior : kBehaviorLayouts) {
+        for (const Layout current : kCurrentLayouts) {
           for (const size_t n : {size_t{1}, size_t{15}, size_t{16}, size_t{17}, size_t{64},
                                  1 + Below(random, 150)}) {
             const int top_k =

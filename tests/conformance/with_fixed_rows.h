@@ -89,6 +89,7 @@ class WithFixedRows final : public Backend {
       segment.prefix_sums = prefix_sums;
     }
     void ExpectSame(const OutputView& second) const {
+      if (sums.invalid > 0) return;  // nothing that says what the rest is
       const auto same = [](const auto& a, auto b) {
         return a.size() == b.size() &&
                (a.empty() || std::memcmp(a.data(), b.data(), b.size_bytes()) == 0);

@@ -3,7 +3,9 @@
 
 #include <cstdlib>
 #include <limits>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/time/clock.h"
@@ -38,11 +40,14 @@ class CacheWithOneRecord {
     if (!response.ok() || response->acks(0).code() != 0) std::abort();
   }
 
-  // Without waiting for room.
-  absl::StatusOr<v1::AppendResponse> Apply(const v1::AppendBatch& batch) {
+  // Without waiting for room. The arrays are in the batch, or the batch says where in the segment.
+  absl::StatusOr<v1::AppendResponse> Apply(const v1::AppendBatch& batch,
+                                           std::shared_ptr<SharedSegment> segment = nullptr) {
     const std::vector<AppendEntryView> entries = EntriesOf(batch);
     std::vector<EntryAck> acks;
-    const auto wanted = OpenIngest().Apply(entries, Turn::kOutOfTime, acks);
+    Ingest ingest = OpenIngest();
+    ingest.LieIn(std::move(segment));
+    const auto wanted = ingest.Apply(entries, Turn::kOutOfTime, acks);
     if (!wanted.ok()) return wanted.status();
     if (wanted->has_value()) std::abort();
     std::string bytes;
@@ -64,10 +69,10 @@ class CacheWithOneRecord {
   }
 
   RunRegistry& registry() { return registry_; }
-  Run& run() {
+  std::shared_ptr<Run> run() {
     v1::RunRef ref;
     ref.set_run_id("run");
-    return **registry_.Find(ref);
+    return *registry_.Find(ref);
   }
 
  private:

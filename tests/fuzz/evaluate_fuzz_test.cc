@@ -14,7 +14,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!request.ParseFromArray(data, static_cast<int>(size))) return 0;
   static sis::CacheWithOneRecord cache;
   static const sis::ScalarBackend backend;
-  sis::Run& run = cache.run();
+  sis::Run& run = *cache.run();
   const absl::StatusOr<sis::v1::EvaluateResponse> response = sis::Evaluate(run, backend, request);
   if (response.ok()) {
     const sis::v1::Totals& totals = response->totals();

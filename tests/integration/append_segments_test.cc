@@ -2,6 +2,8 @@
 // message, and a client that does anything wrong with it harms only its own entries.
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <cstring>
 #include <limits>
 #include <string>
 #include <thread>
@@ -9,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "server/record_generator.h"
 #include "tests/integration/leased_segment.h"
 #include "tests/integration/live_server.h"
@@ -115,6 +118,41 @@ TEST_F(AppendSegmentsTest, ValuesAreCheckedAsInMessages) {
   }
   EXPECT_TRUE(absl::StrContains(acks.at(0).message(), "position 2")) << acks[0].message();
   EXPECT_TRUE(absl::StrContains(acks.at(1).message(), "crc32c")) << acks[1].message();
+}
+
+// What has been checked is what is stored, though the arrays change all the time.
+TEST_F(AppendSegmentsTest, AClientThatGoesOnWritingStoresNothingUnchecked) {
+  v1::Block block = records_.Block("s", 0, 0, 0, 200);
+  const std::string good = block.sampled_log_probs();
+  const std::string bad = Bytes(std::vector<float>(200, std::numeric_limits<float>::quiet_NaN()));
+  v1::AppendRequest request = InSegment({block});
+  v1::Block& sent = *request.mutable_batch()->mutable_entries(0)->mutable_block();
+  const auto part = SegmentPart::Parse(sent.sampled_log_probs(), segment_.size());
+  ASSERT_TRUE(part.ok()) << part.status();
+  std::atomic<bool> done = false;
+  std::thread writer([&] {
+    while (!done) {
+      for (const std::string* values : {&bad, &good}) {
+        std::memcpy(segment_.memory() + part->offset, values->data(), values->size());
+      }
+    }
+  });
+  std::vector<std::string> acked;
+  for (int i = 0; i < 600; ++i) {
+    sent.mutable_sequence()->set_id(absl::StrCat("s", i));
+    const v1::Ack ack = Append(request).at(0);
+    if (ack.code() == 0) {
+      acked.push_back(sent.sequence().id());
+    } else {
+      EXPECT_EQ(ack.code(), static_cast<int>(grpc::StatusCode::INVALID_ARGUMENT)) << ack.message();
+    }
+  }
+  done = true;
+  writer.join();
+  for (const std::string& id : acked) {
+    block.mutable_sequence()->set_id(id);
+    EXPECT_TRUE(IsThere(block)) << id;
+  }
 }
 
 TEST_F(AppendSegmentsTest, WithoutTheSegmentNothingIsApplied) {

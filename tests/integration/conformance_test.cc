@@ -1,19 +1,23 @@
-// The conformance suite's positions by way of a live server, in every encoding: what comes back is
-// byte for byte what the scalar backend gives for the values that the encoding keeps.
+// The conformance suite's positions by way of a live server, in every encoding, their arrays in
+// messages or in shared memory: what comes back is byte for byte what the scalar backend gives for
+// the values that the encoding keeps.
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
+#include <iterator>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/codec/float16.h"
 #include "kernels/codec/log_probs.h"
 #include "kernels/scalar_backend.h"
 #include "kernels/sequence_key.h"
 #include "tests/conformance/policy_pairs.h"
 #include "tests/conformance/positions.h"
-#include "tests/integration/live_server.h"
+#include "tests/integration/connection.h"
 
 namespace sis {
 namespace {
@@ -29,7 +33,7 @@ constexpr Encoding kEncodings[] = {{v1::FLOAT32, LogProbEncoding::kFloat32},
                                    {v1::FLOAT16, LogProbEncoding::kFloat16},
                                    {v1::FIXED12, LogProbEncoding::kFixed12}};
 
-// What the encoding keeps of the records.
+// What the encoding keeps of the records. A slot too improbable for it is as if unused.
 Positions Stored(const Positions& exact, LogProbEncoding encoding) {
   Positions stored = exact;
   std::vector<uint8_t> used(exact.size());
@@ -38,12 +42,13 @@ Positions Stored(const Positions& exact, LogProbEncoding encoding) {
   DecodeLogProbs(encoding, rows, exact.slots, stored.behavior_log_probs);
   for (size_t i = 0; i < exact.size(); ++i) {
     if (stored.sampled_ranks[i] >= used[i]) stored.sampled_ranks[i] = kRankOutside;
+    for (int slot = used[i]; slot < exact.slots; ++slot) stored.ids[i * exact.slots + slot] = -1;
   }
   return stored;
 }
 
 // In blocks of any length, so that some of it is in packed pages and some is not yet.
-void AppendInBlocks(LiveServer& live, const std::string& run, const Positions& positions,
+void AppendInBlocks(Connection& connection, const std::string& run, const Positions& positions,
                     std::mt19937_64& random) {
   std::vector<v1::AppendRequest> requests{LiveServer::Header(run, kPairVocabularySize)};
   for (size_t first = 0; first < positions.size();) {
@@ -58,13 +63,54 @@ void AppendInBlocks(LiveServer& live, const std::string& run, const Positions& p
     block.set_top_k_log_probs(Bytes(part.behavior_log_probs));
     first += count;
   }
-  const LiveServer::Appended appended = live.Append(requests);
+  const LiveServer::Appended appended = connection.Append(requests);
   ASSERT_TRUE(appended.status.ok()) << appended.status.error_message();
   for (const v1::Ack& ack : appended.acks) ASSERT_EQ(ack.code(), 0) << ack.message();
 }
 
+void ExpectFetched(Connection& connection, const std::string& run, uint32_t first,
+                   const Positions& part) {
+  v1::FetchTopKRequest request;
+  request.mutable_run()->set_run_id(run);
+  v1::Slice& slice = *request.add_slices();
+  slice.mutable_sequence()->set_id(kSequence);
+  slice.set_first_position(first);
+  slice.set_length(static_cast<uint32_t>(part.size()));
+  v1::FetchTopKChunk rows;
+  const grpc::Status status = connection.FetchTopK(request, rows);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(rows.length(), part.size());
+  EXPECT_EQ(rows.sampled_ids(), Bytes(part.sampled_ids));
+  EXPECT_EQ(rows.sampled_log_probs(), Bytes(part.behavior_sampled_log_probs));
+  EXPECT_EQ(rows.top_k_ids(), Bytes(part.ids));
+  EXPECT_EQ(rows.top_k_log_probs(), Bytes(part.behavior_log_probs));
+}
+
+// How a trainer may send the current policy's values.
+enum class Form { kLogProbs, kFloat16LogProbs, kReduced };
+constexpr Form kForms[] = {Form::kLogProbs, Form::kFloat16LogProbs, Form::kReduced};
+
+std::vector<uint16_t> RoundedUp(const std::vector<float>& values) {
+  std::vector<uint16_t> halves;
+  for (const float value : values) {
+    // Unused slots hold anything, and NaN isn't rounded.
+    halves.push_back(std::isnan(value) ? 0x7e00 : Float16RoundedUp(value));
+  }
+  return halves;
+}
+
+// The positions as they are in this form.
+Positions InForm(Form form, int top_k, Positions positions) {
+  if (form == Form::kReduced) return Reduce(positions, top_k);
+  if (form == Form::kFloat16LogProbs) {
+    std::ranges::transform(RoundedUp(positions.current_log_probs),
+                           positions.current_log_probs.begin(), DecodeFloat16);
+  }
+  return positions;
+}
+
 v1::EvaluateRequest RequestFor(const std::string& run, const EvaluateParameters& parameters,
-                               uint32_t first, const Positions& part) {
+                               Form form, uint32_t first, const Positions& part) {
   v1::EvaluateRequest request;
   request.mutable_run()->set_run_id(run);
   v1::Slice& slice = *request.add_slices();
@@ -75,8 +121,21 @@ v1::EvaluateRequest RequestFor(const std::string& run, const EvaluateParameters&
   request.set_top_k(parameters.top_k);
   request.set_total_variation(parameters.total_variation);
   for (const int k : parameters.prefix_curve) request.add_prefix_curve(k);
-  request.mutable_gathered()->set_log_probs(Bytes(part.current_log_probs));
-  request.mutable_gathered()->set_sampled_log_probs(Bytes(part.current_sampled_log_probs));
+  const std::string sampled = Bytes(part.current_sampled_log_probs);
+  if (form == Form::kReduced) {
+    request.mutable_reduced()->set_sampled_log_probs(sampled);
+    request.mutable_reduced()->set_log_envelopes(Bytes(part.log_envelopes));
+    request.mutable_reduced()->set_covered_masses(Bytes(part.covered_masses));
+  } else {
+    v1::Gathered& gathered = *request.mutable_gathered();
+    gathered.set_sampled_log_probs(sampled);
+    if (form == Form::kFloat16LogProbs) {
+      gathered.set_values(v1::Gathered::FLOAT16_LOG_PROBS);
+      gathered.set_log_probs(Bytes(RoundedUp(part.current_log_probs)));
+    } else {
+      gathered.set_log_probs(Bytes(part.current_log_probs));
+    }
+  }
   for (const v1::Output output :
        {v1::DECISIONS, v1::RATIOS, v1::LOG_RATIOS, v1::ACCEPTANCE_PROBABILITIES}) {
     request.add_outputs(output);
@@ -112,8 +171,11 @@ void ExpectSame(const v1::EvaluateResponse& response, const Results& expected) {
   }
 }
 
-TEST(ConformanceTest, ALiveServerGivesTheBytesOfTheScalarBackend) {
-  LiveServer live;
+class ConformanceTest : public testing::TestWithParam<ArraysIn> {};
+INSTANTIATE_TEST_SUITE_P(, ConformanceTest, EitherWay(), NameOfWay);
+
+TEST_P(ConformanceTest, ALiveServerGivesTheBytesOfTheScalarBackend) {
+  Connection connection(GetParam());
   std::mt19937_64 random(40);
   for (const int slots : {1, 5, 10, 50}) {
     for (const Encoding& encoding : kEncodings) {
@@ -121,23 +183,31 @@ TEST(ConformanceTest, ALiveServerGivesTheBytesOfTheScalarBackend) {
       const std::string run = absl::StrCat("run-", slots, "-", encoding.wire);
       v1::CreateRunRequest create = LiveServer::RunRequest(run, slots, kPairVocabularySize, kSeed);
       create.mutable_config()->set_log_prob_encoding(encoding.wire);
-      live.CreateRun(create);
+      connection.live().CreateRun(create);
       const Positions exact = RandomPositions(random, slots, 700);
-      AppendInBlocks(live, run, exact, random);
+      AppendInBlocks(connection, run, exact, random);
       const Positions stored = Stored(exact, encoding.kernel);
+      ExpectFetched(connection, run, 0, stored);
 
-      for (int i = 0; i < 12; ++i) {
+      for (int i = 0; i < 18; ++i) {
+        const Form form = kForms[i % std::size(kForms)];
+        SCOPED_TRACE(absl::StrCat("request ", i));
         const int top_k = 1 + static_cast<int>(random() % slots);
         std::vector<int> curve = {(top_k + 1) / 2};
         if (top_k > curve.back()) curve.push_back(top_k);
-        const EvaluateParameters parameters{slots, top_k, random(), i % 3 == 0, curve};
-        const auto first = static_cast<uint32_t>(i == 0 ? 0 : random() % exact.size());
-        const size_t count = i == 0 ? exact.size() : 1 + random() % (exact.size() - first);
-        const Positions part = stored.Slice(first, count);
+        EvaluateParameters parameters{slots, top_k, random(), i % 2 == 0, curve};
+        if (form == Form::kReduced) {
+          parameters.total_variation = false;
+          parameters.prefix_curve = {};
+        }
+        const bool all = i < std::size(kForms);
+        const auto first = static_cast<uint32_t>(all ? 0 : random() % exact.size());
+        const size_t count = all ? exact.size() : 1 + random() % (exact.size() - first);
+        const Positions part = InForm(form, top_k, stored.Slice(first, count));
 
         v1::EvaluateResponse response;
         const grpc::Status status =
-            live.Evaluate(RequestFor(run, parameters, first, part), response);
+            connection.Evaluate(RequestFor(run, parameters, form, first, part), response);
         ASSERT_TRUE(status.ok()) << status.error_message();
         ExpectSame(response, Evaluate(ScalarBackend(), parameters, SequenceKey(kSeed, 0, kSequence),
                                       first, part));

@@ -1,12 +1,12 @@
 // Decisions are a pure function of their inputs and the stored record: a retry, another batching,
-// another server with the same records give the same bytes.
+// another server with the same records give the same bytes; wherever the arrays are.
 #include <gtest/gtest.h>
 
 #include <numeric>
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "tests/integration/live_server.h"
+#include "tests/integration/connection.h"
 #include "tests/integration/random_policies.h"
 
 namespace sis {
@@ -50,8 +50,8 @@ std::string RowBytes(const std::vector<T>& array, int first, int count, int widt
       std::vector<T>(array.begin() + first * width, array.begin() + (first + count) * width));
 }
 
-void AppendAll(LiveServer& live, const std::vector<Recorded>& sequences, int block_length) {
-  live.CreateRun(LiveServer::RunRequest("run", kTopK, kVocabulary, /*seed=*/77));
+void AppendAll(Connection& connection, const std::vector<Recorded>& sequences, int block_length) {
+  connection.live().CreateRun(LiveServer::RunRequest("run", kTopK, kVocabulary, /*seed=*/77));
   std::vector<v1::AppendRequest> requests{LiveServer::Header("run", kVocabulary)};
   for (int first = 0; first < kLength; first += block_length) {
     v1::AppendBatch& batch = *requests.emplace_back().mutable_batch();
@@ -66,13 +66,13 @@ void AppendAll(LiveServer& live, const std::vector<Recorded>& sequences, int blo
       block.set_top_k_log_probs(RowBytes(sequence.log_probs, first, count, kTopK));
     }
   }
-  const LiveServer::Appended appended = live.Append(requests);
+  const LiveServer::Appended appended = connection.Append(requests);
   ASSERT_TRUE(appended.status.ok()) << appended.status.error_message();
   for (const v1::Ack& ack : appended.acks) ASSERT_EQ(ack.code(), 0) << ack.message();
 }
 
 // The log-ratios of every sequence, evaluated in slices of this length, so many slices a call.
-std::vector<float> LogRatios(LiveServer& live, const std::vector<Recorded>& sequences,
+std::vector<float> LogRatios(Connection& connection, const std::vector<Recorded>& sequences,
                              int slice_length, int slices_per_call, uint64_t draw) {
   struct Part {
     const Recorded* sequence;
@@ -102,7 +102,7 @@ std::vector<float> LogRatios(LiveServer& live, const std::vector<Recorded>& sequ
           RowBytes(sequence->current_sampled, first, count, 1));
     }
     v1::EvaluateResponse response;
-    const grpc::Status status = live.Evaluate(request, response);
+    const grpc::Status status = connection.Evaluate(request, response);
     EXPECT_TRUE(status.ok()) << status.error_message();
     const auto part = Values<float>(response.log_ratios());
     log_ratios.insert(log_ratios.end(), part.begin(), part.end());
@@ -110,37 +110,41 @@ std::vector<float> LogRatios(LiveServer& live, const std::vector<Recorded>& sequ
   return log_ratios;
 }
 
-TEST(Determinism, RetryBatchingAndRestartGiveTheSameBytes) {
+class Determinism : public testing::TestWithParam<ArraysIn> {};
+
+TEST_P(Determinism, RetryBatchingAndRestartGiveTheSameBytes) {
   const std::vector<Recorded> sequences = Record(/*seed=*/5);
   std::vector<float> expected;
   {
-    LiveServer live;
-    AppendAll(live, sequences, /*block_length=*/kLength);
-    expected = LogRatios(live, sequences, kLength, kSequences, /*draw=*/3);
+    Connection connection(GetParam());
+    AppendAll(connection, sequences, /*block_length=*/kLength);
+    expected = LogRatios(connection, sequences, kLength, kSequences, /*draw=*/3);
     ASSERT_EQ(expected.size(), size_t{kSequences * kLength});
-    EXPECT_EQ(Bytes(LogRatios(live, sequences, kLength, kSequences, 3)), Bytes(expected))
+    EXPECT_EQ(Bytes(LogRatios(connection, sequences, kLength, kSequences, 3)), Bytes(expected))
         << "retry";
-    EXPECT_EQ(Bytes(LogRatios(live, sequences, 7, 5, 3)), Bytes(expected)) << "batching";
-    EXPECT_NE(Bytes(LogRatios(live, sequences, kLength, kSequences, 4)), Bytes(expected))
+    EXPECT_EQ(Bytes(LogRatios(connection, sequences, 7, 5, 3)), Bytes(expected)) << "batching";
+    EXPECT_NE(Bytes(LogRatios(connection, sequences, kLength, kSequences, 4)), Bytes(expected))
         << "another draw must differ";
   }
-  LiveServer restarted;
+  // What was in messages for the first is in a segment for this one, and the other way round.
+  Connection restarted(GetParam() == ArraysIn::kMessages ? ArraysIn::kSegment
+                                                         : ArraysIn::kMessages);
   AppendAll(restarted, sequences, /*block_length=*/1);
   EXPECT_EQ(Bytes(LogRatios(restarted, sequences, 11, 3, 3)), Bytes(expected)) << "restart";
 }
 
-TEST(Determinism, EachPositionCountsOnceHoweverOftenItIsAsked) {
+TEST_P(Determinism, EachPositionCountsOnceHoweverOftenItIsAsked) {
   const std::vector<Recorded> sequences = Record(/*seed=*/6);
-  LiveServer live;
-  AppendAll(live, sequences, kLength);
+  Connection connection(GetParam());
+  AppendAll(connection, sequences, kLength);
   for (const auto& [length, per_call] : {std::pair{40, 1}, {7, 4}, {kLength, kSequences}}) {
-    LogRatios(live, sequences, length, per_call, /*draw=*/9);
+    LogRatios(connection, sequences, length, per_call, /*draw=*/9);
     grpc::ClientContext context;
     v1::GetStepRequest request;
     request.mutable_run()->set_run_id("run");
     request.set_draw(9);
     v1::GetStepResponse response;
-    const grpc::Status status = live.stub().GetStep(&context, request, &response);
+    const grpc::Status status = connection.live().stub().GetStep(&context, request, &response);
     ASSERT_TRUE(status.ok()) << status.error_message();
     const v1::Totals& totals = response.totals();
     EXPECT_EQ(totals.accepted() + totals.rejected() + totals.outside_top_k() + totals.missing(),
@@ -148,6 +152,8 @@ TEST(Determinism, EachPositionCountsOnceHoweverOftenItIsAsked) {
     EXPECT_EQ(response.sequences(), uint64_t{kSequences});
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(, Determinism, EitherWay(), NameOfWay);
 
 }  // namespace
 }  // namespace sis

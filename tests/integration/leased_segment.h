@@ -97,6 +97,23 @@ class LeasedSegment {
 
   // Where the next array goes.
   size_t next() const { return next_; }
+  // All from there on, for answers.
+  v1::SegmentRange Rest() const {
+    v1::SegmentRange rest;
+    rest.set_offset(next_);
+    rest.set_bytes(size_ - next_);
+    return rest;
+  }
+  // So many bytes from there on; the next array goes behind them.
+  v1::SegmentRange Take(uint64_t bytes) {
+    v1::SegmentRange taken = Rest();
+    EXPECT_LE(bytes, taken.bytes());
+    taken.set_bytes(bytes);
+    next_ = (next_ + bytes + 63) / 64 * 64;
+    return taken;
+  }
+  // The next array goes to the beginning.
+  void Clear() { next_ = 0; }
 
  private:
   template <typename Change>

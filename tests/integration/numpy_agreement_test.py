@@ -4,11 +4,15 @@ import dataclasses
 import json
 import os
 import pathlib
+import tempfile
 import unittest
+import unittest.mock
 
 import numpy as np
 
 import sis
+from server.live_server import LiveServer
+from sis.single_server import SingleServer
 from tests.integration.live_server import LiveServerTest
 from tests.reference import numerics
 
@@ -32,6 +36,13 @@ def random_positions(rng: np.random.Generator, count: int, vocabulary: int, drif
 
 
 class NumpyAgreementTest(LiveServerTest):
+    def place(self, array):
+        """Where the trainer has what it sends."""
+        return array
+
+    def fetch(self, run):
+        return self.client.fetch_top_k(run, ["s"])
+
     def check(self, run_id, top_k, vocabulary, record, current_log_probs, current_sampled, draws=(0, 7, 2**40)):
         """Streams one sequence, evaluates it in both forms, and compares every output with numpy's, byte for byte."""
         run = self.client.create_run(
@@ -39,7 +50,7 @@ class NumpyAgreementTest(LiveServerTest):
         )
         with self.client.append(run, sampling=sis.Sampling("processed", temperature=1.0)) as stream:
             stream.block("s", first_position=0, policy_version=0, **record._asdict())
-        fetched = self.client.fetch_top_k(run, ["s"])
+        fetched = self.fetch(run)
         positions = np.arange(len(fetched), dtype=np.uint32)
         records = numerics.Records(
             positions=positions,
@@ -59,8 +70,9 @@ class NumpyAgreementTest(LiveServerTest):
                 curve = sorted({1, (k + 1) // 2, max(1, k - 1)})
                 expected = numerics.decide_gathered(records, gathered, k, words)
                 actual = self.client.evaluate(
-                    run, fetched, draw=draw, log_probs=current_log_probs, sampled_log_probs=current_sampled,
-                    top_k=k, outputs=OUTPUTS, prefix_curve=curve, total_variation=True,
+                    run, fetched, draw=draw, log_probs=self.place(current_log_probs),
+                    sampled_log_probs=self.place(current_sampled), top_k=k, outputs=OUTPUTS, prefix_curve=curve,
+                    total_variation=True,
                 )
                 self.compare(expected, actual)
                 points = [
@@ -71,8 +83,8 @@ class NumpyAgreementTest(LiveServerTest):
                 reduced = numerics.reduce_gathered(records, gathered, k)
                 expected = numerics.decide_reduced(records, reduced, k, words)
                 actual = self.client.evaluate_reduced(
-                    run, fetched, draw=draw, sampled_log_probs=current_sampled,
-                    log_envelopes=reduced.log_envelopes, covered_masses=reduced.covered_masses,
+                    run, fetched, draw=draw, sampled_log_probs=self.place(current_sampled),
+                    log_envelopes=self.place(reduced.log_envelopes), covered_masses=self.place(reduced.covered_masses),
                     top_k=k, outputs=OUTPUTS,
                 )
                 self.compare(expected, actual)
@@ -85,7 +97,7 @@ class NumpyAgreementTest(LiveServerTest):
         )
         with self.client.append(run, sampling=sis.Sampling("processed", temperature=1.0)) as stream:
             stream.block("s", first_position=0, policy_version=0, **record._asdict())
-        fetched = self.client.fetch_top_k(run, ["s"])
+        fetched = self.fetch(run)
         positions = np.arange(len(fetched), dtype=np.uint32)
         records = numerics.Records(
             positions, fetched.sampled_ids, fetched.sampled_log_probs, fetched.ids, fetched.log_probs
@@ -94,8 +106,9 @@ class NumpyAgreementTest(LiveServerTest):
         for k in {1, (top_k + 1) // 2, top_k}:
             words = numerics.uniforms(numerics.sequence_key(SEED, 0, "s"), positions, k)
             expected = numerics.decide_reduced(records, numerics.reduce_top_k_sets(records, sets, k), k, words)
+            placed = {name: self.place(array) for name, array in sets._asdict().items()}
             actual = self.client.evaluate_top_k(
-                run, [sis.Slice("s", 0, len(fetched))], draw=k, **sets._asdict(), top_k=k, outputs=OUTPUTS
+                run, [sis.Slice("s", 0, len(fetched))], draw=k, **placed, top_k=k, outputs=OUTPUTS
             )
             self.compare(expected, actual)
 
@@ -195,6 +208,47 @@ class NumpyAgreementTest(LiveServerTest):
                 inside.any(axis=1), np.where(inside, current, 0).sum(axis=1), sampled_log_probs
             ).astype(np.float32)
             self.check(path.stem, 5, 262_208, record, current, current_sampled)
+
+
+class InSegmentTest(NumpyAgreementTest):
+    """The same, of a trainer on the server's machine, whose arrays and records lie in a leased segment."""
+
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.server = LiveServer(f"--shared_memory_bytes={8 << 20}", listen=f"unix:{folder.name}/socket")
+        cls.addClassCleanup(cls.server.close)
+        cls.client = sis.Client(cls.server.address)
+        cls.addClassCleanup(cls.client.close)
+        cls.segment = cls.client.lease_segment(8 << 20)
+        cls.addClassCleanup(cls.segment.close)
+
+    def place(self, array):
+        place = self.segment.empty(array.shape, array.dtype)
+        place[...] = array
+        return place
+
+    def fetch(self, run):
+        fetched = self.client.fetch_top_k(run, ["s"], segment=self.segment)
+        self.assertTrue(all(map(self.segment.holds, fetched.arrays.values())))
+        return fetched
+
+    def compare(self, expected, actual):
+        super().compare(expected, actual)
+        self.assertTrue(self.requests.pop().segment)
+
+    def setUp(self):
+        self.requests = []
+        evaluate_all = SingleServer.evaluate_all
+
+        def noted(service, makers):
+            self.requests += [make().message for make in makers]
+            return evaluate_all(service, makers)
+
+        patch = unittest.mock.patch.object(SingleServer, "evaluate_all", noted)
+        patch.start()
+        self.addCleanup(patch.stop)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@
 #include "client/reduce.h"
 #include "tests/integration/live_server.h"
 #include "tests/integration/random_policies.h"
+#include "tests/integration/same_records.h"
 
 namespace sis {
 namespace {
@@ -199,17 +200,11 @@ TEST_F(ReplicasTest, ThreeReplicasGiveTheBitsOfOneServer) {
 
   std::vector<Slice> asked = Slices();
   for (Slice& slice : asked) slice.length = 0;
-  const auto expected = one->FetchTopK(kRun, asked, absl::Seconds(60));
-  const auto fetched = client_->FetchTopK(kRun, asked, absl::Seconds(60));
+  const auto expected = one->FetchTopK(kRun, asked, {.lease = absl::Seconds(60)});
+  const auto fetched = client_->FetchTopK(kRun, asked, {.lease = absl::Seconds(60)});
   ASSERT_TRUE(expected.ok() && fetched.ok()) << expected.status() << fetched.status();
-  EXPECT_EQ(fetched->ids, expected->ids);
-  EXPECT_EQ(Bytes(fetched->log_probs), Bytes(expected->log_probs));
-  EXPECT_EQ(fetched->sampled_ids, expected->sampled_ids);
-  EXPECT_EQ(Bytes(fetched->sampled_log_probs), Bytes(expected->sampled_log_probs));
-  for (size_t i = 0; i < asked.size(); ++i) {
-    EXPECT_EQ(fetched->slices[i].length, kLengths[i]);
-    EXPECT_EQ(fetched->slices[i].record_digest, expected->slices[i].record_digest);
-  }
+  ExpectSameRecords(*fetched, *expected);
+  for (size_t i = 0; i < asked.size(); ++i) EXPECT_EQ(fetched->slices[i].length, kLengths[i]);
   for (const bool reduced : {false, true}) {
     for (int time = 0; time < 2; ++time) {  // a retry is counted once
       const uint64_t draw = reduced ? 2 : 1;
@@ -281,7 +276,7 @@ TEST_F(ReplicasTest, ThreeReplicasGiveTheBitsOfOneServer) {
 
 TEST_F(ReplicasTest, OneThatGoesCostsItsShareAndComesBackEmpty) {
   EXPECT_TRUE(AppendAll(*client_).empty());
-  const auto before = client_->FetchTopK(kRun, Slices(), absl::Seconds(60));
+  const auto before = client_->FetchTopK(kRun, Slices(), {.lease = absl::Seconds(60)});
   ASSERT_TRUE(before.ok()) << before.status();
   const std::vector<v1::Output> outputs = {v1::ACCEPT_BITS, v1::DECISIONS,
                                            v1::ACCEPTANCE_PROBABILITIES};
@@ -322,6 +317,10 @@ TEST_F(ReplicasTest, OneThatGoesCostsItsShareAndComesBackEmpty) {
   ASSERT_TRUE(during.ok()) << during.status();
   EXPECT_EQ(Ranges(during->missing), down);
   EXPECT_EQ(during->positions(), before->positions());
+  const auto ids = client_->FetchTopK(kRun, Slices(), {.arrays = {v1::TOP_K_IDS}});
+  ASSERT_TRUE(ids.ok()) << ids.status();
+  EXPECT_EQ(BytesOf(ids->ids), BytesOf(during->ids));
+  EXPECT_TRUE(ids->sampled_ids.empty() && ids->log_probs.empty());
   ASSERT_TRUE(client_->AdvanceVersion(kRun, 7).ok());
   std::multiset<std::string> refused_ids, lost_ids;
   for (const RefusedEntry& refused : AppendAll(*client_)) {
@@ -419,7 +418,8 @@ TEST(OneServerTest, AServerThatRestartsInMemoryDoesNotEndTraining) {
     EXPECT_TRUE(refused.ok() && refused->empty()) << refused.status();
   };
   append();
-  const auto records = (*client)->FetchTopK(kRun, std::vector<Slice>{{{"s"}}}, absl::Seconds(60));
+  const auto records =
+      (*client)->FetchTopK(kRun, std::vector<Slice>{{{"s"}}}, {.lease = absl::Seconds(60)});
   ASSERT_TRUE(records.ok()) << records.status();
   Kill(server);
   EXPECT_TRUE(absl::IsUnavailable((*client)->GetRun("run").status()));

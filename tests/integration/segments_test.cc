@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstring>
 #include <functional>
 #include <limits>
 #include <string>
@@ -13,6 +15,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/codec/float16.h"
 #include "server/record_generator.h"
 #include "tests/integration/leased_segment.h"
 #include "tests/integration/live_server.h"
@@ -141,8 +144,7 @@ class SegmentsTest : public testing::Test {
                                  v1::EvaluateResponse& response) {
     segment.PutArrays(request);
     request.set_segment(segment.name());
-    request.mutable_answers()->set_offset(segment.next());
-    request.mutable_answers()->set_bytes(segment.size() - segment.next());
+    *request.mutable_answers() = segment.Rest();
     const grpc::Status status = live_.Evaluate(request, response);
     if (status.ok()) segment.GetArrays(response);
     return status;
@@ -245,14 +247,46 @@ TEST_F(SegmentsTest, TheSameAnswersAsInMessages) {
   }
 }
 
+// Halves are read in place by the backend.
+TEST_F(SegmentsTest, AFileThatIsCutOffSpoilsOnlyItsOwnAnswer) {
+  v1::EvaluateRequest plain = Request();
+  *plain.mutable_gathered() = Gathered();
+  std::vector<float> log_probs(plain.gathered().log_probs().size() / sizeof(float));
+  std::memcpy(log_probs.data(), plain.gathered().log_probs().data(),
+              plain.gathered().log_probs().size());
+  std::vector<uint16_t> halves(log_probs.size());
+  std::ranges::transform(log_probs, halves.begin(), Float16RoundedUp);
+  plain.mutable_gathered()->set_values(v1::Gathered::FLOAT16_LOG_PROBS);
+  plain.mutable_gathered()->set_log_probs(Bytes(halves));
+
+  LeasedSegment segment(live_.stub(), 8 << 20);
+  v1::EvaluateRequest request = plain;
+  segment.PutArrays(request);
+  request.set_segment(segment.name());
+  v1::EvaluateResponse expected;
+  v1::EvaluateResponse response;
+  ASSERT_TRUE(live_.Evaluate(plain, expected).ok());
+  ASSERT_TRUE(live_.Evaluate(request, response).ok());
+  EXPECT_EQ(response.accept_bits(), expected.accept_bits());
+
+  const int file = shm_open(segment.name().c_str(), O_RDWR, 0);
+  ASSERT_EQ(ftruncate(file, 0), 0);
+  close(file);
+  // All probabilities are 1 then, of used slots.
+  const grpc::Status status = live_.Evaluate(request, response);
+  EXPECT_EQ(status.error_code(), grpc::INVALID_ARGUMENT) << status.error_message();
+  EXPECT_TRUE(absl::StrContains(status.error_message(), "gathered.log_probs at position"))
+      << status.error_message();
+  EXPECT_TRUE(live_.Evaluate(plain, response).ok());
+}
+
 TEST_F(SegmentsTest, BadRangesAreRefusedAndCountNothing) {
   LeasedSegment segment(live_.stub(), 1 << 20);
   v1::EvaluateRequest good = Request();
   *good.mutable_gathered() = Gathered();
   segment.PutArrays(good);
   good.set_segment(segment.name());
-  good.mutable_answers()->set_offset(segment.next());
-  good.mutable_answers()->set_bytes(segment.size() - segment.next());
+  *good.mutable_answers() = segment.Rest();
   const size_t bytes = good.gathered().log_probs().size();
   ASSERT_EQ(bytes, 16);
   const uint64_t size = segment.size();

@@ -1,6 +1,7 @@
 """The Python client's shared memory: the same bits as over the wire, and memory that is used again."""
 
 import dataclasses
+import functools
 import gc
 import os
 import tempfile
@@ -110,7 +111,7 @@ class SharedMemoryTest(unittest.TestCase):
         real = SingleServer.evaluate_all
 
         def evaluate_all(service, makers):
-            requests.extend(make() for make in makers)
+            requests.extend(make().to_proto() for make in makers)
             return real(service, makers)
 
         patch = unittest.mock.patch.object(SingleServer, "evaluate_all", evaluate_all)
@@ -139,24 +140,53 @@ class SharedMemoryTest(unittest.TestCase):
     def test_every_form(self):
         records, draw = self.records, self.draw
         envelopes, masses = sis.reduce(records, self.log_probs)
-        calls = {
-            "evaluate": {"log_probs": self.log_probs, "sampled_log_probs": self.sampled_log_probs,
-                         "half_precision": True},
-            "evaluate_reduced": {"sampled_log_probs": self.sampled_log_probs, "log_envelopes": envelopes,
-                                 "covered_masses": masses},
-            "evaluate_logits": {"logits": self.log_probs, "sampled_logits": self.sampled_log_probs,
-                                "log_sum_exps": np.zeros(self.total)},
-        }
+        sets = np.argsort(-self.log_probs, axis=1).astype(np.int32)
+        logits = np.random.default_rng(draw).normal(size=(self.total, VOCABULARY)).astype(np.float32)
+        calls = (
+            ("evaluate", {"log_probs": self.log_probs, "sampled_log_probs": self.sampled_log_probs}),
+            ("evaluate", {"log_probs": sis.float16_rounded_up(self.log_probs),
+                          "sampled_log_probs": self.sampled_log_probs}),
+            ("evaluate_reduced", {"sampled_log_probs": self.sampled_log_probs, "log_envelopes": envelopes,
+                                  "covered_masses": masses}),
+            ("evaluate_logits", {"logits": self.log_probs, "sampled_logits": self.sampled_log_probs,
+                                 "log_sum_exps": np.zeros(self.total)}),
+            ("evaluate_top_k", {"ids": sets, "log_probs": np.take_along_axis(self.log_probs, sets, 1),
+                                "sampled_log_probs": self.sampled_log_probs}),
+            ("evaluate_dense", {"logits": logits}),
+            ("evaluate_dense", {"logits": logits, "sampled_ids": records.sampled_ids}),
+        )
         requests = self.sent()
-        for name, arrays in calls.items():
-            with self.subTest(name):
-                call = getattr(self.client, name)
-                expected = call(self.run_, records, draw=draw, **arrays)
-                placed = {key: self.put(value) if isinstance(value, np.ndarray) else value
-                          for key, value in arrays.items()}
+        for name, arrays in calls:
+            with self.subTest(name, arrays=list(arrays)):
+                call = functools.partial(getattr(self.client, name), self.run_, records, draw=draw)
+                expected = call(**arrays, outputs=OUTPUTS[:4])
+                placed = {key: self.put(value) for key, value in arrays.items()}
                 del requests[:]
-                self.assert_same(call(self.run_, records, draw=draw, **placed), expected)
-                self.assertEqual(requests[0].segment, self.segment.name)
+                self.assert_same(call(**placed, outputs=OUTPUTS[:4]), expected)
+                (request,) = requests
+                self.assertEqual(request.segment, self.segment.name)
+                form = getattr(request, request.WhichOneof("form"))
+                sent = [value for field, value in form.ListFields() if field.type == field.TYPE_BYTES]
+                self.assertCountEqual(sent, map(self.segment.refer, placed.values()))
+
+    def test_half_precision_rounds_into_it(self):
+        expected = self.evaluate(self.log_probs, self.sampled_log_probs, half_precision=True)
+        requests = self.sent()
+        for log_probs in (self.put(self.log_probs), torch.from_numpy(self.put(self.log_probs))):
+            got = self.evaluate(log_probs, self.put(self.sampled_log_probs), half_precision=True)
+            self.assert_same(got, expected)
+            self.assertEqual(requests.pop().segment, self.segment.name)
+
+    def test_bfloat16_logits(self):
+        logits = torch.randn(self.total, VOCABULARY, generator=torch.Generator().manual_seed(1)).bfloat16()
+        place = torch.from_numpy(self.segment.empty(logits.shape, np.int16)).view(torch.bfloat16)
+        place.copy_(logits)
+        expected = self.client.evaluate_dense(self.run_, self.records, draw=self.draw, logits=logits)
+        requests = self.sent()
+        self.assert_same(
+            self.client.evaluate_dense(self.run_, self.records, draw=self.draw, logits=place), expected
+        )
+        self.assertEqual(requests[0].dense.logits, self.segment.refer(place.view(torch.int16).numpy()))
 
     def test_a_gather_of_pytorch_writes_straight_into_it(self):
         source = torch.tensor(log_softmax(np.random.default_rng(5), self.total))
@@ -195,6 +225,13 @@ class SharedMemoryTest(unittest.TestCase):
         self.assertEqual((got.slices, got.missing), (expected.slices, expected.missing))
         self.assertGreater(got.lease_id, 0)
         self.client.release(self.run_, lease_ids=[got.lease_id])
+        for names in (("ids", "sampled_ids"), ("log_probs",), ("sampled_log_probs",)):
+            some = self.client.fetch_top_k(self.run_, slices, segment=self.segment, arrays=names)
+            self.assertEqual(set(some.arrays), set(names))
+            for name, array in some.arrays.items():
+                self.assertEqual(array.tobytes(), getattr(expected, name).tobytes(), name)
+                self.assertEqual(array.shape, getattr(expected, name).shape)
+                self.assertTrue(self.segment.holds(array), name)
 
     def test_memory_is_used_again_when_arrays_are_gone(self):
         # The records stand behind the first array, and what is left behind them.

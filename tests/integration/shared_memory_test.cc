@@ -127,6 +127,9 @@ class SharedMemoryTest : public testing::Test {
 
   RecordGenerator generator_{kSlots, kVocabulary, 11};
   LiveServer live_;
+  template <class Values, typename T>
+  void WriteDuringCalls(const std::vector<T>& log_probs_before, const std::vector<T>& values);
+
   std::vector<Slice> slices_;
   std::vector<v1::Block> blocks_;
   std::vector<float> log_probs_, sampled_, envelopes_, masses_, own_;
@@ -307,29 +310,30 @@ TEST_F(SharedMemoryTest, ItsFileIsUnlinkedWhenItIsMapped) {
 }
 
 // What a client writes during a call may spoil its own answer, nothing else.
-TEST_F(SharedMemoryTest, ValuesThatChangeDuringTheCall) {
-  const std::span<float> log_probs = Copy(*memory_, log_probs_);
+template <class Values, typename T>
+void SharedMemoryTest::WriteDuringCalls(const std::vector<T>& log_probs_before,
+                                        const std::vector<T>& values) {
+  const std::span<T> log_probs = Copy(*memory_, log_probs_before);
   const std::span<float> sampled = Copy(*memory_, sampled_);
   const RunRef run = MakeRun();
   EvaluateOptions options = options_;
   std::atomic<bool> stop = false;
   std::thread scribbler([&] {
     std::mt19937 random(3);
-    const float values[] = {0.0f, -1.0f, -100.0f, NAN, INFINITY, -INFINITY, 1e30f};
+    const float sampled_values[] = {0.0f, -1.0f, -100.0f, NAN, INFINITY, -INFINITY, 1e30f};
     while (!stop) {
       const size_t i = random() % log_probs.size();
-      const_cast<volatile float&>(log_probs[i]) = values[random() % 7];
-      const_cast<volatile float&>(sampled[i % sampled.size()]) = values[random() % 7];
+      const_cast<volatile T&>(log_probs[i]) = values[random() % values.size()];
+      const_cast<volatile float&>(sampled[i % sampled.size()]) = sampled_values[random() % 7];
       if (random() % 4 == 0) {
-        std::ranges::copy(log_probs_, log_probs.begin());
+        std::ranges::copy(log_probs_before, log_probs.begin());
         std::ranges::copy(sampled_, sampled.begin());
       }
     }
   });
   int answered = 0;
   for (options.draw = 100; options.draw < 200; ++options.draw) {
-    const auto evaluation =
-        client_->Evaluate(run, slices_, GatheredValues{log_probs, sampled}, options);
+    const auto evaluation = client_->Evaluate(run, slices_, Values{log_probs, sampled}, options);
     if (!evaluation.ok()) {
       EXPECT_EQ(evaluation.status().code(), absl::StatusCode::kInvalidArgument)
           << evaluation.status();
@@ -346,10 +350,24 @@ TEST_F(SharedMemoryTest, ValuesThatChangeDuringTheCall) {
   scribbler.join();
   const auto step = client_->GetStep(run, 199);
   EXPECT_TRUE(step.ok() || absl::IsNotFound(step.status()));
-  std::ranges::copy(log_probs_, log_probs.begin());
+  std::ranges::copy(log_probs_before, log_probs.begin());
   std::ranges::copy(sampled_, sampled.begin());
-  ExpectSame(client_->Evaluate(MakeRun(), slices_, GatheredValues{log_probs, sampled}, options_),
-             plain_->Evaluate(MakeRun(), slices_, GatheredValues{log_probs_, sampled_}, options_));
+  ExpectSame(client_->Evaluate(MakeRun(), slices_, Values{log_probs, sampled}, options_),
+             plain_->Evaluate(MakeRun(), slices_, Values{log_probs_before, sampled_}, options_));
+}
+
+TEST_F(SharedMemoryTest, ValuesThatChangeDuringTheCall) {
+  WriteDuringCalls<GatheredValues, float>(log_probs_,
+                                          {0.0f, -1.0f, -100.0f, NAN, INFINITY, -INFINITY, 1e30f});
+}
+
+// Which the backend reads in place.
+TEST_F(SharedMemoryTest, HalvesThatChangeDuringTheCall) {
+  std::vector<uint16_t> halves(log_probs_.size());
+  std::ranges::transform(log_probs_, halves.begin(), Float16RoundedUp);
+  // 0, -1, -100, NaN, infinities, the largest.
+  WriteDuringCalls<GatheredHalves, uint16_t>(
+      halves, {0, 0xbc00, 0xd640, 0x7e00, 0xfe01, 0x7c00, 0xfc00, 0x7bff});
 }
 
 TEST_F(SharedMemoryTest, AKilledClientsMemoryComesBack) {
@@ -378,6 +396,15 @@ TEST(SharedMemoryClientTest, OnlyOneServerAtAUnixSocket) {
   client = Client::Connect(
       std::vector{tcp.server().grpc_address(), unix_socket.server().grpc_address()});
   EXPECT_EQ((*client)->LeaseSharedMemory(1).status().code(), absl::StatusCode::kUnimplemented);
+  const auto one = Client::Connect(unix_socket.server().grpc_address());
+  const auto memory = (*one)->LeaseSharedMemory(1 << 20);
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  EXPECT_EQ((*client)
+                ->FetchTopK({"run"}, std::vector<Slice>{{{"s"}}}, {.memory = memory->get()})
+                .status()
+                .code(),
+            absl::StatusCode::kUnimplemented);
+  EXPECT_TRUE((*memory)->Allocate<char>(1 << 20).ok());
 }
 
 TEST(SharedMemoryClientTest, OutlivesItsServerAsMemory) {

@@ -28,6 +28,7 @@ from sis.errors import (
     Unavailable,
 )
 from sis.evaluation import Decision, Evaluation, PrefixPoint, Step, Totals
+from sis.half_precision import float16_rounded_up
 from sis.options import AuthorsCode, EvaluateOptions, LogRatioSum
 from sis.records import MissingRange, MissingReason, SequenceRef, Slice, TopKRecords
 from sis.reduction import gather, reduce
@@ -80,6 +81,7 @@ __all__ = [
     "Totals",
     "Unavailable",
     "canonical",
+    "float16_rounded_up",
     "gather",
     "reduce",
 ]

@@ -21,10 +21,14 @@ def is_tensor(values: object) -> TypeGuard[Any]:
     return hasattr(values, "detach") and hasattr(values, "cpu")
 
 
+def _check_shape(name: str, got: Sequence[int], wanted: Sequence[Optional[int]]) -> None:
+    if len(got) != len(wanted) or any(want not in (None, size) for want, size in zip(wanted, got)):
+        sizes = ", ".join("any" if want is None else str(want) for want in wanted)
+        raise ValueError(f"{name} has shape {list(got)}, must be [{sizes}]")
+
+
 def _checked_shape(name: str, array: np.ndarray, shape: Sequence[Optional[int]]) -> np.ndarray:
-    if array.ndim != len(shape) or any(want not in (None, got) for want, got in zip(shape, array.shape)):
-        wanted = ", ".join("any" if want is None else str(want) for want in shape)
-        raise ValueError(f"{name} has shape {list(array.shape)}, must be [{wanted}]")
+    _check_shape(name, array.shape, shape)
     return np.ascontiguousarray(array)
 
 
@@ -48,6 +52,15 @@ def float32(name: str, values: ArrayLike, shape: Sequence[Optional[int]]) -> np.
     return _checked_shape(name, array.astype(_FLOAT32, copy=False), shape)
 
 
+def real(name: str, values: ArrayLike, shape: Sequence[Optional[int]]) -> Any:
+    """`values` where they are: a tensor, or an array of numpy, of real numbers, of `shape`."""
+    found = values.detach() if is_tensor(values) else np.asarray(values)
+    if isinstance(found, np.ndarray) and found.dtype.kind not in "fiu" and found.size:
+        raise ValueError(f"{name} has dtype {found.dtype}, must be real numbers")
+    _check_shape(name, tuple(found.shape), shape)
+    return found
+
+
 def float64(name: str, values: ArrayLike, shape: Sequence[Optional[int]]) -> np.ndarray:
     """`values` as a little-endian float64 array of `shape` (None: any length)."""
     array = np.asarray(values.detach().double().cpu().numpy() if is_tensor(values) else values)
@@ -56,12 +69,15 @@ def float64(name: str, values: ArrayLike, shape: Sequence[Optional[int]]) -> np.
     return _checked_shape(name, array.astype("<f8", copy=False), shape)
 
 
-def float16_rounded_up(name: str, values: ArrayLike, shape: Sequence[Optional[int]]) -> np.ndarray:
-    """`values` as little-endian float16, none below its float32: what the service's one-sided rounding asks for."""
-    exact = float32(name, values, shape)
-    with np.errstate(over="ignore"):
-        nearest = exact.astype("<f2")
-    return np.where(nearest < exact, np.nextafter(nearest, np.float16(np.inf)), nearest).astype("<f2")
+def is_float16(values: object) -> bool:
+    """Whether `values` is a tensor or an array of float16."""
+    return str(getattr(values, "dtype", None)) in ("torch.float16", "float16")
+
+
+def float16(name: str, values: ArrayLike, shape: Sequence[Optional[int]]) -> np.ndarray:
+    """Tensors or arrays of float16 as a little-endian array of `shape`."""
+    array = np.asarray(values.detach().cpu().numpy() if is_tensor(values) else values)
+    return _checked_shape(name, array.astype("<f2", copy=False), shape)
 
 
 def is_bfloat16(values: object) -> bool:
@@ -73,7 +89,8 @@ def bfloat16_bits(name: str, values: Any, shape: Sequence[Optional[int]]) -> np.
     """The bits of a tensor of bfloat16, as little-endian int16 of `shape`."""
     import torch
 
-    return _checked_shape(name, values.detach().contiguous().view(torch.int16).cpu().numpy().astype("<i2"), shape)
+    bits = values.detach().contiguous().view(torch.int16).cpu().numpy()
+    return _checked_shape(name, bits.astype("<i2", copy=False), shape)
 
 
 def float32_from_wire(data: bytes) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Callable, List, Optional, Sequence
+from typing import Callable, Iterable, List, Optional, Sequence
 
 import numpy as np
 
@@ -25,7 +25,7 @@ def _find() -> Optional[Callable[[bytes, int], int]]:
 _extend = _find()
 
 
-def crc32c(parts: Sequence[bytes]) -> Optional[int]:
+def crc32c(parts: Iterable[bytes]) -> Optional[int]:
     """CRC-32C of the concatenated parts; None without the package `crc32c` or `google-crc32c`."""
     if _extend is None:
         return None

@@ -3,35 +3,25 @@
 from __future__ import annotations
 
 import functools
-import sys
 from types import TracebackType
-from typing import Any, Callable, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Type, Union
+from typing import Any, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Type, Union
 
 import grpc
-import numpy as np
 
-from sis import arrays, fetched_records, micro_batches
+from sis import arrays, fetched_records
 from sis.append import AppendStream
 from sis.arrays import ArrayLike
+from sis.evaluate_call import EvaluateCall, options_message
 from sis.evaluation import Evaluation, Step, Totals
+from sis.half_precision import RoundedUp
+from sis.micro_batches import Rows
 from sis.options import EvaluateOptions
 from sis.records import SequenceLike, SequenceRef, Slice, TopKRecords
 from sis.replicas import Replicas
 from sis.run import Run, RunConfig, RunStatus, Sampling
-from sis.segment import ALIGNMENT, Segment, aligned
+from sis.segment import Segment
 from sis.single_server import SingleServer
 from sis.v1 import ratio_service_pb2 as pb
-
-_OUTPUTS = {
-    "accepted": pb.ACCEPT_BITS,
-    "decisions": pb.DECISIONS,
-    "ratios": pb.RATIOS,
-    "log_ratios": pb.LOG_RATIOS,
-    "acceptance_probabilities": pb.ACCEPTANCE_PROBABILITIES,
-    "surrogates": pb.SURROGATES,
-    "coefficients": pb.COEFFICIENTS,
-}
-
 
 class Released(NamedTuple):
     """What Client.release gave back."""
@@ -165,12 +155,12 @@ class Client:
             sampling=sampling.to_proto(),
             vocabulary_size=run.config.vocabulary_size,
         )
-        return self._service.append(header, run.config.top_k, retry_timeout)
+        return self._service.append(header, run.config.top_k, retry_timeout, lambda: self._segments)
 
     def lease_segment(self, size: int) -> Segment:
         """Memory of `size` bytes or a little more that is shared with the server, for as long as it is open.
 
-        Arrays made by its `empty` are given to evaluate as any others, but do not travel. Only for one server on the same
+        Arrays made by its `empty` are given to evaluate and append streams as any others, but do not travel. Only for one server on the same
         machine, over a Unix socket (address "unix:PATH"), with --shared_memory_bytes: raises FailedPrecondition,
         PermissionDenied or ResourceExhausted.
         """
@@ -185,11 +175,15 @@ class Client:
         run: Run,
         slices: Iterable[Union[Slice, SequenceLike]],
         *,
+        arrays: Sequence[str] = ("ids", "log_probs", "sampled_ids", "sampled_log_probs"),
         lease_seconds: float = 0.0,
         segment: Optional[Segment] = None,
     ) -> TopKRecords:
         """Reads recorded top-K sets back. A sequence instead of a slice stands for all that is committed of it.
 
+        arrays: those of TopKRecords to fetch; the others do not travel, and are an AttributeError. sis.gather needs
+        ("ids", "sampled_ids"), half of the bytes; sis.reduce needs "log_probs"; "sampled_log_probs" is the old log-prob
+        of rejected tokens.
         lease_seconds: the records are not evicted until so long after the last evaluate of them; 0: no lease. Raises
         ResourceExhausted if the server grants no more leases.
         segment: the arrays are put there, and nothing but their places travels. InvalidArgument says what is needed if
@@ -199,14 +193,15 @@ class Client:
             run=run.to_proto(),
             slices=[_slice(part).to_proto() for part in slices],
             lease_seconds=lease_seconds,
+            arrays=fetched_records.wanted(arrays),
         )
         if segment is None:
-            return self._service.FetchTopK(request, fetched_records.assemble)
+            return self._service.FetchTopK(request, functools.partial(fetched_records.assemble, request))
         segment.check()
         with segment.largest_room() as room:
             request.segment = segment.name
             request.answers.CopyFrom(room.to_proto())
-            return self._service.FetchTopK(request, functools.partial(fetched_records.assemble_in, room))
+            return self._service.FetchTopK(request, functools.partial(fetched_records.assemble_in, room, request))
 
     def evaluate(
         self,
@@ -229,7 +224,8 @@ class Client:
         then is FailedPrecondition. A lease that has ended is no error: what was dropped since is MISSING. Slices will
         do, if each has a length.
         draw: the optimiser step. The same draw decides the same way, another one independently.
-        log_probs: float32 [N, K], nats, at records.ids; unused slots and missing positions may hold anything.
+        log_probs: float32 [N, K], nats, at records.ids; unused slots and missing positions may hold anything. float16
+        is sent as it is, in half the bytes: it must have been rounded up (sis.float16_rounded_up).
         sampled_log_probs: float32 [N], of records.sampled_ids, from the same computation. sis.gather makes both.
         top_k: use only the k most probable slots; 0: all K.
         outputs: of "accepted" (always comes), "decisions", "ratios", "log_ratios", "acceptance_probabilities",
@@ -237,22 +233,27 @@ class Client:
         prefix_curve: at most 16 rising k, none above top_k: Evaluation.prefix_curve says of each what residual mass and
         expected acceptance would be if only so many slots were used.
         total_variation: also sum the policies' total variation on the sets.
-        half_precision: send log_probs as float16, rounded up: half the bytes, for a little of the accept rate.
+        half_precision: round log_probs up to float16, where they are, and send that: half the bytes, for a little of the
+        accept rate.
         """
         slices, length = _ranges(records)
         shape = [length, run.config.top_k]
-        current = {
-            "log_probs": (
-                arrays.float16_rounded_up("log_probs", log_probs, shape)
-                if half_precision
-                else arrays.float32("log_probs", log_probs, shape)
-            ),
+        halves = arrays.is_float16(log_probs)
+        at_slots: Rows
+        if halves:
+            at_slots = arrays.float16("log_probs", log_probs, shape)
+        elif half_precision:
+            at_slots = RoundedUp(arrays.real("log_probs", log_probs, shape))
+        else:
+            at_slots = arrays.float32("log_probs", log_probs, shape)
+        current: Mapping[str, Rows] = {
+            "log_probs": at_slots,
             "sampled_log_probs": arrays.float32("sampled_log_probs", sampled_log_probs, [length]),
         }
-        request = _evaluate_options(run, records, draw, top_k, outputs)
+        request = options_message(run, records, draw, top_k, outputs)
         request.prefix_curve.extend(prefix_curve)
         request.total_variation = total_variation
-        if half_precision:
+        if halves or half_precision:
             request.gathered.values = pb.Gathered.FLOAT16_LOG_PROBS
         return self._evaluate(request, slices, "gathered", current, options)
 
@@ -291,7 +292,7 @@ class Client:
             "sampled_log_probs": sampled,
             "log_sum_exps": arrays.float64("log_sum_exps", log_sum_exps, [length]),
         }
-        request = _evaluate_options(run, records, draw, top_k, outputs)
+        request = options_message(run, records, draw, top_k, outputs)
         request.prefix_curve.extend(prefix_curve)
         request.total_variation = total_variation
         request.gathered.values = values
@@ -321,7 +322,7 @@ class Client:
             "log_envelopes": arrays.float32("log_envelopes", log_envelopes, [length]),
             "covered_masses": arrays.float32("covered_masses", covered_masses, [length]),
         }
-        request = _evaluate_options(run, records, draw, top_k, outputs)
+        request = options_message(run, records, draw, top_k, outputs)
         return self._evaluate(request, slices, "reduced", current, options)
 
     def evaluate_top_k(
@@ -354,7 +355,7 @@ class Client:
             "log_probs": arrays.float32("log_probs", log_probs, [length, width]),
             "sampled_log_probs": arrays.float32("sampled_log_probs", sampled_log_probs, [length]),
         }
-        request = _evaluate_options(run, slices, draw, top_k, outputs)
+        request = options_message(run, slices, draw, top_k, outputs)
         request.top_k_set.top_k = width
         return self._evaluate(request, parts, "top_k_set", current, options)
 
@@ -380,7 +381,7 @@ class Client:
         """
         parts, length = _ranges(slices)
         shape = [length, run.config.vocabulary_size]
-        request = _evaluate_options(run, slices, draw, top_k, outputs)
+        request = options_message(run, slices, draw, top_k, outputs)
         request.prefix_curve.extend(prefix_curve)
         request.total_variation = total_variation
         if arrays.is_bfloat16(logits):
@@ -410,78 +411,11 @@ class Client:
         request: pb.EvaluateRequest,
         slices: Sequence[Slice],
         form: str,
-        current: Mapping[str, np.ndarray],
+        current: Mapping[str, Rows],
         options: EvaluateOptions,
     ) -> Evaluation:
-        """`request` is all of it but slices, form and options."""
-        whole = options.needs_one_request(slices)
-        checked = options.checked(slices, sum(part.length for part in slices))
-        for segment in self._segments:
-            if any(segment.holds(array) for array in current.values()):
-                return self._evaluate_in(segment, request, slices, form, current, checked, whole)
-        limit = sys.maxsize if whole else self._service.micro_batch_bytes
-        batches = micro_batches.cut(slices, current, limit)
-
-        def make(batch: micro_batches.MicroBatch) -> pb.EvaluateRequest:
-            made = batch.request(request, form, current, np.ndarray.tobytes)
-            checked.write(made, batch.slices, batch.first_slice, batch.rows, np.ndarray.tobytes)
-            return made
-
-        return self._evaluate_all(batches, [functools.partial(make, batch) for batch in batches])
-
-    def _evaluate_in(
-        self,
-        segment: Segment,
-        request: pb.EvaluateRequest,
-        slices: Sequence[Slice],
-        form: str,
-        current: Mapping[str, np.ndarray],
-        options: EvaluateOptions,
-        whole: bool,
-    ) -> Evaluation:
-        """The same in a segment; arrays that are not there are copied there. So are the answers, if there is room."""
-        segment.check()
-        request.segment = segment.name
-        placed = {name: segment.place(array) for name, array in current.items()}
-        options = options.placed(segment.place)
-        limit = sys.maxsize if whole else self._service.segment_batch_bytes
-        batches = micro_batches.cut(slices, placed, limit, multiple=ALIGNMENT)
-        sizes = [_answer_bytes(request, batch.rows.stop - batch.rows.start) for batch in batches]
-
-        def make(batch: micro_batches.MicroBatch, answers: Optional[pb.SegmentRange]) -> pb.EvaluateRequest:
-            made = batch.request(request, form, placed, segment.refer)
-            options.write(made, batch.slices, batch.first_slice, batch.rows, segment.refer)
-            if answers is not None:
-                made.answers.CopyFrom(answers)
-            return made
-
-        room = segment.room(sum(map(aligned, sizes)))
-        if room is None:
-            return self._evaluate_all(batches, [functools.partial(make, batch, None) for batch in batches])
-        with room:
-            parts = room.split(sizes)
-            makers = [functools.partial(make, batch, part) for batch, part in zip(batches, parts)]
-            return self._evaluate_all(batches, makers, segment.read_arrays)
-
-    def _evaluate_all(
-        self,
-        batches: Sequence[micro_batches.MicroBatch],
-        makers: Sequence[Callable[[], pb.EvaluateRequest]],
-        complete: Optional[Callable[[pb.EvaluateResponse], None]] = None,
-    ) -> Evaluation:
-        """`complete` puts into each answer what it only refers to."""
-        parts = []
-        for batch, response in zip(batches, self._service.evaluate_all(makers)):
-            if complete is not None:
-                complete(response)
-            parts.append(batch.evaluation(response))
-        return parts[0] if len(parts) == 1 else Evaluation.concatenate(parts)
-
-
-def _answer_bytes(request: pb.EvaluateRequest, length: int) -> int:
-    """What the arrays of the answer for `length` positions take in a segment."""
-    widths = {pb.ACCEPT_BITS: -(-length // 8), pb.DECISIONS: length}
-    return sum(aligned(widths.get(output, 4 * length)) for output in request.outputs)
+        """`request` is all of it but slices, options, and the arrays of the form, `current`."""
+        return EvaluateCall(self._service, request, slices, form, options).answer(current, self._segments)
 
 
 def _slice(part: Union[Slice, SequenceLike]) -> Slice:
@@ -494,22 +428,3 @@ def _slice(part: Union[Slice, SequenceLike]) -> Slice:
 def _ranges(records: Union[TopKRecords, Sequence[Slice]]) -> Tuple[Sequence[Slice], int]:
     slices = records.slices if isinstance(records, TopKRecords) else records
     return slices, sum(part.length for part in slices)
-
-
-def _evaluate_options(
-    run: Run,
-    records: Union[TopKRecords, Sequence[Slice]],
-    draw: int,
-    top_k: int,
-    outputs: Sequence[str],
-) -> pb.EvaluateRequest:
-    unknown = [name for name in outputs if name not in _OUTPUTS]
-    if unknown:
-        raise ValueError(f"output {unknown[0]!r} is none of {', '.join(_OUTPUTS)}")
-    return pb.EvaluateRequest(
-        run=run.to_proto(),
-        draw=draw,
-        top_k=top_k,
-        lease_id=records.lease_id if isinstance(records, TopKRecords) else 0,
-        outputs=sorted({_OUTPUTS[name] for name in ("accepted", *outputs)}),
-    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Dict, Iterable, Iterator, NamedTuple, Optional, Tuple, Union
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import grpc
 import numpy as np
@@ -33,6 +33,42 @@ class Chunk(NamedTuple):
 
 
 Message = Union[pb.FetchTopKHeader, Chunk]
+
+
+class _Array(NamedTuple):
+    """One of TopKRecords: what asks for it, the field of a chunk that it comes in, and what it holds."""
+
+    wanted: int
+    field: str
+    dtype: Any
+    # [N, K], else [N].
+    wide: bool
+
+    def shape(self, positions: int, top_k: int) -> Tuple[int, ...]:
+        return (positions, top_k) if self.wide else (positions,)
+
+
+# By name, in the order of the fields.
+_ARRAYS = {
+    "sampled_ids": _Array(pb.SAMPLED_IDS, "sampled_ids", np.int32, False),
+    "sampled_log_probs": _Array(pb.SAMPLED_LOG_PROBS, "sampled_log_probs", np.float32, False),
+    "ids": _Array(pb.TOP_K_IDS, "top_k_ids", np.int32, True),
+    "log_probs": _Array(pb.TOP_K_LOG_PROBS, "top_k_log_probs", np.float32, True),
+}
+
+
+def wanted(names: Sequence[str]) -> List[int]:
+    """What a request says for arrays of TopKRecords. ValueError if one is unknown, or none is named."""
+    unknown = [name for name in names if name not in _ARRAYS]
+    if unknown:
+        raise ValueError(f"array {unknown[0]!r} is none of {', '.join(_ARRAYS)}")
+    if not names:
+        raise ValueError(f"arrays names none of {', '.join(_ARRAYS)}")
+    return [array.wanted for name, array in _ARRAYS.items() if name in names]
+
+
+def _fetched(request: pb.FetchTopKRequest) -> Dict[str, _Array]:
+    return {name: array for name, array in _ARRAYS.items() if not request.arrays or array.wanted in request.arrays}
 
 
 def parse(data: bytes) -> Message:
@@ -95,27 +131,26 @@ def _flat(array: np.ndarray) -> memoryview:
     return memoryview(array.reshape(-1).view(np.uint8))
 
 
-def assemble(messages: Iterable[Message]) -> TopKRecords:
+def _records(header: pb.FetchTopKHeader, slices: Tuple[Slice, ...], arrays: Dict[str, np.ndarray]) -> TopKRecords:
+    return TopKRecords(
+        slices=slices,
+        arrays=arrays,
+        missing=tuple(MissingRange.from_proto(missing) for missing in header.missing),
+        lease_id=header.lease_id,
+    )
+
+
+def assemble(request: pb.FetchTopKRequest, messages: Iterable[Message]) -> TopKRecords:
     """The records of one FetchTopK stream. sis.Error (DATA_LOSS) if the chunks do not cover the slices in order."""
     stream = iter(messages)
     header = _header(stream)
     slices = tuple(Slice.from_proto(part) for part in header.slices)
-    total, top_k = sum(part.length for part in slices), header.top_k
-    records = TopKRecords(
-        slices=slices,
-        ids=np.empty((total, top_k), np.int32),
-        log_probs=np.empty((total, top_k), np.float32),
-        sampled_ids=np.empty(total, np.int32),
-        sampled_log_probs=np.empty(total, np.float32),
-        missing=tuple(MissingRange.from_proto(missing) for missing in header.missing),
-        lease_id=header.lease_id,
-    )
-    arrays = (
-        ("sampled_ids", 4, _flat(records.sampled_ids)),
-        ("sampled_log_probs", 4, _flat(records.sampled_log_probs)),
-        ("top_k_ids", 4 * top_k, _flat(records.ids)),
-        ("top_k_log_probs", 4 * top_k, _flat(records.log_probs)),
-    )
+    total = sum(part.length for part in slices)
+    arrays = {}
+    places = []
+    for name, array in _fetched(request).items():
+        arrays[name] = np.empty(array.shape(total, header.top_k), array.dtype)
+        places.append((array.field, 4 * (header.top_k if array.wide else 1), _flat(arrays[name])))
     starts = np.cumsum([0] + [part.length for part in slices]).tolist()
     filled = 0
     for chunk in stream:
@@ -131,23 +166,23 @@ def assemble(messages: Iterable[Message]) -> TopKRecords:
                 grpc.StatusCode.DATA_LOSS,
                 f"FetchTopK sent slice {chunk.slice} from position {chunk.first_position} on out of order",
             )
-        for name, row_bytes, array in arrays:
-            values = getattr(chunk, name)
+        for field, row_bytes, place in places:
+            values = getattr(chunk, field)
             if len(values) != row_bytes * chunk.length:
                 raise errors.from_status(
                     grpc.StatusCode.DATA_LOSS,
-                    f"FetchTopK's {name} holds {len(values)} bytes for {chunk.length} positions",
+                    f"FetchTopK's {field} holds {len(values)} bytes for {chunk.length} positions",
                 )
-            array[row_bytes * filled : row_bytes * (filled + chunk.length)] = values
+            place[row_bytes * filled : row_bytes * (filled + chunk.length)] = values
         filled += chunk.length
     if filled != total:
         raise errors.from_status(
             grpc.StatusCode.DATA_LOSS, f"FetchTopK ended after {filled} of {total} positions"
         )
-    return records
+    return _records(header, slices, arrays)
 
 
-def assemble_in(room: Room, messages: Iterable[Message]) -> TopKRecords:
+def assemble_in(room: Room, request: pb.FetchTopKRequest, messages: Iterable[Message]) -> TopKRecords:
     """The same of a stream whose rows were put into a segment, where they stay."""
     stream = iter(messages)
     header = _header(stream)
@@ -156,21 +191,9 @@ def assemble_in(room: Room, messages: Iterable[Message]) -> TopKRecords:
     total = sum(part.length for part in slices)
     if len(chunks) != 1 or isinstance(chunks[0], pb.FetchTopKHeader) or chunks[0].length != total:
         raise errors.from_status(grpc.StatusCode.DATA_LOSS, f"FetchTopK did not send one chunk of {total} positions")
-    chunk = chunks[0]
-    sampled_ids, sampled_log_probs, ids, log_probs = room.keep(
-        [
-            (chunk.sampled_ids, np.int32),
-            (chunk.sampled_log_probs, np.float32),
-            (chunk.top_k_ids, np.int32),
-            (chunk.top_k_log_probs, np.float32),
-        ]
-    )
-    return TopKRecords(
-        slices=slices,
-        ids=ids.reshape(total, header.top_k),
-        log_probs=log_probs.reshape(total, header.top_k),
-        sampled_ids=sampled_ids,
-        sampled_log_probs=sampled_log_probs,
-        missing=tuple(MissingRange.from_proto(missing) for missing in header.missing),
-        lease_id=header.lease_id,
-    )
+    fetched = _fetched(request)
+    kept = room.keep([(getattr(chunks[0], array.field), array.dtype) for array in fetched.values()])
+    arrays = {
+        name: values.reshape(array.shape(total, header.top_k)) for (name, array), values in zip(fetched.items(), kept)
+    }
+    return _records(header, slices, arrays)

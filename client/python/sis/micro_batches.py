@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Callable, List, Mapping, NamedTuple, Sequence
+from typing import Callable, List, Mapping, NamedTuple, Sequence, Union
 
 import numpy as np
 
+from sis.evaluate_request import EvaluateRequest, Field
 from sis.evaluation import Evaluation
+from sis.half_precision import RoundedUp
 from sis.records import Slice
 from sis.v1 import ratio_service_pb2 as pb
+
+
+# An array of a form, one row per position.
+Rows = Union[np.ndarray, RoundedUp]
 
 
 class MicroBatch(NamedTuple):
@@ -23,21 +29,18 @@ class MicroBatch(NamedTuple):
         self,
         options: pb.EvaluateRequest,
         form: str,
-        arrays: Mapping[str, np.ndarray],
-        field: Callable[[np.ndarray], bytes],
-    ) -> pb.EvaluateRequest:
-        """`options` is all of the request but slices and form, `arrays` are those of the whole batch.
+        arrays: Mapping[str, Rows],
+        field: Callable[[np.ndarray], Field],
+    ) -> EvaluateRequest:
+        """`options` is all of the request but slices and the arrays of the form, which are those of the whole batch.
 
         `field` makes what stands in a message for an array.
         """
-        request = pb.EvaluateRequest()
-        request.CopyFrom(options)
+        message = pb.EvaluateRequest()
+        message.CopyFrom(options)
         # A sequence of which nothing is committed gives an empty slice, which the service does not evaluate.
-        request.slices.extend(part.to_proto() for part in self.slices if part.length)
-        message = getattr(request, form)
-        for name, array in arrays.items():
-            setattr(message, name, field(array[self.rows]))
-        return request
+        message.slices.extend(part.to_proto() for part in self.slices if part.length)
+        return EvaluateRequest(message, form, {name: field(array[self.rows]) for name, array in arrays.items()})
 
     def evaluation(self, response: pb.EvaluateResponse) -> Evaluation:
         length = self.rows.stop - self.rows.start
@@ -45,7 +48,7 @@ class MicroBatch(NamedTuple):
 
 
 def cut(
-    slices: Sequence[Slice], arrays: Mapping[str, np.ndarray], limit: int, multiple: int = 1
+    slices: Sequence[Slice], arrays: Mapping[str, Rows], limit: int, multiple: int = 1
 ) -> List[MicroBatch]:
     """Micro-batches of at most `limit` bytes of arrays, or one slice: that stays what the server gave a digest of.
 

@@ -6,7 +6,7 @@ import collections
 import enum
 import functools
 from dataclasses import dataclass
-from typing import NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -95,31 +95,55 @@ class MissingRange(NamedTuple):
 class TopKRecords:
     """The behaviour policy's recorded top-K sets over the N positions of `slices`, slice by slice.
 
-    A position without a record holds ids -1, log_probs -inf, sampled_ids -1 and sampled_log_probs NaN.
+    A position without a record holds ids -1, log_probs -inf, sampled_ids -1 and sampled_log_probs NaN. An array that
+    fetch_top_k was not asked for is an AttributeError that says so.
     """
 
     # With lengths and record digests filled in.
     slices: Tuple[Slice, ...]
-    # int32 [N, K]: V_K, most probable first. Unused slots are last, and hold -1.
-    ids: np.ndarray
-    # float32 [N, K], nats. Unused slots hold -inf.
-    log_probs: np.ndarray
-    # int32 [N]: the sampled tokens.
-    sampled_ids: np.ndarray
-    # float32 [N], nats: their behaviour log-probs, as recorded.
-    sampled_log_probs: np.ndarray
+    # Those that were fetched.
+    arrays: Mapping[str, np.ndarray]
     missing: Tuple[MissingRange, ...]
     # 0 if no lease was asked for.
     lease_id: int
 
+    @property
+    def ids(self) -> np.ndarray:
+        """int32 [N, K]: V_K, most probable first. Unused slots are last, and hold -1."""
+        return self._fetched("ids")
+
+    @property
+    def log_probs(self) -> np.ndarray:
+        """float32 [N, K], nats. Unused slots hold -inf."""
+        return self._fetched("log_probs")
+
+    @property
+    def sampled_ids(self) -> np.ndarray:
+        """int32 [N]: the sampled tokens."""
+        return self._fetched("sampled_ids")
+
+    @property
+    def sampled_log_probs(self) -> np.ndarray:
+        """float32 [N], nats: the sampled tokens' behaviour log-probs, as recorded."""
+        return self._fetched("sampled_log_probs")
+
+    def _fetched(self, name: str) -> np.ndarray:
+        if name not in self.arrays:
+            raise AttributeError(f"{name} was not fetched: fetch_top_k was asked for {', '.join(self.arrays)}")
+        return self.arrays[name]
+
     def __len__(self) -> int:
         """N, the number of positions."""
-        return len(self.sampled_ids)
+        return int(self._starts[-1])
 
     @property
     def present(self) -> np.ndarray:
         """bool [N]: which positions have a record."""
-        return self.sampled_ids >= 0
+        present = np.ones(len(self), bool)
+        for missing in self.missing:
+            first = self._starts[missing.slice] + missing.first_position - self.slices[missing.slice].first_position
+            present[first : first + missing.length] = False
+        return present
 
     def rows(self, index: int) -> slice:
         """Where slice number `index` stands in the arrays: `records.ids[records.rows(2)]` is [its length, K]."""
@@ -137,10 +161,7 @@ class TopKRecords:
             missing_of[missing.slice].append(missing)
         return TopKRecords(
             slices=tuple(self.slices[i] for i in indices),
-            ids=self.ids[rows],
-            log_probs=self.log_probs[rows],
-            sampled_ids=self.sampled_ids[rows],
-            sampled_log_probs=self.sampled_log_probs[rows],
+            arrays={name: array[rows] for name, array in self.arrays.items()},
             missing=tuple(
                 missing._replace(slice=new)
                 for new, old in enumerate(indices)

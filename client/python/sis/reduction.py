@@ -22,24 +22,25 @@ def gather(records: TopKRecords, log_softmax: ArrayLike) -> Tuple[Any, Any]:
     device as the input, without gradients. Unused slots and missing positions hold the value of token 0; the service
     ignores them.
     """
+    shape = tuple(np.shape(log_softmax))
+    if len(shape) != 2 or shape[0] != len(records):
+        raise ValueError(f"log_softmax has shape {list(shape)}, must be [{len(records)}, vocabulary]")
+    ids, sampled_ids = records.ids, records.sampled_ids[:, None]
     if arrays.is_tensor(log_softmax):
         import torch
 
         source = log_softmax.detach()
-        ids = torch.from_numpy(_gather_ids(records, source.shape)).to(source.device)
-        found = source.gather(1, ids).float()
+
+        def values_at(tokens: np.ndarray) -> Any:
+            return source.gather(1, torch.from_numpy(tokens).to(source.device).clamp(min=0).long()).float()
+
     else:
-        source = np.asarray(log_softmax)
-        found = np.take_along_axis(source, _gather_ids(records, source.shape), axis=1).astype(np.float32)
-    return found[:, :-1], found[:, -1]
+        array = np.asarray(log_softmax)
 
+        def values_at(tokens: np.ndarray) -> Any:
+            return np.take_along_axis(array, np.maximum(tokens, 0).astype(np.int64), axis=1).astype(np.float32)
 
-def _gather_ids(records: TopKRecords, shape: Tuple[int, ...]) -> np.ndarray:
-    """int64 [N, K + 1]: the slots and then the sampled token, so that both come from one gather."""
-    if len(shape) != 2 or shape[0] != len(records):
-        raise ValueError(f"log_softmax has shape {list(shape)}, must be [{len(records)}, vocabulary]")
-    ids = np.concatenate([records.ids, records.sampled_ids[:, None]], axis=1)
-    return np.maximum(ids, 0).astype(np.int64)
+    return values_at(ids), values_at(sampled_ids)[:, 0]
 
 
 def reduce(records: TopKRecords, log_probs: ArrayLike, top_k: int = 0) -> Tuple[Any, Any]:

@@ -13,8 +13,10 @@ import grpc
 import numpy as np
 
 from sis import errors, fetched_records
+from sis.evaluate_request import EvaluateRequest
 from sis.placement import Placement
 from sis.replicated_append import ReplicatedAppendStream
+from sis.segment import Segment
 from sis.single_server import SingleServer
 from sis.v1 import ratio_service_pb2 as pb
 
@@ -131,7 +133,14 @@ class Replicas:
             unknown=len(request.sequences) + len(request.lease_ids) - sequences - released,
         )
 
-    def append(self, header: pb.AppendHeader, top_k: int, retry_timeout: float) -> ReplicatedAppendStream:
+    def append(
+        self,
+        header: pb.AppendHeader,
+        top_k: int,
+        retry_timeout: float,
+        segments: Callable[[], Sequence[Segment]] = tuple,
+    ) -> ReplicatedAppendStream:
+        """`segments` are shared with one server, so there are none."""
         run_id = header.run.run_id
         return ReplicatedAppendStream(
             top_k,
@@ -148,7 +157,7 @@ class Replicas:
         parts = self._split(request.run.run_id, request.slices)
         calls = {}
         for index, numbers in parts.items():
-            part = pb.FetchTopKRequest(run=request.run, lease_seconds=request.lease_seconds)
+            part = pb.FetchTopKRequest(run=request.run, lease_seconds=request.lease_seconds, arrays=request.arrays)
             part.slices.extend(request.slices[number] for number in numbers)
             calls[index] = lambda server, part=part: server.FetchTopK(part, list)
         answers, down = self._ask(calls)
@@ -204,7 +213,7 @@ class Replicas:
 
     def Evaluate(self, request: pb.EvaluateRequest) -> pb.EvaluateResponse:
         if not request.slices:
-            return self._servers[0].Evaluate(request)
+            return self._servers[0].Evaluate(EvaluateRequest(request))
         with self._lock:
             leases = self._leases.get(request.lease_id, {})
         if request.lease_id and not leases and not all(part.HasField("record_digest") for part in request.slices):
@@ -224,7 +233,7 @@ class Replicas:
             _copy_options(request, part)
             rows.split_form(request, part, index)
             rows.split_options(request, part, index)
-            calls[index] = lambda server, part=part: server.Evaluate(part)
+            calls[index] = lambda server, part=part: server.Evaluate(EvaluateRequest(part))
         answers, _ = self._ask(calls)
         answered = {number for index in answers for number in parts[index]}
         down = [number for number in range(len(request.slices)) if number not in answered]
@@ -256,8 +265,8 @@ class Replicas:
         rows.merge_outputs(answers, set(request.outputs) or {pb.ACCEPT_BITS}, merged)
         return merged
 
-    def evaluate_all(self, requests: Sequence[Callable[[], pb.EvaluateRequest]]) -> List[pb.EvaluateResponse]:
-        return [self.Evaluate(make()) for make in requests]
+    def evaluate_all(self, requests: Sequence[Callable[[], EvaluateRequest]]) -> List[pb.EvaluateResponse]:
+        return [self.Evaluate(make().to_proto()) for make in requests]
 
     def _split(
         self, run_id: str, slices: Sequence[pb.Slice], numbers: Optional[Iterable[int]] = None

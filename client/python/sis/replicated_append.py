@@ -8,7 +8,7 @@ from concurrent import futures
 from typing import Callable, Dict, List, Optional, Sequence
 
 from sis import errors
-from sis.append import AppendStream
+from sis.append import AppendStream, PlacedArrays
 from sis.records import SequenceRef
 from sis.server_append import ServerAppendStream
 from sis.v1 import ratio_service_pb2 as pb
@@ -92,7 +92,8 @@ class ReplicatedAppendStream(AppendStream):
         self._pool = pool
         self._closed = False
 
-    def put(self, message: pb.AppendEntry) -> None:
+    def put(self, message: pb.AppendEntry, placed: Optional[PlacedArrays] = None) -> None:
+        """Replicas share no segments: all arrays travel, and `placed` is None."""
         if self._closed:
             raise ValueError("the append stream is closed")
         entry = getattr(message, message.WhichOneof("entry"))

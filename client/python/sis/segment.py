@@ -106,6 +106,8 @@ class Segment:
         self._mapped = weakref.ref(self._memory)
         self._address = np.frombuffer(self._memory, np.uint8).__array_interface__["data"][0]
         self._allocator = _Allocator(size)
+        # Arrays that the server may still read, though nobody waits for it.
+        self._abandoned: List[np.ndarray] = []
 
     def empty(self, shape: Any, dtype: Any = np.float32) -> np.ndarray:
         """An array in the segment, which holds anything; torch.from_numpy takes it. Its memory is used again when it,
@@ -150,17 +152,25 @@ class Segment:
         inside = self._address <= address and address + array.nbytes <= self._address + self.size
         return inside and array.nbytes > 0 and self._mapped() is not None
 
+    def can_refer(self, array: np.ndarray) -> bool:
+        """Whether messages can refer to the array."""
+        begins = array.__array_interface__["data"][0] - self._address
+        return self.holds(array) and begins % ALIGNMENT == 0 and array.flags.c_contiguous
+
+    def abandon(self, arrays: Sequence[np.ndarray]) -> None:
+        """Never uses the memory of these again."""
+        self._abandoned.extend(arrays)
+
     def place(self, array: np.ndarray) -> np.ndarray:
         """The array, if messages can refer to it; else a copy of it here."""
-        begins = array.__array_interface__["data"][0] - self._address
-        if self.holds(array) and begins % ALIGNMENT == 0 and array.flags.c_contiguous:
+        if self.can_refer(array):
             return array
         copy = self.empty(array.shape, array.dtype)
         copy[...] = array
         return copy
 
     def refer(self, array: np.ndarray) -> bytes:
-        """What stands in a message for an array that `place` has returned, or aligned rows of it."""
+        """What stands in a message for an array that messages can refer to."""
         if array.nbytes == 0:
             return b""
         return _PART.pack(array.__array_interface__["data"][0] - self._address, array.nbytes)

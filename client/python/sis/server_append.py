@@ -6,13 +6,14 @@ import collections
 import queue
 import threading
 import time
-from typing import Callable, Deque, Dict, List, Optional, Tuple
+from typing import Callable, Deque, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import grpc
 
 from sis import errors
-from sis.append import AppendStream
+from sis.append import AppendStream, PlacedArrays
 from sis.records import SequenceRef
+from sis.segment import Segment
 from sis.v1 import ratio_service_pb2 as pb
 from sis.v1 import ratio_service_pb2_grpc
 
@@ -27,21 +28,51 @@ MIN_RETRY_SECONDS = 0.02
 class _Entry:
     """An entry that is not acked for good yet."""
 
-    __slots__ = ("message", "retry_until")
+    __slots__ = ("message", "placed", "retry_until")
 
-    def __init__(self, message: pb.AppendEntry) -> None:
+    def __init__(self, message: pb.AppendEntry, placed: Optional[PlacedArrays] = None) -> None:
         self.message = message
+        # Kept, so that their memory is not used again before the server has read it.
+        self.placed = placed
         # Set by the first refusal for lack of room, on time.monotonic().
         self.retry_until: Optional[float] = None
+
+    @property
+    def size(self) -> int:
+        """In bytes: what the server has to read for it."""
+        arrays = () if self.placed is None else self.placed.arrays
+        return self.message.ByteSize() + sum(array.nbytes for array in arrays)
+
+    @property
+    def segment(self) -> Optional[str]:
+        """That the arrays lie in; empty if they are in the message, None if there are none."""
+        if not self.message.HasField("block"):
+            return None
+        return "" if self.placed is None else self.placed.segment.name
 
     def refusal(self, code: grpc.StatusCode, message: str) -> errors.Refusal:
         kind = self.message.WhichOneof("entry")
         entry = getattr(self.message, kind)
         if kind == "block":
-            text = f"block [{entry.first_position}, {entry.first_position + len(entry.sampled_ids) // 4})"
+            rows = len(entry.sampled_ids) // 4 if self.placed is None else len(self.placed.arrays[0])
+            text = f"block [{entry.first_position}, {entry.first_position + rows})"
         else:
             text = f"{kind} {'to' if kind == 'truncate' else 'at'} {entry.length}"
         return errors.Refusal(entry.sequence.id, entry.sequence.attempt, text, code, message)
+
+
+def _batches(entries: Sequence[_Entry]) -> Iterator[Tuple[str, List[_Entry]]]:
+    """In order: the arrays of each batch lie in one segment, which is named, or all in the message."""
+    segment: Optional[str] = None
+    batch: List[_Entry] = []
+    for entry in entries:
+        if None not in (segment, entry.segment) and segment != entry.segment:
+            yield segment or "", batch
+            segment, batch = None, []
+        segment = entry.segment if segment is None else segment
+        batch.append(entry)
+    if batch:
+        yield segment or "", batch
 
 
 class ServerAppendStream(AppendStream):
@@ -54,8 +85,9 @@ class ServerAppendStream(AppendStream):
         header: pb.AppendHeader,
         timeout: Optional[float],
         retry_timeout: float,
+        segments: Callable[[], Sequence[Segment]] = tuple,
     ) -> None:
-        super().__init__(top_k)
+        super().__init__(top_k, segments)
         self._timeout = timeout
         self._retry_timeout = retry_timeout
         self._changed = threading.Condition()
@@ -75,13 +107,14 @@ class ServerAppendStream(AppendStream):
         self._reader = threading.Thread(target=self._read_acks, name="sis-append-acks", daemon=True)
         self._reader.start()
 
-    def put(self, message: pb.AppendEntry) -> None:
+    def put(self, message: pb.AppendEntry, placed: Optional[PlacedArrays] = None) -> None:
+        entry = _Entry(message, placed)
         with self._changed:
             if message.HasField("truncate"):
                 self._drain()
             self._check()
-            self._pending.append(_Entry(message))
-            self._pending_bytes += message.ByteSize()
+            self._pending.append(entry)
+            self._pending_bytes += entry.size
             if self._pending_bytes >= BATCH_BYTES:
                 self._send_pending()
 
@@ -110,6 +143,7 @@ class ServerAppendStream(AppendStream):
     def abandon(self) -> None:
         with self._changed:
             self._closed = True
+            self._leave_arrays()
         self._call.cancel()
         self._reader.join(self._timeout)
 
@@ -137,9 +171,17 @@ class ServerAppendStream(AppendStream):
             raise ValueError("the append stream is closed")
 
     def _send(self, entries: List[_Entry]) -> None:
-        self._in_flight.append((time.monotonic(), entries))
-        batch = pb.AppendBatch(entries=[entry.message for entry in entries])
-        self._requests.put(pb.AppendRequest(batch=batch))
+        for segment, part in _batches(entries):
+            self._in_flight.append((time.monotonic(), part))
+            batch = pb.AppendBatch(entries=[entry.message for entry in part], segment=segment)
+            self._requests.put(pb.AppendRequest(batch=batch))
+
+    def _leave_arrays(self) -> None:
+        """To the server, which may still be reading what was sent to it."""
+        for _, entries in self._in_flight:
+            for entry in entries:
+                if entry.placed is not None:
+                    entry.placed.segment.abandon(entry.placed.arrays)
 
     def _send_pending(self) -> None:
         self._wait_until(lambda: not self._waiting_for_room and len(self._in_flight) < MAX_IN_FLIGHT)
@@ -174,6 +216,7 @@ class ServerAppendStream(AppendStream):
 
     def _fail(self, code: grpc.StatusCode, message: str) -> None:
         self._failure = self._failure or errors.from_status(code, message)
+        self._leave_arrays()
         self._call.cancel()
         self._changed.notify_all()
 
@@ -205,8 +248,8 @@ class ServerAppendStream(AppendStream):
                     if not self._in_flight:
                         self._fail(grpc.StatusCode.INTERNAL, "an ack without a batch")
                         return
-                    _, entries = self._in_flight.popleft()
-                    self._settle(entries, response)
+                    # Not kept in a variable: acked arrays are the caller's alone.
+                    self._settle(self._in_flight.popleft()[1], response)
                     self._changed.notify_all()
         except grpc.RpcError as error:
             code, message = error.code(), error.details() or ""

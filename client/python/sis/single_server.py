@@ -8,6 +8,7 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tupl
 import grpc
 
 from sis import errors, fetched_records
+from sis.evaluate_request import EvaluateRequest
 from sis.segment import Segment
 from sis.server_append import ServerAppendStream
 from sis.v1 import ratio_service_pb2 as pb
@@ -79,6 +80,16 @@ class SingleServer:
             request_serializer=pb.FetchTopKRequest.SerializeToString,
             response_deserializer=fetched_records.parse,
         )
+        self._evaluate = self._channel.unary_unary(
+            "/sis.v1.RatioService/Evaluate",
+            request_serializer=EvaluateRequest.serialize,
+            response_deserializer=pb.EvaluateResponse.FromString,
+        )
+        self._evaluate_stream = self._channel.stream_stream(
+            "/sis.v1.RatioService/EvaluateStream",
+            request_serializer=EvaluateRequest.serialize,
+            response_deserializer=pb.EvaluateResponse.FromString,
+        )
         self._timeout = timeout
         self._lock = threading.Lock()
         # By run id; guarded by _lock.
@@ -124,21 +135,22 @@ class SingleServer:
         send = lambda: assemble(self._fetch_top_k(request, timeout=self._timeout))
         return self._send_about(request.run.run_id, send)
 
-    def Evaluate(self, request: pb.EvaluateRequest) -> pb.EvaluateResponse:
+    def Evaluate(self, request: EvaluateRequest) -> pb.EvaluateResponse:
         """A lease that has ended is no error where every slice has a digest: changed records are noticed without it."""
+        message = request.message
 
         def drop_lease() -> None:
-            if all(part.HasField("record_digest") for part in request.slices):
-                request.lease_id = 0
+            if all(part.HasField("record_digest") for part in message.slices):
+                message.lease_id = 0
 
-        send = lambda: self._stub.Evaluate(request, timeout=self._timeout)
-        return self._send_about(request.run.run_id, send, drop_lease)
+        send = lambda: self._evaluate(request, timeout=self._timeout)
+        return self._send_about(message.run.run_id, send, drop_lease)
 
-    def evaluate_all(self, requests: Sequence[Callable[[], pb.EvaluateRequest]]) -> List[pb.EvaluateResponse]:
+    def evaluate_all(self, requests: Sequence[Callable[[], EvaluateRequest]]) -> List[pb.EvaluateResponse]:
         """The answers, in order. Each request is made when it is about to be sent: there may be many, of any size."""
         if len(requests) > 1:
             try:
-                answers = list(self._stub.EvaluateStream((make() for make in requests), timeout=self._timeout))
+                answers = list(self._evaluate_stream((make() for make in requests), timeout=self._timeout))
             except grpc.RpcError as rpc_error:
                 error = errors.from_rpc(rpc_error)
                 if error.code not in _LEFT_TO_EVALUATE:
@@ -156,12 +168,19 @@ class SingleServer:
         response = self._send(lambda: next(lease))
         return Segment(lease, response.segment, response.bytes)
 
-    def append(self, header: pb.AppendHeader, top_k: int, retry_timeout: float) -> ServerAppendStream:
+    def append(
+        self,
+        header: pb.AppendHeader,
+        top_k: int,
+        retry_timeout: float,
+        segments: Callable[[], Sequence[Segment]] = tuple,
+    ) -> ServerAppendStream:
+        """`segments`: those leased at present, in which blocks may lie."""
         try:
             self._send_about(header.run.run_id, lambda: None, confirm=True)
         except errors.Error:
             pass  # The stream itself meets it, and tells at its first flush.
-        return ServerAppendStream(self._stub, top_k, header, self._timeout, retry_timeout)
+        return ServerAppendStream(self._stub, top_k, header, self._timeout, retry_timeout, segments)
 
     def remember(
         self,

@@ -98,7 +98,7 @@ class AssembleTest(unittest.TestCase):
 
     def test_chunks_become_arrays(self):
         chunks = [chunk(0, 4, 2, fill=1), chunk(1, 0, 1, fill=2), chunk(1, 1, 2, fill=3)]
-        records = fetched_records.assemble([self.HEADER, *map(self.parsed, chunks)])
+        records = fetched_records.assemble(pb.FetchTopKRequest(), [self.HEADER, *map(self.parsed, chunks)])
         self.assertEqual(records.lease_id, 7)
         for array, name in (
             (records.sampled_ids, "sampled_ids"),
@@ -110,7 +110,8 @@ class AssembleTest(unittest.TestCase):
 
     def test_a_broken_stream_is_not_taken(self):
         good = [chunk(0, 4, 2), chunk(1, 0, 1), chunk(1, 1, 2)]
-        self.assertEqual(len(fetched_records.assemble([self.HEADER, *map(self.parsed, good)])), 5)
+        request = pb.FetchTopKRequest()
+        self.assertEqual(len(fetched_records.assemble(request, [self.HEADER, *map(self.parsed, good)])), 5)
         swapped = [good[0], good[2], good[1]]
         short = chunk(1, 1, 2)
         short.top_k_log_probs = short.top_k_log_probs[:-1]
@@ -124,14 +125,14 @@ class AssembleTest(unittest.TestCase):
             [*good[:2], short],
         ):
             with self.assertRaises(sis.Error) as raised:
-                fetched_records.assemble([self.HEADER, *map(self.parsed, broken)])
+                fetched_records.assemble(pb.FetchTopKRequest(), [self.HEADER, *map(self.parsed, broken)])
             self.assertEqual(raised.exception.code, grpc.StatusCode.DATA_LOSS)
         with self.assertRaisesRegex(sis.Error, "did not start with a header"):
-            fetched_records.assemble(map(self.parsed, good))
+            fetched_records.assemble(pb.FetchTopKRequest(), map(self.parsed, good))
         with self.assertRaisesRegex(sis.Error, "did not start with a header"):
-            fetched_records.assemble([])
+            fetched_records.assemble(pb.FetchTopKRequest(), [])
         with self.assertRaisesRegex(sis.Error, "second header"):
-            fetched_records.assemble([self.HEADER, self.HEADER])
+            fetched_records.assemble(pb.FetchTopKRequest(), [self.HEADER, self.HEADER])
 
 
 if __name__ == "__main__":

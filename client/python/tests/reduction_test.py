@@ -26,10 +26,12 @@ def records(rows, slots, vocabulary, seed):
     record.sampled_log_probs[-1] = np.nan
     return sis.TopKRecords(
         slices=(sis.Slice("s", length=rows),),
-        ids=top_k_ids,
-        log_probs=top_k_log_probs,
-        sampled_ids=sampled_ids,
-        sampled_log_probs=record.sampled_log_probs,
+        arrays={
+            "ids": top_k_ids,
+            "log_probs": top_k_log_probs,
+            "sampled_ids": sampled_ids,
+            "sampled_log_probs": record.sampled_log_probs,
+        },
         missing=(),
         lease_id=0,
     )
@@ -84,10 +86,7 @@ class ReductionTest(unittest.TestCase):
         log_probs = np.array([[edge], [-edge], [below], [-below], [-0.0], [2.0**-140]], np.float32)
         certain = sis.TopKRecords(
             slices=(sis.Slice("s", length=6),),
-            ids=np.ones((6, 1), np.int32),
-            log_probs=np.zeros((6, 1), np.float32),
-            sampled_ids=np.ones(6, np.int32),
-            sampled_log_probs=np.zeros(6, np.float32),
+            arrays={"log_probs": np.zeros((6, 1), np.float32)},
             missing=(),
             lease_id=0,
         )
@@ -107,10 +106,7 @@ class ReductionTest(unittest.TestCase):
     def test_excluded_tokens_neither_raise_the_envelope_nor_add_mass(self):
         one = sis.TopKRecords(
             (sis.Slice("s", length=1),),
-            np.array([[1, 2]], np.int32),
-            np.array([[-1.0, -2.0]], np.float32),
-            np.array([1], np.int32),
-            np.array([-1.0], np.float32),
+            {"log_probs": np.array([[-1.0, -2.0]], np.float32)},
             (),
             0,
         )

@@ -1,5 +1,7 @@
 """The client and the real server, together. Run by Bazel, which puts the server's binary into the working directory."""
 
+import importlib.util
+import itertools
 import pathlib
 import subprocess
 import sys
@@ -87,6 +89,67 @@ class ServerTest(unittest.TestCase):
         lost = kept.top_k_log_probs - records.log_probs
         self.assertGreaterEqual(lost.min(), 0)
         self.assertTrue(0 < lost.max() < 1 / 256)
+
+    def test_arrays_that_are_not_named_are_not_fetched(self):
+        self.append("s", log_softmax(100, seed=1), first=3)
+        slices = ["s", "none", sis.Slice("s", 90, 40)]
+        whole = self.client.fetch_top_k(self.run_, slices)
+        self.assertEqual(len(whole.arrays), 4)
+        values = log_softmax(len(whole), seed=2)
+        for size in range(1, 5):
+            for names in itertools.combinations(whole.arrays, size):
+                some = self.client.fetch_top_k(self.run_, slices, arrays=names[::-1])
+                self.assertEqual((some.slices, some.missing, len(some)), (whole.slices, whole.missing, len(whole)))
+                self.assertEqual(some.present.tobytes(), (whole.sampled_ids >= 0).tobytes())
+                part = some.select([2])
+                for name in whole.arrays:
+                    if name in names:
+                        self.assertEqual(getattr(some, name).tobytes(), getattr(whole, name).tobytes())
+                        self.assertEqual(getattr(part, name).tobytes(), getattr(whole, name)[whole.rows(2)].tobytes())
+                    else:
+                        for records in (some, part):
+                            with self.assertRaisesRegex(AttributeError, f"^{name} was not fetched: fetch_top_k was asked"):
+                                getattr(records, name)
+        ids = self.client.fetch_top_k(self.run_, slices, arrays=("ids", "sampled_ids"))
+        for got, want in zip(sis.gather(ids, values), sis.gather(whole, values)):
+            self.assertEqual(got.tobytes(), want.tobytes())
+        for names, message in ((["id"], "array 'id' is none of sampled_ids"), ([], "arrays names none of")):
+            with self.assertRaisesRegex(ValueError, message):
+                self.client.fetch_top_k(self.run_, slices, arrays=names)
+
+    def test_half_precision(self):
+        self.append("s", log_softmax(500, seed=1))
+        records = self.client.fetch_top_k(self.run_, ["s"])
+        values = log_softmax(500, seed=2)
+        log_probs, sampled = sis.gather(records, values)
+        halves = sis.float16_rounded_up(log_probs)
+
+        def evaluated(given, draw=1, **options):
+            evaluation = self.client.evaluate(
+                self.run_, records, draw=draw, log_probs=given, sampled_log_probs=sampled,
+                outputs=["acceptance_probabilities"], **options
+            )
+            return evaluation.accepted.tobytes(), evaluation.acceptance_probabilities.tobytes(), evaluation.totals
+
+        expected = evaluated(halves.astype(np.float32))
+        self.assertNotEqual(evaluated(log_probs), expected)
+        given = [halves, log_probs, np.asfortranarray(log_probs), log_probs.tolist()]
+        if importlib.util.find_spec("torch"):
+            import torch
+
+            given += [torch.from_numpy(halves), torch.from_numpy(log_probs)]
+        for one in given:
+            self.assertEqual(evaluated(one, half_precision=True), expected)
+        with unittest.mock.patch.object(SingleServer, "micro_batch_bytes", 1):
+            self.assertEqual(evaluated(log_probs, half_precision=True), expected)
+        self.assertEqual(evaluated(halves), expected)
+        wrong = log_probs.copy()
+        wrong[7, 2] = np.nan
+        for one, options in ((wrong, {"half_precision": True}), (sis.float16_rounded_up(wrong), {})):
+            with self.assertRaisesRegex(sis.InvalidArgument, "log_probs.*position 7.*nan"):
+                evaluated(one, draw=2, **options)
+        with self.assertRaisesRegex(ValueError, r"log_probs has shape \[499, 6\], must be \[500, 6\]"):
+            evaluated(log_probs[1:], half_precision=True)
 
     def test_decisions_agree_with_a_computation_in_double(self):
         self.append("s", log_softmax(4000, seed=1))

@@ -1,4 +1,4 @@
-#include "server/segments/guarded_copy.h"
+#include "server/segments/guarded_access.h"
 
 #include <signal.h>
 #include <sys/mman.h>
@@ -7,24 +7,23 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
-#include <cstring>
 
 namespace sis {
 namespace {
 
-// What this thread copies to or from; null outside of a copy.
-thread_local const std::span<char>* volatile copied = nullptr;
+// What this thread may touch; null if nothing.
+thread_local const std::span<char>* volatile guarded = nullptr;
 uintptr_t page_bytes = 0;
 
-// Puts zeros where there is no file any more. The copy then goes on.
+// Puts zeros where there is no file any more. Whoever touched it then goes on.
 bool Repair(uintptr_t address) {
-  const std::span<char>* const mapping = copied;
+  const std::span<char>* const mapping = guarded;
   if (mapping == nullptr) return false;
   const auto begin = reinterpret_cast<uintptr_t>(mapping->data());
   const uintptr_t end = begin + mapping->size();
   if (address < begin || address >= end) return false;
-  const uintptr_t page = address / page_bytes * page_bytes;
-  return mmap(reinterpret_cast<void*>(page), end - page, PROT_READ | PROT_WRITE,
+  const uintptr_t page = address / page_bytes * page_bytes;  // a mapping begins with a page
+  return mmap(mapping->data() + (page - begin), end - page, PROT_READ | PROT_WRITE,
               MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED;
 }
 
@@ -46,13 +45,15 @@ bool InstallHandler() {
 
 }  // namespace
 
-void GuardedCopy(void* into, const void* from, size_t size, std::span<char> mapping) {
+GuardedAccess::GuardedAccess(std::span<char> mapping) : mapping_(mapping), outer_(guarded) {
   [[maybe_unused]] static const bool installed = InstallHandler();
-  copied = &mapping;
+  guarded = &mapping_;
   std::atomic_signal_fence(std::memory_order_seq_cst);
-  std::memcpy(into, from, size);
+}
+
+GuardedAccess::~GuardedAccess() {
   std::atomic_signal_fence(std::memory_order_seq_cst);
-  copied = nullptr;
+  guarded = outer_;
 }
 
 }  // namespace sis

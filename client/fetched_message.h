@@ -1,0 +1,64 @@
+// The messages of a FetchTopK stream, with the arrays where gRPC received them.
+#pragma once
+
+#include <grpcpp/support/byte_buffer.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <variant>
+
+#include "absl/status/statusor.h"
+#include "sis/v1/ratio_service.pb.h"
+
+namespace sis {
+
+// A FetchTopKChunk. Keeps what it was received in.
+class FetchedChunk {
+ public:
+  // In the order of the fields.
+  enum Array { kSampledIds, kSampledLogProbs, kTopKIds, kTopKLogProbs };
+  static constexpr size_t kArrays = 4;
+  static constexpr std::array<const char*, kArrays> kNames = {"sampled_ids", "sampled_log_probs",
+                                                              "top_k_ids", "top_k_log_probs"};
+
+  // One without rows.
+  FetchedChunk() = default;
+  // One that was not received.
+  explicit FetchedChunk(const v1::FetchTopKChunk& chunk);
+
+  uint32_t slice = 0;
+  uint32_t first_position = 0;
+  uint32_t length = 0;
+
+  // In bytes.
+  size_t size(Array array) const { return places_[array].size; }
+  // All of them.
+  void Copy(Array array, std::byte* into) const;
+
+ private:
+  friend absl::StatusOr<std::variant<v1::FetchTopKHeader, FetchedChunk>> ParseFetched(
+      grpc::ByteBuffer);
+
+  struct Place {
+    int offset = 0;
+    int size = 0;
+  };
+
+  // Reads what protobuf writes of a response with a chunk: fields that are known, and nothing else.
+  // False if `bytes` are something else.
+  bool ReadInPlace(grpc::ByteBuffer bytes);
+
+  // Reading does not change it, but gRPC's reader wants it so.
+  mutable grpc::ByteBuffer bytes_;
+  std::array<Place, kArrays> places_;
+};
+
+using FetchedMessage = std::variant<v1::FetchTopKHeader, FetchedChunk>;
+
+// What a received FetchTopKResponse holds. Protobuf, which would copy the arrays, parses all but
+// usual chunks. Internal where it can't.
+absl::StatusOr<FetchedMessage> ParseFetched(grpc::ByteBuffer bytes);
+
+}  // namespace sis

@@ -1,0 +1,140 @@
+"""One evaluate: cut into requests, its arrays sent or left in a segment, its answers put together."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import Callable, Dict, Mapping, Optional, Sequence, Union
+
+import numpy as np
+
+from sis import micro_batches
+from sis.evaluate_request import EvaluateRequest, in_place
+from sis.evaluation import Evaluation
+from sis.half_precision import RoundedUp
+from sis.micro_batches import MicroBatch, Rows
+from sis.options import EvaluateOptions
+from sis.records import Slice, TopKRecords
+from sis.replicas import Replicas
+from sis.run import Run
+from sis.segment import ALIGNMENT, Segment, aligned
+from sis.single_server import SingleServer
+from sis.v1 import ratio_service_pb2 as pb
+
+
+_OUTPUTS = {
+    "accepted": pb.ACCEPT_BITS,
+    "decisions": pb.DECISIONS,
+    "ratios": pb.RATIOS,
+    "log_ratios": pb.LOG_RATIOS,
+    "acceptance_probabilities": pb.ACCEPTANCE_PROBABILITIES,
+    "surrogates": pb.SURROGATES,
+    "coefficients": pb.COEFFICIENTS,
+}
+
+
+def options_message(
+    run: Run,
+    records: Union[TopKRecords, Sequence[Slice]],
+    draw: int,
+    top_k: int,
+    outputs: Sequence[str],
+) -> pb.EvaluateRequest:
+    """A request without slices, form and EvaluateOptions. ValueError if an output is unknown."""
+    unknown = [name for name in outputs if name not in _OUTPUTS]
+    if unknown:
+        raise ValueError(f"output {unknown[0]!r} is none of {', '.join(_OUTPUTS)}")
+    return pb.EvaluateRequest(
+        run=run.to_proto(),
+        draw=draw,
+        top_k=top_k,
+        lease_id=records.lease_id if isinstance(records, TopKRecords) else 0,
+        outputs=sorted({_OUTPUTS[name] for name in ("accepted", *outputs)}),
+    )
+
+
+class EvaluateCall:
+    def __init__(
+        self,
+        service: Union[SingleServer, Replicas],
+        request: pb.EvaluateRequest,
+        slices: Sequence[Slice],
+        form: str,
+        options: EvaluateOptions,
+    ) -> None:
+        """`request` is all of it but slices, options, and the arrays of the form."""
+        self._service = service
+        self._request = request
+        self._slices = slices
+        self._form = form
+        self._whole = options.needs_one_request(slices)
+        self._options = options.checked(slices, sum(part.length for part in slices))
+
+    def answer(self, current: Mapping[str, Rows], segments: Sequence[Segment]) -> Evaluation:
+        """`current` are the arrays of the form. If one lies in one of the segments, all of them go there."""
+        for segment in segments:
+            if any(isinstance(array, np.ndarray) and segment.holds(array) for array in current.values()):
+                return self._answer_in(segment, current)
+        limit = sys.maxsize if self._whole else self._service.micro_batch_bytes
+        batches = micro_batches.cut(self._slices, current, limit)
+
+        def make(batch: MicroBatch) -> EvaluateRequest:
+            made = batch.request(self._request, self._form, current, in_place)
+            self._options.write(made.message, batch.slices, batch.first_slice, batch.rows, np.ndarray.tobytes)
+            return made
+
+        return self._answers(batches, [functools.partial(make, batch) for batch in batches])
+
+    def _answer_in(self, segment: Segment, current: Mapping[str, Rows]) -> Evaluation:
+        """The same in a segment; arrays that are not there are copied there. So are the answers, if there is room."""
+        segment.check()
+        self._request.segment = segment.name
+        placed = _placed(segment, current)
+        options = self._options.placed(segment.place)
+        limit = sys.maxsize if self._whole else self._service.segment_batch_bytes
+        batches = micro_batches.cut(self._slices, placed, limit, multiple=ALIGNMENT)
+        sizes = [_answer_bytes(self._request, batch.rows.stop - batch.rows.start) for batch in batches]
+
+        def make(batch: MicroBatch, answers: Optional[pb.SegmentRange]) -> EvaluateRequest:
+            made = batch.request(self._request, self._form, placed, segment.refer)
+            options.write(made.message, batch.slices, batch.first_slice, batch.rows, segment.refer)
+            if answers is not None:
+                made.message.answers.CopyFrom(answers)
+            return made
+
+        room = segment.room(sum(map(aligned, sizes)))
+        if room is None:
+            return self._answers(batches, [functools.partial(make, batch, None) for batch in batches])
+        with room:
+            parts = room.split(sizes)
+            makers = [functools.partial(make, batch, part) for batch, part in zip(batches, parts)]
+            return self._answers(batches, makers, segment.read_arrays)
+
+    def _answers(
+        self,
+        batches: Sequence[MicroBatch],
+        makers: Sequence[Callable[[], EvaluateRequest]],
+        complete: Optional[Callable[[pb.EvaluateResponse], None]] = None,
+    ) -> Evaluation:
+        """`complete` puts into each answer what it only refers to."""
+        parts = []
+        for batch, response in zip(batches, self._service.evaluate_all(makers)):
+            if complete is not None:
+                complete(response)
+            parts.append(batch.evaluation(response))
+        return parts[0] if len(parts) == 1 else Evaluation.concatenate(parts)
+
+
+def _placed(segment: Segment, current: Mapping[str, Rows]) -> Dict[str, np.ndarray]:
+    placed = {}
+    for name, array in current.items():
+        if isinstance(array, RoundedUp):
+            array = array[:]
+        placed[name] = segment.place(array)
+    return placed
+
+
+def _answer_bytes(request: pb.EvaluateRequest, length: int) -> int:
+    """What the arrays of the answer for `length` positions take in a segment."""
+    widths = {pb.ACCEPT_BITS: -(-length // 8), pb.DECISIONS: length}
+    return sum(aligned(widths.get(output, 4 * length)) for output in request.outputs)

@@ -1,0 +1,66 @@
+"""An EvaluateRequest on its way, whose arrays are copied once: into the bytes that gRPC takes."""
+
+from __future__ import annotations
+
+from typing import Mapping, NamedTuple, Union
+
+import numpy as np
+
+from sis.v1 import ratio_service_pb2 as pb
+
+# What stands in a message for an array: its bytes, or where it lies in a segment.
+Field = Union[bytes, memoryview]
+
+_FIELDS = pb.EvaluateRequest.DESCRIPTOR.fields_by_name
+_DELIMITED = 2
+
+
+class EvaluateRequest(NamedTuple):
+    # All of it but the arrays of the form.
+    message: pb.EvaluateRequest
+    # The field that is set, "gathered" for one, and its arrays by name. "": there is nothing else.
+    form: str = ""
+    arrays: Mapping[str, Field] = {}
+
+    def to_proto(self) -> pb.EvaluateRequest:
+        request = pb.EvaluateRequest()
+        request.CopyFrom(self.message)
+        if self.form:
+            getattr(request, self.form).SetInParent()
+        for name, values in self.arrays.items():
+            setattr(getattr(request, self.form), name, bytes(values))
+        return request
+
+    def serialize(self) -> bytes:
+        """As protobuf would, which copies arrays into the message and out of it again."""
+        if not self.form:
+            return self.message.SerializeToString()
+        rest = pb.EvaluateRequest()
+        rest.CopyFrom(self.message)
+        rest.ClearField(self.form)
+        form = _FIELDS[self.form]
+        fields = form.message_type.fields_by_name
+        parts = [getattr(self.message, self.form).SerializeToString()]
+        for name, values in self.arrays.items():
+            if len(values):
+                parts += [_key(fields[name].number, len(values)), values]
+        return b"".join([rest.SerializeToString(), _key(form.number, sum(map(len, parts))), *parts])
+
+
+def in_place(array: np.ndarray) -> memoryview:
+    """The bytes of an array, where they are."""
+    return memoryview(array.reshape(-1).view(np.uint8))
+
+
+def _key(number: int, size: int) -> bytes:
+    """What comes before a field of so many bytes."""
+    return _varint(number << 3 | _DELIMITED) + _varint(size)
+
+
+def _varint(value: int) -> bytes:
+    data = bytearray()
+    while value >= 0x80:
+        data.append(value & 0x7F | 0x80)
+        value >>= 7
+    data.append(value)
+    return bytes(data)

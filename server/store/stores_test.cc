@@ -1,0 +1,138 @@
+// What the stores promise each for itself, and how they are named.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "server/store/backing.h"
+#include "server/store/stored_item.h"
+
+namespace sis {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAre;
+
+TEST(RocksDbStoreTest, ListsRunsAndSequencesAfterARestart) {
+  const RocksDbBacking backing;
+  {
+    const auto store = Open(backing);
+    ASSERT_TRUE(store->PutRun({"run", 3, 0, "config"}).ok());
+    ASSERT_TRUE(store->PutRun({"run2", 1, 0, ""}).ok());
+    for (const std::string id : {"a", "b", "dropped", "sealed"}) {
+      for (uint32_t n = 0; n < 3; ++n) {
+        ASSERT_TRUE(AppendOne(*store, Sequence(id), n, Block(n, "rows")).ok());
+      }
+    }
+    ASSERT_TRUE(store->Drop(Sequence("dropped"), kReleased, absl::InfiniteFuture()).ok());
+    ASSERT_TRUE(store->WriteSealedForm(Sequence("sealed"), 3, "form", absl::InfiniteFuture()).ok());
+    ASSERT_TRUE(AppendOne(*store, {"run", 2, "older", 0}, 0, Block(0, "rows")).ok());
+    ASSERT_TRUE(store->DropIncarnationsBefore("run", 3).ok());
+  }
+  const auto store = Open(backing);
+  EXPECT_THAT(*store->ListRuns(),
+              ElementsAre(StoredRun{"run", 3, 0, "config"}, StoredRun{"run2", 1, 0, ""}));
+  EXPECT_THAT(*store->ListSequences("run", 3),
+              UnorderedElementsAre(Sequence("a"), Sequence("b"), Sequence("sealed")));
+  EXPECT_THAT(*store->ListSequences("run", 2), IsEmpty());
+  EXPECT_TRUE(absl::IsNotFound(store->Read({"run", 2, "older", 0}).status()));
+}
+
+TEST(RocksDbStoreTest, OneProcessAtATime) {
+  const RocksDbBacking backing;
+  const auto store = Open(backing);
+  EXPECT_TRUE(absl::IsUnavailable(OpenStore(backing.description()).status()));
+}
+
+TEST(MemcachedStoreTest, ANodeThatIsDownCostsItsShareAndRecovers) {
+  constexpr int kSequences = 60;
+  MemcachedBacking backing;
+  const auto store = Open(backing);
+  const auto name = [](int i) { return Sequence(absl::StrCat("sequence ", i)); };
+  for (int i = 0; i < kSequences; ++i) {
+    ASSERT_TRUE(AppendOne(*store, name(i), 0, Block(0, "rows")).ok());
+  }
+  backing.node(1).Kill();
+  for (int i = 0; i < kSequences; ++i) {
+    // Each time with connections that don't know yet: no answer is never taken for "not there".
+    const std::string prefix = SequencePrefix(name(i));
+    const ItemKey key{prefix, EntryKey(prefix, 0)};
+    EXPECT_FALSE(absl::IsNotFound(backing.OpenItems()->Get({&key, 1})[0].status()));
+  }
+  std::vector<int> down;
+  for (int i = 0; i < kSequences; ++i) {
+    const absl::Status read = store->Read(name(i)).status();
+    const absl::Status appended = AppendOne(*store, name(i), 1, Block(1, "rows"));
+    if (read.ok()) {
+      EXPECT_TRUE(appended.ok()) << appended;
+    } else {
+      EXPECT_TRUE(absl::IsUnavailable(read)) << read;
+      EXPECT_TRUE(absl::IsUnavailable(appended)) << appended;
+      down.push_back(i);
+    }
+  }
+  EXPECT_GT(down.size(), 0);
+  EXPECT_LT(down.size(), kSequences);
+
+  backing.node(1).Start();
+  for (const int i : down) {
+    // It comes back empty: what it held is lost, and known to be, not "never there".
+    absl::Status read;
+    while (absl::IsUnavailable(read = store->Read(name(i)).status())) {
+    }
+    EXPECT_TRUE(absl::IsResourceExhausted(read)) << read;
+    EXPECT_TRUE(AppendOne(*store, Sequence(absl::StrCat("new ", i)), 0, Block(0, "rows")).ok());
+  }
+}
+
+TEST(MemcachedStoreTest, AnyReplicaAnswers) {
+  MemcachedBacking backing;
+  const auto here = Open(backing), there = Open(backing);
+  for (uint32_t n = 0; n < 20; ++n) {
+    for (int i = 0; i < 10; ++i) {
+      const SequenceIdentity sequence = Sequence(absl::StrCat(i));
+      ASSERT_TRUE(AppendOne(n % 2 == 0 ? *here : *there, sequence, n, Block(n, "rows")).ok());
+      EXPECT_EQ((n % 2 == 0 ? *there : *here).Read(sequence)->entries.size(), n + 1);
+    }
+  }
+}
+
+TEST(MemoryStoreTest, TakesAllAndGivesNothing) {
+  const auto store = *OpenStore("memory");
+  EXPECT_FALSE(store->durable());
+  EXPECT_TRUE(AppendOne(*store, Sequence("a"), 0, Block(0, "rows")).ok());
+  EXPECT_TRUE(AppendOne(*store, Sequence("a"), 0, Block(0, "rows")).ok());
+  EXPECT_TRUE(absl::IsNotFound(store->Read(Sequence("a")).status()));
+  const StoredRun run{"run", 1, 5, "config"};
+  EXPECT_EQ(*store->PutRun(run), run);
+  EXPECT_TRUE(absl::IsNotFound(store->GetRun("run").status()));
+}
+
+TEST(OpenStoreTest, SaysWhatIsWrong) {
+  for (const auto& [description, what] : std::vector<std::pair<std::string, std::string>>{
+           {"", "neither memory"},
+           {"redis:localhost", "neither memory"},
+           {"rocksdb:", "not rocksdb:DIR"},
+           {"rocksdb:/tmp/x?sync=2", "not rocksdb:DIR"},
+           {"memcached:", "''"},
+           {"memcached:a", "'a': is not HOST:PORT"},
+           {"memcached:a:0", "'a:0': the port"},
+           {"memcached:a:65536", "the port"},
+           {"memcached:a:1*0", "the weight"},
+           {"memcached:a:1*2x", "the weight"},
+           {"memcached:a:1,,b:2", "''"},
+           {"memcached:a:1,b:2,a:1*3", "named twice"},
+       }) {
+    const absl::Status status = OpenStore(description).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << description;
+    EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr(what));
+  }
+  EXPECT_TRUE(OpenStore("memcached:localhost:11211*2,/tmp/socket*3,[::1]:5").ok());
+}
+
+}  // namespace
+}  // namespace sis

@@ -1,0 +1,115 @@
+#include "tests/bench/ingest_messages.h"
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <random>
+#include <span>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/crc32c.h"
+#include "sis/v1/ratio_service.pb.h"
+
+namespace sis {
+namespace {
+
+constexpr int kDistinctPositions = 2048;
+
+template <typename T>
+std::string Bytes(const std::vector<T>& values, size_t first, size_t count) {
+  return {reinterpret_cast<const char*>(values.data() + first), count * sizeof(T)};
+}
+
+// Records with full sets; the sampled token is one of them, or not.
+class Recorded {
+ public:
+  explicit Recorded(int top_k) : top_k_(top_k) {
+    std::mt19937 random(1);
+    std::exponential_distribution<double> weight;
+    std::vector<double> weights(top_k);
+    for (int position = 0; position < kDistinctPositions; ++position) {
+      double sum = weight(random);
+      for (double& w : weights) sum += w = std::pow(weight(random), 3);
+      std::sort(weights.begin(), weights.end(), std::greater<>());
+      const auto first_id = static_cast<int32_t>(random() % 1000);
+      for (int slot = 0; slot < top_k; ++slot) {
+        ids_.push_back(first_id + 1000 * slot);
+        log_probs_.push_back(static_cast<float>(std::log(weights[slot] / sum)));
+      }
+      const int rank = std::min<int>(random() % 4, top_k - 1);
+      sampled_ids_.push_back(ids_[position * top_k + rank]);
+      sampled_log_probs_.push_back(log_probs_[position * top_k + rank]);
+    }
+  }
+
+  // Any, but the same for the same place.
+  v1::Block Block(const std::string& sequence, uint32_t first_position, int count) const {
+    v1::Block block;
+    block.mutable_sequence()->set_id(sequence);
+    block.set_first_position(first_position);
+    const size_t from = first_position % (kDistinctPositions - count + 1);
+    block.set_sampled_ids(Bytes(sampled_ids_, from, count));
+    block.set_sampled_log_probs(Bytes(sampled_log_probs_, from, count));
+    block.set_top_k_ids(Bytes(ids_, from * top_k_, count * top_k_));
+    block.set_top_k_log_probs(Bytes(log_probs_, from * top_k_, count * top_k_));
+    block.set_crc32c(Crc(block));
+    return block;
+  }
+
+ private:
+  static uint32_t Crc(const v1::Block& block) {
+    uint32_t crc = 0;
+    for (const std::string* array : {&block.sampled_ids(), &block.sampled_log_probs(),
+                                     &block.top_k_ids(), &block.top_k_log_probs()}) {
+      crc = ExtendCrc32c(crc, std::as_bytes(std::span(*array)));
+    }
+    return crc;
+  }
+
+  const int top_k_;
+  std::vector<int32_t> sampled_ids_, ids_;
+  std::vector<float> sampled_log_probs_, log_probs_;
+};
+
+std::string Command(const std::string& name, const std::string& key, const v1::Block& block) {
+  const size_t bytes = block.sampled_ids().size() + block.sampled_log_probs().size() +
+                       block.top_k_ids().size() + block.top_k_log_probs().size();
+  return absl::StrCat("*3\r\n$", name.size(), "\r\n", name, "\r\n$", key.size(), "\r\n", key,
+                      "\r\n$", bytes, "\r\n", block.sampled_ids(), block.sampled_log_probs(),
+                      block.top_k_ids(), block.top_k_log_probs(), "\r\n");
+}
+
+}  // namespace
+
+void Fail(const std::string& what) {
+  std::fprintf(stderr, "ingest: %s\n", what.c_str());
+  std::exit(1);
+}
+
+std::vector<Messages> MakeMessages(const Case& c, int megabytes) {
+  const Recorded recorded(c.top_k);
+  std::vector<Messages> streams(c.streams);
+  for (int stream = 0; stream < c.streams; ++stream) {
+    for (int batch = 0; batch < c.batches(megabytes); ++batch) {
+      v1::AppendRequest request;
+      std::string set;
+      std::string append;
+      for (int sequence = 0; sequence < c.sequences(); ++sequence) {
+        const std::string id = absl::StrCat("prompt-", stream, "/response-", sequence);
+        const auto first = static_cast<uint32_t>(batch * c.block_tokens);
+        const v1::Block block = recorded.Block(id, first, c.block_tokens);
+        set += Command("SET", absl::StrCat(id, "/", first), block);
+        append += Command("APPEND", id, block);
+        *request.mutable_batch()->add_entries()->mutable_block() = block;
+      }
+      streams[stream].sis.push_back(request.SerializeAsString());
+      streams[stream].set.push_back(std::move(set));
+      streams[stream].append.push_back(std::move(append));
+    }
+  }
+  return streams;
+}
+
+}  // namespace sis

@@ -1,0 +1,203 @@
+// sis_server in the ingest benchmark, and its workers.
+#pragma once
+
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
+#include <stdlib.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "sis/v1/ratio_service.grpc.pb.h"
+#include "tests/bench/ingest_messages.h"
+#include "tests/integration/child_process.h"
+#include "tests/integration/leased_segment.h"
+
+namespace sis {
+
+inline grpc::ByteBuffer Buffer(const std::string& bytes) {
+  const grpc::Slice slice(bytes.data(), bytes.size(), grpc::Slice::STATIC_SLICE);
+  return grpc::ByteBuffer(&slice, 1);
+}
+
+// Counts what is left to do. Thread-safe.
+class Countdown {
+ public:
+  explicit Countdown(int count) : count_(count) {}
+  void Done() {
+    const std::lock_guard lock(mutex_);
+    if (--count_ == 0) zero_.notify_all();
+  }
+  void Wait() {
+    std::unique_lock lock(mutex_);
+    zero_.wait(lock, [this] { return count_ == 0; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable zero_;
+  int count_;
+};
+
+// One stream: sends the header, then its messages, and reads the answers.
+class SisStream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
+ public:
+  SisStream(const std::shared_ptr<grpc::Channel>& channel, const std::string& header,
+            const std::vector<std::string>& messages, Countdown& done)
+      : stub_(channel), header_(header), messages_(messages), done_(done) {
+    stub_.PrepareBidiStreamingCall(&context_, "/sis.v1.RatioService/Append", {}, this);
+    write_ = Buffer(header_);
+    AddHold();
+    StartWrite(&write_);
+    StartRead(&read_);
+    StartCall();
+  }
+
+  void OnWriteDone(bool ok) override {
+    const std::lock_guard lock(mutex_);
+    writing_ = false;
+    if (ok) WriteNext();
+  }
+  void OnReadDone(bool ok) override {
+    if (!ok) return RemoveHold();
+    const std::lock_guard lock(mutex_);
+    ++acked_;
+    WriteNext();
+    StartRead(&read_);
+  }
+  void OnDone(const grpc::Status& status) override {
+    if (!status.ok()) Fail(status.error_message());
+    done_.Done();
+  }
+
+ private:
+  void WriteNext() {
+    if (writing_ || closed_ || sent_ - acked_ >= kBatchesInFlight) return;
+    if (sent_ == messages_.size()) {
+      closed_ = true;
+      return StartWritesDone();
+    }
+    writing_ = true;
+    write_ = Buffer(messages_[sent_++]);
+    StartWrite(&write_);
+  }
+
+  grpc::GenericStub stub_;
+  grpc::ClientContext context_;
+  const std::string& header_;
+  const std::vector<std::string>& messages_;
+  Countdown& done_;
+  grpc::ByteBuffer write_, read_;
+
+  std::mutex mutex_;  // guards what follows: reads and writes end on different threads
+  bool writing_ = true;
+  bool closed_ = false;
+  size_t sent_ = 0;
+  size_t acked_ = 0;
+};
+
+class Sis {
+ public:
+  // A Unix socket is for clients that have segments.
+  Sis(const std::string& program, bool unix_socket)
+      : process_({program, absl::StrCat("--listen=", Address(unix_socket)),
+                  "--metrics=", "--cache_bytes=2147483648", "--shared_memory_bytes=2147483648"}),
+        address_(process_.AwaitReady("grpc")) {}
+
+  const ChildProcess& process() const { return process_; }
+
+  void Connect(int streams) {
+    channels_.clear();
+    for (int i = 0; i < streams; ++i) {
+      grpc::ChannelArguments arguments;
+      arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a connection of its own
+      arguments.SetMaxReceiveMessageSize(-1);
+      channels_.push_back(
+          grpc::CreateCustomChannel(address_, grpc::InsecureChannelCredentials(), arguments));
+      const auto deadline = std::chrono::system_clock::now() + std::chrono::seconds(30);
+      if (!channels_.back()->WaitForConnected(deadline)) Fail("cannot connect to sis_server");
+    }
+  }
+
+  // Moves the arrays of the messages into shared memory.
+  void ShareArrays(std::vector<Messages>& streams, int megabytes) {
+    const auto stub = v1::RatioService::NewStub(channels_[0]);
+    // Small arrays take 64 bytes each.
+    segment_ = std::make_unique<LeasedSegment>(*stub, (uint64_t{4} * megabytes + 4) << 20);
+    if (!segment_->status().ok()) Fail(segment_->status().error_message());
+    for (Messages& messages : streams) {
+      for (std::string& bytes : messages.sis) {
+        v1::AppendRequest request;
+        request.ParseFromString(bytes);
+        segment_->PutArrays(request);
+        request.mutable_batch()->set_segment(segment_->name());
+        request.SerializeToString(&bytes);
+      }
+    }
+  }
+
+  // An empty run.
+  void Clear(const Case& c) {
+    v1::CreateRunRequest request;
+    request.set_run_id("ingest");
+    request.set_incarnation(++incarnation_);
+    request.mutable_config()->set_top_k(c.top_k);
+    request.mutable_config()->set_vocabulary_size(kVocabulary);
+    grpc::ClientContext context;
+    v1::CreateRunResponse response;
+    const auto stub = v1::RatioService::NewStub(channels_[0]);
+    const grpc::Status status = stub->CreateRun(&context, request, &response);
+    if (!status.ok()) Fail(status.error_message());
+  }
+
+  void Send(const std::vector<Messages>& streams) {
+    v1::AppendRequest header;
+    header.mutable_header()->mutable_run()->set_run_id("ingest");
+    header.mutable_header()->set_vocabulary_size(kVocabulary);
+    header.mutable_header()->mutable_sampling()->set_log_probs(v1::Sampling::RAW);
+    header.mutable_header()->mutable_sampling()->set_temperature(1);
+    const std::string header_bytes = header.SerializeAsString();
+    Countdown done(static_cast<int>(streams.size()));
+    std::vector<std::unique_ptr<SisStream>> reactors;
+    for (size_t i = 0; i < streams.size(); ++i) {
+      reactors.push_back(
+          std::make_unique<SisStream>(channels_[i], header_bytes, streams[i].sis, done));
+    }
+    done.Wait();
+  }
+
+  void Check(int64_t tokens) {
+    v1::GetRunRequest request;
+    request.set_run_id("ingest");
+    grpc::ClientContext context;
+    v1::GetRunResponse response;
+    const auto stub = v1::RatioService::NewStub(channels_[0]);
+    const grpc::Status status = stub->GetRun(&context, request, &response);
+    if (!status.ok()) Fail(status.error_message());
+    if (response.run().positions() != static_cast<uint64_t>(tokens)) {
+      Fail(absl::StrCat("sis_server has ", response.run().positions(), " of ", tokens));
+    }
+  }
+
+ private:
+  static std::string Address(bool unix_socket) {
+    if (!unix_socket) return "127.0.0.1:0";
+    std::string folder = "/tmp/sis-XXXXXX";
+    if (mkdtemp(folder.data()) == nullptr) Fail("no folder for a socket");
+    return absl::StrCat("unix:", folder, "/socket");
+  }
+
+  ChildProcess process_;
+  const std::string address_;
+  uint64_t incarnation_ = 0;
+  std::vector<std::shared_ptr<grpc::Channel>> channels_;
+  std::unique_ptr<LeasedSegment> segment_;
+};
+
+}  // namespace sis

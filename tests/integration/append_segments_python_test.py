@@ -1,0 +1,164 @@
+"""The Python client's Append from shared memory: what is there is recorded as if it had travelled."""
+
+import gc
+import tempfile
+import unittest
+import unittest.mock
+
+import grpc
+import numpy as np
+
+import sis
+from server.live_server import LiveServer
+from sis.server_append import ServerAppendStream
+
+TOP_K, VOCABULARY = 5, 40
+ROWS = 1000
+MEBIBYTE = 1 << 20
+# Less than the arrays of a block of all rows.
+MESSAGE_BYTES = 32 << 10
+
+
+def make_record(seed):
+    generator = np.random.default_rng(seed)
+    logits = generator.normal(size=(ROWS, VOCABULARY))
+    values = (logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)).astype(np.float32)
+    sampled = generator.integers(VOCABULARY, size=ROWS)
+    return sis.canonical(
+        np.broadcast_to(np.arange(VOCABULARY), values.shape),
+        values,
+        sampled,
+        np.take_along_axis(values, sampled[:, None], 1)[:, 0],
+        TOP_K,
+    )._asdict()
+
+
+class AppendSegmentsTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.server = LiveServer(
+            f"--shared_memory_bytes={64 * MEBIBYTE}",
+            f"--max_message_bytes={MESSAGE_BYTES}",
+            listen=f"unix:{folder.name}/socket",
+        )
+        cls.addClassCleanup(cls.server.close)
+        cls.client = sis.Client(cls.server.address, timeout=30)
+        cls.addClassCleanup(cls.client.close)
+        cls.record = make_record(3)
+
+    def setUp(self):
+        self.run_ = self.client.create_run(
+            self.id(), seed=1, vocabulary_size=VOCABULARY, top_k=TOP_K, log_prob_encoding="float32"
+        )
+        self.segment = self.client.lease_segment(MEBIBYTE)
+        self.addCleanup(self.segment.close)
+
+    def stream(self):
+        return self.client.append(self.run_, sampling=sis.Sampling("raw"))
+
+    def put(self, record, segment=None):
+        """A copy of the record in a segment."""
+        copies = {}
+        for name, array in record.items():
+            dtype = np.int32 if name.endswith("ids") else np.float32
+            copies[name] = (segment or self.segment).empty(array.shape, dtype)
+            copies[name][...] = array
+        return copies
+
+    def block(self, stream, record, first=0, sequence="s"):
+        stream.block(sequence, first_position=first, policy_version=0, **record)
+
+    def rows(self, first, stop):
+        return {name: array[first:stop] for name, array in self.record.items()}
+
+    def assert_recorded(self, sequence, stop=ROWS):
+        got = self.client.fetch_top_k(self.run_, [sequence], segment=self.segment)
+        self.assertEqual((len(got), got.missing), (stop, ()))
+        expected = self.rows(0, stop)
+        np.testing.assert_array_equal(got.ids, expected["top_k_ids"])
+        np.testing.assert_array_equal(got.log_probs, expected["top_k_log_probs"])
+        np.testing.assert_array_equal(got.sampled_ids, expected["sampled_ids"])
+        np.testing.assert_array_equal(got.sampled_log_probs, expected["sampled_log_probs"])
+
+    def test_arrays_that_no_message_holds(self):
+        with self.assertRaises(sis.ResourceExhausted), self.stream() as stream:
+            self.block(stream, self.record)
+        with self.stream() as stream:
+            self.block(stream, self.put(self.record))
+        self.assert_recorded("s")
+
+    def test_blocks_from_anywhere_in_one_stream(self):
+        with self.client.lease_segment(MEBIBYTE) as other, self.stream() as stream:
+            for turn, first in enumerate(range(0, ROWS, 50)):
+                record = self.rows(first, first + 50)
+                if turn % 4 in (0, 1):
+                    record = self.put(record)
+                elif turn % 4 == 2:
+                    record = self.put(record, other)
+                elif turn % 8 == 3:  # not all of it
+                    record["top_k_ids"] = self.put({"top_k_ids": record["top_k_ids"]})["top_k_ids"]
+                self.block(stream, record, first)
+                if turn == 9:
+                    stream.seal("another", length=7)
+            stream.seal("s", length=ROWS)
+            self.assertEqual(stream.flush()[sis.SequenceRef("s")], ROWS)
+        self.assert_recorded("s")
+
+    def test_rows_that_begin_where_messages_cannot_say(self):
+        placed = self.put(self.record)
+        with self.stream() as stream:
+            for first in range(0, ROWS, 100):
+                self.block(stream, {name: array[first : first + 100] for name, array in placed.items()}, first)
+        self.assert_recorded("s")
+
+    def test_arrays_may_be_dropped_at_once(self):
+        with self.stream() as stream:
+            self.block(stream, self.put(self.record))
+            gc.collect()
+            with self.assertRaises(MemoryError):
+                self.segment.empty(MEBIBYTE, np.uint8)
+            stream.flush()
+            gc.collect()
+            self.segment.empty(MEBIBYTE, np.uint8)
+        self.assert_recorded("s")
+
+    def test_what_the_server_may_still_read_is_never_used_again(self):
+        with unittest.mock.patch.object(ServerAppendStream, "_read_acks"):
+            stream = self.stream()
+        self.block(stream, self.put(self.record))
+        with stream._changed:
+            stream._send_pending()
+        stream.abandon()
+        del stream
+        gc.collect()
+        with self.assertRaises(MemoryError):
+            self.segment.empty(MEBIBYTE, np.uint8)
+
+    def test_without_the_lease(self):
+        record = self.put(self.rows(0, 100))
+        stream = self.stream()
+        self.block(stream, record, sequence="referred to")
+        self.segment.close()
+        self.block(stream, record, sequence="sent")
+        # The server hears of the end in its own time.
+        while True:
+            try:
+                stream.flush()
+            except sis.AppendError as error:
+                (refusal,) = error.refused
+                break
+            self.segment = self.client.lease_segment(MEBIBYTE)
+            self.addCleanup(self.segment.close)
+            self.block(stream, self.put(self.rows(0, 100)), sequence="referred to")
+            self.segment.close()
+        self.assertEqual((refusal.code, refusal.sequence), (grpc.StatusCode.NOT_FOUND, "referred to"))
+        self.assertEqual(refusal.entry, "block [0, 100)")
+        stream.close()
+        self.segment = self.client.lease_segment(MEBIBYTE)
+        self.assert_recorded("sent", 100)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,182 @@
+"""What the options of Evaluate promise: masks, own log-probs, checks of tokens, the authors' code."""
+
+import unittest
+
+import numpy as np
+
+import sis
+from tests.integration.evaluated_batch import LENGTHS, LOST, OUTPUTS, SEED, EvaluatedBatchTest, Values
+from tests.reference import authors_code, numerics
+
+
+class EvaluateOptionsTest(EvaluatedBatchTest):
+    def test_a_mask_leaves_everything_else_as_it_was(self):
+        run, records = self.recorded("mask")
+        values = Values(records, self.logits, "gathered")
+        plain = values.evaluate(self.client, run, records, draw=1, outputs=("decisions",))
+        for share in (0.5, 0.9, 0.1):
+            mask = self.rng.random(len(records)) < share
+            values.sent = np.where(mask[:, None], values.log_probs, np.float32(np.nan))
+            masked = values.evaluate(
+                self.client, run, records, draw=1, outputs=OUTPUTS[:4],
+                options=sis.EvaluateOptions(mask=mask, own_log_probs=self.own),
+            )
+            np.testing.assert_array_equal(masked.decisions[mask], plain.decisions[mask])
+            self.assertTrue((masked.decisions[~mask] == sis.Decision.MASKED).all())
+            self.assertTrue((masked.ratios[~mask] == 1).all() and (masked.log_ratios[~mask] == 0).all())
+            self.assertTrue((masked.acceptance_probabilities[~mask] == 0).all())
+            self.assertFalse(masked.accepted[~mask].any())
+            counts = np.bincount(masked.decisions, minlength=6)
+            totals = masked.totals
+            self.assertEqual(
+                [totals.accepted, totals.rejected, totals.outside_top_k, totals.missing, totals.masked],
+                counts[1:].tolist(),
+            )
+
+    def test_a_step_counts_what_was_weighed(self):
+        run, records = self.recorded("step")
+        values = Values(records, self.logits, "gathered")
+        rows = np.cumsum([0, *LENGTHS.values()])[1] + np.arange(LENGTHS["b"])
+
+        def evaluate(first, last):
+            here = rows[first:last]
+            mask = np.arange(first, last) % 7 != 0
+            return self.client.evaluate(
+                run,
+                [sis.Slice("b", first, last - first)],
+                draw=9,
+                log_probs=values.log_probs[here],
+                sampled_log_probs=values.sampled[here],
+                outputs=("log_ratios",),
+                options=sis.EvaluateOptions(weight="expected", mask=mask),
+            )
+
+        # The second call counts only what the first did not have.
+        self.assertEqual(evaluate(20, 40).newly_counted, 17)
+        whole = evaluate(0, 70)
+        self.assertEqual(whole.newly_counted, 60 - 17)
+        step = self.client.get_step(run, 9).totals
+        self.assertEqual(step, whole.totals)
+        self.assertEqual(step.masked, 10)
+        self.assertLess(step.d_sis, step.d)
+        self.assertAlmostEqual(step.d_sis, np.abs(whole.log_ratios.astype(np.float64)).sum(), delta=1e-6)
+
+    def test_a_misaligned_batch_is_refused(self):
+        run, records = self.recorded("misaligned")
+        values = Values(records, self.logits, "gathered")
+
+        def evaluate(tokens, mask=None):
+            options = sis.EvaluateOptions(sampled_ids=tokens, mask=mask)
+            return values.evaluate(self.client, run, records, draw=1, options=options)
+
+        evaluate(self.tokens, self.mask & ~self.lost)
+        for shift in (1, -1):
+            with self.assertRaisesRegex(sis.FailedPrecondition, "sampled_ids_crc32c.*'a'|sampled_ids_crc32c.*a"):
+                evaluate(np.roll(self.tokens, shift), self.mask & ~self.lost)
+        one_wrong = self.tokens.copy()
+        one_wrong[-1] ^= 1
+        with self.assertRaisesRegex(sis.FailedPrecondition, "tokens recorded of .*c"):
+            evaluate(one_wrong, self.mask & ~self.lost)
+        # Where a position is missing there is nothing to compare with.
+        one_wrong = self.tokens.copy()
+        one_wrong[5] ^= 1
+        evaluate(one_wrong)
+        # A masked one is not compared, though there is a record.
+        mask = self.mask & ~self.lost
+        with self.assertRaisesRegex(sis.FailedPrecondition, "tokens recorded of .*a"):
+            evaluate(one_wrong, mask)
+        mask[5] = False
+        evaluate(one_wrong, mask)
+
+    def test_ratios_of_lost_positions_need_the_trainers_own(self):
+        run, records = self.recorded("lost")
+        values = Values(records, self.logits, "gathered")
+        with self.assertRaisesRegex(sis.FailedPrecondition, "own_log_probs.*position 30 is missing"):
+            values.evaluate(self.client, run, records, draw=1, outputs=("ratios",))
+        with self.assertRaisesRegex(sis.FailedPrecondition, "position 40 is missing"):
+            values.evaluate(
+                self.client, run, records, draw=1, outputs=("ratios",), options=sis.EvaluateOptions(mask=self.mask)
+            )
+        own = sis.EvaluateOptions(mask=self.mask, own_log_probs=self.own)
+        ratios = values.evaluate(self.client, run, records, draw=1, outputs=("ratios",), options=own).ratios
+        expected = numerics.exp32(numerics.flush(values.sampled - self.own))
+        self.assertEqual(ratios[LOST].tobytes(), expected[LOST].tobytes())
+        values.evaluate(self.client, run, records, draw=1)
+
+    def test_authors_code(self):
+        run, records = self.recorded("authors")
+        for form in ("gathered", "reduced", "dense"):
+            values = Values(records, self.logits, form)
+            evaluation = values.evaluate(
+                self.client,
+                run,
+                records,
+                draw=5,
+                outputs=("decisions", "acceptance_probabilities"),
+                options=sis.EvaluateOptions(
+                    mask=self.mask & ~self.lost, authors_code=sis.AuthorsCode(epsilon_high=0.28)
+                ),
+            )
+            scored = self.mask & ~self.lost
+            words = np.concatenate(
+                [
+                    numerics.uniforms(numerics.sequence_key(SEED, 0, name), np.arange(n, dtype=np.uint32), 5)
+                    for name, n in LENGTHS.items()
+                ]
+            )
+            arrays = (records.sampled_log_probs, values.sampled, records.log_probs, values.log_probs, words)
+            want = authors_code.decide(*(array[scored] for array in arrays))
+            np.testing.assert_array_equal(evaluation.accepted[scored], want.accepted)
+            np.testing.assert_array_equal(evaluation.acceptance_probabilities[scored], want.acceptance_probabilities)
+            means = authors_code.mean_deviation(want, 0.2, 0.28)
+            np.testing.assert_allclose((evaluation.totals.mean_d, evaluation.totals.mean_d_sis), means, rtol=1e-6)
+            outside = numerics.rank(records.sampled_ids, records.ids, records.log_probs) == numerics.NO_RANK
+            self.assertTrue(evaluation.accepted[outside & scored].any())
+
+    def test_bad_options_are_named(self):
+        run, records = self.recorded("bad")
+        values = Values(records, self.logits, "gathered")
+        bad = self.advantages.copy()
+        bad[7] = np.nan
+        grpo = {"mask": self.mask & ~self.lost, "algorithm": sis.Grpo(), "advantages": self.advantages}
+        infinite = self.current_of_three.copy()
+        infinite[3] = np.inf
+        for options, outputs, message in (
+            ({**grpo, "algorithm": sis.Grpo(1.5)}, ("surrogates",), r"grpo.epsilon: 1.5, must be in \[0, 1\]"),
+            ({**grpo, "algorithm": None}, ("surrogates",), "algorithm: unset"),
+            (grpo, ("ratios",), "algorithm: set, but neither"),
+            ({**grpo, "advantages": None}, ("coefficients",), "advantages: unset"),
+            ({**grpo, "advantages": bad}, ("coefficients",), "advantages: element 7: nan"),
+            ({**grpo, "algorithm": sis.ClipCov(), "advantages": None}, ("surrogates",), "advantages: unset"),
+            ({**grpo, "decoupled_log_probs": infinite}, ("surrogates",), "decoupled.current_log_probs: element 3: inf"),
+            ({"own_log_probs": self.own * np.inf}, ("ratios",), "own_log_probs: position 30: -inf"),
+            ({"weight": "expected", "authors_code": sis.AuthorsCode()}, (), "authors_code: goes with weight SAMPLED"),
+            ({"authors_code": sis.AuthorsCode(1.0)}, (), "authors_code.epsilon_low: 1, must be"),
+            ({**grpo, "log_ratio_sums": [sis.LogRatioSum(2**62, 5)] * 3}, ("surrogates",), "sequence_log_ratio_sum"),
+            (
+                {**grpo, "algorithm": sis.DppoTopK(), "decoupled_log_probs": self.current_of_three},
+                ("surrogates",),
+                "dppo_top_k: not with three policies",
+            ),
+        ):
+            with self.subTest(message=message):
+                with self.assertRaisesRegex(sis.InvalidArgument, message):
+                    values.evaluate(
+                        self.client, run, records, draw=1, outputs=outputs, options=sis.EvaluateOptions(**options)
+                    )
+        for form in ("reduced", "top_k"):
+            with self.assertRaisesRegex(sis.InvalidArgument, "dppo_top_k: needs log-probs at every slot"):
+                Values(records, self.logits, form).evaluate(
+                    self.client,
+                    run,
+                    records,
+                    draw=1,
+                    outputs=("surrogates",),
+                    options=sis.EvaluateOptions(**{**grpo, "algorithm": sis.DppoTopK()}),
+                )
+        with self.assertRaises(sis.NotFound):
+            self.client.get_step(run, 1)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,151 @@
+"""A recorded batch and the tested policy's values for it, in every form that Evaluate takes."""
+
+from typing import Optional
+
+import numpy as np
+import torch
+
+import sis
+from tests.integration.live_server import LiveServerTest
+from tests.reference import dense_numerics, numerics
+
+SEED = 12345
+TOP_K, VOCABULARY = 8, 60
+# Of the current policy's own sets.
+CURRENT_TOP_K = 12
+OUTPUTS = ("decisions", "ratios", "log_ratios", "acceptance_probabilities", "surrogates", "coefficients")
+LENGTHS = {"a": 90, "b": 70, "c": 50}
+# Of sequence a: tool output, which has no record, and positions that got lost.
+TOOL, LOST = slice(30, 40), slice(40, 50)
+
+FORMS = ("gathered", "half", "logits", "bfloat16_logits", "reduced", "top_k", "dense", "bfloat16_dense")
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    return logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
+
+
+class Values:
+    """The tested policy's values at all positions, and what evaluate makes of them."""
+
+    def __init__(
+        self,
+        records: sis.TopKRecords,
+        logits: np.ndarray,
+        form: str,
+        tokens: Optional[np.ndarray] = None,
+        segment: Optional[sis.Segment] = None,
+    ):
+        """tokens: the sampled ones, where that of a lost position is to be known. segment: where the arrays are put."""
+        self.segment = segment
+        rows = np.arange(len(records))
+        slots, sampled = np.maximum(records.ids, 0), np.maximum(records.sampled_ids, 0)
+        if tokens is not None:
+            sampled = tokens
+        self.tokens = tokens
+        if form in ("bfloat16_logits", "bfloat16_dense"):
+            logits = torch.tensor(logits).bfloat16().float().numpy()
+        self.form = form
+        self.whole = logits
+        self.log_sum_exps = np.logaddexp.reduce(logits.astype(np.float64), axis=1)
+        if form in ("dense", "bfloat16_dense"):
+            # The service's own, which is the same to 2e-6.
+            exact = self.log_sum_exps
+            self.log_sum_exps = np.array([dense_numerics.log_sum_exp(row) for row in logits])
+            np.testing.assert_allclose(self.log_sum_exps, exact, rtol=0, atol=36 * 2.0**-24)
+        self.logits = np.take_along_axis(logits, slots, axis=1).astype(np.float32)
+        self.sampled_logits = logits[rows, sampled].astype(np.float32)
+        exact = (self.logits.astype(np.float64) - self.log_sum_exps[:, None]).astype(np.float32)
+        self.sampled = (self.sampled_logits.astype(np.float64) - self.log_sum_exps).astype(np.float32)
+        self.sent = exact
+        self.log_probs = exact
+        if form == "half":
+            half = exact.astype(np.float16)
+            half = np.where(half < exact, np.nextafter(half, np.float16(np.inf)), half)
+            self.log_probs = half.astype(np.float32)
+        every = (logits.astype(np.float64) - self.log_sum_exps[:, None]).astype(np.float32)
+        ids = np.argsort(-every, axis=1)[:, :CURRENT_TOP_K].astype(np.int32)
+        self.sets = numerics.TopKSets(self.sampled, ids, np.take_along_axis(every, ids, axis=1))
+
+    def reduced(self, records: numerics.Records, here: slice) -> numerics.Reduced:
+        """What numpy makes of the values at the positions `here`, which `records` are of."""
+        if self.form == "top_k":
+            sets = numerics.TopKSets(*(array[here] for array in self.sets))
+            return numerics.reduce_top_k_sets(records, sets, TOP_K)
+        gathered = numerics.Gathered(self.sampled[here], self.log_probs[here])
+        return numerics.reduce_gathered(records, gathered, TOP_K)
+
+    def evaluate(self, client: sis.Client, run: sis.Run, records: sis.TopKRecords, **keywords) -> sis.Evaluation:
+        def put(array: np.ndarray) -> np.ndarray:
+            """One array in the segment is enough: the client puts the others there, and the answers."""
+            return array if self.segment is None else self.segment.place(array)
+
+        sampled = put(self.sampled)
+        if self.form == "reduced":
+            envelopes, masses = sis.reduce(records, self.sent)
+            return client.evaluate_reduced(
+                run, records, sampled_log_probs=sampled, log_envelopes=envelopes, covered_masses=masses, **keywords
+            )
+        if self.form in ("dense", "bfloat16_dense"):
+            logits = torch.from_numpy(put(self.whole))
+            if self.form == "bfloat16_dense":
+                logits = torch.from_numpy(put(logits.bfloat16().view(torch.int16).numpy())).view(torch.bfloat16)
+            return client.evaluate_dense(run, records, logits=logits, sampled_ids=self.tokens, **keywords)
+        if self.form == "top_k":
+            sets = self.sets._replace(sampled_log_probs=sampled)
+            return client.evaluate_top_k(run, records, **sets._asdict(), **keywords)
+        if self.form in ("logits", "bfloat16_logits"):
+            logits, sampled = self.logits, self.sampled_logits
+            if self.form == "bfloat16_logits":
+                logits, sampled = torch.tensor(logits).bfloat16(), torch.tensor(sampled).bfloat16()
+            return client.evaluate_logits(
+                run, records, logits=logits, sampled_logits=sampled, log_sum_exps=put(self.log_sum_exps), **keywords
+            )
+        return client.evaluate(
+            run,
+            records,
+            log_probs=self.sent,
+            sampled_log_probs=sampled,
+            half_precision=self.form == "half",
+            **keywords,
+        )
+
+
+class EvaluatedBatchTest(LiveServerTest):
+    """A batch with records, tool output and lost positions, and what a trainer knows of it."""
+
+    def setUp(self):
+        rng = np.random.default_rng(9)
+        count = sum(LENGTHS.values())
+        self.rng = rng
+        self.behaviour_logits = rng.normal(0, 2, (count, VOCABULARY))
+        self.logits = self.behaviour_logits + rng.normal(0, 0.5, (count, VOCABULARY))
+        self.logits = self.logits.astype(np.float32)
+        current = self.logits + rng.normal(0, 0.3, self.logits.shape)
+        behaviour = log_softmax(self.behaviour_logits)
+        self.tokens = (behaviour + rng.gumbel(size=behaviour.shape)).argmax(axis=1)
+        rows = np.arange(count)
+        self.behaviour = behaviour.astype(np.float32)
+        self.current_of_three = log_softmax(current)[rows, self.tokens].astype(np.float32)
+        self.own = (self.behaviour[rows, self.tokens] + rng.normal(0, 0.1, count)).astype(np.float32)
+        self.own = np.minimum(self.own, 0)
+        self.advantages = rng.normal(0, 1.5, count).astype(np.float32)
+        self.mask = np.ones(count, bool)
+        self.mask[TOOL] = False
+        self.lost = np.zeros(count, bool)
+        self.lost[LOST] = True
+
+    def recorded(self, run_id: str, encoding: str = "float32") -> tuple[sis.Run, sis.TopKRecords]:
+        run = self.client.create_run(
+            run_id, seed=SEED, vocabulary_size=VOCABULARY, top_k=TOP_K, log_prob_encoding=encoding
+        )
+        rows = np.arange(len(self.tokens))
+        ids = np.broadcast_to(np.arange(VOCABULARY), self.behaviour.shape)
+        record = sis.canonical(ids, self.behaviour, self.tokens, self.behaviour[rows, self.tokens], TOP_K)
+        first = 0
+        with self.client.append(run, sampling=sis.Sampling("processed", temperature=1.0)) as stream:
+            for name, length in LENGTHS.items():
+                for start, end in ((0, TOOL.start), (LOST.stop, length)) if name == "a" else ((0, length),):
+                    part = {key: array[first + start : first + end] for key, array in record._asdict().items()}
+                    stream.block(name, first_position=start, policy_version=0, **part)
+                first += length
+        return run, self.client.fetch_top_k(run, list(LENGTHS))
