@@ -176,11 +176,11 @@ HWY_INLINE void AddLast(const BehaviorRows& behavior, const CurrentRows& current
   accumulators.AddInOrder(q, p, rank, points);
 }
 
-// The ranks from `rank` up to `end`.
+// All ranks.
 template <class BehaviorRows, class CurrentRows>
 HWY_INLINE void AddRanks(const BehaviorRows& behavior, const CurrentRows& current, size_t lane,
-                         size_t rank, size_t end, PlainAccumulators& accumulators,
-                         PrefixPoints& points) {
+                         size_t end, PlainAccumulators& accumulators, PrefixPoints& points) {
+  size_t rank = 0;
   for (; rank + kRanksAtOnce <= end; rank += kRanksAtOnce) {
     const FourFloats q = behavior.template Load<SlotUse::kUsed>(lane, rank);
     const FourFloats p = current.Load(lane, rank);
@@ -202,18 +202,16 @@ HWY_INLINE void AddRanks(const BehaviorRows& behavior, const CurrentRows& curren
   }
 }
 
-// False if it can't tell, and then `results` is not filled in. Not for the total variation.
+// False if it can't tell, and then `results` is not filled in. All slots are used, and no total
+// variation is wanted.
 template <class BehaviorRows, class CurrentRows>
 HWY_INLINE bool AccumulatePlain(const BehaviorRows& behavior, const CurrentRows& current,
                                 size_t lane, const SlotPlan& plan, SlotResults& results) {
   PlainAccumulators accumulators;
   PrefixPoints points(plan.prefix_curve, results.prefix);
-  AddRanks(behavior, current, lane, 0, plan.top_k, accumulators, points);
+  AddRanks(behavior, current, lane, plan.slots, accumulators, points);
   results.envelopes = accumulators.Finish();
-  if (HWY_UNLIKELY(plan.top_k < plan.slots)) {
-    AddRanks(behavior, current, lane, plan.top_k, plan.slots, accumulators, points);
-  }
-  results.valid = AreMasses(accumulators.Finish().covered_mass);
+  results.valid = AreMasses(results.envelopes.covered_mass);
   // Used slots come first: if the last one is used, all are.
   const Mask used = behavior.IsUsed(accumulators.last_behavior(), lane);
   return hn::AllTrue(FloatTag(), used) && accumulators.AllInRange();
@@ -317,8 +315,9 @@ template <class BehaviorRows, class CurrentRows>
 HWY_INLINE void AccumulateSlots(const BehaviorRows& behavior, const CurrentRows& current,
                                 size_t lane, const SlotPlan& plan, Expectation& expectation,
                                 SlotResults& results) {
-  if (HWY_LIKELY(expectation.plain && !plan.total_variation) &&
-      HWY_LIKELY(AccumulatePlain(behavior, current, lane, plan, results))) {
+  // Where k < K the slots beyond k count for the check alone, which is left to the other way.
+  const bool plain = expectation.plain && !plan.total_variation && plan.top_k == plan.slots;
+  if (HWY_LIKELY(plain) && HWY_LIKELY(AccumulatePlain(behavior, current, lane, plan, results))) {
     return;
   }
   const CopiedSlots slots(behavior, current, lane, plan.slots);

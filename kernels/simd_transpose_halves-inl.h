@@ -118,9 +118,10 @@ HWY_INLINE bool TransposeInTiles(const RowOf& row, size_t slots, uint16_t* into)
   return true;
 }
 
-// Writes ranks 0 to slots - 1 of 16 positions, one a lane. into: [slots, 16].
+// Writes ranks 0 to slots - 1 of 16 positions, one a lane. into: [slots, 16]. Compiled once, not
+// into each kernel that calls it.
 template <class RowOf>
-HWY_INLINE void TransposeHalves(const RowOf& row, size_t slots, uint16_t* HWY_RESTRICT into) {
+HWY_NOINLINE void TransposeHalves(const RowOf& row, size_t slots, uint16_t* HWY_RESTRICT into) {
 #if HWY_TARGET <= HWY_AVX3
   if (TransposeInTiles<4>(row, slots, into)) return;
 #endif

@@ -28,7 +28,7 @@ void PackValue(const RowValues& values, uint64_t& pending, std::byte* to) {
   constexpr int kBits = kIndex * kWidth % 32;  // that are pending
   pending |= uint64_t{values[kIndex]} << kBits;
   if constexpr (kBits + kWidth >= 32) {
-    std::memcpy(to + kIndex * kWidth / 32 * 4, &pending, 4);
+    std::memcpy(to + size_t{kIndex * kWidth / 32} * 4, &pending, 4);
     pending >>= 32;
   }
 }
@@ -58,7 +58,7 @@ template <int kWidth, int kIndex>
 uint32_t UnpackValue(const std::byte* from) {
   using Word = std::conditional_t<kWidth == 1, uint16_t,
                                   std::conditional_t<kWidth <= 25, uint32_t, uint64_t>>;
-  constexpr size_t kFirstBit = kIndex * kWidth;
+  constexpr size_t kFirstBit = size_t{kIndex} * kWidth;
   constexpr size_t kByte = std::min(kFirstBit / 8, PackedRowBytes(kWidth) - sizeof(Word));
   Word word;
   std::memcpy(&word, from + kByte, sizeof(word));
