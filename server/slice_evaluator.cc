@@ -80,8 +80,8 @@ absl::StatusOr<RangeResult> SliceEvaluator::Evaluate(const SliceRange& slice, ui
   const Sequence::Reader reader(*slice.sequence());
   absl::Status status = CheckRecordDigest(slice, reader);
   if (!status.ok()) return status;
-  // A part at a time: what is copied out of the request, and what validation has read, is then
-  // still in the core's cache when it is used.
+  // A part at a time: what is copied out of the request is then still in the core's cache when it
+  // is used.
   const size_t pages =
       backend_.values_per_call() / static_cast<size_t>(input_.parameters.slots) / Page::kPositions;
   const uint32_t step = static_cast<uint32_t>(std::max<size_t>(1, pages)) * Page::kPositions;

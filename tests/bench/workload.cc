@@ -204,16 +204,16 @@ Workload::Workload(int slots, Layout layout, size_t total_bytes)
           array.span().subspan(first / kSequencePositions * bytes, bytes);
       if (of.grouped) {
         view.grouped_log_probs = {rows, of.encoding, 0};
-      } else if constexpr (requires { view.float16_log_probs; }) {
+        return;
+      }
+      if constexpr (requires { view.float16_log_probs; }) {
         if (of.encoding == LogProbEncoding::kFloat16) {
           view.float16_log_probs = {reinterpret_cast<const uint16_t*>(rows.data()),
                                     bytes / sizeof(uint16_t)};
           return;
         }
       }
-      if (!of.grouped) {
-        view.log_probs = {reinterpret_cast<const float*>(rows.data()), bytes / sizeof(float)};
-      }
+      view.log_probs = {reinterpret_cast<const float*>(rows.data()), bytes / sizeof(float)};
     };
     if (layout == Layout::kReduced) {
       segment.current.log_envelopes = part(log_envelopes_);

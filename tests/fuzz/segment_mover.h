@@ -7,9 +7,9 @@
 #include <cstdint>
 #include <cstring>
 #include <string>
-#include <vector>
 
 #include "server/segments/shared_segment.h"
+#include "server/wire/replace_arrays.h"
 #include "server/wire/segment_part.h"
 
 namespace sis {
@@ -21,21 +21,7 @@ class SegmentMover {
   explicit SegmentMover(SharedSegment& segment) : segment_(segment) {}
 
   void Move(google::protobuf::Message& message) {
-    using google::protobuf::FieldDescriptor;
-    const google::protobuf::Reflection& reflection = *message.GetReflection();
-    std::vector<const FieldDescriptor*> fields;
-    reflection.ListFields(message, &fields);
-    for (const FieldDescriptor* field : fields) {
-      if (field->type() == FieldDescriptor::TYPE_BYTES) {
-        reflection.SetString(&message, field, Move(reflection.GetString(message, field)));
-      } else if (field->type() == FieldDescriptor::TYPE_MESSAGE && field->is_repeated()) {
-        for (int i = 0; i < reflection.FieldSize(message, field); ++i) {
-          Move(*reflection.MutableRepeatedMessage(&message, field, i));
-        }
-      } else if (field->type() == FieldDescriptor::TYPE_MESSAGE) {
-        Move(*reflection.MutableMessage(&message, field));
-      }
-    }
+    ReplaceArrays(message, [this](const std::string& array) { return Move(array); });
   }
 
   // Whether all arrays are in the segment as they were in the message.

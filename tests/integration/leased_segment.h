@@ -10,8 +10,8 @@
 #include <cstring>
 #include <memory>
 #include <string>
-#include <vector>
 
+#include "server/wire/replace_arrays.h"
 #include "server/wire/segment_part.h"
 #include "sis/v1/ratio_service.grpc.pb.h"
 
@@ -88,11 +88,11 @@ class LeasedSegment {
 
   // Puts all arrays of a message into the segment, and where they are into its fields.
   void PutArrays(google::protobuf::Message& message) {
-    Replace(message, [this](const std::string& array) { return Put(array); });
+    ReplaceArrays(message, [this](const std::string& array) { return Put(array); });
   }
   // Takes the arrays of an answer out of the segment.
   void GetArrays(google::protobuf::Message& message) const {
-    Replace(message, [this](const std::string& part) { return Get(part); });
+    ReplaceArrays(message, [this](const std::string& part) { return Get(part); });
   }
 
   // Where the next array goes.
@@ -116,25 +116,6 @@ class LeasedSegment {
   void Clear() { next_ = 0; }
 
  private:
-  template <typename Change>
-  static void Replace(google::protobuf::Message& message, const Change& change) {
-    using google::protobuf::FieldDescriptor;
-    const google::protobuf::Reflection& reflection = *message.GetReflection();
-    std::vector<const FieldDescriptor*> fields;
-    reflection.ListFields(message, &fields);
-    for (const FieldDescriptor* field : fields) {
-      if (field->type() == FieldDescriptor::TYPE_BYTES) {
-        reflection.SetString(&message, field, change(reflection.GetString(message, field)));
-      } else if (field->type() == FieldDescriptor::TYPE_MESSAGE && field->is_repeated()) {
-        for (int i = 0; i < reflection.FieldSize(message, field); ++i) {
-          Replace(*reflection.MutableRepeatedMessage(&message, field, i), change);
-        }
-      } else if (field->type() == FieldDescriptor::TYPE_MESSAGE) {
-        Replace(*reflection.MutableMessage(&message, field), change);
-      }
-    }
-  }
-
   grpc::ClientContext context_;
   std::unique_ptr<grpc::ClientReader<v1::LeaseSegmentResponse>> lease_;
   grpc::Status status_;
