@@ -10,7 +10,7 @@
 #include "kernels/scalar_backend.h"
 #include "server/arrays.h"
 #include "server/cache_fixture.h"
-#include "server/evaluate.h"
+#include "server/evaluate_at_once.h"
 #include "server/record_generator.h"
 
 namespace sis {
@@ -73,7 +73,7 @@ class DeviceCacheTest : public testing::TestWithParam<v1::LogProbEncoding> {
     return request;
   }
   std::string AnswerOf(const Backend& backend, const v1::EvaluateRequest& request) {
-    auto response = sis::Evaluate(*run_, backend, request);
+    auto response = EvaluateAtOnce(*run_, backend, request);
     EXPECT_TRUE(response.ok()) << response.status();
     if (!response.ok()) return "";
     response->clear_newly_counted();

@@ -43,7 +43,9 @@ void EvaluateTask::EvaluatePiece() {
   const absl::StatusOr<bool> done = TryEvaluatePiece();
   if (!done.ok()) return Answer(done.status());
   if (!*done) return Schedule();
-  Answer(SerializeInPlace(evaluation_->Finish()));
+  absl::StatusOr<std::shared_ptr<const v1::EvaluateResponse>> response = evaluation_->Finish();
+  if (!response.ok()) return Answer(response.status());
+  Answer(SerializeInPlace(*std::move(response)));
 }
 
 void EvaluateTask::Answer(absl::StatusOr<grpc::ByteBuffer> answer) {
@@ -60,16 +62,16 @@ absl::StatusOr<bool> EvaluateTask::TryEvaluatePiece() {
   }
   for (uint64_t values = 0; values < kPieceValues;) {
     if (is_cancelled_()) return absl::CancelledError("the trainer is gone");
-    if (!evaluation_.has_value()) {
-      absl::StatusOr<EvaluateCall> evaluation =
+    if (evaluation_ == nullptr) {
+      absl::StatusOr<std::unique_ptr<EvaluateCall>> evaluation =
           EvaluateCall::Start(*run_, evaluators_.backend, request, request_->arrays());
       if (!evaluation.ok()) return evaluation.status();
-      evaluation_.emplace(*std::move(evaluation));
+      evaluation_ = *std::move(evaluation);
     }
     if (evaluation_->done()) return true;
-    if (absl::Status status = evaluation_->EvaluateSlice(); !status.ok()) return status;
-    values +=
-        uint64_t{request.slices(slices_evaluated_++).length()} * evaluation_->values_per_position();
+    const absl::StatusOr<uint64_t> values_read = evaluation_->EvaluateSlice();
+    if (!values_read.ok()) return values_read.status();
+    values += *values_read;
   }
   return evaluation_->done();
 }

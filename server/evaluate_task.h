@@ -5,7 +5,6 @@
 
 #include <functional>
 #include <memory>
-#include <optional>
 
 #include "absl/status/statusor.h"
 #include "kernels/backend.h"
@@ -55,8 +54,7 @@ class EvaluateTask final : public std::enable_shared_from_this<EvaluateTask> {
   const IsCancelled is_cancelled_;
   const Done done_;
   std::shared_ptr<Run> run_;
-  std::optional<EvaluateCall> evaluation_;
-  int slices_evaluated_ = 0;
+  std::unique_ptr<EvaluateCall> evaluation_;
 };
 
 }  // namespace sis

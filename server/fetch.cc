@@ -135,12 +135,8 @@ Fetch::Summary Fetch::Summarize(const SliceRange& slice) const {
   reader.Check(slice.first_position, slice.count);
   summary.digest = reader.Digest(slice.first_position, slice.count);
   reader.ForEachPiece(slice.first_position, slice.count, [&](const Sequence::Reader::Piece& piece) {
-    if (piece.page == nullptr) {
-      AddMissing(summary.missing, {piece.first_position, piece.count, v1::NEVER_ARRIVED});
-    } else if (piece.page->corrupt()) {
-      AddMissing(summary.missing, {piece.first_position, piece.count, v1::CORRUPT});
-    } else if (piece.version < oldest_fresh_version_) {
-      AddMissing(summary.missing, {piece.first_position, piece.count, v1::STALE});
+    if (const auto reason = ReasonMissing(piece, oldest_fresh_version_); reason.has_value()) {
+      AddMissing(summary.missing, {piece.first_position, piece.count, *reason});
     }
   });
   return summary;
@@ -196,7 +192,7 @@ void Fetch::ReadRows(uint32_t first_position, const RecordRows& rows) const {
   reader.ForEachPiece(first_position, count, [&](const Sequence::Reader::Piece& piece) {
     const RecordRows part =
         SubRows(rows, piece.first_position - first_position, piece.count, slots);
-    if (piece.page == nullptr || piece.page->corrupt() || piece.version < oldest_fresh_version_) {
+    if (ReasonMissing(piece, oldest_fresh_version_).has_value()) {
       WriteAbsent(part);
     } else {
       piece.page->Read(piece.index, part);

@@ -14,14 +14,6 @@
 namespace sis {
 namespace {
 
-OutputView Part(const OutputView& view, size_t first, size_t count) {
-  const auto part = [&](auto array) { return array.empty() ? array : array.subspan(first, count); };
-  return {.decisions = part(view.decisions),
-          .acceptance_probabilities = part(view.acceptance_probabilities),
-          .log_modified_ratios = part(view.log_modified_ratios),
-          .modified_ratios = part(view.modified_ratios)};
-}
-
 CurrentView Part(const CurrentView& view, size_t first, size_t count, size_t slots) {
   const auto part = [&](auto array, size_t width) {
     return array.empty() ? array : array.subspan(first * width, count * width);
@@ -33,7 +25,7 @@ CurrentView Part(const CurrentView& view, size_t first, size_t count, size_t slo
           .float16_log_probs = part(view.float16_log_probs, slots)};
 }
 
-void AddMasked(const SliceOutput& output, size_t count, Sums& sums) {
+void AddMasked(const PositionOutput& output, size_t count, Sums& sums) {
   std::ranges::fill(output.view.decisions, Decision::kMasked);
   std::ranges::fill(output.view.acceptance_probabilities, 0.0f);
   std::ranges::fill(output.view.log_modified_ratios, 0.0f);
@@ -48,18 +40,9 @@ absl::Status NotALogProb(absl::string_view field, uint32_t position, float value
 
 }  // namespace
 
-SliceOutput SliceOutput::Part(size_t first, size_t count) const {
-  const auto part = [&](auto array) { return array.empty() ? array : array.subspan(first, count); };
-  return {.view = sis::Part(view, first, count),
-          .reference_log_probs = part(reference_log_probs),
-          .total_variations = part(total_variations),
-          .sampled_log_probs = part(sampled_log_probs),
-          .prefix_sums = prefix_sums};
-}
-
 absl::StatusOr<RangeResult> SliceEvaluator::Evaluate(const SliceRange& slice, uint32_t first,
                                                      uint32_t count, size_t offset,
-                                                     const SliceOutput& output) {
+                                                     const PositionOutput& output) {
   RangeResult result;
   const auto named = [&](const absl::Status& status) {
     return absl::Status(status.code(), absl::StrCat(ToString(slice.name), ": ", status.message()));
@@ -128,7 +111,7 @@ absl::Status SliceEvaluator::ForEachMaskRun(const Part& part, uint32_t position,
 
 absl::Status SliceEvaluator::AddOwnRatios(const Part& part, size_t first, size_t count) {
   if (input_.own_log_probs.empty()) return absl::OkStatus();
-  const SliceOutput output = part.output.Part(first, count);
+  const PositionOutput output = part.output.Part(first, count);
   if (const DenseLogits* dense = input_.current.dense(); dense != nullptr) {
     absl::Status status = dense->GatherSampled(
         {part.offset + first, static_cast<uint32_t>(part.first + first), count},
@@ -162,7 +145,7 @@ absl::Status SliceEvaluator::AddMissingPositions(const Part& part, uint32_t posi
                                                  uint32_t count, v1::MissingReason reason) {
   return ForEachMaskRun(
       part, position, count, [&](bool masked, size_t first, size_t length) -> absl::Status {
-        const SliceOutput output = part.output.Part(first, length);
+        const PositionOutput output = part.output.Part(first, length);
         if (masked) {
           AddMasked(output, length, part.result.sums);
           return absl::OkStatus();
@@ -177,19 +160,13 @@ absl::Status SliceEvaluator::AddMissingPositions(const Part& part, uint32_t posi
 }
 
 absl::Status SliceEvaluator::AddPiece(const Part& part, const Sequence::Reader::Piece& piece) {
-  if (piece.page == nullptr) {
-    return AddMissingPositions(part, piece.first_position, piece.count, v1::NEVER_ARRIVED);
-  }
-  if (piece.page->corrupt()) {
-    return AddMissingPositions(part, piece.first_position, piece.count, v1::CORRUPT);
-  }
-  if (piece.version < oldest_fresh_version_) {
-    return AddMissingPositions(part, piece.first_position, piece.count, v1::STALE);
+  if (const auto reason = ReasonMissing(piece, oldest_fresh_version_); reason.has_value()) {
+    return AddMissingPositions(part, piece.first_position, piece.count, *reason);
   }
   return ForEachMaskRun(
       part, piece.first_position, piece.count,
       [&](bool masked, size_t first, size_t length) -> absl::Status {
-        const SliceOutput output = part.output.Part(first, length);
+        const PositionOutput output = part.output.Part(first, length);
         if (masked) {
           AddMasked(output, length, part.result.sums);
           return absl::OkStatus();
@@ -291,7 +268,7 @@ absl::Status SliceEvaluator::Decide(const Part& part) {
     }
   }
   for (const Segment& segment : segments_) {
-    const SliceOutput output =
+    const PositionOutput output =
         part.output.Part(segment.first_position - part.first, segment.output.decisions.size());
     if (!output.reference_log_probs.empty()) {
       std::ranges::copy(segment.behavior.sampled_log_probs, output.reference_log_probs.begin());

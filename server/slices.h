@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -41,5 +42,9 @@ absl::StatusOr<std::vector<SliceRange>> ParseEvaluateSlices(Run& run, const Slic
 
 // Positions in all slices.
 int64_t TotalPositions(const std::vector<SliceRange>& slices);
+
+// Why there is no record to use at these positions; nothing if there is.
+std::optional<v1::MissingReason> ReasonMissing(const Sequence::Reader::Piece& piece,
+                                               uint64_t oldest_fresh_version);
 
 }  // namespace sis
