@@ -2,12 +2,12 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
-#include <span>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "kernels/codec/page.h"
 #include "server/wanted_records.h"
+#include "server/wire/answers_in_segment.h"
 #include "server/wire/received_arrays.h"
 #include "sis/v1/ratio_service.pb.h"
 
@@ -31,13 +31,11 @@ class RecordsInSegment {
   void Describe(const WantedRecords& wanted, v1::FetchTopKChunk& chunk) const;
 
  private:
-  // `sizes` in bytes, in the order of the arrays below.
-  RecordsInSegment(std::shared_ptr<SharedSegment> segment, uint64_t offset,
-                   std::span<const uint64_t, 4> sizes, uint64_t slots);
+  RecordsInSegment(AnswersInSegment answers, uint64_t slots)
+      : answers_(std::move(answers)), slots_(slots) {}
 
-  std::shared_ptr<SharedSegment> segment_;
+  AnswersInSegment answers_;
   uint64_t slots_;
-  SegmentPart sampled_ids_, sampled_log_probs_, ids_, log_probs_;
 };
 
 }  // namespace sis
