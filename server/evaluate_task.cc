@@ -12,31 +12,25 @@ constexpr uint64_t kPieceValues = 1 << 20;
 
 }  // namespace
 
-void EvaluateTask::Start(const Evaluators& evaluators, const grpc::ByteBuffer& request,
+void EvaluateTask::Start(const Resources& resources, const grpc::ByteBuffer& request,
                          IsCancelled is_cancelled, Done done) {
-  absl::StatusOr<std::unique_ptr<Request>> parsed = Request::Parse(request);
-  if (!parsed.ok()) return done(parsed.status());
-  if (const std::string& name = (*parsed)->message().segment(); !name.empty()) {
-    // Held from here on: the request goes on though the lease may end.
-    absl::StatusOr<std::shared_ptr<SharedSegment>> segment = evaluators.segments.Find(name);
-    if (!segment.ok()) return done(segment.status());
-    (*parsed)->arrays().LieIn(*std::move(segment));
-  }
+  absl::StatusOr<std::unique_ptr<Request>> received = Request::Parse(request, resources.segments);
+  if (!received.ok()) return done(received.status());
   const std::shared_ptr<EvaluateTask> task(
-      new EvaluateTask(evaluators, *std::move(parsed), std::move(is_cancelled), std::move(done)));
+      new EvaluateTask(resources, *std::move(received), std::move(is_cancelled), std::move(done)));
   task->Schedule();
 }
 
-EvaluateTask::EvaluateTask(const Evaluators& evaluators, std::unique_ptr<const Request> request,
+EvaluateTask::EvaluateTask(const Resources& resources, std::unique_ptr<const Request> request,
                            IsCancelled is_cancelled, Done done)
-    : evaluators_(evaluators),
+    : resources_(resources),
       request_(std::move(request)),
       is_cancelled_(std::move(is_cancelled)),
       done_(std::move(done)) {}
 
 void EvaluateTask::Schedule() {
-  evaluators_.workers.Schedule(request_->message().run().run_id(),
-                               [self = shared_from_this()] { self->EvaluatePiece(); });
+  resources_.workers.Schedule(request_->message().run().run_id(),
+                              [self = shared_from_this()] { self->EvaluatePiece(); });
 }
 
 void EvaluateTask::EvaluatePiece() {
@@ -56,7 +50,7 @@ void EvaluateTask::Answer(absl::StatusOr<grpc::ByteBuffer> answer) {
 absl::StatusOr<bool> EvaluateTask::TryEvaluatePiece() {
   const v1::EvaluateRequest& request = request_->message();
   if (run_ == nullptr) {
-    absl::StatusOr<std::shared_ptr<Run>> run = evaluators_.registry.FindOrLearn(request.run());
+    absl::StatusOr<std::shared_ptr<Run>> run = resources_.registry.FindOrLearn(request.run());
     if (!run.ok()) return run.status();
     run_ = *std::move(run);
   }
@@ -64,7 +58,7 @@ absl::StatusOr<bool> EvaluateTask::TryEvaluatePiece() {
     if (is_cancelled_()) return absl::CancelledError("the trainer is gone");
     if (evaluation_ == nullptr) {
       absl::StatusOr<std::unique_ptr<EvaluateCall>> evaluation =
-          EvaluateCall::Start(*run_, evaluators_.backend, request, request_->arrays());
+          EvaluateCall::Start(*run_, resources_.backend, request, request_->arrays());
       if (!evaluation.ok()) return evaluation.status();
       evaluation_ = *std::move(evaluation);
     }

@@ -7,22 +7,12 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "kernels/backend.h"
 #include "server/evaluate.h"
-#include "server/run_registry.h"
-#include "server/segments/segment_registry.h"
+#include "server/resources.h"
+#include "server/run.h"
 #include "server/wire/received_message.h"
-#include "server/worker_pool.h"
 
 namespace sis {
-
-// What evaluates. All must outlive the tasks.
-struct Evaluators {
-  RunRegistry& registry;
-  const Backend& backend;
-  WorkerPool& workers;
-  SegmentRegistry& segments;
-};
 
 // Evaluates a piece of about 4 MiB, then lets other runs have their turn. Owns itself.
 class EvaluateTask final : public std::enable_shared_from_this<EvaluateTask> {
@@ -33,13 +23,13 @@ class EvaluateTask final : public std::enable_shared_from_this<EvaluateTask> {
   using Done = std::function<void(absl::StatusOr<grpc::ByteBuffer>)>;
 
   // `request` is an EvaluateRequest, the answer an EvaluateResponse.
-  static void Start(const Evaluators& evaluators, const grpc::ByteBuffer& request,
+  static void Start(const Resources& resources, const grpc::ByteBuffer& request,
                     IsCancelled is_cancelled, Done done);
 
  private:
   using Request = ReceivedMessage<v1::EvaluateRequest>;
 
-  EvaluateTask(const Evaluators& evaluators, std::unique_ptr<const Request> request,
+  EvaluateTask(const Resources& resources, std::unique_ptr<const Request> request,
                IsCancelled is_cancelled, Done done);
   void Schedule();
   void EvaluatePiece();
@@ -49,7 +39,7 @@ class EvaluateTask final : public std::enable_shared_from_this<EvaluateTask> {
   // As far as it gets with one piece. Whether that was the last.
   absl::StatusOr<bool> TryEvaluatePiece();
 
-  const Evaluators evaluators_;
+  const Resources resources_;
   const std::unique_ptr<const Request> request_;
   const IsCancelled is_cancelled_;
   const Done done_;

@@ -3,13 +3,7 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include "kernels/backend.h"
-#include "server/evaluate_task.h"
-#include "server/metrics.h"
-#include "server/run_registry.h"
-#include "server/segments/segment_registry.h"
-#include "server/store_threads.h"
-#include "server/worker_pool.h"
+#include "server/resources.h"
 #include "sis/v1/ratio_service.grpc.pb.h"
 
 namespace sis {
@@ -30,12 +24,7 @@ using AllMethods = v1::RatioService::WithCallbackMethod_LeaseSegment<EvaluateMet
 // Thread-safe. Everything it is given must outlive the gRPC server that it is registered with.
 class RatioService final : public AllMethods {
  public:
-  RatioService(RunRegistry& registry, Metrics& metrics, const Backend& backend, WorkerPool& workers,
-               StoreThreads& store_threads, SegmentRegistry& segments)
-      : registry_(registry),
-        metrics_(metrics),
-        evaluators_{registry, backend, workers, segments},
-        store_threads_(store_threads) {}
+  explicit RatioService(const Resources& resources) : resources_(resources) {}
 
   grpc::ServerUnaryReactor* CreateRun(grpc::CallbackServerContext* context,
                                       const v1::CreateRunRequest* request,
@@ -68,10 +57,16 @@ class RatioService final : public AllMethods {
       grpc::CallbackServerContext* context, const v1::LeaseSegmentRequest* request) override;
 
  private:
-  RunRegistry& registry_;
-  Metrics& metrics_;
-  const Evaluators evaluators_;
-  StoreThreads& store_threads_;
+  // Answers a unary call with what the handler fills in and returns, an absl::Status.
+  template <typename Handler>
+  grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, const char* method,
+                                   Handler handler);
+  // The same, of a run, which the handler is given.
+  template <typename Handler>
+  grpc::ServerUnaryReactor* AnswerOfRun(grpc::CallbackServerContext* context, const char* method,
+                                        const v1::RunRef& run, Handler handler);
+
+  const Resources resources_;
 };
 
 }  // namespace sis
