@@ -57,15 +57,6 @@ std::string ChildProcess::ReadLine() {
   return line;
 }
 
-std::string ChildProcess::AwaitReady(const std::string& key) {
-  std::string value;
-  for (std::string line; (line = ReadLine()) != "ready";) {
-    if (line.empty()) Abort("the server ended before it was ready");
-    if (line.rfind(key + ": ", 0) == 0) value = line.substr(key.size() + 2);
-  }
-  return value;
-}
-
 void ChildProcess::Signal(int signal) const { kill(pid_, signal); }
 
 int ChildProcess::Wait() {

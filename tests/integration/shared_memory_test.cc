@@ -22,6 +22,7 @@
 #include "tests/integration/child_process.h"
 #include "tests/integration/live_server.h"
 #include "tests/integration/metrics_page.h"
+#include "tests/integration/server_process.h"
 
 namespace sis {
 namespace {
@@ -431,11 +432,11 @@ TEST(SharedMemoryClientTest, OnlyOneServerAtAUnixSocket) {
 
 TEST(SharedMemoryClientTest, OutlivesItsServerAsMemory) {
   const ServerOptions options = LiveServer::SharedMemoryOptions();
-  const std::vector<std::string> command = {
-      "server/sis_server", absl::StrCat("--listen=", options.listen),
-      "--metrics=", "--cache_bytes=33554432", "--shared_memory_bytes=1048576"};
-  auto server = std::make_unique<ChildProcess>(command);
-  EXPECT_EQ(server->AwaitReady("grpc"), options.listen);
+  const std::vector<std::string> flags = {absl::StrCat("--listen=", options.listen),
+                                          "--cache_bytes=33554432",
+                                          "--shared_memory_bytes=1048576"};
+  auto server = std::make_unique<ServerProcess>(flags);
+  EXPECT_EQ(server->address(), options.listen);
   const auto client = Client::Connect(options.listen);
   ASSERT_TRUE(client.ok()) << client.status();
   const auto memory = (*client)->LeaseSharedMemory(1 << 20);
@@ -452,8 +453,7 @@ TEST(SharedMemoryClientTest, OutlivesItsServerAsMemory) {
   EXPECT_TRUE(evaluate().ok()) << evaluate().status();
 
   server->Signal(SIGKILL);
-  server = std::make_unique<ChildProcess>(command);
-  server->AwaitReady("grpc");
+  server = std::make_unique<ServerProcess>(flags);
   // The arrays travel now.
   WaitFor([&] { return !absl::IsUnavailable(evaluate().status()); });
   EXPECT_TRUE(evaluate().ok()) << evaluate().status();
