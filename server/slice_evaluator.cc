@@ -114,7 +114,7 @@ absl::Status SliceEvaluator::AddOwnRatios(const Part& part, size_t first, size_t
   const PositionOutput output = part.output.Part(first, count);
   if (const DenseLogits* dense = input_.current.dense(); dense != nullptr) {
     absl::Status status = dense->GatherSampled(
-        {part.offset + first, static_cast<uint32_t>(part.first + first), count},
+        {static_cast<uint32_t>(part.first + first), count, part.offset + first},
         std::span(scratch_.sampled_log_probs).subspan(first, count), scratch_.dense);
     if (status.ok()) status = CheckSampledLogProbs(part, first, count);
     if (!status.ok()) return status;
@@ -192,20 +192,20 @@ absl::Status SliceEvaluator::AddPiece(const Part& part, const Sequence::Reader::
 
 absl::Status SliceEvaluator::ReadAtRecords(const Part& part, const Page& page, uint32_t index,
                                            size_t first, uint32_t count) {
-  const CurrentArrays::Place place{static_cast<uint32_t>(part.first + first), count,
-                                   part.offset + first, first};
+  const PositionRange positions{static_cast<uint32_t>(part.first + first), count,
+                                part.offset + first};
   if (input_.current.dense() == nullptr) {
     absl::Status status = ValidateSampledLogProbs(
         "top_k_set.sampled_log_probs", part.current.sampled_log_probs.subspan(first, count),
-        place.first_position);
+        positions.first_position);
     if (!status.ok()) return status;
     const RecordedSets records = page.Sets(index, count, input_.parameters.top_k);
-    return input_.current.ReduceSets(records, place, scratch_);
+    return input_.current.ReduceSets(records, positions, first, scratch_);
   }
   const PageFormat& format = part.slice.sequence()->format();
   const RecordRows records = SubRows(rows_.Rows(format), 0, count, format.slots);
   page.Read(index, records);
-  absl::Status status = input_.current.GatherAtRecords(records, place, scratch_);
+  absl::Status status = input_.current.GatherAtRecords(records, positions, first, scratch_);
   if (!status.ok()) return status;
   return CheckSampledLogProbs(part, first, count);
 }
