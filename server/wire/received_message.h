@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "server/segments/segment_registry.h"
+#include "server/shared_memory/segment_registry.h"
 #include "server/wire/received_arrays.h"
 
 namespace sis {

@@ -40,7 +40,7 @@ import torch
 
 import sis
 import peers
-from server.live_server import LiveServer
+from server.testing.live_server import LiveServer
 
 LENGTH = 4096
 SEQUENCES = 4096

@@ -14,10 +14,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "server/testing/server_process.h"
 #include "sis/v1/ratio_service.grpc.pb.h"
 #include "tests/bench/ingest_messages.h"
 #include "tests/integration/leased_segment.h"
-#include "tests/integration/server_process.h"
 
 namespace sis {
 

@@ -7,7 +7,7 @@ import numpy as np
 
 import sis
 from tests.integration.evaluated_batch import FORMS, LENGTHS, LOST, OUTPUTS, SEED, TOP_K, EvaluatedBatchTest, Values
-from server.live_server import LiveServer
+from server.testing.live_server import LiveServer
 from tests.reference import algorithms, numerics
 
 ALGORITHMS = {

@@ -10,8 +10,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "client/client.h"
-#include "tests/integration/live_server.h"
+#include "client/api/client.h"
+#include "server/testing/live_server.h"
 #include "tests/integration/recorded_sequences.h"
 
 namespace sis {

@@ -3,7 +3,7 @@
 import unittest
 
 import sis
-from server.live_server import LiveServer
+from server.testing.live_server import LiveServer
 
 
 class LiveServerTest(unittest.TestCase):

@@ -9,9 +9,9 @@
 #include <mutex>
 #include <thread>
 
-#include "server/record_generator.h"
+#include "server/testing/record_generator.h"
+#include "server/testing/server_process.h"
 #include "sis/v1/ratio_service.grpc.pb.h"
-#include "tests/integration/server_process.h"
 
 namespace sis {
 namespace {

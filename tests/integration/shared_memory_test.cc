@@ -16,13 +16,13 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "client/client.h"
-#include "kernels/codec/float16.h"
-#include "server/record_generator.h"
-#include "tests/integration/child_process.h"
-#include "tests/integration/live_server.h"
+#include "client/api/client.h"
+#include "kernels/numerics/float16.h"
+#include "server/testing/child_process.h"
+#include "server/testing/live_server.h"
+#include "server/testing/record_generator.h"
+#include "server/testing/server_process.h"
 #include "tests/integration/metrics_page.h"
-#include "tests/integration/server_process.h"
 
 namespace sis {
 namespace {

@@ -1,0 +1,87 @@
+#include "server/evaluate/base_algorithm.h"
+
+#include <vector>
+
+#include "kernels/numerics/sequence_key.h"
+#include "server/wire/arrays.h"
+
+namespace sis {
+namespace {
+
+TokenState StateOf(Decision decision, WeightKind weight) {
+  if (decision == Decision::kMasked) return TokenState::kMasked;
+  const bool certified = decision == Decision::kAccepted && weight == WeightKind::kSampled;
+  return certified ? TokenState::kOnPolicy : TokenState::kOffPolicy;
+}
+
+std::vector<SequencePart> PartsOf(const std::vector<SliceRange>& slices, uint64_t run_seed) {
+  std::vector<SequencePart> parts;
+  parts.reserve(slices.size());
+  for (const SliceRange& slice : slices) {
+    parts.push_back({.sequence_key = SequenceKey(run_seed, slice.name.attempt, slice.name.id),
+                     .first_position = slice.first_position,
+                     .count = slice.count,
+                     .whole_sequence = slice.sequence_log_ratio_sum});
+  }
+  return parts;
+}
+
+}  // namespace
+
+absl::Status AddAlgorithmOutputs(const EvaluateInput& input, uint64_t run_seed,
+                                 const std::vector<SliceRange>& slices,
+                                 const PositionOutput& positions, v1::EvaluateResponse& response) {
+  const std::span<const Decision> decisions = positions.view.decisions;
+  const std::span<const float> log_modified_ratios = positions.view.log_modified_ratios;
+  const std::span<const float> sampled_log_probs =
+      positions.sampled_log_probs.empty() ? input.sampled_log_probs : positions.sampled_log_probs;
+  const size_t count = decisions.size();
+  const std::vector<SequencePart> parts = PartsOf(slices, run_seed);
+  std::vector<TokenState> states(count);
+  for (size_t i = 0; i < count; ++i) states[i] = StateOf(decisions[i], input.weight);
+
+  BatchView batch{.parts = parts,
+                  .states = states,
+                  .log_ratios = log_modified_ratios,
+                  .current_log_probs = sampled_log_probs,
+                  .reference_log_probs = positions.reference_log_probs,
+                  .total_variations = positions.total_variations,
+                  .advantages = input.advantages,
+                  .draw = input.parameters.draw};
+  std::vector<float> log_ratios;
+  if (input.decoupled()) {
+    log_ratios.resize(count);
+    for (size_t i = 0; i < count; ++i) {
+      if (states[i] == TokenState::kMasked) continue;
+      log_ratios[i] = Flush(input.decoupled_log_probs[i] - sampled_log_probs[i]);
+    }
+    batch.log_ratios = log_ratios;
+    batch.log_corrections = log_modified_ratios;
+    batch.current_log_probs = input.decoupled_log_probs;
+    batch.reference_log_probs = sampled_log_probs;
+  }
+
+  AlgorithmOutput output;
+  if (input.wanted.Has(v1::SURROGATES)) {
+    output.surrogates = ResizeArray<float>(*response.mutable_surrogates(), count);
+  }
+  if (input.wanted.Has(v1::COEFFICIENTS)) {
+    output.coefficients = ResizeArray<float>(*response.mutable_coefficients(), count);
+  }
+  std::vector<LogRatioSum> sums;
+  if (std::holds_alternative<Gspo>(*input.algorithm)) {
+    sums.resize(slices.size());
+    output.log_ratio_sums = sums;
+  }
+  absl::Status status = ValidateAlgorithm(*input.algorithm, batch, output);
+  if (!status.ok()) return status;
+  ApplyAlgorithm(*input.algorithm, batch, output);
+  for (const LogRatioSum& sum : sums) {
+    v1::LogRatioSum& message = *response.add_log_ratio_sums();
+    message.set_log_ratio(sum.log_ratio);
+    message.set_positions(sum.positions);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace sis

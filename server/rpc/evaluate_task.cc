@@ -1,0 +1,73 @@
+#include "server/rpc/evaluate_task.h"
+
+#include <utility>
+
+#include "server/wire/serialize.h"
+
+namespace sis {
+namespace {
+
+// A millisecond or so.
+constexpr uint64_t kPieceValues = 1 << 20;
+
+}  // namespace
+
+void EvaluateTask::Start(const Resources& resources, const grpc::ByteBuffer& request,
+                         IsCancelled is_cancelled, Done done) {
+  absl::StatusOr<std::unique_ptr<Request>> received = Request::Parse(request, resources.segments);
+  if (!received.ok()) return done(received.status());
+  const std::shared_ptr<EvaluateTask> task(
+      new EvaluateTask(resources, *std::move(received), std::move(is_cancelled), std::move(done)));
+  task->Schedule();
+}
+
+EvaluateTask::EvaluateTask(const Resources& resources, std::unique_ptr<const Request> request,
+                           IsCancelled is_cancelled, Done done)
+    : resources_(resources),
+      request_(std::move(request)),
+      is_cancelled_(std::move(is_cancelled)),
+      done_(std::move(done)) {}
+
+void EvaluateTask::Schedule() {
+  resources_.workers.Schedule(request_->message().run().run_id(),
+                              [self = shared_from_this()] { self->EvaluatePiece(); });
+}
+
+void EvaluateTask::EvaluatePiece() {
+  const absl::StatusOr<bool> done = TryEvaluatePiece();
+  if (!done.ok()) return Answer(done.status());
+  if (!*done) return Schedule();
+  absl::StatusOr<std::shared_ptr<const v1::EvaluateResponse>> response = evaluation_->Finish();
+  if (!response.ok()) return Answer(response.status());
+  Answer(SerializeInPlace(*std::move(response)));
+}
+
+void EvaluateTask::Answer(absl::StatusOr<grpc::ByteBuffer> answer) {
+  evaluation_.reset();
+  done_(std::move(answer));
+}
+
+absl::StatusOr<bool> EvaluateTask::TryEvaluatePiece() {
+  const v1::EvaluateRequest& request = request_->message();
+  if (run_ == nullptr) {
+    absl::StatusOr<std::shared_ptr<Run>> run = resources_.registry.FindOrLearn(request.run());
+    if (!run.ok()) return run.status();
+    run_ = *std::move(run);
+  }
+  for (uint64_t values = 0; values < kPieceValues;) {
+    if (is_cancelled_()) return absl::CancelledError("the trainer is gone");
+    if (evaluation_ == nullptr) {
+      absl::StatusOr<std::unique_ptr<EvaluateCall>> evaluation =
+          EvaluateCall::Start(*run_, resources_.backend, request, request_->arrays());
+      if (!evaluation.ok()) return evaluation.status();
+      evaluation_ = *std::move(evaluation);
+    }
+    if (evaluation_->done()) return true;
+    const absl::StatusOr<uint64_t> values_read = evaluation_->EvaluateSlice();
+    if (!values_read.ok()) return values_read.status();
+    values += *values_read;
+  }
+  return evaluation_->done();
+}
+
+}  // namespace sis

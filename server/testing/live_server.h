@@ -1,0 +1,130 @@
+// A real server on a real port, and the few calls that every integration test makes.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "server/main/server.h"
+#include "sis/v1/ratio_service.grpc.pb.h"
+
+namespace sis {
+
+// The bytes of an array field.
+template <typename T>
+std::string Bytes(const std::vector<T>& values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
+}
+
+template <typename T>
+std::vector<T> Values(const std::string& bytes) {
+  const T* first = reinterpret_cast<const T*>(bytes.data());
+  return {first, first + bytes.size() / sizeof(T)};
+}
+
+class LiveServer {
+ public:
+  explicit LiveServer(const ServerOptions& options = Options()) {
+    absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(options);
+    EXPECT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+    grpc::ChannelArguments arguments;
+    arguments.SetMaxReceiveMessageSize(-1);
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    stub_ = v1::RatioService::NewStub(grpc::CreateCustomChannel(
+        server_->grpc_address(), grpc::InsecureChannelCredentials(), arguments));
+  }
+
+  static ServerOptions Options() {
+    ServerOptions options;
+    options.listen = "127.0.0.1:0";
+    options.metrics = "";
+    options.cache_bytes = 64 << 20;
+    return options;
+  }
+
+  // At a Unix socket, so that clients may have segments.
+  static ServerOptions SharedMemoryOptions(int64_t bytes = 64 << 20) {
+    // Short: the name of a socket is at most 107 bytes.
+    std::string folder = "/tmp/sis-XXXXXX";
+    EXPECT_NE(mkdtemp(folder.data()), nullptr);
+    ServerOptions options = Options();
+    options.listen = "unix:" + folder + "/socket";
+    options.shared_memory_bytes = bytes;
+    return options;
+  }
+
+  Server& server() { return *server_; }
+  v1::RatioService::Stub& stub() { return *stub_; }
+
+  // Lossless: what is read back is what was sent.
+  static v1::CreateRunRequest RunRequest(const std::string& id, uint32_t top_k,
+                                         uint32_t vocabulary_size, uint64_t seed = 1) {
+    v1::CreateRunRequest request;
+    request.set_run_id(id);
+    request.mutable_config()->set_seed(seed);
+    request.mutable_config()->set_top_k(top_k);
+    request.mutable_config()->set_vocabulary_size(vocabulary_size);
+    request.mutable_config()->set_log_prob_encoding(v1::FLOAT32);
+    return request;
+  }
+
+  void CreateRun(const v1::CreateRunRequest& request) {
+    grpc::ClientContext context;
+    v1::CreateRunResponse response;
+    const grpc::Status status = stub_->CreateRun(&context, request, &response);
+    ASSERT_TRUE(status.ok()) << status.error_message();
+  }
+
+  static v1::AppendRequest Header(const std::string& run_id, uint32_t vocabulary_size) {
+    v1::AppendRequest request;
+    v1::AppendHeader& header = *request.mutable_header();
+    header.mutable_run()->set_run_id(run_id);
+    header.set_worker("test");
+    header.set_vocabulary_size(vocabulary_size);
+    header.mutable_sampling()->set_log_probs(v1::Sampling::RAW);
+    header.mutable_sampling()->set_temperature(1);
+    return request;
+  }
+
+  // Sends the messages over one stream, after each other; the answers to those that got one, and
+  // how the stream ended.
+  struct Appended {
+    std::vector<v1::Ack> acks;
+    grpc::Status status;
+  };
+  Appended Append(const std::vector<v1::AppendRequest>& requests) {
+    Appended result;
+    grpc::ClientContext context;
+    auto stream = stub_->Append(&context);
+    for (const v1::AppendRequest& request : requests) {
+      if (!stream->Write(request)) break;
+      v1::AppendResponse response;
+      if (request.has_batch() && stream->Read(&response)) {
+        result.acks.insert(result.acks.end(), response.acks().begin(), response.acks().end());
+      }
+    }
+    stream->WritesDone();
+    v1::AppendResponse rest;
+    while (stream->Read(&rest)) {
+    }
+    result.status = stream->Finish();
+    return result;
+  }
+
+  grpc::Status Evaluate(const v1::EvaluateRequest& request, v1::EvaluateResponse& response) {
+    grpc::ClientContext context;
+    return stub_->Evaluate(&context, request, &response);
+  }
+
+ private:
+  std::unique_ptr<Server> server_;
+  std::unique_ptr<v1::RatioService::Stub> stub_;
+};
+
+}  // namespace sis

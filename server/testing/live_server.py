@@ -1,0 +1,55 @@
+"""A real sis_server on free loopback ports, for tests and benchmarks."""
+
+import pathlib
+import subprocess
+import tempfile
+
+BINARY = pathlib.Path(__file__).absolute().parents[1] / "main/sis_server"
+
+
+class LiveServer:
+    """A process, which serves from when it is made until close() or kill(), either of which may come again."""
+
+    def __init__(self, *flags, listen=None, cache_bytes=64 << 20, shared_memory_bytes=0):
+        """`listen` is left out: a free port, or with shared memory a Unix socket of the server's own."""
+        self._folder = tempfile.TemporaryDirectory()
+        if listen is None:
+            listen = f"unix:{self._folder.name}/socket" if shared_memory_bytes else "127.0.0.1:0"
+        self.process = subprocess.Popen(
+            [
+                BINARY,
+                f"--listen={listen}",
+                "--metrics=127.0.0.1:0",
+                f"--cache_bytes={cache_bytes}",
+                f"--shared_memory_bytes={shared_memory_bytes}",
+                *flags,
+            ],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        # What it says before it is ready: its addresses (grpc, metrics), its backend, its store.
+        self.said = {}
+        for line in iter(self.process.stdout.readline, ""):
+            if line == "ready\n":
+                return
+            name, _, value = line.strip().partition(": ")
+            self.said[name] = value
+        raise RuntimeError(f"the server ended with {self.process.wait()} before it was ready")
+
+    @property
+    def address(self):
+        return self.said["grpc"]
+
+    def close(self):
+        """As an operator ends it."""
+        self.process.terminate()
+        self._wait()
+
+    def kill(self):
+        self.process.kill()
+        self._wait()
+
+    def _wait(self):
+        self.process.wait(timeout=30)
+        self.process.stdout.close()
+        self._folder.cleanup()
