@@ -50,31 +50,31 @@ v1::Totals ToTotals(const Sums& sums) {
 }
 
 absl::StatusOr<std::unique_ptr<EvaluateCall>> EvaluateCall::Start(
-    Run& run, const Backend& backend, const v1::EvaluateRequest& request,
+    std::shared_ptr<Run> run, const Backend& backend, const v1::EvaluateRequest& request,
     const ReceivedArrays& arrays) {
   if (absl::Status status = arrays.CheckRanges(request); !status.ok()) return status;
-  absl::StatusOr<std::vector<SliceRange>> slices = ParseEvaluateSlices(run, request.slices());
+  absl::StatusOr<std::vector<SliceRange>> slices = ParseEvaluateSlices(*run, request.slices());
   if (!slices.ok()) return slices.status();
   absl::StatusOr<EvaluateInput> input =
-      ParseEvaluateInput(request, arrays, run.config(), run.limits(), TotalPositions(*slices));
+      ParseEvaluateInput(request, arrays, run->config(), run->limits(), TotalPositions(*slices));
   if (!input.ok()) return input.status();
   absl::StatusOr<std::optional<AnswersInSegment>> answers =
       ParseAnswers(request, arrays, input->wanted, TotalPositions(*slices));
   if (!answers.ok()) return answers.status();
   if (request.lease_id() != 0) {
-    if (absl::Status status = run.RenewLease(request.lease_id()); !status.ok()) return status;
+    if (absl::Status status = run->RenewLease(request.lease_id()); !status.ok()) return status;
   }
-  return std::unique_ptr<EvaluateCall>(
-      new EvaluateCall(run, backend, *std::move(input), *std::move(slices), *std::move(answers)));
+  return std::unique_ptr<EvaluateCall>(new EvaluateCall(std::move(run), backend, *std::move(input),
+                                                        *std::move(slices), *std::move(answers)));
 }
 
-EvaluateCall::EvaluateCall(Run& run, const Backend& backend, EvaluateInput input,
+EvaluateCall::EvaluateCall(std::shared_ptr<Run> run, const Backend& backend, EvaluateInput input,
                            std::vector<SliceRange> slices, std::optional<AnswersInSegment> answers)
-    : run_(run),
+    : run_(std::move(run)),
       input_(std::move(input)),
       slices_(std::move(slices)),
       answers_(std::move(answers)),
-      evaluator_(run, backend, input_),
+      evaluator_(*run_, backend, input_),
       response_(std::make_shared<v1::EvaluateResponse>()),
       output_(input_, TotalPositions(slices_), *response_) {
   results_.reserve(slices_.size());
@@ -91,13 +91,7 @@ absl::StatusOr<uint64_t> EvaluateCall::EvaluateSlice() {
       (input_.wanted.NeedEveryRatio() || input_.algorithm)) {
     return RefuseMissing(slice, result->missing.front());
   }
-  for (const Missing& range : result->missing) {
-    v1::MissingRange& message = *response_->add_missing();
-    message.set_slice(static_cast<uint32_t>(index));
-    message.set_first_position(range.first_position);
-    message.set_length(range.count);
-    message.set_reason(range.reason);
-  }
+  AddMissingRanges(index, result->missing, *response_->mutable_missing());
   *response_->add_slice_totals() = ToTotals(result->sums);
   positions_evaluated_ += slice.count;
   results_.push_back(*std::move(result));
@@ -106,8 +100,8 @@ absl::StatusOr<uint64_t> EvaluateCall::EvaluateSlice() {
 
 absl::StatusOr<std::shared_ptr<const v1::EvaluateResponse>> EvaluateCall::Finish() {
   if (input_.algorithm) {
-    absl::Status status =
-        AddAlgorithmOutputs(input_, run_.config().seed(), slices_, output_.positions(), *response_);
+    absl::Status status = AddAlgorithmOutputs(input_, run_->config().seed(), slices_,
+                                              output_.positions(), *response_);
     if (!status.ok()) return status;
   }
   output_.Finish();
@@ -127,8 +121,8 @@ int64_t EvaluateCall::Count() {
   for (size_t i = 0; i < slices_.size(); ++i) {
     const SliceRange& slice = slices_[i];
     const StepLedger::Range whole{slice.first_position, slice.first_position + slice.count};
-    const uint64_t key = SequenceKey(run_.config().seed(), slice.name.attempt, slice.name.id);
-    for (const StepLedger::Range& fresh : run_.steps().Claim(draw, key, whole)) {
+    const uint64_t key = SequenceKey(run_->config().seed(), slice.name.attempt, slice.name.id);
+    for (const StepLedger::Range& fresh : run_->steps().Claim(draw, key, whole)) {
       RangeResult part;
       if (fresh == whole) {
         part = results_[i];
@@ -151,8 +145,8 @@ int64_t EvaluateCall::Count() {
     }
     offset += slice.count;
   }
-  run_.steps().Add(draw, counted);
-  run_.metrics().AddEvaluated(counted, missing);
+  run_->steps().Add(draw, counted);
+  run_->metrics().AddEvaluated(counted, missing);
   return counted.scored() + counted.missing;
 }
 

@@ -24,9 +24,10 @@ namespace sis {
 // the sequences that were named count as used.
 class EvaluateCall {
  public:
-  // Checks the request. `arrays` are the request's; these and the other arguments must outlive the
+  // Checks the request. `arrays` are the request's; these, it and the backend must outlive the
   // object.
-  static absl::StatusOr<std::unique_ptr<EvaluateCall>> Start(Run& run, const Backend& backend,
+  static absl::StatusOr<std::unique_ptr<EvaluateCall>> Start(std::shared_ptr<Run> run,
+                                                             const Backend& backend,
                                                              const v1::EvaluateRequest& request,
                                                              const ReceivedArrays& arrays);
 
@@ -40,14 +41,14 @@ class EvaluateCall {
   absl::StatusOr<std::shared_ptr<const v1::EvaluateResponse>> Finish();
 
  private:
-  EvaluateCall(Run& run, const Backend& backend, EvaluateInput input,
+  EvaluateCall(std::shared_ptr<Run> run, const Backend& backend, EvaluateInput input,
                std::vector<SliceRange> slices, std::optional<AnswersInSegment> answers);
 
   // Adds to the run's step and metrics what this draw hasn't counted yet; returns how many
   // positions that is.
   int64_t Count();
 
-  Run& run_;
+  const std::shared_ptr<Run> run_;
   const EvaluateInput input_;
   const std::vector<SliceRange> slices_;
   const std::optional<AnswersInSegment> answers_;

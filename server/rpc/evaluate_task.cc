@@ -37,37 +37,33 @@ void EvaluateTask::EvaluatePiece() {
   const absl::StatusOr<bool> done = TryEvaluatePiece();
   if (!done.ok()) return Answer(done.status());
   if (!*done) return Schedule();
-  absl::StatusOr<std::shared_ptr<const v1::EvaluateResponse>> response = evaluation_->Finish();
+  absl::StatusOr<std::shared_ptr<const v1::EvaluateResponse>> response = call_->Finish();
   if (!response.ok()) return Answer(response.status());
   Answer(SerializeInPlace(*std::move(response)));
 }
 
 void EvaluateTask::Answer(absl::StatusOr<grpc::ByteBuffer> answer) {
-  evaluation_.reset();
+  call_.reset();
   done_(std::move(answer));
 }
 
 absl::StatusOr<bool> EvaluateTask::TryEvaluatePiece() {
   const v1::EvaluateRequest& request = request_->message();
-  if (run_ == nullptr) {
+  if (call_ == nullptr) {
     absl::StatusOr<std::shared_ptr<Run>> run = resources_.registry.FindOrLearn(request.run());
     if (!run.ok()) return run.status();
-    run_ = *std::move(run);
+    absl::StatusOr<std::unique_ptr<EvaluateCall>> call =
+        EvaluateCall::Start(*std::move(run), resources_.backend, request, request_->arrays());
+    if (!call.ok()) return call.status();
+    call_ = *std::move(call);
   }
-  for (uint64_t values = 0; values < kPieceValues;) {
+  for (uint64_t values = 0; values < kPieceValues && !call_->done();) {
     if (is_cancelled_()) return absl::CancelledError("the trainer is gone");
-    if (evaluation_ == nullptr) {
-      absl::StatusOr<std::unique_ptr<EvaluateCall>> evaluation =
-          EvaluateCall::Start(*run_, resources_.backend, request, request_->arrays());
-      if (!evaluation.ok()) return evaluation.status();
-      evaluation_ = *std::move(evaluation);
-    }
-    if (evaluation_->done()) return true;
-    const absl::StatusOr<uint64_t> values_read = evaluation_->EvaluateSlice();
+    const absl::StatusOr<uint64_t> values_read = call_->EvaluateSlice();
     if (!values_read.ok()) return values_read.status();
     values += *values_read;
   }
-  return evaluation_->done();
+  return call_->done();
 }
 
 }  // namespace sis

@@ -7,7 +7,6 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "server/cache/run.h"
 #include "server/evaluate/evaluate.h"
 #include "server/rpc/resources.h"
 #include "server/wire/received_message.h"
@@ -43,8 +42,7 @@ class EvaluateTask final : public std::enable_shared_from_this<EvaluateTask> {
   const std::unique_ptr<const Request> request_;
   const IsCancelled is_cancelled_;
   const Done done_;
-  std::shared_ptr<Run> run_;
-  std::unique_ptr<EvaluateCall> evaluation_;
+  std::unique_ptr<EvaluateCall> call_;  // from the first piece on
 };
 
 }  // namespace sis

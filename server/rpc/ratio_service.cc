@@ -42,10 +42,9 @@ absl::Status ReleaseAll(Run& run, const v1::ReleaseRequest& request,
 }  // namespace
 
 template <typename Handler>
-grpc::ServerUnaryReactor* RatioService::Answer(grpc::CallbackServerContext* context,
-                                               const char* method, Handler handler) {
+RatioService::Unary* RatioService::Answer(Context* context, const char* method, Handler handler) {
   const RpcTimer timer(resources_.metrics, method);
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  Unary* reactor = context->DefaultReactor();
   resources_.store_threads.Run([=] {
     const absl::Status status = handler();
     timer.Finish(status.code());
@@ -55,18 +54,16 @@ grpc::ServerUnaryReactor* RatioService::Answer(grpc::CallbackServerContext* cont
 }
 
 template <typename Handler>
-grpc::ServerUnaryReactor* RatioService::AnswerOfRun(grpc::CallbackServerContext* context,
-                                                    const char* method, const v1::RunRef& run,
-                                                    Handler handler) {
+RatioService::Unary* RatioService::AnswerOfRun(Context* context, const char* method,
+                                               const v1::RunRef& run, Handler handler) {
   return Answer(context, method, [=, this]() -> absl::Status {
     const absl::StatusOr<std::shared_ptr<Run>> found = resources_.registry.FindOrLearn(run);
     return found.ok() ? handler(**found) : found.status();
   });
 }
 
-grpc::ServerUnaryReactor* RatioService::CreateRun(grpc::CallbackServerContext* context,
-                                                  const v1::CreateRunRequest* request,
-                                                  v1::CreateRunResponse* response) {
+RatioService::Unary* RatioService::CreateRun(Context* context, const v1::CreateRunRequest* request,
+                                             v1::CreateRunResponse* response) {
   return Answer(context, "CreateRun", [=, this] {
     const absl::StatusOr<RunRegistry::Created> created = resources_.registry.Create(*request);
     if (!created.ok()) return created.status();
@@ -76,9 +73,9 @@ grpc::ServerUnaryReactor* RatioService::CreateRun(grpc::CallbackServerContext* c
   });
 }
 
-grpc::ServerUnaryReactor* RatioService::AdvanceVersion(grpc::CallbackServerContext* context,
-                                                       const v1::AdvanceVersionRequest* request,
-                                                       v1::AdvanceVersionResponse* response) {
+RatioService::Unary* RatioService::AdvanceVersion(Context* context,
+                                                  const v1::AdvanceVersionRequest* request,
+                                                  v1::AdvanceVersionResponse* response) {
   return AnswerOfRun(context, "AdvanceVersion", request->run(), [=, this](Run& run) {
     const absl::StatusOr<int64_t> dropped = run.AdvanceVersion(request->policy_version());
     if (!dropped.ok()) return dropped.status();
@@ -90,9 +87,8 @@ grpc::ServerUnaryReactor* RatioService::AdvanceVersion(grpc::CallbackServerConte
   });
 }
 
-grpc::ServerUnaryReactor* RatioService::GetRun(grpc::CallbackServerContext* context,
-                                               const v1::GetRunRequest* request,
-                                               v1::GetRunResponse* response) {
+RatioService::Unary* RatioService::GetRun(Context* context, const v1::GetRunRequest* request,
+                                          v1::GetRunResponse* response) {
   v1::RunRef newest;
   newest.set_run_id(request->run_id());
   return AnswerOfRun(context, "GetRun", newest, [=](Run& run) {
@@ -101,9 +97,8 @@ grpc::ServerUnaryReactor* RatioService::GetRun(grpc::CallbackServerContext* cont
   });
 }
 
-grpc::ServerUnaryReactor* RatioService::ListRuns(grpc::CallbackServerContext* context,
-                                                 const v1::ListRunsRequest*,
-                                                 v1::ListRunsResponse* response) {
+RatioService::Unary* RatioService::ListRuns(Context* context, const v1::ListRunsRequest*,
+                                            v1::ListRunsResponse* response) {
   return Answer(context, "ListRuns", [=, this] {
     for (const std::shared_ptr<Run>& run : resources_.registry.List()) {
       *response->add_runs() = run->Describe();
@@ -112,9 +107,8 @@ grpc::ServerUnaryReactor* RatioService::ListRuns(grpc::CallbackServerContext* co
   });
 }
 
-grpc::ServerUnaryReactor* RatioService::GetStep(grpc::CallbackServerContext* context,
-                                                const v1::GetStepRequest* request,
-                                                v1::GetStepResponse* response) {
+RatioService::Unary* RatioService::GetStep(Context* context, const v1::GetStepRequest* request,
+                                           v1::GetStepResponse* response) {
   return AnswerOfRun(context, "GetStep", request->run(), [=](Run& run) {
     const std::optional<StepLedger::Step> step = run.steps().Find(request->draw());
     if (!step.has_value()) {
@@ -127,27 +121,22 @@ grpc::ServerUnaryReactor* RatioService::GetStep(grpc::CallbackServerContext* con
   });
 }
 
-grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* RatioService::Append(
-    grpc::CallbackServerContext*) {
-  return new AppendStream(resources_);
-}
+RatioService::Stream* RatioService::Append(Context*) { return new AppendStream(resources_); }
 
-grpc::ServerUnaryReactor* RatioService::Release(grpc::CallbackServerContext* context,
-                                                const v1::ReleaseRequest* request,
-                                                v1::ReleaseResponse* response) {
+RatioService::Unary* RatioService::Release(Context* context, const v1::ReleaseRequest* request,
+                                           v1::ReleaseResponse* response) {
   return AnswerOfRun(context, "Release", request->run(),
                      [=](Run& run) { return ReleaseAll(run, *request, *response); });
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* RatioService::FetchTopK(
-    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
+    Context* context, const grpc::ByteBuffer* request) {
   return new FetchStream(*context, resources_, *request);
 }
 
-grpc::ServerUnaryReactor* RatioService::Evaluate(grpc::CallbackServerContext* context,
-                                                 const grpc::ByteBuffer* request,
-                                                 grpc::ByteBuffer* response) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+RatioService::Unary* RatioService::Evaluate(Context* context, const grpc::ByteBuffer* request,
+                                            grpc::ByteBuffer* response) {
+  Unary* reactor = context->DefaultReactor();
   const RpcTimer timer(resources_.metrics, "Evaluate");
   EvaluateTask::Start(
       resources_, *request, [context] { return context->IsCancelled(); },
@@ -159,13 +148,12 @@ grpc::ServerUnaryReactor* RatioService::Evaluate(grpc::CallbackServerContext* co
   return reactor;
 }
 
-grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* RatioService::EvaluateStream(
-    grpc::CallbackServerContext*) {
+RatioService::Stream* RatioService::EvaluateStream(Context*) {
   return sis::EvaluateStream::Start(resources_);
 }
 
 grpc::ServerWriteReactor<v1::LeaseSegmentResponse>* RatioService::LeaseSegment(
-    grpc::CallbackServerContext* context, const v1::LeaseSegmentRequest* request) {
+    Context* context, const v1::LeaseSegmentRequest* request) {
   return SegmentLease::Start(resources_, context->peer(), request->bytes());
 }
 

@@ -153,6 +153,17 @@ int64_t TotalPositions(const std::vector<SliceRange>& slices) {
   return total;
 }
 
+void AddMissingRanges(size_t slice, const std::vector<Missing>& missing,
+                      google::protobuf::RepeatedPtrField<v1::MissingRange>& ranges) {
+  for (const Missing& range : missing) {
+    v1::MissingRange& message = *ranges.Add();
+    message.set_slice(static_cast<uint32_t>(slice));
+    message.set_first_position(range.first_position);
+    message.set_length(range.count);
+    message.set_reason(range.reason);
+  }
+}
+
 std::optional<v1::MissingReason> ReasonMissing(const Sequence::Reader::Piece& piece,
                                                uint64_t oldest_fresh_version) {
   if (piece.page == nullptr) return v1::NEVER_ARRIVED;

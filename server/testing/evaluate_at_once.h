@@ -9,7 +9,7 @@ namespace sis {
 inline absl::StatusOr<v1::EvaluateResponse> EvaluateAtOnce(Run& run, const Backend& backend,
                                                            const v1::EvaluateRequest& request,
                                                            const ReceivedArrays& arrays = {}) {
-  const auto call = EvaluateCall::Start(run, backend, request, arrays);
+  const auto call = EvaluateCall::Start({std::shared_ptr<Run>(), &run}, backend, request, arrays);
   if (!call.ok()) return call.status();
   while (!(*call)->done()) {
     if (const auto slice = (*call)->EvaluateSlice(); !slice.ok()) return slice.status();

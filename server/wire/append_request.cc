@@ -5,7 +5,6 @@
 
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/wire_format_lite.h"
-#include "server/wire/scattered_input.h"
 
 namespace sis {
 namespace {

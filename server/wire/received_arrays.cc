@@ -8,7 +8,6 @@
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "google/protobuf/wire_format_lite.h"
-#include "server/wire/scattered_input.h"
 
 namespace sis {
 namespace {
