@@ -31,21 +31,21 @@ class Ingest {
   // Checks the header. The registry must outlive the object.
   static absl::StatusOr<Ingest> Open(RunRegistry& registry, const v1::AppendHeader& header);
 
-  // Where the arrays of the entries to come lie, until it is called again: null, in the message;
-  // else in the segment, and their fields say where. If it is an error, it refuses all entries.
+  // Says where the arrays of the entries to come lie, until it is called again: in the message if
+  // it is null, else in the segment, where the fields say. An error refuses all entries.
   void LieIn(absl::StatusOr<std::shared_ptr<SharedSegment>> segment) {
     segment_ = std::move(segment);
   }
 
-  // Applies the entries that there are no acks for yet, one by one, and acks them; a refused one
-  // changes nothing and says why in its ack. Stops at an entry that should wait for room: returns
-  // what it lacks, and is to be called again when that may be there. An error, with nothing
-  // applied, if the run has been superseded.
+  // Applies the entries that have no acks yet, one by one, and acks them. A refused one changes
+  // nothing, and its ack says why. Stops at an entry that should wait for room, and returns what it
+  // lacks: to be called again when that may be there. An error, with nothing applied, if the run
+  // has been superseded.
   absl::StatusOr<std::optional<RoomWanted>> Apply(AppendEntries entries, Turn turn,
                                                   std::vector<EntryAck>& acks);
 
-  // With a durable store an entry is acked when it is stored, and two calls that wait for the store
-  // go around Apply: BringIn before it, and Store when it is through, which takes back acks of what
+  // With a durable store an entry is acked only when it is stored. Two calls that wait for the
+  // store enclose Apply: BringIn before it, and after it Store, which takes back the acks of what
   // could not be stored.
   bool has_store() const { return run_->stored() != nullptr; }
   void BringIn(AppendEntries entries);

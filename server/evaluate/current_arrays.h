@@ -39,16 +39,16 @@ class CurrentArrays {
                                              const ReceivedArrays& arrays, size_t count,
                                              const v1::RunConfig& config, const Limits& limits);
 
-  // Whether the form is not of the recorded slots, so that its values depend on what is recorded.
+  // Whether the values at the recorded slots have yet to be found in what the form holds.
   bool need_records() const { return set_slots_ != 0 || dense_.has_value(); }
   // The logits, if that is the form. Then the sampled tokens' log-probs depend on it too.
   const DenseLogits* dense() const { return dense_ ? &*dense_ : nullptr; }
   // How much there is to read of a position.
   size_t values_per_position() const;
 
-  // The positions [first, first + count) of the request, as log-probs whatever was sent; room for
-  // their values if they need records. If each_once, values may lie in a segment: then each must be
-  // read once, as a backend does, with a GuardedAccess to `segment`.
+  // The positions [first, first + count) of the request, as log-probs whatever was sent, or room
+  // for them if they need records. If each_once, values may still lie in a segment: then each must
+  // be read only once, as a backend does, with a GuardedAccess to `segment`.
   CurrentView Read(size_t first, size_t count, Scratch& scratch, bool each_once) const;
   const SharedSegment* segment() const { return log_probs_.segment(); }
   // Fills in these positions, of which the first is number `row` of that room; the form is DENSE.

@@ -27,9 +27,9 @@ struct EvaluateInput {
   EvaluateParameters parameters;
   WantedOutputs wanted;
   CurrentArrays current;  // with three policies, the proximal one's values
-  std::span<const float>
-      sampled_log_probs;          // [N] of these, if decoupled or with an algorithm, and not dense
-  std::span<const uint8_t> mask;  // [N], 0 or 1
+  // [N] of these, with three policies or an algorithm, if the form holds them.
+  std::span<const float> sampled_log_probs;
+  std::span<const uint8_t> mask;               // [N], 0 or 1
   std::span<const float> own_log_probs;        // [N]
   std::span<const float> decoupled_log_probs;  // [N], the current policy's, with three
   std::span<const float> advantages;           // [N]

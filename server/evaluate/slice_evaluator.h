@@ -53,13 +53,13 @@ class SliceEvaluator {
   // The trainer's own ratio, where there is no record; first and count as for ForEachMaskRun.
   absl::Status AddOwnRatios(const Part& part, size_t first, size_t count);
   absl::Status AddPiece(const Part& part, const Sequence::Reader::Piece& piece);
-  // Fills in the current policy's values at positions [first, first + count) of the part, which
-  // depend on the piece's records; `index` is where these are in the page.
+  // Fills in the current policy's values at positions [first, first + count) of the part, as these
+  // depend on the records, which begin at `index` of the page.
   absl::Status ReadAtRecords(const Part& part, const Page& page, uint32_t index, size_t first,
                              uint32_t count);
   // Of log p that was computed here; what the request holds was checked before.
   absl::Status CheckSampledLogProbs(const Part& part, size_t first, size_t count) const;
-  // Of the segments that were added. InvalidArgument names the first that is none.
+  // Of the segments that were added. InvalidArgument names the first value that is no log-prob.
   absl::Status CheckCurrentValues() const;
   // Evaluates them.
   absl::Status Decide(const Part& part);

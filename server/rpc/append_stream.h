@@ -17,9 +17,9 @@
 
 namespace sis {
 
-// Reads a message, answers it, reads the next: a worker that is faster than the cache waits in its
-// own writes. So it does while a batch waits for room, in the registry's queue; no thread waits.
-// Holds one message at a time, as gRPC received it: what is in it is read in place. Owns itself.
+// Reads a message, answers it, reads the next, so that a worker that is faster than the cache waits
+// in its own writes. A batch that lacks room waits in the registry's queue, and no thread with it.
+// Holds one message at a time, as gRPC received it, and reads it in place. Owns itself.
 class AppendStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
                            private RoomQueue::Waiter {
  public:

@@ -32,8 +32,8 @@ class EvaluateTask final : public std::enable_shared_from_this<EvaluateTask> {
                IsCancelled is_cancelled, Done done);
   void Schedule();
   void EvaluatePiece();
-  // Lets go of the sequences first: whoever has the answer may release them, or advance the
-  // version, and finds them free.
+  // Lets go of the sequences first, so that whoever has the answer can release them, or advance the
+  // version.
   void Answer(absl::StatusOr<grpc::ByteBuffer> answer);
   // As far as it gets with one piece. Whether that was the last.
   absl::StatusOr<bool> TryEvaluatePiece();

@@ -7,10 +7,9 @@
 namespace sis {
 
 // While it lives, its thread may touch `mapping`, a writable mapping of a file. Where the file has
-// been cut off zeros are read, and what is written is lost: from there to its end the mapping
-// becomes memory of its own. Installs a handler of SIGBUS when it is first used, which leaves every
-// other SIGBUS as deadly as it was. One that is made while another lives takes its place until it
-// goes.
+// been cut off, zeros are read and what is written is lost: from there to its end the mapping
+// becomes memory of its own. The first one installs a handler of SIGBUS, which leaves every other
+// SIGBUS deadly, memory errors of the hardware too. Guards nest: the innermost counts.
 class GuardedAccess {
  public:
   explicit GuardedAccess(std::span<char> mapping);

@@ -11,9 +11,9 @@
 
 namespace sis {
 
-// A POSIX shared-memory object. What it holds may change at any time under whoever reads it, and a
-// client may even truncate it; so it is copied, or else looked at by who looks at everything once
-// only, and values are validated and used in what came of that. Any thread may do so.
+// A POSIX shared-memory object. A client may write to it, or even truncate it, while it is read: so
+// values are copied, and the copy is validated and used. Only who reads every value once may read
+// in place. Any thread may do so.
 class SharedSegment {
  public:
   // Makes one of so many bytes, rounded up to whole pages, all in memory and zero, under a name
@@ -22,8 +22,8 @@ class SharedSegment {
   // What Make rounds up to.
   static uint64_t WholePages(uint64_t bytes);
 
-  // Unlinks segments of servers that are dead: that were killed after a client had asked, and
-  // before it had mapped and unlinked the segment. Returns how many.
+  // Unlinks the segments of servers that were killed before their clients had unlinked them.
+  // Returns how many.
   static int UnlinkAbandoned();
 
   ~SharedSegment();

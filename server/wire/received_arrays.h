@@ -49,9 +49,8 @@ class ArrayField {
   const SharedSegment* segment() const { return segment_; }
 
   // The elements [first, first + count), which must be there: in place if they lie side by side and
-  // aligned, else copied into `scratch`, which must then not be used for anything else while they
-  // are. From a segment, whose client may write to it at any time, they are always copied: read
-  // what you check and use once.
+  // aligned, else copied into `scratch`, which they then view. From a segment, whose client may
+  // write to it at any time, they are always copied: read once what you check and use.
   template <typename T>
   std::span<const T> Read(size_t first, size_t count, std::vector<T>& scratch) const {
     const size_t offset = first * sizeof(T);
