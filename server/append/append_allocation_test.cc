@@ -1,26 +1,9 @@
 // Engines append a token at a time: that must not allocate, but for a new page.
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <cstdlib>
-#include <new>
-
 #include "server/cache/sequence.h"
+#include "server/testing/allocations.h"
 #include "server/testing/rounded_records.h"
-
-namespace {
-
-std::atomic<int64_t> allocations = 0;
-
-}  // namespace
-
-void* operator new(size_t size) {
-  ++allocations;
-  if (void* memory = std::malloc(size)) return memory;
-  throw std::bad_alloc();
-}
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
 namespace sis {
 namespace {

@@ -1,32 +1,16 @@
 #include <google/protobuf/stubs/logging.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <cstdlib>
-#include <new>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "server/testing/allocations.h"
 #include "server/testing/random_pieces.h"
 #include "server/testing/same_append.h"
 #include "server/wire/append_request.h"
 #include "server/wire/append_response.h"
 #include "sis/v1/ratio_service.pb.h"
-
-namespace {
-
-std::atomic<int64_t> allocations = 0;
-
-}  // namespace
-
-void* operator new(size_t size) {
-  ++allocations;
-  if (void* memory = std::malloc(size)) return memory;
-  throw std::bad_alloc();
-}
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
 namespace sis {
 namespace {

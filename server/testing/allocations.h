@@ -1,0 +1,22 @@
+// How often memory was allocated. Replaces operator new: to be included once in a test's binary.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <new>
+
+namespace sis {
+
+inline std::atomic<int64_t> allocations = 0;
+
+}  // namespace sis
+
+void* operator new(size_t size) {
+  ++sis::allocations;
+  if (void* memory = std::malloc(size)) return memory;
+  throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t) noexcept { std::free(memory); }
