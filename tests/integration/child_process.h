@@ -21,7 +21,7 @@ class ChildProcess {
 
   // The next line of its standard output, without the end of line; empty at the end.
   std::string ReadLine();
-  // Of its standard output up to the line "ready": what follows "grpc: ", say.
+  // Reads standard output up to the line "ready"; returns what follows, say, "grpc: ".
   std::string AwaitReady(const std::string& key);
 
   void Signal(int signal) const;
