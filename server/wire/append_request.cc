@@ -230,8 +230,8 @@ class PlainBatchReader {
 
   // Of Truncate and Seal, which have the same fields.
   bool ReadLength(size_t limit, AppendEntryView& entry) {
-    static_assert(v1::Truncate::kSequenceFieldNumber == v1::Seal::kSequenceFieldNumber &&
-                  v1::Truncate::kLengthFieldNumber == v1::Seal::kLengthFieldNumber);
+    static_assert(int{v1::Truncate::kSequenceFieldNumber} == v1::Seal::kSequenceFieldNumber &&
+                  int{v1::Truncate::kLengthFieldNumber} == v1::Seal::kLengthFieldNumber);
     return ReadMessage(limit, [&](uint32_t tag, size_t end) {
       switch (tag) {
         case Delimited(v1::Seal::kSequenceFieldNumber):
