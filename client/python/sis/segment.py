@@ -9,8 +9,7 @@ import os
 import struct
 import threading
 import weakref
-from types import TracebackType
-from typing import Any, Callable, Deque, List, NamedTuple, Optional, Sequence, Tuple, Type
+from typing import Any, Callable, Deque, List, NamedTuple, Optional, Sequence, Tuple
 
 import grpc
 import numpy as np
@@ -128,12 +127,7 @@ class Segment:
     def __enter__(self) -> Segment:
         return self
 
-    def __exit__(
-        self,
-        exception_type: Optional[Type[BaseException]],
-        exception: Optional[BaseException],
-        traceback: Optional[TracebackType],
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property
@@ -251,12 +245,7 @@ class Room:
     def __enter__(self) -> Room:
         return self
 
-    def __exit__(
-        self,
-        exception_type: Optional[Type[BaseException]],
-        exception: Optional[BaseException],
-        traceback: Optional[TracebackType],
-    ) -> None:
+    def __exit__(self, _: object, exception: Optional[BaseException], *__: object) -> None:
         refused = isinstance(exception, errors.Error) and not errors.is_unreachable(exception) and self._calls == 1
         if exception is None or refused:
             self._give_back(self._part)
