@@ -9,9 +9,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "client/api/client.h"
 #include "client/cli/subcommands.h"
-#include "client/client.h"
-#include "server/server.h"
+#include "server/main/server.h"
 
 namespace sis {
 namespace {

@@ -7,7 +7,7 @@
 #include <functional>
 
 #include "absl/status/status.h"
-#include "client/client.h"
+#include "client/api/client.h"
 
 namespace sis {
 
