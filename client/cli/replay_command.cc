@@ -1,9 +1,11 @@
-#include <cmath>
 #include <fstream>
+#include <iomanip>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <variant>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -46,43 +48,44 @@ absl::StatusOr<std::vector<RecordedPosition>> ReadFile(const std::string& name) 
   return ParseRecordedLogProbs(json.str(), name);
 }
 
-void PrintJson(const ReplaySummary& summary) {
-  const nlohmann::ordered_json json = {
-      {"positions", summary.positions},
-      {"unscored", summary.unscored},
-      {"accepted", summary.accepted},
-      {"rejected", summary.rejected},
-      {"outside_top_k", summary.outside_top_k},
-      {"accept_rate", summary.accept_rate},
-      {"mean_acceptance_probability", summary.mean_acceptance_probability},
-      {"d", summary.d},
-      {"d_sis", summary.d_sis},
-      {"mean_k3", summary.mean_k3},
-      {"mean_log_envelope", summary.mean_log_envelope},
-      {"mean_residual_mass", summary.mean_residual_mass},
+struct Row {
+  const char* field;  // in JSON
+  const char* title;  // in a table
+  std::variant<uint64_t, double> number;
+};
+
+std::vector<Row> Rows(const ReplaySummary& summary) {
+  return {
+      {"positions", "positions", summary.positions},
+      {"unscored", "unscored", summary.unscored},
+      {"accepted", "accepted", summary.accepted},
+      {"rejected", "rejected", summary.rejected},
+      {"outside_top_k", "outside top-K", summary.outside_top_k},
+      {"accept_rate", "accept rate", summary.accept_rate},
+      {"mean_acceptance_probability", "mean acceptance probability",
+       summary.mean_acceptance_probability},
+      {"d", "D (nats)", summary.d},
+      {"d_sis", "D_SIS (nats)", summary.d_sis},
+      {"mean_k3", "mean k3 (nats)", summary.mean_k3},
+      {"mean_log_envelope", "mean log-envelope (nats)", summary.mean_log_envelope},
+      {"mean_residual_mass", "mean residual mass", summary.mean_residual_mass},
   };
+}
+
+void PrintJson(const ReplaySummary& summary) {
+  nlohmann::ordered_json json;
+  for (const Row& row : Rows(summary)) {
+    std::visit([&](auto number) { json[row.field] = number; }, row.number);
+  }
   std::cout << json.dump() << '\n';
 }
 
 void PrintTable(const ReplaySummary& summary) {
-  const auto count = [](absl::string_view name, uint64_t value) {
-    std::cout << absl::StreamFormat("%-28s %12u\n", name, value);
-  };
-  const auto number = [](absl::string_view name, double value) {
-    std::cout << absl::StreamFormat("%-28s %12.6f\n", name, value);
-  };
-  count("positions", summary.positions);
-  count("unscored", summary.unscored);
-  count("accepted", summary.accepted);
-  count("rejected", summary.rejected);
-  count("outside top-K", summary.outside_top_k);
-  number("accept rate", summary.accept_rate);
-  number("mean acceptance probability", summary.mean_acceptance_probability);
-  number("D (nats)", summary.d);
-  number("D_SIS (nats)", summary.d_sis);
-  number("mean k3 (nats)", summary.mean_k3);
-  number("mean log-envelope (nats)", summary.mean_log_envelope);
-  number("mean residual mass", summary.mean_residual_mass);
+  std::cout << std::fixed;
+  for (const Row& row : Rows(summary)) {
+    std::cout << absl::StreamFormat("%-28s ", row.title) << std::setw(12);
+    std::visit([](auto number) { std::cout << number << '\n'; }, row.number);
+  }
 }
 
 struct Options {

@@ -23,10 +23,6 @@ namespace sis {
 // goes on. Only runs that were opened or looked up here are known well enough.
 class SingleServer final : public Service {
  public:
-  // A channel to host:port that takes messages of any size, and finds a server that comes back in
-  // about a second.
-  static std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address);
-
   // call_timeout is for all calls but Append.
   SingleServer(const std::shared_ptr<grpc::Channel>& channel, absl::Duration call_timeout);
 

@@ -147,9 +147,9 @@ class Client:
     def lease_segment(self, size: int) -> Segment:
         """Memory of `size` bytes or a little more that is shared with the server, for as long as it is open.
 
-        Arrays made by its `empty` are given to evaluate and append streams as any others, but do not travel. Only for one server on the same
-        machine, over a Unix socket (address "unix:PATH"), with --shared_memory_bytes: raises FailedPrecondition,
-        PermissionDenied or ResourceExhausted.
+        Arrays made by its `empty` are given to evaluate and to append streams like any others, but do not travel. Needs
+        one server on the same machine, reached over a Unix socket (address "unix:PATH") and started with
+        --shared_memory_bytes: else sis.Error with FAILED_PRECONDITION, PERMISSION_DENIED or RESOURCE_EXHAUSTED.
         """
         if isinstance(self._service, Replicas):
             raise ValueError("a segment is shared with one server, not with replicas")

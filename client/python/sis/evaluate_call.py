@@ -81,7 +81,7 @@ class EvaluateCall:
         return self._answers(batches, [functools.partial(make, batch) for batch in batches])
 
     def _answer_in(self, segment: Segment, form: str, current: Mapping[str, Rows]) -> Evaluation:
-        """The same in a segment; arrays that are not there are copied there. So are the answers, if there is room."""
+        """The same in a segment: copies arrays there that lie elsewhere. The answers go there too, if there is room."""
         segment.check()
         self.request.segment = segment.name
         # [:] rounds what is to be RoundedUp.

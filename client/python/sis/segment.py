@@ -17,7 +17,7 @@ import numpy as np
 from sis import errors
 from sis.v1 import ratio_service_pb2 as pb
 
-# What every array begins at a multiple of.
+# Every array begins at a multiple of it.
 ALIGNMENT = 64
 # Where an array lies, as messages say it: offset and size.
 _PART = struct.Struct("<QQ")
@@ -109,8 +109,11 @@ class Segment:
         self._abandoned: List[np.ndarray] = []
 
     def empty(self, shape: Any, dtype: Any = np.float32) -> np.ndarray:
-        """An array in the segment, which holds anything; torch.from_numpy takes it. Its memory is used again when it,
-        and all views of it, are gone. MemoryError if there is no room, NotFound if the lease is over."""
+        """An array in the segment, uninitialised; torch.from_numpy takes it.
+
+        Its memory is used again when it and all views of it are gone. MemoryError if there is no room, NotFound if the
+        lease is over.
+        """
         self.check()
         shape = (shape,) if isinstance(shape, int) else tuple(shape)
         size = math.prod(shape) * np.dtype(dtype).itemsize
@@ -211,7 +214,7 @@ class Segment:
 class Room:
     """A range of a segment that an answer may go to. A context manager: what is not kept is given back.
 
-    After an error from which the server may still be at work on the call the range is not used again.
+    After an error that may leave the server at work on the call, the range is never used again.
     """
 
     def __init__(self, segment: Segment, part: _Range, give_back: Callable[[_Range], None]) -> None:

@@ -39,13 +39,13 @@ class _Entry:
 
     @property
     def size(self) -> int:
-        """In bytes: what the server has to read for it."""
+        """Bytes that the server has to read for it."""
         arrays = () if self.placed is None else self.placed.arrays
         return self.message.ByteSize() + sum(array.nbytes for array in arrays)
 
     @property
     def segment(self) -> Optional[str]:
-        """That the arrays lie in; empty if they are in the message, None if there are none."""
+        """The one that holds the arrays; "" if the message holds them, None if there are none."""
         if not self.message.HasField("block"):
             return None
         return "" if self.placed is None else self.placed.segment.name
@@ -62,7 +62,7 @@ class _Entry:
 
 
 def _batches(entries: Sequence[_Entry]) -> Iterator[Tuple[str, List[_Entry]]]:
-    """In order: the arrays of each batch lie in one segment, which is named, or all in the message."""
+    """In order, each with the segment that all its arrays lie in, or "" if they are in the message."""
     segment: Optional[str] = None
     batch: List[_Entry] = []
     for entry in entries:

@@ -27,8 +27,8 @@ _CHANNEL_OPTIONS = (
     ("grpc.dns_min_time_between_resolutions_ms", 500),
 )
 
-# Errors of an EvaluateStream after which each request is sent once more by itself: a server that came back without the
-# run, or whose lease has ended, is told what it needs.
+# After these errors of an EvaluateStream each request is sent once more by itself: that call tells a
+# server what it lacks if it came back without the run, or if the lease has ended.
 _LEFT_TO_EVALUATE = (
     grpc.StatusCode.NOT_FOUND,
     grpc.StatusCode.FAILED_PRECONDITION,
@@ -187,7 +187,7 @@ class SingleServer:
         *,
         confirmed: bool = False,
     ) -> None:
-        """Notes a run to be opened again should the server not have it. confirmed: the server has just said so."""
+        """Notes a run to be opened again if the server has lost it. confirmed: the server has just named it."""
         request = pb.CreateRunRequest(run_id=run_id, config=config, incarnation=incarnation)
         with self._lock:
             known = self._known.get(run_id)
