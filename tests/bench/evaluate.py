@@ -40,6 +40,7 @@ import torch
 
 import sis
 import peers
+from server.testing.live_server import LiveServer
 
 LENGTH = 4096
 SEQUENCES = 4096
@@ -47,7 +48,6 @@ VOCABULARY = 151936
 # Kept after it was used: without this each large message is mapped, faulted in and unmapped again.
 KEEP_MEMORY = "glibc.malloc.mmap_threshold=1073741824:glibc.malloc.trim_threshold=1073741824"
 ROOT = pathlib.Path(__file__).absolute().parents[2]
-SERVER = ROOT / "server/main/sis_server"
 CLIENT = ROOT / "tests/bench/evaluate_client"
 RATIO_BYTES = 4
 # What a trainer fetches: everything, or what it gathers its log-probs with.
@@ -56,25 +56,18 @@ IDS = ("ids", "sampled_ids")
 BIT_BYTES = 1 / 8
 
 
-class Server:
-    """A sis_server listening over TCP, and at a Unix socket, with room for the arrays of a few clients."""
+class Server(LiveServer):
+    """Listens over TCP, and at a Unix socket, with room for the arrays of a few clients."""
 
     def __init__(self, socket, positions, slots, trainer_bytes):
         records = positions * (5 * slots + 64)
         # The values of the C++ clients, and what one of them fetches.
         shared = positions * (26 * slots + 128) + trainer_bytes
-        self._process = subprocess.Popen(
-            [SERVER, f"--listen=127.0.0.1:0,unix:{socket}", "--metrics=", f"--cache_bytes={records + (64 << 20)}",
-             f"--shared_memory_bytes={shared + (64 << 20)}"],
-            stdout=subprocess.PIPE, text=True)
-        lines = dict(line.strip().split(": ") for line in iter(self._process.stdout.readline, "ready\n"))
-        self.tcp, self.unix = lines["grpc"].split(",")
-        self.process_id = self._process.pid
-
-    def close(self):
-        self._process.terminate()
-        self._process.wait()
-        self._process.stdout.close()
+        super().__init__(
+            listen=f"127.0.0.1:0,unix:{socket}", cache_bytes=records + (64 << 20), shared_memory_bytes=shared + (64 << 20)
+        )
+        self.tcp, self.unix = self.address.split(",")
+        self.process_id = self.process.pid
 
 
 def processor_seconds(process_ids):

@@ -24,10 +24,10 @@
 #include "kernels/decide/cpu_backend.h"
 #include "kernels/numerics/crc32c.h"
 #include "kernels/numerics/sequence_key.h"
-#include "server/evaluate/evaluate.h"
 #include "server/fetch/fetch.h"
 #include "server/store/parse_store.h"
 #include "server/testing/cache_fixture.h"
+#include "server/testing/evaluate_at_once.h"
 #include "server/wire/arrays.h"
 #include "tests/integration/record_pool.h"
 
@@ -521,7 +521,7 @@ void CacheModelTest::Evaluate() {
     Note("evaluate", NameOf(slice), slice.first_position(), slice.length());
   }
   absl::StatusOr<v1::EvaluateResponse> expected = model_.Evaluate(request);
-  const auto response = sis::Evaluate(*life_->run, *backend_, request);
+  const auto response = EvaluateAtOnce(*life_->run, *backend_, request);
   ExpectEqual(response.status().code(), expected.status().code(),
               absl::StrCat("the code (", response.status().message(), ")"));
   if (response.ok() && expected.ok()) {
@@ -529,7 +529,7 @@ void CacheModelTest::Evaluate() {
     for (const v1::MissingRange& range : response->missing()) ++missing_[range.reason()];
     if (OneIn(20)) {  // again: the same bytes, and nothing is counted
       expected->set_newly_counted(0);
-      ExpectSame(*sis::Evaluate(*life_->run, *backend_, request), *expected);
+      ExpectSame(*EvaluateAtOnce(*life_->run, *backend_, request), *expected);
     }
     ExpectSame(ToTotals(life_->run->steps().Find(request.draw())->sums), expected->totals());
   }

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "client/api/client.h"
-#include "tests/integration/live_server.h"
+#include "server/testing/live_server.h"
 #include "tests/integration/recorded_sequences.h"
 
 namespace sis {

@@ -9,8 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include "server/testing/live_server.h"
 #include "tests/integration/leased_segment.h"
-#include "tests/integration/live_server.h"
 
 namespace sis {
 

@@ -10,8 +10,8 @@
 #include <thread>
 
 #include "server/testing/record_generator.h"
+#include "server/testing/server_process.h"
 #include "sis/v1/ratio_service.grpc.pb.h"
-#include "tests/integration/child_process.h"
 
 namespace sis {
 namespace {
@@ -34,10 +34,9 @@ constexpr int kSequencesPerWorker =
 class OverloadTest : public testing::Test {
  protected:
   OverloadTest()
-      : server_({"server/main/sis_server", "--listen=127.0.0.1:0", "--metrics=",
-                 "--cache_bytes=" + std::to_string(kBudget), "--append_patience=100ms"}),
-        channel_(
-            grpc::CreateChannel(server_.AwaitReady("grpc"), grpc::InsecureChannelCredentials())) {
+      : server_({"--listen=127.0.0.1:0", "--cache_bytes=" + std::to_string(kBudget),
+                 "--append_patience=100ms"}),
+        channel_(grpc::CreateChannel(server_.address(), grpc::InsecureChannelCredentials())) {
     resident_at_start_ = server_.resident_bytes();
     v1::CreateRunRequest request;
     request.set_run_id("run");
@@ -170,7 +169,7 @@ class OverloadTest : public testing::Test {
   }
 
   const Records records_ = RecordGenerator(kTopK, kVocabulary, 81).NextRecords(1000);
-  ChildProcess server_;
+  ServerProcess server_;
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::RatioService::Stub> stub_ = v1::RatioService::NewStub(channel_);
   int64_t resident_at_start_ = 0;

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "server/testing/live_server.h"
 #include "server/testing/record_generator.h"
-#include "tests/integration/live_server.h"
 
 namespace sis {
 
