@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import queue
 import threading
 import time
@@ -25,17 +26,15 @@ MAX_IN_FLIGHT = 8
 MIN_RETRY_SECONDS = 0.02
 
 
+@dataclasses.dataclass(eq=False)
 class _Entry:
     """An entry that is not acked for good yet."""
 
-    __slots__ = ("message", "placed", "retry_until")
-
-    def __init__(self, message: pb.AppendEntry, placed: Optional[PlacedArrays] = None) -> None:
-        self.message = message
-        # Kept, so that their memory is not used again before the server has read it.
-        self.placed = placed
-        # Set by the first refusal for lack of room, on time.monotonic().
-        self.retry_until: Optional[float] = None
+    message: pb.AppendEntry
+    # Kept, so that their memory is not used again before the server has read it.
+    placed: Optional[PlacedArrays] = None
+    # Set by the first refusal for lack of room, on time.monotonic().
+    retry_until: Optional[float] = None
 
     @property
     def size(self) -> int:

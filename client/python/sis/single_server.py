@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple, TypeVar
 
@@ -37,15 +38,15 @@ _LEFT_TO_EVALUATE = (
 )
 
 
+@dataclasses.dataclass(eq=False)
 class _KnownRun:
     """A run that was opened or looked up here, so that it can be opened again."""
 
-    def __init__(self, request: pb.CreateRunRequest) -> None:
-        # Names the incarnation.
-        self.request = request
-        self.policy_version = 0
-        # Whether the server is known to have the run with that version.
-        self.confirmed = False
+    # Names the incarnation.
+    request: pb.CreateRunRequest
+    policy_version: int = 0
+    # Whether the server is known to have the run with that version.
+    confirmed: bool = False
 
 
 class SingleServer:
