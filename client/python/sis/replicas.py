@@ -36,6 +36,7 @@ _FLOATS = {
     pb.SURROGATES: "surrogates",
     pb.COEFFICIENTS: "coefficients",
 }
+_OPTIONAL_ARRAYS = ("mask", "own_log_probs", "advantages")
 # A server can give them for a missing position, from the trainer's own log-probs; a client can't.
 _OF_EVERY_POSITION = {pb.RATIOS, pb.LOG_RATIOS, pb.SURROGATES, pb.COEFFICIENTS}
 
@@ -345,7 +346,7 @@ class _Rows:
 
     def split_options(self, request: pb.EvaluateRequest, part: pb.EvaluateRequest, index: int) -> None:
         """The same of the optional arrays."""
-        for field in ("mask", "own_log_probs", "advantages"):
+        for field in _OPTIONAL_ARRAYS:
             setattr(part, field, self._split(getattr(request, field), index))
         if request.HasField("decoupled"):
             part.decoupled.current_log_probs = self._split(request.decoupled.current_log_probs, index)
@@ -388,14 +389,8 @@ def _copy_options(request: pb.EvaluateRequest, part: pb.EvaluateRequest) -> None
     """All but what differs between replicas."""
     for field, value in request.ListFields():
         of_form = field.containing_oneof is not None and field.containing_oneof.name == "form"
-        if of_form or field.name in ("slices", "lease_id"):
-            continue
-        if field.label == field.LABEL_REPEATED:
-            getattr(part, field.name).extend(value)
-        elif field.message_type is not None:
-            getattr(part, field.name).CopyFrom(value)
-        else:
-            setattr(part, field.name, value)
+        if not of_form and field.name not in ("slices", "lease_id", *_OPTIONAL_ARRAYS):
+            part.MergeFrom(pb.EvaluateRequest(**{field.name: value}))
 
 
 def sum_totals(parts: Iterable[pb.Totals]) -> pb.Totals:

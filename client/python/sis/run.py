@@ -7,6 +7,8 @@ from typing import Optional
 
 from sis.v1 import ratio_service_pb2 as pb
 
+# Fields of RunConfig that its message holds as they are.
+_SAME = ("seed", "vocabulary_size", "top_k", "byte_quota", "task", "algorithm", "model")
 _ENCODINGS = {"float32": pb.FLOAT32, "float16": pb.FLOAT16, "fixed12": pb.FIXED12}
 
 
@@ -46,16 +48,10 @@ class RunConfig:
     @staticmethod
     def from_proto(config: pb.RunConfig) -> RunConfig:
         return RunConfig(
-            seed=config.seed,
-            vocabulary_size=config.vocabulary_size,
-            top_k=config.top_k,
             max_staleness=config.max_staleness if config.HasField("max_staleness") else None,
             time_to_live=config.time_to_live_seconds,
-            byte_quota=config.byte_quota,
             log_prob_encoding=pb.LogProbEncoding.Name(config.log_prob_encoding).lower(),
-            task=config.task,
-            algorithm=config.algorithm,
-            model=config.model,
+            **{name: getattr(config, name) for name in _SAME},
         )
 
 
@@ -92,15 +88,10 @@ class RunStatus:
     @staticmethod
     def from_proto(run: pb.Run) -> RunStatus:
         return RunStatus(
-            run=Run(run.run_id, run.incarnation, RunConfig.from_proto(run.config)),
-            policy_version=run.policy_version,
-            sequences=run.sequences,
-            sealed_sequences=run.sealed_sequences,
-            positions=run.positions,
-            bytes=run.bytes,
-            leases=run.leases,
+            Run(run.run_id, run.incarnation, RunConfig.from_proto(run.config)),
+            run.policy_version, run.sequences, run.sealed_sequences, run.positions, run.bytes, run.leases,
             last_draw=run.last_draw if run.HasField("last_draw") else None,
-        )
+        )  # fmt: skip
 
 
 _LOG_PROBS = {"raw": pb.Sampling.RAW, "processed": pb.Sampling.PROCESSED}
