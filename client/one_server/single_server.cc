@@ -26,10 +26,8 @@ absl::Status SingleServer::Heard(const absl::Status& status) {
 }
 
 template <typename Request, typename Response>
-absl::Status SingleServer::Send(grpc::Status (v1::RatioService::Stub::*method)(grpc::ClientContext*,
-                                                                               const Request&,
-                                                                               Response*),
-                                const Request& request, Response& response) {
+absl::Status SingleServer::Send(Method<Request, Response> method, const Request& request,
+                                Response& response) {
   grpc::ClientContext context;
   SetDeadline(context);
   return Heard(ToAbslStatus(((*stub_).*method)(&context, request, &response)));
@@ -60,10 +58,9 @@ absl::Status SingleServer::SendAbout(const std::string& run_id, const SendOnce& 
 }
 
 template <typename Request, typename Response>
-absl::StatusOr<Response> SingleServer::CallAbout(
-    const std::string& run_id,
-    grpc::Status (v1::RatioService::Stub::*method)(grpc::ClientContext*, const Request&, Response*),
-    const Request& request) {
+absl::StatusOr<Response> SingleServer::CallAbout(const std::string& run_id,
+                                                 Method<Request, Response> method,
+                                                 const Request& request) {
   Response response;
   const absl::Status status = SendAbout(
       run_id, [&] { return Send(method, request, response); }, [] { return false; });
