@@ -45,7 +45,7 @@ from server.testing.live_server import LiveServer
 LENGTH = 4096
 SEQUENCES = 4096
 VOCABULARY = 151936
-# Kept after it was used: without this each large message is mapped, faulted in and unmapped again.
+# Makes malloc keep memory that was used. Without it each large message is mapped, faulted in and unmapped again.
 KEEP_MEMORY = "glibc.malloc.mmap_threshold=1073741824:glibc.malloc.trim_threshold=1073741824"
 ROOT = pathlib.Path(__file__).absolute().parents[2]
 CLIENT = ROOT / "tests/bench/evaluate_client"
@@ -364,7 +364,7 @@ def measure(slots, arguments, prototype, folder):
                 if accepted is not None:
                     counts.setdefault(draw, {})[name] = accepted
 
-    # All compute the same, but for the draws; PyTorch's are few, and counted several times.
+    # All sides must compute the same, apart from the draws. PyTorch has few sequences, counted several times.
     tolerance = 4 * (positions * sequences / batch.sequences) ** 0.5
     for accepted in counts.values():
         if not max(accepted.values()) - min(accepted.values()) <= tolerance:
@@ -404,7 +404,7 @@ def main():
 
 
 if __name__ == "__main__":
-    # Read when a process starts, so for this one it is too late.
+    # It is read when a process starts, so this process has to start again.
     if "GLIBC_TUNABLES" not in os.environ:
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "GLIBC_TUNABLES": KEEP_MEMORY})
     main()

@@ -51,7 +51,7 @@ void Check(const uint8_t* data, size_t size) {
   }
   if (!in_segment.ok() && in_segment.status().message().empty()) std::abort();
 
-  // Once as they come, and once where they should be.
+  // Answers go once where the input says, and once into the free bytes behind the arrays.
   v1::EvaluateRequest with_answers = moved;
   *with_answers.mutable_answers() = answers;
   if (answers_in_segment) EvaluateIn(run, backend, with_answers, arrays).IgnoreError();

@@ -84,7 +84,7 @@ class OverloadTest : public testing::Test {
           EXPECT_GT(ack.retry_seconds(), 0);
           --block;  // again
         } else {
-          // Evicted in the middle: the rest of it has no place.
+          // Evicted in the middle: the rest of the sequence can't be stored.
           ASSERT_EQ(ack.code(), grpc::StatusCode::FAILED_PRECONDITION) << ack.message();
           break;
         }
@@ -94,7 +94,7 @@ class OverloadTest : public testing::Test {
     EXPECT_TRUE(stream->Finish().ok());
   }
 
-  // Holds a lease on a few sequences while it dawdles, then ends it, or lets it end.
+  // Holds a lease on a few sequences for a while, then ends it or lets it expire.
   void ReadSlowly(uint32_t seed) {
     std::mt19937 random(seed);
     while (!stop_) {
@@ -128,7 +128,8 @@ class OverloadTest : public testing::Test {
     }
   }
 
-  // Every acked position is there bit by bit, or missing for a reason. Returns how many are there.
+  // Checks that every acked position is there bit by bit, or missing for a reason. Returns how many
+  // are there.
   uint32_t Verify(const std::string& id, uint32_t acked) {
     v1::FetchTopKRequest request;
     request.mutable_run()->set_run_id("run");
@@ -210,7 +211,7 @@ TEST_F(OverloadTest, StaysWithinTheBudgetAndLosesNothingInSilence) {
   EXPECT_LT(present, acked_positions) << "more was offered than there was room for";
   EXPECT_GT(present * kBytesPerToken, kBudget / 4) << "the cache was used";
 
-  // As good as new.
+  // After all that the server works like a new one.
   v1::CreateRunRequest again;
   again.set_run_id("run");
   again.set_incarnation(2);

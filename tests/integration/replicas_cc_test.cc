@@ -342,7 +342,7 @@ TEST_F(ReplicasTest, OneThatGoesCostsItsShareAndComesBackEmpty) {
   ASSERT_TRUE(run.ok()) << run.status();
   EXPECT_EQ(run->policy_version(), 7);
   EXPECT_EQ(run->sequences(), share.size());
-  // What could not be fetched has no values to evaluate, though the records are there now.
+  // What could not be fetched has no values to evaluate, although the records are there now.
   const auto late = Evaluate(*client_, during->slices, 0, {}, false);
   ASSERT_TRUE(late.ok()) << late.status();
   EXPECT_EQ(Ranges(late->missing), down);
@@ -352,7 +352,8 @@ TEST_F(ReplicasTest, AnOlderIncarnationIsBroughtUpToDate) {
   ASSERT_TRUE(client_->CreateRun("run", Config(), 4).ok());
   Kill(servers_[2]);
   servers_[2] = Start(names_[2]);
-  // It has lost the run, and one that names an incarnation of the past has opened it there.
+  // The replica has lost the run, and a client that names an older incarnation has opened that one
+  // there.
   const auto lost = Connect(names_[2]);
   ASSERT_TRUE(lost->CreateRun("run", Config(), 1).ok());
   const auto joined = Connect(names_);
@@ -363,7 +364,7 @@ TEST_F(ReplicasTest, AnOlderIncarnationIsBroughtUpToDate) {
 }
 
 TEST_F(ReplicasTest, AReplicaThatHangsCostsTheTimeoutAndItsShare) {
-  // It takes connections, and never says anything.
+  // A replica that takes connections and never answers.
   const int listener = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address = {};
   address.sin_family = AF_INET;

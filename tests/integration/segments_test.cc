@@ -272,7 +272,7 @@ TEST_F(SegmentsTest, AFileThatIsCutOffSpoilsOnlyItsOwnAnswer) {
   const int file = shm_open(segment.name().c_str(), O_RDWR, 0);
   ASSERT_EQ(ftruncate(file, 0), 0);
   close(file);
-  // All probabilities are 1 then, of used slots.
+  // Then all probabilities of used slots are 1.
   const grpc::Status status = live_.Evaluate(request, response);
   EXPECT_EQ(status.error_code(), grpc::INVALID_ARGUMENT) << status.error_message();
   EXPECT_TRUE(absl::StrContains(status.error_message(), "gathered.log_probs at position"))

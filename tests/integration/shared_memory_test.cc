@@ -275,7 +275,7 @@ TEST_F(SharedMemoryTest, ArraysOfOptionsMustLieThereToo) {
   const auto evaluation = client_->Evaluate(MakeRun(), slices_, shared, options);
   ASSERT_TRUE(evaluation.ok()) << evaluation.status();
   EXPECT_EQ(evaluation->totals.masked(), std::ranges::count(mask_, 0));
-  // Else all travel, and are too large here.
+  // Otherwise all arrays travel, and are too large for this server's messages.
   options.mask = mask_;
   EXPECT_EQ(client_->Evaluate(MakeRun(), slices_, shared, options).status().code(),
             absl::StatusCode::kResourceExhausted);
