@@ -11,6 +11,7 @@
 #include "client/api/fetched_records.h"
 #include "client/messages/grpc_status.h"
 #include "client/messages/wire.h"
+#include "client/one_server/channel.h"
 #include "client/one_server/single_server.h"
 #include "client/replicas/replicas.h"
 #include "kernels/numerics/float16.h"
@@ -49,13 +50,13 @@ absl::StatusOr<TopKRecords> Receive(Service& service, const v1::FetchTopKRequest
 constexpr int kGathered = v1::EvaluateRequest::kGatheredFieldNumber;
 constexpr int kReduced = v1::EvaluateRequest::kReducedFieldNumber;
 
-// An array of a form with one element per position.
+// A form's array with one element per position.
 template <typename T>
 PositionArray Column(int form, int field, std::span<const T> values) {
   return {form, field, std::as_bytes(values), sizeof(T)};
 }
 
-// With as many elements per position as it takes.
+// One with several elements per position.
 template <typename T>
 PositionArray SlotRows(int form, int field, std::span<const T> values, size_t positions) {
   return {form, field, std::as_bytes(values),
@@ -66,7 +67,7 @@ PositionArray SlotRows(int form, int field, std::span<const T> values, size_t po
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::string& address,
                                                         const ClientOptions& options) {
-  const std::shared_ptr<grpc::Channel> channel = SingleServer::MakeChannel(address);
+  const std::shared_ptr<grpc::Channel> channel = MakeChannel(address);
   if (absl::Status status = WaitForOne({address}, {channel}, options); !status.ok()) return status;
   return absl::WrapUnique(new Client(std::make_unique<SingleServer>(channel, options.call_timeout),
                                      std::make_unique<EvaluateStreams>(address), options));
@@ -82,7 +83,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::vector<std::s
   std::vector<std::shared_ptr<grpc::Channel>> channels;
   std::vector<std::shared_ptr<SingleServer>> servers;
   for (const std::string& address : addresses) {
-    channels.push_back(SingleServer::MakeChannel(address));
+    channels.push_back(MakeChannel(address));
     servers.push_back(std::make_shared<SingleServer>(channels.back(), options.call_timeout));
   }
   if (absl::Status status = WaitForOne(addresses, channels, options); !status.ok()) return status;

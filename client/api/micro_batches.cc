@@ -1,31 +1,32 @@
 #include "client/api/micro_batches.h"
 
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/wire_format_lite.h>
+
 #include <algorithm>
 #include <string>
 #include <utility>
 
-#include "client/messages/batch_rows.h"
+#include "client/messages/sum_totals.h"
 #include "client/messages/wire.h"
 
 namespace sis {
 namespace {
 
+using google::protobuf::internal::WireFormatLite;
+using google::protobuf::io::CodedOutputStream;
+
 // So many times larger are batches of arrays in a segment: to say where they are costs as much as
 // to send some 100 KiB.
 constexpr size_t kSegmentFactor = 4;
 
-void WriteVarint(uint64_t value, std::string& into) {
-  for (; value >= 0x80; value >>= 7) into.push_back(static_cast<char>(value | 0x80));
-  into.push_back(static_cast<char>(value));
-}
-
 // What comes before a field of so many bytes.
 std::string FieldHeader(int number, size_t size) {
-  constexpr uint32_t kDelimited = 2;
-  std::string header;
-  WriteVarint(static_cast<uint32_t>(number) << 3 | kDelimited, header);
-  WriteVarint(size, header);
-  return header;
+  uint8_t header[5 + 10];  // a tag and a varint at most
+  uint8_t* end =
+      WireFormatLite::WriteTagToArray(number, WireFormatLite::WIRETYPE_LENGTH_DELIMITED, header);
+  end = CodedOutputStream::WriteVarint64ToArray(size, end);
+  return std::string(header, end);
 }
 
 // `count` bits of `bits`, to stand behind the `before` bits of `into`.

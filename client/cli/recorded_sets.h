@@ -47,11 +47,10 @@ struct RecordedPair {
 // Engines may list the sampled token besides the most probable ones. It then counts as appended,
 // not as one of them, if it is the least probable of its list, and
 //  - it stands first, out of order (vLLM puts it there), or
-//  - its list is one of the longest of the file, the sampled token is the least probable in all of
-//  those, and other lists
-//    are shorter by just one.
-// As an engine may have cut such lists to the length asked for, top_k is then what the lists with
-// an appended token hold without it.
+//  - its list is one of the longest of the file, in all of which the sampled token is the least
+//    probable, and other lists are shorter by just one.
+// An engine may have cut such lists to the length asked for: top_k is then what the lists with an
+// appended token hold without it.
 //
 // InvalidArgument names file and position, if a list gives a token two log-probs or its mass is
 // above 1 + 1/64, or if the files have no way in common to tell tokens apart.

@@ -18,7 +18,7 @@ struct ReplayOptions {
 };
 
 struct ReplaySummary {
-  // The common prefix, up to and including the first position where the sampled tokens differ.
+  // Up to and including the first where the sampled tokens differ.
   uint64_t positions = 0;
   // Of them, those without a ratio: a file gives no log-prob of the token that the behaviour policy
   // sampled. All numbers below are of the others, the scored ones.

@@ -1,26 +1,24 @@
-#include <cmath>
 #include <fstream>
+#include <iomanip>
 #include <iostream>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <variant>
+#include <vector>
 
-#include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "client/cli/flags.h"
+#include "client/cli/options.h"
 #include "client/cli/recorded_log_probs.h"
 #include "client/cli/recorded_sets.h"
 #include "client/cli/replay.h"
-#include "client/cli/subcommand.h"
-
-ABSL_FLAG(std::string, behavior, "", "The recording of the behaviour policy. Required.");
-ABSL_FLAG(std::string, current, "", "The recording of the current policy. Required.");
-ABSL_FLAG(uint32_t, k, 0, "Record only the k most probable tokens; 0: all that are listed.");
+#include "client/cli/subcommands.h"
 
 namespace sis {
 namespace {
 
-constexpr absl::string_view kDetails =
+constexpr char kDetails[] =
     R"(Both files hold log-probs of a chat completion as OpenAI, vLLM and llama.cpp write them
 ({"logprobs": {"content": [...]}}, or a whole response), of the same prompt. The first is streamed
 into the service as behaviour; the second is evaluated as the current policy on the common prefix:
@@ -50,81 +48,84 @@ absl::StatusOr<std::vector<RecordedPosition>> ReadFile(const std::string& name) 
   return ParseRecordedLogProbs(json.str(), name);
 }
 
-absl::Status CheckFlags(std::span<const std::string>) {
-  if (absl::GetFlag(FLAGS_behavior).empty()) {
-    return absl::InvalidArgumentError("--behavior is required");
-  }
-  if (absl::GetFlag(FLAGS_current).empty()) {
-    return absl::InvalidArgumentError("--current is required");
-  }
-  return absl::OkStatus();
+struct Row {
+  const char* field;  // in JSON
+  const char* title;  // in a table
+  std::variant<uint64_t, double> number;
+};
+
+std::vector<Row> Rows(const ReplaySummary& summary) {
+  return {
+      {"positions", "positions", summary.positions},
+      {"unscored", "unscored", summary.unscored},
+      {"accepted", "accepted", summary.accepted},
+      {"rejected", "rejected", summary.rejected},
+      {"outside_top_k", "outside top-K", summary.outside_top_k},
+      {"accept_rate", "accept rate", summary.accept_rate},
+      {"mean_acceptance_probability", "mean acceptance probability",
+       summary.mean_acceptance_probability},
+      {"d", "D (nats)", summary.d},
+      {"d_sis", "D_SIS (nats)", summary.d_sis},
+      {"mean_k3", "mean k3 (nats)", summary.mean_k3},
+      {"mean_log_envelope", "mean log-envelope (nats)", summary.mean_log_envelope},
+      {"mean_residual_mass", "mean residual mass", summary.mean_residual_mass},
+  };
 }
 
 void PrintJson(const ReplaySummary& summary) {
-  const nlohmann::ordered_json json = {
-      {"positions", summary.positions},
-      {"unscored", summary.unscored},
-      {"accepted", summary.accepted},
-      {"rejected", summary.rejected},
-      {"outside_top_k", summary.outside_top_k},
-      {"accept_rate", summary.accept_rate},
-      {"mean_acceptance_probability", summary.mean_acceptance_probability},
-      {"d", summary.d},
-      {"d_sis", summary.d_sis},
-      {"mean_k3", summary.mean_k3},
-      {"mean_log_envelope", summary.mean_log_envelope},
-      {"mean_residual_mass", summary.mean_residual_mass},
-  };
+  nlohmann::ordered_json json;
+  for (const Row& row : Rows(summary)) {
+    std::visit([&](auto number) { json[row.field] = number; }, row.number);
+  }
   std::cout << json.dump() << '\n';
 }
 
 void PrintTable(const ReplaySummary& summary) {
-  const auto count = [](absl::string_view name, uint64_t value) {
-    std::cout << absl::StreamFormat("%-28s %12u\n", name, value);
-  };
-  const auto number = [](absl::string_view name, double value) {
-    std::cout << absl::StreamFormat("%-28s %12.6f\n", name, value);
-  };
-  count("positions", summary.positions);
-  count("unscored", summary.unscored);
-  count("accepted", summary.accepted);
-  count("rejected", summary.rejected);
-  count("outside top-K", summary.outside_top_k);
-  number("accept rate", summary.accept_rate);
-  number("mean acceptance probability", summary.mean_acceptance_probability);
-  number("D (nats)", summary.d);
-  number("D_SIS (nats)", summary.d_sis);
-  number("mean k3 (nats)", summary.mean_k3);
-  number("mean log-envelope (nats)", summary.mean_log_envelope);
-  number("mean residual mass", summary.mean_residual_mass);
+  std::cout << std::fixed;
+  for (const Row& row : Rows(summary)) {
+    std::cout << absl::StreamFormat("%-28s ", row.title) << std::setw(12);
+    std::visit([](auto number) { std::cout << number << '\n'; }, row.number);
+  }
 }
 
-absl::Status RunReplay(Client& client, std::span<const std::string>) {
-  const std::string behavior_file = absl::GetFlag(FLAGS_behavior);
-  const std::string current_file = absl::GetFlag(FLAGS_current);
-  const auto behavior = ReadFile(behavior_file);
+struct Options {
+  std::string behavior_file, current_file;
+  ReplayOptions replay;
+  bool json = false;
+};
+
+absl::Status RunReplay(Client& client, const Options& options) {
+  const auto behavior = ReadFile(options.behavior_file);
   if (!behavior.ok()) return behavior.status();
-  const auto current = ReadFile(current_file);
+  const auto current = ReadFile(options.current_file);
   if (!current.ok()) return current.status();
-  const auto recordings = PairRecordings(*behavior, behavior_file, *current, current_file);
+  const auto recordings =
+      PairRecordings(*behavior, options.behavior_file, *current, options.current_file);
   if (!recordings.ok()) return recordings.status();
-  const auto summary =
-      Replay(client, *recordings, {absl::GetFlag(FLAGS_k), absl::GetFlag(FLAGS_seed)});
+  const auto summary = Replay(client, *recordings, options.replay);
   if (!summary.ok()) return summary.status();
-  absl::GetFlag(FLAGS_json) ? PrintJson(*summary) : PrintTable(*summary);
+  options.json ? PrintJson(*summary) : PrintTable(*summary);
   return absl::OkStatus();
 }
 
 }  // namespace
 
-const Subcommand kReplay = {
-    .name = "replay",
-    .arguments = {},
-    .summary = "Replay two recordings of an engine through the service.",
-    .details = kDetails,
-    .flags = {"behavior", "current", "k", "seed", "json"},
-    .check = CheckFlags,
-    .run = RunReplay,
-};
+void AddReplay(CLI::App& sisctl, Action& action) {
+  CLI::App& app =
+      *sisctl.add_subcommand("replay", "Replay two recordings of an engine through the service.");
+  app.footer(kDetails);
+  const auto options = std::make_shared<Options>();
+  app.add_option("--behavior", options->behavior_file, "The recording of the behaviour policy.")
+      ->required();
+  app.add_option("--current", options->current_file, "The recording of the current policy.")
+      ->required();
+  AddInteger(app, "--k", options->replay.top_k,
+             "Record only the k most probable tokens; 0: all that are listed.");
+  AddInteger(app, "--seed", options->replay.seed, "Keys the accept/reject draws.");
+  AddJson(app, options->json);
+  app.callback([options, &action] {
+    action = [options](Client& client) { return RunReplay(client, *options); };
+  });
+}
 
 }  // namespace sis

@@ -1,11 +1,11 @@
 #include <iostream>
+#include <memory>
 
-#include "absl/flags/flag.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_format.h"
-#include "client/cli/flags.h"
 #include "client/cli/json_output.h"
-#include "client/cli/subcommand.h"
+#include "client/cli/options.h"
+#include "client/cli/subcommands.h"
 
 namespace sis {
 namespace {
@@ -15,10 +15,15 @@ void PrintRow(absl::string_view name, const T& value) {
   std::cout << absl::StreamFormat("%-22s ", name) << value << '\n';
 }
 
-absl::Status GetRun(Client& client, std::span<const std::string> arguments) {
-  const absl::StatusOr<v1::Run> run = client.GetRun(arguments[0]);
+struct Options {
+  std::string run_id;
+  bool json = false;
+};
+
+absl::Status GetRun(Client& client, const Options& options) {
+  const absl::StatusOr<v1::Run> run = client.GetRun(options.run_id);
   if (!run.ok()) return run.status();
-  if (absl::GetFlag(FLAGS_json)) return PrintJson(*run);
+  if (options.json) return PrintJson(*run);
   const v1::RunConfig& config = run->config();
   PrintRow("run", run->run_id());
   PrintRow("incarnation", run->incarnation());
@@ -45,14 +50,14 @@ absl::Status GetRun(Client& client, std::span<const std::string> arguments) {
 
 }  // namespace
 
-const Subcommand kRunsGet = {
-    .name = "runs get",
-    .arguments = {"RUN"},
-    .summary = "Show one run.",
-    .details = "",
-    .flags = {"json"},
-    .check = nullptr,
-    .run = GetRun,
-};
+void AddRunsGet(CLI::App& runs, Action& action) {
+  CLI::App& app = *runs.add_subcommand("get", "Show one run.");
+  const auto options = std::make_shared<Options>();
+  app.add_option("RUN", options->run_id, "Its id.")->required();
+  AddJson(app, options->json);
+  app.callback([options, &action] {
+    action = [options](Client& client) { return GetRun(client, *options); };
+  });
+}
 
 }  // namespace sis

@@ -1,18 +1,18 @@
 #include <iostream>
+#include <memory>
 
-#include "absl/flags/flag.h"
 #include "absl/strings/str_format.h"
-#include "client/cli/flags.h"
 #include "client/cli/json_output.h"
-#include "client/cli/subcommand.h"
+#include "client/cli/options.h"
+#include "client/cli/subcommands.h"
 
 namespace sis {
 namespace {
 
-absl::Status ListRuns(Client& client, std::span<const std::string>) {
+absl::Status ListRuns(Client& client, bool json) {
   const absl::StatusOr<std::vector<v1::Run>> runs = client.ListRuns();
   if (!runs.ok()) return runs.status();
-  if (absl::GetFlag(FLAGS_json)) {
+  if (json) {
     v1::ListRunsResponse response;
     response.mutable_runs()->Add(runs->begin(), runs->end());
     return PrintJson(response);
@@ -32,14 +32,12 @@ absl::Status ListRuns(Client& client, std::span<const std::string>) {
 
 }  // namespace
 
-const Subcommand kRunsList = {
-    .name = "runs list",
-    .arguments = {},
-    .summary = "List the runs and what they hold.",
-    .details = "",
-    .flags = {"json"},
-    .check = nullptr,
-    .run = ListRuns,
-};
+void AddRunsList(CLI::App& runs, Action& action) {
+  CLI::App& app = *runs.add_subcommand("list", "List the runs and what they hold.");
+  const auto json = std::make_shared<bool>(false);
+  AddJson(app, *json);
+  app.callback(
+      [json, &action] { action = [json](Client& client) { return ListRuns(client, *json); }; });
+}
 
 }  // namespace sis

@@ -1,21 +1,17 @@
 // sisctl: talks to a SIS ratio service, or to one inside this process.
+#include <CLI/CLI.hpp>
 #include <iostream>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/flags/flag.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "client/api/client.h"
-#include "client/cli/command_line.h"
-#include "client/cli/subcommand.h"
+#include "client/cli/subcommands.h"
 #include "server/main/server.h"
-
-ABSL_FLAG(
-    std::vector<std::string>, server, {"localhost:50051"},
-    "Host and port of the service; of its replicas, with commas, as workers and trainers name "
-    "them.");
-ABSL_FLAG(bool, embedded, false, "Start a service inside this process instead.");
 
 namespace sis {
 namespace {
@@ -24,18 +20,60 @@ constexpr int kDone = 0;
 constexpr int kFailed = 1;
 constexpr int kWrongUsage = 2;
 
-int Main(std::span<const absl::string_view> words) {
-  const Subcommand* const subcommands[] = {&kRunsList, &kRunsGet, &kRunsCreate, &kStep, &kReplay};
-  const absl::string_view global_flags[] = {"server", "embedded"};
-  const absl::StatusOr<CommandLine> command_line =
-      ParseCommandLine(words, subcommands, global_flags);
-  if (!command_line.ok()) {
-    std::cerr << "sisctl: " << command_line.status().message() << "\nsee sisctl --help\n";
-    return kWrongUsage;
+// Lists subcommands with their arguments, and those of two words in full.
+class Formatter : public CLI::Formatter {
+  std::string make_subcommand(const CLI::App* app) const override {
+    std::string lines;
+    for (const CLI::App* child : app->get_subcommands({})) lines += make_subcommand(child);
+    if (!lines.empty()) return lines;
+    std::string name = app->get_parent()->get_parent() == nullptr
+                           ? app->get_name()
+                           : app->get_parent()->get_name() + " " + app->get_name();
+    for (const CLI::Option* option : app->get_options()) {
+      if (option->get_positional()) name += " " + option->get_name();
+    }
+    return absl::StrFormat("  %-28s%s\n", name, app->get_description());
   }
-  if (command_line->help) {
-    std::cout << Help(command_line->subcommand, subcommands, global_flags);
-    return kDone;
+};
+
+int Main(int argc, const char* const* argv) {
+  CLI::App app("Talks to a SIS ratio service.", "sisctl");
+  app.formatter(std::make_shared<Formatter>());
+  app.footer("Exit status: 0 done, 1 failed, 2 wrong usage.");
+  app.failure_message([](const CLI::App*, const CLI::Error& error) {
+    return absl::StrCat("sisctl: ", error.what(), "\nsee sisctl --help\n");
+  });
+  app.set_help_flag("--help", "Show this, or what a subcommand does.");
+  // Options may stand anywhere; of those given twice the last one counts.
+  app.fallthrough();
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  std::string addresses = "localhost:50051";
+  app.add_option("--server", addresses,
+                 "Host and port of the service; of its replicas, with commas, as workers and "
+                 "trainers name them.")
+      ->capture_default_str();
+  bool embedded = false;
+  app.add_flag("--embedded,!--noembedded", embedded,
+               "Start a service inside this process instead.");
+  app.option_defaults()->always_capture_default();
+
+  Action action;
+  app.require_subcommand(0, 1);
+  CLI::App* const runs = app.add_subcommand("runs", "Runs of the service.");
+  runs->require_subcommand(0, 1);
+  AddRunsList(*runs, action);
+  AddRunsGet(*runs, action);
+  AddRunsCreate(*runs, action);
+  AddStep(app, action);
+  AddReplay(app, action);
+  // Not require_subcommand(1), which would hide a misspelt name behind this message.
+  app.final_callback([&] {
+    if (!action) throw CLI::RequiredError("A subcommand");
+  });
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {  // how CLI11 reports wrong usage, and --help
+    return app.exit(error) == 0 ? kDone : kWrongUsage;
   }
 
   const auto failed = [](const absl::Status& status) {
@@ -45,7 +83,7 @@ int Main(std::span<const absl::string_view> words) {
   };
   std::unique_ptr<Server> server;
   std::unique_ptr<Client> client;
-  if (absl::GetFlag(FLAGS_embedded)) {
+  if (embedded) {
     ServerOptions options;
     options.listen = "127.0.0.1:0";
     options.metrics = "";
@@ -55,12 +93,13 @@ int Main(std::span<const absl::string_view> words) {
     server = *std::move(started);
     client = std::make_unique<Client>(server->InProcessChannel());
   } else {
+    const std::vector<std::string> replicas = absl::StrSplit(addresses, ',', absl::SkipEmpty());
     absl::StatusOr<std::unique_ptr<Client>> connected =
-        Client::Connect(absl::GetFlag(FLAGS_server), {.connect_timeout = absl::Seconds(3)});
+        Client::Connect(replicas, {.connect_timeout = absl::Seconds(3)});
     if (!connected.ok()) return failed(connected.status());
     client = *std::move(connected);
   }
-  const absl::Status status = command_line->subcommand->run(*client, command_line->arguments);
+  const absl::Status status = action(*client);
   if (!status.ok()) return failed(status);
   return std::cout.flush() ? kDone : kFailed;
 }
@@ -68,7 +107,4 @@ int Main(std::span<const absl::string_view> words) {
 }  // namespace
 }  // namespace sis
 
-int main(int argc, char** argv) {
-  const std::vector<absl::string_view> words(argv + 1, argv + argc);
-  return sis::Main(words);
-}
+int main(int argc, char** argv) { return sis::Main(argc, argv); }

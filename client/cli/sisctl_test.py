@@ -98,18 +98,34 @@ class SisctlTest(unittest.TestCase):
                 self.refused(1, f"{name}: can't be read", *words)
 
     def test_wrong_usage(self):
-        self.refused(2, "no subcommand")
-        self.refused(2, "unknown subcommand run list", "run", "list")
-        self.refused(2, "unknown flag --frobnicate", "runs", "list", "--frobnicate")
-        self.refused(2, "unknown flag --nofrobnicate", "runs", "list", "--nofrobnicate")
-        self.refused(2, "unknown flag --behavior", "runs", "list", "--behavior=x")
-        self.refused(2, "--top_k needs a value", "runs", "create", "r", "--top_k")
+        self.refused(2, "subcommand is required")
+        self.refused(2, "subcommand is required", "runs")
+        self.refused(2, "not expected: ", "run", "list")
+        self.refused(2, "not expected: extra", "runs", "list", "extra")
+        self.refused(2, "not expected: --frobnicate", "runs", "list", "--frobnicate")
+        self.refused(2, "not expected: --nofrobnicate", "runs", "list", "--nofrobnicate")
+        self.refused(2, "not expected: --behavior", "runs", "list", "--behavior=x")
+        self.refused(2, "--top_k: 1 required", "runs", "create", "r", "--top_k")
         self.refused(2, '--top_k: "x" is not a valid value', "runs", "create", "r", "--top_k=x")
+        for seed in ("-1", str(2**64)):
+            self.refused(2, f'--seed: "{seed}" is not a valid value', "runs", "create", "r", f"--seed={seed}")
         self.refused(2, "--vocabulary_size is required", "runs", "create", "r", "--top_k=2")
-        self.refused(2, "usage: sisctl runs get RUN", "runs", "get")
-        self.refused(2, "usage: sisctl step RUN DRAW", "step", "r")
+        self.refused(2, "--top_k", "runs", "create", "r", "--top_k=0", "--vocabulary_size=9")
+        self.refused(2, "float32,float16,fixed12", "runs", "create", "r", "--log_prob_encoding=fixed13")
+        self.refused(2, "RUN is required", "runs", "get")
+        self.refused(2, "DRAW is required", "step", "r")
         self.refused(2, "DRAW", "step", "r", "last")
         self.refused(2, "--current is required", "replay", "--behavior=x")
+
+    def test_the_last_of_an_option_given_twice_counts(self):
+        flags = ("--vocabulary_size=9", "--embedded")
+        self.refused(1, "top_k", "runs", "create", "r", "--top_k=2", "--top_k=100000", *flags)
+        self.done("runs", "create", "r", "--top_k=100000", "--top_k=2", *flags)
+
+    def test_names_of_subcommands_are_names_of_runs_too(self):
+        for name in ("runs", "list", "step"):
+            self.refused(1, f"'{name}' is unknown", "--embedded", "runs", "get", name)
+            self.refused(1, f"'{name}' is unknown", "--embedded", "step", name, "3")
 
 
 if __name__ == "__main__":

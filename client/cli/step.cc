@@ -1,12 +1,10 @@
 #include <iostream>
+#include <memory>
 
-#include "absl/flags/flag.h"
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "client/cli/flags.h"
 #include "client/cli/json_output.h"
-#include "client/cli/subcommand.h"
+#include "client/cli/options.h"
+#include "client/cli/subcommands.h"
 
 namespace sis {
 namespace {
@@ -19,18 +17,16 @@ void PrintNumber(absl::string_view name, double number) {
   std::cout << absl::StreamFormat("%-32s %12.6g\n", name, number);
 }
 
-absl::Status CheckDraw(std::span<const std::string> arguments) {
-  uint64_t draw;
-  if (absl::SimpleAtoi(arguments[1], &draw)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("DRAW is not a number: ", arguments[1]));
-}
-
-absl::Status GetStep(Client& client, std::span<const std::string> arguments) {
+struct Options {
+  std::string run_id;
   uint64_t draw = 0;
-  if (!absl::SimpleAtoi(arguments[1], &draw)) return CheckDraw(arguments);
-  const absl::StatusOr<v1::GetStepResponse> step = client.GetStep({arguments[0]}, draw);
+  bool json = false;
+};
+
+absl::Status GetStep(Client& client, const Options& options) {
+  const absl::StatusOr<v1::GetStepResponse> step = client.GetStep({options.run_id}, options.draw);
   if (!step.ok()) return step.status();
-  if (absl::GetFlag(FLAGS_json)) return PrintJson(*step);
+  if (options.json) return PrintJson(*step);
   const v1::Totals& totals = step->totals();
   const uint64_t scored = totals.accepted() + totals.rejected() + totals.outside_top_k();
   const auto mean = [&](double sum) { return sum / static_cast<double>(scored); };
@@ -53,16 +49,19 @@ absl::Status GetStep(Client& client, std::span<const std::string> arguments) {
 
 }  // namespace
 
-const Subcommand kStep = {
-    .name = "step",
-    .arguments = {"RUN", "DRAW"},
-    .summary = "Show the totals of one draw (an optimiser step) over all ranks.",
-    .details =
-        "Means are over the scored positions: accepted, rejected or outside top-K. "
-        "k3 estimates KL(behaviour || current).",
-    .flags = {"json"},
-    .check = CheckDraw,
-    .run = GetStep,
-};
+void AddStep(CLI::App& sisctl, Action& action) {
+  CLI::App& app = *sisctl.add_subcommand(
+      "step", "Show the totals of one draw (an optimiser step) over all ranks.");
+  app.footer(
+      "Means are over the scored positions: accepted, rejected or outside top-K.\n"
+      "k3 estimates KL(behaviour || current).");
+  const auto options = std::make_shared<Options>();
+  app.add_option("RUN", options->run_id, "The run's id.")->required();
+  AddInteger(app, "DRAW", options->draw, "The number of the draw.")->required()->default_str("");
+  AddJson(app, options->json);
+  app.callback([options, &action] {
+    action = [options](Client& client) { return GetStep(client, *options); };
+  });
+}
 
 }  // namespace sis

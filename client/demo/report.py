@@ -8,7 +8,7 @@ from client.demo import charts, task
 from client.demo.arms import ARMS
 from client.demo.results import table, verdict
 
-_STYLES = ("first", "second")
+_COLORS = ("first", "second")
 
 _PAGE = """<!doctype html>
 <html lang="en">
@@ -40,17 +40,7 @@ figcaption {{ color: var(--muted); font-size: 14px; max-width: 80ch; }}
 .panels {{ display: flex; flex-wrap: wrap; gap: 8px 24px; margin: 8px 0; }}
 .panel {{ flex: 1 1 380px; min-width: 0; overflow-x: auto; }}
 .panel > svg {{ display: block; width: 100%; height: auto; }}
-.legend {{ display: flex; flex-wrap: wrap; gap: 4px 20px; font-size: 14px; margin-top: 4px; }}
-.key svg {{ width: 24px; height: 8px; margin-right: 8px; vertical-align: middle; }}
-.grid {{ stroke: var(--grid); }}
-.axis {{ stroke: var(--axis); }}
-.tick, .title {{ font-size: 12px; fill: var(--muted); font-variant-numeric: tabular-nums; }}
-.line {{ fill: none; stroke-width: 2; stroke-linejoin: round; }}
-.line.first {{ stroke: var(--first); }} .line.second {{ stroke: var(--second); }}
-.band {{ opacity: 0.18; }}
-.band.first {{ fill: var(--first); }} .band.second {{ fill: var(--second); }}
-.dashed {{ stroke-dasharray: 5 4; }}
-.point {{ fill: transparent; }} .point:hover {{ fill: var(--ink); fill-opacity: 0.35; }}
+.point:hover use {{ fill-opacity: 0.35 !important; }}
 .scroll {{ overflow-x: auto; }}
 table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; }}
 th, td {{ padding: 6px 20px 6px 0; text-align: left; border-bottom: 1px solid var(--grid); }}
@@ -110,17 +100,14 @@ def _table(rows):
     return "<table>" + "".join(lines) + "</table>"
 
 
-def _line(name, style, x, by_seed):
+def _line(name, color, x, by_seed, dashed=False):
     """The mean over seeds; of several, with the range as a band. by_seed is [seeds, len(x)]."""
     band = {} if len(by_seed) == 1 else {"low": by_seed.min(axis=0).tolist(), "high": by_seed.max(axis=0).tolist()}
-    return charts.Line(name, style, list(x), by_seed.mean(axis=0).tolist(), **band)
+    return charts.Line(name, color, list(x), by_seed.mean(axis=0).tolist(), dashed=dashed, **band)
 
 
 def _per_arm(x, values):
-    return [_line(arm.name, _STYLES[index], x, values(index)) for index, arm in enumerate(ARMS)]
-
-
-_LEGEND = [(arm.name, style) for arm, style in zip(ARMS, _STYLES)]
+    return [_line(arm.name, _COLORS[index], x, values(index)) for index, arm in enumerate(ARMS)]
 
 
 def _steps(results):
@@ -132,40 +119,38 @@ def _accept_rate(results):
     lines = _per_arm(_steps(results), results.accept_rate)
     chart = charts.panel("Accept rate", "optimiser step", "accepted tokens", lines, form="{:.0%}", width=charts.WIDE)
     caption = "Of all tokens of a rollout, over the updates it was used for."
-    return charts.figure("accept-rate", "Accept rate", caption, [("", chart)], _LEGEND)
+    return charts.figure("accept-rate", "Accept rate", caption, [("", chart)])
 
 
 def _deviation(results):
     x = _steps(results)
-    panels, legend = [], []
-    high = max(results.deviation(arm, "d").max() for arm in range(len(ARMS)))
+    panels = []
+    high = 1.05 * max(results.deviation(arm, "d").max() for arm in range(len(ARMS)))
     for index, arm in enumerate(ARMS):
-        style = _STYLES[index]
         lines = [
-            _line("D", style, x, results.deviation(index, "d")),
-            _line("D_SIS", style + " dashed", x, results.deviation(index, "d_sis")),
+            _line("D", _COLORS[index], x, results.deviation(index, "d")),
+            _line("D_SIS", _COLORS[index], x, results.deviation(index, "d_sis"), dashed=True),
         ]
         chart = charts.panel(
             f"D and D_SIS, {arm.name}", "optimiser step", "nats per response", lines, "{:.3g}", y_range=(0, high)
         )
         panels.append((arm.name, chart))
-        legend += [(f"D, {arm.name}", style), (f"D_SIS, {arm.name}", style + " dashed")]
     caption = (
         "Log-importance deviation of the tokens of a response, before and after the decisions. Without SIS, D_SIS is "
         "what the decisions would have left; the trainer did not use them. With SIS, an accepted token has ratio 1, "
         "which the clip never holds back, so the two arms need not move equally far from the behaviour policy."
     )
-    return charts.figure("deviation", "D against D_SIS", caption, panels, legend)
+    return charts.figure("deviation", "D against D_SIS", caption, panels)
 
 
 def _reward(results):
     lines = _per_arm(_steps(results), results.reward)
-    high = max(results.reward(arm).max() for arm in range(len(ARMS)))
+    high = 1.05 * max(results.reward(arm).max() for arm in range(len(ARMS)))
     chart = charts.panel(
         "Reward", "optimiser step", "mean reward", lines, form="{:.2g}", y_range=(0, high), width=charts.WIDE
     )
     caption = "The fraction of a rollout's responses that are right, sampled at temperature 1."
-    return charts.figure("reward", "Reward with and without SIS", caption, [("", chart)], _LEGEND)
+    return charts.figure("reward", "Reward with and without SIS", caption, [("", chart)])
 
 
 def _top_k(results):
@@ -186,7 +171,7 @@ def _top_k(results):
         "tokens may pass, but they leave more of the current policy out."
     )
     panels = [("Accept rate", accept), ("Residual mass", residual)]
-    return charts.figure("top-k", "Accept rate and residual mass against k", caption, panels, _LEGEND)
+    return charts.figure("top-k", "Accept rate and residual mass against k", caption, panels)
 
 
 def _staleness(results):
@@ -196,4 +181,4 @@ def _staleness(results):
         width=charts.WIDE,
     )  # fmt: skip
     caption = "Over all rollouts, by how many updates the current policy is ahead of the behaviour policy."
-    return charts.figure("staleness", "Accept rate against staleness", caption, [("", chart)], _LEGEND)
+    return charts.figure("staleness", "Accept rate against staleness", caption, [("", chart)])

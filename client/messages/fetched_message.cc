@@ -1,6 +1,7 @@
 #include "client/messages/fetched_message.h"
 
 #include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/wire_format_lite.h>
 #include <grpcpp/support/proto_buffer_reader.h>
 
 #include <climits>
@@ -12,13 +13,15 @@
 namespace sis {
 namespace {
 
+using google::protobuf::internal::WireFormatLite;
 using google::protobuf::io::CodedInputStream;
 
-constexpr uint32_t kVarint = 0;
-constexpr uint32_t kDelimited = 2;
+constexpr uint32_t VarintTag(int number) {
+  return WireFormatLite::MakeTag(number, WireFormatLite::WIRETYPE_VARINT);
+}
 
-constexpr uint32_t Tag(int number, uint32_t wire_type) {
-  return static_cast<uint32_t>(number) << 3 | wire_type;
+constexpr uint32_t DelimitedTag(int number) {
+  return WireFormatLite::MakeTag(number, WireFormatLite::WIRETYPE_LENGTH_DELIMITED);
 }
 
 grpc::ByteBuffer ToBuffer(const v1::FetchTopKResponse& response) {
@@ -53,27 +56,28 @@ bool FetchedChunk::ReadInPlace(grpc::ByteBuffer bytes) {
     return value <= static_cast<uint32_t>(end - input.CurrentPosition());
   };
   int chunk_size = 0;
-  if (input.ReadTag() != Tag(v1::FetchTopKResponse::kChunkFieldNumber, kDelimited) ||
+  if (input.ReadTag() != DelimitedTag(v1::FetchTopKResponse::kChunkFieldNumber) ||
       !read_size(chunk_size) || chunk_size != end - input.CurrentPosition()) {
     return false;
   }
   while (input.CurrentPosition() < end) {
     const uint32_t tag = input.ReadTag();
     switch (tag) {
-      case Tag(v1::FetchTopKChunk::kSliceFieldNumber, kVarint):
+      case VarintTag(v1::FetchTopKChunk::kSliceFieldNumber):
         if (!input.ReadVarint32(&slice)) return false;
         break;
-      case Tag(v1::FetchTopKChunk::kFirstPositionFieldNumber, kVarint):
+      case VarintTag(v1::FetchTopKChunk::kFirstPositionFieldNumber):
         if (!input.ReadVarint32(&first_position)) return false;
         break;
-      case Tag(v1::FetchTopKChunk::kLengthFieldNumber, kVarint):
+      case VarintTag(v1::FetchTopKChunk::kLengthFieldNumber):
         if (!input.ReadVarint32(&length)) return false;
         break;
-      case Tag(v1::FetchTopKChunk::kSampledIdsFieldNumber, kDelimited):
-      case Tag(v1::FetchTopKChunk::kSampledLogProbsFieldNumber, kDelimited):
-      case Tag(v1::FetchTopKChunk::kTopKIdsFieldNumber, kDelimited):
-      case Tag(v1::FetchTopKChunk::kTopKLogProbsFieldNumber, kDelimited): {
-        Place& place = places_[(tag >> 3) - v1::FetchTopKChunk::kSampledIdsFieldNumber];
+      case DelimitedTag(v1::FetchTopKChunk::kSampledIdsFieldNumber):
+      case DelimitedTag(v1::FetchTopKChunk::kSampledLogProbsFieldNumber):
+      case DelimitedTag(v1::FetchTopKChunk::kTopKIdsFieldNumber):
+      case DelimitedTag(v1::FetchTopKChunk::kTopKLogProbsFieldNumber): {
+        Place& place = places_[WireFormatLite::GetTagFieldNumber(tag) -
+                               v1::FetchTopKChunk::kSampledIdsFieldNumber];
         if (!read_size(place.size)) return false;
         place.offset = input.CurrentPosition();
         if (!input.Skip(place.size)) return false;

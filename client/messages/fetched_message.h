@@ -25,7 +25,7 @@ class FetchedChunk {
 
   // One without rows.
   FetchedChunk() = default;
-  // One that was not received.
+  // As if it had been received.
   explicit FetchedChunk(const v1::FetchTopKChunk& chunk);
 
   uint32_t slice = 0;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <bit>
+#include <cstring>
 #include <span>
 #include <string>
 #include <vector>
@@ -30,9 +31,9 @@ absl::Status AppendFromBytes(const std::string& bytes, size_t count, absl::strin
     return absl::InternalError(absl::StrCat("the server's ", field, " holds ", bytes.size(),
                                             " bytes, not ", count * sizeof(T)));
   }
-  // A std::string's buffer is aligned for its bookkeeping, so for every type used here.
-  const auto* values = reinterpret_cast<const T*>(bytes.data());
-  array.insert(array.end(), values, values + count);
+  if (count == 0) return absl::OkStatus();
+  array.resize(array.size() + count);
+  std::memcpy(&array[array.size() - count], bytes.data(), bytes.size());
   return absl::OkStatus();
 }
 

@@ -36,9 +36,9 @@ struct AppendOptions {
 // An entry on its way.
 struct OutgoingEntry {
   v1::AppendEntry message;
-  // That the arrays of its block lie in; empty: they are in the message.
+  // The segment that holds the arrays of its block; empty if the message does.
   std::string segment = {};
-  // Of those in the segment.
+  // The size of the arrays in the segment.
   size_t array_bytes = 0;
 
   // What the server has to read for it.

@@ -83,7 +83,7 @@ class ServerAppendWriter final : public AppendWriter {
   std::deque<std::shared_ptr<Batch>> in_flight_;
   std::vector<RefusedEntry> refused_;
   bool closing_ = false;
-  // When something was last sent, acked or begun to wait for it.
+  // When something was last sent or acked, or waiting for acks began.
   Clock::time_point last_progress_;
   bool overdue_ = false;
   bool reads_ended_ = false;

@@ -8,19 +8,6 @@
 
 namespace sis {
 
-std::shared_ptr<grpc::Channel> SingleServer::MakeChannel(const std::string& address) {
-  grpc::ChannelArguments arguments;
-  arguments.SetMaxReceiveMessageSize(-1);
-  arguments.SetMaxSendMessageSize(-1);
-  // Large messages come in few frames; by default they are of 16 KiB.
-  arguments.SetInt(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, 1 << 20);
-  // A server that comes back may have another address. By default that may take minutes to see.
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
-  arguments.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, 500);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
-}
-
 SingleServer::SingleServer(const std::shared_ptr<grpc::Channel>& channel,
                            absl::Duration call_timeout)
     : stub_(v1::RatioService::NewStub(channel)),
@@ -39,10 +26,8 @@ absl::Status SingleServer::Heard(const absl::Status& status) {
 }
 
 template <typename Request, typename Response>
-absl::Status SingleServer::Send(grpc::Status (v1::RatioService::Stub::*method)(grpc::ClientContext*,
-                                                                               const Request&,
-                                                                               Response*),
-                                const Request& request, Response& response) {
+absl::Status SingleServer::Send(Method<Request, Response> method, const Request& request,
+                                Response& response) {
   grpc::ClientContext context;
   SetDeadline(context);
   return Heard(ToAbslStatus(((*stub_).*method)(&context, request, &response)));
@@ -73,10 +58,9 @@ absl::Status SingleServer::SendAbout(const std::string& run_id, const SendOnce& 
 }
 
 template <typename Request, typename Response>
-absl::StatusOr<Response> SingleServer::CallAbout(
-    const std::string& run_id,
-    grpc::Status (v1::RatioService::Stub::*method)(grpc::ClientContext*, const Request&, Response*),
-    const Request& request) {
+absl::StatusOr<Response> SingleServer::CallAbout(const std::string& run_id,
+                                                 Method<Request, Response> method,
+                                                 const Request& request) {
   Response response;
   const absl::Status status = SendAbout(
       run_id, [&] { return Send(method, request, response); }, [] { return false; });

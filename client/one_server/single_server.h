@@ -23,10 +23,6 @@ namespace sis {
 // goes on. Only runs that were opened or looked up here are known well enough.
 class SingleServer final : public Service {
  public:
-  // A channel to host:port that takes messages of any size, and finds a server that comes back in
-  // about a second.
-  static std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address);
-
   // call_timeout is for all calls but Append.
   SingleServer(const std::shared_ptr<grpc::Channel>& channel, absl::Duration call_timeout);
 
@@ -66,9 +62,10 @@ class SingleServer final : public Service {
   // Tells the server all that is known of the run.
   absl::Status OpenAgain(const std::string& run_id);
   template <typename Request, typename Response>
-  absl::Status Send(grpc::Status (v1::RatioService::Stub::*method)(grpc::ClientContext*,
-                                                                   const Request&, Response*),
-                    const Request& request, Response& response);
+  using Method = grpc::Status (v1::RatioService::Stub::*)(grpc::ClientContext*, const Request&,
+                                                          Response*);
+  template <typename Request, typename Response>
+  absl::Status Send(Method<Request, Response> method, const Request& request, Response& response);
   absl::Status SendFetch(const v1::FetchTopKRequest& request, const Receive& receive);
   void SetDeadline(grpc::ClientContext& context) const;
   // Hands the status on, and notes that a server which gives no answer may be behind when it does.
@@ -78,9 +75,7 @@ class SingleServer final : public Service {
   template <typename SendOnce, typename Amend>
   absl::Status SendAbout(const std::string& run_id, const SendOnce& send, const Amend& amend);
   template <typename Request, typename Response>
-  absl::StatusOr<Response> CallAbout(const std::string& run_id,
-                                     grpc::Status (v1::RatioService::Stub::*method)(
-                                         grpc::ClientContext*, const Request&, Response*),
+  absl::StatusOr<Response> CallAbout(const std::string& run_id, Method<Request, Response> method,
                                      const Request& request);
 
   const std::shared_ptr<v1::RatioService::Stub> stub_;

@@ -3,15 +3,10 @@
 #include <algorithm>
 #include <numeric>
 
+#include "kernels/numerics/fnv1a.h"
+
 namespace sis {
 namespace {
-
-constexpr uint64_t kFnvOffset = 0xcbf29ce484222325;
-
-uint64_t Fnv(uint64_t hash, std::string_view bytes) {
-  for (const char c : bytes) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3;
-  return hash;
-}
 
 uint64_t Mix(uint64_t value) {
   value = (value ^ value >> 33) * 0xff51afd7ed558ccd;
@@ -19,11 +14,10 @@ uint64_t Mix(uint64_t value) {
   return value ^ value >> 33;
 }
 
-uint64_t NameHash(std::string_view name) { return Mix(Fnv(kFnvOffset, name)); }
+uint64_t NameHash(std::string_view name) { return Mix(ExtendFnv1a(kFnv1aOffset, name)); }
 
 uint64_t SequenceHash(std::string_view run_id, std::string_view sequence_id) {
-  using std::string_view_literals::operator""sv;
-  return Fnv(Fnv(Fnv(kFnvOffset, run_id), "\0"sv), sequence_id);
+  return ExtendFnv1a(ExtendFnv1a(ExtendFnv1a(kFnv1aOffset, run_id), uint8_t{0}), sequence_id);
 }
 
 }  // namespace

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <optional>
+#include <ranges>
 #include <utility>
 
 #include "absl/random/random.h"
 #include "absl/strings/str_cat.h"
-#include "client/messages/batch_rows.h"
+#include "client/messages/sum_totals.h"
 #include "client/messages/wire.h"
+#include "client/replicas/batch_rows.h"
 #include "client/replicas/replicated_append_writer.h"
 #include "client/replicas/store_down.h"
 
@@ -42,31 +44,11 @@ Replicas::Replicas(const std::vector<std::string>& names,
 template <typename Response>
 absl::StatusOr<std::map<size_t, Response>> Replicas::AskAll(const Ask<Response>& ask,
                                                             bool unknown_is_none) const {
-  std::vector<size_t> all;
-  for (size_t replica = 0; replica < servers_.size(); ++replica) all.push_back(replica);
-  // An answer, or NotFound.
-  struct Found {
-    std::optional<Response> response;
-    absl::Status unknown;
-  };
-  absl::StatusOr<Answers<Found>> answers =
-      AskSome<Found>(all, [&](size_t replica) -> absl::StatusOr<Found> {
-        absl::StatusOr<Response> response = ask(replica);
-        if (response.ok()) return Found{*std::move(response), absl::OkStatus()};
-        if (unknown_is_none && absl::IsNotFound(response.status())) {
-          return Found{std::nullopt, response.status()};
-        }
-        return response.status();
-      });
+  absl::StatusOr<Answers<Response>> answers =
+      AskSome<Response>(std::views::iota(size_t{0}, servers_.size()), ask, unknown_is_none);
   if (!answers.ok()) return answers.status();
-  std::map<size_t, Response> known;
-  absl::Status unknown;
-  for (auto& [replica, found] : answers->given) {
-    unknown.Update(found.unknown);
-    if (found.response.has_value()) known.emplace(replica, *std::move(found.response));
-  }
-  if (known.empty()) return unknown;
-  return known;
+  if (answers->given.empty()) return answers->unknown;
+  return std::move(answers->given);
 }
 
 absl::StatusOr<v1::CreateRunResponse> Replicas::CreateRun(const v1::CreateRunRequest& request) {
@@ -163,13 +145,10 @@ absl::StatusOr<v1::ReleaseResponse> Replicas::Release(const v1::ReleaseRequest& 
       for (const auto& [replica, lease] : leases.mapped()) parts[replica].add_lease_ids(lease);
     }
   }
-  std::vector<size_t> asked;
-  for (auto& [replica, part] : parts) {
-    *part.mutable_run() = request.run();
-    asked.push_back(replica);
-  }
-  const auto answers = AskSome<v1::ReleaseResponse>(
-      asked, [&](size_t replica) { return servers_[replica]->Release(parts.at(replica)); });
+  for (auto& [replica, part] : parts) *part.mutable_run() = request.run();
+  const auto answers = AskSome<v1::ReleaseResponse>(std::views::keys(parts), [&](size_t replica) {
+    return servers_[replica]->Release(parts.at(replica));
+  });
   if (!answers.ok()) return answers.status();
   uint64_t sequences = 0;
   uint64_t leases = 0;
@@ -237,9 +216,7 @@ absl::StatusOr<v1::EvaluateResponse> Replicas::Evaluate(v1::EvaluateRequest requ
     parts[placement_.Replica(request.run().run_id(), slice.sequence().id())].push_back(number);
   }
   const BatchRows rows(batch.slices());
-  std::vector<size_t> asked;
-  for (const auto& [replica, numbers] : parts) asked.push_back(replica);
-  const auto answers = AskSome<v1::EvaluateResponse>(asked, [&](size_t replica) {
+  const auto answers = AskSome<v1::EvaluateResponse>(std::views::keys(parts), [&](size_t replica) {
     const std::vector<int>& numbers = parts.at(replica);
     v1::EvaluateRequest part = request;
     for (const int number : numbers) *part.add_slices() = batch.slices(number);

@@ -48,6 +48,8 @@ class Replicas final : public Service {
   struct Answers {
     std::map<size_t, Response> given;
     std::map<size_t, absl::Status> down;
+    // Of those that said NotFound where that is no error; else OK.
+    absl::Status unknown;
   };
   // The slices of a request that a replica has, by their numbers.
   using Parts = std::map<size_t, std::vector<int>>;
@@ -56,10 +58,10 @@ class Replicas final : public Service {
 
   template <typename Response>
   using Ask = std::function<absl::StatusOr<Response>(size_t replica)>;
-  // Asks these replicas at once.
-  template <typename Response>
-  absl::StatusOr<Answers<Response>> AskSome(const std::vector<size_t>& replicas,
-                                            const Ask<Response>& ask) const;
+  // Asks these replicas, a range of numbers, at once.
+  template <typename Response, typename Numbers>
+  absl::StatusOr<Answers<Response>> AskSome(Numbers&& replicas, const Ask<Response>& ask,
+                                            bool unknown_is_none = false) const;
   // The answers of all replicas; where unknown_is_none, of those that don't say NotFound, but
   // NotFound if all do.
   template <typename Response>
@@ -79,9 +81,10 @@ class Replicas final : public Service {
   uint64_t next_lease_id_;
 };
 
-template <typename Response>
-absl::StatusOr<Replicas::Answers<Response>> Replicas::AskSome(const std::vector<size_t>& replicas,
-                                                              const Ask<Response>& ask) const {
+template <typename Response, typename Numbers>
+absl::StatusOr<Replicas::Answers<Response>> Replicas::AskSome(Numbers&& replicas,
+                                                              const Ask<Response>& ask,
+                                                              bool unknown_is_none) const {
   std::map<size_t, std::future<absl::StatusOr<Response>>> asked;
   for (const size_t replica : replicas) {
     asked.emplace(replica, std::async(std::launch::async, ask, replica));
@@ -94,6 +97,8 @@ absl::StatusOr<Replicas::Answers<Response>> Replicas::AskSome(const std::vector<
       answers.given.emplace(replica, *std::move(response));
     } else if (IsUnreachable(response.status())) {
       answers.down.emplace(replica, response.status());
+    } else if (unknown_is_none && absl::IsNotFound(response.status())) {
+      answers.unknown = response.status();
     } else {
       error.Update(response.status());
     }

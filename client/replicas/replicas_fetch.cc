@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <limits>
 #include <optional>
+#include <ranges>
 #include <span>
 #include <utility>
 #include <vector>
@@ -92,7 +93,6 @@ absl::Status Replicas::FetchTopK(const v1::FetchTopKRequest& request, const Rece
   if (request.slices().empty()) return servers_[0]->FetchTopK(request, receive);
   Parts parts;
   std::map<size_t, v1::FetchTopKRequest> requests;
-  std::vector<size_t> asked;
   for (int number = 0; number < request.slices_size(); ++number) {
     const v1::Slice& slice = request.slices(number);
     const size_t replica = placement_.Replica(request.run().run_id(), slice.sequence().id());
@@ -103,11 +103,10 @@ absl::Status Replicas::FetchTopK(const v1::FetchTopKRequest& request, const Rece
     *part.mutable_run() = request.run();
     part.set_lease_seconds(request.lease_seconds());
     *part.mutable_arrays() = request.arrays();
-    asked.push_back(replica);
   }
   using Messages = std::vector<FetchedMessage>;
-  absl::StatusOr<Answers<Messages>> answers =
-      AskSome<Messages>(asked, [&](size_t replica) -> absl::StatusOr<Messages> {
+  absl::StatusOr<Answers<Messages>> answers = AskSome<Messages>(
+      std::views::keys(requests), [&](size_t replica) -> absl::StatusOr<Messages> {
         Messages messages;
         const absl::Status status =
             servers_[replica]->FetchTopK(requests.at(replica), [&](FetchedMessage message) {

@@ -1,20 +1,10 @@
 #include "client/shared_memory/mapped_segments.h"
 
-#include <bit>
 #include <utility>
 
+#include "client/messages/wire.h"
+
 namespace sis {
-
-namespace {
-
-static_assert(std::endian::native == std::endian::little, "messages are little-endian");
-
-std::string PartBytes(uint64_t offset, uint64_t size) {
-  std::string bytes(reinterpret_cast<const char*>(&offset), sizeof(offset));
-  return bytes.append(reinterpret_cast<const char*>(&size), sizeof(size));
-}
-
-}  // namespace
 
 void MappedSegments::Add(std::span<const std::byte> memory, const std::string& segment) {
   const std::lock_guard lock(mutex_);
@@ -46,7 +36,8 @@ std::optional<MappedSegments::Parts> MappedSegments::FindAll(
     std::optional<Part> part = Find(bytes);
     if (!part || (!parts.segment.empty() && part->segment != parts.segment)) return std::nullopt;
     parts.segment = std::move(part->segment);
-    field = PartBytes(part->offset, bytes.size());
+    const uint64_t offset_and_size[] = {part->offset, bytes.size()};
+    field = ToBytes(std::span<const uint64_t>(offset_and_size));
   }
   if (parts.segment.empty()) return std::nullopt;
   return parts;
@@ -60,10 +51,9 @@ void WriteArrays(std::span<const RequestArray> arrays, const MappedSegments& seg
   if (parts) request.set_segment(parts->segment);
   for (size_t i = 0; i < arrays.size(); ++i) {
     google::protobuf::Message& message = *arrays[i].message;
-    message.GetReflection()->SetString(
-        &message, message.GetDescriptor()->FindFieldByNumber(arrays[i].field),
-        parts ? std::move(parts->fields[i])
-              : std::string(reinterpret_cast<const char*>(bytes[i].data()), bytes[i].size()));
+    message.GetReflection()->SetString(&message,
+                                       message.GetDescriptor()->FindFieldByNumber(arrays[i].field),
+                                       parts ? std::move(parts->fields[i]) : ToBytes(bytes[i]));
   }
 }
 

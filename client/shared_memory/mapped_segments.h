@@ -29,11 +29,11 @@ class MappedSegments {
   void Add(std::span<const std::byte> memory, const std::string& segment);
   void Remove(const std::string& segment);
 
-  // Where the bytes lie, if all of them are in a segment, and begin where a message can say so.
+  // Where the bytes lie; null unless all are in a segment, from a multiple of kAlignment on.
   std::optional<Part> Find(std::span<const std::byte> bytes) const;
 
-  // What stands in a message for arrays, if all that are not empty lie in one segment, and one
-  // does.
+  // What stands in a message for arrays; null unless one is not empty, and all such lie in one
+  // segment.
   struct Parts {
     std::string segment;
     std::vector<std::string> fields;

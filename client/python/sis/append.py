@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import abc
-from types import TracebackType
-from typing import Callable, Dict, NamedTuple, Optional, Sequence, Type
+from typing import Callable, Dict, NamedTuple, Optional, Sequence
 
 import numpy as np
 
@@ -136,12 +135,7 @@ class AppendStream(abc.ABC):
     def __enter__(self) -> AppendStream:
         return self
 
-    def __exit__(
-        self,
-        exception_type: Optional[Type[BaseException]],
-        exception: Optional[BaseException],
-        traceback: Optional[TracebackType],
-    ) -> None:
+    def __exit__(self, exception_type: Optional[type], *_: object) -> None:
         if exception_type is None:
             self.close()
         else:

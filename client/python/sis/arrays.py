@@ -12,13 +12,15 @@ if TYPE_CHECKING:
 # A numpy array, nested sequences of numbers, or a torch.Tensor on any device.
 ArrayLike = Union[np.ndarray, Sequence[Any], Any]
 
-_INT32 = np.dtype("<i4")
-_FLOAT32 = np.dtype("<f4")
-
 
 def is_tensor(values: object) -> TypeGuard[Any]:
     """Whether `values` is a torch.Tensor, found out without importing torch."""
     return hasattr(values, "detach") and hasattr(values, "cpu")
+
+
+def to_numpy(values: ArrayLike) -> np.ndarray:
+    """A view where there can be one."""
+    return np.asarray(values.detach().cpu().numpy() if is_tensor(values) else values)
 
 
 def _check_shape(name: str, got: Sequence[int], wanted: Sequence[Optional[int]]) -> None:
@@ -27,46 +29,52 @@ def _check_shape(name: str, got: Sequence[int], wanted: Sequence[Optional[int]])
         raise ValueError(f"{name} has shape {list(got)}, must be [{sizes}]")
 
 
-def _checked_shape(name: str, array: np.ndarray, shape: Sequence[Optional[int]]) -> np.ndarray:
+def _checked(name: str, array: np.ndarray, dtype: str, shape: Sequence[Optional[int]]) -> np.ndarray:
     _check_shape(name, array.shape, shape)
-    return np.ascontiguousarray(array)
+    return np.ascontiguousarray(array.astype(dtype, copy=False))
+
+
+def _check_real(name: str, array: np.ndarray) -> None:
+    if array.dtype.kind not in "fiu" and array.size:
+        raise ValueError(f"{name} has dtype {array.dtype}, must be real numbers")
+
+
+# `shape` may hold None, for any length. What does not fit is a ValueError.
 
 
 def int32(name: str, values: ArrayLike, shape: Sequence[Optional[int]]) -> np.ndarray:
-    """`values` as a little-endian int32 array of `shape` (None: any length). ValueError if they don't fit."""
-    array = np.asarray(values.detach().cpu().numpy() if is_tensor(values) else values)
+    """`values` as little-endian int32."""
+    array = to_numpy(values)
     if array.dtype.kind not in "iu" and array.size:
         raise ValueError(f"{name} has dtype {array.dtype}, must be integers")
     limits = np.iinfo(np.int32)
     if array.size and (array.min() < limits.min or array.max() > limits.max):
         raise ValueError(f"{name} holds values that do not fit 32 bits")
-    return _checked_shape(name, array.astype(_INT32, copy=False), shape)
+    return _checked(name, array, "<i4", shape)
 
 
 def float32(name: str, values: ArrayLike, shape: Sequence[Optional[int]]) -> np.ndarray:
-    """`values` as a little-endian float32 array of `shape` (None: any length), rounded to nearest if they are wider."""
-    # float() first: numpy has no bfloat16.
-    array = np.asarray(values.detach().float().cpu().numpy() if is_tensor(values) else values)
-    if array.dtype.kind not in "fiu" and array.size:
-        raise ValueError(f"{name} has dtype {array.dtype}, must be real numbers")
-    return _checked_shape(name, array.astype(_FLOAT32, copy=False), shape)
-
-
-def real(name: str, values: ArrayLike, shape: Sequence[Optional[int]]) -> Any:
-    """`values` where they are: a tensor, or an array of numpy, of real numbers, of `shape`."""
-    found = values.detach() if is_tensor(values) else np.asarray(values)
-    if isinstance(found, np.ndarray) and found.dtype.kind not in "fiu" and found.size:
-        raise ValueError(f"{name} has dtype {found.dtype}, must be real numbers")
-    _check_shape(name, tuple(found.shape), shape)
-    return found
+    """`values` as little-endian float32, rounded to nearest if they are wider."""
+    # numpy has no bfloat16.
+    array = to_numpy(values.float() if is_tensor(values) else values)
+    _check_real(name, array)
+    return _checked(name, array, "<f4", shape)
 
 
 def float64(name: str, values: ArrayLike, shape: Sequence[Optional[int]]) -> np.ndarray:
-    """`values` as a little-endian float64 array of `shape` (None: any length)."""
-    array = np.asarray(values.detach().double().cpu().numpy() if is_tensor(values) else values)
-    if array.dtype.kind not in "fiu" and array.size:
-        raise ValueError(f"{name} has dtype {array.dtype}, must be real numbers")
-    return _checked_shape(name, array.astype("<f8", copy=False), shape)
+    """`values` as little-endian float64."""
+    array = to_numpy(values.double() if is_tensor(values) else values)
+    _check_real(name, array)
+    return _checked(name, array, "<f8", shape)
+
+
+def real(name: str, values: ArrayLike, shape: Sequence[Optional[int]]) -> Any:
+    """`values` where they are: a tensor, or an array of numpy, of real numbers."""
+    found = values.detach() if is_tensor(values) else np.asarray(values)
+    if isinstance(found, np.ndarray):
+        _check_real(name, found)
+    _check_shape(name, tuple(found.shape), shape)
+    return found
 
 
 def is_float16(values: object) -> bool:
@@ -75,9 +83,8 @@ def is_float16(values: object) -> bool:
 
 
 def float16(name: str, values: ArrayLike, shape: Sequence[Optional[int]]) -> np.ndarray:
-    """Tensors or arrays of float16 as a little-endian array of `shape`."""
-    array = np.asarray(values.detach().cpu().numpy() if is_tensor(values) else values)
-    return _checked_shape(name, array.astype("<f2", copy=False), shape)
+    """Tensors or arrays of float16 as little-endian float16."""
+    return _checked(name, to_numpy(values), "<f2", shape)
 
 
 def is_bfloat16(values: object) -> bool:
@@ -86,13 +93,7 @@ def is_bfloat16(values: object) -> bool:
 
 
 def bfloat16_bits(name: str, values: Any, shape: Sequence[Optional[int]]) -> np.ndarray:
-    """The bits of a tensor of bfloat16, as little-endian int16 of `shape`."""
+    """The bits of a tensor of bfloat16, as little-endian int16."""
     import torch
 
-    bits = values.detach().contiguous().view(torch.int16).cpu().numpy()
-    return _checked_shape(name, bits.astype("<i2", copy=False), shape)
-
-
-def float32_from_wire(data: bytes) -> np.ndarray:
-    """A read-only view of float32 values as the service sends them."""
-    return np.frombuffer(data, _FLOAT32)
+    return _checked(name, to_numpy(values.contiguous().view(torch.int16)), "<i2", shape)

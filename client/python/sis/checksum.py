@@ -1,4 +1,4 @@
-"""CRC-32C: of what is appended, if the machine has a fast implementation of it; of short parts in any case."""
+"""CRC-32C. Blocks get one only where a fast implementation is installed; short parts always do."""
 
 from __future__ import annotations
 

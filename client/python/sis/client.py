@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import functools
-from types import TracebackType
-from typing import Any, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Type, Union
+from typing import Any, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import grpc
 
 from sis import arrays, fetched_records
 from sis.append import AppendStream
 from sis.arrays import ArrayLike
-from sis.evaluate_call import EvaluateCall, options_message
+from sis.evaluate_call import EvaluateCall
 from sis.evaluation import Evaluation, Step, Totals
 from sis.half_precision import RoundedUp
 from sis.micro_batches import Rows
@@ -22,6 +21,7 @@ from sis.run import Run, RunConfig, RunStatus, Sampling
 from sis.segment import Segment
 from sis.single_server import SingleServer
 from sis.v1 import ratio_service_pb2 as pb
+
 
 class Released(NamedTuple):
     """What Client.release gave back."""
@@ -76,12 +76,7 @@ class Client:
     def __enter__(self) -> Client:
         return self
 
-    def __exit__(
-        self,
-        exception_type: Optional[Type[BaseException]],
-        exception: Optional[BaseException],
-        traceback: Optional[TracebackType],
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def create_run(
@@ -106,17 +101,9 @@ class Client:
         AlreadyExists if the run is there with another configuration, FailedPrecondition for an incarnation of the past.
         """
         config = RunConfig(
-            seed=seed,
-            vocabulary_size=vocabulary_size,
-            top_k=top_k,
-            max_staleness=max_staleness,
-            time_to_live=time_to_live,
-            byte_quota=byte_quota,
-            log_prob_encoding=log_prob_encoding,
-            task=task,
-            algorithm=algorithm,
-            model=model,
-        )
+            seed, vocabulary_size, top_k, max_staleness, time_to_live, byte_quota, log_prob_encoding, task, algorithm,
+            model,
+        )  # fmt: skip
         request = pb.CreateRunRequest(run_id=run_id, config=config.to_proto(), incarnation=incarnation)
         return Run(run_id, self._service.CreateRun(request).incarnation, config)
 
@@ -160,9 +147,9 @@ class Client:
     def lease_segment(self, size: int) -> Segment:
         """Memory of `size` bytes or a little more that is shared with the server, for as long as it is open.
 
-        Arrays made by its `empty` are given to evaluate and append streams as any others, but do not travel. Only for one server on the same
-        machine, over a Unix socket (address "unix:PATH"), with --shared_memory_bytes: raises FailedPrecondition,
-        PermissionDenied or ResourceExhausted.
+        Arrays made by its `empty` are given to evaluate and to append streams like any others, but do not travel. Needs
+        one server on the same machine, reached over a Unix socket (address "unix:PATH") and started with
+        --shared_memory_bytes: else sis.Error with FAILED_PRECONDITION, PERMISSION_DENIED or RESOURCE_EXHAUSTED.
         """
         if isinstance(self._service, Replicas):
             raise ValueError("a segment is shared with one server, not with replicas")
@@ -236,26 +223,21 @@ class Client:
         half_precision: round log_probs up to float16, where they are, and send that: half the bytes, for a little of the
         accept rate.
         """
-        slices, length = _ranges(records)
-        shape = [length, run.config.top_k]
-        halves = arrays.is_float16(log_probs)
+        call = EvaluateCall(
+            self._service, run, records, draw, top_k, outputs, options, prefix_curve, total_variation
+        )
+        shape = [call.length, run.config.top_k]
         at_slots: Rows
-        if halves:
+        if arrays.is_float16(log_probs):
             at_slots = arrays.float16("log_probs", log_probs, shape)
         elif half_precision:
             at_slots = RoundedUp(arrays.real("log_probs", log_probs, shape))
         else:
             at_slots = arrays.float32("log_probs", log_probs, shape)
-        current: Mapping[str, Rows] = {
-            "log_probs": at_slots,
-            "sampled_log_probs": arrays.float32("sampled_log_probs", sampled_log_probs, [length]),
-        }
-        request = options_message(run, records, draw, top_k, outputs)
-        request.prefix_curve.extend(prefix_curve)
-        request.total_variation = total_variation
-        if halves or half_precision:
-            request.gathered.values = pb.Gathered.FLOAT16_LOG_PROBS
-        return self._evaluate(request, slices, "gathered", current, options)
+        if at_slots.itemsize == 2:
+            call.request.gathered.values = pb.Gathered.FLOAT16_LOG_PROBS
+        sampled = arrays.float32("sampled_log_probs", sampled_log_probs, [call.length])
+        return call.answer("gathered", {"log_probs": at_slots, "sampled_log_probs": sampled}, self._segments)
 
     def evaluate_logits(
         self,
@@ -277,26 +259,18 @@ class Client:
         logits [N, K] and sampled_logits [N]: as the model gave them, at records.ids and records.sampled_ids; float32,
         or both tensors of bfloat16. log_sum_exps: [N], over the whole vocabulary, in float64 or as near as there is.
         """
-        slices, length = _ranges(records)
-        shape = [length, run.config.top_k]
-        if arrays.is_bfloat16(logits) and arrays.is_bfloat16(sampled_logits):
-            values = pb.Gathered.BFLOAT16_LOGITS
-            at_slots = arrays.bfloat16_bits("logits", logits, shape)
-            sampled = arrays.bfloat16_bits("sampled_logits", sampled_logits, [length])
-        else:
-            values = pb.Gathered.LOGITS
-            at_slots = arrays.float32("logits", logits, shape)
-            sampled = arrays.float32("sampled_logits", sampled_logits, [length])
+        call = EvaluateCall(
+            self._service, run, records, draw, top_k, outputs, options, prefix_curve, total_variation
+        )
+        halves = arrays.is_bfloat16(logits) and arrays.is_bfloat16(sampled_logits)
+        call.request.gathered.values = pb.Gathered.BFLOAT16_LOGITS if halves else pb.Gathered.LOGITS
+        convert = arrays.bfloat16_bits if halves else arrays.float32
         current = {
-            "log_probs": at_slots,
-            "sampled_log_probs": sampled,
-            "log_sum_exps": arrays.float64("log_sum_exps", log_sum_exps, [length]),
+            "log_probs": convert("logits", logits, [call.length, run.config.top_k]),
+            "sampled_log_probs": convert("sampled_logits", sampled_logits, [call.length]),
+            "log_sum_exps": arrays.float64("log_sum_exps", log_sum_exps, [call.length]),
         }
-        request = options_message(run, records, draw, top_k, outputs)
-        request.prefix_curve.extend(prefix_curve)
-        request.total_variation = total_variation
-        request.gathered.values = values
-        return self._evaluate(request, slices, "gathered", current, options)
+        return call.answer("gathered", current, self._segments)
 
     def evaluate_reduced(
         self,
@@ -316,14 +290,13 @@ class Client:
         sampled_log_probs, log_envelopes and covered_masses: float32 [N]; sis.reduce makes the last two of the log-probs
         at the recorded ids, for the same top_k.
         """
-        slices, length = _ranges(records)
+        call = EvaluateCall(self._service, run, records, draw, top_k, outputs, options)
         current = {
-            "sampled_log_probs": arrays.float32("sampled_log_probs", sampled_log_probs, [length]),
-            "log_envelopes": arrays.float32("log_envelopes", log_envelopes, [length]),
-            "covered_masses": arrays.float32("covered_masses", covered_masses, [length]),
+            "sampled_log_probs": arrays.float32("sampled_log_probs", sampled_log_probs, [call.length]),
+            "log_envelopes": arrays.float32("log_envelopes", log_envelopes, [call.length]),
+            "covered_masses": arrays.float32("covered_masses", covered_masses, [call.length]),
         }
-        request = options_message(run, records, draw, top_k, outputs)
-        return self._evaluate(request, slices, "reduced", current, options)
+        return call.answer("reduced", current, self._segments)
 
     def evaluate_top_k(
         self,
@@ -347,17 +320,15 @@ class Client:
         current policy all the same, but fewer are accepted; residual masses are upper bounds. So K' should be above K.
         slices: each with a length; records do too.
         """
-        parts, length = _ranges(slices)
-        tokens = arrays.int32("ids", ids, [length, None])
-        width = tokens.shape[1]
+        call = EvaluateCall(self._service, run, slices, draw, top_k, outputs, options)
+        tokens = arrays.int32("ids", ids, [call.length, None])
         current = {
             "ids": tokens,
-            "log_probs": arrays.float32("log_probs", log_probs, [length, width]),
-            "sampled_log_probs": arrays.float32("sampled_log_probs", sampled_log_probs, [length]),
+            "log_probs": arrays.float32("log_probs", log_probs, tokens.shape),
+            "sampled_log_probs": arrays.float32("sampled_log_probs", sampled_log_probs, [call.length]),
         }
-        request = options_message(run, slices, draw, top_k, outputs)
-        request.top_k_set.top_k = width
-        return self._evaluate(request, parts, "top_k_set", current, options)
+        call.request.top_k_set.top_k = tokens.shape[1]
+        return call.answer("top_k_set", current, self._segments)
 
     def evaluate_dense(
         self,
@@ -379,20 +350,14 @@ class Client:
         sampled tokens; needed with options.own_log_probs, else FailedPrecondition if other ones are recorded.
         slices: each with a length; records do too. Short ones, of a few hundred positions, let other calls in between.
         """
-        parts, length = _ranges(slices)
-        shape = [length, run.config.vocabulary_size]
-        request = options_message(run, slices, draw, top_k, outputs)
-        request.prefix_curve.extend(prefix_curve)
-        request.total_variation = total_variation
-        if arrays.is_bfloat16(logits):
-            request.dense.values = pb.Dense.BFLOAT16_LOGITS
-            current = {"logits": arrays.bfloat16_bits("logits", logits, shape)}
-        else:
-            request.dense.values = pb.Dense.LOGITS
-            current = {"logits": arrays.float32("logits", logits, shape)}
+        call = EvaluateCall(self._service, run, slices, draw, top_k, outputs, options, prefix_curve, total_variation)
+        halves = arrays.is_bfloat16(logits)
+        call.request.dense.values = pb.Dense.BFLOAT16_LOGITS if halves else pb.Dense.LOGITS
+        convert = arrays.bfloat16_bits if halves else arrays.float32
+        current = {"logits": convert("logits", logits, [call.length, run.config.vocabulary_size])}
         if sampled_ids is not None:
-            current["sampled_ids"] = arrays.int32("sampled_ids", sampled_ids, [length])
-        return self._evaluate(request, parts, "dense", current, options)
+            current["sampled_ids"] = arrays.int32("sampled_ids", sampled_ids, [call.length])
+        return call.answer("dense", current, self._segments)
 
     def release(
         self, run: Run, sequences: Iterable[SequenceLike] = (), lease_ids: Iterable[int] = ()
@@ -406,25 +371,9 @@ class Client:
         response = self._service.Release(request)
         return Released(response.released_sequences, response.released_leases, response.unknown)
 
-    def _evaluate(
-        self,
-        request: pb.EvaluateRequest,
-        slices: Sequence[Slice],
-        form: str,
-        current: Mapping[str, Rows],
-        options: EvaluateOptions,
-    ) -> Evaluation:
-        """`request` is all of it but slices, options, and the arrays of the form, `current`."""
-        return EvaluateCall(self._service, request, slices, form, options).answer(current, self._segments)
-
 
 def _slice(part: Union[Slice, SequenceLike]) -> Slice:
     if isinstance(part, Slice):
         return part
     sequence = SequenceRef.of(part)
     return Slice(sequence.id, attempt=sequence.attempt)
-
-
-def _ranges(records: Union[TopKRecords, Sequence[Slice]]) -> Tuple[Sequence[Slice], int]:
-    slices = records.slices if isinstance(records, TopKRecords) else records
-    return slices, sum(part.length for part in slices)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import functools
 import sys
-from typing import Callable, Dict, Mapping, Optional, Sequence, Union
+from typing import Callable, Mapping, Optional, Sequence, Union
 
 import numpy as np
 
 from sis import micro_batches
 from sis.evaluate_request import EvaluateRequest, in_place
 from sis.evaluation import Evaluation
-from sis.half_precision import RoundedUp
 from sis.micro_batches import MicroBatch, Rows
 from sis.options import EvaluateOptions
 from sis.records import Slice, TopKRecords
@@ -20,7 +19,6 @@ from sis.run import Run
 from sis.segment import ALIGNMENT, Segment, aligned
 from sis.single_server import SingleServer
 from sis.v1 import ratio_service_pb2 as pb
-
 
 _OUTPUTS = {
     "accepted": pb.ACCEPT_BITS,
@@ -33,70 +31,68 @@ _OUTPUTS = {
 }
 
 
-def options_message(
-    run: Run,
-    records: Union[TopKRecords, Sequence[Slice]],
-    draw: int,
-    top_k: int,
-    outputs: Sequence[str],
-) -> pb.EvaluateRequest:
-    """A request without slices, form and EvaluateOptions. ValueError if an output is unknown."""
-    unknown = [name for name in outputs if name not in _OUTPUTS]
-    if unknown:
-        raise ValueError(f"output {unknown[0]!r} is none of {', '.join(_OUTPUTS)}")
-    return pb.EvaluateRequest(
-        run=run.to_proto(),
-        draw=draw,
-        top_k=top_k,
-        lease_id=records.lease_id if isinstance(records, TopKRecords) else 0,
-        outputs=sorted({_OUTPUTS[name] for name in ("accepted", *outputs)}),
-    )
-
-
 class EvaluateCall:
     def __init__(
         self,
         service: Union[SingleServer, Replicas],
-        request: pb.EvaluateRequest,
-        slices: Sequence[Slice],
-        form: str,
+        run: Run,
+        records: Union[TopKRecords, Sequence[Slice]],
+        draw: int,
+        top_k: int,
+        outputs: Sequence[str],
         options: EvaluateOptions,
+        prefix_curve: Sequence[int] = (),
+        total_variation: bool = False,
     ) -> None:
-        """`request` is all of it but slices, options, and the arrays of the form."""
+        """ValueError if an output is unknown or an option does not fit the positions of the records."""
+        unknown = [name for name in outputs if name not in _OUTPUTS]
+        if unknown:
+            raise ValueError(f"output {unknown[0]!r} is none of {', '.join(_OUTPUTS)}")
         self._service = service
-        self._request = request
-        self._slices = slices
-        self._form = form
-        self._whole = options.needs_one_request(slices)
-        self._options = options.checked(slices, sum(part.length for part in slices))
+        self._slices = records.slices if isinstance(records, TopKRecords) else records
+        # N, the number of positions.
+        self.length = sum(part.length for part in self._slices)
+        # Without slices, EvaluateOptions and the arrays of the form.
+        self.request = pb.EvaluateRequest(
+            run=run.to_proto(),
+            draw=draw,
+            top_k=top_k,
+            lease_id=records.lease_id if isinstance(records, TopKRecords) else 0,
+            outputs=sorted({_OUTPUTS[name] for name in ("accepted", *outputs)}),
+            prefix_curve=prefix_curve,
+            total_variation=total_variation,
+        )
+        self._whole = options.needs_one_request(self._slices)
+        self._options = options.checked(self._slices, self.length)
 
-    def answer(self, current: Mapping[str, Rows], segments: Sequence[Segment]) -> Evaluation:
+    def answer(self, form: str, current: Mapping[str, Rows], segments: Sequence[Segment]) -> Evaluation:
         """`current` are the arrays of the form. If one lies in one of the segments, all of them go there."""
         for segment in segments:
             if any(isinstance(array, np.ndarray) and segment.holds(array) for array in current.values()):
-                return self._answer_in(segment, current)
+                return self._answer_in(segment, form, current)
         limit = sys.maxsize if self._whole else self._service.micro_batch_bytes
         batches = micro_batches.cut(self._slices, current, limit)
 
         def make(batch: MicroBatch) -> EvaluateRequest:
-            made = batch.request(self._request, self._form, current, in_place)
+            made = batch.request(self.request, form, current, in_place)
             self._options.write(made.message, batch.slices, batch.first_slice, batch.rows, np.ndarray.tobytes)
             return made
 
         return self._answers(batches, [functools.partial(make, batch) for batch in batches])
 
-    def _answer_in(self, segment: Segment, current: Mapping[str, Rows]) -> Evaluation:
-        """The same in a segment; arrays that are not there are copied there. So are the answers, if there is room."""
+    def _answer_in(self, segment: Segment, form: str, current: Mapping[str, Rows]) -> Evaluation:
+        """The same in a segment: copies arrays there that lie elsewhere. The answers go there too, if there is room."""
         segment.check()
-        self._request.segment = segment.name
-        placed = _placed(segment, current)
+        self.request.segment = segment.name
+        # [:] rounds what is to be RoundedUp.
+        placed = {name: segment.place(array[:]) for name, array in current.items()}
         options = self._options.placed(segment.place)
         limit = sys.maxsize if self._whole else self._service.segment_batch_bytes
         batches = micro_batches.cut(self._slices, placed, limit, multiple=ALIGNMENT)
-        sizes = [_answer_bytes(self._request, batch.rows.stop - batch.rows.start) for batch in batches]
+        sizes = [_answer_bytes(self.request, batch.rows.stop - batch.rows.start) for batch in batches]
 
         def make(batch: MicroBatch, answers: Optional[pb.SegmentRange]) -> EvaluateRequest:
-            made = batch.request(self._request, self._form, placed, segment.refer)
+            made = batch.request(self.request, form, placed, segment.refer)
             options.write(made.message, batch.slices, batch.first_slice, batch.rows, segment.refer)
             if answers is not None:
                 made.message.answers.CopyFrom(answers)
@@ -123,15 +119,6 @@ class EvaluateCall:
                 complete(response)
             parts.append(batch.evaluation(response))
         return parts[0] if len(parts) == 1 else Evaluation.concatenate(parts)
-
-
-def _placed(segment: Segment, current: Mapping[str, Rows]) -> Dict[str, np.ndarray]:
-    placed = {}
-    for name, array in current.items():
-        if isinstance(array, RoundedUp):
-            array = array[:]
-        placed[name] = segment.place(array)
-    return placed
 
 
 def _answer_bytes(request: pb.EvaluateRequest, length: int) -> int:

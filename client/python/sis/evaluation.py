@@ -9,7 +9,6 @@ from typing import Optional, Sequence, Tuple
 
 import numpy as np
 
-from sis import arrays
 from sis.options import LogRatioSum
 from sis.records import MissingRange
 from sis.v1 import ratio_service_pb2 as pb
@@ -106,7 +105,6 @@ class Totals:
         """The mean of (1 - residual mass) / envelope: the accept rate without the noise of the sampled tokens."""
         return self._mean(self.expected_acceptance)
 
-
     @property
     def mean_k3(self) -> float:
         """An estimate of KL(behaviour || current) per position, nats."""
@@ -142,6 +140,15 @@ class Step:
     sequences: int
 
 
+# The arrays of an Evaluation as they travel, but for `accepted`, which travels as bits.
+_DTYPES = {
+    "decisions": np.dtype("u1"),
+    **dict.fromkeys(
+        ("ratios", "log_ratios", "acceptance_probabilities", "surrogates", "coefficients"), np.dtype("<f4")
+    ),
+}
+
+
 @dataclass(frozen=True, eq=False)
 class Evaluation:
     """Over the N positions that were evaluated, slice by slice. Outputs that were not asked for are None."""
@@ -175,8 +182,9 @@ class Evaluation:
     def from_proto(response: pb.EvaluateResponse, length: int, lengths: Tuple[int, ...]) -> Evaluation:
         """`length` is N; `lengths` are those of the slices as the caller knows them: empty ones were not sent."""
 
-        def floats(data: bytes) -> Optional[np.ndarray]:
-            return arrays.float32_from_wire(data).astype(np.float32) if data else None
+        def array(name: str) -> Optional[np.ndarray]:
+            data = getattr(response, name)
+            return np.frombuffer(data, _DTYPES[name]).astype(_DTYPES[name].newbyteorder("=")) if data else None
 
         bits = np.frombuffer(response.accept_bits, np.uint8)
         sent = [index for index, size in enumerate(lengths) if size]
@@ -188,12 +196,7 @@ class Evaluation:
             log_ratio_sums[index] = LogRatioSum(total.log_ratio, total.positions)
         return Evaluation(
             accepted=np.unpackbits(bits, count=length, bitorder="little").view(bool),
-            decisions=np.frombuffer(response.decisions, np.uint8).copy() if response.decisions else None,
-            ratios=floats(response.ratios),
-            log_ratios=floats(response.log_ratios),
-            acceptance_probabilities=floats(response.acceptance_probabilities),
-            surrogates=floats(response.surrogates),
-            coefficients=floats(response.coefficients),
+            **{name: array(name) for name in _DTYPES},
             totals=Totals.from_proto(response.totals),
             slice_totals=tuple(slice_totals),
             prefix_curve=tuple(
@@ -212,8 +215,8 @@ class Evaluation:
     def concatenate(parts: Sequence[Evaluation]) -> Evaluation:
         """Of consecutive slices, as if they had been evaluated at once."""
 
-        def joined(arrays_of_parts: Sequence[Optional[np.ndarray]]) -> Optional[np.ndarray]:
-            present = [array for array in arrays_of_parts if array is not None]
+        def joined(name: str) -> Optional[np.ndarray]:
+            present = [array for array in (getattr(part, name) for part in parts) if array is not None]
             return np.concatenate(present) if present else None
 
         curves = [part.prefix_curve for part in parts]
@@ -223,13 +226,7 @@ class Evaluation:
             missing.extend(entry._replace(slice=entry.slice + slices) for entry in part.missing)
             slices += len(part.slice_totals)
         return Evaluation(
-            accepted=np.concatenate([part.accepted for part in parts]),
-            decisions=joined([part.decisions for part in parts]),
-            ratios=joined([part.ratios for part in parts]),
-            log_ratios=joined([part.log_ratios for part in parts]),
-            acceptance_probabilities=joined([part.acceptance_probabilities for part in parts]),
-            surrogates=joined([part.surrogates for part in parts]),
-            coefficients=joined([part.coefficients for part in parts]),
+            **{name: joined(name) for name in ("accepted", *_DTYPES)},
             totals=sum((part.totals for part in parts), Totals()),
             slice_totals=tuple(totals for part in parts for totals in part.slice_totals),
             prefix_curve=tuple(functools.reduce(PrefixPoint.__add__, points) for points in zip(*curves)),

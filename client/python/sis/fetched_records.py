@@ -119,10 +119,15 @@ def _read_varint(data: memoryview, offset: int) -> Tuple[int, int]:
     return value, offset
 
 
+def _wrong(what: str) -> errors.Error:
+    """The server sent what its API does not allow."""
+    return errors.from_status(grpc.StatusCode.DATA_LOSS, f"FetchTopK {what}")
+
+
 def _header(stream: Iterator[Message]) -> pb.FetchTopKHeader:
     header = next(stream, None)
     if not isinstance(header, pb.FetchTopKHeader):
-        raise errors.from_status(grpc.StatusCode.DATA_LOSS, "FetchTopK did not start with a header")
+        raise _wrong("did not start with a header")
     return header
 
 
@@ -155,30 +160,22 @@ def assemble(request: pb.FetchTopKRequest, messages: Iterable[Message]) -> TopKR
     filled = 0
     for chunk in stream:
         if isinstance(chunk, pb.FetchTopKHeader):
-            raise errors.from_status(grpc.StatusCode.DATA_LOSS, "FetchTopK sent a second header")
+            raise _wrong("sent a second header")
         offset = (
             starts[chunk.slice] + chunk.first_position - slices[chunk.slice].first_position
             if chunk.slice < len(slices)
             else -1
         )
         if offset != filled or filled + chunk.length > starts[chunk.slice + 1]:
-            raise errors.from_status(
-                grpc.StatusCode.DATA_LOSS,
-                f"FetchTopK sent slice {chunk.slice} from position {chunk.first_position} on out of order",
-            )
+            raise _wrong(f"sent slice {chunk.slice} from position {chunk.first_position} on out of order")
         for field, row_bytes, place in places:
             values = getattr(chunk, field)
             if len(values) != row_bytes * chunk.length:
-                raise errors.from_status(
-                    grpc.StatusCode.DATA_LOSS,
-                    f"FetchTopK's {field} holds {len(values)} bytes for {chunk.length} positions",
-                )
+                raise _wrong(f"sent a {field} that holds {len(values)} bytes for {chunk.length} positions")
             place[row_bytes * filled : row_bytes * (filled + chunk.length)] = values
         filled += chunk.length
     if filled != total:
-        raise errors.from_status(
-            grpc.StatusCode.DATA_LOSS, f"FetchTopK ended after {filled} of {total} positions"
-        )
+        raise _wrong(f"ended after {filled} of {total} positions")
     return _records(header, slices, arrays)
 
 
@@ -190,7 +187,7 @@ def assemble_in(room: Room, request: pb.FetchTopKRequest, messages: Iterable[Mes
     slices = tuple(Slice.from_proto(part) for part in header.slices)
     total = sum(part.length for part in slices)
     if len(chunks) != 1 or isinstance(chunks[0], pb.FetchTopKHeader) or chunks[0].length != total:
-        raise errors.from_status(grpc.StatusCode.DATA_LOSS, f"FetchTopK did not send one chunk of {total} positions")
+        raise _wrong(f"did not send one chunk of {total} positions")
     fetched = _fetched(request)
     kept = room.keep([(getattr(chunks[0], array.field), array.dtype) for array in fetched.values()])
     arrays = {

@@ -10,8 +10,8 @@ import numpy as np
 from sis import arrays
 from sis.arrays import ArrayLike
 
-# Elements at a time. On a CPU few enough that what is between stays in the cache, and that PyTorch does not wake other
-# threads for them; on a GPU enough to be worth a launch.
+# Elements rounded at a time. On a CPU few enough for intermediate values to stay in the cache, and
+# for PyTorch to use one thread; on a GPU enough to be worth a launch.
 _CPU_BLOCK = 1 << 15
 _DEVICE_BLOCK = 1 << 24
 
@@ -19,9 +19,9 @@ _DEVICE_BLOCK = 1 << 24
 def float16_rounded_up(values: ArrayLike, out: Optional[Any] = None) -> Any:
     """The smallest float16 that is not below each value, for `evaluate`, which sends float16 as it is.
 
-    values: of any shape but [], taken as float32. Returns a tensor on the same device for a tensor of PyTorch, else a
-    numpy array; in `out`, of float16 and the same shape, if there is one: in a segment, say. NaN stays NaN. float16 is
-    given back unchanged.
+    values: of any shape but [], taken as float32. NaN stays NaN, float16 is returned as it is. A tensor of PyTorch gives
+    a tensor on the same device, anything else a numpy array. The result goes into `out`, float16 of the same shape, if
+    there is one: an array in a segment, say.
     """
     if arrays.is_tensor(values):
         import torch
@@ -74,7 +74,7 @@ def _round_tensor_up(exact: Any, rounded: Any) -> None:
 def _round_array_up(exact: np.ndarray, rounded: np.ndarray) -> None:
     nan = np.isnan(exact)
     if nan.any():
-        # One that does not look like infinity without its last bits.
+        # One that stays NaN without its last bits.
         exact = np.where(nan, np.float32(np.nan), exact)
     bits = exact.view(np.int32)
     # Its last 13 bits are cut off, which takes a negative value up; a positive one goes up first, unless they are 0.
@@ -83,8 +83,10 @@ def _round_array_up(exact: np.ndarray, rounded: np.ndarray) -> None:
 
 @functools.lru_cache(maxsize=None)
 def _halves() -> np.ndarray:
-    """float16 [2^19]: the smallest that is not below the float32 of these first 19 bits. numpy's own conversion, which
-    rounds to nearest, is many times slower than to look it up."""
+    """float16 [2^19]: the smallest that is not below the float32 of these first 19 bits.
+
+    Looking it up is many times faster than numpy's own conversion, which rounds to nearest.
+    """
     exact = (np.arange(1 << 19, dtype=np.uint32) << 13).view(np.float32)
     with np.errstate(over="ignore", invalid="ignore"):
         nearest = exact.astype(np.float16)

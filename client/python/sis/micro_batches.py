@@ -52,7 +52,7 @@ def cut(
 ) -> List[MicroBatch]:
     """Micro-batches of at most `limit` bytes of arrays, or one slice: that stays what the server gave a digest of.
 
-    Each begins at a multiple of `multiple` positions; between slices that don't there is no cut.
+    Each begins at a multiple of `multiple` positions: a slice that doesn't stays with the one before.
     """
     row_bytes = sum(array.itemsize * int(np.prod(array.shape[1:])) for array in arrays.values())
     batches = []

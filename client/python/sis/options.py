@@ -113,11 +113,7 @@ class EvaluateOptions:
         if self.algorithm is not None:
             request.algorithm.CopyFrom(algorithms.to_proto(self.algorithm))
         if self.authors_code is not None:
-            request.authors_code.CopyFrom(
-                pb.AuthorsCode(
-                    epsilon_low=self.authors_code.epsilon_low, epsilon_high=self.authors_code.epsilon_high
-                )
-            )
+            request.authors_code.CopyFrom(pb.AuthorsCode(**vars(self.authors_code)))
         if self.sampled_ids is not None:
             mask: Any = self.mask
             ids: Any = self.sampled_ids
@@ -141,7 +137,7 @@ class EvaluateOptions:
 
 
 def _booleans(name: str, values: ArrayLike, length: int) -> np.ndarray:
-    array: Any = np.asarray(values.detach().cpu().numpy() if arrays.is_tensor(values) else values)
+    array: Any = arrays.to_numpy(values)
     if array.shape != (length,):
         raise ValueError(f"{name} has shape {list(array.shape)}, must be [{length}]")
     if array.dtype != bool and not np.isin(array, (0, 1)).all():

@@ -28,20 +28,15 @@ LEASES_KEPT = 1 << 16
 # The record digest of a slice whose replica was down when it was fetched.
 STORE_DOWN_DIGEST = 2**64 - 1
 
-# Fields of EvaluateResponse with one element per position, and the element of a missing one.
-_OUTPUTS = {
-    pb.DECISIONS: ("decisions", np.uint8(pb.MISSING)),
-    pb.ACCEPTANCE_PROBABILITIES: ("acceptance_probabilities", np.float32(0)),
-    **{
-        output: (name, np.float32(np.nan))
-        for output, name in (
-            (pb.RATIOS, "ratios"),
-            (pb.LOG_RATIOS, "log_ratios"),
-            (pb.SURROGATES, "surrogates"),
-            (pb.COEFFICIENTS, "coefficients"),
-        )
-    },
+# Fields of EvaluateResponse with a float32 per position.
+_FLOATS = {
+    pb.ACCEPTANCE_PROBABILITIES: "acceptance_probabilities",
+    pb.RATIOS: "ratios",
+    pb.LOG_RATIOS: "log_ratios",
+    pb.SURROGATES: "surrogates",
+    pb.COEFFICIENTS: "coefficients",
 }
+_OPTIONAL_ARRAYS = ("mask", "own_log_probs", "advantages")
 # A server can give them for a missing position, from the trainer's own log-probs; a client can't.
 _OF_EVERY_POSITION = {pb.RATIOS, pb.LOG_RATIOS, pb.SURROGATES, pb.COEFFICIENTS}
 
@@ -189,9 +184,11 @@ class Replicas:
         for index, error in down.items():
             for number in parts[index]:
                 top_k = top_k or self._top_k(request.run.run_id, error)
-                slices[number] = _with_digest(request.slices[number], STORE_DOWN_DIGEST)
+                slices[number] = request.slices[number]
+                slices[number].record_digest = STORE_DOWN_DIGEST
                 missing.append(_store_down(number, slices[number]))
-                chunks[number] = _empty_chunks(number, slices[number], top_k)
+                if slices[number].length:
+                    chunks[number].append(_empty_chunk(number, slices[number], top_k))
         lease_id = 0
         if leases:
             with self._lock:
@@ -349,7 +346,7 @@ class _Rows:
 
     def split_options(self, request: pb.EvaluateRequest, part: pb.EvaluateRequest, index: int) -> None:
         """The same of the optional arrays."""
-        for field in ("mask", "own_log_probs", "advantages"):
+        for field in _OPTIONAL_ARRAYS:
             setattr(part, field, self._split(getattr(request, field), index))
         if request.HasField("decoupled"):
             part.decoupled.current_log_probs = self._split(request.decoupled.current_log_probs, index)
@@ -378,28 +375,22 @@ class _Rows:
                     bits = np.frombuffer(answer.accept_bits, np.uint8)
                     accepted[rows[index]] = np.unpackbits(bits, count=rows[index].sum(), bitorder="little")
                 merged.accept_bits = np.packbits(accepted, bitorder="little").tobytes()
+                continue
+            if output == pb.DECISIONS:
+                name, values = "decisions", np.where(self._masked, np.uint8(pb.MASKED), np.uint8(pb.MISSING))
             else:
-                name, of_missing = _OUTPUTS[output]
-                values = np.full(len(self._replica), of_missing)
-                if output == pb.DECISIONS:
-                    values[self._masked] = pb.MASKED
-                for index, answer in answers.items():
-                    values[rows[index]] = np.frombuffer(getattr(answer, name), values.dtype)
-                setattr(merged, name, values.tobytes())
+                name, values = _FLOATS[output], np.zeros(len(self._replica), np.float32)
+            for index, answer in answers.items():
+                values[rows[index]] = np.frombuffer(getattr(answer, name), values.dtype)
+            setattr(merged, name, values.tobytes())
 
 
 def _copy_options(request: pb.EvaluateRequest, part: pb.EvaluateRequest) -> None:
     """All but what differs between replicas."""
     for field, value in request.ListFields():
         of_form = field.containing_oneof is not None and field.containing_oneof.name == "form"
-        if of_form or field.name in ("slices", "lease_id"):
-            continue
-        if field.label == field.LABEL_REPEATED:
-            getattr(part, field.name).extend(value)
-        elif field.message_type is not None:
-            getattr(part, field.name).CopyFrom(value)
-        else:
-            setattr(part, field.name, value)
+        if not of_form and field.name not in ("slices", "lease_id", *_OPTIONAL_ARRAYS):
+            part.MergeFrom(pb.EvaluateRequest(**{field.name: value}))
 
 
 def sum_totals(parts: Iterable[pb.Totals]) -> pb.Totals:
@@ -455,18 +446,9 @@ def _store_down(number: int, part: pb.Slice) -> pb.MissingRange:
     )
 
 
-def _with_digest(part: pb.Slice, digest: int) -> pb.Slice:
-    copy = pb.Slice()
-    copy.CopyFrom(part)
-    copy.record_digest = digest
-    return copy
-
-
-def _empty_chunks(number: int, part: pb.Slice, top_k: int) -> List[fetched_records.Message]:
+def _empty_chunk(number: int, part: pb.Slice, top_k: int) -> fetched_records.Chunk:
     """What stands for records that are not there."""
-    if part.length == 0:
-        return []
-    chunk = fetched_records.Chunk(
+    return fetched_records.Chunk(
         slice=number,
         first_position=part.first_position,
         length=part.length,
@@ -475,4 +457,3 @@ def _empty_chunks(number: int, part: pb.Slice, top_k: int) -> List[fetched_recor
         top_k_ids=np.full(part.length * top_k, -1, np.int32).tobytes(),
         top_k_log_probs=np.full(part.length * top_k, -np.inf, np.float32).tobytes(),
     )
-    return [chunk]

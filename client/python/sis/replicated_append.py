@@ -93,7 +93,7 @@ class ReplicatedAppendStream(AppendStream):
         self._closed = False
 
     def put(self, message: pb.AppendEntry, placed: Optional[PlacedArrays] = None) -> None:
-        """Replicas share no segments: all arrays travel, and `placed` is None."""
+        """`placed` is None: replicas share no segments."""
         if self._closed:
             raise ValueError("the append stream is closed")
         entry = getattr(message, message.WhichOneof("entry"))

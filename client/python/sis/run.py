@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Optional
 
 from sis.v1 import ratio_service_pb2 as pb
 
-
+# Fields of RunConfig that its message holds as they are.
+_SAME = ("seed", "vocabulary_size", "top_k", "byte_quota", "task", "algorithm", "model")
 _ENCODINGS = {"float32": pb.FLOAT32, "float16": pb.FLOAT16, "fixed12": pb.FIXED12}
 
 
@@ -39,32 +40,18 @@ class RunConfig:
             raise ValueError(f"log_prob_encoding is {self.log_prob_encoding!r}, must be one of {sorted(_ENCODINGS)}")
 
     def to_proto(self) -> pb.RunConfig:
-        return pb.RunConfig(
-            seed=self.seed,
-            vocabulary_size=self.vocabulary_size,
-            top_k=self.top_k,
-            time_to_live_seconds=self.time_to_live,
-            max_staleness=self.max_staleness,
-            byte_quota=self.byte_quota,
-            log_prob_encoding=_ENCODINGS[self.log_prob_encoding],
-            task=self.task,
-            algorithm=self.algorithm,
-            model=self.model,
-        )
+        fields = asdict(self)
+        fields["time_to_live_seconds"] = fields.pop("time_to_live")
+        fields["log_prob_encoding"] = _ENCODINGS[self.log_prob_encoding]
+        return pb.RunConfig(**fields)
 
     @staticmethod
     def from_proto(config: pb.RunConfig) -> RunConfig:
         return RunConfig(
-            seed=config.seed,
-            vocabulary_size=config.vocabulary_size,
-            top_k=config.top_k,
             max_staleness=config.max_staleness if config.HasField("max_staleness") else None,
             time_to_live=config.time_to_live_seconds,
-            byte_quota=config.byte_quota,
             log_prob_encoding=pb.LogProbEncoding.Name(config.log_prob_encoding).lower(),
-            task=config.task,
-            algorithm=config.algorithm,
-            model=config.model,
+            **{name: getattr(config, name) for name in _SAME},
         )
 
 
@@ -101,15 +88,10 @@ class RunStatus:
     @staticmethod
     def from_proto(run: pb.Run) -> RunStatus:
         return RunStatus(
-            run=Run(run.run_id, run.incarnation, RunConfig.from_proto(run.config)),
-            policy_version=run.policy_version,
-            sequences=run.sequences,
-            sealed_sequences=run.sealed_sequences,
-            positions=run.positions,
-            bytes=run.bytes,
-            leases=run.leases,
+            Run(run.run_id, run.incarnation, RunConfig.from_proto(run.config)),
+            run.policy_version, run.sequences, run.sealed_sequences, run.positions, run.bytes, run.leases,
             last_draw=run.last_draw if run.HasField("last_draw") else None,
-        )
+        )  # fmt: skip
 
 
 _LOG_PROBS = {"raw": pb.Sampling.RAW, "processed": pb.Sampling.PROCESSED}
@@ -140,15 +122,4 @@ class Sampling:
             raise ValueError(f"log_probs is {self.log_probs!r}, must be 'raw' or 'processed'")
 
     def to_proto(self) -> pb.Sampling:
-        return pb.Sampling(
-            log_probs=_LOG_PROBS[self.log_probs],
-            temperature=self.temperature,
-            top_p=self.top_p,
-            top_k=self.top_k,
-            min_p=self.min_p,
-            presence_penalty=self.presence_penalty,
-            frequency_penalty=self.frequency_penalty,
-            repetition_penalty=self.repetition_penalty,
-            logit_bias=self.logit_bias,
-            grammar=self.grammar,
-        )
+        return pb.Sampling(**{**asdict(self), "log_probs": _LOG_PROBS[self.log_probs]})

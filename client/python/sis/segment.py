@@ -9,8 +9,7 @@ import os
 import struct
 import threading
 import weakref
-from types import TracebackType
-from typing import Any, Callable, Deque, List, NamedTuple, Optional, Sequence, Tuple, Type
+from typing import Any, Callable, Deque, List, NamedTuple, Optional, Sequence, Tuple
 
 import grpc
 import numpy as np
@@ -18,7 +17,7 @@ import numpy as np
 from sis import errors
 from sis.v1 import ratio_service_pb2 as pb
 
-# What every array begins at a multiple of.
+# Every array begins at a multiple of it.
 ALIGNMENT = 64
 # Where an array lies, as messages say it: offset and size.
 _PART = struct.Struct("<QQ")
@@ -110,8 +109,11 @@ class Segment:
         self._abandoned: List[np.ndarray] = []
 
     def empty(self, shape: Any, dtype: Any = np.float32) -> np.ndarray:
-        """An array in the segment, which holds anything; torch.from_numpy takes it. Its memory is used again when it,
-        and all views of it, are gone. MemoryError if there is no room, NotFound if the lease is over."""
+        """An array in the segment, uninitialised; torch.from_numpy takes it.
+
+        Its memory is used again when it and all views of it are gone. MemoryError if there is no room, NotFound if the
+        lease is over.
+        """
         self.check()
         shape = (shape,) if isinstance(shape, int) else tuple(shape)
         size = math.prod(shape) * np.dtype(dtype).itemsize
@@ -128,12 +130,7 @@ class Segment:
     def __enter__(self) -> Segment:
         return self
 
-    def __exit__(
-        self,
-        exception_type: Optional[Type[BaseException]],
-        exception: Optional[BaseException],
-        traceback: Optional[TracebackType],
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property
@@ -217,7 +214,7 @@ class Segment:
 class Room:
     """A range of a segment that an answer may go to. A context manager: what is not kept is given back.
 
-    After an error from which the server may still be at work on the call the range is not used again.
+    After an error that may leave the server at work on the call, the range is never used again.
     """
 
     def __init__(self, segment: Segment, part: _Range, give_back: Callable[[_Range], None]) -> None:
@@ -251,12 +248,7 @@ class Room:
     def __enter__(self) -> Room:
         return self
 
-    def __exit__(
-        self,
-        exception_type: Optional[Type[BaseException]],
-        exception: Optional[BaseException],
-        traceback: Optional[TracebackType],
-    ) -> None:
+    def __exit__(self, _: object, exception: Optional[BaseException], *__: object) -> None:
         refused = isinstance(exception, errors.Error) and not errors.is_unreachable(exception) and self._calls == 1
         if exception is None or refused:
             self._give_back(self._part)

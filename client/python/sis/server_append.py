@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import queue
 import threading
 import time
@@ -25,27 +26,25 @@ MAX_IN_FLIGHT = 8
 MIN_RETRY_SECONDS = 0.02
 
 
+@dataclasses.dataclass(eq=False)
 class _Entry:
     """An entry that is not acked for good yet."""
 
-    __slots__ = ("message", "placed", "retry_until")
-
-    def __init__(self, message: pb.AppendEntry, placed: Optional[PlacedArrays] = None) -> None:
-        self.message = message
-        # Kept, so that their memory is not used again before the server has read it.
-        self.placed = placed
-        # Set by the first refusal for lack of room, on time.monotonic().
-        self.retry_until: Optional[float] = None
+    message: pb.AppendEntry
+    # Kept, so that their memory is not used again before the server has read it.
+    placed: Optional[PlacedArrays] = None
+    # Set by the first refusal for lack of room, on time.monotonic().
+    retry_until: Optional[float] = None
 
     @property
     def size(self) -> int:
-        """In bytes: what the server has to read for it."""
+        """Bytes that the server has to read for it."""
         arrays = () if self.placed is None else self.placed.arrays
         return self.message.ByteSize() + sum(array.nbytes for array in arrays)
 
     @property
     def segment(self) -> Optional[str]:
-        """That the arrays lie in; empty if they are in the message, None if there are none."""
+        """The one that holds the arrays; "" if the message holds them, None if there are none."""
         if not self.message.HasField("block"):
             return None
         return "" if self.placed is None else self.placed.segment.name
@@ -62,7 +61,7 @@ class _Entry:
 
 
 def _batches(entries: Sequence[_Entry]) -> Iterator[Tuple[str, List[_Entry]]]:
-    """In order: the arrays of each batch lie in one segment, which is named, or all in the message."""
+    """In order, each with the segment that all its arrays lie in, or "" if they are in the message."""
     segment: Optional[str] = None
     batch: List[_Entry] = []
     for entry in entries:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple, TypeVar
 
@@ -27,9 +28,8 @@ _CHANNEL_OPTIONS = (
     ("grpc.dns_min_time_between_resolutions_ms", 500),
 )
 
-
-# Errors of an EvaluateStream after which each request is sent once more by itself: a server that came back without the
-# run, or whose lease has ended, is told what it needs.
+# After these errors of an EvaluateStream each request is sent once more by itself: that call tells a
+# server what it lacks if it came back without the run, or if the lease has ended.
 _LEFT_TO_EVALUATE = (
     grpc.StatusCode.NOT_FOUND,
     grpc.StatusCode.FAILED_PRECONDITION,
@@ -38,15 +38,15 @@ _LEFT_TO_EVALUATE = (
 )
 
 
+@dataclasses.dataclass(eq=False)
 class _KnownRun:
     """A run that was opened or looked up here, so that it can be opened again."""
 
-    def __init__(self, request: pb.CreateRunRequest) -> None:
-        # Names the incarnation.
-        self.request = request
-        self.policy_version = 0
-        # Whether the server is known to have the run with that version.
-        self.confirmed = False
+    # Names the incarnation.
+    request: pb.CreateRunRequest
+    policy_version: int = 0
+    # Whether the server is known to have the run with that version.
+    confirmed: bool = False
 
 
 class SingleServer:
@@ -99,34 +99,31 @@ class SingleServer:
         self._channel.close()
 
     def CreateRun(self, request: pb.CreateRunRequest) -> pb.CreateRunResponse:
-        response = self._send(lambda: self._stub.CreateRun(request, timeout=self._timeout))
+        response = self._call(self._stub.CreateRun, request)
         self.remember(request.run_id, request.config, response.incarnation, confirmed=True)
         return response
 
     def GetRun(self, request: pb.GetRunRequest) -> pb.GetRunResponse:
-        send = lambda: self._stub.GetRun(request, timeout=self._timeout)
-        run = self._send_about(request.run_id, send).run
+        response = self._call_about(request.run_id, self._stub.GetRun, request)
+        run = response.run
         self.remember(run.run_id, run.config, run.incarnation, run.policy_version, confirmed=True)
-        return pb.GetRunResponse(run=run)
+        return response
 
     def ListRuns(self, request: pb.ListRunsRequest) -> pb.ListRunsResponse:
-        return self._send(lambda: self._stub.ListRuns(request, timeout=self._timeout))
+        return self._call(self._stub.ListRuns, request)
 
     def AdvanceVersion(self, request: pb.AdvanceVersionRequest) -> pb.AdvanceVersionResponse:
         with self._lock:
             known = self._known.get(request.run.run_id)
             if known is not None and request.run.incarnation in (0, known.request.incarnation):
                 known.policy_version = max(known.policy_version, request.policy_version)
-        send = lambda: self._stub.AdvanceVersion(request, timeout=self._timeout)
-        return self._send_about(request.run.run_id, send)
+        return self._call_about(request.run.run_id, self._stub.AdvanceVersion, request)
 
     def GetStep(self, request: pb.GetStepRequest) -> pb.GetStepResponse:
-        send = lambda: self._stub.GetStep(request, timeout=self._timeout)
-        return self._send_about(request.run.run_id, send)
+        return self._call_about(request.run.run_id, self._stub.GetStep, request)
 
     def Release(self, request: pb.ReleaseRequest) -> pb.ReleaseResponse:
-        send = lambda: self._stub.Release(request, timeout=self._timeout)
-        return self._send_about(request.run.run_id, send)
+        return self._call_about(request.run.run_id, self._stub.Release, request)
 
     def FetchTopK(
         self, request: pb.FetchTopKRequest, assemble: Callable[[Iterable[fetched_records.Message]], _Answer]
@@ -191,7 +188,7 @@ class SingleServer:
         *,
         confirmed: bool = False,
     ) -> None:
-        """Notes a run to be opened again should the server not have it. confirmed: the server has just said so."""
+        """Notes a run to be opened again if the server has lost it. confirmed: the server has just named it."""
         request = pb.CreateRunRequest(run_id=run_id, config=config, incarnation=incarnation)
         with self._lock:
             known = self._known.get(run_id)
@@ -223,6 +220,12 @@ class SingleServer:
                         known.confirmed = False
             raise error from rpc_error
 
+    def _call(self, method: Callable[..., Any], request: Any) -> Any:
+        return self._send(lambda: method(request, timeout=self._timeout))
+
+    def _call_about(self, run_id: str, method: Callable[..., Any], request: Any) -> Any:
+        return self._send_about(run_id, lambda: method(request, timeout=self._timeout))
+
     def _send_about(
         self,
         run_id: str,
@@ -248,12 +251,12 @@ class SingleServer:
 
     def _open_again(self, known: _KnownRun) -> None:
         version = known.policy_version
-        self._send(lambda: self._stub.CreateRun(known.request, timeout=self._timeout))
+        self._call(self._stub.CreateRun, known.request)
         if version > 0:
             run = pb.RunRef(run_id=known.request.run_id, incarnation=known.request.incarnation)
             request = pb.AdvanceVersionRequest(run=run, policy_version=version)
             try:
-                self._send(lambda: self._stub.AdvanceVersion(request, timeout=self._timeout))
+                self._call(self._stub.AdvanceVersion, request)
             except errors.FailedPrecondition:
                 pass  # Somebody has told it a later one.
         known.confirmed = True

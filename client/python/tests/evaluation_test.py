@@ -58,6 +58,30 @@ class EvaluationTest(unittest.TestCase):
         self.assertEqual(evaluation.slice_totals[3].rejected, 1)
         self.assertEqual(evaluation.missing, (sis.MissingRange(3, 4, 1, sis.MissingReason.STALE),))
 
+    def test_parts_make_the_whole(self):
+        def response(slices, missing_slice, decisions):
+            return pb.EvaluateResponse(
+                accept_bits=np.packbits(np.equal(decisions, 1), bitorder="little").tobytes(),
+                decisions=bytes(decisions),
+                totals=pb.Totals(accepted=decisions.count(1), d=0.5 * slices),
+                slice_totals=[pb.Totals(accepted=index) for index in range(slices)],
+                prefix_curve=[pb.PrefixPoint(top_k=1, residual_mass=slices, expected_acceptance=2 * slices)],
+                missing=[pb.MissingRange(slice=missing_slice, first_position=4, length=1, reason=pb.STALE)],
+                newly_counted=slices,
+            )
+
+        first = sis.Evaluation.from_proto(response(2, 1, [1, 2, 4]), 3, (1, 2))
+        second = sis.Evaluation.from_proto(response(1, 0, [4]), 1, (1,))
+        whole = sis.Evaluation.concatenate([first, second])
+        self.assertEqual(whole.accepted.tolist(), [True, False, False, False])
+        self.assertEqual(whole.decisions.tolist(), [1, 2, 4, 4])
+        self.assertIsNone(whole.ratios)
+        self.assertEqual(whole.totals, sis.Totals(accepted=1, d=1.5))
+        self.assertEqual([totals.accepted for totals in whole.slice_totals], [0, 1, 0])
+        self.assertEqual(whole.prefix_curve, (sis.PrefixPoint(1, 3.0, 6.0),))
+        self.assertEqual([missing.slice for missing in whole.missing], [1, 2])
+        self.assertEqual(whole.newly_counted, 3)
+
     def test_arrays_can_be_written(self):
         # torch.from_numpy warns of arrays that can't.
         response = pb.EvaluateResponse(

@@ -1,4 +1,4 @@
-#include "client/api/evaluate_streams.h"
+#include "client/one_server/evaluate_streams.h"
 
 #include <grpcpp/generic/generic_stub.h>
 
@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "client/messages/grpc_status.h"
+#include "client/one_server/channel.h"
 #include "sis/v1/ratio_service.grpc.pb.h"  // how gRPC parses answers
 
 namespace sis {
@@ -14,7 +15,6 @@ namespace {
 
 constexpr int kConnections = 2;
 constexpr size_t kInFlight = 3;  // requests of a stream that wait for their answers
-constexpr int kMaxFrameBytes = 1 << 20;
 
 using Stub = grpc::TemplatedGenericStub<grpc::ByteBuffer, v1::EvaluateResponse>;
 
@@ -111,13 +111,7 @@ EvaluateStreams::EvaluateStreams(std::string address) : address_(std::move(addre
 EvaluateStreams::Channels EvaluateStreams::Connect() {
   const std::lock_guard lock(mutex_);
   while (channels_.size() < kConnections) {
-    grpc::ChannelArguments arguments;
-    arguments.SetMaxReceiveMessageSize(-1);
-    arguments.SetMaxSendMessageSize(-1);
-    arguments.SetInt(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kMaxFrameBytes);
-    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a connection of its own
-    channels_.push_back(
-        grpc::CreateCustomChannel(address_, grpc::InsecureChannelCredentials(), arguments));
+    channels_.push_back(MakeChannel(address_, /*own_connection=*/true));
   }
   return channels_;
 }

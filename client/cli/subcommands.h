@@ -1,0 +1,25 @@
+// What sisctl can do: one function and one file per subcommand. Each function declares the
+// subcommand and its options. When the command line names the subcommand, `action` becomes what it
+// does, which prints to standard output.
+#pragma once
+
+#include <CLI/App.hpp>
+#include <functional>
+
+#include "absl/status/status.h"
+#include "client/api/client.h"
+
+namespace sis {
+
+using Action = std::function<absl::Status(Client&)>;
+
+// To "sisctl runs".
+void AddRunsList(CLI::App& runs, Action& action);
+void AddRunsGet(CLI::App& runs, Action& action);
+void AddRunsCreate(CLI::App& runs, Action& action);
+
+// To "sisctl" itself.
+void AddStep(CLI::App& sisctl, Action& action);
+void AddReplay(CLI::App& sisctl, Action& action);
+
+}  // namespace sis

@@ -1,0 +1,16 @@
+// What the parts of a batch count, together.
+#pragma once
+
+#include <span>
+
+#include "sis/v1/ratio_service.pb.h"
+
+namespace sis {
+
+// The sum, to the last bit what one server computes: all addends are whole multiples of 2^-30.
+v1::Totals SumTotals(std::span<const v1::Totals> parts);
+
+// The same of the prefix curve: adds that of one replica's answer.
+void AddPrefixCurve(const v1::EvaluateResponse& part, v1::EvaluateResponse& merged);
+
+}  // namespace sis
