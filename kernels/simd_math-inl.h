@@ -79,7 +79,7 @@ HWY_INLINE Pair<V> MinusExactProduct(Pair<V> c, Pair<V> n, Floats factor) {
           MinusExactProduct(c.second, n.second, factor)};
 }
 
-// The nearest integer n, ties to even, of |x| < 2^22; and e * 2^n of what is normal.
+// The nearest integer n, ties to even, of |x| < 2^22; and e * 2^n of what is normal. NaN stays NaN.
 #if HWY_TARGET <= HWY_AVX3
 HWY_INLINE Floats Nearest(Floats x) { return hn::Round(x); }
 HWY_INLINE Floats TimesPowerOf2(Floats e, Floats n) { return {_mm512_scalef_ps(e.raw, n.raw)}; }
@@ -88,9 +88,9 @@ HWY_INLINE Floats Nearest(Floats x) {
   return hn::Sub(hn::Add(x, Constant(0x1.8p+23f)), Constant(0x1.8p+23f));
 }
 HWY_INLINE Floats TimesPowerOf2(Floats e, Floats n) {
-  const Uint32Tag du;
-  const Uint32s integer = hn::BitCast(du, hn::Add(n, Constant(0x1.8p+23f)));  // in the low bits
-  return hn::BitCast(FloatTag(), hn::Add(hn::BitCast(du, e), hn::ShiftLeft<23>(integer)));
+  // The exponent's bits are the low ones of this sum.
+  const Uint32s biased = hn::BitCast(Uint32Tag(), hn::Add(n, Constant(0x1.8p+23f + 127.0f)));
+  return hn::Mul(e, hn::BitCast(FloatTag(), hn::ShiftLeft<23>(biased)));
 }
 #endif
 template <class V>
@@ -135,10 +135,14 @@ HWY_INLINE V ExpInRange(V x) {
 HWY_INLINE Floats ZeroBelowRange(Floats x, Floats exponential) {
   return hn::IfThenZeroElse(hn::Lt(x, Constant(-87.0f)), exponential);
 }
-HWY_INLINE Floats ExpAtMost88(Floats x) { return ZeroBelowRange(x, ExpInRange(x)); }
-HWY_INLINE TwoFloats ExpAtMost88(TwoFloats x) {
-  const TwoFloats e = ExpInRange(x);
-  return {ZeroBelowRange(x.first, e.first), ZeroBelowRange(x.second, e.second)};
+template <class V>
+HWY_INLINE Pair<V> ZeroBelowRange(Pair<V> x, Pair<V> exponential) {
+  return {ZeroBelowRange(x.first, exponential.first),
+          ZeroBelowRange(x.second, exponential.second)};
+}
+template <class V>
+HWY_INLINE V ExpAtMost88(V x) {
+  return ZeroBelowRange(x, ExpInRange(x));
 }
 
 // Exp32 and Excess32 of what is at most 88.

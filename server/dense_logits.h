@@ -37,6 +37,11 @@ class DenseLogits {
     uint32_t first_position;  // for messages
     size_t count;
   };
+  // Where log-probs go.
+  struct GatherOutput {
+    std::span<float> sampled_log_probs;  // [count]
+    std::span<float> log_probs;          // [count, slots]
+  };
   // log p at the recorded ids [count, slots] and of the recorded tokens. InvalidArgument names
   // position, id and value; FailedPrecondition where the request tells another sampled token.
   absl::Status Gather(const Positions& positions, std::span<const int32_t> recorded_sampled_ids,

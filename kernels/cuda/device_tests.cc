@@ -15,7 +15,6 @@
 
 #include "kernels/cuda/bandwidth_report.h"
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/dense_suite.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/residency_report.h"
 #include "kernels/scalar_backend.h"
@@ -57,12 +56,6 @@ TEST_F(DeviceTest, RowsStay) {
     EXPECT_EQ(after.hits, before.hits + 1) << backend->name();
   }
 }
-
-TEST_F(DeviceTest, DenseGivesTheBytesOfTheHost) { ExpectTheBytesOfTheHost(*DenseOnDevice()); }
-TEST_F(DeviceTest, DenseGivesTheBytesOfTheHostByShards) {
-  ExpectTheBytesOfTheHostByShards(*DenseOnDevice());
-}
-TEST_F(DeviceTest, DenseFindsErrors) { ExpectErrorsAreFound(*DenseOnDevice()); }
 
 }  // namespace
 

@@ -24,7 +24,4 @@ inline constexpr size_t kValuesPerCall = size_t{1} << 18;
 // Calls that use the device at the same time, each with two stages; more wait.
 inline constexpr int kConcurrentCalls = 4;
 
-// Warps of a block that sums the logits of one position.
-inline constexpr int kDenseWarps = 8;
-
 }  // namespace sis::cuda
