@@ -28,18 +28,30 @@ struct BehaviorView {
 // 2).
 struct CurrentView {
   std::span<const float> sampled_log_probs;  // [n]
-  // GATHERED: log-probs at the recorded slots, [n, K]; or empty, and one of grouped_log_probs and
-  // float16_log_probs holds them, in groups or, as these, token after token.
+  // GATHERED: log-probs at the recorded slots, [n, K], here or in float16_log_probs.
   std::span<const float> log_probs;
-  // REDUCED: used if all three are empty.
+  // REDUCED: used if there are none.
   std::span<const float> log_envelopes;   // [n]
   std::span<const float> covered_masses;  // [n]
-  GroupedLogProbs grouped_log_probs = {};
   std::span<const uint16_t> float16_log_probs = {};
 
-  bool reduced() const {
-    return log_probs.empty() && grouped_log_probs.empty() && float16_log_probs.empty();
+  bool reduced() const { return log_probs.empty() && float16_log_probs.empty(); }
+};
+
+// Reads single values of the GATHERED form.
+class CurrentReader {
+ public:
+  CurrentReader(const CurrentView& current, size_t slots) : current_(current), slots_(slots) {}
+
+  float At(size_t position, size_t slot) const {
+    const size_t index = position * slots_ + slot;
+    return current_.log_probs.empty() ? DecodeFloat16(current_.float16_log_probs[index])
+                                      : current_.log_probs[index];
   }
+
+ private:
+  const CurrentView& current_;
+  const size_t slots_;
 };
 
 // Where results go. decisions is required; the others may be empty.

@@ -7,7 +7,7 @@ namespace {
 
 // Adds what only the slots tell: the curve and the total variation.
 SlotsResult GatheredSlots(const EvaluateParameters& parameters, const LogProbReader& behavior,
-                          const LogProbReader& current, size_t position, Sums& sums,
+                          const CurrentReader& current, size_t position, Sums& sums,
                           std::span<PrefixSums> prefix_sums) {
   EnvelopeAccumulator accumulator;
   TotalVariationAccumulator total_variation;
@@ -37,8 +37,7 @@ void EvaluateSegment(const EvaluateParameters& parameters, const Segment& segmen
   const size_t top_k = parameters.top_k;
   const LogProbReader behavior_log_probs(behavior.log_probs, behavior.grouped_log_probs,
                                          row_length);
-  const LogProbReader current_log_probs(current.log_probs, current.grouped_log_probs, row_length,
-                                        current.float16_log_probs);
+  const CurrentReader current_log_probs(current, row_length);
 
   Sums sums;
   PhiloxBlock uniforms{};

@@ -82,7 +82,7 @@ class FoundAccumulator {
 
   HWY_INLINE void Add(Floats behavior, Floats current) {
     const Mask used = hn::Ne(behavior, Constant(kMinusInfinity));
-    const Mask found = hn::And(used, hn::Eq(current, current));
+    const Mask found = hn::And(used, hn::Eq(current, current));  // not NaN
     const Floats log_ratio = hn::Sub(hn::IfThenElse(found, current, bound_), behavior);
     max_log_ratio_ =
         hn::Max(max_log_ratio_, hn::IfThenElse(used, log_ratio, Constant(kMinusInfinity)));
@@ -185,19 +185,10 @@ bool Reduce(const RecordedSets& recorded, const TopKSets& current, int32_t vocab
     return ReduceWith(recorded, current, vocabulary_size,
                       TokenMajorPositions(recorded.log_probs, slots), into);
   }
-  const auto with_encoding = [&]<LogProbEncoding kEncoding>() {
+  return VisitEncoding(grouped.encoding, [&]<LogProbEncoding kEncoding>() {
     return ReduceWith(recorded, current, vocabulary_size, GroupedRows<kEncoding>(grouped, slots),
                       into);
-  };
-  switch (grouped.encoding) {
-    case LogProbEncoding::kFloat32:
-      return with_encoding.template operator()<LogProbEncoding::kFloat32>();
-    case LogProbEncoding::kFloat16:
-      return with_encoding.template operator()<LogProbEncoding::kFloat16>();
-    case LogProbEncoding::kFixed12:
-      return with_encoding.template operator()<LogProbEncoding::kFixed12>();
-  }
-  return false;
+  });
 }
 
 #endif  // HWY_TARGET

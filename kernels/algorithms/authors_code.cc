@@ -12,8 +12,7 @@ void EvaluateSegment(const AuthorsCode& code, const EvaluateParameters& paramete
   const OutputView& output = segment.output;
   const LogProbReader behavior_log_probs(behavior.log_probs, behavior.grouped_log_probs,
                                          parameters.slots);
-  const LogProbReader current_log_probs(current.log_probs, current.grouped_log_probs,
-                                        parameters.slots, current.float16_log_probs);
+  const CurrentReader current_log_probs(current, parameters.slots);
   for (size_t i = 0; i < behavior.sampled_log_probs.size(); ++i) {
     const uint32_t position = segment.first_position + static_cast<uint32_t>(i);
     Envelope envelope;

@@ -10,6 +10,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/codec/decoded_log_probs.h"
 #include "kernels/codec/log_probs.h"
 #include "kernels/codec/random_records.h"
 #include "kernels/crc32c.h"

@@ -121,7 +121,7 @@ HWY_INLINE void Pack(Floats codes, size_t lane, std::byte* row) {
 }
 
 template <size_t kCount>
-HWY_INLINE void EncodeLast(const TokenMajorRows& rows, Floats multipliers, size_t lane, size_t rank,
+HWY_INLINE void EncodeLast(const TokenMajorRows<float>& rows, Floats multipliers, size_t lane, size_t rank,
                            std::byte* first_row) {
   constexpr size_t kRowBytes = RowBytes(LogProbEncoding::kFixed12);
   Floats last[kCount];
@@ -134,7 +134,7 @@ HWY_INLINE void EncodeLast(const TokenMajorRows& rows, Floats multipliers, size_
 HWY_INLINE void EncodeGroup(const float* values, size_t slots, uint8_t* used_slots,
                             std::byte* group) {
   constexpr size_t kRowBytes = RowBytes(LogProbEncoding::kFixed12);
-  const TokenMajorRows rows(values, slots);
+  const TokenMajorRows<float> rows(values, slots);
   HWY_ALIGN float all_multipliers[kGroupPositions];
   for (size_t lane = 0; lane < kGroupPositions; ++lane) {
     const float* row = values + lane * slots;

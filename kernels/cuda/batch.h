@@ -76,10 +76,11 @@ class Batch {
   uint64_t StageInput(std::span<const T> array);
   template <typename T>
   uint64_t StageOutput(std::span<T> array);
-  // Where `place` puts the rows of `count` positions.
+  // Where `place` puts the recorded rows of `count` positions.
   template <class Place>
-  StagedRows PlaceRows(std::span<const float> token_major, const GroupedLogProbs& grouped,
-                       size_t first, size_t count, const Place& place);
+  StagedRows PlaceBehavior(const BehaviorView& behavior, size_t first, size_t count,
+                           const Place& place);
+  StagedRows StageCurrent(const CurrentView& current, size_t first, size_t count);
   size_t uploads_offset() const;
   size_t segments_offset() const;
   size_t tiles_offset() const;

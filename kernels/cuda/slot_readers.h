@@ -6,13 +6,14 @@
 #include <cstdint>
 
 #include "kernels/codec/fixed12.h"
-#include "kernels/cuda/float16.h"
+#include "kernels/codec/float16.h"
 #include "kernels/encoding.h"
 #include "kernels/host_device.h"
 
 namespace sis::cuda {
 
-// kNone: the REDUCED form has no log-probs at slots.
+// kNone: the REDUCED form has no log-probs at slots. Current values are token-major, in float32 or
+// float16; recorded ones in anything but kTokenMajorFloat16.
 enum class RowFormat : uint8_t {
   kNone,
   kTokenMajor,
@@ -39,7 +40,7 @@ class TokenMajorFloat16Reader {
  public:
   SIS_HOST_DEVICE TokenMajorFloat16Reader(const std::byte* rows, size_t lane, int slots)
       : row_(reinterpret_cast<const uint16_t*>(rows) + lane * static_cast<size_t>(slots)) {}
-  SIS_HOST_DEVICE float At(int slot) const { return Float16Value(row_[slot]); }
+  SIS_HOST_DEVICE float At(int slot) const { return DecodeFloat16(row_[slot]); }
 
  private:
   const uint16_t* row_;
@@ -69,7 +70,7 @@ class Float16Reader {
       : column_(reinterpret_cast<const uint16_t*>(
                     GroupOf(rows, LogProbEncoding::kFloat16, lane, slots)) +
                 lane % kGroupPositions) {}
-  SIS_HOST_DEVICE float At(int slot) const { return Float16Value(column_[slot * kGroupPositions]); }
+  SIS_HOST_DEVICE float At(int slot) const { return DecodeFloat16(column_[slot * kGroupPositions]); }
 
  private:
   const uint16_t* column_;

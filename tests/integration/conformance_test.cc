@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/codec/float16.h"
+#include "kernels/codec/decoded_log_probs.h"
 #include "kernels/codec/log_probs.h"
 #include "kernels/scalar_backend.h"
 #include "kernels/sequence_key.h"
