@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <cstdio>
 
-#include "kernels/dense.h"
+#include "kernels/decide/dense/dense.h"
 
 // Contiguous float32 (0) or bfloat16 (1) logits [positions, vocabulary]; ids and log-probs are
 // [positions, slots], the others [positions]. 0 if all is well; else the error is on stderr.

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "absl/time/clock.h"
-#include "server/ingest.h"
-#include "server/metrics.h"
-#include "server/run_registry.h"
+#include "server/append/ingest.h"
+#include "server/cache/run_registry.h"
+#include "server/metrics/metrics.h"
 
 namespace sis {
 

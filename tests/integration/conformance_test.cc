@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/codec/float16.h"
-#include "kernels/codec/decoded_log_probs.h"
-#include "kernels/codec/log_probs.h"
-#include "kernels/scalar_backend.h"
-#include "kernels/sequence_key.h"
+#include "kernels/numerics/float16.h"
+#include "kernels/testing/decoded_log_probs.h"
+#include "kernels/records/log_probs.h"
+#include "kernels/decide/scalar_backend.h"
+#include "kernels/numerics/sequence_key.h"
 #include "tests/conformance/policy_pairs.h"
 #include "tests/conformance/positions.h"
 #include "tests/integration/connection.h"

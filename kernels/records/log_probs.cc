@@ -1,0 +1,145 @@
+#include "kernels/records/log_probs.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "kernels/decide/decide.h"
+#include "kernels/records/log_prob_code.h"
+#include "kernels/records/simd_fixed12.h"
+
+namespace sis {
+namespace {
+
+constexpr int Width(LogProbEncoding encoding) {
+  return static_cast<int>(RowBytes(encoding) * 8 / kGroupPositions);
+}
+
+// The multiplier with which a position's used slots fit best. Those too low to be encoded leave the
+// set.
+uint32_t BehaviorMultiplier(LogProbEncoding encoding, std::span<const float> used) {
+  if (encoding != LogProbEncoding::kFixed12) return 0;
+  float lowest = 0x1p-6f;
+  for (const float log_prob : used) {
+    if (log_prob >= kFixed12Floor) lowest = std::min(lowest, log_prob);
+  }
+  return Fixed12Multiplier(lowest);
+}
+
+uint8_t RoundBehaviorRow(LogProbEncoding encoding, std::span<const float> row,
+                         std::span<float> rounded) {
+  const uint32_t multiplier = BehaviorMultiplier(encoding, row);
+  uint8_t used = 0;
+  for (const float log_prob : row) {
+    const uint32_t code = EncodeRoundedDown(encoding, log_prob, multiplier);
+    const float value = DecodeLogProb(encoding, code, multiplier);
+    if (value == kMinusInfinity) break;
+    rounded[used++] = value;
+  }
+  std::ranges::fill(rounded.subspan(used), kMinusInfinity);
+  return used;
+}
+
+// The codes of a group, transposed on the way to its rows.
+class GroupEncoder {
+ public:
+  GroupEncoder(LogProbEncoding encoding, size_t slots)
+      : encoding_(encoding), rows_(LeadingRows(encoding) + slots) {}
+
+  // All positions unused.
+  void Clear() {
+    const uint32_t unused = EncodeRoundedDown(encoding_, kMinusInfinity, 1);
+    for (RowValues& row : rows_) row.fill(unused);
+    if (LeadingRows(encoding_) > 0) rows_[0].fill(1);
+  }
+  // Gives how many slots of the row are left used.
+  uint8_t EncodeRow(size_t lane, std::span<const float> row) {
+    const uint32_t multiplier = BehaviorMultiplier(encoding_, row);
+    if (LeadingRows(encoding_) > 0) rows_[0][lane] = multiplier;
+    uint8_t used = 0;
+    for (const float log_prob : row) {
+      const uint32_t code = EncodeRoundedDown(encoding_, log_prob, multiplier);
+      if (DecodeLogProb(encoding_, code, multiplier) == kMinusInfinity) break;
+      rows_[LeadingRows(encoding_) + used++][lane] = code;
+    }
+    return used;
+  }
+  void Write(std::span<std::byte> group) const {
+    const size_t row_bytes = RowBytes(encoding_);
+    for (size_t row = 0; row < rows_.size(); ++row) {
+      PackRow(rows_[row], Width(encoding_), group.subspan(row * row_bytes, row_bytes));
+    }
+  }
+
+ private:
+  const LogProbEncoding encoding_;
+  std::vector<RowValues> rows_;
+};
+
+template <LogProbEncoding kEncoding>
+void DecodeRows(std::span<const RowValues> codes, const RowValues& multipliers,
+                std::span<std::array<float, kGroupPositions>> rows) {
+  for (size_t row = 0; row < rows.size(); ++row) {
+    for (size_t lane = 0; lane < kGroupPositions; ++lane) {
+      rows[row][lane] = DecodeLogProb(kEncoding, codes[row][lane], multipliers[lane]);
+    }
+  }
+}
+
+}  // namespace
+
+void EncodeBehaviorLogProbs(LogProbEncoding encoding, std::span<const float> log_probs, int slots,
+                            std::span<uint8_t> used_slots, std::span<std::byte> to) {
+  if (encoding == LogProbEncoding::kFixed12) {
+    const size_t whole = used_slots.size() / kGroupPositions * kGroupPositions;
+    if (EncodeGroupsOnVectors(log_probs, slots, used_slots.first(whole), to)) {
+      log_probs = log_probs.subspan(whole * slots);
+      used_slots = used_slots.subspan(whole);
+      to = to.subspan(LogProbBytes(encoding, whole, slots));
+    }
+  }
+  const size_t group_bytes = GroupBytes(encoding, slots);
+  GroupEncoder encoder(encoding, slots);
+  for (size_t first = 0; first < used_slots.size(); first += kGroupPositions) {
+    encoder.Clear();
+    const size_t lanes = std::min<size_t>(kGroupPositions, used_slots.size() - first);
+    for (size_t lane = 0; lane < lanes; ++lane) {
+      const auto row = log_probs.subspan((first + lane) * slots, slots);
+      used_slots[first + lane] = encoder.EncodeRow(lane, row);
+    }
+    encoder.Write(to.first(group_bytes));
+    to = to.subspan(group_bytes);
+  }
+}
+
+void RoundBehaviorRows(LogProbEncoding encoding, std::span<const float> rows, int slots,
+                       std::span<float> rounded, std::span<uint8_t> used_slots) {
+  if (encoding == LogProbEncoding::kFixed12 &&
+      RoundRowsOnVectors(rows, slots, rounded, used_slots)) {
+    return;
+  }
+  for (uint8_t& used : used_slots) {
+    used = RoundBehaviorRow(encoding, rows.first(slots), rounded.first(slots));
+    rows = rows.subspan(slots);
+    rounded = rounded.subspan(slots);
+  }
+}
+
+GroupDecoder::GroupDecoder(LogProbEncoding encoding, std::span<const std::byte> group)
+    : encoding_(encoding), group_(group) {
+  if (LeadingRows(encoding) > 0) multipliers_ = UnpackRow(group, Width(encoding));
+}
+
+void GroupDecoder::Rows(size_t first, std::span<std::array<float, kGroupPositions>> rows) const {
+  // All are unpacked before the first is decoded: a vector that is read just after its elements
+  // were written one by one has to wait until they are in the cache.
+  std::array<RowValues, kMaxTopK> memory;
+  const std::span codes = std::span(memory).first(rows.size());
+  UnpackRows(group_.subspan((LeadingRows(encoding_) + first) * RowBytes(encoding_)),
+             Width(encoding_), codes);
+  // The encoding is told apart outside of the loop, which the compiler can then vectorise.
+  VisitEncoding(encoding_, [&]<LogProbEncoding kEncoding>() {
+    DecodeRows<kEncoding>(codes, multipliers_, rows);
+  });
+}
+
+}  // namespace sis

@@ -1,0 +1,122 @@
+// Appending: from the entries of a stream to stored records.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "server/cache/room_queue.h"
+#include "server/cache/run_registry.h"
+#include "server/shared_memory/shared_segment.h"
+#include "server/wire/append_request.h"
+#include "server/wire/append_response.h"
+#include "sis/v1/ratio_service.pb.h"
+
+namespace sis {
+
+using AppendEntries = std::span<const AppendEntryView>;
+
+// One Append stream after its header. Used by one thread at a time.
+class Ingest {
+ public:
+  // Checks the header. The registry must outlive the object.
+  static absl::StatusOr<Ingest> Open(RunRegistry& registry, const v1::AppendHeader& header);
+
+  // Where the arrays of the entries to come lie, until it is called again: null, in the message;
+  // else in the segment, and their fields say where. If it is an error, it refuses all entries.
+  void LieIn(absl::StatusOr<std::shared_ptr<SharedSegment>> segment) {
+    segment_ = std::move(segment);
+  }
+
+  // Applies the entries that there are no acks for yet, one by one, and acks them; a refused one
+  // changes nothing and says why in its ack. Stops at an entry that should wait for room: returns
+  // what it lacks, and is to be called again when that may be there. An error, with nothing
+  // applied, if the run has been superseded.
+  absl::StatusOr<std::optional<RoomWanted>> Apply(AppendEntries entries, Turn turn,
+                                                  std::vector<EntryAck>& acks);
+
+  // With a durable store an entry is acked when it is stored, and two calls that wait for the store
+  // go around Apply: BringIn before it, and Store when it is through, which takes back acks of what
+  // could not be stored.
+  bool has_store() const { return run_->stored() != nullptr; }
+  void BringIn(AppendEntries entries);
+  void Store(AppendEntries entries, std::vector<EntryAck>& acks);
+
+ private:
+  Ingest(RunRegistry& registry, std::shared_ptr<Run> run)
+      : registry_(&registry), run_(std::move(run)) {}
+
+  EntryAck Refusal(absl::Status status);
+  // Nothing if lacking_ is set then.
+  EntryAck ApplyEntry(const AppendEntryView& entry);
+  absl::Status ApplyBlock(SequenceNameView name, const AppendEntryView& block);
+  absl::Status ApplySeal(SequenceNameView name, uint32_t length);
+  absl::Status ApplyTruncate(SequenceNameView name, uint32_t length);
+  // A field of a block, where it lies.
+  absl::StatusOr<ArrayField> Locate(absl::string_view name, const ArrayField& field);
+  // The arrays of a block, in place or in arrays_, with their lengths and checksum checked.
+  absl::StatusOr<RecordView> ReadRecords(const AppendEntryView& block);
+
+  // Finds the sequences of the next entries, all at once: the run is locked once for them, and they
+  // are not waited for in turn.
+  void LookAhead(AppendEntries next);
+  void PrefetchEnd(size_t ahead) const;
+  // Lets go of those that are found, as they could not be evicted or forgotten.
+  void ForgetAhead();
+  // Finds or makes the sequence, with room made for `bytes_if_new` if need be.
+  absl::StatusOr<std::shared_ptr<Sequence>> Open(SequenceNameView name,
+                                                 absl::FunctionRef<int64_t()> bytes_if_new);
+  // OK if there may be room now for so many bytes of the sequence. Else ResourceExhausted, and if
+  // it should wait for them, lacking_ is set.
+  absl::Status MakeRoom(SequenceNameView name, int64_t bytes);
+
+  // What an entry does to its sequence: `change` returns what to note in the sequence's log,
+  // nothing if all of it was there.
+  absl::Status Change(SequenceNameView name, const std::shared_ptr<Sequence>& sequence,
+                      absl::FunctionRef<absl::StatusOr<std::vector<LogEntry>>()> change);
+  // Stores what is noted for the sequences of the batch; unavailable_ then says which could not be.
+  // Returns those that other replicas have changed, so that memory was behind: to be tried again.
+  absl::flat_hash_set<SequenceName> WriteHeld(AppendEntries entries,
+                                              std::span<const EntryAck> acks);
+
+  RunRegistry* registry_;
+  std::shared_ptr<Run> run_;
+  absl::StatusOr<std::shared_ptr<SharedSegment>> segment_ = nullptr;
+  Turn turn_ = Turn::kArrived;         // of the present entry
+  std::optional<RoomWanted> lacking_;  // by the present entry
+  // Of the present block: arrays that don't lie aligned in one piece, and ranks.
+  struct Arrays {
+    std::vector<int32_t> sampled_ids;
+    std::vector<float> sampled_log_probs;
+    std::vector<int32_t> ids;
+    std::vector<float> log_probs;
+  };
+  Arrays arrays_;
+  std::vector<uint8_t> ranks_;
+  std::optional<uint32_t> committed_length_;  // if the present entry is a block and stored
+  int64_t positions_added_ = 0;               // by the present call, as the next
+  int64_t bytes_accepted_ = 0;
+  // Of the entries from the present one on: sequences that LookAhead has found.
+  static constexpr size_t kAhead = 32;
+  // So many before its turn, the memory of a sequence's end is asked for.
+  static constexpr size_t kPrefetched = 4;
+  std::array<std::shared_ptr<Sequence>, kAhead> ahead_;
+  size_t ahead_begin_ = 0;
+  size_t ahead_end_ = 0;
+  // With a store, of the present batch: sequences that must not leave memory, and those that can't
+  // be had.
+  absl::flat_hash_map<SequenceName, std::shared_ptr<Sequence>> held_;
+  absl::flat_hash_map<SequenceName, absl::Status> unavailable_;
+  std::vector<SequenceName> sealed_;             // by this batch
+  absl::flat_hash_set<SequenceName> unchanged_;  // where an entry of this batch changed nothing
+};
+
+}  // namespace sis

@@ -1,0 +1,239 @@
+// One incarnation of a run: its sequences, who holds them, and why others are gone.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <limits>
+#include <list>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/hash/hash.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "server/cache/limits.h"
+#include "server/cache/sequence.h"
+#include "server/cache/step_ledger.h"
+#include "server/memory/arena.h"
+#include "server/memory/byte_budget.h"
+#include "server/metrics/metrics.h"
+#include "server/threads/mutex.h"
+#include "sis/v1/ratio_service.pb.h"
+
+namespace sis {
+
+class StoredCache;
+
+// A SequenceName whose id is kept elsewhere.
+struct SequenceNameView {
+  absl::string_view id;
+  uint32_t attempt;
+
+  friend bool operator==(const SequenceNameView&, const SequenceNameView&) = default;
+  template <typename H>
+  friend H AbslHashValue(H h, const SequenceNameView& name) {
+    return H::combine(std::move(h), name.id, name.attempt);
+  }
+};
+
+struct SequenceName {
+  std::string id;
+  uint32_t attempt;
+
+  operator SequenceNameView() const { return {id, attempt}; }
+
+  friend auto operator<=>(const SequenceName&, const SequenceName&) = default;
+  template <typename H>
+  friend H AbslHashValue(H h, const SequenceName& name) {
+    return H::combine(std::move(h), name.id, name.attempt);
+  }
+};
+
+// For tables that are looked up by either.
+struct SequenceNameHash {
+  using is_transparent = void;
+  size_t operator()(SequenceNameView name) const { return absl::Hash<SequenceNameView>()(name); }
+};
+struct SequenceNameEqual {
+  using is_transparent = void;
+  bool operator()(SequenceNameView a, SequenceNameView b) const { return a == b; }
+};
+
+// "sequence 'a' attempt 0", for messages.
+std::string ToString(SequenceNameView name);
+
+// How the run's records lie in memory.
+PageFormat FormatOf(const v1::RunConfig& config);
+
+using Clock = std::function<absl::Time()>;
+
+// Thread-safe. Lock order: Run, then Sequence; no two sequences at once.
+class Run {
+ public:
+  Run(std::string id, uint64_t incarnation, v1::RunConfig config, const Limits& limits,
+      Arena& arena, ByteBudget& server_budget, std::shared_ptr<RunMetrics> metrics, Clock clock,
+      StoredCache* stored = nullptr);
+
+  Run(const Run&) = delete;
+  Run& operator=(const Run&) = delete;
+
+  const std::string& id() const { return id_; }
+  uint64_t incarnation() const { return incarnation_; }
+  const v1::RunConfig& config() const { return config_; }
+  const Limits& limits() const { return limits_; }
+  RunMetrics& metrics() const { return *metrics_; }
+  const std::shared_ptr<RunMetrics>& shared_metrics() const { return metrics_; }
+  ByteBudget& budget() { return budget_; }
+  StepLedger& steps() { return steps_; }
+  // Null if nothing outlives the memory. Then what is evicted is gone; else it can be read again.
+  StoredCache* stored() const { return stored_; }
+  SequenceIdentity IdentityOf(const SequenceName& name) const {
+    return {id_, incarnation_, name.id, name.attempt};
+  }
+
+  // A sequence, or why there is none.
+  using Found = std::variant<std::shared_ptr<Sequence>, v1::MissingReason>;
+  // Counts as use.
+  Found Find(const SequenceName& name) ABSL_LOCKS_EXCLUDED(mutex_);
+  // For appending. FailedPrecondition if the sequence was dropped or the run is closed,
+  // ResourceExhausted if the budget is used up.
+  absl::StatusOr<std::shared_ptr<Sequence>> FindOrCreate(const SequenceName& name)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // For appending to several, under one lock: those that are there and take records, null for the
+  // others, as FindOrCreate will say why. Counts as use.
+  void FindToAppend(std::span<const SequenceNameView> names,
+                    std::span<std::shared_ptr<Sequence>> found) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // A sequence, with a count of its own bytes.
+  struct Held {
+    explicit Held(ByteBudget& run_budget)
+        : bytes(std::numeric_limits<int64_t>::max(), &run_budget) {}
+    ByteBudget bytes;
+    std::optional<Sequence> sequence;  // once its base cost is charged
+  };
+  // An empty sequence, not in the run yet. ResourceExhausted if the budget is used up.
+  absl::StatusOr<std::shared_ptr<Held>> NewSequence(const SequenceName& name);
+  // Takes a sequence in, unless there is one: the one that is there then. Or why there is none.
+  Found Adopt(const SequenceName& name, std::shared_ptr<Held> held) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Forgets a sequence in memory that is not what the store has, if it is this one; leases end with
+  // it. Null: whichever.
+  void Forget(const SequenceName& name, const Sequence* sequence) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Remembers, and drops what is in memory, what another replica, or a call here on a sequence that
+  // isn't in memory, dropped. False if that was known.
+  bool NoteDropped(const SequenceName& name, v1::MissingReason reason) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Undoes a FindOrCreate that came to nothing: a sequence that holds no position and no seal, and
+  // that nobody holds, leaves no trace.
+  void ForgetIfEmpty(SequenceNameView name) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Of a sequence that is there, else 0. Neither counts as use.
+  uint32_t CommittedLength(SequenceNameView name) const ABSL_LOCKS_EXCLUDED(mutex_);
+  int64_t BytesOf(SequenceNameView name) const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  uint64_t policy_version() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // The oldest version that isn't stale.
+  uint64_t oldest_fresh_version() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Returns how many sequences were dropped as stale. FailedPrecondition if version is below the
+  // current one.
+  absl::StatusOr<int64_t> AdvanceVersion(uint64_t version) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // A lease on the sequences that are there; names should be distinct. Returns its id;
+  // ResourceExhausted beyond the limit.
+  absl::StatusOr<uint64_t> Lease(std::span<const SequenceName> names, absl::Duration length)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // FailedPrecondition if it has ended, unless what left memory can be read again.
+  absl::Status RenewLease(uint64_t lease_id) ABSL_LOCKS_EXCLUDED(mutex_);
+  // False if there is none such.
+  bool EndLease(uint64_t lease_id) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // False if there is none such. A leased sequence goes with its last lease.
+  bool Release(const SequenceName& name) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Ends leases and drops sequences whose time has come, and those that are stale.
+  void DropExpired() ABSL_LOCKS_EXCLUDED(mutex_);
+  // What evicting all that can be evicted would free; or `enough`, if it is no less than that.
+  int64_t EvictableBytes(int64_t enough) const ABSL_LOCKS_EXCLUDED(mutex_);
+  // When the least recently used sequence that could be evicted was used.
+  std::optional<absl::Time> OldestEvictable() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Evicts it; false if there is none.
+  bool EvictOldest() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Another incarnation has taken over: drops all sequences and leases, whoever still holds the
+  // run, and refuses new ones.
+  void Close() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  v1::Run Describe() const ABSL_LOCKS_EXCLUDED(mutex_);
+  void PublishState() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  struct Entry {
+    std::shared_ptr<Held> held;
+    absl::Time last_used;
+    int leases = 0;
+    bool release_when_free = false;
+    std::list<SequenceName>::iterator by_age;  // in by_age_
+
+    // Nobody reads or writes it, now or by lease. Only Run hands out references, under its lock.
+    bool idle() const { return leases == 0 && held.use_count() == 1; }
+    Sequence& sequence() const { return *held->sequence; }
+    std::shared_ptr<Sequence> shared() const { return {held, &*held->sequence}; }
+  };
+  using Entries = absl::flat_hash_map<SequenceName, Entry, SequenceNameHash, SequenceNameEqual>;
+  struct LeaseRecord {
+    absl::Time expires;
+    absl::Duration length;
+    std::vector<SequenceName> sequences = {};
+  };
+
+  Entry& Insert(const SequenceName& name, std::shared_ptr<Held> held)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Erase(const SequenceName& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // False if there is a reason already.
+  bool RememberDropped(const SequenceName& name, v1::MissingReason reason)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Entry* Touch(SequenceNameView name, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Drop(const SequenceName& name, v1::MissingReason reason)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EndLeaseLocked(absl::flat_hash_map<uint64_t, LeaseRecord>::iterator lease)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Returns how many.
+  int64_t DropStale() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Idle, and with stale positions only.
+  bool IsStale(const Entry& entry) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  uint64_t OldestFreshVersion() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  std::list<SequenceName>::const_iterator FindEvictable() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+
+  const std::string id_;
+  const uint64_t incarnation_;
+  const v1::RunConfig config_;
+  const Limits limits_;
+  const absl::Duration time_to_live_;
+  Arena& arena_;
+  const std::shared_ptr<RunMetrics> metrics_;
+  const Clock clock_;
+  StoredCache* const stored_;
+  ByteBudget budget_;  // outlives the sequences below
+  StepLedger steps_;
+
+  mutable Mutex mutex_;
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  uint64_t policy_version_ ABSL_GUARDED_BY(mutex_) = 0;
+  Entries sequences_ ABSL_GUARDED_BY(mutex_);
+  std::list<SequenceName> by_age_ ABSL_GUARDED_BY(mutex_);  // least recently used first
+  absl::flat_hash_map<SequenceName, v1::MissingReason> dropped_ ABSL_GUARDED_BY(mutex_);
+  std::deque<SequenceName> dropped_in_order_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<uint64_t, LeaseRecord> leases_ ABSL_GUARDED_BY(mutex_);
+  uint64_t next_lease_id_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace sis

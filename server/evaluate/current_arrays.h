@@ -1,0 +1,102 @@
+// The current policy's values in a request, in whichever form, and wherever they lie.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/decide/backend.h"
+#include "kernels/decide/top_k_sets/top_k_sets.h"
+#include "kernels/page/page.h"
+#include "server/cache/limits.h"
+#include "server/evaluate/dense_logits.h"
+#include "server/wire/received_arrays.h"
+#include "sis/v1/ratio_service.pb.h"
+
+namespace sis {
+
+class CurrentArrays {
+ public:
+  // Memory to read into. What was read before is overwritten.
+  struct Scratch {
+    std::vector<float> sampled_log_probs;
+    std::vector<float> log_probs;
+    std::vector<float> log_envelopes;
+    std::vector<float> covered_masses;
+    std::vector<int32_t> set_ids;
+    std::vector<float> set_log_probs;
+    DenseLogits::Scratch dense;
+    // What is converted to log-probs; of both kinds of logits, bfloat16 are the halves.
+    std::vector<uint16_t> halves;
+    std::vector<uint16_t> sampled_halves;
+    std::vector<float> logits;
+    std::vector<float> sampled_logits;
+    std::vector<double> log_sum_exps;
+  };
+
+  // InvalidArgument names the field.
+  static absl::StatusOr<CurrentArrays> Parse(const v1::EvaluateRequest& request,
+                                             const ReceivedArrays& arrays, size_t count,
+                                             const v1::RunConfig& config, const Limits& limits);
+
+  // Whether the form is not of the recorded slots, so that its values depend on what is recorded.
+  bool need_records() const { return set_slots_ != 0 || dense_.has_value(); }
+  // The logits, if that is the form. Then the sampled tokens' log-probs depend on it too.
+  const DenseLogits* dense() const { return dense_ ? &*dense_ : nullptr; }
+  // How much there is to read of a position.
+  size_t values_per_position() const;
+
+  // The positions [first, first + count) of the request, as log-probs whatever was sent; room for
+  // their values if they need records. If each_once, values may lie in a segment: then each must be
+  // read once, as a backend does, with a GuardedAccess to `segment`.
+  CurrentView Read(size_t first, size_t count, Scratch& scratch, bool each_once) const;
+  const SharedSegment* segment() const { return log_probs_.segment(); }
+  // Part of that room, for consecutive positions.
+  struct Place {
+    uint32_t first_position;
+    size_t count;
+    size_t offset;  // of the first one in the request
+    size_t row;     // of the first one among the positions that were read last
+  };
+  // Fills it, from positions with these records; the form is DENSE. InvalidArgument names field,
+  // position and value.
+  absl::Status GatherAtRecords(const RecordRows& records, const Place& place,
+                               Scratch& scratch) const;
+  // The same of TOP_K.
+  absl::Status ReduceSets(const RecordedSets& records, const Place& place, Scratch& scratch) const;
+  // Only the sampled tokens' log-probs of them; room for them if they are dense.
+  std::span<const float> ReadSampled(size_t first, size_t count, Scratch& scratch) const;
+
+ private:
+  absl::Status ParseGathered(const v1::Gathered& gathered, const ReceivedArrays& arrays,
+                             size_t count);
+  template <typename Value, typename Sampled>
+  absl::Status TakeGathered(const v1::Gathered& gathered, const ReceivedArrays& arrays,
+                            size_t count);
+  bool holds_logits() const {
+    return values_ == v1::Gathered::LOGITS || values_ == v1::Gathered::BFLOAT16_LOGITS;
+  }
+  std::span<const float> ReadLogProbs(size_t first, size_t count, Scratch& scratch) const;
+
+  absl::Status ParseTopKSet(const v1::TopK& set, const ReceivedArrays& arrays, size_t count,
+                            int max_top_k);
+
+  size_t slots_ = 0;
+  int32_t vocabulary_size_ = 0;
+  // What the first two hold.
+  v1::Gathered::Values values_ = v1::Gathered::LOG_PROBS;
+  ArrayField sampled_log_probs_;
+  ArrayField log_probs_;
+  ArrayField log_sum_exps_;
+  ArrayField log_envelopes_;
+  ArrayField covered_masses_;
+  std::optional<DenseLogits> dense_;
+  size_t set_slots_ = 0;  // K' of TOP_K
+  ArrayField set_ids_;
+  ArrayField set_log_probs_;
+};
+
+}  // namespace sis

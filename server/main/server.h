@@ -1,0 +1,116 @@
+// The whole server: gRPC service, health, metrics over HTTP.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+#include <prometheus/exposer.h>
+
+#include <condition_variable>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "kernels/backend_choice.h"
+#include "server/cache/limits.h"
+#include "server/cache/run_registry.h"
+#include "server/main/device_cache_metrics.h"
+#include "server/memory/arena.h"
+#include "server/metrics/metrics.h"
+#include "server/rpc/ratio_service.h"
+#include "server/shared_memory/segment_registry.h"
+#include "server/store/metered_store.h"
+#include "server/store/sequence_store.h"
+#include "server/threads/mutex.h"
+#include "server/threads/store_threads.h"
+#include "server/threads/worker_pool.h"
+
+namespace sis {
+
+struct ServerOptions {
+  // host:port or unix:path, or several of them with commas between. Port 0 picks a free one.
+  std::string listen = "0.0.0.0:50051";
+  // host:port of GET /metrics; empty for none.
+  std::string metrics = "0.0.0.0:9464";
+  int64_t cache_bytes = int64_t{4} << 30;
+  int64_t max_message_bytes = int64_t{1} << 30;
+  // Of all segments together; 0: there are none.
+  int64_t shared_memory_bytes = 0;
+  int evaluate_threads = 2;
+  BackendKind backend = BackendKind::kAuto;
+  // Of the device that evaluates, for copies of rows; not given: a quarter of what is free, at most
+  // cache_bytes.
+  std::optional<int64_t> device_cache_bytes;
+  // As OpenStore takes it.
+  std::string store = "memory";
+  Limits limits;
+};
+
+class Server {
+ public:
+  // Listens when it returns, with all memory for records in hand. Unavailable if an address can't
+  // be listened on, ResourceExhausted if the memory is not to be had.
+  static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options);
+
+  // As Shutdown.
+  ~Server();
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  // The store and what came back from it, for people.
+  const std::string& store_description() const { return store_description_; }
+  // What it listens on, with the ports that were picked.
+  const std::string& grpc_address() const { return grpc_address_; }
+  const std::string& metrics_address() const { return metrics_address_; }
+  std::string_view backend_name() const { return backend_.backend->name(); }
+  const std::string& backend_reason() const { return backend_.reason; }
+  // Empty without a device.
+  const std::string& device_cache() const { return backend_.device_cache; }
+  // A channel to this server that uses no network.
+  std::shared_ptr<grpc::Channel> InProcessChannel();
+
+  // Reports not serving, takes no new calls, lets those in flight finish for so long, then cancels
+  // them. Idempotent.
+  void Shutdown(absl::Duration grace = absl::Seconds(5));
+
+ private:
+  // Updates the gauges when Prometheus asks.
+  class StatePublisher;
+
+  Server(const ServerOptions& options, std::unique_ptr<Arena> arena,
+         std::unique_ptr<SequenceStore> store);
+  // `opening` is how long the store took to open.
+  absl::Status Recover(absl::Duration opening);
+  absl::Status Listen(const ServerOptions& options);
+  absl::Status ListenForMetrics(const std::string& address);
+  // The janitor: resumes appends that wait for room, drops what has expired.
+  void KeepInOrder();
+
+  // Destroyed from the last to the first: the gRPC server before all that its handlers use.
+  Metrics metrics_;
+  const std::unique_ptr<Arena> arena_;
+  MeteredStore store_;
+  RunRegistry registry_;
+  SegmentRegistry segments_;
+  const BackendChoice backend_;
+  WorkerPool workers_;
+  StoreThreads store_threads_;
+  RatioService service_;
+  std::shared_ptr<StatePublisher> state_publisher_;
+  std::shared_ptr<DeviceCacheMetrics> device_cache_metrics_;  // null without a device
+  std::unique_ptr<prometheus::Exposer> exposer_;
+  std::unique_ptr<grpc::Server> grpc_server_;
+  std::string store_description_;
+  std::string grpc_address_;
+  std::string metrics_address_;
+
+  Mutex mutex_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::condition_variable_any stop_;
+  std::thread janitor_;
+};
+
+}  // namespace sis

@@ -1,0 +1,68 @@
+// The server's end of one Append stream.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "server/append/ingest.h"
+#include "server/cache/room_queue.h"
+#include "server/cache/run_registry.h"
+#include "server/rpc/reaction_order.h"
+#include "server/rpc/rpc_timer.h"
+#include "server/shared_memory/segment_registry.h"
+#include "server/threads/store_threads.h"
+#include "server/wire/append_request.h"
+#include "server/wire/append_response.h"
+
+namespace sis {
+
+// Reads a message, answers it, reads the next: a worker that is faster than the cache waits in its
+// own writes. So it does while a batch waits for room, in the registry's queue; no thread waits.
+// Holds one message at a time, as gRPC received it: what is in it is read in place. Owns itself;
+// the registry and the metrics must outlive the server.
+class AppendStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
+                           private RoomQueue::Waiter {
+ public:
+  AppendStream(RunRegistry& registry, SegmentRegistry& segments, Metrics& metrics,
+               StoreThreads& store_threads);
+
+  void OnReadDone(bool ok) override;
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override;
+  void OnDone() override;
+
+ private:
+  // Goes on with the batch, and answers it or ends the stream.
+  std::optional<RoomWanted> Resume(Turn turn) override;
+  void GiveUp(const absl::Status& status) override;
+
+  void ReadNext();
+  void End(const absl::Status& status);
+  void HandleRequest();
+  // Once the batch is applied: stores it, then acks it.
+  void Answer();
+  absl::Status Parse();
+  absl::Status OpenIngest();
+  // That the batch names; null if none.
+  absl::StatusOr<std::shared_ptr<SharedSegment>> FindSegment();
+
+  RunRegistry& registry_;
+  SegmentRegistry& segments_;
+  StoreThreads& store_threads_;
+  const RpcTimer timer_;
+  ReactionOrder order_;
+  absl::StatusCode code_ = absl::StatusCode::kOk;
+  std::optional<Ingest> ingest_;
+  // The message at hand: as it was read, its pieces and what is in them; and its answer.
+  grpc::ByteBuffer received_;
+  std::vector<grpc::Slice> slices_;
+  ReceivedAppend request_;
+  std::vector<EntryAck> acks_;
+  std::string answer_;
+  grpc::ByteBuffer written_;
+};
+
+}  // namespace sis

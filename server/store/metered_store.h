@@ -1,0 +1,95 @@
+// A store whose calls are counted and timed in the metrics.
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "server/metrics/metrics.h"
+#include "server/store/sequence_store.h"
+
+namespace sis {
+
+class MeteredStore final : public SequenceStore {
+ public:
+  // The metrics must outlive the object.
+  MeteredStore(std::unique_ptr<SequenceStore> store, Metrics& metrics)
+      : store_(std::move(store)), metrics_(metrics) {}
+
+  std::string_view name() const override { return store_->name(); }
+  bool durable() const override { return store_->durable(); }
+  bool shared() const override { return store_->shared(); }
+
+  // Counted once per call, with the first error.
+  std::vector<absl::Status> Append(std::span<const NewEntry> entries) override {
+    const absl::Time start = absl::Now();
+    std::vector<absl::Status> statuses = store_->Append(entries);
+    absl::Status first_error;
+    int64_t bytes = 0;
+    for (size_t i = 0; i < entries.size(); ++i) {
+      first_error.Update(statuses[i]);
+      if (statuses[i].ok()) bytes += static_cast<int64_t>(entries[i].entry.rows.size());
+    }
+    Count("append", first_error, start);
+    metrics_.AddStoreBytes(bytes, 0);
+    return statuses;
+  }
+  absl::StatusOr<StoredSequence> Read(const SequenceIdentity& sequence, uint32_t first) override {
+    const absl::Time start = absl::Now();
+    absl::StatusOr<StoredSequence> read = store_->Read(sequence, first);
+    Count("read", read.status(), start);
+    if (read.ok()) {
+      int64_t bytes = static_cast<int64_t>(read->sealed_form.value_or("").size());
+      for (const LogEntry& entry : read->entries) bytes += static_cast<int64_t>(entry.rows.size());
+      metrics_.AddStoreBytes(0, bytes);
+    }
+    return read;
+  }
+  absl::Status WriteSealedForm(const SequenceIdentity& sequence, uint32_t entries,
+                               std::string_view sealed_form, absl::Time expires) override {
+    const absl::Time start = absl::Now();
+    absl::Status status = store_->WriteSealedForm(sequence, entries, sealed_form, expires);
+    Count("seal", status, start);
+    if (status.ok()) metrics_.AddStoreBytes(static_cast<int64_t>(sealed_form.size()), 0);
+    return status;
+  }
+  absl::Status Drop(const SequenceIdentity& sequence, uint8_t reason, absl::Time expires) override {
+    const absl::Time start = absl::Now();
+    absl::Status status = store_->Drop(sequence, reason, expires);
+    Count("drop", status, start);
+    return status;
+  }
+  absl::Status DropIncarnationsBefore(const std::string& run_id, uint64_t incarnation) override {
+    const absl::Time start = absl::Now();
+    absl::Status status = store_->DropIncarnationsBefore(run_id, incarnation);
+    Count("drop_incarnations", status, start);
+    return status;
+  }
+  absl::StatusOr<StoredRun> PutRun(const StoredRun& run) override {
+    const absl::Time start = absl::Now();
+    absl::StatusOr<StoredRun> there = store_->PutRun(run);
+    Count("put_run", there.status(), start);
+    return there;
+  }
+  absl::StatusOr<StoredRun> GetRun(const std::string& run_id) override {
+    const absl::Time start = absl::Now();
+    absl::StatusOr<StoredRun> run = store_->GetRun(run_id);
+    Count("get_run", run.status(), start);
+    return run;
+  }
+  absl::StatusOr<std::vector<StoredRun>> ListRuns() override { return store_->ListRuns(); }
+  absl::StatusOr<std::vector<SequenceIdentity>> ListSequences(const std::string& run_id,
+                                                              uint64_t incarnation) override {
+    return store_->ListSequences(run_id, incarnation);
+  }
+
+ private:
+  void Count(const char* operation, const absl::Status& status, absl::Time start) {
+    metrics_.CountStoreOperation(operation, status.code(), absl::Now() - start);
+  }
+
+  const std::unique_ptr<SequenceStore> store_;
+  Metrics& metrics_;
+};
+
+}  // namespace sis

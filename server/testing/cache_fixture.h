@@ -1,0 +1,123 @@
+// A cache without a server around it, for tests.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "server/append/ingest.h"
+#include "server/cache/run_registry.h"
+#include "server/metrics/metrics.h"
+
+namespace sis {
+
+// A clock that stands still until told otherwise. Thread-safe.
+class ManualClock {
+ public:
+  absl::Time Now() const { return absl::FromUnixNanos(nanos_); }
+  void Advance(absl::Duration by) { nanos_ += absl::ToInt64Nanoseconds(by); }
+
+ private:
+  std::atomic<int64_t> nanos_ = int64_t{1'000'000'000'000'000'000};
+};
+
+inline v1::RunConfig SmallConfig(int top_k = 4) {
+  v1::RunConfig config;
+  config.set_seed(7);
+  config.set_vocabulary_size(1000);
+  config.set_top_k(top_k);
+  return config;
+}
+
+// Gives back what was sent, bit by bit.
+inline v1::RunConfig LosslessConfig(int top_k = 4) {
+  v1::RunConfig config = SmallConfig(top_k);
+  config.set_log_prob_encoding(v1::FLOAT32);
+  return config;
+}
+
+// What a page of a SmallConfig costs while it fills: the most that it ever does.
+inline int64_t OnePage(int slots) {
+  return Page::kIndexBytes +
+         static_cast<int64_t>(Arena::BlockBytes(TailBytes(FormatOf(SmallConfig(slots)))));
+}
+
+struct Cache {
+  // The arena has room to spare, untouched, so that the budget alone decides.
+  explicit Cache(int64_t bytes = int64_t{64} << 20, const Limits& limits = {})
+      : Cache(bytes, limits, bytes + (int64_t{64} << 20)) {}
+  Cache(int64_t bytes, const Limits& limits, int64_t arena_bytes)
+      : metrics(bytes),
+        arena(*Arena::Map(arena_bytes)),
+        registry(bytes, *arena, limits, metrics, [this] { return clock.Now(); }) {}
+
+  std::shared_ptr<Run> CreateRun(const std::string& id, const v1::RunConfig& config,
+                                 uint64_t incarnation = 0) {
+    v1::CreateRunRequest request;
+    request.set_run_id(id);
+    *request.mutable_config() = config;
+    request.set_incarnation(incarnation);
+    absl::StatusOr<RunRegistry::Created> created = registry.Create(request);
+    EXPECT_TRUE(created.ok()) << created.status();
+    return created.ok() ? created->run : nullptr;
+  }
+
+  ManualClock clock;
+  Metrics metrics;
+  std::unique_ptr<Arena> arena;
+  RunRegistry registry;
+};
+
+inline v1::AppendHeader HeaderOf(const Run& run) {
+  v1::AppendHeader header;
+  header.mutable_run()->set_run_id(run.id());
+  header.mutable_sampling()->set_log_probs(v1::Sampling::RAW);
+  header.mutable_sampling()->set_temperature(1);
+  header.set_vocabulary_size(run.config().vocabulary_size());
+  return header;
+}
+
+// What an append stream writes for these acks.
+inline v1::AppendResponse ResponseOf(const v1::AppendBatch& batch,
+                                     const std::vector<EntryAck>& acks) {
+  std::string bytes;
+  WriteAppendResponse(EntriesOf(batch), acks, bytes);
+  v1::AppendResponse response;
+  EXPECT_TRUE(response.ParseFromString(bytes));
+  return response;
+}
+
+// Applies the batch without waiting for room; with a store, stores it.
+inline absl::StatusOr<v1::AppendResponse> ApplyAtOnce(Ingest& ingest,
+                                                      const v1::AppendBatch& batch) {
+  const std::vector<AppendEntryView> entries = EntriesOf(batch);
+  std::vector<EntryAck> acks;
+  if (ingest.has_store()) ingest.BringIn(entries);
+  const auto wanted = ingest.Apply(entries, Turn::kOutOfTime, acks);
+  if (!wanted.ok()) return wanted.status();
+  EXPECT_FALSE(wanted->has_value());
+  if (ingest.has_store()) ingest.Store(entries, acks);
+  return ResponseOf(batch, acks);
+}
+
+inline v1::Ack AppendEntry(Cache& cache, const Run& run, v1::AppendEntry entry) {
+  absl::StatusOr<Ingest> ingest = Ingest::Open(cache.registry, HeaderOf(run));
+  EXPECT_TRUE(ingest.ok()) << ingest.status();
+  v1::AppendBatch batch;
+  *batch.add_entries() = std::move(entry);
+  const absl::StatusOr<v1::AppendResponse> response = ApplyAtOnce(*ingest, batch);
+  EXPECT_TRUE(response.ok()) << response.status();
+  return response->acks(0);
+}
+
+inline v1::Ack AppendBlock(Cache& cache, const Run& run, v1::Block block) {
+  v1::AppendEntry entry;
+  *entry.mutable_block() = std::move(block);
+  return AppendEntry(cache, run, std::move(entry));
+}
+
+}  // namespace sis

@@ -1,0 +1,197 @@
+// Everything at once on one small cache. Meant for ThreadSanitizer; without it, the bytes must
+// still add up.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <random>
+#include <thread>
+
+#include "kernels/cuda/testing/host_stage.h"
+#include "kernels/decide/scalar_backend.h"
+#include "server/evaluate/evaluate.h"
+#include "server/fetch/fetch.h"
+#include "server/testing/cache_fixture.h"
+#include "server/testing/record_generator.h"
+
+namespace sis {
+namespace {
+
+constexpr int kSlots = 4;
+constexpr uint32_t kLength = 200;
+constexpr int kSequences = 12;
+constexpr int kIterations = 400;
+
+class ConcurrencyTest : public testing::Test {
+ protected:
+  ConcurrencyTest() {
+    v1::RunConfig config = SmallConfig(kSlots);
+    config.set_time_to_live_seconds(20);
+    config.set_max_staleness(2);
+    cache_.CreateRun("r", config);
+  }
+
+  std::shared_ptr<sis::Run> Find() {
+    v1::RunRef ref;
+    ref.set_run_id("r");
+    return *cache_.registry.Find(ref);
+  }
+  // Ids move on with time: those that left the cache do not come back.
+  std::string Id(std::mt19937& random) {
+    return std::to_string(epoch_.load()) + "-" + std::to_string(random() % kSequences);
+  }
+
+  void Append(std::mt19937& random) {
+    const auto run = Find();
+    const auto first = static_cast<uint32_t>(random() % kLength);
+    const auto count = static_cast<uint32_t>(1 + random() % (kLength - first));
+    const v1::Ack ack =
+        AppendBlock(cache_, *run,
+                    records_.Block(Id(random), first, run->policy_version() / 2 * 2, first, count));
+    ++acks_[ack.code()];
+  }
+  void Evaluate(std::mt19937& random) {
+    v1::EvaluateRequest request;
+    request.set_draw(random() % 100);
+    v1::Slice& slice = *request.add_slices();
+    slice.mutable_sequence()->set_id(Id(random));
+    slice.set_first_position(static_cast<uint32_t>(random() % kLength));
+    slice.set_length(static_cast<uint32_t>(1 + random() % (kLength - slice.first_position())));
+    *request.mutable_gathered() = current_.Gathered(slice.first_position(), slice.length());
+    const auto response = sis::Evaluate(*Find(), *backend_, request);
+    ASSERT_TRUE(response.ok()) << response.status();
+    const v1::Totals& totals = response->totals();
+    EXPECT_EQ(totals.accepted() + totals.rejected() + totals.outside_top_k() + totals.missing(),
+              slice.length());
+    newly_counted_ += response->newly_counted();
+  }
+  void Fetch(std::mt19937& random) {
+    const auto run = Find();
+    v1::FetchTopKRequest request;
+    request.add_slices()->mutable_sequence()->set_id(Id(random));
+    request.add_slices()->mutable_sequence()->set_id(Id(random));
+    request.set_lease_seconds(random() % 5);
+    auto fetch = sis::Fetch::Open(run, request);
+    ASSERT_TRUE(fetch.ok()) << fetch.status();
+    v1::FetchTopKResponse message;
+    uint64_t lease = 0;
+    while (fetch->Next(message)) {
+      if (message.has_header()) lease = message.header().lease_id();
+    }
+    if (random() % 2 == 0) run->EndLease(lease);
+  }
+  void Control(std::mt19937& random) {
+    const auto run = Find();
+    switch (random() % 8) {
+      case 0:
+        run->Release({Id(random), 0});
+        break;
+      case 1:
+        // Another thread may have been further.
+        run->AdvanceVersion(run->policy_version() + 1).IgnoreError();
+        break;
+      case 2:
+        cache_.clock.Advance(absl::Seconds(1));
+        cache_.registry.DropExpired();
+        break;
+      case 3:
+        ++epoch_;
+        break;
+      case 4: {
+        v1::AppendEntry entry;
+        entry.mutable_truncate()->mutable_sequence()->set_id(Id(random));
+        entry.mutable_truncate()->set_length(static_cast<uint32_t>(random() % kLength));
+        AppendEntry(cache_, *run, entry);
+        break;
+      }
+      case 5: {
+        v1::AppendEntry entry;
+        entry.mutable_seal()->mutable_sequence()->set_id(Id(random));
+        entry.mutable_seal()->set_length(kLength);
+        AppendEntry(cache_, *run, entry);
+        break;
+      }
+      case 6:
+        cache_.registry.PublishState();
+        cache_.metrics.registry()->Collect();
+        break;
+      default:
+        run->Describe();
+        run->steps().Find(random() % 100);
+    }
+  }
+
+  RecordGenerator generator_{kSlots, 1000, 51};
+  const Records records_ = generator_.NextRecords(kLength);
+  const CurrentValues current_ = generator_.NextCurrent(records_);
+  // Keeps copies of a few pages, on a device that works when it likes.
+  const std::unique_ptr<const Backend> backend_ = cuda::BackendOnHostStages(
+      std::make_unique<ScalarBackend>(), 3, size_t{4} << 10, cuda::When::kInAThread);
+  Cache cache_{12 * OnePage(kSlots)};
+  std::atomic<int> epoch_ = 0;
+  std::atomic<uint64_t> newly_counted_ = 0;
+  std::array<std::atomic<int>, 17> acks_{};
+};
+
+TEST_F(ConcurrencyTest, AllBytesAreAccountedFor) {
+  std::atomic<bool> over_budget = false;
+  const auto work = [&](uint32_t seed) {
+    std::mt19937 random(seed);
+    for (int i = 0; i < kIterations; ++i) {
+      switch ((random() + seed) % 4) {
+        case 0:
+        case 1:
+          Append(random);
+          break;
+        case 2:
+          Evaluate(random);
+          break;
+        default:
+          random() % 2 == 0 ? Fetch(random) : Control(random);
+      }
+      if (cache_.registry.budget().used() > cache_.registry.budget().limit()) over_budget = true;
+    }
+  };
+  std::vector<std::thread> threads;
+  for (uint32_t seed = 1; seed <= 4; ++seed) threads.emplace_back(work, seed);
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_FALSE(over_budget);
+  EXPECT_GT(acks_[0], kIterations / 10) << "few appends came through";
+  EXPECT_GT(newly_counted_, 0);
+
+  const auto run = Find();
+  EXPECT_EQ(run->budget().used(), cache_.registry.budget().used());
+  cache_.clock.Advance(absl::Hours(1));  // past every lease and time to live
+  cache_.registry.DropExpired();
+  EXPECT_EQ(run->Describe().leases(), 0);
+  EXPECT_EQ(run->Describe().sequences(), 0);
+  EXPECT_EQ(cache_.registry.budget().used(), 0);
+}
+
+// Incarnations follow each other under the feet of those who append and read.
+TEST_F(ConcurrencyTest, SupersededRunsGiveEverythingBack) {
+  std::atomic<bool> stop = false;
+  const auto work = [&](uint32_t seed) {
+    std::mt19937 random(seed);
+    while (!stop) {
+      const auto run = Find();
+      absl::StatusOr<Ingest> ingest = Ingest::Open(cache_.registry, HeaderOf(*run));
+      ASSERT_TRUE(ingest.ok());
+      v1::AppendBatch batch;
+      *batch.add_entries()->mutable_block() = records_.Block(Id(random));
+      ApplyAtOnce(*ingest, batch).IgnoreError();
+      Fetch(random);
+    }
+  };
+  std::vector<std::thread> threads;
+  for (uint32_t seed = 1; seed <= 3; ++seed) threads.emplace_back(work, seed);
+  for (uint64_t incarnation = 2; incarnation < 100; ++incarnation) {
+    cache_.CreateRun("r", SmallConfig(kSlots), incarnation);
+  }
+  stop = true;
+  for (std::thread& thread : threads) thread.join();
+  cache_.CreateRun("r", SmallConfig(kSlots), 100);
+  EXPECT_EQ(cache_.registry.budget().used(), 0);
+}
+
+}  // namespace
+}  // namespace sis
