@@ -9,6 +9,7 @@
 #include "kernels/numerics/sums.h"
 #include "kernels/records/fixed_rows.h"
 #include "kernels/records/grouped_log_probs.h"
+#include "kernels/records/record_view.h"
 
 namespace sis {
 
@@ -111,7 +112,7 @@ class Backend {
   virtual std::string_view name() const = 0;
 
   // Evaluates every segment; lengths must agree. What is recorded must be valid
-  // (kernels/decide/validate.h). The current values may be anything: Sums::invalid counts the
+  // (kernels/records/validate.h). The current values may be anything: Sums::invalid counts the
   // positions where they are not valid, and if there are any, everything else that was written is
   // to be thrown away. float16_log_probs may even change meanwhile: each of them is read once.
   virtual void Evaluate(const EvaluateParameters& parameters,

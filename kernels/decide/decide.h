@@ -7,6 +7,7 @@
 
 #include "kernels/numerics/exp32.h"
 #include "kernels/numerics/host_device.h"
+#include "kernels/numerics/log_prob.h"
 #include "kernels/numerics/sums.h"
 
 namespace sis {
@@ -20,23 +21,6 @@ enum class Decision : uint8_t {
   kMissing = 4,
   kMasked = 5
 };
-
-// The rank of a sampled token that is not in the recorded set.
-inline constexpr uint8_t kRankOutside = 255;
-inline constexpr int kMaxTopK = 254;
-
-inline constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
-
-// What rounding may add to a log-prob of 0 or to a mass of 1.
-inline constexpr float kRoundingSlack = 0x1p-6f;
-
-// False for NaN.
-SIS_HOST_DEVICE inline bool IsLogProb(float x) { return x <= kRoundingSlack; }
-SIS_HOST_DEVICE inline bool IsMass(float x) { return x >= 0.0f && x <= 1.0f + kRoundingSlack; }
-
-// What subnormals could touch counts as 0, so that machines that flush them agree with those that
-// don't.
-SIS_HOST_DEVICE inline float Flush(float x) { return x < 0x1p-100f && x > -0x1p-100f ? 0.0f : x; }
 
 // What the current policy's values at V_k come down to.
 struct Envelope {

@@ -15,9 +15,10 @@
 #include "kernels/decide/scalar_backend.h"
 #if HWY_TARGET != HWY_SCALAR
 #include "kernels/decide/simd_decide-inl.h"
-#include "kernels/decide/simd_groups-inl.h"
 #include "kernels/decide/simd_slots-inl.h"
+#include "kernels/decide/simd_visit_groups-inl.h"
 #include "kernels/numerics/simd_math-inl.h"
+#include "kernels/records/simd_groups-inl.h"
 #include "kernels/records/simd_rows-inl.h"
 #endif
 

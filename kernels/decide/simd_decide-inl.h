@@ -12,9 +12,9 @@
 
 #include "hwy/highway.h"
 #include "kernels/decide/backend.h"
-#include "kernels/decide/simd_groups-inl.h"
 #include "kernels/decide/simd_slots-inl.h"
 #include "kernels/numerics/simd_math-inl.h"
+#include "kernels/records/simd_groups-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace sis {

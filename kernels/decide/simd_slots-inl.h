@@ -42,27 +42,6 @@ struct SlotResults {
   Envelopes prefix[kMaxPrefixPoints];  // one per point of the curve
 };
 
-// Exponentials of a few ranks, side by side.
-HWY_INLINE void ExpOfEach(const Floats (&x)[1], Floats (&e)[1]) { e[0] = ExpInRange(x[0]); }
-HWY_INLINE void ExpOfEach(const Floats (&x)[2], Floats (&e)[2]) {
-  const TwoFloats two = ExpInRange(TwoFloats{x[0], x[1]});
-  e[0] = two.first;
-  e[1] = two.second;
-}
-HWY_INLINE void ExpOfEach(const Floats (&x)[3], Floats (&e)[3]) {
-  const TwoFloats two = ExpInRange(TwoFloats{x[0], x[1]});
-  e[0] = two.first;
-  e[1] = two.second;
-  e[2] = ExpInRange(x[2]);
-}
-HWY_INLINE void ExpOfEach(const Floats (&x)[4], Floats (&e)[4]) {
-  const FourFloats four = ExpInRange(FourFloats{{x[0], x[1]}, {x[2], x[3]}});
-  e[0] = four.first.first;
-  e[1] = four.first.second;
-  e[2] = four.second.first;
-  e[3] = four.second.second;
-}
-
 // Keeps the envelopes of the curve's points as the ranks go by.
 class PrefixPoints {
  public:

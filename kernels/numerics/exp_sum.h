@@ -5,7 +5,7 @@
 #include <bit>
 #include <cstdint>
 
-#include "kernels/decide/decide.h"
+#include "kernels/numerics/log_prob.h"
 
 namespace sis {
 

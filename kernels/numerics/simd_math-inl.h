@@ -14,15 +14,14 @@
 
 #include "hwy/highway.h"
 #include "kernels/numerics/philox.h"
-#include "kernels/records/encoding.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace sis {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// One position a lane. A group is one vector, or the few that it takes on narrower machines.
-using FloatTag = hn::CappedTag<float, kGroupPositions>;
+// One position a lane, at most 16 of them.
+using FloatTag = hn::CappedTag<float, 16>;
 using Uint32Tag = hn::RebindToUnsigned<FloatTag>;
 using Int32Tag = hn::RebindToSigned<FloatTag>;
 using Floats = hn::Vec<FloatTag>;
@@ -131,14 +130,34 @@ HWY_INLINE V ExpInRange(V x) {
   return FinishExp(StepsOfExp(x));
 }
 
+// ExpInRange of a few vectors, side by side.
+HWY_INLINE void ExpOfEach(const Floats (&x)[1], Floats (&e)[1]) { e[0] = ExpInRange(x[0]); }
+HWY_INLINE void ExpOfEach(const Floats (&x)[2], Floats (&e)[2]) {
+  const TwoFloats two = ExpInRange(TwoFloats{x[0], x[1]});
+  e[0] = two.first;
+  e[1] = two.second;
+}
+HWY_INLINE void ExpOfEach(const Floats (&x)[3], Floats (&e)[3]) {
+  const TwoFloats two = ExpInRange(TwoFloats{x[0], x[1]});
+  e[0] = two.first;
+  e[1] = two.second;
+  e[2] = ExpInRange(x[2]);
+}
+HWY_INLINE void ExpOfEach(const Floats (&x)[4], Floats (&e)[4]) {
+  const FourFloats four = ExpInRange(FourFloats{{x[0], x[1]}, {x[2], x[3]}});
+  e[0] = four.first.first;
+  e[1] = four.first.second;
+  e[2] = four.second.first;
+  e[3] = four.second.second;
+}
+
 // Of what is at most 88.
 HWY_INLINE Floats ZeroBelowRange(Floats x, Floats exponential) {
   return hn::IfThenZeroElse(hn::Lt(x, Constant(-87.0f)), exponential);
 }
 template <class V>
 HWY_INLINE Pair<V> ZeroBelowRange(Pair<V> x, Pair<V> exponential) {
-  return {ZeroBelowRange(x.first, exponential.first),
-          ZeroBelowRange(x.second, exponential.second)};
+  return {ZeroBelowRange(x.first, exponential.first), ZeroBelowRange(x.second, exponential.second)};
 }
 template <class V>
 HWY_INLINE V ExpAtMost88(V x) {

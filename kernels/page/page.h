@@ -13,8 +13,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "kernels/decide/validate.h"
 #include "kernels/records/encoding.h"
+#include "kernels/records/record_view.h"
 
 namespace sis {
 

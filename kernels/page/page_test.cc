@@ -10,10 +10,10 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "kernels/testing/decoded_log_probs.h"
-#include "kernels/records/log_probs.h"
-#include "kernels/testing/random_records.h"
 #include "kernels/numerics/crc32c.h"
+#include "kernels/records/log_probs.h"
+#include "kernels/testing/decoded_log_probs.h"
+#include "kernels/testing/random_records.h"
 
 namespace sis {
 namespace {

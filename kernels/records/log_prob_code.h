@@ -15,7 +15,7 @@ namespace sis {
 // `multiplier` matters to kFixed12 only. x is a log-prob of at most 1/64, not NaN.
 
 SIS_HOST_DEVICE inline float DecodeLogProb(LogProbEncoding encoding, uint32_t code,
-                                              uint32_t multiplier) {
+                                           uint32_t multiplier) {
   switch (encoding) {
     case LogProbEncoding::kFloat32:
       return std::bit_cast<float>(code);
@@ -29,7 +29,7 @@ SIS_HOST_DEVICE inline float DecodeLogProb(LogProbEncoding encoding, uint32_t co
 
 // The code of the largest value that is not above x; that of -inf if no finite one is.
 SIS_HOST_DEVICE inline uint32_t EncodeRoundedDown(LogProbEncoding encoding, float x,
-                                                     uint32_t multiplier) {
+                                                  uint32_t multiplier) {
   switch (encoding) {
     case LogProbEncoding::kFloat32:
       return std::bit_cast<uint32_t>(x);

@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <vector>
 
-#include "kernels/decide/decide.h"
+#include "kernels/numerics/log_prob.h"
 #include "kernels/records/log_prob_code.h"
+#include "kernels/records/record_view.h"
 #include "kernels/records/simd_fixed12.h"
 
 namespace sis {

@@ -22,7 +22,7 @@ constexpr size_t LogProbBytes(LogProbEncoding encoding, size_t positions, size_t
 }
 
 // Encodes behaviour log-probs [n, K], rounded down, into LogProbBytes. Each row is sorted, used
-// slots first, unused ones -inf (kernels/decide/validate.h). Slots too low to be rounded down
+// slots first, unused ones -inf (kernels/records/validate.h). Slots too low to be rounded down
 // become unused; they are the last ones. used_slots [n] gets how many are left.
 void EncodeBehaviorLogProbs(LogProbEncoding encoding, std::span<const float> log_probs, int slots,
                             std::span<uint8_t> used_slots, std::span<std::byte> to);

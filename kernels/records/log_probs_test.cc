@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "kernels/records/fixed12.h"
 #include "kernels/testing/decoded_log_probs.h"
 #include "kernels/testing/encoded_position.h"
-#include "kernels/records/fixed12.h"
 #include "kernels/testing/random_positions.h"
 
 namespace sis {

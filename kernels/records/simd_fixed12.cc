@@ -121,8 +121,8 @@ HWY_INLINE void Pack(Floats codes, size_t lane, std::byte* row) {
 }
 
 template <size_t kCount>
-HWY_INLINE void EncodeLast(const TokenMajorRows<float>& rows, Floats multipliers, size_t lane, size_t rank,
-                           std::byte* first_row) {
+HWY_INLINE void EncodeLast(const TokenMajorRows<float>& rows, Floats multipliers, size_t lane,
+                           size_t rank, std::byte* first_row) {
   constexpr size_t kRowBytes = RowBytes(LogProbEncoding::kFixed12);
   Floats last[kCount];
   rows.LoadLast(lane, rank, last);

@@ -13,14 +13,18 @@
 
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
-#include "kernels/decide/decide.h"
+#include "kernels/numerics/log_prob.h"
 #include "kernels/numerics/simd_math-inl.h"
 #include "kernels/records/encoding.h"
 #include "kernels/records/fixed12.h"
+#include "kernels/records/record_view.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace sis {
 namespace HWY_NAMESPACE {
+
+// A group of positions is one vector, or the few that it takes on narrower machines.
+static_assert(kGroupPositions % kLanes == 0);
 
 // Ranks are read four at a time.
 inline constexpr size_t kRanksAtOnce = 4;

@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/testing/decoded_log_probs.h"
+#include "kernels/decide/scalar_backend.h"
 #include "kernels/numerics/float16.h"
 #include "kernels/records/log_probs.h"
+#include "kernels/testing/decoded_log_probs.h"
 #include "kernels/testing/random_positions.h"
-#include "kernels/decide/scalar_backend.h"
 
 namespace sis {
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/decide/validate.h"
 #include "kernels/numerics/crc32c.h"
+#include "kernels/records/validate.h"
 #include "server/cache/log_entries.h"
 #include "server/cache/stored_cache.h"
 #include "server/slices/slices.h"

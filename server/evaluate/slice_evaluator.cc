@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/decide/algorithms/expected_weight.h"
 #include "kernels/decide/algorithms/top_k_total_variation.h"
-#include "kernels/decide/validate.h"
+#include "kernels/decide/validate_current.h"
 #include "server/evaluate/record_checks.h"
 #include "server/shared_memory/guarded_access.h"
 

@@ -15,8 +15,7 @@ extern "C" int sis_gather_log_probs(int type, const std::byte* logits, int64_t p
   const size_t k = slots;
   for (int64_t i = 0; i < positions; ++i) {
     const sis::LogitRow row{logit_type, logits + i * row_bytes, vocabulary};
-    const absl::StatusOr<double> log_sum_exp =
-        sis::LogSumExpOfRow(row, static_cast<uint32_t>(i));
+    const absl::StatusOr<double> log_sum_exp = sis::LogSumExpOfRow(row, static_cast<uint32_t>(i));
     if (!log_sum_exp.ok()) {
       std::fprintf(stderr, "%s\n", log_sum_exp.status().ToString().c_str());
       return 1;

@@ -56,8 +56,8 @@ std::vector<Segment> Segments(int sequences, int length, int slots, bool float16
 
 // Per sequence, sums gets (accepted, D, D_SIS, expected acceptance): [sequences, 4]. length must be
 // a multiple of 16.
-extern "C" void sis_peers_evaluate(int threads, int sequences, int length, int slots,
-                                   int float16, const void* behavior, const void* current,
+extern "C" void sis_peers_evaluate(int threads, int sequences, int length, int slots, int float16,
+                                   const void* behavior, const void* current,
                                    const float* behavior_sampled, const float* current_sampled,
                                    const uint8_t* ranks, uint8_t* decisions, float* ratios,
                                    double* sums) {

@@ -4,9 +4,9 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/testing/decoded_log_probs.h"
-#include "kernels/records/log_probs.h"
 #include "kernels/decide/scalar_backend.h"
+#include "kernels/records/log_probs.h"
+#include "kernels/testing/decoded_log_probs.h"
 #include "tests/conformance/backends.h"
 #include "tests/conformance/policy_pairs.h"
 #include "tests/conformance/positions.h"

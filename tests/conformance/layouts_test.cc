@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/testing/decoded_log_probs.h"
-#include "kernels/records/log_probs.h"
-#include "kernels/numerics/philox.h"
 #include "kernels/decide/scalar_backend.h"
+#include "kernels/numerics/philox.h"
+#include "kernels/records/log_probs.h"
+#include "kernels/testing/decoded_log_probs.h"
 #include "tests/conformance/backends.h"
 #include "tests/conformance/positions.h"
 

@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/numerics/float16.h"
-#include "kernels/testing/decoded_log_probs.h"
-#include "kernels/records/log_probs.h"
 #include "kernels/decide/scalar_backend.h"
+#include "kernels/numerics/float16.h"
 #include "kernels/numerics/sequence_key.h"
+#include "kernels/records/log_probs.h"
+#include "kernels/testing/decoded_log_probs.h"
 #include "tests/conformance/policy_pairs.h"
 #include "tests/conformance/positions.h"
 #include "tests/integration/connection.h"

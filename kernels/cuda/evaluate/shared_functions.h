@@ -6,10 +6,10 @@
 #include <span>
 #include <string>
 
-#include "kernels/records/log_prob_code.h"
 #include "kernels/decide/decide.h"
 #include "kernels/numerics/philox.h"
 #include "kernels/numerics/sums.h"
+#include "kernels/records/log_prob_code.h"
 
 namespace sis::cuda {
 

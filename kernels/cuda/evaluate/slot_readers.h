@@ -5,10 +5,10 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/records/fixed12.h"
 #include "kernels/numerics/float16.h"
-#include "kernels/records/encoding.h"
 #include "kernels/numerics/host_device.h"
+#include "kernels/records/encoding.h"
+#include "kernels/records/fixed12.h"
 
 namespace sis::cuda {
 
@@ -70,7 +70,9 @@ class Float16Reader {
       : column_(reinterpret_cast<const uint16_t*>(
                     GroupOf(rows, LogProbEncoding::kFloat16, lane, slots)) +
                 lane % kGroupPositions) {}
-  SIS_HOST_DEVICE float At(int slot) const { return DecodeFloat16(column_[slot * kGroupPositions]); }
+  SIS_HOST_DEVICE float At(int slot) const {
+    return DecodeFloat16(column_[slot * kGroupPositions]);
+  }
 
  private:
   const uint16_t* column_;

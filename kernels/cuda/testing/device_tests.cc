@@ -13,9 +13,9 @@
 #include <random>
 #include <string_view>
 
-#include "kernels/cuda/testing/bandwidth_report.h"
 #include "kernels/cuda/evaluate/cuda_backend.h"
 #include "kernels/cuda/evaluate/device.h"
+#include "kernels/cuda/testing/bandwidth_report.h"
 #include "kernels/cuda/testing/residency_report.h"
 #include "kernels/decide/scalar_backend.h"
 #include "tests/conformance/backends.h"

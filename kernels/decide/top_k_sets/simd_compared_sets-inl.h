@@ -12,11 +12,11 @@
 #include <span>
 
 #include "hwy/highway.h"
-#include "kernels/decide/simd_groups-inl.h"
-#include "kernels/decide/simd_set_checker-inl.h"
 #include "kernels/decide/top_k_sets/top_k_sets.h"
 #include "kernels/numerics/simd_math-inl.h"
+#include "kernels/records/simd_groups-inl.h"
 #include "kernels/records/simd_rows-inl.h"
+#include "kernels/records/simd_set_checker-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace sis {

@@ -14,10 +14,10 @@
 #include "hwy/highway.h"
 #include "kernels/decide/decide.h"
 #if HWY_TARGET != HWY_SCALAR
-#include "kernels/decide/simd_groups-inl.h"
 #include "kernels/decide/top_k_sets/simd_compared_sets-inl.h"
 #include "kernels/decide/top_k_sets/simd_hashed_sets-inl.h"
 #include "kernels/numerics/simd_math-inl.h"
+#include "kernels/records/simd_groups-inl.h"
 #include "kernels/records/simd_rows-inl.h"
 #include "kernels/records/simd_unpack-inl.h"
 #endif

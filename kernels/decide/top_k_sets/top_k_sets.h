@@ -36,13 +36,18 @@ struct ReducedSets {
   std::span<float> covered_masses;  // [n]: of those of V_k that are in the current set
 };
 
+// Checks the current policy's own sets. InvalidArgument names field, position and value. The
+// arrays' lengths must agree.
+absl::Status ValidateTopKSets(const TopKSets& sets, int32_t vocabulary_size,
+                              uint32_t first_position);
+
 // InvalidArgument, as ValidateTopKSets says it, if a set is not valid; `into` may then hold
 // anything. Lengths must agree.
 absl::Status ReduceTopKSets(const RecordedSets& recorded, const TopKSets& current,
                             int32_t vocabulary_size, uint32_t first_position,
                             const ReducedSets& into);
 
-// The definition. The sets must be valid (kernels/decide/validate.h).
+// The definition. The sets must be valid.
 void ReduceTopKSetsScalar(const RecordedSets& recorded, const TopKSets& current,
                           const ReducedSets& into);
 

@@ -15,9 +15,9 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/decide/decide.h"
-#include "kernels/decide/validate.h"
 #include "kernels/numerics/simd_targets.h"
 #include "kernels/page/page.h"
+#include "kernels/records/validate.h"
 #include "kernels/testing/random_records.h"
 // After the list of the targets that are built.
 #include "hwy/targets.h"

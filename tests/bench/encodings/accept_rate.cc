@@ -7,9 +7,9 @@
 #include <limits>
 #include <vector>
 
-#include "kernels/testing/decoded_log_probs.h"
 #include "kernels/numerics/float16.h"
 #include "kernels/records/log_probs.h"
+#include "kernels/testing/decoded_log_probs.h"
 
 namespace sis {
 namespace {

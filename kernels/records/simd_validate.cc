@@ -1,4 +1,4 @@
-#include "kernels/decide/simd_validate.h"
+#include "kernels/records/simd_validate.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -7,16 +7,15 @@
 
 #include "kernels/numerics/simd_targets.h"
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "kernels/decide/simd_validate.cc"
+#define HWY_TARGET_INCLUDE "kernels/records/simd_validate.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "kernels/records/grouped_log_probs.h"
 #if HWY_TARGET != HWY_SCALAR
-#include "kernels/decide/simd_groups-inl.h"
-#include "kernels/decide/simd_set_checker-inl.h"
-#include "kernels/decide/simd_slots-inl.h"
 #include "kernels/numerics/simd_math-inl.h"
+#include "kernels/records/simd_groups-inl.h"
 #include "kernels/records/simd_rows-inl.h"
+#include "kernels/records/simd_set_checker-inl.h"
 #endif
 
 HWY_BEFORE_NAMESPACE();

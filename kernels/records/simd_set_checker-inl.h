@@ -11,9 +11,8 @@
 #include <cstdint>
 
 #include "hwy/highway.h"
-#include "kernels/decide/backend.h"
-#include "kernels/decide/simd_slots-inl.h"
 #include "kernels/numerics/simd_math-inl.h"
+#include "kernels/records/record_view.h"
 #include "kernels/records/simd_rows-inl.h"
 
 HWY_BEFORE_NAMESPACE();
