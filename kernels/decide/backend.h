@@ -13,15 +13,15 @@
 
 namespace sis {
 
-// What the recorded sets of a run of positions hold, besides the ids: n positions of K slots. -inf
-// marks unused slots, which come last.
+// What the recorded sets of n consecutive positions hold, besides the ids. -inf marks unused slots,
+// which come last.
 struct BehaviorView {
   std::span<const float> log_probs;          // [n, K]; or empty, and then
   std::span<const float> sampled_log_probs;  // [n]
   std::span<const uint8_t> sampled_ranks;    // [n], kRankOutside if not in the set
   GroupedLogProbs grouped_log_probs = {};    // the same in groups
-  // If they have a tag, and the spans above are parts of them, at offsets aligned to their
-  // elements: backends may read a copy of them instead.
+  // If these have a tag, a backend may read its own copy of them instead of the spans above. Then
+  // the spans are parts of them, aligned to their elements.
   FixedRows fixed_rows = {};
 };
 
@@ -61,6 +61,15 @@ struct OutputView {
   std::span<float> acceptance_probabilities = {};  // [n]
   std::span<float> log_modified_ratios = {};       // [n]
   std::span<float> modified_ratios = {};           // [n]
+
+  void Store(size_t position, const PositionResult& result) const {
+    decisions[position] = result.decision;
+    if (!acceptance_probabilities.empty()) {
+      acceptance_probabilities[position] = result.acceptance_probability;
+    }
+    if (!log_modified_ratios.empty()) log_modified_ratios[position] = result.log_modified_ratio();
+    if (!modified_ratios.empty()) modified_ratios[position] = result.modified_ratio();
+  }
 };
 
 // n consecutive positions of one sequence.
@@ -111,10 +120,10 @@ class Backend {
 
   virtual std::string_view name() const = 0;
 
-  // Evaluates every segment; lengths must agree. What is recorded must be valid
-  // (kernels/records/validate.h). The current values may be anything: Sums::invalid counts the
-  // positions where they are not valid, and if there are any, everything else that was written is
-  // to be thrown away. float16_log_probs may even change meanwhile: each of them is read once.
+  // Evaluates every segment; lengths must agree. Records must be valid (ValidateRecords). Current
+  // values may be anything: Sums::invalid counts the positions where they are not valid, and if
+  // there are any, the caller throws away all that was written. float16_log_probs may change during
+  // the call: each is read once.
   virtual void Evaluate(const EvaluateParameters& parameters,
                         std::span<const Segment> segments) const = 0;
 

@@ -12,8 +12,7 @@
 
 namespace sis {
 
-// The wire values of sis.v1.Decision.
-// The backends give the first three.
+// The wire values of sis.v1.Decision. Backends give the first three.
 enum class Decision : uint8_t {
   kAccepted = 1,
   kRejected = 2,
@@ -36,8 +35,8 @@ struct EnvelopeAccumulator {
   float covered_mass = 0.0f;
   bool all_log_probs = true;
 
-  // behavior_log_prob of -inf marks an unused slot, and current_log_prob may then be anything. In
-  // others it may be too, but then the slots are not valid.
+  // behavior_log_prob of -inf marks an unused slot, whose current_log_prob may be anything. In used
+  // slots a current_log_prob that is none makes the slots invalid.
   SIS_HOST_DEVICE void Add(float behavior_log_prob, float current_log_prob) {
     if (behavior_log_prob == kMinusInfinity) return;
     if (!IsLogProb(current_log_prob)) {

@@ -32,7 +32,6 @@ SlotsResult GatheredSlots(const EvaluateParameters& parameters, const LogProbRea
 void EvaluateSegment(const EvaluateParameters& parameters, const Segment& segment) {
   const BehaviorView& behavior = segment.behavior;
   const CurrentView& current = segment.current;
-  const OutputView& output = segment.output;
   const size_t row_length = parameters.slots;
   const size_t top_k = parameters.top_k;
   const LogProbReader behavior_log_probs(behavior.log_probs, behavior.grouped_log_probs,
@@ -58,15 +57,7 @@ void EvaluateSegment(const EvaluateParameters& parameters, const Segment& segmen
         Decide(behavior.sampled_log_probs[i], current.sampled_log_probs[i], slots.envelope,
                behavior.sampled_ranks[i] < top_k, uniforms.word[position % 4]);
     AddPosition(result, slots.envelope, sums);
-
-    output.decisions[i] = result.decision;
-    if (!output.acceptance_probabilities.empty()) {
-      output.acceptance_probabilities[i] = result.acceptance_probability;
-    }
-    if (!output.log_modified_ratios.empty()) {
-      output.log_modified_ratios[i] = result.log_modified_ratio();
-    }
-    if (!output.modified_ratios.empty()) output.modified_ratios[i] = result.modified_ratio();
+    segment.output.Store(i, result);
   }
   *segment.sums += sums;
 }

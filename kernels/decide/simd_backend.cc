@@ -64,7 +64,7 @@ class SumCollector {
  public:
   ~SumCollector() { Flush(); }
 
-  // points: of the prefix curve, those below top_k. One more is top_k itself.
+  // points: those of the prefix curve below top_k. The one at top_k comes from the sums themselves.
   void Open(const Segment& segment, size_t points) {
     if (segment.sums != into_ || segment.prefix_sums.data() != prefix_into_.data()) Flush();
     into_ = segment.sums;
@@ -171,7 +171,7 @@ void EvaluatePositions(const SlotPlan& plan, uint64_t draw, const Segment& segme
   }
 }
 
-// What a page has of it; of more, what comes first.
+// All that a page has of an array; of a longer array the beginning.
 template <typename T>
 HWY_INLINE void PrefetchAll(std::span<const T> values) {
   for (size_t byte = 0; byte < std::min<size_t>(values.size_bytes(), 256); byte += 64) {

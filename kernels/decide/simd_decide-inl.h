@@ -205,8 +205,7 @@ HWY_INLINE void DecideLanes(const GroupInput& input, const GroupOutput& output, 
   sums.invalid += hn::CountTrue(d, hn::AndNot(valid, scored));
 }
 
-// A group whose lanes are not all positions, or are not all in one place, with everything copied to
-// whole arrays.
+// A group that not all lanes belong to, with its values copied to whole arrays.
 class PartialGroup {
  public:
   PartialGroup(const GroupInput& input, size_t first_lane, size_t count)

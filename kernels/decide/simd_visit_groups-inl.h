@@ -21,7 +21,7 @@ HWY_BEFORE_NAMESPACE();
 namespace sis {
 namespace HWY_NAMESPACE {
 
-// Halves, token after token, brought into groups: each is read once.
+// Float16 values, token after token, transposed into groups. Each is read once.
 class TransposedHalves {
  public:
   using Rows = RankMajorRows<LogProbEncoding::kFloat16, RowMemory::kNear>;

@@ -62,7 +62,8 @@ class GroupedRows {
  private:
   const std::byte* groups_;
   size_t group_bytes_;
-  // The rows of a page are few: from this offset on, what comes kBytesAhead is the next rows'.
+  // From this offset on, what comes kBytesAhead is no longer these rows: the next ones are
+  // prefetched instead.
   size_t last_bytes_ahead_;
   uintptr_t to_next_;
 };

@@ -29,7 +29,40 @@ static_assert(kGroupPositions % kLanes == 0);
 // Ranks are read four at a time.
 inline constexpr size_t kRanksAtOnce = 4;
 
-// Far enough to hide the memory's latency behind the arithmetic of what comes before.
+// Calls visit.operator()<kCount>(rank) for the ranks [rank, rank + kCount): four at a time, then
+// those that are left.
+template <class Visitor>
+HWY_INLINE void VisitRanks(size_t slots, const Visitor& visit) {
+  size_t rank = 0;
+  for (; rank + kRanksAtOnce <= slots; rank += kRanksAtOnce) {
+    visit.template operator()<kRanksAtOnce>(rank);
+  }
+  switch (slots - rank) {
+    case 1:
+      return visit.template operator()<1>(rank);
+    case 2:
+      return visit.template operator()<2>(rank);
+    case 3:
+      return visit.template operator()<3>(rank);
+  }
+}
+
+// The kCount ranks from `rank` on of the kLanes positions from `lane` on.
+template <size_t kCount, class Rows>
+HWY_INLINE void ReadRanks(const Rows& rows, size_t lane, size_t rank,
+                          typename Rows::Values (&to)[kCount]) {
+  if constexpr (kCount == kRanksAtOnce) {
+    const auto four = rows.Load(lane, rank);
+    to[0] = four.first.first;
+    to[1] = four.first.second;
+    to[2] = four.second.first;
+    to[3] = four.second.second;
+  } else {
+    rows.LoadLast(lane, rank, to);
+  }
+}
+
+// Far enough to hide the memory's latency behind arithmetic.
 inline constexpr size_t kBytesAhead = 8192;
 
 // Prefetching what is not there is harmless.
@@ -41,8 +74,7 @@ HWY_INLINE void PrefetchAhead(const void* address, uintptr_t distance = kBytesAh
 // apart, and an unused slot reads as another value, which IsUsed recognises.
 enum class SlotUse { kAny, kUsed };
 
-// How kLanes values of a row are read. Made for a group; `row` is one of its rows, `lane` a
-// multiple of kLanes.
+// Reads kLanes values of a group's row, from a lane that is a multiple of kLanes.
 template <LogProbEncoding kEncoding>
 class RowReader {
  public:
@@ -141,13 +173,15 @@ class RowReader<LogProbEncoding::kFixed12> {
 #endif
 };
 
-// Whether rows are read from memory, or from a copy that was just made.
+// Whether rows lie in memory, or in a copy that was just made and needs no prefetching.
 enum class RowMemory { kFar, kNear };
 
 // A group's rows.
 template <LogProbEncoding kEncoding, RowMemory kMemory = RowMemory::kFar>
 class RankMajorRows {
  public:
+  using Values = Floats;
+
   // The group's first byte, and how far from a row what should be prefetched lies.
   explicit HWY_INLINE RankMajorRows(const std::byte* group, uintptr_t ahead = kBytesAhead)
       : reader_(group), rows_(group + LeadingRows(kEncoding) * kRowBytes), ahead_(ahead) {}
@@ -175,7 +209,7 @@ class RankMajorRows {
     }
   }
 
-  // Of a value that was read as one of a used slot.
+  // Of a value that was read with SlotUse::kUsed.
   HWY_INLINE Mask IsUsed(Floats value, size_t lane) const { return reader_.IsUsed(value, lane); }
 
  private:

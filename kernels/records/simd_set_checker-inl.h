@@ -140,38 +140,18 @@ class SetChecker {
   HWY_ALIGN float log_probs_[kKind == SetKind::kCurrent ? kMaxTopK * kLanes : kLanes];
 };
 
-template <size_t kCount, SetKind kKind>
-HWY_INLINE void CheckLast(const TokenMajorRows<int32_t>& ids,
-                          const TokenMajorRows<float>& log_probs, size_t lane, size_t rank,
-                          SetChecker<kKind>& checker) {
-  Int32s last_ids[kCount];
-  Floats last_log_probs[kCount];
-  ids.LoadLast(lane, rank, last_ids);
-  log_probs.LoadLast(lane, rank, last_log_probs);
-  checker.Add(last_ids, last_log_probs, rank);
-}
-
 template <SetKind kKind>
 HWY_INLINE void CheckSlots(const TokenMajorRows<int32_t>& ids,
                            const TokenMajorRows<float>& log_probs, size_t lane, size_t slots,
                            SetChecker<kKind>& checker) {
-  size_t rank = 0;
-  for (; rank + kRanksAtOnce <= slots; rank += kRanksAtOnce) {
-    const Pair<Pair<Int32s>> id = ids.Load(lane, rank);
-    const FourFloats log_prob = log_probs.Load(lane, rank);
-    checker.Add({id.first.first, id.first.second, id.second.first, id.second.second},
-                {log_prob.first.first, log_prob.first.second, log_prob.second.first,
-                 log_prob.second.second},
-                rank);
-  }
-  switch (slots - rank) {
-    case 1:
-      return CheckLast<1>(ids, log_probs, lane, rank, checker);
-    case 2:
-      return CheckLast<2>(ids, log_probs, lane, rank, checker);
-    case 3:
-      return CheckLast<3>(ids, log_probs, lane, rank, checker);
-  }
+  VisitRanks(
+      slots, [&]<size_t kCount>(size_t rank) HWY_ATTR __attribute__((always_inline)) {
+        Int32s some_ids[kCount];
+        Floats some_log_probs[kCount];
+        ReadRanks(ids, lane, rank, some_ids);
+        ReadRanks(log_probs, lane, rank, some_log_probs);
+        checker.Add(some_ids, some_log_probs, rank);
+      });
 }
 
 }  // namespace HWY_NAMESPACE

@@ -1,5 +1,5 @@
-// What is checked of the slots of any set, whosever it is, and how it is said (docs/numerics.md,
-// section 2).
+// The checks that recorded sets and the current policy's own have in common (docs/numerics.md,
+// section 2), and their messages.
 #pragma once
 
 #include <cstddef>

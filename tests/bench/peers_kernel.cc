@@ -5,7 +5,7 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/decide/cpu_backend.h"
+#include "kernels/decide/simd_backend.h"
 
 namespace {
 
@@ -61,7 +61,7 @@ extern "C" void sis_peers_evaluate(int threads, int sequences, int length, int s
                                    const float* behavior_sampled, const float* current_sampled,
                                    const uint8_t* ranks, uint8_t* decisions, float* ratios,
                                    double* sums) {
-  static const auto backend = sis::CpuBackend();
+  static const sis::SimdBackend backend;
   std::vector<sis::Sums> totals(sequences);
   const std::vector<Segment> segments =
       Segments(sequences, length, slots, float16 != 0, behavior, current, behavior_sampled,
@@ -70,7 +70,7 @@ extern "C" void sis_peers_evaluate(int threads, int sequences, int length, int s
   const auto evaluate = [&](int thread) {
     const int first = sequences * thread / threads;
     const int end = sequences * (thread + 1) / threads;
-    backend->Evaluate(parameters, std::span(segments).subspan(first, end - first));
+    backend.Evaluate(parameters, std::span(segments).subspan(first, end - first));
   };
   std::vector<std::thread> others;
   for (int thread = 1; thread < threads; ++thread) others.emplace_back(evaluate, thread);

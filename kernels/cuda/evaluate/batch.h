@@ -1,5 +1,5 @@
-// Packs positions of a call for the device: one block of bytes in, one block of bytes out, and
-// besides them the rows that go where they stay.
+// Packs positions of a call for the device: one buffer in, one buffer out, and the rows that are
+// copied to stay.
 #pragma once
 
 #include <cstddef>
@@ -44,8 +44,8 @@ class Batch {
   // Where the sums begin in the output; they end with it, and must be zero before.
   size_t sums_offset() const;
 
-  // What is to be copied into resident memory before the kernel runs, from behind the input; pieces
-  // that lie side by side there are one.
+  // What is copied into resident memory before the kernel runs. It lies behind the input; pieces
+  // that become neighbours are one.
   struct Upload {
     size_t from;  // counted from the first byte of the input
     size_t to;
@@ -55,11 +55,11 @@ class Batch {
 
   // Writes input_bytes(), and behind them what is uploaded.
   void WriteInput(std::byte* input) const;
-  // Blocks of those sizes, wherever they lie, and resident memory, as a kernel sees them.
+  // Buffers of those sizes, wherever they lie, and resident memory, as a kernel sees them.
   BatchView View(const std::byte* input, const std::byte* resident, std::byte* output) const;
   // Copies results to where the segments want them.
   void ReadOutput(const std::byte* output, std::vector<PendingSums>& sums) const;
-  // It has been waited for, without an error: its copies are there for others.
+  // The batch has run without an error: others may use its copies.
   void Done() { rows_.Done(); }
 
  private:

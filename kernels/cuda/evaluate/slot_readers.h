@@ -1,5 +1,5 @@
-// Reads the log-probs of one position slot by slot, in each layout that a device is given. The
-// layouts are those of kernels/records/grouped_log_probs.h; rows lie on a device, aligned.
+// Reads the log-probs of one position slot by slot, in each layout of
+// kernels/records/grouped_log_probs.h. Rows lie on a device, aligned.
 #pragma once
 
 #include <cstddef>

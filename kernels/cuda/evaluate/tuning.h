@@ -1,5 +1,4 @@
-// What may be tuned without changing a byte of the results; apart from the kernels, so that figures
-// for a new device touch this file alone.
+// All that may be tuned without changing a byte of the results.
 #pragma once
 
 #include <cstddef>

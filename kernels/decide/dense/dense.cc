@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/decide/dense/dense_row.h"
+#include "kernels/numerics/exp32.h"
 
 namespace sis {
 namespace {

@@ -98,35 +98,18 @@ class FoundAccumulator {
   Floats covered_mass_;
 };
 
-template <size_t kCount, class BehaviorRows>
-HWY_INLINE void AddLast(const BehaviorRows& behavior, const float* found, size_t lane, size_t rank,
-                        FoundAccumulator& accumulator) {
-  Floats rows[kCount];
-  behavior.LoadLast(lane, rank, rows);
-  for (size_t i = 0; i < kCount; ++i) {
-    accumulator.Add(rows[i], hn::Load(FloatTag(), found + (rank + i) * kGroup + lane));
-  }
-}
-
 template <class BehaviorRows>
 HWY_INLINE FoundAccumulator Accumulate(const BehaviorRows& behavior, const float* found,
                                        size_t lane, size_t top_k, Floats bound) {
   FoundAccumulator accumulator(bound);
-  size_t rank = 0;
-  for (; rank + kRanksAtOnce <= top_k; rank += kRanksAtOnce) {
-    AddLast<kRanksAtOnce>(behavior, found, lane, rank, accumulator);
-  }
-  switch (top_k - rank) {
-    case 1:
-      AddLast<1>(behavior, found, lane, rank, accumulator);
-      break;
-    case 2:
-      AddLast<2>(behavior, found, lane, rank, accumulator);
-      break;
-    case 3:
-      AddLast<3>(behavior, found, lane, rank, accumulator);
-      break;
-  }
+  VisitRanks(
+      top_k, [&]<size_t kCount>(size_t rank) HWY_ATTR __attribute__((always_inline)) {
+        Floats values[kCount];
+        ReadRanks(behavior, lane, rank, values);
+        for (size_t i = 0; i < kCount; ++i) {
+          accumulator.Add(values[i], hn::Load(FloatTag(), found + (rank + i) * kGroup + lane));
+        }
+      });
   return accumulator;
 }
 
