@@ -5,6 +5,7 @@
 
 #include "gtest/gtest.h"
 #include "kernels/decide/scalar_backend.h"
+#include "kernels/decide/validate_current.h"
 #include "kernels/records/log_probs.h"
 #include "kernels/testing/decoded_log_probs.h"
 #include "tests/conformance/backends.h"
