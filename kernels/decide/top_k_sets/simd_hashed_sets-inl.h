@@ -13,8 +13,6 @@
 #include <span>
 
 #include "hwy/highway.h"
-#include "kernels/decide/backend.h"
-#include "kernels/decide/simd_slots-inl.h"
 #include "kernels/decide/top_k_sets/top_k_sets.h"
 #include "kernels/numerics/simd_math-inl.h"
 #include "kernels/records/simd_groups-inl.h"

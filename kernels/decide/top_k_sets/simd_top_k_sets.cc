@@ -12,7 +12,7 @@
 #define HWY_TARGET_INCLUDE "kernels/decide/top_k_sets/simd_top_k_sets.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
-#include "kernels/decide/decide.h"
+#include "kernels/numerics/log_prob.h"
 #if HWY_TARGET != HWY_SCALAR
 #include "kernels/decide/top_k_sets/simd_compared_sets-inl.h"
 #include "kernels/decide/top_k_sets/simd_hashed_sets-inl.h"
