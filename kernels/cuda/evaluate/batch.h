@@ -13,7 +13,7 @@
 
 namespace sis::cuda {
 
-// What is added to somebody's sums when a whole call has succeeded.
+// What is added to a caller's sums when the whole call has succeeded.
 struct PendingSums {
   Sums* into;
   Sums sums;
@@ -31,7 +31,7 @@ class Batch {
   Batch(size_t input_capacity, size_t output_capacity, ResidentRows* resident = nullptr)
       : input_capacity_(input_capacity), output_capacity_(output_capacity), rows_(resident) {}
 
-  // Starts again, empty. What the batch before used is abandoned unless it was done.
+  // Starts again, empty. What was used before is abandoned unless Done was called.
   void Reset(const EvaluateParameters& parameters);
 
   // Takes at most kPiecePositions positions of the segment from `first` on, and returns how many: 0

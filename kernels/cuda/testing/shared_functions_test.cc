@@ -1,6 +1,6 @@
 // The shared functions give the same bits on the device as on the host. Where there is no device,
 // that is said.
-#include "kernels/cuda/evaluate/shared_functions.h"
+#include "kernels/cuda/testing/shared_functions.h"
 
 #include <gtest/gtest.h>
 
