@@ -70,7 +70,7 @@ Server::Server(const ServerOptions& options, std::unique_ptr<Arena> arena,
                                                .most_bytes = options.cache_bytes})),
       workers_(options.evaluate_threads),
       store_threads_(store_.durable() ? kStoreThreads : 0),
-      service_(registry_, metrics_, *backend_.backend, workers_, store_threads_, segments_),
+      service_({registry_, segments_, *backend_.backend, workers_, store_threads_, metrics_}),
       state_publisher_(std::make_shared<StatePublisher>(registry_, segments_, metrics_)) {
   if (!backend_.device_cache.empty()) {
     device_cache_metrics_ = std::make_shared<DeviceCacheMetrics>(*backend_.backend);

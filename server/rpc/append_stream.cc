@@ -6,12 +6,8 @@
 
 namespace sis {
 
-AppendStream::AppendStream(RunRegistry& registry, SegmentRegistry& segments, Metrics& metrics,
-                           StoreThreads& store_threads)
-    : registry_(registry),
-      segments_(segments),
-      store_threads_(store_threads),
-      timer_(metrics, "Append") {
+AppendStream::AppendStream(const Resources& resources)
+    : resources_(resources), timer_(resources.metrics, "Append") {
   ReadNext();
 }
 
@@ -36,7 +32,7 @@ absl::Status AppendStream::Parse() {
 
 absl::Status AppendStream::OpenIngest() {
   if (ingest_.has_value()) return absl::InvalidArgumentError("header: sent twice");
-  absl::StatusOr<Ingest> ingest = Ingest::Open(registry_, request_.header());
+  absl::StatusOr<Ingest> ingest = Ingest::Open(resources_.registry, request_.header());
   if (!ingest.ok()) return ingest.status();
   ingest_ = *std::move(ingest);
   return absl::OkStatus();
@@ -44,14 +40,14 @@ absl::Status AppendStream::OpenIngest() {
 
 absl::StatusOr<std::shared_ptr<SharedSegment>> AppendStream::FindSegment() {
   if (request_.segment().empty()) return nullptr;
-  return segments_.Find(std::string(request_.segment()));
+  return resources_.segments.Find(std::string(request_.segment()));
 }
 
 void AppendStream::OnReadDone(bool ok) {
   order_.Begin();
   if (!ok) return End(absl::OkStatus());  // the worker has closed its side
   order_.HandOn();
-  store_threads_.Run([this] { HandleRequest(); });
+  resources_.store_threads.Run([this] { HandleRequest(); });
 }
 
 void AppendStream::HandleRequest() {
@@ -70,7 +66,7 @@ void AppendStream::HandleRequest() {
   if (ingest_->has_store()) ingest_->BringIn(request_.entries());
   std::optional<RoomWanted> wanted = Resume(Turn::kArrived);
   if (!wanted.has_value()) return;
-  absl::Status joined = registry_.room_queue().Join(*this, *std::move(wanted));
+  absl::Status joined = resources_.registry.room_queue().Join(*this, *std::move(wanted));
   if (!joined.ok()) End(joined);
 }
 
@@ -83,7 +79,7 @@ std::optional<RoomWanted> AppendStream::Resume(Turn turn) {
     return std::nullopt;
   }
   order_.HandOn();
-  if (!wanted->has_value()) store_threads_.Run([this] { Answer(); });
+  if (!wanted->has_value()) resources_.store_threads.Run([this] { Answer(); });
   return *std::move(wanted);
 }
 
@@ -103,7 +99,7 @@ void AppendStream::GiveUp(const absl::Status& status) {
   End(status);
 }
 
-void AppendStream::OnCancel() { registry_.room_queue().Leave(*this); }
+void AppendStream::OnCancel() { resources_.registry.room_queue().Leave(*this); }
 
 void AppendStream::OnWriteDone(bool ok) {
   order_.Begin();
