@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "kernels/cuda/evaluate/cuda_backend.h"
-#include "kernels/decide/cpu_backend.h"
+#include "kernels/decide/simd_backend.h"
 
 namespace sis {
 
@@ -15,13 +15,14 @@ std::optional<BackendKind> ParseBackendKind(std::string_view name) {
 }
 
 BackendChoice ChooseBackend(BackendKind kind, const cuda::DeviceCacheOptions& device_cache) {
-  if (kind == BackendKind::kCpu) return {CpuBackend(), "as asked", ""};
-  absl::StatusOr<cuda::CudaBackend> cuda = cuda::NewCudaBackend(CpuBackend(), device_cache);
+  if (kind == BackendKind::kCpu) return {std::make_unique<SimdBackend>(), "as asked", ""};
+  absl::StatusOr<cuda::CudaBackend> cuda =
+      cuda::NewCudaBackend(std::make_unique<SimdBackend>(), device_cache);
   const bool asked = kind == BackendKind::kCuda;
   if (cuda.ok()) {
     return {std::move(cuda->backend), asked ? "as asked" : "auto", std::move(cuda->device_cache)};
   }
-  return {CpuBackend(),
+  return {std::make_unique<SimdBackend>(),
           (asked ? "asked for cuda, but " : "auto, ") + std::string(cuda.status().message()), ""};
 }
 

@@ -4,7 +4,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "kernels/decide/cpu_backend.h"
+#include "kernels/decide/simd_backend.h"
 
 namespace sis {
 namespace {
@@ -22,7 +22,7 @@ TEST(BackendChoice, Names) {
 
 TEST(BackendChoice, TheCpuIfAsked) {
   const BackendChoice choice = ChooseBackend(BackendKind::kCpu);
-  EXPECT_EQ(choice.backend->name(), CpuBackend()->name());
+  EXPECT_EQ(choice.backend->name(), SimdBackend().name());
   EXPECT_EQ(choice.reason, "as asked");
 }
 
@@ -35,7 +35,7 @@ TEST(BackendChoice, CudaIfItIsThereAndElseTheCpuWithTheReason) {
       EXPECT_EQ(choice.reason, asked ? "as asked" : "auto");
       continue;
     }
-    EXPECT_EQ(choice.backend->name(), CpuBackend()->name());
+    EXPECT_EQ(choice.backend->name(), SimdBackend().name());
     const std::string prefix = asked ? "asked for cuda, but " : "auto, ";
     EXPECT_THAT(choice.reason, AnyOf(StartsWith(prefix + "no CUDA device"),
                                      StartsWith(prefix + "built without CUDA")));

@@ -13,7 +13,7 @@
 #include "absl/time/time.h"
 #include "client/messages/types.h"
 #include "client/shared_memory/mapped_segments.h"
-#include "kernels/decide/validate.h"
+#include "kernels/records/validate.h"
 #include "sis/v1/ratio_service.pb.h"
 
 namespace sis {

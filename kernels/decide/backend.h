@@ -9,18 +9,19 @@
 #include "kernels/numerics/sums.h"
 #include "kernels/records/fixed_rows.h"
 #include "kernels/records/grouped_log_probs.h"
+#include "kernels/records/record_view.h"
 
 namespace sis {
 
-// What the recorded sets of a run of positions hold, besides the ids: n positions of K slots. -inf
-// marks unused slots, which come last.
+// What the recorded sets of n consecutive positions hold, besides the ids. -inf marks unused slots,
+// which come last.
 struct BehaviorView {
   std::span<const float> log_probs;          // [n, K]; or empty, and then
   std::span<const float> sampled_log_probs;  // [n]
   std::span<const uint8_t> sampled_ranks;    // [n], kRankOutside if not in the set
   GroupedLogProbs grouped_log_probs = {};    // the same in groups
-  // If they have a tag, and the spans above are parts of them, at offsets aligned to their
-  // elements: backends may read a copy of them instead.
+  // If these have a tag, a backend may read its own copy of them instead of the spans above. Then
+  // the spans are parts of them, aligned to their elements.
   FixedRows fixed_rows = {};
 };
 
@@ -28,18 +29,30 @@ struct BehaviorView {
 // 2).
 struct CurrentView {
   std::span<const float> sampled_log_probs;  // [n]
-  // GATHERED: log-probs at the recorded slots, [n, K]; or empty, and one of grouped_log_probs and
-  // float16_log_probs holds them, in groups or, as these, token after token.
+  // GATHERED: log-probs at the recorded slots, [n, K], here or in float16_log_probs.
   std::span<const float> log_probs;
-  // REDUCED: used if all three are empty.
+  // REDUCED: used if there are none.
   std::span<const float> log_envelopes;   // [n]
   std::span<const float> covered_masses;  // [n]
-  GroupedLogProbs grouped_log_probs = {};
   std::span<const uint16_t> float16_log_probs = {};
 
-  bool reduced() const {
-    return log_probs.empty() && grouped_log_probs.empty() && float16_log_probs.empty();
+  bool reduced() const { return log_probs.empty() && float16_log_probs.empty(); }
+};
+
+// Reads single values of the GATHERED form.
+class CurrentReader {
+ public:
+  CurrentReader(const CurrentView& current, size_t slots) : current_(current), slots_(slots) {}
+
+  float At(size_t position, size_t slot) const {
+    const size_t index = position * slots_ + slot;
+    return current_.log_probs.empty() ? DecodeFloat16(current_.float16_log_probs[index])
+                                      : current_.log_probs[index];
   }
+
+ private:
+  const CurrentView& current_;
+  const size_t slots_;
 };
 
 // Where results go. decisions is required; the others may be empty.
@@ -48,6 +61,15 @@ struct OutputView {
   std::span<float> acceptance_probabilities = {};  // [n]
   std::span<float> log_modified_ratios = {};       // [n]
   std::span<float> modified_ratios = {};           // [n]
+
+  void Store(size_t position, const PositionResult& result) const {
+    decisions[position] = result.decision;
+    if (!acceptance_probabilities.empty()) {
+      acceptance_probabilities[position] = result.acceptance_probability;
+    }
+    if (!log_modified_ratios.empty()) log_modified_ratios[position] = result.log_modified_ratio();
+    if (!modified_ratios.empty()) modified_ratios[position] = result.modified_ratio();
+  }
 };
 
 // n consecutive positions of one sequence.
@@ -98,10 +120,10 @@ class Backend {
 
   virtual std::string_view name() const = 0;
 
-  // Evaluates every segment; lengths must agree. What is recorded must be valid
-  // (kernels/decide/validate.h). The current values may be anything: Sums::invalid counts the
-  // positions where they are not valid, and if there are any, everything else that was written is
-  // to be thrown away. float16_log_probs may even change meanwhile: each of them is read once.
+  // Evaluates every segment; lengths must agree. Records must be valid (ValidateRecords). Current
+  // values may be anything: Sums::invalid counts the positions where they are not valid, and if
+  // there are any, the caller throws away all that was written. float16_log_probs may change during
+  // the call: each is read once.
   virtual void Evaluate(const EvaluateParameters& parameters,
                         std::span<const Segment> segments) const = 0;
 

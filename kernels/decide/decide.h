@@ -7,12 +7,12 @@
 
 #include "kernels/numerics/exp32.h"
 #include "kernels/numerics/host_device.h"
+#include "kernels/numerics/log_prob.h"
 #include "kernels/numerics/sums.h"
 
 namespace sis {
 
-// The wire values of sis.v1.Decision.
-// The backends give the first three.
+// The wire values of sis.v1.Decision. Backends give the first three.
 enum class Decision : uint8_t {
   kAccepted = 1,
   kRejected = 2,
@@ -20,23 +20,6 @@ enum class Decision : uint8_t {
   kMissing = 4,
   kMasked = 5
 };
-
-// The rank of a sampled token that is not in the recorded set.
-inline constexpr uint8_t kRankOutside = 255;
-inline constexpr int kMaxTopK = 254;
-
-inline constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
-
-// What rounding may add to a log-prob of 0 or to a mass of 1.
-inline constexpr float kRoundingSlack = 0x1p-6f;
-
-// False for NaN.
-SIS_HOST_DEVICE inline bool IsLogProb(float x) { return x <= kRoundingSlack; }
-SIS_HOST_DEVICE inline bool IsMass(float x) { return x >= 0.0f && x <= 1.0f + kRoundingSlack; }
-
-// What subnormals could touch counts as 0, so that machines that flush them agree with those that
-// don't.
-SIS_HOST_DEVICE inline float Flush(float x) { return x < 0x1p-100f && x > -0x1p-100f ? 0.0f : x; }
 
 // What the current policy's values at V_k come down to.
 struct Envelope {
@@ -52,8 +35,8 @@ struct EnvelopeAccumulator {
   float covered_mass = 0.0f;
   bool all_log_probs = true;
 
-  // behavior_log_prob of -inf marks an unused slot, and current_log_prob may then be anything. In
-  // others it may be too, but then the slots are not valid.
+  // behavior_log_prob of -inf marks an unused slot, whose current_log_prob may be anything. In used
+  // slots a current_log_prob that is none makes the slots invalid.
   SIS_HOST_DEVICE void Add(float behavior_log_prob, float current_log_prob) {
     if (behavior_log_prob == kMinusInfinity) return;
     if (!IsLogProb(current_log_prob)) {

@@ -7,7 +7,7 @@ namespace {
 
 // Adds what only the slots tell: the curve and the total variation.
 SlotsResult GatheredSlots(const EvaluateParameters& parameters, const LogProbReader& behavior,
-                          const LogProbReader& current, size_t position, Sums& sums,
+                          const CurrentReader& current, size_t position, Sums& sums,
                           std::span<PrefixSums> prefix_sums) {
   EnvelopeAccumulator accumulator;
   TotalVariationAccumulator total_variation;
@@ -32,13 +32,11 @@ SlotsResult GatheredSlots(const EvaluateParameters& parameters, const LogProbRea
 void EvaluateSegment(const EvaluateParameters& parameters, const Segment& segment) {
   const BehaviorView& behavior = segment.behavior;
   const CurrentView& current = segment.current;
-  const OutputView& output = segment.output;
   const size_t row_length = parameters.slots;
   const size_t top_k = parameters.top_k;
   const LogProbReader behavior_log_probs(behavior.log_probs, behavior.grouped_log_probs,
                                          row_length);
-  const LogProbReader current_log_probs(current.log_probs, current.grouped_log_probs, row_length,
-                                        current.float16_log_probs);
+  const CurrentReader current_log_probs(current, row_length);
 
   Sums sums;
   PhiloxBlock uniforms{};
@@ -59,15 +57,7 @@ void EvaluateSegment(const EvaluateParameters& parameters, const Segment& segmen
         Decide(behavior.sampled_log_probs[i], current.sampled_log_probs[i], slots.envelope,
                behavior.sampled_ranks[i] < top_k, uniforms.word[position % 4]);
     AddPosition(result, slots.envelope, sums);
-
-    output.decisions[i] = result.decision;
-    if (!output.acceptance_probabilities.empty()) {
-      output.acceptance_probabilities[i] = result.acceptance_probability;
-    }
-    if (!output.log_modified_ratios.empty()) {
-      output.log_modified_ratios[i] = result.log_modified_ratio();
-    }
-    if (!output.modified_ratios.empty()) output.modified_ratios[i] = result.modified_ratio();
+    segment.output.Store(i, result);
   }
   *segment.sums += sums;
 }

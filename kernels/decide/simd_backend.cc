@@ -15,9 +15,10 @@
 #include "kernels/decide/scalar_backend.h"
 #if HWY_TARGET != HWY_SCALAR
 #include "kernels/decide/simd_decide-inl.h"
-#include "kernels/decide/simd_groups-inl.h"
 #include "kernels/decide/simd_slots-inl.h"
+#include "kernels/decide/simd_visit_groups-inl.h"
 #include "kernels/numerics/simd_math-inl.h"
+#include "kernels/records/simd_groups-inl.h"
 #include "kernels/records/simd_rows-inl.h"
 #endif
 
@@ -63,7 +64,7 @@ class SumCollector {
  public:
   ~SumCollector() { Flush(); }
 
-  // points: of the prefix curve, those below top_k. One more is top_k itself.
+  // points: those of the prefix curve below top_k. The one at top_k comes from the sums themselves.
   void Open(const Segment& segment, size_t points) {
     if (segment.sums != into_ || segment.prefix_sums.data() != prefix_into_.data()) Flush();
     into_ = segment.sums;
@@ -170,7 +171,7 @@ void EvaluatePositions(const SlotPlan& plan, uint64_t draw, const Segment& segme
   }
 }
 
-// What a page has of it; of more, what comes first.
+// All that a page has of an array; of a longer array the beginning.
 template <typename T>
 HWY_INLINE void PrefetchAll(std::span<const T> values) {
   for (size_t byte = 0; byte < std::min<size_t>(values.size_bytes(), 256); byte += 64) {

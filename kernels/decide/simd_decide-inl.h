@@ -12,9 +12,9 @@
 
 #include "hwy/highway.h"
 #include "kernels/decide/backend.h"
-#include "kernels/decide/simd_groups-inl.h"
 #include "kernels/decide/simd_slots-inl.h"
 #include "kernels/numerics/simd_math-inl.h"
+#include "kernels/records/simd_groups-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace sis {
@@ -205,8 +205,7 @@ HWY_INLINE void DecideLanes(const GroupInput& input, const GroupOutput& output, 
   sums.invalid += hn::CountTrue(d, hn::AndNot(valid, scored));
 }
 
-// A group whose lanes are not all positions, or are not all in one place, with everything copied to
-// whole arrays.
+// A group that not all lanes belong to, with its values copied to whole arrays.
 class PartialGroup {
  public:
   PartialGroup(const GroupInput& input, size_t first_lane, size_t count)

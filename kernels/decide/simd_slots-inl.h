@@ -42,27 +42,6 @@ struct SlotResults {
   Envelopes prefix[kMaxPrefixPoints];  // one per point of the curve
 };
 
-// Exponentials of a few ranks, side by side.
-HWY_INLINE void ExpOfEach(const Floats (&x)[1], Floats (&e)[1]) { e[0] = ExpInRange(x[0]); }
-HWY_INLINE void ExpOfEach(const Floats (&x)[2], Floats (&e)[2]) {
-  const TwoFloats two = ExpInRange(TwoFloats{x[0], x[1]});
-  e[0] = two.first;
-  e[1] = two.second;
-}
-HWY_INLINE void ExpOfEach(const Floats (&x)[3], Floats (&e)[3]) {
-  const TwoFloats two = ExpInRange(TwoFloats{x[0], x[1]});
-  e[0] = two.first;
-  e[1] = two.second;
-  e[2] = ExpInRange(x[2]);
-}
-HWY_INLINE void ExpOfEach(const Floats (&x)[4], Floats (&e)[4]) {
-  const FourFloats four = ExpInRange(FourFloats{{x[0], x[1]}, {x[2], x[3]}});
-  e[0] = four.first.first;
-  e[1] = four.first.second;
-  e[2] = four.second.first;
-  e[3] = four.second.second;
-}
-
 // Keeps the envelopes of the curve's points as the ranks go by.
 class PrefixPoints {
  public:
@@ -91,8 +70,8 @@ HWY_INLINE Mask AreMasses(Floats covered_mass) {
   return hn::Le(covered_mass, Constant(1.0f + kRoundingSlack));  // not so for NaN
 }
 
-// kLanes EnvelopeAccumulators side by side, with two maxima, so that one comparison need not wait
-// for the last. This one only knows log-probs of used slots that are no less than -87.
+// kLanes EnvelopeAccumulators side by side, for used slots with log-probs of at least -87. There
+// are two maxima, so that one comparison need not wait for the last.
 class PlainAccumulators {
  public:
   HWY_INLINE PlainAccumulators()
@@ -139,10 +118,10 @@ class PlainAccumulators {
   HWY_INLINE Envelopes Finish() const { return {FlushAll(hn::Max(even_, odd_)), covered_mass_}; }
 
  private:
-  // Larger than those of -87 for all that ExpInRange may make a mass of that is too small: numbers
-  // below -87, and -inf. By what it does on AVX3, numbers above 88 and NaN can't: their
-  // exponentials are above 2^99, or NaN (of all floats; tests/conformance/validity_test.cc tries
-  // many).
+  // Larger than those of -87 for every value that could pass the check of the mass although
+  // ExpInRange is wrong for it: numbers below -87, and -inf. On AVX3 numbers above 88 and NaN need
+  // not be found here: their exponentials are above 2^99, or NaN, so the mass is not valid
+  // (tests/conformance/validity_test.cc).
   static HWY_INLINE Uint32s RangeBits(Floats x) {
     const Uint32Tag du;
 #if HWY_TARGET <= HWY_AVX3
@@ -202,8 +181,8 @@ HWY_INLINE void AddRanks(const BehaviorRows& behavior, const CurrentRows& curren
   }
 }
 
-// False if it can't tell, and then `results` is not filled in. All slots are used, and no total
-// variation is wanted.
+// The fast way, if all slots are used and no total variation is wanted. False if it can't tell;
+// then `results` is anything.
 template <class BehaviorRows, class CurrentRows>
 HWY_INLINE bool AccumulatePlain(const BehaviorRows& behavior, const CurrentRows& current,
                                 size_t lane, const SlotPlan& plan, SlotResults& results) {
@@ -217,7 +196,7 @@ HWY_INLINE bool AccumulatePlain(const BehaviorRows& behavior, const CurrentRows&
   return hn::AllTrue(FloatTag(), used) && accumulators.AllInRange();
 }
 
-// Both policies' log-probs of kLanes positions, rank by rank: what is rare is compiled for one
+// Both policies' log-probs of kLanes positions, copied, so that the rare case is compiled for one
 // layout only.
 class CopiedSlots {
  public:
@@ -238,31 +217,14 @@ class CopiedSlots {
  private:
   template <class Rows>
   static HWY_INLINE void Copy(const Rows& rows, size_t lane, size_t slots, float* into) {
-    size_t rank = 0;
-    for (; rank + kRanksAtOnce <= slots; rank += kRanksAtOnce) {
-      const FourFloats four = rows.Load(lane, rank);
-      const Floats values[] = {four.first.first, four.first.second, four.second.first,
-                               four.second.second};
-      Store(values, into + rank * kLanes);
-    }
-    switch (slots - rank) {
-      case 1:
-        return CopyLast<1>(rows, lane, rank, into);
-      case 2:
-        return CopyLast<2>(rows, lane, rank, into);
-      case 3:
-        return CopyLast<3>(rows, lane, rank, into);
-    }
-  }
-  template <size_t kCount, class Rows>
-  static HWY_INLINE void CopyLast(const Rows& rows, size_t lane, size_t rank, float* into) {
-    Floats values[kCount];
-    rows.LoadLast(lane, rank, values);
-    Store(values, into + rank * kLanes);
-  }
-  template <size_t kCount>
-  static HWY_INLINE void Store(const Floats (&values)[kCount], float* into) {
-    for (size_t i = 0; i < kCount; ++i) hn::Store(values[i], FloatTag(), into + i * kLanes);
+    VisitRanks(
+        slots, [&]<size_t kCount>(size_t rank) HWY_ATTR __attribute__((always_inline)) {
+          Floats values[kCount];
+          ReadRanks(rows, lane, rank, values);
+          for (size_t i = 0; i < kCount; ++i) {
+            hn::Store(values[i], FloatTag(), into + (rank + i) * kLanes);
+          }
+        });
   }
 
   HWY_ALIGN float behavior_[kMaxTopK * kLanes];
@@ -305,17 +267,17 @@ HWY_NOINLINE bool AccumulateAny(const CopiedSlots& slots, const SlotPlan& plan,
   return hn::AllTrue(d, hn::Ne(slots.Behavior(plan.slots - 1), minus_infinity));
 }
 
-// What the groups before this one were like, as a guess.
+// A guess from the groups before this one.
 struct Expectation {
   bool plain = true;
 };
 
-// `results` must not be read where nothing was asked for.
+// Fills in what `plan` asks for.
 template <class BehaviorRows, class CurrentRows>
 HWY_INLINE void AccumulateSlots(const BehaviorRows& behavior, const CurrentRows& current,
                                 size_t lane, const SlotPlan& plan, Expectation& expectation,
                                 SlotResults& results) {
-  // Where k < K the slots beyond k count for the check alone, which is left to the other way.
+  // Where k < K the slots beyond k are only checked, which the fast way can't do.
   const bool plain = expectation.plain && !plan.total_variation && plan.top_k == plan.slots;
   if (HWY_LIKELY(plain) && HWY_LIKELY(AccumulatePlain(behavior, current, lane, plan, results))) {
     return;

@@ -1,5 +1,4 @@
-// CRC-32C (Castagnoli), by the SSE 4.2 instruction and the carry-less product where the
-// processor has both, else by table.
+// CRC-32C (Castagnoli), by Intel's ISA-L.
 #pragma once
 
 #include <cstddef>
@@ -8,10 +7,8 @@
 
 namespace sis {
 
-// The CRC of the bytes that gave `crc`, followed by `bytes`. Start with 0.
+// The CRC of the bytes that gave `crc`, followed by `bytes`. Start with 0. A call costs some 20 ns:
+// give it many bytes at once.
 uint32_t ExtendCrc32c(uint32_t crc, std::span<const std::byte> bytes);
-
-// The portable implementation of the same, for the test that holds the two together.
-uint32_t ExtendCrc32cPortable(uint32_t crc, std::span<const std::byte> bytes);
 
 }  // namespace sis

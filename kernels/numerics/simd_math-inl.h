@@ -14,15 +14,14 @@
 
 #include "hwy/highway.h"
 #include "kernels/numerics/philox.h"
-#include "kernels/records/encoding.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace sis {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// One position a lane. A group is one vector, or the few that it takes on narrower machines.
-using FloatTag = hn::CappedTag<float, kGroupPositions>;
+// One position a lane, at most 16 of them.
+using FloatTag = hn::CappedTag<float, 16>;
 using Uint32Tag = hn::RebindToUnsigned<FloatTag>;
 using Int32Tag = hn::RebindToSigned<FloatTag>;
 using Floats = hn::Vec<FloatTag>;
@@ -38,8 +37,8 @@ HWY_INLINE Floats FlushAll(Floats x) {
   return hn::IfThenZeroElse(hn::Lt(hn::Abs(x), Constant(0x1p-100f)), x);
 }
 
-// Vectors that go through the same steps side by side: a machine's window is too short to find the
-// next vector's independent steps behind a whole exponential.
+// Vectors that go through the same steps side by side: behind a whole exponential a processor
+// doesn't see the independent steps of the next vector.
 template <class V>
 struct Pair {
   V first;
@@ -79,7 +78,7 @@ HWY_INLINE Pair<V> MinusExactProduct(Pair<V> c, Pair<V> n, Floats factor) {
           MinusExactProduct(c.second, n.second, factor)};
 }
 
-// The nearest integer n, ties to even, of |x| < 2^22; and e * 2^n of what is normal.
+// The nearest integer n, ties to even, of |x| < 2^22; and e * 2^n of what is normal. NaN stays NaN.
 #if HWY_TARGET <= HWY_AVX3
 HWY_INLINE Floats Nearest(Floats x) { return hn::Round(x); }
 HWY_INLINE Floats TimesPowerOf2(Floats e, Floats n) { return {_mm512_scalef_ps(e.raw, n.raw)}; }
@@ -88,9 +87,9 @@ HWY_INLINE Floats Nearest(Floats x) {
   return hn::Sub(hn::Add(x, Constant(0x1.8p+23f)), Constant(0x1.8p+23f));
 }
 HWY_INLINE Floats TimesPowerOf2(Floats e, Floats n) {
-  const Uint32Tag du;
-  const Uint32s integer = hn::BitCast(du, hn::Add(n, Constant(0x1.8p+23f)));  // in the low bits
-  return hn::BitCast(FloatTag(), hn::Add(hn::BitCast(du, e), hn::ShiftLeft<23>(integer)));
+  // The exponent's bits are the low ones of this sum.
+  const Uint32s biased = hn::BitCast(Uint32Tag(), hn::Add(n, Constant(0x1.8p+23f + 127.0f)));
+  return hn::Mul(e, hn::BitCast(FloatTag(), hn::ShiftLeft<23>(biased)));
 }
 #endif
 template <class V>
@@ -131,14 +130,38 @@ HWY_INLINE V ExpInRange(V x) {
   return FinishExp(StepsOfExp(x));
 }
 
+// ExpInRange of a few vectors, side by side.
+HWY_INLINE void ExpOfEach(const Floats (&x)[1], Floats (&e)[1]) { e[0] = ExpInRange(x[0]); }
+HWY_INLINE void ExpOfEach(const Floats (&x)[2], Floats (&e)[2]) {
+  const TwoFloats two = ExpInRange(TwoFloats{x[0], x[1]});
+  e[0] = two.first;
+  e[1] = two.second;
+}
+HWY_INLINE void ExpOfEach(const Floats (&x)[3], Floats (&e)[3]) {
+  const TwoFloats two = ExpInRange(TwoFloats{x[0], x[1]});
+  e[0] = two.first;
+  e[1] = two.second;
+  e[2] = ExpInRange(x[2]);
+}
+HWY_INLINE void ExpOfEach(const Floats (&x)[4], Floats (&e)[4]) {
+  const FourFloats four = ExpInRange(FourFloats{{x[0], x[1]}, {x[2], x[3]}});
+  e[0] = four.first.first;
+  e[1] = four.first.second;
+  e[2] = four.second.first;
+  e[3] = four.second.second;
+}
+
 // Of what is at most 88.
 HWY_INLINE Floats ZeroBelowRange(Floats x, Floats exponential) {
   return hn::IfThenZeroElse(hn::Lt(x, Constant(-87.0f)), exponential);
 }
-HWY_INLINE Floats ExpAtMost88(Floats x) { return ZeroBelowRange(x, ExpInRange(x)); }
-HWY_INLINE TwoFloats ExpAtMost88(TwoFloats x) {
-  const TwoFloats e = ExpInRange(x);
-  return {ZeroBelowRange(x.first, e.first), ZeroBelowRange(x.second, e.second)};
+template <class V>
+HWY_INLINE Pair<V> ZeroBelowRange(Pair<V> x, Pair<V> exponential) {
+  return {ZeroBelowRange(x.first, exponential.first), ZeroBelowRange(x.second, exponential.second)};
+}
+template <class V>
+HWY_INLINE V ExpAtMost88(V x) {
+  return ZeroBelowRange(x, ExpInRange(x));
 }
 
 // Exp32 and Excess32 of what is at most 88.

@@ -1,8 +1,8 @@
 // Pages: the records of consecutive positions as one byte string, versioned and checksummed
 // (docs/page_format.md).
 //
-// A page holds what ValidateRecords accepts, encoded once. Log-probs may be lossy; sampled
-// log-probs, ids and ranks never are.
+// A page holds what ValidateRecords accepts. Log-probs may be rounded; sampled log-probs, ids and
+// ranks never are.
 #pragma once
 
 #include <bit>
@@ -13,8 +13,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "kernels/decide/validate.h"
 #include "kernels/records/encoding.h"
+#include "kernels/records/record_view.h"
 
 namespace sis {
 

@@ -6,13 +6,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "kernels/decide/decide.h"
 #include "kernels/numerics/crc32c.h"
+#include "kernels/numerics/exp32.h"
+#include "kernels/numerics/log_prob.h"
 #include "kernels/page/page.h"
 #include "kernels/page/page_layout.h"
 #include "kernels/records/duplicate_finder.h"
 #include "kernels/records/log_prob_code.h"
 #include "kernels/records/log_probs.h"
+#include "kernels/records/record_view.h"
 
 namespace sis {
 namespace {

@@ -3,10 +3,11 @@
 #include <cstring>
 #include <limits>
 
-#include "kernels/decide/decide.h"
+#include "kernels/numerics/log_prob.h"
 #include "kernels/page/page.h"
 #include "kernels/page/page_layout.h"
 #include "kernels/records/log_probs.h"
+#include "kernels/records/record_view.h"
 #include "kernels/records/simd_transpose.h"
 
 namespace sis {

@@ -12,6 +12,7 @@
 #include "gtest/gtest.h"
 #include "kernels/numerics/crc32c.h"
 #include "kernels/records/log_probs.h"
+#include "kernels/testing/decoded_log_probs.h"
 #include "kernels/testing/random_records.h"
 
 namespace sis {

@@ -31,6 +31,20 @@ constexpr size_t LeadingRows(LogProbEncoding encoding) {
   return encoding == LogProbEncoding::kFixed12 ? 1 : 0;
 }
 
+// Calls visit.operator()<kEncoding>(), so that what is compiled for one encoding is chosen once.
+template <class Visitor>
+decltype(auto) VisitEncoding(LogProbEncoding encoding, const Visitor& visit) {
+  switch (encoding) {
+    case LogProbEncoding::kFloat32:
+      return visit.template operator()<LogProbEncoding::kFloat32>();
+    case LogProbEncoding::kFloat16:
+      return visit.template operator()<LogProbEncoding::kFloat16>();
+    case LogProbEncoding::kFixed12:
+      return visit.template operator()<LogProbEncoding::kFixed12>();
+  }
+  __builtin_unreachable();
+}
+
 constexpr size_t GroupBytes(LogProbEncoding encoding, size_t slots) {
   return (LeadingRows(encoding) + slots) * RowBytes(encoding);
 }

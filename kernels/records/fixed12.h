@@ -35,20 +35,13 @@ namespace fixed12_internal {
 
 inline constexpr int32_t kTop = 4096;  // 1/64 in units of 2^-18
 
-// x in units of 2^-18, rounded down or up; x in [-64, 1/64]. The sign is looked at too, because a
+// x in units of 2^-18, rounded down; x in [-64, 1/64]. The sign is looked at too, because a
 // machine that flushes subnormals takes the smallest x for 0.
 SIS_HOST_DEVICE constexpr int32_t FloorUnits(float x) {
   const float scaled = x * 0x1p18f;
   const auto units = static_cast<int32_t>(scaled);
   const bool below_zero = std::bit_cast<uint32_t>(x) > 0x80000000u;
   return static_cast<float>(units) > scaled || (units == 0 && below_zero) ? units - 1 : units;
-}
-
-SIS_HOST_DEVICE constexpr int32_t CeilUnits(float x) {
-  const float scaled = x * 0x1p18f;
-  const auto units = static_cast<int32_t>(scaled);
-  const bool above_zero = std::bit_cast<int32_t>(x) > 0;
-  return static_cast<float>(units) < scaled || (units == 0 && above_zero) ? units + 1 : units;
 }
 
 }  // namespace fixed12_internal
@@ -70,16 +63,6 @@ SIS_HOST_DEVICE constexpr uint32_t Fixed12RoundedDown(float x, uint32_t multipli
   const auto depth = static_cast<uint32_t>(kTop - FloorUnits(x));
   const uint32_t code = (depth + multiplier - 1) / multiplier;
   return code <= kFixed12LowestCode ? code : kFixed12MinusInfinity;
-}
-
-// The code of the smallest value that is not below x: for low finite x the lowest there is. x is at
-// most 1/64.
-SIS_HOST_DEVICE constexpr uint32_t Fixed12RoundedUp(float x, uint32_t multiplier) {
-  using namespace fixed12_internal;
-  if (x == -std::numeric_limits<float>::infinity()) return kFixed12MinusInfinity;
-  if (x < kFixed12Floor) return kFixed12LowestCode;
-  const uint32_t code = static_cast<uint32_t>(kTop - CeilUnits(x)) / multiplier;
-  return code <= kFixed12LowestCode ? code : kFixed12LowestCode;
 }
 
 }  // namespace sis

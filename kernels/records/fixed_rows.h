@@ -9,18 +9,17 @@
 
 namespace sis {
 
-// Names the bytes of whoever holds it, once they are fixed. A name is never used again, neither for
-// other bytes nor after its holder is gone: so a backend need not be told when they change or go,
-// since nobody asks for a copy under the old name any more.
+// A name for bytes that don't change any more. A name is never used again: so a backend need not be
+// told when the bytes change or go, since nobody asks for a copy under the old name.
 //
-// Renew excludes all other calls, as writing the bytes does; the others may be made side by side.
+// Renew excludes all other calls, as writing the bytes does; the others are thread-safe.
 class RowsTag {
  public:
   RowsTag() = default;
   RowsTag(const RowsTag&) = delete;
   RowsTag& operator=(const RowsTag&) = delete;
 
-  // The bytes are others from now on.
+  // To be called when the bytes have changed.
   void Renew() {
     static std::atomic<uint64_t> names = 0;
     name_ = 1 + names.fetch_add(1, std::memory_order_relaxed);
@@ -29,7 +28,7 @@ class RowsTag {
   // 0 if they were never fixed.
   uint64_t name() const { return name_; }
 
-  // Notes of the one backend that reads the bytes; wrong ones (another's) cost it time, no more.
+  // Notes of the backend that reads the bytes. If they are wrong it only loses time.
   // Where its copy was last:
   uint64_t place() const { return place_.load(std::memory_order_relaxed); }
   void set_place(uint64_t place) const { place_.store(place, std::memory_order_relaxed); }

@@ -1,5 +1,4 @@
-// Log-probs at the slots of a run of positions, as they lie in memory: token after token, or in
-// groups.
+// Recorded log-probs at the slots of consecutive positions: token after token, or in groups.
 #pragma once
 
 #include <cstddef>
@@ -26,20 +25,14 @@ struct GroupedLogProbs {
   bool empty() const { return rows.empty(); }
 };
 
-// Reads single values out of any layout. Exactly one of the three must hold n positions of K =
-// slots values.
+// Reads single values out of either layout: one of the two holds n positions of K = slots values.
 class LogProbReader {
  public:
-  LogProbReader(std::span<const float> token_major, const GroupedLogProbs& grouped, size_t slots,
-                std::span<const uint16_t> token_major_halves = {})
-      : token_major_(token_major),
-        token_major_halves_(token_major_halves),
-        grouped_(grouped),
-        slots_(slots) {}
+  LogProbReader(std::span<const float> token_major, const GroupedLogProbs& grouped, size_t slots)
+      : token_major_(token_major), grouped_(grouped), slots_(slots) {}
 
   float At(size_t position, size_t slot) const {
-    if (!token_major_.empty()) return token_major_[position * slots_ + slot];
-    if (grouped_.empty()) return DecodeFloat16(token_major_halves_[position * slots_ + slot]);
+    if (grouped_.empty()) return token_major_[position * slots_ + slot];
     const LogProbEncoding encoding = grouped_.encoding;
     const size_t lane = (grouped_.first_lane + position) % kGroupPositions;
     const size_t number = (grouped_.first_lane + position) / kGroupPositions;
@@ -73,7 +66,6 @@ class LogProbReader {
   }
 
   std::span<const float> token_major_;
-  std::span<const uint16_t> token_major_halves_;
   GroupedLogProbs grouped_;
   size_t slots_;
 };

@@ -1,5 +1,5 @@
-// One log-prob in each encoding, rounded one way: behaviour log-probs down and current ones up, so
-// that no envelope is ever below the true one.
+// One recorded log-prob in each encoding, rounded down, so that no envelope is ever below the true
+// one.
 #pragma once
 
 #include <bit>
@@ -14,8 +14,8 @@ namespace sis {
 
 // `multiplier` matters to kFixed12 only. x is a log-prob of at most 1/64, not NaN.
 
-SIS_HOST_DEVICE constexpr float DecodeLogProb(LogProbEncoding encoding, uint32_t code,
-                                              uint32_t multiplier) {
+SIS_HOST_DEVICE inline float DecodeLogProb(LogProbEncoding encoding, uint32_t code,
+                                           uint32_t multiplier) {
   switch (encoding) {
     case LogProbEncoding::kFloat32:
       return std::bit_cast<float>(code);
@@ -28,8 +28,8 @@ SIS_HOST_DEVICE constexpr float DecodeLogProb(LogProbEncoding encoding, uint32_t
 }
 
 // The code of the largest value that is not above x; that of -inf if no finite one is.
-SIS_HOST_DEVICE constexpr uint32_t EncodeRoundedDown(LogProbEncoding encoding, float x,
-                                                     uint32_t multiplier) {
+SIS_HOST_DEVICE inline uint32_t EncodeRoundedDown(LogProbEncoding encoding, float x,
+                                                  uint32_t multiplier) {
   switch (encoding) {
     case LogProbEncoding::kFloat32:
       return std::bit_cast<uint32_t>(x);
@@ -37,21 +37,6 @@ SIS_HOST_DEVICE constexpr uint32_t EncodeRoundedDown(LogProbEncoding encoding, f
       return Float16RoundedDown(x);
     case LogProbEncoding::kFixed12:
       return Fixed12RoundedDown(x, multiplier);
-  }
-  return 0;
-}
-
-// The code of the smallest value that is not below x: the lowest finite one if x is finite and
-// lower, -inf for -inf.
-SIS_HOST_DEVICE constexpr uint32_t EncodeRoundedUp(LogProbEncoding encoding, float x,
-                                                   uint32_t multiplier) {
-  switch (encoding) {
-    case LogProbEncoding::kFloat32:
-      return std::bit_cast<uint32_t>(x);
-    case LogProbEncoding::kFloat16:
-      return Float16RoundedUp(x);
-    case LogProbEncoding::kFixed12:
-      return Fixed12RoundedUp(x, multiplier);
   }
   return 0;
 }

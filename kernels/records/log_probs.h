@@ -22,7 +22,7 @@ constexpr size_t LogProbBytes(LogProbEncoding encoding, size_t positions, size_t
 }
 
 // Encodes behaviour log-probs [n, K], rounded down, into LogProbBytes. Each row is sorted, used
-// slots first, unused ones -inf (kernels/decide/validate.h). Slots too low to be rounded down
+// slots first, unused ones -inf (kernels/records/validate.h). Slots too low to be rounded down
 // become unused; they are the last ones. used_slots [n] gets how many are left.
 void EncodeBehaviorLogProbs(LogProbEncoding encoding, std::span<const float> log_probs, int slots,
                             std::span<uint8_t> used_slots, std::span<std::byte> to);
@@ -31,12 +31,6 @@ void EncodeBehaviorLogProbs(LogProbEncoding encoding, std::span<const float> log
 // how many slots are left used. Rounding what is rounded changes nothing.
 void RoundBehaviorRows(LogProbEncoding encoding, std::span<const float> rows, int slots,
                        std::span<float> rounded, std::span<uint8_t> used_slots);
-
-// Encodes current log-probs [n, K], rounded up, low ones saturating upwards, into LogProbBytes.
-// Only the first used_slots[i] slots of position i are looked at: those that the behaviour record
-// holds.
-void EncodeCurrentLogProbs(LogProbEncoding encoding, std::span<const float> log_probs, int slots,
-                           std::span<const uint8_t> used_slots, std::span<std::byte> to);
 
 // Reads one group of 16 positions.
 class GroupDecoder {
@@ -56,9 +50,5 @@ class GroupDecoder {
   std::span<const std::byte> group_;
   RowValues multipliers_{};
 };
-
-// Decodes n positions into log_probs [n, K], row-major.
-void DecodeLogProbs(LogProbEncoding encoding, std::span<const std::byte> from, int slots,
-                    std::span<float> log_probs);
 
 }  // namespace sis

@@ -52,8 +52,7 @@ inline constexpr std::array<Packer, 32> kPackers =
 }
 (std::make_integer_sequence<int, 32>());
 
-// Value kIndex out of the word that begins with the byte in which it begins, or out of the last one
-// of the row.
+// Value kIndex, read from a word that holds it and lies within the row.
 template <int kWidth, int kIndex>
 uint32_t UnpackValue(const std::byte* from) {
   using Word = std::conditional_t<kWidth == 1, uint16_t,

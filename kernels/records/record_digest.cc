@@ -24,8 +24,8 @@ uint64_t Mix(uint64_t z) {
 uint64_t Addend(uint32_t position, uint32_t crc) { return Mix((uint64_t{position} << 32) | crc); }
 
 #ifdef __x86_64__
-// The instruction takes three cycles to give the state that the next one needs, but another can
-// start in each: as many rows are worked on side by side.
+// The instruction takes three cycles, but one can start in each: so rows are worked on side by
+// side.
 constexpr size_t kSideBySide = 4;
 
 // Extends the states by [kSideBySide, count] words of 32 bits.

@@ -6,6 +6,10 @@
 
 namespace sis {
 
+inline constexpr int kMaxTopK = 254;
+// The rank of a sampled token that is not in the recorded set.
+inline constexpr uint8_t kRankOutside = 255;
+
 // T recorded positions, row-major.
 struct RecordView {
   std::span<const int32_t> sampled_ids;      // [T]

@@ -120,21 +120,10 @@ HWY_INLINE void Pack(Floats codes, size_t lane, std::byte* row) {
 #endif
 }
 
-template <size_t kCount>
-HWY_INLINE void EncodeLast(const TokenMajorRows& rows, Floats multipliers, size_t lane, size_t rank,
-                           std::byte* first_row) {
-  constexpr size_t kRowBytes = RowBytes(LogProbEncoding::kFixed12);
-  Floats last[kCount];
-  rows.LoadLast(lane, rank, last);
-  for (size_t i = 0; i < kCount; ++i) {
-    Pack(CodesRoundedDown(last[i], multipliers), lane, first_row + (rank + i) * kRowBytes);
-  }
-}
-
 HWY_INLINE void EncodeGroup(const float* values, size_t slots, uint8_t* used_slots,
                             std::byte* group) {
   constexpr size_t kRowBytes = RowBytes(LogProbEncoding::kFixed12);
-  const TokenMajorRows rows(values, slots);
+  const TokenMajorRows<float> rows(values, slots);
   HWY_ALIGN float all_multipliers[kGroupPositions];
   for (size_t lane = 0; lane < kGroupPositions; ++lane) {
     const float* row = values + lane * slots;
@@ -145,26 +134,15 @@ HWY_INLINE void EncodeGroup(const float* values, size_t slots, uint8_t* used_slo
   for (size_t lane = 0; lane < kGroupPositions; lane += kLanes) {
     const Floats multipliers = hn::Load(FloatTag(), all_multipliers + lane);
     Pack(multipliers, lane, group);
-    size_t rank = 0;
-    for (; rank + kRanksAtOnce <= slots; rank += kRanksAtOnce) {
-      const FourFloats four = rows.Load(lane, rank);
-      const Floats in_order[] = {four.first.first, four.first.second, four.second.first,
-                                 four.second.second};
-      for (size_t i = 0; i < kRanksAtOnce; ++i) {
-        Pack(CodesRoundedDown(in_order[i], multipliers), lane, first_row + (rank + i) * kRowBytes);
-      }
-    }
-    switch (slots - rank) {
-      case 1:
-        EncodeLast<1>(rows, multipliers, lane, rank, first_row);
-        break;
-      case 2:
-        EncodeLast<2>(rows, multipliers, lane, rank, first_row);
-        break;
-      case 3:
-        EncodeLast<3>(rows, multipliers, lane, rank, first_row);
-        break;
-    }
+    VisitRanks(
+        slots, [&]<size_t kCount>(size_t rank) HWY_ATTR __attribute__((always_inline)) {
+          Floats values[kCount];
+          ReadRanks(rows, lane, rank, values);
+          for (size_t i = 0; i < kCount; ++i) {
+            Pack(CodesRoundedDown(values[i], multipliers), lane,
+                 first_row + (rank + i) * kRowBytes);
+          }
+        });
   }
 }
 

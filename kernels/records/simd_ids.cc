@@ -31,9 +31,9 @@ bool PackIds(const RecordView&, size_t, const uint8_t*, int, std::byte*) { retur
 // The ids of one group, transposed to rows of 16.
 class GroupRows {
  public:
-  // `ids` are [16, slots], moved around like floats, by instructions that keep all bits.
+  // `ids` are [16, slots].
   HWY_INLINE GroupRows(const int32_t* ids, size_t slots, const uint8_t* used_slots)
-      : rows_(reinterpret_cast<const float*>(ids), slots) {
+      : rows_(ids, slots) {
     for (size_t lane = 0; lane < kGroupPositions; ++lane) used_[lane] = used_slots[lane];
   }
 
@@ -43,18 +43,18 @@ class GroupRows {
     const Int32Tag di;
     for (size_t lane = 0; lane < kGroupPositions; lane += kLanes) {
       const Int32s used = hn::Load(di, used_ + lane);
-      Floats ids[kCount];
-      rows_.LoadLast(lane, rank, ids);
+      Int32s ids[kCount];
+      ReadRanks(rows_, lane, rank, ids);
       for (size_t i = 0; i < kCount; ++i) {
         const auto in_use = hn::Gt(used, hn::Set(di, static_cast<int32_t>(rank + i)));
-        hn::StoreU(hn::IfThenElseZero(in_use, hn::BitCast(di, ids[i])), di,
+        hn::StoreU(hn::IfThenElseZero(in_use, ids[i]), di,
                    reinterpret_cast<int32_t*>(to[i].data()) + lane);
       }
     }
   }
 
  private:
-  const TokenMajorRows rows_;
+  const TokenMajorRows<int32_t> rows_;
   HWY_ALIGN int32_t used_[kGroupPositions];
 };
 
@@ -79,21 +79,9 @@ bool PackIds(const RecordView& records, size_t slots, const uint8_t* used_slots,
     PackRow(sampled, bits, {to, PackedRowBytes(bits)});
     to += PackedRowBytes(bits);
     const GroupRows group(records.ids.data() + first * slots, slots, used_slots + first);
-    size_t rank = 0;
-    for (; rank + kRanksAtOnce <= slots; rank += kRanksAtOnce) {
-      PackRanks<kRanksAtOnce>(group, rank, bits, to);
-    }
-    switch (slots - rank) {
-      case 1:
-        PackRanks<1>(group, rank, bits, to);
-        break;
-      case 2:
-        PackRanks<2>(group, rank, bits, to);
-        break;
-      case 3:
-        PackRanks<3>(group, rank, bits, to);
-        break;
-    }
+    VisitRanks(
+        slots, [&]<size_t kCount>(size_t rank) HWY_ATTR
+        __attribute__((always_inline)) { PackRanks<kCount>(group, rank, bits, to); });
   }
   return true;
 }

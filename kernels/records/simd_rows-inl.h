@@ -13,19 +13,56 @@
 
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
-#include "kernels/decide/decide.h"
+#include "kernels/numerics/log_prob.h"
 #include "kernels/numerics/simd_math-inl.h"
 #include "kernels/records/encoding.h"
 #include "kernels/records/fixed12.h"
+#include "kernels/records/record_view.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace sis {
 namespace HWY_NAMESPACE {
 
+// A group of positions is one vector, or the few that it takes on narrower machines.
+static_assert(kGroupPositions % kLanes == 0);
+
 // Ranks are read four at a time.
 inline constexpr size_t kRanksAtOnce = 4;
 
-// Far enough to hide the memory's latency behind the arithmetic of what comes before.
+// Calls visit.operator()<kCount>(rank) for the ranks [rank, rank + kCount): four at a time, then
+// those that are left.
+template <class Visitor>
+HWY_INLINE void VisitRanks(size_t slots, const Visitor& visit) {
+  size_t rank = 0;
+  for (; rank + kRanksAtOnce <= slots; rank += kRanksAtOnce) {
+    visit.template operator()<kRanksAtOnce>(rank);
+  }
+  switch (slots - rank) {
+    case 1:
+      return visit.template operator()<1>(rank);
+    case 2:
+      return visit.template operator()<2>(rank);
+    case 3:
+      return visit.template operator()<3>(rank);
+  }
+}
+
+// The kCount ranks from `rank` on of the kLanes positions from `lane` on.
+template <size_t kCount, class Rows>
+HWY_INLINE void ReadRanks(const Rows& rows, size_t lane, size_t rank,
+                          typename Rows::Values (&to)[kCount]) {
+  if constexpr (kCount == kRanksAtOnce) {
+    const auto four = rows.Load(lane, rank);
+    to[0] = four.first.first;
+    to[1] = four.first.second;
+    to[2] = four.second.first;
+    to[3] = four.second.second;
+  } else {
+    rows.LoadLast(lane, rank, to);
+  }
+}
+
+// Far enough to hide the memory's latency behind arithmetic.
 inline constexpr size_t kBytesAhead = 8192;
 
 // Prefetching what is not there is harmless.
@@ -33,12 +70,11 @@ HWY_INLINE void PrefetchAhead(const void* address, uintptr_t distance = kBytesAh
   hwy::Prefetch(reinterpret_cast<const char*>(reinterpret_cast<uintptr_t>(address) + distance));
 }
 
-// Whether slots that are read may be unused. If none is, -inf need not be told apart; in one that
-// is after all stands something else, that IsUsed knows.
+// Whether slots that are read may be unused. Where they are expected not to be, -inf is not told
+// apart, and an unused slot reads as another value, which IsUsed recognises.
 enum class SlotUse { kAny, kUsed };
 
-// How kLanes values of a row are read. Made for a group; `row` is one of its rows, `lane` a
-// multiple of kLanes.
+// Reads kLanes values of a group's row, from a lane that is a multiple of kLanes.
 template <LogProbEncoding kEncoding>
 class RowReader {
  public:
@@ -137,13 +173,15 @@ class RowReader<LogProbEncoding::kFixed12> {
 #endif
 };
 
-// Whether rows are read from memory, or from a copy that was just made.
+// Whether rows lie in memory, or in a copy that was just made and needs no prefetching.
 enum class RowMemory { kFar, kNear };
 
 // A group's rows.
 template <LogProbEncoding kEncoding, RowMemory kMemory = RowMemory::kFar>
 class RankMajorRows {
  public:
+  using Values = Floats;
+
   // The group's first byte, and how far from a row what should be prefetched lies.
   explicit HWY_INLINE RankMajorRows(const std::byte* group, uintptr_t ahead = kBytesAhead)
       : reader_(group), rows_(group + LeadingRows(kEncoding) * kRowBytes), ahead_(ahead) {}
@@ -171,7 +209,7 @@ class RankMajorRows {
     }
   }
 
-  // Of a value that was read as one of a used slot.
+  // Of a value that was read with SlotUse::kUsed.
   HWY_INLINE Mask IsUsed(Floats value, size_t lane) const { return reader_.IsUsed(value, lane); }
 
  private:
@@ -182,28 +220,32 @@ class RankMajorRows {
   uintptr_t ahead_;
 };
 
-// Token-major values: 16 positions of K, transposed on the fly.
+// 16 positions of K values of 32 bits, token after token, transposed on the fly.
+template <typename T>
 class TokenMajorRows {
  public:
-  TokenMajorRows(const float* values, size_t slots) : values_(values), slots_(slots) {}
+  using Tag = hn::Rebind<T, FloatTag>;
+  using Values = hn::Vec<Tag>;
+
+  TokenMajorRows(const T* values, size_t slots) : values_(values), slots_(slots) {}
 
   template <SlotUse kUse = SlotUse::kAny>
-  HWY_INLINE FourFloats Load(size_t lane, size_t rank) const {
-    const float* ahead = values_ + lane * slots_ + rank * kLanes;
+  HWY_INLINE Pair<Pair<Values>> Load(size_t lane, size_t rank) const {
+    const T* ahead = values_ + lane * slots_ + rank * kLanes;
     for (size_t i = 0; i < kRanksAtOnce * kLanes; i += 16) PrefetchAhead(ahead + i);
     return Transpose(lane, rank);
   }
 
   template <SlotUse kUse = SlotUse::kAny, size_t kCount>
-  HWY_INLINE void LoadLast(size_t lane, size_t rank, Floats (&last)[kCount]) const {
+  HWY_INLINE void LoadLast(size_t lane, size_t rank, Values (&last)[kCount]) const {
     if (slots_ < kRanksAtOnce) {
       for (size_t i = 0; i < kCount; ++i) last[i] = Gather(lane, rank + i);
       return;
     }
     // Not past the end of the last position's values.
     const size_t first = std::min(rank, slots_ - kRanksAtOnce);
-    const FourFloats rows = Transpose(lane, first);
-    const Floats in_order[] = {rows.first.first, rows.first.second, rows.second.first,
+    const Pair<Pair<Values>> rows = Transpose(lane, first);
+    const Values in_order[] = {rows.first.first, rows.first.second, rows.second.first,
                                rows.second.second};
     for (size_t i = 0; i < kCount; ++i) last[i] = in_order[rank - first + i];
   }
@@ -213,32 +255,32 @@ class TokenMajorRows {
   }
 
  private:
-  HWY_INLINE Floats Gather(size_t lane, size_t rank) const {
-    HWY_ALIGN float row[kLanes];
+  HWY_INLINE Values Gather(size_t lane, size_t rank) const {
+    HWY_ALIGN T row[kLanes];
     for (size_t i = 0; i < kLanes; ++i) row[i] = values_[(lane + i) * slots_ + rank];
-    return hn::Load(FloatTag(), row);
+    return hn::Load(Tag(), row);
   }
 
   // Four values of one position, and of those 4, 8 and 12 lanes on, if there are as many.
   template <class D>
-  HWY_INLINE hn::Vec<D> FourOf(D d, const float* values) const {
+  HWY_INLINE hn::Vec<D> FourOf(D d, const T* values) const {
     if constexpr (hn::MaxLanes(D()) == 4) {
       return hn::LoadU(d, values);
     } else {
       const hn::Half<D> half;
-      const float* upper = values + hn::MaxLanes(D()) / 2 * slots_;
+      const T* upper = values + hn::MaxLanes(D()) / 2 * slots_;
       return hn::Combine(d, FourOf(half, upper), FourOf(half, values));
     }
   }
 
-  HWY_INLINE FourFloats Transpose(size_t lane, size_t rank) const {
-    const FloatTag d;
-    const hn::RepartitionToWide<FloatTag> dw;
-    const float* values = values_ + lane * slots_ + rank;
-    const Floats v0 = FourOf(d, values);
-    const Floats v1 = FourOf(d, values + slots_);
-    const Floats v2 = FourOf(d, values + 2 * slots_);
-    const Floats v3 = FourOf(d, values + 3 * slots_);
+  HWY_INLINE Pair<Pair<Values>> Transpose(size_t lane, size_t rank) const {
+    const Tag d;
+    const hn::RepartitionToWide<Tag> dw;
+    const T* values = values_ + lane * slots_ + rank;
+    const Values v0 = FourOf(d, values);
+    const Values v1 = FourOf(d, values + slots_);
+    const Values v2 = FourOf(d, values + 2 * slots_);
+    const Values v3 = FourOf(d, values + 3 * slots_);
     const auto low01 = hn::BitCast(dw, hn::InterleaveLower(d, v0, v1));
     const auto low23 = hn::BitCast(dw, hn::InterleaveLower(d, v2, v3));
     const auto high01 = hn::BitCast(dw, hn::InterleaveUpper(d, v0, v1));
@@ -249,7 +291,7 @@ class TokenMajorRows {
              hn::BitCast(d, hn::InterleaveUpper(dw, high01, high23))}};
   }
 
-  const float* values_;
+  const T* values_;
   size_t slots_;
 };
 

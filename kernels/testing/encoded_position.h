@@ -10,12 +10,15 @@
 
 #include "gtest/gtest.h"
 #include "kernels/decide/scalar_backend.h"
+#include "kernels/numerics/float16.h"
 #include "kernels/records/log_probs.h"
+#include "kernels/testing/decoded_log_probs.h"
 #include "kernels/testing/random_positions.h"
 
 namespace sis {
 
-// One position after both of its rows went through the codec.
+// One position after its recorded row went through the codec, and its current row was rounded up as
+// a client does it.
 struct Encoded {
   std::vector<float> behavior;  // [K]
   std::vector<float> current;   // [K]
@@ -44,19 +47,22 @@ inline float LargestStep(LogProbEncoding encoding, std::span<const std::byte> by
   return std::ldexp(1.0f, std::max(std::ilogb(lowest), -14) - 10);
 }
 
+// current_encoding is kFloat32 or kFloat16.
 inline Encoded Encode(LogProbEncoding behavior_encoding, LogProbEncoding current_encoding,
                       const RandomPosition& position) {
   const auto slots = static_cast<int>(position.behavior.size());
   std::vector<std::byte> behavior(LogProbBytes(behavior_encoding, 1, slots));
-  std::vector<std::byte> current(LogProbBytes(current_encoding, 1, slots));
   Encoded encoded;
   const std::span<uint8_t> used(&encoded.used, 1);
   EncodeBehaviorLogProbs(behavior_encoding, position.behavior, slots, used, behavior);
-  EncodeCurrentLogProbs(current_encoding, position.current, slots, used, current);
   encoded.behavior = Decode(behavior_encoding, behavior, slots);
-  encoded.current = Decode(current_encoding, current, slots);
+  encoded.current = position.current;
+  std::fill(encoded.current.begin() + encoded.used, encoded.current.end(), kMinusInfinity);
+  if (current_encoding == LogProbEncoding::kFloat16) {
+    for (float& log_prob : encoded.current) log_prob = DecodeFloat16(Float16RoundedUp(log_prob));
+  }
   encoded.behavior_step = LargestStep(behavior_encoding, behavior, encoded.behavior);
-  encoded.current_step = LargestStep(current_encoding, current, encoded.current);
+  encoded.current_step = LargestStep(current_encoding, {}, encoded.current);
   EnvelopeAccumulator accumulator;
   for (int slot = 0; slot < slots; ++slot) {
     accumulator.Add(encoded.behavior[slot], encoded.current[slot]);

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/decide/validate.h"
+#include "kernels/records/validate.h"
 #include "server/append/sampling.h"
 #include "server/cache/log_entries.h"
 #include "server/cache/stored_cache.h"

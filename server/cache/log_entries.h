@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "kernels/decide/validate.h"
+#include "kernels/records/validate.h"
 #include "server/cache/page.h"
 #include "server/cache/sequence.h"
 #include "server/store/sequence_store.h"

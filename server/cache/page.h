@@ -12,8 +12,8 @@
 #include "absl/status/status.h"
 #include "kernels/decide/backend.h"
 #include "kernels/decide/top_k_sets/top_k_sets.h"
-#include "kernels/decide/validate.h"
 #include "kernels/page/page.h"
+#include "kernels/records/validate.h"
 #include "server/memory/arena.h"
 #include "server/memory/byte_budget.h"
 

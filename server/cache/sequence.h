@@ -14,7 +14,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
-#include "kernels/decide/validate.h"
+#include "kernels/records/validate.h"
 #include "server/cache/page.h"
 #include "server/cache/sequence_log.h"
 #include "server/memory/arena.h"

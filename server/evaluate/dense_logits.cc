@@ -87,15 +87,15 @@ absl::Status DenseLogits::GatherRow(size_t offset, uint32_t position,
       type_ == LogitType::kFloat32
           ? std::as_bytes(logits_.Read<float>(offset * width, width, scratch.floats)).data()
           : std::as_bytes(logits_.Read<uint16_t>(offset * width, width, scratch.halves)).data();
-  const LogitsView logits{.type = type_,
-                          .data = row,
-                          .width = vocabulary_size_,
-                          .vocabulary_offset = 0,
-                          .row_stride_bytes = 0};
-  absl::Status status =
-      GatherLogits(logits, sampled_id, ids, static_cast<int>(ids.size()), position, output);
-  if (status.ok()) return status;
-  return absl::Status(status.code(), absl::StrCat("dense.", status.message()));
+  const LogitRow logits{.type = type_, .data = row, .vocabulary_size = vocabulary_size_};
+  const absl::StatusOr<double> log_sum_exp = LogSumExpOfRow(logits, position);
+  if (!log_sum_exp.ok()) {
+    return absl::Status(log_sum_exp.status().code(),
+                        absl::StrCat("dense.", log_sum_exp.status().message()));
+  }
+  GatherLogProbs(logits, *log_sum_exp, sampled_id, output.sampled_log_probs);
+  GatherLogProbs(logits, *log_sum_exp, ids, output.log_probs);
+  return absl::OkStatus();
 }
 
 }  // namespace sis

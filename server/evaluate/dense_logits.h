@@ -38,6 +38,11 @@ class DenseLogits {
   // Whether the request tells the sampled tokens.
   bool has_sampled_ids() const { return sampled_ids_.size() != 0; }
 
+  // Where log-probs go.
+  struct GatherOutput {
+    std::span<float> sampled_log_probs;  // [count]
+    std::span<float> log_probs;          // [count, slots]
+  };
   // log p at the recorded ids [count, slots] and of the recorded tokens. InvalidArgument names
   // position, id and value; FailedPrecondition where the request tells another sampled token.
   absl::Status Gather(const PositionRange& positions, std::span<const int32_t> recorded_sampled_ids,

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <thread>
 
-#include "kernels/decide/cpu_backend.h"
+#include "kernels/decide/simd_backend.h"
 #include "kernels/numerics/philox.h"
 #include "kernels/numerics/sequence_key.h"
 #include "server/testing/evaluate_fixture.h"
@@ -261,7 +261,7 @@ TEST_F(EvaluateTest, PackedPagesAndTailsGiveTheSameBytes) {
             ReducedRequest(all_, top_k)}) {
         request.set_top_k(top_k);
         request.add_outputs(v1::LOG_RATIOS);
-        const auto a = EvaluateAtOnce(*packed, *CpuBackend(), request);
+        const auto a = EvaluateAtOnce(*packed, SimdBackend(), request);
         const auto b = EvaluateAtOnce(*tails, backend_, request);
         ASSERT_TRUE(a.ok()) << a.status();
         ASSERT_TRUE(b.ok()) << b.status();

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/decide/algorithms/expected_weight.h"
 #include "kernels/decide/algorithms/top_k_total_variation.h"
-#include "kernels/decide/validate.h"
+#include "kernels/decide/validate_current.h"
 #include "kernels/numerics/crc32c.h"
 #include "server/shared_memory/guarded_access.h"
 
@@ -61,9 +61,11 @@ absl::Status CheckSampledIds(const SliceRange& slice, const Sequence::Reader& re
     const std::span<const int32_t> ids =
         piece.page->Rows(buffer).sampled_ids.subspan(piece.index, piece.count);
     const size_t first = offset + (piece.first_position - slice.first_position);
-    for (size_t i = 0; i < ids.size(); ++i) {
-      if (input.masked(first + i)) continue;
-      crc = ExtendCrc32c(crc, std::as_bytes(ids.subspan(i, 1)));
+    for (size_t begin = 0; begin < ids.size();) {
+      size_t end = begin;
+      while (end < ids.size() && !input.masked(first + end)) ++end;
+      crc = ExtendCrc32c(crc, std::as_bytes(ids.subspan(begin, end - begin)));
+      begin = end + 1;  // the one at `end` is masked
     }
   });
   if (crc == *slice.sampled_ids_crc32c) return absl::OkStatus();

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "kernels/decide/backend.h"
-#include "kernels/decide/validate.h"
+#include "kernels/records/validate.h"
 #include "sis/v1/ratio_service.pb.h"
 
 namespace sis {

@@ -9,6 +9,7 @@
 
 #include "kernels/records/grouped_log_probs.h"
 #include "kernels/records/record_digest.h"
+#include "kernels/records/validate.h"
 #include "kernels/testing/random_records.h"
 #include "server/cache/page.h"
 

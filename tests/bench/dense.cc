@@ -54,10 +54,7 @@ struct Batch {
     std::vector<std::byte> row(row_bytes);
     for (size_t i = 0; i < row_bytes; i += bytes) {
       const float logit = normal(random);
-      // A float16 of either sign, between 0.5 and 10.
-      const auto half = static_cast<uint16_t>((random() & 0x8000) | (0x3800 + random() % 0x1100));
       if (type == LogitType::kFloat32) std::memcpy(&row[i], &logit, 4);
-      if (type == LogitType::kFloat16) std::memcpy(&row[i], &half, 2);
       if (type == LogitType::kBfloat16) {
         std::memcpy(&row[i], reinterpret_cast<const std::byte*>(&logit) + 2, 2);
       }
@@ -67,23 +64,20 @@ struct Batch {
       sampled_ids.push_back(static_cast<int32_t>(random() % vocabulary));
       for (int slot = 0; slot < kSlots; ++slot) {
         ids.push_back(static_cast<int32_t>(random() % vocabulary));
-        log_probs.push_back(-2.0f - static_cast<float>(slot) * 0.1f);
       }
     }
-    for (auto* values : {&sampled_log_probs, &log_envelopes, &covered_masses}) {
-      values->resize(positions);
-    }
+    sampled_log_probs.resize(positions);
+    log_probs.resize(positions * kSlots);
   }
 
-  void Reduce() {
-    const absl::Status status =
-        ReduceLogits({.type = type,
-                      .data = logits.data(),
-                      .width = vocabulary,
-                      .row_stride_bytes = static_cast<ptrdiff_t>(vocabulary * LogitBytes(type))},
-                     {sampled_ids, ids, log_probs}, {.slots = kSlots, .top_k = kSlots},
-                     {sampled_log_probs, log_envelopes, covered_masses});
-    if (!status.ok()) std::abort();
+  void Gather() {
+    for (size_t i = 0; i < positions; ++i) {
+      const LogitRow row{type, &logits[i * vocabulary * LogitBytes(type)], vocabulary};
+      const double log_sum_exp = LogSumExpOfRow(row, 0).value();
+      GatherLogProbs(row, log_sum_exp, {&sampled_ids[i], 1}, {&sampled_log_probs[i], 1});
+      GatherLogProbs(row, log_sum_exp, std::span(ids).subspan(i * kSlots, kSlots),
+                     std::span(log_probs).subspan(i * kSlots, kSlots));
+    }
   }
 
   LogitType type;
@@ -92,10 +86,8 @@ struct Batch {
   std::vector<std::byte> logits;
   std::vector<int32_t> sampled_ids;
   std::vector<int32_t> ids;
-  std::vector<float> log_probs;
   std::vector<float> sampled_log_probs;
-  std::vector<float> log_envelopes;
-  std::vector<float> covered_masses;
+  std::vector<float> log_probs;
 };
 
 void Measure(const char* name, LogitType type, int32_t vocabulary) {
@@ -104,10 +96,10 @@ void Measure(const char* name, LogitType type, int32_t vocabulary) {
   const double gigabytes = 1e-9 * static_cast<double>(batch.positions * row_bytes);
   std::vector<double> read, kernel, ratios;
   volatile uint64_t sink = 0;
-  batch.Reduce();
+  batch.Gather();
   for (int round = 0; round < kRounds; ++round) {
     read.push_back(1e-9 * kBytes / Seconds([&] { sink = sink + ReadAll(batch.logits); }));
-    kernel.push_back(gigabytes / Seconds([&] { batch.Reduce(); }));
+    kernel.push_back(gigabytes / Seconds([&] { batch.Gather(); }));
     ratios.push_back(kernel.back() / read.back());
   }
   const Spread rate = SpreadOf(kernel);
@@ -128,6 +120,5 @@ int main() {
   for (const int32_t vocabulary : {32000, 151936}) {
     sis::Measure("float32", sis::LogitType::kFloat32, vocabulary);
     sis::Measure("bfloat16", sis::LogitType::kBfloat16, vocabulary);
-    sis::Measure("float16", sis::LogitType::kFloat16, vocabulary);
   }
 }

@@ -4,23 +4,25 @@
 
 #include "kernels/decide/dense/dense.h"
 
-// Contiguous float32 (0), float16 (1) or bfloat16 (2) logits [positions, vocabulary]; records and
-// results as in kernels/decide/dense/dense.h. 0 if all is well; else the error is on stderr.
-extern "C" int sis_reduce_logits(int type, const void* logits, int64_t positions,
-                                 int32_t vocabulary, int32_t slots, const int32_t* sampled_ids,
-                                 const int32_t* ids, const float* log_probs,
-                                 float* sampled_log_probs, float* log_envelopes,
-                                 float* covered_masses, double* log_sum_exps) {
+// Contiguous float32 (0) or bfloat16 (1) logits [positions, vocabulary]; ids and log-probs are
+// [positions, slots], the others [positions]. 0 if all is well; else the error is on stderr.
+extern "C" int sis_gather_log_probs(int type, const std::byte* logits, int64_t positions,
+                                    int32_t vocabulary, int32_t slots, const int32_t* sampled_ids,
+                                    const int32_t* ids, float* sampled_log_probs, float* log_probs,
+                                    double* log_sum_exps) {
   const auto logit_type = static_cast<sis::LogitType>(type);
-  const auto n = static_cast<size_t>(positions);
-  const absl::Status status = sis::ReduceLogits(
-      {.type = logit_type,
-       .data = static_cast<const std::byte*>(logits),
-       .width = vocabulary,
-       .row_stride_bytes = static_cast<ptrdiff_t>(vocabulary * sis::LogitBytes(logit_type))},
-      {{sampled_ids, n}, {ids, n * slots}, {log_probs, n * slots}},
-      {.slots = slots, .top_k = slots},
-      {{sampled_log_probs, n}, {log_envelopes, n}, {covered_masses, n}, {log_sum_exps, n}});
-  if (!status.ok()) std::fprintf(stderr, "%s\n", status.ToString().c_str());
-  return status.ok() ? 0 : 1;
+  const size_t row_bytes = vocabulary * sis::LogitBytes(logit_type);
+  const size_t k = slots;
+  for (int64_t i = 0; i < positions; ++i) {
+    const sis::LogitRow row{logit_type, logits + i * row_bytes, vocabulary};
+    const absl::StatusOr<double> log_sum_exp = sis::LogSumExpOfRow(row, static_cast<uint32_t>(i));
+    if (!log_sum_exp.ok()) {
+      std::fprintf(stderr, "%s\n", log_sum_exp.status().ToString().c_str());
+      return 1;
+    }
+    log_sum_exps[i] = *log_sum_exp;
+    sis::GatherLogProbs(row, *log_sum_exp, {sampled_ids + i, 1}, {sampled_log_probs + i, 1});
+    sis::GatherLogProbs(row, *log_sum_exp, {ids + i * k, k}, {log_probs + i * k, k});
+  }
+  return 0;
 }

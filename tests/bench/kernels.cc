@@ -66,8 +66,6 @@ void Run(int repetitions, size_t workload_bytes) {
     Layout layout;
   };
   constexpr NamedLayout kLayouts[] = {{"float32 token-major", Layout::kTokenMajorFloat32},
-                                      {"float32 rank-major", Layout::kGroupedFloat32},
-                                      {"float16 rank-major", Layout::kGroupedFloat16},
                                       {"float16, token-major", Layout::kFloat16AndTokenMajor},
                                       {"12 bits, token-major", Layout::kFixed12AndTokenMajor},
                                       {"12 bits, halves", Layout::kFixed12AndTokenMajorFloat16},

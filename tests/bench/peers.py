@@ -6,7 +6,7 @@ All three compute, per position, the log-envelope (a maximum over the K slots), 
 exponentials), the acceptance probability, a decision from a uniform, the decision and the modified ratio; and per
 sequence the number accepted, D, D_SIS and the expected acceptance. PyTorch and numpy draw their own uniforms and add in
 float32; the backend's uniforms are Philox and its results exact (docs/numerics.md). Input lies in memory already: token-major
-float32, or, for the backend's second row, float16 in groups of 16. PyTorch and the backend use two threads, numpy one.
+float32, or, for the backend's second row, float16, of which the behaviour policy's are in groups of 16. PyTorch and the backend use two threads, numpy one.
 Times are wall-clock: the machine should have nothing else to do. Printed are medians, and the ratio to PyTorch of the
 same repetition with its least and most.
 """
@@ -45,16 +45,12 @@ class Batch:
         self.sequences, self.length, self.slots = sequences, length, slots
 
 
-def sis_backend(library, batch, grouped_float16):
+def sis_backend(library, batch, float16):
     """A function that evaluates the batch with the backend and returns [sequences, 4] sums."""
-
-    def prepare(values):
-        if not grouped_float16:
-            return np.ascontiguousarray(values)
-        groups = values.astype(np.float16).reshape(-1, 16, batch.slots)
-        return np.ascontiguousarray(groups.transpose(0, 2, 1))
-
-    behavior, current = prepare(batch.behavior), prepare(batch.current)
+    behavior, current = (values.astype(np.float16 if float16 else np.float32) for values in (batch.behavior, batch.current))
+    if float16:
+        behavior = behavior.reshape(-1, 16, batch.slots).transpose(0, 2, 1)
+    behavior, current = np.ascontiguousarray(behavior), np.ascontiguousarray(current)
     decisions = np.empty(batch.ranks.size, np.uint8)
     ratios = np.empty(batch.ranks.size, np.float32)
     sums = np.empty((batch.sequences, 4))
@@ -64,7 +60,7 @@ def sis_backend(library, batch, grouped_float16):
 
     def run():
         library.sis_peers_evaluate(THREADS, batch.sequences, batch.length, batch.slots,
-                                   int(grouped_float16), *pointers)
+                                   int(float16), *pointers)
         return sums
 
     run.arrays = arrays  # what the pointers point to
@@ -151,7 +147,7 @@ def main():
             "PyTorch eager, float32": torch_eager(batch),
             "numpy, float32": numpy_whole(batch),
             "backend, float32 token-major": sis_backend(library, batch, False),
-            "backend, float16 groups": sis_backend(library, batch, True),
+            "backend, float16": sis_backend(library, batch, True),
         }
         peer = next(iter(runs))
         expected = np.array(runs[peer]())

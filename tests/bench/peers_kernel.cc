@@ -5,15 +5,15 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/decide/cpu_backend.h"
+#include "kernels/decide/simd_backend.h"
 
 namespace {
 
 using sis::Segment;
 
-// `behavior` and `current` hold [sequences, length, slots] float32, token-major, or the same in
-// groups of 16 float16.
-std::vector<Segment> Segments(int sequences, int length, int slots, bool float16_groups,
+// `behavior` and `current` hold [sequences, length, slots] float32, token-major, or float16, of
+// which the behaviour's are in groups of 16.
+std::vector<Segment> Segments(int sequences, int length, int slots, bool float16,
                               const void* behavior, const void* current,
                               const float* behavior_sampled, const float* current_sampled,
                               const uint8_t* ranks, uint8_t* decisions, float* ratios,
@@ -24,9 +24,7 @@ std::vector<Segment> Segments(int sequences, int length, int slots, bool float16
     return std::span(static_cast<const float*>(array) + sequence * values, values);
   };
   const auto halves = [values](const void* array, int sequence) {
-    return sis::GroupedLogProbs{
-        std::as_bytes(std::span(static_cast<const uint16_t*>(array) + sequence * values, values)),
-        sis::LogProbEncoding::kFloat16, 0};
+    return std::span(static_cast<const uint16_t*>(array) + sequence * values, values);
   };
   std::vector<Segment> segments;
   for (int i = 0; i < sequences; ++i) {
@@ -41,9 +39,10 @@ std::vector<Segment> Segments(int sequences, int length, int slots, bool float16
     segment.behavior.sampled_log_probs = part(behavior_sampled);
     segment.behavior.sampled_ranks = part(ranks);
     segment.current.sampled_log_probs = part(current_sampled);
-    if (float16_groups) {
-      segment.behavior.grouped_log_probs = halves(behavior, i);
-      segment.current.grouped_log_probs = halves(current, i);
+    if (float16) {
+      segment.behavior.grouped_log_probs = {std::as_bytes(halves(behavior, i)),
+                                            sis::LogProbEncoding::kFloat16, 0};
+      segment.current.float16_log_probs = halves(current, i);
     } else {
       segment.behavior.log_probs = floats(behavior, i);
       segment.current.log_probs = floats(current, i);
@@ -57,21 +56,21 @@ std::vector<Segment> Segments(int sequences, int length, int slots, bool float16
 
 // Per sequence, sums gets (accepted, D, D_SIS, expected acceptance): [sequences, 4]. length must be
 // a multiple of 16.
-extern "C" void sis_peers_evaluate(int threads, int sequences, int length, int slots,
-                                   int float16_groups, const void* behavior, const void* current,
+extern "C" void sis_peers_evaluate(int threads, int sequences, int length, int slots, int float16,
+                                   const void* behavior, const void* current,
                                    const float* behavior_sampled, const float* current_sampled,
                                    const uint8_t* ranks, uint8_t* decisions, float* ratios,
                                    double* sums) {
-  static const auto backend = sis::CpuBackend();
+  static const sis::SimdBackend backend;
   std::vector<sis::Sums> totals(sequences);
   const std::vector<Segment> segments =
-      Segments(sequences, length, slots, float16_groups != 0, behavior, current, behavior_sampled,
+      Segments(sequences, length, slots, float16 != 0, behavior, current, behavior_sampled,
                current_sampled, ranks, decisions, ratios, totals);
   const sis::EvaluateParameters parameters{slots, slots, 0};
   const auto evaluate = [&](int thread) {
     const int first = sequences * thread / threads;
     const int end = sequences * (thread + 1) / threads;
-    backend->Evaluate(parameters, std::span(segments).subspan(first, end - first));
+    backend.Evaluate(parameters, std::span(segments).subspan(first, end - first));
   };
   std::vector<std::thread> others;
   for (int thread = 1; thread < threads; ++thread) others.emplace_back(evaluate, thread);

@@ -62,9 +62,6 @@ struct SlotLayout {
 
 SlotLayout BehaviorLayout(Layout layout) {
   switch (layout) {
-    case Layout::kGroupedFloat32:
-      return {true, LogProbEncoding::kFloat32};
-    case Layout::kGroupedFloat16:
     case Layout::kFloat16AndTokenMajor:
       return {true, LogProbEncoding::kFloat16};
     case Layout::kFixed12AndTokenMajor:
@@ -78,8 +75,6 @@ SlotLayout BehaviorLayout(Layout layout) {
 }
 
 SlotLayout CurrentLayout(Layout layout) {
-  const bool both = layout == Layout::kGroupedFloat32 || layout == Layout::kGroupedFloat16;
-  if (both) return BehaviorLayout(layout);
   return {false, layout == Layout::kFixed12AndTokenMajorFloat16 ? LogProbEncoding::kFloat16
                                                                 : LogProbEncoding::kFloat32};
 }
@@ -127,8 +122,8 @@ void Put(const std::vector<float>& values, int slots, SlotLayout layout,
     std::memcpy(bytes.data(), values.data(), bytes.size());
     return;
   }
-  const std::vector<uint8_t> used(n, static_cast<uint8_t>(slots));
-  EncodeCurrentLogProbs(layout.encoding, values, slots, used, bytes);
+  std::vector<uint8_t> used(n);
+  EncodeBehaviorLogProbs(layout.encoding, values, slots, used, bytes);
 }
 
 template <typename T>
@@ -202,16 +197,15 @@ Workload::Workload(int slots, Layout layout, size_t total_bytes)
       const size_t bytes = of.Bytes(kSequencePositions, slots);
       const std::span<std::byte> rows =
           array.span().subspan(first / kSequencePositions * bytes, bytes);
-      if (of.grouped) {
-        view.grouped_log_probs = {rows, of.encoding, 0};
-        return;
-      }
-      if constexpr (requires { view.float16_log_probs; }) {
-        if (of.encoding == LogProbEncoding::kFloat16) {
-          view.float16_log_probs = {reinterpret_cast<const uint16_t*>(rows.data()),
-                                    bytes / sizeof(uint16_t)};
+      if constexpr (requires { view.grouped_log_probs; }) {
+        if (of.grouped) {
+          view.grouped_log_probs = {rows, of.encoding, 0};
           return;
         }
+      } else if (of.encoding == LogProbEncoding::kFloat16) {
+        view.float16_log_probs = {reinterpret_cast<const uint16_t*>(rows.data()),
+                                  bytes / sizeof(uint16_t)};
+        return;
       }
       view.log_probs = {reinterpret_cast<const float*>(rows.data()), bytes / sizeof(float)};
     };

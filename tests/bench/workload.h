@@ -41,8 +41,6 @@ class HugeArray {
 
 enum class Layout {
   kTokenMajorFloat32,
-  kGroupedFloat32,
-  kGroupedFloat16,
   // The behaviour's values in groups, the current policy's token-major in float32 or float16: what
   // the cache holds and a trainer sends.
   kFloat16AndTokenMajor,

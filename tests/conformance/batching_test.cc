@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "kernels/decide/validate_current.h"
+#include "kernels/records/validate.h"
 #include "tests/conformance/backends.h"
 #include "tests/conformance/policy_pairs.h"
 #include "tests/conformance/positions.h"

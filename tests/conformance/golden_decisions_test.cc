@@ -7,8 +7,10 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "kernels/decide/validate_current.h"
 #include "kernels/numerics/philox.h"
 #include "kernels/numerics/sequence_key.h"
+#include "kernels/records/validate.h"
 #include "tests/conformance/backends.h"
 #include "tests/conformance/golden_reader.h"
 #include "tests/conformance/positions.h"

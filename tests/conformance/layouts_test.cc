@@ -14,6 +14,7 @@
 #include "kernels/decide/scalar_backend.h"
 #include "kernels/numerics/philox.h"
 #include "kernels/records/log_probs.h"
+#include "kernels/testing/decoded_log_probs.h"
 #include "tests/conformance/backends.h"
 #include "tests/conformance/positions.h"
 
@@ -29,10 +30,9 @@ enum class Layout {
   kGroupedFixed12,
   kTokenMajorFloat16
 };
-constexpr Layout kCurrentLayouts[] = {Layout::kTokenMajor, Layout::kGroupedFloat32,
-                                      Layout::kGroupedFloat16, Layout::kGroupedFixed12,
-                                      Layout::kTokenMajorFloat16};
-constexpr std::span<const Layout> kBehaviorLayouts = std::span(kCurrentLayouts).first(4);
+constexpr Layout kBehaviorLayouts[] = {Layout::kTokenMajor, Layout::kGroupedFloat32,
+                                       Layout::kGroupedFloat16, Layout::kGroupedFixed12};
+constexpr Layout kCurrentLayouts[] = {Layout::kTokenMajor, Layout::kTokenMajorFloat16};
 
 size_t Below(std::mt19937_64& random, size_t bound) { return random() % bound; }
 
@@ -141,16 +141,12 @@ uint16_t ToFloat16(float x) {
   return TruncateToFloat16(x == kMinusInfinity ? x : std::max(x, -60000.0f));
 }
 
-// Positions of K values in 12 bits, rounded up; NaN counts as unused, as does -inf.
+// Positions of K values in 12 bits.
 std::vector<std::byte> PackFixed12(std::span<const float> values, size_t slots) {
   const size_t n = values.size() / slots;
-  std::vector<float> numbers(values.begin(), values.end());
-  for (float& value : numbers) {
-    if (std::isnan(value)) value = kMinusInfinity;
-  }
-  const std::vector<uint8_t> used(n, static_cast<uint8_t>(slots));
+  std::vector<uint8_t> used(n);
   std::vector<std::byte> rows(LogProbBytes(LogProbEncoding::kFixed12, n, slots));
-  EncodeCurrentLogProbs(LogProbEncoding::kFixed12, numbers, static_cast<int>(slots), used, rows);
+  EncodeBehaviorLogProbs(LogProbEncoding::kFixed12, values, static_cast<int>(slots), used, rows);
   return rows;
 }
 
@@ -267,11 +263,9 @@ class LayoutsTest : public BackendTest {
 
     const size_t slots = parameters.slots;
     const size_t lane = Below(random, 2) * Below(random, kGroupPositions);
-    const size_t other_lane = Below(random, 2) == 0 ? lane : Below(random, kGroupPositions);
     const LaidOut behavior(positions.behavior_log_probs, slots, behavior_layout, lane,
                            Below(random, 4));
-    const LaidOut current(positions.current_log_probs, slots, current_layout, other_lane,
-                          Below(random, 4));
+    const LaidOut current(positions.current_log_probs, slots, current_layout, 0, Below(random, 4));
     const Misaligned<float> behavior_sampled(positions.behavior_sampled_log_probs,
                                              Below(random, 4));
     const Misaligned<float> current_sampled(positions.current_sampled_log_probs, Below(random, 4));
@@ -285,18 +279,16 @@ class LayoutsTest : public BackendTest {
         SegmentOf(positions, 0, positions.size(), kSequenceKey, first_position, results);
     segment.behavior = {behavior.token_major(), behavior_sampled.span(), ranks.span(),
                         behavior.grouped()};
-    segment.current = {current_sampled.span(), {}, envelopes.span(), masses.span(), {}};
+    segment.current = {current_sampled.span(), {}, envelopes.span(), masses.span()};
     if (!reduced) {
       segment.current.log_probs = current.token_major();
-      segment.current.grouped_log_probs = current.grouped();
       segment.current.float16_log_probs = current.token_major_halves();
     }
     backend().Evaluate(parameters, std::span(&segment, 1));
     ASSERT_TRUE(SameBytes(expected, results))
         << "K " << parameters.slots << ", k " << parameters.top_k << ", " << positions.size()
         << " positions from " << first_position << ", layouts " << static_cast<int>(behavior_layout)
-        << " from lane " << lane << ", " << static_cast<int>(current_layout) << " from lane "
-        << other_lane;
+        << " from lane " << lane << ", " << static_cast<int>(current_layout);
   }
 
   // Every K, with all lengths and starts, and each pair of layouts many times.

@@ -8,7 +8,7 @@
 
 #include "gtest/gtest.h"
 #include "kernels/decide/backend.h"
-#include "kernels/decide/validate.h"
+#include "kernels/records/record_view.h"
 
 namespace sis {
 

@@ -11,7 +11,7 @@
 
 #include "gtest/gtest.h"
 #include "kernels/decide/backend.h"
-#include "kernels/decide/validate.h"
+#include "kernels/decide/validate_current.h"
 #include "tests/conformance/backends.h"
 #include "tests/conformance/positions.h"
 

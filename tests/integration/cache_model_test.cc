@@ -21,7 +21,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/testing/host_stage.h"
-#include "kernels/decide/cpu_backend.h"
+#include "kernels/decide/simd_backend.h"
 #include "kernels/numerics/crc32c.h"
 #include "kernels/numerics/sequence_key.h"
 #include "server/fetch/fetch.h"
@@ -207,8 +207,9 @@ class CacheModelTest : public testing::TestWithParam<Parameters> {
   // For one K of three, with a memory that keeps copies of a few pages, as a device does.
   const std::unique_ptr<const Backend> backend_ =
       config_.top_k() == kTopKs[1]
-          ? cuda::BackendOnHostStages(CpuBackend(), 3, size_t{4} << 10, cuda::When::kLate)
-          : CpuBackend();
+          ? cuda::BackendOnHostStages(std::make_unique<SimdBackend>(), 3, size_t{4} << 10,
+                                      cuda::When::kLate)
+          : std::unique_ptr<const Backend>(std::make_unique<SimdBackend>());
   const RecordPool pool_{config_, kRows, kSeed};
 
   ManualClock clock_;

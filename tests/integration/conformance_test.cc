@@ -15,6 +15,7 @@
 #include "kernels/numerics/float16.h"
 #include "kernels/numerics/sequence_key.h"
 #include "kernels/records/log_probs.h"
+#include "kernels/testing/decoded_log_probs.h"
 #include "tests/conformance/policy_pairs.h"
 #include "tests/conformance/positions.h"
 #include "tests/integration/connection.h"

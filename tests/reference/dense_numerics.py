@@ -1,6 +1,6 @@
 """The dense form in numpy: a second implementation of docs/dense_numerics.md, made from that document.
 
-The section numbers below are its sections. One position at a time; logits are float32, which holds the half types exactly.
+The section numbers below are its sections. One position at a time; logits are float32, which holds bfloat16 exactly.
 """
 
 import math
@@ -74,22 +74,15 @@ class Dense(NamedTuple):
 
     log_sum_exp: float
     sampled_log_prob: np.float32
-    log_envelope: np.float32
-    covered_mass: np.float32
+    log_probs: Float32s
 
 
-def reduce_logits(logits: Float32s, sampled_id: int, ids: np.ndarray, behaviour: Float32s) -> Dense:
-    """From the logits [V] and the first k slots of the record, ids [k] and behaviour log-probs [k]."""
+def gather(logits: Float32s, sampled_id: int, ids: np.ndarray) -> Dense:
+    """From the logits [V], at the sampled token and the recorded ids [K], -1 in unused slots."""
     total = log_sum_exp(logits)
 
     def log_probs(values: Float32s) -> Float32s:
         return numerics.flush((values.astype(np.float64) - total).astype(np.float32))
 
-    gathered = log_probs(np.where(ids >= 0, logits[ids], np.float32(-np.inf)))[None]
-    used = numerics.used_slots(behaviour[None])
-    return Dense(
-        total,
-        log_probs(logits[[sampled_id]])[0],
-        numerics.log_envelope(gathered, behaviour[None])[0],
-        numerics.covered_mass(gathered, used)[0],
-    )
+    gathered = np.where(ids >= 0, logits[ids], np.float32(-np.inf))
+    return Dense(total, log_probs(logits[[sampled_id]])[0], log_probs(gathered))

@@ -93,17 +93,30 @@ uint64_t Batch::StageOutput(std::span<T> array) {
 }
 
 template <class Place>
-StagedRows Batch::PlaceRows(std::span<const float> token_major, const GroupedLogProbs& grouped,
-                            size_t first, size_t count, const Place& place) {
+StagedRows Batch::PlaceBehavior(const BehaviorView& behavior, size_t first, size_t count,
+                                const Place& place) {
   const size_t slots = parameters_.slots;
+  const GroupedLogProbs& grouped = behavior.grouped_log_probs;
   if (grouped.empty()) {
-    return {place(token_major.subspan(first * slots, count * slots)), RowFormat::kTokenMajor};
+    return {place(behavior.log_probs.subspan(first * slots, count * slots)),
+            RowFormat::kTokenMajor};
   }
   const size_t group_bytes = GroupBytes(grouped.encoding, slots);
   const size_t group = (grouped.first_lane + first) / kGroupPositions;
   const size_t lane = (grouped.first_lane + first) % kGroupPositions;
   return {place(grouped.rows.subspan(group * group_bytes, GroupCount(lane + count) * group_bytes)),
           FormatOf(grouped.encoding), static_cast<uint8_t>(lane)};
+}
+
+StagedRows Batch::StageCurrent(const CurrentView& current, size_t first, size_t count) {
+  const size_t slots = parameters_.slots;
+  const auto stage = [&](auto array) {
+    return StageInput(array.subspan(first * slots, count * slots));
+  };
+  if (current.float16_log_probs.empty()) {
+    return {stage(current.log_probs), RowFormat::kTokenMajor};
+  }
+  return {stage(current.float16_log_probs), RowFormat::kTokenMajorFloat16};
 }
 
 size_t Batch::Take(const Segment& segment, size_t first) {
@@ -136,22 +149,14 @@ size_t Batch::Take(const Segment& segment, size_t first) {
     upload_bytes_ += ResidentRows::BlockBytes(fixed.bytes.size());
   }
   staged.resident = copy.has_value();
-  const auto stage = [&](auto array) { return StageInput(array); };
   const auto place = [&](auto array) -> uint64_t {
     if (!copy.has_value()) return StageInput(array);
     return *copy +
            static_cast<size_t>(std::as_bytes(array).data() - behavior.fixed_rows.bytes.data());
   };
   if (!current.reduced()) {
-    staged.behavior =
-        PlaceRows(behavior.log_probs, behavior.grouped_log_probs, first, count, place);
-    const std::span<const uint16_t> halves = current.float16_log_probs;
-    const auto slots = static_cast<size_t>(parameters_.slots);
-    staged.current =
-        halves.empty()
-            ? PlaceRows(current.log_probs, current.grouped_log_probs, first, count, stage)
-            : StagedRows{stage(halves.subspan(first * slots, count * slots)),
-                         RowFormat::kTokenMajorFloat16};
+    staged.behavior = PlaceBehavior(behavior, first, count, place);
+    staged.current = StageCurrent(current, first, count);
   }
   staged.behavior_sampled_log_probs = place(Part(behavior.sampled_log_probs, first, count));
   staged.sampled_ranks = place(Part(behavior.sampled_ranks, first, count));

@@ -1,5 +1,5 @@
-// Packs positions of a call for the device: one block of bytes in, one block of bytes out, and
-// besides them the rows that go where they stay.
+// Packs positions of a call for the device: one buffer in, one buffer out, and the rows that are
+// copied to stay.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace sis::cuda {
 
-// What is added to somebody's sums when a whole call has succeeded.
+// What is added to a caller's sums when the whole call has succeeded.
 struct PendingSums {
   Sums* into;
   Sums sums;
@@ -31,7 +31,7 @@ class Batch {
   Batch(size_t input_capacity, size_t output_capacity, ResidentRows* resident = nullptr)
       : input_capacity_(input_capacity), output_capacity_(output_capacity), rows_(resident) {}
 
-  // Starts again, empty. What the batch before used is abandoned unless it was done.
+  // Starts again, empty. What was used before is abandoned unless Done was called.
   void Reset(const EvaluateParameters& parameters);
 
   // Takes at most kPiecePositions positions of the segment from `first` on, and returns how many: 0
@@ -44,8 +44,8 @@ class Batch {
   // Where the sums begin in the output; they end with it, and must be zero before.
   size_t sums_offset() const;
 
-  // What is to be copied into resident memory before the kernel runs, from behind the input; pieces
-  // that lie side by side there are one.
+  // What is copied into resident memory before the kernel runs. It lies behind the input; pieces
+  // that become neighbours are one.
   struct Upload {
     size_t from;  // counted from the first byte of the input
     size_t to;
@@ -55,11 +55,11 @@ class Batch {
 
   // Writes input_bytes(), and behind them what is uploaded.
   void WriteInput(std::byte* input) const;
-  // Blocks of those sizes, wherever they lie, and resident memory, as a kernel sees them.
+  // Buffers of those sizes, wherever they lie, and resident memory, as a kernel sees them.
   BatchView View(const std::byte* input, const std::byte* resident, std::byte* output) const;
   // Copies results to where the segments want them.
   void ReadOutput(const std::byte* output, std::vector<PendingSums>& sums) const;
-  // It has been waited for, without an error: its copies are there for others.
+  // The batch has run without an error: others may use its copies.
   void Done() { rows_.Done(); }
 
  private:
@@ -76,10 +76,11 @@ class Batch {
   uint64_t StageInput(std::span<const T> array);
   template <typename T>
   uint64_t StageOutput(std::span<T> array);
-  // Where `place` puts the rows of `count` positions.
+  // Where `place` puts the recorded rows of `count` positions.
   template <class Place>
-  StagedRows PlaceRows(std::span<const float> token_major, const GroupedLogProbs& grouped,
-                       size_t first, size_t count, const Place& place);
+  StagedRows PlaceBehavior(const BehaviorView& behavior, size_t first, size_t count,
+                           const Place& place);
+  StagedRows StageCurrent(const CurrentView& current, size_t first, size_t count);
   size_t uploads_offset() const;
   size_t segments_offset() const;
   size_t tiles_offset() const;

@@ -1,6 +1,6 @@
-// What a kernel is given: segments of positions in one block of input bytes, or with their recorded
-// rows in memory that stays on the device; and where in one block of output bytes their results go.
-// Plain structs, the same on host and device.
+// What a kernel is given: segments of positions in the input buffer, or with their recorded rows in
+// memory that stays on the device, and where in the output buffer their results go. Plain structs,
+// the same on host and device.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ namespace sis::cuda {
 // Threads that run in step. A warp decides the positions of one tile, one a thread.
 inline constexpr int kTilePositions = 32;
 
-// The offset of an array that there is not.
+// The offset of an array that is not there.
 inline constexpr uint64_t kAbsent = ~uint64_t{0};
 
 struct StagedRows {

@@ -9,8 +9,8 @@
 
 namespace sis::cuda {
 
-// With a stream, pinned memory and device memory of its own, all of it allocated here; and the
-// memory on the device that is resident, or null.
+// Allocates its stream, its pinned memory and its memory on the device. `resident` is the memory
+// for rows that stay, or null.
 absl::StatusOr<std::unique_ptr<Stage>> NewDeviceStage(std::byte* resident);
 
 }  // namespace sis::cuda

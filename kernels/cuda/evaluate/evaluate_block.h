@@ -109,29 +109,13 @@ template <bool kTotalVariation, class Behavior>
 SIS_HOST_DEVICE SlotSums AccumulateWith(const Behavior& behavior, const BatchView& batch,
                                         const StagedRows& current, size_t index) {
   const std::byte* rows = batch.input + current.offset;
-  const size_t lane = current.first_lane + index;
   const int slots = batch.slots;
-  const int top_k = batch.top_k;
-  switch (current.format) {
-    case RowFormat::kTokenMajor:
-      return AccumulateSlots<kTotalVariation>(behavior, TokenMajorReader(rows, lane, slots), slots,
-                                              top_k);
-    case RowFormat::kTokenMajorFloat16:
-      return AccumulateSlots<kTotalVariation>(behavior, TokenMajorFloat16Reader(rows, lane, slots),
-                                              slots, top_k);
-    case RowFormat::kFloat32:
-      return AccumulateSlots<kTotalVariation>(behavior, Float32Reader(rows, lane, slots), slots,
-                                              top_k);
-    case RowFormat::kFloat16:
-      return AccumulateSlots<kTotalVariation>(behavior, Float16Reader(rows, lane, slots), slots,
-                                              top_k);
-    case RowFormat::kFixed12:
-      return AccumulateSlots<kTotalVariation>(behavior, Fixed12Reader(rows, lane, slots), slots,
-                                              top_k);
-    case RowFormat::kNone:
-      break;
+  if (current.format == RowFormat::kTokenMajor) {
+    return AccumulateSlots<kTotalVariation>(behavior, TokenMajorReader(rows, index, slots), slots,
+                                            batch.top_k);
   }
-  return {};
+  return AccumulateSlots<kTotalVariation>(behavior, TokenMajorFloat16Reader(rows, index, slots),
+                                          slots, batch.top_k);
 }
 
 template <typename T>
@@ -164,7 +148,7 @@ SIS_HOST_DEVICE SlotSums SlotsAt(const BatchView& batch, const StagedSegment& se
     case RowFormat::kFixed12:
       return AccumulateWith<kTotalVariation>(Fixed12Reader(rows, lane, slots), batch,
                                              segment.current, index);
-    case RowFormat::kTokenMajorFloat16:  // current values only
+    case RowFormat::kTokenMajorFloat16:
     case RowFormat::kNone:
       break;
   }

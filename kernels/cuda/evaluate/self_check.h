@@ -1,4 +1,4 @@
-// Whether a backend gives the scalar one's bytes: a question to a device before it is trusted.
+// Whether a backend gives the scalar one's bytes: asked of a device before it is used.
 #pragma once
 
 #include "absl/status/status.h"

@@ -1,18 +1,19 @@
-// Reads the log-probs of one position slot by slot, in each layout that a device is given. The
-// layouts are those of kernels/records/grouped_log_probs.h; rows lie on a device, aligned.
+// Reads the log-probs of one position slot by slot, in each layout of
+// kernels/records/grouped_log_probs.h. Rows lie on a device, aligned.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/cuda/evaluate/float16.h"
+#include "kernels/numerics/float16.h"
 #include "kernels/numerics/host_device.h"
 #include "kernels/records/encoding.h"
 #include "kernels/records/fixed12.h"
 
 namespace sis::cuda {
 
-// kNone: the REDUCED form has no log-probs at slots.
+// kNone: the REDUCED form has no log-probs at slots. Current values are token-major, in float32 or
+// float16; recorded ones in anything but kTokenMajorFloat16.
 enum class RowFormat : uint8_t {
   kNone,
   kTokenMajor,
@@ -39,7 +40,7 @@ class TokenMajorFloat16Reader {
  public:
   SIS_HOST_DEVICE TokenMajorFloat16Reader(const std::byte* rows, size_t lane, int slots)
       : row_(reinterpret_cast<const uint16_t*>(rows) + lane * static_cast<size_t>(slots)) {}
-  SIS_HOST_DEVICE float At(int slot) const { return Float16Value(row_[slot]); }
+  SIS_HOST_DEVICE float At(int slot) const { return DecodeFloat16(row_[slot]); }
 
  private:
   const uint16_t* row_;
@@ -69,7 +70,9 @@ class Float16Reader {
       : column_(reinterpret_cast<const uint16_t*>(
                     GroupOf(rows, LogProbEncoding::kFloat16, lane, slots)) +
                 lane % kGroupPositions) {}
-  SIS_HOST_DEVICE float At(int slot) const { return Float16Value(column_[slot * kGroupPositions]); }
+  SIS_HOST_DEVICE float At(int slot) const {
+    return DecodeFloat16(column_[slot * kGroupPositions]);
+  }
 
  private:
   const uint16_t* column_;

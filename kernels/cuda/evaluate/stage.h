@@ -1,4 +1,4 @@
-// The place through which batches reach a device: one at a time, without waiting for each other.
+// The way of batches to a device and back, one batch at a time.
 #pragma once
 
 #include <cstddef>

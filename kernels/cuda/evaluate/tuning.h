@@ -1,5 +1,4 @@
-// What may be tuned without changing a byte of the results; apart from the kernels, so that figures
-// for a new device touch this file alone.
+// All that may be tuned without changing a byte of the results.
 #pragma once
 
 #include <cstddef>
@@ -23,8 +22,5 @@ inline constexpr size_t kStagedOutputBytes = size_t{1} << 20;
 inline constexpr size_t kValuesPerCall = size_t{1} << 18;
 // Calls that use the device at the same time, each with two stages; more wait.
 inline constexpr int kConcurrentCalls = 4;
-
-// Warps of a block that sums the logits of one position.
-inline constexpr int kDenseWarps = 8;
 
 }  // namespace sis::cuda

@@ -22,12 +22,12 @@ struct DeviceCacheOptions {
 
 struct DeviceCache {
   std::unique_ptr<ResidentMemory> memory;  // null: none
-  // How much, and why, for people.
+  // How much, and why, for a log line.
   std::string description;
 };
 
-// Takes the memory by allocate(bytes). Never fails: where it is not to be had there is none, and
-// the description says so. `free_bytes` of the device.
+// Takes the memory by allocate(bytes). Never fails: if the memory can't be had there is none, and
+// the description says so. `free_bytes` is what the device has free.
 DeviceCache TakeDeviceCache(
     const DeviceCacheOptions& options, const absl::StatusOr<int64_t>& free_bytes,
     const std::function<absl::StatusOr<std::unique_ptr<ResidentMemory>>(size_t bytes)>& allocate);

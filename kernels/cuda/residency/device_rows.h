@@ -9,10 +9,10 @@
 
 namespace sis::cuda {
 
-// What nobody has taken of the memory of the device that CUDA takes by default.
+// How much memory is free on the device that CUDA takes by default.
 absl::StatusOr<int64_t> FreeDeviceBytes();
 
-// All of it taken here. An error leaves the device as it was.
+// Takes all of it at once. An error leaves the device as it was.
 absl::StatusOr<std::unique_ptr<ResidentMemory>> NewDeviceRows(size_t bytes);
 
 }  // namespace sis::cuda

@@ -36,8 +36,8 @@ std::optional<uint32_t> ResidentRows::TakeChunk(const RowsTag& tag) {
       std::ranges::find_if(by_age_, [&](uint32_t chunk) { return chunks_[chunk].pins == 0; });
   if (oldest == by_age_.end()) return std::nullopt;
   Chunk& chunk = chunks_[*oldest];
-  // Rows that come back take no room from those read since they were here last: else a step that is
-  // read over and over, and larger than the memory, would find nothing of itself there.
+  // Rows that were here before take no room from rows that were read since: else a step larger than
+  // the memory, read over and over, would never find its rows there.
   if (tag.last_read() != 0 && tag.last_read() <= chunk.last_read) return std::nullopt;
   const auto filling = filling_.find(chunk.block_bytes);
   if (filling != filling_.end() && filling->second == *oldest) filling_.erase(filling);

@@ -16,23 +16,23 @@
 
 namespace sis::cuda {
 
-// Memory of the device that copies lie in, taken at start.
+// The device's memory for copies, taken at start.
 class ResidentMemory {
  public:
   virtual ~ResidentMemory() = default;
 
-  // For the device, not for the host to read or write; aligned as rows are.
+  // Only the device may read or write it. Aligned as rows are.
   virtual std::byte* data() = 0;
   virtual size_t size() const = 0;
 
-  // No batch reads these bytes any more before it has written them.
+  // These bytes will be written before a batch reads them again.
   virtual void Discard(size_t /*offset*/, size_t /*bytes*/) {}
 };
 
-// Memory is given to copies of one size a chunk at a time, and taken back a chunk at a time, the
-// one that was least recently read: pages that are copied one after the other are read so too.
+// Copies of one size are given memory chunk by chunk. The chunk that was least recently read is
+// taken back as a whole, as pages that are copied one after the other are read in that order too.
 //
-// Thread-safe. One short lock per page of a batch, none while anything is copied or read.
+// Thread-safe. Takes one short lock per page of a batch, and none while bytes are copied or read.
 class ResidentRows {
  public:
   static constexpr size_t kChunkBytes = size_t{1} << 20;
@@ -96,9 +96,9 @@ class ResidentRows {
 
 // The copies that a batch reads or makes; one batch after the other. For one thread at a time.
 //
-// What it makes is for its own batch alone until Done, when the device has been waited for: so no
-// batch reads what another's stream may not have written yet. What it reads stays where it is until
-// Done.
+// Until Done, when the device has been waited for, a copy is for the batch alone that makes it: so
+// no batch reads what another's stream may not have written yet. What a batch reads stays in place
+// until Done.
 class ResidentRows::Use {
  public:
   // Null: keeps nothing.
@@ -120,8 +120,8 @@ class ResidentRows::Use {
 
   // The batch has been waited for, without an error.
   void Done();
-  // It failed, and nobody knows what the device still does: what it made and read is not to be
-  // found any more, and its memory never given to others.
+  // The batch failed, and the device may still be at work: what it made and read is never found
+  // again, and its memory is never given to others.
   void Abandon();
 
  private:

@@ -42,9 +42,7 @@ absl::Status ReportCase(int slots, LogProbEncoding encoding, const std::string& 
   const Positions positions = RandomPositions(random, slots, kPositions);
   std::vector<uint8_t> used(kPositions);
   std::vector<std::byte> behavior(LogProbBytes(encoding, kPositions, slots));
-  std::vector<std::byte> current(behavior.size());
   EncodeBehaviorLogProbs(encoding, positions.behavior_log_probs, slots, used, behavior);
-  EncodeCurrentLogProbs(encoding, positions.current_log_probs, slots, used, current);
   std::vector<Decision> decisions(kPositions);
   Sums sums;
   Segment segment{.sequence_key = 1,
@@ -55,8 +53,6 @@ absl::Status ReportCase(int slots, LogProbEncoding encoding, const std::string& 
                   .sums = &sums};
   segment.behavior.log_probs = {};
   segment.behavior.grouped_log_probs = {.rows = behavior, .encoding = encoding};
-  segment.current.log_probs = {};
-  segment.current.grouped_log_probs = {.rows = current, .encoding = encoding};
 
   Batch batch(size_t{1} << 30, size_t{1} << 30);
   batch.Reset({.slots = slots, .top_k = slots, .draw = 1});
@@ -67,7 +63,8 @@ absl::Status ReportCase(int slots, LogProbEncoding encoding, const std::string& 
 
   // What must be read and written: docs/performance.md.
   const double bytes_per_position =
-      static_cast<double>(2 * LogProbBytes(encoding, kPositions, slots)) / kPositions + 10;
+      static_cast<double>(LogProbBytes(encoding, kPositions, slots)) / kPositions +
+      static_cast<double>(slots) * sizeof(float) + 10;
   const double evaluated = static_cast<double>(copies) * kPositions;
   const size_t read = (*resident)->input_bytes();
   std::vector<double> fractions;

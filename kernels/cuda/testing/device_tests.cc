@@ -13,7 +13,6 @@
 #include <random>
 #include <string_view>
 
-#include "kernels/cuda/dense/dense_suite.h"
 #include "kernels/cuda/evaluate/cuda_backend.h"
 #include "kernels/cuda/evaluate/device.h"
 #include "kernels/cuda/testing/bandwidth_report.h"
@@ -57,12 +56,6 @@ TEST_F(DeviceTest, RowsStay) {
     EXPECT_EQ(after.hits, before.hits + 1) << backend->name();
   }
 }
-
-TEST_F(DeviceTest, DenseGivesTheBytesOfTheHost) { ExpectTheBytesOfTheHost(*DenseOnDevice()); }
-TEST_F(DeviceTest, DenseGivesTheBytesOfTheHostByShards) {
-  ExpectTheBytesOfTheHostByShards(*DenseOnDevice());
-}
-TEST_F(DeviceTest, DenseFindsErrors) { ExpectErrorsAreFound(*DenseOnDevice()); }
 
 }  // namespace
 

@@ -9,11 +9,9 @@ void EvaluateSegment(const AuthorsCode& code, const EvaluateParameters& paramete
                      const Segment& segment) {
   const BehaviorView& behavior = segment.behavior;
   const CurrentView& current = segment.current;
-  const OutputView& output = segment.output;
   const LogProbReader behavior_log_probs(behavior.log_probs, behavior.grouped_log_probs,
                                          parameters.slots);
-  const LogProbReader current_log_probs(current.log_probs, current.grouped_log_probs,
-                                        parameters.slots, current.float16_log_probs);
+  const CurrentReader current_log_probs(current, parameters.slots);
   for (size_t i = 0; i < behavior.sampled_log_probs.size(); ++i) {
     const uint32_t position = segment.first_position + static_cast<uint32_t>(i);
     Envelope envelope;
@@ -35,15 +33,7 @@ void EvaluateSegment(const AuthorsCode& code, const EvaluateParameters& paramete
     AddPosition(result, envelope, sums);
     sums.d_sis = code.ModifiedDeviation(result);
     *segment.sums += sums;
-
-    output.decisions[i] = result.decision;
-    if (!output.acceptance_probabilities.empty()) {
-      output.acceptance_probabilities[i] = result.acceptance_probability;
-    }
-    if (!output.log_modified_ratios.empty()) {
-      output.log_modified_ratios[i] = result.log_modified_ratio();
-    }
-    if (!output.modified_ratios.empty()) output.modified_ratios[i] = result.modified_ratio();
+    segment.output.Store(i, result);
   }
 }
 

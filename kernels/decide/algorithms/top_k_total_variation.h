@@ -48,8 +48,7 @@ inline void ComputeTopKTotalVariations(const EvaluateParameters& parameters, con
   const CurrentView& current = segment.current;
   const LogProbReader behavior_log_probs(behavior.log_probs, behavior.grouped_log_probs,
                                          parameters.slots);
-  const LogProbReader current_log_probs(current.log_probs, current.grouped_log_probs,
-                                        parameters.slots, current.float16_log_probs);
+  const CurrentReader current_log_probs(current, parameters.slots);
   for (size_t i = 0; i < total_variations.size(); ++i) {
     TopKTotalVariation distance;
     for (int slot = 0; slot < parameters.top_k; ++slot) {

@@ -12,11 +12,11 @@
 #include <span>
 
 #include "hwy/highway.h"
-#include "kernels/decide/simd_groups-inl.h"
-#include "kernels/decide/simd_set_checker-inl.h"
 #include "kernels/decide/top_k_sets/top_k_sets.h"
 #include "kernels/numerics/simd_math-inl.h"
+#include "kernels/records/simd_groups-inl.h"
 #include "kernels/records/simd_rows-inl.h"
+#include "kernels/records/simd_set_checker-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace sis {
@@ -27,14 +27,13 @@ class ComparedSets {
   ComparedSets(const TopKSets& sets, int32_t vocabulary_size)
       : slots_(sets.slots),
         vocabulary_size_(vocabulary_size),
-        ids_({reinterpret_cast<const float*>(sets.ids.data()), sets.ids.size()}, slots_),
+        ids_(sets.ids, slots_),
         log_probs_(sets.log_probs, slots_) {}
 
   // As HashedSets::Find.
   HWY_INLINE bool Find(const GroupPart& part, std::span<const RowValues> ids, float* log_probs) {
-    const TokenMajorRows id_rows = ids_.Group(0, part.index, part.first_lane, part.count);
-    const TokenMajorRows log_prob_rows =
-        log_probs_.Group(0, part.index, part.first_lane, part.count);
+    const auto id_rows = ids_.Group(0, part.index, part.first_lane, part.count);
+    const auto log_prob_rows = log_probs_.Group(0, part.index, part.first_lane, part.count);
     for (size_t lane = 0; lane < kGroup; lane += kLanes) {
       SetChecker<SetKind::kCurrent> checker;
       CheckSlots(id_rows, log_prob_rows, lane, slots_, checker);
@@ -78,8 +77,8 @@ class ComparedSets {
 
   const size_t slots_;
   const int32_t vocabulary_size_;
-  TokenMajorPositions ids_;
-  TokenMajorPositions log_probs_;
+  TokenMajorPositions<int32_t> ids_;
+  TokenMajorPositions<float> log_probs_;
 };
 
 }  // namespace HWY_NAMESPACE

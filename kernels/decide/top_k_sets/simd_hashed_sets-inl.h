@@ -13,18 +13,17 @@
 #include <span>
 
 #include "hwy/highway.h"
-#include "kernels/decide/backend.h"
-#include "kernels/decide/simd_groups-inl.h"
-#include "kernels/decide/simd_slots-inl.h"
 #include "kernels/decide/top_k_sets/top_k_sets.h"
 #include "kernels/numerics/simd_math-inl.h"
+#include "kernels/records/simd_groups-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace sis {
 namespace HWY_NAMESPACE {
 
-// Whether a set is valid, but for tokens that stand twice. Not so where its mass is as near to the
-// limit as the order of adding can move it: 254 sums, 2^-16 of it. More than kLanes slots.
+// Whether a set is valid, but for tokens that stand twice. False as well where its mass is so near
+// to the limit that the order of adding could decide: 254 sums move it by 2^-16 of itself. There
+// are more than kLanes slots.
 HWY_INLINE bool IsSurelyValid(const int32_t* ids, const float* log_probs, size_t slots,
                               int32_t vocabulary_size) {
   const FloatTag d;
@@ -136,8 +135,8 @@ class HashedSets {
     return differences == 0 || KeepDisplaced(ids, log_probs, hashes, lane);
   }
 
-  // Keeps the tokens whose entry went to another one of the set. Of two that are the same one was
-  // displaced: by the other, or both by a third.
+  // Keeps the tokens whose entry was overwritten by another of the set. If a token stands twice, at
+  // least one of the two was.
   HWY_NOINLINE bool KeepDisplaced(const int32_t* ids, const float* log_probs,
                                   const uint32_t* hashes, size_t lane) {
     size_t count = 0;
@@ -179,8 +178,7 @@ class HashedSets {
   const TopKSets sets_;
   const size_t slots_;
   const int32_t vocabulary_size_;
-  // By hash. Entries of earlier sets stay: a token is only found where the set at hand has it, so
-  // nothing need be cleared.
+  // By hash. Entries of earlier sets stay, as what is found is compared with the set at hand.
   uint8_t slot_of_[1 << kHashBits] = {};
   // First the hashes of the recorded ids, then the ids that the sets have in their places.
   RowValues candidates_[kMaxTopK];

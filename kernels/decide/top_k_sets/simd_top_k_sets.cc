@@ -12,12 +12,12 @@
 #define HWY_TARGET_INCLUDE "kernels/decide/top_k_sets/simd_top_k_sets.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
-#include "kernels/decide/decide.h"
+#include "kernels/numerics/log_prob.h"
 #if HWY_TARGET != HWY_SCALAR
-#include "kernels/decide/simd_groups-inl.h"
 #include "kernels/decide/top_k_sets/simd_compared_sets-inl.h"
 #include "kernels/decide/top_k_sets/simd_hashed_sets-inl.h"
 #include "kernels/numerics/simd_math-inl.h"
+#include "kernels/records/simd_groups-inl.h"
 #include "kernels/records/simd_rows-inl.h"
 #include "kernels/records/simd_unpack-inl.h"
 #endif
@@ -82,7 +82,7 @@ class FoundAccumulator {
 
   HWY_INLINE void Add(Floats behavior, Floats current) {
     const Mask used = hn::Ne(behavior, Constant(kMinusInfinity));
-    const Mask found = hn::And(used, hn::Eq(current, current));
+    const Mask found = hn::And(used, hn::Eq(current, current));  // not NaN
     const Floats log_ratio = hn::Sub(hn::IfThenElse(found, current, bound_), behavior);
     max_log_ratio_ =
         hn::Max(max_log_ratio_, hn::IfThenElse(used, log_ratio, Constant(kMinusInfinity)));
@@ -98,35 +98,18 @@ class FoundAccumulator {
   Floats covered_mass_;
 };
 
-template <size_t kCount, class BehaviorRows>
-HWY_INLINE void AddLast(const BehaviorRows& behavior, const float* found, size_t lane, size_t rank,
-                        FoundAccumulator& accumulator) {
-  Floats rows[kCount];
-  behavior.LoadLast(lane, rank, rows);
-  for (size_t i = 0; i < kCount; ++i) {
-    accumulator.Add(rows[i], hn::Load(FloatTag(), found + (rank + i) * kGroup + lane));
-  }
-}
-
 template <class BehaviorRows>
 HWY_INLINE FoundAccumulator Accumulate(const BehaviorRows& behavior, const float* found,
                                        size_t lane, size_t top_k, Floats bound) {
   FoundAccumulator accumulator(bound);
-  size_t rank = 0;
-  for (; rank + kRanksAtOnce <= top_k; rank += kRanksAtOnce) {
-    AddLast<kRanksAtOnce>(behavior, found, lane, rank, accumulator);
-  }
-  switch (top_k - rank) {
-    case 1:
-      AddLast<1>(behavior, found, lane, rank, accumulator);
-      break;
-    case 2:
-      AddLast<2>(behavior, found, lane, rank, accumulator);
-      break;
-    case 3:
-      AddLast<3>(behavior, found, lane, rank, accumulator);
-      break;
-  }
+  VisitRanks(
+      top_k, [&]<size_t kCount>(size_t rank) HWY_ATTR __attribute__((always_inline)) {
+        Floats values[kCount];
+        ReadRanks(behavior, lane, rank, values);
+        for (size_t i = 0; i < kCount; ++i) {
+          accumulator.Add(values[i], hn::Load(FloatTag(), found + (rank + i) * kGroup + lane));
+        }
+      });
   return accumulator;
 }
 
@@ -185,19 +168,10 @@ bool Reduce(const RecordedSets& recorded, const TopKSets& current, int32_t vocab
     return ReduceWith(recorded, current, vocabulary_size,
                       TokenMajorPositions(recorded.log_probs, slots), into);
   }
-  const auto with_encoding = [&]<LogProbEncoding kEncoding>() {
+  return VisitEncoding(grouped.encoding, [&]<LogProbEncoding kEncoding>() {
     return ReduceWith(recorded, current, vocabulary_size, GroupedRows<kEncoding>(grouped, slots),
                       into);
-  };
-  switch (grouped.encoding) {
-    case LogProbEncoding::kFloat32:
-      return with_encoding.template operator()<LogProbEncoding::kFloat32>();
-    case LogProbEncoding::kFloat16:
-      return with_encoding.template operator()<LogProbEncoding::kFloat16>();
-    case LogProbEncoding::kFixed12:
-      return with_encoding.template operator()<LogProbEncoding::kFixed12>();
-  }
-  return false;
+  });
 }
 
 #endif  // HWY_TARGET

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <vector>
 
-#include "kernels/decide/decide.h"
-#include "kernels/decide/validate.h"
+#include "absl/status/statusor.h"
+#include "kernels/numerics/exp32.h"
+#include "kernels/numerics/log_prob.h"
+#include "kernels/records/slot_checker.h"
 
 namespace sis {
 namespace {
@@ -24,7 +26,33 @@ std::vector<int32_t> RecordedIds(const RecordedSets& recorded, size_t position) 
   return ids;
 }
 
+// Checks the current policy's own set at one position.
+absl::Status ValidateTopKSet(std::span<const int32_t> ids, std::span<const float> log_probs,
+                             int32_t vocabulary_size, uint32_t position) {
+  if (ids[0] == -1 && log_probs[0] == kMinusInfinity) {
+    return InvalidSlot("top_k_set.ids", position, 0, "-1: the set is empty");
+  }
+  SlotChecker checker("top_k_set.", ids, log_probs, vocabulary_size, position);
+  for (size_t slot = 0; slot < ids.size(); ++slot) {
+    const absl::StatusOr<bool> used = checker.Check(slot);
+    if (!used.ok()) return used.status();
+  }
+  return checker.CheckMass();
+}
+
 }  // namespace
+
+absl::Status ValidateTopKSets(const TopKSets& sets, int32_t vocabulary_size,
+                              uint32_t first_position) {
+  const size_t slots = sets.slots;
+  for (size_t i = 0; i < sets.ids.size() / slots; ++i) {
+    absl::Status status = ValidateTopKSet(sets.ids.subspan(i * slots, slots),
+                                          sets.log_probs.subspan(i * slots, slots), vocabulary_size,
+                                          static_cast<uint32_t>(first_position + i));
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
 
 void ReduceTopKSetsScalar(const RecordedSets& recorded, const TopKSets& current,
                           const ReducedSets& into) {

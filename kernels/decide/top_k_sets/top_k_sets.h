@@ -1,5 +1,5 @@
-// The TOP_K form: the current policy's own most probable tokens, and what they say about a recorded
-// set (docs/numerics.md, section 11). Free of the sampled token, which the laws need.
+// The TOP_K form: what the current policy's own most probable tokens say about a recorded set
+// (docs/numerics.md, section 11). It never looks at the sampled token, as the laws require.
 #pragma once
 
 #include <cstdint>
@@ -36,18 +36,23 @@ struct ReducedSets {
   std::span<float> covered_masses;  // [n]: of those of V_k that are in the current set
 };
 
+// Checks the current policy's own sets. InvalidArgument names field, position and value. The
+// arrays' lengths must agree.
+absl::Status ValidateTopKSets(const TopKSets& sets, int32_t vocabulary_size,
+                              uint32_t first_position);
+
 // InvalidArgument, as ValidateTopKSets says it, if a set is not valid; `into` may then hold
 // anything. Lengths must agree.
 absl::Status ReduceTopKSets(const RecordedSets& recorded, const TopKSets& current,
                             int32_t vocabulary_size, uint32_t first_position,
                             const ReducedSets& into);
 
-// The definition. The sets must be valid (kernels/decide/validate.h).
+// The definition. The sets must be valid.
 void ReduceTopKSetsScalar(const RecordedSets& recorded, const TopKSets& current,
                           const ReducedSets& into);
 
-// On vectors: the same bytes if true. False if a set is not valid, and for some that are: always on
-// machines without vectors, and for masses so near to the limit that the order of adding decides.
+// The same on vectors. False if a set is not valid, and now and then if all are: on machines
+// without vectors, and where a mass is so near its limit that the order of adding decides.
 bool ReduceTopKSetsSimd(const RecordedSets& recorded, const TopKSets& current,
                         int32_t vocabulary_size, const ReducedSets& into);
 

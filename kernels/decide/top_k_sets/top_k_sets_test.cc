@@ -14,10 +14,10 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "kernels/decide/decide.h"
-#include "kernels/decide/validate.h"
+#include "kernels/numerics/log_prob.h"
 #include "kernels/numerics/simd_targets.h"
 #include "kernels/page/page.h"
+#include "kernels/records/record_view.h"
 #include "kernels/testing/random_records.h"
 // After the list of the targets that are built.
 #include "hwy/targets.h"

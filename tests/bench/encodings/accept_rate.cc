@@ -7,7 +7,9 @@
 #include <limits>
 #include <vector>
 
+#include "kernels/numerics/float16.h"
 #include "kernels/records/log_probs.h"
+#include "kernels/testing/decoded_log_probs.h"
 
 namespace sis {
 namespace {
@@ -50,15 +52,15 @@ double AcceptRate(const PolicyPairs& pairs, LogProbEncoding behavior, LogProbEnc
   const int slots = pairs.slots;
   double sum = 0;
   std::vector<std::byte> behavior_bytes(LogProbBytes(behavior, 1, slots));
-  std::vector<std::byte> current_bytes(LogProbBytes(current, 1, slots));
   std::vector<float> behavior_decoded(slots);
-  std::vector<float> current_decoded(slots);
   for (const PolicyPair& pair : pairs.positions) {
     uint8_t used;
     EncodeBehaviorLogProbs(behavior, pair.behavior, slots, {&used, 1}, behavior_bytes);
-    EncodeCurrentLogProbs(current, pair.current, slots, {&used, 1}, current_bytes);
     DecodeLogProbs(behavior, behavior_bytes, slots, behavior_decoded);
-    DecodeLogProbs(current, current_bytes, slots, current_decoded);
+    std::vector<float> current_decoded = pair.current;
+    if (current == LogProbEncoding::kFloat16) {
+      for (float& log_prob : current_decoded) log_prob = DecodeFloat16(Float16RoundedUp(log_prob));
+    }
     sum += ExpectedAcceptance<float>(pair, behavior_decoded, current_decoded);
   }
   return sum / static_cast<double>(pairs.positions.size());

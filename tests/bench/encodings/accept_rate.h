@@ -8,7 +8,7 @@
 
 namespace sis {
 
-// With the codec's encodings.
+// As recorded in one of the codec's encodings, and sent in float32 or float16.
 double AcceptRate(const PolicyPairs& pairs, LogProbEncoding behavior, LogProbEncoding current);
 
 // Codes that were considered besides: multiples of a step, counted down from a top, the lowest code

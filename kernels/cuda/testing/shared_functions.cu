@@ -1,6 +1,6 @@
 #include <cuda_runtime.h>
 
-#include "kernels/cuda/evaluate/shared_functions.h"
+#include "kernels/cuda/testing/shared_functions.h"
 
 namespace sis::cuda {
 namespace {

@@ -6,7 +6,6 @@
 #include <span>
 #include <string>
 
-#include "kernels/cuda/evaluate/float16.h"
 #include "kernels/decide/decide.h"
 #include "kernels/numerics/philox.h"
 #include "kernels/numerics/sums.h"
@@ -42,11 +41,8 @@ struct CodeInput {
 
 struct CodeOutput {
   uint32_t rounded_down;
-  uint32_t rounded_up;
   uint32_t best_multiplier;  // 0 below the floor
-  float decoded_down;
-  float decoded_up;
-  float float16_value;  // of rounded_down's low bits
+  float decoded;
 };
 
 // Each returns an empty string, or what CUDA says went wrong. Spans of one call have one length.
@@ -70,11 +66,8 @@ SIS_HOST_DEVICE inline DecideOutput DecideOne(const DecideInput& in) {
 SIS_HOST_DEVICE inline CodeOutput CodeOne(const CodeInput& in) {
   CodeOutput out{};
   out.rounded_down = EncodeRoundedDown(in.encoding, in.log_prob, in.multiplier);
-  out.rounded_up = EncodeRoundedUp(in.encoding, in.log_prob, in.multiplier);
   if (in.log_prob >= kFixed12Floor) out.best_multiplier = Fixed12Multiplier(in.log_prob);
-  out.decoded_down = DecodeLogProb(in.encoding, out.rounded_down, in.multiplier);
-  out.decoded_up = DecodeLogProb(in.encoding, out.rounded_up, in.multiplier);
-  out.float16_value = Float16Value(static_cast<uint16_t>(out.rounded_down));
+  out.decoded = DecodeLogProb(in.encoding, out.rounded_down, in.multiplier);
   return out;
 }
 

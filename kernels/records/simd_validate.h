@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <span>
 
-#include "kernels/decide/backend.h"
 #include "kernels/records/record_view.h"
 
 namespace sis {

@@ -1,4 +1,4 @@
-#include "kernels/decide/simd_validate.h"
+#include "kernels/records/simd_validate.h"
 
 #include <algorithm>
 #include <cmath>
@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/decide/validate.h"
 #include "kernels/numerics/exp32.h"
 #include "kernels/numerics/simd_targets.h"
+#include "kernels/records/validate.h"
 // After the list of the targets that are built.
 #include "hwy/targets.h"
 

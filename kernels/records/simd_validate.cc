@@ -1,4 +1,4 @@
-#include "kernels/decide/simd_validate.h"
+#include "kernels/records/simd_validate.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -7,16 +7,15 @@
 
 #include "kernels/numerics/simd_targets.h"
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "kernels/decide/simd_validate.cc"
+#define HWY_TARGET_INCLUDE "kernels/records/simd_validate.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "kernels/records/grouped_log_probs.h"
 #if HWY_TARGET != HWY_SCALAR
-#include "kernels/decide/simd_groups-inl.h"
-#include "kernels/decide/simd_set_checker-inl.h"
-#include "kernels/decide/simd_slots-inl.h"
 #include "kernels/numerics/simd_math-inl.h"
+#include "kernels/records/simd_groups-inl.h"
 #include "kernels/records/simd_rows-inl.h"
+#include "kernels/records/simd_set_checker-inl.h"
 #endif
 
 HWY_BEFORE_NAMESPACE();
@@ -38,9 +37,7 @@ bool RecordsAreValid(const RecordView& records, size_t slots, int32_t vocabulary
                      uint8_t* ranks) {
   const size_t positions = records.sampled_ids.size();
   if (positions < kFewPositions) return false;
-  // Ids are moved around like floats, by instructions that keep all bits.
-  TokenMajorPositions ids({reinterpret_cast<const float*>(records.ids.data()), records.ids.size()},
-                          slots);
+  TokenMajorPositions ids(records.ids, slots);
   TokenMajorPositions log_probs(records.log_probs, slots);
   for (size_t index = 0; index < positions; index += kGroup) {
     // The last lanes of an incomplete group hold its first position again.
@@ -52,8 +49,8 @@ bool RecordsAreValid(const RecordView& records, size_t slots, int32_t vocabulary
       sampled_ids[lane] = records.sampled_ids[position];
       sampled_log_probs[lane] = records.sampled_log_probs[position];
     }
-    const TokenMajorRows id_rows = ids.Group(0, index, 0, count);
-    const TokenMajorRows log_prob_rows = log_probs.Group(0, index, 0, count);
+    const auto id_rows = ids.Group(0, index, 0, count);
+    const auto log_prob_rows = log_probs.Group(0, index, 0, count);
     HWY_ALIGN int32_t group_ranks[kGroup];
     for (size_t lane = 0; lane < kGroup; lane += kLanes) {
       SetChecker<SetKind::kRecord> checker(hn::Load(Int32Tag(), sampled_ids + lane),

@@ -11,9 +11,8 @@
 #include <cstdint>
 
 #include "hwy/highway.h"
-#include "kernels/decide/backend.h"
-#include "kernels/decide/simd_slots-inl.h"
 #include "kernels/numerics/simd_math-inl.h"
+#include "kernels/records/record_view.h"
 #include "kernels/records/simd_rows-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -43,12 +42,10 @@ class SetChecker {
     valid_ = hn::And(valid_, AsMask(hn::Gt(sampled_ids, hn::Set(Int32Tag(), -1))));
   }
 
-  // The ids, as the bits of floats, and log-probs of `rank` and those after it.
+  // The ids and log-probs of `rank` and those after it.
   template <size_t kCount>
-  HWY_INLINE void Add(const Floats (&ids)[kCount], const Floats (&log_probs)[kCount], size_t rank) {
-    Int32s new_ids[kCount];
-    for (size_t i = 0; i < kCount; ++i) new_ids[i] = hn::BitCast(Int32Tag(), ids[i]);
-    CheckDistinct(new_ids, log_probs, rank);
+  HWY_INLINE void Add(const Int32s (&ids)[kCount], const Floats (&log_probs)[kCount], size_t rank) {
+    CheckDistinct(ids, log_probs, rank);
     if constexpr (kKind == SetKind::kCurrent) {
       for (size_t i = 0; i < kCount; ++i) {
         hn::Store(log_probs[i], FloatTag(), log_probs_ + (rank + i) * kLanes);
@@ -57,7 +54,7 @@ class SetChecker {
     Floats exponentials[kCount];
     ExpOfEach(log_probs, exponentials);
     for (size_t i = 0; i < kCount; ++i) {
-      AddSlot(new_ids[i], log_probs[i], static_cast<int32_t>(rank + i));
+      AddSlot(ids[i], log_probs[i], static_cast<int32_t>(rank + i));
       mass_ = hn::Add(mass_, ZeroBelowRange(log_probs[i], exponentials[i]));
     }
   }
@@ -143,36 +140,18 @@ class SetChecker {
   HWY_ALIGN float log_probs_[kKind == SetKind::kCurrent ? kMaxTopK * kLanes : kLanes];
 };
 
-template <size_t kCount, SetKind kKind>
-HWY_INLINE void CheckLast(const TokenMajorRows& ids, const TokenMajorRows& log_probs, size_t lane,
-                          size_t rank, SetChecker<kKind>& checker) {
-  Floats last_ids[kCount];
-  Floats last_log_probs[kCount];
-  ids.LoadLast(lane, rank, last_ids);
-  log_probs.LoadLast(lane, rank, last_log_probs);
-  checker.Add(last_ids, last_log_probs, rank);
-}
-
 template <SetKind kKind>
-HWY_INLINE void CheckSlots(const TokenMajorRows& ids, const TokenMajorRows& log_probs, size_t lane,
-                           size_t slots, SetChecker<kKind>& checker) {
-  size_t rank = 0;
-  for (; rank + kRanksAtOnce <= slots; rank += kRanksAtOnce) {
-    const FourFloats id = ids.Load(lane, rank);
-    const FourFloats log_prob = log_probs.Load(lane, rank);
-    checker.Add({id.first.first, id.first.second, id.second.first, id.second.second},
-                {log_prob.first.first, log_prob.first.second, log_prob.second.first,
-                 log_prob.second.second},
-                rank);
-  }
-  switch (slots - rank) {
-    case 1:
-      return CheckLast<1>(ids, log_probs, lane, rank, checker);
-    case 2:
-      return CheckLast<2>(ids, log_probs, lane, rank, checker);
-    case 3:
-      return CheckLast<3>(ids, log_probs, lane, rank, checker);
-  }
+HWY_INLINE void CheckSlots(const TokenMajorRows<int32_t>& ids,
+                           const TokenMajorRows<float>& log_probs, size_t lane, size_t slots,
+                           SetChecker<kKind>& checker) {
+  VisitRanks(
+      slots, [&]<size_t kCount>(size_t rank) HWY_ATTR __attribute__((always_inline)) {
+        Int32s some_ids[kCount];
+        Floats some_log_probs[kCount];
+        ReadRanks(ids, lane, rank, some_ids);
+        ReadRanks(log_probs, lane, rank, some_log_probs);
+        checker.Add(some_ids, some_log_probs, rank);
+      });
 }
 
 }  // namespace HWY_NAMESPACE

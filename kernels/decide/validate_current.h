@@ -1,0 +1,22 @@
+// Which current values are valid (docs/numerics.md, section 2).
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "kernels/decide/backend.h"
+
+namespace sis {
+
+// Checks the current values of a segment, GATHERED or REDUCED. InvalidArgument names field,
+// position and value.
+absl::Status ValidateCurrent(const BehaviorView& behavior, const CurrentView& current, int slots,
+                             uint32_t first_position);
+
+// Checks the log-probs of sampled tokens; `field` is what a message calls them.
+absl::Status ValidateSampledLogProbs(absl::string_view field, std::span<const float> log_probs,
+                                     uint32_t first_position);
+
+}  // namespace sis
