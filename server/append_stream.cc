@@ -6,9 +6,10 @@
 
 namespace sis {
 
-AppendStream::AppendStream(RunRegistry& registry, SegmentRegistry& segments, Metrics& metrics,
-                           StoreThreads& store_threads)
-    : registry_(registry),
+AppendStream::AppendStream(StoredRuns& runs, RoomQueue& room_queue, SegmentRegistry& segments,
+                           Metrics& metrics, StoreThreads& store_threads)
+    : runs_(runs),
+      room_queue_(room_queue),
       segments_(segments),
       store_threads_(store_threads),
       timer_(metrics, "Append") {
@@ -36,7 +37,7 @@ absl::Status AppendStream::Parse() {
 
 absl::Status AppendStream::OpenIngest() {
   if (ingest_.has_value()) return absl::InvalidArgumentError("header: sent twice");
-  absl::StatusOr<Ingest> ingest = Ingest::Open(registry_, request_.header());
+  absl::StatusOr<Ingest> ingest = Ingest::Open(runs_, room_queue_, request_.header());
   if (!ingest.ok()) return ingest.status();
   ingest_ = *std::move(ingest);
   return absl::OkStatus();
@@ -70,7 +71,7 @@ void AppendStream::HandleRequest() {
   if (ingest_->has_store()) ingest_->BringIn(request_.entries());
   std::optional<RoomWanted> wanted = Resume(Turn::kArrived);
   if (!wanted.has_value()) return;
-  absl::Status joined = registry_.room_queue().Join(*this, *std::move(wanted));
+  absl::Status joined = room_queue_.Join(*this, *std::move(wanted));
   if (!joined.ok()) End(joined);
 }
 
@@ -103,7 +104,7 @@ void AppendStream::GiveUp(const absl::Status& status) {
   End(status);
 }
 
-void AppendStream::OnCancel() { registry_.room_queue().Leave(*this); }
+void AppendStream::OnCancel() { room_queue_.Leave(*this); }
 
 void AppendStream::OnWriteDone(bool ok) {
   order_.Begin();

@@ -11,23 +11,23 @@
 #include "server/reaction_order.h"
 #include "server/room_queue.h"
 #include "server/rpc_timer.h"
-#include "server/run_registry.h"
 #include "server/segments/segment_registry.h"
 #include "server/store_threads.h"
+#include "server/stored_runs.h"
 #include "server/wire/append_request.h"
 #include "server/wire/append_response.h"
 
 namespace sis {
 
 // Reads a message, answers it, reads the next: a worker that is faster than the cache waits in its
-// own writes. So it does while a batch waits for room, in the registry's queue; no thread waits.
-// Holds one message at a time, as gRPC received it: what is in it is read in place. Owns itself;
-// the registry and the metrics must outlive the server.
+// own writes. So it does while a batch waits for room, in the queue; no thread waits. Holds one
+// message at a time, as gRPC received it: what is in it is read in place. Owns itself; all that it
+// is given must outlive the server.
 class AppendStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
                            private RoomQueue::Waiter {
  public:
-  AppendStream(RunRegistry& registry, SegmentRegistry& segments, Metrics& metrics,
-               StoreThreads& store_threads);
+  AppendStream(StoredRuns& runs, RoomQueue& room_queue, SegmentRegistry& segments,
+               Metrics& metrics, StoreThreads& store_threads);
 
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
@@ -49,7 +49,8 @@ class AppendStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   // That the batch names; null if none.
   absl::StatusOr<std::shared_ptr<SharedSegment>> FindSegment();
 
-  RunRegistry& registry_;
+  StoredRuns& runs_;
+  RoomQueue& room_queue_;
   SegmentRegistry& segments_;
   StoreThreads& store_threads_;
   const RpcTimer timer_;

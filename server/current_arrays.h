@@ -13,6 +13,7 @@
 #include "kernels/top_k_sets.h"
 #include "server/dense_logits.h"
 #include "server/limits.h"
+#include "server/run_config.h"
 #include "server/wire/received_arrays.h"
 #include "sis/v1/ratio_service.pb.h"
 
@@ -40,7 +41,7 @@ class CurrentArrays {
   // InvalidArgument names the field.
   static absl::StatusOr<CurrentArrays> Parse(const v1::EvaluateRequest& request,
                                              const ReceivedArrays& arrays, size_t count,
-                                             const v1::RunConfig& config, const Limits& limits);
+                                             const RunConfig& config, const Limits& limits);
 
   // Whether the form is not of the recorded slots, so that its values depend on what is recorded.
   bool need_records() const { return set_slots_ != 0 || dense_.has_value(); }

@@ -10,6 +10,7 @@
 #include "server/accept_bits.h"
 #include "server/arrays.h"
 #include "server/base_algorithm.h"
+#include "server/cache_messages.h"
 #include "server/evaluate_input.h"
 #include "server/slice_evaluator.h"
 #include "server/slices.h"
@@ -21,7 +22,7 @@ namespace {
 absl::Status RefuseMissing(const SliceRange& slice, const Missing& missing) {
   return absl::FailedPreconditionError(absl::StrCat(
       "ratios of missing positions need own_log_probs: ", ToString(slice.name), " position ",
-      missing.first_position, " is missing (", ReasonLabel(missing.reason), ")"));
+      missing.first_position, " is missing (", std::string(Name(missing.reason)), ")"));
 }
 
 void AddPrefixCurve(std::span<const int> curve, std::span<const PrefixSums> sums,
@@ -127,7 +128,7 @@ int64_t Count(Run& run, SliceEvaluator& evaluator, const EvaluateInput& input,
   for (size_t i = 0; i < slices.size(); ++i) {
     const SliceRange& slice = slices[i];
     const StepLedger::Range whole{slice.first_position, slice.first_position + slice.count};
-    const uint64_t key = SequenceKey(run.config().seed(), slice.name.attempt, slice.name.id);
+    const uint64_t key = SequenceKey(run.config().seed, slice.name.attempt, slice.name.id);
     for (const StepLedger::Range& fresh : run.steps().Claim(draw, key, whole)) {
       RangeResult part;
       if (fresh == whole) {
@@ -152,7 +153,7 @@ int64_t Count(Run& run, SliceEvaluator& evaluator, const EvaluateInput& input,
     offset += slice.count;
   }
   run.steps().Add(draw, counted);
-  run.metrics().AddEvaluated(counted, missing);
+  run.counters().AddEvaluated(counted, missing);
   return counted.scored() + counted.missing;
 }
 
@@ -210,14 +211,14 @@ class EvaluateCall::State {
       message.set_slice(static_cast<uint32_t>(index));
       message.set_first_position(range.first_position);
       message.set_length(range.count);
-      message.set_reason(range.reason);
+      message.set_reason(ToMessage(range.reason));
     }
     *response_->add_slice_totals() = ToTotals(result->sums);
     sums_ += result->sums;
     offset_ += slice.count;
     results_.push_back(*std::move(result));
     if (!done() || !input_.algorithm) return absl::OkStatus();
-    return AddAlgorithmOutputs(input_, run_.config().seed(), slices_, call_.positions(),
+    return AddAlgorithmOutputs(input_, run_.config().seed, slices_, call_.positions(),
                                *response_);
   }
 

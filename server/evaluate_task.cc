@@ -54,7 +54,7 @@ void EvaluateTask::Answer(absl::StatusOr<grpc::ByteBuffer> answer) {
 absl::StatusOr<bool> EvaluateTask::TryEvaluatePiece() {
   const v1::EvaluateRequest& request = request_->message();
   if (run_ == nullptr) {
-    absl::StatusOr<std::shared_ptr<Run>> run = evaluators_.registry.FindOrLearn(request.run());
+    absl::StatusOr<std::shared_ptr<Run>> run = evaluators_.runs.Find(request.run());
     if (!run.ok()) return run.status();
     run_ = *std::move(run);
   }

@@ -10,8 +10,8 @@
 #include "absl/status/statusor.h"
 #include "kernels/backend.h"
 #include "server/evaluate.h"
-#include "server/run_registry.h"
 #include "server/segments/segment_registry.h"
+#include "server/stored_runs.h"
 #include "server/wire/received_message.h"
 #include "server/worker_pool.h"
 
@@ -19,7 +19,7 @@ namespace sis {
 
 // What evaluates. All must outlive the tasks.
 struct Evaluators {
-  RunRegistry& registry;
+  StoredRuns& runs;
   const Backend& backend;
   WorkerPool& workers;
   SegmentRegistry& segments;

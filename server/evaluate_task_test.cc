@@ -53,7 +53,7 @@ class EvaluateTaskTest : public testing::Test {
     std::latch all_done(runs.size());
     for (const auto& [run, slices] : runs) {
       EvaluateTask::Start(
-          {cache_.registry, backend_, workers, segments_}, Request(run, slices, draw_++),
+          {cache_.runs, backend_, workers, segments_}, Request(run, slices, draw_++),
           [] { return false; },
           [&, run = run](const absl::StatusOr<grpc::ByteBuffer>& answer) {
             EXPECT_TRUE(answer.ok()) << answer.status();
@@ -88,7 +88,7 @@ TEST_F(EvaluateTaskTest, CancellationIsSeenBetweenSlicesAndCountsNothing) {
     absl::Status status;
     WorkerPool workers(1);
     EvaluateTask::Start(
-        {cache_.registry, backend_, workers, segments_}, Request("a", 7, /*draw=*/99),
+        {cache_.runs, backend_, workers, segments_}, Request("a", 7, /*draw=*/99),
         [&] { return asked++ == stop_after; },
         [&](const absl::StatusOr<grpc::ByteBuffer>& answer) {
           status = answer.status();
@@ -99,7 +99,7 @@ TEST_F(EvaluateTaskTest, CancellationIsSeenBetweenSlicesAndCountsNothing) {
     EXPECT_EQ(asked, stop_after + 1);
     v1::RunRef ref;
     ref.set_run_id("a");
-    EXPECT_FALSE((*cache_.registry.Find(ref))->steps().Find(99).has_value());
+    EXPECT_FALSE((*cache_.runs.Find(ref))->steps().Find(99).has_value());
   }
 }
 
@@ -128,7 +128,7 @@ TEST_F(EvaluateTaskTest, SequencesAreFreeWhenTheAnswerIsThere) {
     std::latch done(1);
     WorkerPool workers(1);
     EvaluateTask::Start(
-        {cache_.registry, backend_, workers, segments_}, SerializeInPlace(std::move(request)),
+        {cache_.runs, backend_, workers, segments_}, SerializeInPlace(std::move(request)),
         [] { return false; },
         [&](const absl::StatusOr<grpc::ByteBuffer>& answer) {
           EXPECT_EQ(answer.ok(), !refused) << answer.status();
@@ -144,7 +144,7 @@ TEST_F(EvaluateTaskTest, WhatIsNoRequestIsRefusedAtOnce) {
   absl::Status status;
   const grpc::Slice slice(std::string("\x0a\x7f"));
   EvaluateTask::Start(
-      {cache_.registry, backend_, workers, segments_}, grpc::ByteBuffer(&slice, 1),
+      {cache_.runs, backend_, workers, segments_}, grpc::ByteBuffer(&slice, 1),
       [] { return false; },
       [&](const absl::StatusOr<grpc::ByteBuffer>& answer) { status = answer.status(); });
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
@@ -168,7 +168,7 @@ TEST_F(EvaluateTaskTest, ARequestKeepsItsSegmentThoughTheLeaseEnds) {
 
   const auto start = [&](WorkerPool& workers, const EvaluateTask::Done& done) {
     EvaluateTask::Start(
-        {cache_.registry, backend_, workers, segments},
+        {cache_.runs, backend_, workers, segments},
         SerializeInPlace(std::make_shared<v1::EvaluateRequest>(request)), [] { return false; },
         done);
   };

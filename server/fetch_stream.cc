@@ -36,7 +36,7 @@ absl::Status FetchStream::Open(const grpc::ByteBuffer& request) {
     if (!segment.ok()) return segment.status();
     (*received)->arrays().LieIn(*std::move(segment));
   }
-  absl::StatusOr<std::shared_ptr<Run>> run = evaluators_.registry.FindOrLearn(message.run());
+  absl::StatusOr<std::shared_ptr<Run>> run = evaluators_.runs.Find(message.run());
   if (!run.ok()) return run.status();
   absl::StatusOr<Fetch> fetch = Fetch::Open(*std::move(run), message, (*received)->arrays());
   if (!fetch.ok()) return fetch.status();

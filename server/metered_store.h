@@ -17,7 +17,6 @@ class MeteredStore final : public SequenceStore {
       : store_(std::move(store)), metrics_(metrics) {}
 
   std::string_view name() const override { return store_->name(); }
-  bool durable() const override { return store_->durable(); }
   bool shared() const override { return store_->shared(); }
 
   // Counted once per call, with the first error.

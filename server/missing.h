@@ -1,18 +1,41 @@
 // Which positions have no record, and why.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <string_view>
 #include <vector>
-
-#include "sis/v1/ratio_service.pb.h"
 
 namespace sis {
 
-// A range of consecutive missing positions of one slice, in the words of the API.
+// The numbers are those of v1::MissingReason, and stand in stores.
+enum class MissingReason : uint8_t {
+  kNeverArrived = 1,
+  kEvicted = 2,  // to make room; or lost by the store
+  kExpired = 3,
+  kStale = 4,
+  kReleased = 5,
+  kStoreDown = 6,
+  kCorrupt = 7,
+};
+
+inline constexpr std::array kMissingReasons = {
+    MissingReason::kNeverArrived, MissingReason::kEvicted,  MissingReason::kExpired,
+    MissingReason::kStale,        MissingReason::kReleased, MissingReason::kStoreDown,
+    MissingReason::kCorrupt};
+
+// "never_arrived" and so on, for messages and labels of metrics.
+constexpr std::string_view Name(MissingReason reason) {
+  constexpr std::string_view kNames[] = {"never_arrived", "evicted",    "expired", "stale",
+                                         "released",      "store_down", "corrupt"};
+  return kNames[static_cast<int>(reason) - 1];
+}
+
+// A range of consecutive missing positions of one slice.
 struct Missing {
   uint32_t first_position;
   uint32_t count;
-  v1::MissingReason reason;
+  MissingReason reason;
 };
 
 // Adds a range that lies behind those there, as part of the last one if it continues it.

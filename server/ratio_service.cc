@@ -5,13 +5,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/append_stream.h"
+#include "server/cache_messages.h"
 #include "server/evaluate_stream.h"
 #include "server/fetch_stream.h"
 #include "server/grpc_status.h"
 #include "server/rpc_timer.h"
 #include "server/segment_lease.h"
 #include "server/slices.h"
-#include "server/stored_cache.h"
 
 namespace sis {
 namespace {
@@ -42,7 +42,7 @@ absl::Status ReleaseAll(Run& run, const v1::ReleaseRequest& request,
   uint64_t sequences = 0;
   uint64_t leases = 0;
   for (const SequenceName& name : names) {
-    sequences += run.Release(name) || (run.stored() != nullptr && run.stored()->Release(run, name));
+    sequences += run.Release(name) || (run.backing() != nullptr && run.backing()->Release(run, name));
   }
   for (const uint64_t lease_id : request.lease_ids()) leases += run.EndLease(lease_id);
   response.set_released_sequences(sequences);
@@ -57,7 +57,7 @@ grpc::ServerUnaryReactor* RatioService::CreateRun(grpc::CallbackServerContext* c
                                                   const v1::CreateRunRequest* request,
                                                   v1::CreateRunResponse* response) {
   return Answer(context, metrics_, store_threads_, "CreateRun", [=, this]() -> absl::Status {
-    const absl::StatusOr<RunRegistry::Created> created = registry_.Create(*request);
+    const absl::StatusOr<RunRegistry::Created> created = runs_.Create(*request);
     if (!created.ok()) return created.status();
     response->set_incarnation(created->run->incarnation());
     response->set_created(created->created);
@@ -69,13 +69,13 @@ grpc::ServerUnaryReactor* RatioService::AdvanceVersion(grpc::CallbackServerConte
                                                        const v1::AdvanceVersionRequest* request,
                                                        v1::AdvanceVersionResponse* response) {
   return Answer(context, metrics_, store_threads_, "AdvanceVersion", [=, this]() -> absl::Status {
-    const absl::StatusOr<std::shared_ptr<Run>> run = registry_.FindOrLearn(request->run());
+    const absl::StatusOr<std::shared_ptr<Run>> run = runs_.Find(request->run());
     if (!run.ok()) return run.status();
     const absl::StatusOr<int64_t> dropped = (*run)->AdvanceVersion(request->policy_version());
     if (!dropped.ok()) return dropped.status();
     response->set_dropped_sequences(*dropped);
     // Not worth failing for: stale records are then taken for fresh after a restart, or elsewhere.
-    if (registry_.stored() != nullptr) registry_.Exchange(**run).IgnoreError();
+    runs_.Exchange(**run).IgnoreError();
     return absl::OkStatus();
   });
 }
@@ -86,9 +86,9 @@ grpc::ServerUnaryReactor* RatioService::GetRun(grpc::CallbackServerContext* cont
   return Answer(context, metrics_, store_threads_, "GetRun", [=, this]() -> absl::Status {
     v1::RunRef ref;
     ref.set_run_id(request->run_id());
-    const absl::StatusOr<std::shared_ptr<Run>> run = registry_.FindOrLearn(ref);
+    const absl::StatusOr<std::shared_ptr<Run>> run = runs_.Find(ref);
     if (!run.ok()) return run.status();
-    *response->mutable_run() = (*run)->Describe();
+    *response->mutable_run() = ToMessage((*run)->Describe());
     return absl::OkStatus();
   });
 }
@@ -97,8 +97,9 @@ grpc::ServerUnaryReactor* RatioService::ListRuns(grpc::CallbackServerContext* co
                                                  const v1::ListRunsRequest*,
                                                  v1::ListRunsResponse* response) {
   return Answer(context, metrics_, store_threads_, "ListRuns", [=, this]() -> absl::Status {
-    for (const std::shared_ptr<Run>& run : registry_.List())
-      *response->add_runs() = run->Describe();
+    for (const std::shared_ptr<Run>& run : runs_.registry().List()) {
+      *response->add_runs() = ToMessage(run->Describe());
+    }
     return absl::OkStatus();
   });
 }
@@ -107,7 +108,7 @@ grpc::ServerUnaryReactor* RatioService::GetStep(grpc::CallbackServerContext* con
                                                 const v1::GetStepRequest* request,
                                                 v1::GetStepResponse* response) {
   return Answer(context, metrics_, store_threads_, "GetStep", [=, this]() -> absl::Status {
-    const absl::StatusOr<std::shared_ptr<Run>> run = registry_.FindOrLearn(request->run());
+    const absl::StatusOr<std::shared_ptr<Run>> run = runs_.Find(request->run());
     if (!run.ok()) return run.status();
     const std::optional<StepLedger::Step> step = (*run)->steps().Find(request->draw());
     if (!step.has_value()) {
@@ -122,14 +123,14 @@ grpc::ServerUnaryReactor* RatioService::GetStep(grpc::CallbackServerContext* con
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* RatioService::Append(
     grpc::CallbackServerContext*) {
-  return new AppendStream(registry_, evaluators_.segments, metrics_, store_threads_);
+  return new AppendStream(runs_, room_queue_, evaluators_.segments, metrics_, store_threads_);
 }
 
 grpc::ServerUnaryReactor* RatioService::Release(grpc::CallbackServerContext* context,
                                                 const v1::ReleaseRequest* request,
                                                 v1::ReleaseResponse* response) {
   return Answer(context, metrics_, store_threads_, "Release", [=, this]() -> absl::Status {
-    const absl::StatusOr<std::shared_ptr<Run>> run = registry_.FindOrLearn(request->run());
+    const absl::StatusOr<std::shared_ptr<Run>> run = runs_.Find(request->run());
     if (!run.ok()) return run.status();
     return ReleaseAll(**run, *request, *response);
   });

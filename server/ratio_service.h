@@ -6,7 +6,7 @@
 #include "kernels/backend.h"
 #include "server/evaluate_task.h"
 #include "server/metrics.h"
-#include "server/run_registry.h"
+#include "server/room_queue.h"
 #include "server/segments/segment_registry.h"
 #include "server/store_threads.h"
 #include "server/worker_pool.h"
@@ -30,11 +30,13 @@ using AllMethods = v1::RatioService::WithCallbackMethod_LeaseSegment<EvaluateMet
 // Thread-safe. Everything it is given must outlive the gRPC server that it is registered with.
 class RatioService final : public AllMethods {
  public:
-  RatioService(RunRegistry& registry, Metrics& metrics, const Backend& backend, WorkerPool& workers,
-               StoreThreads& store_threads, SegmentRegistry& segments)
-      : registry_(registry),
+  RatioService(StoredRuns& runs, RoomQueue& room_queue, Metrics& metrics,
+               const Backend& backend, WorkerPool& workers, StoreThreads& store_threads,
+               SegmentRegistry& segments)
+      : runs_(runs),
+        room_queue_(room_queue),
         metrics_(metrics),
-        evaluators_{registry, backend, workers, segments},
+        evaluators_{runs, backend, workers, segments},
         store_threads_(store_threads) {}
 
   grpc::ServerUnaryReactor* CreateRun(grpc::CallbackServerContext* context,
@@ -68,7 +70,8 @@ class RatioService final : public AllMethods {
       grpc::CallbackServerContext* context, const v1::LeaseSegmentRequest* request) override;
 
  private:
-  RunRegistry& registry_;
+  StoredRuns& runs_;
+  RoomQueue& room_queue_;
   Metrics& metrics_;
   const Evaluators evaluators_;
   StoreThreads& store_threads_;

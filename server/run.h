@@ -10,99 +10,70 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
-#include "absl/hash/hash.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "server/arena.h"
+#include "server/backing_store.h"
 #include "server/byte_budget.h"
 #include "server/limits.h"
-#include "server/metrics.h"
+#include "server/missing.h"
 #include "server/mutex.h"
+#include "server/run_config.h"
+#include "server/run_counters.h"
 #include "server/sequence.h"
+#include "server/sequence_name.h"
 #include "server/step_ledger.h"
-#include "sis/v1/ratio_service.pb.h"
 
 namespace sis {
 
-class StoredCache;
-
-// A SequenceName whose id is kept elsewhere.
-struct SequenceNameView {
-  absl::string_view id;
-  uint32_t attempt;
-
-  friend bool operator==(const SequenceNameView&, const SequenceNameView&) = default;
-  template <typename H>
-  friend H AbslHashValue(H h, const SequenceNameView& name) {
-    return H::combine(std::move(h), name.id, name.attempt);
-  }
-};
-
-struct SequenceName {
-  std::string id;
-  uint32_t attempt;
-
-  operator SequenceNameView() const { return {id, attempt}; }
-
-  friend auto operator<=>(const SequenceName&, const SequenceName&) = default;
-  template <typename H>
-  friend H AbslHashValue(H h, const SequenceName& name) {
-    return H::combine(std::move(h), name.id, name.attempt);
-  }
-};
-
-// For tables that are looked up by either.
-struct SequenceNameHash {
-  using is_transparent = void;
-  size_t operator()(SequenceNameView name) const { return absl::Hash<SequenceNameView>()(name); }
-};
-struct SequenceNameEqual {
-  using is_transparent = void;
-  bool operator()(SequenceNameView a, SequenceNameView b) const { return a == b; }
-};
-
-// "sequence 'a' attempt 0", for messages.
-std::string ToString(SequenceNameView name);
-
-// How the run's records lie in memory.
-PageFormat FormatOf(const v1::RunConfig& config);
-
 using Clock = std::function<absl::Time()>;
+
+// What GetRun says of a run (v1::Run).
+struct RunDescription {
+  std::string id;
+  uint64_t incarnation;
+  RunConfig config;
+  uint64_t policy_version;
+  uint64_t sequences;
+  uint64_t sealed_sequences = 0;
+  uint64_t positions = 0;
+  uint64_t bytes;
+  uint64_t leases;
+  std::optional<uint64_t> last_draw;
+
+  friend bool operator==(const RunDescription&, const RunDescription&) = default;
+};
 
 // Thread-safe. Lock order: Run, then Sequence; no two sequences at once.
 class Run {
  public:
-  Run(std::string id, uint64_t incarnation, v1::RunConfig config, const Limits& limits,
-      Arena& arena, ByteBudget& server_budget, std::shared_ptr<RunMetrics> metrics, Clock clock,
-      StoredCache* stored = nullptr);
+  // Without a backing store (null) what is evicted is gone; else it can be read again.
+  Run(std::string id, uint64_t incarnation, RunConfig config, const Limits& limits, Arena& arena,
+      ByteBudget& server_budget, std::shared_ptr<RunCounters> counters, Clock clock,
+      BackingStore* backing = nullptr);
 
   Run(const Run&) = delete;
   Run& operator=(const Run&) = delete;
 
   const std::string& id() const { return id_; }
   uint64_t incarnation() const { return incarnation_; }
-  const v1::RunConfig& config() const { return config_; }
+  const RunConfig& config() const { return config_; }
   const Limits& limits() const { return limits_; }
-  RunMetrics& metrics() const { return *metrics_; }
-  const std::shared_ptr<RunMetrics>& shared_metrics() const { return metrics_; }
+  RunCounters& counters() const { return *counters_; }
+  // For the next incarnation, which goes on counting.
+  const std::shared_ptr<RunCounters>& shared_counters() const { return counters_; }
   ByteBudget& budget() { return budget_; }
+  const ByteBudget& budget() const { return budget_; }
   StepLedger& steps() { return steps_; }
-  // Null if nothing outlives the memory. Then what is evicted is gone; else it can be read again.
-  StoredCache* stored() const { return stored_; }
-  SequenceIdentity IdentityOf(const SequenceName& name) const {
-    return {id_, incarnation_, name.id, name.attempt};
-  }
+  BackingStore* backing() const { return backing_; }
 
-  // A sequence, or why there is none.
-  using Found = std::variant<std::shared_ptr<Sequence>, v1::MissingReason>;
-  // Counts as use.
+  using Found = FoundSequence;
+  // In memory. Counts as use.
   Found Find(const SequenceName& name) ABSL_LOCKS_EXCLUDED(mutex_);
   // For appending. FailedPrecondition if the sequence was dropped or the run is closed,
   // ResourceExhausted if the budget is used up.
@@ -130,7 +101,7 @@ class Run {
   void Forget(const SequenceName& name, const Sequence* sequence) ABSL_LOCKS_EXCLUDED(mutex_);
   // Remembers, and drops what is in memory, what another replica, or a call here on a sequence that
   // isn't in memory, dropped. False if that was known.
-  bool NoteDropped(const SequenceName& name, v1::MissingReason reason) ABSL_LOCKS_EXCLUDED(mutex_);
+  bool NoteDropped(const SequenceName& name, MissingReason reason) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Undoes a FindOrCreate that came to nothing: a sequence that holds no position and no seal, and
   // that nobody holds, leaves no trace.
@@ -172,8 +143,9 @@ class Run {
   // run, and refuses new ones.
   void Close() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  v1::Run Describe() const ABSL_LOCKS_EXCLUDED(mutex_);
-  void PublishState() const ABSL_LOCKS_EXCLUDED(mutex_);
+  RunDescription Describe() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // How many are held; quicker than Describe.
+  int64_t sequences() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   struct Entry {
@@ -199,11 +171,10 @@ class Run {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Erase(const SequenceName& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // False if there is a reason already.
-  bool RememberDropped(const SequenceName& name, v1::MissingReason reason)
+  bool RememberDropped(const SequenceName& name, MissingReason reason)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Entry* Touch(SequenceNameView name, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Drop(const SequenceName& name, v1::MissingReason reason)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Drop(const SequenceName& name, MissingReason reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndLeaseLocked(absl::flat_hash_map<uint64_t, LeaseRecord>::iterator lease)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Returns how many.
@@ -215,13 +186,13 @@ class Run {
 
   const std::string id_;
   const uint64_t incarnation_;
-  const v1::RunConfig config_;
+  const RunConfig config_;
   const Limits limits_;
   const absl::Duration time_to_live_;
   Arena& arena_;
-  const std::shared_ptr<RunMetrics> metrics_;
+  const std::shared_ptr<RunCounters> counters_;
   const Clock clock_;
-  StoredCache* const stored_;
+  BackingStore* const backing_;
   ByteBudget budget_;  // outlives the sequences below
   StepLedger steps_;
 
@@ -230,7 +201,7 @@ class Run {
   uint64_t policy_version_ ABSL_GUARDED_BY(mutex_) = 0;
   Entries sequences_ ABSL_GUARDED_BY(mutex_);
   std::list<SequenceName> by_age_ ABSL_GUARDED_BY(mutex_);  // least recently used first
-  absl::flat_hash_map<SequenceName, v1::MissingReason> dropped_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<SequenceName, MissingReason> dropped_ ABSL_GUARDED_BY(mutex_);
   std::deque<SequenceName> dropped_in_order_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<uint64_t, LeaseRecord> leases_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_lease_id_ ABSL_GUARDED_BY(mutex_);

@@ -16,10 +16,10 @@
 #include "absl/status/status.h"
 #include "kernels/validate.h"
 #include "server/arena.h"
+#include "server/backing_store.h"
 #include "server/byte_budget.h"
 #include "server/mutex.h"
 #include "server/page.h"
-#include "server/sequence_log.h"
 
 namespace sis {
 
@@ -28,8 +28,13 @@ namespace sis {
 class Sequence {
  public:
   // The base cost must have been charged to the budget; budget and arena must outlive the sequence.
-  Sequence(const PageFormat& format, uint64_t key, Arena& arena, ByteBudget& budget)
-      : format_(format), key_(key), arena_(arena), budget_(budget) {}
+  Sequence(const PageFormat& format, uint64_t key, Arena& arena, ByteBudget& budget,
+           std::unique_ptr<BackingStore::Attachment> attachment = nullptr)
+      : format_(format),
+        key_(key),
+        arena_(arena),
+        budget_(budget),
+        attachment_(std::move(attachment)) {}
   ~Sequence();
   Sequence(const Sequence&) = delete;
   Sequence& operator=(const Sequence&) = delete;
@@ -48,8 +53,8 @@ class Sequence {
   // The Philox key (kernels/sequence_key.h).
   uint64_t key() const { return key_; }
   const PageFormat& format() const { return format_; }
-  // For servers with a durable store.
-  SequenceLog& log() { return log_; }
+  // The backing store's; null without one.
+  BackingStore::Attachment* attachment() const { return attachment_.get(); }
 
   // What an Append that succeeded has done.
   struct Appended {
@@ -150,7 +155,7 @@ class Sequence {
   const uint64_t key_;
   Arena& arena_;
   ByteBudget& budget_;
-  SequenceLog log_;
+  const std::unique_ptr<BackingStore::Attachment> attachment_;
 
   End end_;
   mutable Mutex mutex_;

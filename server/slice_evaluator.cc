@@ -71,7 +71,7 @@ absl::StatusOr<RangeResult> SliceEvaluator::Evaluate(const SliceRange& slice, ui
     }
     const Part part{slice, first, offset, current, output, result};
     absl::Status status =
-        AddMissingPositions(part, first, count, std::get<v1::MissingReason>(slice.found));
+        AddMissingPositions(part, first, count, std::get<MissingReason>(slice.found));
     if (!status.ok()) return named(status);
     return result;
   }
@@ -159,7 +159,7 @@ absl::Status SliceEvaluator::AddOwnRatios(const Part& part, size_t first, size_t
 }
 
 absl::Status SliceEvaluator::AddMissingPositions(const Part& part, uint32_t position,
-                                                 uint32_t count, v1::MissingReason reason) {
+                                                 uint32_t count, MissingReason reason) {
   return ForEachMaskRun(
       part, position, count, [&](bool masked, size_t first, size_t length) -> absl::Status {
         const SliceOutput output = part.output.Part(first, length);
@@ -178,13 +178,13 @@ absl::Status SliceEvaluator::AddMissingPositions(const Part& part, uint32_t posi
 
 absl::Status SliceEvaluator::AddPiece(const Part& part, const Sequence::Reader::Piece& piece) {
   if (piece.page == nullptr) {
-    return AddMissingPositions(part, piece.first_position, piece.count, v1::NEVER_ARRIVED);
+    return AddMissingPositions(part, piece.first_position, piece.count, MissingReason::kNeverArrived);
   }
   if (piece.page->corrupt()) {
-    return AddMissingPositions(part, piece.first_position, piece.count, v1::CORRUPT);
+    return AddMissingPositions(part, piece.first_position, piece.count, MissingReason::kCorrupt);
   }
   if (piece.version < oldest_fresh_version_) {
-    return AddMissingPositions(part, piece.first_position, piece.count, v1::STALE);
+    return AddMissingPositions(part, piece.first_position, piece.count, MissingReason::kStale);
   }
   return ForEachMaskRun(
       part, piece.first_position, piece.count,

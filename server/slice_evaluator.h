@@ -61,7 +61,7 @@ class SliceEvaluator {
   absl::Status ForEachMaskRun(const Part& part, uint32_t position, uint32_t count,
                               const Visit& visit) const;
   absl::Status AddMissingPositions(const Part& part, uint32_t position, uint32_t count,
-                                   v1::MissingReason reason);
+                                   MissingReason reason);
   // The trainer's own ratio, where there is no record; first and count as for ForEachMaskRun.
   absl::Status AddOwnRatios(const Part& part, size_t first, size_t count);
   absl::Status AddPiece(const Part& part, const Sequence::Reader::Piece& piece);

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "server/stored_cache.h"
 
 namespace sis {
 namespace {
@@ -35,14 +34,14 @@ absl::StatusOr<std::optional<LogRatioSum>> ParseLogRatioSum(const v1::Slice& sli
 }
 
 Run::Found FindRecords(Run& run, const SequenceName& name, const v1::Slice& slice) {
-  if (run.stored() == nullptr) return run.Find(name);
-  Run::Found found = run.stored()->Find(run, name, slice.first_position(), slice.length());
+  if (run.backing() == nullptr) return run.Find(name);
+  Run::Found found = run.backing()->Find(run, name, slice.first_position(), slice.length());
   const auto* sequence = std::get_if<std::shared_ptr<Sequence>>(&found);
   if (sequence != nullptr && slice.has_record_digest() && slice.record_digest() == 0 &&
       Sequence::Reader(**sequence).Digest(slice.first_position(), slice.length()) != 0) {
     // The store did not answer when the trainer fetched, and does now: its values are of no
     // records.
-    return v1::STORE_DOWN;
+    return MissingReason::kStoreDown;
   }
   return found;
 }

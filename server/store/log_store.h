@@ -20,7 +20,6 @@ class LogStore final : public SequenceStore {
   explicit LogStore(std::unique_ptr<ItemStore> items) : items_(std::move(items)) {}
 
   std::string_view name() const override { return items_->name(); }
-  bool durable() const override { return true; }
   bool shared() const override { return items_->shared(); }
   std::vector<absl::Status> Append(std::span<const NewEntry> entries) override;
   absl::StatusOr<StoredSequence> Read(const SequenceIdentity& sequence, uint32_t first) override;

@@ -91,10 +91,8 @@ class SequenceStore {
  public:
   virtual ~SequenceStore() = default;
 
-  // "memory", "rocksdb", "memcached", for messages and metrics.
+  // "rocksdb", "memcached", for messages and metrics.
   virtual std::string_view name() const = 0;
-  // Whether what was stored can be read back at all.
-  virtual bool durable() const = 0;
   // Whether other processes may write to it at the same time.
   virtual bool shared() const = 0;
 
