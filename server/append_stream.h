@@ -26,8 +26,8 @@ namespace sis {
 class AppendStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
                            private RoomQueue::Waiter {
  public:
-  AppendStream(StoredRuns& runs, RoomQueue& room_queue, SegmentRegistry& segments,
-               Metrics& metrics, StoreThreads& store_threads);
+  AppendStream(StoredRuns& runs, RoomQueue& room_queue, SegmentRegistry& segments, Metrics& metrics,
+               StoreThreads& store_threads);
 
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "server/ingest.h"
 #include "server/cache_messages.h"
+#include "server/ingest.h"
 #include "server/metrics.h"
 #include "server/room_queue.h"
 #include "server/run_registry.h"
@@ -45,8 +45,8 @@ inline v1::RunConfig LosslessConfig(int top_k = 4) {
 
 // What a page of a SmallConfig costs while it fills: the most that it ever does.
 inline int64_t OnePage(int slots) {
-  return Page::kIndexBytes +
-         static_cast<int64_t>(Arena::BlockBytes(TailBytes(FromMessage(SmallConfig(slots))->page_format())));
+  return Page::kIndexBytes + static_cast<int64_t>(Arena::BlockBytes(
+                                 TailBytes(FromMessage(SmallConfig(slots))->page_format())));
 }
 
 struct Cache {

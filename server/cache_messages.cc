@@ -13,9 +13,7 @@ static_assert(static_cast<int>(MissingReason::kStoreDown) == v1::STORE_DOWN);
 static_assert(static_cast<int>(MissingReason::kCorrupt) == v1::CORRUPT);
 static_assert(kMissingReasons.size() + 1 == v1::MissingReason_ARRAYSIZE);
 
-v1::MissingReason ToMessage(MissingReason reason) {
-  return static_cast<v1::MissingReason>(reason);
-}
+v1::MissingReason ToMessage(MissingReason reason) { return static_cast<v1::MissingReason>(reason); }
 
 absl::StatusOr<RunConfig> FromMessage(const v1::RunConfig& message) {
   RunConfig config{.seed = message.seed(),

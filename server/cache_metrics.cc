@@ -1,5 +1,6 @@
 #include "server/cache_metrics.h"
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -137,6 +138,7 @@ std::vector<prometheus::MetricFamily> CacheMetrics::Collect() const {
     for (const auto& [run, totals] : runs) {
       for (Sample& sample : family.samples(*run, totals)) {
         sample.labels.push_back({"run", run->id()});
+        std::ranges::sort(sample.labels, {}, &prometheus::ClientMetric::Label::name);
         families.back().metric.push_back(
             Metric(family.type, sample.value, std::move(sample.labels)));
       }

@@ -218,8 +218,7 @@ class EvaluateCall::State {
     offset_ += slice.count;
     results_.push_back(*std::move(result));
     if (!done() || !input_.algorithm) return absl::OkStatus();
-    return AddAlgorithmOutputs(input_, run_.config().seed, slices_, call_.positions(),
-                               *response_);
+    return AddAlgorithmOutputs(input_, run_.config().seed, slices_, call_.positions(), *response_);
   }
 
   std::shared_ptr<const v1::EvaluateResponse> Finish() {

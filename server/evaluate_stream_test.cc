@@ -128,7 +128,7 @@ class EvaluateStreamTest : public testing::Test {
   StoreThreads store_threads_{0};
   SegmentRegistry segments_{0};
   RatioService service_{cache_.runs, cache_.room_queue, cache_.metrics, gate_,
-                        workers_,        store_threads_, segments_};
+                        workers_,    store_threads_,    segments_};
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<v1::RatioService::Stub> stub_;
 };

@@ -137,7 +137,8 @@ Fetch::Summary Fetch::Summarize(const SliceRange& slice) const {
   summary.digest = reader.Digest(slice.first_position, slice.count);
   reader.ForEachPiece(slice.first_position, slice.count, [&](const Sequence::Reader::Piece& piece) {
     if (piece.page == nullptr) {
-      AddMissing(summary.missing, {piece.first_position, piece.count, MissingReason::kNeverArrived});
+      AddMissing(summary.missing,
+                 {piece.first_position, piece.count, MissingReason::kNeverArrived});
     } else if (piece.page->corrupt()) {
       AddMissing(summary.missing, {piece.first_position, piece.count, MissingReason::kCorrupt});
     } else if (piece.version < oldest_fresh_version_) {

@@ -183,8 +183,7 @@ absl::Status Ingest::MakeRoom(SequenceNameView name, int64_t bytes) {
                                                        " is the most"));
     }
   }
-  const ByteBudget* shortage =
-      turn_ == Turn::kArrived ? room_queue_->Contested(*run_) : nullptr;
+  const ByteBudget* shortage = turn_ == Turn::kArrived ? room_queue_->Contested(*run_) : nullptr;
   if (shortage == nullptr) shortage = registry_->MakeRoom(*run_, bytes);
   if (shortage == nullptr) return absl::OkStatus();
   if (turn_ != Turn::kOutOfTime) lacking_ = {run_, bytes, shortage, 0};

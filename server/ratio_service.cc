@@ -42,7 +42,8 @@ absl::Status ReleaseAll(Run& run, const v1::ReleaseRequest& request,
   uint64_t sequences = 0;
   uint64_t leases = 0;
   for (const SequenceName& name : names) {
-    sequences += run.Release(name) || (run.backing() != nullptr && run.backing()->Release(run, name));
+    sequences +=
+        run.Release(name) || (run.backing() != nullptr && run.backing()->Release(run, name));
   }
   for (const uint64_t lease_id : request.lease_ids()) leases += run.EndLease(lease_id);
   response.set_released_sequences(sequences);

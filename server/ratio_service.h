@@ -30,9 +30,8 @@ using AllMethods = v1::RatioService::WithCallbackMethod_LeaseSegment<EvaluateMet
 // Thread-safe. Everything it is given must outlive the gRPC server that it is registered with.
 class RatioService final : public AllMethods {
  public:
-  RatioService(StoredRuns& runs, RoomQueue& room_queue, Metrics& metrics,
-               const Backend& backend, WorkerPool& workers, StoreThreads& store_threads,
-               SegmentRegistry& segments)
+  RatioService(StoredRuns& runs, RoomQueue& room_queue, Metrics& metrics, const Backend& backend,
+               WorkerPool& workers, StoreThreads& store_threads, SegmentRegistry& segments)
       : runs_(runs),
         room_queue_(room_queue),
         metrics_(metrics),

@@ -25,9 +25,8 @@ Run::Run(std::string id, uint64_t incarnation, RunConfig config, const Limits& l
       incarnation_(incarnation),
       config_(std::move(config)),
       limits_(limits),
-      time_to_live_(config_.time_to_live_seconds > 0
-                        ? absl::Seconds(config_.time_to_live_seconds)
-                        : absl::InfiniteDuration()),
+      time_to_live_(config_.time_to_live_seconds > 0 ? absl::Seconds(config_.time_to_live_seconds)
+                                                     : absl::InfiniteDuration()),
       arena_(arena),
       counters_(std::move(counters)),
       clock_(std::move(clock)),

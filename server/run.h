@@ -80,8 +80,8 @@ class Run {
   absl::StatusOr<std::shared_ptr<Sequence>> FindOrCreate(const SequenceName& name)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // For appending to several, under one lock: those that are there and take records, null for the
-  // others, as FindOrCreate will say why. Counts as use.
+  // Finds sequences to append to, all under one lock. Null for those that aren't there or take no
+  // records: FindOrCreate says why. Counts as use.
   void FindToAppend(std::span<const SequenceNameView> names,
                     std::span<std::shared_ptr<Sequence>> found) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -94,17 +94,18 @@ class Run {
   };
   // An empty sequence, not in the run yet. ResourceExhausted if the budget is used up.
   absl::StatusOr<std::shared_ptr<Held>> NewSequence(const SequenceName& name);
-  // Takes a sequence in, unless there is one: the one that is there then. Or why there is none.
+  // Adds the sequence, unless the run has one of that name. Returns the one it has now, or why it
+  // may have none.
   Found Adopt(const SequenceName& name, std::shared_ptr<Held> held) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Forgets a sequence in memory that is not what the store has, if it is this one; leases end with
-  // it. Null: whichever.
+  // Removes a sequence from memory, and from the leases on it, because the store has something
+  // else. Does nothing if the run has another object by now than `sequence`, unless that is null.
   void Forget(const SequenceName& name, const Sequence* sequence) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Remembers, and drops what is in memory, what another replica, or a call here on a sequence that
-  // isn't in memory, dropped. False if that was known.
+  // A sequence was dropped elsewhere, or released while it wasn't in memory: removes what memory
+  // has of it and remembers the reason. False if there was a reason already.
   bool NoteDropped(const SequenceName& name, MissingReason reason) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Undoes a FindOrCreate that came to nothing: a sequence that holds no position and no seal, and
-  // that nobody holds, leaves no trace.
+  // After a FindOrCreate that came to nothing: removes the sequence if it has neither positions nor
+  // a seal, and nobody holds it.
   void ForgetIfEmpty(SequenceNameView name) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Of a sequence that is there, else 0. Neither counts as use.
@@ -155,7 +156,7 @@ class Run {
     bool release_when_free = false;
     std::list<SequenceName>::iterator by_age;  // in by_age_
 
-    // Nobody reads or writes it, now or by lease. Only Run hands out references, under its lock.
+    // Nobody reads, writes or leases it. Only Run hands out references, under its lock.
     bool idle() const { return leases == 0 && held.use_count() == 1; }
     Sequence& sequence() const { return *held->sequence; }
     std::shared_ptr<Sequence> shared() const { return {held, &*held->sequence}; }

@@ -29,9 +29,9 @@ std::string OrUnset(const std::optional<uint64_t>& value) {
 
 absl::Status Check(const RunConfig& config, int max_top_k) {
   if (config.vocabulary_size < 1 || config.vocabulary_size > kMaxVocabularySize) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "config.vocabulary_size ", config.vocabulary_size, " is not in [1, ", kMaxVocabularySize,
-        "]"));
+    return absl::InvalidArgumentError(absl::StrCat("config.vocabulary_size ",
+                                                   config.vocabulary_size, " is not in [1, ",
+                                                   kMaxVocabularySize, "]"));
   }
   if (config.top_k < 1 || config.top_k > static_cast<uint32_t>(max_top_k)) {
     return absl::InvalidArgumentError(

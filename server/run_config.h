@@ -15,9 +15,9 @@ struct RunConfig {
   uint64_t seed = 0;
   uint32_t vocabulary_size = 0;
   uint32_t top_k = 0;
-  double time_to_live_seconds = 0;            // 0: for ever
+  double time_to_live_seconds = 0;  // 0: for ever
   std::optional<uint64_t> max_staleness = {};
-  uint64_t byte_quota = 0;                    // 0: none
+  uint64_t byte_quota = 0;  // 0: none
   std::string task = {};
   std::string algorithm = {};
   std::string model = {};

@@ -41,14 +41,14 @@ absl::StatusOr<RunRegistry::Created> RunRegistry::Create(const std::string& run_
   if (const auto found = runs_.find(run_id); found != runs_.end()) {
     Run& present = *found->second;
     if (incarnation != 0 && incarnation < present.incarnation()) {
-      return absl::FailedPreconditionError(absl::StrCat("run '", run_id, "' is at incarnation ",
-                                                        present.incarnation(), ", past ",
-                                                        incarnation));
+      return absl::FailedPreconditionError(absl::StrCat(
+          "run '", run_id, "' is at incarnation ", present.incarnation(), ", past ", incarnation));
     }
     if (incarnation == 0 || incarnation == present.incarnation()) {
       if (present.config() == config) return Created{found->second, false};
-      return absl::AlreadyExistsError(absl::StrCat("run '", run_id, "' is there with another config: ",
-                                                   FirstDifference(present.config(), config)));
+      return absl::AlreadyExistsError(absl::StrCat(
+          "run '", run_id,
+          "' is there with another config: ", FirstDifference(present.config(), config)));
     }
     counters = present.shared_counters();
     superseded = found->second;

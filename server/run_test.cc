@@ -24,9 +24,7 @@ class RunTest : public testing::Test {
     const auto* reason = std::get_if<MissingReason>(&found);
     return reason == nullptr ? std::nullopt : std::optional(*reason);
   }
-  static bool Holds(sis::Run& run, const std::string& id) {
-    return !ReasonOf(run, id).has_value();
-  }
+  static bool Holds(sis::Run& run, const std::string& id) { return !ReasonOf(run, id).has_value(); }
   static absl::StatusOr<uint64_t> Lease(sis::Run& run, std::vector<std::string> ids,
                                         absl::Duration length) {
     std::vector<SequenceName> names;

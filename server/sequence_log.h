@@ -18,8 +18,8 @@ struct SequenceLog final : BackingStore::Attachment {
   Mutex writing;
   // All entries of the stored log before this are applied in memory.
   uint32_t next ABSL_GUARDED_BY(writing) = 0;
-  // The run has forgotten the sequence, since it contradicted the store: who still has it must not
-  // store it, nor take what is unwritten for stored.
+  // The run has dropped this sequence because the store has something else. Who still holds it must
+  // neither write what is unwritten nor ack it.
   bool forgotten ABSL_GUARDED_BY(writing) = false;
 
   // Held while a change is made in memory and noted, so that both are in the same order.

@@ -178,7 +178,8 @@ absl::Status SliceEvaluator::AddMissingPositions(const Part& part, uint32_t posi
 
 absl::Status SliceEvaluator::AddPiece(const Part& part, const Sequence::Reader::Piece& piece) {
   if (piece.page == nullptr) {
-    return AddMissingPositions(part, piece.first_position, piece.count, MissingReason::kNeverArrived);
+    return AddMissingPositions(part, piece.first_position, piece.count,
+                               MissingReason::kNeverArrived);
   }
   if (piece.page->corrupt()) {
     return AddMissingPositions(part, piece.first_position, piece.count, MissingReason::kCorrupt);

@@ -33,8 +33,9 @@ MissingReason ReasonOf(const absl::Status& status) {
 // Whether no other replica can have anything to add to, or to take away from, these positions.
 bool Complete(const Sequence& sequence, uint32_t first, uint32_t count) {
   if (!sequence.sealed()) return false;
-  if (count == 0)
+  if (count == 0) {
     count = sequence.committed_length() - std::min(first, sequence.committed_length());
+  }
   const Sequence::Reader reader(sequence);
   bool complete = true;
   reader.ForEachPiece(first, count, [&](const Sequence::Reader::Piece& piece) {
@@ -192,8 +193,8 @@ absl::Status StoredCache::CatchUp(Run& run, const SequenceName& name, Sequence& 
     const auto reason = static_cast<MissingReason>(*stored->dropped);
     log.forgotten = true;
     run.NoteDropped(name, reason);
-    return absl::FailedPreconditionError(
-        absl::StrCat("dropped elsewhere (", std::string(Name(reason)), "): send it as another attempt"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "dropped elsewhere (", std::string(Name(reason)), "): send it as another attempt"));
   }
   const auto forget = [&](std::string_view why) {
     run.Forget(name, &sequence);

@@ -75,9 +75,9 @@ class StoredCache final : public BackingStore {
   Mutex mutex_;
   std::set<SequenceIdentity> loading_ ABSL_GUARDED_BY(mutex_);
   std::condition_variable_any loaded_;
-  std::atomic<uint64_t> marks_;   // from a random beginning: never the same twice, here or elsewhere
+  std::atomic<uint64_t> marks_;  // from a random beginning: never the same twice, here or elsewhere
   std::atomic<int> sealing_ = 0;  // waiting or under way
-  WorkerPool behind_;  // destroyed first: does what is waiting
+  WorkerPool behind_;             // destroyed first: does what is waiting
 };
 
 }  // namespace sis

@@ -232,7 +232,8 @@ TEST(StoredCacheTest, AStoreThatDoesNotAnswerIsAReason) {
   const Records records = RecordGenerator(kSlots, 1000, 3).NextRecords(10);
   ASSERT_EQ(replica.AppendBlock(records.Block("a")).code(), 0);
   fleet.Set(Fleet::Fault::kDown);
-  EXPECT_EQ(other.stored().Find(other.run(), {"a", 0}, 0, 10), Run::Found(MissingReason::kStoreDown));
+  EXPECT_EQ(other.stored().Find(other.run(), {"a", 0}, 0, 10),
+            Run::Found(MissingReason::kStoreDown));
   EXPECT_NE(DigestAt(replica.stored().Find(replica.run(), {"a", 0}, 0, 10), 0, 10), 0);
   fleet.Set(Fleet::Fault::kNone);
   EXPECT_NE(DigestAt(other.stored().Find(other.run(), {"a", 0}, 0, 10), 0, 10), 0);
@@ -376,7 +377,8 @@ TEST_P(ModelTest, ReplicasAgreeWithIt) {
       // Released for good; others come in its place.
       for (const auto& each : replicas) {
         if (!each->run().Release({id, 0})) each->stored().Release(each->run(), {id, 0});
-        EXPECT_EQ(each->stored().Find(each->run(), {id, 0}, 0, 1), Run::Found(MissingReason::kReleased));
+        EXPECT_EQ(each->stored().Find(each->run(), {id, 0}, 0, 1),
+                  Run::Found(MissingReason::kReleased));
       }
       model = Model();
       ++generation[s];

@@ -10,8 +10,7 @@ namespace sis {
 namespace {
 
 absl::Status NoConfig(const StoredRun& there) {
-  return absl::DataLossError(
-      absl::StrCat("the stored config of run '", there.run_id, "' is none"));
+  return absl::DataLossError(absl::StrCat("the stored config of run '", there.run_id, "' is none"));
 }
 
 absl::StatusOr<RunConfig> ConfigOf(const StoredRun& there) {

@@ -10,7 +10,6 @@
 
 #include "absl/time/clock.h"
 #include "server/ingest.h"
-#include "server/metrics.h"
 #include "server/room_queue.h"
 #include "server/run_registry.h"
 #include "server/stored_runs.h"
