@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "kernels/cpu_backend.h"
-#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/evaluate/cuda_backend.h"
+#include "kernels/decide/cpu_backend.h"
 
 namespace sis {
 

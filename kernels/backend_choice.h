@@ -6,8 +6,8 @@
 #include <string>
 #include <string_view>
 
-#include "kernels/backend.h"
-#include "kernels/cuda/device_cache.h"
+#include "kernels/cuda/residency/device_cache.h"
+#include "kernels/decide/backend.h"
 
 namespace sis {
 

@@ -4,7 +4,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "kernels/cpu_backend.h"
+#include "kernels/decide/cpu_backend.h"
 
 namespace sis {
 namespace {

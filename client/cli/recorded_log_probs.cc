@@ -9,7 +9,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "kernels/validate.h"
+#include "kernels/decide/validate.h"
 
 namespace sis {
 namespace {

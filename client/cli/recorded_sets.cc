@@ -8,8 +8,8 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "kernels/exp32.h"
-#include "kernels/validate.h"
+#include "kernels/decide/validate.h"
+#include "kernels/numerics/exp32.h"
 
 namespace sis {
 namespace {

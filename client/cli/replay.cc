@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
-#include "client/reduce.h"
+#include "client/api/reduce.h"
 
 namespace sis {
 namespace {

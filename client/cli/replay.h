@@ -5,8 +5,8 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
+#include "client/api/client.h"
 #include "client/cli/recorded_sets.h"
-#include "client/client.h"
 
 namespace sis {
 

@@ -1,5 +1,5 @@
 // Replay against a server in this process, and against the definition in double precision
-// (kernels/reference.h).
+// (kernels/testing/reference.h).
 #include "client/cli/replay.h"
 
 #include <gtest/gtest.h>
@@ -12,8 +12,8 @@
 #include <set>
 #include <vector>
 
-#include "kernels/reference.h"
-#include "server/server.h"
+#include "kernels/testing/reference.h"
+#include "server/main/server.h"
 
 namespace sis {
 namespace {

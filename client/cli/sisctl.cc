@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
+#include "client/api/client.h"
 #include "client/cli/command_line.h"
 #include "client/cli/subcommand.h"
-#include "client/client.h"
-#include "server/server.h"
+#include "server/main/server.h"
 
 ABSL_FLAG(
     std::vector<std::string>, server, {"localhost:50051"},

@@ -6,7 +6,7 @@ import subprocess
 import tempfile
 import unittest
 
-from server.live_server import LiveServer
+from server.testing.live_server import LiveServer
 
 SISCTL = pathlib.Path("client/cli/sisctl")
 TESTDATA = pathlib.Path("client/cli/testdata")

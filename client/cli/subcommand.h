@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "client/client.h"
+#include "client/api/client.h"
 
 namespace sis {
 

@@ -22,7 +22,7 @@ from client.demo.server import Server
 from client.demo.settings import Settings
 from tests.reference import numerics
 
-SERVER = "server/sis_server"
+SERVER = "server/main/sis_server"
 TINY = Settings(
     seed=3,
     seeds=2,

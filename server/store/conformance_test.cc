@@ -12,9 +12,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "kernels/crc32c.h"
-#include "server/store/backing.h"
+#include "kernels/numerics/crc32c.h"
 #include "server/store/stored_item.h"
+#include "server/testing/backing.h"
 
 namespace sis {
 namespace {

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/crc32c.h"
+#include "kernels/numerics/crc32c.h"
 
 namespace sis {
 namespace {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "server/store/item_store.h"
+#include "server/store/items/item_store.h"
 #include "server/store/sequence_store.h"
 #include "server/store/stored_item.h"
 

@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "server/store/items/memcached_items.h"
+#include "server/store/items/rocksdb_items.h"
 #include "server/store/log_store.h"
 #include "server/store/memcached_items.h"
 #include "server/store/rocksdb_items.h"

@@ -9,7 +9,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "kernels/crc32c.h"
+#include "kernels/numerics/crc32c.h"
 
 namespace sis {
 namespace {

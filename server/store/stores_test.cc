@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "server/store/backing.h"
 #include "server/store/stored_item.h"
+#include "server/testing/backing.h"
 
 namespace sis {
 namespace {

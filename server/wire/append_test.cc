@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "server/testing/random_pieces.h"
+#include "server/testing/same_append.h"
 #include "server/wire/append_request.h"
 #include "server/wire/append_response.h"
-#include "server/wire/random_pieces.h"
-#include "server/wire/same_append.h"
 #include "sis/v1/ratio_service.pb.h"
 
 namespace {

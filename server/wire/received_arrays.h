@@ -23,7 +23,7 @@
 
 #include "absl/status/status.h"
 #include "google/protobuf/message.h"
-#include "server/segments/shared_segment.h"
+#include "server/shared_memory/shared_segment.h"
 #include "server/wire/scattered_bytes.h"
 #include "server/wire/segment_part.h"
 

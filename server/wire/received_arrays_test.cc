@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "server/wire/random_pieces.h"
-#include "server/wire/resolve_arrays.h"
+#include "server/testing/random_pieces.h"
+#include "server/testing/resolve_arrays.h"
 #include "sis/v1/ratio_service.pb.h"
 
 namespace sis {

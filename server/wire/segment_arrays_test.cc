@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "server/segments/shared_segment.h"
+#include "server/shared_memory/shared_segment.h"
 #include "server/wire/received_arrays.h"
 #include "server/wire/segment_part.h"
 #include "sis/v1/ratio_service.pb.h"

@@ -4,10 +4,10 @@
 #include <string>
 #include <vector>
 
-#include "kernels/algorithms/algorithm.h"
-#include "kernels/algorithms/authors_code.h"
-#include "kernels/algorithms/expected_weight.h"
-#include "kernels/algorithms/top_k_total_variation.h"
+#include "kernels/decide/algorithms/algorithm.h"
+#include "kernels/decide/algorithms/authors_code.h"
+#include "kernels/decide/algorithms/expected_weight.h"
+#include "kernels/decide/algorithms/top_k_total_variation.h"
 
 namespace sis {
 namespace {

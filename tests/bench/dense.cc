@@ -1,6 +1,6 @@
 // The dense kernel against one core's read bandwidth, measured in turn in the same run. Prints
 // medians, and the range of all rounds in brackets.
-#include "kernels/dense.h"
+#include "kernels/decide/dense/dense.h"
 
 #include <algorithm>
 #include <chrono>

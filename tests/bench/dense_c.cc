@@ -2,10 +2,10 @@
 #include <cstdint>
 #include <cstdio>
 
-#include "kernels/dense.h"
+#include "kernels/decide/dense/dense.h"
 
 // Contiguous float32 (0), float16 (1) or bfloat16 (2) logits [positions, vocabulary]; records and
-// results as in kernels/dense.h. 0 if all is well; else the error is on stderr.
+// results as in kernels/decide/dense/dense.h. 0 if all is well; else the error is on stderr.
 extern "C" int sis_reduce_logits(int type, const void* logits, int64_t positions,
                                  int32_t vocabulary, int32_t slots, const int32_t* sampled_ids,
                                  const int32_t* ids, const float* log_probs,

@@ -47,7 +47,7 @@ VOCABULARY = 151936
 # Kept after it was used: without this each large message is mapped, faulted in and unmapped again.
 KEEP_MEMORY = "glibc.malloc.mmap_threshold=1073741824:glibc.malloc.trim_threshold=1073741824"
 ROOT = pathlib.Path(__file__).absolute().parents[2]
-SERVER = ROOT / "server/sis_server"
+SERVER = ROOT / "server/main/sis_server"
 CLIENT = ROOT / "tests/bench/evaluate_client"
 RATIO_BYTES = 4
 # What a trainer fetches: everything, or what it gathers its log-probs with.

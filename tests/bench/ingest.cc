@@ -44,7 +44,7 @@ ABSL_FLAG(std::vector<std::string>, streams, (std::vector<std::string>{"1", "16"
 ABSL_FLAG(int, megabytes, 64, "arrays per case; an eighth of it with blocks of one token");
 ABSL_FLAG(int, repetitions, 5, "of every case");
 ABSL_FLAG(bool, segments, false, "sis_server's arrays in shared memory");
-ABSL_FLAG(std::string, server, "server/sis_server", "the program");
+ABSL_FLAG(std::string, server, "server/main/sis_server", "the program");
 
 namespace sis {
 namespace {

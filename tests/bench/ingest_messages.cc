@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/crc32c.h"
+#include "kernels/numerics/crc32c.h"
 #include "sis/v1/ratio_service.pb.h"
 
 namespace sis {

@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/scalar_backend.h"
-#include "kernels/simd_backend.h"
+#include "kernels/decide/scalar_backend.h"
+#include "kernels/decide/simd_backend.h"
 #include "tests/bench/read_bandwidth.h"
 #include "tests/bench/workload.h"
 

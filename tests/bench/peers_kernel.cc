@@ -5,7 +5,7 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/cpu_backend.h"
+#include "kernels/decide/cpu_backend.h"
 
 namespace {
 

@@ -5,8 +5,8 @@
 #include <cstring>
 #include <random>
 
-#include "kernels/codec/float16.h"
-#include "kernels/codec/log_probs.h"
+#include "kernels/numerics/float16.h"
+#include "kernels/records/log_probs.h"
 
 namespace sis {
 namespace {

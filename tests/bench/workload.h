@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/backend.h"
+#include "kernels/decide/backend.h"
 
 namespace sis {
 

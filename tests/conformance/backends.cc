@@ -4,10 +4,10 @@
 #include <iostream>
 #include <memory>
 
-#include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/host_stage.h"
-#include "kernels/scalar_backend.h"
-#include "kernels/simd_backend.h"
+#include "kernels/cuda/evaluate/cuda_backend.h"
+#include "kernels/cuda/testing/host_stage.h"
+#include "kernels/decide/scalar_backend.h"
+#include "kernels/decide/simd_backend.h"
 #include "tests/conformance/with_fixed_rows.h"
 
 namespace sis {

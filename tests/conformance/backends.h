@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/backend.h"
+#include "kernels/decide/backend.h"
 
 namespace sis {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/sequence_key.h"
+#include "kernels/numerics/sequence_key.h"
 #include "tests/conformance/backends.h"
 #include "tests/conformance/positions.h"
 

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/codec/log_probs.h"
-#include "kernels/scalar_backend.h"
+#include "kernels/decide/scalar_backend.h"
+#include "kernels/records/log_probs.h"
 #include "tests/conformance/backends.h"
 #include "tests/conformance/policy_pairs.h"
 #include "tests/conformance/positions.h"

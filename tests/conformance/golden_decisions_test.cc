@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/philox.h"
-#include "kernels/sequence_key.h"
+#include "kernels/numerics/philox.h"
+#include "kernels/numerics/sequence_key.h"
 #include "tests/conformance/backends.h"
 #include "tests/conformance/golden_reader.h"
 #include "tests/conformance/positions.h"

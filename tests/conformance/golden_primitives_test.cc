@@ -6,13 +6,13 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/crc32c.h"
-#include "kernels/exp32.h"
-#include "kernels/philox.h"
-#include "kernels/record_digest.h"
-#include "kernels/sequence_key.h"
-#include "kernels/top_k_sets.h"
-#include "kernels/validate.h"
+#include "kernels/decide/top_k_sets/top_k_sets.h"
+#include "kernels/decide/validate.h"
+#include "kernels/numerics/crc32c.h"
+#include "kernels/numerics/exp32.h"
+#include "kernels/numerics/philox.h"
+#include "kernels/numerics/sequence_key.h"
+#include "kernels/records/record_digest.h"
 #include "tests/conformance/golden_reader.h"
 
 namespace sis {

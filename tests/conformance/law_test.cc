@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/philox.h"
-#include "kernels/top_k_sets.h"
+#include "kernels/decide/top_k_sets/top_k_sets.h"
+#include "kernels/numerics/philox.h"
 #include "tests/conformance/backends.h"
 #include "tests/conformance/policy_pairs.h"
 #include "tests/conformance/positions.h"

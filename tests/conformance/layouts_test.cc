@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/codec/log_probs.h"
-#include "kernels/philox.h"
-#include "kernels/scalar_backend.h"
+#include "kernels/decide/scalar_backend.h"
+#include "kernels/numerics/philox.h"
+#include "kernels/records/log_probs.h"
 #include "tests/conformance/backends.h"
 #include "tests/conformance/positions.h"
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/backend.h"
-#include "kernels/validate.h"
+#include "kernels/decide/backend.h"
+#include "kernels/decide/validate.h"
 
 namespace sis {
 

@@ -1,5 +1,5 @@
 // Agreement with the definition in double precision, within bounds that follow from the roundings.
-#include "kernels/reference.h"
+#include "kernels/testing/reference.h"
 
 #include <cmath>
 #include <cstdint>

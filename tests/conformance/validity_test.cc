@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/backend.h"
-#include "kernels/validate.h"
+#include "kernels/decide/backend.h"
+#include "kernels/decide/validate.h"
 #include "tests/conformance/backends.h"
 #include "tests/conformance/positions.h"
 

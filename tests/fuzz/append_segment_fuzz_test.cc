@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "server/fetch.h"
+#include "server/fetch/fetch.h"
 #include "tests/fuzz/cache_with_one_record.h"
 #include "tests/fuzz/segment_mover.h"
 

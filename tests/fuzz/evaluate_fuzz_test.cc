@@ -5,8 +5,8 @@
 #include <cstring>
 #include <string>
 
-#include "kernels/scalar_backend.h"
-#include "server/evaluate.h"
+#include "kernels/decide/scalar_backend.h"
+#include "server/evaluate/evaluate.h"
 #include "tests/fuzz/cache_with_one_record.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -5,9 +5,9 @@
 #include <string>
 #include <utility>
 
-#include "kernels/scalar_backend.h"
-#include "server/evaluate.h"
-#include "server/segments/shared_segment.h"
+#include "kernels/decide/scalar_backend.h"
+#include "server/evaluate/evaluate.h"
+#include "server/shared_memory/shared_segment.h"
 #include "server/wire/segment_part.h"
 #include "tests/fuzz/cache_with_one_record.h"
 #include "tests/fuzz/segment_mover.h"

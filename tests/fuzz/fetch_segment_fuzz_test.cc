@@ -5,8 +5,8 @@
 #include <memory>
 #include <string>
 
-#include "server/fetch.h"
-#include "server/segments/shared_segment.h"
+#include "server/fetch/fetch.h"
+#include "server/shared_memory/shared_segment.h"
 #include "server/wire/segment_part.h"
 #include "tests/fuzz/cache_with_one_record.h"
 

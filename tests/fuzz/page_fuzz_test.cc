@@ -8,9 +8,9 @@
 #include <span>
 #include <vector>
 
-#include "kernels/codec/page.h"
-#include "kernels/codec/random_records.h"
-#include "kernels/crc32c.h"
+#include "kernels/numerics/crc32c.h"
+#include "kernels/page/page.h"
+#include "kernels/testing/random_records.h"
 
 namespace sis {
 namespace {

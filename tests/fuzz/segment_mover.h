@@ -8,8 +8,8 @@
 #include <cstring>
 #include <string>
 
-#include "server/segments/shared_segment.h"
-#include "server/wire/replace_arrays.h"
+#include "server/shared_memory/shared_segment.h"
+#include "server/testing/replace_arrays.h"
 #include "server/wire/segment_part.h"
 
 namespace sis {

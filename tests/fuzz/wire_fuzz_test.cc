@@ -6,10 +6,10 @@
 #include <string_view>
 #include <vector>
 
+#include "server/testing/resolve_arrays.h"
+#include "server/testing/same_append.h"
 #include "server/wire/append_request.h"
 #include "server/wire/received_arrays.h"
-#include "server/wire/resolve_arrays.h"
-#include "server/wire/same_append.h"
 #include "sis/v1/ratio_service.pb.h"
 
 namespace {

@@ -9,7 +9,7 @@ import grpc
 import numpy as np
 
 import sis
-from server.live_server import LiveServer
+from server.testing.live_server import LiveServer
 from sis.server_append import ServerAppendStream
 
 TOP_K, VOCABULARY = 5, 40

@@ -12,7 +12,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "server/record_generator.h"
+#include "server/testing/record_generator.h"
 #include "tests/integration/leased_segment.h"
 #include "tests/integration/live_server.h"
 

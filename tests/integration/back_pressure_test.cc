@@ -3,7 +3,7 @@
 
 #include <thread>
 
-#include "server/record_generator.h"
+#include "server/testing/record_generator.h"
 #include "tests/integration/live_server.h"
 #include "tests/integration/metrics_page.h"
 

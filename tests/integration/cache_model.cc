@@ -4,10 +4,10 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/scalar_backend.h"
-#include "kernels/sequence_key.h"
-#include "server/arrays.h"
-#include "server/evaluate.h"
+#include "kernels/decide/scalar_backend.h"
+#include "kernels/numerics/sequence_key.h"
+#include "server/evaluate/evaluate.h"
+#include "server/wire/arrays.h"
 
 namespace sis {
 namespace {

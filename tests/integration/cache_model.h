@@ -14,9 +14,9 @@
 #include "absl/container/node_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "kernels/backend.h"
-#include "server/limits.h"
-#include "server/run.h"
+#include "kernels/decide/backend.h"
+#include "server/cache/limits.h"
+#include "server/cache/run.h"
 #include "tests/integration/record_pool.h"
 
 namespace sis {

@@ -20,15 +20,15 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/cpu_backend.h"
-#include "kernels/crc32c.h"
-#include "kernels/cuda/host_stage.h"
-#include "kernels/sequence_key.h"
-#include "server/arrays.h"
-#include "server/cache_fixture.h"
-#include "server/evaluate.h"
-#include "server/fetch.h"
+#include "kernels/cuda/testing/host_stage.h"
+#include "kernels/decide/cpu_backend.h"
+#include "kernels/numerics/crc32c.h"
+#include "kernels/numerics/sequence_key.h"
+#include "server/evaluate/evaluate.h"
+#include "server/fetch/fetch.h"
 #include "server/store/parse_store.h"
+#include "server/testing/cache_fixture.h"
+#include "server/wire/arrays.h"
 #include "tests/integration/record_pool.h"
 
 namespace sis {

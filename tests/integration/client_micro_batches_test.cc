@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "client/client.h"
+#include "client/api/client.h"
 #include "tests/integration/live_server.h"
 #include "tests/integration/recorded_sequences.h"
 

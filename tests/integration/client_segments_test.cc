@@ -12,8 +12,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "client/client.h"
-#include "server/record_generator.h"
+#include "client/api/client.h"
+#include "server/testing/record_generator.h"
 #include "tests/integration/live_server.h"
 #include "tests/integration/same_records.h"
 

@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/codec/float16.h"
-#include "kernels/codec/log_probs.h"
-#include "kernels/scalar_backend.h"
-#include "kernels/sequence_key.h"
+#include "kernels/decide/scalar_backend.h"
+#include "kernels/numerics/float16.h"
+#include "kernels/numerics/sequence_key.h"
+#include "kernels/records/log_probs.h"
 #include "tests/conformance/policy_pairs.h"
 #include "tests/conformance/positions.h"
 #include "tests/integration/connection.h"

@@ -11,7 +11,7 @@
 #include <memory>
 #include <string>
 
-#include "server/wire/replace_arrays.h"
+#include "server/testing/replace_arrays.h"
 #include "server/wire/segment_part.h"
 #include "sis/v1/ratio_service.grpc.pb.h"
 

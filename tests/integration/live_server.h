@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "server/server.h"
+#include "server/main/server.h"
 #include "sis/v1/ratio_service.grpc.pb.h"
 
 namespace sis {

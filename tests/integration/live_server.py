@@ -4,7 +4,7 @@ import tempfile
 import unittest
 
 import sis
-from server.live_server import LiveServer
+from server.testing.live_server import LiveServer
 
 
 class LiveServerTest(unittest.TestCase):

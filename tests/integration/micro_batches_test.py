@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 import sis
-from server.live_server import LiveServer
+from server.testing.live_server import LiveServer
 from sis.single_server import SingleServer
 
 TOP_K, VOCABULARY = 5, 40

@@ -11,7 +11,7 @@ import unittest.mock
 import numpy as np
 
 import sis
-from server.live_server import LiveServer
+from server.testing.live_server import LiveServer
 from sis.single_server import SingleServer
 from tests.integration.live_server import LiveServerTest
 from tests.reference import numerics

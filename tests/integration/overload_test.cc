@@ -9,7 +9,7 @@
 #include <mutex>
 #include <thread>
 
-#include "server/record_generator.h"
+#include "server/testing/record_generator.h"
 #include "sis/v1/ratio_service.grpc.pb.h"
 #include "tests/integration/child_process.h"
 
@@ -34,7 +34,7 @@ constexpr int kSequencesPerWorker =
 class OverloadTest : public testing::Test {
  protected:
   OverloadTest()
-      : server_({"server/sis_server", "--listen=127.0.0.1:0", "--metrics=",
+      : server_({"server/main/sis_server", "--listen=127.0.0.1:0", "--metrics=",
                  "--cache_bytes=" + std::to_string(kBudget), "--append_patience=100ms"}),
         channel_(
             grpc::CreateChannel(server_.AwaitReady("grpc"), grpc::InsecureChannelCredentials())) {

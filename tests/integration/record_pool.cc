@@ -5,9 +5,9 @@
 #include <map>
 #include <string>
 
-#include "kernels/codec/log_probs.h"
-#include "kernels/decide.h"
-#include "kernels/record_digest.h"
+#include "kernels/decide/decide.h"
+#include "kernels/records/log_probs.h"
+#include "kernels/records/record_digest.h"
 
 namespace sis {
 namespace {

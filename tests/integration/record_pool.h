@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
-#include "server/record_generator.h"
-#include "server/run.h"
+#include "server/cache/run.h"
+#include "server/testing/record_generator.h"
 
 namespace sis {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "server/record_generator.h"
+#include "server/testing/record_generator.h"
 #include "tests/integration/live_server.h"
 
 namespace sis {

@@ -8,7 +8,7 @@ import unittest
 import numpy as np
 
 import sis
-from server.live_server import LiveServer
+from server.testing.live_server import LiveServer
 from sis.placement import Placement
 
 VOCABULARY, TOP_K = 48, 7

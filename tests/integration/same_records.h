@@ -6,7 +6,7 @@
 #include <span>
 #include <string_view>
 
-#include "client/types.h"
+#include "client/messages/types.h"
 
 namespace sis {
 

@@ -4,7 +4,7 @@
 #include <iostream>
 #include <string>
 
-#include "client/client.h"
+#include "client/api/client.h"
 
 int main(int argc, char** argv) {
   if (argc != 3) return 2;

@@ -15,8 +15,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "kernels/codec/float16.h"
-#include "server/record_generator.h"
+#include "kernels/numerics/float16.h"
+#include "server/testing/record_generator.h"
 #include "tests/integration/leased_segment.h"
 #include "tests/integration/live_server.h"
 #include "tests/integration/metrics_page.h"

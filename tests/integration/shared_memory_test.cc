@@ -16,9 +16,9 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "client/client.h"
-#include "kernels/codec/float16.h"
-#include "server/record_generator.h"
+#include "client/api/client.h"
+#include "kernels/numerics/float16.h"
+#include "server/testing/record_generator.h"
 #include "tests/integration/child_process.h"
 #include "tests/integration/live_server.h"
 #include "tests/integration/metrics_page.h"
@@ -410,7 +410,7 @@ TEST(SharedMemoryClientTest, OnlyOneServerAtAUnixSocket) {
 TEST(SharedMemoryClientTest, OutlivesItsServerAsMemory) {
   const ServerOptions options = LiveServer::SharedMemoryOptions();
   const std::vector<std::string> command = {
-      "server/sis_server", absl::StrCat("--listen=", options.listen),
+      "server/main/sis_server", absl::StrCat("--listen=", options.listen),
       "--metrics=", "--cache_bytes=33554432", "--shared_memory_bytes=1048576"};
   auto server = std::make_unique<ChildProcess>(command);
   EXPECT_EQ(server->AwaitReady("grpc"), options.listen);

@@ -15,7 +15,7 @@ import zlib
 import numpy as np
 
 import sis
-from server.live_server import LiveServer
+from server.testing.live_server import LiveServer
 
 TOP_K, VOCABULARY, POSITIONS, BLOCK = 8, 50, 400, 5
 

@@ -12,7 +12,7 @@ import grpc
 import numpy as np
 
 import sis
-from server.live_server import LiveServer
+from server.testing.live_server import LiveServer
 from sis.single_server import SingleServer
 
 EXAMPLES = pathlib.Path(__file__).parent.parent / "examples"

@@ -7,7 +7,7 @@
 #include <limits>
 #include <vector>
 
-#include "kernels/codec/log_probs.h"
+#include "kernels/records/log_probs.h"
 
 namespace sis {
 namespace {

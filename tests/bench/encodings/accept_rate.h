@@ -3,7 +3,7 @@
 
 #include <span>
 
-#include "kernels/encoding.h"
+#include "kernels/records/encoding.h"
 #include "tests/bench/encodings/policy_pairs.h"
 
 namespace sis {

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/codec/page.h"
-#include "server/page.h"
+#include "kernels/page/page.h"
+#include "server/cache/page.h"
 #include "tests/bench/encodings/accept_rate.h"
 #include "tests/bench/encodings/policy_pairs.h"
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/codec/encoded_position.h"
+#include "kernels/testing/encoded_position.h"
 #include "tests/bench/encodings/policy_pairs.h"
 
 namespace sis {

@@ -1,0 +1,321 @@
+#include "client/api/client.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "client/api/fetched_records.h"
+#include "client/messages/grpc_status.h"
+#include "client/messages/wire.h"
+#include "client/one_server/single_server.h"
+#include "client/replicas/replicas.h"
+#include "kernels/numerics/float16.h"
+
+namespace sis {
+namespace {
+
+// Waits until one of the servers answers; the others are connected to on the way.
+absl::Status WaitForOne(const std::vector<std::string>& addresses,
+                        const std::vector<std::shared_ptr<grpc::Channel>>& channels,
+                        const ClientOptions& options) {
+  const absl::Time end = absl::Now() + options.connect_timeout;
+  const absl::Duration turn =
+      channels.size() == 1 ? options.connect_timeout : absl::Milliseconds(20);
+  for (const auto& channel : channels) channel->GetState(/*try_to_connect=*/true);
+  do {
+    for (const auto& channel : channels) {
+      if (channel->WaitForConnected(absl::ToChronoTime(std::min(end, absl::Now() + turn)))) {
+        return absl::OkStatus();
+      }
+    }
+  } while (absl::Now() < end);
+  return absl::UnavailableError(absl::StrCat("no server answered at ",
+                                             absl::StrJoin(addresses, ", "), " within ",
+                                             absl::FormatDuration(options.connect_timeout)));
+}
+
+absl::StatusOr<TopKRecords> Receive(Service& service, const v1::FetchTopKRequest& request,
+                                    RecordReader& reader) {
+  const absl::Status status = service.FetchTopK(
+      request, [&](FetchedMessage message) { return reader.Add(std::move(message)); });
+  if (!status.ok()) return status;
+  return std::move(reader).Finish();
+}
+
+constexpr int kGathered = v1::EvaluateRequest::kGatheredFieldNumber;
+constexpr int kReduced = v1::EvaluateRequest::kReducedFieldNumber;
+
+// An array of a form with one element per position.
+template <typename T>
+PositionArray Column(int form, int field, std::span<const T> values) {
+  return {form, field, std::as_bytes(values), sizeof(T)};
+}
+
+// With as many elements per position as it takes.
+template <typename T>
+PositionArray SlotRows(int form, int field, std::span<const T> values, size_t positions) {
+  return {form, field, std::as_bytes(values),
+          values.size() / std::max<size_t>(1, positions) * sizeof(T)};
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::string& address,
+                                                        const ClientOptions& options) {
+  const std::shared_ptr<grpc::Channel> channel = SingleServer::MakeChannel(address);
+  if (absl::Status status = WaitForOne({address}, {channel}, options); !status.ok()) return status;
+  return absl::WrapUnique(new Client(std::make_unique<SingleServer>(channel, options.call_timeout),
+                                     std::make_unique<EvaluateStreams>(address), options));
+}
+
+absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::vector<std::string>& addresses,
+                                                        const ClientOptions& options) {
+  const std::set<std::string> different(addresses.begin(), addresses.end());
+  if (addresses.empty() || different.size() < addresses.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("addresses are ", absl::StrJoin(addresses, ", "),
+                                                   ": must be at least one, each once"));
+  }
+  std::vector<std::shared_ptr<grpc::Channel>> channels;
+  std::vector<std::shared_ptr<SingleServer>> servers;
+  for (const std::string& address : addresses) {
+    channels.push_back(SingleServer::MakeChannel(address));
+    servers.push_back(std::make_shared<SingleServer>(channels.back(), options.call_timeout));
+  }
+  if (absl::Status status = WaitForOne(addresses, channels, options); !status.ok()) return status;
+  return absl::WrapUnique(new Client(std::make_unique<Replicas>(addresses, std::move(servers)),
+                                     /*streams=*/nullptr, options));
+}
+
+Client::Client(const std::shared_ptr<grpc::Channel>& channel, const ClientOptions& options)
+    : Client(std::make_unique<SingleServer>(channel, options.call_timeout), /*streams=*/nullptr,
+             options) {}
+
+Client::Client(std::unique_ptr<Service> service, std::unique_ptr<EvaluateStreams> streams,
+               const ClientOptions& options)
+    : service_(std::move(service)), streams_(std::move(streams)), options_(options) {}
+
+absl::StatusOr<v1::CreateRunResponse> Client::CreateRun(const std::string& run_id,
+                                                        const v1::RunConfig& config,
+                                                        uint64_t incarnation) {
+  v1::CreateRunRequest request;
+  request.set_run_id(run_id);
+  *request.mutable_config() = config;
+  request.set_incarnation(incarnation);
+  return service_->CreateRun(request);
+}
+
+absl::StatusOr<uint64_t> Client::AdvanceVersion(const RunRef& run, uint64_t policy_version) {
+  v1::AdvanceVersionRequest request;
+  ToMessage(run, *request.mutable_run());
+  request.set_policy_version(policy_version);
+  const absl::StatusOr<v1::AdvanceVersionResponse> response = service_->AdvanceVersion(request);
+  if (!response.ok()) return response.status();
+  return response->dropped_sequences();
+}
+
+absl::StatusOr<v1::Run> Client::GetRun(const std::string& run_id) {
+  v1::GetRunRequest request;
+  request.set_run_id(run_id);
+  const absl::StatusOr<v1::GetRunResponse> response = service_->GetRun(request);
+  if (!response.ok()) return response.status();
+  return response->run();
+}
+
+absl::StatusOr<std::vector<v1::Run>> Client::ListRuns() {
+  const absl::StatusOr<v1::ListRunsResponse> response = service_->ListRuns(v1::ListRunsRequest());
+  if (!response.ok()) return response.status();
+  return std::vector<v1::Run>(response->runs().begin(), response->runs().end());
+}
+
+absl::StatusOr<v1::GetStepResponse> Client::GetStep(const RunRef& run, uint64_t draw) {
+  v1::GetStepRequest request;
+  ToMessage(run, *request.mutable_run());
+  request.set_draw(draw);
+  return service_->GetStep(request);
+}
+
+std::unique_ptr<AppendWriter> Client::Append(const RunRef& run, const v1::Sampling& sampling,
+                                             uint32_t vocabulary_size,
+                                             const AppendOptions& options) {
+  v1::AppendHeader header;
+  ToMessage(run, *header.mutable_run());
+  header.set_worker(options.worker);
+  *header.mutable_sampling() = sampling;
+  header.set_vocabulary_size(vocabulary_size);
+  return service_->Append(header, options, segments_);
+}
+
+absl::StatusOr<v1::ReleaseResponse> Client::Release(const RunRef& run,
+                                                    std::span<const SequenceRef> sequences,
+                                                    std::span<const uint64_t> lease_ids) {
+  v1::ReleaseRequest request;
+  ToMessage(run, *request.mutable_run());
+  for (const SequenceRef& sequence : sequences) ToMessage(sequence, *request.add_sequences());
+  request.mutable_lease_ids()->Add(lease_ids.begin(), lease_ids.end());
+  return service_->Release(request);
+}
+
+absl::StatusOr<TopKRecords> Client::FetchTopK(const RunRef& run, std::span<const Slice> slices,
+                                              const FetchOptions& options) {
+  v1::FetchTopKRequest request;
+  ToMessage(run, *request.mutable_run());
+  for (const Slice& slice : slices) ToMessage(slice, *request.add_slices());
+  request.set_lease_seconds(absl::ToDoubleSeconds(options.lease));
+  request.mutable_arrays()->Add(options.arrays.begin(), options.arrays.end());
+  if (options.memory != nullptr) return FetchInto(*options.memory, std::move(request));
+  RecordCopier copier(request);
+  return Receive(*service_, request, copier);
+}
+
+absl::StatusOr<TopKRecords> Client::FetchInto(SharedMemory& memory, v1::FetchTopKRequest request) {
+  const std::shared_ptr<SegmentRange> range = memory.memory().TakeLargest();
+  if (range == nullptr) return absl::ResourceExhaustedError("nothing of the shared memory is free");
+  request.set_segment(memory.segment());
+  request.mutable_answers()->set_offset(range->offset());
+  request.mutable_answers()->set_bytes(range->bytes().size());
+  RecordLocator locator(request, range);
+  absl::StatusOr<TopKRecords> records = Receive(*service_, request, locator);
+  // A server that refuses the call does so before it writes anything.
+  if (IsUnreachable(records.status()) || absl::IsInternal(records.status())) range->Abandon();
+  return records;
+}
+
+absl::StatusOr<std::unique_ptr<SharedMemory>> Client::LeaseSharedMemory(size_t bytes) {
+  return service_->LeaseSharedMemory(bytes, segments_);
+}
+
+absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const Slice> slices,
+                                            const GatheredValues& current,
+                                            const EvaluateOptions& options) {
+  if (current.half_precision) {
+    std::vector<uint16_t> halves(current.log_probs.size());
+    std::ranges::transform(current.log_probs, halves.begin(), Float16RoundedUp);
+    return Evaluate(run, slices, GatheredHalves{halves, current.sampled_log_probs}, options);
+  }
+  return Evaluate(
+      run, slices, options, {},
+      {SlotRows(kGathered, v1::Gathered::kLogProbsFieldNumber, current.log_probs,
+                current.sampled_log_probs.size()),
+       Column(kGathered, v1::Gathered::kSampledLogProbsFieldNumber, current.sampled_log_probs)});
+}
+
+absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const Slice> slices,
+                                            const GatheredHalves& current,
+                                            const EvaluateOptions& options) {
+  v1::EvaluateRequest request;
+  request.mutable_gathered()->set_values(v1::Gathered::FLOAT16_LOG_PROBS);
+  return Evaluate(
+      run, slices, options, std::move(request),
+      {SlotRows(kGathered, v1::Gathered::kLogProbsFieldNumber, current.log_probs,
+                current.sampled_log_probs.size()),
+       Column(kGathered, v1::Gathered::kSampledLogProbsFieldNumber, current.sampled_log_probs)});
+}
+
+absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const Slice> slices,
+                                            const ReducedValues& current,
+                                            const EvaluateOptions& options) {
+  return Evaluate(
+      run, slices, options, {},
+      {Column(kReduced, v1::Reduced::kSampledLogProbsFieldNumber, current.sampled_log_probs),
+       Column(kReduced, v1::Reduced::kLogEnvelopesFieldNumber, current.log_envelopes),
+       Column(kReduced, v1::Reduced::kCoveredMassesFieldNumber, current.covered_masses)});
+}
+
+absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const Slice> slices,
+                                            const LogitValues& current,
+                                            const EvaluateOptions& options) {
+  v1::EvaluateRequest request;
+  request.mutable_gathered()->set_values(v1::Gathered::LOGITS);
+  return Evaluate(
+      run, slices, options, std::move(request),
+      {SlotRows(kGathered, v1::Gathered::kLogProbsFieldNumber, current.logits,
+                current.sampled_logits.size()),
+       Column(kGathered, v1::Gathered::kSampledLogProbsFieldNumber, current.sampled_logits),
+       Column(kGathered, v1::Gathered::kLogSumExpsFieldNumber, current.log_sum_exps)});
+}
+
+absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const Slice> slices,
+                                            const TopKSetValues& current,
+                                            const EvaluateOptions& options) {
+  using Form = v1::TopK;
+  const int form = v1::EvaluateRequest::kTopKSetFieldNumber;
+  const size_t positions = current.sampled_log_probs.size();
+  v1::EvaluateRequest request;
+  request.mutable_top_k_set()->set_top_k(
+      static_cast<uint32_t>(current.ids.size() / std::max<size_t>(1, positions)));
+  return Evaluate(run, slices, options, std::move(request),
+                  {Column(form, Form::kSampledLogProbsFieldNumber, current.sampled_log_probs),
+                   SlotRows(form, Form::kIdsFieldNumber, current.ids, positions),
+                   SlotRows(form, Form::kLogProbsFieldNumber, current.log_probs, positions)});
+}
+
+absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const Slice> slices,
+                                            const DenseValues& current,
+                                            const EvaluateOptions& options) {
+  using Form = v1::Dense;
+  const int form = v1::EvaluateRequest::kDenseFieldNumber;
+  size_t positions = 0;
+  for (const Slice& slice : slices) positions += slice.length;
+  const bool halves = !current.bfloat16_logits.empty();
+  v1::EvaluateRequest request;
+  request.mutable_dense()->set_values(halves ? Form::BFLOAT16_LOGITS : Form::LOGITS);
+  std::vector<PositionArray> arrays = {
+      halves ? SlotRows(form, Form::kLogitsFieldNumber, current.bfloat16_logits, positions)
+             : SlotRows(form, Form::kLogitsFieldNumber, current.logits, positions)};
+  if (!current.sampled_ids.empty()) {
+    arrays.push_back(Column(form, Form::kSampledIdsFieldNumber, current.sampled_ids));
+  }
+  return Evaluate(run, slices, options, std::move(request), std::move(arrays));
+}
+
+absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const Slice> slices,
+                                            const EvaluateOptions& options,
+                                            v1::EvaluateRequest request,
+                                            std::vector<PositionArray> arrays) {
+  ToMessage(run, *request.mutable_run());
+  size_t positions = 0;
+  for (const Slice& slice : slices) {
+    ToMessage(slice, *request.add_slices());
+    positions += slice.length;
+  }
+  if (absl::Status status = WriteOptions(options, request); !status.ok()) return status;
+  for (const PositionArray& array : OptionArrays(options)) arrays.push_back(array);
+
+  // Arrays that are not of the right size go as they are, to be refused.
+  const bool fit = std::ranges::all_of(arrays, [&](const PositionArray& array) {
+    return array.bytes.size() == positions * array.row_bytes;
+  });
+  const bool cut = fit && streams_ != nullptr && !options.needs_one_request(slices);
+  MicroBatches batches(std::move(request), std::move(arrays), *segments_,
+                       cut ? options_.micro_batch_bytes : SIZE_MAX);
+  const absl::StatusOr<std::vector<v1::EvaluateResponse>> answers = Send(batches);
+  if (!answers.ok()) return answers.status();
+  return batches.Merge(*answers, options.outputs);
+}
+
+absl::StatusOr<std::vector<v1::EvaluateResponse>> Client::Send(MicroBatches& batches) {
+  if (batches.size() > 1) {
+    absl::StatusOr<std::vector<v1::EvaluateResponse>> answers = streams_->Evaluate(
+        batches.size(), [&](size_t i) { return batches.Request(i); },
+        absl::Now() + options_.call_timeout);
+    // A server that came back without the run, or whose lease has ended, is the service's business.
+    const absl::Status& status = answers.status();
+    if (!absl::IsNotFound(status) && !absl::IsFailedPrecondition(status) &&
+        !absl::IsUnavailable(status) && !absl::IsCancelled(status)) {
+      return answers;
+    }
+  }
+  std::vector<v1::EvaluateResponse> answers;
+  for (size_t i = 0; i < batches.size(); ++i) {
+    absl::StatusOr<v1::EvaluateResponse> answer = service_->Evaluate(batches.Message(i));
+    if (!answer.ok()) return answer.status();
+    answers.push_back(*std::move(answer));
+  }
+  return answers;
+}
+
+}  // namespace sis

@@ -1,0 +1,133 @@
+// The C++ client of the ratio service (proto/sis/v1/ratio_service.proto): plain arrays in, plain
+// arrays out.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "client/api/evaluate_options.h"
+#include "client/api/evaluate_streams.h"
+#include "client/api/micro_batches.h"
+#include "client/messages/types.h"
+#include "client/one_server/append_writer.h"
+#include "client/one_server/service.h"
+#include "client/shared_memory/mapped_segments.h"
+#include "client/shared_memory/shared_memory.h"
+#include "sis/v1/ratio_service.pb.h"
+
+namespace sis {
+
+struct ClientOptions {
+  // How long Connect waits for the server to answer.
+  absl::Duration connect_timeout = absl::Seconds(10);
+  // The deadline of every call but Append, which lasts as long as its stream.
+  absl::Duration call_timeout = absl::Minutes(5);
+  // A larger Evaluate goes as several of about this size, over streams of its own.
+  size_t micro_batch_bytes = 1 << 20;
+};
+
+struct FetchOptions {
+  // The records are not evicted until so long after the last call that named the lease. Zero: no
+  // lease.
+  absl::Duration lease = absl::ZeroDuration();
+  // Those that are wanted; the others are empty. None: all four.
+  std::vector<v1::RecordArray> arrays = {};
+  // Leased from the same server: the arrays are put there, and nothing but their places travels.
+  // They stay until the last copy of the records has gone, then their part of it is free again.
+  // While the call lasts it holds all that is free in a row; InvalidArgument says how much is
+  // needed if that is too little. After an error that leaves the server at work on the call that
+  // part is not used again. Null: memory of the records' own.
+  SharedMemory* memory = nullptr;
+};
+
+// One server, or several that share the sequences. Thread-safe. Every method returns the server's
+// status: InvalidArgument names field, sequence, position and value; Unavailable and
+// DeadlineExceeded may be retried, as all calls are idempotent. A server that comes back without
+// memory is told again of the runs that this client opened or looked up: their positions are
+// MISSING until workers append again, and training goes on.
+class Client {
+ public:
+  // Waits until the server at host:port answers; Unavailable if it doesn't within the time.
+  static absl::StatusOr<std::unique_ptr<Client>> Connect(const std::string& address,
+                                                         const ClientOptions& options = {});
+
+  // The same over several replicas: every call does what it does with one server that holds
+  // everything. Give all workers and trainers the same addresses, which must be different
+  // (docs/placement.md). While a replica gives no answer, its sequences are MISSING (STORE_DOWN);
+  // Unavailable if none answers within the time.
+  static absl::StatusOr<std::unique_ptr<Client>> Connect(const std::vector<std::string>& addresses,
+                                                         const ClientOptions& options = {});
+
+  // Over a channel that is there, such as that of a server in this process.
+  explicit Client(const std::shared_ptr<grpc::Channel>& channel, const ClientOptions& options = {});
+
+  // Incarnation 0 is the present one, or the first of a new run.
+  absl::StatusOr<v1::CreateRunResponse> CreateRun(const std::string& run_id,
+                                                  const v1::RunConfig& config,
+                                                  uint64_t incarnation = 0);
+  // Returns how many sequences were dropped as stale.
+  absl::StatusOr<uint64_t> AdvanceVersion(const RunRef& run, uint64_t policy_version);
+  absl::StatusOr<v1::Run> GetRun(const std::string& run_id);
+  absl::StatusOr<std::vector<v1::Run>> ListRuns();
+  absl::StatusOr<v1::GetStepResponse> GetStep(const RunRef& run, uint64_t draw);
+
+  // Opens a stream; an unknown run or a refused header shows in its first Flush.
+  std::unique_ptr<AppendWriter> Append(const RunRef& run, const v1::Sampling& sampling,
+                                       uint32_t vocabulary_size, const AppendOptions& options = {});
+  absl::StatusOr<v1::ReleaseResponse> Release(const RunRef& run,
+                                              std::span<const SequenceRef> sequences,
+                                              std::span<const uint64_t> lease_ids);
+
+  absl::StatusOr<TopKRecords> FetchTopK(const RunRef& run, std::span<const Slice> slices,
+                                        const FetchOptions& options = {});
+
+  // Memory that a server on this machine maps too, if it listens at a Unix socket and has been told
+  // to (--shared_memory_bytes). Where all arrays of an Evaluate, or of a block that is appended,
+  // lie in one such piece of memory, and start at multiples of 64 bytes in it, they do not travel:
+  // the same call, only faster. The arrays must not be written to before Evaluate returns, or
+  // before the block is acked. Unimplemented with several servers.
+  absl::StatusOr<std::unique_ptr<SharedMemory>> LeaseSharedMemory(size_t bytes);
+
+  // The arrays hold one row per position, slice by slice.
+  absl::StatusOr<Evaluation> Evaluate(const RunRef& run, std::span<const Slice> slices,
+                                      const GatheredValues& current,
+                                      const EvaluateOptions& options);
+  absl::StatusOr<Evaluation> Evaluate(const RunRef& run, std::span<const Slice> slices,
+                                      const GatheredHalves& current,
+                                      const EvaluateOptions& options);
+  absl::StatusOr<Evaluation> Evaluate(const RunRef& run, std::span<const Slice> slices,
+                                      const ReducedValues& current, const EvaluateOptions& options);
+  absl::StatusOr<Evaluation> Evaluate(const RunRef& run, std::span<const Slice> slices,
+                                      const LogitValues& current, const EvaluateOptions& options);
+  absl::StatusOr<Evaluation> Evaluate(const RunRef& run, std::span<const Slice> slices,
+                                      const TopKSetValues& current, const EvaluateOptions& options);
+  absl::StatusOr<Evaluation> Evaluate(const RunRef& run, std::span<const Slice> slices,
+                                      const DenseValues& current, const EvaluateOptions& options);
+
+ private:
+  // `streams` may be null.
+  Client(std::unique_ptr<Service> service, std::unique_ptr<EvaluateStreams> streams,
+         const ClientOptions& options);
+  // `request` is empty but for what the form needs besides its arrays.
+  absl::StatusOr<Evaluation> Evaluate(const RunRef& run, std::span<const Slice> slices,
+                                      const EvaluateOptions& options, v1::EvaluateRequest request,
+                                      std::vector<PositionArray> arrays);
+  absl::StatusOr<std::vector<v1::EvaluateResponse>> Send(MicroBatches& batches);
+  absl::StatusOr<TopKRecords> FetchInto(SharedMemory& memory, v1::FetchTopKRequest request);
+
+  const std::unique_ptr<Service> service_;
+  const std::unique_ptr<EvaluateStreams> streams_;
+  const ClientOptions options_;
+  const std::shared_ptr<MappedSegments> segments_ = std::make_shared<MappedSegments>();
+};
+
+}  // namespace sis

@@ -1,0 +1,168 @@
+#include "client/api/fetched_records.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/messages/wire.h"
+#include "client/shared_memory/mapped_segments.h"
+
+namespace sis {
+namespace {
+
+using Array = FetchedChunk::Array;
+
+// Ids and log-probs alike.
+constexpr size_t kElementBytes = 4;
+
+constexpr Array kAll[FetchedChunk::kArrays] = {FetchedChunk::kSampledIds,
+                                               FetchedChunk::kSampledLogProbs,
+                                               FetchedChunk::kTopKIds, FetchedChunk::kTopKLogProbs};
+
+absl::Status WrongSize(Array array, size_t bytes, size_t wanted) {
+  return absl::InternalError(absl::StrCat("the server's ", FetchedChunk::kNames[array], " holds ",
+                                          bytes, " bytes, not ", wanted));
+}
+
+template <typename T>
+std::span<const T> Elements(const std::byte* first, size_t bytes) {
+  static_assert(sizeof(T) == kElementBytes);
+  return {reinterpret_cast<const T*>(first), bytes / sizeof(T)};
+}
+
+}  // namespace
+
+size_t TopKRecords::positions() const {
+  size_t positions = 0;
+  for (const Slice& slice : slices) positions += slice.length;
+  return positions;
+}
+
+RecordReader::RecordReader(const v1::FetchTopKRequest& request) {
+  wanted_.fill(request.arrays().empty());
+  for (const int array : request.arrays()) {
+    // One that is none of the four the server refuses.
+    const size_t index = static_cast<size_t>(array) - v1::SAMPLED_IDS;
+    if (index < wanted_.size()) wanted_[index] = true;
+  }
+}
+
+absl::Status RecordReader::Add(FetchedMessage message) {
+  if (const auto* header = std::get_if<v1::FetchTopKHeader>(&message)) {
+    if (has_header_) return absl::InternalError("the server sent a second FetchTopK header");
+    AddHeader(*header);
+    return absl::OkStatus();
+  }
+  if (!has_header_) return absl::InternalError("the server's FetchTopK began without a header");
+  return AddChunk(std::get<FetchedChunk>(message));
+}
+
+void RecordReader::AddHeader(const v1::FetchTopKHeader& header) {
+  has_header_ = true;
+  records_.lease_id = header.lease_id();
+  records_.top_k = static_cast<int>(header.top_k());
+  for (const v1::Slice& slice : header.slices()) records_.slices.push_back(FromMessage(slice));
+  for (const v1::MissingRange& range : header.missing()) {
+    records_.missing.push_back(FromMessage(range));
+  }
+  positions_ = records_.positions();
+  Begin();
+}
+
+absl::StatusOr<TopKRecords> RecordReader::Finish() && {
+  if (!has_header_ || !Complete()) {
+    return absl::InternalError("the server's FetchTopK stream ended early");
+  }
+  return std::move(records_);
+}
+
+size_t RecordReader::RowBytes(Array array) const {
+  const bool per_slot = array == FetchedChunk::kTopKIds || array == FetchedChunk::kTopKLogProbs;
+  return wanted_[array] ? kElementBytes * (per_slot ? records_.top_k : 1) : 0;
+}
+
+void RecordReader::SetArrays(const Arrays& arrays, std::shared_ptr<const void> memory) {
+  const auto bytes = [this](Array array) { return positions_ * RowBytes(array); };
+  records_.sampled_ids =
+      Elements<int32_t>(arrays[FetchedChunk::kSampledIds], bytes(FetchedChunk::kSampledIds));
+  records_.sampled_log_probs = Elements<float>(arrays[FetchedChunk::kSampledLogProbs],
+                                               bytes(FetchedChunk::kSampledLogProbs));
+  records_.ids = Elements<int32_t>(arrays[FetchedChunk::kTopKIds], bytes(FetchedChunk::kTopKIds));
+  records_.log_probs =
+      Elements<float>(arrays[FetchedChunk::kTopKLogProbs], bytes(FetchedChunk::kTopKLogProbs));
+  records_.memory = std::move(memory);
+}
+
+void RecordCopier::Begin() {
+  size_t bytes = 0;
+  for (const Array array : kAll) bytes += positions() * RowBytes(array);
+  // Not zeroed, as a vector's would be.
+  std::shared_ptr<std::byte[]> memory = std::make_unique_for_overwrite<std::byte[]>(bytes);
+  Arrays arrays;
+  std::byte* next = memory.get();
+  for (const Array array : kAll) {
+    arrays_[array] = next;
+    arrays[array] = next;
+    next += positions() * RowBytes(array);
+  }
+  SetArrays(arrays, std::move(memory));
+}
+
+absl::Status RecordCopier::AddChunk(const FetchedChunk& chunk) {
+  SkipFullSlices();
+  const std::vector<Slice>& slices = records().slices;
+  if (slice_ >= slices.size() || chunk.slice != slice_ ||
+      chunk.first_position != slices[slice_].first_position + row_ ||
+      chunk.length > slices[slice_].length - row_) {
+    return absl::InternalError(absl::StrCat("the server's FetchTopK chunk of slice ", chunk.slice,
+                                            " at position ", chunk.first_position,
+                                            " is out of order"));
+  }
+  for (const Array array : kAll) {
+    const size_t bytes = chunk.length * RowBytes(array);
+    if (chunk.size(array) != bytes) return WrongSize(array, chunk.size(array), bytes);
+    chunk.Copy(array, arrays_[array] + filled_ * RowBytes(array));
+  }
+  filled_ += chunk.length;
+  row_ += chunk.length;
+  return absl::OkStatus();
+}
+
+void RecordCopier::SkipFullSlices() {
+  while (slice_ < records().slices.size() && row_ == records().slices[slice_].length) {
+    ++slice_;
+    row_ = 0;
+  }
+}
+
+absl::Status RecordLocator::AddChunk(const FetchedChunk& chunk) {
+  if (located_ || chunk.length != positions()) {
+    return absl::InternalError(absl::StrCat("the server's FetchTopK put ", chunk.length, " of ",
+                                            positions(), " positions into shared memory"));
+  }
+  Arrays arrays = {};
+  size_t used = 0;
+  for (const Array array : kAll) {
+    if (!Wants(array)) continue;
+    const size_t bytes = positions() * RowBytes(array);
+    uint64_t part[2] = {};  // offset and size
+    if (chunk.size(array) != sizeof(part)) return WrongSize(array, chunk.size(array), sizeof(part));
+    chunk.Copy(array, reinterpret_cast<std::byte*>(part));
+    const std::span<std::byte> room = range_->bytes();
+    const uint64_t begin = part[0] - range_->offset();
+    if (part[0] < range_->offset() || begin > room.size() || bytes > room.size() - begin ||
+        part[1] != bytes || begin % MappedSegments::kAlignment != 0) {
+      return absl::InternalError(absl::StrCat("the server's ", FetchedChunk::kNames[array],
+                                              " do not lie where they were asked to"));
+    }
+    arrays[array] = room.data() + begin;
+    used = std::max<size_t>(used, begin + bytes);
+  }
+  range_->Shrink(used);
+  SetArrays(arrays, range_);
+  located_ = true;
+  return absl::OkStatus();
+}
+
+}  // namespace sis

@@ -1,0 +1,105 @@
+// Records that stay in a segment: where the server may say they are, and what it may not.
+#include "client/api/fetched_records.h"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace sis {
+namespace {
+
+constexpr size_t kBytes = 4096;
+// Where the range begins that the server may write to.
+constexpr uint64_t kBegin = 128;
+constexpr uint32_t kPositions = 20;
+constexpr uint32_t kSlots = 3;
+
+std::string Part(uint64_t offset, uint64_t size) {
+  std::string bytes(reinterpret_cast<const char*>(&offset), sizeof(offset));
+  return bytes.append(reinterpret_cast<const char*>(&size), sizeof(size));
+}
+
+class RecordLocatorTest : public testing::Test {
+ protected:
+  RecordLocatorTest() {
+    void* const memory =
+        mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    EXPECT_NE(memory, MAP_FAILED);
+    memory_ = std::make_shared<SegmentMemory>(std::span(static_cast<std::byte*>(memory), kBytes));
+    before_ = memory_->Take(kBegin);
+    header_.set_top_k(kSlots);
+    header_.add_slices()->set_length(kPositions - 1);
+    header_.add_slices()->set_length(1);
+    chunk_.set_length(kPositions);
+    chunk_.set_sampled_ids(Part(128, 80));
+    chunk_.set_sampled_log_probs(Part(256, 80));
+    chunk_.set_top_k_ids(Part(384, 240));
+    chunk_.set_top_k_log_probs(Part(640, 240));
+  }
+
+  // What comes of these messages in a range that ends with the array that is last.
+  absl::StatusOr<TopKRecords> Locate(std::vector<FetchedMessage> messages) {
+    std::shared_ptr<SegmentRange> range = memory_->TakeLargest();
+    range->Shrink(640 + 240 - kBegin);
+    RecordLocator locator({}, std::move(range));
+    for (FetchedMessage& message : messages) {
+      if (absl::Status status = locator.Add(std::move(message)); !status.ok()) return status;
+    }
+    return std::move(locator).Finish();
+  }
+
+  std::shared_ptr<SegmentMemory> memory_;
+  std::unique_ptr<SegmentRange> before_;
+  v1::FetchTopKHeader header_;
+  v1::FetchTopKChunk chunk_;
+};
+
+TEST_F(RecordLocatorTest, ArraysAreWhereTheServerSays) {
+  const auto records = Locate({header_, FetchedChunk(chunk_)});
+  ASSERT_TRUE(records.ok()) << records.status();
+  const auto offset = [&](const void* first) {
+    return static_cast<const std::byte*>(first) - memory_->bytes().data();
+  };
+  EXPECT_EQ(offset(records->sampled_ids.data()), 128);
+  EXPECT_EQ(offset(records->sampled_log_probs.data()), 256);
+  EXPECT_EQ(offset(records->ids.data()), 384);
+  EXPECT_EQ(offset(records->log_probs.data()), 640);
+  EXPECT_EQ(records->positions(), kPositions);
+  EXPECT_EQ(records->sampled_ids.size(), kPositions);
+  EXPECT_EQ(records->log_probs.size(), kPositions * kSlots);
+}
+
+TEST_F(RecordLocatorTest, NotWhereItMayNotWrite) {
+  const std::vector<std::function<void(v1::FetchTopKChunk&)>> wrong = {
+      [](auto& chunk) { chunk.set_sampled_ids(Part(64, 80)); },
+      [](auto& chunk) { chunk.set_sampled_ids(Part(0, 80)); },
+      [](auto& chunk) { chunk.set_top_k_log_probs(Part(704, 240)); },
+      [](auto& chunk) { chunk.set_top_k_log_probs(Part(kBytes, 240)); },
+      [](auto& chunk) { chunk.set_top_k_log_probs(Part(UINT64_MAX - 63, 240)); },
+      [](auto& chunk) { chunk.set_top_k_ids(Part(400, 240)); },
+      [](auto& chunk) { chunk.set_top_k_ids(Part(384, 236)); },
+      [](auto& chunk) { chunk.set_top_k_ids(std::string(240, '\0')); },
+      [](auto& chunk) { chunk.clear_sampled_log_probs(); },
+      [](auto& chunk) { chunk.set_length(kPositions - 1); },
+  };
+  for (size_t i = 0; i < wrong.size(); ++i) {
+    v1::FetchTopKChunk chunk = chunk_;
+    wrong[i](chunk);
+    EXPECT_EQ(Locate({header_, FetchedChunk(chunk)}).status().code(), absl::StatusCode::kInternal)
+        << "chunk " << i;
+  }
+  const FetchedChunk chunk(chunk_);
+  const std::vector<std::vector<FetchedMessage>> streams = {
+      {}, {header_}, {chunk}, {header_, chunk, chunk}, {header_, header_, chunk}};
+  for (size_t i = 0; i < streams.size(); ++i) {
+    EXPECT_EQ(Locate(streams[i]).status().code(), absl::StatusCode::kInternal) << "stream " << i;
+  }
+}
+
+}  // namespace
+}  // namespace sis

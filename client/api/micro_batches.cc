@@ -1,0 +1,217 @@
+#include "client/api/micro_batches.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "client/messages/batch_rows.h"
+#include "client/messages/wire.h"
+
+namespace sis {
+namespace {
+
+// So many times larger are batches of arrays in a segment: to say where they are costs as much as
+// to send some 100 KiB.
+constexpr size_t kSegmentFactor = 4;
+
+void WriteVarint(uint64_t value, std::string& into) {
+  for (; value >= 0x80; value >>= 7) into.push_back(static_cast<char>(value | 0x80));
+  into.push_back(static_cast<char>(value));
+}
+
+// What comes before a field of so many bytes.
+std::string FieldHeader(int number, size_t size) {
+  constexpr uint32_t kDelimited = 2;
+  std::string header;
+  WriteVarint(static_cast<uint32_t>(number) << 3 | kDelimited, header);
+  WriteVarint(size, header);
+  return header;
+}
+
+// `count` bits of `bits`, to stand behind the `before` bits of `into`.
+void AppendBits(std::span<const uint8_t> bits, size_t count, size_t before,
+                std::vector<uint8_t>& into) {
+  into.resize((before + count + 7) / 8);
+  if (before % 8 == 0) {
+    std::ranges::copy(bits, into.begin() + static_cast<std::ptrdiff_t>(before / 8));
+    return;
+  }
+  for (size_t i = 0; i < count; ++i) {
+    if (bits[i / 8] >> (i % 8) & 1) {
+      into[(before + i) / 8] |= static_cast<uint8_t>(1 << ((before + i) % 8));
+    }
+  }
+}
+
+}  // namespace
+
+MicroBatches::MicroBatches(v1::EvaluateRequest request, std::vector<PositionArray> arrays,
+                           const MappedSegments& segments, size_t bytes)
+    : request_(std::move(request)), arrays_(std::move(arrays)), segments_(segments) {
+  in_segment_ = AreInSegment();
+  if (in_segment_ && bytes < SIZE_MAX / kSegmentFactor) bytes *= kSegmentFactor;
+  slices_.Swap(request_.mutable_slices());
+  size_t row_bytes = 0;
+  for (const PositionArray& array : arrays_) row_bytes += array.row_bytes;
+  size_t position = 0;
+  batches_.push_back({});
+  for (int i = 0; i < slices_.size(); ++i) {
+    const size_t positions = batches_.back().positions;
+    const uint32_t length = slices_[i].length();
+    if (positions > 0 && (positions + length) * row_bytes > bytes && CanBegin(position)) {
+      batches_.push_back({static_cast<size_t>(i), 0, position, 0});
+    }
+    ++batches_.back().slices;
+    batches_.back().positions += length;
+    position += length;
+  }
+}
+
+bool MicroBatches::AreInSegment() const {
+  std::vector<std::span<const std::byte>> arrays;
+  for (const PositionArray& array : arrays_) arrays.push_back(array.bytes);
+  return segments_.FindAll(arrays).has_value();
+}
+
+bool MicroBatches::CanBegin(size_t position) const {
+  return !in_segment_ || std::ranges::all_of(arrays_, [position](const PositionArray& array) {
+    return position * array.row_bytes % MappedSegments::kAlignment == 0;
+  });
+}
+
+MicroBatches::~MicroBatches() {
+  std::unique_lock lock(mutex_);
+  returned_.wait(lock, [this] { return lent_ == 0; });
+}
+
+grpc::Slice MicroBatches::Lend(std::span<const std::byte> bytes) {
+  {
+    const std::lock_guard lock(mutex_);
+    ++lent_;
+  }
+  return grpc::Slice(const_cast<std::byte*>(bytes.data()), bytes.size(), &TakeBack, this);
+}
+
+void MicroBatches::TakeBack(void* batches) {
+  auto& self = *static_cast<MicroBatches*>(batches);
+  const std::lock_guard lock(self.mutex_);
+  --self.lent_;
+  self.returned_.notify_all();
+}
+
+v1::EvaluateRequest MicroBatches::WithoutArrays(const Batch& batch) const {
+  v1::EvaluateRequest request = request_;
+  for (size_t i = 0; i < batch.slices; ++i) {
+    *request.add_slices() = slices_[static_cast<int>(batch.first_slice + i)];
+  }
+  return request;
+}
+
+std::span<const std::byte> MicroBatches::Rows(const PositionArray& array,
+                                              const Batch& batch) const {
+  if (batches_.size() == 1) return array.bytes;
+  return array.bytes.subspan(batch.first_position * array.row_bytes,
+                             batch.positions * array.row_bytes);
+}
+
+v1::EvaluateRequest MicroBatches::Message(size_t i) const {
+  v1::EvaluateRequest request = WithoutArrays(batches_[i]);
+  std::vector<RequestArray> arrays;
+  for (const PositionArray& array : arrays_) {
+    google::protobuf::Message* message = &request;
+    if (array.message != 0) {
+      message = request.GetReflection()->MutableMessage(
+          &request, request.GetDescriptor()->FindFieldByNumber(array.message));
+    }
+    arrays.push_back({message, array.field, Rows(array, batches_[i])});
+  }
+  WriteArrays(arrays, segments_, request);
+  return request;
+}
+
+grpc::ByteBuffer MicroBatches::Request(size_t i) {
+  if (in_segment_) {
+    const grpc::Slice message(Message(i).SerializeAsString());
+    return {&message, 1};
+  }
+  const Batch& batch = batches_[i];
+  // The form may occur twice then, first without arrays: protobuf takes the two as one.
+  std::string head = WithoutArrays(batch).SerializeAsString();
+  std::vector<grpc::Slice> pieces;
+  for (auto array = arrays_.begin(); array != arrays_.end();) {
+    const auto end = std::find_if(array, arrays_.end(), [&](const PositionArray& other) {
+      return other.message != array->message;
+    });
+    if (array->message != 0) {
+      size_t bytes = 0;
+      for (auto inner = array; inner != end; ++inner) {
+        const size_t size = Rows(*inner, batch).size();
+        bytes += FieldHeader(inner->field, size).size() + size;
+      }
+      head += FieldHeader(array->message, bytes);
+    }
+    for (; array != end; ++array) {
+      const std::span<const std::byte> rows = Rows(*array, batch);
+      pieces.emplace_back(head + FieldHeader(array->field, rows.size()));
+      pieces.push_back(Lend(rows));
+      head.clear();
+    }
+  }
+  return {pieces.data(), pieces.size()};
+}
+
+absl::StatusOr<Evaluation> MicroBatches::Merge(std::span<const v1::EvaluateResponse> answers,
+                                               std::span<const v1::Output> outputs) const {
+  bool wanted[v1::Output_ARRAYSIZE] = {};
+  for (const v1::Output output : outputs) {
+    if (v1::Output_IsValid(output)) wanted[output] = true;
+  }
+  if (outputs.empty()) wanted[v1::ACCEPT_BITS] = true;
+  const size_t all = batches_.back().first_position + batches_.back().positions;
+
+  Evaluation merged;
+  std::vector<v1::Totals> totals;
+  v1::EvaluateResponse curve;
+  for (size_t i = 0; i < answers.size(); ++i) {
+    const v1::EvaluateResponse& answer = answers[i];
+    const Batch& batch = batches_[i];
+    absl::Status status;
+    const auto read = [&]<typename T>(v1::Output output, absl::string_view field,
+                                      const std::string& bytes, std::vector<T>& array) {
+      if (wanted[output]) array.reserve(all);
+      status.Update(AppendFromBytes(bytes, wanted[output] ? batch.positions : 0, field, array));
+    };
+    std::vector<uint8_t> bits;
+    status.Update(AppendFromBytes(answer.accept_bits(),
+                                  wanted[v1::ACCEPT_BITS] ? (batch.positions + 7) / 8 : 0,
+                                  "accept_bits", bits));
+    read(v1::DECISIONS, "decisions", answer.decisions(), merged.decisions);
+    read(v1::RATIOS, "ratios", answer.ratios(), merged.ratios);
+    read(v1::LOG_RATIOS, "log_ratios", answer.log_ratios(), merged.log_ratios);
+    read(v1::ACCEPTANCE_PROBABILITIES, "acceptance_probabilities",
+         answer.acceptance_probabilities(), merged.acceptance_probabilities);
+    read(v1::SURROGATES, "surrogates", answer.surrogates(), merged.surrogates);
+    read(v1::COEFFICIENTS, "coefficients", answer.coefficients(), merged.coefficients);
+    if (!status.ok()) return status;
+    if (!bits.empty()) {
+      AppendBits(bits, batch.positions, batch.first_position, merged.accept_bits);
+    }
+    merged.slice_totals.insert(merged.slice_totals.end(), answer.slice_totals().begin(),
+                               answer.slice_totals().end());
+    for (const v1::LogRatioSum& sum : answer.log_ratio_sums()) {
+      merged.log_ratio_sums.push_back({sum.log_ratio(), static_cast<int64_t>(sum.positions())});
+    }
+    totals.push_back(answer.totals());
+    AddPrefixCurve(answer, curve);
+    for (const v1::MissingRange& range : answer.missing()) {
+      merged.missing.push_back(FromMessage(range));
+      merged.missing.back().slice += batch.first_slice;
+    }
+    merged.newly_counted += answer.newly_counted();
+  }
+  merged.prefix_curve.assign(curve.prefix_curve().begin(), curve.prefix_curve().end());
+  merged.totals = SumTotals(totals);
+  return merged;
+}
+
+}  // namespace sis

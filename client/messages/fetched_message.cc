@@ -1,0 +1,108 @@
+#include "client/messages/fetched_message.h"
+
+#include <google/protobuf/io/coded_stream.h>
+#include <grpcpp/support/proto_buffer_reader.h>
+
+#include <climits>
+#include <cstdlib>
+#include <utility>
+
+#include "sis/v1/ratio_service.grpc.pb.h"  // how gRPC parses answers
+
+namespace sis {
+namespace {
+
+using google::protobuf::io::CodedInputStream;
+
+constexpr uint32_t kVarint = 0;
+constexpr uint32_t kDelimited = 2;
+
+constexpr uint32_t Tag(int number, uint32_t wire_type) {
+  return static_cast<uint32_t>(number) << 3 | wire_type;
+}
+
+grpc::ByteBuffer ToBuffer(const v1::FetchTopKResponse& response) {
+  const grpc::Slice bytes(response.SerializeAsString());
+  return {&bytes, 1};
+}
+
+v1::FetchTopKResponse WithChunk(const v1::FetchTopKChunk& chunk) {
+  v1::FetchTopKResponse response;
+  *response.mutable_chunk() = chunk;
+  return response;
+}
+
+}  // namespace
+
+FetchedChunk::FetchedChunk(const v1::FetchTopKChunk& chunk) {
+  v1::FetchTopKResponse response = WithChunk(chunk);
+  response.DiscardUnknownFields();
+  if (!ReadInPlace(ToBuffer(response))) std::abort();  // it reads all that protobuf writes
+}
+
+bool FetchedChunk::ReadInPlace(grpc::ByteBuffer bytes) {
+  if (bytes.Length() > INT_MAX) return false;
+  const int end = static_cast<int>(bytes.Length());
+  grpc::ProtoBufferReader reader(&bytes);
+  CodedInputStream input(&reader);
+  // A size that isn't beyond the end.
+  const auto read_size = [&](int& size) {
+    uint32_t value = 0;
+    if (!input.ReadVarint32(&value)) return false;
+    size = static_cast<int>(value);
+    return value <= static_cast<uint32_t>(end - input.CurrentPosition());
+  };
+  int chunk_size = 0;
+  if (input.ReadTag() != Tag(v1::FetchTopKResponse::kChunkFieldNumber, kDelimited) ||
+      !read_size(chunk_size) || chunk_size != end - input.CurrentPosition()) {
+    return false;
+  }
+  while (input.CurrentPosition() < end) {
+    const uint32_t tag = input.ReadTag();
+    switch (tag) {
+      case Tag(v1::FetchTopKChunk::kSliceFieldNumber, kVarint):
+        if (!input.ReadVarint32(&slice)) return false;
+        break;
+      case Tag(v1::FetchTopKChunk::kFirstPositionFieldNumber, kVarint):
+        if (!input.ReadVarint32(&first_position)) return false;
+        break;
+      case Tag(v1::FetchTopKChunk::kLengthFieldNumber, kVarint):
+        if (!input.ReadVarint32(&length)) return false;
+        break;
+      case Tag(v1::FetchTopKChunk::kSampledIdsFieldNumber, kDelimited):
+      case Tag(v1::FetchTopKChunk::kSampledLogProbsFieldNumber, kDelimited):
+      case Tag(v1::FetchTopKChunk::kTopKIdsFieldNumber, kDelimited):
+      case Tag(v1::FetchTopKChunk::kTopKLogProbsFieldNumber, kDelimited): {
+        Place& place = places_[(tag >> 3) - v1::FetchTopKChunk::kSampledIdsFieldNumber];
+        if (!read_size(place.size)) return false;
+        place.offset = input.CurrentPosition();
+        if (!input.Skip(place.size)) return false;
+        break;
+      }
+      default:
+        return false;
+    }
+  }
+  bytes_.Swap(&bytes);
+  return true;
+}
+
+void FetchedChunk::Copy(Array array, std::byte* into) const {
+  const Place& place = places_[array];
+  if (place.size == 0) return;
+  grpc::ProtoBufferReader reader(&bytes_);
+  CodedInputStream input(&reader);
+  if (!input.Skip(place.offset) || !input.ReadRaw(into, place.size)) std::abort();  // it is there
+}
+
+absl::StatusOr<FetchedMessage> ParseFetched(grpc::ByteBuffer bytes) {
+  if (FetchedChunk chunk; chunk.ReadInPlace(bytes)) return chunk;
+  v1::FetchTopKResponse response;
+  if (!grpc::SerializationTraits<v1::FetchTopKResponse>::Deserialize(&bytes, &response).ok()) {
+    return absl::InternalError("the server sent what is no FetchTopKResponse");
+  }
+  if (response.has_header()) return std::move(*response.mutable_header());
+  return FetchedChunk(response.chunk());
+}
+
+}  // namespace sis

@@ -1,0 +1,142 @@
+// The plain types of the client: names, ranges, what comes back. Settings and totals are the
+// messages of sis.v1.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/decide/algorithms/batch.h"
+#include "kernels/decide/decide.h"
+#include "sis/v1/ratio_service.pb.h"
+
+namespace sis {
+
+// A run; incarnation 0 is the present one.
+struct RunRef {
+  std::string run_id;
+  uint64_t incarnation = 0;
+};
+
+// One response; the same id generated again is another attempt.
+struct SequenceRef {
+  std::string id;
+  uint32_t attempt = 0;
+
+  friend bool operator==(const SequenceRef&, const SequenceRef&) = default;
+};
+
+// Positions first_position, ..., first_position + length - 1 of a sequence.
+struct Slice {
+  SequenceRef sequence;
+  uint32_t first_position = 0;
+  // In FetchTopK, 0 means up to the committed length.
+  uint32_t length = 0;
+  // As FetchTopK returned it; Evaluate refuses the slice if the records have changed since.
+  std::optional<uint64_t> record_digest = std::nullopt;
+};
+
+// Positions of slice number `slice` that have no record.
+struct MissingRange {
+  size_t slice;
+  uint32_t first_position;
+  uint32_t length;
+  v1::MissingReason reason;
+};
+
+// What FetchTopK returns: N positions, slice by slice. Missing ones hold -1, NaN, -1 and -inf.
+// Arrays that were not asked for are empty.
+// Copies share the arrays, which are there as long as one of them is.
+struct TopKRecords {
+  // 0 if no lease was asked for.
+  uint64_t lease_id = 0;
+  // K.
+  int top_k = 0;
+  // Those of the request, with length and digest filled in: pass them to Evaluate.
+  std::vector<Slice> slices;
+  std::vector<MissingRange> missing;
+  std::span<const int32_t> sampled_ids;      // [N]
+  std::span<const float> sampled_log_probs;  // [N], nats
+  std::span<const int32_t> ids;              // [N, K], most probable first; -1 marks an unused slot
+  std::span<const float> log_probs;          // [N, K], nats; -inf in unused slots
+  // What the arrays lie in.
+  std::shared_ptr<const void> memory;
+
+  // N.
+  size_t positions() const;
+};
+
+// The current policy's log-probs at the recorded slots (nats), for all N positions of the slices.
+struct GatheredValues {
+  std::span<const float> log_probs;          // [N, K], in the order of the record
+  std::span<const float> sampled_log_probs;  // [N], from the same computation
+  // Send log_probs as float16, rounded up: half the bytes, for a little of the accept rate. They
+  // must not be NaN then.
+  bool half_precision = false;
+};
+
+// The same with log_probs in float16, rounded up (Float16RoundedUp in kernels/numerics/float16.h).
+struct GatheredHalves {
+  std::span<const uint16_t> log_probs;       // [N, K]
+  std::span<const float> sampled_log_probs;  // [N]
+};
+
+// Logits as the model gave them; the service normalises.
+struct LogitValues {
+  std::span<const float> logits;          // [N, K], at the recorded slots
+  std::span<const float> sampled_logits;  // [N]
+  std::span<const double> log_sum_exps;   // [N], over the whole vocabulary
+};
+
+// The same, reduced where the values are (client/api/reduce.h).
+struct ReducedValues {
+  std::span<const float> sampled_log_probs;  // [N]
+  std::span<const float> log_envelopes;      // [N]
+  std::span<const float> covered_masses;     // [N]
+};
+
+// The current policy's own most probable tokens, by log-probs: one round trip, without a FetchTopK.
+// The sampled token is in the set only if it is one of them. What is in V_K but not in the set is
+// taken to be as probable as the last of the set, so less is accepted (docs/math.md, section 3).
+struct TopKSetValues {
+  std::span<const int32_t> ids;              // [N, K'], most probable first; -1 in unused slots
+  std::span<const float> log_probs;          // [N, K'], nats; -inf in unused slots
+  std::span<const float> sampled_log_probs;  // [N], from the same computation
+};
+
+// The model's logits over the whole vocabulary, of one of the two types. No FetchTopK is needed.
+struct DenseValues {
+  std::span<const float> logits = {};              // [N, V]
+  std::span<const uint16_t> bfloat16_logits = {};  // [N, V], the bits
+  // The sampled tokens. Needed with EvaluateOptions::own_log_probs; else checked if given.
+  std::span<const int32_t> sampled_ids = {};  // [N]
+};
+
+// The results over N positions; an array that was not asked for is empty.
+struct Evaluation {
+  std::vector<uint8_t> accept_bits;             // [ceil(N / 8)], see accepted()
+  std::vector<Decision> decisions;              // [N]
+  std::vector<float> ratios;                    // [N], the modified ratio
+  std::vector<float> log_ratios;                // [N], nats
+  std::vector<float> acceptance_probabilities;  // [N]
+  std::vector<float> surrogates;                // [N]
+  std::vector<float> coefficients;              // [N]
+  std::vector<v1::Totals> slice_totals;
+  v1::Totals totals;
+  // As asked for, in order.
+  std::vector<v1::PrefixPoint> prefix_curve;
+  std::vector<MissingRange> missing;
+  // Positions that this call added to the totals of the step.
+  uint64_t newly_counted = 0;
+  // With GSPO, one per slice: what it adds to its sequence. Else empty.
+  std::vector<LogRatioSum> log_ratio_sums;
+
+  // From the accept bits, which must have been asked for.
+  bool accepted(size_t i) const { return (accept_bits[i / 8] >> (i % 8) & 1) != 0; }
+};
+
+}  // namespace sis

@@ -1,0 +1,69 @@
+#include "client/one_server/append_writer.h"
+
+#include <array>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "client/messages/wire.h"
+#include "kernels/numerics/crc32c.h"
+
+namespace sis {
+namespace {
+
+// In the order of the block's fields.
+std::array<std::span<const std::byte>, 4> ArraysOf(const RecordView& records) {
+  return {std::as_bytes(records.sampled_ids), std::as_bytes(records.sampled_log_probs),
+          std::as_bytes(records.ids), std::as_bytes(records.log_probs)};
+}
+
+}  // namespace
+
+const v1::SequenceRef& SequenceOf(const v1::AppendEntry& entry) {
+  if (entry.has_truncate()) return entry.truncate().sequence();
+  if (entry.has_seal()) return entry.seal().sequence();
+  return entry.block().sequence();
+}
+
+absl::Status AppendWriter::Block(const SequenceRef& sequence, uint32_t first_position,
+                                 uint64_t policy_version, const RecordView& records) {
+  const std::array<std::span<const std::byte>, 4> arrays = ArraysOf(records);
+  OutgoingEntry entry;
+  std::vector<std::string> fields;
+  if (std::optional<MappedSegments::Parts> parts =
+          segments_ ? segments_->FindAll(arrays) : std::nullopt) {
+    entry.segment = std::move(parts->segment);
+    fields = std::move(parts->fields);
+    for (const std::span<const std::byte> array : arrays) entry.array_bytes += array.size();
+  } else {
+    for (const std::span<const std::byte> array : arrays) fields.push_back(ToBytes(array));
+  }
+  v1::Block& block = *entry.message.mutable_block();
+  ToMessage(sequence, *block.mutable_sequence());
+  block.set_first_position(first_position);
+  block.set_policy_version(policy_version);
+  block.set_sampled_ids(std::move(fields[0]));
+  block.set_sampled_log_probs(std::move(fields[1]));
+  block.set_top_k_ids(std::move(fields[2]));
+  block.set_top_k_log_probs(std::move(fields[3]));
+  uint32_t crc = 0;
+  for (const std::span<const std::byte> array : arrays) crc = ExtendCrc32c(crc, array);
+  block.set_crc32c(crc);
+  return Put(std::move(entry));
+}
+
+absl::Status AppendWriter::Truncate(const SequenceRef& sequence, uint32_t length) {
+  OutgoingEntry entry;
+  ToMessage(sequence, *entry.message.mutable_truncate()->mutable_sequence());
+  entry.message.mutable_truncate()->set_length(length);
+  return Put(std::move(entry));
+}
+
+absl::Status AppendWriter::Seal(const SequenceRef& sequence, uint32_t length) {
+  OutgoingEntry entry;
+  ToMessage(sequence, *entry.message.mutable_seal()->mutable_sequence());
+  entry.message.mutable_seal()->set_length(length);
+  return Put(std::move(entry));
+}
+
+}  // namespace sis

@@ -1,0 +1,101 @@
+// Streaming behaviour log-probs into the service.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "client/messages/types.h"
+#include "client/shared_memory/mapped_segments.h"
+#include "kernels/decide/validate.h"
+#include "sis/v1/ratio_service.pb.h"
+
+namespace sis {
+
+struct AppendOptions {
+  // For the server's messages and metrics.
+  std::string worker = {};
+  // Entries are sent together until a batch has so many bytes.
+  size_t batch_bytes = 256 << 10;
+  // Batches sent and not yet acked. When so many are under way and another is full, calls block.
+  size_t max_batches_in_flight = 8;
+  // How long a block that finds the server over budget is offered again, before it counts as
+  // refused.
+  absl::Duration retry_limit = absl::Minutes(2);
+  // How long the stream may stand still while entries wait for acks, before it counts as broken
+  // (DeadlineExceeded).
+  absl::Duration ack_timeout = absl::Minutes(5);
+};
+
+// An entry on its way.
+struct OutgoingEntry {
+  v1::AppendEntry message;
+  // That the arrays of its block lie in; empty: they are in the message.
+  std::string segment = {};
+  // Of those in the segment.
+  size_t array_bytes = 0;
+
+  // What the server has to read for it.
+  size_t bytes() const { return message.ByteSizeLong() + array_bytes; }
+};
+
+// An entry that the server did not take.
+struct RefusedEntry {
+  SequenceRef sequence;
+  absl::Status status;
+};
+
+// Entries are applied in the order of the calls, but a block for which there was no room may come
+// after later blocks and seals. An entry is sent at once while nothing is under way, and otherwise
+// together with those that come after it. The calls are thread-safe; they block while the server is
+// behind. Once the stream is broken every call returns why; what was not flushed may or may not be
+// stored, and can be sent again on another stream, as re-sending is idempotent. With several
+// replicas the stream goes on without one that is down: its entries are refused as Unavailable, and
+// once it is back it takes entries again.
+class AppendWriter {
+ public:
+  // Gives up what was not flushed.
+  virtual ~AppendWriter() = default;
+  AppendWriter(const AppendWriter&) = delete;
+  AppendWriter& operator=(const AppendWriter&) = delete;
+
+  // T positions from first_position on, sampled by the weights of policy_version. The arrays are
+  // copied, unless all of them lie in one piece of memory that the client has leased from its
+  // server (Client::LeaseSharedMemory) and begin at multiples of 64 bytes in it. The server reads
+  // those where they are: they must stay as they are until a Flush has returned. If their lease
+  // ends before, their entries are refused as NotFound.
+  absl::Status Block(const SequenceRef& sequence, uint32_t first_position, uint64_t policy_version,
+                     const RecordView& records);
+  // Drops the positions from `length` on. Waits for the acks of all entries before it: a block that
+  // has to be sent again must not come after it.
+  absl::Status Truncate(const SequenceRef& sequence, uint32_t length);
+  // No position at or beyond `length` will come.
+  absl::Status Seal(const SequenceRef& sequence, uint32_t length);
+
+  // What the three above call.
+  virtual absl::Status Put(OutgoingEntry entry) = 0;
+
+  // Waits until every entry is acked; returns those refused since the last call.
+  virtual absl::StatusOr<std::vector<RefusedEntry>> Flush() = 0;
+  // Flushes and ends the stream: no other call may follow.
+  virtual absl::StatusOr<std::vector<RefusedEntry>> Finish() = 0;
+
+ protected:
+  // Arrays in these need not travel; null: all do.
+  explicit AppendWriter(std::shared_ptr<const MappedSegments> segments)
+      : segments_(std::move(segments)) {}
+
+ private:
+  const std::shared_ptr<const MappedSegments> segments_;
+};
+
+// The sequence that an entry is about.
+const v1::SequenceRef& SequenceOf(const v1::AppendEntry& entry);
+
+}  // namespace sis

@@ -1,0 +1,307 @@
+// AppendWriter against a scripted service.
+#include "client/one_server/append_writer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <functional>
+#include <future>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "client/testing/scripted_service.h"
+#include "kernels/numerics/crc32c.h"
+
+namespace sis {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// Acks every entry of a batch by `code_of`.
+v1::AppendResponse AckAll(const v1::AppendBatch& batch,
+                          const std::function<int(const v1::AppendEntry&)>& code_of) {
+  v1::AppendResponse response;
+  for (const v1::AppendEntry& entry : batch.entries()) {
+    v1::Ack& ack = *response.add_acks();
+    ack.set_code(code_of(entry));
+    if (ack.code() != 0) ack.set_message("scripted");
+    ack.set_retry_seconds(0.01);
+  }
+  return response;
+}
+
+int Ok(const v1::AppendEntry&) { return 0; }
+
+class AppendWriterTest : public ScriptedServiceTest {
+ protected:
+  std::unique_ptr<AppendWriter> Append(const AppendOptions& options = {}) {
+    v1::Sampling sampling;
+    sampling.set_log_probs(v1::Sampling::PROCESSED);
+    sampling.set_temperature(0.5);
+    return client_->Append({"run", 3}, sampling, 100, options);
+  }
+
+  // One position of two slots.
+  static absl::Status AppendOne(AppendWriter& stream, const std::string& id) {
+    const std::vector<int32_t> sampled = {7}, ids = {7, 9};
+    const std::vector<float> sampled_log_probs = {-0.25f}, log_probs = {-0.25f, -2.0f};
+    return stream.Block({id, 2}, 5, 11, {sampled, sampled_log_probs, ids, log_probs});
+  }
+};
+
+TEST_F(AppendWriterTest, AppendSendsHeaderThenEntriesInOrder) {
+  std::vector<v1::AppendRequest> requests;
+  service_.OnAppend([&](ScriptedService::ServerStream& stream) {
+    v1::AppendRequest request;
+    while (stream.Read(&request)) {
+      requests.push_back(request);
+      if (request.has_batch()) stream.Write(AckAll(request.batch(), Ok));
+    }
+    return grpc::Status::OK;
+  });
+  const auto stream = Append({.worker = "worker 1"});
+  ASSERT_TRUE(AppendOne(*stream, "a").ok());
+  ASSERT_TRUE(stream->Truncate({"a", 2}, 6).ok());
+  ASSERT_TRUE(stream->Seal({"a", 2}, 6).ok());
+  const auto refused = stream->Finish();
+  ASSERT_TRUE(refused.ok()) << refused.status();
+  EXPECT_TRUE(refused->empty());
+
+  service_.AppendHasEnded();
+  ASSERT_GE(requests.size(), 2);
+  const v1::AppendHeader& header = requests[0].header();
+  EXPECT_EQ(header.run().run_id(), "run");
+  EXPECT_EQ(header.run().incarnation(), 3);
+  EXPECT_EQ(header.worker(), "worker 1");
+  EXPECT_EQ(header.sampling().temperature(), 0.5);
+  EXPECT_EQ(header.vocabulary_size(), 100);
+  std::vector<v1::AppendEntry> entries;
+  for (const v1::AppendRequest& request : requests) {
+    entries.insert(entries.end(), request.batch().entries().begin(),
+                   request.batch().entries().end());
+  }
+  ASSERT_EQ(entries.size(), 3);
+  const v1::Block& block = entries[0].block();
+  EXPECT_EQ(block.sequence().id(), "a");
+  EXPECT_EQ(block.sequence().attempt(), 2);
+  EXPECT_EQ(block.first_position(), 5);
+  EXPECT_EQ(block.policy_version(), 11);
+  EXPECT_THAT(Array<int32_t>(block.sampled_ids()), ElementsAre(7));
+  EXPECT_THAT(Array<float>(block.sampled_log_probs()), ElementsAre(-0.25f));
+  EXPECT_THAT(Array<int32_t>(block.top_k_ids()), ElementsAre(7, 9));
+  EXPECT_THAT(Array<float>(block.top_k_log_probs()), ElementsAre(-0.25f, -2.0f));
+  const std::string arrays =
+      block.sampled_ids() + block.sampled_log_probs() + block.top_k_ids() + block.top_k_log_probs();
+  EXPECT_EQ(block.crc32c(), ExtendCrc32c(0, std::as_bytes(std::span(arrays))));
+  EXPECT_EQ(entries[1].truncate().length(), 6);
+  EXPECT_EQ(entries[2].seal().length(), 6);
+}
+
+TEST_F(AppendWriterTest, AppendCoalescesWhileABatchIsUnderWay) {
+  std::promise<void> first_batch_came, all_queued;
+  std::vector<int> batch_sizes;
+  service_.OnAppend([&](ScriptedService::ServerStream& stream) {
+    v1::AppendRequest request;
+    stream.Read(&request);
+    while (stream.Read(&request)) {
+      batch_sizes.push_back(request.batch().entries_size());
+      if (batch_sizes.size() == 1) {
+        first_batch_came.set_value();
+        all_queued.get_future().wait();
+      }
+      stream.Write(AckAll(request.batch(), Ok));
+    }
+    return grpc::Status::OK;
+  });
+  const auto stream = Append();
+  ASSERT_TRUE(AppendOne(*stream, "a").ok());
+  first_batch_came.get_future().wait();
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_TRUE(AppendOne(*stream, "b").ok());
+    absl::SleepFor(
+        absl::Milliseconds(2));  // for the writing thread to send it, if it wrongly would
+  }
+  all_queued.set_value();
+  ASSERT_TRUE(stream->Finish().ok());
+  service_.AppendHasEnded();
+  EXPECT_THAT(batch_sizes, ElementsAre(1, 20));
+}
+
+TEST_F(AppendWriterTest, AppendBlocksTheCallerWhileTooManyBatchesAreUnacked) {
+  std::promise<void> may_ack;
+  std::atomic<int> received = 0;
+  service_.OnAppend([&](ScriptedService::ServerStream& stream) {
+    v1::AppendRequest request;
+    stream.Read(&request);
+    std::vector<v1::AppendBatch> unacked;
+    for (int i = 0; i < 2; ++i) {
+      stream.Read(&request);
+      ++received;
+      unacked.push_back(request.batch());
+    }
+    may_ack.get_future().wait();
+    for (const v1::AppendBatch& batch : unacked) stream.Write(AckAll(batch, Ok));
+    while (stream.Read(&request)) {
+      ++received;
+      stream.Write(AckAll(request.batch(), Ok));
+    }
+    return grpc::Status::OK;
+  });
+  const auto stream = Append({.batch_bytes = 1, .max_batches_in_flight = 2});
+  std::atomic<int> appended = 0;
+  std::thread caller([&] {
+    for (; appended < 5; ++appended) EXPECT_TRUE(AppendOne(*stream, "a").ok());
+  });
+  while (received < 2) absl::SleepFor(absl::Milliseconds(1));
+  absl::SleepFor(absl::Milliseconds(100));
+  // Two are unacked and one is queued: the fourth call waits.
+  EXPECT_EQ(appended, 3);
+  EXPECT_EQ(received, 2);
+  may_ack.set_value();
+  caller.join();
+  ASSERT_TRUE(stream->Finish().ok());
+  EXPECT_EQ(received, 5);
+}
+
+TEST_F(AppendWriterTest, AppendOffersABlockAgainWhileTheServerIsOverBudget) {
+  std::vector<std::string> offered;
+  service_.OnAppend([&](ScriptedService::ServerStream& stream) {
+    v1::AppendRequest request;
+    stream.Read(&request);
+    while (stream.Read(&request)) {
+      stream.Write(AckAll(request.batch(), [&](const v1::AppendEntry& entry) -> int {
+        offered.push_back(entry.block().sequence().id());
+        return offered.size() <= 2 ? grpc::StatusCode::RESOURCE_EXHAUSTED : grpc::StatusCode::OK;
+      }));
+    }
+    return grpc::Status::OK;
+  });
+  const auto stream = Append();
+  const absl::Time start = absl::Now();
+  ASSERT_TRUE(AppendOne(*stream, "a").ok());
+  const auto refused = stream->Flush();
+  ASSERT_TRUE(refused.ok()) << refused.status();
+  EXPECT_TRUE(refused->empty());
+  EXPECT_GE(absl::Now() - start, absl::Milliseconds(20));  // twice the delay asked for
+  ASSERT_TRUE(AppendOne(*stream, "b").ok());
+  ASSERT_TRUE(stream->Finish().ok());
+  service_.AppendHasEnded();
+  EXPECT_THAT(offered, ElementsAre("a", "a", "a", "b"));
+}
+
+TEST_F(AppendWriterTest, AppendReportsRefusedEntries) {
+  service_.OnAppend([&](ScriptedService::ServerStream& stream) {
+    v1::AppendRequest request;
+    stream.Read(&request);
+    const std::map<std::string, int> codes = {{"bad", grpc::StatusCode::ALREADY_EXISTS},
+                                              {"full", grpc::StatusCode::RESOURCE_EXHAUSTED},
+                                              {"good", 0}};
+    while (stream.Read(&request)) {
+      stream.Write(AckAll(request.batch(), [&](const v1::AppendEntry& entry) {
+        return codes.at(entry.block().sequence().id());
+      }));
+    }
+    return grpc::Status::OK;
+  });
+  const auto stream = Append({.retry_limit = absl::ZeroDuration()});
+  for (const char* id : {"good", "bad", "full"}) ASSERT_TRUE(AppendOne(*stream, id).ok());
+  const auto refused = stream->Flush();
+  ASSERT_TRUE(refused.ok()) << refused.status();
+  ASSERT_EQ(refused->size(), 2);
+  EXPECT_EQ((*refused)[0].sequence, (SequenceRef{"bad", 2}));
+  EXPECT_EQ((*refused)[0].status, absl::AlreadyExistsError("scripted"));
+  EXPECT_EQ((*refused)[1].sequence, (SequenceRef{"full", 2}));
+  EXPECT_EQ((*refused)[1].status, absl::ResourceExhaustedError("scripted"));
+  EXPECT_TRUE(stream->Finish()->empty());
+}
+
+TEST_F(AppendWriterTest, ABrokenAppendStreamTellsEveryLaterCallWhy) {
+  service_.OnAppend([&](ScriptedService::ServerStream& stream) {
+    v1::AppendRequest request;
+    stream.Read(&request);
+    stream.Read(&request);
+    return grpc::Status(grpc::StatusCode::NOT_FOUND, "the run has gone");
+  });
+  const auto stream = Append();
+  ASSERT_TRUE(AppendOne(*stream, "a").ok());
+  EXPECT_EQ(stream->Flush().status(), absl::NotFoundError("the run has gone"));
+  EXPECT_EQ(AppendOne(*stream, "a"), absl::NotFoundError("the run has gone"));
+  EXPECT_EQ(stream->Finish().status(), absl::NotFoundError("the run has gone"));
+}
+
+TEST_F(AppendWriterTest, AppendIsNotDoneWhenTheServerEndsTheStreamEarly) {
+  service_.OnAppend([&](ScriptedService::ServerStream& stream) {
+    v1::AppendRequest request;
+    stream.Read(&request);
+    stream.Read(&request);
+    return grpc::Status::OK;
+  });
+  const auto stream = Append();
+  ASSERT_TRUE(AppendOne(*stream, "a").ok());
+  EXPECT_EQ(stream->Finish().status().code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(AppendWriterTest, AppendRefusesAcksThatDoNotFitTheBatch) {
+  service_.OnAppend([&](ScriptedService::ServerStream& stream) {
+    v1::AppendRequest request;
+    stream.Read(&request);
+    stream.Read(&request);
+    v1::AppendResponse response;
+    response.add_acks();
+    response.add_acks();
+    stream.Write(response);
+    while (stream.Read(&request)) {
+    }
+    return grpc::Status::OK;
+  });
+  const auto stream = Append();
+  ASSERT_TRUE(AppendOne(*stream, "a").ok());
+  const absl::Status status = stream->Flush().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("2 acks for a batch of 1"));
+}
+
+TEST_F(AppendWriterTest, AnAppendStreamWithoutAcksBreaks) {
+  service_.OnAppend([&](ScriptedService::ServerStream& stream) {
+    v1::AppendRequest request;
+    while (stream.Read(&request)) {
+    }
+    return grpc::Status::OK;
+  });
+  const auto stream = Append({.ack_timeout = absl::Milliseconds(50)});
+  ASSERT_TRUE(AppendOne(*stream, "a").ok());
+  EXPECT_EQ(stream->Flush().status().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(AppendOne(*stream, "a").code(), absl::StatusCode::kDeadlineExceeded);
+}
+
+TEST_F(AppendWriterTest, AnAppendStreamCanBeGivenUp) {
+  std::promise<void> opened;
+  std::atomic<bool> ended = false;
+  service_.OnAppend([&](ScriptedService::ServerStream& stream) {
+    v1::AppendRequest request;
+    stream.Read(&request);
+    opened.set_value();
+    while (stream.Read(&request)) {
+    }
+    ended = true;
+    return grpc::Status::OK;
+  });
+  {
+    const auto stream = Append();
+    ASSERT_TRUE(AppendOne(*stream, "a").ok());
+    opened.get_future().wait();
+  }
+  server_->Shutdown();
+  EXPECT_TRUE(ended);
+}
+
+}  // namespace
+}  // namespace sis

@@ -1,0 +1,237 @@
+#include "client/one_server/server_append_writer.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/messages/grpc_status.h"
+#include "client/messages/wire.h"
+
+namespace sis {
+namespace {
+
+// What a clock can add to now.
+constexpr absl::Duration kForever = absl::Hours(1 << 16);
+
+// The server's wish, within what a client can sensibly do.
+std::chrono::nanoseconds RetryDelay(double seconds) {
+  constexpr double kShortest = 0.001;
+  constexpr double kLongest = 60;
+  return absl::ToChronoNanoseconds(
+      absl::Seconds(seconds >= kShortest ? std::min(seconds, kLongest) : kShortest));
+}
+
+}  // namespace
+
+ServerAppendWriter::ServerAppendWriter(std::shared_ptr<v1::RatioService::Stub> stub,
+                                       v1::AppendHeader header, const AppendOptions& options,
+                                       std::shared_ptr<const MappedSegments> segments)
+    : AppendWriter(std::move(segments)),
+      stub_(std::move(stub)),
+      header_(std::move(header)),
+      options_(options),
+      ack_timeout_(absl::ToChronoNanoseconds(std::min(options.ack_timeout, kForever))),
+      stream_(OpenStream()),
+      writer_([this] { WriteBatches(); }),
+      reader_([this] { ReadAcks(); }) {}
+
+std::unique_ptr<ServerAppendWriter::Stream> ServerAppendWriter::OpenStream() {
+  // Leave together with the header: else the caller waits here for the connection, without a limit.
+  context_.set_initial_metadata_corked(true);
+  return stub_->Append(&context_);
+}
+
+ServerAppendWriter::~ServerAppendWriter() {
+  context_.TryCancel();
+  reader_.join();
+}
+
+absl::StatusOr<std::vector<RefusedEntry>> ServerAppendWriter::Flush() {
+  std::unique_lock lock(mutex_);
+  WaitFor(lock, [this] { return ended_ || Idle(); });
+  return TakeRefused();
+}
+
+absl::StatusOr<std::vector<RefusedEntry>> ServerAppendWriter::Finish() {
+  std::unique_lock lock(mutex_);
+  closing_ = true;
+  last_progress_ = Clock::now();
+  changed_.notify_all();
+  WaitFor(lock, [this] { return ended_; });
+  return TakeRefused();
+}
+
+std::vector<RefusedEntry> ServerAppendWriter::GiveUp() {
+  const std::lock_guard lock(mutex_);
+  std::vector<RefusedEntry> refused = std::exchange(refused_, {});
+  const auto refuse = [&](const v1::AppendEntry& entry) {
+    refused.push_back({FromMessage(SequenceOf(entry)), status_});
+  };
+  for (const std::shared_ptr<Batch>& batch : std::exchange(in_flight_, {})) {
+    for (const v1::AppendEntry& entry : batch->request.batch().entries()) refuse(entry);
+  }
+  for (const Entry& entry : std::exchange(exhausted_, {})) refuse(entry.message);
+  for (const Entry& entry : std::exchange(queue_, {})) refuse(entry.message);
+  return refused;
+}
+
+absl::Status ServerAppendWriter::Put(OutgoingEntry entry) {
+  const size_t bytes = entry.bytes();
+  const bool after_all_others = entry.message.has_truncate();
+  std::unique_lock lock(mutex_);
+  WaitFor(lock, [&] {
+    if (ended_ || closing_) return true;
+    return after_all_others ? Idle() : queued_bytes_ < options_.batch_bytes;
+  });
+  if (ended_ && !status_.ok()) return status_;
+  if (ended_ || closing_) return absl::FailedPreconditionError("the append stream is finished");
+  if (Idle()) last_progress_ = Clock::now();
+  queue_.push_back({std::move(entry)});
+  queued_bytes_ += bytes;
+  changed_.notify_all();
+  return absl::OkStatus();
+}
+
+template <typename Condition>
+void ServerAppendWriter::WaitFor(std::unique_lock<std::mutex>& lock, Condition condition) {
+  while (!condition()) {
+    // What waits for room has limits of its own.
+    const bool waits_for_server = !overdue_ && (!in_flight_.empty() || exhausted_.empty());
+    if (!waits_for_server) {
+      changed_.wait(lock);
+    } else if (Clock::now() >= last_progress_ + ack_timeout_) {
+      overdue_ = true;
+      context_.TryCancel();
+    } else {
+      changed_.wait_until(lock, last_progress_ + ack_timeout_);
+    }
+  }
+}
+
+bool ServerAppendWriter::Idle() const {
+  return queue_.empty() && exhausted_.empty() && in_flight_.empty();
+}
+
+absl::StatusOr<std::vector<RefusedEntry>> ServerAppendWriter::TakeRefused() {
+  if (!status_.ok()) return status_;
+  return std::exchange(refused_, {});
+}
+
+void ServerAppendWriter::WriteBatches() {
+  v1::AppendRequest header;
+  *header.mutable_header() = header_;
+  if (!stream_->Write(header)) return;
+  while (const std::shared_ptr<Batch> batch = NextBatch()) {
+    if (!stream_->Write(batch->request)) return;
+  }
+  stream_->WritesDone();
+}
+
+std::shared_ptr<ServerAppendWriter::Batch> ServerAppendWriter::NextBatch() {
+  std::unique_lock lock(mutex_);
+  const auto due = [this] {
+    if (reads_ended_ || !exhausted_.empty() || (closing_ && Idle())) return true;
+    return !queue_.empty() && in_flight_.size() < options_.max_batches_in_flight &&
+           (in_flight_.empty() || queued_bytes_ >= options_.batch_bytes);
+  };
+  for (;;) {
+    changed_.wait(lock, due);
+    if (reads_ended_) return nullptr;
+    if (exhausted_.empty()) break;
+    // More acks that find no room may move the time while we wait.
+    const Clock::time_point retry_time = retry_time_;
+    if (changed_.wait_until(lock, retry_time, [this] { return reads_ended_; })) return nullptr;
+    if (Clock::now() < retry_time_) continue;
+    for (const Entry& entry : exhausted_) queued_bytes_ += entry.bytes();
+    queue_.insert(queue_.begin(), std::make_move_iterator(exhausted_.begin()),
+                  std::make_move_iterator(exhausted_.end()));
+    exhausted_.clear();
+  }
+  if (queue_.empty()) return nullptr;
+
+  auto batch = std::make_shared<Batch>();
+  last_progress_ = Clock::now();
+  size_t bytes = 0;
+  bool has_block = false;
+  while (!queue_.empty() && bytes < options_.batch_bytes) {
+    Entry& entry = queue_.front();
+    if (entry.message.has_block()) {
+      // The arrays of a batch lie in one segment, or all in the message.
+      if (has_block && entry.segment != batch->request.batch().segment()) break;
+      has_block = true;
+      batch->request.mutable_batch()->set_segment(entry.segment);
+    }
+    bytes += entry.bytes();
+    *batch->request.mutable_batch()->add_entries() = std::move(entry.message);
+    batch->entries.push_back(std::move(entry));
+    queue_.pop_front();
+  }
+  queued_bytes_ -= bytes;
+  in_flight_.push_back(batch);
+  changed_.notify_all();
+  return batch;
+}
+
+void ServerAppendWriter::ReadAcks() {
+  absl::Status protocol;
+  v1::AppendResponse response;
+  while (protocol.ok() && stream_->Read(&response)) protocol = HandleAcks(response);
+  if (!protocol.ok()) {
+    context_.TryCancel();
+    while (stream_->Read(&response)) {
+    }
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    reads_ended_ = true;
+    changed_.notify_all();
+  }
+  writer_.join();
+  absl::Status status = ToAbslStatus(stream_->Finish());
+  const std::lock_guard lock(mutex_);
+  if (!protocol.ok()) status = protocol;
+  if (overdue_) {
+    status = absl::DeadlineExceededError(
+        absl::StrCat("no ack within ", absl::FormatDuration(options_.ack_timeout)));
+  }
+  if (status.ok() && !(closing_ && Idle())) {
+    status = absl::UnavailableError("the server ended the append stream before it was finished");
+  }
+  status_ = std::move(status);
+  ended_ = true;
+  changed_.notify_all();
+}
+
+absl::Status ServerAppendWriter::HandleAcks(const v1::AppendResponse& response) {
+  const std::lock_guard lock(mutex_);
+  if (in_flight_.empty()) return absl::InternalError("the server acked a batch that was not sent");
+  const std::shared_ptr<Batch> batch = in_flight_.front();
+  const auto& entries = batch->request.batch().entries();
+  if (response.acks_size() != entries.size()) {
+    return absl::InternalError(absl::StrCat("the server sent ", response.acks_size(),
+                                            " acks for a batch of ", entries.size(), " entries"));
+  }
+  in_flight_.pop_front();
+  changed_.notify_all();
+  const Clock::time_point now = Clock::now();
+  last_progress_ = now;
+  for (int i = 0; i < entries.size(); ++i) {
+    const v1::Ack& ack = response.acks(i);
+    if (ack.code() == 0) continue;
+    const auto code = static_cast<absl::StatusCode>(ack.code());
+    Entry& entry = batch->entries[i];
+    entry.first_exhausted = std::min(now, entry.first_exhausted);
+    if (code == absl::StatusCode::kResourceExhausted && entries[i].has_block() &&
+        absl::FromChrono(now - entry.first_exhausted) < options_.retry_limit) {
+      retry_time_ = std::max(retry_time_, now + RetryDelay(ack.retry_seconds()));
+      entry.message = entries[i];
+      exhausted_.push_back(std::move(entry));
+    } else {
+      refused_.push_back({FromMessage(SequenceOf(entries[i])), absl::Status(code, ack.message())});
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace sis

@@ -1,0 +1,97 @@
+// An append stream to one server: batches entries, and matches acks with them.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/one_server/append_writer.h"
+#include "sis/v1/ratio_service.grpc.pb.h"
+
+namespace sis {
+
+class ServerAppendWriter final : public AppendWriter {
+ public:
+  // `segments` are the server's; null: all arrays travel.
+  ServerAppendWriter(std::shared_ptr<v1::RatioService::Stub> stub, v1::AppendHeader header,
+                     const AppendOptions& options,
+                     std::shared_ptr<const MappedSegments> segments = nullptr);
+  ~ServerAppendWriter() override;
+
+  absl::Status Put(OutgoingEntry entry) override;
+  absl::StatusOr<std::vector<RefusedEntry>> Flush() override;
+  absl::StatusOr<std::vector<RefusedEntry>> Finish() override;
+
+  // Of a broken stream: what was refused, and what got no ack, refused with the stream's status.
+  std::vector<RefusedEntry> GiveUp();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  using Stream = grpc::ClientReaderWriter<v1::AppendRequest, v1::AppendResponse>;
+
+  struct Entry : OutgoingEntry {
+    // When the server first had no room for it.
+    Clock::time_point first_exhausted = Clock::time_point::max();
+  };
+  struct Batch {
+    v1::AppendRequest request;
+    std::vector<Entry> entries;  // whose messages are in the request
+  };
+
+  std::unique_ptr<Stream> OpenStream();
+  // With mutex_ held: waits, and gives the stream up if acks, or its end, are overdue. The
+  // condition must hold once ended_ does.
+  template <typename Condition>
+  void WaitFor(std::unique_lock<std::mutex>& lock, Condition condition);
+  // With mutex_ held: whether every entry is acked; the refused ones, or why the stream is broken.
+  bool Idle() const;
+  absl::StatusOr<std::vector<RefusedEntry>> TakeRefused();
+
+  // The two threads: one writes batches, the other reads acks and ends the stream.
+  void WriteBatches();
+  // The next batch; null when the stream is to be closed or is broken.
+  std::shared_ptr<Batch> NextBatch();
+  void ReadAcks();
+  absl::Status HandleAcks(const v1::AppendResponse& response);
+
+  const std::shared_ptr<v1::RatioService::Stub> stub_;
+  const v1::AppendHeader header_;
+  const AppendOptions options_;
+  const std::chrono::nanoseconds ack_timeout_;
+  grpc::ClientContext context_;
+  const std::unique_ptr<Stream> stream_;
+
+  // Guards all that follows but the threads. Not absl::Mutex: the installed one hides its locks
+  // from ThreadSanitizer.
+  std::mutex mutex_;
+  // Notified whenever any of it changes.
+  std::condition_variable changed_;
+  std::deque<Entry> queue_;
+  size_t queued_bytes_ = 0;
+  // Entries for which there was no room. While there are any, nothing else is sent.
+  std::vector<Entry> exhausted_;
+  Clock::time_point retry_time_ = Clock::time_point::min();
+  std::deque<std::shared_ptr<Batch>> in_flight_;
+  std::vector<RefusedEntry> refused_;
+  bool closing_ = false;
+  // When something was last sent, acked or begun to wait for it.
+  Clock::time_point last_progress_;
+  bool overdue_ = false;
+  bool reads_ended_ = false;
+  bool ended_ = false;
+  absl::Status status_;
+
+  std::thread writer_;
+  std::thread reader_;
+};
+
+}  // namespace sis

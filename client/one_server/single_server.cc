@@ -1,0 +1,258 @@
+#include "client/one_server/single_server.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "client/messages/grpc_status.h"
+
+namespace sis {
+
+std::shared_ptr<grpc::Channel> SingleServer::MakeChannel(const std::string& address) {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(-1);
+  arguments.SetMaxSendMessageSize(-1);
+  // Large messages come in few frames; by default they are of 16 KiB.
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, 1 << 20);
+  // A server that comes back may have another address. By default that may take minutes to see.
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+  arguments.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, 500);
+  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+}
+
+SingleServer::SingleServer(const std::shared_ptr<grpc::Channel>& channel,
+                           absl::Duration call_timeout)
+    : stub_(v1::RatioService::NewStub(channel)),
+      fetch_stub_(channel),
+      call_timeout_(call_timeout) {}
+
+void SingleServer::SetDeadline(grpc::ClientContext& context) const {
+  context.set_deadline(absl::ToChronoTime(absl::Now() + call_timeout_));
+}
+
+absl::Status SingleServer::Heard(const absl::Status& status) {
+  if (!IsUnreachable(status)) return status;
+  const std::lock_guard lock(mutex_);
+  for (auto& [run_id, known] : known_) known.confirmed = false;
+  return status;
+}
+
+template <typename Request, typename Response>
+absl::Status SingleServer::Send(grpc::Status (v1::RatioService::Stub::*method)(grpc::ClientContext*,
+                                                                               const Request&,
+                                                                               Response*),
+                                const Request& request, Response& response) {
+  grpc::ClientContext context;
+  SetDeadline(context);
+  return Heard(ToAbslStatus(((*stub_).*method)(&context, request, &response)));
+}
+
+template <typename SendOnce, typename Amend>
+absl::Status SingleServer::SendAbout(const std::string& run_id, const SendOnce& send,
+                                     const Amend& amend) {
+  bool known = false;
+  bool confirmed = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto found = known_.find(run_id); found != known_.end()) {
+      known = true;
+      confirmed = found->second.confirmed;
+    }
+  }
+  if (known && !confirmed) {
+    if (absl::Status status = OpenAgain(run_id); !status.ok()) return status;
+  }
+  absl::Status status = send();
+  if (!absl::IsNotFound(status) && !absl::IsFailedPrecondition(status)) return status;
+  if (!amend() && !known) return status;
+  if (known) {
+    if (absl::Status opened = OpenAgain(run_id); !opened.ok()) return opened;
+  }
+  return send();
+}
+
+template <typename Request, typename Response>
+absl::StatusOr<Response> SingleServer::CallAbout(
+    const std::string& run_id,
+    grpc::Status (v1::RatioService::Stub::*method)(grpc::ClientContext*, const Request&, Response*),
+    const Request& request) {
+  Response response;
+  const absl::Status status = SendAbout(
+      run_id, [&] { return Send(method, request, response); }, [] { return false; });
+  if (!status.ok()) return status;
+  return response;
+}
+
+absl::Status SingleServer::OpenAgain(const std::string& run_id) {
+  KnownRun known;
+  {
+    const std::lock_guard lock(mutex_);
+    known = known_.at(run_id);
+  }
+  v1::CreateRunResponse created;
+  absl::Status status = Send(&v1::RatioService::Stub::CreateRun, known.request, created);
+  if (status.ok() && known.policy_version > 0) {
+    v1::AdvanceVersionRequest request;
+    request.mutable_run()->set_run_id(run_id);
+    request.mutable_run()->set_incarnation(known.request.incarnation());
+    request.set_policy_version(known.policy_version);
+    v1::AdvanceVersionResponse response;
+    status = Send(&v1::RatioService::Stub::AdvanceVersion, request, response);
+    if (absl::IsFailedPrecondition(status)) status = absl::OkStatus();  // it knows a later one
+  }
+  if (status.ok()) Note(known.request, known.policy_version, /*confirmed=*/true);
+  return status;
+}
+
+void SingleServer::Note(const v1::CreateRunRequest& run, uint64_t policy_version, bool confirmed) {
+  const std::lock_guard lock(mutex_);
+  KnownRun& known = known_[run.run_id()];
+  if (known.request.incarnation() > run.incarnation()) return;
+  if (known.request.incarnation() < run.incarnation()) known = {.request = run};
+  if (confirmed) {
+    known.confirmed = policy_version >= known.policy_version;
+  } else if (policy_version > known.policy_version) {
+    known.confirmed = false;
+  }
+  known.policy_version = std::max(known.policy_version, policy_version);
+}
+
+void SingleServer::Remember(const v1::CreateRunRequest& run, uint64_t policy_version) {
+  Note(run, policy_version, /*confirmed=*/false);
+}
+
+std::optional<v1::RunConfig> SingleServer::KnownConfig(const std::string& run_id) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = known_.find(run_id);
+  if (found == known_.end()) return std::nullopt;
+  return found->second.request.config();
+}
+
+absl::StatusOr<v1::CreateRunResponse> SingleServer::CreateRun(const v1::CreateRunRequest& request) {
+  v1::CreateRunResponse response;
+  const absl::Status status = Send(&v1::RatioService::Stub::CreateRun, request, response);
+  if (!status.ok()) return status;
+  v1::CreateRunRequest run = request;
+  run.set_incarnation(response.incarnation());
+  Note(run, /*policy_version=*/0, /*confirmed=*/true);
+  return response;
+}
+
+absl::StatusOr<v1::GetRunResponse> SingleServer::GetRun(const v1::GetRunRequest& request) {
+  absl::StatusOr<v1::GetRunResponse> response =
+      CallAbout(request.run_id(), &v1::RatioService::Stub::GetRun, request);
+  if (!response.ok()) return response;
+  v1::CreateRunRequest run;
+  run.set_run_id(response->run().run_id());
+  *run.mutable_config() = response->run().config();
+  run.set_incarnation(response->run().incarnation());
+  Note(run, response->run().policy_version(), /*confirmed=*/true);
+  return response;
+}
+
+absl::StatusOr<v1::ListRunsResponse> SingleServer::ListRuns(const v1::ListRunsRequest& request) {
+  v1::ListRunsResponse response;
+  const absl::Status status = Send(&v1::RatioService::Stub::ListRuns, request, response);
+  if (!status.ok()) return status;
+  return response;
+}
+
+absl::StatusOr<v1::AdvanceVersionResponse> SingleServer::AdvanceVersion(
+    const v1::AdvanceVersionRequest& request) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = known_.find(request.run().run_id());
+    const uint64_t incarnation = request.run().incarnation();
+    if (found != known_.end() &&
+        (incarnation == 0 || incarnation == found->second.request.incarnation())) {
+      found->second.policy_version =
+          std::max<uint64_t>(found->second.policy_version, request.policy_version());
+    }
+  }
+  return CallAbout(request.run().run_id(), &v1::RatioService::Stub::AdvanceVersion, request);
+}
+
+absl::StatusOr<v1::GetStepResponse> SingleServer::GetStep(const v1::GetStepRequest& request) {
+  return CallAbout(request.run().run_id(), &v1::RatioService::Stub::GetStep, request);
+}
+
+absl::StatusOr<v1::ReleaseResponse> SingleServer::Release(const v1::ReleaseRequest& request) {
+  return CallAbout(request.run().run_id(), &v1::RatioService::Stub::Release, request);
+}
+
+absl::StatusOr<v1::EvaluateResponse> SingleServer::Evaluate(v1::EvaluateRequest request) {
+  v1::EvaluateResponse response;
+  const auto send = [&] { return Send(&v1::RatioService::Stub::Evaluate, request, response); };
+  const auto drop_lease = [&] {
+    const bool checked = std::ranges::all_of(
+        request.slices(), [](const v1::Slice& slice) { return slice.has_record_digest(); });
+    if (!checked || request.lease_id() == 0) return false;
+    request.set_lease_id(0);
+    return true;
+  };
+  const absl::Status status = SendAbout(request.run().run_id(), send, drop_lease);
+  if (!status.ok()) return status;
+  return response;
+}
+
+absl::Status SingleServer::SendFetch(const v1::FetchTopKRequest& request, const Receive& receive) {
+  grpc::ClientContext context;
+  SetDeadline(context);
+  grpc::CompletionQueue queue;
+  // One operation at a time, on this thread: waits for it, and says whether it succeeded.
+  const auto succeeded = [&queue] {
+    void* tag = nullptr;
+    bool ok = false;
+    return queue.Next(&tag, &ok) && ok;
+  };
+  const auto call = fetch_stub_.PrepareCall(&context, "/sis.v1.RatioService/FetchTopK", &queue);
+  call->StartCall(nullptr);
+  bool goes_on = succeeded();
+  if (goes_on) {
+    call->WriteLast(request, {}, nullptr);
+    goes_on = succeeded();
+  }
+  absl::Status error;
+  while (goes_on) {
+    grpc::ByteBuffer bytes;
+    call->Read(&bytes, nullptr);
+    goes_on = succeeded();
+    // An error does not end the loop: a gRPC stream must be read to its end.
+    if (!goes_on || !error.ok()) continue;
+    absl::StatusOr<FetchedMessage> message = ParseFetched(std::move(bytes));
+    error = message.ok() ? receive(*std::move(message)) : message.status();
+    if (!error.ok()) context.TryCancel();
+  }
+  grpc::Status status;
+  call->Finish(&status, nullptr);
+  succeeded();
+  return error.ok() ? Heard(ToAbslStatus(status)) : error;
+}
+
+absl::Status SingleServer::FetchTopK(const v1::FetchTopKRequest& request, const Receive& receive) {
+  // A server that refuses the call does so before it sends anything.
+  return SendAbout(
+      request.run().run_id(), [&] { return SendFetch(request, receive); }, [] { return false; });
+}
+
+std::unique_ptr<AppendWriter> SingleServer::Append(const v1::AppendHeader& header,
+                                                   const AppendOptions& options,
+                                                   std::shared_ptr<MappedSegments> segments) {
+  return OpenStream(header, options, std::move(segments));
+}
+
+std::unique_ptr<ServerAppendWriter> SingleServer::OpenStream(
+    const v1::AppendHeader& header, const AppendOptions& options,
+    std::shared_ptr<const MappedSegments> segments) {
+  // What goes wrong here the stream meets itself, and tells at its first flush.
+  if (KnownConfig(header.run().run_id())) OpenAgain(header.run().run_id()).IgnoreError();
+  return std::make_unique<ServerAppendWriter>(stub_, header, options, std::move(segments));
+}
+
+absl::StatusOr<std::unique_ptr<SharedMemory>> SingleServer::LeaseSharedMemory(
+    uint64_t bytes, std::shared_ptr<MappedSegments> segments) {
+  return SharedMemory::Lease(stub_, bytes, call_timeout_, std::move(segments));
+}
+
+}  // namespace sis

@@ -1,0 +1,94 @@
+// One server: its calls, and what it is told again when it comes back without memory.
+#pragma once
+
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "absl/time/time.h"
+#include "client/one_server/server_append_writer.h"
+#include "client/one_server/service.h"
+#include "sis/v1/ratio_service.grpc.pb.h"
+
+namespace sis {
+
+// A run that the server has lost, or holds in an older incarnation, is opened again, told its
+// policy version, and the call repeated once (docs/adr/0012): the records are gone, but training
+// goes on. Only runs that were opened or looked up here are known well enough.
+class SingleServer final : public Service {
+ public:
+  // A channel to host:port that takes messages of any size, and finds a server that comes back in
+  // about a second.
+  static std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address);
+
+  // call_timeout is for all calls but Append.
+  SingleServer(const std::shared_ptr<grpc::Channel>& channel, absl::Duration call_timeout);
+
+  absl::StatusOr<v1::CreateRunResponse> CreateRun(const v1::CreateRunRequest& request) override;
+  absl::StatusOr<v1::GetRunResponse> GetRun(const v1::GetRunRequest& request) override;
+  absl::StatusOr<v1::ListRunsResponse> ListRuns(const v1::ListRunsRequest& request) override;
+  absl::StatusOr<v1::AdvanceVersionResponse> AdvanceVersion(
+      const v1::AdvanceVersionRequest& request) override;
+  absl::StatusOr<v1::GetStepResponse> GetStep(const v1::GetStepRequest& request) override;
+  absl::StatusOr<v1::ReleaseResponse> Release(const v1::ReleaseRequest& request) override;
+  // A lease that has ended is no error where every slice has a digest: changed records are noticed
+  // without it.
+  absl::StatusOr<v1::EvaluateResponse> Evaluate(v1::EvaluateRequest request) override;
+  absl::Status FetchTopK(const v1::FetchTopKRequest& request, const Receive& receive) override;
+  std::unique_ptr<AppendWriter> Append(const v1::AppendHeader& header, const AppendOptions& options,
+                                       std::shared_ptr<MappedSegments> segments) override;
+  absl::StatusOr<std::unique_ptr<SharedMemory>> LeaseSharedMemory(
+      uint64_t bytes, std::shared_ptr<MappedSegments> segments) override;
+  std::unique_ptr<ServerAppendWriter> OpenStream(
+      const v1::AppendHeader& header, const AppendOptions& options,
+      std::shared_ptr<const MappedSegments> segments = nullptr);
+
+  // Notes a run, with its incarnation, to be opened again should the server not have it.
+  void Remember(const v1::CreateRunRequest& run, uint64_t policy_version = 0);
+  // Of a run that is known here.
+  std::optional<v1::RunConfig> KnownConfig(const std::string& run_id) const;
+
+ private:
+  struct KnownRun {
+    v1::CreateRunRequest request;  // names the incarnation
+    uint64_t policy_version = 0;
+    // Whether the server is known to have the run at that version.
+    bool confirmed = false;
+  };
+
+  void Note(const v1::CreateRunRequest& run, uint64_t policy_version, bool confirmed);
+  // Tells the server all that is known of the run.
+  absl::Status OpenAgain(const std::string& run_id);
+  template <typename Request, typename Response>
+  absl::Status Send(grpc::Status (v1::RatioService::Stub::*method)(grpc::ClientContext*,
+                                                                   const Request&, Response*),
+                    const Request& request, Response& response);
+  absl::Status SendFetch(const v1::FetchTopKRequest& request, const Receive& receive);
+  void SetDeadline(grpc::ClientContext& context) const;
+  // Hands the status on, and notes that a server which gives no answer may be behind when it does.
+  absl::Status Heard(const absl::Status& status);
+  // Calls send(), and once more if the server may have lost the run. amend() changes what is sent
+  // then, and says whether it did.
+  template <typename SendOnce, typename Amend>
+  absl::Status SendAbout(const std::string& run_id, const SendOnce& send, const Amend& amend);
+  template <typename Request, typename Response>
+  absl::StatusOr<Response> CallAbout(const std::string& run_id,
+                                     grpc::Status (v1::RatioService::Stub::*method)(
+                                         grpc::ClientContext*, const Request&, Response*),
+                                     const Request& request);
+
+  const std::shared_ptr<v1::RatioService::Stub> stub_;
+  // Its answers are left as gRPC received them.
+  grpc::TemplatedGenericStub<v1::FetchTopKRequest, grpc::ByteBuffer> fetch_stub_;
+  const absl::Duration call_timeout_;
+  mutable std::mutex mutex_;
+  std::map<std::string, KnownRun> known_;  // by run id; guarded by mutex_
+};
+
+}  // namespace sis

@@ -1,0 +1,317 @@
+#include "client/replicas/replicas.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "absl/random/random.h"
+#include "absl/strings/str_cat.h"
+#include "client/messages/batch_rows.h"
+#include "client/messages/wire.h"
+#include "client/replicas/replicated_append_writer.h"
+#include "client/replicas/store_down.h"
+
+namespace sis {
+namespace {
+
+// Adds another replica's part of a run. One in an older incarnation holds nothing of it.
+void Merge(const v1::Run& part, v1::Run& run) {
+  if (part.incarnation() < run.incarnation()) return;
+  if (part.incarnation() > run.incarnation()) {
+    run = part;
+    return;
+  }
+  run.set_policy_version(std::max(run.policy_version(), part.policy_version()));
+  run.set_sequences(run.sequences() + part.sequences());
+  run.set_sealed_sequences(run.sealed_sequences() + part.sealed_sequences());
+  run.set_positions(run.positions() + part.positions());
+  run.set_bytes(run.bytes() + part.bytes());
+  run.set_leases(run.leases() + part.leases());
+  if (part.has_last_draw()) run.set_last_draw(std::max(run.last_draw(), part.last_draw()));
+}
+
+}  // namespace
+
+Replicas::Replicas(const std::vector<std::string>& names,
+                   std::vector<std::shared_ptr<SingleServer>> servers)
+    : placement_(names),
+      servers_(std::move(servers)),
+      // Not numbers that another process hands out too.
+      next_lease_id_(absl::Uniform<uint64_t>(absl::BitGen(), 1, uint64_t{1} << 62)) {}
+
+template <typename Response>
+absl::StatusOr<std::map<size_t, Response>> Replicas::AskAll(const Ask<Response>& ask,
+                                                            bool unknown_is_none) const {
+  std::vector<size_t> all;
+  for (size_t replica = 0; replica < servers_.size(); ++replica) all.push_back(replica);
+  // An answer, or NotFound.
+  struct Found {
+    std::optional<Response> response;
+    absl::Status unknown;
+  };
+  absl::StatusOr<Answers<Found>> answers =
+      AskSome<Found>(all, [&](size_t replica) -> absl::StatusOr<Found> {
+        absl::StatusOr<Response> response = ask(replica);
+        if (response.ok()) return Found{*std::move(response), absl::OkStatus()};
+        if (unknown_is_none && absl::IsNotFound(response.status())) {
+          return Found{std::nullopt, response.status()};
+        }
+        return response.status();
+      });
+  if (!answers.ok()) return answers.status();
+  std::map<size_t, Response> known;
+  absl::Status unknown;
+  for (auto& [replica, found] : answers->given) {
+    unknown.Update(found.unknown);
+    if (found.response.has_value()) known.emplace(replica, *std::move(found.response));
+  }
+  if (known.empty()) return unknown;
+  return known;
+}
+
+absl::StatusOr<v1::CreateRunResponse> Replicas::CreateRun(const v1::CreateRunRequest& request) {
+  const auto answers = AskAll<v1::CreateRunResponse>(
+      [&](size_t replica) { return servers_[replica]->CreateRun(request); });
+  if (!answers.ok()) return answers.status();
+  v1::CreateRunResponse merged;
+  merged.set_created(true);
+  for (const auto& [replica, answer] : *answers) {
+    merged.set_incarnation(std::max(merged.incarnation(), answer.incarnation()));
+    merged.set_created(merged.created() && answer.created());
+  }
+  v1::CreateRunRequest agreed = request;
+  agreed.set_incarnation(merged.incarnation());
+  std::vector<size_t> behind;
+  for (const auto& [replica, answer] : *answers) {
+    if (answer.incarnation() < merged.incarnation()) behind.push_back(replica);
+  }
+  for (const auto& server : servers_) server->Remember(agreed);
+  const auto opened = AskSome<v1::CreateRunResponse>(
+      behind, [&](size_t replica) { return servers_[replica]->CreateRun(agreed); });
+  if (!opened.ok()) return opened.status();
+  return merged;
+}
+
+absl::StatusOr<v1::GetRunResponse> Replicas::GetRun(const v1::GetRunRequest& request) {
+  const auto answers =
+      AskAll<v1::GetRunResponse>([&](size_t replica) { return servers_[replica]->GetRun(request); },
+                                 /*unknown_is_none=*/true);
+  if (!answers.ok()) return answers.status();
+  v1::GetRunResponse merged;
+  for (const auto& [replica, answer] : *answers) Merge(answer.run(), *merged.mutable_run());
+  merged.mutable_run()->set_run_id(request.run_id());
+  v1::CreateRunRequest known;
+  known.set_run_id(request.run_id());
+  *known.mutable_config() = merged.run().config();
+  known.set_incarnation(merged.run().incarnation());
+  for (const auto& server : servers_) server->Remember(known, merged.run().policy_version());
+  return merged;
+}
+
+absl::StatusOr<v1::ListRunsResponse> Replicas::ListRuns(const v1::ListRunsRequest& request) {
+  const auto answers = AskAll<v1::ListRunsResponse>(
+      [&](size_t replica) { return servers_[replica]->ListRuns(request); });
+  if (!answers.ok()) return answers.status();
+  std::map<std::string, v1::Run> runs;
+  for (const auto& [replica, answer] : *answers) {
+    for (const v1::Run& run : answer.runs()) Merge(run, runs[run.run_id()]);
+  }
+  v1::ListRunsResponse merged;
+  for (auto& [run_id, run] : runs) *merged.add_runs() = std::move(run);
+  return merged;
+}
+
+absl::StatusOr<v1::AdvanceVersionResponse> Replicas::AdvanceVersion(
+    const v1::AdvanceVersionRequest& request) {
+  const auto answers = AskAll<v1::AdvanceVersionResponse>(
+      [&](size_t replica) { return servers_[replica]->AdvanceVersion(request); });
+  if (!answers.ok()) return answers.status();
+  v1::AdvanceVersionResponse merged;
+  for (const auto& [replica, answer] : *answers) {
+    merged.set_dropped_sequences(merged.dropped_sequences() + answer.dropped_sequences());
+  }
+  return merged;
+}
+
+absl::StatusOr<v1::GetStepResponse> Replicas::GetStep(const v1::GetStepRequest& request) {
+  const auto answers = AskAll<v1::GetStepResponse>(
+      [&](size_t replica) { return servers_[replica]->GetStep(request); },
+      /*unknown_is_none=*/true);
+  if (!answers.ok()) return answers.status();
+  v1::GetStepResponse merged;
+  std::vector<v1::Totals> totals;
+  for (const auto& [replica, answer] : *answers) {
+    totals.push_back(answer.totals());
+    merged.set_sequences(merged.sequences() + answer.sequences());
+  }
+  *merged.mutable_totals() = SumTotals(totals);
+  return merged;
+}
+
+absl::StatusOr<v1::ReleaseResponse> Replicas::Release(const v1::ReleaseRequest& request) {
+  std::map<size_t, v1::ReleaseRequest> parts;
+  for (const v1::SequenceRef& sequence : request.sequences()) {
+    *parts[placement_.Replica(request.run().run_id(), sequence.id())].add_sequences() = sequence;
+  }
+  uint64_t known_leases = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const uint64_t lease_id : request.lease_ids()) {
+      const auto leases = leases_.extract(lease_id);
+      if (leases.empty()) continue;
+      ++known_leases;
+      for (const auto& [replica, lease] : leases.mapped()) parts[replica].add_lease_ids(lease);
+    }
+  }
+  std::vector<size_t> asked;
+  for (auto& [replica, part] : parts) {
+    *part.mutable_run() = request.run();
+    asked.push_back(replica);
+  }
+  const auto answers = AskSome<v1::ReleaseResponse>(
+      asked, [&](size_t replica) { return servers_[replica]->Release(parts.at(replica)); });
+  if (!answers.ok()) return answers.status();
+  uint64_t sequences = 0;
+  uint64_t leases = 0;
+  for (const auto& [replica, answer] : answers->given) {
+    sequences += answer.released_sequences();
+    leases += answer.released_leases();
+  }
+  // One that stands for several is released with any of them.
+  leases = std::min(leases, known_leases);
+  v1::ReleaseResponse merged;
+  merged.set_released_sequences(sequences);
+  merged.set_released_leases(leases);
+  merged.set_unknown(request.sequences_size() + request.lease_ids_size() - sequences - leases);
+  return merged;
+}
+
+std::unique_ptr<AppendWriter> Replicas::Append(const v1::AppendHeader& header,
+                                               const AppendOptions& options,
+                                               std::shared_ptr<MappedSegments>) {
+  std::vector<ReplicatedAppendWriter::OpenStream> open_streams;
+  for (const auto& server : servers_) {
+    open_streams.emplace_back(
+        [server, header, options] { return server->OpenStream(header, options); });
+  }
+  return std::make_unique<ReplicatedAppendWriter>(
+      [placement = placement_, run_id = header.run().run_id()](const std::string& sequence_id) {
+        return placement.Replica(run_id, sequence_id);
+      },
+      open_streams);
+}
+
+absl::StatusOr<v1::EvaluateResponse> Replicas::Evaluate(v1::EvaluateRequest request) {
+  if (request.slices().empty()) return servers_[0]->Evaluate(std::move(request));
+  Leases leases;
+  if (request.lease_id() != 0) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (const auto found = leases_.find(request.lease_id()); found != leases_.end()) {
+        leases = found->second;
+      }
+    }
+    const bool checked = std::ranges::all_of(
+        request.slices(), [](const v1::Slice& slice) { return slice.has_record_digest(); });
+    if (leases.empty() && !checked) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("lease ", request.lease_id(), " is none of this client's"));
+    }
+  }
+
+  // What each replica gets a part of; all that is left in the request is for every one.
+  v1::EvaluateRequest batch;
+  batch.mutable_slices()->Swap(request.mutable_slices());
+  if (request.form_case() != v1::EvaluateRequest::FORM_NOT_SET) {
+    const google::protobuf::FieldDescriptor* form =
+        request.GetDescriptor()->FindFieldByNumber(request.form_case());
+    request.GetReflection()->SwapFields(&request, &batch, {form});
+  }
+  request.clear_lease_id();
+
+  Parts parts;
+  for (int number = 0; number < batch.slices_size(); ++number) {
+    const v1::Slice& slice = batch.slices(number);
+    // What was not fetched has no values here, even if the records are there by now.
+    if (slice.record_digest() == kStoreDownDigest) continue;
+    parts[placement_.Replica(request.run().run_id(), slice.sequence().id())].push_back(number);
+  }
+  const BatchRows rows(batch.slices());
+  std::vector<size_t> asked;
+  for (const auto& [replica, numbers] : parts) asked.push_back(replica);
+  const auto answers = AskSome<v1::EvaluateResponse>(asked, [&](size_t replica) {
+    const std::vector<int>& numbers = parts.at(replica);
+    v1::EvaluateRequest part = request;
+    for (const int number : numbers) *part.add_slices() = batch.slices(number);
+    if (const auto lease = leases.find(replica); lease != leases.end()) {
+      part.set_lease_id(lease->second);
+    }
+    rows.SplitForm(batch, numbers, part);
+    rows.SplitOptions(request, numbers, part);
+    return servers_[replica]->Evaluate(std::move(part));
+  });
+  if (!answers.ok()) return answers.status();
+
+  v1::EvaluateResponse merged;
+  rows.SetMissing(request, merged);
+  std::vector<v1::MissingRange> missing;
+  std::vector<v1::Totals> totals;
+  std::vector<std::optional<v1::Totals>> slice_totals(batch.slices_size());
+  std::vector<v1::LogRatioSum> log_ratio_sums(request.algorithm().has_gspo() ? batch.slices_size()
+                                                                             : 0);
+  for (const auto& [replica, answer] : answers->given) {
+    const std::vector<int>& numbers = parts.at(replica);
+    if (static_cast<size_t>(answer.slice_totals_size()) != numbers.size()) {
+      return absl::InternalError("the server's slice_totals do not fit the slices");
+    }
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      slice_totals[numbers[i]] = answer.slice_totals(static_cast<int>(i));
+    }
+    if (!log_ratio_sums.empty()) {
+      if (static_cast<size_t>(answer.log_ratio_sums_size()) != numbers.size()) {
+        return absl::InternalError("the server's log_ratio_sums do not fit the slices");
+      }
+      for (size_t i = 0; i < numbers.size(); ++i) {
+        log_ratio_sums[numbers[i]] = answer.log_ratio_sums(static_cast<int>(i));
+      }
+    }
+    AddRenumbered(answer.missing(), numbers, missing);
+    totals.push_back(answer.totals());
+    AddPrefixCurve(answer, merged);
+    merged.set_newly_counted(merged.newly_counted() + answer.newly_counted());
+    if (absl::Status status = rows.MergeOutputs(answer, numbers, merged); !status.ok()) {
+      return status;
+    }
+  }
+  for (int number = 0; number < batch.slices_size(); ++number) {
+    std::optional<v1::Totals>& of_slice = slice_totals[number];
+    if (!of_slice.has_value()) {
+      const v1::Slice& slice = batch.slices(number);
+      const bool needs_ratios = std::ranges::any_of(request.outputs(), [](int output) {
+        return output == v1::RATIOS || output == v1::LOG_RATIOS || output == v1::SURROGATES ||
+               output == v1::COEFFICIENTS;
+      });
+      if (needs_ratios || request.has_algorithm()) {
+        return absl::FailedPreconditionError(
+            absl::StrCat("ratios of missing positions: sequence '", slice.sequence().id(),
+                         "' attempt ", slice.sequence().attempt(), " position ",
+                         slice.first_position(), " is missing (store_down)"));
+      }
+      of_slice = rows.MissingTotals(request, number);
+      totals.push_back(*of_slice);
+      missing.push_back(StoreDown(number, slice));
+    }
+    *merged.add_slice_totals() = *std::move(of_slice);
+  }
+  merged.mutable_log_ratio_sums()->Assign(log_ratio_sums.begin(), log_ratio_sums.end());
+  *merged.mutable_totals() = SumTotals(totals);
+  AddInOrder(std::move(missing), *merged.mutable_missing());
+  return merged;
+}
+
+absl::StatusOr<std::unique_ptr<SharedMemory>> Replicas::LeaseSharedMemory(
+    uint64_t, std::shared_ptr<MappedSegments>) {
+  return absl::UnimplementedError("shared memory: only with a single server");
+}
+
+}  // namespace sis

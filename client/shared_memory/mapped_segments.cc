@@ -1,0 +1,70 @@
+#include "client/shared_memory/mapped_segments.h"
+
+#include <bit>
+#include <utility>
+
+namespace sis {
+
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "messages are little-endian");
+
+std::string PartBytes(uint64_t offset, uint64_t size) {
+  std::string bytes(reinterpret_cast<const char*>(&offset), sizeof(offset));
+  return bytes.append(reinterpret_cast<const char*>(&size), sizeof(size));
+}
+
+}  // namespace
+
+void MappedSegments::Add(std::span<const std::byte> memory, const std::string& segment) {
+  const std::lock_guard lock(mutex_);
+  mapped_[memory.data()] = {memory.size(), segment};
+}
+
+void MappedSegments::Remove(const std::string& segment) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(mapped_, [&](const auto& entry) { return entry.second.segment == segment; });
+}
+
+std::optional<MappedSegments::Part> MappedSegments::Find(std::span<const std::byte> bytes) const {
+  const std::lock_guard lock(mutex_);
+  auto after = mapped_.upper_bound(bytes.data());
+  if (after == mapped_.begin()) return std::nullopt;
+  const auto& [begin, mapped] = *--after;
+  const auto offset = static_cast<size_t>(bytes.data() - begin);
+  if (offset > mapped.size || bytes.size() > mapped.size - offset) return std::nullopt;
+  if (offset % kAlignment != 0) return std::nullopt;
+  return Part{mapped.segment, offset};
+}
+
+std::optional<MappedSegments::Parts> MappedSegments::FindAll(
+    std::span<const std::span<const std::byte>> arrays) const {
+  Parts parts;
+  for (const std::span<const std::byte> bytes : arrays) {
+    std::string& field = parts.fields.emplace_back();
+    if (bytes.empty()) continue;
+    std::optional<Part> part = Find(bytes);
+    if (!part || (!parts.segment.empty() && part->segment != parts.segment)) return std::nullopt;
+    parts.segment = std::move(part->segment);
+    field = PartBytes(part->offset, bytes.size());
+  }
+  if (parts.segment.empty()) return std::nullopt;
+  return parts;
+}
+
+void WriteArrays(std::span<const RequestArray> arrays, const MappedSegments& segments,
+                 v1::EvaluateRequest& request) {
+  std::vector<std::span<const std::byte>> bytes;
+  for (const RequestArray& array : arrays) bytes.push_back(array.bytes);
+  std::optional<MappedSegments::Parts> parts = segments.FindAll(bytes);
+  if (parts) request.set_segment(parts->segment);
+  for (size_t i = 0; i < arrays.size(); ++i) {
+    google::protobuf::Message& message = *arrays[i].message;
+    message.GetReflection()->SetString(
+        &message, message.GetDescriptor()->FindFieldByNumber(arrays[i].field),
+        parts ? std::move(parts->fields[i])
+              : std::string(reinterpret_cast<const char*>(bytes[i].data()), bytes[i].size()));
+  }
+}
+
+}  // namespace sis

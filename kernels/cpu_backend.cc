@@ -1,9 +1,0 @@
-#include "kernels/cpu_backend.h"
-
-#include "kernels/simd_backend.h"
-
-namespace sis {
-
-std::unique_ptr<const Backend> CpuBackend() { return std::make_unique<SimdBackend>(); }
-
-}  // namespace sis

@@ -1,0 +1,246 @@
+#include "kernels/cuda/evaluate/batch.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <functional>
+#include <optional>
+
+namespace sis::cuda {
+namespace {
+
+// A sector of device memory; no less than any element's alignment.
+constexpr size_t kAlignment = 32;
+
+constexpr size_t Aligned(size_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+template <typename T>
+std::span<T> Part(std::span<T> array, size_t first, size_t count) {
+  return array.empty() ? array : array.subspan(first, count);
+}
+
+template <typename T>
+bool IsPartOf(std::span<const std::byte> bytes, std::span<const T> array) {
+  const std::span<const std::byte> part = std::as_bytes(array);
+  const std::less_equal<> before;
+  return part.empty() || (before(bytes.data(), part.data()) &&
+                          before(part.data() + part.size(), bytes.data() + bytes.size()));
+}
+
+// The rows that copies may be made of; none if what is to be read is elsewhere.
+FixedRows FixedRowsOf(const BehaviorView& behavior) {
+  const std::span<const std::byte> bytes = behavior.fixed_rows.bytes;
+  const bool inside =
+      IsPartOf(bytes, behavior.log_probs) && IsPartOf(bytes, behavior.grouped_log_probs.rows) &&
+      IsPartOf(bytes, behavior.sampled_log_probs) && IsPartOf(bytes, behavior.sampled_ranks);
+  return inside ? behavior.fixed_rows : FixedRows();
+}
+
+RowFormat FormatOf(LogProbEncoding encoding) {
+  switch (encoding) {
+    case LogProbEncoding::kFloat32:
+      return RowFormat::kFloat32;
+    case LogProbEncoding::kFloat16:
+      return RowFormat::kFloat16;
+    case LogProbEncoding::kFixed12:
+      return RowFormat::kFixed12;
+  }
+  __builtin_unreachable();
+}
+
+}  // namespace
+
+void Batch::Reset(const EvaluateParameters& parameters) {
+  parameters_ = parameters;
+  segments_.clear();
+  tiles_.clear();
+  sums_.clear();
+  copies_in_.clear();
+  copies_out_.clear();
+  rows_.Abandon();
+  upload_bytes_ = 0;
+  input_end_ = 0;
+  output_end_ = 0;
+}
+
+size_t Batch::segments_offset() const { return input_end_; }
+size_t Batch::tiles_offset() const {
+  return segments_offset() + Aligned(segments_.size() * sizeof(StagedSegment));
+}
+size_t Batch::input_bytes() const { return tiles_offset() + tiles_.size() * sizeof(StagedTile); }
+size_t Batch::uploads_offset() const { return Aligned(input_bytes()); }
+size_t Batch::sums_offset() const { return output_end_; }
+size_t Batch::output_bytes() const { return output_end_ + sums_.size() * sizeof(Sums); }
+
+template <typename T>
+uint64_t Batch::StageInput(std::span<const T> array) {
+  if (array.empty()) return kAbsent;
+  const uint64_t offset = input_end_;
+  copies_in_.push_back({std::as_bytes(array), offset});
+  input_end_ += Aligned(array.size_bytes());
+  return offset;
+}
+
+template <typename T>
+uint64_t Batch::StageOutput(std::span<T> array) {
+  if (array.empty()) return kAbsent;
+  const uint64_t offset = output_end_;
+  copies_out_.push_back({std::as_writable_bytes(array), offset});
+  output_end_ += Aligned(array.size_bytes());
+  return offset;
+}
+
+template <class Place>
+StagedRows Batch::PlaceRows(std::span<const float> token_major, const GroupedLogProbs& grouped,
+                            size_t first, size_t count, const Place& place) {
+  const size_t slots = parameters_.slots;
+  if (grouped.empty()) {
+    return {place(token_major.subspan(first * slots, count * slots)), RowFormat::kTokenMajor};
+  }
+  const size_t group_bytes = GroupBytes(grouped.encoding, slots);
+  const size_t group = (grouped.first_lane + first) / kGroupPositions;
+  const size_t lane = (grouped.first_lane + first) % kGroupPositions;
+  return {place(grouped.rows.subspan(group * group_bytes, GroupCount(lane + count) * group_bytes)),
+          FormatOf(grouped.encoding), static_cast<uint8_t>(lane)};
+}
+
+size_t Batch::Take(const Segment& segment, size_t first) {
+  const BehaviorView& behavior = segment.behavior;
+  const CurrentView& current = segment.current;
+  const OutputView& output = segment.output;
+  const size_t count = std::min(kPiecePositions, behavior.sampled_log_probs.size() - first);
+  if (count == 0) return 0;
+
+  const size_t old_tiles = tiles_.size();
+  const size_t old_sums = sums_.size();
+  const size_t old_copies_in = copies_in_.size();
+  const size_t old_copies_out = copies_out_.size();
+  const size_t old_input_end = input_end_;
+  const size_t old_output_end = output_end_;
+  const size_t old_upload_bytes = upload_bytes_;
+
+  // Segments of one sequence mostly share their sums.
+  if (sums_.empty() || sums_.back() != segment.sums) sums_.push_back(segment.sums);
+  StagedSegment staged{};
+  staged.sequence_key = segment.sequence_key;
+  staged.first_position = segment.first_position + static_cast<uint32_t>(first);
+  staged.count = static_cast<uint32_t>(count);
+  staged.sums = static_cast<uint32_t>(sums_.size() - 1);
+  // REDUCED reads few bytes of the rows: not worth copying them all.
+  const size_t old_copies = rows_.copies().size();
+  const FixedRows fixed = FixedRowsOf(behavior);
+  const std::optional<size_t> copy = rows_.Find(fixed, !current.reduced());
+  if (rows_.copies().size() > old_copies) {
+    upload_bytes_ += ResidentRows::BlockBytes(fixed.bytes.size());
+  }
+  staged.resident = copy.has_value();
+  const auto stage = [&](auto array) { return StageInput(array); };
+  const auto place = [&](auto array) -> uint64_t {
+    if (!copy.has_value()) return StageInput(array);
+    return *copy +
+           static_cast<size_t>(std::as_bytes(array).data() - behavior.fixed_rows.bytes.data());
+  };
+  if (!current.reduced()) {
+    staged.behavior =
+        PlaceRows(behavior.log_probs, behavior.grouped_log_probs, first, count, place);
+    const std::span<const uint16_t> halves = current.float16_log_probs;
+    const auto slots = static_cast<size_t>(parameters_.slots);
+    staged.current =
+        halves.empty()
+            ? PlaceRows(current.log_probs, current.grouped_log_probs, first, count, stage)
+            : StagedRows{stage(halves.subspan(first * slots, count * slots)),
+                         RowFormat::kTokenMajorFloat16};
+  }
+  staged.behavior_sampled_log_probs = place(Part(behavior.sampled_log_probs, first, count));
+  staged.sampled_ranks = place(Part(behavior.sampled_ranks, first, count));
+  staged.current_sampled_log_probs = StageInput(Part(current.sampled_log_probs, first, count));
+  if (current.reduced()) {
+    staged.log_envelopes = StageInput(Part(current.log_envelopes, first, count));
+    staged.covered_masses = StageInput(Part(current.covered_masses, first, count));
+  }
+  staged.decisions = StageOutput(Part(output.decisions, first, count));
+  staged.acceptance_probabilities =
+      StageOutput(Part(output.acceptance_probabilities, first, count));
+  staged.log_modified_ratios = StageOutput(Part(output.log_modified_ratios, first, count));
+  staged.modified_ratios = StageOutput(Part(output.modified_ratios, first, count));
+  const auto number = static_cast<uint32_t>(segments_.size());
+  segments_.push_back(staged);
+  for (int32_t tile = -int32_t{staged.behavior.first_lane}; tile < static_cast<int32_t>(count);
+       tile += kTilePositions) {
+    tiles_.push_back({number, tile});
+  }
+  if (uploads_offset() + upload_bytes_ <= input_capacity_ && output_bytes() <= output_capacity_) {
+    return count;
+  }
+
+  rows_.Withdraw();
+  upload_bytes_ = old_upload_bytes;
+  segments_.pop_back();
+  tiles_.resize(old_tiles);
+  sums_.resize(old_sums);
+  copies_in_.resize(old_copies_in);
+  copies_out_.resize(old_copies_out);
+  input_end_ = old_input_end;
+  output_end_ = old_output_end;
+  return 0;
+}
+
+void Batch::WriteInput(std::byte* input) const {
+  for (const CopyIn& copy : copies_in_) {
+    std::memcpy(input + copy.offset, copy.from.data(), copy.from.size());
+  }
+  std::memcpy(input + segments_offset(), segments_.data(),
+              segments_.size() * sizeof(StagedSegment));
+  std::memcpy(input + tiles_offset(), tiles_.data(), tiles_.size() * sizeof(StagedTile));
+  std::byte* upload = input + uploads_offset();
+  for (const ResidentRows::Use::Copy& copy : rows_.copies()) {
+    std::memcpy(upload, copy.from.data(), copy.from.size());
+    upload += ResidentRows::BlockBytes(copy.from.size());
+  }
+}
+
+std::vector<Batch::Upload> Batch::Uploads() const {
+  std::vector<Upload> uploads;
+  size_t from = uploads_offset();
+  for (const ResidentRows::Use::Copy& copy : rows_.copies()) {
+    const size_t bytes = ResidentRows::BlockBytes(copy.from.size());
+    if (!uploads.empty() && uploads.back().to + uploads.back().bytes == copy.to) {
+      uploads.back().bytes += bytes;
+    } else {
+      uploads.push_back({from, copy.to, bytes});
+    }
+    from += bytes;
+  }
+  return uploads;
+}
+
+BatchView Batch::View(const std::byte* input, const std::byte* resident, std::byte* output) const {
+  return {
+      .slots = parameters_.slots,
+      .top_k = parameters_.top_k,
+      .draw = parameters_.draw,
+      .total_variation = parameters_.total_variation,
+      .tile_count = static_cast<uint32_t>(tiles_.size()),
+      .tiles = reinterpret_cast<const StagedTile*>(input + tiles_offset()),
+      .segments = reinterpret_cast<const StagedSegment*>(input + segments_offset()),
+      .sums = reinterpret_cast<SumFields*>(output + sums_offset()),
+      .input = input,
+      .resident = resident,
+      .output = output,
+  };
+}
+
+void Batch::ReadOutput(const std::byte* output, std::vector<PendingSums>& sums) const {
+  for (const CopyOut& copy : copies_out_) {
+    std::memcpy(copy.to.data(), output + copy.offset, copy.to.size());
+  }
+  for (size_t i = 0; i < sums_.size(); ++i) {
+    SumFields fields;
+    std::memcpy(&fields, output + sums_offset() + i * sizeof(fields), sizeof(fields));
+    sums.push_back({sums_[i], std::bit_cast<Sums>(fields)});
+  }
+}
+
+}  // namespace sis::cuda

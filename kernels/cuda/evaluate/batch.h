@@ -1,0 +1,101 @@
+// Packs positions of a call for the device: one block of bytes in, one block of bytes out, and
+// besides them the rows that go where they stay.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/cuda/evaluate/batch_view.h"
+#include "kernels/cuda/residency/resident_rows.h"
+#include "kernels/decide/backend.h"
+
+namespace sis::cuda {
+
+// What is added to somebody's sums when a whole call has succeeded.
+struct PendingSums {
+  Sums* into;
+  Sums sums;
+};
+
+// As many positions as fit. Refers to the spans of the segments, which must outlive it.
+class Batch {
+ public:
+  // Positions of the largest piece of a segment, a multiple of kGroupPositions: with K = 254 in
+  // float32 twice, 2.1 MB.
+  static constexpr size_t kPiecePositions = 1024;
+
+  // The bytes that input, uploads included, and output may take. Without resident rows everything
+  // is staged.
+  Batch(size_t input_capacity, size_t output_capacity, ResidentRows* resident = nullptr)
+      : input_capacity_(input_capacity), output_capacity_(output_capacity), rows_(resident) {}
+
+  // Starts again, empty. What the batch before used is abandoned unless it was done.
+  void Reset(const EvaluateParameters& parameters);
+
+  // Takes at most kPiecePositions positions of the segment from `first` on, and returns how many: 0
+  // if they don't fit any more, or if there are none.
+  size_t Take(const Segment& segment, size_t first);
+
+  bool empty() const { return tiles_.empty(); }
+  size_t input_bytes() const;
+  size_t output_bytes() const;
+  // Where the sums begin in the output; they end with it, and must be zero before.
+  size_t sums_offset() const;
+
+  // What is to be copied into resident memory before the kernel runs, from behind the input; pieces
+  // that lie side by side there are one.
+  struct Upload {
+    size_t from;  // counted from the first byte of the input
+    size_t to;
+    size_t bytes;
+  };
+  std::vector<Upload> Uploads() const;
+
+  // Writes input_bytes(), and behind them what is uploaded.
+  void WriteInput(std::byte* input) const;
+  // Blocks of those sizes, wherever they lie, and resident memory, as a kernel sees them.
+  BatchView View(const std::byte* input, const std::byte* resident, std::byte* output) const;
+  // Copies results to where the segments want them.
+  void ReadOutput(const std::byte* output, std::vector<PendingSums>& sums) const;
+  // It has been waited for, without an error: its copies are there for others.
+  void Done() { rows_.Done(); }
+
+ private:
+  struct CopyIn {
+    std::span<const std::byte> from;
+    uint64_t offset;
+  };
+  struct CopyOut {
+    std::span<std::byte> to;
+    uint64_t offset;
+  };
+
+  template <typename T>
+  uint64_t StageInput(std::span<const T> array);
+  template <typename T>
+  uint64_t StageOutput(std::span<T> array);
+  // Where `place` puts the rows of `count` positions.
+  template <class Place>
+  StagedRows PlaceRows(std::span<const float> token_major, const GroupedLogProbs& grouped,
+                       size_t first, size_t count, const Place& place);
+  size_t uploads_offset() const;
+  size_t segments_offset() const;
+  size_t tiles_offset() const;
+
+  const size_t input_capacity_;
+  const size_t output_capacity_;
+  EvaluateParameters parameters_{};
+  std::vector<StagedSegment> segments_;
+  std::vector<StagedTile> tiles_;
+  std::vector<Sums*> sums_;
+  std::vector<CopyIn> copies_in_;
+  std::vector<CopyOut> copies_out_;
+  ResidentRows::Use rows_;
+  size_t upload_bytes_ = 0;
+  size_t input_end_ = 0;   // of the arrays; segments and tiles follow
+  size_t output_end_ = 0;  // of the arrays; sums follow
+};
+
+}  // namespace sis::cuda

@@ -1,0 +1,27 @@
+// The backend on a CUDA device.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "kernels/cuda/residency/device_cache.h"
+#include "kernels/decide/backend.h"
+
+namespace sis::cuda {
+
+struct CudaBackend {
+  std::unique_ptr<const Backend> backend;
+  // How much of the device's memory holds copies of rows, and why, for people.
+  std::string device_cache;
+};
+
+// On the device that CUDA takes by default. All its memory is allocated here, and a few positions
+// are evaluated and compared with the scalar backend before it is handed out. If the device fails
+// later, `fallback` takes over (kernels/cuda/evaluate/staged_backend.h). An error, with CUDA's name
+// of it, if there is no device, no memory or no code for it, if the bytes differ, or if this build
+// has no CUDA; but too little memory for the device cache only means that there is none.
+absl::StatusOr<CudaBackend> NewCudaBackend(std::unique_ptr<const Backend> fallback,
+                                           const DeviceCacheOptions& options);
+
+}  // namespace sis::cuda

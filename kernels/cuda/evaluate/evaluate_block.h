@@ -1,0 +1,242 @@
+// What the threads of one block do, in three steps with a barrier after each of the first two. Host
+// and device share all of it, so that tests on a CPU cover everything but the launch: a loop over
+// blocks, steps and threads is a kernel.
+//
+// One thread decides one position, so that the lanes of a group are read side by side. Philox gives
+// four uniforms at once and a thread needs one: the first threads compute them for the whole block.
+// Sums are integers: each thread leaves its addends in shared memory, few threads add them up, and
+// one atomic addition per tile and field goes to memory.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cuda/evaluate/batch_view.h"
+#include "kernels/cuda/evaluate/slot_readers.h"
+#include "kernels/cuda/evaluate/tuning.h"
+#include "kernels/decide/decide.h"
+#include "kernels/numerics/host_device.h"
+#include "kernels/numerics/philox.h"
+
+namespace sis::cuda {
+
+inline constexpr int kTilesPerBlock = kThreadsPerBlock / kTilePositions;
+static_assert(kThreadsPerBlock % kTilePositions == 0);
+
+// Blocks of four uniforms that the positions of a tile can touch.
+inline constexpr int kQuadsPerTile = kTilePositions / 4 + 1;
+
+// Shared memory of a block.
+struct BlockScratch {
+  uint32_t uniforms[kTilesPerBlock][4 * kQuadsPerTile];
+  // One element more than positions: threads that add up neighbouring rows then read from different
+  // banks.
+  int64_t addends[kTilesPerBlock][kSumFields][kTilePositions + 1];
+};
+
+constexpr uint32_t BlockCount(uint32_t tiles) {
+  return (tiles + kTilesPerBlock - 1) / kTilesPerBlock;
+}
+
+// The position of a tile's first thread; wraps around below 0.
+SIS_HOST_DEVICE inline uint32_t TilePosition(const StagedSegment& segment, const StagedTile& tile) {
+  return segment.first_position + static_cast<uint32_t>(tile.first);
+}
+
+// Step 1: the uniforms.
+SIS_HOST_DEVICE inline void PrepareUniforms(const BatchView& batch, uint32_t block, int thread,
+                                            BlockScratch& scratch) {
+  for (int i = thread; i < kTilesPerBlock * kQuadsPerTile; i += kThreadsPerBlock) {
+    const int tile = i / kQuadsPerTile;
+    const int quad = i % kQuadsPerTile;
+    const uint32_t number = block * kTilesPerBlock + static_cast<uint32_t>(tile);
+    if (number >= batch.tile_count) return;
+    const StagedSegment& segment = batch.segments[batch.tiles[number].segment];
+    // Positions wrap around where a tile begins before the first one.
+    const uint32_t first = TilePosition(segment, batch.tiles[number]);
+    const PhiloxBlock uniforms = AcceptanceUniforms(
+        segment.sequence_key, (first + 4 * static_cast<uint32_t>(quad)) / 4, batch.draw);
+    for (int word = 0; word < 4; ++word) {
+      scratch.uniforms[tile][4 * quad + word] = uniforms.word[word];
+    }
+  }
+}
+
+// What the slots of a position come down to.
+struct SlotSums {
+  SlotsResult slots;
+  float total_variation;
+};
+
+template <bool kTotalVariation>
+struct SlotAccumulator {
+  EnvelopeAccumulator envelope;
+  TotalVariationAccumulator total_variation;
+
+  // Slots [first, end). Asks for several before using any, since memory answers late.
+  template <class Behavior, class Current>
+  SIS_HOST_DEVICE void Add(const Behavior& behavior, const Current& current, int first, int end) {
+    for (int slot = first; slot < end; slot += kSlotsAhead) {
+      float behavior_log_probs[kSlotsAhead];
+      float current_log_probs[kSlotsAhead];
+      for (int i = 0; i < kSlotsAhead; ++i) {
+        const bool there = slot + i < end;
+        behavior_log_probs[i] = there ? behavior.At(slot + i) : kMinusInfinity;
+        current_log_probs[i] = there ? current.At(slot + i) : kMinusInfinity;
+      }
+      for (int i = 0; i < kSlotsAhead; ++i) {
+        envelope.Add(behavior_log_probs[i], current_log_probs[i]);
+        if (kTotalVariation) total_variation.Add(behavior_log_probs[i], current_log_probs[i]);
+      }
+    }
+  }
+};
+
+template <bool kTotalVariation, class Behavior, class Current>
+SIS_HOST_DEVICE SlotSums AccumulateSlots(const Behavior& behavior, const Current& current,
+                                         int slots, int top_k) {
+  SlotAccumulator<kTotalVariation> accumulator;
+  accumulator.Add(behavior, current, 0, top_k);
+  const Envelope envelope = accumulator.envelope.Finish();
+  const float total_variation = accumulator.total_variation.Finish();
+  // The rest only has to be valid.
+  accumulator.Add(behavior, current, top_k, slots);
+  return {{envelope, accumulator.envelope.valid()}, total_variation};
+}
+
+template <bool kTotalVariation, class Behavior>
+SIS_HOST_DEVICE SlotSums AccumulateWith(const Behavior& behavior, const BatchView& batch,
+                                        const StagedRows& current, size_t index) {
+  const std::byte* rows = batch.input + current.offset;
+  const size_t lane = current.first_lane + index;
+  const int slots = batch.slots;
+  const int top_k = batch.top_k;
+  switch (current.format) {
+    case RowFormat::kTokenMajor:
+      return AccumulateSlots<kTotalVariation>(behavior, TokenMajorReader(rows, lane, slots), slots,
+                                              top_k);
+    case RowFormat::kTokenMajorFloat16:
+      return AccumulateSlots<kTotalVariation>(behavior, TokenMajorFloat16Reader(rows, lane, slots),
+                                              slots, top_k);
+    case RowFormat::kFloat32:
+      return AccumulateSlots<kTotalVariation>(behavior, Float32Reader(rows, lane, slots), slots,
+                                              top_k);
+    case RowFormat::kFloat16:
+      return AccumulateSlots<kTotalVariation>(behavior, Float16Reader(rows, lane, slots), slots,
+                                              top_k);
+    case RowFormat::kFixed12:
+      return AccumulateSlots<kTotalVariation>(behavior, Fixed12Reader(rows, lane, slots), slots,
+                                              top_k);
+    case RowFormat::kNone:
+      break;
+  }
+  return {};
+}
+
+template <typename T>
+SIS_HOST_DEVICE T Load(const std::byte* memory, uint64_t offset, size_t index) {
+  return reinterpret_cast<const T*>(memory + offset)[index];
+}
+
+template <typename T>
+SIS_HOST_DEVICE void Store(const BatchView& batch, uint64_t offset, size_t index, T value) {
+  if (offset != kAbsent) reinterpret_cast<T*>(batch.output + offset)[index] = value;
+}
+
+// Of position `index` of the segment.
+template <bool kTotalVariation>
+SIS_HOST_DEVICE SlotSums SlotsAt(const BatchView& batch, const StagedSegment& segment,
+                                 size_t index) {
+  const std::byte* rows = RecordedRows(batch, segment) + segment.behavior.offset;
+  const size_t lane = segment.behavior.first_lane + index;
+  const int slots = batch.slots;
+  switch (segment.behavior.format) {
+    case RowFormat::kTokenMajor:
+      return AccumulateWith<kTotalVariation>(TokenMajorReader(rows, lane, slots), batch,
+                                             segment.current, index);
+    case RowFormat::kFloat32:
+      return AccumulateWith<kTotalVariation>(Float32Reader(rows, lane, slots), batch,
+                                             segment.current, index);
+    case RowFormat::kFloat16:
+      return AccumulateWith<kTotalVariation>(Float16Reader(rows, lane, slots), batch,
+                                             segment.current, index);
+    case RowFormat::kFixed12:
+      return AccumulateWith<kTotalVariation>(Fixed12Reader(rows, lane, slots), batch,
+                                             segment.current, index);
+    case RowFormat::kTokenMajorFloat16:  // current values only
+    case RowFormat::kNone:
+      break;
+  }
+  return {SlotsOfReduced(Load<float>(batch.input, segment.log_envelopes, index),
+                         Load<float>(batch.input, segment.covered_masses, index)),
+          0.0f};
+}
+
+// Writes the results of position `index`, and returns what it adds to the sums.
+template <bool kTotalVariation>
+SIS_HOST_DEVICE Sums EvaluatePosition(const BatchView& batch, const StagedSegment& segment,
+                                      size_t index, uint32_t uniform) {
+  Sums sums;
+  const auto [slots, total_variation] = SlotsAt<kTotalVariation>(batch, segment, index);
+  const float current_sampled = Load<float>(batch.input, segment.current_sampled_log_probs, index);
+  if (!IsValid(current_sampled, slots)) {
+    sums.invalid = 1;
+    return sums;
+  }
+  const std::byte* recorded = RecordedRows(batch, segment);
+  const PositionResult result = Decide(
+      Load<float>(recorded, segment.behavior_sampled_log_probs, index), current_sampled,
+      slots.envelope, Load<uint8_t>(recorded, segment.sampled_ranks, index) < batch.top_k, uniform);
+  Store(batch, segment.decisions, index, result.decision);
+  Store(batch, segment.acceptance_probabilities, index, result.acceptance_probability);
+  Store(batch, segment.log_modified_ratios, index, result.log_modified_ratio());
+  if (segment.modified_ratios != kAbsent) {
+    Store(batch, segment.modified_ratios, index, result.modified_ratio());
+  }
+  AddPosition(result, slots.envelope, sums);
+  if (kTotalVariation) sums.total_variation = Fixed(total_variation);
+  return sums;
+}
+
+// Step 2: the thread's position, if it has one. kTotalVariation is that of the batch.
+template <bool kTotalVariation>
+SIS_HOST_DEVICE void EvaluateThread(const BatchView& batch, uint32_t block, int thread,
+                                    BlockScratch& scratch) {
+  const int tile = thread / kTilePositions;
+  const int lane = thread % kTilePositions;
+  const uint32_t number = block * kTilesPerBlock + static_cast<uint32_t>(tile);
+  if (number >= batch.tile_count) return;
+  const StagedSegment& segment = batch.segments[batch.tiles[number].segment];
+  const int32_t index = batch.tiles[number].first + lane;
+  Sums sums;
+  if (index >= 0 && static_cast<uint32_t>(index) < segment.count) {
+    const uint32_t quad_lane = TilePosition(segment, batch.tiles[number]) % 4;
+    sums = EvaluatePosition<kTotalVariation>(
+        batch, segment, static_cast<size_t>(index),
+        scratch.uniforms[tile][quad_lane + static_cast<uint32_t>(lane)]);
+  }
+  const auto fields = std::bit_cast<SumFields>(sums);
+  for (int field = 0; field < kSumFields; ++field) {
+    scratch.addends[tile][field][lane] = fields.field[field];
+  }
+}
+
+// Step 3: the sums of each tile go to those of the batch by add_to(int64_t&, int64_t), which must
+// be atomic where blocks run at the same time.
+template <class AddTo>
+SIS_HOST_DEVICE void AddSums(const BatchView& batch, uint32_t block, int thread,
+                             const BlockScratch& scratch, const AddTo& add_to) {
+  for (int i = thread; i < kTilesPerBlock * kSumFields; i += kThreadsPerBlock) {
+    const int tile = i / kSumFields;
+    const int field = i % kSumFields;
+    const uint32_t number = block * kTilesPerBlock + static_cast<uint32_t>(tile);
+    if (number >= batch.tile_count) return;
+    int64_t sum = 0;
+    for (int lane = 0; lane < kTilePositions; ++lane) sum += scratch.addends[tile][field][lane];
+    const uint32_t sums = batch.segments[batch.tiles[number].segment].sums;
+    if (sum != 0) add_to(batch.sums[sums].field[field], sum);
+  }
+}
+
+}  // namespace sis::cuda

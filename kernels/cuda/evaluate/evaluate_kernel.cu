@@ -1,0 +1,35 @@
+#include "kernels/cuda/evaluate/evaluate_block.h"
+#include "kernels/cuda/evaluate/evaluate_kernel.h"
+#include "kernels/cuda/evaluate/tuning.h"
+
+namespace sis::cuda {
+namespace {
+
+// Two's complement: the unsigned sum has the bits of the signed one.
+struct AtomicAdd {
+  __device__ void operator()(int64_t& sum, int64_t addend) const {
+    atomicAdd(reinterpret_cast<unsigned long long*>(&sum), static_cast<unsigned long long>(addend));
+  }
+};
+
+template <bool kTotalVariation>
+__global__ void __launch_bounds__(kThreadsPerBlock, kBlocksPerMultiprocessor)
+    Evaluate(const __grid_constant__ BatchView batch) {
+  __shared__ BlockScratch scratch;
+  const auto thread = static_cast<int>(threadIdx.x);
+  PrepareUniforms(batch, blockIdx.x, thread, scratch);
+  __syncthreads();
+  EvaluateThread<kTotalVariation>(batch, blockIdx.x, thread, scratch);
+  __syncthreads();
+  AddSums(batch, blockIdx.x, thread, scratch, AtomicAdd());
+}
+
+}  // namespace
+
+cudaError_t LaunchEvaluate(const BatchView& batch, cudaStream_t stream) {
+  const auto kernel = batch.total_variation ? Evaluate<true> : Evaluate<false>;
+  kernel<<<BlockCount(batch.tile_count), kThreadsPerBlock, 0, stream>>>(batch);
+  return cudaGetLastError();
+}
+
+}  // namespace sis::cuda

@@ -1,0 +1,96 @@
+#include "kernels/cuda/evaluate/self_check.h"
+
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "kernels/decide/scalar_backend.h"
+
+namespace sis::cuda {
+namespace {
+
+constexpr size_t kPositions = 300;
+constexpr int kSlots = 6;
+
+// Side by side, as in a page.
+struct Records {
+  float log_probs[kPositions * kSlots];
+  float sampled_log_probs[kPositions];
+  uint8_t sampled_ranks[kPositions];
+};
+
+struct Output {
+  std::vector<Decision> decisions = std::vector<Decision>(kPositions);
+  std::vector<float> floats = std::vector<float>(3 * kPositions);
+  Sums sums;
+
+  OutputView view() {
+    const std::span<float> all(floats);
+    return {decisions, all.subspan(0, kPositions), all.subspan(kPositions, kPositions),
+            all.subspan(2 * kPositions, kPositions)};
+  }
+  bool operator==(const Output& other) const {
+    return decisions == other.decisions && sums == other.sums &&
+           std::memcmp(floats.data(), other.floats.data(), floats.size() * sizeof(float)) == 0;
+  }
+};
+
+}  // namespace
+
+absl::Status SelfCheck(const StagedBackend& backend) {
+  Records recorded;
+  const std::span<float> behavior = recorded.log_probs;
+  const std::span<float> behavior_sampled = recorded.sampled_log_probs;
+  const std::span<uint8_t> ranks = recorded.sampled_ranks;
+  std::vector<float> current(kPositions * kSlots);
+  std::vector<float> current_sampled(kPositions);
+  std::vector<float> envelopes(kPositions);
+  std::vector<float> masses(kPositions);
+  for (size_t i = 0; i < kPositions; ++i) {
+    for (size_t slot = 0; slot < kSlots; ++slot) {
+      // Of different exponents and bits, and in no order that matters here.
+      behavior[i * kSlots + slot] = -2.0f - static_cast<float>((i * 37 + slot * 101) % 997) / 83;
+      current[i * kSlots + slot] = -2.0f - static_cast<float>((i * 53 + slot * 71) % 991) / 79;
+    }
+    const size_t rank = i % (kSlots + 1);
+    ranks[i] = rank < kSlots ? static_cast<uint8_t>(rank) : kRankOutside;
+    behavior_sampled[i] = rank < kSlots ? behavior[i * kSlots + rank] : -9.0f;
+    current_sampled[i] = rank < kSlots ? current[i * kSlots + rank] : -8.0f;
+    envelopes[i] = static_cast<float>(i % 64) / 7;
+    masses[i] = static_cast<float>(i % 100) / 101;
+  }
+  RowsTag tag;
+  tag.Renew();
+  const BehaviorView changing{behavior, behavior_sampled, ranks};
+  BehaviorView fixed = changing;
+  fixed.fixed_rows = {std::as_bytes(std::span(&recorded, 1)), &tag};
+  const CurrentView gathered{current_sampled, current, {}, {}};
+  const CurrentView reduced{current_sampled, {}, envelopes, masses};
+  // Staged, copied to where rows stay, and read there.
+  for (const auto& [records, form] :
+       {std::pair(changing, gathered), std::pair(changing, reduced), std::pair(fixed, gathered),
+        std::pair(fixed, gathered), std::pair(fixed, reduced)}) {
+    const EvaluateParameters parameters{.slots = kSlots, .top_k = kSlots - 1, .draw = 1};
+    Output expected;
+    Output output;
+    Segment segment{.sequence_key = 0x0123456789abcdef,
+                    .first_position = 5,
+                    .behavior = records,
+                    .current = form,
+                    .output = expected.view(),
+                    .sums = &expected.sums};
+    ScalarBackend().Evaluate(parameters, {&segment, 1});
+    segment.output = output.view();
+    segment.sums = &output.sums;
+    absl::Status status = backend.TryEvaluate(parameters, {&segment, 1});
+    if (!status.ok()) return status;
+    if (!(output == expected)) {
+      return absl::InternalError("other bytes than the scalar backend's");
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace sis::cuda

@@ -1,0 +1,13 @@
+// Whether a backend gives the scalar one's bytes: a question to a device before it is trusted.
+#pragma once
+
+#include "absl/status/status.h"
+#include "kernels/cuda/evaluate/staged_backend.h"
+
+namespace sis::cuda {
+
+// Evaluates a few hundred positions in both forms. An error of the stages, or Internal if a byte
+// differs.
+absl::Status SelfCheck(const StagedBackend& backend);
+
+}  // namespace sis::cuda

@@ -1,0 +1,81 @@
+// Runs the functions that host and device share on the device, value by value: the ground that CUDA
+// kernels stand on. A test holds the two together, bit by bit.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "kernels/cuda/evaluate/float16.h"
+#include "kernels/decide/decide.h"
+#include "kernels/numerics/philox.h"
+#include "kernels/numerics/sums.h"
+#include "kernels/records/log_prob_code.h"
+
+namespace sis::cuda {
+
+// Whether there is a device, and if not why.
+bool HasDevice(std::string* why);
+
+struct DecideInput {
+  float behavior_sampled_log_prob;
+  float current_sampled_log_prob;
+  Envelope envelope;
+  bool in_top_k;
+  uint64_t sequence_key;
+  uint32_t position;
+  uint64_t draw;
+};
+
+struct DecideOutput {
+  PositionResult result;
+  float log_modified_ratio;
+  float modified_ratio;
+  Sums sums;  // of this position alone
+};
+
+struct CodeInput {
+  LogProbEncoding encoding;
+  uint32_t multiplier;
+  float log_prob;
+};
+
+struct CodeOutput {
+  uint32_t rounded_down;
+  uint32_t rounded_up;
+  uint32_t best_multiplier;  // 0 below the floor
+  float decoded_down;
+  float decoded_up;
+  float float16_value;  // of rounded_down's low bits
+};
+
+// Each returns an empty string, or what CUDA says went wrong. Spans of one call have one length.
+std::string Exp32(std::span<const float> x, std::span<float> y);
+std::string Decide(std::span<const DecideInput> in, std::span<DecideOutput> out);
+std::string Code(std::span<const CodeInput> in, std::span<CodeOutput> out);
+
+// What Decide does with one input, on either side.
+SIS_HOST_DEVICE inline DecideOutput DecideOne(const DecideInput& in) {
+  const PhiloxBlock uniforms = AcceptanceUniforms(in.sequence_key, in.position / 4, in.draw);
+  DecideOutput out{};
+  out.result = sis::Decide(in.behavior_sampled_log_prob, in.current_sampled_log_prob, in.envelope,
+                           in.in_top_k, uniforms.word[in.position % 4]);
+  out.log_modified_ratio = out.result.log_modified_ratio();
+  out.modified_ratio = out.result.modified_ratio();
+  AddPosition(out.result, in.envelope, out.sums);
+  return out;
+}
+
+// What Code does with one input, on either side.
+SIS_HOST_DEVICE inline CodeOutput CodeOne(const CodeInput& in) {
+  CodeOutput out{};
+  out.rounded_down = EncodeRoundedDown(in.encoding, in.log_prob, in.multiplier);
+  out.rounded_up = EncodeRoundedUp(in.encoding, in.log_prob, in.multiplier);
+  if (in.log_prob >= kFixed12Floor) out.best_multiplier = Fixed12Multiplier(in.log_prob);
+  out.decoded_down = DecodeLogProb(in.encoding, out.rounded_down, in.multiplier);
+  out.decoded_up = DecodeLogProb(in.encoding, out.rounded_up, in.multiplier);
+  out.float16_value = Float16Value(static_cast<uint16_t>(out.rounded_down));
+  return out;
+}
+
+}  // namespace sis::cuda

@@ -1,0 +1,45 @@
+#include <utility>
+
+#include "kernels/cuda/residency/cuda_status.h"
+#include "kernels/cuda/residency/device_memory.h"
+#include "kernels/cuda/residency/device_rows.h"
+
+namespace sis::cuda {
+namespace {
+
+class DeviceRows final : public ResidentMemory {
+ public:
+  cudaError_t Allocate(size_t bytes) {
+    size_ = bytes;
+    return memory_.Allocate(bytes);
+  }
+
+  std::byte* data() override { return memory_.data(); }
+  size_t size() const override { return size_; }
+
+ private:
+  size_t size_ = 0;
+  DeviceMemory memory_;
+};
+
+}  // namespace
+
+absl::StatusOr<int64_t> FreeDeviceBytes() {
+  size_t free = 0;
+  size_t total = 0;
+  const cudaError_t error = cudaMemGetInfo(&free, &total);
+  if (error != cudaSuccess) return ToStatus(error, "cudaMemGetInfo");
+  return static_cast<int64_t>(free);
+}
+
+absl::StatusOr<std::unique_ptr<ResidentMemory>> NewDeviceRows(size_t bytes) {
+  auto rows = std::make_unique<DeviceRows>();
+  const cudaError_t error = rows->Allocate(bytes);
+  if (error != cudaSuccess) {
+    cudaGetLastError();  // else the next launch would be told of it
+    return ToStatus(error, "cudaMalloc");
+  }
+  return std::unique_ptr<ResidentMemory>(std::move(rows));
+}
+
+}  // namespace sis::cuda

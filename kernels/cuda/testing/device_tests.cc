@@ -1,0 +1,95 @@
+// One program for a machine with a GPU: everything that a device must do as the host does, and how
+// fast it does it.
+//
+//   device_tests [GoogleTest's flags]   the tests; of the conformance suite only what runs on CUDA
+//   device_tests --bandwidth            reports instead: the kernel alone, and calls from host
+//   memory
+//
+// Reads tests/golden in the working directory.
+#include <gtest/gtest.h>
+
+#include <iostream>
+#include <memory>
+#include <random>
+#include <string_view>
+
+#include "kernels/cuda/dense/dense_suite.h"
+#include "kernels/cuda/evaluate/cuda_backend.h"
+#include "kernels/cuda/evaluate/device.h"
+#include "kernels/cuda/testing/bandwidth_report.h"
+#include "kernels/cuda/testing/residency_report.h"
+#include "kernels/decide/scalar_backend.h"
+#include "tests/conformance/backends.h"
+#include "tests/conformance/policy_pairs.h"
+#include "tests/conformance/positions.h"
+
+namespace sis::cuda {
+namespace {
+
+class DeviceTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    const absl::StatusOr<std::string> device = DeviceName();
+    if (!device.ok()) GTEST_SKIP() << device.status().message();
+    std::cout << "device: " << *device << std::endl;
+  }
+};
+
+TEST_F(DeviceTest, IsAmongTheBackendsOfTheConformanceSuite) {
+  int on_device = 0;
+  for (const Backend* backend : Backends()) {
+    on_device +=
+        backend->name().starts_with("cuda/") && !backend->name().starts_with("cuda/on_host");
+  }
+  EXPECT_EQ(on_device, 2);  // as it is, and with rows that stay
+}
+
+// What the suite evaluates twice is there the second time, or it would test nothing.
+TEST_F(DeviceTest, RowsStay) {
+  for (const Backend* backend : Backends()) {
+    if (!backend->name().ends_with("_resident")) continue;
+    std::mt19937_64 random(1);
+    const Positions positions = RandomPositions(random, 10, 64);
+    const ResidentRowsStats before = backend->resident_rows();
+    Evaluate(*backend, {.slots = 10, .top_k = 10, .draw = 1}, 1, 0, positions);
+    const ResidentRowsStats after = backend->resident_rows();
+    EXPECT_EQ(after.copies, before.copies + 1) << backend->name();
+    EXPECT_EQ(after.hits, before.hits + 1) << backend->name();
+  }
+}
+
+TEST_F(DeviceTest, DenseGivesTheBytesOfTheHost) { ExpectTheBytesOfTheHost(*DenseOnDevice()); }
+TEST_F(DeviceTest, DenseGivesTheBytesOfTheHostByShards) {
+  ExpectTheBytesOfTheHostByShards(*DenseOnDevice());
+}
+TEST_F(DeviceTest, DenseFindsErrors) { ExpectErrorsAreFound(*DenseOnDevice()); }
+
+}  // namespace
+
+absl::Status ReportResidencyOfTheDevice() {
+  const absl::StatusOr<CudaBackend> cuda =
+      NewCudaBackend(std::make_unique<ScalarBackend>(), {.bytes = int64_t{1} << 30});
+  if (!cuda.ok()) return cuda.status();
+  std::cout << "\nDevice cache: " << cuda->device_cache << "\n";
+  absl::Status status;
+  for (const int threads : {1, 4}) {
+    std::cout << "\n";
+    status.Update(ReportResidency(*cuda->backend, {.threads = threads}, std::cout));
+  }
+  return status;
+}
+
+}  // namespace sis::cuda
+
+int main(int argc, char** argv) {
+  if (argc == 2 && std::string_view(argv[1]) == "--bandwidth") {
+    absl::Status status = sis::cuda::ReportBandwidth(std::cout);
+    if (status.ok()) status = sis::cuda::ReportResidencyOfTheDevice();
+    if (status.ok()) return 0;
+    std::cerr << status << std::endl;
+    return absl::IsNotFound(status) ? 77 : 1;  // 77: skipped
+  }
+  GTEST_FLAG_SET(filter, "-*/scalar:*/cpu_*:*/cuda_on_host*");
+  testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}

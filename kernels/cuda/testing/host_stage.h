@@ -1,0 +1,173 @@
+// A stage whose device is the host: the kernel's own code, block by block, step by step, thread by
+// thread. For tests.
+#pragma once
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/cuda/evaluate/evaluate_block.h"
+#include "kernels/cuda/evaluate/stage.h"
+#include "kernels/cuda/evaluate/staged_backend.h"
+#include "kernels/cuda/evaluate/tuning.h"
+#include "kernels/cuda/residency/resident_rows.h"
+
+namespace sis::cuda {
+
+// Runs the kernel; the batch's sums must be zero before.
+inline void RunBlocksOnHost(const BatchView& batch) {
+  const auto add = [](int64_t& sum, int64_t addend) { sum += addend; };
+  BlockScratch scratch;
+  for (uint32_t block = 0; block < BlockCount(batch.tile_count); ++block) {
+    for (int thread = 0; thread < kThreadsPerBlock; ++thread) {
+      PrepareUniforms(batch, block, thread, scratch);
+    }
+    for (int thread = 0; thread < kThreadsPerBlock; ++thread) {
+      if (batch.total_variation) {
+        EvaluateThread<true>(batch, block, thread, scratch);
+      } else {
+        EvaluateThread<false>(batch, block, thread, scratch);
+      }
+    }
+    for (int thread = 0; thread < kThreadsPerBlock; ++thread) {
+      AddSums(batch, block, thread, scratch, add);
+    }
+  }
+}
+
+// Resident memory on the host that behaves as a device's: the program faults if it touches it where
+// only the device may, and what is not there yet, or not any more, is garbage.
+class HostResidentMemory final : public ResidentMemory {
+ public:
+  explicit HostResidentMemory(size_t bytes)
+      : bytes_(bytes),
+        data_(static_cast<std::byte*>(
+            mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0))) {
+    if (data_ == MAP_FAILED) std::abort();
+    Discard(0, bytes);
+  }
+  ~HostResidentMemory() override { munmap(data_, bytes_); }
+
+  std::byte* data() override { return data_; }
+  size_t size() const override { return bytes_; }
+  void Discard(size_t offset, size_t bytes) override {
+    const Access access(*this);
+    std::memset(data_ + offset, 0x95, bytes);  // log-probs of -6e-26, and codes of low ones
+  }
+
+  // What the device does, it does while it has one.
+  class Access {
+   public:
+    explicit Access(HostResidentMemory& memory) : memory_(memory) {
+      const std::lock_guard lock(memory_.mutex_);
+      if (memory_.users_++ == 0) memory_.Protect(PROT_READ | PROT_WRITE);
+    }
+    ~Access() {
+      const std::lock_guard lock(memory_.mutex_);
+      if (--memory_.users_ == 0) memory_.Protect(PROT_NONE);
+    }
+    Access(const Access&) = delete;
+    Access& operator=(const Access&) = delete;
+
+   private:
+    HostResidentMemory& memory_;
+  };
+
+ private:
+  void Protect(int protection) {
+    if (mprotect(data_, bytes_, protection) != 0) std::abort();
+  }
+
+  const size_t bytes_;
+  std::byte* const data_;
+  std::mutex mutex_;
+  int users_ = 0;  // guarded by mutex_
+};
+
+class HostStage : public Stage {
+ public:
+  std::span<std::byte> input() override { return input_; }
+  std::span<const std::byte> output() const override { return output_; }
+
+  absl::Status Start(const Batch& batch) override {
+    Run(batch, nullptr);
+    return absl::OkStatus();
+  }
+  absl::Status Finish() override { return absl::OkStatus(); }
+
+ protected:
+  void Run(const Batch& batch, const std::byte* resident) {
+    std::fill_n(output_.begin() + static_cast<ptrdiff_t>(batch.sums_offset()),
+                batch.output_bytes() - batch.sums_offset(), std::byte{0});
+    RunBlocksOnHost(batch.View(input_.data(), resident, output_.data()));
+  }
+
+ private:
+  std::vector<std::byte> input_ = std::vector<std::byte>(kStagedInputBytes);
+  std::vector<std::byte> output_ = std::vector<std::byte>(kStagedOutputBytes);
+};
+
+// What a device does between Start and Finish, it does when it likes: as late as it may, or at once
+// in a thread of its own.
+enum class When { kLate, kInAThread };
+
+class HostStageWithMemory : public HostStage {
+ public:
+  HostStageWithMemory(HostResidentMemory& memory, When when)
+      : memory_(memory),
+        policy_(when == When::kLate ? std::launch::deferred : std::launch::async) {}
+
+  absl::Status Start(const Batch& batch) override {
+    done_ = std::async(policy_, [this, &batch] {
+      const HostResidentMemory::Access access(memory_);
+      for (const Batch::Upload& upload : batch.Uploads()) {
+        std::memcpy(memory_.data() + upload.to, input().data() + upload.from, upload.bytes);
+      }
+      Run(batch, memory_.data());
+    });
+    return absl::OkStatus();
+  }
+  absl::Status Finish() override {
+    if (done_.valid()) done_.get();  // else Start failed
+    return absl::OkStatus();
+  }
+
+ private:
+  HostResidentMemory& memory_;
+  const std::launch policy_;
+  std::future<void> done_;
+};
+
+// All of the CUDA backend but the device.
+inline std::unique_ptr<const StagedBackend> BackendOnHostStages(
+    std::unique_ptr<const Backend> fallback) {
+  std::vector<StagePair> stages(2);
+  for (StagePair& pair : stages) {
+    for (std::unique_ptr<Stage>& stage : pair) stage = std::make_unique<HostStage>();
+  }
+  return std::make_unique<StagedBackend>("cuda/on_host", std::move(stages), std::move(fallback));
+}
+
+// The same with so many chunks of memory for rows.
+inline std::unique_ptr<const StagedBackend> BackendOnHostStages(
+    std::unique_ptr<const Backend> fallback, size_t chunks, size_t chunk_bytes, When when) {
+  auto memory = std::make_unique<HostResidentMemory>(chunks * chunk_bytes);
+  std::vector<StagePair> stages(2);
+  for (StagePair& pair : stages) {
+    for (std::unique_ptr<Stage>& stage : pair) {
+      stage = std::make_unique<HostStageWithMemory>(*memory, when);
+    }
+  }
+  return std::make_unique<StagedBackend>("cuda/on_host", std::move(stages), std::move(fallback),
+                                         std::move(memory), chunk_bytes);
+}
+
+}  // namespace sis::cuda

@@ -1,0 +1,173 @@
+#include "kernels/cuda/testing/residency_report.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <deque>
+#include <iomanip>
+#include <random>
+#include <sstream>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/decide/scalar_backend.h"
+#include "kernels/records/log_probs.h"
+#include "tests/conformance/policy_pairs.h"
+#include "tests/conformance/positions.h"
+
+namespace sis::cuda {
+namespace {
+
+constexpr size_t kPage = 64;
+constexpr LogProbEncoding kEncoding = LogProbEncoding::kFixed12;
+
+// The packed rows of a page, and their name.
+struct PackedPage {
+  PackedPage(const Positions& positions, size_t first, int slots)
+      : rows_bytes(LogProbBytes(kEncoding, kPage, slots)),
+        bytes(rows_bytes + kPage * (sizeof(float) + 1)) {
+    const Positions part = positions.Slice(first, kPage);
+    std::vector<uint8_t> used(kPage);
+    EncodeBehaviorLogProbs(kEncoding, part.behavior_log_probs, slots, used,
+                           std::span(bytes).first(rows_bytes));
+    std::memcpy(bytes.data() + rows_bytes, part.behavior_sampled_log_probs.data(),
+                kPage * sizeof(float));
+    for (size_t i = 0; i < kPage; ++i) {
+      const uint8_t rank = part.sampled_ranks[i];
+      bytes[rows_bytes + kPage * sizeof(float) + i] =
+          static_cast<std::byte>(rank < used[i] ? rank : kRankOutside);
+    }
+    tag.Renew();
+  }
+
+  BehaviorView View(bool fixed) const {
+    const auto* sampled = reinterpret_cast<const float*>(bytes.data() + rows_bytes);
+    const auto* ranks = reinterpret_cast<const uint8_t*>(sampled + kPage);
+    BehaviorView view{
+        .log_probs = {},
+        .sampled_log_probs = {sampled, kPage},
+        .sampled_ranks = {ranks, kPage},
+        .grouped_log_probs = {.rows = std::span(bytes).first(rows_bytes), .encoding = kEncoding}};
+    if (fixed) view.fixed_rows = {bytes, &tag};
+    return view;
+  }
+
+  size_t rows_bytes;
+  std::vector<std::byte> bytes;
+  RowsTag tag;
+};
+
+// What one thread evaluates, again and again.
+struct Work {
+  Work(int slots, size_t positions, uint32_t seed) : slots(slots) {
+    std::mt19937_64 random(seed);
+    // The same values for all pages; their rows are each page's own.
+    values = RandomPositions(random, slots, kPage);
+    for (size_t first = 0; first + kPage <= positions; first += kPage) {
+      pages.emplace_back(values, 0, slots);
+    }
+    decisions.resize(pages.size() * kPage);
+  }
+
+  EvaluateParameters parameters() const { return {.slots = slots, .top_k = slots, .draw = 1}; }
+
+  void Evaluate(const Backend& backend, bool fixed) {
+    sums = {};
+    const size_t pages_per_call = std::max<size_t>(1, backend.values_per_call() / slots / kPage);
+    std::vector<Segment> segments;
+    for (size_t i = 0; i < pages.size(); ++i) {
+      segments.push_back({.sequence_key = 1,
+                          .first_position = static_cast<uint32_t>(i * kPage),
+                          .behavior = pages[i].View(fixed),
+                          .current = values.current(),
+                          .output = {.decisions = std::span(decisions).subspan(i * kPage, kPage)},
+                          .sums = &sums});
+      if (segments.size() < pages_per_call && i + 1 < pages.size()) continue;
+      backend.Evaluate(parameters(), segments);
+      segments.clear();
+    }
+  }
+
+  int slots;
+  Positions values;
+  std::deque<PackedPage> pages;
+  std::vector<Decision> decisions;
+  Sums sums;
+};
+
+enum class Rows { kStaged, kCopied, kThere };
+
+// Mtokens/s of all threads.
+double Rate(const Backend& backend, std::deque<Work>& works, Rows rows) {
+  if (rows == Rows::kCopied) {
+    for (Work& work : works) {
+      for (PackedPage& page : work.pages) page.tag.Renew();
+    }
+  }
+  size_t positions = 0;
+  const auto begin = std::chrono::steady_clock::now();
+  std::vector<std::thread> threads;
+  for (Work& work : works) {
+    positions += work.decisions.size();
+    threads.emplace_back([&] { work.Evaluate(backend, rows != Rows::kStaged); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  return static_cast<double>(positions) / seconds.count() * 1e-6;
+}
+
+absl::Status ReportCase(const Backend& backend, const ResidencyReportOptions& options, int slots,
+                        std::ostream& out) {
+  std::deque<Work> works;
+  for (int i = 0; i < options.threads; ++i) {
+    works.emplace_back(slots, options.positions / options.threads, static_cast<uint32_t>(i));
+  }
+  std::vector<std::vector<Decision>> expected;
+  std::vector<Sums> expected_sums;
+  for (Work& work : works) {
+    work.Evaluate(ScalarBackend(), false);
+    expected.push_back(work.decisions);
+    expected_sums.push_back(work.sums);
+  }
+
+  std::ostringstream line;
+  line << std::fixed << std::setprecision(0) << "| " << slots;
+  for (const Rows rows : {Rows::kStaged, Rows::kCopied, Rows::kThere}) {
+    std::vector<double> rates;
+    for (int round = -1; round < options.rounds; ++round) {  // the first warms up
+      const ResidentRowsStats before = backend.resident_rows();
+      const double rate = Rate(backend, works, rows);
+      const ResidentRowsStats after = backend.resident_rows();
+      if (round >= 0) rates.push_back(rate);
+      if (after.passes > before.passes || (rows == Rows::kThere && after.copies > before.copies)) {
+        return absl::InternalError(absl::StrCat("K = ", slots, ": the memory doesn't hold it all"));
+      }
+      for (size_t i = 0; i < works.size(); ++i) {
+        if (works[i].decisions != expected[i] || works[i].sums != expected_sums[i]) {
+          return absl::InternalError(absl::StrCat("K = ", slots, ": not the scalar bytes"));
+        }
+      }
+    }
+    std::ranges::sort(rates);
+    line << " | " << rates[rates.size() / 2] << " (" << rates.front() << ", " << rates.back()
+         << ")";
+  }
+  out << line.str() << " |\n" << std::flush;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status ReportResidency(const Backend& backend, const ResidencyReportOptions& options,
+                             std::ostream& out) {
+  out << "Calls from host memory, " << options.threads << " threads, 12 bits, Mtokens/s:\n\n"
+      << "| K | rows staged for each call | copied to stay | there |\n"
+      << "|---|---|---|---|\n";
+  for (const int slots : {10, 50, 100}) {
+    if (absl::Status status = ReportCase(backend, options, slots, out); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace sis::cuda

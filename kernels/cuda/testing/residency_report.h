@@ -1,0 +1,24 @@
+// How fast calls from host memory are evaluated: with rows that are staged for each call, that are
+// copied to stay, and that are there.
+#pragma once
+
+#include <ostream>
+
+#include "absl/status/status.h"
+#include "kernels/decide/backend.h"
+
+namespace sis::cuda {
+
+struct ResidencyReportOptions {
+  size_t positions = size_t{1} << 20;  // of a round, on all threads
+  int rounds = 5;
+  int threads = 4;
+};
+
+// One line per K, with pages of 64 positions in 12 bits, as the server has them, and values of
+// float32 token after token. The backend's memory should hold all pages of a round: else Internal,
+// as if the bytes are not the scalar backend's.
+absl::Status ReportResidency(const Backend& backend, const ResidencyReportOptions& options,
+                             std::ostream& out);
+
+}  // namespace sis::cuda

@@ -1,0 +1,39 @@
+// The report runs, and finds out what would make it wrong, on the host's memory too.
+#include "kernels/cuda/testing/residency_report.h"
+
+#include <sstream>
+
+#include "gtest/gtest.h"
+#include "kernels/cuda/testing/host_stage.h"
+#include "kernels/decide/scalar_backend.h"
+
+namespace sis::cuda {
+namespace {
+
+constexpr ResidencyReportOptions kSmall{.positions = 4096, .rounds = 2, .threads = 2};
+
+TEST(ResidencyReport, OneLinePerK) {
+  std::ostringstream out;
+  const auto backend = BackendOnHostStages(std::make_unique<ScalarBackend>(), 16,
+                                           ResidentRows::kChunkBytes, When::kInAThread);
+  const absl::Status status = ReportResidency(*backend, kSmall, out);
+  EXPECT_TRUE(status.ok()) << status;
+  for (const char* line : {"\n| 10 | ", "\n| 50 | ", "\n| 100 | "}) {
+    EXPECT_NE(out.str().find(line), std::string::npos) << out.str();
+  }
+  // Per K: three rounds that copy, three that find.
+  const int64_t pages = 4096 / 64;
+  EXPECT_EQ(backend->resident_rows().copies, 9 * pages);
+  EXPECT_EQ(backend->resident_rows().hits, 9 * pages);
+}
+
+TEST(ResidencyReport, SaysThatTheMemoryIsTooSmall) {
+  std::ostringstream out;
+  const auto backend =
+      BackendOnHostStages(std::make_unique<ScalarBackend>(), 1, size_t{16} << 10, When::kInAThread);
+  EXPECT_EQ(ReportResidency(*backend, kSmall, out).message(),
+            "K = 10: the memory doesn't hold it all");
+}
+
+}  // namespace
+}  // namespace sis::cuda

@@ -1,0 +1,197 @@
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/cuda/evaluate/evaluate_kernel.h"
+#include "kernels/cuda/residency/cuda_status.h"
+#include "kernels/cuda/residency/device_memory.h"
+#include "kernels/cuda/testing/resident_batch.h"
+
+namespace sis::cuda {
+namespace {
+
+constexpr unsigned kReadThreads = 512;
+constexpr unsigned kReadBlocks = 4096;
+// Reads that a thread has on their way.
+constexpr int kReadsAhead = 4;
+
+// Every 16 bytes once, neighbours by neighbours; what is read must matter, or nothing would be.
+__global__ void ReadAll(const uint4* words, size_t count, uint32_t* never) {
+  const size_t stride = size_t{gridDim.x} * blockDim.x;
+  uint32_t all = 0;
+  for (size_t i = size_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count;
+       i += kReadsAhead * stride) {
+    uint4 ahead[kReadsAhead];
+    for (int j = 0; j < kReadsAhead; ++j) {
+      ahead[j] = i + j * stride < count ? words[i + j * stride] : uint4{};
+    }
+    for (int j = 0; j < kReadsAhead; ++j) all |= ahead[j].x | ahead[j].y | ahead[j].z | ahead[j].w;
+  }
+  // No log-prob array is all zeros, but the compiler doesn't know.
+  if (all == 0x12345678) *never = all;
+}
+
+class Event {
+ public:
+  Event() { error_ = cudaEventCreate(&event_); }
+  ~Event() {
+    if (event_ != nullptr) cudaEventDestroy(event_);
+  }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+
+  cudaError_t error() const { return error_; }
+  cudaEvent_t get() const { return event_; }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+  cudaError_t error_;
+};
+
+template <class Launch>
+absl::StatusOr<double> SecondsOf(const Launch& launch) {
+  const Event begin;
+  const Event end;
+  cudaError_t error = begin.error() != cudaSuccess ? begin.error() : end.error();
+  if (error == cudaSuccess) error = cudaEventRecord(begin.get());
+  if (error == cudaSuccess) error = launch();
+  if (error == cudaSuccess) error = cudaEventRecord(end.get());
+  if (error == cudaSuccess) error = cudaEventSynchronize(end.get());
+  float milliseconds = 0;
+  if (error == cudaSuccess) {
+    error = cudaEventElapsedTime(&milliseconds, begin.get(), end.get());
+  }
+  if (error != cudaSuccess) return ToStatus(error, "a timed launch");
+  return milliseconds * 1e-3;
+}
+
+class Resident final : public ResidentBatch {
+ public:
+  absl::Status Fill(const Batch& batch, size_t copies) {
+    // The block's own segments and tiles come along in each copy, unread: the kernel gets these.
+    std::vector<std::byte> block(batch.input_bytes());
+    batch.WriteInput(block.data());
+    const BatchView view = batch.View(block.data(), nullptr, nullptr);
+    const size_t stride = (block.size() + kAlignment - 1) / kAlignment * kAlignment;
+    output_bytes_ = batch.output_bytes();
+    output_stride_ = (output_bytes_ + kAlignment - 1) / kAlignment * kAlignment;
+    sums_offset_ = batch.sums_offset();
+    input_bytes_ = copies * stride;
+    copies_ = copies;
+
+    uint32_t segment_count = 0;
+    for (uint32_t i = 0; i < view.tile_count; ++i) {
+      segment_count = std::max(segment_count, view.tiles[i].segment + 1);
+    }
+    const auto sums_stride = static_cast<uint32_t>(output_stride_ / sizeof(SumFields));
+    std::vector<StagedSegment> segments;
+    std::vector<StagedTile> tiles;
+    for (size_t copy = 0; copy < copies; ++copy) {
+      const auto move = [](uint64_t& offset, uint64_t by) {
+        if (offset != kAbsent) offset += by;
+      };
+      for (uint32_t i = 0; i < view.tile_count; ++i) {
+        StagedTile tile = view.tiles[i];
+        tile.segment += static_cast<uint32_t>(segments.size());
+        tiles.push_back(tile);
+      }
+      for (uint32_t i = 0; i < segment_count; ++i) {
+        StagedSegment segment = view.segments[i];
+        for (uint64_t* offset : {&segment.behavior.offset, &segment.current.offset,
+                                 &segment.behavior_sampled_log_probs, &segment.sampled_ranks,
+                                 &segment.current_sampled_log_probs, &segment.log_envelopes,
+                                 &segment.covered_masses}) {
+          move(*offset, copy * stride);
+        }
+        for (uint64_t* offset : {&segment.decisions, &segment.acceptance_probabilities,
+                                 &segment.log_modified_ratios, &segment.modified_ratios}) {
+          move(*offset, copy * output_stride_);
+        }
+        segment.sums += static_cast<uint32_t>(copy) * sums_stride;
+        segments.push_back(segment);
+      }
+    }
+
+    cudaError_t error = input_.Allocate(input_bytes_);
+    if (error == cudaSuccess) error = output_.Allocate(copies * output_stride_);
+    if (error == cudaSuccess) error = segments_.Allocate(segments.size() * sizeof(segments[0]));
+    if (error == cudaSuccess) error = tiles_.Allocate(tiles.size() * sizeof(tiles[0]));
+    if (error == cudaSuccess) error = never_.Allocate(sizeof(uint32_t));
+    if (error != cudaSuccess) return ToStatus(error, "cudaMalloc");
+    for (size_t copy = 0; copy < copies && error == cudaSuccess; ++copy) {
+      error = cudaMemcpy(input_.data() + copy * stride, block.data(), block.size(),
+                         cudaMemcpyHostToDevice);
+    }
+    if (error == cudaSuccess) {
+      error = cudaMemcpy(segments_.data(), segments.data(), segments.size() * sizeof(segments[0]),
+                         cudaMemcpyHostToDevice);
+    }
+    if (error == cudaSuccess) {
+      error = cudaMemcpy(tiles_.data(), tiles.data(), tiles.size() * sizeof(tiles[0]),
+                         cudaMemcpyHostToDevice);
+    }
+    if (error != cudaSuccess) return ToStatus(error, "cudaMemcpy");
+    view_ = view;
+    view_.tile_count = static_cast<uint32_t>(tiles.size());
+    view_.tiles = reinterpret_cast<const StagedTile*>(tiles_.data());
+    view_.segments = reinterpret_cast<const StagedSegment*>(segments_.data());
+    view_.sums = reinterpret_cast<SumFields*>(output_.data() + sums_offset_);
+    view_.input = input_.data();
+    view_.output = output_.data();
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<double> EvaluateSeconds() const override {
+    const cudaError_t error = cudaMemset(output_.data(), 0, copies_ * output_stride_);
+    if (error != cudaSuccess) return ToStatus(error, "cudaMemset");
+    return SecondsOf([&] { return LaunchEvaluate(view_, nullptr); });
+  }
+
+  absl::StatusOr<double> ReadSeconds(size_t bytes) const override {
+    return SecondsOf([&] {
+      ReadAll<<<kReadBlocks, kReadThreads>>>(reinterpret_cast<const uint4*>(input_.data()),
+                                             bytes / sizeof(uint4),
+                                             reinterpret_cast<uint32_t*>(never_.data()));
+      return cudaGetLastError();
+    });
+  }
+
+  size_t input_bytes() const override { return input_bytes_; }
+
+  absl::StatusOr<std::vector<std::byte>> LastOutput() const override {
+    std::vector<std::byte> output(output_bytes_);
+    const cudaError_t error =
+        cudaMemcpy(output.data(), output_.data() + (copies_ - 1) * output_stride_, output.size(),
+                   cudaMemcpyDeviceToHost);
+    if (error != cudaSuccess) return ToStatus(error, "cudaMemcpy");
+    return output;
+  }
+
+ private:
+  // Of a copy; a multiple of the sums' size, so that they can be counted through all copies.
+  static constexpr size_t kAlignment = 32 * sizeof(SumFields);
+
+  size_t copies_ = 0;
+  size_t input_bytes_ = 0;
+  size_t output_bytes_ = 0;
+  size_t output_stride_ = 0;
+  size_t sums_offset_ = 0;
+  BatchView view_{};
+  DeviceMemory input_;
+  DeviceMemory output_;
+  DeviceMemory segments_;
+  DeviceMemory tiles_;
+  DeviceMemory never_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<const ResidentBatch>> ResidentBatch::New(const Batch& batch,
+                                                                        size_t copies) {
+  auto resident = std::make_unique<Resident>();
+  if (absl::Status status = resident->Fill(batch, copies); !status.ok()) return status;
+  return std::unique_ptr<const ResidentBatch>(std::move(resident));
+}
+
+}  // namespace sis::cuda

@@ -1,0 +1,31 @@
+// Times the kernel over data that is already on the device. For reports.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/cuda/evaluate/batch.h"
+
+namespace sis::cuda {
+
+class ResidentBatch {
+ public:
+  virtual ~ResidentBatch() = default;
+
+  // `batch` so many times over, each copy in memory of its own. An error if the device has less.
+  static absl::StatusOr<std::unique_ptr<const ResidentBatch>> New(const Batch& batch,
+                                                                  size_t copies);
+
+  // Seconds on the device for the evaluation of all copies.
+  virtual absl::StatusOr<double> EvaluateSeconds() const = 0;
+  // Seconds for a kernel that only reads so many bytes of the input, at most all of it.
+  virtual absl::StatusOr<double> ReadSeconds(size_t bytes) const = 0;
+  virtual size_t input_bytes() const = 0;
+
+  // The output of the last copy of an evaluation.
+  virtual absl::StatusOr<std::vector<std::byte>> LastOutput() const = 0;
+};
+
+}  // namespace sis::cuda

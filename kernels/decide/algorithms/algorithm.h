@@ -1,0 +1,39 @@
+// The base algorithms, on modified ratios (docs/algorithms.md). One file each; this is their list.
+#pragma once
+
+#include <string_view>
+#include <variant>
+
+#include "absl/status/status.h"
+#include "kernels/decide/algorithms/batch.h"
+#include "kernels/decide/algorithms/cispo.h"
+#include "kernels/decide/algorithms/clip_cov.h"
+#include "kernels/decide/algorithms/dapo.h"
+#include "kernels/decide/algorithms/dppo.h"
+#include "kernels/decide/algorithms/grpo.h"
+#include "kernels/decide/algorithms/gspo.h"
+#include "kernels/decide/algorithms/ice_pop.h"
+#include "kernels/decide/algorithms/importance_sampling.h"
+#include "kernels/decide/algorithms/no_correction.h"
+#include "kernels/decide/algorithms/tis.h"
+
+namespace sis {
+
+// An algorithm with its parameters.
+using Algorithm = std::variant<ImportanceSampling, NoCorrection, Grpo, Dapo, Gspo, Cispo, DppoTopK,
+                               DppoBinary, ClipCov, Tis, IcePop>;
+
+// Lower case, with underscores: the name of its field in the API.
+std::string_view AlgorithmName(const Algorithm& algorithm);
+
+// InvalidArgument names the parameter, or the array with position and value, that is wrong or
+// missing. Arrays that are there must have N elements.
+absl::Status ValidateAlgorithm(const Algorithm& algorithm, const BatchView& batch,
+                               const AlgorithmOutput& output);
+
+// Fills what is wanted. The input must be valid. A pure function of its input: the same bits on
+// every machine.
+void ApplyAlgorithm(const Algorithm& algorithm, const BatchView& batch,
+                    const AlgorithmOutput& output);
+
+}  // namespace sis

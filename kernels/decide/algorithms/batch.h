@@ -1,0 +1,62 @@
+// The positions that a base algorithm is applied to: plain arrays in, plain arrays out.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "kernels/decide/algorithms/token.h"
+
+namespace sis {
+
+// The log-ratios of a sequence, or of a part of it: parts are added up by the caller, in any order.
+struct LogRatioSum {
+  int64_t log_ratio = 0;  // in units of 2^-30 (kernels/numerics/sums.h)
+  int64_t positions = 0;  // those not masked
+
+  LogRatioSum& operator+=(const LogRatioSum& other) {
+    log_ratio += other.log_ratio;
+    positions += other.positions;
+    return *this;
+  }
+  friend bool operator==(const LogRatioSum&, const LogRatioSum&) = default;
+};
+
+// Consecutive positions of one sequence. A sequence may have several parts.
+struct SequencePart {
+  uint64_t sequence_key;
+  uint32_t first_position;
+  uint32_t count;
+  // The sum over the whole sequence, where other machines hold the rest of it; unset: what this
+  // batch holds is all.
+  std::optional<LogRatioSum> whole_sequence = {};
+};
+
+// N positions, part after part. Where an array's name ends in log_probs or log_ratios it is in
+// nats; values may be -inf, never NaN. Masked positions may hold anything.
+struct BatchView {
+  std::span<const SequencePart> parts;
+  std::span<const TokenState> states;  // [N]
+  // What g is applied to. Two policies: log w~, 0 where on-policy. Three: log current - log
+  // proximal.
+  std::span<const float> log_ratios;  // [N]
+  // Three policies: log of the modified proximal / behaviour ratio, 0 where on-policy. Else empty.
+  std::span<const float> log_corrections = {};  // [N]
+  // Read by DPPO and Clip-Cov: log p(y), and the log-prob under the policy that the ratio divides
+  // by, also where the ratio was modified.
+  std::span<const float> current_log_probs = {};    // [N]
+  std::span<const float> reference_log_probs = {};  // [N]
+  std::span<const float> total_variations = {};     // [N]; read by DPPO's top-K variant, in [0, 1]
+  // Needed for coefficients, and by Clip-Cov. Finite.
+  std::span<const float> advantages = {};  // [N]
+  uint64_t draw = 0;                       // keys Clip-Cov's choice
+};
+
+// Each may be empty: not wanted.
+struct AlgorithmOutput {
+  std::span<float> surrogates = {};            // [N], g
+  std::span<float> coefficients = {};          // [N], c
+  std::span<LogRatioSum> log_ratio_sums = {};  // one per part; GSPO only
+};
+
+}  // namespace sis

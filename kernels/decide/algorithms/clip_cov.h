@@ -1,0 +1,26 @@
+// Clip-Cov (Cui et al., 2025, "The entropy mechanism of reinforcement learning for reasoning
+// language models"): drops the update of a few of the tokens whose log-prob and advantage covary
+// most.
+#pragma once
+
+#include "absl/status/status.h"
+#include "kernels/decide/algorithms/batch.h"
+
+namespace sis {
+
+struct ClipCov {
+  // Candidates have a covariance strictly between the bounds. With upper = kNoUpperBound and
+  // fraction = 1 this is the indicator of the paper's tab:trick.
+  float lower = 1.0f;  // all three are the authors' values
+  float upper = 5.0f;
+  float fraction = 0.0002f;  // of all positions not masked; at least one is dropped
+
+  absl::Status Validate() const;
+
+  // surrogates and coefficients: the ratio, or 0 where the position was dropped. Which candidates
+  // are dropped follows from the draw: those with the smallest words of Philox in a domain of its
+  // own (docs/algorithms.md), whatever the order of the parts.
+  void Apply(const BatchView& batch, const AlgorithmOutput& output) const;
+};
+
+}  // namespace sis

@@ -1,0 +1,28 @@
+// GSPO (Zheng et al., 2025): one ratio per sequence, the geometric mean of its tokens' ratios, is
+// clipped. On modified ratios it is the paper's eq:gspo_is: an on-policy token adds 0 and counts.
+#pragma once
+
+#include "absl/status/status.h"
+#include "kernels/decide/algorithms/batch.h"
+
+namespace sis {
+
+struct Gspo {
+  float epsilon_low = 3e-4f;  // both from the paper's tab:hparams_math
+  float epsilon_high = 4e-4f;
+
+  absl::Status Validate() const;
+
+  // surrogates: clip(s~) at every position of a sequence. coefficients: s~, or 0 where the
+  // position's advantage and s~ say so; for a trainer that averages over the tokens of a sequence,
+  // this is the gradient of the sequence objective min(s~ A, clip(s~) A).
+  void Apply(const BatchView& batch, const AlgorithmOutput& output) const;
+};
+
+// The sum over one part.
+LogRatioSum SumLogRatios(std::span<const TokenState> states, std::span<const float> log_ratios);
+
+// s~ = e^(sum / positions); 1 of no positions.
+float SequenceRatio(const LogRatioSum& sum);
+
+}  // namespace sis

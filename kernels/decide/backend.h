@@ -1,0 +1,115 @@
+// The interface of everything that evaluates positions: plain arrays in, decisions and sums out.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "kernels/decide/decide.h"
+#include "kernels/numerics/sums.h"
+#include "kernels/records/fixed_rows.h"
+#include "kernels/records/grouped_log_probs.h"
+
+namespace sis {
+
+// What the recorded sets of a run of positions hold, besides the ids: n positions of K slots. -inf
+// marks unused slots, which come last.
+struct BehaviorView {
+  std::span<const float> log_probs;          // [n, K]; or empty, and then
+  std::span<const float> sampled_log_probs;  // [n]
+  std::span<const uint8_t> sampled_ranks;    // [n], kRankOutside if not in the set
+  GroupedLogProbs grouped_log_probs = {};    // the same in groups
+  // If they have a tag, and the spans above are parts of them, at offsets aligned to their
+  // elements: backends may read a copy of them instead.
+  FixedRows fixed_rows = {};
+};
+
+// The current policy's values at the same positions, in one of two forms (docs/numerics.md, section
+// 2).
+struct CurrentView {
+  std::span<const float> sampled_log_probs;  // [n]
+  // GATHERED: log-probs at the recorded slots, [n, K]; or empty, and one of grouped_log_probs and
+  // float16_log_probs holds them, in groups or, as these, token after token.
+  std::span<const float> log_probs;
+  // REDUCED: used if all three are empty.
+  std::span<const float> log_envelopes;   // [n]
+  std::span<const float> covered_masses;  // [n]
+  GroupedLogProbs grouped_log_probs = {};
+  std::span<const uint16_t> float16_log_probs = {};
+
+  bool reduced() const {
+    return log_probs.empty() && grouped_log_probs.empty() && float16_log_probs.empty();
+  }
+};
+
+// Where results go. decisions is required; the others may be empty.
+struct OutputView {
+  std::span<Decision> decisions;                   // [n]
+  std::span<float> acceptance_probabilities = {};  // [n]
+  std::span<float> log_modified_ratios = {};       // [n]
+  std::span<float> modified_ratios = {};           // [n]
+};
+
+// n consecutive positions of one sequence.
+struct Segment {
+  uint64_t sequence_key;
+  uint32_t first_position;
+  BehaviorView behavior;
+  CurrentView current;
+  OutputView output;
+  Sums* sums;  // added to; segments of one call may share it
+  // Added to, one per entry of EvaluateParameters::prefix_curve; empty if not wanted. Segments that
+  // share `sums` share this too.
+  std::span<PrefixSums> prefix_sums = {};
+};
+
+inline constexpr size_t kMaxPrefixPoints = 16;
+
+struct EvaluateParameters {
+  int slots;  // K, the row length of the [n, K] arrays
+  int top_k;  // k in [1, K], the slots used
+  uint64_t draw;
+  // GATHERED only: add to Sums::total_variation, for an exponential more per slot.
+  bool total_variation = false;
+  // GATHERED only: the k of the curve's points, rising, each in [1, top_k]; at most
+  // kMaxPrefixPoints.
+  std::span<const int> prefix_curve = {};
+};
+
+// What a backend holds in memory of its own of rows that don't change, and what came of looking for
+// them there. All 0 if it keeps none.
+struct ResidentRowsStats {
+  int64_t capacity_bytes = 0;  // taken at start
+  int64_t used_bytes = 0;
+  // Segments with fixed rows, since the start: those whose copy was there,
+  int64_t hits = 0;
+  // those whose rows were copied there,
+  int64_t copies = 0;
+  // and those that were sent for the one call, as there was no room that is better used.
+  int64_t passes = 0;
+  int64_t evictions = 0;  // of copies
+};
+
+// Implementations are thread-safe, and give the same bytes for the same valid input
+// (docs/numerics.md).
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  virtual std::string_view name() const = 0;
+
+  // Evaluates every segment; lengths must agree. What is recorded must be valid
+  // (kernels/decide/validate.h). The current values may be anything: Sums::invalid counts the
+  // positions where they are not valid, and if there are any, everything else that was written is
+  // to be thrown away. float16_log_probs may even change meanwhile: each of them is read once.
+  virtual void Evaluate(const EvaluateParameters& parameters,
+                        std::span<const Segment> segments) const = 0;
+
+  // How many log-probs a call should bring where there is a choice: few enough for a CPU's cache,
+  // many enough for what a call costs.
+  virtual size_t values_per_call() const { return 32768; }
+
+  virtual ResidentRowsStats resident_rows() const { return {}; }
+};
+
+}  // namespace sis

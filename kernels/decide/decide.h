@@ -1,0 +1,179 @@
+// The decision at one position, exactly (docs/numerics.md, sections 4, 5 and 7). Shared by every
+// backend, on host and device; backends differ only in how they walk the arrays.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+
+#include "kernels/numerics/exp32.h"
+#include "kernels/numerics/host_device.h"
+#include "kernels/numerics/sums.h"
+
+namespace sis {
+
+// The wire values of sis.v1.Decision.
+// The backends give the first three.
+enum class Decision : uint8_t {
+  kAccepted = 1,
+  kRejected = 2,
+  kOutsideTopK = 3,
+  kMissing = 4,
+  kMasked = 5
+};
+
+// The rank of a sampled token that is not in the recorded set.
+inline constexpr uint8_t kRankOutside = 255;
+inline constexpr int kMaxTopK = 254;
+
+inline constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+
+// What rounding may add to a log-prob of 0 or to a mass of 1.
+inline constexpr float kRoundingSlack = 0x1p-6f;
+
+// False for NaN.
+SIS_HOST_DEVICE inline bool IsLogProb(float x) { return x <= kRoundingSlack; }
+SIS_HOST_DEVICE inline bool IsMass(float x) { return x >= 0.0f && x <= 1.0f + kRoundingSlack; }
+
+// What subnormals could touch counts as 0, so that machines that flush them agree with those that
+// don't.
+SIS_HOST_DEVICE inline float Flush(float x) { return x < 0x1p-100f && x > -0x1p-100f ? 0.0f : x; }
+
+// What the current policy's values at V_k come down to.
+struct Envelope {
+  // log M: the maximum of log p - log q over the used slots; -inf if there is none.
+  float log_envelope;
+  // Sum of p over the used slots, added in the order of the ranks.
+  float covered_mass;
+};
+
+// Adds slot after slot, most probable first.
+struct EnvelopeAccumulator {
+  float max_log_ratio = kMinusInfinity;
+  float covered_mass = 0.0f;
+  bool all_log_probs = true;
+
+  // behavior_log_prob of -inf marks an unused slot, and current_log_prob may then be anything. In
+  // others it may be too, but then the slots are not valid.
+  SIS_HOST_DEVICE void Add(float behavior_log_prob, float current_log_prob) {
+    if (behavior_log_prob == kMinusInfinity) return;
+    if (!IsLogProb(current_log_prob)) {
+      all_log_probs = false;
+      return;
+    }
+    const float log_ratio = current_log_prob - behavior_log_prob;
+    max_log_ratio = log_ratio > max_log_ratio ? log_ratio : max_log_ratio;
+    covered_mass = covered_mass + Exp32(current_log_prob);
+  }
+  SIS_HOST_DEVICE Envelope Finish() const { return {Flush(max_log_ratio), covered_mass}; }
+  // Whether the current policy's values so far can be log-probs of different tokens (section 2).
+  SIS_HOST_DEVICE bool valid() const { return all_log_probs && IsMass(covered_mass); }
+};
+
+// What the slots of a position tell.
+struct SlotsResult {
+  Envelope envelope;  // of the first k
+  bool valid;         // all of them, whatever k is
+};
+
+// Whether the current policy's values at a position are valid (section 2).
+SIS_HOST_DEVICE inline bool IsValid(float current_sampled_log_prob, const SlotsResult& slots) {
+  return slots.valid && IsLogProb(current_sampled_log_prob);
+}
+// The slots' part of the REDUCED form.
+SIS_HOST_DEVICE inline SlotsResult SlotsOfReduced(float log_envelope, float covered_mass) {
+  return {{Flush(log_envelope), covered_mass},
+          log_envelope < std::numeric_limits<float>::infinity() && IsMass(covered_mass)};
+}
+
+// Half the L1 distance of the two policies on V_k, slot after slot, most probable first.
+struct TotalVariationAccumulator {
+  float l1_distance = 0.0f;
+
+  // As EnvelopeAccumulator::Add.
+  SIS_HOST_DEVICE void Add(float behavior_log_prob, float current_log_prob) {
+    if (behavior_log_prob == kMinusInfinity || !IsLogProb(current_log_prob)) return;
+    const float difference = Exp32(current_log_prob) - Exp32(behavior_log_prob);
+    l1_distance = l1_distance + (difference < 0.0f ? -difference : difference);
+  }
+  // At most 1, though both masses may be a little above it.
+  SIS_HOST_DEVICE float Finish() const {
+    const float half = 0.5f * l1_distance;
+    return half < 1.0f ? half : 1.0f;
+  }
+};
+
+// xi, the current policy's mass outside of V_k.
+SIS_HOST_DEVICE inline float ResidualMass(Envelope envelope) {
+  const float residual = 1.0f - envelope.covered_mass;
+  return residual > 0.0f ? residual : 0.0f;
+}
+
+// (1 - xi) / M, the accept rate before a token is drawn.
+SIS_HOST_DEVICE inline float ExpectedAcceptance(Envelope envelope) {
+  if (envelope.log_envelope == kMinusInfinity) return 0.0f;
+  const float expected = Flush(envelope.covered_mass) * Exp32(-envelope.log_envelope);
+  return expected < 1.0f ? expected : 1.0f;
+}
+
+struct PositionResult {
+  Decision decision;
+  bool envelope_violation;
+  // a, the probability that this decision is to accept.
+  float acceptance_probability;
+  // log w, the logarithm of the unmodified importance ratio.
+  float log_ratio;
+
+  SIS_HOST_DEVICE float log_modified_ratio() const {
+    return decision == Decision::kAccepted ? 0.0f : log_ratio;
+  }
+  SIS_HOST_DEVICE float modified_ratio() const {
+    return decision == Decision::kAccepted ? 1.0f : Exp32(log_ratio);
+  }
+};
+
+// `uniform` is the position's word of AcceptanceUniforms; `in_top_k` whether the sampled token is
+// in V_k.
+SIS_HOST_DEVICE inline PositionResult Decide(float behavior_sampled_log_prob,
+                                             float current_sampled_log_prob, Envelope envelope,
+                                             bool in_top_k, uint32_t uniform) {
+  PositionResult result{Decision::kOutsideTopK, false, 0.0f,
+                        Flush(current_sampled_log_prob - behavior_sampled_log_prob)};
+  if (!in_top_k) return result;
+  if (current_sampled_log_prob == kMinusInfinity) {
+    result.acceptance_probability = 0.0f;
+  } else if (result.log_ratio > envelope.log_envelope) {
+    result.acceptance_probability = 1.0f;
+    result.envelope_violation = true;
+  } else {
+    result.acceptance_probability = Exp32(Flush(result.log_ratio - envelope.log_envelope));
+  }
+  const auto threshold = static_cast<uint64_t>(result.acceptance_probability * 0x1p32f);
+  result.decision = uniform < threshold ? Decision::kAccepted : Decision::kRejected;
+  return result;
+}
+
+// Adds a scored position to the sums, all but the total variation, which needs the slots.
+SIS_HOST_DEVICE inline void AddPosition(const PositionResult& result, Envelope envelope,
+                                        Sums& sums) {
+  const bool accepted = result.decision == Decision::kAccepted;
+  const int64_t deviation = Fixed(result.log_ratio < 0 ? -result.log_ratio : result.log_ratio);
+  sums.accepted += accepted;
+  sums.rejected += result.decision == Decision::kRejected;
+  sums.outside_top_k += result.decision == Decision::kOutsideTopK;
+  sums.envelope_violations += result.envelope_violation;
+  sums.d += deviation;
+  sums.d_sis += accepted ? 0 : deviation;
+  sums.log_envelope += Fixed(envelope.log_envelope);
+  sums.residual_mass += Fixed(ResidualMass(envelope));
+  sums.acceptance_probability += Fixed(result.acceptance_probability);
+  sums.expected_acceptance += Fixed(ExpectedAcceptance(envelope));
+  sums.k3 += Fixed(Excess32(result.log_ratio));
+}
+
+// Adds a scored position to a point of the prefix curve, whose envelope is that of the point's k.
+SIS_HOST_DEVICE inline void AddPrefix(Envelope envelope, PrefixSums& sums) {
+  sums.residual_mass += Fixed(ResidualMass(envelope));
+  sums.expected_acceptance += Fixed(ExpectedAcceptance(envelope));
+}
+
+}  // namespace sis

@@ -1,0 +1,182 @@
+// Whether recorded or current sets are valid (docs/numerics.md, sections 2 and 11), a position a
+// lane.
+#if defined(SIS_KERNELS_SIMD_SET_CHECKER_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef SIS_KERNELS_SIMD_SET_CHECKER_INL_H_
+#undef SIS_KERNELS_SIMD_SET_CHECKER_INL_H_
+#else
+#define SIS_KERNELS_SIMD_SET_CHECKER_INL_H_
+#endif
+
+#include <cstddef>
+#include <cstdint>
+
+#include "hwy/highway.h"
+#include "kernels/decide/backend.h"
+#include "kernels/decide/simd_slots-inl.h"
+#include "kernels/numerics/simd_math-inl.h"
+#include "kernels/records/simd_rows-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace sis {
+namespace HWY_NAMESPACE {
+
+// The sets of kLanes positions, rank by rank: of records, or the current policy's own, where no
+// token was sampled and equal log-probs may stand in any order.
+enum class SetKind { kRecord, kCurrent };
+
+template <SetKind kKind>
+class SetChecker {
+ public:
+  // Of the current policy's sets.
+  HWY_INLINE SetChecker() : SetChecker(hn::Zero(Int32Tag()), hn::Zero(FloatTag())) {}
+  HWY_INLINE SetChecker(Int32s sampled_ids, Floats sampled_log_probs)
+      : sampled_ids_(sampled_ids),
+        sampled_log_probs_(sampled_log_probs),
+        ranks_(hn::Set(Int32Tag(), kRankOutside)),
+        lowest_id_(sampled_ids),
+        highest_id_(sampled_ids),
+        last_id_(hn::Set(Int32Tag(), -1)),
+        last_log_prob_(Constant(kRoundingSlack)),
+        mass_(hn::Zero(FloatTag())),
+        valid_(hn::And(hn::Le(sampled_log_probs, Constant(kRoundingSlack)),
+                       hn::Ne(sampled_log_probs, Constant(kMinusInfinity)))) {
+    valid_ = hn::And(valid_, AsMask(hn::Gt(sampled_ids, hn::Set(Int32Tag(), -1))));
+  }
+
+  // The ids, as the bits of floats, and log-probs of `rank` and those after it.
+  template <size_t kCount>
+  HWY_INLINE void Add(const Floats (&ids)[kCount], const Floats (&log_probs)[kCount], size_t rank) {
+    Int32s new_ids[kCount];
+    for (size_t i = 0; i < kCount; ++i) new_ids[i] = hn::BitCast(Int32Tag(), ids[i]);
+    CheckDistinct(new_ids, log_probs, rank);
+    if constexpr (kKind == SetKind::kCurrent) {
+      for (size_t i = 0; i < kCount; ++i) {
+        hn::Store(log_probs[i], FloatTag(), log_probs_ + (rank + i) * kLanes);
+      }
+    }
+    Floats exponentials[kCount];
+    ExpOfEach(log_probs, exponentials);
+    for (size_t i = 0; i < kCount; ++i) {
+      AddSlot(new_ids[i], log_probs[i], static_cast<int32_t>(rank + i));
+      mass_ = hn::Add(mass_, ZeroBelowRange(log_probs[i], exponentials[i]));
+    }
+  }
+
+  HWY_INLINE bool AllValid(int32_t vocabulary_size) const {
+    const Int32Tag di;
+    const Mask in_vocabulary = AsMask(hn::And(hn::Gt(lowest_id_, hn::Set(di, -2)),
+                                              hn::Lt(highest_id_, hn::Set(di, vocabulary_size))));
+    const Mask mass = hn::Le(mass_, Constant(1.0f + kRoundingSlack));
+    return hn::AllTrue(FloatTag(), hn::And(hn::And(valid_, in_vocabulary), mass));
+  }
+  // Of the sampled tokens.
+  HWY_INLINE Int32s ranks() const { return ranks_; }
+  // What was added; log-probs of the current policy only.
+  HWY_INLINE Int32s Id(size_t rank) const { return hn::Load(Int32Tag(), ids_ + rank * kLanes); }
+  HWY_INLINE Floats LogProb(size_t rank) const {
+    return hn::Load(FloatTag(), log_probs_ + rank * kLanes);
+  }
+
+ private:
+  static HWY_INLINE Mask AsMask(hn::Mask<Int32Tag> mask) {
+    return hn::RebindMask(FloatTag(), mask);
+  }
+
+  // Against each other, and all before them. Unused slots all have the same id.
+  template <size_t kCount>
+  HWY_INLINE void CheckDistinct(const Int32s (&ids)[kCount], const Floats (&log_probs)[kCount],
+                                size_t rank) {
+    const Int32Tag di;
+    hn::Mask<Int32Tag> repeated[kCount];
+    for (size_t i = 0; i < kCount; ++i) {
+      repeated[i] = hn::Lt(ids[i], ids[i]);  // none
+      for (size_t j = 0; j < i; ++j) repeated[i] = hn::Or(repeated[i], hn::Eq(ids[i], ids[j]));
+      hn::Store(ids[i], di, ids_ + (rank + i) * kLanes);
+    }
+    for (size_t before = 0; before < rank; ++before) {
+      const Int32s id = hn::Load(di, ids_ + before * kLanes);
+      for (size_t i = 0; i < kCount; ++i) repeated[i] = hn::Or(repeated[i], hn::Eq(ids[i], id));
+    }
+    for (size_t i = 0; i < kCount; ++i) {
+      const Mask used = hn::Ne(log_probs[i], Constant(kMinusInfinity));
+      valid_ = hn::AndNot(hn::And(used, AsMask(repeated[i])), valid_);
+    }
+  }
+
+  HWY_INLINE void AddSlot(Int32s id, Floats log_prob, int32_t rank) {
+    const Int32Tag di;
+    const Mask used = hn::Ne(log_prob, Constant(kMinusInfinity));
+    const Mask has_id = AsMask(hn::Ne(id, hn::Set(di, -1)));
+    valid_ = hn::AndNot(hn::Xor(used, has_id), valid_);
+    // Neither NaN nor above the slack, and nothing used after an unused slot.
+    const Mask sorted = hn::Le(log_prob, last_log_prob_);
+    valid_ = hn::And(valid_, sorted);
+    if constexpr (kKind == SetKind::kRecord) {
+      const Mask tied = hn::And(used, hn::Eq(log_prob, last_log_prob_));
+      const Mask ids_ascend = AsMask(hn::Gt(id, last_id_));
+      valid_ = hn::AndNot(hn::AndNot(ids_ascend, tied), valid_);
+
+      const hn::Mask<Int32Tag> sampled = hn::Eq(id, sampled_ids_);
+      const auto differs = hn::Ne(hn::BitCast(di, log_prob), hn::BitCast(di, sampled_log_probs_));
+      valid_ = hn::AndNot(AsMask(hn::And(sampled, differs)), valid_);
+      ranks_ = hn::IfThenElse(sampled, hn::Set(di, rank), ranks_);
+    } else if (rank == 0) {
+      valid_ = hn::And(valid_, used);
+    }
+
+    lowest_id_ = hn::Min(lowest_id_, id);
+    highest_id_ = hn::Max(highest_id_, id);
+    last_id_ = id;
+    last_log_prob_ = log_prob;
+  }
+
+  const Int32s sampled_ids_;
+  const Floats sampled_log_probs_;
+  Int32s ranks_;
+  Int32s lowest_id_;
+  Int32s highest_id_;
+  Int32s last_id_;
+  Floats last_log_prob_;
+  Floats mass_;
+  Mask valid_;
+  HWY_ALIGN int32_t ids_[kMaxTopK * kLanes];
+  HWY_ALIGN float log_probs_[kKind == SetKind::kCurrent ? kMaxTopK * kLanes : kLanes];
+};
+
+template <size_t kCount, SetKind kKind>
+HWY_INLINE void CheckLast(const TokenMajorRows& ids, const TokenMajorRows& log_probs, size_t lane,
+                          size_t rank, SetChecker<kKind>& checker) {
+  Floats last_ids[kCount];
+  Floats last_log_probs[kCount];
+  ids.LoadLast(lane, rank, last_ids);
+  log_probs.LoadLast(lane, rank, last_log_probs);
+  checker.Add(last_ids, last_log_probs, rank);
+}
+
+template <SetKind kKind>
+HWY_INLINE void CheckSlots(const TokenMajorRows& ids, const TokenMajorRows& log_probs, size_t lane,
+                           size_t slots, SetChecker<kKind>& checker) {
+  size_t rank = 0;
+  for (; rank + kRanksAtOnce <= slots; rank += kRanksAtOnce) {
+    const FourFloats id = ids.Load(lane, rank);
+    const FourFloats log_prob = log_probs.Load(lane, rank);
+    checker.Add({id.first.first, id.first.second, id.second.first, id.second.second},
+                {log_prob.first.first, log_prob.first.second, log_prob.second.first,
+                 log_prob.second.second},
+                rank);
+  }
+  switch (slots - rank) {
+    case 1:
+      return CheckLast<1>(ids, log_probs, lane, rank, checker);
+    case 2:
+      return CheckLast<2>(ids, log_probs, lane, rank, checker);
+    case 3:
+      return CheckLast<3>(ids, log_probs, lane, rank, checker);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace sis
+HWY_AFTER_NAMESPACE();
+
+#endif  // include guard of the target

@@ -1,0 +1,332 @@
+// What the slots of kLanes positions come down to: envelopes, covered masses, the points of the
+// prefix curve and the total variation. In the order of the ranks, as decide.h does it for one
+// position.
+#if defined(SIS_KERNELS_SIMD_SLOTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef SIS_KERNELS_SIMD_SLOTS_INL_H_
+#undef SIS_KERNELS_SIMD_SLOTS_INL_H_
+#else
+#define SIS_KERNELS_SIMD_SLOTS_INL_H_
+#endif
+
+#include <cstddef>
+#include <span>
+
+#include "hwy/highway.h"
+#include "kernels/decide/backend.h"
+#include "kernels/numerics/simd_math-inl.h"
+#include "kernels/records/simd_rows-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace sis {
+namespace HWY_NAMESPACE {
+
+// What the slots tell of kLanes positions.
+struct Envelopes {
+  Floats log_envelope;
+  Floats covered_mass;
+};
+
+// What is wanted of the slots.
+struct SlotPlan {
+  size_t slots;  // all of which have to be valid
+  size_t top_k;
+  bool total_variation;
+  std::span<const int> prefix_curve;
+};
+
+// What came of them.
+struct SlotResults {
+  Envelopes envelopes;
+  Mask valid;
+  Floats total_variation;              // if wanted
+  Envelopes prefix[kMaxPrefixPoints];  // one per point of the curve
+};
+
+// Exponentials of a few ranks, side by side.
+HWY_INLINE void ExpOfEach(const Floats (&x)[1], Floats (&e)[1]) { e[0] = ExpInRange(x[0]); }
+HWY_INLINE void ExpOfEach(const Floats (&x)[2], Floats (&e)[2]) {
+  const TwoFloats two = ExpInRange(TwoFloats{x[0], x[1]});
+  e[0] = two.first;
+  e[1] = two.second;
+}
+HWY_INLINE void ExpOfEach(const Floats (&x)[3], Floats (&e)[3]) {
+  const TwoFloats two = ExpInRange(TwoFloats{x[0], x[1]});
+  e[0] = two.first;
+  e[1] = two.second;
+  e[2] = ExpInRange(x[2]);
+}
+HWY_INLINE void ExpOfEach(const Floats (&x)[4], Floats (&e)[4]) {
+  const FourFloats four = ExpInRange(FourFloats{{x[0], x[1]}, {x[2], x[3]}});
+  e[0] = four.first.first;
+  e[1] = four.first.second;
+  e[2] = four.second.first;
+  e[3] = four.second.second;
+}
+
+// Keeps the envelopes of the curve's points as the ranks go by.
+class PrefixPoints {
+ public:
+  PrefixPoints(std::span<const int> curve, Envelopes* envelopes)
+      : curve_(curve), envelopes_(envelopes), next_(curve.empty() ? kNone : curve[0]) {}
+
+  // The k of the next point; larger than any if there is none.
+  HWY_INLINE size_t next() const { return next_; }
+  HWY_INLINE void Keep(Envelopes envelopes) {
+    envelopes_[index_++] = envelopes;
+    next_ = index_ < curve_.size() ? curve_[index_] : kNone;
+  }
+
+ private:
+  static constexpr size_t kNone = ~size_t{0};
+
+  std::span<const int> curve_;
+  Envelopes* envelopes_;
+  size_t index_ = 0;
+  size_t next_;
+};
+
+// Of log-probs whose covered mass was summed up exactly: whether they are valid. One that is too
+// large has an exponential above the limit.
+HWY_INLINE Mask AreMasses(Floats covered_mass) {
+  return hn::Le(covered_mass, Constant(1.0f + kRoundingSlack));  // not so for NaN
+}
+
+// kLanes EnvelopeAccumulators side by side, with two maxima, so that one comparison need not wait
+// for the last. This one only knows log-probs of used slots that are no less than -87.
+class PlainAccumulators {
+ public:
+  HWY_INLINE PlainAccumulators()
+      : even_(Constant(kMinusInfinity)),
+        odd_(Constant(kMinusInfinity)),
+        covered_mass_(hn::Zero(FloatTag())),
+        largest_bits_(hn::Zero(Uint32Tag())),
+        last_behavior_(hn::Zero(FloatTag())) {}
+
+  // Four ranks, none of them the last of a point.
+  HWY_INLINE void Add(FourFloats behavior, FourFloats current) {
+    RaiseMaximum(even_, behavior.first.first, current.first.first);
+    RaiseMaximum(odd_, behavior.first.second, current.first.second);
+    RaiseMaximum(even_, behavior.second.first, current.second.first);
+    RaiseMaximum(odd_, behavior.second.second, current.second.second);
+    const FourFloats exponentials = ExpInRange(current);
+    AddMass(exponentials.first.first);
+    AddMass(exponentials.first.second);
+    AddMass(exponentials.second.first);
+    AddMass(exponentials.second.second);
+  }
+
+  // The ranks from `rank` on.
+  template <size_t kCount>
+  HWY_INLINE void AddInOrder(const Floats (&behavior)[kCount], const Floats (&current)[kCount],
+                             size_t rank, PrefixPoints& points) {
+    Floats exponentials[kCount];
+    ExpOfEach(current, exponentials);
+    for (size_t i = 0; i < kCount; ++i) {
+      RaiseMaximum(i % 2 == 0 ? even_ : odd_, behavior[i], current[i]);
+      AddMass(exponentials[i]);
+      if (HWY_UNLIKELY(rank + i + 1 == points.next())) points.Keep(Finish());
+    }
+  }
+
+  // The behaviour's values of the last rank.
+  HWY_INLINE Floats last_behavior() const { return last_behavior_; }
+  HWY_INLINE bool AllInRange() const {
+    const Uint32Tag du;
+    const Uint32s limit = RangeBits(Constant(-87.0f));
+    return hn::AllTrue(du, hn::Eq(hn::Max(largest_bits_, limit), limit));
+  }
+
+  HWY_INLINE Envelopes Finish() const { return {FlushAll(hn::Max(even_, odd_)), covered_mass_}; }
+
+ private:
+  // Larger than those of -87 for all that ExpInRange may make a mass of that is too small: numbers
+  // below -87, and -inf. By what it does on AVX3, numbers above 88 and NaN can't: their
+  // exponentials are above 2^99, or NaN (of all floats; tests/conformance/validity_test.cc tries
+  // many).
+  static HWY_INLINE Uint32s RangeBits(Floats x) {
+    const Uint32Tag du;
+#if HWY_TARGET <= HWY_AVX3
+    return hn::BitCast(du, x);
+#else
+    return hn::BitCast(du, hn::Abs(x));
+#endif
+  }
+  HWY_INLINE void RaiseMaximum(Floats& max, Floats behavior, Floats current) {
+    last_behavior_ = behavior;
+    largest_bits_ = hn::Max(largest_bits_, RangeBits(current));
+    max = hn::Max(max, hn::Sub(current, behavior));
+  }
+  HWY_INLINE void AddMass(Floats exponential) {
+    covered_mass_ = hn::Add(covered_mass_, exponential);
+  }
+
+  Floats even_;
+  Floats odd_;
+  Floats covered_mass_;
+  Uint32s largest_bits_;
+  Floats last_behavior_;
+};
+
+template <size_t kCount, class BehaviorRows, class CurrentRows>
+HWY_INLINE void AddLast(const BehaviorRows& behavior, const CurrentRows& current, size_t lane,
+                        size_t rank, PlainAccumulators& accumulators, PrefixPoints& points) {
+  Floats q[kCount], p[kCount];
+  behavior.template LoadLast<SlotUse::kUsed>(lane, rank, q);
+  current.LoadLast(lane, rank, p);
+  accumulators.AddInOrder(q, p, rank, points);
+}
+
+// All ranks.
+template <class BehaviorRows, class CurrentRows>
+HWY_INLINE void AddRanks(const BehaviorRows& behavior, const CurrentRows& current, size_t lane,
+                         size_t end, PlainAccumulators& accumulators, PrefixPoints& points) {
+  size_t rank = 0;
+  for (; rank + kRanksAtOnce <= end; rank += kRanksAtOnce) {
+    const FourFloats q = behavior.template Load<SlotUse::kUsed>(lane, rank);
+    const FourFloats p = current.Load(lane, rank);
+    if (HWY_LIKELY(rank + kRanksAtOnce < points.next())) {
+      accumulators.Add(q, p);
+    } else {
+      const Floats q4[] = {q.first.first, q.first.second, q.second.first, q.second.second};
+      const Floats p4[] = {p.first.first, p.first.second, p.second.first, p.second.second};
+      accumulators.AddInOrder(q4, p4, rank, points);
+    }
+  }
+  switch (end - rank) {
+    case 1:
+      return AddLast<1>(behavior, current, lane, rank, accumulators, points);
+    case 2:
+      return AddLast<2>(behavior, current, lane, rank, accumulators, points);
+    case 3:
+      return AddLast<3>(behavior, current, lane, rank, accumulators, points);
+  }
+}
+
+// False if it can't tell, and then `results` is not filled in. All slots are used, and no total
+// variation is wanted.
+template <class BehaviorRows, class CurrentRows>
+HWY_INLINE bool AccumulatePlain(const BehaviorRows& behavior, const CurrentRows& current,
+                                size_t lane, const SlotPlan& plan, SlotResults& results) {
+  PlainAccumulators accumulators;
+  PrefixPoints points(plan.prefix_curve, results.prefix);
+  AddRanks(behavior, current, lane, plan.slots, accumulators, points);
+  results.envelopes = accumulators.Finish();
+  results.valid = AreMasses(results.envelopes.covered_mass);
+  // Used slots come first: if the last one is used, all are.
+  const Mask used = behavior.IsUsed(accumulators.last_behavior(), lane);
+  return hn::AllTrue(FloatTag(), used) && accumulators.AllInRange();
+}
+
+// Both policies' log-probs of kLanes positions, rank by rank: what is rare is compiled for one
+// layout only.
+class CopiedSlots {
+ public:
+  template <class BehaviorRows, class CurrentRows>
+  HWY_NOINLINE CopiedSlots(const BehaviorRows& behavior, const CurrentRows& current, size_t lane,
+                           size_t slots) {
+    Copy(behavior, lane, slots, behavior_);
+    Copy(current, lane, slots, current_);
+  }
+
+  HWY_INLINE Floats Behavior(size_t rank) const {
+    return hn::Load(FloatTag(), behavior_ + rank * kLanes);
+  }
+  HWY_INLINE Floats Current(size_t rank) const {
+    return hn::Load(FloatTag(), current_ + rank * kLanes);
+  }
+
+ private:
+  template <class Rows>
+  static HWY_INLINE void Copy(const Rows& rows, size_t lane, size_t slots, float* into) {
+    size_t rank = 0;
+    for (; rank + kRanksAtOnce <= slots; rank += kRanksAtOnce) {
+      const FourFloats four = rows.Load(lane, rank);
+      const Floats values[] = {four.first.first, four.first.second, four.second.first,
+                               four.second.second};
+      Store(values, into + rank * kLanes);
+    }
+    switch (slots - rank) {
+      case 1:
+        return CopyLast<1>(rows, lane, rank, into);
+      case 2:
+        return CopyLast<2>(rows, lane, rank, into);
+      case 3:
+        return CopyLast<3>(rows, lane, rank, into);
+    }
+  }
+  template <size_t kCount, class Rows>
+  static HWY_INLINE void CopyLast(const Rows& rows, size_t lane, size_t rank, float* into) {
+    Floats values[kCount];
+    rows.LoadLast(lane, rank, values);
+    Store(values, into + rank * kLanes);
+  }
+  template <size_t kCount>
+  static HWY_INLINE void Store(const Floats (&values)[kCount], float* into) {
+    for (size_t i = 0; i < kCount; ++i) hn::Store(values[i], FloatTag(), into + i * kLanes);
+  }
+
+  HWY_ALIGN float behavior_[kMaxTopK * kLanes];
+  HWY_ALIGN float current_[kMaxTopK * kLanes];
+};
+
+// Any log-probs, and the total variation if that is wanted. True if all slots were used.
+template <bool kTotalVariation>
+HWY_NOINLINE bool AccumulateAny(const CopiedSlots& slots, const SlotPlan& plan,
+                                SlotResults& results) {
+  const FloatTag d;
+  const Floats minus_infinity = Constant(kMinusInfinity);
+  PrefixPoints points(plan.prefix_curve, results.prefix);
+  Floats max = minus_infinity;
+  Floats covered_mass = hn::Zero(d);
+  Floats l1_distance = hn::Zero(d);
+  Mask all_log_probs = hn::Eq(covered_mass, covered_mass);
+  for (size_t rank = 0; rank < plan.slots; ++rank) {
+    if (rank == plan.top_k) results.envelopes = {FlushAll(max), covered_mass};
+    const Floats behavior = slots.Behavior(rank);
+    const Mask used = hn::Ne(behavior, minus_infinity);
+    const Floats current = hn::IfThenElse(used, slots.Current(rank), minus_infinity);
+    all_log_probs = hn::And(all_log_probs, hn::Le(current, Constant(kRoundingSlack)));
+    max = hn::Max(max, hn::IfThenElse(used, hn::Sub(current, behavior), minus_infinity));
+    if constexpr (kTotalVariation) {
+      const TwoFloats exponentials = ExpAtMost88(TwoFloats{current, behavior});
+      covered_mass = hn::Add(covered_mass, exponentials.first);
+      if (rank < plan.top_k) {
+        l1_distance =
+            hn::Add(l1_distance, hn::Abs(hn::Sub(exponentials.first, exponentials.second)));
+      }
+    } else {
+      covered_mass = hn::Add(covered_mass, ExpAtMost88(current));
+    }
+    if (rank + 1 == points.next()) points.Keep({FlushAll(max), covered_mass});
+  }
+  if (plan.top_k == plan.slots) results.envelopes = {FlushAll(max), covered_mass};
+  results.valid = hn::And(all_log_probs, AreMasses(covered_mass));
+  results.total_variation = hn::Min(Constant(1.0f), hn::Mul(Constant(0.5f), l1_distance));
+  return hn::AllTrue(d, hn::Ne(slots.Behavior(plan.slots - 1), minus_infinity));
+}
+
+// What the groups before this one were like, as a guess.
+struct Expectation {
+  bool plain = true;
+};
+
+// `results` must not be read where nothing was asked for.
+template <class BehaviorRows, class CurrentRows>
+HWY_INLINE void AccumulateSlots(const BehaviorRows& behavior, const CurrentRows& current,
+                                size_t lane, const SlotPlan& plan, Expectation& expectation,
+                                SlotResults& results) {
+  // Where k < K the slots beyond k count for the check alone, which is left to the other way.
+  const bool plain = expectation.plain && !plan.total_variation && plan.top_k == plan.slots;
+  if (HWY_LIKELY(plain) && HWY_LIKELY(AccumulatePlain(behavior, current, lane, plan, results))) {
+    return;
+  }
+  const CopiedSlots slots(behavior, current, lane, plan.slots);
+  expectation.plain = plan.total_variation ? AccumulateAny<true>(slots, plan, results)
+                                           : AccumulateAny<false>(slots, plan, results);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace sis
+HWY_AFTER_NAMESPACE();
+
+#endif  // include guard of the target

@@ -1,0 +1,94 @@
+#include "kernels/decide/simd_validate.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "kernels/numerics/simd_targets.h"
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/decide/simd_validate.cc"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+#include "kernels/records/grouped_log_probs.h"
+#if HWY_TARGET != HWY_SCALAR
+#include "kernels/decide/simd_groups-inl.h"
+#include "kernels/decide/simd_set_checker-inl.h"
+#include "kernels/decide/simd_slots-inl.h"
+#include "kernels/numerics/simd_math-inl.h"
+#include "kernels/records/simd_rows-inl.h"
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace sis {
+namespace HWY_NAMESPACE {
+namespace {
+
+#if HWY_TARGET == HWY_SCALAR
+
+// The caller checks one by one.
+bool RecordsAreValid(const RecordView&, size_t, int32_t, uint8_t*) { return false; }
+
+#else
+
+// Fewer are checked sooner one by one than as a group of 16.
+constexpr size_t kFewPositions = 4;
+
+bool RecordsAreValid(const RecordView& records, size_t slots, int32_t vocabulary_size,
+                     uint8_t* ranks) {
+  const size_t positions = records.sampled_ids.size();
+  if (positions < kFewPositions) return false;
+  // Ids are moved around like floats, by instructions that keep all bits.
+  TokenMajorPositions ids({reinterpret_cast<const float*>(records.ids.data()), records.ids.size()},
+                          slots);
+  TokenMajorPositions log_probs(records.log_probs, slots);
+  for (size_t index = 0; index < positions; index += kGroup) {
+    // The last lanes of an incomplete group hold its first position again.
+    const size_t count = std::min(kGroup, positions - index);
+    HWY_ALIGN int32_t sampled_ids[kGroup];
+    HWY_ALIGN float sampled_log_probs[kGroup];
+    for (size_t lane = 0; lane < kGroup; ++lane) {
+      const size_t position = index + (lane < count ? lane : 0);
+      sampled_ids[lane] = records.sampled_ids[position];
+      sampled_log_probs[lane] = records.sampled_log_probs[position];
+    }
+    const TokenMajorRows id_rows = ids.Group(0, index, 0, count);
+    const TokenMajorRows log_prob_rows = log_probs.Group(0, index, 0, count);
+    HWY_ALIGN int32_t group_ranks[kGroup];
+    for (size_t lane = 0; lane < kGroup; lane += kLanes) {
+      SetChecker<SetKind::kRecord> checker(hn::Load(Int32Tag(), sampled_ids + lane),
+                                           hn::Load(FloatTag(), sampled_log_probs + lane));
+      CheckSlots(id_rows, log_prob_rows, lane, slots, checker);
+      if (!checker.AllValid(vocabulary_size)) return false;
+      hn::Store(checker.ranks(), Int32Tag(), group_ranks + lane);
+    }
+    for (size_t lane = 0; lane < count; ++lane) {
+      ranks[index + lane] = static_cast<uint8_t>(group_ranks[lane]);
+    }
+  }
+  return true;
+}
+
+#endif  // HWY_TARGET
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace sis
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace sis {
+namespace {
+
+HWY_EXPORT(RecordsAreValid);
+
+}  // namespace
+
+bool RecordsAreQuicklySeenValid(const RecordView& records, int slots, int32_t vocabulary_size,
+                                std::span<uint8_t> ranks) {
+  return HWY_DYNAMIC_DISPATCH(RecordsAreValid)(records, static_cast<size_t>(slots), vocabulary_size,
+                                               ranks.data());
+}
+
+}  // namespace sis
+#endif

@@ -1,0 +1,282 @@
+#include "kernels/decide/validate.h"
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace sis {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr float kUnused = -std::numeric_limits<float>::infinity();
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr int kVocabularySize = 100;
+constexpr int kSlots = 3;
+constexpr uint32_t kFirstPosition = 40;
+
+// Two positions, 40 and 41; the tests spoil the second.
+struct Record {
+  std::vector<int32_t> sampled_ids = {7, 99};
+  std::vector<float> sampled_log_probs = {-0.5f, -1.5f};
+  std::vector<int32_t> ids = {7, 0, -1, 3, 99, 5};
+  std::vector<float> log_probs = {-0.5f, -2.0f, kUnused, -0.75f, -1.5f, -2.5f};
+  std::vector<uint8_t> ranks = {77, 77};
+
+  absl::Status Validate() {
+    return ValidateRecords({sampled_ids, sampled_log_probs, ids, log_probs}, kSlots,
+                           kVocabularySize, kFirstPosition, ranks);
+  }
+};
+
+MATCHER_P(IsInvalid, message, "") {
+  return ExplainMatchResult(absl::StatusCode::kInvalidArgument, arg.code(), result_listener) &&
+         ExplainMatchResult(message, std::string(arg.message()), result_listener);
+}
+
+auto Names(const char* field, const char* value) {
+  return IsInvalid(AllOf(HasSubstr(field), HasSubstr("position 41"), HasSubstr(value)));
+}
+
+auto NamesSlot(const char* field, const char* slot, const char* value) {
+  return IsInvalid(
+      AllOf(HasSubstr(field), HasSubstr("position 41"), HasSubstr(slot), HasSubstr(value)));
+}
+
+TEST(ValidateRecordsTest, AcceptsAValidRecordAndWritesItsRanks) {
+  Record record;
+  EXPECT_TRUE(record.Validate().ok()) << record.Validate();
+  EXPECT_THAT(record.ranks, ElementsAre(0, 1));
+}
+
+TEST(ValidateRecordsTest, ASampledTokenThatIsInNoSlotIsOutside) {
+  Record record;
+  record.sampled_ids[1] = 42;
+  record.sampled_log_probs[1] = -8.0f;
+  EXPECT_TRUE(record.Validate().ok()) << record.Validate();
+  EXPECT_THAT(record.ranks, ElementsAre(0, kRankOutside));
+}
+
+TEST(ValidateRecordsTest, AcceptsAnEmptySet) {
+  Record record;
+  record.ids = {-1, -1, -1, -1, -1, -1};
+  record.log_probs.assign(6, kUnused);
+  EXPECT_TRUE(record.Validate().ok()) << record.Validate();
+  EXPECT_THAT(record.ranks, ElementsAre(kRankOutside, kRankOutside));
+}
+
+TEST(ValidateRecordsTest, AcceptsTheSlackOfRounding) {
+  Record record;
+  record.ids = {7, -1, -1, 99, -1, -1};
+  record.log_probs = {0.0f, kUnused, kUnused, 0x1p-7f, kUnused, kUnused};
+  record.sampled_log_probs = {0.0f, 0x1p-7f};
+  EXPECT_TRUE(record.Validate().ok()) << record.Validate();
+}
+
+TEST(ValidateRecordsTest, RefusesSampledIdsOutsideTheVocabulary) {
+  for (const auto& [id, text] : {std::pair(-1, "-1"), std::pair(100, "100")}) {
+    Record record;
+    record.sampled_ids[1] = id;
+    EXPECT_THAT(record.Validate(), Names("sampled_ids", text));
+  }
+}
+
+TEST(ValidateRecordsTest, RefusesSampledLogProbsThatAreNone) {
+  for (const auto& [log_prob, text] :
+       {std::pair(kNan, "nan"), std::pair(kInfinity, "inf"), std::pair(-kInfinity, "-inf"),
+        std::pair(0.25f, "0.25"), std::pair(std::nextafter(0x1p-6f, 1.0f), "0.015625")}) {
+    Record record;
+    record.sampled_log_probs[1] = log_prob;
+    EXPECT_THAT(record.Validate(), Names("sampled_log_probs", text));
+  }
+}
+
+TEST(ValidateRecordsTest, RefusesTopKIdsOutsideTheVocabulary) {
+  for (const auto& [id, text] : {std::pair(-2, "-2"), std::pair(100, "100")}) {
+    Record record;
+    record.ids[5] = id;
+    EXPECT_THAT(record.Validate(), NamesSlot("top_k_ids", "slot 2", text));
+  }
+}
+
+TEST(ValidateRecordsTest, RefusesTopKLogProbsThatAreNone) {
+  for (const auto& [log_prob, text] : {std::pair(kNan, "nan"), std::pair(kInfinity, "inf"),
+                                       std::pair(-kInfinity, "-inf"), std::pair(0.25f, "0.25")}) {
+    Record record;
+    record.log_probs[3] = log_prob;
+    EXPECT_THAT(record.Validate(), NamesSlot("top_k_log_probs", "slot 0", text));
+  }
+}
+
+TEST(ValidateRecordsTest, RefusesALogProbInAnUnusedSlot) {
+  for (const auto& [log_prob, text] : {std::pair(-4.0f, "-4"), std::pair(kNan, "nan")}) {
+    Record record;
+    record.ids[5] = -1;
+    record.log_probs[5] = log_prob;
+    EXPECT_THAT(record.Validate(), NamesSlot("top_k_log_probs", "slot 2", text));
+  }
+}
+
+TEST(ValidateRecordsTest, RefusesAUsedSlotAfterAnUnusedOne) {
+  Record record;
+  record.ids[4] = -1;
+  record.log_probs[4] = kUnused;
+  EXPECT_THAT(record.Validate(), NamesSlot("top_k_ids", "slot 2", "id 5"));
+}
+
+TEST(ValidateRecordsTest, RefusesUnsortedLogProbs) {
+  Record record;
+  record.log_probs[5] = -1.25f;
+  EXPECT_THAT(record.Validate(), NamesSlot("top_k_log_probs", "slot 2", "-1.25"));
+}
+
+TEST(ValidateRecordsTest, RefusesTiesThatAreNotInTheOrderOfTheirIds) {
+  Record record;
+  record.log_probs[5] = -1.5f;  // id 5 after id 99
+  EXPECT_THAT(record.Validate(), NamesSlot("top_k_ids", "slot 2", "id 5"));
+}
+
+TEST(ValidateRecordsTest, ZerosOfEitherSignTie) {
+  Record record;
+  record.sampled_ids[1] = 42;
+  record.log_probs = {-0.5f, -2.0f, kUnused, -0.0f, 0.0f, -8.0f};
+  record.ids = {7, 0, -1, 99, 3, 5};
+  // A mass of 2 is refused as well, but later: the tie is what is seen first.
+  EXPECT_THAT(record.Validate(), NamesSlot("top_k_ids", "slot 1", "id 3"));
+}
+
+TEST(ValidateRecordsTest, RefusesAnIdThatStandsTwice) {
+  Record record;
+  record.ids[5] = 3;
+  EXPECT_THAT(record.Validate(), NamesSlot("top_k_ids", "slot 2", "id 3"));
+}
+
+// Most pairs of ids differ in the filter that goes before the comparison: all must be found.
+TEST(ValidateRecordsTest, FindsADuplicateOfAnyIdAtAnyDistance) {
+  for (int32_t twice = 0; twice < kVocabularySize; ++twice) {
+    std::vector<int32_t> ids;
+    std::vector<float> log_probs;
+    for (int32_t id = 0; id < kVocabularySize; ++id) {
+      ids.push_back(id);
+      log_probs.push_back(-5.0f - 0.01f * static_cast<float>(id));
+    }
+    ids.push_back(twice);
+    log_probs.push_back(-7.0f);
+    uint8_t rank;
+    const RecordView records{std::span(&ids[0], 1), std::span(&log_probs[0], 1), ids, log_probs};
+    EXPECT_THAT(ValidateRecords(records, 101, kVocabularySize, 0, std::span(&rank, 1)),
+                IsInvalid(HasSubstr("stands twice")));
+    // And nothing else is wrong with it.
+    ids.pop_back();
+    log_probs.pop_back();
+    const RecordView valid{std::span(&ids[0], 1), std::span(&log_probs[0], 1), ids, log_probs};
+    EXPECT_TRUE(ValidateRecords(valid, 100, kVocabularySize, 0, std::span(&rank, 1)).ok());
+  }
+}
+
+TEST(ValidateRecordsTest, RefusesASampledLogProbThatDiffersFromItsSlot) {
+  Record record;
+  record.sampled_log_probs[1] = std::nextafter(-1.5f, 0.0f);
+  EXPECT_THAT(record.Validate(), Names("sampled_log_probs", "slot 1"));
+}
+
+TEST(ValidateRecordsTest, RefusesZerosOfDifferentSignAsSampledLogProbAndSlot) {
+  Record record;
+  record.ids = {7, 0, -1, 99, -1, -1};
+  record.log_probs = {-0.5f, -2.0f, kUnused, 0.0f, kUnused, kUnused};
+  record.sampled_log_probs[1] = -0.0f;
+  EXPECT_THAT(record.Validate(), Names("sampled_log_probs", "slot 0"));
+}
+
+TEST(ValidateRecordsTest, RefusesAMassAboveOne) {
+  Record record;
+  record.log_probs = {-0.5f, -2.0f, kUnused, -0.25f, -1.5f, -2.5f};  // 0.78 + 0.22 + 0.08
+  EXPECT_THAT(record.Validate(), Names("top_k_log_probs", "1.08"));
+}
+
+// Three slots and one position, 41.
+struct Current {
+  std::vector<float> behavior_log_probs = {-0.5f, -2.0f, kUnused};
+  std::vector<float> behavior_sampled_log_probs = {-0.5f};
+  std::vector<uint8_t> ranks = {0};
+  std::vector<float> sampled_log_probs = {-0.25f};
+  std::vector<float> log_probs = {-0.25f, -3.0f, kNan};
+  std::vector<float> log_envelopes = {0.25f};
+  std::vector<float> covered_masses = {0.9f};
+
+  BehaviorView behavior() const { return {behavior_log_probs, behavior_sampled_log_probs, ranks}; }
+  absl::Status ValidateAsGathered() const {
+    return ValidateCurrent(behavior(), {sampled_log_probs, log_probs, {}, {}}, kSlots, 41);
+  }
+  absl::Status ValidateAsReduced() const {
+    return ValidateCurrent(behavior(), {sampled_log_probs, {}, log_envelopes, covered_masses},
+                           kSlots, 41);
+  }
+};
+
+TEST(ValidateCurrentTest, AcceptsBothFormsAndIgnoresUnusedSlots) {
+  EXPECT_TRUE(Current().ValidateAsGathered().ok()) << Current().ValidateAsGathered();
+  EXPECT_TRUE(Current().ValidateAsReduced().ok()) << Current().ValidateAsReduced();
+}
+
+TEST(ValidateCurrentTest, AcceptsMinusInfinity) {
+  Current current;
+  current.sampled_log_probs[0] = -kInfinity;
+  current.log_probs = {-kInfinity, -kInfinity, 5.0f};
+  current.log_envelopes[0] = -kInfinity;
+  current.covered_masses[0] = 0.0f;
+  EXPECT_TRUE(current.ValidateAsGathered().ok()) << current.ValidateAsGathered();
+  EXPECT_TRUE(current.ValidateAsReduced().ok()) << current.ValidateAsReduced();
+}
+
+TEST(ValidateCurrentTest, RefusesSampledLogProbsThatAreNone) {
+  for (const auto& [log_prob, text] :
+       {std::pair(kNan, "nan"), std::pair(kInfinity, "inf"), std::pair(0.25f, "0.25")}) {
+    Current current;
+    current.sampled_log_probs[0] = log_prob;
+    EXPECT_THAT(current.ValidateAsGathered(), Names("gathered.sampled_log_probs", text));
+    EXPECT_THAT(current.ValidateAsReduced(), Names("reduced.sampled_log_probs", text));
+  }
+}
+
+TEST(ValidateCurrentTest, RefusesGatheredLogProbsThatAreNone) {
+  for (const auto& [log_prob, text] :
+       {std::pair(kNan, "nan"), std::pair(kInfinity, "inf"), std::pair(0.25f, "0.25")}) {
+    Current current;
+    current.log_probs[1] = log_prob;
+    EXPECT_THAT(current.ValidateAsGathered(), NamesSlot("gathered.log_probs", "slot 1", text));
+  }
+}
+
+TEST(ValidateCurrentTest, RefusesAGatheredMassAboveOne) {
+  Current current;
+  current.log_probs = {-0.25f, -1.25f, kNan};  // 0.78 + 0.29
+  EXPECT_THAT(current.ValidateAsGathered(), Names("gathered.log_probs", "1.06"));
+}
+
+TEST(ValidateCurrentTest, RefusesLogEnvelopesThatAreNone) {
+  for (const auto& [value, text] : {std::pair(kNan, "nan"), std::pair(kInfinity, "inf")}) {
+    Current current;
+    current.log_envelopes[0] = value;
+    EXPECT_THAT(current.ValidateAsReduced(), Names("reduced.log_envelopes", text));
+  }
+}
+
+TEST(ValidateCurrentTest, RefusesCoveredMassesThatAreNone) {
+  for (const auto& [value, text] :
+       {std::pair(kNan, "nan"), std::pair(-0.125f, "-0.125"), std::pair(1.125f, "1.125")}) {
+    Current current;
+    current.covered_masses[0] = value;
+    EXPECT_THAT(current.ValidateAsReduced(), Names("reduced.covered_masses", text));
+  }
+}
+
+}  // namespace
+}  // namespace sis

@@ -1,0 +1,95 @@
+#include "kernels/numerics/crc32c.h"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <random>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace sis {
+namespace {
+
+using Crc = uint32_t (*)(uint32_t, std::span<const std::byte>);
+
+class Crc32cTest : public testing::TestWithParam<Crc> {
+ protected:
+  uint32_t Of(std::span<const std::byte> bytes) const { return GetParam()(0, bytes); }
+};
+
+INSTANTIATE_TEST_SUITE_P(Implementations, Crc32cTest,
+                         testing::Values(ExtendCrc32c, ExtendCrc32cPortable),
+                         [](const testing::TestParamInfo<Crc>& info) {
+                           return info.index == 0 ? "Dispatched" : "Portable";
+                         });
+
+TEST_P(Crc32cTest, HasTheCheckValue) {
+  EXPECT_EQ(Of(std::as_bytes(std::span(std::string_view("123456789")))), 0xE3069283u);
+}
+
+// RFC 3720, appendix B.4.
+TEST_P(Crc32cTest, GivesTheAnswersOfTheIscsiStandard) {
+  std::array<std::byte, 32> bytes{};
+  EXPECT_EQ(Of(bytes), 0x8A9136AAu);
+  bytes.fill(std::byte{0xFF});
+  EXPECT_EQ(Of(bytes), 0x62A8AB43u);
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i);
+  EXPECT_EQ(Of(bytes), 0x46DD794Eu);
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(31 - i);
+  EXPECT_EQ(Of(bytes), 0x113FDB5Cu);
+}
+
+TEST_P(Crc32cTest, OfNothingIsWhatItWas) {
+  EXPECT_EQ(GetParam()(0, {}), 0u);
+  EXPECT_EQ(GetParam()(0xE3069283, {}), 0xE3069283u);
+}
+
+TEST_P(Crc32cTest, OfTwoPartsIsThatOfTheWhole) {
+  const auto whole = std::as_bytes(std::span(std::string_view("123456789")));
+  for (size_t cut = 0; cut <= whole.size(); ++cut) {
+    EXPECT_EQ(GetParam()(Of(whole.first(cut)), whole.subspan(cut)), 0xE3069283u) << cut;
+  }
+}
+
+// The definition, bit by bit.
+uint32_t Extend(uint32_t crc, std::span<const std::byte> bytes) {
+  uint32_t state = ~crc;
+  for (const std::byte byte : bytes) {
+    state ^= static_cast<uint32_t>(byte);
+    for (int bit = 0; bit < 8; ++bit) state = (state >> 1) ^ ((state & 1) * 0x82F63B78u);
+  }
+  return ~state;
+}
+
+// Lengths that make parts of every number and kind, from a start that isn't 0.
+TEST_P(Crc32cTest, IsTheDefinitionForEveryLength) {
+  std::mt19937 random(20260101);
+  std::vector<std::byte> bytes(7200);
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+  uint32_t expected = 0xE3069283;
+  for (size_t length = 0;; ++length) {
+    ASSERT_EQ(GetParam()(0xE3069283, std::span(bytes).first(length)), expected) << length;
+    if (length == bytes.size()) break;
+    expected = Extend(expected, std::span(bytes).subspan(length, 1));
+  }
+}
+
+TEST_P(Crc32cTest, IsTheDefinitionAtEveryAlignment) {
+  std::mt19937 random(20260102);
+  std::vector<std::byte> bytes(3800);
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+  for (size_t offset = 0; offset < 16; ++offset) {
+    for (size_t length = 0; offset + length <= bytes.size(); length += 1 + length / 6) {
+      const auto part = std::span(bytes).subspan(offset, length);
+      const uint32_t start = random();
+      ASSERT_EQ(GetParam()(start, part), Extend(start, part))
+          << "offset " << offset << ", length " << length;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sis

@@ -1,0 +1,79 @@
+// Sums over positions in fixed point: the order of addition does not matter (docs/numerics.md,
+// section 8).
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/numerics/host_device.h"
+
+namespace sis {
+
+// x in units of 2^-30, truncated towards zero; x is limited to [-64, 64] first and must not be NaN.
+SIS_HOST_DEVICE inline int64_t Fixed(float x) {
+  x = x > 64.0f ? 64.0f : x;
+  x = x < -64.0f ? -64.0f : x;
+  return static_cast<int64_t>(x * 0x1p30f);
+}
+
+// The inverse, as the nearest double.
+inline double FromFixed(int64_t sum) { return static_cast<double>(sum) * 0x1p-30; }
+
+// Counts of positions, and fixed-point sums over the scored ones (accepted, rejected, outside
+// top-K).
+struct Sums {
+  int64_t accepted = 0;
+  int64_t rejected = 0;
+  int64_t outside_top_k = 0;
+  int64_t missing = 0;
+  int64_t envelope_violations = 0;
+  int64_t d = 0;
+  int64_t d_sis = 0;
+  int64_t log_envelope = 0;
+  int64_t residual_mass = 0;
+  int64_t acceptance_probability = 0;
+  int64_t expected_acceptance = 0;
+  int64_t k3 = 0;
+  int64_t total_variation = 0;  // 0 unless asked for
+  int64_t masked = 0;
+  // Positions whose current values are not valid (section 2). The other sums are then anything.
+  int64_t invalid = 0;
+
+  int64_t scored() const { return accepted + rejected + outside_top_k; }
+
+  Sums& operator+=(const Sums& other) {
+    accepted += other.accepted;
+    rejected += other.rejected;
+    outside_top_k += other.outside_top_k;
+    missing += other.missing;
+    envelope_violations += other.envelope_violations;
+    d += other.d;
+    d_sis += other.d_sis;
+    log_envelope += other.log_envelope;
+    residual_mass += other.residual_mass;
+    acceptance_probability += other.acceptance_probability;
+    expected_acceptance += other.expected_acceptance;
+    k3 += other.k3;
+    total_variation += other.total_variation;
+    masked += other.masked;
+    invalid += other.invalid;
+    return *this;
+  }
+
+  friend bool operator==(const Sums&, const Sums&) = default;
+};
+
+// The sums of a point of the prefix curve: those of Sums if only the point's k slots were used.
+struct PrefixSums {
+  int64_t residual_mass = 0;
+  int64_t expected_acceptance = 0;
+
+  PrefixSums& operator+=(const PrefixSums& other) {
+    residual_mass += other.residual_mass;
+    expected_acceptance += other.expected_acceptance;
+    return *this;
+  }
+
+  friend bool operator==(const PrefixSums&, const PrefixSums&) = default;
+};
+
+}  // namespace sis

@@ -1,0 +1,116 @@
+// Pages: the records of consecutive positions as one byte string, versioned and checksummed
+// (docs/page_format.md).
+//
+// A page holds what ValidateRecords accepts, encoded once. Log-probs may be lossy; sampled
+// log-probs, ids and ranks never are.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/decide/validate.h"
+#include "kernels/records/encoding.h"
+
+namespace sis {
+
+inline constexpr uint32_t kMaxPagePositions = 4096;
+inline constexpr int32_t kMaxPageVocabulary = 1 << 24;
+
+// The rank that marks a position without a record: a gap in the page.
+inline constexpr uint8_t kRankAbsent = 254;
+
+struct PageHeader {
+  LogProbEncoding encoding;
+  int slots;                // K in [1, kMaxTopK]
+  int32_t vocabulary_size;  // in [1, kMaxPageVocabulary]
+  uint32_t first_position;
+  uint32_t positions;  // in [1, kMaxPagePositions]; the last is at most 2^32 - 1
+
+  friend bool operator==(const PageHeader&, const PageHeader&) = default;
+};
+
+// Bits that hold every id of a vocabulary, at least 1.
+constexpr int IdBits(int32_t vocabulary_size) {
+  return vocabulary_size <= 2
+             ? 1
+             : static_cast<int>(std::bit_width(static_cast<uint32_t>(vocabulary_size - 1)));
+}
+
+// Where the sections of a page begin, in bytes; each ends where the next begins.
+struct PageLayout {
+  size_t log_probs;          // groups of rows, kernels/records/encoding.h
+  size_t sampled_log_probs;  // float32
+  size_t ranks;              // uint8
+  size_t ids;                // groups of K + 1 rows of IdBits: the sampled ids, then rank by rank
+  size_t end;
+};
+
+PageLayout LayOutPage(const PageHeader& header);
+
+inline size_t PageBytes(const PageHeader& header) { return LayOutPage(header).end; }
+
+// Writes a page of PageBytes. The records must be valid, and ranks [positions] as ValidateRecords
+// gave them; where a rank is kRankAbsent the other arrays are not looked at. The page's own ranks
+// may differ: a sampled token whose slot is too low to be encoded is outside of the set.
+void EncodePage(const PageHeader& header, const RecordView& records, std::span<const uint8_t> ranks,
+                std::span<std::byte> page);
+
+// The sections of a page, as they lie in its bytes.
+struct PageView {
+  PageHeader header;
+  std::span<const std::byte> log_probs;
+  std::span<const std::byte> sampled_log_probs;
+  std::span<const std::byte> ranks;
+  std::span<const std::byte> ids;
+};
+
+// Checks header, size and checksum, but not what the sections hold: for pages of our own memory.
+// The view refers to `page`. DataLoss if anything is wrong.
+absl::StatusOr<PageView> OpenPage(std::span<const std::byte> page);
+
+// The view of a page whose header is known and whose bytes are trusted: nothing is checked.
+PageView ViewPage(const PageHeader& header, std::span<const std::byte> page);
+
+// Where records go: n positions, row-major. Arrays other than ranks may be left out, empty.
+struct RecordRows {
+  std::span<int32_t> sampled_ids;      // [n]
+  std::span<float> sampled_log_probs;  // [n]
+  std::span<int32_t> ids;              // [n, K]
+  std::span<float> log_probs;          // [n, K]
+  std::span<uint8_t> ranks;            // [n]
+};
+
+// Decodes the records [first, first + n) of a page, where n = rows.ranks.size(), without checking
+// them, into those arrays that are not left out. Absent positions get -1, NaN, -1 and -inf, and
+// rank kRankAbsent.
+void ReadRecords(const PageView& page, uint32_t first, const RecordRows& rows);
+
+// Rows [first, first + count), K = slots.
+RecordRows SubRows(const RecordRows& rows, size_t first, size_t count, size_t slots);
+
+// What stands where nothing is recorded: -1, NaN, -1 and -inf. Leaves the ranks.
+void WriteAbsent(const RecordRows& rows);
+
+// The records of a page. Absent positions hold -1, NaN, -1 and -inf, and rank kRankAbsent.
+struct DecodedPage {
+  PageHeader header;
+  std::vector<int32_t> sampled_ids;
+  std::vector<float> sampled_log_probs;
+  std::vector<int32_t> ids;
+  std::vector<float> log_probs;
+  std::vector<uint8_t> ranks;
+
+  RecordView records() const { return {sampled_ids, sampled_log_probs, ids, log_probs}; }
+  RecordRows rows() { return {sampled_ids, sampled_log_probs, ids, log_probs, ranks}; }
+};
+
+// Checks everything: what is returned could have been the result of encoding valid records, and
+// encodes to the same bytes. DataLoss names what is wrong, and where.
+absl::StatusOr<DecodedPage> DecodePage(std::span<const std::byte> page);
+
+}  // namespace sis

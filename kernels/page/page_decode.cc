@@ -1,0 +1,182 @@
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "kernels/decide/decide.h"
+#include "kernels/numerics/crc32c.h"
+#include "kernels/page/page.h"
+#include "kernels/page/page_layout.h"
+#include "kernels/records/duplicate_finder.h"
+#include "kernels/records/log_prob_code.h"
+#include "kernels/records/log_probs.h"
+
+namespace sis {
+namespace {
+
+template <typename... Parts>
+absl::Status Corrupt(const Parts&... parts) {
+  return absl::DataLossError(absl::StrCat("page: ", parts...));
+}
+
+absl::StatusOr<PageHeader> ReadHeader(std::span<const std::byte> page) {
+  PageHeaderBytes bytes;
+  if (page.size() < sizeof bytes) {
+    return Corrupt(page.size(), " bytes are fewer than its header");
+  }
+  std::memcpy(&bytes, page.data(), sizeof bytes);
+  if (bytes.magic != kPageMagic) return Corrupt("magic ", absl::Hex(bytes.magic), " is not SISP");
+  if (bytes.version != kPageVersion) {
+    return Corrupt("version ", bytes.version, " is not ", kPageVersion);
+  }
+  if (bytes.encoding > static_cast<uint8_t>(LogProbEncoding::kFixed12)) {
+    return Corrupt("encoding ", bytes.encoding, " is unknown");
+  }
+  if (bytes.slots < 1 || bytes.slots > kMaxTopK) {
+    return Corrupt("slots ", bytes.slots, " is not in [1, ", kMaxTopK, "]");
+  }
+  if (bytes.vocabulary_size < 1 || bytes.vocabulary_size > kMaxPageVocabulary) {
+    return Corrupt("vocabulary_size ", bytes.vocabulary_size, " is not in [1, ", kMaxPageVocabulary,
+                   "]");
+  }
+  if (bytes.positions < 1 || bytes.positions > kMaxPagePositions) {
+    return Corrupt("positions ", bytes.positions, " is not in [1, ", kMaxPagePositions, "]");
+  }
+  if (bytes.first_position > std::numeric_limits<uint32_t>::max() - (bytes.positions - 1)) {
+    return Corrupt("first_position ", bytes.first_position, " and ", bytes.positions,
+                   " positions exceed 2^32");
+  }
+  return PageHeader{.encoding = static_cast<LogProbEncoding>(bytes.encoding),
+                    .slots = bytes.slots,
+                    .vocabulary_size = bytes.vocabulary_size,
+                    .first_position = bytes.first_position,
+                    .positions = bytes.positions};
+}
+
+uint32_t ReadCrc32c(std::span<const std::byte> page) {
+  PageHeaderBytes bytes;
+  std::memcpy(&bytes, page.data(), sizeof bytes);
+  return bytes.crc32c;
+}
+
+// The multiplier of each position.
+std::vector<uint32_t> ReadMultipliers(const PageView& view) {
+  const PageHeader& header = view.header;
+  std::vector<uint32_t> multipliers;
+  const size_t group_bytes = GroupBytes(header.encoding, header.slots);
+  for (size_t group = 0; group < GroupCount(header.positions); ++group) {
+    const GroupDecoder decoder(header.encoding,
+                               view.log_probs.subspan(group * group_bytes, group_bytes));
+    multipliers.insert(multipliers.end(), decoder.multipliers().begin(),
+                       decoder.multipliers().end());
+  }
+  return multipliers;
+}
+
+bool IsLogProb(float x) { return std::isfinite(x) && x <= kRoundingSlack; }
+
+// Checks the record of one position. What canonical form implies is left to that check.
+absl::Status CheckRecord(const DecodedPage& page, size_t i, uint32_t multiplier) {
+  const PageHeader& header = page.header;
+  const size_t slots = header.slots;
+  const auto ids = std::span(page.ids).subspan(i * slots, slots);
+  const auto log_probs = std::span(page.log_probs).subspan(i * slots, slots);
+  const auto corrupt = [&](absl::string_view field, const auto&... parts) {
+    return Corrupt(field, " at position ", header.first_position + i, ": ", parts...);
+  };
+  const int32_t sampled_id = page.sampled_ids[i];
+  if (sampled_id >= header.vocabulary_size) {
+    return corrupt("sampled_ids", sampled_id, " is not below ", header.vocabulary_size);
+  }
+  const float sampled_log_prob = page.sampled_log_probs[i];
+  if (!IsLogProb(sampled_log_prob)) {
+    return corrupt("sampled_log_probs", sampled_log_prob,
+                   " is not a finite log-prob of at most 1/64");
+  }
+  uint8_t rank = kRankOutside;
+  float mass = 0.0f;
+  DuplicateFinder duplicates;
+  for (size_t slot = 0; slot < slots && log_probs[slot] != kMinusInfinity; ++slot) {
+    if (!IsLogProb(log_probs[slot])) {
+      return corrupt("log_probs", log_probs[slot], " is not a finite log-prob of at most 1/64");
+    }
+    if (slot > 0 && log_probs[slot] > log_probs[slot - 1]) {
+      return corrupt("log_probs", "slot ", slot, " is above the one before it");
+    }
+    if (ids[slot] >= header.vocabulary_size) {
+      return corrupt("ids", ids[slot], " is not below ", header.vocabulary_size);
+    }
+    if (duplicates.Seen(ids[slot], ids.first(slot))) {
+      return corrupt("ids", ids[slot], " stands twice");
+    }
+    // Lossy encodings make new ties, whose order is that of the values before.
+    if (header.encoding == LogProbEncoding::kFloat32 && slot > 0 &&
+        log_probs[slot] == log_probs[slot - 1] && ids[slot] < ids[slot - 1]) {
+      return corrupt("ids", ids[slot], " follows ", ids[slot - 1], " of equal log-prob");
+    }
+    if (ids[slot] == sampled_id) rank = static_cast<uint8_t>(slot);
+    mass = mass + Exp32(log_probs[slot]);
+  }
+  if (!(mass <= 1.0f + kRoundingSlack)) {
+    return corrupt("log_probs", "probabilities sum to ", mass, ", above 1 + 1/64");
+  }
+  if (rank != page.ranks[i]) {
+    return corrupt("ranks", page.ranks[i], " should be ", rank);
+  }
+  if (rank == kRankOutside) return absl::OkStatus();
+  const uint32_t code = EncodeRoundedDown(header.encoding, sampled_log_prob, multiplier);
+  if (std::bit_cast<uint32_t>(DecodeLogProb(header.encoding, code, multiplier)) !=
+      std::bit_cast<uint32_t>(log_probs[rank])) {
+    return corrupt("sampled_log_probs", sampled_log_prob, " does not fit the slot of its token, ",
+                   log_probs[rank]);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<PageView> OpenPage(std::span<const std::byte> page) {
+  const absl::StatusOr<PageHeader> header = ReadHeader(page);
+  if (!header.ok()) return header.status();
+  const PageLayout layout = LayOutPage(*header);
+  if (page.size() != layout.end) {
+    return Corrupt(page.size(), " bytes, but its header says ", layout.end);
+  }
+  const uint32_t crc = ExtendCrc32c(0, page.subspan(kChecksummedFrom));
+  if (crc != ReadCrc32c(page)) {
+    return Corrupt("crc32c is ", absl::Hex(crc), ", not ", absl::Hex(ReadCrc32c(page)));
+  }
+  return ViewPage(*header, page);
+}
+
+absl::StatusOr<DecodedPage> DecodePage(std::span<const std::byte> bytes) {
+  const absl::StatusOr<PageView> view = OpenPage(bytes);
+  if (!view.ok()) return view.status();
+  const PageHeader& header = view->header;
+  const size_t positions = header.positions;
+  const size_t slots = header.slots;
+  DecodedPage page{.header = header,
+                   .sampled_ids = std::vector<int32_t>(positions),
+                   .sampled_log_probs = std::vector<float>(positions),
+                   .ids = std::vector<int32_t>(positions * slots),
+                   .log_probs = std::vector<float>(positions * slots),
+                   .ranks = std::vector<uint8_t>(positions)};
+  ReadRecords(*view, 0, page.rows());
+  const std::vector<uint32_t> multipliers = ReadMultipliers(*view);
+  for (size_t i = 0; i < positions; ++i) {
+    if (page.ranks[i] == kRankAbsent) continue;
+    const absl::Status checked = CheckRecord(page, i, multipliers[i]);
+    if (!checked.ok()) return checked;
+  }
+  std::vector<std::byte> canonical(bytes.size());
+  EncodePage(header, page.records(), page.ranks, canonical);
+  if (std::memcmp(canonical.data(), bytes.data(), bytes.size()) != 0) {
+    return Corrupt("not in canonical form");
+  }
+  return page;
+}
+
+}  // namespace sis

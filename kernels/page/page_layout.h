@@ -1,0 +1,44 @@
+// The first bytes of a page, and the places in it that writing and reading share
+// (docs/page_format.md).
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/page/page.h"
+#include "kernels/records/packed_row.h"
+
+namespace sis {
+
+static_assert(std::endian::native == std::endian::little,
+              "pages are little-endian, as they lie in memory");
+
+inline constexpr uint32_t kPageMagic = 0x50534953;  // "SISP"
+inline constexpr uint8_t kPageVersion = 1;
+
+struct PageHeaderBytes {
+  uint32_t magic;
+  uint32_t crc32c;  // of all bytes after it
+  uint8_t version;
+  uint8_t encoding;
+  uint8_t slots;
+  uint8_t reserved;
+  int32_t vocabulary_size;
+  uint32_t first_position;
+  uint32_t positions;
+  uint64_t also_reserved;
+};
+static_assert(sizeof(PageHeaderBytes) == 32);
+
+// Where the bytes under the checksum begin.
+inline constexpr size_t kChecksummedFrom = offsetof(PageHeaderBytes, version);
+
+// Rows of a group of ids: the sampled ones, then rank by rank.
+constexpr size_t IdRows(const PageHeader& header) { return 1 + header.slots; }
+
+constexpr size_t IdGroupBytes(const PageHeader& header) {
+  return IdRows(header) * PackedRowBytes(IdBits(header.vocabulary_size));
+}
+
+}  // namespace sis

@@ -1,0 +1,380 @@
+#include "kernels/page/page.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/numerics/crc32c.h"
+#include "kernels/records/log_probs.h"
+#include "kernels/testing/random_records.h"
+
+namespace sis {
+namespace {
+
+using enum LogProbEncoding;
+using testing::ElementsAreArray;
+using testing::HasSubstr;
+
+constexpr PageHeader kSmall{
+    .encoding = kFloat16, .slots = 3, .vocabulary_size = 100, .first_position = 40, .positions = 2};
+
+// Two valid positions of kSmall; the tests spoil the second.
+Records SmallRecords() {
+  return {.sampled_ids = {7, 99},
+          .sampled_log_probs = {-0.5f, -1.5f},
+          .ids = {7, 0, -1, 3, 99, 5},
+          .log_probs = {-0.5f, -2.0f, kMinusInfinity, -0.75f, -1.5f, -2.5f},
+          .ranks = {0, 1}};
+}
+
+void FixChecksum(std::vector<std::byte>& page) {
+  const uint32_t crc = ExtendCrc32c(0, std::span(page).subspan(8));
+  std::memcpy(page.data() + 4, &crc, sizeof crc);
+}
+
+MATCHER_P(IsCorrupt, message, "") {
+  return ExplainMatchResult(absl::StatusCode::kDataLoss, arg.code(), result_listener) &&
+         ExplainMatchResult(HasSubstr(message), std::string(arg.message()), result_listener);
+}
+
+std::vector<uint32_t> Bits(std::span<const float> values) {
+  std::vector<uint32_t> bits;
+  for (const float value : values) bits.push_back(std::bit_cast<uint32_t>(value));
+  return bits;
+}
+
+// What the page of these records must decode to: absent positions emptied, log-probs encoded and
+// decoded, the ids and ranks of slots that left the set dropped.
+Records Expected(const PageHeader& header, Records records) {
+  const size_t slots = header.slots;
+  std::vector<uint8_t> used(header.positions);
+  std::vector<std::byte> bytes(LogProbBytes(header.encoding, header.positions, slots));
+  EncodeBehaviorLogProbs(header.encoding, records.log_probs, header.slots, used, bytes);
+  DecodeLogProbs(header.encoding, bytes, header.slots, records.log_probs);
+  for (size_t i = 0; i < header.positions; ++i) {
+    if (records.ranks[i] == kRankAbsent) {
+      used[i] = 0;
+      records.sampled_ids[i] = -1;
+      records.sampled_log_probs[i] = std::numeric_limits<float>::quiet_NaN();
+    } else if (records.ranks[i] >= used[i]) {
+      records.ranks[i] = kRankOutside;
+    }
+    for (size_t slot = used[i]; slot < slots; ++slot) {
+      records.ids[i * slots + slot] = -1;
+      records.log_probs[i * slots + slot] = kMinusInfinity;
+    }
+  }
+  return records;
+}
+
+void ExpectRoundTrip(const PageHeader& header, uint32_t seed) {
+  const Records records = RandomRecords(header, seed);
+  const std::vector<std::byte> page = Encode(header, records);
+  const absl::StatusOr<DecodedPage> decoded = DecodePage(page);
+  ASSERT_TRUE(decoded.ok()) << decoded.status();
+  const Records expected = Expected(header, records);
+  EXPECT_EQ(decoded->header, header);
+  EXPECT_EQ(decoded->sampled_ids, expected.sampled_ids);
+  EXPECT_EQ(Bits(decoded->sampled_log_probs), Bits(expected.sampled_log_probs));
+  EXPECT_EQ(decoded->ids, expected.ids);
+  EXPECT_EQ(Bits(decoded->log_probs), Bits(expected.log_probs));
+  EXPECT_EQ(decoded->ranks, expected.ranks);
+}
+
+TEST(Page, RoundTrip) {
+  uint32_t seed = 1;
+  for (const LogProbEncoding encoding : {kFloat32, kFloat16, kFixed12}) {
+    for (const int32_t vocabulary_size : {300, 65536, 65537, 151936, 262144, 262208, 1 << 24}) {
+      for (const uint32_t positions : {1u, 15u, 16u, 17u, 64u, 192u}) {
+        for (const int slots : {1, 10, 128}) {
+          ExpectRoundTrip({encoding, slots, vocabulary_size, 64 * seed, positions}, seed);
+          ++seed;
+        }
+      }
+    }
+  }
+}
+
+TEST(Page, SomeRecordsAreThoseOfAll) {
+  for (const LogProbEncoding encoding : {kFloat32, kFloat16, kFixed12}) {
+    const PageHeader header{encoding, 7, 151936, 320, 100};
+    const std::vector<std::byte> bytes = Encode(header, RandomRecords(header, 3));
+    const DecodedPage all = *DecodePage(bytes);
+    const auto part = [](const auto& array, size_t first, size_t count, size_t width) {
+      return std::vector(array.begin() + first * width, array.begin() + (first + count) * width);
+    };
+    for (const auto& [first, count] : {std::pair<uint32_t, uint32_t>{0, 100},
+                                       {0, 16},
+                                       {15, 1},
+                                       {15, 2},
+                                       {16, 33},
+                                       {37, 63},
+                                       {99, 1}}) {
+      DecodedPage some{.header = header,
+                       .sampled_ids = std::vector<int32_t>(count),
+                       .sampled_log_probs = std::vector<float>(count),
+                       .ids = std::vector<int32_t>(count * 7),
+                       .log_probs = std::vector<float>(count * 7),
+                       .ranks = std::vector<uint8_t>(count)};
+      ReadRecords(ViewPage(header, bytes), first, some.rows());
+      EXPECT_EQ(some.sampled_ids, part(all.sampled_ids, first, count, 1));
+      EXPECT_EQ(Bits(some.sampled_log_probs), Bits(part(all.sampled_log_probs, first, count, 1)));
+      EXPECT_EQ(some.ids, part(all.ids, first, count, 7));
+      EXPECT_EQ(Bits(some.log_probs), Bits(part(all.log_probs, first, count, 7)));
+      EXPECT_EQ(some.ranks, part(all.ranks, first, count, 1));
+
+      // Each array alone.
+      DecodedPage one = some;
+      const auto read = [&](auto& array, const auto& expected, const RecordRows& rows) {
+        std::ranges::fill(array, 77);
+        ReadRecords(ViewPage(header, bytes), first, rows);
+        EXPECT_EQ(std::memcmp(array.data(), expected.data(), 4 * array.size()), 0);
+      };
+      read(one.sampled_ids, some.sampled_ids, {.sampled_ids = one.sampled_ids, .ranks = one.ranks});
+      read(one.sampled_log_probs, some.sampled_log_probs,
+           {.sampled_log_probs = one.sampled_log_probs, .ranks = one.ranks});
+      read(one.ids, some.ids, {.ids = one.ids, .ranks = one.ranks});
+      read(one.log_probs, some.log_probs, {.log_probs = one.log_probs, .ranks = one.ranks});
+    }
+  }
+}
+
+TEST(Page, RoundTripAtTheLimits) {
+  ExpectRoundTrip({kFixed12, 254, 300, 0, 20}, 1);
+  ExpectRoundTrip({kFixed12, 1, 2, 0, kMaxPagePositions}, 2);
+  ExpectRoundTrip({kFloat16, 2, 300, 0xFFFFFFFF, 1}, 3);
+  ExpectRoundTrip({kFloat16, 2, 300, 0xFFFFFFFF - 99, 100}, 4);
+}
+
+// Float32 pages give back every bit of what was recorded.
+TEST(Page, Float32IsLossless) {
+  const PageHeader header{kFloat32, 20, 151936, 0, 64};
+  const Records records = RandomRecords(header, 5);
+  const absl::StatusOr<DecodedPage> decoded = DecodePage(Encode(header, records));
+  ASSERT_TRUE(decoded.ok());
+  for (size_t i = 0; i < header.positions; ++i) {
+    if (records.ranks[i] == kRankAbsent) continue;
+    for (size_t j = i * header.slots; j < (i + 1) * header.slots; ++j) {
+      EXPECT_EQ(std::bit_cast<uint32_t>(decoded->log_probs[j]),
+                std::bit_cast<uint32_t>(records.log_probs[j]));
+      EXPECT_EQ(decoded->ids[j], records.ids[j]);
+    }
+  }
+}
+
+// Nothing that enters the envelope may depend on which token was drawn: only sampled values and
+// ranks do.
+TEST(Page, TheSetDoesNotDependOnTheDraw) {
+  for (const LogProbEncoding encoding : {kFloat32, kFloat16, kFixed12}) {
+    const PageHeader header{encoding, 40, 151936, 0, 64};
+    Records records = RandomRecords(header, 6);
+    std::ranges::replace(records.ranks, kRankAbsent, kRankOutside);
+    for (size_t i = 0; i < header.positions; ++i) {
+      if (records.ranks[i] == kRankOutside) {
+        records.sampled_ids[i] = 151935;
+        records.sampled_log_probs[i] = -9.0f;
+      }
+    }
+    const std::vector<std::byte> page = Encode(header, records);
+    const PageLayout layout = LayOutPage(header);
+    const absl::StatusOr<DecodedPage> decoded = DecodePage(page);
+    ASSERT_TRUE(decoded.ok()) << decoded.status();
+    for (int slot = 0; slot < header.slots; ++slot) {
+      Records other = records;
+      for (size_t i = 0; i < header.positions; ++i) {
+        const size_t drawn = i * header.slots + slot;
+        if (records.ids[drawn] == -1) continue;
+        other.sampled_ids[i] = records.ids[drawn];
+        other.sampled_log_probs[i] = records.log_probs[drawn];
+        other.ranks[i] = static_cast<uint8_t>(slot);
+      }
+      const std::vector<std::byte> other_page = Encode(header, other);
+      ASSERT_TRUE(std::equal(page.begin() + layout.log_probs,
+                             page.begin() + layout.sampled_log_probs,
+                             other_page.begin() + layout.log_probs));
+      const absl::StatusOr<DecodedPage> other_decoded = DecodePage(other_page);
+      ASSERT_TRUE(other_decoded.ok()) << other_decoded.status();
+      ASSERT_EQ(other_decoded->ids, decoded->ids);
+    }
+  }
+}
+
+TEST(Page, EverySingleBitFlipIsDetected) {
+  for (const LogProbEncoding encoding : {kFloat32, kFloat16, kFixed12}) {
+    const PageHeader header{encoding, 4, 262208, 64, 17};
+    std::vector<std::byte> page = Encode(header, RandomRecords(header, 7));
+    for (size_t bit = 0; bit < 8 * page.size(); ++bit) {
+      page[bit / 8] ^= std::byte{1} << (bit % 8);
+      ASSERT_EQ(DecodePage(page).status().code(), absl::StatusCode::kDataLoss) << bit;
+      page[bit / 8] ^= std::byte{1} << (bit % 8);
+    }
+    ASSERT_TRUE(DecodePage(page).ok());
+  }
+}
+
+TEST(Page, EveryOtherLengthIsDetected) {
+  const PageHeader header{kFixed12, 4, 262208, 64, 17};
+  const std::vector<std::byte> page = Encode(header, RandomRecords(header, 8));
+  for (size_t length = 0; length < page.size(); ++length) {
+    ASSERT_EQ(DecodePage(std::span(page).first(length)).status().code(),
+              absl::StatusCode::kDataLoss);
+  }
+  std::vector<std::byte> longer = page;
+  longer.push_back(std::byte{0});
+  EXPECT_THAT(DecodePage(longer).status(), IsCorrupt("but its header says"));
+  longer.insert(longer.end(), page.begin(), page.end());
+  EXPECT_THAT(DecodePage(longer).status(), IsCorrupt("but its header says"));
+}
+
+TEST(Page, GarbageIsRefused) {
+  std::mt19937 random(9);
+  for (int i = 0; i < 20000; ++i) {
+    std::vector<std::byte> page(random() % 300);
+    for (std::byte& byte : page) byte = static_cast<std::byte>(random());
+    ASSERT_FALSE(DecodePage(page).ok());
+  }
+}
+
+TEST(Page, EveryByteOfTheHeaderIsChecked) {
+  const std::vector<std::byte> good = Encode(kSmall, SmallRecords());
+  const auto with = [&](size_t offset, auto value) {
+    std::vector<std::byte> page = good;
+    std::memcpy(page.data() + offset, &value, sizeof value);
+    FixChecksum(page);
+    return DecodePage(page).status();
+  };
+  EXPECT_TRUE(with(8, uint8_t{1}).ok());
+  EXPECT_THAT(with(0, uint8_t{0}), IsCorrupt("magic"));
+  EXPECT_THAT(with(8, uint8_t{2}), IsCorrupt("version 2 is not 1"));
+  EXPECT_THAT(with(9, uint8_t{3}), IsCorrupt("encoding 3 is unknown"));
+  EXPECT_THAT(with(10, uint8_t{0}), IsCorrupt("slots 0"));
+  EXPECT_THAT(with(10, uint8_t{255}), IsCorrupt("slots 255"));
+  EXPECT_THAT(with(11, uint8_t{1}), IsCorrupt("canonical"));
+  EXPECT_THAT(with(12, int32_t{0}), IsCorrupt("vocabulary_size 0"));
+  EXPECT_THAT(with(12, int32_t{-1}), IsCorrupt("vocabulary_size -1"));
+  EXPECT_THAT(with(12, int32_t{(1 << 24) + 1}), IsCorrupt("vocabulary_size 16777217"));
+  EXPECT_THAT(with(12, int32_t{99}), IsCorrupt("sampled_ids at position 41: 99 is not below 99"));
+  EXPECT_THAT(with(16, uint32_t{0xFFFFFFFF}), IsCorrupt("exceed 2^32"));
+  EXPECT_THAT(with(20, uint32_t{0}), IsCorrupt("positions 0"));
+  EXPECT_THAT(with(20, uint32_t{4097}), IsCorrupt("positions 4097"));
+  EXPECT_THAT(with(20, uint32_t{17}), IsCorrupt("but its header says"));
+  EXPECT_THAT(with(20, uint32_t{1}), IsCorrupt("canonical"));
+  EXPECT_THAT(with(31, uint8_t{1}), IsCorrupt("canonical"));
+  // The padding of the group: a log-prob, a sampled log-prob, a rank, an id.
+  const PageLayout layout = LayOutPage(kSmall);
+  EXPECT_THAT(with(layout.log_probs + 31, uint8_t{0}), IsCorrupt("canonical"));
+  EXPECT_THAT(with(layout.sampled_log_probs + 63, uint8_t{1}), IsCorrupt("canonical"));
+  EXPECT_THAT(with(layout.ranks + 15, uint8_t{1}), IsCorrupt("canonical"));
+  EXPECT_THAT(with(layout.end - 1, uint8_t{1}), IsCorrupt("canonical"));
+}
+
+// Checksums only tell that a page is what was written, not that it was right to write it.
+TEST(Page, WhatNoValidRecordGivesIsRefused) {
+  const auto decode = [](LogProbEncoding encoding, const auto& spoil) {
+    Records records = SmallRecords();
+    PageHeader header = kSmall;
+    header.encoding = encoding;
+    spoil(records);
+    return DecodePage(Encode(header, records)).status();
+  };
+  for (const LogProbEncoding encoding : {kFloat32, kFloat16, kFixed12}) {
+    EXPECT_TRUE(decode(encoding, [](Records&) {}).ok());
+    EXPECT_THAT(decode(encoding, [](Records& r) { r.sampled_ids[1] = 100; }),
+                IsCorrupt("sampled_ids at position 41: 100 is not below 100"));
+    EXPECT_THAT(decode(encoding, [](Records& r) { r.sampled_log_probs[1] = 0.5f; }),
+                IsCorrupt("sampled_log_probs at position 41: 0.5"));
+    EXPECT_THAT(decode(encoding, [](Records& r) { r.sampled_log_probs[1] = std::nanf(""); }),
+                IsCorrupt("sampled_log_probs at position 41: nan"));
+    EXPECT_THAT(decode(encoding, [](Records& r) { r.sampled_log_probs[1] = -1.75f; }),
+                IsCorrupt("sampled_log_probs at position 41: -1.75 does not fit"));
+    EXPECT_THAT(decode(encoding, [](Records& r) { r.ids[5] = 127; }),
+                IsCorrupt("ids at position 41: 127 is not below 100"));
+    EXPECT_THAT(decode(encoding, [](Records& r) { r.ids[5] = 3; }),
+                IsCorrupt("ids at position 41: 3 stands twice"));
+    EXPECT_THAT(decode(encoding, [](Records& r) { r.log_probs[5] = -1.0f; }),
+                IsCorrupt("log_probs at position 41: slot 2 is above"));
+    EXPECT_THAT(decode(encoding, [](Records& r) { r.log_probs[3] = -0.25f; }),
+                IsCorrupt("log_probs at position 41: probabilities sum to 1.08"));
+    EXPECT_THAT(decode(encoding, [](Records& r) { r.ranks[1] = 2; }),
+                IsCorrupt("ranks at position 41: 2 should be 1"));
+    EXPECT_THAT(decode(encoding, [](Records& r) { r.ranks[1] = 100; }),
+                IsCorrupt("ranks at position 41: 100 should be 1"));
+    EXPECT_THAT(decode(encoding, [](Records& r) { r.ranks[1] = kRankOutside; }),
+                IsCorrupt("ranks at position 41: 255 should be 1"));
+    EXPECT_THAT(decode(encoding, [](Records& r) { r.sampled_ids[1] = 6; }),
+                IsCorrupt("ranks at position 41: 1 should be 255"));
+  }
+  EXPECT_THAT(decode(kFloat32, [](Records& r) { r.log_probs[5] = r.log_probs[4]; }),
+              IsCorrupt("ids at position 41: 5 follows 99 of equal log-prob"));
+  EXPECT_THAT(decode(kFloat32, [](Records& r) { r.log_probs[5] = std::nanf(""); }),
+              IsCorrupt("log_probs at position 41: nan"));
+  EXPECT_THAT(decode(kFloat16, [](Records& r) { r.log_probs[3] = 0.03f; }),
+              IsCorrupt("log_probs at position 41: 0.0299"));
+}
+
+TEST(Page, UnusedSlotsMayNotHideAnything) {
+  std::vector<std::byte> page = Encode(kSmall, SmallRecords());
+  // Position 40, rank 2: the ids' group has rows of 14 bytes, and 7 bits per id.
+  page[LayOutPage(kSmall).ids + size_t{3} * 14] = std::byte{1};
+  FixChecksum(page);
+  EXPECT_THAT(DecodePage(page).status(), IsCorrupt("canonical"));
+}
+
+TEST(Page, ASampledTokenWhoseSlotIsTooLowIsOutside) {
+  Records records = SmallRecords();
+  records.log_probs[4] = records.sampled_log_probs[1] = -80.0f;
+  records.log_probs[5] = -90.0f;
+  PageHeader header = kSmall;
+  header.encoding = kFixed12;
+  const absl::StatusOr<DecodedPage> page = DecodePage(Encode(header, records));
+  ASSERT_TRUE(page.ok()) << page.status();
+  EXPECT_EQ(page->ranks[1], kRankOutside);
+  EXPECT_EQ(page->sampled_ids[1], 99);
+  EXPECT_EQ(page->sampled_log_probs[1], -80.0f);
+  EXPECT_THAT(std::span(page->ids).subspan(3), ElementsAreArray({3, -1, -1}));
+}
+
+TEST(Page, IdsTakeTheBitsOfTheVocabulary) {
+  EXPECT_EQ(IdBits(1), 1);
+  EXPECT_EQ(IdBits(2), 1);
+  EXPECT_EQ(IdBits(3), 2);
+  EXPECT_EQ(IdBits(65536), 16);
+  EXPECT_EQ(IdBits(65537), 17);
+  EXPECT_EQ(IdBits(151936), 18);
+  EXPECT_EQ(IdBits(262144), 18);
+  EXPECT_EQ(IdBits(262208), 19);
+  EXPECT_EQ(IdBits(1 << 24), 24);
+}
+
+// The example of docs/page_format.md, byte by byte.
+TEST(Page, TheFormatStaysTheSame) {
+  const std::vector<std::byte> page = Encode(kSmall, SmallRecords());
+  ASSERT_EQ(page.size(), 264);
+  const auto expect_bytes = [&](size_t offset, const std::vector<unsigned>& expected) {
+    std::vector<unsigned> bytes;
+    for (size_t i = 0; i < expected.size(); ++i) {
+      bytes.push_back(std::to_integer<unsigned>(page[offset + i]));
+    }
+    EXPECT_EQ(bytes, expected) << "at " << offset;
+  };
+  expect_bytes(0, {0x53, 0x49, 0x53, 0x50, 0x54, 0x68, 0x4d, 0x7c, 1, 1, 3, 0, 100, 0, 0, 0});
+  expect_bytes(16, {40, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0});
+  expect_bytes(32, {0x00, 0xb8, 0x00, 0xba, 0x00, 0xfc});
+  expect_bytes(64, {0x00, 0xc0, 0x00, 0xbe, 0x00, 0xfc});
+  expect_bytes(96, {0x00, 0xfc, 0x00, 0xc1, 0x00, 0xfc});
+  expect_bytes(128, {0, 0, 0, 0xbf, 0, 0, 0xc0, 0xbf, 0});
+  expect_bytes(192, {0, 1, 0});
+  expect_bytes(208, {0x87, 0x31, 0});
+  expect_bytes(222, {0x87, 0x01, 0});
+  expect_bytes(236, {0x80, 0x31, 0});
+  expect_bytes(250, {0x80, 0x02, 0});
+}
+
+}  // namespace
+}  // namespace sis

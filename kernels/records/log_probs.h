@@ -1,0 +1,64 @@
+// Arrays of log-probs, packed: groups of 16 positions, rank by rank (kernels/records/encoding.h,
+// docs/page_format.md).
+//
+// Whatever is encoded at a position is a function of that position's slots alone: never of the
+// sampled token, never of other positions. That keeps the envelope independent of the draw, and the
+// law of accepted tokens exact.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "kernels/records/encoding.h"
+#include "kernels/records/packed_row.h"
+
+namespace sis {
+
+// Bytes of n positions of K slots.
+constexpr size_t LogProbBytes(LogProbEncoding encoding, size_t positions, size_t slots) {
+  return GroupCount(positions) * GroupBytes(encoding, slots);
+}
+
+// Encodes behaviour log-probs [n, K], rounded down, into LogProbBytes. Each row is sorted, used
+// slots first, unused ones -inf (kernels/decide/validate.h). Slots too low to be rounded down
+// become unused; they are the last ones. used_slots [n] gets how many are left.
+void EncodeBehaviorLogProbs(LogProbEncoding encoding, std::span<const float> log_probs, int slots,
+                            std::span<uint8_t> used_slots, std::span<std::byte> to);
+
+// What such rows [n, K] become by encoding and decoding, into `rounded` [n, K]; used_slots [n] gets
+// how many slots are left used. Rounding what is rounded changes nothing.
+void RoundBehaviorRows(LogProbEncoding encoding, std::span<const float> rows, int slots,
+                       std::span<float> rounded, std::span<uint8_t> used_slots);
+
+// Encodes current log-probs [n, K], rounded up, low ones saturating upwards, into LogProbBytes.
+// Only the first used_slots[i] slots of position i are looked at: those that the behaviour record
+// holds.
+void EncodeCurrentLogProbs(LogProbEncoding encoding, std::span<const float> log_probs, int slots,
+                           std::span<const uint8_t> used_slots, std::span<std::byte> to);
+
+// Reads one group of 16 positions.
+class GroupDecoder {
+ public:
+  // `group` holds GroupBytes and must outlive the decoder.
+  GroupDecoder(LogProbEncoding encoding, std::span<const std::byte> group);
+
+  // The log-probs of ranks from `first` on, position by position; -inf marks unused slots. Several
+  // at once cost little more than one.
+  void Rows(size_t first, std::span<std::array<float, kGroupPositions>> rows) const;
+
+  // The multipliers of kFixed12, position by position; zeros in other encodings.
+  const RowValues& multipliers() const { return multipliers_; }
+
+ private:
+  LogProbEncoding encoding_;
+  std::span<const std::byte> group_;
+  RowValues multipliers_{};
+};
+
+// Decodes n positions into log_probs [n, K], row-major.
+void DecodeLogProbs(LogProbEncoding encoding, std::span<const std::byte> from, int slots,
+                    std::span<float> log_probs);
+
+}  // namespace sis

@@ -1,0 +1,217 @@
+// What one-sided rounding promises: never an envelope below the true one, and the exact law of
+// accepted tokens.
+#include "kernels/records/log_probs.h"
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "kernels/records/fixed12.h"
+#include "kernels/testing/encoded_position.h"
+#include "kernels/testing/random_positions.h"
+
+namespace sis {
+namespace {
+
+using enum LogProbEncoding;
+
+using Pair = std::tuple<LogProbEncoding, LogProbEncoding>;
+
+class EncodingPairTest : public testing::TestWithParam<Pair> {
+ protected:
+  // Twelve thousand positions for each of the nine pairs.
+  template <typename Function>
+  void ForEachPosition(const Function& function) {
+    RandomPositions positions(7);
+    for (int i = 0; i < 12000 && !HasFatalFailure(); ++i) {
+      const size_t slots =
+          positions.Below(4) == 0 ? 1 + positions.Below(128) : 1 + positions.Below(20);
+      const RandomPosition position = positions.Next(slots);
+      function(position, Encode(std::get<0>(GetParam()), std::get<1>(GetParam()), position));
+    }
+  }
+};
+
+TEST_P(EncodingPairTest, MovesEverySlotToTheSafeSideByAtMostOneStep) {
+  ForEachPosition([](const RandomPosition& position, const Encoded& encoded) {
+    ASSERT_LE(encoded.used, position.used);
+    for (size_t slot = 0; slot < position.used; ++slot) {
+      const float behavior = position.behavior[slot];
+      const float current = position.current[slot];
+      if (slot >= encoded.used) {
+        ASSERT_LT(behavior, kFixed12Floor);
+        ASSERT_EQ(encoded.behavior[slot], kMinusInfinity);
+        continue;
+      }
+      ASSERT_LE(encoded.behavior[slot], behavior);
+      ASSERT_LE(behavior - encoded.behavior[slot], encoded.behavior_step);
+      ASSERT_TRUE(slot == 0 || encoded.behavior[slot] <= encoded.behavior[slot - 1]);
+      ASSERT_GE(encoded.current[slot], current);
+      if (current == kMinusInfinity) {
+        ASSERT_EQ(encoded.current[slot], kMinusInfinity);
+      } else if (current >= kFixed12Floor) {
+        ASSERT_LE(encoded.current[slot] - current, encoded.current_step);
+      } else {
+        ASSERT_LE(encoded.current[slot], kFixed12Floor + encoded.current_step);
+      }
+    }
+    for (size_t slot = position.used; slot < position.behavior.size(); ++slot) {
+      ASSERT_EQ(encoded.behavior[slot], kMinusInfinity);
+      ASSERT_EQ(encoded.current[slot], kMinusInfinity);
+    }
+  });
+}
+
+TEST_P(EncodingPairTest, TheEnvelopeIsNeverBelowTheTrueOne) {
+  ForEachPosition([](const RandomPosition& position, const Encoded& encoded) {
+    EnvelopeAccumulator accumulator;
+    for (size_t slot = 0; slot < encoded.used; ++slot) {
+      accumulator.Add(position.behavior[slot], position.current[slot]);
+    }
+    ASSERT_GE(encoded.envelope.log_envelope, accumulator.Finish().log_envelope);
+  });
+}
+
+TEST_P(EncodingPairTest, TheLawHoldsForEveryTokenOfEverySet) {
+  ForEachPosition([](const RandomPosition& position, const Encoded& encoded) {
+    EveryDraw draws(position, encoded.used);
+    const std::vector<float> envelopes(encoded.used, encoded.envelope.log_envelope);
+    const std::vector<float> masses(encoded.used, 1.0f);
+    draws.Evaluate(static_cast<int>(position.behavior.size()), {},
+                   {.sampled_log_probs = draws.current_sampled,
+                    .log_probs = {},
+                    .log_envelopes = envelopes,
+                    .covered_masses = masses});
+    draws.ExpectLawFor(encoded.envelope.log_envelope);
+  });
+}
+
+TEST_P(EncodingPairTest, TheLawHoldsOverDecodedRows) {
+  RandomPositions positions(8);
+  for (int i = 0; i < 300 && !HasFatalFailure(); ++i) {
+    const size_t slots = 1 + positions.Below(128);
+    const RandomPosition position = positions.Next(slots);
+    const Encoded encoded = Encode(std::get<0>(GetParam()), std::get<1>(GetParam()), position);
+    EveryDraw draws(position, encoded.used);
+    std::vector<float> behavior;
+    std::vector<float> current;
+    for (size_t v = 0; v < encoded.used; ++v) {
+      behavior.insert(behavior.end(), encoded.behavior.begin(), encoded.behavior.end());
+      current.insert(current.end(), encoded.current.begin(), encoded.current.end());
+    }
+    if (encoded.used == 0) continue;
+    draws.Evaluate(static_cast<int>(slots), behavior,
+                   {.sampled_log_probs = draws.current_sampled,
+                    .log_probs = current,
+                    .log_envelopes = {},
+                    .covered_masses = {}});
+    draws.ExpectLawFor(encoded.envelope.log_envelope);
+    EXPECT_EQ(draws.sums.log_envelope, encoded.used * Fixed(encoded.envelope.log_envelope));
+  }
+}
+
+TEST_P(EncodingPairTest, EqualPoliciesAreAcceptedUpToTheSteps) {
+  ForEachPosition([](RandomPosition position, const Encoded&) {
+    if (position.used > 0 && position.behavior[position.used - 1] < kFixed12Floor) return;
+    position.current = position.behavior;
+    const Encoded encoded = Encode(std::get<0>(GetParam()), std::get<1>(GetParam()), position);
+    const float log_acceptance = -encoded.envelope.log_envelope;
+    ASSERT_TRUE(encoded.used == 0 ||
+                log_acceptance >= -(encoded.behavior_step + encoded.current_step) * (1 + 0x1p-20f))
+        << log_acceptance;
+  });
+}
+
+// A record that was fetched can be stored again. (Current rows may come to another multiplier, as
+// their lowest slot went up; nobody encodes them twice.)
+TEST_P(EncodingPairTest, EncodingADecodedRecordChangesNothing) {
+  ForEachPosition([](const RandomPosition&, const Encoded& encoded) {
+    const RandomPosition decoded{encoded.behavior, encoded.current, encoded.used};
+    const Encoded again = Encode(std::get<0>(GetParam()), std::get<1>(GetParam()), decoded);
+    ASSERT_EQ(again.behavior, encoded.behavior);
+    ASSERT_EQ(again.used, encoded.used);
+  });
+}
+
+std::string NameOf(LogProbEncoding encoding) {
+  return encoding == kFloat32 ? "Float32" : encoding == kFloat16 ? "Float16" : "Fixed12";
+}
+
+TEST_P(EncodingPairTest, RoundingIsEncodingAndDecoding) {
+  ForEachPosition([](const RandomPosition& position, const Encoded& encoded) {
+    const LogProbEncoding encoding = std::get<0>(GetParam());
+    const auto slots = static_cast<int>(position.behavior.size());
+    std::vector<float> rounded(slots);
+    uint8_t used;
+    for (const auto& row : {position.behavior, encoded.behavior}) {
+      RoundBehaviorRows(encoding, row, slots, rounded, {&used, 1});
+      ASSERT_EQ(used, encoded.used);
+      ASSERT_EQ(rounded, encoded.behavior);
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Pairs, EncodingPairTest,
+                         testing::Combine(testing::Values(kFloat32, kFloat16, kFixed12),
+                                          testing::Values(kFloat32, kFloat16, kFixed12)),
+                         [](const testing::TestParamInfo<Pair>& pair) {
+                           return NameOf(std::get<0>(pair.param)) + NameOf(std::get<1>(pair.param));
+                         });
+
+// Positions share groups, but nothing else: each decodes to what it decodes to alone.
+TEST(LogProbs, NeighboursDoNotMatter) {
+  constexpr int kSlots = 9;
+  for (const LogProbEncoding encoding : {kFloat32, kFloat16, kFixed12}) {
+    for (const size_t positions : {1, 15, 16, 17, 40}) {
+      RandomPositions random(positions);
+      std::vector<float> behavior;
+      std::vector<float> current;
+      std::vector<float> behavior_alone;
+      std::vector<float> current_alone;
+      for (size_t i = 0; i < positions; ++i) {
+        const RandomPosition position = random.Next(kSlots);
+        const Encoded alone = Encode(encoding, encoding, position);
+        behavior.insert(behavior.end(), position.behavior.begin(), position.behavior.end());
+        current.insert(current.end(), position.current.begin(), position.current.end());
+        behavior_alone.insert(behavior_alone.end(), alone.behavior.begin(), alone.behavior.end());
+        current_alone.insert(current_alone.end(), alone.current.begin(), alone.current.end());
+      }
+      std::vector<uint8_t> used(positions);
+      std::vector<std::byte> bytes(LogProbBytes(encoding, positions, kSlots));
+      std::vector<float> decoded(positions * kSlots);
+      EncodeBehaviorLogProbs(encoding, behavior, kSlots, used, bytes);
+      DecodeLogProbs(encoding, bytes, kSlots, decoded);
+      EXPECT_EQ(decoded, behavior_alone);
+      EncodeCurrentLogProbs(encoding, current, kSlots, used, bytes);
+      DecodeLogProbs(encoding, bytes, kSlots, decoded);
+      EXPECT_EQ(decoded, current_alone);
+    }
+  }
+}
+
+TEST(LogProbs, ALowSlotLeavesTheSet) {
+  const std::vector<float> log_probs = {-0.25f, -63.0f, -65.0f, -65505.0f};
+  const auto used_by = [&](LogProbEncoding encoding) {
+    std::vector<std::byte> bytes(LogProbBytes(encoding, 1, 4));
+    std::vector<uint8_t> used(1);
+    EncodeBehaviorLogProbs(encoding, log_probs, 4, used, bytes);
+    return used[0];
+  };
+  EXPECT_EQ(used_by(kFloat32), 4);
+  EXPECT_EQ(used_by(kFloat16), 3);
+  EXPECT_EQ(used_by(kFixed12), 2);
+}
+
+TEST(LogProbs, ThePackedSizes) {
+  EXPECT_EQ(LogProbBytes(kFloat32, 16, 10), 16 * 10 * 4);
+  EXPECT_EQ(LogProbBytes(kFloat16, 17, 10), 32 * 10 * 2);
+  EXPECT_EQ(LogProbBytes(kFixed12, 16, 10), 16 * 11 * 3 / 2);
+}
+
+}  // namespace
+}  // namespace sis

@@ -1,0 +1,67 @@
+#include "kernels/records/record_digest.h"
+
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <set>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace sis {
+namespace {
+
+constexpr float kUnused = -std::numeric_limits<float>::infinity();
+
+// Expected values from another implementation of docs/numerics.md, section 9 (Python integers).
+TEST(RecordDigestTest, HasTheDocumentedValues) {
+  EXPECT_EQ(PositionDigest(0, 7, -0.5f, std::vector<int32_t>{7, 3, -1},
+                           std::vector<float>{-0.5f, -1.5f, kUnused}),
+            0xab2afd8a5fd8c9b6);
+  EXPECT_EQ(PositionDigest(0xfffffffe, 5, -9.25f, std::vector<int32_t>{7, 3, 11},
+                           std::vector<float>{-0.5f, -1.5f, -2.0f}),
+            0x4cb3af018548e578);
+}
+
+TEST(RecordDigestTest, EveryPartMatters) {
+  using Ids = std::vector<int32_t>;
+  using LogProbs = std::vector<float>;
+  const std::set<uint64_t> digests = {
+      PositionDigest(0, 7, -0.5f, Ids{7, 3}, LogProbs{-0.5f, -1.5f}),
+      PositionDigest(1, 7, -0.5f, Ids{7, 3}, LogProbs{-0.5f, -1.5f}),
+      PositionDigest(0, 3, -0.5f, Ids{7, 3}, LogProbs{-0.5f, -1.5f}),
+      PositionDigest(0, 7, -0.25f, Ids{7, 3}, LogProbs{-0.5f, -1.5f}),
+      PositionDigest(0, 7, -0.5f, Ids{7, 4}, LogProbs{-0.5f, -1.5f}),
+      PositionDigest(0, 7, -0.5f, Ids{7, 3}, LogProbs{-0.5f, -1.25f}),
+      PositionDigest(0, 7, -0.5f, Ids{3, 7}, LogProbs{-0.5f, -1.5f}),
+      PositionDigest(0, 7, -0.5f, Ids{7}, LogProbs{-0.5f}),
+  };
+  EXPECT_EQ(digests.size(), 8);
+}
+
+// Any number of rows of any number of slots, from a position that wraps around as well.
+TEST(RecordDigestTest, OfRowsIsTheSumOverThem) {
+  std::mt19937 random(20260108);
+  for (const size_t slots : {1, 2, 3, 10, 11, 128}) {
+    for (size_t count = 0; count < 12; ++count) {
+      std::vector<int32_t> sampled_ids(count), ids(count * slots);
+      std::vector<float> sampled_log_probs(count), log_probs(count * slots);
+      for (int32_t& id : sampled_ids) id = static_cast<int32_t>(random());
+      for (int32_t& id : ids) id = static_cast<int32_t>(random());
+      for (float& x : sampled_log_probs) x = -static_cast<float>(random() % 1000) / 64;
+      for (float& x : log_probs) x = -static_cast<float>(random() % 1000) / 64;
+      const uint32_t first = slots == 3 ? 0xfffffffd : random() % 1000;
+      uint64_t sum = 0;
+      for (size_t i = 0; i < count; ++i) {
+        sum += PositionDigest(static_cast<uint32_t>(first + i), sampled_ids[i],
+                              sampled_log_probs[i], std::span(ids).subspan(i * slots, slots),
+                              std::span(log_probs).subspan(i * slots, slots));
+      }
+      EXPECT_EQ(DigestOfRows(first, {sampled_ids, sampled_log_probs, ids, log_probs}), sum)
+          << slots << " slots, " << count << " rows";
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sis

@@ -1,0 +1,209 @@
+#include "kernels/records/simd_fixed12.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <span>
+
+#include "kernels/numerics/simd_targets.h"
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/records/simd_fixed12.cc"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+#include "kernels/records/encoding.h"
+#include "kernels/records/fixed12.h"
+#if HWY_TARGET != HWY_SCALAR
+#include "kernels/numerics/simd_math-inl.h"
+#include "kernels/records/simd_rows-inl.h"
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace sis {
+namespace HWY_NAMESPACE {
+namespace {
+
+#if HWY_TARGET == HWY_SCALAR
+
+// The caller does it one by one.
+bool RoundRows(const float*, size_t, size_t, float*, uint8_t*) { return false; }
+bool EncodeGroups(const float*, size_t, size_t, uint8_t*, std::byte*) { return false; }
+
+#else
+
+// How many slots of a row can be encoded.
+HWY_INLINE uint8_t UsedSlots(const float* row, size_t slots) {
+  while (slots > 0 && !(row[slots - 1] >= kFixed12Floor)) --slots;
+  return static_cast<uint8_t>(slots);
+}
+
+HWY_INLINE uint32_t Multiplier(const float* row, uint8_t used) {
+  return Fixed12Multiplier(used == 0 ? 0x1p-6f : row[used - 1]);
+}
+
+// Fixed12RoundedDown, as a float, where the multiplier reaches down to x or x is below the floor.
+//
+// Depth is an integer below 2^24, so exact. So is the quotient rounded up: were an integer n within
+// half a unit in the last place of depth / m, but not equal to it, the two would be at least 1 / m
+// and at most n * 2^-24 apart; but n * m < 2^24.
+HWY_INLINE Floats CodesRoundedDown(Floats x, Floats multipliers) {
+  const Uint32Tag du;
+  const Floats units = hn::Floor(hn::Mul(x, Constant(0x1p18f)));
+  // A machine that flushes subnormals takes the smallest x below zero for 0.
+  const Mask below_zero =
+      hn::RebindMask(FloatTag(), hn::Gt(hn::BitCast(du, x), hn::Set(du, uint32_t{0x80000000})));
+  const Floats depth =
+      hn::Max(hn::Sub(Constant(4096.0f), units), hn::IfThenElseZero(below_zero, Constant(4097.0f)));
+  const Floats codes = hn::Ceil(hn::Div(depth, multipliers));
+  return hn::IfThenElse(hn::Ge(x, Constant(kFixed12Floor)), codes,
+                        Constant(float{kFixed12MinusInfinity}));
+}
+
+// What the codes stand for.
+HWY_INLINE Floats Decode(Floats codes, Floats steps) {
+  const Floats values = MinusExactProduct(Constant(0x1p-6f), codes, steps);
+  return hn::IfThenElse(hn::Eq(codes, Constant(float{kFixed12MinusInfinity})),
+                        Constant(-std::numeric_limits<float>::infinity()), values);
+}
+
+bool RoundRows(const float* rows, size_t positions, size_t slots, float* rounded,
+               uint8_t* used_slots) {
+  const FloatTag d;
+  const float* end = rows + positions * slots;
+  for (size_t i = 0; i < positions; ++i, rows += slots, rounded += slots) {
+    used_slots[i] = UsedSlots(rows, slots);
+    const Floats multiplier = Constant(static_cast<float>(Multiplier(rows, used_slots[i])));
+    const Floats step = hn::Mul(multiplier, Constant(0x1p-18f));
+    const auto round = [&](Floats x)
+                           HWY_ATTR { return Decode(CodesRoundedDown(x, multiplier), step); };
+    for (size_t slot = 0; slot < slots; slot += kLanes) {
+      if (static_cast<size_t>(end - rows) >= slot + kLanes) {
+        // What this puts into the next row, that row's turn replaces.
+        hn::StoreU(round(hn::LoadU(d, rows + slot)), d, rounded + slot);
+      } else {
+        HWY_ALIGN float last[kLanes] = {};
+        std::memcpy(last, rows + slot, (slots - slot) * sizeof(float));
+        hn::Store(round(hn::Load(d, last)), d, last);
+        std::memcpy(rounded + slot, last, (slots - slot) * sizeof(float));
+      }
+    }
+  }
+  return true;
+}
+
+// Codes of kLanes positions from `lane` on into their part of a row of 24 bytes.
+HWY_INLINE void Pack(Floats codes, size_t lane, std::byte* row) {
+  const Uint64Tag d64;
+  const Uint64s pairs = hn::BitCast(d64, Truncate(codes));
+  const Uint64s joined = hn::Or(hn::And(pairs, hn::Set(d64, 0xfff)), hn::ShiftRight<20>(pairs));
+#if HWY_TARGET <= HWY_AVX3
+  // Six bytes of every 128 bits side by side, then those of all four.
+  static_cast<void>(lane);  // always 0
+  HWY_ALIGN static constexpr int8_t kBytes[] = {0,  1,  2,  8,  9,  10, -1, -1,
+                                                -1, -1, -1, -1, -1, -1, -1, -1};
+  HWY_ALIGN static constexpr uint16_t kWords[] = {0,  1, 2, 8, 9, 10, 16, 17, 18, 24, 25,
+                                                  26, 3, 3, 3, 3, 3,  3,  3,  3,  3,  3,
+                                                  3,  3, 3, 3, 3, 3,  3,  3,  3,  3};
+  const __m512i bytes =
+      _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(kBytes)));
+  const __m512i sixes = _mm512_shuffle_epi8(joined.raw, bytes);
+  const __m512i packed = _mm512_permutexvar_epi16(_mm512_load_si512(kWords), sixes);
+  _mm256_mask_storeu_epi64(row, 7, _mm512_castsi512_si256(packed));
+#else
+  HWY_ALIGN uint64_t of_24_bits[kLanes / 2];
+  hn::Store(joined, d64, of_24_bits);
+  std::byte* to = row + lane / 2 * 3;
+  for (size_t i = 0; i < kLanes / 2; i += 2, to += 6) {
+    const uint64_t of_48_bits = of_24_bits[i] | of_24_bits[i + 1] << 24;
+    std::memcpy(to, &of_48_bits, 6);
+  }
+#endif
+}
+
+template <size_t kCount>
+HWY_INLINE void EncodeLast(const TokenMajorRows& rows, Floats multipliers, size_t lane, size_t rank,
+                           std::byte* first_row) {
+  constexpr size_t kRowBytes = RowBytes(LogProbEncoding::kFixed12);
+  Floats last[kCount];
+  rows.LoadLast(lane, rank, last);
+  for (size_t i = 0; i < kCount; ++i) {
+    Pack(CodesRoundedDown(last[i], multipliers), lane, first_row + (rank + i) * kRowBytes);
+  }
+}
+
+HWY_INLINE void EncodeGroup(const float* values, size_t slots, uint8_t* used_slots,
+                            std::byte* group) {
+  constexpr size_t kRowBytes = RowBytes(LogProbEncoding::kFixed12);
+  const TokenMajorRows rows(values, slots);
+  HWY_ALIGN float all_multipliers[kGroupPositions];
+  for (size_t lane = 0; lane < kGroupPositions; ++lane) {
+    const float* row = values + lane * slots;
+    used_slots[lane] = UsedSlots(row, slots);
+    all_multipliers[lane] = static_cast<float>(Multiplier(row, used_slots[lane]));
+  }
+  std::byte* first_row = group + kRowBytes;
+  for (size_t lane = 0; lane < kGroupPositions; lane += kLanes) {
+    const Floats multipliers = hn::Load(FloatTag(), all_multipliers + lane);
+    Pack(multipliers, lane, group);
+    size_t rank = 0;
+    for (; rank + kRanksAtOnce <= slots; rank += kRanksAtOnce) {
+      const FourFloats four = rows.Load(lane, rank);
+      const Floats in_order[] = {four.first.first, four.first.second, four.second.first,
+                                 four.second.second};
+      for (size_t i = 0; i < kRanksAtOnce; ++i) {
+        Pack(CodesRoundedDown(in_order[i], multipliers), lane, first_row + (rank + i) * kRowBytes);
+      }
+    }
+    switch (slots - rank) {
+      case 1:
+        EncodeLast<1>(rows, multipliers, lane, rank, first_row);
+        break;
+      case 2:
+        EncodeLast<2>(rows, multipliers, lane, rank, first_row);
+        break;
+      case 3:
+        EncodeLast<3>(rows, multipliers, lane, rank, first_row);
+        break;
+    }
+  }
+}
+
+bool EncodeGroups(const float* rows, size_t positions, size_t slots, uint8_t* used_slots,
+                  std::byte* to) {
+  for (size_t i = 0; i < positions; i += kGroupPositions) {
+    EncodeGroup(rows + i * slots, slots, used_slots + i, to);
+    to += GroupBytes(LogProbEncoding::kFixed12, slots);
+  }
+  return true;
+}
+
+#endif  // HWY_TARGET
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace sis
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace sis {
+namespace {
+
+HWY_EXPORT(RoundRows);
+HWY_EXPORT(EncodeGroups);
+
+}  // namespace
+
+bool RoundRowsOnVectors(std::span<const float> rows, int slots, std::span<float> rounded,
+                        std::span<uint8_t> used_slots) {
+  return HWY_DYNAMIC_DISPATCH(RoundRows)(rows.data(), used_slots.size(), slots, rounded.data(),
+                                         used_slots.data());
+}
+
+bool EncodeGroupsOnVectors(std::span<const float> rows, int slots, std::span<uint8_t> used_slots,
+                           std::span<std::byte> to) {
+  return HWY_DYNAMIC_DISPATCH(EncodeGroups)(rows.data(), used_slots.size(), slots,
+                                            used_slots.data(), to.data());
+}
+
+}  // namespace sis
+#endif

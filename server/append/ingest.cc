@@ -1,0 +1,462 @@
+#include "server/append/ingest.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/crc32c.h"
+#include "kernels/validate.h"
+#include "server/arrays.h"
+#include "server/log_entries.h"
+#include "server/slices.h"
+#include "server/wire/segment_part.h"
+
+namespace sis {
+namespace {
+
+// Memory comes back as trainers finish steps, so soon, but not at once.
+constexpr double kRetrySeconds = 0.5;
+
+absl::Status CheckSampling(const v1::Sampling& sampling) {
+  using v1::Sampling;
+  if (sampling.log_probs() != Sampling::RAW && sampling.log_probs() != Sampling::PROCESSED) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("sampling.log_probs: ", static_cast<int>(sampling.log_probs()),
+                     " is neither RAW nor PROCESSED"));
+  }
+  if (!(std::isfinite(sampling.temperature()) && sampling.temperature() > 0)) {
+    return absl::InvalidArgumentError(absl::StrCat("sampling.temperature: ", sampling.temperature(),
+                                                   " is not finite and above 0"));
+  }
+  if (sampling.has_top_p() && !(sampling.top_p() > 0 && sampling.top_p() <= 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("sampling.top_p: ", sampling.top_p(), " is not in (0, 1]"));
+  }
+  if (sampling.has_top_k() && sampling.top_k() < -1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("sampling.top_k: ", sampling.top_k(), " is below -1"));
+  }
+  if (sampling.has_min_p() && !(sampling.min_p() >= 0 && sampling.min_p() <= 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("sampling.min_p: ", sampling.min_p(), " is not in [0, 1]"));
+  }
+  if (sampling.log_probs() == Sampling::PROCESSED) return absl::OkStatus();
+
+  const auto refuse = [](absl::string_view field, auto value) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("sampling.", field, ": ", value,
+                     " changes the distribution, so RAW log-probs are not the behaviour policy's"));
+  };
+  if (sampling.temperature() != 1) return refuse("temperature", sampling.temperature());
+  if (sampling.has_top_p() && sampling.top_p() != 1) return refuse("top_p", sampling.top_p());
+  if (sampling.top_k() > 0) return refuse("top_k", sampling.top_k());
+  if (sampling.min_p() != 0) return refuse("min_p", sampling.min_p());
+  if (sampling.presence_penalty() != 0) {
+    return refuse("presence_penalty", sampling.presence_penalty());
+  }
+  if (sampling.frequency_penalty() != 0) {
+    return refuse("frequency_penalty", sampling.frequency_penalty());
+  }
+  if (sampling.has_repetition_penalty() && sampling.repetition_penalty() != 1) {
+    return refuse("repetition_penalty", sampling.repetition_penalty());
+  }
+  if (sampling.logit_bias()) return refuse("logit_bias", "true");
+  if (sampling.grammar()) return refuse("grammar", "true");
+  return absl::OkStatus();
+}
+
+uint32_t CrcOf(const RecordView& records) {
+  uint32_t crc = ExtendCrc32c(0, std::as_bytes(records.sampled_ids));
+  crc = ExtendCrc32c(crc, std::as_bytes(records.sampled_log_probs));
+  crc = ExtendCrc32c(crc, std::as_bytes(records.ids));
+  return ExtendCrc32c(crc, std::as_bytes(records.log_probs));
+}
+
+int64_t BytesOf(const RecordView& records) {
+  return static_cast<int64_t>(records.sampled_ids.size_bytes() +
+                              records.sampled_log_probs.size_bytes() + records.ids.size_bytes() +
+                              records.log_probs.size_bytes());
+}
+
+absl::Status InSequence(SequenceNameView name, const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat(ToString(name), ": ", status.message()));
+}
+
+// Asks the processor for the memory of an object.
+template <typename T>
+void PrefetchAll(const T& object) {
+  constexpr size_t kLine = 64;
+  for (size_t byte = 0; byte < sizeof(T); byte += kLine) {
+    __builtin_prefetch(reinterpret_cast<const char*>(&object) + byte, 1);
+  }
+}
+
+// What a sequence without records costs.
+int64_t BaseBytes() { return Sequence::kBaseBytes; }
+
+SequenceNameView NameIn(const AppendEntryView& entry) {
+  return {{entry.sequence_id.data(), entry.sequence_id.size()}, entry.attempt};
+}
+
+SequenceName Copy(SequenceNameView name) { return {std::string(name.id), name.attempt}; }
+
+// Refused because of what is there already.
+bool IsConflict(const EntryAck& ack) {
+  return absl::IsAlreadyExists(ack.status) || absl::IsFailedPrecondition(ack.status);
+}
+
+}  // namespace
+
+absl::StatusOr<Ingest> Ingest::Open(StoredRuns& runs, RoomQueue& room_queue,
+                                    const v1::AppendHeader& header) {
+  absl::StatusOr<std::shared_ptr<Run>> run = runs.Find(header.run());
+  if (!run.ok()) return run.status();
+  if (header.worker().size() > kMaxIdBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("header.worker: ", header.worker().size(), " bytes, more than ", kMaxIdBytes));
+  }
+  if (header.vocabulary_size() != (*run)->config().vocabulary_size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("header.vocabulary_size: ", header.vocabulary_size(), ", but run '",
+                     (*run)->id(), "' has ", (*run)->config().vocabulary_size));
+  }
+  if (absl::Status status = CheckSampling(header.sampling()); !status.ok()) return status;
+  return Ingest(runs, room_queue, *std::move(run));
+}
+
+absl::StatusOr<std::optional<RoomWanted>> Ingest::Apply(AppendEntries entries, Turn turn,
+                                                        std::vector<EntryAck>& acks) {
+  absl::Status present = registry_->Find(run_->id(), run_->incarnation()).status();
+  if (!present.ok()) return present;
+  acks.reserve(entries.size());
+  turn_ = turn;
+  while (acks.size() < entries.size()) {
+    const size_t entry = acks.size();
+    if (ahead_begin_ == ahead_end_) LookAhead(entries.subspan(entry));
+    PrefetchEnd(ahead_begin_ + kPrefetched);
+    EntryAck ack = ApplyEntry(entries[entry]);
+    if (lacking_.has_value()) {
+      lacking_->entry = static_cast<int>(entry);
+      break;
+    }
+    acks.push_back(std::move(ack));
+    if (ahead_begin_ < ahead_end_) ahead_[ahead_begin_++].reset();
+    if (turn_ == Turn::kServed) turn_ = Turn::kArrived;
+  }
+  ForgetAhead();
+  run_->counters().AddIngested(std::exchange(positions_added_, 0),
+                               std::exchange(bytes_accepted_, 0));
+  return std::exchange(lacking_, std::nullopt);
+}
+
+void Ingest::LookAhead(AppendEntries next) {
+  std::array<SequenceNameView, kAhead> names;
+  ahead_begin_ = 0;
+  ahead_end_ = std::min(next.size(), kAhead);
+  for (size_t i = 0; i < ahead_end_; ++i) names[i] = NameIn(next[i]);
+  run_->FindToAppend(std::span(names).first(ahead_end_), std::span(ahead_).first(ahead_end_));
+  for (size_t i = 0; i < ahead_end_; ++i) {
+    if (ahead_[i] != nullptr) PrefetchAll(*ahead_[i]);
+  }
+  for (size_t i = 0; i < std::min(ahead_end_, kPrefetched); ++i) PrefetchEnd(i);
+}
+
+void Ingest::PrefetchEnd(size_t ahead) const {
+  if (ahead < ahead_end_ && ahead_[ahead] != nullptr) ahead_[ahead]->PrefetchEnd();
+}
+
+void Ingest::ForgetAhead() {
+  for (; ahead_begin_ < ahead_end_; ++ahead_begin_) ahead_[ahead_begin_].reset();
+}
+
+absl::Status Ingest::MakeRoom(SequenceNameView name, int64_t bytes) {
+  ForgetAhead();
+  const int64_t own = run_->BytesOf(name);
+  for (const ByteBudget* budget : {&std::as_const(run_->budget()), &registry_->budget()}) {
+    // Whatever else is in the way will go, but the sequence itself can't make room for its own
+    // blocks.
+    if (own + bytes > budget->limit()) {
+      return absl::ResourceExhaustedError(absl::StrCat("with ", bytes, " bytes more it would have ",
+                                                       own + bytes, ", and ", budget->limit(),
+                                                       " is the most"));
+    }
+  }
+  const ByteBudget* shortage = turn_ == Turn::kArrived ? room_queue_->Contested(*run_) : nullptr;
+  if (shortage == nullptr) shortage = registry_->MakeRoom(*run_, bytes);
+  if (shortage == nullptr) return absl::OkStatus();
+  if (turn_ != Turn::kOutOfTime) lacking_ = {run_, bytes, shortage, 0};
+  return absl::ResourceExhaustedError(absl::StrCat(bytes, " bytes are not to be had"));
+}
+
+absl::StatusOr<std::shared_ptr<Sequence>> Ingest::Open(SequenceNameView name,
+                                                       absl::FunctionRef<int64_t()> bytes_if_new) {
+  if (ahead_begin_ < ahead_end_ && ahead_[ahead_begin_] != nullptr) return ahead_[ahead_begin_];
+  const SequenceName own_name = Copy(name);
+  absl::StatusOr<std::shared_ptr<Sequence>> sequence = run_->FindOrCreate(own_name);
+  while (absl::IsResourceExhausted(sequence.status())) {
+    if (absl::Status room = MakeRoom(name, bytes_if_new()); !room.ok()) return room;
+    sequence = run_->FindOrCreate(own_name);
+  }
+  return sequence;
+}
+
+absl::StatusOr<ArrayField> Ingest::Locate(absl::string_view name, const ArrayField& field) {
+  const SharedSegment* segment = segment_->get();
+  if (segment == nullptr || field.size() == 0) return field;
+  std::vector<char> copy;
+  std::span<const char> bytes;
+  if (field.size() == SegmentPart::kBytes) bytes = field.Read<char>(0, field.size(), copy);
+  const absl::StatusOr<SegmentPart> part =
+      SegmentPart::Parse({bytes.data(), bytes.size()}, segment->size());
+  if (!part.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(name, ": ", part.status().message()));
+  }
+  return ArrayField(*segment, part->offset, part->size);
+}
+
+absl::StatusOr<RecordView> Ingest::ReadRecords(const AppendEntryView& block) {
+  const absl::StatusOr<ArrayField> sampled_ids = Locate("sampled_ids", block.sampled_ids);
+  if (!sampled_ids.ok()) return sampled_ids.status();
+  const size_t count = sampled_ids->size() / sizeof(int32_t);
+  const size_t slots = run_->config().top_k;
+  if (sampled_ids->size() == 0) return absl::InvalidArgumentError("sampled_ids: empty");
+  if (uint64_t{block.first_position} + count >
+      static_cast<uint64_t>(run_->limits().max_positions)) {
+    return absl::InvalidArgumentError(absl::StrCat("first_position ", block.first_position, " + ",
+                                                   count, " positions is beyond ",
+                                                   run_->limits().max_positions));
+  }
+  absl::Status status;
+  const auto read = [&]<typename T>(absl::string_view name, const absl::StatusOr<ArrayField>& array,
+                                    size_t elements, std::vector<T>& scratch) {
+    if (status.ok()) status = array.status();
+    if (status.ok()) status = CheckLength<T>(name, array->size(), elements);
+    return status.ok() ? array->template Read<T>(0, elements, scratch) : std::span<const T>();
+  };
+  const RecordView records{
+      .sampled_ids = read("sampled_ids", sampled_ids, count, arrays_.sampled_ids),
+      .sampled_log_probs =
+          read("sampled_log_probs", Locate("sampled_log_probs", block.sampled_log_probs), count,
+               arrays_.sampled_log_probs),
+      .ids = read("top_k_ids", Locate("top_k_ids", block.top_k_ids), count * slots, arrays_.ids),
+      .log_probs = read("top_k_log_probs", Locate("top_k_log_probs", block.top_k_log_probs),
+                        count * slots, arrays_.log_probs)};
+  if (!status.ok()) return status;
+  if (block.crc32c.has_value()) {
+    if (const uint32_t crc = CrcOf(records); crc != *block.crc32c) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("crc32c: ", *block.crc32c, ", but the arrays have ", crc));
+    }
+  }
+  return records;
+}
+
+absl::Status Ingest::ApplyBlock(SequenceNameView name, const AppendEntryView& block) {
+  const absl::StatusOr<RecordView> records = ReadRecords(block);
+  if (!records.ok()) return records.status();
+  ranks_.resize(records->sampled_ids.size());
+  absl::Status status = ValidateRecords(*records, static_cast<int>(run_->config().top_k),
+                                        static_cast<int32_t>(run_->config().vocabulary_size),
+                                        block.first_position, ranks_);
+  if (!status.ok()) return status;
+
+  const auto count = static_cast<uint32_t>(ranks_.size());
+  const absl::StatusOr<std::shared_ptr<Sequence>> sequence = Open(name, [&] {
+    return Sequence::BytesWithBlock(run_->config().page_format(), block.first_position, count);
+  });
+  if (!sequence.ok()) return sequence.status();
+  const auto new_bytes = [&] {
+    return (*sequence)->BytesToAppend(block.first_position, count, block.policy_version);
+  };
+  if (turn_ == Turn::kArrived && room_queue_->Contested(*run_) != nullptr) {
+    const int64_t bytes = new_bytes();
+    if (bytes > 0) status = MakeRoom(name, bytes);
+    if (!status.ok()) return status;
+  }
+  Sequence::Appended appended;
+  const auto append = [&]() -> absl::StatusOr<std::vector<LogEntry>> {
+    absl::Status added = (*sequence)->Append(block.first_position, block.policy_version, *records,
+                                             ranks_, &appended);
+    if (!added.ok()) return added;
+    if (appended.positions == 0 || !has_store()) return std::vector<LogEntry>();
+    return BlockEntries((*sequence)->format(), block.first_position, block.policy_version, *records,
+                        ranks_);
+  };
+  status = Change(name, *sequence, append);
+  // Another thread may take what was made free: then once more.
+  while (absl::IsResourceExhausted(status)) {
+    status = MakeRoom(name, new_bytes());
+    if (!status.ok()) return status;
+    status = Change(name, *sequence, append);
+  }
+  if (!status.ok()) return status;
+  committed_length_ = appended.committed_length;
+  positions_added_ += appended.positions;
+  bytes_accepted_ += BytesOf(*records);
+  return status;
+}
+
+absl::Status Ingest::ApplySeal(SequenceNameView name, uint32_t length) {
+  if (length > run_->limits().max_positions) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("seal.length ", length, " is beyond ", run_->limits().max_positions));
+  }
+  const absl::StatusOr<std::shared_ptr<Sequence>> sequence = Open(name, BaseBytes);
+  if (!sequence.ok()) return sequence.status();
+  return Change(name, *sequence, [&]() -> absl::StatusOr<std::vector<LogEntry>> {
+    const bool was_sealed = (*sequence)->sealed();
+    if (absl::Status status = (*sequence)->Seal(length); !status.ok()) return status;
+    if (was_sealed) return std::vector<LogEntry>();
+    if (has_store()) sealed_.push_back(Copy(name));
+    return std::vector<LogEntry>{{.kind = LogEntry::Kind::kSeal, .position = length}};
+  });
+}
+
+absl::Status Ingest::ApplyTruncate(SequenceNameView name, uint32_t length) {
+  const absl::StatusOr<std::shared_ptr<Sequence>> sequence = Open(name, BaseBytes);
+  if (!sequence.ok()) return sequence.status();
+  return Change(name, *sequence, [&]() -> absl::StatusOr<std::vector<LogEntry>> {
+    const bool drops = (*sequence)->committed_length() > length;
+    if (absl::Status status = (*sequence)->Truncate(length); !status.ok()) return status;
+    if (!drops) return std::vector<LogEntry>();
+    return std::vector<LogEntry>{{.kind = LogEntry::Kind::kTruncate, .position = length}};
+  });
+}
+
+absl::Status Ingest::Change(SequenceNameView name, const std::shared_ptr<Sequence>& sequence,
+                            absl::FunctionRef<absl::StatusOr<std::vector<LogEntry>>()> change) {
+  if (!has_store()) return change().status();
+  SequenceLog& log = LogOf(*sequence);
+  WriterLock order(log.order);
+  absl::StatusOr<std::vector<LogEntry>> entries = change();
+  if (!entries.ok()) return entries.status();
+  const SequenceName own_name = Copy(name);
+  held_[own_name] = sequence;
+  if (entries->empty()) unchanged_.insert(own_name);
+  for (LogEntry& entry : *entries) stored_->Note(log, std::move(entry));
+  return absl::OkStatus();
+}
+
+void Ingest::BringIn(AppendEntries entries) {
+  for (const AppendEntryView& entry : entries) {
+    if (!CheckSequenceId(entry.sequence_id).ok()) continue;
+    const SequenceName name = Copy(NameIn(entry));
+    if (held_.contains(name) || unavailable_.contains(name)) continue;
+    absl::StatusOr<std::shared_ptr<Sequence>> sequence = stored_->FindToAppend(*run_, name);
+    if (!sequence.ok()) {
+      unavailable_[name] = InSequence(name, sequence.status());
+    } else if (*sequence != nullptr) {
+      held_[name] = *std::move(sequence);
+    }
+  }
+}
+
+absl::flat_hash_set<SequenceName> Ingest::WriteHeld(AppendEntries entries,
+                                                    std::span<const EntryAck> acks) {
+  absl::flat_hash_set<SequenceName> behind;
+  for (const auto& [name, sequence] : held_) {
+    absl::Status status = stored_->Write(*run_, name, *sequence);
+    if (absl::IsAborted(status)) behind.insert(name);
+    if (!status.ok()) unavailable_[name] = InSequence(name, status);
+  }
+  for (size_t i = 0; i < acks.size(); ++i) {
+    if (IsConflict(acks[i])) unchanged_.insert(Copy(NameIn(entries[i])));
+  }
+  // Decided by what memory has, and nothing was written that would have shown that the store is
+  // ahead.
+  for (const SequenceName& name : unchanged_) {
+    const auto held = held_.find(name);
+    if (held == held_.end() || unavailable_.contains(name)) continue;
+    const absl::StatusOr<bool> moved = stored_->Follow(*run_, name, *held->second);
+    if (!moved.ok()) {
+      unavailable_[name] = InSequence(name, moved.status());
+    } else if (*moved) {
+      behind.insert(name);
+    }
+  }
+  unchanged_.clear();
+  return behind;
+}
+
+void Ingest::Store(AppendEntries entries, std::vector<EntryAck>& acks) {
+  const absl::flat_hash_set<SequenceName> behind = WriteHeld(entries, acks);
+  if (!behind.empty()) {
+    for (const SequenceName& name : behind) {
+      held_.erase(name);
+      unavailable_.erase(name);
+    }
+    BringIn(entries);
+    turn_ = Turn::kOutOfTime;
+    for (size_t i = 0; i < acks.size(); ++i) {
+      if (behind.contains(Copy(NameIn(entries[i])))) acks[i] = ApplyEntry(entries[i]);
+    }
+    for (const SequenceName& name : WriteHeld(entries, acks)) {
+      unavailable_[name] = absl::UnavailableError("other replicas change it: try again");
+    }
+  }
+  for (size_t i = 0; i < acks.size(); ++i) {
+    const auto why = unavailable_.find(Copy(NameIn(entries[i])));
+    if (why == unavailable_.end() || (!acks[i].status.ok() && !IsConflict(acks[i]))) continue;
+    const uint32_t committed_length = acks[i].committed_length;
+    acks[i] = Refusal(why->second);
+    acks[i].committed_length = committed_length;
+  }
+  for (const SequenceName& name : sealed_) {
+    const auto held = held_.find(name);
+    if (held != held_.end() && !unavailable_.contains(name)) {
+      stored_->SealBehind(run_, name, held->second);
+    }
+  }
+  sealed_.clear();
+  held_.clear();
+  unavailable_.clear();
+}
+
+EntryAck Ingest::Refusal(absl::Status status) {
+  run_->counters().AddRefusedEntry(status.code());
+  EntryAck ack{.status = std::move(status)};
+  if (absl::IsResourceExhausted(ack.status) || absl::IsUnavailable(ack.status)) {
+    ack.retry_seconds = kRetrySeconds;
+  }
+  return ack;
+}
+
+EntryAck Ingest::ApplyEntry(const AppendEntryView& entry) {
+  committed_length_.reset();
+  const SequenceNameView name = NameIn(entry);
+  const absl::Status status = [&]() -> absl::Status {
+    if (entry.kind == AppendEntryView::Kind::kNone) {
+      return absl::InvalidArgumentError("entry: neither block, truncate nor seal");
+    }
+    if (absl::Status id = CheckSequenceId(entry.sequence_id); !id.ok()) return id;
+    if (!segment_.ok()) return segment_.status();
+    if (!unavailable_.empty()) {
+      const auto why = unavailable_.find(Copy(NameIn(entry)));
+      if (why != unavailable_.end()) return why->second;
+    }
+    absl::Status applied;
+    if (entry.kind == AppendEntryView::Kind::kBlock) {
+      applied = ApplyBlock(name, entry);
+    } else if (entry.kind == AppendEntryView::Kind::kSeal) {
+      applied = ApplySeal(name, entry.length);
+    } else {
+      applied = ApplyTruncate(name, entry.length);
+    }
+    if (!applied.ok() || entry.kind == AppendEntryView::Kind::kTruncate) {
+      ForgetAhead();
+      run_->ForgetIfEmpty(name);
+    }
+    if (applied.ok()) return applied;
+    return InSequence(name, applied);
+  }();
+  if (lacking_.has_value()) return {};
+  EntryAck ack;
+  if (!status.ok()) ack = Refusal(status);
+  ack.committed_length =
+      committed_length_.has_value() ? *committed_length_ : run_->CommittedLength(name);
+  return ack;
+}
+
+}  // namespace sis

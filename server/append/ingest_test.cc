@@ -1,0 +1,360 @@
+#include "server/append/ingest.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "kernels/numerics/crc32c.h"
+#include "server/testing/cache_fixture.h"
+#include "server/testing/record_generator.h"
+
+namespace sis {
+namespace {
+
+using absl::StatusCode;
+using testing::HasSubstr;
+
+constexpr int kSlots = 4;
+
+template <typename T>
+void Put(std::string* bytes, size_t index, T value) {
+  ASSERT_LE((index + 1) * sizeof(T), bytes->size());
+  std::memcpy(bytes->data() + index * sizeof(T), &value, sizeof(T));
+}
+
+v1::AppendEntry TruncateEntry(const std::string& id, uint32_t length) {
+  v1::AppendEntry entry;
+  entry.mutable_truncate()->mutable_sequence()->set_id(id);
+  entry.mutable_truncate()->set_length(length);
+  return entry;
+}
+
+v1::AppendEntry SealEntry(const std::string& id, uint32_t length) {
+  v1::AppendEntry entry;
+  entry.mutable_seal()->mutable_sequence()->set_id(id);
+  entry.mutable_seal()->set_length(length);
+  return entry;
+}
+
+// Positions of full sets: probabilities 0.4, 0.3, 0.2, 0.05 of the ids 10, 11, 12, 13; sampled
+// is 12.
+Records PlainRecords(uint32_t count) {
+  Records records{.slots = kSlots};
+  for (uint32_t i = 0; i < count; ++i) {
+    records.sampled_ids.push_back(12);
+    records.sampled_log_probs.push_back(std::log(0.2f));
+    for (int slot = 0; slot < kSlots; ++slot) {
+      records.ids.push_back(10 + slot);
+      records.log_probs.push_back(std::log(std::array{0.4f, 0.3f, 0.2f, 0.05f}[slot]));
+    }
+    records.ranks.push_back(2);
+  }
+  return records;
+}
+
+class IngestTest : public testing::Test {
+ protected:
+  v1::Ack Block(v1::Block block) { return AppendBlock(cache_, *run_, std::move(block)); }
+  v1::Ack Entry(v1::AppendEntry entry) { return AppendEntry(cache_, *run_, std::move(entry)); }
+  static StatusCode CodeOf(const v1::Ack& ack) { return static_cast<StatusCode>(ack.code()); }
+
+  Cache cache_;
+  std::shared_ptr<sis::Run> run_ = cache_.CreateRun("r", SmallConfig(kSlots));
+  const Records records_ = PlainRecords(10);
+};
+
+TEST_F(IngestTest, AcksWhatIsStored) {
+  const v1::Ack ack = Block(records_.Block("a", 5, 3, 0, 10));
+  EXPECT_EQ(ack.code(), 0);
+  EXPECT_EQ(ack.message(), "");
+  EXPECT_EQ(ack.sequence().id(), "a");
+  EXPECT_EQ(ack.committed_length(), 15);
+  const auto sequence = std::get<std::shared_ptr<Sequence>>(run_->Find({"a", 0}));
+  EXPECT_EQ(sequence->positions(), 10);
+  EXPECT_EQ(sequence->newest_version(), 3);
+}
+
+TEST_F(IngestTest, BadBlocksAreRefusedByNameAndChangeNothing) {
+  ASSERT_EQ(Block(records_.Block("a")).code(), 0);
+  const RunDescription before = run_->Describe();
+  const float infinity = HUGE_VALF;
+  struct Case {
+    std::vector<std::string> message;
+    std::function<void(v1::Block&)> change;
+  };
+  // Each block is of positions 20 to 29; row 3 is position 23.
+  const Case cases[] = {
+      {{"sequence.id ''", "0 bytes"}, [](auto& b) { b.mutable_sequence()->clear_id(); }},
+      {{"sequence.id", "257 bytes"},
+       [](auto& b) { b.mutable_sequence()->set_id(std::string(257, 'x')); }},
+      {{"sampled_ids: empty"}, [](auto& b) { b.clear_sampled_ids(); }},
+      {{"sampled_ids: 41 bytes"}, [](auto& b) { b.mutable_sampled_ids()->push_back('x'); }},
+      {{"sampled_log_probs: 36 bytes", "40"},
+       [](auto& b) { b.mutable_sampled_log_probs()->resize(36); }},
+      {{"top_k_ids: 164 bytes", "160"}, [](auto& b) { b.mutable_top_k_ids()->resize(164); }},
+      {{"top_k_log_probs: 0 bytes", "160"}, [](auto& b) { b.clear_top_k_log_probs(); }},
+      {{"first_position 4194295", "4194304"}, [](auto& b) { b.set_first_position(4194295); }},
+      {{"first_position 4294967295"}, [](auto& b) { b.set_first_position(UINT32_MAX); }},
+      {{"crc32c: 1,"}, [](auto& b) { b.set_crc32c(1); }},
+      {{"sampled_ids at position 23", "-1"}, [](auto& b) { Put(b.mutable_sampled_ids(), 3, -1); }},
+      {{"sampled_ids at position 23", "1000"},
+       [](auto& b) { Put(b.mutable_sampled_ids(), 3, 1000); }},
+      {{"sampled_log_probs at position 23", "nan"},
+       [](auto& b) { Put(b.mutable_sampled_log_probs(), 3, NAN); }},
+      {{"sampled_log_probs at position 23", "inf"},
+       [&](auto& b) { Put(b.mutable_sampled_log_probs(), 3, infinity); }},
+      {{"sampled_log_probs at position 23", "-inf"},
+       [&](auto& b) { Put(b.mutable_sampled_log_probs(), 3, -infinity); }},
+      {{"sampled_log_probs at position 23", "0.02"},
+       [](auto& b) { Put(b.mutable_sampled_log_probs(), 3, 0.02f); }},
+      {{"sampled_log_probs at position 23", "-1.5", "slot 2"},
+       [](auto& b) { Put(b.mutable_sampled_log_probs(), 3, -1.5f); }},
+      {{"top_k_ids at position 23, slot 1", "-2"},
+       [](auto& b) { Put(b.mutable_top_k_ids(), 13, -2); }},
+      {{"top_k_ids at position 23, slot 1", "1000"},
+       [](auto& b) { Put(b.mutable_top_k_ids(), 13, 1000); }},
+      {{"top_k_ids at position 23, slot 1", "10 stands twice"},
+       [](auto& b) { Put(b.mutable_top_k_ids(), 13, 10); }},
+      {{"top_k_log_probs at position 23, slot 1", "unused slot"},
+       [](auto& b) { Put(b.mutable_top_k_ids(), 13, -1); }},
+      {{"top_k_ids at position 23, slot 1", "after an unused slot"},
+       [&](auto& b) {
+         Put(b.mutable_top_k_ids(), 12, -1);
+         Put(b.mutable_top_k_log_probs(), 12, -infinity);
+       }},
+      {{"top_k_log_probs at position 23, slot 3", "nan"},
+       [](auto& b) { Put(b.mutable_top_k_log_probs(), 15, NAN); }},
+      {{"top_k_log_probs at position 23, slot 3", "-inf"},
+       [&](auto& b) { Put(b.mutable_top_k_log_probs(), 15, -infinity); }},
+      {{"top_k_log_probs at position 23, slot 3", "not sorted"},
+       [](auto& b) { Put(b.mutable_top_k_log_probs(), 15, -0.5f); }},
+      {{"top_k_ids at position 23, slot 1", "ties go by id"},
+       [](auto& b) {
+         Put(b.mutable_top_k_ids(), 12, 99);
+         Put(b.mutable_top_k_log_probs(), 12, std::log(0.3f));
+       }},
+      {{"top_k_log_probs at position 23", "sum to", "above 1"},
+       [](auto& b) { Put(b.mutable_top_k_log_probs(), 12, std::log(0.6f)); }},
+  };
+  for (const Case& c : cases) {
+    for (const std::string id : {"a", "new"}) {
+      v1::Block block = records_.Block(id, 20, 0, 0, 10);
+      c.change(block);
+      const v1::Ack ack = Block(block);
+      EXPECT_EQ(CodeOf(ack), StatusCode::kInvalidArgument) << c.message[0] << ack.message();
+      for (const std::string& part : c.message) EXPECT_THAT(ack.message(), HasSubstr(part));
+      if (block.sequence().id() == id) {
+        EXPECT_THAT(ack.message(), HasSubstr("sequence '" + id + "' attempt 0: "));
+        EXPECT_EQ(ack.committed_length(), id == "a" ? 10 : 0);
+      }
+      EXPECT_EQ(run_->Describe(), before) << c.message[0];
+    }
+  }
+  EXPECT_EQ(Block(records_.Block("a", 20, 0, 0, 10)).code(), 0) << "unchanged, it is good";
+}
+
+TEST_F(IngestTest, ChecksumsCoverTheFourArrays) {
+  v1::Block block = records_.Block("a");
+  const std::string all =
+      block.sampled_ids() + block.sampled_log_probs() + block.top_k_ids() + block.top_k_log_probs();
+  block.set_crc32c(ExtendCrc32c(0, std::as_bytes(std::span(all))));
+  EXPECT_EQ(Block(block).code(), 0);
+}
+
+TEST_F(IngestTest, BadHeadersAreRefusedByName) {
+  const auto refused = [&](StatusCode code, const std::string& message, auto change) {
+    v1::AppendHeader header = HeaderOf(*run_);
+    change(header, *header.mutable_sampling());
+    const absl::Status status = Ingest::Open(cache_.runs, cache_.room_queue, header).status();
+    EXPECT_EQ(status.code(), code) << message;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(message));
+  };
+  const auto invalid = [&](const std::string& message, auto change) {
+    refused(StatusCode::kInvalidArgument, message, change);
+  };
+  refused(StatusCode::kNotFound, "'none'",
+          [](auto& h, auto&) { h.mutable_run()->set_run_id("none"); });
+  refused(StatusCode::kFailedPrecondition, "incarnation 1, not 2",
+          [](auto& h, auto&) { h.mutable_run()->set_incarnation(2); });
+  invalid("header.worker: 257 bytes", [](auto& h, auto&) { h.set_worker(std::string(257, 'w')); });
+  invalid("header.vocabulary_size: 999", [](auto& h, auto&) { h.set_vocabulary_size(999); });
+  invalid("sampling.log_probs: 0", [](auto&, auto& s) { s.clear_log_probs(); });
+  for (const double temperature : {0.0, -1.0, HUGE_VAL, static_cast<double>(NAN)}) {
+    invalid("sampling.temperature", [&](auto&, auto& s) { s.set_temperature(temperature); });
+  }
+  for (const double top_p : {0.0, 1.1, static_cast<double>(NAN)}) {
+    invalid("sampling.top_p", [&](auto&, auto& s) { s.set_top_p(top_p); });
+  }
+  invalid("sampling.top_k: -2", [](auto&, auto& s) { s.set_top_k(-2); });
+  for (const double min_p : {-0.1, 1.1, static_cast<double>(NAN)}) {
+    invalid("sampling.min_p", [&](auto&, auto& s) { s.set_min_p(min_p); });
+  }
+  // What changes the distribution, if it is not in the log-probs.
+  const std::pair<const char*, std::function<void(v1::Sampling&)>> changes[] = {
+      {"sampling.temperature: 0.7", [](auto& s) { s.set_temperature(0.7); }},
+      {"sampling.top_p: 0.9", [](auto& s) { s.set_top_p(0.9); }},
+      {"sampling.top_k: 50", [](auto& s) { s.set_top_k(50); }},
+      {"sampling.min_p: 0.1", [](auto& s) { s.set_min_p(0.1); }},
+      {"sampling.presence_penalty: 0.5", [](auto& s) { s.set_presence_penalty(0.5); }},
+      {"sampling.frequency_penalty: -0.5", [](auto& s) { s.set_frequency_penalty(-0.5); }},
+      {"sampling.repetition_penalty: 1.1", [](auto& s) { s.set_repetition_penalty(1.1); }},
+      {"sampling.logit_bias", [](auto& s) { s.set_logit_bias(true); }},
+      {"sampling.grammar", [](auto& s) { s.set_grammar(true); }},
+  };
+  for (const auto& [message, change] : changes) {
+    invalid(message, [&change = change](auto&, auto& s) { change(s); });
+    v1::AppendHeader processed = HeaderOf(*run_);
+    change(*processed.mutable_sampling());
+    processed.mutable_sampling()->set_log_probs(v1::Sampling::PROCESSED);
+    EXPECT_TRUE(Ingest::Open(cache_.runs, cache_.room_queue, processed).ok()) << message;
+  }
+  v1::AppendHeader neutral = HeaderOf(*run_);
+  neutral.mutable_sampling()->set_top_p(1);
+  neutral.mutable_sampling()->set_top_k(-1);
+  neutral.mutable_sampling()->set_min_p(0);
+  neutral.mutable_sampling()->set_repetition_penalty(1);
+  EXPECT_TRUE(Ingest::Open(cache_.runs, cache_.room_queue, neutral).ok());
+}
+
+TEST_F(IngestTest, ARefusedEntryLeavesItsNeighboursAlone) {
+  absl::StatusOr<Ingest> ingest = Ingest::Open(cache_.runs, cache_.room_queue, HeaderOf(*run_));
+  ASSERT_TRUE(ingest.ok());
+  v1::AppendBatch batch;
+  *batch.add_entries()->mutable_block() = records_.Block("a", 0, 0, 0, 5);
+  *batch.add_entries()->mutable_block() = records_.Block("a", 5, 0, 5, 5);
+  batch.mutable_entries(1)->mutable_block()->clear_sampled_log_probs();
+  batch.add_entries();
+  *batch.add_entries() = SealEntry("a", 3);
+  *batch.add_entries()->mutable_block() = records_.Block("b", 7, 0, 0, 2);
+  *batch.add_entries()->mutable_block() = records_.Block("a", 5, 0, 5, 5);
+  *batch.add_entries() = TruncateEntry("a", 8);
+  *batch.add_entries() = SealEntry("a", 8);
+  const absl::StatusOr<v1::AppendResponse> response = ApplyAtOnce(*ingest, batch);
+  ASSERT_TRUE(response.ok());
+  ASSERT_EQ(response->acks_size(), 8);
+  const std::pair<StatusCode, uint32_t> expected[] = {
+      {StatusCode::kOk, 5},
+      {StatusCode::kInvalidArgument, 5},
+      {StatusCode::kInvalidArgument, 0},
+      {StatusCode::kFailedPrecondition, 5},
+      {StatusCode::kOk, 9},
+      {StatusCode::kOk, 10},
+      {StatusCode::kOk, 8},
+      {StatusCode::kOk, 8},
+  };
+  for (int i = 0; i < 8; ++i) {
+    EXPECT_EQ(CodeOf(response->acks(i)), expected[i].first) << i << response->acks(i).message();
+    EXPECT_EQ(response->acks(i).committed_length(), expected[i].second) << i;
+  }
+  EXPECT_THAT(response->acks(2).message(), HasSubstr("entry: neither"));
+  EXPECT_EQ(run_->Describe().positions, 10);
+  EXPECT_EQ(run_->Describe().sealed_sequences, 1);
+}
+
+TEST_F(IngestTest, ResendingIsAckedAgainAndConflictsAreNot) {
+  ASSERT_EQ(Block(records_.Block("a", 0, 1, 0, 10)).code(), 0);
+  const RunDescription before = run_->Describe();
+  EXPECT_EQ(Block(records_.Block("a", 0, 1, 0, 10)).code(), 0);
+  EXPECT_EQ(Block(records_.Block("a", 2, 1, 2, 3)).code(), 0) << "a part of it";
+  EXPECT_EQ(run_->Describe(), before);
+
+  v1::Block other = records_.Block("a", 5, 1, 0, 10);
+  Put(other.mutable_sampled_ids(), 2, 11);
+  Put(other.mutable_sampled_log_probs(), 2, std::log(0.3f));
+  const v1::Ack conflict = Block(other);
+  EXPECT_EQ(CodeOf(conflict), StatusCode::kAlreadyExists);
+  EXPECT_EQ(conflict.message(),
+            "sequence 'a' attempt 0: position 7 is committed with other content");
+  EXPECT_EQ(CodeOf(Block(records_.Block("a", 5, 2, 0, 10))), StatusCode::kAlreadyExists)
+      << "another policy version";
+  EXPECT_EQ(run_->Describe(), before) << "positions 10 to 14 are not stored";
+}
+
+TEST_F(IngestTest, SealsAndTruncationsAreChecked) {
+  ASSERT_EQ(Block(records_.Block("a")).code(), 0);
+  EXPECT_EQ(CodeOf(Entry(SealEntry("", 3))), StatusCode::kInvalidArgument);
+  EXPECT_EQ(CodeOf(Entry(TruncateEntry("", 3))), StatusCode::kInvalidArgument);
+  const v1::Ack beyond = Entry(SealEntry("a", 4194305));
+  EXPECT_EQ(CodeOf(beyond), StatusCode::kInvalidArgument);
+  EXPECT_THAT(beyond.message(), HasSubstr("seal.length 4194305"));
+  EXPECT_EQ(CodeOf(Entry(SealEntry("a", 9))), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(run_->Describe().sealed_sequences, 0);
+  EXPECT_EQ(Entry(SealEntry("a", 12)).code(), 0);
+  EXPECT_EQ(Entry(SealEntry("a", 12)).code(), 0) << "idempotent";
+  EXPECT_EQ(CodeOf(Entry(SealEntry("a", 13))), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(CodeOf(Entry(TruncateEntry("a", 0))), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(CodeOf(Block(records_.Block("a", 10, 0, 0, 3))), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Block(records_.Block("a", 10, 0, 0, 2)).committed_length(), 12);
+}
+
+TEST_F(IngestTest, EmptySequencesLeaveNoTrace) {
+  EXPECT_EQ(Entry(TruncateEntry("a", 0)).code(), 0);
+  EXPECT_EQ(Entry(TruncateEntry("a", 100)).code(), 0);
+  EXPECT_EQ(run_->Describe().sequences, 0);
+  EXPECT_EQ(run_->Describe().bytes, 0);
+  ASSERT_EQ(Block(records_.Block("a")).code(), 0);
+  EXPECT_EQ(Entry(TruncateEntry("a", 0)).code(), 0);
+  EXPECT_EQ(run_->Describe().bytes, 0);
+  EXPECT_EQ(Block(records_.Block("a")).code(), 0) << "truncated, not dropped";
+  // A seal is worth keeping: blocks beyond it are refused.
+  EXPECT_EQ(Entry(SealEntry("sealed", 3)).code(), 0);
+  EXPECT_EQ(CodeOf(Entry(TruncateEntry("sealed", 0))), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(run_->Describe().sequences, 2);
+  EXPECT_EQ(CodeOf(Block(records_.Block("sealed"))), StatusCode::kFailedPrecondition);
+}
+
+TEST_F(IngestTest, ASupersededRunEndsTheStream) {
+  absl::StatusOr<Ingest> ingest = Ingest::Open(cache_.runs, cache_.room_queue, HeaderOf(*run_));
+  ASSERT_TRUE(ingest.ok());
+  v1::AppendBatch batch;
+  *batch.add_entries()->mutable_block() = records_.Block("a");
+  const auto next = cache_.CreateRun("r", SmallConfig(kSlots), 2);
+  EXPECT_EQ(ApplyAtOnce(*ingest, batch).status().code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(next->Describe().sequences, 0);
+}
+
+TEST_F(IngestTest, WithNothingToEvictItSaysWhenToTryAgain) {
+  Cache cache(2 * Sequence::kBaseBytes + Sequence::kVersionSpanBytes + OnePage(kSlots));
+  const auto run = cache.CreateRun("r", SmallConfig(kSlots));
+  ASSERT_EQ(AppendBlock(cache, *run, records_.Block("a")).code(), 0);
+  const std::vector<SequenceName> names = {{"a", 0}};
+  const uint64_t lease = *run->Lease(names, absl::Hours(1));
+  for (const std::string id : {"a", "b"}) {
+    const v1::Ack ack = AppendBlock(cache, *run, records_.Block(id, 64, 0, 0, 10));
+    EXPECT_EQ(CodeOf(ack), StatusCode::kResourceExhausted);
+    EXPECT_GT(ack.retry_seconds(), 0);
+    EXPECT_THAT(ack.message(), HasSubstr("sequence '" + id + "'"));
+    EXPECT_LE(cache.registry.budget().used(), cache.registry.budget().limit());
+    EXPECT_EQ(run->Describe().sequences, 1) << "a refused block leaves no sequence behind";
+  }
+  EXPECT_EQ(AppendBlock(cache, *run, records_.Block("a")).code(), 0)
+      << "what is there needs no room";
+  run->EndLease(lease);
+  EXPECT_EQ(AppendBlock(cache, *run, records_.Block("b", 64, 0, 0, 10)).code(), 0);
+  EXPECT_EQ(run->CommittedLength({"a", 0}), 0) << "evicted for it";
+  EXPECT_EQ(CodeOf(AppendBlock(cache, *run, PlainRecords(65).Block("c"))),
+            StatusCode::kResourceExhausted)
+      << "two pages are more than the budget";
+}
+
+TEST_F(IngestTest, AFullArenaEvictsAsAFullBudgetDoes) {
+  Cache cache(1 << 30, {}, 2 * Arena::kChunkBytes);
+  const auto run = cache.CreateRun("r", SmallConfig(kSlots));
+  const Records records = PlainRecords(640);
+  const std::vector<SequenceName> names = {{"0", 0}};
+  ASSERT_EQ(AppendBlock(cache, *run, records.Block("0")).code(), 0);
+  const uint64_t lease = *run->Lease(names, absl::Hours(1));
+  for (int i = 1; i < 400; ++i) {
+    ASSERT_EQ(AppendBlock(cache, *run, records.Block(std::to_string(i))).code(), 0) << i;
+  }
+  EXPECT_EQ(run->CommittedLength({"0", 0}), 640) << "leased";
+  EXPECT_EQ(std::get<MissingReason>(run->Find({"1", 0})), MissingReason::kEvicted);
+  EXPECT_EQ(run->CommittedLength({"399", 0}), 640);
+  EXPECT_GT(run->Describe().sequences, 50) << "no more than it takes";
+  run->EndLease(lease);
+}
+
+}  // namespace
+}  // namespace sis

@@ -1,0 +1,172 @@
+#include "server/cache/log_entries.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/page/page.h"
+#include "server/store/stored_item.h"
+
+namespace sis {
+namespace {
+
+// The records of a block that is being put together.
+struct Gathered {
+  Gathered(const PageFormat& format, uint32_t first_position, uint64_t policy_version)
+      : format(format), first_position(first_position), policy_version(policy_version) {}
+
+  uint32_t end() const { return first_position + static_cast<uint32_t>(ranks.size()); }
+
+  void Add(const Sequence::Reader::Piece& piece) {
+    const size_t before = ranks.size();
+    const size_t slots = format.slots;
+    ranks.resize(before + piece.count);
+    sampled_ids.resize(ranks.size());
+    sampled_log_probs.resize(ranks.size());
+    ids.resize(ranks.size() * slots);
+    log_probs.resize(ranks.size() * slots);
+    piece.page->Read(piece.index, SubRows({sampled_ids, sampled_log_probs, ids, log_probs, ranks},
+                                          before, piece.count, slots));
+  }
+
+  PageFormat format;
+  uint32_t first_position;
+  uint64_t policy_version;
+  std::vector<int32_t> sampled_ids = {};
+  std::vector<float> sampled_log_probs = {};
+  std::vector<int32_t> ids = {};
+  std::vector<float> log_probs = {};
+  std::vector<uint8_t> ranks = {};
+};
+
+void AppendToForm(std::string& form, const LogEntry& entry) {
+  const std::string bytes = EncodeEntry(entry);
+  const auto size = static_cast<uint32_t>(bytes.size());
+  form.append(reinterpret_cast<const char*>(&size), sizeof(size)).append(bytes);
+}
+
+absl::Status ReplayBlock(const LogEntry& entry, Sequence& sequence, int64_t& bytes_short) {
+  const absl::StatusOr<DecodedPage> page = DecodePage(std::as_bytes(std::span(entry.rows)));
+  if (!page.ok()) return page.status();
+  const PageFormat& format = sequence.format();
+  if (page->header.encoding != format.encoding || page->header.slots != format.slots ||
+      page->header.vocabulary_size != format.vocabulary_size ||
+      page->header.first_position != entry.position ||
+      std::ranges::find(page->ranks, kRankAbsent) != page->ranks.end()) {
+    return absl::DataLossError(
+        absl::StrCat("a stored block at position ", entry.position, " is of another sequence"));
+  }
+  absl::Status status =
+      sequence.Append(entry.position, entry.policy_version, page->records(), page->ranks, nullptr);
+  if (absl::IsResourceExhausted(status)) {
+    bytes_short =
+        sequence.BytesToAppend(entry.position, page->header.positions, entry.policy_version);
+  }
+  return status;
+}
+
+}  // namespace
+
+std::vector<LogEntry> BlockEntries(const PageFormat& format, uint32_t first_position,
+                                   uint64_t policy_version, const RecordView& records,
+                                   std::span<const uint8_t> ranks) {
+  const size_t slots = format.slots;
+  std::vector<LogEntry> entries;
+  for (size_t first = 0; first < ranks.size();) {
+    PageHeader header{.encoding = format.encoding,
+                      .slots = format.slots,
+                      .vocabulary_size = format.vocabulary_size,
+                      .first_position = first_position + static_cast<uint32_t>(first),
+                      .positions = static_cast<uint32_t>(
+                          std::min<size_t>(ranks.size() - first, kMaxPagePositions))};
+    while (PageBytes(header) > kMaxRowBytes) header.positions = (header.positions + 1) / 2;
+    const size_t count = header.positions;
+    LogEntry entry{.kind = LogEntry::Kind::kBlock,
+                   .position = header.first_position,
+                   .policy_version = policy_version,
+                   .rows = std::string(PageBytes(header), '\0')};
+    EncodePage(header,
+               {.sampled_ids = records.sampled_ids.subspan(first, count),
+                .sampled_log_probs = records.sampled_log_probs.subspan(first, count),
+                .ids = records.ids.subspan(first * slots, count * slots),
+                .log_probs = records.log_probs.subspan(first * slots, count * slots)},
+               ranks.subspan(first, count), std::as_writable_bytes(std::span(entry.rows)));
+    entries.push_back(std::move(entry));
+    first += count;
+  }
+  return entries;
+}
+
+absl::Status Replay(const LogEntry& entry, Sequence& sequence, int64_t& bytes_short) {
+  switch (entry.kind) {
+    case LogEntry::Kind::kBlock:
+      return ReplayBlock(entry, sequence, bytes_short);
+    case LogEntry::Kind::kTruncate:
+      return sequence.Truncate(entry.position);
+    case LogEntry::Kind::kSeal:
+      return sequence.Seal(entry.position);
+  }
+  return absl::DataLossError("a log entry of no kind");
+}
+
+absl::StatusOr<std::string> SealedForm(const Sequence& sequence) {
+  std::string form;
+  absl::Status status;
+  std::optional<Gathered> block;
+  const auto flush = [&] {
+    if (!block.has_value()) return;
+    const RecordView records{block->sampled_ids, block->sampled_log_probs, block->ids,
+                             block->log_probs};
+    for (const LogEntry& entry : BlockEntries(block->format, block->first_position,
+                                              block->policy_version, records, block->ranks)) {
+      AppendToForm(form, entry);
+    }
+    block.reset();
+  };
+  {
+    const Sequence::Reader reader(sequence);
+    const uint32_t length = reader.committed_length();
+    reader.Check(0, length);
+    reader.ForEachPiece(0, length, [&](const Sequence::Reader::Piece& piece) {
+      if (piece.page == nullptr) return;
+      if (piece.page->corrupt()) {
+        status = absl::DataLossError(absl::StrCat("position ", piece.first_position));
+        return;
+      }
+      const bool goes_on = block.has_value() && block->end() == piece.first_position &&
+                           block->policy_version == piece.version &&
+                           block->ranks.size() < kMaxPagePositions;
+      if (!goes_on) {
+        flush();
+        block.emplace(sequence.format(), piece.first_position, piece.version);
+      }
+      block->Add(piece);
+    });
+    flush();
+  }
+  if (!status.ok()) return status;
+  if (const std::optional<uint32_t> length = sequence.sealed_length(); length.has_value()) {
+    AppendToForm(form, {.kind = LogEntry::Kind::kSeal, .position = *length});
+  }
+  return form;
+}
+
+absl::StatusOr<std::vector<LogEntry>> ParseSealedForm(std::string_view form) {
+  std::vector<LogEntry> entries;
+  while (!form.empty()) {
+    uint32_t size = 0;
+    if (form.size() >= sizeof(size)) std::memcpy(&size, form.data(), sizeof(size));
+    if (form.size() < sizeof(size) || form.size() - sizeof(size) < size) {
+      return absl::DataLossError("a sealed form that ends early");
+    }
+    absl::StatusOr<LogEntry> entry = ParseEntry(form.substr(sizeof(size), size));
+    if (!entry.ok()) return entry.status();
+    entries.push_back(*std::move(entry));
+    form.remove_prefix(sizeof(size) + size);
+  }
+  return entries;
+}
+
+}  // namespace sis

@@ -1,0 +1,311 @@
+#include "server/cache/page.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+#include <utility>
+
+#include "kernels/decide/decide.h"
+#include "kernels/records/log_probs.h"
+#include "kernels/records/record_digest.h"
+
+namespace sis {
+namespace {
+
+// Hands out consecutive pieces of memory, widest type first so that all are aligned.
+class Carver {
+ public:
+  explicit Carver(std::byte* memory) : next_(memory) {}
+  template <typename T>
+  std::span<T> Take(size_t count) {
+    std::span<T> piece(reinterpret_cast<T*>(next_), count);
+    next_ += piece.size_bytes();
+    return piece;
+  }
+
+ private:
+  std::byte* next_;
+};
+
+RecordRows Carve(std::byte* memory, size_t slots) {
+  Carver carver(memory);
+  return {.sampled_ids = carver.Take<int32_t>(Page::kPositions),
+          .sampled_log_probs = carver.Take<float>(Page::kPositions),
+          .ids = carver.Take<int32_t>(Page::kPositions * slots),
+          .log_probs = carver.Take<float>(Page::kPositions * slots),
+          .ranks = carver.Take<uint8_t>(Page::kPositions)};
+}
+
+RecordView ViewOf(const RecordRows& rows) {
+  return {.sampled_ids = rows.sampled_ids,
+          .sampled_log_probs = rows.sampled_log_probs,
+          .ids = rows.ids,
+          .log_probs = rows.log_probs};
+}
+
+template <typename T>
+bool SameBits(std::span<const T> a, std::span<const T> b) {
+  return std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
+}
+
+}  // namespace
+
+size_t TailBytes(const PageFormat& format) {
+  const size_t slot_bytes = sizeof(int32_t) + sizeof(float);
+  return Page::kPositions * ((1 + format.slots) * slot_bytes + sizeof(uint8_t));
+}
+
+size_t PackedBytes(const PageFormat& format) {
+  return PageBytes({.encoding = format.encoding,
+                    .slots = format.slots,
+                    .vocabulary_size = format.vocabulary_size,
+                    .first_position = 0,
+                    .positions = Page::kPositions});
+}
+
+RecordRows RowBuffer::Rows(const PageFormat& format) {
+  if (memory_ == nullptr) memory_ = std::make_unique_for_overwrite<std::byte[]>(TailBytes(format));
+  return Carve(memory_.get(), format.slots);
+}
+
+void PrefetchTailRow(const PageFormat& format, const std::byte* tail, uint32_t index) {
+  const size_t slots = format.slots;
+  const auto prefetch = [&tail](size_t row_bytes, size_t index) {
+    __builtin_prefetch(tail + index * row_bytes, 1);
+    __builtin_prefetch(tail + (index + 1) * row_bytes - 1, 1);
+    tail += Page::kPositions * row_bytes;
+  };
+  prefetch(sizeof(int32_t), index);
+  prefetch(sizeof(float), index);
+  prefetch(slots * sizeof(int32_t), index);
+  prefetch(slots * sizeof(float), index);
+  prefetch(sizeof(uint8_t), index);
+}
+
+bool SameRecord(const PageFormat& format, const RecordView& records, size_t row,
+                const RecordRows& stored, size_t index) {
+  const size_t slots = format.slots;
+  std::array<float, kMaxTopK> memory;
+  const std::span<float> rounded = std::span(memory).first(slots);
+  uint8_t used;
+  RoundBehaviorRows(format.encoding, records.log_probs.subspan(row * slots, slots), format.slots,
+                    rounded, {&used, 1});
+  return records.sampled_ids[row] == stored.sampled_ids[index] &&
+         SameBits<float>(records.sampled_log_probs.subspan(row, 1),
+                         stored.sampled_log_probs.subspan(index, 1)) &&
+         SameBits<float>(rounded, stored.log_probs.subspan(index * slots, slots)) &&
+         SameBits<int32_t>(records.ids.subspan(row * slots, used),
+                           stored.ids.subspan(index * slots, used));
+}
+
+Page::Page(const PageFormat& format, uint32_t first_position, Arena::Block block,
+           ByteBudget& budget)
+    : format_(format),
+      first_position_(first_position),
+      budget_(budget),
+      block_(std::move(block)),
+      packed_(block_.bytes().size() == PackedBytes(format)) {}
+
+Page::~Page() {
+  budget_.Refund(static_cast<int64_t>(Arena::BlockBytes(block_.bytes().size())) + kIndexBytes);
+}
+
+PageHeader Page::header() const {
+  return {.encoding = format_.encoding,
+          .slots = format_.slots,
+          .vocabulary_size = format_.vocabulary_size,
+          .first_position = first_position_,
+          .positions = kPositions};
+}
+
+RecordRows Page::TailRows() const { return Carve(block_.bytes().data(), format_.slots); }
+
+absl::Status Page::Check() const {
+  if (!packed_) return absl::OkStatus();
+  if (corrupt()) return absl::DataLossError("page: its checksum was wrong before");
+  const absl::StatusOr<PageView> page = OpenPage(block_.bytes());
+  if (page.ok() && page->header == header()) return absl::OkStatus();
+  corrupt_.store(true, std::memory_order_relaxed);
+  return page.ok() ? absl::DataLossError("page: its header is another's") : page.status();
+}
+
+void Page::Store(uint32_t index, const RecordView& records, size_t row, uint32_t count,
+                 std::span<const uint8_t> ranks, const RecordRows& to) {
+  // Runs of absent positions.
+  for (const uint32_t end = index + count; index < end;) {
+    const uint64_t absent = ~present_ & Mask(index, end - index);
+    if (absent == 0) return;
+    const auto first = static_cast<uint32_t>(std::countr_zero(absent));
+    const auto length = static_cast<uint32_t>(std::countr_one(absent >> first));
+    row += first - index;
+    StoreAbsent(first, records, row, length, ranks, to);
+    row += length;
+    index = first + length;
+  }
+}
+
+void Page::StoreAbsent(uint32_t index, const RecordView& records, size_t row, uint32_t count,
+                       std::span<const uint8_t> ranks, const RecordRows& to) {
+  const size_t slots = format_.slots;
+  std::array<uint8_t, kPositions> used_slots;
+  RoundBehaviorRows(format_.encoding, records.log_probs.subspan(row * slots, count * slots),
+                    format_.slots, to.log_probs.subspan(index * slots, count * slots),
+                    std::span(used_slots).first(count));
+  std::ranges::copy(records.sampled_ids.subspan(row, count), to.sampled_ids.subspan(index).begin());
+  std::ranges::copy(records.sampled_log_probs.subspan(row, count),
+                    to.sampled_log_probs.subspan(index).begin());
+  std::ranges::copy(records.ids.subspan(row * slots, count * slots),
+                    to.ids.subspan(index * slots).begin());
+  for (uint32_t i = 0; i < count; ++i) {
+    const uint8_t used = used_slots[i];
+    if (used < slots)
+      std::ranges::fill(to.ids.subspan((index + i) * slots + used, slots - used), -1);
+    to.ranks[index + i] = ranks[row + i] < used ? ranks[row + i] : kRankOutside;
+  }
+  const uint64_t positions = Mask(index, count);
+  present_ |= positions;
+  digest_ += DigestOfRows(first_position_ + index, ViewOf(SubRows(to, index, count, slots)));
+}
+
+void Page::Add(uint32_t index, const RecordView& records, size_t row, uint32_t count,
+               std::span<const uint8_t> ranks, Arena::Block tail) {
+  if ((Mask(index, count) & ~present_) == 0) return;
+  if (packed_ && (present_ | Mask(index, count)) == kAll) {
+    RowBuffer buffer;
+    const RecordRows rows = present_ == 0 ? buffer.Rows(format_) : Rows(buffer);
+    Store(index, records, row, count, ranks, rows);
+    Encode(rows);
+    return;
+  }
+  if (packed_) {
+    const RecordRows rows = Carve(tail.bytes().data(), format_.slots);
+    ReadRecords(ViewPage(header(), block_.bytes()), 0, rows);
+    block_ = std::move(tail);
+    packed_ = false;
+  }
+  Store(index, records, row, count, ranks, TailRows());
+}
+
+void Page::Encode(const RecordRows& rows) {
+  std::array<uint8_t, kPositions> ranks;
+  for (uint32_t index = 0; index < kPositions; ++index) {
+    ranks[index] = (present_ >> index & 1) != 0 ? rows.ranks[index] : kRankAbsent;
+  }
+  EncodePage(header(), ViewOf(rows), ranks, block_.bytes());
+  rows_.Renew();
+}
+
+void Page::Pack(Arena& arena) {
+  if (packed_) return;
+  Arena::Block packed = arena.Allocate(PackedBytes(format_));
+  if (packed.empty()) return;
+  const RecordRows rows = TailRows();
+  const Arena::Block tail = std::exchange(block_, std::move(packed));
+  Encode(rows);
+  packed_ = true;
+  budget_.Refund(static_cast<int64_t>(Arena::BlockBytes(TailBytes(format_)) -
+                                      Arena::BlockBytes(PackedBytes(format_))));
+}
+
+void Page::Truncate(uint32_t index) {
+  const uint64_t kept = index == 0 ? 0 : Mask(0, index);
+  if ((present_ & ~kept) == 0) return;
+  if (corrupt()) {
+    present_ &= kept;
+    return;
+  }
+  RowBuffer buffer;
+  const RecordRows rows = Rows(buffer);
+  digest_ -= DigestOf(rows, present_ & ~kept);
+  present_ &= kept;
+  if (packed_ && present_ != 0) Encode(rows);
+}
+
+RecordRows Page::Rows(RowBuffer& buffer) const {
+  if (!packed_) return TailRows();
+  const RecordRows rows = buffer.Rows(format_);
+  ReadRecords(ViewPage(header(), block_.bytes()), 0, rows);
+  return rows;
+}
+
+void Page::Read(uint32_t index, const RecordRows& rows) const {
+  if (packed_) {
+    ReadRecords(ViewPage(header(), block_.bytes()), index, rows);
+    return;
+  }
+  const RecordRows from = SubRows(TailRows(), index, rows.ranks.size(), format_.slots);
+  const auto copy = [](auto array, auto to) {
+    if (!to.empty()) std::ranges::copy(array, to.begin());
+  };
+  copy(from.sampled_ids, rows.sampled_ids);
+  copy(from.sampled_log_probs, rows.sampled_log_probs);
+  copy(from.ids, rows.ids);
+  copy(from.log_probs, rows.log_probs);
+  copy(from.ranks, rows.ranks);
+}
+
+BehaviorView Page::Behavior(uint32_t index, uint32_t count) const {
+  const size_t slots = format_.slots;
+  if (!packed_) {
+    const RecordRows rows = SubRows(TailRows(), index, count, slots);
+    return {.log_probs = rows.log_probs,
+            .sampled_log_probs = rows.sampled_log_probs,
+            .sampled_ranks = rows.ranks};
+  }
+  const PageView page = ViewPage(header(), block_.bytes());
+  const size_t group_bytes = GroupBytes(format_.encoding, slots);
+  const size_t group = index / kGroupPositions;
+  const size_t lane = index % kGroupPositions;
+  const auto* sampled = reinterpret_cast<const float*>(page.sampled_log_probs.data());
+  const auto* ranks = reinterpret_cast<const uint8_t*>(page.ranks.data());
+  return {.log_probs = {},
+          .sampled_log_probs = {sampled + index, count},
+          .sampled_ranks = {ranks + index, count},
+          .grouped_log_probs = {.rows = page.log_probs.subspan(
+                                    group * group_bytes, GroupCount(lane + count) * group_bytes),
+                                .encoding = format_.encoding,
+                                .first_lane = static_cast<uint8_t>(lane)},
+          // The sections lie side by side, ids last.
+          .fixed_rows = {.bytes = {page.log_probs.data(), page.ids.data()}, .tag = &rows_}};
+}
+
+RecordedSets Page::Sets(uint32_t index, uint32_t count, int top_k) const {
+  const int slots = format_.slots;
+  if (!packed_) {
+    const RecordRows rows = SubRows(TailRows(), index, count, slots);
+    return {.slots = slots, .top_k = top_k, .ids = rows.ids, .log_probs = rows.log_probs};
+  }
+  GroupedIds ids{.rows = ViewPage(header(), block_.bytes()).ids,
+                 .bits = IdBits(format_.vocabulary_size),
+                 .first_lane = static_cast<uint8_t>(index % kGroupPositions)};
+  ids.rows = ids.rows.subspan(index / kGroupPositions * ids.GroupBytes(slots),
+                              GroupCount(ids.first_lane + count) * ids.GroupBytes(slots));
+  return {.slots = slots,
+          .top_k = top_k,
+          .ids = {},
+          .log_probs = {},
+          .grouped_ids = ids,
+          .grouped_log_probs = Behavior(index, count).grouped_log_probs};
+}
+
+uint64_t Page::DigestOf(const RecordRows& rows, uint64_t positions) const {
+  uint64_t digest = 0;
+  for (uint32_t index = 0; positions >> index != 0;) {
+    index += static_cast<uint32_t>(std::countr_zero(positions >> index));
+    const auto count = static_cast<uint32_t>(std::countr_one(positions >> index));
+    digest +=
+        DigestOfRows(first_position_ + index, ViewOf(SubRows(rows, index, count, format_.slots)));
+    index += count;
+    if (index == kPositions) break;
+  }
+  return digest;
+}
+
+uint64_t Page::Digest(uint32_t index, uint32_t count) const {
+  if (!Check().ok()) return 0;
+  RowBuffer buffer;
+  return DigestOf(Rows(buffer), present_ & Mask(index, count));
+}
+
+}  // namespace sis

@@ -1,0 +1,134 @@
+// A page: the records of 64 consecutive positions of one sequence. While it fills they lie token
+// after token, in any order of arrival; then they are packed (docs/page_format.md).
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "kernels/decide/backend.h"
+#include "kernels/decide/top_k_sets/top_k_sets.h"
+#include "kernels/decide/validate.h"
+#include "kernels/page/page.h"
+#include "server/memory/arena.h"
+#include "server/memory/byte_budget.h"
+
+namespace sis {
+
+// What all pages of a run have in common.
+struct PageFormat {
+  LogProbEncoding encoding;
+  int slots;                // K
+  int32_t vocabulary_size;  // V
+};
+
+// The size of the records of a page before it is packed.
+size_t TailBytes(const PageFormat& format);
+// And after.
+size_t PackedBytes(const PageFormat& format);
+
+// Token-major records of a page in heap memory, made when first asked for. For one format.
+class RowBuffer {
+ public:
+  RecordRows Rows(const PageFormat& format);
+
+ private:
+  std::unique_ptr<std::byte[]> memory_;
+};
+
+// Not thread-safe; the sequence that owns it locks. Const members may be called side by side.
+//
+// What is recorded is the rounded record: it doesn't change when it is packed or unpacked.
+// Positions are given as an index in [0, kPositions).
+class Page {
+ public:
+  static constexpr uint32_t kPositions = 64;
+  static constexpr uint64_t kAll = ~uint64_t{0};
+  static constexpr uint64_t Mask(uint32_t index, uint32_t count) {
+    return (count == kPositions ? kAll : (uint64_t{1} << count) - 1) << index;
+  }
+  // Charged besides the block: the page itself and its place in the sequence's index.
+  static constexpr int64_t kIndexBytes = 128;
+
+  // The block has TailBytes, or PackedBytes (which are always fewer) if all positions are about to
+  // be added at once.
+  // Block and kIndexBytes must have been charged to the budget, which gets back what the page holds
+  // when it goes.
+  Page(const PageFormat& format, uint32_t first_position, Arena::Block block, ByteBudget& budget);
+  ~Page();
+  Page(const Page&) = delete;
+  Page& operator=(const Page&) = delete;
+
+  // Bit i is set if the i-th position has a record.
+  uint64_t present() const { return present_; }
+  bool packed() const { return packed_; }
+  // Where its block lies.
+  const std::byte* memory() const { return block_.bytes().data(); }
+  // Set once Check has failed. Nothing more may then be read or added.
+  bool corrupt() const { return corrupt_.load(std::memory_order_relaxed); }
+
+  // DataLoss if the packed bytes don't have their checksum any more.
+  absl::Status Check() const;
+
+  // Adds the rows from `row` on, at index and after it, but for positions that are present. A
+  // packed page that stays incomplete needs a block of TailBytes, charged in place of the packed
+  // one.
+  void Add(uint32_t index, const RecordView& records, size_t row, uint32_t count,
+           std::span<const uint8_t> ranks, Arena::Block tail);
+  // Drops the records from index on.
+  void Truncate(uint32_t index);
+  // Packs the page, if it isn't yet and the arena has room; refunds the difference.
+  void Pack(Arena& arena);
+
+  // All 64 positions, decoded into the buffer if the page is packed. Absent ones hold anything.
+  RecordRows Rows(RowBuffer& buffer) const;
+  // Decodes [index, index + rows.ranks.size()), all of them present, into arrays that are not
+  // empty.
+  void Read(uint32_t index, const RecordRows& rows) const;
+  // For the backends, without decoding; all of them must be present.
+  BehaviorView Behavior(uint32_t index, uint32_t count) const;
+  // The same for comparing the first k slots with the current policy's own sets.
+  RecordedSets Sets(uint32_t index, uint32_t count, int top_k) const;
+
+  // The digests of all records; 0 if they are corrupt.
+  uint64_t digest() const { return corrupt() ? 0 : digest_; }
+  // Of the records in [index, index + count).
+  uint64_t Digest(uint32_t index, uint32_t count) const;
+
+ private:
+  PageHeader header() const;
+  RecordRows TailRows() const;
+  // The one place where packed bytes are written.
+  void Encode(const RecordRows& rows);
+  // Rounds the rows of absent positions into `to`.
+  void Store(uint32_t index, const RecordView& records, size_t row, uint32_t count,
+             std::span<const uint8_t> ranks, const RecordRows& to);
+  // None of which is present.
+  void StoreAbsent(uint32_t index, const RecordView& records, size_t row, uint32_t count,
+                   std::span<const uint8_t> ranks, const RecordRows& to);
+  uint64_t DigestOf(const RecordRows& rows, uint64_t positions) const;
+
+  const PageFormat& format_;
+  const uint32_t first_position_;
+  ByteBudget& budget_;
+  Arena::Block block_;
+  bool packed_;
+  mutable std::atomic<bool> corrupt_ = false;
+  RowsTag rows_;  // names the packed bytes as they are
+  uint64_t present_ = 0;
+  uint64_t digest_ = 0;
+};
+
+// Prefetches the index-th row of an unpacked page whose block begins, or began, at `tail`: only
+// addresses are computed, so the block may be gone.
+void PrefetchTailRow(const PageFormat& format, const std::byte* tail, uint32_t index);
+
+// Whether a row, once rounded, is bit by bit the same as the index-th of those stored.
+bool SameRecord(const PageFormat& format, const RecordView& records, size_t row,
+                const RecordRows& stored, size_t index);
+
+}  // namespace sis

@@ -1,0 +1,178 @@
+#include "server/cache/page.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+
+#include "kernels/records/record_digest.h"
+#include "server/testing/rounded_records.h"
+
+namespace sis {
+namespace {
+
+constexpr uint32_t kFirst = 640;  // of the page
+constexpr uint32_t kAll = Page::kPositions;
+
+// A page and its budget: 64 records, in one of the encodings.
+class PageTest : public testing::TestWithParam<std::tuple<LogProbEncoding, int>> {
+ protected:
+  Arena::Block Allocate(size_t bytes) {
+    EXPECT_TRUE(budget_.TryCharge(Cost(bytes)));
+    Arena::Block block = arena_->Allocate(bytes);
+    EXPECT_FALSE(block.empty());
+    return block;
+  }
+  static int64_t Cost(size_t bytes) {
+    return static_cast<int64_t>(Arena::BlockBytes(bytes)) + Page::kIndexBytes;
+  }
+  void Add(Page& page, uint32_t index, uint32_t count, Arena::Block tail = {}) {
+    page.Add(index, sent_.view(), index, count, sent_.ranks, std::move(tail));
+  }
+
+  uint64_t Digest(uint64_t positions) const {
+    uint64_t digest = 0;
+    for (; positions != 0; positions &= positions - 1) {
+      digest += stored_.Digest(static_cast<uint32_t>(std::countr_zero(positions)), kFirst);
+    }
+    return digest;
+  }
+  // Everything that can be read of the page is as recorded.
+  void ExpectHolds(const Page& page, uint64_t positions) const {
+    EXPECT_EQ(page.present(), positions);
+    EXPECT_TRUE(page.Check().ok());
+    EXPECT_EQ(page.digest(), Digest(positions));
+    EXPECT_EQ(page.Digest(5, 40), Digest(positions & Page::Mask(5, 40)));
+    for (uint32_t index = 0; index < kAll; ++index) {
+      if ((positions >> index & 1) == 0) continue;
+      stored_.ExpectSame(page, index, index);
+      RowBuffer buffer;
+      EXPECT_TRUE(SameRecord(format_, sent_.view(), index, page.Rows(buffer), index));
+    }
+  }
+
+  const PageFormat format_ = {std::get<0>(GetParam()), std::get<1>(GetParam()), 1000};
+  const SentRecords sent_{format_, kAll, 1};
+  const RoundedRecords stored_{format_, sent_, kFirst};
+  const std::unique_ptr<Arena> arena_ = *Arena::Map(8 << 20);
+  ByteBudget budget_{1 << 20};
+};
+
+TEST_P(PageTest, HoldsTheSameInEitherForm) {
+  {
+    Page page(format_, kFirst, Allocate(TailBytes(format_)), budget_);
+    EXPECT_EQ(page.present(), 0);
+    uint64_t positions = 0;
+    // In an order of its own: rows are independent.
+    for (uint32_t i = 0; i < kAll; ++i) {
+      const uint32_t index = i * 37 % kAll;
+      Add(page, index, 1);
+      positions |= uint64_t{1} << index;
+      ASSERT_EQ(page.digest(), Digest(positions));
+    }
+    EXPECT_FALSE(page.packed());
+    EXPECT_EQ(budget_.used(), Cost(TailBytes(format_)));
+    ExpectHolds(page, positions);
+    page.Pack(*arena_);
+    EXPECT_TRUE(page.packed());
+    EXPECT_EQ(budget_.used(), Cost(PackedBytes(format_)));
+    ExpectHolds(page, positions);
+  }
+  EXPECT_EQ(budget_.used(), 0);
+}
+
+TEST_P(PageTest, WholePagesArePackedAtOnce) {
+  Page page(format_, kFirst, Allocate(PackedBytes(format_)), budget_);
+  Add(page, 0, kAll);
+  EXPECT_TRUE(page.packed());
+  ExpectHolds(page, Page::kAll);
+}
+
+TEST_P(PageTest, PackedPagesCanBeAddedToAndTruncated) {
+  Page page(format_, kFirst, Allocate(TailBytes(format_)), budget_);
+  Add(page, 10, 20);
+  page.Pack(*arena_);
+  Add(page, 12, 5);  // present: nothing to do, no block needed
+  EXPECT_TRUE(page.packed());
+  page.Truncate(25);
+  EXPECT_TRUE(page.packed());
+  ExpectHolds(page, Page::Mask(10, 15));
+  RowBuffer buffer;
+  const RecordRows rows = page.Rows(buffer);
+  for (const uint32_t index : {0, 9, 25, 29, 63}) EXPECT_EQ(rows.ranks[index], kRankAbsent);
+
+  ASSERT_TRUE(budget_.TryCharge(Cost(TailBytes(format_)) - Cost(PackedBytes(format_))));
+  Add(page, 20, 30, arena_->Allocate(TailBytes(format_)));
+  EXPECT_FALSE(page.packed());
+  ExpectHolds(page, Page::Mask(10, 40));
+  page.Truncate(40);
+  ExpectHolds(page, Page::Mask(10, 30));
+  page.Pack(*arena_);
+  Add(page, 0, kAll);  // complete: stays packed
+  EXPECT_TRUE(page.packed());
+  ExpectHolds(page, Page::kAll);
+  page.Truncate(0);
+  EXPECT_EQ(page.present(), 0);
+  EXPECT_EQ(page.digest(), 0);
+}
+
+TEST_P(PageTest, WithoutRoomATailStaysOne) {
+  const std::unique_ptr<Arena> full = *Arena::Map(Arena::kChunkBytes);
+  const Arena::Block all = full->Allocate(Arena::kChunkBytes);
+  Page page(format_, kFirst, Allocate(TailBytes(format_)), budget_);
+  Add(page, 0, kAll);
+  page.Pack(*full);
+  EXPECT_FALSE(page.packed());
+  ExpectHolds(page, Page::kAll);
+}
+
+TEST_P(PageTest, AFlippedBitIsFound) {
+  for (const size_t place : {0, 1, 2}) {
+    Page page(format_, kFirst, Allocate(PackedBytes(format_)), budget_);
+    Add(page, 0, kAll);
+    const std::span<const std::byte> rows = page.Behavior(0, kAll).grouped_log_probs.rows;
+    const size_t offset = place * (rows.size() - 1) / 2;
+    const_cast<std::byte&>(rows[offset]) ^= std::byte{0x10};
+    EXPECT_FALSE(page.corrupt()) << "not looked at yet";
+    EXPECT_EQ(page.Check().code(), absl::StatusCode::kDataLoss);
+    EXPECT_TRUE(page.corrupt());
+    const_cast<std::byte&>(rows[offset]) ^= std::byte{0x10};
+    EXPECT_FALSE(page.Check().ok()) << "once corrupt, never served again";
+    EXPECT_EQ(page.digest(), 0);
+    EXPECT_EQ(page.Digest(0, 10), 0);
+    page.Truncate(7);
+    EXPECT_EQ(page.present(), Page::Mask(0, 7));
+  }
+}
+
+TEST_P(PageTest, SameMeansBitByBitOnceRounded) {
+  Page page(format_, kFirst, Allocate(TailBytes(format_)), budget_);
+  Add(page, 9, 1);
+  const auto same = [&](auto change) {
+    SentRecords changed = sent_;
+    change(changed);
+    RowBuffer buffer;
+    return SameRecord(format_, changed.view(), 9, page.Rows(buffer), 9);
+  };
+  EXPECT_TRUE(same([](SentRecords&) {}));
+  EXPECT_TRUE(same([](SentRecords& r) { ++r.sampled_ids[8]; })) << "another row";
+  EXPECT_FALSE(same([](SentRecords& r) { ++r.sampled_ids[9]; }));
+  EXPECT_FALSE(same([](SentRecords& r) {
+    r.sampled_log_probs[9] = std::nextafter(r.sampled_log_probs[9], -9.0f);
+  }));
+  EXPECT_FALSE(same([&](SentRecords& r) { r.log_probs[9 * format_.slots] = -30; }));
+  EXPECT_EQ(stored_.used(9) == 0, same([&](SentRecords& r) { ++r.ids[9 * format_.slots]; }));
+  EXPECT_TRUE(same([&](SentRecords& r) {
+    std::ranges::copy(std::span(stored_.page().log_probs).subspan(9 * format_.slots, format_.slots),
+                      r.log_probs.begin() + 9 * format_.slots);
+  })) << "rounding what is rounded changes nothing";
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, PageTest,
+                         testing::Combine(testing::Values(LogProbEncoding::kFloat32,
+                                                          LogProbEncoding::kFloat16,
+                                                          LogProbEncoding::kFixed12),
+                                          testing::Values(1, 5, 254)));
+
+}  // namespace
+}  // namespace sis

@@ -1,0 +1,417 @@
+#include "server/cache/run_registry.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+#include <set>
+
+#include "server/testing/cache_fixture.h"
+#include "server/testing/record_generator.h"
+
+namespace sis {
+namespace {
+
+using testing::HasSubstr;
+
+v1::CreateRunRequest CreateRequest(const std::string& id, uint64_t incarnation = 0,
+                                   const v1::RunConfig& config = SmallConfig()) {
+  v1::CreateRunRequest request;
+  request.set_run_id(id);
+  request.set_incarnation(incarnation);
+  *request.mutable_config() = config;
+  return request;
+}
+
+// Bytes of a sequence of one page.
+int64_t SmallSequenceBytes(const sis::Run& run) {
+  return Sequence::kBaseBytes + Sequence::kVersionSpanBytes +
+         OnePage(static_cast<int>(run.config().top_k));
+}
+
+TEST(RunRegistryTest, IncarnationsFollowEachOther) {
+  Cache cache;
+  RunRegistry& registry = cache.registry;
+  EXPECT_EQ(registry.Find("r").status().code(), absl::StatusCode::kNotFound);
+
+  const auto first = cache.runs.Create(CreateRequest("r"));
+  ASSERT_TRUE(first.ok());
+  EXPECT_TRUE(first->created);
+  EXPECT_EQ(first->run->incarnation(), 1);
+  for (const uint64_t same : {0, 1}) {
+    const auto again = cache.runs.Create(CreateRequest("r", same));
+    ASSERT_TRUE(again.ok());
+    EXPECT_FALSE(again->created);
+    EXPECT_EQ(again->run, first->run);
+    EXPECT_EQ(*registry.Find("r", same), first->run);
+  }
+
+  v1::RunConfig other = SmallConfig();
+  other.set_seed(99);
+  const auto next = cache.runs.Create(CreateRequest("r", 5, other));
+  ASSERT_TRUE(next.ok()) << "a new incarnation may have another config";
+  EXPECT_TRUE(next->created);
+  EXPECT_EQ(next->run->incarnation(), 5);
+  EXPECT_EQ(*registry.Find("r"), next->run);
+  EXPECT_EQ(registry.Find("r", 1).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(registry.Find("r", 6).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(cache.runs.Create(CreateRequest("r", 4, other)).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(cache.runs.Create(CreateRequest("r", 0, other))->run, next->run);
+
+  EXPECT_EQ(cache.runs.Create(CreateRequest("new", 7))->run->incarnation(), 7);
+}
+
+TEST(RunRegistryTest, ANewIncarnationStartsEmpty) {
+  Cache cache;
+  RecordGenerator generator(4, 1000, 1);
+  std::shared_ptr<sis::Run> run = cache.CreateRun("r", SmallConfig());
+  AppendBlock(cache, *run, generator.NextRecords(100).Block("a"));
+  run->steps().Claim(3, 1, {0, 1});
+  EXPECT_GT(cache.registry.budget().used(), 0);
+  run = cache.CreateRun("r", SmallConfig(), 2);
+  EXPECT_EQ(cache.registry.budget().used(), 0);
+  EXPECT_EQ(run->Describe().sequences, 0);
+  EXPECT_FALSE(run->steps().Find(3).has_value());
+  EXPECT_EQ(AppendBlock(cache, *run, generator.NextRecords(1).Block("a")).code(), 0);
+}
+
+TEST(RunRegistryTest, ASupersededRunHoldsNoMemory) {
+  Cache cache;
+  RecordGenerator generator(4, 1000, 1);
+  const std::shared_ptr<sis::Run> first =
+      cache.CreateRun("r", SmallConfig());  // as an idle stream holds it
+  AppendBlock(cache, *first, generator.NextRecords(100).Block("a"));
+  AppendBlock(cache, *first, generator.NextRecords(100).Block("b"));
+  const std::vector<SequenceName> names = {{"a", 0}};
+  const uint64_t lease = *first->Lease(names, absl::Hours(1));
+  sis::Run::Found in_use = first->Find({"b", 0});
+  cache.CreateRun("r", SmallConfig(), 2);
+  EXPECT_EQ(std::get<std::shared_ptr<Sequence>>(in_use)->positions(), 100) << "for who reads it";
+  in_use = MissingReason::kNeverArrived;
+  EXPECT_EQ(cache.registry.budget().used(), 0);
+  EXPECT_EQ(first->RenewLease(lease).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(first->FindOrCreate({"a", 0}).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(cache.registry.budget().used(), 0);
+}
+
+TEST(RunRegistryTest, AnotherConfigNamesTheFieldThatDiffers) {
+  Cache cache;
+  v1::RunConfig config = SmallConfig();
+  ASSERT_TRUE(cache.runs.Create(CreateRequest("r", 0, config)).ok());
+  const auto message_of = [&](auto change) {
+    v1::RunConfig changed = config;
+    change(changed);
+    const absl::Status status = cache.runs.Create(CreateRequest("r", 1, changed)).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists);
+    return std::string(status.message());
+  };
+  EXPECT_THAT(message_of([](auto& c) { c.set_seed(8); }), HasSubstr("seed: 7 -> 8"));
+  EXPECT_THAT(message_of([](auto& c) { c.set_top_k(5); }), HasSubstr("top_k: 4 -> 5"));
+  EXPECT_THAT(message_of([](auto& c) { c.set_max_staleness(0); }), HasSubstr("max_staleness"));
+  EXPECT_THAT(message_of([](auto& c) { c.set_byte_quota(9); }), HasSubstr("byte_quota"));
+  EXPECT_THAT(message_of([](auto& c) { c.set_model("m"); }), HasSubstr("model"));
+}
+
+TEST(RunRegistryTest, BadConfigsAreRefusedByName) {
+  Cache cache;
+  const auto refused = [&](const std::string& field, auto change) {
+    v1::CreateRunRequest request = CreateRequest("r");
+    change(request, *request.mutable_config());
+    const absl::Status status = cache.runs.Create(request).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << field;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(field));
+  };
+  for (const std::string& id : {std::string(), std::string(257, 'a'), std::string("a b"),
+                                std::string("a/b"), std::string("\xc3\xa9")}) {
+    refused("run_id", [&](auto& request, auto&) { request.set_run_id(id); });
+  }
+  for (const uint32_t size : {0u, (1u << 24) + 1, UINT32_MAX}) {
+    refused("config.vocabulary_size " + std::to_string(size),
+            [&](auto&, auto& config) { config.set_vocabulary_size(size); });
+  }
+  for (const uint32_t top_k : {0u, 129u, UINT32_MAX}) {
+    refused("config.top_k " + std::to_string(top_k),
+            [&](auto&, auto& config) { config.set_top_k(top_k); });
+  }
+  for (const double seconds : {-1.0, HUGE_VAL, static_cast<double>(NAN)}) {
+    refused("config.time_to_live_seconds",
+            [&](auto&, auto& config) { config.set_time_to_live_seconds(seconds); });
+  }
+  const std::string long_label(257, 'x');
+  refused("config.task", [&](auto&, auto& config) { config.set_task(long_label); });
+  refused("config.algorithm", [&](auto&, auto& config) { config.set_algorithm(long_label); });
+  refused("config.model", [&](auto&, auto& config) { config.set_model(long_label); });
+  EXPECT_TRUE(cache.registry.List().empty());
+
+  v1::RunConfig extreme = SmallConfig(128);
+  extreme.set_vocabulary_size(1 << 24);
+  extreme.set_task(std::string(256, 'x'));
+  EXPECT_TRUE(cache.runs.Create(CreateRequest(std::string(256, 'a'), 0, extreme)).ok());
+}
+
+TEST(RunRegistryTest, RunsAreLimitedAndListedById) {
+  Limits limits;
+  limits.max_runs = 2;
+  Cache cache(1 << 20, limits);
+  cache.CreateRun("b", SmallConfig());
+  cache.CreateRun("a", SmallConfig());
+  EXPECT_EQ(cache.runs.Create(CreateRequest("c")).status().code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(cache.runs.Create(CreateRequest("a", 2)).ok()) << "an incarnation is no new run";
+  const auto runs = cache.registry.List();
+  ASSERT_EQ(runs.size(), 2);
+  EXPECT_EQ(runs[0]->id(), "a");
+  EXPECT_EQ(runs[1]->id(), "b");
+}
+
+TEST(RunRegistryTest, ReclaimTakesExpiredThenOldestOfAnyRun) {
+  Cache cache(int64_t{1} << 20);
+  RecordGenerator generator(4, 1000, 1);
+  v1::RunConfig config = SmallConfig();
+  config.set_time_to_live_seconds(100);
+  const auto a = cache.CreateRun("a", config);
+  const auto b = cache.CreateRun("b", SmallConfig());
+  const int64_t each = SmallSequenceBytes(*a);
+  const auto append = [&](sis::Run& run, const std::string& id) {
+    EXPECT_EQ(AppendBlock(cache, run, generator.NextRecords(1).Block(id)).code(), 0);
+    cache.clock.Advance(absl::Seconds(1));
+  };
+  const auto held = [](sis::Run& run) { return run.Describe().sequences; };
+  append(*b, "oldest");
+  append(*a, "expires");
+  append(*a, "expires too");
+  cache.clock.Advance(absl::Seconds(200));
+  append(*a, "older");
+  append(*b, "younger");
+  const int64_t limit = cache.registry.budget().limit();
+  const auto free = [&] { return limit - cache.registry.budget().used(); };
+
+  EXPECT_EQ(cache.registry.Reclaim(*a, free() + 2 * each), nullptr)
+      << "both expired ones are enough";
+  EXPECT_EQ(held(*a), 1);
+  EXPECT_EQ(held(*b), 2);
+  EXPECT_EQ(cache.registry.Reclaim(*a, free() + 1), nullptr);
+  EXPECT_EQ(std::get<MissingReason>(b->Find({"oldest", 0})), MissingReason::kEvicted);
+  EXPECT_EQ(cache.registry.Reclaim(*b, free() + 1), nullptr);
+  EXPECT_EQ(std::get<MissingReason>(a->Find({"older", 0})), MissingReason::kEvicted);
+  EXPECT_EQ(cache.registry.Reclaim(*b, limit + 1), &cache.registry.budget()) << "never to be had";
+  EXPECT_EQ(held(*b), 1) << "so nothing is evicted for it";
+  EXPECT_EQ(cache.registry.Reclaim(*b, limit), nullptr);
+  EXPECT_EQ(cache.registry.budget().used(), 0);
+}
+
+TEST(RunRegistryTest, AQuotaIsMadeGoodByItsOwnRun) {
+  Cache cache(int64_t{1} << 20);
+  RecordGenerator generator(4, 1000, 1);
+  const auto other = cache.CreateRun("other", SmallConfig());
+  AppendBlock(cache, *other, generator.NextRecords(1).Block("oldest of all"));
+  cache.clock.Advance(absl::Seconds(1));
+  v1::RunConfig config = SmallConfig();
+  config.set_byte_quota(2 * SmallSequenceBytes(*other));
+  const auto run = cache.CreateRun("r", config);
+  for (const char* id : {"a", "b", "c"}) {
+    EXPECT_EQ(AppendBlock(cache, *run, generator.NextRecords(1).Block(id)).code(), 0);
+    EXPECT_LE(run->budget().used(), run->budget().limit());
+    cache.clock.Advance(absl::Seconds(1));
+  }
+  EXPECT_EQ(run->Describe().sequences, 2);
+  EXPECT_EQ(std::get<MissingReason>(run->Find({"a", 0})), MissingReason::kEvicted);
+  EXPECT_EQ(other->Describe().sequences, 1);
+}
+
+TEST(RunRegistryTest, ReclaimEvictsNothingInVain) {
+  RecordGenerator generator(4, 1000, 1);
+  const Records records = generator.NextRecords(1);
+  Cache cache(int64_t{1} << 20);
+  const auto other = cache.CreateRun("other", SmallConfig());
+  const int64_t each = SmallSequenceBytes(*other);
+  v1::RunConfig config = SmallConfig();
+  config.set_byte_quota(4 * each);
+  const auto run = cache.CreateRun("r", config);
+  for (const std::string id : {"a", "b", "leased", "read"}) {
+    ASSERT_EQ(AppendBlock(cache, *run, records.Block(id)).code(), 0);
+  }
+  ASSERT_EQ(AppendBlock(cache, *other, records.Block("x")).code(), 0);
+  const std::vector<SequenceName> names = {{"leased", 0}};
+  ASSERT_TRUE(run->Lease(names, absl::Hours(1)).ok());
+  const sis::Run::Found in_use = run->Find({"read", 0});
+
+  EXPECT_EQ(cache.registry.Reclaim(*run, 3 * each), &run->budget()) << "two can go";
+  EXPECT_EQ(run->Describe().sequences, 4);
+  const int64_t free = cache.registry.budget().limit() - cache.registry.budget().used();
+  EXPECT_EQ(cache.registry.Reclaim(*other, free + 4 * each), &cache.registry.budget());
+  EXPECT_EQ(run->Describe().sequences + other->Describe().sequences, 5);
+  EXPECT_EQ(cache.registry.Reclaim(*run, 2 * each), nullptr);
+  EXPECT_EQ(run->Describe().sequences, 2);
+  EXPECT_EQ(other->Describe().sequences, 1);
+}
+
+TEST(RunRegistryTest, StaleGoBeforeExpiredBeforeOldest) {
+  RecordGenerator generator(4, 1000, 1);
+  const Records records = generator.NextRecords(1);
+  Cache cache(int64_t{1} << 20);
+  v1::RunConfig config = SmallConfig();
+  config.set_max_staleness(1);
+  config.set_time_to_live_seconds(100);
+  const auto run = cache.CreateRun("r", config);
+  const auto append = [&](const std::string& id, uint64_t version) {
+    ASSERT_EQ(AppendBlock(cache, *run, records.Block(id, version)).code(), 0);
+    cache.clock.Advance(absl::Seconds(1));
+  };
+  append("expired", 9);
+  append("expired and leased", 9);
+  const std::vector<SequenceName> names = {{"expired and leased", 0}};
+  ASSERT_TRUE(run->Lease(names, absl::Hours(1)).ok());
+  cache.clock.Advance(absl::Seconds(200));
+  append("oldest", 9);
+  append("read", 1);
+  sis::Run::Found in_use = run->Find({"read", 0});
+  ASSERT_TRUE(run->AdvanceVersion(9).ok());
+  append("too late", 1);
+  append("young", 9);
+  in_use = MissingReason::kNeverArrived;
+  const auto reason = [&](const std::string& id) {
+    const sis::Run::Found found = run->Find({id, 0});
+    const auto* missing = std::get_if<MissingReason>(&found);
+    return missing == nullptr ? std::optional<MissingReason>() : *missing;
+  };
+  const ByteBudget& budget = cache.registry.budget();
+  EXPECT_EQ(cache.registry.Reclaim(*run, budget.limit() - budget.used() + 1), nullptr);
+  EXPECT_EQ(reason("read"), MissingReason::kStale);
+  EXPECT_EQ(reason("too late"), MissingReason::kStale);
+  EXPECT_EQ(reason("expired"), MissingReason::kExpired);
+  EXPECT_EQ(run->Describe().sequences, 3) << "which was enough";
+  EXPECT_EQ(cache.registry.Reclaim(*run, budget.limit() - budget.used() + 1), nullptr);
+  EXPECT_EQ(reason("oldest"), MissingReason::kEvicted);
+  EXPECT_EQ(reason("expired and leased"), std::nullopt);
+  EXPECT_EQ(reason("young"), std::nullopt);
+}
+
+// A worker that died in the middle of a sequence never seals it.
+TEST(RunRegistryTest, AnUnsealedSequenceGoesLikeOthers) {
+  RecordGenerator generator(4, 1000, 1);
+  const Records records = generator.NextRecords(1);
+  Cache cache(int64_t{1} << 20);
+  v1::RunConfig config = SmallConfig();
+  config.set_time_to_live_seconds(100);
+  const auto run = cache.CreateRun("r", config);
+  ASSERT_EQ(AppendBlock(cache, *run, records.Block("unsealed")).code(), 0);
+  cache.clock.Advance(absl::Seconds(101));
+  cache.registry.DropExpired();
+  EXPECT_EQ(std::get<MissingReason>(run->Find({"unsealed", 0})), MissingReason::kExpired);
+  ASSERT_EQ(AppendBlock(cache, *run, records.Block("unsealed too")).code(), 0);
+  EXPECT_EQ(cache.registry.Reclaim(*run, cache.registry.budget().limit()), nullptr);
+  EXPECT_EQ(std::get<MissingReason>(run->Find({"unsealed too", 0})), MissingReason::kEvicted);
+  EXPECT_EQ(cache.registry.budget().used(), 0);
+}
+
+// Ten thousand operations on two runs; after each, what must hold of the bytes and of leased
+// sequences.
+TEST(RunRegistryTest, RandomOperationsKeepTheLaws) {
+  std::mt19937 random(17);
+  const auto below = [&](uint32_t end) { return static_cast<uint32_t>(random() % end); };
+  RecordGenerator generator(4, 1000, 2);
+  const Records records = generator.NextRecords(400);
+  Cache cache(16 * OnePage(4));
+  std::vector<std::shared_ptr<sis::Run>> runs;
+  struct HeldLease {
+    std::set<std::string> sequences;
+    absl::Time expires;
+  };
+  std::vector<std::map<uint64_t, HeldLease>> leases(2);
+  std::vector<std::set<std::string>> dropped(2);
+  for (int i = 0; i < 2; ++i) {
+    v1::RunConfig config = SmallConfig();
+    config.set_time_to_live_seconds(50);
+    config.set_max_staleness(3);
+    if (i == 0) config.set_byte_quota(9 * OnePage(4));
+    runs.push_back(cache.CreateRun(i == 0 ? "a" : "b", config));
+  }
+  std::map<absl::StatusCode, int> acks;
+  for (int operation = 0; operation < 10000; ++operation) {
+    const uint32_t r = below(2);
+    sis::Run& run = *runs[r];
+    const std::string id = std::to_string(operation / 400 * 10 + below(15));
+    const uint32_t dice = below(100);
+    if (dice < 60) {
+      const uint32_t first = below(5) * 64;
+      const uint32_t count = 1 + below(80);
+      const v1::Ack ack =
+          AppendBlock(cache, run, records.Block(id, first, run.policy_version(), first, count));
+      ++acks[static_cast<absl::StatusCode>(ack.code())];
+      if (dropped[r].contains(id)) {
+        EXPECT_NE(ack.code(), 0) << "what left does not come back";
+      }
+    } else if (dice < 75) {
+      std::vector<SequenceName> names;
+      std::set<std::string> held;
+      for (uint32_t i = below(8); i > 0; --i) {
+        names.push_back({std::to_string(operation / 400 * 10 + below(15)), 0});
+        if (std::holds_alternative<std::shared_ptr<Sequence>>(run.Find(names.back()))) {
+          held.insert(names.back().id);
+        }
+      }
+      const absl::Duration length = absl::Seconds(below(30));
+      const uint64_t lease = *run.Lease(names, length);
+      leases[r][lease] = {held, cache.clock.Now() + length};
+    } else if (dice < 85) {
+      if (leases[r].empty()) continue;
+      const auto lease = std::next(leases[r].begin(), below(leases[r].size()));
+      if (below(2) == 0) {
+        run.EndLease(lease->first);
+        leases[r].erase(lease);
+      } else {
+        EXPECT_EQ(run.RenewLease(lease->first).ok(), true);
+        lease->second.expires = std::max(lease->second.expires, cache.clock.Now());
+        leases[r].erase(lease);  // renewed for its own length, which is more than we rely on
+      }
+    } else if (dice < 88) {
+      run.Release({id, 0});
+    } else if (dice < 90) {
+      ASSERT_TRUE(run.AdvanceVersion(run.policy_version() + below(2)).ok());
+    } else {
+      cache.clock.Advance(absl::Seconds(below(8)));
+      cache.registry.DropExpired();
+    }
+
+    int64_t bytes = 0;
+    for (int i = 0; i < 2; ++i) {
+      std::erase_if(leases[i], [&](const auto& l) { return l.second.expires < cache.clock.Now(); });
+      bytes += runs[i]->budget().used();
+      EXPECT_LE(runs[i]->budget().used(), runs[i]->budget().limit());
+      EXPECT_EQ(runs[i]->Describe().bytes, runs[i]->budget().used());
+      for (const auto& [lease, held] : leases[i]) {
+        for (const std::string& leased : held.sequences) {
+          ASSERT_TRUE(std::holds_alternative<std::shared_ptr<Sequence>>(runs[i]->Find({leased, 0})))
+              << "leased sequence " << leased << " is gone after operation " << operation;
+        }
+      }
+    }
+    for (uint32_t s = 0; s < 15; ++s) {
+      const std::string name = std::to_string(operation / 400 * 10 + s);
+      if (below(20) != 0) continue;
+      const sis::Run::Found found = run.Find({name, 0});
+      const auto* reason = std::get_if<MissingReason>(&found);
+      if (reason != nullptr && *reason != MissingReason::kNeverArrived) dropped[r].insert(name);
+    }
+    ASSERT_EQ(cache.registry.budget().used(), bytes);
+    ASSERT_LE(bytes, cache.registry.budget().limit());
+    ASSERT_FALSE(HasFailure()) << "operation " << operation;
+  }
+  for (const auto code : {absl::StatusCode::kOk, absl::StatusCode::kFailedPrecondition,
+                          absl::StatusCode::kResourceExhausted}) {
+    EXPECT_GT(acks[code], 20) << absl::StatusCodeToString(code);
+  }
+  for (int i = 0; i < 2; ++i) {
+    for (const auto& [lease, held] : leases[i]) runs[i]->EndLease(lease);
+    while (runs[i]->EvictOldest()) continue;
+  }
+  cache.clock.Advance(absl::Hours(1));
+  cache.registry.DropExpired();
+  EXPECT_EQ(cache.registry.budget().used(), 0);
+}
+
+}  // namespace
+}  // namespace sis

@@ -1,0 +1,309 @@
+#include "server/cache/run.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "kernels/numerics/sequence_key.h"
+#include "server/testing/cache_fixture.h"
+#include "server/testing/record_generator.h"
+
+namespace sis {
+namespace {
+
+using testing::HasSubstr;
+
+class RunTest : public testing::Test {
+ protected:
+  // Positions [0, count) of a sequence of policy version `version`.
+  v1::Ack Append(sis::Run& run, const std::string& id, uint32_t count = 1, uint64_t version = 0) {
+    return AppendBlock(cache_, run, generator_.NextRecords(count).Block(id, version));
+  }
+  // OK status or the reason; does not keep the sequence.
+  static std::optional<MissingReason> ReasonOf(sis::Run& run, const std::string& id) {
+    const sis::Run::Found found = run.Find({id, 0});
+    const auto* reason = std::get_if<MissingReason>(&found);
+    return reason == nullptr ? std::nullopt : std::optional(*reason);
+  }
+  static bool Holds(sis::Run& run, const std::string& id) { return !ReasonOf(run, id).has_value(); }
+  static absl::StatusOr<uint64_t> Lease(sis::Run& run, std::vector<std::string> ids,
+                                        absl::Duration length) {
+    std::vector<SequenceName> names;
+    for (const std::string& id : ids) names.push_back({id, 0});
+    return run.Lease(names, length);
+  }
+
+  Cache cache_;
+  RecordGenerator generator_{4, 1000, 1};
+};
+
+TEST_F(RunTest, SequencesAreNamedByIdAndAttempt) {
+  const auto run = cache_.CreateRun("r", SmallConfig());
+  EXPECT_EQ(ReasonOf(*run, "a"), MissingReason::kNeverArrived);
+  Append(*run, "a", 3);
+  const auto sequence = std::get<std::shared_ptr<Sequence>>(run->Find({"a", 0}));
+  EXPECT_EQ(sequence->committed_length(), 3);
+  EXPECT_EQ(sequence->key(), SequenceKey(7, 0, "a"));
+  EXPECT_EQ(std::get<MissingReason>(run->Find({"a", 1})), MissingReason::kNeverArrived);
+  EXPECT_EQ(run->CommittedLength({"a", 0}), 3);
+  EXPECT_EQ(run->CommittedLength({"a", 1}), 0);
+}
+
+TEST_F(RunTest, UntouchedSequencesExpire) {
+  v1::RunConfig config = SmallConfig();
+  config.set_time_to_live_seconds(10);
+  const auto run = cache_.CreateRun("r", config);
+  Append(*run, "read");
+  Append(*run, "appended");
+  Append(*run, "untouched");
+  cache_.clock.Advance(absl::Seconds(8));
+  EXPECT_TRUE(Holds(*run, "read"));
+  Append(*run, "appended");
+  cache_.clock.Advance(absl::Seconds(2));
+  run->DropExpired();
+  EXPECT_EQ(run->Describe().sequences, 3) << "10 s is not longer than 10 s";
+  cache_.clock.Advance(absl::Seconds(1));
+  run->DropExpired();
+  EXPECT_EQ(run->Describe().sequences, 2);
+  EXPECT_EQ(ReasonOf(*run, "untouched"), MissingReason::kExpired);
+  EXPECT_TRUE(Holds(*run, "read"));
+  // Without anybody calling DropExpired too.
+  cache_.clock.Advance(absl::Seconds(11));
+  EXPECT_EQ(ReasonOf(*run, "read"), MissingReason::kExpired);
+  EXPECT_EQ(Append(*run, "appended").code(),
+            static_cast<int>(absl::StatusCode::kFailedPrecondition));
+  EXPECT_EQ(run->Describe().bytes, 0);
+}
+
+TEST_F(RunTest, WithoutTimeToLiveNothingExpires) {
+  const auto run = cache_.CreateRun("r", SmallConfig());
+  Append(*run, "a");
+  cache_.clock.Advance(absl::Hours(24 * 365));
+  run->DropExpired();
+  EXPECT_TRUE(Holds(*run, "a"));
+}
+
+TEST_F(RunTest, LeasesProtectFromTimeAndEviction) {
+  v1::RunConfig config = SmallConfig();
+  config.set_time_to_live_seconds(10);
+  const auto run = cache_.CreateRun("r", config);
+  Append(*run, "a");
+  Append(*run, "b");
+  const uint64_t lease = *Lease(*run, {"a", "unknown"}, absl::Seconds(60));
+  EXPECT_NE(lease, 0);
+  EXPECT_EQ(run->Describe().leases, 1);
+  EXPECT_TRUE(run->EvictOldest());
+  EXPECT_EQ(ReasonOf(*run, "b"), MissingReason::kEvicted);
+  EXPECT_FALSE(run->EvictOldest()) << "the other one is leased";
+  EXPECT_FALSE(run->OldestEvictable().has_value());
+  cache_.clock.Advance(absl::Seconds(59));
+  run->DropExpired();
+  EXPECT_TRUE(Holds(*run, "a"));
+  EXPECT_EQ(ReasonOf(*run, "unknown"), MissingReason::kNeverArrived);
+}
+
+TEST_F(RunTest, LeasesEndAndAreRenewed) {
+  v1::RunConfig config = SmallConfig();
+  config.set_time_to_live_seconds(1);
+  const auto run = cache_.CreateRun("r", config);
+  Append(*run, "a");
+  const uint64_t lease = *Lease(*run, {"a"}, absl::Seconds(60));
+  cache_.clock.Advance(absl::Seconds(60));
+  EXPECT_TRUE(run->RenewLease(lease).ok());
+  cache_.clock.Advance(absl::Seconds(60));
+  run->DropExpired();
+  EXPECT_EQ(run->Describe().leases, 1);
+  cache_.clock.Advance(absl::Seconds(1));
+  EXPECT_EQ(run->RenewLease(lease).code(), absl::StatusCode::kFailedPrecondition)
+      << "it has ended, whether or not somebody has noticed";
+  EXPECT_EQ(run->Describe().leases, 1);
+  run->DropExpired();
+  EXPECT_EQ(run->Describe().leases, 0);
+  EXPECT_EQ(run->Describe().sequences, 0) << "unprotected, and expired";
+  EXPECT_FALSE(run->EndLease(lease));
+  EXPECT_THAT(std::string(run->RenewLease(lease).message()), HasSubstr(std::to_string(lease)));
+}
+
+TEST_F(RunTest, EachLeaseCounts) {
+  const auto run = cache_.CreateRun("r", SmallConfig());
+  Append(*run, "a");
+  const uint64_t first = *Lease(*run, {"a", "a"}, absl::Seconds(60));  // two slices of one sequence
+  const uint64_t second = *Lease(*run, {"a"}, absl::Seconds(60));
+  EXPECT_NE(first, second);
+  EXPECT_TRUE(run->EndLease(first));
+  EXPECT_FALSE(run->EndLease(first));
+  EXPECT_FALSE(run->EvictOldest());
+  EXPECT_TRUE(run->EndLease(second));
+  EXPECT_TRUE(run->EvictOldest());
+}
+
+TEST_F(RunTest, ALeasedSequenceIsReleasedWithItsLastLease) {
+  const auto run = cache_.CreateRun("r", SmallConfig());
+  Append(*run, "a", 5);
+  const uint64_t first = *Lease(*run, {"a"}, absl::Seconds(60));
+  const uint64_t second = *Lease(*run, {"a", "a"}, absl::Seconds(60));
+  EXPECT_TRUE(run->Release({"a", 0}));
+  EXPECT_TRUE(Holds(*run, "a")) << "readable while leased";
+  EXPECT_EQ(Append(*run, "a", 5).code(), static_cast<int>(absl::StatusCode::kFailedPrecondition));
+  EXPECT_TRUE(run->EndLease(first));
+  EXPECT_TRUE(Holds(*run, "a"));
+  EXPECT_TRUE(run->EndLease(second));
+  EXPECT_EQ(ReasonOf(*run, "a"), MissingReason::kReleased);
+  EXPECT_EQ(run->Describe().bytes, 0);
+  EXPECT_FALSE(run->Release({"a", 0})) << "not there any more";
+}
+
+TEST_F(RunTest, ReleaseIsAtOnceWithoutLease) {
+  const auto run = cache_.CreateRun("r", SmallConfig());
+  Append(*run, "a");
+  EXPECT_TRUE(run->Release({"a", 0}));
+  EXPECT_EQ(ReasonOf(*run, "a"), MissingReason::kReleased);
+  EXPECT_EQ(run->Describe().bytes, 0);
+  EXPECT_FALSE(run->Release({"never", 0}));
+  EXPECT_EQ(ReasonOf(*run, "never"), MissingReason::kNeverArrived);
+}
+
+TEST_F(RunTest, LeasesAreLimited) {
+  Limits limits;
+  limits.max_leases = 2;
+  Cache cache(1 << 20, limits);
+  const auto run = cache.CreateRun("r", SmallConfig());
+  const uint64_t first = *Lease(*run, {}, absl::Seconds(1));
+  ASSERT_TRUE(Lease(*run, {}, absl::Seconds(1)).ok());
+  EXPECT_EQ(Lease(*run, {}, absl::Seconds(1)).status().code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(run->EndLease(first));
+  EXPECT_TRUE(Lease(*run, {}, absl::Seconds(1)).ok());
+}
+
+TEST_F(RunTest, SequencesInUseAreNeitherEvictedNorExpired) {
+  v1::RunConfig config = SmallConfig();
+  config.set_time_to_live_seconds(1);
+  config.set_max_staleness(0);
+  const auto run = cache_.CreateRun("r", config);
+  Append(*run, "a");
+  sis::Run::Found held = run->Find({"a", 0});
+  cache_.clock.Advance(absl::Seconds(100));
+  run->DropExpired();
+  EXPECT_FALSE(run->EvictOldest());
+  EXPECT_EQ(*run->AdvanceVersion(5), 0);
+  EXPECT_EQ(run->Describe().sequences, 1);
+  held = MissingReason::kNeverArrived;
+  run->DropExpired();
+  EXPECT_EQ(run->Describe().sequences, 0);
+}
+
+TEST_F(RunTest, EvictsTheLeastRecentlyUsed) {
+  const auto run = cache_.CreateRun("r", SmallConfig());
+  for (const char* id : {"a", "b", "c", "d"}) {
+    Append(*run, id);
+    cache_.clock.Advance(absl::Seconds(1));
+  }
+  EXPECT_TRUE(Holds(*run, "a"));  // a use
+  cache_.clock.Advance(absl::Seconds(1));
+  ASSERT_TRUE(Lease(*run, {"c"}, absl::Seconds(60)).ok());
+  EXPECT_EQ(run->OldestEvictable(), cache_.clock.Now() - absl::Seconds(4));
+  for (const char* evicted : {"b", "d", "a"}) {
+    EXPECT_TRUE(run->EvictOldest());
+    EXPECT_EQ(ReasonOf(*run, evicted), MissingReason::kEvicted);
+  }
+  EXPECT_FALSE(run->EvictOldest());
+  EXPECT_TRUE(Holds(*run, "c"));
+}
+
+TEST_F(RunTest, DropsSequencesThatAreStaleThroughout) {
+  v1::RunConfig config = SmallConfig();
+  config.set_max_staleness(2);
+  const auto run = cache_.CreateRun("r", config);
+  Append(*run, "old", 100, 1);
+  Append(*run, "new", 100, 3);
+  const Records records = generator_.NextRecords(20);
+  AppendBlock(cache_, *run, records.Block("both", 0, 1, 0, 10));
+  AppendBlock(cache_, *run, records.Block("both", 10, 4, 10, 10));
+
+  EXPECT_EQ(run->policy_version(), 0);
+  EXPECT_EQ(run->oldest_fresh_version(), 0);
+  EXPECT_EQ(*run->AdvanceVersion(3), 0);
+  EXPECT_EQ(run->oldest_fresh_version(), 1);
+  EXPECT_EQ(*run->AdvanceVersion(4), 1);
+  EXPECT_EQ(ReasonOf(*run, "old"), MissingReason::kStale);
+  EXPECT_EQ(*run->AdvanceVersion(4), 0) << "idempotent";
+  EXPECT_EQ(*run->AdvanceVersion(6), 1);
+  EXPECT_EQ(ReasonOf(*run, "new"), MissingReason::kStale);
+  EXPECT_TRUE(Holds(*run, "both"));
+  EXPECT_EQ(run->AdvanceVersion(5).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(run->policy_version(), 6);
+}
+
+TEST_F(RunTest, AStaleSequenceGoesWithItsLastLease) {
+  v1::RunConfig config = SmallConfig();
+  config.set_max_staleness(0);
+  const auto run = cache_.CreateRun("r", config);
+  Append(*run, "a");
+  const uint64_t first = *Lease(*run, {"a"}, absl::Seconds(60));
+  const uint64_t second = *Lease(*run, {"a"}, absl::Seconds(60));
+  EXPECT_EQ(*run->AdvanceVersion(1), 0);
+  EXPECT_TRUE(run->EndLease(first));
+  EXPECT_TRUE(Holds(*run, "a"));
+  EXPECT_TRUE(run->EndLease(second));
+  EXPECT_EQ(ReasonOf(*run, "a"), MissingReason::kStale);
+}
+
+TEST_F(RunTest, WithoutMaxStalenessNothingIsStale) {
+  const auto run = cache_.CreateRun("r", SmallConfig());
+  Append(*run, "a");
+  EXPECT_EQ(*run->AdvanceVersion(UINT64_MAX), 0);
+  EXPECT_EQ(run->oldest_fresh_version(), 0);
+  EXPECT_TRUE(Holds(*run, "a"));
+}
+
+TEST_F(RunTest, WhatLeftDoesNotComeBack) {
+  const auto run = cache_.CreateRun("r", SmallConfig());
+  Append(*run, "a");
+  run->EvictOldest();
+  const v1::Ack ack = Append(*run, "a");
+  EXPECT_EQ(ack.code(), static_cast<int>(absl::StatusCode::kFailedPrecondition));
+  EXPECT_THAT(ack.message(), HasSubstr("sequence 'a' attempt 0 left the cache (evicted)"));
+  v1::Block again = generator_.NextRecords(1).Block("a");
+  again.mutable_sequence()->set_attempt(1);
+  EXPECT_EQ(AppendBlock(cache_, *run, again).code(), 0);
+  EXPECT_EQ(ReasonOf(*run, "a"), MissingReason::kEvicted) << "of attempt 0, still";
+}
+
+TEST_F(RunTest, RemembersWhyOnlySoMany) {
+  const auto run = cache_.CreateRun("r", SmallConfig());
+  for (int i = 0; i <= kDroppedKept; ++i) {
+    ASSERT_TRUE(run->FindOrCreate({std::to_string(i), 0}).ok());
+    ASSERT_TRUE(run->Release({std::to_string(i), 0}));
+  }
+  EXPECT_EQ(ReasonOf(*run, "0"), MissingReason::kNeverArrived);
+  EXPECT_EQ(ReasonOf(*run, "1"), MissingReason::kReleased);
+  EXPECT_EQ(ReasonOf(*run, std::to_string(kDroppedKept)), MissingReason::kReleased);
+}
+
+TEST_F(RunTest, DescribesItself) {
+  v1::RunConfig config = SmallConfig();
+  config.set_task("addition");
+  const auto run = cache_.CreateRun("r", config, 3);
+  Append(*run, "a", 10);
+  Append(*run, "b", 65);
+  ASSERT_TRUE(std::get<std::shared_ptr<Sequence>>(run->Find({"b", 0}))->Seal(65).ok());
+  ASSERT_TRUE(Lease(*run, {"a"}, absl::Seconds(60)).ok());
+  ASSERT_TRUE(run->AdvanceVersion(12).ok());
+  const v1::Run described = ToMessage(run->Describe());
+  EXPECT_EQ(described.run_id(), "r");
+  EXPECT_EQ(described.incarnation(), 3);
+  config.set_log_prob_encoding(v1::FIXED12);  // the default
+  EXPECT_EQ(described.config().SerializeAsString(), config.SerializeAsString());
+  EXPECT_EQ(described.policy_version(), 12);
+  EXPECT_EQ(described.sequences(), 2);
+  EXPECT_EQ(described.sealed_sequences(), 1);
+  EXPECT_EQ(described.positions(), 75);
+  EXPECT_EQ(described.bytes(), run->budget().used());
+  EXPECT_EQ(described.leases(), 1);
+  EXPECT_FALSE(described.has_last_draw());
+  run->steps().Claim(9, 1, {0, 1});
+  EXPECT_EQ(run->Describe().last_draw, 9);
+}
+
+}  // namespace
+}  // namespace sis

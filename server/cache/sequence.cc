@@ -1,0 +1,410 @@
+#include "server/cache/sequence.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "absl/strings/str_cat.h"
+
+namespace sis {
+namespace {
+
+uint32_t PageNumber(uint32_t position) { return position / Page::kPositions; }
+uint32_t IndexInPage(uint32_t position) { return position % Page::kPositions; }
+
+int64_t Charge(size_t block_bytes) {
+  return static_cast<int64_t>(Arena::BlockBytes(block_bytes)) + Page::kIndexBytes;
+}
+
+// For a page that gets these positions first.
+size_t NewPageBytes(const PageFormat& format, uint64_t mask) {
+  return mask == Page::kAll ? PackedBytes(format) : TailBytes(format);
+}
+
+template <typename Numbers>
+void Forget(Numbers& numbers, uint32_t number) {
+  numbers.erase(std::remove(numbers.begin(), numbers.end(), number), numbers.end());
+}
+
+}  // namespace
+
+template <typename Visit>
+void Sequence::ForEachPart(uint32_t first, uint32_t end, const Visit& visit) {
+  for (uint32_t position = first; position < end;) {
+    const uint32_t index = IndexInPage(position);
+    const uint32_t count = std::min(end - position, Page::kPositions - index);
+    visit(PagePart{PageNumber(position), index, count, position - first});
+    position += count;
+  }
+}
+
+int64_t Sequence::BytesWithBlock(const PageFormat& format, uint32_t first_position,
+                                 uint32_t count) {
+  int64_t bytes = kBaseBytes + kVersionSpanBytes;
+  ForEachPart(first_position, first_position + count, [&](const PagePart& part) {
+    bytes += Charge(NewPageBytes(format, Page::Mask(part.index, part.count)));
+  });
+  return bytes;
+}
+
+Sequence::~Sequence() {
+  const auto spans = static_cast<int64_t>(versions_.size());
+  budget_.Refund(kBaseBytes + spans * kVersionSpanBytes);
+}
+
+absl::Status Sequence::CheckFits(uint32_t first_position, uint64_t policy_version,
+                                 const RecordView& records) const {
+  const size_t count = records.sampled_ids.size();
+  if (sealed_length_.has_value() && first_position + count > *sealed_length_) {
+    return absl::FailedPreconditionError(absl::StrCat("position ", first_position + count - 1,
+                                                      " is beyond the seal at length ",
+                                                      *sealed_length_));
+  }
+  RowBuffer buffer;
+  absl::Status status;
+  ForEachPart(first_position, static_cast<uint32_t>(first_position + count),
+              [&](const PagePart& part) ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+                if (status.ok()) status = CheckFitsPage(part, policy_version, records, buffer);
+              });
+  return status;
+}
+
+absl::Status Sequence::CheckFitsPage(const PagePart& part, uint64_t policy_version,
+                                     const RecordView& records, RowBuffer& buffer) const {
+  const auto found = pages_.find(part.number);
+  if (found == pages_.end()) return absl::OkStatus();
+  const Page& page = found->second;
+  if (absl::Status status = page.Check(); !status.ok()) return status;
+  const RecordRows stored = page.Rows(buffer);
+  for (uint32_t i = 0; i < part.count; ++i) {
+    const uint32_t index = part.index + i;
+    if ((page.present() >> index & 1) == 0) continue;
+    const uint32_t position = part.number * Page::kPositions + index;
+    if (!SameRecord(format_, records, part.row + i, stored, index)) {
+      return absl::AlreadyExistsError(
+          absl::StrCat("position ", position, " is committed with other content"));
+    }
+    if (VersionAt(position) != policy_version) {
+      return absl::AlreadyExistsError(absl::StrCat("position ", position,
+                                                   " is committed with policy version ",
+                                                   VersionAt(position), ", not ", policy_version));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Sequence::Append(uint32_t first_position, uint64_t policy_version,
+                              const RecordView& records, std::span<const uint8_t> ranks,
+                              Appended* appended) {
+  const auto count = static_cast<uint32_t>(records.sampled_ids.size());
+  const uint32_t end = first_position + count;
+  WriterLock lock(mutex_);
+  if (AddToLastTail(first_position, policy_version, records, ranks)) {
+    if (appended != nullptr) *appended = {.positions = count, .committed_length = end};
+    return absl::OkStatus();
+  }
+  if (absl::Status status = CheckFits(first_position, policy_version, records); !status.ok()) {
+    return status;
+  }
+
+  const int64_t bytes = NewBytes(first_position, count, policy_version);
+  if (!budget_.TryCharge(bytes)) {
+    return absl::ResourceExhaustedError(absl::StrCat(bytes, " bytes are not to be had"));
+  }
+  absl::InlinedVector<Arena::Block, 2> blocks;
+  bool room = true;
+  ForEachPart(first_position, end, [&](const PagePart& part) ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+    const size_t block_bytes = NeedOf(part).block_bytes;
+    blocks.push_back(block_bytes > 0 && room ? arena_.Allocate(block_bytes) : Arena::Block());
+    room = room && (block_bytes == 0 || !blocks.back().empty());
+  });
+  if (!room) {
+    budget_.Refund(bytes);
+    return absl::ResourceExhaustedError(
+        absl::StrCat(bytes, " bytes are not to be had in one piece"));
+  }
+
+  int64_t added = 0;
+  auto block = blocks.begin();
+  ForEachPart(first_position, end, [&](const PagePart& part) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    added += AddToPage(part, records, ranks, std::move(*block++));
+  });
+  // Not before: a page counted on as a tail must still be one when its turn comes.
+  PackTails();
+  SetVersion(first_position, end, policy_version);
+  committed_length_ = std::max(committed_length_, end);
+  positions_ += added;
+  NoteEnd();
+  if (appended != nullptr) *appended = {added, committed_length_};
+  return absl::OkStatus();
+}
+
+bool Sequence::AddToLastTail(uint32_t first_position, uint64_t policy_version,
+                             const RecordView& records, std::span<const uint8_t> ranks) {
+  const auto count = static_cast<uint32_t>(records.sampled_ids.size());
+  const uint32_t index = IndexInPage(first_position);
+  if (sealed_length_.has_value() || pages_.empty() || versions_.empty()) return false;
+  auto& [number, page] = *pages_.rbegin();
+  VersionSpan& span = versions_.rbegin()->second;
+  if (number != PageNumber(first_position) || page.packed() || open_tails_.empty() ||
+      open_tails_.back() != number || span.end != first_position ||
+      span.version != policy_version || count > Page::kPositions - index) {
+    return false;
+  }
+  page.Add(index, records, 0, count, ranks, {});
+  if (page.present() == Page::kAll) {
+    open_tails_.pop_back();
+    page.Pack(arena_);
+  }
+  span.end = first_position + count;
+  committed_length_ = span.end;
+  positions_ += count;
+  end_.index.store(index + count, std::memory_order_relaxed);
+  return true;
+}
+
+void Sequence::NoteEnd() {
+  const Page& page = pages_.rbegin()->second;
+  end_.page.store(&page, std::memory_order_relaxed);
+  end_.span.store(&versions_.rbegin()->second, std::memory_order_relaxed);
+  end_.tail.store(page.packed() ? nullptr : page.memory(), std::memory_order_relaxed);
+  end_.index.store(IndexInPage(committed_length_), std::memory_order_relaxed);
+}
+
+void Sequence::PrefetchEnd() const {
+  const std::byte* tail = end_.tail.load(std::memory_order_relaxed);
+  const uint32_t index = end_.index.load(std::memory_order_relaxed);
+  if (tail == nullptr || index >= Page::kPositions) return;
+  __builtin_prefetch(end_.page.load(std::memory_order_relaxed), 1);
+  __builtin_prefetch(end_.span.load(std::memory_order_relaxed), 1);
+  PrefetchTailRow(format_, tail, index);
+}
+
+int64_t Sequence::AddToPage(const PagePart& part, const RecordView& records,
+                            std::span<const uint8_t> ranks, Arena::Block block) {
+  auto found = pages_.find(part.number);
+  if (found == pages_.end()) {
+    const uint32_t first_position = part.number * Page::kPositions;
+    found =
+        pages_.try_emplace(part.number, format_, first_position, std::move(block), budget_).first;
+  }
+  Page& page = found->second;
+  const int before = std::popcount(page.present());
+  page.Add(part.index, records, part.row, part.count, ranks, std::move(block));
+  const int after = std::popcount(page.present());
+  if (after == before) return 0;
+  Forget(open_tails_, part.number);
+  if (after == Page::kPositions) {
+    page.Pack(arena_);
+  } else {
+    open_tails_.push_back(part.number);
+  }
+  return after - before;
+}
+
+void Sequence::PackTails() {
+  if (sealed_length_.has_value()) {
+    for (auto& [number, page] : pages_) page.Pack(arena_);
+    open_tails_.clear();
+  }
+  while (open_tails_.size() > kOpenTails) {
+    pages_.at(open_tails_.front()).Pack(arena_);
+    open_tails_.erase(open_tails_.begin());
+  }
+}
+
+int64_t Sequence::BytesToAppend(uint32_t first_position, uint32_t count,
+                                uint64_t policy_version) const {
+  ReaderLock lock(mutex_);
+  return NewBytes(first_position, count, policy_version);
+}
+
+int64_t Sequence::NewBytes(uint32_t first_position, uint32_t count, uint64_t policy_version) const {
+  const uint32_t end = first_position + count;
+  int64_t bytes = TouchesSpan(first_position, end, policy_version) ? 0 : kVersionSpanBytes;
+  ForEachPart(first_position, end, [&](const PagePart& part) ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+    bytes += NeedOf(part).charge;
+  });
+  return bytes;
+}
+
+Sequence::PageNeed Sequence::NeedOf(const PagePart& part) const {
+  const uint64_t mask = Page::Mask(part.index, part.count);
+  const auto found = pages_.find(part.number);
+  if (found == pages_.end()) {
+    const size_t bytes = NewPageBytes(format_, mask);
+    return {.charge = Charge(bytes), .block_bytes = bytes};
+  }
+  const uint64_t before = found->second.present();
+  const uint64_t after = before | mask;
+  if (!found->second.packed() || after == before || after == Page::kAll) return {};
+  return {.charge = Charge(TailBytes(format_)) - Charge(PackedBytes(format_)),
+          .block_bytes = TailBytes(format_)};
+}
+
+bool Sequence::TouchesSpan(uint32_t first, uint32_t end, uint64_t version) const {
+  // Of those that begin at `end` or before, the last ones: any further back ends before `first`.
+  for (auto span = versions_.upper_bound(end); span != versions_.begin();) {
+    --span;
+    if (span->second.end < first) return false;
+    if (span->second.version == version) return true;
+  }
+  return false;
+}
+
+uint64_t Sequence::VersionAt(uint32_t position) const {
+  const auto after = versions_.upper_bound(position);
+  return std::prev(after)->second.version;
+}
+
+void Sequence::SetVersion(uint32_t first, uint32_t end, uint64_t version) {
+  const size_t charged = versions_.size() + !TouchesSpan(first, end, version);
+  // Spans that are there already within [first, end) have this version (CheckFits), so all of it
+  // can become one. One that goes on is made longer in place.
+  auto after = versions_.lower_bound(first);
+  auto span = after == versions_.begin() ? versions_.end() : std::prev(after);
+  if (span == versions_.end() || span->second.end < first || span->second.version != version) {
+    span = versions_.try_emplace(after, first, VersionSpan{end, version});
+    after = std::next(span);
+  }
+  end = std::max(end, span->second.end);
+  while (after != versions_.end() &&
+         (after->first < end || (after->first == end && after->second.version == version))) {
+    end = std::max(end, after->second.end);
+    after = versions_.erase(after);
+  }
+  span->second.end = end;
+  budget_.Refund(static_cast<int64_t>(charged - versions_.size()) * kVersionSpanBytes);
+}
+
+absl::Status Sequence::Truncate(uint32_t length) {
+  WriterLock lock(mutex_);
+  if (sealed_length_.has_value()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("truncate to ", length, ": sealed at length ", *sealed_length_));
+  }
+  for (auto found = pages_.lower_bound(PageNumber(length)); found != pages_.end();) {
+    const auto& [number, page] = *found;
+    positions_ -= std::popcount(page.present());
+    found->second.Truncate(number == PageNumber(length) ? IndexInPage(length) : 0);
+    positions_ += std::popcount(page.present());
+    if (page.present() == 0) {
+      Forget(open_tails_, number);
+      found = pages_.erase(found);
+    } else {
+      ++found;
+    }
+  }
+  const size_t spans = versions_.size();
+  for (auto span = versions_.begin(); span != versions_.end();) {
+    span->second.end = std::min(span->second.end, length);
+    span = span->first >= length ? versions_.erase(span) : std::next(span);
+  }
+  budget_.Refund(static_cast<int64_t>(spans - versions_.size()) * kVersionSpanBytes);
+  committed_length_ = 0;
+  if (!pages_.empty()) {
+    const auto& [number, page] = *pages_.rbegin();
+    committed_length_ = number * Page::kPositions + std::bit_width(page.present());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Sequence::Seal(uint32_t length) {
+  WriterLock lock(mutex_);
+  if (sealed_length_.has_value()) {
+    if (*sealed_length_ == length) return absl::OkStatus();
+    return absl::FailedPreconditionError(
+        absl::StrCat("seal at ", length, ": sealed at length ", *sealed_length_));
+  }
+  if (length < committed_length_) {
+    return absl::FailedPreconditionError(absl::StrCat("seal at ", length, ": committed up to ",
+                                                      committed_length_, " (truncate first)"));
+  }
+  sealed_length_ = length;
+  PackTails();
+  return absl::OkStatus();
+}
+
+uint32_t Sequence::committed_length() const {
+  ReaderLock lock(mutex_);
+  return committed_length_;
+}
+
+bool Sequence::sealed() const {
+  ReaderLock lock(mutex_);
+  return sealed_length_.has_value();
+}
+
+std::optional<uint32_t> Sequence::sealed_length() const {
+  ReaderLock lock(mutex_);
+  return sealed_length_;
+}
+
+int64_t Sequence::positions() const {
+  ReaderLock lock(mutex_);
+  return positions_;
+}
+
+uint64_t Sequence::newest_version() const {
+  ReaderLock lock(mutex_);
+  uint64_t newest = 0;
+  for (const auto& [first, span] : versions_) newest = std::max(newest, span.version);
+  return newest;
+}
+
+uint32_t Sequence::Reader::committed_length() const {
+  sequence_.mutex_.AssertReaderHeld();
+  return sequence_.committed_length_;
+}
+
+void Sequence::Reader::ForEachPiece(uint32_t first, uint32_t count,
+                                    const std::function<void(const Piece&)>& visit) const {
+  sequence_.mutex_.AssertReaderHeld();
+  const uint32_t end = first + count;
+  for (uint32_t position = first; position < end;) {
+    const auto page = sequence_.pages_.find(PageNumber(position));
+    const uint32_t index = IndexInPage(position);
+    if (page == sequence_.pages_.end()) {
+      const auto next = sequence_.pages_.upper_bound(PageNumber(position));
+      const uint32_t stop =
+          next == sequence_.pages_.end() ? end : std::min(end, next->first * Page::kPositions);
+      visit({position, stop - position, nullptr, 0, 0});
+      position = stop;
+      continue;
+    }
+    const uint64_t bits = page->second.present() >> index;
+    const bool present = (bits & 1) != 0;
+    uint32_t stop = position + std::countr_zero(present ? ~bits : bits);
+    stop = std::min({stop, end, position - index + Page::kPositions});
+    uint64_t version = 0;
+    if (present) {
+      const auto span = std::prev(sequence_.versions_.upper_bound(position));
+      stop = std::min(stop, span->second.end);
+      version = span->second.version;
+    }
+    visit({position, stop - position, present ? &page->second : nullptr, index, version});
+    position = stop;
+  }
+}
+
+void Sequence::Reader::Check(uint32_t first, uint32_t count) const {
+  sequence_.mutex_.AssertReaderHeld();
+  const auto end = sequence_.pages_.lower_bound(PageNumber(first + count + Page::kPositions - 1));
+  for (auto page = sequence_.pages_.lower_bound(PageNumber(first)); page != end; ++page) {
+    page->second.Check().IgnoreError();  // the page remembers
+  }
+}
+
+uint64_t Sequence::Reader::Digest(uint32_t first, uint32_t count) const {
+  sequence_.mutex_.AssertReaderHeld();
+  uint64_t digest = 0;
+  ForEachPart(first, first + count, [&](const PagePart& part) {
+    sequence_.mutex_.AssertReaderHeld();
+    const auto page = sequence_.pages_.find(part.number);
+    if (page == sequence_.pages_.end()) return;
+    digest += part.count == Page::kPositions ? page->second.digest()
+                                             : page->second.Digest(part.index, part.count);
+  });
+  return digest;
+}
+
+}  // namespace sis

@@ -1,0 +1,37 @@
+// What the store has of a sequence in memory, and what it is still to get.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "server/backing_store.h"
+#include "server/mutex.h"
+#include "server/sequence.h"
+#include "server/store/sequence_store.h"
+#include "server/threads/mutex.h"
+
+namespace sis {
+
+// Both locks come before those of Run and Sequence; `writing` is held while the store is waited
+// for, so only by threads that may wait.
+struct SequenceLog final : BackingStore::Attachment {
+  Mutex writing;
+  // All entries of the stored log before this are applied in memory.
+  uint32_t next ABSL_GUARDED_BY(writing) = 0;
+  // The run has dropped this sequence because the store has something else. Who still holds it must
+  // neither write what is unwritten nor ack it.
+  bool forgotten ABSL_GUARDED_BY(writing) = false;
+
+  // Held while a change is made in memory and noted, so that both are in the same order.
+  Mutex order ABSL_ACQUIRED_AFTER(writing);
+  // Changes made in memory that are not stored yet, and so not acked.
+  std::vector<LogEntry> unwritten ABSL_GUARDED_BY(order);
+};
+
+// Of a sequence of a run whose backing store is a StoredCache.
+inline SequenceLog& LogOf(const Sequence& sequence) {
+  return static_cast<SequenceLog&>(*sequence.attachment());
+}
+
+}  // namespace sis

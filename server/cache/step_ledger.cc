@@ -1,0 +1,73 @@
+#include "server/cache/step_ledger.h"
+
+#include <algorithm>
+
+namespace sis {
+
+std::vector<StepLedger::Range> StepLedger::Claim(uint64_t draw, uint64_t sequence_key,
+                                                 Range range) {
+  WriterLock lock(mutex_);
+  if (draw < first_draw_) return {};
+  if (!steps_.contains(draw) && static_cast<int>(steps_.size()) >= kept_) {
+    if (draw < steps_.begin()->first) return {};
+    ForgetFirst();
+  }
+  while (ranges_ >= kMaxRanges) {
+    if (draw <= steps_.begin()->first) return {};
+    ForgetFirst();
+  }
+  Entry& entry = steps_[draw];
+
+  std::vector<Range>& counted = entry.counted[sequence_key];
+  const auto touches = [&](const Range& other) {
+    return other.first <= range.end && range.first <= other.end;
+  };
+  std::vector<Range> fresh;
+  std::vector<Range> merged;
+  Range whole = range;
+  uint32_t next = range.first;  // what lies before it is counted, or fresh already
+  for (const Range& other : counted) {
+    if (!touches(other)) {
+      merged.push_back(other);
+      continue;
+    }
+    if (next < other.first) fresh.push_back({next, std::min(other.first, range.end)});
+    next = std::max(next, other.end);
+    whole = {std::min(whole.first, other.first), std::max(whole.end, other.end)};
+  }
+  if (next < range.end) fresh.push_back({next, range.end});
+  merged.insert(std::ranges::upper_bound(merged, whole.first, {}, &Range::first), whole);
+  const auto added = static_cast<int64_t>(merged.size()) - static_cast<int64_t>(counted.size());
+  entry.ranges += added;
+  ranges_ += added;
+  counted = std::move(merged);
+  return fresh;
+}
+
+void StepLedger::ForgetFirst() {
+  const auto first = steps_.begin();
+  first_draw_ = first->first + 1;
+  ranges_ -= first->second.ranges;
+  steps_.erase(first);
+}
+
+void StepLedger::Add(uint64_t draw, const Sums& sums) {
+  WriterLock lock(mutex_);
+  const auto step = steps_.find(draw);
+  if (step != steps_.end()) step->second.sums += sums;
+}
+
+std::optional<StepLedger::Step> StepLedger::Find(uint64_t draw) const {
+  WriterLock lock(mutex_);
+  const auto step = steps_.find(draw);
+  if (step == steps_.end()) return std::nullopt;
+  return Step{step->second.sums, static_cast<int64_t>(step->second.counted.size())};
+}
+
+std::optional<uint64_t> StepLedger::last_draw() const {
+  WriterLock lock(mutex_);
+  if (steps_.empty()) return std::nullopt;
+  return steps_.rbegin()->first;
+}
+
+}  // namespace sis

@@ -1,0 +1,149 @@
+#include "server/cache/step_ledger.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <random>
+#include <thread>
+
+namespace sis {
+namespace {
+
+using Range = StepLedger::Range;
+
+Sums Accepted(int64_t count) {
+  Sums sums;
+  sums.accepted = count;
+  return sums;
+}
+
+TEST(StepLedgerTest, ClaimReturnsWhatWasNotCounted) {
+  StepLedger ledger(4);
+  EXPECT_EQ(ledger.Claim(0, 1, {10, 20}), (std::vector<Range>{{10, 20}}));
+  EXPECT_EQ(ledger.Claim(0, 1, {10, 20}), std::vector<Range>{});
+  EXPECT_EQ(ledger.Claim(0, 1, {30, 40}), (std::vector<Range>{{30, 40}}));
+  EXPECT_EQ(ledger.Claim(0, 1, {0, 50}), (std::vector<Range>{{0, 10}, {20, 30}, {40, 50}}));
+  EXPECT_EQ(ledger.Claim(0, 1, {0, 50}), std::vector<Range>{});
+  EXPECT_EQ(ledger.Claim(0, 2, {0, 5}), (std::vector<Range>{{0, 5}})) << "another sequence";
+  EXPECT_EQ(ledger.Claim(1, 1, {0, 5}), (std::vector<Range>{{0, 5}})) << "another draw";
+  EXPECT_EQ(ledger.Find(0)->sequences, 2);
+  EXPECT_EQ(ledger.Find(1)->sequences, 1);
+}
+
+TEST(StepLedgerTest, RandomClaimsAgreeWithABitmap) {
+  std::mt19937 random(3);
+  for (int trial = 0; trial < 50; ++trial) {
+    StepLedger ledger(1);
+    std::vector<bool> counted(300);
+    for (int i = 0; i < 200; ++i) {
+      const uint32_t first = random() % 300;
+      const uint32_t end = std::min<uint32_t>(300, first + 1 + random() % (trial + 1));
+      std::vector<Range> expected;
+      for (uint32_t p = first; p < end; ++p) {
+        if (counted[p]) continue;
+        if (!expected.empty() && expected.back().end == p) {
+          ++expected.back().end;
+        } else {
+          expected.push_back({p, p + 1});
+        }
+        counted[p] = true;
+      }
+      ASSERT_EQ(ledger.Claim(7, 1, {first, end}), expected) << "trial " << trial << " claim " << i;
+    }
+  }
+}
+
+TEST(StepLedgerTest, ConcurrentClaimsPartitionTheirUnion) {
+  constexpr uint32_t kPositions = 2000;
+  StepLedger ledger(2);
+  std::vector<std::atomic<int>> claimed(2 * kPositions);  // of two sequences
+  std::vector<std::atomic<int>> asked(2 * kPositions);
+  const auto work = [&](uint32_t seed) {
+    std::mt19937 random(seed);
+    for (int i = 0; i < 3000; ++i) {
+      const uint64_t key = random() % 2;
+      const uint32_t first = random() % kPositions;
+      const uint32_t end = std::min<uint32_t>(kPositions, first + 1 + random() % 30);
+      for (uint32_t p = first; p < end; ++p) asked[key * kPositions + p] = 1;
+      int64_t fresh = 0;
+      for (const Range& range : ledger.Claim(5, key, {first, end})) {
+        EXPECT_GE(range.first, first);
+        EXPECT_LE(range.end, end);
+        for (uint32_t p = range.first; p < range.end; ++p) ++claimed[key * kPositions + p];
+        fresh += range.end - range.first;
+      }
+      ledger.Add(5, Accepted(fresh));
+    }
+  };
+  std::vector<std::thread> threads;
+  for (uint32_t seed = 0; seed < 4; ++seed) threads.emplace_back(work, seed);
+  for (std::thread& thread : threads) thread.join();
+  int64_t total = 0;
+  for (uint32_t p = 0; p < 2 * kPositions; ++p) {
+    EXPECT_EQ(claimed[p], asked[p]) << p;
+    total += asked[p];
+  }
+  EXPECT_EQ(ledger.Find(5)->sums, Accepted(total));
+  EXPECT_EQ(ledger.Find(5)->sequences, 2);
+}
+
+TEST(StepLedgerTest, AddSumsUp) {
+  StepLedger ledger(2);
+  ledger.Claim(3, 1, {0, 1});
+  Sums sums = Accepted(2);
+  sums.d = 5;
+  ledger.Add(3, sums);
+  ledger.Add(3, sums);
+  EXPECT_EQ(ledger.Find(3)->sums.accepted, 4);
+  EXPECT_EQ(ledger.Find(3)->sums.d, 10);
+  ledger.Add(4, sums);  // nothing was claimed there
+  EXPECT_FALSE(ledger.Find(4).has_value());
+}
+
+TEST(StepLedgerTest, KeepsTheLargestDraws) {
+  StepLedger ledger(2);
+  EXPECT_FALSE(ledger.last_draw().has_value());
+  EXPECT_EQ(ledger.Claim(10, 1, {0, 1}).size(), 1);
+  EXPECT_EQ(ledger.last_draw(), 10);
+  EXPECT_EQ(ledger.Claim(5, 1, {0, 1}).size(), 1) << "older, but there is room";
+  EXPECT_EQ(ledger.last_draw(), 10);
+  EXPECT_EQ(ledger.Claim(4, 1, {0, 1}).size(), 0) << "older than those kept";
+  EXPECT_FALSE(ledger.Find(4).has_value());
+  EXPECT_EQ(ledger.Claim(20, 1, {0, 1}).size(), 1);
+  EXPECT_FALSE(ledger.Find(5).has_value()) << "made room for 20";
+  EXPECT_TRUE(ledger.Find(10).has_value());
+  EXPECT_EQ(ledger.Claim(5, 1, {0, 1}).size(), 0) << "not counted twice";
+  EXPECT_EQ(ledger.Claim(10, 1, {0, 2}), (std::vector<Range>{{1, 2}})) << "still in the window";
+  EXPECT_EQ(ledger.last_draw(), 20);
+  ledger.Claim(UINT64_MAX, 1, {0, 1});
+  EXPECT_EQ(ledger.last_draw(), UINT64_MAX);
+  EXPECT_TRUE(ledger.Find(20).has_value());
+}
+
+TEST(StepLedgerTest, RangesOfAllStepsTogetherAreBounded) {
+  StepLedger ledger(4);
+  const auto fill = [&](uint64_t draw, int64_t ranges) {
+    int64_t claimed = 0;
+    for (int64_t key = 0; key < ranges; ++key) claimed += ledger.Claim(draw, key, {0, 1}).size();
+    return claimed;
+  };
+  constexpr int64_t kMost = StepLedger::kMaxRanges;
+  EXPECT_EQ(fill(1, kMost / 2), kMost / 2);
+  EXPECT_EQ(fill(2, kMost / 2), kMost / 2);
+  EXPECT_TRUE(ledger.Find(1).has_value());
+  EXPECT_EQ(fill(1, kMost / 2 + 1), 0) << "no room, and nothing older to forget";
+  EXPECT_EQ(fill(3, 1), 1);
+  EXPECT_FALSE(ledger.Find(1).has_value()) << "forgotten to make room";
+  EXPECT_EQ(ledger.Find(2)->sequences, kMost / 2);
+  EXPECT_EQ(fill(1, 1), 0) << "never counted twice";
+  EXPECT_EQ(fill(3, kMost + 1), kMost - 1) << "one was there, one is too many";
+  EXPECT_FALSE(ledger.Find(2).has_value());
+  // Ranges that become one make room.
+  EXPECT_EQ(ledger.Claim(4, 1, {0, 1}).size(), 1);
+  EXPECT_EQ(ledger.Claim(4, 1, {2, 3}).size(), 1);
+  EXPECT_EQ(ledger.Claim(4, 1, {0, 3}), (std::vector<Range>{{1, 2}}));
+}
+
+}  // namespace
+}  // namespace sis

@@ -1,0 +1,84 @@
+// The cache in front of a durable store: reads through it, writes through it, and cleans up behind.
+//
+// Whatever waits for the store is called without any lock but SequenceLog::writing.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "server/mutex.h"
+#include "server/run.h"
+#include "server/run_registry.h"
+#include "server/sequence_log.h"
+#include "server/store/sequence_store.h"
+#include "server/threads/mutex.h"
+#include "server/threads/worker_pool.h"
+
+namespace sis {
+
+// Thread-safe. Calls block, but for those named ...Behind.
+class StoredCache final : public BackingStore {
+ public:
+  // Both must outlive the object.
+  StoredCache(SequenceStore& store, RunRegistry& registry, Clock clock);
+
+  SequenceStore& store() { return store_; }
+
+  std::unique_ptr<Attachment> Attach() override { return std::make_unique<SequenceLog>(); }
+  Run::Found Find(Run& run, const SequenceName& name, uint32_t first, uint32_t count) override;
+  bool Release(Run& run, const SequenceName& name) override;
+  void DropBehind(const Run& run, const SequenceName& name, MissingReason reason) override;
+
+  // A sequence for appending; null if there is none yet. Tries again what could not be written
+  // before. Errors as in SequenceStore, or of Write.
+  absl::StatusOr<std::shared_ptr<Sequence>> FindToAppend(Run& run, const SequenceName& name);
+
+  // Adds a change, made in memory under log.order, to what is unwritten.
+  void Note(SequenceLog& log, LogEntry entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(log.order);
+
+  // Stores what is noted in the sequence's log as unwritten. Errors as in SequenceStore, and then
+  // it stays noted; but Aborted if other replicas have stored what doesn't go with it, and
+  // FailedPrecondition if one has dropped it: then memory forgets the sequence.
+  absl::Status Write(Run& run, const SequenceName& name, Sequence& sequence);
+  // Takes over what others have stored of a sequence in memory. True if that changed it, or memory
+  // forgot it. Errors as in SequenceStore.
+  absl::StatusOr<bool> Follow(Run& run, const SequenceName& name, Sequence& sequence);
+
+  // Stores the sealed form in place of the log, unless too many are waiting for that.
+  void SealBehind(std::shared_ptr<Run> run, SequenceName name, std::shared_ptr<Sequence> sequence);
+
+ private:
+  // Once, whoever asks meanwhile. kNeverArrived if the store doesn't have it.
+  absl::StatusOr<Run::Found> Load(Run& run, const SequenceName& name) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<Run::Found> LoadNow(Run& run, const SequenceName& name);
+  // Applies what others have stored. Errors as of Write.
+  absl::Status CatchUp(Run& run, const SequenceName& name, Sequence& sequence)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(LogOf(sequence).writing);
+  // Whether there may be room now for so many bytes of the run.
+  bool MakeRoom(Run& run, int64_t bytes);
+  // Makes room for it if need be.
+  absl::Status Apply(Run& run, Sequence& sequence, const LogEntry& entry);
+  absl::Status Seal(Run& run, const SequenceName& name, Sequence& sequence);
+  absl::Time ExpiryOf(const Run& run) const;
+
+  SequenceStore& store_;
+  RunRegistry& registry_;
+  const Clock clock_;
+
+  Mutex mutex_;
+  std::set<SequenceIdentity> loading_ ABSL_GUARDED_BY(mutex_);
+  std::condition_variable_any loaded_;
+  std::atomic<uint64_t> marks_;  // from a random beginning: never the same twice, here or elsewhere
+  std::atomic<int> sealing_ = 0;  // waiting or under way
+  WorkerPool behind_;             // destroyed first: does what is waiting
+};
+
+}  // namespace sis

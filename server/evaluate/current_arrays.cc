@@ -1,0 +1,247 @@
+#include "server/evaluate/current_arrays.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "server/wire/arrays.h"
+
+namespace sis {
+namespace {
+
+float Bfloat16(uint16_t half) { return std::bit_cast<float>(static_cast<uint32_t>(half) << 16); }
+
+// A row of log-probs from a row of logits. A log-sum-exp that is not finite makes them NaN, as a
+// NaN logit does, which is refused where the position is used.
+void Normalize(std::span<const float> logits, double log_sum_exp, std::span<float> log_probs) {
+  const double sum =
+      std::isfinite(log_sum_exp) ? log_sum_exp : std::numeric_limits<double>::quiet_NaN();
+  for (size_t i = 0; i < logits.size(); ++i) {
+    log_probs[i] = Flush(static_cast<float>(static_cast<double>(logits[i]) - sum));
+  }
+}
+
+// `scratch` with at least so many elements, and the first of them.
+template <typename T>
+std::span<T> Prepare(std::vector<T>& scratch, size_t count) {
+  if (scratch.size() < count) scratch.resize(count);
+  return std::span(scratch).first(count);
+}
+
+// Where the field lies. InvalidArgument unless it has `count` elements.
+template <typename T>
+absl::Status Take(absl::string_view name, const std::string& field, const ReceivedArrays& arrays,
+                  size_t count, ArrayField& into) {
+  into = arrays.Of(field);
+  return CheckLength<T>(name, into.size(), count);
+}
+
+}  // namespace
+
+absl::StatusOr<CurrentArrays> CurrentArrays::Parse(const v1::EvaluateRequest& request,
+                                                   const ReceivedArrays& arrays, size_t count,
+                                                   const RunConfig& config, const Limits& limits) {
+  CurrentArrays current;
+  current.slots_ = config.top_k;
+  current.vocabulary_size_ = static_cast<int32_t>(config.vocabulary_size);
+  absl::Status status;
+  switch (request.form_case()) {
+    case v1::EvaluateRequest::kGathered:
+      status = current.ParseGathered(request.gathered(), arrays, count);
+      break;
+    case v1::EvaluateRequest::kReduced: {
+      const v1::Reduced& reduced = request.reduced();
+      status = Take<float>("reduced.sampled_log_probs", reduced.sampled_log_probs(), arrays, count,
+                           current.sampled_log_probs_);
+      status.Update(Take<float>("reduced.log_envelopes", reduced.log_envelopes(), arrays, count,
+                                current.log_envelopes_));
+      status.Update(Take<float>("reduced.covered_masses", reduced.covered_masses(), arrays, count,
+                                current.covered_masses_));
+      break;
+    }
+    case v1::EvaluateRequest::kTopKSet:
+      status = current.ParseTopKSet(request.top_k_set(), arrays, count, limits.max_top_k);
+      break;
+    case v1::EvaluateRequest::kDense: {
+      absl::StatusOr<DenseLogits> dense =
+          DenseLogits::Parse(request.dense(), arrays, count, current.vocabulary_size_);
+      if (!dense.ok()) return dense.status();
+      current.dense_ = *std::move(dense);
+      break;
+    }
+    case v1::EvaluateRequest::FORM_NOT_SET:
+      status = absl::InvalidArgumentError("form: none is set");
+  }
+  if (!status.ok()) return status;
+  return current;
+}
+
+CurrentView CurrentArrays::Read(size_t first, size_t count, Scratch& scratch,
+                                bool each_once) const {
+  const auto part = [&](const ArrayField& array, std::vector<float>& into) {
+    return array.size() == 0 ? std::span<const float>() : array.Read<float>(first, count, into);
+  };
+  if (dense_) {
+    return {.sampled_log_probs = ReadSampled(first, count, scratch),
+            .log_probs = Prepare(scratch.log_probs, count * slots_),
+            .log_envelopes = {},
+            .covered_masses = {}};
+  }
+  if (set_slots_ != 0) {
+    return {.sampled_log_probs = ReadSampled(first, count, scratch),
+            .log_probs = {},
+            .log_envelopes = Prepare(scratch.log_envelopes, count),
+            .covered_masses = Prepare(scratch.covered_masses, count)};
+  }
+  if (values_ == v1::Gathered::FLOAT16_LOG_PROBS) {
+    const size_t first_value = first * slots_;
+    const size_t values = count * slots_;
+    return {.sampled_log_probs = ReadSampled(first, count, scratch),
+            .log_probs = {},
+            .log_envelopes = {},
+            .covered_masses = {},
+            .float16_log_probs = each_once
+                                     ? log_probs_.ReadOnce(first_value, values, scratch.halves)
+                                     : log_probs_.Read(first_value, values, scratch.halves)};
+  }
+  return {.sampled_log_probs = ReadSampled(first, count, scratch),
+          .log_probs = ReadLogProbs(first, count, scratch),
+          .log_envelopes = part(log_envelopes_, scratch.log_envelopes),
+          .covered_masses = part(covered_masses_, scratch.covered_masses)};
+}
+
+std::span<const float> CurrentArrays::ReadLogProbs(size_t first, size_t count,
+                                                   Scratch& scratch) const {
+  if (log_probs_.size() == 0) return {};
+  const size_t first_value = first * slots_;
+  const size_t values = count * slots_;
+  if (values_ == v1::Gathered::LOG_PROBS) {
+    return log_probs_.Read<float>(first_value, values, scratch.log_probs);
+  }
+  const std::span<float> log_probs = Prepare(scratch.log_probs, values);
+  std::span<const float> logits;
+  if (values_ == v1::Gathered::LOGITS) {
+    logits = log_probs_.Read<float>(first_value, values, scratch.logits);
+  } else {
+    std::ranges::transform(log_probs_.Read<uint16_t>(first_value, values, scratch.halves),
+                           Prepare(scratch.logits, values).begin(), Bfloat16);
+    logits = std::span(scratch.logits).first(values);
+  }
+  const std::span<const double> sums =
+      log_sum_exps_.Read<double>(first, count, scratch.log_sum_exps);
+  for (size_t i = 0; i < count; ++i) {
+    Normalize(logits.subspan(i * slots_, slots_), sums[i], log_probs.subspan(i * slots_, slots_));
+  }
+  return log_probs;
+}
+
+std::span<const float> CurrentArrays::ReadSampled(size_t first, size_t count,
+                                                  Scratch& scratch) const {
+  if (!holds_logits()) {
+    return sampled_log_probs_.Read<float>(first, count, scratch.sampled_log_probs);
+  }
+  std::span<const float> logits;
+  if (values_ == v1::Gathered::LOGITS) {
+    logits = sampled_log_probs_.Read<float>(first, count, scratch.sampled_logits);
+  } else {
+    std::ranges::transform(sampled_log_probs_.Read<uint16_t>(first, count, scratch.sampled_halves),
+                           Prepare(scratch.sampled_logits, count).begin(), Bfloat16);
+    logits = std::span(scratch.sampled_logits).first(count);
+  }
+  const std::span<const double> sums =
+      log_sum_exps_.Read<double>(first, count, scratch.log_sum_exps);
+  const std::span<float> log_probs = Prepare(scratch.sampled_log_probs, count);
+  for (size_t i = 0; i < count; ++i) {
+    Normalize(logits.subspan(i, 1), sums[i], log_probs.subspan(i, 1));
+  }
+  return log_probs;
+}
+
+size_t CurrentArrays::values_per_position() const {
+  return dense_ ? dense_->vocabulary_size() : std::max(slots_, set_slots_);
+}
+
+absl::Status CurrentArrays::GatherAtRecords(const RecordRows& records, const Place& place,
+                                            Scratch& scratch) const {
+  return dense_->Gather(
+      {place.offset, place.first_position, place.count}, records.sampled_ids, records.ids,
+      static_cast<int>(slots_),
+      {std::span(scratch.sampled_log_probs).subspan(place.row, place.count),
+       std::span(scratch.log_probs).subspan(place.row * slots_, place.count * slots_)},
+      scratch.dense);
+}
+
+absl::Status CurrentArrays::ReduceSets(const RecordedSets& records, const Place& place,
+                                       Scratch& scratch) const {
+  const size_t first = place.offset * set_slots_;
+  const size_t values = place.count * set_slots_;
+  return ReduceTopKSets(
+      records,
+      {static_cast<int>(set_slots_), set_ids_.Read<int32_t>(first, values, scratch.set_ids),
+       set_log_probs_.Read<float>(first, values, scratch.set_log_probs)},
+      vocabulary_size_, place.first_position,
+      {std::span(scratch.log_envelopes).subspan(place.row, place.count),
+       std::span(scratch.covered_masses).subspan(place.row, place.count)});
+}
+
+absl::Status CurrentArrays::ParseTopKSet(const v1::TopK& set, const ReceivedArrays& arrays,
+                                         size_t count, int max_top_k) {
+  if (set.top_k() < 1 || set.top_k() > static_cast<uint32_t>(max_top_k)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("top_k_set.top_k: ", set.top_k(), " is not in [1, ", max_top_k, "]"));
+  }
+  set_slots_ = set.top_k();
+  absl::Status status =
+      Take<int32_t>("top_k_set.ids", set.ids(), arrays, count * set_slots_, set_ids_);
+  status.Update(Take<float>("top_k_set.log_probs", set.log_probs(), arrays, count * set_slots_,
+                            set_log_probs_));
+  status.Update(Take<float>("top_k_set.sampled_log_probs", set.sampled_log_probs(), arrays, count,
+                            sampled_log_probs_));
+  return status;
+}
+
+absl::Status CurrentArrays::ParseGathered(const v1::Gathered& gathered,
+                                          const ReceivedArrays& arrays, size_t count) {
+  values_ = gathered.values();
+  absl::Status status;
+  switch (values_) {
+    case v1::Gathered::LOG_PROBS:
+    case v1::Gathered::FLOAT16_LOG_PROBS:
+      if (arrays.Of(gathered.log_sum_exps()).size() != 0) {
+        return absl::InvalidArgumentError(
+            "gathered.log_sum_exps: set, but the values are log-probs");
+      }
+      return values_ == v1::Gathered::LOG_PROBS
+                 ? TakeGathered<float, float>(gathered, arrays, count)
+                 : TakeGathered<uint16_t, float>(gathered, arrays, count);
+    case v1::Gathered::LOGITS:
+      status = TakeGathered<float, float>(gathered, arrays, count);
+      break;
+    case v1::Gathered::BFLOAT16_LOGITS:
+      status = TakeGathered<uint16_t, uint16_t>(gathered, arrays, count);
+      break;
+    default:
+      return absl::InvalidArgumentError(absl::StrCat(
+          "gathered.values: ", static_cast<int>(gathered.values()), " is not one of them"));
+  }
+  status.Update(
+      Take<double>("gathered.log_sum_exps", gathered.log_sum_exps(), arrays, count, log_sum_exps_));
+  return status;
+}
+
+template <typename Value, typename Sampled>
+absl::Status CurrentArrays::TakeGathered(const v1::Gathered& gathered, const ReceivedArrays& arrays,
+                                         size_t count) {
+  absl::Status status =
+      Take<Value>("gathered.log_probs", gathered.log_probs(), arrays, count * slots_, log_probs_);
+  status.Update(Take<Sampled>("gathered.sampled_log_probs", gathered.sampled_log_probs(), arrays,
+                              count, sampled_log_probs_));
+  return status;
+}
+
+}  // namespace sis

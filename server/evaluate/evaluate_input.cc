@@ -1,0 +1,230 @@
+#include "server/evaluate/evaluate_input.h"
+
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "server/evaluate/base_algorithm.h"
+#include "server/wire/arrays.h"
+
+namespace sis {
+namespace {
+
+absl::StatusOr<WantedOutputs> ParseOutputs(const v1::EvaluateRequest& request) {
+  WantedOutputs wanted;
+  if (request.outputs().empty()) wanted.accept_bits = true;
+  for (const int output : request.outputs()) {
+    switch (output) {
+      case v1::ACCEPT_BITS:
+        wanted.accept_bits = true;
+        break;
+      case v1::DECISIONS:
+        wanted.decisions = true;
+        break;
+      case v1::RATIOS:
+        wanted.ratios = true;
+        break;
+      case v1::LOG_RATIOS:
+        wanted.log_ratios = true;
+        break;
+      case v1::ACCEPTANCE_PROBABILITIES:
+        wanted.acceptance_probabilities = true;
+        break;
+      case v1::SURROGATES:
+        wanted.surrogates = true;
+        break;
+      case v1::COEFFICIENTS:
+        wanted.coefficients = true;
+        break;
+      default:
+        return absl::InvalidArgumentError(absl::StrCat("outputs: ", output, " is not an output"));
+    }
+  }
+  return wanted;
+}
+
+// Whether the form has the current policy's log-prob of every token of V_K.
+bool HasEverySlot(const v1::EvaluateRequest& request) {
+  return !request.has_reduced() && !request.has_top_k_set();
+}
+
+// What is evaluated besides the decisions; both need the slots.
+absl::Status ParseParameters(const v1::EvaluateRequest& request, int slots, EvaluateInput& input) {
+  if (request.top_k() > static_cast<uint32_t>(slots)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("top_k: ", request.top_k(), ", above the run's ", slots));
+  }
+  const int top_k = request.top_k() == 0 ? slots : static_cast<int>(request.top_k());
+  if (request.total_variation() || !request.prefix_curve().empty()) {
+    const absl::string_view field = request.total_variation() ? "total_variation" : "prefix_curve";
+    if (!HasEverySlot(request)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(field, ": needs log-probs at every slot, which this form does not have"));
+    }
+    if (request.has_authors_code()) {
+      return absl::InvalidArgumentError(absl::StrCat(field, ": not with authors_code"));
+    }
+  }
+  if (request.prefix_curve_size() > static_cast<int>(kMaxPrefixPoints)) {
+    return absl::InvalidArgumentError(absl::StrCat("prefix_curve: ", request.prefix_curve_size(),
+                                                   " points, at most ", kMaxPrefixPoints));
+  }
+  auto prefix_curve = std::make_shared<std::vector<int>>();
+  for (const uint32_t k : request.prefix_curve()) {
+    const int last = prefix_curve->empty() ? 0 : prefix_curve->back();
+    if (k > static_cast<uint32_t>(top_k) || static_cast<int>(k) <= last) {
+      return absl::InvalidArgumentError(absl::StrCat("prefix_curve[", prefix_curve->size(),
+                                                     "]: ", k, " is not in [", last + 1, ", ",
+                                                     top_k, "]"));
+    }
+    prefix_curve->push_back(static_cast<int>(k));
+  }
+  input.parameters = {.slots = slots,
+                      .top_k = top_k,
+                      .draw = request.draw(),
+                      .total_variation = request.total_variation(),
+                      .prefix_curve = *prefix_curve};
+  input.prefix_curve = std::move(prefix_curve);
+  return absl::OkStatus();
+}
+
+template <typename T>
+absl::Status Read(absl::string_view name, const std::string& field, const ReceivedArrays& arrays,
+                  size_t count, std::vector<T>& copy, std::span<const T>& into) {
+  const ArrayField array = arrays.Of(field);
+  absl::Status status = CheckLength<T>(name, array.size(), count);
+  if (status.ok()) into = array.Read<T>(0, count, copy);
+  return status;
+}
+
+template <typename T>
+absl::Status ReadOptional(absl::string_view name, const std::string& field,
+                          const ReceivedArrays& arrays, size_t count, std::vector<T>& copy,
+                          std::span<const T>& into) {
+  if (arrays.Of(field).size() == 0) return absl::OkStatus();
+  return Read(name, field, arrays, count, copy, into);
+}
+
+absl::Status CheckMask(std::span<const uint8_t> mask) {
+  for (size_t i = 0; i < mask.size(); ++i) {
+    if (mask[i] <= 1) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("mask: element ", i, ": ", mask[i], ", neither 0 nor 1"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ParseWeight(const v1::EvaluateRequest& request, EvaluateInput& input) {
+  switch (request.weight()) {
+    case v1::SAMPLED:
+      break;
+    case v1::EXPECTED:
+      input.weight = WeightKind::kExpected;
+      break;
+    default:
+      return absl::InvalidArgumentError(
+          absl::StrCat("weight: ", static_cast<int>(request.weight()), " is not a weight"));
+  }
+  if (!request.has_authors_code()) return absl::OkStatus();
+  if (input.weight != WeightKind::kSampled) {
+    return absl::InvalidArgumentError("authors_code: goes with weight SAMPLED only");
+  }
+  AuthorsCode& code = input.authors_code.emplace();
+  const v1::AuthorsCode& message = request.authors_code();
+  if (message.has_epsilon_low()) code.epsilon_low = message.epsilon_low();
+  if (message.has_epsilon_high()) code.epsilon_high = message.epsilon_high();
+  return code.Validate();
+}
+
+absl::Status ParseDecoupled(const v1::EvaluateRequest& request, const ReceivedArrays& arrays,
+                            size_t count, EvaluateInput& input) {
+  if (!request.has_decoupled()) return absl::OkStatus();
+  absl::Status status =
+      Read("decoupled.current_log_probs", request.decoupled().current_log_probs(), arrays, count,
+           input.copies->decoupled_log_probs, input.decoupled_log_probs);
+  if (!status.ok()) return status;
+  for (size_t i = 0; i < count; ++i) {
+    if (input.masked(i)) continue;
+    if (!(input.decoupled_log_probs[i] <= kRoundingSlack)) {
+      return absl::InvalidArgumentError(absl::StrCat("decoupled.current_log_probs: element ", i,
+                                                     ": ", input.decoupled_log_probs[i],
+                                                     " is not a log-prob of at most 1/64"));
+    }
+    if (!input.sampled_log_probs.empty() && !std::isfinite(input.sampled_log_probs[i])) {
+      return absl::InvalidArgumentError(absl::StrCat("sampled_log_probs: element ", i, ": ",
+                                                     input.sampled_log_probs[i],
+                                                     ", must be finite with three policies"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ParseAlgorithmOf(const v1::EvaluateRequest& request, EvaluateInput& input) {
+  const bool wanted = input.wanted.surrogates || input.wanted.coefficients;
+  if (!request.has_algorithm()) {
+    if (!wanted) return absl::OkStatus();
+    return absl::InvalidArgumentError("algorithm: unset, but SURROGATES or COEFFICIENTS wanted");
+  }
+  absl::StatusOr<Algorithm> algorithm = ParseAlgorithm(request.algorithm());
+  if (!algorithm.ok()) return algorithm.status();
+  input.algorithm = *std::move(algorithm);
+  if (!wanted && !std::holds_alternative<Gspo>(*input.algorithm)) {
+    return absl::InvalidArgumentError(
+        "algorithm: set, but neither SURROGATES nor COEFFICIENTS wanted");
+  }
+  if (std::holds_alternative<DppoTopK>(*input.algorithm)) {
+    if (!HasEverySlot(request)) {
+      return absl::InvalidArgumentError(
+          "algorithm.dppo_top_k: needs log-probs at every slot, which this form does not have");
+    }
+    if (input.decoupled()) {
+      return absl::InvalidArgumentError("algorithm.dppo_top_k: not with three policies");
+    }
+  }
+  if (input.wanted.coefficients && input.advantages.empty()) {
+    return absl::InvalidArgumentError("advantages: unset, but COEFFICIENTS wanted");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<EvaluateInput> ParseEvaluateInput(const v1::EvaluateRequest& request,
+                                                 const ReceivedArrays& arrays,
+                                                 const RunConfig& config, const Limits& limits,
+                                                 size_t count) {
+  EvaluateInput input{};
+  absl::Status status = ParseParameters(request, static_cast<int>(config.top_k), input);
+  if (!status.ok()) return status;
+  absl::StatusOr<WantedOutputs> wanted = ParseOutputs(request);
+  if (!wanted.ok()) return wanted.status();
+  input.wanted = *wanted;
+  absl::StatusOr<CurrentArrays> current =
+      CurrentArrays::Parse(request, arrays, count, config, limits);
+  if (!current.ok()) return current.status();
+  input.current = *std::move(current);
+  input.copies = std::make_shared<EvaluateInput::Copies>();
+  EvaluateInput::Copies& copies = *input.copies;
+  status = ReadOptional("mask", request.mask(), arrays, count, copies.mask, input.mask);
+  status.Update(ReadOptional("own_log_probs", request.own_log_probs(), arrays, count,
+                             copies.own_log_probs, input.own_log_probs));
+  status.Update(ReadOptional("advantages", request.advantages(), arrays, count, copies.advantages,
+                             input.advantages));
+  if (status.ok()) status = CheckMask(input.mask);
+  if (const DenseLogits* dense = input.current.dense(); dense != nullptr) {
+    if (status.ok() && !input.own_log_probs.empty() && !dense->has_sampled_ids()) {
+      status = absl::InvalidArgumentError("dense.sampled_ids: unset, but own_log_probs are set");
+    }
+  } else if (request.has_decoupled() || request.has_algorithm()) {
+    input.sampled_log_probs = input.current.ReadSampled(0, count, copies.current);
+  }
+  if (status.ok()) status = ParseWeight(request, input);
+  if (status.ok()) status = ParseDecoupled(request, arrays, count, input);
+  if (status.ok()) status = ParseAlgorithmOf(request, input);
+  if (!status.ok()) return status;
+  return input;
+}
+
+}  // namespace sis

@@ -1,0 +1,74 @@
+// What an EvaluateRequest asks for, checked as far as the request alone tells.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/decide/algorithms/algorithm.h"
+#include "kernels/decide/algorithms/authors_code.h"
+#include "kernels/decide/backend.h"
+#include "server/cache/limits.h"
+#include "server/evaluate/current_arrays.h"
+#include "server/wire/received_arrays.h"
+#include "sis/v1/ratio_service.pb.h"
+
+namespace sis {
+
+struct WantedOutputs {
+  bool accept_bits = false;
+  bool decisions = false;
+  bool ratios = false;
+  bool log_ratios = false;
+  bool acceptance_probabilities = false;
+  bool surrogates = false;
+  bool coefficients = false;
+
+  // Something that a MISSING position has only with the trainer's own log-prob.
+  bool need_every_ratio() const { return ratios || log_ratios || surrogates || coefficients; }
+};
+
+enum class WeightKind { kSampled, kExpected };
+
+// Of N positions; arrays that were not sent are empty. The request must outlive it.
+struct EvaluateInput {
+  EvaluateParameters parameters;
+  WantedOutputs wanted;
+  CurrentArrays current;  // with three policies, the proximal one's values
+  std::span<const float>
+      sampled_log_probs;          // [N] of these, if decoupled or with an algorithm, and not dense
+  std::span<const uint8_t> mask;  // [N], 0 or 1
+  std::span<const float> own_log_probs;        // [N]
+  std::span<const float> decoupled_log_probs;  // [N], the current policy's, with three
+  std::span<const float> advantages;           // [N]
+  WeightKind weight = WeightKind::kSampled;
+  std::optional<AuthorsCode> authors_code;
+  std::optional<Algorithm> algorithm;
+  // What parameters.prefix_curve views.
+  std::shared_ptr<const std::vector<int>> prefix_curve;
+  // What the spans view, where the arrays do not lie in one piece.
+  struct Copies {
+    std::vector<uint8_t> mask;
+    std::vector<float> own_log_probs;
+    std::vector<float> decoupled_log_probs;
+    std::vector<float> advantages;
+    CurrentArrays::Scratch current;
+  };
+  std::shared_ptr<Copies> copies;
+
+  bool decoupled() const { return !decoupled_log_probs.empty(); }
+  bool masked(size_t i) const { return !mask.empty() && mask[i] == 0; }
+};
+
+// Of `count` positions. InvalidArgument names field, position and value. The request and its arrays
+// must outlive the result.
+absl::StatusOr<EvaluateInput> ParseEvaluateInput(const v1::EvaluateRequest& request,
+                                                 const ReceivedArrays& arrays,
+                                                 const RunConfig& config, const Limits& limits,
+                                                 size_t count);
+
+}  // namespace sis

@@ -1,0 +1,276 @@
+#include "server/evaluate/evaluate.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <thread>
+
+#include "kernels/decide/cpu_backend.h"
+#include "kernels/numerics/philox.h"
+#include "kernels/numerics/sequence_key.h"
+#include "server/testing/evaluate_fixture.h"
+
+namespace sis {
+namespace {
+
+TEST_F(EvaluateTest, DecidesAsTheKernelDoes) {
+  for (int top_k = 1; top_k <= kSlots; ++top_k) {
+    v1::EvaluateRequest request = Request(all_, 77);
+    request.set_top_k(top_k);
+    request.add_outputs(v1::RATIOS);
+    request.add_outputs(v1::LOG_RATIOS);
+    const v1::EvaluateResponse response = Do(request);
+    ASSERT_EQ(response.decisions().size(), 3 * kLength);
+    const std::vector<float> a = Floats(response.acceptance_probabilities());
+    const std::vector<float> ratios = Floats(response.ratios());
+    const std::vector<float> log_ratios = Floats(response.log_ratios());
+    Sums sums;
+    for (size_t i = 0; i < 3 * kLength; ++i) {
+      const Records& records = records_[i / kLength];
+      const CurrentValues& current = current_[i / kLength];
+      const uint32_t position = i % kLength;
+      EnvelopeAccumulator accumulator;
+      for (int slot = 0; slot < top_k; ++slot) {
+        accumulator.Add(records.log_probs[position * kSlots + slot],
+                        current.log_probs[position * kSlots + slot]);
+      }
+      const uint64_t key = SequenceKey(7, 0, kIds[i / kLength]);
+      const PositionResult expected =
+          Decide(records.sampled_log_probs[position], current.sampled_log_probs[position],
+                 accumulator.Finish(), records.ranks[position] < top_k,
+                 AcceptanceUniforms(key, position / 4, 77).word[position % 4]);
+      AddPosition(expected, accumulator.Finish(), sums);
+      ASSERT_EQ(static_cast<Decision>(response.decisions()[i]), expected.decision) << i;
+      ASSERT_EQ(response.accept_bits()[i / 8] >> (i % 8) & 1,
+                expected.decision == Decision::kAccepted)
+          << i;
+      ASSERT_EQ(a[i], expected.acceptance_probability) << i;
+      ASSERT_EQ(ratios[i], expected.modified_ratio()) << i;
+      ASSERT_EQ(log_ratios[i], expected.log_modified_ratio()) << i;
+    }
+    ExpectEqualTotals(response.totals(), ToTotals(sums));
+    EXPECT_GT(sums.accepted, 0);
+    EXPECT_EQ(sums.rejected > 0, top_k > 1) << "of one slot, y is the envelope";
+    EXPECT_GT(sums.outside_top_k, 0);
+    EXPECT_LE(response.totals().d_sis(), response.totals().d());
+  }
+}
+
+TEST_F(EvaluateTest, GatheredAndReducedAreTheSame) {
+  for (int top_k = 1; top_k <= kSlots; ++top_k) {
+    v1::EvaluateRequest gathered = Request(all_);
+    gathered.set_top_k(top_k);
+    v1::EvaluateResponse a = Do(gathered);
+    v1::EvaluateResponse b = Do(ReducedRequest(all_, top_k));
+    a.clear_newly_counted();
+    b.clear_newly_counted();
+    EXPECT_EQ(a.SerializeAsString(), b.SerializeAsString()) << top_k;
+  }
+  v1::EvaluateRequest zero = Request(all_);
+  EXPECT_EQ(Do(zero).decisions(), [&] {
+    zero.set_top_k(kSlots);
+    return Do(zero).decisions();
+  }()) << "0 means K";
+}
+
+TEST_F(EvaluateTest, ThePrefixCurveIsTheTotalsOfSmallerK) {
+  v1::EvaluateRequest request = Request(all_);
+  for (const uint32_t k : {1, 3, 5}) request.add_prefix_curve(k);
+  const v1::EvaluateResponse response = Do(request);
+  ASSERT_EQ(response.prefix_curve_size(), 3);
+  request.clear_prefix_curve();
+  for (const v1::PrefixPoint& point : response.prefix_curve()) {
+    request.set_top_k(point.top_k());
+    const v1::Totals totals = Do(request).totals();
+    EXPECT_EQ(point.residual_mass(), totals.residual_mass()) << point.top_k();
+    EXPECT_EQ(point.expected_acceptance(), totals.expected_acceptance()) << point.top_k();
+  }
+  EXPECT_EQ(response.prefix_curve(1).top_k(), 3);
+}
+
+// By the positions counted for the first time as well, so that no rank's share is lost.
+TEST_F(EvaluateTest, TotalVariationComesIfAskedFor) {
+  v1::EvaluateRequest request = Request(all_);
+  EXPECT_EQ(Do(request).totals().total_variation(), 0);
+  request.set_draw(2);
+  request.set_total_variation(true);
+  const v1::Totals totals = Do(request).totals();
+  EXPECT_GT(totals.total_variation(), 0);
+  EXPECT_EQ(Step(2).total_variation(), totals.total_variation());
+}
+
+TEST_F(EvaluateTest, AnySplitGivesTheSame) {
+  v1::EvaluateRequest request = Request(all_, 100);
+  request.add_outputs(v1::LOG_RATIOS);
+  const v1::EvaluateResponse whole = Do(request);
+  EXPECT_EQ(whole.newly_counted(), 3 * kLength);
+  ExpectEqualTotals(whole.totals(), Step(100));
+  for (uint64_t draw : {100, 101, 102, 103}) {
+    // The same uniforms need the same draw: the ledger of a fresh run counts each again.
+    std::shared_ptr<sis::Run> fresh =
+        cache_.CreateRun("split" + std::to_string(draw), LosslessConfig(kSlots));
+    for (size_t s = 0; s < kIds.size(); ++s)
+      AppendBlock(cache_, *fresh, records_[s].Block(kIds[s]));
+    std::vector<NamedRange> pieces;
+    for (int s = 0; s < 3; ++s) {
+      for (uint32_t first = 0; first < kLength;) {
+        const uint32_t count = std::min(kLength - first, generator_.Uniform(1, 90));
+        pieces.push_back({s, first, count});
+        first += count;
+      }
+    }
+    // Calls of up to three pieces, in any order.
+    std::mt19937 random(static_cast<uint32_t>(draw));
+    std::ranges::shuffle(pieces, random);
+    std::string decisions(3 * kLength, '\0');
+    std::vector<float> log_ratios(3 * kLength);
+    uint64_t counted = 0;
+    for (size_t next = 0; next < pieces.size();) {
+      const size_t size = std::min<size_t>(pieces.size() - next, generator_.Uniform(1, 3));
+      const std::vector<NamedRange> call(pieces.begin() + next, pieces.begin() + next + size);
+      v1::EvaluateRequest part = Request(call, 100);
+      part.add_outputs(v1::LOG_RATIOS);
+      const absl::StatusOr<v1::EvaluateResponse> response = Evaluate(*fresh, backend_, part);
+      ASSERT_TRUE(response.ok()) << response.status();
+      counted += response->newly_counted();
+      size_t offset = 0;
+      const std::vector<float> part_log_ratios = Floats(response->log_ratios());
+      for (const NamedRange& piece : call) {
+        const size_t to = piece.sequence * kLength + piece.first;
+        decisions.replace(to, piece.count, response->decisions().substr(offset, piece.count));
+        std::copy_n(part_log_ratios.begin() + offset, piece.count, log_ratios.begin() + to);
+        offset += piece.count;
+      }
+      next += size;
+    }
+    EXPECT_EQ(decisions, whole.decisions());
+    EXPECT_EQ(log_ratios, Floats(whole.log_ratios()));
+    EXPECT_EQ(counted, 3 * kLength);
+    ExpectEqualTotals(ToTotals(fresh->steps().Find(100)->sums), whole.totals());
+    EXPECT_EQ(fresh->steps().Find(100)->sequences, 3);
+  }
+}
+
+TEST_F(EvaluateTest, DrawsAreIndependent) {
+  EXPECT_NE(Do(Request(all_, 1)).decisions(), Do(Request(all_, 2)).decisions());
+  EXPECT_EQ(Do(Request(all_, 1)).decisions(), Do(Request(all_, 1)).decisions());
+  ExpectEqualTotals(Step(1), Do(Request(all_, 1)).totals());
+}
+
+TEST_F(EvaluateTest, OverlappingRetriesFromManyThreadsCountEachPositionOnce) {
+  constexpr uint32_t kBeyond = kLength + 40;  // of which 40 are missing
+  for (CurrentValues& current : current_) {
+    current.log_probs.resize(kBeyond * kSlots, -1.0f);
+    current.sampled_log_probs.resize(kBeyond, -1.0f);
+  }
+  const v1::EvaluateResponse whole = Do(Request({{0, 0, kBeyond}, {1, 0, kBeyond}}, 8));
+  std::atomic<uint64_t> counted = 0;
+  const auto work = [&](uint32_t seed) {
+    std::mt19937 random(seed);
+    for (int i = 0; i < 150; ++i) {
+      std::vector<NamedRange> ranges;
+      for (int s = 0; s < 2; ++s) {
+        const auto first = static_cast<uint32_t>(random() % kBeyond);
+        const auto count = static_cast<uint32_t>(1 + random() % std::min(60u, kBeyond - first));
+        ranges.push_back({s, first, count});
+      }
+      counted += Do(Request(ranges, 9)).newly_counted();
+    }
+  };
+  std::vector<std::thread> threads;
+  for (uint32_t seed = 0; seed < 4; ++seed) threads.emplace_back(work, seed);
+  for (std::thread& thread : threads) thread.join();
+  counted += Do(Request({{0, 0, kBeyond}, {1, 0, kBeyond}}, 9)).newly_counted();
+  EXPECT_EQ(counted, 2 * kBeyond);
+  const v1::Totals step = Step(9);
+  EXPECT_EQ(step.missing(), 80);
+  EXPECT_EQ(step.d(), whole.totals().d());
+  EXPECT_EQ(step.acceptance_probability(), whole.totals().acceptance_probability());
+  EXPECT_EQ(step.accepted() + step.rejected() + step.outside_top_k(), 2 * kLength);
+}
+
+TEST_F(EvaluateTest, OutputsAreThoseWanted) {
+  v1::EvaluateRequest request = Request({{0, 0, 9}});
+  request.clear_outputs();
+  v1::EvaluateResponse response = Do(request);
+  EXPECT_EQ(response.accept_bits().size(), 2);
+  EXPECT_EQ(response.decisions() + response.ratios() + response.log_ratios() +
+                response.acceptance_probabilities(),
+            "");
+  const auto sizes = [&](v1::Output output) {
+    request.clear_outputs();
+    request.add_outputs(output);
+    const v1::EvaluateResponse r = Do(request);
+    return std::vector<size_t>{r.accept_bits().size(), r.decisions().size(), r.ratios().size(),
+                               r.log_ratios().size(), r.acceptance_probabilities().size()};
+  };
+  EXPECT_THAT(sizes(v1::ACCEPT_BITS), testing::ElementsAre(2, 0, 0, 0, 0));
+  EXPECT_THAT(sizes(v1::DECISIONS), testing::ElementsAre(0, 9, 0, 0, 0));
+  EXPECT_THAT(sizes(v1::RATIOS), testing::ElementsAre(0, 0, 36, 0, 0));
+  EXPECT_THAT(sizes(v1::LOG_RATIOS), testing::ElementsAre(0, 0, 0, 36, 0));
+  EXPECT_THAT(sizes(v1::ACCEPTANCE_PROBABILITIES), testing::ElementsAre(0, 0, 0, 0, 36));
+}
+
+TEST_F(EvaluateTest, TheLastByteOfAcceptBitsIsFilledWithZeros) {
+  // Equal policies accept every token of V_K.
+  for (uint32_t count = 1; count < 20; ++count) {
+    v1::EvaluateRequest request = Request({{0, 0, count}});
+    std::string bits((count + 7) / 8, '\0');
+    for (uint32_t i = 0; i < count; ++i) {
+      if (records_[0].ranks[i] < kSlots) bits[i / 8] |= static_cast<char>(1 << (i % 8));
+    }
+    const v1::Block block = records_[0].Block("a", 0, 0, 0, count);
+    request.mutable_gathered()->set_log_probs(block.top_k_log_probs());
+    request.mutable_gathered()->set_sampled_log_probs(block.sampled_log_probs());
+    EXPECT_EQ(Do(request).accept_bits(), bits) << count;
+  }
+}
+
+// Two caches with the same records, in one of which nothing can be packed.
+TEST_F(EvaluateTest, PackedPagesAndTailsGiveTheSameBytes) {
+  for (const v1::LogProbEncoding encoding : {v1::FLOAT32, v1::FLOAT16, v1::FIXED12}) {
+    v1::RunConfig config = SmallConfig(kSlots);
+    config.set_log_prob_encoding(encoding);
+    Cache packing;
+    Cache filling;
+    const auto packed = packing.CreateRun("r", config);
+    const auto tails = filling.CreateRun("r", config);
+    std::vector<Arena::Block> rest;
+    for (uint32_t first = 0; first < kLength; first += 40) {
+      for (size_t i = 0; i < kIds.size(); ++i) {
+        const v1::Block block = records_[i].Block(kIds[i], first, 0, first, 40);
+        EXPECT_EQ(AppendBlock(packing, *packed, block).code(), 0);
+        EXPECT_EQ(AppendBlock(filling, *tails, block).code(), 0);
+      }
+      // The chunk of the tails has room for all of them; there is no other from now on.
+      while (rest.empty() || !rest.back().empty()) {
+        rest.push_back(filling.arena->Allocate(Arena::kChunkBytes));
+      }
+    }
+    for (const std::string& id : kIds) {
+      ASSERT_TRUE(std::get<std::shared_ptr<Sequence>>(packed->Find({id, 0}))->Seal(kLength).ok());
+    }
+    ASSERT_LT(packed->Describe().bytes, tails->Describe().bytes) << "all or nothing is packed";
+    for (int top_k = 1; top_k <= kSlots; ++top_k) {
+      // Slices that begin and end within groups.
+      for (v1::EvaluateRequest request :
+           {Request(all_), Request({{2, 3, 170}, {0, 67, 1}, {1, 16, 100}}),
+            ReducedRequest(all_, top_k)}) {
+        request.set_top_k(top_k);
+        request.add_outputs(v1::LOG_RATIOS);
+        const auto a = Evaluate(*packed, *CpuBackend(), request);
+        const auto b = Evaluate(*tails, backend_, request);
+        ASSERT_TRUE(a.ok()) << a.status();
+        ASSERT_TRUE(b.ok()) << b.status();
+        EXPECT_TRUE(a->SerializeAsString() == b->SerializeAsString())
+            << v1::LogProbEncoding_Name(encoding) << ", top_k " << top_k;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sis

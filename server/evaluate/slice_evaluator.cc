@@ -1,0 +1,310 @@
+#include "server/evaluate/slice_evaluator.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/decide/algorithms/expected_weight.h"
+#include "kernels/decide/algorithms/top_k_total_variation.h"
+#include "kernels/decide/validate.h"
+#include "server/evaluate/record_checks.h"
+#include "server/shared_memory/guarded_access.h"
+
+namespace sis {
+namespace {
+
+OutputView Part(const OutputView& view, size_t first, size_t count) {
+  const auto part = [&](auto array) { return array.empty() ? array : array.subspan(first, count); };
+  return {.decisions = part(view.decisions),
+          .acceptance_probabilities = part(view.acceptance_probabilities),
+          .log_modified_ratios = part(view.log_modified_ratios),
+          .modified_ratios = part(view.modified_ratios)};
+}
+
+CurrentView Part(const CurrentView& view, size_t first, size_t count, size_t slots) {
+  const auto part = [&](auto array, size_t width) {
+    return array.empty() ? array : array.subspan(first * width, count * width);
+  };
+  return {.sampled_log_probs = part(view.sampled_log_probs, 1),
+          .log_probs = part(view.log_probs, slots),
+          .log_envelopes = part(view.log_envelopes, 1),
+          .covered_masses = part(view.covered_masses, 1),
+          .float16_log_probs = part(view.float16_log_probs, slots)};
+}
+
+void AddMasked(const SliceOutput& output, size_t count, Sums& sums) {
+  std::ranges::fill(output.view.decisions, Decision::kMasked);
+  std::ranges::fill(output.view.acceptance_probabilities, 0.0f);
+  std::ranges::fill(output.view.log_modified_ratios, 0.0f);
+  std::ranges::fill(output.view.modified_ratios, 1.0f);
+  sums.masked += static_cast<int64_t>(count);
+}
+
+absl::Status NotALogProb(absl::string_view field, uint32_t position, float value) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, ": position ", position, ": ", value, " is not a log-prob"));
+}
+
+}  // namespace
+
+SliceOutput SliceOutput::Part(size_t first, size_t count) const {
+  const auto part = [&](auto array) { return array.empty() ? array : array.subspan(first, count); };
+  return {.view = sis::Part(view, first, count),
+          .reference_log_probs = part(reference_log_probs),
+          .total_variations = part(total_variations),
+          .sampled_log_probs = part(sampled_log_probs),
+          .prefix_sums = prefix_sums};
+}
+
+absl::StatusOr<RangeResult> SliceEvaluator::Evaluate(const SliceRange& slice, uint32_t first,
+                                                     uint32_t count, size_t offset,
+                                                     const SliceOutput& output) {
+  RangeResult result;
+  const auto named = [&](const absl::Status& status) {
+    return absl::Status(status.code(), absl::StrCat(ToString(slice.name), ": ", status.message()));
+  };
+  if (slice.sequence() == nullptr) {
+    CurrentView current;
+    if (!input_.own_log_probs.empty()) {
+      current.sampled_log_probs = input_.current.ReadSampled(offset, count, scratch_);
+    }
+    const Part part{slice, first, offset, current, output, result};
+    absl::Status status =
+        AddMissingPositions(part, first, count, std::get<MissingReason>(slice.found));
+    if (!status.ok()) return named(status);
+    return result;
+  }
+
+  // One sequence is locked at a time: two could wait for each other.
+  const Sequence::Reader reader(*slice.sequence());
+  absl::Status status = CheckRecordDigest(slice, reader);
+  if (!status.ok()) return status;
+  // A part at a time: what is copied out of the request is then still in the core's cache when it
+  // is used.
+  const size_t pages =
+      backend_.values_per_call() / static_cast<size_t>(input_.parameters.slots) / Page::kPositions;
+  const uint32_t step = static_cast<uint32_t>(std::max<size_t>(1, pages)) * Page::kPositions;
+  // Who looks at the values again after the backend needs a copy of them.
+  const bool each_once = !input_.authors_code && output.total_variations.empty();
+  const uint32_t end = first + count;
+  for (uint32_t from = first; from < end;) {
+    const uint32_t to = std::min(end, (from / Page::kPositions) * Page::kPositions + step);
+    const Part part{slice,
+                    from,
+                    offset + (from - first),
+                    input_.current.Read(offset + (from - first), to - from, scratch_, each_once),
+                    output.Part(from - first, to - from),
+                    result};
+    segments_.clear();
+    reader.ForEachPiece(from, to - from, [&](const Sequence::Reader::Piece& piece) {
+      status.Update(AddPiece(part, piece));
+    });
+    if (status.ok()) status = Decide(part);
+    if (!status.ok()) return named(status);
+    from = to;
+  }
+  if (result.missing.empty()) {
+    status = CheckSampledIds(slice, reader, input_, offset);
+    if (!status.ok()) return status;
+  }
+  return result;
+}
+
+template <typename Visit>
+absl::Status SliceEvaluator::ForEachMaskRun(const Part& part, uint32_t position, uint32_t count,
+                                            const Visit& visit) const {
+  size_t first = position - part.first;
+  const size_t end = first + count;
+  while (first < end) {
+    const bool masked = input_.masked(part.offset + first);
+    size_t next = input_.mask.empty() ? end : first + 1;
+    while (next < end && input_.masked(part.offset + next) == masked) ++next;
+    if (absl::Status status = visit(masked, first, next - first); !status.ok()) return status;
+    first = next;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SliceEvaluator::AddOwnRatios(const Part& part, size_t first, size_t count) {
+  if (input_.own_log_probs.empty()) return absl::OkStatus();
+  const SliceOutput output = part.output.Part(first, count);
+  if (const DenseLogits* dense = input_.current.dense(); dense != nullptr) {
+    absl::Status status = dense->GatherSampled(
+        {part.offset + first, static_cast<uint32_t>(part.first + first), count},
+        std::span(scratch_.sampled_log_probs).subspan(first, count), scratch_.dense);
+    if (status.ok()) status = CheckSampledLogProbs(part, first, count);
+    if (!status.ok()) return status;
+  }
+  for (size_t i = 0; i < count; ++i) {
+    const auto position = static_cast<uint32_t>(part.first + first + i);
+    const float own = input_.own_log_probs[part.offset + first + i];
+    if (!std::isfinite(own) || own > kRoundingSlack) {
+      return NotALogProb("own_log_probs", position, own);
+    }
+    const float current = part.current.sampled_log_probs[first + i];
+    if (!(current <= kRoundingSlack)) return NotALogProb("sampled_log_probs", position, current);
+    const float log_ratio = Flush(current - own);
+    if (!output.view.log_modified_ratios.empty()) output.view.log_modified_ratios[i] = log_ratio;
+    if (!output.view.modified_ratios.empty()) output.view.modified_ratios[i] = Exp32(log_ratio);
+    if (!output.reference_log_probs.empty()) output.reference_log_probs[i] = own;
+    if (!output.sampled_log_probs.empty()) output.sampled_log_probs[i] = current;
+    if (!output.total_variations.empty()) {
+      const Token token{
+          .ratio = Exp32(log_ratio), .current_log_prob = current, .reference_log_prob = own};
+      output.total_variations[i] = DppoBinary::TotalVariation(token);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SliceEvaluator::AddMissingPositions(const Part& part, uint32_t position,
+                                                 uint32_t count, MissingReason reason) {
+  return ForEachMaskRun(
+      part, position, count, [&](bool masked, size_t first, size_t length) -> absl::Status {
+        const SliceOutput output = part.output.Part(first, length);
+        if (masked) {
+          AddMasked(output, length, part.result.sums);
+          return absl::OkStatus();
+        }
+        std::ranges::fill(output.view.decisions, Decision::kMissing);
+        std::ranges::fill(output.view.acceptance_probabilities, 0.0f);
+        part.result.sums.missing += static_cast<int64_t>(length);
+        AddMissing(part.result.missing, {static_cast<uint32_t>(part.first + first),
+                                         static_cast<uint32_t>(length), reason});
+        return AddOwnRatios(part, first, length);
+      });
+}
+
+absl::Status SliceEvaluator::AddPiece(const Part& part, const Sequence::Reader::Piece& piece) {
+  if (piece.page == nullptr) {
+    return AddMissingPositions(part, piece.first_position, piece.count,
+                               MissingReason::kNeverArrived);
+  }
+  if (piece.page->corrupt()) {
+    return AddMissingPositions(part, piece.first_position, piece.count, MissingReason::kCorrupt);
+  }
+  if (piece.version < oldest_fresh_version_) {
+    return AddMissingPositions(part, piece.first_position, piece.count, MissingReason::kStale);
+  }
+  return ForEachMaskRun(
+      part, piece.first_position, piece.count,
+      [&](bool masked, size_t first, size_t length) -> absl::Status {
+        const SliceOutput output = part.output.Part(first, length);
+        if (masked) {
+          AddMasked(output, length, part.result.sums);
+          return absl::OkStatus();
+        }
+        const auto position = static_cast<uint32_t>(part.first + first);
+        const auto count = static_cast<uint32_t>(length);
+        const uint32_t index = piece.index + (position - piece.first_position);
+        if (input_.current.need_records()) {
+          absl::Status status = ReadAtRecords(part, *piece.page, index, first, count);
+          if (!status.ok()) return status;
+        }
+        segments_.push_back(
+            {.sequence_key = part.slice.sequence()->key(),
+             .first_position = position,
+             .behavior = piece.page->Behavior(index, count),
+             .current = sis::Part(part.current, first, length, input_.parameters.slots),
+             .output = output.view,
+             .sums = &part.result.sums,
+             .prefix_sums = output.prefix_sums});
+        return absl::OkStatus();
+      });
+}
+
+absl::Status SliceEvaluator::ReadAtRecords(const Part& part, const Page& page, uint32_t index,
+                                           size_t first, uint32_t count) {
+  const CurrentArrays::Place place{static_cast<uint32_t>(part.first + first), count,
+                                   part.offset + first, first};
+  if (input_.current.dense() == nullptr) {
+    absl::Status status = ValidateSampledLogProbs(
+        "top_k_set.sampled_log_probs", part.current.sampled_log_probs.subspan(first, count),
+        place.first_position);
+    if (!status.ok()) return status;
+    const RecordedSets records = page.Sets(index, count, input_.parameters.top_k);
+    return input_.current.ReduceSets(records, place, scratch_);
+  }
+  const PageFormat& format = part.slice.sequence()->format();
+  const RecordRows records = SubRows(rows_.Rows(format), 0, count, format.slots);
+  page.Read(index, records);
+  absl::Status status = input_.current.GatherAtRecords(records, place, scratch_);
+  if (!status.ok()) return status;
+  return CheckSampledLogProbs(part, first, count);
+}
+
+absl::Status SliceEvaluator::CheckSampledLogProbs(const Part& part, size_t first,
+                                                  size_t count) const {
+  if (!input_.decoupled()) return absl::OkStatus();
+  for (size_t i = first; i < first + count; ++i) {
+    if (std::isfinite(part.current.sampled_log_probs[i])) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("dense.logits: position ", part.first + i, ": log p of the sampled token is ",
+                     part.current.sampled_log_probs[i], ", must be finite with three policies"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SliceEvaluator::CheckCurrentValues() const {
+  for (const Segment& segment : segments_) {
+    absl::Status status = ValidateCurrent(segment.behavior, segment.current,
+                                          input_.parameters.slots, segment.first_position);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SliceEvaluator::Decide(const Part& part) {
+  const bool expected = input_.weight == WeightKind::kExpected;
+  if (expected && part.output.view.acceptance_probabilities.empty()) {
+    acceptance_probabilities_.resize(part.output.view.decisions.size());
+    for (Segment& segment : segments_) {
+      segment.output.acceptance_probabilities =
+          std::span(acceptance_probabilities_)
+              .subspan(segment.first_position - part.first, segment.output.decisions.size());
+    }
+  }
+  std::optional<GuardedAccess> guard;
+  if (const SharedSegment* segment = input_.current.segment(); segment != nullptr) {
+    guard.emplace(segment->mapping());
+  }
+  const int64_t d_sis_before = part.result.sums.d_sis;
+  if (input_.authors_code) {
+    if (absl::Status status = CheckCurrentValues(); !status.ok()) return status;
+    EvaluateAuthorsCode(*input_.authors_code, input_.parameters, segments_);
+  } else {
+    backend_.Evaluate(input_.parameters, segments_);
+    if (const int64_t invalid = part.result.sums.invalid; invalid > 0) {
+      absl::Status status = CheckCurrentValues();
+      if (!status.ok()) return status;
+      if (guard.has_value()) {
+        return absl::InvalidArgumentError("gathered.log_probs: changed in the segment meanwhile");
+      }
+      return absl::InternalError(
+          absl::StrCat("the backend found ", invalid, " invalid positions of none"));
+    }
+  }
+  if (expected) {
+    part.result.sums.d_sis = d_sis_before;
+    for (const Segment& segment : segments_) {
+      part.result.sums.d_sis += ReplaceByExpectedWeights(segment);
+    }
+  }
+  for (const Segment& segment : segments_) {
+    const SliceOutput output =
+        part.output.Part(segment.first_position - part.first, segment.output.decisions.size());
+    if (!output.reference_log_probs.empty()) {
+      std::ranges::copy(segment.behavior.sampled_log_probs, output.reference_log_probs.begin());
+    }
+    if (!output.sampled_log_probs.empty()) {
+      std::ranges::copy(segment.current.sampled_log_probs, output.sampled_log_probs.begin());
+    }
+    if (!output.total_variations.empty()) {
+      ComputeTopKTotalVariations(input_.parameters, segment, output.total_variations);
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace sis

@@ -1,0 +1,88 @@
+// Evaluates ranges of a slice's positions against the cache.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/decide/backend.h"
+#include "server/cache/run.h"
+#include "server/evaluate/evaluate_input.h"
+#include "server/metrics/missing.h"
+#include "server/slices/slices.h"
+
+namespace sis {
+
+// Where the results of a range of positions go. As OutputView, and what a base algorithm needs.
+struct SliceOutput {
+  OutputView view;
+  std::span<float> reference_log_probs = {};  // [n], log q, or the trainer's own where missing
+  std::span<float> total_variations = {};     // [n], see TopKTotalVariation
+  std::span<float> sampled_log_probs = {};    // [n], log p, where the request does not hold it
+  // Added to, one per point of the curve; the same for every part. Empty if not wanted.
+  std::span<PrefixSums> prefix_sums = {};
+
+  SliceOutput Part(size_t first, size_t count) const;
+};
+
+// What came of a range of positions.
+struct RangeResult {
+  Sums sums;
+  std::vector<Missing> missing;
+};
+
+// For one call, by one thread at a time. `input` must outlive it.
+class SliceEvaluator {
+ public:
+  SliceEvaluator(const Run& run, const Backend& backend, const EvaluateInput& input)
+      : backend_(backend), input_(input), oldest_fresh_version_(run.oldest_fresh_version()) {}
+
+  // Positions [first, first + count) of the slice's sequence, whose values stand at `offset` in the
+  // request; output is theirs alone.
+  absl::StatusOr<RangeResult> Evaluate(const SliceRange& slice, uint32_t first, uint32_t count,
+                                       size_t offset, const SliceOutput& output);
+
+ private:
+  // Consecutive positions of one slice, evaluated together.
+  struct Part {
+    const SliceRange& slice;
+    uint32_t first;
+    size_t offset;
+    CurrentView current;
+    SliceOutput output;
+    RangeResult& result;
+  };
+
+  // Calls visit(masked, first, count) for the runs of equal mask that cover the `count` positions
+  // from `position` on; `first` counts from the first of the part.
+  template <typename Visit>
+  absl::Status ForEachMaskRun(const Part& part, uint32_t position, uint32_t count,
+                              const Visit& visit) const;
+  absl::Status AddMissingPositions(const Part& part, uint32_t position, uint32_t count,
+                                   MissingReason reason);
+  // The trainer's own ratio, where there is no record; first and count as for ForEachMaskRun.
+  absl::Status AddOwnRatios(const Part& part, size_t first, size_t count);
+  absl::Status AddPiece(const Part& part, const Sequence::Reader::Piece& piece);
+  // Fills in the current policy's values at positions [first, first + count) of the part, which
+  // depend on the piece's records; `index` is where these are in the page.
+  absl::Status ReadAtRecords(const Part& part, const Page& page, uint32_t index, size_t first,
+                             uint32_t count);
+  // Of log p that was computed here; what the request holds was checked before.
+  absl::Status CheckSampledLogProbs(const Part& part, size_t first, size_t count) const;
+  // Of the segments that were added. InvalidArgument names the first that is none.
+  absl::Status CheckCurrentValues() const;
+  // Evaluates them.
+  absl::Status Decide(const Part& part);
+
+  const Backend& backend_;
+  const EvaluateInput& input_;
+  const uint64_t oldest_fresh_version_;
+  CurrentArrays::Scratch scratch_;
+  RowBuffer rows_;
+  std::vector<Segment> segments_;
+  std::vector<float> acceptance_probabilities_;
+};
+
+}  // namespace sis

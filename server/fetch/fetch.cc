@@ -1,0 +1,209 @@
+#include "server/fetch/fetch.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/arrays.h"
+#include "server/cache_messages.h"
+
+namespace sis {
+namespace {
+
+// Messages near this size move fastest over gRPC.
+constexpr size_t kChunkBytes = size_t{1} << 20;
+// What is decoded into the cache before it is copied to a segment.
+constexpr size_t kCopyBytes = size_t{128} << 10;
+
+// Room for an array if it is wanted, else none.
+template <typename T>
+std::span<T> Resize(bool wanted, std::vector<T>& array, size_t count) {
+  array.resize(wanted ? count : 0);
+  return array;
+}
+
+template <typename T>
+std::span<T> Resize(bool wanted, std::string& array, size_t count) {
+  return wanted ? ResizeArray<T>(array, count) : std::span<T>();
+}
+
+}  // namespace
+
+Fetch::Fetch(std::shared_ptr<Run> run, std::vector<SliceRange> slices, const WantedRecords& wanted,
+             std::optional<RecordsInSegment> answers, uint64_t lease_id)
+    : run_(std::move(run)),
+      slices_(std::move(slices)),
+      wanted_(wanted),
+      lease_id_(lease_id),
+      oldest_fresh_version_(run_->oldest_fresh_version()),
+      answers_(std::move(answers)) {}
+
+absl::StatusOr<Fetch> Fetch::Open(std::shared_ptr<Run> run, const v1::FetchTopKRequest& request,
+                                  const ReceivedArrays& arrays) {
+  const double max_lease = absl::ToDoubleSeconds(run->limits().max_lease);
+  if (!(request.lease_seconds() >= 0 && request.lease_seconds() <= max_lease)) {
+    return absl::InvalidArgumentError(absl::StrCat("lease_seconds: ", request.lease_seconds(),
+                                                   " is not in [0, ", max_lease, "]"));
+  }
+  absl::StatusOr<std::vector<SliceRange>> slices = ParseFetchSlices(*run, request.slices());
+  if (!slices.ok()) return slices.status();
+  const absl::StatusOr<WantedRecords> wanted = WantedRecords::Parse(request);
+  if (!wanted.ok()) return wanted.status();
+  std::optional<RecordsInSegment> answers;
+  if (request.has_answers()) {
+    absl::StatusOr<RecordsInSegment> parsed = RecordsInSegment::Parse(
+        request.answers(), arrays, *wanted, TotalPositions(*slices), run->config().top_k);
+    if (!parsed.ok()) return parsed.status();
+    answers = *std::move(parsed);
+  }
+  uint64_t lease_id = 0;
+  if (request.lease_seconds() > 0) {
+    std::vector<SequenceName> names;
+    names.reserve(slices->size());
+    for (const SliceRange& slice : *slices) names.push_back(slice.name);
+    std::ranges::sort(names);
+    names.erase(std::unique(names.begin(), names.end()), names.end());
+    const absl::StatusOr<uint64_t> lease =
+        run->Lease(names, absl::Seconds(request.lease_seconds()));
+    if (!lease.ok()) return lease.status();
+    lease_id = *lease;
+  }
+  return Fetch(std::move(run), *std::move(slices), *wanted, std::move(answers), lease_id);
+}
+
+bool Fetch::Next(v1::FetchTopKResponse& message) {
+  message.Clear();
+  if (!header_written_) {
+    WriteHeader(*message.mutable_header());
+    header_written_ = true;
+    return true;
+  }
+  if (answers_.has_value()) {
+    while (CopySome()) {
+    }
+    if (std::exchange(answered_, true)) return false;
+    v1::FetchTopKChunk& chunk = *message.mutable_chunk();
+    chunk.set_length(static_cast<uint32_t>(rows_done_));
+    answers_->Describe(wanted_, chunk);
+    return true;
+  }
+  if (!SkipFullSlices()) return false;
+  WriteChunk(*message.mutable_chunk());
+  return true;
+}
+
+bool Fetch::SkipFullSlices() {
+  while (slice_ < slices_.size() && row_ >= slices_[slice_].count) {
+    ++slice_;
+    row_ = 0;
+  }
+  return slice_ < slices_.size();
+}
+
+uint32_t Fetch::CountRows(size_t bytes) const {
+  const size_t row_bytes = wanted_.RowBytes(run_->config().top_k);
+  const auto rows = static_cast<uint32_t>(std::max<size_t>(1, bytes / row_bytes));
+  return std::min(rows, slices_[slice_].count - row_);
+}
+
+bool Fetch::CopySome() {
+  if (!answers_.has_value() || !header_written_ || !SkipFullSlices()) return false;
+  const uint32_t rows = CountRows(kCopyBytes);
+  const size_t slots = run_->config().top_k;
+  scratch_.ranks.resize(rows);
+  const RecordRows to{
+      .sampled_ids = Resize(wanted_.sampled_ids, scratch_.sampled_ids, rows),
+      .sampled_log_probs = Resize(wanted_.sampled_log_probs, scratch_.sampled_log_probs, rows),
+      .ids = Resize(wanted_.ids, scratch_.ids, rows * slots),
+      .log_probs = Resize(wanted_.log_probs, scratch_.log_probs, rows * slots),
+      .ranks = scratch_.ranks};
+  ReadRows(slices_[slice_].first_position + row_, to);
+  answers_->Write(rows_done_, to);
+  row_ += rows;
+  rows_done_ += rows;
+  return true;
+}
+
+Fetch::Summary Fetch::Summarize(const SliceRange& slice) const {
+  Summary summary{.digest = 0, .missing = {}};
+  if (slice.sequence() == nullptr) {
+    summary.missing.push_back(
+        {slice.first_position, slice.count, std::get<MissingReason>(slice.found)});
+    return summary;
+  }
+  const Sequence::Reader reader(*slice.sequence());
+  reader.Check(slice.first_position, slice.count);
+  summary.digest = reader.Digest(slice.first_position, slice.count);
+  reader.ForEachPiece(slice.first_position, slice.count, [&](const Sequence::Reader::Piece& piece) {
+    if (piece.page == nullptr) {
+      AddMissing(summary.missing,
+                 {piece.first_position, piece.count, MissingReason::kNeverArrived});
+    } else if (piece.page->corrupt()) {
+      AddMissing(summary.missing, {piece.first_position, piece.count, MissingReason::kCorrupt});
+    } else if (piece.version < oldest_fresh_version_) {
+      AddMissing(summary.missing, {piece.first_position, piece.count, MissingReason::kStale});
+    }
+  });
+  return summary;
+}
+
+void Fetch::WriteHeader(v1::FetchTopKHeader& header) const {
+  header.set_lease_id(lease_id_);
+  header.set_top_k(run_->config().top_k);
+  for (size_t i = 0; i < slices_.size(); ++i) {
+    const SliceRange& slice = slices_[i];
+    v1::Slice& message = *header.add_slices();
+    message.mutable_sequence()->set_id(slice.name.id);
+    message.mutable_sequence()->set_attempt(slice.name.attempt);
+    message.set_first_position(slice.first_position);
+    message.set_length(slice.count);
+    const Summary summary = Summarize(slice);
+    message.set_record_digest(summary.digest);
+    for (const Missing& missing : summary.missing) {
+      v1::MissingRange& range = *header.add_missing();
+      range.set_slice(static_cast<uint32_t>(i));
+      range.set_first_position(missing.first_position);
+      range.set_length(missing.count);
+      range.set_reason(ToMessage(missing.reason));
+    }
+  }
+}
+
+void Fetch::WriteChunk(v1::FetchTopKChunk& chunk) {
+  const uint32_t rows = CountRows(kChunkBytes);
+  const size_t slots = run_->config().top_k;
+  chunk.set_slice(static_cast<uint32_t>(slice_));
+  chunk.set_first_position(slices_[slice_].first_position + row_);
+  chunk.set_length(rows);
+  scratch_.ranks.resize(rows);
+  ReadRows(chunk.first_position(),
+           {.sampled_ids = Resize<int32_t>(wanted_.sampled_ids, *chunk.mutable_sampled_ids(), rows),
+            .sampled_log_probs =
+                Resize<float>(wanted_.sampled_log_probs, *chunk.mutable_sampled_log_probs(), rows),
+            .ids = Resize<int32_t>(wanted_.ids, *chunk.mutable_top_k_ids(), rows * slots),
+            .log_probs =
+                Resize<float>(wanted_.log_probs, *chunk.mutable_top_k_log_probs(), rows * slots),
+            .ranks = scratch_.ranks});
+  row_ += rows;
+}
+
+void Fetch::ReadRows(uint32_t first_position, const RecordRows& rows) const {
+  const SliceRange& slice = slices_[slice_];
+  if (slice.sequence() == nullptr) return WriteAbsent(rows);
+  const auto count = static_cast<uint32_t>(rows.ranks.size());
+  const size_t slots = run_->config().top_k;
+  const Sequence::Reader reader(*slice.sequence());
+  reader.Check(first_position, count);
+  reader.ForEachPiece(first_position, count, [&](const Sequence::Reader::Piece& piece) {
+    const RecordRows part =
+        SubRows(rows, piece.first_position - first_position, piece.count, slots);
+    if (piece.page == nullptr || piece.page->corrupt() || piece.version < oldest_fresh_version_) {
+      WriteAbsent(part);
+    } else {
+      piece.page->Read(piece.index, part);
+    }
+  });
+}
+
+}  // namespace sis

@@ -1,0 +1,79 @@
+// FetchTopK: the recorded sets back to the trainer, chunk by chunk.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "server/cache/run.h"
+#include "server/fetch/records_in_segment.h"
+#include "server/fetch/wanted_records.h"
+#include "server/metrics/missing.h"
+#include "server/slices/slices.h"
+#include "server/wire/received_arrays.h"
+#include "sis/v1/ratio_service.pb.h"
+
+namespace sis {
+
+// The messages of one FetchTopK, made one after the other. Used by one thread at a time; keeps its
+// sequences in memory while it lives.
+class Fetch {
+ public:
+  // Checks the request, whose arrays know its segment, and takes the lease if one is asked for.
+  static absl::StatusOr<Fetch> Open(std::shared_ptr<Run> run, const v1::FetchTopKRequest& request,
+                                    const ReceivedArrays& arrays = {});
+
+  // Writes the next message; false if there is none left. The header is first. If the rows go to a
+  // segment, the message after the header copies those that CopySome has not.
+  bool Next(v1::FetchTopKResponse& message);
+  // Copies the next 128 KiB or so to the request's segment; false if there is nothing to copy.
+  bool CopySome();
+
+  // Whether the rows go to the request's segment.
+  bool in_segment() const { return answers_.has_value(); }
+  const std::string& run_id() const { return run_->id(); }
+
+ private:
+  Fetch(std::shared_ptr<Run> run, std::vector<SliceRange> slices, const WantedRecords& wanted,
+        std::optional<RecordsInSegment> answers, uint64_t lease_id);
+
+  // What the header says of a slice.
+  struct Summary {
+    uint64_t digest;
+    std::vector<Missing> missing;
+  };
+  Summary Summarize(const SliceRange& slice) const;
+  void WriteHeader(v1::FetchTopKHeader& header) const;
+  // The next rows of the present slice.
+  void WriteChunk(v1::FetchTopKChunk& chunk);
+  // Those from this position of the present slice on, as many as `rows` has room for.
+  void ReadRows(uint32_t first_position, const RecordRows& rows) const;
+  // Goes to the slice that has the next row; false if none has.
+  bool SkipFullSlices();
+  // How many rows of the present slice come next, if they are to have so many bytes.
+  uint32_t CountRows(size_t bytes) const;
+
+  std::shared_ptr<Run> run_;
+  std::vector<SliceRange> slices_;
+  WantedRecords wanted_;
+  uint64_t lease_id_;
+  uint64_t oldest_fresh_version_;  // as of the start: header and chunks agree on what is stale
+  std::optional<RecordsInSegment> answers_;
+  bool header_written_ = false;
+  bool answered_ = false;  // in the segment
+  // The next row: of a slice, and of all.
+  size_t slice_ = 0;
+  uint32_t row_ = 0;
+  uint64_t rows_done_ = 0;
+
+  // On the way to the segment, or not sent. Used again.
+  struct {
+    std::vector<int32_t> sampled_ids, ids;
+    std::vector<float> sampled_log_probs, log_probs;
+    std::vector<uint8_t> ranks;
+  } scratch_;
+};
+
+}  // namespace sis

@@ -1,0 +1,26 @@
+#include "server/main/device_cache_metrics.h"
+
+#include "server/metric_families.h"
+
+namespace sis {
+std::vector<prometheus::MetricFamily> DeviceCacheMetrics::Collect() const {
+  using enum prometheus::MetricType;
+  const ResidentRowsStats stats = backend_.resident_rows();
+  const auto read = [](const char* result, int64_t count) {
+    return Metric(Counter, static_cast<double>(count), {{"result", result}});
+  };
+  return {
+      Family("sis_device_cache_budget_bytes", "Bytes on the device for copies of recorded rows.",
+             Gauge, stats.capacity_bytes),
+      Family("sis_device_cache_bytes", "Bytes on the device that hold copies of recorded rows.",
+             Gauge, stats.used_bytes),
+      {"sis_device_cache_reads_total",
+       "Stretches of packed pages that the device evaluated, by where it read their rows.",
+       Counter,
+       {read("hit", stats.hits), read("copied", stats.copies), read("passed", stats.passes)}},
+      Family("sis_device_cache_evictions_total", "Copies of pages' rows that made room for others.",
+             Counter, stats.evictions),
+  };
+}
+
+}  // namespace sis

@@ -1,0 +1,223 @@
+#include "server/main/server.h"
+
+#include <grpc/grpc.h>
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/health_check_service_interface.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
+#include "server/metric_families.h"
+#include "server/store/parse_store.h"
+
+namespace sis {
+namespace {
+
+// How long an append may go on waiting for room that is there.
+constexpr std::chrono::milliseconds kJanitorPeriod(20);
+constexpr int kPeriodsPerCleaning = 50;
+constexpr int kMetricsThreads = 2;
+// They wait for the store most of the time.
+constexpr int kStoreThreads = 16;
+// Fewer, larger frames: the wire is the cost of this service.
+constexpr int kMaxFrameBytes = 1 << 20;
+
+// From then on gRPC stays until the process ends. When its last user goes it would join threads of
+// its own, of which one may be asleep for another 10 s.
+void KeepGrpc() { [[maybe_unused]] static const bool kept = (grpc_init(), true); }
+
+// The address with another port, if it has one at all.
+std::string WithPort(const std::string& address, int port) {
+  if (absl::StartsWith(address, "unix")) return address;
+  return absl::StrCat(address.substr(0, address.rfind(':')), ":", port);
+}
+
+}  // namespace
+
+// What the server itself shows Prometheus.
+class Server::Gauges final : public prometheus::Collectable {
+ public:
+  explicit Gauges(Server& server) : server_(server) {}
+  std::vector<prometheus::MetricFamily> Collect() const override {
+    using enum prometheus::MetricType;
+    return {Family("sis_waiting_appends", "Append streams that are not read until there is room.",
+                   Gauge, static_cast<double>(server_.room_queue_.size())),
+            Family("sis_segments", "Segments of shared memory leased.", Gauge,
+                   static_cast<double>(server_.segments_.size())),
+            Family("sis_segment_bytes",
+                   "Bytes of shared memory, until the last request that uses a segment has ended.",
+                   Gauge, static_cast<double>(server_.segments_.used_bytes())),
+            Family("sis_store_recovery_seconds", "Time from opening the store to being ready.",
+                   Gauge, server_.recovery_seconds_)};
+  }
+
+ private:
+  Server& server_;
+};
+
+Server::Server(const ServerOptions& options, std::unique_ptr<Arena> arena,
+               std::unique_ptr<SequenceStore> store)
+    : arena_(std::move(arena)),
+      store_(store == nullptr ? nullptr
+                              : std::make_unique<MeteredStore>(std::move(store), metrics_)),
+      registry_(options.cache_bytes, *arena_, options.limits, absl::Now),
+      stored_cache_(store_ == nullptr
+                        ? nullptr
+                        : std::make_unique<StoredCache>(*store_, registry_, absl::Now)),
+      runs_(registry_, stored_cache_.get()),
+      room_queue_(registry_, options.limits.append_patience, absl::Now),
+      segments_(options.shared_memory_bytes),
+      backend_(ChooseBackend(options.backend, {.bytes = options.device_cache_bytes,
+                                               .most_bytes = options.cache_bytes})),
+      workers_(options.evaluate_threads),
+      store_threads_(store_ != nullptr ? kStoreThreads : 0),
+      service_(runs_, room_queue_, metrics_, *backend_.backend, workers_, store_threads_,
+               segments_),
+      cache_metrics_(std::make_shared<CacheMetrics>(registry_)),
+      gauges_(std::make_shared<Gauges>(*this)) {
+  if (!backend_.device_cache.empty()) {
+    device_cache_metrics_ = std::make_shared<DeviceCacheMetrics>(*backend_.backend);
+  }
+}
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
+  const absl::Time begin = absl::Now();
+  absl::StatusOr<std::unique_ptr<SequenceStore>> store = OpenStore(options.store);
+  if (!store.ok()) return store.status();
+  const absl::Duration opening = absl::Now() - begin;
+  absl::StatusOr<std::unique_ptr<Arena>> arena = Arena::Map(options.cache_bytes);
+  if (!arena.ok()) {
+    return absl::Status(arena.status().code(),
+                        absl::StrCat("cache_bytes: ", arena.status().message()));
+  }
+  (*arena)->Populate();
+  std::unique_ptr<Server> server(new Server(options, *std::move(arena), *std::move(store)));
+  if (absl::Status status = server->Recover(opening); !status.ok()) return status;
+  if (absl::Status status = server->Listen(options); !status.ok()) return status;
+  server->janitor_ = std::thread([&server = *server] { server.KeepInOrder(); });
+  return server;
+}
+
+absl::Status Server::Recover(absl::Duration opening) {
+  const absl::Time begin = absl::Now();
+  const absl::StatusOr<StoredRuns::Recovered> recovered = runs_.Recover();
+  if (!recovered.ok()) {
+    return absl::Status(recovered.status().code(),
+                        absl::StrCat("store: ", recovered.status().message()));
+  }
+  recovery_seconds_ = absl::ToDoubleSeconds(opening + (absl::Now() - begin));
+  store_description_ = store_ == nullptr ? "memory" : std::string(store_->name());
+  if (recovered->runs > 0) {
+    absl::StrAppend(&store_description_, ", with ", recovered->runs, " runs and ",
+                    recovered->sequences, " sequences after ", recovery_seconds_, " s");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Server::ListenForMetrics(const std::string& address) {
+  try {
+    exposer_ = std::make_unique<prometheus::Exposer>(address, kMetricsThreads);
+  } catch (const std::exception& error) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot listen on ", address, " for metrics: ", error.what()));
+  }
+  exposer_->RegisterCollectable(cache_metrics_);
+  exposer_->RegisterCollectable(gauges_);
+  exposer_->RegisterCollectable(metrics_.registry());
+  if (device_cache_metrics_ != nullptr) exposer_->RegisterCollectable(device_cache_metrics_);
+  metrics_address_ = WithPort(address, exposer_->GetListeningPorts().front());
+  return absl::OkStatus();
+}
+
+absl::Status Server::Listen(const ServerOptions& options) {
+  if (!options.metrics.empty()) {
+    if (absl::Status status = ListenForMetrics(options.metrics); !status.ok()) return status;
+  }
+  KeepGrpc();
+  const bool shares_memory = options.shared_memory_bytes > 0;
+  const std::vector<std::string> addresses = absl::StrSplit(options.listen, ',');
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  const int max_message_bytes =
+      static_cast<int>(std::min<int64_t>(options.max_message_bytes, INT32_MAX));
+  grpc::ServerBuilder builder;
+  std::vector<int> ports(addresses.size());
+  for (size_t i = 0; i < addresses.size(); ++i) {
+    if (shares_memory && absl::StartsWith(addresses[i], "unix-abstract:")) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          addresses[i], ": every user can connect, so it can't go with shared memory"));
+    }
+    builder.AddListeningPort(addresses[i], grpc::InsecureServerCredentials(), &ports[i]);
+  }
+  builder.RegisterService(&service_);
+  builder.SetMaxReceiveMessageSize(max_message_bytes);
+  builder.SetMaxSendMessageSize(max_message_bytes);
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kMaxFrameBytes);
+  if (shares_memory) {
+    SharedSegment::UnlinkAbandoned();
+    // Sockets that only this user can connect to.
+    const mode_t mask = umask(S_IRWXG | S_IRWXO | S_IXUSR);
+    grpc_server_ = builder.BuildAndStart();
+    umask(mask);
+  } else {
+    grpc_server_ = builder.BuildAndStart();
+  }
+  if (grpc_server_ == nullptr) {
+    return absl::UnavailableError(absl::StrCat("cannot listen on ", options.listen));
+  }
+  for (size_t i = 0; i < addresses.size(); ++i) {
+    absl::StrAppend(&grpc_address_, i == 0 ? "" : ",", WithPort(addresses[i], ports[i]));
+  }
+  grpc_server_->GetHealthCheckService()->SetServingStatus("sis.v1.RatioService", true);
+  return absl::OkStatus();
+}
+
+Server::~Server() { Shutdown(); }
+
+std::shared_ptr<grpc::Channel> Server::InProcessChannel() {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(-1);
+  arguments.SetMaxSendMessageSize(-1);
+  return grpc_server_->InProcessChannel(arguments);
+}
+
+void Server::Shutdown(absl::Duration grace) {
+  {
+    WriterLock lock(mutex_);
+    if (stopping_) return;
+    stopping_ = true;
+  }
+  stop_.notify_all();
+  room_queue_.Close();
+  if (janitor_.joinable()) janitor_.join();
+  segments_.Close();  // their calls would last as long as they may
+  if (grpc_server_ == nullptr) return;
+  grpc_server_->GetHealthCheckService()->SetServingStatus(false);
+  grpc_server_->Shutdown(absl::ToChronoTime(absl::Now() + grace));
+}
+
+void Server::KeepInOrder() {
+  const auto stopped = [this] {
+    WriterLock lock(mutex_);
+    if (!stopping_) stop_.wait_for(mutex_, kJanitorPeriod);
+    return stopping_;
+  };
+  for (int64_t period = 1; !stopped(); ++period) {
+    room_queue_.Serve();
+    if (period % kPeriodsPerCleaning != 0) continue;
+    registry_.DropExpired();
+    runs_.ExchangeAllBehind();
+  }
+}
+
+}  // namespace sis

@@ -1,0 +1,172 @@
+// sis_server: the service as a program.
+#include <malloc.h>
+#include <pthread.h>
+#include <signal.h>
+
+#include <cstdio>
+#include <iostream>
+#include <optional>
+#include <thread>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/flags/usage.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "kernels/backend_choice.h"
+#include "server/main/server.h"
+#include "server/memory/arena.h"
+
+ABSL_FLAG(std::string, listen, sis::ServerOptions().listen,
+          "gRPC addresses, host:port or unix:path, commas between; port 0 picks a free one");
+ABSL_FLAG(std::string, metrics, sis::ServerOptions().metrics,
+          "address of GET /metrics, host:port; empty for none");
+ABSL_FLAG(int64_t, cache_bytes, sis::ServerOptions().cache_bytes,
+          "most bytes of recorded sequences in memory, taken at start");
+ABSL_FLAG(int64_t, max_message_bytes, sis::ServerOptions().max_message_bytes,
+          "largest gRPC message");
+ABSL_FLAG(int64_t, shared_memory_bytes, sis::ServerOptions().shared_memory_bytes,
+          "most bytes of shared memory that clients over a Unix socket may lease; 0: none "
+          "(docs/operations.md)");
+ABSL_FLAG(int, evaluate_threads, static_cast<int>(std::thread::hardware_concurrency()),
+          "threads that evaluate");
+ABSL_FLAG(std::string, backend, "auto",
+          "what evaluates: auto, cpu or cuda; without a usable CUDA device all mean cpu");
+ABSL_FLAG(
+    int64_t, device_cache_bytes, -1,
+    "with CUDA, bytes on the device for copies of recorded rows, taken at start; 0 for none, -1 "
+    "for a quarter of what is free, at most --cache_bytes");
+ABSL_FLAG(std::string, store, sis::ServerOptions().store,
+          "what keeps sequences beyond this process: memory (nothing), rocksdb:DIR[?sync=1], or "
+          "memcached:HOST:PORT,... with *WEIGHT where wanted (docs/operations.md)");
+ABSL_FLAG(absl::Duration, shutdown_grace, absl::Seconds(10),
+          "how long calls in flight may take to finish after SIGTERM");
+ABSL_FLAG(int, max_top_k, sis::Limits().max_top_k, "largest K of a run, at most 254");
+ABSL_FLAG(int64_t, max_positions, sis::Limits().max_positions, "longest sequence");
+ABSL_FLAG(int64_t, max_evaluate_positions, sis::Limits().max_evaluate_positions,
+          "most positions in one Evaluate or FetchTopK");
+ABSL_FLAG(int, max_runs, sis::Limits().max_runs, "most runs");
+ABSL_FLAG(int, max_leases, sis::Limits().max_leases, "most leases of a run");
+ABSL_FLAG(double, max_lease_seconds, absl::ToDoubleSeconds(sis::Limits().max_lease),
+          "longest lease");
+ABSL_FLAG(absl::Duration, append_patience, sis::Limits().append_patience,
+          "how long a batch waits for room before what does not fit is refused");
+ABSL_FLAG(int, steps_kept, sis::Limits().steps_kept, "draws of a run whose totals are kept");
+
+namespace {
+
+// A few chunks of the arena for each of two sizes of blocks.
+constexpr int64_t kLeastCacheBytes = 16 * int64_t{sis::Arena::kChunkBytes};
+
+// The first flag whose value makes no sense, or empty.
+std::string BadFlag() {
+  const auto at_least_one = [](const char* name, int64_t value) {
+    return value >= 1 ? "" : absl::StrCat("--", name, "=", value, " is below 1");
+  };
+  if (const std::string name = absl::GetFlag(FLAGS_backend); !sis::ParseBackendKind(name)) {
+    return absl::StrCat("--backend=", name, " is none of auto, cpu and cuda");
+  }
+  if (const int k = absl::GetFlag(FLAGS_max_top_k); k < 1 || k > sis::kMaxTopK) {
+    return absl::StrCat("--max_top_k=", k, " is not in [1, ", sis::kMaxTopK, "]");
+  }
+  if (const int64_t n = absl::GetFlag(FLAGS_max_positions); n < 1 || n > INT32_MAX) {
+    return absl::StrCat("--max_positions=", n, " is not in [1, 2^31)");
+  }
+  if (const int64_t n = absl::GetFlag(FLAGS_cache_bytes); n < kLeastCacheBytes) {
+    return absl::StrCat("--cache_bytes=", n, " is below ", kLeastCacheBytes);
+  }
+  if (const int64_t n = absl::GetFlag(FLAGS_device_cache_bytes); n < -1) {
+    return absl::StrCat("--device_cache_bytes=", n, " is below -1");
+  }
+  if (const int64_t n = absl::GetFlag(FLAGS_shared_memory_bytes); n < 0) {
+    return absl::StrCat("--shared_memory_bytes=", n, " is below 0");
+  }
+  if (!(absl::GetFlag(FLAGS_max_lease_seconds) >= 0)) return "--max_lease_seconds is below 0";
+  if (absl::GetFlag(FLAGS_append_patience) < absl::ZeroDuration()) {
+    return "--append_patience is below 0";
+  }
+  for (const std::string& bad :
+       {at_least_one("max_message_bytes", absl::GetFlag(FLAGS_max_message_bytes)),
+        at_least_one("evaluate_threads", absl::GetFlag(FLAGS_evaluate_threads)),
+        at_least_one("max_evaluate_positions", absl::GetFlag(FLAGS_max_evaluate_positions)),
+        at_least_one("max_runs", absl::GetFlag(FLAGS_max_runs)),
+        at_least_one("max_leases", absl::GetFlag(FLAGS_max_leases)),
+        at_least_one("steps_kept", absl::GetFlag(FLAGS_steps_kept))}) {
+    if (!bad.empty()) return bad;
+  }
+  return "";
+}
+
+sis::ServerOptions OptionsFromFlags() {
+  const int64_t device_cache_bytes = absl::GetFlag(FLAGS_device_cache_bytes);
+  return {
+      .listen = absl::GetFlag(FLAGS_listen),
+      .metrics = absl::GetFlag(FLAGS_metrics),
+      .cache_bytes = absl::GetFlag(FLAGS_cache_bytes),
+      .max_message_bytes = absl::GetFlag(FLAGS_max_message_bytes),
+      .shared_memory_bytes = absl::GetFlag(FLAGS_shared_memory_bytes),
+      .evaluate_threads = absl::GetFlag(FLAGS_evaluate_threads),
+      .backend = *sis::ParseBackendKind(absl::GetFlag(FLAGS_backend)),
+      .device_cache_bytes =
+          device_cache_bytes < 0 ? std::nullopt : std::optional(device_cache_bytes),
+      .store = absl::GetFlag(FLAGS_store),
+      .limits =
+          {
+              .max_top_k = absl::GetFlag(FLAGS_max_top_k),
+              .max_positions = absl::GetFlag(FLAGS_max_positions),
+              .max_evaluate_positions = absl::GetFlag(FLAGS_max_evaluate_positions),
+              .max_runs = absl::GetFlag(FLAGS_max_runs),
+              .max_leases = absl::GetFlag(FLAGS_max_leases),
+              .max_lease = absl::Seconds(absl::GetFlag(FLAGS_max_lease_seconds)),
+              .steps_kept = absl::GetFlag(FLAGS_steps_kept),
+              .append_patience = absl::GetFlag(FLAGS_append_patience),
+          },
+  };
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  absl::SetProgramUsageMessage("The SIS ratio service. See README.md.");
+  absl::ParseCommandLine(argc, argv);
+  if (const std::string bad = BadFlag(); !bad.empty()) {
+    std::cerr << "sis_server: " << bad << '\n';
+    return 2;
+  }
+  // Large messages come and go: without this every one of them is mapped, faulted in and unmapped
+  // again.
+  mallopt(M_MMAP_THRESHOLD, 1 << 30);
+  mallopt(M_TRIM_THRESHOLD, 1 << 30);
+
+  // Blocked before any thread starts, so that all threads inherit it and only sigwait below sees
+  // them.
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+
+  const absl::StatusOr<std::unique_ptr<sis::Server>> server =
+      sis::Server::Start(OptionsFromFlags());
+  if (!server.ok()) {
+    std::cerr << "sis_server: " << server.status().message() << '\n';
+    return 1;
+  }
+  std::cout << "backend: " << (*server)->backend_name() << " (" << (*server)->backend_reason()
+            << ")\n";
+  if (!(*server)->device_cache().empty()) {
+    std::cout << "device cache: " << (*server)->device_cache() << '\n';
+  }
+  std::cout << "store: " << (*server)->store_description() << '\n'
+            << "grpc: " << (*server)->grpc_address() << '\n';
+  if (!(*server)->metrics_address().empty()) {
+    std::cout << "metrics: " << (*server)->metrics_address() << '\n';
+  }
+  std::cout << "ready" << std::endl;
+
+  int signal = 0;
+  sigwait(&signals, &signal);
+  std::cout << "shutting down" << std::endl;
+  (*server)->Shutdown(absl::GetFlag(FLAGS_shutdown_grace));
+  return 0;
+}

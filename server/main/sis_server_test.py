@@ -1,0 +1,62 @@
+"""The program as a person meets it: help, bad flags, a taken port, and SIGTERM."""
+
+import signal
+import subprocess
+import unittest
+
+SERVER = "server/main/sis_server"
+
+
+def run(*flags):
+    return subprocess.run([SERVER, *flags], capture_output=True, text=True, timeout=30)
+
+
+class SisServerTest(unittest.TestCase):
+    def start(self, *flags):
+        server = subprocess.Popen(
+            [SERVER, "--listen=127.0.0.1:0", "--metrics=", "--cache_bytes=67108864", *flags],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.addCleanup(server.communicate)
+        self.addCleanup(server.kill)
+        lines = dict(line.strip().split(": ") for line in iter(server.stdout.readline, "ready\n"))
+        return server, lines
+
+    def test_help_lists_the_flags(self):
+        shown = run("--help").stdout
+        for flag in ("--listen", "--metrics", "--backend", "--cache_bytes", "--device_cache_bytes", "--max_top_k", "--shutdown_grace"):
+            self.assertIn(flag, shown)
+
+    def test_a_flag_without_sense_is_refused_by_name(self):
+        for flag in ("--max_top_k=255", "--cache_bytes=0", "--device_cache_bytes=-2", "--max_lease_seconds=nan", "--max_positions=2147483648", "--backend=gpu"):
+            refused = run(flag)
+            self.assertEqual(refused.returncode, 2, flag)
+            self.assertIn(flag.split("=")[0], refused.stderr)
+
+    def test_a_taken_port_is_refused(self):
+        _, lines = self.start()
+        address = lines["grpc"]
+        refused = run(f"--listen={address}", "--metrics=", "--cache_bytes=67108864")
+        self.assertEqual(refused.returncode, 1)
+        self.assertIn(f"cannot listen on {address}", refused.stderr)
+
+    def test_one_line_says_which_backend_and_why(self):
+        _, asked = self.start("--backend=cpu")
+        self.assertRegex(asked["backend"], r"^cpu/\S+ \(as asked\)$")
+        without = r"(no CUDA device, cudaError\w+|built without CUDA)"
+        _, asked = self.start("--backend=cuda")
+        self.assertRegex(asked["backend"], rf"^(cuda/.+ \(as asked\)|cpu/\S+ \(asked for cuda, but {without}\))$")
+        self.assertEqual("device cache" in asked, asked["backend"].startswith("cuda/"))
+        _, left_out = self.start()
+        self.assertRegex(left_out["backend"], rf"^(cuda/.+ \(auto\)|cpu/\S+ \(auto, {without}\))$")
+
+    def test_sigterm_ends_it_in_order(self):
+        server, _ = self.start()
+        server.send_signal(signal.SIGTERM)
+        self.assertEqual(server.wait(timeout=30), 0)
+        self.assertIn("shutting down", server.stdout.read())
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,127 @@
+#include "server/rpc/append_stream.h"
+
+#include <utility>
+
+#include "server/rpc/grpc_status.h"
+
+namespace sis {
+
+AppendStream::AppendStream(StoredRuns& runs, RoomQueue& room_queue, SegmentRegistry& segments,
+                           Metrics& metrics, StoreThreads& store_threads)
+    : runs_(runs),
+      room_queue_(room_queue),
+      segments_(segments),
+      store_threads_(store_threads),
+      timer_(metrics, "Append") {
+  ReadNext();
+}
+
+void AppendStream::ReadNext() {
+  received_.Clear();
+  order_.HandOn();
+  StartRead(&received_);
+}
+
+absl::Status AppendStream::Parse() {
+  slices_.clear();
+  if (!received_.Dump(&slices_).ok()) {
+    return absl::InvalidArgumentError("a message that can't be read");
+  }
+  std::vector<std::string_view> pieces;
+  pieces.reserve(slices_.size());
+  for (const grpc::Slice& slice : slices_) {
+    pieces.emplace_back(reinterpret_cast<const char*>(slice.begin()), slice.size());
+  }
+  return request_.Parse(ScatteredBytes(pieces));
+}
+
+absl::Status AppendStream::OpenIngest() {
+  if (ingest_.has_value()) return absl::InvalidArgumentError("header: sent twice");
+  absl::StatusOr<Ingest> ingest = Ingest::Open(runs_, room_queue_, request_.header());
+  if (!ingest.ok()) return ingest.status();
+  ingest_ = *std::move(ingest);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<SharedSegment>> AppendStream::FindSegment() {
+  if (request_.segment().empty()) return nullptr;
+  return segments_.Find(std::string(request_.segment()));
+}
+
+void AppendStream::OnReadDone(bool ok) {
+  order_.Begin();
+  if (!ok) return End(absl::OkStatus());  // the worker has closed its side
+  order_.HandOn();
+  store_threads_.Run([this] { HandleRequest(); });
+}
+
+void AppendStream::HandleRequest() {
+  order_.Begin();
+  if (absl::Status status = Parse(); !status.ok()) return End(status);
+  if (request_.is_header()) {
+    if (absl::Status status = OpenIngest(); !status.ok()) return End(status);
+    return ReadNext();
+  }
+  if (!request_.is_batch()) {
+    return End(absl::InvalidArgumentError("message: neither header nor batch"));
+  }
+  if (!ingest_.has_value()) return End(absl::InvalidArgumentError("header: must come first"));
+  acks_.clear();
+  ingest_->LieIn(FindSegment());
+  if (ingest_->has_store()) ingest_->BringIn(request_.entries());
+  std::optional<RoomWanted> wanted = Resume(Turn::kArrived);
+  if (!wanted.has_value()) return;
+  absl::Status joined = room_queue_.Join(*this, *std::move(wanted));
+  if (!joined.ok()) End(joined);
+}
+
+std::optional<RoomWanted> AppendStream::Resume(Turn turn) {
+  order_.Begin();
+  absl::StatusOr<std::optional<RoomWanted>> wanted =
+      ingest_->Apply(request_.entries(), turn, acks_);
+  if (!wanted.ok()) {
+    End(wanted.status());
+    return std::nullopt;
+  }
+  order_.HandOn();
+  if (!wanted->has_value()) store_threads_.Run([this] { Answer(); });
+  return *std::move(wanted);
+}
+
+void AppendStream::Answer() {
+  order_.Begin();
+  if (ingest_->has_store()) ingest_->Store(request_.entries(), acks_);
+  ingest_->LieIn(nullptr);  // its memory may be asked for again
+  WriteAppendResponse(request_.entries(), acks_, answer_);
+  const grpc::Slice slice(answer_);
+  written_ = grpc::ByteBuffer(&slice, 1);
+  order_.HandOn();
+  StartWrite(&written_);
+}
+
+void AppendStream::GiveUp(const absl::Status& status) {
+  order_.Begin();
+  End(status);
+}
+
+void AppendStream::OnCancel() { room_queue_.Leave(*this); }
+
+void AppendStream::OnWriteDone(bool ok) {
+  order_.Begin();
+  if (!ok) return End(absl::CancelledError("the worker is gone"));
+  ReadNext();
+}
+
+void AppendStream::End(const absl::Status& status) {
+  code_ = status.code();
+  order_.HandOn();
+  Finish(ToGrpcStatus(status));
+}
+
+void AppendStream::OnDone() {
+  order_.Begin();
+  timer_.Finish(code_);
+  delete this;
+}
+
+}  // namespace sis

@@ -1,0 +1,98 @@
+#include "server/rpc/evaluate_stream.h"
+
+#include <utility>
+
+#include "server/rpc/grpc_status.h"
+
+namespace sis {
+
+EvaluateStream* EvaluateStream::Start(const Evaluators& evaluators, Metrics& metrics) {
+  const std::shared_ptr<EvaluateStream> stream(new EvaluateStream(evaluators, metrics));
+  WriterLock lock(stream->mutex_);
+  stream->self_ = stream;
+  stream->Advance();
+  return stream.get();
+}
+
+EvaluateStream::EvaluateStream(const Evaluators& evaluators, Metrics& metrics)
+    : evaluators_(evaluators), timer_(metrics, "EvaluateStream") {}
+
+void EvaluateStream::OnReadDone(bool ok) {
+  std::shared_ptr<Request> request;
+  grpc::ByteBuffer received;
+  {
+    WriterLock lock(mutex_);
+    reading_ = false;
+    if (!ok) {
+      reads_ended_ = true;  // the trainer has closed its side
+      Advance();
+      return;
+    }
+    received.Swap(&received_);
+    request = std::make_shared<Request>(Request{.bytes = received.Length(), .answer = {}});
+    unanswered_.push_back(request);
+    unanswered_bytes_ += request->bytes;
+    Advance();
+  }
+  EvaluateTask::Start(
+      evaluators_, received, [self = shared_from_this()] { return self->stopped_.load(); },
+      [self = shared_from_this(), request](absl::StatusOr<grpc::ByteBuffer> answer) {
+        self->OnAnswer(*request, std::move(answer));
+      });
+}
+
+void EvaluateStream::OnAnswer(Request& request, absl::StatusOr<grpc::ByteBuffer> answer) {
+  WriterLock lock(mutex_);
+  request.answer = std::move(answer);
+  Advance();
+}
+
+void EvaluateStream::OnWriteDone(bool ok) {
+  WriterLock lock(mutex_);
+  writing_ = false;
+  unanswered_bytes_ -= unanswered_.front()->bytes;
+  unanswered_.pop_front();
+  if (!ok) stopped_ = true;
+  Advance();
+}
+
+void EvaluateStream::OnCancel() {
+  WriterLock lock(mutex_);
+  stopped_ = true;
+  Advance();
+}
+
+void EvaluateStream::Advance() {
+  if (ended_) return;
+  if (!writing_) {
+    if (stopped_) return End(absl::CancelledError("the trainer is gone"));
+    if (reads_ended_ && unanswered_.empty()) return End(absl::OkStatus());
+    if (!unanswered_.empty() && unanswered_.front()->answer.has_value()) {
+      const absl::StatusOr<grpc::ByteBuffer>& answer = *unanswered_.front()->answer;
+      if (!answer.ok()) return End(answer.status());
+      writing_ = true;
+      StartWrite(&*answer);
+    }
+  }
+  if (!reading_ && !reads_ended_ && !stopped_ && unanswered_.size() < kMaxRequests &&
+      unanswered_bytes_ < kMaxBytes) {
+    reading_ = true;
+    StartRead(&received_);
+  }
+}
+
+void EvaluateStream::End(const absl::Status& status) {
+  ended_ = true;
+  stopped_ = true;
+  code_ = status.code();
+  Finish(ToGrpcStatus(status));
+}
+
+void EvaluateStream::OnDone() {
+  std::shared_ptr<EvaluateStream> self;
+  WriterLock lock(mutex_);
+  timer_.Finish(code_);
+  self = std::move(self_);
+}
+
+}  // namespace sis

@@ -1,0 +1,61 @@
+// One Evaluate on its way through the worker pool.
+#pragma once
+
+#include <grpcpp/support/byte_buffer.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "absl/status/statusor.h"
+#include "kernels/backend.h"
+#include "server/evaluate.h"
+#include "server/segments/segment_registry.h"
+#include "server/stored_runs.h"
+#include "server/wire/received_message.h"
+
+namespace sis {
+
+// What evaluates. All must outlive the tasks.
+struct Evaluators {
+  StoredRuns& runs;
+  const Backend& backend;
+  WorkerPool& workers;
+  SegmentRegistry& segments;
+};
+
+// Evaluates a piece of about 4 MiB, then lets other runs have their turn. Owns itself.
+class EvaluateTask final : public std::enable_shared_from_this<EvaluateTask> {
+ public:
+  // Asked between slices: whether the answer is no longer wanted.
+  using IsCancelled = std::function<bool()>;
+  // Called once, by a worker, or before Start returns.
+  using Done = std::function<void(absl::StatusOr<grpc::ByteBuffer>)>;
+
+  // `request` is an EvaluateRequest, the answer an EvaluateResponse.
+  static void Start(const Evaluators& evaluators, const grpc::ByteBuffer& request,
+                    IsCancelled is_cancelled, Done done);
+
+ private:
+  using Request = ReceivedMessage<v1::EvaluateRequest>;
+
+  EvaluateTask(const Evaluators& evaluators, std::unique_ptr<const Request> request,
+               IsCancelled is_cancelled, Done done);
+  void Schedule();
+  void EvaluatePiece();
+  // Lets go of the sequences first: whoever has the answer may release them, or advance the
+  // version, and finds them free.
+  void Answer(absl::StatusOr<grpc::ByteBuffer> answer);
+  // As far as it gets with one piece. Whether that was the last.
+  absl::StatusOr<bool> TryEvaluatePiece();
+
+  const Evaluators evaluators_;
+  const std::unique_ptr<const Request> request_;
+  const IsCancelled is_cancelled_;
+  const Done done_;
+  std::shared_ptr<Run> run_;
+  std::optional<EvaluateCall> evaluation_;
+  int slices_evaluated_ = 0;
+};
+
+}  // namespace sis

@@ -1,0 +1,193 @@
+// What an Evaluate on the worker pool owes to others: it makes way, and it stops when told.
+#include "server/rpc/evaluate_task.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <latch>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/decide/scalar_backend.h"
+#include "server/testing/cache_fixture.h"
+#include "server/testing/record_generator.h"
+#include "server/wire/segment_part.h"
+#include "server/wire/serialize.h"
+
+namespace sis {
+namespace {
+
+constexpr uint32_t kSlots = 128;
+// So many positions fill a piece: one slice of them is the least that is done at once.
+constexpr uint32_t kPiecePositions = 8192;
+
+// Of sequences that are not there: as long as any, but quick.
+grpc::ByteBuffer Request(const std::string& run_id, int slices, uint64_t draw = 1) {
+  auto request = std::make_shared<v1::EvaluateRequest>();
+  request->mutable_run()->set_run_id(run_id);
+  request->set_draw(draw);
+  for (int i = 0; i < slices; ++i) {
+    request->add_slices()->mutable_sequence()->set_id(std::to_string(i));
+    request->mutable_slices(i)->set_length(kPiecePositions);
+  }
+  const std::string zeros(slices * kPiecePositions * sizeof(float), '\0');
+  request->mutable_reduced()->set_sampled_log_probs(zeros);
+  request->mutable_reduced()->set_log_envelopes(zeros);
+  request->mutable_reduced()->set_covered_masses(zeros);
+  return SerializeInPlace(std::move(request));
+}
+
+class EvaluateTaskTest : public testing::Test {
+ protected:
+  EvaluateTaskTest() {
+    for (const char* id : {"a", "b", "c"}) cache_.CreateRun(id, SmallConfig(kSlots));
+  }
+
+  // Starts the tasks while the only worker is busy; runs them all; the order in which they ended.
+  std::vector<std::string> OrderOf(const std::vector<std::pair<std::string, int>>& runs) {
+    std::vector<std::string> order;
+    std::latch busy(1);
+    WorkerPool workers(1);
+    workers.Schedule("first", [&] { busy.wait(); });
+    std::latch all_done(runs.size());
+    for (const auto& [run, slices] : runs) {
+      EvaluateTask::Start(
+          {cache_.runs, backend_, workers, segments_}, Request(run, slices, draw_++),
+          [] { return false; },
+          [&, run = run](const absl::StatusOr<grpc::ByteBuffer>& answer) {
+            EXPECT_TRUE(answer.ok()) << answer.status();
+            order.push_back(run);
+            all_done.count_down();
+          });
+    }
+    busy.count_down();
+    all_done.wait();
+    return order;
+  }
+
+  Cache cache_;
+  const ScalarBackend backend_;
+  SegmentRegistry segments_{0};
+  uint64_t draw_ = 1;
+};
+
+TEST_F(EvaluateTaskTest, AShortOneDoesNotWaitForTheWholeOfAnotherRunsLongOne) {
+  EXPECT_EQ(OrderOf({{"a", 5}, {"b", 1}, {"c", 2}}), (std::vector<std::string>{"b", "c", "a"}));
+}
+
+TEST_F(EvaluateTaskTest, RunsShareByPiecesHoweverManyRequestsOneSends) {
+  EXPECT_EQ(OrderOf({{"a", 1}, {"a", 1}, {"a", 1}, {"a", 1}, {"b", 1}, {"c", 1}}),
+            (std::vector<std::string>{"a", "b", "c", "a", "a", "a"}));
+}
+
+TEST_F(EvaluateTaskTest, CancellationIsSeenBetweenSlicesAndCountsNothing) {
+  for (const int stop_after : {0, 1, 3, 6}) {
+    int asked = 0;
+    std::latch done(1);
+    absl::Status status;
+    WorkerPool workers(1);
+    EvaluateTask::Start(
+        {cache_.runs, backend_, workers, segments_}, Request("a", 7, /*draw=*/99),
+        [&] { return asked++ == stop_after; },
+        [&](const absl::StatusOr<grpc::ByteBuffer>& answer) {
+          status = answer.status();
+          done.count_down();
+        });
+    done.wait();
+    EXPECT_EQ(status.code(), absl::StatusCode::kCancelled);
+    EXPECT_EQ(asked, stop_after + 1);
+    v1::RunRef ref;
+    ref.set_run_id("a");
+    EXPECT_FALSE((*cache_.runs.Find(ref))->steps().Find(99).has_value());
+  }
+}
+
+TEST_F(EvaluateTaskTest, SequencesAreFreeWhenTheAnswerIsThere) {
+  v1::RunConfig config = SmallConfig(kSlots);
+  config.set_max_staleness(0);
+  const auto run = cache_.CreateRun("stale", config);
+  const Records records = RecordGenerator(kSlots, 1000, /*seed=*/1).NextRecords(1);
+  // An answer; and a refusal, of the second slice, as its ratio is not to be had.
+  for (const bool refused : {false, true}) {
+    ASSERT_EQ(AppendBlock(cache_, *run, records.Block(refused ? "b" : "a", refused ? 1 : 0)).code(),
+              0);
+    auto request = std::make_shared<v1::EvaluateRequest>();
+    request->mutable_run()->set_run_id("stale");
+    request->add_outputs(v1::RATIOS);
+    request->add_slices()->mutable_sequence()->set_id(refused ? "b" : "a");
+    request->mutable_slices(0)->set_length(1);
+    if (refused) {
+      request->add_slices()->mutable_sequence()->set_id("not there");
+      request->mutable_slices(1)->set_length(1);
+    }
+    const std::string zeros(request->slices_size() * sizeof(float), '\0');
+    request->mutable_reduced()->set_sampled_log_probs(zeros);
+    request->mutable_reduced()->set_log_envelopes(zeros);
+    request->mutable_reduced()->set_covered_masses(zeros);
+    std::latch done(1);
+    WorkerPool workers(1);
+    EvaluateTask::Start(
+        {cache_.runs, backend_, workers, segments_}, SerializeInPlace(std::move(request)),
+        [] { return false; },
+        [&](const absl::StatusOr<grpc::ByteBuffer>& answer) {
+          EXPECT_EQ(answer.ok(), !refused) << answer.status();
+          EXPECT_EQ(*run->AdvanceVersion(refused ? 2 : 1), 1);
+          done.count_down();
+        });
+    done.wait();
+  }
+}
+
+TEST_F(EvaluateTaskTest, WhatIsNoRequestIsRefusedAtOnce) {
+  WorkerPool workers(1);
+  absl::Status status;
+  const grpc::Slice slice(std::string("\x0a\x7f"));
+  EvaluateTask::Start(
+      {cache_.runs, backend_, workers, segments_}, grpc::ByteBuffer(&slice, 1),
+      [] { return false; },
+      [&](const absl::StatusOr<grpc::ByteBuffer>& answer) { status = answer.status(); });
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.message(), "not a sis.v1.EvaluateRequest in protobuf");
+}
+
+TEST_F(EvaluateTaskTest, ARequestKeepsItsSegmentThoughTheLeaseEnds) {
+  SegmentRegistry segments(1 << 20);
+  const auto leased = segments.Lease(1, [] {});
+  ASSERT_TRUE(leased.ok()) << leased.status();
+  const std::string name = (*leased)->name();
+  v1::EvaluateRequest request;
+  request.mutable_run()->set_run_id("a");
+  request.set_segment(name);
+  request.add_slices()->mutable_sequence()->set_id("missing");
+  request.mutable_slices(0)->set_length(16);
+  const std::string values = SegmentPart{0, 64}.ToBytes();  // zeros
+  request.mutable_reduced()->set_sampled_log_probs(values);
+  request.mutable_reduced()->set_log_envelopes(values);
+  request.mutable_reduced()->set_covered_masses(values);
+
+  const auto start = [&](WorkerPool& workers, const EvaluateTask::Done& done) {
+    EvaluateTask::Start(
+        {cache_.runs, backend_, workers, segments},
+        SerializeInPlace(std::make_shared<v1::EvaluateRequest>(request)), [] { return false; },
+        done);
+  };
+  std::latch busy(1);
+  {
+    WorkerPool workers(1);
+    workers.Schedule("first", [&] { busy.wait(); });
+    start(workers, [](const absl::StatusOr<grpc::ByteBuffer>& answer) {
+      EXPECT_TRUE(answer.ok()) << answer.status();
+    });
+    segments.End(name);
+    EXPECT_EQ(segments.Find(name).status().code(), absl::StatusCode::kNotFound);
+    start(workers, [](const absl::StatusOr<grpc::ByteBuffer>& answer) {
+      EXPECT_EQ(answer.status().code(), absl::StatusCode::kNotFound);
+    });
+    busy.count_down();
+  }
+  EXPECT_EQ(leased->use_count(), 1);
+}
+
+}  // namespace
+}  // namespace sis

@@ -1,0 +1,95 @@
+#include "server/rpc/fetch_stream.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "server/rpc/grpc_status.h"
+#include "server/wire/received_message.h"
+#include "server/wire/serialize.h"
+#include "sis/v1/ratio_service.pb.h"
+
+namespace sis {
+
+FetchStream::FetchStream(const grpc::CallbackServerContext& context, const Evaluators& evaluators,
+                         Metrics& metrics, StoreThreads& store_threads,
+                         const grpc::ByteBuffer& request)
+    : context_(context), evaluators_(evaluators), timer_(metrics, "FetchTopK") {
+  order_.HandOn();
+  store_threads.Run([this, &request] {
+    order_.Begin();
+    if (absl::Status status = Open(request); !status.ok()) {
+      End(status);
+    } else {
+      WriteNext();
+    }
+  });
+}
+
+absl::Status FetchStream::Open(const grpc::ByteBuffer& request) {
+  const auto received = ReceivedMessage<v1::FetchTopKRequest>::Parse(request);
+  if (!received.ok()) return received.status();
+  const v1::FetchTopKRequest& message = (*received)->message();
+  if (!message.segment().empty()) {
+    absl::StatusOr<std::shared_ptr<SharedSegment>> segment =
+        evaluators_.segments.Find(message.segment());
+    if (!segment.ok()) return segment.status();
+    (*received)->arrays().LieIn(*std::move(segment));
+  }
+  absl::StatusOr<std::shared_ptr<Run>> run = evaluators_.runs.Find(message.run());
+  if (!run.ok()) return run.status();
+  absl::StatusOr<Fetch> fetch = Fetch::Open(*std::move(run), message, (*received)->arrays());
+  if (!fetch.ok()) return fetch.status();
+  fetch_ = *std::move(fetch);
+  return absl::OkStatus();
+}
+
+void FetchStream::WriteNext() {
+  if (auto message = std::make_shared<v1::FetchTopKResponse>(); fetch_->Next(*message)) {
+    response_ = SerializeInPlace(std::move(message));
+    order_.HandOn();
+    StartWrite(&response_);
+  } else {
+    End(absl::OkStatus());
+  }
+}
+
+void FetchStream::Copy() {
+  WorkerPool& workers = evaluators_.workers;
+  const std::string run_id = fetch_->run_id();
+  order_.HandOn();
+  workers.Schedule(run_id, [this] {
+    order_.Begin();
+    if (context_.IsCancelled()) return End(absl::CancelledError("the trainer is gone"));
+    if (fetch_->CopySome()) {
+      Copy();
+    } else {
+      WriteNext();
+    }
+  });
+}
+
+void FetchStream::OnWriteDone(bool ok) {
+  order_.Begin();
+  if (!ok) return End(absl::CancelledError("the trainer is gone"));
+  if (fetch_->in_segment()) {
+    Copy();
+  } else {
+    WriteNext();
+  }
+}
+
+void FetchStream::End(const absl::Status& status) {
+  code_ = status.code();
+  fetch_.reset();  // its sequences are free for what the trainer does next
+  order_.HandOn();
+  Finish(ToGrpcStatus(status));
+}
+
+void FetchStream::OnDone() {
+  order_.Begin();
+  timer_.Finish(code_);
+  delete this;
+}
+
+}  // namespace sis

@@ -1,0 +1,45 @@
+// The server's end of one FetchTopK stream.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <optional>
+
+#include "absl/status/status.h"
+#include "server/fetch/fetch.h"
+#include "server/rpc/evaluate_task.h"
+#include "server/rpc/reaction_order.h"
+#include "server/rpc/rpc_timer.h"
+#include "server/threads/store_threads.h"
+
+namespace sis {
+
+// Makes a message when the one before is written, so a slow trainer costs one message of memory,
+// and what gRPC buffers. gRPC sends the arrays from where they were decoded, or they go to the
+// segment that the request names. Owns itself.
+class FetchStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
+ public:
+  // Everything must outlive the call.
+  FetchStream(const grpc::CallbackServerContext& context, const Evaluators& evaluators,
+              Metrics& metrics, StoreThreads& store_threads, const grpc::ByteBuffer& request);
+
+  void OnWriteDone(bool ok) override;
+  void OnDone() override;
+
+ private:
+  absl::Status Open(const grpc::ByteBuffer& request);
+  void WriteNext();
+  // Rows into the request's segment, on a worker, taking turns; then goes on.
+  void Copy();
+  void End(const absl::Status& status);
+
+  const grpc::CallbackServerContext& context_;
+  const Evaluators evaluators_;
+  const RpcTimer timer_;
+  ReactionOrder order_;
+  absl::StatusCode code_ = absl::StatusCode::kOk;
+  std::optional<Fetch> fetch_;
+  grpc::ByteBuffer response_;
+};
+
+}  // namespace sis

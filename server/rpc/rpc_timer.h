@@ -1,0 +1,28 @@
+// Counts one RPC in the metrics when it ends.
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "server/metrics/metrics.h"
+
+namespace sis {
+
+class RpcTimer {
+ public:
+  RpcTimer(Metrics& metrics, std::string method)
+      : metrics_(&metrics), method_(std::move(method)), start_(absl::Now()) {}
+
+  void Finish(absl::StatusCode code) const {
+    metrics_->CountRpc(method_, code, absl::Now() - start_);
+  }
+
+ private:
+  Metrics* metrics_;
+  std::string method_;
+  absl::Time start_;
+};
+
+}  // namespace sis

@@ -1,0 +1,82 @@
+#include "server/rpc/segment_lease.h"
+
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "server/rpc/grpc_status.h"
+
+namespace sis {
+namespace {
+
+// No run has this name.
+constexpr char kLeases[] = "";
+
+}  // namespace
+
+SegmentLease* SegmentLease::Start(SegmentRegistry& segments, WorkerPool& workers, Metrics& metrics,
+                                  const std::string& peer, uint64_t bytes) {
+  const std::shared_ptr<SegmentLease> lease(new SegmentLease(segments, metrics));
+  {
+    WriterLock lock(lease->mutex_);
+    lease->self_ = lease;
+    // Whoever can open the socket's file is the server's user (Server::Listen).
+    if (!absl::StartsWith(peer, "unix:")) {
+      lease->EndLocked(absl::PermissionDeniedError(
+          absl::StrCat("shared memory is for clients over a Unix socket, not ", peer)));
+      return lease.get();
+    }
+  }
+  workers.Schedule(kLeases, [lease, bytes] { lease->Lease(bytes); });
+  return lease.get();
+}
+
+SegmentLease::SegmentLease(SegmentRegistry& segments, Metrics& metrics)
+    : segments_(segments), timer_(metrics, "LeaseSegment") {}
+
+void SegmentLease::Lease(uint64_t bytes) {
+  const absl::StatusOr<std::shared_ptr<SharedSegment>> segment = segments_.Lease(
+      bytes,
+      [self = shared_from_this()] { self->End(absl::UnavailableError("the server shuts down")); });
+  if (!segment.ok()) return End(segment.status());
+  WriterLock lock(mutex_);
+  if (ended_) return segments_.End((*segment)->name());
+  response_.set_segment((*segment)->name());
+  response_.set_bytes((*segment)->size());
+  writing_ = true;
+  StartWrite(&response_);
+}
+
+void SegmentLease::OnWriteDone(bool ok) {
+  WriterLock lock(mutex_);
+  writing_ = false;
+  if (ended_) {
+    Finish(ToGrpcStatus(status_));
+  } else if (!ok) {
+    EndLocked(absl::CancelledError("the client is gone"));
+  }
+}
+
+void SegmentLease::OnCancel() { End(absl::CancelledError("the client is gone")); }
+
+void SegmentLease::End(const absl::Status& status) {
+  WriterLock lock(mutex_);
+  EndLocked(status);
+}
+
+void SegmentLease::EndLocked(const absl::Status& status) {
+  if (ended_) return;
+  ended_ = true;
+  status_ = status;
+  if (!response_.segment().empty()) segments_.End(response_.segment());
+  if (!writing_) Finish(ToGrpcStatus(status));
+}
+
+void SegmentLease::OnDone() {
+  std::shared_ptr<SegmentLease> self;
+  WriterLock lock(mutex_);
+  timer_.Finish(status_.code());
+  self = std::move(self_);
+}
+
+}  // namespace sis

@@ -1,0 +1,53 @@
+// The server's end of one LeaseSegment.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "server/metrics/metrics.h"
+#include "server/rpc/rpc_timer.h"
+#include "server/shared_memory/segment_registry.h"
+#include "server/threads/mutex.h"
+#include "server/threads/worker_pool.h"
+#include "sis/v1/ratio_service.pb.h"
+
+namespace sis {
+
+// Leases a segment for as long as the call lives. Owns itself; what it is given must outlive the
+// gRPC server.
+class SegmentLease final : public grpc::ServerWriteReactor<v1::LeaseSegmentResponse>,
+                           public std::enable_shared_from_this<SegmentLease> {
+ public:
+  // `peer` is gRPC's name of the client. A worker makes the segment, as that takes a while.
+  static SegmentLease* Start(SegmentRegistry& segments, WorkerPool& workers, Metrics& metrics,
+                             const std::string& peer, uint64_t bytes);
+
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override;
+  void OnDone() override;
+
+ private:
+  SegmentLease(SegmentRegistry& segments, Metrics& metrics);
+  void Lease(uint64_t bytes);
+  // Ends the lease, and the call as soon as nothing is being written.
+  void End(const absl::Status& status);
+  void EndLocked(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  SegmentRegistry& segments_;
+  const RpcTimer timer_;
+
+  Mutex mutex_;
+  // A worker may still be busy when gRPC is done.
+  std::shared_ptr<SegmentLease> self_ ABSL_GUARDED_BY(mutex_);
+  v1::LeaseSegmentResponse response_;  // what is written; it names the segment once there is one
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);  // when ended
+};
+
+}  // namespace sis

@@ -1,0 +1,83 @@
+#include "server/shared_memory/segment_registry.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace sis {
+namespace {
+
+absl::Status Closed() { return absl::UnavailableError("the server shuts down"); }
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<SharedSegment>> SegmentRegistry::Lease(uint64_t bytes,
+                                                                      OnClose on_close) {
+  if (budget_.limit() == 0) {
+    return absl::FailedPreconditionError(
+        "shared memory is off: the server runs without --shared_memory_bytes");
+  }
+  // Above all limits, so that it is no matter of signs.
+  const uint64_t wanted =
+      std::min(std::max(bytes, SharedSegment::WholePages(bytes)), uint64_t{INT64_MAX});
+  const auto charge = static_cast<int64_t>(wanted);
+  if (!budget_.TryCharge(charge)) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("bytes: ", bytes, ", but of --shared_memory_bytes=", budget_.limit(), " ",
+                     budget_.limit() - budget_.used(), " are free"));
+  }
+  absl::StatusOr<std::unique_ptr<SharedSegment>> made = SharedSegment::Make(bytes);
+  if (!made.ok()) {
+    budget_.Refund(charge);
+    return made.status();
+  }
+  std::shared_ptr<SharedSegment> segment(made->release(), [this, charge](SharedSegment* gone) {
+    delete gone;
+    budget_.Refund(charge);
+  });
+  WriterLock lock(mutex_);
+  if (closed_) return Closed();
+  leased_.emplace(segment->name(), Leased{segment, std::move(on_close)});
+  return segment;
+}
+
+void SegmentRegistry::End(const std::string& name) {
+  std::map<std::string, Leased, std::less<>>::node_type ended;
+  {
+    WriterLock lock(mutex_);
+    ended = leased_.extract(name);
+  }
+  // Memory is given back, if nobody else holds it, without the lock.
+  if (!ended.empty()) ended.mapped().segment->Unlink();
+}
+
+absl::StatusOr<std::shared_ptr<SharedSegment>> SegmentRegistry::Find(const std::string& name) {
+  ReaderLock lock(mutex_);
+  if (closed_) return Closed();
+  const auto found = leased_.find(name);
+  if (found == leased_.end()) {
+    return absl::NotFoundError(absl::StrCat("segment: no '", name, "' is leased"));
+  }
+  return found->second.segment;
+}
+
+void SegmentRegistry::Close() {
+  std::map<std::string, Leased, std::less<>> ended;
+  {
+    WriterLock lock(mutex_);
+    closed_ = true;
+    ended.swap(leased_);
+  }
+  for (auto& [name, leased] : ended) {
+    leased.segment->Unlink();
+    leased.on_close();
+  }
+}
+
+int64_t SegmentRegistry::size() {
+  ReaderLock lock(mutex_);
+  return static_cast<int64_t>(leased_.size());
+}
+
+}  // namespace sis

@@ -1,0 +1,159 @@
+#include "server/slices/slices.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace sis {
+namespace {
+
+absl::Status CheckCount(const Run& run, const SliceMessages& slices) {
+  if (slices.empty()) return absl::InvalidArgumentError("slices: none given");
+  // Every slice has at least one position, or is a whole sequence.
+  if (slices.size() > run.limits().max_evaluate_positions) {
+    return absl::InvalidArgumentError(absl::StrCat("slices: ", slices.size(), ", more than ",
+                                                   run.limits().max_evaluate_positions));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::optional<LogRatioSum>> ParseLogRatioSum(const v1::Slice& slice, int index) {
+  if (!slice.has_sequence_log_ratio_sum()) return std::optional<LogRatioSum>();
+  const v1::LogRatioSum& message = slice.sequence_log_ratio_sum();
+  // Far more than --max_positions; and no position adds more than 64 nats.
+  constexpr uint64_t kLargestCount = uint64_t{1} << 26;
+  const uint64_t magnitude = message.log_ratio() < 0
+                                 ? 0 - static_cast<uint64_t>(message.log_ratio())
+                                 : static_cast<uint64_t>(message.log_ratio());
+  if (message.positions() > kLargestCount || magnitude > message.positions() << 36) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "slices[", index, "].sequence_log_ratio_sum: ", message.log_ratio(), " over ",
+        message.positions(), " positions: at most 2^26 positions, and 2^36 for each of them"));
+  }
+  return LogRatioSum{message.log_ratio(), static_cast<int64_t>(message.positions())};
+}
+
+Run::Found FindRecords(Run& run, const SequenceName& name, const v1::Slice& slice) {
+  if (run.backing() == nullptr) return run.Find(name);
+  Run::Found found = run.backing()->Find(run, name, slice.first_position(), slice.length());
+  const auto* sequence = std::get_if<std::shared_ptr<Sequence>>(&found);
+  if (sequence != nullptr && slice.has_record_digest() && slice.record_digest() == 0 &&
+      Sequence::Reader(**sequence).Digest(slice.first_position(), slice.length()) != 0) {
+    // The store did not answer when the trainer fetched, and does now: its values are of no
+    // records.
+    return MissingReason::kStoreDown;
+  }
+  return found;
+}
+
+absl::StatusOr<SliceRange> ParseSlice(Run& run, const v1::Slice& slice, int index) {
+  absl::StatusOr<SequenceName> name = ParseSequence(slice.sequence());
+  if (!name.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("slices[", index, "].", name.status().message()));
+  }
+  const uint64_t end = uint64_t{slice.first_position()} + slice.length();
+  if (end > static_cast<uint64_t>(run.limits().max_positions)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "slices[", index, "] of ", ToString(*name), ": first_position ", slice.first_position(),
+        " + length ", slice.length(), " is beyond ", run.limits().max_positions));
+  }
+  const absl::StatusOr<std::optional<LogRatioSum>> log_ratio_sum = ParseLogRatioSum(slice, index);
+  if (!log_ratio_sum.ok()) return log_ratio_sum.status();
+  Run::Found found = FindRecords(run, *name, slice);
+  return SliceRange{.name = *std::move(name),
+                    .first_position = slice.first_position(),
+                    .count = slice.length(),
+                    .found = std::move(found),
+                    .expected_digest = slice.has_record_digest()
+                                           ? std::optional<uint64_t>(slice.record_digest())
+                                           : std::nullopt,
+                    .sampled_ids_crc32c = slice.has_sampled_ids_crc32c()
+                                              ? std::optional<uint32_t>(slice.sampled_ids_crc32c())
+                                              : std::nullopt,
+                    .sequence_log_ratio_sum = *log_ratio_sum};
+}
+
+absl::Status CheckTotal(const Run& run, const std::vector<SliceRange>& slices) {
+  const int64_t total = TotalPositions(slices);
+  if (total <= run.limits().max_evaluate_positions) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("slices: ", total, " positions in all, more than ",
+                                                 run.limits().max_evaluate_positions));
+}
+
+absl::Status CheckDisjoint(const std::vector<SliceRange>& slices) {
+  std::vector<const SliceRange*> sorted;
+  sorted.reserve(slices.size());
+  for (const SliceRange& slice : slices) sorted.push_back(&slice);
+  const auto key = [](const SliceRange* slice) {
+    return std::tie(slice->name.id, slice->name.attempt, slice->first_position);
+  };
+  std::ranges::sort(sorted, {}, key);
+  for (size_t i = 1; i < sorted.size(); ++i) {
+    const SliceRange& before = *sorted[i - 1];
+    const SliceRange& after = *sorted[i];
+    if (before.name == after.name && after.first_position < before.first_position + before.count) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "slices overlap at position ", after.first_position, " of ", ToString(after.name)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckSequenceId(std::string_view id) {
+  if (!id.empty() && id.size() <= kMaxIdBytes) return absl::OkStatus();
+  const absl::string_view shown(id.data(), std::min<size_t>(id.size(), 64));
+  return absl::InvalidArgumentError(
+      absl::StrCat("sequence.id '", shown, "': ", id.size(), " bytes, not 1 to ", kMaxIdBytes));
+}
+
+absl::StatusOr<SequenceName> ParseSequence(const v1::SequenceRef& ref) {
+  if (absl::Status status = CheckSequenceId(ref.id()); !status.ok()) return status;
+  return SequenceName{ref.id(), ref.attempt()};
+}
+
+absl::StatusOr<std::vector<SliceRange>> ParseFetchSlices(Run& run, const SliceMessages& messages) {
+  if (absl::Status status = CheckCount(run, messages); !status.ok()) return status;
+  std::vector<SliceRange> slices;
+  slices.reserve(messages.size());
+  for (int i = 0; i < messages.size(); ++i) {
+    absl::StatusOr<SliceRange> slice = ParseSlice(run, messages[i], i);
+    if (!slice.ok()) return slice.status();
+    if (slice->count == 0 && slice->sequence() != nullptr) {
+      const uint32_t committed = slice->sequence()->committed_length();
+      slice->count = committed - std::min(committed, slice->first_position);
+    }
+    slices.push_back(*std::move(slice));
+  }
+  if (absl::Status status = CheckTotal(run, slices); !status.ok()) return status;
+  return slices;
+}
+
+absl::StatusOr<std::vector<SliceRange>> ParseEvaluateSlices(Run& run,
+                                                            const SliceMessages& messages) {
+  if (absl::Status status = CheckCount(run, messages); !status.ok()) return status;
+  std::vector<SliceRange> slices;
+  slices.reserve(messages.size());
+  for (int i = 0; i < messages.size(); ++i) {
+    absl::StatusOr<SliceRange> slice = ParseSlice(run, messages[i], i);
+    if (!slice.ok()) return slice.status();
+    if (slice->count == 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("slices[", i, "] of ", ToString(slice->name), ": length 0"));
+    }
+    slices.push_back(*std::move(slice));
+  }
+  if (absl::Status status = CheckTotal(run, slices); !status.ok()) return status;
+  if (absl::Status status = CheckDisjoint(slices); !status.ok()) return status;
+  return slices;
+}
+
+int64_t TotalPositions(const std::vector<SliceRange>& slices) {
+  int64_t total = 0;
+  for (const SliceRange& slice : slices) total += slice.count;
+  return total;
+}
+
+}  // namespace sis

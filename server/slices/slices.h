@@ -1,0 +1,45 @@
+// Ranges of positions that a request names.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "google/protobuf/repeated_ptr_field.h"
+#include "kernels/decide/algorithms/batch.h"
+#include "server/cache/run.h"
+#include "sis/v1/ratio_service.pb.h"
+
+namespace sis {
+
+struct SliceRange {
+  SequenceName name;
+  uint32_t first_position;
+  uint32_t count;
+  Run::Found found;
+  std::optional<uint64_t> expected_digest;
+  std::optional<uint32_t> sampled_ids_crc32c;
+  std::optional<LogRatioSum> sequence_log_ratio_sum;
+
+  Sequence* sequence() const {
+    const auto* held = std::get_if<std::shared_ptr<Sequence>>(&found);
+    return held == nullptr ? nullptr : held->get();
+  }
+};
+
+using SliceMessages = google::protobuf::RepeatedPtrField<v1::Slice>;
+
+// InvalidArgument unless the id is 1 to 256 bytes.
+absl::Status CheckSequenceId(std::string_view id);
+absl::StatusOr<SequenceName> ParseSequence(const v1::SequenceRef& ref);
+
+// The slices of a FetchTopK: length 0 becomes what is committed; any may be empty.
+absl::StatusOr<std::vector<SliceRange>> ParseFetchSlices(Run& run, const SliceMessages& slices);
+// The slices of an Evaluate: none empty, none overlapping.
+absl::StatusOr<std::vector<SliceRange>> ParseEvaluateSlices(Run& run, const SliceMessages& slices);
+
+// Positions in all slices.
+int64_t TotalPositions(const std::vector<SliceRange>& slices);
+
+}  // namespace sis

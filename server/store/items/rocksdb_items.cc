@@ -1,0 +1,185 @@
+#include "server/store/items/rocksdb_items.h"
+
+#include <rocksdb/compaction_filter.h>
+#include <rocksdb/db.h>
+#include <rocksdb/filter_policy.h>
+#include <rocksdb/table.h>
+#include <rocksdb/write_batch.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "server/store/stored_item.h"
+#include "server/threads/mutex.h"
+
+namespace sis {
+namespace {
+
+absl::Status FromRocksDb(const rocksdb::Status& status) {
+  if (status.ok()) return absl::OkStatus();
+  if (status.IsNotFound()) return absl::NotFoundError("nothing is stored");
+  const std::string message = absl::StrCat("rocksdb: ", status.ToString());
+  if (status.IsCorruption()) return absl::DataLossError(message);
+  if (status.IsNoSpace()) return absl::ResourceExhaustedError(message);
+  return absl::UnavailableError(message);
+}
+
+bool Expired(std::string_view value) { return ItemExpires(value) <= absl::Now(); }
+
+std::string_view ToView(const rocksdb::Slice& slice) { return {slice.data(), slice.size()}; }
+
+class RemoveExpired final : public rocksdb::CompactionFilter {
+ public:
+  const char* Name() const override { return "sis.RemoveExpired"; }
+  bool Filter(int, const rocksdb::Slice&, const rocksdb::Slice& value, std::string*,
+              bool*) const override {
+    return Expired(ToView(value));
+  }
+};
+
+class RocksDbItems final : public ItemStore {
+ public:
+  RocksDbItems(const std::string& directory, bool sync) : directory_(directory) {
+    write_.sync = sync;
+  }
+
+  absl::Status Open() {
+    rocksdb::BlockBasedTableOptions table;
+    table.filter_policy.reset(rocksdb::NewBloomFilterPolicy(10));
+    table.block_cache = rocksdb::NewLRUCache(size_t{32} << 20);
+    table.cache_index_and_filter_blocks = true;
+    rocksdb::Options options;
+    options.create_if_missing = true;
+    options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
+    options.compaction_filter = &remove_expired_;
+    options.compression = rocksdb::kNoCompression;  // log-probs hardly compress
+    options.write_buffer_size = size_t{32} << 20;
+    options.max_write_buffer_number = 3;
+    options.max_open_files = 512;
+    options.keep_log_file_num = 2;
+    rocksdb::DB* db = nullptr;
+    const rocksdb::Status status = rocksdb::DB::Open(options, directory_, &db);
+    db_.reset(db);
+    return FromRocksDb(status);
+  }
+
+  std::string_view name() const override { return "rocksdb"; }
+  bool forgets() const override { return false; }
+  bool shared() const override { return false; }
+
+  std::vector<absl::Status> Add(std::span<const Item> items) override {
+    std::vector<absl::Status> statuses(items.size());
+    rocksdb::WriteBatch batch;
+    // One batch at a time: between looking and writing nobody else may write.
+    WriterLock lock(mutex_);
+    std::vector<std::string_view> in_batch;
+    for (size_t i = 0; i < items.size(); ++i) {
+      const std::string& key = items[i].key.key;
+      const absl::Status found = Find(key).status();
+      if (found.ok() || std::ranges::find(in_batch, key) != in_batch.end()) {
+        statuses[i] = absl::AlreadyExistsError("stored already");
+      } else if (!absl::IsNotFound(found)) {
+        statuses[i] = found;
+      } else {
+        batch.Put(key, items[i].value);
+        in_batch.push_back(key);
+      }
+    }
+    const absl::Status written = FromRocksDb(db_->Write(write_, &batch));
+    for (absl::Status& status : statuses) {
+      if (status.ok()) status = written;
+    }
+    return statuses;
+  }
+
+  absl::Status Put(std::span<const Item> items) override {
+    rocksdb::WriteBatch batch;
+    for (const Item& item : items) batch.Put(item.key.key, item.value);
+    WriterLock lock(mutex_);
+    return FromRocksDb(db_->Write(write_, &batch));
+  }
+
+  absl::Status Swap(const Item& item, const std::optional<std::string>& expected) override {
+    WriterLock lock(mutex_);
+    const absl::StatusOr<std::string> present = Find(item.key.key);
+    if (!present.ok() && !absl::IsNotFound(present.status())) return present.status();
+    if (present.ok() != expected.has_value() || (present.ok() && *present != *expected)) {
+      return absl::AbortedError("something else is stored");
+    }
+    return FromRocksDb(db_->Put(write_, item.key.key, item.value));
+  }
+
+  std::vector<absl::StatusOr<std::string>> Get(std::span<const ItemKey> keys) override {
+    std::vector<absl::StatusOr<std::string>> values;
+    for (const ItemKey& key : keys) values.push_back(Find(key.key));
+    return values;
+  }
+
+  absl::StatusOr<size_t> Remove(std::span<const ItemKey> keys) override {
+    rocksdb::WriteBatch batch;
+    size_t removed = 0;
+    WriterLock lock(mutex_);
+    for (const ItemKey& key : keys) {
+      const absl::Status found = Find(key.key).status();
+      if (absl::IsNotFound(found)) continue;
+      if (!found.ok()) return found;
+      batch.Delete(key.key);
+      ++removed;
+    }
+    if (absl::Status status = FromRocksDb(db_->Write(write_, &batch)); !status.ok()) return status;
+    return removed;
+  }
+
+  absl::Status RemoveRange(const std::string& first, const std::string& last) override {
+    WriterLock lock(mutex_);
+    return FromRocksDb(db_->DeleteRange(write_, db_->DefaultColumnFamily(), first, last));
+  }
+
+  absl::Status Scan(
+      const std::string& first,
+      const std::function<std::string(std::string_view, std::string_view)>& visit) override {
+    const std::unique_ptr<rocksdb::Iterator> it(db_->NewIterator(rocksdb::ReadOptions()));
+    it->Seek(first);
+    while (it->Valid()) {
+      if (Expired(ToView(it->value()))) {
+        it->Next();
+        continue;
+      }
+      const std::string next = visit(ToView(it->key()), ToView(it->value()));
+      if (next.empty()) break;
+      it->Seek(next);
+    }
+    return FromRocksDb(it->status());
+  }
+
+ private:
+  absl::StatusOr<std::string> Find(const std::string& key) const {
+    std::string value;
+    const rocksdb::Status status = db_->Get(rocksdb::ReadOptions(), key, &value);
+    if (!status.ok()) return FromRocksDb(status);
+    if (Expired(value)) return absl::NotFoundError("expired");
+    return value;
+  }
+
+  const std::string directory_;
+  rocksdb::WriteOptions write_;
+  const RemoveExpired remove_expired_;
+  std::unique_ptr<rocksdb::DB> db_;
+  Mutex mutex_;  // held to write
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ItemStore>> OpenRocksDbItems(const std::string& directory,
+                                                            bool sync) {
+  auto items = std::make_unique<RocksDbItems>(directory, sync);
+  if (absl::Status status = items->Open(); !status.ok()) {
+    return absl::UnavailableError(absl::StrCat(directory, ": ", status.message()));
+  }
+  return items;
+}
+
+}  // namespace sis

@@ -1,0 +1,17 @@
+// Items in a RocksDB of this machine. An item survives the process (kill -9) as soon as it is
+// written, and with `sync` the machine (a power cut) as well.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "server/store/items/item_store.h"
+
+namespace sis {
+
+// Creates the directory if need be. Unavailable if it can't be opened: another process has it, say.
+absl::StatusOr<std::unique_ptr<ItemStore>> OpenRocksDbItems(const std::string& directory,
+                                                            bool sync);
+
+}  // namespace sis

@@ -1,0 +1,91 @@
+// A store whose calls are counted and timed in the metrics.
+#pragma once
+
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "server/metrics/metrics.h"
+#include "server/store/sequence_store.h"
+
+namespace sis {
+
+class MeteredStore final : public SequenceStore {
+ public:
+  // The metrics must outlive the object.
+  MeteredStore(std::unique_ptr<SequenceStore> store, Metrics& metrics)
+      : store_(std::move(store)), metrics_(metrics) {}
+
+  std::string_view name() const override { return store_->name(); }
+  bool shared() const override { return store_->shared(); }
+
+  // Counted once per call, with the first error.
+  std::vector<absl::Status> Append(std::span<const NewEntry> entries) override {
+    const absl::Time start = absl::Now();
+    std::vector<absl::Status> statuses = store_->Append(entries);
+    absl::Status first_error;
+    int64_t bytes = 0;
+    for (size_t i = 0; i < entries.size(); ++i) {
+      first_error.Update(statuses[i]);
+      if (statuses[i].ok()) bytes += static_cast<int64_t>(entries[i].entry.rows.size());
+    }
+    metrics_.CountStoreOperation("append", first_error.code(), absl::Now() - start);
+    metrics_.AddStoreBytes(bytes, 0);
+    return statuses;
+  }
+  absl::StatusOr<StoredSequence> Read(const SequenceIdentity& sequence, uint32_t first) override {
+    auto read = Counted("read", [&] { return store_->Read(sequence, first); });
+    if (read.ok()) {
+      int64_t bytes = static_cast<int64_t>(read->sealed_form.value_or("").size());
+      for (const LogEntry& entry : read->entries) bytes += static_cast<int64_t>(entry.rows.size());
+      metrics_.AddStoreBytes(0, bytes);
+    }
+    return read;
+  }
+  absl::Status WriteSealedForm(const SequenceIdentity& sequence, uint32_t entries,
+                               std::string_view sealed_form, absl::Time expires) override {
+    absl::Status status = Counted(
+        "seal", [&] { return store_->WriteSealedForm(sequence, entries, sealed_form, expires); });
+    if (status.ok()) metrics_.AddStoreBytes(static_cast<int64_t>(sealed_form.size()), 0);
+    return status;
+  }
+  absl::Status Drop(const SequenceIdentity& sequence, uint8_t reason, absl::Time expires) override {
+    return Counted("drop", [&] { return store_->Drop(sequence, reason, expires); });
+  }
+  absl::Status DropIncarnationsBefore(const std::string& run_id, uint64_t incarnation) override {
+    return Counted("drop_incarnations",
+                   [&] { return store_->DropIncarnationsBefore(run_id, incarnation); });
+  }
+  absl::StatusOr<StoredRun> PutRun(const StoredRun& run) override {
+    return Counted("put_run", [&] { return store_->PutRun(run); });
+  }
+  absl::StatusOr<StoredRun> GetRun(const std::string& run_id) override {
+    return Counted("get_run", [&] { return store_->GetRun(run_id); });
+  }
+  absl::StatusOr<std::vector<StoredRun>> ListRuns() override { return store_->ListRuns(); }
+  absl::StatusOr<std::vector<SequenceIdentity>> ListSequences(const std::string& run_id,
+                                                              uint64_t incarnation) override {
+    return store_->ListSequences(run_id, incarnation);
+  }
+
+ private:
+  static absl::StatusCode CodeOf(const absl::Status& status) { return status.code(); }
+  template <typename T>
+  static absl::StatusCode CodeOf(const absl::StatusOr<T>& result) {
+    return result.status().code();
+  }
+
+  template <typename Call>
+  std::invoke_result_t<Call> Counted(const char* operation, const Call& call) {
+    const absl::Time start = absl::Now();
+    auto result = call();
+    metrics_.CountStoreOperation(operation, CodeOf(result), absl::Now() - start);
+    return result;
+  }
+
+  const std::unique_ptr<SequenceStore> store_;
+  Metrics& metrics_;
+};
+
+}  // namespace sis

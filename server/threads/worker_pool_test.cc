@@ -1,0 +1,129 @@
+#include "server/threads/worker_pool.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <functional>
+#include <latch>
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace sis {
+namespace {
+
+TEST(WorkerPoolTest, OneThreadKeepsTheOrder) {
+  std::vector<int> order;
+  {
+    WorkerPool pool(1);
+    for (int i = 0; i < 1000; ++i) pool.Schedule("run", [&order, i] { order.push_back(i); });
+  }
+  ASSERT_EQ(order.size(), 1000);
+  for (int i = 0; i < 1000; ++i) EXPECT_EQ(order[i], i);
+}
+
+TEST(WorkerPoolTest, ThreadsWorkSideBySide) {
+  std::latch all_started(3);  // passed only if three run at once
+  std::atomic<int> done = 0;
+  {
+    WorkerPool pool(3);
+    for (int i = 0; i < 3; ++i) {
+      pool.Schedule("run", [&] {
+        all_started.arrive_and_wait();
+        ++done;
+      });
+    }
+  }
+  EXPECT_EQ(done, 3);
+}
+
+TEST(WorkerPoolTest, WorkMayScheduleWork) {
+  std::atomic<int> done = 0;
+  {
+    WorkerPool pool(2);
+    std::latch inner(1);
+    pool.Schedule("run", [&] {
+      pool.Schedule("run", [&] {
+        ++done;
+        inner.count_down();
+      });
+    });
+    inner.wait();
+  }
+  EXPECT_EQ(done, 1);
+}
+
+TEST(WorkerPoolTest, TheDestructorRunsWhatIsScheduled) {
+  std::atomic<int> done = 0;
+  {
+    WorkerPool pool(2);
+    for (int i = 0; i < 500; ++i) pool.Schedule("run", [&] { ++done; });
+  }
+  EXPECT_EQ(done, 500);
+}
+
+// What was scheduled while the only thread was busy, in the order in which it is then run.
+std::vector<std::string> OrderOf(const std::vector<std::string>& scheduled) {
+  std::vector<std::string> order;
+  std::latch busy(1);
+  {
+    WorkerPool pool(1);
+    pool.Schedule("first", [&] { busy.wait(); });
+    for (const std::string& run : scheduled) {
+      pool.Schedule(run, [&, run] { order.push_back(run); });
+    }
+    busy.count_down();
+  }
+  return order;
+}
+
+TEST(WorkerPoolTest, RunsTakeTurns) {
+  EXPECT_EQ(OrderOf({"a", "a", "a", "a", "b", "c", "c"}),
+            (std::vector<std::string>{"a", "b", "c", "a", "c", "a", "a"}));
+}
+
+TEST(WorkerPoolTest, NoRunStartsTwiceWhileAnotherWaits) {
+  std::mt19937 random(1);
+  for (int round = 0; round < 50; ++round) {
+    std::vector<std::string> scheduled;
+    // One run floods the pool, as one that evaluates everything at once would.
+    for (int i = 0; i < 100; ++i) {
+      scheduled.push_back(random() % 2 == 0 ? "flood" : std::string(1, 'a' + random() % 5));
+    }
+    std::map<std::string, int> left;
+    for (const std::string& run : scheduled) ++left[run];
+    std::map<std::string, int> started;  // since the run last had its turn
+    for (const std::string& run : OrderOf(scheduled)) {
+      started[run] = 0;
+      --left[run];
+      for (const auto& [other, count] : left) {
+        if (other != run && count > 0) ++started[other];
+      }
+      for (const auto& [other, count] : started) {
+        EXPECT_LT(count, static_cast<int>(left.size())) << other << " waits for more than a turn";
+      }
+    }
+  }
+}
+
+TEST(WorkerPoolTest, WorkThatSchedulesItsRestLetsOthersIn) {
+  std::vector<std::string> order;
+  std::latch busy(1);
+  std::function<void(int)> piece;
+  {
+    WorkerPool pool(1);
+    piece = [&](int left) {
+      order.push_back("long");
+      if (left > 0) pool.Schedule("a", [&, left] { piece(left - 1); });
+    };
+    pool.Schedule("first", [&] { busy.wait(); });
+    pool.Schedule("a", [&] { piece(3); });
+    pool.Schedule("b", [&] { order.push_back("short"); });
+    busy.count_down();
+  }
+  EXPECT_EQ(order, (std::vector<std::string>{"long", "short", "long", "long", "long"}));
+}
+
+}  // namespace
+}  // namespace sis

@@ -1,0 +1,246 @@
+// Evaluate over a backend that keeps copies of packed pages, on the host as on a device: whatever
+// happens to the pages, answers are those of the scalar backend, which keeps none.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <random>
+#include <thread>
+
+#include "kernels/cuda/testing/host_stage.h"
+#include "kernels/decide/scalar_backend.h"
+#include "server/evaluate/evaluate.h"
+#include "server/testing/cache_fixture.h"
+#include "server/testing/record_generator.h"
+#include "server/wire/arrays.h"
+
+namespace sis {
+namespace {
+
+constexpr int kSlots = 4;
+constexpr uint32_t kLength = 300;
+constexpr size_t kChunkBytes = size_t{8} << 10;  // about 20 pages in float16
+constexpr size_t kRoomForAll = 64;
+constexpr size_t kRoomForFew = 2;
+
+std::unique_ptr<const Backend> Device(size_t chunks, cuda::When when = cuda::When::kLate) {
+  return cuda::BackendOnHostStages(std::make_unique<ScalarBackend>(), chunks, kChunkBytes, when);
+}
+
+class DeviceCacheTest : public testing::TestWithParam<v1::LogProbEncoding> {
+ protected:
+  DeviceCacheTest() {
+    v1::RunConfig config = SmallConfig(kSlots);
+    config.set_log_prob_encoding(GetParam());
+    run_ = cache_.CreateRun("r", config);
+  }
+
+  void Append(const std::string& id, const Records& records, uint32_t first, uint32_t count) {
+    const v1::Ack ack = AppendBlock(cache_, *run_, records.Block(id, first, 0, first, count));
+    ASSERT_EQ(ack.code(), 0) << ack.message();
+  }
+  void Truncate(const std::string& id, uint32_t length) {
+    v1::AppendEntry entry;
+    entry.mutable_truncate()->mutable_sequence()->set_id(id);
+    entry.mutable_truncate()->set_length(length);
+    ASSERT_EQ(AppendEntry(cache_, *run_, entry).code(), 0);
+  }
+  void Seal(const std::string& id, uint32_t length) {
+    v1::AppendEntry entry;
+    entry.mutable_seal()->mutable_sequence()->set_id(id);
+    entry.mutable_seal()->set_length(length);
+    ASSERT_EQ(AppendEntry(cache_, *run_, entry).code(), 0);
+  }
+
+  // Values that are valid whatever is recorded.
+  static v1::EvaluateRequest Request(const std::string& id, uint32_t first, uint32_t count,
+                                     uint64_t draw) {
+    v1::EvaluateRequest request;
+    request.set_draw(draw);
+    v1::Slice& slice = *request.add_slices();
+    slice.mutable_sequence()->set_id(id);
+    slice.set_first_position(first);
+    slice.set_length(count);
+    v1::Gathered& gathered = *request.mutable_gathered();
+    const auto log_probs =
+        ResizeArray<float>(*gathered.mutable_log_probs(), size_t{count} * kSlots);
+    const auto sampled = ResizeArray<float>(*gathered.mutable_sampled_log_probs(), count);
+    for (size_t i = 0; i < log_probs.size(); ++i) {
+      log_probs[i] = -1.5f - static_cast<float>((i * 37 + draw) % 97) / 31;
+    }
+    for (size_t i = 0; i < sampled.size(); ++i) sampled[i] = log_probs[i * kSlots];
+    request.add_outputs(v1::DECISIONS);
+    request.add_outputs(v1::ACCEPTANCE_PROBABILITIES);
+    return request;
+  }
+  std::string AnswerOf(const Backend& backend, const v1::EvaluateRequest& request) {
+    auto response = sis::Evaluate(*run_, backend, request);
+    EXPECT_TRUE(response.ok()) << response.status();
+    if (!response.ok()) return "";
+    response->clear_newly_counted();
+    return response->SerializeAsString();
+  }
+  void ExpectSame(const Backend& device, const v1::EvaluateRequest& request) {
+    EXPECT_TRUE(AnswerOf(device, request) == AnswerOf(scalar_, request));
+  }
+
+  RecordGenerator generator_{kSlots, 1000, 71};
+  const ScalarBackend scalar_;
+  Cache cache_;
+  std::shared_ptr<sis::Run> run_;
+};
+
+TEST_P(DeviceCacheTest, PackedPagesAreSentOnce) {
+  Append("s", generator_.NextRecords(kLength), 0, kLength);
+  const auto device = Device(kRoomForAll);
+  for (uint64_t draw = 0; draw < 4; ++draw) ExpectSame(*device, Request("s", 0, kLength, draw));
+  const ResidentRowsStats stats = device->resident_rows();
+  EXPECT_EQ(stats.copies, kLength / Page::kPositions);
+  EXPECT_EQ(stats.hits, 3 * stats.copies);
+  EXPECT_EQ(stats.passes, 0);
+}
+
+TEST_P(DeviceCacheTest, ReducedReadsCopiesButMakesNone) {
+  Append("s", generator_.NextRecords(kLength), 0, kLength);
+  const auto device = Device(kRoomForAll);
+  const v1::EvaluateRequest gathered = Request("s", 0, kLength, 1);
+  v1::EvaluateRequest reduced = gathered;
+  const std::string sampled = gathered.gathered().sampled_log_probs();
+  reduced.mutable_reduced()->set_sampled_log_probs(sampled);
+  ResizeArray<float>(*reduced.mutable_reduced()->mutable_log_envelopes(), kLength);
+  ResizeArray<float>(*reduced.mutable_reduced()->mutable_covered_masses(), kLength);
+  ExpectSame(*device, reduced);
+  EXPECT_EQ(device->resident_rows().copies, 0);
+  ExpectSame(*device, gathered);
+  ExpectSame(*device, reduced);
+  EXPECT_EQ(device->resident_rows().hits, kLength / Page::kPositions);
+}
+
+TEST_P(DeviceCacheTest, APageInPiecesIsSentOnce) {
+  Append("s", generator_.NextRecords(kLength), 0, kLength);
+  const auto device = Device(kRoomForAll);
+  v1::EvaluateRequest request = Request("s", 3, kLength - 40, 2);
+  for (uint32_t i = 0; i < kLength - 40; ++i) request.mutable_mask()->push_back(i % 3 == 0 ? 1 : 0);
+  ExpectSame(*device, request);
+  ExpectSame(*device, request);
+  EXPECT_EQ(device->resident_rows().copies, kLength / Page::kPositions);
+}
+
+TEST_P(DeviceCacheTest, ChangedPagesAreReadAsTheyAre) {
+  const auto device = Device(kRoomForAll);
+  const Records records = generator_.NextRecords(kLength);
+  const Records others = generator_.NextRecords(kLength);
+  const auto evaluate = [&] {
+    for (uint64_t draw = 0; draw < 2; ++draw) ExpectSame(*device, Request("s", 0, kLength, draw));
+  };
+  Append("s", records, 0, kLength);
+  evaluate();
+  // Packed again in place, and with gaps unpacked, filled and packed.
+  Truncate("s", 100);
+  evaluate();
+  Append("s", others, 100, 50);
+  evaluate();
+  Append("s", others, 150, 150);
+  evaluate();
+  Truncate("s", 0);
+  evaluate();
+  // At the same places of the arena, most likely.
+  Append("s", others, 0, kLength);
+  evaluate();
+  run_->Release({"s", 0});
+  Append("t", records, 0, kLength);
+  for (uint64_t draw = 0; draw < 2; ++draw) ExpectSame(*device, Request("t", 0, kLength, draw));
+}
+
+TEST_P(DeviceCacheTest, WhateverHappensToPages) {
+  for (const size_t chunks : {kRoomForAll, kRoomForFew}) {
+    const auto device = Device(chunks);
+    std::mt19937 random(static_cast<uint32_t>(chunks));
+    const std::string prefix = std::to_string(chunks) + "-";
+    std::vector<uint32_t> lengths(12);
+    std::vector<int> lives(lengths.size());
+    for (int step = 0; step < 1500; ++step) {
+      const size_t sequence = random() % lengths.size();
+      uint32_t& length = lengths[sequence];
+      const std::string id =
+          prefix + std::to_string(sequence) + "-" + std::to_string(lives[sequence]);
+      switch (random() % 8) {
+        case 0:
+          if (length == 0) break;
+          length = static_cast<uint32_t>(random() % length);
+          Truncate(id, length);
+          break;
+        case 1:
+        case 2: {
+          if (length == kLength) break;
+          const uint32_t count = 1 + static_cast<uint32_t>(random() % (kLength - length));
+          Append(id, generator_.NextRecords(kLength), length, count);
+          length += count;
+          break;
+        }
+        case 3:
+          if (random() % 4 != 0 || length == 0) break;
+          if (random() % 2 == 0) Seal(id, length);
+          run_->Release({id, 0});
+          ++lives[sequence];
+          length = 0;
+          break;
+        default: {
+          const auto first = static_cast<uint32_t>(random() % kLength);
+          ExpectSame(*device, Request(id, first, 1 + random() % (kLength - first), random()));
+        }
+      }
+      if (HasFailure()) return;
+    }
+    const ResidentRowsStats stats = device->resident_rows();
+    EXPECT_GT(stats.hits, 100);
+    EXPECT_GT(stats.copies, 100);
+    EXPECT_LE(stats.used_bytes, stats.capacity_bytes);
+    EXPECT_EQ(stats.evictions > 100, chunks == kRoomForFew);
+  }
+}
+
+// Evaluations of pages that stay, side by side with changes of others, over a memory that holds
+// few.
+TEST_P(DeviceCacheTest, ManyThreads) {
+  constexpr int kSequences = 10;
+  const auto device = Device(kRoomForFew, cuda::When::kInAThread);
+  std::vector<v1::EvaluateRequest> requests;
+  std::vector<std::string> expected;
+  for (int i = 0; i < kSequences; ++i) {
+    const std::string id = "s" + std::to_string(i);
+    Append(id, generator_.NextRecords(kLength), 0, kLength);
+    requests.push_back(Request(id, 0, kLength, 5));
+    expected.push_back(AnswerOf(scalar_, requests.back()));
+  }
+  const Records changing = generator_.NextRecords(kLength);
+  std::atomic<int> wrong = 0;
+  std::vector<std::thread> threads;
+  for (uint32_t seed = 1; seed <= 4; ++seed) {
+    threads.emplace_back([&, seed] {
+      std::mt19937 random(seed);
+      for (int i = 0; i < 60; ++i) {
+        // Several threads often want the same pages.
+        const size_t which = random() % 3 == 0 ? 0 : random() % kSequences;
+        wrong += AnswerOf(*device, requests[which]) != expected[which];
+      }
+    });
+  }
+  for (int i = 0; i < 60; ++i) {
+    Append("changing", changing, 0, kLength);
+    AnswerOf(*device, Request("changing", 0, kLength, 6));
+    Truncate("changing", static_cast<uint32_t>(i));
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_GT(device->resident_rows().hits, 0);
+  EXPECT_GT(device->resident_rows().evictions, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Encodings, DeviceCacheTest,
+                         testing::Values(v1::FLOAT32, v1::FLOAT16, v1::FIXED12),
+                         [](const auto& encoding) {
+                           return v1::LogProbEncoding_Name(encoding.param);
+                         });
+
+}  // namespace
+}  // namespace sis

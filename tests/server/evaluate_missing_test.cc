@@ -1,0 +1,159 @@
+// Evaluate of positions that are not there, not to be trusted, or might be others by now.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+
+#include "server/fetch/fetch.h"
+#include "server/testing/evaluate_fixture.h"
+
+namespace sis {
+namespace {
+
+using absl::StatusCode;
+using testing::HasSubstr;
+
+using EvaluateMissingTest = EvaluateTest;
+
+TEST_F(EvaluateMissingTest, MissingPositionsSayWhy) {
+  v1::RunConfig config = LosslessConfig(kSlots);
+  config.set_max_staleness(1);
+  run_ = cache_.CreateRun("m", config);
+  // a: [0, 64) of version 5, [64, 90) of version 2, a gap, [150, 160) of version 5. b was released;
+  // c never came.
+  AppendBlock(cache_, *run_, records_[0].Block("a", 0, 5, 0, 64));
+  AppendBlock(cache_, *run_, records_[0].Block("a", 64, 2, 64, 26));
+  AppendBlock(cache_, *run_, records_[0].Block("a", 150, 5, 150, 10));
+  AppendBlock(cache_, *run_, records_[1].Block("b"));
+  run_->Release({"b", 0});
+  ASSERT_TRUE(run_->AdvanceVersion(5).ok());
+  const v1::EvaluateResponse response = Do(Request(all_));
+  const std::tuple<uint32_t, uint32_t, uint32_t, v1::MissingReason> expected[] = {
+      {0, 64, 26, v1::STALE},
+      {0, 90, 60, v1::NEVER_ARRIVED},
+      {0, 160, 40, v1::NEVER_ARRIVED},
+      {1, 0, kLength, v1::RELEASED},
+      {2, 0, kLength, v1::NEVER_ARRIVED},
+  };
+  ASSERT_EQ(response.missing_size(), 5) << response.ShortDebugString();
+  for (int i = 0; i < 5; ++i) {
+    const v1::MissingRange& range = response.missing(i);
+    EXPECT_EQ(std::tuple(range.slice(), range.first_position(), range.length(), range.reason()),
+              expected[i])
+        << i;
+  }
+  const std::vector<float> a = Floats(response.acceptance_probabilities());
+  for (uint32_t i = 0; i < 3 * kLength; ++i) {
+    const bool present = i < 64 || (i >= 150 && i < 160);
+    EXPECT_EQ(static_cast<Decision>(response.decisions()[i]) == Decision::kMissing, !present) << i;
+    if (present) continue;
+    EXPECT_EQ(a[i], 0) << i;
+    EXPECT_EQ(response.accept_bits()[i / 8] >> (i % 8) & 1, 0) << i;
+  }
+  EXPECT_EQ(response.totals().missing(), 3 * kLength - 74);
+  EXPECT_EQ(response.slice_totals(0).missing(), kLength - 74);
+  EXPECT_EQ(response.slice_totals(1).missing(), kLength);
+  EXPECT_EQ(response.newly_counted(), 3 * kLength);
+  ExpectEqualTotals(Step(1), response.totals());
+
+  for (const v1::Output output : {v1::RATIOS, v1::LOG_RATIOS}) {
+    v1::EvaluateRequest request = Request({{0, 0, 100}}, 5);
+    request.add_outputs(output);
+    const absl::Status status = Try(request).status();
+    EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("sequence 'a' attempt 0 position 64 is missing (stale)"));
+    EXPECT_FALSE(run_->steps().Find(5).has_value()) << "an error counts nothing";
+  }
+}
+
+TEST_F(EvaluateMissingTest, ValuesOfMissingPositionsAndUnusedSlotsAreIgnored) {
+  v1::EvaluateRequest request = Request({{0, 190, 10}});
+  request.mutable_slices(0)->set_length(20);  // the last ten are missing
+  const std::string nans(40 * kSlots, '\xff');
+  *request.mutable_gathered()->mutable_log_probs() += nans;
+  *request.mutable_gathered()->mutable_sampled_log_probs() += nans.substr(0, 40);
+  EXPECT_EQ(Do(request).totals().missing(), 10);
+}
+
+TEST_F(EvaluateMissingTest, DigestsHoldTheRecordsStill) {
+  v1::FetchTopKRequest fetch_request;
+  fetch_request.add_slices()->mutable_sequence()->set_id("a");
+  v1::Slice& part = *fetch_request.add_slices();
+  part.mutable_sequence()->set_id("a");
+  part.set_first_position(60);
+  part.set_length(300);
+  v1::FetchTopKResponse header;
+  ASSERT_TRUE(Fetch::Open(run_, fetch_request)->Next(header));
+  const uint64_t digest = header.header().slices(0).record_digest();
+
+  v1::EvaluateRequest request = Request({{0, 0, kLength}});
+  request.mutable_slices(0)->set_record_digest(digest);
+  EXPECT_TRUE(Try(request).ok());
+  request.mutable_slices(0)->set_record_digest(digest + 1);
+  EXPECT_EQ(Try(request).status().code(), StatusCode::kFailedPrecondition);
+  request.mutable_slices(0)->set_record_digest(digest);
+
+  v1::AppendEntry truncate;
+  truncate.mutable_truncate()->mutable_sequence()->set_id("a");
+  truncate.mutable_truncate()->set_length(kLength - 1);
+  ASSERT_EQ(AppendEntry(cache_, *run_, truncate).code(), 0);
+  request.set_draw(6);
+  const absl::Status changed = Try(request).status();
+  EXPECT_EQ(changed.code(), StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(changed.message()),
+              HasSubstr("record_digest " + std::to_string(digest) +
+                        ", but the records of sequence 'a' attempt 0 positions [0, 200)"));
+  EXPECT_FALSE(run_->steps().Find(6).has_value());
+  // Sent again as it was, it is the same again.
+  AppendBlock(cache_, *run_, records_[0].Block("a"));
+  EXPECT_TRUE(Try(request).ok());
+  run_->Release({"a", 0});
+  EXPECT_EQ(Do(request).totals().missing(), kLength) << "missing, not changed";
+}
+
+TEST_F(EvaluateMissingTest, LeasesAreRenewed) {
+  const std::vector<SequenceName> names = {{"a", 0}};
+  v1::EvaluateRequest request = Request({{0, 0, 1}});
+  request.set_lease_id(*run_->Lease(names, absl::Seconds(10)));
+  cache_.clock.Advance(absl::Seconds(9));
+  EXPECT_TRUE(Try(request).ok());
+  cache_.clock.Advance(absl::Seconds(9));
+  EXPECT_TRUE(Try(request).ok());
+  cache_.clock.Advance(absl::Seconds(11));
+  EXPECT_EQ(Try(request).status().code(), StatusCode::kFailedPrecondition);
+}
+
+TEST_F(EvaluateMissingTest, CorruptPagesAreMissingOnceFound) {
+  const auto& sequence = *std::get<std::shared_ptr<Sequence>>(run_->Find({"a", 0}));
+  Sequence::Reader(sequence).ForEachPiece(64, 1, [](const Sequence::Reader::Piece& piece) {
+    const auto rows = piece.page->Behavior(piece.index, 1).grouped_log_probs.rows;
+    const_cast<std::byte&>(rows[7]) ^= std::byte{2};
+  });
+  v1::FetchTopKRequest fetch_request;
+  fetch_request.add_slices()->mutable_sequence()->set_id("a");
+  absl::StatusOr<Fetch> fetch = Fetch::Open(run_, fetch_request);
+  ASSERT_TRUE(fetch.ok());
+  v1::FetchTopKResponse message;
+  ASSERT_TRUE(fetch->Next(message));
+  ASSERT_EQ(message.header().missing_size(), 1);
+  const v1::MissingRange fetched = message.header().missing(0);
+  EXPECT_EQ(fetched.first_position(), 64);
+  EXPECT_EQ(fetched.length(), 64);
+  EXPECT_EQ(fetched.reason(), v1::CORRUPT);
+  const uint64_t digest = message.header().slices(0).record_digest();
+  ASSERT_TRUE(fetch->Next(message));
+  const std::vector<float> sampled = Floats(message.chunk().sampled_log_probs());
+  for (uint32_t i = 0; i < kLength; ++i) EXPECT_EQ(std::isnan(sampled[i]), i / 64 == 1) << i;
+
+  v1::EvaluateRequest request = Request({{0, 0, kLength}});
+  request.mutable_slices(0)->set_record_digest(digest);
+  const v1::EvaluateResponse response = Do(request);
+  ASSERT_EQ(response.missing_size(), 1);
+  EXPECT_EQ(response.missing(0).SerializeAsString(), fetched.SerializeAsString());
+  EXPECT_EQ(response.totals().missing(), 64);
+}
+
+}  // namespace
+}  // namespace sis
