@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/crc32c.h"
-#include "kernels/validate.h"
-#include "server/arrays.h"
-#include "server/log_entries.h"
-#include "server/slices.h"
+#include "kernels/decide/validate.h"
+#include "kernels/numerics/crc32c.h"
+#include "server/slices/slices.h"
+#include "server/store/log_entries.h"
+#include "server/wire/arrays.h"
 #include "server/wire/segment_part.h"
 
 namespace sis {

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/sequence_key.h"
+#include "kernels/numerics/sequence_key.h"
 
 namespace sis {
 namespace {

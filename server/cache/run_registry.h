@@ -11,11 +11,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "server/arena.h"
-#include "server/byte_budget.h"
-#include "server/limits.h"
-#include "server/mutex.h"
-#include "server/run.h"
+#include "server/cache/limits.h"
+#include "server/cache/run.h"
+#include "server/memory/arena.h"
+#include "server/memory/byte_budget.h"
+#include "server/threads/mutex.h"
 
 namespace sis {
 

@@ -14,12 +14,12 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
-#include "kernels/validate.h"
-#include "server/arena.h"
-#include "server/backing_store.h"
-#include "server/byte_budget.h"
-#include "server/mutex.h"
-#include "server/page.h"
+#include "kernels/decide/validate.h"
+#include "server/cache/backing_store.h"
+#include "server/cache/page.h"
+#include "server/memory/arena.h"
+#include "server/memory/byte_budget.h"
+#include "server/threads/mutex.h"
 
 namespace sis {
 

@@ -8,12 +8,12 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "kernels/backend.h"
-#include "kernels/codec/page.h"
-#include "kernels/top_k_sets.h"
-#include "server/dense_logits.h"
-#include "server/limits.h"
-#include "server/run_config.h"
+#include "kernels/decide/backend.h"
+#include "kernels/decide/top_k_sets/top_k_sets.h"
+#include "kernels/page/page.h"
+#include "server/cache/limits.h"
+#include "server/cache/run_config.h"
+#include "server/evaluate/dense_logits.h"
 #include "server/wire/received_arrays.h"
 #include "sis/v1/ratio_service.pb.h"
 

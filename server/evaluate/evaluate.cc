@@ -6,14 +6,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/sequence_key.h"
-#include "server/accept_bits.h"
-#include "server/arrays.h"
-#include "server/base_algorithm.h"
-#include "server/cache_messages.h"
-#include "server/evaluate_input.h"
-#include "server/slice_evaluator.h"
-#include "server/slices.h"
+#include "kernels/numerics/sequence_key.h"
+#include "server/evaluate/accept_bits.h"
+#include "server/evaluate/base_algorithm.h"
+#include "server/evaluate/evaluate_input.h"
+#include "server/evaluate/slice_evaluator.h"
+#include "server/messages/cache_messages.h"
+#include "server/slices/slices.h"
 #include "server/wire/answers_in_segment.h"
 #include "server/wire/arrays.h"
 

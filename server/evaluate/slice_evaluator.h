@@ -8,9 +8,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/decide/backend.h"
+#include "server/cache/missing.h"
 #include "server/cache/run.h"
 #include "server/evaluate/evaluate_input.h"
-#include "server/metrics/missing.h"
 #include "server/slices/slices.h"
 
 namespace sis {

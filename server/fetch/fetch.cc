@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "server/arrays.h"
-#include "server/cache_messages.h"
+#include "server/messages/cache_messages.h"
+#include "server/wire/arrays.h"
 
 namespace sis {
 namespace {

@@ -16,7 +16,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
-#include "server/metric_families.h"
+#include "server/metrics/metric_families.h"
 #include "server/store/parse_store.h"
 
 namespace sis {

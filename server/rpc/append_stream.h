@@ -7,13 +7,13 @@
 #include <string>
 #include <vector>
 
-#include "server/ingest.h"
-#include "server/reaction_order.h"
-#include "server/room_queue.h"
-#include "server/rpc_timer.h"
-#include "server/segments/segment_registry.h"
-#include "server/store_threads.h"
-#include "server/stored_runs.h"
+#include "server/append/ingest.h"
+#include "server/append/room_queue.h"
+#include "server/rpc/reaction_order.h"
+#include "server/rpc/rpc_timer.h"
+#include "server/shared_memory/segment_registry.h"
+#include "server/store/stored_runs.h"
+#include "server/threads/store_threads.h"
 #include "server/wire/append_request.h"
 #include "server/wire/append_response.h"
 

@@ -8,10 +8,10 @@
 #include <optional>
 
 #include "absl/status/statusor.h"
-#include "kernels/backend.h"
-#include "server/evaluate.h"
-#include "server/segments/segment_registry.h"
-#include "server/stored_runs.h"
+#include "kernels/decide/backend.h"
+#include "server/evaluate/evaluate.h"
+#include "server/shared_memory/segment_registry.h"
+#include "server/store/stored_runs.h"
 #include "server/wire/received_message.h"
 
 namespace sis {

@@ -4,14 +4,14 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "server/append_stream.h"
-#include "server/cache_messages.h"
-#include "server/evaluate_stream.h"
-#include "server/fetch_stream.h"
-#include "server/grpc_status.h"
-#include "server/rpc_timer.h"
-#include "server/segment_lease.h"
-#include "server/slices.h"
+#include "server/messages/cache_messages.h"
+#include "server/rpc/append_stream.h"
+#include "server/rpc/evaluate_stream.h"
+#include "server/rpc/fetch_stream.h"
+#include "server/rpc/grpc_status.h"
+#include "server/rpc/rpc_timer.h"
+#include "server/rpc/segment_lease.h"
+#include "server/slices/slices.h"
 
 namespace sis {
 namespace {

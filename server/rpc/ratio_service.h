@@ -3,13 +3,13 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include "kernels/backend.h"
-#include "server/evaluate_task.h"
-#include "server/metrics.h"
-#include "server/room_queue.h"
-#include "server/segments/segment_registry.h"
-#include "server/store_threads.h"
-#include "server/worker_pool.h"
+#include "kernels/decide/backend.h"
+#include "server/append/room_queue.h"
+#include "server/metrics/metrics.h"
+#include "server/rpc/evaluate_task.h"
+#include "server/shared_memory/segment_registry.h"
+#include "server/threads/store_threads.h"
+#include "server/threads/worker_pool.h"
 #include "sis/v1/ratio_service.grpc.pb.h"
 
 namespace sis {

@@ -11,8 +11,6 @@
 #include "server/store/items/memcached_items.h"
 #include "server/store/items/rocksdb_items.h"
 #include "server/store/log_store.h"
-#include "server/store/memcached_items.h"
-#include "server/store/rocksdb_items.h"
 
 namespace sis {
 namespace {

@@ -9,12 +9,12 @@
 #include <utility>
 #include <vector>
 
-#include "server/cache_messages.h"
-#include "server/ingest.h"
-#include "server/metrics.h"
-#include "server/room_queue.h"
-#include "server/run_registry.h"
-#include "server/stored_runs.h"
+#include "server/append/ingest.h"
+#include "server/append/room_queue.h"
+#include "server/cache/run_registry.h"
+#include "server/messages/cache_messages.h"
+#include "server/metrics/metrics.h"
+#include "server/store/stored_runs.h"
 
 namespace sis {
 

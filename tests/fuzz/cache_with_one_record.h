@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "absl/time/clock.h"
-#include "server/ingest.h"
-#include "server/room_queue.h"
-#include "server/run_registry.h"
-#include "server/stored_runs.h"
+#include "server/append/ingest.h"
+#include "server/append/room_queue.h"
+#include "server/cache/run_registry.h"
+#include "server/store/stored_runs.h"
 
 namespace sis {
 

@@ -6,13 +6,13 @@
 #include <random>
 #include <thread>
 
-#include "kernels/cuda/host_stage.h"
-#include "kernels/scalar_backend.h"
-#include "server/cache_fixture.h"
-#include "server/cache_metrics.h"
-#include "server/evaluate.h"
-#include "server/fetch.h"
-#include "server/record_generator.h"
+#include "kernels/cuda/testing/host_stage.h"
+#include "kernels/decide/scalar_backend.h"
+#include "server/evaluate/evaluate.h"
+#include "server/fetch/fetch.h"
+#include "server/metrics/cache_metrics.h"
+#include "server/testing/cache_fixture.h"
+#include "server/testing/record_generator.h"
 
 namespace sis {
 namespace {

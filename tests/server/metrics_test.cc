@@ -6,11 +6,11 @@
 #include <map>
 #include <sstream>
 
-#include "kernels/scalar_backend.h"
-#include "server/cache_fixture.h"
-#include "server/cache_metrics.h"
-#include "server/evaluate.h"
-#include "server/record_generator.h"
+#include "kernels/decide/scalar_backend.h"
+#include "server/evaluate/evaluate.h"
+#include "server/metrics/cache_metrics.h"
+#include "server/testing/cache_fixture.h"
+#include "server/testing/record_generator.h"
 
 namespace sis {
 namespace {

@@ -1,4 +1,4 @@
-#include "server/cache/room_queue.h"
+#include "server/append/room_queue.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

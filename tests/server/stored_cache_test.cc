@@ -1,5 +1,5 @@
 // The cache in front of a store that fails now and then, alone and beside another replica.
-#include "server/cache/stored_cache.h"
+#include "server/store/stored_cache.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

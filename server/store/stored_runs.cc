@@ -1,10 +1,10 @@
-#include "server/stored_runs.h"
+#include "server/store/stored_runs.h"
 
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "server/cache_messages.h"
+#include "server/messages/cache_messages.h"
 
 namespace sis {
 namespace {

@@ -2,9 +2,9 @@
 #pragma once
 
 #include "absl/status/statusor.h"
-#include "server/missing.h"
-#include "server/run.h"
-#include "server/run_config.h"
+#include "server/cache/missing.h"
+#include "server/cache/run.h"
+#include "server/cache/run_config.h"
 #include "sis/v1/ratio_service.pb.h"
 
 namespace sis {

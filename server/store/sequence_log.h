@@ -5,9 +5,8 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "server/backing_store.h"
-#include "server/mutex.h"
-#include "server/sequence.h"
+#include "server/cache/backing_store.h"
+#include "server/cache/sequence.h"
 #include "server/store/sequence_store.h"
 #include "server/threads/mutex.h"
 

@@ -9,9 +9,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "server/run_registry.h"
-#include "server/stored_cache.h"
-#include "server/worker_pool.h"
+#include "server/cache/run_registry.h"
+#include "server/store/stored_cache.h"
+#include "server/threads/worker_pool.h"
 #include "sis/v1/ratio_service.pb.h"
 
 namespace sis {

@@ -7,9 +7,9 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "kernels/sums.h"
-#include "server/missing.h"
-#include "server/mutex.h"
+#include "kernels/numerics/sums.h"
+#include "server/cache/missing.h"
+#include "server/threads/mutex.h"
 
 namespace sis {
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "server/page.h"
+#include "server/cache/page.h"
 
 namespace sis {
 

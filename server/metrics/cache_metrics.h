@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "server/run_registry.h"
+#include "server/cache/run_registry.h"
 
 namespace sis {
 

@@ -5,8 +5,8 @@
 #include <memory>
 #include <variant>
 
-#include "server/missing.h"
-#include "server/sequence_name.h"
+#include "server/cache/missing.h"
+#include "server/cache/sequence_name.h"
 
 namespace sis {
 

@@ -1,4 +1,4 @@
-#include "server/cache_messages.h"
+#include "server/messages/cache_messages.h"
 
 #include "absl/strings/str_cat.h"
 

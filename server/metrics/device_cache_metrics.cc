@@ -1,6 +1,6 @@
-#include "server/main/device_cache_metrics.h"
+#include "server/metrics/device_cache_metrics.h"
 
-#include "server/metric_families.h"
+#include "server/metrics/metric_families.h"
 
 namespace sis {
 std::vector<prometheus::MetricFamily> DeviceCacheMetrics::Collect() const {

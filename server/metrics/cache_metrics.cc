@@ -1,11 +1,11 @@
-#include "server/cache_metrics.h"
+#include "server/metrics/cache_metrics.h"
 
 #include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
 
-#include "server/metric_families.h"
+#include "server/metrics/metric_families.h"
 
 namespace sis {
 namespace {

@@ -1,10 +1,10 @@
-#include "server/run_config.h"
+#include "server/cache/run_config.h"
 
 #include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "server/limits.h"
+#include "server/cache/limits.h"
 
 namespace sis {
 namespace {

@@ -1,4 +1,4 @@
-#include "server/cache/stored_cache.h"
+#include "server/store/stored_cache.h"
 
 #include <algorithm>
 #include <random>
@@ -7,7 +7,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
-#include "server/log_entries.h"
+#include "server/store/log_entries.h"
 
 namespace sis {
 namespace {
