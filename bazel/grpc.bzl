@@ -17,7 +17,7 @@ def cc_grpc_library(name, srcs, **kwargs):
         name = name,
         srcs = ccs,
         hdrs = hdrs,
-        # Generated code parses buffers that gRPC, which ThreadSanitizer can't see into, handed over.
+        # Generated code parses buffers that come from gRPC, which is not instrumented for ThreadSanitizer.
         copts = ["-w", "-fno-sanitize=thread"],
         includes = ["."],
         deps = ["@sys//:grpc"],

@@ -18,6 +18,6 @@ extern "C" const char* __tsan_default_suppressions() {
          "race_top:^sis::v1::\n";
 }
 
-// Else each race, suppressed or not, is looked for among the addresses of all before it: the tens
-// of thousands of a server that is given many small sequences took minutes.
+// Without it TSan compares each race, suppressed or not, with the addresses of all races before it.
+// A server that is given many small sequences has tens of thousands, and took minutes.
 extern "C" const char* __tsan_default_options() { return "suppress_equal_addresses=0"; }

@@ -1,78 +1,21 @@
 #include "server/append/ingest.h"
 
 #include <algorithm>
-#include <cmath>
+#include <iterator>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/decide/validate.h"
-#include "kernels/numerics/crc32c.h"
+#include "server/append/sampling.h"
 #include "server/slices/slices.h"
 #include "server/store/log_entries.h"
-#include "server/wire/arrays.h"
-#include "server/wire/segment_part.h"
 
 namespace sis {
 namespace {
 
 // Memory comes back as trainers finish steps, so soon, but not at once.
 constexpr double kRetrySeconds = 0.5;
-
-absl::Status CheckSampling(const v1::Sampling& sampling) {
-  using v1::Sampling;
-  if (sampling.log_probs() != Sampling::RAW && sampling.log_probs() != Sampling::PROCESSED) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("sampling.log_probs: ", static_cast<int>(sampling.log_probs()),
-                     " is neither RAW nor PROCESSED"));
-  }
-  if (!(std::isfinite(sampling.temperature()) && sampling.temperature() > 0)) {
-    return absl::InvalidArgumentError(absl::StrCat("sampling.temperature: ", sampling.temperature(),
-                                                   " is not finite and above 0"));
-  }
-  if (sampling.has_top_p() && !(sampling.top_p() > 0 && sampling.top_p() <= 1)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("sampling.top_p: ", sampling.top_p(), " is not in (0, 1]"));
-  }
-  if (sampling.has_top_k() && sampling.top_k() < -1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("sampling.top_k: ", sampling.top_k(), " is below -1"));
-  }
-  if (sampling.has_min_p() && !(sampling.min_p() >= 0 && sampling.min_p() <= 1)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("sampling.min_p: ", sampling.min_p(), " is not in [0, 1]"));
-  }
-  if (sampling.log_probs() == Sampling::PROCESSED) return absl::OkStatus();
-
-  const auto refuse = [](absl::string_view field, auto value) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("sampling.", field, ": ", value,
-                     " changes the distribution, so RAW log-probs are not the behaviour policy's"));
-  };
-  if (sampling.temperature() != 1) return refuse("temperature", sampling.temperature());
-  if (sampling.has_top_p() && sampling.top_p() != 1) return refuse("top_p", sampling.top_p());
-  if (sampling.top_k() > 0) return refuse("top_k", sampling.top_k());
-  if (sampling.min_p() != 0) return refuse("min_p", sampling.min_p());
-  if (sampling.presence_penalty() != 0) {
-    return refuse("presence_penalty", sampling.presence_penalty());
-  }
-  if (sampling.frequency_penalty() != 0) {
-    return refuse("frequency_penalty", sampling.frequency_penalty());
-  }
-  if (sampling.has_repetition_penalty() && sampling.repetition_penalty() != 1) {
-    return refuse("repetition_penalty", sampling.repetition_penalty());
-  }
-  if (sampling.logit_bias()) return refuse("logit_bias", "true");
-  if (sampling.grammar()) return refuse("grammar", "true");
-  return absl::OkStatus();
-}
-
-uint32_t CrcOf(const RecordView& records) {
-  uint32_t crc = ExtendCrc32c(0, std::as_bytes(records.sampled_ids));
-  crc = ExtendCrc32c(crc, std::as_bytes(records.sampled_log_probs));
-  crc = ExtendCrc32c(crc, std::as_bytes(records.ids));
-  return ExtendCrc32c(crc, std::as_bytes(records.log_probs));
-}
 
 int64_t BytesOf(const RecordView& records) {
   return static_cast<int64_t>(records.sampled_ids.size_bytes() +
@@ -84,21 +27,8 @@ absl::Status InSequence(SequenceNameView name, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(ToString(name), ": ", status.message()));
 }
 
-// Asks the processor for the memory of an object.
-template <typename T>
-void PrefetchAll(const T& object) {
-  constexpr size_t kLine = 64;
-  for (size_t byte = 0; byte < sizeof(T); byte += kLine) {
-    __builtin_prefetch(reinterpret_cast<const char*>(&object) + byte, 1);
-  }
-}
-
 // What a sequence without records costs.
 int64_t BaseBytes() { return Sequence::kBaseBytes; }
-
-SequenceNameView NameIn(const AppendEntryView& entry) {
-  return {{entry.sequence_id.data(), entry.sequence_id.size()}, entry.attempt};
-}
 
 SequenceName Copy(SequenceNameView name) { return {std::string(name.id), name.attempt}; }
 
@@ -134,45 +64,24 @@ absl::StatusOr<std::optional<RoomWanted>> Ingest::Apply(AppendEntries entries, T
   turn_ = turn;
   while (acks.size() < entries.size()) {
     const size_t entry = acks.size();
-    if (ahead_begin_ == ahead_end_) LookAhead(entries.subspan(entry));
-    PrefetchEnd(ahead_begin_ + kPrefetched);
+    ahead_.Prepare(*run_, entries.subspan(entry));
     EntryAck ack = ApplyEntry(entries[entry]);
     if (lacking_.has_value()) {
       lacking_->entry = static_cast<int>(entry);
       break;
     }
     acks.push_back(std::move(ack));
-    if (ahead_begin_ < ahead_end_) ahead_[ahead_begin_++].reset();
+    ahead_.Advance();
     if (turn_ == Turn::kServed) turn_ = Turn::kArrived;
   }
-  ForgetAhead();
+  ahead_.Forget();
   run_->counters().AddIngested(std::exchange(positions_added_, 0),
                                std::exchange(bytes_accepted_, 0));
   return std::exchange(lacking_, std::nullopt);
 }
 
-void Ingest::LookAhead(AppendEntries next) {
-  std::array<SequenceNameView, kAhead> names;
-  ahead_begin_ = 0;
-  ahead_end_ = std::min(next.size(), kAhead);
-  for (size_t i = 0; i < ahead_end_; ++i) names[i] = NameIn(next[i]);
-  run_->FindToAppend(std::span(names).first(ahead_end_), std::span(ahead_).first(ahead_end_));
-  for (size_t i = 0; i < ahead_end_; ++i) {
-    if (ahead_[i] != nullptr) PrefetchAll(*ahead_[i]);
-  }
-  for (size_t i = 0; i < std::min(ahead_end_, kPrefetched); ++i) PrefetchEnd(i);
-}
-
-void Ingest::PrefetchEnd(size_t ahead) const {
-  if (ahead < ahead_end_ && ahead_[ahead] != nullptr) ahead_[ahead]->PrefetchEnd();
-}
-
-void Ingest::ForgetAhead() {
-  for (; ahead_begin_ < ahead_end_; ++ahead_begin_) ahead_[ahead_begin_].reset();
-}
-
 absl::Status Ingest::MakeRoom(SequenceNameView name, int64_t bytes) {
-  ForgetAhead();
+  ahead_.Forget();
   const int64_t own = run_->BytesOf(name);
   for (const ByteBudget* budget : {&std::as_const(run_->budget()), &registry_->budget()}) {
     // Whatever else is in the way will go, but the sequence itself can't make room for its own
@@ -192,7 +101,7 @@ absl::Status Ingest::MakeRoom(SequenceNameView name, int64_t bytes) {
 
 absl::StatusOr<std::shared_ptr<Sequence>> Ingest::Open(SequenceNameView name,
                                                        absl::FunctionRef<int64_t()> bytes_if_new) {
-  if (ahead_begin_ < ahead_end_ && ahead_[ahead_begin_] != nullptr) return ahead_[ahead_begin_];
+  if (ahead_.next() != nullptr) return ahead_.next();
   const SequenceName own_name = Copy(name);
   absl::StatusOr<std::shared_ptr<Sequence>> sequence = run_->FindOrCreate(own_name);
   while (absl::IsResourceExhausted(sequence.status())) {
@@ -202,59 +111,9 @@ absl::StatusOr<std::shared_ptr<Sequence>> Ingest::Open(SequenceNameView name,
   return sequence;
 }
 
-absl::StatusOr<ArrayField> Ingest::Locate(absl::string_view name, const ArrayField& field) {
-  const SharedSegment* segment = segment_->get();
-  if (segment == nullptr || field.size() == 0) return field;
-  std::vector<char> copy;
-  std::span<const char> bytes;
-  if (field.size() == SegmentPart::kBytes) bytes = field.Read<char>(0, field.size(), copy);
-  const absl::StatusOr<SegmentPart> part =
-      SegmentPart::Parse({bytes.data(), bytes.size()}, segment->size());
-  if (!part.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat(name, ": ", part.status().message()));
-  }
-  return ArrayField(*segment, part->offset, part->size);
-}
-
-absl::StatusOr<RecordView> Ingest::ReadRecords(const AppendEntryView& block) {
-  const absl::StatusOr<ArrayField> sampled_ids = Locate("sampled_ids", block.sampled_ids);
-  if (!sampled_ids.ok()) return sampled_ids.status();
-  const size_t count = sampled_ids->size() / sizeof(int32_t);
-  const size_t slots = run_->config().top_k;
-  if (sampled_ids->size() == 0) return absl::InvalidArgumentError("sampled_ids: empty");
-  if (uint64_t{block.first_position} + count >
-      static_cast<uint64_t>(run_->limits().max_positions)) {
-    return absl::InvalidArgumentError(absl::StrCat("first_position ", block.first_position, " + ",
-                                                   count, " positions is beyond ",
-                                                   run_->limits().max_positions));
-  }
-  absl::Status status;
-  const auto read = [&]<typename T>(absl::string_view name, const absl::StatusOr<ArrayField>& array,
-                                    size_t elements, std::vector<T>& scratch) {
-    if (status.ok()) status = array.status();
-    if (status.ok()) status = CheckLength<T>(name, array->size(), elements);
-    return status.ok() ? array->template Read<T>(0, elements, scratch) : std::span<const T>();
-  };
-  const RecordView records{
-      .sampled_ids = read("sampled_ids", sampled_ids, count, arrays_.sampled_ids),
-      .sampled_log_probs =
-          read("sampled_log_probs", Locate("sampled_log_probs", block.sampled_log_probs), count,
-               arrays_.sampled_log_probs),
-      .ids = read("top_k_ids", Locate("top_k_ids", block.top_k_ids), count * slots, arrays_.ids),
-      .log_probs = read("top_k_log_probs", Locate("top_k_log_probs", block.top_k_log_probs),
-                        count * slots, arrays_.log_probs)};
-  if (!status.ok()) return status;
-  if (block.crc32c.has_value()) {
-    if (const uint32_t crc = CrcOf(records); crc != *block.crc32c) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("crc32c: ", *block.crc32c, ", but the arrays have ", crc));
-    }
-  }
-  return records;
-}
-
 absl::Status Ingest::ApplyBlock(SequenceNameView name, const AppendEntryView& block) {
-  const absl::StatusOr<RecordView> records = ReadRecords(block);
+  const absl::StatusOr<RecordView> records =
+      block_.Read(block, segment_->get(), run_->config().top_k, run_->limits().max_positions);
   if (!records.ok()) return records.status();
   ranks_.resize(records->sampled_ids.size());
   absl::Status status = ValidateRecords(*records, static_cast<int>(run_->config().top_k),
@@ -445,7 +304,7 @@ EntryAck Ingest::ApplyEntry(const AppendEntryView& entry) {
       applied = ApplyTruncate(name, entry.length);
     }
     if (!applied.ok() || entry.kind == AppendEntryView::Kind::kTruncate) {
-      ForgetAhead();
+      ahead_.Forget();
       run_->ForgetIfEmpty(name);
     }
     if (applied.ok()) return applied;

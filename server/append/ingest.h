@@ -1,7 +1,6 @@
 // Appending: from the entries of a stream to stored records.
 #pragma once
 
-#include <array>
 #include <memory>
 #include <optional>
 #include <span>
@@ -13,7 +12,9 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "server/append/block_reader.h"
 #include "server/append/room_queue.h"
+#include "server/append/sequences_ahead.h"
 #include "server/shared_memory/shared_segment.h"
 #include "server/store/stored_runs.h"
 #include "server/wire/append_request.h"
@@ -64,17 +65,6 @@ class Ingest {
   absl::Status ApplyBlock(SequenceNameView name, const AppendEntryView& block);
   absl::Status ApplySeal(SequenceNameView name, uint32_t length);
   absl::Status ApplyTruncate(SequenceNameView name, uint32_t length);
-  // A field of a block, where it lies.
-  absl::StatusOr<ArrayField> Locate(absl::string_view name, const ArrayField& field);
-  // The arrays of a block, in place or in arrays_, with their lengths and checksum checked.
-  absl::StatusOr<RecordView> ReadRecords(const AppendEntryView& block);
-
-  // Finds the sequences of the next entries, all at once: the run is locked once for them, and they
-  // are not waited for in turn.
-  void LookAhead(AppendEntries next);
-  void PrefetchEnd(size_t ahead) const;
-  // Lets go of those that are found, as they could not be evicted or forgotten.
-  void ForgetAhead();
   // Finds or makes the sequence, with room made for `bytes_if_new` if need be.
   absl::StatusOr<std::shared_ptr<Sequence>> Open(SequenceNameView name,
                                                  absl::FunctionRef<int64_t()> bytes_if_new);
@@ -98,25 +88,12 @@ class Ingest {
   absl::StatusOr<std::shared_ptr<SharedSegment>> segment_ = nullptr;
   Turn turn_ = Turn::kArrived;         // of the present entry
   std::optional<RoomWanted> lacking_;  // by the present entry
-  // Of the present block: arrays that don't lie aligned in one piece, and ranks.
-  struct Arrays {
-    std::vector<int32_t> sampled_ids;
-    std::vector<float> sampled_log_probs;
-    std::vector<int32_t> ids;
-    std::vector<float> log_probs;
-  };
-  Arrays arrays_;
+  BlockReader block_;                  // of the present block, as the next
   std::vector<uint8_t> ranks_;
   std::optional<uint32_t> committed_length_;  // if the present entry is a block and stored
   int64_t positions_added_ = 0;               // by the present call, as the next
   int64_t bytes_accepted_ = 0;
-  // Of the entries from the present one on: sequences that LookAhead has found.
-  static constexpr size_t kAhead = 32;
-  // So many before its turn, the memory of a sequence's end is asked for.
-  static constexpr size_t kPrefetched = 4;
-  std::array<std::shared_ptr<Sequence>, kAhead> ahead_;
-  size_t ahead_begin_ = 0;
-  size_t ahead_end_ = 0;
+  SequencesAhead ahead_;  // from the present entry on
   // With a store, of the present batch: sequences that must not leave memory, and those that can't
   // be had.
   absl::flat_hash_map<SequenceName, std::shared_ptr<Sequence>> held_;

@@ -110,83 +110,70 @@ CurrentView CurrentArrays::Read(size_t first, size_t count, Scratch& scratch,
                                      : log_probs_.Read(first_value, values, scratch.halves)};
   }
   return {.sampled_log_probs = ReadSampled(first, count, scratch),
-          .log_probs = ReadLogProbs(first, count, scratch),
+          .log_probs = log_probs_.size() == 0 ? std::span<const float>()
+                                              : ReadLogProbs(log_probs_, slots_, first, count,
+                                                             scratch, scratch.log_probs),
           .log_envelopes = part(log_envelopes_, scratch.log_envelopes),
           .covered_masses = part(covered_masses_, scratch.covered_masses)};
 }
 
-std::span<const float> CurrentArrays::ReadLogProbs(size_t first, size_t count,
-                                                   Scratch& scratch) const {
-  if (log_probs_.size() == 0) return {};
-  const size_t first_value = first * slots_;
-  const size_t values = count * slots_;
-  if (values_ == v1::Gathered::LOG_PROBS) {
-    return log_probs_.Read<float>(first_value, values, scratch.log_probs);
-  }
-  const std::span<float> log_probs = Prepare(scratch.log_probs, values);
-  std::span<const float> logits;
-  if (values_ == v1::Gathered::LOGITS) {
-    logits = log_probs_.Read<float>(first_value, values, scratch.logits);
-  } else {
-    std::ranges::transform(log_probs_.Read<uint16_t>(first_value, values, scratch.halves),
-                           Prepare(scratch.logits, values).begin(), Bfloat16);
-    logits = std::span(scratch.logits).first(values);
-  }
-  const std::span<const double> sums =
-      log_sum_exps_.Read<double>(first, count, scratch.log_sum_exps);
-  for (size_t i = 0; i < count; ++i) {
-    Normalize(logits.subspan(i * slots_, slots_), sums[i], log_probs.subspan(i * slots_, slots_));
-  }
-  return log_probs;
-}
-
 std::span<const float> CurrentArrays::ReadSampled(size_t first, size_t count,
                                                   Scratch& scratch) const {
-  if (!holds_logits()) {
-    return sampled_log_probs_.Read<float>(first, count, scratch.sampled_log_probs);
-  }
+  return ReadLogProbs(sampled_log_probs_, 1, first, count, scratch, scratch.sampled_log_probs);
+}
+
+std::span<const float> CurrentArrays::ReadLogProbs(const ArrayField& rows, size_t width,
+                                                   size_t first, size_t count, Scratch& scratch,
+                                                   std::vector<float>& log_probs) const {
+  const size_t first_value = first * width;
+  const size_t values = count * width;
   std::span<const float> logits;
-  if (values_ == v1::Gathered::LOGITS) {
-    logits = sampled_log_probs_.Read<float>(first, count, scratch.sampled_logits);
-  } else {
-    std::ranges::transform(sampled_log_probs_.Read<uint16_t>(first, count, scratch.sampled_halves),
-                           Prepare(scratch.sampled_logits, count).begin(), Bfloat16);
-    logits = std::span(scratch.sampled_logits).first(count);
+  switch (values_) {
+    case v1::Gathered::LOGITS:
+      logits = rows.Read<float>(first_value, values, scratch.logits);
+      break;
+    case v1::Gathered::BFLOAT16_LOGITS:
+      std::ranges::transform(rows.Read<uint16_t>(first_value, values, scratch.halves),
+                             Prepare(scratch.logits, values).begin(), Bfloat16);
+      logits = std::span(scratch.logits).first(values);
+      break;
+    default:
+      return rows.Read<float>(first_value, values, log_probs);
   }
   const std::span<const double> sums =
       log_sum_exps_.Read<double>(first, count, scratch.log_sum_exps);
-  const std::span<float> log_probs = Prepare(scratch.sampled_log_probs, count);
+  const std::span<float> normalized = Prepare(log_probs, values);
   for (size_t i = 0; i < count; ++i) {
-    Normalize(logits.subspan(i, 1), sums[i], log_probs.subspan(i, 1));
+    Normalize(logits.subspan(i * width, width), sums[i], normalized.subspan(i * width, width));
   }
-  return log_probs;
+  return normalized;
 }
 
 size_t CurrentArrays::values_per_position() const {
   return dense_ ? dense_->vocabulary_size() : std::max(slots_, set_slots_);
 }
 
-absl::Status CurrentArrays::GatherAtRecords(const RecordRows& records, const Place& place,
+absl::Status CurrentArrays::GatherAtRecords(const RecordRows& records,
+                                            const PositionRange& positions, size_t row,
                                             Scratch& scratch) const {
-  return dense_->Gather(
-      {place.offset, place.first_position, place.count}, records.sampled_ids, records.ids,
-      static_cast<int>(slots_),
-      {std::span(scratch.sampled_log_probs).subspan(place.row, place.count),
-       std::span(scratch.log_probs).subspan(place.row * slots_, place.count * slots_)},
-      scratch.dense);
+  const size_t count = positions.count;
+  return dense_->Gather(positions, records.sampled_ids, records.ids, static_cast<int>(slots_),
+                        {std::span(scratch.sampled_log_probs).subspan(row, count),
+                         std::span(scratch.log_probs).subspan(row * slots_, count * slots_)},
+                        scratch.dense);
 }
 
-absl::Status CurrentArrays::ReduceSets(const RecordedSets& records, const Place& place,
-                                       Scratch& scratch) const {
-  const size_t first = place.offset * set_slots_;
-  const size_t values = place.count * set_slots_;
+absl::Status CurrentArrays::ReduceSets(const RecordedSets& records, const PositionRange& positions,
+                                       size_t row, Scratch& scratch) const {
+  const size_t first = positions.offset * set_slots_;
+  const size_t values = positions.count * set_slots_;
   return ReduceTopKSets(
       records,
       {static_cast<int>(set_slots_), set_ids_.Read<int32_t>(first, values, scratch.set_ids),
        set_log_probs_.Read<float>(first, values, scratch.set_log_probs)},
-      vocabulary_size_, place.first_position,
-      {std::span(scratch.log_envelopes).subspan(place.row, place.count),
-       std::span(scratch.covered_masses).subspan(place.row, place.count)});
+      vocabulary_size_, positions.first_position,
+      {std::span(scratch.log_envelopes).subspan(row, positions.count),
+       std::span(scratch.covered_masses).subspan(row, positions.count)});
 }
 
 absl::Status CurrentArrays::ParseTopKSet(const v1::TopK& set, const ReceivedArrays& arrays,

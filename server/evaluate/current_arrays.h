@@ -30,11 +30,8 @@ class CurrentArrays {
     std::vector<int32_t> set_ids;
     std::vector<float> set_log_probs;
     DenseLogits::Scratch dense;
-    // What is converted to log-probs; of both kinds of logits, bfloat16 are the halves.
-    std::vector<uint16_t> halves;
-    std::vector<uint16_t> sampled_halves;
+    std::vector<uint16_t> halves;  // float16 log-probs or bfloat16 logits
     std::vector<float> logits;
-    std::vector<float> sampled_logits;
     std::vector<double> log_sum_exps;
   };
 
@@ -55,19 +52,13 @@ class CurrentArrays {
   // read once, as a backend does, with a GuardedAccess to `segment`.
   CurrentView Read(size_t first, size_t count, Scratch& scratch, bool each_once) const;
   const SharedSegment* segment() const { return log_probs_.segment(); }
-  // Part of that room, for consecutive positions.
-  struct Place {
-    uint32_t first_position;
-    size_t count;
-    size_t offset;  // of the first one in the request
-    size_t row;     // of the first one among the positions that were read last
-  };
-  // Fills it, from positions with these records; the form is DENSE. InvalidArgument names field,
-  // position and value.
-  absl::Status GatherAtRecords(const RecordRows& records, const Place& place,
-                               Scratch& scratch) const;
+  // Fills in these positions, of which the first is number `row` of that room; the form is DENSE.
+  // InvalidArgument names field, position and value.
+  absl::Status GatherAtRecords(const RecordRows& records, const PositionRange& positions,
+                               size_t row, Scratch& scratch) const;
   // The same of TOP_K.
-  absl::Status ReduceSets(const RecordedSets& records, const Place& place, Scratch& scratch) const;
+  absl::Status ReduceSets(const RecordedSets& records, const PositionRange& positions, size_t row,
+                          Scratch& scratch) const;
   // Only the sampled tokens' log-probs of them; room for them if they are dense.
   std::span<const float> ReadSampled(size_t first, size_t count, Scratch& scratch) const;
 
@@ -77,10 +68,10 @@ class CurrentArrays {
   template <typename Value, typename Sampled>
   absl::Status TakeGathered(const v1::Gathered& gathered, const ReceivedArrays& arrays,
                             size_t count);
-  bool holds_logits() const {
-    return values_ == v1::Gathered::LOGITS || values_ == v1::Gathered::BFLOAT16_LOGITS;
-  }
-  std::span<const float> ReadLogProbs(size_t first, size_t count, Scratch& scratch) const;
+  // Rows of `width` log-probs, or of logits, which are normalised.
+  std::span<const float> ReadLogProbs(const ArrayField& rows, size_t width, size_t first,
+                                      size_t count, Scratch& scratch,
+                                      std::vector<float>& log_probs) const;
 
   absl::Status ParseTopKSet(const v1::TopK& set, const ReceivedArrays& arrays, size_t count,
                             int max_top_k);

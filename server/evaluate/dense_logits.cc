@@ -34,7 +34,7 @@ absl::StatusOr<DenseLogits> DenseLogits::Parse(const v1::Dense& dense, const Rec
   return logits;
 }
 
-absl::Status DenseLogits::Gather(const Positions& positions,
+absl::Status DenseLogits::Gather(const PositionRange& positions,
                                  std::span<const int32_t> recorded_sampled_ids,
                                  std::span<const int32_t> recorded_ids, int slots,
                                  const GatherOutput& output, Scratch& scratch) const {
@@ -59,7 +59,7 @@ absl::Status DenseLogits::Gather(const Positions& positions,
   return absl::OkStatus();
 }
 
-absl::Status DenseLogits::GatherSampled(const Positions& positions,
+absl::Status DenseLogits::GatherSampled(const PositionRange& positions,
                                         std::span<float> sampled_log_probs,
                                         Scratch& scratch) const {
   const std::span<const int32_t> ids =

@@ -14,6 +14,13 @@
 
 namespace sis {
 
+// Consecutive positions of a sequence, whose values stand together in a request.
+struct PositionRange {
+  uint32_t first_position;
+  size_t count;
+  size_t offset;  // of the first one in the request
+};
+
 class DenseLogits {
  public:
   // Room for a row: one is copied at a time, unless it can be read where it lies.
@@ -31,19 +38,13 @@ class DenseLogits {
   // Whether the request tells the sampled tokens.
   bool has_sampled_ids() const { return sampled_ids_.size() != 0; }
 
-  // Consecutive positions, the first of them the offset-th of the request.
-  struct Positions {
-    size_t offset;
-    uint32_t first_position;  // for messages
-    size_t count;
-  };
   // log p at the recorded ids [count, slots] and of the recorded tokens. InvalidArgument names
   // position, id and value; FailedPrecondition where the request tells another sampled token.
-  absl::Status Gather(const Positions& positions, std::span<const int32_t> recorded_sampled_ids,
+  absl::Status Gather(const PositionRange& positions, std::span<const int32_t> recorded_sampled_ids,
                       std::span<const int32_t> recorded_ids, int slots, const GatherOutput& output,
                       Scratch& scratch) const;
   // log p of the request's own sampled tokens, which it must have.
-  absl::Status GatherSampled(const Positions& positions, std::span<float> sampled_log_probs,
+  absl::Status GatherSampled(const PositionRange& positions, std::span<float> sampled_log_probs,
                              Scratch& scratch) const;
 
  private:

@@ -1,48 +1,64 @@
 // Evaluate: from a request to decisions, ratios and sums.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <optional>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "kernels/decide/backend.h"
 #include "server/cache/run.h"
+#include "server/evaluate/evaluate_input.h"
+#include "server/evaluate/evaluate_output.h"
+#include "server/evaluate/slice_evaluator.h"
+#include "server/slices/slices.h"
+#include "server/wire/answers_in_segment.h"
 #include "server/wire/received_arrays.h"
 #include "sis/v1/ratio_service.pb.h"
 
 namespace sis {
 
 // One Evaluate of the API, slice by slice, so that it can be given up, or make way for others, in
-// between. Used by one thread at a time. On an error nothing has changed, but for the lease and the
-// sequences that were named: they count as used.
+// between. Used by one thread at a time. On an error nothing has changed, except that the lease and
+// the sequences that were named count as used.
 class EvaluateCall {
  public:
-  // Checks the request. `arrays` are the request's; these and the other arguments must outlive the
+  // Checks the request. `arrays` are the request's; these, it and the backend must outlive the
   // object.
-  static absl::StatusOr<EvaluateCall> Start(Run& run, const Backend& backend,
-                                            const v1::EvaluateRequest& request,
-                                            const ReceivedArrays& arrays);
-  ~EvaluateCall();
-  EvaluateCall(EvaluateCall&&) noexcept;
+  static absl::StatusOr<std::unique_ptr<EvaluateCall>> Start(std::shared_ptr<Run> run,
+                                                             const Backend& backend,
+                                                             const v1::EvaluateRequest& request,
+                                                             const ReceivedArrays& arrays);
 
-  // How much there is to read of a position.
-  size_t values_per_position() const;
   // Whether every slice has been evaluated.
-  bool done() const;
-  // The next slice. After an error the evaluation is of no more use.
-  absl::Status EvaluateSlice();
-  // When it is done: counts what this draw hasn't counted yet, and answers.
-  std::shared_ptr<const v1::EvaluateResponse> Finish();
+  bool done() const { return results_.size() == slices_.size(); }
+  // Evaluates the next slice, and returns how many values there were to read. After an error the
+  // object is of no more use.
+  absl::StatusOr<uint64_t> EvaluateSlice();
+  // When it is done: applies the base algorithm, counts what this draw hasn't counted yet, and
+  // answers.
+  absl::StatusOr<std::shared_ptr<const v1::EvaluateResponse>> Finish();
 
  private:
-  class State;
-  explicit EvaluateCall(std::unique_ptr<State> state);
+  EvaluateCall(std::shared_ptr<Run> run, const Backend& backend, EvaluateInput input,
+               std::vector<SliceRange> slices, std::optional<AnswersInSegment> answers);
 
-  std::unique_ptr<State> state_;
+  // Adds to the run's step and metrics what this draw hasn't counted yet; returns how many
+  // positions that is.
+  int64_t Count();
+
+  const std::shared_ptr<Run> run_;
+  const EvaluateInput input_;
+  const std::vector<SliceRange> slices_;
+  const std::optional<AnswersInSegment> answers_;
+  SliceEvaluator evaluator_;
+  const std::shared_ptr<v1::EvaluateResponse> response_;
+  EvaluateOutput output_;  // into the response
+  // Of the slices evaluated so far, which have so many positions.
+  std::vector<RangeResult> results_;
+  size_t positions_evaluated_ = 0;
 };
-
-// All of it, for a request whose fields hold their bytes themselves.
-absl::StatusOr<v1::EvaluateResponse> Evaluate(Run& run, const Backend& backend,
-                                              const v1::EvaluateRequest& request);
 
 v1::Totals ToTotals(const Sums& sums);
 

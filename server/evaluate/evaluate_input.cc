@@ -6,44 +6,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "server/evaluate/base_algorithm.h"
+#include "server/evaluate/parse_algorithm.h"
 #include "server/wire/arrays.h"
 
 namespace sis {
 namespace {
-
-absl::StatusOr<WantedOutputs> ParseOutputs(const v1::EvaluateRequest& request) {
-  WantedOutputs wanted;
-  if (request.outputs().empty()) wanted.accept_bits = true;
-  for (const int output : request.outputs()) {
-    switch (output) {
-      case v1::ACCEPT_BITS:
-        wanted.accept_bits = true;
-        break;
-      case v1::DECISIONS:
-        wanted.decisions = true;
-        break;
-      case v1::RATIOS:
-        wanted.ratios = true;
-        break;
-      case v1::LOG_RATIOS:
-        wanted.log_ratios = true;
-        break;
-      case v1::ACCEPTANCE_PROBABILITIES:
-        wanted.acceptance_probabilities = true;
-        break;
-      case v1::SURROGATES:
-        wanted.surrogates = true;
-        break;
-      case v1::COEFFICIENTS:
-        wanted.coefficients = true;
-        break;
-      default:
-        return absl::InvalidArgumentError(absl::StrCat("outputs: ", output, " is not an output"));
-    }
-  }
-  return wanted;
-}
 
 // Whether the form has the current policy's log-prob of every token of V_K.
 bool HasEverySlot(const v1::EvaluateRequest& request) {
@@ -71,22 +38,20 @@ absl::Status ParseParameters(const v1::EvaluateRequest& request, int slots, Eval
     return absl::InvalidArgumentError(absl::StrCat("prefix_curve: ", request.prefix_curve_size(),
                                                    " points, at most ", kMaxPrefixPoints));
   }
-  auto prefix_curve = std::make_shared<std::vector<int>>();
+  std::vector<int>& prefix_curve = input.copies->prefix_curve;
   for (const uint32_t k : request.prefix_curve()) {
-    const int last = prefix_curve->empty() ? 0 : prefix_curve->back();
+    const int last = prefix_curve.empty() ? 0 : prefix_curve.back();
     if (k > static_cast<uint32_t>(top_k) || static_cast<int>(k) <= last) {
-      return absl::InvalidArgumentError(absl::StrCat("prefix_curve[", prefix_curve->size(),
-                                                     "]: ", k, " is not in [", last + 1, ", ",
-                                                     top_k, "]"));
+      return absl::InvalidArgumentError(absl::StrCat("prefix_curve[", prefix_curve.size(), "]: ", k,
+                                                     " is not in [", last + 1, ", ", top_k, "]"));
     }
-    prefix_curve->push_back(static_cast<int>(k));
+    prefix_curve.push_back(static_cast<int>(k));
   }
   input.parameters = {.slots = slots,
                       .top_k = top_k,
                       .draw = request.draw(),
                       .total_variation = request.total_variation(),
-                      .prefix_curve = *prefix_curve};
-  input.prefix_curve = std::move(prefix_curve);
+                      .prefix_curve = prefix_curve};
   return absl::OkStatus();
 }
 
@@ -162,7 +127,7 @@ absl::Status ParseDecoupled(const v1::EvaluateRequest& request, const ReceivedAr
 }
 
 absl::Status ParseAlgorithmOf(const v1::EvaluateRequest& request, EvaluateInput& input) {
-  const bool wanted = input.wanted.surrogates || input.wanted.coefficients;
+  const bool wanted = input.wanted.Has(v1::SURROGATES) || input.wanted.Has(v1::COEFFICIENTS);
   if (!request.has_algorithm()) {
     if (!wanted) return absl::OkStatus();
     return absl::InvalidArgumentError("algorithm: unset, but SURROGATES or COEFFICIENTS wanted");
@@ -183,7 +148,7 @@ absl::Status ParseAlgorithmOf(const v1::EvaluateRequest& request, EvaluateInput&
       return absl::InvalidArgumentError("algorithm.dppo_top_k: not with three policies");
     }
   }
-  if (input.wanted.coefficients && input.advantages.empty()) {
+  if (input.wanted.Has(v1::COEFFICIENTS) && input.advantages.empty()) {
     return absl::InvalidArgumentError("advantages: unset, but COEFFICIENTS wanted");
   }
   return absl::OkStatus();
@@ -198,14 +163,13 @@ absl::StatusOr<EvaluateInput> ParseEvaluateInput(const v1::EvaluateRequest& requ
   EvaluateInput input{};
   absl::Status status = ParseParameters(request, static_cast<int>(config.top_k), input);
   if (!status.ok()) return status;
-  absl::StatusOr<WantedOutputs> wanted = ParseOutputs(request);
+  absl::StatusOr<WantedOutputs> wanted = WantedOutputs::Parse(request);
   if (!wanted.ok()) return wanted.status();
   input.wanted = *wanted;
   absl::StatusOr<CurrentArrays> current =
       CurrentArrays::Parse(request, arrays, count, config, limits);
   if (!current.ok()) return current.status();
   input.current = *std::move(current);
-  input.copies = std::make_shared<EvaluateInput::Copies>();
   EvaluateInput::Copies& copies = *input.copies;
   status = ReadOptional("mask", request.mask(), arrays, count, copies.mask, input.mask);
   status.Update(ReadOptional("own_log_probs", request.own_log_probs(), arrays, count,

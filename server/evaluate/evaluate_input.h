@@ -14,23 +14,11 @@
 #include "kernels/decide/backend.h"
 #include "server/cache/limits.h"
 #include "server/evaluate/current_arrays.h"
+#include "server/evaluate/wanted_outputs.h"
 #include "server/wire/received_arrays.h"
 #include "sis/v1/ratio_service.pb.h"
 
 namespace sis {
-
-struct WantedOutputs {
-  bool accept_bits = false;
-  bool decisions = false;
-  bool ratios = false;
-  bool log_ratios = false;
-  bool acceptance_probabilities = false;
-  bool surrogates = false;
-  bool coefficients = false;
-
-  // Something that a MISSING position has only with the trainer's own log-prob.
-  bool need_every_ratio() const { return ratios || log_ratios || surrogates || coefficients; }
-};
 
 enum class WeightKind { kSampled, kExpected };
 
@@ -48,17 +36,16 @@ struct EvaluateInput {
   WeightKind weight = WeightKind::kSampled;
   std::optional<AuthorsCode> authors_code;
   std::optional<Algorithm> algorithm;
-  // What parameters.prefix_curve views.
-  std::shared_ptr<const std::vector<int>> prefix_curve;
-  // What the spans view, where the arrays do not lie in one piece.
+  // What spans view that can't view the request, as its arrays do not lie in one piece.
   struct Copies {
+    std::vector<int> prefix_curve;
     std::vector<uint8_t> mask;
     std::vector<float> own_log_probs;
     std::vector<float> decoupled_log_probs;
     std::vector<float> advantages;
     CurrentArrays::Scratch current;
   };
-  std::shared_ptr<Copies> copies;
+  std::unique_ptr<Copies> copies = std::make_unique<Copies>();
 
   bool decoupled() const { return !decoupled_log_probs.empty(); }
   bool masked(size_t i) const { return !mask.empty() && mask[i] == 0; }

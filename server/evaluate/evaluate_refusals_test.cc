@@ -140,8 +140,9 @@ TEST_F(EvaluateRefusalsTest, TooManyPositionsAreRefused) {
   limits.max_evaluate_positions = 100;
   Cache cache(1 << 24, limits);
   const auto run = cache.CreateRun("r", LosslessConfig(kSlots));
-  EXPECT_TRUE(Evaluate(*run, backend_, Request({{0, 0, 60}, {1, 0, 40}})).ok());
-  const absl::Status status = Evaluate(*run, backend_, Request({{0, 0, 60}, {1, 0, 41}})).status();
+  EXPECT_TRUE(EvaluateAtOnce(*run, backend_, Request({{0, 0, 60}, {1, 0, 40}})).ok());
+  const absl::Status status =
+      EvaluateAtOnce(*run, backend_, Request({{0, 0, 60}, {1, 0, 41}})).status();
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(status.message(), "slices: 101 positions in all, more than 100");
 }

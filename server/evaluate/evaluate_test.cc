@@ -133,7 +133,7 @@ TEST_F(EvaluateTest, AnySplitGivesTheSame) {
       const std::vector<NamedRange> call(pieces.begin() + next, pieces.begin() + next + size);
       v1::EvaluateRequest part = Request(call, 100);
       part.add_outputs(v1::LOG_RATIOS);
-      const absl::StatusOr<v1::EvaluateResponse> response = Evaluate(*fresh, backend_, part);
+      const absl::StatusOr<v1::EvaluateResponse> response = EvaluateAtOnce(*fresh, backend_, part);
       ASSERT_TRUE(response.ok()) << response.status();
       counted += response->newly_counted();
       size_t offset = 0;
@@ -261,8 +261,8 @@ TEST_F(EvaluateTest, PackedPagesAndTailsGiveTheSameBytes) {
             ReducedRequest(all_, top_k)}) {
         request.set_top_k(top_k);
         request.add_outputs(v1::LOG_RATIOS);
-        const auto a = Evaluate(*packed, *CpuBackend(), request);
-        const auto b = Evaluate(*tails, backend_, request);
+        const auto a = EvaluateAtOnce(*packed, *CpuBackend(), request);
+        const auto b = EvaluateAtOnce(*tails, backend_, request);
         ASSERT_TRUE(a.ok()) << a.status();
         ASSERT_TRUE(b.ok()) << b.status();
         EXPECT_TRUE(a->SerializeAsString() == b->SerializeAsString())

@@ -8,19 +8,11 @@
 #include "kernels/decide/algorithms/expected_weight.h"
 #include "kernels/decide/algorithms/top_k_total_variation.h"
 #include "kernels/decide/validate.h"
-#include "server/evaluate/record_checks.h"
+#include "kernels/numerics/crc32c.h"
 #include "server/shared_memory/guarded_access.h"
 
 namespace sis {
 namespace {
-
-OutputView Part(const OutputView& view, size_t first, size_t count) {
-  const auto part = [&](auto array) { return array.empty() ? array : array.subspan(first, count); };
-  return {.decisions = part(view.decisions),
-          .acceptance_probabilities = part(view.acceptance_probabilities),
-          .log_modified_ratios = part(view.log_modified_ratios),
-          .modified_ratios = part(view.modified_ratios)};
-}
 
 CurrentView Part(const CurrentView& view, size_t first, size_t count, size_t slots) {
   const auto part = [&](auto array, size_t width) {
@@ -33,7 +25,7 @@ CurrentView Part(const CurrentView& view, size_t first, size_t count, size_t slo
           .float16_log_probs = part(view.float16_log_probs, slots)};
 }
 
-void AddMasked(const SliceOutput& output, size_t count, Sums& sums) {
+void AddMasked(const PositionOutput& output, size_t count, Sums& sums) {
   std::ranges::fill(output.view.decisions, Decision::kMasked);
   std::ranges::fill(output.view.acceptance_probabilities, 0.0f);
   std::ranges::fill(output.view.log_modified_ratios, 0.0f);
@@ -46,20 +38,46 @@ absl::Status NotALogProb(absl::string_view field, uint32_t position, float value
       absl::StrCat(field, ": position ", position, ": ", value, " is not a log-prob"));
 }
 
-}  // namespace
-
-SliceOutput SliceOutput::Part(size_t first, size_t count) const {
-  const auto part = [&](auto array) { return array.empty() ? array : array.subspan(first, count); };
-  return {.view = sis::Part(view, first, count),
-          .reference_log_probs = part(reference_log_probs),
-          .total_variations = part(total_variations),
-          .sampled_log_probs = part(sampled_log_probs),
-          .prefix_sums = prefix_sums};
+// FailedPrecondition if the slice names a digest that its records don't have.
+absl::Status CheckRecordDigest(const SliceRange& slice, const Sequence::Reader& reader) {
+  if (!slice.expected_digest.has_value()) return absl::OkStatus();
+  const uint64_t digest = reader.Digest(slice.first_position, slice.count);
+  if (digest == *slice.expected_digest) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("record_digest ", *slice.expected_digest, ", but the records of ",
+                   ToString(slice.name), " positions [", slice.first_position, ", ",
+                   slice.first_position + slice.count, ") have ", digest));
 }
+
+// FailedPrecondition if the slice names a checksum that the sampled ids at its unmasked positions
+// don't have. None of these may be missing; they begin at `offset` in the request.
+absl::Status CheckSampledIds(const SliceRange& slice, const Sequence::Reader& reader,
+                             const EvaluateInput& input, size_t offset) {
+  if (!slice.sampled_ids_crc32c.has_value()) return absl::OkStatus();
+  uint32_t crc = 0;
+  RowBuffer buffer;
+  reader.ForEachPiece(slice.first_position, slice.count, [&](const Sequence::Reader::Piece& piece) {
+    if (piece.page == nullptr || piece.page->corrupt()) return;
+    const std::span<const int32_t> ids =
+        piece.page->Rows(buffer).sampled_ids.subspan(piece.index, piece.count);
+    const size_t first = offset + (piece.first_position - slice.first_position);
+    for (size_t i = 0; i < ids.size(); ++i) {
+      if (input.masked(first + i)) continue;
+      crc = ExtendCrc32c(crc, std::as_bytes(ids.subspan(i, 1)));
+    }
+  });
+  if (crc == *slice.sampled_ids_crc32c) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "sampled_ids_crc32c ", *slice.sampled_ids_crc32c, ", but the tokens recorded of ",
+      ToString(slice.name), " positions [", slice.first_position, ", ",
+      slice.first_position + slice.count, ") have ", crc, ": is the batch shifted or permuted?"));
+}
+
+}  // namespace
 
 absl::StatusOr<RangeResult> SliceEvaluator::Evaluate(const SliceRange& slice, uint32_t first,
                                                      uint32_t count, size_t offset,
-                                                     const SliceOutput& output) {
+                                                     const PositionOutput& output) {
   RangeResult result;
   const auto named = [&](const absl::Status& status) {
     return absl::Status(status.code(), absl::StrCat(ToString(slice.name), ": ", status.message()));
@@ -128,10 +146,10 @@ absl::Status SliceEvaluator::ForEachMaskRun(const Part& part, uint32_t position,
 
 absl::Status SliceEvaluator::AddOwnRatios(const Part& part, size_t first, size_t count) {
   if (input_.own_log_probs.empty()) return absl::OkStatus();
-  const SliceOutput output = part.output.Part(first, count);
+  const PositionOutput output = part.output.Part(first, count);
   if (const DenseLogits* dense = input_.current.dense(); dense != nullptr) {
     absl::Status status = dense->GatherSampled(
-        {part.offset + first, static_cast<uint32_t>(part.first + first), count},
+        {static_cast<uint32_t>(part.first + first), count, part.offset + first},
         std::span(scratch_.sampled_log_probs).subspan(first, count), scratch_.dense);
     if (status.ok()) status = CheckSampledLogProbs(part, first, count);
     if (!status.ok()) return status;
@@ -162,7 +180,7 @@ absl::Status SliceEvaluator::AddMissingPositions(const Part& part, uint32_t posi
                                                  uint32_t count, MissingReason reason) {
   return ForEachMaskRun(
       part, position, count, [&](bool masked, size_t first, size_t length) -> absl::Status {
-        const SliceOutput output = part.output.Part(first, length);
+        const PositionOutput output = part.output.Part(first, length);
         if (masked) {
           AddMasked(output, length, part.result.sums);
           return absl::OkStatus();
@@ -177,20 +195,13 @@ absl::Status SliceEvaluator::AddMissingPositions(const Part& part, uint32_t posi
 }
 
 absl::Status SliceEvaluator::AddPiece(const Part& part, const Sequence::Reader::Piece& piece) {
-  if (piece.page == nullptr) {
-    return AddMissingPositions(part, piece.first_position, piece.count,
-                               MissingReason::kNeverArrived);
-  }
-  if (piece.page->corrupt()) {
-    return AddMissingPositions(part, piece.first_position, piece.count, MissingReason::kCorrupt);
-  }
-  if (piece.version < oldest_fresh_version_) {
-    return AddMissingPositions(part, piece.first_position, piece.count, MissingReason::kStale);
+  if (const auto reason = ReasonMissing(piece, oldest_fresh_version_); reason.has_value()) {
+    return AddMissingPositions(part, piece.first_position, piece.count, *reason);
   }
   return ForEachMaskRun(
       part, piece.first_position, piece.count,
       [&](bool masked, size_t first, size_t length) -> absl::Status {
-        const SliceOutput output = part.output.Part(first, length);
+        const PositionOutput output = part.output.Part(first, length);
         if (masked) {
           AddMasked(output, length, part.result.sums);
           return absl::OkStatus();
@@ -216,20 +227,20 @@ absl::Status SliceEvaluator::AddPiece(const Part& part, const Sequence::Reader::
 
 absl::Status SliceEvaluator::ReadAtRecords(const Part& part, const Page& page, uint32_t index,
                                            size_t first, uint32_t count) {
-  const CurrentArrays::Place place{static_cast<uint32_t>(part.first + first), count,
-                                   part.offset + first, first};
+  const PositionRange positions{static_cast<uint32_t>(part.first + first), count,
+                                part.offset + first};
   if (input_.current.dense() == nullptr) {
     absl::Status status = ValidateSampledLogProbs(
         "top_k_set.sampled_log_probs", part.current.sampled_log_probs.subspan(first, count),
-        place.first_position);
+        positions.first_position);
     if (!status.ok()) return status;
     const RecordedSets records = page.Sets(index, count, input_.parameters.top_k);
-    return input_.current.ReduceSets(records, place, scratch_);
+    return input_.current.ReduceSets(records, positions, first, scratch_);
   }
   const PageFormat& format = part.slice.sequence()->format();
   const RecordRows records = SubRows(rows_.Rows(format), 0, count, format.slots);
   page.Read(index, records);
-  absl::Status status = input_.current.GatherAtRecords(records, place, scratch_);
+  absl::Status status = input_.current.GatherAtRecords(records, positions, first, scratch_);
   if (!status.ok()) return status;
   return CheckSampledLogProbs(part, first, count);
 }
@@ -292,7 +303,7 @@ absl::Status SliceEvaluator::Decide(const Part& part) {
     }
   }
   for (const Segment& segment : segments_) {
-    const SliceOutput output =
+    const PositionOutput output =
         part.output.Part(segment.first_position - part.first, segment.output.decisions.size());
     if (!output.reference_log_probs.empty()) {
       std::ranges::copy(segment.behavior.sampled_log_probs, output.reference_log_probs.begin());

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -11,21 +10,10 @@
 #include "server/cache/missing.h"
 #include "server/cache/run.h"
 #include "server/evaluate/evaluate_input.h"
+#include "server/evaluate/evaluate_output.h"
 #include "server/slices/slices.h"
 
 namespace sis {
-
-// Where the results of a range of positions go. As OutputView, and what a base algorithm needs.
-struct SliceOutput {
-  OutputView view;
-  std::span<float> reference_log_probs = {};  // [n], log q, or the trainer's own where missing
-  std::span<float> total_variations = {};     // [n], see TopKTotalVariation
-  std::span<float> sampled_log_probs = {};    // [n], log p, where the request does not hold it
-  // Added to, one per point of the curve; the same for every part. Empty if not wanted.
-  std::span<PrefixSums> prefix_sums = {};
-
-  SliceOutput Part(size_t first, size_t count) const;
-};
 
 // What came of a range of positions.
 struct RangeResult {
@@ -42,7 +30,7 @@ class SliceEvaluator {
   // Positions [first, first + count) of the slice's sequence, whose values stand at `offset` in the
   // request; output is theirs alone.
   absl::StatusOr<RangeResult> Evaluate(const SliceRange& slice, uint32_t first, uint32_t count,
-                                       size_t offset, const SliceOutput& output);
+                                       size_t offset, const PositionOutput& output);
 
  private:
   // Consecutive positions of one slice, evaluated together.
@@ -51,7 +39,7 @@ class SliceEvaluator {
     uint32_t first;
     size_t offset;
     CurrentView current;
-    SliceOutput output;
+    PositionOutput output;
     RangeResult& result;
   };
 

@@ -1,11 +1,10 @@
 #include "server/fetch/fetch.h"
 
 #include <algorithm>
-#include <cmath>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "server/messages/cache_messages.h"
 #include "server/wire/arrays.h"
 
 namespace sis {
@@ -15,6 +14,9 @@ namespace {
 constexpr size_t kChunkBytes = size_t{1} << 20;
 // What is decoded into the cache before it is copied to a segment.
 constexpr size_t kCopyBytes = size_t{128} << 10;
+
+// Of an array among the answers.
+constexpr size_t IndexOf(v1::RecordArray array) { return array - v1::SAMPLED_IDS; }
 
 // Room for an array if it is wanted, else none.
 template <typename T>
@@ -31,7 +33,7 @@ std::span<T> Resize(bool wanted, std::string& array, size_t count) {
 }  // namespace
 
 Fetch::Fetch(std::shared_ptr<Run> run, std::vector<SliceRange> slices, const WantedRecords& wanted,
-             std::optional<RecordsInSegment> answers, uint64_t lease_id)
+             std::optional<AnswersInSegment> answers, uint64_t lease_id)
     : run_(std::move(run)),
       slices_(std::move(slices)),
       wanted_(wanted),
@@ -50,10 +52,10 @@ absl::StatusOr<Fetch> Fetch::Open(std::shared_ptr<Run> run, const v1::FetchTopKR
   if (!slices.ok()) return slices.status();
   const absl::StatusOr<WantedRecords> wanted = WantedRecords::Parse(request);
   if (!wanted.ok()) return wanted.status();
-  std::optional<RecordsInSegment> answers;
+  std::optional<AnswersInSegment> answers;
   if (request.has_answers()) {
-    absl::StatusOr<RecordsInSegment> parsed = RecordsInSegment::Parse(
-        request.answers(), arrays, *wanted, TotalPositions(*slices), run->config().top_k);
+    absl::StatusOr<AnswersInSegment> parsed = AnswersInSegment::Parse(
+        request.answers(), arrays, wanted->Sizes(TotalPositions(*slices), run->config().top_k));
     if (!parsed.ok()) return parsed.status();
     answers = *std::move(parsed);
   }
@@ -85,7 +87,13 @@ bool Fetch::Next(v1::FetchTopKResponse& message) {
     if (std::exchange(answered_, true)) return false;
     v1::FetchTopKChunk& chunk = *message.mutable_chunk();
     chunk.set_length(static_cast<uint32_t>(rows_done_));
-    answers_->Describe(wanted_, chunk);
+    const auto where = [this](v1::RecordArray array) {
+      return wanted_.Has(array) ? answers_->part(IndexOf(array)).ToBytes() : std::string();
+    };
+    chunk.set_sampled_ids(where(v1::SAMPLED_IDS));
+    chunk.set_sampled_log_probs(where(v1::SAMPLED_LOG_PROBS));
+    chunk.set_top_k_ids(where(v1::TOP_K_IDS));
+    chunk.set_top_k_log_probs(where(v1::TOP_K_LOG_PROBS));
     return true;
   }
   if (!SkipFullSlices()) return false;
@@ -102,7 +110,8 @@ bool Fetch::SkipFullSlices() {
 }
 
 uint32_t Fetch::CountRows(size_t bytes) const {
-  const size_t row_bytes = wanted_.RowBytes(run_->config().top_k);
+  const auto sizes = wanted_.Sizes(1, run_->config().top_k);
+  const size_t row_bytes = std::accumulate(sizes.begin(), sizes.end(), size_t{0});
   const auto rows = static_cast<uint32_t>(std::max<size_t>(1, bytes / row_bytes));
   return std::min(rows, slices_[slice_].count - row_);
 }
@@ -113,13 +122,18 @@ bool Fetch::CopySome() {
   const size_t slots = run_->config().top_k;
   scratch_.ranks.resize(rows);
   const RecordRows to{
-      .sampled_ids = Resize(wanted_.sampled_ids, scratch_.sampled_ids, rows),
-      .sampled_log_probs = Resize(wanted_.sampled_log_probs, scratch_.sampled_log_probs, rows),
-      .ids = Resize(wanted_.ids, scratch_.ids, rows * slots),
-      .log_probs = Resize(wanted_.log_probs, scratch_.log_probs, rows * slots),
+      .sampled_ids = Resize(wanted_.Has(v1::SAMPLED_IDS), scratch_.sampled_ids, rows),
+      .sampled_log_probs =
+          Resize(wanted_.Has(v1::SAMPLED_LOG_PROBS), scratch_.sampled_log_probs, rows),
+      .ids = Resize(wanted_.Has(v1::TOP_K_IDS), scratch_.ids, rows * slots),
+      .log_probs = Resize(wanted_.Has(v1::TOP_K_LOG_PROBS), scratch_.log_probs, rows * slots),
       .ranks = scratch_.ranks};
   ReadRows(slices_[slice_].first_position + row_, to);
-  answers_->Write(rows_done_, to);
+  const uint64_t offset = rows_done_ * sizeof(float);
+  answers_->Write(IndexOf(v1::SAMPLED_IDS), offset, std::as_bytes(to.sampled_ids));
+  answers_->Write(IndexOf(v1::SAMPLED_LOG_PROBS), offset, std::as_bytes(to.sampled_log_probs));
+  answers_->Write(IndexOf(v1::TOP_K_IDS), offset * slots, std::as_bytes(to.ids));
+  answers_->Write(IndexOf(v1::TOP_K_LOG_PROBS), offset * slots, std::as_bytes(to.log_probs));
   row_ += rows;
   rows_done_ += rows;
   return true;
@@ -136,13 +150,8 @@ Fetch::Summary Fetch::Summarize(const SliceRange& slice) const {
   reader.Check(slice.first_position, slice.count);
   summary.digest = reader.Digest(slice.first_position, slice.count);
   reader.ForEachPiece(slice.first_position, slice.count, [&](const Sequence::Reader::Piece& piece) {
-    if (piece.page == nullptr) {
-      AddMissing(summary.missing,
-                 {piece.first_position, piece.count, MissingReason::kNeverArrived});
-    } else if (piece.page->corrupt()) {
-      AddMissing(summary.missing, {piece.first_position, piece.count, MissingReason::kCorrupt});
-    } else if (piece.version < oldest_fresh_version_) {
-      AddMissing(summary.missing, {piece.first_position, piece.count, MissingReason::kStale});
+    if (const auto reason = ReasonMissing(piece, oldest_fresh_version_); reason.has_value()) {
+      AddMissing(summary.missing, {piece.first_position, piece.count, *reason});
     }
   });
   return summary;
@@ -160,13 +169,7 @@ void Fetch::WriteHeader(v1::FetchTopKHeader& header) const {
     message.set_length(slice.count);
     const Summary summary = Summarize(slice);
     message.set_record_digest(summary.digest);
-    for (const Missing& missing : summary.missing) {
-      v1::MissingRange& range = *header.add_missing();
-      range.set_slice(static_cast<uint32_t>(i));
-      range.set_first_position(missing.first_position);
-      range.set_length(missing.count);
-      range.set_reason(ToMessage(missing.reason));
-    }
+    AddMissingRanges(i, summary.missing, *header.mutable_missing());
   }
 }
 
@@ -177,14 +180,16 @@ void Fetch::WriteChunk(v1::FetchTopKChunk& chunk) {
   chunk.set_first_position(slices_[slice_].first_position + row_);
   chunk.set_length(rows);
   scratch_.ranks.resize(rows);
-  ReadRows(chunk.first_position(),
-           {.sampled_ids = Resize<int32_t>(wanted_.sampled_ids, *chunk.mutable_sampled_ids(), rows),
-            .sampled_log_probs =
-                Resize<float>(wanted_.sampled_log_probs, *chunk.mutable_sampled_log_probs(), rows),
-            .ids = Resize<int32_t>(wanted_.ids, *chunk.mutable_top_k_ids(), rows * slots),
-            .log_probs =
-                Resize<float>(wanted_.log_probs, *chunk.mutable_top_k_log_probs(), rows * slots),
-            .ranks = scratch_.ranks});
+  ReadRows(
+      chunk.first_position(),
+      {.sampled_ids =
+           Resize<int32_t>(wanted_.Has(v1::SAMPLED_IDS), *chunk.mutable_sampled_ids(), rows),
+       .sampled_log_probs = Resize<float>(wanted_.Has(v1::SAMPLED_LOG_PROBS),
+                                          *chunk.mutable_sampled_log_probs(), rows),
+       .ids = Resize<int32_t>(wanted_.Has(v1::TOP_K_IDS), *chunk.mutable_top_k_ids(), rows * slots),
+       .log_probs = Resize<float>(wanted_.Has(v1::TOP_K_LOG_PROBS),
+                                  *chunk.mutable_top_k_log_probs(), rows * slots),
+       .ranks = scratch_.ranks});
   row_ += rows;
 }
 
@@ -198,7 +203,7 @@ void Fetch::ReadRows(uint32_t first_position, const RecordRows& rows) const {
   reader.ForEachPiece(first_position, count, [&](const Sequence::Reader::Piece& piece) {
     const RecordRows part =
         SubRows(rows, piece.first_position - first_position, piece.count, slots);
-    if (piece.page == nullptr || piece.page->corrupt() || piece.version < oldest_fresh_version_) {
+    if (ReasonMissing(piece, oldest_fresh_version_).has_value()) {
       WriteAbsent(part);
     } else {
       piece.page->Read(piece.index, part);

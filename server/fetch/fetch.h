@@ -9,9 +9,9 @@
 #include "absl/status/statusor.h"
 #include "server/cache/missing.h"
 #include "server/cache/run.h"
-#include "server/fetch/records_in_segment.h"
 #include "server/fetch/wanted_records.h"
 #include "server/slices/slices.h"
+#include "server/wire/answers_in_segment.h"
 #include "server/wire/received_arrays.h"
 #include "sis/v1/ratio_service.pb.h"
 
@@ -36,8 +36,9 @@ class Fetch {
   const std::string& run_id() const { return run_->id(); }
 
  private:
+  // `answers` are of the sizes of all rows.
   Fetch(std::shared_ptr<Run> run, std::vector<SliceRange> slices, const WantedRecords& wanted,
-        std::optional<RecordsInSegment> answers, uint64_t lease_id);
+        std::optional<AnswersInSegment> answers, uint64_t lease_id);
 
   // What the header says of a slice.
   struct Summary {
@@ -60,7 +61,7 @@ class Fetch {
   WantedRecords wanted_;
   uint64_t lease_id_;
   uint64_t oldest_fresh_version_;  // as of the start: header and chunks agree on what is stale
-  std::optional<RecordsInSegment> answers_;
+  std::optional<AnswersInSegment> answers_;
   bool header_written_ = false;
   bool answered_ = false;  // in the segment
   // The next row: of a slice, and of all.

@@ -1,5 +1,6 @@
 #include "server/fetch/wanted_records.h"
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 
 namespace sis {
@@ -7,33 +8,23 @@ namespace sis {
 absl::StatusOr<WantedRecords> WantedRecords::Parse(const v1::FetchTopKRequest& request) {
   WantedRecords wanted;
   for (int i = 0; i < request.arrays_size(); ++i) {
-    switch (request.arrays(i)) {
-      case v1::SAMPLED_IDS:
-        wanted.sampled_ids = true;
-        break;
-      case v1::SAMPLED_LOG_PROBS:
-        wanted.sampled_log_probs = true;
-        break;
-      case v1::TOP_K_IDS:
-        wanted.ids = true;
-        break;
-      case v1::TOP_K_LOG_PROBS:
-        wanted.log_probs = true;
-        break;
-      default:
-        return absl::InvalidArgumentError(absl::StrCat(
-            "arrays[", i, "]: ", static_cast<int>(request.arrays(i)), " is no array of a record"));
+    const v1::RecordArray array = request.arrays(i);
+    if (!v1::RecordArray_IsValid(array) || array == v1::RECORD_ARRAY_UNSPECIFIED) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("arrays[", i, "]: ", static_cast<int>(array), " is no array of a record"));
     }
+    wanted.bits_ |= 1u << array;
   }
-  if (request.arrays().empty()) {
-    wanted = {.sampled_ids = true, .sampled_log_probs = true, .ids = true, .log_probs = true};
-  }
+  if (request.arrays().empty()) wanted.bits_ = ~0u;
   return wanted;
 }
 
-size_t WantedRecords::RowBytes(size_t slots) const {
-  return sampled_ids * sizeof(int32_t) + sampled_log_probs * sizeof(float) +
-         slots * (ids * sizeof(int32_t) + log_probs * sizeof(float));
+std::array<uint64_t, WantedRecords::kArrays> WantedRecords::Sizes(uint64_t rows,
+                                                                  uint64_t slots) const {
+  static_assert(sizeof(int32_t) == sizeof(float));
+  const uint64_t narrow = rows * sizeof(float);
+  return {Has(v1::SAMPLED_IDS) * narrow, Has(v1::SAMPLED_LOG_PROBS) * narrow,
+          Has(v1::TOP_K_IDS) * narrow * slots, Has(v1::TOP_K_LOG_PROBS) * narrow * slots};
 }
 
 }  // namespace sis

@@ -1,25 +1,27 @@
 // Which arrays of the records a FetchTopK wants.
 #pragma once
 
-#include <cstddef>
+#include <array>
+#include <cstdint>
 
 #include "absl/status/statusor.h"
-#include "kernels/page/page.h"
 #include "sis/v1/ratio_service.pb.h"
 
 namespace sis {
 
-struct WantedRecords {
+class WantedRecords {
+ public:
+  static constexpr int kArrays = 4;
+
   // InvalidArgument if one is none of RecordArray's. None are all.
   static absl::StatusOr<WantedRecords> Parse(const v1::FetchTopKRequest& request);
 
-  // Of one row of K = slots.
-  size_t RowBytes(size_t slots) const;
+  bool Has(v1::RecordArray array) const { return (bits_ >> array & 1) != 0; }
+  // Bytes of each array, in the order of RecordArray, for so many rows of K = slots.
+  std::array<uint64_t, kArrays> Sizes(uint64_t rows, uint64_t slots) const;
 
-  bool sampled_ids = false;
-  bool sampled_log_probs = false;
-  bool ids = false;
-  bool log_probs = false;
+ private:
+  uint32_t bits_ = 0;
 };
 
 }  // namespace sis

@@ -80,8 +80,8 @@ Server::Server(const ServerOptions& options, std::unique_ptr<Arena> arena,
                                                .most_bytes = options.cache_bytes})),
       workers_(options.evaluate_threads),
       store_threads_(store_ != nullptr ? kStoreThreads : 0),
-      service_(runs_, room_queue_, metrics_, *backend_.backend, workers_, store_threads_,
-               segments_),
+      service_(
+          {runs_, room_queue_, segments_, *backend_.backend, workers_, store_threads_, metrics_}),
       cache_metrics_(std::make_shared<CacheMetrics>(registry_)),
       gauges_(std::make_shared<Gauges>(*this)) {
   if (!backend_.device_cache.empty()) {

@@ -3,7 +3,8 @@
 #include <pthread.h>
 #include <signal.h>
 
-#include <cstdio>
+#include <cstdint>
+#include <initializer_list>
 #include <iostream>
 #include <optional>
 #include <thread>
@@ -60,39 +61,37 @@ constexpr int64_t kLeastCacheBytes = 16 * int64_t{sis::Arena::kChunkBytes};
 
 // The first flag whose value makes no sense, or empty.
 std::string BadFlag() {
-  const auto at_least_one = [](const char* name, int64_t value) {
-    return value >= 1 ? "" : absl::StrCat("--", name, "=", value, " is below 1");
-  };
   if (const std::string name = absl::GetFlag(FLAGS_backend); !sis::ParseBackendKind(name)) {
     return absl::StrCat("--backend=", name, " is none of auto, cpu and cuda");
   }
-  if (const int k = absl::GetFlag(FLAGS_max_top_k); k < 1 || k > sis::kMaxTopK) {
-    return absl::StrCat("--max_top_k=", k, " is not in [1, ", sis::kMaxTopK, "]");
-  }
-  if (const int64_t n = absl::GetFlag(FLAGS_max_positions); n < 1 || n > INT32_MAX) {
-    return absl::StrCat("--max_positions=", n, " is not in [1, 2^31)");
-  }
-  if (const int64_t n = absl::GetFlag(FLAGS_cache_bytes); n < kLeastCacheBytes) {
-    return absl::StrCat("--cache_bytes=", n, " is below ", kLeastCacheBytes);
-  }
-  if (const int64_t n = absl::GetFlag(FLAGS_device_cache_bytes); n < -1) {
-    return absl::StrCat("--device_cache_bytes=", n, " is below -1");
-  }
-  if (const int64_t n = absl::GetFlag(FLAGS_shared_memory_bytes); n < 0) {
-    return absl::StrCat("--shared_memory_bytes=", n, " is below 0");
+  struct Range {
+    const char* flag;
+    int64_t value;
+    int64_t least;
+    int64_t most = INT64_MAX;
+  };
+  for (const Range& range : std::initializer_list<Range>{
+           {"max_top_k", absl::GetFlag(FLAGS_max_top_k), 1, sis::kMaxTopK},
+           {"max_positions", absl::GetFlag(FLAGS_max_positions), 1, INT32_MAX},
+           {"cache_bytes", absl::GetFlag(FLAGS_cache_bytes), kLeastCacheBytes},
+           {"device_cache_bytes", absl::GetFlag(FLAGS_device_cache_bytes), -1},
+           {"shared_memory_bytes", absl::GetFlag(FLAGS_shared_memory_bytes), 0},
+           {"max_message_bytes", absl::GetFlag(FLAGS_max_message_bytes), 1},
+           {"evaluate_threads", absl::GetFlag(FLAGS_evaluate_threads), 1},
+           {"max_evaluate_positions", absl::GetFlag(FLAGS_max_evaluate_positions), 1},
+           {"max_runs", absl::GetFlag(FLAGS_max_runs), 1},
+           {"max_leases", absl::GetFlag(FLAGS_max_leases), 1},
+           {"steps_kept", absl::GetFlag(FLAGS_steps_kept), 1}}) {
+    if (range.value < range.least) {
+      return absl::StrCat("--", range.flag, "=", range.value, " is below ", range.least);
+    }
+    if (range.value > range.most) {
+      return absl::StrCat("--", range.flag, "=", range.value, " is above ", range.most);
+    }
   }
   if (!(absl::GetFlag(FLAGS_max_lease_seconds) >= 0)) return "--max_lease_seconds is below 0";
   if (absl::GetFlag(FLAGS_append_patience) < absl::ZeroDuration()) {
     return "--append_patience is below 0";
-  }
-  for (const std::string& bad :
-       {at_least_one("max_message_bytes", absl::GetFlag(FLAGS_max_message_bytes)),
-        at_least_one("evaluate_threads", absl::GetFlag(FLAGS_evaluate_threads)),
-        at_least_one("max_evaluate_positions", absl::GetFlag(FLAGS_max_evaluate_positions)),
-        at_least_one("max_runs", absl::GetFlag(FLAGS_max_runs)),
-        at_least_one("max_leases", absl::GetFlag(FLAGS_max_leases)),
-        at_least_one("steps_kept", absl::GetFlag(FLAGS_steps_kept))}) {
-    if (!bad.empty()) return bad;
   }
   return "";
 }

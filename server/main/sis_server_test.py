@@ -4,24 +4,18 @@ import signal
 import subprocess
 import unittest
 
-SERVER = "server/main/sis_server"
+from server.testing.live_server import BINARY, LiveServer
 
 
 def run(*flags):
-    return subprocess.run([SERVER, *flags], capture_output=True, text=True, timeout=30)
+    return subprocess.run([BINARY, *flags], capture_output=True, text=True, timeout=30)
 
 
 class SisServerTest(unittest.TestCase):
     def start(self, *flags):
-        server = subprocess.Popen(
-            [SERVER, "--listen=127.0.0.1:0", "--metrics=", "--cache_bytes=67108864", *flags],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self.addCleanup(server.communicate)
+        server = LiveServer(*flags)
         self.addCleanup(server.kill)
-        lines = dict(line.strip().split(": ") for line in iter(server.stdout.readline, "ready\n"))
-        return server, lines
+        return server
 
     def test_help_lists_the_flags(self):
         shown = run("--help").stdout
@@ -35,27 +29,26 @@ class SisServerTest(unittest.TestCase):
             self.assertIn(flag.split("=")[0], refused.stderr)
 
     def test_a_taken_port_is_refused(self):
-        _, lines = self.start()
-        address = lines["grpc"]
+        address = self.start().address
         refused = run(f"--listen={address}", "--metrics=", "--cache_bytes=67108864")
         self.assertEqual(refused.returncode, 1)
         self.assertIn(f"cannot listen on {address}", refused.stderr)
 
     def test_one_line_says_which_backend_and_why(self):
-        _, asked = self.start("--backend=cpu")
+        asked = self.start("--backend=cpu").said
         self.assertRegex(asked["backend"], r"^cpu/\S+ \(as asked\)$")
         without = r"(no CUDA device, cudaError\w+|built without CUDA)"
-        _, asked = self.start("--backend=cuda")
+        asked = self.start("--backend=cuda").said
         self.assertRegex(asked["backend"], rf"^(cuda/.+ \(as asked\)|cpu/\S+ \(asked for cuda, but {without}\))$")
         self.assertEqual("device cache" in asked, asked["backend"].startswith("cuda/"))
-        _, left_out = self.start()
+        left_out = self.start().said
         self.assertRegex(left_out["backend"], rf"^(cuda/.+ \(auto\)|cpu/\S+ \(auto, {without}\))$")
 
     def test_sigterm_ends_it_in_order(self):
-        server, _ = self.start()
-        server.send_signal(signal.SIGTERM)
-        self.assertEqual(server.wait(timeout=30), 0)
-        self.assertIn("shutting down", server.stdout.read())
+        process = self.start().process
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(process.wait(timeout=30), 0)
+        self.assertIn("shutting down", process.stdout.read())
 
 
 if __name__ == "__main__":

@@ -6,13 +6,8 @@
 
 namespace sis {
 
-AppendStream::AppendStream(StoredRuns& runs, RoomQueue& room_queue, SegmentRegistry& segments,
-                           Metrics& metrics, StoreThreads& store_threads)
-    : runs_(runs),
-      room_queue_(room_queue),
-      segments_(segments),
-      store_threads_(store_threads),
-      timer_(metrics, "Append") {
+AppendStream::AppendStream(const Resources& resources)
+    : resources_(resources), timer_(resources.metrics, "Append") {
   ReadNext();
 }
 
@@ -37,7 +32,8 @@ absl::Status AppendStream::Parse() {
 
 absl::Status AppendStream::OpenIngest() {
   if (ingest_.has_value()) return absl::InvalidArgumentError("header: sent twice");
-  absl::StatusOr<Ingest> ingest = Ingest::Open(runs_, room_queue_, request_.header());
+  absl::StatusOr<Ingest> ingest =
+      Ingest::Open(resources_.runs, resources_.room_queue, request_.header());
   if (!ingest.ok()) return ingest.status();
   ingest_ = *std::move(ingest);
   return absl::OkStatus();
@@ -45,14 +41,14 @@ absl::Status AppendStream::OpenIngest() {
 
 absl::StatusOr<std::shared_ptr<SharedSegment>> AppendStream::FindSegment() {
   if (request_.segment().empty()) return nullptr;
-  return segments_.Find(std::string(request_.segment()));
+  return resources_.segments.Find(std::string(request_.segment()));
 }
 
 void AppendStream::OnReadDone(bool ok) {
   order_.Begin();
   if (!ok) return End(absl::OkStatus());  // the worker has closed its side
   order_.HandOn();
-  store_threads_.Run([this] { HandleRequest(); });
+  resources_.store_threads.Run([this] { HandleRequest(); });
 }
 
 void AppendStream::HandleRequest() {
@@ -71,7 +67,7 @@ void AppendStream::HandleRequest() {
   if (ingest_->has_store()) ingest_->BringIn(request_.entries());
   std::optional<RoomWanted> wanted = Resume(Turn::kArrived);
   if (!wanted.has_value()) return;
-  absl::Status joined = room_queue_.Join(*this, *std::move(wanted));
+  absl::Status joined = resources_.room_queue.Join(*this, *std::move(wanted));
   if (!joined.ok()) End(joined);
 }
 
@@ -84,7 +80,7 @@ std::optional<RoomWanted> AppendStream::Resume(Turn turn) {
     return std::nullopt;
   }
   order_.HandOn();
-  if (!wanted->has_value()) store_threads_.Run([this] { Answer(); });
+  if (!wanted->has_value()) resources_.store_threads.Run([this] { Answer(); });
   return *std::move(wanted);
 }
 
@@ -104,7 +100,7 @@ void AppendStream::GiveUp(const absl::Status& status) {
   End(status);
 }
 
-void AppendStream::OnCancel() { room_queue_.Leave(*this); }
+void AppendStream::OnCancel() { resources_.room_queue.Leave(*this); }
 
 void AppendStream::OnWriteDone(bool ok) {
   order_.Begin();

@@ -10,24 +10,20 @@
 #include "server/append/ingest.h"
 #include "server/append/room_queue.h"
 #include "server/rpc/reaction_order.h"
+#include "server/rpc/resources.h"
 #include "server/rpc/rpc_timer.h"
-#include "server/shared_memory/segment_registry.h"
-#include "server/store/stored_runs.h"
-#include "server/threads/store_threads.h"
 #include "server/wire/append_request.h"
 #include "server/wire/append_response.h"
 
 namespace sis {
 
 // Reads a message, answers it, reads the next: a worker that is faster than the cache waits in its
-// own writes. So it does while a batch waits for room, in the queue; no thread waits. Holds one
-// message at a time, as gRPC received it: what is in it is read in place. Owns itself; all that it
-// is given must outlive the server.
+// own writes. So it does while a batch waits for room, in the queue; no thread waits.
+// Holds one message at a time, as gRPC received it: what is in it is read in place. Owns itself.
 class AppendStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
                            private RoomQueue::Waiter {
  public:
-  AppendStream(StoredRuns& runs, RoomQueue& room_queue, SegmentRegistry& segments, Metrics& metrics,
-               StoreThreads& store_threads);
+  explicit AppendStream(const Resources& resources);
 
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
@@ -49,10 +45,7 @@ class AppendStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   // That the batch names; null if none.
   absl::StatusOr<std::shared_ptr<SharedSegment>> FindSegment();
 
-  StoredRuns& runs_;
-  RoomQueue& room_queue_;
-  SegmentRegistry& segments_;
-  StoreThreads& store_threads_;
+  const Resources resources_;
   const RpcTimer timer_;
   ReactionOrder order_;
   absl::StatusCode code_ = absl::StatusCode::kOk;

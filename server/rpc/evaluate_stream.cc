@@ -6,16 +6,16 @@
 
 namespace sis {
 
-EvaluateStream* EvaluateStream::Start(const Evaluators& evaluators, Metrics& metrics) {
-  const std::shared_ptr<EvaluateStream> stream(new EvaluateStream(evaluators, metrics));
+EvaluateStream* EvaluateStream::Start(const Resources& resources) {
+  const std::shared_ptr<EvaluateStream> stream(new EvaluateStream(resources));
   WriterLock lock(stream->mutex_);
   stream->self_ = stream;
   stream->Advance();
   return stream.get();
 }
 
-EvaluateStream::EvaluateStream(const Evaluators& evaluators, Metrics& metrics)
-    : evaluators_(evaluators), timer_(metrics, "EvaluateStream") {}
+EvaluateStream::EvaluateStream(const Resources& resources)
+    : resources_(resources), timer_(resources.metrics, "EvaluateStream") {}
 
 void EvaluateStream::OnReadDone(bool ok) {
   std::shared_ptr<Request> request;
@@ -35,7 +35,7 @@ void EvaluateStream::OnReadDone(bool ok) {
     Advance();
   }
   EvaluateTask::Start(
-      evaluators_, received, [self = shared_from_this()] { return self->stopped_.load(); },
+      resources_, received, [self = shared_from_this()] { return self->stopped_.load(); },
       [self = shared_from_this(), request](absl::StatusOr<grpc::ByteBuffer> answer) {
         self->OnAnswer(*request, std::move(answer));
       });

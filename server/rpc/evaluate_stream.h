@@ -11,8 +11,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
-#include "server/metrics/metrics.h"
 #include "server/rpc/evaluate_task.h"
+#include "server/rpc/resources.h"
 #include "server/rpc/rpc_timer.h"
 #include "server/threads/mutex.h"
 
@@ -27,7 +27,7 @@ class EvaluateStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, gr
   static constexpr size_t kMaxRequests = 4;
   static constexpr size_t kMaxBytes = 64 << 20;
 
-  static EvaluateStream* Start(const Evaluators& evaluators, Metrics& metrics);
+  static EvaluateStream* Start(const Resources& resources);
 
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
@@ -40,13 +40,13 @@ class EvaluateStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, gr
     std::optional<absl::StatusOr<grpc::ByteBuffer>> answer;
   };
 
-  EvaluateStream(const Evaluators& evaluators, Metrics& metrics);
+  EvaluateStream(const Resources& resources);
   void OnAnswer(Request& request, absl::StatusOr<grpc::ByteBuffer> answer);
   // Starts whatever can be started now: a write, a read, the end.
   void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void End(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  const Evaluators evaluators_;
+  const Resources resources_;
   const RpcTimer timer_;
   // Nobody wants the answers any more.
   std::atomic<bool> stopped_ = false;

@@ -12,66 +12,58 @@ constexpr uint64_t kPieceValues = 1 << 20;
 
 }  // namespace
 
-void EvaluateTask::Start(const Evaluators& evaluators, const grpc::ByteBuffer& request,
+void EvaluateTask::Start(const Resources& resources, const grpc::ByteBuffer& request,
                          IsCancelled is_cancelled, Done done) {
-  absl::StatusOr<std::unique_ptr<Request>> parsed = Request::Parse(request);
-  if (!parsed.ok()) return done(parsed.status());
-  if (const std::string& name = (*parsed)->message().segment(); !name.empty()) {
-    // Held from here on: the request goes on though the lease may end.
-    absl::StatusOr<std::shared_ptr<SharedSegment>> segment = evaluators.segments.Find(name);
-    if (!segment.ok()) return done(segment.status());
-    (*parsed)->arrays().LieIn(*std::move(segment));
-  }
+  absl::StatusOr<std::unique_ptr<Request>> received = Request::Parse(request, resources.segments);
+  if (!received.ok()) return done(received.status());
   const std::shared_ptr<EvaluateTask> task(
-      new EvaluateTask(evaluators, *std::move(parsed), std::move(is_cancelled), std::move(done)));
+      new EvaluateTask(resources, *std::move(received), std::move(is_cancelled), std::move(done)));
   task->Schedule();
 }
 
-EvaluateTask::EvaluateTask(const Evaluators& evaluators, std::unique_ptr<const Request> request,
+EvaluateTask::EvaluateTask(const Resources& resources, std::unique_ptr<const Request> request,
                            IsCancelled is_cancelled, Done done)
-    : evaluators_(evaluators),
+    : resources_(resources),
       request_(std::move(request)),
       is_cancelled_(std::move(is_cancelled)),
       done_(std::move(done)) {}
 
 void EvaluateTask::Schedule() {
-  evaluators_.workers.Schedule(request_->message().run().run_id(),
-                               [self = shared_from_this()] { self->EvaluatePiece(); });
+  resources_.workers.Schedule(request_->message().run().run_id(),
+                              [self = shared_from_this()] { self->EvaluatePiece(); });
 }
 
 void EvaluateTask::EvaluatePiece() {
   const absl::StatusOr<bool> done = TryEvaluatePiece();
   if (!done.ok()) return Answer(done.status());
   if (!*done) return Schedule();
-  Answer(SerializeInPlace(evaluation_->Finish()));
+  absl::StatusOr<std::shared_ptr<const v1::EvaluateResponse>> response = call_->Finish();
+  if (!response.ok()) return Answer(response.status());
+  Answer(SerializeInPlace(*std::move(response)));
 }
 
 void EvaluateTask::Answer(absl::StatusOr<grpc::ByteBuffer> answer) {
-  evaluation_.reset();
+  call_.reset();
   done_(std::move(answer));
 }
 
 absl::StatusOr<bool> EvaluateTask::TryEvaluatePiece() {
   const v1::EvaluateRequest& request = request_->message();
-  if (run_ == nullptr) {
-    absl::StatusOr<std::shared_ptr<Run>> run = evaluators_.runs.Find(request.run());
+  if (call_ == nullptr) {
+    absl::StatusOr<std::shared_ptr<Run>> run = resources_.runs.Find(request.run());
     if (!run.ok()) return run.status();
-    run_ = *std::move(run);
+    absl::StatusOr<std::unique_ptr<EvaluateCall>> call =
+        EvaluateCall::Start(*std::move(run), resources_.backend, request, request_->arrays());
+    if (!call.ok()) return call.status();
+    call_ = *std::move(call);
   }
-  for (uint64_t values = 0; values < kPieceValues;) {
+  for (uint64_t values = 0; values < kPieceValues && !call_->done();) {
     if (is_cancelled_()) return absl::CancelledError("the trainer is gone");
-    if (!evaluation_.has_value()) {
-      absl::StatusOr<EvaluateCall> evaluation =
-          EvaluateCall::Start(*run_, evaluators_.backend, request, request_->arrays());
-      if (!evaluation.ok()) return evaluation.status();
-      evaluation_.emplace(*std::move(evaluation));
-    }
-    if (evaluation_->done()) return true;
-    if (absl::Status status = evaluation_->EvaluateSlice(); !status.ok()) return status;
-    values +=
-        uint64_t{request.slices(slices_evaluated_++).length()} * evaluation_->values_per_position();
+    const absl::StatusOr<uint64_t> values_read = call_->EvaluateSlice();
+    if (!values_read.ok()) return values_read.status();
+    values += *values_read;
   }
-  return evaluation_->done();
+  return call_->done();
 }
 
 }  // namespace sis

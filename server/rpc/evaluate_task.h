@@ -5,24 +5,13 @@
 
 #include <functional>
 #include <memory>
-#include <optional>
 
 #include "absl/status/statusor.h"
-#include "kernels/decide/backend.h"
 #include "server/evaluate/evaluate.h"
-#include "server/shared_memory/segment_registry.h"
-#include "server/store/stored_runs.h"
+#include "server/rpc/resources.h"
 #include "server/wire/received_message.h"
 
 namespace sis {
-
-// What evaluates. All must outlive the tasks.
-struct Evaluators {
-  StoredRuns& runs;
-  const Backend& backend;
-  WorkerPool& workers;
-  SegmentRegistry& segments;
-};
 
 // Evaluates a piece of about 4 MiB, then lets other runs have their turn. Owns itself.
 class EvaluateTask final : public std::enable_shared_from_this<EvaluateTask> {
@@ -33,13 +22,13 @@ class EvaluateTask final : public std::enable_shared_from_this<EvaluateTask> {
   using Done = std::function<void(absl::StatusOr<grpc::ByteBuffer>)>;
 
   // `request` is an EvaluateRequest, the answer an EvaluateResponse.
-  static void Start(const Evaluators& evaluators, const grpc::ByteBuffer& request,
+  static void Start(const Resources& resources, const grpc::ByteBuffer& request,
                     IsCancelled is_cancelled, Done done);
 
  private:
   using Request = ReceivedMessage<v1::EvaluateRequest>;
 
-  EvaluateTask(const Evaluators& evaluators, std::unique_ptr<const Request> request,
+  EvaluateTask(const Resources& resources, std::unique_ptr<const Request> request,
                IsCancelled is_cancelled, Done done);
   void Schedule();
   void EvaluatePiece();
@@ -49,13 +38,11 @@ class EvaluateTask final : public std::enable_shared_from_this<EvaluateTask> {
   // As far as it gets with one piece. Whether that was the last.
   absl::StatusOr<bool> TryEvaluatePiece();
 
-  const Evaluators evaluators_;
+  const Resources resources_;
   const std::unique_ptr<const Request> request_;
   const IsCancelled is_cancelled_;
   const Done done_;
-  std::shared_ptr<Run> run_;
-  std::optional<EvaluateCall> evaluation_;
-  int slices_evaluated_ = 0;
+  std::unique_ptr<EvaluateCall> call_;  // from the first piece on
 };
 
 }  // namespace sis

@@ -44,6 +44,11 @@ class EvaluateTaskTest : public testing::Test {
     for (const char* id : {"a", "b", "c"}) cache_.CreateRun(id, SmallConfig(kSlots));
   }
 
+  Resources With(WorkerPool& workers, SegmentRegistry& segments) {
+    return {cache_.runs, cache_.room_queue, segments,      backend_,
+            workers,     store_threads_,    cache_.metrics};
+  }
+
   // Starts the tasks while the only worker is busy; runs them all; the order in which they ended.
   std::vector<std::string> OrderOf(const std::vector<std::pair<std::string, int>>& runs) {
     std::vector<std::string> order;
@@ -53,8 +58,7 @@ class EvaluateTaskTest : public testing::Test {
     std::latch all_done(runs.size());
     for (const auto& [run, slices] : runs) {
       EvaluateTask::Start(
-          {cache_.runs, backend_, workers, segments_}, Request(run, slices, draw_++),
-          [] { return false; },
+          With(workers, segments_), Request(run, slices, draw_++), [] { return false; },
           [&, run = run](const absl::StatusOr<grpc::ByteBuffer>& answer) {
             EXPECT_TRUE(answer.ok()) << answer.status();
             order.push_back(run);
@@ -68,6 +72,7 @@ class EvaluateTaskTest : public testing::Test {
 
   Cache cache_;
   const ScalarBackend backend_;
+  StoreThreads store_threads_{0};
   SegmentRegistry segments_{0};
   uint64_t draw_ = 1;
 };
@@ -88,7 +93,7 @@ TEST_F(EvaluateTaskTest, CancellationIsSeenBetweenSlicesAndCountsNothing) {
     absl::Status status;
     WorkerPool workers(1);
     EvaluateTask::Start(
-        {cache_.runs, backend_, workers, segments_}, Request("a", 7, /*draw=*/99),
+        With(workers, segments_), Request("a", 7, /*draw=*/99),
         [&] { return asked++ == stop_after; },
         [&](const absl::StatusOr<grpc::ByteBuffer>& answer) {
           status = answer.status();
@@ -128,8 +133,7 @@ TEST_F(EvaluateTaskTest, SequencesAreFreeWhenTheAnswerIsThere) {
     std::latch done(1);
     WorkerPool workers(1);
     EvaluateTask::Start(
-        {cache_.runs, backend_, workers, segments_}, SerializeInPlace(std::move(request)),
-        [] { return false; },
+        With(workers, segments_), SerializeInPlace(std::move(request)), [] { return false; },
         [&](const absl::StatusOr<grpc::ByteBuffer>& answer) {
           EXPECT_EQ(answer.ok(), !refused) << answer.status();
           EXPECT_EQ(*run->AdvanceVersion(refused ? 2 : 1), 1);
@@ -144,8 +148,7 @@ TEST_F(EvaluateTaskTest, WhatIsNoRequestIsRefusedAtOnce) {
   absl::Status status;
   const grpc::Slice slice(std::string("\x0a\x7f"));
   EvaluateTask::Start(
-      {cache_.runs, backend_, workers, segments_}, grpc::ByteBuffer(&slice, 1),
-      [] { return false; },
+      With(workers, segments_), grpc::ByteBuffer(&slice, 1), [] { return false; },
       [&](const absl::StatusOr<grpc::ByteBuffer>& answer) { status = answer.status(); });
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(status.message(), "not a sis.v1.EvaluateRequest in protobuf");
@@ -168,9 +171,8 @@ TEST_F(EvaluateTaskTest, ARequestKeepsItsSegmentThoughTheLeaseEnds) {
 
   const auto start = [&](WorkerPool& workers, const EvaluateTask::Done& done) {
     EvaluateTask::Start(
-        {cache_.runs, backend_, workers, segments},
-        SerializeInPlace(std::make_shared<v1::EvaluateRequest>(request)), [] { return false; },
-        done);
+        With(workers, segments), SerializeInPlace(std::make_shared<v1::EvaluateRequest>(request)),
+        [] { return false; }, done);
   };
   std::latch busy(1);
   {

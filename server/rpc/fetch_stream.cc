@@ -11,12 +11,11 @@
 
 namespace sis {
 
-FetchStream::FetchStream(const grpc::CallbackServerContext& context, const Evaluators& evaluators,
-                         Metrics& metrics, StoreThreads& store_threads,
+FetchStream::FetchStream(const grpc::CallbackServerContext& context, const Resources& resources,
                          const grpc::ByteBuffer& request)
-    : context_(context), evaluators_(evaluators), timer_(metrics, "FetchTopK") {
+    : context_(context), resources_(resources), timer_(resources.metrics, "FetchTopK") {
   order_.HandOn();
-  store_threads.Run([this, &request] {
+  resources.store_threads.Run([this, &request] {
     order_.Begin();
     if (absl::Status status = Open(request); !status.ok()) {
       End(status);
@@ -27,16 +26,10 @@ FetchStream::FetchStream(const grpc::CallbackServerContext& context, const Evalu
 }
 
 absl::Status FetchStream::Open(const grpc::ByteBuffer& request) {
-  const auto received = ReceivedMessage<v1::FetchTopKRequest>::Parse(request);
+  const auto received = ReceivedMessage<v1::FetchTopKRequest>::Parse(request, resources_.segments);
   if (!received.ok()) return received.status();
   const v1::FetchTopKRequest& message = (*received)->message();
-  if (!message.segment().empty()) {
-    absl::StatusOr<std::shared_ptr<SharedSegment>> segment =
-        evaluators_.segments.Find(message.segment());
-    if (!segment.ok()) return segment.status();
-    (*received)->arrays().LieIn(*std::move(segment));
-  }
-  absl::StatusOr<std::shared_ptr<Run>> run = evaluators_.runs.Find(message.run());
+  absl::StatusOr<std::shared_ptr<Run>> run = resources_.runs.Find(message.run());
   if (!run.ok()) return run.status();
   absl::StatusOr<Fetch> fetch = Fetch::Open(*std::move(run), message, (*received)->arrays());
   if (!fetch.ok()) return fetch.status();
@@ -55,7 +48,7 @@ void FetchStream::WriteNext() {
 }
 
 void FetchStream::Copy() {
-  WorkerPool& workers = evaluators_.workers;
+  WorkerPool& workers = resources_.workers;
   const std::string run_id = fetch_->run_id();
   order_.HandOn();
   workers.Schedule(run_id, [this] {

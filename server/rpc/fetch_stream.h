@@ -7,10 +7,9 @@
 
 #include "absl/status/status.h"
 #include "server/fetch/fetch.h"
-#include "server/rpc/evaluate_task.h"
 #include "server/rpc/reaction_order.h"
+#include "server/rpc/resources.h"
 #include "server/rpc/rpc_timer.h"
-#include "server/threads/store_threads.h"
 
 namespace sis {
 
@@ -20,8 +19,8 @@ namespace sis {
 class FetchStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
  public:
   // Everything must outlive the call.
-  FetchStream(const grpc::CallbackServerContext& context, const Evaluators& evaluators,
-              Metrics& metrics, StoreThreads& store_threads, const grpc::ByteBuffer& request);
+  FetchStream(const grpc::CallbackServerContext& context, const Resources& resources,
+              const grpc::ByteBuffer& request);
 
   void OnWriteDone(bool ok) override;
   void OnDone() override;
@@ -34,7 +33,7 @@ class FetchStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   void End(const absl::Status& status);
 
   const grpc::CallbackServerContext& context_;
-  const Evaluators evaluators_;
+  const Resources resources_;
   const RpcTimer timer_;
   ReactionOrder order_;
   absl::StatusCode code_ = absl::StatusCode::kOk;

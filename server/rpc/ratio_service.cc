@@ -2,11 +2,13 @@
 
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "server/messages/cache_messages.h"
 #include "server/rpc/append_stream.h"
 #include "server/rpc/evaluate_stream.h"
+#include "server/rpc/evaluate_task.h"
 #include "server/rpc/fetch_stream.h"
 #include "server/rpc/grpc_status.h"
 #include "server/rpc/rpc_timer.h"
@@ -15,20 +17,6 @@
 
 namespace sis {
 namespace {
-
-// Answers a unary call. The handler returns an absl::Status.
-template <typename Handler>
-grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, Metrics& metrics,
-                                 StoreThreads& store_threads, const char* method, Handler handler) {
-  const RpcTimer timer(metrics, method);
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  store_threads.Run([=] {
-    const absl::Status status = handler();
-    timer.Finish(status.code());
-    reactor->Finish(ToGrpcStatus(status));
-  });
-  return reactor;
-}
 
 absl::Status ReleaseAll(Run& run, const v1::ReleaseRequest& request,
                         v1::ReleaseResponse& response) {
@@ -54,11 +42,31 @@ absl::Status ReleaseAll(Run& run, const v1::ReleaseRequest& request,
 
 }  // namespace
 
-grpc::ServerUnaryReactor* RatioService::CreateRun(grpc::CallbackServerContext* context,
-                                                  const v1::CreateRunRequest* request,
-                                                  v1::CreateRunResponse* response) {
-  return Answer(context, metrics_, store_threads_, "CreateRun", [=, this]() -> absl::Status {
-    const absl::StatusOr<RunRegistry::Created> created = runs_.Create(*request);
+template <typename Handler>
+RatioService::Unary* RatioService::Answer(Context* context, const char* method, Handler handler) {
+  const RpcTimer timer(resources_.metrics, method);
+  Unary* reactor = context->DefaultReactor();
+  resources_.store_threads.Run([=] {
+    const absl::Status status = handler();
+    timer.Finish(status.code());
+    reactor->Finish(ToGrpcStatus(status));
+  });
+  return reactor;
+}
+
+template <typename Handler>
+RatioService::Unary* RatioService::AnswerOfRun(Context* context, const char* method,
+                                               const v1::RunRef& run, Handler handler) {
+  return Answer(context, method, [=, this]() -> absl::Status {
+    const absl::StatusOr<std::shared_ptr<Run>> found = resources_.runs.Find(run);
+    return found.ok() ? handler(**found) : found.status();
+  });
+}
+
+RatioService::Unary* RatioService::CreateRun(Context* context, const v1::CreateRunRequest* request,
+                                             v1::CreateRunResponse* response) {
+  return Answer(context, "CreateRun", [=, this] {
+    const absl::StatusOr<RunRegistry::Created> created = resources_.runs.Create(*request);
     if (!created.ok()) return created.status();
     response->set_incarnation(created->run->incarnation());
     response->set_created(created->created);
@@ -66,54 +74,45 @@ grpc::ServerUnaryReactor* RatioService::CreateRun(grpc::CallbackServerContext* c
   });
 }
 
-grpc::ServerUnaryReactor* RatioService::AdvanceVersion(grpc::CallbackServerContext* context,
-                                                       const v1::AdvanceVersionRequest* request,
-                                                       v1::AdvanceVersionResponse* response) {
-  return Answer(context, metrics_, store_threads_, "AdvanceVersion", [=, this]() -> absl::Status {
-    const absl::StatusOr<std::shared_ptr<Run>> run = runs_.Find(request->run());
-    if (!run.ok()) return run.status();
-    const absl::StatusOr<int64_t> dropped = (*run)->AdvanceVersion(request->policy_version());
+RatioService::Unary* RatioService::AdvanceVersion(Context* context,
+                                                  const v1::AdvanceVersionRequest* request,
+                                                  v1::AdvanceVersionResponse* response) {
+  return AnswerOfRun(context, "AdvanceVersion", request->run(), [=, this](Run& run) {
+    const absl::StatusOr<int64_t> dropped = run.AdvanceVersion(request->policy_version());
     if (!dropped.ok()) return dropped.status();
     response->set_dropped_sequences(*dropped);
     // Not worth failing for: stale records are then taken for fresh after a restart, or elsewhere.
-    runs_.Exchange(**run).IgnoreError();
+    resources_.runs.Exchange(run).IgnoreError();
     return absl::OkStatus();
   });
 }
 
-grpc::ServerUnaryReactor* RatioService::GetRun(grpc::CallbackServerContext* context,
-                                               const v1::GetRunRequest* request,
-                                               v1::GetRunResponse* response) {
-  return Answer(context, metrics_, store_threads_, "GetRun", [=, this]() -> absl::Status {
-    v1::RunRef ref;
-    ref.set_run_id(request->run_id());
-    const absl::StatusOr<std::shared_ptr<Run>> run = runs_.Find(ref);
-    if (!run.ok()) return run.status();
-    *response->mutable_run() = ToMessage((*run)->Describe());
+RatioService::Unary* RatioService::GetRun(Context* context, const v1::GetRunRequest* request,
+                                          v1::GetRunResponse* response) {
+  v1::RunRef newest;
+  newest.set_run_id(request->run_id());
+  return AnswerOfRun(context, "GetRun", newest, [=](Run& run) {
+    *response->mutable_run() = ToMessage(run.Describe());
     return absl::OkStatus();
   });
 }
 
-grpc::ServerUnaryReactor* RatioService::ListRuns(grpc::CallbackServerContext* context,
-                                                 const v1::ListRunsRequest*,
-                                                 v1::ListRunsResponse* response) {
-  return Answer(context, metrics_, store_threads_, "ListRuns", [=, this]() -> absl::Status {
-    for (const std::shared_ptr<Run>& run : runs_.registry().List()) {
+RatioService::Unary* RatioService::ListRuns(Context* context, const v1::ListRunsRequest*,
+                                            v1::ListRunsResponse* response) {
+  return Answer(context, "ListRuns", [=, this] {
+    for (const std::shared_ptr<Run>& run : resources_.runs.registry().List()) {
       *response->add_runs() = ToMessage(run->Describe());
     }
     return absl::OkStatus();
   });
 }
 
-grpc::ServerUnaryReactor* RatioService::GetStep(grpc::CallbackServerContext* context,
-                                                const v1::GetStepRequest* request,
-                                                v1::GetStepResponse* response) {
-  return Answer(context, metrics_, store_threads_, "GetStep", [=, this]() -> absl::Status {
-    const absl::StatusOr<std::shared_ptr<Run>> run = runs_.Find(request->run());
-    if (!run.ok()) return run.status();
-    const std::optional<StepLedger::Step> step = (*run)->steps().Find(request->draw());
+RatioService::Unary* RatioService::GetStep(Context* context, const v1::GetStepRequest* request,
+                                           v1::GetStepResponse* response) {
+  return AnswerOfRun(context, "GetStep", request->run(), [=](Run& run) {
+    const std::optional<StepLedger::Step> step = run.steps().Find(request->draw());
     if (!step.has_value()) {
-      return absl::NotFoundError(absl::StrCat("draw ", request->draw(), " of run '", (*run)->id(),
+      return absl::NotFoundError(absl::StrCat("draw ", request->draw(), " of run '", run.id(),
                                               "': nothing counted, or too old"));
     }
     *response->mutable_totals() = ToTotals(step->sums);
@@ -122,33 +121,25 @@ grpc::ServerUnaryReactor* RatioService::GetStep(grpc::CallbackServerContext* con
   });
 }
 
-grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* RatioService::Append(
-    grpc::CallbackServerContext*) {
-  return new AppendStream(runs_, room_queue_, evaluators_.segments, metrics_, store_threads_);
-}
+RatioService::Stream* RatioService::Append(Context*) { return new AppendStream(resources_); }
 
-grpc::ServerUnaryReactor* RatioService::Release(grpc::CallbackServerContext* context,
-                                                const v1::ReleaseRequest* request,
-                                                v1::ReleaseResponse* response) {
-  return Answer(context, metrics_, store_threads_, "Release", [=, this]() -> absl::Status {
-    const absl::StatusOr<std::shared_ptr<Run>> run = runs_.Find(request->run());
-    if (!run.ok()) return run.status();
-    return ReleaseAll(**run, *request, *response);
-  });
+RatioService::Unary* RatioService::Release(Context* context, const v1::ReleaseRequest* request,
+                                           v1::ReleaseResponse* response) {
+  return AnswerOfRun(context, "Release", request->run(),
+                     [=](Run& run) { return ReleaseAll(run, *request, *response); });
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* RatioService::FetchTopK(
-    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
-  return new FetchStream(*context, evaluators_, metrics_, store_threads_, *request);
+    Context* context, const grpc::ByteBuffer* request) {
+  return new FetchStream(*context, resources_, *request);
 }
 
-grpc::ServerUnaryReactor* RatioService::Evaluate(grpc::CallbackServerContext* context,
-                                                 const grpc::ByteBuffer* request,
-                                                 grpc::ByteBuffer* response) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const RpcTimer timer(metrics_, "Evaluate");
+RatioService::Unary* RatioService::Evaluate(Context* context, const grpc::ByteBuffer* request,
+                                            grpc::ByteBuffer* response) {
+  Unary* reactor = context->DefaultReactor();
+  const RpcTimer timer(resources_.metrics, "Evaluate");
   EvaluateTask::Start(
-      evaluators_, *request, [context] { return context->IsCancelled(); },
+      resources_, *request, [context] { return context->IsCancelled(); },
       [=](absl::StatusOr<grpc::ByteBuffer> answer) {
         timer.Finish(answer.status().code());
         if (answer.ok()) response->Swap(&*answer);
@@ -157,15 +148,13 @@ grpc::ServerUnaryReactor* RatioService::Evaluate(grpc::CallbackServerContext* co
   return reactor;
 }
 
-grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* RatioService::EvaluateStream(
-    grpc::CallbackServerContext*) {
-  return sis::EvaluateStream::Start(evaluators_, metrics_);
+RatioService::Stream* RatioService::EvaluateStream(Context*) {
+  return sis::EvaluateStream::Start(resources_);
 }
 
 grpc::ServerWriteReactor<v1::LeaseSegmentResponse>* RatioService::LeaseSegment(
-    grpc::CallbackServerContext* context, const v1::LeaseSegmentRequest* request) {
-  return SegmentLease::Start(evaluators_.segments, evaluators_.workers, metrics_, context->peer(),
-                             request->bytes());
+    Context* context, const v1::LeaseSegmentRequest* request) {
+  return SegmentLease::Start(resources_, context->peer(), request->bytes());
 }
 
 }  // namespace sis

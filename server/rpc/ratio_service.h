@@ -3,13 +3,7 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include "kernels/decide/backend.h"
-#include "server/append/room_queue.h"
-#include "server/metrics/metrics.h"
-#include "server/rpc/evaluate_task.h"
-#include "server/shared_memory/segment_registry.h"
-#include "server/threads/store_threads.h"
-#include "server/threads/worker_pool.h"
+#include "server/rpc/resources.h"
 #include "sis/v1/ratio_service.grpc.pb.h"
 
 namespace sis {
@@ -30,50 +24,42 @@ using AllMethods = v1::RatioService::WithCallbackMethod_LeaseSegment<EvaluateMet
 // Thread-safe. Everything it is given must outlive the gRPC server that it is registered with.
 class RatioService final : public AllMethods {
  public:
-  RatioService(StoredRuns& runs, RoomQueue& room_queue, Metrics& metrics, const Backend& backend,
-               WorkerPool& workers, StoreThreads& store_threads, SegmentRegistry& segments)
-      : runs_(runs),
-        room_queue_(room_queue),
-        metrics_(metrics),
-        evaluators_{runs, backend, workers, segments},
-        store_threads_(store_threads) {}
+  using Context = grpc::CallbackServerContext;
+  using Unary = grpc::ServerUnaryReactor;
+  using Stream = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
 
-  grpc::ServerUnaryReactor* CreateRun(grpc::CallbackServerContext* context,
-                                      const v1::CreateRunRequest* request,
-                                      v1::CreateRunResponse* response) override;
-  grpc::ServerUnaryReactor* AdvanceVersion(grpc::CallbackServerContext* context,
-                                           const v1::AdvanceVersionRequest* request,
-                                           v1::AdvanceVersionResponse* response) override;
-  grpc::ServerUnaryReactor* GetRun(grpc::CallbackServerContext* context,
-                                   const v1::GetRunRequest* request,
-                                   v1::GetRunResponse* response) override;
-  grpc::ServerUnaryReactor* ListRuns(grpc::CallbackServerContext* context,
-                                     const v1::ListRunsRequest* request,
-                                     v1::ListRunsResponse* response) override;
-  grpc::ServerUnaryReactor* GetStep(grpc::CallbackServerContext* context,
-                                    const v1::GetStepRequest* request,
-                                    v1::GetStepResponse* response) override;
-  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Append(
-      grpc::CallbackServerContext* context) override;
-  grpc::ServerUnaryReactor* Release(grpc::CallbackServerContext* context,
-                                    const v1::ReleaseRequest* request,
-                                    v1::ReleaseResponse* response) override;
-  grpc::ServerWriteReactor<grpc::ByteBuffer>* FetchTopK(grpc::CallbackServerContext* context,
+  explicit RatioService(const Resources& resources) : resources_(resources) {}
+
+  Unary* CreateRun(Context* context, const v1::CreateRunRequest* request,
+                   v1::CreateRunResponse* response) override;
+  Unary* AdvanceVersion(Context* context, const v1::AdvanceVersionRequest* request,
+                        v1::AdvanceVersionResponse* response) override;
+  Unary* GetRun(Context* context, const v1::GetRunRequest* request,
+                v1::GetRunResponse* response) override;
+  Unary* ListRuns(Context* context, const v1::ListRunsRequest* request,
+                  v1::ListRunsResponse* response) override;
+  Unary* GetStep(Context* context, const v1::GetStepRequest* request,
+                 v1::GetStepResponse* response) override;
+  Stream* Append(Context* context) override;
+  Unary* Release(Context* context, const v1::ReleaseRequest* request,
+                 v1::ReleaseResponse* response) override;
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* FetchTopK(Context* context,
                                                         const grpc::ByteBuffer* request) override;
-  grpc::ServerUnaryReactor* Evaluate(grpc::CallbackServerContext* context,
-                                     const grpc::ByteBuffer* request,
-                                     grpc::ByteBuffer* response) override;
-  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* EvaluateStream(
-      grpc::CallbackServerContext* context) override;
+  Unary* Evaluate(Context* context, const grpc::ByteBuffer* request,
+                  grpc::ByteBuffer* response) override;
+  Stream* EvaluateStream(Context* context) override;
   grpc::ServerWriteReactor<v1::LeaseSegmentResponse>* LeaseSegment(
-      grpc::CallbackServerContext* context, const v1::LeaseSegmentRequest* request) override;
+      Context* context, const v1::LeaseSegmentRequest* request) override;
 
  private:
-  StoredRuns& runs_;
-  RoomQueue& room_queue_;
-  Metrics& metrics_;
-  const Evaluators evaluators_;
-  StoreThreads& store_threads_;
+  // Answers a unary call with what the handler fills in and returns, an absl::Status.
+  template <typename Handler>
+  Unary* Answer(Context* context, const char* method, Handler handler);
+  // The same, of a run, which the handler is given.
+  template <typename Handler>
+  Unary* AnswerOfRun(Context* context, const char* method, const v1::RunRef& run, Handler handler);
+
+  const Resources resources_;
 };
 
 }  // namespace sis

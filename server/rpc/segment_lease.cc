@@ -14,9 +14,9 @@ constexpr char kLeases[] = "";
 
 }  // namespace
 
-SegmentLease* SegmentLease::Start(SegmentRegistry& segments, WorkerPool& workers, Metrics& metrics,
-                                  const std::string& peer, uint64_t bytes) {
-  const std::shared_ptr<SegmentLease> lease(new SegmentLease(segments, metrics));
+SegmentLease* SegmentLease::Start(const Resources& resources, const std::string& peer,
+                                  uint64_t bytes) {
+  const std::shared_ptr<SegmentLease> lease(new SegmentLease(resources));
   {
     WriterLock lock(lease->mutex_);
     lease->self_ = lease;
@@ -27,12 +27,12 @@ SegmentLease* SegmentLease::Start(SegmentRegistry& segments, WorkerPool& workers
       return lease.get();
     }
   }
-  workers.Schedule(kLeases, [lease, bytes] { lease->Lease(bytes); });
+  resources.workers.Schedule(kLeases, [lease, bytes] { lease->Lease(bytes); });
   return lease.get();
 }
 
-SegmentLease::SegmentLease(SegmentRegistry& segments, Metrics& metrics)
-    : segments_(segments), timer_(metrics, "LeaseSegment") {}
+SegmentLease::SegmentLease(const Resources& resources)
+    : segments_(resources.segments), timer_(resources.metrics, "LeaseSegment") {}
 
 void SegmentLease::Lease(uint64_t bytes) {
   const absl::StatusOr<std::shared_ptr<SharedSegment>> segment = segments_.Lease(

@@ -9,11 +9,9 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "server/metrics/metrics.h"
+#include "server/rpc/resources.h"
 #include "server/rpc/rpc_timer.h"
-#include "server/shared_memory/segment_registry.h"
 #include "server/threads/mutex.h"
-#include "server/threads/worker_pool.h"
 #include "sis/v1/ratio_service.pb.h"
 
 namespace sis {
@@ -24,15 +22,14 @@ class SegmentLease final : public grpc::ServerWriteReactor<v1::LeaseSegmentRespo
                            public std::enable_shared_from_this<SegmentLease> {
  public:
   // `peer` is gRPC's name of the client. A worker makes the segment, as that takes a while.
-  static SegmentLease* Start(SegmentRegistry& segments, WorkerPool& workers, Metrics& metrics,
-                             const std::string& peer, uint64_t bytes);
+  static SegmentLease* Start(const Resources& resources, const std::string& peer, uint64_t bytes);
 
   void OnWriteDone(bool ok) override;
   void OnCancel() override;
   void OnDone() override;
 
  private:
-  SegmentLease(SegmentRegistry& segments, Metrics& metrics);
+  explicit SegmentLease(const Resources& resources);
   void Lease(uint64_t bytes);
   // Ends the lease, and the call as soon as nothing is being written.
   void End(const absl::Status& status);

@@ -29,8 +29,12 @@ bool Repair(uintptr_t address) {
 
 void OnBusError(int signal, siginfo_t* info, void*) {
   const int error = errno;
-  // If not ours, the fault comes again when this returns, and ends the process.
-  if (!Repair(reinterpret_cast<uintptr_t>(info->si_addr))) ::signal(signal, SIG_DFL);
+  // A hardware memory error (BUS_MCEERR_AR, BUS_MCEERR_AO) has lost data that nobody cut off.
+  const bool cut_off = info->si_code == BUS_ADRERR;
+  if (!cut_off || !Repair(reinterpret_cast<uintptr_t>(info->si_addr))) {
+    ::signal(signal, SIG_DFL);
+    raise(signal);  // ends the process when this returns
+  }
   errno = error;
 }
 

@@ -2,12 +2,15 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <set>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -128,6 +131,25 @@ TEST(SegmentDeathTest, OtherBusErrorsStayDeadly) {
   ASSERT_EQ(ftruncate(file, 0), 0);
   EXPECT_DEATH(memory[0], "");
   close(file);
+}
+
+// As the kernel sends it to who touches a byte of the mapping.
+void SendBusError(int code, const std::span<char>& mapping) {
+  const GuardedAccess guard(mapping);
+  siginfo_t info = {};
+  info.si_signo = SIGBUS;
+  info.si_code = code;
+  info.si_addr = mapping.data();
+  if (syscall(SYS_rt_tgsigqueueinfo, getpid(), gettid(), SIGBUS, &info) != 0) _exit(1);
+}
+
+TEST(SegmentDeathTest, MemoryErrorsOfTheHardwareStayDeadly) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  const auto segment = MakeSegment(1);
+  SendBusError(BUS_ADRERR, segment->mapping());  // is outlived
+  for (const int code : {BUS_MCEERR_AR, BUS_MCEERR_AO}) {
+    EXPECT_EXIT(SendBusError(code, segment->mapping()), testing::KilledBySignal(SIGBUS), "");
+  }
 }
 
 TEST(SegmentTest, GoesWithTheObject) {

@@ -2,20 +2,12 @@
 
 #include <algorithm>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
+#include "server/messages/cache_messages.h"
 
 namespace sis {
 namespace {
-
-absl::Status CheckCount(const Run& run, const SliceMessages& slices) {
-  if (slices.empty()) return absl::InvalidArgumentError("slices: none given");
-  // Every slice has at least one position, or is a whole sequence.
-  if (slices.size() > run.limits().max_evaluate_positions) {
-    return absl::InvalidArgumentError(absl::StrCat("slices: ", slices.size(), ", more than ",
-                                                   run.limits().max_evaluate_positions));
-  }
-  return absl::OkStatus();
-}
 
 absl::StatusOr<std::optional<LogRatioSum>> ParseLogRatioSum(const v1::Slice& slice, int index) {
   if (!slice.has_sequence_log_ratio_sum()) return std::optional<LogRatioSum>();
@@ -74,11 +66,29 @@ absl::StatusOr<SliceRange> ParseSlice(Run& run, const v1::Slice& slice, int inde
                     .sequence_log_ratio_sum = *log_ratio_sum};
 }
 
-absl::Status CheckTotal(const Run& run, const std::vector<SliceRange>& slices) {
-  const int64_t total = TotalPositions(slices);
-  if (total <= run.limits().max_evaluate_positions) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("slices: ", total, " positions in all, more than ",
-                                                 run.limits().max_evaluate_positions));
+// `settle` says what an unusual length of a slice means, or refuses it.
+absl::StatusOr<std::vector<SliceRange>> ParseSlices(
+    Run& run, const SliceMessages& messages,
+    absl::FunctionRef<absl::Status(int index, SliceRange& slice)> settle) {
+  if (messages.empty()) return absl::InvalidArgumentError("slices: none given");
+  // Every slice has at least one position, or is a whole sequence.
+  if (messages.size() > run.limits().max_evaluate_positions) {
+    return absl::InvalidArgumentError(absl::StrCat("slices: ", messages.size(), ", more than ",
+                                                   run.limits().max_evaluate_positions));
+  }
+  std::vector<SliceRange> slices;
+  slices.reserve(messages.size());
+  for (int i = 0; i < messages.size(); ++i) {
+    absl::StatusOr<SliceRange> slice = ParseSlice(run, messages[i], i);
+    if (!slice.ok()) return slice.status();
+    if (absl::Status status = settle(i, *slice); !status.ok()) return status;
+    slices.push_back(*std::move(slice));
+  }
+  if (const int64_t total = TotalPositions(slices); total > run.limits().max_evaluate_positions) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "slices: ", total, " positions in all, more than ", run.limits().max_evaluate_positions));
+  }
+  return slices;
 }
 
 absl::Status CheckDisjoint(const std::vector<SliceRange>& slices) {
@@ -115,38 +125,25 @@ absl::StatusOr<SequenceName> ParseSequence(const v1::SequenceRef& ref) {
 }
 
 absl::StatusOr<std::vector<SliceRange>> ParseFetchSlices(Run& run, const SliceMessages& messages) {
-  if (absl::Status status = CheckCount(run, messages); !status.ok()) return status;
-  std::vector<SliceRange> slices;
-  slices.reserve(messages.size());
-  for (int i = 0; i < messages.size(); ++i) {
-    absl::StatusOr<SliceRange> slice = ParseSlice(run, messages[i], i);
-    if (!slice.ok()) return slice.status();
-    if (slice->count == 0 && slice->sequence() != nullptr) {
-      const uint32_t committed = slice->sequence()->committed_length();
-      slice->count = committed - std::min(committed, slice->first_position);
+  return ParseSlices(run, messages, [](int, SliceRange& slice) {
+    if (slice.count == 0 && slice.sequence() != nullptr) {
+      const uint32_t committed = slice.sequence()->committed_length();
+      slice.count = committed - std::min(committed, slice.first_position);
     }
-    slices.push_back(*std::move(slice));
-  }
-  if (absl::Status status = CheckTotal(run, slices); !status.ok()) return status;
-  return slices;
+    return absl::OkStatus();
+  });
 }
 
 absl::StatusOr<std::vector<SliceRange>> ParseEvaluateSlices(Run& run,
                                                             const SliceMessages& messages) {
-  if (absl::Status status = CheckCount(run, messages); !status.ok()) return status;
-  std::vector<SliceRange> slices;
-  slices.reserve(messages.size());
-  for (int i = 0; i < messages.size(); ++i) {
-    absl::StatusOr<SliceRange> slice = ParseSlice(run, messages[i], i);
-    if (!slice.ok()) return slice.status();
-    if (slice->count == 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("slices[", i, "] of ", ToString(slice->name), ": length 0"));
-    }
-    slices.push_back(*std::move(slice));
-  }
-  if (absl::Status status = CheckTotal(run, slices); !status.ok()) return status;
-  if (absl::Status status = CheckDisjoint(slices); !status.ok()) return status;
+  absl::StatusOr<std::vector<SliceRange>> slices =
+      ParseSlices(run, messages, [](int index, SliceRange& slice) {
+        if (slice.count > 0) return absl::OkStatus();
+        return absl::InvalidArgumentError(
+            absl::StrCat("slices[", index, "] of ", ToString(slice.name), ": length 0"));
+      });
+  if (!slices.ok()) return slices.status();
+  if (absl::Status status = CheckDisjoint(*slices); !status.ok()) return status;
   return slices;
 }
 
@@ -154,6 +151,25 @@ int64_t TotalPositions(const std::vector<SliceRange>& slices) {
   int64_t total = 0;
   for (const SliceRange& slice : slices) total += slice.count;
   return total;
+}
+
+void AddMissingRanges(size_t slice, const std::vector<Missing>& missing,
+                      google::protobuf::RepeatedPtrField<v1::MissingRange>& ranges) {
+  for (const Missing& range : missing) {
+    v1::MissingRange& message = *ranges.Add();
+    message.set_slice(static_cast<uint32_t>(slice));
+    message.set_first_position(range.first_position);
+    message.set_length(range.count);
+    message.set_reason(ToMessage(range.reason));
+  }
+}
+
+std::optional<MissingReason> ReasonMissing(const Sequence::Reader::Piece& piece,
+                                           uint64_t oldest_fresh_version) {
+  if (piece.page == nullptr) return MissingReason::kNeverArrived;
+  if (piece.page->corrupt()) return MissingReason::kCorrupt;
+  if (piece.version < oldest_fresh_version) return MissingReason::kStale;
+  return std::nullopt;
 }
 
 }  // namespace sis

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -41,5 +42,13 @@ absl::StatusOr<std::vector<SliceRange>> ParseEvaluateSlices(Run& run, const Slic
 
 // Positions in all slices.
 int64_t TotalPositions(const std::vector<SliceRange>& slices);
+
+// Adds them to an answer, as of the slice with this index.
+void AddMissingRanges(size_t slice, const std::vector<Missing>& missing,
+                      google::protobuf::RepeatedPtrField<v1::MissingRange>& ranges);
+
+// Why there is no record to use at these positions; nothing if there is.
+std::optional<MissingReason> ReasonMissing(const Sequence::Reader::Piece& piece,
+                                           uint64_t oldest_fresh_version);
 
 }  // namespace sis

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "kernels/decide/scalar_backend.h"
-#include "server/evaluate/evaluate.h"
 #include "server/testing/cache_fixture.h"
+#include "server/testing/evaluate_at_once.h"
 #include "server/testing/record_generator.h"
 
 namespace sis {
@@ -82,7 +82,7 @@ class EvaluateTest : public testing::Test {
   }
 
   absl::StatusOr<v1::EvaluateResponse> Try(const v1::EvaluateRequest& request) {
-    return Evaluate(*run_, backend_, request);
+    return EvaluateAtOnce(*run_, backend_, request);
   }
   v1::EvaluateResponse Do(const v1::EvaluateRequest& request) {
     absl::StatusOr<v1::EvaluateResponse> response = Try(request);

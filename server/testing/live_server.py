@@ -1,18 +1,33 @@
-"""A real sis_server on free loopback ports, for tests. Run by Bazel, which puts its binary into the working directory."""
+"""A real sis_server on free loopback ports, for tests and benchmarks."""
 
+import pathlib
 import subprocess
+import tempfile
+
+BINARY = pathlib.Path(__file__).absolute().parents[1] / "main/sis_server"
 
 
 class LiveServer:
     """A process, which serves from when it is made until close() or kill(), either of which may come again."""
 
-    def __init__(self, *flags, listen="127.0.0.1:0", cache_bytes=64 << 20):
+    def __init__(self, *flags, listen=None, cache_bytes=64 << 20, shared_memory_bytes=0):
+        """`listen` is left out: a free port, or with shared memory a Unix socket of the server's own."""
+        self._folder = tempfile.TemporaryDirectory()
+        if listen is None:
+            listen = f"unix:{self._folder.name}/socket" if shared_memory_bytes else "127.0.0.1:0"
         self.process = subprocess.Popen(
-            ["server/main/sis_server", f"--listen={listen}", "--metrics=127.0.0.1:0", f"--cache_bytes={cache_bytes}", *flags],
+            [
+                BINARY,
+                f"--listen={listen}",
+                "--metrics=127.0.0.1:0",
+                f"--cache_bytes={cache_bytes}",
+                f"--shared_memory_bytes={shared_memory_bytes}",
+                *flags,
+            ],
             stdout=subprocess.PIPE,
             text=True,
         )
-        # What it says before it is ready: its addresses (grpc, metrics), its store.
+        # What it says before it is ready: its addresses (grpc, metrics), its backend, its store.
         self.said = {}
         for line in iter(self.process.stdout.readline, ""):
             if line == "ready\n":
@@ -37,3 +52,4 @@ class LiveServer:
     def _wait(self):
         self.process.wait(timeout=30)
         self.process.stdout.close()
+        self._folder.cleanup()

@@ -1,9 +1,12 @@
-// The arrays of a response, in shared memory.
+// The arrays of an answer, in shared memory.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -13,7 +16,7 @@
 
 namespace sis {
 
-// Where a request wants the arrays of its response (SegmentRange in the API).
+// Where a request wants the arrays of its answer (SegmentRange in the API).
 class AnswersInSegment {
  public:
   // `sizes` are those of the arrays, in bytes. InvalidArgument if `arrays`, the request's, lie in
@@ -27,16 +30,22 @@ class AnswersInSegment {
   absl::Status CheckDisjoint(const google::protobuf::Message& request,
                              const ReceivedArrays& arrays) const;
 
-  // Writes the response's own `bytes` fields there, in the order of their numbers, and where they
-  // are into the fields.
+  // Where the array is that has sizes[index].
+  const SegmentPart& part(size_t index) const { return parts_[index]; }
+  // Writes bytes of it, which it must have room for.
+  void Write(size_t index, uint64_t offset, std::span<const std::byte> bytes) const;
+  // Writes the response's own `bytes` fields there, whose sizes must be those, in the order of
+  // their numbers, and puts where they are into the fields.
   void Move(google::protobuf::Message& response) const;
 
  private:
-  AnswersInSegment(std::shared_ptr<SharedSegment> segment, SegmentPart part)
-      : segment_(std::move(segment)), part_(part) {}
+  AnswersInSegment(std::shared_ptr<SharedSegment> segment, SegmentPart range,
+                   std::vector<SegmentPart> parts)
+      : segment_(std::move(segment)), range_(range), parts_(std::move(parts)) {}
 
   std::shared_ptr<SharedSegment> segment_;
-  SegmentPart part_;
+  SegmentPart range_;
+  std::vector<SegmentPart> parts_;  // in the range
 };
 
 }  // namespace sis

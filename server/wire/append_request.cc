@@ -1,19 +1,25 @@
 #include "server/wire/append_request.h"
 
 #include <climits>
-#include <cstring>
 #include <utility>
+
+#include "google/protobuf/io/coded_stream.h"
+#include "google/protobuf/wire_format_lite.h"
 
 namespace sis {
 namespace {
 
-// A field's number and wire type, in one byte.
-constexpr uint8_t Tag(int number, int wire_type) {
-  return static_cast<uint8_t>(number << 3 | wire_type);
+using google::protobuf::internal::WireFormatLite;
+
+constexpr uint32_t Varint(int number) {
+  return WireFormatLite::MakeTag(number, WireFormatLite::WIRETYPE_VARINT);
 }
-constexpr int kVarint = 0;
-constexpr int kDelimited = 2;
-constexpr int kFixed32 = 5;
+constexpr uint32_t Delimited(int number) {
+  return WireFormatLite::MakeTag(number, WireFormatLite::WIRETYPE_LENGTH_DELIMITED);
+}
+constexpr uint32_t Fixed32(int number) {
+  return WireFormatLite::MakeTag(number, WireFormatLite::WIRETYPE_FIXED32);
+}
 
 bool IsAscii(std::string_view text) {
   uint8_t bits = 0;
@@ -70,25 +76,30 @@ std::vector<AppendEntryView> EntriesOf(const v1::AppendBatch& batch) {
 // well-formed or not.
 class PlainBatchReader {
  public:
-  explicit PlainBatchReader(ReceivedAppend& into) : into_(into) { NextPiece(0); }
+  explicit PlainBatchReader(ReceivedAppend& into)
+      : into_(into), stream_(into.bytes_), input_(&stream_) {}
 
   bool Read() {
     const size_t end = into_.bytes_.size();
+    uint32_t tag = 0;
     size_t batch_end = 0;
-    if (!ReadByteIf(Tag(2, kDelimited)) || !ReadEnd(end, batch_end) || batch_end != end) {
+    if (!ReadTag(tag) || tag != Delimited(v1::AppendRequest::kBatchFieldNumber) ||
+        !ReadEnd(end, batch_end) || batch_end != end) {
       return false;
     }
     bool has_segment = false;
     while (offset() < end) {
-      uint8_t tag;
-      if (!ReadByte(tag)) return false;
-      if (tag == Tag(2, kDelimited)) {
-        if (std::exchange(has_segment, true) || !ReadId(end, into_.segment_)) return false;
-        continue;
+      if (!ReadTag(tag)) return false;
+      switch (tag) {
+        case Delimited(v1::AppendBatch::kEntriesFieldNumber):
+          if (!ReadEntry(end, into_.entries_.emplace_back())) return false;
+          break;
+        case Delimited(v1::AppendBatch::kSegmentFieldNumber):
+          if (std::exchange(has_segment, true) || !ReadId(end, into_.segment_)) return false;
+          break;
+        default:
+          return false;
       }
-      size_t entry_end = 0;
-      if (tag != Tag(1, kDelimited) || !ReadEnd(end, entry_end)) return false;
-      if (!ReadEntry(entry_end, into_.entries_.emplace_back())) return false;
     }
     return offset() == end;
   }
@@ -96,206 +107,146 @@ class PlainBatchReader {
  private:
   using Kind = AppendEntryView::Kind;
 
-  // A field of its message may come once only.
-  class FieldsSeen {
-   public:
-    bool First(int number) {
-      const uint32_t bit = 1u << number;
-      return std::exchange(seen_, seen_ | bit) != (seen_ | bit);
-    }
+  size_t offset() const { return static_cast<size_t>(input_.CurrentPosition()); }
 
-   private:
-    uint32_t seen_ = 0;
-  };
-
-  size_t offset() const { return piece_offset_ + static_cast<size_t>(next_ - piece_.data()); }
-  size_t left_in_piece() const {
-    return static_cast<size_t>(piece_.data() + piece_.size() - next_);
-  }
-  void NextPiece(size_t offset) {
-    piece_ = into_.bytes_.PieceAt(offset);
-    piece_offset_ = offset;
-    next_ = piece_.data();
-  }
-
-  bool ReadByte(uint8_t& byte) {
-    if (left_in_piece() == 0) {
-      NextPiece(offset());
-      if (piece_.empty()) return false;
-    }
-    byte = static_cast<uint8_t>(*next_++);
-    return true;
-  }
-  bool ReadByteIf(uint8_t expected) {
-    uint8_t byte;
-    return ReadByte(byte) && byte == expected;
-  }
-  bool ReadVarint(uint64_t& value) {
-    value = 0;
-    for (int shift = 0; shift < 64; shift += 7) {
-      uint8_t byte;
-      if (!ReadByte(byte)) return false;
-      value |= uint64_t{byte & 0x7fu} << shift;
-      if (byte < 0x80) return shift < 63 || byte < 2;
-    }
-    return false;
-  }
-  bool ReadUint32(uint32_t& value) {
-    uint64_t wide;
-    if (!ReadVarint(wide) || wide > UINT32_MAX) return false;
-    value = static_cast<uint32_t>(wide);
-    return true;
+  // All tags of the message are of one byte.
+  bool ReadTag(uint32_t& tag) {
+    const size_t start = offset();
+    tag = input_.ReadTagNoLastTag();
+    return offset() == start + 1;
   }
   // Where the delimited field that comes ends, if that isn't beyond `limit`.
   bool ReadEnd(size_t limit, size_t& end) {
-    uint32_t size;
-    if (!ReadUint32(size) || size > INT_MAX || offset() > limit || size > limit - offset()) {
-      return false;
-    }
-    end = offset() + size;
-    return true;
+    constexpr size_t kMaxSizeBytes = 5;  // that protobuf takes
+    const size_t start = offset();
+    int size;
+    if (!input_.ReadVarintSizeAsInt(&size)) return false;
+    end = offset() + static_cast<size_t>(size);
+    return end <= limit && offset() - start <= kMaxSizeBytes;
   }
 
-  void Skip(size_t size) {
-    if (size <= left_in_piece()) {
-      next_ += size;
-    } else {
-      NextPiece(offset() + size);
+  // A message of which every field may come once only. read(tag, end) reads one.
+  template <typename ReadField>
+  bool ReadMessage(size_t limit, const ReadField& read) {
+    size_t end;
+    if (!ReadEnd(limit, end)) return false;
+    uint32_t seen = 0;
+    while (offset() < end) {
+      uint32_t tag;
+      if (!ReadTag(tag)) return false;
+      const uint32_t field = 1u << WireFormatLite::GetTagFieldNumber(tag);
+      if ((seen & field) != 0 || !read(tag, end)) return false;
+      seen |= field;
     }
+    return offset() == end;
+  }
+
+  // What lies in one piece from here on.
+  std::string_view Piece() {
+    const void* data = nullptr;
+    int size = 0;
+    input_.GetDirectBufferPointerInline(&data, &size);
+    return {static_cast<const char*>(data), static_cast<size_t>(size)};
   }
   bool ReadArray(size_t limit, ArrayField& array) {
     size_t end;
     if (!ReadEnd(limit, end)) return false;
     const size_t size = end - offset();
-    // Before it is skipped: a piece that is used up makes place for the one that has the field.
-    if (size > 0 && left_in_piece() == 0) NextPiece(offset());
-    array = size <= left_in_piece() ? ArrayField(std::string_view(next_, size))
-                                    : ArrayField(into_.bytes_, offset(), size);
-    Skip(size);
-    return true;
+    const std::string_view piece = Piece();
+    array = size <= piece.size() ? ArrayField(piece.substr(0, size))
+                                 : ArrayField(into_.bytes_, offset(), size);
+    return input_.Skip(static_cast<int>(size));
   }
   bool ReadId(size_t limit, std::string_view& id) {
     size_t end;
     if (!ReadEnd(limit, end)) return false;
     const size_t size = end - offset();
-    if (size > 0 && left_in_piece() == 0) NextPiece(offset());
-    if (size <= left_in_piece()) {
-      id = {next_, size};
-    } else {
+    id = Piece().substr(0, size);
+    if (id.size() < size) {
       std::string& whole = into_.cut_ids_.emplace_back(size, '\0');
       into_.bytes_.Copy(offset(), size, whole.data());
       id = whole;
     }
-    Skip(size);
-    return IsAscii(id);
+    return input_.Skip(static_cast<int>(size)) && IsAscii(id);
   }
 
   bool ReadSequence(size_t limit, AppendEntryView& entry) {
-    size_t end;
-    if (!ReadEnd(limit, end)) return false;
-    FieldsSeen fields;
-    while (offset() < end) {
-      uint8_t tag;
-      if (!ReadByte(tag) || !fields.First(tag >> 3)) return false;
+    return ReadMessage(limit, [&](uint32_t tag, size_t end) {
       switch (tag) {
-        case Tag(1, kDelimited):
-          if (!ReadId(end, entry.sequence_id)) return false;
-          break;
-        case Tag(2, kVarint):
-          if (!ReadUint32(entry.attempt)) return false;
-          break;
+        case Delimited(v1::SequenceRef::kIdFieldNumber):
+          return ReadId(end, entry.sequence_id);
+        case Varint(v1::SequenceRef::kAttemptFieldNumber):
+          return input_.ReadVarint32(&entry.attempt);
         default:
           return false;
       }
-    }
-    return offset() == end;
+    });
   }
 
   bool ReadEntry(size_t limit, AppendEntryView& entry) {
-    uint8_t tag;
-    size_t end;
-    if (offset() == limit || !ReadByte(tag) || !ReadEnd(limit, end) || end != limit) return false;
-    switch (tag) {
-      case Tag(1, kDelimited):
-        entry.kind = Kind::kBlock;
-        return ReadBlock(end, entry);
-      case Tag(2, kDelimited):
-        entry.kind = Kind::kTruncate;
-        return ReadLength(end, entry);
-      case Tag(3, kDelimited):
-        entry.kind = Kind::kSeal;
-        return ReadLength(end, entry);
-      default:
-        return false;
-    }
-  }
-
-  bool ReadBlock(size_t end, AppendEntryView& entry) {
-    FieldsSeen fields;
-    while (offset() < end) {
-      uint8_t tag;
-      if (!ReadByte(tag) || !fields.First(tag >> 3) || !ReadBlockField(tag, end, entry)) {
-        return false;
-      }
-    }
-    return offset() == end;
-  }
-
-  bool ReadBlockField(uint8_t tag, size_t end, AppendEntryView& entry) {
-    switch (tag) {
-      case Tag(1, kDelimited):
-        return ReadSequence(end, entry);
-      case Tag(2, kVarint):
-        return ReadUint32(entry.first_position);
-      case Tag(3, kVarint):
-        return ReadVarint(entry.policy_version);
-      case Tag(4, kDelimited):
-        return ReadArray(end, entry.sampled_ids);
-      case Tag(5, kDelimited):
-        return ReadArray(end, entry.sampled_log_probs);
-      case Tag(6, kDelimited):
-        return ReadArray(end, entry.top_k_ids);
-      case Tag(7, kDelimited):
-        return ReadArray(end, entry.top_k_log_probs);
-      case Tag(8, kFixed32): {
-        uint32_t crc = 0;
-        for (int shift = 0; shift < 32; shift += 8) {
-          uint8_t byte;
-          if (!ReadByte(byte)) return false;
-          crc |= uint32_t{byte} << shift;
-        }
-        entry.crc32c = crc;
-        return true;
-      }
-      default:
-        return false;
-    }
-  }
-
-  // Of Truncate and Seal, which have the same fields.
-  bool ReadLength(size_t end, AppendEntryView& entry) {
-    FieldsSeen fields;
-    while (offset() < end) {
-      uint8_t tag;
-      if (!ReadByte(tag) || !fields.First(tag >> 3)) return false;
+    return ReadMessage(limit, [&](uint32_t tag, size_t end) {
+      // One of them only: a later one would clear what an earlier one has set.
+      if (entry.kind != Kind::kNone) return false;
       switch (tag) {
-        case Tag(1, kDelimited):
-          if (!ReadSequence(end, entry)) return false;
-          break;
-        case Tag(2, kVarint):
-          if (!ReadUint32(entry.length)) return false;
-          break;
+        case Delimited(v1::AppendEntry::kBlockFieldNumber):
+          entry.kind = Kind::kBlock;
+          return ReadBlock(end, entry);
+        case Delimited(v1::AppendEntry::kTruncateFieldNumber):
+          entry.kind = Kind::kTruncate;
+          return ReadLength(end, entry);
+        case Delimited(v1::AppendEntry::kSealFieldNumber):
+          entry.kind = Kind::kSeal;
+          return ReadLength(end, entry);
         default:
           return false;
       }
-    }
-    return offset() == end;
+    });
+  }
+
+  bool ReadBlock(size_t limit, AppendEntryView& entry) {
+    return ReadMessage(limit, [&](uint32_t tag, size_t end) {
+      switch (tag) {
+        case Delimited(v1::Block::kSequenceFieldNumber):
+          return ReadSequence(end, entry);
+        case Varint(v1::Block::kFirstPositionFieldNumber):
+          return input_.ReadVarint32(&entry.first_position);
+        case Varint(v1::Block::kPolicyVersionFieldNumber):
+          return input_.ReadVarint64(&entry.policy_version);
+        case Delimited(v1::Block::kSampledIdsFieldNumber):
+          return ReadArray(end, entry.sampled_ids);
+        case Delimited(v1::Block::kSampledLogProbsFieldNumber):
+          return ReadArray(end, entry.sampled_log_probs);
+        case Delimited(v1::Block::kTopKIdsFieldNumber):
+          return ReadArray(end, entry.top_k_ids);
+        case Delimited(v1::Block::kTopKLogProbsFieldNumber):
+          return ReadArray(end, entry.top_k_log_probs);
+        case Fixed32(v1::Block::kCrc32CFieldNumber):
+          return input_.ReadLittleEndian32(&entry.crc32c.emplace());
+        default:
+          return false;
+      }
+    });
+  }
+
+  // Of Truncate and Seal, which have the same fields.
+  bool ReadLength(size_t limit, AppendEntryView& entry) {
+    static_assert(v1::Truncate::kSequenceFieldNumber == v1::Seal::kSequenceFieldNumber &&
+                  v1::Truncate::kLengthFieldNumber == v1::Seal::kLengthFieldNumber);
+    return ReadMessage(limit, [&](uint32_t tag, size_t end) {
+      switch (tag) {
+        case Delimited(v1::Seal::kSequenceFieldNumber):
+          return ReadSequence(end, entry);
+        case Varint(v1::Seal::kLengthFieldNumber):
+          return input_.ReadVarint32(&entry.length);
+        default:
+          return false;
+      }
+    });
   }
 
   ReceivedAppend& into_;
-  std::string_view piece_;
-  size_t piece_offset_ = 0;
-  const char* next_ = nullptr;
+  ScatteredInput stream_;
+  google::protobuf::io::CodedInputStream input_;
 };
 
 absl::Status ReceivedAppend::Parse(ScatteredBytes bytes) {
@@ -303,7 +254,7 @@ absl::Status ReceivedAppend::Parse(ScatteredBytes bytes) {
   entries_.clear();
   segment_ = {};
   cut_ids_.clear();
-  if (PlainBatchReader(*this).Read()) {
+  if (bytes_.size() <= INT_MAX && PlainBatchReader(*this).Read()) {
     message_case_ = v1::AppendRequest::kBatch;
     return absl::OkStatus();
   }

@@ -1,33 +1,34 @@
 #include "server/wire/append_response.h"
 
-#include <cstring>
 #include <string_view>
+
+#include "google/protobuf/io/coded_stream.h"
+#include "google/protobuf/wire_format_lite.h"
+#include "sis/v1/ratio_service.pb.h"
 
 namespace sis {
 namespace {
 
-constexpr uint8_t Tag(int number, int wire_type) {
-  return static_cast<uint8_t>(number << 3 | wire_type);
-}
-constexpr int kVarint = 0;
-constexpr int kFixed64 = 1;
-constexpr int kDelimited = 2;
+using google::protobuf::internal::WireFormatLite;
+using google::protobuf::io::CodedOutputStream;
 
-size_t VarintBytes(uint64_t value) {
-  size_t bytes = 1;
-  for (; value >= 0x80; value >>= 7) ++bytes;
-  return bytes;
-}
-
-// Counts the bytes that a Writer writes.
+// Counts the bytes that a Writer writes. A field that holds its type's zero is not written.
 class Counter {
  public:
   size_t bytes() const { return bytes_; }
 
-  void Tag(uint8_t) { ++bytes_; }
-  void Varint(uint64_t value) { bytes_ += VarintBytes(value); }
-  void Double(double) { bytes_ += sizeof(double); }
-  void Text(std::string_view text) { bytes_ += VarintBytes(text.size()) + text.size(); }
+  // Tags are of one byte: all fields have numbers below 16.
+  void Varint(int, uint64_t value) {
+    if (value != 0) bytes_ += 1 + CodedOutputStream::VarintSize64(value);
+  }
+  void Double(int, double value) {
+    if (value != 0) bytes_ += 1 + sizeof(value);
+  }
+  void Text(int, std::string_view text) {
+    if (!text.empty()) bytes_ += 1 + WireFormatLite::LengthDelimitedSize(text.size());
+  }
+  // The beginning of a message of so many bytes.
+  void Message(int, size_t bytes) { bytes_ += 1 + CodedOutputStream::VarintSize64(bytes); }
 
  private:
   size_t bytes_ = 0;
@@ -35,62 +36,49 @@ class Counter {
 
 class Writer {
  public:
-  explicit Writer(char* to) : next_(to) {}
+  explicit Writer(char* to) : next_(reinterpret_cast<uint8_t*>(to)) {}
 
-  void Tag(uint8_t tag) { *next_++ = static_cast<char>(tag); }
-  void Varint(uint64_t value) {
-    for (; value >= 0x80; value >>= 7) *next_++ = static_cast<char>(value | 0x80);
-    *next_++ = static_cast<char>(value);
+  void Varint(int number, uint64_t value) {
+    if (value == 0) return;
+    next_ = WireFormatLite::WriteUInt64ToArray(number, value, next_);
   }
-  void Double(double value) {
-    std::memcpy(next_, &value, sizeof value);
-    next_ += sizeof value;
+  void Double(int number, double value) {
+    if (value == 0) return;
+    next_ = WireFormatLite::WriteDoubleToArray(number, value, next_);
   }
-  void Text(std::string_view text) {
-    Varint(text.size());
-    std::memcpy(next_, text.data(), text.size());
-    next_ += text.size();
+  void Text(int number, std::string_view text) {
+    if (text.empty()) return;
+    Message(number, text.size());
+    next_ = CodedOutputStream::WriteRawToArray(text.data(), static_cast<int>(text.size()), next_);
+  }
+  void Message(int number, size_t bytes) {
+    next_ =
+        WireFormatLite::WriteTagToArray(number, WireFormatLite::WIRETYPE_LENGTH_DELIMITED, next_);
+    next_ = CodedOutputStream::WriteVarint32ToArray(static_cast<uint32_t>(bytes), next_);
   }
 
  private:
-  char* next_;
+  uint8_t* next_;
 };
 
-// A field that holds its type's zero is not written.
 template <typename Output>
 void PutSequence(const AppendEntryView& entry, Output& output) {
-  if (!entry.sequence_id.empty()) {
-    output.Tag(Tag(1, kDelimited));
-    output.Text(entry.sequence_id);
-  }
-  if (entry.attempt != 0) {
-    output.Tag(Tag(2, kVarint));
-    output.Varint(entry.attempt);
-  }
+  output.Text(v1::SequenceRef::kIdFieldNumber, entry.sequence_id);
+  output.Varint(v1::SequenceRef::kAttemptFieldNumber, entry.attempt);
 }
 
 template <typename Output>
 void PutAck(const AppendEntryView& entry, const EntryAck& ack, Output& output) {
   Counter sequence;
   PutSequence(entry, sequence);
-  output.Tag(Tag(1, kDelimited));
-  output.Varint(sequence.bytes());
+  output.Message(v1::Ack::kSequenceFieldNumber, sequence.bytes());
   PutSequence(entry, output);
-  if (ack.committed_length != 0) {
-    output.Tag(Tag(2, kVarint));
-    output.Varint(ack.committed_length);
-  }
+  output.Varint(v1::Ack::kCommittedLengthFieldNumber, ack.committed_length);
   if (ack.status.ok()) return;
-  output.Tag(Tag(3, kVarint));
-  output.Varint(static_cast<uint64_t>(ack.status.code()));
-  if (!ack.status.message().empty()) {
-    output.Tag(Tag(4, kDelimited));
-    output.Text({ack.status.message().data(), ack.status.message().size()});
-  }
-  if (ack.retry_seconds != 0) {
-    output.Tag(Tag(5, kFixed64));
-    output.Double(ack.retry_seconds);
-  }
+  output.Varint(v1::Ack::kCodeFieldNumber, static_cast<uint64_t>(ack.status.code()));
+  output.Text(v1::Ack::kMessageFieldNumber,
+              {ack.status.message().data(), ack.status.message().size()});
+  output.Double(v1::Ack::kRetrySecondsFieldNumber, ack.retry_seconds);
 }
 
 }  // namespace
@@ -102,10 +90,9 @@ void WriteAppendResponse(std::span<const AppendEntryView> entries, std::span<con
     Counter ack;
     PutAck(entries[i], acks[i], ack);
     const size_t before = bytes.size();
-    bytes.resize(before + 1 + VarintBytes(ack.bytes()) + ack.bytes());
+    bytes.resize(before + 1 + WireFormatLite::LengthDelimitedSize(ack.bytes()));
     Writer writer(bytes.data() + before);
-    writer.Tag(Tag(1, kDelimited));
-    writer.Varint(ack.bytes());
+    writer.Message(v1::AppendResponse::kAcksFieldNumber, ack.bytes());
     PutAck(entries[i], acks[i], writer);
   }
 }

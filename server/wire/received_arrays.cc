@@ -5,18 +5,20 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "google/protobuf/io/coded_stream.h"
+#include "google/protobuf/io/zero_copy_stream_impl_lite.h"
+#include "google/protobuf/wire_format_lite.h"
 
 namespace sis {
 namespace {
 
-enum WireType {
-  kVarint = 0,
-  kFixed64 = 1,
-  kDelimited = 2,
-  kStartGroup = 3,
-  kEndGroup = 4,
-  kFixed32 = 5
-};
+using google::protobuf::internal::WireFormatLite;
+using google::protobuf::io::CodedInputStream;
+using google::protobuf::io::CodedOutputStream;
+using google::protobuf::io::StringOutputStream;
+
+// Protobuf refuses longer tags and sizes in messages; CodedInputStream doesn't.
+constexpr int kMaxTagBytes = 5;
 
 // What stands in a field for the array that arrived in it.
 struct Location {
@@ -39,156 +41,75 @@ std::vector<ArrayPaths::Field> PathsFrom(const google::protobuf::Descriptor& typ
   return fields;
 }
 
-// Copies a message to a string, with locations in place of arrays. It understands of the wire
-// format what it takes to find the fields; whether the rest makes sense is left to protobuf.
+// Copies a message, with locations in place of arrays. It understands of the wire format what it
+// takes to find the fields; whether the rest makes sense is left to protobuf.
 class ArrayExtractor {
  public:
-  explicit ArrayExtractor(const ScatteredBytes& bytes) : bytes_(bytes) {}
+  explicit ArrayExtractor(const ScatteredBytes& bytes)
+      : bytes_(bytes), stream_(bytes), input_(&stream_) {}
 
   // The fields up to `end`. False if they are malformed.
-  bool Extract(const std::vector<ArrayPaths::Field>& paths, size_t end) {
-    int groups = 0;  // open, one in the other; nothing in a group is a field that is known
-    while (offset_ < end) {
-      const size_t start = offset_;
-      uint32_t tag = 0;
-      if (!ReadTag(tag)) return false;
-      const uint32_t number = tag >> 3;
-      if (number == 0) return false;
-      switch (tag & 7) {
-        case kVarint:
-          if (!SkipVarint()) return false;
-          break;
-        case kFixed64:
-          offset_ += 8;
-          break;
-        case kFixed32:
-          offset_ += 4;
-          break;
-        case kDelimited: {
-          uint32_t size = 0;
-          if (!ReadSize(size) || size > end - std::min(offset_, end)) return false;
-          const auto path = std::ranges::find(paths, number, &ArrayPaths::Field::number);
-          if (groups == 0 && path != paths.end() && size > 0) {
-            WriteVarint(tag);
-            if (path->fields.empty()) {
-              WriteLocation(size);
-            } else if (!ExtractMessage(path->fields, size)) {
-              return false;
-            }
-            continue;
-          }
-          offset_ += size;
-          break;
-        }
-        case kStartGroup:
-          ++groups;
-          break;
-        case kEndGroup:
-          if (--groups < 0) return false;
-          break;
-        default:
-          return false;
+  bool Extract(const std::vector<ArrayPaths::Field>& paths, size_t end, std::string& extracted) {
+    StringOutputStream stream(&extracted);
+    CodedOutputStream output(&stream);
+    while (offset() < end) {
+      const size_t start = offset();
+      const uint32_t tag = input_.ReadTagNoLastTag();
+      if (offset() - start > kMaxTagBytes) return false;
+      const auto path =
+          std::ranges::find(paths, static_cast<uint32_t>(WireFormatLite::GetTagFieldNumber(tag)),
+                            &ArrayPaths::Field::number);
+      if (WireFormatLite::GetTagWireType(tag) != WireFormatLite::WIRETYPE_LENGTH_DELIMITED ||
+          path == paths.end()) {
+        if (!WireFormatLite::SkipField(&input_, tag) || offset() > end) return false;
+        Copy(start, output);
+        continue;
       }
-      if (offset_ > end) return false;
-      CopySince(start);
+      int size = 0;
+      if (!ReadSize(end, size)) return false;
+      output.WriteTag(tag);
+      if (path->fields.empty()) {
+        if (!ExtractArray(size, output)) return false;
+      } else {
+        std::string message;
+        if (!Extract(path->fields, offset() + size, message)) return false;
+        output.WriteVarint32(static_cast<uint32_t>(message.size()));
+        output.WriteString(message);
+      }
     }
     return true;
   }
-
-  const std::string& extracted() const { return extracted_; }
 
  private:
-  // The next byte, or 0 beyond the last: callers check afterwards that they are not beyond an end.
-  uint8_t NextByte() {
-    if (offset_ - piece_offset_ >= piece_.size()) {
-      piece_ = bytes_.PieceAt(offset_);
-      piece_offset_ = offset_;
+  size_t offset() const { return static_cast<size_t>(input_.CurrentPosition()); }
+
+  // Of the field that comes, which must lie before `end`.
+  bool ReadSize(size_t end, int& size) {
+    const size_t start = offset();
+    return input_.ReadVarintSizeAsInt(&size) && offset() - start <= kMaxTagBytes &&
+           offset() <= end && static_cast<size_t>(size) <= end - offset();
+  }
+
+  bool ExtractArray(int size, CodedOutputStream& output) {
+    const Location location{static_cast<uint32_t>(offset()), static_cast<uint32_t>(size)};
+    output.WriteVarint32(size == 0 ? 0 : sizeof(location));
+    if (size > 0) output.WriteRaw(&location, sizeof(location));
+    return input_.Skip(size);
+  }
+
+  // What was read since `start`, as it is.
+  void Copy(size_t start, CodedOutputStream& output) const {
+    while (start < offset()) {
+      const std::string_view piece = bytes_.PieceAt(start).substr(0, offset() - start);
+      output.WriteRaw(piece.data(), static_cast<int>(piece.size()));
+      start += piece.size();
     }
-    const size_t in_piece = offset_++ - piece_offset_;
-    return in_piece < piece_.size() ? static_cast<uint8_t>(piece_[in_piece]) : 0;
-  }
-
-  // A varint of at most 5 bytes, as protobuf takes them for tags and sizes.
-  bool ReadShortVarint(uint64_t& value) {
-    for (int shift = 0; shift < 35; shift += 7) {
-      const uint64_t byte = NextByte();
-      value |= (byte & 0x7f) << shift;
-      if (byte < 0x80) return true;
-    }
-    return false;
-  }
-
-  bool ReadTag(uint32_t& tag) {
-    uint64_t value = 0;
-    if (!ReadShortVarint(value)) return false;
-    tag = static_cast<uint32_t>(value);  // protobuf loses the upper bits as well
-    return true;
-  }
-
-  bool ReadSize(uint32_t& size) {
-    uint64_t value = 0;
-    if (!ReadShortVarint(value) || value > INT_MAX) return false;
-    size = static_cast<uint32_t>(value);
-    return true;
-  }
-
-  bool SkipVarint() {
-    for (int i = 0; i < 10; ++i) {
-      if (NextByte() < 0x80) return true;
-    }
-    return false;
-  }
-
-  void CopySince(size_t start) {
-    const size_t size = extracted_.size();
-    extracted_.resize(size + (offset_ - start));
-    bytes_.Copy(start, offset_ - start, extracted_.data() + size);
-  }
-
-  void WriteVarint(uint32_t value) {
-    for (; value >= 0x80; value >>= 7) extracted_.push_back(static_cast<char>(value | 0x80));
-    extracted_.push_back(static_cast<char>(value));
-  }
-
-  void WriteLocation(uint32_t size) {
-    const Location location{static_cast<uint32_t>(offset_), size};
-    WriteVarint(sizeof(location));
-    extracted_.append(reinterpret_cast<const char*>(&location), sizeof(location));
-    offset_ += size;
-  }
-
-  bool ExtractMessage(const std::vector<ArrayPaths::Field>& paths, uint32_t size) {
-    // The size is known when the message has been written: as a varint of a fixed length, of which
-    // protobuf takes leading zeros.
-    constexpr size_t kSizeBytes = 5;
-    extracted_.append(kSizeBytes, '\0');
-    const size_t start = extracted_.size();
-    if (!Extract(paths, offset_ + size)) return false;
-    uint64_t extracted_size = extracted_.size() - start;
-    if (extracted_size > INT_MAX) return false;
-    for (size_t i = 0; i < kSizeBytes; ++i, extracted_size >>= 7) {
-      const bool last = i + 1 == kSizeBytes;
-      extracted_[start - kSizeBytes + i] =
-          static_cast<char>((extracted_size & 0x7f) | (last ? 0 : 0x80));
-    }
-    return true;
   }
 
   const ScatteredBytes& bytes_;
-  size_t offset_ = 0;
-  // The piece that was read last, and where it begins.
-  std::string_view piece_;
-  size_t piece_offset_ = 0;
-  std::string extracted_;
+  ScatteredInput stream_;
+  CodedInputStream input_;
 };
-
-// What a field that is not empty says of its array.
-absl::StatusOr<SegmentPart> PartIn(const SharedSegment& segment, const ArrayField& field) {
-  std::vector<char> scratch;
-  const std::span<const char> bytes =
-      field.Read<char>(0, std::min(field.size(), SegmentPart::kBytes + 1), scratch);
-  return SegmentPart::Parse({bytes.data(), bytes.size()}, segment.size());
-}
 
 // Calls visit(path, field) for all `bytes` fields that are set, until one is refused. `prefix` is
 // the path of the message itself, with a dot.
@@ -221,6 +142,13 @@ absl::Status ForEachArray(const google::protobuf::Message& message, const std::s
 }
 
 }  // namespace
+
+absl::StatusOr<SegmentPart> PartIn(const SharedSegment& segment, const ArrayField& field) {
+  std::vector<char> scratch;
+  const std::span<const char> bytes =
+      field.Read<char>(0, std::min(field.size(), SegmentPart::kBytes + 1), scratch);
+  return SegmentPart::Parse({bytes.data(), bytes.size()}, segment.size());
+}
 
 ArrayPaths::ArrayPaths(const google::protobuf::Descriptor& type) : fields_(PathsFrom(type)) {}
 
@@ -265,9 +193,10 @@ absl::Status ReceivedArrays::Parse(ScatteredBytes bytes, const ArrayPaths& paths
         absl::StrCat("not a ", message.GetDescriptor()->full_name(), " in protobuf"));
   };
   if (arrays.bytes_.size() > INT_MAX) return malformed();
+  std::string extracted;
   ArrayExtractor extractor(arrays.bytes_);
-  if (!extractor.Extract(paths.fields(), arrays.bytes_.size())) return malformed();
-  if (!message.ParseFromString(extractor.extracted())) return malformed();
+  if (!extractor.Extract(paths.fields(), arrays.bytes_.size(), extracted)) return malformed();
+  if (!message.ParseFromString(extracted)) return malformed();
   return absl::OkStatus();
 }
 

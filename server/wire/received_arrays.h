@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "google/protobuf/message.h"
 #include "server/shared_memory/shared_segment.h"
 #include "server/wire/scattered_bytes.h"
@@ -89,6 +90,10 @@ class ArrayField {
   size_t offset_ = 0;
   size_t size_ = 0;
 };
+
+// Where an array of a message that names this segment lies, as its field says, which is not empty.
+// InvalidArgument, which names no field, if there is no such part.
+absl::StatusOr<SegmentPart> PartIn(const SharedSegment& segment, const ArrayField& field);
 
 class ArrayPaths;
 

@@ -1,23 +1,29 @@
-// A message as gRPC received it, with its arrays in place.
+// A request as gRPC received it, with its arrays in place.
 #pragma once
 
 #include <grpcpp/support/byte_buffer.h>
 
 #include <memory>
+#include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "server/shared_memory/segment_registry.h"
 #include "server/wire/received_arrays.h"
 
 namespace sis {
 
-// Keeps what gRPC received for as long as it lives: the arrays refer to it.
+// Of a message type with a field `segment`. Keeps what gRPC received for as long as it lives: the
+// arrays refer to it.
 template <typename Message>
 class ReceivedMessage {
  public:
-  // InvalidArgument where protobuf would not parse it.
-  static absl::StatusOr<std::unique_ptr<ReceivedMessage>> Parse(const grpc::ByteBuffer& buffer) {
+  // InvalidArgument where protobuf would not parse it, NotFound if it names a segment that is not
+  // leased. A segment is held from here on, though its lease may end.
+  static absl::StatusOr<std::unique_ptr<ReceivedMessage>> Parse(const grpc::ByteBuffer& buffer,
+                                                                SegmentRegistry& segments) {
     std::unique_ptr<ReceivedMessage> received(new ReceivedMessage);
     if (!buffer.Dump(&received->slices_).ok()) {
       return absl::InvalidArgumentError("a message that can't be read");
@@ -30,12 +36,16 @@ class ReceivedMessage {
     absl::Status status = ReceivedArrays::Parse(ScatteredBytes(pieces), ArrayPathsOf<Message>(),
                                                 received->message_, received->arrays_);
     if (!status.ok()) return status;
+    if (const std::string& name = received->message_.segment(); !name.empty()) {
+      absl::StatusOr<std::shared_ptr<SharedSegment>> segment = segments.Find(name);
+      if (!segment.ok()) return segment.status();
+      received->arrays_.LieIn(*std::move(segment));
+    }
     return received;
   }
 
   const Message& message() const { return message_; }
   const ReceivedArrays& arrays() const { return arrays_; }
-  ReceivedArrays& arrays() { return arrays_; }
 
  private:
   ReceivedMessage() = default;

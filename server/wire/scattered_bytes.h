@@ -2,9 +2,12 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string_view>
 #include <vector>
+
+#include "google/protobuf/io/zero_copy_stream.h"
 
 namespace sis {
 
@@ -31,6 +34,33 @@ class ScatteredBytes {
 
   std::vector<Piece> pieces_;  // none empty
   size_t size_ = 0;
+};
+
+// As protobuf reads them.
+class ScatteredInput final : public google::protobuf::io::ZeroCopyInputStream {
+ public:
+  // The bytes must outlive the object.
+  explicit ScatteredInput(const ScatteredBytes& bytes) : bytes_(bytes) {}
+
+  bool Next(const void** data, int* size) override {
+    const std::string_view piece = bytes_.PieceAt(offset_);
+    *data = piece.data();
+    *size = static_cast<int>(piece.size());
+    offset_ += piece.size();
+    return !piece.empty();
+  }
+  void BackUp(int count) override { offset_ -= count; }
+  bool Skip(int count) override {
+    offset_ += count;
+    if (offset_ <= bytes_.size()) return true;
+    offset_ = bytes_.size();
+    return false;
+  }
+  int64_t ByteCount() const override { return static_cast<int64_t>(offset_); }
+
+ private:
+  const ScatteredBytes& bytes_;
+  size_t offset_ = 0;
 };
 
 }  // namespace sis

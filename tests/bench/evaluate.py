@@ -40,14 +40,14 @@ import torch
 
 import sis
 import peers
+from server.testing.live_server import LiveServer
 
 LENGTH = 4096
 SEQUENCES = 4096
 VOCABULARY = 151936
-# Kept after it was used: without this each large message is mapped, faulted in and unmapped again.
+# Makes malloc keep memory that was used. Without it each large message is mapped, faulted in and unmapped again.
 KEEP_MEMORY = "glibc.malloc.mmap_threshold=1073741824:glibc.malloc.trim_threshold=1073741824"
 ROOT = pathlib.Path(__file__).absolute().parents[2]
-SERVER = ROOT / "server/main/sis_server"
 CLIENT = ROOT / "tests/bench/evaluate_client"
 RATIO_BYTES = 4
 # What a trainer fetches: everything, or what it gathers its log-probs with.
@@ -56,25 +56,18 @@ IDS = ("ids", "sampled_ids")
 BIT_BYTES = 1 / 8
 
 
-class Server:
-    """A sis_server listening over TCP, and at a Unix socket, with room for the arrays of a few clients."""
+class Server(LiveServer):
+    """Listens over TCP, and at a Unix socket, with room for the arrays of a few clients."""
 
     def __init__(self, socket, positions, slots, trainer_bytes):
         records = positions * (5 * slots + 64)
         # The values of the C++ clients, and what one of them fetches.
         shared = positions * (26 * slots + 128) + trainer_bytes
-        self._process = subprocess.Popen(
-            [SERVER, f"--listen=127.0.0.1:0,unix:{socket}", "--metrics=", f"--cache_bytes={records + (64 << 20)}",
-             f"--shared_memory_bytes={shared + (64 << 20)}"],
-            stdout=subprocess.PIPE, text=True)
-        lines = dict(line.strip().split(": ") for line in iter(self._process.stdout.readline, "ready\n"))
-        self.tcp, self.unix = lines["grpc"].split(",")
-        self.process_id = self._process.pid
-
-    def close(self):
-        self._process.terminate()
-        self._process.wait()
-        self._process.stdout.close()
+        super().__init__(
+            listen=f"127.0.0.1:0,unix:{socket}", cache_bytes=records + (64 << 20), shared_memory_bytes=shared + (64 << 20)
+        )
+        self.tcp, self.unix = self.address.split(",")
+        self.process_id = self.process.pid
 
 
 def processor_seconds(process_ids):
@@ -371,7 +364,7 @@ def measure(slots, arguments, prototype, folder):
                 if accepted is not None:
                     counts.setdefault(draw, {})[name] = accepted
 
-    # All compute the same, but for the draws; PyTorch's are few, and counted several times.
+    # All sides must compute the same, apart from the draws. PyTorch has few sequences, counted several times.
     tolerance = 4 * (positions * sequences / batch.sequences) ** 0.5
     for accepted in counts.values():
         if not max(accepted.values()) - min(accepted.values()) <= tolerance:
@@ -411,7 +404,7 @@ def main():
 
 
 if __name__ == "__main__":
-    # Read when a process starts, so for this one it is too late.
+    # It is read when a process starts, so this process has to start again.
     if "GLIBC_TUNABLES" not in os.environ:
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "GLIBC_TUNABLES": KEEP_MEMORY})
     main()

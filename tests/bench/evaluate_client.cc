@@ -65,7 +65,7 @@ void MoveTo(sis::SharedMemory& memory, std::span<const T>& array) {
 
 int main(int argc, char** argv) {
   if (argc != 12) return 2;
-  // As the server does: what large messages leave behind is used again.
+  // As in the server: memory of large messages is used again.
   mallopt(M_MMAP_THRESHOLD, 1 << 30);
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
   const std::string folder = argv[3];

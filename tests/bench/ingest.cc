@@ -30,10 +30,10 @@
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
 #include "absl/strings/str_cat.h"
+#include "server/testing/child_process.h"
 #include "tests/bench/ingest_messages.h"
 #include "tests/bench/ingest_redis.h"
 #include "tests/bench/ingest_sis.h"
-#include "tests/integration/child_process.h"
 
 ABSL_FLAG(std::vector<std::string>, top_k, (std::vector<std::string>{"10", "50"}),
           "slots per position");

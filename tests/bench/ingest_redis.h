@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "server/testing/child_process.h"
 #include "tests/bench/ingest_messages.h"
-#include "tests/integration/child_process.h"
 
 namespace sis {
 

@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "server/testing/server_process.h"
 #include "sis/v1/ratio_service.grpc.pb.h"
 #include "tests/bench/ingest_messages.h"
-#include "tests/integration/child_process.h"
 #include "tests/integration/leased_segment.h"
 
 namespace sis {
@@ -106,9 +106,9 @@ class Sis {
  public:
   // A Unix socket is for clients that have segments.
   Sis(const std::string& program, bool unix_socket)
-      : process_({program, absl::StrCat("--listen=", Address(unix_socket)),
-                  "--metrics=", "--cache_bytes=2147483648", "--shared_memory_bytes=2147483648"}),
-        address_(process_.AwaitReady("grpc")) {}
+      : process_({absl::StrCat("--listen=", Address(unix_socket)), "--cache_bytes=2147483648",
+                  "--shared_memory_bytes=2147483648"},
+                 program) {}
 
   const ChildProcess& process() const { return process_; }
 
@@ -118,8 +118,8 @@ class Sis {
       grpc::ChannelArguments arguments;
       arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a connection of its own
       arguments.SetMaxReceiveMessageSize(-1);
-      channels_.push_back(
-          grpc::CreateCustomChannel(address_, grpc::InsecureChannelCredentials(), arguments));
+      channels_.push_back(grpc::CreateCustomChannel(process_.address(),
+                                                    grpc::InsecureChannelCredentials(), arguments));
       const auto deadline = std::chrono::system_clock::now() + std::chrono::seconds(30);
       if (!channels_.back()->WaitForConnected(deadline)) Fail("cannot connect to sis_server");
     }
@@ -193,8 +193,7 @@ class Sis {
     return absl::StrCat("unix:", folder, "/socket");
   }
 
-  ChildProcess process_;
-  const std::string address_;
+  ServerProcess process_;
   uint64_t incarnation_ = 0;
   std::vector<std::shared_ptr<grpc::Channel>> channels_;
   std::unique_ptr<LeasedSegment> segment_;

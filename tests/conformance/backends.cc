@@ -13,7 +13,8 @@
 namespace sis {
 namespace {
 
-// Behind a backend that is under test: what that one does itself must not end up here.
+// The fallback of a backend that is under test: it fails the test if it is used for what that
+// backend does itself.
 class CurveOnly final : public Backend {
  public:
   std::string_view name() const override { return "curve_only"; }
@@ -42,7 +43,7 @@ std::vector<const Backend*> Backends() {
   static const std::vector<SimdBackend> simd = SimdBackend::ForEveryTarget();
   static const std::unique_ptr<const Backend> cuda_on_host =
       cuda::BackendOnHostStages(std::make_unique<CurveOnly>());
-  // Room for what is read twice; and so little of it that copies push each other out.
+  // Room for what is read twice, but so little that copies replace each other.
   static const std::unique_ptr<const Backend> much_memory = cuda::BackendOnHostStages(
       std::make_unique<CurveOnly>(), 2, size_t{48} << 10, cuda::When::kLate);
   static const std::unique_ptr<const Backend> little_memory = cuda::BackendOnHostStages(

@@ -151,7 +151,7 @@ void ExpectCase(const Backend& backend, Case& c) {
   EXPECT_TRUE(results.sums == c.sums);
   EXPECT_TRUE(results.prefix_sums == c.prefix_sums);
 
-  // A backend may leave calls with a curve to another one; these it evaluates itself.
+  // A backend may leave calls with a curve to another one. It evaluates these calls itself.
   parameters.prefix_curve = {};
   Results without_curve =
       Evaluate(backend, parameters, c.sequence_key, c.first_position, positions);

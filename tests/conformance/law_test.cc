@@ -20,7 +20,7 @@
 namespace sis {
 namespace {
 
-// Sanitizers look for other things than wrong values, and take fifty times as long.
+// Sanitizers look for other errors than wrong values, and take fifty times as long.
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 constexpr int kPositions = 10'000;
 #else

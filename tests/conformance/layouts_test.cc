@@ -120,8 +120,8 @@ Positions SpecialPositions(std::mt19937_64& random, int slots, size_t n, bool re
   return positions;
 }
 
-// A copy that begins `offset` elements into its allocation and ends with it, where a sanitizer sees
-// what reads on.
+// A copy that begins `offset` elements into its allocation and ends with it, so that a sanitizer
+// sees reads beyond the end.
 template <typename T>
 class Misaligned {
  public:

@@ -23,9 +23,9 @@ struct PolicyPair {
 // Ids of pairs and positions are below this.
 inline constexpr int32_t kPairVocabularySize = 64;
 
-// Temperatures from nearly greedy to nearly uniform; policies equal, close, far apart or with
-// disjoint support; now and then tied behaviour log-probs. `tokens` of both policies' whole
-// support, at most kPairVocabularySize.
+// Pairs of policies with temperatures from nearly greedy to nearly uniform; equal, close, far apart
+// or with disjoint support; now and then with tied behaviour log-probs. `tokens` is the size of
+// both policies' whole support, at most kPairVocabularySize.
 PolicyPair RandomPolicyPair(std::mt19937_64& random, int tokens);
 
 // Appends a position where `pair` is recorded with positions.slots slots (the first of the pair's

@@ -50,7 +50,7 @@ class FixedBehavior {
   BehaviorView view_;
 };
 
-// Evaluates each call twice, the second time with copies that are there if they may be, and wants
+// Evaluates each call twice, the second time with copies that may be resident by then, and expects
 // the same bytes.
 class WithFixedRows final : public Backend {
  public:
@@ -89,7 +89,7 @@ class WithFixedRows final : public Backend {
       segment.prefix_sums = prefix_sums;
     }
     void ExpectSame(const OutputView& second) const {
-      if (sums.invalid > 0) return;  // nothing that says what the rest is
+      if (sums.invalid > 0) return;  // then the other results mean nothing
       const auto same = [](const auto& a, auto b) {
         return a.size() == b.size() &&
                (a.empty() || std::memcmp(a.data(), b.data(), b.size_bytes()) == 0);

@@ -29,7 +29,7 @@ std::string StateAt(const v1::AppendBatch& batch, CacheWithOneRecord& cache) {
     slice.set_first_position(entry.block().first_position());
     slice.set_length(static_cast<uint32_t>(entry.block().sampled_ids().size() / sizeof(int32_t)));
     absl::StatusOr<Fetch> fetch = Fetch::Open(cache.run(), request);
-    if (!fetch.ok()) continue;  // no slice can be like that
+    if (!fetch.ok()) continue;  // the block names an impossible slice
     for (v1::FetchTopKResponse message; fetch->Next(message);) message.AppendToString(&state);
   }
   return state;
@@ -37,8 +37,8 @@ std::string StateAt(const v1::AppendBatch& batch, CacheWithOneRecord& cache) {
 
 void CheckFaithful(const v1::AppendBatch& batch, const v1::AppendBatch& moved,
                    const std::shared_ptr<SharedSegment>& segment) {
-  // What earlier inputs left behind is input too, until something would have to be evicted: what
-  // goes first is a question of the clock.
+  // What earlier inputs left behind is input too, until something would have to be evicted: which
+  // sequence goes first depends on the clock.
   static auto in_message = std::make_unique<CacheWithOneRecord>();
   static auto in_segment = std::make_unique<CacheWithOneRecord>();
   if (in_message->registry().budget().used() > CacheWithOneRecord::kCacheBytes / 2) {

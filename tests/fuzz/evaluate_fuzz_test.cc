@@ -6,7 +6,7 @@
 #include <string>
 
 #include "kernels/decide/scalar_backend.h"
-#include "server/evaluate/evaluate.h"
+#include "server/testing/evaluate_at_once.h"
 #include "tests/fuzz/cache_with_one_record.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -15,7 +15,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static sis::CacheWithOneRecord cache;
   static const sis::ScalarBackend backend;
   sis::Run& run = *cache.run();
-  const absl::StatusOr<sis::v1::EvaluateResponse> response = sis::Evaluate(run, backend, request);
+  const absl::StatusOr<sis::v1::EvaluateResponse> response =
+      sis::EvaluateAtOnce(run, backend, request);
   if (response.ok()) {
     const sis::v1::Totals& totals = response->totals();
     uint64_t positions = 0;

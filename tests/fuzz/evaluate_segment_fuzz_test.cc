@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "kernels/decide/scalar_backend.h"
-#include "server/evaluate/evaluate.h"
 #include "server/shared_memory/shared_segment.h"
+#include "server/testing/evaluate_at_once.h"
 #include "server/wire/segment_part.h"
 #include "tests/fuzz/cache_with_one_record.h"
 #include "tests/fuzz/segment_mover.h"
@@ -20,13 +20,8 @@ constexpr uint64_t kSegmentBytes = 4096;
 absl::StatusOr<v1::EvaluateResponse> EvaluateIn(Run& run, const Backend& backend,
                                                 const v1::EvaluateRequest& request,
                                                 const ReceivedArrays& arrays) {
-  absl::StatusOr<EvaluateCall> call = EvaluateCall::Start(run, backend, request, arrays);
-  if (!call.ok()) return call.status();
-  while (!call->done()) {
-    if (absl::Status status = call->EvaluateSlice(); !status.ok()) return status;
-  }
-  v1::EvaluateResponse response = *call->Finish();
-  response.set_newly_counted(0);
+  absl::StatusOr<v1::EvaluateResponse> response = EvaluateAtOnce(run, backend, request, arrays);
+  if (response.ok()) response->set_newly_counted(0);
   return response;
 }
 
@@ -56,7 +51,7 @@ void Check(const uint8_t* data, size_t size) {
   }
   if (!in_segment.ok() && in_segment.status().message().empty()) std::abort();
 
-  // Once as they come, and once where they should be.
+  // Answers go once where the input says, and once into the free bytes behind the arrays.
   v1::EvaluateRequest with_answers = moved;
   *with_answers.mutable_answers() = answers;
   if (answers_in_segment) EvaluateIn(run, backend, with_answers, arrays).IgnoreError();

@@ -1,4 +1,4 @@
-// Puts the arrays of a message into a segment, as a client would, or as one would that errs.
+// Puts the arrays of a message into a segment, rightly or, as a faulty client would, wrongly.
 #pragma once
 
 #include <google/protobuf/message.h>
@@ -14,8 +14,9 @@
 
 namespace sis {
 
-// Some arrays stay as they are: something that is no part of a segment, or only by chance; of some
-// the message says that they are elsewhere. Their own last bytes decide which.
+// Some arrays stay in the message, where their bytes name no part of the segment, or name one only
+// by chance; for some the message names another part than theirs. The arrays' last bytes decide
+// which.
 class SegmentMover {
  public:
   explicit SegmentMover(SharedSegment& segment) : segment_(segment) {}

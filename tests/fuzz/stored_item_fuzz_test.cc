@@ -20,7 +20,7 @@ void ParsePayload(std::string_view payload) {
 }
 
 void ParseItem(std::string_view item) {
-  // The checksum would stop almost every input, so what it covers is parsed as well as it is.
+  // The checksum would stop almost every input, so the payload is parsed without it as well.
   const std::string key = EntryKey(SequencePrefix({"run", 1, "a", 0}), 5);
   const std::string wrapped = WrapItem(key, absl::InfiniteFuture(), item);
   Require(*UnwrapItem(key, wrapped) == item);

@@ -56,7 +56,7 @@ void CompareWithProtobuf(std::string_view input, size_t piece_bytes) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const std::string_view input(reinterpret_cast<const char*>(data), size);
-  // The last byte says where to cut, so that the corpus is of whole messages and a little more.
+  // The last byte also says where to cut.
   const size_t piece_bytes = 1 + data[size - 1] % 64;
   CompareWithProtobuf<sis::v1::EvaluateRequest>(input, piece_bytes);
   CompareAppend(input, piece_bytes);

@@ -7,7 +7,7 @@ import numpy as np
 
 import sis
 from tests.integration.evaluated_batch import FORMS, LENGTHS, LOST, OUTPUTS, SEED, TOP_K, EvaluatedBatchTest, Values
-from tests.integration.live_server import start_shared_memory_server
+from server.testing.live_server import LiveServer
 from tests.reference import algorithms, numerics
 
 ALGORITHMS = {
@@ -172,7 +172,7 @@ class AlgorithmsTest(FormulasTest):
 class AlgorithmsInSharedMemoryTest(FormulasTest):
     @classmethod
     def start_server(cls):
-        return start_shared_memory_server(cls, size=16 << 20)
+        return LiveServer(shared_memory_bytes=16 << 20)
 
     def test_every_form_and_algorithm(self):
         run, _ = self.recorded("all", "fixed12")

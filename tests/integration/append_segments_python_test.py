@@ -1,7 +1,6 @@
 """The Python client's Append from shared memory: what is there is recorded as if it had travelled."""
 
 import gc
-import tempfile
 import unittest
 import unittest.mock
 
@@ -36,13 +35,7 @@ def make_record(seed):
 class AppendSegmentsTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        folder = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(folder.cleanup)
-        cls.server = LiveServer(
-            f"--shared_memory_bytes={64 * MEBIBYTE}",
-            f"--max_message_bytes={MESSAGE_BYTES}",
-            listen=f"unix:{folder.name}/socket",
-        )
+        cls.server = LiveServer(f"--max_message_bytes={MESSAGE_BYTES}", shared_memory_bytes=64 * MEBIBYTE)
         cls.addClassCleanup(cls.server.close)
         cls.client = sis.Client(cls.server.address, timeout=30)
         cls.addClassCleanup(cls.client.close)

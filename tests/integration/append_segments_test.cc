@@ -12,9 +12,9 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "server/testing/live_server.h"
 #include "server/testing/record_generator.h"
 #include "tests/integration/leased_segment.h"
-#include "tests/integration/live_server.h"
 
 namespace sis {
 namespace {

@@ -97,7 +97,8 @@ TEST_P(BadAppendTest, BlockValues) {
   const auto log_prob = [](size_t slot, float x) {
     return [=](B& b) { Set(b.mutable_top_k_log_probs(), slot, x); };
   };
-  // The second row is at position 1 of a new sequence, at 3 of the old one: both end in its slot.
+  // The second row is at position 1 of the new sequence and at 3 of the old one, so the number of
+  // the position is not compared.
   ExpectInvalid(sampled_id(-1), {"sampled_ids at position", "-1 is not in [0, 10)"});
   ExpectInvalid(sampled_id(10), {"sampled_ids at position", "10 is not in [0, 10)"});
   ExpectInvalid(sampled(kNan), {"sampled_log_probs at position", "nan"});

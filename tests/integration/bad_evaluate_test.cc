@@ -161,7 +161,7 @@ TEST_P(BadEvaluateTest, Dense) {
                {"'good'", "dense.sampled_ids at position 1: 8, but token 9 is recorded"});
 }
 
-// What is at a masked or a missing position is nobody's business.
+// Values at masked and missing positions are not looked at.
 TEST_P(BadEvaluateTest, RowsThatAreNotLookedAtMayHoldAnything) {
   v1::EvaluateRequest request = GoodTopKSet();
   request.mutable_slices(0)->set_length(3);  // the last one never arrived
@@ -177,7 +177,7 @@ TEST_P(BadEvaluateTest, RowsThatAreNotLookedAtMayHoldAnything) {
   EXPECT_EQ(response.totals().masked(), 1u);
   EXPECT_EQ(response.totals().missing(), 1u);
   EXPECT_EQ(response.totals().accepted() + response.totals().rejected(), 1u);
-  before_ = State();  // one draw more
+  before_ = State();  // the accepted call counted one draw more
 }
 
 }  // namespace

@@ -50,7 +50,7 @@ class BadInputTest : public testing::Test {
     before_ = State();
   }
 
-  // Nothing has changed, and the server answers.
+  // Nothing has changed, and the server still answers.
   void TearDown() override {
     EXPECT_EQ(State(), before_);
     v1::EvaluateResponse response;
@@ -97,7 +97,7 @@ class BadInputTest : public testing::Test {
     return request;
   }
 
-  // All that a client can see of the runs, and the digest of the record.
+  // Everything that a client can see of the runs, and the digest of the record.
   std::string State() {
     std::string state;
     {

@@ -24,8 +24,8 @@ namespace sis {
 // One run, called by one thread. Calls are named after those of the cache, take the same arguments
 // and are to be made in the same order; they return what the cache must return.
 //
-// Which sequences are evicted depends on bytes, which the model doesn't count: Settle looks. But
-// that they are the least recently used ones, that nobody holds, is the model's knowledge.
+// Which sequences are evicted depends on bytes, which the model doesn't count, so Settle asks the
+// cache. The model checks that they are the least recently used ones that nobody holds.
 class CacheModel {
  public:
   // With a durable store, what leaves memory can be read again, and outlives a restart.
@@ -44,14 +44,14 @@ class CacheModel {
   absl::StatusCode Seal(const SequenceName& name, uint32_t length);
   // Every batch of entries does this first, for each of its sequences.
   void BringIn(const SequenceName& name);
-  // As acks say.
+  // What acks must say.
   uint32_t CommittedLength(const SequenceName& name) const;
 
   // The messages of a FetchTopK, but for the lease's id.
   absl::StatusOr<std::vector<v1::FetchTopKResponse>> Fetch(const v1::FetchTopKRequest& request);
-  // If the request asked for a lease: what id it got.
+  // If the request asked for a lease: the id that it got.
   void NoteLease(uint64_t lease_id, const v1::FetchTopKRequest& request);
-  // Of a draw that nothing was evaluated for yet.
+  // Of a draw for which nothing was evaluated yet.
   absl::StatusOr<v1::EvaluateResponse> Evaluate(const v1::EvaluateRequest& request);
 
   bool EndLease(uint64_t lease_id);
@@ -64,13 +64,13 @@ class CacheModel {
   void OpenIncarnation();
   void Restart();
 
-  // After a call: which sequences the cache has evicted, and whether it has dropped what is overdue
-  // to make room. Returns what is wrong with that, if anything is. `used` are those that the call
-  // named.
+  // After a call: takes over which sequences the cache has evicted, and whether it has dropped what
+  // is overdue to make room. Returns what is wrong with that, if anything is. `used` are the
+  // sequences that the call named.
   std::optional<std::string> Settle(const Run& run, const std::set<SequenceName>& used);
   // How many sequences the last Settle found evicted.
   int evicted() const { return evicted_; }
-  // Compares what GetRun says; empty if it is right.
+  // Compares what GetRun says; empty if it agrees.
   std::string Compare(const v1::Run& described) const;
 
   // For the choice of operations.
@@ -93,7 +93,7 @@ class CacheModel {
     std::map<uint32_t, Recorded> positions;
     std::optional<uint32_t> sealed;
     bool stored = false;  // the store knows it
-    // Why it is gone, as this life of the server says; and as the store does.
+    // Why it is gone, as this life of the server knows it and as the store knows it.
     std::optional<v1::MissingReason> dropped;
     std::optional<v1::MissingReason> stored_reason;
 
@@ -119,11 +119,11 @@ class CacheModel {
   void Enter(const SequenceName& name);
   void Leave(Sequence& sequence);
   void Drop(Sequence& sequence, v1::MissingReason reason);
-  // Counts as use. Null if it isn't in memory.
+  // Counts as use. Null if the sequence isn't in memory.
   Sequence* Touch(const SequenceName& name);
   // For reading: brings in what the store has. The reason if there is none.
   std::optional<v1::MissingReason> Find(const SequenceName& name);
-  // For changing: made if need be. Null if it is refused.
+  // For changing: makes the sequence if need be. Null if that is refused.
   Sequence* Open(const SequenceName& name);
   void ForgetIfEmpty(Sequence& sequence);
   void EndLeaseAt(std::map<uint64_t, Lease>::iterator lease);

@@ -24,10 +24,10 @@
 #include "kernels/decide/cpu_backend.h"
 #include "kernels/numerics/crc32c.h"
 #include "kernels/numerics/sequence_key.h"
-#include "server/evaluate/evaluate.h"
 #include "server/fetch/fetch.h"
 #include "server/store/parse_store.h"
 #include "server/testing/cache_fixture.h"
+#include "server/testing/evaluate_at_once.h"
 #include "server/wire/arrays.h"
 #include "tests/integration/record_pool.h"
 
@@ -36,7 +36,7 @@ namespace {
 
 constexpr uint32_t kSeed = 20261121;
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr int kShare = 25;  // of the operations one in so many is done
+constexpr int kShare = 25;  // one of so many operations is done
 #else
 constexpr int kShare = 1;
 #endif
@@ -167,7 +167,7 @@ class CacheModelTest : public testing::TestWithParam<Parameters> {
   void OpenIncarnation();
   void Restart();
   void CompareAll();
-  // Until nothing is held by the thread that writes sealed forms.
+  // Waits until the thread that writes sealed forms holds nothing.
   void AwaitSealed();
   void Settle(const std::set<SequenceName>& used);
 
@@ -207,7 +207,7 @@ class CacheModelTest : public testing::TestWithParam<Parameters> {
     return std::filesystem::path(mkdtemp(path.data()));
   }();
   const std::unique_ptr<Arena> arena_ = *Arena::Map(int64_t{80} << 20);
-  // One K of three over a memory that keeps copies of a few pages, as a device does.
+  // For one K of three, with a memory that keeps copies of a few pages, as a device does.
   const std::unique_ptr<const Backend> backend_ =
       config_.top_k() == kTopKs[1]
           ? cuda::BackendOnHostStages(CpuBackend(), 3, size_t{4} << 10, cuda::When::kLate)
@@ -271,7 +271,7 @@ void CacheModelTest::Settle(const std::set<SequenceName>& used) {
     ADD_FAILURE() << *wrong << History();
   }
   if (model_.evicted() > 0) {
-    // What was made free is filled again, but for the rest of the last one.
+    // What became free is filled again, except for the rest of the last one.
     const int64_t page = OnePage(config_.top_k());
     const int64_t most =
         2 * (Sequence::kBaseBytes + (kMostPositions / Page::kPositions + 1) * page) +
@@ -279,7 +279,8 @@ void CacheModelTest::Settle(const std::set<SequenceName>& used) {
     const int64_t free = BudgetBytes() - life_->run->budget().used();
     if (free > most) ADD_FAILURE() << "evicted, with " << free << " bytes free" << History();
   }
-  // A load from the store in the middle of a call would drop what is overdue: none must be left.
+  // Loading from the store in the middle of a call would drop what is overdue, so nothing overdue
+  // may be left.
   if (durable_ && model_.Overdue()) {
     Note("drop expired", std::nullopt);
     life_->registry.DropExpired();
@@ -524,7 +525,7 @@ void CacheModelTest::Evaluate() {
     Note("evaluate", NameOf(slice), slice.first_position(), slice.length());
   }
   absl::StatusOr<v1::EvaluateResponse> expected = model_.Evaluate(request);
-  const auto response = sis::Evaluate(*life_->run, *backend_, request);
+  const auto response = EvaluateAtOnce(*life_->run, *backend_, request);
   ExpectEqual(response.status().code(), expected.status().code(),
               absl::StrCat("the code (", response.status().message(), ")"));
   if (response.ok() && expected.ok()) {
@@ -532,7 +533,7 @@ void CacheModelTest::Evaluate() {
     for (const v1::MissingRange& range : response->missing()) ++missing_[range.reason()];
     if (OneIn(20)) {  // again: the same bytes, and nothing is counted
       expected->set_newly_counted(0);
-      ExpectSame(*sis::Evaluate(*life_->run, *backend_, request), *expected);
+      ExpectSame(*EvaluateAtOnce(*life_->run, *backend_, request), *expected);
     }
     ExpectSame(ToTotals(life_->run->steps().Find(request.draw())->sums), expected->totals());
   }

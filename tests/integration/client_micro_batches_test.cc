@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "client/api/client.h"
-#include "tests/integration/live_server.h"
+#include "server/testing/live_server.h"
 #include "tests/integration/recorded_sequences.h"
 
 namespace sis {
@@ -138,8 +138,8 @@ TEST_F(CppClientTest, AnErrorIsTheServersAndTheClientGoesOn) {
   EXPECT_TRUE(evaluation.ok()) << evaluation.status();
 }
 
-// A server that takes no more positions in one request than the longest sequence has, so that all
-// of them get through in several only.
+// A server that takes no more positions in one request than the longest sequence has, so that the
+// whole batch needs several requests.
 class OptionsTest : public CppClientTest {
  protected:
   OptionsTest() : limited_(Limited()) {
@@ -164,7 +164,7 @@ class OptionsTest : public CppClientTest {
     return options;
   }
 
-  // In one request by one server, and by a client that makes small ones of it of the other.
+  // One server gets the batch in one request; for the other a client cuts it into small ones.
   template <typename Current>
   void ExpectTheSameCutUp(const Current& current, EvaluateOptions options,
                           std::span<const Slice> slices) {
@@ -180,7 +180,7 @@ class OptionsTest : public CppClientTest {
     ExpectSame(*got, *expected);
   }
 
-  // All that is of every position, and every output.
+  // Every option that has a value per position, and every output.
   EvaluateOptions Everything(const v1::Algorithm& algorithm) const {
     return {.outputs = {v1::ACCEPT_BITS, v1::DECISIONS, v1::RATIOS, v1::LOG_RATIOS,
                         v1::ACCEPTANCE_PROBABILITIES, v1::SURROGATES, v1::COEFFICIENTS},

@@ -13,8 +13,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "client/api/client.h"
+#include "server/testing/live_server.h"
 #include "server/testing/record_generator.h"
-#include "tests/integration/live_server.h"
 #include "tests/integration/same_records.h"
 
 namespace sis {

@@ -47,7 +47,7 @@ Positions Stored(const Positions& exact, LogProbEncoding encoding) {
   return stored;
 }
 
-// In blocks of any length, so that some of it is in packed pages and some is not yet.
+// In blocks of any length, so that some records are in packed pages and some are not yet.
 void AppendInBlocks(Connection& connection, const std::string& run, const Positions& positions,
                     std::mt19937_64& random) {
   std::vector<v1::AppendRequest> requests{LiveServer::Header(run, kPairVocabularySize)};

@@ -9,8 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include "server/testing/live_server.h"
 #include "tests/integration/leased_segment.h"
-#include "tests/integration/live_server.h"
 
 namespace sis {
 
@@ -35,8 +35,8 @@ class Connection {
   LiveServer& live() { return live_; }
   void CreateRun(const v1::CreateRunRequest& request) { live_.CreateRun(request); }
 
-  // As those of LiveServer. Requests and responses have their arrays in the message, wherever they
-  // are on the way.
+  // The calls of LiveServer. Requests and responses hold their arrays in the message here, wherever
+  // the arrays travel.
   LiveServer::Appended Append(std::vector<v1::AppendRequest> requests) {
     if (segment_ != nullptr) {
       segment_->Clear();

@@ -126,7 +126,8 @@ TEST_P(Determinism, RetryBatchingAndRestartGiveTheSameBytes) {
     EXPECT_NE(Bytes(LogRatios(connection, sequences, kLength, kSequences, 4)), Bytes(expected))
         << "another draw must differ";
   }
-  // What was in messages for the first is in a segment for this one, and the other way round.
+  // Arrays that were in messages for the first server are in a segment for this one, and the other
+  // way round.
   Connection restarted(GetParam() == ArraysIn::kMessages ? ArraysIn::kSegment
                                                          : ArraysIn::kMessages);
   AppendAll(restarted, sequences, /*block_length=*/1);

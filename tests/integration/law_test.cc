@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "tests/integration/live_server.h"
+#include "server/testing/live_server.h"
 #include "tests/integration/random_policies.h"
 
 namespace sis {

@@ -1,6 +1,5 @@
 """A real sis_server and a client of it, for the tests of a class."""
 
-import tempfile
 import unittest
 
 import sis
@@ -18,10 +17,3 @@ class LiveServerTest(unittest.TestCase):
     @classmethod
     def start_server(cls) -> LiveServer:
         return LiveServer()
-
-
-def start_shared_memory_server(test_class: type[unittest.TestCase], size: int) -> LiveServer:
-    """One that leases `size` bytes of segments, at a Unix socket that goes with the class."""
-    folder = tempfile.TemporaryDirectory()
-    test_class.addClassCleanup(folder.cleanup)
-    return LiveServer(f"--shared_memory_bytes={size}", listen=f"unix:{folder.name}/socket")

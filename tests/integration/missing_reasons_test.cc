@@ -5,8 +5,8 @@
 #include <map>
 #include <thread>
 
+#include "server/testing/live_server.h"
 #include "server/testing/record_generator.h"
-#include "tests/integration/live_server.h"
 #include "tests/integration/metrics_page.h"
 
 namespace sis {

@@ -4,7 +4,6 @@ import dataclasses
 import json
 import os
 import pathlib
-import tempfile
 import unittest
 import unittest.mock
 
@@ -215,9 +214,7 @@ class InSegmentTest(NumpyAgreementTest):
 
     @classmethod
     def setUpClass(cls):
-        folder = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(folder.cleanup)
-        cls.server = LiveServer(f"--shared_memory_bytes={8 << 20}", listen=f"unix:{folder.name}/socket")
+        cls.server = LiveServer(shared_memory_bytes=8 << 20)
         cls.addClassCleanup(cls.server.close)
         cls.client = sis.Client(cls.server.address)
         cls.addClassCleanup(cls.client.close)

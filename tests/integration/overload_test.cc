@@ -10,8 +10,8 @@
 #include <thread>
 
 #include "server/testing/record_generator.h"
+#include "server/testing/server_process.h"
 #include "sis/v1/ratio_service.grpc.pb.h"
-#include "tests/integration/child_process.h"
 
 namespace sis {
 namespace {
@@ -34,10 +34,9 @@ constexpr int kSequencesPerWorker =
 class OverloadTest : public testing::Test {
  protected:
   OverloadTest()
-      : server_({"server/main/sis_server", "--listen=127.0.0.1:0", "--metrics=",
-                 "--cache_bytes=" + std::to_string(kBudget), "--append_patience=100ms"}),
-        channel_(
-            grpc::CreateChannel(server_.AwaitReady("grpc"), grpc::InsecureChannelCredentials())) {
+      : server_({"--listen=127.0.0.1:0", "--cache_bytes=" + std::to_string(kBudget),
+                 "--append_patience=100ms"}),
+        channel_(grpc::CreateChannel(server_.address(), grpc::InsecureChannelCredentials())) {
     resident_at_start_ = server_.resident_bytes();
     v1::CreateRunRequest request;
     request.set_run_id("run");
@@ -85,7 +84,7 @@ class OverloadTest : public testing::Test {
           EXPECT_GT(ack.retry_seconds(), 0);
           --block;  // again
         } else {
-          // Evicted in the middle: the rest of it has no place.
+          // Evicted in the middle: the rest of the sequence can't be stored.
           ASSERT_EQ(ack.code(), grpc::StatusCode::FAILED_PRECONDITION) << ack.message();
           break;
         }
@@ -95,7 +94,7 @@ class OverloadTest : public testing::Test {
     EXPECT_TRUE(stream->Finish().ok());
   }
 
-  // Holds a lease on a few sequences while it dawdles, then ends it, or lets it end.
+  // Holds a lease on a few sequences for a while, then ends it or lets it expire.
   void ReadSlowly(uint32_t seed) {
     std::mt19937 random(seed);
     while (!stop_) {
@@ -129,7 +128,8 @@ class OverloadTest : public testing::Test {
     }
   }
 
-  // Every acked position is there bit by bit, or missing for a reason. Returns how many are there.
+  // Checks that every acked position is there bit by bit, or missing for a reason. Returns how many
+  // are there.
   uint32_t Verify(const std::string& id, uint32_t acked) {
     v1::FetchTopKRequest request;
     request.mutable_run()->set_run_id("run");
@@ -170,7 +170,7 @@ class OverloadTest : public testing::Test {
   }
 
   const Records records_ = RecordGenerator(kTopK, kVocabulary, 81).NextRecords(1000);
-  ChildProcess server_;
+  ServerProcess server_;
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::RatioService::Stub> stub_ = v1::RatioService::NewStub(channel_);
   int64_t resident_at_start_ = 0;
@@ -211,7 +211,7 @@ TEST_F(OverloadTest, StaysWithinTheBudgetAndLosesNothingInSilence) {
   EXPECT_LT(present, acked_positions) << "more was offered than there was room for";
   EXPECT_GT(present * kBytesPerToken, kBudget / 4) << "the cache was used";
 
-  // As good as new.
+  // After all that the server works like a new one.
   v1::CreateRunRequest again;
   again.set_run_id("run");
   again.set_incarnation(2);

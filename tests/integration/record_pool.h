@@ -1,5 +1,4 @@
-// Random records for tests that send them many times, with what becomes of each when it is
-// recorded.
+// Random records for tests that send them many times, and what each is once it is recorded.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +12,8 @@ namespace sis {
 
 class RecordPool {
  public:
-  // Rows [0, rows), and for each a twin, row + rows, that differs in one value, or in one that
-  // rounding takes away, or not at all.
+  // Rows [0, rows), and for each a twin, row + rows. The twin differs in one value, or in a value
+  // that rounding makes equal, or not at all.
   RecordPool(const v1::RunConfig& config, uint32_t rows, uint32_t seed);
 
   uint32_t Twin(uint32_t row) const { return row + rows_; }

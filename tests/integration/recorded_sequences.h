@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "server/testing/live_server.h"
 #include "server/testing/record_generator.h"
-#include "tests/integration/live_server.h"
 
 namespace sis {
 
@@ -36,8 +36,8 @@ inline std::vector<NamedSequence> SequencesOfSeveralLengths() {
   return sequences;
 }
 
-// Makes a run with them, but for the last, which is not recorded. Runs have the same seed: the same
-// draw decides the same in each, and each counts for itself. `server` is a LiveServer, or a
+// Makes a run that records all of them but the last. Runs have the same seed, so the same draw
+// decides the same in each, and each run counts for itself. `server` is a LiveServer, or a
 // Connection to one.
 template <typename Server>
 void MakeRun(Server& server, const std::string& run, std::span<const NamedSequence> sequences) {

@@ -16,7 +16,7 @@
 #include "client/api/client.h"
 #include "client/api/reduce.h"
 #include "client/replicas/placement.h"
-#include "tests/integration/live_server.h"
+#include "server/testing/live_server.h"
 #include "tests/integration/random_policies.h"
 #include "tests/integration/same_records.h"
 
@@ -34,16 +34,14 @@ struct Recorded {
   std::vector<float> sampled, log_probs, current_sampled, gathered;
 };
 
-std::unique_ptr<Server> Start(const std::string& address) {
+std::unique_ptr<LiveServer> Start(const std::string& address) {
   ServerOptions options = LiveServer::Options();
   options.listen = address;
-  absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(options);
-  EXPECT_TRUE(server.ok()) << server.status();
-  return *std::move(server);
+  return std::make_unique<LiveServer>(options);
 }
 
-void Kill(std::unique_ptr<Server>& server) {
-  server->Shutdown(absl::ZeroDuration());
+void Kill(std::unique_ptr<LiveServer>& server) {
+  server->server().Shutdown(absl::ZeroDuration());
   server.reset();
 }
 
@@ -63,7 +61,7 @@ class ReplicasTest : public ::testing::Test {
   void SetUp() override {
     for (int i = 0; i < 3; ++i) {
       servers_.push_back(Start("127.0.0.1:0"));
-      names_.push_back(servers_.back()->grpc_address());
+      names_.push_back(servers_.back()->server().grpc_address());
     }
     client_ = Connect(names_);
     ASSERT_TRUE(client_->CreateRun("run", Config()).ok());
@@ -166,7 +164,7 @@ class ReplicasTest : public ::testing::Test {
     }
   }
 
-  std::vector<std::unique_ptr<Server>> servers_;
+  std::vector<std::unique_ptr<LiveServer>> servers_;
   std::vector<std::string> names_;
   std::unique_ptr<Client> client_;
   std::vector<Recorded> recorded_;
@@ -193,8 +191,8 @@ std::string Serialized(const Evaluation& evaluation) {
 
 TEST_F(ReplicasTest, ThreeReplicasGiveTheBitsOfOneServer) {
   EXPECT_TRUE(AppendAll(*client_).empty());
-  const std::unique_ptr<Server> alone = Start("127.0.0.1:0");
-  const std::unique_ptr<Client> one = Connect(alone->grpc_address());
+  const std::unique_ptr<LiveServer> alone = Start("127.0.0.1:0");
+  const std::unique_ptr<Client> one = Connect(alone->server().grpc_address());
   ASSERT_TRUE(one->CreateRun("run", Config()).ok());
   EXPECT_TRUE(AppendAll(*one).empty());
 
@@ -344,7 +342,7 @@ TEST_F(ReplicasTest, OneThatGoesCostsItsShareAndComesBackEmpty) {
   ASSERT_TRUE(run.ok()) << run.status();
   EXPECT_EQ(run->policy_version(), 7);
   EXPECT_EQ(run->sequences(), share.size());
-  // What could not be fetched has no values to evaluate, though the records are there now.
+  // What could not be fetched has no values to evaluate, although the records are there now.
   const auto late = Evaluate(*client_, during->slices, 0, {}, false);
   ASSERT_TRUE(late.ok()) << late.status();
   EXPECT_EQ(Ranges(late->missing), down);
@@ -354,7 +352,8 @@ TEST_F(ReplicasTest, AnOlderIncarnationIsBroughtUpToDate) {
   ASSERT_TRUE(client_->CreateRun("run", Config(), 4).ok());
   Kill(servers_[2]);
   servers_[2] = Start(names_[2]);
-  // It has lost the run, and one that names an incarnation of the past has opened it there.
+  // The replica has lost the run, and a client that names an older incarnation has opened that one
+  // there.
   const auto lost = Connect(names_[2]);
   ASSERT_TRUE(lost->CreateRun("run", Config(), 1).ok());
   const auto joined = Connect(names_);
@@ -365,7 +364,7 @@ TEST_F(ReplicasTest, AnOlderIncarnationIsBroughtUpToDate) {
 }
 
 TEST_F(ReplicasTest, AReplicaThatHangsCostsTheTimeoutAndItsShare) {
-  // It takes connections, and never says anything.
+  // A replica that takes connections and never answers.
   const int listener = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address = {};
   address.sin_family = AF_INET;
@@ -402,8 +401,8 @@ TEST_F(ReplicasTest, AReplicaThatHangsCostsTheTimeoutAndItsShare) {
 }
 
 TEST(OneServerTest, AServerThatRestartsInMemoryDoesNotEndTraining) {
-  std::unique_ptr<Server> server = Start("127.0.0.1:0");
-  const std::string address = server->grpc_address();
+  std::unique_ptr<LiveServer> server = Start("127.0.0.1:0");
+  const std::string address = server->server().grpc_address();
   const auto client = Client::Connect(address);
   ASSERT_TRUE(client.ok());
   ASSERT_TRUE((*client)->CreateRun("run", Config(), 3).ok());

@@ -353,7 +353,7 @@ class ReplicasTest(unittest.TestCase):
             reasons,
             {n: sis.MissingReason.NEVER_ARRIVED if n in share else sis.MissingReason.STALE for n in range(len(LENGTHS))},
         )
-        # The same records that were not fetched are never scored, though the replica is back and may hold them.
+        # Records that could not be fetched are never scored, although the replica is back and may hold them.
         append(self.client, self.run_, version=4, sequences=[self.sequences[n] for n in share], lengths=[LENGTHS[n] for n in share])
         again = self.evaluate(self.client, during, outputs=outputs)
         self.assertEqual(

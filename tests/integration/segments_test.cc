@@ -16,9 +16,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/numerics/float16.h"
+#include "server/testing/live_server.h"
 #include "server/testing/record_generator.h"
 #include "tests/integration/leased_segment.h"
-#include "tests/integration/live_server.h"
 #include "tests/integration/metrics_page.h"
 
 namespace sis {
@@ -272,7 +272,7 @@ TEST_F(SegmentsTest, AFileThatIsCutOffSpoilsOnlyItsOwnAnswer) {
   const int file = shm_open(segment.name().c_str(), O_RDWR, 0);
   ASSERT_EQ(ftruncate(file, 0), 0);
   close(file);
-  // All probabilities are 1 then, of used slots.
+  // Then all probabilities of used slots are 1.
   const grpc::Status status = live_.Evaluate(request, response);
   EXPECT_EQ(status.error_code(), grpc::INVALID_ARGUMENT) << status.error_message();
   EXPECT_TRUE(absl::StrContains(status.error_message(), "gathered.log_probs at position"))

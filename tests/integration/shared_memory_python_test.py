@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import gc
 import os
-import tempfile
 import time
 import unittest
 import unittest.mock
@@ -32,9 +31,7 @@ def log_softmax(generator, rows):
 class SharedMemoryTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        folder = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(folder.cleanup)
-        cls.server = LiveServer(f"--shared_memory_bytes={8 * MEBIBYTE}", listen=f"unix:{folder.name}/socket")
+        cls.server = LiveServer(shared_memory_bytes=8 * MEBIBYTE)
         cls.addClassCleanup(cls.server.close)
         cls.client = sis.Client(cls.server.address, timeout=30)
         cls.addClassCleanup(cls.client.close)
@@ -317,7 +314,7 @@ class SharedMemoryTest(unittest.TestCase):
     def test_a_lease_that_is_not_granted(self):
         with self.assertRaises(sis.ResourceExhausted):
             self.client.lease_segment(9 * MEBIBYTE)
-        server = LiveServer(f"--shared_memory_bytes={MEBIBYTE}")
+        server = LiveServer(listen="127.0.0.1:0", shared_memory_bytes=MEBIBYTE)
         self.addCleanup(server.close)
         with sis.Client(server.address) as client:
             with self.assertRaises(sis.Error) as raised:

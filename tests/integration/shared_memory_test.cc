@@ -18,9 +18,10 @@
 #include "absl/strings/str_cat.h"
 #include "client/api/client.h"
 #include "kernels/numerics/float16.h"
+#include "server/testing/child_process.h"
+#include "server/testing/live_server.h"
 #include "server/testing/record_generator.h"
-#include "tests/integration/child_process.h"
-#include "tests/integration/live_server.h"
+#include "server/testing/server_process.h"
 #include "tests/integration/metrics_page.h"
 
 namespace sis {
@@ -274,7 +275,7 @@ TEST_F(SharedMemoryTest, ArraysOfOptionsMustLieThereToo) {
   const auto evaluation = client_->Evaluate(MakeRun(), slices_, shared, options);
   ASSERT_TRUE(evaluation.ok()) << evaluation.status();
   EXPECT_EQ(evaluation->totals.masked(), std::ranges::count(mask_, 0));
-  // Else all travel, and are too large here.
+  // Otherwise all arrays travel, and are too large for this server's messages.
   options.mask = mask_;
   EXPECT_EQ(client_->Evaluate(MakeRun(), slices_, shared, options).status().code(),
             absl::StatusCode::kResourceExhausted);
@@ -309,7 +310,35 @@ TEST_F(SharedMemoryTest, ItsFileIsUnlinkedWhenItIsMapped) {
   EXPECT_EQ(mapped, 2);  // the client's and, in the same process, the server's
 }
 
-// What a client writes during a call may spoil its own answer, nothing else.
+// Writes some of the values somewhere into the array, for as long as it lives.
+template <typename T>
+class Scribbler {
+ public:
+  Scribbler(std::span<T> array, std::vector<T> values)
+      : array_(array), before_(array.begin(), array.end()), thread_([this, values] {
+          std::mt19937 random(3);
+          while (!stop_) {
+            const_cast<volatile T&>(array_[random() % array_.size()]) =
+                values[random() % values.size()];
+            if (random() % 8 == 0) std::ranges::copy(before_, array_.begin());
+          }
+        }) {}
+  // Leaves the array as it was.
+  ~Scribbler() {
+    stop_ = true;
+    thread_.join();
+    std::ranges::copy(before_, array_.begin());
+  }
+
+ private:
+  const std::span<T> array_;
+  const std::vector<T> before_;
+  std::atomic<bool> stop_ = false;
+  std::thread thread_;
+};
+
+// What a client writes during a call may spoil its own answer, nothing else. The first of `values`
+// is a log-prob of -100, with which the array stays valid.
 template <class Values, typename T>
 void SharedMemoryTest::WriteDuringCalls(const std::vector<T>& log_probs_before,
                                         const std::vector<T>& values) {
@@ -317,57 +346,51 @@ void SharedMemoryTest::WriteDuringCalls(const std::vector<T>& log_probs_before,
   const std::span<float> sampled = Copy(*memory_, sampled_);
   const RunRef run = MakeRun();
   EvaluateOptions options = options_;
-  std::atomic<bool> stop = false;
-  std::thread scribbler([&] {
-    std::mt19937 random(3);
-    const float sampled_values[] = {0.0f, -1.0f, -100.0f, NAN, INFINITY, -INFINITY, 1e30f};
-    while (!stop) {
-      const size_t i = random() % log_probs.size();
-      const_cast<volatile T&>(log_probs[i]) = values[random() % values.size()];
-      const_cast<volatile float&>(sampled[i % sampled.size()]) = sampled_values[random() % 7];
-      if (random() % 4 == 0) {
-        std::ranges::copy(log_probs_before, log_probs.begin());
-        std::ranges::copy(sampled_, sampled.begin());
-      }
-    }
-  });
-  int answered = 0;
-  for (options.draw = 100; options.draw < 200; ++options.draw) {
+  const auto evaluate = [&] {
+    ++options.draw;
     const auto evaluation = client_->Evaluate(run, slices_, Values{log_probs, sampled}, options);
-    if (!evaluation.ok()) {
-      EXPECT_EQ(evaluation.status().code(), absl::StatusCode::kInvalidArgument)
-          << evaluation.status();
-      continue;
-    }
-    ++answered;
+    if (!evaluation.ok()) return evaluation.status();
     const v1::Totals& totals = evaluation->totals;
     EXPECT_EQ(totals.accepted() + totals.rejected() + totals.outside_top_k() + totals.missing(),
               sampled_.size());
     EXPECT_LE(totals.d_sis(), totals.d());
     EXPECT_TRUE(std::isfinite(totals.d()) && std::isfinite(totals.log_envelope()));
+    return absl::OkStatus();
+  };
+  {
+    const Scribbler<T> slots(log_probs, {values[0]});
+    const Scribbler<float> tokens(sampled, {-100.0f});
+    for (int call = 0; call < 50; ++call) {
+      const absl::Status status = evaluate();
+      EXPECT_TRUE(status.ok()) << status;
+    }
   }
-  stop = true;
-  scribbler.join();
-  const auto step = client_->GetStep(run, 199);
+  {
+    const Scribbler<T> slots(log_probs, values);
+    const Scribbler<float> tokens(sampled, {-100.0f, 0.0f, NAN, INFINITY, -INFINITY, 1e30f});
+    for (int call = 0; call < 50; ++call) {
+      const absl::Status status = evaluate();
+      EXPECT_TRUE(status.ok() || absl::IsInvalidArgument(status)) << status;
+    }
+  }
+  const auto step = client_->GetStep(run, options.draw);
   EXPECT_TRUE(step.ok() || absl::IsNotFound(step.status()));
-  std::ranges::copy(log_probs_before, log_probs.begin());
-  std::ranges::copy(sampled_, sampled.begin());
   ExpectSame(client_->Evaluate(MakeRun(), slices_, Values{log_probs, sampled}, options_),
              plain_->Evaluate(MakeRun(), slices_, Values{log_probs_before, sampled_}, options_));
 }
 
 TEST_F(SharedMemoryTest, ValuesThatChangeDuringTheCall) {
   WriteDuringCalls<GatheredValues, float>(log_probs_,
-                                          {0.0f, -1.0f, -100.0f, NAN, INFINITY, -INFINITY, 1e30f});
+                                          {-100.0f, 0.0f, -1.0f, NAN, INFINITY, -INFINITY, 1e30f});
 }
 
 // Which the backend reads in place.
 TEST_F(SharedMemoryTest, HalvesThatChangeDuringTheCall) {
   std::vector<uint16_t> halves(log_probs_.size());
   std::ranges::transform(log_probs_, halves.begin(), Float16RoundedUp);
-  // 0, -1, -100, NaN, infinities, the largest.
+  // -100, 0, -1, NaN, infinities, the largest.
   WriteDuringCalls<GatheredHalves, uint16_t>(
-      halves, {0, 0xbc00, 0xd640, 0x7e00, 0xfe01, 0x7c00, 0xfc00, 0x7bff});
+      halves, {0xd640, 0, 0xbc00, 0x7e00, 0xfe01, 0x7c00, 0xfc00, 0x7bff});
 }
 
 TEST_F(SharedMemoryTest, AKilledClientsMemoryComesBack) {
@@ -409,11 +432,11 @@ TEST(SharedMemoryClientTest, OnlyOneServerAtAUnixSocket) {
 
 TEST(SharedMemoryClientTest, OutlivesItsServerAsMemory) {
   const ServerOptions options = LiveServer::SharedMemoryOptions();
-  const std::vector<std::string> command = {
-      "server/main/sis_server", absl::StrCat("--listen=", options.listen),
-      "--metrics=", "--cache_bytes=33554432", "--shared_memory_bytes=1048576"};
-  auto server = std::make_unique<ChildProcess>(command);
-  EXPECT_EQ(server->AwaitReady("grpc"), options.listen);
+  const std::vector<std::string> flags = {absl::StrCat("--listen=", options.listen),
+                                          "--cache_bytes=33554432",
+                                          "--shared_memory_bytes=1048576"};
+  auto server = std::make_unique<ServerProcess>(flags);
+  EXPECT_EQ(server->address(), options.listen);
   const auto client = Client::Connect(options.listen);
   ASSERT_TRUE(client.ok()) << client.status();
   const auto memory = (*client)->LeaseSharedMemory(1 << 20);
@@ -430,8 +453,7 @@ TEST(SharedMemoryClientTest, OutlivesItsServerAsMemory) {
   EXPECT_TRUE(evaluate().ok()) << evaluate().status();
 
   server->Signal(SIGKILL);
-  server = std::make_unique<ChildProcess>(command);
-  server->AwaitReady("grpc");
+  server = std::make_unique<ServerProcess>(flags);
   // The arrays travel now.
   WaitFor([&] { return !absl::IsUnavailable(evaluate().status()); });
   EXPECT_TRUE(evaluate().ok()) << evaluate().status();

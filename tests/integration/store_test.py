@@ -257,7 +257,7 @@ class StoreTest(unittest.TestCase):
         with self.append_stream(there, run) as stream:
             send(stream, "a", 0)
         self.store_whole(here, run, ["a"], seal=False)
-        # `there` has positions [0, BLOCK) only. Other content at a position that it doesn't know is refused.
+        # `there` has positions [0, BLOCK) only. Other content at a position that it doesn't have in memory is refused.
         other = {key: array[:BLOCK] for key, array in recorded("b")._asdict().items()}
         with self.assertRaises(sis.AppendError) as raised, self.append_stream(there, run) as stream:
             stream.block("a", first_position=BLOCK, policy_version=0, **other)
@@ -334,7 +334,8 @@ class StoreTest(unittest.TestCase):
         self.assertTrue(0 < len(refused) < 30, refused)
         self.assertTrue(missing_seen and missing_seen <= allowed, missing_seen)
 
-        # It comes back empty. What was refused is stored when it is sent again; what it held is known to be lost.
+        # The node comes back empty. What was refused is stored when it is sent again; what the node held is known to be
+        # lost.
         nodes[2].start()
         for i in refused:
             deadline = time.monotonic() + 20

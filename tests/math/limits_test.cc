@@ -78,7 +78,7 @@ TEST_P(LimitsTest, MeanWeightOfATokenIsShrunkTowardsOne) {
     // The expected weight has the same mean and no noise: only float32 is left, a few parts in
     // 10^7.
     EXPECT_NEAR(measured.expected, derived, 1e-6);
-    // It is no estimate of w, by far more than the draws can explain.
+    // The mean weight is not w, by far more than the draws can explain.
     if (w != 1 && a < 1) {
       EXPECT_GT(std::abs(measured.mean - w), 10 * deviation) << "w = " << w;
     }

@@ -8,10 +8,10 @@
 
 #include "kernels/cuda/testing/host_stage.h"
 #include "kernels/decide/scalar_backend.h"
-#include "server/evaluate/evaluate.h"
 #include "server/fetch/fetch.h"
 #include "server/metrics/cache_metrics.h"
 #include "server/testing/cache_fixture.h"
+#include "server/testing/evaluate_at_once.h"
 #include "server/testing/record_generator.h"
 
 namespace sis {
@@ -58,7 +58,7 @@ class ConcurrencyTest : public testing::Test {
     slice.set_first_position(static_cast<uint32_t>(random() % kLength));
     slice.set_length(static_cast<uint32_t>(1 + random() % (kLength - slice.first_position())));
     *request.mutable_gathered() = current_.Gathered(slice.first_position(), slice.length());
-    const auto response = sis::Evaluate(*Find(), *backend_, request);
+    const auto response = EvaluateAtOnce(*Find(), *backend_, request);
     ASSERT_TRUE(response.ok()) << response.status();
     const v1::Totals& totals = response->totals();
     EXPECT_EQ(totals.accepted() + totals.rejected() + totals.outside_top_k() + totals.missing(),

@@ -8,8 +8,8 @@
 
 #include "kernels/cuda/testing/host_stage.h"
 #include "kernels/decide/scalar_backend.h"
-#include "server/evaluate/evaluate.h"
 #include "server/testing/cache_fixture.h"
+#include "server/testing/evaluate_at_once.h"
 #include "server/testing/record_generator.h"
 #include "server/wire/arrays.h"
 
@@ -73,7 +73,7 @@ class DeviceCacheTest : public testing::TestWithParam<v1::LogProbEncoding> {
     return request;
   }
   std::string AnswerOf(const Backend& backend, const v1::EvaluateRequest& request) {
-    auto response = sis::Evaluate(*run_, backend, request);
+    auto response = EvaluateAtOnce(*run_, backend, request);
     EXPECT_TRUE(response.ok()) << response.status();
     if (!response.ok()) return "";
     response->clear_newly_counted();

@@ -7,9 +7,9 @@
 #include <sstream>
 
 #include "kernels/decide/scalar_backend.h"
-#include "server/evaluate/evaluate.h"
 #include "server/metrics/cache_metrics.h"
 #include "server/testing/cache_fixture.h"
+#include "server/testing/evaluate_at_once.h"
 #include "server/testing/record_generator.h"
 
 namespace sis {
@@ -74,9 +74,9 @@ TEST_F(MetricsTest, SumsAreThoseOfTheStep) {
   request.mutable_slices(0)->set_length(100);
   *request.mutable_gathered() = current.Gathered(0, 100);
   const ScalarBackend backend;
-  const auto response = Evaluate(*run, backend, request);
+  const auto response = EvaluateAtOnce(*run, backend, request);
   ASSERT_TRUE(response.ok());
-  ASSERT_TRUE(Evaluate(*run, backend, request).ok());  // a retry counts nothing
+  ASSERT_TRUE(EvaluateAtOnce(*run, backend, request).ok());  // a retry counts nothing
 
   const v1::Totals& totals = response->totals();
   EXPECT_EQ(Value("sis_tokens_total{decision=\"accepted\",run=\"r\"}"), totals.accepted());
@@ -126,8 +126,8 @@ TEST_F(MetricsTest, MissingTokensAreCountedByReason) {
   }
   request.mutable_gathered()->set_log_probs(std::string(15 * 4 * 4, '\0'));
   request.mutable_gathered()->set_sampled_log_probs(std::string(15 * 4, '\0'));
-  ASSERT_TRUE(Evaluate(*run, ScalarBackend(), request).ok());
-  ASSERT_TRUE(Evaluate(*run, ScalarBackend(), request).ok());
+  ASSERT_TRUE(EvaluateAtOnce(*run, ScalarBackend(), request).ok());
+  ASSERT_TRUE(EvaluateAtOnce(*run, ScalarBackend(), request).ok());
   for (uint32_t i = 0; i < 5; ++i) {
     EXPECT_EQ(Value("sis_missing_tokens_total{reason=\"" + reasons[i] + "\",run=\"r\"}"), i + 1);
     if (i == 0) continue;

@@ -1,4 +1,4 @@
-#include "tests/integration/child_process.h"
+#include "server/testing/child_process.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -55,15 +55,6 @@ std::string ChildProcess::ReadLine() {
   std::string line;
   for (int c; (c = std::fgetc(output_)) != EOF && c != '\n';) line += static_cast<char>(c);
   return line;
-}
-
-std::string ChildProcess::AwaitReady(const std::string& key) {
-  std::string value;
-  for (std::string line; (line = ReadLine()) != "ready";) {
-    if (line.empty()) Abort("the server ended before it was ready");
-    if (line.rfind(key + ": ", 0) == 0) value = line.substr(key.size() + 2);
-  }
-  return value;
 }
 
 void ChildProcess::Signal(int signal) const { kill(pid_, signal); }

@@ -1,4 +1,4 @@
-// A program that runs beside the test: sis_server as its users run it, or a peer.
+// A program that runs beside the test.
 #pragma once
 
 #include <sys/types.h>
@@ -21,8 +21,6 @@ class ChildProcess {
 
   // The next line of its standard output, without the end of line; empty at the end.
   std::string ReadLine();
-  // Of its standard output up to the line "ready": what follows "grpc: ", say.
-  std::string AwaitReady(const std::string& key);
 
   void Signal(int signal) const;
   // Waits for its end; the exit status, or minus the signal that ended it.

@@ -92,8 +92,8 @@ class LiveServer {
     return request;
   }
 
-  // Sends the messages over one stream, after each other; the answers to those that got one, and
-  // how the stream ended.
+  // Sends the messages over one stream, one after the other. Returns the answers to those that got
+  // one, and how the stream ended.
   struct Appended {
     std::vector<v1::Ack> acks;
     grpc::Status status;

@@ -1,0 +1,64 @@
+#include "server/append/block_reader.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "kernels/numerics/crc32c.h"
+#include "server/wire/arrays.h"
+#include "server/wire/segment_part.h"
+
+namespace sis {
+namespace {
+
+// Where the array of a field lies.
+absl::StatusOr<ArrayField> Locate(absl::string_view name, const ArrayField& field,
+                                  const SharedSegment* segment) {
+  if (segment == nullptr || field.size() == 0) return field;
+  const absl::StatusOr<SegmentPart> part = PartIn(*segment, field);
+  if (part.ok()) return ArrayField(*segment, part->offset, part->size);
+  return absl::InvalidArgumentError(absl::StrCat(name, ": ", part.status().message()));
+}
+
+uint32_t CrcOf(const RecordView& records) {
+  uint32_t crc = ExtendCrc32c(0, std::as_bytes(records.sampled_ids));
+  crc = ExtendCrc32c(crc, std::as_bytes(records.sampled_log_probs));
+  crc = ExtendCrc32c(crc, std::as_bytes(records.ids));
+  return ExtendCrc32c(crc, std::as_bytes(records.log_probs));
+}
+
+}  // namespace
+
+absl::StatusOr<RecordView> BlockReader::Read(const AppendEntryView& block,
+                                             const SharedSegment* segment, size_t slots,
+                                             int64_t max_positions) {
+  const absl::StatusOr<ArrayField> sampled_ids = Locate("sampled_ids", block.sampled_ids, segment);
+  if (!sampled_ids.ok()) return sampled_ids.status();
+  const size_t count = sampled_ids->size() / sizeof(int32_t);
+  if (sampled_ids->size() == 0) return absl::InvalidArgumentError("sampled_ids: empty");
+  if (uint64_t{block.first_position} + count > static_cast<uint64_t>(max_positions)) {
+    return absl::InvalidArgumentError(absl::StrCat("first_position ", block.first_position, " + ",
+                                                   count, " positions is beyond ", max_positions));
+  }
+  absl::Status status;
+  const auto read = [&]<typename T>(absl::string_view name, const ArrayField& field,
+                                    size_t elements, std::vector<T>& copy) {
+    const absl::StatusOr<ArrayField> array = Locate(name, field, segment);
+    status.Update(array.ok() ? CheckLength<T>(name, array->size(), elements) : array.status());
+    return status.ok() ? array->template Read<T>(0, elements, copy) : std::span<const T>();
+  };
+  const RecordView records{
+      .sampled_ids = read("sampled_ids", block.sampled_ids, count, sampled_ids_),
+      .sampled_log_probs =
+          read("sampled_log_probs", block.sampled_log_probs, count, sampled_log_probs_),
+      .ids = read("top_k_ids", block.top_k_ids, count * slots, ids_),
+      .log_probs = read("top_k_log_probs", block.top_k_log_probs, count * slots, log_probs_)};
+  if (!status.ok()) return status;
+  if (block.crc32c.has_value()) {
+    if (const uint32_t crc = CrcOf(records); crc != *block.crc32c) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("crc32c: ", *block.crc32c, ", but the arrays have ", crc));
+    }
+  }
+  return records;
+}
+
+}  // namespace sis

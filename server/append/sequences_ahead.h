@@ -1,0 +1,43 @@
+// The sequences of the entries to come, found before their turn.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <memory>
+#include <span>
+
+#include "server/cache/run.h"
+#include "server/wire/append_request.h"
+
+namespace sis {
+
+inline SequenceNameView NameIn(const AppendEntryView& entry) {
+  return {{entry.sequence_id.data(), entry.sequence_id.size()}, entry.attempt};
+}
+
+// A run is locked once for many sequences, and their memory is not waited for in turn. What is held
+// in here can be neither evicted nor forgotten. Used by one thread at a time.
+class SequencesAhead {
+ public:
+  // Of the next entry, if there is one: null if it is not known.
+  const std::shared_ptr<Sequence>& next() const { return begin_ < end_ ? found_[begin_] : none_; }
+  // Asks for the memory of entries that are about to come; `entries` begin with the next one.
+  void Prepare(Run& run, std::span<const AppendEntryView> entries);
+  // Goes on to the entry after the next.
+  void Advance();
+  void Forget();
+
+ private:
+  static constexpr size_t kFound = 32;
+  // So many entries before its turn, the memory of a sequence's end is asked for.
+  static constexpr size_t kPrefetched = 4;
+
+  void PrefetchEnd(size_t index) const;
+
+  std::shared_ptr<Sequence> none_;
+  std::array<std::shared_ptr<Sequence>, kFound> found_;  // [begin_, end_) from the next entry on
+  size_t begin_ = 0;
+  size_t end_ = 0;
+};
+
+}  // namespace sis

@@ -1,0 +1,70 @@
+#include "server/evaluate/evaluate_output.h"
+
+#include <string>
+
+#include "server/evaluate/accept_bits.h"
+#include "server/wire/arrays.h"
+
+namespace sis {
+namespace {
+
+std::span<float> Resize(std::vector<float>& array, size_t count) {
+  array.resize(count);
+  return array;
+}
+
+}  // namespace
+
+PositionOutput PositionOutput::Part(size_t first, size_t count) const {
+  const auto part = [&](auto array) { return array.empty() ? array : array.subspan(first, count); };
+  return {.view = {.decisions = part(view.decisions),
+                   .acceptance_probabilities = part(view.acceptance_probabilities),
+                   .log_modified_ratios = part(view.log_modified_ratios),
+                   .modified_ratios = part(view.modified_ratios)},
+          .reference_log_probs = part(reference_log_probs),
+          .total_variations = part(total_variations),
+          .sampled_log_probs = part(sampled_log_probs),
+          .prefix_sums = prefix_sums};
+}
+
+EvaluateOutput::EvaluateOutput(const EvaluateInput& input, size_t count,
+                               v1::EvaluateResponse& response)
+    : input_(input), response_(response) {
+  const auto floats = [&](v1::Output output, std::string& field) {
+    return input.wanted.Has(output) ? ResizeArray<float>(field, count) : std::span<float>();
+  };
+  positions_.view = {
+      .decisions = ResizeArray<Decision>(*response.mutable_decisions(), count),
+      .acceptance_probabilities =
+          floats(v1::ACCEPTANCE_PROBABILITIES, *response.mutable_acceptance_probabilities()),
+      .log_modified_ratios = floats(v1::LOG_RATIOS, *response.mutable_log_ratios()),
+      .modified_ratios = floats(v1::RATIOS, *response.mutable_ratios())};
+  prefix_sums_.resize(input.parameters.prefix_curve.size());
+  positions_.prefix_sums = prefix_sums_;
+  if (!input.algorithm) return;
+  if (!input.wanted.Has(v1::LOG_RATIOS)) {
+    positions_.view.log_modified_ratios = Resize(log_ratios_, count);
+  }
+  positions_.reference_log_probs = Resize(reference_log_probs_, count);
+  if (input.current.dense() != nullptr) {
+    positions_.sampled_log_probs = Resize(sampled_log_probs_, count);
+  }
+  if (std::holds_alternative<DppoTopK>(*input.algorithm)) {
+    positions_.total_variations = Resize(total_variations_, count);
+  }
+}
+
+void EvaluateOutput::Finish() {
+  for (size_t i = 0; i < prefix_sums_.size(); ++i) {
+    v1::PrefixPoint& point = *response_.add_prefix_curve();
+    point.set_top_k(static_cast<uint32_t>(input_.parameters.prefix_curve[i]));
+    point.set_residual_mass(FromFixed(prefix_sums_[i].residual_mass));
+    point.set_expected_acceptance(FromFixed(prefix_sums_[i].expected_acceptance));
+  }
+  if (input_.wanted.Has(v1::ACCEPT_BITS)) {
+    response_.set_accept_bits(PackAcceptBits(positions_.view.decisions));
+  }
+  if (!input_.wanted.Has(v1::DECISIONS)) response_.clear_decisions();
+}
+
+}  // namespace sis

@@ -1,0 +1,50 @@
+// What comes of an Evaluate's positions, and where it goes.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "kernels/decide/backend.h"
+#include "server/evaluate/evaluate_input.h"
+#include "sis/v1/ratio_service.pb.h"
+
+namespace sis {
+
+// Of n positions. An array that nobody wants is empty.
+struct PositionOutput {
+  OutputView view;
+  std::span<float> reference_log_probs = {};  // [n], log q, or the trainer's own where missing
+  std::span<float> total_variations = {};     // [n], see TopKTotalVariation
+  std::span<float> sampled_log_probs = {};    // [n], log p, where the request does not hold it
+  // Added to, one per point of the curve; the same for every part.
+  std::span<PrefixSums> prefix_sums = {};
+
+  PositionOutput Part(size_t first, size_t count) const;
+};
+
+// Of all positions of a request. What is wanted lies in the response, the rest in here.
+class EvaluateOutput {
+ public:
+  // The arguments must outlive the object.
+  EvaluateOutput(const EvaluateInput& input, size_t count, v1::EvaluateResponse& response);
+  EvaluateOutput(const EvaluateOutput&) = delete;
+  EvaluateOutput& operator=(const EvaluateOutput&) = delete;
+
+  const PositionOutput& positions() const { return positions_; }
+  // When all positions are there: adds to the response what is made of them, and takes away what
+  // was not wanted.
+  void Finish();
+
+ private:
+  const EvaluateInput& input_;
+  v1::EvaluateResponse& response_;
+  PositionOutput positions_;
+  std::vector<PrefixSums> prefix_sums_;
+  std::vector<float> log_ratios_;
+  std::vector<float> reference_log_probs_;
+  std::vector<float> sampled_log_probs_;
+  std::vector<float> total_variations_;
+};
+
+}  // namespace sis

@@ -1,0 +1,27 @@
+// Which arrays an Evaluate answers with.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "sis/v1/ratio_service.pb.h"
+
+namespace sis {
+
+class WantedOutputs {
+ public:
+  // InvalidArgument if one is none of Output's. Where none is given: ACCEPT_BITS.
+  static absl::StatusOr<WantedOutputs> Parse(const v1::EvaluateRequest& request);
+
+  bool Has(v1::Output output) const { return (bits_ >> output & 1) != 0; }
+  // Whether one is wanted that a MISSING position has only with the trainer's own log-prob.
+  bool NeedEveryRatio() const;
+  // Bytes of each for so many positions, in the order of the response's fields.
+  std::vector<uint64_t> Sizes(uint64_t positions) const;
+
+ private:
+  uint32_t bits_ = 0;
+};
+
+}  // namespace sis

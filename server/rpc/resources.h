@@ -1,0 +1,25 @@
+// What all calls of a server share.
+#pragma once
+
+#include "kernels/decide/backend.h"
+#include "server/append/room_queue.h"
+#include "server/metrics/metrics.h"
+#include "server/shared_memory/segment_registry.h"
+#include "server/store/stored_runs.h"
+#include "server/threads/store_threads.h"
+#include "server/threads/worker_pool.h"
+
+namespace sis {
+
+// All must outlive the calls.
+struct Resources {
+  StoredRuns& runs;
+  RoomQueue& room_queue;  // of appends
+  SegmentRegistry& segments;
+  const Backend& backend;
+  WorkerPool& workers;  // that evaluate
+  StoreThreads& store_threads;
+  Metrics& metrics;
+};
+
+}  // namespace sis

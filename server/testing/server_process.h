@@ -1,0 +1,43 @@
+// sis_server as its users run it.
+#pragma once
+
+#include <cstdlib>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "server/testing/child_process.h"
+
+namespace sis {
+
+class ServerProcess final : public ChildProcess {
+ public:
+  // Ready when it returns. Aborts the test if it ends before.
+  explicit ServerProcess(const std::vector<std::string>& flags,
+                         const std::string& program = "server/main/sis_server")
+      : ChildProcess(CommandLine(program, flags)) {
+    constexpr char kAddress[] = "grpc: ";
+    for (std::string line; (line = ReadLine()) != "ready";) {
+      if (line.empty()) {
+        std::cerr << program << " ended before it was ready\n";
+        std::abort();
+      }
+      if (line.starts_with(kAddress)) address_ = line.substr(sizeof(kAddress) - 1);
+    }
+  }
+
+  // With the port that was picked.
+  const std::string& address() const { return address_; }
+
+ private:
+  static std::vector<std::string> CommandLine(const std::string& program,
+                                              const std::vector<std::string>& flags) {
+    std::vector<std::string> arguments = {program, "--metrics="};
+    arguments.insert(arguments.end(), flags.begin(), flags.end());
+    return arguments;
+  }
+
+  std::string address_;
+};
+
+}  // namespace sis
