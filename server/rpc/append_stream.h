@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "server/append/ingest.h"
-#include "server/cache/room_queue.h"
+#include "server/append/room_queue.h"
 #include "server/rpc/reaction_order.h"
 #include "server/rpc/resources.h"
 #include "server/rpc/rpc_timer.h"
@@ -18,7 +18,7 @@
 namespace sis {
 
 // Reads a message, answers it, reads the next, so that a worker that is faster than the cache waits
-// in its own writes. A batch that lacks room waits in the registry's queue, and no thread with it.
+// in its own writes. A batch that lacks room waits in the queue, and no thread with it.
 // Holds one message at a time, as gRPC received it, and reads it in place. Owns itself.
 class AppendStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
                            private RoomQueue::Waiter {
