@@ -17,7 +17,8 @@ _fma = transition(
 )
 
 def _built_with_fma_impl(ctx):
-    return [DefaultInfo(files = depset(transitive = [target[DefaultInfo].files for target in ctx.attr.targets]))]
+    files = depset(transitive = [target[DefaultInfo].files for target in ctx.attr.targets])
+    return [DefaultInfo(files = files, runfiles = ctx.runfiles(transitive_files = files))]
 
 # The targets' own archives, built by somebody whose flags ask for fused multiply-adds.
 built_with_fma = rule(

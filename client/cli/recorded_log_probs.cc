@@ -9,6 +9,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "kernels/numerics/log_prob.h"
 #include "kernels/records/validate.h"
 
 namespace sis {

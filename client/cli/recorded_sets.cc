@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/numerics/exp32.h"
+#include "kernels/numerics/log_prob.h"
 #include "kernels/records/validate.h"
 
 namespace sis {

@@ -11,6 +11,7 @@
 
 #include "gtest/gtest.h"
 #include "kernels/numerics/exp32.h"
+#include "kernels/numerics/log_prob.h"
 #include "kernels/numerics/simd_targets.h"
 #include "kernels/records/validate.h"
 // After the list of the targets that are built.

@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-#include "kernels/decide/decide.h"
+#include "kernels/numerics/log_prob.h"
 #include "kernels/page/page.h"
 #include "kernels/testing/random_positions.h"
 

@@ -14,6 +14,8 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/decide/decide.h"
+#include "kernels/numerics/exp32.h"
 #include "kernels/numerics/log_prob.h"
 #include "kernels/numerics/simd_targets.h"
 #include "kernels/page/page.h"
