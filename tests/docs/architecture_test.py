@@ -21,12 +21,8 @@ DRAWN: Arrows = {
     for used in re.findall(r'"([^"]+)"', several)
 }
 
-# Until the cycles of the cache and of the kernels are gone (server/BUILD and kernels/BUILD allow them so long).
+# Until the cycle of the cache is gone (server/BUILD allows it so long).
 UPWARD: Arrows = {
-    ("kernels/numerics", "kernels/decide"),
-    ("kernels/numerics", "kernels/records"),
-    ("kernels/page", "kernels/decide"),
-    ("kernels/records", "kernels/decide"),
     ("server/cache", "server/store"),
 }
 
