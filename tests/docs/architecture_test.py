@@ -21,11 +21,6 @@ DRAWN: Arrows = {
     for used in re.findall(r'"([^"]+)"', several)
 }
 
-# Until the cycle of the cache is gone (server/BUILD allows it so long).
-UPWARD: Arrows = {
-    ("server/cache", "server/store"),
-}
-
 
 def room_of(package: str) -> str:
     """The room that a package is, or that it is a folder of; the package itself if the picture has none."""
@@ -36,7 +31,7 @@ def room_of(package: str) -> str:
 def built() -> Arrows:
     packages = re.findall(r'"//([^":]*):[^"]*" -> "//([^":]*):', BUILD_GRAPH)
     arrows = {(room_of(user), room_of(used)) for user, used in packages}
-    return {(user, used) for user, used in arrows if user != used} - UPWARD
+    return {(user, used) for user, used in arrows if user != used}
 
 
 def closure(arrows: Arrows) -> Arrows:
