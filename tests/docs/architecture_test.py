@@ -21,15 +21,6 @@ DRAWN: Arrows = {
     for used in re.findall(r'"([^"]+)"', several)
 }
 
-# Until the cycles of the cache and of the kernels are gone (server/BUILD and kernels/BUILD allow them so long).
-UPWARD: Arrows = {
-    ("kernels/numerics", "kernels/decide"),
-    ("kernels/numerics", "kernels/records"),
-    ("kernels/page", "kernels/decide"),
-    ("kernels/records", "kernels/decide"),
-    ("server/cache", "server/store"),
-}
-
 
 def room_of(package: str) -> str:
     """The room that a package is, or that it is a folder of; the package itself if the picture has none."""
@@ -40,7 +31,7 @@ def room_of(package: str) -> str:
 def built() -> Arrows:
     packages = re.findall(r'"//([^":]*):[^"]*" -> "//([^":]*):', BUILD_GRAPH)
     arrows = {(room_of(user), room_of(used)) for user, used in packages}
-    return {(user, used) for user, used in arrows if user != used} - UPWARD
+    return {(user, used) for user, used in arrows if user != used}
 
 
 def closure(arrows: Arrows) -> Arrows:
