@@ -8,9 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/decide/validate.h"
 #include "server/append/sampling.h"
-#include "server/cache/log_entries.h"
-#include "server/cache/stored_cache.h"
 #include "server/slices/slices.h"
+#include "server/store/log_entries.h"
 
 namespace sis {
 namespace {
@@ -40,28 +39,27 @@ bool IsConflict(const EntryAck& ack) {
 
 }  // namespace
 
-absl::StatusOr<Ingest> Ingest::Open(RunRegistry& registry, const v1::AppendHeader& header) {
-  absl::StatusOr<std::shared_ptr<Run>> run = registry.FindOrLearn(header.run());
+absl::StatusOr<Ingest> Ingest::Open(StoredRuns& runs, RoomQueue& room_queue,
+                                    const v1::AppendHeader& header) {
+  absl::StatusOr<std::shared_ptr<Run>> run = runs.Find(header.run());
   if (!run.ok()) return run.status();
   if (header.worker().size() > kMaxIdBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("header.worker: ", header.worker().size(), " bytes, more than ", kMaxIdBytes));
   }
-  if (header.vocabulary_size() != (*run)->config().vocabulary_size()) {
+  if (header.vocabulary_size() != (*run)->config().vocabulary_size) {
     return absl::InvalidArgumentError(
         absl::StrCat("header.vocabulary_size: ", header.vocabulary_size(), ", but run '",
-                     (*run)->id(), "' has ", (*run)->config().vocabulary_size()));
+                     (*run)->id(), "' has ", (*run)->config().vocabulary_size));
   }
   if (absl::Status status = CheckSampling(header.sampling()); !status.ok()) return status;
-  return Ingest(registry, *std::move(run));
+  return Ingest(runs, room_queue, *std::move(run));
 }
 
 absl::StatusOr<std::optional<RoomWanted>> Ingest::Apply(AppendEntries entries, Turn turn,
                                                         std::vector<EntryAck>& acks) {
-  v1::RunRef ref;
-  ref.set_run_id(run_->id());
-  ref.set_incarnation(run_->incarnation());
-  if (absl::Status status = registry_->Find(ref).status(); !status.ok()) return status;
+  absl::Status present = registry_->Find(run_->id(), run_->incarnation()).status();
+  if (!present.ok()) return present;
   acks.reserve(entries.size());
   turn_ = turn;
   while (acks.size() < entries.size()) {
@@ -77,8 +75,8 @@ absl::StatusOr<std::optional<RoomWanted>> Ingest::Apply(AppendEntries entries, T
     if (turn_ == Turn::kServed) turn_ = Turn::kArrived;
   }
   ahead_.Forget();
-  run_->metrics().AddIngested(std::exchange(positions_added_, 0),
-                              std::exchange(bytes_accepted_, 0));
+  run_->counters().AddIngested(std::exchange(positions_added_, 0),
+                               std::exchange(bytes_accepted_, 0));
   return std::exchange(lacking_, std::nullopt);
 }
 
@@ -94,18 +92,8 @@ absl::Status Ingest::MakeRoom(SequenceNameView name, int64_t bytes) {
                                                        " is the most"));
     }
   }
-  const ByteBudget* shortage =
-      turn_ == Turn::kArrived ? registry_->room_queue().Contested(*run_) : nullptr;
-  if (shortage == nullptr) {
-    // Where the bytes would fit already, the arena has no room of the right size.
-    const bool arena_short =
-        run_->budget().Lacking(bytes) == 0 && registry_->budget().Lacking(bytes) == 0;
-    if (!arena_short) {
-      shortage = registry_->Reclaim(*run_, bytes);
-    } else if (!registry_->EvictOldest()) {
-      shortage = &registry_->budget();
-    }
-  }
+  const ByteBudget* shortage = turn_ == Turn::kArrived ? room_queue_->Contested(*run_) : nullptr;
+  if (shortage == nullptr) shortage = registry_->MakeRoom(*run_, bytes);
   if (shortage == nullptr) return absl::OkStatus();
   if (turn_ != Turn::kOutOfTime) lacking_ = {run_, bytes, shortage, 0};
   return absl::ResourceExhaustedError(absl::StrCat(bytes, " bytes are not to be had"));
@@ -125,23 +113,23 @@ absl::StatusOr<std::shared_ptr<Sequence>> Ingest::Open(SequenceNameView name,
 
 absl::Status Ingest::ApplyBlock(SequenceNameView name, const AppendEntryView& block) {
   const absl::StatusOr<RecordView> records =
-      block_.Read(block, segment_->get(), run_->config().top_k(), run_->limits().max_positions);
+      block_.Read(block, segment_->get(), run_->config().top_k, run_->limits().max_positions);
   if (!records.ok()) return records.status();
   ranks_.resize(records->sampled_ids.size());
-  absl::Status status = ValidateRecords(*records, static_cast<int>(run_->config().top_k()),
-                                        static_cast<int32_t>(run_->config().vocabulary_size()),
+  absl::Status status = ValidateRecords(*records, static_cast<int>(run_->config().top_k),
+                                        static_cast<int32_t>(run_->config().vocabulary_size),
                                         block.first_position, ranks_);
   if (!status.ok()) return status;
 
   const auto count = static_cast<uint32_t>(ranks_.size());
   const absl::StatusOr<std::shared_ptr<Sequence>> sequence = Open(name, [&] {
-    return Sequence::BytesWithBlock(FormatOf(run_->config()), block.first_position, count);
+    return Sequence::BytesWithBlock(run_->config().page_format(), block.first_position, count);
   });
   if (!sequence.ok()) return sequence.status();
   const auto new_bytes = [&] {
     return (*sequence)->BytesToAppend(block.first_position, count, block.policy_version);
   };
-  if (turn_ == Turn::kArrived && registry_->room_queue().Contested(*run_) != nullptr) {
+  if (turn_ == Turn::kArrived && room_queue_->Contested(*run_) != nullptr) {
     const int64_t bytes = new_bytes();
     if (bytes > 0) status = MakeRoom(name, bytes);
     if (!status.ok()) return status;
@@ -199,15 +187,14 @@ absl::Status Ingest::ApplyTruncate(SequenceNameView name, uint32_t length) {
 absl::Status Ingest::Change(SequenceNameView name, const std::shared_ptr<Sequence>& sequence,
                             absl::FunctionRef<absl::StatusOr<std::vector<LogEntry>>()> change) {
   if (!has_store()) return change().status();
-  SequenceLog& log = sequence->log();
+  SequenceLog& log = LogOf(*sequence);
   WriterLock order(log.order);
   absl::StatusOr<std::vector<LogEntry>> entries = change();
   if (!entries.ok()) return entries.status();
   const SequenceName own_name = Copy(name);
   held_[own_name] = sequence;
   if (entries->empty()) unchanged_.insert(own_name);
-  for (LogEntry& entry : *entries) entry.mark = run_->stored()->NextMark();
-  std::ranges::move(*entries, std::back_inserter(log.unwritten));
+  for (LogEntry& entry : *entries) stored_->Note(log, std::move(entry));
   return absl::OkStatus();
 }
 
@@ -216,7 +203,7 @@ void Ingest::BringIn(AppendEntries entries) {
     if (!CheckSequenceId(entry.sequence_id).ok()) continue;
     const SequenceName name = Copy(NameIn(entry));
     if (held_.contains(name) || unavailable_.contains(name)) continue;
-    absl::StatusOr<std::shared_ptr<Sequence>> sequence = run_->stored()->FindToAppend(*run_, name);
+    absl::StatusOr<std::shared_ptr<Sequence>> sequence = stored_->FindToAppend(*run_, name);
     if (!sequence.ok()) {
       unavailable_[name] = InSequence(name, sequence.status());
     } else if (*sequence != nullptr) {
@@ -229,7 +216,7 @@ absl::flat_hash_set<SequenceName> Ingest::WriteHeld(AppendEntries entries,
                                                     std::span<const EntryAck> acks) {
   absl::flat_hash_set<SequenceName> behind;
   for (const auto& [name, sequence] : held_) {
-    absl::Status status = run_->stored()->Write(*run_, name, *sequence);
+    absl::Status status = stored_->Write(*run_, name, *sequence);
     if (absl::IsAborted(status)) behind.insert(name);
     if (!status.ok()) unavailable_[name] = InSequence(name, status);
   }
@@ -241,7 +228,7 @@ absl::flat_hash_set<SequenceName> Ingest::WriteHeld(AppendEntries entries,
   for (const SequenceName& name : unchanged_) {
     const auto held = held_.find(name);
     if (held == held_.end() || unavailable_.contains(name)) continue;
-    const absl::StatusOr<bool> moved = run_->stored()->Follow(*run_, name, *held->second);
+    const absl::StatusOr<bool> moved = stored_->Follow(*run_, name, *held->second);
     if (!moved.ok()) {
       unavailable_[name] = InSequence(name, moved.status());
     } else if (*moved) {
@@ -278,7 +265,7 @@ void Ingest::Store(AppendEntries entries, std::vector<EntryAck>& acks) {
   for (const SequenceName& name : sealed_) {
     const auto held = held_.find(name);
     if (held != held_.end() && !unavailable_.contains(name)) {
-      run_->stored()->SealBehind(run_, name, held->second);
+      stored_->SealBehind(run_, name, held->second);
     }
   }
   sealed_.clear();
@@ -287,7 +274,7 @@ void Ingest::Store(AppendEntries entries, std::vector<EntryAck>& acks) {
 }
 
 EntryAck Ingest::Refusal(absl::Status status) {
-  run_->metrics().AddRefusedEntry(status.code());
+  run_->counters().AddRefusedEntry(status.code());
   EntryAck ack{.status = std::move(status)};
   if (absl::IsResourceExhausted(ack.status) || absl::IsUnavailable(ack.status)) {
     ack.retry_seconds = kRetrySeconds;

@@ -13,10 +13,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/append/block_reader.h"
+#include "server/append/room_queue.h"
 #include "server/append/sequences_ahead.h"
-#include "server/cache/room_queue.h"
-#include "server/cache/run_registry.h"
 #include "server/shared_memory/shared_segment.h"
+#include "server/store/stored_runs.h"
 #include "server/wire/append_request.h"
 #include "server/wire/append_response.h"
 #include "sis/v1/ratio_service.pb.h"
@@ -28,8 +28,9 @@ using AppendEntries = std::span<const AppendEntryView>;
 // One Append stream after its header. Used by one thread at a time.
 class Ingest {
  public:
-  // Checks the header. The registry must outlive the object.
-  static absl::StatusOr<Ingest> Open(RunRegistry& registry, const v1::AppendHeader& header);
+  // Checks the header. The runs and the queue must outlive the object.
+  static absl::StatusOr<Ingest> Open(StoredRuns& runs, RoomQueue& room_queue,
+                                     const v1::AppendHeader& header);
 
   // Where the arrays of the entries to come lie, until it is called again: null, in the message;
   // else in the segment, and their fields say where. If it is an error, it refuses all entries.
@@ -47,13 +48,16 @@ class Ingest {
   // With a durable store an entry is acked when it is stored, and two calls that wait for the store
   // go around Apply: BringIn before it, and Store when it is through, which takes back acks of what
   // could not be stored.
-  bool has_store() const { return run_->stored() != nullptr; }
+  bool has_store() const { return stored_ != nullptr; }
   void BringIn(AppendEntries entries);
   void Store(AppendEntries entries, std::vector<EntryAck>& acks);
 
  private:
-  Ingest(RunRegistry& registry, std::shared_ptr<Run> run)
-      : registry_(&registry), run_(std::move(run)) {}
+  Ingest(StoredRuns& runs, RoomQueue& room_queue, std::shared_ptr<Run> run)
+      : registry_(&runs.registry()),
+        stored_(runs.stored()),
+        room_queue_(&room_queue),
+        run_(std::move(run)) {}
 
   EntryAck Refusal(absl::Status status);
   // Nothing if lacking_ is set then.
@@ -78,6 +82,8 @@ class Ingest {
                                               std::span<const EntryAck> acks);
 
   RunRegistry* registry_;
+  StoredCache* stored_;  // null without a store
+  RoomQueue* room_queue_;
   std::shared_ptr<Run> run_;
   absl::StatusOr<std::shared_ptr<SharedSegment>> segment_ = nullptr;
   Turn turn_ = Turn::kArrived;         // of the present entry

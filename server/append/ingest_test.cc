@@ -78,7 +78,7 @@ TEST_F(IngestTest, AcksWhatIsStored) {
 
 TEST_F(IngestTest, BadBlocksAreRefusedByNameAndChangeNothing) {
   ASSERT_EQ(Block(records_.Block("a")).code(), 0);
-  const std::string before = run_->Describe().SerializeAsString();
+  const RunDescription before = run_->Describe();
   const float infinity = HUGE_VALF;
   struct Case {
     std::vector<std::string> message;
@@ -149,7 +149,7 @@ TEST_F(IngestTest, BadBlocksAreRefusedByNameAndChangeNothing) {
         EXPECT_THAT(ack.message(), HasSubstr("sequence '" + id + "' attempt 0: "));
         EXPECT_EQ(ack.committed_length(), id == "a" ? 10 : 0);
       }
-      EXPECT_EQ(run_->Describe().SerializeAsString(), before) << c.message[0];
+      EXPECT_EQ(run_->Describe(), before) << c.message[0];
     }
   }
   EXPECT_EQ(Block(records_.Block("a", 20, 0, 0, 10)).code(), 0) << "unchanged, it is good";
@@ -167,7 +167,7 @@ TEST_F(IngestTest, BadHeadersAreRefusedByName) {
   const auto refused = [&](StatusCode code, const std::string& message, auto change) {
     v1::AppendHeader header = HeaderOf(*run_);
     change(header, *header.mutable_sampling());
-    const absl::Status status = Ingest::Open(cache_.registry, header).status();
+    const absl::Status status = Ingest::Open(cache_.runs, cache_.room_queue, header).status();
     EXPECT_EQ(status.code(), code) << message;
     EXPECT_THAT(std::string(status.message()), HasSubstr(message));
   };
@@ -208,18 +208,18 @@ TEST_F(IngestTest, BadHeadersAreRefusedByName) {
     v1::AppendHeader processed = HeaderOf(*run_);
     change(*processed.mutable_sampling());
     processed.mutable_sampling()->set_log_probs(v1::Sampling::PROCESSED);
-    EXPECT_TRUE(Ingest::Open(cache_.registry, processed).ok()) << message;
+    EXPECT_TRUE(Ingest::Open(cache_.runs, cache_.room_queue, processed).ok()) << message;
   }
   v1::AppendHeader neutral = HeaderOf(*run_);
   neutral.mutable_sampling()->set_top_p(1);
   neutral.mutable_sampling()->set_top_k(-1);
   neutral.mutable_sampling()->set_min_p(0);
   neutral.mutable_sampling()->set_repetition_penalty(1);
-  EXPECT_TRUE(Ingest::Open(cache_.registry, neutral).ok());
+  EXPECT_TRUE(Ingest::Open(cache_.runs, cache_.room_queue, neutral).ok());
 }
 
 TEST_F(IngestTest, ARefusedEntryLeavesItsNeighboursAlone) {
-  absl::StatusOr<Ingest> ingest = Ingest::Open(cache_.registry, HeaderOf(*run_));
+  absl::StatusOr<Ingest> ingest = Ingest::Open(cache_.runs, cache_.room_queue, HeaderOf(*run_));
   ASSERT_TRUE(ingest.ok());
   v1::AppendBatch batch;
   *batch.add_entries()->mutable_block() = records_.Block("a", 0, 0, 0, 5);
@@ -249,16 +249,16 @@ TEST_F(IngestTest, ARefusedEntryLeavesItsNeighboursAlone) {
     EXPECT_EQ(response->acks(i).committed_length(), expected[i].second) << i;
   }
   EXPECT_THAT(response->acks(2).message(), HasSubstr("entry: neither"));
-  EXPECT_EQ(run_->Describe().positions(), 10);
-  EXPECT_EQ(run_->Describe().sealed_sequences(), 1);
+  EXPECT_EQ(run_->Describe().positions, 10);
+  EXPECT_EQ(run_->Describe().sealed_sequences, 1);
 }
 
 TEST_F(IngestTest, ResendingIsAckedAgainAndConflictsAreNot) {
   ASSERT_EQ(Block(records_.Block("a", 0, 1, 0, 10)).code(), 0);
-  const std::string before = run_->Describe().SerializeAsString();
+  const RunDescription before = run_->Describe();
   EXPECT_EQ(Block(records_.Block("a", 0, 1, 0, 10)).code(), 0);
   EXPECT_EQ(Block(records_.Block("a", 2, 1, 2, 3)).code(), 0) << "a part of it";
-  EXPECT_EQ(run_->Describe().SerializeAsString(), before);
+  EXPECT_EQ(run_->Describe(), before);
 
   v1::Block other = records_.Block("a", 5, 1, 0, 10);
   Put(other.mutable_sampled_ids(), 2, 11);
@@ -269,7 +269,7 @@ TEST_F(IngestTest, ResendingIsAckedAgainAndConflictsAreNot) {
             "sequence 'a' attempt 0: position 7 is committed with other content");
   EXPECT_EQ(CodeOf(Block(records_.Block("a", 5, 2, 0, 10))), StatusCode::kAlreadyExists)
       << "another policy version";
-  EXPECT_EQ(run_->Describe().SerializeAsString(), before) << "positions 10 to 14 are not stored";
+  EXPECT_EQ(run_->Describe(), before) << "positions 10 to 14 are not stored";
 }
 
 TEST_F(IngestTest, SealsAndTruncationsAreChecked) {
@@ -280,7 +280,7 @@ TEST_F(IngestTest, SealsAndTruncationsAreChecked) {
   EXPECT_EQ(CodeOf(beyond), StatusCode::kInvalidArgument);
   EXPECT_THAT(beyond.message(), HasSubstr("seal.length 4194305"));
   EXPECT_EQ(CodeOf(Entry(SealEntry("a", 9))), StatusCode::kFailedPrecondition);
-  EXPECT_EQ(run_->Describe().sealed_sequences(), 0);
+  EXPECT_EQ(run_->Describe().sealed_sequences, 0);
   EXPECT_EQ(Entry(SealEntry("a", 12)).code(), 0);
   EXPECT_EQ(Entry(SealEntry("a", 12)).code(), 0) << "idempotent";
   EXPECT_EQ(CodeOf(Entry(SealEntry("a", 13))), StatusCode::kFailedPrecondition);
@@ -292,27 +292,27 @@ TEST_F(IngestTest, SealsAndTruncationsAreChecked) {
 TEST_F(IngestTest, EmptySequencesLeaveNoTrace) {
   EXPECT_EQ(Entry(TruncateEntry("a", 0)).code(), 0);
   EXPECT_EQ(Entry(TruncateEntry("a", 100)).code(), 0);
-  EXPECT_EQ(run_->Describe().sequences(), 0);
-  EXPECT_EQ(run_->Describe().bytes(), 0);
+  EXPECT_EQ(run_->Describe().sequences, 0);
+  EXPECT_EQ(run_->Describe().bytes, 0);
   ASSERT_EQ(Block(records_.Block("a")).code(), 0);
   EXPECT_EQ(Entry(TruncateEntry("a", 0)).code(), 0);
-  EXPECT_EQ(run_->Describe().bytes(), 0);
+  EXPECT_EQ(run_->Describe().bytes, 0);
   EXPECT_EQ(Block(records_.Block("a")).code(), 0) << "truncated, not dropped";
   // A seal is worth keeping: blocks beyond it are refused.
   EXPECT_EQ(Entry(SealEntry("sealed", 3)).code(), 0);
   EXPECT_EQ(CodeOf(Entry(TruncateEntry("sealed", 0))), StatusCode::kFailedPrecondition);
-  EXPECT_EQ(run_->Describe().sequences(), 2);
+  EXPECT_EQ(run_->Describe().sequences, 2);
   EXPECT_EQ(CodeOf(Block(records_.Block("sealed"))), StatusCode::kFailedPrecondition);
 }
 
 TEST_F(IngestTest, ASupersededRunEndsTheStream) {
-  absl::StatusOr<Ingest> ingest = Ingest::Open(cache_.registry, HeaderOf(*run_));
+  absl::StatusOr<Ingest> ingest = Ingest::Open(cache_.runs, cache_.room_queue, HeaderOf(*run_));
   ASSERT_TRUE(ingest.ok());
   v1::AppendBatch batch;
   *batch.add_entries()->mutable_block() = records_.Block("a");
   const auto next = cache_.CreateRun("r", SmallConfig(kSlots), 2);
   EXPECT_EQ(ApplyAtOnce(*ingest, batch).status().code(), StatusCode::kFailedPrecondition);
-  EXPECT_EQ(next->Describe().sequences(), 0);
+  EXPECT_EQ(next->Describe().sequences, 0);
 }
 
 TEST_F(IngestTest, WithNothingToEvictItSaysWhenToTryAgain) {
@@ -327,7 +327,7 @@ TEST_F(IngestTest, WithNothingToEvictItSaysWhenToTryAgain) {
     EXPECT_GT(ack.retry_seconds(), 0);
     EXPECT_THAT(ack.message(), HasSubstr("sequence '" + id + "'"));
     EXPECT_LE(cache.registry.budget().used(), cache.registry.budget().limit());
-    EXPECT_EQ(run->Describe().sequences(), 1) << "a refused block leaves no sequence behind";
+    EXPECT_EQ(run->Describe().sequences, 1) << "a refused block leaves no sequence behind";
   }
   EXPECT_EQ(AppendBlock(cache, *run, records_.Block("a")).code(), 0)
       << "what is there needs no room";
@@ -350,9 +350,9 @@ TEST_F(IngestTest, AFullArenaEvictsAsAFullBudgetDoes) {
     ASSERT_EQ(AppendBlock(cache, *run, records.Block(std::to_string(i))).code(), 0) << i;
   }
   EXPECT_EQ(run->CommittedLength({"0", 0}), 640) << "leased";
-  EXPECT_EQ(std::get<v1::MissingReason>(run->Find({"1", 0})), v1::EVICTED);
+  EXPECT_EQ(std::get<MissingReason>(run->Find({"1", 0})), MissingReason::kEvicted);
   EXPECT_EQ(run->CommittedLength({"399", 0}), 640);
-  EXPECT_GT(run->Describe().sequences(), 50) << "no more than it takes";
+  EXPECT_GT(run->Describe().sequences, 50) << "no more than it takes";
   run->EndLease(lease);
 }
 

@@ -123,8 +123,8 @@ class Page {
   uint64_t digest_ = 0;
 };
 
-// Asks the processor for the memory of the index-th row of the unpacked page whose block begins at
-// `tail`: only an address here, which nothing need be at any more.
+// Prefetches the index-th row of an unpacked page whose block begins, or began, at `tail`: only
+// addresses are computed, so the block may be gone.
 void PrefetchTailRow(const PageFormat& format, const std::byte* tail, uint32_t index);
 
 // Whether a row, once rounded, is bit by bit the same as the index-th of those stored.

@@ -6,53 +6,31 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/numerics/sequence_key.h"
-#include "server/cache/stored_cache.h"
 
 namespace sis {
 namespace {
 
-int64_t QuotaOf(const v1::RunConfig& config) {
+int64_t QuotaOf(const RunConfig& config) {
   constexpr auto kMax = std::numeric_limits<int64_t>::max();
-  const bool limited = config.byte_quota() > 0 && config.byte_quota() < uint64_t{kMax};
-  return limited ? static_cast<int64_t>(config.byte_quota()) : kMax;
+  const bool limited = config.byte_quota > 0 && config.byte_quota < uint64_t{kMax};
+  return limited ? static_cast<int64_t>(config.byte_quota) : kMax;
 }
 
 }  // namespace
 
-PageFormat FormatOf(const v1::RunConfig& config) {
-  const auto encoding = [&] {
-    switch (config.log_prob_encoding()) {
-      case v1::FLOAT32:
-        return LogProbEncoding::kFloat32;
-      case v1::FLOAT16:
-        return LogProbEncoding::kFloat16;
-      default:
-        return LogProbEncoding::kFixed12;
-    }
-  };
-  return {.encoding = encoding(),
-          .slots = static_cast<int>(config.top_k()),
-          .vocabulary_size = static_cast<int32_t>(config.vocabulary_size())};
-}
-
-std::string ToString(SequenceNameView name) {
-  return absl::StrCat("sequence '", name.id, "' attempt ", name.attempt);
-}
-
-Run::Run(std::string id, uint64_t incarnation, v1::RunConfig config, const Limits& limits,
-         Arena& arena, ByteBudget& server_budget, std::shared_ptr<RunMetrics> metrics, Clock clock,
-         StoredCache* stored)
+Run::Run(std::string id, uint64_t incarnation, RunConfig config, const Limits& limits, Arena& arena,
+         ByteBudget& server_budget, std::shared_ptr<RunCounters> counters, Clock clock,
+         BackingStore* backing)
     : id_(std::move(id)),
       incarnation_(incarnation),
       config_(std::move(config)),
       limits_(limits),
-      time_to_live_(config_.time_to_live_seconds() > 0
-                        ? absl::Seconds(config_.time_to_live_seconds())
-                        : absl::InfiniteDuration()),
+      time_to_live_(config_.time_to_live_seconds > 0 ? absl::Seconds(config_.time_to_live_seconds)
+                                                     : absl::InfiniteDuration()),
       arena_(arena),
-      metrics_(std::move(metrics)),
+      counters_(std::move(counters)),
       clock_(std::move(clock)),
-      stored_(stored),
+      backing_(backing),
       budget_(QuotaOf(config_), &server_budget),
       steps_(limits.steps_kept),
       // Ids of an earlier life of the server are not mistaken for new ones.
@@ -63,7 +41,7 @@ Run::Entry* Run::Touch(SequenceNameView name, absl::Time now) {
   if (found == sequences_.end()) return nullptr;
   Entry& entry = found->second;
   if (entry.idle() && now - entry.last_used > time_to_live_) {
-    Drop(found->first, v1::EXPIRED);
+    Drop(found->first, MissingReason::kExpired);
     return nullptr;
   }
   entry.last_used = now;
@@ -75,7 +53,7 @@ Run::Found Run::Find(const SequenceName& name) {
   WriterLock lock(mutex_);
   if (Entry* entry = Touch(name, clock_())) return entry->shared();
   const auto dropped = dropped_.find(name);
-  return dropped == dropped_.end() ? v1::NEVER_ARRIVED : dropped->second;
+  return dropped == dropped_.end() ? MissingReason::kNeverArrived : dropped->second;
 }
 
 absl::StatusOr<std::shared_ptr<Sequence>> Run::FindOrCreate(const SequenceName& name) {
@@ -92,7 +70,7 @@ absl::StatusOr<std::shared_ptr<Sequence>> Run::FindOrCreate(const SequenceName& 
   }
   if (const auto dropped = dropped_.find(name); dropped != dropped_.end()) {
     return absl::FailedPreconditionError(absl::StrCat(ToString(name), " left the cache (",
-                                                      ReasonLabel(dropped->second),
+                                                      std::string(Name(dropped->second)),
                                                       "): send it as another attempt"));
   }
   absl::StatusOr<std::shared_ptr<Held>> held = NewSequence(name);
@@ -125,8 +103,8 @@ absl::StatusOr<std::shared_ptr<Run::Held>> Run::NewSequence(const SequenceName& 
     return absl::ResourceExhaustedError(
         absl::StrCat(Sequence::kBaseBytes, " bytes are not to be had"));
   }
-  held->sequence.emplace(FormatOf(config_), SequenceKey(config_.seed(), name.attempt, name.id),
-                         arena_, held->bytes);
+  held->sequence.emplace(config_.page_format(), SequenceKey(config_.seed, name.attempt, name.id),
+                         arena_, held->bytes, backing_ != nullptr ? backing_->Attach() : nullptr);
   return held;
 }
 
@@ -140,7 +118,7 @@ Run::Found Run::Adopt(const SequenceName& name, std::shared_ptr<Held> held) {
   WriterLock lock(mutex_);
   if (Entry* entry = Touch(name, clock_())) return entry->shared();
   if (const auto dropped = dropped_.find(name); dropped != dropped_.end()) return dropped->second;
-  if (closed_) return v1::NEVER_ARRIVED;
+  if (closed_) return MissingReason::kNeverArrived;
   return Insert(name, std::move(held)).shared();
 }
 
@@ -161,13 +139,13 @@ void Run::Forget(const SequenceName& name, const Sequence* sequence) {
   Erase(name);
 }
 
-bool Run::NoteDropped(const SequenceName& name, v1::MissingReason reason) {
+bool Run::NoteDropped(const SequenceName& name, MissingReason reason) {
   Forget(name, nullptr);
   WriterLock lock(mutex_);
   return RememberDropped(name, reason);
 }
 
-bool Run::RememberDropped(const SequenceName& name, v1::MissingReason reason) {
+bool Run::RememberDropped(const SequenceName& name, MissingReason reason) {
   if (!dropped_.emplace(name, reason).second) return false;
   dropped_in_order_.push_back(name);
   if (dropped_in_order_.size() > kDroppedKept) {
@@ -187,12 +165,12 @@ void Run::ForgetIfEmpty(SequenceNameView name) {
   sequences_.erase(found);
 }
 
-void Run::Drop(const SequenceName& name, v1::MissingReason reason) {
-  const bool still_stored = stored_ != nullptr && reason == v1::EVICTED;
+void Run::Drop(const SequenceName& name, MissingReason reason) {
+  const bool still_stored = backing_ != nullptr && reason == MissingReason::kEvicted;
   if (!still_stored) RememberDropped(name, reason);
-  if (!still_stored && stored_ != nullptr) stored_->DropBehind(IdentityOf(name), reason);
+  if (!still_stored && backing_ != nullptr) backing_->DropBehind(*this, name, reason);
   Erase(name);
-  metrics_->AddDropped(reason);
+  counters_->AddDropped(reason);
 }
 
 uint32_t Run::CommittedLength(SequenceNameView name) const {
@@ -218,8 +196,8 @@ uint64_t Run::oldest_fresh_version() const {
 }
 
 uint64_t Run::OldestFreshVersion() const {
-  if (!config_.has_max_staleness() || policy_version_ < config_.max_staleness()) return 0;
-  return policy_version_ - config_.max_staleness();
+  if (!config_.max_staleness.has_value() || policy_version_ < *config_.max_staleness) return 0;
+  return policy_version_ - *config_.max_staleness;
 }
 
 bool Run::IsStale(const Entry& entry) const {
@@ -244,7 +222,7 @@ int64_t Run::DropStale() {
   for (const auto& [name, entry] : sequences_) {
     if (IsStale(entry)) stale.push_back(name);
   }
-  for (const SequenceName& name : stale) Drop(name, v1::STALE);
+  for (const SequenceName& name : stale) Drop(name, MissingReason::kStale);
   return static_cast<int64_t>(stale.size());
 }
 
@@ -272,7 +250,7 @@ absl::Status Run::RenewLease(uint64_t lease_id) {
   const auto lease = leases_.find(lease_id);
   if (lease == leases_.end() || lease->second.expires < clock_()) {
     // Maybe another replica's, or of an earlier life; what it held can be read again.
-    if (stored_ != nullptr) return absl::OkStatus();
+    if (backing_ != nullptr) return absl::OkStatus();
     return absl::FailedPreconditionError(absl::StrCat("lease ", lease_id, " has ended"));
   }
   lease->second.expires = clock_() + lease->second.length;
@@ -293,9 +271,9 @@ void Run::EndLeaseLocked(absl::flat_hash_map<uint64_t, LeaseRecord>::iterator le
     --entry.leases;
     if (entry.leases > 0) continue;
     if (entry.release_when_free) {
-      Drop(name, v1::RELEASED);
+      Drop(name, MissingReason::kReleased);
     } else if (IsStale(entry)) {
-      Drop(name, v1::STALE);
+      Drop(name, MissingReason::kStale);
     }
   }
   leases_.erase(lease);
@@ -307,7 +285,7 @@ bool Run::Release(const SequenceName& name) {
   if (found == sequences_.end()) return false;
   if (found->second.release_when_free) return false;  // goes with its last lease
   found->second.release_when_free = true;
-  if (found->second.leases == 0) Drop(name, v1::RELEASED);
+  if (found->second.leases == 0) Drop(name, MissingReason::kReleased);
   return true;
 }
 
@@ -325,7 +303,7 @@ void Run::DropExpired() {
     const auto current = name++;
     const Entry& entry = sequences_.at(*current);
     if (now - entry.last_used <= time_to_live_) break;  // the rest was used later
-    if (entry.idle()) Drop(*current, v1::EXPIRED);
+    if (entry.idle()) Drop(*current, MissingReason::kExpired);
   }
 }
 
@@ -356,7 +334,7 @@ bool Run::EvictOldest() {
   WriterLock lock(mutex_);
   const auto oldest = FindEvictable();
   if (oldest == by_age_.end()) return false;
-  Drop(*oldest, v1::EVICTED);
+  Drop(*oldest, MissingReason::kEvicted);
   return true;
 }
 
@@ -369,31 +347,26 @@ void Run::Close() {
   leases_.clear();
 }
 
-v1::Run Run::Describe() const {
+RunDescription Run::Describe() const {
   ReaderLock lock(mutex_);
-  v1::Run run;
-  run.set_run_id(id_);
-  run.set_incarnation(incarnation_);
-  *run.mutable_config() = config_;
-  run.set_policy_version(policy_version_);
-  run.set_sequences(sequences_.size());
-  uint64_t sealed = 0;
-  uint64_t positions = 0;
+  RunDescription run{.id = id_,
+                     .incarnation = incarnation_,
+                     .config = config_,
+                     .policy_version = policy_version_,
+                     .sequences = sequences_.size(),
+                     .bytes = static_cast<uint64_t>(budget_.used()),
+                     .leases = leases_.size(),
+                     .last_draw = steps_.last_draw()};
   for (const auto& [name, entry] : sequences_) {
-    sealed += entry.sequence().sealed();
-    positions += entry.sequence().positions();
+    run.sealed_sequences += entry.sequence().sealed();
+    run.positions += entry.sequence().positions();
   }
-  run.set_sealed_sequences(sealed);
-  run.set_positions(positions);
-  run.set_bytes(budget_.used());
-  run.set_leases(leases_.size());
-  if (const std::optional<uint64_t> draw = steps_.last_draw()) run.set_last_draw(*draw);
   return run;
 }
 
-void Run::PublishState() const {
+int64_t Run::sequences() const {
   ReaderLock lock(mutex_);
-  metrics_->SetState(budget_.used(), static_cast<int64_t>(sequences_.size()), policy_version_);
+  return static_cast<int64_t>(sequences_.size());
 }
 
 }  // namespace sis

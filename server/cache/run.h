@@ -10,107 +10,78 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
-#include "absl/hash/hash.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "server/cache/backing_store.h"
 #include "server/cache/limits.h"
+#include "server/cache/missing.h"
+#include "server/cache/run_config.h"
+#include "server/cache/run_counters.h"
 #include "server/cache/sequence.h"
+#include "server/cache/sequence_name.h"
 #include "server/cache/step_ledger.h"
 #include "server/memory/arena.h"
 #include "server/memory/byte_budget.h"
-#include "server/metrics/metrics.h"
 #include "server/threads/mutex.h"
-#include "sis/v1/ratio_service.pb.h"
 
 namespace sis {
 
-class StoredCache;
-
-// A SequenceName whose id is kept elsewhere.
-struct SequenceNameView {
-  absl::string_view id;
-  uint32_t attempt;
-
-  friend bool operator==(const SequenceNameView&, const SequenceNameView&) = default;
-  template <typename H>
-  friend H AbslHashValue(H h, const SequenceNameView& name) {
-    return H::combine(std::move(h), name.id, name.attempt);
-  }
-};
-
-struct SequenceName {
-  std::string id;
-  uint32_t attempt;
-
-  operator SequenceNameView() const { return {id, attempt}; }
-
-  friend auto operator<=>(const SequenceName&, const SequenceName&) = default;
-  template <typename H>
-  friend H AbslHashValue(H h, const SequenceName& name) {
-    return H::combine(std::move(h), name.id, name.attempt);
-  }
-};
-
-// For tables that are looked up by either.
-struct SequenceNameHash {
-  using is_transparent = void;
-  size_t operator()(SequenceNameView name) const { return absl::Hash<SequenceNameView>()(name); }
-};
-struct SequenceNameEqual {
-  using is_transparent = void;
-  bool operator()(SequenceNameView a, SequenceNameView b) const { return a == b; }
-};
-
-// "sequence 'a' attempt 0", for messages.
-std::string ToString(SequenceNameView name);
-
-// How the run's records lie in memory.
-PageFormat FormatOf(const v1::RunConfig& config);
-
 using Clock = std::function<absl::Time()>;
+
+// What GetRun says of a run (v1::Run).
+struct RunDescription {
+  std::string id;
+  uint64_t incarnation;
+  RunConfig config;
+  uint64_t policy_version;
+  uint64_t sequences;
+  uint64_t sealed_sequences = 0;
+  uint64_t positions = 0;
+  uint64_t bytes;
+  uint64_t leases;
+  std::optional<uint64_t> last_draw;
+
+  friend bool operator==(const RunDescription&, const RunDescription&) = default;
+};
 
 // Thread-safe. Lock order: Run, then Sequence; no two sequences at once.
 class Run {
  public:
-  Run(std::string id, uint64_t incarnation, v1::RunConfig config, const Limits& limits,
-      Arena& arena, ByteBudget& server_budget, std::shared_ptr<RunMetrics> metrics, Clock clock,
-      StoredCache* stored = nullptr);
+  // Without a backing store (null) what is evicted is gone; else it can be read again.
+  Run(std::string id, uint64_t incarnation, RunConfig config, const Limits& limits, Arena& arena,
+      ByteBudget& server_budget, std::shared_ptr<RunCounters> counters, Clock clock,
+      BackingStore* backing = nullptr);
 
   Run(const Run&) = delete;
   Run& operator=(const Run&) = delete;
 
   const std::string& id() const { return id_; }
   uint64_t incarnation() const { return incarnation_; }
-  const v1::RunConfig& config() const { return config_; }
+  const RunConfig& config() const { return config_; }
   const Limits& limits() const { return limits_; }
-  RunMetrics& metrics() const { return *metrics_; }
-  const std::shared_ptr<RunMetrics>& shared_metrics() const { return metrics_; }
+  RunCounters& counters() const { return *counters_; }
+  // For the next incarnation, which goes on counting.
+  const std::shared_ptr<RunCounters>& shared_counters() const { return counters_; }
   ByteBudget& budget() { return budget_; }
+  const ByteBudget& budget() const { return budget_; }
   StepLedger& steps() { return steps_; }
-  // Null if nothing outlives the memory. Then what is evicted is gone; else it can be read again.
-  StoredCache* stored() const { return stored_; }
-  SequenceIdentity IdentityOf(const SequenceName& name) const {
-    return {id_, incarnation_, name.id, name.attempt};
-  }
+  BackingStore* backing() const { return backing_; }
 
-  // A sequence, or why there is none.
-  using Found = std::variant<std::shared_ptr<Sequence>, v1::MissingReason>;
-  // Counts as use.
+  using Found = FoundSequence;
+  // In memory. Counts as use.
   Found Find(const SequenceName& name) ABSL_LOCKS_EXCLUDED(mutex_);
   // For appending. FailedPrecondition if the sequence was dropped or the run is closed,
   // ResourceExhausted if the budget is used up.
   absl::StatusOr<std::shared_ptr<Sequence>> FindOrCreate(const SequenceName& name)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // For appending to several, under one lock: those that are there and take records, null for the
-  // others, as FindOrCreate will say why. Counts as use.
+  // Finds sequences to append to, all under one lock. Null for those that aren't there or take no
+  // records: FindOrCreate says why. Counts as use.
   void FindToAppend(std::span<const SequenceNameView> names,
                     std::span<std::shared_ptr<Sequence>> found) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -123,17 +94,18 @@ class Run {
   };
   // An empty sequence, not in the run yet. ResourceExhausted if the budget is used up.
   absl::StatusOr<std::shared_ptr<Held>> NewSequence(const SequenceName& name);
-  // Takes a sequence in, unless there is one: the one that is there then. Or why there is none.
+  // Adds the sequence, unless the run has one of that name. Returns the one it has now, or why it
+  // may have none.
   Found Adopt(const SequenceName& name, std::shared_ptr<Held> held) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Forgets a sequence in memory that is not what the store has, if it is this one; leases end with
-  // it. Null: whichever.
+  // Removes a sequence from memory, and from the leases on it, because the store has something
+  // else. Does nothing if the run has another object by now than `sequence`, unless that is null.
   void Forget(const SequenceName& name, const Sequence* sequence) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Remembers, and drops what is in memory, what another replica, or a call here on a sequence that
-  // isn't in memory, dropped. False if that was known.
-  bool NoteDropped(const SequenceName& name, v1::MissingReason reason) ABSL_LOCKS_EXCLUDED(mutex_);
+  // A sequence was dropped elsewhere, or released while it wasn't in memory: removes what memory
+  // has of it and remembers the reason. False if there was a reason already.
+  bool NoteDropped(const SequenceName& name, MissingReason reason) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Undoes a FindOrCreate that came to nothing: a sequence that holds no position and no seal, and
-  // that nobody holds, leaves no trace.
+  // After a FindOrCreate that came to nothing: removes the sequence if it has neither positions nor
+  // a seal, and nobody holds it.
   void ForgetIfEmpty(SequenceNameView name) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Of a sequence that is there, else 0. Neither counts as use.
@@ -172,8 +144,9 @@ class Run {
   // run, and refuses new ones.
   void Close() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  v1::Run Describe() const ABSL_LOCKS_EXCLUDED(mutex_);
-  void PublishState() const ABSL_LOCKS_EXCLUDED(mutex_);
+  RunDescription Describe() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // How many are held; quicker than Describe.
+  int64_t sequences() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   struct Entry {
@@ -183,7 +156,7 @@ class Run {
     bool release_when_free = false;
     std::list<SequenceName>::iterator by_age;  // in by_age_
 
-    // Nobody reads or writes it, now or by lease. Only Run hands out references, under its lock.
+    // Nobody reads, writes or leases it. Only Run hands out references, under its lock.
     bool idle() const { return leases == 0 && held.use_count() == 1; }
     Sequence& sequence() const { return *held->sequence; }
     std::shared_ptr<Sequence> shared() const { return {held, &*held->sequence}; }
@@ -199,11 +172,10 @@ class Run {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Erase(const SequenceName& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // False if there is a reason already.
-  bool RememberDropped(const SequenceName& name, v1::MissingReason reason)
+  bool RememberDropped(const SequenceName& name, MissingReason reason)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Entry* Touch(SequenceNameView name, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Drop(const SequenceName& name, v1::MissingReason reason)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Drop(const SequenceName& name, MissingReason reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndLeaseLocked(absl::flat_hash_map<uint64_t, LeaseRecord>::iterator lease)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Returns how many.
@@ -215,13 +187,13 @@ class Run {
 
   const std::string id_;
   const uint64_t incarnation_;
-  const v1::RunConfig config_;
+  const RunConfig config_;
   const Limits limits_;
   const absl::Duration time_to_live_;
   Arena& arena_;
-  const std::shared_ptr<RunMetrics> metrics_;
+  const std::shared_ptr<RunCounters> counters_;
   const Clock clock_;
-  StoredCache* const stored_;
+  BackingStore* const backing_;
   ByteBudget budget_;  // outlives the sequences below
   StepLedger steps_;
 
@@ -230,7 +202,7 @@ class Run {
   uint64_t policy_version_ ABSL_GUARDED_BY(mutex_) = 0;
   Entries sequences_ ABSL_GUARDED_BY(mutex_);
   std::list<SequenceName> by_age_ ABSL_GUARDED_BY(mutex_);  // least recently used first
-  absl::flat_hash_map<SequenceName, v1::MissingReason> dropped_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<SequenceName, MissingReason> dropped_ ABSL_GUARDED_BY(mutex_);
   std::deque<SequenceName> dropped_in_order_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<uint64_t, LeaseRecord> leases_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_lease_id_ ABSL_GUARDED_BY(mutex_);

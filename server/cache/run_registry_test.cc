@@ -24,50 +24,43 @@ v1::CreateRunRequest CreateRequest(const std::string& id, uint64_t incarnation =
   return request;
 }
 
-v1::RunRef Ref(const std::string& id, uint64_t incarnation = 0) {
-  v1::RunRef ref;
-  ref.set_run_id(id);
-  ref.set_incarnation(incarnation);
-  return ref;
-}
-
 // Bytes of a sequence of one page.
 int64_t SmallSequenceBytes(const sis::Run& run) {
   return Sequence::kBaseBytes + Sequence::kVersionSpanBytes +
-         OnePage(static_cast<int>(run.config().top_k()));
+         OnePage(static_cast<int>(run.config().top_k));
 }
 
 TEST(RunRegistryTest, IncarnationsFollowEachOther) {
   Cache cache;
   RunRegistry& registry = cache.registry;
-  EXPECT_EQ(registry.Find(Ref("r")).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(registry.Find("r").status().code(), absl::StatusCode::kNotFound);
 
-  const auto first = registry.Create(CreateRequest("r"));
+  const auto first = cache.runs.Create(CreateRequest("r"));
   ASSERT_TRUE(first.ok());
   EXPECT_TRUE(first->created);
   EXPECT_EQ(first->run->incarnation(), 1);
   for (const uint64_t same : {0, 1}) {
-    const auto again = registry.Create(CreateRequest("r", same));
+    const auto again = cache.runs.Create(CreateRequest("r", same));
     ASSERT_TRUE(again.ok());
     EXPECT_FALSE(again->created);
     EXPECT_EQ(again->run, first->run);
-    EXPECT_EQ(*registry.Find(Ref("r", same)), first->run);
+    EXPECT_EQ(*registry.Find("r", same), first->run);
   }
 
   v1::RunConfig other = SmallConfig();
   other.set_seed(99);
-  const auto next = registry.Create(CreateRequest("r", 5, other));
+  const auto next = cache.runs.Create(CreateRequest("r", 5, other));
   ASSERT_TRUE(next.ok()) << "a new incarnation may have another config";
   EXPECT_TRUE(next->created);
   EXPECT_EQ(next->run->incarnation(), 5);
-  EXPECT_EQ(*registry.Find(Ref("r")), next->run);
-  EXPECT_EQ(registry.Find(Ref("r", 1)).status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(registry.Find(Ref("r", 6)).status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(registry.Create(CreateRequest("r", 4, other)).status().code(),
+  EXPECT_EQ(*registry.Find("r"), next->run);
+  EXPECT_EQ(registry.Find("r", 1).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(registry.Find("r", 6).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(cache.runs.Create(CreateRequest("r", 4, other)).status().code(),
             absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(registry.Create(CreateRequest("r", 0, other))->run, next->run);
+  EXPECT_EQ(cache.runs.Create(CreateRequest("r", 0, other))->run, next->run);
 
-  EXPECT_EQ(registry.Create(CreateRequest("new", 7))->run->incarnation(), 7);
+  EXPECT_EQ(cache.runs.Create(CreateRequest("new", 7))->run->incarnation(), 7);
 }
 
 TEST(RunRegistryTest, ANewIncarnationStartsEmpty) {
@@ -79,7 +72,7 @@ TEST(RunRegistryTest, ANewIncarnationStartsEmpty) {
   EXPECT_GT(cache.registry.budget().used(), 0);
   run = cache.CreateRun("r", SmallConfig(), 2);
   EXPECT_EQ(cache.registry.budget().used(), 0);
-  EXPECT_EQ(run->Describe().sequences(), 0);
+  EXPECT_EQ(run->Describe().sequences, 0);
   EXPECT_FALSE(run->steps().Find(3).has_value());
   EXPECT_EQ(AppendBlock(cache, *run, generator.NextRecords(1).Block("a")).code(), 0);
 }
@@ -96,7 +89,7 @@ TEST(RunRegistryTest, ASupersededRunHoldsNoMemory) {
   sis::Run::Found in_use = first->Find({"b", 0});
   cache.CreateRun("r", SmallConfig(), 2);
   EXPECT_EQ(std::get<std::shared_ptr<Sequence>>(in_use)->positions(), 100) << "for who reads it";
-  in_use = v1::NEVER_ARRIVED;
+  in_use = MissingReason::kNeverArrived;
   EXPECT_EQ(cache.registry.budget().used(), 0);
   EXPECT_EQ(first->RenewLease(lease).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(first->FindOrCreate({"a", 0}).status().code(), absl::StatusCode::kFailedPrecondition);
@@ -106,11 +99,11 @@ TEST(RunRegistryTest, ASupersededRunHoldsNoMemory) {
 TEST(RunRegistryTest, AnotherConfigNamesTheFieldThatDiffers) {
   Cache cache;
   v1::RunConfig config = SmallConfig();
-  ASSERT_TRUE(cache.registry.Create(CreateRequest("r", 0, config)).ok());
+  ASSERT_TRUE(cache.runs.Create(CreateRequest("r", 0, config)).ok());
   const auto message_of = [&](auto change) {
     v1::RunConfig changed = config;
     change(changed);
-    const absl::Status status = cache.registry.Create(CreateRequest("r", 1, changed)).status();
+    const absl::Status status = cache.runs.Create(CreateRequest("r", 1, changed)).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists);
     return std::string(status.message());
   };
@@ -126,7 +119,7 @@ TEST(RunRegistryTest, BadConfigsAreRefusedByName) {
   const auto refused = [&](const std::string& field, auto change) {
     v1::CreateRunRequest request = CreateRequest("r");
     change(request, *request.mutable_config());
-    const absl::Status status = cache.registry.Create(request).status();
+    const absl::Status status = cache.runs.Create(request).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << field;
     EXPECT_THAT(std::string(status.message()), HasSubstr(field));
   };
@@ -155,7 +148,7 @@ TEST(RunRegistryTest, BadConfigsAreRefusedByName) {
   v1::RunConfig extreme = SmallConfig(128);
   extreme.set_vocabulary_size(1 << 24);
   extreme.set_task(std::string(256, 'x'));
-  EXPECT_TRUE(cache.registry.Create(CreateRequest(std::string(256, 'a'), 0, extreme)).ok());
+  EXPECT_TRUE(cache.runs.Create(CreateRequest(std::string(256, 'a'), 0, extreme)).ok());
 }
 
 TEST(RunRegistryTest, RunsAreLimitedAndListedById) {
@@ -164,9 +157,9 @@ TEST(RunRegistryTest, RunsAreLimitedAndListedById) {
   Cache cache(1 << 20, limits);
   cache.CreateRun("b", SmallConfig());
   cache.CreateRun("a", SmallConfig());
-  EXPECT_EQ(cache.registry.Create(CreateRequest("c")).status().code(),
+  EXPECT_EQ(cache.runs.Create(CreateRequest("c")).status().code(),
             absl::StatusCode::kResourceExhausted);
-  EXPECT_TRUE(cache.registry.Create(CreateRequest("a", 2)).ok()) << "an incarnation is no new run";
+  EXPECT_TRUE(cache.runs.Create(CreateRequest("a", 2)).ok()) << "an incarnation is no new run";
   const auto runs = cache.registry.List();
   ASSERT_EQ(runs.size(), 2);
   EXPECT_EQ(runs[0]->id(), "a");
@@ -185,7 +178,7 @@ TEST(RunRegistryTest, ReclaimTakesExpiredThenOldestOfAnyRun) {
     EXPECT_EQ(AppendBlock(cache, run, generator.NextRecords(1).Block(id)).code(), 0);
     cache.clock.Advance(absl::Seconds(1));
   };
-  const auto held = [](sis::Run& run) { return run.Describe().sequences(); };
+  const auto held = [](sis::Run& run) { return run.Describe().sequences; };
   append(*b, "oldest");
   append(*a, "expires");
   append(*a, "expires too");
@@ -200,9 +193,9 @@ TEST(RunRegistryTest, ReclaimTakesExpiredThenOldestOfAnyRun) {
   EXPECT_EQ(held(*a), 1);
   EXPECT_EQ(held(*b), 2);
   EXPECT_EQ(cache.registry.Reclaim(*a, free() + 1), nullptr);
-  EXPECT_EQ(std::get<v1::MissingReason>(b->Find({"oldest", 0})), v1::EVICTED);
+  EXPECT_EQ(std::get<MissingReason>(b->Find({"oldest", 0})), MissingReason::kEvicted);
   EXPECT_EQ(cache.registry.Reclaim(*b, free() + 1), nullptr);
-  EXPECT_EQ(std::get<v1::MissingReason>(a->Find({"older", 0})), v1::EVICTED);
+  EXPECT_EQ(std::get<MissingReason>(a->Find({"older", 0})), MissingReason::kEvicted);
   EXPECT_EQ(cache.registry.Reclaim(*b, limit + 1), &cache.registry.budget()) << "never to be had";
   EXPECT_EQ(held(*b), 1) << "so nothing is evicted for it";
   EXPECT_EQ(cache.registry.Reclaim(*b, limit), nullptr);
@@ -223,9 +216,9 @@ TEST(RunRegistryTest, AQuotaIsMadeGoodByItsOwnRun) {
     EXPECT_LE(run->budget().used(), run->budget().limit());
     cache.clock.Advance(absl::Seconds(1));
   }
-  EXPECT_EQ(run->Describe().sequences(), 2);
-  EXPECT_EQ(std::get<v1::MissingReason>(run->Find({"a", 0})), v1::EVICTED);
-  EXPECT_EQ(other->Describe().sequences(), 1);
+  EXPECT_EQ(run->Describe().sequences, 2);
+  EXPECT_EQ(std::get<MissingReason>(run->Find({"a", 0})), MissingReason::kEvicted);
+  EXPECT_EQ(other->Describe().sequences, 1);
 }
 
 TEST(RunRegistryTest, ReclaimEvictsNothingInVain) {
@@ -246,13 +239,13 @@ TEST(RunRegistryTest, ReclaimEvictsNothingInVain) {
   const sis::Run::Found in_use = run->Find({"read", 0});
 
   EXPECT_EQ(cache.registry.Reclaim(*run, 3 * each), &run->budget()) << "two can go";
-  EXPECT_EQ(run->Describe().sequences(), 4);
+  EXPECT_EQ(run->Describe().sequences, 4);
   const int64_t free = cache.registry.budget().limit() - cache.registry.budget().used();
   EXPECT_EQ(cache.registry.Reclaim(*other, free + 4 * each), &cache.registry.budget());
-  EXPECT_EQ(run->Describe().sequences() + other->Describe().sequences(), 5);
+  EXPECT_EQ(run->Describe().sequences + other->Describe().sequences, 5);
   EXPECT_EQ(cache.registry.Reclaim(*run, 2 * each), nullptr);
-  EXPECT_EQ(run->Describe().sequences(), 2);
-  EXPECT_EQ(other->Describe().sequences(), 1);
+  EXPECT_EQ(run->Describe().sequences, 2);
+  EXPECT_EQ(other->Describe().sequences, 1);
 }
 
 TEST(RunRegistryTest, StaleGoBeforeExpiredBeforeOldest) {
@@ -278,22 +271,22 @@ TEST(RunRegistryTest, StaleGoBeforeExpiredBeforeOldest) {
   ASSERT_TRUE(run->AdvanceVersion(9).ok());
   append("too late", 1);
   append("young", 9);
-  in_use = v1::NEVER_ARRIVED;
+  in_use = MissingReason::kNeverArrived;
   const auto reason = [&](const std::string& id) {
     const sis::Run::Found found = run->Find({id, 0});
-    const auto* missing = std::get_if<v1::MissingReason>(&found);
-    return missing == nullptr ? v1::MISSING_REASON_UNSPECIFIED : *missing;
+    const auto* missing = std::get_if<MissingReason>(&found);
+    return missing == nullptr ? std::optional<MissingReason>() : *missing;
   };
   const ByteBudget& budget = cache.registry.budget();
   EXPECT_EQ(cache.registry.Reclaim(*run, budget.limit() - budget.used() + 1), nullptr);
-  EXPECT_EQ(reason("read"), v1::STALE);
-  EXPECT_EQ(reason("too late"), v1::STALE);
-  EXPECT_EQ(reason("expired"), v1::EXPIRED);
-  EXPECT_EQ(run->Describe().sequences(), 3) << "which was enough";
+  EXPECT_EQ(reason("read"), MissingReason::kStale);
+  EXPECT_EQ(reason("too late"), MissingReason::kStale);
+  EXPECT_EQ(reason("expired"), MissingReason::kExpired);
+  EXPECT_EQ(run->Describe().sequences, 3) << "which was enough";
   EXPECT_EQ(cache.registry.Reclaim(*run, budget.limit() - budget.used() + 1), nullptr);
-  EXPECT_EQ(reason("oldest"), v1::EVICTED);
-  EXPECT_EQ(reason("expired and leased"), v1::MISSING_REASON_UNSPECIFIED);
-  EXPECT_EQ(reason("young"), v1::MISSING_REASON_UNSPECIFIED);
+  EXPECT_EQ(reason("oldest"), MissingReason::kEvicted);
+  EXPECT_EQ(reason("expired and leased"), std::nullopt);
+  EXPECT_EQ(reason("young"), std::nullopt);
 }
 
 // A worker that died in the middle of a sequence never seals it.
@@ -307,10 +300,10 @@ TEST(RunRegistryTest, AnUnsealedSequenceGoesLikeOthers) {
   ASSERT_EQ(AppendBlock(cache, *run, records.Block("unsealed")).code(), 0);
   cache.clock.Advance(absl::Seconds(101));
   cache.registry.DropExpired();
-  EXPECT_EQ(std::get<v1::MissingReason>(run->Find({"unsealed", 0})), v1::EXPIRED);
+  EXPECT_EQ(std::get<MissingReason>(run->Find({"unsealed", 0})), MissingReason::kExpired);
   ASSERT_EQ(AppendBlock(cache, *run, records.Block("unsealed too")).code(), 0);
   EXPECT_EQ(cache.registry.Reclaim(*run, cache.registry.budget().limit()), nullptr);
-  EXPECT_EQ(std::get<v1::MissingReason>(run->Find({"unsealed too", 0})), v1::EVICTED);
+  EXPECT_EQ(std::get<MissingReason>(run->Find({"unsealed too", 0})), MissingReason::kEvicted);
   EXPECT_EQ(cache.registry.budget().used(), 0);
 }
 
@@ -388,7 +381,7 @@ TEST(RunRegistryTest, RandomOperationsKeepTheLaws) {
       std::erase_if(leases[i], [&](const auto& l) { return l.second.expires < cache.clock.Now(); });
       bytes += runs[i]->budget().used();
       EXPECT_LE(runs[i]->budget().used(), runs[i]->budget().limit());
-      EXPECT_EQ(runs[i]->Describe().bytes(), runs[i]->budget().used());
+      EXPECT_EQ(runs[i]->Describe().bytes, runs[i]->budget().used());
       for (const auto& [lease, held] : leases[i]) {
         for (const std::string& leased : held.sequences) {
           ASSERT_TRUE(std::holds_alternative<std::shared_ptr<Sequence>>(runs[i]->Find({leased, 0})))
@@ -400,8 +393,8 @@ TEST(RunRegistryTest, RandomOperationsKeepTheLaws) {
       const std::string name = std::to_string(operation / 400 * 10 + s);
       if (below(20) != 0) continue;
       const sis::Run::Found found = run.Find({name, 0});
-      const auto* reason = std::get_if<v1::MissingReason>(&found);
-      if (reason != nullptr && *reason != v1::NEVER_ARRIVED) dropped[r].insert(name);
+      const auto* reason = std::get_if<MissingReason>(&found);
+      if (reason != nullptr && *reason != MissingReason::kNeverArrived) dropped[r].insert(name);
     }
     ASSERT_EQ(cache.registry.budget().used(), bytes);
     ASSERT_LE(bytes, cache.registry.budget().limit());

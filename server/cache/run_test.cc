@@ -19,14 +19,12 @@ class RunTest : public testing::Test {
     return AppendBlock(cache_, run, generator_.NextRecords(count).Block(id, version));
   }
   // OK status or the reason; does not keep the sequence.
-  static v1::MissingReason ReasonOf(sis::Run& run, const std::string& id) {
+  static std::optional<MissingReason> ReasonOf(sis::Run& run, const std::string& id) {
     const sis::Run::Found found = run.Find({id, 0});
-    const auto* reason = std::get_if<v1::MissingReason>(&found);
-    return reason == nullptr ? v1::MISSING_REASON_UNSPECIFIED : *reason;
+    const auto* reason = std::get_if<MissingReason>(&found);
+    return reason == nullptr ? std::nullopt : std::optional(*reason);
   }
-  static bool Holds(sis::Run& run, const std::string& id) {
-    return ReasonOf(run, id) == v1::MISSING_REASON_UNSPECIFIED;
-  }
+  static bool Holds(sis::Run& run, const std::string& id) { return !ReasonOf(run, id).has_value(); }
   static absl::StatusOr<uint64_t> Lease(sis::Run& run, std::vector<std::string> ids,
                                         absl::Duration length) {
     std::vector<SequenceName> names;
@@ -40,12 +38,12 @@ class RunTest : public testing::Test {
 
 TEST_F(RunTest, SequencesAreNamedByIdAndAttempt) {
   const auto run = cache_.CreateRun("r", SmallConfig());
-  EXPECT_EQ(ReasonOf(*run, "a"), v1::NEVER_ARRIVED);
+  EXPECT_EQ(ReasonOf(*run, "a"), MissingReason::kNeverArrived);
   Append(*run, "a", 3);
   const auto sequence = std::get<std::shared_ptr<Sequence>>(run->Find({"a", 0}));
   EXPECT_EQ(sequence->committed_length(), 3);
   EXPECT_EQ(sequence->key(), SequenceKey(7, 0, "a"));
-  EXPECT_EQ(std::get<v1::MissingReason>(run->Find({"a", 1})), v1::NEVER_ARRIVED);
+  EXPECT_EQ(std::get<MissingReason>(run->Find({"a", 1})), MissingReason::kNeverArrived);
   EXPECT_EQ(run->CommittedLength({"a", 0}), 3);
   EXPECT_EQ(run->CommittedLength({"a", 1}), 0);
 }
@@ -62,18 +60,18 @@ TEST_F(RunTest, UntouchedSequencesExpire) {
   Append(*run, "appended");
   cache_.clock.Advance(absl::Seconds(2));
   run->DropExpired();
-  EXPECT_EQ(run->Describe().sequences(), 3) << "10 s is not longer than 10 s";
+  EXPECT_EQ(run->Describe().sequences, 3) << "10 s is not longer than 10 s";
   cache_.clock.Advance(absl::Seconds(1));
   run->DropExpired();
-  EXPECT_EQ(run->Describe().sequences(), 2);
-  EXPECT_EQ(ReasonOf(*run, "untouched"), v1::EXPIRED);
+  EXPECT_EQ(run->Describe().sequences, 2);
+  EXPECT_EQ(ReasonOf(*run, "untouched"), MissingReason::kExpired);
   EXPECT_TRUE(Holds(*run, "read"));
   // Without anybody calling DropExpired too.
   cache_.clock.Advance(absl::Seconds(11));
-  EXPECT_EQ(ReasonOf(*run, "read"), v1::EXPIRED);
+  EXPECT_EQ(ReasonOf(*run, "read"), MissingReason::kExpired);
   EXPECT_EQ(Append(*run, "appended").code(),
             static_cast<int>(absl::StatusCode::kFailedPrecondition));
-  EXPECT_EQ(run->Describe().bytes(), 0);
+  EXPECT_EQ(run->Describe().bytes, 0);
 }
 
 TEST_F(RunTest, WithoutTimeToLiveNothingExpires) {
@@ -92,15 +90,15 @@ TEST_F(RunTest, LeasesProtectFromTimeAndEviction) {
   Append(*run, "b");
   const uint64_t lease = *Lease(*run, {"a", "unknown"}, absl::Seconds(60));
   EXPECT_NE(lease, 0);
-  EXPECT_EQ(run->Describe().leases(), 1);
+  EXPECT_EQ(run->Describe().leases, 1);
   EXPECT_TRUE(run->EvictOldest());
-  EXPECT_EQ(ReasonOf(*run, "b"), v1::EVICTED);
+  EXPECT_EQ(ReasonOf(*run, "b"), MissingReason::kEvicted);
   EXPECT_FALSE(run->EvictOldest()) << "the other one is leased";
   EXPECT_FALSE(run->OldestEvictable().has_value());
   cache_.clock.Advance(absl::Seconds(59));
   run->DropExpired();
   EXPECT_TRUE(Holds(*run, "a"));
-  EXPECT_EQ(ReasonOf(*run, "unknown"), v1::NEVER_ARRIVED);
+  EXPECT_EQ(ReasonOf(*run, "unknown"), MissingReason::kNeverArrived);
 }
 
 TEST_F(RunTest, LeasesEndAndAreRenewed) {
@@ -113,14 +111,14 @@ TEST_F(RunTest, LeasesEndAndAreRenewed) {
   EXPECT_TRUE(run->RenewLease(lease).ok());
   cache_.clock.Advance(absl::Seconds(60));
   run->DropExpired();
-  EXPECT_EQ(run->Describe().leases(), 1);
+  EXPECT_EQ(run->Describe().leases, 1);
   cache_.clock.Advance(absl::Seconds(1));
   EXPECT_EQ(run->RenewLease(lease).code(), absl::StatusCode::kFailedPrecondition)
       << "it has ended, whether or not somebody has noticed";
-  EXPECT_EQ(run->Describe().leases(), 1);
+  EXPECT_EQ(run->Describe().leases, 1);
   run->DropExpired();
-  EXPECT_EQ(run->Describe().leases(), 0);
-  EXPECT_EQ(run->Describe().sequences(), 0) << "unprotected, and expired";
+  EXPECT_EQ(run->Describe().leases, 0);
+  EXPECT_EQ(run->Describe().sequences, 0) << "unprotected, and expired";
   EXPECT_FALSE(run->EndLease(lease));
   EXPECT_THAT(std::string(run->RenewLease(lease).message()), HasSubstr(std::to_string(lease)));
 }
@@ -149,8 +147,8 @@ TEST_F(RunTest, ALeasedSequenceIsReleasedWithItsLastLease) {
   EXPECT_TRUE(run->EndLease(first));
   EXPECT_TRUE(Holds(*run, "a"));
   EXPECT_TRUE(run->EndLease(second));
-  EXPECT_EQ(ReasonOf(*run, "a"), v1::RELEASED);
-  EXPECT_EQ(run->Describe().bytes(), 0);
+  EXPECT_EQ(ReasonOf(*run, "a"), MissingReason::kReleased);
+  EXPECT_EQ(run->Describe().bytes, 0);
   EXPECT_FALSE(run->Release({"a", 0})) << "not there any more";
 }
 
@@ -158,10 +156,10 @@ TEST_F(RunTest, ReleaseIsAtOnceWithoutLease) {
   const auto run = cache_.CreateRun("r", SmallConfig());
   Append(*run, "a");
   EXPECT_TRUE(run->Release({"a", 0}));
-  EXPECT_EQ(ReasonOf(*run, "a"), v1::RELEASED);
-  EXPECT_EQ(run->Describe().bytes(), 0);
+  EXPECT_EQ(ReasonOf(*run, "a"), MissingReason::kReleased);
+  EXPECT_EQ(run->Describe().bytes, 0);
   EXPECT_FALSE(run->Release({"never", 0}));
-  EXPECT_EQ(ReasonOf(*run, "never"), v1::NEVER_ARRIVED);
+  EXPECT_EQ(ReasonOf(*run, "never"), MissingReason::kNeverArrived);
 }
 
 TEST_F(RunTest, LeasesAreLimited) {
@@ -188,10 +186,10 @@ TEST_F(RunTest, SequencesInUseAreNeitherEvictedNorExpired) {
   run->DropExpired();
   EXPECT_FALSE(run->EvictOldest());
   EXPECT_EQ(*run->AdvanceVersion(5), 0);
-  EXPECT_EQ(run->Describe().sequences(), 1);
-  held = v1::NEVER_ARRIVED;
+  EXPECT_EQ(run->Describe().sequences, 1);
+  held = MissingReason::kNeverArrived;
   run->DropExpired();
-  EXPECT_EQ(run->Describe().sequences(), 0);
+  EXPECT_EQ(run->Describe().sequences, 0);
 }
 
 TEST_F(RunTest, EvictsTheLeastRecentlyUsed) {
@@ -206,7 +204,7 @@ TEST_F(RunTest, EvictsTheLeastRecentlyUsed) {
   EXPECT_EQ(run->OldestEvictable(), cache_.clock.Now() - absl::Seconds(4));
   for (const char* evicted : {"b", "d", "a"}) {
     EXPECT_TRUE(run->EvictOldest());
-    EXPECT_EQ(ReasonOf(*run, evicted), v1::EVICTED);
+    EXPECT_EQ(ReasonOf(*run, evicted), MissingReason::kEvicted);
   }
   EXPECT_FALSE(run->EvictOldest());
   EXPECT_TRUE(Holds(*run, "c"));
@@ -227,10 +225,10 @@ TEST_F(RunTest, DropsSequencesThatAreStaleThroughout) {
   EXPECT_EQ(*run->AdvanceVersion(3), 0);
   EXPECT_EQ(run->oldest_fresh_version(), 1);
   EXPECT_EQ(*run->AdvanceVersion(4), 1);
-  EXPECT_EQ(ReasonOf(*run, "old"), v1::STALE);
+  EXPECT_EQ(ReasonOf(*run, "old"), MissingReason::kStale);
   EXPECT_EQ(*run->AdvanceVersion(4), 0) << "idempotent";
   EXPECT_EQ(*run->AdvanceVersion(6), 1);
-  EXPECT_EQ(ReasonOf(*run, "new"), v1::STALE);
+  EXPECT_EQ(ReasonOf(*run, "new"), MissingReason::kStale);
   EXPECT_TRUE(Holds(*run, "both"));
   EXPECT_EQ(run->AdvanceVersion(5).status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(run->policy_version(), 6);
@@ -247,7 +245,7 @@ TEST_F(RunTest, AStaleSequenceGoesWithItsLastLease) {
   EXPECT_TRUE(run->EndLease(first));
   EXPECT_TRUE(Holds(*run, "a"));
   EXPECT_TRUE(run->EndLease(second));
-  EXPECT_EQ(ReasonOf(*run, "a"), v1::STALE);
+  EXPECT_EQ(ReasonOf(*run, "a"), MissingReason::kStale);
 }
 
 TEST_F(RunTest, WithoutMaxStalenessNothingIsStale) {
@@ -268,7 +266,7 @@ TEST_F(RunTest, WhatLeftDoesNotComeBack) {
   v1::Block again = generator_.NextRecords(1).Block("a");
   again.mutable_sequence()->set_attempt(1);
   EXPECT_EQ(AppendBlock(cache_, *run, again).code(), 0);
-  EXPECT_EQ(ReasonOf(*run, "a"), v1::EVICTED) << "of attempt 0, still";
+  EXPECT_EQ(ReasonOf(*run, "a"), MissingReason::kEvicted) << "of attempt 0, still";
 }
 
 TEST_F(RunTest, RemembersWhyOnlySoMany) {
@@ -277,9 +275,9 @@ TEST_F(RunTest, RemembersWhyOnlySoMany) {
     ASSERT_TRUE(run->FindOrCreate({std::to_string(i), 0}).ok());
     ASSERT_TRUE(run->Release({std::to_string(i), 0}));
   }
-  EXPECT_EQ(ReasonOf(*run, "0"), v1::NEVER_ARRIVED);
-  EXPECT_EQ(ReasonOf(*run, "1"), v1::RELEASED);
-  EXPECT_EQ(ReasonOf(*run, std::to_string(kDroppedKept)), v1::RELEASED);
+  EXPECT_EQ(ReasonOf(*run, "0"), MissingReason::kNeverArrived);
+  EXPECT_EQ(ReasonOf(*run, "1"), MissingReason::kReleased);
+  EXPECT_EQ(ReasonOf(*run, std::to_string(kDroppedKept)), MissingReason::kReleased);
 }
 
 TEST_F(RunTest, DescribesItself) {
@@ -291,7 +289,7 @@ TEST_F(RunTest, DescribesItself) {
   ASSERT_TRUE(std::get<std::shared_ptr<Sequence>>(run->Find({"b", 0}))->Seal(65).ok());
   ASSERT_TRUE(Lease(*run, {"a"}, absl::Seconds(60)).ok());
   ASSERT_TRUE(run->AdvanceVersion(12).ok());
-  v1::Run described = run->Describe();
+  const v1::Run described = ToMessage(run->Describe());
   EXPECT_EQ(described.run_id(), "r");
   EXPECT_EQ(described.incarnation(), 3);
   config.set_log_prob_encoding(v1::FIXED12);  // the default
@@ -304,7 +302,7 @@ TEST_F(RunTest, DescribesItself) {
   EXPECT_EQ(described.leases(), 1);
   EXPECT_FALSE(described.has_last_draw());
   run->steps().Claim(9, 1, {0, 1});
-  EXPECT_EQ(run->Describe().last_draw(), 9);
+  EXPECT_EQ(run->Describe().last_draw, 9);
 }
 
 }  // namespace

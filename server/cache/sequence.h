@@ -15,8 +15,8 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "kernels/decide/validate.h"
+#include "server/cache/backing_store.h"
 #include "server/cache/page.h"
-#include "server/cache/sequence_log.h"
 #include "server/memory/arena.h"
 #include "server/memory/byte_budget.h"
 #include "server/threads/mutex.h"
@@ -28,8 +28,13 @@ namespace sis {
 class Sequence {
  public:
   // The base cost must have been charged to the budget; budget and arena must outlive the sequence.
-  Sequence(const PageFormat& format, uint64_t key, Arena& arena, ByteBudget& budget)
-      : format_(format), key_(key), arena_(arena), budget_(budget) {}
+  Sequence(const PageFormat& format, uint64_t key, Arena& arena, ByteBudget& budget,
+           std::unique_ptr<BackingStore::Attachment> attachment = nullptr)
+      : format_(format),
+        key_(key),
+        arena_(arena),
+        budget_(budget),
+        attachment_(std::move(attachment)) {}
   ~Sequence();
   Sequence(const Sequence&) = delete;
   Sequence& operator=(const Sequence&) = delete;
@@ -48,8 +53,8 @@ class Sequence {
   // The Philox key (kernels/numerics/sequence_key.h).
   uint64_t key() const { return key_; }
   const PageFormat& format() const { return format_; }
-  // For servers with a durable store.
-  SequenceLog& log() { return log_; }
+  // The backing store's; null without one.
+  BackingStore::Attachment* attachment() const { return attachment_.get(); }
 
   // What an Append that succeeded has done.
   struct Appended {
@@ -64,15 +69,15 @@ class Sequence {
   absl::Status Append(uint32_t first_position, uint64_t policy_version, const RecordView& records,
                       std::span<const uint8_t> ranks, Appended* appended = nullptr)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Asks the processor for the memory that an append at the end will touch: with many sequences it
-  // is in no cache. Takes no lock, reads nothing that an append needs.
+  // Prefetches the memory that an append at the end will touch, which with many sequences is in no
+  // cache of the processor. Takes no lock.
   void PrefetchEnd() const;
   // What an Append will charge, as things are now.
   int64_t BytesToAppend(uint32_t first_position, uint32_t count, uint64_t policy_version) const
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Drops the positions from length on. FailedPrecondition once sealed.
   absl::Status Truncate(uint32_t length) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Nothing is expected to come: packs all pages. FailedPrecondition below the committed length, or
+  // No more positions will come: packs all pages. FailedPrecondition below the committed length, or
   // with another length than before.
   absl::Status Seal(uint32_t length) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -111,9 +116,8 @@ class Sequence {
     size_t block_bytes = 0;  // of a new block; 0: none
   };
   PageNeed NeedOf(const PagePart& part) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
-  // Adds positions that go on where the last ones end, in version too, within the page that is
-  // being filled: then nothing is there to compare with, to charge or to merge. False if they
-  // don't.
+  // The common case: positions of the last ones' version that follow those, in the page that is
+  // being filled. Nothing need be compared, charged or merged. False if it is another case.
   bool AddToLastTail(uint32_t first_position, uint64_t policy_version, const RecordView& records,
                      std::span<const uint8_t> ranks) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Returns how many positions were new.
@@ -150,7 +154,7 @@ class Sequence {
   const uint64_t key_;
   Arena& arena_;
   ByteBudget& budget_;
-  SequenceLog log_;
+  const std::unique_ptr<BackingStore::Attachment> attachment_;
 
   End end_;
   mutable Mutex mutex_;

@@ -45,11 +45,10 @@ absl::Status Take(absl::string_view name, const std::string& field, const Receiv
 
 absl::StatusOr<CurrentArrays> CurrentArrays::Parse(const v1::EvaluateRequest& request,
                                                    const ReceivedArrays& arrays, size_t count,
-                                                   const v1::RunConfig& config,
-                                                   const Limits& limits) {
+                                                   const RunConfig& config, const Limits& limits) {
   CurrentArrays current;
-  current.slots_ = config.top_k();
-  current.vocabulary_size_ = static_cast<int32_t>(config.vocabulary_size());
+  current.slots_ = config.top_k;
+  current.vocabulary_size_ = static_cast<int32_t>(config.vocabulary_size);
   absl::Status status;
   switch (request.form_case()) {
     case v1::EvaluateRequest::kGathered:

@@ -12,6 +12,7 @@
 #include "kernels/decide/top_k_sets/top_k_sets.h"
 #include "kernels/page/page.h"
 #include "server/cache/limits.h"
+#include "server/cache/run_config.h"
 #include "server/evaluate/dense_logits.h"
 #include "server/wire/received_arrays.h"
 #include "sis/v1/ratio_service.pb.h"
@@ -37,7 +38,7 @@ class CurrentArrays {
   // InvalidArgument names the field.
   static absl::StatusOr<CurrentArrays> Parse(const v1::EvaluateRequest& request,
                                              const ReceivedArrays& arrays, size_t count,
-                                             const v1::RunConfig& config, const Limits& limits);
+                                             const RunConfig& config, const Limits& limits);
 
   // Whether the form is not of the recorded slots, so that its values depend on what is recorded.
   bool need_records() const { return set_slots_ != 0 || dense_.has_value(); }

@@ -12,7 +12,7 @@ namespace {
 absl::Status RefuseMissing(const SliceRange& slice, const Missing& missing) {
   return absl::FailedPreconditionError(absl::StrCat(
       "ratios of missing positions need own_log_probs: ", ToString(slice.name), " position ",
-      missing.first_position, " is missing (", ReasonLabel(missing.reason), ")"));
+      missing.first_position, " is missing (", std::string(Name(missing.reason)), ")"));
 }
 
 // Where the answers go, if not into the response.
@@ -100,8 +100,8 @@ absl::StatusOr<uint64_t> EvaluateCall::EvaluateSlice() {
 
 absl::StatusOr<std::shared_ptr<const v1::EvaluateResponse>> EvaluateCall::Finish() {
   if (input_.algorithm) {
-    absl::Status status = AddAlgorithmOutputs(input_, run_->config().seed(), slices_,
-                                              output_.positions(), *response_);
+    absl::Status status =
+        AddAlgorithmOutputs(input_, run_->config().seed, slices_, output_.positions(), *response_);
     if (!status.ok()) return status;
   }
   output_.Finish();
@@ -121,7 +121,7 @@ int64_t EvaluateCall::Count() {
   for (size_t i = 0; i < slices_.size(); ++i) {
     const SliceRange& slice = slices_[i];
     const StepLedger::Range whole{slice.first_position, slice.first_position + slice.count};
-    const uint64_t key = SequenceKey(run_->config().seed(), slice.name.attempt, slice.name.id);
+    const uint64_t key = SequenceKey(run_->config().seed, slice.name.attempt, slice.name.id);
     for (const StepLedger::Range& fresh : run_->steps().Claim(draw, key, whole)) {
       RangeResult part;
       if (fresh == whole) {
@@ -146,7 +146,7 @@ int64_t EvaluateCall::Count() {
     offset += slice.count;
   }
   run_->steps().Add(draw, counted);
-  run_->metrics().AddEvaluated(counted, missing);
+  run_->counters().AddEvaluated(counted, missing);
   return counted.scored() + counted.missing;
 }
 

@@ -158,10 +158,10 @@ absl::Status ParseAlgorithmOf(const v1::EvaluateRequest& request, EvaluateInput&
 
 absl::StatusOr<EvaluateInput> ParseEvaluateInput(const v1::EvaluateRequest& request,
                                                  const ReceivedArrays& arrays,
-                                                 const v1::RunConfig& config, const Limits& limits,
+                                                 const RunConfig& config, const Limits& limits,
                                                  size_t count) {
   EvaluateInput input{};
-  absl::Status status = ParseParameters(request, static_cast<int>(config.top_k()), input);
+  absl::Status status = ParseParameters(request, static_cast<int>(config.top_k), input);
   if (!status.ok()) return status;
   absl::StatusOr<WantedOutputs> wanted = WantedOutputs::Parse(request);
   if (!wanted.ok()) return wanted.status();

@@ -55,7 +55,7 @@ struct EvaluateInput {
 // must outlive the result.
 absl::StatusOr<EvaluateInput> ParseEvaluateInput(const v1::EvaluateRequest& request,
                                                  const ReceivedArrays& arrays,
-                                                 const v1::RunConfig& config, const Limits& limits,
+                                                 const RunConfig& config, const Limits& limits,
                                                  size_t count);
 
 }  // namespace sis

@@ -253,7 +253,7 @@ TEST_F(EvaluateTest, PackedPagesAndTailsGiveTheSameBytes) {
     for (const std::string& id : kIds) {
       ASSERT_TRUE(std::get<std::shared_ptr<Sequence>>(packed->Find({id, 0}))->Seal(kLength).ok());
     }
-    ASSERT_LT(packed->Describe().bytes(), tails->Describe().bytes()) << "all or nothing is packed";
+    ASSERT_LT(packed->Describe().bytes, tails->Describe().bytes) << "all or nothing is packed";
     for (int top_k = 1; top_k <= kSlots; ++top_k) {
       // Slices that begin and end within groups.
       for (v1::EvaluateRequest request :

@@ -89,7 +89,7 @@ absl::StatusOr<RangeResult> SliceEvaluator::Evaluate(const SliceRange& slice, ui
     }
     const Part part{slice, first, offset, current, output, result};
     absl::Status status =
-        AddMissingPositions(part, first, count, std::get<v1::MissingReason>(slice.found));
+        AddMissingPositions(part, first, count, std::get<MissingReason>(slice.found));
     if (!status.ok()) return named(status);
     return result;
   }
@@ -177,7 +177,7 @@ absl::Status SliceEvaluator::AddOwnRatios(const Part& part, size_t first, size_t
 }
 
 absl::Status SliceEvaluator::AddMissingPositions(const Part& part, uint32_t position,
-                                                 uint32_t count, v1::MissingReason reason) {
+                                                 uint32_t count, MissingReason reason) {
   return ForEachMaskRun(
       part, position, count, [&](bool masked, size_t first, size_t length) -> absl::Status {
         const PositionOutput output = part.output.Part(first, length);

@@ -7,10 +7,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/decide/backend.h"
+#include "server/cache/missing.h"
 #include "server/cache/run.h"
 #include "server/evaluate/evaluate_input.h"
 #include "server/evaluate/evaluate_output.h"
-#include "server/metrics/missing.h"
 #include "server/slices/slices.h"
 
 namespace sis {
@@ -49,7 +49,7 @@ class SliceEvaluator {
   absl::Status ForEachMaskRun(const Part& part, uint32_t position, uint32_t count,
                               const Visit& visit) const;
   absl::Status AddMissingPositions(const Part& part, uint32_t position, uint32_t count,
-                                   v1::MissingReason reason);
+                                   MissingReason reason);
   // The trainer's own ratio, where there is no record; first and count as for ForEachMaskRun.
   absl::Status AddOwnRatios(const Part& part, size_t first, size_t count);
   absl::Status AddPiece(const Part& part, const Sequence::Reader::Piece& piece);

@@ -55,7 +55,7 @@ absl::StatusOr<Fetch> Fetch::Open(std::shared_ptr<Run> run, const v1::FetchTopKR
   std::optional<AnswersInSegment> answers;
   if (request.has_answers()) {
     absl::StatusOr<AnswersInSegment> parsed = AnswersInSegment::Parse(
-        request.answers(), arrays, wanted->Sizes(TotalPositions(*slices), run->config().top_k()));
+        request.answers(), arrays, wanted->Sizes(TotalPositions(*slices), run->config().top_k));
     if (!parsed.ok()) return parsed.status();
     answers = *std::move(parsed);
   }
@@ -110,7 +110,7 @@ bool Fetch::SkipFullSlices() {
 }
 
 uint32_t Fetch::CountRows(size_t bytes) const {
-  const auto sizes = wanted_.Sizes(1, run_->config().top_k());
+  const auto sizes = wanted_.Sizes(1, run_->config().top_k);
   const size_t row_bytes = std::accumulate(sizes.begin(), sizes.end(), size_t{0});
   const auto rows = static_cast<uint32_t>(std::max<size_t>(1, bytes / row_bytes));
   return std::min(rows, slices_[slice_].count - row_);
@@ -119,7 +119,7 @@ uint32_t Fetch::CountRows(size_t bytes) const {
 bool Fetch::CopySome() {
   if (!answers_.has_value() || !header_written_ || !SkipFullSlices()) return false;
   const uint32_t rows = CountRows(kCopyBytes);
-  const size_t slots = run_->config().top_k();
+  const size_t slots = run_->config().top_k;
   scratch_.ranks.resize(rows);
   const RecordRows to{
       .sampled_ids = Resize(wanted_.Has(v1::SAMPLED_IDS), scratch_.sampled_ids, rows),
@@ -143,7 +143,7 @@ Fetch::Summary Fetch::Summarize(const SliceRange& slice) const {
   Summary summary{.digest = 0, .missing = {}};
   if (slice.sequence() == nullptr) {
     summary.missing.push_back(
-        {slice.first_position, slice.count, std::get<v1::MissingReason>(slice.found)});
+        {slice.first_position, slice.count, std::get<MissingReason>(slice.found)});
     return summary;
   }
   const Sequence::Reader reader(*slice.sequence());
@@ -159,7 +159,7 @@ Fetch::Summary Fetch::Summarize(const SliceRange& slice) const {
 
 void Fetch::WriteHeader(v1::FetchTopKHeader& header) const {
   header.set_lease_id(lease_id_);
-  header.set_top_k(run_->config().top_k());
+  header.set_top_k(run_->config().top_k);
   for (size_t i = 0; i < slices_.size(); ++i) {
     const SliceRange& slice = slices_[i];
     v1::Slice& message = *header.add_slices();
@@ -175,7 +175,7 @@ void Fetch::WriteHeader(v1::FetchTopKHeader& header) const {
 
 void Fetch::WriteChunk(v1::FetchTopKChunk& chunk) {
   const uint32_t rows = CountRows(kChunkBytes);
-  const size_t slots = run_->config().top_k();
+  const size_t slots = run_->config().top_k;
   chunk.set_slice(static_cast<uint32_t>(slice_));
   chunk.set_first_position(slices_[slice_].first_position + row_);
   chunk.set_length(rows);
@@ -197,7 +197,7 @@ void Fetch::ReadRows(uint32_t first_position, const RecordRows& rows) const {
   const SliceRange& slice = slices_[slice_];
   if (slice.sequence() == nullptr) return WriteAbsent(rows);
   const auto count = static_cast<uint32_t>(rows.ranks.size());
-  const size_t slots = run_->config().top_k();
+  const size_t slots = run_->config().top_k;
   const Sequence::Reader reader(*slice.sequence());
   reader.Check(first_position, count);
   reader.ForEachPiece(first_position, count, [&](const Sequence::Reader::Piece& piece) {

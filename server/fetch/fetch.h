@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "server/cache/missing.h"
 #include "server/cache/run.h"
 #include "server/fetch/wanted_records.h"
-#include "server/metrics/missing.h"
 #include "server/slices/slices.h"
 #include "server/wire/answers_in_segment.h"
 #include "server/wire/received_arrays.h"

@@ -205,7 +205,7 @@ TEST_F(FetchTest, LeasesAreGrantedIfAskedFor) {
   request.set_lease_seconds(5);
   const Fetched fetched = Do(request);
   EXPECT_NE(fetched.header.lease_id(), 0);
-  EXPECT_EQ(run_->Describe().leases(), 1);
+  EXPECT_EQ(run_->Describe().leases, 1);
   EXPECT_FALSE(run_->EvictOldest());
   EXPECT_TRUE(run_->EndLease(fetched.header.lease_id()));
   EXPECT_TRUE(run_->EvictOldest());
@@ -221,7 +221,7 @@ TEST_F(FetchTest, BadRequestsAreRefusedAndTakeNoLease) {
     const absl::Status status = Fetch::Open(run_, request).status();
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << message;
     EXPECT_THAT(std::string(status.message()), HasSubstr(message));
-    EXPECT_EQ(run_->Describe().leases(), 0) << message;
+    EXPECT_EQ(run_->Describe().leases, 0) << message;
   };
   refused("slices: none", [](auto& r) { r.clear_slices(); });
   refused("slices[0].sequence.id", [](auto& r) { r.mutable_slices(0)->clear_sequence(); });
@@ -395,7 +395,7 @@ TEST_F(FetchIntoSegmentTest, RangesThatDoNotFitAreRefusedAndTakeNoLease) {
     const absl::Status status = Fetch::Open(run_, request_, arrays).status();
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << message;
     EXPECT_THAT(std::string(status.message()), HasSubstr(message));
-    EXPECT_EQ(run_->Describe().leases(), 0) << message;
+    EXPECT_EQ(run_->Describe().leases, 0) << message;
   };
   refused(0, Needed() - 1, absl::StrCat("answers.bytes: ", Needed() - 1, ", but ", Needed()),
           arrays_);

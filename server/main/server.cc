@@ -16,7 +16,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
-#include "server/cache/stored_cache.h"
+#include "server/metrics/metric_families.h"
 #include "server/store/parse_store.h"
 
 namespace sis {
@@ -43,35 +43,47 @@ std::string WithPort(const std::string& address, int port) {
 
 }  // namespace
 
-class Server::StatePublisher final : public prometheus::Collectable {
+// What the server itself shows Prometheus.
+class Server::Gauges final : public prometheus::Collectable {
  public:
-  StatePublisher(RunRegistry& registry, SegmentRegistry& segments, Metrics& metrics)
-      : registry_(registry), segments_(segments), metrics_(metrics) {}
+  explicit Gauges(Server& server) : server_(server) {}
   std::vector<prometheus::MetricFamily> Collect() const override {
-    registry_.PublishState();
-    metrics_.SetSegments(segments_.size(), segments_.used_bytes());
-    return {};
+    using enum prometheus::MetricType;
+    return {Family("sis_waiting_appends", "Append streams that are not read until there is room.",
+                   Gauge, static_cast<double>(server_.room_queue_.size())),
+            Family("sis_segments", "Segments of shared memory leased.", Gauge,
+                   static_cast<double>(server_.segments_.size())),
+            Family("sis_segment_bytes",
+                   "Bytes of shared memory, until the last request that uses a segment has ended.",
+                   Gauge, static_cast<double>(server_.segments_.used_bytes())),
+            Family("sis_store_recovery_seconds", "Time from opening the store to being ready.",
+                   Gauge, server_.recovery_seconds_)};
   }
 
  private:
-  RunRegistry& registry_;
-  SegmentRegistry& segments_;
-  Metrics& metrics_;
+  Server& server_;
 };
 
 Server::Server(const ServerOptions& options, std::unique_ptr<Arena> arena,
                std::unique_ptr<SequenceStore> store)
-    : metrics_(options.cache_bytes),
-      arena_(std::move(arena)),
-      store_(std::move(store), metrics_),
-      registry_(options.cache_bytes, *arena_, options.limits, metrics_, absl::Now, &store_),
+    : arena_(std::move(arena)),
+      store_(store == nullptr ? nullptr
+                              : std::make_unique<MeteredStore>(std::move(store), metrics_)),
+      registry_(options.cache_bytes, *arena_, options.limits, absl::Now),
+      stored_cache_(store_ == nullptr
+                        ? nullptr
+                        : std::make_unique<StoredCache>(*store_, registry_, absl::Now)),
+      runs_(registry_, stored_cache_.get()),
+      room_queue_(registry_, options.limits.append_patience, absl::Now),
       segments_(options.shared_memory_bytes),
       backend_(ChooseBackend(options.backend, {.bytes = options.device_cache_bytes,
                                                .most_bytes = options.cache_bytes})),
       workers_(options.evaluate_threads),
-      store_threads_(store_.durable() ? kStoreThreads : 0),
-      service_({registry_, segments_, *backend_.backend, workers_, store_threads_, metrics_}),
-      state_publisher_(std::make_shared<StatePublisher>(registry_, segments_, metrics_)) {
+      store_threads_(store_ != nullptr ? kStoreThreads : 0),
+      service_(
+          {runs_, room_queue_, segments_, *backend_.backend, workers_, store_threads_, metrics_}),
+      cache_metrics_(std::make_shared<CacheMetrics>(registry_)),
+      gauges_(std::make_shared<Gauges>(*this)) {
   if (!backend_.device_cache.empty()) {
     device_cache_metrics_ = std::make_shared<DeviceCacheMetrics>(*backend_.backend);
   }
@@ -97,17 +109,16 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
 
 absl::Status Server::Recover(absl::Duration opening) {
   const absl::Time begin = absl::Now();
-  const absl::StatusOr<RunRegistry::Recovered> recovered = registry_.Recover();
+  const absl::StatusOr<StoredRuns::Recovered> recovered = runs_.Recover();
   if (!recovered.ok()) {
     return absl::Status(recovered.status().code(),
                         absl::StrCat("store: ", recovered.status().message()));
   }
-  const double seconds = absl::ToDoubleSeconds(opening + (absl::Now() - begin));
-  metrics_.SetStoreRecoverySeconds(seconds);
-  store_description_ = std::string(store_.name());
+  recovery_seconds_ = absl::ToDoubleSeconds(opening + (absl::Now() - begin));
+  store_description_ = store_ == nullptr ? "memory" : std::string(store_->name());
   if (recovered->runs > 0) {
     absl::StrAppend(&store_description_, ", with ", recovered->runs, " runs and ",
-                    recovered->sequences, " sequences after ", seconds, " s");
+                    recovered->sequences, " sequences after ", recovery_seconds_, " s");
   }
   return absl::OkStatus();
 }
@@ -119,7 +130,8 @@ absl::Status Server::ListenForMetrics(const std::string& address) {
     return absl::UnavailableError(
         absl::StrCat("cannot listen on ", address, " for metrics: ", error.what()));
   }
-  exposer_->RegisterCollectable(state_publisher_);  // first, so that the gauges are fresh
+  exposer_->RegisterCollectable(cache_metrics_);
+  exposer_->RegisterCollectable(gauges_);
   exposer_->RegisterCollectable(metrics_.registry());
   if (device_cache_metrics_ != nullptr) exposer_->RegisterCollectable(device_cache_metrics_);
   metrics_address_ = WithPort(address, exposer_->GetListeningPorts().front());
@@ -186,7 +198,7 @@ void Server::Shutdown(absl::Duration grace) {
     stopping_ = true;
   }
   stop_.notify_all();
-  registry_.room_queue().Close();
+  room_queue_.Close();
   if (janitor_.joinable()) janitor_.join();
   segments_.Close();  // their calls would last as long as they may
   if (grpc_server_ == nullptr) return;
@@ -201,10 +213,10 @@ void Server::KeepInOrder() {
     return stopping_;
   };
   for (int64_t period = 1; !stopped(); ++period) {
-    registry_.room_queue().Serve();
+    room_queue_.Serve();
     if (period % kPeriodsPerCleaning != 0) continue;
     registry_.DropExpired();
-    if (registry_.stored() != nullptr) registry_.stored()->ExchangeRunsBehind();
+    runs_.ExchangeAllBehind();
   }
 }
 

@@ -15,15 +15,19 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "kernels/backend_choice.h"
+#include "server/append/room_queue.h"
 #include "server/cache/limits.h"
 #include "server/cache/run_registry.h"
-#include "server/main/device_cache_metrics.h"
 #include "server/memory/arena.h"
+#include "server/metrics/cache_metrics.h"
+#include "server/metrics/device_cache_metrics.h"
+#include "server/metrics/metered_store.h"
 #include "server/metrics/metrics.h"
 #include "server/rpc/ratio_service.h"
 #include "server/shared_memory/segment_registry.h"
-#include "server/store/metered_store.h"
 #include "server/store/sequence_store.h"
+#include "server/store/stored_cache.h"
+#include "server/store/stored_runs.h"
 #include "server/threads/mutex.h"
 #include "server/threads/store_threads.h"
 #include "server/threads/worker_pool.h"
@@ -77,9 +81,9 @@ class Server {
   void Shutdown(absl::Duration grace = absl::Seconds(5));
 
  private:
-  // Updates the gauges when Prometheus asks.
-  class StatePublisher;
+  class Gauges;
 
+  // `store` is null if nothing is to outlive the memory.
   Server(const ServerOptions& options, std::unique_ptr<Arena> arena,
          std::unique_ptr<SequenceStore> store);
   // `opening` is how long the store took to open.
@@ -92,17 +96,22 @@ class Server {
   // Destroyed from the last to the first: the gRPC server before all that its handlers use.
   Metrics metrics_;
   const std::unique_ptr<Arena> arena_;
-  MeteredStore store_;
+  const std::unique_ptr<MeteredStore> store_;  // or null
   RunRegistry registry_;
+  const std::unique_ptr<StoredCache> stored_cache_;  // null without a store
+  StoredRuns runs_;
+  RoomQueue room_queue_;
   SegmentRegistry segments_;
   const BackendChoice backend_;
   WorkerPool workers_;
   StoreThreads store_threads_;
   RatioService service_;
-  std::shared_ptr<StatePublisher> state_publisher_;
+  const std::shared_ptr<CacheMetrics> cache_metrics_;
+  std::shared_ptr<Gauges> gauges_;
   std::shared_ptr<DeviceCacheMetrics> device_cache_metrics_;  // null without a device
   std::unique_ptr<prometheus::Exposer> exposer_;
   std::unique_ptr<grpc::Server> grpc_server_;
+  double recovery_seconds_ = 0;
   std::string store_description_;
   std::string grpc_address_;
   std::string metrics_address_;

@@ -67,8 +67,9 @@ class Arena {
   // A block of exactly so many bytes, in [1, kChunkBytes]; empty if there is no room.
   Block Allocate(size_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Gives so much memory back to the system, in whole chunks as they are or become unused, for what
-  // the process keeps elsewhere; takes back what was set aside beyond that.
+  // Leaves so many bytes to what the process keeps elsewhere: gives unused chunks back to the
+  // system until that is reached, now or as chunks become unused. What was set aside beyond that
+  // may be handed out again.
   void SetAside(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // BlockBytes of all blocks handed out.

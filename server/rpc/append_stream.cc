@@ -32,7 +32,8 @@ absl::Status AppendStream::Parse() {
 
 absl::Status AppendStream::OpenIngest() {
   if (ingest_.has_value()) return absl::InvalidArgumentError("header: sent twice");
-  absl::StatusOr<Ingest> ingest = Ingest::Open(resources_.registry, request_.header());
+  absl::StatusOr<Ingest> ingest =
+      Ingest::Open(resources_.runs, resources_.room_queue, request_.header());
   if (!ingest.ok()) return ingest.status();
   ingest_ = *std::move(ingest);
   return absl::OkStatus();
@@ -66,7 +67,7 @@ void AppendStream::HandleRequest() {
   if (ingest_->has_store()) ingest_->BringIn(request_.entries());
   std::optional<RoomWanted> wanted = Resume(Turn::kArrived);
   if (!wanted.has_value()) return;
-  absl::Status joined = resources_.registry.room_queue().Join(*this, *std::move(wanted));
+  absl::Status joined = resources_.room_queue.Join(*this, *std::move(wanted));
   if (!joined.ok()) End(joined);
 }
 
@@ -99,7 +100,7 @@ void AppendStream::GiveUp(const absl::Status& status) {
   End(status);
 }
 
-void AppendStream::OnCancel() { resources_.registry.room_queue().Leave(*this); }
+void AppendStream::OnCancel() { resources_.room_queue.Leave(*this); }
 
 void AppendStream::OnWriteDone(bool ok) {
   order_.Begin();

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "server/append/ingest.h"
-#include "server/cache/room_queue.h"
+#include "server/append/room_queue.h"
 #include "server/rpc/reaction_order.h"
 #include "server/rpc/resources.h"
 #include "server/rpc/rpc_timer.h"
@@ -18,7 +18,7 @@
 namespace sis {
 
 // Reads a message, answers it, reads the next: a worker that is faster than the cache waits in its
-// own writes. So it does while a batch waits for room, in the registry's queue; no thread waits.
+// own writes. So it does while a batch waits for room, in the queue; no thread waits.
 // Holds one message at a time, as gRPC received it: what is in it is read in place. Owns itself.
 class AppendStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
                            private RoomQueue::Waiter {

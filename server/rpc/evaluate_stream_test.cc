@@ -128,7 +128,7 @@ class EvaluateStreamTest : public testing::Test {
   StoreThreads store_threads_{0};
   SegmentRegistry segments_{0};
   RatioService service_{
-      {cache_.registry, segments_, gate_, workers_, store_threads_, cache_.metrics}};
+      {cache_.runs, cache_.room_queue, segments_, gate_, workers_, store_threads_, cache_.metrics}};
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<v1::RatioService::Stub> stub_;
 };

@@ -50,7 +50,7 @@ void EvaluateTask::Answer(absl::StatusOr<grpc::ByteBuffer> answer) {
 absl::StatusOr<bool> EvaluateTask::TryEvaluatePiece() {
   const v1::EvaluateRequest& request = request_->message();
   if (call_ == nullptr) {
-    absl::StatusOr<std::shared_ptr<Run>> run = resources_.registry.FindOrLearn(request.run());
+    absl::StatusOr<std::shared_ptr<Run>> run = resources_.runs.Find(request.run());
     if (!run.ok()) return run.status();
     absl::StatusOr<std::unique_ptr<EvaluateCall>> call =
         EvaluateCall::Start(*std::move(run), resources_.backend, request, request_->arrays());

@@ -45,7 +45,8 @@ class EvaluateTaskTest : public testing::Test {
   }
 
   Resources With(WorkerPool& workers, SegmentRegistry& segments) {
-    return {cache_.registry, segments, backend_, workers, store_threads_, cache_.metrics};
+    return {cache_.runs, cache_.room_queue, segments,      backend_,
+            workers,     store_threads_,    cache_.metrics};
   }
 
   // Starts the tasks while the only worker is busy; runs them all; the order in which they ended.
@@ -103,7 +104,7 @@ TEST_F(EvaluateTaskTest, CancellationIsSeenBetweenSlicesAndCountsNothing) {
     EXPECT_EQ(asked, stop_after + 1);
     v1::RunRef ref;
     ref.set_run_id("a");
-    EXPECT_FALSE((*cache_.registry.Find(ref))->steps().Find(99).has_value());
+    EXPECT_FALSE((*cache_.runs.Find(ref))->steps().Find(99).has_value());
   }
 }
 

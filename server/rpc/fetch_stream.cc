@@ -29,7 +29,7 @@ absl::Status FetchStream::Open(const grpc::ByteBuffer& request) {
   const auto received = ReceivedMessage<v1::FetchTopKRequest>::Parse(request, resources_.segments);
   if (!received.ok()) return received.status();
   const v1::FetchTopKRequest& message = (*received)->message();
-  absl::StatusOr<std::shared_ptr<Run>> run = resources_.registry.FindOrLearn(message.run());
+  absl::StatusOr<std::shared_ptr<Run>> run = resources_.runs.Find(message.run());
   if (!run.ok()) return run.status();
   absl::StatusOr<Fetch> fetch = Fetch::Open(*std::move(run), message, (*received)->arrays());
   if (!fetch.ok()) return fetch.status();

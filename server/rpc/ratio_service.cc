@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "server/cache/stored_cache.h"
+#include "server/messages/cache_messages.h"
 #include "server/rpc/append_stream.h"
 #include "server/rpc/evaluate_stream.h"
 #include "server/rpc/evaluate_task.h"
@@ -30,7 +30,8 @@ absl::Status ReleaseAll(Run& run, const v1::ReleaseRequest& request,
   uint64_t sequences = 0;
   uint64_t leases = 0;
   for (const SequenceName& name : names) {
-    sequences += run.Release(name) || (run.stored() != nullptr && run.stored()->Release(run, name));
+    sequences +=
+        run.Release(name) || (run.backing() != nullptr && run.backing()->Release(run, name));
   }
   for (const uint64_t lease_id : request.lease_ids()) leases += run.EndLease(lease_id);
   response.set_released_sequences(sequences);
@@ -57,7 +58,7 @@ template <typename Handler>
 RatioService::Unary* RatioService::AnswerOfRun(Context* context, const char* method,
                                                const v1::RunRef& run, Handler handler) {
   return Answer(context, method, [=, this]() -> absl::Status {
-    const absl::StatusOr<std::shared_ptr<Run>> found = resources_.registry.FindOrLearn(run);
+    const absl::StatusOr<std::shared_ptr<Run>> found = resources_.runs.Find(run);
     return found.ok() ? handler(**found) : found.status();
   });
 }
@@ -65,7 +66,7 @@ RatioService::Unary* RatioService::AnswerOfRun(Context* context, const char* met
 RatioService::Unary* RatioService::CreateRun(Context* context, const v1::CreateRunRequest* request,
                                              v1::CreateRunResponse* response) {
   return Answer(context, "CreateRun", [=, this] {
-    const absl::StatusOr<RunRegistry::Created> created = resources_.registry.Create(*request);
+    const absl::StatusOr<RunRegistry::Created> created = resources_.runs.Create(*request);
     if (!created.ok()) return created.status();
     response->set_incarnation(created->run->incarnation());
     response->set_created(created->created);
@@ -81,8 +82,7 @@ RatioService::Unary* RatioService::AdvanceVersion(Context* context,
     if (!dropped.ok()) return dropped.status();
     response->set_dropped_sequences(*dropped);
     // Not worth failing for: stale records are then taken for fresh after a restart, or elsewhere.
-    RunRegistry& registry = resources_.registry;
-    if (registry.stored() != nullptr) registry.Exchange(run).IgnoreError();
+    resources_.runs.Exchange(run).IgnoreError();
     return absl::OkStatus();
   });
 }
@@ -92,7 +92,7 @@ RatioService::Unary* RatioService::GetRun(Context* context, const v1::GetRunRequ
   v1::RunRef newest;
   newest.set_run_id(request->run_id());
   return AnswerOfRun(context, "GetRun", newest, [=](Run& run) {
-    *response->mutable_run() = run.Describe();
+    *response->mutable_run() = ToMessage(run.Describe());
     return absl::OkStatus();
   });
 }
@@ -100,8 +100,8 @@ RatioService::Unary* RatioService::GetRun(Context* context, const v1::GetRunRequ
 RatioService::Unary* RatioService::ListRuns(Context* context, const v1::ListRunsRequest*,
                                             v1::ListRunsResponse* response) {
   return Answer(context, "ListRuns", [=, this] {
-    for (const std::shared_ptr<Run>& run : resources_.registry.List()) {
-      *response->add_runs() = run->Describe();
+    for (const std::shared_ptr<Run>& run : resources_.runs.registry().List()) {
+      *response->add_runs() = ToMessage(run->Describe());
     }
     return absl::OkStatus();
   });

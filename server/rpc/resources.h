@@ -2,9 +2,10 @@
 #pragma once
 
 #include "kernels/decide/backend.h"
-#include "server/cache/run_registry.h"
+#include "server/append/room_queue.h"
 #include "server/metrics/metrics.h"
 #include "server/shared_memory/segment_registry.h"
+#include "server/store/stored_runs.h"
 #include "server/threads/store_threads.h"
 #include "server/threads/worker_pool.h"
 
@@ -12,7 +13,8 @@ namespace sis {
 
 // All must outlive the calls.
 struct Resources {
-  RunRegistry& registry;
+  StoredRuns& runs;
+  RoomQueue& room_queue;  // of appends
   SegmentRegistry& segments;
   const Backend& backend;
   WorkerPool& workers;  // that evaluate

@@ -4,7 +4,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
-#include "server/cache/stored_cache.h"
+#include "server/messages/cache_messages.h"
 
 namespace sis {
 namespace {
@@ -26,14 +26,14 @@ absl::StatusOr<std::optional<LogRatioSum>> ParseLogRatioSum(const v1::Slice& sli
 }
 
 Run::Found FindRecords(Run& run, const SequenceName& name, const v1::Slice& slice) {
-  if (run.stored() == nullptr) return run.Find(name);
-  Run::Found found = run.stored()->Find(run, name, slice.first_position(), slice.length());
+  if (run.backing() == nullptr) return run.Find(name);
+  Run::Found found = run.backing()->Find(run, name, slice.first_position(), slice.length());
   const auto* sequence = std::get_if<std::shared_ptr<Sequence>>(&found);
   if (sequence != nullptr && slice.has_record_digest() && slice.record_digest() == 0 &&
       Sequence::Reader(**sequence).Digest(slice.first_position(), slice.length()) != 0) {
     // The store did not answer when the trainer fetched, and does now: its values are of no
     // records.
-    return v1::STORE_DOWN;
+    return MissingReason::kStoreDown;
   }
   return found;
 }
@@ -160,15 +160,15 @@ void AddMissingRanges(size_t slice, const std::vector<Missing>& missing,
     message.set_slice(static_cast<uint32_t>(slice));
     message.set_first_position(range.first_position);
     message.set_length(range.count);
-    message.set_reason(range.reason);
+    message.set_reason(ToMessage(range.reason));
   }
 }
 
-std::optional<v1::MissingReason> ReasonMissing(const Sequence::Reader::Piece& piece,
-                                               uint64_t oldest_fresh_version) {
-  if (piece.page == nullptr) return v1::NEVER_ARRIVED;
-  if (piece.page->corrupt()) return v1::CORRUPT;
-  if (piece.version < oldest_fresh_version) return v1::STALE;
+std::optional<MissingReason> ReasonMissing(const Sequence::Reader::Piece& piece,
+                                           uint64_t oldest_fresh_version) {
+  if (piece.page == nullptr) return MissingReason::kNeverArrived;
+  if (piece.page->corrupt()) return MissingReason::kCorrupt;
+  if (piece.version < oldest_fresh_version) return MissingReason::kStale;
   return std::nullopt;
 }
 

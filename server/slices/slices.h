@@ -48,7 +48,7 @@ void AddMissingRanges(size_t slice, const std::vector<Missing>& missing,
                       google::protobuf::RepeatedPtrField<v1::MissingRange>& ranges);
 
 // Why there is no record to use at these positions; nothing if there is.
-std::optional<v1::MissingReason> ReasonMissing(const Sequence::Reader::Piece& piece,
-                                               uint64_t oldest_fresh_version);
+std::optional<MissingReason> ReasonMissing(const Sequence::Reader::Piece& piece,
+                                           uint64_t oldest_fresh_version);
 
 }  // namespace sis

@@ -57,8 +57,7 @@ absl::StatusOr<SequenceState> LogStore::GetState(const std::string& prefix,
   const absl::StatusOr<std::string> item = items_->Get({&key, 1})[0];
   if (as_stored != nullptr) *as_stored = item;
   if (!item.ok()) return item.status();
-  const absl::StatusOr<std::string_view> payload = UnwrapItem(key.key, *item);
-  return payload.ok() ? ParseState(*payload) : payload.status();
+  return UnwrapItem(key.key, *item, ParseState);
 }
 
 std::vector<absl::Status> LogStore::Append(std::span<const NewEntry> entries) {
@@ -123,9 +122,7 @@ void LogStore::AppendDifferent(std::span<const NewEntry> entries, std::span<cons
       continue;
     }
     const NewEntry& entry = entries[added[checked[c]]];
-    const absl::StatusOr<std::string_view> payload = UnwrapItem(states[c].key, *found[c]);
-    const absl::StatusOr<SequenceState> state =
-        payload.ok() ? ParseState(*payload) : payload.status();
+    const absl::StatusOr<SequenceState> state = UnwrapItem(states[c].key, *found[c], ParseState);
     if (!state.ok()) {
       status = state.status();
     } else if (state->dropped != 0) {
@@ -180,9 +177,7 @@ absl::StatusOr<std::vector<LogEntry>> LogStore::GetEntries(
       }
       if (!items[n].ok()) return items[n].status();
       if (missing > 0) return Lost("an entry of the log");
-      const absl::StatusOr<std::string_view> payload = UnwrapItem(keys[n].key, *items[n]);
-      if (!payload.ok()) return payload.status();
-      absl::StatusOr<LogEntry> entry = ParseEntry(*payload);
+      absl::StatusOr<LogEntry> entry = UnwrapItem(keys[n].key, *items[n], ParseEntry);
       if (!entry.ok()) return entry.status();
       entries.push_back(*std::move(entry));
     }
@@ -241,10 +236,6 @@ absl::StatusOr<StoredSequence> LogStore::Read(const SequenceIdentity& sequence, 
                       absl::StrCat(ToString(sequence), ": ", read.status().message()));
 }
 
-absl::Status LogStore::RemoveChunks(const std::string& prefix, const SequenceState& state) {
-  return items_->Remove(ChunkKeys(prefix, state)).status();
-}
-
 absl::Status LogStore::RemoveEntries(const std::string& prefix, uint32_t first, uint32_t last) {
   for (;; first += kWindow) {
     const uint32_t end = last == 0 ? first + kWindow : std::min(last, first + kWindow);
@@ -277,7 +268,7 @@ absl::Status LogStore::WriteSealedForm(const SequenceIdentity& sequence, uint32_
   if (!present.ok()) return present.status();
   if (*present == state) return absl::OkStatus();
   if (present->dropped == 0 && present->form == state.form) return absl::OkStatus();
-  if (absl::Status status = RemoveChunks(prefix, state); !status.ok()) return status;
+  if (absl::Status status = items_->Remove(keys).status(); !status.ok()) return status;
   if (present->dropped == 0) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(ToString(sequence), " was dropped"));
 }
@@ -291,7 +282,8 @@ absl::Status LogStore::Drop(const SequenceIdentity& sequence, uint8_t reason, ab
                                EncodeState(SequenceState{.dropped = reason}));
   if (absl::Status status = items_->Put({&record, 1}); !status.ok()) return status;
   if (before.ok()) {
-    if (absl::Status status = RemoveChunks(prefix, *before); !status.ok()) return status;
+    absl::Status removed = items_->Remove(ChunkKeys(prefix, *before)).status();
+    if (!removed.ok()) return removed;
   }
   return RemoveEntries(prefix, before.ok() ? before->entries : 0, 0);
 }
@@ -306,9 +298,7 @@ absl::StatusOr<StoredRun> LogStore::PutRun(const StoredRun& run) {
     const absl::StatusOr<std::string> present = items_->Get({&item.key, 1})[0];
     std::optional<std::string> expected;
     if (present.ok()) {
-      const absl::StatusOr<std::string_view> payload = UnwrapItem(item.key.key, *present);
-      if (!payload.ok()) return payload.status();
-      absl::StatusOr<StoredRun> there = ParseRun(*payload);
+      absl::StatusOr<StoredRun> there = UnwrapItem(item.key.key, *present, ParseRun);
       if (!there.ok()) return there.status();
       if (std::pair(there->incarnation, there->policy_version) >=
           std::pair(run.incarnation, run.policy_version)) {
@@ -328,8 +318,7 @@ absl::StatusOr<StoredRun> LogStore::GetRun(const std::string& run_id) {
   const ItemKey key = KeyOfRun(run_id);
   const absl::StatusOr<std::string> item = items_->Get({&key, 1})[0];
   if (!item.ok()) return item.status();
-  const absl::StatusOr<std::string_view> payload = UnwrapItem(key.key, *item);
-  return payload.ok() ? ParseRun(*payload) : payload.status();
+  return UnwrapItem(key.key, *item, ParseRun);
 }
 
 absl::StatusOr<std::vector<StoredRun>> LogStore::ListRuns() {
@@ -338,8 +327,7 @@ absl::StatusOr<std::vector<StoredRun>> LogStore::ListRuns() {
   absl::Status status = items_->Scan(
       std::string(kRunKeys), [&](std::string_view key, std::string_view value) -> std::string {
         if (!key.starts_with(kRunKeys)) return "";
-        const absl::StatusOr<std::string_view> payload = UnwrapItem(key, value);
-        absl::StatusOr<StoredRun> run = payload.ok() ? ParseRun(*payload) : payload.status();
+        absl::StatusOr<StoredRun> run = UnwrapItem(key, value, ParseRun);
         if (run.ok()) {
           runs.push_back(*std::move(run));
         } else {
@@ -363,9 +351,7 @@ absl::StatusOr<std::vector<SequenceIdentity>> LogStore::ListSequences(const std:
     // The state sorts behind chunks and entries: found first, there is nothing but the state.
     bool dropped = false;
     if (key == StateKey(prefix)) {
-      const absl::StatusOr<std::string_view> payload = UnwrapItem(key, value);
-      const absl::StatusOr<SequenceState> state =
-          payload.ok() ? ParseState(*payload) : payload.status();
+      const absl::StatusOr<SequenceState> state = UnwrapItem(key, value, ParseState);
       dropped = state.ok() && state->dropped != 0;
     }
     if (!dropped) sequences.push_back(*sequence);

@@ -20,7 +20,6 @@ class LogStore final : public SequenceStore {
   explicit LogStore(std::unique_ptr<ItemStore> items) : items_(std::move(items)) {}
 
   std::string_view name() const override { return items_->name(); }
-  bool durable() const override { return true; }
   bool shared() const override { return items_->shared(); }
   std::vector<absl::Status> Append(std::span<const NewEntry> entries) override;
   absl::StatusOr<StoredSequence> Read(const SequenceIdentity& sequence, uint32_t first) override;
@@ -39,18 +38,17 @@ class LogStore final : public SequenceStore {
   absl::StatusOr<SequenceState> GetState(const std::string& prefix,
                                          absl::StatusOr<std::string>* as_stored = nullptr);
   absl::StatusOr<std::string> GetSealedForm(const std::string& prefix, const SequenceState& state);
-  // The entries from `first` up to the first that isn't there. ResourceExhausted if there is one
-  // behind that; Aborted if the state item is not what it was.
+  // The entries from `first` up to the first that is missing. ResourceExhausted if others follow
+  // behind it; Aborted if the state item is no longer `state`.
   absl::StatusOr<std::vector<LogEntry>> GetEntries(const std::string& prefix, uint32_t first,
                                                    const absl::StatusOr<std::string>& state);
   absl::StatusOr<StoredSequence> ReadOnce(const std::string& prefix, uint32_t first);
   // NotFound, or ResourceExhausted if the sequence has been there.
   absl::Status WhyNothing(const std::string& prefix);
-  absl::Status RemoveChunks(const std::string& prefix, const SequenceState& state);
   // Entries [first, last), or if last is 0 until a stretch of numbers isn't there.
   absl::Status RemoveEntries(const std::string& prefix, uint32_t first, uint32_t last);
-  // Adds entries of different sequences, then makes sure that they count: another replica may have
-  // sealed or dropped a sequence meanwhile.
+  // Adds entries of different sequences. Takes those back whose sequence another replica has sealed
+  // or dropped meanwhile.
   void AppendDifferent(std::span<const NewEntry> entries, std::span<const int> chosen,
                        std::vector<absl::Status>& statuses);
 

@@ -11,7 +11,6 @@
 #include "server/store/items/memcached_items.h"
 #include "server/store/items/rocksdb_items.h"
 #include "server/store/log_store.h"
-#include "server/store/memory_store.h"
 
 namespace sis {
 namespace {
@@ -79,7 +78,7 @@ absl::StatusOr<std::unique_ptr<SequenceStore>> OverItems(
 
 absl::StatusOr<std::unique_ptr<SequenceStore>> OpenStore(std::string_view description) {
   constexpr std::string_view kRocksDb = "rocksdb:", kMemcached = "memcached:", kSync = "?sync=1";
-  if (description == "memory") return std::make_unique<MemoryStore>();
+  if (description == "memory") return nullptr;
   if (description.starts_with(kRocksDb)) {
     std::string_view directory = description.substr(kRocksDb.size());
     const bool sync = directory.ends_with(kSync);

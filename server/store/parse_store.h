@@ -9,9 +9,9 @@
 
 namespace sis {
 
-// "memory", "rocksdb:DIR", "rocksdb:DIR?sync=1" (every ack survives a power cut), or
-// "memcached:NODE,NODE,..." where NODE is HOST:PORT or /UNIX/SOCKET, and "*WEIGHT" may follow.
-// InvalidArgument for anything else, Unavailable if it can't be opened.
+// "memory" (null: nothing outlives the server's memory), "rocksdb:DIR", "rocksdb:DIR?sync=1" (every
+// ack survives a power cut), or "memcached:NODE,NODE,..." where NODE is HOST:PORT or /UNIX/SOCKET,
+// and "*WEIGHT" may follow. InvalidArgument for anything else, Unavailable if it can't be opened.
 absl::StatusOr<std::unique_ptr<SequenceStore>> OpenStore(std::string_view description);
 
 }  // namespace sis

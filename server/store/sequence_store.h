@@ -44,8 +44,8 @@ struct LogEntry {
   uint64_t policy_version = 0;
   // Of a block, else empty. The store doesn't look into them. At most kMaxRowBytes.
   std::string rows = {};
-  // Chosen by the writer, different for each of its entries: so it knows one again that was stored
-  // though no answer said so.
+  // Unique, chosen by the writer, who recognises by it an entry that was stored although the answer
+  // was lost.
   uint64_t mark = 0;
 
   friend bool operator==(const LogEntry&, const LogEntry&) = default;
@@ -91,10 +91,8 @@ class SequenceStore {
  public:
   virtual ~SequenceStore() = default;
 
-  // "memory", "rocksdb", "memcached", for messages and metrics.
+  // "rocksdb", "memcached", for messages and metrics.
   virtual std::string_view name() const = 0;
-  // Whether what was stored can be read back at all.
-  virtual bool durable() const = 0;
   // Whether other processes may write to it at the same time.
   virtual bool shared() const = 0;
 

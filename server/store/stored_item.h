@@ -43,6 +43,13 @@ std::string EndOfPrefix(std::string prefix);
 std::string WrapItem(std::string_view key, absl::Time expires, std::string_view payload);
 // The payload, a view of `item`. DataLoss if the item is not what WrapItem made for this key.
 absl::StatusOr<std::string_view> UnwrapItem(std::string_view key, std::string_view item);
+// The same, parsed by one of the parsers below.
+template <typename T>
+absl::StatusOr<T> UnwrapItem(std::string_view key, std::string_view item,
+                             absl::StatusOr<T> (*parse)(std::string_view payload)) {
+  const absl::StatusOr<std::string_view> payload = UnwrapItem(key, item);
+  return payload.ok() ? parse(*payload) : payload.status();
+}
 // Unchecked but for the length; InfiniteFuture if it is too short to say.
 absl::Time ItemExpires(std::string_view item);
 

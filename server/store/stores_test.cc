@@ -101,16 +101,7 @@ TEST(MemcachedStoreTest, AnyReplicaAnswers) {
   }
 }
 
-TEST(MemoryStoreTest, TakesAllAndGivesNothing) {
-  const auto store = *OpenStore("memory");
-  EXPECT_FALSE(store->durable());
-  EXPECT_TRUE(AppendOne(*store, Sequence("a"), 0, Block(0, "rows")).ok());
-  EXPECT_TRUE(AppendOne(*store, Sequence("a"), 0, Block(0, "rows")).ok());
-  EXPECT_TRUE(absl::IsNotFound(store->Read(Sequence("a")).status()));
-  const StoredRun run{"run", 1, 5, "config"};
-  EXPECT_EQ(*store->PutRun(run), run);
-  EXPECT_TRUE(absl::IsNotFound(store->GetRun("run").status()));
-}
+TEST(OpenStoreTest, ThereIsNoneForMemory) { EXPECT_EQ(*OpenStore("memory"), nullptr); }
 
 TEST(OpenStoreTest, SaysWhatIsWrong) {
   for (const auto& [description, what] : std::vector<std::pair<std::string, std::string>>{

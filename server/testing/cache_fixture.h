@@ -10,8 +10,11 @@
 #include <vector>
 
 #include "server/append/ingest.h"
+#include "server/append/room_queue.h"
 #include "server/cache/run_registry.h"
+#include "server/messages/cache_messages.h"
 #include "server/metrics/metrics.h"
+#include "server/store/stored_runs.h"
 
 namespace sis {
 
@@ -42,8 +45,8 @@ inline v1::RunConfig LosslessConfig(int top_k = 4) {
 
 // What a page of a SmallConfig costs while it fills: the most that it ever does.
 inline int64_t OnePage(int slots) {
-  return Page::kIndexBytes +
-         static_cast<int64_t>(Arena::BlockBytes(TailBytes(FormatOf(SmallConfig(slots)))));
+  return Page::kIndexBytes + static_cast<int64_t>(Arena::BlockBytes(
+                                 TailBytes(FromMessage(SmallConfig(slots))->page_format())));
 }
 
 struct Cache {
@@ -51,9 +54,10 @@ struct Cache {
   explicit Cache(int64_t bytes = int64_t{64} << 20, const Limits& limits = {})
       : Cache(bytes, limits, bytes + (int64_t{64} << 20)) {}
   Cache(int64_t bytes, const Limits& limits, int64_t arena_bytes)
-      : metrics(bytes),
-        arena(*Arena::Map(arena_bytes)),
-        registry(bytes, *arena, limits, metrics, [this] { return clock.Now(); }) {}
+      : arena(*Arena::Map(arena_bytes)),
+        registry(bytes, *arena, limits, [this] { return clock.Now(); }),
+        runs(registry, nullptr),
+        room_queue(registry, limits.append_patience, [this] { return clock.Now(); }) {}
 
   std::shared_ptr<Run> CreateRun(const std::string& id, const v1::RunConfig& config,
                                  uint64_t incarnation = 0) {
@@ -61,7 +65,7 @@ struct Cache {
     request.set_run_id(id);
     *request.mutable_config() = config;
     request.set_incarnation(incarnation);
-    absl::StatusOr<RunRegistry::Created> created = registry.Create(request);
+    absl::StatusOr<RunRegistry::Created> created = runs.Create(request);
     EXPECT_TRUE(created.ok()) << created.status();
     return created.ok() ? created->run : nullptr;
   }
@@ -70,6 +74,8 @@ struct Cache {
   Metrics metrics;
   std::unique_ptr<Arena> arena;
   RunRegistry registry;
+  StoredRuns runs;
+  RoomQueue room_queue;
 };
 
 inline v1::AppendHeader HeaderOf(const Run& run) {
@@ -77,7 +83,7 @@ inline v1::AppendHeader HeaderOf(const Run& run) {
   header.mutable_run()->set_run_id(run.id());
   header.mutable_sampling()->set_log_probs(v1::Sampling::RAW);
   header.mutable_sampling()->set_temperature(1);
-  header.set_vocabulary_size(run.config().vocabulary_size());
+  header.set_vocabulary_size(run.config().vocabulary_size);
   return header;
 }
 
@@ -105,7 +111,7 @@ inline absl::StatusOr<v1::AppendResponse> ApplyAtOnce(Ingest& ingest,
 }
 
 inline v1::Ack AppendEntry(Cache& cache, const Run& run, v1::AppendEntry entry) {
-  absl::StatusOr<Ingest> ingest = Ingest::Open(cache.registry, HeaderOf(run));
+  absl::StatusOr<Ingest> ingest = Ingest::Open(cache.runs, cache.room_queue, HeaderOf(run));
   EXPECT_TRUE(ingest.ok()) << ingest.status();
   v1::AppendBatch batch;
   *batch.add_entries() = std::move(entry);

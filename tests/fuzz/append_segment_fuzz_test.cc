@@ -7,6 +7,7 @@
 #include <string>
 
 #include "server/fetch/fetch.h"
+#include "server/messages/cache_messages.h"
 #include "tests/fuzz/cache_with_one_record.h"
 #include "tests/fuzz/segment_mover.h"
 
@@ -21,7 +22,7 @@ void Require(bool condition) {
 
 // The rows that the blocks of a batch are about, and how much there is in all.
 std::string StateAt(const v1::AppendBatch& batch, CacheWithOneRecord& cache) {
-  std::string state = cache.run()->Describe().SerializeAsString();
+  std::string state = ToMessage(cache.run()->Describe()).SerializeAsString();
   for (const v1::AppendEntry& entry : batch.entries()) {
     v1::FetchTopKRequest request;
     v1::Slice& slice = *request.add_slices();
@@ -57,13 +58,13 @@ void CheckSpoiled(const v1::AppendBatch& moved, const std::shared_ptr<SharedSegm
   for (const v1::AppendEntry& entry : moved.entries()) {
     v1::AppendBatch alone;
     *alone.add_entries() = entry;
-    const std::string before = cache.run()->Describe().SerializeAsString();
+    const RunDescription before = cache.run()->Describe();
     const absl::StatusOr<v1::AppendResponse> response = cache.Apply(alone, segment);
     Require(response.ok() && response->acks_size() == 1);
     const v1::Ack& ack = response->acks(0);
     Require((ack.code() == 0) == ack.message().empty());
     if (ack.code() == static_cast<int>(absl::StatusCode::kInvalidArgument)) {
-      Require(cache.run()->Describe().SerializeAsString() == before);
+      Require(cache.run()->Describe() == before);
     }
   }
   Require(cache.registry().budget().used() <= CacheWithOneRecord::kCacheBytes);

@@ -10,8 +10,9 @@
 
 #include "absl/time/clock.h"
 #include "server/append/ingest.h"
+#include "server/append/room_queue.h"
 #include "server/cache/run_registry.h"
-#include "server/metrics/metrics.h"
+#include "server/store/stored_runs.h"
 
 namespace sis {
 
@@ -20,14 +21,13 @@ class CacheWithOneRecord {
   static constexpr int64_t kCacheBytes = 64 << 10;
 
   CacheWithOneRecord()
-      : metrics_(kCacheBytes),
-        arena_(*Arena::Map(16 * Arena::kChunkBytes)),
-        registry_(kCacheBytes, *arena_, {}, metrics_, absl::Now) {
+      : arena_(*Arena::Map(16 * Arena::kChunkBytes)),
+        registry_(kCacheBytes, *arena_, {}, absl::Now) {
     v1::CreateRunRequest request;
     request.set_run_id("run");
     request.mutable_config()->set_vocabulary_size(10);
     request.mutable_config()->set_top_k(2);
-    if (!registry_.Create(request).ok()) std::abort();
+    if (!runs_.Create(request).ok()) std::abort();
     v1::AppendBatch batch;
     v1::Block& block = *batch.add_entries()->mutable_block();
     block.mutable_sequence()->set_id("good");
@@ -63,17 +63,13 @@ class CacheWithOneRecord {
     header.set_vocabulary_size(10);
     header.mutable_sampling()->set_log_probs(v1::Sampling::RAW);
     header.mutable_sampling()->set_temperature(1);
-    absl::StatusOr<Ingest> ingest = Ingest::Open(registry_, header);
+    absl::StatusOr<Ingest> ingest = Ingest::Open(runs_, room_queue_, header);
     if (!ingest.ok()) std::abort();
     return *std::move(ingest);
   }
 
   RunRegistry& registry() { return registry_; }
-  std::shared_ptr<Run> run() {
-    v1::RunRef ref;
-    ref.set_run_id("run");
-    return *registry_.Find(ref);
-  }
+  std::shared_ptr<Run> run() { return *registry_.Find("run"); }
 
  private:
   template <typename T>
@@ -81,9 +77,10 @@ class CacheWithOneRecord {
     return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
   }
 
-  Metrics metrics_;
   std::unique_ptr<Arena> arena_;
   RunRegistry registry_;
+  StoredRuns runs_{registry_, nullptr};
+  RoomQueue room_queue_{registry_, absl::ZeroDuration(), absl::Now};
 };
 
 }  // namespace sis

@@ -38,6 +38,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   } else if (response.status().message().empty()) {
     std::abort();
   }
-  if (run.Describe().positions() != 2) std::abort();
+  if (run.Describe().positions != 2) std::abort();
   return 0;
 }

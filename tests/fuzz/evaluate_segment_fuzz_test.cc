@@ -70,7 +70,7 @@ void Check(const uint8_t* data, size_t size) {
       if (read != array) std::abort();
     }
   }
-  if (run.Describe().positions() != 2) std::abort();
+  if (run.Describe().positions != 2) std::abort();
 }
 
 }  // namespace

@@ -281,7 +281,7 @@ std::optional<std::string> CacheModel::Settle(const Run& run, const std::set<Seq
   const auto ended = [&](const auto& lease) { return lease.second.expires < now_; };
   bool dropped_overdue = false;
   if (std::ranges::any_of(leases_, ended)) {
-    dropped_overdue = run.Describe().leases() != leases_.size();
+    dropped_overdue = run.Describe().leases != leases_.size();
   } else {
     for (const SequenceName& name : by_age_) {
       const Sequence& sequence = sequences_.at(name);

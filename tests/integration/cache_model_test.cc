@@ -79,9 +79,10 @@ struct Life {
   Life(const std::string& store_description, int64_t bytes, const Limits& limits, Arena& arena,
        const ManualClock& clock, const v1::RunConfig& config)
       : store(*OpenStore(store_description)),
-        metrics(bytes),
-        registry(
-            bytes, arena, limits, metrics, [&clock] { return clock.Now(); }, store.get()) {
+        registry(bytes, arena, limits, [&clock] { return clock.Now(); }),
+        room_queue(registry, limits.append_patience, [&clock] { return clock.Now(); }) {
+    if (store != nullptr) stored.emplace(*store, registry, [&clock] { return clock.Now(); });
+    runs.emplace(registry, stored.has_value() ? &*stored : nullptr);
     Create(config, 0);
   }
 
@@ -90,15 +91,17 @@ struct Life {
     request.set_run_id("run");
     request.set_incarnation(incarnation);
     *request.mutable_config() = config;
-    RunRegistry::Created created_run = *registry.Create(request);
+    RunRegistry::Created created_run = *runs->Create(request);
     run = created_run.run;
     created = created_run.created;
-    ingest.emplace(*Ingest::Open(registry, HeaderOf(*run)));
+    ingest.emplace(*Ingest::Open(*runs, room_queue, HeaderOf(*run)));
   }
 
   std::unique_ptr<SequenceStore> store;
-  Metrics metrics;
   RunRegistry registry;
+  std::optional<StoredCache> stored;
+  std::optional<StoredRuns> runs;
+  RoomQueue room_queue;
   std::shared_ptr<Run> run;
   bool created;
   std::optional<Ingest> ingest;
@@ -542,7 +545,7 @@ void CacheModelTest::Release() {
   Note("release", name);
   sis::Run& run = *life_->run;
   const bool released =
-      run.Release(name) || (run.stored() != nullptr && run.stored()->Release(run, name));
+      run.Release(name) || (run.backing() != nullptr && run.backing()->Release(run, name));
   ExpectEqual(released, model_.Release(name), "released");
   Settle({name});
 }
@@ -563,8 +566,8 @@ void CacheModelTest::AdvanceVersion() {
   const std::optional<int64_t> expected = model_.AdvanceVersion(version);
   ExpectEqual(dropped.ok(), expected.has_value(), "the version is taken");
   if (dropped.ok() && expected.has_value()) ExpectEqual(*dropped, *expected, "dropped");
-  if (life_->run->stored() != nullptr) {
-    const absl::Status exchanged = life_->registry.Exchange(*life_->run);
+  if (life_->run->backing() != nullptr) {
+    const absl::Status exchanged = life_->runs->Exchange(*life_->run);
     EXPECT_TRUE(exchanged.ok()) << exchanged;
   }
   Settle({});
@@ -610,7 +613,7 @@ void CacheModelTest::CompareAll() {
     SetSequence(NameOf(number), *request.add_slices()->mutable_sequence());
     Fetch(request);
   }
-  const v1::Run described = life_->run->Describe();
+  const v1::Run described = ToMessage(life_->run->Describe());
   ExpectEqual(model_.Compare(described), "", "the run");
   ExpectEqual(life_->registry.budget().used(), static_cast<int64_t>(described.bytes()), "used");
   EXPECT_LE(life_->run->budget().used(), BudgetBytes());

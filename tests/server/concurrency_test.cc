@@ -9,6 +9,7 @@
 #include "kernels/cuda/testing/host_stage.h"
 #include "kernels/decide/scalar_backend.h"
 #include "server/fetch/fetch.h"
+#include "server/metrics/cache_metrics.h"
 #include "server/testing/cache_fixture.h"
 #include "server/testing/evaluate_at_once.h"
 #include "server/testing/record_generator.h"
@@ -33,7 +34,7 @@ class ConcurrencyTest : public testing::Test {
   std::shared_ptr<sis::Run> Find() {
     v1::RunRef ref;
     ref.set_run_id("r");
-    return *cache_.registry.Find(ref);
+    return *cache_.runs.Find(ref);
   }
   // Ids move on with time: those that left the cache do not come back.
   std::string Id(std::mt19937& random) {
@@ -111,8 +112,7 @@ class ConcurrencyTest : public testing::Test {
         break;
       }
       case 6:
-        cache_.registry.PublishState();
-        cache_.metrics.registry()->Collect();
+        CacheMetrics(cache_.registry).Collect();
         break;
       default:
         run->Describe();
@@ -162,8 +162,8 @@ TEST_F(ConcurrencyTest, AllBytesAreAccountedFor) {
   EXPECT_EQ(run->budget().used(), cache_.registry.budget().used());
   cache_.clock.Advance(absl::Hours(1));  // past every lease and time to live
   cache_.registry.DropExpired();
-  EXPECT_EQ(run->Describe().leases(), 0);
-  EXPECT_EQ(run->Describe().sequences(), 0);
+  EXPECT_EQ(run->Describe().leases, 0);
+  EXPECT_EQ(run->Describe().sequences, 0);
   EXPECT_EQ(cache_.registry.budget().used(), 0);
 }
 
@@ -174,7 +174,7 @@ TEST_F(ConcurrencyTest, SupersededRunsGiveEverythingBack) {
     std::mt19937 random(seed);
     while (!stop) {
       const auto run = Find();
-      absl::StatusOr<Ingest> ingest = Ingest::Open(cache_.registry, HeaderOf(*run));
+      absl::StatusOr<Ingest> ingest = Ingest::Open(cache_.runs, cache_.room_queue, HeaderOf(*run));
       ASSERT_TRUE(ingest.ok());
       v1::AppendBatch batch;
       *batch.add_entries()->mutable_block() = records_.Block(Id(random));

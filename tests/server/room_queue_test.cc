@@ -1,4 +1,4 @@
-#include "server/cache/room_queue.h"
+#include "server/append/room_queue.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -26,8 +26,8 @@ int64_t BytesOfOnePage() {
 class Stream final : public RoomQueue::Waiter {
  public:
   Stream(Cache& cache, const Run& run)
-      : queue_(cache.registry.room_queue()),
-        ingest_(*Ingest::Open(cache.registry, HeaderOf(run))) {}
+      : queue_(cache.room_queue),
+        ingest_(*Ingest::Open(cache.runs, cache.room_queue, HeaderOf(run))) {}
 
   void Send(v1::AppendBatch batch) {
     batch_ = std::move(batch);
@@ -96,15 +96,15 @@ class RoomQueueTest : public testing::Test {
     const std::vector<SequenceName> names = {{id, 0}};
     return *run.Lease(names, absl::Hours(1));
   }
-  static v1::MissingReason ReasonOf(sis::Run& run, const std::string& id) {
-    return std::get<v1::MissingReason>(run.Find({id, 0}));
+  static MissingReason ReasonOf(sis::Run& run, const std::string& id) {
+    return std::get<MissingReason>(run.Find({id, 0}));
   }
 
   RecordGenerator generator_{kSlots, 1000, 5};
   const Records records_ = generator_.NextRecords(60);
   const Records longer_ = generator_.NextRecords(64);
   Cache cache_{3 * BytesOfOnePage()};
-  RoomQueue& queue_ = cache_.registry.room_queue();
+  RoomQueue& queue_ = cache_.room_queue;
   std::shared_ptr<sis::Run> run_ = cache_.CreateRun("r", SmallConfig(kSlots));
   std::vector<uint64_t> leases_;
 };
@@ -116,14 +116,14 @@ TEST_F(RoomQueueTest, WaitsForALease) {
   EXPECT_EQ(queue_.size(), 1);
   queue_.Serve();
   EXPECT_FALSE(stream.answered());
-  EXPECT_EQ(run_->Describe().sequences(), 3) << "neither is anything evicted nor 'd' begun";
+  EXPECT_EQ(run_->Describe().sequences, 3) << "neither is anything evicted nor 'd' begun";
 
   run_->EndLease(leases_[1]);
   queue_.Serve();
   ASSERT_TRUE(stream.answered());
   EXPECT_EQ(stream.code(), StatusCode::kOk);
   EXPECT_EQ(stream.response().acks(0).committed_length(), 60);
-  EXPECT_EQ(ReasonOf(*run_, "b"), v1::EVICTED);
+  EXPECT_EQ(ReasonOf(*run_, "b"), MissingReason::kEvicted);
   EXPECT_EQ(queue_.size(), 0);
 }
 
@@ -134,10 +134,10 @@ TEST_F(RoomQueueTest, WaitsForAReader) {
   stream.Send(records_.Block("d"));
   queue_.Serve();
   EXPECT_FALSE(stream.answered());
-  read = v1::NEVER_ARRIVED;
+  read = MissingReason::kNeverArrived;
   queue_.Serve();
   EXPECT_TRUE(stream.answered());
-  EXPECT_EQ(ReasonOf(*run_, "a"), v1::EVICTED);
+  EXPECT_EQ(ReasonOf(*run_, "a"), MissingReason::kEvicted);
 }
 
 TEST_F(RoomQueueTest, GoesOnWhereItStopped) {
@@ -176,7 +176,7 @@ TEST_F(RoomQueueTest, PatienceEndsForTheWholeBatch) {
   EXPECT_GT(stream.response().acks(0).retry_seconds(), 0);
   EXPECT_EQ(stream.code(1), StatusCode::kOk) << "needs no room";
   EXPECT_EQ(stream.code(2), StatusCode::kResourceExhausted);
-  EXPECT_EQ(run_->Describe().sequences(), 3);
+  EXPECT_EQ(run_->Describe().sequences, 3);
 }
 
 TEST_F(RoomQueueTest, WhatCanNeverFitIsRefusedAtOnce) {
@@ -195,7 +195,7 @@ TEST_F(RoomQueueTest, WhatCanNeverFitIsRefusedAtOnce) {
   config.set_byte_quota(BytesOfOnePage());
   const auto small = cache_.CreateRun("small", config);
   refused(Longer("a"), *small);
-  EXPECT_EQ(run_->Describe().sequences(), 3);
+  EXPECT_EQ(run_->Describe().sequences, 3);
 }
 
 TEST_F(RoomQueueTest, ServesInOrderOfArrivalAndNewcomersDoNotOvertake) {
@@ -219,12 +219,12 @@ TEST_F(RoomQueueTest, ServesInOrderOfArrivalAndNewcomersDoNotOvertake) {
   EXPECT_EQ(large.code(), StatusCode::kOk);
   EXPECT_TRUE(small.answered());
   EXPECT_EQ(small.code(), StatusCode::kOk);
-  EXPECT_EQ(ReasonOf(*run_, "large"), v1::EVICTED) << "as it came after";
+  EXPECT_EQ(ReasonOf(*run_, "large"), MissingReason::kEvicted) << "as it came after";
 }
 
 TEST_F(RoomQueueTest, AQuotaHoldsUpItsOwnRunOnly) {
   Cache cache(10 * BytesOfOnePage());
-  RoomQueue& queue = cache.registry.room_queue();
+  RoomQueue& queue = cache.room_queue;
   v1::RunConfig config = SmallConfig(kSlots);
   config.set_byte_quota(3 * BytesOfOnePage());
   const auto limited = cache.CreateRun("limited", config);

@@ -1,5 +1,5 @@
 // The cache in front of a store that fails now and then, alone and beside another replica.
-#include "server/cache/stored_cache.h"
+#include "server/store/stored_cache.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -122,18 +122,18 @@ class Replica {
     v1::CreateRunRequest request;
     request.set_run_id("run");
     *request.mutable_config() = LosslessConfig(kSlots);
-    const absl::StatusOr<RunRegistry::Created> created = registry_.Create(request);
+    const absl::StatusOr<RunRegistry::Created> created = runs_.Create(request);
     EXPECT_TRUE(created.ok()) << created.status();
     run_ = created->run;
   }
 
   Run& run() { return *run_; }
-  StoredCache& stored() { return *registry_.stored(); }
+  StoredCache& stored() { return stored_; }
 
   v1::Ack Append(const v1::AppendEntry& entry) {
     v1::AppendBatch batch;
     *batch.add_entries() = entry;
-    absl::StatusOr<Ingest> ingest = Ingest::Open(registry_, HeaderOf(*run_));
+    absl::StatusOr<Ingest> ingest = Ingest::Open(runs_, room_queue_, HeaderOf(*run_));
     EXPECT_TRUE(ingest.ok()) << ingest.status();
     const absl::StatusOr<v1::AppendResponse> response = ApplyAtOnce(*ingest, batch);
     EXPECT_TRUE(response.ok()) << response.status();
@@ -147,11 +147,12 @@ class Replica {
 
  private:
   ManualClock clock_;
-  Metrics metrics_{int64_t{1} << 26};
   std::unique_ptr<Arena> arena_ = *Arena::Map(int64_t{1} << 26);
   LogStore store_;
-  RunRegistry registry_{int64_t{1} << 26, *arena_, {}, metrics_, [this] { return clock_.Now(); },
-                        &store_};
+  RunRegistry registry_{int64_t{1} << 26, *arena_, {}, [this] { return clock_.Now(); }};
+  StoredCache stored_{store_, registry_, [this] { return clock_.Now(); }};
+  StoredRuns runs_{registry_, &stored_};
+  RoomQueue room_queue_{registry_, absl::ZeroDuration(), [this] { return clock_.Now(); }};
   std::shared_ptr<Run> run_;
 };
 
@@ -231,7 +232,8 @@ TEST(StoredCacheTest, AStoreThatDoesNotAnswerIsAReason) {
   const Records records = RecordGenerator(kSlots, 1000, 3).NextRecords(10);
   ASSERT_EQ(replica.AppendBlock(records.Block("a")).code(), 0);
   fleet.Set(Fleet::Fault::kDown);
-  EXPECT_EQ(other.stored().Find(other.run(), {"a", 0}, 0, 10), Run::Found(v1::STORE_DOWN));
+  EXPECT_EQ(other.stored().Find(other.run(), {"a", 0}, 0, 10),
+            Run::Found(MissingReason::kStoreDown));
   EXPECT_NE(DigestAt(replica.stored().Find(replica.run(), {"a", 0}, 0, 10), 0, 10), 0);
   fleet.Set(Fleet::Fault::kNone);
   EXPECT_NE(DigestAt(other.stored().Find(other.run(), {"a", 0}, 0, 10), 0, 10), 0);
@@ -239,7 +241,7 @@ TEST(StoredCacheTest, AStoreThatDoesNotAnswerIsAReason) {
     WriterLock lock(fleet.mutex);
     for (auto& [key, value] : fleet.items) value[value.size() / 2] ^= 1;
   }
-  EXPECT_EQ(third.stored().Find(third.run(), {"a", 0}, 0, 10), Run::Found(v1::CORRUPT));
+  EXPECT_EQ(third.stored().Find(third.run(), {"a", 0}, 0, 10), Run::Found(MissingReason::kCorrupt));
 }
 
 TEST(StoredCacheTest, WhatWasAckedIsThereWhoeverWritesAtTheSameTime) {
@@ -375,7 +377,8 @@ TEST_P(ModelTest, ReplicasAgreeWithIt) {
       // Released for good; others come in its place.
       for (const auto& each : replicas) {
         if (!each->run().Release({id, 0})) each->stored().Release(each->run(), {id, 0});
-        EXPECT_EQ(each->stored().Find(each->run(), {id, 0}, 0, 1), Run::Found(v1::RELEASED));
+        EXPECT_EQ(each->stored().Find(each->run(), {id, 0}, 0, 1),
+                  Run::Found(MissingReason::kReleased));
       }
       model = Model();
       ++generation[s];

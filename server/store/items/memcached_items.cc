@@ -118,27 +118,13 @@ class MemcachedItems final : public ItemStore {
 
   std::vector<absl::Status> Add(std::span<const Item> items) override {
     std::vector<absl::Status> statuses;
-    for (const Item& item : items) {
-      statuses.push_back(OnNode(item.key, [&](memcached_st* connection, const std::string& route) {
-        const std::string key = HashKey(item.key.key);
-        return memcached_add_by_key(connection, route.data(), route.size(), key.data(), key.size(),
-                                    item.value.data(), item.value.size(), Expiration(item.expires),
-                                    0);
-      }));
-    }
+    for (const Item& item : items) statuses.push_back(Write(memcached_add_by_key, item));
     return statuses;
   }
 
   absl::Status Put(std::span<const Item> items) override {
     for (const Item& item : items) {
-      absl::Status status =
-          OnNode(item.key, [&](memcached_st* connection, const std::string& route) {
-            const std::string key = HashKey(item.key.key);
-            return memcached_set_by_key(connection, route.data(), route.size(), key.data(),
-                                        key.size(), item.value.data(), item.value.size(),
-                                        Expiration(item.expires), 0);
-          });
-      if (!status.ok()) return status;
+      if (absl::Status status = Write(memcached_set_by_key, item); !status.ok()) return status;
     }
     return absl::OkStatus();
   }
@@ -151,15 +137,10 @@ class MemcachedItems final : public ItemStore {
     uint64_t version = 0;
     const absl::StatusOr<std::string> present = GetOnNode({&item.key, 1}, &version)[0];
     if (!present.ok() && !absl::IsNotFound(present.status())) return present.status();
-    if (!present.ok() || *present != *expected)
+    if (!present.ok() || *present != *expected) {
       return absl::AbortedError("something else is stored");
-    const absl::Status swapped =
-        OnNode(item.key, [&](memcached_st* connection, const std::string& route) {
-          const std::string key = HashKey(item.key.key);
-          return memcached_cas_by_key(connection, route.data(), route.size(), key.data(),
-                                      key.size(), item.value.data(), item.value.size(),
-                                      Expiration(item.expires), 0, version);
-        });
+    }
+    const absl::Status swapped = Write(memcached_cas_by_key, item, version);
     const bool changed = absl::IsAlreadyExists(swapped) || absl::IsNotFound(swapped);
     return changed ? absl::AbortedError("it changed meanwhile") : swapped;
   }
@@ -275,6 +256,18 @@ class MemcachedItems final : public ItemStore {
       connection.Discard();
     }
     return status;
+  }
+
+  // By one of libmemcached's functions that write an item; `version` is for the one that compares
+  // it.
+  template <typename Function, typename... Version>
+  absl::Status Write(Function function, const Item& item, Version... version) {
+    return OnNode(item.key, [&](memcached_st* connection, const std::string& route) {
+      const std::string key = HashKey(item.key.key);
+      return function(connection, route.data(), route.size(), key.data(), key.size(),
+                      item.value.data(), item.value.size(), Expiration(item.expires), 0,
+                      version...);
+    });
   }
 
   static absl::Status NodeDown(size_t node) {

@@ -8,38 +8,40 @@
 #include <cstdint>
 #include <memory>
 #include <set>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "server/cache/run.h"
+#include "server/cache/run_registry.h"
+#include "server/store/sequence_log.h"
 #include "server/store/sequence_store.h"
 #include "server/threads/mutex.h"
 #include "server/threads/worker_pool.h"
 
 namespace sis {
 
-class RunRegistry;
-
 // Thread-safe. Calls block, but for those named ...Behind.
-class StoredCache {
+class StoredCache final : public BackingStore {
  public:
-  // Both must outlive the object. The store is durable.
+  // Both must outlive the object.
   StoredCache(SequenceStore& store, RunRegistry& registry, Clock clock);
 
   SequenceStore& store() { return store_; }
 
-  // A sequence for reading [first, first + count), or all of it if count is 0: from memory, and
-  // what isn't there from the store.
-  Run::Found Find(Run& run, const SequenceName& name, uint32_t first, uint32_t count);
+  std::unique_ptr<Attachment> Attach() override { return std::make_unique<SequenceLog>(); }
+  Run::Found Find(Run& run, const SequenceName& name, uint32_t first, uint32_t count) override;
+  bool Release(Run& run, const SequenceName& name) override;
+  void DropBehind(const Run& run, const SequenceName& name, MissingReason reason) override;
 
   // A sequence for appending; null if there is none yet. Tries again what could not be written
   // before. Errors as in SequenceStore, or of Write.
   absl::StatusOr<std::shared_ptr<Sequence>> FindToAppend(Run& run, const SequenceName& name);
 
-  // Never the same twice, here or elsewhere.
-  uint64_t NextMark() { return marks_ += 1; }
+  // Adds a change, made in memory under log.order, to what is unwritten.
+  void Note(SequenceLog& log, LogEntry entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(log.order);
 
   // Stores what is noted in the sequence's log as unwritten. Errors as in SequenceStore, and then
   // it stays noted; but Aborted if other replicas have stored what doesn't go with it, and
@@ -49,23 +51,16 @@ class StoredCache {
   // forgot it. Errors as in SequenceStore.
   absl::StatusOr<bool> Follow(Run& run, const SequenceName& name, Sequence& sequence);
 
-  // Of a sequence that isn't in memory. False if it was dropped before.
-  bool Release(Run& run, const SequenceName& name);
-
   // Stores the sealed form in place of the log, unless too many are waiting for that.
   void SealBehind(std::shared_ptr<Run> run, SequenceName name, std::shared_ptr<Sequence> sequence);
-  void DropBehind(SequenceIdentity sequence, v1::MissingReason reason);
-  void DropIncarnationsBehind(std::string run_id, uint64_t before);
-  // Where other replicas write to the store: brings the versions of all runs in line.
-  void ExchangeRunsBehind();
 
  private:
-  // Once, whoever asks meanwhile. NEVER_ARRIVED if the store doesn't have it.
+  // Once, whoever asks meanwhile. kNeverArrived if the store doesn't have it.
   absl::StatusOr<Run::Found> Load(Run& run, const SequenceName& name) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<Run::Found> LoadNow(Run& run, const SequenceName& name);
   // Applies what others have stored. Errors as of Write.
   absl::Status CatchUp(Run& run, const SequenceName& name, Sequence& sequence)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(sequence.log().writing);
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(LogOf(sequence).writing);
   // Whether there may be room now for so many bytes of the run.
   bool MakeRoom(Run& run, int64_t bytes);
   // Makes room for it if need be.
@@ -80,10 +75,9 @@ class StoredCache {
   Mutex mutex_;
   std::set<SequenceIdentity> loading_ ABSL_GUARDED_BY(mutex_);
   std::condition_variable_any loaded_;
-  std::atomic<uint64_t> marks_;   // from a random beginning
+  std::atomic<uint64_t> marks_;  // from a random beginning: never the same twice, here or elsewhere
   std::atomic<int> sealing_ = 0;  // waiting or under way
-  std::atomic<bool> exchanging_ = false;
-  WorkerPool behind_;  // destroyed first: does what is waiting
+  WorkerPool behind_;             // destroyed first: does what is waiting
 };
 
 }  // namespace sis

@@ -5,19 +5,21 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "server/cache/backing_store.h"
+#include "server/cache/sequence.h"
 #include "server/store/sequence_store.h"
 #include "server/threads/mutex.h"
 
 namespace sis {
 
-// Used by StoredCache, and by Ingest to note what it changes. Both locks come before those of Run
-// and Sequence; `writing` is held while the store is waited for, so only by threads that may wait.
-struct SequenceLog {
+// Both locks come before those of Run and Sequence; `writing` is held while the store is waited
+// for, so only by threads that may wait.
+struct SequenceLog final : BackingStore::Attachment {
   Mutex writing;
   // All entries of the stored log before this are applied in memory.
   uint32_t next ABSL_GUARDED_BY(writing) = 0;
-  // The run has forgotten the sequence, since it contradicted the store: who still has it must not
-  // store it, nor take what is unwritten for stored.
+  // The run has dropped this sequence because the store has something else. Who still holds it must
+  // neither write what is unwritten nor ack it.
   bool forgotten ABSL_GUARDED_BY(writing) = false;
 
   // Held while a change is made in memory and noted, so that both are in the same order.
@@ -25,5 +27,10 @@ struct SequenceLog {
   // Changes made in memory that are not stored yet, and so not acked.
   std::vector<LogEntry> unwritten ABSL_GUARDED_BY(order);
 };
+
+// Of a sequence of a run whose backing store is a StoredCache.
+inline SequenceLog& LogOf(const Sequence& sequence) {
+  return static_cast<SequenceLog&>(*sequence.attachment());
+}
 
 }  // namespace sis

@@ -1,4 +1,4 @@
-#include "server/cache/log_entries.h"
+#include "server/store/log_entries.h"
 
 #include <algorithm>
 #include <cstring>

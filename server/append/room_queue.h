@@ -56,8 +56,8 @@ class RoomQueue {
   RoomQueue(RunRegistry& registry, absl::Duration patience, Clock clock)
       : registry_(registry), patience_(patience), clock_(std::move(clock)) {}
 
-  // Gives the waiter turns until it needs none; then it may join again. An error if it has left, or
-  // the queue is closed: it has not joined then. Else the waiter may be gone on return.
+  // Gives the waiter turns until it needs no more; after that it may join again. An error if it has
+  // left or the queue is closed, and it has not joined. Else the waiter may be gone on return.
   absl::Status Join(Waiter& waiter, RoomWanted wanted) ABSL_LOCKS_EXCLUDED(mutex_);
   // Cancelled: the waiter gives up, if it waits, and will not wait again.
   void Leave(Waiter& waiter) ABSL_LOCKS_EXCLUDED(mutex_);

@@ -1,4 +1,4 @@
-#include "server/main/device_cache_metrics.h"
+#include "server/metrics/device_cache_metrics.h"
 
 #include <gtest/gtest.h>
 #include <prometheus/text_serializer.h>

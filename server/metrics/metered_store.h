@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <type_traits>
 #include <utility>
 
 #include "absl/time/clock.h"
@@ -17,7 +18,6 @@ class MeteredStore final : public SequenceStore {
       : store_(std::move(store)), metrics_(metrics) {}
 
   std::string_view name() const override { return store_->name(); }
-  bool durable() const override { return store_->durable(); }
   bool shared() const override { return store_->shared(); }
 
   // Counted once per call, with the first error.
@@ -30,14 +30,12 @@ class MeteredStore final : public SequenceStore {
       first_error.Update(statuses[i]);
       if (statuses[i].ok()) bytes += static_cast<int64_t>(entries[i].entry.rows.size());
     }
-    Count("append", first_error, start);
+    metrics_.CountStoreOperation("append", first_error.code(), absl::Now() - start);
     metrics_.AddStoreBytes(bytes, 0);
     return statuses;
   }
   absl::StatusOr<StoredSequence> Read(const SequenceIdentity& sequence, uint32_t first) override {
-    const absl::Time start = absl::Now();
-    absl::StatusOr<StoredSequence> read = store_->Read(sequence, first);
-    Count("read", read.status(), start);
+    auto read = Counted("read", [&] { return store_->Read(sequence, first); });
     if (read.ok()) {
       int64_t bytes = static_cast<int64_t>(read->sealed_form.value_or("").size());
       for (const LogEntry& entry : read->entries) bytes += static_cast<int64_t>(entry.rows.size());
@@ -47,35 +45,23 @@ class MeteredStore final : public SequenceStore {
   }
   absl::Status WriteSealedForm(const SequenceIdentity& sequence, uint32_t entries,
                                std::string_view sealed_form, absl::Time expires) override {
-    const absl::Time start = absl::Now();
-    absl::Status status = store_->WriteSealedForm(sequence, entries, sealed_form, expires);
-    Count("seal", status, start);
+    absl::Status status = Counted(
+        "seal", [&] { return store_->WriteSealedForm(sequence, entries, sealed_form, expires); });
     if (status.ok()) metrics_.AddStoreBytes(static_cast<int64_t>(sealed_form.size()), 0);
     return status;
   }
   absl::Status Drop(const SequenceIdentity& sequence, uint8_t reason, absl::Time expires) override {
-    const absl::Time start = absl::Now();
-    absl::Status status = store_->Drop(sequence, reason, expires);
-    Count("drop", status, start);
-    return status;
+    return Counted("drop", [&] { return store_->Drop(sequence, reason, expires); });
   }
   absl::Status DropIncarnationsBefore(const std::string& run_id, uint64_t incarnation) override {
-    const absl::Time start = absl::Now();
-    absl::Status status = store_->DropIncarnationsBefore(run_id, incarnation);
-    Count("drop_incarnations", status, start);
-    return status;
+    return Counted("drop_incarnations",
+                   [&] { return store_->DropIncarnationsBefore(run_id, incarnation); });
   }
   absl::StatusOr<StoredRun> PutRun(const StoredRun& run) override {
-    const absl::Time start = absl::Now();
-    absl::StatusOr<StoredRun> there = store_->PutRun(run);
-    Count("put_run", there.status(), start);
-    return there;
+    return Counted("put_run", [&] { return store_->PutRun(run); });
   }
   absl::StatusOr<StoredRun> GetRun(const std::string& run_id) override {
-    const absl::Time start = absl::Now();
-    absl::StatusOr<StoredRun> run = store_->GetRun(run_id);
-    Count("get_run", run.status(), start);
-    return run;
+    return Counted("get_run", [&] { return store_->GetRun(run_id); });
   }
   absl::StatusOr<std::vector<StoredRun>> ListRuns() override { return store_->ListRuns(); }
   absl::StatusOr<std::vector<SequenceIdentity>> ListSequences(const std::string& run_id,
@@ -84,8 +70,18 @@ class MeteredStore final : public SequenceStore {
   }
 
  private:
-  void Count(const char* operation, const absl::Status& status, absl::Time start) {
-    metrics_.CountStoreOperation(operation, status.code(), absl::Now() - start);
+  static absl::StatusCode CodeOf(const absl::Status& status) { return status.code(); }
+  template <typename T>
+  static absl::StatusCode CodeOf(const absl::StatusOr<T>& result) {
+    return result.status().code();
+  }
+
+  template <typename Call>
+  std::invoke_result_t<Call> Counted(const char* operation, const Call& call) {
+    const absl::Time start = absl::Now();
+    auto result = call();
+    metrics_.CountStoreOperation(operation, CodeOf(result), absl::Now() - start);
+    return result;
   }
 
   const std::unique_ptr<SequenceStore> store_;

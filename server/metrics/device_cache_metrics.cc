@@ -1,34 +1,13 @@
-#include "server/main/device_cache_metrics.h"
+#include "server/metrics/device_cache_metrics.h"
 
-#include <prometheus/metric_family.h>
-
-#include <string>
-#include <utility>
+#include "server/metrics/metric_families.h"
 
 namespace sis {
-namespace {
-
-prometheus::ClientMetric Metric(prometheus::MetricType type, int64_t value,
-                                std::vector<prometheus::ClientMetric::Label> labels = {}) {
-  prometheus::ClientMetric metric;
-  metric.label = std::move(labels);
-  (type == prometheus::MetricType::Counter ? metric.counter.value : metric.gauge.value) =
-      static_cast<double>(value);
-  return metric;
-}
-
-prometheus::MetricFamily Family(const std::string& name, const std::string& help,
-                                prometheus::MetricType type, int64_t value) {
-  return {name, help, type, {Metric(type, value)}};
-}
-
-}  // namespace
-
 std::vector<prometheus::MetricFamily> DeviceCacheMetrics::Collect() const {
   using enum prometheus::MetricType;
   const ResidentRowsStats stats = backend_.resident_rows();
   const auto read = [](const char* result, int64_t count) {
-    return Metric(Counter, count, {{"result", result}});
+    return Metric(Counter, static_cast<double>(count), {{"result", result}});
   };
   return {
       Family("sis_device_cache_budget_bytes", "Bytes on the device for copies of recorded rows.",

@@ -1,4 +1,4 @@
-#include "server/cache/room_queue.h"
+#include "server/append/room_queue.h"
 
 #include <algorithm>
 #include <utility>

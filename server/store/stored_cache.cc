@@ -1,4 +1,4 @@
-#include "server/cache/stored_cache.h"
+#include "server/store/stored_cache.h"
 
 #include <algorithm>
 #include <random>
@@ -7,8 +7,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
-#include "server/cache/log_entries.h"
-#include "server/cache/run_registry.h"
+#include "server/store/log_entries.h"
 
 namespace sis {
 namespace {
@@ -20,22 +19,23 @@ constexpr int kMostSealing = 256;
 // How long the reason of a dropped sequence is kept for other replicas and later lives.
 constexpr absl::Duration kReasonKept = absl::Hours(24);
 
-v1::MissingReason ReasonOf(const absl::Status& status) {
+MissingReason ReasonOf(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kDataLoss:
-      return v1::CORRUPT;
+      return MissingReason::kCorrupt;
     case absl::StatusCode::kResourceExhausted:  // lost, or no room in memory for it
-      return v1::EVICTED;
+      return MissingReason::kEvicted;
     default:
-      return v1::STORE_DOWN;
+      return MissingReason::kStoreDown;
   }
 }
 
 // Whether no other replica can have anything to add to, or to take away from, these positions.
 bool Complete(const Sequence& sequence, uint32_t first, uint32_t count) {
   if (!sequence.sealed()) return false;
-  if (count == 0)
+  if (count == 0) {
     count = sequence.committed_length() - std::min(first, sequence.committed_length());
+  }
   const Sequence::Reader reader(sequence);
   bool complete = true;
   reader.ForEachPiece(first, count, [&](const Sequence::Reader::Piece& piece) {
@@ -47,6 +47,10 @@ bool Complete(const Sequence& sequence, uint32_t first, uint32_t count) {
 uint64_t RandomMark() {
   std::random_device random;
   return uint64_t{random()} << 32 | random();
+}
+
+SequenceIdentity IdentityOf(const Run& run, const SequenceName& name) {
+  return {run.id(), run.incarnation(), name.id, name.attempt};
 }
 
 bool IsTruncate(const LogEntry& entry) { return entry.kind == LogEntry::Kind::kTruncate; }
@@ -66,7 +70,7 @@ StoredCache::StoredCache(SequenceStore& store, RunRegistry& registry, Clock cloc
 
 absl::Time StoredCache::ExpiryOf(const Run& run) const {
   // The time to live is counted from the last use, which the store doesn't see.
-  const double seconds = run.config().time_to_live_seconds();
+  const double seconds = run.config().time_to_live_seconds;
   return seconds > 0 ? clock_() + 2 * absl::Seconds(seconds) : absl::InfiniteFuture();
 }
 
@@ -76,7 +80,7 @@ Run::Found StoredCache::Find(Run& run, const SequenceName& name, uint32_t first,
     if (!store_.shared() || Complete(**sequence, first, count)) return found;
     absl::Status status;
     {
-      WriterLock writing((*sequence)->log().writing);
+      WriterLock writing(LogOf(**sequence).writing);
       status = CatchUp(run, name, **sequence);
     }
     // What can't be had now is missing from what is returned.
@@ -84,7 +88,7 @@ Run::Found StoredCache::Find(Run& run, const SequenceName& name, uint32_t first,
     found = run.Find(name);
     if (std::holds_alternative<std::shared_ptr<Sequence>>(found)) return found;
   }
-  if (std::get<v1::MissingReason>(found) != v1::NEVER_ARRIVED) return found;
+  if (std::get<MissingReason>(found) != MissingReason::kNeverArrived) return found;
   absl::StatusOr<Run::Found> loaded = Load(run, name);
   return loaded.ok() ? *std::move(loaded) : Run::Found(ReasonOf(loaded.status()));
 }
@@ -92,8 +96,8 @@ Run::Found StoredCache::Find(Run& run, const SequenceName& name, uint32_t first,
 absl::StatusOr<std::shared_ptr<Sequence>> StoredCache::FindToAppend(Run& run,
                                                                     const SequenceName& name) {
   Run::Found found = run.Find(name);
-  if (const auto* reason = std::get_if<v1::MissingReason>(&found)) {
-    if (*reason != v1::NEVER_ARRIVED) return nullptr;  // appending will be refused
+  if (const auto* reason = std::get_if<MissingReason>(&found)) {
+    if (*reason != MissingReason::kNeverArrived) return nullptr;  // appending will be refused
     absl::StatusOr<Run::Found> loaded = Load(run, name);
     if (!loaded.ok()) return loaded.status();
     found = *std::move(loaded);
@@ -107,7 +111,7 @@ absl::StatusOr<std::shared_ptr<Sequence>> StoredCache::FindToAppend(Run& run,
 }
 
 absl::StatusOr<Run::Found> StoredCache::Load(Run& run, const SequenceName& name) {
-  const SequenceIdentity identity = run.IdentityOf(name);
+  const SequenceIdentity identity = IdentityOf(run, name);
   {
     WriterLock lock(mutex_);
     bool waited = false;
@@ -117,7 +121,7 @@ absl::StatusOr<Run::Found> StoredCache::Load(Run& run, const SequenceName& name)
     }
     if (waited) {
       const Run::Found found = run.Find(name);
-      if (found != Run::Found(v1::NEVER_ARRIVED)) return found;
+      if (found != Run::Found(MissingReason::kNeverArrived)) return found;
     }
     loading_.insert(identity);
   }
@@ -130,11 +134,11 @@ absl::StatusOr<Run::Found> StoredCache::Load(Run& run, const SequenceName& name)
 }
 
 absl::StatusOr<Run::Found> StoredCache::LoadNow(Run& run, const SequenceName& name) {
-  const absl::StatusOr<StoredSequence> stored = store_.Read(run.IdentityOf(name), 0);
-  if (absl::IsNotFound(stored.status())) return Run::Found(v1::NEVER_ARRIVED);
+  const absl::StatusOr<StoredSequence> stored = store_.Read(IdentityOf(run, name), 0);
+  if (absl::IsNotFound(stored.status())) return Run::Found(MissingReason::kNeverArrived);
   if (!stored.ok()) return stored.status();
   if (stored->dropped.has_value()) {
-    const auto reason = static_cast<v1::MissingReason>(*stored->dropped);
+    const auto reason = static_cast<MissingReason>(*stored->dropped);
     run.NoteDropped(name, reason);
     return Run::Found(reason);
   }
@@ -158,18 +162,16 @@ absl::StatusOr<Run::Found> StoredCache::LoadNow(Run& run, const SequenceName& na
     }
   }
   {
-    WriterLock writing(sequence.log().writing);
-    sequence.log().next = stored->first_entry + static_cast<uint32_t>(stored->entries.size());
+    SequenceLog& log = LogOf(sequence);
+    WriterLock writing(log.writing);
+    log.next = stored->first_entry + static_cast<uint32_t>(stored->entries.size());
   }
   return run.Adopt(name, *std::move(held));
 }
 
 bool StoredCache::MakeRoom(Run& run, int64_t bytes) {
   if (bytes > run.budget().limit() || bytes > registry_.budget().limit()) return false;
-  // Where the bytes would fit already, the arena has no room of the right size.
-  const bool arena_short =
-      run.budget().Lacking(bytes) == 0 && registry_.budget().Lacking(bytes) == 0;
-  return arena_short ? registry_.EvictOldest() : registry_.Reclaim(run, bytes) == nullptr;
+  return registry_.MakeRoom(run, bytes) == nullptr;
 }
 
 absl::Status StoredCache::Apply(Run& run, Sequence& sequence, const LogEntry& entry) {
@@ -182,17 +184,17 @@ absl::Status StoredCache::Apply(Run& run, Sequence& sequence, const LogEntry& en
 }
 
 absl::Status StoredCache::CatchUp(Run& run, const SequenceName& name, Sequence& sequence) {
-  SequenceLog& log = sequence.log();
+  SequenceLog& log = LogOf(sequence);
   if (log.forgotten) return absl::AbortedError("forgotten");
-  const absl::StatusOr<StoredSequence> stored = store_.Read(run.IdentityOf(name), log.next);
+  const absl::StatusOr<StoredSequence> stored = store_.Read(IdentityOf(run, name), log.next);
   if (absl::IsNotFound(stored.status())) return absl::OkStatus();
   if (!stored.ok()) return stored.status();
   if (stored->dropped.has_value()) {
-    const auto reason = static_cast<v1::MissingReason>(*stored->dropped);
+    const auto reason = static_cast<MissingReason>(*stored->dropped);
     log.forgotten = true;
     run.NoteDropped(name, reason);
-    return absl::FailedPreconditionError(
-        absl::StrCat("dropped elsewhere (", ReasonLabel(reason), "): send it as another attempt"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "dropped elsewhere (", std::string(Name(reason)), "): send it as another attempt"));
   }
   const auto forget = [&](std::string_view why) {
     run.Forget(name, &sequence);
@@ -221,8 +223,13 @@ absl::Status StoredCache::CatchUp(Run& run, const SequenceName& name, Sequence& 
   return absl::OkStatus();
 }
 
+void StoredCache::Note(SequenceLog& log, LogEntry entry) {
+  entry.mark = marks_ += 1;
+  log.unwritten.push_back(std::move(entry));
+}
+
 absl::Status StoredCache::Write(Run& run, const SequenceName& name, Sequence& sequence) {
-  SequenceLog& log = sequence.log();
+  SequenceLog& log = LogOf(sequence);
   WriterLock writing(log.writing);
   if (log.forgotten) return absl::AbortedError("forgotten");
   for (;;) {
@@ -231,7 +238,7 @@ absl::Status StoredCache::Write(Run& run, const SequenceName& name, Sequence& se
       WriterLock order(log.order);
       const size_t count = std::min(log.unwritten.size(), kEntriesAtOnce);
       for (size_t i = 0; i < count; ++i) {
-        entries.push_back({.sequence = run.IdentityOf(name),
+        entries.push_back({.sequence = IdentityOf(run, name),
                            .number = log.next + static_cast<uint32_t>(i),
                            .entry = log.unwritten[i],
                            .expires = ExpiryOf(run)});
@@ -257,7 +264,7 @@ absl::Status StoredCache::Write(Run& run, const SequenceName& name, Sequence& se
 
 absl::StatusOr<bool> StoredCache::Follow(Run& run, const SequenceName& name, Sequence& sequence) {
   if (!store_.shared()) return false;
-  SequenceLog& log = sequence.log();
+  SequenceLog& log = LogOf(sequence);
   WriterLock writing(log.writing);
   const uint32_t before = log.next;
   const absl::Status status = CatchUp(run, name, sequence);
@@ -268,8 +275,8 @@ absl::StatusOr<bool> StoredCache::Follow(Run& run, const SequenceName& name, Seq
 
 bool StoredCache::Release(Run& run, const SequenceName& name) {
   if (std::holds_alternative<std::shared_ptr<Sequence>>(run.Find(name))) return false;
-  if (!run.NoteDropped(name, v1::RELEASED)) return false;
-  DropBehind(run.IdentityOf(name), v1::RELEASED);
+  if (!run.NoteDropped(name, MissingReason::kReleased)) return false;
+  DropBehind(run, name, MissingReason::kReleased);
   return true;
 }
 
@@ -286,7 +293,7 @@ void StoredCache::SealBehind(std::shared_ptr<Run> run, SequenceName name,
 }
 
 absl::Status StoredCache::Seal(Run& run, const SequenceName& name, Sequence& sequence) {
-  SequenceLog& log = sequence.log();
+  SequenceLog& log = LogOf(sequence);
   WriterLock writing(log.writing);
   absl::StatusOr<std::string> form;
   {
@@ -296,28 +303,14 @@ absl::Status StoredCache::Seal(Run& run, const SequenceName& name, Sequence& seq
     form = SealedForm(sequence);
   }
   if (!form.ok()) return form.status();
-  return store_.WriteSealedForm(run.IdentityOf(name), log.next, *form, ExpiryOf(run));
+  return store_.WriteSealedForm(IdentityOf(run, name), log.next, *form, ExpiryOf(run));
 }
 
-void StoredCache::DropBehind(SequenceIdentity sequence, v1::MissingReason reason) {
+void StoredCache::DropBehind(const Run& run, const SequenceName& name, MissingReason reason) {
   // What one replica has not used for long another may have.
-  if (reason == v1::EXPIRED && store_.shared()) return;
-  behind_.Schedule("", [this, sequence = std::move(sequence), reason] {
+  if (reason == MissingReason::kExpired && store_.shared()) return;
+  behind_.Schedule("", [this, sequence = IdentityOf(run, name), reason] {
     store_.Drop(sequence, static_cast<uint8_t>(reason), clock_() + kReasonKept).IgnoreError();
-  });
-}
-
-void StoredCache::DropIncarnationsBehind(std::string run_id, uint64_t before) {
-  behind_.Schedule("", [this, run_id = std::move(run_id), before] {
-    store_.DropIncarnationsBefore(run_id, before).IgnoreError();
-  });
-}
-
-void StoredCache::ExchangeRunsBehind() {
-  if (!store_.shared() || exchanging_.exchange(true)) return;
-  behind_.Schedule("", [this] {
-    registry_.ExchangeRuns();
-    exchanging_ = false;
   });
 }
 

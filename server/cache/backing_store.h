@@ -1,0 +1,45 @@
+// What a run needs of a store that outlives the server's memory.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <variant>
+
+#include "server/cache/missing.h"
+#include "server/cache/sequence_name.h"
+
+namespace sis {
+
+class Run;
+class Sequence;
+
+// A sequence, or why there is none.
+using FoundSequence = std::variant<std::shared_ptr<Sequence>, MissingReason>;
+
+// Thread-safe. Must outlive the calls of its runs.
+class BackingStore {
+ public:
+  // What the store remembers of a sequence for as long as that is in memory.
+  class Attachment {
+   public:
+    virtual ~Attachment() = default;
+  };
+
+  virtual ~BackingStore() = default;
+
+  // For a new sequence.
+  virtual std::unique_ptr<Attachment> Attach() = 0;
+
+  // A sequence for reading [first, first + count), or all of it if count is 0: from memory, and
+  // what isn't there from the store. May wait for the store, so the caller holds no lock.
+  virtual FoundSequence Find(Run& run, const SequenceName& name, uint32_t first,
+                             uint32_t count) = 0;
+  // Releases a sequence that isn't in memory. False if it was dropped before.
+  virtual bool Release(Run& run, const SequenceName& name) = 0;
+
+  // Drops a stored sequence that was dropped from memory, later: doesn't wait, and is called under
+  // the run's lock.
+  virtual void DropBehind(const Run& run, const SequenceName& name, MissingReason reason) = 0;
+};
+
+}  // namespace sis

@@ -1,0 +1,51 @@
+// Which positions have no record, and why.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+namespace sis {
+
+// The numbers are those of v1::MissingReason, and stand in stores.
+enum class MissingReason : uint8_t {
+  kNeverArrived = 1,
+  kEvicted = 2,  // to make room; or lost by the store
+  kExpired = 3,
+  kStale = 4,
+  kReleased = 5,
+  kStoreDown = 6,
+  kCorrupt = 7,
+};
+
+inline constexpr std::array kMissingReasons = {
+    MissingReason::kNeverArrived, MissingReason::kEvicted,  MissingReason::kExpired,
+    MissingReason::kStale,        MissingReason::kReleased, MissingReason::kStoreDown,
+    MissingReason::kCorrupt};
+
+// "never_arrived" and so on, for messages and labels of metrics.
+constexpr std::string_view Name(MissingReason reason) {
+  constexpr std::string_view kNames[] = {"never_arrived", "evicted",    "expired", "stale",
+                                         "released",      "store_down", "corrupt"};
+  return kNames[static_cast<int>(reason) - 1];
+}
+
+// A range of consecutive missing positions of one slice.
+struct Missing {
+  uint32_t first_position;
+  uint32_t count;
+  MissingReason reason;
+};
+
+// Adds a range that lies behind those there, as part of the last one if it continues it.
+inline void AddMissing(std::vector<Missing>& ranges, const Missing& range) {
+  if (!ranges.empty() && ranges.back().reason == range.reason &&
+      ranges.back().first_position + ranges.back().count == range.first_position) {
+    ranges.back().count += range.count;
+  } else {
+    ranges.push_back(range);
+  }
+}
+
+}  // namespace sis

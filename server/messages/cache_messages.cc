@@ -1,0 +1,87 @@
+#include "server/messages/cache_messages.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace sis {
+
+static_assert(static_cast<int>(MissingReason::kNeverArrived) == v1::NEVER_ARRIVED);
+static_assert(static_cast<int>(MissingReason::kEvicted) == v1::EVICTED);
+static_assert(static_cast<int>(MissingReason::kExpired) == v1::EXPIRED);
+static_assert(static_cast<int>(MissingReason::kStale) == v1::STALE);
+static_assert(static_cast<int>(MissingReason::kReleased) == v1::RELEASED);
+static_assert(static_cast<int>(MissingReason::kStoreDown) == v1::STORE_DOWN);
+static_assert(static_cast<int>(MissingReason::kCorrupt) == v1::CORRUPT);
+static_assert(kMissingReasons.size() + 1 == v1::MissingReason_ARRAYSIZE);
+
+v1::MissingReason ToMessage(MissingReason reason) { return static_cast<v1::MissingReason>(reason); }
+
+absl::StatusOr<RunConfig> FromMessage(const v1::RunConfig& message) {
+  RunConfig config{.seed = message.seed(),
+                   .vocabulary_size = message.vocabulary_size(),
+                   .top_k = message.top_k(),
+                   .time_to_live_seconds = message.time_to_live_seconds(),
+                   .byte_quota = message.byte_quota(),
+                   .task = message.task(),
+                   .algorithm = message.algorithm(),
+                   .model = message.model()};
+  if (message.has_max_staleness()) config.max_staleness = message.max_staleness();
+  switch (message.log_prob_encoding()) {
+    case v1::LOG_PROB_ENCODING_UNSPECIFIED:
+      return config;
+    case v1::FLOAT32:
+      config.log_prob_encoding = LogProbEncoding::kFloat32;
+      return config;
+    case v1::FLOAT16:
+      config.log_prob_encoding = LogProbEncoding::kFloat16;
+      return config;
+    case v1::FIXED12:
+      config.log_prob_encoding = LogProbEncoding::kFixed12;
+      return config;
+    default:
+      return absl::InvalidArgumentError(absl::StrCat("config.log_prob_encoding ",
+                                                     static_cast<int>(message.log_prob_encoding()),
+                                                     " is not an encoding"));
+  }
+}
+
+v1::RunConfig ToMessage(const RunConfig& config) {
+  v1::RunConfig message;
+  message.set_seed(config.seed);
+  message.set_vocabulary_size(config.vocabulary_size);
+  message.set_top_k(config.top_k);
+  message.set_time_to_live_seconds(config.time_to_live_seconds);
+  if (config.max_staleness.has_value()) message.set_max_staleness(*config.max_staleness);
+  message.set_byte_quota(config.byte_quota);
+  message.set_task(config.task);
+  message.set_algorithm(config.algorithm);
+  message.set_model(config.model);
+  switch (config.log_prob_encoding) {
+    case LogProbEncoding::kFloat32:
+      message.set_log_prob_encoding(v1::FLOAT32);
+      break;
+    case LogProbEncoding::kFloat16:
+      message.set_log_prob_encoding(v1::FLOAT16);
+      break;
+    case LogProbEncoding::kFixed12:
+      message.set_log_prob_encoding(v1::FIXED12);
+      break;
+  }
+  return message;
+}
+
+v1::Run ToMessage(const RunDescription& run) {
+  v1::Run message;
+  message.set_run_id(run.id);
+  message.set_incarnation(run.incarnation);
+  *message.mutable_config() = ToMessage(run.config);
+  message.set_policy_version(run.policy_version);
+  message.set_sequences(run.sequences);
+  message.set_sealed_sequences(run.sealed_sequences);
+  message.set_positions(run.positions);
+  message.set_bytes(run.bytes);
+  message.set_leases(run.leases);
+  if (run.last_draw.has_value()) message.set_last_draw(*run.last_draw);
+  return message;
+}
+
+}  // namespace sis

@@ -1,0 +1,57 @@
+// The runs of a server, kept in line with the store's records of them.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "server/cache/run_registry.h"
+#include "server/store/stored_cache.h"
+#include "server/threads/worker_pool.h"
+#include "sis/v1/ratio_service.pb.h"
+
+namespace sis {
+
+// Thread-safe. Without a store (`stored` is null) what is in memory is all there is, and nothing
+// waits; else calls wait for the store, but for those named ...Behind.
+class StoredRuns {
+ public:
+  // Both must outlive the object, and the runs' calls.
+  StoredRuns(RunRegistry& registry, StoredCache* stored);
+
+  RunRegistry& registry() const { return registry_; }
+  StoredCache* stored() const { return stored_; }
+
+  // As CreateRun of the API.
+  absl::StatusOr<RunRegistry::Created> Create(const v1::CreateRunRequest& request);
+  // In memory, or else in the store. Errors as of RunRegistry::Find.
+  absl::StatusOr<std::shared_ptr<Run>> Find(const v1::RunRef& ref);
+
+  // Tells the store the run's policy version; takes over a newer record of it.
+  absl::Status Exchange(const Run& run);
+  // Where other replicas write to the store: does so for all runs.
+  void ExchangeAllBehind();
+
+  // Takes in all runs that the store can list; their sequences come when they are asked for.
+  struct Recovered {
+    int64_t runs = 0;
+    int64_t sequences = 0;
+  };
+  absl::StatusOr<Recovered> Recover();
+
+ private:
+  // Takes over what the store knows of the run, if it is newer.
+  absl::Status Learn(const std::string& run_id);
+  absl::Status Adopt(const StoredRun& there);
+
+  RunRegistry& registry_;
+  StoredCache* const stored_;
+  std::atomic<bool> exchanging_ = false;
+  std::optional<WorkerPool> behind_;  // with a store; destroyed first: does what is waiting
+};
+
+}  // namespace sis
