@@ -7,6 +7,7 @@
 #include <string>
 
 #include "server/fetch/fetch.h"
+#include "server/messages/cache_messages.h"
 #include "tests/fuzz/cache_with_one_record.h"
 #include "tests/fuzz/segment_mover.h"
 

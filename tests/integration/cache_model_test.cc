@@ -546,7 +546,7 @@ void CacheModelTest::Release() {
   Note("release", name);
   sis::Run& run = *life_->run;
   const bool released =
-      run.Release(name) || (run.stored() != nullptr && run.stored()->Release(run, name));
+      run.Release(name) || (run.backing() != nullptr && run.backing()->Release(run, name));
   ExpectEqual(released, model_.Release(name), "released");
   Settle({name});
 }
@@ -567,8 +567,8 @@ void CacheModelTest::AdvanceVersion() {
   const std::optional<int64_t> expected = model_.AdvanceVersion(version);
   ExpectEqual(dropped.ok(), expected.has_value(), "the version is taken");
   if (dropped.ok() && expected.has_value()) ExpectEqual(*dropped, *expected, "dropped");
-  if (life_->run->stored() != nullptr) {
-    const absl::Status exchanged = life_->registry.Exchange(*life_->run);
+  if (life_->run->backing() != nullptr) {
+    const absl::Status exchanged = life_->runs->Exchange(*life_->run);
     EXPECT_TRUE(exchanged.ok()) << exchanged;
   }
   Settle({});

@@ -8,6 +8,7 @@
 #include "kernels/decide/decide.h"
 #include "kernels/records/log_probs.h"
 #include "kernels/records/record_digest.h"
+#include "server/messages/cache_messages.h"
 
 namespace sis {
 namespace {
@@ -37,8 +38,8 @@ Records Recorded(const v1::RunConfig& config, const Records& sent) {
   Records recorded = sent;
   const size_t slots = sent.slots;
   std::vector<uint8_t> used(sent.size());
-  RoundBehaviorRows(FormatOf(config).encoding, sent.log_probs, sent.slots, recorded.log_probs,
-                    used);
+  RoundBehaviorRows(FromMessage(config)->log_prob_encoding, sent.log_probs, sent.slots,
+                    recorded.log_probs, used);
   for (size_t row = 0; row < sent.size(); ++row) {
     std::ranges::fill(std::span(recorded.ids).subspan(row * slots + used[row], slots - used[row]),
                       -1);
