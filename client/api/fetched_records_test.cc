@@ -1,4 +1,4 @@
-// Records that stay in a segment: where the server may say they are, and what it may not.
+// What a stream of records may say, above all of records that stay in a segment.
 #include "client/api/fetched_records.h"
 
 #include <gtest/gtest.h>
@@ -98,6 +98,21 @@ TEST_F(RecordLocatorTest, NotWhereItMayNotWrite) {
       {}, {header_}, {chunk}, {header_, chunk, chunk}, {header_, header_, chunk}};
   for (size_t i = 0; i < streams.size(); ++i) {
     EXPECT_EQ(Locate(streams[i]).status().code(), absl::StatusCode::kInternal) << "stream " << i;
+  }
+}
+
+TEST(RecordCopierTest, ArraysHoldTheRowsOfTheirChunk) {
+  v1::FetchTopKRequest request;
+  request.add_arrays(v1::SAMPLED_IDS);
+  v1::FetchTopKHeader header;
+  header.add_slices()->set_length(2);
+  for (const size_t bytes : {4, 8, 12}) {
+    v1::FetchTopKChunk chunk;
+    chunk.set_length(2);
+    chunk.set_sampled_ids(std::string(bytes, '\0'));
+    RecordCopier copier(request);
+    ASSERT_TRUE(copier.Add(header).ok());
+    EXPECT_EQ(copier.Add(FetchedChunk(chunk)).ok(), bytes == 8) << bytes;
   }
 }
 
