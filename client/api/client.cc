@@ -173,7 +173,7 @@ absl::StatusOr<TopKRecords> Client::FetchTopK(const RunRef& run, std::span<const
 }
 
 absl::StatusOr<TopKRecords> Client::FetchInto(SharedMemory& memory, v1::FetchTopKRequest request) {
-  const std::shared_ptr<SegmentRange> range = memory.memory().TakeLargest();
+  const std::shared_ptr<SegmentAllocation> range = memory.memory().TakeLargest();
   if (range == nullptr) return absl::ResourceExhaustedError("nothing of the shared memory is free");
   request.set_segment(memory.segment());
   request.mutable_answers()->set_offset(range->offset());

@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "client/api/micro_batches.h"
 #include "client/messages/types.h"
-#include "kernels/decide/algorithms/batch.h"
+#include "kernels/decide/algorithms/algorithm_input.h"
 #include "sis/v1/ratio_service.pb.h"
 
 namespace sis {

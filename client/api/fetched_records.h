@@ -79,14 +79,14 @@ class RecordCopier final : public RecordReader {
 class RecordLocator final : public RecordReader {
  public:
   // Given back when the records go, or abandoned if the stream is wrong.
-  RecordLocator(const v1::FetchTopKRequest& request, std::shared_ptr<SegmentRange> range)
+  RecordLocator(const v1::FetchTopKRequest& request, std::shared_ptr<SegmentAllocation> range)
       : RecordReader(request), range_(std::move(range)) {}
 
  private:
   absl::Status AddChunk(const FetchedChunk& chunk) override;
   bool Complete() const override { return located_; }
 
-  const std::shared_ptr<SegmentRange> range_;
+  const std::shared_ptr<SegmentAllocation> range_;
   bool located_ = false;
 };
 

@@ -44,7 +44,7 @@ class RecordLocatorTest : public testing::Test {
 
   // What comes of these messages in a range that ends with the array that is last.
   absl::StatusOr<TopKRecords> Locate(std::vector<FetchedMessage> messages) {
-    std::shared_ptr<SegmentRange> range = memory_->TakeLargest();
+    std::shared_ptr<SegmentAllocation> range = memory_->TakeLargest();
     range->Shrink(640 + 240 - kBegin);
     RecordLocator locator({}, std::move(range));
     for (FetchedMessage& message : messages) {
@@ -54,7 +54,7 @@ class RecordLocatorTest : public testing::Test {
   }
 
   std::shared_ptr<SegmentMemory> memory_;
-  std::unique_ptr<SegmentRange> before_;
+  std::unique_ptr<SegmentAllocation> before_;
   v1::FetchTopKHeader header_;
   v1::FetchTopKChunk chunk_;
 };

@@ -24,12 +24,14 @@ constexpr int64_t kIdLimit = int64_t{1} << 24;
 constexpr absl::string_view kTokenIdPrefix = "token_id:";
 
 // Where in which file something stands, for messages.
-class Place {
+class JsonPath {
  public:
-  Place(absl::string_view file, std::string path) : file_(file), path_(std::move(path)) {}
+  JsonPath(absl::string_view file, std::string path) : file_(file), path_(std::move(path)) {}
 
-  Place Field(absl::string_view name) const { return Place(file_, absl::StrCat(path_, ".", name)); }
-  Place Element(size_t i) const { return Place(file_, absl::StrCat(path_, "[", i, "]")); }
+  JsonPath Field(absl::string_view name) const {
+    return JsonPath(file_, absl::StrCat(path_, ".", name));
+  }
+  JsonPath Element(size_t i) const { return JsonPath(file_, absl::StrCat(path_, "[", i, "]")); }
 
   absl::Status Error(absl::string_view what) const {
     return absl::InvalidArgumentError(absl::StrCat(file_, ": ", path_, ": ", what));
@@ -48,13 +50,13 @@ const Json* Find(const Json& json, const char* name) {
 }
 
 // `id` must be an integer.
-absl::StatusOr<int32_t> ReadId(const Json& id, const Place& place) {
+absl::StatusOr<int32_t> ReadId(const Json& id, const JsonPath& place) {
   // Compares well with integers of any size and sign.
   if (id >= 0 && id < kIdLimit) return id.get<int32_t>();
   return place.Error(absl::StrCat(id.dump(), " is not in [0, 2^24)"));
 }
 
-absl::Status ReadBytes(const Json& bytes, const Place& place, std::string& text) {
+absl::Status ReadBytes(const Json& bytes, const JsonPath& place, std::string& text) {
   if (!bytes.is_array()) return place.Error("is not an array of bytes");
   for (size_t i = 0; i < bytes.size(); ++i) {
     if (!bytes[i].is_number_integer() || bytes[i] < 0 || bytes[i] > 255) {
@@ -65,7 +67,7 @@ absl::Status ReadBytes(const Json& bytes, const Place& place, std::string& text)
   return absl::OkStatus();
 }
 
-absl::StatusOr<float> ReadLogProb(const Json& json, const Place& place) {
+absl::StatusOr<float> ReadLogProb(const Json& json, const JsonPath& place) {
   const auto member = json.find("logprob");
   if (member == json.end()) return place.Error("is missing");
   if (member->is_null()) return -std::numeric_limits<float>::infinity();
@@ -78,7 +80,7 @@ absl::StatusOr<float> ReadLogProb(const Json& json, const Place& place) {
   return static_cast<float>(value);
 }
 
-absl::StatusOr<RecordedToken> ReadToken(const Json& json, const Place& place) {
+absl::StatusOr<RecordedToken> ReadToken(const Json& json, const JsonPath& place) {
   if (!json.is_object()) return place.Error("is not an object");
   RecordedToken token;
   const absl::StatusOr<float> log_prob = ReadLogProb(json, place.Field("logprob"));
@@ -113,12 +115,12 @@ absl::StatusOr<RecordedToken> ReadToken(const Json& json, const Place& place) {
   return token;
 }
 
-absl::StatusOr<RecordedPosition> ReadPosition(const Json& json, const Place& place) {
+absl::StatusOr<RecordedPosition> ReadPosition(const Json& json, const JsonPath& place) {
   RecordedPosition position;
   absl::StatusOr<RecordedToken> sampled = ReadToken(json, place);
   if (!sampled.ok()) return sampled.status();
   position.sampled = *std::move(sampled);
-  const Place top_place = place.Field("top_logprobs");
+  const JsonPath top_place = place.Field("top_logprobs");
   const Json* top = Find(json, "top_logprobs");
   if (top == nullptr) return top_place.Error("is missing");
   if (!top->is_array()) return top_place.Error("is not an array");
@@ -131,21 +133,21 @@ absl::StatusOr<RecordedPosition> ReadPosition(const Json& json, const Place& pla
 }
 
 // Where the content array is, in either form.
-absl::StatusOr<std::pair<const Json*, Place>> FindContent(const Json& json,
-                                                          absl::string_view file) {
+absl::StatusOr<std::pair<const Json*, JsonPath>> FindContent(const Json& json,
+                                                             absl::string_view file) {
   const Json* holder = &json;
   std::string path;
   if (const Json* choices = Find(json, "choices")) {
     if (!choices->is_array() || choices->empty()) {
-      return Place(file, "choices").Error("is not an array with a first element");
+      return JsonPath(file, "choices").Error("is not an array with a first element");
     }
     holder = &(*choices)[0];
     path = "choices[0].";
   }
   absl::StrAppend(&path, "logprobs");
   const Json* log_probs = Find(*holder, "logprobs");
-  if (log_probs == nullptr) return Place(file, path).Error("is missing");
-  const Place place = Place(file, path).Field("content");
+  if (log_probs == nullptr) return JsonPath(file, path).Error("is missing");
+  const JsonPath place = JsonPath(file, path).Field("content");
   const Json* content = Find(*log_probs, "content");
   if (content == nullptr) return place.Error("is missing");
   if (!content->is_array()) return place.Error("is not an array");

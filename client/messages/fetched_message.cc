@@ -76,8 +76,8 @@ bool FetchedChunk::ReadInPlace(grpc::ByteBuffer bytes) {
       case DelimitedTag(v1::FetchTopKChunk::kSampledLogProbsFieldNumber):
       case DelimitedTag(v1::FetchTopKChunk::kTopKIdsFieldNumber):
       case DelimitedTag(v1::FetchTopKChunk::kTopKLogProbsFieldNumber): {
-        Place& place = places_[WireFormatLite::GetTagFieldNumber(tag) -
-                               v1::FetchTopKChunk::kSampledIdsFieldNumber];
+        ByteRange& place = ranges_[WireFormatLite::GetTagFieldNumber(tag) -
+                                   v1::FetchTopKChunk::kSampledIdsFieldNumber];
         if (!read_size(place.size)) return false;
         place.offset = input.CurrentPosition();
         if (!input.Skip(place.size)) return false;
@@ -92,7 +92,7 @@ bool FetchedChunk::ReadInPlace(grpc::ByteBuffer bytes) {
 }
 
 void FetchedChunk::Copy(Array array, std::byte* into) const {
-  const Place& place = places_[array];
+  const ByteRange& place = ranges_[array];
   if (place.size == 0) return;
   grpc::ProtoBufferReader reader(&bytes_);
   CodedInputStream input(&reader);

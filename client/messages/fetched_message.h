@@ -33,7 +33,7 @@ class FetchedChunk {
   uint32_t length = 0;
 
   // In bytes.
-  size_t size(Array array) const { return places_[array].size; }
+  size_t size(Array array) const { return ranges_[array].size; }
   // All of them.
   void Copy(Array array, std::byte* into) const;
 
@@ -41,7 +41,7 @@ class FetchedChunk {
   friend absl::StatusOr<std::variant<v1::FetchTopKHeader, FetchedChunk>> ParseFetched(
       grpc::ByteBuffer);
 
-  struct Place {
+  struct ByteRange {
     int offset = 0;
     int size = 0;
   };
@@ -52,7 +52,7 @@ class FetchedChunk {
 
   // Reading does not change it, but gRPC's reader wants it so.
   mutable grpc::ByteBuffer bytes_;
-  std::array<Place, kArrays> places_;
+  std::array<ByteRange, kArrays> ranges_;
 };
 
 using FetchedMessage = std::variant<v1::FetchTopKHeader, FetchedChunk>;

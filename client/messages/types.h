@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/decide/algorithms/batch.h"
+#include "kernels/decide/algorithms/algorithm_input.h"
 #include "kernels/decide/decide.h"
 #include "sis/v1/ratio_service.pb.h"
 

@@ -30,7 +30,7 @@ absl::Status AppendWriter::Block(const SequenceRef& sequence, uint32_t first_pos
   const std::array<std::span<const std::byte>, 4> arrays = ArraysOf(records);
   OutgoingEntry entry;
   std::vector<std::string> fields;
-  if (std::optional<MappedSegments::Parts> parts =
+  if (std::optional<MappedSegments::Locations> parts =
           segments_ ? segments_->FindAll(arrays) : std::nullopt) {
     entry.segment = std::move(parts->segment);
     fields = std::move(parts->fields);

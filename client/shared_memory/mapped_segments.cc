@@ -16,7 +16,8 @@ void MappedSegments::Remove(const std::string& segment) {
   std::erase_if(mapped_, [&](const auto& entry) { return entry.second.segment == segment; });
 }
 
-std::optional<MappedSegments::Part> MappedSegments::Find(std::span<const std::byte> bytes) const {
+std::optional<MappedSegments::Location> MappedSegments::Find(
+    std::span<const std::byte> bytes) const {
   const std::lock_guard lock(mutex_);
   auto after = mapped_.upper_bound(bytes.data());
   if (after == mapped_.begin()) return std::nullopt;
@@ -24,16 +25,16 @@ std::optional<MappedSegments::Part> MappedSegments::Find(std::span<const std::by
   const auto offset = static_cast<size_t>(bytes.data() - begin);
   if (offset > mapped.size || bytes.size() > mapped.size - offset) return std::nullopt;
   if (offset % kAlignment != 0) return std::nullopt;
-  return Part{mapped.segment, offset};
+  return Location{mapped.segment, offset};
 }
 
-std::optional<MappedSegments::Parts> MappedSegments::FindAll(
+std::optional<MappedSegments::Locations> MappedSegments::FindAll(
     std::span<const std::span<const std::byte>> arrays) const {
-  Parts parts;
+  Locations parts;
   for (const std::span<const std::byte> bytes : arrays) {
     std::string& field = parts.fields.emplace_back();
     if (bytes.empty()) continue;
-    std::optional<Part> part = Find(bytes);
+    std::optional<Location> part = Find(bytes);
     if (!part || (!parts.segment.empty() && part->segment != parts.segment)) return std::nullopt;
     parts.segment = std::move(part->segment);
     const uint64_t offset_and_size[] = {part->offset, bytes.size()};
@@ -47,7 +48,7 @@ void WriteArrays(std::span<const RequestArray> arrays, const MappedSegments& seg
                  v1::EvaluateRequest& request) {
   std::vector<std::span<const std::byte>> bytes;
   for (const RequestArray& array : arrays) bytes.push_back(array.bytes);
-  std::optional<MappedSegments::Parts> parts = segments.FindAll(bytes);
+  std::optional<MappedSegments::Locations> parts = segments.FindAll(bytes);
   if (parts) request.set_segment(parts->segment);
   for (size_t i = 0; i < arrays.size(); ++i) {
     google::protobuf::Message& message = *arrays[i].message;

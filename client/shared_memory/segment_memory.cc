@@ -47,7 +47,7 @@ SegmentMemory::SegmentMemory(std::span<std::byte> mapping) : memory_(mapping) {
 
 SegmentMemory::~SegmentMemory() { munmap(memory_.data(), memory_.size()); }
 
-std::unique_ptr<SegmentRange> SegmentMemory::Take(size_t bytes) {
+std::unique_ptr<SegmentAllocation> SegmentMemory::Take(size_t bytes) {
   if (bytes > memory_.size()) return nullptr;
   bytes = RoundUp(std::max<size_t>(bytes, 1));
   const std::lock_guard lock(mutex_);
@@ -56,19 +56,19 @@ std::unique_ptr<SegmentRange> SegmentMemory::Take(size_t bytes) {
   return free == free_.end() ? nullptr : Cut(free, bytes);
 }
 
-std::unique_ptr<SegmentRange> SegmentMemory::TakeLargest() {
+std::unique_ptr<SegmentAllocation> SegmentMemory::TakeLargest() {
   const std::lock_guard lock(mutex_);
   const auto size = [](const auto& part) { return part.second - part.first; };
   const auto largest = std::ranges::max_element(free_, {}, size);
   return largest == free_.end() ? nullptr : Cut(largest, size(*largest));
 }
 
-std::unique_ptr<SegmentRange> SegmentMemory::Cut(std::map<size_t, size_t>::iterator free,
-                                                 size_t bytes) {
+std::unique_ptr<SegmentAllocation> SegmentMemory::Cut(std::map<size_t, size_t>::iterator free,
+                                                      size_t bytes) {
   const auto [begin, end] = *free;
   free_.erase(free);
   if (begin + bytes < end) free_[begin + bytes] = end;
-  return absl::WrapUnique(new SegmentRange(shared_from_this(), begin, begin + bytes));
+  return absl::WrapUnique(new SegmentAllocation(shared_from_this(), begin, begin + bytes));
 }
 
 void SegmentMemory::GiveBack(size_t begin, size_t end) {
@@ -88,20 +88,21 @@ void SegmentMemory::GiveBack(size_t begin, size_t end) {
   free_[begin] = end;
 }
 
-SegmentRange::SegmentRange(std::shared_ptr<SegmentMemory> memory, size_t begin, size_t end)
+SegmentAllocation::SegmentAllocation(std::shared_ptr<SegmentMemory> memory, size_t begin,
+                                     size_t end)
     : memory_(std::move(memory)), begin_(begin), end_(end) {}
 
-SegmentRange::~SegmentRange() { memory_->GiveBack(begin_, end_); }
+SegmentAllocation::~SegmentAllocation() { memory_->GiveBack(begin_, end_); }
 
-std::span<std::byte> SegmentRange::bytes() const {
+std::span<std::byte> SegmentAllocation::bytes() const {
   return memory_->bytes().subspan(begin_, end_ - begin_);
 }
 
-void SegmentRange::Shrink(size_t bytes) {
+void SegmentAllocation::Shrink(size_t bytes) {
   const size_t end = std::min(begin_ + RoundUp(bytes), end_);
   memory_->GiveBack(end, std::exchange(end_, end));
 }
 
-void SegmentRange::Abandon() { end_ = begin_; }
+void SegmentAllocation::Abandon() { end_ = begin_; }
 
 }  // namespace sis

@@ -13,7 +13,7 @@
 
 namespace sis {
 
-class SegmentRange;
+class SegmentAllocation;
 
 // Stays mapped while somebody refers to it. Thread-safe.
 class SegmentMemory : public std::enable_shared_from_this<SegmentMemory> {
@@ -31,15 +31,15 @@ class SegmentMemory : public std::enable_shared_from_this<SegmentMemory> {
   std::span<std::byte> bytes() const { return memory_; }
 
   // So many bytes in a row, from a multiple of 64 on; null if no part that is free has as many.
-  std::unique_ptr<SegmentRange> Take(size_t bytes);
+  std::unique_ptr<SegmentAllocation> Take(size_t bytes);
   // All that is free in a row; null if nothing is.
-  std::unique_ptr<SegmentRange> TakeLargest();
+  std::unique_ptr<SegmentAllocation> TakeLargest();
 
  private:
-  friend class SegmentRange;
+  friend class SegmentAllocation;
 
   // With mutex_ held.
-  std::unique_ptr<SegmentRange> Cut(std::map<size_t, size_t>::iterator free, size_t bytes);
+  std::unique_ptr<SegmentAllocation> Cut(std::map<size_t, size_t>::iterator free, size_t bytes);
   void GiveBack(size_t begin, size_t end);
 
   const std::span<std::byte> memory_;
@@ -49,11 +49,11 @@ class SegmentMemory : public std::enable_shared_from_this<SegmentMemory> {
 };
 
 // A part of it that is in use while this lives.
-class SegmentRange {
+class SegmentAllocation {
  public:
-  ~SegmentRange();
-  SegmentRange(const SegmentRange&) = delete;
-  SegmentRange& operator=(const SegmentRange&) = delete;
+  ~SegmentAllocation();
+  SegmentAllocation(const SegmentAllocation&) = delete;
+  SegmentAllocation& operator=(const SegmentAllocation&) = delete;
 
   // In the segment.
   uint64_t offset() const { return begin_; }
@@ -66,7 +66,7 @@ class SegmentRange {
 
  private:
   friend class SegmentMemory;
-  SegmentRange(std::shared_ptr<SegmentMemory> memory, size_t begin, size_t end);
+  SegmentAllocation(std::shared_ptr<SegmentMemory> memory, size_t begin, size_t end);
 
   const std::shared_ptr<SegmentMemory> memory_;
   const size_t begin_;

@@ -23,7 +23,7 @@ std::shared_ptr<SegmentMemory> MakeMemory() {
 }
 
 // The longest row of units of 64 bytes that are in no range.
-size_t LongestFree(const std::vector<std::unique_ptr<SegmentRange>>& ranges) {
+size_t LongestFree(const std::vector<std::unique_ptr<SegmentAllocation>>& ranges) {
   std::vector<bool> used(kBytes / 64);
   for (const auto& range : ranges) {
     for (size_t i = 0; i < range->bytes().size(); i += 64) used[(range->offset() + i) / 64] = true;
@@ -38,7 +38,7 @@ size_t LongestFree(const std::vector<std::unique_ptr<SegmentRange>>& ranges) {
 
 TEST(SegmentMemoryTest, RangesAreApartAndWhatIsFreeIsFound) {
   const std::shared_ptr<SegmentMemory> memory = MakeMemory();
-  std::vector<std::unique_ptr<SegmentRange>> ranges;
+  std::vector<std::unique_ptr<SegmentAllocation>> ranges;
   std::mt19937 random(1);
   for (int step = 0; step < 20000; ++step) {
     const size_t free = LongestFree(ranges);
@@ -46,7 +46,7 @@ TEST(SegmentMemoryTest, RangesAreApartAndWhatIsFreeIsFound) {
     switch (random() % 5) {
       case 0:
       case 1: {
-        std::unique_ptr<SegmentRange> range = memory->Take(bytes);
+        std::unique_ptr<SegmentAllocation> range = memory->Take(bytes);
         ASSERT_EQ(range != nullptr, std::max<size_t>(bytes, 1) <= free) << bytes;
         if (range == nullptr) break;
         EXPECT_EQ(range->bytes().size(), std::max<size_t>(64, (bytes + 63) / 64 * 64));
@@ -54,7 +54,7 @@ TEST(SegmentMemoryTest, RangesAreApartAndWhatIsFreeIsFound) {
         break;
       }
       case 2: {
-        std::unique_ptr<SegmentRange> range = memory->TakeLargest();
+        std::unique_ptr<SegmentAllocation> range = memory->TakeLargest();
         ASSERT_EQ(range != nullptr, free > 0);
         if (range == nullptr) break;
         EXPECT_EQ(range->bytes().size(), free);
@@ -84,7 +84,7 @@ TEST(SegmentMemoryTest, RangesAreApartAndWhatIsFreeIsFound) {
 
 TEST(SegmentMemoryTest, WhatIsAbandonedIsNeverUsedAgain) {
   const std::shared_ptr<SegmentMemory> memory = MakeMemory();
-  const std::unique_ptr<SegmentRange> first = memory->Take(1024);
+  const std::unique_ptr<SegmentAllocation> first = memory->Take(1024);
   memory->TakeLargest()->Abandon();
   EXPECT_EQ(memory->TakeLargest(), nullptr);
   EXPECT_EQ(memory->Take(1), nullptr);
@@ -92,7 +92,7 @@ TEST(SegmentMemoryTest, WhatIsAbandonedIsNeverUsedAgain) {
 
 TEST(SegmentMemoryTest, ARangeKeepsTheMemory) {
   std::shared_ptr<SegmentMemory> memory = MakeMemory();
-  const std::unique_ptr<SegmentRange> range = memory->Take(kBytes);
+  const std::unique_ptr<SegmentAllocation> range = memory->Take(kBytes);
   memory.reset();
   std::ranges::fill(range->bytes(), std::byte{7});
   EXPECT_EQ(range->bytes().back(), std::byte{7});

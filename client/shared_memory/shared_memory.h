@@ -48,7 +48,7 @@ class SharedMemory final : private grpc::ClientReadReactor<v1::LeaseSegmentRespo
   template <typename T>
   absl::StatusOr<std::span<T>> Allocate(size_t count) {
     if (count == 0) return std::span<T>();
-    std::unique_ptr<SegmentRange> range;
+    std::unique_ptr<SegmentAllocation> range;
     if (count <= size() / sizeof(T)) range = memory_->Take(count * sizeof(T));
     if (range == nullptr) {
       return absl::ResourceExhaustedError(absl::StrCat("no ", count, " elements of ", sizeof(T),
@@ -85,7 +85,7 @@ class SharedMemory final : private grpc::ClientReadReactor<v1::LeaseSegmentRespo
   v1::LeaseSegmentResponse more_;  // of which there is none
   std::string segment_;
   std::shared_ptr<SegmentMemory> memory_;
-  std::vector<std::unique_ptr<SegmentRange>> allocated_;
+  std::vector<std::unique_ptr<SegmentAllocation>> allocated_;
 
   std::mutex mutex_;
   std::condition_variable changed_;

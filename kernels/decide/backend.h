@@ -73,15 +73,15 @@ struct OutputView {
 };
 
 // n consecutive positions of one sequence.
-struct Segment {
+struct Stretch {
   uint64_t sequence_key;
   uint32_t first_position;
   BehaviorView behavior;
   CurrentView current;
   OutputView output;
-  Sums* sums;  // added to; segments of one call may share it
-  // Added to, one per entry of EvaluateParameters::prefix_curve; empty if not wanted. Segments that
-  // share `sums` share this too.
+  Sums* sums;  // added to; stretches of one call may share it
+  // Added to, one per entry of EvaluateParameters::prefix_curve; empty if not wanted. Stretches
+  // that share `sums` share this too.
   std::span<PrefixSums> prefix_sums = {};
 };
 
@@ -103,7 +103,7 @@ struct EvaluateParameters {
 struct ResidentRowsStats {
   int64_t capacity_bytes = 0;  // taken at start
   int64_t used_bytes = 0;
-  // Segments with fixed rows, since the start: those whose copy was there,
+  // Stretches with fixed rows, since the start: those whose copy was there,
   int64_t hits = 0;
   // those whose rows were copied there,
   int64_t copies = 0;
@@ -120,12 +120,12 @@ class Backend {
 
   virtual std::string_view name() const = 0;
 
-  // Evaluates every segment; lengths must agree. Records must be valid (ValidateRecords). Current
+  // Evaluates every stretch; lengths must agree. Records must be valid (ValidateRecords). Current
   // values may be anything: Sums::invalid counts the positions where they are not valid, and if
   // there are any, the caller throws away all that was written. float16_log_probs may change during
   // the call: each is read once.
   virtual void Evaluate(const EvaluateParameters& parameters,
-                        std::span<const Segment> segments) const = 0;
+                        std::span<const Stretch> stretches) const = 0;
 
   // How many log-probs a call should bring where there is a choice: few enough for a CPU's cache,
   // many enough for what a call costs.

@@ -29,9 +29,9 @@ SlotsResult GatheredSlots(const EvaluateParameters& parameters, const LogProbRea
   return {envelope, accumulator.valid()};
 }
 
-void EvaluateSegment(const EvaluateParameters& parameters, const Segment& segment) {
-  const BehaviorView& behavior = segment.behavior;
-  const CurrentView& current = segment.current;
+void EvaluateStretch(const EvaluateParameters& parameters, const Stretch& stretch) {
+  const BehaviorView& behavior = stretch.behavior;
+  const CurrentView& current = stretch.current;
   const size_t row_length = parameters.slots;
   const size_t top_k = parameters.top_k;
   const LogProbReader behavior_log_probs(behavior.log_probs, behavior.grouped_log_probs,
@@ -41,14 +41,14 @@ void EvaluateSegment(const EvaluateParameters& parameters, const Segment& segmen
   Sums sums;
   PhiloxBlock uniforms{};
   for (size_t i = 0; i < behavior.sampled_log_probs.size(); ++i) {
-    const uint32_t position = segment.first_position + static_cast<uint32_t>(i);
+    const uint32_t position = stretch.first_position + static_cast<uint32_t>(i);
     if (i == 0 || position % 4 == 0) {
-      uniforms = AcceptanceUniforms(segment.sequence_key, position / 4, parameters.draw);
+      uniforms = AcceptanceUniforms(stretch.sequence_key, position / 4, parameters.draw);
     }
     const SlotsResult slots =
         current.reduced() ? SlotsOfReduced(current.log_envelopes[i], current.covered_masses[i])
                           : GatheredSlots(parameters, behavior_log_probs, current_log_probs, i,
-                                          sums, segment.prefix_sums);
+                                          sums, stretch.prefix_sums);
     if (!IsValid(current.sampled_log_probs[i], slots)) {
       ++sums.invalid;
       continue;
@@ -57,16 +57,16 @@ void EvaluateSegment(const EvaluateParameters& parameters, const Segment& segmen
         Decide(behavior.sampled_log_probs[i], current.sampled_log_probs[i], slots.envelope,
                behavior.sampled_ranks[i] < top_k, uniforms.word[position % 4]);
     AddPosition(result, slots.envelope, sums);
-    segment.output.Store(i, result);
+    stretch.output.Store(i, result);
   }
-  *segment.sums += sums;
+  *stretch.sums += sums;
 }
 
 }  // namespace
 
 void ScalarBackend::Evaluate(const EvaluateParameters& parameters,
-                             std::span<const Segment> segments) const {
-  for (const Segment& segment : segments) EvaluateSegment(parameters, segment);
+                             std::span<const Stretch> stretches) const {
+  for (const Stretch& stretch : stretches) EvaluateStretch(parameters, stretch);
 }
 
 }  // namespace sis

@@ -29,8 +29,8 @@ namespace {
 
 #if HWY_TARGET == HWY_SCALAR
 
-void Evaluate(const EvaluateParameters& parameters, std::span<const Segment> segments) {
-  ScalarBackend().Evaluate(parameters, segments);
+void Evaluate(const EvaluateParameters& parameters, std::span<const Stretch> stretches) {
+  ScalarBackend().Evaluate(parameters, stretches);
 }
 
 #else
@@ -59,16 +59,16 @@ HWY_INLINE void ReadSlots(const BehaviorRows& behavior, const CurrentRows& curre
   AccumulateSlots(behavior, current, lane, plan, expectation, results);
 }
 
-// Keeps the sums of consecutive segments on vectors as long as they go to the same place.
+// Keeps the sums of consecutive stretches on vectors as long as they go to the same place.
 class SumCollector {
  public:
   ~SumCollector() { Flush(); }
 
   // points: those of the prefix curve below top_k. The one at top_k comes from the sums themselves.
-  void Open(const Segment& segment, size_t points) {
-    if (segment.sums != into_ || segment.prefix_sums.data() != prefix_into_.data()) Flush();
-    into_ = segment.sums;
-    prefix_into_ = segment.prefix_sums;
+  void Open(const Stretch& stretch, size_t points) {
+    if (stretch.sums != into_ || stretch.prefix_sums.data() != prefix_into_.data()) Flush();
+    into_ = stretch.sums;
+    prefix_into_ = stretch.prefix_sums;
     points_ = points;
   }
   // Makes room for so many positions, which must all be added.
@@ -135,29 +135,29 @@ HWY_NOINLINE void DecidePartialGroup(const BehaviorRows& behavior, const Current
 }
 
 template <class Behavior, class Current>
-void EvaluatePositions(const SlotPlan& plan, uint64_t draw, const Segment& segment,
+void EvaluatePositions(const SlotPlan& plan, uint64_t draw, const Stretch& stretch,
                        size_t first_lane, Behavior& behavior, Current& current,
                        SumCollector& collector) {
-  const size_t positions = segment.behavior.sampled_log_probs.size();
+  const size_t positions = stretch.behavior.sampled_log_probs.size();
   const auto at = [](const auto& values, size_t index) {
     return values.empty() ? nullptr : values.data() + index;
   };
-  UniformStream uniforms(segment.sequence_key, draw, segment.first_position);
+  UniformStream uniforms(stretch.sequence_key, draw, stretch.first_position);
   Expectation expectation;
   size_t index = 0;
   for (size_t group = 0; index < positions; ++group) {
     const size_t count = std::min(kGroup - first_lane, positions - index);
     const auto behavior_rows = behavior.Group(group, index, first_lane, count);
     const auto current_rows = current.Group(group, index, first_lane, count);
-    const GroupInput input = {segment.behavior.sampled_log_probs.data() + index,
-                              segment.current.sampled_log_probs.data() + index,
-                              segment.behavior.sampled_ranks.data() + index,
+    const GroupInput input = {stretch.behavior.sampled_log_probs.data() + index,
+                              stretch.current.sampled_log_probs.data() + index,
+                              stretch.behavior.sampled_ranks.data() + index,
                               uniforms.At(index, count),
-                              at(segment.current.log_envelopes, index),
-                              at(segment.current.covered_masses, index)};
+                              at(stretch.current.log_envelopes, index),
+                              at(stretch.current.covered_masses, index)};
     const GroupOutput output = {
-        segment.output.decisions.data() + index, at(segment.output.acceptance_probabilities, index),
-        at(segment.output.log_modified_ratios, index), at(segment.output.modified_ratios, index)};
+        stretch.output.decisions.data() + index, at(stretch.output.acceptance_probabilities, index),
+        at(stretch.output.log_modified_ratios, index), at(stretch.output.modified_ratios, index)};
     collector.MakeRoom(count);
     if (HWY_LIKELY(count == kGroup)) {
       DecideGroup(behavior_rows, current_rows, input, output, 0, kGroup, plan, expectation,
@@ -179,24 +179,24 @@ HWY_INLINE void PrefetchAll(std::span<const T> values) {
   }
 }
 
-// `next` is the segment that comes next; may be null.
-void EvaluateSegment(const EvaluateParameters& parameters, const Segment& segment,
-                     const Segment* next, SumCollector& collector) {
+// `next` is the stretch that comes next; may be null.
+void EvaluateStretch(const EvaluateParameters& parameters, const Stretch& stretch,
+                     const Stretch* next, SumCollector& collector) {
   SlotPlan plan = {static_cast<size_t>(parameters.slots),
                    static_cast<size_t>(parameters.top_k),
                    parameters.total_variation,
                    {}};
-  if (!segment.prefix_sums.empty()) {
+  if (!stretch.prefix_sums.empty()) {
     plan.prefix_curve = parameters.prefix_curve;
     // The sums over all slots are there anyway.
     if (plan.prefix_curve.back() == parameters.top_k) {
       plan.prefix_curve = plan.prefix_curve.first(plan.prefix_curve.size() - 1);
     }
   }
-  collector.Open(segment, plan.prefix_curve.size());
-  if (segment.current.reduced()) {
+  collector.Open(stretch, plan.prefix_curve.size());
+  if (stretch.current.reduced()) {
     NoRows none;
-    return EvaluatePositions(plan, parameters.draw, segment, 0, none, none, collector);
+    return EvaluatePositions(plan, parameters.draw, stretch, 0, none, none, collector);
   }
   const std::byte* next_rows = nullptr;
   if (next != nullptr) {
@@ -204,18 +204,18 @@ void EvaluateSegment(const EvaluateParameters& parameters, const Segment& segmen
     PrefetchAll(next->behavior.sampled_log_probs);
     PrefetchAll(next->behavior.sampled_ranks);
   }
-  VisitGroups(segment.behavior, segment.current, parameters.slots, next_rows,
+  VisitGroups(stretch.behavior, stretch.current, parameters.slots, next_rows,
               [&](size_t first_lane, auto& behavior, auto& current) {
-                EvaluatePositions(plan, parameters.draw, segment, first_lane, behavior, current,
+                EvaluatePositions(plan, parameters.draw, stretch, first_lane, behavior, current,
                                   collector);
               });
 }
 
-void Evaluate(const EvaluateParameters& parameters, std::span<const Segment> segments) {
+void Evaluate(const EvaluateParameters& parameters, std::span<const Stretch> stretches) {
   SumCollector collector;
-  for (size_t i = 0; i < segments.size(); ++i) {
-    EvaluateSegment(parameters, segments[i], i + 1 < segments.size() ? &segments[i + 1] : nullptr,
-                    collector);
+  for (size_t i = 0; i < stretches.size(); ++i) {
+    EvaluateStretch(parameters, stretches[i],
+                    i + 1 < stretches.size() ? &stretches[i + 1] : nullptr, collector);
   }
 }
 

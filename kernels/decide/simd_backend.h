@@ -24,13 +24,13 @@ class SimdBackend final : public Backend {
   std::string_view name() const override { return name_; }
 
   void Evaluate(const EvaluateParameters& parameters,
-                std::span<const Segment> segments) const override {
-    evaluate_(parameters, segments);
+                std::span<const Stretch> stretches) const override {
+    evaluate_(parameters, stretches);
   }
 
  private:
   std::string name_;
-  void (*evaluate_)(const EvaluateParameters&, std::span<const Segment>);
+  void (*evaluate_)(const EvaluateParameters&, std::span<const Stretch>);
 };
 
 }  // namespace sis

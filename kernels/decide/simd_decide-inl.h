@@ -256,7 +256,7 @@ class PartialGroup {
   float ratios_[kGroup];
 };
 
-// The uniforms of a segment's positions, 64 at a time.
+// The uniforms of a stretch's positions, 64 at a time.
 class UniformStream {
  public:
   UniformStream(uint64_t sequence_key, uint64_t draw, uint32_t first_position)

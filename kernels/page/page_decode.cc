@@ -9,7 +9,7 @@
 #include "kernels/numerics/crc32c.h"
 #include "kernels/numerics/exp32.h"
 #include "kernels/numerics/log_prob.h"
-#include "kernels/page/page.h"
+#include "kernels/page/encoded_page.h"
 #include "kernels/page/page_layout.h"
 #include "kernels/records/duplicate_finder.h"
 #include "kernels/records/log_prob_code.h"

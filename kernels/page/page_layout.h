@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/page/page.h"
+#include "kernels/page/encoded_page.h"
 #include "kernels/records/packed_row.h"
 
 namespace sis {

@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "kernels/numerics/log_prob.h"
-#include "kernels/page/page.h"
+#include "kernels/page/encoded_page.h"
 #include "kernels/page/page_layout.h"
 #include "kernels/records/log_probs.h"
 #include "kernels/records/record_view.h"

@@ -30,15 +30,17 @@ class RowsTag {
 
   // Notes of the backend that reads the bytes. If they are wrong it only loses time.
   // Where its copy was last:
-  uint64_t place() const { return place_.load(std::memory_order_relaxed); }
-  void set_place(uint64_t place) const { place_.store(place, std::memory_order_relaxed); }
+  uint64_t location() const { return location_.load(std::memory_order_relaxed); }
+  void set_location(uint64_t location) const {
+    location_.store(location, std::memory_order_relaxed);
+  }
   // When it read the bytes last, by its own clock; 0: never.
   uint64_t last_read() const { return last_read_.load(std::memory_order_relaxed); }
   void set_last_read(uint64_t time) const { last_read_.store(time, std::memory_order_relaxed); }
 
  private:
   uint64_t name_ = 0;
-  mutable std::atomic<uint64_t> place_ = 0;
+  mutable std::atomic<uint64_t> location_ = 0;
   mutable std::atomic<uint64_t> last_read_ = 0;
 };
 

@@ -38,7 +38,7 @@ HWY_INLINE hn::Mask<Int32Tag> PositionLanes(size_t lane, size_t first_lane, size
                     hn::Lt(lanes, hn::Set(di, static_cast<int32_t>(first_lane + count))));
 }
 
-// Where the rows of a view's groups are. Groups are counted from the one that holds the segment's
+// Where the rows of a view's groups are. Groups are counted from the one that holds the stretch's
 // first position.
 template <LogProbEncoding kEncoding>
 class GroupedRows {

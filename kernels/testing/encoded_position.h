@@ -91,7 +91,7 @@ inline void ExpectLaw(float behavior, float current, float acceptance, float log
   ASSERT_LE(std::abs(error), bound + 0x1p-99) << behavior << " " << current;
 }
 
-// The sets of y = every v of V_K as one segment, evaluated by the backend.
+// The sets of y = every v of V_K as one stretch, evaluated by the backend.
 struct EveryDraw {
   std::vector<float> behavior_sampled;
   std::vector<float> current_sampled;
@@ -112,14 +112,14 @@ struct EveryDraw {
   }
 
   void Evaluate(int slots, std::span<const float> behavior, const CurrentView& current) {
-    const Segment segment{
+    const Stretch stretch{
         .sequence_key = 1,
         .first_position = 0,
         .behavior = {behavior, behavior_sampled, ranks},
         .current = current,
         .output = {.decisions = decisions, .acceptance_probabilities = acceptance},
         .sums = &sums};
-    ScalarBackend().Evaluate({.slots = slots, .top_k = slots, .draw = 1}, {&segment, 1});
+    ScalarBackend().Evaluate({.slots = slots, .top_k = slots, .draw = 1}, {&stretch, 1});
   }
 
   void ExpectLawFor(float log_envelope) const {

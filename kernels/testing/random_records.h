@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "kernels/numerics/log_prob.h"
-#include "kernels/page/page.h"
+#include "kernels/page/encoded_page.h"
 #include "kernels/testing/random_positions.h"
 
 namespace sis {

@@ -11,7 +11,7 @@ namespace {
 TEST(AppendAllocationTest, ATokenInAPageAllocatesNothing) {
   for (const auto encoding :
        {LogProbEncoding::kFloat32, LogProbEncoding::kFloat16, LogProbEncoding::kFixed12}) {
-    const PageFormat format = {encoding, 20, 1000};
+    const RecordFormat format = {encoding, 20, 1000};
     const SentRecords records(format, Page::kPositions, 5);
     const std::unique_ptr<Arena> arena = *Arena::Map(4 << 20);
     ByteBudget budget(1 << 20);

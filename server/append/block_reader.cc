@@ -4,7 +4,7 @@
 #include "absl/strings/string_view.h"
 #include "kernels/numerics/crc32c.h"
 #include "server/wire/arrays.h"
-#include "server/wire/segment_part.h"
+#include "server/wire/segment_range.h"
 
 namespace sis {
 namespace {
@@ -13,7 +13,7 @@ namespace {
 absl::StatusOr<ArrayField> Locate(absl::string_view name, const ArrayField& field,
                                   const SharedSegment* segment) {
   if (segment == nullptr || field.size() == 0) return field;
-  const absl::StatusOr<SegmentPart> part = PartIn(*segment, field);
+  const absl::StatusOr<SegmentRange> part = RangeIn(*segment, field);
   if (part.ok()) return ArrayField(*segment, part->offset, part->size);
   return absl::InvalidArgumentError(absl::StrCat(name, ": ", part.status().message()));
 }

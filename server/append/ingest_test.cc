@@ -340,7 +340,7 @@ TEST_F(IngestTest, WithNothingToEvictItSaysWhenToTryAgain) {
 }
 
 TEST_F(IngestTest, AFullArenaEvictsAsAFullBudgetDoes) {
-  Cache cache(1 << 30, {}, 2 * Arena::kChunkBytes);
+  Cache cache(1 << 30, {}, 2 * Arena::kSlabBytes);
   const auto run = cache.CreateRun("r", SmallConfig(kSlots));
   const Records records = PlainRecords(640);
   const std::vector<SequenceName> names = {{"0", 0}};

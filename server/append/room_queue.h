@@ -73,7 +73,7 @@ class RoomQueue {
   int64_t size() const { return size_; }
 
  private:
-  struct Item {
+  struct Waiting {
     Waiter* waiter;
     RoomWanted wanted;
     absl::Time deadline;
@@ -82,17 +82,17 @@ class RoomQueue {
 
   // Takes out the first after `ticket` that isn't behind one of the short budgets, or whose time is
   // over; moves `ticket` there.
-  std::optional<Item> TakeNext(uint64_t& ticket, const Budgets& short_budgets)
+  std::optional<Waiting> TakeNext(uint64_t& ticket, const Budgets& short_budgets)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Puts back what TakeNext gave.
-  void PutBack(Item item, std::optional<uint64_t> ticket) ABSL_LOCKS_EXCLUDED(mutex_);
+  void PutBack(Waiting waiting, std::optional<uint64_t> ticket) ABSL_LOCKS_EXCLUDED(mutex_);
 
   RunRegistry& registry_;
   const absl::Duration patience_;
   const Clock clock_;
 
   mutable Mutex mutex_;
-  std::map<uint64_t, Item> waiting_ ABSL_GUARDED_BY(mutex_);  // by ticket
+  std::map<uint64_t, Waiting> waiting_ ABSL_GUARDED_BY(mutex_);  // by ticket
   uint64_t next_ticket_ ABSL_GUARDED_BY(mutex_) = 1;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   std::atomic<int64_t> size_ = 0;  // of waiting_

@@ -51,12 +51,12 @@ bool SameBits(std::span<const T> a, std::span<const T> b) {
 
 }  // namespace
 
-size_t TailBytes(const PageFormat& format) {
+size_t TailBytes(const RecordFormat& format) {
   const size_t slot_bytes = sizeof(int32_t) + sizeof(float);
   return Page::kPositions * ((1 + format.slots) * slot_bytes + sizeof(uint8_t));
 }
 
-size_t PackedBytes(const PageFormat& format) {
+size_t PackedBytes(const RecordFormat& format) {
   return PageBytes({.encoding = format.encoding,
                     .slots = format.slots,
                     .vocabulary_size = format.vocabulary_size,
@@ -64,12 +64,12 @@ size_t PackedBytes(const PageFormat& format) {
                     .positions = Page::kPositions});
 }
 
-RecordRows RowBuffer::Rows(const PageFormat& format) {
+RecordRows RowBuffer::Rows(const RecordFormat& format) {
   if (memory_ == nullptr) memory_ = std::make_unique_for_overwrite<std::byte[]>(TailBytes(format));
   return Carve(memory_.get(), format.slots);
 }
 
-void PrefetchTailRow(const PageFormat& format, const std::byte* tail, uint32_t index) {
+void PrefetchTailRow(const RecordFormat& format, const std::byte* tail, uint32_t index) {
   const size_t slots = format.slots;
   const auto prefetch = [&tail](size_t row_bytes, size_t index) {
     __builtin_prefetch(tail + index * row_bytes, 1);
@@ -83,7 +83,7 @@ void PrefetchTailRow(const PageFormat& format, const std::byte* tail, uint32_t i
   prefetch(sizeof(uint8_t), index);
 }
 
-bool SameRecord(const PageFormat& format, const RecordView& records, size_t row,
+bool SameRecord(const RecordFormat& format, const RecordView& records, size_t row,
                 const RecordRows& stored, size_t index) {
   const size_t slots = format.slots;
   std::array<float, kMaxTopK> memory;
@@ -99,7 +99,7 @@ bool SameRecord(const PageFormat& format, const RecordView& records, size_t row,
                            stored.ids.subspan(index * slots, used));
 }
 
-Page::Page(const PageFormat& format, uint32_t first_position, Arena::Block block,
+Page::Page(const RecordFormat& format, uint32_t first_position, Arena::Allocation block,
            ByteBudget& budget)
     : format_(format),
       first_position_(first_position),
@@ -108,7 +108,7 @@ Page::Page(const PageFormat& format, uint32_t first_position, Arena::Block block
       packed_(block_.bytes().size() == PackedBytes(format)) {}
 
 Page::~Page() {
-  budget_.Refund(static_cast<int64_t>(Arena::BlockBytes(block_.bytes().size())) + kIndexBytes);
+  budget_.Refund(static_cast<int64_t>(Arena::CellBytes(block_.bytes().size())) + kIndexBytes);
 }
 
 PageHeader Page::header() const {
@@ -169,7 +169,7 @@ void Page::StoreAbsent(uint32_t index, const RecordView& records, size_t row, ui
 }
 
 void Page::Add(uint32_t index, const RecordView& records, size_t row, uint32_t count,
-               std::span<const uint8_t> ranks, Arena::Block tail) {
+               std::span<const uint8_t> ranks, Arena::Allocation tail) {
   if ((Mask(index, count) & ~present_) == 0) return;
   if (packed_ && (present_ | Mask(index, count)) == kAll) {
     RowBuffer buffer;
@@ -198,14 +198,14 @@ void Page::Encode(const RecordRows& rows) {
 
 void Page::Pack(Arena& arena) {
   if (packed_) return;
-  Arena::Block packed = arena.Allocate(PackedBytes(format_));
+  Arena::Allocation packed = arena.Allocate(PackedBytes(format_));
   if (packed.empty()) return;
   const RecordRows rows = TailRows();
-  const Arena::Block tail = std::exchange(block_, std::move(packed));
+  const Arena::Allocation tail = std::exchange(block_, std::move(packed));
   Encode(rows);
   packed_ = true;
-  budget_.Refund(static_cast<int64_t>(Arena::BlockBytes(TailBytes(format_)) -
-                                      Arena::BlockBytes(PackedBytes(format_))));
+  budget_.Refund(static_cast<int64_t>(Arena::CellBytes(TailBytes(format_)) -
+                                      Arena::CellBytes(PackedBytes(format_))));
 }
 
 void Page::Truncate(uint32_t index) {

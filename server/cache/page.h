@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "kernels/decide/backend.h"
 #include "kernels/decide/top_k_sets/top_k_sets.h"
-#include "kernels/page/page.h"
+#include "kernels/page/encoded_page.h"
 #include "kernels/records/validate.h"
 #include "server/memory/arena.h"
 #include "server/memory/byte_budget.h"
@@ -20,21 +20,21 @@
 namespace sis {
 
 // What all pages of a run have in common.
-struct PageFormat {
+struct RecordFormat {
   LogProbEncoding encoding;
   int slots;                // K
   int32_t vocabulary_size;  // V
 };
 
 // The size of the records of a page before it is packed.
-size_t TailBytes(const PageFormat& format);
+size_t TailBytes(const RecordFormat& format);
 // And after.
-size_t PackedBytes(const PageFormat& format);
+size_t PackedBytes(const RecordFormat& format);
 
 // Token-major records of a page in heap memory, made when first asked for. For one format.
 class RowBuffer {
  public:
-  RecordRows Rows(const PageFormat& format);
+  RecordRows Rows(const RecordFormat& format);
 
  private:
   std::unique_ptr<std::byte[]> memory_;
@@ -58,7 +58,8 @@ class Page {
   // be added at once.
   // Block and kIndexBytes must have been charged to the budget, which gets back what the page holds
   // when it goes.
-  Page(const PageFormat& format, uint32_t first_position, Arena::Block block, ByteBudget& budget);
+  Page(const RecordFormat& format, uint32_t first_position, Arena::Allocation block,
+       ByteBudget& budget);
   ~Page();
   Page(const Page&) = delete;
   Page& operator=(const Page&) = delete;
@@ -78,7 +79,7 @@ class Page {
   // packed page that stays incomplete needs a block of TailBytes, charged in place of the packed
   // one.
   void Add(uint32_t index, const RecordView& records, size_t row, uint32_t count,
-           std::span<const uint8_t> ranks, Arena::Block tail);
+           std::span<const uint8_t> ranks, Arena::Allocation tail);
   // Drops the records from index on.
   void Truncate(uint32_t index);
   // Packs the page, if it isn't yet and the arena has room; refunds the difference.
@@ -112,10 +113,10 @@ class Page {
                    std::span<const uint8_t> ranks, const RecordRows& to);
   uint64_t DigestOf(const RecordRows& rows, uint64_t positions) const;
 
-  const PageFormat& format_;
+  const RecordFormat& format_;
   const uint32_t first_position_;
   ByteBudget& budget_;
-  Arena::Block block_;
+  Arena::Allocation block_;
   bool packed_;
   mutable std::atomic<bool> corrupt_ = false;
   RowsTag rows_;  // names the packed bytes as they are
@@ -125,10 +126,10 @@ class Page {
 
 // Prefetches the index-th row of an unpacked page whose block begins, or began, at `tail`: only
 // addresses are computed, so the block may be gone.
-void PrefetchTailRow(const PageFormat& format, const std::byte* tail, uint32_t index);
+void PrefetchTailRow(const RecordFormat& format, const std::byte* tail, uint32_t index);
 
 // Whether a row, once rounded, is bit by bit the same as the index-th of those stored.
-bool SameRecord(const PageFormat& format, const RecordView& records, size_t row,
+bool SameRecord(const RecordFormat& format, const RecordView& records, size_t row,
                 const RecordRows& stored, size_t index);
 
 }  // namespace sis

@@ -17,16 +17,16 @@ constexpr uint32_t kAll = Page::kPositions;
 // A page and its budget: 64 records, in one of the encodings.
 class PageTest : public testing::TestWithParam<std::tuple<LogProbEncoding, int>> {
  protected:
-  Arena::Block Allocate(size_t bytes) {
+  Arena::Allocation Allocate(size_t bytes) {
     EXPECT_TRUE(budget_.TryCharge(Cost(bytes)));
-    Arena::Block block = arena_->Allocate(bytes);
+    Arena::Allocation block = arena_->Allocate(bytes);
     EXPECT_FALSE(block.empty());
     return block;
   }
   static int64_t Cost(size_t bytes) {
-    return static_cast<int64_t>(Arena::BlockBytes(bytes)) + Page::kIndexBytes;
+    return static_cast<int64_t>(Arena::CellBytes(bytes)) + Page::kIndexBytes;
   }
-  void Add(Page& page, uint32_t index, uint32_t count, Arena::Block tail = {}) {
+  void Add(Page& page, uint32_t index, uint32_t count, Arena::Allocation tail = {}) {
     page.Add(index, sent_.view(), index, count, sent_.ranks, std::move(tail));
   }
 
@@ -51,7 +51,7 @@ class PageTest : public testing::TestWithParam<std::tuple<LogProbEncoding, int>>
     }
   }
 
-  const PageFormat format_ = {std::get<0>(GetParam()), std::get<1>(GetParam()), 1000};
+  const RecordFormat format_ = {std::get<0>(GetParam()), std::get<1>(GetParam()), 1000};
   const SentRecords sent_{format_, kAll, 1};
   const RoundedRecords stored_{format_, sent_, kFirst};
   const std::unique_ptr<Arena> arena_ = *Arena::Map(8 << 20);
@@ -117,8 +117,8 @@ TEST_P(PageTest, PackedPagesCanBeAddedToAndTruncated) {
 }
 
 TEST_P(PageTest, WithoutRoomATailStaysOne) {
-  const std::unique_ptr<Arena> full = *Arena::Map(Arena::kChunkBytes);
-  const Arena::Block all = full->Allocate(Arena::kChunkBytes);
+  const std::unique_ptr<Arena> full = *Arena::Map(Arena::kSlabBytes);
+  const Arena::Allocation all = full->Allocate(Arena::kSlabBytes);
   Page page(format_, kFirst, Allocate(TailBytes(format_)), budget_);
   Add(page, 0, kAll);
   page.Pack(*full);

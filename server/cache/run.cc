@@ -36,22 +36,22 @@ Run::Run(std::string id, uint64_t incarnation, RunConfig config, const Limits& l
       // Ids of an earlier life of the server are not mistaken for new ones.
       next_lease_id_(static_cast<uint64_t>(absl::ToUnixNanos(clock_()))) {}
 
-Run::Entry* Run::Touch(SequenceNameView name, absl::Time now) {
+Run::Member* Run::Touch(SequenceNameView name, absl::Time now) {
   const auto found = sequences_.find(name);
   if (found == sequences_.end()) return nullptr;
-  Entry& entry = found->second;
-  if (entry.idle() && now - entry.last_used > time_to_live_) {
+  Member& member = found->second;
+  if (member.idle() && now - member.last_used > time_to_live_) {
     Drop(found->first, MissingReason::kExpired);
     return nullptr;
   }
-  entry.last_used = now;
-  by_age_.splice(by_age_.end(), by_age_, entry.by_age);
-  return &entry;
+  member.last_used = now;
+  by_age_.splice(by_age_.end(), by_age_, member.by_age);
+  return &member;
 }
 
 Run::Found Run::Find(const SequenceName& name) {
   WriterLock lock(mutex_);
-  if (Entry* entry = Touch(name, clock_())) return entry->shared();
+  if (Member* member = Touch(name, clock_())) return member->shared();
   const auto dropped = dropped_.find(name);
   return dropped == dropped_.end() ? MissingReason::kNeverArrived : dropped->second;
 }
@@ -62,11 +62,11 @@ absl::StatusOr<std::shared_ptr<Sequence>> Run::FindOrCreate(const SequenceName& 
     return absl::FailedPreconditionError(
         absl::StrCat("incarnation ", incarnation_, " of run '", id_, "' is superseded"));
   }
-  if (Entry* entry = Touch(name, clock_())) {
-    if (entry->release_when_free) {
+  if (Member* member = Touch(name, clock_())) {
+    if (member->release_when_free) {
       return absl::FailedPreconditionError(absl::StrCat(ToString(name), " was released"));
     }
-    return entry->shared();
+    return member->shared();
   }
   if (const auto dropped = dropped_.find(name); dropped != dropped_.end()) {
     return absl::FailedPreconditionError(absl::StrCat(ToString(name), " left the cache (",
@@ -85,15 +85,15 @@ void Run::FindToAppend(std::span<const SequenceNameView> names,
   // The memory of one is waited for while that of the next ones is on its way.
   for (const SequenceNameView& name : names) sequences_.prefetch(name);
   for (const SequenceNameView& name : names) {
-    const auto entry = sequences_.find(name);
-    if (entry == sequences_.end()) continue;
-    __builtin_prefetch(&*entry->second.by_age, 1);
-    __builtin_prefetch(entry->second.held.get(), 1);
+    const auto member = sequences_.find(name);
+    if (member == sequences_.end()) continue;
+    __builtin_prefetch(&*member->second.by_age, 1);
+    __builtin_prefetch(member->second.held.get(), 1);
   }
   for (size_t i = 0; i < names.size(); ++i) {
-    const Entry* entry = Touch(names[i], now);
-    const bool takes = entry != nullptr && !entry->release_when_free;
-    found[i] = takes ? entry->shared() : nullptr;
+    const Member* member = Touch(names[i], now);
+    const bool takes = member != nullptr && !member->release_when_free;
+    found[i] = takes ? member->shared() : nullptr;
   }
 }
 
@@ -108,7 +108,7 @@ absl::StatusOr<std::shared_ptr<Run::Held>> Run::NewSequence(const SequenceName& 
   return held;
 }
 
-Run::Entry& Run::Insert(const SequenceName& name, std::shared_ptr<Held> held) {
+Run::Member& Run::Insert(const SequenceName& name, std::shared_ptr<Held> held) {
   by_age_.push_back(name);
   return sequences_[name] = {
              .held = std::move(held), .last_used = clock_(), .by_age = std::prev(by_age_.end())};
@@ -116,7 +116,7 @@ Run::Entry& Run::Insert(const SequenceName& name, std::shared_ptr<Held> held) {
 
 Run::Found Run::Adopt(const SequenceName& name, std::shared_ptr<Held> held) {
   WriterLock lock(mutex_);
-  if (Entry* entry = Touch(name, clock_())) return entry->shared();
+  if (Member* member = Touch(name, clock_())) return member->shared();
   if (const auto dropped = dropped_.find(name); dropped != dropped_.end()) return dropped->second;
   if (closed_) return MissingReason::kNeverArrived;
   return Insert(name, std::move(held)).shared();
@@ -159,9 +159,9 @@ void Run::ForgetIfEmpty(SequenceNameView name) {
   WriterLock lock(mutex_);
   const auto found = sequences_.find(name);
   if (found == sequences_.end()) return;
-  const Entry& entry = found->second;
-  if (!entry.idle() || entry.sequence().positions() > 0 || entry.sequence().sealed()) return;
-  by_age_.erase(entry.by_age);
+  const Member& member = found->second;
+  if (!member.idle() || member.sequence().positions() > 0 || member.sequence().sealed()) return;
+  by_age_.erase(member.by_age);
   sequences_.erase(found);
 }
 
@@ -200,10 +200,10 @@ uint64_t Run::OldestFreshVersion() const {
   return policy_version_ - *config_.max_staleness;
 }
 
-bool Run::IsStale(const Entry& entry) const {
+bool Run::IsStale(const Member& member) const {
   const uint64_t oldest_fresh = OldestFreshVersion();
-  return oldest_fresh > 0 && entry.idle() && entry.sequence().positions() > 0 &&
-         entry.sequence().newest_version() < oldest_fresh;
+  return oldest_fresh > 0 && member.idle() && member.sequence().positions() > 0 &&
+         member.sequence().newest_version() < oldest_fresh;
 }
 
 absl::StatusOr<int64_t> Run::AdvanceVersion(uint64_t version) {
@@ -219,8 +219,8 @@ absl::StatusOr<int64_t> Run::AdvanceVersion(uint64_t version) {
 int64_t Run::DropStale() {
   if (OldestFreshVersion() == 0) return 0;
   std::vector<SequenceName> stale;
-  for (const auto& [name, entry] : sequences_) {
-    if (IsStale(entry)) stale.push_back(name);
+  for (const auto& [name, member] : sequences_) {
+    if (IsStale(member)) stale.push_back(name);
   }
   for (const SequenceName& name : stale) Drop(name, MissingReason::kStale);
   return static_cast<int64_t>(stale.size());
@@ -235,8 +235,8 @@ absl::StatusOr<uint64_t> Run::Lease(std::span<const SequenceName> names, absl::D
   LeaseRecord lease{.expires = clock_() + length, .length = length};
   lease.sequences.reserve(names.size());
   for (const SequenceName& name : names) {
-    if (Entry* entry = Touch(name, clock_())) {
-      ++entry->leases;
+    if (Member* member = Touch(name, clock_())) {
+      ++member->leases;
       lease.sequences.push_back(name);
     }
   }
@@ -267,12 +267,12 @@ bool Run::EndLease(uint64_t lease_id) {
 
 void Run::EndLeaseLocked(absl::flat_hash_map<uint64_t, LeaseRecord>::iterator lease) {
   for (const SequenceName& name : lease->second.sequences) {
-    Entry& entry = sequences_.at(name);  // leased sequences are never dropped
-    --entry.leases;
-    if (entry.leases > 0) continue;
-    if (entry.release_when_free) {
+    Member& member = sequences_.at(name);  // leased sequences are never dropped
+    --member.leases;
+    if (member.leases > 0) continue;
+    if (member.release_when_free) {
       Drop(name, MissingReason::kReleased);
-    } else if (IsStale(entry)) {
+    } else if (IsStale(member)) {
       Drop(name, MissingReason::kStale);
     }
   }
@@ -301,9 +301,9 @@ void Run::DropExpired() {
   DropStale();  // that were in use when the version advanced, or came too late
   for (auto name = by_age_.begin(); name != by_age_.end();) {
     const auto current = name++;
-    const Entry& entry = sequences_.at(*current);
-    if (now - entry.last_used <= time_to_live_) break;  // the rest was used later
-    if (entry.idle()) Drop(*current, MissingReason::kExpired);
+    const Member& member = sequences_.at(*current);
+    if (now - member.last_used <= time_to_live_) break;  // the rest was used later
+    if (member.idle()) Drop(*current, MissingReason::kExpired);
   }
 }
 
@@ -317,8 +317,8 @@ int64_t Run::EvictableBytes(int64_t enough) const {
   ReaderLock lock(mutex_);
   int64_t bytes = 0;
   for (auto name = by_age_.begin(); name != by_age_.end() && bytes < enough; ++name) {
-    const Entry& entry = sequences_.at(*name);
-    if (entry.idle()) bytes += entry.held->bytes.used();
+    const Member& member = sequences_.at(*name);
+    if (member.idle()) bytes += member.held->bytes.used();
   }
   return std::min(bytes, enough);
 }
@@ -339,7 +339,7 @@ bool Run::EvictOldest() {
 }
 
 void Run::Close() {
-  Entries dropped;  // freed without the lock
+  Members dropped;  // freed without the lock
   WriterLock lock(mutex_);
   closed_ = true;
   dropped.swap(sequences_);
@@ -357,9 +357,9 @@ RunDescription Run::Describe() const {
                      .bytes = static_cast<uint64_t>(budget_.used()),
                      .leases = leases_.size(),
                      .last_draw = steps_.last_draw()};
-  for (const auto& [name, entry] : sequences_) {
-    run.sealed_sequences += entry.sequence().sealed();
-    run.positions += entry.sequence().positions();
+  for (const auto& [name, member] : sequences_) {
+    run.sealed_sequences += member.sequence().sealed();
+    run.positions += member.sequence().positions();
   }
   return run;
 }

@@ -149,7 +149,7 @@ class Run {
   int64_t sequences() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  struct Entry {
+  struct Member {
     std::shared_ptr<Held> held;
     absl::Time last_used;
     int leases = 0;
@@ -161,27 +161,27 @@ class Run {
     Sequence& sequence() const { return *held->sequence; }
     std::shared_ptr<Sequence> shared() const { return {held, &*held->sequence}; }
   };
-  using Entries = absl::flat_hash_map<SequenceName, Entry, SequenceNameHash, SequenceNameEqual>;
+  using Members = absl::flat_hash_map<SequenceName, Member, SequenceNameHash, SequenceNameEqual>;
   struct LeaseRecord {
     absl::Time expires;
     absl::Duration length;
     std::vector<SequenceName> sequences = {};
   };
 
-  Entry& Insert(const SequenceName& name, std::shared_ptr<Held> held)
+  Member& Insert(const SequenceName& name, std::shared_ptr<Held> held)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Erase(const SequenceName& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // False if there is a reason already.
   bool RememberDropped(const SequenceName& name, MissingReason reason)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  Entry* Touch(SequenceNameView name, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Member* Touch(SequenceNameView name, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Drop(const SequenceName& name, MissingReason reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndLeaseLocked(absl::flat_hash_map<uint64_t, LeaseRecord>::iterator lease)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Returns how many.
   int64_t DropStale() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Idle, and with stale positions only.
-  bool IsStale(const Entry& entry) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  bool IsStale(const Member& member) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   uint64_t OldestFreshVersion() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   std::list<SequenceName>::const_iterator FindEvictable() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
 
@@ -200,7 +200,7 @@ class Run {
   mutable Mutex mutex_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t policy_version_ ABSL_GUARDED_BY(mutex_) = 0;
-  Entries sequences_ ABSL_GUARDED_BY(mutex_);
+  Members sequences_ ABSL_GUARDED_BY(mutex_);
   std::list<SequenceName> by_age_ ABSL_GUARDED_BY(mutex_);  // least recently used first
   absl::flat_hash_map<SequenceName, MissingReason> dropped_ ABSL_GUARDED_BY(mutex_);
   std::deque<SequenceName> dropped_in_order_ ABSL_GUARDED_BY(mutex_);

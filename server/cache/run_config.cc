@@ -27,7 +27,7 @@ std::string OrUnset(const std::optional<uint64_t>& value) {
 
 }  // namespace
 
-absl::Status Check(const RunConfig& config, int max_top_k) {
+absl::Status CheckRunConfig(const RunConfig& config, int max_top_k) {
   if (config.vocabulary_size < 1 || config.vocabulary_size > kMaxVocabularySize) {
     return absl::InvalidArgumentError(absl::StrCat("config.vocabulary_size ",
                                                    config.vocabulary_size, " is not in [1, ",

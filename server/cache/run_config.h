@@ -26,7 +26,7 @@ struct RunConfig {
   friend bool operator==(const RunConfig&, const RunConfig&) = default;
 
   // How the run's records lie in memory.
-  PageFormat page_format() const {
+  RecordFormat page_format() const {
     return {.encoding = log_prob_encoding,
             .slots = static_cast<int>(top_k),
             .vocabulary_size = static_cast<int32_t>(vocabulary_size)};
@@ -34,7 +34,7 @@ struct RunConfig {
 };
 
 // InvalidArgument names the field that is out of range, and its value.
-absl::Status Check(const RunConfig& config, int max_top_k);
+absl::Status CheckRunConfig(const RunConfig& config, int max_top_k);
 
 // The first field that differs, as "seed: 1 -> 2"; empty if none does.
 std::string FirstDifference(const RunConfig& a, const RunConfig& b);

@@ -28,7 +28,7 @@ absl::StatusOr<RunRegistry::Created> RunRegistry::Create(const std::string& run_
                                                          const RunConfig& config,
                                                          BackingStore* backing) {
   if (absl::Status status = CheckRunId(run_id); !status.ok()) return status;
-  if (absl::Status status = Check(config, limits_.max_top_k); !status.ok()) return status;
+  if (absl::Status status = CheckRunConfig(config, limits_.max_top_k); !status.ok()) return status;
 
   // Streams may hold it for long, its memory must not wait for them. Nor do others wait while it is
   // freed.

@@ -12,11 +12,11 @@ uint32_t PageNumber(uint32_t position) { return position / Page::kPositions; }
 uint32_t IndexInPage(uint32_t position) { return position % Page::kPositions; }
 
 int64_t Charge(size_t block_bytes) {
-  return static_cast<int64_t>(Arena::BlockBytes(block_bytes)) + Page::kIndexBytes;
+  return static_cast<int64_t>(Arena::CellBytes(block_bytes)) + Page::kIndexBytes;
 }
 
 // For a page that gets these positions first.
-size_t NewPageBytes(const PageFormat& format, uint64_t mask) {
+size_t NewPageBytes(const RecordFormat& format, uint64_t mask) {
   return mask == Page::kAll ? PackedBytes(format) : TailBytes(format);
 }
 
@@ -37,7 +37,7 @@ void Sequence::ForEachPart(uint32_t first, uint32_t end, const Visit& visit) {
   }
 }
 
-int64_t Sequence::BytesWithBlock(const PageFormat& format, uint32_t first_position,
+int64_t Sequence::BytesWithBlock(const RecordFormat& format, uint32_t first_position,
                                  uint32_t count) {
   int64_t bytes = kBaseBytes + kVersionSpanBytes;
   ForEachPart(first_position, first_position + count, [&](const PagePart& part) {
@@ -110,11 +110,11 @@ absl::Status Sequence::Append(uint32_t first_position, uint64_t policy_version,
   if (!budget_.TryCharge(bytes)) {
     return absl::ResourceExhaustedError(absl::StrCat(bytes, " bytes are not to be had"));
   }
-  absl::InlinedVector<Arena::Block, 2> blocks;
+  absl::InlinedVector<Arena::Allocation, 2> blocks;
   bool room = true;
   ForEachPart(first_position, end, [&](const PagePart& part) ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
     const size_t block_bytes = NeedOf(part).block_bytes;
-    blocks.push_back(block_bytes > 0 && room ? arena_.Allocate(block_bytes) : Arena::Block());
+    blocks.push_back(block_bytes > 0 && room ? arena_.Allocate(block_bytes) : Arena::Allocation());
     room = room && (block_bytes == 0 || !blocks.back().empty());
   });
   if (!room) {
@@ -180,7 +180,7 @@ void Sequence::PrefetchEnd() const {
 }
 
 int64_t Sequence::AddToPage(const PagePart& part, const RecordView& records,
-                            std::span<const uint8_t> ranks, Arena::Block block) {
+                            std::span<const uint8_t> ranks, Arena::Allocation block) {
   auto found = pages_.find(part.number);
   if (found == pages_.end()) {
     const uint32_t first_position = part.number * Page::kPositions;

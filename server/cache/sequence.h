@@ -28,7 +28,7 @@ namespace sis {
 class Sequence {
  public:
   // The base cost must have been charged to the budget; budget and arena must outlive the sequence.
-  Sequence(const PageFormat& format, uint64_t key, Arena& arena, ByteBudget& budget,
+  Sequence(const RecordFormat& format, uint64_t key, Arena& arena, ByteBudget& budget,
            std::unique_ptr<BackingStore::Attachment> attachment = nullptr)
       : format_(format),
         key_(key),
@@ -48,11 +48,12 @@ class Sequence {
   static constexpr int64_t kVersionSpanBytes = 64;
 
   // The bytes of a new sequence with one block, all told.
-  static int64_t BytesWithBlock(const PageFormat& format, uint32_t first_position, uint32_t count);
+  static int64_t BytesWithBlock(const RecordFormat& format, uint32_t first_position,
+                                uint32_t count);
 
   // The Philox key (kernels/numerics/sequence_key.h).
   uint64_t key() const { return key_; }
-  const PageFormat& format() const { return format_; }
+  const RecordFormat& format() const { return format_; }
   // The backing store's; null without one.
   BackingStore::Attachment* attachment() const { return attachment_.get(); }
 
@@ -122,7 +123,7 @@ class Sequence {
                      std::span<const uint8_t> ranks) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Returns how many positions were new.
   int64_t AddToPage(const PagePart& part, const RecordView& records, std::span<const uint8_t> ranks,
-                    Arena::Block block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+                    Arena::Allocation block) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Packs all tails once sealed, before that the least recently filled ones if there are too many.
   void PackTails() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -150,7 +151,7 @@ class Sequence {
   };
   void NoteEnd() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  const PageFormat format_;
+  const RecordFormat format_;
   const uint64_t key_;
   Arena& arena_;
   ByteBudget& budget_;

@@ -125,7 +125,7 @@ class SequenceTest : public testing::TestWithParam<std::tuple<LogProbEncoding, i
   }
 
   static int64_t PageCost(size_t block_bytes) {
-    return static_cast<int64_t>(Arena::BlockBytes(block_bytes)) + Page::kIndexBytes;
+    return static_cast<int64_t>(Arena::CellBytes(block_bytes)) + Page::kIndexBytes;
   }
 
   // Appends the rows of one sequence to another, in blocks of other sizes.
@@ -156,7 +156,7 @@ class SequenceTest : public testing::TestWithParam<std::tuple<LogProbEncoding, i
     }
   }
 
-  const PageFormat format_ = {std::get<0>(GetParam()), std::get<1>(GetParam()), 1000};
+  const RecordFormat format_ = {std::get<0>(GetParam()), std::get<1>(GetParam()), 1000};
   const SentRecords sent_[2] = {{format_, kPositions, 11}, {format_, kPositions, 12}};
   const RoundedRecords stored_[2] = {{format_, sent_[0], 0}, {format_, sent_[1], 0}};
   const std::unique_ptr<Arena> arena_ = *Arena::Map(kArenaBytes);
@@ -246,8 +246,8 @@ TEST_P(SequenceTest, RandomOperationsAgreeWithAMap) {
 // An arena whose one chunk belongs to the tails: nothing can be packed, and it runs out before the
 // budget does.
 TEST_P(SequenceTest, AFullArenaRefusesWholeBlocksAndLeavesTails) {
-  const std::unique_ptr<Arena> arena = *Arena::Map(Arena::kChunkBytes);
-  const Arena::Block tail = arena->Allocate(TailBytes(format_));
+  const std::unique_ptr<Arena> arena = *Arena::Map(Arena::kSlabBytes);
+  const Arena::Allocation tail = arena->Allocate(TailBytes(format_));
   ByteBudget budget(1 << 30);
   ASSERT_TRUE(budget.TryCharge(2 * Sequence::kBaseBytes));
   Sequence sequence(format_, 1, *arena, budget);
@@ -263,7 +263,7 @@ TEST_P(SequenceTest, AFullArenaRefusesWholeBlocksAndLeavesTails) {
   }
   ASSERT_TRUE(sequence.Seal(kPositions).ok());
   ExpectSame(sequence, model, 0, kPositions);
-  std::vector<Arena::Block> rest;
+  std::vector<Arena::Allocation> rest;
   while (rest.empty() || !rest.back().empty()) rest.push_back(arena->Allocate(TailBytes(format_)));
   Sequence other(format_, 2, *arena, budget);
   EXPECT_EQ(Append(other, 0, 1, {0, 1}).code(), absl::StatusCode::kResourceExhausted);
@@ -347,7 +347,7 @@ TEST(SequenceBytesTest, ASealedSequenceTakesAboutAThirdOfTheNaiveForm) {
   for (const Case& c :
        {Case{10, 151936, 0.38}, Case{10, 262208, 0.395}, Case{50, 151936, 0.33},
         Case{50, 262208, 0.34}, Case{100, 151936, 0.325}, Case{100, 262208, 0.335}}) {
-    const PageFormat format = {LogProbEncoding::kFixed12, c.slots, c.vocabulary_size};
+    const RecordFormat format = {LogProbEncoding::kFixed12, c.slots, c.vocabulary_size};
     const SentRecords records(format, kLength, 3);
     const std::unique_ptr<Arena> arena = *Arena::Map(kArenaBytes);
     ByteBudget budget(1 << 30);

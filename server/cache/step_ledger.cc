@@ -16,7 +16,7 @@ std::vector<StepLedger::Range> StepLedger::Claim(uint64_t draw, uint64_t sequenc
     if (draw <= steps_.begin()->first) return {};
     ForgetFirst();
   }
-  Entry& entry = steps_[draw];
+  OpenStep& entry = steps_[draw];
 
   std::vector<Range>& counted = entry.counted[sequence_key];
   const auto touches = [&](const Range& other) {

@@ -46,7 +46,7 @@ class StepLedger {
   static constexpr int64_t kMaxRanges = 1 << 20;
 
  private:
-  struct Entry {
+  struct OpenStep {
     Sums sums;
     int64_t ranges = 0;  // in `counted`
     // By sequence key; sorted, disjoint, neighbours merged.
@@ -60,7 +60,7 @@ class StepLedger {
   // Draws below are forgotten, and never counted again.
   uint64_t first_draw_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t ranges_ ABSL_GUARDED_BY(mutex_) = 0;  // of all steps
-  std::map<uint64_t, Entry> steps_ ABSL_GUARDED_BY(mutex_);
+  std::map<uint64_t, OpenStep> steps_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace sis

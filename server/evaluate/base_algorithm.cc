@@ -14,8 +14,8 @@ TokenState StateOf(Decision decision, WeightKind weight) {
   return certified ? TokenState::kOnPolicy : TokenState::kOffPolicy;
 }
 
-std::vector<SequencePart> PartsOf(const std::vector<SliceRange>& slices, uint64_t run_seed) {
-  std::vector<SequencePart> parts;
+std::vector<SequenceStretch> PartsOf(const std::vector<SliceRange>& slices, uint64_t run_seed) {
+  std::vector<SequenceStretch> parts;
   parts.reserve(slices.size());
   for (const SliceRange& slice : slices) {
     parts.push_back({.sequence_key = SequenceKey(run_seed, slice.name.attempt, slice.name.id),
@@ -36,18 +36,18 @@ absl::Status AddAlgorithmOutputs(const EvaluateInput& input, uint64_t run_seed,
   const std::span<const float> sampled_log_probs =
       positions.sampled_log_probs.empty() ? input.sampled_log_probs : positions.sampled_log_probs;
   const size_t count = decisions.size();
-  const std::vector<SequencePart> parts = PartsOf(slices, run_seed);
+  const std::vector<SequenceStretch> parts = PartsOf(slices, run_seed);
   std::vector<TokenState> states(count);
   for (size_t i = 0; i < count; ++i) states[i] = StateOf(decisions[i], input.weight);
 
-  BatchView batch{.parts = parts,
-                  .states = states,
-                  .log_ratios = log_modified_ratios,
-                  .current_log_probs = sampled_log_probs,
-                  .reference_log_probs = positions.reference_log_probs,
-                  .total_variations = positions.total_variations,
-                  .advantages = input.advantages,
-                  .draw = input.parameters.draw};
+  AlgorithmInput batch{.parts = parts,
+                       .states = states,
+                       .log_ratios = log_modified_ratios,
+                       .current_log_probs = sampled_log_probs,
+                       .reference_log_probs = positions.reference_log_probs,
+                       .total_variations = positions.total_variations,
+                       .advantages = input.advantages,
+                       .draw = input.parameters.draw};
   std::vector<float> log_ratios;
   if (input.decoupled()) {
     log_ratios.resize(count);

@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/decide/backend.h"
 #include "kernels/decide/top_k_sets/top_k_sets.h"
-#include "kernels/page/page.h"
+#include "kernels/page/encoded_page.h"
 #include "server/cache/limits.h"
 #include "server/cache/run_config.h"
 #include "server/evaluate/dense_logits.h"

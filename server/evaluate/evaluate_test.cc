@@ -238,7 +238,7 @@ TEST_F(EvaluateTest, PackedPagesAndTailsGiveTheSameBytes) {
     Cache filling;
     const auto packed = packing.CreateRun("r", config);
     const auto tails = filling.CreateRun("r", config);
-    std::vector<Arena::Block> rest;
+    std::vector<Arena::Allocation> rest;
     for (uint32_t first = 0; first < kLength; first += 40) {
       for (size_t i = 0; i < kIds.size(); ++i) {
         const v1::Block block = records_[i].Block(kIds[i], first, 0, first, 40);
@@ -247,7 +247,7 @@ TEST_F(EvaluateTest, PackedPagesAndTailsGiveTheSameBytes) {
       }
       // The chunk of the tails has room for all of them; there is no other from now on.
       while (rest.empty() || !rest.back().empty()) {
-        rest.push_back(filling.arena->Allocate(Arena::kChunkBytes));
+        rest.push_back(filling.arena->Allocate(Arena::kSlabBytes));
       }
     }
     for (const std::string& id : kIds) {

@@ -116,7 +116,7 @@ absl::StatusOr<RangeResult> SliceEvaluator::Evaluate(const SliceRange& slice, ui
                     input_.current.Read(offset + (from - first), to - from, scratch_, each_once),
                     output.Part(from - first, to - from),
                     result};
-    segments_.clear();
+    stretches_.clear();
     reader.ForEachPiece(from, to - from, [&](const Sequence::Reader::Piece& piece) {
       status.Update(AddPiece(part, piece));
     });
@@ -132,8 +132,8 @@ absl::StatusOr<RangeResult> SliceEvaluator::Evaluate(const SliceRange& slice, ui
 }
 
 template <typename Visit>
-absl::Status SliceEvaluator::ForEachMaskRun(const Part& part, uint32_t position, uint32_t count,
-                                            const Visit& visit) const {
+absl::Status SliceEvaluator::ForEachMaskStretch(const Part& part, uint32_t position, uint32_t count,
+                                                const Visit& visit) const {
   size_t first = position - part.first;
   const size_t end = first + count;
   while (first < end) {
@@ -180,7 +180,7 @@ absl::Status SliceEvaluator::AddOwnRatios(const Part& part, size_t first, size_t
 
 absl::Status SliceEvaluator::AddMissingPositions(const Part& part, uint32_t position,
                                                  uint32_t count, MissingReason reason) {
-  return ForEachMaskRun(
+  return ForEachMaskStretch(
       part, position, count, [&](bool masked, size_t first, size_t length) -> absl::Status {
         const PositionOutput output = part.output.Part(first, length);
         if (masked) {
@@ -200,7 +200,7 @@ absl::Status SliceEvaluator::AddPiece(const Part& part, const Sequence::Reader::
   if (const auto reason = ReasonMissing(piece, oldest_fresh_version_); reason.has_value()) {
     return AddMissingPositions(part, piece.first_position, piece.count, *reason);
   }
-  return ForEachMaskRun(
+  return ForEachMaskStretch(
       part, piece.first_position, piece.count,
       [&](bool masked, size_t first, size_t length) -> absl::Status {
         const PositionOutput output = part.output.Part(first, length);
@@ -215,7 +215,7 @@ absl::Status SliceEvaluator::AddPiece(const Part& part, const Sequence::Reader::
           absl::Status status = ReadAtRecords(part, *piece.page, index, first, count);
           if (!status.ok()) return status;
         }
-        segments_.push_back(
+        stretches_.push_back(
             {.sequence_key = part.slice.sequence()->key(),
              .first_position = position,
              .behavior = piece.page->Behavior(index, count),
@@ -239,7 +239,7 @@ absl::Status SliceEvaluator::ReadAtRecords(const Part& part, const Page& page, u
     const RecordedSets records = page.Sets(index, count, input_.parameters.top_k);
     return input_.current.ReduceSets(records, positions, first, scratch_);
   }
-  const PageFormat& format = part.slice.sequence()->format();
+  const RecordFormat& format = part.slice.sequence()->format();
   const RecordRows records = SubRows(rows_.Rows(format), 0, count, format.slots);
   page.Read(index, records);
   absl::Status status = input_.current.GatherAtRecords(records, positions, first, scratch_);
@@ -260,9 +260,9 @@ absl::Status SliceEvaluator::CheckSampledLogProbs(const Part& part, size_t first
 }
 
 absl::Status SliceEvaluator::CheckCurrentValues() const {
-  for (const Segment& segment : segments_) {
-    absl::Status status = ValidateCurrent(segment.behavior, segment.current,
-                                          input_.parameters.slots, segment.first_position);
+  for (const Stretch& stretch : stretches_) {
+    absl::Status status = ValidateCurrent(stretch.behavior, stretch.current,
+                                          input_.parameters.slots, stretch.first_position);
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
@@ -272,10 +272,10 @@ absl::Status SliceEvaluator::Decide(const Part& part) {
   const bool expected = input_.weight == WeightKind::kExpected;
   if (expected && part.output.view.acceptance_probabilities.empty()) {
     acceptance_probabilities_.resize(part.output.view.decisions.size());
-    for (Segment& segment : segments_) {
-      segment.output.acceptance_probabilities =
+    for (Stretch& stretch : stretches_) {
+      stretch.output.acceptance_probabilities =
           std::span(acceptance_probabilities_)
-              .subspan(segment.first_position - part.first, segment.output.decisions.size());
+              .subspan(stretch.first_position - part.first, stretch.output.decisions.size());
     }
   }
   std::optional<GuardedAccess> guard;
@@ -285,9 +285,9 @@ absl::Status SliceEvaluator::Decide(const Part& part) {
   const int64_t d_sis_before = part.result.sums.d_sis;
   if (input_.authors_code) {
     if (absl::Status status = CheckCurrentValues(); !status.ok()) return status;
-    EvaluateAuthorsCode(*input_.authors_code, input_.parameters, segments_);
+    EvaluateAuthorsCode(*input_.authors_code, input_.parameters, stretches_);
   } else {
-    backend_.Evaluate(input_.parameters, segments_);
+    backend_.Evaluate(input_.parameters, stretches_);
     if (const int64_t invalid = part.result.sums.invalid; invalid > 0) {
       absl::Status status = CheckCurrentValues();
       if (!status.ok()) return status;
@@ -300,21 +300,21 @@ absl::Status SliceEvaluator::Decide(const Part& part) {
   }
   if (expected) {
     part.result.sums.d_sis = d_sis_before;
-    for (const Segment& segment : segments_) {
-      part.result.sums.d_sis += ReplaceByExpectedWeights(segment);
+    for (const Stretch& stretch : stretches_) {
+      part.result.sums.d_sis += ReplaceByExpectedWeights(stretch);
     }
   }
-  for (const Segment& segment : segments_) {
+  for (const Stretch& stretch : stretches_) {
     const PositionOutput output =
-        part.output.Part(segment.first_position - part.first, segment.output.decisions.size());
+        part.output.Part(stretch.first_position - part.first, stretch.output.decisions.size());
     if (!output.reference_log_probs.empty()) {
-      std::ranges::copy(segment.behavior.sampled_log_probs, output.reference_log_probs.begin());
+      std::ranges::copy(stretch.behavior.sampled_log_probs, output.reference_log_probs.begin());
     }
     if (!output.sampled_log_probs.empty()) {
-      std::ranges::copy(segment.current.sampled_log_probs, output.sampled_log_probs.begin());
+      std::ranges::copy(stretch.current.sampled_log_probs, output.sampled_log_probs.begin());
     }
     if (!output.total_variations.empty()) {
-      ComputeTopKTotalVariations(input_.parameters, segment, output.total_variations);
+      ComputeTopKTotalVariations(input_.parameters, stretch, output.total_variations);
     }
   }
   return absl::OkStatus();

@@ -46,11 +46,11 @@ class SliceEvaluator {
   // Calls visit(masked, first, count) for the runs of equal mask that cover the `count` positions
   // from `position` on; `first` counts from the first of the part.
   template <typename Visit>
-  absl::Status ForEachMaskRun(const Part& part, uint32_t position, uint32_t count,
-                              const Visit& visit) const;
+  absl::Status ForEachMaskStretch(const Part& part, uint32_t position, uint32_t count,
+                                  const Visit& visit) const;
   absl::Status AddMissingPositions(const Part& part, uint32_t position, uint32_t count,
                                    MissingReason reason);
-  // The trainer's own ratio, where there is no record; first and count as for ForEachMaskRun.
+  // The trainer's own ratio, where there is no record; first and count as for ForEachMaskStretch.
   absl::Status AddOwnRatios(const Part& part, size_t first, size_t count);
   absl::Status AddPiece(const Part& part, const Sequence::Reader::Piece& piece);
   // Fills in the current policy's values at positions [first, first + count) of the part, as these
@@ -59,7 +59,7 @@ class SliceEvaluator {
                              uint32_t count);
   // Of log p that was computed here; what the request holds was checked before.
   absl::Status CheckSampledLogProbs(const Part& part, size_t first, size_t count) const;
-  // Of the segments that were added. InvalidArgument names the first value that is no log-prob.
+  // Of the stretches that were added. InvalidArgument names the first value that is no log-prob.
   absl::Status CheckCurrentValues() const;
   // Evaluates them.
   absl::Status Decide(const Part& part);
@@ -69,7 +69,7 @@ class SliceEvaluator {
   const uint64_t oldest_fresh_version_;
   CurrentArrays::Scratch scratch_;
   RowBuffer rows_;
-  std::vector<Segment> segments_;
+  std::vector<Stretch> stretches_;
   std::vector<float> acceptance_probabilities_;
 };
 

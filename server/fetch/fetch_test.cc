@@ -10,7 +10,7 @@
 #include "server/shared_memory/shared_segment.h"
 #include "server/testing/cache_fixture.h"
 #include "server/testing/record_generator.h"
-#include "server/wire/segment_part.h"
+#include "server/wire/segment_range.h"
 
 namespace sis {
 namespace {
@@ -287,7 +287,7 @@ class FetchIntoSegmentTest : public FetchTest {
     return 2 * Aligned(kRows * 4) + Aligned(kRows * 4 * kSlots) + kRows * 4 * kSlots;
   }
   std::string Read(const std::string& part) const {
-    const auto parsed = SegmentPart::Parse(part, segment_->size());
+    const auto parsed = SegmentRange::Parse(part, segment_->size());
     EXPECT_TRUE(parsed.ok()) << parsed.status();
     std::string bytes(parsed->size, '\0');
     segment_->Read(parsed->offset, parsed->size, bytes.data());

@@ -57,7 +57,7 @@ ABSL_FLAG(int, steps_kept, sis::Limits().steps_kept, "draws of a run whose total
 namespace {
 
 // A few chunks of the arena for each of two sizes of blocks.
-constexpr int64_t kLeastCacheBytes = 16 * int64_t{sis::Arena::kChunkBytes};
+constexpr int64_t kLeastCacheBytes = 16 * int64_t{sis::Arena::kSlabBytes};
 
 // The first flag whose value makes no sense, or empty.
 std::string BadFlag() {

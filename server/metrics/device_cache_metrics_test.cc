@@ -12,7 +12,7 @@ class WithStats final : public Backend {
  public:
   std::string_view name() const override { return "with_stats"; }
   void Evaluate(const EvaluateParameters& parameters,
-                std::span<const Segment> segments) const override {
+                std::span<const Stretch> segments) const override {
     ScalarBackend().Evaluate(parameters, segments);
   }
   ResidentRowsStats resident_rows() const override {

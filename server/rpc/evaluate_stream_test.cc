@@ -26,7 +26,7 @@ class Gate final : public Backend {
   std::string_view name() const override { return "gate"; }
 
   void Evaluate(const EvaluateParameters& parameters,
-                std::span<const Segment> segments) const override {
+                std::span<const Stretch> segments) const override {
     {
       std::unique_lock lock(mutex_);
       ++arrived_;

@@ -12,7 +12,7 @@
 #include "kernels/decide/scalar_backend.h"
 #include "server/testing/cache_fixture.h"
 #include "server/testing/record_generator.h"
-#include "server/wire/segment_part.h"
+#include "server/wire/segment_range.h"
 #include "server/wire/serialize.h"
 
 namespace sis {
@@ -164,7 +164,7 @@ TEST_F(EvaluateTaskTest, ARequestKeepsItsSegmentThoughTheLeaseEnds) {
   request.set_segment(name);
   request.add_slices()->mutable_sequence()->set_id("missing");
   request.mutable_slices(0)->set_length(16);
-  const std::string values = SegmentPart{0, 64}.ToBytes();  // zeros
+  const std::string values = SegmentRange{0, 64}.ToBytes();  // zeros
   request.mutable_reduced()->set_sampled_log_probs(values);
   request.mutable_reduced()->set_log_envelopes(values);
   request.mutable_reduced()->set_covered_masses(values);

@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "google/protobuf/repeated_ptr_field.h"
-#include "kernels/decide/algorithms/batch.h"
+#include "kernels/decide/algorithms/algorithm_input.h"
 #include "server/cache/run.h"
 #include "sis/v1/ratio_service.pb.h"
 

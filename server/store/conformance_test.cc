@@ -307,15 +307,15 @@ TEST_P(ConformanceTest, ADamagedSealedFormIsNeverServed) {
   ASSERT_TRUE(AppendOne(*store_, sequence, 0, Block(0, "rows")).ok());
   ASSERT_TRUE(store_->WriteSealedForm(sequence, 1, form, absl::InfiniteFuture()).ok());
   const uint32_t crc = ExtendCrc32c(0, std::as_bytes(std::span(form)));
-  const ItemKey chunk{prefix, ChunkKey(prefix, crc, 2)};
+  const ItemKey fragment{prefix, FragmentKey(prefix, crc, 2)};
   const ItemKey state{prefix, StateKey(prefix)};
-  for (const ItemKey& key : {chunk, state}) {
+  for (const ItemKey& key : {fragment, state}) {
     Damage(key, 1000003);
     EXPECT_TRUE(absl::IsDataLoss(store_->Read(sequence).status()));
     Damage(key, 1000003);
   }
   EXPECT_TRUE(store_->Read(sequence).ok());
-  Lose(chunk);
+  Lose(fragment);
   EXPECT_TRUE(absl::IsResourceExhausted(store_->Read(sequence).status()));
 }
 

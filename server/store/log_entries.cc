@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/page/page.h"
+#include "kernels/page/encoded_page.h"
 #include "server/store/stored_item.h"
 
 namespace sis {
@@ -14,7 +14,7 @@ namespace {
 
 // The records of a block that is being put together.
 struct Gathered {
-  Gathered(const PageFormat& format, uint32_t first_position, uint64_t policy_version)
+  Gathered(const RecordFormat& format, uint32_t first_position, uint64_t policy_version)
       : format(format), first_position(first_position), policy_version(policy_version) {}
 
   uint32_t end() const { return first_position + static_cast<uint32_t>(ranks.size()); }
@@ -31,7 +31,7 @@ struct Gathered {
                                           before, piece.count, slots));
   }
 
-  PageFormat format;
+  RecordFormat format;
   uint32_t first_position;
   uint64_t policy_version;
   std::vector<int32_t> sampled_ids = {};
@@ -50,7 +50,7 @@ void AppendToForm(std::string& form, const LogEntry& entry) {
 absl::Status ReplayBlock(const LogEntry& entry, Sequence& sequence, int64_t& bytes_short) {
   const absl::StatusOr<DecodedPage> page = DecodePage(std::as_bytes(std::span(entry.rows)));
   if (!page.ok()) return page.status();
-  const PageFormat& format = sequence.format();
+  const RecordFormat& format = sequence.format();
   if (page->header.encoding != format.encoding || page->header.slots != format.slots ||
       page->header.vocabulary_size != format.vocabulary_size ||
       page->header.first_position != entry.position ||
@@ -69,7 +69,7 @@ absl::Status ReplayBlock(const LogEntry& entry, Sequence& sequence, int64_t& byt
 
 }  // namespace
 
-std::vector<LogEntry> BlockEntries(const PageFormat& format, uint32_t first_position,
+std::vector<LogEntry> BlockEntries(const RecordFormat& format, uint32_t first_position,
                                    uint64_t policy_version, const RecordView& records,
                                    std::span<const uint8_t> ranks) {
   const size_t slots = format.slots;

@@ -18,7 +18,7 @@
 namespace sis {
 
 // Valid records as entries of at most kMaxRowBytes.
-std::vector<LogEntry> BlockEntries(const PageFormat& format, uint32_t first_position,
+std::vector<LogEntry> BlockEntries(const RecordFormat& format, uint32_t first_position,
                                    uint64_t policy_version, const RecordView& records,
                                    std::span<const uint8_t> ranks);
 

@@ -14,7 +14,7 @@ namespace {
 // shorter stretch in its midst is a hole.
 constexpr uint32_t kWindow = 64;
 constexpr uint32_t kMissingAtEnd = 32;
-constexpr size_t kChunkBytes = size_t{512} << 10;
+constexpr size_t kFragmentBytes = size_t{512} << 10;
 // Between two reads of one Read another replica may append or seal; more often it may not.
 constexpr int kReadAttempts = 4;
 
@@ -37,10 +37,10 @@ std::vector<ItemKey> EntryKeys(const std::string& prefix, uint32_t first, uint32
   return keys;
 }
 
-std::vector<ItemKey> ChunkKeys(const std::string& prefix, const SequenceState& state) {
+std::vector<ItemKey> FragmentKeys(const std::string& prefix, const SequenceState& state) {
   std::vector<ItemKey> keys;
-  for (uint32_t n = 0; n < state.chunks; ++n) {
-    keys.push_back(InGroup(prefix, ChunkKey(prefix, state.form, n)));
+  for (uint32_t n = 0; n < state.fragments; ++n) {
+    keys.push_back(InGroup(prefix, FragmentKey(prefix, state.form, n)));
   }
   return keys;
 }
@@ -141,7 +141,7 @@ absl::StatusOr<std::string> LogStore::GetSealedForm(const std::string& prefix,
                                                     const SequenceState& state) {
   std::string form;
   uint32_t crc = 0;
-  const std::vector<ItemKey> keys = ChunkKeys(prefix, state);
+  const std::vector<ItemKey> keys = FragmentKeys(prefix, state);
   const std::vector<absl::StatusOr<std::string>> items = items_->Get(keys);
   for (size_t n = 0; n < keys.size(); ++n) {
     if (absl::IsNotFound(items[n].status())) return Lost("a part of the sealed form");
@@ -249,15 +249,16 @@ absl::Status LogStore::RemoveEntries(const std::string& prefix, uint32_t first, 
 absl::Status LogStore::WriteSealedForm(const SequenceIdentity& sequence, uint32_t entries,
                                        std::string_view sealed_form, absl::Time expires) {
   const std::string prefix = SequencePrefix(sequence);
-  const SequenceState state{
-      .entries = entries,
-      .form = ExtendCrc32c(0, std::as_bytes(std::span(sealed_form))),
-      .chunks = static_cast<uint32_t>((sealed_form.size() + kChunkBytes - 1) / kChunkBytes),
-      .bytes = sealed_form.size()};
-  const std::vector<ItemKey> keys = ChunkKeys(prefix, state);
+  const SequenceState state{.entries = entries,
+                            .form = ExtendCrc32c(0, std::as_bytes(std::span(sealed_form))),
+                            .fragments = static_cast<uint32_t>(
+                                (sealed_form.size() + kFragmentBytes - 1) / kFragmentBytes),
+                            .bytes = sealed_form.size()};
+  const std::vector<ItemKey> keys = FragmentKeys(prefix, state);
   for (size_t n = 0; n < keys.size(); ++n) {
-    const Item chunk = MakeItem(keys[n], expires, sealed_form.substr(n * kChunkBytes, kChunkBytes));
-    if (absl::Status status = items_->Put({&chunk, 1}); !status.ok()) return status;
+    const Item fragment =
+        MakeItem(keys[n], expires, sealed_form.substr(n * kFragmentBytes, kFragmentBytes));
+    if (absl::Status status = items_->Put({&fragment, 1}); !status.ok()) return status;
   }
   const Item record = MakeItem(InGroup(prefix, StateKey(prefix)), expires, EncodeState(state));
   const absl::Status added = items_->Add({&record, 1})[0];
@@ -282,7 +283,7 @@ absl::Status LogStore::Drop(const SequenceIdentity& sequence, uint8_t reason, ab
                                EncodeState(SequenceState{.dropped = reason}));
   if (absl::Status status = items_->Put({&record, 1}); !status.ok()) return status;
   if (before.ok()) {
-    absl::Status removed = items_->Remove(ChunkKeys(prefix, *before)).status();
+    absl::Status removed = items_->Remove(FragmentKeys(prefix, *before)).status();
     if (!removed.ok()) return removed;
   }
   return RemoveEntries(prefix, before.ok() ? before->entries : 0, 0);
@@ -348,7 +349,7 @@ absl::StatusOr<std::vector<SequenceIdentity>> LogStore::ListSequences(const std:
     const std::optional<SequenceIdentity> sequence = SequenceOfKey(key);
     if (!key.starts_with(begin) || !sequence.has_value()) return std::string();
     const std::string prefix = SequencePrefix(*sequence);
-    // The state sorts behind chunks and entries: found first, there is nothing but the state.
+    // The state sorts behind fragments and entries: found first, there is nothing but the state.
     bool dropped = false;
     if (key == StateKey(prefix)) {
       const absl::StatusOr<SequenceState> state = UnwrapItem(key, value, ParseState);

@@ -1,7 +1,7 @@
 // Logs, sealed forms and run records as items of a database.
 //
 // Per sequence: a state item (sealed or dropped; absent while neither), the entries of the log, the
-// chunks of the sealed form, and a witness on another node, by which a sequence whose node lost
+// fragments of the sealed form, and a witness on another node, by which a sequence whose node lost
 // everything is told from one that never was.
 #pragma once
 

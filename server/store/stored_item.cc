@@ -21,7 +21,7 @@ constexpr size_t kCrcBegin = 4;
 constexpr size_t kExpiresBegin = 8;
 constexpr size_t kKeyBegin = 16;
 
-enum class KeyKind : char { kChunk = 'c', kEntry = 'e', kState = 's', kWitness = 'w' };
+enum class KeyKind : char { kFragment = 'c', kEntry = 'e', kState = 's', kWitness = 'w' };
 
 template <std::unsigned_integral T>
 void AddLittle(std::string& out, T value) {
@@ -140,8 +140,8 @@ std::string EntryKey(std::string_view sequence_prefix, uint32_t number) {
   return key;
 }
 
-std::string ChunkKey(std::string_view sequence_prefix, uint32_t form, uint32_t number) {
-  std::string key = KeyOf(sequence_prefix, KeyKind::kChunk);
+std::string FragmentKey(std::string_view sequence_prefix, uint32_t form, uint32_t number) {
+  std::string key = KeyOf(sequence_prefix, KeyKind::kFragment);
   AddBig(key, form);
   AddBig(key, number);
   return key;
@@ -235,7 +235,7 @@ std::string EncodeState(const SequenceState& state) {
   AddLittle(payload, state.dropped);
   AddLittle(payload, state.entries);
   AddLittle(payload, state.form);
-  AddLittle(payload, state.chunks);
+  AddLittle(payload, state.fragments);
   AddLittle(payload, state.bytes);
   return payload;
 }
@@ -245,7 +245,7 @@ absl::StatusOr<SequenceState> ParseState(std::string_view payload) {
   const SequenceState state{.dropped = in.Little<uint8_t>(),
                             .entries = in.Little<uint32_t>(),
                             .form = in.Little<uint32_t>(),
-                            .chunks = in.Little<uint32_t>(),
+                            .fragments = in.Little<uint32_t>(),
                             .bytes = in.Little<uint64_t>()};
   if (!in.at_end()) return Corrupt("no state of a sequence: a payload", payload);
   return state;

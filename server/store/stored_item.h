@@ -25,8 +25,8 @@ std::string IncarnationPrefix(std::string_view run_id, uint64_t incarnation);
 // Whether the sequence is sealed or dropped; absent while it is neither.
 std::string StateKey(std::string_view sequence_prefix);
 std::string EntryKey(std::string_view sequence_prefix, uint32_t number);
-// `form` names the contents, so that chunks of two forms never mix.
-std::string ChunkKey(std::string_view sequence_prefix, uint32_t form, uint32_t number);
+// `form` names the contents, so that fragments of two forms never mix.
+std::string FragmentKey(std::string_view sequence_prefix, uint32_t form, uint32_t number);
 // Says that the sequence has been there, on another node than the rest.
 std::string WitnessKey(std::string_view sequence_prefix);
 
@@ -58,9 +58,9 @@ struct SequenceState {
   uint8_t dropped = 0;
   // The sealed form stands for the entries before this.
   uint32_t entries = 0;
-  // Its CRC-32C, and its name in the keys of its chunks.
+  // Its CRC-32C, and its name in the keys of its fragments.
   uint32_t form = 0;
-  uint32_t chunks = 0;
+  uint32_t fragments = 0;
   uint64_t bytes = 0;
 
   friend bool operator==(const SequenceState&, const SequenceState&) = default;

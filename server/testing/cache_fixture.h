@@ -45,7 +45,7 @@ inline v1::RunConfig LosslessConfig(int top_k = 4) {
 
 // What a page of a SmallConfig costs while it fills: the most that it ever does.
 inline int64_t OnePage(int slots) {
-  return Page::kIndexBytes + static_cast<int64_t>(Arena::BlockBytes(
+  return Page::kIndexBytes + static_cast<int64_t>(Arena::CellBytes(
                                  TailBytes(FromMessage(SmallConfig(slots))->page_format())));
 }
 

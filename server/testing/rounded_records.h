@@ -17,7 +17,7 @@ namespace sis {
 
 // T valid records, none absent.
 struct SentRecords : Records {
-  SentRecords(const PageFormat& format, uint32_t positions, uint32_t seed)
+  SentRecords(const RecordFormat& format, uint32_t positions, uint32_t seed)
       : Records(RandomRecords({.encoding = format.encoding,
                                .slots = format.slots,
                                .vocabulary_size = format.vocabulary_size,
@@ -44,7 +44,7 @@ struct SentRecords : Records {
 // What the page format makes of them: at most 4096.
 class RoundedRecords {
  public:
-  RoundedRecords(const PageFormat& format, const SentRecords& sent, uint32_t first_position)
+  RoundedRecords(const RecordFormat& format, const SentRecords& sent, uint32_t first_position)
       : slots_(format.slots) {
     const PageHeader header{.encoding = format.encoding,
                             .slots = format.slots,

@@ -13,12 +13,12 @@ absl::StatusOr<AnswersInSegment> AnswersInSegment::Parse(const v1::SegmentRange&
   if (arrays.segment() == nullptr) {
     return absl::InvalidArgumentError("answers: set, but segment is not");
   }
-  const SegmentPart whole{range.offset(), range.bytes()};
+  const SegmentRange whole{range.offset(), range.bytes()};
   if (absl::Status status = whole.Check(arrays.segment()->size()); !status.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("answers: ", status.message()));
   }
-  constexpr uint64_t kAlignment = SegmentPart::kAlignment;
-  std::vector<SegmentPart> parts;
+  constexpr uint64_t kAlignment = SegmentRange::kAlignment;
+  std::vector<SegmentRange> parts;
   uint64_t needed = 0;
   for (const uint64_t size : sizes) {
     needed = (needed + kAlignment - 1) / kAlignment * kAlignment;
@@ -35,7 +35,7 @@ absl::StatusOr<AnswersInSegment> AnswersInSegment::Parse(const v1::SegmentRange&
 absl::Status AnswersInSegment::CheckDisjoint(const google::protobuf::Message& request,
                                              const ReceivedArrays& arrays) const {
   return arrays.ForEachPart(
-      request, [this](const std::string& path, const SegmentPart& array) -> absl::Status {
+      request, [this](const std::string& path, const SegmentRange& array) -> absl::Status {
         if (array.size == 0 || range_.size == 0 || array.offset + array.size <= range_.offset ||
             range_.offset + range_.size <= array.offset) {
           return absl::OkStatus();

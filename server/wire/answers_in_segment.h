@@ -31,7 +31,7 @@ class AnswersInSegment {
                              const ReceivedArrays& arrays) const;
 
   // Where the array is that has sizes[index].
-  const SegmentPart& part(size_t index) const { return parts_[index]; }
+  const SegmentRange& part(size_t index) const { return parts_[index]; }
   // Writes bytes of it, which it must have room for.
   void Write(size_t index, uint64_t offset, std::span<const std::byte> bytes) const;
   // Writes the response's own `bytes` fields there, whose sizes must be those, in the order of
@@ -39,13 +39,13 @@ class AnswersInSegment {
   void Move(google::protobuf::Message& response) const;
 
  private:
-  AnswersInSegment(std::shared_ptr<SharedSegment> segment, SegmentPart range,
-                   std::vector<SegmentPart> parts)
+  AnswersInSegment(std::shared_ptr<SharedSegment> segment, SegmentRange range,
+                   std::vector<SegmentRange> parts)
       : segment_(std::move(segment)), range_(range), parts_(std::move(parts)) {}
 
   std::shared_ptr<SharedSegment> segment_;
-  SegmentPart range_;
-  std::vector<SegmentPart> parts_;  // in the range
+  SegmentRange range_;
+  std::vector<SegmentRange> parts_;  // in the range
 };
 
 }  // namespace sis

@@ -143,11 +143,11 @@ absl::Status ForEachArray(const google::protobuf::Message& message, const std::s
 
 }  // namespace
 
-absl::StatusOr<SegmentPart> PartIn(const SharedSegment& segment, const ArrayField& field) {
+absl::StatusOr<SegmentRange> RangeIn(const SharedSegment& segment, const ArrayField& field) {
   std::vector<char> scratch;
   const std::span<const char> bytes =
-      field.Read<char>(0, std::min(field.size(), SegmentPart::kBytes + 1), scratch);
-  return SegmentPart::Parse({bytes.data(), bytes.size()}, segment.size());
+      field.Read<char>(0, std::min(field.size(), SegmentRange::kBytes + 1), scratch);
+  return SegmentRange::Parse({bytes.data(), bytes.size()}, segment.size());
 }
 
 ArrayPaths::ArrayPaths(const google::protobuf::Descriptor& type) : fields_(PathsFrom(type)) {}
@@ -155,22 +155,22 @@ ArrayPaths::ArrayPaths(const google::protobuf::Descriptor& type) : fields_(Paths
 ArrayField ReceivedArrays::Of(const std::string& field) const {
   const ArrayField in_message = InMessage(field);
   if (segment_ == nullptr || in_message.size() == 0) return in_message;
-  const absl::StatusOr<SegmentPart> part = PartIn(*segment_, in_message);
+  const absl::StatusOr<SegmentRange> part = RangeIn(*segment_, in_message);
   return part.ok() ? ArrayField(*segment_, part->offset, part->size) : ArrayField();
 }
 
 absl::Status ReceivedArrays::CheckRanges(const google::protobuf::Message& message) const {
   return ForEachPart(message,
-                     [](const std::string&, const SegmentPart&) { return absl::OkStatus(); });
+                     [](const std::string&, const SegmentRange&) { return absl::OkStatus(); });
 }
 
 absl::Status ReceivedArrays::ForEachPart(const google::protobuf::Message& message,
-                                         const VisitPart& visit) const {
+                                         const VisitRange& visit) const {
   if (segment_ == nullptr) return absl::OkStatus();
   return ForEachArray(message, "", [&](const std::string& path, const std::string& field) {
     const ArrayField in_message = InMessage(field);
     if (in_message.size() == 0) return absl::OkStatus();
-    const absl::StatusOr<SegmentPart> part = PartIn(*segment_, in_message);
+    const absl::StatusOr<SegmentRange> part = RangeIn(*segment_, in_message);
     return part.ok()
                ? visit(path, *part)
                : absl::InvalidArgumentError(absl::StrCat(path, ": ", part.status().message()));

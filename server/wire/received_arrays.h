@@ -26,7 +26,7 @@
 #include "google/protobuf/message.h"
 #include "server/shared_memory/shared_segment.h"
 #include "server/wire/scattered_bytes.h"
-#include "server/wire/segment_part.h"
+#include "server/wire/segment_range.h"
 
 namespace sis {
 
@@ -92,7 +92,7 @@ class ArrayField {
 
 // Where an array of a message that names this segment lies, as its field says, which is not empty.
 // InvalidArgument, which names no field, if there is no such part.
-absl::StatusOr<SegmentPart> PartIn(const SharedSegment& segment, const ArrayField& field);
+absl::StatusOr<SegmentRange> RangeIn(const SharedSegment& segment, const ArrayField& field);
 
 class ArrayPaths;
 
@@ -114,8 +114,8 @@ class ReceivedArrays {
 
   // Calls visit(path, part) for all of those, until one is refused. Stops at what CheckRanges
   // refuses as well.
-  using VisitPart = std::function<absl::Status(const std::string& path, const SegmentPart& part)>;
-  absl::Status ForEachPart(const google::protobuf::Message& message, const VisitPart& visit) const;
+  using VisitRange = std::function<absl::Status(const std::string& path, const SegmentRange& part)>;
+  absl::Status ForEachPart(const google::protobuf::Message& message, const VisitRange& visit) const;
 
   // The bytes of a field of the message that these arrays belong to. Empty if the field fails
   // CheckRanges.

@@ -8,7 +8,7 @@
 #include "absl/strings/match.h"
 #include "server/shared_memory/shared_segment.h"
 #include "server/wire/received_arrays.h"
-#include "server/wire/segment_part.h"
+#include "server/wire/segment_range.h"
 #include "sis/v1/ratio_service.pb.h"
 
 namespace sis {
@@ -21,7 +21,7 @@ class SegmentArraysTest : public testing::Test {
   SegmentArraysTest() : segment_(*SharedSegment::Make(kBytes)) {}
 
   static std::string Part(uint64_t offset, uint64_t size) {
-    return SegmentPart{offset, size}.ToBytes();
+    return SegmentRange{offset, size}.ToBytes();
   }
 
   // The arrays of `message` as they are after it was received in pieces of 5 bytes.

@@ -40,14 +40,14 @@ int sis_apply_algorithm(const char* name, const float* parameters, uint64_t part
                         const float* reference_log_probs, const float* total_variations,
                         const float* advantages, uint64_t draw, float* surrogates,
                         float* coefficients) {
-  std::vector<sis::SequencePart> sequence_parts;
+  std::vector<sis::SequenceStretch> sequence_parts;
   size_t n = 0;
   for (uint64_t i = 0; i < parts; ++i) {
     sequence_parts.push_back({keys[i], first_positions[i], counts[i]});
     n += counts[i];
   }
   const auto span = [n](auto* array) { return std::span(array, array == nullptr ? 0 : n); };
-  const sis::BatchView batch{
+  const sis::AlgorithmInput batch{
       .parts = sequence_parts,
       .states = {reinterpret_cast<const sis::TokenState*>(states), n},
       .log_ratios = span(log_ratios),

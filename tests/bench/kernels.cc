@@ -46,16 +46,16 @@ struct Case {
   const Backend* backend;
   EvaluateParameters parameters;
   const Workload* workload;
-  std::vector<Segment> segments;
+  std::vector<Stretch> stretches;
   std::vector<double> tokens_per_second = {};
   std::vector<double> bandwidth_ratios = {};
 };
 
 void Measure(Case& c, double bandwidth) {
   const double start = Seconds();
-  c.backend->Evaluate(c.parameters, c.segments);
+  c.backend->Evaluate(c.parameters, c.stretches);
   const double seconds = Seconds() - start;
-  const double tokens = static_cast<double>(c.segments.size() * Workload::kSequencePositions);
+  const double tokens = static_cast<double>(c.stretches.size() * Workload::kSequencePositions);
   c.tokens_per_second.push_back(tokens / seconds);
   c.bandwidth_ratios.push_back(tokens * c.workload->BytesPerPosition() / seconds / bandwidth);
 }
@@ -86,23 +86,23 @@ void Run(int repetitions, size_t workload_bytes) {
       const Workload& workload = *workloads.back();
       for (const Backend* backend :
            {static_cast<const Backend*>(&scalar), static_cast<const Backend*>(&simd)}) {
-        const std::span<const Segment> segments = workload.segments();
+        const std::span<const Stretch> stretches = workload.stretches();
         // The scalar one is limited by arithmetic: a tenth is enough to time.
         const size_t count =
-            backend == &scalar ? std::max<size_t>(1, segments.size() / 10) : segments.size();
+            backend == &scalar ? std::max<size_t>(1, stretches.size() / 10) : stretches.size();
         cases.push_back({name,
                          backend,
                          {slots, slots, 0},
                          &workload,
-                         {segments.begin(), segments.begin() + count}});
+                         {stretches.begin(), stretches.begin() + count}});
       }
       if (layout != Layout::kFloat16AndTokenMajor) continue;
       Case curve = cases.back();
       curve.name = "  with prefix curve";
       curve.parameters.prefix_curve =
           std::span(kCurve).first(std::ranges::upper_bound(kCurve, slots) - std::begin(kCurve));
-      for (Segment& segment : curve.segments) {
-        segment.prefix_sums = std::span(prefix_sums).first(curve.parameters.prefix_curve.size());
+      for (Stretch& stretch : curve.stretches) {
+        stretch.prefix_sums = std::span(prefix_sums).first(curve.parameters.prefix_curve.size());
       }
       Case total_variation = cases.back();
       total_variation.name = "  with total variation";

@@ -9,15 +9,15 @@
 
 namespace {
 
-using sis::Segment;
+using sis::Stretch;
 
 // `behavior` and `current` hold [sequences, length, slots] float32, token-major, or float16, of
 // which the behaviour's are in groups of 16.
-std::vector<Segment> Segments(int sequences, int length, int slots, bool float16,
-                              const void* behavior, const void* current,
-                              const float* behavior_sampled, const float* current_sampled,
-                              const uint8_t* ranks, uint8_t* decisions, float* ratios,
-                              std::vector<sis::Sums>& sums) {
+std::vector<Stretch> Stretches(int sequences, int length, int slots, bool float16,
+                               const void* behavior, const void* current,
+                               const float* behavior_sampled, const float* current_sampled,
+                               const uint8_t* ranks, uint8_t* decisions, float* ratios,
+                               std::vector<sis::Sums>& sums) {
   const auto size = static_cast<size_t>(length);
   const size_t values = size * slots;
   const auto floats = [values](const void* array, int sequence) {
@@ -26,30 +26,30 @@ std::vector<Segment> Segments(int sequences, int length, int slots, bool float16
   const auto halves = [values](const void* array, int sequence) {
     return std::span(static_cast<const uint16_t*>(array) + sequence * values, values);
   };
-  std::vector<Segment> segments;
+  std::vector<Stretch> stretches;
   for (int i = 0; i < sequences; ++i) {
     const auto part = [&](auto* array) { return std::span(array + i * size, size); };
-    Segment segment{.sequence_key = static_cast<uint64_t>(i),
+    Stretch stretch{.sequence_key = static_cast<uint64_t>(i),
                     .first_position = 0,
                     .behavior = {},
                     .current = {},
                     .output = {.decisions = part(reinterpret_cast<sis::Decision*>(decisions)),
                                .modified_ratios = part(ratios)},
                     .sums = &sums[i]};
-    segment.behavior.sampled_log_probs = part(behavior_sampled);
-    segment.behavior.sampled_ranks = part(ranks);
-    segment.current.sampled_log_probs = part(current_sampled);
+    stretch.behavior.sampled_log_probs = part(behavior_sampled);
+    stretch.behavior.sampled_ranks = part(ranks);
+    stretch.current.sampled_log_probs = part(current_sampled);
     if (float16) {
-      segment.behavior.grouped_log_probs = {std::as_bytes(halves(behavior, i)),
+      stretch.behavior.grouped_log_probs = {std::as_bytes(halves(behavior, i)),
                                             sis::LogProbEncoding::kFloat16, 0};
-      segment.current.float16_log_probs = halves(current, i);
+      stretch.current.float16_log_probs = halves(current, i);
     } else {
-      segment.behavior.log_probs = floats(behavior, i);
-      segment.current.log_probs = floats(current, i);
+      stretch.behavior.log_probs = floats(behavior, i);
+      stretch.current.log_probs = floats(current, i);
     }
-    segments.push_back(segment);
+    stretches.push_back(stretch);
   }
-  return segments;
+  return stretches;
 }
 
 }  // namespace
@@ -63,14 +63,14 @@ extern "C" void sis_peers_evaluate(int threads, int sequences, int length, int s
                                    double* sums) {
   static const sis::SimdBackend backend;
   std::vector<sis::Sums> totals(sequences);
-  const std::vector<Segment> segments =
-      Segments(sequences, length, slots, float16 != 0, behavior, current, behavior_sampled,
-               current_sampled, ranks, decisions, ratios, totals);
+  const std::vector<Stretch> stretches =
+      Stretches(sequences, length, slots, float16 != 0, behavior, current, behavior_sampled,
+                current_sampled, ranks, decisions, ratios, totals);
   const sis::EvaluateParameters parameters{slots, slots, 0};
   const auto evaluate = [&](int thread) {
     const int first = sequences * thread / threads;
     const int end = sequences * (thread + 1) / threads;
-    backend.Evaluate(parameters, std::span(segments).subspan(first, end - first));
+    backend.Evaluate(parameters, std::span(stretches).subspan(first, end - first));
   };
   std::vector<std::thread> others;
   for (int thread = 1; thread < threads; ++thread) others.emplace_back(evaluate, thread);

@@ -184,15 +184,15 @@ Workload::Workload(int slots, Layout layout, size_t total_bytes)
     const auto part = [&](const auto& array) {
       return array.span().subspan(first, kSequencePositions);
     };
-    Segment segment{.sequence_key = first,
+    Stretch stretch{.sequence_key = first,
                     .first_position = 0,
                     .behavior = {},
                     .current = {},
                     .output = {.decisions = part(decisions_)},
                     .sums = &sums_};
-    segment.behavior.sampled_log_probs = part(behavior_sampled_);
-    segment.behavior.sampled_ranks = part(ranks_);
-    segment.current.sampled_log_probs = part(current_sampled_);
+    stretch.behavior.sampled_log_probs = part(behavior_sampled_);
+    stretch.behavior.sampled_ranks = part(ranks_);
+    stretch.current.sampled_log_probs = part(current_sampled_);
     const auto slots_of = [&](const auto& array, SlotLayout of, auto& view) {
       const size_t bytes = of.Bytes(kSequencePositions, slots);
       const std::span<std::byte> rows =
@@ -210,13 +210,13 @@ Workload::Workload(int slots, Layout layout, size_t total_bytes)
       view.log_probs = {reinterpret_cast<const float*>(rows.data()), bytes / sizeof(float)};
     };
     if (layout == Layout::kReduced) {
-      segment.current.log_envelopes = part(log_envelopes_);
-      segment.current.covered_masses = part(covered_masses_);
+      stretch.current.log_envelopes = part(log_envelopes_);
+      stretch.current.covered_masses = part(covered_masses_);
     } else {
-      slots_of(behavior_, behavior_layout, segment.behavior);
-      slots_of(current_, current_layout, segment.current);
+      slots_of(behavior_, behavior_layout, stretch.behavior);
+      slots_of(current_, current_layout, stretch.current);
     }
-    segments_.push_back(segment);
+    stretches_.push_back(stretch);
   }
 }
 

@@ -59,8 +59,8 @@ class Workload {
   size_t positions() const { return ranks_.span().size(); }
   // What an evaluation reads, and the decision that it writes.
   double BytesPerPosition() const;
-  // One segment a sequence; the outputs are decisions alone.
-  std::span<const Segment> segments() const { return segments_; }
+  // One stretch a sequence; the outputs are decisions alone.
+  std::span<const Stretch> stretches() const { return stretches_; }
 
  private:
   const int slots_;
@@ -74,7 +74,7 @@ class Workload {
   HugeArray<float> covered_masses_;
   HugeArray<Decision> decisions_;
   Sums sums_;
-  std::vector<Segment> segments_;
+  std::vector<Stretch> stretches_;
 };
 
 }  // namespace sis

@@ -19,9 +19,9 @@ class CurveOnly final : public Backend {
  public:
   std::string_view name() const override { return "curve_only"; }
   void Evaluate(const EvaluateParameters& parameters,
-                std::span<const Segment> segments) const override {
+                std::span<const Stretch> stretches) const override {
     EXPECT_FALSE(parameters.prefix_curve.empty()) << "fell back to the CPU";
-    ScalarBackend().Evaluate(parameters, segments);
+    ScalarBackend().Evaluate(parameters, stretches);
   }
 };
 

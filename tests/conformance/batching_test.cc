@@ -1,4 +1,4 @@
-// A decision is a function of its own position alone: however positions are put into segments and
+// A decision is a function of its own position alone: however positions are put into stretches and
 // calls, the bytes and the sums are the same.
 #include <algorithm>
 #include <cstdint>
@@ -57,14 +57,14 @@ TEST_P(BatchingOfFormTest, SegmentsCutAnywhereInOneCall) {
                         const Positions& positions, std::mt19937_64& random) {
     const Results whole = Evaluate(backend(), parameters, kSequenceKey, first_position, positions);
     Results cut(positions.size());
-    std::vector<Segment> segments;
+    std::vector<Stretch> stretches;
     for (size_t first = 0; first < positions.size();) {
       const size_t count = std::min<size_t>(random() % 12, positions.size() - first);
-      segments.push_back(SegmentOf(positions, first, count, kSequenceKey, first_position, cut));
+      stretches.push_back(StretchOf(positions, first, count, kSequenceKey, first_position, cut));
       first += count;
     }
-    std::shuffle(segments.begin(), segments.end(), random);
-    backend().Evaluate(parameters, segments);
+    std::shuffle(stretches.begin(), stretches.end(), random);
+    backend().Evaluate(parameters, stretches);
     ASSERT_TRUE(SameBytes(whole, cut));
   });
 }
@@ -75,8 +75,8 @@ TEST_P(BatchingOfFormTest, OnePositionACall) {
     const Results whole = Evaluate(backend(), parameters, kSequenceKey, first_position, positions);
     Results single(positions.size());
     for (size_t i = 0; i < positions.size(); ++i) {
-      const Segment segment = SegmentOf(positions, i, 1, kSequenceKey, first_position, single);
-      backend().Evaluate(parameters, std::span(&segment, 1));
+      const Stretch stretch = StretchOf(positions, i, 1, kSequenceKey, first_position, single);
+      backend().Evaluate(parameters, std::span(&stretch, 1));
     }
     ASSERT_TRUE(SameBytes(whole, single));
   });
@@ -88,11 +88,11 @@ TEST_P(BatchingOfFormTest, SegmentsOfSeveralSequencesDoNotTouchEachOther) {
     const Results alone = Evaluate(backend(), parameters, kSequenceKey, first_position, positions);
     Results first(positions.size());
     Results other(positions.size());
-    const Segment segments[] = {
-        SegmentOf(positions, 0, positions.size(), ~kSequenceKey, first_position + 2, other),
-        SegmentOf(positions, 0, positions.size(), kSequenceKey, first_position, first),
+    const Stretch stretches[] = {
+        StretchOf(positions, 0, positions.size(), ~kSequenceKey, first_position + 2, other),
+        StretchOf(positions, 0, positions.size(), kSequenceKey, first_position, first),
     };
-    backend().Evaluate(parameters, segments);
+    backend().Evaluate(parameters, stretches);
     ASSERT_TRUE(SameBytes(alone, first));
   });
 }
@@ -102,9 +102,9 @@ TEST_P(BatchingOfFormTest, OnlyTheDecisionsAreRequired) {
                         const Positions& positions, std::mt19937_64&) {
     const Results whole = Evaluate(backend(), parameters, kSequenceKey, first_position, positions);
     Results bare(positions.size());
-    Segment segment = SegmentOf(positions, 0, positions.size(), kSequenceKey, first_position, bare);
-    segment.output = {bare.decisions, {}, {}, {}};
-    backend().Evaluate(parameters, std::span(&segment, 1));
+    Stretch stretch = StretchOf(positions, 0, positions.size(), kSequenceKey, first_position, bare);
+    stretch.output = {bare.decisions, {}, {}, {}};
+    backend().Evaluate(parameters, std::span(&stretch, 1));
     ASSERT_EQ(whole.decisions, bare.decisions);
     ASSERT_TRUE(whole.sums == bare.sums);
   });
@@ -154,9 +154,9 @@ TEST_P(BatchingTest, SumsAreAddedToWhatIsThere) {
   const EvaluateParameters parameters{5, 5, 0};
   const Results once = Evaluate(backend(), parameters, kSequenceKey, 0, positions);
   Results twice(positions.size());
-  const Segment segment = SegmentOf(positions, 0, positions.size(), kSequenceKey, 0, twice);
-  backend().Evaluate(parameters, std::span(&segment, 1));
-  backend().Evaluate(parameters, std::span(&segment, 1));
+  const Stretch stretch = StretchOf(positions, 0, positions.size(), kSequenceKey, 0, twice);
+  backend().Evaluate(parameters, std::span(&stretch, 1));
+  backend().Evaluate(parameters, std::span(&stretch, 1));
   Sums expected = once.sums;
   expected += once.sums;
   EXPECT_TRUE(twice.sums == expected);

@@ -39,11 +39,11 @@ TEST(Encoded, EveryBackendReadsEveryEncoding) {
         const Results expected = Evaluate(ScalarBackend(), parameters, 7, 9, decoded);
         for (const Backend* backend : Backends()) {
           Results results(n);
-          Segment segment = SegmentOf(decoded, 0, n, 7, 9, results);
-          segment.behavior.log_probs = {};
-          segment.behavior.grouped_log_probs = {.rows = rows, .encoding = encoding};
-          EXPECT_TRUE(ValidateCurrent(segment.behavior, segment.current, slots, 9).ok());
-          backend->Evaluate(parameters, {&segment, 1});
+          Stretch stretch = StretchOf(decoded, 0, n, 7, 9, results);
+          stretch.behavior.log_probs = {};
+          stretch.behavior.grouped_log_probs = {.rows = rows, .encoding = encoding};
+          EXPECT_TRUE(ValidateCurrent(stretch.behavior, stretch.current, slots, 9).ok());
+          backend->Evaluate(parameters, {&stretch, 1});
           EXPECT_TRUE(SameBytes(results, expected))
               << backend->name() << ", K = " << slots << ", n = " << n << ", encoding "
               << static_cast<int>(encoding);

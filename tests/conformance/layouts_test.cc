@@ -275,16 +275,16 @@ class LayoutsTest : public BackendTest {
     const bool reduced = positions.current_log_probs.empty();
 
     Results results(positions.size(), parameters.prefix_curve.size());
-    Segment segment =
-        SegmentOf(positions, 0, positions.size(), kSequenceKey, first_position, results);
-    segment.behavior = {behavior.token_major(), behavior_sampled.span(), ranks.span(),
+    Stretch stretch =
+        StretchOf(positions, 0, positions.size(), kSequenceKey, first_position, results);
+    stretch.behavior = {behavior.token_major(), behavior_sampled.span(), ranks.span(),
                         behavior.grouped()};
-    segment.current = {current_sampled.span(), {}, envelopes.span(), masses.span()};
+    stretch.current = {current_sampled.span(), {}, envelopes.span(), masses.span()};
     if (!reduced) {
-      segment.current.log_probs = current.token_major();
-      segment.current.float16_log_probs = current.token_major_halves();
+      stretch.current.log_probs = current.token_major();
+      stretch.current.float16_log_probs = current.token_major_halves();
     }
-    backend().Evaluate(parameters, std::span(&segment, 1));
+    backend().Evaluate(parameters, std::span(&stretch, 1));
     ASSERT_TRUE(SameBytes(expected, results))
         << "K " << parameters.slots << ", k " << parameters.top_k << ", " << positions.size()
         << " positions from " << first_position << ", layouts " << static_cast<int>(behavior_layout)

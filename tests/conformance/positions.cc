@@ -53,7 +53,7 @@ Positions Positions::Slice(size_t first, size_t count) const {
   };
 }
 
-Segment SegmentOf(const Positions& positions, size_t first, size_t count, uint64_t sequence_key,
+Stretch StretchOf(const Positions& positions, size_t first, size_t count, uint64_t sequence_key,
                   uint32_t first_position, Results& results) {
   const size_t k = positions.slots;
   const BehaviorView behavior = positions.behavior();
@@ -80,9 +80,9 @@ Segment SegmentOf(const Positions& positions, size_t first, size_t count, uint64
 Results Evaluate(const Backend& backend, const EvaluateParameters& parameters,
                  uint64_t sequence_key, uint32_t first_position, const Positions& positions) {
   Results results(positions.size(), parameters.prefix_curve.size());
-  const Segment segment =
-      SegmentOf(positions, 0, positions.size(), sequence_key, first_position, results);
-  backend.Evaluate(parameters, std::span(&segment, 1));
+  const Stretch stretch =
+      StretchOf(positions, 0, positions.size(), sequence_key, first_position, results);
+  backend.Evaluate(parameters, std::span(&stretch, 1));
   return results;
 }
 

@@ -51,12 +51,12 @@ struct Results {
   std::vector<PrefixSums> prefix_sums;  // one per point of the curve
 };
 
-// The positions [first, first + count) as a segment that writes to the same rows of `results`.
-// first_position is that of row 0. Both must outlive the segment.
-Segment SegmentOf(const Positions& positions, size_t first, size_t count, uint64_t sequence_key,
+// The positions [first, first + count) as a stretch that writes to the same rows of `results`.
+// first_position is that of row 0. Both must outlive the stretch.
+Stretch StretchOf(const Positions& positions, size_t first, size_t count, uint64_t sequence_key,
                   uint32_t first_position, Results& results);
 
-// All positions as one segment.
+// All positions as one stretch.
 Results Evaluate(const Backend& backend, const EvaluateParameters& parameters,
                  uint64_t sequence_key, uint32_t first_position, const Positions& positions);
 

@@ -14,7 +14,7 @@
 
 namespace sis {
 
-// The arrays of a segment's records side by side, as a page has them, under one name.
+// The arrays of a stretch's records side by side, as a page has them, under one name.
 class FixedBehavior {
  public:
   explicit FixedBehavior(const BehaviorView& behavior) {
@@ -61,32 +61,32 @@ class WithFixedRows final : public Backend {
   ResidentRowsStats resident_rows() const override { return backend_.resident_rows(); }
 
   void Evaluate(const EvaluateParameters& parameters,
-                std::span<const Segment> segments) const override {
+                std::span<const Stretch> stretches) const override {
     std::deque<FixedBehavior> records;
     std::deque<Output> first_outputs;
-    std::vector<Segment> fixed(segments.begin(), segments.end());
-    for (Segment& segment : fixed) {
-      segment.behavior = records.emplace_back(segment.behavior).view();
+    std::vector<Stretch> fixed(stretches.begin(), stretches.end());
+    for (Stretch& stretch : fixed) {
+      stretch.behavior = records.emplace_back(stretch.behavior).view();
     }
-    std::vector<Segment> first(fixed);
-    for (Segment& segment : first) first_outputs.emplace_back(segment);
+    std::vector<Stretch> first(fixed);
+    for (Stretch& stretch : first) first_outputs.emplace_back(stretch);
     backend_.Evaluate(parameters, first);
     backend_.Evaluate(parameters, fixed);
-    for (size_t i = 0; i < segments.size(); ++i) first_outputs[i].ExpectSame(segments[i].output);
+    for (size_t i = 0; i < stretches.size(); ++i) first_outputs[i].ExpectSame(stretches[i].output);
   }
 
  private:
   // Where the results of the first time go.
   struct Output {
-    explicit Output(Segment& segment)
-        : decisions(segment.output.decisions.size()),
-          acceptance_probabilities(segment.output.acceptance_probabilities.size()),
-          log_modified_ratios(segment.output.log_modified_ratios.size()),
-          modified_ratios(segment.output.modified_ratios.size()),
-          prefix_sums(segment.prefix_sums.size()) {
-      segment.output = {decisions, acceptance_probabilities, log_modified_ratios, modified_ratios};
-      segment.sums = &sums;
-      segment.prefix_sums = prefix_sums;
+    explicit Output(Stretch& stretch)
+        : decisions(stretch.output.decisions.size()),
+          acceptance_probabilities(stretch.output.acceptance_probabilities.size()),
+          log_modified_ratios(stretch.output.log_modified_ratios.size()),
+          modified_ratios(stretch.output.modified_ratios.size()),
+          prefix_sums(stretch.prefix_sums.size()) {
+      stretch.output = {decisions, acceptance_probabilities, log_modified_ratios, modified_ratios};
+      stretch.sums = &sums;
+      stretch.prefix_sums = prefix_sums;
     }
     void ExpectSame(const OutputView& second) const {
       if (sums.invalid > 0) return;  // then the other results mean nothing

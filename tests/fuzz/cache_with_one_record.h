@@ -21,7 +21,7 @@ class CacheWithOneRecord {
   static constexpr int64_t kCacheBytes = 64 << 10;
 
   CacheWithOneRecord()
-      : arena_(*Arena::Map(16 * Arena::kChunkBytes)),
+      : arena_(*Arena::Map(16 * Arena::kSlabBytes)),
         registry_(kCacheBytes, *arena_, {}, absl::Now) {
     v1::CreateRunRequest request;
     request.set_run_id("run");

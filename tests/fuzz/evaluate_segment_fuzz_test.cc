@@ -8,7 +8,7 @@
 #include "kernels/decide/scalar_backend.h"
 #include "server/shared_memory/shared_segment.h"
 #include "server/testing/evaluate_at_once.h"
-#include "server/wire/segment_part.h"
+#include "server/wire/segment_range.h"
 #include "tests/fuzz/cache_with_one_record.h"
 #include "tests/fuzz/segment_mover.h"
 
@@ -63,7 +63,7 @@ void Check(const uint8_t* data, size_t size) {
          {std::pair(answered->accept_bits(), in_segment->accept_bits()),
           std::pair(answered->coefficients(), in_segment->coefficients())}) {
       if (array.empty() && part.empty()) continue;
-      const auto range = SegmentPart::Parse(part, kSegmentBytes);
+      const auto range = SegmentRange::Parse(part, kSegmentBytes);
       if (!range.ok()) std::abort();
       std::string read(range->size, '\0');
       segment->Read(range->offset, range->size, read.data());

@@ -7,7 +7,7 @@
 
 #include "server/fetch/fetch.h"
 #include "server/shared_memory/shared_segment.h"
-#include "server/wire/segment_part.h"
+#include "server/wire/segment_range.h"
 #include "tests/fuzz/cache_with_one_record.h"
 
 namespace sis {
@@ -28,7 +28,7 @@ std::string Read(const SharedSegment& segment, uint64_t offset, uint64_t size) {
 }
 
 std::string Get(const SharedSegment& segment, const std::string& field) {
-  const absl::StatusOr<SegmentPart> part = SegmentPart::Parse(field, kSegmentBytes);
+  const absl::StatusOr<SegmentRange> part = SegmentRange::Parse(field, kSegmentBytes);
   Require(part.ok());
   return Read(segment, part->offset, part->size);
 }

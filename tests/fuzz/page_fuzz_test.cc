@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "kernels/numerics/crc32c.h"
-#include "kernels/page/page.h"
+#include "kernels/page/encoded_page.h"
 #include "kernels/testing/random_records.h"
 
 namespace sis {

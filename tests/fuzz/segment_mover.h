@@ -10,7 +10,7 @@
 
 #include "server/shared_memory/shared_segment.h"
 #include "server/testing/replace_arrays.h"
-#include "server/wire/segment_part.h"
+#include "server/wire/segment_range.h"
 
 namespace sis {
 
@@ -37,7 +37,7 @@ class SegmentMover {
       faithful_ = false;
       return array;
     }
-    SegmentPart part{next_, array.size()};
+    SegmentRange part{next_, array.size()};
     segment_.Write(part.offset, part.size, array.data());
     next_ = std::min<uint64_t>(segment_.size(), (next_ + array.size() + 63) / 64 * 64);
     if (array.back() == 9) {

@@ -82,11 +82,11 @@ TEST_F(AppendSegmentsTest, AWrongEntryFailsAlone) {
   const v1::Block good = records_.Block("good", 0, 0, 0, 4);
   constexpr uint64_t kMost = std::numeric_limits<uint64_t>::max();
   const std::pair<std::string, std::string> wrong[] = {
-      {SegmentPart{32, 16}.ToBytes(), "multiple of 64"},
-      {SegmentPart{segment_.size(), 16}.ToBytes(), "beyond"},
-      {SegmentPart{kMost - 63, 80}.ToBytes(), "beyond"},
-      {SegmentPart{64, kMost}.ToBytes(), "beyond"},
-      {SegmentPart{0, 12}.ToBytes(), "12 bytes"},
+      {SegmentRange{32, 16}.ToBytes(), "multiple of 64"},
+      {SegmentRange{segment_.size(), 16}.ToBytes(), "beyond"},
+      {SegmentRange{kMost - 63, 80}.ToBytes(), "beyond"},
+      {SegmentRange{64, kMost}.ToBytes(), "beyond"},
+      {SegmentRange{0, 12}.ToBytes(), "12 bytes"},
       {"fifteen bytes..", "16 bytes"},
       {std::string(80, 'x'), "16 bytes"},
   };
@@ -127,7 +127,7 @@ TEST_F(AppendSegmentsTest, AClientThatGoesOnWritingStoresNothingUnchecked) {
   const std::string bad = Bytes(std::vector<float>(200, std::numeric_limits<float>::quiet_NaN()));
   v1::AppendRequest request = InSegment({block});
   v1::Block& sent = *request.mutable_batch()->mutable_entries(0)->mutable_block();
-  const auto part = SegmentPart::Parse(sent.sampled_log_probs(), segment_.size());
+  const auto part = SegmentRange::Parse(sent.sampled_log_probs(), segment_.size());
   ASSERT_TRUE(part.ok()) << part.status();
   std::atomic<bool> done = false;
   std::thread writer([&] {

@@ -566,7 +566,7 @@ void CacheModel::Score(const EvaluateParameters& parameters, const SequenceName&
                        Sums& sums) const {
   const uint32_t row = sequences_.at(name).positions.at(position).row;
   const RecordView record = pool_.recorded().View(row, 1);
-  const Segment segment{
+  const Stretch segment{
       .sequence_key = SequenceKey(config_.seed(), name.attempt, name.id),
       .first_position = position,
       .behavior = {.log_probs = record.log_probs,

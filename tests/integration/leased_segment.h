@@ -12,7 +12,7 @@
 #include <string>
 
 #include "server/testing/replace_arrays.h"
-#include "server/wire/segment_part.h"
+#include "server/wire/segment_range.h"
 #include "sis/v1/ratio_service.grpc.pb.h"
 
 namespace sis {
@@ -77,11 +77,11 @@ class LeasedSegment {
     EXPECT_LE(offset + array.size(), size_);
     if (!array.empty()) std::memcpy(memory_ + offset, array.data(), array.size());
     next_ = (offset + array.size() + 63) / 64 * 64;
-    return SegmentPart{offset, array.size()}.ToBytes();
+    return SegmentRange{offset, array.size()}.ToBytes();
   }
   // What a part that a message names holds.
   std::string Get(const std::string& part) const {
-    const absl::StatusOr<SegmentPart> parsed = SegmentPart::Parse(part, size_);
+    const absl::StatusOr<SegmentRange> parsed = SegmentRange::Parse(part, size_);
     EXPECT_TRUE(parsed.ok()) << parsed.status();
     return std::string(memory_ + parsed->offset, parsed->size);
   }

@@ -297,7 +297,7 @@ TEST_F(SegmentsTest, BadRangesAreRefusedAndCountNothing) {
   };
   const auto log_probs = [](uint64_t offset, uint64_t size) {
     return [=](v1::EvaluateRequest& request) {
-      request.mutable_gathered()->set_log_probs(SegmentPart{offset, size}.ToBytes());
+      request.mutable_gathered()->set_log_probs(SegmentRange{offset, size}.ToBytes());
     };
   };
   const auto answers = [](uint64_t offset, uint64_t size) {

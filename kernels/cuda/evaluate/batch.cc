@@ -54,7 +54,7 @@ RowFormat FormatOf(LogProbEncoding encoding) {
 
 void Batch::Reset(const EvaluateParameters& parameters) {
   parameters_ = parameters;
-  segments_.clear();
+  stretches_.clear();
   tiles_.clear();
   sums_.clear();
   copies_in_.clear();
@@ -65,9 +65,9 @@ void Batch::Reset(const EvaluateParameters& parameters) {
   output_end_ = 0;
 }
 
-size_t Batch::segments_offset() const { return input_end_; }
+size_t Batch::stretches_offset() const { return input_end_; }
 size_t Batch::tiles_offset() const {
-  return segments_offset() + Aligned(segments_.size() * sizeof(StagedSegment));
+  return stretches_offset() + Aligned(stretches_.size() * sizeof(StagedStretch));
 }
 size_t Batch::input_bytes() const { return tiles_offset() + tiles_.size() * sizeof(StagedTile); }
 size_t Batch::uploads_offset() const { return Aligned(input_bytes()); }
@@ -119,10 +119,10 @@ StagedRows Batch::StageCurrent(const CurrentView& current, size_t first, size_t 
   return {stage(current.float16_log_probs), RowFormat::kTokenMajorFloat16};
 }
 
-size_t Batch::Take(const Segment& segment, size_t first) {
-  const BehaviorView& behavior = segment.behavior;
-  const CurrentView& current = segment.current;
-  const OutputView& output = segment.output;
+size_t Batch::Take(const Stretch& stretch, size_t first) {
+  const BehaviorView& behavior = stretch.behavior;
+  const CurrentView& current = stretch.current;
+  const OutputView& output = stretch.output;
   const size_t count = std::min(kPiecePositions, behavior.sampled_log_probs.size() - first);
   if (count == 0) return 0;
 
@@ -134,11 +134,11 @@ size_t Batch::Take(const Segment& segment, size_t first) {
   const size_t old_output_end = output_end_;
   const size_t old_upload_bytes = upload_bytes_;
 
-  // Segments of one sequence mostly share their sums.
-  if (sums_.empty() || sums_.back() != segment.sums) sums_.push_back(segment.sums);
-  StagedSegment staged{};
-  staged.sequence_key = segment.sequence_key;
-  staged.first_position = segment.first_position + static_cast<uint32_t>(first);
+  // Stretches of one sequence mostly share their sums.
+  if (sums_.empty() || sums_.back() != stretch.sums) sums_.push_back(stretch.sums);
+  StagedStretch staged{};
+  staged.sequence_key = stretch.sequence_key;
+  staged.first_position = stretch.first_position + static_cast<uint32_t>(first);
   staged.count = static_cast<uint32_t>(count);
   staged.sums = static_cast<uint32_t>(sums_.size() - 1);
   // REDUCED reads few bytes of the rows: not worth copying them all.
@@ -146,7 +146,7 @@ size_t Batch::Take(const Segment& segment, size_t first) {
   const FixedRows fixed = FixedRowsOf(behavior);
   const std::optional<size_t> copy = rows_.Find(fixed, !current.reduced());
   if (rows_.copies().size() > old_copies) {
-    upload_bytes_ += ResidentRows::BlockBytes(fixed.bytes.size());
+    upload_bytes_ += ResidentRows::CellBytes(fixed.bytes.size());
   }
   staged.resident = copy.has_value();
   const auto place = [&](auto array) -> uint64_t {
@@ -170,8 +170,8 @@ size_t Batch::Take(const Segment& segment, size_t first) {
       StageOutput(Part(output.acceptance_probabilities, first, count));
   staged.log_modified_ratios = StageOutput(Part(output.log_modified_ratios, first, count));
   staged.modified_ratios = StageOutput(Part(output.modified_ratios, first, count));
-  const auto number = static_cast<uint32_t>(segments_.size());
-  segments_.push_back(staged);
+  const auto number = static_cast<uint32_t>(stretches_.size());
+  stretches_.push_back(staged);
   for (int32_t tile = -int32_t{staged.behavior.first_lane}; tile < static_cast<int32_t>(count);
        tile += kTilePositions) {
     tiles_.push_back({number, tile});
@@ -182,7 +182,7 @@ size_t Batch::Take(const Segment& segment, size_t first) {
 
   rows_.Withdraw();
   upload_bytes_ = old_upload_bytes;
-  segments_.pop_back();
+  stretches_.pop_back();
   tiles_.resize(old_tiles);
   sums_.resize(old_sums);
   copies_in_.resize(old_copies_in);
@@ -196,13 +196,13 @@ void Batch::WriteInput(std::byte* input) const {
   for (const CopyIn& copy : copies_in_) {
     std::memcpy(input + copy.offset, copy.from.data(), copy.from.size());
   }
-  std::memcpy(input + segments_offset(), segments_.data(),
-              segments_.size() * sizeof(StagedSegment));
+  std::memcpy(input + stretches_offset(), stretches_.data(),
+              stretches_.size() * sizeof(StagedStretch));
   std::memcpy(input + tiles_offset(), tiles_.data(), tiles_.size() * sizeof(StagedTile));
   std::byte* upload = input + uploads_offset();
   for (const ResidentRows::Use::Copy& copy : rows_.copies()) {
     std::memcpy(upload, copy.from.data(), copy.from.size());
-    upload += ResidentRows::BlockBytes(copy.from.size());
+    upload += ResidentRows::CellBytes(copy.from.size());
   }
 }
 
@@ -210,7 +210,7 @@ std::vector<Batch::Upload> Batch::Uploads() const {
   std::vector<Upload> uploads;
   size_t from = uploads_offset();
   for (const ResidentRows::Use::Copy& copy : rows_.copies()) {
-    const size_t bytes = ResidentRows::BlockBytes(copy.from.size());
+    const size_t bytes = ResidentRows::CellBytes(copy.from.size());
     if (!uploads.empty() && uploads.back().to + uploads.back().bytes == copy.to) {
       uploads.back().bytes += bytes;
     } else {
@@ -229,7 +229,7 @@ BatchView Batch::View(const std::byte* input, const std::byte* resident, std::by
       .total_variation = parameters_.total_variation,
       .tile_count = static_cast<uint32_t>(tiles_.size()),
       .tiles = reinterpret_cast<const StagedTile*>(input + tiles_offset()),
-      .segments = reinterpret_cast<const StagedSegment*>(input + segments_offset()),
+      .stretches = reinterpret_cast<const StagedStretch*>(input + stretches_offset()),
       .sums = reinterpret_cast<SumFields*>(output + sums_offset()),
       .input = input,
       .resident = resident,

@@ -19,10 +19,10 @@ struct PendingSums {
   Sums sums;
 };
 
-// As many positions as fit. Refers to the spans of the segments, which must outlive it.
+// As many positions as fit. Refers to the spans of the stretches, which must outlive it.
 class Batch {
  public:
-  // Positions of the largest piece of a segment, a multiple of kGroupPositions: with K = 254 in
+  // Positions of the largest piece of a stretch, a multiple of kGroupPositions: with K = 254 in
   // float32 twice, 2.1 MB.
   static constexpr size_t kPiecePositions = 1024;
 
@@ -34,9 +34,9 @@ class Batch {
   // Starts again, empty. What was used before is abandoned unless Done was called.
   void Reset(const EvaluateParameters& parameters);
 
-  // Takes at most kPiecePositions positions of the segment from `first` on, and returns how many: 0
+  // Takes at most kPiecePositions positions of the stretch from `first` on, and returns how many: 0
   // if they don't fit any more, or if there are none.
-  size_t Take(const Segment& segment, size_t first);
+  size_t Take(const Stretch& stretch, size_t first);
 
   bool empty() const { return tiles_.empty(); }
   size_t input_bytes() const;
@@ -57,7 +57,7 @@ class Batch {
   void WriteInput(std::byte* input) const;
   // Buffers of those sizes, wherever they lie, and resident memory, as a kernel sees them.
   BatchView View(const std::byte* input, const std::byte* resident, std::byte* output) const;
-  // Copies results to where the segments want them.
+  // Copies results to where the stretches want them.
   void ReadOutput(const std::byte* output, std::vector<PendingSums>& sums) const;
   // The batch has run without an error: others may use its copies.
   void Done() { rows_.Done(); }
@@ -82,20 +82,20 @@ class Batch {
                            const Place& place);
   StagedRows StageCurrent(const CurrentView& current, size_t first, size_t count);
   size_t uploads_offset() const;
-  size_t segments_offset() const;
+  size_t stretches_offset() const;
   size_t tiles_offset() const;
 
   const size_t input_capacity_;
   const size_t output_capacity_;
   EvaluateParameters parameters_{};
-  std::vector<StagedSegment> segments_;
+  std::vector<StagedStretch> stretches_;
   std::vector<StagedTile> tiles_;
   std::vector<Sums*> sums_;
   std::vector<CopyIn> copies_in_;
   std::vector<CopyOut> copies_out_;
   ResidentRows::Use rows_;
   size_t upload_bytes_ = 0;
-  size_t input_end_ = 0;   // of the arrays; segments and tiles follow
+  size_t input_end_ = 0;   // of the arrays; stretches and tiles follow
   size_t output_end_ = 0;  // of the arrays; sums follow
 };
 

@@ -1,6 +1,6 @@
-// What a kernel is given: segments of positions in the input buffer, or with their recorded rows in
-// memory that stays on the device, and where in the output buffer their results go. Plain structs,
-// the same on host and device.
+// What a kernel is given: stretches of positions in the input buffer, or with their recorded rows
+// in memory that stays on the device, and where in the output buffer their results go. Plain
+// structs, the same on host and device.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +26,7 @@ struct StagedRows {
 
 // Offsets are in bytes, from the start of the input or the output (what is resident: of the
 // resident memory), and aligned to the elements.
-struct StagedSegment {
+struct StagedStretch {
   uint64_t sequence_key;
   uint32_t first_position;
   uint32_t count;
@@ -48,10 +48,10 @@ struct StagedSegment {
   uint64_t modified_ratios = kAbsent;
 };
 
-// The positions `first` to `first` + kTilePositions of a segment, counted from its first one; those
+// The positions `first` to `first` + kTilePositions of a stretch, counted from its first one; those
 // below 0 or from count on are not there. Tiles begin where groups do.
 struct StagedTile {
-  uint32_t segment;
+  uint32_t stretch;
   int32_t first;
 };
 
@@ -69,7 +69,7 @@ struct BatchView {
   bool total_variation;
   uint32_t tile_count;
   const StagedTile* tiles;
-  const StagedSegment* segments;
+  const StagedStretch* stretches;
   SumFields* sums;  // zero before
   const std::byte* input;
   const std::byte* resident;
@@ -77,8 +77,8 @@ struct BatchView {
 };
 
 SIS_HOST_DEVICE inline const std::byte* RecordedRows(const BatchView& batch,
-                                                     const StagedSegment& segment) {
-  return segment.resident ? batch.resident : batch.input;
+                                                     const StagedStretch& stretch) {
+  return stretch.resident ? batch.resident : batch.input;
 }
 
 }  // namespace sis::cuda

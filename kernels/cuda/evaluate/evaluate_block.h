@@ -28,35 +28,35 @@ static_assert(kThreadsPerBlock % kTilePositions == 0);
 inline constexpr int kQuadsPerTile = kTilePositions / 4 + 1;
 
 // Shared memory of a block.
-struct BlockScratch {
+struct ThreadBlockScratch {
   uint32_t uniforms[kTilesPerBlock][4 * kQuadsPerTile];
   // One element more than positions: threads that add up neighbouring rows then read from different
   // banks.
   int64_t addends[kTilesPerBlock][kSumFields][kTilePositions + 1];
 };
 
-constexpr uint32_t BlockCount(uint32_t tiles) {
+constexpr uint32_t ThreadBlockCount(uint32_t tiles) {
   return (tiles + kTilesPerBlock - 1) / kTilesPerBlock;
 }
 
 // The position of a tile's first thread; wraps around below 0.
-SIS_HOST_DEVICE inline uint32_t TilePosition(const StagedSegment& segment, const StagedTile& tile) {
-  return segment.first_position + static_cast<uint32_t>(tile.first);
+SIS_HOST_DEVICE inline uint32_t TilePosition(const StagedStretch& stretch, const StagedTile& tile) {
+  return stretch.first_position + static_cast<uint32_t>(tile.first);
 }
 
 // Step 1: the uniforms.
 SIS_HOST_DEVICE inline void PrepareUniforms(const BatchView& batch, uint32_t block, int thread,
-                                            BlockScratch& scratch) {
+                                            ThreadBlockScratch& scratch) {
   for (int i = thread; i < kTilesPerBlock * kQuadsPerTile; i += kThreadsPerBlock) {
     const int tile = i / kQuadsPerTile;
     const int quad = i % kQuadsPerTile;
     const uint32_t number = block * kTilesPerBlock + static_cast<uint32_t>(tile);
     if (number >= batch.tile_count) return;
-    const StagedSegment& segment = batch.segments[batch.tiles[number].segment];
+    const StagedStretch& stretch = batch.stretches[batch.tiles[number].stretch];
     // Positions wrap around where a tile begins before the first one.
-    const uint32_t first = TilePosition(segment, batch.tiles[number]);
+    const uint32_t first = TilePosition(stretch, batch.tiles[number]);
     const PhiloxBlock uniforms = AcceptanceUniforms(
-        segment.sequence_key, (first + 4 * static_cast<uint32_t>(quad)) / 4, batch.draw);
+        stretch.sequence_key, (first + 4 * static_cast<uint32_t>(quad)) / 4, batch.draw);
     for (int word = 0; word < 4; ++word) {
       scratch.uniforms[tile][4 * quad + word] = uniforms.word[word];
     }
@@ -128,55 +128,55 @@ SIS_HOST_DEVICE void Store(const BatchView& batch, uint64_t offset, size_t index
   if (offset != kAbsent) reinterpret_cast<T*>(batch.output + offset)[index] = value;
 }
 
-// Of position `index` of the segment.
+// Of position `index` of the stretch.
 template <bool kTotalVariation>
-SIS_HOST_DEVICE SlotSums SlotsAt(const BatchView& batch, const StagedSegment& segment,
+SIS_HOST_DEVICE SlotSums SlotsAt(const BatchView& batch, const StagedStretch& stretch,
                                  size_t index) {
-  const std::byte* rows = RecordedRows(batch, segment) + segment.behavior.offset;
-  const size_t lane = segment.behavior.first_lane + index;
+  const std::byte* rows = RecordedRows(batch, stretch) + stretch.behavior.offset;
+  const size_t lane = stretch.behavior.first_lane + index;
   const int slots = batch.slots;
-  switch (segment.behavior.format) {
+  switch (stretch.behavior.format) {
     case RowFormat::kTokenMajor:
       return AccumulateWith<kTotalVariation>(TokenMajorReader(rows, lane, slots), batch,
-                                             segment.current, index);
+                                             stretch.current, index);
     case RowFormat::kFloat32:
       return AccumulateWith<kTotalVariation>(Float32Reader(rows, lane, slots), batch,
-                                             segment.current, index);
+                                             stretch.current, index);
     case RowFormat::kFloat16:
       return AccumulateWith<kTotalVariation>(Float16Reader(rows, lane, slots), batch,
-                                             segment.current, index);
+                                             stretch.current, index);
     case RowFormat::kFixed12:
       return AccumulateWith<kTotalVariation>(Fixed12Reader(rows, lane, slots), batch,
-                                             segment.current, index);
+                                             stretch.current, index);
     case RowFormat::kTokenMajorFloat16:
     case RowFormat::kNone:
       break;
   }
-  return {SlotsOfReduced(Load<float>(batch.input, segment.log_envelopes, index),
-                         Load<float>(batch.input, segment.covered_masses, index)),
+  return {SlotsOfReduced(Load<float>(batch.input, stretch.log_envelopes, index),
+                         Load<float>(batch.input, stretch.covered_masses, index)),
           0.0f};
 }
 
 // Writes the results of position `index`, and returns what it adds to the sums.
 template <bool kTotalVariation>
-SIS_HOST_DEVICE Sums EvaluatePosition(const BatchView& batch, const StagedSegment& segment,
+SIS_HOST_DEVICE Sums EvaluatePosition(const BatchView& batch, const StagedStretch& stretch,
                                       size_t index, uint32_t uniform) {
   Sums sums;
-  const auto [slots, total_variation] = SlotsAt<kTotalVariation>(batch, segment, index);
-  const float current_sampled = Load<float>(batch.input, segment.current_sampled_log_probs, index);
+  const auto [slots, total_variation] = SlotsAt<kTotalVariation>(batch, stretch, index);
+  const float current_sampled = Load<float>(batch.input, stretch.current_sampled_log_probs, index);
   if (!IsValid(current_sampled, slots)) {
     sums.invalid = 1;
     return sums;
   }
-  const std::byte* recorded = RecordedRows(batch, segment);
+  const std::byte* recorded = RecordedRows(batch, stretch);
   const PositionResult result = Decide(
-      Load<float>(recorded, segment.behavior_sampled_log_probs, index), current_sampled,
-      slots.envelope, Load<uint8_t>(recorded, segment.sampled_ranks, index) < batch.top_k, uniform);
-  Store(batch, segment.decisions, index, result.decision);
-  Store(batch, segment.acceptance_probabilities, index, result.acceptance_probability);
-  Store(batch, segment.log_modified_ratios, index, result.log_modified_ratio());
-  if (segment.modified_ratios != kAbsent) {
-    Store(batch, segment.modified_ratios, index, result.modified_ratio());
+      Load<float>(recorded, stretch.behavior_sampled_log_probs, index), current_sampled,
+      slots.envelope, Load<uint8_t>(recorded, stretch.sampled_ranks, index) < batch.top_k, uniform);
+  Store(batch, stretch.decisions, index, result.decision);
+  Store(batch, stretch.acceptance_probabilities, index, result.acceptance_probability);
+  Store(batch, stretch.log_modified_ratios, index, result.log_modified_ratio());
+  if (stretch.modified_ratios != kAbsent) {
+    Store(batch, stretch.modified_ratios, index, result.modified_ratio());
   }
   AddPosition(result, slots.envelope, sums);
   if (kTotalVariation) sums.total_variation = Fixed(total_variation);
@@ -186,18 +186,18 @@ SIS_HOST_DEVICE Sums EvaluatePosition(const BatchView& batch, const StagedSegmen
 // Step 2: the thread's position, if it has one. kTotalVariation is that of the batch.
 template <bool kTotalVariation>
 SIS_HOST_DEVICE void EvaluateThread(const BatchView& batch, uint32_t block, int thread,
-                                    BlockScratch& scratch) {
+                                    ThreadBlockScratch& scratch) {
   const int tile = thread / kTilePositions;
   const int lane = thread % kTilePositions;
   const uint32_t number = block * kTilesPerBlock + static_cast<uint32_t>(tile);
   if (number >= batch.tile_count) return;
-  const StagedSegment& segment = batch.segments[batch.tiles[number].segment];
+  const StagedStretch& stretch = batch.stretches[batch.tiles[number].stretch];
   const int32_t index = batch.tiles[number].first + lane;
   Sums sums;
-  if (index >= 0 && static_cast<uint32_t>(index) < segment.count) {
-    const uint32_t quad_lane = TilePosition(segment, batch.tiles[number]) % 4;
+  if (index >= 0 && static_cast<uint32_t>(index) < stretch.count) {
+    const uint32_t quad_lane = TilePosition(stretch, batch.tiles[number]) % 4;
     sums = EvaluatePosition<kTotalVariation>(
-        batch, segment, static_cast<size_t>(index),
+        batch, stretch, static_cast<size_t>(index),
         scratch.uniforms[tile][quad_lane + static_cast<uint32_t>(lane)]);
   }
   const auto fields = std::bit_cast<SumFields>(sums);
@@ -210,7 +210,7 @@ SIS_HOST_DEVICE void EvaluateThread(const BatchView& batch, uint32_t block, int 
 // be atomic where blocks run at the same time.
 template <class AddTo>
 SIS_HOST_DEVICE void AddSums(const BatchView& batch, uint32_t block, int thread,
-                             const BlockScratch& scratch, const AddTo& add_to) {
+                             const ThreadBlockScratch& scratch, const AddTo& add_to) {
   for (int i = thread; i < kTilesPerBlock * kSumFields; i += kThreadsPerBlock) {
     const int tile = i / kSumFields;
     const int field = i % kSumFields;
@@ -218,7 +218,7 @@ SIS_HOST_DEVICE void AddSums(const BatchView& batch, uint32_t block, int thread,
     if (number >= batch.tile_count) return;
     int64_t sum = 0;
     for (int lane = 0; lane < kTilePositions; ++lane) sum += scratch.addends[tile][field][lane];
-    const uint32_t sums = batch.segments[batch.tiles[number].segment].sums;
+    const uint32_t sums = batch.stretches[batch.tiles[number].stretch].sums;
     if (sum != 0) add_to(batch.sums[sums].field[field], sum);
   }
 }

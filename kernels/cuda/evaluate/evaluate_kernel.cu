@@ -15,7 +15,7 @@ struct AtomicAdd {
 template <bool kTotalVariation>
 __global__ void __launch_bounds__(kThreadsPerBlock, kBlocksPerMultiprocessor)
     Evaluate(const __grid_constant__ BatchView batch) {
-  __shared__ BlockScratch scratch;
+  __shared__ ThreadBlockScratch scratch;
   const auto thread = static_cast<int>(threadIdx.x);
   PrepareUniforms(batch, blockIdx.x, thread, scratch);
   __syncthreads();
@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(kThreadsPerBlock, kBlocksPerMultiprocessor)
 
 cudaError_t LaunchEvaluate(const BatchView& batch, cudaStream_t stream) {
   const auto kernel = batch.total_variation ? Evaluate<true> : Evaluate<false>;
-  kernel<<<BlockCount(batch.tile_count), kThreadsPerBlock, 0, stream>>>(batch);
+  kernel<<<ThreadBlockCount(batch.tile_count), kThreadsPerBlock, 0, stream>>>(batch);
   return cudaGetLastError();
 }
 

@@ -75,16 +75,16 @@ absl::Status SelfCheck(const StagedBackend& backend) {
     const EvaluateParameters parameters{.slots = kSlots, .top_k = kSlots - 1, .draw = 1};
     Output expected;
     Output output;
-    Segment segment{.sequence_key = 0x0123456789abcdef,
+    Stretch stretch{.sequence_key = 0x0123456789abcdef,
                     .first_position = 5,
                     .behavior = records,
                     .current = form,
                     .output = expected.view(),
                     .sums = &expected.sums};
-    ScalarBackend().Evaluate(parameters, {&segment, 1});
-    segment.output = output.view();
-    segment.sums = &output.sums;
-    absl::Status status = backend.TryEvaluate(parameters, {&segment, 1});
+    ScalarBackend().Evaluate(parameters, {&stretch, 1});
+    stretch.output = output.view();
+    stretch.sums = &output.sums;
+    absl::Status status = backend.TryEvaluate(parameters, {&stretch, 1});
     if (!status.ok()) return status;
     if (!(output == expected)) {
       return absl::InternalError("other bytes than the scalar backend's");

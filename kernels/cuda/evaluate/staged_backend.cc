@@ -10,13 +10,13 @@ namespace sis::cuda {
 // An empty batch has room for any piece: two policies' rows in float32, all other arrays, the piece
 // itself, and rows to upload, which fit into a chunk.
 static_assert((Batch::kPiecePositions + 2 * kGroupPositions) * (2 * 4 * kMaxTopK + 32) + 4096 +
-                  ResidentRows::kChunkBytes <=
+                  ResidentRows::kSlabBytes <=
               kStagedInputBytes);
 static_assert(Batch::kPiecePositions * 16 + 4096 <= kStagedOutputBytes);
 
 // A stage and the batch that is in it.
-struct StagedBackend::Slot {
-  Slot(std::unique_ptr<Stage> stage, ResidentRows* rows)
+struct StagedBackend::StagedBatch {
+  StagedBatch(std::unique_ptr<Stage> stage, ResidentRows* rows)
       : stage(std::move(stage)), batch(kStagedInputBytes, kStagedOutputBytes, rows) {}
 
   std::unique_ptr<Stage> stage;
@@ -46,29 +46,29 @@ struct StagedBackend::Slot {
 
 struct StagedBackend::Pair {
   Pair(StagePair stages, ResidentRows* rows)
-      : slots{Slot(std::move(stages[0]), rows), Slot(std::move(stages[1]), rows)} {}
+      : batches{StagedBatch(std::move(stages[0]), rows), StagedBatch(std::move(stages[1]), rows)} {}
 
-  std::array<Slot, 2> slots;
+  std::array<StagedBatch, 2> batches;
 };
 
 // The use of a pair, which is idle before and after.
-class StagedBackend::Lease {
+class StagedBackend::PairInUse {
  public:
-  explicit Lease(const StagedBackend& backend) : backend_(backend) {
+  explicit PairInUse(const StagedBackend& backend) : backend_(backend) {
     std::unique_lock lock(backend_.mutex_);
     backend_.freed_.wait(lock, [this] { return !backend_.free_.empty(); });
     pair_ = backend_.free_.back();
     backend_.free_.pop_back();
   }
-  ~Lease() {
+  ~PairInUse() {
     {
       const std::lock_guard lock(backend_.mutex_);
       backend_.free_.push_back(pair_);
     }
     backend_.freed_.notify_one();
   }
-  Lease(const Lease&) = delete;
-  Lease& operator=(const Lease&) = delete;
+  PairInUse(const PairInUse&) = delete;
+  PairInUse& operator=(const PairInUse&) = delete;
 
   Pair& pair() { return *pair_; }
 
@@ -79,11 +79,11 @@ class StagedBackend::Lease {
 
 StagedBackend::StagedBackend(std::string name, std::vector<StagePair> stages,
                              std::unique_ptr<const Backend> fallback,
-                             std::unique_ptr<ResidentMemory> memory, size_t chunk_bytes)
+                             std::unique_ptr<ResidentMemory> memory, size_t slab_bytes)
     : name_(std::move(name)),
       fallback_(std::move(fallback)),
       memory_(std::move(memory)),
-      rows_(memory_ == nullptr ? nullptr : std::make_unique<ResidentRows>(*memory_, chunk_bytes)) {
+      rows_(memory_ == nullptr ? nullptr : std::make_unique<ResidentRows>(*memory_, slab_bytes)) {
   for (StagePair& pair : stages) {
     pairs_.push_back(std::make_unique<Pair>(std::move(pair), rows_.get()));
     free_.push_back(pairs_.back().get());
@@ -97,9 +97,9 @@ ResidentRowsStats StagedBackend::resident_rows() const {
 }
 
 void StagedBackend::Evaluate(const EvaluateParameters& parameters,
-                             std::span<const Segment> segments) const {
+                             std::span<const Stretch> stretches) const {
   if (!failed_ && parameters.prefix_curve.empty()) {
-    const absl::Status status = TryEvaluate(parameters, segments);
+    const absl::Status status = TryEvaluate(parameters, stretches);
     if (status.ok()) return;
     if (!failed_.exchange(true)) {
       // One write, so that no other thread's line comes between.
@@ -107,34 +107,34 @@ void StagedBackend::Evaluate(const EvaluateParameters& parameters,
                        " (" + std::string(status.message()) + ")\n";
     }
   }
-  fallback_->Evaluate(parameters, segments);
+  fallback_->Evaluate(parameters, stretches);
 }
 
 absl::Status StagedBackend::TryEvaluate(const EvaluateParameters& parameters,
-                                        std::span<const Segment> segments) const {
-  Lease lease(*this);
+                                        std::span<const Stretch> stretches) const {
+  PairInUse in_use(*this);
   std::vector<PendingSums> sums;
   absl::Status status;
-  size_t segment = 0;
+  size_t stretch = 0;
   size_t first = 0;
-  for (size_t turn = 0; segment < segments.size() && status.ok(); ++turn) {
-    Slot& slot = lease.pair().slots[turn % 2];
-    status = slot.Finish(sums);
+  for (size_t turn = 0; stretch < stretches.size() && status.ok(); ++turn) {
+    StagedBatch& staged = in_use.pair().batches[turn % 2];
+    status = staged.Finish(sums);
     if (!status.ok()) break;
-    slot.batch.Reset(parameters);
-    while (segment < segments.size()) {
-      const size_t left = segments[segment].behavior.sampled_log_probs.size() - first;
-      const size_t taken = slot.batch.Take(segments[segment], first);
+    staged.batch.Reset(parameters);
+    while (stretch < stretches.size()) {
+      const size_t left = stretches[stretch].behavior.sampled_log_probs.size() - first;
+      const size_t taken = staged.batch.Take(stretches[stretch], first);
       if (taken == 0 && left > 0) break;
       first += taken;
       if (taken == left) {
-        ++segment;
+        ++stretch;
         first = 0;
       }
     }
-    if (!slot.batch.empty()) status = slot.Start();
+    if (!staged.batch.empty()) status = staged.Start();
   }
-  for (Slot& slot : lease.pair().slots) status.Update(slot.Finish(sums));
+  for (StagedBatch& staged : in_use.pair().batches) status.Update(staged.Finish(sums));
   if (!status.ok()) return status;
   for (const PendingSums& pending : sums) *pending.into += pending.sums;
   return absl::OkStatus();

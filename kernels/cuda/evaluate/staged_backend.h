@@ -32,24 +32,24 @@ class StagedBackend final : public Backend {
   StagedBackend(std::string name, std::vector<StagePair> stages,
                 std::unique_ptr<const Backend> fallback,
                 std::unique_ptr<ResidentMemory> memory = nullptr,
-                size_t chunk_bytes = ResidentRows::kChunkBytes);
+                size_t slab_bytes = ResidentRows::kSlabBytes);
   ~StagedBackend() override;
 
   std::string_view name() const override { return name_; }
   void Evaluate(const EvaluateParameters& parameters,
-                std::span<const Segment> segments) const override;
+                std::span<const Stretch> stretches) const override;
   size_t values_per_call() const override { return kValuesPerCall; }
   ResidentRowsStats resident_rows() const override;
 
   // As Evaluate, without a fallback; no prefix curve. After an error outputs are anything, and sums
   // unchanged.
   absl::Status TryEvaluate(const EvaluateParameters& parameters,
-                           std::span<const Segment> segments) const;
+                           std::span<const Stretch> stretches) const;
 
  private:
-  struct Slot;
+  struct StagedBatch;
   struct Pair;
-  class Lease;
+  class PairInUse;
 
   const std::string name_;
   const std::unique_ptr<const Backend> fallback_;

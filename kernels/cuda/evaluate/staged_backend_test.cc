@@ -36,7 +36,7 @@ struct LongCall {
     parameters.draw = random();
   }
 
-  // Sums differ from segment to segment, and some share theirs.
+  // Sums differ from stretch to stretch, and some share theirs.
   struct Output {
     std::vector<Results> results = std::vector<Results>(kSegments, Results(500));
     bool operator==(const Output& other) const {
@@ -46,14 +46,14 @@ struct LongCall {
     }
   };
 
-  std::vector<Segment> SegmentsInto(Output& output) const {
-    std::vector<Segment> segments;
+  std::vector<Stretch> SegmentsInto(Output& output) const {
+    std::vector<Stretch> stretches;
     for (size_t i = 0; i < kSegments; ++i) {
-      segments.push_back(SegmentOf(positions, 0, positions.size(), i / 2,
-                                   static_cast<uint32_t>(1000 * i), output.results[i]));
-      if (i % 3 == 1) segments.back().sums = &output.results[i - 1].sums;
+      stretches.push_back(StretchOf(positions, 0, positions.size(), i / 2,
+                                    static_cast<uint32_t>(1000 * i), output.results[i]));
+      if (i % 3 == 1) stretches.back().sums = &output.results[i - 1].sums;
     }
-    return segments;
+    return stretches;
   }
 
   Output EvaluateBy(const Backend& backend) const {
@@ -106,7 +106,7 @@ TEST(StagedBackend, CutsLongCallsIntoBatches) {
   EXPECT_EQ(plan.starts, plan.finishes);
 }
 
-// The longest rows there are, and a segment that is many pieces.
+// The longest rows there are, and a stretch that is many pieces.
 TEST(StagedBackend, CutsLongSegmentsIntoPieces) {
   std::mt19937_64 random(2);
   const Positions positions = RandomPositions(random, kMaxTopK, 5000);
@@ -165,15 +165,15 @@ struct FixedCall : LongCall {
     }
   }
 
-  std::vector<Segment> SegmentsInto(Output& output) const {
-    std::vector<Segment> segments;
+  std::vector<Stretch> SegmentsInto(Output& output) const {
+    std::vector<Stretch> stretches;
     for (size_t i = 0; i < kSegments * 10; ++i) {
       const size_t page = i % 10;
-      segments.push_back(SegmentOf(positions, page * 50, 50, i / 20, static_cast<uint32_t>(100 * i),
-                                   output.results[i / 10]));
-      segments.back().behavior = pages[page].view();
+      stretches.push_back(StretchOf(positions, page * 50, 50, i / 20,
+                                    static_cast<uint32_t>(100 * i), output.results[i / 10]));
+      stretches.back().behavior = pages[page].view();
     }
-    return segments;
+    return stretches;
   }
   Output EvaluateBy(const Backend& backend) const {
     Output output;
@@ -184,7 +184,7 @@ struct FixedCall : LongCall {
   std::deque<FixedBehavior> pages;
 };
 
-constexpr size_t kChunkBytes = size_t{32} << 10;  // three pages
+constexpr size_t kSlabBytes = size_t{32} << 10;  // three pages
 
 class FailingStageWithMemory final : public HostStageWithMemory {
  public:
@@ -207,12 +207,12 @@ class FailingStageWithMemory final : public HostStageWithMemory {
 };
 
 std::unique_ptr<const StagedBackend> WithPlanAndMemory(FailingStage::Plan& plan, size_t chunks) {
-  auto memory = std::make_unique<HostResidentMemory>(chunks * kChunkBytes);
+  auto memory = std::make_unique<HostResidentMemory>(chunks * kSlabBytes);
   std::vector<StagePair> stages(1);
   for (auto& stage : stages[0]) stage = std::make_unique<FailingStageWithMemory>(plan, *memory);
   return std::make_unique<StagedBackend>("cuda/failing", std::move(stages),
                                          std::make_unique<ScalarBackend>(), std::move(memory),
-                                         kChunkBytes);
+                                         kSlabBytes);
 }
 
 TEST(StagedBackend, RowsThatStayAreSentOnce) {
@@ -240,15 +240,15 @@ TEST(StagedBackend, RowsElsewhereAreStaged) {
   FailingStage::Plan plan;
   const auto backend = WithPlanAndMemory(plan, 4);
   LongCall::Output output;
-  std::vector<Segment> segments = call.SegmentsInto(output);
-  for (Segment& segment : segments) {
-    segment.behavior.sampled_ranks = call.positions.behavior().sampled_ranks.first(50);
+  std::vector<Stretch> stretches = call.SegmentsInto(output);
+  for (Stretch& stretch : stretches) {
+    stretch.behavior.sampled_ranks = call.positions.behavior().sampled_ranks.first(50);
   }
-  backend->Evaluate(call.parameters, segments);
+  backend->Evaluate(call.parameters, stretches);
   LongCall::Output expected;
-  std::vector<Segment> plain = call.SegmentsInto(expected);
-  for (Segment& segment : plain) {
-    segment.behavior.sampled_ranks = call.positions.behavior().sampled_ranks.first(50);
+  std::vector<Stretch> plain = call.SegmentsInto(expected);
+  for (Stretch& stretch : plain) {
+    stretch.behavior.sampled_ranks = call.positions.behavior().sampled_ranks.first(50);
   }
   ScalarBackend().Evaluate(call.parameters, plain);
   EXPECT_TRUE(output == expected);
@@ -328,9 +328,9 @@ class ForgetfulStage final : public HostStageWithMemory {
 
 TEST(SelfCheck, SeesRowsThatDoNotStay) {
   EXPECT_TRUE(SelfCheck(*BackendOnHostStages(std::make_unique<ScalarBackend>(), 2,
-                                             ResidentRows::kChunkBytes, When::kInAThread))
+                                             ResidentRows::kSlabBytes, When::kInAThread))
                   .ok());
-  auto memory = std::make_unique<HostResidentMemory>(2 * ResidentRows::kChunkBytes);
+  auto memory = std::make_unique<HostResidentMemory>(2 * ResidentRows::kSlabBytes);
   std::vector<StagePair> stages(1);
   for (auto& stage : stages[0]) stage = std::make_unique<ForgetfulStage>(*memory);
   const StagedBackend wrong("cuda/wrong", std::move(stages), std::make_unique<ScalarBackend>(),

@@ -29,23 +29,23 @@ class ResidentMemory {
   virtual void Discard(size_t /*offset*/, size_t /*bytes*/) {}
 };
 
-// Copies of one size are given memory chunk by chunk. The chunk that was least recently read is
+// Copies of one size are given memory slab by slab. The slab that was least recently read is
 // taken back as a whole, as pages that are copied one after the other are read in that order too.
 //
 // Thread-safe. Takes one short lock per page of a batch, and none while bytes are copied or read.
 class ResidentRows {
  public:
-  static constexpr size_t kChunkBytes = size_t{1} << 20;
+  static constexpr size_t kSlabBytes = size_t{1} << 20;
   // Where copies begin: a line of the device's cache.
   static constexpr size_t kAlignment = 128;
 
   // What copies take.
-  static constexpr size_t BlockBytes(size_t bytes) {
+  static constexpr size_t CellBytes(size_t bytes) {
     return (bytes + kAlignment - 1) / kAlignment * kAlignment;
   }
 
-  // Uses the whole chunks of the memory, which must outlive it.
-  explicit ResidentRows(ResidentMemory& memory, size_t chunk_bytes = kChunkBytes);
+  // Uses the whole slabs of the memory, which must outlive it.
+  explicit ResidentRows(ResidentMemory& memory, size_t slab_bytes = kSlabBytes);
   ResidentRows(const ResidentRows&) = delete;
   ResidentRows& operator=(const ResidentRows&) = delete;
 
@@ -54,43 +54,43 @@ class ResidentRows {
   class Use;
 
  private:
-  struct Block {
+  struct Cell {
     uint64_t name;   // 0: nothing
     uint64_t maker;  // the batch that writes it; 0: it is written, for all to read
   };
-  struct Chunk {
-    size_t block_bytes = 0;
-    std::vector<Block> blocks;  // handed out so far
-    int pins = 0;               // batches in flight that read it or write to it
+  struct Slab {
+    size_t cell_bytes = 0;
+    std::vector<Cell> cells;  // handed out so far
+    int pins = 0;             // batches in flight that read it or write to it
     uint64_t last_read = 0;
     std::list<uint32_t>::iterator by_age;
   };
-  struct Place {
-    uint32_t chunk;
-    uint32_t block;
+  struct Location {
+    uint32_t slab;
+    uint32_t cell;
   };
 
-  size_t OffsetOf(const Place& place) const {
-    return place.chunk * chunk_bytes_ + place.block * chunks_[place.chunk].block_bytes;
+  size_t OffsetOf(const Location& location) const {
+    return location.slab * slab_bytes_ + location.cell * slabs_[location.slab].cell_bytes;
   }
   // All under mutex_.
-  std::optional<Place> FindPlace(const RowsTag& tag) const;
+  std::optional<Location> FindLocation(const RowsTag& tag) const;
   // Room for a copy of rows that have none, with nothing there yet.
-  std::optional<Place> MakeRoom(const FixedRows& rows);
-  // An unused chunk, or one that is taken from copies which these rows may replace.
+  std::optional<Location> MakeRoom(const FixedRows& rows);
+  // An unused slab, or one that is taken from copies which these rows may replace.
   std::optional<uint32_t> TakeChunk(const RowsTag& tag);
 
   ResidentMemory& memory_;
-  const size_t chunk_bytes_;
+  const size_t slab_bytes_;
 
   mutable std::mutex mutex_;
   // All below is guarded by mutex_.
   uint64_t clock_ = 0;    // counts what was looked for
   uint64_t batches_ = 0;  // numbers them
-  std::vector<Chunk> chunks_;
+  std::vector<Slab> slabs_;
   std::vector<uint32_t> unused_;
   std::list<uint32_t> by_age_;                    // in use, the least recently read first
-  std::unordered_map<size_t, uint32_t> filling_;  // size of a block -> chunk that has room
+  std::unordered_map<size_t, uint32_t> filling_;  // size of a cell -> slab that has room
   ResidentRowsStats stats_;
 };
 
@@ -138,8 +138,8 @@ class ResidentRows::Use {
   ResidentRows* const resident_;
   uint64_t batch_ = 0;  // 0: has looked for nothing yet
   std::vector<Copy> copies_;
-  std::vector<Place> made_;       // one for each
-  std::vector<uint32_t> pinned_;  // chunks, once for each time
+  std::vector<Location> made_;    // one for each
+  std::vector<uint32_t> pinned_;  // slabs, once for each time
   Last last_;
 };
 

@@ -78,7 +78,7 @@ TEST_F(ResidentRowsTest, AStepLargerThanTheMemoryFindsWhatFits) {
   std::deque<NamedRows> step(110);
   Read(rows, step);
   for (int pass = 0; pass < 3; ++pass) EXPECT_GE(Read(rows, step), 72);
-  // And the next step takes its place.
+  // And the next step takes its location.
   std::deque<NamedRows> next(80);
   Read(rows, next);
   EXPECT_EQ(Read(rows, next), 80);
@@ -104,16 +104,16 @@ TEST_F(ResidentRowsTest, ACopyIsItsBatchesAloneUntilDone) {
   const NamedRows page;
   ResidentRows::Use one(&rows);
   ResidentRows::Use other(&rows);
-  const auto place = one.Find(page.rows(), true);
-  ASSERT_TRUE(place.has_value());
-  EXPECT_EQ(one.Find(page.rows(), true), place);
+  const auto location = one.Find(page.rows(), true);
+  ASSERT_TRUE(location.has_value());
+  EXPECT_EQ(one.Find(page.rows(), true), location);
   ASSERT_EQ(one.copies().size(), 1);
-  EXPECT_EQ(one.copies()[0].to, *place);
+  EXPECT_EQ(one.copies()[0].to, *location);
   EXPECT_EQ(one.copies()[0].from.data(), page.bytes.data());
   EXPECT_EQ(other.Find(page.rows(), true), std::nullopt);
   EXPECT_TRUE(other.copies().empty());
   one.Done();
-  EXPECT_EQ(other.Find(page.rows(), true), place);
+  EXPECT_EQ(other.Find(page.rows(), true), location);
 }
 
 TEST_F(ResidentRowsTest, WhatABatchReadsStaysUntilItIsDone) {
@@ -125,7 +125,7 @@ TEST_F(ResidentRowsTest, WhatABatchReadsStaysUntilItIsDone) {
   EXPECT_TRUE(use.Find(pages.front().rows(), true).has_value());
   std::deque<NamedRows> others(16);
   Read(rows, others);
-  EXPECT_EQ(rows.stats().evictions, 16);  // the same chunk twice
+  EXPECT_EQ(rows.stats().evictions, 16);  // the same slab twice
   EXPECT_TRUE(use.Find(pages[1].rows(), true).has_value());
   use.Done();
   std::deque<NamedRows> more(16);
@@ -147,7 +147,7 @@ TEST_F(ResidentRowsTest, WhatAFailedBatchHeldIsGivenToNobody) {
     std::deque<NamedRows> pages(16);
     Read(rows, pages);
   }
-  // Once full, its chunk is left alone.
+  // Once full, its slab is left alone.
   EXPECT_EQ(rows.stats().evictions % 8, 0);
   EXPECT_EQ(use.Find(page.rows(), true), std::nullopt);
 }
@@ -170,7 +170,7 @@ TEST_F(ResidentRowsTest, WithdrawnIsAsIfNeverLookedFor) {
   ASSERT_TRUE(use.Find(page.rows(), true).has_value());
   use.Withdraw();
   EXPECT_EQ(rows.stats().hits, 0);
-  // Nothing holds the chunks, one place of which is lost until its chunk is taken.
+  // Nothing holds the slabs, one location of which is lost until its slab is taken.
   std::deque<NamedRows> pages(14);
   Read(rows, pages);
   EXPECT_EQ(Read(rows, pages), 14);
@@ -226,8 +226,8 @@ TEST_F(ResidentRowsTest, PiecesOfAPageAreReadOnce) {
   EXPECT_EQ(Read(rows, second), 8);
 }
 
-// Random batches, several in flight, pages of three sizes that come, change and go: places in use
-// never overlap, and whatever is found is what was written there.
+// Random batches, several in flight, pages of three sizes that come, change and go: locations in
+// use never overlap, and whatever is found is what was written there.
 TEST_F(ResidentRowsTest, PlacesHoldWhatWasCopiedThere) {
   constexpr size_t kChunks = 7;
   HostResidentMemory memory(kChunks * kChunk);
@@ -262,15 +262,15 @@ TEST_F(ResidentRowsTest, PlacesHoldWhatWasCopiedThere) {
     switch (random() % 8) {
       default: {
         const size_t copies = batch.use.copies().size();
-        const auto place = batch.use.Find(page->rows(), random() % 4 != 0);
-        if (!place.has_value()) break;
-        ASSERT_LE(*place + page->bytes.size(), kChunks * kChunk);
-        ASSERT_EQ(*place % ResidentRows::kAlignment, 0);
+        const auto location = batch.use.Find(page->rows(), random() % 4 != 0);
+        if (!location.has_value()) break;
+        ASSERT_LE(*location + page->bytes.size(), kChunks * kChunk);
+        ASSERT_EQ(*location % ResidentRows::kAlignment, 0);
         if (random() % 10 == 0 && !batch.found.contains(page.get())) {
           batch.use.Withdraw();
           ASSERT_EQ(batch.use.copies().size(), copies);
         } else {
-          batch.found[page.get()] = *place;
+          batch.found[page.get()] = *location;
         }
         break;
       }
@@ -278,9 +278,9 @@ TEST_F(ResidentRowsTest, PlacesHoldWhatWasCopiedThere) {
         for (const ResidentRows::Use::Copy& copy : batch.use.copies()) {
           std::ranges::copy(copy.from, memory.data() + copy.to);
         }
-        for (const auto& [read, place] : batch.found) {
+        for (const auto& [read, location] : batch.found) {
           ASSERT_TRUE(std::ranges::equal(read->bytes,
-                                         std::span(memory.data() + place, read->bytes.size())));
+                                         std::span(memory.data() + location, read->bytes.size())));
         }
         batch.use.Done();
         batch.found.clear();

@@ -45,18 +45,18 @@ absl::Status ReportCase(int slots, LogProbEncoding encoding, const std::string& 
   EncodeBehaviorLogProbs(encoding, positions.behavior_log_probs, slots, used, behavior);
   std::vector<Decision> decisions(kPositions);
   Sums sums;
-  Segment segment{.sequence_key = 1,
+  Stretch stretch{.sequence_key = 1,
                   .first_position = 0,
                   .behavior = positions.behavior(),
                   .current = positions.current(),
                   .output = {.decisions = decisions},
                   .sums = &sums};
-  segment.behavior.log_probs = {};
-  segment.behavior.grouped_log_probs = {.rows = behavior, .encoding = encoding};
+  stretch.behavior.log_probs = {};
+  stretch.behavior.grouped_log_probs = {.rows = behavior, .encoding = encoding};
 
   Batch batch(size_t{1} << 30, size_t{1} << 30);
   batch.Reset({.slots = slots, .top_k = slots, .draw = 1});
-  for (size_t first = 0; first < kPositions;) first += batch.Take(segment, first);
+  for (size_t first = 0; first < kPositions;) first += batch.Take(stretch, first);
   const size_t copies = kBytes / batch.input_bytes();
   const auto resident = ResidentBatch::New(batch, copies);
   if (!resident.ok()) return resident.status();

@@ -25,8 +25,8 @@ namespace sis::cuda {
 // Runs the kernel; the batch's sums must be zero before.
 inline void RunBlocksOnHost(const BatchView& batch) {
   const auto add = [](int64_t& sum, int64_t addend) { sum += addend; };
-  BlockScratch scratch;
-  for (uint32_t block = 0; block < BlockCount(batch.tile_count); ++block) {
+  ThreadBlockScratch scratch;
+  for (uint32_t block = 0; block < ThreadBlockCount(batch.tile_count); ++block) {
     for (int thread = 0; thread < kThreadsPerBlock; ++thread) {
       PrepareUniforms(batch, block, thread, scratch);
     }
@@ -158,8 +158,8 @@ inline std::unique_ptr<const StagedBackend> BackendOnHostStages(
 
 // The same with so many chunks of memory for rows.
 inline std::unique_ptr<const StagedBackend> BackendOnHostStages(
-    std::unique_ptr<const Backend> fallback, size_t chunks, size_t chunk_bytes, When when) {
-  auto memory = std::make_unique<HostResidentMemory>(chunks * chunk_bytes);
+    std::unique_ptr<const Backend> fallback, size_t chunks, size_t slab_bytes, When when) {
+  auto memory = std::make_unique<HostResidentMemory>(chunks * slab_bytes);
   std::vector<StagePair> stages(2);
   for (StagePair& pair : stages) {
     for (std::unique_ptr<Stage>& stage : pair) {
@@ -167,7 +167,7 @@ inline std::unique_ptr<const StagedBackend> BackendOnHostStages(
     }
   }
   return std::make_unique<StagedBackend>("cuda/on_host", std::move(stages), std::move(fallback),
-                                         std::move(memory), chunk_bytes);
+                                         std::move(memory), slab_bytes);
 }
 
 }  // namespace sis::cuda

@@ -75,17 +75,17 @@ struct Work {
   void Evaluate(const Backend& backend, bool fixed) {
     sums = {};
     const size_t pages_per_call = std::max<size_t>(1, backend.values_per_call() / slots / kPage);
-    std::vector<Segment> segments;
+    std::vector<Stretch> stretches;
     for (size_t i = 0; i < pages.size(); ++i) {
-      segments.push_back({.sequence_key = 1,
-                          .first_position = static_cast<uint32_t>(i * kPage),
-                          .behavior = pages[i].View(fixed),
-                          .current = values.current(),
-                          .output = {.decisions = std::span(decisions).subspan(i * kPage, kPage)},
-                          .sums = &sums});
-      if (segments.size() < pages_per_call && i + 1 < pages.size()) continue;
-      backend.Evaluate(parameters(), segments);
-      segments.clear();
+      stretches.push_back({.sequence_key = 1,
+                           .first_position = static_cast<uint32_t>(i * kPage),
+                           .behavior = pages[i].View(fixed),
+                           .current = values.current(),
+                           .output = {.decisions = std::span(decisions).subspan(i * kPage, kPage)},
+                           .sums = &sums});
+      if (stretches.size() < pages_per_call && i + 1 < pages.size()) continue;
+      backend.Evaluate(parameters(), stretches);
+      stretches.clear();
     }
   }
 

@@ -15,7 +15,7 @@ constexpr ResidencyReportOptions kSmall{.positions = 4096, .rounds = 2, .threads
 TEST(ResidencyReport, OneLinePerK) {
   std::ostringstream out;
   const auto backend = BackendOnHostStages(std::make_unique<ScalarBackend>(), 16,
-                                           ResidentRows::kChunkBytes, When::kInAThread);
+                                           ResidentRows::kSlabBytes, When::kInAThread);
   const absl::Status status = ReportResidency(*backend, kSmall, out);
   EXPECT_TRUE(status.ok()) << status;
   for (const char* line : {"\n| 10 | ", "\n| 50 | ", "\n| 100 | "}) {

@@ -69,7 +69,7 @@ absl::StatusOr<double> SecondsOf(const Launch& launch) {
 class Resident final : public ResidentBatch {
  public:
   absl::Status Fill(const Batch& batch, size_t copies) {
-    // The block's own segments and tiles come along in each copy, unread: the kernel gets these.
+    // The block's own stretches and tiles come along in each copy, unread: the kernel gets these.
     std::vector<std::byte> block(batch.input_bytes());
     batch.WriteInput(block.data());
     const BatchView view = batch.View(block.data(), nullptr, nullptr);
@@ -80,12 +80,12 @@ class Resident final : public ResidentBatch {
     input_bytes_ = copies * stride;
     copies_ = copies;
 
-    uint32_t segment_count = 0;
+    uint32_t stretch_count = 0;
     for (uint32_t i = 0; i < view.tile_count; ++i) {
-      segment_count = std::max(segment_count, view.tiles[i].segment + 1);
+      stretch_count = std::max(stretch_count, view.tiles[i].stretch + 1);
     }
     const auto sums_stride = static_cast<uint32_t>(output_stride_ / sizeof(SumFields));
-    std::vector<StagedSegment> segments;
+    std::vector<StagedStretch> stretches;
     std::vector<StagedTile> tiles;
     for (size_t copy = 0; copy < copies; ++copy) {
       const auto move = [](uint64_t& offset, uint64_t by) {
@@ -93,29 +93,29 @@ class Resident final : public ResidentBatch {
       };
       for (uint32_t i = 0; i < view.tile_count; ++i) {
         StagedTile tile = view.tiles[i];
-        tile.segment += static_cast<uint32_t>(segments.size());
+        tile.stretch += static_cast<uint32_t>(stretches.size());
         tiles.push_back(tile);
       }
-      for (uint32_t i = 0; i < segment_count; ++i) {
-        StagedSegment segment = view.segments[i];
-        for (uint64_t* offset : {&segment.behavior.offset, &segment.current.offset,
-                                 &segment.behavior_sampled_log_probs, &segment.sampled_ranks,
-                                 &segment.current_sampled_log_probs, &segment.log_envelopes,
-                                 &segment.covered_masses}) {
+      for (uint32_t i = 0; i < stretch_count; ++i) {
+        StagedStretch stretch = view.stretches[i];
+        for (uint64_t* offset : {&stretch.behavior.offset, &stretch.current.offset,
+                                 &stretch.behavior_sampled_log_probs, &stretch.sampled_ranks,
+                                 &stretch.current_sampled_log_probs, &stretch.log_envelopes,
+                                 &stretch.covered_masses}) {
           move(*offset, copy * stride);
         }
-        for (uint64_t* offset : {&segment.decisions, &segment.acceptance_probabilities,
-                                 &segment.log_modified_ratios, &segment.modified_ratios}) {
+        for (uint64_t* offset : {&stretch.decisions, &stretch.acceptance_probabilities,
+                                 &stretch.log_modified_ratios, &stretch.modified_ratios}) {
           move(*offset, copy * output_stride_);
         }
-        segment.sums += static_cast<uint32_t>(copy) * sums_stride;
-        segments.push_back(segment);
+        stretch.sums += static_cast<uint32_t>(copy) * sums_stride;
+        stretches.push_back(stretch);
       }
     }
 
     cudaError_t error = input_.Allocate(input_bytes_);
     if (error == cudaSuccess) error = output_.Allocate(copies * output_stride_);
-    if (error == cudaSuccess) error = segments_.Allocate(segments.size() * sizeof(segments[0]));
+    if (error == cudaSuccess) error = stretches_.Allocate(stretches.size() * sizeof(stretches[0]));
     if (error == cudaSuccess) error = tiles_.Allocate(tiles.size() * sizeof(tiles[0]));
     if (error == cudaSuccess) error = never_.Allocate(sizeof(uint32_t));
     if (error != cudaSuccess) return ToStatus(error, "cudaMalloc");
@@ -124,8 +124,8 @@ class Resident final : public ResidentBatch {
                          cudaMemcpyHostToDevice);
     }
     if (error == cudaSuccess) {
-      error = cudaMemcpy(segments_.data(), segments.data(), segments.size() * sizeof(segments[0]),
-                         cudaMemcpyHostToDevice);
+      error = cudaMemcpy(stretches_.data(), stretches.data(),
+                         stretches.size() * sizeof(stretches[0]), cudaMemcpyHostToDevice);
     }
     if (error == cudaSuccess) {
       error = cudaMemcpy(tiles_.data(), tiles.data(), tiles.size() * sizeof(tiles[0]),
@@ -135,7 +135,7 @@ class Resident final : public ResidentBatch {
     view_ = view;
     view_.tile_count = static_cast<uint32_t>(tiles.size());
     view_.tiles = reinterpret_cast<const StagedTile*>(tiles_.data());
-    view_.segments = reinterpret_cast<const StagedSegment*>(segments_.data());
+    view_.stretches = reinterpret_cast<const StagedStretch*>(stretches_.data());
     view_.sums = reinterpret_cast<SumFields*>(output_.data() + sums_offset_);
     view_.input = input_.data();
     view_.output = output_.data();
@@ -180,7 +180,7 @@ class Resident final : public ResidentBatch {
   BatchView view_{};
   DeviceMemory input_;
   DeviceMemory output_;
-  DeviceMemory segments_;
+  DeviceMemory stretches_;
   DeviceMemory tiles_;
   DeviceMemory never_;
 };

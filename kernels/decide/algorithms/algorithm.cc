@@ -49,7 +49,7 @@ Weights WeighThreePolicies(const Rule& rule, const Token& token, float correctio
 float AtOrZero(std::span<const float> array, size_t i) { return array.empty() ? 0.0f : array[i]; }
 
 template <typename Rule>
-Weights Weigh(const Rule& rule, const BatchView& batch, size_t i) {
+Weights Weigh(const Rule& rule, const AlgorithmInput& batch, size_t i) {
   const bool three_policies = !batch.log_corrections.empty();
   if (batch.states[i] == TokenState::kMasked) return {0.0f, 0.0f};
   if (batch.states[i] == TokenState::kOnPolicy && !three_policies) return {1.0f, 1.0f};
@@ -64,7 +64,7 @@ Weights Weigh(const Rule& rule, const BatchView& batch, size_t i) {
 
 // Algorithms that look at one token at a time.
 template <typename Rule>
-void Apply(const Rule& rule, const BatchView& batch, const AlgorithmOutput& output) {
+void Apply(const Rule& rule, const AlgorithmInput& batch, const AlgorithmOutput& output) {
   for (size_t i = 0; i < batch.states.size(); ++i) {
     const Weights weights = Weigh(rule, batch, i);
     if (!output.surrogates.empty()) output.surrogates[i] = weights.surrogate;
@@ -72,11 +72,11 @@ void Apply(const Rule& rule, const BatchView& batch, const AlgorithmOutput& outp
   }
 }
 
-void Apply(const Gspo& gspo, const BatchView& batch, const AlgorithmOutput& output) {
+void Apply(const Gspo& gspo, const AlgorithmInput& batch, const AlgorithmOutput& output) {
   gspo.Apply(batch, output);
 }
 
-void Apply(const ClipCov& clip_cov, const BatchView& batch, const AlgorithmOutput& output) {
+void Apply(const ClipCov& clip_cov, const AlgorithmInput& batch, const AlgorithmOutput& output) {
   clip_cov.Apply(batch, output);
 }
 
@@ -86,9 +86,9 @@ absl::Status CheckLength(absl::string_view field, size_t length, size_t expected
       absl::StrCat(field, ": ", length, " elements, must be ", expected));
 }
 
-absl::Status CheckLengths(const BatchView& batch, const AlgorithmOutput& output) {
+absl::Status CheckLengths(const AlgorithmInput& batch, const AlgorithmOutput& output) {
   size_t count = 0;
-  for (const SequencePart& part : batch.parts) count += part.count;
+  for (const SequenceStretch& part : batch.parts) count += part.count;
   absl::Status status = CheckLength("states", batch.states.size(), count);
   status.Update(CheckLength("log_ratios", batch.log_ratios.size(), count));
   const auto optional = [&](absl::string_view field, size_t length, size_t expected) {
@@ -105,7 +105,7 @@ absl::Status CheckLengths(const BatchView& batch, const AlgorithmOutput& output)
   return status;
 }
 
-absl::Status CheckNeeds(const Algorithm& algorithm, const BatchView& batch,
+absl::Status CheckNeeds(const Algorithm& algorithm, const AlgorithmInput& batch,
                         const AlgorithmOutput& output) {
   if (batch.states.empty()) return absl::OkStatus();
   const auto need = [&](absl::string_view field, bool there) {
@@ -135,7 +135,7 @@ absl::Status CheckNeeds(const Algorithm& algorithm, const BatchView& batch,
 // The largest advantage: what a fixed-point sum holds.
 constexpr float kLargestAdvantage = 64.0f;
 
-absl::Status CheckAdvantages(const BatchView& batch, float limit) {
+absl::Status CheckAdvantages(const AlgorithmInput& batch, float limit) {
   for (size_t i = 0; i < batch.advantages.size(); ++i) {
     if (batch.states[i] == TokenState::kMasked) continue;
     const float advantage = batch.advantages[i];
@@ -165,7 +165,7 @@ std::string_view AlgorithmName(const Algorithm& algorithm) {
   return std::visit(Name(), algorithm);
 }
 
-absl::Status ValidateAlgorithm(const Algorithm& algorithm, const BatchView& batch,
+absl::Status ValidateAlgorithm(const Algorithm& algorithm, const AlgorithmInput& batch,
                                const AlgorithmOutput& output) {
   absl::Status status = std::visit([](const auto& rule) { return rule.Validate(); }, algorithm);
   if (!status.ok()) return status;
@@ -177,7 +177,7 @@ absl::Status ValidateAlgorithm(const Algorithm& algorithm, const BatchView& batc
   return CheckAdvantages(batch, summed ? kLargestAdvantage : kNoUpperBound);
 }
 
-void ApplyAlgorithm(const Algorithm& algorithm, const BatchView& batch,
+void ApplyAlgorithm(const Algorithm& algorithm, const AlgorithmInput& batch,
                     const AlgorithmOutput& output) {
   std::visit([&](const auto& rule) { Apply(rule, batch, output); }, algorithm);
 }

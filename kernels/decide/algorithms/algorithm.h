@@ -5,7 +5,7 @@
 #include <variant>
 
 #include "absl/status/status.h"
-#include "kernels/decide/algorithms/batch.h"
+#include "kernels/decide/algorithms/algorithm_input.h"
 #include "kernels/decide/algorithms/cispo.h"
 #include "kernels/decide/algorithms/clip_cov.h"
 #include "kernels/decide/algorithms/dapo.h"
@@ -28,12 +28,12 @@ std::string_view AlgorithmName(const Algorithm& algorithm);
 
 // InvalidArgument names the parameter, or the array with position and value, that is wrong or
 // missing. Arrays that are there must have N elements.
-absl::Status ValidateAlgorithm(const Algorithm& algorithm, const BatchView& batch,
+absl::Status ValidateAlgorithm(const Algorithm& algorithm, const AlgorithmInput& batch,
                                const AlgorithmOutput& output);
 
 // Fills what is wanted. The input must be valid. A pure function of its input: the same bits on
 // every machine.
-void ApplyAlgorithm(const Algorithm& algorithm, const BatchView& batch,
+void ApplyAlgorithm(const Algorithm& algorithm, const AlgorithmInput& batch,
                     const AlgorithmOutput& output);
 
 }  // namespace sis

@@ -27,7 +27,7 @@ const std::vector<Algorithm> kAll = {
 
 // Three positions of one sequence, and the arrays that every algorithm may want.
 struct Fixture {
-  std::vector<SequencePart> parts = {{.sequence_key = 7, .first_position = 0, .count = 3}};
+  std::vector<SequenceStretch> parts = {{.sequence_key = 7, .first_position = 0, .count = 3}};
   std::vector<TokenState> states = std::vector(3, TokenState::kOffPolicy);
   std::vector<float> log_ratios = {0.0f, -1.0f, 1.0f};
   std::vector<float> current_log_probs = {-1.0f, -2.0f, -0.5f};
@@ -37,7 +37,7 @@ struct Fixture {
   std::vector<float> surrogates = std::vector<float>(3);
   std::vector<float> coefficients = std::vector<float>(3);
 
-  BatchView batch() const {
+  AlgorithmInput batch() const {
     return {.parts = parts,
             .states = states,
             .log_ratios = log_ratios,
@@ -49,7 +49,7 @@ struct Fixture {
   AlgorithmOutput output() { return {.surrogates = surrogates, .coefficients = coefficients}; }
 };
 
-std::string Refusal(const Algorithm& algorithm, const BatchView& batch,
+std::string Refusal(const Algorithm& algorithm, const AlgorithmInput& batch,
                     const AlgorithmOutput& output) {
   const absl::Status status = ValidateAlgorithm(algorithm, batch, output);
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << AlgorithmName(algorithm);
@@ -91,7 +91,7 @@ TEST(ValidateAlgorithmTest, AParameterOutOfRangeIsNamedWithItsValue) {
 
 TEST(ValidateAlgorithmTest, WhatAnAlgorithmNeedsIsNamed) {
   Fixture fixture;
-  BatchView batch = fixture.batch();
+  AlgorithmInput batch = fixture.batch();
   batch.total_variations = {};
   EXPECT_THAT(Refusal(DppoTopK{}, batch, fixture.output()), HasSubstr("total_variations: unset"));
   batch = fixture.batch();
@@ -184,9 +184,9 @@ TEST(GspoTest, PartsThatAreAddedUpGiveWhatTheWholeSequenceGives) {
   for (size_t i = 0; i < 2; ++i) {
     const size_t first = i == 0 ? 0 : 1;
     const size_t count = i == 0 ? 1 : 2;
-    const BatchView batch = whole.batch();
+    const AlgorithmInput batch = whole.batch();
     const std::array part = {
-        SequencePart{7, static_cast<uint32_t>(first), static_cast<uint32_t>(count)}};
+        SequenceStretch{7, static_cast<uint32_t>(first), static_cast<uint32_t>(count)}};
     LogRatioSum sum;
     ApplyAlgorithm(gspo,
                    {.parts = part,
@@ -211,7 +211,7 @@ TEST(GspoTest, AnImpossibleTokenIsLimitedAsTheSumsAre) {
 
 TEST(ClipCovTest, DropsAtLeastOneAndAtMostTheFraction) {
   constexpr size_t kCount = 1000;
-  std::vector<SequencePart> parts = {{.sequence_key = 9, .first_position = 3, .count = kCount}};
+  std::vector<SequenceStretch> parts = {{.sequence_key = 9, .first_position = 3, .count = kCount}};
   std::vector<TokenState> states(kCount, TokenState::kOffPolicy);
   std::vector<float> log_ratios(kCount, 0.5f);
   std::vector<float> log_probs(kCount);
@@ -220,11 +220,11 @@ TEST(ClipCovTest, DropsAtLeastOneAndAtMostTheFraction) {
     log_probs[i] = i % 2 == 0 ? -1.0f : -3.0f;  // every covariance is 1
     advantages[i] = i % 2 == 0 ? 1.0f : -1.0f;
   }
-  const BatchView batch{.parts = parts,
-                        .states = states,
-                        .log_ratios = log_ratios,
-                        .current_log_probs = log_probs,
-                        .advantages = advantages};
+  const AlgorithmInput batch{.parts = parts,
+                             .states = states,
+                             .log_ratios = log_ratios,
+                             .current_log_probs = log_probs,
+                             .advantages = advantages};
   const auto dropped = [&](const ClipCov& clip_cov) {
     std::vector<float> surrogates(kCount);
     ApplyAlgorithm(clip_cov, batch, {.surrogates = surrogates});

@@ -5,15 +5,15 @@
 namespace sis {
 namespace {
 
-void EvaluateSegment(const AuthorsCode& code, const EvaluateParameters& parameters,
-                     const Segment& segment) {
-  const BehaviorView& behavior = segment.behavior;
-  const CurrentView& current = segment.current;
+void EvaluateStretch(const AuthorsCode& code, const EvaluateParameters& parameters,
+                     const Stretch& stretch) {
+  const BehaviorView& behavior = stretch.behavior;
+  const CurrentView& current = stretch.current;
   const LogProbReader behavior_log_probs(behavior.log_probs, behavior.grouped_log_probs,
                                          parameters.slots);
   const CurrentReader current_log_probs(current, parameters.slots);
   for (size_t i = 0; i < behavior.sampled_log_probs.size(); ++i) {
-    const uint32_t position = segment.first_position + static_cast<uint32_t>(i);
+    const uint32_t position = stretch.first_position + static_cast<uint32_t>(i);
     Envelope envelope;
     if (current.reduced()) {
       envelope = {Flush(current.log_envelopes[i]), current.covered_masses[i]};
@@ -25,23 +25,23 @@ void EvaluateSegment(const AuthorsCode& code, const EvaluateParameters& paramete
       envelope = accumulator.Finish();
     }
     const PhiloxBlock uniforms =
-        AcceptanceUniforms(segment.sequence_key, position / 4, parameters.draw);
+        AcceptanceUniforms(stretch.sequence_key, position / 4, parameters.draw);
     const PositionResult result =
         AuthorsCode::Decide(behavior.sampled_log_probs[i], current.sampled_log_probs[i],
                             envelope.log_envelope, uniforms.word[position % 4]);
     Sums sums;
     AddPosition(result, envelope, sums);
     sums.d_sis = code.ModifiedDeviation(result);
-    *segment.sums += sums;
-    segment.output.Store(i, result);
+    *stretch.sums += sums;
+    stretch.output.Store(i, result);
   }
 }
 
 }  // namespace
 
 void EvaluateAuthorsCode(const AuthorsCode& code, const EvaluateParameters& parameters,
-                         std::span<const Segment> segments) {
-  for (const Segment& segment : segments) EvaluateSegment(code, parameters, segment);
+                         std::span<const Stretch> stretches) {
+  for (const Stretch& stretch : stretches) EvaluateStretch(code, parameters, stretch);
 }
 
 }  // namespace sis

@@ -66,6 +66,6 @@ struct AuthorsCode {
 // As Backend::Evaluate, with these decisions. Sums have no total variation and no envelope
 // violations; d_sis is that of ModifiedDeviation.
 void EvaluateAuthorsCode(const AuthorsCode& code, const EvaluateParameters& parameters,
-                         std::span<const Segment> segments);
+                         std::span<const Stretch> stretches);
 
 }  // namespace sis

@@ -32,7 +32,7 @@ struct Means {
   int64_t positions = 0;
 };
 
-Means MeansOf(const BatchView& batch) {
+Means MeansOf(const AlgorithmInput& batch) {
   int64_t log_probs = 0;
   int64_t advantages = 0;
   Means means;
@@ -62,11 +62,11 @@ struct Candidate {
 };
 
 // The indices of the positions to drop.
-std::vector<Candidate> ChooseDropped(const ClipCov& parameters, const BatchView& batch) {
+std::vector<Candidate> ChooseDropped(const ClipCov& parameters, const AlgorithmInput& batch) {
   const Means means = MeansOf(batch);
   std::vector<Candidate> candidates;
   size_t i = 0;
-  for (const SequencePart& part : batch.parts) {
+  for (const SequenceStretch& part : batch.parts) {
     for (uint32_t position = part.first_position; position < part.first_position + part.count;
          ++position, ++i) {
       if (batch.states[i] == TokenState::kMasked) continue;
@@ -97,7 +97,7 @@ absl::Status ClipCov::Validate() const {
   return status;
 }
 
-void ClipCov::Apply(const BatchView& batch, const AlgorithmOutput& output) const {
+void ClipCov::Apply(const AlgorithmInput& batch, const AlgorithmOutput& output) const {
   const bool three_policies = !batch.log_corrections.empty();
   for (size_t i = 0; i < batch.states.size(); ++i) {
     float weight = 0.0f;

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "absl/status/status.h"
-#include "kernels/decide/algorithms/batch.h"
+#include "kernels/decide/algorithms/algorithm_input.h"
 
 namespace sis {
 
@@ -20,7 +20,7 @@ struct ClipCov {
   // surrogates and coefficients: the ratio, or 0 where the position was dropped. Which candidates
   // are dropped follows from the draw: those with the smallest words of Philox in a domain of its
   // own (docs/algorithms.md), whatever the order of the parts.
-  void Apply(const BatchView& batch, const AlgorithmOutput& output) const;
+  void Apply(const AlgorithmInput& batch, const AlgorithmOutput& output) const;
 };
 
 }  // namespace sis

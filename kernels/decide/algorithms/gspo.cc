@@ -30,11 +30,11 @@ float SequenceRatio(const LogRatioSum& sum) {
   return Exp32(Flush(static_cast<float>(mean)));
 }
 
-void Gspo::Apply(const BatchView& batch, const AlgorithmOutput& output) const {
+void Gspo::Apply(const AlgorithmInput& batch, const AlgorithmOutput& output) const {
   std::unordered_map<uint64_t, LogRatioSum> sequences;
   size_t offset = 0;
   for (size_t i = 0; i < batch.parts.size(); ++i) {
-    const SequencePart& part = batch.parts[i];
+    const SequenceStretch& part = batch.parts[i];
     const LogRatioSum sum = SumLogRatios(batch.states.subspan(offset, part.count),
                                          batch.log_ratios.subspan(offset, part.count));
     sequences[part.sequence_key] += sum;
@@ -44,7 +44,7 @@ void Gspo::Apply(const BatchView& batch, const AlgorithmOutput& output) const {
 
   const RatioClip clip{epsilon_low, epsilon_high};
   offset = 0;
-  for (const SequencePart& part : batch.parts) {
+  for (const SequenceStretch& part : batch.parts) {
     const float ratio =
         SequenceRatio(part.whole_sequence ? *part.whole_sequence : sequences[part.sequence_key]);
     const size_t end = offset + part.count;

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "absl/status/status.h"
-#include "kernels/decide/algorithms/batch.h"
+#include "kernels/decide/algorithms/algorithm_input.h"
 
 namespace sis {
 
@@ -16,7 +16,7 @@ struct Gspo {
   // surrogates: clip(s~) at every position of a sequence. coefficients: s~, or 0 where the
   // position's advantage and s~ say so; for a trainer that averages over the tokens of a sequence,
   // this is the gradient of the sequence objective min(s~ A, clip(s~) A).
-  void Apply(const BatchView& batch, const AlgorithmOutput& output) const;
+  void Apply(const AlgorithmInput& batch, const AlgorithmOutput& output) const;
 };
 
 // The sum over one part.

@@ -41,11 +41,11 @@ struct TopKTotalVariation {
   SIS_HOST_DEVICE static float Rest(float mass) { return mass < 1.0f ? 1.0f - mass : 0.0f; }
 };
 
-// Of every position of a segment in the GATHERED form, over V_k; into total_variations [n].
-inline void ComputeTopKTotalVariations(const EvaluateParameters& parameters, const Segment& segment,
+// Of every position of a stretch in the GATHERED form, over V_k; into total_variations [n].
+inline void ComputeTopKTotalVariations(const EvaluateParameters& parameters, const Stretch& stretch,
                                        std::span<float> total_variations) {
-  const BehaviorView& behavior = segment.behavior;
-  const CurrentView& current = segment.current;
+  const BehaviorView& behavior = stretch.behavior;
+  const CurrentView& current = stretch.current;
   const LogProbReader behavior_log_probs(behavior.log_probs, behavior.grouped_log_probs,
                                          parameters.slots);
   const CurrentReader current_log_probs(current, parameters.slots);

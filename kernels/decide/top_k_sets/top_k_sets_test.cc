@@ -18,7 +18,7 @@
 #include "kernels/numerics/exp32.h"
 #include "kernels/numerics/log_prob.h"
 #include "kernels/numerics/simd_targets.h"
-#include "kernels/page/page.h"
+#include "kernels/page/encoded_page.h"
 #include "kernels/records/record_view.h"
 #include "kernels/testing/random_records.h"
 // After the list of the targets that are built.

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/page/page.h"
+#include "kernels/page/encoded_page.h"
 #include "server/cache/page.h"
 #include "tests/bench/encodings/accept_rate.h"
 #include "tests/bench/encodings/policy_pairs.h"
@@ -52,7 +52,7 @@ void PrintBytes() {
   for (const LogProbEncoding encoding : kEncodings) {
     std::printf("| charged by the cache, %s, 18 bits |", NameOf(encoding));
     for (const int slots : kSlots) {
-      const size_t block = Arena::BlockBytes(PackedBytes({encoding, slots, 151936}));
+      const size_t block = Arena::CellBytes(PackedBytes({encoding, slots, 151936}));
       std::printf(" %.1f |", static_cast<double>(block + Page::kIndexBytes) / Page::kPositions);
     }
     std::printf("\n");

@@ -1,4 +1,4 @@
-#include "kernels/page/page.h"
+#include "kernels/page/encoded_page.h"
 
 #include <algorithm>
 #include <bit>

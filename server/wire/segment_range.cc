@@ -1,4 +1,4 @@
-#include "server/wire/segment_part.h"
+#include "server/wire/segment_range.h"
 
 #include <bit>
 #include <cstring>
@@ -9,7 +9,7 @@ namespace sis {
 
 static_assert(std::endian::native == std::endian::little, "messages are little-endian");
 
-absl::Status SegmentPart::Check(uint64_t segment_bytes) const {
+absl::Status SegmentRange::Check(uint64_t segment_bytes) const {
   if (offset % kAlignment != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("offset ", offset, " in the segment, not a multiple of ", kAlignment));
@@ -21,8 +21,8 @@ absl::Status SegmentPart::Check(uint64_t segment_bytes) const {
   return absl::OkStatus();
 }
 
-absl::StatusOr<SegmentPart> SegmentPart::Parse(std::string_view field, uint64_t segment_bytes) {
-  SegmentPart part{};
+absl::StatusOr<SegmentRange> SegmentRange::Parse(std::string_view field, uint64_t segment_bytes) {
+  SegmentRange part{};
   static_assert(kBytes == sizeof(part.offset) + sizeof(part.size));
   if (field.size() != kBytes) {
     return absl::InvalidArgumentError(
@@ -34,7 +34,7 @@ absl::StatusOr<SegmentPart> SegmentPart::Parse(std::string_view field, uint64_t 
   return part;
 }
 
-std::string SegmentPart::ToBytes() const {
+std::string SegmentRange::ToBytes() const {
   std::string bytes(reinterpret_cast<const char*>(&offset), sizeof(offset));
   return bytes.append(reinterpret_cast<const char*>(&size), sizeof(size));
 }

@@ -23,7 +23,7 @@ struct LogRatioSum {
 };
 
 // Consecutive positions of one sequence. A sequence may have several parts.
-struct SequencePart {
+struct SequenceStretch {
   uint64_t sequence_key;
   uint32_t first_position;
   uint32_t count;
@@ -34,8 +34,8 @@ struct SequencePart {
 
 // N positions, part after part. Where an array's name ends in log_probs or log_ratios it is in
 // nats; values may be -inf, never NaN. Masked positions may hold anything.
-struct BatchView {
-  std::span<const SequencePart> parts;
+struct AlgorithmInput {
+  std::span<const SequenceStretch> parts;
   std::span<const TokenState> states;  // [N]
   // What g is applied to. Two policies: log w~, 0 where on-policy. Three: log current - log
   // proximal.

@@ -11,7 +11,7 @@
 namespace sis {
 
 // Bytes [offset, offset + size) of a segment.
-struct SegmentPart {
+struct SegmentRange {
   // What every array begins at a multiple of.
   static constexpr uint64_t kAlignment = 64;
   // What stands in a message in its place.
@@ -19,7 +19,7 @@ struct SegmentPart {
 
   // From these bytes of a message. InvalidArgument, which names no field,
   // unless it is a part of a segment of so many bytes.
-  static absl::StatusOr<SegmentPart> Parse(std::string_view field, uint64_t segment_bytes);
+  static absl::StatusOr<SegmentRange> Parse(std::string_view field, uint64_t segment_bytes);
   std::string ToBytes() const;
   // The same test.
   absl::Status Check(uint64_t segment_bytes) const;
