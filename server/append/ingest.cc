@@ -123,7 +123,7 @@ absl::Status Ingest::ApplyBlock(SequenceNameView name, const AppendEntryView& bl
 
   const auto count = static_cast<uint32_t>(ranks_.size());
   const absl::StatusOr<std::shared_ptr<Sequence>> sequence = Open(name, [&] {
-    return Sequence::BytesWithBlock(run_->config().page_format(), block.first_position, count);
+    return Sequence::BytesWithBlock(run_->config().record_format(), block.first_position, count);
   });
   if (!sequence.ok()) return sequence.status();
   const auto new_bytes = [&] {

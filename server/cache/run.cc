@@ -103,7 +103,7 @@ absl::StatusOr<std::shared_ptr<Run::Held>> Run::NewSequence(const SequenceName& 
     return absl::ResourceExhaustedError(
         absl::StrCat(Sequence::kBaseBytes, " bytes are not to be had"));
   }
-  held->sequence.emplace(config_.page_format(), SequenceKey(config_.seed, name.attempt, name.id),
+  held->sequence.emplace(config_.record_format(), SequenceKey(config_.seed, name.attempt, name.id),
                          arena_, held->bytes, backing_ != nullptr ? backing_->Attach() : nullptr);
   return held;
 }

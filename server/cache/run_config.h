@@ -26,7 +26,7 @@ struct RunConfig {
   friend bool operator==(const RunConfig&, const RunConfig&) = default;
 
   // How the run's records lie in memory.
-  RecordFormat page_format() const {
+  RecordFormat record_format() const {
     return {.encoding = log_prob_encoding,
             .slots = static_cast<int>(top_k),
             .vocabulary_size = static_cast<int32_t>(vocabulary_size)};

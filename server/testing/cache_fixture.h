@@ -46,7 +46,7 @@ inline v1::RunConfig LosslessConfig(int top_k = 4) {
 // What a page of a SmallConfig costs while it fills: the most that it ever does.
 inline int64_t OnePage(int slots) {
   return Page::kIndexBytes + static_cast<int64_t>(Arena::CellBytes(
-                                 TailBytes(FromMessage(SmallConfig(slots))->page_format())));
+                                 TailBytes(FromMessage(SmallConfig(slots))->record_format())));
 }
 
 struct Cache {
