@@ -35,10 +35,11 @@
 namespace sis {
 
 struct ServerOptions {
-  // host:port or unix:path, or several of them with commas between. Port 0 picks a free one.
-  std::string listen = "0.0.0.0:50051";
+  // host:port or unix:path, or several of them with commas between. Port 0 picks a free one. Nobody
+  // has to say who they are, so only this machine can connect unless told otherwise.
+  std::string listen = "127.0.0.1:50051";
   // host:port of GET /metrics; empty for none.
-  std::string metrics = "0.0.0.0:9464";
+  std::string metrics = "127.0.0.1:9464";
   int64_t cache_bytes = int64_t{4} << 30;
   int64_t max_message_bytes = int64_t{1} << 30;
   // Of all segments together; 0: there are none.

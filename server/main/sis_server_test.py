@@ -22,6 +22,11 @@ class SisServerTest(unittest.TestCase):
         for flag in ("--listen", "--metrics", "--backend", "--cache_bytes", "--device_cache_bytes", "--max_top_k", "--shutdown_grace"):
             self.assertIn(flag, shown)
 
+    def test_only_this_machine_can_connect_unless_told_otherwise(self):
+        shown = run("--help").stdout
+        for flag in ("--listen", "--metrics"):
+            self.assertRegex(shown, rf'{flag} \([^)]*\);\s+default:\s+"127\.0\.0\.1:\d+"')
+
     def test_a_flag_without_sense_is_refused_by_name(self):
         for flag in ("--max_top_k=255", "--cache_bytes=0", "--device_cache_bytes=-2", "--max_lease_seconds=nan", "--max_positions=2147483648", "--backend=gpu"):
             refused = run(flag)
