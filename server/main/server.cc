@@ -25,7 +25,9 @@ namespace {
 // How long an append may go on waiting for room that is there.
 constexpr std::chrono::milliseconds kJanitorPeriod(20);
 constexpr int kPeriodsPerCleaning = 50;
-constexpr int kMetricsThreads = 2;
+// A connection takes a thread until its request is there, or for so long.
+constexpr int kMetricsThreads = 32;
+constexpr int kMetricsRequestMilliseconds = 2000;
 // They wait for the store most of the time.
 constexpr int kStoreThreads = 16;
 // Fewer, larger frames: the wire is the cost of this service.
@@ -126,7 +128,9 @@ absl::Status Server::Recover(absl::Duration opening) {
 
 absl::Status Server::ListenForMetrics(const std::string& address) {
   try {
-    exposer_ = std::make_unique<prometheus::Exposer>(address, kMetricsThreads);
+    exposer_ = std::make_unique<prometheus::Exposer>(std::vector<std::string>{
+        "listening_ports", address, "num_threads", absl::StrCat(kMetricsThreads),
+        "request_timeout_ms", absl::StrCat(kMetricsRequestMilliseconds)});
   } catch (const std::exception& error) {
     return absl::UnavailableError(
         absl::StrCat("cannot listen on ", address, " for metrics: ", error.what()));

@@ -1,8 +1,10 @@
-"""The program as a person meets it: help, bad flags, a taken port, and SIGTERM."""
+"""The program as a person meets it: help, bad flags, a taken port, silent clients, and SIGTERM."""
 
 import signal
+import socket
 import subprocess
 import unittest
+import urllib.request
 
 from server.testing.live_server import BINARY, LiveServer
 
@@ -38,6 +40,14 @@ class SisServerTest(unittest.TestCase):
         refused = run(f"--listen={address}", "--metrics=", "--cache_bytes=67108864")
         self.assertEqual(refused.returncode, 1)
         self.assertIn(f"cannot listen on {address}", refused.stderr)
+
+    def test_clients_that_say_nothing_hold_up_no_scrape(self):
+        metrics = self.start().said["metrics"]
+        host, _, port = metrics.rpartition(":")
+        for _ in range(16):
+            self.addCleanup(socket.create_connection((host, int(port))).close)
+        with urllib.request.urlopen(f"http://{metrics}/metrics", timeout=20) as page:
+            self.assertIn(b"sis_waiting_appends", page.read())
 
     def test_one_line_says_which_backend_and_why(self):
         asked = self.start("--backend=cpu").said
