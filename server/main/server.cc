@@ -37,10 +37,17 @@ constexpr int kMaxFrameBytes = 1 << 20;
 // its own, of which one may be asleep for another 10 s.
 void KeepGrpc() { [[maybe_unused]] static const bool kept = (grpc_init(), true); }
 
+bool IsSocketFile(absl::string_view address) { return absl::StartsWith(address, "unix:"); }
+
 // The address with another port, if it has one at all.
 std::string WithPort(const std::string& address, int port) {
   if (absl::StartsWith(address, "unix")) return address;
   return absl::StrCat(address.substr(0, address.rfind(':')), ":", port);
+}
+
+absl::Status CannotListen(absl::string_view address, const absl::Status& why) {
+  return absl::Status(why.code(),
+                      absl::StrCat("cannot listen on ", address, ": ", why.message()));
 }
 
 }  // namespace
@@ -161,7 +168,14 @@ absl::Status Server::Listen(const ServerOptions& options) {
       return absl::InvalidArgumentError(absl::StrCat(
           addresses[i], ": every user can connect, so it can't go with shared memory"));
     }
-    builder.AddListeningPort(addresses[i], grpc::InsecureServerCredentials(), &ports[i]);
+    std::string address = addresses[i];
+    if (IsSocketFile(address)) {
+      absl::StatusOr<SocketFile> file = SocketFile::Prepare(address);
+      if (!file.ok()) return CannotListen(address, file.status());
+      address = file->temporary_address();
+      socket_files_.push_back(*std::move(file));
+    }
+    builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &ports[i]);
   }
   builder.RegisterService(&service_);
   builder.SetMaxReceiveMessageSize(max_message_bytes);
@@ -179,6 +193,11 @@ absl::Status Server::Listen(const ServerOptions& options) {
   }
   if (grpc_server_ == nullptr) {
     return absl::UnavailableError(absl::StrCat("cannot listen on ", options.listen));
+  }
+  for (SocketFile& file : socket_files_) {
+    if (absl::Status status = file.Publish(); !status.ok()) {
+      return CannotListen(options.listen, status);
+    }
   }
   for (size_t i = 0; i < addresses.size(); ++i) {
     absl::StrAppend(&grpc_address_, i == 0 ? "" : ",", WithPort(addresses[i], ports[i]));
@@ -208,6 +227,7 @@ void Server::Shutdown(absl::Duration grace) {
   segments_.Close();  // their calls would last as long as they may
   if (grpc_server_ == nullptr) return;
   grpc_server_->GetHealthCheckService()->SetServingStatus(false);
+  socket_files_.clear();
   grpc_server_->Shutdown(absl::ToChronoTime(absl::Now() + grace));
 }
 

@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
@@ -18,6 +19,7 @@
 #include "server/append/room_queue.h"
 #include "server/cache/limits.h"
 #include "server/cache/run_registry.h"
+#include "server/main/socket_file.h"
 #include "server/memory/arena.h"
 #include "server/metrics/cache_metrics.h"
 #include "server/metrics/device_cache_metrics.h"
@@ -113,6 +115,7 @@ class Server {
   std::shared_ptr<Gauges> gauges_;
   std::shared_ptr<DeviceCacheMetrics> device_cache_metrics_;  // null without a device
   std::unique_ptr<prometheus::Exposer> exposer_;
+  std::vector<SocketFile> socket_files_;  // that it listens at
   std::unique_ptr<grpc::Server> grpc_server_;
   double recovery_seconds_ = 0;
   const absl::Duration run_idle_expiry_;
