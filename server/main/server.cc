@@ -46,8 +46,7 @@ std::string WithPort(const std::string& address, int port) {
 }
 
 absl::Status CannotListen(absl::string_view address, const absl::Status& why) {
-  return absl::Status(why.code(),
-                      absl::StrCat("cannot listen on ", address, ": ", why.message()));
+  return absl::Status(why.code(), absl::StrCat("cannot listen on ", address, ": ", why.message()));
 }
 
 }  // namespace
@@ -89,8 +88,8 @@ Server::Server(const ServerOptions& options, std::unique_ptr<Arena> arena,
                                                .most_bytes = options.cache_bytes})),
       workers_(options.evaluate_threads),
       store_threads_(store_ != nullptr ? kStoreThreads : 0),
-      service_(
-          {runs_, room_queue_, segments_, *backend_.backend, workers_, store_threads_, metrics_}),
+      service_({runs_, room_queue_, segments_, *backend_.backend, workers_, store_threads_,
+                streams_, metrics_}),
       cache_metrics_(std::make_shared<CacheMetrics>(registry_)),
       gauges_(std::make_shared<Gauges>(*this)),
       run_idle_expiry_(options.run_idle_expiry) {
@@ -224,9 +223,11 @@ void Server::Shutdown(absl::Duration grace) {
   stop_.notify_all();
   room_queue_.Close();
   if (janitor_.joinable()) janitor_.join();
-  segments_.Close();  // their calls would last as long as they may
   if (grpc_server_ == nullptr) return;
   grpc_server_->GetHealthCheckService()->SetServingStatus(false);
+  // Their calls would last as long as they may.
+  segments_.Close();
+  streams_.Close();
   socket_files_.clear();
   grpc_server_->Shutdown(absl::ToChronoTime(absl::Now() + grace));
 }

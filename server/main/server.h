@@ -25,6 +25,7 @@
 #include "server/metrics/device_cache_metrics.h"
 #include "server/metrics/metered_store.h"
 #include "server/metrics/metrics.h"
+#include "server/rpc/open_streams.h"
 #include "server/rpc/ratio_service.h"
 #include "server/shared_memory/segment_registry.h"
 #include "server/store/sequence_store.h"
@@ -110,6 +111,7 @@ class Server {
   const BackendChoice backend_;
   WorkerPool workers_;
   StoreThreads store_threads_;
+  OpenStreams streams_;
   RatioService service_;
   const std::shared_ptr<CacheMetrics> cache_metrics_;
   std::shared_ptr<Gauges> gauges_;

@@ -5,16 +5,41 @@
 #include "server/rpc/grpc_status.h"
 
 namespace sis {
+namespace {
+
+absl::Status ShutsDown() { return absl::UnavailableError("the server shuts down"); }
+
+}  // namespace
 
 AppendStream::AppendStream(const Resources& resources)
-    : resources_(resources), timer_(resources.metrics, "Append") {
+    : Stream(resources.streams),
+      resources_(resources),
+      timer_(resources.metrics, "Append") {
+  Register();
   ReadNext();
 }
 
 void AppendStream::ReadNext() {
   received_.Clear();
-  order_.HandOn();
-  StartRead(&received_);
+  {
+    const std::lock_guard lock(mutex_);
+    if (!closed_) {
+      reading_ = true;
+      order_.HandOn();
+      StartRead(&received_);
+      return;
+    }
+  }
+  End(ShutsDown());
+}
+
+void AppendStream::Close() {
+  {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+    if (!std::exchange(reading_, false)) return;  // it ends when it would read
+  }
+  End(ShutsDown());
 }
 
 absl::Status AppendStream::Parse() {
@@ -46,6 +71,10 @@ absl::StatusOr<std::shared_ptr<SharedSegment>> AppendStream::FindSegment() {
 
 void AppendStream::OnReadDone(bool ok) {
   order_.Begin();
+  {
+    const std::lock_guard lock(mutex_);
+    if (!std::exchange(reading_, false)) return;  // closed
+  }
   if (!ok) return End(absl::OkStatus());  // the worker has closed its side
   order_.HandOn();
   resources_.store_threads.Run([this] { HandleRequest(); });
@@ -116,6 +145,7 @@ void AppendStream::End(const absl::Status& status) {
 
 void AppendStream::OnDone() {
   order_.Begin();
+  Unregister();
   timer_.Finish(code_);
   delete this;
 }

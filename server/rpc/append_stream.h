@@ -3,12 +3,14 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "server/append/ingest.h"
 #include "server/append/room_queue.h"
+#include "server/rpc/open_streams.h"
 #include "server/rpc/reaction_order.h"
 #include "server/rpc/resources.h"
 #include "server/rpc/rpc_timer.h"
@@ -21,7 +23,8 @@ namespace sis {
 // in its own writes. A batch that lacks room waits in the queue, and no thread with it.
 // Holds one message at a time, as gRPC received it, and reads it in place. Owns itself.
 class AppendStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
-                           private RoomQueue::Waiter {
+                           private RoomQueue::Waiter,
+                           private OpenStreams::Stream {
  public:
   explicit AppendStream(const Resources& resources);
 
@@ -34,6 +37,8 @@ class AppendStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   // Goes on with the batch, and answers it or ends the stream.
   std::optional<RoomWanted> Resume(Turn turn) override;
   void GiveUp(const absl::Status& status) override;
+
+  void Close() override;
 
   void ReadNext();
   void End(const absl::Status& status);
@@ -48,6 +53,10 @@ class AppendStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   const Resources resources_;
   const RpcTimer timer_;
   ReactionOrder order_;
+  std::mutex mutex_;  // not held where the stream ends, as it goes then
+  // Guarded by mutex_: whether it waits for a message, with none at hand; whether it may no more.
+  bool reading_ = false;
+  bool closed_ = false;
   absl::StatusCode code_ = absl::StatusCode::kOk;
   std::optional<Ingest> ingest_;
   // The message at hand: as it was read, its pieces and what is in them; and its answer.

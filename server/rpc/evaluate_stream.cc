@@ -8,6 +8,7 @@ namespace sis {
 
 EvaluateStream* EvaluateStream::Start(const Resources& resources) {
   const std::shared_ptr<EvaluateStream> stream(new EvaluateStream(resources));
+  stream->Register();
   WriterLock lock(stream->mutex_);
   stream->self_ = stream;
   stream->Advance();
@@ -15,7 +16,15 @@ EvaluateStream* EvaluateStream::Start(const Resources& resources) {
 }
 
 EvaluateStream::EvaluateStream(const Resources& resources)
-    : resources_(resources), timer_(resources.metrics, "EvaluateStream") {}
+    : Stream(resources.streams),
+      resources_(resources),
+      timer_(resources.metrics, "EvaluateStream") {}
+
+void EvaluateStream::Close() {
+  WriterLock lock(mutex_);
+  closed_ = true;
+  Advance();
+}
 
 void EvaluateStream::OnReadDone(bool ok) {
   std::shared_ptr<Request> request;
@@ -66,7 +75,10 @@ void EvaluateStream::Advance() {
   if (ended_) return;
   if (!writing_) {
     if (stopped_) return End(absl::CancelledError("the trainer is gone"));
-    if (reads_ended_ && unanswered_.empty()) return End(absl::OkStatus());
+    if (unanswered_.empty()) {
+      if (reads_ended_) return End(absl::OkStatus());
+      if (closed_) return End(absl::UnavailableError("the server shuts down"));
+    }
     if (!unanswered_.empty() && unanswered_.front()->answer.has_value()) {
       const absl::StatusOr<grpc::ByteBuffer>& answer = *unanswered_.front()->answer;
       if (!answer.ok()) return End(answer.status());
@@ -74,7 +86,7 @@ void EvaluateStream::Advance() {
       StartWrite(&*answer);
     }
   }
-  if (!reading_ && !reads_ended_ && !stopped_ && unanswered_.size() < kMaxRequests &&
+  if (!reading_ && !reads_ended_ && !stopped_ && !closed_ && unanswered_.size() < kMaxRequests &&
       unanswered_bytes_ < kMaxBytes) {
     reading_ = true;
     StartRead(&received_);
@@ -89,6 +101,7 @@ void EvaluateStream::End(const absl::Status& status) {
 }
 
 void EvaluateStream::OnDone() {
+  Unregister();
   std::shared_ptr<EvaluateStream> self;
   WriterLock lock(mutex_);
   timer_.Finish(code_);

@@ -45,8 +45,8 @@ class EvaluateTaskTest : public testing::Test {
   }
 
   Resources With(WorkerPool& workers, SegmentRegistry& segments) {
-    return {cache_.runs, cache_.room_queue, segments,      backend_,
-            workers,     store_threads_,    cache_.metrics};
+    return {cache_.runs, cache_.room_queue, segments, backend_,
+            workers,     store_threads_,    streams_, cache_.metrics};
   }
 
   // Starts the tasks while the only worker is busy; runs them all; the order in which they ended.
@@ -73,6 +73,7 @@ class EvaluateTaskTest : public testing::Test {
   Cache cache_;
   const ScalarBackend backend_;
   StoreThreads store_threads_{0};
+  OpenStreams streams_;
   SegmentRegistry segments_{0};
   uint64_t draw_ = 1;
 };
