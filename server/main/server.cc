@@ -88,6 +88,7 @@ Server::Server(const ServerOptions& options, std::unique_ptr<Arena> arena,
                                                .most_bytes = options.cache_bytes})),
       workers_(options.evaluate_threads),
       store_threads_(store_ != nullptr ? kStoreThreads : 0),
+      streams_(absl::Now),
       service_({runs_, room_queue_, segments_, *backend_.backend, workers_, store_threads_,
                 streams_, metrics_}),
       cache_metrics_(std::make_shared<CacheMetrics>(registry_)),
@@ -244,6 +245,7 @@ void Server::KeepInOrder() {
     registry_.DropExpired();
     runs_.ExchangeAllBehind();
     runs_.ForgetIdle(run_idle_expiry_);
+    streams_.CancelStalled();
   }
 }
 

@@ -11,8 +11,9 @@ absl::Status ShutsDown() { return absl::UnavailableError("the server shuts down"
 
 }  // namespace
 
-AppendStream::AppendStream(const Resources& resources)
+AppendStream::AppendStream(const grpc::CallbackServerContext& context, const Resources& resources)
     : Stream(resources.streams),
+      context_(context),
       resources_(resources),
       timer_(resources.metrics, "Append") {
   Register();
@@ -120,6 +121,7 @@ void AppendStream::Answer() {
   WriteAppendResponse(request_.entries(), acks_, answer_);
   const grpc::Slice slice(answer_);
   written_ = grpc::ByteBuffer(&slice, 1);
+  WriteBegins();
   order_.HandOn();
   StartWrite(&written_);
 }
@@ -133,6 +135,7 @@ void AppendStream::OnCancel() { resources_.room_queue.Leave(*this); }
 
 void AppendStream::OnWriteDone(bool ok) {
   order_.Begin();
+  WriteEnds();
   if (!ok) return End(absl::CancelledError("the worker is gone"));
   ReadNext();
 }

@@ -26,7 +26,8 @@ class AppendStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
                            private RoomQueue::Waiter,
                            private OpenStreams::Stream {
  public:
-  explicit AppendStream(const Resources& resources);
+  // `context` is the call's.
+  AppendStream(const grpc::CallbackServerContext& context, const Resources& resources);
 
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
@@ -39,6 +40,7 @@ class AppendStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   void GiveUp(const absl::Status& status) override;
 
   void Close() override;
+  void Cancel() override { context_.TryCancel(); }
 
   void ReadNext();
   void End(const absl::Status& status);
@@ -50,6 +52,7 @@ class AppendStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   // That the batch names; null if none.
   absl::StatusOr<std::shared_ptr<SharedSegment>> FindSegment();
 
+  const grpc::CallbackServerContext& context_;
   const Resources resources_;
   const RpcTimer timer_;
   ReactionOrder order_;

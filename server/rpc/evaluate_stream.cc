@@ -6,8 +6,9 @@
 
 namespace sis {
 
-EvaluateStream* EvaluateStream::Start(const Resources& resources) {
-  const std::shared_ptr<EvaluateStream> stream(new EvaluateStream(resources));
+EvaluateStream* EvaluateStream::Start(const grpc::CallbackServerContext& context,
+                                      const Resources& resources) {
+  const std::shared_ptr<EvaluateStream> stream(new EvaluateStream(context, resources));
   stream->Register();
   WriterLock lock(stream->mutex_);
   stream->self_ = stream;
@@ -15,8 +16,10 @@ EvaluateStream* EvaluateStream::Start(const Resources& resources) {
   return stream.get();
 }
 
-EvaluateStream::EvaluateStream(const Resources& resources)
+EvaluateStream::EvaluateStream(const grpc::CallbackServerContext& context,
+                               const Resources& resources)
     : Stream(resources.streams),
+      context_(context),
       resources_(resources),
       timer_(resources.metrics, "EvaluateStream") {}
 
@@ -58,6 +61,7 @@ void EvaluateStream::OnAnswer(Request& request, absl::StatusOr<grpc::ByteBuffer>
 
 void EvaluateStream::OnWriteDone(bool ok) {
   WriterLock lock(mutex_);
+  WriteEnds();
   writing_ = false;
   unanswered_bytes_ -= unanswered_.front()->bytes;
   unanswered_.pop_front();
@@ -83,6 +87,7 @@ void EvaluateStream::Advance() {
       const absl::StatusOr<grpc::ByteBuffer>& answer = *unanswered_.front()->answer;
       if (!answer.ok()) return End(answer.status());
       writing_ = true;
+      WriteBegins();
       StartWrite(&*answer);
     }
   }

@@ -29,7 +29,9 @@ class EvaluateStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, gr
   static constexpr size_t kMaxRequests = 4;
   static constexpr size_t kMaxBytes = 64 << 20;
 
-  static EvaluateStream* Start(const Resources& resources);
+  // `context` is the call's.
+  static EvaluateStream* Start(const grpc::CallbackServerContext& context,
+                               const Resources& resources);
 
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
@@ -42,13 +44,15 @@ class EvaluateStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, gr
     std::optional<absl::StatusOr<grpc::ByteBuffer>> answer;
   };
 
-  explicit EvaluateStream(const Resources& resources);
+  EvaluateStream(const grpc::CallbackServerContext& context, const Resources& resources);
   void Close() override;
+  void Cancel() override { context_.TryCancel(); }
   void OnAnswer(Request& request, absl::StatusOr<grpc::ByteBuffer> answer);
   // Starts whatever can be started now: a write, a read, the end.
   void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void End(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  const grpc::CallbackServerContext& context_;
   const Resources resources_;
   const RpcTimer timer_;
   // Nobody wants the answers any more.

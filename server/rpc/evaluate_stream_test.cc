@@ -127,7 +127,7 @@ class EvaluateStreamTest : public testing::Test {
   WorkerPool workers_{16};
   StoreThreads store_threads_{0};
   SegmentRegistry segments_{0};
-  OpenStreams streams_;
+  OpenStreams streams_{[this] { return cache_.clock.Now(); }};
   RatioService service_{{cache_.runs, cache_.room_queue, segments_, gate_, workers_, store_threads_,
                          streams_, cache_.metrics}};
   std::unique_ptr<grpc::Server> server_;

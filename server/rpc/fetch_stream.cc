@@ -13,7 +13,11 @@ namespace sis {
 
 FetchStream::FetchStream(const grpc::CallbackServerContext& context, const Resources& resources,
                          const grpc::ByteBuffer& request)
-    : context_(context), resources_(resources), timer_(resources.metrics, "FetchTopK") {
+    : Stream(resources.streams),
+      context_(context),
+      resources_(resources),
+      timer_(resources.metrics, "FetchTopK") {
+  Register();
   order_.HandOn();
   resources.store_threads.Run([this, &request] {
     order_.Begin();
@@ -40,6 +44,7 @@ absl::Status FetchStream::Open(const grpc::ByteBuffer& request) {
 void FetchStream::WriteNext() {
   if (auto message = std::make_shared<v1::FetchTopKResponse>(); fetch_->Next(*message)) {
     response_ = SerializeInPlace(std::move(message));
+    WriteBegins();
     order_.HandOn();
     StartWrite(&response_);
   } else {
@@ -64,6 +69,7 @@ void FetchStream::Copy() {
 
 void FetchStream::OnWriteDone(bool ok) {
   order_.Begin();
+  WriteEnds();
   if (!ok) return End(absl::CancelledError("the trainer is gone"));
   if (fetch_->in_segment()) {
     Copy();
@@ -81,6 +87,7 @@ void FetchStream::End(const absl::Status& status) {
 
 void FetchStream::OnDone() {
   order_.Begin();
+  Unregister();
   timer_.Finish(code_);
   delete this;
 }

@@ -19,4 +19,12 @@ void OpenStreams::Close() {
   for (Stream* stream : streams_) stream->Close();
 }
 
+void OpenStreams::CancelStalled() {
+  const int64_t latest = absl::ToUnixNanos(clock_() - kPatience);
+  ReaderLock lock(mutex_);
+  for (Stream* stream : streams_) {
+    if (stream->write_began_ < latest) stream->Cancel();
+  }
+}
+
 }  // namespace sis

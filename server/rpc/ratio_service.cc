@@ -130,7 +130,9 @@ RatioService::Unary* RatioService::GetStep(Context* context, const v1::GetStepRe
   });
 }
 
-RatioService::Stream* RatioService::Append(Context*) { return new AppendStream(resources_); }
+RatioService::Stream* RatioService::Append(Context* context) {
+  return new AppendStream(*context, resources_);
+}
 
 RatioService::Unary* RatioService::Release(Context* context, const v1::ReleaseRequest* request,
                                            v1::ReleaseResponse* response) {
@@ -157,8 +159,8 @@ RatioService::Unary* RatioService::Evaluate(Context* context, const grpc::ByteBu
   return reactor;
 }
 
-RatioService::Stream* RatioService::EvaluateStream(Context*) {
-  return sis::EvaluateStream::Start(resources_);
+RatioService::Stream* RatioService::EvaluateStream(Context* context) {
+  return sis::EvaluateStream::Start(*context, resources_);
 }
 
 grpc::ServerWriteReactor<v1::LeaseSegmentResponse>* RatioService::LeaseSegment(
