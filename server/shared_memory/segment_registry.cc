@@ -8,6 +8,8 @@
 namespace sis {
 namespace {
 
+constexpr size_t kMostShown = 64;
+
 absl::Status Closed() { return absl::UnavailableError("the server shuts down"); }
 
 }  // namespace
@@ -57,7 +59,11 @@ absl::StatusOr<std::shared_ptr<SharedSegment>> SegmentRegistry::Find(const std::
   if (closed_) return Closed();
   const auto found = leased_.find(name);
   if (found == leased_.end()) {
-    return absl::NotFoundError(absl::StrCat("segment: no '", name, "' is leased"));
+    // No longer than the question, however many entries get it as an answer.
+    return absl::NotFoundError(
+        name.size() <= kMostShown
+            ? absl::StrCat("segment: no '", name, "' is leased")
+            : absl::StrCat("segment: none is leased with a name of ", name.size(), " bytes"));
   }
   return found->second.segment;
 }
