@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "server/rpc/client_at.h"
 #include "server/rpc/grpc_status.h"
 
 namespace sis {
@@ -14,6 +15,7 @@ absl::Status ShutsDown() { return absl::UnavailableError("the server shuts down"
 AppendStream::AppendStream(const grpc::CallbackServerContext& context, const Resources& resources)
     : Stream(resources.streams),
       context_(context),
+      client_(WhereIs(context)),
       resources_(resources),
       timer_(resources.metrics, "Append") {
   Register();
@@ -67,7 +69,7 @@ absl::Status AppendStream::OpenIngest() {
 
 absl::StatusOr<std::shared_ptr<SharedSegment>> AppendStream::FindSegment() {
   if (request_.segment().empty()) return nullptr;
-  return resources_.segments.Find(std::string(request_.segment()));
+  return resources_.segments.Find(std::string(request_.segment()), client_);
 }
 
 void AppendStream::OnReadDone(bool ok) {

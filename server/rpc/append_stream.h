@@ -53,6 +53,7 @@ class AppendStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   absl::StatusOr<std::shared_ptr<SharedSegment>> FindSegment();
 
   const grpc::CallbackServerContext& context_;
+  const ClientAt client_;
   const Resources resources_;
   const RpcTimer timer_;
   ReactionOrder order_;

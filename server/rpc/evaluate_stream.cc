@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "server/rpc/client_at.h"
 #include "server/rpc/grpc_status.h"
 
 namespace sis {
@@ -20,6 +21,7 @@ EvaluateStream::EvaluateStream(const grpc::CallbackServerContext& context,
                                const Resources& resources)
     : Stream(resources.streams),
       context_(context),
+      client_(WhereIs(context)),
       resources_(resources),
       timer_(resources.metrics, "EvaluateStream") {}
 
@@ -47,7 +49,7 @@ void EvaluateStream::OnReadDone(bool ok) {
     Advance();
   }
   EvaluateTask::Start(
-      resources_, received, [self = shared_from_this()] { return self->stopped_.load(); },
+      resources_, client_, received, [self = shared_from_this()] { return self->stopped_.load(); },
       [self = shared_from_this(), request](absl::StatusOr<grpc::ByteBuffer> answer) {
         self->OnAnswer(*request, std::move(answer));
       });

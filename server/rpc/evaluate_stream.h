@@ -53,6 +53,7 @@ class EvaluateStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, gr
   void End(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const grpc::CallbackServerContext& context_;
+  const ClientAt client_;
   const Resources resources_;
   const RpcTimer timer_;
   // Nobody wants the answers any more.

@@ -58,7 +58,8 @@ class EvaluateTaskTest : public testing::Test {
     std::latch all_done(runs.size());
     for (const auto& [run, slices] : runs) {
       EvaluateTask::Start(
-          With(workers, segments_), Request(run, slices, draw_++), [] { return false; },
+          With(workers, segments_), ClientAt::kUnixSocket, Request(run, slices, draw_++),
+          [] { return false; },
           [&, run = run](const absl::StatusOr<grpc::ByteBuffer>& answer) {
             EXPECT_TRUE(answer.ok()) << answer.status();
             order.push_back(run);
@@ -94,7 +95,7 @@ TEST_F(EvaluateTaskTest, CancellationIsSeenBetweenSlicesAndCountsNothing) {
     absl::Status status;
     WorkerPool workers(1);
     EvaluateTask::Start(
-        With(workers, segments_), Request("a", 7, /*draw=*/99),
+        With(workers, segments_), ClientAt::kUnixSocket, Request("a", 7, /*draw=*/99),
         [&] { return asked++ == stop_after; },
         [&](const absl::StatusOr<grpc::ByteBuffer>& answer) {
           status = answer.status();
@@ -134,7 +135,8 @@ TEST_F(EvaluateTaskTest, SequencesAreFreeWhenTheAnswerIsThere) {
     std::latch done(1);
     WorkerPool workers(1);
     EvaluateTask::Start(
-        With(workers, segments_), SerializeInPlace(std::move(request)), [] { return false; },
+        With(workers, segments_), ClientAt::kUnixSocket, SerializeInPlace(std::move(request)),
+        [] { return false; },
         [&](const absl::StatusOr<grpc::ByteBuffer>& answer) {
           EXPECT_EQ(answer.ok(), !refused) << answer.status();
           EXPECT_EQ(*run->AdvanceVersion(refused ? 2 : 1), 1);
@@ -149,7 +151,8 @@ TEST_F(EvaluateTaskTest, WhatIsNoRequestIsRefusedAtOnce) {
   absl::Status status;
   const grpc::Slice slice(std::string("\x0a\x7f"));
   EvaluateTask::Start(
-      With(workers, segments_), grpc::ByteBuffer(&slice, 1), [] { return false; },
+      With(workers, segments_), ClientAt::kUnixSocket, grpc::ByteBuffer(&slice, 1),
+      [] { return false; },
       [&](const absl::StatusOr<grpc::ByteBuffer>& answer) { status = answer.status(); });
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(status.message(), "not a sis.v1.EvaluateRequest in protobuf");
@@ -172,8 +175,9 @@ TEST_F(EvaluateTaskTest, ARequestKeepsItsSegmentThoughTheLeaseEnds) {
 
   const auto start = [&](WorkerPool& workers, const EvaluateTask::Done& done) {
     EvaluateTask::Start(
-        With(workers, segments), SerializeInPlace(std::make_shared<v1::EvaluateRequest>(request)),
-        [] { return false; }, done);
+        With(workers, segments), ClientAt::kUnixSocket,
+        SerializeInPlace(std::make_shared<v1::EvaluateRequest>(request)), [] { return false; },
+        done);
   };
   std::latch busy(1);
   {
@@ -183,7 +187,8 @@ TEST_F(EvaluateTaskTest, ARequestKeepsItsSegmentThoughTheLeaseEnds) {
       EXPECT_TRUE(answer.ok()) << answer.status();
     });
     segments.End(name);
-    EXPECT_EQ(segments.Find(name).status().code(), absl::StatusCode::kNotFound);
+    EXPECT_EQ(segments.Find(name, ClientAt::kUnixSocket).status().code(),
+              absl::StatusCode::kNotFound);
     start(workers, [](const absl::StatusOr<grpc::ByteBuffer>& answer) {
       EXPECT_EQ(answer.status().code(), absl::StatusCode::kNotFound);
     });

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "server/rpc/client_at.h"
 #include "server/rpc/grpc_status.h"
 #include "server/wire/received_message.h"
 #include "server/wire/serialize.h"
@@ -30,7 +31,8 @@ FetchStream::FetchStream(const grpc::CallbackServerContext& context, const Resou
 }
 
 absl::Status FetchStream::Open(const grpc::ByteBuffer& request) {
-  const auto received = ReceivedMessage<v1::FetchTopKRequest>::Parse(request, resources_.segments);
+  const auto received =
+      ReceivedMessage<v1::FetchTopKRequest>::Parse(request, resources_.segments, WhereIs(context_));
   if (!received.ok()) return received.status();
   const v1::FetchTopKRequest& message = (*received)->message();
   absl::StatusOr<std::shared_ptr<Run>> run = resources_.runs.Find(message.run());

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/messages/cache_messages.h"
 #include "server/rpc/append_stream.h"
+#include "server/rpc/client_at.h"
 #include "server/rpc/evaluate_stream.h"
 #include "server/rpc/evaluate_task.h"
 #include "server/rpc/fetch_stream.h"
@@ -150,7 +151,7 @@ RatioService::Unary* RatioService::Evaluate(Context* context, const grpc::ByteBu
   Unary* reactor = context->DefaultReactor();
   const RpcTimer timer(resources_.metrics, "Evaluate");
   EvaluateTask::Start(
-      resources_, *request, [context] { return context->IsCancelled(); },
+      resources_, WhereIs(*context), *request, [context] { return context->IsCancelled(); },
       [=](absl::StatusOr<grpc::ByteBuffer> answer) {
         timer.Finish(answer.status().code());
         if (answer.ok()) response->Swap(&*answer);
@@ -165,7 +166,7 @@ RatioService::Stream* RatioService::EvaluateStream(Context* context) {
 
 grpc::ServerWriteReactor<v1::LeaseSegmentResponse>* RatioService::LeaseSegment(
     Context* context, const v1::LeaseSegmentRequest* request) {
-  return SegmentLease::Start(resources_, context->peer(), request->bytes());
+  return SegmentLease::Start(resources_, WhereIs(*context), request->bytes());
 }
 
 }  // namespace sis

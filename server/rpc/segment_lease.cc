@@ -2,8 +2,6 @@
 
 #include <utility>
 
-#include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "server/rpc/grpc_status.h"
 
 namespace sis {
@@ -14,16 +12,15 @@ constexpr char kLeases[] = "";
 
 }  // namespace
 
-SegmentLease* SegmentLease::Start(const Resources& resources, const std::string& peer,
-                                  uint64_t bytes) {
+SegmentLease* SegmentLease::Start(const Resources& resources, ClientAt client, uint64_t bytes) {
   const std::shared_ptr<SegmentLease> lease(new SegmentLease(resources));
   {
     WriterLock lock(lease->mutex_);
     lease->self_ = lease;
     // Whoever can open the socket's file is the server's user (Server::Listen).
-    if (!absl::StartsWith(peer, "unix:")) {
-      lease->EndLocked(absl::PermissionDeniedError(
-          absl::StrCat("shared memory is for clients over a Unix socket, not ", peer)));
+    if (client != ClientAt::kUnixSocket) {
+      lease->EndLocked(
+          absl::PermissionDeniedError("shared memory is only for clients over a Unix socket"));
       return lease.get();
     }
   }
@@ -42,6 +39,7 @@ void SegmentLease::Lease(uint64_t bytes) {
   WriterLock lock(mutex_);
   if (ended_) return segments_.End((*segment)->name());
   response_.set_segment((*segment)->name());
+  response_.set_object((*segment)->object());
   response_.set_bytes((*segment)->size());
   writing_ = true;
   StartWrite(&response_);

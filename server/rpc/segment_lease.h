@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -21,8 +20,8 @@ namespace sis {
 class SegmentLease final : public grpc::ServerWriteReactor<v1::LeaseSegmentResponse>,
                            public std::enable_shared_from_this<SegmentLease> {
  public:
-  // `peer` is gRPC's name of the client. A worker makes the segment, as that takes a while.
-  static SegmentLease* Start(const Resources& resources, const std::string& peer, uint64_t bytes);
+  // A worker makes the segment, as that takes a while.
+  static SegmentLease* Start(const Resources& resources, ClientAt client, uint64_t bytes);
 
   void OnWriteDone(bool ok) override;
   void OnCancel() override;

@@ -8,7 +8,8 @@
 namespace sis {
 namespace {
 
-constexpr size_t kMostShown = 64;
+// As long as names are.
+constexpr size_t kMostShown = 32;
 
 absl::Status Closed() { return absl::UnavailableError("the server shuts down"); }
 
@@ -54,7 +55,11 @@ void SegmentRegistry::End(const std::string& name) {
   if (!ended.empty()) ended.mapped().segment->Unlink();
 }
 
-absl::StatusOr<std::shared_ptr<SharedSegment>> SegmentRegistry::Find(const std::string& name) {
+absl::StatusOr<std::shared_ptr<SharedSegment>> SegmentRegistry::Find(const std::string& name,
+                                                                     ClientAt client) {
+  if (client != ClientAt::kUnixSocket) {
+    return absl::PermissionDeniedError("segment: only for clients over a Unix socket");
+  }
   ReaderLock lock(mutex_);
   if (closed_) return Closed();
   const auto found = leased_.find(name);

@@ -163,7 +163,7 @@ class SingleServer:
     def lease_segment(self, size: int) -> Segment:
         lease = self._stub.LeaseSegment(pb.LeaseSegmentRequest(bytes=size))
         response = self._send(lambda: next(lease))
-        return Segment(lease, response.segment, response.bytes)
+        return Segment(lease, response.segment, f"/dev/shm{response.object}", response.bytes)
 
     def append(
         self,
