@@ -48,9 +48,9 @@ struct MissingRange {
   v1::MissingReason reason;
 };
 
-// What FetchTopK returns: N positions, slice by slice. Missing ones hold -1, NaN, -1 and -inf.
-// Arrays that were not asked for are empty.
-// Copies share the arrays, which are there as long as one of them is.
+// What FetchTopK returns: N positions, slice by slice. Missing ones hold -1, NaN, -1 and -inf: an
+// id of -1 is no index, and has no log-prob under any policy (client/api/gather.h). Arrays that
+// were not asked for are empty. Copies share the arrays, which are there as long as one of them is.
 struct TopKRecords {
   // 0 if no lease was asked for.
   uint64_t lease_id = 0;

@@ -112,7 +112,7 @@ class ReplicasTest(unittest.TestCase):
 
     def evaluate(self, client, records, draw=1, form="gathered", outputs=OUTPUTS, **options):
         values = log_softmax(2 * sum(LENGTHS), seed=5)[: len(records)]
-        log_probs, sampled = sis.gather(records, values)
+        log_probs, sampled = sis.gather(records, values, np.full(len(records), 3))
         if form == "gathered":
             return client.evaluate(
                 self.run_, records, draw=draw, log_probs=log_probs, sampled_log_probs=sampled, outputs=outputs, **options

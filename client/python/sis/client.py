@@ -213,7 +213,8 @@ class Client:
         draw: the optimiser step. The same draw decides the same way, another one independently.
         log_probs: float32 [N, K], nats, at records.ids; unused slots and missing positions may hold anything. float16
         is sent as it is, in half the bytes: it must have been rounded up (sis.float16_rounded_up).
-        sampled_log_probs: float32 [N], of records.sampled_ids, from the same computation. sis.gather makes both.
+        sampled_log_probs: float32 [N], of records.sampled_ids, from the same computation. sis.gather
+        makes both. At missing positions NaN will do, unless options.own_log_probs are given.
         top_k: use only the k most probable slots; 0: all K.
         outputs: of "accepted" (always comes), "decisions", "ratios", "log_ratios", "acceptance_probabilities",
         "surrogates", "coefficients". Ratios of missing positions need options.own_log_probs, else FailedPrecondition.
