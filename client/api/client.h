@@ -97,7 +97,9 @@ class Client {
   // before the block is acked. Unimplemented with several servers.
   absl::StatusOr<std::unique_ptr<SharedMemory>> LeaseSharedMemory(size_t bytes);
 
-  // The arrays hold one row per position, slice by slice.
+  // The arrays hold one row per position, slice by slice. A slice of length 0 is what FetchTopK
+  // returns of a lost sequence that was asked for as a whole: it has no rows, and the others are
+  // decided. Name the length in FetchTopK, and a lost sequence keeps its rows, all MISSING.
   absl::StatusOr<Evaluation> Evaluate(const RunRef& run, std::span<const Slice> slices,
                                       const GatheredValues& current,
                                       const EvaluateOptions& options);

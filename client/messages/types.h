@@ -34,7 +34,8 @@ struct SequenceRef {
 struct Slice {
   SequenceRef sequence;
   uint32_t first_position = 0;
-  // In FetchTopK, 0 means up to the committed length.
+  // In FetchTopK, 0 means up to the committed length. What it then returns of a lost sequence has
+  // length 0 too.
   uint32_t length = 0;
   // As FetchTopK returned it; Evaluate refuses the slice if the records have changed since.
   std::optional<uint64_t> record_digest = std::nullopt;

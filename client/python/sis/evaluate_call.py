@@ -8,7 +8,7 @@ from typing import Callable, Mapping, Optional, Sequence, Union
 
 import numpy as np
 
-from sis import micro_batches
+from sis import algorithms, micro_batches
 from sis.evaluate_request import EvaluateRequest, in_place
 from sis.evaluation import Evaluation
 from sis.micro_batches import MicroBatch, Rows
@@ -67,6 +67,14 @@ class EvaluateCall:
 
     def answer(self, form: str, current: Mapping[str, Rows], segments: Sequence[Segment]) -> Evaluation:
         """`current` are the arrays of the form. If one lies in one of the segments, all of them go there."""
+        if self.length == 0 and self._slices:
+            # Every sequence of the batch is lost, and the service evaluates no empty slices.
+            return Evaluation.of_nothing(
+                len(self._slices),
+                [name for name, output in _OUTPUTS.items() if output in self.request.outputs],
+                self.request.prefix_curve,
+                isinstance(self._options.algorithm, algorithms.Gspo),
+            )
         for segment in segments:
             if any(isinstance(array, np.ndarray) and segment.holds(array) for array in current.values()):
                 return self._answer_in(segment, form, current)

@@ -212,6 +212,23 @@ class Evaluation:
         )
 
     @staticmethod
+    def of_nothing(
+        slices: int, outputs: Sequence[str], prefix_curve: Sequence[int], log_ratio_sums: bool
+    ) -> Evaluation:
+        """Of `slices` empty slices, with these outputs."""
+        empty = {name: np.empty(0, _DTYPES[name]) for name in outputs if name in _DTYPES}
+        return Evaluation(
+            accepted=np.empty(0, bool),
+            **{**dict.fromkeys(_DTYPES), **empty},
+            totals=Totals(),
+            slice_totals=(Totals(),) * slices,
+            prefix_curve=tuple(PrefixPoint(top_k, 0.0, 0.0) for top_k in prefix_curve),
+            missing=(),
+            newly_counted=0,
+            log_ratio_sums=(LogRatioSum(0, 0),) * slices if log_ratio_sums else (),
+        )
+
+    @staticmethod
     def concatenate(parts: Sequence[Evaluation]) -> Evaluation:
         """Of consecutive slices, as if they had been evaluated at once."""
 

@@ -231,6 +231,23 @@ class ClientTest(unittest.TestCase):
         with self.assertRaises(sis.FailedPrecondition):
             self.evaluate(records, outputs=["log_ratios"])
 
+    def test_a_batch_of_which_nothing_is_left_is_decided_without_the_server(self):
+        records = self.client.fetch_top_k(self.run_, ["none", "nothing"])
+        self.assertEqual(len(records), 0)
+        evaluation = self.evaluate(records, outputs=["decisions", "ratios"], prefix_curve=[1, 2])
+        self.assertEqual((len(evaluation.accepted), len(evaluation.decisions)), (0, 0))
+        self.assertEqual((len(evaluation.ratios), evaluation.log_ratios), (0, None))
+        self.assertEqual((evaluation.totals, evaluation.slice_totals), (sis.Totals(), (sis.Totals(),) * 2))
+        self.assertEqual([point.top_k for point in evaluation.prefix_curve], [1, 2])
+        self.assertEqual((evaluation.missing, evaluation.log_ratio_sums), ((), ()))
+        gspo = sis.EvaluateOptions(algorithm=sis.Gspo())
+        sums = self.evaluate(records, outputs=["surrogates"], options=gspo).log_ratio_sums
+        self.assertEqual(sums, (sis.LogRatioSum(0, 0),) * 2)
+        self.assertEqual(self.service.evaluations, [])
+        # A batch without slices is the service's to refuse.
+        with self.assertRaises(sis.InvalidArgument):
+            self.evaluate(records.select([]))
+
     def test_changed_records_and_ended_leases_are_noticed(self):
         records = self.fetched()
         self.client.release(self.run_, lease_ids=[records.lease_id])
