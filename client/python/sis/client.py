@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from typing import Any, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import grpc
@@ -62,6 +63,8 @@ class Client:
         """
         names = [address] if isinstance(address, str) else list(address)
         servers = {name: SingleServer(name, timeout, credentials, options) for name in names}
+        self._lock = threading.Lock()
+        # Replaced, never changed: who reads it needs no lock. Guarded by _lock when it is replaced.
         self._segments: List[Segment] = []
         self._service: Union[SingleServer, Replicas]
         if isinstance(address, str):
@@ -154,7 +157,8 @@ class Client:
         if isinstance(self._service, Replicas):
             raise ValueError("a segment is shared with one server, not with replicas")
         segment = self._service.lease_segment(size)
-        self._segments = [*(other for other in self._segments if other.mapped), segment]
+        with self._lock:
+            self._segments = [*(other for other in self._segments if other.mapped), segment]
         return segment
 
     def fetch_top_k(

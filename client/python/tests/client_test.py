@@ -2,7 +2,9 @@ import dataclasses
 import importlib.util
 import subprocess
 import sys
+import threading
 import unittest
+import unittest.mock
 
 import grpc
 import numpy as np
@@ -316,6 +318,37 @@ class ClientTest(unittest.TestCase):
         self.evaluate(records, log_probs=log_probs.bfloat16())
         sent = self.service.evaluations[-1].gathered.log_probs
         self.assertEqual(sent, log_probs.bfloat16().float().numpy().tobytes())
+
+    def test_segments_that_are_leased_at_once_are_all_known(self):
+        class Leased:
+            """A segment; whoever looks at the first one lets another thread lease meanwhile."""
+
+            looked = threading.Event()
+            leased = threading.Event()
+
+            @property
+            def mapped(self):
+                if self is first and not self.looked.is_set():
+                    self.looked.set()
+                    self.leased.wait(0.5)
+                return True
+
+        first, second, third = leases = [Leased() for _ in range(3)]
+        client = sis.Client("127.0.0.1:1")
+        self.addCleanup(client.close)
+        with unittest.mock.patch.object(client._service, "lease_segment", leases.__getitem__):
+            client.lease_segment(0)
+
+            def lease_meanwhile():
+                Leased.looked.wait()
+                client.lease_segment(2)
+                Leased.leased.set()
+
+            other = threading.Thread(target=lease_meanwhile)
+            other.start()
+            client.lease_segment(1)
+            other.join()
+        self.assertEqual(set(client._segments), set(leases))
 
     def test_torch_is_not_imported_for_numpy(self):
         code = "import sys, sis; sys.exit('torch' in sys.modules)"
