@@ -182,6 +182,12 @@ std::unique_ptr<AppendWriter> Replicas::Append(const v1::AppendHeader& header,
 
 absl::StatusOr<v1::EvaluateResponse> Replicas::Evaluate(v1::EvaluateRequest request) {
   if (request.slices().empty()) return servers_[0]->Evaluate(std::move(request));
+  if (request.algorithm().has_clip_cov() && servers_.size() > 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("algorithm.clip_cov: it chooses among all positions of a batch, which several "
+                     "replicas share: there are ",
+                     servers_.size(), ", must be one"));
+  }
   Leases leases;
   if (request.lease_id() != 0) {
     {

@@ -348,6 +348,20 @@ TEST_F(ReplicasTest, OneThatGoesCostsItsShareAndComesBackEmpty) {
   EXPECT_EQ(Ranges(late->missing), down);
 }
 
+TEST_F(ReplicasTest, ClipCovNeedsTheWholeBatch) {
+  EXPECT_TRUE(AppendAll(*client_).empty());
+  v1::Algorithm clip_cov;
+  clip_cov.mutable_clip_cov();
+  size_t positions = 0;
+  for (const int length : kLengths) positions += length;
+  const std::vector<float> values(positions, -1.0f);
+  const auto evaluation = client_->Evaluate(
+      kRun, Slices(), ReducedValues{values, values, values},
+      {.outputs = {v1::COEFFICIENTS}, .algorithm = clip_cov, .advantages = values});
+  EXPECT_EQ(evaluation.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(absl::StrContains(evaluation.status().message(), "clip_cov")) << evaluation.status();
+}
+
 TEST_F(ReplicasTest, AnOlderIncarnationIsBroughtUpToDate) {
   ASSERT_TRUE(client_->CreateRun("run", Config(), 4).ok());
   Kill(servers_[2]);

@@ -211,6 +211,12 @@ class Replicas:
     def Evaluate(self, request: pb.EvaluateRequest) -> pb.EvaluateResponse:
         if not request.slices:
             return self._servers[0].Evaluate(EvaluateRequest(request))
+        if request.algorithm.HasField("clip_cov") and len(self._servers) > 1:
+            raise errors.from_status(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                "algorithm.clip_cov: it chooses among all positions of a batch, which several "
+                f"replicas share: there are {len(self._servers)}, must be one",
+            )
         with self._lock:
             leases = self._leases.get(request.lease_id, {})
         if request.lease_id and not leases and not all(part.HasField("record_digest") for part in request.slices):
