@@ -11,6 +11,7 @@ import grpc
 from sis import arrays, fetched_records
 from sis.append import AppendStream
 from sis.arrays import ArrayLike
+from sis.circuit_breaker import CircuitBreaker
 from sis.evaluate_call import EvaluateCall
 from sis.evaluation import Evaluation, Step, Totals
 from sis.half_precision import RoundedUp
@@ -55,22 +56,26 @@ class Client:
     ) -> None:
         """`address` is a gRPC target, host:port mostly, or a list of the replicas'. Nothing is sent yet.
 
-        With a list, every call does what it does with one server that holds everything. Give all workers and trainers
-        the same names (docs/placement.md). While a replica gives no answer, its sequences are MISSING (STORE_DOWN).
+        With a list, every call does what it does with one server that holds everything. Give all
+        workers and trainers the same names (docs/placement.md). While a replica gives no answer,
+        its sequences are MISSING (STORE_DOWN), and for some seconds after that nobody waits for it.
         timeout: seconds that a call, or the ack of an appended batch, may take; None: for ever.
         credentials: of grpc.ssl_channel_credentials or the like; None: no TLS.
         options: gRPC channel arguments, besides unlimited message sizes and a short pause between attempts to connect.
         """
-        names = [address] if isinstance(address, str) else list(address)
-        servers = {name: SingleServer(name, timeout, credentials, options) for name in names}
         self._lock = threading.Lock()
         # Replaced, never changed: who reads it needs no lock. Guarded by _lock when it is replaced.
         self._segments: List[Segment] = []
         self._service: Union[SingleServer, Replicas]
         if isinstance(address, str):
-            self._service = servers[address]
+            self._service = SingleServer(address, timeout, credentials, options)
         else:
-            self._service = Replicas(names, servers.values())
+            names = list(address)
+            servers = [
+                SingleServer(name, timeout, credentials, options, CircuitBreaker())
+                for name in names
+            ]
+            self._service = Replicas(names, servers)
 
     def close(self) -> None:
         """Closes the connections; calls in progress end with CANCELLED."""

@@ -44,8 +44,9 @@ _OF_EVERY_POSITION = {pb.RATIOS, pb.LOG_RATIOS, pb.SURROGATES, pb.COEFFICIENTS}
 class Replicas:
     """The calls of SingleServer, over several. Thread-safe.
 
-    A replica that gives no answer is passed over, and its sequences are MISSING (STORE_DOWN); if every one was asked and
-    none answers, the call fails as with one server. Any other error of a replica is an error of the call.
+    A replica that gives no answer is passed over, and its sequences are MISSING (STORE_DOWN); for a
+    while it is not asked again. If every one is needed and none answers, the call fails as with one
+    server. Any other error of a replica is an error of the call.
     """
 
     # Splitting a batch over the replicas is cutting enough.
@@ -140,7 +141,8 @@ class Replicas:
         return ReplicatedAppendStream(
             top_k,
             lambda sequence_id: self._placement.replica(run_id, sequence_id),
-            [lambda server=server: server.append(header, top_k, retry_timeout) for server in self._servers],
+            self._servers,
+            lambda server: server.append(header, top_k, retry_timeout),
             self._pool,
         )
 

@@ -60,6 +60,11 @@ class _Entry:
         return errors.Refusal(entry.sequence.id, entry.sequence.attempt, text, code, message)
 
 
+def refusal(message: pb.AppendEntry, error: errors.Error) -> errors.Refusal:
+    """That of an entry which was not sent, because of `error`."""
+    return _Entry(message).refusal(error.code, error.message)
+
+
 def _batches(entries: Sequence[_Entry]) -> Iterator[Tuple[str, List[_Entry]]]:
     """In order, each with the segment that all its arrays lie in, or "" if they are in the message."""
     segment: Optional[str] = None

@@ -1,22 +1,49 @@
 """A client of several services in this process: what it asks of whom."""
 
+import functools
+import threading
 import unittest
+import unittest.mock
 
 import numpy as np
 
 import fake_service
 import sis
+from sis.circuit_breaker import CircuitBreaker
 from sis.placement import Placement
 
 SAMPLING = sis.Sampling("raw")
 TOP_K, VOCABULARY = 3, 16
 
 
+class Service(fake_service.FakeService):
+    """Notes which calls come. All of them wait for `let_go`, if there is one."""
+
+    def __init__(self):
+        super().__init__()
+        self.asked = []
+        self.let_go = None
+
+
+def noting(name):
+    def call(self, request, context):
+        self.asked.append(name)
+        if self.let_go is not None:
+            self.let_go.wait(20)
+        return getattr(super(Service, self), name)(request, context)
+
+    return call
+
+
+for _name in ("CreateRun", "GetRun", "ListRuns", "AdvanceVersion", "Append", "Evaluate"):
+    setattr(Service, _name, noting(_name))
+
+
 class ReplicasClientTest(unittest.TestCase):
     def setUp(self):
         self.services, self.names = [], []
         for _ in range(2):
-            self.services.append(fake_service.FakeService())
+            self.services.append(Service())
             server, address = fake_service.start(self.services[-1])
             self.addCleanup(lambda server=server: server.stop(None).wait())
             self.names.append(address)
@@ -39,6 +66,36 @@ class ReplicasClientTest(unittest.TestCase):
             sampled_log_probs=np.full(positions, -2.0),
             **options,
         )
+
+    def test_a_replica_that_hangs_costs_one_timeout(self):
+        sequences = [self.sequence_of(replica) for replica in range(2)]
+        slices = [sis.Slice(sequence, length=2) for sequence in sequences]
+        # Time stands still for those who ask how long ago the replica failed.
+        stopped = functools.partial(CircuitBreaker, lambda: 100.0)
+        with unittest.mock.patch("sis.client.CircuitBreaker", stopped):
+            client = self.client = sis.Client(self.names, timeout=0.3)
+        self.addCleanup(client.close)
+        run = client.get_run("run").run
+        let_go = self.services[1].let_go = threading.Event()
+        self.addCleanup(let_go.set)
+        asked = self.services[1].asked
+        del asked[:]
+        self.assertEqual(len(self.evaluate(slices).missing), 3)
+        self.assertEqual(asked, ["Evaluate"])
+        for _ in range(3):
+            evaluation = self.evaluate(slices)
+            down = sis.MissingRange(1, 0, 2, sis.MissingReason.STORE_DOWN)
+            self.assertIn(down, evaluation.missing)
+        client.advance_version(run, 3)
+        with client.append(run, sampling=SAMPLING) as stream:
+            for sequence in sequences:
+                stream.seal(sequence, length=0)
+            with self.assertRaises(sis.AppendError) as raised:
+                stream.flush()
+        refused = raised.exception.refused
+        self.assertEqual([(r.sequence, r.entry) for r in refused], [(sequences[1], "seal at 0")])
+        self.assertIn("left alone for a while", refused[0].message)
+        self.assertEqual(asked, ["Evaluate"])
 
     def test_clip_cov_needs_the_whole_batch(self):
         slices = [sis.Slice(self.sequence_of(replica), length=2) for replica in range(2)]
