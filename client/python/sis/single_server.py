@@ -23,8 +23,11 @@ _CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", -1),
     # Large messages in few frames; by default they are of 16 KiB.
     ("grpc.http2.max_frame_size", 1 << 20),
-    # A server that comes back, at another address perhaps, is found in about a second; by default it may take minutes.
+    # A server that comes back, at another address perhaps, is found in about a second; by default
+    # it may take minutes. An attempt to connect that gets no answer is given up after 3 seconds (the
+    # minimum between attempts), by default after 20.
     ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 3000),
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.dns_min_time_between_resolutions_ms", 500),
 )

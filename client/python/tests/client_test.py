@@ -1,5 +1,6 @@
 import dataclasses
 import importlib.util
+import socket
 import subprocess
 import sys
 import threading
@@ -91,6 +92,13 @@ class ClientTest(unittest.TestCase):
             self.client.fetch_top_k(sis.Run("none", 1, self.run_.config), ["s"])
         with sis.Client("127.0.0.1:1", timeout=5) as nobody, self.assertRaises(sis.Unavailable):
             nobody.list_runs()
+
+    def test_an_attempt_to_connect_that_gets_no_answer_is_given_up(self):
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            address = f"127.0.0.1:{silent.getsockname()[1]}"
+            # Else the call waits for the attempt until its own time is over.
+            with sis.Client(address, timeout=15) as client, self.assertRaises(sis.Unavailable):
+                client.list_runs()
 
     def test_versions_and_release(self):
         self.assertEqual(self.client.advance_version(self.run_, 3), 0)
