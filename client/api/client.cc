@@ -13,6 +13,7 @@
 #include "client/messages/grpc_status.h"
 #include "client/messages/wire.h"
 #include "client/one_server/channel.h"
+#include "client/one_server/circuit_breaker.h"
 #include "client/one_server/single_server.h"
 #include "client/replicas/replicas.h"
 #include "kernels/numerics/float16.h"
@@ -126,7 +127,8 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::vector<std::s
   std::vector<std::shared_ptr<SingleServer>> servers;
   for (const std::string& address : addresses) {
     channels.push_back(MakeChannel(address));
-    servers.push_back(std::make_shared<SingleServer>(channels.back(), options.call_timeout));
+    servers.push_back(std::make_shared<SingleServer>(channels.back(), options.call_timeout,
+                                                     std::make_unique<CircuitBreaker>()));
   }
   if (absl::Status status = WaitForOne(addresses, channels, options); !status.ok()) return status;
   return absl::WrapUnique(new Client(std::make_unique<Replicas>(addresses, std::move(servers)),

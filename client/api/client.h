@@ -62,8 +62,9 @@ class Client {
 
   // The same over several replicas: every call does what it does with one server that holds
   // everything. Give all workers and trainers the same addresses, which must be different
-  // (docs/placement.md). While a replica gives no answer, its sequences are MISSING (STORE_DOWN);
-  // Unavailable if none answers within the time.
+  // (docs/placement.md). While a replica gives no answer, its sequences are MISSING (STORE_DOWN),
+  // and for some seconds after that no call waits for it. Unavailable if none answers within the
+  // time.
   static absl::StatusOr<std::unique_ptr<Client>> Connect(const std::vector<std::string>& addresses,
                                                          const ClientOptions& options = {});
 

@@ -168,16 +168,11 @@ absl::StatusOr<v1::ReleaseResponse> Replicas::Release(const v1::ReleaseRequest& 
 std::unique_ptr<AppendWriter> Replicas::Append(const v1::AppendHeader& header,
                                                const AppendOptions& options,
                                                std::shared_ptr<MappedSegments>) {
-  std::vector<ReplicatedAppendWriter::OpenStream> open_streams;
-  for (const auto& server : servers_) {
-    open_streams.emplace_back(
-        [server, header, options] { return server->OpenStream(header, options); });
-  }
   return std::make_unique<ReplicatedAppendWriter>(
       [placement = placement_, run_id = header.run().run_id()](const std::string& sequence_id) {
         return placement.Replica(run_id, sequence_id);
       },
-      open_streams);
+      servers_, header, options);
 }
 
 absl::StatusOr<v1::EvaluateResponse> Replicas::Evaluate(v1::EvaluateRequest request) {

@@ -19,9 +19,9 @@
 
 namespace sis {
 
-// A replica that gives no answer is passed over, and its sequences are MISSING (STORE_DOWN); if
-// every one was asked and none answers, the call fails as with one server. Any other error of a
-// replica is an error of the call.
+// A replica that gives no answer is passed over, and its sequences are MISSING (STORE_DOWN); for a
+// while it is not asked again. If every one is needed and none answers, the call fails as with one
+// server. Any other error of a replica is an error of the call.
 class Replicas final : public Service {
  public:
   // As many names as servers, at least one, each once.
