@@ -8,6 +8,7 @@ from typing import Any, Iterable, List, NamedTuple, Optional, Sequence, Tuple, U
 
 import grpc
 
+from sis import append as append_module
 from sis import arrays, fetched_records
 from sis.append import AppendStream
 from sis.arrays import ArrayLike
@@ -17,7 +18,7 @@ from sis.evaluation import Evaluation, Step, Totals
 from sis.half_precision import RoundedUp
 from sis.micro_batches import Rows
 from sis.options import EvaluateOptions
-from sis.records import SequenceLike, SequenceRef, Slice, TopKRecords
+from sis.records import SequenceLike, SequenceRef, Slice, TopKRecords, listed
 from sis.replicas import Replicas
 from sis.run import Run, RunConfig, RunStatus, Sampling
 from sis.segment import Segment
@@ -78,7 +79,11 @@ class Client:
             self._service = Replicas(names, servers)
 
     def close(self) -> None:
-        """Closes the connections; calls in progress end with CANCELLED."""
+        """Closes the connections; calls in progress end with CANCELLED.
+
+        A RuntimeWarning says how many entries of its append streams were not flushed.
+        """
+        append_module.warn_of_unflushed("its client was closed", self._service)
         self._service.close()
 
     def __enter__(self) -> Client:
@@ -150,7 +155,11 @@ class Client:
             sampling=sampling.to_proto(),
             vocabulary_size=run.config.vocabulary_size,
         )
-        return self._service.append(header, run.config.top_k, retry_timeout, lambda: self._segments)
+        stream = self._service.append(
+            header, run.config.top_k, retry_timeout, lambda: self._segments
+        )
+        append_module.opened(stream, self._service)
+        return stream
 
     def lease_segment(self, size: int) -> Segment:
         """Memory of `size` bytes or a little more that is shared with the server, for as long as it is open.
@@ -187,9 +196,9 @@ class Client:
         """
         request = pb.FetchTopKRequest(
             run=run.to_proto(),
-            slices=[_slice(part).to_proto() for part in slices],
+            slices=[_slice(part).to_proto() for part in listed("slices", slices)],
             lease_seconds=lease_seconds,
-            arrays=fetched_records.wanted(arrays),
+            arrays=fetched_records.wanted(listed("arrays", arrays)),
         )
         if segment is None:
             return self._service.FetchTopK(request, functools.partial(fetched_records.assemble, request))
@@ -375,7 +384,9 @@ class Client:
         """Gives memory back. Leased sequences go when their last lease does. Idempotent."""
         request = pb.ReleaseRequest(
             run=run.to_proto(),
-            sequences=[SequenceRef.of(sequence).to_proto() for sequence in sequences],
+            sequences=[
+                SequenceRef.of(sequence).to_proto() for sequence in listed("sequences", sequences)
+            ],
             lease_ids=list(lease_ids),
         )
         response = self._service.Release(request)

@@ -7,7 +7,7 @@ import time
 from concurrent import futures
 from typing import Callable, Dict, List, Optional, Sequence
 
-from sis import errors
+from sis import append, errors
 from sis.append import AppendStream, PlacedArrays
 from sis.records import SequenceRef
 from sis.server_append import ServerAppendStream, refusal
@@ -30,19 +30,29 @@ class _Lane:
 
     def put(self, message: pb.AppendEntry) -> None:
         with self._lock:
-            if self._stream is None:
-                try:
-                    self._server.admit()
-                except errors.Error as error:
-                    self._refused.append(refusal(message, error))
-                    return
-                self._stream = self._open_stream(self._server)
-            stream = self._stream
+            try:
+                stream = self._opened()
+            except errors.Error as error:
+                self._refused.append(refusal(message, error))
+                return
         began = time.monotonic()
         try:
             stream.put(message)
         except errors.Error as error:
             self._broken(stream, error, began, message)
+
+    def open(self) -> None:
+        """Opens the stream, unless the replica is left alone."""
+        with self._lock:
+            try:
+                self._opened()
+            except errors.Error:
+                pass
+
+    def unflushed(self) -> int:
+        with self._lock:
+            unsent = self._stream.unflushed() if self._stream is not None else 0
+            return unsent + len(self._refused)
 
     def flush(self) -> Dict[SequenceRef, int]:
         """The committed lengths. sis.AppendError lists what was refused."""
@@ -69,6 +79,13 @@ class _Lane:
             stream, self._stream = self._stream, None
         if stream is not None:
             stream.abandon()
+
+    def _opened(self) -> ServerAppendStream:
+        """The stream. With _lock held. Raises sis.Unavailable while the replica is left alone."""
+        if self._stream is None:
+            self._server.admit()
+            self._stream = self._open_stream(self._server)
+        return self._stream
 
     def _broken(
         self,
@@ -102,16 +119,24 @@ class ReplicatedAppendStream(AppendStream):
         self._replica_of = replica_of
         self._lanes = [_Lane(server, open_stream) for server in servers]
         self._pool = pool
+        # Whether a stream was opened, for an entry or to try the header.
+        self._opened = False
         self._closed = False
 
     def put(self, message: pb.AppendEntry, placed: Optional[PlacedArrays] = None) -> None:
         """`placed` is None: replicas share no segments."""
         if self._closed:
             raise ValueError("the append stream is closed")
+        self._opened = True
         entry = getattr(message, message.WhichOneof("entry"))
         self._lanes[self._replica_of(entry.sequence.id)].put(message)
 
     def flush(self) -> Dict[SequenceRef, int]:
+        if not self._opened:
+            # Else nobody would look at the header.
+            self._opened = True
+            for opening in [self._pool.submit(lane.open) for lane in self._lanes]:
+                opening.result()
         committed: Dict[SequenceRef, int] = {}
         refused: List[errors.Refusal] = []
         for flushed in [self._pool.submit(lane.flush) for lane in self._lanes]:
@@ -123,7 +148,11 @@ class ReplicatedAppendStream(AppendStream):
             raise errors.AppendError(refused)
         return committed
 
+    def unflushed(self) -> int:
+        return sum(lane.unflushed() for lane in self._lanes)
+
     def close(self) -> None:
+        append.ended(self)
         if self._closed:
             return
         try:
@@ -132,6 +161,7 @@ class ReplicatedAppendStream(AppendStream):
             self.abandon()
 
     def abandon(self) -> None:
+        append.ended(self)
         self._closed = True
         for lane in self._lanes:
             lane.end()

@@ -290,6 +290,21 @@ class ClientTest(unittest.TestCase):
             self.evaluate(records, outputs=["accept"])
         self.assertEqual(self.service.evaluations, [])
 
+    def test_one_string_is_no_list_of_strings(self):
+        records = self.fetched()
+        for one in ("ab", sis.SequenceRef("a"), b"ab"):
+            with self.assertRaisesRegex(ValueError, "slices is .*a.*, must be a list: "):
+                self.client.fetch_top_k(self.run_, one)
+            with self.assertRaisesRegex(ValueError, "sequences is .*, must be a list: "):
+                self.client.release(self.run_, one)
+        with self.assertRaisesRegex(ValueError, r"arrays is 'ids', must be a list: \['ids'\]"):
+            self.client.fetch_top_k(self.run_, ["a"], arrays="ids")
+        with self.assertRaisesRegex(ValueError, "outputs is 'ratios', must be a list"):
+            self.evaluate(records, outputs="ratios")
+        with self.assertRaisesRegex(ValueError, "records is 'a', must be a list"):
+            self.client.evaluate(self.run_, "a", draw=1, log_probs=[], sampled_log_probs=[])
+        self.assertEqual(self.client.get_run("run").sequences, 2)
+
     def test_messages_above_four_megabytes_pass_both_ways(self):
         rows = 200_000
         self.service.chunk_rows = rows

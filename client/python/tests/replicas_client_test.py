@@ -97,6 +97,22 @@ class ReplicasClientTest(unittest.TestCase):
         self.assertIn("left alone for a while", refused[0].message)
         self.assertEqual(asked, ["Evaluate"])
 
+    def test_a_wrong_header_shows_in_a_flush_without_entries(self):
+        stream = self.client.append(sis.Run("run", 7, self.run_.config), sampling=SAMPLING)
+        self.addCleanup(stream.abandon)
+        with self.assertRaises(sis.FailedPrecondition):
+            stream.flush()
+        with self.client.append(self.run_, sampling=SAMPLING) as stream:
+            self.assertEqual(stream.flush(), {})
+
+    def test_a_client_that_closes_says_what_was_not_flushed(self):
+        stream = self.client.append(self.run_, sampling=SAMPLING)
+        self.addCleanup(stream.abandon)
+        for replica in range(2):
+            stream.seal(self.sequence_of(replica), length=0)
+        with self.assertWarnsRegex(RuntimeWarning, "2 entries were not flushed when its client"):
+            self.client.close()
+
     def test_clip_cov_needs_the_whole_batch(self):
         slices = [sis.Slice(self.sequence_of(replica), length=2) for replica in range(2)]
         clip_cov = sis.EvaluateOptions(algorithm=sis.ClipCov(), advantages=np.ones(4))
