@@ -176,6 +176,14 @@ absl::StatusOr<std::vector<v1::Run>> Client::ListRuns() {
   return std::vector<v1::Run>(response->runs().begin(), response->runs().end());
 }
 
+absl::StatusOr<bool> Client::DeleteRun(const RunRef& run) {
+  v1::DeleteRunRequest request;
+  ToMessage(run, *request.mutable_run());
+  const absl::StatusOr<v1::DeleteRunResponse> response = service_->DeleteRun(request);
+  if (!response.ok()) return response.status();
+  return response->deleted();
+}
+
 absl::StatusOr<v1::GetStepResponse> Client::GetStep(const RunRef& run, uint64_t draw) {
   v1::GetStepRequest request;
   ToMessage(run, *request.mutable_run());

@@ -79,6 +79,10 @@ class Client {
   absl::StatusOr<uint64_t> AdvanceVersion(const RunRef& run, uint64_t policy_version);
   absl::StatusOr<v1::Run> GetRun(const std::string& run_id);
   absl::StatusOr<std::vector<v1::Run>> ListRuns();
+  // Forgets a run with all that is held of it; incarnation 0: whichever is present. Returns whether
+  // it was there. Whoever still holds it gets NotFound or FailedPrecondition. With several replicas
+  // all must answer: else Unavailable or DeadlineExceeded, and the call is to be repeated.
+  absl::StatusOr<bool> DeleteRun(const RunRef& run);
   absl::StatusOr<v1::GetStepResponse> GetStep(const RunRef& run, uint64_t draw);
 
   // Opens a stream; an unknown run or a refused header shows in its first Flush.

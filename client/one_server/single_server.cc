@@ -100,7 +100,9 @@ absl::Status SingleServer::OpenAgain(const std::string& run_id) {
   KnownRun known;
   {
     const std::lock_guard lock(mutex_);
-    known = known_.at(run_id);
+    const auto found = known_.find(run_id);
+    if (found == known_.end()) return absl::OkStatus();  // deleted meanwhile
+    known = found->second;
   }
   v1::CreateRunResponse created;
   absl::Status status = Send(&v1::RatioService::Stub::CreateRun, known.request, created);
@@ -160,6 +162,23 @@ absl::StatusOr<v1::GetRunResponse> SingleServer::GetRun(const v1::GetRunRequest&
   *run.mutable_config() = response->run().config();
   run.set_incarnation(response->run().incarnation());
   Note(run, response->run().policy_version(), /*confirmed=*/true);
+  return response;
+}
+
+absl::StatusOr<v1::DeleteRunResponse> SingleServer::DeleteRun(const v1::DeleteRunRequest& request) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = known_.find(request.run().run_id());
+    const uint64_t incarnation = request.run().incarnation();
+    // Not to be opened again, even if no answer comes.
+    if (found != known_.end() &&
+        (incarnation == 0 || incarnation == found->second.request.incarnation())) {
+      known_.erase(found);
+    }
+  }
+  v1::DeleteRunResponse response;
+  const absl::Status status = Send(&v1::RatioService::Stub::DeleteRun, request, response);
+  if (!status.ok()) return status;
   return response;
 }
 

@@ -90,6 +90,25 @@ absl::StatusOr<v1::GetRunResponse> Replicas::GetRun(const v1::GetRunRequest& req
   return merged;
 }
 
+absl::StatusOr<v1::DeleteRunResponse> Replicas::DeleteRun(const v1::DeleteRunRequest& request) {
+  const auto answers = AskSome<v1::DeleteRunResponse>(
+      std::views::iota(size_t{0}, servers_.size()),
+      [&](size_t replica) { return servers_[replica]->DeleteRun(request); });
+  if (!answers.ok()) return answers.status();
+  if (!answers->down.empty()) {
+    const absl::Status& status = answers->down.begin()->second;
+    return absl::Status(
+        status.code(), absl::StrCat("run '", request.run().run_id(),
+                                    "': deleted, but perhaps not on ", answers->down.size(), " of ",
+                                    servers_.size(), " replicas: ", status.message()));
+  }
+  v1::DeleteRunResponse merged;
+  for (const auto& [replica, answer] : answers->given) {
+    merged.set_deleted(merged.deleted() || answer.deleted());
+  }
+  return merged;
+}
+
 absl::StatusOr<v1::ListRunsResponse> Replicas::ListRuns(const v1::ListRunsRequest& request) {
   const auto answers = AskAll<v1::ListRunsResponse>(
       [&](size_t replica) { return servers_[replica]->ListRuns(request); });

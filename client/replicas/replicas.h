@@ -30,6 +30,7 @@ class Replicas final : public Service {
 
   absl::StatusOr<v1::CreateRunResponse> CreateRun(const v1::CreateRunRequest& request) override;
   absl::StatusOr<v1::GetRunResponse> GetRun(const v1::GetRunRequest& request) override;
+  absl::StatusOr<v1::DeleteRunResponse> DeleteRun(const v1::DeleteRunRequest& request) override;
   absl::StatusOr<v1::ListRunsResponse> ListRuns(const v1::ListRunsRequest& request) override;
   absl::StatusOr<v1::AdvanceVersionResponse> AdvanceVersion(
       const v1::AdvanceVersionRequest& request) override;

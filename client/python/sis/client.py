@@ -124,6 +124,16 @@ class Client:
         """A run's settings and what the server holds of it. `.run` is what the other calls take. Raises NotFound."""
         return RunStatus.from_proto(self._service.GetRun(pb.GetRunRequest(run_id=run_id)).run)
 
+    def delete_run(self, run_id: str, *, incarnation: int = 0) -> bool:
+        """Forgets a run with all that is held of it. Returns whether it was there. Idempotent.
+
+        incarnation: only that one; 0: whichever is present. Calls of clients that still hold the
+        run raise NotFound or FailedPrecondition. With several replicas all must answer: else
+        Unavailable or DeadlineExceeded, and the call is to be repeated.
+        """
+        run = pb.RunRef(run_id=run_id, incarnation=incarnation)
+        return self._service.DeleteRun(pb.DeleteRunRequest(run=run)).deleted
+
     def list_runs(self) -> List[RunStatus]:
         """All runs, by run id."""
         return [RunStatus.from_proto(run) for run in self._service.ListRuns(pb.ListRunsRequest()).runs]

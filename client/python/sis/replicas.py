@@ -86,6 +86,19 @@ class Replicas:
             server.remember(run.run_id, run.config, run.incarnation, run.policy_version)
         return pb.GetRunResponse(run=run)
 
+    def DeleteRun(self, request: pb.DeleteRunRequest) -> pb.DeleteRunResponse:
+        """Raises if a replica gives no answer: the run may still be there."""
+        answers, down = self._ask(
+            dict.fromkeys(range(len(self._servers)), lambda server: server.DeleteRun(request))
+        )
+        for error in down.values():
+            raise errors.from_status(
+                error.code,
+                f"run '{request.run.run_id}': deleted, but perhaps not on {len(down)} of "
+                f"{len(self._servers)} replicas: {error.message}",
+            )
+        return pb.DeleteRunResponse(deleted=any(answer.deleted for answer in answers.values()))
+
     def ListRuns(self, request: pb.ListRunsRequest) -> pb.ListRunsResponse:
         by_id: Dict[str, List[pb.Run]] = {}
         for answer in self._ask_all(lambda server: server.ListRuns(request)).values():

@@ -119,6 +119,14 @@ class SingleServer:
         self.remember(run.run_id, run.config, run.incarnation, run.policy_version, confirmed=True)
         return response
 
+    def DeleteRun(self, request: pb.DeleteRunRequest) -> pb.DeleteRunResponse:
+        with self._lock:
+            known = self._known.get(request.run.run_id)
+            # Not to be opened again, even if no answer comes.
+            if known is not None and request.run.incarnation in (0, known.request.incarnation):
+                del self._known[request.run.run_id]
+        return self._call(self._stub.DeleteRun, request)
+
     def ListRuns(self, request: pb.ListRunsRequest) -> pb.ListRunsResponse:
         return self._call(self._stub.ListRuns, request)
 

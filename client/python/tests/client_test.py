@@ -79,6 +79,16 @@ class ClientTest(unittest.TestCase):
         with self.assertRaises(sis.FailedPrecondition):
             self.client.advance_version(self.run_, 1)
 
+    def test_a_deleted_run_is_gone_and_not_opened_again(self):
+        self.append("s", 2)
+        self.assertFalse(self.client.delete_run("run", incarnation=7))
+        self.assertFalse(self.client.delete_run("none"))
+        self.assertEqual(self.client.get_run("run").sequences, 1)
+        self.assertTrue(self.client.delete_run("run", incarnation=1))
+        with self.assertRaises(sis.NotFound):
+            self.client.advance_version(self.run_, 1)
+        self.assertEqual((self.client.list_runs(), self.client.delete_run("run")), ([], False))
+
     def test_errors_have_the_class_of_their_code(self):
         with self.assertRaises(sis.AlreadyExists):
             self.client.create_run("run", seed=2, vocabulary_size=VOCABULARY, top_k=TOP_K)

@@ -11,6 +11,7 @@ import fake_service
 import sis
 from sis.circuit_breaker import CircuitBreaker
 from sis.placement import Placement
+from sis.v1 import ratio_service_pb2 as pb
 
 SAMPLING = sis.Sampling("raw")
 TOP_K, VOCABULARY = 3, 16
@@ -41,11 +42,12 @@ for _name in ("CreateRun", "GetRun", "ListRuns", "AdvanceVersion", "Append", "Ev
 
 class ReplicasClientTest(unittest.TestCase):
     def setUp(self):
-        self.services, self.names = [], []
+        self.services, self.servers, self.names = [], [], []
         for _ in range(2):
             self.services.append(Service())
             server, address = fake_service.start(self.services[-1])
             self.addCleanup(lambda server=server: server.stop(None).wait())
+            self.servers.append(server)
             self.names.append(address)
         self.client = sis.Client(self.names, timeout=20)
         self.addCleanup(self.client.close)
@@ -112,6 +114,18 @@ class ReplicasClientTest(unittest.TestCase):
             stream.seal(self.sequence_of(replica), length=0)
         with self.assertWarnsRegex(RuntimeWarning, "2 entries were not flushed when its client"):
             self.client.close()
+
+    def test_a_run_is_deleted_on_all_replicas_or_the_call_fails(self):
+        self.services[1].DeleteRun(pb.DeleteRunRequest(run=pb.RunRef(run_id="run")), None)
+        self.assertTrue(self.client.delete_run("run"))
+        self.assertFalse(self.client.delete_run("run"))
+        self.assertEqual([service.runs for service in self.services], [{}, {}])
+        self.client.create_run("run", seed=1, vocabulary_size=VOCABULARY, top_k=TOP_K)
+        self.servers[1].stop(None).wait()
+        message = "run 'run': deleted, but perhaps not on 1 of 2 replicas"
+        with self.assertRaisesRegex(sis.Unavailable, message):
+            self.client.delete_run("run")
+        self.assertEqual(self.services[0].runs, {})
 
     def test_clip_cov_needs_the_whole_batch(self):
         slices = [sis.Slice(self.sequence_of(replica), length=2) for replica in range(2)]
