@@ -15,14 +15,12 @@ absl::Status ReplicatedAppendWriter::Lane::Put(OutgoingEntry entry) {
   std::shared_ptr<ServerAppendWriter> stream;
   {
     const std::lock_guard lock(mutex_);
-    if (stream_ == nullptr) {
-      if (absl::Status status = server_->Admit(); !status.ok()) {
-        refused_.push_back({sequence, std::move(status)});
-        return absl::OkStatus();
-      }
-      stream_ = server_->OpenStream(header_, options_);
+    absl::StatusOr<std::shared_ptr<ServerAppendWriter>> opened = Opened();
+    if (!opened.ok()) {
+      refused_.push_back({sequence, opened.status()});
+      return absl::OkStatus();
     }
-    stream = stream_;
+    stream = *std::move(opened);
   }
   const absl::Time began = absl::Now();
   const absl::Status status = stream->Put(std::move(entry));
@@ -31,6 +29,19 @@ absl::Status ReplicatedAppendWriter::Lane::Put(OutgoingEntry entry) {
   const std::lock_guard lock(mutex_);
   refused_.push_back({sequence, status});
   return absl::OkStatus();
+}
+
+void ReplicatedAppendWriter::Lane::Open() {
+  const std::lock_guard lock(mutex_);
+  Opened().IgnoreError();
+}
+
+absl::StatusOr<std::shared_ptr<ServerAppendWriter>> ReplicatedAppendWriter::Lane::Opened() {
+  if (stream_ == nullptr) {
+    if (absl::Status status = server_->Admit(); !status.ok()) return status;
+    stream_ = server_->OpenStream(header_, options_);
+  }
+  return stream_;
 }
 
 absl::Status ReplicatedAppendWriter::Lane::Broken(const std::shared_ptr<ServerAppendWriter>& stream,
@@ -88,6 +99,7 @@ ReplicatedAppendWriter::ReplicatedAppendWriter(
 }
 
 absl::Status ReplicatedAppendWriter::Put(OutgoingEntry entry) {
+  opened_ = true;
   Lane& lane = *lanes_[replica_of_(SequenceOf(entry.message).id())];
   return lane.Put(std::move(entry));
 }
@@ -111,11 +123,22 @@ absl::StatusOr<std::vector<RefusedEntry>> ReplicatedAppendWriter::CollectAll(
   return refused;
 }
 
+void ReplicatedAppendWriter::OpenIfUnused() {
+  if (opened_.exchange(true)) return;
+  std::vector<std::future<void>> openings;
+  for (const std::unique_ptr<Lane>& lane : lanes_) {
+    openings.push_back(std::async(std::launch::async, &Lane::Open, lane.get()));
+  }
+  for (std::future<void>& opening : openings) opening.get();
+}
+
 absl::StatusOr<std::vector<RefusedEntry>> ReplicatedAppendWriter::Flush() {
+  OpenIfUnused();
   return CollectAll(&Lane::Flush);
 }
 
 absl::StatusOr<std::vector<RefusedEntry>> ReplicatedAppendWriter::Finish() {
+  OpenIfUnused();
   return CollectAll(&Lane::Finish);
 }
 

@@ -1,6 +1,7 @@
 // An append stream over several replicas: one stream to each, opened when an entry needs it.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -36,6 +37,9 @@ class ReplicatedAppendWriter final : public AppendWriter {
    public:
     Lane(std::shared_ptr<SingleServer> server, v1::AppendHeader header, AppendOptions options)
         : server_(std::move(server)), header_(std::move(header)), options_(std::move(options)) {}
+    ~Lane() { WarnOfUnflushed(refused_.size()); }
+    // Opens the stream, unless the replica is left alone.
+    void Open();
     absl::Status Put(OutgoingEntry entry);
     absl::StatusOr<std::vector<RefusedEntry>> Flush();
     absl::StatusOr<std::vector<RefusedEntry>> Finish();
@@ -44,6 +48,9 @@ class ReplicatedAppendWriter final : public AppendWriter {
     using End = absl::StatusOr<std::vector<RefusedEntry>> (ServerAppendWriter::*)();
 
     absl::StatusOr<std::vector<RefusedEntry>> Collect(End end);
+    // The stream, opened if there is none, with mutex_ held. Unavailable while the replica is left
+    // alone.
+    absl::StatusOr<std::shared_ptr<ServerAppendWriter>> Opened();
     // Takes the entries of a stream that broke in a call which began then; other errors than of a
     // replica that is gone are handed back.
     absl::Status Broken(const std::shared_ptr<ServerAppendWriter>& stream,
@@ -59,11 +66,15 @@ class ReplicatedAppendWriter final : public AppendWriter {
     std::vector<RefusedEntry> refused_;
   };
 
+  // Opens the streams if no entry has opened one: else nobody would look at the header.
+  void OpenIfUnused();
   absl::StatusOr<std::vector<RefusedEntry>> CollectAll(
       absl::StatusOr<std::vector<RefusedEntry>> (Lane::*end)());
 
   const ReplicaOf replica_of_;
   std::vector<std::unique_ptr<Lane>> lanes_;
+  // Whether a stream was opened.
+  std::atomic<bool> opened_ = false;
 };
 
 }  // namespace sis
