@@ -165,7 +165,9 @@ class Evaluation:
     acceptance_probabilities: Optional[np.ndarray]
     # float32 [N]: what stands in the ratio's place in the algorithm's formula; 0 where masked.
     surrogates: Optional[np.ndarray]
-    # float32 [N]: c; the gradient of a position's objective is c * advantage * grad log p(y). 0 where masked.
+    # float32 [N]: c; the gradient of a position's objective is c * advantage * grad log p(y). 0
+    # where masked. With weight "expected" it is the same formula at the mean ratio, whose own
+    # dependence on p through the acceptance probability is left out: no derivative.
     coefficients: Optional[np.ndarray]
     totals: Totals
     # One per slice, in order.
