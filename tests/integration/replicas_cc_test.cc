@@ -270,6 +270,13 @@ TEST_F(ReplicasTest, ThreeReplicasGiveTheBitsOfOneServer) {
   EXPECT_EQ(client_->GetRun("run")->SerializeAsString(), one->GetRun("run")->SerializeAsString());
   EXPECT_EQ(client_->ListRuns()->at(0).SerializeAsString(),
             one->ListRuns()->at(0).SerializeAsString());
+  for (Client* client : {one.get(), client_.get()}) {
+    EXPECT_EQ(client->DeleteRun({"run", 7}), absl::StatusOr<bool>(false));
+    EXPECT_EQ(client->DeleteRun({"run", 1}), absl::StatusOr<bool>(true));
+    EXPECT_EQ(client->DeleteRun(kRun), absl::StatusOr<bool>(false));
+    EXPECT_EQ(client->GetRun("run").status().code(), absl::StatusCode::kNotFound);
+    EXPECT_EQ(client->CreateRun("run", Config())->incarnation(), 2);
+  }
 }
 
 TEST_F(ReplicasTest, OneThatGoesCostsItsShareAndComesBackEmpty) {

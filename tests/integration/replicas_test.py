@@ -271,6 +271,16 @@ class ReplicasTest(unittest.TestCase):
                 client.create_run("run", **{**CONFIG, "seed": 4})
             with self.assertRaises(sis.InvalidArgument):
                 client.fetch_top_k(self.run_, [])
+            self.assertTrue(client.delete_run("run", incarnation=1))
+            self.assertFalse(client.delete_run("run"))
+            with self.assertRaises(sis.NotFound):
+                client.get_run("run")
+            with self.assertRaises(sis.NotFound):
+                client.fetch_top_k(self.run_, self.sequences)
+            # What somebody else opens under that name is another incarnation, which old workers can't touch.
+            self.assertEqual(client.create_run("run", **CONFIG).incarnation, 2)
+            with self.assertRaises(sis.FailedPrecondition):
+                client.fetch_top_k(self.run_, self.sequences)
 
     def share_of(self, replica):
         return [number for number, owner in enumerate(self.owners) if owner == replica]
