@@ -31,7 +31,8 @@ class SisctlTest(unittest.TestCase):
 
     def test_help(self):
         overview = self.done("--help")
-        for name in ("runs list", "runs get RUN", "runs create RUN", "runs delete RUN", "step RUN DRAW", "replay", "--server", "--embedded"):
+        runs = ("runs list", "runs get RUN", "runs create RUN", "runs delete RUN")
+        for name in (*runs, "step RUN DRAW", "replay", "--server", "--embedded"):
             self.assertIn(name, overview)
         self.assertIn("--vocabulary_size", self.done("runs", "create", "--help"))
         self.assertIn("unscored", self.done("replay", "--help"))
@@ -48,7 +49,8 @@ class SisctlTest(unittest.TestCase):
         live = f"--server={server.address}"
 
         def run_ids():
-            return [run["run_id"] for run in json.loads(self.done(live, "runs", "list", "--json"))["runs"]]
+            listed = json.loads(self.done(live, "runs", "list", "--json"))
+            return [run["run_id"] for run in listed["runs"]]
 
         for run in ("r1", "r2"):
             self.done(live, "runs", "create", run, "--vocabulary_size=1000", "--top_k=5")

@@ -277,7 +277,7 @@ class ReplicasTest(unittest.TestCase):
                 client.get_run("run")
             with self.assertRaises(sis.NotFound):
                 client.fetch_top_k(self.run_, self.sequences)
-            # What somebody else opens under that name is another incarnation, which old workers can't touch.
+            # What is opened under that name later is another incarnation.
             self.assertEqual(client.create_run("run", **CONFIG).incarnation, 2)
             with self.assertRaises(sis.FailedPrecondition):
                 client.fetch_top_k(self.run_, self.sequences)

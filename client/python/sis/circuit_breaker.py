@@ -25,8 +25,8 @@ class CircuitBreaker:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        # On the clock; 0: the replica is not left alone, infinity: somebody is probing it. Guarded by
-        # _lock, as is what the replica failed with.
+        # On the clock; 0: the replica is not left alone, infinity: somebody is probing it. Guarded
+        # by _lock, as is what the replica failed with.
         self._alone_until = 0.0
         self._error: Optional[errors.Error] = None
 

@@ -248,7 +248,8 @@ class AppendTest(unittest.TestCase):
         streams[1].flush()
         streams[2].close()
         streams[3].abandon()
-        with self.assertWarnsRegex(RuntimeWarning, "2 entries were not flushed when its client was closed"):
+        message = "2 entries were not flushed when its client was closed"
+        with self.assertWarnsRegex(RuntimeWarning, message):
             client.close()
         with warnings.catch_warnings(record=True) as said:
             client.close()

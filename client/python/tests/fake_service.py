@@ -74,7 +74,8 @@ class FakeService(ratio_service_pb2_grpc.RatioServiceServicer):
         if run is None or request.run.incarnation not in (0, run.incarnation):
             return pb.DeleteRunResponse(deleted=False)
         del self.runs[run.run_id]
-        self.sequences = {key: value for key, value in self.sequences.items() if key[0] != run.run_id}
+        held = self.sequences.items()
+        self.sequences = {key: value for key, value in held if key[0] != run.run_id}
         return pb.DeleteRunResponse(deleted=True)
 
     def AdvanceVersion(self, request, context):

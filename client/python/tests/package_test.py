@@ -1,4 +1,4 @@
-"""The package as pip installs it, with the oldest and the newest grpcio and protobuf that it allows."""
+"""The package as pip installs it, with the oldest and newest grpcio and protobuf that it allows."""
 
 import os
 import pathlib
@@ -16,8 +16,9 @@ OLDEST = """
 from importlib import metadata
 from pip._vendor.packaging.requirements import Requirement
 for requirement in map(Requirement, metadata.requires("sis-ratio-client")):
-    if requirement.name in ("grpcio", "protobuf") and (not requirement.marker or requirement.marker.evaluate()):
-        print(requirement.name, next(s.version for s in requirement.specifier if s.operator == ">="), sep="==")
+    if requirement.name in ("grpcio", "protobuf") and requirement.marker.evaluate():
+        (lower,) = (s.version for s in requirement.specifier if s.operator == ">=")
+        print(requirement.name, lower, sep="==")
 """
 
 
@@ -28,7 +29,7 @@ def run(*command, seconds=280, **environment):
         capture_output=True,
         text=True,
         timeout=seconds,
-        env={**kept, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PYTHONDONTWRITEBYTECODE": "1", **environment},
+        env={**kept, "PYTHONDONTWRITEBYTECODE": "1", **environment},
     )
 
 
@@ -62,8 +63,9 @@ class PackageTest(unittest.TestCase):
             generated.unlink()
         (self.folder / "source" / proto).parent.mkdir(parents=True)
         shutil.copy(TESTS.parents[2] / proto, self.folder / "source" / proto)
-        self.done(self.pip("built", "wheel", "-q", "--no-deps", "-w", self.folder / "wheels", source))
-        (wheel,) = (self.folder / "wheels").glob("*.whl")
+        wheels = self.folder / "wheels"
+        self.done(self.pip("built", "wheel", "-q", "--no-deps", "-w", wheels, source))
+        (wheel,) = wheels.glob("*.whl")
         return wheel
 
     def test_the_oldest_and_the_newest_runtime(self):

@@ -127,9 +127,8 @@ class ReductionTest(unittest.TestCase):
     def check_sampled(self, gather):
         """A token that nobody names has no log-prob, least of all that of token 0."""
         self.assertEqual(self.records.sampled_ids[-1], -1)
-        want = np.array(
-            [row[token] for row, token in zip(self.log_softmax, self.records.sampled_ids)], np.float32
-        )
+        tokens = self.records.sampled_ids
+        want = np.array([row[token] for row, token in zip(self.log_softmax, tokens)], np.float32)
         self.assertTrue(np.isnan(gather()[-1]))
         np.testing.assert_array_equal(gather()[:-1], want[:-1])
         # The trainer's tokens count only where none is recorded.

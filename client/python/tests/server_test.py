@@ -112,6 +112,21 @@ class ServerTest(unittest.TestCase):
         with self.assertRaisesRegex(sis.InvalidArgument, "sampled_log_probs: position 20: nan"):
             ratios()
 
+    def test_a_flush_without_entries_tells_about_the_header(self):
+        with self.client.append(self.run_, sampling=SAMPLING) as stream:
+            self.assertEqual(stream.flush(), {})
+            self.assertEqual(stream.flush(), {})
+        new = self.client.create_run(self.run_.id, **vars(self.run_.config), incarnation=2)
+        self.assertEqual(new.incarnation, 2)
+        for run, sampling, error in (
+            (self.run_, SAMPLING, sis.FailedPrecondition),
+            (new, sis.Sampling("raw", temperature=0.5), sis.InvalidArgument),
+        ):
+            stream = self.client.append(run, sampling=sampling)
+            self.addCleanup(stream.abandon)
+            with self.assertRaises(error):
+                stream.flush()
+
     def test_arrays_that_are_not_named_are_not_fetched(self):
         self.append("s", log_softmax(100, seed=1), first=3)
         slices = ["s", "none", sis.Slice("s", 90, 40)]
