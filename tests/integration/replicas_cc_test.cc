@@ -369,6 +369,17 @@ TEST_F(ReplicasTest, ClipCovNeedsTheWholeBatch) {
   EXPECT_TRUE(absl::StrContains(evaluation.status().message(), "clip_cov")) << evaluation.status();
 }
 
+TEST_F(ReplicasTest, ARefusedHeaderShowsInAFlushWithoutEntries) {
+  const auto open = [&](uint64_t incarnation) {
+    return client_->Append({"run", incarnation}, Raw(), kVocabulary);
+  };
+  const auto refused = absl::StatusCode::kFailedPrecondition;
+  EXPECT_EQ(open(9)->Flush().status().code(), refused);
+  EXPECT_EQ(open(9)->Finish().status().code(), refused);
+  EXPECT_TRUE(open(1)->Flush().ok());
+  EXPECT_TRUE(open(1)->Finish().ok());
+}
+
 TEST_F(ReplicasTest, AnOlderIncarnationIsBroughtUpToDate) {
   ASSERT_TRUE(client_->CreateRun("run", Config(), 4).ok());
   Kill(servers_[2]);
