@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <random>
 #include <string>
@@ -272,15 +273,35 @@ TEST_P(ConformanceTest, WhatWasDroppedIsGoneButForTheReason) {
 }
 
 TEST_P(ConformanceTest, WhatHasExpiredIsNotThere) {
-  const NewEntry expired{Sequence("a"), 0, Block(0, "rows"), absl::Now() - absl::Seconds(10)};
-  const NewEntry kept{Sequence("b"), 0, Block(0, "rows"), absl::Now() + absl::Hours(100 * 24)};
-  EXPECT_TRUE(store_->Append({&expired, 1})[0].ok());
-  EXPECT_TRUE(store_->Append({&kept, 1})[0].ok());
-  EXPECT_TRUE(absl::IsNotFound(store_->Read(Sequence("a")).status()));
-  EXPECT_TRUE(store_->Read(Sequence("b")).ok());
+  const absl::Time long_past[] = {absl::Now() - absl::Seconds(10), absl::FromUnixSeconds(-5),
+                                  absl::UnixEpoch(), absl::FromUnixSeconds(100),
+                                  absl::FromUnixSeconds(30 * 24 * 3600)};
+  for (const absl::Time expires : long_past) {
+    const NewEntry expired{Sequence("a"), 0, Block(0, "rows"), expires};
+    EXPECT_TRUE(store_->Append({&expired, 1})[0].ok());
+    EXPECT_TRUE(absl::IsNotFound(store_->Read(Sequence("a")).status())) << expires;
+  }
+  EXPECT_TRUE(AppendOne(*store_, Sequence("b"), 0, Block(0, "rows")).ok());
   // So a reason is kept for a while only.
   EXPECT_TRUE(store_->Drop(Sequence("b"), kReleased, absl::Now() - absl::Seconds(10)).ok());
   EXPECT_FALSE(store_->Read(Sequence("b")).ok());
+}
+
+// Also beyond what 32 bits can say, which memcached would take for long past.
+TEST_P(ConformanceTest, WhatExpiresInManyYearsIsThere) {
+  const absl::Time years_ahead[] = {absl::Now() + absl::Hours(100 * 24),
+                                    absl::FromUnixSeconds((int64_t{1} << 31) - 1),
+                                    absl::FromUnixSeconds(int64_t{1} << 31),
+                                    absl::FromUnixSeconds((int64_t{1} << 32) + 5),
+                                    absl::Now() + absl::Hours(24 * 365 * 100'000),
+                                    absl::FromUnixSeconds(std::numeric_limits<int64_t>::max()),
+                                    absl::InfiniteFuture()};
+  for (const absl::Time expires : years_ahead) {
+    const SequenceIdentity sequence = Sequence(absl::FormatTime(expires, absl::UTCTimeZone()));
+    const NewEntry kept{sequence, 0, Block(0, "rows"), expires};
+    EXPECT_TRUE(store_->Append({&kept, 1})[0].ok());
+    EXPECT_TRUE(store_->Read(sequence).ok()) << expires;
+  }
 }
 
 TEST_P(ConformanceTest, ADamagedEntryIsNeverServed) {

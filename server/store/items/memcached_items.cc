@@ -2,10 +2,12 @@
 
 #include <libmemcached/memcached.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <limits>
 #include <map>
 #include <utility>
 
@@ -73,8 +75,12 @@ absl::Status FromMemcached(memcached_return_t code) {
   }
 }
 
+// memcached keeps seconds in 32 signed bits, takes up to 30 days for a delay, and 0 for never.
 time_t Expiration(absl::Time expires) {
-  return expires == absl::InfiniteFuture() ? 0 : absl::ToTimeT(expires);
+  constexpr int64_t kLongestDelay = 30 * 24 * 3600;
+  const int64_t seconds = absl::ToUnixSeconds(expires);
+  if (seconds > std::numeric_limits<int32_t>::max()) return 0;
+  return std::max(seconds, kLongestDelay + 1);  // as long past as what was earlier
 }
 
 class MemcachedItems final : public ItemStore {
