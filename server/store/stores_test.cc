@@ -89,6 +89,36 @@ TEST(MemcachedStoreTest, ANodeThatIsDownCostsItsShareAndRecovers) {
   }
 }
 
+// The other node, for the witness, may have a hundredth of the keys, or none.
+TEST(MemcachedStoreTest, AnyWeightsDo) {
+  constexpr int kSequences = 50;
+  for (const auto& [light, heavy] : {std::pair(1, 1), {1, 20}, {1, 100}, {1, 1000}, {0, 1}}) {
+    MemcachedBacking backing;
+    std::string description = absl::StrCat("memcached:", backing.node(0).socket(), "*", heavy);
+    if (light > 0) absl::StrAppend(&description, ",", backing.node(1).socket(), "*", light);
+    const std::unique_ptr<SequenceStore> store = *OpenStore(description);
+    const auto name = [](int i) { return Sequence(absl::StrCat("sequence ", i)); };
+    for (int i = 0; i < kSequences; ++i) {
+      ASSERT_TRUE(AppendOne(*store, name(i), 0, Block(0, "rows")).ok());
+      EXPECT_TRUE(store->Read(name(i)).ok());
+      EXPECT_TRUE(absl::IsNotFound(store->Read(Sequence(absl::StrCat("none ", i))).status()));
+    }
+    if (light == 0 || heavy > 20) continue;
+    // Where both have a share, each is a witness to what the other has lost.
+    backing.node(0).Kill();
+    backing.node(0).Start();
+    int lost = 0;
+    for (int i = 0; i < kSequences; ++i) {
+      absl::Status read;
+      while (absl::IsUnavailable(read = store->Read(name(i)).status())) {
+      }
+      EXPECT_TRUE(read.ok() || absl::IsResourceExhausted(read)) << read;
+      lost += !read.ok();
+    }
+    EXPECT_GT(lost, 0);
+  }
+}
+
 TEST(MemcachedStoreTest, AnyReplicaAnswers) {
   MemcachedBacking backing;
   const auto here = Open(backing), there = Open(backing);
