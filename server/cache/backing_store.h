@@ -34,11 +34,9 @@ class BackingStore {
   // what isn't there from the store. May wait for the store, so the caller holds no lock.
   virtual FoundSequence Find(Run& run, const SequenceName& name, uint32_t first,
                              uint32_t count) = 0;
-  // Releases a sequence that isn't in memory. False if it was dropped before.
-  virtual bool Release(Run& run, const SequenceName& name) = 0;
 
-  // Drops a stored sequence that was dropped from memory, later: doesn't wait, and is called under
-  // the run's lock.
+  // Drops a stored sequence that was dropped from memory, later, and until it succeeds: doesn't
+  // wait, and is called under the run's lock.
   virtual void DropBehind(const Run& run, const SequenceName& name, MissingReason reason) = 0;
 };
 

@@ -265,6 +265,11 @@ bool Run::EndLease(uint64_t lease_id) {
   return true;
 }
 
+void Run::EndLeases() {
+  WriterLock lock(mutex_);
+  while (!leases_.empty()) EndLeaseLocked(leases_.begin());
+}
+
 void Run::EndLeaseLocked(absl::flat_hash_map<uint64_t, LeaseRecord>::iterator lease) {
   for (const SequenceName& name : lease->second.sequences) {
     Member& member = sequences_.at(name);  // leased sequences are never dropped

@@ -127,6 +127,8 @@ class Run {
   absl::Status RenewLease(uint64_t lease_id) ABSL_LOCKS_EXCLUDED(mutex_);
   // False if there is none such.
   bool EndLease(uint64_t lease_id) ABSL_LOCKS_EXCLUDED(mutex_);
+  // All of them.
+  void EndLeases() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // False if there is none such. A leased sequence goes with its last lease.
   bool Release(const SequenceName& name) ABSL_LOCKS_EXCLUDED(mutex_);

@@ -216,6 +216,7 @@ void Server::KeepInOrder() {
     room_queue_.Serve();
     if (period % kPeriodsPerCleaning != 0) continue;
     registry_.DropExpired();
+    if (stored_cache_ != nullptr) stored_cache_->RetryDropsBehind();
     runs_.ExchangeAllBehind();
   }
 }

@@ -39,7 +39,8 @@ absl::StatusOr<RunRegistry::Created> StoredRuns::Create(const v1::CreateRunReque
       registry_.Create(run_id, request.incarnation(), *config, stored_);
   if (!created.ok() || stored_ == nullptr) return created;
   const uint64_t incarnation = created->run->incarnation();
-  if (absl::Status status = Exchange(*created->run); !status.ok()) return status;
+  if (absl::Status status = Exchange(*created->run, created->run->policy_version()); !status.ok())
+    return status;
   if (created->created) {
     behind_->Schedule("", [this, run_id, incarnation] {
       stored_->store().DropIncarnationsBefore(run_id, incarnation).IgnoreError();
@@ -61,11 +62,30 @@ absl::Status StoredRuns::Learn(const std::string& run_id) {
   return there.ok() ? Adopt(*there) : there.status();
 }
 
-absl::Status StoredRuns::Exchange(const Run& run) {
-  if (stored_ == nullptr) return absl::OkStatus();
+absl::StatusOr<int64_t> StoredRuns::AdvanceVersion(Run& run, uint64_t version) {
+  if (stored_ != nullptr && version > run.policy_version()) {
+    if (absl::Status status = Exchange(run, version); !status.ok()) return status;
+  }
+  return run.AdvanceVersion(version);
+}
+
+absl::StatusOr<StoredRuns::Released> StoredRuns::Release(Run& run,
+                                                         std::span<const SequenceName> names,
+                                                         std::span<const uint64_t> lease_ids) {
+  Released released;
+  for (const SequenceName& name : names) released.sequences += run.Release(name);
+  for (const uint64_t lease_id : lease_ids) released.leases += run.EndLease(lease_id);
+  if (stored_ == nullptr) return released;
+  const absl::StatusOr<int64_t> only_stored = stored_->FinishRelease(run, names);
+  if (!only_stored.ok()) return only_stored.status();
+  released.sequences += *only_stored;
+  return released;
+}
+
+absl::Status StoredRuns::Exchange(const Run& run, uint64_t version) {
   const StoredRun own{.run_id = run.id(),
                       .incarnation = run.incarnation(),
-                      .policy_version = run.policy_version(),
+                      .policy_version = version,
                       .config = ToMessage(run.config()).SerializeAsString()};
   const absl::StatusOr<StoredRun> there = stored_->store().PutRun(own);
   if (!there.ok()) return there.status();
@@ -78,13 +98,15 @@ absl::Status StoredRuns::Exchange(const Run& run) {
           absl::StrCat("run '", run.id(), "' was created with another config elsewhere"));
     }
   }
-  return Adopt(*there);
+  return *there == own ? absl::OkStatus() : Adopt(*there);
 }
 
 void StoredRuns::ExchangeAllBehind() {
   if (stored_ == nullptr || !stored_->store().shared() || exchanging_.exchange(true)) return;
   behind_->Schedule("", [this] {
-    for (const std::shared_ptr<Run>& run : registry_.List()) Exchange(*run).IgnoreError();
+    for (const std::shared_ptr<Run>& run : registry_.List()) {
+      Exchange(*run, run->policy_version()).IgnoreError();
+    }
     exchanging_ = false;
   });
 }
@@ -112,11 +134,14 @@ absl::StatusOr<StoredRuns::Recovered> StoredRuns::Recover() {
   if (!runs.ok()) return runs.status();
   for (const StoredRun& run : *runs) {
     if (absl::Status status = Adopt(run); !status.ok()) return status;
-    const absl::StatusOr<std::vector<SequenceIdentity>> sequences =
+    const absl::StatusOr<ListedSequences> sequences =
         stored_->store().ListSequences(run.run_id, run.incarnation);
     if (!sequences.ok()) return sequences.status();
+    for (const SequenceIdentity& dropped : sequences->dropped) {
+      stored_->RemoveDroppedBehind(dropped);
+    }
     ++recovered.runs;
-    recovered.sequences += static_cast<int64_t>(sequences->size());
+    recovered.sequences += static_cast<int64_t>(sequences->present.size());
   }
   return recovered;
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "absl/status/status.h"
@@ -31,8 +32,19 @@ class StoredRuns {
   // In memory, or else in the store. Errors as of RunRegistry::Find.
   absl::StatusOr<std::shared_ptr<Run>> Find(const v1::RunRef& ref);
 
-  // Tells the store the run's policy version; takes over a newer record of it.
-  absl::Status Exchange(const Run& run);
+  // As AdvanceVersion of the API: stored first, or else nothing has changed. Returns how many
+  // sequences were dropped.
+  absl::StatusOr<int64_t> AdvanceVersion(Run& run, uint64_t version);
+
+  struct Released {
+    int64_t sequences = 0;
+    int64_t leases = 0;
+  };
+  // As Release of the API. After an error of the store memory has released what it had, and the
+  // call may be repeated.
+  absl::StatusOr<Released> Release(Run& run, std::span<const SequenceName> names,
+                                   std::span<const uint64_t> lease_ids);
+
   // Where other replicas write to the store: does so for all runs.
   void ExchangeAllBehind();
 
@@ -46,6 +58,8 @@ class StoredRuns {
  private:
   // Takes over what the store knows of the run, if it is newer.
   absl::Status Learn(const std::string& run_id);
+  // Tells the store the run's policy version; takes over a newer record of it.
+  absl::Status Exchange(const Run& run, uint64_t version);
   absl::Status Adopt(const StoredRun& there);
 
   RunRegistry& registry_;

@@ -7,8 +7,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "server/store/stored_item.h"
 #include "server/testing/backing.h"
+#include "server/testing/stored_entries.h"
 
 namespace sis {
 namespace {
@@ -23,12 +25,15 @@ TEST(RocksDbStoreTest, ListsRunsAndSequencesAfterARestart) {
     const auto store = Open(backing);
     ASSERT_TRUE(store->PutRun({"run", 3, 0, "config"}).ok());
     ASSERT_TRUE(store->PutRun({"run2", 1, 0, ""}).ok());
-    for (const std::string id : {"a", "b", "dropped", "sealed"}) {
+    for (const std::string id : {"a", "b", "dropped", "removed", "sealed"}) {
       for (uint32_t n = 0; n < 3; ++n) {
         ASSERT_TRUE(AppendOne(*store, Sequence(id), n, Block(n, "rows")).ok());
       }
     }
-    ASSERT_TRUE(store->Drop(Sequence("dropped"), kReleased, absl::InfiniteFuture()).ok());
+    for (const std::string id : {"dropped", "removed", "never there"}) {
+      ASSERT_TRUE(DropOne(*store, Sequence(id), kReleased).ok());
+    }
+    ASSERT_TRUE(store->RemoveDropped(Sequence("removed"), absl::Now() + absl::Hours(24)).ok());
     ASSERT_TRUE(store->WriteSealedForm(Sequence("sealed"), 3, "form", absl::InfiniteFuture()).ok());
     ASSERT_TRUE(AppendOne(*store, {"run", 2, "older", 0}, 0, Block(0, "rows")).ok());
     ASSERT_TRUE(store->DropIncarnationsBefore("run", 3).ok());
@@ -36,9 +41,11 @@ TEST(RocksDbStoreTest, ListsRunsAndSequencesAfterARestart) {
   const auto store = Open(backing);
   EXPECT_THAT(*store->ListRuns(),
               ElementsAre(StoredRun{"run", 3, 0, "config"}, StoredRun{"run2", 1, 0, ""}));
-  EXPECT_THAT(*store->ListSequences("run", 3),
+  const ListedSequences listed = *store->ListSequences("run", 3);
+  EXPECT_THAT(listed.present,
               UnorderedElementsAre(Sequence("a"), Sequence("b"), Sequence("sealed")));
-  EXPECT_THAT(*store->ListSequences("run", 2), IsEmpty());
+  EXPECT_THAT(listed.dropped, UnorderedElementsAre(Sequence("dropped"), Sequence("never there")));
+  EXPECT_THAT(store->ListSequences("run", 2)->present, IsEmpty());
   EXPECT_TRUE(absl::IsNotFound(store->Read({"run", 2, "older", 0}).status()));
 }
 

@@ -133,11 +133,10 @@ class MemcachedItems final : public ItemStore {
     return statuses;
   }
 
-  absl::Status Put(std::span<const Item> items) override {
-    for (const Item& item : items) {
-      if (absl::Status status = Write(memcached_set_by_key, item); !status.ok()) return status;
-    }
-    return absl::OkStatus();
+  std::vector<absl::Status> Put(std::span<const Item> items) override {
+    std::vector<absl::Status> statuses;
+    for (const Item& item : items) statuses.push_back(Write(memcached_set_by_key, item));
+    return statuses;
   }
 
   absl::Status Swap(const Item& item, const std::optional<std::string>& expected) override {

@@ -95,11 +95,11 @@ class RocksDbItems final : public ItemStore {
     return statuses;
   }
 
-  absl::Status Put(std::span<const Item> items) override {
+  std::vector<absl::Status> Put(std::span<const Item> items) override {
     rocksdb::WriteBatch batch;
     for (const Item& item : items) batch.Put(item.key.key, item.value);
     WriterLock lock(mutex_);
-    return FromRocksDb(db_->Write(write_, &batch));
+    return std::vector<absl::Status>(items.size(), FromRocksDb(db_->Write(write_, &batch)));
   }
 
   absl::Status Swap(const Item& item, const std::optional<std::string>& expected) override {
