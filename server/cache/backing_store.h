@@ -27,6 +27,9 @@ class BackingStore {
 
   virtual ~BackingStore() = default;
 
+  // Whether other servers use it for the same runs.
+  virtual bool shared() const = 0;
+
   // For a new sequence.
   virtual std::unique_ptr<Attachment> Attach() = 0;
 

@@ -37,6 +37,7 @@ class StoredCache final : public BackingStore {
 
   SequenceStore& store() { return store_; }
 
+  bool shared() const override { return store_.shared(); }
   std::unique_ptr<Attachment> Attach() override { return std::make_unique<SequenceLog>(); }
   Run::Found Find(Run& run, const SequenceName& name, uint32_t first, uint32_t count) override;
   void DropBehind(const Run& run, const SequenceName& name, MissingReason reason) override;

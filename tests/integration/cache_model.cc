@@ -510,8 +510,8 @@ absl::StatusOr<v1::EvaluateResponse> CacheModel::Evaluate(const v1::EvaluateRequ
   if (request.lease_id() != 0) {
     const auto lease = leases_.find(request.lease_id());
     const bool ended = lease == leases_.end() || lease->second.expires < now_;
-    if (ended && !durable_) return absl::FailedPreconditionError("lease");
-    if (!ended) lease->second.expires = now_ + lease->second.length;
+    if (ended) return absl::FailedPreconditionError("lease");
+    lease->second.expires = now_ + lease->second.length;
   }
 
   EvaluateParameters parameters{.slots = static_cast<int>(config_.top_k()),
