@@ -1,6 +1,7 @@
 #include "server/store/stored_cache.h"
 
 #include <algorithm>
+#include <optional>
 #include <random>
 #include <utility>
 #include <vector>
@@ -37,10 +38,9 @@ MissingReason ReasonOf(const absl::Status& status) {
 
 // Whether no other replica can have anything to add to, or to take away from, these positions.
 bool Complete(const Sequence& sequence, uint32_t first, uint32_t count) {
-  if (!sequence.sealed()) return false;
-  if (count == 0) {
-    count = sequence.committed_length() - std::min(first, sequence.committed_length());
-  }
+  const std::optional<uint32_t> sealed = sequence.sealed_length();
+  if (!sealed.has_value()) return false;
+  if (count == 0) count = *sealed - std::min(first, *sealed);
   const Sequence::Reader reader(sequence);
   bool complete = true;
   reader.ForEachPiece(first, count, [&](const Sequence::Reader::Piece& piece) {
