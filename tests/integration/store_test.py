@@ -245,6 +245,8 @@ class StoreTest(unittest.TestCase):
         for name in [names[0], "never there"]:
             with self.assertRaises(sis.Unavailable):
                 server.client.release(run, [name])
+        # The client opens the run again first; that goes on without the store, as does all that memory has.
+        self.assertEqual(len(server.client.fetch_top_k(run, [names[5]])), BLOCK)
         with self.assertRaises(sis.Unavailable):
             server.client.advance_version(run, 1)
         # That client would first tell the server the version again.

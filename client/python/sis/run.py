@@ -82,7 +82,7 @@ class RunStatus:
     bytes: int
     # Leases in force.
     leases: int
-    # The largest draw evaluated so far; None before the first.
+    # The draw that was evaluated last; None before the first.
     last_draw: Optional[int]
 
     @staticmethod
