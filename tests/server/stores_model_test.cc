@@ -9,7 +9,7 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
+#include <ostream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -81,6 +81,10 @@ struct Setting {
   std::string store;
   int replicas;
   uint32_t seed;
+
+  friend void PrintTo(const Setting& setting, std::ostream* out) {
+    *out << setting.store << " with " << setting.replicas << " servers, seed " << setting.seed;
+  }
 };
 
 class StoresModelTest : public ::testing::TestWithParam<Setting> {
