@@ -27,6 +27,9 @@ class BackingStore {
 
   virtual ~BackingStore() = default;
 
+  // Whether other servers use it for the same runs.
+  virtual bool shared() const = 0;
+
   // For a new sequence.
   virtual std::unique_ptr<Attachment> Attach() = 0;
 
@@ -34,11 +37,9 @@ class BackingStore {
   // what isn't there from the store. May wait for the store, so the caller holds no lock.
   virtual FoundSequence Find(Run& run, const SequenceName& name, uint32_t first,
                              uint32_t count) = 0;
-  // Releases a sequence that isn't in memory. False if it was dropped before.
-  virtual bool Release(Run& run, const SequenceName& name) = 0;
 
-  // Drops a stored sequence that was dropped from memory, later: doesn't wait, and is called under
-  // the run's lock.
+  // Drops a stored sequence that was dropped from memory, later, and until it succeeds: doesn't
+  // wait, and is called under the run's lock.
   virtual void DropBehind(const Run& run, const SequenceName& name, MissingReason reason) = 0;
 };
 

@@ -249,8 +249,9 @@ absl::Status Run::RenewLease(uint64_t lease_id) {
   WriterLock lock(mutex_);
   const auto lease = leases_.find(lease_id);
   if (lease == leases_.end() || lease->second.expires < clock_()) {
-    // Maybe another replica's, or of an earlier life; what it held can be read again.
-    if (backing_ != nullptr) return absl::OkStatus();
+    const bool ended_here = lease != leases_.end() || backing_ == nullptr || !backing_->shared() ||
+                            std::ranges::find(ended_leases_, lease_id) != ended_leases_.end();
+    if (!ended_here) return absl::OkStatus();
     return absl::FailedPreconditionError(absl::StrCat("lease ", lease_id, " has ended"));
   }
   lease->second.expires = clock_() + lease->second.length;
@@ -265,6 +266,11 @@ bool Run::EndLease(uint64_t lease_id) {
   return true;
 }
 
+void Run::EndLeases() {
+  WriterLock lock(mutex_);
+  while (!leases_.empty()) EndLeaseLocked(leases_.begin());
+}
+
 void Run::EndLeaseLocked(absl::flat_hash_map<uint64_t, LeaseRecord>::iterator lease) {
   for (const SequenceName& name : lease->second.sequences) {
     Member& member = sequences_.at(name);  // leased sequences are never dropped
@@ -275,6 +281,10 @@ void Run::EndLeaseLocked(absl::flat_hash_map<uint64_t, LeaseRecord>::iterator le
     } else if (IsStale(member)) {
       Drop(name, MissingReason::kStale);
     }
+  }
+  if (backing_ != nullptr && backing_->shared()) {
+    ended_leases_.push_back(lease->first);
+    if (static_cast<int>(ended_leases_.size()) > limits_.max_leases) ended_leases_.pop_front();
   }
   leases_.erase(lease);
 }

@@ -123,10 +123,13 @@ class Run {
   // ResourceExhausted beyond the limit.
   absl::StatusOr<uint64_t> Lease(std::span<const SequenceName> names, absl::Duration length)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // FailedPrecondition if it has ended, unless what left memory can be read again.
+  // FailedPrecondition if it has ended, or is of an earlier life. If other servers have the run
+  // too, one that was never here may be theirs, and is none of this run's business.
   absl::Status RenewLease(uint64_t lease_id) ABSL_LOCKS_EXCLUDED(mutex_);
   // False if there is none such.
   bool EndLease(uint64_t lease_id) ABSL_LOCKS_EXCLUDED(mutex_);
+  // All of them.
+  void EndLeases() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // False if there is none such. A leased sequence goes with its last lease.
   bool Release(const SequenceName& name) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -206,6 +209,8 @@ class Run {
   std::deque<SequenceName> dropped_in_order_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<uint64_t, LeaseRecord> leases_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_lease_id_ ABSL_GUARDED_BY(mutex_);
+  // If other servers have the run too: the last max_leases that have ended here.
+  std::deque<uint64_t> ended_leases_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace sis

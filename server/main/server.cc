@@ -243,6 +243,7 @@ void Server::KeepInOrder() {
     room_queue_.Serve();
     if (period % kPeriodsPerCleaning != 0) continue;
     registry_.DropExpired();
+    if (stored_cache_ != nullptr) stored_cache_->RetryDropsBehind();
     runs_.ExchangeAllBehind();
     runs_.ForgetIdle(run_idle_expiry_);
     streams_.CancelStalled();

@@ -50,8 +50,20 @@ class MeteredStore final : public SequenceStore {
     if (status.ok()) metrics_.AddStoreBytes(static_cast<int64_t>(sealed_form.size()), 0);
     return status;
   }
-  absl::Status Drop(const SequenceIdentity& sequence, uint8_t reason, absl::Time expires) override {
-    return Counted("drop", [&] { return store_->Drop(sequence, reason, expires); });
+  absl::StatusOr<bool> Has(const SequenceIdentity& sequence) override {
+    return Counted("has", [&] { return store_->Has(sequence); });
+  }
+  // Counted once per call, with the first error.
+  std::vector<absl::Status> Drop(std::span<const DroppedSequence> sequences) override {
+    const absl::Time start = absl::Now();
+    std::vector<absl::Status> statuses = store_->Drop(sequences);
+    absl::Status first_error;
+    for (const absl::Status& status : statuses) first_error.Update(status);
+    metrics_.CountStoreOperation("drop", first_error.code(), absl::Now() - start);
+    return statuses;
+  }
+  absl::Status RemoveDropped(const SequenceIdentity& sequence, absl::Time expires) override {
+    return Counted("remove", [&] { return store_->RemoveDropped(sequence, expires); });
   }
   absl::Status DropIncarnationsBefore(const std::string& run_id, uint64_t incarnation) override {
     return Counted("drop_incarnations",
@@ -64,8 +76,8 @@ class MeteredStore final : public SequenceStore {
     return Counted("get_run", [&] { return store_->GetRun(run_id); });
   }
   absl::StatusOr<std::vector<StoredRun>> ListRuns() override { return store_->ListRuns(); }
-  absl::StatusOr<std::vector<SequenceIdentity>> ListSequences(const std::string& run_id,
-                                                              uint64_t incarnation) override {
+  absl::StatusOr<ListedSequences> ListSequences(const std::string& run_id,
+                                                uint64_t incarnation) override {
     return store_->ListSequences(run_id, incarnation);
   }
 

@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -21,7 +22,7 @@
 namespace sis {
 namespace {
 
-absl::Status ReleaseAll(Run& run, const v1::ReleaseRequest& request,
+absl::Status ReleaseAll(StoredRuns& runs, Run& run, const v1::ReleaseRequest& request,
                         v1::ReleaseResponse& response) {
   std::vector<SequenceName> names;
   names.reserve(request.sequences_size());
@@ -30,16 +31,13 @@ absl::Status ReleaseAll(Run& run, const v1::ReleaseRequest& request,
     if (!name.ok()) return name.status();
     names.push_back(*std::move(name));
   }
-  uint64_t sequences = 0;
-  uint64_t leases = 0;
-  for (const SequenceName& name : names) {
-    sequences +=
-        run.Release(name) || (run.backing() != nullptr && run.backing()->Release(run, name));
-  }
-  for (const uint64_t lease_id : request.lease_ids()) leases += run.EndLease(lease_id);
-  response.set_released_sequences(sequences);
-  response.set_released_leases(leases);
-  response.set_unknown(names.size() + request.lease_ids_size() - sequences - leases);
+  const std::span<const uint64_t> lease_ids(request.lease_ids().data(), request.lease_ids_size());
+  const absl::StatusOr<StoredRuns::Released> released = runs.Release(run, names, lease_ids);
+  if (!released.ok()) return released.status();
+  response.set_released_sequences(released->sequences);
+  response.set_released_leases(released->leases);
+  response.set_unknown(names.size() + request.lease_ids_size() - released->sequences -
+                       released->leases);
   return absl::OkStatus();
 }
 
@@ -111,12 +109,10 @@ RatioService::Unary* RatioService::AdvanceVersion(Context* context, const grpc::
   const Call call{context, "AdvanceVersion", request, response};
   return AnswerOfRun<Request, Response>(
       call, [this](Run& run, const Request* request, Response* response) {
-        const absl::StatusOr<int64_t> dropped = run.AdvanceVersion(request->policy_version());
+        const absl::StatusOr<int64_t> dropped =
+            resources_.runs.AdvanceVersion(run, request->policy_version());
         if (!dropped.ok()) return dropped.status();
         response->set_dropped_sequences(*dropped);
-        // Not worth failing for: stale records are then taken for fresh after a restart, or
-        // elsewhere.
-        resources_.runs.Exchange(run).IgnoreError();
         return absl::OkStatus();
       });
 }
@@ -184,10 +180,10 @@ RatioService::Unary* RatioService::Release(Context* context, const grpc::ByteBuf
   using Request = v1::ReleaseRequest;
   using Response = v1::ReleaseResponse;
   const Call call{context, "Release", request, response};
-  return AnswerOfRun<Request, Response>(call,
-                                        [](Run& run, const Request* request, Response* response) {
-                                          return ReleaseAll(run, *request, *response);
-                                        });
+  return AnswerOfRun<Request, Response>(
+      call, [this](Run& run, const Request* request, Response* response) {
+        return ReleaseAll(resources_.runs, run, *request, *response);
+      });
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* RatioService::FetchTopK(

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <random>
 #include <string>
@@ -15,6 +16,7 @@
 #include "kernels/numerics/crc32c.h"
 #include "server/store/stored_item.h"
 #include "server/testing/backing.h"
+#include "server/testing/stored_entries.h"
 
 namespace sis {
 namespace {
@@ -27,6 +29,8 @@ std::string RandomBytes(std::mt19937& random, size_t count) {
   for (char& byte : bytes) byte = static_cast<char>(random());
   return bytes;
 }
+
+absl::Time Tomorrow() { return absl::Now() + absl::Hours(24); }
 
 class ConformanceTest : public ::testing::TestWithParam<std::string> {
  protected:
@@ -52,7 +56,7 @@ class ConformanceTest : public ::testing::TestWithParam<std::string> {
       const std::unique_ptr<ItemStore> items = backing_->OpenItems();
       Item item{.key = key, .value = *items->Get({&key, 1})[0]};
       item.value[byte % item.value.size()] ^= 0x10;
-      ASSERT_TRUE(items->Put({&item, 1}).ok());
+      ASSERT_TRUE(items->Put({&item, 1})[0].ok());
     }
     store_ = Open(*backing_);
   }
@@ -245,24 +249,37 @@ TEST_P(ConformanceTest, WhatWasDroppedIsGoneButForTheReason) {
     if (sealed) {
       ASSERT_TRUE(store_->WriteSealedForm(sequence, 90, "form", absl::InfiniteFuture()).ok());
     }
-    ASSERT_TRUE(store_->Drop(sequence, kReleased, absl::InfiniteFuture()).ok());
-    EXPECT_TRUE(store_->Drop(sequence, 4, absl::InfiniteFuture()).ok());
-    Reopen();
-    const auto read = store_->Read(sequence);
-    ASSERT_TRUE(read.ok()) << read.status();
-    EXPECT_EQ(read->dropped, kReleased);
-    EXPECT_THAT(read->entries, IsEmpty());
-    EXPECT_FALSE(read->sealed_form.has_value());
-    EXPECT_TRUE(absl::IsFailedPrecondition(AppendOne(*store_, sequence, 0, Block(0, "again"))));
-    EXPECT_TRUE(absl::IsFailedPrecondition(
-        store_->WriteSealedForm(sequence, 1, "form again", absl::InfiniteFuture())));
-    EXPECT_EQ(store_->Read(sequence)->dropped, kReleased);
+    EXPECT_TRUE(*store_->Has(sequence));
+    ASSERT_TRUE(DropOne(*store_, sequence, kReleased).ok());
+    EXPECT_TRUE(DropOne(*store_, sequence, 4).ok());
+    for (const bool removed : {false, true}) {
+      Reopen();
+      if (removed) {
+        ASSERT_TRUE(store_->RemoveDropped(sequence, Tomorrow()).ok());
+      }
+      EXPECT_FALSE(*store_->Has(sequence));
+      const auto read = store_->Read(sequence);
+      ASSERT_TRUE(read.ok()) << read.status();
+      EXPECT_EQ(read->dropped, kReleased);
+      EXPECT_THAT(read->entries, IsEmpty());
+      EXPECT_FALSE(read->sealed_form.has_value());
+      for (const uint32_t number : {0, 95, 100}) {
+        const absl::Status again = AppendOne(*store_, sequence, number, Block(0, "again"));
+        EXPECT_TRUE(absl::IsFailedPrecondition(again) || (!removed && absl::IsAlreadyExists(again)))
+            << again;
+      }
+      EXPECT_TRUE(absl::IsFailedPrecondition(
+          store_->WriteSealedForm(sequence, 1, "form again", absl::InfiniteFuture())));
+      EXPECT_TRUE(DropOne(*store_, sequence, 4).ok());
+      EXPECT_EQ(store_->Read(sequence)->dropped, kReleased);
+    }
+    EXPECT_TRUE(store_->RemoveDropped(sequence, Tomorrow()).ok()) << "nothing more to do";
 
     const std::string prefix = SequencePrefix(sequence);
     store_.reset();
     {
       const std::unique_ptr<ItemStore> items = backing_->OpenItems();
-      for (uint32_t n = 0; n < 100; ++n) {
+      for (uint32_t n = 0; n < 101; ++n) {
         const ItemKey key{prefix, EntryKey(prefix, n)};
         EXPECT_TRUE(absl::IsNotFound(items->Get({&key, 1})[0].status())) << n;
       }
@@ -271,16 +288,69 @@ TEST_P(ConformanceTest, WhatWasDroppedIsGoneButForTheReason) {
   }
 }
 
+TEST_P(ConformanceTest, OnlyWhatWasThereIsThere) {
+  EXPECT_FALSE(*store_->Has(Sequence("none")));
+  EXPECT_TRUE(store_->RemoveDropped(Sequence("none"), Tomorrow()).ok());
+  ASSERT_TRUE(AppendOne(*store_, Sequence("a"), 0, Block(0, "rows")).ok());
+  EXPECT_TRUE(*store_->Has(Sequence("a")));
+  EXPECT_TRUE(store_->RemoveDropped(Sequence("a"), Tomorrow()).ok()) << "it isn't dropped";
+  EXPECT_TRUE(store_->Read(Sequence("a")).ok());
+  // Who drops what never was there keeps others from writing it.
+  ASSERT_TRUE(DropOne(*store_, Sequence("none"), kReleased).ok());
+  EXPECT_FALSE(*store_->Has(Sequence("none")));
+  EXPECT_TRUE(
+      absl::IsFailedPrecondition(AppendOne(*store_, Sequence("none"), 0, Block(0, "rows"))));
+}
+
+TEST_P(ConformanceTest, ManyAreDroppedAtOnce) {
+  std::vector<DroppedSequence> dropped;
+  for (int i = 0; i < 100; ++i) {
+    dropped.push_back(
+        {Sequence(absl::StrCat(i)), static_cast<uint8_t>(i % 2 == 0 ? 4 : kReleased)});
+    if (i % 3 == 0) {
+      ASSERT_TRUE(AppendOne(*store_, dropped[i].sequence, 0, Block(0, "rows")).ok());
+    }
+  }
+  const std::vector<absl::Status> statuses = store_->Drop(dropped);
+  ASSERT_EQ(statuses.size(), dropped.size());
+  Reopen();
+  for (size_t i = 0; i < dropped.size(); ++i) {
+    EXPECT_TRUE(statuses[i].ok()) << statuses[i];
+    EXPECT_EQ(store_->Read(dropped[i].sequence)->dropped, dropped[i].reason);
+  }
+}
+
 TEST_P(ConformanceTest, WhatHasExpiredIsNotThere) {
-  const NewEntry expired{Sequence("a"), 0, Block(0, "rows"), absl::Now() - absl::Seconds(10)};
-  const NewEntry kept{Sequence("b"), 0, Block(0, "rows"), absl::Now() + absl::Hours(100 * 24)};
-  EXPECT_TRUE(store_->Append({&expired, 1})[0].ok());
-  EXPECT_TRUE(store_->Append({&kept, 1})[0].ok());
-  EXPECT_TRUE(absl::IsNotFound(store_->Read(Sequence("a")).status()));
-  EXPECT_TRUE(store_->Read(Sequence("b")).ok());
+  const absl::Time long_past[] = {absl::Now() - absl::Seconds(10), absl::FromUnixSeconds(-5),
+                                  absl::UnixEpoch(), absl::FromUnixSeconds(100),
+                                  absl::FromUnixSeconds(30 * 24 * 3600)};
+  for (const absl::Time expires : long_past) {
+    const NewEntry expired{Sequence("a"), 0, Block(0, "rows"), expires};
+    EXPECT_TRUE(store_->Append({&expired, 1})[0].ok());
+    EXPECT_TRUE(absl::IsNotFound(store_->Read(Sequence("a")).status())) << expires;
+  }
+  EXPECT_TRUE(AppendOne(*store_, Sequence("b"), 0, Block(0, "rows")).ok());
   // So a reason is kept for a while only.
-  EXPECT_TRUE(store_->Drop(Sequence("b"), kReleased, absl::Now() - absl::Seconds(10)).ok());
+  EXPECT_TRUE(DropOne(*store_, Sequence("b"), kReleased).ok());
+  EXPECT_TRUE(store_->RemoveDropped(Sequence("b"), absl::Now() - absl::Seconds(10)).ok());
   EXPECT_FALSE(store_->Read(Sequence("b")).ok());
+}
+
+// Also beyond what 32 bits can say, which memcached would take for long past.
+TEST_P(ConformanceTest, WhatExpiresInManyYearsIsThere) {
+  const absl::Time years_ahead[] = {absl::Now() + absl::Hours(100 * 24),
+                                    absl::FromUnixSeconds((int64_t{1} << 31) - 1),
+                                    absl::FromUnixSeconds(int64_t{1} << 31),
+                                    absl::FromUnixSeconds((int64_t{1} << 32) + 5),
+                                    absl::Now() + absl::Hours(24 * 365 * 100'000),
+                                    absl::FromUnixSeconds(std::numeric_limits<int64_t>::max()),
+                                    absl::InfiniteFuture()};
+  for (const absl::Time expires : years_ahead) {
+    const SequenceIdentity sequence = Sequence(absl::FormatTime(expires, absl::UTCTimeZone()));
+    const NewEntry kept{sequence, 0, Block(0, "rows"), expires};
+    EXPECT_TRUE(store_->Append({&kept, 1})[0].ok());
+    EXPECT_TRUE(store_->Read(sequence).ok()) << expires;
+  }
 }
 
 TEST_P(ConformanceTest, ADamagedEntryIsNeverServed) {
@@ -329,7 +399,7 @@ TEST_P(ConformanceTest, AValueUnderAnotherKeyIsNotServed) {
     const std::unique_ptr<ItemStore> items = backing_->OpenItems();
     const ItemKey first{prefix, EntryKey(prefix, 0)}, second{prefix, EntryKey(prefix, 1)};
     const Item swapped{.key = second, .value = *items->Get({&first, 1})[0]};
-    ASSERT_TRUE(items->Put({&swapped, 1}).ok());
+    ASSERT_TRUE(items->Put({&swapped, 1})[0].ok());
   }
   store_ = Open(*backing_);
   EXPECT_TRUE(absl::IsDataLoss(store_->Read(Sequence("a")).status()));

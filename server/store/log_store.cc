@@ -264,13 +264,16 @@ absl::Status LogStore::WriteSealedForm(const SequenceIdentity& sequence, uint32_
   for (size_t n = 0; n < keys.size(); ++n) {
     const Item fragment =
         MakeItem(keys[n], expires, sealed_form.substr(n * kFragmentBytes, kFragmentBytes));
-    if (absl::Status status = items_->Put({&fragment, 1}); !status.ok()) return status;
+    if (absl::Status status = Put(fragment); !status.ok()) return status;
   }
   const Item record = MakeItem(InGroup(prefix, StateKey(prefix)), expires, EncodeState(state));
   const absl::Status added = items_->Add({&record, 1})[0];
-  if (added.ok()) return RemoveEntries(prefix, 0, entries);
-  if (!absl::IsAlreadyExists(added)) return added;
-
+  if (!added.ok() && !absl::IsAlreadyExists(added)) return added;
+  if (added.ok()) {
+    absl::Status removed = RemoveEntries(prefix, 0, entries);
+    if (!removed.ok()) return removed;
+  }
+  // Also if it was added: who dropped the sequence at the same time may not know of it.
   const absl::StatusOr<SequenceState> present = GetState(prefix);
   if (!present.ok()) return present.status();
   if (*present == state) return absl::OkStatus();
@@ -280,19 +283,62 @@ absl::Status LogStore::WriteSealedForm(const SequenceIdentity& sequence, uint32_
   return absl::FailedPreconditionError(absl::StrCat(ToString(sequence), " was dropped"));
 }
 
-absl::Status LogStore::Drop(const SequenceIdentity& sequence, uint8_t reason, absl::Time expires) {
+absl::StatusOr<bool> LogStore::Has(const SequenceIdentity& sequence) {
   const std::string prefix = SequencePrefix(sequence);
-  const absl::StatusOr<SequenceState> before = GetState(prefix);
-  if (absl::IsUnavailable(before.status())) return before.status();
-  if (before.ok() && before->dropped != 0) return absl::OkStatus();
-  const Item record = MakeItem(InGroup(prefix, StateKey(prefix)), expires,
-                               EncodeState(SequenceState{.dropped = reason}));
-  if (absl::Status status = items_->Put({&record, 1}); !status.ok()) return status;
-  if (before.ok()) {
-    absl::Status removed = items_->Remove(FragmentKeys(prefix, *before)).status();
-    if (!removed.ok()) return removed;
+  const absl::StatusOr<SequenceState> state = GetState(prefix);
+  if (state.ok()) return state->dropped == 0;
+  if (absl::IsDataLoss(state.status())) return true;
+  if (!absl::IsNotFound(state.status())) return state.status();
+  const ItemKey first = InGroup(prefix, EntryKey(prefix, 0));
+  absl::Status found = items_->Get({&first, 1})[0].status();
+  if (absl::IsNotFound(found)) found = WhyNothing(prefix);
+  if (absl::IsUnavailable(found)) return found;
+  return !absl::IsNotFound(found);
+}
+
+std::vector<absl::Status> LogStore::Drop(std::span<const DroppedSequence> sequences) {
+  std::vector<ItemKey> keys;
+  for (const DroppedSequence& dropped : sequences) {
+    const std::string prefix = SequencePrefix(dropped.sequence);
+    keys.push_back(InGroup(prefix, StateKey(prefix)));
   }
-  return RemoveEntries(prefix, before.ok() ? before->entries : 0, 0);
+  const std::vector<absl::StatusOr<std::string>> present = items_->Get(keys);
+  std::vector<absl::Status> statuses(sequences.size());
+  std::vector<Item> records;
+  std::vector<size_t> recorded;
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    SequenceState state;
+    if (present[i].ok()) {
+      const auto parsed = UnwrapItem(keys[i].key, *present[i], ParseState);
+      if (parsed.ok()) state = *parsed;
+    } else if (absl::IsUnavailable(present[i].status())) {
+      statuses[i] = present[i].status();
+      continue;
+    }
+    if (state.dropped != 0) continue;
+    state.dropped = sequences[i].reason;
+    // Until all else is removed the record stays, or what is left would count again.
+    records.push_back(MakeItem(std::move(keys[i]), absl::InfiniteFuture(), EncodeState(state)));
+    recorded.push_back(i);
+  }
+  const std::vector<absl::Status> put = items_->Put(records);
+  for (size_t n = 0; n < recorded.size(); ++n) statuses[recorded[n]] = put[n];
+  return statuses;
+}
+
+absl::Status LogStore::RemoveDropped(const SequenceIdentity& sequence, absl::Time expires) {
+  const std::string prefix = SequencePrefix(sequence);
+  absl::StatusOr<std::string> item;
+  const absl::StatusOr<SequenceState> state = GetState(prefix, &item);
+  if (absl::IsNotFound(state.status())) return absl::OkStatus();
+  if (!state.ok()) return state.status();
+  const bool removed_before = ItemExpires(*item) != absl::InfiniteFuture();
+  if (state->dropped == 0 || removed_before) return absl::OkStatus();
+  absl::Status removed = items_->Remove(FragmentKeys(prefix, *state)).status();
+  if (removed.ok()) removed = RemoveEntries(prefix, state->entries, 0);
+  if (!removed.ok()) return removed;
+  return Put(MakeItem(InGroup(prefix, StateKey(prefix)), expires,
+                      EncodeState(SequenceState{.dropped = state->dropped})));
 }
 
 absl::Status LogStore::DropIncarnationsBefore(const std::string& run_id, uint64_t incarnation) {
@@ -344,25 +390,35 @@ absl::StatusOr<std::vector<StoredRun>> LogStore::ListRuns() {
   return runs;
 }
 
-absl::StatusOr<std::vector<SequenceIdentity>> LogStore::ListSequences(const std::string& run_id,
-                                                                      uint64_t incarnation) {
+absl::StatusOr<ListedSequences> LogStore::ListSequences(const std::string& run_id,
+                                                        uint64_t incarnation) {
   const std::string begin = IncarnationPrefix(run_id, incarnation);
-  std::vector<SequenceIdentity> sequences;
+  ListedSequences listed;
+  // Something of it was found, but not its state, which sorts behind fragments and entries.
+  std::optional<SequenceIdentity> open;
   absl::Status status = items_->Scan(begin, [&](std::string_view key, std::string_view value) {
-    const std::optional<SequenceIdentity> sequence = SequenceOfKey(key);
+    std::optional<SequenceIdentity> sequence = SequenceOfKey(key);
     if (!key.starts_with(begin) || !sequence.has_value()) return std::string();
     const std::string prefix = SequencePrefix(*sequence);
-    // The state sorts behind fragments and entries: found first, there is nothing but the state.
-    bool dropped = false;
-    if (key == StateKey(prefix)) {
-      const absl::StatusOr<SequenceState> state = UnwrapItem(key, value, ParseState);
-      dropped = state.ok() && state->dropped != 0;
+    if (key != StateKey(prefix)) {
+      if (open == sequence) return EndOfPrefix(prefix);
+      if (open.has_value()) listed.present.push_back(*std::move(open));
+      open = *std::move(sequence);
+      return StateKey(prefix);
     }
-    if (!dropped) sequences.push_back(*sequence);
+    const bool data_found = open == sequence;
+    if (data_found) open.reset();
+    const absl::StatusOr<SequenceState> state = UnwrapItem(key, value, ParseState);
+    if (!state.ok() || state->dropped == 0) {
+      listed.present.push_back(*std::move(sequence));
+    } else if (data_found || ItemExpires(value) == absl::InfiniteFuture()) {
+      listed.dropped.push_back(*std::move(sequence));
+    }
     return EndOfPrefix(prefix);
   });
+  if (open.has_value()) listed.present.push_back(*std::move(open));
   if (!status.ok()) return status;
-  return sequences;
+  return listed;
 }
 
 }  // namespace sis

@@ -25,13 +25,15 @@ class LogStore final : public SequenceStore {
   absl::StatusOr<StoredSequence> Read(const SequenceIdentity& sequence, uint32_t first) override;
   absl::Status WriteSealedForm(const SequenceIdentity& sequence, uint32_t entries,
                                std::string_view sealed_form, absl::Time expires) override;
-  absl::Status Drop(const SequenceIdentity& sequence, uint8_t reason, absl::Time expires) override;
+  absl::StatusOr<bool> Has(const SequenceIdentity& sequence) override;
+  std::vector<absl::Status> Drop(std::span<const DroppedSequence> sequences) override;
+  absl::Status RemoveDropped(const SequenceIdentity& sequence, absl::Time expires) override;
   absl::Status DropIncarnationsBefore(const std::string& run_id, uint64_t incarnation) override;
   absl::StatusOr<StoredRun> PutRun(const StoredRun& run) override;
   absl::StatusOr<StoredRun> GetRun(const std::string& run_id) override;
   absl::StatusOr<std::vector<StoredRun>> ListRuns() override;
-  absl::StatusOr<std::vector<SequenceIdentity>> ListSequences(const std::string& run_id,
-                                                              uint64_t incarnation) override;
+  absl::StatusOr<ListedSequences> ListSequences(const std::string& run_id,
+                                                uint64_t incarnation) override;
 
  private:
   // NotFound if the sequence is neither sealed nor dropped.
@@ -45,6 +47,8 @@ class LogStore final : public SequenceStore {
   absl::StatusOr<StoredSequence> ReadOnce(const std::string& prefix, uint32_t first);
   // NotFound, or ResourceExhausted if the sequence has been there.
   absl::Status WhyNothing(const std::string& prefix);
+  // Overwrites.
+  absl::Status Put(const Item& item) { return items_->Put({&item, 1})[0]; }
   // Entries [first, last), or if last is 0 until a stretch of numbers isn't there.
   absl::Status RemoveEntries(const std::string& prefix, uint32_t first, uint32_t last);
   // Adds entries of different sequences. Takes those back whose sequence another replica has sealed

@@ -72,6 +72,19 @@ struct StoredSequence {
   std::optional<uint8_t> dropped = {};
 };
 
+struct DroppedSequence {
+  SequenceIdentity sequence;
+  // A v1::MissingReason.
+  uint8_t reason = 0;
+};
+
+// What can be listed of an incarnation.
+struct ListedSequences {
+  std::vector<SequenceIdentity> present = {};
+  // Dropped, but not removed yet.
+  std::vector<SequenceIdentity> dropped = {};
+};
+
 struct StoredRun {
   std::string run_id = {};
   uint64_t incarnation = 0;
@@ -115,9 +128,15 @@ class SequenceStore {
   virtual absl::Status WriteSealedForm(const SequenceIdentity& sequence, uint32_t entries,
                                        std::string_view sealed_form, absl::Time expires) = 0;
 
-  // Removes everything of the sequence but the reason (a v1::MissingReason), kept until `expires`.
-  virtual absl::Status Drop(const SequenceIdentity& sequence, uint8_t reason,
-                            absl::Time expires) = 0;
+  // Whether there is anything to drop: it is stored, or was and is lost.
+  virtual absl::StatusOr<bool> Has(const SequenceIdentity& sequence) = 0;
+  // Says that the sequences are dropped, whether or not anything of them is stored. From then on
+  // only the reason is read, and nothing more is written. The first reason stays. One status per
+  // sequence.
+  virtual std::vector<absl::Status> Drop(std::span<const DroppedSequence> sequences) = 0;
+  // Removes everything of a dropped sequence but the reason, which is kept until `expires`. What
+  // isn't dropped, or was removed before, stays as it is.
+  virtual absl::Status RemoveDropped(const SequenceIdentity& sequence, absl::Time expires) = 0;
   // Removes what is stored of the run's incarnations before this one, where the store can find it.
   virtual absl::Status DropIncarnationsBefore(const std::string& run_id, uint64_t incarnation) = 0;
 
@@ -129,8 +148,8 @@ class SequenceStore {
 
   // What can be listed: nothing where the store can't (memcached).
   virtual absl::StatusOr<std::vector<StoredRun>> ListRuns() = 0;
-  virtual absl::StatusOr<std::vector<SequenceIdentity>> ListSequences(const std::string& run_id,
-                                                                      uint64_t incarnation) = 0;
+  virtual absl::StatusOr<ListedSequences> ListSequences(const std::string& run_id,
+                                                        uint64_t incarnation) = 0;
 };
 
 }  // namespace sis

@@ -1,6 +1,7 @@
 #include "server/store/stored_cache.h"
 
 #include <algorithm>
+#include <optional>
 #include <random>
 #include <utility>
 #include <vector>
@@ -16,6 +17,11 @@ namespace {
 constexpr size_t kEntriesAtOnce = 64;
 // Sealed forms that may wait; a log beyond that stays a log, which is as good but slower to read.
 constexpr int kMostSealing = 256;
+// Drops written at a time.
+constexpr size_t kDropsAtOnce = 64;
+// Drops that may wait for a store that can't write. Beyond that, what is stale or has expired will
+// be found so again; a release is answered with an error, but for what is leased.
+constexpr size_t kMostPendingDrops = 65'536;
 // How long the reason of a dropped sequence is kept for other replicas and later lives.
 constexpr absl::Duration kReasonKept = absl::Hours(24);
 
@@ -32,10 +38,9 @@ MissingReason ReasonOf(const absl::Status& status) {
 
 // Whether no other replica can have anything to add to, or to take away from, these positions.
 bool Complete(const Sequence& sequence, uint32_t first, uint32_t count) {
-  if (!sequence.sealed()) return false;
-  if (count == 0) {
-    count = sequence.committed_length() - std::min(first, sequence.committed_length());
-  }
+  const std::optional<uint32_t> sealed = sequence.sealed_length();
+  if (!sealed.has_value()) return false;
+  if (count == 0) count = *sealed - std::min(first, *sealed);
   const Sequence::Reader reader(sequence);
   bool complete = true;
   reader.ForEachPiece(first, count, [&](const Sequence::Reader::Piece& piece) {
@@ -67,6 +72,11 @@ StoredCache::StoredCache(SequenceStore& store, RunRegistry& registry, Clock cloc
       clock_(std::move(clock)),
       marks_(RandomMark()),
       behind_(1) {}
+
+StoredCache::~StoredCache() {
+  for (const std::shared_ptr<Run>& run : registry_.List()) run->EndLeases();
+  RetryDropsBehind();
+}
 
 absl::Time StoredCache::ExpiryOf(const Run& run) const {
   // The time to live is counted from the last use, which the store doesn't see.
@@ -273,11 +283,46 @@ absl::StatusOr<bool> StoredCache::Follow(Run& run, const SequenceName& name, Seq
   return log.next != before;
 }
 
-bool StoredCache::Release(Run& run, const SequenceName& name) {
-  if (std::holds_alternative<std::shared_ptr<Sequence>>(run.Find(name))) return false;
-  if (!run.NoteDropped(name, MissingReason::kReleased)) return false;
-  DropBehind(run, name, MissingReason::kReleased);
-  return true;
+absl::StatusOr<int64_t> StoredCache::FinishRelease(Run& run, std::span<const SequenceName> names) {
+  constexpr auto kReleased = static_cast<uint8_t>(MissingReason::kReleased);
+  const auto in_memory = [&](const SequenceName& name) { return run.BytesOf(name) > 0; };
+  int64_t released = 0;
+  absl::Status error;
+  std::vector<DroppedSequence> dropped;
+  std::vector<const SequenceName*> only_stored;  // of those dropped; null for the others
+  for (const SequenceName& name : names) {
+    if (in_memory(name)) released += run.Release(name);  // if it was read again since
+    const bool leased = in_memory(name);
+    if (leased && store_.shared()) continue;
+    const SequenceName* unknown = nullptr;
+    if (!leased) {
+      const Run::Found found = run.Find(name);
+      if (found == Run::Found(MissingReason::kNeverArrived)) {
+        const absl::StatusOr<bool> stored = store_.Has(IdentityOf(run, name));
+        error.Update(stored.status());
+        if (!stored.ok() || !*stored) continue;
+        unknown = &name;
+      } else if (found != Run::Found(MissingReason::kReleased)) {
+        continue;  // dropped before, for another reason
+      }
+    }
+    dropped.push_back({IdentityOf(run, name), kReleased});
+    only_stored.push_back(unknown);
+  }
+  const std::vector<absl::Status> statuses = store_.Drop(dropped);
+  for (size_t i = 0; i < dropped.size(); ++i) {
+    if (!statuses[i].ok()) {
+      error.Update(absl::Status(statuses[i].code(), absl::StrCat(ToString(dropped[i].sequence),
+                                                                 ": ", statuses[i].message())));
+    }
+    if (!statuses[i].ok()) continue;
+    NoteDrop(dropped[i].sequence, MissingReason::kReleased, true);
+    if (only_stored[i] == nullptr) continue;
+    released += run.NoteDropped(*only_stored[i], MissingReason::kReleased);
+  }
+  if (error.ok()) return released;
+  return absl::Status(error.code(), absl::StrCat("not all releases are stored, send them again: ",
+                                                 error.message()));
 }
 
 void StoredCache::SealBehind(std::shared_ptr<Run> run, SequenceName name,
@@ -309,9 +354,75 @@ absl::Status StoredCache::Seal(Run& run, const SequenceName& name, Sequence& seq
 void StoredCache::DropBehind(const Run& run, const SequenceName& name, MissingReason reason) {
   // What one replica has not used for long another may have.
   if (reason == MissingReason::kExpired && store_.shared()) return;
-  behind_.Schedule("", [this, sequence = IdentityOf(run, name), reason] {
-    store_.Drop(sequence, static_cast<uint8_t>(reason), clock_() + kReasonKept).IgnoreError();
-  });
+  NoteDrop(IdentityOf(run, name), reason, false);
+}
+
+void StoredCache::RemoveDroppedBehind(const SequenceIdentity& sequence) {
+  NoteDrop(sequence, MissingReason::kReleased, true);
+}
+
+void StoredCache::NoteDrop(const SequenceIdentity& sequence, MissingReason reason, bool stored) {
+  WriterLock lock(drops_mutex_);
+  if (drops_.size() >= kMostPendingDrops && !drops_.contains(sequence)) return;
+  const auto [drop, added] = drops_.try_emplace(sequence, PendingDrop{.reason = reason});
+  drop->second.stored |= stored;
+  Queue(drop);
+}
+
+void StoredCache::Queue(PendingDrops::iterator drop) {
+  if (std::exchange(drop->second.queued, true)) return;
+  queued_drops_.push_back(drop);
+  if (std::exchange(writing_drops_, true)) return;
+  behind_.Schedule("", [this] { WriteDrops(); });
+}
+
+void StoredCache::RetryDropsBehind() {
+  WriterLock lock(drops_mutex_);
+  for (auto drop = drops_.begin(); drop != drops_.end(); ++drop) Queue(drop);
+}
+
+void StoredCache::WriteDrops() {
+  for (;;) {
+    std::vector<PendingDrops::iterator> drops;
+    {
+      WriterLock lock(drops_mutex_);
+      while (!queued_drops_.empty() && drops.size() < kDropsAtOnce) {
+        drops.push_back(queued_drops_.front());
+        queued_drops_.pop_front();
+      }
+      if (drops.empty()) {
+        writing_drops_ = false;
+        return;
+      }
+    }
+    WriteDrops(drops);
+  }
+}
+
+void StoredCache::WriteDrops(std::span<const PendingDrops::iterator> drops) {
+  std::vector<PendingDrops::iterator> unstored, stored, gone;
+  std::vector<DroppedSequence> dropped;
+  {
+    WriterLock lock(drops_mutex_);
+    for (const auto drop : drops) {
+      drop->second.queued = false;
+      (drop->second.stored ? stored : unstored).push_back(drop);
+      if (drop->second.stored) continue;
+      dropped.push_back({drop->first, static_cast<uint8_t>(drop->second.reason)});
+    }
+  }
+  const std::vector<absl::Status> statuses = store_.Drop(dropped);
+  for (size_t i = 0; i < unstored.size(); ++i) {
+    if (statuses[i].ok()) stored.push_back(unstored[i]);
+  }
+  for (const auto drop : stored) {
+    if (store_.RemoveDropped(drop->first, clock_() + kReasonKept).ok()) gone.push_back(drop);
+  }
+  WriterLock lock(drops_mutex_);
+  for (const auto drop : stored) drop->second.stored = true;
+  for (const auto drop : gone) {
+    if (!drop->second.queued) drops_.erase(drop);
+  }
 }
 
 }  // namespace sis

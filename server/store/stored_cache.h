@@ -6,8 +6,11 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
+#include <map>
 #include <memory>
 #include <set>
+#include <span>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -28,13 +31,25 @@ class StoredCache final : public BackingStore {
  public:
   // Both must outlive the object.
   StoredCache(SequenceStore& store, RunRegistry& registry, Clock clock);
+  // Ends the leases of all runs, and tries once more what is to be dropped: a clean end loses no
+  // release, not of what was leased either.
+  ~StoredCache() override;
 
   SequenceStore& store() { return store_; }
 
+  bool shared() const override { return store_.shared(); }
   std::unique_ptr<Attachment> Attach() override { return std::make_unique<SequenceLog>(); }
   Run::Found Find(Run& run, const SequenceName& name, uint32_t first, uint32_t count) override;
-  bool Release(Run& run, const SequenceName& name) override;
   void DropBehind(const Run& run, const SequenceName& name, MissingReason reason) override;
+  // Tries again what could not be dropped. To be called now and then.
+  void RetryDropsBehind();
+  // Removes what is left of a dropped sequence.
+  void RemoveDroppedBehind(const SequenceIdentity& sequence);
+
+  // For sequences that the run was told to release. Releases those that only the store has, and
+  // returns how many they were; OK means that all releases are stored. But a leased sequence that
+  // replicas share goes with its last lease, as in memory. Errors as in SequenceStore.
+  absl::StatusOr<int64_t> FinishRelease(Run& run, std::span<const SequenceName> names);
 
   // A sequence for appending; null if there is none yet. Tries again what could not be written
   // before. Errors as in SequenceStore, or of Write.
@@ -68,6 +83,20 @@ class StoredCache final : public BackingStore {
   absl::Status Seal(Run& run, const SequenceName& name, Sequence& sequence);
   absl::Time ExpiryOf(const Run& run) const;
 
+  // What the store is to drop, until all of it is removed.
+  struct PendingDrop {
+    MissingReason reason;
+    bool stored = false;  // the reason is, and so what is left no longer counts
+    bool queued = false;
+  };
+  using PendingDrops = std::map<SequenceIdentity, PendingDrop>;
+  void NoteDrop(const SequenceIdentity& sequence, MissingReason reason, bool stored)
+      ABSL_LOCKS_EXCLUDED(drops_mutex_);
+  void Queue(PendingDrops::iterator drop) ABSL_EXCLUSIVE_LOCKS_REQUIRED(drops_mutex_);
+  // What is queued; what fails stays for a retry.
+  void WriteDrops() ABSL_LOCKS_EXCLUDED(drops_mutex_);
+  void WriteDrops(std::span<const PendingDrops::iterator> drops) ABSL_LOCKS_EXCLUDED(drops_mutex_);
+
   SequenceStore& store_;
   RunRegistry& registry_;
   const Clock clock_;
@@ -77,7 +106,14 @@ class StoredCache final : public BackingStore {
   std::condition_variable_any loaded_;
   std::atomic<uint64_t> marks_;  // from a random beginning: never the same twice, here or elsewhere
   std::atomic<int> sealing_ = 0;  // waiting or under way
-  WorkerPool behind_;             // destroyed first: does what is waiting
+
+  Mutex drops_mutex_;  // a leaf but for the queue of behind_
+  // Only the thread behind erases, so that what is queued stays valid.
+  PendingDrops drops_ ABSL_GUARDED_BY(drops_mutex_);
+  std::deque<PendingDrops::iterator> queued_drops_ ABSL_GUARDED_BY(drops_mutex_);
+  bool writing_drops_ ABSL_GUARDED_BY(drops_mutex_) = false;  // scheduled or under way
+
+  WorkerPool behind_;  // destroyed first: does what is waiting
 };
 
 }  // namespace sis

@@ -54,7 +54,7 @@ absl::StatusOr<T> UnwrapItem(std::string_view key, std::string_view item,
 absl::Time ItemExpires(std::string_view item);
 
 struct SequenceState {
-  // Set if it was dropped: a v1::MissingReason. The rest is 0 then.
+  // Set if it was dropped: a v1::MissingReason. The rest is what is to be removed then.
   uint8_t dropped = 0;
   // The sealed form stands for the entries before this.
   uint32_t entries = 0;

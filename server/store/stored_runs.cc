@@ -33,9 +33,12 @@ absl::StatusOr<RunRegistry::Created> StoredRuns::Create(const v1::CreateRunReque
   const absl::StatusOr<RunConfig> config = FromMessage(request.config());
   if (!config.ok()) return config.status();
   if (stored_ == nullptr) return registry_.Create(run_id, request.incarnation(), *config);
-  if (absl::Status status = Learn(run_id); !status.ok()) return status;
+  const absl::Status learned = Learn(run_id);
   const absl::StatusOr<RunRegistry::Plan> plan =
       registry_.PlanToCreate(run_id, request.incarnation(), *config);
+  // What is present is stored: clients that open it again need not wait for a store that is down.
+  const bool is_present = plan.ok() && plan->present != nullptr;
+  if (!learned.ok() && !(is_present && absl::IsUnavailable(learned))) return learned;
   if (!plan.ok()) return plan.status();
 
   // The store decides between two that create it at the same time.
@@ -109,21 +112,45 @@ absl::Status StoredRuns::Learn(const std::string& run_id) {
   return there.ok() ? Adopt(*there) : there.status();
 }
 
-absl::Status StoredRuns::Exchange(const Run& run) {
-  if (stored_ == nullptr) return absl::OkStatus();
+absl::StatusOr<int64_t> StoredRuns::AdvanceVersion(Run& run, uint64_t version) {
+  if (stored_ != nullptr && version > run.policy_version()) {
+    if (absl::Status status = Exchange(run, version); !status.ok()) return status;
+    // Others may have superseded or deleted it.
+    absl::Status present = registry_.Find(run.id(), run.incarnation()).status();
+    if (!present.ok()) return present;
+  }
+  return run.AdvanceVersion(version);
+}
+
+absl::StatusOr<StoredRuns::Released> StoredRuns::Release(Run& run,
+                                                         std::span<const SequenceName> names,
+                                                         std::span<const uint64_t> lease_ids) {
+  Released released;
+  for (const SequenceName& name : names) released.sequences += run.Release(name);
+  for (const uint64_t lease_id : lease_ids) released.leases += run.EndLease(lease_id);
+  if (stored_ == nullptr) return released;
+  const absl::StatusOr<int64_t> only_stored = stored_->FinishRelease(run, names);
+  if (!only_stored.ok()) return only_stored.status();
+  released.sequences += *only_stored;
+  return released;
+}
+
+absl::Status StoredRuns::Exchange(const Run& run, uint64_t version) {
   const StoredRun own{.run_id = run.id(),
                       .incarnation = run.incarnation(),
-                      .policy_version = run.policy_version(),
+                      .policy_version = version,
                       .config = ToMessage(run.config()).SerializeAsString()};
   const absl::StatusOr<StoredRun> there = stored_->store().PutRun(own);
   if (!there.ok()) return there.status();
-  return Adopt(*there);
+  return *there == own ? absl::OkStatus() : Adopt(*there);
 }
 
 void StoredRuns::ExchangeAllBehind() {
   if (stored_ == nullptr || !stored_->store().shared() || exchanging_.exchange(true)) return;
   behind_->Schedule("", [this] {
-    for (const std::shared_ptr<Run>& run : registry_.List()) Exchange(*run).IgnoreError();
+    for (const std::shared_ptr<Run>& run : registry_.List()) {
+      Exchange(*run, run->policy_version()).IgnoreError();
+    }
     exchanging_ = false;
   });
 }
@@ -157,18 +184,21 @@ absl::StatusOr<StoredRuns::Recovered> StoredRuns::Recover() {
   if (!runs.ok()) return runs.status();
   for (const StoredRun& run : *runs) {
     if (absl::Status status = Adopt(run); !status.ok()) return status;
-    const absl::StatusOr<std::vector<SequenceIdentity>> sequences =
+    const absl::StatusOr<ListedSequences> sequences =
         stored_->store().ListSequences(run.run_id, run.incarnation);
     if (!sequences.ok()) return sequences.status();
     if (run.deleted()) {
       // What was still being written when it was deleted.
-      if (sequences->empty()) continue;
+      if (sequences->present.empty() && sequences->dropped.empty()) continue;
       absl::Status removed = DeleteStored(run.run_id, run.incarnation).status();
       if (!removed.ok()) return removed;
       continue;
     }
+    for (const SequenceIdentity& dropped : sequences->dropped) {
+      stored_->RemoveDroppedBehind(dropped);
+    }
     ++recovered.runs;
-    recovered.sequences += static_cast<int64_t>(sequences->size());
+    recovered.sequences += static_cast<int64_t>(sequences->present.size());
   }
   return recovered;
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "absl/status/status.h"
@@ -32,6 +33,19 @@ class StoredRuns {
   // In memory, or else in the store. Errors as of RunRegistry::Find.
   absl::StatusOr<std::shared_ptr<Run>> Find(const v1::RunRef& ref);
 
+  // As AdvanceVersion of the API: stored first, or else nothing has changed. Returns how many
+  // sequences were dropped.
+  absl::StatusOr<int64_t> AdvanceVersion(Run& run, uint64_t version);
+
+  struct Released {
+    int64_t sequences = 0;
+    int64_t leases = 0;
+  };
+  // As Release of the API. After an error of the store memory has released what it had, and the
+  // call may be repeated.
+  absl::StatusOr<Released> Release(Run& run, std::span<const SequenceName> names,
+                                   std::span<const uint64_t> lease_ids);
+
   // As DeleteRun of the API: whether it was there. What could not be removed from the store is
   // removed when the call is made again.
   absl::StatusOr<bool> Delete(const v1::RunRef& ref);
@@ -39,8 +53,6 @@ class StoredRuns {
   // the store they may be in use elsewhere, and only leave memory.
   void ForgetIdle(absl::Duration unused);
 
-  // Tells the store the run's policy version; takes over a newer record of it.
-  absl::Status Exchange(const Run& run);
   // Where other replicas write to the store: does so for all runs.
   void ExchangeAllBehind();
 
@@ -54,6 +66,8 @@ class StoredRuns {
  private:
   // Takes over what the store knows of the run, if it is newer.
   absl::Status Learn(const std::string& run_id);
+  // Tells the store the run's policy version; takes over a newer record of it.
+  absl::Status Exchange(const Run& run, uint64_t version);
   // Stores that the incarnation is deleted, and removes what is stored of it. Returns the record
   // that is there afterwards.
   absl::StatusOr<StoredRun> DeleteStored(const std::string& run_id, uint64_t incarnation);

@@ -7,8 +7,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "server/store/stored_item.h"
 #include "server/testing/backing.h"
+#include "server/testing/stored_entries.h"
 
 namespace sis {
 namespace {
@@ -23,12 +25,15 @@ TEST(RocksDbStoreTest, ListsRunsAndSequencesAfterARestart) {
     const auto store = Open(backing);
     ASSERT_TRUE(store->PutRun({"run", 3, 0, "config"}).ok());
     ASSERT_TRUE(store->PutRun({"run2", 1, 0, ""}).ok());
-    for (const std::string id : {"a", "b", "dropped", "sealed"}) {
+    for (const std::string id : {"a", "b", "dropped", "removed", "sealed"}) {
       for (uint32_t n = 0; n < 3; ++n) {
         ASSERT_TRUE(AppendOne(*store, Sequence(id), n, Block(n, "rows")).ok());
       }
     }
-    ASSERT_TRUE(store->Drop(Sequence("dropped"), kReleased, absl::InfiniteFuture()).ok());
+    for (const std::string id : {"dropped", "removed", "never there"}) {
+      ASSERT_TRUE(DropOne(*store, Sequence(id), kReleased).ok());
+    }
+    ASSERT_TRUE(store->RemoveDropped(Sequence("removed"), absl::Now() + absl::Hours(24)).ok());
     ASSERT_TRUE(store->WriteSealedForm(Sequence("sealed"), 3, "form", absl::InfiniteFuture()).ok());
     ASSERT_TRUE(AppendOne(*store, {"run", 2, "older", 0}, 0, Block(0, "rows")).ok());
     ASSERT_TRUE(store->DropIncarnationsBefore("run", 3).ok());
@@ -36,9 +41,11 @@ TEST(RocksDbStoreTest, ListsRunsAndSequencesAfterARestart) {
   const auto store = Open(backing);
   EXPECT_THAT(*store->ListRuns(),
               ElementsAre(StoredRun{"run", 3, 0, "config"}, StoredRun{"run2", 1, 0, ""}));
-  EXPECT_THAT(*store->ListSequences("run", 3),
+  const ListedSequences listed = *store->ListSequences("run", 3);
+  EXPECT_THAT(listed.present,
               UnorderedElementsAre(Sequence("a"), Sequence("b"), Sequence("sealed")));
-  EXPECT_THAT(*store->ListSequences("run", 2), IsEmpty());
+  EXPECT_THAT(listed.dropped, UnorderedElementsAre(Sequence("dropped"), Sequence("never there")));
+  EXPECT_THAT(store->ListSequences("run", 2)->present, IsEmpty());
   EXPECT_TRUE(absl::IsNotFound(store->Read({"run", 2, "older", 0}).status()));
 }
 
@@ -86,6 +93,36 @@ TEST(MemcachedStoreTest, ANodeThatIsDownCostsItsShareAndRecovers) {
     }
     EXPECT_TRUE(absl::IsResourceExhausted(read)) << read;
     EXPECT_TRUE(AppendOne(*store, Sequence(absl::StrCat("new ", i)), 0, Block(0, "rows")).ok());
+  }
+}
+
+// The other node, for the witness, may have a hundredth of the keys, or none.
+TEST(MemcachedStoreTest, AnyWeightsDo) {
+  constexpr int kSequences = 50;
+  for (const auto& [light, heavy] : {std::pair(1, 1), {1, 20}, {1, 100}, {1, 1000}, {0, 1}}) {
+    MemcachedBacking backing;
+    std::string description = absl::StrCat("memcached:", backing.node(0).socket(), "*", heavy);
+    if (light > 0) absl::StrAppend(&description, ",", backing.node(1).socket(), "*", light);
+    const std::unique_ptr<SequenceStore> store = *OpenStore(description);
+    const auto name = [](int i) { return Sequence(absl::StrCat("sequence ", i)); };
+    for (int i = 0; i < kSequences; ++i) {
+      ASSERT_TRUE(AppendOne(*store, name(i), 0, Block(0, "rows")).ok());
+      EXPECT_TRUE(store->Read(name(i)).ok());
+      EXPECT_TRUE(absl::IsNotFound(store->Read(Sequence(absl::StrCat("none ", i))).status()));
+    }
+    if (light == 0 || heavy > 20) continue;
+    // Where both have a share, each is a witness to what the other has lost.
+    backing.node(0).Kill();
+    backing.node(0).Start();
+    int lost = 0;
+    for (int i = 0; i < kSequences; ++i) {
+      absl::Status read;
+      while (absl::IsUnavailable(read = store->Read(name(i)).status())) {
+      }
+      EXPECT_TRUE(read.ok() || absl::IsResourceExhausted(read)) << read;
+      lost += !read.ok();
+    }
+    EXPECT_GT(lost, 0);
   }
 }
 

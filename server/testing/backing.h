@@ -17,8 +17,6 @@
 
 namespace sis {
 
-inline constexpr uint8_t kReleased = 5;
-
 // Outlives the store.
 class Backing {
  public:
@@ -70,18 +68,6 @@ class MemcachedBacking final : public Backing {
     return nodes;
   }();
 };
-
-inline SequenceIdentity Sequence(std::string id) { return {"run", 3, std::move(id), 1}; }
-
-inline LogEntry Block(uint32_t position, std::string rows) {
-  return {LogEntry::Kind::kBlock, position, 7, std::move(rows)};
-}
-
-inline absl::Status AppendOne(SequenceStore& store, const SequenceIdentity& sequence,
-                              uint32_t number, LogEntry entry) {
-  const NewEntry added{.sequence = sequence, .number = number, .entry = std::move(entry)};
-  return store.Append({&added, 1})[0];
-}
 
 inline std::unique_ptr<SequenceStore> Open(const Backing& backing) {
   auto store = OpenStore(backing.description());

@@ -182,19 +182,18 @@ bool CacheModel::Release(const SequenceName& name) {
   const auto found = sequences_.find(name);
   if (found != sequences_.end() && found->second.in_memory) {
     Sequence& sequence = found->second;
-    if (sequence.release_when_free) {
-      if (durable_) Touch(name);
-      return false;
-    }
+    if (sequence.release_when_free) return false;
     sequence.release_when_free = true;
+    // Stored at once, so that a restart ends what only a lease still holds.
+    if (durable_ && !sequence.stored_reason.has_value()) sequence.stored_reason = v1::RELEASED;
     if (sequence.leases == 0) Drop(sequence, v1::RELEASED);
     return true;
   }
-  if (!durable_) return false;
-  Sequence& sequence = sequences_[name];
-  if (sequence.dropped.has_value()) return false;
+  if (found == sequences_.end() || !found->second.stored) return false;
+  Sequence& sequence = found->second;
+  if (sequence.dropped.has_value() || sequence.stored_reason.has_value()) return false;
   sequence.dropped = v1::RELEASED;
-  if (!sequence.stored_reason.has_value()) sequence.stored_reason = v1::RELEASED;
+  sequence.stored_reason = v1::RELEASED;
   sequence.stored = false;
   sequence.positions.clear();
   sequence.sealed.reset();
@@ -268,7 +267,7 @@ void CacheModel::OpenIncarnation() {
 
 void CacheModel::Restart() {
   if (!durable_) return OpenIncarnation();  // the first one
-  leases_.clear();
+  while (!leases_.empty()) EndLeaseAt(leases_.begin());
   for (auto& [name, sequence] : sequences_) {
     if (sequence.in_memory) Leave(sequence);
     sequence.dropped.reset();
@@ -511,8 +510,8 @@ absl::StatusOr<v1::EvaluateResponse> CacheModel::Evaluate(const v1::EvaluateRequ
   if (request.lease_id() != 0) {
     const auto lease = leases_.find(request.lease_id());
     const bool ended = lease == leases_.end() || lease->second.expires < now_;
-    if (ended && !durable_) return absl::FailedPreconditionError("lease");
-    if (!ended) lease->second.expires = now_ + lease->second.length;
+    if (ended) return absl::FailedPreconditionError("lease");
+    lease->second.expires = now_ + lease->second.length;
   }
 
   EvaluateParameters parameters{.slots = static_cast<int>(config_.top_k()),

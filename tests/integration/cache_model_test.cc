@@ -544,10 +544,9 @@ void CacheModelTest::Evaluate() {
 void CacheModelTest::Release() {
   const SequenceName name = AnyName();
   Note("release", name);
-  sis::Run& run = *life_->run;
-  const bool released =
-      run.Release(name) || (run.backing() != nullptr && run.backing()->Release(run, name));
-  ExpectEqual(released, model_.Release(name), "released");
+  const auto released = life_->runs->Release(*life_->run, {&name, 1}, {});
+  ASSERT_TRUE(released.ok()) << released.status();
+  ExpectEqual(released->sequences, int64_t{model_.Release(name)}, "released");
   Settle({name});
 }
 
@@ -563,14 +562,10 @@ void CacheModelTest::AdvanceVersion() {
   uint64_t version = model_.policy_version() + 1;
   if (OneIn(10)) version = Below(version);
   Note("advance", std::nullopt, 0, 0, version);
-  const absl::StatusOr<int64_t> dropped = life_->run->AdvanceVersion(version);
+  const absl::StatusOr<int64_t> dropped = life_->runs->AdvanceVersion(*life_->run, version);
   const std::optional<int64_t> expected = model_.AdvanceVersion(version);
   ExpectEqual(dropped.ok(), expected.has_value(), "the version is taken");
   if (dropped.ok() && expected.has_value()) ExpectEqual(*dropped, *expected, "dropped");
-  if (life_->run->backing() != nullptr) {
-    const absl::Status exchanged = life_->runs->Exchange(*life_->run);
-    EXPECT_TRUE(exchanged.ok()) << exchanged;
-  }
   Settle({});
 }
 

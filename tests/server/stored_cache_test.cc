@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <optional>
@@ -14,32 +15,25 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "kernels/records/record_digest.h"
-#include "server/append/ingest.h"
 #include "server/store/log_store.h"
-#include "server/testing/cache_fixture.h"
+#include "server/testing/faulty_items.h"
 #include "server/testing/record_generator.h"
+#include "server/testing/replica.h"
 
 namespace sis {
 namespace {
 
 constexpr int kSlots = 2;
 
-// What several replicas see: a map that can be made to fail.
+// What several replicas see.
 struct Fleet {
-  enum class Fault { kNone, kDown, kAnswersLost };
-
   bool shared = true;
 
   Mutex mutex;
   std::map<std::string, std::string> items ABSL_GUARDED_BY(mutex);
-  Fault fault ABSL_GUARDED_BY(mutex) = Fault::kNone;
   int64_t gets ABSL_GUARDED_BY(mutex) = 0;
   absl::Duration slowness;  // of every get
-
-  void Set(Fault to) {
-    WriterLock lock(mutex);
-    fault = to;
-  }
+  std::atomic<Fault> fault = Fault::kNone;
 };
 
 class FleetItems final : public ItemStore {
@@ -53,23 +47,18 @@ class FleetItems final : public ItemStore {
     WriterLock lock(fleet_.mutex);
     std::vector<absl::Status> statuses;
     for (const Item& item : items) {
-      const bool down = fleet_.fault == Fleet::Fault::kDown;
-      const bool added = !down && fleet_.items.emplace(item.key.key, item.value).second;
-      statuses.push_back(fleet_.fault != Fleet::Fault::kNone ? absl::UnavailableError("no answer")
-                         : added                             ? absl::OkStatus()
-                                                             : absl::AlreadyExistsError(""));
+      const bool added = fleet_.items.emplace(item.key.key, item.value).second;
+      statuses.push_back(added ? absl::OkStatus() : absl::AlreadyExistsError(""));
     }
     return statuses;
   }
-  absl::Status Put(std::span<const Item> items) override {
+  std::vector<absl::Status> Put(std::span<const Item> items) override {
     WriterLock lock(fleet_.mutex);
-    if (fleet_.fault == Fleet::Fault::kDown) return absl::UnavailableError("no answer");
     for (const Item& item : items) fleet_.items[item.key.key] = item.value;
-    return absl::OkStatus();
+    return std::vector<absl::Status>(items.size());
   }
   absl::Status Swap(const Item& item, const std::optional<std::string>& expected) override {
     WriterLock lock(fleet_.mutex);
-    if (fleet_.fault == Fleet::Fault::kDown) return absl::UnavailableError("no answer");
     const auto found = fleet_.items.find(item.key.key);
     const bool there = found != fleet_.items.end();
     if (there != expected.has_value() || (there && found->second != *expected)) {
@@ -85,9 +74,7 @@ class FleetItems final : public ItemStore {
     for (const ItemKey& key : keys) {
       ++fleet_.gets;
       const auto found = fleet_.items.find(key.key);
-      if (fleet_.fault == Fleet::Fault::kDown) {
-        values.push_back(absl::UnavailableError("no answer"));
-      } else if (found == fleet_.items.end()) {
+      if (found == fleet_.items.end()) {
         values.push_back(absl::NotFoundError(""));
       } else {
         values.push_back(found->second);
@@ -97,7 +84,6 @@ class FleetItems final : public ItemStore {
   }
   absl::StatusOr<size_t> Remove(std::span<const ItemKey> keys) override {
     WriterLock lock(fleet_.mutex);
-    if (fleet_.fault == Fleet::Fault::kDown) return absl::UnavailableError("no answer");
     size_t removed = 0;
     for (const ItemKey& key : keys) removed += fleet_.items.erase(key.key);
     return removed;
@@ -115,45 +101,14 @@ class FleetItems final : public ItemStore {
   Fleet& fleet_;
 };
 
-// One server's cache over the fleet, with the run "run" in it.
-class Replica {
- public:
-  explicit Replica(Fleet& fleet) : store_(std::make_unique<FleetItems>(fleet)) {
-    v1::CreateRunRequest request;
-    request.set_run_id("run");
-    *request.mutable_config() = LosslessConfig(kSlots);
-    const absl::StatusOr<RunRegistry::Created> created = runs_.Create(request);
-    EXPECT_TRUE(created.ok()) << created.status();
-    run_ = created->run;
-  }
+std::unique_ptr<SequenceStore> StoreOf(Fleet& fleet) {
+  return std::make_unique<LogStore>(
+      std::make_unique<FaultyItems>(std::make_unique<FleetItems>(fleet), fleet.fault));
+}
 
-  Run& run() { return *run_; }
-  StoredCache& stored() { return stored_; }
-
-  v1::Ack Append(const v1::AppendEntry& entry) {
-    v1::AppendBatch batch;
-    *batch.add_entries() = entry;
-    absl::StatusOr<Ingest> ingest = Ingest::Open(runs_, room_queue_, HeaderOf(*run_));
-    EXPECT_TRUE(ingest.ok()) << ingest.status();
-    const absl::StatusOr<v1::AppendResponse> response = ApplyAtOnce(*ingest, batch);
-    EXPECT_TRUE(response.ok()) << response.status();
-    return response->acks(0);
-  }
-  v1::Ack AppendBlock(const v1::Block& block) {
-    v1::AppendEntry entry;
-    *entry.mutable_block() = block;
-    return Append(entry);
-  }
-
- private:
-  ManualClock clock_;
-  std::unique_ptr<Arena> arena_ = *Arena::Map(int64_t{1} << 26);
-  LogStore store_;
-  RunRegistry registry_{int64_t{1} << 26, *arena_, {}, [this] { return clock_.Now(); }};
-  StoredCache stored_{store_, registry_, [this] { return clock_.Now(); }};
-  StoredRuns runs_{registry_, &stored_};
-  RoomQueue room_queue_{registry_, absl::ZeroDuration(), [this] { return clock_.Now(); }};
-  std::shared_ptr<Run> run_;
+// One server's cache over the fleet.
+struct FleetReplica : Replica {
+  explicit FleetReplica(Fleet& fleet) : Replica(StoreOf(fleet), LosslessConfig(kSlots)) {}
 };
 
 uint64_t DigestOf(const Records& records, uint32_t row, uint32_t position) {
@@ -174,7 +129,7 @@ TEST(StoredCacheTest, WhatWasEvictedIsReadOnceWhoeverAsks) {
   const Records records = RecordGenerator(kSlots, 1000, 1).NextRecords(500);
   uint64_t digest = 0;
   {
-    Replica writer(fleet);  // seals behind, until it goes
+    FleetReplica writer(fleet);  // seals behind, until it goes
     ASSERT_EQ(writer.AppendBlock(records.Block("a")).code(), 0);
     digest = DigestAt(writer.stored().Find(writer.run(), {"a", 0}, 0, 500), 0, 500);
     v1::AppendEntry seal;
@@ -189,7 +144,7 @@ TEST(StoredCacheTest, WhatWasEvictedIsReadOnceWhoeverAsks) {
     return fleet.gets;
   };
   const auto read_by = [&](int threads) {
-    Replica fresh(fleet);
+    FleetReplica fresh(fleet);
     const int64_t start = gets();
     std::vector<std::thread> readers;
     for (int i = 0; i < threads; ++i) {
@@ -207,18 +162,18 @@ TEST(StoredCacheTest, WhatWasEvictedIsReadOnceWhoeverAsks) {
 
 TEST(StoredCacheTest, WhatCanNotBeStoredIsNotAckedUntilItCan) {
   Fleet fleet;
-  Replica replica(fleet), other(fleet);
+  FleetReplica replica(fleet), other(fleet);
   const Records records = RecordGenerator(kSlots, 1000, 2).NextRecords(10);
-  for (const Fleet::Fault fault : {Fleet::Fault::kDown, Fleet::Fault::kAnswersLost}) {
+  for (const Fault fault : {Fault::kDown, Fault::kAnswersLost}) {
     const std::string id = absl::StrCat("sequence ", static_cast<int>(fault));
     ASSERT_EQ(replica.AppendBlock(records.Block(id, 0, 0, 0, 5)).code(), 0);
-    fleet.Set(fault);
+    fleet.fault = fault;
     for (int again = 0; again < 2; ++again) {
       const v1::Ack refused = replica.AppendBlock(records.Block(id, 5, 0, 5, 5));
       EXPECT_EQ(CodeOf(refused), absl::StatusCode::kUnavailable);
       EXPECT_GT(refused.retry_seconds(), 0);
     }
-    fleet.Set(Fleet::Fault::kNone);
+    fleet.fault = Fault::kNone;
     EXPECT_EQ(replica.AppendBlock(records.Block(id, 5, 0, 5, 5)).code(), 0);
     uint64_t digest = 0;
     for (uint32_t p = 0; p < 10; ++p) digest += DigestOf(records, p, p);
@@ -228,14 +183,14 @@ TEST(StoredCacheTest, WhatCanNotBeStoredIsNotAckedUntilItCan) {
 
 TEST(StoredCacheTest, AStoreThatDoesNotAnswerIsAReason) {
   Fleet fleet;
-  Replica replica(fleet), other(fleet), third(fleet);
+  FleetReplica replica(fleet), other(fleet), third(fleet);
   const Records records = RecordGenerator(kSlots, 1000, 3).NextRecords(10);
   ASSERT_EQ(replica.AppendBlock(records.Block("a")).code(), 0);
-  fleet.Set(Fleet::Fault::kDown);
+  fleet.fault = Fault::kDown;
   EXPECT_EQ(other.stored().Find(other.run(), {"a", 0}, 0, 10),
             Run::Found(MissingReason::kStoreDown));
   EXPECT_NE(DigestAt(replica.stored().Find(replica.run(), {"a", 0}, 0, 10), 0, 10), 0);
-  fleet.Set(Fleet::Fault::kNone);
+  fleet.fault = Fault::kNone;
   EXPECT_NE(DigestAt(other.stored().Find(other.run(), {"a", 0}, 0, 10), 0, 10), 0);
   {
     WriterLock lock(fleet.mutex);
@@ -249,11 +204,11 @@ TEST(StoredCacheTest, WhatWasAckedIsThereWhoeverWritesAtTheSameTime) {
   Fleet fleet;
   const Records records = RecordGenerator(kSlots, 1000, 5).NextRecords(kWriters * kBlocks);
   {
-    Replica replicas[] = {Replica(fleet), Replica(fleet)};
+    FleetReplica replicas[] = {FleetReplica(fleet), FleetReplica(fleet)};
     std::vector<std::thread> writers;
     for (uint32_t w = 0; w < kWriters; ++w) {
       writers.emplace_back([&, w] {
-        Replica& replica = replicas[w % 2];
+        FleetReplica& replica = replicas[w % 2];
         for (uint32_t n = 0; n < kBlocks; ++n) {
           const uint32_t position = n * kWriters + w;
           for (uint32_t s = 0; s < kSequences; ++s) {
@@ -267,13 +222,157 @@ TEST(StoredCacheTest, WhatWasAckedIsThereWhoeverWritesAtTheSameTime) {
     }
     for (std::thread& writer : writers) writer.join();
   }
-  Replica reader(fleet);
+  FleetReplica reader(fleet);
   for (uint32_t s = 0; s < kSequences; ++s) {
     const Run::Found found = reader.stored().Find(reader.run(), {absl::StrCat(s), 0}, 0, 0);
     for (uint32_t p = 0; p < kWriters * kBlocks; ++p) {
       ASSERT_EQ(DigestAt(found, p, 1), DigestOf(records, p, p)) << "position " << p;
     }
   }
+}
+
+const Run::Found kGone(MissingReason::kReleased);
+
+class ReleaseTest : public ::testing::TestWithParam<bool> {
+ protected:
+  ReleaseTest() { fleet_.shared = GetParam(); }
+
+  std::unique_ptr<FleetReplica> Start() { return std::make_unique<FleetReplica>(fleet_); }
+
+  std::unique_ptr<FleetReplica> KillAndStart(std::unique_ptr<FleetReplica> replica) {
+    fleet_.fault = Fault::kDown;  // what it still does has no effect
+    replica.reset();
+    fleet_.fault = Fault::kNone;
+    return Start();
+  }
+
+  const Records records_ = RecordGenerator(kSlots, 1000, 6).NextRecords(10);
+  Fleet fleet_;
+};
+INSTANTIATE_TEST_SUITE_P(Stores, ReleaseTest, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "shared" : "own"; });
+
+TEST_P(ReleaseTest, AnAnswerMeansStored) {
+  auto replica = Start();
+  std::vector<std::string> ids;
+  for (int i = 0; i < 200; ++i) ids.push_back(absl::StrCat("sequence ", i));
+  for (const std::string& id : ids) ASSERT_EQ(replica->AppendBlock(records_.Block(id)).code(), 0);
+  for (int i = 0; i < 100; ++i) replica->run().EvictOldest();
+  EXPECT_EQ(replica->Release(ids)->sequences, 200);
+  replica = KillAndStart(std::move(replica));
+  for (const std::string& id : ids) EXPECT_EQ(replica->Find(id), kGone) << id;
+}
+
+TEST_P(ReleaseTest, WhatCanNotBeStoredIsAnErrorUntilItCan) {
+  for (const auto& [fault, code] :
+       {std::pair(Fault::kDown, absl::StatusCode::kUnavailable),
+        std::pair(Fault::kFull, absl::StatusCode::kResourceExhausted)}) {
+    auto replica = Start();
+    const std::string in_memory = absl::StrCat("in memory ", static_cast<int>(fault));
+    const std::string evicted = absl::StrCat("evicted ", static_cast<int>(fault));
+    ASSERT_EQ(replica->AppendBlock(records_.Block(evicted)).code(), 0);
+    ASSERT_TRUE(replica->run().EvictOldest());
+    ASSERT_EQ(replica->AppendBlock(records_.Block(in_memory)).code(), 0);
+    fleet_.fault = fault;
+    for (int again = 0; again < 2; ++again) {
+      EXPECT_EQ(replica->Release({in_memory}).status().code(), code);
+      EXPECT_EQ(replica->Release({evicted}).status().code(), code);
+    }
+    fleet_.fault = Fault::kNone;
+    EXPECT_TRUE(replica->Release({in_memory, evicted}).ok());
+    replica = KillAndStart(std::move(replica));
+    EXPECT_EQ(replica->Find(in_memory), kGone);
+    EXPECT_EQ(replica->Find(evicted), kGone);
+  }
+}
+
+TEST_P(ReleaseTest, WhatMemoryHasReleasedIsTriedAgain) {
+  auto replica = Start();
+  for (const std::string id : {"a", "b"}) {
+    ASSERT_EQ(replica->AppendBlock(records_.Block(id)).code(), 0);
+  }
+  fleet_.fault = Fault::kFull;
+  EXPECT_FALSE(replica->Release({"a"}).ok());
+  fleet_.fault = Fault::kNone;
+  replica->stored().RetryDropsBehind();
+  {
+    auto other = Start();
+    while (other->Find("a") != kGone) other = Start();
+  }
+  // Nobody asks again before the end.
+  fleet_.fault = Fault::kFull;
+  EXPECT_FALSE(replica->Release({"b"}).ok());
+  fleet_.fault = Fault::kNone;
+  replica = Start();
+  EXPECT_EQ(replica->Find("b"), kGone);
+}
+
+TEST_P(ReleaseTest, WhatIsLeasedGoesWithTheServer) {
+  auto replica = Start();
+  for (const bool killed : {false, true}) {
+    const std::string name = killed ? "killed" : "ended";
+    ASSERT_EQ(replica->AppendBlock(records_.Block(name)).code(), 0);
+    replica->Lease(name, absl::Hours(1));
+    EXPECT_EQ(replica->Release({name})->sequences, 1);
+    EXPECT_NE(DigestAt(replica->Find(name), 0, 10), 0) << "leased";
+    EXPECT_EQ(replica->Release({name})->sequences, 0);
+    if (killed) {
+      replica = KillAndStart(std::move(replica));
+    } else {
+      replica.reset();
+      replica = Start();
+    }
+    // What others may be reading stays for them until the lease ends.
+    const bool gone = !killed || !fleet_.shared;
+    EXPECT_EQ(replica->Find(name) == kGone, gone);
+  }
+}
+
+TEST_P(ReleaseTest, WhatWasNeverSeenIsUnknown) {
+  auto replica = Start();
+  EXPECT_EQ(replica->Release({"a"})->sequences, 0);
+  EXPECT_EQ(replica->AppendBlock(records_.Block("a")).code(), 0);
+  EXPECT_EQ(replica->Release({"a", "a", "b"})->sequences, 1);
+  EXPECT_EQ(replica->Release({"a"})->sequences, 0);
+  EXPECT_EQ(CodeOf(replica->AppendBlock(records_.Block("a"))),
+            absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_P(ReleaseTest, NothingButTheReasonStays) {
+  auto replica = Start();
+  for (int i = 0; i < 20; ++i) {
+    const std::string id = absl::StrCat("sequence ", i);
+    ASSERT_EQ(replica->AppendBlock(records_.Block(id)).code(), 0);
+    if (i % 2 == 0) {
+      v1::AppendEntry seal;
+      seal.mutable_seal()->mutable_sequence()->set_id(id);
+      seal.mutable_seal()->set_length(10);
+      ASSERT_EQ(replica->Append(seal).code(), 0);
+    }
+    EXPECT_EQ(replica->Release({id})->sequences, 1);
+  }
+  replica.reset();
+  WriterLock lock(fleet_.mutex);
+  // The run, a reason each, and where others write too a witness each.
+  EXPECT_EQ(fleet_.items.size(), fleet_.shared ? 41 : 21);
+}
+
+TEST_P(ReleaseTest, AVersionIsStoredOrNothingChanges) {
+  auto replica = Start();
+  ASSERT_TRUE(replica->AdvanceVersion(3).ok());
+  for (const auto& [fault, code] :
+       {std::pair(Fault::kDown, absl::StatusCode::kUnavailable),
+        std::pair(Fault::kFull, absl::StatusCode::kResourceExhausted)}) {
+    fleet_.fault = fault;
+    EXPECT_EQ(replica->AdvanceVersion(4).status().code(), code);
+    EXPECT_EQ(replica->run().policy_version(), 3);
+    EXPECT_TRUE(absl::IsFailedPrecondition(replica->AdvanceVersion(2).status()));
+    EXPECT_TRUE(replica->AdvanceVersion(3).ok()) << "stored before";
+  }
+  fleet_.fault = Fault::kNone;
+  EXPECT_TRUE(replica->AdvanceVersion(4).ok());
+  replica = KillAndStart(std::move(replica));
+  EXPECT_EQ(replica->run().policy_version(), 4);
 }
 
 // What a sequence should be, in the plainest form.
@@ -326,9 +425,9 @@ TEST_P(ModelTest, ReplicasAgreeWithIt) {
   fleet.shared = count_of_replicas > 1;
   RecordGenerator random(kSlots, 1000, 4);
   const Records records = random.NextRecords(Model::kLength * Model::kVariants);
-  std::vector<std::unique_ptr<Replica>> replicas;
+  std::vector<std::unique_ptr<FleetReplica>> replicas;
   for (uint32_t r = 0; r < count_of_replicas; ++r) {
-    replicas.push_back(std::make_unique<Replica>(fleet));
+    replicas.push_back(std::make_unique<FleetReplica>(fleet));
   }
   std::vector<Model> models(kSequences);
   std::vector<int> generation(kSequences, 0);
@@ -369,16 +468,17 @@ TEST_P(ModelTest, ReplicasAgreeWithIt) {
       replica.run().EvictOldest();
       continue;
     } else if (dice < 92) {
-      std::unique_ptr<Replica>& restarted = replicas[random.Uniform(0, count_of_replicas - 1)];
+      std::unique_ptr<FleetReplica>& restarted = replicas[random.Uniform(0, count_of_replicas - 1)];
       restarted.reset();
-      restarted = std::make_unique<Replica>(fleet);
+      restarted = std::make_unique<FleetReplica>(fleet);
       continue;
     } else if (dice < 93) {
       // Released for good; others come in its place.
+      const Run::Found before = replica.Find(id);
+      for (const auto& each : replicas) ASSERT_TRUE(each->Release({id}).ok());
       for (const auto& each : replicas) {
-        if (!each->run().Release({id, 0})) each->stored().Release(each->run(), {id, 0});
-        EXPECT_EQ(each->stored().Find(each->run(), {id, 0}, 0, 1),
-                  Run::Found(MissingReason::kReleased));
+        if (!std::holds_alternative<std::shared_ptr<Sequence>>(before)) continue;
+        EXPECT_EQ(each->Find(id), kGone);
       }
       model = Model();
       ++generation[s];
@@ -388,10 +488,10 @@ TEST_P(ModelTest, ReplicasAgreeWithIt) {
     }
 
     const uint32_t fault = random.Uniform(0, 9);
-    if (fault == 0) fleet.Set(Fleet::Fault::kDown);
-    if (fault == 1) fleet.Set(Fleet::Fault::kAnswersLost);
+    if (fault == 0) fleet.fault = Fault::kDown;
+    if (fault == 1) fleet.fault = Fault::kAnswersLost;
     absl::StatusCode code = CodeOf(replica.Append(entry));
-    fleet.Set(Fleet::Fault::kNone);
+    fleet.fault = Fault::kNone;
     for (int again = 0; again < 3 && code == absl::StatusCode::kUnavailable; ++again) {
       code = CodeOf(replica.Append(entry));
     }

@@ -17,6 +17,7 @@
 #include "server/testing/backing.h"
 #include "server/testing/cache_fixture.h"
 #include "server/testing/record_generator.h"
+#include "server/testing/stored_entries.h"
 
 namespace sis {
 namespace {

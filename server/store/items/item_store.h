@@ -44,8 +44,8 @@ class ItemStore {
 
   // One status per item; AlreadyExists if there is one under the key, which stays.
   virtual std::vector<absl::Status> Add(std::span<const Item> items) = 0;
-  // Overwrites. Stops at the first error.
-  virtual absl::Status Put(std::span<const Item> items) = 0;
+  // Overwrites. One status per item.
+  virtual std::vector<absl::Status> Put(std::span<const Item> items) = 0;
   // Overwrites what equals `expected` (nullopt: nothing); Aborted if something else is there.
   virtual absl::Status Swap(const Item& item, const std::optional<std::string>& expected) = 0;
   // One result per key, in order; NotFound if there is none.

@@ -2,11 +2,14 @@
 
 #include <libmemcached/memcached.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <limits>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -21,6 +24,9 @@ constexpr int kConnectMilliseconds = 250;
 constexpr int kAnswerMilliseconds = 1000;
 // A node that failed is left alone for so long, so that its share fails fast.
 constexpr std::chrono::milliseconds kDownTime{500};
+// How often another node is looked for by hashing; then any that has a share of the keys is taken.
+constexpr int kOthersTried = 16;
+constexpr int kRoutesTried = 1 << 16;
 
 struct FreeConnection {
   void operator()(memcached_st* connection) const { memcached_free(connection); }
@@ -73,8 +79,12 @@ absl::Status FromMemcached(memcached_return_t code) {
   }
 }
 
+// memcached keeps seconds in 32 signed bits, takes up to 30 days for a delay, and 0 for never.
 time_t Expiration(absl::Time expires) {
-  return expires == absl::InfiniteFuture() ? 0 : absl::ToTimeT(expires);
+  constexpr int64_t kLongestDelay = 30 * 24 * 3600;
+  const int64_t seconds = absl::ToUnixSeconds(expires);
+  if (seconds > std::numeric_limits<int32_t>::max()) return 0;
+  return std::max(seconds, kLongestDelay + 1);  // as long past as what was earlier
 }
 
 class MemcachedItems final : public ItemStore {
@@ -109,6 +119,7 @@ class MemcachedItems final : public ItemStore {
             absl::StrCat(node.host, ": ", memcached_strerror(prototype_.get(), code)));
       }
     }
+    FindRoutes();
     return absl::OkStatus();
   }
 
@@ -122,11 +133,10 @@ class MemcachedItems final : public ItemStore {
     return statuses;
   }
 
-  absl::Status Put(std::span<const Item> items) override {
-    for (const Item& item : items) {
-      if (absl::Status status = Write(memcached_set_by_key, item); !status.ok()) return status;
-    }
-    return absl::OkStatus();
+  std::vector<absl::Status> Put(std::span<const Item> items) override {
+    std::vector<absl::Status> statuses;
+    for (const Item& item : items) statuses.push_back(Write(memcached_set_by_key, item));
+    return statuses;
   }
 
   absl::Status Swap(const Item& item, const std::optional<std::string>& expected) override {
@@ -225,14 +235,30 @@ class MemcachedItems final : public ItemStore {
     return memcached_generate_hash(connection, route.data(), route.size());
   }
 
+  // A node whose weight is next to nothing beside the others' may have no share, so no route.
+  void FindRoutes() {
+    const Borrowed connection(*this);
+    std::set<size_t> reached;
+    for (int n = 0; n < kRoutesTried && reached.size() < nodes_; ++n) {
+      std::string route = absl::StrCat("route:", n);
+      if (!reached.insert(NodeOf(connection.get(), route)).second) continue;
+      routes_.push_back(std::move(route));
+    }
+  }
+
   // What is hashed to choose the node.
   std::string RouteOf(memcached_st* connection, const ItemKey& key) const {
-    std::string route = HashKey(key.group);
-    if (!key.elsewhere || nodes_ == 1) return route;
-    const size_t home = NodeOf(connection, route);
-    std::string other = route;
-    for (int n = 0; NodeOf(connection, other) == home; ++n) other = absl::StrCat(route, ":", n);
-    return other;
+    std::string home = HashKey(key.group);
+    if (!key.elsewhere || routes_.size() == 1) return home;
+    const size_t node = NodeOf(connection, home);
+    const auto is_other = [&](const std::string& route) {
+      return NodeOf(connection, route) != node;
+    };
+    for (int n = 0; n < kOthersTried; ++n) {
+      std::string route = absl::StrCat(home, ":", n);
+      if (is_other(route)) return route;
+    }
+    return *std::ranges::find_if(routes_, is_other);
   }
 
   static int64_t Now() {
@@ -321,7 +347,8 @@ class MemcachedItems final : public ItemStore {
   }
 
   const size_t nodes_;
-  Connection prototype_;                          // never used itself
+  Connection prototype_;             // never used itself
+  std::vector<std::string> routes_;  // one to each node, in an order that doesn't depend on theirs
   std::vector<std::atomic<int64_t>> down_until_;  // per node, in milliseconds of Now()
   Mutex mutex_;
   std::vector<Connection> idle_ ABSL_GUARDED_BY(mutex_);

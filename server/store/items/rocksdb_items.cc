@@ -5,6 +5,7 @@
 #include <rocksdb/filter_policy.h>
 #include <rocksdb/table.h>
 #include <rocksdb/write_batch.h>
+#include <sys/statvfs.h>
 
 #include <algorithm>
 #include <array>
@@ -17,6 +18,13 @@
 
 namespace sis {
 namespace {
+
+// Nothing is added, and nothing written at all, with less than this free on the file system. What
+// removes can so go on for longer than what adds. RocksDB itself never runs out of room: after it
+// has, it takes nothing for seconds when there is room again, and 7.8 may then end the process (the
+// first write to a log that a write has failed on is a failed assertion).
+constexpr uint64_t kFreeToAdd = uint64_t{128} << 20;
+constexpr uint64_t kFreeToWrite = uint64_t{64} << 20;
 
 absl::Status FromRocksDb(const rocksdb::Status& status) {
   if (status.ok()) return absl::OkStatus();
@@ -88,18 +96,18 @@ class RocksDbItems final : public ItemStore {
         in_batch.push_back(key);
       }
     }
-    const absl::Status written = FromRocksDb(db_->Write(write_, &batch));
+    const absl::Status written = Write(&batch, kFreeToAdd);
     for (absl::Status& status : statuses) {
       if (status.ok()) status = written;
     }
     return statuses;
   }
 
-  absl::Status Put(std::span<const Item> items) override {
+  std::vector<absl::Status> Put(std::span<const Item> items) override {
     rocksdb::WriteBatch batch;
     for (const Item& item : items) batch.Put(item.key.key, item.value);
     WriterLock lock(mutex_);
-    return FromRocksDb(db_->Write(write_, &batch));
+    return std::vector<absl::Status>(items.size(), Write(&batch, kFreeToWrite));
   }
 
   absl::Status Swap(const Item& item, const std::optional<std::string>& expected) override {
@@ -109,7 +117,9 @@ class RocksDbItems final : public ItemStore {
     if (present.ok() != expected.has_value() || (present.ok() && *present != *expected)) {
       return absl::AbortedError("something else is stored");
     }
-    return FromRocksDb(db_->Put(write_, item.key.key, item.value));
+    rocksdb::WriteBatch batch;
+    batch.Put(item.key.key, item.value);
+    return Write(&batch, kFreeToWrite);
   }
 
   std::vector<absl::StatusOr<std::string>> Get(std::span<const ItemKey> keys) override {
@@ -129,13 +139,15 @@ class RocksDbItems final : public ItemStore {
       batch.Delete(key.key);
       ++removed;
     }
-    if (absl::Status status = FromRocksDb(db_->Write(write_, &batch)); !status.ok()) return status;
+    if (absl::Status status = Write(&batch, kFreeToWrite); !status.ok()) return status;
     return removed;
   }
 
   absl::Status RemoveRange(const std::string& first, const std::string& last) override {
+    rocksdb::WriteBatch batch;
+    batch.DeleteRange(first, last);
     WriterLock lock(mutex_);
-    return FromRocksDb(db_->DeleteRange(write_, db_->DefaultColumnFamily(), first, last));
+    return Write(&batch, kFreeToWrite);
   }
 
   absl::Status Scan(
@@ -156,6 +168,20 @@ class RocksDbItems final : public ItemStore {
   }
 
  private:
+  absl::Status Write(rocksdb::WriteBatch* batch, uint64_t least_free)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (batch->Count() == 0) return absl::OkStatus();
+    struct statvfs files;
+    if (statvfs(directory_.c_str(), &files) == 0) {
+      const uint64_t free = uint64_t{files.f_bavail} * files.f_frsize;
+      if (free < least_free) {
+        return absl::ResourceExhaustedError(absl::StrCat("rocksdb: ", directory_, " has ", free,
+                                                         " bytes free, less than ", least_free));
+      }
+    }
+    return FromRocksDb(db_->Write(write_, batch));
+  }
+
   absl::StatusOr<std::string> Find(const std::string& key) const {
     std::string value;
     const rocksdb::Status status = db_->Get(rocksdb::ReadOptions(), key, &value);

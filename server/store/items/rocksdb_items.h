@@ -1,5 +1,6 @@
 // Items in a RocksDB of this machine. An item survives the process (kill -9) as soon as it is
-// written, and with `sync` the machine (a power cut) as well.
+// written, and with `sync` the machine (a power cut) as well. Where the disk is nearly full, adding
+// is ResourceExhausted; a little later so is all writing.
 #pragma once
 
 #include <memory>

@@ -1,0 +1,114 @@
+// RocksDB on a file system that is full for a while: a small one of the test's own.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <string>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "server/testing/backing.h"
+#include "server/testing/stored_entries.h"
+
+namespace sis {
+namespace {
+
+// Why there is none; empty if the path is a file system of 200 MiB now, for this process alone.
+std::string MountSmallFiles(const std::string& path) {
+  const std::string user = absl::StrCat("0 ", getuid(), " 1"),
+                    group = absl::StrCat("0 ", getgid(), " 1");
+  // Before there are other threads, which would not see it.
+  if (unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return absl::StrCat("unshare: ", strerror(errno));
+  std::ofstream("/proc/self/setgroups") << "deny";
+  std::ofstream("/proc/self/uid_map") << user;
+  std::ofstream("/proc/self/gid_map") << group;
+  if (mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+      mount("tmpfs", path.c_str(), "tmpfs", 0, "size=200m") != 0) {
+    return absl::StrCat("mount: ", strerror(errno));
+  }
+  return "";
+}
+
+// Takes what the file system has, but for so many bytes.
+class Filler {
+ public:
+  Filler(const std::string& directory, int64_t but_for) : path_(directory + "/filler") {
+    struct statvfs files;
+    EXPECT_EQ(statvfs(directory.c_str(), &files), 0);
+    const int64_t free =
+        static_cast<int64_t>(files.f_bavail) * static_cast<int64_t>(files.f_frsize);
+    const int file = open(path_.c_str(), O_CREAT | O_WRONLY, 0600);
+    EXPECT_EQ(posix_fallocate(file, 0, free - but_for), 0);
+    close(file);
+  }
+  ~Filler() { unlink(path_.c_str()); }
+  Filler(const Filler&) = delete;
+  Filler& operator=(const Filler&) = delete;
+
+ private:
+  const std::string path_;
+};
+
+TEST(FullDiskTest, IsAnErrorWhileItLastsAndCostsNothing) {
+  const TemporaryDirectory directory;
+  const std::string why = MountSmallFiles(directory.path());
+  if (!why.empty()) GTEST_SKIP() << "no file system of its own: " << why;
+  const absl::Cleanup unmount = [&] { umount2(directory.path().c_str(), MNT_DETACH); };
+  const std::string description = absl::StrCat("rocksdb:", directory.path(), "/db");
+  // The first time with records that only RocksDB's log has; the second time its buffer is empty.
+  for (const std::string time : {"first", "second"}) {
+    const auto name = [&](std::string_view what) {
+      return Sequence(absl::StrCat(time, " ", std::string(what)));
+    };
+    auto store = *OpenStore(description);
+    if (time == "first") {
+      for (const std::string id : {"early", "other", "third"}) {
+        ASSERT_TRUE(AppendOne(*store, name(id), 0, Block(0, "rows")).ok());
+      }
+    } else {
+      // What was stored the first time.
+      EXPECT_EQ(store->Read(Sequence("first early"))->entries[0], Block(0, "rows"));
+      EXPECT_EQ(store->Read(Sequence("first other"))->dropped, kReleased);
+      EXPECT_EQ(store->Read(Sequence("first third"))->dropped, kReleased);
+      EXPECT_EQ(store->GetRun("run")->policy_version, 2);
+    }
+    const uint64_t version = time == "first" ? 1 : 3;
+    {
+      const Filler nearly_full(directory.path(), 100 << 20);
+      const absl::Status added = AppendOne(*store, name("new"), 0, Block(0, "rows"));
+      EXPECT_TRUE(absl::IsResourceExhausted(added)) << added;
+      EXPECT_THAT(std::string(added.message()), ::testing::HasSubstr("bytes free"));
+      EXPECT_TRUE(absl::IsNotFound(store->Read(name("new")).status()));
+      // What gives room back goes on, and what is small.
+      EXPECT_TRUE(DropOne(*store, name("other"), kReleased).ok());
+      EXPECT_TRUE(store->RemoveDropped(name("other"), absl::Now() + absl::Hours(24)).ok());
+      EXPECT_TRUE(store->PutRun({"run", 1, version, "config"}).ok());
+    }
+    {
+      const Filler full(directory.path(), 0);
+      for (int again = 0; again < 3; ++again) {
+        EXPECT_TRUE(absl::IsResourceExhausted(
+            AppendOne(*store, name("new"), 0, Block(0, std::string(10'000, 'x')))));
+        EXPECT_TRUE(absl::IsResourceExhausted(DropOne(*store, name("third"), kReleased)));
+        EXPECT_TRUE(
+            absl::IsResourceExhausted(store->PutRun({"run", 1, version + 1, "config"}).status()));
+        EXPECT_EQ(store->GetRun("run")->policy_version, version);
+      }
+    }
+    // At once.
+    EXPECT_TRUE(AppendOne(*store, name("new"), 0, Block(0, "rows")).ok());
+    EXPECT_TRUE(DropOne(*store, name("third"), kReleased).ok());
+    EXPECT_TRUE(store->PutRun({"run", 1, version + 1, "config"}).ok());
+  }
+}
+
+}  // namespace
+}  // namespace sis

@@ -1,0 +1,84 @@
+// The cache of one server, with a run in it, over a store that others may use as well.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "server/append/ingest.h"
+#include "server/store/sequence_store.h"
+#include "server/store/stored_runs.h"
+#include "server/testing/cache_fixture.h"
+
+namespace sis {
+
+class Replica {
+ public:
+  // Without a store (null), what is in memory is all there is.
+  explicit Replica(std::unique_ptr<SequenceStore> store, const v1::RunConfig& config)
+      : store_(std::move(store)) {
+    clock_.Advance(absl::Hours(24 * 36500));  // so that the store, by its own clock, keeps all
+    if (store_ != nullptr) stored_.emplace(*store_, registry_, [this] { return clock_.Now(); });
+    runs_.emplace(registry_, stored_.has_value() ? &*stored_ : nullptr);
+    v1::CreateRunRequest request;
+    request.set_run_id("run");
+    *request.mutable_config() = config;
+    const absl::StatusOr<RunRegistry::Created> created = runs_->Create(request);
+    EXPECT_TRUE(created.ok()) << created.status();
+    run_ = created->run;
+  }
+
+  ManualClock& clock() { return clock_; }
+  RunRegistry& registry() { return registry_; }
+  Run& run() { return *run_; }
+  StoredCache& stored() { return *stored_; }
+
+  v1::Ack Append(const v1::AppendEntry& entry) {
+    v1::AppendBatch batch;
+    *batch.add_entries() = entry;
+    absl::StatusOr<Ingest> ingest = Ingest::Open(*runs_, room_queue_, HeaderOf(*run_));
+    EXPECT_TRUE(ingest.ok()) << ingest.status();
+    const absl::StatusOr<v1::AppendResponse> response = ApplyAtOnce(*ingest, batch);
+    EXPECT_TRUE(response.ok()) << response.status();
+    return response->acks(0);
+  }
+  v1::Ack AppendBlock(const v1::Block& block) {
+    v1::AppendEntry entry;
+    *entry.mutable_block() = block;
+    return Append(entry);
+  }
+  // All of it.
+  Run::Found Find(const std::string& id) {
+    return stored_.has_value() ? stored_->Find(*run_, {id, 0}, 0, 0) : run_->Find({id, 0});
+  }
+  absl::StatusOr<StoredRuns::Released> Release(const std::vector<std::string>& ids,
+                                               const std::vector<uint64_t>& lease_ids = {}) {
+    std::vector<SequenceName> names;
+    for (const std::string& id : ids) names.push_back({id, 0});
+    return runs_->Release(*run_, names, lease_ids);
+  }
+  absl::StatusOr<int64_t> AdvanceVersion(uint64_t version) {
+    return runs_->AdvanceVersion(*run_, version);
+  }
+  uint64_t Lease(const std::string& id, absl::Duration length) {
+    const SequenceName name{id, 0};
+    return *run_->Lease({&name, 1}, length);
+  }
+
+ private:
+  ManualClock clock_;
+  std::unique_ptr<Arena> arena_ = *Arena::Map(int64_t{1} << 26);
+  const std::unique_ptr<SequenceStore> store_;
+  RunRegistry registry_{int64_t{1} << 26, *arena_, {}, [this] { return clock_.Now(); }};
+  std::optional<StoredCache> stored_;
+  std::optional<StoredRuns> runs_;
+  RoomQueue room_queue_{registry_, absl::ZeroDuration(), [this] { return clock_.Now(); }};
+  std::shared_ptr<Run> run_;
+};
+
+}  // namespace sis

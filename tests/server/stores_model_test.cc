@@ -1,0 +1,320 @@
+// Random operations on real stores, with full disks, lost answers, restarts and kills, compared
+// with the plainest model: what was answered is so, whatever happens then.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <map>
+#include <memory>
+#include <optional>
+#include <ostream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "kernels/records/record_digest.h"
+#include "server/store/log_store.h"
+#include "server/testing/backing.h"
+#include "server/testing/faulty_items.h"
+#include "server/testing/record_generator.h"
+#include "server/testing/replica.h"
+
+namespace sis {
+namespace {
+
+constexpr int kSlots = 2;
+constexpr uint32_t kLength = 100;  // of a sequence, at most
+constexpr int kVariants = 2;       // what a position may hold, each its own row
+constexpr int kSequencesInPlay = 8;
+constexpr uint64_t kMaxStaleness = 2;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr int kOperations = 400;
+#else
+constexpr int kOperations = 4000;
+#endif
+
+struct ModelSequence {
+  struct Recorded {
+    int variant;
+    uint64_t version;
+  };
+  std::string id;
+  std::map<uint32_t, Recorded> positions = {};
+  std::optional<uint32_t> sealed = {};
+
+  uint32_t length() const { return positions.empty() ? 0 : positions.rbegin()->first + 1; }
+  absl::StatusCode Append(uint32_t first, uint32_t count, int variant, uint64_t version) {
+    if (sealed.has_value() && first + count > *sealed) return absl::StatusCode::kFailedPrecondition;
+    for (uint32_t p = first; p < first + count; ++p) {
+      const auto there = positions.find(p);
+      if (there == positions.end()) continue;
+      const bool same = there->second.variant == variant && there->second.version == version;
+      if (!same) return absl::StatusCode::kAlreadyExists;
+    }
+    for (uint32_t p = first; p < first + count; ++p) positions.insert({p, {variant, version}});
+    return absl::StatusCode::kOk;
+  }
+  absl::StatusCode Truncate(uint32_t to) {
+    if (sealed.has_value()) return absl::StatusCode::kFailedPrecondition;
+    positions.erase(positions.lower_bound(to), positions.end());
+    return absl::StatusCode::kOk;
+  }
+  absl::StatusCode Seal(uint32_t at) {
+    const bool fits = sealed.has_value() ? *sealed == at : at >= length();
+    if (!fits) return absl::StatusCode::kFailedPrecondition;
+    sealed = at;
+    return absl::StatusCode::kOk;
+  }
+  bool IsStale(uint64_t version) const {
+    return !positions.empty() && std::ranges::all_of(positions, [&](const auto& position) {
+      return position.second.version + kMaxStaleness < version;
+    });
+  }
+};
+
+// A store, and how many servers use it.
+struct Setting {
+  std::string store;
+  int replicas;
+  uint32_t seed;
+
+  friend void PrintTo(const Setting& setting, std::ostream* out) {
+    *out << setting.store << " with " << setting.replicas << " servers, seed " << setting.seed;
+  }
+};
+
+class StoresModelTest : public ::testing::TestWithParam<Setting> {
+ protected:
+  StoresModelTest() : replicas_(GetParam().replicas) {
+    if (GetParam().store == "rocksdb") {
+      backing_ = std::make_unique<RocksDbBacking>();
+    } else {
+      backing_ = std::make_unique<MemcachedBacking>();
+    }
+    for (size_t r = 0; r < replicas_.size(); ++r) Start(r);
+    for (int s = 0; s < kSequencesInPlay; ++s) sequences_.push_back(NewSequence());
+  }
+
+  void Start(size_t r) {
+    faults_[r] = Fault::kNone;
+    v1::RunConfig config = LosslessConfig(kSlots);
+    config.set_max_staleness(kMaxStaleness);
+    replicas_[r] =
+        std::make_unique<Replica>(std::make_unique<LogStore>(std::make_unique<FaultyItems>(
+                                      backing_->OpenItems(), faults_[r])),
+                                  config);
+    EXPECT_EQ(replicas_[r]->run().policy_version(), version_) << "operation " << operation_;
+  }
+  void Restart(size_t r, bool kill) {
+    if (kill) faults_[r] = Fault::kDown;  // what it still does has no effect
+    replicas_[r].reset();
+    Start(r);
+  }
+
+  // Calls until the answer is none of a store that fails, with a fault to begin with, perhaps, and
+  // perhaps an end of the server while it lasts. `call` returns a status code.
+  template <typename Call>
+  absl::StatusCode UntilAnswered(size_t r, const Call& call) {
+    constexpr std::array kFaults = {Fault::kDown, Fault::kFull, Fault::kAnswersLost};
+    if (OneIn(4)) faults_[r] = kFaults[random_.Uniform(0, kFaults.size() - 1)];
+    for (int tries = 0;; ++tries) {
+      const absl::StatusCode code = call();
+      const bool failed =
+          code == absl::StatusCode::kUnavailable || code == absl::StatusCode::kResourceExhausted;
+      failures_ += failed;
+      // What was answered needs nothing more of the server.
+      if (OneIn(15)) Restart(r, OneIn(2));
+      faults_[r] = Fault::kNone;
+      if (!failed || tries == 1000) return code;
+      if (tries > 0) absl::SleepFor(absl::Milliseconds(10));  // a node that is slow just now
+    }
+  }
+
+  void Change(ModelSequence& sequence);
+  void Read(ModelSequence& sequence);
+  void Release(ModelSequence& sequence);
+  void ReleaseLeased(ModelSequence& sequence);
+  void AdvanceVersion();
+  void ExpectGone(size_t r, const ModelSequence& sequence, MissingReason reason) {
+    const Run::Found found = replicas_[r]->Find(sequence.id);
+    EXPECT_EQ(found, Run::Found(reason)) << sequence.id << " operation " << operation_;
+  }
+
+  ModelSequence NewSequence() { return {.id = absl::StrCat("sequence ", names_++)}; }
+  uint64_t DigestOf(uint32_t position, int variant) const {
+    const RecordView row = records_.View(position + variant * kLength, 1);
+    return PositionDigest(position, row.sampled_ids[0], row.sampled_log_probs[0], row.ids,
+                          row.log_probs);
+  }
+  bool OneIn(int n) { return random_.Uniform(0, n - 1) == 0; }
+  size_t AnyReplica() { return random_.Uniform(0, replicas_.size() - 1); }
+
+  RecordGenerator random_{kSlots, 1000, GetParam().seed};
+  const Records records_ = random_.NextRecords(kLength * kVariants);
+  std::unique_ptr<Backing> backing_;
+  std::array<std::atomic<Fault>, 2> faults_ = {};
+  std::vector<std::unique_ptr<Replica>> replicas_;
+
+  uint64_t version_ = 0;
+  std::vector<ModelSequence> sequences_;
+  int names_ = 0;
+  int operation_ = 0;
+  int failures_ = 0;
+};
+
+void StoresModelTest::Change(ModelSequence& sequence) {
+  const uint32_t kind = random_.Uniform(0, 19);
+  v1::AppendEntry entry;
+  absl::StatusCode expected = absl::StatusCode::kOk;
+  if (kind < 17) {
+    const uint32_t first =
+        OneIn(3) ? random_.Uniform(0, kLength - 1) : std::min(sequence.length(), kLength - 1);
+    const uint32_t count = std::min(random_.Uniform(1, 12), kLength - first);
+    const int variant = OneIn(10) ? 1 : 0;
+    const auto there = sequence.positions.find(first);
+    const uint64_t version =
+        there == sequence.positions.end() || OneIn(20) ? version_ : there->second.version;
+    *entry.mutable_block() =
+        records_.Block(sequence.id, first, version, first + variant * kLength, count);
+    expected = sequence.Append(first, count, variant, version);
+  } else if (kind < 19) {
+    const uint32_t length = random_.Uniform(0, sequence.length());
+    entry.mutable_truncate()->mutable_sequence()->set_id(sequence.id);
+    entry.mutable_truncate()->set_length(length);
+    expected = sequence.Truncate(length);
+  } else {
+    const uint32_t length = std::min(sequence.length() + random_.Uniform(0, 9), kLength);
+    entry.mutable_seal()->mutable_sequence()->set_id(sequence.id);
+    entry.mutable_seal()->set_length(length);
+    expected = sequence.Seal(length);
+  }
+  const size_t r = AnyReplica();
+  const absl::StatusCode code = UntilAnswered(
+      r, [&] { return static_cast<absl::StatusCode>(replicas_[r]->Append(entry).code()); });
+  ASSERT_EQ(code, expected) << entry.ShortDebugString().substr(0, 80) << " operation "
+                            << operation_;
+}
+
+void StoresModelTest::Read(ModelSequence& sequence) {
+  const size_t r = AnyReplica();
+  const Run::Found found = replicas_[r]->Find(sequence.id);
+  const auto* there = std::get_if<std::shared_ptr<Sequence>>(&found);
+  if (there == nullptr) {
+    EXPECT_TRUE(sequence.positions.empty()) << sequence.id << " operation " << operation_;
+    return;
+  }
+  const Sequence::Reader reader(**there);
+  for (uint32_t p = 0; p < kLength; ++p) {
+    const auto recorded = sequence.positions.find(p);
+    const bool none = recorded == sequence.positions.end();
+    ASSERT_EQ(reader.Digest(p, 1), none ? 0 : DigestOf(p, recorded->second.variant))
+        << sequence.id << " position " << p << " operation " << operation_;
+  }
+}
+
+void StoresModelTest::Release(ModelSequence& sequence) {
+  const size_t r = AnyReplica();
+  const bool stored = !sequence.positions.empty() || sequence.sealed.has_value();
+  const absl::StatusCode code =
+      UntilAnswered(r, [&] { return replicas_[r]->Release({sequence.id}).status().code(); });
+  ASSERT_EQ(code, absl::StatusCode::kOk) << "operation " << operation_;
+  for (size_t other = 0; stored && other < replicas_.size(); ++other) {
+    // What is sealed and in memory is served from there.
+    if (other != r && sequence.sealed.has_value()) continue;
+    ExpectGone(other, sequence, MissingReason::kReleased);
+  }
+  sequence = NewSequence();
+}
+
+// Its lease ends, or the server does.
+void StoresModelTest::ReleaseLeased(ModelSequence& sequence) {
+  if (sequence.positions.empty()) return;
+  const size_t r = AnyReplica();
+  Replica& replica = *replicas_[r];
+  ASSERT_TRUE(std::holds_alternative<std::shared_ptr<Sequence>>(replica.Find(sequence.id)));
+  const uint64_t lease = replica.Lease(sequence.id, absl::Hours(1));
+  const bool full = OneIn(2);
+  if (full) faults_[r] = Fault::kFull;
+  const auto released = replica.Release({sequence.id});
+  const bool answered = released.ok();
+  EXPECT_TRUE(answered || full);
+  EXPECT_TRUE(std::holds_alternative<std::shared_ptr<Sequence>>(replica.Find(sequence.id)));
+  bool killed = false;
+  if (OneIn(2)) {
+    EXPECT_EQ(replica.Release({}, {lease})->leases, 1);
+    ExpectGone(r, sequence, MissingReason::kReleased);
+  } else {
+    killed = OneIn(2);
+  }
+  faults_[r] = Fault::kNone;
+  Restart(r, killed);
+  // With RocksDB the answer is stored. What other servers may be reading stays until the lease
+  // ends.
+  const bool stored = answered && GetParam().store == "rocksdb";
+  if (!killed || stored) ExpectGone(r, sequence, MissingReason::kReleased);
+  sequence = NewSequence();
+}
+
+void StoresModelTest::AdvanceVersion() {
+  const uint64_t next = version_ + 1;
+  for (size_t r = 0; r < replicas_.size(); ++r) {
+    const absl::StatusCode code = UntilAnswered(r, [&] {
+      const absl::StatusCode answer = replicas_[r]->AdvanceVersion(next).status().code();
+      if (answer == absl::StatusCode::kOk) version_ = next;
+      return answer;
+    });
+    ASSERT_EQ(code, absl::StatusCode::kOk) << "operation " << operation_;
+  }
+  for (ModelSequence& sequence : sequences_) {
+    if (!sequence.IsStale(version_)) continue;
+    const size_t r = AnyReplica();
+    if (OneIn(2)) Restart(r, OneIn(2));
+    // Dropped, or as a whole too old to count.
+    const Run::Found found = replicas_[r]->Find(sequence.id);
+    if (!std::holds_alternative<std::shared_ptr<Sequence>>(found)) {
+      EXPECT_EQ(found, Run::Found(MissingReason::kStale)) << "operation " << operation_;
+    }
+    sequence = NewSequence();
+  }
+}
+
+TEST_P(StoresModelTest, WhatWasAnsweredIsSo) {
+  for (operation_ = 1; operation_ <= kOperations && !HasFatalFailure() && !HasNonfatalFailure();
+       ++operation_) {
+    ModelSequence& sequence = sequences_[random_.Uniform(0, kSequencesInPlay - 1)];
+    const uint32_t kind = random_.Uniform(0, 999);
+    if (kind < 600) {
+      Change(sequence);
+    } else if (kind < 800) {
+      Read(sequence);
+    } else if (kind < 940) {
+      replicas_[AnyReplica()]->run().EvictOldest();
+    } else if (kind < 970) {
+      Release(sequence);
+    } else if (kind < 985) {
+      ReleaseLeased(sequence);
+    } else if (kind < 995) {
+      AdvanceVersion();
+    } else {
+      Restart(AnyReplica(), OneIn(2));
+    }
+  }
+  EXPECT_GT(failures_, kOperations / 50);
+  for (size_t r = 0; r < replicas_.size(); ++r) Restart(r, false);
+  for (ModelSequence& sequence : sequences_) Read(sequence);
+}
+
+INSTANTIATE_TEST_SUITE_P(Stores, StoresModelTest,
+                         ::testing::Values(Setting{"rocksdb", 1, 1}, Setting{"rocksdb", 1, 2},
+                                           Setting{"memcached", 1, 3}, Setting{"memcached", 2, 4}),
+                         [](const auto& info) {
+                           return absl::StrCat(info.param.store, "_", info.param.replicas, "_",
+                                               info.param.seed);
+                         });
+
+}  // namespace
+}  // namespace sis
