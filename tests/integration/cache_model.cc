@@ -416,7 +416,7 @@ uint64_t CacheModel::Digest(const SequenceName& name, uint32_t first, uint32_t c
   uint64_t digest = 0;
   for (auto position = positions.lower_bound(first);
        position != positions.end() && position->first < first + count; ++position) {
-    digest += position->second.digest;
+    if (position->second.version >= OldestFreshVersion()) digest += position->second.digest;
   }
   return digest;
 }
