@@ -42,24 +42,40 @@ struct SlotResults {
   Envelopes prefix[kMaxPrefixPoints];  // one per point of the curve
 };
 
-// Keeps the envelopes of the curve's points as the ranks go by.
+// Keeps the envelopes of the curve's points, and those at top_k if slots lie beyond it, as the ranks
+// go by.
 class PrefixPoints {
  public:
-  PrefixPoints(std::span<const int> curve, Envelopes* envelopes)
-      : curve_(curve), envelopes_(envelopes), next_(curve.empty() ? kNone : curve[0]) {}
+  PrefixPoints(const SlotPlan& plan, SlotResults& results)
+      : curve_(plan.prefix_curve),
+        results_(results),
+        top_k_(plan.top_k < plan.slots ? plan.top_k : kNone) {
+    FindNext();
+  }
 
-  // The k of the next point; larger than any if there is none.
+  // How many ranks the next point takes; larger than any if there is none.
   HWY_INLINE size_t next() const { return next_; }
   HWY_INLINE void Keep(Envelopes envelopes) {
-    envelopes_[index_++] = envelopes;
-    next_ = index_ < curve_.size() ? curve_[index_] : kNone;
+    if (next_ == top_k_) {
+      results_.envelopes = envelopes;
+      top_k_ = kNone;
+    }
+    if (index_ < curve_.size() && next_ == static_cast<size_t>(curve_[index_])) {
+      results_.prefix[index_++] = envelopes;
+    }
+    FindNext();
   }
 
  private:
   static constexpr size_t kNone = ~size_t{0};
 
+  HWY_INLINE void FindNext() {
+    next_ = index_ < curve_.size() ? HWY_MIN(top_k_, static_cast<size_t>(curve_[index_])) : top_k_;
+  }
+
   std::span<const int> curve_;
-  Envelopes* envelopes_;
+  SlotResults& results_;
+  size_t top_k_;  // kNone once it is kept, or if the last slot is it
   size_t index_ = 0;
   size_t next_;
 };
@@ -187,10 +203,11 @@ template <class BehaviorRows, class CurrentRows>
 HWY_INLINE bool AccumulatePlain(const BehaviorRows& behavior, const CurrentRows& current,
                                 size_t lane, const SlotPlan& plan, SlotResults& results) {
   PlainAccumulators accumulators;
-  PrefixPoints points(plan.prefix_curve, results.prefix);
+  PrefixPoints points(plan, results);
   AddRanks(behavior, current, lane, plan.slots, accumulators, points);
-  results.envelopes = accumulators.Finish();
-  results.valid = AreMasses(results.envelopes.covered_mass);
+  const Envelopes all = accumulators.Finish();
+  if (HWY_LIKELY(plan.top_k == plan.slots)) results.envelopes = all;
+  results.valid = AreMasses(all.covered_mass);
   // Used slots come first: if the last one is used, all are.
   const Mask used = behavior.IsUsed(accumulators.last_behavior(), lane);
   return hn::AllTrue(FloatTag(), used) && accumulators.AllInRange();
@@ -237,13 +254,12 @@ HWY_NOINLINE bool AccumulateAny(const CopiedSlots& slots, const SlotPlan& plan,
                                 SlotResults& results) {
   const FloatTag d;
   const Floats minus_infinity = Constant(kMinusInfinity);
-  PrefixPoints points(plan.prefix_curve, results.prefix);
+  PrefixPoints points(plan, results);
   Floats max = minus_infinity;
   Floats covered_mass = hn::Zero(d);
   Floats l1_distance = hn::Zero(d);
   Mask all_log_probs = hn::Eq(covered_mass, covered_mass);
   for (size_t rank = 0; rank < plan.slots; ++rank) {
-    if (rank == plan.top_k) results.envelopes = {FlushAll(max), covered_mass};
     const Floats behavior = slots.Behavior(rank);
     const Mask used = hn::Ne(behavior, minus_infinity);
     const Floats current = hn::IfThenElse(used, slots.Current(rank), minus_infinity);
@@ -277,8 +293,7 @@ template <class BehaviorRows, class CurrentRows>
 HWY_INLINE void AccumulateSlots(const BehaviorRows& behavior, const CurrentRows& current,
                                 size_t lane, const SlotPlan& plan, Expectation& expectation,
                                 SlotResults& results) {
-  // Where k < K the slots beyond k are only checked, which the fast way can't do.
-  const bool plain = expectation.plain && !plan.total_variation && plan.top_k == plan.slots;
+  const bool plain = expectation.plain && !plan.total_variation;
   if (HWY_LIKELY(plain) && HWY_LIKELY(AccumulatePlain(behavior, current, lane, plan, results))) {
     return;
   }

@@ -15,7 +15,7 @@ struct Limits {
   int max_runs = 1024;
   int max_leases = 4096;  // of one run
   absl::Duration max_lease = absl::Hours(1);
-  int steps_kept = 64;                                 // of one run: the largest draws
+  int steps_kept = 64;                                 // draws of one run: those used last
   absl::Duration append_patience = absl::Seconds(10);  // that a batch waits for room
 };
 
@@ -23,5 +23,6 @@ struct Limits {
 inline constexpr uint32_t kMaxVocabularySize = 1u << 24;
 inline constexpr int kMaxIdBytes = 256;     // run ids, sequence ids, labels, worker names
 inline constexpr int kDroppedKept = 65536;  // dropped sequences of a run whose reason is remembered
+inline constexpr int kDeletedRunsKept = 16384;  // deleted runs whose incarnation is remembered
 
 }  // namespace sis

@@ -1,10 +1,10 @@
 #include "server/cache/run_registry.h"
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 
@@ -20,6 +20,15 @@ absl::Status CheckRunId(absl::string_view id) {
                                                  " bytes of [A-Za-z0-9._-]"));
 }
 
+// Closes a run that has left the registry at the end of the scope, after the lock is gone: streams
+// may hold it for long, its memory must not wait for them, and nobody waits while it is freed.
+struct RunRegistry::Closing {
+  std::shared_ptr<Run> run = nullptr;
+  ~Closing() {
+    if (run != nullptr) run->Close();
+  }
+};
+
 RunRegistry::RunRegistry(int64_t cache_bytes, Arena& arena, const Limits& limits, Clock clock)
     : arena_(arena), limits_(limits), clock_(std::move(clock)), budget_(cache_bytes) {}
 
@@ -27,42 +36,88 @@ absl::StatusOr<RunRegistry::Created> RunRegistry::Create(const std::string& run_
                                                          uint64_t incarnation,
                                                          const RunConfig& config,
                                                          BackingStore* backing) {
+  Closing superseded;
+  WriterLock lock(mutex_);
+  absl::StatusOr<Plan> plan = PlanLocked(run_id, incarnation, config);
+  if (!plan.ok()) return plan.status();
+  if (plan->present != nullptr) {
+    runs_.at(run_id).last_named = absl::ToUnixNanos(clock_());
+    return Created{std::move(plan->present), false};
+  }
+  return Created{Open(run_id, plan->incarnation, config, backing, superseded.run), true};
+}
+
+absl::StatusOr<RunRegistry::Plan> RunRegistry::PlanToCreate(const std::string& run_id,
+                                                            uint64_t incarnation,
+                                                            const RunConfig& config) const {
+  ReaderLock lock(mutex_);
+  return PlanLocked(run_id, incarnation, config);
+}
+
+absl::StatusOr<RunRegistry::Plan> RunRegistry::PlanLocked(const std::string& run_id,
+                                                          uint64_t incarnation,
+                                                          const RunConfig& config) const {
   if (absl::Status status = CheckRunId(run_id); !status.ok()) return status;
   if (absl::Status status = CheckRunConfig(config, limits_.max_top_k); !status.ok()) return status;
-
-  // Streams may hold it for long, its memory must not wait for them. Nor do others wait while it is
-  // freed.
-  std::shared_ptr<Run> superseded;
-  absl::Cleanup close = [&superseded] {
-    if (superseded != nullptr) superseded->Close();
-  };
-  WriterLock lock(mutex_);
-  std::shared_ptr<RunCounters> counters;
-  if (const auto found = runs_.find(run_id); found != runs_.end()) {
-    Run& present = *found->second;
-    if (incarnation != 0 && incarnation < present.incarnation()) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "run '", run_id, "' is at incarnation ", present.incarnation(), ", past ", incarnation));
-    }
-    if (incarnation == 0 || incarnation == present.incarnation()) {
-      if (present.config() == config) return Created{found->second, false};
-      return absl::AlreadyExistsError(absl::StrCat(
-          "run '", run_id,
-          "' is there with another config: ", FirstDifference(present.config(), config)));
-    }
-    counters = present.shared_counters();
-    superseded = found->second;
-  } else {
-    if (static_cast<int>(runs_.size()) >= limits_.max_runs) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("the server has ", runs_.size(), " runs, the most allowed"));
-    }
-    counters = std::make_shared<RunCounters>();
+  if (incarnation == std::numeric_limits<uint64_t>::max()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("incarnation ", incarnation, " leaves no room for a later one"));
   }
-  auto run = std::make_shared<Run>(run_id, std::max<uint64_t>(1, incarnation), config, limits_,
-                                   arena_, budget_, std::move(counters), clock_, backing);
-  runs_[run_id] = run;
-  return Created{std::move(run), true};
+  if (const auto found = runs_.find(run_id); found != runs_.end()) {
+    const std::shared_ptr<Run>& present = found->second.run;
+    if (incarnation != 0 && incarnation < present->incarnation()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "run '", run_id, "' is at incarnation ", present->incarnation(), ", past ", incarnation));
+    }
+    if (incarnation > present->incarnation()) return Plan{nullptr, incarnation};
+    if (present->config() == config) return Plan{present, present->incarnation()};
+    return absl::AlreadyExistsError(absl::StrCat(
+        "run '", run_id,
+        "' is there with another config: ", FirstDifference(present->config(), config)));
+  }
+  const uint64_t deleted = LastDeleted(run_id);
+  if (incarnation != 0 && incarnation <= deleted) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "run '", run_id, "' was deleted at incarnation ", deleted, ", not before ", incarnation));
+  }
+  if (static_cast<int>(runs_.size()) >= limits_.max_runs) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the server has ", runs_.size(), " runs, the most allowed"));
+  }
+  return Plan{nullptr, incarnation == 0 ? deleted + 1 : incarnation};
+}
+
+absl::StatusOr<std::shared_ptr<Run>> RunRegistry::Restore(const std::string& run_id,
+                                                          uint64_t incarnation,
+                                                          const RunConfig& config,
+                                                          BackingStore* backing) {
+  if (absl::Status status = CheckRunId(run_id); !status.ok()) return status;
+  if (absl::Status status = CheckRunConfig(config, limits_.max_top_k); !status.ok()) return status;
+  Closing superseded;
+  WriterLock lock(mutex_);
+  const auto found = runs_.find(run_id);
+  if (found != runs_.end() && found->second.run->incarnation() >= incarnation) {
+    return found->second.run;
+  }
+  if (incarnation <= LastDeleted(run_id)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("incarnation ", incarnation, " of run '", run_id, "' was deleted"));
+  }
+  return Open(run_id, incarnation, config, backing, superseded.run);
+}
+
+std::shared_ptr<Run> RunRegistry::Open(const std::string& run_id, uint64_t incarnation,
+                                       const RunConfig& config, BackingStore* backing,
+                                       std::shared_ptr<Run>& superseded) {
+  Entry& entry = runs_[run_id];
+  superseded = std::move(entry.run);
+  // A later incarnation goes on counting.
+  std::shared_ptr<RunCounters> counters =
+      superseded == nullptr ? std::make_shared<RunCounters>() : superseded->shared_counters();
+  entry.run = std::make_shared<Run>(run_id, incarnation, config, limits_, arena_, budget_,
+                                    std::move(counters), clock_, backing);
+  entry.last_named = absl::ToUnixNanos(clock_());
+  return entry.run;
 }
 
 absl::StatusOr<std::shared_ptr<Run>> RunRegistry::Find(const std::string& run_id,
@@ -73,19 +128,61 @@ absl::StatusOr<std::shared_ptr<Run>> RunRegistry::Find(const std::string& run_id
     return absl::NotFoundError(
         absl::StrCat("run '", run_id.substr(0, kMaxIdBytes), "' is unknown"));
   }
-  if (incarnation != 0 && incarnation != found->second->incarnation()) {
+  const std::shared_ptr<Run>& run = found->second.run;
+  if (incarnation != 0 && incarnation != run->incarnation()) {
     return absl::FailedPreconditionError(absl::StrCat("run '", run_id, "' is at incarnation ",
-                                                      found->second->incarnation(), ", not ",
-                                                      incarnation));
+                                                      run->incarnation(), ", not ", incarnation));
   }
-  return found->second;
+  found->second.last_named = absl::ToUnixNanos(clock_());
+  return run;
+}
+
+bool RunRegistry::Delete(const std::string& run_id, uint64_t incarnation) {
+  Closing deleted;
+  WriterLock lock(mutex_);
+  uint64_t& last = deleted_[run_id];
+  if (last == 0) deleted_in_order_.push_back(run_id);
+  last = std::max(last, incarnation);
+  if (deleted_in_order_.size() > kDeletedRunsKept) {
+    deleted_.erase(deleted_in_order_.front());
+    deleted_in_order_.pop_front();
+  }
+  const auto found = runs_.find(run_id);
+  if (found == runs_.end() || found->second.run->incarnation() > incarnation) return false;
+  deleted.run = std::move(found->second.run);
+  runs_.erase(found);
+  return true;
+}
+
+void RunRegistry::Forget(const Run& run) {
+  Closing forgotten;
+  WriterLock lock(mutex_);
+  const auto found = runs_.find(run.id());
+  if (found == runs_.end() || found->second.run.get() != &run) return;
+  forgotten.run = std::move(found->second.run);
+  runs_.erase(found);
+}
+
+uint64_t RunRegistry::LastDeleted(const std::string& run_id) const {
+  const auto deleted = deleted_.find(run_id);
+  return deleted == deleted_.end() ? 0 : deleted->second;
+}
+
+std::vector<std::shared_ptr<Run>> RunRegistry::Idle(absl::Duration unused) const {
+  ReaderLock lock(mutex_);
+  const absl::Time now = clock_();
+  std::vector<std::shared_ptr<Run>> idle;
+  for (const auto& [id, entry] : runs_) {
+    if (now - absl::FromUnixNanos(entry.last_named) > unused) idle.push_back(entry.run);
+  }
+  return idle;
 }
 
 std::vector<std::shared_ptr<Run>> RunRegistry::List() const {
   ReaderLock lock(mutex_);
   std::vector<std::shared_ptr<Run>> runs;
   runs.reserve(runs_.size());
-  for (const auto& [id, run] : runs_) runs.push_back(run);
+  for (const auto& [id, entry] : runs_) runs.push_back(entry.run);
   return runs;
 }
 

@@ -1,16 +1,20 @@
 // All runs of a server, and the bytes they share.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "server/cache/limits.h"
 #include "server/cache/run.h"
 #include "server/memory/arena.h"
@@ -33,10 +37,30 @@ class RunRegistry {
   absl::StatusOr<Created> Create(const std::string& run_id, uint64_t incarnation,
                                  const RunConfig& config, BackingStore* backing = nullptr)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // What Create would do, without doing it.
+  struct Plan {
+    std::shared_ptr<Run> present;  // what it would return; null if it would open an incarnation
+    uint64_t incarnation;
+  };
+  absl::StatusOr<Plan> PlanToCreate(const std::string& run_id, uint64_t incarnation,
+                                    const RunConfig& config) const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Opens an incarnation that the backing store has, however many runs there are, unless a later
+  // one is present. Returns the one that is present. FailedPrecondition if it was deleted.
+  absl::StatusOr<std::shared_ptr<Run>> Restore(const std::string& run_id, uint64_t incarnation,
+                                               const RunConfig& config, BackingStore* backing)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   // The present incarnation if it is 0. NotFound, or FailedPrecondition for one that isn't present.
+  // Counts as use of the run.
   absl::StatusOr<std::shared_ptr<Run>> Find(const std::string& run_id,
                                             uint64_t incarnation = 0) const
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // Closes and forgets the run, if this incarnation or one before it is present. One that is opened
+  // later is larger, as long as this is among the last kDeletedRunsKept. False if none was present.
+  bool Delete(const std::string& run_id, uint64_t incarnation) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Closes and forgets what the backing store still has. Does nothing if it isn't present.
+  void Forget(const Run& run) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Those that no Find or Create has named for longer than this.
+  std::vector<std::shared_ptr<Run>> Idle(absl::Duration unused) const ABSL_LOCKS_EXCLUDED(mutex_);
   // By run id.
   std::vector<std::shared_ptr<Run>> List() const ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -56,6 +80,21 @@ class RunRegistry {
   const ByteBudget& budget() const { return budget_; }
 
  private:
+  struct Closing;
+  struct Entry {
+    std::shared_ptr<Run> run;
+    mutable std::atomic<int64_t> last_named;  // nanoseconds since 1970
+  };
+
+  absl::StatusOr<Plan> PlanLocked(const std::string& run_id, uint64_t incarnation,
+                                  const RunConfig& config) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  // Returns the run, and in `superseded` the one before, which is to be closed without the lock.
+  std::shared_ptr<Run> Open(const std::string& run_id, uint64_t incarnation,
+                            const RunConfig& config, BackingStore* backing,
+                            std::shared_ptr<Run>& superseded) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // 0 if none was.
+  uint64_t LastDeleted(const std::string& run_id) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+
   // Evicts the least recently used sequence of any run; false if there is none.
   bool EvictOldest(Evict last) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -65,7 +104,10 @@ class RunRegistry {
   ByteBudget budget_;  // outlives the runs
 
   mutable Mutex mutex_;
-  std::map<std::string, std::shared_ptr<Run>> runs_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, Entry> runs_ ABSL_GUARDED_BY(mutex_);
+  // Run id -> the last incarnation that was deleted.
+  absl::flat_hash_map<std::string, uint64_t> deleted_ ABSL_GUARDED_BY(mutex_);
+  std::deque<std::string> deleted_in_order_ ABSL_GUARDED_BY(mutex_);
 };
 
 // InvalidArgument unless it is 1 to 256 bytes of [A-Za-z0-9._-].

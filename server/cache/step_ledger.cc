@@ -7,16 +7,11 @@ namespace sis {
 std::vector<StepLedger::Range> StepLedger::Claim(uint64_t draw, uint64_t sequence_key,
                                                  Range range) {
   WriterLock lock(mutex_);
-  if (draw < first_draw_) return {};
-  if (!steps_.contains(draw) && static_cast<int>(steps_.size()) >= kept_) {
-    if (draw < steps_.begin()->first) return {};
-    ForgetFirst();
-  }
+  OpenStep& entry = Use(draw);
   while (ranges_ >= kMaxRanges) {
-    if (draw <= steps_.begin()->first) return {};
-    ForgetFirst();
+    if (steps_.size() == 1) return {};
+    ForgetLeastRecentlyUsed();
   }
-  OpenStep& entry = steps_[draw];
 
   std::vector<Range>& counted = entry.counted[sequence_key];
   const auto touches = [&](const Range& other) {
@@ -44,11 +39,23 @@ std::vector<StepLedger::Range> StepLedger::Claim(uint64_t draw, uint64_t sequenc
   return fresh;
 }
 
-void StepLedger::ForgetFirst() {
-  const auto first = steps_.begin();
-  first_draw_ = first->first + 1;
-  ranges_ -= first->second.ranges;
-  steps_.erase(first);
+StepLedger::OpenStep& StepLedger::Use(uint64_t draw) {
+  if (const auto found = steps_.find(draw); found != steps_.end()) {
+    by_use_.splice(by_use_.end(), by_use_, found->second.by_use);
+    return found->second;
+  }
+  if (static_cast<int>(steps_.size()) >= kept_) ForgetLeastRecentlyUsed();
+  by_use_.push_back(draw);
+  OpenStep& step = steps_[draw];
+  step.by_use = std::prev(by_use_.end());
+  return step;
+}
+
+void StepLedger::ForgetLeastRecentlyUsed() {
+  const auto step = steps_.find(by_use_.front());
+  ranges_ -= step->second.ranges;
+  steps_.erase(step);
+  by_use_.pop_front();
 }
 
 void StepLedger::Add(uint64_t draw, const Sums& sums) {
@@ -66,8 +73,8 @@ std::optional<StepLedger::Step> StepLedger::Find(uint64_t draw) const {
 
 std::optional<uint64_t> StepLedger::last_draw() const {
   WriterLock lock(mutex_);
-  if (steps_.empty()) return std::nullopt;
-  return steps_.rbegin()->first;
+  if (by_use_.empty()) return std::nullopt;
+  return by_use_.back();
 }
 
 }  // namespace sis

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
+#include <list>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -17,8 +17,10 @@ namespace sis {
 // Thread-safe.
 class StepLedger {
  public:
-  // Keeps the `kept` largest draws, or fewer, if together they hold more than kMaxRanges separate
-  // ranges.
+  // Keeps the `kept` draws that were claimed last, or fewer, if together they hold more than
+  // kMaxRanges separate ranges. Draws are names: a trainer that resumes from a checkpoint goes back
+  // to smaller ones, and a foolish large one must not push the others out for good. One that was
+  // forgotten is counted anew.
   explicit StepLedger(int kept) : kept_(kept) {}
 
   // A half-open range of positions.
@@ -29,7 +31,7 @@ class StepLedger {
   };
 
   // Marks [range) of the sequence as counted for the draw, and returns the parts that were not.
-  // None for a draw that is older than those kept, or if the largest draw alone holds kMaxRanges.
+  // None if the draw alone holds kMaxRanges.
   std::vector<Range> Claim(uint64_t draw, uint64_t sequence_key, Range range)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Adds what was claimed to the step's totals.
@@ -40,6 +42,7 @@ class StepLedger {
     int64_t sequences;
   };
   std::optional<Step> Find(uint64_t draw) const ABSL_LOCKS_EXCLUDED(mutex_);
+  // The one claimed last.
   std::optional<uint64_t> last_draw() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Bounds the memory: a sequence whose positions are all evaluated is one range.
@@ -51,16 +54,18 @@ class StepLedger {
     int64_t ranges = 0;  // in `counted`
     // By sequence key; sorted, disjoint, neighbours merged.
     absl::flat_hash_map<uint64_t, std::vector<Range>> counted;
+    std::list<uint64_t>::iterator by_use;  // in by_use_
   };
 
-  void ForgetFirst() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The step of the draw, which is now the one used last.
+  OpenStep& Use(uint64_t draw) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ForgetLeastRecentlyUsed() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const int kept_;
   mutable Mutex mutex_;
-  // Draws below are forgotten, and never counted again.
-  uint64_t first_draw_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t ranges_ ABSL_GUARDED_BY(mutex_) = 0;  // of all steps
-  std::map<uint64_t, OpenStep> steps_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<uint64_t, OpenStep> steps_ ABSL_GUARDED_BY(mutex_);
+  std::list<uint64_t> by_use_ ABSL_GUARDED_BY(mutex_);  // draws, least recently used first
 };
 
 }  // namespace sis

@@ -83,7 +83,8 @@ Server::Server(const ServerOptions& options, std::unique_ptr<Arena> arena,
       service_(
           {runs_, room_queue_, segments_, *backend_.backend, workers_, store_threads_, metrics_}),
       cache_metrics_(std::make_shared<CacheMetrics>(registry_)),
-      gauges_(std::make_shared<Gauges>(*this)) {
+      gauges_(std::make_shared<Gauges>(*this)),
+      run_idle_expiry_(options.run_idle_expiry) {
   if (!backend_.device_cache.empty()) {
     device_cache_metrics_ = std::make_shared<DeviceCacheMetrics>(*backend_.backend);
   }
@@ -217,6 +218,7 @@ void Server::KeepInOrder() {
     if (period % kPeriodsPerCleaning != 0) continue;
     registry_.DropExpired();
     runs_.ExchangeAllBehind();
+    runs_.ForgetIdle(run_idle_expiry_);
   }
 }
 

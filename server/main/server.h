@@ -50,6 +50,8 @@ struct ServerOptions {
   std::optional<int64_t> device_cache_bytes;
   // As OpenStore takes it.
   std::string store = "memory";
+  // A run that no call names for longer is deleted.
+  absl::Duration run_idle_expiry = absl::InfiniteDuration();
   Limits limits;
 };
 
@@ -112,6 +114,7 @@ class Server {
   std::unique_ptr<prometheus::Exposer> exposer_;
   std::unique_ptr<grpc::Server> grpc_server_;
   double recovery_seconds_ = 0;
+  const absl::Duration run_idle_expiry_;
   std::string store_description_;
   std::string grpc_address_;
   std::string metrics_address_;

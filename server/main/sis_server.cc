@@ -47,6 +47,8 @@ ABSL_FLAG(int64_t, max_positions, sis::Limits().max_positions, "longest sequence
 ABSL_FLAG(int64_t, max_evaluate_positions, sis::Limits().max_evaluate_positions,
           "most positions in one Evaluate or FetchTopK");
 ABSL_FLAG(int, max_runs, sis::Limits().max_runs, "most runs");
+ABSL_FLAG(absl::Duration, run_idle_expiry, sis::ServerOptions().run_idle_expiry,
+          "a run that no call names for so long is deleted, 24h for instance; inf: never");
 ABSL_FLAG(int, max_leases, sis::Limits().max_leases, "most leases of a run");
 ABSL_FLAG(double, max_lease_seconds, absl::ToDoubleSeconds(sis::Limits().max_lease),
           "longest lease");
@@ -90,6 +92,9 @@ std::string BadFlag() {
     }
   }
   if (!(absl::GetFlag(FLAGS_max_lease_seconds) >= 0)) return "--max_lease_seconds is below 0";
+  if (absl::GetFlag(FLAGS_run_idle_expiry) <= absl::ZeroDuration()) {
+    return "--run_idle_expiry is not above 0";
+  }
   if (absl::GetFlag(FLAGS_append_patience) < absl::ZeroDuration()) {
     return "--append_patience is below 0";
   }
@@ -109,6 +114,7 @@ sis::ServerOptions OptionsFromFlags() {
       .device_cache_bytes =
           device_cache_bytes < 0 ? std::nullopt : std::optional(device_cache_bytes),
       .store = absl::GetFlag(FLAGS_store),
+      .run_idle_expiry = absl::GetFlag(FLAGS_run_idle_expiry),
       .limits =
           {
               .max_top_k = absl::GetFlag(FLAGS_max_top_k),

@@ -107,6 +107,15 @@ RatioService::Unary* RatioService::ListRuns(Context* context, const v1::ListRuns
   });
 }
 
+RatioService::Unary* RatioService::DeleteRun(Context* context, const v1::DeleteRunRequest* request,
+                                             v1::DeleteRunResponse* response) {
+  return Answer(context, "DeleteRun", [=, this] {
+    const absl::StatusOr<bool> deleted = resources_.runs.Delete(request->run());
+    if (deleted.ok()) response->set_deleted(*deleted);
+    return deleted.status();
+  });
+}
+
 RatioService::Unary* RatioService::GetStep(Context* context, const v1::GetStepRequest* request,
                                            v1::GetStepResponse* response) {
   return AnswerOfRun(context, "GetStep", request->run(), [=](Run& run) {

@@ -13,7 +13,8 @@ namespace sis {
 using LifecycleMethods = v1::RatioService::WithCallbackMethod_CreateRun<
     v1::RatioService::WithCallbackMethod_AdvanceVersion<
         v1::RatioService::WithCallbackMethod_GetRun<v1::RatioService::WithCallbackMethod_ListRuns<
-            v1::RatioService::WithCallbackMethod_GetStep<v1::RatioService::Service>>>>>;
+            v1::RatioService::WithCallbackMethod_DeleteRun<
+                v1::RatioService::WithCallbackMethod_GetStep<v1::RatioService::Service>>>>>>;
 using RecordMethods =
     v1::RatioService::WithRawCallbackMethod_Append<v1::RatioService::WithCallbackMethod_Release<
         v1::RatioService::WithRawCallbackMethod_FetchTopK<LifecycleMethods>>>;
@@ -38,6 +39,8 @@ class RatioService final : public AllMethods {
                 v1::GetRunResponse* response) override;
   Unary* ListRuns(Context* context, const v1::ListRunsRequest* request,
                   v1::ListRunsResponse* response) override;
+  Unary* DeleteRun(Context* context, const v1::DeleteRunRequest* request,
+                   v1::DeleteRunResponse* response) override;
   Unary* GetStep(Context* context, const v1::GetStepRequest* request,
                  v1::GetStepResponse* response) override;
   Stream* Append(Context* context) override;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -43,6 +44,11 @@ std::vector<ItemKey> FragmentKeys(const std::string& prefix, const SequenceState
     keys.push_back(InGroup(prefix, FragmentKey(prefix, state.form, n)));
   }
   return keys;
+}
+
+// Of two records of a run the one of the higher rank stays.
+std::tuple<uint64_t, bool, uint64_t> Rank(const StoredRun& run) {
+  return {run.incarnation, run.deleted(), run.policy_version};
 }
 
 absl::Status Lost(std::string_view what) {
@@ -301,10 +307,7 @@ absl::StatusOr<StoredRun> LogStore::PutRun(const StoredRun& run) {
     if (present.ok()) {
       absl::StatusOr<StoredRun> there = UnwrapItem(item.key.key, *present, ParseRun);
       if (!there.ok()) return there.status();
-      if (std::pair(there->incarnation, there->policy_version) >=
-          std::pair(run.incarnation, run.policy_version)) {
-        return there;
-      }
+      if (Rank(*there) >= Rank(run)) return there;
       expected = *present;
     } else if (!absl::IsNotFound(present.status())) {
       return present.status();

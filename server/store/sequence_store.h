@@ -76,8 +76,10 @@ struct StoredRun {
   std::string run_id = {};
   uint64_t incarnation = 0;
   uint64_t policy_version = 0;
-  // A serialised v1::RunConfig.
+  // A serialised v1::RunConfig; empty if this incarnation was deleted, and all before it.
   std::string config = {};
+
+  bool deleted() const { return config.empty(); }
 
   friend bool operator==(const StoredRun&, const StoredRun&) = default;
 };
@@ -119,8 +121,8 @@ class SequenceStore {
   // Removes what is stored of the run's incarnations before this one, where the store can find it.
   virtual absl::Status DropIncarnationsBefore(const std::string& run_id, uint64_t incarnation) = 0;
 
-  // Of two records of a run the one with the larger (incarnation, policy_version) stays. Returns
-  // the one that is there afterwards.
+  // Of two records of a run the one with the larger (incarnation, deleted, policy_version) stays.
+  // Returns the one that is there afterwards.
   virtual absl::StatusOr<StoredRun> PutRun(const StoredRun& run) = 0;
   // NotFound if there is none.
   virtual absl::StatusOr<StoredRun> GetRun(const std::string& run_id) = 0;

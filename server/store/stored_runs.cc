@@ -32,20 +32,68 @@ absl::StatusOr<RunRegistry::Created> StoredRuns::Create(const v1::CreateRunReque
   if (absl::Status status = CheckRunId(run_id); !status.ok()) return status;
   const absl::StatusOr<RunConfig> config = FromMessage(request.config());
   if (!config.ok()) return config.status();
-  if (stored_ != nullptr) {
-    if (absl::Status status = Learn(run_id); !status.ok()) return status;
-  }
-  absl::StatusOr<RunRegistry::Created> created =
-      registry_.Create(run_id, request.incarnation(), *config, stored_);
-  if (!created.ok() || stored_ == nullptr) return created;
-  const uint64_t incarnation = created->run->incarnation();
-  if (absl::Status status = Exchange(*created->run); !status.ok()) return status;
-  if (created->created) {
-    behind_->Schedule("", [this, run_id, incarnation] {
+  if (stored_ == nullptr) return registry_.Create(run_id, request.incarnation(), *config);
+  if (absl::Status status = Learn(run_id); !status.ok()) return status;
+  const absl::StatusOr<RunRegistry::Plan> plan =
+      registry_.PlanToCreate(run_id, request.incarnation(), *config);
+  if (!plan.ok()) return plan.status();
+
+  // The store decides between two that create it at the same time.
+  if (plan->present == nullptr) {
+    const StoredRun own{.run_id = run_id,
+                        .incarnation = plan->incarnation,
+                        .config = ToMessage(*config).SerializeAsString()};
+    const absl::StatusOr<StoredRun> there = stored_->store().PutRun(own);
+    if (!there.ok()) return there.status();
+    if (absl::Status status = Adopt(*there); !status.ok()) return status;
+    behind_->Schedule("", [this, run_id, incarnation = there->incarnation] {
       stored_->store().DropIncarnationsBefore(run_id, incarnation).IgnoreError();
     });
   }
+  absl::StatusOr<RunRegistry::Created> created =
+      registry_.Create(run_id, request.incarnation(), *config, stored_);
+  if (created.ok()) created->created = plan->present == nullptr;
   return created;
+}
+
+absl::StatusOr<bool> StoredRuns::Delete(const v1::RunRef& ref) {
+  const std::string& run_id = ref.run_id();
+  if (absl::Status status = CheckRunId(run_id); !status.ok()) return status;
+  if (stored_ == nullptr) {
+    const absl::StatusOr<std::shared_ptr<Run>> run = registry_.Find(run_id, ref.incarnation());
+    return run.ok() && registry_.Delete(run_id, (*run)->incarnation());
+  }
+  const absl::StatusOr<StoredRun> there = stored_->store().GetRun(run_id);
+  if (absl::IsNotFound(there.status())) return false;
+  if (!there.ok()) return there.status();
+  if (ref.incarnation() != 0 && ref.incarnation() != there->incarnation) return false;
+  const absl::StatusOr<StoredRun> deleted = DeleteStored(run_id, there->incarnation);
+  if (!deleted.ok()) return deleted.status();
+  if (absl::Status status = Adopt(*deleted); !status.ok()) return status;
+  return !there->deleted();
+}
+
+absl::StatusOr<StoredRun> StoredRuns::DeleteStored(const std::string& run_id,
+                                                   uint64_t incarnation) {
+  SequenceStore& store = stored_->store();
+  const absl::StatusOr<StoredRun> there =
+      store.PutRun({.run_id = run_id, .incarnation = incarnation});
+  if (!there.ok()) return there.status();
+  absl::Status removed = store.DropIncarnationsBefore(run_id, incarnation + 1);
+  if (!removed.ok()) return removed;
+  return there;
+}
+
+void StoredRuns::ForgetIdle(absl::Duration unused) {
+  for (const std::shared_ptr<Run>& run : registry_.Idle(unused)) {
+    if (stored_ == nullptr) {
+      registry_.Delete(run->id(), run->incarnation());
+    } else if (stored_->store().shared()) {
+      registry_.Forget(*run);
+    } else if (DeleteStored(run->id(), run->incarnation()).ok()) {
+      registry_.Delete(run->id(), run->incarnation());
+    }
+  }
 }
 
 absl::StatusOr<std::shared_ptr<Run>> StoredRuns::Find(const v1::RunRef& ref) {
@@ -69,15 +117,6 @@ absl::Status StoredRuns::Exchange(const Run& run) {
                       .config = ToMessage(run.config()).SerializeAsString()};
   const absl::StatusOr<StoredRun> there = stored_->store().PutRun(own);
   if (!there.ok()) return there.status();
-  if (there->incarnation == own.incarnation) {
-    const absl::StatusOr<RunConfig> config = ConfigOf(*there);
-    if (!config.ok()) return config.status();
-    if (*config != run.config()) {
-      // Created here and elsewhere at the same time: the first stays.
-      return absl::AlreadyExistsError(
-          absl::StrCat("run '", run.id(), "' was created with another config elsewhere"));
-    }
-  }
   return Adopt(*there);
 }
 
@@ -90,16 +129,22 @@ void StoredRuns::ExchangeAllBehind() {
 }
 
 absl::Status StoredRuns::Adopt(const StoredRun& there) {
+  if (there.deleted()) {
+    registry_.Delete(there.run_id, there.incarnation);
+    return absl::OkStatus();
+  }
   const absl::StatusOr<RunConfig> config = ConfigOf(there);
   if (!config.ok()) return config.status();
-  absl::StatusOr<std::shared_ptr<Run>> run = registry_.Find(there.run_id);
-  if (!run.ok() || (*run)->incarnation() < there.incarnation) {
-    const absl::StatusOr<RunRegistry::Created> created =
-        registry_.Create(there.run_id, there.incarnation, *config, stored_);
-    if (absl::IsInvalidArgument(created.status())) return NoConfig(there);
-    if (!created.ok()) return created.status();
-    run = created->run;
+  absl::StatusOr<std::shared_ptr<Run>> run =
+      registry_.Restore(there.run_id, there.incarnation, *config, stored_);
+  if (run.ok() && (*run)->incarnation() == there.incarnation && (*run)->config() != *config) {
+    // The store lost the record, and somebody else has created the run since.
+    registry_.Forget(**run);
+    run = registry_.Restore(there.run_id, there.incarnation, *config, stored_);
   }
+  if (absl::IsInvalidArgument(run.status())) return NoConfig(there);
+  if (absl::IsFailedPrecondition(run.status())) return absl::OkStatus();  // deleted meanwhile
+  if (!run.ok()) return run.status();
   if ((*run)->incarnation() != there.incarnation) return absl::OkStatus();
   if ((*run)->policy_version() >= there.policy_version) return absl::OkStatus();
   return (*run)->AdvanceVersion(there.policy_version).status();
@@ -115,6 +160,13 @@ absl::StatusOr<StoredRuns::Recovered> StoredRuns::Recover() {
     const absl::StatusOr<std::vector<SequenceIdentity>> sequences =
         stored_->store().ListSequences(run.run_id, run.incarnation);
     if (!sequences.ok()) return sequences.status();
+    if (run.deleted()) {
+      // What was still being written when it was deleted.
+      if (sequences->empty()) continue;
+      absl::Status removed = DeleteStored(run.run_id, run.incarnation).status();
+      if (!removed.ok()) return removed;
+      continue;
+    }
     ++recovered.runs;
     recovered.sequences += static_cast<int64_t>(sequences->size());
   }

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "server/cache/run_registry.h"
 #include "server/store/stored_cache.h"
 #include "server/threads/worker_pool.h"
@@ -31,6 +32,13 @@ class StoredRuns {
   // In memory, or else in the store. Errors as of RunRegistry::Find.
   absl::StatusOr<std::shared_ptr<Run>> Find(const v1::RunRef& ref);
 
+  // As DeleteRun of the API: whether it was there. What could not be removed from the store is
+  // removed when the call is made again.
+  absl::StatusOr<bool> Delete(const v1::RunRef& ref);
+  // Deletes the runs that no call has named for longer than this; but where other replicas write to
+  // the store they may be in use elsewhere, and only leave memory.
+  void ForgetIdle(absl::Duration unused);
+
   // Tells the store the run's policy version; takes over a newer record of it.
   absl::Status Exchange(const Run& run);
   // Where other replicas write to the store: does so for all runs.
@@ -46,6 +54,9 @@ class StoredRuns {
  private:
   // Takes over what the store knows of the run, if it is newer.
   absl::Status Learn(const std::string& run_id);
+  // Stores that the incarnation is deleted, and removes what is stored of it. Returns the record
+  // that is there afterwards.
+  absl::StatusOr<StoredRun> DeleteStored(const std::string& run_id, uint64_t incarnation);
   absl::Status Adopt(const StoredRun& there);
 
   RunRegistry& registry_;

@@ -107,8 +107,12 @@ void Run(int repetitions, size_t workload_bytes) {
       Case total_variation = cases.back();
       total_variation.name = "  with total variation";
       total_variation.parameters.total_variation = true;
+      Case half = cases.back();
+      half.name = "  with k = K / 2";
+      half.parameters.top_k = slots / 2;
       cases.push_back(std::move(curve));
       cases.push_back(std::move(total_variation));
+      cases.push_back(std::move(half));
     }
     std::vector<double> bandwidths;
     for (int repetition = -1; repetition < repetitions; ++repetition) {

@@ -84,7 +84,7 @@ class RunStatus:
     bytes: int
     # Leases in force.
     leases: int
-    # The largest draw evaluated so far; None before the first.
+    # The draw that was evaluated last; None before the first.
     last_draw: Optional[int]
     # Sequences held that no fetch or evaluation has named yet. 0 if the server has a store.
     unread_sequences: int
