@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <type_traits>
 #include <utility>
 
 #include "absl/memory/memory.h"
@@ -12,6 +13,7 @@
 #include "client/messages/grpc_status.h"
 #include "client/messages/wire.h"
 #include "client/one_server/channel.h"
+#include "client/one_server/circuit_breaker.h"
 #include "client/one_server/single_server.h"
 #include "client/replicas/replicas.h"
 #include "kernels/numerics/float16.h"
@@ -63,6 +65,47 @@ PositionArray SlotRows(int form, int field, std::span<const T> values, size_t po
           values.size() / std::max<size_t>(1, positions) * sizeof(T)};
 }
 
+// Takes the slices out of which nothing can be decided, and returns the numbers of the others.
+std::vector<size_t> LeaveOutEmptySlices(v1::EvaluateRequest& request) {
+  google::protobuf::RepeatedPtrField<v1::Slice> all;
+  all.Swap(request.mutable_slices());
+  std::vector<size_t> kept;
+  for (int i = 0; i < all.size(); ++i) {
+    if (all[i].length() == 0) continue;
+    kept.push_back(static_cast<size_t>(i));
+    *request.add_slices() = std::move(all[i]);
+  }
+  return kept;
+}
+
+// What was decided of the slices with these numbers, as of all `slices`: the others are empty.
+void AddEmptySlices(const std::vector<size_t>& numbers, size_t slices, Evaluation& evaluation) {
+  if (numbers.size() == slices) return;
+  for (MissingRange& range : evaluation.missing) {
+    if (range.slice < numbers.size()) range.slice = numbers[range.slice];
+  }
+  const auto spread = [&](auto& of_slices) {
+    std::decay_t<decltype(of_slices)> all(slices);
+    for (size_t i = 0; i < std::min(numbers.size(), of_slices.size()); ++i) {
+      all[numbers[i]] = std::move(of_slices[i]);
+    }
+    of_slices = std::move(all);
+  };
+  spread(evaluation.slice_totals);
+  if (!evaluation.log_ratio_sums.empty()) spread(evaluation.log_ratio_sums);
+}
+
+// What is decided of no positions at all.
+Evaluation NothingDecided(const EvaluateOptions& options, size_t slices) {
+  Evaluation evaluation;
+  evaluation.slice_totals.resize(slices);
+  for (const uint32_t top_k : options.prefix_curve) {
+    evaluation.prefix_curve.emplace_back().set_top_k(top_k);
+  }
+  if (options.algorithm && options.algorithm->has_gspo()) evaluation.log_ratio_sums.resize(slices);
+  return evaluation;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::string& address,
@@ -84,7 +127,8 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::vector<std::s
   std::vector<std::shared_ptr<SingleServer>> servers;
   for (const std::string& address : addresses) {
     channels.push_back(MakeChannel(address));
-    servers.push_back(std::make_shared<SingleServer>(channels.back(), options.call_timeout));
+    servers.push_back(std::make_shared<SingleServer>(channels.back(), options.call_timeout,
+                                                     std::make_unique<CircuitBreaker>()));
   }
   if (absl::Status status = WaitForOne(addresses, channels, options); !status.ok()) return status;
   return absl::WrapUnique(new Client(std::make_unique<Replicas>(addresses, std::move(servers)),
@@ -130,6 +174,14 @@ absl::StatusOr<std::vector<v1::Run>> Client::ListRuns() {
   const absl::StatusOr<v1::ListRunsResponse> response = service_->ListRuns(v1::ListRunsRequest());
   if (!response.ok()) return response.status();
   return std::vector<v1::Run>(response->runs().begin(), response->runs().end());
+}
+
+absl::StatusOr<bool> Client::DeleteRun(const RunRef& run) {
+  v1::DeleteRunRequest request;
+  ToMessage(run, *request.mutable_run());
+  const absl::StatusOr<v1::DeleteRunResponse> response = service_->DeleteRun(request);
+  if (!response.ok()) return response.status();
+  return response->deleted();
 }
 
 absl::StatusOr<v1::GetStepResponse> Client::GetStep(const RunRef& run, uint64_t draw) {
@@ -285,17 +337,21 @@ absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const S
   }
   if (absl::Status status = WriteOptions(options, request); !status.ok()) return status;
   for (const PositionArray& array : OptionArrays(options)) arrays.push_back(array);
+  const std::vector<size_t> numbers = LeaveOutEmptySlices(request);
 
   // Arrays that are not of the right size go as they are, to be refused.
   const bool fit = std::ranges::all_of(arrays, [&](const PositionArray& array) {
     return array.bytes.size() == positions * array.row_bytes;
   });
+  if (fit && positions == 0 && !slices.empty()) return NothingDecided(options, slices.size());
   const bool cut = fit && streams_ != nullptr && !options.needs_one_request(slices);
   MicroBatches batches(std::move(request), std::move(arrays), *segments_,
                        cut ? options_.micro_batch_bytes : SIZE_MAX);
   const absl::StatusOr<std::vector<v1::EvaluateResponse>> answers = Send(batches);
   if (!answers.ok()) return answers.status();
-  return batches.Merge(*answers, options.outputs);
+  absl::StatusOr<Evaluation> evaluation = batches.Merge(*answers, options.outputs);
+  if (evaluation.ok()) AddEmptySlices(numbers, slices.size(), *evaluation);
+  return evaluation;
 }
 
 absl::StatusOr<std::vector<v1::EvaluateResponse>> Client::Send(MicroBatches& batches) {

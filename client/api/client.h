@@ -62,8 +62,9 @@ class Client {
 
   // The same over several replicas: every call does what it does with one server that holds
   // everything. Give all workers and trainers the same addresses, which must be different
-  // (docs/placement.md). While a replica gives no answer, its sequences are MISSING (STORE_DOWN);
-  // Unavailable if none answers within the time.
+  // (docs/placement.md). While a replica gives no answer, its sequences are MISSING (STORE_DOWN),
+  // and for some seconds after that no call waits for it. Unavailable if none answers within the
+  // time.
   static absl::StatusOr<std::unique_ptr<Client>> Connect(const std::vector<std::string>& addresses,
                                                          const ClientOptions& options = {});
 
@@ -78,6 +79,10 @@ class Client {
   absl::StatusOr<uint64_t> AdvanceVersion(const RunRef& run, uint64_t policy_version);
   absl::StatusOr<v1::Run> GetRun(const std::string& run_id);
   absl::StatusOr<std::vector<v1::Run>> ListRuns();
+  // Forgets a run with all that is held of it; incarnation 0: whichever is present. Returns whether
+  // it was there. Whoever still holds it gets NotFound or FailedPrecondition. With several replicas
+  // all must answer: else Unavailable or DeadlineExceeded, and the call is to be repeated.
+  absl::StatusOr<bool> DeleteRun(const RunRef& run);
   absl::StatusOr<v1::GetStepResponse> GetStep(const RunRef& run, uint64_t draw);
 
   // Opens a stream; an unknown run or a refused header shows in its first Flush.
@@ -97,7 +102,9 @@ class Client {
   // before the block is acked. Unimplemented with several servers.
   absl::StatusOr<std::unique_ptr<SharedMemory>> LeaseSharedMemory(size_t bytes);
 
-  // The arrays hold one row per position, slice by slice.
+  // The arrays hold one row per position, slice by slice. A slice of length 0 is what FetchTopK
+  // returns of a lost sequence that was asked for as a whole: it has no rows, and the others are
+  // decided. Name the length in FetchTopK, and a lost sequence keeps its rows, all MISSING.
   absl::StatusOr<Evaluation> Evaluate(const RunRef& run, std::span<const Slice> slices,
                                       const GatheredValues& current,
                                       const EvaluateOptions& options);

@@ -266,6 +266,62 @@ TEST_F(ClientTest, HalfPrecisionIsRoundedUp) {
   EXPECT_EQ(Array<float>(form.sampled_log_probs()), sampled);
 }
 
+TEST_F(ClientTest, ALostSequenceIsLeftOutOfEvaluateAndTheOthersAreDecided) {
+  v1::FetchTopKResponse header = FetchHeader({0, 2, 0, 1}, 1);
+  service_.AnswerFetch({header, FetchChunk(1, 10, 2, 1), FetchChunk(3, 10, 1, 1)});
+  const std::vector<Slice> asked(4, Slice{{"a"}});
+  const auto records = client_->FetchTopK({"run"}, asked);
+  ASSERT_TRUE(records.ok()) << records.status();
+
+  v1::EvaluateResponse answer;
+  answer.set_decisions("\x01\x02\x04");
+  answer.add_slice_totals()->set_accepted(1);
+  answer.add_slice_totals()->set_missing(1);
+  v1::MissingRange& missing = *answer.add_missing();
+  missing.set_slice(1);
+  missing.set_first_position(10);
+  missing.set_length(1);
+  for (const int64_t sum : {5, 7}) answer.add_log_ratio_sums()->set_log_ratio(sum);
+  service_.AnswerEvaluate(answer);
+  const std::vector<float> values = {-1, -2, -3};
+  v1::Algorithm gspo;
+  gspo.mutable_gspo();
+  const EvaluateOptions options{.outputs = {v1::DECISIONS},
+                                .algorithm = gspo,
+                                .log_ratio_sums = {{0, 0}, {1, 2}, {0, 0}, {3, 1}}};
+  const auto evaluation =
+      client_->Evaluate({"run"}, records->slices, GatheredValues{values, values}, options);
+  ASSERT_TRUE(evaluation.ok()) << evaluation.status();
+  const v1::EvaluateRequest request = service_.evaluate_request();
+  ASSERT_EQ(request.slices_size(), 2);
+  EXPECT_EQ(request.slices(0).length(), 2);
+  EXPECT_EQ(request.slices(1).length(), 1);
+  EXPECT_EQ(request.slices(1).sequence_log_ratio_sum().log_ratio(), 3);
+  EXPECT_EQ(evaluation->decisions.size(), 3);
+  ASSERT_EQ(evaluation->slice_totals.size(), 4);
+  EXPECT_EQ(evaluation->slice_totals[1].accepted(), 1);
+  EXPECT_EQ(evaluation->slice_totals[2].ByteSizeLong(), 0);
+  EXPECT_EQ(evaluation->slice_totals[3].missing(), 1);
+  EXPECT_THAT(evaluation->log_ratio_sums, ElementsAre(LogRatioSum{0, 0}, LogRatioSum{5, 0},
+                                                      LogRatioSum{0, 0}, LogRatioSum{7, 0}));
+  ASSERT_EQ(evaluation->missing.size(), 1);
+  EXPECT_EQ(evaluation->missing[0].slice, 3);
+}
+
+TEST_F(ClientTest, ABatchOfWhichNothingIsLeftIsDecidedWithoutTheServer) {
+  const std::vector<Slice> slices(2, Slice{{"a"}});
+  const auto evaluation = client_->Evaluate({"run"}, slices, GatheredValues{}, {});
+  ASSERT_TRUE(evaluation.ok()) << evaluation.status();
+  EXPECT_EQ(evaluation->slice_totals.size(), 2);
+  EXPECT_EQ(evaluation->totals.ByteSizeLong(), 0);
+  EXPECT_FALSE(service_.evaluate_request().has_run()) << "nothing was asked";
+  // Rows that belong to no slice are the server's to refuse, as is a batch without slices.
+  const std::vector<float> values = {-1};
+  EXPECT_TRUE(client_->Evaluate({"run"}, slices, GatheredValues{values, values}, {}).ok());
+  EXPECT_EQ(service_.evaluate_request().slices_size(), 0);
+  EXPECT_TRUE(service_.evaluate_request().has_run()) << "the scripted server, which answers";
+}
+
 TEST_F(ClientTest, EvaluateRefusesArraysOfTheWrongLength) {
   const std::vector<float> values = {-1, -2};
   const std::vector<Slice> slices = {{{"a"}, 0, 2}};

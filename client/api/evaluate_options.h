@@ -33,7 +33,8 @@ struct EvaluateOptions {
   v1::Weight weight = v1::SAMPLED;
   // 0 where the policy did not generate the token, else 1.
   std::span<const uint8_t> mask = {};  // [N]
-  // For the ratios of MISSING positions.
+  // For the ratios of MISSING positions. The form's sampled values must then be of the trainer's
+  // own tokens there (client/api/gather.h).
   std::span<const float> own_log_probs = {};  // [N]
   // With three policies: the current one's; the other values are then the proximal one's.
   std::span<const float> decoupled_log_probs = {};  // [N]

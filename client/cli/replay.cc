@@ -191,7 +191,7 @@ absl::StatusOr<ReplaySummary> Replay(Client& client, const RecordedPair& recordi
   absl::Status status = AppendBehavior(client, run, sequence, recordings, static_cast<int>(top_k));
   absl::StatusOr<v1::Totals> totals =
       status.ok() ? EvaluateCurrent(client, run, slices, recordings.current) : status;
-  status = client.Release(run, std::span(&sequence, 1), {}).status();
+  status = client.DeleteRun(run).status();
   if (!totals.ok()) return totals.status();
   if (!status.ok()) return status;
   return Summarise(positions, *totals);

@@ -38,7 +38,7 @@ struct ReplaySummary {
 };
 
 // Streams the behaviour recording into a run of its own, fetches the common prefix, reduces the
-// current recording's values at V_K, evaluates, and releases what it stored. A member of V_K that
+// current recording's values at V_K, evaluates, and deletes the run. A member of V_K that
 // the current recording does not list raises the envelope as if it had the log-prob of the least
 // probable token listed at that position (0 if none is), and adds nothing to the covered mass.
 absl::StatusOr<ReplaySummary> Replay(Client& client, const RecordedPair& recordings,

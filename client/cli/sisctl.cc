@@ -64,6 +64,7 @@ int Main(int argc, const char* const* argv) {
   AddRunsList(*runs, action);
   AddRunsGet(*runs, action);
   AddRunsCreate(*runs, action);
+  AddRunsDelete(*runs, action);
   AddStep(app, action);
   AddReplay(app, action);
   // Not require_subcommand(1), which would hide a misspelt name behind this message.

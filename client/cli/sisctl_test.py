@@ -31,7 +31,8 @@ class SisctlTest(unittest.TestCase):
 
     def test_help(self):
         overview = self.done("--help")
-        for name in ("runs list", "runs get RUN", "runs create RUN", "step RUN DRAW", "replay", "--server", "--embedded"):
+        runs = ("runs list", "runs get RUN", "runs create RUN", "runs delete RUN")
+        for name in (*runs, "step RUN DRAW", "replay", "--server", "--embedded"):
             self.assertIn(name, overview)
         self.assertIn("--vocabulary_size", self.done("runs", "create", "--help"))
         self.assertIn("unscored", self.done("replay", "--help"))
@@ -41,6 +42,29 @@ class SisctlTest(unittest.TestCase):
         created = json.loads(self.done("runs", "create", "r1", *flags, "--json"))
         self.assertEqual(created, {"incarnation": "1", "created": True})
         self.assertEqual(self.done("runs", "create", "r1", *flags), "run r1, incarnation 1, created\n")
+
+    def test_runs_delete(self):
+        server = LiveServer(cache_bytes=16 << 20)
+        self.addCleanup(server.close)
+        live = f"--server={server.address}"
+
+        def run_ids():
+            listed = json.loads(self.done(live, "runs", "list", "--json"))
+            return [run["run_id"] for run in listed["runs"]]
+
+        for run in ("r1", "r2"):
+            self.done(live, "runs", "create", run, "--vocabulary_size=1000", "--top_k=5")
+        delete = (live, "runs", "delete")
+        self.assertEqual(self.done(*delete, "r1", "--incarnation=2"), "run r1, was not there\n")
+        self.assertEqual(run_ids(), ["r1", "r2"])
+        self.assertEqual(self.done(*delete, "r1", "--incarnation=1"), "run r1, deleted\n")
+        self.assertEqual(json.loads(self.done(*delete, "r2", "--json")), {"deleted": True})
+        self.assertEqual(json.loads(self.done(*delete, "r2", "--json")), {"deleted": False})
+        self.assertEqual(run_ids(), [])
+        # What a replay needs of the server it leaves as it was.
+        file = TESTDATA / "llama_cpp.json"
+        self.done(live, "replay", f"--behavior={file}", f"--current={file}")
+        self.assertEqual(run_ids(), [])
 
     def test_runs_list(self):
         self.assertEqual(json.loads(self.done("--embedded", "runs", "list", "--json")), {"runs": []})
@@ -114,6 +138,7 @@ class SisctlTest(unittest.TestCase):
         self.refused(2, "--top_k", "runs", "create", "r", "--top_k=0", "--vocabulary_size=9")
         self.refused(2, "float32,float16,fixed12", "runs", "create", "r", "--log_prob_encoding=fixed13")
         self.refused(2, "RUN is required", "runs", "get")
+        self.refused(2, "RUN is required", "runs", "delete")
         self.refused(2, "DRAW is required", "step", "r")
         self.refused(2, "DRAW", "step", "r", "last")
         self.refused(2, "--current is required", "replay", "--behavior=x")

@@ -17,6 +17,7 @@ using Action = std::function<absl::Status(Client&)>;
 void AddRunsList(CLI::App& runs, Action& action);
 void AddRunsGet(CLI::App& runs, Action& action);
 void AddRunsCreate(CLI::App& runs, Action& action);
+void AddRunsDelete(CLI::App& runs, Action& action);
 
 // To "sisctl" itself.
 void AddStep(CLI::App& sisctl, Action& action);

@@ -34,7 +34,8 @@ struct SequenceRef {
 struct Slice {
   SequenceRef sequence;
   uint32_t first_position = 0;
-  // In FetchTopK, 0 means up to the committed length.
+  // In FetchTopK, 0 means up to the committed length. What it then returns of a lost sequence has
+  // length 0 too.
   uint32_t length = 0;
   // As FetchTopK returned it; Evaluate refuses the slice if the records have changed since.
   std::optional<uint64_t> record_digest = std::nullopt;
@@ -48,9 +49,9 @@ struct MissingRange {
   v1::MissingReason reason;
 };
 
-// What FetchTopK returns: N positions, slice by slice. Missing ones hold -1, NaN, -1 and -inf.
-// Arrays that were not asked for are empty.
-// Copies share the arrays, which are there as long as one of them is.
+// What FetchTopK returns: N positions, slice by slice. Missing ones hold -1, NaN, -1 and -inf: an
+// id of -1 is no index, and has no log-prob under any policy (client/api/gather.h). Arrays that
+// were not asked for are empty. Copies share the arrays, which are there as long as one of them is.
 struct TopKRecords {
   // 0 if no lease was asked for.
   uint64_t lease_id = 0;

@@ -1,10 +1,12 @@
 #include "client/one_server/append_writer.h"
 
 #include <array>
+#include <iostream>
 #include <optional>
 #include <span>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "client/messages/wire.h"
 #include "kernels/numerics/crc32c.h"
 
@@ -23,6 +25,12 @@ const v1::SequenceRef& SequenceOf(const v1::AppendEntry& entry) {
   if (entry.has_truncate()) return entry.truncate().sequence();
   if (entry.has_seal()) return entry.seal().sequence();
   return entry.block().sequence();
+}
+
+void WarnOfUnflushed(size_t entries) {
+  if (entries == 0) return;
+  std::cerr << absl::StrCat("sis: an append stream ended with ", entries,
+                            " entries that were not flushed: they may be lost\n");
 }
 
 absl::Status AppendWriter::Block(const SequenceRef& sequence, uint32_t first_position,

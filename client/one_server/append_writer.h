@@ -60,7 +60,7 @@ struct RefusedEntry {
 // once it is back it takes entries again.
 class AppendWriter {
  public:
-  // Gives up what was not flushed.
+  // Gives up what was not flushed, and says on standard error how many entries that were.
   virtual ~AppendWriter() = default;
   AppendWriter(const AppendWriter&) = delete;
   AppendWriter& operator=(const AppendWriter&) = delete;
@@ -81,7 +81,8 @@ class AppendWriter {
   // What the three above call.
   virtual absl::Status Put(OutgoingEntry entry) = 0;
 
-  // Waits until every entry is acked; returns those refused since the last call.
+  // Waits until every entry is acked; returns those refused since the last call. Without entries
+  // it waits until the server has taken the header.
   virtual absl::StatusOr<std::vector<RefusedEntry>> Flush() = 0;
   // Flushes and ends the stream: no other call may follow.
   virtual absl::StatusOr<std::vector<RefusedEntry>> Finish() = 0;
@@ -94,6 +95,9 @@ class AppendWriter {
  private:
   const std::shared_ptr<const MappedSegments> segments_;
 };
+
+// Says so on standard error, if there are any.
+void WarnOfUnflushed(size_t entries);
 
 // The sequence that an entry is about.
 const v1::SequenceRef& SequenceOf(const v1::AppendEntry& entry);

@@ -237,6 +237,62 @@ TEST_F(AppendWriterTest, ABrokenAppendStreamTellsEveryLaterCallWhy) {
   EXPECT_EQ(stream->Finish().status(), absl::NotFoundError("the run has gone"));
 }
 
+TEST_F(AppendWriterTest, ARefusedHeaderShowsInAFlushWithoutEntries) {
+  service_.OnAppend([&](ScriptedService::ServerStream& stream) {
+    v1::AppendRequest request;
+    stream.Read(&request);
+    return grpc::Status(grpc::StatusCode::FAILED_PRECONDITION, "an incarnation of the past");
+  });
+  const absl::Status refused = absl::FailedPreconditionError("an incarnation of the past");
+  EXPECT_EQ(Append()->Flush().status(), refused);
+  EXPECT_EQ(Append()->Finish().status(), refused);
+}
+
+TEST_F(AppendWriterTest, OneEmptyBatchTellsThatTheHeaderIsTaken) {
+  std::vector<int> batch_sizes;
+  service_.OnAppend([&](ScriptedService::ServerStream& stream) {
+    v1::AppendRequest request;
+    stream.Read(&request);
+    while (stream.Read(&request)) {
+      EXPECT_TRUE(request.has_batch());
+      batch_sizes.push_back(request.batch().entries_size());
+      stream.Write(AckAll(request.batch(), Ok));
+    }
+    return grpc::Status::OK;
+  });
+  const auto stream = Append();
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(stream->Flush()->empty());
+  ASSERT_TRUE(AppendOne(*stream, "a").ok());
+  EXPECT_TRUE(stream->Flush()->empty());
+  EXPECT_TRUE(stream->Finish()->empty());
+  service_.AppendHasEnded();
+  EXPECT_THAT(batch_sizes, ElementsAre(0, 1));
+}
+
+TEST_F(AppendWriterTest, AWriterThatGoesSaysWhatWasNotFlushed) {
+  service_.OnAppend([&](ScriptedService::ServerStream& stream) {
+    v1::AppendRequest request;
+    while (stream.Read(&request)) {
+      if (request.has_batch()) stream.Write(AckAll(request.batch(), [](const auto&) { return 3; }));
+    }
+    return grpc::Status::OK;
+  });
+  const auto said = [&](const std::function<void(AppendWriter&)>& end) {
+    ::testing::internal::CaptureStderr();
+    {
+      const auto stream = Append();
+      EXPECT_TRUE(AppendOne(*stream, "a").ok());
+      EXPECT_TRUE(AppendOne(*stream, "b").ok());
+      end(*stream);
+    }
+    return ::testing::internal::GetCapturedStderr();
+  };
+  // Refusals that nobody has heard of count too.
+  EXPECT_THAT(said([](AppendWriter&) {}), HasSubstr("2 entries that were not flushed"));
+  EXPECT_EQ(said([](AppendWriter& stream) { EXPECT_EQ(stream.Flush()->size(), 2); }), "");
+  EXPECT_EQ(said([](AppendWriter& stream) { EXPECT_EQ(stream.Finish()->size(), 2); }), "");
+}
+
 TEST_F(AppendWriterTest, AppendIsNotDoneWhenTheServerEndsTheStreamEarly) {
   service_.OnAppend([&](ScriptedService::ServerStream& stream) {
     v1::AppendRequest request;

@@ -45,10 +45,20 @@ std::unique_ptr<ServerAppendWriter::Stream> ServerAppendWriter::OpenStream() {
 ServerAppendWriter::~ServerAppendWriter() {
   context_.TryCancel();
   reader_.join();
+  const std::lock_guard lock(mutex_);
+  if (told_) return;
+  size_t entries = queue_.size() + exhausted_.size() + refused_.size();
+  for (const std::shared_ptr<Batch>& batch : in_flight_) entries += batch->entries.size();
+  WarnOfUnflushed(entries);
 }
 
 absl::StatusOr<std::vector<RefusedEntry>> ServerAppendWriter::Flush() {
   std::unique_lock lock(mutex_);
+  if (!answered_ && !ended_ && Idle()) {
+    tries_header_ = true;
+    last_progress_ = Clock::now();
+    changed_.notify_all();
+  }
   WaitFor(lock, [this] { return ended_ || Idle(); });
   return TakeRefused();
 }
@@ -84,7 +94,10 @@ absl::Status ServerAppendWriter::Put(OutgoingEntry entry) {
     if (ended_ || closing_) return true;
     return after_all_others ? Idle() : queued_bytes_ < options_.batch_bytes;
   });
-  if (ended_ && !status_.ok()) return status_;
+  if (ended_ && !status_.ok()) {
+    told_ = true;
+    return status_;
+  }
   if (ended_ || closing_) return absl::FailedPreconditionError("the append stream is finished");
   if (Idle()) last_progress_ = Clock::now();
   queue_.push_back({std::move(entry)});
@@ -110,11 +123,14 @@ void ServerAppendWriter::WaitFor(std::unique_lock<std::mutex>& lock, Condition c
 }
 
 bool ServerAppendWriter::Idle() const {
-  return queue_.empty() && exhausted_.empty() && in_flight_.empty();
+  return queue_.empty() && exhausted_.empty() && in_flight_.empty() && !tries_header_;
 }
 
 absl::StatusOr<std::vector<RefusedEntry>> ServerAppendWriter::TakeRefused() {
-  if (!status_.ok()) return status_;
+  if (!status_.ok()) {
+    told_ = true;
+    return status_;
+  }
   return std::exchange(refused_, {});
 }
 
@@ -131,7 +147,7 @@ void ServerAppendWriter::WriteBatches() {
 std::shared_ptr<ServerAppendWriter::Batch> ServerAppendWriter::NextBatch() {
   std::unique_lock lock(mutex_);
   const auto due = [this] {
-    if (reads_ended_ || !exhausted_.empty() || (closing_ && Idle())) return true;
+    if (reads_ended_ || !exhausted_.empty() || tries_header_ || (closing_ && Idle())) return true;
     return !queue_.empty() && in_flight_.size() < options_.max_batches_in_flight &&
            (in_flight_.empty() || queued_bytes_ >= options_.batch_bytes);
   };
@@ -148,9 +164,11 @@ std::shared_ptr<ServerAppendWriter::Batch> ServerAppendWriter::NextBatch() {
                   std::make_move_iterator(exhausted_.end()));
     exhausted_.clear();
   }
-  if (queue_.empty()) return nullptr;
+  if (queue_.empty() && !tries_header_) return nullptr;
 
   auto batch = std::make_shared<Batch>();
+  batch->request.mutable_batch();
+  tries_header_ = false;
   last_progress_ = Clock::now();
   size_t bytes = 0;
   bool has_block = false;
@@ -213,6 +231,7 @@ absl::Status ServerAppendWriter::HandleAcks(const v1::AppendResponse& response) 
                                             " acks for a batch of ", entries.size(), " entries"));
   }
   in_flight_.pop_front();
+  answered_ = true;
   changed_.notify_all();
   const Clock::time_point now = Clock::now();
   last_progress_ = now;

@@ -82,6 +82,12 @@ class ServerAppendWriter final : public AppendWriter {
   Clock::time_point retry_time_ = Clock::time_point::min();
   std::deque<std::shared_ptr<Batch>> in_flight_;
   std::vector<RefusedEntry> refused_;
+  // Whether the server has answered something, and so taken the header.
+  bool answered_ = false;
+  // Whether an empty batch is to be sent: its ack, or that there is none, tells about the header.
+  bool tries_header_ = false;
+  // Whether the caller knows that the stream is broken.
+  bool told_ = false;
   bool closing_ = false;
   // When something was last sent or acked, or waiting for acks began.
   Clock::time_point last_progress_;

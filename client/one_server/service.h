@@ -23,6 +23,7 @@ class Service {
 
   virtual absl::StatusOr<v1::CreateRunResponse> CreateRun(const v1::CreateRunRequest& request) = 0;
   virtual absl::StatusOr<v1::GetRunResponse> GetRun(const v1::GetRunRequest& request) = 0;
+  virtual absl::StatusOr<v1::DeleteRunResponse> DeleteRun(const v1::DeleteRunRequest& request) = 0;
   virtual absl::StatusOr<v1::ListRunsResponse> ListRuns(const v1::ListRunsRequest& request) = 0;
   virtual absl::StatusOr<v1::AdvanceVersionResponse> AdvanceVersion(
       const v1::AdvanceVersionRequest& request) = 0;

@@ -7,12 +7,38 @@
 #include "client/messages/grpc_status.h"
 
 namespace sis {
+namespace {
+
+// What a probe of a replica that is left alone may take.
+constexpr absl::Duration kProbeTimeout = absl::Seconds(1);
+
+}  // namespace
 
 SingleServer::SingleServer(const std::shared_ptr<grpc::Channel>& channel,
-                           absl::Duration call_timeout)
+                           absl::Duration call_timeout, std::unique_ptr<CircuitBreaker> breaker)
     : stub_(v1::RatioService::NewStub(channel)),
       fetch_stub_(channel),
-      call_timeout_(call_timeout) {}
+      call_timeout_(call_timeout),
+      breaker_(std::move(breaker)) {}
+
+absl::Status SingleServer::Admit() {
+  return breaker_ ? breaker_->Admit([this] { return Probe(); }) : absl::OkStatus();
+}
+
+void SingleServer::Failed(const absl::Status& status, absl::Duration waited) {
+  if (breaker_) breaker_->Failed(status, waited);
+}
+
+absl::Status SingleServer::Probe() {
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + std::min(call_timeout_, kProbeTimeout)));
+  v1::ListRunsResponse response;
+  return ToAbslStatus(stub_->ListRuns(&context, v1::ListRunsRequest(), &response));
+}
+
+absl::Status SingleServer::Guarded(CircuitBreaker::Ask ask) {
+  return Heard(breaker_ ? breaker_->Call(ask, [this] { return Probe(); }) : ask());
+}
 
 void SingleServer::SetDeadline(grpc::ClientContext& context) const {
   context.set_deadline(absl::ToChronoTime(absl::Now() + call_timeout_));
@@ -28,9 +54,11 @@ absl::Status SingleServer::Heard(const absl::Status& status) {
 template <typename Request, typename Response>
 absl::Status SingleServer::Send(Method<Request, Response> method, const Request& request,
                                 Response& response) {
-  grpc::ClientContext context;
-  SetDeadline(context);
-  return Heard(ToAbslStatus(((*stub_).*method)(&context, request, &response)));
+  return Guarded([&] {
+    grpc::ClientContext context;
+    SetDeadline(context);
+    return ToAbslStatus(((*stub_).*method)(&context, request, &response));
+  });
 }
 
 template <typename SendOnce, typename Amend>
@@ -72,7 +100,9 @@ absl::Status SingleServer::OpenAgain(const std::string& run_id) {
   KnownRun known;
   {
     const std::lock_guard lock(mutex_);
-    known = known_.at(run_id);
+    const auto found = known_.find(run_id);
+    if (found == known_.end()) return absl::OkStatus();  // deleted meanwhile
+    known = found->second;
   }
   v1::CreateRunResponse created;
   absl::Status status = Send(&v1::RatioService::Stub::CreateRun, known.request, created);
@@ -135,6 +165,23 @@ absl::StatusOr<v1::GetRunResponse> SingleServer::GetRun(const v1::GetRunRequest&
   return response;
 }
 
+absl::StatusOr<v1::DeleteRunResponse> SingleServer::DeleteRun(const v1::DeleteRunRequest& request) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = known_.find(request.run().run_id());
+    const uint64_t incarnation = request.run().incarnation();
+    // Not to be opened again, even if no answer comes.
+    if (found != known_.end() &&
+        (incarnation == 0 || incarnation == found->second.request.incarnation())) {
+      known_.erase(found);
+    }
+  }
+  v1::DeleteRunResponse response;
+  const absl::Status status = Send(&v1::RatioService::Stub::DeleteRun, request, response);
+  if (!status.ok()) return status;
+  return response;
+}
+
 absl::StatusOr<v1::ListRunsResponse> SingleServer::ListRuns(const v1::ListRunsRequest& request) {
   v1::ListRunsResponse response;
   const absl::Status status = Send(&v1::RatioService::Stub::ListRuns, request, response);
@@ -180,7 +227,8 @@ absl::StatusOr<v1::EvaluateResponse> SingleServer::Evaluate(v1::EvaluateRequest 
   return response;
 }
 
-absl::Status SingleServer::SendFetch(const v1::FetchTopKRequest& request, const Receive& receive) {
+absl::Status SingleServer::ReadFetched(const v1::FetchTopKRequest& request,
+                                       const Receive& receive) {
   grpc::ClientContext context;
   SetDeadline(context);
   grpc::CompletionQueue queue;
@@ -211,13 +259,13 @@ absl::Status SingleServer::SendFetch(const v1::FetchTopKRequest& request, const 
   grpc::Status status;
   call->Finish(&status, nullptr);
   succeeded();
-  return error.ok() ? Heard(ToAbslStatus(status)) : error;
+  return error.ok() ? ToAbslStatus(status) : error;
 }
 
 absl::Status SingleServer::FetchTopK(const v1::FetchTopKRequest& request, const Receive& receive) {
   // A server that refuses the call does so before it sends anything.
-  return SendAbout(
-      request.run().run_id(), [&] { return SendFetch(request, receive); }, [] { return false; });
+  const auto send = [&] { return Guarded([&] { return ReadFetched(request, receive); }); };
+  return SendAbout(request.run().run_id(), send, [] { return false; });
 }
 
 std::unique_ptr<AppendWriter> SingleServer::Append(const v1::AppendHeader& header,

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "absl/time/time.h"
+#include "client/one_server/circuit_breaker.h"
 #include "client/one_server/server_append_writer.h"
 #include "client/one_server/service.h"
 #include "sis/v1/ratio_service.grpc.pb.h"
@@ -23,11 +24,13 @@ namespace sis {
 // goes on. Only runs that were opened or looked up here are known well enough.
 class SingleServer final : public Service {
  public:
-  // call_timeout is for all calls but Append.
-  SingleServer(const std::shared_ptr<grpc::Channel>& channel, absl::Duration call_timeout);
+  // call_timeout is for all calls but Append. `breaker`: of one of several replicas; else null.
+  SingleServer(const std::shared_ptr<grpc::Channel>& channel, absl::Duration call_timeout,
+               std::unique_ptr<CircuitBreaker> breaker = nullptr);
 
   absl::StatusOr<v1::CreateRunResponse> CreateRun(const v1::CreateRunRequest& request) override;
   absl::StatusOr<v1::GetRunResponse> GetRun(const v1::GetRunRequest& request) override;
+  absl::StatusOr<v1::DeleteRunResponse> DeleteRun(const v1::DeleteRunRequest& request) override;
   absl::StatusOr<v1::ListRunsResponse> ListRuns(const v1::ListRunsRequest& request) override;
   absl::StatusOr<v1::AdvanceVersionResponse> AdvanceVersion(
       const v1::AdvanceVersionRequest& request) override;
@@ -44,6 +47,11 @@ class SingleServer final : public Service {
   std::unique_ptr<ServerAppendWriter> OpenStream(
       const v1::AppendHeader& header, const AppendOptions& options,
       std::shared_ptr<const MappedSegments> segments = nullptr);
+
+  // Unavailable if the server is not to be asked at present: CircuitBreaker says when.
+  absl::Status Admit();
+  // An append stream got no answer, with this status, to what it sent so long ago.
+  void Failed(const absl::Status& status, absl::Duration waited);
 
   // Notes a run, with its incarnation, to be opened again should the server not have it.
   void Remember(const v1::CreateRunRequest& run, uint64_t policy_version = 0);
@@ -66,7 +74,10 @@ class SingleServer final : public Service {
                                                           Response*);
   template <typename Request, typename Response>
   absl::Status Send(Method<Request, Response> method, const Request& request, Response& response);
-  absl::Status SendFetch(const v1::FetchTopKRequest& request, const Receive& receive);
+  absl::Status ReadFetched(const v1::FetchTopKRequest& request, const Receive& receive);
+  // Asks, unless the server is to be left alone.
+  absl::Status Guarded(CircuitBreaker::Ask ask);
+  absl::Status Probe();
   void SetDeadline(grpc::ClientContext& context) const;
   // Hands the status on, and notes that a server which gives no answer may be behind when it does.
   absl::Status Heard(const absl::Status& status);
@@ -82,6 +93,7 @@ class SingleServer final : public Service {
   // Its answers are left as gRPC received them.
   grpc::TemplatedGenericStub<v1::FetchTopKRequest, grpc::ByteBuffer> fetch_stub_;
   const absl::Duration call_timeout_;
+  const std::unique_ptr<CircuitBreaker> breaker_;
   mutable std::mutex mutex_;
   std::map<std::string, KnownRun> known_;  // by run id; guarded by mutex_
 };

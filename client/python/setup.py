@@ -1,7 +1,7 @@
 """Generates the modules of proto/sis/v1 into the package. All else is in pyproject.toml."""
 
 import pathlib
-from importlib import metadata, resources
+from importlib import resources
 
 from setuptools import setup
 from setuptools.command.build_py import build_py
@@ -28,12 +28,4 @@ class BuildWithProtos(build_py):
         super().run()
 
 
-def at_least(package: str) -> str:
-    """Generated code runs with the versions that it was generated with, and later ones."""
-    return f"{package}>={metadata.version(package)}"
-
-
-setup(
-    cmdclass={"build_py": BuildWithProtos},
-    install_requires=["numpy>=1.21", at_least("grpcio"), at_least("protobuf")],
-)
+setup(cmdclass={"build_py": BuildWithProtos})

@@ -90,6 +90,25 @@ absl::StatusOr<v1::GetRunResponse> Replicas::GetRun(const v1::GetRunRequest& req
   return merged;
 }
 
+absl::StatusOr<v1::DeleteRunResponse> Replicas::DeleteRun(const v1::DeleteRunRequest& request) {
+  const auto answers = AskSome<v1::DeleteRunResponse>(
+      std::views::iota(size_t{0}, servers_.size()),
+      [&](size_t replica) { return servers_[replica]->DeleteRun(request); });
+  if (!answers.ok()) return answers.status();
+  if (!answers->down.empty()) {
+    const absl::Status& status = answers->down.begin()->second;
+    return absl::Status(
+        status.code(), absl::StrCat("run '", request.run().run_id(),
+                                    "': deleted, but perhaps not on ", answers->down.size(), " of ",
+                                    servers_.size(), " replicas: ", status.message()));
+  }
+  v1::DeleteRunResponse merged;
+  for (const auto& [replica, answer] : answers->given) {
+    merged.set_deleted(merged.deleted() || answer.deleted());
+  }
+  return merged;
+}
+
 absl::StatusOr<v1::ListRunsResponse> Replicas::ListRuns(const v1::ListRunsRequest& request) {
   const auto answers = AskAll<v1::ListRunsResponse>(
       [&](size_t replica) { return servers_[replica]->ListRuns(request); });
@@ -168,20 +187,21 @@ absl::StatusOr<v1::ReleaseResponse> Replicas::Release(const v1::ReleaseRequest& 
 std::unique_ptr<AppendWriter> Replicas::Append(const v1::AppendHeader& header,
                                                const AppendOptions& options,
                                                std::shared_ptr<MappedSegments>) {
-  std::vector<ReplicatedAppendWriter::OpenStream> open_streams;
-  for (const auto& server : servers_) {
-    open_streams.emplace_back(
-        [server, header, options] { return server->OpenStream(header, options); });
-  }
   return std::make_unique<ReplicatedAppendWriter>(
       [placement = placement_, run_id = header.run().run_id()](const std::string& sequence_id) {
         return placement.Replica(run_id, sequence_id);
       },
-      open_streams);
+      servers_, header, options);
 }
 
 absl::StatusOr<v1::EvaluateResponse> Replicas::Evaluate(v1::EvaluateRequest request) {
   if (request.slices().empty()) return servers_[0]->Evaluate(std::move(request));
+  if (request.algorithm().has_clip_cov() && servers_.size() > 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("algorithm.clip_cov: it chooses among all positions of a batch, which several "
+                     "replicas share: there are ",
+                     servers_.size(), ", must be one"));
+  }
   Leases leases;
   if (request.lease_id() != 0) {
     {

@@ -19,9 +19,9 @@
 
 namespace sis {
 
-// A replica that gives no answer is passed over, and its sequences are MISSING (STORE_DOWN); if
-// every one was asked and none answers, the call fails as with one server. Any other error of a
-// replica is an error of the call.
+// A replica that gives no answer is passed over, and its sequences are MISSING (STORE_DOWN); for a
+// while it is not asked again. If every one is needed and none answers, the call fails as with one
+// server. Any other error of a replica is an error of the call.
 class Replicas final : public Service {
  public:
   // As many names as servers, at least one, each once.
@@ -30,6 +30,7 @@ class Replicas final : public Service {
 
   absl::StatusOr<v1::CreateRunResponse> CreateRun(const v1::CreateRunRequest& request) override;
   absl::StatusOr<v1::GetRunResponse> GetRun(const v1::GetRunRequest& request) override;
+  absl::StatusOr<v1::DeleteRunResponse> DeleteRun(const v1::DeleteRunRequest& request) override;
   absl::StatusOr<v1::ListRunsResponse> ListRuns(const v1::ListRunsRequest& request) override;
   absl::StatusOr<v1::AdvanceVersionResponse> AdvanceVersion(
       const v1::AdvanceVersionRequest& request) override;

@@ -4,46 +4,56 @@
 #include <iterator>
 #include <utility>
 
+#include "absl/time/clock.h"
 #include "client/messages/grpc_status.h"
 #include "client/messages/wire.h"
 
 namespace sis {
-namespace {
-
-// After a replica has failed, its entries are refused for so long before it is asked again.
-constexpr std::chrono::seconds kReopenDelay{1};
-
-}  // namespace
 
 absl::Status ReplicatedAppendWriter::Lane::Put(OutgoingEntry entry) {
+  const SequenceRef sequence = FromMessage(SequenceOf(entry.message));
   std::shared_ptr<ServerAppendWriter> stream;
   {
     const std::lock_guard lock(mutex_);
-    if (stream_ == nullptr || (broken_ && Clock::now() >= reopen_time_)) {
-      stream_ = open_stream_();
-      broken_ = false;
+    absl::StatusOr<std::shared_ptr<ServerAppendWriter>> opened = Opened();
+    if (!opened.ok()) {
+      refused_.push_back({sequence, opened.status()});
+      return absl::OkStatus();
     }
-    stream = stream_;
+    stream = *std::move(opened);
   }
-  const SequenceRef sequence = FromMessage(SequenceOf(entry.message));
+  const absl::Time began = absl::Now();
   const absl::Status status = stream->Put(std::move(entry));
   if (status.ok()) return status;
-  if (absl::Status error = Broken(*stream, status); !error.ok()) return error;
+  if (absl::Status error = Broken(stream, status, began); !error.ok()) return error;
   const std::lock_guard lock(mutex_);
   refused_.push_back({sequence, status});
   return absl::OkStatus();
 }
 
-absl::Status ReplicatedAppendWriter::Lane::Broken(ServerAppendWriter& stream,
-                                                  const absl::Status& status) {
+void ReplicatedAppendWriter::Lane::Open() {
+  const std::lock_guard lock(mutex_);
+  Opened().IgnoreError();
+}
+
+absl::StatusOr<std::shared_ptr<ServerAppendWriter>> ReplicatedAppendWriter::Lane::Opened() {
+  if (stream_ == nullptr) {
+    if (absl::Status status = server_->Admit(); !status.ok()) return status;
+    stream_ = server_->OpenStream(header_, options_);
+  }
+  return stream_;
+}
+
+absl::Status ReplicatedAppendWriter::Lane::Broken(const std::shared_ptr<ServerAppendWriter>& stream,
+                                                  const absl::Status& status, absl::Time began) {
   if (!IsUnreachable(status)) return status;
-  std::vector<RefusedEntry> refused = stream.GiveUp();
+  std::vector<RefusedEntry> refused = stream->GiveUp();
   const std::lock_guard lock(mutex_);
   refused_.insert(refused_.end(), std::make_move_iterator(refused.begin()),
                   std::make_move_iterator(refused.end()));
-  if (stream_.get() == &stream && !broken_) {
-    broken_ = true;
-    reopen_time_ = Clock::now() + kReopenDelay;
+  if (stream_ == stream) {
+    stream_ = nullptr;
+    server_->Failed(status, absl::Now() - began);
   }
   return absl::OkStatus();
 }
@@ -52,14 +62,15 @@ absl::StatusOr<std::vector<RefusedEntry>> ReplicatedAppendWriter::Lane::Collect(
   std::shared_ptr<ServerAppendWriter> stream;
   {
     const std::lock_guard lock(mutex_);
-    if (!broken_) stream = stream_;
+    stream = stream_;
   }
   std::vector<RefusedEntry> refused;
   if (stream != nullptr) {
+    const absl::Time began = absl::Now();
     absl::StatusOr<std::vector<RefusedEntry>> ended = ((*stream).*end)();
     if (ended.ok()) {
       refused = *std::move(ended);
-    } else if (absl::Status error = Broken(*stream, ended.status()); !error.ok()) {
+    } else if (absl::Status error = Broken(stream, ended.status(), began); !error.ok()) {
       return error;
     }
   }
@@ -78,15 +89,17 @@ absl::StatusOr<std::vector<RefusedEntry>> ReplicatedAppendWriter::Lane::Finish()
   return Collect(&ServerAppendWriter::Finish);
 }
 
-ReplicatedAppendWriter::ReplicatedAppendWriter(ReplicaOf replica_of,
-                                               const std::vector<OpenStream>& open_streams)
+ReplicatedAppendWriter::ReplicatedAppendWriter(
+    ReplicaOf replica_of, const std::vector<std::shared_ptr<SingleServer>>& servers,
+    const v1::AppendHeader& header, const AppendOptions& options)
     : AppendWriter(/*segments=*/nullptr), replica_of_(std::move(replica_of)) {
-  for (const OpenStream& open_stream : open_streams) {
-    lanes_.push_back(std::make_unique<Lane>(open_stream));
+  for (const std::shared_ptr<SingleServer>& server : servers) {
+    lanes_.push_back(std::make_unique<Lane>(server, header, options));
   }
 }
 
 absl::Status ReplicatedAppendWriter::Put(OutgoingEntry entry) {
+  opened_ = true;
   Lane& lane = *lanes_[replica_of_(SequenceOf(entry.message).id())];
   return lane.Put(std::move(entry));
 }
@@ -110,11 +123,22 @@ absl::StatusOr<std::vector<RefusedEntry>> ReplicatedAppendWriter::CollectAll(
   return refused;
 }
 
+void ReplicatedAppendWriter::OpenIfUnused() {
+  if (opened_.exchange(true)) return;
+  std::vector<std::future<void>> openings;
+  for (const std::unique_ptr<Lane>& lane : lanes_) {
+    openings.push_back(std::async(std::launch::async, &Lane::Open, lane.get()));
+  }
+  for (std::future<void>& opening : openings) opening.get();
+}
+
 absl::StatusOr<std::vector<RefusedEntry>> ReplicatedAppendWriter::Flush() {
+  OpenIfUnused();
   return CollectAll(&Lane::Flush);
 }
 
 absl::StatusOr<std::vector<RefusedEntry>> ReplicatedAppendWriter::Finish() {
+  OpenIfUnused();
   return CollectAll(&Lane::Finish);
 }
 

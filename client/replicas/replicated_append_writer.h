@@ -1,16 +1,19 @@
 // An append stream over several replicas: one stream to each, opened when an entry needs it.
 #pragma once
 
-#include <chrono>
+#include <atomic>
 #include <cstddef>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "client/one_server/append_writer.h"
 #include "client/one_server/server_append_writer.h"
+#include "client/one_server/single_server.h"
 
 namespace sis {
 
@@ -18,10 +21,10 @@ class ReplicatedAppendWriter final : public AppendWriter {
  public:
   // The replica that has a sequence.
   using ReplicaOf = std::function<size_t(const std::string& sequence_id)>;
-  using OpenStream = std::function<std::unique_ptr<ServerAppendWriter>()>;
 
-  // One function per replica to open its stream with.
-  ReplicatedAppendWriter(ReplicaOf replica_of, const std::vector<OpenStream>& open_streams);
+  ReplicatedAppendWriter(ReplicaOf replica_of,
+                         const std::vector<std::shared_ptr<SingleServer>>& servers,
+                         const v1::AppendHeader& header, const AppendOptions& options);
 
   absl::Status Put(OutgoingEntry entry) override;
   absl::StatusOr<std::vector<RefusedEntry>> Flush() override;
@@ -32,34 +35,46 @@ class ReplicatedAppendWriter final : public AppendWriter {
   // opened.
   class Lane {
    public:
-    explicit Lane(OpenStream open_stream) : open_stream_(std::move(open_stream)) {}
+    Lane(std::shared_ptr<SingleServer> server, v1::AppendHeader header, AppendOptions options)
+        : server_(std::move(server)), header_(std::move(header)), options_(std::move(options)) {}
+    ~Lane() { WarnOfUnflushed(refused_.size()); }
+    // Opens the stream, unless the replica is left alone.
+    void Open();
     absl::Status Put(OutgoingEntry entry);
     absl::StatusOr<std::vector<RefusedEntry>> Flush();
     absl::StatusOr<std::vector<RefusedEntry>> Finish();
 
    private:
-    using Clock = std::chrono::steady_clock;
     using End = absl::StatusOr<std::vector<RefusedEntry>> (ServerAppendWriter::*)();
 
     absl::StatusOr<std::vector<RefusedEntry>> Collect(End end);
-    // Takes the entries of a broken stream; other errors than of a replica that is gone are handed
-    // back.
-    absl::Status Broken(ServerAppendWriter& stream, const absl::Status& status);
+    // The stream, opened if there is none, with mutex_ held. Unavailable while the replica is left
+    // alone.
+    absl::StatusOr<std::shared_ptr<ServerAppendWriter>> Opened();
+    // Takes the entries of a stream that broke in a call which began then; other errors than of a
+    // replica that is gone are handed back.
+    absl::Status Broken(const std::shared_ptr<ServerAppendWriter>& stream,
+                        const absl::Status& status, absl::Time began);
 
-    const OpenStream open_stream_;
+    const std::shared_ptr<SingleServer> server_;
+    const v1::AppendHeader header_;
+    const AppendOptions options_;
     std::mutex mutex_;
-    // Guarded by mutex_. Shared with the calls that are on it.
+    // Guarded by mutex_. Shared with the calls that are on it. Null: there is none yet, or it is
+    // broken.
     std::shared_ptr<ServerAppendWriter> stream_;
-    bool broken_ = false;
-    Clock::time_point reopen_time_;
     std::vector<RefusedEntry> refused_;
   };
 
+  // Opens the streams if no entry has opened one: else nobody would look at the header.
+  void OpenIfUnused();
   absl::StatusOr<std::vector<RefusedEntry>> CollectAll(
       absl::StatusOr<std::vector<RefusedEntry>> (Lane::*end)());
 
   const ReplicaOf replica_of_;
   std::vector<std::unique_ptr<Lane>> lanes_;
+  // Whether a stream was opened.
+  std::atomic<bool> opened_ = false;
 };
 
 }  // namespace sis

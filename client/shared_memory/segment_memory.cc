@@ -23,21 +23,21 @@ size_t RoundUp(size_t bytes) { return (bytes + kStep - 1) / kStep * kStep; }
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<SegmentMemory>> SegmentMemory::Map(const std::string& segment,
+absl::StatusOr<std::shared_ptr<SegmentMemory>> SegmentMemory::Map(const std::string& object,
                                                                   size_t bytes) {
   const auto failed = [&](absl::string_view call) {
     return absl::FailedPreconditionError(
-        absl::StrCat(call, " of the server's segment ", segment, ": ", std::strerror(errno),
+        absl::StrCat(call, " of the server's ", object, ": ", std::strerror(errno),
                      "; do server and client have the same /dev/shm?"));
   };
-  const int file = shm_open(segment.c_str(), O_RDWR, 0);
+  const int file = shm_open(object.c_str(), O_RDWR, 0);
   if (file < 0) return failed("shm_open");
   // The pages are there: mapping them all now spares the first pass a fault for each.
   void* const memory =
       mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file, 0);
   close(file);
   if (memory == MAP_FAILED) return failed("mmap");
-  shm_unlink(segment.c_str());
+  shm_unlink(object.c_str());
   return std::make_shared<SegmentMemory>(std::span(static_cast<std::byte*>(memory), bytes));
 }
 

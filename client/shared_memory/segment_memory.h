@@ -18,9 +18,9 @@ class SegmentAllocation;
 // Stays mapped while somebody refers to it. Thread-safe.
 class SegmentMemory : public std::enable_shared_from_this<SegmentMemory> {
  public:
-  // Maps what the server made, and takes its name off the file system: nothing stays behind then,
-  // whoever is killed. FailedPrecondition if it can't be mapped.
-  static absl::StatusOr<std::shared_ptr<SegmentMemory>> Map(const std::string& segment,
+  // Maps the POSIX object that the server made, and takes its name off the file system: nothing
+  // stays behind then, whoever is killed. FailedPrecondition if it can't be mapped.
+  static absl::StatusOr<std::shared_ptr<SegmentMemory>> Map(const std::string& object,
                                                             size_t bytes);
   // Takes over what mmap(2) gave.
   explicit SegmentMemory(std::span<std::byte> mapping);

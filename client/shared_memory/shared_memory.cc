@@ -21,7 +21,7 @@ absl::StatusOr<std::unique_ptr<SharedMemory>> SharedMemory::Lease(
   shared->StartCall();
   if (absl::Status status = shared->Wait(absl::Now() + timeout); !status.ok()) return status;
   absl::StatusOr<std::shared_ptr<SegmentMemory>> memory =
-      SegmentMemory::Map(shared->segment_, shared->response_.bytes());
+      SegmentMemory::Map(shared->response_.object(), shared->response_.bytes());
   if (!memory.ok()) return memory.status();
   shared->memory_ = *std::move(memory);
   const std::lock_guard lock(shared->mutex_);

@@ -42,8 +42,8 @@ struct SlotResults {
   Envelopes prefix[kMaxPrefixPoints];  // one per point of the curve
 };
 
-// Keeps the envelopes of the curve's points, and those at top_k if slots lie beyond it, as the ranks
-// go by.
+// Keeps the envelopes of the curve's points, and those at top_k if slots lie beyond it, as the
+// ranks go by.
 class PrefixPoints {
  public:
   PrefixPoints(const SlotPlan& plan, SlotResults& results)

@@ -101,7 +101,7 @@ TEST_F(IngestTest, BadBlocksAreRefusedByNameAndChangeNothing) {
   };
   // Each block is of positions 20 to 29; row 3 is position 23.
   const Case cases[] = {
-      {{"sequence.id ''", "0 bytes"}, [](auto& b) { b.mutable_sequence()->clear_id(); }},
+      {{"sequence.id: 0 bytes"}, [](auto& b) { b.mutable_sequence()->clear_id(); }},
       {{"sequence.id", "257 bytes"},
        [](auto& b) { b.mutable_sequence()->set_id(std::string(257, 'x')); }},
       {{"sampled_ids: empty"}, [](auto& b) { b.clear_sampled_ids(); }},

@@ -9,15 +9,23 @@
 #include "absl/strings/str_cat.h"
 
 namespace sis {
+namespace {
+
+// The id, if it may be one: messages are no longer than what they are about.
+std::string Shown(absl::string_view id) {
+  return id.size() <= kMaxIdBytes ? absl::StrCat("'", id, "'")
+                                  : absl::StrCat("of ", id.size(), " bytes");
+}
+
+}  // namespace
 
 absl::Status CheckRunId(absl::string_view id) {
   const bool plain = std::ranges::all_of(id, [](char c) {
     return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '-';
   });
   if (!id.empty() && id.size() <= kMaxIdBytes && plain) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("run_id '", id.substr(0, kMaxIdBytes), "' (",
-                                                 id.size(), " bytes) is not 1 to ", kMaxIdBytes,
-                                                 " bytes of [A-Za-z0-9._-]"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("run_id ", Shown(id), " is not 1 to ", kMaxIdBytes, " bytes of [A-Za-z0-9._-]"));
 }
 
 // Closes a run that has left the registry at the end of the scope, after the lock is gone: streams
@@ -125,8 +133,7 @@ absl::StatusOr<std::shared_ptr<Run>> RunRegistry::Find(const std::string& run_id
   ReaderLock lock(mutex_);
   const auto found = runs_.find(run_id);
   if (found == runs_.end()) {
-    return absl::NotFoundError(
-        absl::StrCat("run '", run_id.substr(0, kMaxIdBytes), "' is unknown"));
+    return absl::NotFoundError(absl::StrCat("run ", Shown(run_id), " is unknown"));
   }
   const std::shared_ptr<Run>& run = found->second.run;
   if (incarnation != 0 && incarnation != run->incarnation()) {

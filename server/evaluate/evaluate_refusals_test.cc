@@ -57,7 +57,7 @@ TEST_F(EvaluateRefusalsTest, BadRequestsAreRefusedByNameAndCountNothing) {
       {{"outputs: 0"}, [](auto& r) { r.add_outputs(v1::OUTPUT_UNSPECIFIED); }},
       {{"outputs: 99"}, [](auto& r) { r.add_outputs(static_cast<v1::Output>(99)); }},
       {{"slices: none"}, [](auto& r) { r.clear_slices(); }},
-      {{"slices[1].sequence.id ''"}, [](auto& r) { r.mutable_slices(1)->clear_sequence(); }},
+      {{"slices[1].sequence.id: 0 bytes"}, [](auto& r) { r.mutable_slices(1)->clear_sequence(); }},
       {{"slices[1] of sequence 'c' attempt 0: length 0"},
        [](auto& r) { r.mutable_slices(1)->set_length(0); }},
       {{"slices[1] of sequence 'c'", "4194300 + length 50", "4194304"},

@@ -103,7 +103,7 @@ bool Fetch::Next(v1::FetchTopKResponse& message) {
 
 bool Fetch::SkipFullSlices() {
   while (slice_ < slices_.size() && row_ >= slices_[slice_].count) {
-    ++slice_;
+    slices_[slice_++].found = std::shared_ptr<Sequence>();
     row_ = 0;
   }
   return slice_ < slices_.size();
@@ -136,6 +136,7 @@ bool Fetch::CopySome() {
   answers_->Write(IndexOf(v1::TOP_K_LOG_PROBS), offset * slots, std::as_bytes(to.log_probs));
   row_ += rows;
   rows_done_ += rows;
+  SkipFullSlices();
   return true;
 }
 
@@ -191,6 +192,7 @@ void Fetch::WriteChunk(v1::FetchTopKChunk& chunk) {
                                   *chunk.mutable_top_k_log_probs(), rows * slots),
        .ranks = scratch_.ranks});
   row_ += rows;
+  SkipFullSlices();
 }
 
 void Fetch::ReadRows(uint32_t first_position, const RecordRows& rows) const {

@@ -18,7 +18,7 @@
 namespace sis {
 
 // The messages of one FetchTopK, made one after the other. Used by one thread at a time; keeps its
-// sequences in memory while it lives.
+// sequences in memory until their rows are in a message, or in the segment.
 class Fetch {
  public:
   // Checks the request, whose arrays know its segment, and takes the lease if one is asked for.
@@ -51,7 +51,7 @@ class Fetch {
   void WriteChunk(v1::FetchTopKChunk& chunk);
   // Those from this position of the present slice on, as many as `rows` has room for.
   void ReadRows(uint32_t first_position, const RecordRows& rows) const;
-  // Goes to the slice that has the next row; false if none has.
+  // Goes to the slice that has the next row, and lets go of those before; false if none has.
   bool SkipFullSlices();
   // How many rows of the present slice come next, if they are to have so many bytes.
   uint32_t CountRows(size_t bytes) const;

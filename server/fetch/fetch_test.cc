@@ -129,6 +129,26 @@ TEST_F(FetchTest, LongSlicesComeInChunks) {
   ExpectRows(fetched.slices[0], records.Block("a"));
 }
 
+TEST_F(FetchTest, HoldsNoSequenceLongerThanItsRowsTake) {
+  const auto is_held = [&](const char* id) {
+    auto sequence = std::get<std::shared_ptr<Sequence>>(run_->Find({id, 0}));
+    return sequence.use_count() > 2;  // the run, and this
+  };
+  for (const char* id : {"a", "b"}) {
+    AppendBlock(cache_, *run_, generator_.NextRecords(10).Block(id));
+  }
+  v1::FetchTopKRequest request;
+  for (const char* id : {"a", "b", "a"}) Add(request, id, 0, 0);
+  absl::StatusOr<Fetch> fetch = Fetch::Open(run_, request);
+  v1::FetchTopKResponse message;
+  for (const auto& [a, b] : {std::pair(true, true), {true, true}, {true, false}, {false, false}}) {
+    ASSERT_TRUE(fetch->Next(message));
+    EXPECT_EQ(is_held("a"), a);
+    EXPECT_EQ(is_held("b"), b);
+  }
+  EXPECT_FALSE(fetch->Next(message));
+}
+
 TEST_F(FetchTest, MissingRowsHoldSentinels) {
   AppendBlock(cache_, *run_, generator_.NextRecords(1).Block("a", 1, 0, 0, 1));
   v1::FetchTopKRequest request;

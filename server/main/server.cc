@@ -25,7 +25,9 @@ namespace {
 // How long an append may go on waiting for room that is there.
 constexpr std::chrono::milliseconds kJanitorPeriod(20);
 constexpr int kPeriodsPerCleaning = 50;
-constexpr int kMetricsThreads = 2;
+// A connection takes a thread until its request is there, or for so long.
+constexpr int kMetricsThreads = 32;
+constexpr int kMetricsRequestMilliseconds = 2000;
 // They wait for the store most of the time.
 constexpr int kStoreThreads = 16;
 // Fewer, larger frames: the wire is the cost of this service.
@@ -35,10 +37,16 @@ constexpr int kMaxFrameBytes = 1 << 20;
 // its own, of which one may be asleep for another 10 s.
 void KeepGrpc() { [[maybe_unused]] static const bool kept = (grpc_init(), true); }
 
+bool IsSocketFile(absl::string_view address) { return absl::StartsWith(address, "unix:"); }
+
 // The address with another port, if it has one at all.
 std::string WithPort(const std::string& address, int port) {
   if (absl::StartsWith(address, "unix")) return address;
   return absl::StrCat(address.substr(0, address.rfind(':')), ":", port);
+}
+
+absl::Status CannotListen(absl::string_view address, const absl::Status& why) {
+  return absl::Status(why.code(), absl::StrCat("cannot listen on ", address, ": ", why.message()));
 }
 
 }  // namespace
@@ -80,8 +88,9 @@ Server::Server(const ServerOptions& options, std::unique_ptr<Arena> arena,
                                                .most_bytes = options.cache_bytes})),
       workers_(options.evaluate_threads),
       store_threads_(store_ != nullptr ? kStoreThreads : 0),
-      service_(
-          {runs_, room_queue_, segments_, *backend_.backend, workers_, store_threads_, metrics_}),
+      streams_(absl::Now),
+      service_({runs_, room_queue_, segments_, *backend_.backend, workers_, store_threads_,
+                streams_, metrics_}),
       cache_metrics_(std::make_shared<CacheMetrics>(registry_)),
       gauges_(std::make_shared<Gauges>(*this)),
       run_idle_expiry_(options.run_idle_expiry) {
@@ -126,7 +135,9 @@ absl::Status Server::Recover(absl::Duration opening) {
 
 absl::Status Server::ListenForMetrics(const std::string& address) {
   try {
-    exposer_ = std::make_unique<prometheus::Exposer>(address, kMetricsThreads);
+    exposer_ = std::make_unique<prometheus::Exposer>(std::vector<std::string>{
+        "listening_ports", address, "num_threads", absl::StrCat(kMetricsThreads),
+        "request_timeout_ms", absl::StrCat(kMetricsRequestMilliseconds)});
   } catch (const std::exception& error) {
     return absl::UnavailableError(
         absl::StrCat("cannot listen on ", address, " for metrics: ", error.what()));
@@ -157,7 +168,14 @@ absl::Status Server::Listen(const ServerOptions& options) {
       return absl::InvalidArgumentError(absl::StrCat(
           addresses[i], ": every user can connect, so it can't go with shared memory"));
     }
-    builder.AddListeningPort(addresses[i], grpc::InsecureServerCredentials(), &ports[i]);
+    std::string address = addresses[i];
+    if (IsSocketFile(address)) {
+      absl::StatusOr<SocketFile> file = SocketFile::Prepare(address);
+      if (!file.ok()) return CannotListen(address, file.status());
+      address = file->temporary_address();
+      socket_files_.push_back(*std::move(file));
+    }
+    builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &ports[i]);
   }
   builder.RegisterService(&service_);
   builder.SetMaxReceiveMessageSize(max_message_bytes);
@@ -175,6 +193,11 @@ absl::Status Server::Listen(const ServerOptions& options) {
   }
   if (grpc_server_ == nullptr) {
     return absl::UnavailableError(absl::StrCat("cannot listen on ", options.listen));
+  }
+  for (SocketFile& file : socket_files_) {
+    if (absl::Status status = file.Publish(); !status.ok()) {
+      return CannotListen(options.listen, status);
+    }
   }
   for (size_t i = 0; i < addresses.size(); ++i) {
     absl::StrAppend(&grpc_address_, i == 0 ? "" : ",", WithPort(addresses[i], ports[i]));
@@ -201,9 +224,12 @@ void Server::Shutdown(absl::Duration grace) {
   stop_.notify_all();
   room_queue_.Close();
   if (janitor_.joinable()) janitor_.join();
-  segments_.Close();  // their calls would last as long as they may
   if (grpc_server_ == nullptr) return;
   grpc_server_->GetHealthCheckService()->SetServingStatus(false);
+  // Their calls would last as long as they may.
+  segments_.Close();
+  streams_.Close();
+  socket_files_.clear();
   grpc_server_->Shutdown(absl::ToChronoTime(absl::Now() + grace));
 }
 
@@ -219,6 +245,7 @@ void Server::KeepInOrder() {
     registry_.DropExpired();
     runs_.ExchangeAllBehind();
     runs_.ForgetIdle(run_idle_expiry_);
+    streams_.CancelStalled();
   }
 }
 

@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
@@ -18,11 +19,13 @@
 #include "server/append/room_queue.h"
 #include "server/cache/limits.h"
 #include "server/cache/run_registry.h"
+#include "server/main/socket_file.h"
 #include "server/memory/arena.h"
 #include "server/metrics/cache_metrics.h"
 #include "server/metrics/device_cache_metrics.h"
 #include "server/metrics/metered_store.h"
 #include "server/metrics/metrics.h"
+#include "server/rpc/open_streams.h"
 #include "server/rpc/ratio_service.h"
 #include "server/shared_memory/segment_registry.h"
 #include "server/store/sequence_store.h"
@@ -35,10 +38,11 @@
 namespace sis {
 
 struct ServerOptions {
-  // host:port or unix:path, or several of them with commas between. Port 0 picks a free one.
-  std::string listen = "0.0.0.0:50051";
+  // host:port or unix:path, or several of them with commas between. Port 0 picks a free one. Nobody
+  // has to say who they are, so only this machine can connect unless told otherwise.
+  std::string listen = "127.0.0.1:50051";
   // host:port of GET /metrics; empty for none.
-  std::string metrics = "0.0.0.0:9464";
+  std::string metrics = "127.0.0.1:9464";
   int64_t cache_bytes = int64_t{4} << 30;
   int64_t max_message_bytes = int64_t{1} << 30;
   // Of all segments together; 0: there are none.
@@ -107,11 +111,13 @@ class Server {
   const BackendChoice backend_;
   WorkerPool workers_;
   StoreThreads store_threads_;
+  OpenStreams streams_;
   RatioService service_;
   const std::shared_ptr<CacheMetrics> cache_metrics_;
   std::shared_ptr<Gauges> gauges_;
   std::shared_ptr<DeviceCacheMetrics> device_cache_metrics_;  // null without a device
   std::unique_ptr<prometheus::Exposer> exposer_;
+  std::vector<SocketFile> socket_files_;  // that it listens at
   std::unique_ptr<grpc::Server> grpc_server_;
   double recovery_seconds_ = 0;
   const absl::Duration run_idle_expiry_;

@@ -1,8 +1,12 @@
-"""The program as a person meets it: help, bad flags, a taken port, and SIGTERM."""
+"""The program as a person meets it: help, bad flags, a taken address, silent clients, and SIGTERM."""
 
+import os
 import signal
+import socket
 import subprocess
+import tempfile
 import unittest
+import urllib.request
 
 from server.testing.live_server import BINARY, LiveServer
 
@@ -11,16 +15,32 @@ def run(*flags):
     return subprocess.run([BINARY, *flags], capture_output=True, text=True, timeout=30)
 
 
+def answers(path):
+    """Whether somebody accepts connections at a Unix socket."""
+    with socket.socket(socket.AF_UNIX) as client:
+        return client.connect_ex(path) == 0
+
+
 class SisServerTest(unittest.TestCase):
     def start(self, *flags):
         server = LiveServer(*flags)
         self.addCleanup(server.kill)
         return server
 
+    def folder(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        return folder.name
+
     def test_help_lists_the_flags(self):
         shown = run("--help").stdout
         for flag in ("--listen", "--metrics", "--backend", "--cache_bytes", "--device_cache_bytes", "--max_top_k", "--shutdown_grace"):
             self.assertIn(flag, shown)
+
+    def test_only_this_machine_can_connect_unless_told_otherwise(self):
+        shown = run("--help").stdout
+        for flag in ("--listen", "--metrics"):
+            self.assertRegex(shown, rf'{flag} \([^)]*\);\s+default:\s+"127\.0\.0\.1:\d+"')
 
     def test_a_flag_without_sense_is_refused_by_name(self):
         for flag in ("--max_top_k=255", "--cache_bytes=0", "--device_cache_bytes=-2", "--max_lease_seconds=nan", "--max_positions=2147483648", "--backend=gpu"):
@@ -33,6 +53,51 @@ class SisServerTest(unittest.TestCase):
         refused = run(f"--listen={address}", "--metrics=", "--cache_bytes=67108864")
         self.assertEqual(refused.returncode, 1)
         self.assertIn(f"cannot listen on {address}", refused.stderr)
+
+    def test_a_unix_socket_at_which_somebody_answers_is_refused(self):
+        folder = self.folder()
+        path = f"{folder}/socket"
+        first = self.start(f"--listen=unix:{path}")
+        for spelling in (f"unix:{path}", f"unix://{path}"):
+            refused = run(f"--listen={spelling}", "--metrics=", "--cache_bytes=67108864")
+            self.assertEqual(refused.returncode, 1)
+            self.assertIn(f"cannot listen on {spelling}: ", refused.stderr)
+            self.assertIn("in use", refused.stderr)
+            self.assertTrue(answers(path))
+        first.kill()
+        self.assertTrue(os.path.exists(path))
+        second = self.start(f"--listen=unix:{path}")  # which nobody answers at any more
+        self.assertTrue(answers(path))
+        self.assertEqual(os.listdir(folder), ["socket"])
+        second.close()
+        self.assertEqual(os.listdir(folder), [])
+
+    def test_the_unix_socket_of_another_server_is_not_removed(self):
+        folder = self.folder()
+        path = f"{folder}/socket"
+        first = self.start(f"--listen=unix:{path}")
+        os.unlink(path)
+        self.start(f"--listen=unix:{path}")
+        first.close()
+        self.assertTrue(answers(path))
+
+    def test_a_file_is_no_unix_socket(self):
+        path = f"{self.folder()}/file"
+        with open(path, "w", encoding="ascii") as file:
+            file.write("kept")
+        refused = run(f"--listen=unix:{path}", "--metrics=", "--cache_bytes=67108864")
+        self.assertEqual(refused.returncode, 1)
+        self.assertIn(f"cannot listen on unix:{path}: ", refused.stderr)
+        with open(path, encoding="ascii") as file:
+            self.assertEqual(file.read(), "kept")
+
+    def test_clients_that_say_nothing_hold_up_no_scrape(self):
+        metrics = self.start().said["metrics"]
+        host, _, port = metrics.rpartition(":")
+        for _ in range(16):
+            self.addCleanup(socket.create_connection((host, int(port))).close)
+        with urllib.request.urlopen(f"http://{metrics}/metrics", timeout=20) as page:
+            self.assertIn(b"sis_waiting_appends", page.read())
 
     def test_one_line_says_which_backend_and_why(self):
         asked = self.start("--backend=cpu").said

@@ -2,19 +2,47 @@
 
 #include <utility>
 
+#include "server/rpc/client_at.h"
 #include "server/rpc/grpc_status.h"
 
 namespace sis {
+namespace {
 
-AppendStream::AppendStream(const Resources& resources)
-    : resources_(resources), timer_(resources.metrics, "Append") {
+absl::Status ShutsDown() { return absl::UnavailableError("the server shuts down"); }
+
+}  // namespace
+
+AppendStream::AppendStream(const grpc::CallbackServerContext& context, const Resources& resources)
+    : Stream(resources.streams),
+      context_(context),
+      client_(WhereIs(context)),
+      resources_(resources),
+      timer_(resources.metrics, "Append") {
+  Register();
   ReadNext();
 }
 
 void AppendStream::ReadNext() {
   received_.Clear();
-  order_.HandOn();
-  StartRead(&received_);
+  {
+    const std::lock_guard lock(mutex_);
+    if (!closed_) {
+      reading_ = true;
+      order_.HandOn();
+      StartRead(&received_);
+      return;
+    }
+  }
+  End(ShutsDown());
+}
+
+void AppendStream::Close() {
+  {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+    if (!std::exchange(reading_, false)) return;  // it ends when it would read
+  }
+  End(ShutsDown());
 }
 
 absl::Status AppendStream::Parse() {
@@ -41,11 +69,15 @@ absl::Status AppendStream::OpenIngest() {
 
 absl::StatusOr<std::shared_ptr<SharedSegment>> AppendStream::FindSegment() {
   if (request_.segment().empty()) return nullptr;
-  return resources_.segments.Find(std::string(request_.segment()));
+  return resources_.segments.Find(std::string(request_.segment()), client_);
 }
 
 void AppendStream::OnReadDone(bool ok) {
   order_.Begin();
+  {
+    const std::lock_guard lock(mutex_);
+    if (!std::exchange(reading_, false)) return;  // closed
+  }
   if (!ok) return End(absl::OkStatus());  // the worker has closed its side
   order_.HandOn();
   resources_.store_threads.Run([this] { HandleRequest(); });
@@ -91,6 +123,7 @@ void AppendStream::Answer() {
   WriteAppendResponse(request_.entries(), acks_, answer_);
   const grpc::Slice slice(answer_);
   written_ = grpc::ByteBuffer(&slice, 1);
+  WriteBegins();
   order_.HandOn();
   StartWrite(&written_);
 }
@@ -104,6 +137,7 @@ void AppendStream::OnCancel() { resources_.room_queue.Leave(*this); }
 
 void AppendStream::OnWriteDone(bool ok) {
   order_.Begin();
+  WriteEnds();
   if (!ok) return End(absl::CancelledError("the worker is gone"));
   ReadNext();
 }
@@ -116,6 +150,7 @@ void AppendStream::End(const absl::Status& status) {
 
 void AppendStream::OnDone() {
   order_.Begin();
+  Unregister();
   timer_.Finish(code_);
   delete this;
 }

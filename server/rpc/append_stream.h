@@ -3,12 +3,14 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "server/append/ingest.h"
 #include "server/append/room_queue.h"
+#include "server/rpc/open_streams.h"
 #include "server/rpc/reaction_order.h"
 #include "server/rpc/resources.h"
 #include "server/rpc/rpc_timer.h"
@@ -21,9 +23,11 @@ namespace sis {
 // in its own writes. A batch that lacks room waits in the queue, and no thread with it.
 // Holds one message at a time, as gRPC received it, and reads it in place. Owns itself.
 class AppendStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
-                           private RoomQueue::Waiter {
+                           private RoomQueue::Waiter,
+                           private OpenStreams::Stream {
  public:
-  explicit AppendStream(const Resources& resources);
+  // `context` is the call's.
+  AppendStream(const grpc::CallbackServerContext& context, const Resources& resources);
 
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
@@ -35,6 +39,9 @@ class AppendStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   std::optional<RoomWanted> Resume(Turn turn) override;
   void GiveUp(const absl::Status& status) override;
 
+  void Close() override;
+  void Cancel() override { context_.TryCancel(); }
+
   void ReadNext();
   void End(const absl::Status& status);
   void HandleRequest();
@@ -45,9 +52,15 @@ class AppendStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   // That the batch names; null if none.
   absl::StatusOr<std::shared_ptr<SharedSegment>> FindSegment();
 
+  const grpc::CallbackServerContext& context_;
+  const ClientAt client_;
   const Resources resources_;
   const RpcTimer timer_;
   ReactionOrder order_;
+  std::mutex mutex_;  // not held where the stream ends, as it goes then
+  // Guarded by mutex_: whether it waits for a message, with none at hand; whether it may no more.
+  bool reading_ = false;
+  bool closed_ = false;
   absl::StatusCode code_ = absl::StatusCode::kOk;
   std::optional<Ingest> ingest_;
   // The message at hand: as it was read, its pieces and what is in them; and its answer.

@@ -2,20 +2,34 @@
 
 #include <utility>
 
+#include "server/rpc/client_at.h"
 #include "server/rpc/grpc_status.h"
 
 namespace sis {
 
-EvaluateStream* EvaluateStream::Start(const Resources& resources) {
-  const std::shared_ptr<EvaluateStream> stream(new EvaluateStream(resources));
+EvaluateStream* EvaluateStream::Start(const grpc::CallbackServerContext& context,
+                                      const Resources& resources) {
+  const std::shared_ptr<EvaluateStream> stream(new EvaluateStream(context, resources));
+  stream->Register();
   WriterLock lock(stream->mutex_);
   stream->self_ = stream;
   stream->Advance();
   return stream.get();
 }
 
-EvaluateStream::EvaluateStream(const Resources& resources)
-    : resources_(resources), timer_(resources.metrics, "EvaluateStream") {}
+EvaluateStream::EvaluateStream(const grpc::CallbackServerContext& context,
+                               const Resources& resources)
+    : Stream(resources.streams),
+      context_(context),
+      client_(WhereIs(context)),
+      resources_(resources),
+      timer_(resources.metrics, "EvaluateStream") {}
+
+void EvaluateStream::Close() {
+  WriterLock lock(mutex_);
+  closed_ = true;
+  Advance();
+}
 
 void EvaluateStream::OnReadDone(bool ok) {
   std::shared_ptr<Request> request;
@@ -35,7 +49,7 @@ void EvaluateStream::OnReadDone(bool ok) {
     Advance();
   }
   EvaluateTask::Start(
-      resources_, received, [self = shared_from_this()] { return self->stopped_.load(); },
+      resources_, client_, received, [self = shared_from_this()] { return self->stopped_.load(); },
       [self = shared_from_this(), request](absl::StatusOr<grpc::ByteBuffer> answer) {
         self->OnAnswer(*request, std::move(answer));
       });
@@ -49,6 +63,7 @@ void EvaluateStream::OnAnswer(Request& request, absl::StatusOr<grpc::ByteBuffer>
 
 void EvaluateStream::OnWriteDone(bool ok) {
   WriterLock lock(mutex_);
+  WriteEnds();
   writing_ = false;
   unanswered_bytes_ -= unanswered_.front()->bytes;
   unanswered_.pop_front();
@@ -66,15 +81,19 @@ void EvaluateStream::Advance() {
   if (ended_) return;
   if (!writing_) {
     if (stopped_) return End(absl::CancelledError("the trainer is gone"));
-    if (reads_ended_ && unanswered_.empty()) return End(absl::OkStatus());
+    if (unanswered_.empty()) {
+      if (reads_ended_) return End(absl::OkStatus());
+      if (closed_) return End(absl::UnavailableError("the server shuts down"));
+    }
     if (!unanswered_.empty() && unanswered_.front()->answer.has_value()) {
       const absl::StatusOr<grpc::ByteBuffer>& answer = *unanswered_.front()->answer;
       if (!answer.ok()) return End(answer.status());
       writing_ = true;
+      WriteBegins();
       StartWrite(&*answer);
     }
   }
-  if (!reading_ && !reads_ended_ && !stopped_ && unanswered_.size() < kMaxRequests &&
+  if (!reading_ && !reads_ended_ && !stopped_ && !closed_ && unanswered_.size() < kMaxRequests &&
       unanswered_bytes_ < kMaxBytes) {
     reading_ = true;
     StartRead(&received_);
@@ -89,6 +108,7 @@ void EvaluateStream::End(const absl::Status& status) {
 }
 
 void EvaluateStream::OnDone() {
+  Unregister();
   std::shared_ptr<EvaluateStream> self;
   WriterLock lock(mutex_);
   timer_.Finish(code_);

@@ -12,6 +12,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "server/rpc/evaluate_task.h"
+#include "server/rpc/open_streams.h"
 #include "server/rpc/resources.h"
 #include "server/rpc/rpc_timer.h"
 #include "server/threads/mutex.h"
@@ -22,12 +23,15 @@ namespace sis {
 // while kMaxRequests or kMaxBytes of them are unanswered, so a trainer that is ahead waits in its
 // own writes. Owns itself; what it is given must outlive the gRPC server.
 class EvaluateStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
-                             public std::enable_shared_from_this<EvaluateStream> {
+                             public std::enable_shared_from_this<EvaluateStream>,
+                             private OpenStreams::Stream {
  public:
   static constexpr size_t kMaxRequests = 4;
   static constexpr size_t kMaxBytes = 64 << 20;
 
-  static EvaluateStream* Start(const Resources& resources);
+  // `context` is the call's.
+  static EvaluateStream* Start(const grpc::CallbackServerContext& context,
+                               const Resources& resources);
 
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
@@ -40,12 +44,16 @@ class EvaluateStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, gr
     std::optional<absl::StatusOr<grpc::ByteBuffer>> answer;
   };
 
-  EvaluateStream(const Resources& resources);
+  EvaluateStream(const grpc::CallbackServerContext& context, const Resources& resources);
+  void Close() override;
+  void Cancel() override { context_.TryCancel(); }
   void OnAnswer(Request& request, absl::StatusOr<grpc::ByteBuffer> answer);
   // Starts whatever can be started now: a write, a read, the end.
   void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void End(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  const grpc::CallbackServerContext& context_;
+  const ClientAt client_;
   const Resources resources_;
   const RpcTimer timer_;
   // Nobody wants the answers any more.
@@ -61,6 +69,7 @@ class EvaluateStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, gr
   bool reading_ ABSL_GUARDED_BY(mutex_) = false;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool reads_ended_ ABSL_GUARDED_BY(mutex_) = false;
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   absl::StatusCode code_ ABSL_GUARDED_BY(mutex_) = absl::StatusCode::kOk;
 };

@@ -127,8 +127,9 @@ class EvaluateStreamTest : public testing::Test {
   WorkerPool workers_{16};
   StoreThreads store_threads_{0};
   SegmentRegistry segments_{0};
-  RatioService service_{
-      {cache_.runs, cache_.room_queue, segments_, gate_, workers_, store_threads_, cache_.metrics}};
+  OpenStreams streams_{[this] { return cache_.clock.Now(); }};
+  RatioService service_{{cache_.runs, cache_.room_queue, segments_, gate_, workers_, store_threads_,
+                         streams_, cache_.metrics}};
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<v1::RatioService::Stub> stub_;
 };
@@ -151,6 +152,25 @@ TEST_F(EvaluateStreamTest, NorMoreBytes) {
   }
   for (int draw = 3; draw <= 6; ++draw) requests.push_back(Request(draw));
   ExpectTakenUnanswered(requests, 2);
+}
+
+TEST_F(EvaluateStreamTest, AnswersWhatItHasWhenTheServerShutsDown) {
+  grpc::ClientContext context;
+  const auto stream = stub_->EvaluateStream(&context);
+  for (int draw = 1; draw <= 2; ++draw) EXPECT_TRUE(stream->Write(Request(draw)));
+  gate_.WaitForArrivals(2);
+  streams_.Close();
+  gate_.Open();
+  v1::EvaluateResponse response;
+  for (int draw = 1; draw <= 2; ++draw) {
+    ASSERT_TRUE(stream->Read(&response));
+    EXPECT_EQ(response.newly_counted(), 1);
+  }
+  EXPECT_FALSE(stream->Read(&response));
+  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+
+  grpc::ClientContext later;
+  EXPECT_EQ(stub_->EvaluateStream(&later)->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
 }
 
 }  // namespace

@@ -12,9 +12,10 @@ constexpr uint64_t kPieceValues = 1 << 20;
 
 }  // namespace
 
-void EvaluateTask::Start(const Resources& resources, const grpc::ByteBuffer& request,
-                         IsCancelled is_cancelled, Done done) {
-  absl::StatusOr<std::unique_ptr<Request>> received = Request::Parse(request, resources.segments);
+void EvaluateTask::Start(const Resources& resources, ClientAt client,
+                         const grpc::ByteBuffer& request, IsCancelled is_cancelled, Done done) {
+  absl::StatusOr<std::unique_ptr<Request>> received =
+      Request::Parse(request, resources.segments, client);
   if (!received.ok()) return done(received.status());
   const std::shared_ptr<EvaluateTask> task(
       new EvaluateTask(resources, *std::move(received), std::move(is_cancelled), std::move(done)));

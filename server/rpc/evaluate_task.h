@@ -21,8 +21,8 @@ class EvaluateTask final : public std::enable_shared_from_this<EvaluateTask> {
   // Called once, by a worker, or before Start returns.
   using Done = std::function<void(absl::StatusOr<grpc::ByteBuffer>)>;
 
-  // `request` is an EvaluateRequest, the answer an EvaluateResponse.
-  static void Start(const Resources& resources, const grpc::ByteBuffer& request,
+  // `request` is an EvaluateRequest of that client, the answer an EvaluateResponse.
+  static void Start(const Resources& resources, ClientAt client, const grpc::ByteBuffer& request,
                     IsCancelled is_cancelled, Done done);
 
  private:

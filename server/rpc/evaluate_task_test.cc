@@ -45,8 +45,8 @@ class EvaluateTaskTest : public testing::Test {
   }
 
   Resources With(WorkerPool& workers, SegmentRegistry& segments) {
-    return {cache_.runs, cache_.room_queue, segments,      backend_,
-            workers,     store_threads_,    cache_.metrics};
+    return {cache_.runs, cache_.room_queue, segments, backend_,
+            workers,     store_threads_,    streams_, cache_.metrics};
   }
 
   // Starts the tasks while the only worker is busy; runs them all; the order in which they ended.
@@ -58,7 +58,8 @@ class EvaluateTaskTest : public testing::Test {
     std::latch all_done(runs.size());
     for (const auto& [run, slices] : runs) {
       EvaluateTask::Start(
-          With(workers, segments_), Request(run, slices, draw_++), [] { return false; },
+          With(workers, segments_), ClientAt::kUnixSocket, Request(run, slices, draw_++),
+          [] { return false; },
           [&, run = run](const absl::StatusOr<grpc::ByteBuffer>& answer) {
             EXPECT_TRUE(answer.ok()) << answer.status();
             order.push_back(run);
@@ -73,6 +74,7 @@ class EvaluateTaskTest : public testing::Test {
   Cache cache_;
   const ScalarBackend backend_;
   StoreThreads store_threads_{0};
+  OpenStreams streams_{absl::Now};
   SegmentRegistry segments_{0};
   uint64_t draw_ = 1;
 };
@@ -93,7 +95,7 @@ TEST_F(EvaluateTaskTest, CancellationIsSeenBetweenSlicesAndCountsNothing) {
     absl::Status status;
     WorkerPool workers(1);
     EvaluateTask::Start(
-        With(workers, segments_), Request("a", 7, /*draw=*/99),
+        With(workers, segments_), ClientAt::kUnixSocket, Request("a", 7, /*draw=*/99),
         [&] { return asked++ == stop_after; },
         [&](const absl::StatusOr<grpc::ByteBuffer>& answer) {
           status = answer.status();
@@ -133,7 +135,8 @@ TEST_F(EvaluateTaskTest, SequencesAreFreeWhenTheAnswerIsThere) {
     std::latch done(1);
     WorkerPool workers(1);
     EvaluateTask::Start(
-        With(workers, segments_), SerializeInPlace(std::move(request)), [] { return false; },
+        With(workers, segments_), ClientAt::kUnixSocket, SerializeInPlace(std::move(request)),
+        [] { return false; },
         [&](const absl::StatusOr<grpc::ByteBuffer>& answer) {
           EXPECT_EQ(answer.ok(), !refused) << answer.status();
           EXPECT_EQ(*run->AdvanceVersion(refused ? 2 : 1), 1);
@@ -148,7 +151,8 @@ TEST_F(EvaluateTaskTest, WhatIsNoRequestIsRefusedAtOnce) {
   absl::Status status;
   const grpc::Slice slice(std::string("\x0a\x7f"));
   EvaluateTask::Start(
-      With(workers, segments_), grpc::ByteBuffer(&slice, 1), [] { return false; },
+      With(workers, segments_), ClientAt::kUnixSocket, grpc::ByteBuffer(&slice, 1),
+      [] { return false; },
       [&](const absl::StatusOr<grpc::ByteBuffer>& answer) { status = answer.status(); });
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(status.message(), "not a sis.v1.EvaluateRequest in protobuf");
@@ -171,8 +175,9 @@ TEST_F(EvaluateTaskTest, ARequestKeepsItsSegmentThoughTheLeaseEnds) {
 
   const auto start = [&](WorkerPool& workers, const EvaluateTask::Done& done) {
     EvaluateTask::Start(
-        With(workers, segments), SerializeInPlace(std::make_shared<v1::EvaluateRequest>(request)),
-        [] { return false; }, done);
+        With(workers, segments), ClientAt::kUnixSocket,
+        SerializeInPlace(std::make_shared<v1::EvaluateRequest>(request)), [] { return false; },
+        done);
   };
   std::latch busy(1);
   {
@@ -182,7 +187,8 @@ TEST_F(EvaluateTaskTest, ARequestKeepsItsSegmentThoughTheLeaseEnds) {
       EXPECT_TRUE(answer.ok()) << answer.status();
     });
     segments.End(name);
-    EXPECT_EQ(segments.Find(name).status().code(), absl::StatusCode::kNotFound);
+    EXPECT_EQ(segments.Find(name, ClientAt::kUnixSocket).status().code(),
+              absl::StatusCode::kNotFound);
     start(workers, [](const absl::StatusOr<grpc::ByteBuffer>& answer) {
       EXPECT_EQ(answer.status().code(), absl::StatusCode::kNotFound);
     });

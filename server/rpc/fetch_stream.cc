@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "server/rpc/client_at.h"
 #include "server/rpc/grpc_status.h"
 #include "server/wire/received_message.h"
 #include "server/wire/serialize.h"
@@ -13,7 +14,11 @@ namespace sis {
 
 FetchStream::FetchStream(const grpc::CallbackServerContext& context, const Resources& resources,
                          const grpc::ByteBuffer& request)
-    : context_(context), resources_(resources), timer_(resources.metrics, "FetchTopK") {
+    : Stream(resources.streams),
+      context_(context),
+      resources_(resources),
+      timer_(resources.metrics, "FetchTopK") {
+  Register();
   order_.HandOn();
   resources.store_threads.Run([this, &request] {
     order_.Begin();
@@ -26,7 +31,8 @@ FetchStream::FetchStream(const grpc::CallbackServerContext& context, const Resou
 }
 
 absl::Status FetchStream::Open(const grpc::ByteBuffer& request) {
-  const auto received = ReceivedMessage<v1::FetchTopKRequest>::Parse(request, resources_.segments);
+  const auto received =
+      ReceivedMessage<v1::FetchTopKRequest>::Parse(request, resources_.segments, WhereIs(context_));
   if (!received.ok()) return received.status();
   const v1::FetchTopKRequest& message = (*received)->message();
   absl::StatusOr<std::shared_ptr<Run>> run = resources_.runs.Find(message.run());
@@ -40,6 +46,7 @@ absl::Status FetchStream::Open(const grpc::ByteBuffer& request) {
 void FetchStream::WriteNext() {
   if (auto message = std::make_shared<v1::FetchTopKResponse>(); fetch_->Next(*message)) {
     response_ = SerializeInPlace(std::move(message));
+    WriteBegins();
     order_.HandOn();
     StartWrite(&response_);
   } else {
@@ -64,6 +71,7 @@ void FetchStream::Copy() {
 
 void FetchStream::OnWriteDone(bool ok) {
   order_.Begin();
+  WriteEnds();
   if (!ok) return End(absl::CancelledError("the trainer is gone"));
   if (fetch_->in_segment()) {
     Copy();
@@ -81,6 +89,7 @@ void FetchStream::End(const absl::Status& status) {
 
 void FetchStream::OnDone() {
   order_.Begin();
+  Unregister();
   timer_.Finish(code_);
   delete this;
 }

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "server/fetch/fetch.h"
+#include "server/rpc/open_streams.h"
 #include "server/rpc/reaction_order.h"
 #include "server/rpc/resources.h"
 #include "server/rpc/rpc_timer.h"
@@ -16,7 +17,8 @@ namespace sis {
 // Makes a message when the one before is written, so a slow trainer costs one message of memory,
 // and what gRPC buffers. gRPC sends the arrays from where they were decoded, or they go to the
 // segment that the request names. Owns itself.
-class FetchStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
+class FetchStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
+                          private OpenStreams::Stream {
  public:
   // Everything must outlive the call.
   FetchStream(const grpc::CallbackServerContext& context, const Resources& resources,
@@ -26,6 +28,9 @@ class FetchStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   void OnDone() override;
 
  private:
+  void Close() override {}  // ends by itself
+  void Cancel() override { context_.TryCancel(); }
+
   absl::Status Open(const grpc::ByteBuffer& request);
   void WriteNext();
   // Rows into the request's segment, on a worker, taking turns; then goes on.

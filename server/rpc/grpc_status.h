@@ -3,13 +3,18 @@
 
 #include <grpcpp/support/status.h>
 
+#include <string>
+
 #include "absl/status/status.h"
+#include "server/wire/message_text.h"
 
 namespace sis {
 
 // The codes have the same numbers.
 inline grpc::Status ToGrpcStatus(const absl::Status& status) {
-  return {static_cast<grpc::StatusCode>(status.code()), std::string(status.message())};
+  const absl::string_view message = status.message();
+  return {static_cast<grpc::StatusCode>(status.code()),
+          std::string(Beginning({message.data(), message.size()}, kMaxMessageBytes))};
 }
 
 }  // namespace sis

@@ -1,5 +1,6 @@
 #include "server/rpc/ratio_service.h"
 
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -7,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/messages/cache_messages.h"
 #include "server/rpc/append_stream.h"
+#include "server/rpc/client_at.h"
 #include "server/rpc/evaluate_stream.h"
 #include "server/rpc/evaluate_task.h"
 #include "server/rpc/fetch_stream.h"
@@ -14,6 +16,7 @@
 #include "server/rpc/rpc_timer.h"
 #include "server/rpc/segment_lease.h"
 #include "server/slices/slices.h"
+#include "server/wire/serialize.h"
 
 namespace sis {
 namespace {
@@ -40,32 +43,59 @@ absl::Status ReleaseAll(Run& run, const v1::ReleaseRequest& request,
   return absl::OkStatus();
 }
 
+template <typename Message>
+absl::Status Parse(const grpc::ByteBuffer& bytes, Message& message) {
+  grpc::ByteBuffer taken_apart = bytes;
+  if (grpc::SerializationTraits<Message>::Deserialize(&taken_apart, &message).ok()) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("not a ", Message::descriptor()->full_name(), " in protobuf"));
+}
+
+template <typename Request>
+const v1::RunRef& RunOf(const Request& request) {
+  return request.run();
+}
+v1::RunRef RunOf(const v1::GetRunRequest& request) {
+  v1::RunRef newest;
+  newest.set_run_id(request.run_id());
+  return newest;
+}
+
 }  // namespace
 
-template <typename Handler>
-RatioService::Unary* RatioService::Answer(Context* context, const char* method, Handler handler) {
-  const RpcTimer timer(resources_.metrics, method);
-  Unary* reactor = context->DefaultReactor();
+template <typename Request, typename Response, typename Handler>
+RatioService::Unary* RatioService::Answer(const Call& call, Handler handler) {
+  const RpcTimer timer(resources_.metrics, call.method);
+  Unary* reactor = call.context->DefaultReactor();
   resources_.store_threads.Run([=] {
-    const absl::Status status = handler();
+    Request request;
+    const auto response = std::make_shared<Response>();
+    absl::Status status = Parse(*call.request, request);
+    if (status.ok()) status = handler(&request, response.get());
+    if (status.ok()) *call.response = SerializeInPlace(response);
     timer.Finish(status.code());
     reactor->Finish(ToGrpcStatus(status));
   });
   return reactor;
 }
 
-template <typename Handler>
-RatioService::Unary* RatioService::AnswerOfRun(Context* context, const char* method,
-                                               const v1::RunRef& run, Handler handler) {
-  return Answer(context, method, [=, this]() -> absl::Status {
-    const absl::StatusOr<std::shared_ptr<Run>> found = resources_.runs.Find(run);
-    return found.ok() ? handler(**found) : found.status();
-  });
+template <typename Request, typename Response, typename Handler>
+RatioService::Unary* RatioService::AnswerOfRun(const Call& call, Handler handler) {
+  return Answer<Request, Response>(
+      call, [=, this](const Request* request, Response* response) -> absl::Status {
+        const absl::StatusOr<std::shared_ptr<Run>> found = resources_.runs.Find(RunOf(*request));
+        return found.ok() ? handler(**found, request, response) : found.status();
+      });
 }
 
-RatioService::Unary* RatioService::CreateRun(Context* context, const v1::CreateRunRequest* request,
-                                             v1::CreateRunResponse* response) {
-  return Answer(context, "CreateRun", [=, this] {
+RatioService::Unary* RatioService::CreateRun(Context* context, const grpc::ByteBuffer* request,
+                                             grpc::ByteBuffer* response) {
+  using Request = v1::CreateRunRequest;
+  using Response = v1::CreateRunResponse;
+  const Call call{context, "CreateRun", request, response};
+  return Answer<Request, Response>(call, [this](const Request* request, Response* response) {
     const absl::StatusOr<RunRegistry::Created> created = resources_.runs.Create(*request);
     if (!created.ok()) return created.status();
     response->set_incarnation(created->run->incarnation());
@@ -74,32 +104,40 @@ RatioService::Unary* RatioService::CreateRun(Context* context, const v1::CreateR
   });
 }
 
-RatioService::Unary* RatioService::AdvanceVersion(Context* context,
-                                                  const v1::AdvanceVersionRequest* request,
-                                                  v1::AdvanceVersionResponse* response) {
-  return AnswerOfRun(context, "AdvanceVersion", request->run(), [=, this](Run& run) {
-    const absl::StatusOr<int64_t> dropped = run.AdvanceVersion(request->policy_version());
-    if (!dropped.ok()) return dropped.status();
-    response->set_dropped_sequences(*dropped);
-    // Not worth failing for: stale records are then taken for fresh after a restart, or elsewhere.
-    resources_.runs.Exchange(run).IgnoreError();
-    return absl::OkStatus();
-  });
+RatioService::Unary* RatioService::AdvanceVersion(Context* context, const grpc::ByteBuffer* request,
+                                                  grpc::ByteBuffer* response) {
+  using Request = v1::AdvanceVersionRequest;
+  using Response = v1::AdvanceVersionResponse;
+  const Call call{context, "AdvanceVersion", request, response};
+  return AnswerOfRun<Request, Response>(
+      call, [this](Run& run, const Request* request, Response* response) {
+        const absl::StatusOr<int64_t> dropped = run.AdvanceVersion(request->policy_version());
+        if (!dropped.ok()) return dropped.status();
+        response->set_dropped_sequences(*dropped);
+        // Not worth failing for: stale records are then taken for fresh after a restart, or
+        // elsewhere.
+        resources_.runs.Exchange(run).IgnoreError();
+        return absl::OkStatus();
+      });
 }
 
-RatioService::Unary* RatioService::GetRun(Context* context, const v1::GetRunRequest* request,
-                                          v1::GetRunResponse* response) {
-  v1::RunRef newest;
-  newest.set_run_id(request->run_id());
-  return AnswerOfRun(context, "GetRun", newest, [=](Run& run) {
+RatioService::Unary* RatioService::GetRun(Context* context, const grpc::ByteBuffer* request,
+                                          grpc::ByteBuffer* response) {
+  using Request = v1::GetRunRequest;
+  using Response = v1::GetRunResponse;
+  const Call call{context, "GetRun", request, response};
+  return AnswerOfRun<Request, Response>(call, [](Run& run, const Request*, Response* response) {
     *response->mutable_run() = ToMessage(run.Describe());
     return absl::OkStatus();
   });
 }
 
-RatioService::Unary* RatioService::ListRuns(Context* context, const v1::ListRunsRequest*,
-                                            v1::ListRunsResponse* response) {
-  return Answer(context, "ListRuns", [=, this] {
+RatioService::Unary* RatioService::ListRuns(Context* context, const grpc::ByteBuffer* request,
+                                            grpc::ByteBuffer* response) {
+  using Request = v1::ListRunsRequest;
+  using Response = v1::ListRunsResponse;
+  const Call call{context, "ListRuns", request, response};
+  return Answer<Request, Response>(call, [this](const Request*, Response* response) {
     for (const std::shared_ptr<Run>& run : resources_.runs.registry().List()) {
       *response->add_runs() = ToMessage(run->Describe());
     }
@@ -107,35 +145,49 @@ RatioService::Unary* RatioService::ListRuns(Context* context, const v1::ListRuns
   });
 }
 
-RatioService::Unary* RatioService::DeleteRun(Context* context, const v1::DeleteRunRequest* request,
-                                             v1::DeleteRunResponse* response) {
-  return Answer(context, "DeleteRun", [=, this] {
+RatioService::Unary* RatioService::DeleteRun(Context* context, const grpc::ByteBuffer* request,
+                                             grpc::ByteBuffer* response) {
+  using Request = v1::DeleteRunRequest;
+  using Response = v1::DeleteRunResponse;
+  const Call call{context, "DeleteRun", request, response};
+  return Answer<Request, Response>(call, [this](const Request* request, Response* response) {
     const absl::StatusOr<bool> deleted = resources_.runs.Delete(request->run());
     if (deleted.ok()) response->set_deleted(*deleted);
     return deleted.status();
   });
 }
 
-RatioService::Unary* RatioService::GetStep(Context* context, const v1::GetStepRequest* request,
-                                           v1::GetStepResponse* response) {
-  return AnswerOfRun(context, "GetStep", request->run(), [=](Run& run) {
-    const std::optional<StepLedger::Step> step = run.steps().Find(request->draw());
-    if (!step.has_value()) {
-      return absl::NotFoundError(absl::StrCat("draw ", request->draw(), " of run '", run.id(),
-                                              "': nothing counted, or too old"));
-    }
-    *response->mutable_totals() = ToTotals(step->sums);
-    response->set_sequences(step->sequences);
-    return absl::OkStatus();
-  });
+RatioService::Unary* RatioService::GetStep(Context* context, const grpc::ByteBuffer* request,
+                                           grpc::ByteBuffer* response) {
+  using Request = v1::GetStepRequest;
+  using Response = v1::GetStepResponse;
+  const Call call{context, "GetStep", request, response};
+  return AnswerOfRun<Request, Response>(
+      call, [](Run& run, const Request* request, Response* response) {
+        const std::optional<StepLedger::Step> step = run.steps().Find(request->draw());
+        if (!step.has_value()) {
+          return absl::NotFoundError(absl::StrCat("draw ", request->draw(), " of run '", run.id(),
+                                                  "': nothing counted, or too old"));
+        }
+        *response->mutable_totals() = ToTotals(step->sums);
+        response->set_sequences(step->sequences);
+        return absl::OkStatus();
+      });
 }
 
-RatioService::Stream* RatioService::Append(Context*) { return new AppendStream(resources_); }
+RatioService::Stream* RatioService::Append(Context* context) {
+  return new AppendStream(*context, resources_);
+}
 
-RatioService::Unary* RatioService::Release(Context* context, const v1::ReleaseRequest* request,
-                                           v1::ReleaseResponse* response) {
-  return AnswerOfRun(context, "Release", request->run(),
-                     [=](Run& run) { return ReleaseAll(run, *request, *response); });
+RatioService::Unary* RatioService::Release(Context* context, const grpc::ByteBuffer* request,
+                                           grpc::ByteBuffer* response) {
+  using Request = v1::ReleaseRequest;
+  using Response = v1::ReleaseResponse;
+  const Call call{context, "Release", request, response};
+  return AnswerOfRun<Request, Response>(call,
+                                        [](Run& run, const Request* request, Response* response) {
+                                          return ReleaseAll(run, *request, *response);
+                                        });
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* RatioService::FetchTopK(
@@ -148,7 +200,7 @@ RatioService::Unary* RatioService::Evaluate(Context* context, const grpc::ByteBu
   Unary* reactor = context->DefaultReactor();
   const RpcTimer timer(resources_.metrics, "Evaluate");
   EvaluateTask::Start(
-      resources_, *request, [context] { return context->IsCancelled(); },
+      resources_, WhereIs(*context), *request, [context] { return context->IsCancelled(); },
       [=](absl::StatusOr<grpc::ByteBuffer> answer) {
         timer.Finish(answer.status().code());
         if (answer.ok()) response->Swap(&*answer);
@@ -157,13 +209,16 @@ RatioService::Unary* RatioService::Evaluate(Context* context, const grpc::ByteBu
   return reactor;
 }
 
-RatioService::Stream* RatioService::EvaluateStream(Context*) {
-  return sis::EvaluateStream::Start(resources_);
+RatioService::Stream* RatioService::EvaluateStream(Context* context) {
+  return sis::EvaluateStream::Start(*context, resources_);
 }
 
-grpc::ServerWriteReactor<v1::LeaseSegmentResponse>* RatioService::LeaseSegment(
-    Context* context, const v1::LeaseSegmentRequest* request) {
-  return SegmentLease::Start(resources_, context->peer(), request->bytes());
+grpc::ServerWriteReactor<grpc::ByteBuffer>* RatioService::LeaseSegment(
+    Context* context, const grpc::ByteBuffer* request) {
+  v1::LeaseSegmentRequest message;
+  const absl::Status parsed = Parse(*request, message);
+  return SegmentLease::Start(resources_, WhereIs(*context),
+                             parsed.ok() ? absl::StatusOr<uint64_t>(message.bytes()) : parsed);
 }
 
 }  // namespace sis

@@ -8,19 +8,20 @@
 
 namespace sis {
 
-// Append, FetchTopK, Evaluate and EvaluateStream exchange messages with gRPC as bytes, and leave
-// the arrays in place (server/wire); the others have protobuf do it.
-using LifecycleMethods = v1::RatioService::WithCallbackMethod_CreateRun<
-    v1::RatioService::WithCallbackMethod_AdvanceVersion<
-        v1::RatioService::WithCallbackMethod_GetRun<v1::RatioService::WithCallbackMethod_ListRuns<
-            v1::RatioService::WithCallbackMethod_DeleteRun<
-                v1::RatioService::WithCallbackMethod_GetStep<v1::RatioService::Service>>>>>>;
+// All methods exchange messages with gRPC as bytes: so those with arrays leave them in place
+// (server/wire), and what is no message is refused in words; gRPC would say UNIMPLEMENTED.
+using LifecycleMethods = v1::RatioService::WithRawCallbackMethod_CreateRun<
+    v1::RatioService::WithRawCallbackMethod_AdvanceVersion<
+        v1::RatioService::WithRawCallbackMethod_GetRun<
+            v1::RatioService::WithRawCallbackMethod_ListRuns<
+                v1::RatioService::WithRawCallbackMethod_DeleteRun<
+                    v1::RatioService::WithRawCallbackMethod_GetStep<v1::RatioService::Service>>>>>>;
 using RecordMethods =
-    v1::RatioService::WithRawCallbackMethod_Append<v1::RatioService::WithCallbackMethod_Release<
+    v1::RatioService::WithRawCallbackMethod_Append<v1::RatioService::WithRawCallbackMethod_Release<
         v1::RatioService::WithRawCallbackMethod_FetchTopK<LifecycleMethods>>>;
 using EvaluateMethods = v1::RatioService::WithRawCallbackMethod_Evaluate<
     v1::RatioService::WithRawCallbackMethod_EvaluateStream<RecordMethods>>;
-using AllMethods = v1::RatioService::WithCallbackMethod_LeaseSegment<EvaluateMethods>;
+using AllMethods = v1::RatioService::WithRawCallbackMethod_LeaseSegment<EvaluateMethods>;
 
 // Thread-safe. Everything it is given must outlive the gRPC server that it is registered with.
 class RatioService final : public AllMethods {
@@ -31,36 +32,43 @@ class RatioService final : public AllMethods {
 
   explicit RatioService(const Resources& resources) : resources_(resources) {}
 
-  Unary* CreateRun(Context* context, const v1::CreateRunRequest* request,
-                   v1::CreateRunResponse* response) override;
-  Unary* AdvanceVersion(Context* context, const v1::AdvanceVersionRequest* request,
-                        v1::AdvanceVersionResponse* response) override;
-  Unary* GetRun(Context* context, const v1::GetRunRequest* request,
-                v1::GetRunResponse* response) override;
-  Unary* ListRuns(Context* context, const v1::ListRunsRequest* request,
-                  v1::ListRunsResponse* response) override;
-  Unary* DeleteRun(Context* context, const v1::DeleteRunRequest* request,
-                   v1::DeleteRunResponse* response) override;
-  Unary* GetStep(Context* context, const v1::GetStepRequest* request,
-                 v1::GetStepResponse* response) override;
+  Unary* CreateRun(Context* context, const grpc::ByteBuffer* request,
+                   grpc::ByteBuffer* response) override;
+  Unary* AdvanceVersion(Context* context, const grpc::ByteBuffer* request,
+                        grpc::ByteBuffer* response) override;
+  Unary* GetRun(Context* context, const grpc::ByteBuffer* request,
+                grpc::ByteBuffer* response) override;
+  Unary* ListRuns(Context* context, const grpc::ByteBuffer* request,
+                  grpc::ByteBuffer* response) override;
+  Unary* DeleteRun(Context* context, const grpc::ByteBuffer* request,
+                   grpc::ByteBuffer* response) override;
+  Unary* GetStep(Context* context, const grpc::ByteBuffer* request,
+                 grpc::ByteBuffer* response) override;
   Stream* Append(Context* context) override;
-  Unary* Release(Context* context, const v1::ReleaseRequest* request,
-                 v1::ReleaseResponse* response) override;
+  Unary* Release(Context* context, const grpc::ByteBuffer* request,
+                 grpc::ByteBuffer* response) override;
   grpc::ServerWriteReactor<grpc::ByteBuffer>* FetchTopK(Context* context,
                                                         const grpc::ByteBuffer* request) override;
   Unary* Evaluate(Context* context, const grpc::ByteBuffer* request,
                   grpc::ByteBuffer* response) override;
   Stream* EvaluateStream(Context* context) override;
-  grpc::ServerWriteReactor<v1::LeaseSegmentResponse>* LeaseSegment(
-      Context* context, const v1::LeaseSegmentRequest* request) override;
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* LeaseSegment(
+      Context* context, const grpc::ByteBuffer* request) override;
 
  private:
-  // Answers a unary call with what the handler fills in and returns, an absl::Status.
-  template <typename Handler>
-  Unary* Answer(Context* context, const char* method, Handler handler);
-  // The same, of a run, which the handler is given.
-  template <typename Handler>
-  Unary* AnswerOfRun(Context* context, const char* method, const v1::RunRef& run, Handler handler);
+  // A unary call.
+  struct Call {
+    Context* context;
+    const char* method;
+    const grpc::ByteBuffer* request;
+    grpc::ByteBuffer* response;
+  };
+  // Answers a call with what handler(request, response) fills in and returns, an absl::Status.
+  template <typename Request, typename Response, typename Handler>
+  Unary* Answer(const Call& call, Handler handler);
+  // The same of a run: handler(run, request, response).
+  template <typename Request, typename Response, typename Handler>
+  Unary* AnswerOfRun(const Call& call, Handler handler);
 
   const Resources resources_;
 };

@@ -4,6 +4,7 @@
 #include "kernels/decide/backend.h"
 #include "server/append/room_queue.h"
 #include "server/metrics/metrics.h"
+#include "server/rpc/open_streams.h"
 #include "server/shared_memory/segment_registry.h"
 #include "server/store/stored_runs.h"
 #include "server/threads/store_threads.h"
@@ -19,6 +20,7 @@ struct Resources {
   const Backend& backend;
   WorkerPool& workers;  // that evaluate
   StoreThreads& store_threads;
+  OpenStreams& streams;
   Metrics& metrics;
 };
 

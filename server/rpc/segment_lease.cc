@@ -2,9 +2,9 @@
 
 #include <utility>
 
-#include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "server/rpc/grpc_status.h"
+#include "server/wire/serialize.h"
+#include "sis/v1/ratio_service.pb.h"
 
 namespace sis {
 namespace {
@@ -14,20 +14,24 @@ constexpr char kLeases[] = "";
 
 }  // namespace
 
-SegmentLease* SegmentLease::Start(const Resources& resources, const std::string& peer,
-                                  uint64_t bytes) {
+SegmentLease* SegmentLease::Start(const Resources& resources, ClientAt client,
+                                  const absl::StatusOr<uint64_t>& bytes) {
   const std::shared_ptr<SegmentLease> lease(new SegmentLease(resources));
   {
     WriterLock lock(lease->mutex_);
     lease->self_ = lease;
+    if (!bytes.ok()) {
+      lease->EndLocked(bytes.status());
+      return lease.get();
+    }
     // Whoever can open the socket's file is the server's user (Server::Listen).
-    if (!absl::StartsWith(peer, "unix:")) {
-      lease->EndLocked(absl::PermissionDeniedError(
-          absl::StrCat("shared memory is for clients over a Unix socket, not ", peer)));
+    if (client != ClientAt::kUnixSocket) {
+      lease->EndLocked(
+          absl::PermissionDeniedError("shared memory is only for clients over a Unix socket"));
       return lease.get();
     }
   }
-  resources.workers.Schedule(kLeases, [lease, bytes] { lease->Lease(bytes); });
+  resources.workers.Schedule(kLeases, [lease, bytes = *bytes] { lease->Lease(bytes); });
   return lease.get();
 }
 
@@ -41,8 +45,12 @@ void SegmentLease::Lease(uint64_t bytes) {
   if (!segment.ok()) return End(segment.status());
   WriterLock lock(mutex_);
   if (ended_) return segments_.End((*segment)->name());
-  response_.set_segment((*segment)->name());
-  response_.set_bytes((*segment)->size());
+  segment_ = (*segment)->name();
+  const auto response = std::make_shared<v1::LeaseSegmentResponse>();
+  response->set_segment(segment_);
+  response->set_object((*segment)->object());
+  response->set_bytes((*segment)->size());
+  response_ = SerializeInPlace(response);
   writing_ = true;
   StartWrite(&response_);
 }
@@ -68,7 +76,7 @@ void SegmentLease::EndLocked(const absl::Status& status) {
   if (ended_) return;
   ended_ = true;
   status_ = status;
-  if (!response_.segment().empty()) segments_.End(response_.segment());
+  if (!segment_.empty()) segments_.End(segment_);
   if (!writing_) Finish(ToGrpcStatus(status));
 }
 

@@ -9,20 +9,22 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "server/rpc/resources.h"
 #include "server/rpc/rpc_timer.h"
 #include "server/threads/mutex.h"
-#include "sis/v1/ratio_service.pb.h"
 
 namespace sis {
 
 // Leases a segment for as long as the call lives. Owns itself; what it is given must outlive the
 // gRPC server.
-class SegmentLease final : public grpc::ServerWriteReactor<v1::LeaseSegmentResponse>,
+class SegmentLease final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
                            public std::enable_shared_from_this<SegmentLease> {
  public:
-  // `peer` is gRPC's name of the client. A worker makes the segment, as that takes a while.
-  static SegmentLease* Start(const Resources& resources, const std::string& peer, uint64_t bytes);
+  // `bytes` are wanted, or there is a reason to refuse. A worker makes the segment, as that takes a
+  // while.
+  static SegmentLease* Start(const Resources& resources, ClientAt client,
+                             const absl::StatusOr<uint64_t>& bytes);
 
   void OnWriteDone(bool ok) override;
   void OnCancel() override;
@@ -41,7 +43,8 @@ class SegmentLease final : public grpc::ServerWriteReactor<v1::LeaseSegmentRespo
   Mutex mutex_;
   // A worker may still be busy when gRPC is done.
   std::shared_ptr<SegmentLease> self_ ABSL_GUARDED_BY(mutex_);
-  v1::LeaseSegmentResponse response_;  // what is written; it names the segment once there is one
+  std::string segment_ ABSL_GUARDED_BY(mutex_);  // empty until there is one
+  grpc::ByteBuffer response_;                    // what is written
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);  // when ended

@@ -8,6 +8,9 @@
 namespace sis {
 namespace {
 
+// As long as names are.
+constexpr size_t kMostShown = 32;
+
 absl::Status Closed() { return absl::UnavailableError("the server shuts down"); }
 
 }  // namespace
@@ -52,12 +55,20 @@ void SegmentRegistry::End(const std::string& name) {
   if (!ended.empty()) ended.mapped().segment->Unlink();
 }
 
-absl::StatusOr<std::shared_ptr<SharedSegment>> SegmentRegistry::Find(const std::string& name) {
+absl::StatusOr<std::shared_ptr<SharedSegment>> SegmentRegistry::Find(const std::string& name,
+                                                                     ClientAt client) {
+  if (client != ClientAt::kUnixSocket) {
+    return absl::PermissionDeniedError("segment: only for clients over a Unix socket");
+  }
   ReaderLock lock(mutex_);
   if (closed_) return Closed();
   const auto found = leased_.find(name);
   if (found == leased_.end()) {
-    return absl::NotFoundError(absl::StrCat("segment: no '", name, "' is leased"));
+    // No longer than the question, however many entries get it as an answer.
+    return absl::NotFoundError(
+        name.size() <= kMostShown
+            ? absl::StrCat("segment: no '", name, "' is leased")
+            : absl::StrCat("segment: none is leased with a name of ", name.size(), " bytes"));
   }
   return found->second.segment;
 }

@@ -16,6 +16,9 @@
 
 namespace sis {
 
+// Where a client is connected.
+enum class ClientAt { kUnixSocket, kElsewhere };
+
 // Thread-safe. A segment's bytes count from the moment it is made until the last who holds it lets
 // go: the lease, and every request that found it. The registry must outlive them all.
 class SegmentRegistry {
@@ -30,8 +33,9 @@ class SegmentRegistry {
   absl::StatusOr<std::shared_ptr<SharedSegment>> Lease(uint64_t bytes, OnClose on_close);
   void End(const std::string& name);
 
-  // What a request refers to. NotFound if it is not leased.
-  absl::StatusOr<std::shared_ptr<SharedSegment>> Find(const std::string& name);
+  // What a request refers to. NotFound if it is not leased, PermissionDenied for a client that
+  // could not have leased it.
+  absl::StatusOr<std::shared_ptr<SharedSegment>> Find(const std::string& name, ClientAt client);
 
   // Ends all leases; no more are given.
   void Close();

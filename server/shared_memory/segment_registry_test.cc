@@ -36,10 +36,11 @@ TEST(SegmentRegistryTest, MemoryCountsUntilTheLastUseEnds) {
     ASSERT_TRUE(leased.ok());
     name = (*leased)->name();
   }
-  absl::StatusOr<std::shared_ptr<SharedSegment>> used = registry.Find(name);
+  absl::StatusOr<std::shared_ptr<SharedSegment>> used = registry.Find(name, ClientAt::kUnixSocket);
   ASSERT_TRUE(used.ok());
   registry.End(name);
-  EXPECT_EQ(registry.Find(name).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(registry.Find(name, ClientAt::kUnixSocket).status().code(),
+            absl::StatusCode::kNotFound);
   EXPECT_EQ(registry.size(), 0);
   EXPECT_EQ(registry.used_bytes(), kPage);
   EXPECT_EQ(registry.Lease(1, kNothing).status().code(), absl::StatusCode::kResourceExhausted);
@@ -49,6 +50,20 @@ TEST(SegmentRegistryTest, MemoryCountsUntilTheLastUseEnds) {
   used->reset();
   EXPECT_EQ(registry.used_bytes(), 0);
   EXPECT_TRUE(registry.Lease(1, kNothing).ok());
+}
+
+TEST(SegmentRegistryTest, OnlyWhoWasToldItsNameFindsIt) {
+  SegmentRegistry registry(kPage);
+  const auto leased = registry.Lease(1, kNothing);
+  ASSERT_TRUE(leased.ok());
+  const SharedSegment& segment = **leased;
+  EXPECT_TRUE(registry.Find(segment.name(), ClientAt::kUnixSocket).ok());
+  for (const std::string& seen : {segment.object(), segment.object().substr(5)}) {
+    EXPECT_EQ(registry.Find(seen, ClientAt::kUnixSocket).status().code(),
+              absl::StatusCode::kNotFound);
+  }
+  EXPECT_EQ(registry.Find(segment.name(), ClientAt::kElsewhere).status().code(),
+            absl::StatusCode::kPermissionDenied);
 }
 
 TEST(SegmentRegistryTest, ClosingEndsEveryLeaseOnce) {
@@ -68,7 +83,8 @@ TEST(SegmentRegistryTest, ClosingEndsEveryLeaseOnce) {
   registry.Close();
   registry.End(names[1]);
   EXPECT_EQ(closed, 2);
-  EXPECT_EQ(registry.Find(names[2]).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(registry.Find(names[2], ClientAt::kUnixSocket).status().code(),
+            absl::StatusCode::kUnavailable);
   EXPECT_EQ(registry.Lease(1, kNothing).status().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(registry.used_bytes(), 0);
 }

@@ -29,16 +29,15 @@ constexpr char kObjects[] = "/dev/shm";
 constexpr absl::string_view kPrefix = "/sis-";
 constexpr size_t kRandomBytes = 16;
 
-absl::StatusOr<std::string> RandomName() {
+absl::StatusOr<std::string> RandomDigits() {
   std::array<char, kRandomBytes> random;
   if (getrandom(random.data(), random.size(), 0) != static_cast<ssize_t>(random.size())) {
     return absl::InternalError(absl::StrCat("getrandom: ", std::strerror(errno)));
   }
-  return absl::StrCat(kPrefix,
-                      absl::BytesToHexString(absl::string_view(random.data(), random.size())));
+  return absl::BytesToHexString(absl::string_view(random.data(), random.size()));
 }
 
-bool IsSegmentName(absl::string_view name) {
+bool IsObjectName(absl::string_view name) {
   return name.size() == kPrefix.size() + 2 * kRandomBytes &&
          name.substr(0, kPrefix.size()) == kPrefix &&
          std::ranges::all_of(name.substr(kPrefix.size()), absl::ascii_isxdigit);
@@ -65,9 +64,12 @@ absl::StatusOr<std::unique_ptr<SharedSegment>> SharedSegment::Make(uint64_t byte
                                                      " bytes: ", call, ": ", std::strerror(error)));
   };
   if (size < bytes || size > INT64_MAX) return refused("size", EFBIG);
-  absl::StatusOr<std::string> name = RandomName();
+  absl::StatusOr<std::string> name = RandomDigits();
   if (!name.ok()) return name.status();
-  const int file = shm_open(name->c_str(), O_RDWR | O_CREAT | O_EXCL, S_IRUSR | S_IWUSR);
+  const absl::StatusOr<std::string> digits = RandomDigits();
+  if (!digits.ok()) return digits.status();
+  std::string object = absl::StrCat(kPrefix, *digits);
+  const int file = shm_open(object.c_str(), O_RDWR | O_CREAT | O_EXCL, S_IRUSR | S_IWUSR);
   if (file < 0) return refused("shm_open", errno);
   // Takes the memory now: without it a write would be a SIGBUS when there is none left.
   int error = TakeLock(file) ? posix_fallocate(file, 0, static_cast<off_t>(size)) : EBUSY;
@@ -78,12 +80,12 @@ absl::StatusOr<std::unique_ptr<SharedSegment>> SharedSegment::Make(uint64_t byte
     if (memory == MAP_FAILED) error = errno;
   }
   if (error != 0) {
-    shm_unlink(name->c_str());
+    shm_unlink(object.c_str());
     close(file);
     return refused("memory", error);
   }
-  return std::unique_ptr<SharedSegment>(
-      new SharedSegment(*std::move(name), file, static_cast<char*>(memory), size));
+  return std::unique_ptr<SharedSegment>(new SharedSegment(*std::move(name), std::move(object), file,
+                                                          static_cast<char*>(memory), size));
 }
 
 int SharedSegment::UnlinkAbandoned() {
@@ -91,7 +93,7 @@ int SharedSegment::UnlinkAbandoned() {
   std::error_code unreadable;
   for (const auto& object : std::filesystem::directory_iterator(kObjects, unreadable)) {
     const std::string name = absl::StrCat("/", object.path().filename().string());
-    if (!IsSegmentName(name)) continue;
+    if (!IsObjectName(name)) continue;
     const int file = shm_open(name.c_str(), O_RDWR, 0);
     if (file < 0) continue;  // of another user, or gone
     if (flock(file, LOCK_EX | LOCK_NB) == 0) unlinked += shm_unlink(name.c_str()) == 0;
@@ -100,8 +102,13 @@ int SharedSegment::UnlinkAbandoned() {
   return unlinked;
 }
 
-SharedSegment::SharedSegment(std::string name, int file, char* memory, size_t size)
-    : name_(std::move(name)), file_(file), memory_(memory), size_(size) {}
+SharedSegment::SharedSegment(std::string name, std::string object, int file, char* memory,
+                             size_t size)
+    : name_(std::move(name)),
+      object_(std::move(object)),
+      file_(file),
+      memory_(memory),
+      size_(size) {}
 
 SharedSegment::~SharedSegment() {
   Unlink();
@@ -109,7 +116,7 @@ SharedSegment::~SharedSegment() {
   close(file_);
 }
 
-void SharedSegment::Unlink() { shm_unlink(name_.c_str()); }
+void SharedSegment::Unlink() { shm_unlink(object_.c_str()); }
 
 void SharedSegment::Read(size_t offset, size_t size, void* into) const {
   if (size == 0) return;  // an empty array may be nowhere

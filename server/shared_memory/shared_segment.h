@@ -16,8 +16,8 @@ namespace sis {
 // in place. Any thread may do so.
 class SharedSegment {
  public:
-  // Makes one of so many bytes, rounded up to whole pages, all in memory and zero, under a name
-  // that can't be guessed. InvalidArgument if 0, ResourceExhausted if the system has not as many.
+  // Makes one of so many bytes, rounded up to whole pages, all in memory and zero. InvalidArgument
+  // if 0, ResourceExhausted if the system has not as many.
   static absl::StatusOr<std::unique_ptr<SharedSegment>> Make(uint64_t bytes);
   // What Make rounds up to.
   static uint64_t WholePages(uint64_t bytes);
@@ -30,11 +30,15 @@ class SharedSegment {
   SharedSegment(const SharedSegment&) = delete;
   SharedSegment& operator=(const SharedSegment&) = delete;
 
-  // As shm_open takes it.
+  // What messages call it: 32 hexadecimal digits that can't be guessed, and that only the client
+  // which leased it is told.
   const std::string& name() const { return name_; }
+  // The object's name, as shm_open takes it. Any user of the machine can see it in /dev/shm.
+  const std::string& object() const { return object_; }
   size_t size() const { return size_; }
 
-  // Takes the name away, if a client has not done so; the memory goes with the last who maps it.
+  // Takes the object's name away, if a client has not done so; the memory goes with the last who
+  // maps it.
   void Unlink();
 
   // Copies bytes that must be there. Where the file has been cut off zeros are read, and what is
@@ -47,9 +51,10 @@ class SharedSegment {
   std::span<char> mapping() const { return {memory_, size_}; }
 
  private:
-  SharedSegment(std::string name, int file, char* memory, size_t size);
+  SharedSegment(std::string name, std::string object, int file, char* memory, size_t size);
 
   const std::string name_;
+  const std::string object_;
   // Locked while the segment may be in use: how others see that its server lives.
   const int file_;
   char* const memory_;

@@ -39,24 +39,27 @@ TEST(SegmentTest, IsZeroWholePagesAndOnlyItsUsers) {
   segment->Read(0, bytes.size(), bytes.data());
   EXPECT_EQ(bytes, std::vector<char>(bytes.size(), 0));
   struct stat object;
-  ASSERT_EQ(stat(("/dev/shm" + segment->name()).c_str(), &object), 0);
+  ASSERT_EQ(stat(("/dev/shm" + segment->object()).c_str(), &object), 0);
   EXPECT_EQ(object.st_mode & 0777, 0600);
 }
 
 TEST(SegmentTest, NamesAreDifferentAndLong) {
-  std::set<std::string> names;
+  std::set<std::string> digits;
   for (int i = 0; i < 100; ++i) {
     const auto segment = MakeSegment(1);
-    EXPECT_EQ(segment->name().size(), 5 + 32);
-    EXPECT_EQ(segment->name().substr(0, 5), "/sis-");
-    names.insert(segment->name());
+    EXPECT_EQ(segment->object().size(), 5 + 32);
+    EXPECT_EQ(segment->object().substr(0, 5), "/sis-");
+    EXPECT_EQ(segment->name().size(), 32);
+    // Who sees the one does not know the other.
+    digits.insert(segment->object().substr(5));
+    digits.insert(segment->name());
   }
-  EXPECT_EQ(names.size(), 100);
+  EXPECT_EQ(digits.size(), 200);
 }
 
 TEST(SegmentTest, SharesWithWhoMapsIt) {
   const auto segment = MakeSegment(10000);
-  const int file = shm_open(segment->name().c_str(), O_RDWR, 0);
+  const int file = shm_open(segment->object().c_str(), O_RDWR, 0);
   ASSERT_GE(file, 0);
   void* memory = mmap(nullptr, segment->size(), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   close(file);
@@ -77,7 +80,7 @@ TEST(SegmentTest, AFileThatIsCutOffReadsAsZeros) {
   const auto segment = MakeSegment(kBytes);
   const std::string x(kBytes, 'x');
   segment->Write(0, x.size(), x.data());
-  ASSERT_EQ(truncate(("/dev/shm" + segment->name()).c_str(), kLeft), 0);
+  ASSERT_EQ(truncate(("/dev/shm" + segment->object()).c_str(), kLeft), 0);
   std::string read(kBytes, 'y');
   segment->Read(0, read.size(), read.data());
   EXPECT_EQ(read, std::string(kLeft, 'x') + std::string(kBytes - kLeft, '\0'));
@@ -94,7 +97,7 @@ TEST(SegmentTest, SoItDoesInPlace) {
   const auto segment = MakeSegment(kBytes);
   const std::string x(kBytes, 'x');
   segment->Write(0, x.size(), x.data());
-  ASSERT_EQ(truncate(("/dev/shm" + segment->name()).c_str(), kBytes / 2), 0);
+  ASSERT_EQ(truncate(("/dev/shm" + segment->object()).c_str(), kBytes / 2), 0);
   const GuardedAccess guard(segment->mapping());
   char first;
   segment->Read(0, 1, &first);  // which has a guard of its own
@@ -108,7 +111,7 @@ TEST(SegmentTest, SeveralThreadsMeetTheEnd) {
   for (int round = 0; round < 20; ++round) {
     const auto segment = MakeSegment(kBytes);
     std::vector<std::thread> threads;
-    ASSERT_EQ(truncate(("/dev/shm" + segment->name()).c_str(), 0), 0);
+    ASSERT_EQ(truncate(("/dev/shm" + segment->object()).c_str(), 0), 0);
     for (int i = 0; i < 3; ++i) {
       threads.emplace_back([&] {
         std::string bytes(kBytes, 'y');
@@ -125,7 +128,7 @@ TEST(SegmentDeathTest, OtherBusErrorsStayDeadly) {
   const auto segment = MakeSegment(1);
   char byte;
   segment->Read(0, 1, &byte);
-  const int file = shm_open(segment->name().c_str(), O_RDWR, 0);
+  const int file = shm_open(segment->object().c_str(), O_RDWR, 0);
   auto* memory =
       static_cast<volatile char*>(mmap(nullptr, segment->size(), PROT_READ, MAP_SHARED, file, 0));
   ASSERT_EQ(ftruncate(file, 0), 0);
@@ -156,7 +159,7 @@ TEST(SegmentTest, GoesWithTheObject) {
   std::string name;
   {
     const auto segment = MakeSegment(1);
-    name = segment->name();
+    name = segment->object();
     EXPECT_TRUE(IsLinked(name));
   }
   EXPECT_FALSE(IsLinked(name));
@@ -177,7 +180,7 @@ TEST(SegmentTest, OnlySegmentsOfTheDeadAreUnlinked) {
   if (child == 0) {
     const auto segment = SharedSegment::Make(1);
     if (!segment.ok()) _exit(1);
-    const std::string& name = (*segment)->name();
+    const std::string& name = (*segment)->object();
     if (write(names[1], name.data(), name.size()) != static_cast<ssize_t>(name.size())) _exit(1);
     pause();
   }
@@ -190,7 +193,7 @@ TEST(SegmentTest, OnlySegmentsOfTheDeadAreUnlinked) {
   ASSERT_EQ(waitpid(child, nullptr, 0), child);
   EXPECT_GE(SharedSegment::UnlinkAbandoned(), 1);
   EXPECT_FALSE(IsLinked(abandoned));
-  EXPECT_TRUE(IsLinked(mine->name()));
+  EXPECT_TRUE(IsLinked(mine->object()));
 }
 
 }  // namespace

@@ -1,9 +1,11 @@
 #include "server/wire/append_response.h"
 
+#include <algorithm>
 #include <string_view>
 
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/wire_format_lite.h"
+#include "server/wire/message_text.h"
 #include "sis/v1/ratio_service.pb.h"
 
 namespace sis {
@@ -67,8 +69,14 @@ void PutSequence(const AppendEntryView& entry, Output& output) {
   output.Varint(v1::SequenceRef::kAttemptFieldNumber, entry.attempt);
 }
 
+size_t BytesOf(const AppendEntryView& entry) {
+  return entry.sequence_id.size() + entry.sampled_ids.size() + entry.sampled_log_probs.size() +
+         entry.top_k_ids.size() + entry.top_k_log_probs.size();
+}
+
 template <typename Output>
-void PutAck(const AppendEntryView& entry, const EntryAck& ack, Output& output) {
+void PutAck(const AppendEntryView& entry, const EntryAck& ack, std::string_view message,
+            Output& output) {
   Counter sequence;
   PutSequence(entry, sequence);
   output.Message(v1::Ack::kSequenceFieldNumber, sequence.bytes());
@@ -76,8 +84,7 @@ void PutAck(const AppendEntryView& entry, const EntryAck& ack, Output& output) {
   output.Varint(v1::Ack::kCommittedLengthFieldNumber, ack.committed_length);
   if (ack.status.ok()) return;
   output.Varint(v1::Ack::kCodeFieldNumber, static_cast<uint64_t>(ack.status.code()));
-  output.Text(v1::Ack::kMessageFieldNumber,
-              {ack.status.message().data(), ack.status.message().size()});
+  output.Text(v1::Ack::kMessageFieldNumber, message);
   output.Double(v1::Ack::kRetrySecondsFieldNumber, ack.retry_seconds);
 }
 
@@ -86,14 +93,20 @@ void PutAck(const AppendEntryView& entry, const EntryAck& ack, Output& output) {
 void WriteAppendResponse(std::span<const AppendEntryView> entries, std::span<const EntryAck> acks,
                          std::string& bytes) {
   bytes.clear();
+  size_t room = kMoreMessageBytes;
   for (size_t i = 0; i < acks.size(); ++i) {
+    room += BytesOf(entries[i]);
+    const absl::string_view whole = acks[i].status.message();
+    const std::string_view message =
+        Beginning({whole.data(), whole.size()}, std::min(room, kMaxMessageBytes));
+    room -= message.size();
     Counter ack;
-    PutAck(entries[i], acks[i], ack);
+    PutAck(entries[i], acks[i], message, ack);
     const size_t before = bytes.size();
     bytes.resize(before + 1 + WireFormatLite::LengthDelimitedSize(ack.bytes()));
     Writer writer(bytes.data() + before);
     writer.Message(v1::AppendResponse::kAcksFieldNumber, ack.bytes());
-    PutAck(entries[i], acks[i], writer);
+    PutAck(entries[i], acks[i], message, writer);
   }
 }
 

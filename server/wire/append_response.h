@@ -1,6 +1,7 @@
 // The answer to a batch of Append, written without an object per ack.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -18,7 +19,10 @@ struct EntryAck {
 };
 
 // Puts what protobuf would write of an AppendResponse into `bytes`: acks [n] name the sequences of
-// entries [n].
+// entries [n]. Messages are cut to kMaxMessageBytes; all together they take at most
+// kMoreMessageBytes more than the ids and arrays of the entries, so that many small entries that
+// are refused don't get an answer many times as large as themselves.
+inline constexpr size_t kMoreMessageBytes = size_t{64} << 10;
 void WriteAppendResponse(std::span<const AppendEntryView> entries, std::span<const EntryAck> acks,
                          std::string& bytes);
 

@@ -20,10 +20,12 @@ namespace sis {
 template <typename Message>
 class ReceivedMessage {
  public:
-  // InvalidArgument where protobuf would not parse it, NotFound if it names a segment that is not
-  // leased. A segment is held from here on, though its lease may end.
+  // InvalidArgument where protobuf would not parse it, NotFound or PermissionDenied if it names a
+  // segment that the client does not lease. A segment is held from here on, though its lease may
+  // end.
   static absl::StatusOr<std::unique_ptr<ReceivedMessage>> Parse(const grpc::ByteBuffer& buffer,
-                                                                SegmentRegistry& segments) {
+                                                                SegmentRegistry& segments,
+                                                                ClientAt client) {
     std::unique_ptr<ReceivedMessage> received(new ReceivedMessage);
     if (!buffer.Dump(&received->slices_).ok()) {
       return absl::InvalidArgumentError("a message that can't be read");
@@ -37,7 +39,7 @@ class ReceivedMessage {
                                                 received->message_, received->arrays_);
     if (!status.ok()) return status;
     if (const std::string& name = received->message_.segment(); !name.empty()) {
-      absl::StatusOr<std::shared_ptr<SharedSegment>> segment = segments.Find(name);
+      absl::StatusOr<std::shared_ptr<SharedSegment>> segment = segments.Find(name, client);
       if (!segment.ok()) return segment.status();
       received->arrays_.LieIn(*std::move(segment));
     }

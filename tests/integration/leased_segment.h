@@ -30,9 +30,10 @@ class LeasedSegment {
       return;
     }
     name_ = response.segment();
+    object_ = response.object();
     size_ = response.bytes();
     EXPECT_GE(size_, bytes);
-    const int file = shm_open(name_.c_str(), O_RDWR, 0);
+    const int file = shm_open(object_.c_str(), O_RDWR, 0);
     EXPECT_GE(file, 0);
     void* memory = mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     EXPECT_NE(memory, MAP_FAILED);
@@ -48,7 +49,9 @@ class LeasedSegment {
 
   // OK if there is a lease.
   const grpc::Status& status() const { return status_; }
+  // In messages, and of the object that shm_open takes.
   const std::string& name() const { return name_; }
+  const std::string& object() const { return object_; }
   size_t size() const { return size_; }
   // As mapped; stays when the lease ends.
   char* memory() const { return memory_; }
@@ -120,6 +123,7 @@ class LeasedSegment {
   std::unique_ptr<grpc::ClientReader<v1::LeaseSegmentResponse>> lease_;
   grpc::Status status_;
   std::string name_;
+  std::string object_;
   size_t size_ = 0;
   char* memory_ = nullptr;
   size_t next_ = 0;

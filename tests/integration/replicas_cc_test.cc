@@ -270,6 +270,13 @@ TEST_F(ReplicasTest, ThreeReplicasGiveTheBitsOfOneServer) {
   EXPECT_EQ(client_->GetRun("run")->SerializeAsString(), one->GetRun("run")->SerializeAsString());
   EXPECT_EQ(client_->ListRuns()->at(0).SerializeAsString(),
             one->ListRuns()->at(0).SerializeAsString());
+  for (Client* client : {one.get(), client_.get()}) {
+    EXPECT_EQ(client->DeleteRun({"run", 7}), absl::StatusOr<bool>(false));
+    EXPECT_EQ(client->DeleteRun({"run", 1}), absl::StatusOr<bool>(true));
+    EXPECT_EQ(client->DeleteRun(kRun), absl::StatusOr<bool>(false));
+    EXPECT_EQ(client->GetRun("run").status().code(), absl::StatusCode::kNotFound);
+    EXPECT_EQ(client->CreateRun("run", Config())->incarnation(), 2);
+  }
 }
 
 TEST_F(ReplicasTest, OneThatGoesCostsItsShareAndComesBackEmpty) {
@@ -348,6 +355,31 @@ TEST_F(ReplicasTest, OneThatGoesCostsItsShareAndComesBackEmpty) {
   EXPECT_EQ(Ranges(late->missing), down);
 }
 
+TEST_F(ReplicasTest, ClipCovNeedsTheWholeBatch) {
+  EXPECT_TRUE(AppendAll(*client_).empty());
+  v1::Algorithm clip_cov;
+  clip_cov.mutable_clip_cov();
+  size_t positions = 0;
+  for (const int length : kLengths) positions += length;
+  const std::vector<float> values(positions, -1.0f);
+  const auto evaluation = client_->Evaluate(
+      kRun, Slices(), ReducedValues{values, values, values},
+      {.outputs = {v1::COEFFICIENTS}, .algorithm = clip_cov, .advantages = values});
+  EXPECT_EQ(evaluation.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(absl::StrContains(evaluation.status().message(), "clip_cov")) << evaluation.status();
+}
+
+TEST_F(ReplicasTest, ARefusedHeaderShowsInAFlushWithoutEntries) {
+  const auto open = [&](uint64_t incarnation) {
+    return client_->Append({"run", incarnation}, Raw(), kVocabulary);
+  };
+  const auto refused = absl::StatusCode::kFailedPrecondition;
+  EXPECT_EQ(open(9)->Flush().status().code(), refused);
+  EXPECT_EQ(open(9)->Finish().status().code(), refused);
+  EXPECT_TRUE(open(1)->Flush().ok());
+  EXPECT_TRUE(open(1)->Finish().ok());
+}
+
 TEST_F(ReplicasTest, AnOlderIncarnationIsBroughtUpToDate) {
   ASSERT_TRUE(client_->CreateRun("run", Config(), 4).ok());
   Kill(servers_[2]);
@@ -363,7 +395,7 @@ TEST_F(ReplicasTest, AnOlderIncarnationIsBroughtUpToDate) {
   EXPECT_EQ(lost->GetRun("run")->incarnation(), 4);
 }
 
-TEST_F(ReplicasTest, AReplicaThatHangsCostsTheTimeoutAndItsShare) {
+TEST_F(ReplicasTest, AReplicaThatHangsCostsOneTimeoutAndItsShare) {
   // A replica that takes connections and never answers.
   const int listener = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address = {};
@@ -388,7 +420,11 @@ TEST_F(ReplicasTest, AReplicaThatHangsCostsTheTimeoutAndItsShare) {
   const auto refused = stream->Finish();
   ASSERT_TRUE(refused.ok()) << refused.status();
   std::set<std::string> refused_ids;
-  for (const RefusedEntry& entry : *refused) refused_ids.insert(entry.sequence.id);
+  for (const RefusedEntry& entry : *refused) {
+    refused_ids.insert(entry.sequence.id);
+    // CreateRun has waited for it: the stream isn't even opened.
+    EXPECT_FALSE(absl::StrContains(entry.status.message(), "no ack")) << entry.status;
+  }
   EXPECT_EQ(refused_ids, lost);
   const auto evaluation = Evaluate(**client, Slices(), 0, {}, true);
   ASSERT_TRUE(evaluation.ok()) << evaluation.status();

@@ -112,7 +112,7 @@ class ReplicasTest(unittest.TestCase):
 
     def evaluate(self, client, records, draw=1, form="gathered", outputs=OUTPUTS, **options):
         values = log_softmax(2 * sum(LENGTHS), seed=5)[: len(records)]
-        log_probs, sampled = sis.gather(records, values)
+        log_probs, sampled = sis.gather(records, values, np.full(len(records), 3))
         if form == "gathered":
             return client.evaluate(
                 self.run_, records, draw=draw, log_probs=log_probs, sampled_log_probs=sampled, outputs=outputs, **options
@@ -271,6 +271,16 @@ class ReplicasTest(unittest.TestCase):
                 client.create_run("run", **{**CONFIG, "seed": 4})
             with self.assertRaises(sis.InvalidArgument):
                 client.fetch_top_k(self.run_, [])
+            self.assertTrue(client.delete_run("run", incarnation=1))
+            self.assertFalse(client.delete_run("run"))
+            with self.assertRaises(sis.NotFound):
+                client.get_run("run")
+            with self.assertRaises(sis.NotFound):
+                client.fetch_top_k(self.run_, self.sequences)
+            # What is opened under that name later is another incarnation.
+            self.assertEqual(client.create_run("run", **CONFIG).incarnation, 2)
+            with self.assertRaises(sis.FailedPrecondition):
+                client.fetch_top_k(self.run_, self.sequences)
 
     def share_of(self, replica):
         return [number for number, owner in enumerate(self.owners) if owner == replica]

@@ -64,6 +64,31 @@ TEST(LeaseTest, OnlyForClientsOverAUnixSocket) {
   const LeasedSegment granted(*stub(socket), 1);
   EXPECT_TRUE(granted.status().ok()) << granted.status().error_message();
 
+  // Nor may others use it, though they know its name.
+  v1::EvaluateRequest evaluate;
+  evaluate.set_segment(granted.name());
+  v1::FetchTopKRequest fetch;
+  fetch.set_segment(granted.name());
+  for (const auto& [address, code] :
+       {std::pair(tcp, grpc::PERMISSION_DENIED), {socket, grpc::NOT_FOUND}}) {
+    const auto client = stub(address);
+    {
+      grpc::ClientContext context;
+      v1::EvaluateResponse response;
+      EXPECT_EQ(client->Evaluate(&context, evaluate, &response).error_code(), code);
+    }
+    {
+      grpc::ClientContext context;
+      const auto stream = client->EvaluateStream(&context);
+      stream->Write(evaluate);
+      EXPECT_EQ(stream->Finish().error_code(), code);
+    }
+    {
+      grpc::ClientContext context;
+      EXPECT_EQ(client->FetchTopK(&context, fetch)->Finish().error_code(), code);
+    }
+  }
+
   struct stat file;
   ASSERT_EQ(stat(socket.substr(5).c_str(), &file), 0);
   EXPECT_EQ(file.st_mode & 0777, 0600);
@@ -92,7 +117,7 @@ TEST(LeaseTest, BytesAreBoundedAndGivenBack) {
   EXPECT_EQ(first.End().error_code(), grpc::StatusCode::CANCELLED);
   WaitFor([&] { return Metric(live, "sis_segment_bytes") == 0; });
   EXPECT_TRUE(LeasedSegment(live.stub(), 600 << 10).status().ok());
-  EXPECT_NE(shm_open(first.name().c_str(), O_RDWR, 0), 0) << "still linked";
+  EXPECT_NE(shm_open(first.object().c_str(), O_RDWR, 0), 0) << "still linked";
 }
 
 TEST(LeaseTest, EndsWithTheServerAtOnce) {
@@ -269,7 +294,7 @@ TEST_F(SegmentsTest, AFileThatIsCutOffSpoilsOnlyItsOwnAnswer) {
   ASSERT_TRUE(live_.Evaluate(request, response).ok());
   EXPECT_EQ(response.accept_bits(), expected.accept_bits());
 
-  const int file = shm_open(segment.name().c_str(), O_RDWR, 0);
+  const int file = shm_open(segment.object().c_str(), O_RDWR, 0);
   ASSERT_EQ(ftruncate(file, 0), 0);
   close(file);
   // Then all probabilities of used slots are 1.
@@ -360,6 +385,9 @@ TEST_F(SegmentsTest, OnlyLeasedSegments) {
   guess.back() = guess.back() == '0' ? '1' : '0';
   EXPECT_EQ(code_with(guess), grpc::StatusCode::NOT_FOUND);
   EXPECT_EQ(code_with("/etc/passwd"), grpc::StatusCode::NOT_FOUND);
+  // What every user of the machine can see in /dev/shm, until it is unlinked.
+  EXPECT_EQ(code_with(segment.object()), grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(code_with(segment.object().substr(5)), grpc::StatusCode::NOT_FOUND);
   EXPECT_EQ(code_with(segment.name()), grpc::StatusCode::OK);
   segment.End();
   WaitFor([&] { return code_with(segment.name()) == grpc::StatusCode::NOT_FOUND; });

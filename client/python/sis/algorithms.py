@@ -64,7 +64,10 @@ class DppoBinary:
 
 @dataclass(frozen=True)
 class ClipCov:
-    """Drops a few of the tokens whose log-prob and advantage covary most. Needs advantages."""
+    """Drops a few of the tokens whose log-prob and advantage covary most. Needs advantages.
+
+    It chooses among all positions of a batch, so a client of several replicas refuses it.
+    """
 
     lower: Optional[float] = None
     upper: Optional[float] = None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import abc
+import atexit
+import warnings
 from typing import Callable, Dict, NamedTuple, Optional, Sequence
 
 import numpy as np
@@ -21,6 +23,39 @@ class PlacedArrays(NamedTuple):
     arrays: Sequence[np.ndarray]
 
 
+# The streams of this process that were not ended, each with the service that it belongs to. One
+# that is dropped stays: what it holds would be lost without a word.
+_open: Dict[AppendStream, object] = {}
+
+
+def opened(stream: AppendStream, service: object) -> None:
+    """Notes a stream, until `ended`."""
+    _open[stream] = service
+
+
+def ended(stream: AppendStream) -> None:
+    """Its user has ended it, or has been told that it is broken."""
+    _open.pop(stream, None)
+
+
+def warn_of_unflushed(why: str, service: object = None) -> None:
+    """Ends the open streams, of one service or of all, with a warning of what that may lose."""
+    for stream, of_service in list(_open.items()):
+        if service is not None and of_service is not service:
+            continue
+        entries = stream.unflushed()
+        ended(stream)
+        if entries:
+            warnings.warn(
+                f"append stream: {entries} entries were not flushed when {why}: they may be lost",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+
+
+atexit.register(warn_of_unflushed, "the program ended")
+
+
 class AppendStream(abc.ABC):
     """A stream of entries, from Client.append. Use it as a context manager: leaving the block flushes and closes it.
 
@@ -33,6 +68,9 @@ class AppendStream(abc.ABC):
     stored. Open another stream and send everything since the last flush again: the service takes a block twice. With
     several replicas the stream goes on without one that is down: its entries are refused with UNAVAILABLE, and once it
     is back it takes entries again.
+
+    A program that ends, or closes its client, before it has flushed a stream gets a RuntimeWarning
+    with the number of entries that may be lost.
 
     Threads: every method may be called from any thread. Entries of one sequence are applied in the order of the calls,
     so calls for one sequence belong in one thread. A flush covers what was called before it, by whichever thread, and
@@ -117,12 +155,17 @@ class AppendStream(abc.ABC):
 
     @abc.abstractmethod
     def flush(self) -> Dict[SequenceRef, int]:
-        """Waits until all entries are acked: then they are stored, and readable.
+        """Waits until all entries are acked: then they are stored, and readable. Without entries,
+        until the service has taken the header.
 
         Returns the committed length (one past the highest position stored) of every sequence acked since the last
         flush. sis.AppendError lists what was refused since then; sis.Error if the stream failed, sis.DeadlineExceeded
         if a batch got no ack within the client's timeout.
         """
+
+    @abc.abstractmethod
+    def unflushed(self) -> int:
+        """How many entries were sent or refused since the last flush, and not acked."""
 
     @abc.abstractmethod
     def close(self) -> None:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import functools
+import threading
 from typing import Any, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import grpc
 
+from sis import append as append_module
 from sis import arrays, fetched_records
 from sis.append import AppendStream
 from sis.arrays import ArrayLike
+from sis.circuit_breaker import CircuitBreaker
 from sis.evaluate_call import EvaluateCall
 from sis.evaluation import Evaluation, Step, Totals
 from sis.half_precision import RoundedUp
 from sis.micro_batches import Rows
 from sis.options import EvaluateOptions
-from sis.records import SequenceLike, SequenceRef, Slice, TopKRecords
+from sis.records import SequenceLike, SequenceRef, Slice, TopKRecords, listed
 from sis.replicas import Replicas
 from sis.run import Run, RunConfig, RunStatus, Sampling
 from sis.segment import Segment
@@ -54,23 +57,33 @@ class Client:
     ) -> None:
         """`address` is a gRPC target, host:port mostly, or a list of the replicas'. Nothing is sent yet.
 
-        With a list, every call does what it does with one server that holds everything. Give all workers and trainers
-        the same names (docs/placement.md). While a replica gives no answer, its sequences are MISSING (STORE_DOWN).
+        With a list, every call does what it does with one server that holds everything. Give all
+        workers and trainers the same names (docs/placement.md). While a replica gives no answer,
+        its sequences are MISSING (STORE_DOWN), and for some seconds after that nobody waits for it.
         timeout: seconds that a call, or the ack of an appended batch, may take; None: for ever.
         credentials: of grpc.ssl_channel_credentials or the like; None: no TLS.
         options: gRPC channel arguments, besides unlimited message sizes and a short pause between attempts to connect.
         """
-        names = [address] if isinstance(address, str) else list(address)
-        servers = {name: SingleServer(name, timeout, credentials, options) for name in names}
+        self._lock = threading.Lock()
+        # Replaced, never changed: who reads it needs no lock. Guarded by _lock when it is replaced.
         self._segments: List[Segment] = []
         self._service: Union[SingleServer, Replicas]
         if isinstance(address, str):
-            self._service = servers[address]
+            self._service = SingleServer(address, timeout, credentials, options)
         else:
-            self._service = Replicas(names, servers.values())
+            names = list(address)
+            servers = [
+                SingleServer(name, timeout, credentials, options, CircuitBreaker())
+                for name in names
+            ]
+            self._service = Replicas(names, servers)
 
     def close(self) -> None:
-        """Closes the connections; calls in progress end with CANCELLED."""
+        """Closes the connections; calls in progress end with CANCELLED.
+
+        A RuntimeWarning says how many entries of its append streams were not flushed.
+        """
+        append_module.warn_of_unflushed("its client was closed", self._service)
         self._service.close()
 
     def __enter__(self) -> Client:
@@ -112,6 +125,16 @@ class Client:
         """A run's settings and what the server holds of it. `.run` is what the other calls take. Raises NotFound."""
         return RunStatus.from_proto(self._service.GetRun(pb.GetRunRequest(run_id=run_id)).run)
 
+    def delete_run(self, run_id: str, *, incarnation: int = 0) -> bool:
+        """Forgets a run with all that is held of it. Returns whether it was there. Idempotent.
+
+        incarnation: only that one; 0: whichever is present. Calls of clients that still hold the
+        run raise NotFound or FailedPrecondition. With several replicas all must answer: else
+        Unavailable or DeadlineExceeded, and the call is to be repeated.
+        """
+        run = pb.RunRef(run_id=run_id, incarnation=incarnation)
+        return self._service.DeleteRun(pb.DeleteRunRequest(run=run)).deleted
+
     def list_runs(self) -> List[RunStatus]:
         """All runs, by run id."""
         return [RunStatus.from_proto(run) for run in self._service.ListRuns(pb.ListRunsRequest()).runs]
@@ -143,7 +166,11 @@ class Client:
             sampling=sampling.to_proto(),
             vocabulary_size=run.config.vocabulary_size,
         )
-        return self._service.append(header, run.config.top_k, retry_timeout, lambda: self._segments)
+        stream = self._service.append(
+            header, run.config.top_k, retry_timeout, lambda: self._segments
+        )
+        append_module.opened(stream, self._service)
+        return stream
 
     def lease_segment(self, size: int) -> Segment:
         """Memory of `size` bytes or a little more that is shared with the server, for as long as it is open.
@@ -155,7 +182,8 @@ class Client:
         if isinstance(self._service, Replicas):
             raise ValueError("a segment is shared with one server, not with replicas")
         segment = self._service.lease_segment(size)
-        self._segments = [*(other for other in self._segments if other.mapped), segment]
+        with self._lock:
+            self._segments = [*(other for other in self._segments if other.mapped), segment]
         return segment
 
     def fetch_top_k(
@@ -179,9 +207,9 @@ class Client:
         """
         request = pb.FetchTopKRequest(
             run=run.to_proto(),
-            slices=[_slice(part).to_proto() for part in slices],
+            slices=[_slice(part).to_proto() for part in listed("slices", slices)],
             lease_seconds=lease_seconds,
-            arrays=fetched_records.wanted(arrays),
+            arrays=fetched_records.wanted(listed("arrays", arrays)),
         )
         if segment is None:
             return self._service.FetchTopK(request, functools.partial(fetched_records.assemble, request))
@@ -214,7 +242,8 @@ class Client:
         draw: the optimiser step. The same draw decides the same way, another one independently.
         log_probs: float32 [N, K], nats, at records.ids; unused slots and missing positions may hold anything. float16
         is sent as it is, in half the bytes: it must have been rounded up (sis.float16_rounded_up).
-        sampled_log_probs: float32 [N], of records.sampled_ids, from the same computation. sis.gather makes both.
+        sampled_log_probs: float32 [N], of records.sampled_ids, from the same computation. sis.gather
+        makes both. At missing positions NaN will do, unless options.own_log_probs are given.
         top_k: use only the k most probable slots; 0: all K.
         outputs: of "accepted" (always comes), "decisions", "ratios", "log_ratios", "acceptance_probabilities",
         "surrogates", "coefficients". Ratios of missing positions need options.own_log_probs, else FailedPrecondition.
@@ -366,7 +395,9 @@ class Client:
         """Gives memory back. Leased sequences go when their last lease does. Idempotent."""
         request = pb.ReleaseRequest(
             run=run.to_proto(),
-            sequences=[SequenceRef.of(sequence).to_proto() for sequence in sequences],
+            sequences=[
+                SequenceRef.of(sequence).to_proto() for sequence in listed("sequences", sequences)
+            ],
             lease_ids=list(lease_ids),
         )
         response = self._service.Release(request)

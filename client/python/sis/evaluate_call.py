@@ -8,12 +8,12 @@ from typing import Callable, Mapping, Optional, Sequence, Union
 
 import numpy as np
 
-from sis import micro_batches
+from sis import algorithms, micro_batches
 from sis.evaluate_request import EvaluateRequest, in_place
 from sis.evaluation import Evaluation
 from sis.micro_batches import MicroBatch, Rows
 from sis.options import EvaluateOptions
-from sis.records import Slice, TopKRecords
+from sis.records import Slice, TopKRecords, listed
 from sis.replicas import Replicas
 from sis.run import Run
 from sis.segment import ALIGNMENT, Segment, aligned
@@ -45,11 +45,13 @@ class EvaluateCall:
         total_variation: bool = False,
     ) -> None:
         """ValueError if an output is unknown or an option does not fit the positions of the records."""
-        unknown = [name for name in outputs if name not in _OUTPUTS]
+        unknown = [name for name in listed("outputs", outputs) if name not in _OUTPUTS]
         if unknown:
             raise ValueError(f"output {unknown[0]!r} is none of {', '.join(_OUTPUTS)}")
         self._service = service
-        self._slices = records.slices if isinstance(records, TopKRecords) else records
+        self._slices: Sequence[Slice] = (
+            records.slices if isinstance(records, TopKRecords) else listed("records", records)
+        )
         # N, the number of positions.
         self.length = sum(part.length for part in self._slices)
         # Without slices, EvaluateOptions and the arrays of the form.
@@ -67,6 +69,14 @@ class EvaluateCall:
 
     def answer(self, form: str, current: Mapping[str, Rows], segments: Sequence[Segment]) -> Evaluation:
         """`current` are the arrays of the form. If one lies in one of the segments, all of them go there."""
+        if self.length == 0 and self._slices:
+            # Every sequence of the batch is lost, and the service evaluates no empty slices.
+            return Evaluation.of_nothing(
+                len(self._slices),
+                [name for name, output in _OUTPUTS.items() if output in self.request.outputs],
+                self.request.prefix_curve,
+                isinstance(self._options.algorithm, algorithms.Gspo),
+            )
         for segment in segments:
             if any(isinstance(array, np.ndarray) and segment.holds(array) for array in current.values()):
                 return self._answer_in(segment, form, current)

@@ -165,7 +165,9 @@ class Evaluation:
     acceptance_probabilities: Optional[np.ndarray]
     # float32 [N]: what stands in the ratio's place in the algorithm's formula; 0 where masked.
     surrogates: Optional[np.ndarray]
-    # float32 [N]: c; the gradient of a position's objective is c * advantage * grad log p(y). 0 where masked.
+    # float32 [N]: c; the gradient of a position's objective is c * advantage * grad log p(y). 0
+    # where masked. With weight "expected" it is the same formula at the mean ratio, whose own
+    # dependence on p through the acceptance probability is left out: no derivative.
     coefficients: Optional[np.ndarray]
     totals: Totals
     # One per slice, in order.
@@ -209,6 +211,23 @@ class Evaluation:
             ),
             newly_counted=response.newly_counted,
             log_ratio_sums=tuple(log_ratio_sums) if response.log_ratio_sums else (),
+        )
+
+    @staticmethod
+    def of_nothing(
+        slices: int, outputs: Sequence[str], prefix_curve: Sequence[int], log_ratio_sums: bool
+    ) -> Evaluation:
+        """Of `slices` empty slices, with these outputs."""
+        empty = {name: np.empty(0, _DTYPES[name]) for name in outputs if name in _DTYPES}
+        return Evaluation(
+            accepted=np.empty(0, bool),
+            **{**dict.fromkeys(_DTYPES), **empty},
+            totals=Totals(),
+            slice_totals=(Totals(),) * slices,
+            prefix_curve=tuple(PrefixPoint(top_k, 0.0, 0.0) for top_k in prefix_curve),
+            missing=(),
+            newly_counted=0,
+            log_ratio_sums=(LogRatioSum(0, 0),) * slices if log_ratio_sums else (),
         )
 
     @staticmethod

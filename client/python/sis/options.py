@@ -40,7 +40,8 @@ class EvaluateOptions:
     weight: str = "sampled"
     # Booleans, false where the policy did not generate the token: the position is MASKED and counts nowhere.
     mask: Optional[ArrayLike] = None
-    # log q of the sampled tokens as the trainer has it, for the ratios of MISSING positions.
+    # log q of the sampled tokens as the trainer has it, for the ratios of MISSING positions. There
+    # evaluate's sampled_log_probs must be of the trainer's own tokens: sis.gather takes them.
     own_log_probs: Optional[ArrayLike] = None
     # With three policies, log p of the sampled tokens under the current one; evaluate's other values are then the
     # proximal policy's.

@@ -6,11 +6,24 @@ import collections
 import enum
 import functools
 from dataclasses import dataclass
-from typing import Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import (
+    Iterable,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+    TypeVar,
+    Union,
+)
 
 import numpy as np
 
 from sis.v1 import ratio_service_pb2 as pb
+
+
+_Element = TypeVar("_Element")
 
 
 class SequenceRef(NamedTuple):
@@ -28,6 +41,13 @@ class SequenceRef(NamedTuple):
 
 
 SequenceLike = Union[str, SequenceRef, Tuple[str, int]]
+
+
+def listed(name: str, values: Iterable[_Element]) -> List[_Element]:
+    """`values` as a list. ValueError for one string or reference, which would be taken to pieces."""
+    if isinstance(values, (str, bytes, SequenceRef)):
+        raise ValueError(f"{name} is {values!r}, must be a list: [{values!r}]")
+    return list(values)
 
 
 @dataclass(frozen=True)

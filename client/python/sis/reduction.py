@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Tuple
+from typing import Any, Optional, Tuple
 
 import numpy as np
 
@@ -14,33 +14,53 @@ from sis.records import TopKRecords
 _FLUSHED_BELOW = 2.0**-100
 
 
-def gather(records: TopKRecords, log_softmax: ArrayLike) -> Tuple[Any, Any]:
+def gather(
+    records: TopKRecords, log_softmax: ArrayLike, sampled_ids: Optional[ArrayLike] = None
+) -> Tuple[Any, Any]:
     """The current policy's log-probs at the recorded ids.
 
-    log_softmax: [N, vocabulary], nats, of the distributions that drew records.sampled_ids (with the sampling settings
-    of the rollout). Returns log_probs [N, K] and sampled_log_probs [N], float32, both of the same kind and on the same
-    device as the input, without gradients. Unused slots and missing positions hold the value of token 0; the service
-    ignores them.
+    log_softmax: [N, vocabulary], nats, of the distributions that drew records.sampled_ids (with
+    the sampling settings of the rollout). Returns log_probs [N, K] and sampled_log_probs [N],
+    float32, both of the same kind and on the same device as the input, without gradients. In
+    log_probs, unused slots and missing positions hold the value of token 0; the service ignores
+    them.
+    sampled_ids: int [N], the trainer's own tokens: they stand in where no token is recorded. Where
+    there is none at all (-1, or no sampled_ids) sampled_log_probs is NaN. The service ignores that
+    too, unless options.own_log_probs ask for the ratios of missing positions: then it refuses a
+    NaN, as any other number would make a wrong ratio.
     """
     shape = tuple(np.shape(log_softmax))
     if len(shape) != 2 or shape[0] != len(records):
         raise ValueError(f"log_softmax has shape {list(shape)}, must be [{len(records)}, vocabulary]")
-    ids, sampled_ids = records.ids, records.sampled_ids[:, None]
+    ids, tokens = records.ids, records.sampled_ids
+    if sampled_ids is not None:
+        own = arrays.int32("sampled_ids", sampled_ids, [len(records)])
+        tokens = np.where(tokens < 0, own, tokens)
+        if (tokens >= shape[1]).any():
+            row = int(np.argmax(tokens >= shape[1]))
+            raise ValueError(f"sampled_ids, position {row}: {tokens[row]} is not below {shape[1]}")
+    unknown = tokens < 0
     if arrays.is_tensor(log_softmax):
         import torch
 
         source = log_softmax.detach()
 
-        def values_at(tokens: np.ndarray) -> Any:
-            return source.gather(1, torch.from_numpy(tokens).to(source.device).clamp(min=0).long()).float()
+        def on_device(array: np.ndarray) -> Any:
+            return torch.from_numpy(array).to(source.device)
 
+        def values_at(columns: np.ndarray) -> Any:
+            return source.gather(1, on_device(columns).clamp(min=0).long()).float()
+
+        sampled = values_at(tokens[:, None])[:, 0].masked_fill(on_device(unknown), np.nan)
     else:
         array = np.asarray(log_softmax)
 
-        def values_at(tokens: np.ndarray) -> Any:
-            return np.take_along_axis(array, np.maximum(tokens, 0).astype(np.int64), axis=1).astype(np.float32)
+        def values_at(columns: np.ndarray) -> Any:
+            places = np.maximum(columns, 0).astype(np.int64)
+            return np.take_along_axis(array, places, axis=1).astype(np.float32)
 
-    return values_at(ids), values_at(sampled_ids)[:, 0]
+        sampled = np.where(unknown, np.float32(np.nan), values_at(tokens[:, None])[:, 0])
+    return values_at(ids), sampled
 
 
 def reduce(records: TopKRecords, log_probs: ArrayLike, top_k: int = 0) -> Tuple[Any, Any]:

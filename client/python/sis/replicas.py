@@ -44,8 +44,9 @@ _OF_EVERY_POSITION = {pb.RATIOS, pb.LOG_RATIOS, pb.SURROGATES, pb.COEFFICIENTS}
 class Replicas:
     """The calls of SingleServer, over several. Thread-safe.
 
-    A replica that gives no answer is passed over, and its sequences are MISSING (STORE_DOWN); if every one was asked and
-    none answers, the call fails as with one server. Any other error of a replica is an error of the call.
+    A replica that gives no answer is passed over, and its sequences are MISSING (STORE_DOWN); for a
+    while it is not asked again. If every one is needed and none answers, the call fails as with one
+    server. Any other error of a replica is an error of the call.
     """
 
     # Splitting a batch over the replicas is cutting enough.
@@ -84,6 +85,19 @@ class Replicas:
         for server in self._servers:
             server.remember(run.run_id, run.config, run.incarnation, run.policy_version)
         return pb.GetRunResponse(run=run)
+
+    def DeleteRun(self, request: pb.DeleteRunRequest) -> pb.DeleteRunResponse:
+        """Raises if a replica gives no answer: the run may still be there."""
+        answers, down = self._ask(
+            dict.fromkeys(range(len(self._servers)), lambda server: server.DeleteRun(request))
+        )
+        for error in down.values():
+            raise errors.from_status(
+                error.code,
+                f"run '{request.run.run_id}': deleted, but perhaps not on {len(down)} of "
+                f"{len(self._servers)} replicas: {error.message}",
+            )
+        return pb.DeleteRunResponse(deleted=any(answer.deleted for answer in answers.values()))
 
     def ListRuns(self, request: pb.ListRunsRequest) -> pb.ListRunsResponse:
         by_id: Dict[str, List[pb.Run]] = {}
@@ -140,7 +154,8 @@ class Replicas:
         return ReplicatedAppendStream(
             top_k,
             lambda sequence_id: self._placement.replica(run_id, sequence_id),
-            [lambda server=server: server.append(header, top_k, retry_timeout) for server in self._servers],
+            self._servers,
+            lambda server: server.append(header, top_k, retry_timeout),
             self._pool,
         )
 
@@ -211,6 +226,12 @@ class Replicas:
     def Evaluate(self, request: pb.EvaluateRequest) -> pb.EvaluateResponse:
         if not request.slices:
             return self._servers[0].Evaluate(EvaluateRequest(request))
+        if request.algorithm.HasField("clip_cov") and len(self._servers) > 1:
+            raise errors.from_status(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                "algorithm.clip_cov: it chooses among all positions of a batch, which several "
+                f"replicas share: there are {len(self._servers)}, must be one",
+            )
         with self._lock:
             leases = self._leases.get(request.lease_id, {})
         if request.lease_id and not leases and not all(part.HasField("record_digest") for part in request.slices):

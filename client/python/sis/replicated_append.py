@@ -7,51 +7,67 @@ import time
 from concurrent import futures
 from typing import Callable, Dict, List, Optional, Sequence
 
-from sis import errors
+from sis import append, errors
 from sis.append import AppendStream, PlacedArrays
 from sis.records import SequenceRef
-from sis.server_append import ServerAppendStream
+from sis.server_append import ServerAppendStream, refusal
+from sis.single_server import SingleServer
 from sis.v1 import ratio_service_pb2 as pb
-
-# After a replica has failed, its entries are refused for so many seconds before it is asked again.
-RETRY_SECONDS = 1.0
 
 
 class _Lane:
     """The stream to one replica. When it breaks, what was under way is refused, and later another is opened."""
 
-    def __init__(self, open_stream: Callable[[], ServerAppendStream]) -> None:
+    def __init__(
+        self, server: SingleServer, open_stream: Callable[[SingleServer], ServerAppendStream]
+    ) -> None:
+        self._server = server
         self._open_stream = open_stream
         self._lock = threading.Lock()
-        # Guarded by _lock.
+        # Guarded by _lock. None: there is none yet, or it is broken.
         self._stream: Optional[ServerAppendStream] = None
-        # On time.monotonic(), once the stream is broken.
-        self._reopen_at: Optional[float] = None
         self._refused: List[errors.Refusal] = []
 
     def put(self, message: pb.AppendEntry) -> None:
         with self._lock:
-            if self._stream is None or (self._reopen_at is not None and time.monotonic() >= self._reopen_at):
-                self._stream, self._reopen_at = self._open_stream(), None
-            stream = self._stream
+            try:
+                stream = self._opened()
+            except errors.Error as error:
+                self._refused.append(refusal(message, error))
+                return
+        began = time.monotonic()
         try:
             stream.put(message)
         except errors.Error as error:
-            self._broken(stream, error, message)
+            self._broken(stream, error, began, message)
+
+    def open(self) -> None:
+        """Opens the stream, unless the replica is left alone."""
+        with self._lock:
+            try:
+                self._opened()
+            except errors.Error:
+                pass
+
+    def unflushed(self) -> int:
+        with self._lock:
+            unsent = self._stream.unflushed() if self._stream is not None else 0
+            return unsent + len(self._refused)
 
     def flush(self) -> Dict[SequenceRef, int]:
         """The committed lengths. sis.AppendError lists what was refused."""
         with self._lock:
-            stream = None if self._reopen_at is not None else self._stream
+            stream = self._stream
         committed: Dict[SequenceRef, int] = {}
         refused: List[errors.Refusal] = []
         if stream is not None:
+            began = time.monotonic()
             try:
                 committed = stream.flush()
             except errors.AppendError as error:
                 refused += error.refused
             except errors.Error as error:
-                self._broken(stream, error)
+                self._broken(stream, error, began)
         with self._lock:
             refused, self._refused = refused + self._refused, []
         if refused:
@@ -64,16 +80,28 @@ class _Lane:
         if stream is not None:
             stream.abandon()
 
+    def _opened(self) -> ServerAppendStream:
+        """The stream. With _lock held. Raises sis.Unavailable while the replica is left alone."""
+        if self._stream is None:
+            self._server.admit()
+            self._stream = self._open_stream(self._server)
+        return self._stream
+
     def _broken(
-        self, stream: ServerAppendStream, error: errors.Error, message: Optional[pb.AppendEntry] = None
+        self,
+        stream: ServerAppendStream,
+        error: errors.Error,
+        began: float,
+        message: Optional[pb.AppendEntry] = None,
     ) -> None:
         if not errors.is_unreachable(error):
             raise error
         refused = stream.give_up(error, message)
         with self._lock:
             self._refused += refused
-            if self._stream is stream and self._reopen_at is None:
-                self._reopen_at = time.monotonic() + RETRY_SECONDS
+            if self._stream is stream:
+                self._stream = None
+                self._server.failed(error, began)
 
 
 class ReplicatedAppendStream(AppendStream):
@@ -83,23 +111,32 @@ class ReplicatedAppendStream(AppendStream):
         self,
         top_k: int,
         replica_of: Callable[[str], int],
-        open_streams: Sequence[Callable[[], ServerAppendStream]],
+        servers: Sequence[SingleServer],
+        open_stream: Callable[[SingleServer], ServerAppendStream],
         pool: futures.Executor,
     ) -> None:
         super().__init__(top_k)
         self._replica_of = replica_of
-        self._lanes = [_Lane(open_stream) for open_stream in open_streams]
+        self._lanes = [_Lane(server, open_stream) for server in servers]
         self._pool = pool
+        # Whether a stream was opened, for an entry or to try the header.
+        self._opened = False
         self._closed = False
 
     def put(self, message: pb.AppendEntry, placed: Optional[PlacedArrays] = None) -> None:
         """`placed` is None: replicas share no segments."""
         if self._closed:
             raise ValueError("the append stream is closed")
+        self._opened = True
         entry = getattr(message, message.WhichOneof("entry"))
         self._lanes[self._replica_of(entry.sequence.id)].put(message)
 
     def flush(self) -> Dict[SequenceRef, int]:
+        if not self._opened:
+            # Else nobody would look at the header.
+            self._opened = True
+            for opening in [self._pool.submit(lane.open) for lane in self._lanes]:
+                opening.result()
         committed: Dict[SequenceRef, int] = {}
         refused: List[errors.Refusal] = []
         for flushed in [self._pool.submit(lane.flush) for lane in self._lanes]:
@@ -111,7 +148,11 @@ class ReplicatedAppendStream(AppendStream):
             raise errors.AppendError(refused)
         return committed
 
+    def unflushed(self) -> int:
+        return sum(lane.unflushed() for lane in self._lanes)
+
     def close(self) -> None:
+        append.ended(self)
         if self._closed:
             return
         try:
@@ -120,6 +161,7 @@ class ReplicatedAppendStream(AppendStream):
             self.abandon()
 
     def abandon(self) -> None:
+        append.ended(self)
         self._closed = True
         for lane in self._lanes:
             lane.end()

@@ -89,17 +89,17 @@ class Segment:
     there. They stay valid, as memory of this process alone, when the lease ends. Thread-safe.
     """
 
-    def __init__(self, lease: Any, name: str, size: int) -> None:
-        """`lease` is the call that holds it."""
+    def __init__(self, lease: Any, name: str, path: str, size: int) -> None:
+        """`lease` is the call that holds it, `name` what messages call it, `path` the POSIX object's."""
         self.name = name
         # In bytes.
         self.size = size
         self._lease = lease
-        file = os.open(f"/dev/shm{name}", os.O_RDWR)
+        file = os.open(path, os.O_RDWR)
         try:
             self._memory: Optional[mmap.mmap] = mmap.mmap(file, size)
             # Nothing is left behind now, however client and server end.
-            os.unlink(f"/dev/shm{name}")
+            os.unlink(path)
         finally:
             os.close(file)
         self._mapped = weakref.ref(self._memory)

@@ -11,7 +11,7 @@ from typing import Callable, Deque, Dict, Iterator, List, Optional, Sequence, Tu
 
 import grpc
 
-from sis import errors
+from sis import append, errors
 from sis.append import AppendStream, PlacedArrays
 from sis.records import SequenceRef
 from sis.segment import Segment
@@ -60,6 +60,11 @@ class _Entry:
         return errors.Refusal(entry.sequence.id, entry.sequence.attempt, text, code, message)
 
 
+def refusal(message: pb.AppendEntry, error: errors.Error) -> errors.Refusal:
+    """That of an entry which was not sent, because of `error`."""
+    return _Entry(message).refusal(error.code, error.message)
+
+
 def _batches(entries: Sequence[_Entry]) -> Iterator[Tuple[str, List[_Entry]]]:
     """In order, each with the segment that all its arrays lie in, or "" if they are in the message."""
     segment: Optional[str] = None
@@ -99,6 +104,8 @@ class ServerAppendStream(AppendStream):
         self._committed: Dict[SequenceRef, int] = {}
         self._failure: Optional[errors.Error] = None
         self._closed = False
+        # Whether the server has answered something, and so taken the header.
+        self._answered = False
 
         self._requests: queue.SimpleQueue[Optional[pb.AppendRequest]] = queue.SimpleQueue()
         self._requests.put(pb.AppendRequest(header=header))
@@ -120,13 +127,24 @@ class ServerAppendStream(AppendStream):
     def flush(self) -> Dict[SequenceRef, int]:
         with self._changed:
             self._drain()
+            if not self._answered:
+                # An empty batch: its answer, or that there is none, tells about the header.
+                self._send_batch([], "")
+                self._drain()
             committed, self._committed = self._committed, {}
             refused, self._refused = self._refused, []
         if refused:
             raise errors.AppendError(refused)
         return committed
 
+    def unflushed(self) -> int:
+        with self._changed:
+            in_flight = sum(len(entries) for _, entries in self._in_flight)
+            waiting = len(self._waiting_for_room) + len(self._pending)
+            return in_flight + waiting + len(self._refused)
+
     def close(self) -> None:
+        append.ended(self)
         with self._changed:
             if self._closed:
                 return
@@ -140,6 +158,7 @@ class ServerAppendStream(AppendStream):
             self._call.cancel()
 
     def abandon(self) -> None:
+        append.ended(self)
         with self._changed:
             self._closed = True
             self._leave_arrays()
@@ -165,15 +184,19 @@ class ServerAppendStream(AppendStream):
 
     def _check(self) -> None:
         if self._failure is not None:
+            append.ended(self)
             raise self._failure
         if self._closed:
             raise ValueError("the append stream is closed")
 
     def _send(self, entries: List[_Entry]) -> None:
         for segment, part in _batches(entries):
-            self._in_flight.append((time.monotonic(), part))
-            batch = pb.AppendBatch(entries=[entry.message for entry in part], segment=segment)
-            self._requests.put(pb.AppendRequest(batch=batch))
+            self._send_batch(part, segment)
+
+    def _send_batch(self, entries: List[_Entry], segment: str) -> None:
+        self._in_flight.append((time.monotonic(), entries))
+        batch = pb.AppendBatch(entries=[entry.message for entry in entries], segment=segment)
+        self._requests.put(pb.AppendRequest(batch=batch))
 
     def _leave_arrays(self) -> None:
         """To the server, which may still be reading what was sent to it."""
@@ -247,6 +270,7 @@ class ServerAppendStream(AppendStream):
                     if not self._in_flight:
                         self._fail(grpc.StatusCode.INTERNAL, "an ack without a batch")
                         return
+                    self._answered = True
                     # Not kept in a variable: acked arrays are the caller's alone.
                     self._settle(self._in_flight.popleft()[1], response)
                     self._changed.notify_all()

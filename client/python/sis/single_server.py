@@ -9,6 +9,7 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tupl
 import grpc
 
 from sis import errors, fetched_records
+from sis.circuit_breaker import CircuitBreaker
 from sis.evaluate_request import EvaluateRequest
 from sis.segment import Segment
 from sis.server_append import ServerAppendStream
@@ -22,11 +23,17 @@ _CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", -1),
     # Large messages in few frames; by default they are of 16 KiB.
     ("grpc.http2.max_frame_size", 1 << 20),
-    # A server that comes back, at another address perhaps, is found in about a second; by default it may take minutes.
+    # A server that comes back, at another address perhaps, is found in about a second; by default
+    # it may take minutes. An attempt to connect that gets no answer is given up after 3 seconds (the
+    # minimum between attempts), by default after 20.
     ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 3000),
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.dns_min_time_between_resolutions_ms", 500),
 )
+
+# What a probe of a replica that is left alone may take, in seconds.
+_PROBE_TIMEOUT = 1.0
 
 # After these errors of an EvaluateStream each request is sent once more by itself: that call tells a
 # server what it lacks if it came back without the run, or if the lease has ended.
@@ -67,7 +74,9 @@ class SingleServer:
         timeout: Optional[float],
         credentials: Optional[grpc.ChannelCredentials],
         options: Sequence[Tuple[str, Any]],
+        breaker: Optional[CircuitBreaker] = None,
     ) -> None:
+        """`breaker`: for one of several replicas."""
         channel_options = [*_CHANNEL_OPTIONS, *options]
         self._channel = (
             grpc.insecure_channel(address, channel_options)
@@ -91,6 +100,7 @@ class SingleServer:
             response_deserializer=pb.EvaluateResponse.FromString,
         )
         self._timeout = timeout
+        self._breaker = breaker
         self._lock = threading.Lock()
         # By run id; guarded by _lock.
         self._known: Dict[str, _KnownRun] = {}
@@ -108,6 +118,14 @@ class SingleServer:
         run = response.run
         self.remember(run.run_id, run.config, run.incarnation, run.policy_version, confirmed=True)
         return response
+
+    def DeleteRun(self, request: pb.DeleteRunRequest) -> pb.DeleteRunResponse:
+        with self._lock:
+            known = self._known.get(request.run.run_id)
+            # Not to be opened again, even if no answer comes.
+            if known is not None and request.run.incarnation in (0, known.request.incarnation):
+                del self._known[request.run.run_id]
+        return self._call(self._stub.DeleteRun, request)
 
     def ListRuns(self, request: pb.ListRunsRequest) -> pb.ListRunsResponse:
         return self._call(self._stub.ListRuns, request)
@@ -163,7 +181,7 @@ class SingleServer:
     def lease_segment(self, size: int) -> Segment:
         lease = self._stub.LeaseSegment(pb.LeaseSegmentRequest(bytes=size))
         response = self._send(lambda: next(lease))
-        return Segment(lease, response.segment, response.bytes)
+        return Segment(lease, response.segment, f"/dev/shm{response.object}", response.bytes)
 
     def append(
         self,
@@ -208,7 +226,26 @@ class SingleServer:
             known = self._known.get(run_id)
         return None if known is None else known.request.config
 
+    def admit(self) -> None:
+        """Raises sis.Unavailable if the server is not to be asked at present: see CircuitBreaker."""
+        if self._breaker is not None:
+            self._breaker.admit(self._probe)
+
+    def failed(self, error: errors.Error, began: float) -> None:
+        """An append stream got no answer to what it sent at `began` on time.monotonic()."""
+        if self._breaker is not None:
+            self._breaker.failed(error, began)
+
+    def _probe(self) -> None:
+        timeout = _PROBE_TIMEOUT if self._timeout is None else min(self._timeout, _PROBE_TIMEOUT)
+        self._send_unguarded(lambda: self._stub.ListRuns(pb.ListRunsRequest(), timeout=timeout))
+
     def _send(self, send: Callable[[], _Answer]) -> _Answer:
+        if self._breaker is None:
+            return self._send_unguarded(send)
+        return self._breaker.call(lambda: self._send_unguarded(send), self._probe)
+
+    def _send_unguarded(self, send: Callable[[], _Answer]) -> _Answer:
         try:
             return send()
         except grpc.RpcError as rpc_error:

@@ -1,6 +1,10 @@
+import subprocess
+import sys
+import textwrap
 import threading
 import time
 import unittest
+import warnings
 
 import grpc
 import numpy as np
@@ -28,9 +32,9 @@ def block_arrays(rows, seed=0):
 class AppendTest(unittest.TestCase):
     def setUp(self):
         self.service = fake_service.FakeService()
-        self.server, address = fake_service.start(self.service)
+        self.server, self.server_address = fake_service.start(self.service)
         self.addCleanup(lambda: self.server.stop(None).wait())
-        self.client = sis.Client(address, timeout=20)
+        self.client = sis.Client(self.server_address, timeout=20)
         self.addCleanup(self.client.close)
         self.run_ = self.client.create_run("run", seed=1, vocabulary_size=32, top_k=TOP_K)
 
@@ -222,6 +226,64 @@ class AppendTest(unittest.TestCase):
             with self.client.append(other, sampling=SAMPLING) as stream:
                 self.block(stream)
 
+    def test_a_wrong_header_shows_in_a_flush_without_entries(self):
+        for end in ("flush", "close"):
+            stream = self.client.append(sis.Run("run", 7, self.run_.config), sampling=SAMPLING)
+            self.addCleanup(stream.abandon)
+            with self.assertRaises(sis.FailedPrecondition):
+                getattr(stream, end)()
+        stream = self.append()
+        self.addCleanup(stream.abandon)
+        self.assertEqual((stream.flush(), stream.flush()), ({}, {}))
+        # One question is enough.
+        self.assertEqual([len(batch.entries) for batch in self.service.batches], [0])
+
+    def test_a_client_that_closes_says_what_was_not_flushed(self):
+        client = sis.Client(self.server_address, timeout=20)
+        streams = [client.append(self.run_, sampling=SAMPLING) for _ in range(4)]
+        for stream in streams:
+            self.block(stream)
+            stream.seal("s", length=2)
+        self.addCleanup(streams[0].abandon)
+        streams[1].flush()
+        streams[2].close()
+        streams[3].abandon()
+        message = "2 entries were not flushed when its client was closed"
+        with self.assertWarnsRegex(RuntimeWarning, message):
+            client.close()
+        with warnings.catch_warnings(record=True) as said:
+            client.close()
+        self.assertEqual(said, [])
+
+    def test_refusals_that_nobody_heard_of_are_not_flushed(self):
+        client = sis.Client(self.server_address, timeout=20)
+        stream = client.append(self.run_, sampling=SAMPLING)
+        self.addCleanup(stream.abandon)
+        stream.seal("a", length=2)
+        stream.seal("a", length=3)
+        # Waits for the acks of those before.
+        stream.truncate("b", length=0)
+        with self.assertWarnsRegex(RuntimeWarning, "2 entries were not flushed"):
+            client.close()
+
+    def test_a_program_that_ends_says_what_was_not_flushed(self):
+        code = """
+            import sys, sis
+            client = sis.Client(sys.argv[1])
+            run = client.get_run("run").run
+            stream = client.append(run, sampling=sis.Sampling("raw"))
+            stream.seal("s", length=0)
+            if len(sys.argv) > 2:
+                stream.flush()
+        """
+        said = []
+        for flushed in ([], ["flush"]):
+            command = [sys.executable, "-c", textwrap.dedent(code), self.server_address, *flushed]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=50)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            said.append("1 entries were not flushed when the program ended" in done.stderr)
+        self.assertEqual(said, [True, False])
+
     def test_a_lost_server_fails_the_stream_and_stays_failed(self):
         stream = self.append()
         self.block(stream)
@@ -301,7 +363,7 @@ class AppendTest(unittest.TestCase):
             with self.assertRaisesRegex(ValueError, "do not fit 32 bits"):
                 big = {**good, "sampled_ids": np.array([1, 1 << 32])}
                 stream.block("s", first_position=0, policy_version=0, **big)
-        self.assertEqual(self.service.batches, [])
+        self.assertEqual(self.entries(), [])
 
     def test_a_checksum_is_of_the_four_arrays(self):
         from sis import checksum

@@ -1,8 +1,11 @@
 import dataclasses
 import importlib.util
+import socket
 import subprocess
 import sys
+import threading
 import unittest
+import unittest.mock
 
 import grpc
 import numpy as np
@@ -77,6 +80,16 @@ class ClientTest(unittest.TestCase):
         with self.assertRaises(sis.FailedPrecondition):
             self.client.advance_version(self.run_, 1)
 
+    def test_a_deleted_run_is_gone_and_not_opened_again(self):
+        self.append("s", 2)
+        self.assertFalse(self.client.delete_run("run", incarnation=7))
+        self.assertFalse(self.client.delete_run("none"))
+        self.assertEqual(self.client.get_run("run").sequences, 1)
+        self.assertTrue(self.client.delete_run("run", incarnation=1))
+        with self.assertRaises(sis.NotFound):
+            self.client.advance_version(self.run_, 1)
+        self.assertEqual((self.client.list_runs(), self.client.delete_run("run")), ([], False))
+
     def test_errors_have_the_class_of_their_code(self):
         with self.assertRaises(sis.AlreadyExists):
             self.client.create_run("run", seed=2, vocabulary_size=VOCABULARY, top_k=TOP_K)
@@ -90,6 +103,13 @@ class ClientTest(unittest.TestCase):
             self.client.fetch_top_k(sis.Run("none", 1, self.run_.config), ["s"])
         with sis.Client("127.0.0.1:1", timeout=5) as nobody, self.assertRaises(sis.Unavailable):
             nobody.list_runs()
+
+    def test_an_attempt_to_connect_that_gets_no_answer_is_given_up(self):
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            address = f"127.0.0.1:{silent.getsockname()[1]}"
+            # Else the call waits for the attempt until its own time is over.
+            with sis.Client(address, timeout=15) as client, self.assertRaises(sis.Unavailable):
+                client.list_runs()
 
     def test_versions_and_release(self):
         self.assertEqual(self.client.advance_version(self.run_, 3), 0)
@@ -232,6 +252,24 @@ class ClientTest(unittest.TestCase):
         with self.assertRaises(sis.FailedPrecondition):
             self.evaluate(records, outputs=["log_ratios"])
 
+    def test_a_batch_of_which_nothing_is_left_is_decided_without_the_server(self):
+        records = self.client.fetch_top_k(self.run_, ["none", "nothing"])
+        self.assertEqual(len(records), 0)
+        evaluation = self.evaluate(records, outputs=["decisions", "ratios"], prefix_curve=[1, 2])
+        self.assertEqual((len(evaluation.accepted), len(evaluation.decisions)), (0, 0))
+        self.assertEqual((len(evaluation.ratios), evaluation.log_ratios), (0, None))
+        self.assertEqual(evaluation.totals, sis.Totals())
+        self.assertEqual(evaluation.slice_totals, (sis.Totals(),) * 2)
+        self.assertEqual([point.top_k for point in evaluation.prefix_curve], [1, 2])
+        self.assertEqual((evaluation.missing, evaluation.log_ratio_sums), ((), ()))
+        gspo = sis.EvaluateOptions(algorithm=sis.Gspo())
+        sums = self.evaluate(records, outputs=["surrogates"], options=gspo).log_ratio_sums
+        self.assertEqual(sums, (sis.LogRatioSum(0, 0),) * 2)
+        self.assertEqual(self.service.evaluations, [])
+        # A batch without slices is the service's to refuse.
+        with self.assertRaises(sis.InvalidArgument):
+            self.evaluate(records.select([]))
+
     def test_changed_records_and_ended_leases_are_noticed(self):
         records = self.fetched()
         self.client.release(self.run_, lease_ids=[records.lease_id])
@@ -263,6 +301,21 @@ class ClientTest(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "output 'accept' is none of accepted, decisions"):
             self.evaluate(records, outputs=["accept"])
         self.assertEqual(self.service.evaluations, [])
+
+    def test_one_string_is_no_list_of_strings(self):
+        records = self.fetched()
+        for one in ("ab", sis.SequenceRef("a"), b"ab"):
+            with self.assertRaisesRegex(ValueError, "slices is .*a.*, must be a list: "):
+                self.client.fetch_top_k(self.run_, one)
+            with self.assertRaisesRegex(ValueError, "sequences is .*, must be a list: "):
+                self.client.release(self.run_, one)
+        with self.assertRaisesRegex(ValueError, r"arrays is 'ids', must be a list: \['ids'\]"):
+            self.client.fetch_top_k(self.run_, ["a"], arrays="ids")
+        with self.assertRaisesRegex(ValueError, "outputs is 'ratios', must be a list"):
+            self.evaluate(records, outputs="ratios")
+        with self.assertRaisesRegex(ValueError, "records is 'a', must be a list"):
+            self.client.evaluate(self.run_, "a", draw=1, log_probs=[], sampled_log_probs=[])
+        self.assertEqual(self.client.get_run("run").sequences, 2)
 
     def test_messages_above_four_megabytes_pass_both_ways(self):
         rows = 200_000
@@ -300,6 +353,37 @@ class ClientTest(unittest.TestCase):
         self.evaluate(records, log_probs=log_probs.bfloat16())
         sent = self.service.evaluations[-1].gathered.log_probs
         self.assertEqual(sent, log_probs.bfloat16().float().numpy().tobytes())
+
+    def test_segments_that_are_leased_at_once_are_all_known(self):
+        class Leased:
+            """A segment; whoever looks at the first one lets another thread lease meanwhile."""
+
+            looked = threading.Event()
+            leased = threading.Event()
+
+            @property
+            def mapped(self):
+                if self is first and not self.looked.is_set():
+                    self.looked.set()
+                    self.leased.wait(0.5)
+                return True
+
+        first, second, third = leases = [Leased() for _ in range(3)]
+        client = sis.Client("127.0.0.1:1")
+        self.addCleanup(client.close)
+        with unittest.mock.patch.object(client._service, "lease_segment", leases.__getitem__):
+            client.lease_segment(0)
+
+            def lease_meanwhile():
+                Leased.looked.wait()
+                client.lease_segment(2)
+                Leased.leased.set()
+
+            other = threading.Thread(target=lease_meanwhile)
+            other.start()
+            client.lease_segment(1)
+            other.join()
+        self.assertEqual(set(client._segments), set(leases))
 
     def test_torch_is_not_imported_for_numpy(self):
         code = "import sys, sis; sys.exit('torch' in sys.modules)"

@@ -69,6 +69,15 @@ class FakeService(ratio_service_pb2_grpc.RatioServiceServicer):
         self.sequences = {key: value for key, value in self.sequences.items() if key[0] != request.run_id}
         return pb.CreateRunResponse(incarnation=request.incarnation or 1, created=True)
 
+    def DeleteRun(self, request, context):
+        run = self.runs.get(request.run.run_id)
+        if run is None or request.run.incarnation not in (0, run.incarnation):
+            return pb.DeleteRunResponse(deleted=False)
+        del self.runs[run.run_id]
+        held = self.sequences.items()
+        self.sequences = {key: value for key, value in held if key[0] != run.run_id}
+        return pb.DeleteRunResponse(deleted=True)
+
     def AdvanceVersion(self, request, context):
         run = self.run_of(request.run, context)
         if request.policy_version < run.policy_version:

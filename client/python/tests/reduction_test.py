@@ -121,7 +121,40 @@ class ReductionTest(unittest.TestCase):
         for row, (ids, token) in enumerate(zip(self.records.ids, self.records.sampled_ids)):
             for slot, token_id in enumerate(ids):
                 self.assertEqual(log_probs[row, slot], self.log_softmax[row, max(token_id, 0)])
-            self.assertEqual(sampled_log_probs[row], self.log_softmax[row, max(token, 0)])
+            if token >= 0:
+                self.assertEqual(sampled_log_probs[row], self.log_softmax[row, token])
+
+    def check_sampled(self, gather):
+        """A token that nobody names has no log-prob, least of all that of token 0."""
+        self.assertEqual(self.records.sampled_ids[-1], -1)
+        tokens = self.records.sampled_ids
+        want = np.array([row[token] for row, token in zip(self.log_softmax, tokens)], np.float32)
+        self.assertTrue(np.isnan(gather()[-1]))
+        np.testing.assert_array_equal(gather()[:-1], want[:-1])
+        # The trainer's tokens count only where none is recorded.
+        own = (self.records.sampled_ids + 1) % 20
+        own[-1] = 7
+        want[-1] = self.log_softmax[-1, 7]
+        np.testing.assert_array_equal(gather(own), want)
+        own[-1] = -1
+        self.assertTrue(np.isnan(gather(own)[-1]))
+        own[-1] = 20
+        with self.assertRaisesRegex(ValueError, "sampled_ids, position 59: 20 is not below 20"):
+            gather(own)
+        with self.assertRaisesRegex(ValueError, r"sampled_ids has shape \[59\], must be \[60\]"):
+            gather(own[:-1])
+
+    def test_gather_takes_the_trainers_token_where_none_is_recorded(self):
+        self.check_sampled(lambda *own: sis.gather(self.records, self.log_softmax, *own)[1])
+
+    @unittest.skipUnless(importlib.util.find_spec("torch"), "PyTorch is not installed")
+    def test_gather_does_so_with_tensors(self):
+        import torch
+
+        values = torch.from_numpy(self.log_softmax)
+        self.check_sampled(
+            lambda *own: sis.gather(self.records, values, *map(torch.from_numpy, own))[1].numpy()
+        )
 
     def test_shapes_are_checked(self):
         with self.assertRaisesRegex(ValueError, r"log_softmax has shape \[59, 20\], must be \[60, vocabulary\]"):

@@ -90,6 +90,43 @@ class ServerTest(unittest.TestCase):
         self.assertGreaterEqual(lost.min(), 0)
         self.assertTrue(0 < lost.max() < 1 / 256)
 
+    def test_a_lost_position_has_the_ratio_of_the_trainers_own_token(self):
+        """The recipe of the README's "Objectives"."""
+        behaviour, current = log_softmax(60, seed=1), log_softmax(60, seed=2)
+        kept = self.append("s", behaviour[:20])
+        tokens = record(behaviour, seed=3).sampled_ids
+        tokens[:20] = kept.sampled_ids
+        own_log_probs = np.take_along_axis(behaviour, tokens[:, None], axis=1)[:, 0]
+        records = self.client.fetch_top_k(self.run_, [sis.Slice("s", length=60)])
+        own = sis.EvaluateOptions(own_log_probs=own_log_probs, sampled_ids=tokens)
+
+        def ratios(*gathered):
+            log_probs, sampled_log_probs = sis.gather(records, current, *gathered)
+            return self.client.evaluate(
+                self.run_, records, draw=1, log_probs=log_probs,
+                sampled_log_probs=sampled_log_probs, outputs=("ratios",), options=own,
+            ).ratios  # fmt: skip
+
+        want = np.exp(np.take_along_axis(current, tokens[:, None], axis=1)[:, 0] - own_log_probs)
+        np.testing.assert_allclose(ratios(tokens)[20:], want[20:], rtol=1e-6)
+        with self.assertRaisesRegex(sis.InvalidArgument, "sampled_log_probs: position 20: nan"):
+            ratios()
+
+    def test_a_flush_without_entries_tells_about_the_header(self):
+        with self.client.append(self.run_, sampling=SAMPLING) as stream:
+            self.assertEqual(stream.flush(), {})
+            self.assertEqual(stream.flush(), {})
+        new = self.client.create_run(self.run_.id, **vars(self.run_.config), incarnation=2)
+        self.assertEqual(new.incarnation, 2)
+        for run, sampling, error in (
+            (self.run_, SAMPLING, sis.FailedPrecondition),
+            (new, sis.Sampling("raw", temperature=0.5), sis.InvalidArgument),
+        ):
+            stream = self.client.append(run, sampling=sampling)
+            self.addCleanup(stream.abandon)
+            with self.assertRaises(error):
+                stream.flush()
+
     def test_arrays_that_are_not_named_are_not_fetched(self):
         self.append("s", log_softmax(100, seed=1), first=3)
         slices = ["s", "none", sis.Slice("s", 90, 40)]

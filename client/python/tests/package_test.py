@@ -1,0 +1,90 @@
+"""The package as pip installs it, with the oldest and newest grpcio and protobuf that it allows."""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+TESTS = pathlib.Path(__file__).parent
+# What needs nothing but the package: a server in the process of the test.
+RUN = ("client_test.py", "append_test.py", "replicas_client_test.py")
+# Prints the lower bounds of the package's requirements.
+OLDEST = """
+from importlib import metadata
+from pip._vendor.packaging.requirements import Requirement
+for requirement in map(Requirement, metadata.requires("sis-ratio-client")):
+    if requirement.name in ("grpcio", "protobuf") and requirement.marker.evaluate():
+        (lower,) = (s.version for s in requirement.specifier if s.operator == ">=")
+        print(requirement.name, lower, sep="==")
+"""
+
+
+def run(*command, seconds=280, **environment):
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+    return subprocess.run(
+        list(map(str, command)),
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        env={**kept, "PYTHONDONTWRITEBYTECODE": "1", **environment},
+    )
+
+
+class PackageTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        made = run(sys.executable, "-m", "venv", self.folder / "built")
+        if made.returncode:
+            self.skipTest("python3 -m venv makes no environment with pip here")
+        probe = ("download", "-q", "--no-deps", "--retries=0", "--timeout=20", "setuptools<81")
+        if self.pip("built", *probe, "-d", self.folder / "probe").returncode:
+            self.skipTest("pip reaches no index here")
+
+    def pip(self, environment, *words):
+        return run(self.folder / environment / "bin/python", "-m", "pip", *words)
+
+    def done(self, result):
+        self.assertEqual(result.returncode, 0, (result.stdout + result.stderr)[-4000:])
+        return result.stdout
+
+    def wheel(self):
+        """Built from a copy of the repository, as building writes into it."""
+        source, proto = self.folder / "source/client/python", "proto/sis/v1/ratio_service.proto"
+        for path in ("setup.py", "pyproject.toml", "README.md", "sis"):
+            copy = shutil.copytree if (TESTS.parent / path).is_dir() else shutil.copy
+            (source / path).parent.mkdir(parents=True, exist_ok=True)
+            copy(TESTS.parent / path, source / path)
+        for generated in (source / "sis/v1").glob("*_pb2*"):
+            generated.unlink()
+        (self.folder / "source" / proto).parent.mkdir(parents=True)
+        shutil.copy(TESTS.parents[2] / proto, self.folder / "source" / proto)
+        wheels = self.folder / "wheels"
+        self.done(self.pip("built", "wheel", "-q", "--no-deps", "-w", wheels, source))
+        (wheel,) = wheels.glob("*.whl")
+        return wheel
+
+    def test_the_oldest_and_the_newest_runtime(self):
+        wheel = self.wheel()
+        self.done(self.pip("built", "install", "-q", "--no-deps", wheel))
+        oldest = self.done(run(self.folder / "built/bin/python", "-c", OLDEST)).split()
+        self.assertEqual(len(oldest), 2)
+        if sys.version_info < (3, 12):
+            # Debian 12 has 1.51.1 and 4.21.12.
+            self.assertEqual(oldest, ["grpcio==1.49.1", "protobuf==4.21.6"])
+        for name, pinned in (("oldest", oldest), ("newest", [])):
+            with self.subTest(name):
+                self.done(run(sys.executable, "-m", "venv", self.folder / name))
+                self.done(self.pip(name, "install", "-q", "--only-binary=:all:", wheel, *pinned))
+                self.done(self.pip(name, "check"))
+                for test in RUN:
+                    python = self.folder / name / "bin/python"
+                    self.done(run(python, TESTS / test, PYTHONPATH=str(TESTS)))
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,140 @@
+"""A client of several services in this process: what it asks of whom."""
+
+import functools
+import threading
+import unittest
+import unittest.mock
+
+import numpy as np
+
+import fake_service
+import sis
+from sis.circuit_breaker import CircuitBreaker
+from sis.placement import Placement
+from sis.v1 import ratio_service_pb2 as pb
+
+SAMPLING = sis.Sampling("raw")
+TOP_K, VOCABULARY = 3, 16
+
+
+class Service(fake_service.FakeService):
+    """Notes which calls come. All of them wait for `let_go`, if there is one."""
+
+    def __init__(self):
+        super().__init__()
+        self.asked = []
+        self.let_go = None
+
+
+def noting(name):
+    def call(self, request, context):
+        self.asked.append(name)
+        if self.let_go is not None:
+            self.let_go.wait(20)
+        return getattr(super(Service, self), name)(request, context)
+
+    return call
+
+
+for _name in ("CreateRun", "GetRun", "ListRuns", "AdvanceVersion", "Append", "Evaluate"):
+    setattr(Service, _name, noting(_name))
+
+
+class ReplicasClientTest(unittest.TestCase):
+    def setUp(self):
+        self.services, self.servers, self.names = [], [], []
+        for _ in range(2):
+            self.services.append(Service())
+            server, address = fake_service.start(self.services[-1])
+            self.addCleanup(lambda server=server: server.stop(None).wait())
+            self.servers.append(server)
+            self.names.append(address)
+        self.client = sis.Client(self.names, timeout=20)
+        self.addCleanup(self.client.close)
+        self.run_ = self.client.create_run("run", seed=1, vocabulary_size=VOCABULARY, top_k=TOP_K)
+
+    def sequence_of(self, replica):
+        """The id of a sequence that this replica has."""
+        placement = Placement(self.names)
+        return next(f"s{i}" for i in range(1000) if placement.replica("run", f"s{i}") == replica)
+
+    def evaluate(self, slices, **options):
+        positions = sum(part.length for part in slices)
+        return self.client.evaluate(
+            self.run_,
+            slices,
+            draw=1,
+            log_probs=np.full((positions, TOP_K), -2.0),
+            sampled_log_probs=np.full(positions, -2.0),
+            **options,
+        )
+
+    def test_a_replica_that_hangs_costs_one_timeout(self):
+        sequences = [self.sequence_of(replica) for replica in range(2)]
+        slices = [sis.Slice(sequence, length=2) for sequence in sequences]
+        # Time stands still for those who ask how long ago the replica failed.
+        stopped = functools.partial(CircuitBreaker, lambda: 100.0)
+        with unittest.mock.patch("sis.client.CircuitBreaker", stopped):
+            client = self.client = sis.Client(self.names, timeout=0.3)
+        self.addCleanup(client.close)
+        run = client.get_run("run").run
+        let_go = self.services[1].let_go = threading.Event()
+        self.addCleanup(let_go.set)
+        asked = self.services[1].asked
+        del asked[:]
+        self.assertEqual(len(self.evaluate(slices).missing), 3)
+        self.assertEqual(asked, ["Evaluate"])
+        for _ in range(3):
+            evaluation = self.evaluate(slices)
+            down = sis.MissingRange(1, 0, 2, sis.MissingReason.STORE_DOWN)
+            self.assertIn(down, evaluation.missing)
+        client.advance_version(run, 3)
+        with client.append(run, sampling=SAMPLING) as stream:
+            for sequence in sequences:
+                stream.seal(sequence, length=0)
+            with self.assertRaises(sis.AppendError) as raised:
+                stream.flush()
+        refused = raised.exception.refused
+        self.assertEqual([(r.sequence, r.entry) for r in refused], [(sequences[1], "seal at 0")])
+        self.assertIn("left alone for a while", refused[0].message)
+        self.assertEqual(asked, ["Evaluate"])
+
+    def test_a_wrong_header_shows_in_a_flush_without_entries(self):
+        stream = self.client.append(sis.Run("run", 7, self.run_.config), sampling=SAMPLING)
+        self.addCleanup(stream.abandon)
+        with self.assertRaises(sis.FailedPrecondition):
+            stream.flush()
+        with self.client.append(self.run_, sampling=SAMPLING) as stream:
+            self.assertEqual(stream.flush(), {})
+
+    def test_a_client_that_closes_says_what_was_not_flushed(self):
+        stream = self.client.append(self.run_, sampling=SAMPLING)
+        self.addCleanup(stream.abandon)
+        for replica in range(2):
+            stream.seal(self.sequence_of(replica), length=0)
+        with self.assertWarnsRegex(RuntimeWarning, "2 entries were not flushed when its client"):
+            self.client.close()
+
+    def test_a_run_is_deleted_on_all_replicas_or_the_call_fails(self):
+        self.services[1].DeleteRun(pb.DeleteRunRequest(run=pb.RunRef(run_id="run")), None)
+        self.assertTrue(self.client.delete_run("run"))
+        self.assertFalse(self.client.delete_run("run"))
+        self.assertEqual([service.runs for service in self.services], [{}, {}])
+        self.client.create_run("run", seed=1, vocabulary_size=VOCABULARY, top_k=TOP_K)
+        self.servers[1].stop(None).wait()
+        message = "run 'run': deleted, but perhaps not on 1 of 2 replicas"
+        with self.assertRaisesRegex(sis.Unavailable, message):
+            self.client.delete_run("run")
+        self.assertEqual(self.services[0].runs, {})
+
+    def test_clip_cov_needs_the_whole_batch(self):
+        slices = [sis.Slice(self.sequence_of(replica), length=2) for replica in range(2)]
+        clip_cov = sis.EvaluateOptions(algorithm=sis.ClipCov(), advantages=np.ones(4))
+        message = "clip_cov: it chooses among all positions .* there are 2, must be one"
+        with self.assertRaisesRegex(sis.InvalidArgument, message):
+            self.evaluate(slices, outputs=["coefficients"], options=clip_cov)
+        self.assertEqual([service.evaluations for service in self.services], [[], []])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,71 @@
+// The streams that clients have open.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/time/time.h"
+#include "server/threads/mutex.h"
+
+namespace sis {
+
+// So that a server that shuts down need not wait for clients that are idle, and that a client that
+// reads nothing can't hold what it is to be sent for good. Thread-safe. Its lock comes before those
+// of the streams.
+class OpenStreams {
+ public:
+  using Clock = std::function<absl::Time()>;
+
+  // How long a client may take to take one message.
+  static constexpr absl::Duration kPatience = absl::Seconds(60);
+
+  class Stream {
+   public:
+    // The server shuts down. Answers the requests that it has, then ends, with Unavailable, so that
+    // the client goes on elsewhere.
+    virtual void Close() = 0;
+    // Cancels the call, whatever it is at.
+    virtual void Cancel() = 0;
+
+   protected:
+    explicit Stream(OpenStreams& streams) : streams_(streams) {}
+    ~Stream() = default;
+
+    // In between it may be closed and cancelled, by other threads.
+    void Register() { streams_.Add(*this); }
+    void Unregister() { streams_.Remove(*this); }
+    // Around each write of a message.
+    void WriteBegins() { write_began_ = absl::ToUnixNanos(streams_.clock_()); }
+    void WriteEnds() { write_began_ = kNever; }
+
+   private:
+    friend class OpenStreams;
+    static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+
+    OpenStreams& streams_;
+    std::atomic<int64_t> write_began_ = kNever;  // in nanoseconds
+  };
+
+  explicit OpenStreams(Clock clock) : clock_(std::move(clock)) {}
+
+  // Closes all, and those that are opened later.
+  void Close();
+  // Cancels those whose client has not taken a message for longer than kPatience.
+  void CancelStalled();
+
+ private:
+  void Add(Stream& stream);
+  void Remove(Stream& stream);
+
+  const Clock clock_;
+  Mutex mutex_;
+  absl::flat_hash_set<Stream*> streams_ ABSL_GUARDED_BY(mutex_);
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace sis

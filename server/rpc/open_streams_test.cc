@@ -1,0 +1,109 @@
+// A client that reads nothing can't hold what it is to be sent for good.
+#include "server/rpc/open_streams.h"
+
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <thread>
+
+#include "kernels/decide/scalar_backend.h"
+#include "server/rpc/ratio_service.h"
+#include "server/testing/cache_fixture.h"
+#include "server/testing/record_generator.h"
+
+namespace sis {
+namespace {
+
+constexpr int kSlots = 4;
+// Of 40 bytes: several messages.
+constexpr int kPositions = 100'000;
+
+class OpenStreamsTest : public testing::Test {
+ protected:
+  OpenStreamsTest() : run_(cache_.CreateRun("r", LosslessConfig(kSlots))) {
+    EXPECT_EQ(AppendBlock(cache_, *run_, generator_.NextRecords(kPositions).Block("a")).code(), 0);
+    int port = 0;
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+    builder.RegisterService(&service_);
+    server_ = builder.BuildAndStart();
+    // Nothing is taken for a client that doesn't read, but for 64 KiB.
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+    arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 1 << 16);
+    stub_ = v1::RatioService::NewStub(grpc::CreateCustomChannel(
+        "127.0.0.1:" + std::to_string(port), grpc::InsecureChannelCredentials(), arguments));
+  }
+
+  v1::FetchTopKRequest Request() {
+    v1::FetchTopKRequest request;
+    request.mutable_run()->set_run_id("r");
+    request.add_slices()->mutable_sequence()->set_id("a");
+    return request;
+  }
+  // Whether a fetch has the sequence, so that it can't be evicted.
+  bool IsHeld() {
+    const auto sequence = std::get<std::shared_ptr<Sequence>>(run_->Find({"a", 0}));
+    return sequence.use_count() > 2;  // the run, and this
+  }
+  static void WaitFor(const std::function<bool()>& done) {
+    while (!done()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+
+  Cache cache_;
+  RecordGenerator generator_{kSlots, 1000, 7};
+  const std::shared_ptr<sis::Run> run_;
+  const ScalarBackend backend_;
+  WorkerPool workers_{1};
+  StoreThreads store_threads_{0};
+  SegmentRegistry segments_{0};
+  OpenStreams streams_{[this] { return cache_.clock.Now(); }};
+  RatioService service_{{cache_.runs, cache_.room_queue, segments_, backend_, workers_,
+                         store_threads_, streams_, cache_.metrics}};
+  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<v1::RatioService::Stub> stub_;
+};
+
+TEST_F(OpenStreamsTest, AFetchThatNobodyReadsLetsGoOfItsSequences) {
+  grpc::ClientContext context;
+  const auto stalled = stub_->FetchTopK(&context, Request());
+  WaitFor([&] { return IsHeld(); });
+  cache_.clock.Advance(OpenStreams::kPatience);
+  streams_.CancelStalled();
+  // Not yet: the stream goes on.
+  v1::FetchTopKResponse response;
+  EXPECT_TRUE(stalled->Read(&response));
+  EXPECT_TRUE(response.has_header());
+  EXPECT_TRUE(stalled->Read(&response));
+  EXPECT_GT(response.chunk().length(), 0);
+  EXPECT_TRUE(IsHeld());
+
+  // The next write waits for a client that reads no more; until it has begun, nothing is late.
+  WaitFor([&] {
+    cache_.clock.Advance(OpenStreams::kPatience + absl::Seconds(1));
+    streams_.CancelStalled();
+    return !IsHeld();
+  });
+  while (stalled->Read(&response)) {
+  }
+  EXPECT_EQ(stalled->Finish().error_code(), grpc::StatusCode::CANCELLED);
+}
+
+TEST_F(OpenStreamsTest, OneThatIsReadGoesOnHoweverLongItTakes) {
+  grpc::ClientContext context;
+  const auto read = stub_->FetchTopK(&context, Request());
+  uint32_t rows = 0;
+  for (v1::FetchTopKResponse response; read->Read(&response);) {
+    rows += response.chunk().length();
+    cache_.clock.Advance(OpenStreams::kPatience / 2);
+    streams_.CancelStalled();
+  }
+  EXPECT_TRUE(read->Finish().ok());
+  EXPECT_EQ(rows, kPositions);
+}
+
+}  // namespace
+}  // namespace sis
