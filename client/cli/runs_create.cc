@@ -18,6 +18,7 @@ struct Options {
   double time_to_live_seconds = 0;
   int64_t max_staleness = -1;
   uint64_t byte_quota = 0;
+  bool evict_unread = false;
   std::string log_prob_encoding = "fixed12";
   std::string task, algorithm, model;
   bool json = false;
@@ -33,6 +34,7 @@ absl::Status CreateRun(Client& client, const Options& options) {
   config.set_time_to_live_seconds(options.time_to_live_seconds);
   if (options.max_staleness >= 0) config.set_max_staleness(options.max_staleness);
   config.set_byte_quota(options.byte_quota);
+  config.set_evict_unread(options.evict_unread);
   config.set_log_prob_encoding(encoding);
   config.set_task(options.task);
   config.set_algorithm(options.algorithm);
@@ -68,6 +70,9 @@ void AddRunsCreate(CLI::App& runs, Action& action) {
              "Positions more versions behind than this count as missing; -1: no limit.");
   AddInteger(app, "--byte_quota", options->byte_quota,
              "Bytes that the run may use; 0: the server's budget.");
+  app.add_flag("--evict_unread,!--noevict_unread", options->evict_unread,
+               "Where room is short, evict what was least recently used, read or not; else appends "
+               "wait before what no trainer has read goes.");
   app.add_option("--log_prob_encoding", options->log_prob_encoding,
                  "How log-probs are kept: as sent, or in fewer bits.")
       ->check(CLI::IsMember({"float32", "float16", "fixed12"}, CLI::ignore_case));

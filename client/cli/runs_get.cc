@@ -33,6 +33,7 @@ absl::Status GetRun(Client& client, const Options& options) {
   PrintRow("time to live (s)", config.time_to_live_seconds());
   if (config.has_max_staleness()) PrintRow("maximum staleness", config.max_staleness());
   PrintRow("byte quota", config.byte_quota());
+  PrintRow("evicts unread", config.evict_unread() ? "yes" : "no");
   PrintRow("log-prob encoding",
            absl::AsciiStrToLower(v1::LogProbEncoding_Name(config.log_prob_encoding())));
   PrintRow("task", config.task());
@@ -41,6 +42,7 @@ absl::Status GetRun(Client& client, const Options& options) {
   PrintRow("policy version", run->policy_version());
   PrintRow("sequences", run->sequences());
   PrintRow("sealed sequences", run->sealed_sequences());
+  PrintRow("unread sequences", run->unread_sequences());
   PrintRow("positions", run->positions());
   PrintRow("bytes", run->bytes());
   PrintRow("leases", run->leases());

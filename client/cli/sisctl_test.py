@@ -77,7 +77,8 @@ class SisctlTest(unittest.TestCase):
             self.addCleanup(server.close)
             addresses.append(server.address)
         both = f"--server={','.join(addresses)}"
-        self.done(both, "runs", "create", "r1", "--vocabulary_size=1000", "--top_k=5")
+        self.done(both, "runs", "create", "r1", "--vocabulary_size=1000", "--top_k=5", "--evict_unread")
+        self.assertTrue(json.loads(self.done(both, "runs", "get", "r1", "--json"))["config"]["evict_unread"])
         for server in (both, *(f"--server={address}" for address in addresses)):
             self.assertEqual([r["run_id"] for r in json.loads(self.done(server, "runs", "list", "--json"))["runs"]], ["r1"])
         file = TESTDATA / "llama_cpp.json"

@@ -93,7 +93,10 @@ absl::Status Ingest::MakeRoom(SequenceNameView name, int64_t bytes) {
     }
   }
   const ByteBudget* shortage = turn_ == Turn::kArrived ? room_queue_->Contested(*run_) : nullptr;
-  if (shortage == nullptr) shortage = registry_->MakeRoom(*run_, bytes);
+  if (shortage == nullptr) {
+    const Evict last = turn_ == Turn::kOutOfTime ? Evict::kUnread : Evict::kRead;
+    shortage = registry_->MakeRoom(*run_, bytes, last);
+  }
   if (shortage == nullptr) return absl::OkStatus();
   if (turn_ != Turn::kOutOfTime) lacking_ = {run_, bytes, shortage, 0};
   return absl::ResourceExhaustedError(absl::StrCat(bytes, " bytes are not to be had"));
@@ -305,7 +308,7 @@ EntryAck Ingest::ApplyEntry(const AppendEntryView& entry) {
     }
     if (!applied.ok() || entry.kind == AppendEntryView::Kind::kTruncate) {
       ahead_.Forget();
-      run_->ForgetIfEmpty(name);
+      run_->NoteShortened(name);
     }
     if (applied.ok()) return applied;
     return InSequence(name, applied);

@@ -76,6 +76,21 @@ TEST_F(IngestTest, AcksWhatIsStored) {
   EXPECT_EQ(sequence->newest_version(), 3);
 }
 
+TEST_F(IngestTest, ABlockThatIsStaleOnArrivalIsStored) {
+  v1::RunConfig config = SmallConfig(kSlots);
+  config.set_max_staleness(1);
+  run_ = cache_.CreateRun("r", config, 2);
+  ASSERT_TRUE(run_->AdvanceVersion(7).ok());
+  ASSERT_EQ(Block(records_.Block("a", 0, 6, 0, 4)).code(), 0);
+  const v1::Ack ack = Block(records_.Block("a", 4, 5, 4, 6));
+  EXPECT_EQ(ack.code(), 0) << ack.message();
+  EXPECT_EQ(ack.committed_length(), 10);
+  EXPECT_EQ(Block(records_.Block("stale as a whole", 0, 5, 0, 4)).code(), 0);
+  run_->DropExpired();
+  EXPECT_TRUE(std::holds_alternative<std::shared_ptr<Sequence>>(run_->Find({"a", 0})));
+  EXPECT_EQ(std::get<MissingReason>(run_->Find({"stale as a whole", 0})), MissingReason::kStale);
+}
+
 TEST_F(IngestTest, BadBlocksAreRefusedByNameAndChangeNothing) {
   ASSERT_EQ(Block(records_.Block("a")).code(), 0);
   const RunDescription before = run_->Describe();

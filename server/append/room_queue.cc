@@ -40,7 +40,8 @@ void RoomQueue::Serve() {
   while (std::optional<Waiting> waiting = TakeNext(ticket, short_budgets)) {
     const bool out_of_time = waiting->deadline <= clock_();
     if (!out_of_time) {
-      const ByteBudget* shortage = registry_.Reclaim(*waiting->wanted.run, waiting->wanted.bytes);
+      const ByteBudget* shortage =
+          registry_.Reclaim(*waiting->wanted.run, waiting->wanted.bytes, Evict::kRead);
       if (shortage != nullptr) {
         short_budgets.push_back(shortage);
         waiting->wanted.shortage = shortage;

@@ -31,7 +31,7 @@ struct RoomWanted {
 enum class Turn {
   kArrived,    // lets those that wait go first
   kServed,     // it has waited, and its first entry comes before those that still wait
-  kOutOfTime,  // waits no more
+  kOutOfTime,  // waits no more, and evicts what nobody has read
 };
 
 // Thread-safe; but Serve is for one thread. Its lock is a leaf: no other is taken under it.

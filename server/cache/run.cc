@@ -4,6 +4,7 @@
 #include <limits>
 #include <utility>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/numerics/sequence_key.h"
 
@@ -33,27 +34,27 @@ Run::Run(std::string id, uint64_t incarnation, RunConfig config, const Limits& l
       backing_(backing),
       budget_(QuotaOf(config_), &server_budget),
       steps_(limits.steps_kept),
-      // Ids of an earlier life of the server are not mistaken for new ones.
-      next_lease_id_(static_cast<uint64_t>(absl::ToUnixNanos(clock_()))) {}
+      // With a store, what is evicted can be read again.
+      members_(!config_.evict_unread && backing_ == nullptr),
+      leases_(backing_ != nullptr && backing_->shared() ? limits_.max_leases : 0) {}
 
-Run::Member* Run::Touch(SequenceNameView name, absl::Time now) {
-  const auto found = sequences_.find(name);
-  if (found == sequences_.end()) return nullptr;
-  Member& member = found->second;
-  if (member.idle() && now - member.last_used > time_to_live_) {
-    Drop(found->first, MissingReason::kExpired);
+Member* Run::Touch(Member* member, absl::Time now) {
+  if (member == nullptr) return nullptr;
+  if (member->idle() && now - member->last_used > time_to_live_) {
+    Drop(*member, MissingReason::kExpired);
     return nullptr;
   }
-  member.last_used = now;
-  by_age_.splice(by_age_.end(), by_age_, member.by_age);
-  return &member;
+  members_.Use(*member, now);
+  if (config_.max_staleness.has_value()) versions_.Add(*member);
+  return member;
 }
 
 Run::Found Run::Find(const SequenceName& name) {
   WriterLock lock(mutex_);
-  if (Member* member = Touch(name, clock_())) return member->shared();
-  const auto dropped = dropped_.find(name);
-  return dropped == dropped_.end() ? MissingReason::kNeverArrived : dropped->second;
+  Member* member = members_.Find(name);
+  if (member != nullptr) members_.NoteRead(*member);
+  if (Touch(member, clock_()) != nullptr) return member->shared();
+  return dropped_.Find(name).value_or(MissingReason::kNeverArrived);
 }
 
 absl::StatusOr<std::shared_ptr<Sequence>> Run::FindOrCreate(const SequenceName& name) {
@@ -62,15 +63,15 @@ absl::StatusOr<std::shared_ptr<Sequence>> Run::FindOrCreate(const SequenceName& 
     return absl::FailedPreconditionError(
         absl::StrCat("incarnation ", incarnation_, " of run '", id_, "' is superseded"));
   }
-  if (Member* member = Touch(name, clock_())) {
+  if (Member* member = Touch(members_.Find(name), clock_())) {
     if (member->release_when_free) {
       return absl::FailedPreconditionError(absl::StrCat(ToString(name), " was released"));
     }
     return member->shared();
   }
-  if (const auto dropped = dropped_.find(name); dropped != dropped_.end()) {
+  if (const auto reason = dropped_.Find(name); reason.has_value()) {
     return absl::FailedPreconditionError(absl::StrCat(ToString(name), " left the cache (",
-                                                      std::string(Name(dropped->second)),
+                                                      std::string(Name(*reason)),
                                                       "): send it as another attempt"));
   }
   absl::StatusOr<std::shared_ptr<Held>> held = NewSequence(name);
@@ -83,15 +84,20 @@ void Run::FindToAppend(std::span<const SequenceNameView> names,
   WriterLock lock(mutex_);
   const absl::Time now = clock_();
   // The memory of one is waited for while that of the next ones is on its way.
-  for (const SequenceNameView& name : names) sequences_.prefetch(name);
-  for (const SequenceNameView& name : names) {
-    const auto member = sequences_.find(name);
-    if (member == sequences_.end()) continue;
-    __builtin_prefetch(&*member->second.by_age, 1);
-    __builtin_prefetch(member->second.held.get(), 1);
-  }
+  absl::InlinedVector<Member*, 32> members(names.size());
+  for (const SequenceNameView& name : names) members_.Prefetch(name);
   for (size_t i = 0; i < names.size(); ++i) {
-    const Member* member = Touch(names[i], now);
+    members[i] = members_.Find(names[i]);
+    if (members[i] != nullptr) __builtin_prefetch(members[i], 1);
+  }
+  for (const Member* member : members) {
+    if (member != nullptr) __builtin_prefetch(member->held.get(), 1);
+  }
+  const size_t before = members_.size();
+  for (size_t i = 0; i < names.size(); ++i) {
+    // One that has expired goes, and may have been named twice.
+    if (members_.size() != before) members[i] = members_.Find(names[i]);
+    const Member* member = Touch(members[i], now);
     const bool takes = member != nullptr && !member->release_when_free;
     found[i] = takes ? member->shared() : nullptr;
   }
@@ -108,81 +114,72 @@ absl::StatusOr<std::shared_ptr<Run::Held>> Run::NewSequence(const SequenceName& 
   return held;
 }
 
-Run::Member& Run::Insert(const SequenceName& name, std::shared_ptr<Held> held) {
-  by_age_.push_back(name);
-  return sequences_[name] = {
-             .held = std::move(held), .last_used = clock_(), .by_age = std::prev(by_age_.end())};
+Member& Run::Insert(const SequenceName& name, std::shared_ptr<Held> held) {
+  Member& member = members_.Add(name, std::move(held), clock_());
+  if (config_.max_staleness.has_value()) versions_.Add(member);
+  return member;
 }
 
 Run::Found Run::Adopt(const SequenceName& name, std::shared_ptr<Held> held) {
   WriterLock lock(mutex_);
-  if (Member* member = Touch(name, clock_())) return member->shared();
-  if (const auto dropped = dropped_.find(name); dropped != dropped_.end()) return dropped->second;
+  if (Member* member = Touch(members_.Find(name), clock_())) return member->shared();
+  if (const auto reason = dropped_.Find(name); reason.has_value()) return *reason;
   if (closed_) return MissingReason::kNeverArrived;
   return Insert(name, std::move(held)).shared();
 }
 
-void Run::Erase(const SequenceName& name) {
-  const auto found = sequences_.find(name);
-  // `name` may be the list's own.
-  const auto by_age = found->second.by_age;
-  sequences_.erase(found);
-  by_age_.erase(by_age);
+void Run::Remove(Member& member) {
+  versions_.Remove(member);
+  members_.Remove(member);
 }
 
 void Run::Forget(const SequenceName& name, const Sequence* sequence) {
   WriterLock lock(mutex_);
-  const auto found = sequences_.find(name);
-  if (found == sequences_.end()) return;
-  if (sequence != nullptr && sequence != &found->second.sequence()) return;
-  for (auto& [lease_id, lease] : leases_) std::erase(lease.sequences, name);
-  Erase(name);
+  Member* member = members_.Find(name);
+  if (member == nullptr) return;
+  if (sequence != nullptr && sequence != &member->sequence()) return;
+  if (member->leases > 0) leases_.Forget(*member);
+  Remove(*member);
 }
 
 bool Run::NoteDropped(const SequenceName& name, MissingReason reason) {
   Forget(name, nullptr);
   WriterLock lock(mutex_);
-  return RememberDropped(name, reason);
+  return dropped_.Add(name, reason);
 }
 
-bool Run::RememberDropped(const SequenceName& name, MissingReason reason) {
-  if (!dropped_.emplace(name, reason).second) return false;
-  dropped_in_order_.push_back(name);
-  if (dropped_in_order_.size() > kDroppedKept) {
-    dropped_.erase(dropped_in_order_.front());
-    dropped_in_order_.pop_front();
-  }
-  return true;
-}
-
-void Run::ForgetIfEmpty(SequenceNameView name) {
+void Run::NoteShortened(SequenceNameView name) {
   WriterLock lock(mutex_);
-  const auto found = sequences_.find(name);
-  if (found == sequences_.end()) return;
-  const Member& member = found->second;
-  if (!member.idle() || member.sequence().positions() > 0 || member.sequence().sealed()) return;
-  by_age_.erase(member.by_age);
-  sequences_.erase(found);
+  Member* member = members_.Find(name);
+  if (member == nullptr) return;
+  if (member->idle() && member->sequence().positions() == 0 && !member->sequence().sealed()) {
+    Remove(*member);
+  } else if (config_.max_staleness.has_value()) {
+    versions_.LookAgain(*member);
+  }
 }
 
-void Run::Drop(const SequenceName& name, MissingReason reason) {
+void Run::Drop(Member& member, MissingReason reason) {
   const bool still_stored = backing_ != nullptr && reason == MissingReason::kEvicted;
-  if (!still_stored) RememberDropped(name, reason);
-  if (!still_stored && backing_ != nullptr) backing_->DropBehind(*this, name, reason);
-  Erase(name);
+  if (!still_stored) dropped_.Add(member.name, reason);
+  if (!still_stored && backing_ != nullptr) backing_->DropBehind(*this, member.name, reason);
   counters_->AddDropped(reason);
+  if (!still_stored && reason == MissingReason::kEvicted && member.unread) {
+    counters_->AddEvictedUnread();
+  }
+  Remove(member);
 }
 
 uint32_t Run::CommittedLength(SequenceNameView name) const {
   ReaderLock lock(mutex_);
-  const auto found = sequences_.find(name);
-  return found == sequences_.end() ? 0 : found->second.sequence().committed_length();
+  const Member* member = members_.Find(name);
+  return member == nullptr ? 0 : member->sequence().committed_length();
 }
 
 int64_t Run::BytesOf(SequenceNameView name) const {
   ReaderLock lock(mutex_);
-  const auto found = sequences_.find(name);
-  return found == sequences_.end() ? 0 : found->second.held->bytes.used();
+  const Member* member = members_.Find(name);
+  return member == nullptr ? 0 : member->held->bytes.used();
 }
 
 uint64_t Run::policy_version() const {
@@ -200,12 +197,6 @@ uint64_t Run::OldestFreshVersion() const {
   return policy_version_ - *config_.max_staleness;
 }
 
-bool Run::IsStale(const Member& member) const {
-  const uint64_t oldest_fresh = OldestFreshVersion();
-  return oldest_fresh > 0 && member.idle() && member.sequence().positions() > 0 &&
-         member.sequence().newest_version() < oldest_fresh;
-}
-
 absl::StatusOr<int64_t> Run::AdvanceVersion(uint64_t version) {
   WriterLock lock(mutex_);
   if (version < policy_version_) {
@@ -217,144 +208,146 @@ absl::StatusOr<int64_t> Run::AdvanceVersion(uint64_t version) {
 }
 
 int64_t Run::DropStale() {
-  if (OldestFreshVersion() == 0) return 0;
-  std::vector<SequenceName> stale;
-  for (const auto& [name, member] : sequences_) {
-    if (IsStale(member)) stale.push_back(name);
-  }
-  for (const SequenceName& name : stale) Drop(name, MissingReason::kStale);
+  const std::vector<Member*> stale = versions_.TakeStale(OldestFreshVersion());
+  for (Member* member : stale) Drop(*member, MissingReason::kStale);
   return static_cast<int64_t>(stale.size());
 }
 
 absl::StatusOr<uint64_t> Run::Lease(std::span<const SequenceName> names, absl::Duration length) {
   WriterLock lock(mutex_);
-  if (static_cast<int>(leases_.size()) >= limits_.max_leases) {
+  if (leases_.size() >= static_cast<size_t>(limits_.max_leases)) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the run has ", leases_.size(), " leases, the most allowed"));
   }
-  LeaseRecord lease{.expires = clock_() + length, .length = length};
-  lease.sequences.reserve(names.size());
+  const absl::Time now = clock_();
+  sis::Lease lease{.expires = now + length, .length = length, .members = {}, .charge = {}};
   for (const SequenceName& name : names) {
-    if (Member* member = Touch(name, clock_())) {
-      ++member->leases;
-      lease.sequences.push_back(name);
-    }
+    if (Member* member = Touch(members_.Find(name), now)) lease.members.push_back(member);
   }
-  const uint64_t lease_id = next_lease_id_++;
-  leases_.emplace(lease_id, std::move(lease));
-  return lease_id;
+  lease.members.shrink_to_fit();
+  int64_t bytes = 0;
+  bool covered = false;
+  for (Member* member : lease.members) {
+    if (member->leases < Leases::kCovered) {
+      covered = true;
+    } else {
+      bytes += Leases::kMemberBytes;
+    }
+    members_.AddLease(*member, now);
+  }
+  if (!covered) bytes += Leases::kBytes;
+  while (!budget_.TryCharge(bytes)) {
+    if (EvictOldestLocked(Evict::kUnread)) continue;
+    Unlease(lease);
+    return absl::ResourceExhaustedError(
+        absl::StrCat(bytes, " bytes for a lease are not to be had"));
+  }
+  lease.charge = ByteCharge(budget_, bytes);
+  return leases_.Add(std::move(lease));
 }
 
 absl::Status Run::RenewLease(uint64_t lease_id) {
   WriterLock lock(mutex_);
-  const auto lease = leases_.find(lease_id);
-  if (lease == leases_.end() || lease->second.expires < clock_()) {
-    const bool ended_here = lease != leases_.end() || backing_ == nullptr || !backing_->shared() ||
-                            std::ranges::find(ended_leases_, lease_id) != ended_leases_.end();
-    if (!ended_here) return absl::OkStatus();
+  if (leases_.Find(lease_id, clock_()) == nullptr) {
+    const bool elsewhere = backing_ != nullptr && backing_->shared() && !leases_.HasEnded(lease_id);
+    if (elsewhere) return absl::OkStatus();
     return absl::FailedPreconditionError(absl::StrCat("lease ", lease_id, " has ended"));
   }
-  lease->second.expires = clock_() + lease->second.length;
+  leases_.Renew(lease_id, clock_());
   return absl::OkStatus();
 }
 
 bool Run::EndLease(uint64_t lease_id) {
   WriterLock lock(mutex_);
-  const auto lease = leases_.find(lease_id);
-  if (lease == leases_.end()) return false;
-  EndLeaseLocked(lease);
+  const std::optional<sis::Lease> lease = leases_.Take(lease_id);
+  if (!lease.has_value()) return false;
+  Unlease(*lease);
   return true;
 }
 
 void Run::EndLeases() {
   WriterLock lock(mutex_);
-  while (!leases_.empty()) EndLeaseLocked(leases_.begin());
+  while (const std::optional<sis::Lease> lease = leases_.TakeEnded(absl::InfiniteFuture())) {
+    Unlease(*lease);
+  }
 }
 
-void Run::EndLeaseLocked(absl::flat_hash_map<uint64_t, LeaseRecord>::iterator lease) {
-  for (const SequenceName& name : lease->second.sequences) {
-    Member& member = sequences_.at(name);  // leased sequences are never dropped
-    --member.leases;
-    if (member.leases > 0) continue;
-    if (member.release_when_free) {
-      Drop(name, MissingReason::kReleased);
-    } else if (IsStale(member)) {
-      Drop(name, MissingReason::kStale);
+void Run::Unlease(const sis::Lease& lease) {
+  const absl::Time now = clock_();
+  for (Member* member : lease.members) {
+    members_.EndLease(*member, now);
+    if (member->leases > 0) continue;
+    if (member->release_when_free) {
+      Drop(*member, MissingReason::kReleased);
+    } else if (member->idle() && IsStale(*member, OldestFreshVersion())) {
+      Drop(*member, MissingReason::kStale);
+    } else if (config_.max_staleness.has_value()) {
+      versions_.Add(*member);
     }
   }
-  if (backing_ != nullptr && backing_->shared()) {
-    ended_leases_.push_back(lease->first);
-    if (static_cast<int>(ended_leases_.size()) > limits_.max_leases) ended_leases_.pop_front();
-  }
-  leases_.erase(lease);
 }
 
 bool Run::Release(const SequenceName& name) {
   WriterLock lock(mutex_);
-  const auto found = sequences_.find(name);
-  if (found == sequences_.end()) return false;
-  if (found->second.release_when_free) return false;  // goes with its last lease
-  found->second.release_when_free = true;
-  if (found->second.leases == 0) Drop(name, MissingReason::kReleased);
+  Member* member = members_.Find(name);
+  if (member == nullptr) return false;
+  if (member->release_when_free) return false;  // goes with its last lease
+  member->release_when_free = true;
+  if (member->leases == 0) Drop(*member, MissingReason::kReleased);
   return true;
 }
 
 void Run::DropExpired() {
   WriterLock lock(mutex_);
   const absl::Time now = clock_();
-  std::vector<uint64_t> ended;
-  for (const auto& [lease_id, lease] : leases_) {
-    if (lease.expires < now) ended.push_back(lease_id);
-  }
-  for (const uint64_t lease_id : ended) EndLeaseLocked(leases_.find(lease_id));
-
-  DropStale();  // that were in use when the version advanced, or came too late
-  for (auto name = by_age_.begin(); name != by_age_.end();) {
-    const auto current = name++;
-    const Member& member = sequences_.at(*current);
-    if (now - member.last_used <= time_to_live_) break;  // the rest was used later
-    if (member.idle()) Drop(*current, MissingReason::kExpired);
+  while (const std::optional<sis::Lease> lease = leases_.TakeEnded(now)) Unlease(*lease);
+  if (config_.max_staleness.has_value()) DropStale();
+  if (time_to_live_ == absl::InfiniteDuration()) return;
+  for (const Evict which : {Evict::kRead, Evict::kUnread}) {
+    Member* oldest = members_.Oldest(which);
+    for (; oldest != nullptr && now - oldest->last_used > time_to_live_;
+         oldest = members_.Oldest(which)) {
+      Drop(*oldest, MissingReason::kExpired);
+    }
   }
 }
 
-std::list<SequenceName>::const_iterator Run::FindEvictable() const {
-  const auto idle = [this](const SequenceName& name)
-                        ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return sequences_.at(name).idle(); };
-  return std::ranges::find_if(by_age_, idle);
-}
-
-int64_t Run::EvictableBytes(int64_t enough) const {
-  ReaderLock lock(mutex_);
-  int64_t bytes = 0;
-  for (auto name = by_age_.begin(); name != by_age_.end() && bytes < enough; ++name) {
-    const Member& member = sequences_.at(*name);
-    if (member.idle()) bytes += member.held->bytes.used();
-  }
-  return std::min(bytes, enough);
-}
-
-std::optional<absl::Time> Run::OldestEvictable() const {
-  ReaderLock lock(mutex_);
-  const auto oldest = FindEvictable();
-  if (oldest == by_age_.end()) return std::nullopt;
-  return sequences_.at(*oldest).last_used;
-}
-
-bool Run::EvictOldest() {
+int64_t Run::EvictableBytes(int64_t enough, Evict last) {
   WriterLock lock(mutex_);
-  const auto oldest = FindEvictable();
-  if (oldest == by_age_.end()) return false;
+  return members_.EvictableBytes(enough, last);
+}
+
+std::optional<absl::Time> Run::OldestEvictable(Evict which) {
+  WriterLock lock(mutex_);
+  const Member* oldest = members_.Oldest(which);
+  return oldest == nullptr ? std::nullopt : std::optional(oldest->last_used);
+}
+
+bool Run::EvictOldest(Evict last) {
+  WriterLock lock(mutex_);
+  return EvictOldestLocked(last);
+}
+
+bool Run::EvictOldestLocked(Evict last) {
+  Member* oldest = members_.Oldest(Evict::kRead);
+  if (oldest == nullptr && last == Evict::kUnread) oldest = members_.Oldest(Evict::kUnread);
+  if (oldest == nullptr) return false;
   Drop(*oldest, MissingReason::kEvicted);
   return true;
 }
 
+int64_t Run::looked_at() const {
+  ReaderLock lock(mutex_);
+  return members_.looked_at() + versions_.looked_at();
+}
+
 void Run::Close() {
-  Members dropped;  // freed without the lock
+  Members dropped(false);  // freed without the lock
   WriterLock lock(mutex_);
   closed_ = true;
-  dropped.swap(sequences_);
-  by_age_.clear();
-  leases_.clear();
+  leases_.Clear();
+  versions_ = VersionIndex();
+  std::swap(dropped, members_);
 }
 
 RunDescription Run::Describe() const {
@@ -363,20 +356,21 @@ RunDescription Run::Describe() const {
                      .incarnation = incarnation_,
                      .config = config_,
                      .policy_version = policy_version_,
-                     .sequences = sequences_.size(),
+                     .sequences = members_.size(),
                      .bytes = static_cast<uint64_t>(budget_.used()),
                      .leases = leases_.size(),
                      .last_draw = steps_.last_draw()};
-  for (const auto& [name, member] : sequences_) {
+  members_.ForEach([&](const Member& member) {
+    run.unread_sequences += backing_ == nullptr && member.unread;
     run.sealed_sequences += member.sequence().sealed();
     run.positions += member.sequence().positions();
-  }
+  });
   return run;
 }
 
 int64_t Run::sequences() const {
   ReaderLock lock(mutex_);
-  return static_cast<int64_t>(sequences_.size());
+  return static_cast<int64_t>(members_.size());
 }
 
 }  // namespace sis

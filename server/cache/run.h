@@ -2,10 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <functional>
-#include <limits>
-#include <list>
 #include <memory>
 #include <optional>
 #include <span>
@@ -13,18 +10,21 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "server/cache/backing_store.h"
+#include "server/cache/dropped_sequences.h"
+#include "server/cache/leases.h"
 #include "server/cache/limits.h"
+#include "server/cache/members.h"
 #include "server/cache/missing.h"
 #include "server/cache/run_config.h"
 #include "server/cache/run_counters.h"
 #include "server/cache/sequence.h"
 #include "server/cache/sequence_name.h"
 #include "server/cache/step_ledger.h"
+#include "server/cache/version_index.h"
 #include "server/memory/arena.h"
 #include "server/memory/byte_budget.h"
 #include "server/threads/mutex.h"
@@ -40,6 +40,7 @@ struct RunDescription {
   RunConfig config;
   uint64_t policy_version;
   uint64_t sequences;
+  uint64_t unread_sequences = 0;
   uint64_t sealed_sequences = 0;
   uint64_t positions = 0;
   uint64_t bytes;
@@ -73,7 +74,7 @@ class Run {
   BackingStore* backing() const { return backing_; }
 
   using Found = FoundSequence;
-  // In memory. Counts as use.
+  // In memory, for reading. Counts as use.
   Found Find(const SequenceName& name) ABSL_LOCKS_EXCLUDED(mutex_);
   // For appending. FailedPrecondition if the sequence was dropped or the run is closed,
   // ResourceExhausted if the budget is used up.
@@ -85,13 +86,7 @@ class Run {
   void FindToAppend(std::span<const SequenceNameView> names,
                     std::span<std::shared_ptr<Sequence>> found) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // A sequence, with a count of its own bytes.
-  struct Held {
-    explicit Held(ByteBudget& run_budget)
-        : bytes(std::numeric_limits<int64_t>::max(), &run_budget) {}
-    ByteBudget bytes;
-    std::optional<Sequence> sequence;  // once its base cost is charged
-  };
+  using Held = HeldSequence;
   // An empty sequence, not in the run yet. ResourceExhausted if the budget is used up.
   absl::StatusOr<std::shared_ptr<Held>> NewSequence(const SequenceName& name);
   // Adds the sequence, unless the run has one of that name. Returns the one it has now, or why it
@@ -104,9 +99,9 @@ class Run {
   // has of it and remembers the reason. False if there was a reason already.
   bool NoteDropped(const SequenceName& name, MissingReason reason) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // After a FindOrCreate that came to nothing: removes the sequence if it has neither positions nor
-  // a seal, and nobody holds it.
-  void ForgetIfEmpty(SequenceNameView name) ABSL_LOCKS_EXCLUDED(mutex_);
+  // After a truncation, or a FindOrCreate that came to nothing: removes the sequence if it has
+  // neither positions nor a seal, and nobody holds it.
+  void NoteShortened(SequenceNameView name) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Of a sequence that is there, else 0. Neither counts as use.
   uint32_t CommittedLength(SequenceNameView name) const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -119,8 +114,10 @@ class Run {
   // current one.
   absl::StatusOr<int64_t> AdvanceVersion(uint64_t version) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // A lease on the sequences that are there; names should be distinct. Returns its id;
-  // ResourceExhausted beyond the limit.
+  // A lease on the sequences that are there, which count as read; names should be distinct. Its
+  // memory is charged, but for what the base cost of sequences covers; the least recently used
+  // sequences of the run make room for it. Returns its id; ResourceExhausted beyond the limit, or
+  // if there is no room to be made.
   absl::StatusOr<uint64_t> Lease(std::span<const SequenceName> names, absl::Duration length)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // FailedPrecondition if it has ended, or is of an earlier life. If other servers have the run
@@ -134,14 +131,22 @@ class Run {
   // False if there is none such. A leased sequence goes with its last lease.
   bool Release(const SequenceName& name) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Ends leases and drops sequences whose time has come, and those that are stale.
+  // What the next four cost does not depend on how many sequences there are, but on how many they
+  // drop or find (docs/adr/0027-nothing-looks-at-all-sequences.md).
+
+  // Ends leases and drops sequences whose time has come, and those that are stale. Of those in use
+  // a few are looked at.
   void DropExpired() ABSL_LOCKS_EXCLUDED(mutex_);
-  // What evicting all that can be evicted would free; or `enough`, if it is no less than that.
-  int64_t EvictableBytes(int64_t enough) const ABSL_LOCKS_EXCLUDED(mutex_);
-  // When the least recently used sequence that could be evicted was used.
-  std::optional<absl::Time> OldestEvictable() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Evicts it; false if there is none.
-  bool EvictOldest() ABSL_LOCKS_EXCLUDED(mutex_);
+  // What evicting all that can be evicted would free, unread sequences too if `last` says so; or
+  // `enough`, if it is no less than that.
+  int64_t EvictableBytes(int64_t enough, Evict last = Evict::kUnread) ABSL_LOCKS_EXCLUDED(mutex_);
+  // When the least recently used of these sequences that could be evicted was used.
+  std::optional<absl::Time> OldestEvictable(Evict which) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Evicts the least recently used one, first of kRead, then of what `last` adds; false if there is
+  // none.
+  bool EvictOldest(Evict last = Evict::kUnread) ABSL_LOCKS_EXCLUDED(mutex_);
+  // How many sequences the calls above have looked at, ever.
+  int64_t looked_at() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Another incarnation has taken over: drops all sequences and leases, whoever still holds the
   // run, and refuses new ones.
@@ -152,41 +157,17 @@ class Run {
   int64_t sequences() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  struct Member {
-    std::shared_ptr<Held> held;
-    absl::Time last_used;
-    int leases = 0;
-    bool release_when_free = false;
-    std::list<SequenceName>::iterator by_age;  // in by_age_
-
-    // Nobody reads, writes or leases it. Only Run hands out references, under its lock.
-    bool idle() const { return leases == 0 && held.use_count() == 1; }
-    Sequence& sequence() const { return *held->sequence; }
-    std::shared_ptr<Sequence> shared() const { return {held, &*held->sequence}; }
-  };
-  using Members = absl::flat_hash_map<SequenceName, Member, SequenceNameHash, SequenceNameEqual>;
-  struct LeaseRecord {
-    absl::Time expires;
-    absl::Duration length;
-    std::vector<SequenceName> sequences = {};
-  };
-
   Member& Insert(const SequenceName& name, std::shared_ptr<Held> held)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Erase(const SequenceName& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // False if there is a reason already.
-  bool RememberDropped(const SequenceName& name, MissingReason reason)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  Member* Touch(SequenceNameView name, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Drop(const SequenceName& name, MissingReason reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void EndLeaseLocked(absl::flat_hash_map<uint64_t, LeaseRecord>::iterator lease)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Remove(Member& member) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Notes a use; null if there is no such member, or it has expired.
+  Member* Touch(Member* member, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Drop(Member& member, MissingReason reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Unlease(const sis::Lease& lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Returns how many.
   int64_t DropStale() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Idle, and with stale positions only.
-  bool IsStale(const Member& member) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   uint64_t OldestFreshVersion() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
-  std::list<SequenceName>::const_iterator FindEvictable() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  bool EvictOldestLocked(Evict last) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::string id_;
   const uint64_t incarnation_;
@@ -203,14 +184,10 @@ class Run {
   mutable Mutex mutex_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t policy_version_ ABSL_GUARDED_BY(mutex_) = 0;
-  Members sequences_ ABSL_GUARDED_BY(mutex_);
-  std::list<SequenceName> by_age_ ABSL_GUARDED_BY(mutex_);  // least recently used first
-  absl::flat_hash_map<SequenceName, MissingReason> dropped_ ABSL_GUARDED_BY(mutex_);
-  std::deque<SequenceName> dropped_in_order_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<uint64_t, LeaseRecord> leases_ ABSL_GUARDED_BY(mutex_);
-  uint64_t next_lease_id_ ABSL_GUARDED_BY(mutex_);
-  // If other servers have the run too: the last max_leases that have ended here.
-  std::deque<uint64_t> ended_leases_ ABSL_GUARDED_BY(mutex_);
+  Members members_ ABSL_GUARDED_BY(mutex_);
+  VersionIndex versions_ ABSL_GUARDED_BY(mutex_);  // empty without max_staleness
+  DroppedSequences dropped_ ABSL_GUARDED_BY(mutex_);
+  Leases leases_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace sis

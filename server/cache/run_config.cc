@@ -68,6 +68,7 @@ std::string FirstDifference(const RunConfig& a, const RunConfig& b) {
   compare("algorithm", a.algorithm, b.algorithm);
   compare("model", a.model, b.model);
   compare("log_prob_encoding", Name(a.log_prob_encoding), Name(b.log_prob_encoding));
+  compare("evict_unread", a.evict_unread, b.evict_unread);
   return difference;
 }
 

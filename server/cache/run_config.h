@@ -22,6 +22,7 @@ struct RunConfig {
   std::string algorithm = {};
   std::string model = {};
   LogProbEncoding log_prob_encoding = LogProbEncoding::kFixed12;
+  bool evict_unread = false;
 
   friend bool operator==(const RunConfig&, const RunConfig&) = default;
 

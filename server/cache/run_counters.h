@@ -35,6 +35,8 @@ struct RunTotals {
   // By MissingReason: positions evaluated, and sequences dropped.
   std::array<double, kMissingReasons.size() + 1> missing_by_reason = {};
   std::array<double, kMissingReasons.size() + 1> dropped_by_reason = {};
+  // Sequences evicted, with no store to read them from, that nobody had read.
+  double evicted_unread = 0;
   // By absl::StatusCode.
   std::array<double, 17> refused_entries_by_code = {};
 };
@@ -78,6 +80,11 @@ class RunCounters {
   void AddDropped(MissingReason reason) ABSL_LOCKS_EXCLUDED(mutex_) {
     WriterLock lock(mutex_);
     ++totals_.dropped_by_reason[static_cast<int>(reason)];
+  }
+
+  void AddEvictedUnread() ABSL_LOCKS_EXCLUDED(mutex_) {
+    WriterLock lock(mutex_);
+    ++totals_.evicted_unread;
   }
 
   RunTotals totals() const ABSL_LOCKS_EXCLUDED(mutex_) {

@@ -193,42 +193,48 @@ std::vector<std::shared_ptr<Run>> RunRegistry::List() const {
   return runs;
 }
 
-const ByteBudget* RunRegistry::Reclaim(Run& run, int64_t bytes) {
+const ByteBudget* RunRegistry::Reclaim(Run& run, int64_t bytes, Evict last) {
   DropExpired();
   const ByteBudget& quota = run.budget();
-  if (const int64_t lacking = quota.Lacking(bytes); run.EvictableBytes(lacking) < lacking) {
+  if (const int64_t lacking = quota.Lacking(bytes); run.EvictableBytes(lacking, last) < lacking) {
     return &quota;
   }
   int64_t lacking = budget_.Lacking(bytes);
-  for (const std::shared_ptr<Run>& other : List()) lacking -= other->EvictableBytes(lacking);
+  for (const std::shared_ptr<Run>& other : List()) lacking -= other->EvictableBytes(lacking, last);
   if (lacking > 0) return &budget_;
 
   // Others may be faster, with what was counted or with what is evicted here.
   while (quota.Lacking(bytes) > 0) {
-    if (!run.EvictOldest()) return &quota;
+    if (!run.EvictOldest(last)) return &quota;
   }
   while (budget_.Lacking(bytes) > 0) {
-    if (!EvictOldest()) return &budget_;
+    if (!EvictOldest(last)) return &budget_;
   }
   return nullptr;
 }
 
-const ByteBudget* RunRegistry::MakeRoom(Run& run, int64_t bytes) {
-  if (run.budget().Lacking(bytes) > 0 || budget_.Lacking(bytes) > 0) return Reclaim(run, bytes);
-  return EvictOldest() ? nullptr : &budget_;
+const ByteBudget* RunRegistry::MakeRoom(Run& run, int64_t bytes, Evict last) {
+  if (run.budget().Lacking(bytes) > 0 || budget_.Lacking(bytes) > 0) {
+    return Reclaim(run, bytes, last);
+  }
+  return EvictOldest(last) ? nullptr : &budget_;
 }
 
-bool RunRegistry::EvictOldest() {
-  std::shared_ptr<Run> oldest_run;
-  absl::Time oldest = absl::InfiniteFuture();
-  for (const std::shared_ptr<Run>& run : List()) {
-    const std::optional<absl::Time> used = run->OldestEvictable();
-    if (used.has_value() && *used < oldest) {
-      oldest = *used;
-      oldest_run = run;
+bool RunRegistry::EvictOldest(Evict last) {
+  for (const Evict which : {Evict::kRead, Evict::kUnread}) {
+    if (which > last) break;
+    std::shared_ptr<Run> oldest_run;
+    absl::Time oldest = absl::InfiniteFuture();
+    for (const std::shared_ptr<Run>& run : List()) {
+      const std::optional<absl::Time> used = run->OldestEvictable(which);
+      if (used.has_value() && *used < oldest) {
+        oldest = *used;
+        oldest_run = run;
+      }
     }
+    if (oldest_run != nullptr) return oldest_run->EvictOldest(which);
   }
-  return oldest_run != nullptr && oldest_run->EvictOldest();
+  return false;
 }
 
 void RunRegistry::DropExpired() {

@@ -65,12 +65,13 @@ class RunRegistry {
   std::vector<std::shared_ptr<Run>> List() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Tries to make room for so many bytes of the run: drops what is stale or expired, then evicts
-  // least recently used sequences, of this run if its own quota is short, else of any; or none, if
-  // all of them would not do. Null if there may be room now, else the budget that is short.
-  const ByteBudget* Reclaim(Run& run, int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  // least recently used sequences, of this run if its own quota is short, else of any: those of
+  // Evict::kRead before what `last` adds; or none, if all of them would not do. Null if there may
+  // be room now, else the budget that is short.
+  const ByteBudget* Reclaim(Run& run, int64_t bytes, Evict last) ABSL_LOCKS_EXCLUDED(mutex_);
   // The same for a caller that did not get the bytes: if they are there, the arena did not have
   // them in one piece, and the least recently used sequence of any run goes.
-  const ByteBudget* MakeRoom(Run& run, int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  const ByteBudget* MakeRoom(Run& run, int64_t bytes, Evict last) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Drops what has expired, in all runs, and lets the arena make room for what is charged outside
   // of it. To be called now and then.
@@ -95,7 +96,7 @@ class RunRegistry {
   uint64_t LastDeleted(const std::string& run_id) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
 
   // Evicts the least recently used sequence of any run; false if there is none.
-  bool EvictOldest() ABSL_LOCKS_EXCLUDED(mutex_);
+  bool EvictOldest(Evict last) ABSL_LOCKS_EXCLUDED(mutex_);
 
   Arena& arena_;
   const Limits limits_;

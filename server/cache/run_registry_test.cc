@@ -188,17 +188,18 @@ TEST(RunRegistryTest, ReclaimTakesExpiredThenOldestOfAnyRun) {
   const int64_t limit = cache.registry.budget().limit();
   const auto free = [&] { return limit - cache.registry.budget().used(); };
 
-  EXPECT_EQ(cache.registry.Reclaim(*a, free() + 2 * each), nullptr)
+  EXPECT_EQ(cache.registry.Reclaim(*a, free() + 2 * each, Evict::kUnread), nullptr)
       << "both expired ones are enough";
   EXPECT_EQ(held(*a), 1);
   EXPECT_EQ(held(*b), 2);
-  EXPECT_EQ(cache.registry.Reclaim(*a, free() + 1), nullptr);
+  EXPECT_EQ(cache.registry.Reclaim(*a, free() + 1, Evict::kUnread), nullptr);
   EXPECT_EQ(std::get<MissingReason>(b->Find({"oldest", 0})), MissingReason::kEvicted);
-  EXPECT_EQ(cache.registry.Reclaim(*b, free() + 1), nullptr);
+  EXPECT_EQ(cache.registry.Reclaim(*b, free() + 1, Evict::kUnread), nullptr);
   EXPECT_EQ(std::get<MissingReason>(a->Find({"older", 0})), MissingReason::kEvicted);
-  EXPECT_EQ(cache.registry.Reclaim(*b, limit + 1), &cache.registry.budget()) << "never to be had";
+  EXPECT_EQ(cache.registry.Reclaim(*b, limit + 1, Evict::kUnread), &cache.registry.budget())
+      << "never to be had";
   EXPECT_EQ(held(*b), 1) << "so nothing is evicted for it";
-  EXPECT_EQ(cache.registry.Reclaim(*b, limit), nullptr);
+  EXPECT_EQ(cache.registry.Reclaim(*b, limit, Evict::kUnread), nullptr);
   EXPECT_EQ(cache.registry.budget().used(), 0);
 }
 
@@ -238,12 +239,13 @@ TEST(RunRegistryTest, ReclaimEvictsNothingInVain) {
   ASSERT_TRUE(run->Lease(names, absl::Hours(1)).ok());
   const sis::Run::Found in_use = run->Find({"read", 0});
 
-  EXPECT_EQ(cache.registry.Reclaim(*run, 3 * each), &run->budget()) << "two can go";
+  EXPECT_EQ(cache.registry.Reclaim(*run, 3 * each, Evict::kUnread), &run->budget()) << "two can go";
   EXPECT_EQ(run->Describe().sequences, 4);
   const int64_t free = cache.registry.budget().limit() - cache.registry.budget().used();
-  EXPECT_EQ(cache.registry.Reclaim(*other, free + 4 * each), &cache.registry.budget());
+  EXPECT_EQ(cache.registry.Reclaim(*other, free + 4 * each, Evict::kUnread),
+            &cache.registry.budget());
   EXPECT_EQ(run->Describe().sequences + other->Describe().sequences, 5);
-  EXPECT_EQ(cache.registry.Reclaim(*run, 2 * each), nullptr);
+  EXPECT_EQ(cache.registry.Reclaim(*run, 2 * each, Evict::kUnread), nullptr);
   EXPECT_EQ(run->Describe().sequences, 2);
   EXPECT_EQ(other->Describe().sequences, 1);
 }
@@ -278,12 +280,14 @@ TEST(RunRegistryTest, StaleGoBeforeExpiredBeforeOldest) {
     return missing == nullptr ? std::optional<MissingReason>() : *missing;
   };
   const ByteBudget& budget = cache.registry.budget();
-  EXPECT_EQ(cache.registry.Reclaim(*run, budget.limit() - budget.used() + 1), nullptr);
+  EXPECT_EQ(cache.registry.Reclaim(*run, budget.limit() - budget.used() + 1, Evict::kUnread),
+            nullptr);
   EXPECT_EQ(reason("read"), MissingReason::kStale);
   EXPECT_EQ(reason("too late"), MissingReason::kStale);
   EXPECT_EQ(reason("expired"), MissingReason::kExpired);
   EXPECT_EQ(run->Describe().sequences, 3) << "which was enough";
-  EXPECT_EQ(cache.registry.Reclaim(*run, budget.limit() - budget.used() + 1), nullptr);
+  EXPECT_EQ(cache.registry.Reclaim(*run, budget.limit() - budget.used() + 1, Evict::kUnread),
+            nullptr);
   EXPECT_EQ(reason("oldest"), MissingReason::kEvicted);
   EXPECT_EQ(reason("expired and leased"), std::nullopt);
   EXPECT_EQ(reason("young"), std::nullopt);
@@ -302,7 +306,7 @@ TEST(RunRegistryTest, AnUnsealedSequenceGoesLikeOthers) {
   cache.registry.DropExpired();
   EXPECT_EQ(std::get<MissingReason>(run->Find({"unsealed", 0})), MissingReason::kExpired);
   ASSERT_EQ(AppendBlock(cache, *run, records.Block("unsealed too")).code(), 0);
-  EXPECT_EQ(cache.registry.Reclaim(*run, cache.registry.budget().limit()), nullptr);
+  EXPECT_EQ(cache.registry.Reclaim(*run, cache.registry.budget().limit(), Evict::kUnread), nullptr);
   EXPECT_EQ(std::get<MissingReason>(run->Find({"unsealed too", 0})), MissingReason::kEvicted);
   EXPECT_EQ(cache.registry.budget().used(), 0);
 }
@@ -330,6 +334,7 @@ TEST(RunRegistryTest, RandomOperationsKeepTheLaws) {
     runs.push_back(cache.CreateRun(i == 0 ? "a" : "b", config));
   }
   std::map<absl::StatusCode, int> acks;
+  std::map<absl::StatusCode, int> leased;
   for (int operation = 0; operation < 10000; ++operation) {
     const uint32_t r = below(2);
     sis::Run& run = *runs[r];
@@ -354,8 +359,9 @@ TEST(RunRegistryTest, RandomOperationsKeepTheLaws) {
         }
       }
       const absl::Duration length = absl::Seconds(below(30));
-      const uint64_t lease = *run.Lease(names, length);
-      leases[r][lease] = {held, cache.clock.Now() + length};
+      const absl::StatusOr<uint64_t> lease = run.Lease(names, length);
+      ++leased[lease.status().code()];
+      if (lease.ok()) leases[r][*lease] = {held, cache.clock.Now() + length};
     } else if (dice < 85) {
       if (leases[r].empty()) continue;
       const auto lease = std::next(leases[r].begin(), below(leases[r].size()));
@@ -404,12 +410,18 @@ TEST(RunRegistryTest, RandomOperationsKeepTheLaws) {
                           absl::StatusCode::kResourceExhausted}) {
     EXPECT_GT(acks[code], 20) << absl::StatusCodeToString(code);
   }
+  EXPECT_GT(leased[absl::StatusCode::kOk], 1000);
+  for (const auto& [code, count] : leased) {
+    EXPECT_TRUE(code == absl::StatusCode::kOk || code == absl::StatusCode::kResourceExhausted);
+  }
   for (int i = 0; i < 2; ++i) {
     for (const auto& [lease, held] : leases[i]) runs[i]->EndLease(lease);
     while (runs[i]->EvictOldest()) continue;
   }
-  cache.clock.Advance(absl::Hours(1));
-  cache.registry.DropExpired();
+  for (int i = 0; i < 2; ++i) {  // the end of a lease is a use
+    cache.clock.Advance(absl::Hours(1));
+    cache.registry.DropExpired();
+  }
   EXPECT_EQ(cache.registry.budget().used(), 0);
 }
 

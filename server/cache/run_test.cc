@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "kernels/numerics/sequence_key.h"
 #include "server/testing/cache_fixture.h"
 #include "server/testing/record_generator.h"
@@ -94,7 +96,8 @@ TEST_F(RunTest, LeasesProtectFromTimeAndEviction) {
   EXPECT_TRUE(run->EvictOldest());
   EXPECT_EQ(ReasonOf(*run, "b"), MissingReason::kEvicted);
   EXPECT_FALSE(run->EvictOldest()) << "the other one is leased";
-  EXPECT_FALSE(run->OldestEvictable().has_value());
+  EXPECT_FALSE(run->OldestEvictable(Evict::kRead).has_value());
+  EXPECT_FALSE(run->OldestEvictable(Evict::kUnread).has_value());
   cache_.clock.Advance(absl::Seconds(59));
   run->DropExpired();
   EXPECT_TRUE(Holds(*run, "a"));
@@ -118,7 +121,10 @@ TEST_F(RunTest, LeasesEndAndAreRenewed) {
   EXPECT_EQ(run->Describe().leases, 1);
   run->DropExpired();
   EXPECT_EQ(run->Describe().leases, 0);
-  EXPECT_EQ(run->Describe().sequences, 0) << "unprotected, and expired";
+  EXPECT_EQ(run->Describe().sequences, 1) << "used until the lease ended";
+  cache_.clock.Advance(absl::Seconds(2));
+  run->DropExpired();
+  EXPECT_EQ(run->Describe().sequences, 0);
   EXPECT_FALSE(run->EndLease(lease));
   EXPECT_THAT(std::string(run->RenewLease(lease).message()), HasSubstr(std::to_string(lease)));
 }
@@ -175,6 +181,61 @@ TEST_F(RunTest, LeasesAreLimited) {
   EXPECT_TRUE(Lease(*run, {}, absl::Seconds(1)).ok());
 }
 
+// Who knows a lease's id may end it.
+TEST_F(RunTest, LeaseIdsCantBeGuessed) {
+  const auto run = cache_.CreateRun("r", SmallConfig());
+  uint64_t ones = 0;
+  uint64_t zeros = 0;
+  std::set<uint64_t> differences;
+  uint64_t last = 0;
+  for (int i = 0; i < 64; ++i) {
+    const uint64_t id = *Lease(*run, {}, absl::Seconds(60));
+    EXPECT_NE(id, 0);
+    ones |= id;
+    zeros |= ~id;
+    differences.insert(id - last);
+    last = id;
+  }
+  EXPECT_EQ(ones, UINT64_MAX);
+  EXPECT_EQ(zeros, UINT64_MAX);
+  EXPECT_EQ(differences.size(), 64);
+}
+
+TEST_F(RunTest, TheMemoryOfLeasesIsCharged) {
+  v1::RunConfig config = SmallConfig();
+  config.set_byte_quota(100'000);
+  const auto run = cache_.CreateRun("r", config);
+  std::vector<std::string> ids;
+  for (int i = 0; i < 20; ++i) {
+    ids.push_back(std::to_string(i));
+    Append(*run, ids.back());
+  }
+  Append(*run, "idle");
+  const int64_t sequences = run->budget().used();
+  std::vector<uint64_t> leases;
+  for (int i = 0; i < Leases::kCovered; ++i) {
+    leases.push_back(*Lease(*run, ids, absl::Seconds(60)));
+  }
+  EXPECT_EQ(run->budget().used(), sequences) << "so many are part of what a sequence costs";
+  absl::StatusOr<uint64_t> next = Lease(*run, ids, absl::Seconds(60));
+  EXPECT_EQ(run->budget().used(),
+            sequences + Leases::kBytes + 20 * static_cast<int64_t>(sizeof(void*)));
+  while (next.ok()) {
+    EXPECT_LE(run->budget().used(), run->budget().limit());
+    leases.push_back(*next);
+    next = Lease(*run, ids, absl::Seconds(60));
+  }
+  EXPECT_EQ(next.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(ReasonOf(*run, "idle"), MissingReason::kEvicted) << "to make room for them";
+  EXPECT_GT(leases.size(), 40);
+  EXPECT_LT(leases.size(), 100);
+  EXPECT_EQ(run->Describe().leases, leases.size());
+  for (const uint64_t lease : leases) EXPECT_TRUE(run->EndLease(lease));
+  EXPECT_EQ(run->budget().used(), sequences - sequences / 21);
+  while (run->EvictOldest()) continue;
+  EXPECT_EQ(run->budget().used(), 0);
+}
+
 TEST_F(RunTest, SequencesInUseAreNeitherEvictedNorExpired) {
   v1::RunConfig config = SmallConfig();
   config.set_time_to_live_seconds(1);
@@ -193,7 +254,9 @@ TEST_F(RunTest, SequencesInUseAreNeitherEvictedNorExpired) {
 }
 
 TEST_F(RunTest, EvictsTheLeastRecentlyUsed) {
-  const auto run = cache_.CreateRun("r", SmallConfig());
+  v1::RunConfig config = SmallConfig();
+  config.set_evict_unread(true);
+  const auto run = cache_.CreateRun("r", config);
   for (const char* id : {"a", "b", "c", "d"}) {
     Append(*run, id);
     cache_.clock.Advance(absl::Seconds(1));
@@ -201,13 +264,106 @@ TEST_F(RunTest, EvictsTheLeastRecentlyUsed) {
   EXPECT_TRUE(Holds(*run, "a"));  // a use
   cache_.clock.Advance(absl::Seconds(1));
   ASSERT_TRUE(Lease(*run, {"c"}, absl::Seconds(60)).ok());
-  EXPECT_EQ(run->OldestEvictable(), cache_.clock.Now() - absl::Seconds(4));
+  EXPECT_EQ(run->OldestEvictable(Evict::kRead), cache_.clock.Now() - absl::Seconds(4));
   for (const char* evicted : {"b", "d", "a"}) {
     EXPECT_TRUE(run->EvictOldest());
     EXPECT_EQ(ReasonOf(*run, evicted), MissingReason::kEvicted);
   }
   EXPECT_FALSE(run->EvictOldest());
   EXPECT_TRUE(Holds(*run, "c"));
+}
+
+TEST_F(RunTest, EvictsUnreadSequencesLast) {
+  const auto run = cache_.CreateRun("r", SmallConfig());
+  for (const char* id : {"a", "b", "c", "d"}) {
+    Append(*run, id);
+    cache_.clock.Advance(absl::Seconds(1));
+  }
+  EXPECT_TRUE(Holds(*run, "c"));
+  EXPECT_TRUE(Holds(*run, "b"));
+  Append(*run, "c", 2);
+  EXPECT_EQ(run->Describe().unread_sequences, 2);
+  const int64_t each = run->BytesOf({"a", 0});
+  EXPECT_EQ(run->EvictableBytes(10 * each, Evict::kRead), 2 * each);
+  EXPECT_EQ(run->EvictableBytes(10 * each, Evict::kUnread), 4 * each);
+  EXPECT_EQ(run->EvictableBytes(3 * each, Evict::kUnread), 3 * each);
+  EXPECT_EQ(run->OldestEvictable(Evict::kUnread), cache_.clock.Now() - absl::Seconds(4));
+  for (const char* read : {"b", "c"}) {
+    EXPECT_TRUE(run->EvictOldest(Evict::kRead));
+    EXPECT_EQ(ReasonOf(*run, read), MissingReason::kEvicted);
+  }
+  EXPECT_FALSE(run->EvictOldest(Evict::kRead));
+  EXPECT_EQ(run->counters().totals().evicted_unread, 0);
+  for (const char* unread : {"a", "d"}) {
+    EXPECT_TRUE(run->EvictOldest(Evict::kUnread));
+    EXPECT_EQ(ReasonOf(*run, unread), MissingReason::kEvicted);
+  }
+  EXPECT_EQ(run->counters().totals().evicted_unread, 2);
+}
+
+TEST_F(RunTest, WhatWasInUseWhenItsTurnCameGoesWhenItIsNot) {
+  v1::RunConfig config = SmallConfig();
+  config.set_evict_unread(true);
+  const auto run = cache_.CreateRun("r", config);
+  std::vector<sis::Run::Found> in_use;
+  for (const char* id : {"a", "b", "c"}) {
+    Append(*run, id);
+    in_use.push_back(run->Find({id, 0}));
+    cache_.clock.Advance(absl::Seconds(1));
+  }
+  Append(*run, "d");
+  EXPECT_TRUE(run->EvictOldest());
+  EXPECT_EQ(ReasonOf(*run, "d"), MissingReason::kEvicted);
+  EXPECT_FALSE(run->EvictOldest());
+  Append(*run, "e");
+  EXPECT_TRUE(Holds(*run, "a")) << "a use";
+  in_use.clear();
+  for (const char* evicted : {"b", "c", "e", "a"}) {
+    EXPECT_TRUE(run->EvictOldest());
+    EXPECT_EQ(ReasonOf(*run, evicted), MissingReason::kEvicted) << evicted;
+  }
+}
+
+// Of n sequences a quarter is leased, and as many are read by somebody. What it takes to make room
+// is not to depend on n.
+TEST_F(RunTest, LooksAtFewHoweverManyThereAre) {
+  constexpr int kAppends = 100;
+  const auto looked_at = [&](int n) {
+    v1::RunConfig config = SmallConfig();
+    config.set_time_to_live_seconds(1e6);
+    config.set_max_staleness(1);
+    Cache cache(int64_t{1} << 30);
+    const auto run = cache.CreateRun("r", config);
+    const Records records = generator_.NextRecords(1);
+    std::vector<SequenceName> leased;
+    std::vector<sis::Run::Found> in_use;
+    for (int i = 0; i < n; ++i) {
+      const std::string id = std::to_string(i);
+      EXPECT_EQ(AppendBlock(cache, *run, records.Block(id, 9)).code(), 0);
+      if (i % 4 == 0) leased.push_back({id, 0});
+      if (i % 4 == 1) in_use.push_back(run->Find({id, 0}));
+    }
+    EXPECT_TRUE(run->Lease(leased, absl::Hours(1)).ok());
+    EXPECT_TRUE(run->AdvanceVersion(10).ok());
+    // Each is looked at once for its version, and once when it is found in use.
+    const ByteBudget& budget = cache.registry.budget();
+    const auto make_room = [&] {
+      const int64_t bytes = budget.limit() - budget.used() + 1;
+      EXPECT_EQ(cache.registry.Reclaim(*run, bytes, Evict::kUnread), nullptr);
+    };
+    make_room();
+    const int64_t before = run->looked_at();
+    for (int i = 0; i < kAppends; ++i) {
+      make_room();
+      EXPECT_EQ(AppendBlock(cache, *run, records.Block("n" + std::to_string(i), 9)).code(), 0);
+      EXPECT_TRUE(run->AdvanceVersion(10).ok());
+    }
+    EXPECT_EQ(run->Describe().sequences, n - 1);
+    return run->looked_at() - before;
+  };
+  const int64_t few = looked_at(1000);
+  EXPECT_EQ(looked_at(8000), few);
+  EXPECT_LE(few, kAppends * 200) << "some of those in use, at each search";
 }
 
 TEST_F(RunTest, DropsSequencesThatAreStaleThroughout) {
@@ -246,6 +402,50 @@ TEST_F(RunTest, AStaleSequenceGoesWithItsLastLease) {
   EXPECT_TRUE(Holds(*run, "a"));
   EXPECT_TRUE(run->EndLease(second));
   EXPECT_EQ(ReasonOf(*run, "a"), MissingReason::kStale);
+}
+
+TEST_F(RunTest, SequencesBecomeStaleInManyWays) {
+  v1::RunConfig config = SmallConfig();
+  config.set_max_staleness(2);
+  const auto run = cache_.CreateRun("r", config);
+  const Records records = generator_.NextRecords(20);
+  const auto append = [&](const std::string& id, uint32_t first, uint64_t version) {
+    EXPECT_EQ(AppendBlock(cache_, *run, records.Block(id, first, version, first, 1)).code(), 0);
+  };
+  ASSERT_TRUE(run->AdvanceVersion(10).ok());
+  append("late", 0, 7);
+  append("truncated", 0, 7);
+  append("truncated", 1, 10);
+  append("followed", 0, 8);
+  append("leased", 0, 8);
+  const uint64_t lease = *Lease(*run, {"leased"}, absl::Hours(1));
+  v1::AppendEntry seal;  // without a position
+  seal.mutable_seal()->mutable_sequence()->set_id("empty");
+  seal.mutable_seal()->set_length(9);
+  EXPECT_EQ(AppendEntry(cache_, *run, seal).code(), 0);
+  run->DropExpired();
+  EXPECT_EQ(ReasonOf(*run, "late"), MissingReason::kStale);
+  EXPECT_EQ(run->Describe().sequences, 4);
+
+  v1::AppendEntry truncate;
+  truncate.mutable_truncate()->mutable_sequence()->set_id("truncated");
+  truncate.mutable_truncate()->set_length(1);
+  EXPECT_EQ(AppendEntry(cache_, *run, truncate).code(), 0);
+  append("followed", 1, 9);
+  run->DropExpired();
+  EXPECT_EQ(ReasonOf(*run, "truncated"), MissingReason::kStale);
+  EXPECT_EQ(*run->AdvanceVersion(11), 0);
+  append("leased", 1, 11);
+  append("empty", 0, 7);
+  run->DropExpired();
+  EXPECT_EQ(ReasonOf(*run, "empty"), MissingReason::kStale);
+  EXPECT_TRUE(run->EndLease(lease));
+  EXPECT_EQ(run->Describe().sequences, 2);
+  EXPECT_EQ(*run->AdvanceVersion(12), 1);
+  EXPECT_EQ(ReasonOf(*run, "followed"), MissingReason::kStale);
+  EXPECT_EQ(*run->AdvanceVersion(13), 0);
+  EXPECT_EQ(*run->AdvanceVersion(14), 1);
+  EXPECT_EQ(ReasonOf(*run, "leased"), MissingReason::kStale);
 }
 
 TEST_F(RunTest, WithoutMaxStalenessNothingIsStale) {

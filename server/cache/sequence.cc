@@ -344,10 +344,11 @@ int64_t Sequence::positions() const {
   return positions_;
 }
 
-uint64_t Sequence::newest_version() const {
+std::optional<uint64_t> Sequence::newest_version() const {
   ReaderLock lock(mutex_);
-  uint64_t newest = 0;
-  for (const auto& [first, span] : versions_) newest = std::max(newest, span.version);
+  std::optional<uint64_t> newest;
+  for (const auto& [first, span] : versions_)
+    newest = std::max(newest, std::optional(span.version));
   return newest;
 }
 
@@ -394,7 +395,23 @@ void Sequence::Reader::Check(uint32_t first, uint32_t count) const {
   }
 }
 
-uint64_t Sequence::Reader::Digest(uint32_t first, uint32_t count) const {
+uint64_t Sequence::Reader::Digest(uint32_t first, uint32_t count, uint64_t oldest_fresh) const {
+  sequence_.mutex_.AssertReaderHeld();
+  uint64_t digest = DigestOfAnyVersion(first, count);
+  if (oldest_fresh == 0) return digest;
+  const uint32_t end = first + count;
+  auto span = sequence_.versions_.upper_bound(first);
+  if (span != sequence_.versions_.begin()) --span;
+  for (; span != sequence_.versions_.end() && span->first < end; ++span) {
+    if (span->second.version >= oldest_fresh) continue;
+    const uint32_t from = std::max(first, span->first);
+    const uint32_t to = std::min(end, span->second.end);
+    if (from < to) digest -= DigestOfAnyVersion(from, to - from);
+  }
+  return digest;
+}
+
+uint64_t Sequence::Reader::DigestOfAnyVersion(uint32_t first, uint32_t count) const {
   sequence_.mutex_.AssertReaderHeld();
   uint64_t digest = 0;
   ForEachPart(first, first + count, [&](const PagePart& part) {

@@ -88,8 +88,8 @@ class Sequence {
   // The length that it is sealed at, if it is.
   std::optional<uint32_t> sealed_length() const ABSL_LOCKS_EXCLUDED(mutex_);
   int64_t positions() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // The largest version of any position; 0 if there is none.
-  uint64_t newest_version() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // The largest version of any position; nothing if there is none.
+  std::optional<uint64_t> newest_version() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // A view for reading that holds the lock: many at a time, but a thread must hold only one.
   class Reader;
@@ -199,10 +199,13 @@ class ABSL_SCOPED_LOCKABLE Sequence::Reader {
   // that fail are corrupt from then on.
   void Check(uint32_t first, uint32_t count) const;
 
-  // The record digest of [first, first + count), corrupt pages left out.
-  uint64_t Digest(uint32_t first, uint32_t count) const;
+  // The record digest of those of [first, first + count) that can be read: corrupt pages are left
+  // out, and versions below `oldest_fresh`.
+  uint64_t Digest(uint32_t first, uint32_t count, uint64_t oldest_fresh = 0) const;
 
  private:
+  uint64_t DigestOfAnyVersion(uint32_t first, uint32_t count) const;
+
   const Sequence& sequence_;
 };
 

@@ -39,9 +39,10 @@ absl::Status NotALogProb(absl::string_view field, uint32_t position, float value
 }
 
 // FailedPrecondition if the slice names a digest that its records don't have.
-absl::Status CheckRecordDigest(const SliceRange& slice, const Sequence::Reader& reader) {
+absl::Status CheckRecordDigest(const SliceRange& slice, const Sequence::Reader& reader,
+                               uint64_t oldest_fresh_version) {
   if (!slice.expected_digest.has_value()) return absl::OkStatus();
-  const uint64_t digest = reader.Digest(slice.first_position, slice.count);
+  const uint64_t digest = reader.Digest(slice.first_position, slice.count, oldest_fresh_version);
   if (digest == *slice.expected_digest) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat("record_digest ", *slice.expected_digest, ", but the records of ",
@@ -98,7 +99,7 @@ absl::StatusOr<RangeResult> SliceEvaluator::Evaluate(const SliceRange& slice, ui
 
   // One sequence is locked at a time: two could wait for each other.
   const Sequence::Reader reader(*slice.sequence());
-  absl::Status status = CheckRecordDigest(slice, reader);
+  absl::Status status = CheckRecordDigest(slice, reader, oldest_fresh_version_);
   if (!status.ok()) return status;
   // A part at a time: what is copied out of the request is then still in the core's cache when it
   // is used.

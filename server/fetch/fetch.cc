@@ -149,7 +149,7 @@ Fetch::Summary Fetch::Summarize(const SliceRange& slice) const {
   }
   const Sequence::Reader reader(*slice.sequence());
   reader.Check(slice.first_position, slice.count);
-  summary.digest = reader.Digest(slice.first_position, slice.count);
+  summary.digest = reader.Digest(slice.first_position, slice.count, oldest_fresh_version_);
   reader.ForEachPiece(slice.first_position, slice.count, [&](const Sequence::Reader::Piece& piece) {
     if (const auto reason = ReasonMissing(piece, oldest_fresh_version_); reason.has_value()) {
       AddMissing(summary.missing, {piece.first_position, piece.count, *reason});

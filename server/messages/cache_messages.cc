@@ -23,7 +23,8 @@ absl::StatusOr<RunConfig> FromMessage(const v1::RunConfig& message) {
                    .byte_quota = message.byte_quota(),
                    .task = message.task(),
                    .algorithm = message.algorithm(),
-                   .model = message.model()};
+                   .model = message.model(),
+                   .evict_unread = message.evict_unread()};
   if (message.has_max_staleness()) config.max_staleness = message.max_staleness();
   switch (message.log_prob_encoding()) {
     case v1::LOG_PROB_ENCODING_UNSPECIFIED:
@@ -55,6 +56,7 @@ v1::RunConfig ToMessage(const RunConfig& config) {
   message.set_task(config.task);
   message.set_algorithm(config.algorithm);
   message.set_model(config.model);
+  message.set_evict_unread(config.evict_unread);
   switch (config.log_prob_encoding) {
     case LogProbEncoding::kFloat32:
       message.set_log_prob_encoding(v1::FLOAT32);
@@ -76,6 +78,7 @@ v1::Run ToMessage(const RunDescription& run) {
   *message.mutable_config() = ToMessage(run.config);
   message.set_policy_version(run.policy_version);
   message.set_sequences(run.sequences);
+  message.set_unread_sequences(run.unread_sequences);
   message.set_sealed_sequences(run.sealed_sequences);
   message.set_positions(run.positions);
   message.set_bytes(run.bytes);

@@ -97,6 +97,9 @@ const RunFamily kRunFamilies[] = {
        }
        return samples;
      }},
+    {"sis_evicted_unread_sequences_total",
+     "Sequences evicted for good before anybody had read them.", Counter,
+     Total<&RunTotals::evicted_unread>},
     {"sis_run_bytes", "Bytes charged to the run.", Gauge,
      [](const Run& run, const RunTotals&) {
        return Samples{{static_cast<double>(run.budget().used())}};

@@ -30,7 +30,8 @@ Run::Found FindRecords(Run& run, const SequenceName& name, const v1::Slice& slic
   Run::Found found = run.backing()->Find(run, name, slice.first_position(), slice.length());
   const auto* sequence = std::get_if<std::shared_ptr<Sequence>>(&found);
   if (sequence != nullptr && slice.has_record_digest() && slice.record_digest() == 0 &&
-      Sequence::Reader(**sequence).Digest(slice.first_position(), slice.length()) != 0) {
+      Sequence::Reader(**sequence)
+              .Digest(slice.first_position(), slice.length(), run.oldest_fresh_version()) != 0) {
     // The store did not answer when the trainer fetched, and does now: its values are of no
     // records.
     return MissingReason::kStoreDown;

@@ -181,7 +181,7 @@ absl::StatusOr<Run::Found> StoredCache::LoadNow(Run& run, const SequenceName& na
 
 bool StoredCache::MakeRoom(Run& run, int64_t bytes) {
   if (bytes > run.budget().limit() || bytes > registry_.budget().limit()) return false;
-  return registry_.MakeRoom(run, bytes) == nullptr;
+  return registry_.MakeRoom(run, bytes, Evict::kUnread) == nullptr;
 }
 
 absl::Status StoredCache::Apply(Run& run, Sequence& sequence, const LogEntry& entry) {
@@ -228,6 +228,7 @@ absl::Status StoredCache::CatchUp(Run& run, const SequenceName& name, Sequence& 
   };
   for (const LogEntry& entry : stored->entries) {
     if (absl::Status status = apply(entry); !status.ok()) return status;
+    if (IsTruncate(entry)) run.NoteShortened(name);
     ++log.next;
   }
   return absl::OkStatus();

@@ -3,6 +3,7 @@
 //
 //     ingest [--top_k=10,50] [--block_tokens=1,32,1024] [--streams=1,16,256]
 //            [--megabytes=64] [--repetitions=5] [--segments]
+//            [--held=100000] [--appends=20000]
 //
 // A stream is a connection with a worker behind it: the worker sends batches of blocks, one block
 // of each of its sequences, with up to four batches under way. For Redis a batch is a pipeline of
@@ -11,6 +12,9 @@
 // validates every record, stores it for evaluation and acks; Redis stores bytes, with its
 // persistence off. Both get messages that were made beforehand, so the client's part is writing to
 // sockets and waiting for answers; afterwards both are asked whether they have it all.
+//
+// Last, sis_server alone: what an append of a new sequence costs it when as many sequences are held
+// as the run has room for, so that each takes the place of another. --held=0 leaves that out.
 //
 // With --segments sis_server's clients are on a Unix socket and the arrays lie in shared memory,
 // made beforehand like the messages: what an engine that writes its records there would see.
@@ -31,6 +35,7 @@
 #include "absl/flags/usage.h"
 #include "absl/strings/str_cat.h"
 #include "server/testing/child_process.h"
+#include "tests/bench/ingest_full_cache.h"
 #include "tests/bench/ingest_messages.h"
 #include "tests/bench/ingest_redis.h"
 #include "tests/bench/ingest_sis.h"
@@ -43,6 +48,8 @@ ABSL_FLAG(std::vector<std::string>, streams, (std::vector<std::string>{"1", "16"
           "concurrent streams");
 ABSL_FLAG(int, megabytes, 64, "arrays per case; an eighth of it with blocks of one token");
 ABSL_FLAG(int, repetitions, 5, "of every case");
+ABSL_FLAG(int, held, 100'000, "sequences held in the full cache");
+ABSL_FLAG(int, appends, 20'000, "to the full cache");
 ABSL_FLAG(bool, segments, false, "sis_server's arrays in shared memory");
 ABSL_FLAG(std::string, server, "server/main/sis_server", "the program");
 
@@ -179,6 +186,9 @@ void Main() {
         Run({top_k, block_tokens, streams}, sis, redis.get());
       }
     }
+  }
+  if (const int held = absl::GetFlag(FLAGS_held); held > 0) {
+    FullCache(sis, held, absl::GetFlag(FLAGS_appends)).Measure(absl::GetFlag(FLAGS_repetitions));
   }
 }
 

@@ -112,4 +112,21 @@ std::vector<Messages> MakeMessages(const Case& c, int megabytes) {
   return streams;
 }
 
+std::vector<std::string> MakeSequences(int top_k, const std::vector<std::string>& ids,
+                                       uint64_t policy_version) {
+  constexpr int kEntries = 100;
+  const Recorded recorded(top_k);
+  std::vector<std::string> messages;
+  v1::AppendRequest request;
+  for (const std::string& id : ids) {
+    v1::Block& block = *request.mutable_batch()->add_entries()->mutable_block();
+    block = recorded.Block(id, 0, 1);
+    block.set_policy_version(policy_version);
+    if (request.batch().entries_size() < kEntries && &id != &ids.back()) continue;
+    messages.push_back(request.SerializeAsString());
+    request.Clear();
+  }
+  return messages;
+}
+
 }  // namespace sis

@@ -46,4 +46,8 @@ struct Messages {
 // Of all streams of a case.
 std::vector<Messages> MakeMessages(const Case& c, int megabytes);
 
+// AppendRequests with a block of one token for each sequence, a hundred in a message.
+std::vector<std::string> MakeSequences(int top_k, const std::vector<std::string>& ids,
+                                       uint64_t policy_version);
+
 }  // namespace sis

@@ -144,10 +144,17 @@ class Sis {
 
   // An empty run.
   void Clear(const Case& c) {
+    v1::RunConfig config;
+    config.set_top_k(c.top_k);
+    Create(config);
+  }
+
+  // Another incarnation of the run.
+  void Create(const v1::RunConfig& config) {
     v1::CreateRunRequest request;
     request.set_run_id("ingest");
     request.set_incarnation(++incarnation_);
-    request.mutable_config()->set_top_k(c.top_k);
+    *request.mutable_config() = config;
     request.mutable_config()->set_vocabulary_size(kVocabulary);
     grpc::ClientContext context;
     v1::CreateRunResponse response;
@@ -172,7 +179,41 @@ class Sis {
     done.Wait();
   }
 
+  void Advance(uint64_t policy_version) {
+    v1::AdvanceVersionRequest request;
+    request.mutable_run()->set_run_id("ingest");
+    request.set_policy_version(policy_version);
+    grpc::ClientContext context;
+    v1::AdvanceVersionResponse response;
+    const auto stub = v1::RatioService::NewStub(channels_[0]);
+    const grpc::Status status = stub->AdvanceVersion(&context, request, &response);
+    if (!status.ok()) Fail(status.error_message());
+  }
+
+  // For as long as a lease may be.
+  void Lease(const std::vector<std::string>& ids) {
+    v1::FetchTopKRequest request;
+    request.mutable_run()->set_run_id("ingest");
+    for (const std::string& id : ids) request.add_slices()->mutable_sequence()->set_id(id);
+    request.set_lease_seconds(3600);
+    grpc::ClientContext context;
+    const auto stub = v1::RatioService::NewStub(channels_[0]);
+    const auto stream = stub->FetchTopK(&context, request);
+    for (v1::FetchTopKResponse response; stream->Read(&response);) {
+      if (response.header().missing_size() > 0) Fail("not all is there to be leased");
+    }
+    const grpc::Status status = stream->Finish();
+    if (!status.ok()) Fail(status.error_message());
+  }
+
   void Check(int64_t tokens) {
+    const v1::Run run = Get();
+    if (run.positions() != static_cast<uint64_t>(tokens)) {
+      Fail(absl::StrCat("sis_server has ", run.positions(), " of ", tokens));
+    }
+  }
+
+  v1::Run Get() {
     v1::GetRunRequest request;
     request.set_run_id("ingest");
     grpc::ClientContext context;
@@ -180,9 +221,7 @@ class Sis {
     const auto stub = v1::RatioService::NewStub(channels_[0]);
     const grpc::Status status = stub->GetRun(&context, request, &response);
     if (!status.ok()) Fail(status.error_message());
-    if (response.run().positions() != static_cast<uint64_t>(tokens)) {
-      Fail(absl::StrCat("sis_server has ", response.run().positions(), " of ", tokens));
-    }
+    return response.run();
   }
 
  private:

@@ -108,9 +108,14 @@ bool CacheModel::IsExpired(const Sequence& sequence) const {
   return now_ - sequence.last_used > time_to_live_;
 }
 
+bool CacheModel::IsKept(const Sequence& sequence) const {
+  return sequence.unread && !config_.evict_unread() && !durable_;
+}
+
 void CacheModel::Enter(const SequenceName& name) {
   Sequence& sequence = sequences_[name];
   sequence.in_memory = true;
+  sequence.unread = true;
   sequence.last_used = now_;
   sequence.by_age = by_age_.insert(by_age_.end(), name);
 }
@@ -143,13 +148,20 @@ CacheModel::Sequence* CacheModel::Touch(const SequenceName& name) {
     Drop(sequence, v1::EXPIRED);
     return nullptr;
   }
-  sequence.last_used = now_;
-  by_age_.splice(by_age_.end(), by_age_, sequence.by_age);
+  Use(sequence);
   return &sequence;
 }
 
+void CacheModel::Use(Sequence& sequence) {
+  sequence.last_used = now_;
+  by_age_.splice(by_age_.end(), by_age_, sequence.by_age);
+}
+
 std::optional<v1::MissingReason> CacheModel::Find(const SequenceName& name) {
-  if (Touch(name) != nullptr) return std::nullopt;
+  if (Sequence* sequence = Touch(name)) {
+    sequence->unread = false;
+    return std::nullopt;
+  }
   const auto found = sequences_.find(name);
   if (found == sequences_.end()) return v1::NEVER_ARRIVED;
   Sequence& sequence = found->second;
@@ -203,6 +215,7 @@ bool CacheModel::Release(const SequenceName& name) {
 void CacheModel::EndLeaseAt(std::map<uint64_t, Lease>::iterator lease) {
   for (const SequenceName& name : lease->second.names) {
     Sequence& sequence = sequences_.at(name);
+    Use(sequence);
     if (--sequence.leases > 0) continue;
     if (sequence.release_when_free) {
       Drop(sequence, v1::RELEASED);
@@ -242,10 +255,11 @@ bool CacheModel::Overdue() const {
 }
 
 void CacheModel::DropExpired() {
-  for (auto lease = leases_.begin(); lease != leases_.end();) {
-    const auto current = lease++;
-    if (current->second.expires < now_) EndLeaseAt(current);
+  std::set<std::pair<absl::Time, uint64_t>> ended;
+  for (const auto& [id, lease] : leases_) {
+    if (lease.expires < now_) ended.emplace(lease.expires, id);
   }
+  for (const auto& [expires, id] : ended) EndLease(id);
   for (auto name = by_age_.begin(); name != by_age_.end();) {
     const SequenceName current = *name++;
     Sequence& sequence = sequences_.at(current);
@@ -294,13 +308,17 @@ std::optional<std::string> CacheModel::Settle(const Run& run, const std::set<Seq
   in_use_.clear();
 
   evicted_ = 0;
-  for (auto name = by_age_.begin(); name != by_age_.end();) {
-    const SequenceName current = *name++;
-    Sequence& sequence = sequences_.at(current);
-    if (sequence.leases > 0 || used.contains(current)) continue;
-    if (!gone(current)) break;  // those used later must be there
-    Drop(sequence, v1::EVICTED);
-    ++evicted_;
+  bool more = true;
+  for (const bool kept : {false, true}) {
+    for (auto name = by_age_.begin(); more && name != by_age_.end();) {
+      const SequenceName current = *name++;
+      Sequence& sequence = sequences_.at(current);
+      if (sequence.leases > 0 || used.contains(current) || IsKept(sequence) != kept) continue;
+      more = gone(current);  // else those that go later must be there
+      if (!more) break;
+      Drop(sequence, v1::EVICTED);
+      ++evicted_;
+    }
   }
   for (const SequenceName& name : used) {
     const auto found = sequences_.find(name);
@@ -312,10 +330,10 @@ std::optional<std::string> CacheModel::Settle(const Run& run, const std::set<Seq
   return std::nullopt;
 }
 
-int64_t CacheModel::LeasedBytes(const Run& run) const {
+int64_t CacheModel::UnleasedBytes(const Run& run) const {
   int64_t bytes = 0;
   for (const SequenceName& name : by_age_) {
-    if (sequences_.at(name).leases > 0) bytes += run.BytesOf(name);
+    if (sequences_.at(name).leases == 0) bytes += run.BytesOf(name);
   }
   return bytes;
 }
@@ -323,13 +341,16 @@ int64_t CacheModel::LeasedBytes(const Run& run) const {
 std::string CacheModel::Compare(const v1::Run& described) const {
   v1::Run expected = described;  // the bytes, and what only the run knows
   uint64_t sealed = 0;
+  uint64_t unread = 0;
   uint64_t positions = 0;
   for (const SequenceName& name : by_age_) {
+    unread += !durable_ && sequences_.at(name).unread;
     sealed += sequences_.at(name).sealed.has_value();
     positions += sequences_.at(name).positions.size();
   }
   expected.set_policy_version(policy_version_);
   expected.set_sequences(by_age_.size());
+  expected.set_unread_sequences(unread);
   expected.set_sealed_sequences(sealed);
   expected.set_positions(positions);
   expected.set_leases(leases_.size());
@@ -415,7 +436,7 @@ uint64_t CacheModel::Digest(const SequenceName& name, uint32_t first, uint32_t c
   uint64_t digest = 0;
   for (auto position = positions.lower_bound(first);
        position != positions.end() && position->first < first + count; ++position) {
-    digest += position->second.digest;
+    if (position->second.version >= OldestFreshVersion()) digest += position->second.digest;
   }
   return digest;
 }

@@ -25,7 +25,8 @@ namespace sis {
 // and are to be made in the same order; they return what the cache must return.
 //
 // Which sequences are evicted depends on bytes, which the model doesn't count, so Settle asks the
-// cache. The model checks that they are the least recently used ones that nobody holds.
+// cache. The model checks that they are the least recently used ones that nobody holds, those that
+// have been read first.
 class CacheModel {
  public:
   // With a durable store, what leaves memory can be read again, and outlives a restart.
@@ -85,8 +86,8 @@ class CacheModel {
     uint64_t digest;
   };
   std::optional<Recorded> At(const SequenceName& name, uint32_t position) const;
-  // Bytes that the cache can't give up, as it counts them.
-  int64_t LeasedBytes(const Run& run) const;
+  // Bytes of sequences that aren't leased, as the cache counts them.
+  int64_t UnleasedBytes(const Run& run) const;
 
  private:
   struct Sequence {
@@ -101,6 +102,7 @@ class CacheModel {
     // While in memory:
     absl::Time last_used;
     int leases = 0;
+    bool unread = true;
     bool release_when_free = false;
     std::list<SequenceName>::iterator by_age;
   };
@@ -116,9 +118,12 @@ class CacheModel {
   uint64_t OldestFreshVersion() const;
   bool IsStale(const Sequence& sequence) const;
   bool IsExpired(const Sequence& sequence) const;
+  // Evicted last.
+  bool IsKept(const Sequence& sequence) const;
   void Enter(const SequenceName& name);
   void Leave(Sequence& sequence);
   void Drop(Sequence& sequence, v1::MissingReason reason);
+  void Use(Sequence& sequence);
   // Counts as use. Null if the sequence isn't in memory.
   Sequence* Touch(const SequenceName& name);
   // For reading: brings in what the store has. The reason if there is none.

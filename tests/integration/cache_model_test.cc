@@ -290,9 +290,9 @@ void CacheModelTest::Settle(const std::set<SequenceName>& used) {
 }
 
 void CacheModelTest::AwaitSealed() {
-  const sis::Run& run = *life_->run;
-  const int64_t used = life_->registry.budget().used() - model_.LeasedBytes(run);
-  while (run.EvictableBytes(std::numeric_limits<int64_t>::max()) < used) {
+  sis::Run& run = *life_->run;
+  const int64_t unleased = model_.UnleasedBytes(run);
+  while (run.EvictableBytes(std::numeric_limits<int64_t>::max()) < unleased) {
     std::this_thread::yield();
   }
 }

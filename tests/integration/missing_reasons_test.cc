@@ -120,7 +120,10 @@ TEST_F(MissingReasonsTest, NeverArrivedBehindTheEnd) {
 }
 
 TEST_F(MissingReasonsTest, Evicted) {
-  CreateRun([](auto& config) { config.set_byte_quota(200'000); });
+  CreateRun([](auto& config) {
+    config.set_byte_quota(200'000);
+    config.set_evict_unread(true);
+  });
   for (int i = 0; i < 40; ++i) Append(std::to_string(i));
   ExpectMissing("0", kLength, 0, v1::EVICTED, "evicted");
 }

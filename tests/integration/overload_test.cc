@@ -43,6 +43,7 @@ class OverloadTest : public testing::Test {
     request.mutable_config()->set_top_k(kTopK);
     request.mutable_config()->set_vocabulary_size(kVocabulary);
     request.mutable_config()->set_log_prob_encoding(v1::FLOAT32);
+    request.mutable_config()->set_evict_unread(true);  // nobody reads all of it
     grpc::ClientContext context;
     v1::CreateRunResponse response;
     EXPECT_TRUE(stub_->CreateRun(&context, request, &response).ok());

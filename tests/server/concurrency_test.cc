@@ -72,6 +72,7 @@ class ConcurrencyTest : public testing::Test {
     request.add_slices()->mutable_sequence()->set_id(Id(random));
     request.set_lease_seconds(random() % 5);
     auto fetch = sis::Fetch::Open(run, request);
+    if (absl::IsResourceExhausted(fetch.status())) return;  // no room for many leases on one
     ASSERT_TRUE(fetch.ok()) << fetch.status();
     v1::FetchTopKResponse message;
     uint64_t lease = 0;
@@ -160,8 +161,10 @@ TEST_F(ConcurrencyTest, AllBytesAreAccountedFor) {
 
   const auto run = Find();
   EXPECT_EQ(run->budget().used(), cache_.registry.budget().used());
-  cache_.clock.Advance(absl::Hours(1));  // past every lease and time to live
-  cache_.registry.DropExpired();
+  for (int i = 0; i < 2; ++i) {
+    cache_.clock.Advance(absl::Hours(1));  // past every lease, then every time to live
+    cache_.registry.DropExpired();
+  }
   EXPECT_EQ(run->Describe().leases, 0);
   EXPECT_EQ(run->Describe().sequences, 0);
   EXPECT_EQ(cache_.registry.budget().used(), 0);

@@ -113,6 +113,45 @@ TEST_F(EvaluateMissingTest, DigestsHoldTheRecordsStill) {
   EXPECT_EQ(Do(request).totals().missing(), kLength) << "missing, not changed";
 }
 
+// Ranks of one step, one before and one after the trainer has gone on: they don't see different
+// records.
+TEST_F(EvaluateMissingTest, ALeasedSliceThatBecomesStaleHasChanged) {
+  v1::RunConfig config = LosslessConfig(kSlots);
+  config.set_max_staleness(1);
+  run_ = cache_.CreateRun("m", config);
+  AppendBlock(cache_, *run_, records_[0].Block("a", 0, 1, 0, 70));
+  AppendBlock(cache_, *run_, records_[0].Block("a", 70, 2, 70, 30));
+  v1::FetchTopKRequest fetch_request;
+  v1::Slice& slice = *fetch_request.add_slices();
+  slice.mutable_sequence()->set_id("a");
+  slice.set_first_position(10);
+  slice.set_length(80);
+  fetch_request.set_lease_seconds(100);
+  const auto fetch = [&] {
+    v1::FetchTopKResponse message;
+    EXPECT_TRUE(Fetch::Open(run_, fetch_request)->Next(message));
+    return message.header();
+  };
+  const auto evaluate = [&](const v1::FetchTopKHeader& fetched) {
+    v1::EvaluateRequest request = Request({{0, 10, 80}});
+    request.mutable_slices(0)->set_record_digest(fetched.slices(0).record_digest());
+    request.set_lease_id(fetched.lease_id());
+    return Try(request);
+  };
+  const v1::FetchTopKHeader fetched = fetch();
+  ASSERT_TRUE(run_->AdvanceVersion(2).ok());
+  EXPECT_EQ(evaluate(fetched)->totals().missing(), 0);
+  ASSERT_TRUE(run_->AdvanceVersion(3).ok());
+  EXPECT_EQ(evaluate(fetched).status().code(), StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(evaluate(fetched).status().message()), HasSubstr("sequence 'a'"));
+
+  const v1::FetchTopKHeader again = fetch();
+  EXPECT_EQ(evaluate(again)->totals().missing(), 60);
+  ASSERT_TRUE(run_->AdvanceVersion(4).ok());
+  EXPECT_EQ(evaluate(again).status().code(), StatusCode::kFailedPrecondition) << "all of it stale";
+  EXPECT_EQ(evaluate(fetch())->totals().missing(), 80);
+}
+
 TEST_F(EvaluateMissingTest, LeasesAreRenewed) {
   const std::vector<SequenceName> names = {{"a", 0}};
   v1::EvaluateRequest request = Request({{0, 0, 1}});

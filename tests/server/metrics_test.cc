@@ -133,8 +133,23 @@ TEST_F(MetricsTest, MissingTokensAreCountedByReason) {
     if (i == 0) continue;
     EXPECT_EQ(Value("sis_dropped_sequences_total{reason=\"" + reasons[i] + "\",run=\"r\"}"), 1);
   }
+  EXPECT_EQ(Value("sis_evicted_unread_sequences_total{run=\"r\"}"), 0);
   EXPECT_EQ(Value("sis_tokens_total{decision=\"missing\",run=\"r\"}"), 15);
   EXPECT_EQ(Value("sis_tokens_total{decision=\"accepted\",run=\"r\"}"), 0);
+}
+
+TEST_F(MetricsTest, WhatIsEvictedUnreadIsCounted) {
+  const auto run = cache_.CreateRun("r", SmallConfig());
+  for (const char* id : {"read", "unread", "leased", "released"}) {
+    AppendBlock(cache_, *run, generator_.NextRecords(3).Block(id));
+  }
+  run->Find({"read", 0});
+  run->Release({"released", 0});
+  const std::vector<SequenceName> names = {{"leased", 0}};
+  run->EndLease(*run->Lease(names, absl::Seconds(1)));
+  while (run->EvictOldest()) continue;
+  EXPECT_EQ(Value("sis_dropped_sequences_total{reason=\"evicted\",run=\"r\"}"), 3);
+  EXPECT_EQ(Value("sis_evicted_unread_sequences_total{run=\"r\"}"), 1);
 }
 
 TEST_F(MetricsTest, RefusedEntriesAreCountedByCode) {

@@ -105,7 +105,11 @@ class RoomQueueTest : public testing::Test {
   const Records longer_ = generator_.NextRecords(64);
   Cache cache_{3 * BytesOfOnePage()};
   RoomQueue& queue_ = cache_.room_queue;
-  std::shared_ptr<sis::Run> run_ = cache_.CreateRun("r", SmallConfig(kSlots));
+  std::shared_ptr<sis::Run> run_ = cache_.CreateRun("r", [] {
+    v1::RunConfig config = SmallConfig(kSlots);
+    config.set_evict_unread(true);
+    return config;
+  }());
   std::vector<uint64_t> leases_;
 };
 
@@ -138,6 +142,99 @@ TEST_F(RoomQueueTest, WaitsForAReader) {
   queue_.Serve();
   EXPECT_TRUE(stream.answered());
   EXPECT_EQ(ReasonOf(*run_, "a"), MissingReason::kEvicted);
+}
+
+// With room for three sequences, which a run keeps until they have been read.
+class UnreadTest : public RoomQueueTest {
+ protected:
+  UnreadTest() {
+    for (const std::string id : {"x", "y", "z"}) {
+      EXPECT_EQ(AppendBlock(cache_, *run_, records_.Block(id)).code(), 0);
+      cache_.clock.Advance(absl::Milliseconds(1));
+    }
+  }
+  double evicted_unread() const { return run_->counters().totals().evicted_unread; }
+
+  Cache cache_{3 * BytesOfOnePage()};
+  RoomQueue& queue_ = cache_.room_queue;
+  std::shared_ptr<sis::Run> run_ = cache_.CreateRun("r", SmallConfig(kSlots));
+};
+
+TEST_F(UnreadTest, AppendsWaitUntilOneIsRead) {
+  Stream stream(cache_, *run_);
+  stream.Send(records_.Block("next"));
+  queue_.Serve();
+  EXPECT_FALSE(stream.answered());
+  EXPECT_EQ(run_->Describe().unread_sequences, 3);
+  run_->Find({"y", 0});
+  EXPECT_EQ(run_->Describe().unread_sequences, 2);
+  queue_.Serve();
+  ASSERT_TRUE(stream.answered());
+  EXPECT_EQ(stream.code(), StatusCode::kOk);
+  EXPECT_EQ(ReasonOf(*run_, "y"), MissingReason::kEvicted);
+  EXPECT_EQ(evicted_unread(), 0);
+}
+
+TEST_F(UnreadTest, TheOldestGoesWhenPatienceEnds) {
+  v1::AppendBatch batch;
+  for (const std::string id : {"first", "x", "second"}) {
+    *batch.add_entries()->mutable_block() = records_.Block(id);
+  }
+  Stream stream(cache_, *run_), after(cache_, *run_);
+  stream.Send(batch);
+  cache_.clock.Advance(Limits().append_patience - absl::Milliseconds(1));
+  queue_.Serve();
+  EXPECT_FALSE(stream.answered());
+  after.Send(records_.Block("third"));
+  cache_.clock.Advance(absl::Milliseconds(1));
+  queue_.Serve();
+  ASSERT_TRUE(stream.answered());
+  EXPECT_EQ(stream.code(0), StatusCode::kOk);
+  EXPECT_EQ(stream.code(1), StatusCode::kOk) << "used when the batch came";
+  EXPECT_EQ(stream.code(2), StatusCode::kOk);
+  EXPECT_FALSE(after.answered()) << "its own patience has not ended";
+  EXPECT_EQ(evicted_unread(), 2);
+  EXPECT_EQ(ReasonOf(*run_, "y"), MissingReason::kEvicted);
+  EXPECT_EQ(ReasonOf(*run_, "z"), MissingReason::kEvicted);
+  EXPECT_EQ(run_->Describe().sequences, 3);
+}
+
+TEST_F(UnreadTest, WhatIsStaleGoesUnread) {
+  v1::RunConfig config = SmallConfig(kSlots);
+  config.set_max_staleness(0);
+  run_ = cache_.CreateRun("r", config, 2);
+  for (const std::string id : {"x", "y", "z"}) {
+    ASSERT_EQ(AppendBlock(cache_, *run_, records_.Block(id)).code(), 0);
+  }
+  ASSERT_EQ(*run_->AdvanceVersion(1), 3);
+  EXPECT_EQ(evicted_unread(), 0);
+  Stream stream(cache_, *run_);
+  stream.Send(records_.Block("next"));
+  EXPECT_TRUE(stream.answered());
+}
+
+// Eight times what there is room for, and a trainer that reads each once: as long as nobody's
+// patience ends, it finds all that was acked.
+TEST_F(UnreadTest, NothingIsLostToATrainerThatReadsAll) {
+  run_ = cache_.CreateRun("r", SmallConfig(kSlots), 2);
+  std::vector<std::string> acked;
+  int read = 0;
+  for (int i = 0; i < 24; ++i) {
+    Stream stream(cache_, *run_);
+    stream.Send(records_.Block(std::to_string(i)));
+    while (!stream.answered()) {
+      ASSERT_LT(read, acked.size());
+      EXPECT_TRUE(std::holds_alternative<std::shared_ptr<Sequence>>(run_->Find({acked[read], 0})))
+          << acked[read];
+      ++read;
+      queue_.Serve();
+    }
+    ASSERT_EQ(stream.code(), StatusCode::kOk);
+    acked.push_back(std::to_string(i));
+  }
+  EXPECT_EQ(evicted_unread(), 0);
+  EXPECT_EQ(run_->counters().totals().dropped_by_reason[static_cast<int>(MissingReason::kEvicted)],
+            21);
 }
 
 TEST_F(RoomQueueTest, GoesOnWhereItStopped) {
@@ -342,7 +439,8 @@ TEST_F(RoomQueueTest, EveryStreamIsAnsweredOrEnds) {
   EXPECT_GT(acked, 100);
   EXPECT_EQ(queue_.size(), 0);
   for (const uint64_t lease : leases_) run_->EndLease(lease);
-  EXPECT_EQ(cache_.registry.Reclaim(*run_, cache_.registry.budget().limit()), nullptr);
+  EXPECT_EQ(cache_.registry.Reclaim(*run_, cache_.registry.budget().limit(), Evict::kUnread),
+            nullptr);
   EXPECT_EQ(cache_.registry.budget().used(), 0);
 }
 

@@ -8,7 +8,7 @@ from typing import Optional
 from sis.v1 import ratio_service_pb2 as pb
 
 # Fields of RunConfig that its message holds as they are.
-_SAME = ("seed", "vocabulary_size", "top_k", "byte_quota", "task", "algorithm", "model")
+_SAME = ("seed", "vocabulary_size", "top_k", "byte_quota", "task", "algorithm", "model", "evict_unread")
 _ENCODINGS = {"float32": pb.FLOAT32, "float16": pb.FLOAT16, "fixed12": pb.FIXED12}
 
 
@@ -34,6 +34,8 @@ class RunConfig:
     task: str = ""
     algorithm: str = ""
     model: str = ""
+    # Where room is short: False evicts sequences that no trainer has named last, and lets appends wait before that.
+    evict_unread: bool = False
 
     def __post_init__(self) -> None:
         if self.log_prob_encoding not in _ENCODINGS:
@@ -84,6 +86,8 @@ class RunStatus:
     leases: int
     # The draw that was evaluated last; None before the first.
     last_draw: Optional[int]
+    # Sequences held that no fetch or evaluation has named yet. 0 if the server has a store.
+    unread_sequences: int
 
     @staticmethod
     def from_proto(run: pb.Run) -> RunStatus:
@@ -91,6 +95,7 @@ class RunStatus:
             Run(run.run_id, run.incarnation, RunConfig.from_proto(run.config)),
             run.policy_version, run.sequences, run.sealed_sequences, run.positions, run.bytes, run.leases,
             last_draw=run.last_draw if run.HasField("last_draw") else None,
+            unread_sequences=run.unread_sequences,
         )  # fmt: skip
 
 

@@ -61,6 +61,7 @@ class ClientTest(unittest.TestCase):
             "task": "addition",
             "algorithm": "grpo",
             "model": "small",
+            "evict_unread": True,
         }
         run = self.client.create_run("other", **settings)
         self.assertEqual(run, sis.Run("other", 1, sis.RunConfig(**settings)))

@@ -1,0 +1,91 @@
+// The sequences that a run holds, and the order in which they go.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/time/time.h"
+#include "server/cache/member.h"
+#include "server/cache/sequence_name.h"
+
+namespace sis {
+
+// What may be evicted.
+enum class Evict {
+  kRead,    // what has been read, or may go unread
+  kUnread,  // besides, what a run keeps until it has been read
+};
+
+// What an operation costs does not depend on how many sequences there are
+// (docs/adr/0027-nothing-looks-at-all-sequences.md): those that may be evicted stand in two lists,
+// least recently used first, without those that are leased. Who is in use is not told when that
+// ends, so a sequence that is found in use when its turn comes is set aside, and each search looks
+// at a few of these again.
+//
+// Not thread-safe. Addresses of members stay the same.
+class Members {
+ public:
+  // If `keeps_unread`, sequences go to Evict::kUnread until they have been read.
+  explicit Members(bool keeps_unread) : keeps_unread_(keeps_unread) {}
+
+  size_t size() const { return by_name_.size(); }
+  // Null if there is none.
+  Member* Find(SequenceNameView name) {
+    const auto found = by_name_.find(name);
+    return found == by_name_.end() ? nullptr : found->second;
+  }
+  const Member* Find(SequenceNameView name) const { return const_cast<Members*>(this)->Find(name); }
+  // Asks the processor for the memory that Find needs.
+  void Prefetch(SequenceNameView name) const { by_name_.prefetch(name); }
+  template <typename Visit>
+  void ForEach(const Visit& visit) const {
+    for (const auto& [name, member] : by_name_) visit(std::as_const(*member));
+  }
+
+  // The name must be new.
+  Member& Add(const SequenceName& name, std::shared_ptr<HeldSequence> held, absl::Time now);
+  void Remove(Member& member);
+  // Until the next use of another one, it is the last to go.
+  void Use(Member& member, absl::Time now);
+  void NoteRead(Member& member) { member.unread = false; }  // a Use follows
+  // A lease is a reading use, until it ends.
+  void AddLease(Member& member, absl::Time now);
+  void EndLease(Member& member, absl::Time now);
+
+  // The least recently used one that isn't in use; null if there is none.
+  Member* Oldest(Evict which);
+  // What is to be had from both lists up to `last`; or `enough`, if it is no less than that.
+  int64_t EvictableBytes(int64_t enough, Evict last);
+
+  // How many members the last two have looked at, ever: what they cost.
+  int64_t looked_at() const { return looked_at_; }
+
+ private:
+  using Place = Member::Place;
+  using List = std::list<Member>;
+  static constexpr Place PlaceOf(Evict which) {
+    return which == Evict::kRead ? Place::kRead : Place::kUnread;
+  }
+
+  List& list(Place place) { return lists_[static_cast<size_t>(place)]; }
+  Place HomeOf(const Member& member) const {
+    if (member.leases > 0) return Place::kLeased;
+    return member.unread && keeps_unread_ ? Place::kUnread : Place::kRead;
+  }
+  void MoveToEnd(Member& member, Place place);
+  // Puts those set aside that are idle by now at the front of their lists: they were used before
+  // all that is there.
+  void LookAtThoseInUse();
+
+  bool keeps_unread_;
+  std::array<List, 4> lists_;  // by place
+  absl::flat_hash_map<SequenceName, Member*, SequenceNameHash, SequenceNameEqual> by_name_;
+  int64_t looked_at_ = 0;
+};
+
+}  // namespace sis

@@ -1,0 +1,50 @@
+// Which sequences of a run may be stale.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <map>
+#include <vector>
+
+#include "server/cache/member.h"
+
+namespace sis {
+
+// A member stands under a version that is no larger than its newest one. Appends, of which the
+// index hears nothing, make that no less true, but for the first into an empty sequence; so members
+// are added again whenever they are handed out, which does nothing if they are there. After a
+// truncation a member must be looked at again.
+//
+// What TakeStale costs depends on how many were added or have become stale since the last call, not
+// on how many there are. Not thread-safe.
+class VersionIndex {
+ public:
+  // Does nothing if it is there.
+  void Add(Member& member);
+  // Does nothing if it isn't there.
+  void Remove(Member& member);
+  // Its newest version may have become smaller.
+  void LookAgain(Member& member);
+
+  // Takes out and returns the idle members with positions that are all of versions below
+  // `oldest_fresh`. Those that are leased or empty are taken out too, to be added when a lease ends
+  // and when they are handed out.
+  std::vector<Member*> TakeStale(uint64_t oldest_fresh);
+
+  // How many members TakeStale has looked at, ever: what it costs.
+  int64_t looked_at() const { return looked_at_; }
+
+ private:
+  // Puts a member that is in neither list where it belongs. False if that has to wait for the end
+  // of its use.
+  bool Judge(Member& member, uint64_t oldest_fresh, std::vector<Member*>& stale);
+
+  std::list<Member*> to_look_at_;
+  std::multimap<uint64_t, Member*> by_version_;
+  int64_t looked_at_ = 0;
+};
+
+// Has positions, all of them of versions below `oldest_fresh`.
+bool IsStale(const Member& member, uint64_t oldest_fresh);
+
+}  // namespace sis
