@@ -100,12 +100,6 @@ class BadInputTest : public testing::Test {
   // Everything that a client can see of the runs, and the digest of the record.
   std::string State() {
     std::string state;
-    {
-      grpc::ClientContext context;
-      v1::ListRunsResponse response;
-      EXPECT_TRUE(connection_.live().stub().ListRuns(&context, {}, &response).ok());
-      state = response.DebugString();
-    }
     grpc::ClientContext context;
     v1::FetchTopKRequest request;
     request.mutable_run()->set_run_id("run");
@@ -114,7 +108,11 @@ class BadInputTest : public testing::Test {
     v1::FetchTopKResponse response;
     while (reader->Read(&response)) state += response.DebugString();
     EXPECT_TRUE(reader->Finish().ok());
-    return state;
+    // After the fetch, so that the sequence has been read in all states.
+    grpc::ClientContext runs_context;
+    v1::ListRunsResponse runs;
+    EXPECT_TRUE(connection_.live().stub().ListRuns(&runs_context, {}, &runs).ok());
+    return state + runs.DebugString();
   }
 
   // The block is refused with this code; the message names the sequence and each of the parts.

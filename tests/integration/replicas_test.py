@@ -337,11 +337,11 @@ class ReplicasTest(unittest.TestCase):
             during.missing,
             tuple(sis.MissingRange(n, 0, LENGTHS[n], sis.MissingReason.STORE_DOWN) for n in share),
         )
-        trainer.advance_version(run, 4)
+        trainer.advance_version(run, 2)
         new, lengths = [f"new-{i}" for i in range(40)], [5] * 40
         lost = {s for s in new if self.owner(s) == 1}
         with self.assertRaises(sis.AppendError) as raised:
-            append(self.client, self.run_, new, lengths, version=4)
+            append(self.client, self.run_, new, lengths, version=2)
         refused = raised.exception.refused
         self.assertEqual({(r.sequence, r.entry) for r in refused},
                          {(s, entry) for s in lost for entry in ("block [0, 5)", "seal at 5")})
@@ -361,22 +361,26 @@ class ReplicasTest(unittest.TestCase):
         reasons = {m.slice: m.reason for m in missing}
         self.assertEqual(
             reasons,
-            {n: sis.MissingReason.NEVER_ARRIVED if n in share else sis.MissingReason.STALE for n in range(len(LENGTHS))},
+            {n: sis.MissingReason.NEVER_ARRIVED for n in share},
         )
         # Records that could not be fetched are never scored, although the replica is back and may hold them.
-        append(self.client, self.run_, version=4, sequences=[self.sequences[n] for n in share], lengths=[LENGTHS[n] for n in share])
+        append(self.client, self.run_, version=2, sequences=[self.sequences[n] for n in share], lengths=[LENGTHS[n] for n in share])
         again = self.evaluate(self.client, during, outputs=outputs)
         self.assertEqual(
             {m.slice for m in again.missing if m.reason == sis.MissingReason.STORE_DOWN}, set(share)
         )
         # It takes new sequences, at the version of the others.
-        self.assertEqual(len(append(self.client, self.run_, new, lengths, version=4)), 40)
+        self.assertEqual(len(append(self.client, self.run_, new, lengths, version=2)), 40)
         records = trainer.fetch_top_k(run, new)
         self.assertEqual((len(records), records.missing), (200, ()))
         with sis.Client(self.names[1], timeout=20) as single:
             status = single.get_run("run")
-            self.assertEqual((status.policy_version, status.sequences), (4, len(lost) + len(share)))
+            self.assertEqual((status.policy_version, status.sequences), (2, len(lost) + len(share)))
         self.assertEqual(whole.totals.missing, 0)
+        # What the lease holds on the other replica is not silently scored otherwise than before.
+        trainer.advance_version(run, 4)
+        with self.assertRaisesRegex(sis.FailedPrecondition, "record_digest"):
+            self.evaluate(trainer, before, outputs=outputs)
 
 
 class OneServerTest(unittest.TestCase):
