@@ -1,11 +1,13 @@
-"""cc_fuzz_test: a libFuzzer entry point that every test run exercises a little, and --config=fuzz at length."""
+"""cc_fuzz_test: a libFuzzer entry point that every test run exercises a little, and --config=fuzz
+at length."""
 
 def cc_fuzz_test(name, srcs, deps = [], corpus = [], mutations = 20000, size = "small", **kwargs):
     """A cc_test around LLVMFuzzerTestOneInput, which srcs define.
 
-    By default //tests/fuzz:driver replays the corpus, then runs a fixed number of seeded mutations of it: the same
-    inputs every time, with any compiler, under any sanitizer. With --config=fuzz (clang) the target is a libFuzzer
-    binary instead, to be run by hand with libFuzzer's own arguments; see CONTRIBUTING.md.
+    By default //tests/fuzz:driver replays the corpus, then runs a fixed number of seeded mutations
+    of it: the same inputs every time, with any compiler, under any sanitizer. With --config=fuzz
+    (clang) the target is a libFuzzer binary instead, to be run by hand with libFuzzer's own
+    arguments; see CONTRIBUTING.md.
 
     Args:
       name: of the test.

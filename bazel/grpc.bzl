@@ -17,7 +17,8 @@ def cc_grpc_library(name, srcs, **kwargs):
         name = name,
         srcs = ccs,
         hdrs = hdrs,
-        # Generated code parses buffers that come from gRPC, which is not instrumented for ThreadSanitizer.
+        # Generated code parses buffers that come from gRPC, which is not instrumented for
+        # ThreadSanitizer.
         copts = ["-w", "-fno-sanitize=thread"],
         includes = ["."],
         deps = ["@sys//:grpc"],
@@ -25,7 +26,8 @@ def cc_grpc_library(name, srcs, **kwargs):
     )
 
 def py_grpc_modules(name, protos, outs, **kwargs):
-    """The generated Python modules of protos, placed where outs says: inside the package that imports them."""
+    """The generated Python modules of protos, placed where outs says: inside the package that
+    imports them."""
     native.genrule(
         name = name,
         srcs = protos,

@@ -1,6 +1,7 @@
 """sisctl replay against the same numbers computed in double precision, from the files alone.
 
-The recordings of real models are in no repository: their tests run where SIS_RECORDED_DATA names the folder.
+The recordings of real models are in no repository: their tests run where SIS_RECORDED_DATA names
+the folder.
 """
 
 import json
@@ -29,7 +30,8 @@ def replay(behaviour, current, *flags):
 
 
 def positions_of(path):
-    """[(sampled token, its log-prob, {token: log-prob}, most probable first)] of a file that gives ids."""
+    """[(sampled token, its log-prob, {token: log-prob}, most probable first)] of a file that gives
+    ids."""
     content = json.loads(pathlib.Path(path).read_text())["logprobs"]["content"]
     return [
         (
@@ -42,7 +44,8 @@ def positions_of(path):
 
 
 def expected(behaviour, current, k=None, seed=0):
-    """What replay should print, in double precision. Both files must list no appended sampled tokens."""
+    """What replay should print, in double precision. Both files must list no appended sampled
+    tokens."""
     behaviour, current = positions_of(behaviour), positions_of(current)
     prefix = 0
     for (y, *_), (other, *_) in zip(behaviour, current):
@@ -94,7 +97,8 @@ def expected(behaviour, current, k=None, seed=0):
 
 
 def write_recordings(folder, seed, positions=400, vocabulary=300, listed=(6, 5)):
-    """Two engines' files of one text: the same logits but for noise, the second listing fewer tokens."""
+    """Two engines' files of one text: the same logits but for noise, the second listing fewer
+    tokens."""
     generator = random.Random(seed)
     contents = ([], [])
     for _ in range(positions):

@@ -1,4 +1,5 @@
-"""The two arms of the comparison, trained side by side: each has a trainer, a worker and a run of its own."""
+"""The two arms of the comparison, trained side by side: each has a trainer, a worker and a run of
+its own."""
 
 import contextlib
 import dataclasses
@@ -29,10 +30,12 @@ def run_id(arm, seed):
 
 
 def train_arms(address, settings, seed, checkpoint, folder, deadline, show):
-    """Trains both arms from `checkpoint` with the same problems and random numbers, at the same time.
+    """Trains both arms from `checkpoint` with the same problems and random numbers, at the same
+    time.
 
-    Returns a list of trainer.Learned for each of ARMS, and calls show(these lists) whenever one has grown. checkpoint
-    and folder are paths; deadline is on time.monotonic(). RuntimeError if a trainer fails.
+    Returns a list of trainer.Learned for each of ARMS, and calls show(these lists) whenever one has
+    grown. checkpoint and folder are paths; deadline is on time.monotonic(). RuntimeError if a
+    trainer fails.
     """
     learned = [[] for _ in ARMS]
     with sis.Client(address) as client, contextlib.ExitStack() as stack:

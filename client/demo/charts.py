@@ -1,4 +1,5 @@
-"""Line charts as inline SVG, drawn by matplotlib and coloured by the page, in light or dark mode."""
+"""Line charts as inline SVG, drawn by matplotlib and coloured by the page, in light or dark
+mode."""
 
 import dataclasses
 import html
@@ -86,7 +87,8 @@ def panel(title, x_title, y_title, lines, form="{:g}", log=False, y_range=None, 
 
 
 def _inline(svg, title, width):
-    """What stands in a page: without prologue, in the width of its place, coloured by the page, with tooltips."""
+    """What stands in a page: without prologue, in the width of its place, coloured by the page,
+    with tooltips."""
     # Small screens scroll: smaller text could not be read.
     svg = (
         f'<svg xmlns:xlink="http://www.w3.org/1999/xlink" viewBox="0 0 {width} {_HEIGHT}" '

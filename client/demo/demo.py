@@ -1,4 +1,5 @@
-"""Runs the service's main job for real and reports what it measured. tools/demo builds and calls it."""
+"""Runs the service's main job for real and reports what it measured. tools/demo builds and calls
+it."""
 
 import argparse
 import dataclasses
@@ -21,7 +22,8 @@ _SHOWN_METRICS = ("sis_tokens_total", "sis_d_nats_total", "sis_d_sis_nats_total"
 
 
 def run(settings, server_binary, output, progress):
-    """Trains both arms for as many seeds as there is time for; returns measured.Results and writes the report.
+    """Trains both arms for as many seeds as there is time for; returns measured.Results and writes
+    the report.
 
     server_binary: path of sis_server. output: the folder of report.html.
     """
@@ -108,7 +110,8 @@ def main():
     parser.add_argument("--output", required=True, help="folder for report.html")
     parser.add_argument("--seed", type=int, default=Settings.seed, help="the first seed, and that of the warm-up")
     arguments = parser.parse_args()
-    # So that the server and all processes are ended on the way out, also when the terminal is closed.
+    # So that the server and all processes are ended on the way out, also when the terminal is
+    # closed.
     for ending in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(ending, lambda number, _: sys.exit(128 + number))
     # The processes share the cores; threads within them would only get into each other's way.

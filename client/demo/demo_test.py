@@ -1,4 +1,5 @@
-"""The demonstration on a tiny scale: real server, worker processes and trainer processes, and what must hold of them."""
+"""The demonstration on a tiny scale: real server, worker processes and trainer processes, and what
+must hold of them."""
 
 import dataclasses
 import io

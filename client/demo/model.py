@@ -20,7 +20,8 @@ class Layer(nn.Module):
         self.down = nn.Linear(4 * width, width)
 
     def forward(self, x, past=None):
-        """x [B, T, width] after `past`, the keys and values of the tokens before; returns x and both prolonged."""
+        """x [B, T, width] after `past`, the keys and values of the tokens before; returns x and
+        both prolonged."""
         batch, length, width = x.shape
         qkv = self.qkv(self.attention_norm(x)).view(batch, length, 3, self.heads, width // self.heads)
         query, key, value = qkv.permute(2, 0, 3, 1, 4)
@@ -47,7 +48,8 @@ class Transformer(nn.Module):
         self.head = nn.Linear(width, vocabulary_size)
 
     def forward(self, tokens, past=None):
-        """Log-probs of the next token, float32 [B, T, vocabulary], and the keys and values for `past`.
+        """Log-probs of the next token, float32 [B, T, vocabulary], and the keys and values for
+        `past`.
 
         tokens are int64 [B, T], those that follow the ones `past` was computed from.
         """
@@ -60,7 +62,8 @@ class Transformer(nn.Module):
         return self.head(self.norm(x)).log_softmax(dim=-1), present
 
     def response_log_probs(self, prompts, responses):
-        """float32 [B, T, vocabulary]: the distributions that the T response tokens were, or would be, sampled from."""
+        """float32 [B, T, vocabulary]: the distributions that the T response tokens were, or would
+        be, sampled from."""
         log_probs, _ = self(torch.cat([prompts, responses[:, :-1]], dim=1))
         return log_probs[:, prompts.shape[1] - 1:]
 
@@ -74,7 +77,8 @@ def of_task(task):
 def sample(model, prompts, length, generator):
     """Samples `length` tokens after each prompt, at temperature 1 and without any filter.
 
-    Returns responses int64 [B, length] and the log-probs they were sampled from, float32 [B, length, vocabulary].
+    Returns responses int64 [B, length] and the log-probs they were sampled from, float32 [B,
+    length, vocabulary].
     """
     tokens, past, responses, behaviour = prompts, None, [], []
     for _ in range(length):

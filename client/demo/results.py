@@ -54,7 +54,8 @@ class Results:
         return self.by_rollout(arm, lambda item: total(item.updates, name) / item.responses)
 
     def accept_rate_by_staleness(self, arm):
-        """[seeds, updates]: over all rollouts, by how many updates the policy is ahead of the behaviour policy."""
+        """[seeds, updates]: over all rollouts, by how many updates the policy is ahead of the
+        behaviour policy."""
         return np.array([
             [
                 total(updates, "accepted") / scored(updates)
@@ -64,7 +65,8 @@ class Results:
         ])
 
     def by_top_k(self, arm, name):
-        """[seeds, K]: mean of `accepted` or `residual_mass` per token, over the last updates of all rollouts."""
+        """[seeds, K]: mean of `accepted` or `residual_mass` per token, over the last updates of all
+        rollouts."""
         return np.array([
             [
                 total(totals, name) / scored(totals)
@@ -82,7 +84,8 @@ class Results:
         return max(1, self.rollouts // 6)
 
     def difference(self) -> Tuple[float, float]:
-        """Of the final rewards, with SIS less without: the mean over seeds, and half its 95 % interval (NaN if unknown).
+        """Of the final rewards, with SIS less without: the mean over seeds, and half its 95 %
+        interval (NaN if unknown).
 
         Seeds are paired: both arms saw the same problems.
         """

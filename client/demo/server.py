@@ -11,7 +11,8 @@ _SHUTDOWN_SECONDS = 15
 
 
 class Server:
-    """The server binary as a child process, on free ports. A context manager: leaving the block ends it."""
+    """The server binary as a child process, on free ports. A context manager: leaving the block
+    ends it."""
 
     def __init__(self, binary):
         """Returns when the server is ready. RuntimeError if it ends before."""

@@ -19,7 +19,8 @@ class Settings:
     # Leaves the policy something to explore, and V_K something to leave out.
     label_smoothing: float = 0.1
 
-    # A rollout is `prompts` problems with `group` responses each, and is used for `updates` mini-batches in one pass.
+    # A rollout is `prompts` problems with `group` responses each, and is used for `updates`
+    # mini-batches in one pass.
     rollouts: int = 60
     prompts: int = 64
     group: int = 8
@@ -28,7 +29,8 @@ class Settings:
     clip: float = 0.2
     top_k: int = 10
 
-    # From the start of the warm-up on. No further seed is begun that would not end in time, and training stops then.
+    # From the start of the warm-up on. No further seed is begun that would not end in time, and
+    # training stops then.
     seconds: float = 270
 
     @property

@@ -1,7 +1,8 @@
 """The verifiable task: hexadecimal addition, written with the least significant digit first.
 
-A prompt is `digits` digits of each number and the two signs, as in "A40+F31=", and its only right answer is the sum
-and a stop token, as in "974." with as many digits as it has but no fewer than the summands.
+A prompt is `digits` digits of each number and the two signs, as in "A40+F31=", and its only right
+answer is the sum and a stop token, as in "974." with as many digits as it has but no fewer than the
+summands.
 """
 import torch
 
@@ -23,7 +24,8 @@ class Addition:
         self.response_length = digits + 2
 
     def problems(self, count, generator):
-        """Random problems: prompts int64 [count, prompt_length], answers int64 [count, response_length].
+        """Random problems: prompts int64 [count, prompt_length], answers int64 [count,
+        response_length].
 
         An answer that is shorter than response_length is filled up with stop tokens.
         """
@@ -41,7 +43,8 @@ class Addition:
 
     @staticmethod
     def lengths(responses):
-        """int64 [count]: the tokens of each response up to and including its first stop token, or all of them."""
+        """int64 [count]: the tokens of each response up to and including its first stop token, or
+        all of them."""
         stopped = responses == STOP
         first = stopped.int().argmax(dim=1) + 1
         return torch.where(stopped.any(dim=1), first, responses.shape[1])

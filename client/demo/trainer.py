@@ -1,4 +1,5 @@
-"""The trainer: a process that improves the current policy by GRPO, with the decisions of the service or without."""
+"""The trainer: a process that improves the current policy by GRPO, with the decisions of the
+service or without."""
 
 import dataclasses
 import os
@@ -23,18 +24,21 @@ class Learned:
     # Mean over its responses: what the policy that generated them is worth.
     reward: float
     responses: int
-    # Of every update of it, in order: the u-th is made by a policy that is u updates ahead of the behaviour policy.
+    # Of every update of it, in order: the u-th is made by a policy that is u updates ahead of the
+    # behaviour policy.
     updates: List[sis.Totals]
     # Of its last update, by k = 1 .. K.
     by_top_k: List[sis.Totals]
 
 
 def train(address, run_id, use_sis, settings, seed, checkpoint, folder, deadline, orders, progress):
-    """Trains from `checkpoint`; sends a Learned per rollout, and None at the end, to `progress`, a Connection.
+    """Trains from `checkpoint`; sends a Learned per rollout, and None at the end, to `progress`, a
+    Connection.
 
-    use_sis: whether accepted tokens count as the current policy's own. The service decides in either case, so that
-    both arms do, and measure, the same. orders: the Connection to the worker. folder: for the weights on their way to
-    it. deadline: on time.monotonic(); no rollout is begun after it.
+    use_sis: whether accepted tokens count as the current policy's own. The service decides in
+    either case, so that both arms do, and measure, the same. orders: the Connection to the worker.
+    folder: for the weights on their way to it. deadline: on time.monotonic(); no rollout is begun
+    after it.
     """
     task = tasks.Addition(settings.digits)
     model = models.of_task(task)
@@ -96,7 +100,8 @@ class Trainer:
     def update(self, batch, log_softmax, advantages):
         """One optimiser step; returns the totals that the service counted for it.
 
-        Over the N tokens of `batch`: log_softmax float32 [N, vocabulary] with gradients, advantages float32 [N].
+        Over the N tokens of `batch`: log_softmax float32 [N, vocabulary] with gradients, advantages
+        float32 [N].
         """
         gathered, sampled = sis.gather(batch, log_softmax)
         evaluation = self.client.evaluate(
@@ -120,7 +125,8 @@ class Trainer:
         return evaluation.totals
 
     def sweep_top_k(self, batch, log_softmax):
-        """The totals of the step just done, had only the k most probable tokens been used, for k = 1 .. K.
+        """The totals of the step just done, had only the k most probable tokens been used, for k =
+        1 .. K.
 
         The same draw again: the same uniforms, and the service counts no position of a draw twice.
         """
@@ -134,7 +140,8 @@ class Trainer:
 
 
 def group_advantages(rewards, group):
-    """GRPO's advantages: each reward against the mean of its group, in its standard deviations. [responses]."""
+    """GRPO's advantages: each reward against the mean of its group, in its standard deviations.
+    [responses]."""
     grouped = rewards.view(-1, group)
     centred = grouped - grouped.mean(dim=1, keepdim=True)
     return (centred / (grouped.std(dim=1, keepdim=True) + 1e-4)).view(-1)

@@ -1,4 +1,5 @@
-"""Supervised learning until the policy solves a part of the problems: where reinforcement learning starts."""
+"""Supervised learning until the policy solves a part of the problems: where reinforcement learning
+starts."""
 
 import dataclasses
 import time

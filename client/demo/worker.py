@@ -1,4 +1,5 @@
-"""The rollout worker: a process that samples from the behaviour policy and streams what it recorded to the service."""
+"""The rollout worker: a process that samples from the behaviour policy and streams what it recorded
+to the service."""
 
 import dataclasses
 
@@ -14,13 +15,15 @@ _BATCH = 128
 
 @dataclasses.dataclass(frozen=True)
 class Order:
-    """What the trainer sends to its worker. The answer is the list of sequence ids, once all of it is stored."""
+    """What the trainer sends to its worker. The answer is the list of sequence ids, once all of it
+    is stored."""
 
     rollout: int
     # Optimiser steps that made the weights, and the file they are in.
     policy_version: int
     weights: str
-    # int64 [responses, prompt_length]: every problem stands there once for each response of its group.
+    # int64 [responses, prompt_length]: every problem stands there once for each response of its
+    # group.
     prompts: torch.Tensor
 
 

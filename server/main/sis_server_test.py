@@ -1,4 +1,5 @@
-"""The program as a person meets it: help, bad flags, a taken address, silent clients, and SIGTERM."""
+"""The program as a person meets it: help, bad flags, a taken address, silent clients, and
+SIGTERM."""
 
 import os
 import signal

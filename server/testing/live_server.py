@@ -8,10 +8,12 @@ BINARY = pathlib.Path(__file__).absolute().parents[1] / "main/sis_server"
 
 
 class LiveServer:
-    """A process, which serves from when it is made until close() or kill(), either of which may come again."""
+    """A process, which serves from when it is made until close() or kill(), either of which may
+    come again."""
 
     def __init__(self, *flags, listen=None, cache_bytes=64 << 20, shared_memory_bytes=0):
-        """`listen` is left out: a free port, or with shared memory a Unix socket of the server's own."""
+        """`listen` is left out: a free port, or with shared memory a Unix socket of the server's
+        own."""
         self._folder = tempfile.TemporaryDirectory()
         if listen is None:
             listen = f"unix:{self._folder.name}/socket" if shared_memory_bytes else "127.0.0.1:0"

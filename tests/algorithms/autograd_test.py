@@ -1,4 +1,5 @@
-"""The coefficient is what autograd says: objectives in torch float64, written without looking at coefficients."""
+"""The coefficient is what autograd says: objectives in torch float64, written without looking at
+coefficients."""
 
 import unittest
 

@@ -2,10 +2,12 @@
 
     bazel run //tests/bench:dense_peer
 
-Both turn logits [tokens, vocabulary] into float32 log-probs of the sampled and the recorded tokens. PyTorch does it twice:
-by log_softmax and gather, as trainers write it, and by logsumexp over gathered logits, which needs no second matrix. Prints tokens per second, how many times faster the kernel is (by the clock, and by the processor time of all
-threads, which other processes on the machine disturb less) and the largest error of log p(y) against float64. Medians
-over the rounds, and their range in brackets.
+Both turn logits [tokens, vocabulary] into float32 log-probs of the sampled and the recorded tokens.
+PyTorch does it twice: by log_softmax and gather, as trainers write it, and by logsumexp over
+gathered logits, which needs no second matrix. Prints tokens per second, how many times faster the
+kernel is (by the clock, and by the processor time of all threads, which other processes on the
+machine disturb less) and the largest error of log p(y) against float64. Medians over the rounds,
+and their range in brackets.
 """
 
 import ctypes

@@ -2,25 +2,27 @@
 
     bazel run //tests/bench:evaluate -- [--scale 0.0625] [--repetitions 5] [--slots 10 50 100]
 
-The step is 4096 sequences of 4096 positions, 16.8 M tokens; --scale takes a part of it. A sis_server process holds the
-records, with as many threads as the machine has cores, and answers clients in processes of their own over TCP loopback
-or a Unix socket: the C++ client, which has float32 or float16 arrays (in micro-batches over streams, for comparison in
-unary calls, and in memory that it shares with the server, where they are before the clock starts; with the records at
-hand and with FetchTopK included), and the Python client, which a trainer gives float32 tensors [T, K] of PyTorch and
-which returns a mask as a tensor: over TCP, a Unix socket and shared memory, into which the trainer's gather has written
-the tensors; with the records at hand and with FetchTopK included, of all arrays or of the ids alone; in half precision,
-rounded by PyTorch, and REDUCED, which must cost the same whatever K is.
-Every repetition is another draw, so that all of it is counted. PyTorch computes the same in this process (see
-peers.py), without validation, cache or metrics. The form DENSE, whose positions are far larger, has a program of its
+The step is 4096 sequences of 4096 positions, 16.8 M tokens; --scale takes a part of it. A
+sis_server process holds the records, with as many threads as the machine has cores, and answers
+clients in processes of their own over TCP loopback or a Unix socket: the C++ client, which has
+float32 or float16 arrays (in micro-batches over streams, for comparison in unary calls, and in
+memory that it shares with the server, where they are before the clock starts; with the records at
+hand and with FetchTopK included), and the Python client, which a trainer gives float32 tensors [T,
+K] of PyTorch and which returns a mask as a tensor: over TCP, a Unix socket and shared memory, into
+which the trainer's gather has written the tensors; with the records at hand and with FetchTopK
+included, of all arrays or of the ids alone; in half precision, rounded by PyTorch, and REDUCED,
+which must cost the same whatever K is. Every repetition is another draw, so that all of it is
+counted. PyTorch computes the same in this process (see peers.py), without validation, cache or
+metrics. The form DENSE, whose positions are far larger, has a program of its
 own: evaluate_dense.
 
-With $SIS_PROTOTYPE, or --prototype, a folder of the bare prototype's sources, that is built (protoc, g++) and runs in
-turn too: half precision over TCP, without validation, look-up or metrics.
+With $SIS_PROTOTYPE, or --prototype, a folder of the bare prototype's sources, that is built
+(protoc, g++) and runs in turn too: half precision over TCP, without validation, look-up or metrics.
 
-Printed per row: which outputs were asked for, and which arrays of the records, the median of tokens per second, bytes
-per token over the wire both ways, the ratio to PyTorch of the same repetition with its least and most, and what a whole
-step takes: seconds, and seconds of processor time of server and client together. The machine should have nothing else to
-do.
+Printed per row: which outputs were asked for, and which arrays of the records, the median of tokens
+per second, bytes per token over the wire both ways, the ratio to PyTorch of the same repetition
+with its least and most, and what a whole step takes: seconds, and seconds of processor time of
+server and client together. The machine should have nothing else to do.
 """
 
 import argparse
@@ -45,7 +47,8 @@ from server.testing.live_server import LiveServer
 LENGTH = 4096
 SEQUENCES = 4096
 VOCABULARY = 151936
-# Makes malloc keep memory that was used. Without it each large message is mapped, faulted in and unmapped again.
+# Makes malloc keep memory that was used. Without it each large message is mapped, faulted in and
+# unmapped again.
 KEEP_MEMORY = "glibc.malloc.mmap_threshold=1073741824:glibc.malloc.trim_threshold=1073741824"
 ROOT = pathlib.Path(__file__).absolute().parents[2]
 CLIENT = ROOT / "tests/bench/evaluate_client"
@@ -77,10 +80,11 @@ def processor_seconds(process_ids):
 
 
 def make_batch(sequences, slots):
-    """One of peers.py, with ids, and a current policy whose probabilities at the slots never add up to more than 1."""
+    """One of peers.py, with ids, and a current policy whose probabilities at the slots never add up
+    to more than 1."""
     batch = peers.Batch(sequences, LENGTH, slots)
-    # Anywhere in the vocabulary, each in a part of its own so that none stands twice; the last is for what was sampled
-    # outside of the set.
+    # Anywhere in the vocabulary, each in a part of its own so that none stands twice; the last is
+    # for what was sampled outside of the set.
     rng = np.random.default_rng(2)
     share = VOCABULARY // (slots + 1)
     parts = rng.permuted(np.broadcast_to(np.arange(slots + 1, dtype=np.int32), (len(batch.ranks), slots + 1)), axis=1)
@@ -94,7 +98,8 @@ def make_batch(sequences, slots):
 
 
 def own_sets(batch):
-    """The current policy's own sets: the recorded tokens in its own order, but for half of the least probable tenth."""
+    """The current policy's own sets: the recorded tokens in its own order, but for half of the
+    least probable tenth."""
     order = np.argsort(-batch.current, axis=1)
     ids = np.take_along_axis(batch.ids, order, axis=1)
     last = ids[:, -max(1, batch.slots // 10):]
@@ -105,7 +110,8 @@ def own_sets(batch):
 
 
 def fill(address, batch, sequences):
-    """Records the batch's behaviour policy; sequence i is named so, and holds what i % batch.sequences does."""
+    """Records the batch's behaviour policy; sequence i is named so, and holds what i %
+    batch.sequences does."""
     with sis.Client(address) as client:
         run = client.create_run("run", seed=1, vocabulary_size=VOCABULARY, top_k=batch.slots)
         with client.append(run, sampling=sis.Sampling("processed", temperature=1.0)) as stream:
@@ -364,7 +370,8 @@ def measure(slots, arguments, prototype, folder):
                 if accepted is not None:
                     counts.setdefault(draw, {})[name] = accepted
 
-    # All sides must compute the same, apart from the draws. PyTorch has few sequences, counted several times.
+    # All sides must compute the same, apart from the draws. PyTorch has few sequences, counted
+    # several times.
     tolerance = 4 * (positions * sequences / batch.sequences) ** 0.5
     for accepted in counts.values():
         if not max(accepted.values()) - min(accepted.values()) <= tolerance:

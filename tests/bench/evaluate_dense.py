@@ -1,15 +1,18 @@
-"""The form DENSE of Evaluate through the whole service, beside PyTorch eager, in turn within one run.
+"""The form DENSE of Evaluate through the whole service, beside PyTorch eager, in turn within one
+run.
 
     bazel run //tests/bench:evaluate_dense -- [--vocabulary 151936] [--positions 512] [--slots 10] [--repetitions 9]
 
-A trainer's logits lie in memory that it shares with a sis_server process, where they are before the clock starts: as
-float32, and as bfloat16. A call is all positions, in sequences of 64; the server does log-sum-exp, gather and
-decisions, with as many threads as the machine has cores. PyTorch does log-sum-exp and gather alone, of the same logits
-in this process: what the trainer would do instead, before it sends GATHERED values.
+A trainer's logits lie in memory that it shares with a sis_server process, where they are before the
+clock starts: as float32, and as bfloat16. A call is all positions, in sequences of 64; the server
+does log-sum-exp, gather and decisions, with as many threads as the machine has cores. PyTorch does
+log-sum-exp and gather alone, of the same logits in this process: what the trainer would do instead,
+before it sends GATHERED values.
 
-Printed per row: the median of positions per second, of gigabytes of logits per second, and of seconds of processor time
-of all processes for a thousand positions. A whole step of 16.8 M positions is 5 TB of bfloat16 logits at V = 151,936:
-nobody has it in memory, so it isn't scaled to one. The machine should have nothing else to do.
+Printed per row: the median of positions per second, of gigabytes of logits per second, and of
+seconds of processor time of all processes for a thousand positions. A whole step of 16.8 M
+positions is 5 TB of bfloat16 logits at V = 151,936: nobody has it in memory, so it isn't scaled to
+one. The machine should have nothing else to do.
 """
 
 import argparse

@@ -1,4 +1,5 @@
-"""docs/architecture.dot shows the build graph, and docs/architecture.svg is its picture, with all arrows pointing down."""
+"""docs/architecture.dot shows the build graph, and docs/architecture.svg is its picture, with all
+arrows pointing down."""
 
 import pathlib
 import re
@@ -23,7 +24,8 @@ DRAWN: Arrows = {
 
 
 def room_of(package: str) -> str:
-    """The room that a package is, or that it is a folder of; the package itself if the picture has none."""
+    """The room that a package is, or that it is a folder of; the package itself if the picture has
+    none."""
     rooms = [room for room in ROOMS if f"{package}/".startswith(f"{room}/")]
     return max(rooms, key=len, default=package)
 
@@ -62,7 +64,8 @@ class ArchitectureTest(unittest.TestCase):
         self.assertEqual([arrow for arrow in sorted(DRAWN) if arrow in closure(DRAWN - {arrow})], [])
 
     def test_the_picture_is_that_of_the_source(self) -> None:
-        # Not byte by byte: the version of Graphviz and the fonts of the machine move everything a little.
+        # Not byte by byte: the version of Graphviz and the fonts of the machine move everything a
+        # little.
         labels, heights, arrows = {}, {}, set()
         for group in SVG.iterfind(".//{*}g"):
             title = group.findtext("{*}title", "")

@@ -1,7 +1,7 @@
 """The inputs of the golden decisions.
 
-Everything here is made of correctly rounded operations only (no libm, no numpy random generator), so that every
-machine and every numpy regenerates the same bytes.
+Everything here is made of correctly rounded operations only (no libm, no numpy random generator),
+so that every machine and every numpy regenerates the same bytes.
 """
 
 import decimal
@@ -207,7 +207,8 @@ def _edge_rows() -> list[Row]:
         Row([-0.5, -LARGEST], [-1.0, -LARGEST], 1),
         Row([-LARGEST], [-LARGEST], 0),
         Row([MAX_LOG_PROB * 0.5], [-LARGEST], None, -LARGEST, MAX_LOG_PROB),
-        # Sampled token one step above and below its own slot: a violation by one step, and nearly certain.
+        # Sampled token one step above and below its own slot: a violation by one step, and nearly
+        # certain.
         *[Row([-0.5, -2], [-0.25, -2.5], 0, None, lpy) for lpy in neighbours(-0.25, 2)],
         *[Row([-3.0, -3.5], [-0.5, -3.0], 0, None, lpy) for lpy in (-0.5 + 2.0**-24, -0.25, 0.0, MAX_LOG_PROB)],
     ]
@@ -232,7 +233,8 @@ _JUNK = [math.nan, 5.0, INFINITY, -INFINITY]
 
 
 def _gathered_case(rows: list[Row], slots: int, k: int, name: str, first_position: int, draw: int) -> Case:
-    """`rows` in order, padded to `slots`; what stands in the unused slots' current values must not matter."""
+    """`rows` in order, padded to `slots`; what stands in the unused slots' current values must not
+    matter."""
     sampled_ids, sampled, ids, log_probs, sampled_current, current = [], [], [], [], [], []
     for row in rows:
         used = len(row.log_probs)

@@ -1,4 +1,5 @@
-"""Every form x algorithm x encoding over gRPC, against the formulas in float64; a part of it in shared memory."""
+"""Every form x algorithm x encoding over gRPC, against the formulas in float64; a part of it in
+shared memory."""
 
 import unittest
 import unittest.mock

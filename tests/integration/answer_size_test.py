@@ -1,4 +1,5 @@
-"""No request gets an answer many times as large as itself, whatever names it holds; nor a message that nobody can read."""
+"""No request gets an answer many times as large as itself, whatever names it holds; nor a message
+that nobody can read."""
 
 import copy
 import unittest

@@ -1,4 +1,5 @@
-"""The Python client's Append from shared memory: what is there is recorded as if it had travelled."""
+"""The Python client's Append from shared memory: what is there is recorded as if it had
+travelled."""
 
 import gc
 import unittest

@@ -26,7 +26,8 @@ class DenseAgreementTest(unittest.TestCase):
         self.rng = np.random.default_rng(SEED)
 
     def gather(self, kind, logits, sampled, ids):
-        """By the kernel: log-sum-exps float64 [N], sampled log-probs [N] and log-probs [N, K] float32."""
+        """By the kernel: log-sum-exps float64 [N], sampled log-probs [N] and log-probs [N, K]
+        float32."""
         count, vocabulary = logits.shape
         outputs = [np.empty(count, np.float32), np.empty(ids.shape, np.float32), np.empty(count, np.float64)]
         pointers = [ctypes.c_void_p(a.ctypes.data) for a in (sampled, ids, *outputs)]

@@ -1,4 +1,5 @@
-"""Evaluate of logits over the whole vocabulary: all that log-probs at the recorded ids have, and what is refused."""
+"""Evaluate of logits over the whole vocabulary: all that log-probs at the recorded ids have, and
+what is refused."""
 
 import unittest
 

@@ -1,4 +1,5 @@
-"""What the options of Evaluate promise: masks, own log-probs, checks of tokens, the authors' code."""
+"""What the options of Evaluate promise: masks, own log-probs, checks of tokens, the authors'
+code."""
 
 import unittest
 

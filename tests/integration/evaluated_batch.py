@@ -35,7 +35,8 @@ class Values:
         tokens: Optional[np.ndarray] = None,
         segment: Optional[sis.Segment] = None,
     ):
-        """tokens: the sampled ones, where that of a lost position is to be known. segment: where the arrays are put."""
+        """tokens: the sampled ones, where that of a lost position is to be known. segment: where
+        the arrays are put."""
         self.segment = segment
         rows = np.arange(len(records))
         slots, sampled = np.maximum(records.ids, 0), np.maximum(records.sampled_ids, 0)
@@ -76,7 +77,8 @@ class Values:
 
     def evaluate(self, client: sis.Client, run: sis.Run, records: sis.TopKRecords, **keywords) -> sis.Evaluation:
         def put(array: np.ndarray) -> np.ndarray:
-            """One array in the segment is enough: the client puts the others there, and the answers."""
+            """One array in the segment is enough: the client puts the others there, and the
+            answers."""
             return array if self.segment is None else self.segment.place(array)
 
         sampled = put(self.sampled)

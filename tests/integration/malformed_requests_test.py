@@ -7,7 +7,8 @@ import grpc
 from server.testing.live_server import LiveServer
 from sis.v1 import ratio_service_pb2 as pb
 
-# A tag of no wire type; a field longer than the message; where a string is the first field, one that isn't UTF-8.
+# A tag of no wire type; a field longer than the message; where a string is the first field, one
+# that isn't UTF-8.
 MALFORMED = (b"\x07", b"\x0a\x7f", b"\x0a\x02\xff\xff")
 
 

@@ -1,4 +1,5 @@
-"""The server gives the bytes of the numpy numerics: on random, edge and recorded input, in every form."""
+"""The server gives the bytes of the numpy numerics: on random, edge and recorded input, in every
+form."""
 
 import dataclasses
 import json
@@ -43,7 +44,8 @@ class NumpyAgreementTest(LiveServerTest):
         return self.client.fetch_top_k(run, ["s"])
 
     def check(self, run_id, top_k, vocabulary, record, current_log_probs, current_sampled, draws=(0, 7, 2**40)):
-        """Streams one sequence, evaluates it in both forms, and compares every output with numpy's, byte for byte."""
+        """Streams one sequence, evaluates it in both forms, and compares every output with numpy's,
+        byte for byte."""
         run = self.client.create_run(
             run_id, seed=SEED, vocabulary_size=vocabulary, top_k=top_k, log_prob_encoding="float32"
         )
@@ -116,7 +118,8 @@ class NumpyAgreementTest(LiveServerTest):
         for top_k, current_top_k, vocabulary in ((1, 1, 5), (10, 20, 64), (10, 5, 64), (50, 128, 300), (100, 64, 1000)):
             for drift, encoding in ((0.0, "float32"), (0.3, "fixed12"), (1.5, "float16")):
                 behavior, current, sampled = random_positions(rng, 203, vocabulary, drift)
-                # Some tokens are impossible, in places all but a few: the set is the whole support then.
+                # Some tokens are impossible, in places all but a few: the set is the whole support
+                # then.
                 impossible = rng.random(current.shape) < rng.choice([0, 0.3, 0.97], size=(len(current), 1))
                 impossible[np.arange(len(current)), current.argmax(axis=1)] = False
                 current = np.where(impossible, np.float32(-np.inf), current)
@@ -210,7 +213,8 @@ class NumpyAgreementTest(LiveServerTest):
 
 
 class InSegmentTest(NumpyAgreementTest):
-    """The same, of a trainer on the server's machine, whose arrays and records lie in a leased segment."""
+    """The same, of a trainer on the server's machine, whose arrays and records lie in a leased
+    segment."""
 
     @classmethod
     def setUpClass(cls):

@@ -1,4 +1,5 @@
-"""Three servers behind one client: the bits of one server that holds everything, and what is left when one goes."""
+"""Three servers behind one client: the bits of one server that holds everything, and what is left
+when one goes."""
 
 import dataclasses
 import itertools
@@ -83,7 +84,8 @@ class ReplicasTest(unittest.TestCase):
         self.names = [server.address for server in self.servers]
         self.client = self.connect()
         self.run_ = self.client.create_run("run", **CONFIG)
-        # The names are ports that were free, so the placement is another each time: each replica gets four of the ids.
+        # The names are ports that were free, so the placement is another each time: each replica
+        # gets four of the ids.
         self.sequences, self.owners = [], []
         for i in itertools.count():
             owner = self.owner(f"prompt-{i}")
@@ -363,7 +365,8 @@ class ReplicasTest(unittest.TestCase):
             reasons,
             {n: sis.MissingReason.NEVER_ARRIVED for n in share},
         )
-        # Records that could not be fetched are never scored, although the replica is back and may hold them.
+        # Records that could not be fetched are never scored, although the replica is back and may
+        # hold them.
         append(self.client, self.run_, version=2, sequences=[self.sequences[n] for n in share], lengths=[LENGTHS[n] for n in share])
         again = self.evaluate(self.client, during, outputs=outputs)
         self.assertEqual(

@@ -1,4 +1,5 @@
-"""The Python client's shared memory: the same bits as over the wire, and memory that is used again."""
+"""The Python client's shared memory: the same bits as over the wire, and memory that is used
+again."""
 
 import dataclasses
 import functools

@@ -1,4 +1,5 @@
-"""SIGTERM ends streams that have nothing to do: a server does not wait for clients that are idle."""
+"""SIGTERM ends streams that have nothing to do: a server does not wait for clients that are
+idle."""
 
 import queue
 import signal

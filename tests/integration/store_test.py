@@ -1,4 +1,5 @@
-"""What an ack promises with each store, held against a real server, RocksDB and memcached nodes that are killed."""
+"""What an ack promises with each store, held against a real server, RocksDB and memcached nodes
+that are killed."""
 
 import contextlib
 import os
@@ -51,7 +52,8 @@ class Server:
 
 
 class Memcached:
-    """A node that can be killed (it forgets all), or stopped (it does not answer, and forgets nothing)."""
+    """A node that can be killed (it forgets all), or stopped (it does not answer, and forgets
+    nothing)."""
 
     def __init__(self, path: str):
         self.path = path
@@ -116,7 +118,8 @@ class StoreTest(unittest.TestCase):
             self.assertEqual(got.tobytes(), array[positions].astype(got.dtype).tobytes(), part)
 
     def load_until_killed(self, server: Server, run, acks_before_kill: int):
-        """Appends from several threads until the server dies; returns what was acked, per sequence."""
+        """Appends from several threads until the server dies; returns what was acked, per
+        sequence."""
         acked, enough, lock = {}, threading.Semaphore(0), threading.Lock()
 
         def work(worker: int) -> None:
@@ -146,7 +149,8 @@ class StoreTest(unittest.TestCase):
         return acked
 
     def check_after_restart(self, client: sis.Client, acked) -> None:
-        """Every acked position is there as it was sent; what wasn't acked is as it was sent, or missing."""
+        """Every acked position is there as it was sent; what wasn't acked is as it was sent, or
+        missing."""
         run = client.get_run("run").run
         names = sorted(acked)
         records = client.fetch_top_k(run, [sis.Slice(name, 0, POSITIONS) for name in names])
@@ -245,7 +249,8 @@ class StoreTest(unittest.TestCase):
         for name in [names[0], "never there"]:
             with self.assertRaises(sis.Unavailable):
                 server.client.release(run, [name])
-        # The client opens the run again first; that goes on without the store, as does all that memory has.
+        # The client opens the run again first; that goes on without the store, as does all that
+        # memory has.
         self.assertEqual(len(server.client.fetch_top_k(run, [names[5]])), BLOCK)
         with self.assertRaises(sis.Unavailable):
             server.client.advance_version(run, 1)
@@ -296,7 +301,8 @@ class StoreTest(unittest.TestCase):
         with self.append_stream(there, run) as stream:
             send(stream, "a", 0)
         self.store_whole(here, run, ["a"], seal=False)
-        # `there` has positions [0, BLOCK) only. Other content at a position that it doesn't have in memory is refused.
+        # `there` has positions [0, BLOCK) only. Other content at a position that it doesn't have in
+        # memory is refused.
         other = {key: array[:BLOCK] for key, array in recorded("b")._asdict().items()}
         with self.assertRaises(sis.AppendError) as raised, self.append_stream(there, run) as stream:
             stream.block("a", first_position=BLOCK, policy_version=0, **other)
@@ -373,8 +379,8 @@ class StoreTest(unittest.TestCase):
         self.assertTrue(0 < len(refused) < 30, refused)
         self.assertTrue(missing_seen and missing_seen <= allowed, missing_seen)
 
-        # The node comes back empty. What was refused is stored when it is sent again; what the node held is known to be
-        # lost.
+        # The node comes back empty. What was refused is stored when it is sent again; what the node
+        # held is known to be lost.
         nodes[2].start()
         for i in refused:
             deadline = time.monotonic() + 20

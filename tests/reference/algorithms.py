@@ -1,7 +1,8 @@
-"""The base algorithms in float64 numpy: docs/algorithms.md as formulas, without the service's arithmetic.
+"""The base algorithms in float64 numpy: docs/algorithms.md as formulas, without the service's
+arithmetic.
 
-Arrays are [N] float64 unless said otherwise. `g` is the surrogate of a ratio; `c` the coefficient of A * grad log p(y),
-for an advantage A whose sign selects the branch.
+Arrays are [N] float64 unless said otherwise. `g` is the surrogate of a ratio; `c` the coefficient
+of A * grad log p(y), for an advantage A whose sign selects the branch.
 """
 
 import dataclasses
@@ -56,7 +57,8 @@ class Batch:
 
 
 def sequence_ratios(batch: Batch) -> Array:
-    """s~ at every position: exp of the mean log-ratio over the unmasked positions of its sequence."""
+    """s~ at every position: exp of the mean log-ratio over the unmasked positions of its
+    sequence."""
     sequences, ratios = batch.sequences(), np.ones(len(batch.masked))
     for key in set(batch.keys):
         here = sequences == key
@@ -136,7 +138,8 @@ def apply(name: str, parameters: tuple[float, ...], batch: Batch) -> tuple[Array
     elif name == "clip_cov":
         g = c = np.where(dropped(batch, *parameters), 0, w)
     else:
-        # The weight is on the behaviour policy's side; the rest of the ratio, with three policies, is clipped.
+        # The weight is on the behaviour policy's side; the rest of the ratio, with three policies,
+        # is clipped.
         kept = correction if batch.log_corrections is not None else w
         if name == "tis":
             weight = np.minimum(kept, parameters[0])
@@ -155,7 +158,8 @@ def apply(name: str, parameters: tuple[float, ...], batch: Batch) -> tuple[Array
 
 
 def top_k_total_variation(behaviour: Array, current: Array, outside_behaviour: Array, outside_current: Array) -> Array:
-    """[N] from log-probs [N, K] and of sampled tokens outside [N]; -inf in `behaviour` marks what is not there."""
+    """[N] from log-probs [N, K] and of sampled tokens outside [N]; -inf in `behaviour` marks what
+    is not there."""
     q = np.exp(np.column_stack([behaviour, outside_behaviour]))
     there = q > 0
     p = np.where(there, np.exp(np.where(there, np.column_stack([current, outside_current]), 0)), 0)

@@ -1,7 +1,9 @@
-"""What the paper authors' released code decides, in float32 numpy; written from the description in docs/algorithms.md.
+"""What the paper authors' released code decides, in float32 numpy; written from the description in
+docs/algorithms.md.
 
-Where it departs from the paper: nothing asks whether y is among the recorded tokens, log-ratios are clamped to +-20,
-an exactly equal log-prob is always accepted, and D is averaged per token with rejected tokens clipped.
+Where it departs from the paper: nothing asks whether y is among the recorded tokens, log-ratios are
+clamped to +-20, an exactly equal log-prob is always accepted, and D is averaged per token with
+rejected tokens clipped.
 """
 
 from typing import NamedTuple
@@ -27,7 +29,8 @@ def clamp(log_ratios: Float32s) -> Float32s:
 def decide(
     behaviour: Float32s, current: Float32s, slot_behaviour: Float32s, slot_current: Float32s, words: NDArray[np.uint32]
 ) -> Decisions:
-    """From log-probs of the sampled tokens [N] and at the slots [N, K], -inf where unused by behaviour, and uniforms."""
+    """From log-probs of the sampled tokens [N] and at the slots [N, K], -inf where unused by
+    behaviour, and uniforms."""
     log_w = clamp(flush(current - behaviour))
     used = np.isfinite(slot_behaviour)
     slots = np.where(used, slot_current - np.where(used, slot_behaviour, np.float32(0)), np.float32(-np.inf))

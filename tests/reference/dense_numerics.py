@@ -1,6 +1,8 @@
-"""The dense form in numpy: a second implementation of docs/dense_numerics.md, made from that document.
+"""The dense form in numpy: a second implementation of docs/dense_numerics.md, made from that
+document.
 
-The section numbers below are its sections. One position at a time; logits are float32, which holds bfloat16 exactly.
+The section numbers below are its sections. One position at a time; logits are float32, which holds
+bfloat16 exactly.
 """
 
 import math

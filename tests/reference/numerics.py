@@ -1,8 +1,9 @@
-"""The numerics of the service in numpy: a second implementation of docs/numerics.md, made from that document alone.
+"""The numerics of the service in numpy: a second implementation of docs/numerics.md, made from that
+document alone.
 
-The section numbers below are its sections. Shapes: N positions, K slots per position, one sequence per call. Every
-float in here is float32; an argument of another type is refused rather than converted, because a silent round trip
-through float64 is what this module has to rule out.
+The section numbers below are its sections. Shapes: N positions, K slots per position, one sequence
+per call. Every float in here is float32; an argument of another type is refused rather than
+converted, because a silent round trip through float64 is what this module has to rule out.
 """
 
 import dataclasses
@@ -68,7 +69,8 @@ class TopKSets(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """Section 7 for N positions, with the values that section 8 sums. Where MISSING, floats other than a are NaN."""
+    """Section 7 for N positions, with the values that section 8 sums. Where MISSING, floats other
+    than a are NaN."""
 
     decisions: NDArray[np.uint8]  # [N], of Decision
     acceptance_probabilities: Float32s  # [N], a
@@ -170,13 +172,15 @@ def used_slots(log_probs: Float32s) -> Bools:
 
 
 def rank(sampled_ids: NDArray[np.int32], ids: NDArray[np.int32], log_probs: Float32s) -> NDArray[np.uint8]:
-    """Section 2: the slot [N] that holds the sampled id, NO_RANK if no used one does. From [N], [N, K], [N, K]."""
+    """Section 2: the slot [N] that holds the sampled id, NO_RANK if no used one does. From [N], [N,
+    K], [N, K]."""
     holds = used_slots(log_probs) & (ids == sampled_ids[:, None])
     return np.where(holds.any(axis=1), holds.argmax(axis=1), NO_RANK).astype(np.uint8)
 
 
 def covered_mass(log_probs: Float32s, used: Bools) -> Float32s:
-    """Section 4: [N] sums, slot after slot, of exp32 over the used ones of m slots; both arguments are [N, m]."""
+    """Section 4: [N] sums, slot after slot, of exp32 over the used ones of m slots; both arguments
+    are [N, m]."""
     probabilities = exp32(np.where(used, _float32("log_probs", log_probs), _MINUS_INFINITY))
     mass = np.zeros(len(log_probs), np.float32)
     for slot in range(log_probs.shape[1]):  # numpy's own sum adds in pairs
@@ -197,7 +201,8 @@ def log_envelope(current: Float32s, behaviour: Float32s) -> Float32s:
 
 
 def reduce_gathered(records: Records, current: Gathered, k: int) -> Reduced:
-    """What a client sends in the REDUCED form in place of `current`. Same bits as the server's own reduction."""
+    """What a client sends in the REDUCED form in place of `current`. Same bits as the server's own
+    reduction."""
     behaviour, now = records.log_probs[:, :k], current.log_probs[:, :k]
     return Reduced(current.sampled_log_probs, log_envelope(now, behaviour), covered_mass(now, used_slots(behaviour)))
 
@@ -220,7 +225,8 @@ def reduce_top_k_sets(records: Records, current: TopKSets, k: int) -> Reduced:
 
 
 def total_variation(current: Float32s, behaviour: Float32s) -> Float32s:
-    """Section 8: min(1, t / 2) [N], from the log-probs [N, k] of both policies at the first k slots."""
+    """Section 8: min(1, t / 2) [N], from the log-probs [N, k] of both policies at the first k
+    slots."""
     used = used_slots(_float32("behaviour", behaviour))
     now = exp32(np.where(used, _float32("current", current), _MINUS_INFINITY))
     differences = np.abs(now - exp32(behaviour))
@@ -267,7 +273,8 @@ def philox4x32_10(key: tuple[int, int], counters: NDArray[np.uint32]) -> NDArray
 
 
 def uniforms(key: int, positions: NDArray[np.uint32], draw: int) -> NDArray[np.uint32]:
-    """Section 6: one word [N] per position of the sequence that `key` belongs to; `draw` is below 2^64."""
+    """Section 6: one word [N] per position of the sequence that `key` belongs to; `draw` is below
+    2^64."""
     counters = np.empty((len(positions), 4), np.uint32)
     counters[:, 0] = positions >> np.uint32(2)
     counters[:, 1] = draw & _MASK32
@@ -377,7 +384,8 @@ def totals(evaluation: Evaluation) -> Totals:
 def prefix_curve(
     records: Records, current: Gathered, ks: Iterable[int], present: Optional[Bools] = None
 ) -> list[PrefixPoint]:
-    """Section 8: a point for each k, over the N positions that are present (bool [N]; None: all)."""
+    """Section 8: a point for each k, over the N positions that are present (bool [N]; None:
+    all)."""
     here = np.ones(len(records.positions), bool) if present is None else present
     points = []
     for k in ks:
@@ -480,7 +488,8 @@ def _refuse_mass(name: str, positions: NDArray[np.uint32], mass: Float32s) -> No
 
 
 def validate_gathered(records: Records, current: Gathered) -> None:
-    """Section 2, for records that are valid. Raises ValueError that names the array, the position and the slot."""
+    """Section 2, for records that are valid. Raises ValueError that names the array, the position
+    and the slot."""
     positions, lpy, lp = records.positions, current.sampled_log_probs, current.log_probs
     used = used_slots(records.log_probs)
     _refuse("sampled_log_probs", positions, ~(lpy <= MAX_LOG_PROB), lpy, "must be a number, at most 2^-6")

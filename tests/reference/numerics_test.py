@@ -30,7 +30,8 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def random_input(count: int, slots: int, vocabulary: int, shift: float, seed: int) -> tuple[Records, Gathered]:
-    """Records of the `slots` most probable of `vocabulary` tokens; y is any token, the probable ones more often."""
+    """Records of the `slots` most probable of `vocabulary` tokens; y is any token, the probable
+    ones more often."""
     random = np.random.default_rng(seed)
     logits = 3 * random.standard_normal((count, vocabulary))
     behaviour = log_softmax(logits)
@@ -66,7 +67,8 @@ def decide(records: Records, current: Gathered, k: int, draw: int = 0) -> numeri
 
 class KnownAnswersTest(unittest.TestCase):
     def test_philox(self):
-        # The first is in the document, the others are the known answers of the authors' Random123 library.
+        # The first is in the document, the others are the known answers of the authors' Random123
+        # library.
         for key, counter, words in [
             ((0, 0), (0, 0, 0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
             ((2**32 - 1,) * 2, (2**32 - 1,) * 4, (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
@@ -152,7 +154,8 @@ class Exp32Test(unittest.TestCase):
         self.assertEqual(len(set(bits(numerics.exp32(np.append(above, f32(88, 89, 1e38)))))), 1)
 
     def test_each_operation_is_rounded_once(self):
-        # Products of float32 are exact in float64, and rounding a sum twice in this way does no harm.
+        # Products of float32 are exact in float64, and rounding a sum twice in this way does no
+        # harm.
         def once(exact: np.ndarray) -> np.ndarray:
             return exact.astype(np.float32).astype(np.float64)
 
@@ -272,9 +275,9 @@ class SpecialValuesTest(unittest.TestCase):
 
 class LawsTest(unittest.TestCase):
     def test_accepted_tokens_follow_the_current_policy(self):
-        # q(v) a(v) M = p(v) for every v, with q, p and M as the float32 logarithms say. What is rounded on the way:
-        # lw (half a unit: 2^-24 |lw|), lw - lM (2^-24 |lw - lM|), and the exponential (one unit, 2^-23 of it). The
-        # rest, 2^-40, is for float64.
+        # q(v) a(v) M = p(v) for every v, with q, p and M as the float32 logarithms say. What is
+        # rounded on the way: lw (half a unit: 2^-24 |lw|), lw - lM (2^-24 |lw - lM|), and the
+        # exponential (one unit, 2^-23 of it). The rest, 2^-40, is for float64.
         records, current = random_input(20000, 8, 30, 1.0, 1)
         envelope = numerics.log_envelope(current.log_probs, records.log_probs).astype(np.float64)
         mass = numerics.covered_mass(current.log_probs, np.ones(current.log_probs.shape, bool))

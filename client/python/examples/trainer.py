@@ -1,4 +1,5 @@
-"""A trainer: reads the recorded sets, sends the current policy's values, substitutes. Usage: trainer.py HOST:PORT"""
+"""A trainer: reads the recorded sets, sends the current policy's values, substitutes. Usage:
+trainer.py HOST:PORT"""
 
 import sys
 

@@ -1,4 +1,5 @@
-"""A rollout worker: streams the behaviour policy's top-K log-probs while it generates. Usage: worker.py HOST:PORT"""
+"""A rollout worker: streams the behaviour policy's top-K log-probs while it generates. Usage:
+worker.py HOST:PORT"""
 
 import sys
 

@@ -1,4 +1,5 @@
-"""Python client of the SIS ratio service: stream behaviour log-probs in, get acceptance masks and ratios back."""
+"""Python client of the SIS ratio service: stream behaviour log-probs in, get acceptance masks and
+ratios back."""
 
 from sis.algorithms import (
     Cispo,

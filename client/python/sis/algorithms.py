@@ -1,4 +1,5 @@
-"""Base algorithms on the modified ratios; docs/algorithms.md has formulas, ranges and what is taken where unset."""
+"""Base algorithms on the modified ratios; docs/algorithms.md has formulas, ranges and what is taken
+where unset."""
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ class Cispo:
 
 @dataclass(frozen=True)
 class DppoTopK:
-    """A trust region in total variation over the recorded set. Needs evaluate or evaluate_logits, and two policies."""
+    """A trust region in total variation over the recorded set. Needs evaluate or evaluate_logits,
+    and two policies."""
 
     threshold: Optional[float] = None
 
@@ -85,7 +87,8 @@ class Tis:
 
 @dataclass(frozen=True)
 class IcePop:
-    """Leaves out tokens whose ratio lies outside [alpha, beta]. The epsilons count with three policies only."""
+    """Leaves out tokens whose ratio lies outside [alpha, beta]. The epsilons count with three
+    policies only."""
 
     alpha: Optional[float] = None
     beta: Optional[float] = None

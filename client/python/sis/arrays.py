@@ -1,4 +1,5 @@
-"""Arrays on their way to the wire and back. Tensors of PyTorch are taken as they are, wherever they live."""
+"""Arrays on their way to the wire and back. Tensors of PyTorch are taken as they are, wherever they
+live."""
 
 from __future__ import annotations
 

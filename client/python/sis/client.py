@@ -36,15 +36,17 @@ class Released(NamedTuple):
 
 
 class Client:
-    """A connection to one server, or to several that share the sequences. A context manager; leaving the block closes it.
+    """A connection to one server, or to several that share the sequences. A context manager;
+    leaving the block closes it.
 
-    Threads: every method may be called from any thread. Every call may be repeated: the service counts nothing twice.
-    All calls raise sis.Error, or its subclass for the status code (sis.InvalidArgument, sis.NotFound, ...); an array of
-    the wrong shape or type is a ValueError before anything is sent. Wherever arrays are taken, numpy arrays, sequences
-    and tensors of PyTorch on any device will do; what is returned are numpy arrays.
+    Threads: every method may be called from any thread. Every call may be repeated: the service
+    counts nothing twice. All calls raise sis.Error, or its subclass for the status code
+    (sis.InvalidArgument, sis.NotFound, ...); an array of the wrong shape or type is a ValueError
+    before anything is sent. Wherever arrays are taken, numpy arrays, sequences and tensors of
+    PyTorch on any device will do; what is returned are numpy arrays.
 
-    A server that comes back without memory is told again of the runs that this client opened or looked up: their
-    positions are MISSING until workers append again, and training goes on.
+    A server that comes back without memory is told again of the runs that this client opened or
+    looked up: their positions are MISSING until workers append again, and training goes on.
     """
 
     def __init__(
@@ -55,14 +57,16 @@ class Client:
         credentials: Optional[grpc.ChannelCredentials] = None,
         options: Sequence[Tuple[str, Any]] = (),
     ) -> None:
-        """`address` is a gRPC target, host:port mostly, or a list of the replicas'. Nothing is sent yet.
+        """`address` is a gRPC target, host:port mostly, or a list of the replicas'. Nothing is sent
+        yet.
 
         With a list, every call does what it does with one server that holds everything. Give all
         workers and trainers the same names (docs/placement.md). While a replica gives no answer,
         its sequences are MISSING (STORE_DOWN), and for some seconds after that nobody waits for it.
         timeout: seconds that a call, or the ack of an appended batch, may take; None: for ever.
         credentials: of grpc.ssl_channel_credentials or the like; None: no TLS.
-        options: gRPC channel arguments, besides unlimited message sizes and a short pause between attempts to connect.
+        options: gRPC channel arguments, besides unlimited message sizes and a short pause between
+        attempts to connect.
         """
         self._lock = threading.Lock()
         # Replaced, never changed: who reads it needs no lock. Guarded by _lock when it is replaced.
@@ -111,8 +115,9 @@ class Client:
     ) -> Run:
         """Opens a run, or finds it as it is; RunConfig says what the settings mean.
 
-        incarnation 0 takes the one there is, or 1 if the run is new; a larger one than the present starts clean. Raises
-        AlreadyExists if the run is there with another configuration, FailedPrecondition for an incarnation of the past.
+        incarnation 0 takes the one there is, or the first if the run is new; a larger one than the
+        present starts clean. Raises AlreadyExists if the run is there with another configuration,
+        FailedPrecondition for an incarnation of the past.
         """
         config = RunConfig(
             seed, vocabulary_size, top_k, max_staleness, time_to_live, byte_quota, log_prob_encoding, task, algorithm,
@@ -122,7 +127,8 @@ class Client:
         return Run(run_id, self._service.CreateRun(request).incarnation, config)
 
     def get_run(self, run_id: str) -> RunStatus:
-        """A run's settings and what the server holds of it. `.run` is what the other calls take. Raises NotFound."""
+        """A run's settings and what the server holds of it. `.run` is what the other calls take.
+        Raises NotFound."""
         return RunStatus.from_proto(self._service.GetRun(pb.GetRunRequest(run_id=run_id)).run)
 
     def delete_run(self, run_id: str, *, incarnation: int = 0) -> bool:
@@ -140,7 +146,8 @@ class Client:
         return [RunStatus.from_proto(run) for run in self._service.ListRuns(pb.ListRunsRequest()).runs]
 
     def advance_version(self, run: Run, policy_version: int) -> int:
-        """Tells the current policy version. Returns how many sequences were dropped because all of them became stale.
+        """Tells the current policy version. Returns how many sequences were dropped because all of
+        them became stale.
 
         Raises FailedPrecondition if the version would go back.
         """
@@ -148,7 +155,8 @@ class Client:
         return self._service.AdvanceVersion(request).dropped_sequences
 
     def get_step(self, run: Run, draw: int) -> Step:
-        """The totals of one draw over all ranks, each position once. Raises NotFound if nothing was counted for it."""
+        """The totals of one draw over all ranks, each position once. Raises NotFound if nothing was
+        counted for it."""
         response = self._service.GetStep(pb.GetStepRequest(run=run.to_proto(), draw=draw))
         return Step(Totals.from_proto(response.totals), response.sequences)
 
@@ -157,8 +165,9 @@ class Client:
     ) -> AppendStream:
         """Opens a stream for behaviour log-probs that were made as `sampling` says.
 
-        worker: a name for messages and metrics. retry_timeout: seconds for which an entry that finds no room on the
-        server is tried again. What is wrong with run or sampling is raised by the first flush.
+        worker: a name for messages and metrics. retry_timeout: seconds for which an entry that
+        finds no room on the server is tried again. What is wrong with run or sampling is raised by
+        the first flush.
         """
         header = pb.AppendHeader(
             run=run.to_proto(),
@@ -173,11 +182,13 @@ class Client:
         return stream
 
     def lease_segment(self, size: int) -> Segment:
-        """Memory of `size` bytes or a little more that is shared with the server, for as long as it is open.
+        """Memory of `size` bytes or a little more that is shared with the server, for as long as it
+        is open.
 
-        Arrays made by its `empty` are given to evaluate and to append streams like any others, but do not travel. Needs
-        one server on the same machine, reached over a Unix socket (address "unix:PATH") and started with
-        --shared_memory_bytes: else sis.Error with FAILED_PRECONDITION, PERMISSION_DENIED or RESOURCE_EXHAUSTED.
+        Arrays made by its `empty` are given to evaluate and to append streams like any others, but
+        do not travel. Needs one server on the same machine, reached over a Unix socket (address
+        "unix:PATH") and started with --shared_memory_bytes: else sis.Error with
+        FAILED_PRECONDITION, PERMISSION_DENIED or RESOURCE_EXHAUSTED.
         """
         if isinstance(self._service, Replicas):
             raise ValueError("a segment is shared with one server, not with replicas")
@@ -195,15 +206,16 @@ class Client:
         lease_seconds: float = 0.0,
         segment: Optional[Segment] = None,
     ) -> TopKRecords:
-        """Reads recorded top-K sets back. A sequence instead of a slice stands for all that is committed of it.
+        """Reads recorded top-K sets back. A sequence instead of a slice stands for all that is
+        committed of it.
 
-        arrays: those of TopKRecords to fetch; the others do not travel, and are an AttributeError. sis.gather needs
-        ("ids", "sampled_ids"), half of the bytes; sis.reduce needs "log_probs"; "sampled_log_probs" is the old log-prob
-        of rejected tokens.
-        lease_seconds: the records are not evicted until so long after the last evaluate of them; 0: no lease. Raises
-        ResourceExhausted if the server grants no more leases.
-        segment: the arrays are put there, and nothing but their places travels. InvalidArgument says what is needed if
-        the largest free part of it is too small.
+        arrays: those of TopKRecords to fetch; the others do not travel, and are an AttributeError.
+        sis.gather needs ("ids", "sampled_ids"), half of the bytes; sis.reduce needs "log_probs";
+        "sampled_log_probs" is the old log-prob of rejected tokens.
+        lease_seconds: the records are not evicted until so long after the last evaluate of them; 0:
+        no lease. Raises ResourceExhausted if the server grants no more leases.
+        segment: the arrays are put there, and nothing but their places travels. InvalidArgument
+        says what is needed if the largest free part of it is too small.
         """
         request = pb.FetchTopKRequest(
             run=run.to_proto(),
@@ -236,22 +248,25 @@ class Client:
     ) -> Evaluation:
         """Decides for N positions from the current policy's log-probs at the recorded ids.
 
-        records: of fetch_top_k (or its `select`); its lease is renewed, and a change of the records on the server since
-        then is FailedPrecondition. A lease that has ended is no error: what was dropped since is MISSING. Slices will
-        do, if each has a length.
+        records: of fetch_top_k (or its `select`); its lease is renewed, and a change of the records
+        on the server since then is FailedPrecondition. A lease that has ended is no error: what was
+        dropped since is MISSING. Slices will do, if each has a length.
         draw: the optimiser step. The same draw decides the same way, another one independently.
-        log_probs: float32 [N, K], nats, at records.ids; unused slots and missing positions may hold anything. float16
-        is sent as it is, in half the bytes: it must have been rounded up (sis.float16_rounded_up).
-        sampled_log_probs: float32 [N], of records.sampled_ids, from the same computation. sis.gather
-        makes both. At missing positions NaN will do, unless options.own_log_probs are given.
+        log_probs: float32 [N, K], nats, at records.ids; unused slots and missing positions may hold
+        anything. float16 is sent as it is, in half the bytes: it must have been rounded up
+        (sis.float16_rounded_up).
+        sampled_log_probs: float32 [N], of records.sampled_ids, from the same computation.
+        sis.gather makes both. At missing positions NaN will do, unless options.own_log_probs are
+        given.
         top_k: use only the k most probable slots; 0: all K.
-        outputs: of "accepted" (always comes), "decisions", "ratios", "log_ratios", "acceptance_probabilities",
-        "surrogates", "coefficients". Ratios of missing positions need options.own_log_probs, else FailedPrecondition.
-        prefix_curve: at most 16 rising k, none above top_k: Evaluation.prefix_curve says of each what residual mass and
-        expected acceptance would be if only so many slots were used.
+        outputs: of "accepted" (always comes), "decisions", "ratios", "log_ratios",
+        "acceptance_probabilities", "surrogates", "coefficients". Ratios of missing positions need
+        options.own_log_probs, else FailedPrecondition.
+        prefix_curve: at most 16 rising k, none above top_k: Evaluation.prefix_curve says of each
+        what residual mass and expected acceptance would be if only so many slots were used.
         total_variation: also sum the policies' total variation on the sets.
-        half_precision: round log_probs up to float16, where they are, and send that: half the bytes, for a little of the
-        accept rate.
+        half_precision: round log_probs up to float16, where they are, and send that: half the
+        bytes, for a little of the accept rate.
         """
         call = EvaluateCall(
             self._service, run, records, draw, top_k, outputs, options, prefix_curve, total_variation
@@ -286,8 +301,9 @@ class Client:
     ) -> Evaluation:
         """As evaluate, from unnormalised logits, which the service normalises.
 
-        logits [N, K] and sampled_logits [N]: as the model gave them, at records.ids and records.sampled_ids; float32,
-        or both tensors of bfloat16. log_sum_exps: [N], over the whole vocabulary, in float64 or as near as there is.
+        logits [N, K] and sampled_logits [N]: as the model gave them, at records.ids and
+        records.sampled_ids; float32, or both tensors of bfloat16. log_sum_exps: [N], over the whole
+        vocabulary, in float64 or as near as there is.
         """
         call = EvaluateCall(
             self._service, run, records, draw, top_k, outputs, options, prefix_curve, total_variation
@@ -317,8 +333,8 @@ class Client:
     ) -> Evaluation:
         """As evaluate, from 12 bytes per position, whatever K is.
 
-        sampled_log_probs, log_envelopes and covered_masses: float32 [N]; sis.reduce makes the last two of the log-probs
-        at the recorded ids, for the same top_k.
+        sampled_log_probs, log_envelopes and covered_masses: float32 [N]; sis.reduce makes the last
+        two of the log-probs at the recorded ids, for the same top_k.
         """
         call = EvaluateCall(self._service, run, records, draw, top_k, outputs, options)
         current = {
@@ -341,13 +357,15 @@ class Client:
         outputs: Sequence[str] = ("accepted",),
         options: EvaluateOptions = EvaluateOptions(),
     ) -> Evaluation:
-        """As evaluate, from the current policy's own most probable tokens: one round trip, without fetch_top_k.
+        """As evaluate, from the current policy's own most probable tokens: one round trip, without
+        fetch_top_k.
 
-        ids int [N, K'] and log_probs float32 [N, K'] (nats): the K' most probable tokens, most probable first, as
-        torch.topk of the log-softmax gives them; -1 and -inf in unused slots. The sampled token is there only if it is
-        one of them. sampled_log_probs: float32 [N], from the same computation.
-        Recorded tokens that are not in the set are taken to be as probable as its last one: accepted tokens follow the
-        current policy all the same, but fewer are accepted; residual masses are upper bounds. So K' should be above K.
+        ids int [N, K'] and log_probs float32 [N, K'] (nats): the K' most probable tokens, most
+        probable first, as torch.topk of the log-softmax gives them; -1 and -inf in unused slots.
+        The sampled token is there only if it is one of them. sampled_log_probs: float32 [N], from
+        the same computation. Recorded tokens that are not in the set are taken to be as probable as
+        its last one: accepted tokens follow the current policy all the same, but fewer are
+        accepted; residual masses are upper bounds. So K' should be above K.
         slices: each with a length; records do too.
         """
         call = EvaluateCall(self._service, run, slices, draw, top_k, outputs, options)
@@ -376,9 +394,11 @@ class Client:
     ) -> Evaluation:
         """As evaluate, from the model's logits over the whole vocabulary, without fetch_top_k.
 
-        logits [N, vocabulary_size]: as the model gave them; float32, or a tensor of bfloat16. sampled_ids int [N]: the
-        sampled tokens; needed with options.own_log_probs, else FailedPrecondition if other ones are recorded.
-        slices: each with a length; records do too. Short ones, of a few hundred positions, let other calls in between.
+        logits [N, vocabulary_size]: as the model gave them; float32, or a tensor of bfloat16.
+        sampled_ids int [N]: the sampled tokens; needed with options.own_log_probs, else
+        FailedPrecondition if other ones are recorded.
+        slices: each with a length; records do too. Short ones, of a few hundred positions, let
+        other calls in between.
         """
         call = EvaluateCall(self._service, run, slices, draw, top_k, outputs, options, prefix_curve, total_variation)
         halves = arrays.is_bfloat16(logits)

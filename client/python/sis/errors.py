@@ -1,4 +1,5 @@
-"""What goes wrong, as exceptions: one class per status code of the service that a caller may want to tell apart."""
+"""What goes wrong, as exceptions: one class per status code of the service that a caller may want
+to tell apart."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ import grpc
 
 
 class Error(Exception):
-    """A call that failed. `code` is a grpc.StatusCode, `message` the server's words (or the client library's)."""
+    """A call that failed. `code` is a grpc.StatusCode, `message` the server's words (or the client
+    library's)."""
 
     def __init__(self, code: grpc.StatusCode, message: str) -> None:
         super().__init__(f"{code.name}: {message}")
@@ -17,7 +19,8 @@ class Error(Exception):
 
 
 class InvalidArgument(Error, ValueError):
-    """The service refused the input, and changed nothing. The message names field, sequence, position and value."""
+    """The service refused the input, and changed nothing. The message names field, sequence,
+    position and value."""
 
 
 class NotFound(Error):
@@ -29,7 +32,8 @@ class AlreadyExists(Error):
 
 
 class FailedPrecondition(Error):
-    """Superseded incarnation, ended lease, changed records, ratios wanted of missing positions, and the like."""
+    """Superseded incarnation, ended lease, changed records, ratios wanted of missing positions, and
+    the like."""
 
 
 class ResourceExhausted(Error):
@@ -81,7 +85,8 @@ _BY_NUMBER = {code.value[0]: code for code in grpc.StatusCode}
 
 
 def status_code(number: int) -> grpc.StatusCode:
-    """The code with the number that google.rpc.Code gives it; UNKNOWN for a number without a name."""
+    """The code with the number that google.rpc.Code gives it; UNKNOWN for a number without a
+    name."""
     return _BY_NUMBER.get(number, grpc.StatusCode.UNKNOWN)
 
 

@@ -1,4 +1,5 @@
-"""One evaluate: cut into requests, its arrays sent or left in a segment, its answers put together."""
+"""One evaluate: cut into requests, its arrays sent or left in a segment, its answers put
+together."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ class EvaluateCall:
         prefix_curve: Sequence[int] = (),
         total_variation: bool = False,
     ) -> None:
-        """ValueError if an output is unknown or an option does not fit the positions of the records."""
+        """ValueError if an output is unknown or an option does not fit the positions of the
+        records."""
         unknown = [name for name in listed("outputs", outputs) if name not in _OUTPUTS]
         if unknown:
             raise ValueError(f"output {unknown[0]!r} is none of {', '.join(_OUTPUTS)}")
@@ -68,7 +70,8 @@ class EvaluateCall:
         self._options = options.checked(self._slices, self.length)
 
     def answer(self, form: str, current: Mapping[str, Rows], segments: Sequence[Segment]) -> Evaluation:
-        """`current` are the arrays of the form. If one lies in one of the segments, all of them go there."""
+        """`current` are the arrays of the form. If one lies in one of the segments, all of them go
+        there."""
         if self.length == 0 and self._slices:
             # Every sequence of the batch is lost, and the service evaluates no empty slices.
             return Evaluation.of_nothing(
@@ -91,7 +94,8 @@ class EvaluateCall:
         return self._answers(batches, [functools.partial(make, batch) for batch in batches])
 
     def _answer_in(self, segment: Segment, form: str, current: Mapping[str, Rows]) -> Evaluation:
-        """The same in a segment: copies arrays there that lie elsewhere. The answers go there too, if there is room."""
+        """The same in a segment: copies arrays there that lie elsewhere. The answers go there too,
+        if there is room."""
         segment.check()
         self.request.segment = segment.name
         # [:] rounds what is to be RoundedUp.

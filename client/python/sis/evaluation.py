@@ -31,7 +31,8 @@ class Decision(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Totals:
-    """Sums over positions. "Scored" is accepted, rejected or outside V_k; only scored positions enter the sums.
+    """Sums over positions. "Scored" is accepted, rejected or outside V_k; only scored positions
+    enter the sums.
 
     The rates and means are per scored position, and NaN if there is none.
     """
@@ -40,7 +41,8 @@ class Totals:
     rejected: int = 0
     outside_top_k: int = 0
     missing: int = 0
-    # Scored positions whose log importance ratio lies above the log-envelope although the token is in V_k.
+    # Scored positions whose log importance ratio lies above the log-envelope although the token is
+    # in V_k.
     envelope_violations: int = 0
     # D and D_SIS, nats.
     d: float = 0.0
@@ -49,9 +51,11 @@ class Totals:
     log_envelope: float = 0.0
     residual_mass: float = 0.0
     acceptance_probability: float = 0.0
-    # Sum of (1 - residual mass) / envelope: what the accept rate is on average over the behaviour policy's draws.
+    # Sum of (1 - residual mass) / envelope: what the accept rate is on average over the behaviour
+    # policy's draws.
     expected_acceptance: float = 0.0
-    # Sum of w - 1 - log w at the sampled tokens, nats: the k3 estimator of KL(behaviour || current).
+    # Sum of w - 1 - log w at the sampled tokens, nats: the k3 estimator of KL(behaviour ||
+    # current).
     k3: float = 0.0
     # Sum of the policies' total variation on V_k; 0 where it was not asked for.
     total_variation: float = 0.0
@@ -102,7 +106,8 @@ class Totals:
 
     @property
     def mean_expected_acceptance(self) -> float:
-        """The mean of (1 - residual mass) / envelope: the accept rate without the noise of the sampled tokens."""
+        """The mean of (1 - residual mass) / envelope: the accept rate without the noise of the
+        sampled tokens."""
         return self._mean(self.expected_acceptance)
 
     @property
@@ -133,7 +138,8 @@ class PrefixPoint:
 
 @dataclass(frozen=True)
 class Step:
-    """The totals of one draw over everything that was evaluated, by any rank, each position once."""
+    """The totals of one draw over everything that was evaluated, by any rank, each position
+    once."""
 
     totals: Totals
     # Different (sequence, attempt) with at least one position counted.
@@ -151,7 +157,8 @@ _DTYPES = {
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """Over the N positions that were evaluated, slice by slice. Outputs that were not asked for are None."""
+    """Over the N positions that were evaluated, slice by slice. Outputs that were not asked for are
+    None."""
 
     # bool [N]: decision is ACCEPTED.
     accepted: np.ndarray
@@ -182,7 +189,8 @@ class Evaluation:
 
     @staticmethod
     def from_proto(response: pb.EvaluateResponse, length: int, lengths: Tuple[int, ...]) -> Evaluation:
-        """`length` is N; `lengths` are those of the slices as the caller knows them: empty ones were not sent."""
+        """`length` is N; `lengths` are those of the slices as the caller knows them: empty ones
+        were not sent."""
 
         def array(name: str) -> Optional[np.ndarray]:
             data = getattr(response, name)

@@ -36,7 +36,8 @@ Message = Union[pb.FetchTopKHeader, Chunk]
 
 
 class _Array(NamedTuple):
-    """One of TopKRecords: what asks for it, the field of a chunk that it comes in, and what it holds."""
+    """One of TopKRecords: what asks for it, the field of a chunk that it comes in, and what it
+    holds."""
 
     wanted: int
     field: str
@@ -58,7 +59,8 @@ _ARRAYS = {
 
 
 def wanted(names: Sequence[str]) -> List[int]:
-    """What a request says for arrays of TopKRecords. ValueError if one is unknown, or none is named."""
+    """What a request says for arrays of TopKRecords. ValueError if one is unknown, or none is
+    named."""
     unknown = [name for name in names if name not in _ARRAYS]
     if unknown:
         raise ValueError(f"array {unknown[0]!r} is none of {', '.join(_ARRAYS)}")
@@ -72,7 +74,8 @@ def _fetched(request: pb.FetchTopKRequest) -> Dict[str, _Array]:
 
 
 def parse(data: bytes) -> Message:
-    """What a FetchTopKResponse holds. Protobuf would copy the arrays twice; it parses all but the usual chunk."""
+    """What a FetchTopKResponse holds. Protobuf would copy the arrays twice; it parses all but the
+    usual chunk."""
     chunk = _parse_in_place(memoryview(data))
     if chunk is not None:
         return chunk
@@ -146,7 +149,8 @@ def _records(header: pb.FetchTopKHeader, slices: Tuple[Slice, ...], arrays: Dict
 
 
 def assemble(request: pb.FetchTopKRequest, messages: Iterable[Message]) -> TopKRecords:
-    """The records of one FetchTopK stream. sis.Error (DATA_LOSS) if the chunks do not cover the slices in order."""
+    """The records of one FetchTopK stream. sis.Error (DATA_LOSS) if the chunks do not cover the
+    slices in order."""
     stream = iter(messages)
     header = _header(stream)
     slices = tuple(Slice.from_proto(part) for part in header.slices)

@@ -1,4 +1,5 @@
-"""float32 to float16, rounded up: the service's one-sided rounding of the current policy's log-probs."""
+"""float32 to float16, rounded up: the service's one-sided rounding of the current policy's
+log-probs."""
 
 from __future__ import annotations
 
@@ -17,11 +18,12 @@ _DEVICE_BLOCK = 1 << 24
 
 
 def float16_rounded_up(values: ArrayLike, out: Optional[Any] = None) -> Any:
-    """The smallest float16 that is not below each value, for `evaluate`, which sends float16 as it is.
+    """The smallest float16 that is not below each value, for `evaluate`, which sends float16 as it
+    is.
 
-    values: of any shape but [], taken as float32. NaN stays NaN, float16 is returned as it is. A tensor of PyTorch gives
-    a tensor on the same device, anything else a numpy array. The result goes into `out`, float16 of the same shape, if
-    there is one: an array in a segment, say.
+    values: of any shape but [], taken as float32. NaN stays NaN, float16 is returned as it is. A
+    tensor of PyTorch gives a tensor on the same device, anything else a numpy array. The result
+    goes into `out`, float16 of the same shape, if there is one: an array in a segment, say.
     """
     if arrays.is_tensor(values):
         import torch
@@ -48,7 +50,8 @@ def float16_rounded_up(values: ArrayLike, out: Optional[Any] = None) -> Any:
 
 
 class RoundedUp:
-    """Log-probs that are rounded when their rows are taken: a part at a time, while others are on their way."""
+    """Log-probs that are rounded when their rows are taken: a part at a time, while others are on
+    their way."""
 
     itemsize = 2
 
@@ -77,7 +80,8 @@ def _round_array_up(exact: np.ndarray, rounded: np.ndarray) -> None:
         # One that stays NaN without its last bits.
         exact = np.where(nan, np.float32(np.nan), exact)
     bits = exact.view(np.int32)
-    # Its last 13 bits are cut off, which takes a negative value up; a positive one goes up first, unless they are 0.
+    # Its last 13 bits are cut off, which takes a negative value up; a positive one goes up first,
+    # unless they are 0.
     rounded[...] = _halves()[(bits + (~(bits >> 31) & 0x1FFF)).view(np.uint32) >> 13]
 
 

@@ -1,4 +1,5 @@
-"""A large Evaluate, cut into many of about 1 MiB: the server works on the first while the others are on their way."""
+"""A large Evaluate, cut into many of about 1 MiB: the server works on the first while the others
+are on their way."""
 
 from __future__ import annotations
 
@@ -32,13 +33,15 @@ class MicroBatch(NamedTuple):
         arrays: Mapping[str, Rows],
         field: Callable[[np.ndarray], Field],
     ) -> EvaluateRequest:
-        """`options` is all of the request but slices and the arrays of the form, which are those of the whole batch.
+        """`options` is all of the request but slices and the arrays of the form, which are those of
+        the whole batch.
 
         `field` makes what stands in a message for an array.
         """
         message = pb.EvaluateRequest()
         message.CopyFrom(options)
-        # A sequence of which nothing is committed gives an empty slice, which the service does not evaluate.
+        # A sequence of which nothing is committed gives an empty slice, which the service does not
+        # evaluate.
         message.slices.extend(part.to_proto() for part in self.slices if part.length)
         return EvaluateRequest(message, form, {name: field(array[self.rows]) for name, array in arrays.items()})
 
@@ -50,9 +53,11 @@ class MicroBatch(NamedTuple):
 def cut(
     slices: Sequence[Slice], arrays: Mapping[str, Rows], limit: int, multiple: int = 1
 ) -> List[MicroBatch]:
-    """Micro-batches of at most `limit` bytes of arrays, or one slice: that stays what the server gave a digest of.
+    """Micro-batches of at most `limit` bytes of arrays, or one slice: that stays what the server
+    gave a digest of.
 
-    Each begins at a multiple of `multiple` positions: a slice that doesn't stays with the one before.
+    Each begins at a multiple of `multiple` positions: a slice that doesn't stays with the one
+    before.
     """
     row_bytes = sum(array.itemsize * int(np.prod(array.shape[1:])) for array in arrays.values())
     batches = []

@@ -17,7 +17,8 @@ _WEIGHTS = {"sampled": pb.SAMPLED, "expected": pb.EXPECTED}
 
 
 class LogRatioSum(NamedTuple):
-    """The log of the modified ratio, summed over positions that are not masked; add those of several machines up."""
+    """The log of the modified ratio, summed over positions that are not masked; add those of
+    several machines up."""
 
     # In units of 2^-30 nats.
     log_ratio: int
@@ -26,7 +27,8 @@ class LogRatioSum(NamedTuple):
 
 @dataclass(frozen=True)
 class AuthorsCode:
-    """Decide as the released code of the paper's authors, where it departs from the paper (docs/algorithms.md)."""
+    """Decide as the released code of the paper's authors, where it departs from the paper
+    (docs/algorithms.md)."""
 
     epsilon_low: Optional[float] = None
     epsilon_high: Optional[float] = None
@@ -36,36 +38,42 @@ class AuthorsCode:
 class EvaluateOptions:
     """Arrays are [N], one element per position, slice by slice."""
 
-    # "sampled": the modified ratio is 1 if accepted, else w. "expected": its mean over the draw, a + (1 - a) w.
+    # "sampled": the modified ratio is 1 if accepted, else w. "expected": its mean over the draw, a
+    # + (1 - a) w.
     weight: str = "sampled"
-    # Booleans, false where the policy did not generate the token: the position is MASKED and counts nowhere.
+    # Booleans, false where the policy did not generate the token: the position is MASKED and counts
+    # nowhere.
     mask: Optional[ArrayLike] = None
     # log q of the sampled tokens as the trainer has it, for the ratios of MISSING positions. There
     # evaluate's sampled_log_probs must be of the trainer's own tokens: sis.gather takes them.
     own_log_probs: Optional[ArrayLike] = None
-    # With three policies, log p of the sampled tokens under the current one; evaluate's other values are then the
-    # proximal policy's.
+    # With three policies, log p of the sampled tokens under the current one; evaluate's other
+    # values are then the proximal policy's.
     decoupled_log_probs: Optional[ArrayLike] = None
     # For the outputs "surrogates" and "coefficients".
     algorithm: Optional[Algorithm] = None
     advantages: Optional[ArrayLike] = None
-    # The tokens of the trainer's batch: FailedPrecondition names the first sequence where others are recorded.
+    # The tokens of the trainer's batch: FailedPrecondition names the first sequence where others
+    # are recorded.
     sampled_ids: Optional[ArrayLike] = None
-    # With Gspo, one per slice: the sums of whole sequences, where other machines hold parts of them.
+    # With Gspo, one per slice: the sums of whole sequences, where other machines hold parts of
+    # them.
     log_ratio_sums: Optional[Sequence[LogRatioSum]] = None
     authors_code: Optional[AuthorsCode] = None
 
     def needs_one_request(self, slices: Sequence[Slice]) -> bool:
         """Whether an output depends on the batch as a whole, so that it is not cut up.
 
-        That is Clip-Cov's choice, and Gspo's sums where a sequence has several slices and its sum is not given.
+        That is Clip-Cov's choice, and Gspo's sums where a sequence has several slices and its sum
+        is not given.
         """
         if isinstance(self.algorithm, algorithms.Gspo) and self.log_ratio_sums is None:
             return len({(part.sequence, part.attempt) for part in slices}) < len(slices)
         return isinstance(self.algorithm, algorithms.ClipCov)
 
     def checked(self, slices: Sequence[Slice], length: int) -> EvaluateOptions:
-        """The same, with arrays of numpy as they are sent. ValueError if one does not fit `length` positions."""
+        """The same, with arrays of numpy as they are sent. ValueError if one does not fit `length`
+        positions."""
         if self.weight not in _WEIGHTS:
             raise ValueError(f"weight {self.weight!r} is none of {', '.join(_WEIGHTS)}")
         if self.log_ratio_sums is not None and len(self.log_ratio_sums) != len(slices):
@@ -97,9 +105,11 @@ class EvaluateOptions:
         rows: slice,
         field: Callable[[np.ndarray], bytes],
     ) -> None:
-        """Of checked options, the part for `slices`, number `first_slice` of the batch and after, at `rows`.
+        """Of checked options, the part for `slices`, number `first_slice` of the batch and after,
+        at `rows`.
 
-        `request` holds those of them that are not empty. `field` makes what stands in a message for an array.
+        `request` holds those of them that are not empty. `field` makes what stands in a message for
+        an array.
         """
         request.weight = _WEIGHTS[self.weight]
 

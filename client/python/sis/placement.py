@@ -33,7 +33,8 @@ def score(name: str, run_id: str, sequence_id: str) -> int:
 
 
 class Placement:
-    """Sequences over replicas, by their names. ValueError if there is none, or a name stands twice."""
+    """Sequences over replicas, by their names. ValueError if there is none, or a name stands
+    twice."""
 
     def __init__(self, names: Sequence[str]) -> None:
         if not names or len(set(names)) < len(names):

@@ -44,7 +44,8 @@ SequenceLike = Union[str, SequenceRef, Tuple[str, int]]
 
 
 def listed(name: str, values: Iterable[_Element]) -> List[_Element]:
-    """`values` as a list. ValueError for one string or reference, which would be taken to pieces."""
+    """`values` as a list. ValueError for one string or reference, which would be taken to
+    pieces."""
     if isinstance(values, (str, bytes, SequenceRef)):
         raise ValueError(f"{name} is {values!r}, must be a list: [{values!r}]")
     return list(values)
@@ -52,7 +53,8 @@ def listed(name: str, values: Iterable[_Element]) -> List[_Element]:
 
 @dataclass(frozen=True)
 class Slice:
-    """The positions [first_position, first_position + length) of one sequence. Length 0: up to the committed length."""
+    """The positions [first_position, first_position + length) of one sequence. Length 0: up to the
+    committed length."""
 
     sequence: str
     first_position: int = 0
@@ -94,7 +96,8 @@ class MissingReason(enum.IntEnum):
 
 
 class MissingRange(NamedTuple):
-    """The positions [first_position, first_position + length) of slice number `slice`, which have no record.
+    """The positions [first_position, first_position + length) of slice number `slice`, which have
+    no record.
 
     Length 0, from fetch_top_k of a whole sequence: nothing of it is there, for this reason.
     """
@@ -115,8 +118,8 @@ class MissingRange(NamedTuple):
 class TopKRecords:
     """The behaviour policy's recorded top-K sets over the N positions of `slices`, slice by slice.
 
-    A position without a record holds ids -1, log_probs -inf, sampled_ids -1 and sampled_log_probs NaN. An array that
-    fetch_top_k was not asked for is an AttributeError that says so.
+    A position without a record holds ids -1, log_probs -inf, sampled_ids -1 and sampled_log_probs
+    NaN. An array that fetch_top_k was not asked for is an AttributeError that says so.
     """
 
     # With lengths and record digests filled in.
@@ -166,7 +169,8 @@ class TopKRecords:
         return present
 
     def rows(self, index: int) -> slice:
-        """Where slice number `index` stands in the arrays: `records.ids[records.rows(2)]` is [its length, K]."""
+        """Where slice number `index` stands in the arrays: `records.ids[records.rows(2)]` is [its
+        length, K]."""
         return slice(int(self._starts[index]), int(self._starts[index]) + self.slices[index].length)
 
     @functools.cached_property
@@ -174,7 +178,8 @@ class TopKRecords:
         return np.cumsum([0] + [part.length for part in self.slices])
 
     def select(self, indices: Sequence[int]) -> TopKRecords:
-        """The records of these slices alone, in this order: a mini-batch, or one rank's share. Same lease."""
+        """The records of these slices alone, in this order: a mini-batch, or one rank's share. Same
+        lease."""
         rows = np.concatenate([np.r_[self.rows(i)] for i in indices] or [np.r_[0:0]]).astype(np.intp)
         missing_of = collections.defaultdict(list)
         for missing in self.missing:

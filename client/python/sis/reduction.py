@@ -1,4 +1,5 @@
-"""From the current policy's log-probs to what evaluate and evaluate_reduced take, on the device where they are."""
+"""From the current policy's log-probs to what evaluate and evaluate_reduced take, on the device
+where they are."""
 
 from __future__ import annotations
 
@@ -64,12 +65,13 @@ def gather(
 
 
 def reduce(records: TopKRecords, log_probs: ArrayLike, top_k: int = 0) -> Tuple[Any, Any]:
-    """Log-envelopes [N] (nats) and covered masses [N], float32, for evaluate_reduced with the same top_k.
+    """Log-envelopes [N] (nats) and covered masses [N], float32, for evaluate_reduced with the same
+    top_k.
 
-    log_probs: [N, K], nats, at records.ids; unused slots may hold anything. top_k: use only the k most probable slots;
-    0: all. The log-envelopes have the bits that the service itself computes from these log-probs (numerics.md,
-    section 5), so the decisions are the same; the covered masses, which decide nothing, agree to rounding. Tensors stay
-    on their device.
+    log_probs: [N, K], nats, at records.ids; unused slots may hold anything. top_k: use only the k
+    most probable slots; 0: all. The log-envelopes have the bits that the service itself computes
+    from these log-probs (numerics.md, section 5), so the decisions are the same; the covered
+    masses, which decide nothing, agree to rounding. Tensors stay on their device.
     """
     total, slots = records.log_probs.shape
     if not 0 <= top_k <= slots:

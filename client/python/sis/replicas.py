@@ -1,4 +1,5 @@
-"""Several servers as one: sequences placed by docs/placement.md, batches split and merged, as messages."""
+"""Several servers as one: sequences placed by docs/placement.md, batches split and merged, as
+messages."""
 
 from __future__ import annotations
 
@@ -334,7 +335,8 @@ class Replicas:
         return found
 
     def _top_k(self, run_id: str, error: errors.Error) -> int:
-        """K, without an answer that says it; raises `error` if nobody here has opened or looked up the run."""
+        """K, without an answer that says it; raises `error` if nobody here has opened or looked up
+        the run."""
         config = self._servers[0].known_config(run_id)
         if config is None:
             raise error
@@ -356,7 +358,8 @@ class _Rows:
         self._masked = masked if len(masked) == len(self._replica) else np.zeros(len(self._replica), bool)
 
     def split_form(self, request: pb.EvaluateRequest, part: pb.EvaluateRequest, index: int) -> None:
-        """Copies the rows of one replica. Arrays that do not divide into rows go as they are, to be refused."""
+        """Copies the rows of one replica. Arrays that do not divide into rows go as they are, to be
+        refused."""
         form = request.WhichOneof("form")
         if form is None:
             return
@@ -415,7 +418,8 @@ def _copy_options(request: pb.EvaluateRequest, part: pb.EvaluateRequest) -> None
 
 
 def sum_totals(parts: Iterable[pb.Totals]) -> pb.Totals:
-    """The sum, to the last bit what one server computes: addends are whole multiples of 2^-30, and exact."""
+    """The sum, to the last bit what one server computes: addends are whole multiples of 2^-30, and
+    exact."""
     parts = list(parts)
     total = pb.Totals()
     for field in pb.Totals.DESCRIPTOR.fields:

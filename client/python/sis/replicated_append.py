@@ -16,7 +16,8 @@ from sis.v1 import ratio_service_pb2 as pb
 
 
 class _Lane:
-    """The stream to one replica. When it breaks, what was under way is refused, and later another is opened."""
+    """The stream to one replica. When it breaks, what was under way is refused, and later another
+    is opened."""
 
     def __init__(
         self, server: SingleServer, open_stream: Callable[[SingleServer], ServerAppendStream]

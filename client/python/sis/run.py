@@ -28,13 +28,15 @@ class RunConfig:
     time_to_live: float = 0.0
     # Bytes that the run's sequences use at most. 0: only the server's budget limits them.
     byte_quota: int = 0
-    # How the log-probs of V_K are kept: "float32" (as sent), "float16" or "fixed12" (12 bits), both rounded down.
+    # How the log-probs of V_K are kept: "float32" (as sent), "float16" or "fixed12" (12 bits), both
+    # rounded down.
     log_prob_encoding: str = "fixed12"
     # For people and dashboards.
     task: str = ""
     algorithm: str = ""
     model: str = ""
-    # Where room is short: False evicts sequences that no trainer has named last, and lets appends wait before that.
+    # Where room is short: False evicts sequences that no trainer has named last, and lets appends
+    # wait before that.
     evict_unread: bool = False
 
     def __post_init__(self) -> None:
@@ -59,7 +61,8 @@ class RunConfig:
 
 @dataclass(frozen=True)
 class Run:
-    """One incarnation of a run: what the other calls take. Calls of a superseded incarnation are refused."""
+    """One incarnation of a run: what the other calls take. Calls of a superseded incarnation are
+    refused."""
 
     id: str
     incarnation: int
@@ -106,9 +109,10 @@ _LOG_PROBS = {"raw": pb.Sampling.RAW, "processed": pb.Sampling.PROCESSED}
 class Sampling:
     """How the recorded log-probs were made. None leaves a setting neutral.
 
-    `log_probs` is "processed" (of the distribution that the token was drawn from, after temperature, penalties and
-    filters) or "raw" (log-softmax of the logits). Raw ones are the behaviour policy's only if all settings are neutral
-    and the temperature is 1; anything else is refused by the service.
+    `log_probs` is "processed" (of the distribution that the token was drawn from, after
+    temperature, penalties and filters) or "raw" (log-softmax of the logits). Raw ones are the
+    behaviour policy's only if all settings are neutral and the temperature is 1; anything else is
+    refused by the service.
     """
 
     log_probs: str

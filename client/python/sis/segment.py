@@ -40,7 +40,8 @@ class _Allocator:
         self._lock = threading.Lock()
         # In order, never side by side; guarded by _lock.
         self._free: List[_Range] = [_Range(0, size)]
-        # Ranges whose arrays are gone. The garbage collector may say so at any moment, even while the lock is held.
+        # Ranges whose arrays are gone. The garbage collector may say so at any moment, even while
+        # the lock is held.
         self._returned: Deque[_Range] = collections.deque()
 
     def take(self, size: int) -> Optional[_Range]:
@@ -83,14 +84,17 @@ class _Allocator:
 
 
 class Segment:
-    """Shared memory, leased from the server until close(), or until server or client end. A context manager.
+    """Shared memory, leased from the server until close(), or until server or client end. A context
+    manager.
 
-    Arrays in it that are given to evaluate are read by the server where they are; so is what fetch_top_k is told to put
-    there. They stay valid, as memory of this process alone, when the lease ends. Thread-safe.
+    Arrays in it that are given to evaluate are read by the server where they are; so is what
+    fetch_top_k is told to put there. They stay valid, as memory of this process alone, when the
+    lease ends. Thread-safe.
     """
 
     def __init__(self, lease: Any, name: str, path: str, size: int) -> None:
-        """`lease` is the call that holds it, `name` what messages call it, `path` the POSIX object's."""
+        """`lease` is the call that holds it, `name` what messages call it, `path` the POSIX
+        object's."""
         self.name = name
         # In bytes.
         self.size = size
@@ -111,8 +115,8 @@ class Segment:
     def empty(self, shape: Any, dtype: Any = np.float32) -> np.ndarray:
         """An array in the segment, uninitialised; torch.from_numpy takes it.
 
-        Its memory is used again when it and all views of it are gone. MemoryError if there is no room, NotFound if the
-        lease is over.
+        Its memory is used again when it and all views of it are gone. MemoryError if there is no
+        room, NotFound if the lease is over.
         """
         self.check()
         shape = (shape,) if isinstance(shape, int) else tuple(shape)
@@ -185,7 +189,8 @@ class Segment:
         return self._mapped() is not None
 
     def largest_room(self) -> Room:
-        """All that is free in a row, for an answer of unknown length. MemoryError if nothing is free."""
+        """All that is free in a row, for an answer of unknown length. MemoryError if nothing is
+        free."""
         part = self._allocator.take_largest()
         if part is None:
             raise MemoryError(f"segment of {self.size} bytes: nothing is free")
@@ -206,13 +211,15 @@ class Segment:
     def array(self, part: _Range, size: int) -> np.ndarray:
         """uint8 [size], from the beginning of a range which is given back when it goes."""
         block = np.frombuffer(self._mapping(), np.uint8, size, part.start)
-        # A view's base is the array that it is of, whatever lies between: so this one goes with the last view.
+        # A view's base is the array that it is of, whatever lies between: so this one goes with the
+        # last view.
         weakref.finalize(block, self._allocator.give_back, part).atexit = False
         return block
 
 
 class Room:
-    """A range of a segment that an answer may go to. A context manager: what is not kept is given back.
+    """A range of a segment that an answer may go to. A context manager: what is not kept is given
+    back.
 
     After an error that may leave the server at work on the call, the range is never used again.
     """
@@ -235,7 +242,8 @@ class Room:
         return [pb.SegmentRange(offset=start, bytes=size) for start, size in zip(starts, sizes)]
 
     def keep(self, parts: Sequence[Tuple[bytes, Any]]) -> List[np.ndarray]:
-        """The arrays at these parts, with their dtypes: they keep the memory, the rest of the room is given back."""
+        """The arrays at these parts, with their dtypes: they keep the memory, the rest of the room
+        is given back."""
         begin, end = self._part
         places = [_PART.unpack(part) for part, _ in parts]
         stop = min(aligned(max(offset + size for offset, size in places)), end)

@@ -22,7 +22,8 @@ from sis.v1 import ratio_service_pb2_grpc
 BATCH_BYTES = 256 << 10
 # Batches sent and not acked yet; a caller that is further ahead waits.
 MAX_IN_FLIGHT = 8
-# What an entry refused without a delay waits at least, in seconds, so that a full server is not hammered.
+# What an entry refused without a delay waits at least, in seconds, so that a full server is not
+# hammered.
 MIN_RETRY_SECONDS = 0.02
 
 
@@ -66,7 +67,8 @@ def refusal(message: pb.AppendEntry, error: errors.Error) -> errors.Refusal:
 
 
 def _batches(entries: Sequence[_Entry]) -> Iterator[Tuple[str, List[_Entry]]]:
-    """In order, each with the segment that all its arrays lie in, or "" if they are in the message."""
+    """In order, each with the segment that all its arrays lie in, or "" if they are in the
+    message."""
     segment: Optional[str] = None
     batch: List[_Entry] = []
     for entry in entries:
@@ -166,7 +168,8 @@ class ServerAppendStream(AppendStream):
         self._reader.join(self._timeout)
 
     def give_up(self, error: errors.Error, message: Optional[pb.AppendEntry] = None) -> List[errors.Refusal]:
-        """After `error`, which a flush or the call with `message` raised: all entries that were refused or got no ack.
+        """After `error`, which a flush or the call with `message` raised: all entries that were
+        refused or got no ack.
 
         The latter are refused with `error`, `message` among them.
         """
@@ -217,7 +220,8 @@ class ServerAppendStream(AppendStream):
         self._wait_until(lambda: not self._in_flight and not self._waiting_for_room)
 
     def _wait_until(self, done: Callable[[], bool]) -> None:
-        """Waits for acks, and meanwhile sends again what waits for room: no thread of its own does that."""
+        """Waits for acks, and meanwhile sends again what waits for room: no thread of its own does
+        that."""
         while True:
             self._check()
             if done():

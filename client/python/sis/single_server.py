@@ -1,4 +1,5 @@
-"""One server, as messages: its calls, and what it is told again when it comes back without memory."""
+"""One server, as messages: its calls, and what it is told again when it comes back without
+memory."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ _CHANNEL_OPTIONS = (
     # Large messages in few frames; by default they are of 16 KiB.
     ("grpc.http2.max_frame_size", 1 << 20),
     # A server that comes back, at another address perhaps, is found in about a second; by default
-    # it may take minutes. An attempt to connect that gets no answer is given up after 3 seconds (the
-    # minimum between attempts), by default after 20.
+    # it may take minutes. An attempt to connect that gets no answer is given up after 3 seconds
+    # (the minimum between attempts), by default after 20.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 3000),
     ("grpc.max_reconnect_backoff_ms", 1000),
@@ -35,8 +36,8 @@ _CHANNEL_OPTIONS = (
 # What a probe of a replica that is left alone may take, in seconds.
 _PROBE_TIMEOUT = 1.0
 
-# After these errors of an EvaluateStream each request is sent once more by itself: that call tells a
-# server what it lacks if it came back without the run, or if the lease has ended.
+# After these errors of an EvaluateStream each request is sent once more by itself: that call tells
+# a server what it lacks if it came back without the run, or if the lease has ended.
 _LEFT_TO_EVALUATE = (
     grpc.StatusCode.NOT_FOUND,
     grpc.StatusCode.FAILED_PRECONDITION,
@@ -59,13 +60,15 @@ class _KnownRun:
 class SingleServer:
     """The calls of RatioService over one connection; they raise sis.Error. Thread-safe.
 
-    A run that the server has lost, or holds in an older incarnation, is opened again, told its policy version, and the
-    call repeated once (docs/adr/0012): the records are gone, but training goes on.
+    A run that the server has lost, or holds in an older incarnation, is opened again, told its
+    policy version, and the call repeated once (docs/adr/0012): the records are gone, but training
+    goes on.
     """
 
     # A larger Evaluate goes as several of about this size, over a stream.
     micro_batch_bytes = 1 << 20
-    # The same where the arrays lie in a segment: what a message costs besides them is worth avoiding then.
+    # The same where the arrays lie in a segment: what a message costs besides them is worth
+    # avoiding then.
     segment_batch_bytes = 8 << 20
 
     def __init__(
@@ -151,7 +154,8 @@ class SingleServer:
         return self._send_about(request.run.run_id, send)
 
     def Evaluate(self, request: EvaluateRequest) -> pb.EvaluateResponse:
-        """A lease that has ended is no error where every slice has a digest: changed records are noticed without it."""
+        """A lease that has ended is no error where every slice has a digest: changed records are
+        noticed without it."""
         message = request.message
 
         def drop_lease() -> None:
@@ -162,7 +166,8 @@ class SingleServer:
         return self._send_about(message.run.run_id, send, drop_lease)
 
     def evaluate_all(self, requests: Sequence[Callable[[], EvaluateRequest]]) -> List[pb.EvaluateResponse]:
-        """The answers, in order. Each request is made when it is about to be sent: there may be many, of any size."""
+        """The answers, in order. Each request is made when it is about to be sent: there may be
+        many, of any size."""
         if len(requests) > 1:
             try:
                 answers = list(self._evaluate_stream((make() for make in requests), timeout=self._timeout))
@@ -206,7 +211,8 @@ class SingleServer:
         *,
         confirmed: bool = False,
     ) -> None:
-        """Notes a run to be opened again if the server has lost it. confirmed: the server has just named it."""
+        """Notes a run to be opened again if the server has lost it. confirmed: the server has just
+        named it."""
         request = pb.CreateRunRequest(run_id=run_id, config=config, incarnation=incarnation)
         with self._lock:
             known = self._known.get(run_id)
@@ -227,7 +233,8 @@ class SingleServer:
         return None if known is None else known.request.config
 
     def admit(self) -> None:
-        """Raises sis.Unavailable if the server is not to be asked at present: see CircuitBreaker."""
+        """Raises sis.Unavailable if the server is not to be asked at present: see
+        CircuitBreaker."""
         if self._breaker is not None:
             self._breaker.admit(self._probe)
 

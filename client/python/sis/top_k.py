@@ -31,19 +31,21 @@ def canonical(
 ) -> TopK:
     """Sorts an engine's columns into the record of numerics.md, section 2.
 
-    ids int [T, C], log_probs float32 [T, C] (nats): per position, C tokens in any order, C above or below top_k.
-    Columns with log-prob -inf or a negative id count as empty. Of more than top_k tokens the most probable stay, of
-    equal ones those of smaller id.
-    sampled_ids int [T], sampled_log_probs float32 [T]: the tokens drawn.
-    sampled_column: "first" or "last" if the engine puts the sampled token into a column of its own, next to its
-    C - 1 most probable ones (vLLM: "first"). That column does not count as one of the most probable: whether a token
-    is in V_K must not depend on its having been sampled. A sampled token that the other columns do not repeat belongs
-    to V_K only if they leave a place empty, as when the engine lists every token once; then it takes that place. None:
-    all C columns are the most probable tokens.
+    ids int [T, C], log_probs float32 [T, C] (nats): per position, C tokens in any order, C above or
+    below top_k. Columns with log-prob -inf or a negative id count as empty. Of more than top_k
+    tokens the most probable stay, of equal ones those of smaller id. sampled_ids int [T],
+    sampled_log_probs float32 [T]: the tokens drawn.
+    sampled_column: "first" or "last" if the engine puts the sampled token into a column of its own,
+    next to its C - 1 most probable ones (vLLM: "first"). That column does not count as one of the
+    most probable: whether a token is in V_K must not depend on its having been sampled. A sampled
+    token that the other columns do not repeat belongs to V_K only if they leave a place empty, as
+    when the engine lists every token once; then it takes that place. None: all C columns are the
+    most probable tokens.
 
-    If the sampled token is in V_K, its log-prob there is also returned as the sampled one: the set must not depend on
-    what was drawn. ValueError names field and position if a log-prob is NaN or +inf, an id stands twice, a sampled
-    log-prob is not finite, or the sampled column holds another token.
+    If the sampled token is in V_K, its log-prob there is also returned as the sampled one: the set
+    must not depend on what was drawn. ValueError names field and position if a log-prob is NaN or
+    +inf, an id stands twice, a sampled log-prob is not finite, or the sampled column holds another
+    token.
     """
     if top_k < 1:
         raise ValueError(f"top_k is {top_k}, must be at least 1")

@@ -1,6 +1,8 @@
-"""A small RatioService in this process, for tests of the client: it keeps records and follows the API, slowly.
+"""A small RatioService in this process, for tests of the client: it keeps records and follows the
+API, slowly.
 
-Decisions are made with the uniform 1/2 and libm's exponential: enough to see that a client sends what it should.
+Decisions are made with the uniform 1/2 and libm's exponential: enough to see that a client sends
+what it should.
 """
 
 import zlib
@@ -31,7 +33,8 @@ class Sequence:
 
 
 class FakeService(ratio_service_pb2_grpc.RatioServiceServicer):
-    """`refuse(entry)` may return (code, message, retry_seconds) for an entry before it is applied, or None."""
+    """`refuse(entry)` may return (code, message, retry_seconds) for an entry before it is applied,
+    or None."""
 
     def __init__(self, chunk_rows=3):
         self.chunk_rows = chunk_rows

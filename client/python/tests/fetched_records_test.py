@@ -50,7 +50,8 @@ class ParseTest(unittest.TestCase):
         pb.FetchTopKResponse(chunk=chunk(300, 70000, 40, fill=9)).SerializeToString(),
         pb.FetchTopKResponse(chunk=chunk(0, 0, 0)).SerializeToString(),
         pb.FetchTopKResponse(header=header(pb.Slice(length=3), top_k=4)).SerializeToString(),
-        # Fields that came later, a varint that is longer than it must be, a chunk in two parts, nothing.
+        # Fields that came later, a varint that is longer than it must be, a chunk in two parts,
+        # nothing.
         pb.FetchTopKResponse(chunk=chunk(1, 2, 3)).SerializeToString() + b"\xc2\x3e\x02ab",
         b"\x12\x05\x08\x81\x80\x80\x00",
         b"\x12\x02\x08\x05\x12\x02\x10\x06",
@@ -68,7 +69,8 @@ class ParseTest(unittest.TestCase):
         for _ in range(20000):
             data = bytearray(generator.choice(self.MESSAGES))
             for _ in range(generator.randint(1, 3)):
-                # Most bytes of a message are of its arrays; what is not is at its beginning and between them.
+                # Most bytes of a message are of its arrays; what is not is at its beginning and
+                # between them.
                 at = generator.randrange(min(len(data), 16)) if data else 0
                 kind = generator.randrange(4)
                 if kind == 0 and data:

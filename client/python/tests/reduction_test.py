@@ -80,7 +80,8 @@ class ReductionTest(unittest.TestCase):
                 np.testing.assert_array_equal(got, want)
 
     def near_zero(self):
-        """Records of probability 1, log-probs on both sides of the flush threshold, and their envelopes' bits."""
+        """Records of probability 1, log-probs on both sides of the flush threshold, and their
+        envelopes' bits."""
         edge = np.float32(2.0**-100)
         below = np.nextafter(edge, np.float32(0))
         log_probs = np.array([[edge], [-edge], [below], [-below], [-0.0], [2.0**-140]], np.float32)

@@ -1,4 +1,5 @@
-"""The client and the real server, together. Run by Bazel, which puts the server's binary into the working directory."""
+"""The client and the real server, together. Run by Bazel, which puts the server's binary into the
+working directory."""
 
 import importlib.util
 import itertools

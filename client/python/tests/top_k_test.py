@@ -43,7 +43,8 @@ class CanonicalTest(unittest.TestCase):
             self.assertEqual(sampled, -4.0)
 
     def test_own_column_does_not_win_a_tie_with_the_last_one(self):
-        # Token 2 is as probable as token 5, which the engine lists: the set may not change because 2 was drawn.
+        # Token 2 is as probable as token 5, which the engine lists: the set may not change because
+        # 2 was drawn.
         ids, _, _ = canonical([2, 3, 5], [-1.5, -0.5, -1.5], 2, -1.5, 2, "first")
         self.assertEqual(ids, [3, 5])
 
@@ -56,7 +57,8 @@ class CanonicalTest(unittest.TestCase):
         self.assertEqual(ids, [3, 5, -1])
 
     def test_own_column_takes_the_place_that_the_others_leave(self):
-        # An engine that lists every token once leaves the last column empty if the sampled one is in the set.
+        # An engine that lists every token once leaves the last column empty if the sampled one is
+        # in the set.
         ids, log_probs, _ = canonical([3, 5, 0], [-0.5, -1.5, -INF], 3, -0.5, 2, "first")
         self.assertEqual(ids, [3, 5])
         self.assertEqual(log_probs, [-0.5, -1.5])
