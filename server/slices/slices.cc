@@ -29,14 +29,13 @@ Run::Found FindRecords(Run& run, const SequenceName& name, const v1::Slice& slic
   if (run.backing() == nullptr) return run.Find(name);
   Run::Found found = run.backing()->Find(run, name, slice.first_position(), slice.length());
   const auto* sequence = std::get_if<std::shared_ptr<Sequence>>(&found);
-  if (sequence != nullptr && slice.has_record_digest() && slice.record_digest() == 0 &&
-      Sequence::Reader(**sequence)
-              .Digest(slice.first_position(), slice.length(), run.oldest_fresh_version()) != 0) {
-    // The store did not answer when the trainer fetched, and does now: its values are of no
-    // records.
-    return MissingReason::kStoreDown;
-  }
-  return found;
+  if (sequence == nullptr || !slice.has_record_digest() || slice.record_digest() != 0) return found;
+  const uint64_t oldest_fresh = run.oldest_fresh_version();  // before the sequence is locked
+  const uint64_t digest =
+      Sequence::Reader(**sequence).Digest(slice.first_position(), slice.length(), oldest_fresh);
+  // If there is one the store did not answer when the trainer fetched, and does now: its values are
+  // of no records.
+  return digest == 0 ? found : MissingReason::kStoreDown;
 }
 
 absl::StatusOr<SliceRange> ParseSlice(Run& run, const v1::Slice& slice, int index) {
