@@ -20,8 +20,8 @@ int64_t QuotaOf(const RunConfig& config) {
 }  // namespace
 
 Run::Run(std::string id, uint64_t incarnation, RunConfig config, const Limits& limits, Arena& arena,
-         ByteBudget& server_budget, std::shared_ptr<RunCounters> counters, Clock clock,
-         BackingStore* backing)
+         ByteBudget& server_budget, ByteBudget& steps_budget, std::shared_ptr<RunCounters> counters,
+         Clock clock, BackingStore* backing)
     : id_(std::move(id)),
       incarnation_(incarnation),
       config_(std::move(config)),
@@ -33,7 +33,7 @@ Run::Run(std::string id, uint64_t incarnation, RunConfig config, const Limits& l
       clock_(std::move(clock)),
       backing_(backing),
       budget_(QuotaOf(config_), &server_budget),
-      steps_(limits.steps_kept),
+      steps_(limits.steps_kept, steps_budget),
       // With a store, what is evicted can be read again.
       members_(!config_.evict_unread && backing_ == nullptr),
       leases_(backing_ != nullptr && backing_->shared() ? limits_.max_leases : 0) {}

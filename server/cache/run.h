@@ -53,10 +53,11 @@ struct RunDescription {
 // Thread-safe. Lock order: Run, then Sequence; no two sequences at once.
 class Run {
  public:
-  // Without a backing store (null) what is evicted is gone; else it can be read again.
+  // Without a backing store (null) what is evicted is gone; else it can be read again. Both budgets
+  // must outlive the run.
   Run(std::string id, uint64_t incarnation, RunConfig config, const Limits& limits, Arena& arena,
-      ByteBudget& server_budget, std::shared_ptr<RunCounters> counters, Clock clock,
-      BackingStore* backing = nullptr);
+      ByteBudget& server_budget, ByteBudget& steps_budget, std::shared_ptr<RunCounters> counters,
+      Clock clock, BackingStore* backing = nullptr);
 
   Run(const Run&) = delete;
   Run& operator=(const Run&) = delete;

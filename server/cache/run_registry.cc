@@ -38,7 +38,11 @@ struct RunRegistry::Closing {
 };
 
 RunRegistry::RunRegistry(int64_t cache_bytes, Arena& arena, const Limits& limits, Clock clock)
-    : arena_(arena), limits_(limits), clock_(std::move(clock)), budget_(cache_bytes) {}
+    : arena_(arena),
+      limits_(limits),
+      clock_(std::move(clock)),
+      budget_(cache_bytes),
+      steps_budget_(cache_bytes / kStepsShare) {}
 
 absl::StatusOr<RunRegistry::Created> RunRegistry::Create(const std::string& run_id,
                                                          uint64_t incarnation,
@@ -123,7 +127,7 @@ std::shared_ptr<Run> RunRegistry::Open(const std::string& run_id, uint64_t incar
   std::shared_ptr<RunCounters> counters =
       superseded == nullptr ? std::make_shared<RunCounters>() : superseded->shared_counters();
   entry.run = std::make_shared<Run>(run_id, incarnation, config, limits_, arena_, budget_,
-                                    std::move(counters), clock_, backing);
+                                    steps_budget_, std::move(counters), clock_, backing);
   entry.last_named = absl::ToUnixNanos(clock_());
   return entry.run;
 }

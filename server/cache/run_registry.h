@@ -78,6 +78,9 @@ class RunRegistry {
   void DropExpired() ABSL_LOCKS_EXCLUDED(mutex_);
 
   const ByteBudget& budget() const { return budget_; }
+  // Of the totals of steps, which are not in the cache: this part of its bytes.
+  static constexpr int64_t kStepsShare = 16;
+  const ByteBudget& steps_budget() const { return steps_budget_; }
 
  private:
   struct Closing;
@@ -101,7 +104,8 @@ class RunRegistry {
   Arena& arena_;
   const Limits limits_;
   const Clock clock_;
-  ByteBudget budget_;  // outlives the runs
+  ByteBudget budget_;  // outlives the runs, as does the next
+  ByteBudget steps_budget_;
 
   mutable Mutex mutex_;
   std::map<std::string, Entry> runs_ ABSL_GUARDED_BY(mutex_);

@@ -33,6 +33,10 @@ std::vector<StepLedger::Range> StepLedger::Claim(uint64_t draw, uint64_t sequenc
   if (next < range.end) fresh.push_back({next, range.end});
   merged.insert(std::ranges::upper_bound(merged, whole.first, {}, &Range::first), whole);
   const auto added = static_cast<int64_t>(merged.size()) - static_cast<int64_t>(counted.size());
+  if (!MakeRoomFor(added)) {
+    if (counted.empty()) entry.counted.erase(sequence_key);
+    return {};
+  }
   entry.ranges += added;
   ranges_ += added;
   counted = std::move(merged);
@@ -51,9 +55,22 @@ StepLedger::OpenStep& StepLedger::Use(uint64_t draw) {
   return step;
 }
 
+bool StepLedger::MakeRoomFor(int64_t ranges) {
+  if (ranges <= 0) {
+    budget_.Refund(-ranges * kRangeBytes);
+    return true;
+  }
+  while (!budget_.TryCharge(ranges * kRangeBytes)) {
+    if (steps_.size() == 1) return false;
+    ForgetLeastRecentlyUsed();
+  }
+  return true;
+}
+
 void StepLedger::ForgetLeastRecentlyUsed() {
   const auto step = steps_.find(by_use_.front());
   ranges_ -= step->second.ranges;
+  budget_.Refund(step->second.ranges * kRangeBytes);
   steps_.erase(step);
   by_use_.pop_front();
 }

@@ -10,6 +10,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "kernels/numerics/sums.h"
+#include "server/memory/byte_budget.h"
 #include "server/threads/mutex.h"
 
 namespace sis {
@@ -20,8 +21,12 @@ class StepLedger {
   // Keeps the `kept` draws that were claimed last, or fewer, if together they hold more than
   // kMaxRanges separate ranges. Draws are names: a trainer that resumes from a checkpoint goes back
   // to smaller ones, and a foolish large one must not push the others out for good. One that was
-  // forgotten is counted anew.
-  explicit StepLedger(int kept) : kept_(kept) {}
+  // forgotten is counted anew. Ranges are charged to `budget`, which must outlive the ledger; where
+  // it is short, draws are forgotten sooner.
+  StepLedger(int kept, ByteBudget& budget) : kept_(kept), budget_(budget) {}
+  ~StepLedger() { budget_.Refund(ranges_ * kRangeBytes); }
+  StepLedger(const StepLedger&) = delete;
+  StepLedger& operator=(const StepLedger&) = delete;
 
   // A half-open range of positions.
   struct Range {
@@ -31,7 +36,7 @@ class StepLedger {
   };
 
   // Marks [range) of the sequence as counted for the draw, and returns the parts that were not.
-  // None if the draw alone holds kMaxRanges.
+  // None if the draw alone holds kMaxRanges, or all that the budget has.
   std::vector<Range> Claim(uint64_t draw, uint64_t sequence_key, Range range)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Adds what was claimed to the step's totals.
@@ -47,6 +52,8 @@ class StepLedger {
 
   // Bounds the memory: a sequence whose positions are all evaluated is one range.
   static constexpr int64_t kMaxRanges = 1 << 20;
+  // Of a sequence with one range, in its table.
+  static constexpr int64_t kRangeBytes = 96;
 
  private:
   struct OpenStep {
@@ -59,9 +66,12 @@ class StepLedger {
 
   // The step of the draw, which is now the one used last.
   OpenStep& Use(uint64_t draw) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether so many more ranges may be kept; forgets steps for that, but not the one used last.
+  bool MakeRoomFor(int64_t ranges) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ForgetLeastRecentlyUsed() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const int kept_;
+  ByteBudget& budget_;
   mutable Mutex mutex_;
   int64_t ranges_ ABSL_GUARDED_BY(mutex_) = 0;  // of all steps
   absl::flat_hash_map<uint64_t, OpenStep> steps_ ABSL_GUARDED_BY(mutex_);

@@ -19,7 +19,8 @@ Sums Accepted(int64_t count) {
 }
 
 TEST(StepLedgerTest, ClaimReturnsWhatWasNotCounted) {
-  StepLedger ledger(4);
+  ByteBudget budget(INT64_MAX);
+  StepLedger ledger(4, budget);
   EXPECT_EQ(ledger.Claim(0, 1, {10, 20}), (std::vector<Range>{{10, 20}}));
   EXPECT_EQ(ledger.Claim(0, 1, {10, 20}), std::vector<Range>{});
   EXPECT_EQ(ledger.Claim(0, 1, {30, 40}), (std::vector<Range>{{30, 40}}));
@@ -34,7 +35,8 @@ TEST(StepLedgerTest, ClaimReturnsWhatWasNotCounted) {
 TEST(StepLedgerTest, RandomClaimsAgreeWithABitmap) {
   std::mt19937 random(3);
   for (int trial = 0; trial < 50; ++trial) {
-    StepLedger ledger(1);
+    ByteBudget budget(INT64_MAX);
+    StepLedger ledger(1, budget);
     std::vector<bool> counted(300);
     for (int i = 0; i < 200; ++i) {
       const uint32_t first = random() % 300;
@@ -56,7 +58,8 @@ TEST(StepLedgerTest, RandomClaimsAgreeWithABitmap) {
 
 TEST(StepLedgerTest, ConcurrentClaimsPartitionTheirUnion) {
   constexpr uint32_t kPositions = 2000;
-  StepLedger ledger(2);
+  ByteBudget budget(INT64_MAX);
+  StepLedger ledger(2, budget);
   std::vector<std::atomic<int>> claimed(2 * kPositions);  // of two sequences
   std::vector<std::atomic<int>> asked(2 * kPositions);
   const auto work = [&](uint32_t seed) {
@@ -89,7 +92,8 @@ TEST(StepLedgerTest, ConcurrentClaimsPartitionTheirUnion) {
 }
 
 TEST(StepLedgerTest, AddSumsUp) {
-  StepLedger ledger(2);
+  ByteBudget budget(INT64_MAX);
+  StepLedger ledger(2, budget);
   ledger.Claim(3, 1, {0, 1});
   Sums sums = Accepted(2);
   sums.d = 5;
@@ -102,7 +106,8 @@ TEST(StepLedgerTest, AddSumsUp) {
 }
 
 TEST(StepLedgerTest, KeepsTheDrawsClaimedLast) {
-  StepLedger ledger(2);
+  ByteBudget budget(INT64_MAX);
+  StepLedger ledger(2, budget);
   EXPECT_FALSE(ledger.last_draw().has_value());
   EXPECT_EQ(ledger.Claim(10, 1, {0, 1}).size(), 1);
   EXPECT_EQ(ledger.Claim(5, 1, {0, 1}).size(), 1);
@@ -117,7 +122,8 @@ TEST(StepLedgerTest, KeepsTheDrawsClaimedLast) {
 // A run that goes back to a checkpoint has smaller draws than before.
 TEST(StepLedgerTest, CountsWhateverDrawsWereUsedBefore) {
   constexpr int kKept = 64;
-  StepLedger ledger(kKept);
+  ByteBudget budget(INT64_MAX);
+  StepLedger ledger(kKept, budget);
   for (const uint64_t from : {uint64_t{1000}, uint64_t{0}, UINT64_MAX - 200, uint64_t{7}}) {
     for (uint64_t draw = from; draw < from + 2 * kKept; ++draw) {
       ASSERT_EQ(ledger.Claim(draw, 1, {0, 1}).size(), 1) << draw;
@@ -127,8 +133,36 @@ TEST(StepLedgerTest, CountsWhateverDrawsWereUsedBefore) {
   }
 }
 
+TEST(StepLedgerTest, WhatItKeepsIsCharged) {
+  constexpr int64_t kRanges = 10;
+  ByteBudget budget(kRanges * StepLedger::kRangeBytes);
+  {
+    StepLedger ledger(4, budget);
+    for (uint64_t key = 0; key < 6; ++key) EXPECT_EQ(ledger.Claim(1, key, {0, 1}).size(), 1);
+    EXPECT_EQ(budget.used(), 6 * StepLedger::kRangeBytes);
+    EXPECT_EQ(ledger.Claim(1, 0, {2, 3}).size(), 1) << "another range";
+    EXPECT_EQ(budget.used(), 7 * StepLedger::kRangeBytes);
+    EXPECT_EQ(ledger.Claim(1, 0, {1, 2}).size(), 1) << "which makes one of two";
+    EXPECT_EQ(budget.used(), 6 * StepLedger::kRangeBytes);
+
+    for (uint64_t key = 0; key < 8; ++key) EXPECT_EQ(ledger.Claim(2, key, {0, 1}).size(), 1);
+    EXPECT_FALSE(ledger.Find(1).has_value()) << "forgotten to make room";
+    EXPECT_EQ(budget.used(), 8 * StepLedger::kRangeBytes);
+    for (uint64_t key = 8; key < 10; ++key) EXPECT_EQ(ledger.Claim(2, key, {0, 1}).size(), 1);
+    EXPECT_EQ(ledger.Claim(2, 10, {0, 1}).size(), 0) << "nothing else to forget";
+    EXPECT_EQ(ledger.Find(2)->sequences, kRanges);
+    EXPECT_EQ(ledger.Claim(2, 0, {0, 2}).size(), 1) << "needs no more memory";
+
+    // Others, that share the budget, must make do with what is left.
+    StepLedger other(4, budget);
+    EXPECT_EQ(other.Claim(1, 1, {0, 1}).size(), 0);
+  }
+  EXPECT_EQ(budget.used(), 0);
+}
+
 TEST(StepLedgerTest, RangesOfAllStepsTogetherAreBounded) {
-  StepLedger ledger(4);
+  ByteBudget budget(INT64_MAX);
+  StepLedger ledger(4, budget);
   const auto fill = [&](uint64_t draw, int64_t ranges) {
     int64_t claimed = 0;
     for (int64_t key = 0; key < ranges; ++key) claimed += ledger.Claim(draw, key, {0, 1}).size();

@@ -129,7 +129,9 @@ std::vector<prometheus::MetricFamily> CacheMetrics::Collect() const {
       Family("sis_cache_bytes", "Bytes charged to the cache.", Gauge,
              static_cast<double>(registry_.budget().used())),
       Family("sis_cache_budget_bytes", "The most that sis_cache_bytes may be.", Gauge,
-             static_cast<double>(registry_.budget().limit()))};
+             static_cast<double>(registry_.budget().limit())),
+      Family("sis_step_bytes", "Bytes of the totals of steps, besides sis_cache_bytes.", Gauge,
+             static_cast<double>(registry_.steps_budget().used()))};
   std::vector<std::pair<std::shared_ptr<Run>, RunTotals>> runs;
   for (std::shared_ptr<Run>& run : registry_.List()) {
     const RunTotals totals = run->counters().totals();
