@@ -419,7 +419,7 @@ INSTANTIATE_TEST_SUITE_P(Replicas, ModelTest, ::testing::Values(1, 2));
 
 TEST_P(ModelTest, ReplicasAgreeWithIt) {
   const uint32_t count_of_replicas = GetParam();
-  constexpr int kOperations = 40000;
+  constexpr int kOperations = 10000;
   constexpr int kSequences = 6;
   Fleet fleet;
   fleet.shared = count_of_replicas > 1;
