@@ -25,7 +25,7 @@ AppendStream::AppendStream(const grpc::CallbackServerContext& context, const Res
 void AppendStream::ReadNext() {
   received_.Clear();
   {
-    const std::lock_guard lock(mutex_);
+    WriterLock lock(mutex_);
     if (!closed_) {
       reading_ = true;
       order_.HandOn();
@@ -38,7 +38,7 @@ void AppendStream::ReadNext() {
 
 void AppendStream::Close() {
   {
-    const std::lock_guard lock(mutex_);
+    WriterLock lock(mutex_);
     closed_ = true;
     if (!std::exchange(reading_, false)) return;  // it ends when it would read
   }
@@ -75,7 +75,7 @@ absl::StatusOr<std::shared_ptr<SharedSegment>> AppendStream::FindSegment() {
 void AppendStream::OnReadDone(bool ok) {
   order_.Begin();
   {
-    const std::lock_guard lock(mutex_);
+    WriterLock lock(mutex_);
     if (!std::exchange(reading_, false)) return;  // closed
   }
   if (!ok) return End(absl::OkStatus());  // the worker has closed its side

@@ -3,17 +3,18 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "server/append/ingest.h"
 #include "server/append/room_queue.h"
 #include "server/rpc/open_streams.h"
 #include "server/rpc/reaction_order.h"
 #include "server/rpc/resources.h"
 #include "server/rpc/rpc_timer.h"
+#include "server/threads/mutex.h"
 #include "server/wire/append_request.h"
 #include "server/wire/append_response.h"
 
@@ -57,10 +58,10 @@ class AppendStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   const Resources resources_;
   const RpcTimer timer_;
   ReactionOrder order_;
-  std::mutex mutex_;  // not held where the stream ends, as it goes then
-  // Guarded by mutex_: whether it waits for a message, with none at hand; whether it may no more.
-  bool reading_ = false;
-  bool closed_ = false;
+  Mutex mutex_;  // not held where the stream ends, as it goes then
+  // Whether it waits for a message, with none at hand; whether it may no more.
+  bool reading_ ABSL_GUARDED_BY(mutex_) = false;
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   absl::StatusCode code_ = absl::StatusCode::kOk;
   std::optional<Ingest> ingest_;
   // The message at hand: as it was read, its pieces and what is in them; and its answer.

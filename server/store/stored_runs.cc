@@ -89,13 +89,14 @@ absl::StatusOr<StoredRun> StoredRuns::DeleteStored(const std::string& run_id,
 
 void StoredRuns::ForgetIdle(absl::Duration unused) {
   for (const std::shared_ptr<Run>& run : registry_.Idle(unused)) {
-    if (stored_ == nullptr) {
-      registry_.Delete(run->id(), run->incarnation());
-    } else if (stored_->store().shared()) {
+    if (stored_ != nullptr && stored_->store().shared()) {
       registry_.Forget(*run);
-    } else if (DeleteStored(run->id(), run->incarnation()).ok()) {
-      registry_.Delete(run->id(), run->incarnation());
+      continue;
     }
+    v1::RunRef ref;
+    ref.set_run_id(run->id());
+    ref.set_incarnation(run->incarnation());
+    Delete(ref).status().IgnoreError();  // tried again, as it is still idle then
   }
 }
 
