@@ -1,0 +1,175 @@
+{{/* --store, by form. */}}
+{{- define "sis.store" -}}
+{{- if eq .Values.form "fleet" -}}
+{{- $name := include "sis.name" . -}}
+{{- $nodes := list -}}
+{{- range $i := until (int .Values.memcached.nodes) -}}
+{{- $nodes = append $nodes (printf "%s-memcached-%d.%s-memcached:11211" $name $i $name) -}}
+{{- end -}}
+memcached:{{ join "," $nodes }}
+{{- else if and (eq .Values.form "replicas") (eq .Values.store.kind "rocksdb") -}}
+rocksdb:/var/lib/sis{{ if .Values.store.rocksdb.sync }}?sync=1{{ end }}
+{{- else -}}
+memory
+{{- end -}}
+{{- end -}}
+
+{{/* MiB of the container, as docs/operations.md ("Memory") adds them up. */}}
+{{- define "sis.memoryMiB" -}}
+{{- $memory := .Values.memory -}}
+{{- $cache := int $memory.cacheMiB -}}
+{{- $shared := ternary (int $memory.sharedMiB) 0 (eq .Values.form "sidecar") -}}
+{{- $messages := mul (int $memory.messageMiB) (int $memory.messagesInFlight) -}}
+{{- $store := ternary 128 0 (hasPrefix "rocksdb:" (include "sis.store" .)) -}}
+{{- add $cache (div (add $cache 15) 16) $shared $messages (mul 3 (int $memory.runs)) $store 256 -}}
+{{- end -}}
+
+{{- define "sis.listen" -}}
+{{- if eq .Values.form "sidecar" -}}
+unix:/run/sis/socket
+{{- else -}}
+0.0.0.0:{{ .Values.ports.grpc }}
+{{- end -}}
+{{- end -}}
+
+{{/* The flags of sis_server, one per line, by name. */}}
+{{- define "sis.flags" -}}
+{{- $mebibyte := 1048576 -}}
+{{- $flags := dict
+  "listen" (include "sis.listen" .)
+  "admin" (printf "0.0.0.0:%d" (int .Values.ports.admin))
+  "cache_bytes" (mul (int .Values.memory.cacheMiB) $mebibyte)
+  "max_message_bytes" (mul (int .Values.memory.messageMiB) $mebibyte)
+  "max_runs" (int .Values.memory.runs)
+  "evaluate_threads" (int .Values.cpu.cores)
+  "store" (include "sis.store" .)
+  "backend" (ternary "cuda" "cpu" (gt (int .Values.gpu.count) 0))
+  "shutdown_grace" (printf "%ds" (int .Values.shutdownGraceSeconds)) -}}
+{{- if eq .Values.form "sidecar" -}}
+{{- $_ := set $flags "shared_memory_bytes" (mul (int .Values.memory.sharedMiB) $mebibyte) -}}
+{{- end -}}
+{{- if gt (int .Values.gpu.count) 0 -}}
+{{- $device := int .Values.gpu.cacheMiB -}}
+{{- $_ := set $flags "device_cache_bytes" (ternary -1 (mul $device $mebibyte) (lt $device 0)) -}}
+{{- end -}}
+{{- range $name, $value := .Values.flags -}}
+{{- if hasKey $flags $name -}}
+{{- fail (printf "flags.%s: the chart sets --%s itself" $name $name) -}}
+{{- end -}}
+{{- $_ := set $flags $name $value -}}
+{{- end -}}
+{{- $lines := list -}}
+{{- range $name := keys $flags | sortAlpha -}}
+{{- $lines = append $lines (printf "- --%s=%v" $name (get $flags $name)) -}}
+{{- end -}}
+{{- join "\n" $lines -}}
+{{- end -}}
+
+{{/* The server's container. */}}
+{{- define "sis.container" -}}
+name: server
+image: {{ include "sis.image" . }}
+imagePullPolicy: {{ .Values.image.pullPolicy }}
+args: {{- include "sis.flags" . | nindent 2 }}
+ports:
+  {{- if ne .Values.form "sidecar" }}
+  - {name: grpc, containerPort: {{ .Values.ports.grpc }}}
+  {{- end }}
+  - {name: admin, containerPort: {{ .Values.ports.admin }}}
+# The cache is taken and touched before the server is ready, at about a second per GiB.
+startupProbe:
+  httpGet: {path: /readyz, port: admin}
+  periodSeconds: 2
+  failureThreshold: {{ add 60 (div (int .Values.memory.cacheMiB) 512) }}
+readinessProbe:
+  httpGet: {path: /readyz, port: admin}
+  periodSeconds: 5
+  timeoutSeconds: 2
+  failureThreshold: 2
+livenessProbe:
+  httpGet: {path: /healthz, port: admin}
+  periodSeconds: 10
+  timeoutSeconds: 5
+  failureThreshold: 6
+resources:
+  requests:
+    cpu: {{ .Values.cpu.cores }}
+    memory: {{ include "sis.memoryMiB" . }}Mi
+  limits:
+    {{- if .Values.cpu.limited }}
+    cpu: {{ .Values.cpu.cores }}
+    {{- end }}
+    memory: {{ include "sis.memoryMiB" . }}Mi
+    {{- if gt (int .Values.gpu.count) 0 }}
+    nvidia.com/gpu: {{ .Values.gpu.count }}
+    {{- end }}
+securityContext: {{- include "sis.containerSecurity" . | nindent 2 }}
+{{- end -}}
+
+{{- define "sis.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+runAsNonRoot: true
+runAsUser: {{ .Values.user }}
+runAsGroup: {{ .Values.group }}
+capabilities:
+  drop: [ALL]
+seccompProfile:
+  type: RuntimeDefault
+{{- end -}}
+
+{{/* What pods of every kind have in common: dict "root" $ "component" "server". */}}
+{{- define "sis.pod" -}}
+{{- $values := .root.Values -}}
+automountServiceAccountToken: false
+enableServiceLinks: false
+securityContext:
+  runAsNonRoot: true
+  runAsUser: {{ $values.user }}
+  runAsGroup: {{ $values.group }}
+  fsGroup: {{ $values.group }}
+  fsGroupChangePolicy: OnRootMismatch
+  seccompProfile:
+    type: RuntimeDefault
+{{- with $values.imagePullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . }}
+  {{- end }}
+{{- end }}
+{{- with $values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with $values.nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $values.tolerations }}
+tolerations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $values.affinity }}
+affinity: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{- define "sis.spread" -}}
+topologySpreadConstraints:
+  {{- range $key := list "kubernetes.io/hostname" "topology.kubernetes.io/zone" }}
+  - topologyKey: {{ $key }}
+    maxSkew: 1
+    whenUnsatisfiable: ScheduleAnyway
+    labelSelector:
+      matchLabels: {{- include "sis.selector" $ | nindent 8 }}
+  {{- end }}
+{{- end -}}
+
+{{/* Metadata of a pod template. */}}
+{{- define "sis.podMetadata" -}}
+labels:
+  {{- include "sis.labels" . | nindent 2 }}
+  {{- with .root.Values.podLabels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- with .root.Values.podAnnotations }}
+annotations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}

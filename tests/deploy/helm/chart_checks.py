@@ -1,0 +1,259 @@
+"""What must hold of whatever the chart renders, and that its flags start real servers.
+
+Run by chart_test.py, in an environment that has Helm and Kubernetes' schemas."""
+
+import json
+import pathlib
+import re
+import unittest
+
+import helm_python
+import kubernetes_validate
+import yaml
+
+from deploy.helm import render
+from tests.deploy.helm import rendered_servers
+
+# The oldest that Chart.yaml allows, and the newest whose schemas are there.
+KUBERNETES = ("1.29", "1.37")
+# Of the Prometheus operator; Kubernetes has no schema of them.
+CUSTOM = {"PodMonitor", "PrometheusRule"}
+# Besides the examples: the defaults, and everything that is optional.
+VALUES = {
+    "defaults": {},
+    "everything": {
+        "image": {"digest": "sha256:" + "a" * 64},
+        "imagePullSecrets": ["registry"],
+        "cpu": {"cores": 4, "limited": True},
+        "store": {"kind": "rocksdb", "rocksdb": {"sync": True, "storageClass": "fast"}},
+        "flags": {"append_patience": "30s", "steps_kept": "256"},
+        "podAnnotations": {"a": "b"},
+        "podLabels": {"c": "d"},
+        "affinity": {"podAntiAffinity": {}},
+        "priorityClassName": "high",
+        "networkPolicy": {"clients": [{"podSelector": {}}], "monitors": [{"podSelector": {}}]},
+        "podMonitor": {"enabled": True},
+        "prometheusRules": {"enabled": True},
+        "dashboards": {"enabled": True},
+    },
+    **{path.stem: yaml.safe_load(path.read_text()) for path in render.examples()},
+}
+# Values that are refused, with what the refusal must name.
+NONSENSE = (
+    ({"form": "cluster"}, "form"),
+    ({"serverz": 3}, "serverz"),
+    ({"servers": 0}, "servers"),
+    ({"servers": "three"}, "servers"),
+    ({"memory": {"cacheMiB": 1}}, "cacheMiB"),
+    ({"memory": {"sharedMiB": 64}}, "sharedMiB"),
+    ({"memory": {"messageMiB": 2048}}, "messageMiB"),
+    ({"form": "sidecar", "sidecar": {"trainer": {"image": "a"}}}, "sharedMiB"),
+    ({"form": "sidecar", "memory": {"sharedMiB": 64}}, "sidecar.trainer.image"),
+    ({"form": "fleet", "store": {"kind": "rocksdb"}}, "kind"),
+    ({"autoscaler": {"enabled": True}}, "enabled"),
+    ({"gpu": {"count": 2}}, "count"),
+    ({"image": {"digest": "latest"}}, "digest"),
+    ({"user": 0}, "user"),
+    ({"ports": {"grpc": 443}}, "grpc"),
+    ({"flags": {"listen": "0.0.0.0:1"}}, "listen"),
+    ({"flags": {"steps_kept": 4194304}}, "steps_kept"),
+)
+
+
+def documents(values):
+    for template, text in render.render(values).items():
+        if template.endswith(".yaml"):
+            yield from filter(None, yaml.safe_load_all(text))
+
+
+def pods(values):
+    """The pod templates, with the object that holds each."""
+    for document in documents(values):
+        template = document.get("spec", {}).get("template")
+        if template:
+            yield document, template
+
+
+def containers(template):
+    return template["spec"].get("initContainers", []) + template["spec"]["containers"]
+
+
+def selectors(document):
+    """What a document selects pods by."""
+    spec = document["spec"]
+    if document["kind"] == "Service":
+        return [spec["selector"]]
+    found = []
+    for name in ("selector", "podSelector"):
+        if name in spec:
+            found.append(spec[name]["matchLabels"])
+    return found
+
+
+class ChartChecks(unittest.TestCase):
+    def test_lint_finds_nothing_but_the_missing_icon(self):
+        found = helm_python.lint(str(render.CHART))
+        self.assertEqual([message["error"] for message in found["messages"]], ["icon is recommended"])
+
+    def test_the_schema_knows_every_value_and_no_other(self):
+        def names(values, place=""):
+            for name, value in values.items():
+                yield place + name
+                if isinstance(value, dict):
+                    yield from names(value, f"{place}{name}.")
+
+        def known(schema, place=""):
+            for name, part in schema.get("properties", {}).items():
+                yield place + name
+                yield from known(part, f"{place}{name}.")
+
+        schema = json.loads((render.CHART / "values.schema.json").read_text())
+        defaults = yaml.safe_load((render.CHART / "values.yaml").read_text())
+        free = "dashboards.labels."  # labels have names of their own
+        has = {name for name in names(defaults) if not name.startswith(free)}
+        self.assertEqual(has, set(known(schema)) - {"global"})
+
+    def test_nonsense_is_refused_by_name(self):
+        for values, name in NONSENSE:
+            with self.subTest(values=values):
+                with self.assertRaises(helm_python.HelmError) as refused:
+                    render.render(values)
+                self.assertIn(name, str(refused.exception))
+
+    def test_the_manifests_are_what_the_chart_renders(self):
+        folder = pathlib.Path("deploy/kubernetes")
+        self.assertEqual({path.name for path in folder.glob("*.yaml")}, {path.name for path in render.examples()})
+        for example in render.examples():
+            self.assertEqual(
+                (folder / example.name).read_text(),
+                render.manifest(example),
+                "run deploy/helm/render.py deploy/kubernetes",
+            )
+
+    def test_kubernetes_takes_all_of_it(self):
+        for name, values in VALUES.items():
+            with self.subTest(values=name):
+                for document in documents(values):
+                    if document["kind"] in CUSTOM:
+                        continue
+                    for version in KUBERNETES:
+                        kubernetes_validate.validate(document, version, strict=True)
+
+    def test_what_is_optional_is_there_when_it_is_asked_for(self):
+        kinds = {document["kind"] for document in documents(VALUES["everything"])}
+        self.assertLessEqual({"PodMonitor", "PrometheusRule", "ConfigMap"}, kinds)
+        kinds = {document["kind"] for document in documents({})}
+        self.assertFalse(kinds & {"PodMonitor", "PrometheusRule", "ConfigMap"})
+
+    def test_no_container_may_do_more_than_it_must(self):
+        for name, values in VALUES.items():
+            with self.subTest(values=name):
+                for _, template in pods(values):
+                    pod = template["spec"]
+                    self.assertIs(pod["automountServiceAccountToken"], False)
+                    self.assertIs(pod["securityContext"]["runAsNonRoot"], True)
+                    self.assertGreater(pod["securityContext"]["runAsUser"], 0)
+                    self.assertEqual(pod["securityContext"]["seccompProfile"], {"type": "RuntimeDefault"})
+                    for container in containers(template):
+                        may = container["securityContext"]
+                        self.assertIs(may["allowPrivilegeEscalation"], False)
+                        self.assertEqual(may["capabilities"], {"drop": ["ALL"]})
+                        self.assertNotIn("privileged", may)
+                        if container["name"] == "trainer":
+                            continue  # whose image and needs are the user's
+                        self.assertIs(may["readOnlyRootFilesystem"], True)
+                        self.assertIn("memory", container["resources"]["limits"])
+                        self.assertIn("readinessProbe", container)
+                        self.assertIn("livenessProbe", container)
+
+    def test_every_selector_finds_the_pods_that_it_means_and_no_others(self):
+        for name, values in VALUES.items():
+            with self.subTest(values=name):
+                labels = [template["metadata"]["labels"] for _, template in pods(values)]
+                for document in documents(values):
+                    if document["kind"] in ("ConfigMap", "PrometheusRule", "HorizontalPodAutoscaler", "Job"):
+                        continue
+                    (selector,) = selectors(document)
+                    found = [pod for pod in labels if selector.items() <= pod.items()]
+                    component = document["metadata"]["labels"]["app.kubernetes.io/component"]
+                    self.assertEqual([pod["app.kubernetes.io/component"] for pod in found], [component], document)
+
+    def test_every_named_port_is_one_of_the_container(self):
+        for name, values in VALUES.items():
+            with self.subTest(values=name):
+                for _, template in pods(values):
+                    for container in containers(template):
+                        ports = {port["name"] for port in container.get("ports", [])}
+                        for probe in re.findall(r"'port': '(\w+)'", str(container)):
+                            self.assertIn(probe, ports)
+
+    def test_the_memory_limit_covers_what_the_server_may_take(self):
+        def limit(**memory):
+            values = {"memory": memory}
+            if memory.get("sharedMiB"):
+                values.update(form="sidecar", sidecar={"trainer": {"image": "trainer"}})
+            ((_, template),) = pods(values)
+            return int(containers(template)[0]["resources"]["limits"]["memory"].removesuffix("Mi"))
+
+        least = limit(cacheMiB=64)
+        self.assertGreater(least, 64)
+        # A sixteenth more than the cache is for the totals of steps.
+        self.assertEqual(limit(cacheMiB=64 + 16000) - least, 17000)
+        self.assertEqual(limit(cacheMiB=64, sharedMiB=100) - least, 100)
+        self.assertEqual(limit(cacheMiB=64, messageMiB=65) - least, 16)
+        self.assertEqual(limit(cacheMiB=64, runs=65) - least, 3)
+
+    def test_only_the_sidecar_has_shared_memory_and_dev_shm_holds_it(self):
+        for name, values in VALUES.items():
+            with self.subTest(values=name):
+                flags = [flag for _, pod in pods(values) for c in containers(pod) for flag in c.get("args", [])]
+                shared = [int(flag.split("=")[1]) for flag in flags if flag.startswith("--shared_memory_bytes=")]
+                if values.get("form") != "sidecar":
+                    self.assertEqual(shared, [])
+                    continue
+                ((_, template),) = pods(values)
+                (volume,) = (v for v in template["spec"]["volumes"] if v["name"] == "shared-memory")
+                self.assertGreaterEqual(int(volume["emptyDir"]["sizeLimit"].removesuffix("Mi")) << 20, shared[0])
+                for container in containers(template):
+                    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+                    self.assertEqual(mounts, {"shared-memory": "/dev/shm", "socket": "/run/sis"})
+
+
+class RenderedServersChecks(unittest.TestCase):
+    """The flags as they are rendered, but for addresses and folders, which are this machine's."""
+
+    SMALL = {"cacheMiB": 64, "messageMiB": 16}
+
+    def servers(self, **values):
+        servers = rendered_servers.RenderedServers(list(documents(values)))
+        self.addCleanup(servers.close)
+        return servers
+
+    def test_replicas_hold_a_sequence_each(self):
+        for store in ("memory", "rocksdb"):
+            servers = self.servers(servers=3, memory=self.SMALL, store={"kind": store})
+            self.assertEqual(len(servers.addresses), 3)
+            servers.check_admin_ports(self)
+            servers.check_a_step(self, writes=servers.addresses, reads=servers.addresses)
+
+    def test_any_server_of_a_fleet_answers_for_any_sequence(self):
+        servers = self.servers(form="fleet", servers=2, memory=self.SMALL, memcached={"sizeMiB": 64})
+        servers.check_admin_ports(self)
+        servers.check_a_step(self, writes=servers.addresses[:1], reads=servers.addresses[1:])
+
+    def test_a_trainer_shares_memory_with_its_sidecar(self):
+        servers = self.servers(
+            form="sidecar",
+            memory={**self.SMALL, "sharedMiB": 64},
+            sidecar={"trainer": {"image": "trainer"}},
+        )
+        servers.check_admin_ports(self)
+        servers.check_a_step(self, writes=servers.addresses, reads=servers.addresses, shared_memory=True)
+
+    def test_without_a_device_the_gpu_values_serve_too(self):
+        servers = self.servers(servers=1, memory=self.SMALL, gpu={"count": 1, "cacheMiB": 64})
+        servers.check_a_step(self, writes=servers.addresses, reads=servers.addresses)
+
+
+if __name__ == "__main__":
+    unittest.main()
