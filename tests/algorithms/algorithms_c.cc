@@ -23,6 +23,7 @@ Algorithm MakeAlgorithm(const std::string& name, const float* p) {
   if (name == "clip_cov") return ClipCov{p[0], p[1], p[2]};
   if (name == "tis") return Tis{p[0], p[1], p[2]};
   if (name == "ice_pop") return IcePop{p[0], p[1], p[2], p[3]};
+  if (name == "soft_acceptance") return SoftAcceptance{};
   return ImportanceSampling{};
 }
 
@@ -38,6 +39,7 @@ int sis_apply_algorithm(const char* name, const float* parameters, uint64_t part
                         const uint32_t* counts, const uint8_t* states, const float* log_ratios,
                         const float* log_corrections, const float* current_log_probs,
                         const float* reference_log_probs, const float* total_variations,
+                        const float* log_importance_ratios, const float* acceptance_probabilities,
                         const float* advantages, uint64_t draw, float* surrogates,
                         float* coefficients) {
   std::vector<sis::SequenceStretch> sequence_parts;
@@ -55,6 +57,8 @@ int sis_apply_algorithm(const char* name, const float* parameters, uint64_t part
       .current_log_probs = span(current_log_probs),
       .reference_log_probs = span(reference_log_probs),
       .total_variations = span(total_variations),
+      .log_importance_ratios = span(log_importance_ratios),
+      .acceptance_probabilities = span(acceptance_probabilities),
       .advantages = span(advantages),
       .draw = draw,
   };

@@ -38,16 +38,26 @@ def random_batch(seed: int, three_policies: bool = False) -> Batch:
     log_ratios = single(np.float32(current) - np.float32(reference))
     extreme = (rng.random(count) < 0.03) & (current > -np.inf)
     log_ratios[extreme] = single(rng.choice([-60.0, 60.0, 0.0], extreme.sum()))
+    log_importance_ratios = log_ratios.copy()
     corrections = None
     if three_policies:
-        corrections = np.where(accepted, 0, single(rng.normal(0, 1, count)))
+        unmodified = single(rng.normal(0, 1, count))
+        log_importance_ratios = single(log_ratios + unmodified)
+        corrections = np.where(accepted, 0, unmodified)
     else:
         log_ratios[accepted] = 0
     advantages = single(rng.normal(0, 2, count))
     advantages[rng.random(count) < 0.1] = 0
+    first_positions = rng.integers(0, 5000, size=5).tolist()
+    total_variations = single(rng.random(count) * 0.5)
+    draw = int(rng.integers(2**63))
+    log_importance_ratios[rng.random(count) < 0.03] = 0
+    acceptance_probabilities = single(rng.random(count))
+    never = ~accepted & (rng.random(count) < 0.1)  # outside the recorded set, or lost
+    acceptance_probabilities[never] = 0
     return Batch(
         keys=keys,
-        first_positions=rng.integers(0, 5000, size=5).tolist(),
+        first_positions=first_positions,
         counts=counts,
         masked=masked,
         accepted=accepted & ~masked,
@@ -55,7 +65,9 @@ def random_batch(seed: int, three_policies: bool = False) -> Batch:
         log_corrections=corrections,
         current_log_probs=current,
         reference_log_probs=reference,
-        total_variations=single(rng.random(count) * 0.5),
+        total_variations=total_variations,
+        log_importance_ratios=log_importance_ratios,
+        acceptance_probabilities=acceptance_probabilities,
         advantages=advantages,
-        draw=int(rng.integers(2**63)),
+        draw=draw,
     )

@@ -7,7 +7,7 @@ import unittest
 import numpy as np
 
 from tests.algorithms import batches, kernel
-from tests.reference import algorithms
+from tests.reference import algorithms, numerics
 
 
 def every_case():
@@ -36,7 +36,7 @@ class FormulaTest(unittest.TestCase):
 
     def test_accepted_tokens_count_as_on_policy(self):
         for name, parameters, batch in every_case():
-            if name == "gspo" or batch.log_corrections is not None:
+            if name in ("gspo", "soft_acceptance") or batch.log_corrections is not None:
                 continue
             for output in kernel.apply(name, parameters, batch):
                 self.assertTrue((output[batch.accepted] == 1).all(), name)
@@ -46,7 +46,14 @@ class FormulaTest(unittest.TestCase):
             before = kernel.apply(name, parameters, batch)
             noise = {
                 field: np.where(batch.masked, 7.0, getattr(batch, field))
-                for field in ("log_ratios", "current_log_probs", "reference_log_probs", "advantages")
+                for field in (
+                    "log_ratios",
+                    "current_log_probs",
+                    "reference_log_probs",
+                    "log_importance_ratios",
+                    "acceptance_probabilities",
+                    "advantages",
+                )
             }
             after = kernel.apply(name, parameters, dataclasses.replace(batch, **noise))
             for one, other in zip(before, after):
@@ -76,6 +83,31 @@ class FormulaTest(unittest.TestCase):
             for draw in range(8)
         }
         self.assertEqual(len(drops), 8)
+
+    def test_soft_acceptance_changes_only_tokens_that_lead_away(self):
+        outward_accepted = 0
+        for seed in range(20):
+            for three_policies in (False, True):
+                batch = batches.random_batch(seed, three_policies)
+                surrogates, coefficients = kernel.apply("soft_acceptance", (), batch)
+                plain, _ = kernel.apply("importance_sampling", (), batch)
+                moved = np.sign(numerics.exp32(batch.log_importance_ratios.astype(np.float32)) - 1)
+                outward = moved * batch.advantages > 0
+                self.assertEqual(surrogates.tobytes(), coefficients.tobytes())
+                self.assertEqual(coefficients[~outward].tobytes(), plain[~outward].tobytes())
+                self.assertTrue((coefficients <= plain).all())
+                outward_accepted += (outward & batch.accepted & (coefficients < 1)).sum()
+        self.assertGreater(outward_accepted, 100)
+
+    def test_soft_acceptance_with_a_proximal_policy_that_is_the_current_one(self):
+        # All of the ratio is then in the correction: the same as with two policies.
+        for seed in range(20):
+            two = batches.random_batch(seed)
+            three = dataclasses.replace(two, log_ratios=0 * two.advantages, log_corrections=two.log_ratios)
+            for one, other in zip(
+                kernel.apply("soft_acceptance", (), two), kernel.apply("soft_acceptance", (), three)
+            ):
+                self.assertEqual(one.tobytes(), other.tobytes())
 
     def test_top_k_total_variation(self):
         rng = np.random.default_rng(5)

@@ -25,6 +25,8 @@ def apply(name: str, parameters: tuple[float, ...], batch: Batch) -> tuple[np.nd
             batch.current_log_probs,
             batch.reference_log_probs,
             batch.total_variations,
+            batch.log_importance_ratios,
+            batch.acceptance_probabilities,
             batch.advantages,
         )
     ]

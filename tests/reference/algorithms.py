@@ -28,6 +28,7 @@ DEFAULTS = {
     "clip_cov": (1.0, 5.0, 0.0002),
     "tis": (2.0, 0.2, 0.2),
     "ice_pop": (0.5, 5.0, 0.2, 0.2),
+    "soft_acceptance": (),
 }
 
 
@@ -45,6 +46,8 @@ class Batch:
     current_log_probs: Array
     reference_log_probs: Array
     total_variations: Array
+    log_importance_ratios: Array  # log current - log behaviour, whatever was modified
+    acceptance_probabilities: Array
     advantages: Array
     draw: int
 
@@ -137,6 +140,9 @@ def apply(name: str, parameters: tuple[float, ...], batch: Batch) -> tuple[Array
         g, c = np.where(far, 0, w), np.where(far & _leads_away(w, advantages), 0, w)
     elif name == "clip_cov":
         g = c = np.where(dropped(batch, *parameters), 0, w)
+    elif name == "soft_acceptance":
+        outward = _leads_away(np.exp(batch.log_importance_ratios), advantages)
+        g = c = w * np.where(outward, batch.acceptance_probabilities, 1)
     else:
         # The weight is on the behaviour policy's side; the rest of the ratio, with three policies,
         # is clipped.
@@ -150,7 +156,7 @@ def apply(name: str, parameters: tuple[float, ...], batch: Batch) -> tuple[Array
         else:
             g, c = _clip(w, *parameters[-2:]), _clip_coefficient(w, advantages, *parameters[-2:])
         correction = weight if batch.log_corrections is not None else correction
-    if batch.log_corrections is None and name != "gspo":
+    if batch.log_corrections is None and name not in ("gspo", "soft_acceptance"):
         g, c = np.where(batch.accepted, 1, g), np.where(batch.accepted, 1, c)
     limit = np.exp(88)
     g, c = np.minimum(correction * g, limit), np.minimum(correction * c, limit)

@@ -80,6 +80,11 @@ void Apply(const ClipCov& clip_cov, const AlgorithmInput& batch, const Algorithm
   clip_cov.Apply(batch, output);
 }
 
+void Apply(const SoftAcceptance& soft_acceptance, const AlgorithmInput& batch,
+           const AlgorithmOutput& output) {
+  soft_acceptance.Apply(batch, output);
+}
+
 absl::Status CheckLength(absl::string_view field, size_t length, size_t expected) {
   if (length == expected) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -98,6 +103,8 @@ absl::Status CheckLengths(const AlgorithmInput& batch, const AlgorithmOutput& ou
   optional("current_log_probs", batch.current_log_probs.size(), count);
   optional("reference_log_probs", batch.reference_log_probs.size(), count);
   optional("total_variations", batch.total_variations.size(), count);
+  optional("log_importance_ratios", batch.log_importance_ratios.size(), count);
+  optional("acceptance_probabilities", batch.acceptance_probabilities.size(), count);
   optional("advantages", batch.advantages.size(), count);
   optional("surrogates", output.surrogates.size(), count);
   optional("coefficients", output.coefficients.size(), count);
@@ -125,6 +132,11 @@ absl::Status CheckNeeds(const Algorithm& algorithm, const AlgorithmInput& batch,
   if (std::holds_alternative<ClipCov>(algorithm)) {
     status.Update(need("advantages", !batch.advantages.empty()));
     status.Update(need("current_log_probs", !batch.current_log_probs.empty()));
+  }
+  if (std::holds_alternative<SoftAcceptance>(algorithm)) {
+    status.Update(need("advantages", !batch.advantages.empty()));
+    status.Update(need("log_importance_ratios", !batch.log_importance_ratios.empty()));
+    status.Update(need("acceptance_probabilities", !batch.acceptance_probabilities.empty()));
   }
   if (!output.log_ratio_sums.empty() && !std::holds_alternative<Gspo>(algorithm)) {
     status.Update(absl::InvalidArgumentError("log_ratio_sums: only gspo has them"));
@@ -161,6 +173,7 @@ std::string_view AlgorithmName(const Algorithm& algorithm) {
     std::string_view operator()(const ClipCov&) { return "clip_cov"; }
     std::string_view operator()(const Tis&) { return "tis"; }
     std::string_view operator()(const IcePop&) { return "ice_pop"; }
+    std::string_view operator()(const SoftAcceptance&) { return "soft_acceptance"; }
   };
   return std::visit(Name(), algorithm);
 }

@@ -15,13 +15,14 @@
 #include "kernels/decide/algorithms/ice_pop.h"
 #include "kernels/decide/algorithms/importance_sampling.h"
 #include "kernels/decide/algorithms/no_correction.h"
+#include "kernels/decide/algorithms/soft_acceptance.h"
 #include "kernels/decide/algorithms/tis.h"
 
 namespace sis {
 
 // An algorithm with its parameters.
 using Algorithm = std::variant<ImportanceSampling, NoCorrection, Grpo, Dapo, Gspo, Cispo, DppoTopK,
-                               DppoBinary, ClipCov, Tis, IcePop>;
+                               DppoBinary, ClipCov, Tis, IcePop, SoftAcceptance>;
 
 // Lower case, with underscores: the name of its field in the API.
 std::string_view AlgorithmName(const Algorithm& algorithm);

@@ -22,8 +22,8 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 const std::vector<Algorithm> kAll = {
-    ImportanceSampling{}, NoCorrection{}, Grpo{},    Dapo{}, Gspo{},  Cispo{},
-    DppoTopK{},           DppoBinary{},   ClipCov{}, Tis{},  IcePop{}};
+    ImportanceSampling{}, NoCorrection{}, Grpo{},    Dapo{}, Gspo{},   Cispo{},
+    DppoTopK{},           DppoBinary{},   ClipCov{}, Tis{},  IcePop{}, SoftAcceptance{}};
 
 // Three positions of one sequence, and the arrays that every algorithm may want.
 struct Fixture {
@@ -33,6 +33,8 @@ struct Fixture {
   std::vector<float> current_log_probs = {-1.0f, -2.0f, -0.5f};
   std::vector<float> reference_log_probs = {-1.0f, -1.0f, -1.5f};
   std::vector<float> total_variations = {0.0f, 0.1f, 0.2f};
+  std::vector<float> log_importance_ratios = {0.5f, -1.0f, 1.0f};
+  std::vector<float> acceptance_probabilities = {0.25f, 0.5f, 0.75f};
   std::vector<float> advantages = {1.0f, -1.0f, 0.5f};
   std::vector<float> surrogates = std::vector<float>(3);
   std::vector<float> coefficients = std::vector<float>(3);
@@ -44,6 +46,8 @@ struct Fixture {
             .current_log_probs = current_log_probs,
             .reference_log_probs = reference_log_probs,
             .total_variations = total_variations,
+            .log_importance_ratios = log_importance_ratios,
+            .acceptance_probabilities = acceptance_probabilities,
             .advantages = advantages};
   }
   AlgorithmOutput output() { return {.surrogates = surrogates, .coefficients = coefficients}; }
@@ -104,8 +108,16 @@ TEST(ValidateAlgorithmTest, WhatAnAlgorithmNeedsIsNamed) {
   batch = fixture.batch();
   batch.advantages = {};
   EXPECT_THAT(Refusal(ClipCov{}, batch, {}), HasSubstr("advantages: unset, but clip_cov"));
+  EXPECT_THAT(Refusal(SoftAcceptance{}, batch, {.surrogates = fixture.surrogates}),
+              HasSubstr("advantages: unset, but soft_acceptance"));
   EXPECT_THAT(Refusal(Grpo{}, batch, fixture.output()), HasSubstr("advantages: unset, but grpo"));
   EXPECT_TRUE(ValidateAlgorithm(Grpo{}, batch, {.surrogates = fixture.surrogates}).ok());
+  batch = fixture.batch();
+  batch.acceptance_probabilities = {};
+  EXPECT_THAT(Refusal(SoftAcceptance{}, batch, {}), HasSubstr("acceptance_probabilities: unset"));
+  batch = fixture.batch();
+  batch.log_importance_ratios = {};
+  EXPECT_THAT(Refusal(SoftAcceptance{}, batch, {}), HasSubstr("log_importance_ratios: unset"));
   std::vector<LogRatioSum> sums(1);
   EXPECT_THAT(Refusal(Grpo{}, fixture.batch(), {.log_ratio_sums = sums}), HasSubstr("only gspo"));
 }
@@ -164,6 +176,40 @@ TEST(RatioProductTest, IsLimitedAsRatiosAre) {
   EXPECT_EQ(RatioProduct(largest, largest), largest);
   EXPECT_EQ(RatioProduct(largest, 1.0f), largest);
   EXPECT_EQ(RatioProduct(largest, 0.5f), largest * 0.5f);
+}
+
+TEST(SoftAcceptanceTest, OnlyATokenThatLeadsAwayIsWeighedWithItsAcceptance) {
+  const float above = std::nextafter(1.0f, 2.0f);
+  const float below = std::nextafter(1.0f, 0.0f);
+  EXPECT_EQ(SoftAcceptance::Factor(above, 0.25f, 1.0f), 0.25f);
+  EXPECT_EQ(SoftAcceptance::Factor(below, 0.25f, -1.0f), 0.25f);
+  EXPECT_EQ(SoftAcceptance::Factor(above, 0.25f, -1.0f), 1.0f);
+  EXPECT_EQ(SoftAcceptance::Factor(below, 0.25f, 1.0f), 1.0f);
+  for (const float advantage : {-1.0f, 0.0f, 1.0f}) {
+    EXPECT_EQ(SoftAcceptance::Factor(1.0f, 0.25f, advantage), 1.0f);
+  }
+  for (const float ratio : {above, below, 0.0f}) {
+    EXPECT_EQ(SoftAcceptance::Factor(ratio, 0.25f, 0.0f), 1.0f);
+  }
+}
+
+TEST(SoftAcceptanceTest, AnAcceptedTokenIsNotExempt) {
+  Fixture fixture;
+  fixture.states[0] = TokenState::kOnPolicy;  // its unmodified ratio is above 1, like its advantage
+  ApplyAlgorithm(SoftAcceptance{}, fixture.batch(), fixture.output());
+  EXPECT_THAT(fixture.coefficients, ElementsAre(0.25f, 0.5f * Exp32(-1.0f), 0.75f * Exp32(1.0f)));
+  EXPECT_EQ(fixture.surrogates, fixture.coefficients);
+}
+
+TEST(SoftAcceptanceTest, WithThreePoliciesTheWholeRatioSaysWhichTokensLeadAway) {
+  Fixture fixture;
+  const std::vector<float> corrections = {0.0f, -0.5f, 0.5f};
+  AlgorithmInput batch = fixture.batch();
+  batch.log_corrections = corrections;
+  fixture.log_importance_ratios = {-0.5f, 0.5f, 1.5f};
+  ApplyAlgorithm(SoftAcceptance{}, batch, fixture.output());
+  EXPECT_THAT(fixture.coefficients,
+              ElementsAre(1.0f, Exp32(-0.5f) * Exp32(-1.0f), 0.75f * (Exp32(0.5f) * Exp32(1.0f))));
 }
 
 TEST(GspoTest, PartsThatAreAddedUpGiveWhatTheWholeSequenceGives) {

@@ -19,9 +19,7 @@ struct TrustRegion {
   }
   // As its authors define it: what leads back into the region is kept.
   SIS_HOST_DEVICE float Coefficient(float ratio, float total_variation, float advantage) const {
-    const bool leads_away =
-        (advantage > 0.0f && ratio > 1.0f) || (advantage < 0.0f && ratio < 1.0f);
-    return leads_away && total_variation > threshold ? 0.0f : ratio;
+    return IsOutward(ratio, advantage) && total_variation > threshold ? 0.0f : ratio;
   }
 };
 

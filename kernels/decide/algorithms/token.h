@@ -29,6 +29,12 @@ enum class TokenState : uint8_t {
   kOffPolicy,  // keeps its ratio
 };
 
+// Whether the advantage pushes a token further the way that it has already moved. An advantage of 0
+// pushes nowhere, and a token whose ratio is 1 has not moved.
+SIS_HOST_DEVICE inline bool IsOutward(float ratio, float advantage) {
+  return (advantage > 0.0f && ratio > 1.0f) || (advantage < 0.0f && ratio < 1.0f);
+}
+
 // The product of two ratios, limited as each of them is.
 SIS_HOST_DEVICE inline float RatioProduct(float a, float b) {
   constexpr float kLargestRatio = 0x1.f1056ep+126f;  // exp32(88)
