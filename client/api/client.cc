@@ -191,6 +191,16 @@ absl::StatusOr<v1::GetStepResponse> Client::GetStep(const RunRef& run, uint64_t 
   return service_->GetStep(request);
 }
 
+absl::StatusOr<v1::ListStepsResponse> Client::ListSteps(const RunRef& run) {
+  v1::ListStepsRequest request;
+  ToMessage(run, *request.mutable_run());
+  return service_->ListSteps(request);
+}
+
+std::vector<absl::StatusOr<v1::GetServerResponse>> Client::GetServers() {
+  return service_->GetServers();
+}
+
 std::unique_ptr<AppendWriter> Client::Append(const RunRef& run, const v1::Sampling& sampling,
                                              uint32_t vocabulary_size,
                                              const AppendOptions& options) {

@@ -84,6 +84,10 @@ class Client {
   // all must answer: else Unavailable or DeadlineExceeded, and the call is to be repeated.
   absl::StatusOr<bool> DeleteRun(const RunRef& run);
   absl::StatusOr<v1::GetStepResponse> GetStep(const RunRef& run, uint64_t draw);
+  // All draws that are kept, the one evaluated last at the end.
+  absl::StatusOr<v1::ListStepsResponse> ListSteps(const RunRef& run);
+  // What each server is, holds and did, in the order of the addresses.
+  std::vector<absl::StatusOr<v1::GetServerResponse>> GetServers();
 
   // Opens a stream; an unknown run or a refused header shows in its first Flush.
   std::unique_ptr<AppendWriter> Append(const RunRef& run, const v1::Sampling& sampling,

@@ -66,7 +66,7 @@ class ReplayTest : public ::testing::Test {
   void SetUp() override {
     ServerOptions options;
     options.listen = "127.0.0.1:0";
-    options.metrics = "";
+    options.admin = "";
     options.cache_bytes = 64 << 20;
     auto server = Server::Start(options);
     ASSERT_TRUE(server.ok()) << server.status();

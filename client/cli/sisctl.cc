@@ -66,6 +66,7 @@ int Main(int argc, const char* const* argv) {
   AddRunsCreate(*runs, action);
   AddRunsDelete(*runs, action);
   AddStep(app, action);
+  AddTop(app, action);
   AddReplay(app, action);
   // Not require_subcommand(1), which would hide a misspelt name behind this message.
   app.final_callback([&] {
@@ -87,7 +88,7 @@ int Main(int argc, const char* const* argv) {
   if (embedded) {
     ServerOptions options;
     options.listen = "127.0.0.1:0";
-    options.metrics = "";
+    options.admin = "";
     options.cache_bytes = 256 << 20;
     absl::StatusOr<std::unique_ptr<Server>> started = Server::Start(options);
     if (!started.ok()) return failed(started.status());

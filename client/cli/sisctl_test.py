@@ -32,7 +32,7 @@ class SisctlTest(unittest.TestCase):
     def test_help(self):
         overview = self.done("--help")
         runs = ("runs list", "runs get RUN", "runs create RUN", "runs delete RUN")
-        for name in (*runs, "step RUN DRAW", "replay", "--server", "--embedded"):
+        for name in (*runs, "step RUN DRAW", "top RUN", "replay", "--server", "--embedded"):
             self.assertIn(name, overview)
         self.assertIn("--vocabulary_size", self.done("runs", "create", "--help"))
         self.assertIn("unscored", self.done("replay", "--help"))
@@ -69,6 +69,23 @@ class SisctlTest(unittest.TestCase):
     def test_runs_list(self):
         self.assertEqual(json.loads(self.done("--embedded", "runs", "list", "--json")), {"runs": []})
         self.assertIn("INCARNATION", self.done("runs", "list", "--embedded", "--nojson"))
+
+    def test_top(self):
+        server = LiveServer(cache_bytes=16 << 20)
+        self.addCleanup(server.close)
+        top = (f"--server={server.address}", "top", "--once")
+        self.assertIn("No runs yet", self.done(*top))
+        self.done(top[0], "runs", "create", "r1", "--vocabulary_size=1000", "--top_k=5", "--task=sums")
+        shown = self.done(*top)
+        self.assertRegex(shown, r"sis_server \d+\.\d+\.\d+  serving  for 0 s  backend ")
+        self.assertRegex(shown, r"(?m)^r1 +0 +- +- .* sums$")
+        shown = self.done(*top, "r1")
+        self.assertIn("Nothing evaluated yet", shown)
+        self.assertIn("top-K 5", shown)
+        self.refused(1, "run 'nowhere' is unknown", *top, "nowhere")
+        both = f"{top[0]},127.0.0.1:1"
+        self.assertRegex(self.done(both, "top", "--once"), r"server 1  sis_server .*\n.*\n.*\nserver 2  no answer: ")
+        self.refused(2, "--interval", "top", "--interval=0")
 
     def test_several_replicas(self):
         addresses = []

@@ -34,7 +34,7 @@ def run(settings, server_binary, output, progress):
     with tempfile.TemporaryDirectory() as folder, Server(server_binary) as server:
         if not server.is_healthy():
             raise RuntimeError("the server's health service does not say SERVING")
-        progress.say(f"Server ready and healthy: gRPC {server.address}, metrics http://{server.metrics_address}/metrics")
+        progress.say(f"Server ready and healthy: gRPC {server.address}, page http://{server.admin_address}/")
 
         def show_warm_up(state):
             progress.show(

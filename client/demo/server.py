@@ -18,7 +18,7 @@ class Server:
         """Returns when the server is ready. RuntimeError if it ends before."""
         # A session of its own, so that Ctrl-C does not end it before those who still talk to it.
         self._process = subprocess.Popen(
-            [binary, "--listen=127.0.0.1:0", "--metrics=127.0.0.1:0", "--cache_bytes=1073741824"],
+            [binary, "--listen=127.0.0.1:0", "--admin=127.0.0.1:0", "--cache_bytes=1073741824"],
             stdout=subprocess.PIPE,
             text=True,
             start_new_session=True,
@@ -32,7 +32,7 @@ class Server:
         else:
             raise RuntimeError(f"{binary} ended with status {self._process.wait()} before it was ready")
         self.address = addresses["grpc"]
-        self.metrics_address = addresses["metrics"]
+        self.admin_address = addresses["admin"]
 
     def is_healthy(self):
         """What the server's own health service says."""
@@ -41,7 +41,7 @@ class Server:
 
     def metrics(self):
         """The lines of /metrics that have values."""
-        with urllib.request.urlopen(f"http://{self.metrics_address}/metrics", timeout=10) as response:
+        with urllib.request.urlopen(f"http://{self.admin_address}/metrics", timeout=10) as response:
             text = response.read().decode()
         return [line for line in text.splitlines() if line and not line.startswith("#")]
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -28,6 +29,9 @@ class Service {
   virtual absl::StatusOr<v1::AdvanceVersionResponse> AdvanceVersion(
       const v1::AdvanceVersionRequest& request) = 0;
   virtual absl::StatusOr<v1::GetStepResponse> GetStep(const v1::GetStepRequest& request) = 0;
+  virtual absl::StatusOr<v1::ListStepsResponse> ListSteps(const v1::ListStepsRequest& request) = 0;
+  // Of each server, in the order in which they were named.
+  virtual std::vector<absl::StatusOr<v1::GetServerResponse>> GetServers() = 0;
   virtual absl::StatusOr<v1::ReleaseResponse> Release(const v1::ReleaseRequest& request) = 0;
   virtual absl::StatusOr<v1::EvaluateResponse> Evaluate(v1::EvaluateRequest request) = 0;
 

@@ -208,6 +208,24 @@ absl::StatusOr<v1::GetStepResponse> SingleServer::GetStep(const v1::GetStepReque
   return CallAbout(request.run().run_id(), &v1::RatioService::Stub::GetStep, request);
 }
 
+absl::StatusOr<v1::ListStepsResponse> SingleServer::ListSteps(const v1::ListStepsRequest& request) {
+  return CallAbout(request.run().run_id(), &v1::RatioService::Stub::ListSteps, request);
+}
+
+absl::StatusOr<v1::GetServerResponse> SingleServer::GetServer() {
+  v1::GetServerResponse response;
+  const absl::Status status =
+      Send(&v1::RatioService::Stub::GetServer, v1::GetServerRequest(), response);
+  if (!status.ok()) return status;
+  return response;
+}
+
+std::vector<absl::StatusOr<v1::GetServerResponse>> SingleServer::GetServers() {
+  std::vector<absl::StatusOr<v1::GetServerResponse>> servers;
+  servers.push_back(GetServer());
+  return servers;
+}
+
 absl::StatusOr<v1::ReleaseResponse> SingleServer::Release(const v1::ReleaseRequest& request) {
   return CallAbout(request.run().run_id(), &v1::RatioService::Stub::Release, request);
 }

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "client/one_server/circuit_breaker.h"
@@ -35,6 +36,9 @@ class SingleServer final : public Service {
   absl::StatusOr<v1::AdvanceVersionResponse> AdvanceVersion(
       const v1::AdvanceVersionRequest& request) override;
   absl::StatusOr<v1::GetStepResponse> GetStep(const v1::GetStepRequest& request) override;
+  absl::StatusOr<v1::ListStepsResponse> ListSteps(const v1::ListStepsRequest& request) override;
+  std::vector<absl::StatusOr<v1::GetServerResponse>> GetServers() override;
+  absl::StatusOr<v1::GetServerResponse> GetServer();
   absl::StatusOr<v1::ReleaseResponse> Release(const v1::ReleaseRequest& request) override;
   // A lease that has ended is no error where every slice has a digest: changed records are noticed
   // without it.

@@ -1,8 +1,12 @@
 #include "client/replicas/replicas.h"
 
 #include <algorithm>
+#include <functional>
+#include <future>
+#include <map>
 #include <optional>
 #include <ranges>
+#include <span>
 #include <utility>
 
 #include "absl/random/random.h"
@@ -30,6 +34,18 @@ void Merge(const v1::Run& part, v1::Run& run) {
   run.set_bytes(run.bytes() + part.bytes());
   run.set_leases(run.leases() + part.leases());
   if (part.has_last_draw()) run.set_last_draw(std::max(run.last_draw(), part.last_draw()));
+}
+
+// What the replicas count for one draw.
+v1::GetStepResponse Merged(std::span<const v1::GetStepResponse> parts) {
+  v1::GetStepResponse merged;
+  std::vector<v1::Totals> totals;
+  for (const v1::GetStepResponse& part : parts) {
+    totals.push_back(part.totals());
+    merged.set_sequences(merged.sequences() + part.sequences());
+  }
+  *merged.mutable_totals() = SumTotals(totals);
+  return merged;
 }
 
 }  // namespace
@@ -139,14 +155,52 @@ absl::StatusOr<v1::GetStepResponse> Replicas::GetStep(const v1::GetStepRequest& 
       [&](size_t replica) { return servers_[replica]->GetStep(request); },
       /*unknown_is_none=*/true);
   if (!answers.ok()) return answers.status();
-  v1::GetStepResponse merged;
-  std::vector<v1::Totals> totals;
+  std::vector<v1::GetStepResponse> parts;
+  for (const auto& [replica, answer] : *answers) parts.push_back(answer);
+  return Merged(parts);
+}
+
+absl::StatusOr<v1::ListStepsResponse> Replicas::ListSteps(const v1::ListStepsRequest& request) {
+  const auto answers = AskAll<v1::ListStepsResponse>(
+      [&](size_t replica) { return servers_[replica]->ListSteps(request); },
+      /*unknown_is_none=*/true);
+  if (!answers.ok()) return answers.status();
+  struct Draw {
+    uint64_t draw;
+    int from_end;  // of the list of the replica that evaluated it last, as far as that can be told
+    std::vector<v1::GetStepResponse> parts;
+  };
+  std::map<uint64_t, Draw> draws;
   for (const auto& [replica, answer] : *answers) {
-    totals.push_back(answer.totals());
-    merged.set_sequences(merged.sequences() + answer.sequences());
+    for (int i = 0; i < answer.steps_size(); ++i) {
+      const int from_end = answer.steps_size() - i;
+      Draw& draw =
+          draws.try_emplace(answer.steps(i).draw(), Draw{answer.steps(i).draw(), from_end, {}})
+              .first->second;
+      draw.from_end = std::min(draw.from_end, from_end);
+      draw.parts.push_back(answer.steps(i).step());
+    }
   }
-  *merged.mutable_totals() = SumTotals(totals);
+  std::vector<Draw> in_order;
+  for (auto& [number, draw] : draws) in_order.push_back(std::move(draw));
+  std::ranges::stable_sort(in_order, std::greater(), &Draw::from_end);
+  v1::ListStepsResponse merged;
+  for (const Draw& draw : in_order) {
+    v1::ListStepsResponse::Step& step = *merged.add_steps();
+    step.set_draw(draw.draw);
+    *step.mutable_step() = Merged(draw.parts);
+  }
   return merged;
+}
+
+std::vector<absl::StatusOr<v1::GetServerResponse>> Replicas::GetServers() {
+  std::vector<std::future<absl::StatusOr<v1::GetServerResponse>>> asked;
+  for (const auto& server : servers_) {
+    asked.push_back(std::async(std::launch::async, [&] { return server->GetServer(); }));
+  }
+  std::vector<absl::StatusOr<v1::GetServerResponse>> answers;
+  for (auto& answer : asked) answers.push_back(answer.get());
+  return answers;
 }
 
 absl::StatusOr<v1::ReleaseResponse> Replicas::Release(const v1::ReleaseRequest& request) {

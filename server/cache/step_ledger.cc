@@ -88,6 +88,17 @@ std::optional<StepLedger::Step> StepLedger::Find(uint64_t draw) const {
   return Step{step->second.sums, static_cast<int64_t>(step->second.counted.size())};
 }
 
+std::vector<StepLedger::NamedStep> StepLedger::List() const {
+  WriterLock lock(mutex_);
+  std::vector<NamedStep> steps;
+  steps.reserve(steps_.size());
+  for (const uint64_t draw : by_use_) {
+    const OpenStep& step = steps_.at(draw);
+    steps.push_back({draw, {step.sums, static_cast<int64_t>(step.counted.size())}});
+  }
+  return steps;
+}
+
 std::optional<uint64_t> StepLedger::last_draw() const {
   WriterLock lock(mutex_);
   if (by_use_.empty()) return std::nullopt;

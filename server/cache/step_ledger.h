@@ -47,6 +47,12 @@ class StepLedger {
     int64_t sequences;
   };
   std::optional<Step> Find(uint64_t draw) const ABSL_LOCKS_EXCLUDED(mutex_);
+  struct NamedStep {
+    uint64_t draw;
+    Step step;
+  };
+  // All that are kept, the one claimed last at the end.
+  std::vector<NamedStep> List() const ABSL_LOCKS_EXCLUDED(mutex_);
   // The one claimed last.
   std::optional<uint64_t> last_draw() const ABSL_LOCKS_EXCLUDED(mutex_);
 

@@ -160,6 +160,27 @@ TEST(StepLedgerTest, WhatItKeepsIsCharged) {
   EXPECT_EQ(budget.used(), 0);
 }
 
+TEST(StepLedgerTest, ListsTheStepsThatFindKnowsByWhenTheyWereClaimedLast) {
+  ByteBudget budget(INT64_MAX);
+  StepLedger ledger(3, budget);
+  EXPECT_TRUE(ledger.List().empty());
+  for (const uint64_t draw : {1, 2, 3, 4, 2}) {
+    for (const Range& range : ledger.Claim(draw, draw, {0, static_cast<uint32_t>(draw)})) {
+      ledger.Add(draw, Accepted(range.end - range.first));
+    }
+  }
+  std::vector<uint64_t> draws;
+  for (const StepLedger::NamedStep& named : ledger.List()) {
+    draws.push_back(named.draw);
+    const std::optional<StepLedger::Step> found = ledger.Find(named.draw);
+    ASSERT_TRUE(found.has_value());
+    EXPECT_EQ(named.step.sums.accepted, named.draw);
+    EXPECT_EQ(found->sums.accepted, named.draw);
+    EXPECT_EQ(named.step.sequences, found->sequences);
+  }
+  EXPECT_EQ(draws, (std::vector<uint64_t>{3, 4, 2})) << "1 was forgotten, 2 is the last";
+}
+
 TEST(StepLedgerTest, RangesOfAllStepsTogetherAreBounded) {
   ByteBudget budget(INT64_MAX);
   StepLedger ledger(4, budget);

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <exception>
 #include <utility>
 #include <vector>
 
@@ -16,6 +15,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
+#include "server/main/version.h"
 #include "server/metrics/metric_families.h"
 #include "server/store/parse_store.h"
 
@@ -25,9 +25,7 @@ namespace {
 // How long an append may go on waiting for room that is there.
 constexpr std::chrono::milliseconds kJanitorPeriod(20);
 constexpr int kPeriodsPerCleaning = 50;
-// A connection takes a thread until its request is there, or for so long.
-constexpr int kMetricsThreads = 32;
-constexpr int kMetricsRequestMilliseconds = 2000;
+constexpr int64_t kPeriodsPerSample = ServerStatus::kSamplePeriod / kJanitorPeriod;
 // They wait for the store most of the time.
 constexpr int kStoreThreads = 16;
 // Fewer, larger frames: the wire is the cost of this service.
@@ -73,7 +71,7 @@ class Server::Gauges final : public prometheus::Collectable {
 };
 
 Server::Server(const ServerOptions& options, std::unique_ptr<Arena> arena,
-               std::unique_ptr<SequenceStore> store)
+               std::unique_ptr<SequenceStore> store, std::unique_ptr<Admin> admin)
     : arena_(std::move(arena)),
       store_(store == nullptr ? nullptr
                               : std::make_unique<MeteredStore>(std::move(store), metrics_)),
@@ -89,10 +87,12 @@ Server::Server(const ServerOptions& options, std::unique_ptr<Arena> arena,
       workers_(options.evaluate_threads),
       store_threads_(store_ != nullptr ? kStoreThreads : 0),
       streams_(absl::Now),
+      status_(registry_, room_queue_, segments_, metrics_, absl::Now),
       service_({runs_, room_queue_, segments_, *backend_.backend, workers_, store_threads_,
-                streams_, metrics_}),
+                streams_, metrics_, status_}),
       cache_metrics_(std::make_shared<CacheMetrics>(registry_)),
       gauges_(std::make_shared<Gauges>(*this)),
+      admin_(std::move(admin)),
       run_idle_expiry_(options.run_idle_expiry) {
   if (!backend_.device_cache.empty()) {
     device_cache_metrics_ = std::make_shared<DeviceCacheMetrics>(*backend_.backend);
@@ -100,6 +100,13 @@ Server::Server(const ServerOptions& options, std::unique_ptr<Arena> arena,
 }
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
+  // First, so that whoever probes sees a server that recovers, not one that is gone.
+  std::unique_ptr<Admin> admin;
+  if (!options.admin.empty()) {
+    absl::StatusOr<std::unique_ptr<Admin>> listening = Admin::Listen(options.admin);
+    if (!listening.ok()) return listening.status();
+    admin = *std::move(listening);
+  }
   const absl::Time begin = absl::Now();
   absl::StatusOr<std::unique_ptr<SequenceStore>> store = OpenStore(options.store);
   if (!store.ok()) return store.status();
@@ -110,9 +117,11 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
                         absl::StrCat("cache_bytes: ", arena.status().message()));
   }
   (*arena)->Populate();
-  std::unique_ptr<Server> server(new Server(options, *std::move(arena), *std::move(store)));
+  std::unique_ptr<Server> server(
+      new Server(options, *std::move(arena), *std::move(store), std::move(admin)));
   if (absl::Status status = server->Recover(opening); !status.ok()) return status;
   if (absl::Status status = server->Listen(options); !status.ok()) return status;
+  server->StartServing();
   server->janitor_ = std::thread([&server = *server] { server.KeepInOrder(); });
   return server;
 }
@@ -133,27 +142,21 @@ absl::Status Server::Recover(absl::Duration opening) {
   return absl::OkStatus();
 }
 
-absl::Status Server::ListenForMetrics(const std::string& address) {
-  try {
-    exposer_ = std::make_unique<prometheus::Exposer>(std::vector<std::string>{
-        "listening_ports", address, "num_threads", absl::StrCat(kMetricsThreads),
-        "request_timeout_ms", absl::StrCat(kMetricsRequestMilliseconds)});
-  } catch (const std::exception& error) {
-    return absl::UnavailableError(
-        absl::StrCat("cannot listen on ", address, " for metrics: ", error.what()));
-  }
-  exposer_->RegisterCollectable(cache_metrics_);
-  exposer_->RegisterCollectable(gauges_);
-  exposer_->RegisterCollectable(metrics_.registry());
-  if (device_cache_metrics_ != nullptr) exposer_->RegisterCollectable(device_cache_metrics_);
-  metrics_address_ = WithPort(address, exposer_->GetListeningPorts().front());
-  return absl::OkStatus();
+void Server::StartServing() {
+  status_.SetIdentity(
+      {.version = kVersion,
+       .backend = absl::StrCat(std::string(backend_name()), " (", backend_reason(), ")"),
+       .store = store_description_});
+  status_.SetReady(true);
+  if (admin_ == nullptr) return;
+  std::vector<std::shared_ptr<prometheus::Collectable>> collectables = {cache_metrics_, gauges_,
+                                                                        metrics_.registry()};
+  if (device_cache_metrics_ != nullptr) collectables.push_back(device_cache_metrics_);
+  admin_->Show(std::move(collectables));
+  admin_->StartServing(InProcessChannel());
 }
 
 absl::Status Server::Listen(const ServerOptions& options) {
-  if (!options.metrics.empty()) {
-    if (absl::Status status = ListenForMetrics(options.metrics); !status.ok()) return status;
-  }
   KeepGrpc();
   const bool shares_memory = options.shared_memory_bytes > 0;
   const std::vector<std::string> addresses = absl::StrSplit(options.listen, ',');
@@ -222,6 +225,8 @@ void Server::Shutdown(absl::Duration grace) {
     stopping_ = true;
   }
   stop_.notify_all();
+  status_.SetReady(false);
+  if (admin_ != nullptr) admin_->StopServing();
   room_queue_.Close();
   if (janitor_.joinable()) janitor_.join();
   if (grpc_server_ == nullptr) return;
@@ -241,6 +246,7 @@ void Server::KeepInOrder() {
   };
   for (int64_t period = 1; !stopped(); ++period) {
     room_queue_.Serve();
+    if (period % kPeriodsPerSample == 0) status_.Sample();
     if (period % kPeriodsPerCleaning != 0) continue;
     registry_.DropExpired();
     if (stored_cache_ != nullptr) stored_cache_->RetryDropsBehind();

@@ -1,8 +1,7 @@
-// The whole server: gRPC service, health, metrics over HTTP.
+// The whole server: gRPC service, health, admin port.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
-#include <prometheus/exposer.h>
 
 #include <condition_variable>
 #include <memory>
@@ -16,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "kernels/backend_choice.h"
+#include "server/admin/admin.h"
 #include "server/append/room_queue.h"
 #include "server/cache/limits.h"
 #include "server/cache/run_registry.h"
@@ -27,6 +27,7 @@
 #include "server/metrics/metrics.h"
 #include "server/rpc/open_streams.h"
 #include "server/rpc/ratio_service.h"
+#include "server/rpc/server_status.h"
 #include "server/shared_memory/segment_registry.h"
 #include "server/store/sequence_store.h"
 #include "server/store/stored_cache.h"
@@ -41,8 +42,8 @@ struct ServerOptions {
   // host:port or unix:path, or several of them with commas between. Port 0 picks a free one. Nobody
   // has to say who they are, so only this machine can connect unless told otherwise.
   std::string listen = "127.0.0.1:50051";
-  // host:port of GET /metrics; empty for none.
-  std::string metrics = "127.0.0.1:9464";
+  // host:port of the page, metrics and probes over HTTP (server/admin/admin.h); empty for none.
+  std::string admin = "127.0.0.1:9464";
   int64_t cache_bytes = int64_t{4} << 30;
   int64_t max_message_bytes = int64_t{1} << 30;
   // Of all segments together; 0: there are none.
@@ -61,7 +62,7 @@ struct ServerOptions {
 
 class Server {
  public:
-  // Listens when it returns, with all memory for records in hand. Unavailable if an address can't
+  // Serves when it returns, with all memory for records in hand. Unavailable if an address can't
   // be listened on, ResourceExhausted if the memory is not to be had.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options);
 
@@ -74,7 +75,8 @@ class Server {
   const std::string& store_description() const { return store_description_; }
   // What it listens on, with the ports that were picked.
   const std::string& grpc_address() const { return grpc_address_; }
-  const std::string& metrics_address() const { return metrics_address_; }
+  // Empty if it has no admin port.
+  std::string admin_address() const { return admin_ == nullptr ? "" : admin_->address(); }
   std::string_view backend_name() const { return backend_.backend->name(); }
   const std::string& backend_reason() const { return backend_.reason; }
   // Empty without a device.
@@ -90,16 +92,19 @@ class Server {
   class Gauges;
 
   // `store` is null if nothing is to outlive the memory.
+  // `admin` is null if nobody is to look in.
   Server(const ServerOptions& options, std::unique_ptr<Arena> arena,
-         std::unique_ptr<SequenceStore> store);
+         std::unique_ptr<SequenceStore> store, std::unique_ptr<Admin> admin);
   // `opening` is how long the store took to open.
   absl::Status Recover(absl::Duration opening);
   absl::Status Listen(const ServerOptions& options);
-  absl::Status ListenForMetrics(const std::string& address);
+  // What is shown at the admin port, from now on.
+  void StartServing();
   // The janitor: resumes appends that wait for room, drops what has expired.
   void KeepInOrder();
 
-  // Destroyed from the last to the first: the gRPC server before all that its handlers use.
+  // Destroyed from the last to the first: the admin port and the gRPC server before all that their
+  // handlers use.
   Metrics metrics_;
   const std::unique_ptr<Arena> arena_;
   const std::unique_ptr<MeteredStore> store_;  // or null
@@ -112,18 +117,18 @@ class Server {
   WorkerPool workers_;
   StoreThreads store_threads_;
   OpenStreams streams_;
+  ServerStatus status_;
   RatioService service_;
   const std::shared_ptr<CacheMetrics> cache_metrics_;
   std::shared_ptr<Gauges> gauges_;
   std::shared_ptr<DeviceCacheMetrics> device_cache_metrics_;  // null without a device
-  std::unique_ptr<prometheus::Exposer> exposer_;
-  std::vector<SocketFile> socket_files_;  // that it listens at
+  std::vector<SocketFile> socket_files_;                      // that it listens at
   std::unique_ptr<grpc::Server> grpc_server_;
+  const std::unique_ptr<Admin> admin_;  // or null
   double recovery_seconds_ = 0;
   const absl::Duration run_idle_expiry_;
   std::string store_description_;
   std::string grpc_address_;
-  std::string metrics_address_;
 
   Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

@@ -20,8 +20,8 @@
 
 ABSL_FLAG(std::string, listen, sis::ServerOptions().listen,
           "gRPC addresses, host:port or unix:path, commas between; port 0 picks a free one");
-ABSL_FLAG(std::string, metrics, sis::ServerOptions().metrics,
-          "address of GET /metrics, host:port; empty for none");
+ABSL_FLAG(std::string, admin, sis::ServerOptions().admin,
+          "address of the page, /metrics, /healthz and /readyz, host:port; empty for none");
 ABSL_FLAG(int64_t, cache_bytes, sis::ServerOptions().cache_bytes,
           "most bytes of recorded sequences in memory, taken at start");
 ABSL_FLAG(int64_t, max_message_bytes, sis::ServerOptions().max_message_bytes,
@@ -105,7 +105,7 @@ sis::ServerOptions OptionsFromFlags() {
   const int64_t device_cache_bytes = absl::GetFlag(FLAGS_device_cache_bytes);
   return {
       .listen = absl::GetFlag(FLAGS_listen),
-      .metrics = absl::GetFlag(FLAGS_metrics),
+      .admin = absl::GetFlag(FLAGS_admin),
       .cache_bytes = absl::GetFlag(FLAGS_cache_bytes),
       .max_message_bytes = absl::GetFlag(FLAGS_max_message_bytes),
       .shared_memory_bytes = absl::GetFlag(FLAGS_shared_memory_bytes),
@@ -164,8 +164,8 @@ int main(int argc, char** argv) {
   }
   std::cout << "store: " << (*server)->store_description() << '\n'
             << "grpc: " << (*server)->grpc_address() << '\n';
-  if (!(*server)->metrics_address().empty()) {
-    std::cout << "metrics: " << (*server)->metrics_address() << '\n';
+  if (const std::string admin = (*server)->admin_address(); !admin.empty()) {
+    std::cout << "admin: " << admin << '\n';
   }
   std::cout << "ready" << std::endl;
 

@@ -1,6 +1,7 @@
 """The program as a person meets it: help, bad flags, a taken address, silent clients, and
 SIGTERM."""
 
+import json
 import os
 import signal
 import socket
@@ -35,12 +36,12 @@ class SisServerTest(unittest.TestCase):
 
     def test_help_lists_the_flags(self):
         shown = run("--help").stdout
-        for flag in ("--listen", "--metrics", "--backend", "--cache_bytes", "--device_cache_bytes", "--max_top_k", "--shutdown_grace"):
+        for flag in ("--listen", "--admin", "--backend", "--cache_bytes", "--device_cache_bytes", "--max_top_k", "--shutdown_grace"):
             self.assertIn(flag, shown)
 
     def test_only_this_machine_can_connect_unless_told_otherwise(self):
         shown = run("--help").stdout
-        for flag in ("--listen", "--metrics"):
+        for flag in ("--listen", "--admin"):
             self.assertRegex(shown, rf'{flag} \([^)]*\);\s+default:\s+"127\.0\.0\.1:\d+"')
 
     def test_a_flag_without_sense_is_refused_by_name(self):
@@ -51,7 +52,7 @@ class SisServerTest(unittest.TestCase):
 
     def test_a_taken_port_is_refused(self):
         address = self.start().address
-        refused = run(f"--listen={address}", "--metrics=", "--cache_bytes=67108864")
+        refused = run(f"--listen={address}", "--admin=", "--cache_bytes=67108864")
         self.assertEqual(refused.returncode, 1)
         self.assertIn(f"cannot listen on {address}", refused.stderr)
 
@@ -60,7 +61,7 @@ class SisServerTest(unittest.TestCase):
         path = f"{folder}/socket"
         first = self.start(f"--listen=unix:{path}")
         for spelling in (f"unix:{path}", f"unix://{path}"):
-            refused = run(f"--listen={spelling}", "--metrics=", "--cache_bytes=67108864")
+            refused = run(f"--listen={spelling}", "--admin=", "--cache_bytes=67108864")
             self.assertEqual(refused.returncode, 1)
             self.assertIn(f"cannot listen on {spelling}: ", refused.stderr)
             self.assertIn("in use", refused.stderr)
@@ -86,19 +87,38 @@ class SisServerTest(unittest.TestCase):
         path = f"{self.folder()}/file"
         with open(path, "w", encoding="ascii") as file:
             file.write("kept")
-        refused = run(f"--listen=unix:{path}", "--metrics=", "--cache_bytes=67108864")
+        refused = run(f"--listen=unix:{path}", "--admin=", "--cache_bytes=67108864")
         self.assertEqual(refused.returncode, 1)
         self.assertIn(f"cannot listen on unix:{path}: ", refused.stderr)
         with open(path, encoding="ascii") as file:
             self.assertEqual(file.read(), "kept")
 
     def test_clients_that_say_nothing_hold_up_no_scrape(self):
-        metrics = self.start().said["metrics"]
-        host, _, port = metrics.rpartition(":")
+        admin = self.start().admin_address
+        host, _, port = admin.rpartition(":")
         for _ in range(16):
             self.addCleanup(socket.create_connection((host, int(port))).close)
-        with urllib.request.urlopen(f"http://{metrics}/metrics", timeout=20) as page:
+        with urllib.request.urlopen(f"http://{admin}/metrics", timeout=20) as page:
             self.assertIn(b"sis_waiting_appends", page.read())
+
+    def test_the_admin_port_has_a_page_and_answers_probes(self):
+        server = self.start()
+
+        def get(path):
+            with urllib.request.urlopen(f"http://{server.admin_address}{path}", timeout=20) as answer:
+                return answer.read().decode()
+
+        self.assertIn("<title>SIS ratio service</title>", get("/"))
+        self.assertEqual(get("/healthz"), "alive\n")
+        self.assertEqual(get("/readyz"), "ready\n")
+        said = json.loads(get("/api/GetServer"))
+        self.assertTrue(said["ready"])
+        self.assertEqual(said["backend"], server.said["backend"])
+        self.assertEqual(said["store"], server.said["store"])
+        self.assertEqual(json.loads(get("/api/ListRuns")), {"runs": []})
+        taken = run("--listen=127.0.0.1:0", f"--admin={server.admin_address}", "--cache_bytes=67108864")
+        self.assertEqual(taken.returncode, 1)
+        self.assertIn(f"cannot listen on {server.admin_address}", taken.stderr)
 
     def test_one_line_says_which_backend_and_why(self):
         asked = self.start("--backend=cpu").said

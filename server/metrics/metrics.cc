@@ -38,6 +38,8 @@ Metrics::Metrics()
                             .Add({})) {}
 
 void Metrics::CountRpc(const std::string& method, absl::StatusCode code, absl::Duration duration) {
+  ++rpcs_ended_;
+  if (code != absl::StatusCode::kOk) ++rpcs_failed_;
   rpcs_.Add({{"method", method}, {"code", absl::StatusCodeToString(code)}}).Increment();
   rpc_seconds_.Add({{"method", method}}, kSecondsBuckets).Observe(absl::ToDoubleSeconds(duration));
 }

@@ -6,6 +6,8 @@
 #include <prometheus/histogram.h>
 #include <prometheus/registry.h>
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -23,6 +25,10 @@ class Metrics {
 
   const std::shared_ptr<prometheus::Registry>& registry() const { return registry_; }
 
+  // RPCs that have ended, and those of them that ended with an error.
+  int64_t rpcs() const { return rpcs_ended_; }
+  int64_t failed_rpcs() const { return rpcs_failed_; }
+
   void CountRpc(const std::string& method, absl::StatusCode code, absl::Duration duration);
   void CountStoreOperation(const std::string& operation, absl::StatusCode code,
                            absl::Duration duration);
@@ -36,6 +42,8 @@ class Metrics {
   prometheus::Family<prometheus::Histogram>& store_seconds_;
   prometheus::Counter& store_written_bytes_;
   prometheus::Counter& store_read_bytes_;
+  std::atomic<int64_t> rpcs_ended_ = 0;
+  std::atomic<int64_t> rpcs_failed_ = 0;
 };
 
 }  // namespace sis

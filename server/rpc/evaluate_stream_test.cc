@@ -128,8 +128,10 @@ class EvaluateStreamTest : public testing::Test {
   StoreThreads store_threads_{0};
   SegmentRegistry segments_{0};
   OpenStreams streams_{[this] { return cache_.clock.Now(); }};
+  ServerStatus status_{cache_.registry, cache_.room_queue, segments_, cache_.metrics,
+                       [this] { return cache_.clock.Now(); }};
   RatioService service_{{cache_.runs, cache_.room_queue, segments_, gate_, workers_, store_threads_,
-                         streams_, cache_.metrics}};
+                         streams_, cache_.metrics, status_}};
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<v1::RatioService::Stub> stub_;
 };

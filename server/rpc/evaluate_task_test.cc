@@ -45,8 +45,8 @@ class EvaluateTaskTest : public testing::Test {
   }
 
   Resources With(WorkerPool& workers, SegmentRegistry& segments) {
-    return {cache_.runs, cache_.room_queue, segments, backend_,
-            workers,     store_threads_,    streams_, cache_.metrics};
+    return {cache_.runs,    cache_.room_queue, segments,       backend_, workers,
+            store_threads_, streams_,          cache_.metrics, status_};
   }
 
   // Starts the tasks while the only worker is busy; runs them all; the order in which they ended.
@@ -76,6 +76,8 @@ class EvaluateTaskTest : public testing::Test {
   StoreThreads store_threads_{0};
   OpenStreams streams_{absl::Now};
   SegmentRegistry segments_{0};
+  ServerStatus status_{cache_.registry, cache_.room_queue, segments_, cache_.metrics,
+                       [this] { return cache_.clock.Now(); }};
   uint64_t draw_ = 1;
 };
 

@@ -41,6 +41,13 @@ absl::Status ReleaseAll(StoredRuns& runs, Run& run, const v1::ReleaseRequest& re
   return absl::OkStatus();
 }
 
+v1::GetStepResponse ToMessage(const StepLedger::Step& step) {
+  v1::GetStepResponse message;
+  *message.mutable_totals() = ToTotals(step.sums);
+  message.set_sequences(step.sequences);
+  return message;
+}
+
 template <typename Message>
 absl::Status Parse(const grpc::ByteBuffer& bytes, Message& message) {
   grpc::ByteBuffer taken_apart = bytes;
@@ -165,10 +172,35 @@ RatioService::Unary* RatioService::GetStep(Context* context, const grpc::ByteBuf
           return absl::NotFoundError(absl::StrCat("draw ", request->draw(), " of run '", run.id(),
                                                   "': nothing counted, or too old"));
         }
-        *response->mutable_totals() = ToTotals(step->sums);
-        response->set_sequences(step->sequences);
+        *response = ToMessage(*step);
         return absl::OkStatus();
       });
+}
+
+RatioService::Unary* RatioService::ListSteps(Context* context, const grpc::ByteBuffer* request,
+                                             grpc::ByteBuffer* response) {
+  using Request = v1::ListStepsRequest;
+  using Response = v1::ListStepsResponse;
+  const Call call{context, "ListSteps", request, response};
+  return AnswerOfRun<Request, Response>(call, [](Run& run, const Request*, Response* response) {
+    for (const auto& [draw, step] : run.steps().List()) {
+      v1::ListStepsResponse::Step& message = *response->add_steps();
+      message.set_draw(draw);
+      *message.mutable_step() = ToMessage(step);
+    }
+    return absl::OkStatus();
+  });
+}
+
+RatioService::Unary* RatioService::GetServer(Context* context, const grpc::ByteBuffer* request,
+                                             grpc::ByteBuffer* response) {
+  using Request = v1::GetServerRequest;
+  using Response = v1::GetServerResponse;
+  const Call call{context, "GetServer", request, response};
+  return Answer<Request, Response>(call, [this](const Request*, Response* response) {
+    *response = resources_.status.Describe();
+    return absl::OkStatus();
+  });
 }
 
 RatioService::Stream* RatioService::Append(Context* context) {

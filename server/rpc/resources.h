@@ -5,6 +5,7 @@
 #include "server/append/room_queue.h"
 #include "server/metrics/metrics.h"
 #include "server/rpc/open_streams.h"
+#include "server/rpc/server_status.h"
 #include "server/shared_memory/segment_registry.h"
 #include "server/store/stored_runs.h"
 #include "server/threads/store_threads.h"
@@ -22,6 +23,7 @@ struct Resources {
   StoreThreads& store_threads;
   OpenStreams& streams;
   Metrics& metrics;
+  ServerStatus& status;
 };
 
 }  // namespace sis

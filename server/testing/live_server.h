@@ -43,7 +43,7 @@ class LiveServer {
   static ServerOptions Options() {
     ServerOptions options;
     options.listen = "127.0.0.1:0";
-    options.metrics = "";
+    options.admin = "";
     options.cache_bytes = 64 << 20;
     return options;
   }

@@ -21,7 +21,7 @@ class LiveServer:
             [
                 BINARY,
                 f"--listen={listen}",
-                "--metrics=127.0.0.1:0",
+                "--admin=127.0.0.1:0",
                 f"--cache_bytes={cache_bytes}",
                 f"--shared_memory_bytes={shared_memory_bytes}",
                 *flags,
@@ -29,7 +29,7 @@ class LiveServer:
             stdout=subprocess.PIPE,
             text=True,
         )
-        # What it says before it is ready: its addresses (grpc, metrics), its backend, its store.
+        # What it says before it is ready: its addresses (grpc, admin), its backend, its store.
         self.said = {}
         for line in iter(self.process.stdout.readline, ""):
             if line == "ready\n":
@@ -41,6 +41,10 @@ class LiveServer:
     @property
     def address(self):
         return self.said["grpc"]
+
+    @property
+    def admin_address(self):
+        return self.said["admin"]
 
     def close(self):
         """As an operator ends it."""

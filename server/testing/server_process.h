@@ -32,7 +32,7 @@ class ServerProcess final : public ChildProcess {
  private:
   static std::vector<std::string> CommandLine(const std::string& program,
                                               const std::vector<std::string>& flags) {
-    std::vector<std::string> arguments = {program, "--metrics="};
+    std::vector<std::string> arguments = {program, "--admin="};
     arguments.insert(arguments.end(), flags.begin(), flags.end());
     return arguments;
   }

@@ -23,6 +23,7 @@ REQUESTS = {
     "AdvanceVersion": pb.AdvanceVersionRequest(run=RUN),
     "GetRun": pb.GetRunRequest(run_id="run"),
     "GetStep": pb.GetStepRequest(run=RUN),
+    "ListSteps": pb.ListStepsRequest(run=RUN),
     "Append": pb.AppendRequest(header=HEADER),
     "Release": pb.ReleaseRequest(run=RUN, sequences=[SEQUENCE]),
     "FetchTopK": pb.FetchTopKRequest(run=RUN, slices=[pb.Slice(sequence=SEQUENCE)]),

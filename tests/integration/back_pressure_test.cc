@@ -20,7 +20,7 @@ class BackPressureTest : public testing::Test {
 
   explicit BackPressureTest(absl::Duration patience = absl::Hours(1)) {
     ServerOptions options = LiveServer::Options();
-    options.metrics = "127.0.0.1:0";
+    options.admin = "127.0.0.1:0";
     options.limits.append_patience = patience;
     live_ = std::make_unique<LiveServer>(options);
     live_->CreateRun(LiveServer::RunRequest("roomy", kTopK, kVocabulary));
@@ -50,7 +50,7 @@ class BackPressureTest : public testing::Test {
     return stream;
   }
   void AwaitWaiting(double streams) {
-    while (MetricValue(MetricsPage(live_->server().metrics_address()), "sis_waiting_appends") !=
+    while (MetricValue(MetricsPage(live_->server().admin_address()), "sis_waiting_appends") !=
            streams) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }

@@ -18,7 +18,7 @@ constexpr uint32_t kLength = 500;
 
 ServerOptions WithMetrics() {
   ServerOptions options = LiveServer::Options();
-  options.metrics = "127.0.0.1:0";
+  options.admin = "127.0.0.1:0";
   return options;
 }
 
@@ -68,7 +68,7 @@ class MissingReasonsTest : public testing::Test {
     EXPECT_EQ(response.missing(0).reason(), reason);
     EXPECT_EQ(response.totals().missing(), length - present);
 
-    const std::string page = MetricsPage(live_->server().metrics_address());
+    const std::string page = MetricsPage(live_->server().admin_address());
     for (const std::string other : {"never_arrived", "evicted", "expired", "stale", "released"}) {
       EXPECT_EQ(MetricValue(page, "sis_missing_tokens_total{reason=\"" + other + "\",run=\"" +
                                       run_ + "\"}"),

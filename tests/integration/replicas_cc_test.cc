@@ -219,6 +219,11 @@ TEST_F(ReplicasTest, ThreeReplicasGiveTheBitsOfOneServer) {
       EXPECT_EQ(merged->SerializeAsString(), step->SerializeAsString());
     }
   }
+  const auto steps = one->ListSteps(kRun);
+  const auto merged_steps = client_->ListSteps(kRun);
+  ASSERT_TRUE(steps.ok() && merged_steps.ok()) << steps.status() << merged_steps.status();
+  ASSERT_EQ(steps->steps_size(), 2);
+  EXPECT_EQ(merged_steps->SerializeAsString(), steps->SerializeAsString());
   std::vector<int32_t> ids, sampled_ids;
   std::vector<float> log_probs, sampled, logits;
   for (const Recorded& each : recorded_) {

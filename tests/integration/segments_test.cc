@@ -30,7 +30,7 @@ constexpr uint32_t kLength = 700;
 
 // As the page of metrics says it.
 double Metric(LiveServer& live, const std::string& series) {
-  return MetricValue(MetricsPage(live.server().metrics_address()), series).value_or(-1);
+  return MetricValue(MetricsPage(live.server().admin_address()), series).value_or(-1);
 }
 
 // Until `done`, which must come.
@@ -102,7 +102,7 @@ TEST(LeaseTest, NoSocketThatEverybodyCanConnectTo) {
 
 TEST(LeaseTest, BytesAreBoundedAndGivenBack) {
   ServerOptions options = LiveServer::SharedMemoryOptions(1 << 20);
-  options.metrics = "127.0.0.1:0";
+  options.admin = "127.0.0.1:0";
   LiveServer live(options);
   LeasedSegment first(live.stub(), 600 << 10);
   ASSERT_TRUE(first.status().ok()) << first.status().error_message();

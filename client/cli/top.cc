@@ -1,0 +1,138 @@
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <iostream>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "client/cli/options.h"
+#include "client/cli/subcommands.h"
+#include "client/cli/top_frame.h"
+
+namespace sis {
+namespace {
+
+constexpr size_t kRowsOfDraws = 12;
+
+struct Options {
+  std::string run_id;
+  bool once = false;
+  double interval = 2;
+};
+
+absl::StatusOr<std::vector<std::string>> Runs(Client& client) {
+  const absl::StatusOr<std::vector<v1::Run>> runs = client.ListRuns();
+  if (!runs.ok()) return runs.status();
+  std::vector<RunRow> rows;
+  for (const v1::Run& run : *runs) {
+    RunRow& row = rows.emplace_back(RunRow{run, std::nullopt});
+    if (!run.has_last_draw()) continue;
+    absl::StatusOr<v1::GetStepResponse> step = client.GetStep({run.run_id()}, run.last_draw());
+    if (step.ok()) {
+      row.last = *std::move(step);
+    } else if (!absl::IsNotFound(step.status())) {  // forgotten meanwhile
+      return step.status();
+    }
+  }
+  return RunsLines(rows);
+}
+
+absl::StatusOr<std::vector<std::string>> OneRun(Client& client, const std::string& run_id) {
+  // Not GetRun: a client that has looked a run up opens it again where it is lost, and a watcher
+  // should change nothing.
+  const absl::StatusOr<std::vector<v1::Run>> runs = client.ListRuns();
+  if (!runs.ok()) return runs.status();
+  const auto run = std::ranges::find(*runs, run_id, &v1::Run::run_id);
+  if (run == runs->end()) return absl::NotFoundError(absl::StrCat("run '", run_id, "' is unknown"));
+  const absl::StatusOr<v1::ListStepsResponse> steps = client.ListSteps({run_id});
+  if (!steps.ok()) return steps.status();
+  return RunLines(*run, *steps, kRowsOfDraws);
+}
+
+absl::StatusOr<std::vector<std::string>> Frame(Client& client, const Options& options) {
+  const auto servers = client.GetServers();
+  std::vector<std::string> names;
+  for (size_t i = 0; servers.size() > 1 && i < servers.size(); ++i) {
+    names.push_back(absl::StrCat("server ", i + 1));
+  }
+  absl::StatusOr<std::vector<std::string>> runs =
+      options.run_id.empty() ? Runs(client) : OneRun(client, options.run_id);
+  if (!runs.ok()) return runs.status();
+  std::vector<std::string> lines = ServerLines(servers, names);
+  lines.push_back("");
+  lines.insert(lines.end(), runs->begin(), runs->end());
+  return lines;
+}
+
+void Print(const std::vector<std::string>& lines) {
+  winsize size = {};
+  const bool on_terminal =
+      isatty(STDOUT_FILENO) != 0 && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_row > 1;
+  if (!on_terminal) {
+    for (const std::string& line : lines) std::cout << line << '\n';
+    std::cout << std::flush;
+    return;
+  }
+  // From the top left corner; the rest of each line, and of the screen, is cleared.
+  std::cout << "\x1b[H";
+  for (const std::string& line : Cropped(lines, size.ws_col, size.ws_row - 1)) {
+    std::cout << line << "\x1b[K\n";
+  }
+  std::cout << "\x1b[J" << std::flush;
+}
+
+absl::Status Top(Client& client, const Options& options) {
+  std::vector<std::string> shown;
+  absl::Time answered = absl::Now();
+  for (;;) {
+    absl::StatusOr<std::vector<std::string>> frame = Frame(client, options);
+    if (options.once) {
+      if (!frame.ok()) return frame.status();
+      for (const std::string& line : *frame) std::cout << line << '\n';
+      return absl::OkStatus();
+    }
+    if (frame.ok()) {
+      shown = *std::move(frame);
+      answered = absl::Now();
+      Print(shown);
+    } else if (shown.empty()) {
+      return frame.status();
+    } else {
+      std::vector<std::string> lines = {
+          absl::StrCat("No answer since ",
+                       absl::FormatTime("%H:%M:%S", answered, absl::LocalTimeZone()), ": ",
+                       frame.status().message()),
+          ""};
+      lines.insert(lines.end(), shown.begin(), shown.end());
+      Print(lines);
+    }
+    if (!std::cout) return absl::OkStatus();  // nobody reads on
+    absl::SleepFor(absl::Seconds(options.interval));
+  }
+}
+
+}  // namespace
+
+void AddTop(CLI::App& sisctl, Action& action) {
+  CLI::App& app =
+      *sisctl.add_subcommand("top", "Watch the server and its runs, or one run, until Ctrl-C.");
+  app.footer(
+      "Without RUN: all runs, with the draw that was evaluated last. With RUN: its last draws.\n"
+      "D, D_SIS, LOG_M and K3 are means over scored tokens, in nats; D_SIS is what accepting "
+      "leaves\n"
+      "of D. ESS is the effective sample size, as a share of the tokens. The same in a browser: "
+      "the\n"
+      "server's admin port.");
+  const auto options = std::make_shared<Options>();
+  app.add_option("RUN", options->run_id, "The run's id.")->default_str("");
+  app.add_flag("--once", options->once, "Print what there is now, and end.");
+  app.add_option("--interval", options->interval, "Seconds between two looks.")
+      ->check(CLI::Range(0.1, 3600.0));
+  app.callback(
+      [options, &action] { action = [options](Client& client) { return Top(client, *options); }; });
+}
+
+}  // namespace sis

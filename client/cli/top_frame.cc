@@ -1,0 +1,237 @@
+#include "client/cli/top_frame.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "client/cli/number_text.h"
+
+namespace sis {
+namespace {
+
+constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+// Rates are over so long.
+constexpr double kRateSeconds = 10;
+constexpr size_t kCurveDraws = 64;
+
+// Per token; not finite where nothing was scored.
+struct StepValues {
+  double tokens, accept_rate, expected, d, d_sis, log_envelope, residual_mass, k3, missing;
+};
+
+StepValues ValuesOf(const v1::GetStepResponse& step) {
+  const v1::Totals& totals = step.totals();
+  const auto scored =
+      static_cast<double>(totals.accepted() + totals.rejected() + totals.outside_top_k());
+  const auto missing = static_cast<double>(totals.missing());
+  const auto mean = [&](double sum) { return scored > 0 ? sum / scored : kNone; };
+  return {.tokens = scored + missing,
+          .accept_rate = mean(static_cast<double>(totals.accepted())),
+          .expected = mean(totals.expected_acceptance()),
+          .d = mean(totals.d()),
+          .d_sis = mean(totals.d_sis()),
+          .log_envelope = mean(totals.log_envelope()),
+          .residual_mass = mean(totals.residual_mass()),
+          .k3 = mean(totals.k3()),
+          .missing = scored + missing > 0 ? missing / (scored + missing) : kNone};
+}
+
+// One character per value, from the smallest to the largest of them.
+std::string Curve(const std::vector<double>& values) {
+  static constexpr const char* kLevels[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
+  double least = std::numeric_limits<double>::infinity();
+  double most = -least;
+  for (const double value : values) {
+    if (!std::isfinite(value)) continue;
+    least = std::min(least, value);
+    most = std::max(most, value);
+  }
+  std::string curve;
+  for (const double value : values) {
+    if (!std::isfinite(value)) {
+      curve += " ";
+    } else {
+      const double height = most > least ? (value - least) / (most - least) : 0;
+      curve += kLevels[static_cast<int>(std::lround(7 * height))];
+    }
+  }
+  return curve;
+}
+
+struct Rates {
+  double positions = 0, bytes = 0, evaluated = 0, calls = 0, failed = 0;
+};
+
+Rates RatesNow(const v1::GetServerResponse& server) {
+  const auto& history = server.history();
+  if (history.size() < 2) return {kNone, kNone, kNone, kNone, kNone};
+  const auto& last = history[history.size() - 1];
+  int before = history.size() - 2;
+  while (before > 0 && history[before].at() > last.at() - kRateSeconds) --before;
+  const auto& first = history[before];
+  const double seconds = last.at() - first.at();
+  const auto rate = [&](uint64_t from, uint64_t to) {
+    return seconds > 0 ? (static_cast<double>(to) - static_cast<double>(from)) / seconds : kNone;
+  };
+  return {rate(first.ingested_positions(), last.ingested_positions()),
+          rate(first.ingested_bytes(), last.ingested_bytes()),
+          rate(first.evaluated_positions(), last.evaluated_positions()),
+          rate(first.rpcs(), last.rpcs()), rate(first.failed_rpcs(), last.failed_rpcs())};
+}
+
+std::string Labels(const v1::RunConfig& config) {
+  std::vector<std::string> labels;
+  for (const std::string& label : {config.task(), config.algorithm(), config.model()}) {
+    if (!label.empty()) labels.push_back(label);
+  }
+  return absl::StrJoin(labels, ", ");
+}
+
+}  // namespace
+
+std::vector<std::string> ServerLines(
+    const std::vector<absl::StatusOr<v1::GetServerResponse>>& servers,
+    const std::vector<std::string>& addresses) {
+  std::vector<std::string> lines;
+  for (size_t i = 0; i < servers.size(); ++i) {
+    const std::string name = i < addresses.size() ? addresses[i] + "  " : "";
+    if (!servers[i].ok()) {
+      lines.push_back(absl::StrCat(name, "no answer: ", servers[i].status().message()));
+      continue;
+    }
+    const v1::GetServerResponse& server = *servers[i];
+    const double now = server.history().empty() ? kNone : server.history().rbegin()->at();
+    const Rates rates = RatesNow(server);
+    const auto held = static_cast<double>(server.cache_bytes());
+    const auto budget = static_cast<double>(server.cache_budget_bytes());
+    lines.push_back(absl::StrCat(name, "sis_server ", server.version(),
+                                 server.ready() ? "  serving" : "  not serving", "  for ",
+                                 DurationText(now - server.started_at()), "  backend ",
+                                 server.backend(), "  store ", server.store()));
+    lines.push_back(absl::StrFormat("  cache %s, %s of %s   appends waiting %d   segments %d",
+                                    ShareText(held / budget), BytesText(held), BytesText(budget),
+                                    server.waiting_appends(), server.segments()));
+    lines.push_back(absl::StrCat(
+        "  recorded ", CountText(rates.positions), " tokens/s, ", BytesText(rates.bytes),
+        "/s   evaluated ", CountText(rates.evaluated), " tokens/s   calls ", CountText(rates.calls),
+        "/s, failed ", CountText(rates.failed), "/s"));
+  }
+  return lines;
+}
+
+std::vector<std::string> RunsLines(const std::vector<RunRow>& runs) {
+  if (runs.empty()) {
+    return {"No runs yet. A trainer opens one, or you do: sisctl runs create."};
+  }
+  size_t width = 3;
+  for (const RunRow& row : runs) width = std::max(width, row.run.run_id().size());
+  constexpr auto kRow = "%-*s %8s %7s %7s %8s %8s %8s %8s %9s %8s %9s  %s";
+  std::vector<std::string> lines = {absl::StrFormat(
+      kRow, width, "RUN", "VERSION", "DRAW", "ACCEPT", "EXPECTED", "D/TOKEN", "D_SIS", "MISSING",
+      "SEQUENCES", "TOKENS", "MEMORY", "TASK, ALGORITHM, MODEL")};
+  for (const RunRow& row : runs) {
+    const v1::Run& run = row.run;
+    const StepValues last = ValuesOf(row.last.value_or(v1::GetStepResponse()));
+    lines.push_back(absl::StrFormat(
+        kRow, width, run.run_id(), absl::StrCat(run.policy_version()),
+        run.has_last_draw() ? absl::StrCat(run.last_draw()) : "-", ShareText(last.accept_rate),
+        ShareText(last.expected), NumberText(last.d), NumberText(last.d_sis),
+        ShareText(last.missing), CountText(static_cast<double>(run.sequences())),
+        CountText(static_cast<double>(run.positions())),
+        BytesText(static_cast<double>(run.bytes())), Labels(run.config())));
+  }
+  return lines;
+}
+
+std::vector<std::string> RunLines(const v1::Run& run, const v1::ListStepsResponse& steps,
+                                  size_t rows) {
+  std::vector<std::string> lines = {
+      absl::StrCat("run ", run.run_id(), "  ", Labels(run.config())),
+      absl::StrCat("  top-K ", run.config().top_k(), "   incarnation ", run.incarnation(),
+                   "   policy version ", run.policy_version(), "   ",
+                   CountText(static_cast<double>(run.sequences())), " sequences, ",
+                   CountText(static_cast<double>(run.positions())), " tokens, ",
+                   BytesText(static_cast<double>(run.bytes()))),
+      ""};
+  if (steps.steps().empty()) {
+    lines.push_back("Nothing evaluated yet.");
+    return lines;
+  }
+  std::vector<StepValues> values;
+  for (const auto& step : steps.steps()) values.push_back(ValuesOf(step.step()));
+
+  struct Quantity {
+    const char* name;
+    const char* unit;
+    double StepValues::*value;
+    std::string (*text)(double);
+  };
+  static constexpr Quantity kQuantities[] = {
+      {"accept rate", "", &StepValues::accept_rate, ShareText},
+      {"expected", "", &StepValues::expected, ShareText},
+      {"D", " nats/token", &StepValues::d, NumberText},
+      {"D_SIS", " nats/token", &StepValues::d_sis, NumberText},
+      {"log-envelope", " nats", &StepValues::log_envelope, NumberText},
+      {"residual mass", "", &StepValues::residual_mass, ShareText},
+      {"k3", " nats/token", &StepValues::k3, NumberText},
+      {"missing", "", &StepValues::missing, ShareText}};
+  const size_t first = values.size() > kCurveDraws ? values.size() - kCurveDraws : 0;
+  for (const Quantity& quantity : kQuantities) {
+    std::vector<double> drawn;
+    for (size_t i = first; i < values.size(); ++i) drawn.push_back(values[i].*quantity.value);
+    lines.push_back(absl::StrFormat("%-14s %11s%-11s %s", quantity.name,
+                                    quantity.text(drawn.back()), quantity.unit, Curve(drawn)));
+  }
+
+  constexpr auto kRow = "%12s %8s %8s %8s %8s %8s %8s %8s %8s %8s";
+  lines.push_back("");
+  lines.push_back(absl::StrFormat(kRow, "DRAW", "TOKENS", "ACCEPT", "EXPECTED", "D/TOKEN", "D_SIS",
+                                  "LOG_M", "RESIDUAL", "K3", "MISSING"));
+  for (size_t row = 0; row < std::min(rows, values.size()); ++row) {
+    const size_t i = values.size() - 1 - row;
+    const StepValues& value = values[i];
+    lines.push_back(absl::StrFormat(
+        kRow, absl::StrCat(steps.steps(static_cast<int>(i)).draw()), CountText(value.tokens),
+        ShareText(value.accept_rate), ShareText(value.expected), NumberText(value.d),
+        NumberText(value.d_sis), NumberText(value.log_envelope), ShareText(value.residual_mass),
+        NumberText(value.k3), ShareText(value.missing)));
+  }
+
+  const v1::GetStepResponse& last = steps.steps().rbegin()->step();
+  if (last.corrections().empty()) return lines;
+  constexpr auto kCorrection = "%-24s %8s %8s %8s %8s %12s %12s";
+  lines.push_back("");
+  lines.push_back(absl::StrFormat(kCorrection, "CORRECTION", "ESS", "TOUCHED", "ZEROED", "WEIGHT",
+                                  "|LOG WEIGHT|", "GRADIENT"));
+  for (const v1::CorrectionTotals& correction : last.corrections()) {
+    const auto positions = static_cast<double>(correction.positions());
+    const auto mean = [&](double sum) { return positions > 0 ? sum / positions : kNone; };
+    const double weight = correction.weight();
+    lines.push_back(
+        absl::StrFormat(kCorrection, correction.correction(),
+                        ShareText(weight * weight / (correction.weight_squared() * positions)),
+                        ShareText(mean(static_cast<double>(correction.touched()))),
+                        ShareText(mean(static_cast<double>(correction.zeroed()))),
+                        NumberText(mean(weight)), NumberText(mean(correction.abs_log_weight())),
+                        NumberText(mean(correction.gradient_mass()))));
+  }
+  return lines;
+}
+
+std::vector<std::string> Cropped(std::vector<std::string> lines, size_t width, size_t height) {
+  if (lines.size() > height) lines.resize(height);
+  for (std::string& line : lines) {
+    size_t characters = 0;
+    for (size_t i = 0; i < line.size(); ++i) {
+      const bool continues = (static_cast<unsigned char>(line[i]) & 0xC0) == 0x80;
+      if (continues || ++characters <= width) continue;
+      line.resize(i);
+    }
+  }
+  return lines;
+}
+
+}  // namespace sis

@@ -1,0 +1,34 @@
+// What `sisctl top` shows at one moment, as lines of text.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "sis/v1/ratio_service.pb.h"
+
+namespace sis {
+
+// The servers: state, memory, and what they did in the last seconds. `addresses` are their names,
+// as many as there are servers, or none for one that needs no name.
+std::vector<std::string> ServerLines(
+    const std::vector<absl::StatusOr<v1::GetServerResponse>>& servers,
+    const std::vector<std::string>& addresses);
+
+struct RunRow {
+  v1::Run run;
+  std::optional<v1::GetStepResponse> last;  // the draw that was evaluated last
+};
+// All runs, one a line.
+std::vector<std::string> RunsLines(const std::vector<RunRow>& runs);
+
+// One run: its last draws as curves and as a table, newest first, at most `rows` of them, and the
+// corrections of the last.
+std::vector<std::string> RunLines(const v1::Run& run, const v1::ListStepsResponse& steps,
+                                  size_t rows);
+
+// The first `width` characters of each of the first `height` lines, in UTF-8.
+std::vector<std::string> Cropped(std::vector<std::string> lines, size_t width, size_t height);
+
+}  // namespace sis

@@ -1,0 +1,23 @@
+// The service's calls that change nothing, over HTTP: protobuf's JSON of what the RPC answers.
+
+const PATIENCE_MILLISECONDS = 8000;
+
+/** The server answered, but not with what was asked for. */
+export class Refused extends Error {
+  constructor(status, message) {
+    super(message);
+    this.status = status;
+  }
+}
+
+/** Throws Refused, or another Error if there is no answer. */
+export async function call(method, fields = {}) {
+  const query = new URLSearchParams(fields).toString();
+  const answer = await fetch(`/api/${method}${query ? `?${query}` : ""}`, {
+    cache: "no-store",
+    signal: AbortSignal.timeout(PATIENCE_MILLISECONDS),
+  });
+  const body = await answer.json();
+  if (!answer.ok) throw new Refused(answer.status, body.message);
+  return body;
+}

@@ -1,0 +1,206 @@
+// Panels with a chart each, drawn by Chart.js. Beside the picture every panel says its latest values
+// in words, and has all of them in a table.
+
+import {make, makeSvg, table} from "./elements.js";
+
+const COLORS = ["--first", "--second", "--third", "--fourth", "--fifth", "--sixth"];
+const DASH = [5, 4];
+
+function color(variable) {
+  return getComputedStyle(document.documentElement).getPropertyValue(variable).trim();
+}
+
+const charts = new Set();
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+  for (const panel of charts) panel.paint();
+});
+
+/**
+ * What all panels have. `unit` (`binary` if it is bytes) is of the vertical axis, `note` says what is normal, `empty` what is
+ * shown while there are no values, and `format` writes a value, `tick` one of the axis.
+ */
+class Panel {
+  constructor({title, unit, note, empty, format, tick = format, binary = false, type}) {
+    this.format = format;
+    this.tick = tick;
+    this.binary = binary;
+    this.type = type;
+    this.title = title;
+    this.legend = make("ul", {class: "legend"});
+    this.canvas = make("canvas", {role: "img", "aria-label": title});
+    this.emptyWords = make("p", {class: "empty"}, empty);
+    this.values = make("div", {tabindex: "0"});
+    this.details = make("details", {ontoggle: () => this.listValues()},
+        make("summary", {}, "Values"), this.values);
+    this.element = make("section", {class: "panel", "aria-label": title},
+        make("h3", {}, title, unit ? make("span", {class: "unit"}, ` (${unit})`) : null),
+        this.legend, make("div", {class: "plot"}, this.canvas, this.emptyWords),
+        make("p", {class: "note"}, note), this.details);
+    this.names = [];
+    this.series = [];
+    this.chart = null;
+  }
+
+  /**
+   * `names` of the values, in a row, and `series` [{name, values, dashed}], of the same length each;
+   * null is a gap. `labels` are what the axis shows, if not the names.
+   */
+  show(names, series, {range = {}, namesTitle = "Draw", axis = {}, stacked = false} = {}) {
+    this.names = names;
+    this.series = series.map((line, i) => ({color: COLORS[i % COLORS.length], ...line}));
+    this.namesTitle = namesTitle;
+    this.range = range;
+    this.axis = axis;
+    this.stacked = stacked;
+    const any = this.series.some(line => line.values.some(value => value !== null));
+    this.emptyWords.hidden = any;
+    this.emptyWords.style.display = any ? "none" : "";
+    this.paint();
+    this.describe(any);
+    this.listValues();
+  }
+
+  describe(any) {
+    this.legend.hidden = this.type === "bar" && this.series.length === 1;
+    this.legend.replaceChildren(...(any ? this.series : []).map(line => {
+      const said = this.latest(line);
+      return make("li", {}, this.swatch(line), line.name,
+          said === null ? "" : " ", said === null ? "" : make("b", {}, said));
+    }));
+    const words = this.series.map(line => `${line.name} ${this.latest(line) ?? ""}`).join(", ");
+    this.canvas.setAttribute("aria-label", any ? `${this.title}: ${words}` : this.title);
+  }
+
+  swatch(line) {
+    const dash = line.dashed ? "5 3" : "none";
+    return makeSvg("svg", {viewBox: "0 0 18 8", "aria-hidden": "true"},
+        makeSvg("line", {x1: 0, x2: 18, y1: 4, y2: 4, "stroke-width": 3, "stroke-dasharray": dash,
+          stroke: `var(${line.color})`}));
+  }
+
+  listValues() {
+    if (!this.details.open) return;
+    const columns = [{title: this.namesTitle, left: true, cell: i => String(this.names[i])},
+      ...this.series.map(line => ({title: line.name, cell: i => this.format(line.values[i])}))];
+    const order = this.names.map((_, i) => i);
+    if (this.type === "line") order.reverse();
+    this.values.replaceChildren(table(this.title, columns, order));
+  }
+
+  paint() {
+    const [ink, muted, grid] = ["--ink", "--muted", "--grid"].map(color);
+    const datasets = this.series.map(line => this.dataset(line, color(line.color)));
+    if (this.chart === null) {
+      this.chart = new Chart(this.canvas, {type: this.type, data: {labels: [], datasets: []}, options: {}});
+      charts.add(this);
+    }
+    const ticks = {color: muted, font: {size: 11}, maxRotation: 0, autoSkipPadding: 14};
+    this.chart.data = {labels: this.names, datasets};
+    this.chart.options = {
+      animation: false,
+      responsive: true,
+      maintainAspectRatio: false,
+      interaction: {mode: "index", intersect: false},
+      layout: {padding: {top: 4}},
+      scales: {
+        x: {grid: {display: false}, border: {color: grid}, stacked: this.stacked,
+          ...this.axis, ticks: {...ticks, ...this.axis.ticks}},
+        y: {...this.range, stacked: this.stacked, grid: {color: grid, drawBorder: false},
+          ticks: {...ticks, maxTicksLimit: 5, stepSize: this.stepSize(),
+            callback: value => this.tick(value)}},
+      },
+      plugins: {
+        legend: {display: false},
+        tooltip: {
+          backgroundColor: color("--card"), titleColor: ink, bodyColor: ink, footerColor: muted,
+          borderColor: color("--line"), borderWidth: 1, padding: 8, boxWidth: 10, boxHeight: 2,
+          callbacks: {
+            title: items => this.tooltipTitle(items[0].dataIndex),
+            label: item => ` ${item.dataset.label}: ${this.format(item.raw?.y ?? item.raw)}`,
+          },
+        },
+      },
+    };
+    this.chart.update();
+  }
+
+  // Of bytes the axis shows whole powers of 2.
+  stepSize() {
+    if (!this.binary) return undefined;
+    const most = Math.max(1, ...this.series.flatMap(line => line.values));
+    return 2 ** Math.ceil(Math.log2(most / 4));
+  }
+
+  tooltipTitle(i) {
+    return `${this.namesTitle} ${this.names[i]}`;
+  }
+
+  stop() {
+    charts.delete(this);
+    this.chart?.destroy();
+  }
+}
+
+/** Values one after the other. */
+export class LinePanel extends Panel {
+  constructor(options) {
+    super({...options, type: "line"});
+  }
+
+  dataset(line, stroke) {
+    return {label: line.name, data: line.values, borderColor: stroke, backgroundColor: stroke,
+      borderWidth: 2, borderDash: line.dashed ? DASH : [], tension: 0,
+      pointRadius: line.values.length < 2 ? 3 : 0, pointHitRadius: 8};
+  }
+
+  latest(line) {
+    const last = line.values.findLast(value => value !== null);
+    return last === undefined ? null : this.format(last);
+  }
+}
+
+/** Values over time; the names are seconds since 1970. */
+export class TimePanel extends LinePanel {
+  constructor(options) {
+    super(options);
+    this.clock = options.clock;
+  }
+
+  show(times, series, {range = {}} = {}) {
+    // Seconds where all of it is within some minutes.
+    const characters = times.at(-1) - times[0] < 300 ? 8 : 5;
+    const axis = {ticks: {maxTicksLimit: 6, callback: i => this.clock(times[i]).slice(0, characters)}};
+    super.show(times, series, {range, axis, namesTitle: "Time"});
+  }
+
+  listValues() {
+    const seconds = this.names;
+    this.names = seconds.map(this.clock);
+    super.listValues();
+    this.names = seconds;
+  }
+
+  tooltipTitle(i) {
+    return this.clock(this.names[i]);
+  }
+}
+
+/** Values of a few kinds beside each other. */
+export class BarPanel extends Panel {
+  constructor(options) {
+    super({...options, type: "bar"});
+  }
+
+  dataset(line, fill) {
+    return {label: line.name, data: line.values, backgroundColor: fill, borderRadius: 2,
+      categoryPercentage: 0.9, barPercentage: 0.95};
+  }
+
+  latest() {
+    return null;
+  }
+
+  tooltipTitle(i) {
+    return String(this.names[i]);
+  }
+}

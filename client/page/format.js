@@ -1,0 +1,71 @@
+// Numbers for people, with their units. What isn't there is a dash.
+
+const NONE = "–";
+
+function isNumber(value) {
+  return typeof value === "number" && Number.isFinite(value);
+}
+
+// Three significant digits, without zeros at the end.
+function digits(value) {
+  return String(Number(value.toPrecision(3)));
+}
+
+/** Three significant digits, and k, M, G, T for thousands. */
+export function count(value) {
+  if (!isNumber(value)) return NONE;
+  let [scaled, unit] = [value, ""];
+  for (const next of ["k", "M", "G", "T"]) {
+    if (Math.abs(scaled) < 999.5) break;
+    [scaled, unit] = [scaled / 1000, next];
+  }
+  return unit === "" ? digits(scaled) : `${digits(scaled)} ${unit}`;
+}
+
+export function perSecond(value) {
+  return isNumber(value) ? `${count(value)}/s` : NONE;
+}
+
+export function bytes(value) {
+  if (!isNumber(value)) return NONE;
+  let [scaled, unit] = [value, "B"];
+  for (const next of ["KiB", "MiB", "GiB", "TiB"]) {
+    if (scaled < 1023.5) break;
+    [scaled, unit] = [scaled / 1024, next];
+  }
+  return `${digits(scaled)} ${unit}`;
+}
+
+/** 0 to 1 as percent, for an axis. */
+export function wholeShare(value) {
+  return `${digits(100 * value)}%`;
+}
+
+/** 0 to 1 as percent. */
+export function share(value) {
+  if (!isNumber(value)) return NONE;
+  const percent = 100 * value;
+  if (percent !== 0 && Math.abs(percent) < 0.1) return `${percent.toPrecision(2)}%`;
+  return `${percent.toFixed(percent > 99.95 && percent < 100 ? 2 : 1)}%`;
+}
+
+/** Nats, or any plain number. */
+export function number(value) {
+  if (!isNumber(value)) return NONE;
+  if (value === 0) return "0";
+  const size = Math.abs(value);
+  return size >= 1e5 || size < 1e-4 ? value.toExponential(2) : digits(value);
+}
+
+/** Of seconds since 1970. */
+export function clock(seconds) {
+  return new Date(1000 * seconds).toLocaleTimeString([], {hour12: false});
+}
+
+export function duration(seconds) {
+  if (!isNumber(seconds)) return NONE;
+  if (seconds < 90) return `${Math.round(seconds)} s`;
+  if (seconds < 90 * 60) return `${Math.round(seconds / 60)} min`;
+  if (seconds < 36 * 3600) return `${(seconds / 3600).toFixed(1)} h`;
+  return `${(seconds / 86400).toFixed(1)} days`;
+}

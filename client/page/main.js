@@ -1,0 +1,95 @@
+// Shows the view that the address names (#/, #/run/RUN, #/run/RUN/SEQUENCE/ATTEMPT, #/server), keeps
+// it up to date, and says whether the server still answers.
+
+import {Refused} from "./api.js";
+import {make} from "./elements.js";
+import {RunView} from "./run_view.js";
+import {RunsView} from "./runs_view.js";
+import {SequenceView} from "./sequence_view.js";
+import {ServerView} from "./server_view.js";
+
+const PERIOD_MILLISECONDS = 2000;
+
+const content = document.getElementById("content");
+const status = document.getElementById("status");
+const notice = make("p", {class: "notice"});
+let view = null;
+let turn = 0;  // the number of the last update; one that isn't the last is of no interest any more
+let timer = null;  // of the next one
+let answeredAt = null;  // when the server answered last, a Date
+
+function viewOf(hash) {
+  const [place, ...names] = hash.replace(/^#?\/?/, "").split("/").map(decodeURIComponent);
+  if (place === "server") return new ServerView();
+  if (place === "run" && names.length >= 2) return new SequenceView(names[0], names[1], names[2] ?? "0");
+  if (place === "run" && names.length === 1) return new RunView(names[0]);
+  return new RunsView();
+}
+
+function time(date) {
+  return date.toLocaleTimeString([], {hour12: false});
+}
+
+function say(state, words) {
+  if (status.dataset.state !== state || status.textContent !== words) {
+    status.dataset.state = state;
+    status.textContent = words;
+  }
+}
+
+function answered() {
+  answeredAt = new Date();
+  say("live", `Live, updated ${time(answeredAt)}`);
+  notice.remove();
+  content.classList.remove("old");
+}
+
+function failed(error) {
+  const since = answeredAt === null ? "" : ` since ${time(answeredAt)}`;
+  if (error instanceof Refused && error.status === 503) {
+    say("silent", `Not serving${since}`);
+    notice.textContent = "The server is starting or stopping, and doesn't serve at present. ";
+  } else if (error instanceof Refused) {
+    say("silent", `Refused${since}`);
+    notice.textContent = `The server can't answer this: ${error.message}. `;
+  } else {
+    say("silent", `No answer${since}`);
+    notice.textContent = `The server gives no answer${since}. `;
+  }
+  notice.append(answeredAt === null ? "" : "What you see is as of then. ",
+      `This page tries again every ${PERIOD_MILLISECONDS / 1000} seconds.`);
+  if (!notice.isConnected) content.prepend(notice);
+  content.classList.add("old");
+}
+
+async function update() {
+  clearTimeout(timer);
+  const mine = ++turn;
+  if (!document.hidden) {
+    try {
+      await view.load();
+      if (mine === turn) answered();
+    } catch (error) {
+      if (mine === turn) failed(error);
+    }
+  }
+  if (mine === turn) timer = setTimeout(update, PERIOD_MILLISECONDS);
+}
+
+function open() {
+  if (location.hash === "#content") return;  // the link that skips to it
+  view?.stop();
+  view = viewOf(location.hash);
+  document.title = `${view.title} – SIS ratio service`;
+  for (const link of document.querySelectorAll("nav a")) {
+    if (link.dataset.page === view.page) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  content.replaceChildren(view.element);
+  content.classList.remove("old");
+  update();
+}
+
+addEventListener("hashchange", open);
+document.addEventListener("visibilitychange", () => { if (!document.hidden) update(); });
+open();

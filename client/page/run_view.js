@@ -1,0 +1,237 @@
+// One run: its last draws as charts, the last of them in full, and what is worth a closer look.
+
+import {call, Refused} from "./api.js";
+import {BarPanel, LinePanel} from "./charts.js";
+import {figures, make, table} from "./elements.js";
+import {bytes, count, number, share, wholeShare} from "./format.js";
+import {renderRun} from "./microscope.js";
+import {runLink} from "./runs_view.js";
+import {histogramShares, stepValues} from "./step_values.js";
+
+const SHARE = {min: 0, max: 1};
+const FROM_ZERO = {beginAtZero: true};
+const NOTHING_YET = "Nothing evaluated yet.";
+const NOTHING_COUNTED = "Nothing counted of the last draw.";
+
+// Panels of lines over the draws: what they show of a step.
+const LINES = [
+  {title: "Accept rate", unit: "share of scored tokens", format: share, tick: wholeShare, range: SHARE,
+    lines: [{name: "sampled", of: v => v.acceptRate},
+      {name: "expected", of: v => v.expectedAcceptRate, dashed: true}],
+    note: "Sampled follows expected, to within sampling noise. A fall means that the two policies " +
+      "drift apart, or that the top-K covers less."},
+  {title: "D and D_SIS", unit: "nats per token", format: number, range: FROM_ZERO,
+    lines: [{name: "D", of: v => v.d}, {name: "D_SIS", of: v => v.dSis}],
+    note: "What importance ratios deviate by, before and after accepting. D_SIS should be well " +
+      "below D; D above 1 says that the two engines don't compute the same thing."},
+  {title: "Log-envelope", unit: "mean, nats", format: number, range: {},
+    lines: [{name: "log M", of: v => v.logEnvelope}],
+    note: "The largest log-ratio over the recorded set. 0 if the policies agree; the accept rate " +
+      "falls by a factor of e per nat."},
+  {title: "Residual mass", unit: "mean share", format: share, tick: wholeShare, range: FROM_ZERO,
+    lines: [{name: "ξ", of: v => v.residualMass}],
+    note: "What the current policy gives to tokens outside the recorded top-K. If it limits the " +
+      "accept rate, record more slots."},
+  {title: "k3", unit: "nats per token", format: number, range: FROM_ZERO,
+    lines: [{name: "k3", of: v => v.k3}],
+    note: "Estimates KL(behaviour ‖ current). Small and steady between policy updates."},
+  {title: "Missing", unit: "share of tokens", format: share, tick: wholeShare,
+    range: {beginAtZero: true, suggestedMax: 0.01},
+    lines: [{name: "missing", of: v => v.missing}],
+    note: "Tokens without a record, which train with the trainer's own ratio. 0 unless something " +
+      "was evicted, expired, stale or never sent."},
+  {title: "Outside top-K", unit: "share of scored tokens", format: share, tick: wholeShare, range: FROM_ZERO,
+    lines: [{name: "outside", of: v => v.outsideTopK}],
+    note: "Sampled tokens that are not among the recorded K: never accepted. A larger K makes it " +
+      "smaller."},
+  {title: "Tokens", unit: "per draw", format: count, range: FROM_ZERO,
+    lines: [{name: "evaluated", of: v => v.tokens}],
+    note: "Scored and missing, each once per draw however many ranks evaluate it."},
+];
+
+// Panels of one distribution each, of the last draw.
+const DISTRIBUTIONS = [
+  {title: "Ratios: |log w|", unit: "share of tokens", field: "absLogRatio", of: "nats",
+    note: "How far single ratios are from 1. The tail on the right is what clipping and accepting " +
+      "are for."},
+  {title: "Log-envelope", unit: "share of tokens", field: "logEnvelope", of: "nats",
+    note: "Where it is large, few tokens can be accepted."},
+  {title: "Residual mass", unit: "share of tokens", field: "residualMass", of: "share",
+    note: "Mass near 1 at a token says that its recorded set misses what the policy wants now."},
+  {title: "Acceptance probability", unit: "share of tokens", field: "acceptanceProbability",
+    of: "share", note: "Most tokens should be near 1."},
+];
+
+export class RunView {
+  page = "runs";
+
+  constructor(runId) {
+    this.runId = runId;
+    this.title = runId;
+    this.lines = LINES.map(panel => new LinePanel({...panel, empty: NOTHING_YET}));
+    this.sampleSizes = new LinePanel({title: "Effective sample size", unit: "share of tokens",
+      format: share, tick: wholeShare, empty: "No corrections counted yet.",
+      note: "(Σw)² / (n Σw²): what n weighted tokens are worth. Higher is less variance; plain is the " +
+        "ratio as it is."});
+    this.distributions = DISTRIBUTIONS.map(panel => new BarPanel({...panel, format: share, tick: wholeShare, empty: NOTHING_COUNTED}));
+    this.beyond = new BarPanel({title: "Ratios beyond bounds", unit: "share of scored tokens",
+      format: share, tick: wholeShare, empty: NOTHING_COUNTED,
+      note: "What clipping at these bounds would touch."});
+    this.staleness = new BarPanel({title: "Staleness", unit: "tokens", format: count, empty: NOTHING_COUNTED,
+      note: "By how many policy versions tokens are behind. Accept rates fall with it."});
+    this.facts = make("p", {class: "muted"});
+    this.figures = make("div");
+    this.draws = make("h2", {}, "By draw");
+    this.lastDraw = make("h2", {}, "The last draw");
+    this.corrections = make("div");
+    this.inspected = make("div", {class: "inspected"}, make("p", {}, "Loading…"));
+    this.body = make("div", {}, this.facts, this.figures, this.draws,
+        make("div", {class: "panels"}, this.lines.map(panel => panel.element), this.sampleSizes.element),
+        this.lastDraw,
+        make("div", {class: "panels"}, this.distributions.map(panel => panel.element),
+            this.beyond.element, this.staleness.element),
+        this.corrections,
+        make("div", {class: "line"}, make("h2", {}, "Worth a closer look"),
+            make("button", {type: "button", onclick: () => this.inspect()}, "Look again")),
+        this.inspected);
+    this.element = make("div", {},
+        make("p", {class: "crumbs"}, make("a", {href: "#/"}, "Runs"), " /"),
+        make("h1", {}, runId), this.body);
+    this.inspecting = this.inspect();
+  }
+
+  async load() {
+    let run, steps;
+    try {
+      [{run}, {steps}] = await Promise.all([
+        call("GetRun", {run_id: this.runId}), call("ListSteps", {run_id: this.runId})]);
+    } catch (error) {
+      if (!(error instanceof Refused) || error.status !== 404) throw error;
+      this.body.replaceChildren(make("p", {class: "words"},
+          `There is no run “${this.runId}” here. It may have been deleted, or the server may have `,
+          "restarted without a store; it comes back when a trainer opens it again."));
+      this.gone = true;
+      return;
+    }
+    if (this.gone) {  // and is there again
+      location.reload();
+      return;
+    }
+    const values = steps.map(stepValues);
+    this.showFacts(run);
+    this.showFigures(values);
+    this.showDraws(values);
+    this.showLastDraw(values.at(-1));
+  }
+
+  showFacts(run) {
+    const {config} = run;
+    const encoding = {FLOAT32: "float32", FLOAT16: "float16", FIXED12: "12 bits"}[config.logProbEncoding];
+    this.facts.textContent = [
+      [config.task, config.algorithm, config.model].filter(Boolean).join(", "),
+      `top-K ${config.topK} of ${count(config.vocabularySize)} tokens in ${encoding}`,
+      `incarnation ${run.incarnation}`,
+      `policy version ${run.policyVersion}`,
+      `${count(Number(run.sequences))} sequences with ${count(Number(run.positions))} tokens held ` +
+        `in ${bytes(Number(run.bytes))}`,
+    ].filter(Boolean).join(" · ");
+  }
+
+  showFigures(values) {
+    const last = values.at(-1);
+    if (last === undefined) {
+      this.figures.replaceChildren(make("p", {class: "notice"},
+          "Nothing evaluated yet. Numbers appear with the first Evaluate of this run."));
+      return;
+    }
+    this.figures.replaceChildren(figures([
+      {name: "Accept rate", value: share(last.acceptRate), note: `${share(last.expectedAcceptRate)} expected`},
+      {name: "D (nats/token)", value: number(last.d), note: "before"},
+      {name: "D_SIS (nats/token)", value: number(last.dSis), note: "after accepting"},
+      {name: "Removed", value: share(last.removed), note: "of D"},
+      {name: "Missing", value: share(last.missing), note: "of all tokens"},
+      {name: "Tokens", value: count(last.tokens), note: `of ${count(last.sequences)} sequences`},
+    ]));
+  }
+
+  showDraws(values) {
+    const draws = values.map(value => value.draw);
+    this.draws.textContent = draws.length === 0 ? "By draw" :
+      draws.length === 1 ? "By draw: the last one" :
+        `By draw: the last ${draws.length}, as they were evaluated`;
+    LINES.forEach(({lines, range}, i) => this.lines[i].show(draws,
+        lines.map(line => ({...line, values: values.map(line.of)})), {range}));
+    const names = [...new Set(values.flatMap(value => value.corrections.map(({name}) => name)))];
+    const size = (value, name) =>
+      value.corrections.find(correction => correction.name === name)?.effectiveSampleSize ?? null;
+    this.sampleSizes.show(draws, names.map(name => ({
+      name, dashed: name === "plain", values: values.map(value => size(value, name)),
+    })), {range: SHARE});
+  }
+
+  showLastDraw(last) {
+    this.lastDraw.textContent = last === undefined ? "The last draw" : `The last draw: ${last.draw}`;
+    DISTRIBUTIONS.forEach(({field, of}, i) => {
+      const shares = histogramShares(last?.distributions[field]);
+      this.distributions[i].show(shares.map(({name}) => name),
+          [{name: "tokens", values: shares.map(part => part.share)}],
+          {range: FROM_ZERO, namesTitle: `Value (${of})`});
+    });
+    const beyond = last?.distributions.ratiosBeyond ?? [];
+    this.beyond.show(beyond.map(({bound}) => `${bound < 1 ? "<" : ">"} ${bound}`),
+        [{name: "tokens", values: beyond.map(({positions}) => Number(positions ?? 0) / last.scored)}],
+        {range: FROM_ZERO, namesTitle: "w"});
+    const buckets = last?.distributions.staleness ?? [];
+    const counts = name => buckets.map(bucket => Number(bucket[name] ?? 0));
+    this.staleness.show(buckets.map(stalenessName), [
+      {name: "accepted", values: counts("accepted")},
+      {name: "rejected", values: counts("rejected")},
+      {name: "outside top-K", values: counts("outsideTopK")},
+    ], {stacked: true, namesTitle: "Versions behind"});
+    this.showCorrections(last);
+  }
+
+  showCorrections(last) {
+    if (last === undefined || last.corrections.length === 0) {
+      this.corrections.replaceChildren();
+      return;
+    }
+    this.corrections.replaceChildren(
+        make("h2", {}, "Corrections side by side"),
+        make("p", {class: "muted"}, "What other corrections would have made of the same ratios. " +
+          "“clipped” cuts them to [0.8, 1.2], “applied” is what this run asked for."),
+        make("div", {class: "scroll"}, table("Corrections side by side", [
+          {title: "Correction", left: true, cell: row => row.name},
+          {title: "Effective sample size", unit: "share of tokens", cell: row => share(row.effectiveSampleSize)},
+          {title: "Touched", unit: "share of tokens", cell: row => share(row.touched)},
+          {title: "Set to 0", unit: "share of tokens", cell: row => share(row.zeroed)},
+          {title: "Weight", unit: "mean", cell: row => number(row.weight)},
+          {title: "|log weight|", unit: "mean, nats", cell: row => number(row.absLogWeight)},
+          {title: "Gradient mass", unit: "per token", cell: row => number(row.gradientMass)},
+        ], last.corrections)));
+  }
+
+  async inspect() {
+    try {
+      const response = await call("InspectRun", {run_id: this.runId});
+      this.inspected.replaceChildren();
+      renderRun(this.inspected, response, {tokenTexts: null, onOpen: sequence => {
+        const {id, attempt} = sequence;
+        location.hash = `${runLink(this.runId)}/${encodeURIComponent(id)}/${attempt ?? 0}`;
+      }});
+    } catch (error) {
+      this.inspected.replaceChildren(make("p", {}, `Nothing to look at: ${error.message}`));
+    }
+  }
+
+  stop() {
+    for (const panel of [...this.lines, this.sampleSizes, ...this.distributions, this.beyond,
+      this.staleness]) panel.stop();
+  }
+}
+
+function stalenessName({from, to}) {
+  const [first, last] = [Number(from ?? 0), to === undefined || to === null ? null : Number(to)];
+  if (last === null) return `${first} or more`;
+  return first === last ? String(first) : `${first} to ${last}`;
+}

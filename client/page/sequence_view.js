@@ -1,0 +1,43 @@
+// One sequence under the microscope: the values that were evaluated last.
+
+import {call} from "./api.js";
+import {make} from "./elements.js";
+import {renderSequence} from "./microscope.js";
+import {runLink} from "./runs_view.js";
+
+export class SequenceView {
+  page = "runs";
+
+  constructor(runId, sequence, attempt) {
+    this.fields = {run_id: runId, sequence, attempt};
+    this.title = sequence;
+    this.shown = make("div", {class: "inspected"}, make("p", {}, "Loading…"));
+    this.element = make("div", {},
+        make("p", {class: "crumbs"}, make("a", {href: "#/"}, "Runs"), " / ",
+            make("a", {href: runLink(runId)}, runId), " /"),
+        make("div", {class: "line"},
+            make("h1", {}, attempt === "0" ? sequence : `${sequence}, attempt ${attempt}`),
+            make("button", {type: "button", onclick: () => this.inspect()}, "Look again")),
+        this.shown);
+  }
+
+  // Once: what is looked at should not change under the reader's eyes.
+  async load() {
+    if (!this.loaded) await this.inspect();
+  }
+
+  async inspect() {
+    try {
+      const response = await call("InspectSequence", this.fields);
+      this.shown.replaceChildren();
+      renderSequence(this.shown, response, {tokenTexts: null, title: ""});
+      this.loaded = true;
+    } catch (error) {
+      if (error.status === undefined || error.status === 503) throw error;
+      this.shown.replaceChildren(make("p", {}, `Nothing is kept of this sequence: ${error.message}`));
+      this.loaded = true;
+    }
+  }
+
+  stop() {}
+}

@@ -1,0 +1,79 @@
+// The server itself: what it is, what it holds, and what it did in the last half hour.
+
+import {call} from "./api.js";
+import {TimePanel} from "./charts.js";
+import {figures, make} from "./elements.js";
+import {bytes, clock, count, duration, perSecond, share} from "./format.js";
+import {ratesBetween} from "./step_values.js";
+
+const FROM_ZERO = {beginAtZero: true};
+const WAIT = "The first samples are taken every 5 s.";
+
+const RATES = [
+  {title: "Tokens recorded", unit: "per second", format: perSecond,
+    lines: [{name: "recorded", of: rate => rate.ingestedPositions}],
+    note: "What workers append, re-sent tokens not counted. 0 while rollouts rest."},
+  {title: "Arrays received", unit: "bytes per second", binary: true, format: value => `${bytes(value)}/s`,
+    lines: [{name: "received", of: rate => rate.ingestedBytes}],
+    note: "Bytes of accepted blocks."},
+  {title: "Tokens evaluated", unit: "per second", format: perSecond,
+    lines: [{name: "evaluated", of: rate => rate.evaluatedPositions}],
+    note: "Once per draw, missing ones included. Bursts, one per training step."},
+  {title: "Calls", unit: "per second", format: perSecond,
+    lines: [{name: "ended", of: rate => rate.rpcs}, {name: "failed", of: rate => rate.failedRpcs}],
+    note: "Those of this page are among them. A few failed ones are normal when workers stop."},
+  {title: "Sequences dropped", unit: "per second", format: perSecond,
+    lines: [{name: "dropped", of: rate => rate.droppedSequences}],
+    note: "Released, evicted, expired or stale. /metrics tells the reasons apart."},
+];
+
+// What the server says of a thing: its name, and more after a comma or in brackets.
+function described(name, words) {
+  const [, value, note] = /^([^,(]*)[,(]?(.*?)\)?$/.exec(words);
+  return {name, value: value.trim(), note: note.trim()};
+}
+
+export class ServerView {
+  page = "server";
+  title = "Server";
+
+  constructor() {
+    this.figures = make("div", {}, make("p", {class: "words"}, "Loading…"));
+    this.cache = new TimePanel({title: "Cache", unit: "bytes", binary: true, format: bytes, clock, empty: WAIT,
+      note: "Recorded sequences. Near the budget, what was read and not used for longest is evicted."});
+    this.rates = RATES.map(panel => new TimePanel({...panel, clock, empty: WAIT}));
+    this.element = make("div", {}, make("h1", {}, "Server"), this.figures,
+        make("h2", {}, "The last half hour"),
+        make("div", {class: "panels"}, this.cache.element, this.rates.map(panel => panel.element)));
+  }
+
+  async load() {
+    const server = await call("GetServer");
+    const {history} = server;
+    const [held, budget] = [Number(server.cacheBytes), Number(server.cacheBudgetBytes)];
+    const waiting = Number(server.waitingAppends ?? 0);
+    this.figures.replaceChildren(figures([
+      {name: "State", value: server.ready ? "Serving" : "Not serving", note: `version ${server.version}`},
+      {name: "Running for", value: duration(history.at(-1).at - server.startedAt),
+        note: `since ${clock(server.startedAt)}`},
+      described("Backend", server.backend),
+      described("Store", server.store),
+      {name: "Cache", value: share(held / budget), note: `${bytes(held)} of ${bytes(budget)}`},
+      {name: "Appends waiting", value: count(waiting),
+        note: waiting === 0 ? "there is room" : "for room: see the cache"},
+      {name: "Shared memory", value: count(Number(server.segments ?? 0)), note: "segments leased"},
+    ]));
+    const times = history.map(sample => sample.at);
+    this.cache.show(times, [
+      {name: "held", values: history.map(sample => Number(sample.cacheBytes ?? 0))},
+      {name: "budget", dashed: true, values: history.map(() => budget)},
+    ], {range: FROM_ZERO});
+    const rates = history.slice(1).map((sample, i) => ratesBetween(history[i], sample)).filter(Boolean);
+    RATES.forEach(({lines}, i) => this.rates[i].show(rates.map(rate => rate.at),
+        lines.map(line => ({...line, values: rates.map(line.of)})), {range: FROM_ZERO}));
+  }
+
+  stop() {
+    for (const panel of [this.cache, ...this.rates]) panel.stop();
+  }
+}

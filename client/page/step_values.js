@@ -1,0 +1,84 @@
+// What a draw's totals say per token. Only scored tokens (accepted, rejected or outside the top-K)
+// enter rates and means.
+
+/** Of one entry of ListSteps. Rates and means are null where nothing was scored. */
+export function stepValues({draw, step}) {
+  const totals = step.totals ?? {};
+  const of = name => Number(totals[name] ?? 0);
+  const scored = of("accepted") + of("rejected") + of("outsideTopK");
+  const tokens = scored + of("missing");
+  const mean = name => (scored > 0 ? of(name) / scored : null);
+  const d = mean("d");
+  const dSis = mean("dSis");
+  return {
+    draw: String(draw),
+    sequences: Number(step.sequences ?? 0),
+    tokens,
+    scored,
+    acceptRate: mean("accepted"),
+    expectedAcceptRate: mean("expectedAcceptance"),
+    outsideTopK: mean("outsideTopK"),
+    d,
+    dSis,
+    // The part of D that accepting removes.
+    removed: d > 0 ? 1 - dSis / d : null,
+    logEnvelope: mean("logEnvelope"),
+    residualMass: mean("residualMass"),
+    k3: mean("k3"),
+    missing: tokens > 0 ? of("missing") / tokens : null,
+    envelopeViolations: of("envelopeViolations"),
+    distributions: step.distributions ?? {},
+    corrections: (step.corrections ?? []).map(correctionValues),
+  };
+}
+
+function correctionValues(totals) {
+  const of = name => Number(totals[name] ?? 0);
+  const positions = of("positions");
+  const mean = name => (positions > 0 ? of(name) / positions : null);
+  return {
+    name: totals.correction,
+    effectiveSampleSize: positions > 0 && of("weightSquared") > 0
+      ? of("weight") ** 2 / (of("weightSquared") * positions) : null,
+    touched: mean("touched"),
+    zeroed: mean("zeroed"),
+    weight: mean("weight"),
+    absLogWeight: mean("absLogWeight"),
+    gradientMass: mean("gradientMass"),
+  };
+}
+
+/** Shares of a Histogram's buckets, with a name each; empty if nothing is in it. */
+export function histogramShares(histogram) {
+  const counts = (histogram?.counts ?? []).map(Number);
+  const bounds = histogram?.upperBounds ?? [];
+  const all = counts.reduce((sum, part) => sum + part, 0);
+  if (all === 0) return [];
+  return counts.map((part, i) => ({
+    name: i < bounds.length ? `≤ ${bounds[i]}` : `> ${bounds[bounds.length - 1]}`,
+    share: part / all,
+  }));
+}
+
+/** The rates per second between the last sample of GetServer's history and one some time before. */
+export function ratesNow(history, seconds = 10) {
+  if (history.length < 2) return null;
+  const last = history[history.length - 1];
+  const before = history.findLast(sample => sample.at <= last.at - seconds) ?? history[0];
+  return ratesBetween(before, last);
+}
+
+export function ratesBetween(before, after) {
+  const time = after.at - before.at;
+  if (!(time > 0)) return null;
+  const rate = name => (Number(after[name] ?? 0) - Number(before[name] ?? 0)) / time;
+  return {
+    at: after.at,
+    ingestedPositions: rate("ingestedPositions"),
+    ingestedBytes: rate("ingestedBytes"),
+    evaluatedPositions: rate("evaluatedPositions"),
+    droppedSequences: rate("droppedSequences"),
+    rpcs: rate("rpcs"),
+    failedRpcs: rate("failedRpcs"),
+  };
+}

@@ -1,0 +1,129 @@
+#include "server/admin/admin.h"
+
+#include <prometheus/text_serializer.h>
+
+#include <iterator>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/strip.h"
+#include "client/page/page_files.h"
+#include "server/admin/api.h"
+
+namespace sis {
+namespace {
+
+constexpr char kJson[] = "application/json";
+
+int HttpStatus(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kNotFound:
+      return 404;
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kFailedPrecondition:
+      return 400;
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kCancelled:
+    case absl::StatusCode::kDeadlineExceeded:
+      return 503;
+    default:
+      return 500;
+  }
+}
+
+HttpResponse JsonError(const absl::Status& status) {
+  return {.status = HttpStatus(status), .content_type = kJson, .body = ErrorAsJson(status)};
+}
+
+std::string ContentType(absl::string_view name) {
+  if (absl::EndsWith(name, ".html")) return "text/html; charset=utf-8";
+  if (absl::EndsWith(name, ".css")) return "text/css; charset=utf-8";
+  if (absl::EndsWith(name, ".js")) return "text/javascript; charset=utf-8";
+  if (absl::EndsWith(name, ".svg")) return "image/svg+xml";
+  return "text/plain; charset=utf-8";
+}
+
+HttpResponse AnswerPage(absl::string_view path) {
+  absl::string_view name = absl::StripPrefix(path, "/");
+  if (name.empty()) name = "index.html";
+  for (const PageFile& file : PageFiles()) {
+    if (file.name != name) continue;
+    return {.content_type = ContentType(name),
+            .body = std::string(file.bytes),
+            .etag = std::string(file.digest)};
+  }
+  return {.status = 404, .body = "Nothing is here. The page is at /\n"};
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Admin>> Admin::Listen(const std::string& address) {
+  std::unique_ptr<Admin> admin(new Admin);
+  absl::StatusOr<std::unique_ptr<HttpServer>> http = HttpServer::Listen(
+      address, [&admin = *admin](const HttpRequest& request) { return admin.Answer(request); });
+  if (!http.ok()) return http.status();
+  admin->http_ = *std::move(http);
+  return admin;
+}
+
+void Admin::Show(std::vector<std::shared_ptr<prometheus::Collectable>> collectables) {
+  WriterLock lock(mutex_);
+  collectables_ = std::move(collectables);
+}
+
+void Admin::StartServing(const std::shared_ptr<grpc::Channel>& channel) {
+  WriterLock lock(mutex_);
+  service_ = v1::RatioService::NewStub(channel);
+}
+
+void Admin::StopServing() {
+  WriterLock lock(mutex_);
+  service_ = nullptr;
+  stopped_ = true;
+}
+
+std::shared_ptr<v1::RatioService::StubInterface> Admin::service() const {
+  ReaderLock lock(mutex_);
+  return service_;
+}
+
+HttpResponse Admin::Answer(const HttpRequest& request) {
+  absl::string_view path = request.path;
+  if (path == "/healthz") return {.body = "alive\n"};
+  if (path == "/readyz") return Ready();
+  if (path == "/metrics") return Metrics();
+  if (absl::ConsumePrefix(&path, "/api/")) return Api(path, request.query);
+  return AnswerPage(path);
+}
+
+HttpResponse Admin::Ready() {
+  ReaderLock lock(mutex_);
+  if (service_ != nullptr) return {.body = "ready\n"};
+  return {.status = 503, .body = stopped_ ? "stopping\n" : "starting\n"};
+}
+
+HttpResponse Admin::Metrics() {
+  std::vector<std::shared_ptr<prometheus::Collectable>> collectables;
+  {
+    ReaderLock lock(mutex_);
+    collectables = collectables_;
+  }
+  std::vector<prometheus::MetricFamily> families;
+  for (const auto& collectable : collectables) {
+    std::vector<prometheus::MetricFamily> collected = collectable->Collect();
+    families.insert(families.end(), std::make_move_iterator(collected.begin()),
+                    std::make_move_iterator(collected.end()));
+  }
+  return {.content_type = "text/plain; version=0.0.4; charset=utf-8",
+          .body = prometheus::TextSerializer().Serialize(families)};
+}
+
+HttpResponse Admin::Api(absl::string_view method, absl::string_view query) {
+  const std::shared_ptr<v1::RatioService::StubInterface> called = service();
+  if (called == nullptr) return JsonError(absl::UnavailableError("the service is not serving"));
+  absl::StatusOr<std::string> json = CallForJson(*called, method, query);
+  if (!json.ok()) return JsonError(json.status());
+  return {.content_type = kJson, .body = *std::move(json)};
+}
+
+}  // namespace sis

@@ -1,0 +1,58 @@
+// The admin port: a page for people, the same as JSON, metrics, and what probes ask.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+#include <prometheus/collectable.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "server/admin/http_server.h"
+#include "server/threads/mutex.h"
+#include "sis/v1/ratio_service.grpc.pb.h"
+
+namespace sis {
+
+// Answers from when it listens, before the service does:
+//   /                the page, with the files it is made of
+//   /api/METHOD      what RPCs that change nothing answer, as JSON; 503 while not serving
+//   /metrics         for Prometheus
+//   /healthz         200 while the process lives
+//   /readyz          200 while the service serves, else 503
+// Thread-safe.
+class Admin {
+ public:
+  // As HttpServer::Listen.
+  static absl::StatusOr<std::unique_ptr<Admin>> Listen(const std::string& address);
+
+  const std::string& address() const { return http_->address(); }
+
+  // Shows what these collect. They must stay usable until the admin port has gone.
+  void Show(std::vector<std::shared_ptr<prometheus::Collectable>> collectables)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // From now on the service answers, over this channel.
+  void StartServing(const std::shared_ptr<grpc::Channel>& channel) ABSL_LOCKS_EXCLUDED(mutex_);
+  // It will not answer any more.
+  void StopServing() ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  Admin() = default;
+  HttpResponse Answer(const HttpRequest& request);
+  HttpResponse Metrics();
+  HttpResponse Ready();
+  HttpResponse Api(absl::string_view method, absl::string_view query);
+  // Null while it isn't serving.
+  std::shared_ptr<v1::RatioService::StubInterface> service() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  mutable Mutex mutex_;
+  std::vector<std::shared_ptr<prometheus::Collectable>> collectables_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<v1::RatioService::StubInterface> service_ ABSL_GUARDED_BY(mutex_);
+  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
+  std::unique_ptr<HttpServer> http_;  // destroyed first
+};
+
+}  // namespace sis

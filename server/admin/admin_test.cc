@@ -1,0 +1,196 @@
+// The admin port as browsers, probes and Prometheus see it.
+#include "server/admin/admin.h"
+
+#include <arpa/inet.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <prometheus/counter.h>
+#include <prometheus/registry.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "client/page/page_files.h"
+
+namespace sis {
+namespace {
+
+using testing::Test;
+
+// Answers what the tests look at, and nothing else.
+class Service final : public v1::RatioService::Service {
+  grpc::Status GetRun(grpc::ServerContext*, const v1::GetRunRequest* request,
+                      v1::GetRunResponse* response) override {
+    if (request->run_id() != "a b/ü") {
+      return {grpc::StatusCode::NOT_FOUND, absl::StrCat("run '", request->run_id(), "' \"new\"?")};
+    }
+    response->mutable_run()->set_run_id(request->run_id());
+    response->mutable_run()->set_policy_version(uint64_t{1} << 60);
+    return grpc::Status::OK;
+  }
+  grpc::Status InspectSequence(grpc::ServerContext*, const v1::InspectSequenceRequest* request,
+                               v1::InspectSequenceResponse* response) override {
+    response->set_first_position(request->sequence().attempt());
+    response->set_decisions(request->sequence().id());
+    return grpc::Status::OK;
+  }
+};
+
+class AdminTest : public Test {
+ protected:
+  AdminTest() : admin_(*Admin::Listen("127.0.0.1:0")) {}
+
+  void StartServing() {
+    grpc::ServerBuilder builder;
+    builder.RegisterService(&service_);
+    grpc_server_ = builder.BuildAndStart();
+    admin_->StartServing(grpc_server_->InProcessChannel({}));
+  }
+
+  // All that comes back of a request.
+  std::string Send(const std::string& request) {
+    const std::string address = admin_->address();
+    sockaddr_in server = {};
+    server.sin_family = AF_INET;
+    server.sin_port = htons(std::stoi(address.substr(address.rfind(':') + 1)));
+    inet_pton(AF_INET, "127.0.0.1", &server.sin_addr);
+    const int connection = socket(AF_INET, SOCK_STREAM, 0);
+    EXPECT_EQ(connect(connection, reinterpret_cast<const sockaddr*>(&server), sizeof server), 0);
+    EXPECT_EQ(send(connection, request.data(), request.size(), 0), request.size());
+    std::string answer;
+    char buffer[1 << 16];
+    for (ssize_t got; (got = recv(connection, buffer, sizeof buffer, 0)) > 0;) {
+      answer.append(buffer, got);
+    }
+    close(connection);
+    return answer;
+  }
+  std::string Get(const std::string& path, const std::string& headers = "") {
+    return Send(absl::StrCat("GET ", path, " HTTP/1.1\r\nHost: x\r\n", headers, "\r\n"));
+  }
+  static int Status(const std::string& answer) { return std::stoi(answer.substr(9, 3)); }
+  static std::string Body(const std::string& answer) {
+    return answer.substr(answer.find("\r\n\r\n") + 4);
+  }
+
+  Service service_;
+  std::unique_ptr<grpc::Server> grpc_server_;
+  const std::unique_ptr<Admin> admin_;
+};
+
+TEST_F(AdminTest, ProbesTellAliveFromReady) {
+  EXPECT_EQ(Status(Get("/healthz")), 200);
+  EXPECT_EQ(Status(Get("/readyz")), 503);
+  EXPECT_EQ(Body(Get("/readyz")), "starting\n");
+  EXPECT_EQ(Status(Get("/api/ListRuns")), 503);
+  StartServing();
+  EXPECT_EQ(Body(Get("/readyz")), "ready\n");
+  admin_->StopServing();
+  EXPECT_EQ(Status(Get("/healthz")), 200);
+  EXPECT_EQ(Status(Get("/readyz")), 503);
+  EXPECT_EQ(Body(Get("/readyz")), "stopping\n");
+  EXPECT_EQ(Status(Get("/api/ListRuns")), 503);
+}
+
+TEST_F(AdminTest, CallsAreAnsweredInJson) {
+  StartServing();
+  const std::string answer = Get("/api/GetRun?run_id=a%20b%2F%C3%BC");
+  EXPECT_EQ(Status(answer), 200);
+  EXPECT_TRUE(absl::StrContains(answer, "Content-Type: application/json\r\n"));
+  EXPECT_TRUE(absl::StrContains(answer, "Cache-Control: no-store\r\n"));
+  EXPECT_TRUE(absl::StrContains(Body(answer), R"("policyVersion":"1152921504606846976")"));
+  EXPECT_TRUE(absl::StrContains(Body(answer), R"("sequences":"0")")) << "every field is there";
+  const std::string sequence = Body(Get("/api/InspectSequence?run_id=r&sequence=abc&attempt=7"));
+  EXPECT_TRUE(absl::StrContains(sequence, R"("firstPosition":7)"));
+  EXPECT_TRUE(absl::StrContains(sequence, R"("decisions":"YWJj")"));
+}
+
+TEST_F(AdminTest, ErrorsAreAnsweredInJsonToo) {
+  StartServing();
+  const std::string unknown = Get("/api/GetRun?run_id=nowhere");
+  EXPECT_EQ(Status(unknown), 404);
+  EXPECT_EQ(Body(unknown), R"({"code":"NOT_FOUND","message":"run 'nowhere' \"new\"?"})");
+  const std::string number = Get("/api/InspectSequence?run_id=r&sequence=a&attempt=-1");
+  EXPECT_EQ(Status(number), 400);
+  EXPECT_TRUE(absl::StrContains(Body(number), "attempt: '-1' is not a number"));
+  EXPECT_EQ(Status(Get("/api/DeleteRun?run_id=r")), 404) << "it would change something";
+  EXPECT_EQ(Status(Get("/api/GetServer")), 500) << "not implemented by this service";
+}
+
+TEST_F(AdminTest, ThePageIsCarriedInsideWithWhatItNeeds) {
+  const std::string page = Get("/");
+  EXPECT_EQ(Status(page), 200);
+  EXPECT_TRUE(absl::StrContains(page, "Content-Type: text/html"));
+  for (const PageFile& file : PageFiles()) {
+    const std::string answer = Get(absl::StrCat("/", file.name));
+    EXPECT_EQ(Status(answer), 200) << file.name;
+    EXPECT_EQ(Body(answer), file.bytes) << file.name;
+    EXPECT_TRUE(absl::StrContains(answer, "Content-Security-Policy: default-src 'none';"));
+    EXPECT_TRUE(absl::StrContains(answer, "X-Content-Type-Options: nosniff\r\n"));
+    const std::string tag = absl::StrCat("\"", file.digest, "\"");
+    EXPECT_TRUE(absl::StrContains(answer, absl::StrCat("ETag: ", tag, "\r\n")));
+    const std::string again =
+        Get(absl::StrCat("/", file.name), absl::StrCat("If-None-Match: ", tag, "\r\n"));
+    EXPECT_EQ(Status(again), 304) << file.name;
+    EXPECT_EQ(Body(again), "");
+  }
+}
+
+TEST_F(AdminTest, NothingElseIsThere) {
+  for (const char* path : {"/nowhere", "/../etc/passwd", "/%2e%2e/%2e%2e/etc/passwd",
+                           "//etc/passwd", "/index.html/", "/api", "/metrics/x"}) {
+    const int status = Status(Get(path));
+    EXPECT_TRUE(status == 404 || status == 400) << path << ": " << status;
+  }
+  for (const char* method : {"POST", "PUT", "DELETE", "OPTIONS", "PATCH"}) {
+    const std::string answer =
+        Send(absl::StrCat(method, " / HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"));
+    EXPECT_EQ(Status(answer), 405) << method;
+  }
+  const std::string head = Send("HEAD / HTTP/1.1\r\nHost: x\r\n\r\n");
+  EXPECT_EQ(Status(head), 200);
+  EXPECT_EQ(Body(head), "");
+}
+
+TEST_F(AdminTest, MetricsAreOfWhatIsShown) {
+  EXPECT_EQ(Body(Get("/metrics")), "");
+  const auto registry = std::make_shared<prometheus::Registry>();
+  prometheus::BuildCounter().Name("x_total").Help("X.").Register(*registry).Add({}).Increment(3);
+  admin_->Show({registry});
+  const std::string answer = Get("/metrics");
+  EXPECT_TRUE(absl::StrContains(answer, "Content-Type: text/plain; version=0.0.4"));
+  EXPECT_EQ(Body(answer), "# HELP x_total X.\n# TYPE x_total counter\nx_total 3\n");
+}
+
+TEST_F(AdminTest, GarbageAndMuchAtOnceDoNoHarm) {
+  for (const std::string& garbage :
+       {std::string("\0\0\0\0\r\n\r\n", 8), std::string("GET\r\n\r\n"),
+        absl::StrCat("GET /", std::string(100'000, 'a'), " HTTP/1.1\r\n\r\n"),
+        std::string("GET / HTTP/9.9\r\n\r\n"), std::string("GET /%zz%00 HTTP/1.1\r\n\r\n")}) {
+    Send(garbage);
+  }
+  std::vector<std::thread> clients;
+  for (int client = 0; client < 16; ++client) {
+    clients.emplace_back([&] {
+      for (int i = 0; i < 8; ++i) EXPECT_EQ(Status(Get("/healthz")), 200);
+    });
+  }
+  for (std::thread& client : clients) client.join();
+}
+
+TEST(AdminAddressTest, ATakenOneIsRefused) {
+  const auto first = Admin::Listen("127.0.0.1:0");
+  ASSERT_TRUE(first.ok());
+  const auto second = Admin::Listen((*first)->address());
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(absl::StrContains(second.status().message(), (*first)->address()));
+}
+
+}  // namespace
+}  // namespace sis

@@ -1,0 +1,86 @@
+#include "server/rpc/server_status.h"
+
+#include <numeric>
+#include <utility>
+
+namespace sis {
+namespace {
+
+using Activity = v1::GetServerResponse::Activity;
+
+void Add(const RunTotals& totals, Activity& sum) {
+  const double evaluated =
+      totals.accepted + totals.rejected + totals.outside_top_k + totals.missing;
+  const double dropped =
+      std::accumulate(totals.dropped_by_reason.begin(), totals.dropped_by_reason.end(), 0.0);
+  sum.set_ingested_positions(sum.ingested_positions() +
+                             static_cast<uint64_t>(totals.ingested_positions));
+  sum.set_ingested_bytes(sum.ingested_bytes() + static_cast<uint64_t>(totals.ingested_bytes));
+  sum.set_evaluated_positions(sum.evaluated_positions() + static_cast<uint64_t>(evaluated));
+  sum.set_dropped_sequences(sum.dropped_sequences() + static_cast<uint64_t>(dropped));
+}
+
+}  // namespace
+
+ServerStatus::ServerStatus(const RunRegistry& registry, const RoomQueue& room_queue,
+                           SegmentRegistry& segments, const Metrics& metrics, Clock clock)
+    : registry_(registry),
+      room_queue_(room_queue),
+      segments_(segments),
+      metrics_(metrics),
+      clock_(std::move(clock)),
+      started_at_(clock_()) {}
+
+void ServerStatus::SetIdentity(Identity identity) {
+  WriterLock lock(mutex_);
+  identity_ = std::move(identity);
+}
+
+void ServerStatus::SetReady(bool ready) {
+  WriterLock lock(mutex_);
+  ready_ = ready;
+}
+
+Activity ServerStatus::Now() {
+  std::map<const RunCounters*, std::shared_ptr<RunCounters>> present;
+  for (const std::shared_ptr<Run>& run : registry_.List()) {
+    present.emplace(&run->counters(), run->shared_counters());
+  }
+  for (const auto& [address, counters] : counted_) {
+    if (!present.contains(address)) Add(counters->totals(), departed_);
+  }
+  counted_ = std::move(present);
+  Activity now = departed_;
+  for (const auto& [address, counters] : counted_) Add(counters->totals(), now);
+  now.set_at(absl::ToDoubleSeconds(clock_() - absl::UnixEpoch()));
+  now.set_rpcs(metrics_.rpcs());
+  now.set_failed_rpcs(metrics_.failed_rpcs());
+  now.set_cache_bytes(registry_.budget().used());
+  return now;
+}
+
+void ServerStatus::Sample() {
+  WriterLock lock(mutex_);
+  history_.push_back(Now());
+  // One less: an answer has one of now besides.
+  if (history_.size() >= kSamples) history_.pop_front();
+}
+
+v1::GetServerResponse ServerStatus::Describe() {
+  WriterLock lock(mutex_);
+  v1::GetServerResponse response;
+  response.set_version(identity_.version);
+  response.set_backend(identity_.backend);
+  response.set_store(identity_.store);
+  response.set_started_at(absl::ToDoubleSeconds(started_at_ - absl::UnixEpoch()));
+  response.set_ready(ready_);
+  response.set_cache_bytes(registry_.budget().used());
+  response.set_cache_budget_bytes(registry_.budget().limit());
+  response.set_waiting_appends(room_queue_.size());
+  response.set_segments(segments_.size());
+  response.mutable_history()->Add(history_.begin(), history_.end());
+  *response.add_history() = Now();
+  return response;
+}
+
+}  // namespace sis

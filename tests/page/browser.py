@@ -1,0 +1,93 @@
+"""Debian's Chromium, without a screen."""
+
+import os
+import pathlib
+import shutil
+import tempfile
+import time
+
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+
+WIDE, NARROW = 1280, 420
+_HEIGHT = 900
+# The machine may be busy.
+_PATIENCE_SECONDS = 60
+
+
+class Browser:
+    """One window, which close() ends."""
+
+    def __init__(self):
+        driver = shutil.which("chromedriver")
+        if driver is None:
+            raise RuntimeError("there is no chromedriver: run tools/setup test")
+        self._profile = tempfile.TemporaryDirectory()
+        options = webdriver.ChromeOptions()
+        for argument in (
+            "--headless=new",
+            "--no-sandbox",  # as root, and inside Bazel's own
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--hide-scrollbars",
+            "--no-first-run",
+            f"--user-data-dir={self._profile.name}",
+        ):
+            options.add_argument(argument)
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+        # Bazel gives tests no home, without which Chromium doesn't start.
+        service = Service(driver, env={**os.environ, "HOME": self._profile.name})
+        self.driver = webdriver.Chrome(service=service, options=options)
+        self.look(WIDE, dark=False)
+
+    def close(self):
+        self.driver.quit()
+        self._profile.cleanup()
+
+    def look(self, width, *, dark):
+        """What the page sees from now on: the window's width, and the person's choice of colours."""
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+        self._resize(width, _HEIGHT)
+
+    def _resize(self, width, height):
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+
+    def open(self, address):
+        self.driver.get("about:blank")
+        self.driver.get(address)
+
+    def run(self, script, *arguments):
+        return self.driver.execute_script(script, *arguments)
+
+    def text(self, selector="body"):
+        return self.run("return document.querySelector(arguments[0])?.innerText ?? ''", selector)
+
+    def element(self, selector):
+        return self.driver.find_element(By.CSS_SELECTOR, selector)
+
+    def wait(self, what, condition):
+        """Until condition() is true."""
+        end = time.monotonic() + _PATIENCE_SECONDS
+        while not condition():
+            if time.monotonic() > end:
+                raise AssertionError(f"waited in vain for {what}; the page says:\n{self.text()}")
+            time.sleep(0.1)
+
+    def wait_for_text(self, words, selector="body"):
+        self.wait(f"{words!r} in {selector}", lambda: words in self.text(selector))
+
+    def problems(self):
+        """What the console has complained about since it was last asked."""
+        return [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] == "SEVERE"]
+
+    def screenshot(self, name):
+        """The whole page, kept among the test's outputs."""
+        width = self.run("return innerWidth")
+        self._resize(width, max(_HEIGHT, self.run("return document.documentElement.scrollHeight")))
+        time.sleep(0.3)  # charts are drawn anew
+        folder = os.environ.get("TEST_UNDECLARED_OUTPUTS_DIR", tempfile.gettempdir())
+        self.driver.save_screenshot(str(pathlib.Path(folder, f"{name}.png")))
+        self._resize(width, _HEIGHT)

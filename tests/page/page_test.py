@@ -1,0 +1,170 @@
+"""The page as a person sees it: of an empty, a busy, a stopped and a restarted server."""
+
+import unittest
+
+import sis
+from selenium.webdriver.common.keys import Keys
+from server.testing.live_server import LiveServer
+from tests.page.browser import NARROW, WIDE, Browser
+from tests.page.training_load import TrainingLoad
+
+DRAWS = range(1, 9)
+
+# The lines of the chart of this name: {name: values}, and what its axis shows.
+_CHART = """
+const panel = [...document.querySelectorAll(".panel")].find(
+    panel => panel.getAttribute("aria-label") === arguments[0]);
+const chart = panel && Chart.getChart(panel.querySelector("canvas"));
+if (!chart) return null;
+return {names: chart.data.labels.map(String),
+        lines: Object.fromEntries(chart.data.datasets.map(line => [line.label, line.data]))};
+"""
+
+
+class PageTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.browser = Browser()
+        cls.addClassCleanup(cls.browser.close)
+
+    def setUp(self):
+        self.browser.look(WIDE, dark=False)
+        self.browser.problems()
+
+    def start(self, *flags):
+        server = LiveServer(*flags)
+        self.addCleanup(server.kill)
+        client = sis.Client(server.address)
+        self.addCleanup(client.close)
+        return server, client
+
+    def open(self, server, place="/"):
+        self.browser.open(f"http://{server.admin_address}/#{place}")
+        self.browser.wait_for_text("Live, updated", "#status")
+
+    def problems(self):
+        """What the console complains about, but for answers that say that there is nothing."""
+        return [
+            line for line in self.browser.problems() if "404" not in line and "/api/InspectRun" not in line
+        ]
+
+    def chart(self, title):
+        drawn = self.browser.run(_CHART, title)
+        self.assertIsNotNone(drawn, f"no chart {title!r}")
+        return drawn
+
+    def assert_fits(self):
+        inside, whole = self.browser.run("return [innerWidth, document.documentElement.scrollWidth]")
+        self.assertLessEqual(whole, inside, "wider than the window")
+
+    def assert_draws_what_get_step_says(self, client, run, draws):
+        names = [str(draw) for draw in draws]
+        steps = [client.get_step(run, draw).totals for draw in draws]
+        scored = [step.accepted + step.rejected + step.outside_top_k for step in steps]
+        for title, line, of in (
+            ("Accept rate", "sampled", lambda step: step.accepted),
+            ("Accept rate", "expected", lambda step: step.expected_acceptance),
+            ("D and D_SIS", "D", lambda step: step.d),
+            ("D and D_SIS", "D_SIS", lambda step: step.d_sis),
+            ("Log-envelope", "log M", lambda step: step.log_envelope),
+            ("Residual mass", "ξ", lambda step: step.residual_mass),
+            ("k3", "k3", lambda step: step.k3),
+            ("Outside top-K", "outside", lambda step: step.outside_top_k),
+        ):
+            drawn = self.chart(title)
+            self.assertEqual(drawn["names"], names, title)
+            for value, step, count in zip(drawn["lines"][line], steps, scored):
+                self.assertAlmostEqual(value, of(step) / count, delta=1e-12, msg=f"{title}, {line}")
+
+    def test_an_empty_server_says_what_to_do(self):
+        server, _ = self.start()
+        self.open(server)
+        self.browser.wait_for_text("No runs yet")
+        self.assertIn("sisctl runs create", self.browser.text("main"))
+        self.browser.screenshot("empty_runs")
+        self.open(server, "/server")
+        self.browser.wait_for_text("Serving")
+        self.browser.screenshot("empty_server")
+        self.open(server, "/run/nowhere")
+        self.browser.wait_for_text("There is no run “nowhere” here")
+        self.assertEqual(self.problems(), [])
+
+    def test_a_busy_server_is_drawn_as_get_step_has_it(self):
+        server, client = self.start()
+        load = TrainingLoad(client, "run-1")
+        client.create_run("just-opened", seed=1, vocabulary_size=10, top_k=2, task="<b>no markup</b>")
+        self.open(server)
+        self.browser.wait_for_text("just-opened")
+        self.assertIn("<b>no markup</b>", self.browser.text("main"))
+        for draw in DRAWS:
+            load.step(draw)
+
+        # It comes to the open page by itself, and by the keyboard to the run.
+        totals = client.get_step(load.run, DRAWS[-1]).totals
+        scored = totals.accepted + totals.rejected + totals.outside_top_k
+        self.browser.wait_for_text(f"{100 * totals.accepted / scored:.1f}%", "main")
+        self.browser.screenshot("busy_runs_light")
+        self.browser.run("document.querySelector('main a[href=\"#/run/run-1\"]').focus()")
+        seen = self.browser.text("#status")
+        self.browser.wait("a new look", lambda: self.browser.text("#status") != seen)
+        self.browser.driver.switch_to.active_element.send_keys(Keys.ENTER)
+        self.browser.wait_for_text("By draw: the last 8", "main")
+        self.assert_draws_what_get_step_says(client, load.run, DRAWS)
+
+        # The next draw is drawn without a word; one that is evaluated again is the last.
+        load.step(20)
+        load.step(3)
+        self.browser.wait("draw 20", lambda: "20" in self.chart("Accept rate")["names"])
+        order = [draw for draw in DRAWS if draw != 3] + [20, 3]
+        self.browser.wait("draw 3 again", lambda: self.chart("Accept rate")["names"][-1] == "3")
+        self.assert_draws_what_get_step_says(client, load.run, order)
+
+        # Every chart has words and a table for those who can't see it.
+        said = self.browser.run("return [...document.querySelectorAll('canvas')].map(c => c.getAttribute('aria-label'))")
+        self.assertTrue(said and all(said))
+        self.assertRegex(said[0], r"^Accept rate: sampled \d+\.\d%, expected \d+\.\d%$")
+        self.browser.element(".panel summary").click()
+        self.browser.wait("the table", lambda: self.browser.text(".panel details td") == "3")
+
+        for width, name in ((WIDE, "wide"), (NARROW, "narrow")):
+            for dark in (False, True):
+                self.browser.look(width, dark=dark)
+                self.assert_fits()
+                self.browser.screenshot(f"busy_run_{name}_{'dark' if dark else 'light'}")
+        self.browser.look(WIDE, dark=False)
+        self.open(server, "/server")
+        self.browser.wait_for_text("Tokens recorded", "main")
+        self.browser.screenshot("busy_server")
+        outside = self.browser.run(
+            "return performance.getEntriesByType('resource').map(entry => entry.name)"
+            ".filter(name => !name.startsWith(location.origin))"
+        )
+        self.assertEqual(outside, [], "asked of others")
+        self.assertEqual(self.problems(), [])
+
+    def test_a_stopped_server_is_said_to_be_silent_until_it_is_back(self):
+        server, client = self.start()
+        load = TrainingLoad(client, "run-1")
+        load.step(1)
+        self.open(server, "/run/run-1")
+        self.browser.wait_for_text("By draw: the last one", "main")
+        listen, admin = server.address, server.admin_address
+        server.kill()
+        self.browser.wait_for_text("No answer since", "#status")
+        self.assertIn("What you see is as of then", self.browser.text(".notice"))
+        self.assertIn("Accept rate", self.browser.text("main"), "what was there stays")
+        self.browser.screenshot("stopped")
+
+        # The same place, without what was in its memory.
+        again, client = self.start(f"--listen={listen}", f"--admin={admin}")
+        self.browser.wait_for_text("Live, updated", "#status")
+        self.assertEqual(self.browser.text(".notice"), "")
+        self.browser.wait_for_text("There is no run “run-1” here", "main")
+        self.browser.screenshot("restarted")
+        TrainingLoad(client, "run-1").step(1)
+        self.browser.wait_for_text("By draw: the last one", "main")
+        again.close()
+
+
+if __name__ == "__main__":
+    unittest.main()

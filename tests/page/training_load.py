@@ -1,0 +1,53 @@
+"""A small run that looks like training: sequences of random policies, which drift apart."""
+
+import numpy as np
+
+import sis
+
+VOCABULARY, TOP_K = 60, 8
+SEQUENCES, LENGTH = 12, 40
+_ROWS = SEQUENCES * LENGTH
+
+
+def _log_softmax(logits):
+    return logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
+
+
+class TrainingLoad:
+    """A run with recorded sequences; step() evaluates them once more."""
+
+    def __init__(self, client, run_id, **config):
+        self._client = client
+        self._rng = np.random.default_rng(5)
+        self.run = client.create_run(
+            run_id, seed=7, vocabulary_size=VOCABULARY, top_k=TOP_K, task="sums", algorithm="grpo", model="tiny", **config
+        )
+        self._logits = self._rng.normal(0, 2, (_ROWS, VOCABULARY))
+        behaviour = _log_softmax(self._logits).astype(np.float32)
+        tokens = (behaviour + self._rng.gumbel(size=behaviour.shape)).argmax(axis=1)
+        ids = np.broadcast_to(np.arange(VOCABULARY), behaviour.shape)
+        sampled = behaviour[np.arange(_ROWS), tokens]
+        record = sis.canonical(ids, behaviour, tokens, sampled, TOP_K)
+        self.names = [f"prompt-{i:02}" for i in range(SEQUENCES)]
+        with client.append(self.run, sampling=sis.Sampling("processed", temperature=1.0)) as stream:
+            for i, name in enumerate(self.names):
+                here = slice(i * LENGTH, (i + 1) * LENGTH)
+                stream.block(
+                    name, first_position=0, policy_version=i % 3, **{key: array[here] for key, array in record._asdict().items()}
+                )
+        client.advance_version(self.run, 3)
+        self.records = client.fetch_top_k(self.run, self.names)
+
+    def step(self, draw):
+        """One optimiser step: the policy has moved since the last one."""
+        self._logits = self._logits + self._rng.normal(0, 0.08, self._logits.shape)
+        current = _log_softmax(self._logits).astype(np.float32)
+        slots = np.maximum(self.records.ids, 0)
+        rows = np.arange(len(self.records))
+        return self._client.evaluate(
+            self.run,
+            self.records,
+            draw=draw,
+            log_probs=np.take_along_axis(current, slots, axis=1),
+            sampled_log_probs=current[rows, self.records.sampled_ids],
+        )
