@@ -16,9 +16,11 @@ using LifecycleMethods = v1::RatioService::WithRawCallbackMethod_CreateRun<
             v1::RatioService::WithRawCallbackMethod_ListRuns<
                 v1::RatioService::WithRawCallbackMethod_DeleteRun<
                     v1::RatioService::WithRawCallbackMethod_GetStep<v1::RatioService::Service>>>>>>;
+using InspectionMethods = v1::RatioService::WithRawCallbackMethod_InspectRun<
+    v1::RatioService::WithRawCallbackMethod_InspectSequence<LifecycleMethods>>;
 using RecordMethods =
     v1::RatioService::WithRawCallbackMethod_Append<v1::RatioService::WithRawCallbackMethod_Release<
-        v1::RatioService::WithRawCallbackMethod_FetchTopK<LifecycleMethods>>>;
+        v1::RatioService::WithRawCallbackMethod_FetchTopK<InspectionMethods>>>;
 using EvaluateMethods = v1::RatioService::WithRawCallbackMethod_Evaluate<
     v1::RatioService::WithRawCallbackMethod_EvaluateStream<RecordMethods>>;
 using AllMethods = v1::RatioService::WithRawCallbackMethod_LeaseSegment<EvaluateMethods>;
@@ -44,6 +46,10 @@ class RatioService final : public AllMethods {
                    grpc::ByteBuffer* response) override;
   Unary* GetStep(Context* context, const grpc::ByteBuffer* request,
                  grpc::ByteBuffer* response) override;
+  Unary* InspectRun(Context* context, const grpc::ByteBuffer* request,
+                    grpc::ByteBuffer* response) override;
+  Unary* InspectSequence(Context* context, const grpc::ByteBuffer* request,
+                         grpc::ByteBuffer* response) override;
   Stream* Append(Context* context) override;
   Unary* Release(Context* context, const grpc::ByteBuffer* request,
                  grpc::ByteBuffer* response) override;
