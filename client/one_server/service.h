@@ -28,6 +28,10 @@ class Service {
   virtual absl::StatusOr<v1::AdvanceVersionResponse> AdvanceVersion(
       const v1::AdvanceVersionRequest& request) = 0;
   virtual absl::StatusOr<v1::GetStepResponse> GetStep(const v1::GetStepRequest& request) = 0;
+  virtual absl::StatusOr<v1::InspectRunResponse> InspectRun(
+      const v1::InspectRunRequest& request) = 0;
+  virtual absl::StatusOr<v1::InspectSequenceResponse> InspectSequence(
+      const v1::InspectSequenceRequest& request) = 0;
   virtual absl::StatusOr<v1::ReleaseResponse> Release(const v1::ReleaseRequest& request) = 0;
   virtual absl::StatusOr<v1::EvaluateResponse> Evaluate(v1::EvaluateRequest request) = 0;
 

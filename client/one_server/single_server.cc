@@ -208,6 +208,16 @@ absl::StatusOr<v1::GetStepResponse> SingleServer::GetStep(const v1::GetStepReque
   return CallAbout(request.run().run_id(), &v1::RatioService::Stub::GetStep, request);
 }
 
+absl::StatusOr<v1::InspectRunResponse> SingleServer::InspectRun(
+    const v1::InspectRunRequest& request) {
+  return CallAbout(request.run().run_id(), &v1::RatioService::Stub::InspectRun, request);
+}
+
+absl::StatusOr<v1::InspectSequenceResponse> SingleServer::InspectSequence(
+    const v1::InspectSequenceRequest& request) {
+  return CallAbout(request.run().run_id(), &v1::RatioService::Stub::InspectSequence, request);
+}
+
 absl::StatusOr<v1::ReleaseResponse> SingleServer::Release(const v1::ReleaseRequest& request) {
   return CallAbout(request.run().run_id(), &v1::RatioService::Stub::Release, request);
 }

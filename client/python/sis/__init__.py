@@ -30,6 +30,7 @@ from sis.errors import (
 )
 from sis.evaluation import Decision, Evaluation, PrefixPoint, Step, Totals
 from sis.half_precision import float16_rounded_up
+from sis.inspection import Deviation, InspectedSequence, RunInspection, SequenceInspection, TokenCounts
 from sis.options import AuthorsCode, EvaluateOptions, LogRatioSum
 from sis.records import MissingRange, MissingReason, SequenceRef, Slice, TopKRecords
 from sis.reduction import gather, reduce
@@ -48,6 +49,7 @@ __all__ = [
     "Dapo",
     "DeadlineExceeded",
     "Decision",
+    "Deviation",
     "DppoBinary",
     "DppoTopK",
     "Error",
@@ -58,6 +60,7 @@ __all__ = [
     "Gspo",
     "IcePop",
     "ImportanceSampling",
+    "InspectedSequence",
     "InvalidArgument",
     "LogRatioSum",
     "MissingRange",
@@ -70,13 +73,16 @@ __all__ = [
     "ResourceExhausted",
     "Run",
     "RunConfig",
+    "RunInspection",
     "RunStatus",
     "Sampling",
     "Segment",
+    "SequenceInspection",
     "SequenceRef",
     "Slice",
     "Step",
     "Tis",
+    "TokenCounts",
     "TopK",
     "TopKRecords",
     "Totals",
