@@ -201,6 +201,20 @@ std::vector<absl::StatusOr<v1::GetServerResponse>> Client::GetServers() {
   return service_->GetServers();
 }
 
+absl::StatusOr<v1::InspectRunResponse> Client::InspectRun(const RunRef& run) {
+  v1::InspectRunRequest request;
+  ToMessage(run, *request.mutable_run());
+  return service_->InspectRun(request);
+}
+
+absl::StatusOr<v1::InspectSequenceResponse> Client::InspectSequence(const RunRef& run,
+                                                                    const SequenceRef& sequence) {
+  v1::InspectSequenceRequest request;
+  ToMessage(run, *request.mutable_run());
+  ToMessage(sequence, *request.mutable_sequence());
+  return service_->InspectSequence(request);
+}
+
 std::unique_ptr<AppendWriter> Client::Append(const RunRef& run, const v1::Sampling& sampling,
                                              uint32_t vocabulary_size,
                                              const AppendOptions& options) {

@@ -88,6 +88,12 @@ class Client {
   absl::StatusOr<v1::ListStepsResponse> ListSteps(const RunRef& run);
   // What each server is, holds and did, in the order of the addresses.
   std::vector<absl::StatusOr<v1::GetServerResponse>> GetServers();
+  // What is worth a closer look in the run: the sequences that InspectSequence can open, and
+  // tokens and positions that stand out.
+  absl::StatusOr<v1::InspectRunResponse> InspectRun(const RunRef& run);
+  // The last evaluated values of a sequence, beside what is recorded. NotFound if none are kept.
+  absl::StatusOr<v1::InspectSequenceResponse> InspectSequence(const RunRef& run,
+                                                              const SequenceRef& sequence);
 
   // Opens a stream; an unknown run or a refused header shows in its first Flush.
   std::unique_ptr<AppendWriter> Append(const RunRef& run, const v1::Sampling& sampling,

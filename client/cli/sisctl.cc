@@ -67,6 +67,7 @@ int Main(int argc, const char* const* argv) {
   AddRunsDelete(*runs, action);
   AddStep(app, action);
   AddTop(app, action);
+  AddShow(app, action);
   AddReplay(app, action);
   // Not require_subcommand(1), which would hide a misspelt name behind this message.
   app.final_callback([&] {

@@ -22,6 +22,7 @@ void AddRunsDelete(CLI::App& runs, Action& action);
 // To "sisctl" itself.
 void AddStep(CLI::App& sisctl, Action& action);
 void AddTop(CLI::App& sisctl, Action& action);
+void AddShow(CLI::App& sisctl, Action& action);
 void AddReplay(CLI::App& sisctl, Action& action);
 
 }  // namespace sis

@@ -32,6 +32,10 @@ class Service {
   virtual absl::StatusOr<v1::ListStepsResponse> ListSteps(const v1::ListStepsRequest& request) = 0;
   // Of each server, in the order in which they were named.
   virtual std::vector<absl::StatusOr<v1::GetServerResponse>> GetServers() = 0;
+  virtual absl::StatusOr<v1::InspectRunResponse> InspectRun(
+      const v1::InspectRunRequest& request) = 0;
+  virtual absl::StatusOr<v1::InspectSequenceResponse> InspectSequence(
+      const v1::InspectSequenceRequest& request) = 0;
   virtual absl::StatusOr<v1::ReleaseResponse> Release(const v1::ReleaseRequest& request) = 0;
   virtual absl::StatusOr<v1::EvaluateResponse> Evaluate(v1::EvaluateRequest request) = 0;
 

@@ -226,6 +226,16 @@ std::vector<absl::StatusOr<v1::GetServerResponse>> SingleServer::GetServers() {
   return servers;
 }
 
+absl::StatusOr<v1::InspectRunResponse> SingleServer::InspectRun(
+    const v1::InspectRunRequest& request) {
+  return CallAbout(request.run().run_id(), &v1::RatioService::Stub::InspectRun, request);
+}
+
+absl::StatusOr<v1::InspectSequenceResponse> SingleServer::InspectSequence(
+    const v1::InspectSequenceRequest& request) {
+  return CallAbout(request.run().run_id(), &v1::RatioService::Stub::InspectSequence, request);
+}
+
 absl::StatusOr<v1::ReleaseResponse> SingleServer::Release(const v1::ReleaseRequest& request) {
   return CallAbout(request.run().run_id(), &v1::RatioService::Stub::Release, request);
 }

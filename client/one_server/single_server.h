@@ -39,6 +39,9 @@ class SingleServer final : public Service {
   absl::StatusOr<v1::ListStepsResponse> ListSteps(const v1::ListStepsRequest& request) override;
   std::vector<absl::StatusOr<v1::GetServerResponse>> GetServers() override;
   absl::StatusOr<v1::GetServerResponse> GetServer();
+  absl::StatusOr<v1::InspectRunResponse> InspectRun(const v1::InspectRunRequest& request) override;
+  absl::StatusOr<v1::InspectSequenceResponse> InspectSequence(
+      const v1::InspectSequenceRequest& request) override;
   absl::StatusOr<v1::ReleaseResponse> Release(const v1::ReleaseRequest& request) override;
   // A lease that has ended is no error where every slice has a digest: changed records are noticed
   // without it.

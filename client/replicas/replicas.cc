@@ -14,6 +14,7 @@
 #include "client/messages/sum_totals.h"
 #include "client/messages/wire.h"
 #include "client/replicas/batch_rows.h"
+#include "client/replicas/merge_inspections.h"
 #include "client/replicas/replicated_append_writer.h"
 #include "client/replicas/store_down.h"
 
@@ -201,6 +202,22 @@ std::vector<absl::StatusOr<v1::GetServerResponse>> Replicas::GetServers() {
   std::vector<absl::StatusOr<v1::GetServerResponse>> answers;
   for (auto& answer : asked) answers.push_back(answer.get());
   return answers;
+}
+
+absl::StatusOr<v1::InspectRunResponse> Replicas::InspectRun(const v1::InspectRunRequest& request) {
+  const auto answers = AskAll<v1::InspectRunResponse>(
+      [&](size_t replica) { return servers_[replica]->InspectRun(request); },
+      /*unknown_is_none=*/true);
+  if (!answers.ok()) return answers.status();
+  std::vector<v1::InspectRunResponse> parts;
+  for (const auto& [replica, answer] : *answers) parts.push_back(answer);
+  return MergeInspections(parts);
+}
+
+absl::StatusOr<v1::InspectSequenceResponse> Replicas::InspectSequence(
+    const v1::InspectSequenceRequest& request) {
+  const size_t replica = placement_.Replica(request.run().run_id(), request.sequence().id());
+  return servers_[replica]->InspectSequence(request);
 }
 
 absl::StatusOr<v1::ReleaseResponse> Replicas::Release(const v1::ReleaseRequest& request) {

@@ -37,6 +37,9 @@ class Replicas final : public Service {
   absl::StatusOr<v1::GetStepResponse> GetStep(const v1::GetStepRequest& request) override;
   absl::StatusOr<v1::ListStepsResponse> ListSteps(const v1::ListStepsRequest& request) override;
   std::vector<absl::StatusOr<v1::GetServerResponse>> GetServers() override;
+  absl::StatusOr<v1::InspectRunResponse> InspectRun(const v1::InspectRunRequest& request) override;
+  absl::StatusOr<v1::InspectSequenceResponse> InspectSequence(
+      const v1::InspectSequenceRequest& request) override;
   absl::StatusOr<v1::ReleaseResponse> Release(const v1::ReleaseRequest& request) override;
   absl::StatusOr<v1::EvaluateResponse> Evaluate(v1::EvaluateRequest request) override;
   absl::Status FetchTopK(const v1::FetchTopKRequest& request, const Receive& receive) override;

@@ -15,7 +15,9 @@ struct Limits {
   int max_runs = 1024;
   int max_leases = 4096;  // of one run
   absl::Duration max_lease = absl::Hours(1);
-  int steps_kept = 64;                                 // draws of one run: those used last
+  int steps_kept = 64;  // draws of one run: those used last
+  // For the last values of a sample of sequences, over all runs (server/inspect).
+  int64_t inspected_bytes = int64_t{16} << 20;
   absl::Duration append_patience = absl::Seconds(10);  // that a batch waits for room
 };
 

@@ -7,6 +7,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/numerics/sequence_key.h"
+#include "server/inspect/inspection.h"
 
 namespace sis {
 namespace {
@@ -17,11 +18,14 @@ int64_t QuotaOf(const RunConfig& config) {
   return limited ? static_cast<int64_t>(config.byte_quota) : kMax;
 }
 
+// One run gets at most one part in so many of the bytes for inspection.
+constexpr int64_t kInspectedShare = 8;
+
 }  // namespace
 
 Run::Run(std::string id, uint64_t incarnation, RunConfig config, const Limits& limits, Arena& arena,
-         ByteBudget& server_budget, ByteBudget& steps_budget, std::shared_ptr<RunCounters> counters,
-         Clock clock, BackingStore* backing)
+         ByteBudget& server_budget, ByteBudget& steps_budget, ByteBudget& inspection_budget,
+         std::shared_ptr<RunCounters> counters, Clock clock, BackingStore* backing)
     : id_(std::move(id)),
       incarnation_(incarnation),
       config_(std::move(config)),
@@ -34,9 +38,13 @@ Run::Run(std::string id, uint64_t incarnation, RunConfig config, const Limits& l
       backing_(backing),
       budget_(QuotaOf(config_), &server_budget),
       steps_(limits.steps_kept, steps_budget),
+      inspection_(std::make_unique<Inspection>(limits.inspected_bytes / kInspectedShare,
+                                               static_cast<int>(config_.top_k), inspection_budget)),
       // With a store, what is evicted can be read again.
       members_(!config_.evict_unread && backing_ == nullptr),
       leases_(backing_ != nullptr && backing_->shared() ? limits_.max_leases : 0) {}
+
+Run::~Run() = default;
 
 Member* Run::Touch(Member* member, absl::Time now) {
   if (member == nullptr) return nullptr;
@@ -342,6 +350,7 @@ int64_t Run::looked_at() const {
 }
 
 void Run::Close() {
+  inspection_->Close();
   Members dropped(false);  // freed without the lock
   WriterLock lock(mutex_);
   closed_ = true;

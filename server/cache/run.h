@@ -31,6 +31,8 @@
 
 namespace sis {
 
+class Inspection;
+
 using Clock = std::function<absl::Time()>;
 
 // What GetRun says of a run (v1::Run).
@@ -53,11 +55,13 @@ struct RunDescription {
 // Thread-safe. Lock order: Run, then Sequence; no two sequences at once.
 class Run {
  public:
-  // Without a backing store (null) what is evicted is gone; else it can be read again. Both budgets
+  // Without a backing store (null) what is evicted is gone; else it can be read again. The budgets
   // must outlive the run.
   Run(std::string id, uint64_t incarnation, RunConfig config, const Limits& limits, Arena& arena,
-      ByteBudget& server_budget, ByteBudget& steps_budget, std::shared_ptr<RunCounters> counters,
-      Clock clock, BackingStore* backing = nullptr);
+      ByteBudget& server_budget, ByteBudget& steps_budget, ByteBudget& inspection_budget,
+      std::shared_ptr<RunCounters> counters, Clock clock, BackingStore* backing = nullptr);
+
+  ~Run();
 
   Run(const Run&) = delete;
   Run& operator=(const Run&) = delete;
@@ -72,6 +76,7 @@ class Run {
   ByteBudget& budget() { return budget_; }
   const ByteBudget& budget() const { return budget_; }
   StepLedger& steps() { return steps_; }
+  Inspection& inspection() const { return *inspection_; }
   BackingStore* backing() const { return backing_; }
 
   using Found = FoundSequence;
@@ -181,6 +186,7 @@ class Run {
   BackingStore* const backing_;
   ByteBudget budget_;  // outlives the sequences below
   StepLedger steps_;
+  const std::unique_ptr<Inspection> inspection_;
 
   mutable Mutex mutex_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;

@@ -42,7 +42,8 @@ RunRegistry::RunRegistry(int64_t cache_bytes, Arena& arena, const Limits& limits
       limits_(limits),
       clock_(std::move(clock)),
       budget_(cache_bytes),
-      steps_budget_(cache_bytes / kStepsShare) {}
+      steps_budget_(cache_bytes / kStepsShare),
+      inspection_budget_(limits.inspected_bytes) {}
 
 absl::StatusOr<RunRegistry::Created> RunRegistry::Create(const std::string& run_id,
                                                          uint64_t incarnation,
@@ -126,8 +127,9 @@ std::shared_ptr<Run> RunRegistry::Open(const std::string& run_id, uint64_t incar
   // A later incarnation goes on counting.
   std::shared_ptr<RunCounters> counters =
       superseded == nullptr ? std::make_shared<RunCounters>() : superseded->shared_counters();
-  entry.run = std::make_shared<Run>(run_id, incarnation, config, limits_, arena_, budget_,
-                                    steps_budget_, std::move(counters), clock_, backing);
+  entry.run =
+      std::make_shared<Run>(run_id, incarnation, config, limits_, arena_, budget_, steps_budget_,
+                            inspection_budget_, std::move(counters), clock_, backing);
   entry.last_named = absl::ToUnixNanos(clock_());
   return entry.run;
 }

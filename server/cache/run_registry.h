@@ -104,8 +104,9 @@ class RunRegistry {
   Arena& arena_;
   const Limits limits_;
   const Clock clock_;
-  ByteBudget budget_;  // outlives the runs, as does the next
+  ByteBudget budget_;  // outlives the runs, as do the next two
   ByteBudget steps_budget_;
+  ByteBudget inspection_budget_;
 
   mutable Mutex mutex_;
   std::map<std::string, Entry> runs_ ABSL_GUARDED_BY(mutex_);

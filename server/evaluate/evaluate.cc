@@ -1,10 +1,12 @@
 #include "server/evaluate/evaluate.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/numerics/sequence_key.h"
 #include "server/evaluate/base_algorithm.h"
+#include "server/inspect/inspection.h"
 
 namespace sis {
 namespace {
@@ -143,11 +145,24 @@ int64_t EvaluateCall::Count() {
       counted += part.sums;
       missing.insert(missing.end(), part.missing.begin(), part.missing.end());
     }
+    if (run_->inspection().Chosen(key)) Inspect(slice, key, offset);
     offset += slice.count;
   }
   run_->steps().Add(draw, counted);
   run_->counters().AddEvaluated(counted, missing);
   return counted.scored() + counted.missing;
+}
+
+void EvaluateCall::Inspect(const SliceRange& slice, uint64_t sequence_key, size_t offset) {
+  const uint32_t end =
+      std::min(slice.first_position + slice.count, run_->inspection().kept_positions());
+  if (slice.first_position >= end) return;
+  const absl::StatusOr<InspectedPositions> positions =
+      evaluator_.Inspect(slice, end - slice.first_position, offset);
+  // What was valid a moment ago may have changed in a segment: then there is nothing to look at.
+  if (!positions.ok()) return;
+  run_->inspection().Record({slice.name.id, slice.name.attempt}, sequence_key,
+                            input_.parameters.draw, slice.first_position, *positions);
 }
 
 }  // namespace sis

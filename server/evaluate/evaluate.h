@@ -47,6 +47,8 @@ class EvaluateCall {
   // Adds to the run's step and metrics what this draw hasn't counted yet; returns how many
   // positions that is.
   int64_t Count();
+  // Keeps the values of a slice, which begins at `offset` in the request, for a closer look.
+  void Inspect(const SliceRange& slice, uint64_t sequence_key, size_t offset);
 
   const std::shared_ptr<Run> run_;
   const EvaluateInput input_;

@@ -11,6 +11,7 @@
 #include "server/cache/run.h"
 #include "server/evaluate/evaluate_input.h"
 #include "server/evaluate/evaluate_output.h"
+#include "server/inspect/inspected_positions.h"
 #include "server/slices/slices.h"
 
 namespace sis {
@@ -25,12 +26,18 @@ struct RangeResult {
 class SliceEvaluator {
  public:
   SliceEvaluator(const Run& run, const Backend& backend, const EvaluateInput& input)
-      : backend_(backend), input_(input), oldest_fresh_version_(run.oldest_fresh_version()) {}
+      : backend_(backend),
+        input_(input),
+        policy_version_(run.policy_version()),
+        oldest_fresh_version_(run.oldest_fresh_version()) {}
 
   // Positions [first, first + count) of the slice's sequence, whose values stand at `offset` in the
   // request; output is theirs alone.
   absl::StatusOr<RangeResult> Evaluate(const SliceRange& slice, uint32_t first, uint32_t count,
                                        size_t offset, const PositionOutput& output);
+  // The same of the first `count` positions of the slice, with all values and the records.
+  absl::StatusOr<InspectedPositions> Inspect(const SliceRange& slice, uint32_t count,
+                                             size_t offset);
 
  private:
   // Consecutive positions of one slice, evaluated together.
@@ -63,9 +70,13 @@ class SliceEvaluator {
   absl::Status CheckCurrentValues() const;
   // Evaluates them.
   absl::Status Decide(const Part& part);
+  // Of the stretches that were decided: what follows from record and current values. `positions`
+  // begins `first` positions before the part.
+  void AddValues(const Part& part, size_t first, InspectedPositions& positions) const;
 
   const Backend& backend_;
   const EvaluateInput& input_;
+  const uint64_t policy_version_;
   const uint64_t oldest_fresh_version_;
   CurrentArrays::Scratch scratch_;
   RowBuffer rows_;

@@ -54,6 +54,9 @@ ABSL_FLAG(double, max_lease_seconds, absl::ToDoubleSeconds(sis::Limits().max_lea
           "longest lease");
 ABSL_FLAG(absl::Duration, append_patience, sis::Limits().append_patience,
           "how long a batch waits for room before what does not fit is refused");
+ABSL_FLAG(int64_t, inspected_bytes, sis::Limits().inspected_bytes,
+          "for the last evaluated values of a sample of sequences, which sisctl show and the page "
+          "open; one run takes at most an eighth; 0: none are kept");
 ABSL_FLAG(int, steps_kept, sis::Limits().steps_kept, "draws of a run whose totals are kept");
 
 namespace {
@@ -83,6 +86,7 @@ std::string BadFlag() {
            {"max_evaluate_positions", absl::GetFlag(FLAGS_max_evaluate_positions), 1},
            {"max_runs", absl::GetFlag(FLAGS_max_runs), 1},
            {"max_leases", absl::GetFlag(FLAGS_max_leases), 1},
+           {"inspected_bytes", absl::GetFlag(FLAGS_inspected_bytes), 0},
            {"steps_kept", absl::GetFlag(FLAGS_steps_kept), 1}}) {
     if (range.value < range.least) {
       return absl::StrCat("--", range.flag, "=", range.value, " is below ", range.least);
@@ -124,6 +128,7 @@ sis::ServerOptions OptionsFromFlags() {
               .max_leases = absl::GetFlag(FLAGS_max_leases),
               .max_lease = absl::Seconds(absl::GetFlag(FLAGS_max_lease_seconds)),
               .steps_kept = absl::GetFlag(FLAGS_steps_kept),
+              .inspected_bytes = absl::GetFlag(FLAGS_inspected_bytes),
               .append_patience = absl::GetFlag(FLAGS_append_patience),
           },
   };

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "server/evaluate/inspection_messages.h"
 #include "server/messages/cache_messages.h"
 #include "server/rpc/append_stream.h"
 #include "server/rpc/client_at.h"
@@ -201,6 +202,29 @@ RatioService::Unary* RatioService::GetServer(Context* context, const grpc::ByteB
     *response = resources_.status.Describe();
     return absl::OkStatus();
   });
+}
+
+RatioService::Unary* RatioService::InspectRun(Context* context, const grpc::ByteBuffer* request,
+                                              grpc::ByteBuffer* response) {
+  using Request = v1::InspectRunRequest;
+  using Response = v1::InspectRunResponse;
+  const Call call{context, "InspectRun", request, response};
+  return AnswerOfRun<Request, Response>(call, [](Run& run, const Request*, Response* response) {
+    sis::InspectRun(run, *response);
+    return absl::OkStatus();
+  });
+}
+
+RatioService::Unary* RatioService::InspectSequence(Context* context,
+                                                   const grpc::ByteBuffer* request,
+                                                   grpc::ByteBuffer* response) {
+  using Request = v1::InspectSequenceRequest;
+  using Response = v1::InspectSequenceResponse;
+  const Call call{context, "InspectSequence", request, response};
+  return AnswerOfRun<Request, Response>(call,
+                                        [](Run& run, const Request* request, Response* response) {
+                                          return sis::InspectSequence(run, *request, *response);
+                                        });
 }
 
 RatioService::Stream* RatioService::Append(Context* context) {

@@ -18,9 +18,11 @@ using LifecycleMethods = v1::RatioService::WithRawCallbackMethod_CreateRun<
                     v1::RatioService::WithRawCallbackMethod_GetStep<v1::RatioService::Service>>>>>>;
 using ListingMethods = v1::RatioService::WithRawCallbackMethod_ListSteps<
     v1::RatioService::WithRawCallbackMethod_GetServer<LifecycleMethods>>;
+using InspectionMethods = v1::RatioService::WithRawCallbackMethod_InspectRun<
+    v1::RatioService::WithRawCallbackMethod_InspectSequence<ListingMethods>>;
 using RecordMethods =
     v1::RatioService::WithRawCallbackMethod_Append<v1::RatioService::WithRawCallbackMethod_Release<
-        v1::RatioService::WithRawCallbackMethod_FetchTopK<ListingMethods>>>;
+        v1::RatioService::WithRawCallbackMethod_FetchTopK<InspectionMethods>>>;
 using EvaluateMethods = v1::RatioService::WithRawCallbackMethod_Evaluate<
     v1::RatioService::WithRawCallbackMethod_EvaluateStream<RecordMethods>>;
 using AllMethods = v1::RatioService::WithRawCallbackMethod_LeaseSegment<EvaluateMethods>;
@@ -50,6 +52,10 @@ class RatioService final : public AllMethods {
                    grpc::ByteBuffer* response) override;
   Unary* GetServer(Context* context, const grpc::ByteBuffer* request,
                    grpc::ByteBuffer* response) override;
+  Unary* InspectRun(Context* context, const grpc::ByteBuffer* request,
+                    grpc::ByteBuffer* response) override;
+  Unary* InspectSequence(Context* context, const grpc::ByteBuffer* request,
+                         grpc::ByteBuffer* response) override;
   Stream* Append(Context* context) override;
   Unary* Release(Context* context, const grpc::ByteBuffer* request,
                  grpc::ByteBuffer* response) override;

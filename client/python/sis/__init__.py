@@ -31,6 +31,7 @@ from sis.errors import (
 )
 from sis.evaluation import Decision, Evaluation, PrefixPoint, Step, Totals
 from sis.half_precision import float16_rounded_up
+from sis.inspection import Deviation, InspectedSequence, RunInspection, SequenceInspection, TokenCounts
 from sis.options import AuthorsCode, EvaluateOptions, LogRatioSum
 from sis.records import MissingRange, MissingReason, SequenceRef, Slice, TopKRecords
 from sis.reduction import gather, reduce
@@ -49,6 +50,7 @@ __all__ = [
     "Dapo",
     "DeadlineExceeded",
     "Decision",
+    "Deviation",
     "DppoBinary",
     "DppoTopK",
     "Error",
@@ -59,6 +61,7 @@ __all__ = [
     "Gspo",
     "IcePop",
     "ImportanceSampling",
+    "InspectedSequence",
     "InvalidArgument",
     "LogRatioSum",
     "MissingRange",
@@ -71,14 +74,17 @@ __all__ = [
     "ResourceExhausted",
     "Run",
     "RunConfig",
+    "RunInspection",
     "RunStatus",
     "Sampling",
     "Segment",
+    "SequenceInspection",
     "SequenceRef",
     "Slice",
     "SoftAcceptance",
     "Step",
     "Tis",
+    "TokenCounts",
     "TopK",
     "TopKRecords",
     "Totals",

@@ -16,6 +16,7 @@ from sis.circuit_breaker import CircuitBreaker
 from sis.evaluate_call import EvaluateCall
 from sis.evaluation import Evaluation, Step, Totals
 from sis.half_precision import RoundedUp
+from sis.inspection import RunInspection, SequenceInspection
 from sis.micro_batches import Rows
 from sis.options import EvaluateOptions
 from sis.records import SequenceLike, SequenceRef, Slice, TopKRecords, listed
@@ -159,6 +160,17 @@ class Client:
         counted for it."""
         response = self._service.GetStep(pb.GetStepRequest(run=run.to_proto(), draw=draw))
         return Step(Totals.from_proto(response.totals), response.sequences)
+
+    def inspect_run(self, run: Run) -> RunInspection:
+        """What is worth a closer look: the sequences that inspect_sequence can open, the tokens that
+        are accepted or rejected most, the largest ratios."""
+        return RunInspection.from_proto(self._service.InspectRun(pb.InspectRunRequest(run=run.to_proto())))
+
+    def inspect_sequence(self, run: Run, sequence: SequenceLike) -> SequenceInspection:
+        """The last evaluated values of a sequence, beside what is recorded. Raises NotFound if none
+        are kept of it: the service keeps a sample."""
+        request = pb.InspectSequenceRequest(run=run.to_proto(), sequence=SequenceRef.of(sequence).to_proto())
+        return SequenceInspection.from_proto(self._service.InspectSequence(request))
 
     def append(
         self, run: Run, *, sampling: Sampling, worker: str = "", retry_timeout: float = 60.0

@@ -15,6 +15,7 @@ import numpy as np
 
 from sis import errors, fetched_records
 from sis.evaluate_request import EvaluateRequest
+from sis.inspection import merged_inspections
 from sis.placement import Placement
 from sis.replicated_append import ReplicatedAppendStream
 from sis.segment import Segment
@@ -117,6 +118,13 @@ class Replicas:
             totals=sum_totals([answer.totals for answer in answers]),
             sequences=sum(answer.sequences for answer in answers),
         )
+
+    def InspectRun(self, request: pb.InspectRunRequest) -> pb.InspectRunResponse:
+        return merged_inspections(self._ask_who_knows(lambda server: server.InspectRun(request)))
+
+    def InspectSequence(self, request: pb.InspectSequenceRequest) -> pb.InspectSequenceResponse:
+        index = self._placement.replica(request.run.run_id, request.sequence.id)
+        return self._servers[index].InspectSequence(request)
 
     def Release(self, request: pb.ReleaseRequest) -> pb.ReleaseResponse:
         parts = {index: pb.ReleaseRequest(run=request.run) for index in range(len(self._servers))}

@@ -143,6 +143,12 @@ class SingleServer:
     def GetStep(self, request: pb.GetStepRequest) -> pb.GetStepResponse:
         return self._call_about(request.run.run_id, self._stub.GetStep, request)
 
+    def InspectRun(self, request: pb.InspectRunRequest) -> pb.InspectRunResponse:
+        return self._call_about(request.run.run_id, self._stub.InspectRun, request)
+
+    def InspectSequence(self, request: pb.InspectSequenceRequest) -> pb.InspectSequenceResponse:
+        return self._call_about(request.run.run_id, self._stub.InspectSequence, request)
+
     def Release(self, request: pb.ReleaseRequest) -> pb.ReleaseResponse:
         return self._call_about(request.run.run_id, self._stub.Release, request)
 

@@ -1,0 +1,56 @@
+#include "client/replicas/merge_inspections.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <tuple>
+
+namespace sis {
+namespace {
+
+// As many as a server names.
+constexpr int kDeviations = 64;
+
+// By how much the token is more frequent among the rejected than among the accepted; the totals of
+// both are the same for every token.
+double Odds(const v1::InspectRunResponse::TokenCounts& token) {
+  return (static_cast<double>(token.rejected()) + 1) / (static_cast<double>(token.accepted()) + 1);
+}
+
+}  // namespace
+
+v1::InspectRunResponse MergeInspections(const std::vector<v1::InspectRunResponse>& parts) {
+  v1::InspectRunResponse merged;
+  std::map<uint32_t, v1::InspectRunResponse::TokenCounts> tokens;
+  for (const v1::InspectRunResponse& part : parts) {
+    merged.mutable_sequences()->MergeFrom(part.sequences());
+    merged.mutable_deviations()->MergeFrom(part.deviations());
+    for (const auto& counts : part.tokens()) {
+      auto& token = tokens[counts.token_id()];
+      token.set_token_id(counts.token_id());
+      token.set_accepted(token.accepted() + counts.accepted());
+      token.set_rejected(token.rejected() + counts.rejected());
+      token.set_max_error(token.max_error() + counts.max_error());
+    }
+  }
+  const auto name = [](const auto& of) {
+    return std::tuple<const std::string&, uint32_t>(of.sequence().id(), of.sequence().attempt());
+  };
+  std::stable_sort(merged.mutable_sequences()->begin(), merged.mutable_sequences()->end(),
+                   [&](const auto& a, const auto& b) { return name(a) < name(b); });
+  std::stable_sort(merged.mutable_deviations()->begin(), merged.mutable_deviations()->end(),
+                   [](const auto& a, const auto& b) {
+                     return std::abs(a.log_ratio()) > std::abs(b.log_ratio());
+                   });
+  if (const int more = merged.deviations_size() - kDeviations; more > 0) {
+    merged.mutable_deviations()->DeleteSubrange(kDeviations, more);
+  }
+  for (const auto& [id, token] : tokens) *merged.add_tokens() = token;
+  std::stable_sort(merged.mutable_tokens()->begin(), merged.mutable_tokens()->end(),
+                   [](const auto& a, const auto& b) { return Odds(a) > Odds(b); });
+  return merged;
+}
+
+}  // namespace sis

@@ -1,0 +1,311 @@
+// What InspectSequence says equals what Evaluate returned, and what is recorded.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <random>
+
+#include "kernels/decide/simd_backend.h"
+#include "kernels/numerics/philox.h"
+#include "kernels/numerics/sequence_key.h"
+#include "server/evaluate/inspection_messages.h"
+#include "server/inspect/inspection.h"
+#include "server/testing/evaluate_fixture.h"
+
+namespace sis {
+namespace {
+
+template <typename T>
+std::vector<T> Array(const std::string& bytes) {
+  std::vector<T> array(bytes.size() / sizeof(T));
+  std::memcpy(array.data(), bytes.data(), bytes.size());
+  return array;
+}
+
+// Bit by bit, as NaN has to be equal to itself.
+uint32_t Bits(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof(bits));
+  return bits;
+}
+
+class InspectTest : public EvaluateTest {
+ protected:
+  v1::InspectSequenceResponse Inspect(const std::string& id) {
+    v1::InspectSequenceRequest request;
+    request.mutable_sequence()->set_id(id);
+    v1::InspectSequenceResponse response;
+    const absl::Status status = InspectSequence(*run_, request, response);
+    EXPECT_TRUE(status.ok()) << status;
+    return response;
+  }
+
+  // Compares what is kept with the answer to a request for DECISIONS, ACCEPTANCE_PROBABILITIES and,
+  // where it has them, LOG_RATIOS.
+  void ExpectKept(const v1::EvaluateRequest& request, const v1::EvaluateResponse& answer) {
+    const std::vector<float> a = Floats(answer.acceptance_probabilities());
+    const std::vector<float> log_ratios = Floats(answer.log_ratios());
+    const uint32_t top_k = request.top_k() == 0 ? kSlots : request.top_k();
+    size_t offset = 0;
+    int64_t scored = 0;
+    for (const v1::Slice& slice : request.slices()) {
+      const v1::InspectSequenceResponse kept = Inspect(slice.sequence().id());
+      EXPECT_EQ(kept.draw(), request.draw());
+      EXPECT_EQ(kept.top_k(), static_cast<uint32_t>(kSlots));
+      const uint64_t key = SequenceKey(7, 0, slice.sequence().id());
+      const size_t sequence = std::ranges::find(kIds, slice.sequence().id()) - kIds.begin();
+      const Records& records = records_[sequence];
+      const std::vector<float> kept_log_ratios = Floats(kept.log_ratios());
+      const std::vector<float> kept_a = Floats(kept.acceptance_probabilities());
+      const std::vector<float> log_envelopes = Floats(kept.log_envelopes());
+      const std::vector<float> residual_masses = Floats(kept.residual_masses());
+      const auto uniforms = Array<uint32_t>(kept.uniforms());
+      const auto ids = Array<int32_t>(kept.sampled_ids());
+      const auto slots = Array<int32_t>(kept.top_k_ids());
+      const std::vector<float> log_probs = Floats(kept.top_k_log_probs());
+      const std::vector<float> current = Floats(kept.current_log_probs());
+      for (uint32_t i = 0; i < slice.length(); ++i, ++offset) {
+        const uint32_t position = slice.first_position() + i;
+        SCOPED_TRACE(testing::Message() << slice.sequence().id() << " " << position);
+        const uint32_t at = position - kept.first_position();
+        ASSERT_LT(at, kept.decisions().size());
+        const auto decision = static_cast<Decision>(kept.decisions()[at]);
+        ASSERT_EQ(decision, static_cast<Decision>(answer.decisions()[offset]));
+        if (!IsScored(decision)) continue;
+        ++scored;
+        ASSERT_EQ(kept_a[at], a[offset]);
+        if (!log_ratios.empty() && decision != Decision::kAccepted) {
+          ASSERT_EQ(kept_log_ratios[at], log_ratios[offset]);
+        }
+        ASSERT_EQ(uniforms[at],
+                  AcceptanceUniforms(key, position / 4, request.draw()).word[position % 4]);
+        if (decision == Decision::kAccepted) {
+          EXPECT_LT(uniforms[at], static_cast<uint64_t>(kept_a[at] * 0x1p32f));
+        }
+        ASSERT_EQ(ids[at], records.sampled_ids[position]);
+        Envelope envelope{};
+        EnvelopeAccumulator accumulator;
+        bool told = false;
+        for (int slot = 0; slot < kSlots; ++slot) {
+          const size_t k = at * kSlots + slot, k0 = position * kSlots + slot;
+          ASSERT_EQ(slots[k], records.ids[k0]);
+          ASSERT_EQ(Bits(log_probs[k]), Bits(records.log_probs[k0]));
+          if (request.has_gathered() && records.ids[k0] >= 0) {
+            ASSERT_EQ(current[k], current_[sequence].log_probs[k0]);
+          }
+          if (request.has_reduced() || request.has_top_k_set() || records.ids[k0] < 0) {
+            ASSERT_TRUE(std::isnan(current[k]));
+          } else {
+            told = true;
+            if (slot < static_cast<int>(top_k)) accumulator.Add(log_probs[k], current[k]);
+          }
+        }
+        if (told) {
+          envelope = accumulator.Finish();
+          ASSERT_EQ(log_envelopes[at], envelope.log_envelope);
+          ASSERT_EQ(residual_masses[at], ResidualMass(envelope));
+        }
+        // a follows from what is shown.
+        if (decision != Decision::kOutsideTopK && kept_log_ratios[at] <= log_envelopes[at]) {
+          ASSERT_EQ(kept_a[at], std::isinf(kept_log_ratios[at])
+                                    ? 0.0f
+                                    : Exp32(Flush(kept_log_ratios[at] - log_envelopes[at])));
+        }
+      }
+    }
+    EXPECT_GT(scored, 0);
+  }
+
+  void DoAndExpectKept(const v1::EvaluateRequest& request) { ExpectKept(request, Do(request)); }
+};
+
+TEST_F(InspectTest, GatheredWithAnyK) {
+  for (int top_k = 1; top_k <= kSlots; ++top_k) {
+    v1::EvaluateRequest request = Request(all_, 10 + top_k);
+    request.set_top_k(top_k);
+    request.add_outputs(v1::LOG_RATIOS);
+    DoAndExpectKept(request);
+  }
+}
+
+TEST_F(InspectTest, Reduced) {
+  for (int top_k = 1; top_k <= kSlots; ++top_k) {
+    v1::EvaluateRequest request = ReducedRequest(all_, top_k);
+    request.set_draw(20 + top_k);
+    request.add_outputs(v1::LOG_RATIOS);
+    DoAndExpectKept(request);
+  }
+}
+
+TEST_F(InspectTest, TopKSets) {
+  v1::EvaluateRequest request = Request(all_, 3);
+  v1::TopK set;
+  *set.mutable_sampled_log_probs() = request.gathered().sampled_log_probs();
+  set.set_top_k(2);
+  std::vector<int32_t> ids;
+  std::vector<float> log_probs;
+  for (size_t i = 0; i < 3 * kLength; ++i) {
+    const Records& records = records_[i / kLength];
+    const int32_t first = records.ids[i % kLength * kSlots];
+    ids.insert(ids.end(), {first < 0 ? 0 : first, first == 999 ? 998 : 999});
+    log_probs.insert(log_probs.end(), {-0.7f, -1.5f});
+  }
+  set.set_ids(std::string(reinterpret_cast<const char*>(ids.data()), 4 * ids.size()));
+  set.set_log_probs(
+      std::string(reinterpret_cast<const char*>(log_probs.data()), 4 * log_probs.size()));
+  *request.mutable_top_k_set() = set;
+  request.add_outputs(v1::LOG_RATIOS);
+  DoAndExpectKept(request);
+}
+
+TEST_F(InspectTest, Dense) {
+  v1::EvaluateRequest request = Request(all_, 4);
+  std::mt19937 random(3);
+  std::normal_distribution<float> logit(0, 3);
+  std::vector<float> logits(3 * kLength * 1000);
+  for (float& value : logits) value = logit(random);
+  request.mutable_dense()->set_logits(
+      std::string(reinterpret_cast<const char*>(logits.data()), 4 * logits.size()));
+  request.add_outputs(v1::LOG_RATIOS);
+  DoAndExpectKept(request);
+}
+
+TEST_F(InspectTest, TheVectorBackendAndExpectedWeights) {
+  const SimdBackend backend;
+  v1::EvaluateRequest request = Request(all_, 5);
+  request.set_weight(v1::EXPECTED);
+  const auto answer = EvaluateAtOnce(*run_, backend, request);
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  ExpectKept(request, *answer);
+}
+
+TEST_F(InspectTest, TheAuthorsCode) {
+  v1::EvaluateRequest request = Request(all_, 6);
+  request.mutable_authors_code();
+  const v1::EvaluateResponse answer = Do(request);
+  size_t offset = 0;
+  for (const std::string& id : kIds) {
+    const v1::InspectSequenceResponse kept = Inspect(id);
+    EXPECT_EQ(kept.decisions().substr(0, kLength), answer.decisions().substr(offset, kLength));
+    offset += kLength;
+  }
+}
+
+TEST_F(InspectTest, MasksAndMissingPositions) {
+  v1::EvaluateRequest request = Request({{0, 100, 100}, {1, 0, 30}}, 7);
+  // 50 positions that were never recorded.
+  request.mutable_slices(0)->set_length(150);
+  const auto insert = [](std::string& array, size_t row, size_t width) {
+    array.insert(row * width * 4, std::string(50 * width * 4, '\0'));
+  };
+  insert(*request.mutable_gathered()->mutable_log_probs(), 100, kSlots);
+  insert(*request.mutable_gathered()->mutable_sampled_log_probs(), 100, 1);
+  std::string mask(180, '\1');
+  mask.replace(20, 30, std::string(30, '\0'));
+  mask.replace(120, 5, std::string(5, '\0'));
+  request.set_mask(mask);
+  const v1::EvaluateResponse answer = Do(request);
+  EXPECT_EQ(answer.totals().missing(), 45u);
+  EXPECT_EQ(answer.totals().masked(), 35u);
+  ExpectKept(request, answer);
+  v1::InspectRunResponse overview;
+  InspectRun(*run_, overview);
+  ASSERT_EQ(overview.sequences_size(), 2);
+  ExpectEqualTotals(overview.sequences(0).totals(), answer.slice_totals(0));
+  EXPECT_EQ(overview.sequences(0).positions(), 150u);
+}
+
+TEST_F(InspectTest, TwoRanksAndSeveralSlicesOfASequence) {
+  const v1::EvaluateRequest first = Request({{0, 0, 33}, {0, 90, 50}, {1, 7, 100}}, 8);
+  const v1::EvaluateRequest second = Request({{0, 33, 57}, {0, 140, 60}, {2, 0, 200}}, 8);
+  const v1::EvaluateResponse first_answer = Do(first);
+  const v1::EvaluateResponse second_answer = Do(second);
+  ExpectKept(first, first_answer);
+  ExpectKept(second, second_answer);
+  v1::InspectRunResponse overview;
+  InspectRun(*run_, overview);
+  ExpectEqualTotals(overview.sequences(0).totals(), Do(Request({{0, 0, 200}}, 8)).totals());
+  EXPECT_EQ(overview.sequences(1).positions(), 100u);
+}
+
+TEST_F(InspectTest, DeviationsAndTokensAreThoseOfTheRecords) {
+  Do(Request(all_, 9));
+  v1::InspectRunResponse overview;
+  InspectRun(*run_, overview);
+  ASSERT_EQ(overview.deviations_size(), static_cast<int>(Inspection::kDeviationsShown));
+  float last = std::numeric_limits<float>::infinity();
+  for (const auto& deviation : overview.deviations()) {
+    const size_t sequence = std::ranges::find(kIds, deviation.sequence().id()) - kIds.begin();
+    EXPECT_EQ(static_cast<int32_t>(deviation.token_id()),
+              records_[sequence].sampled_ids[deviation.position()]);
+    EXPECT_EQ(deviation.log_ratio(),
+              Flush(current_[sequence].sampled_log_probs[deviation.position()] -
+                    records_[sequence].sampled_log_probs[deviation.position()]));
+    EXPECT_LE(std::abs(deviation.log_ratio()), last);
+    last = std::abs(deviation.log_ratio());
+  }
+  std::map<int32_t, std::pair<uint64_t, uint64_t>> exact;
+  for (const std::string& id : kIds) {
+    const v1::InspectSequenceResponse kept = Inspect(id);
+    const auto ids = Array<int32_t>(kept.sampled_ids());
+    for (size_t i = 0; i < ids.size(); ++i) {
+      exact[ids[i]].first += kept.decisions()[i] == 1;
+      exact[ids[i]].second += kept.decisions()[i] == 2;
+    }
+  }
+  ASSERT_GT(overview.tokens_size(), 0);
+  for (const auto& token : overview.tokens()) {
+    const auto [accepted, rejected] = exact[static_cast<int32_t>(token.token_id())];
+    EXPECT_GE(token.accepted(), accepted);
+    EXPECT_LE(token.accepted(), accepted + token.max_error());
+    EXPECT_GE(token.rejected(), rejected);
+    EXPECT_LE(token.rejected(), rejected + token.max_error());
+  }
+}
+
+TEST_F(InspectTest, StalenessIsCountedFromTheVersionThen) {
+  ASSERT_TRUE(run_->AdvanceVersion(3).ok());
+  AppendBlock(cache_, *run_, records_[0].Block("a", kLength, 2, 0, 10));
+  v1::EvaluateRequest request = Request({{0, 0, kLength}}, 10);
+  request.mutable_slices(0)->set_length(kLength + 10);
+  const v1::Gathered more = current_[0].Gathered(0, 10);
+  *request.mutable_gathered()->mutable_log_probs() += more.log_probs();
+  *request.mutable_gathered()->mutable_sampled_log_probs() += more.sampled_log_probs();
+  Do(request);
+  const auto staleness = Array<uint64_t>(Inspect("a").staleness());
+  EXPECT_EQ(staleness[0], 3u);
+  EXPECT_EQ(staleness[kLength], 1u);
+}
+
+TEST_F(InspectTest, BadRequestsKeepNothing) {
+  v1::EvaluateRequest request = Request(all_, 11);
+  (*request.mutable_gathered()->mutable_sampled_log_probs())[4 * 3 * kLength - 1] = '\x7f';
+  EXPECT_FALSE(Try(request).ok());
+  v1::InspectRunResponse overview;
+  InspectRun(*run_, overview);
+  EXPECT_EQ(overview.sequences_size(), 0);
+  v1::InspectSequenceRequest inspect;
+  v1::InspectSequenceResponse response;
+  EXPECT_EQ(InspectSequence(*run_, inspect, response).code(), absl::StatusCode::kInvalidArgument);
+  inspect.mutable_sequence()->set_id("a");
+  EXPECT_EQ(InspectSequence(*run_, inspect, response).code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(InspectTest, ASupersededRunLeavesNothing) {
+  Do(Request(all_, 12));
+  EXPECT_GT(run_->inspection().bytes(), 0);
+  const std::shared_ptr<sis::Run> next = cache_.CreateRun("r", LosslessConfig(kSlots), 2);
+  EXPECT_EQ(run_->inspection().bytes(), 0);
+  // A call that had begun before ends after: it keeps nothing either.
+  (void)Try(Request(all_, 13)).ok();
+  EXPECT_EQ(run_->inspection().bytes(), 0);
+  v1::InspectRunResponse overview;
+  InspectRun(*next, overview);
+  EXPECT_EQ(overview.sequences_size(), 0);
+}
+
+}  // namespace
+}  // namespace sis

@@ -1,0 +1,222 @@
+#include "server/inspect/inspection.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <iterator>
+#include <limits>
+#include <set>
+
+namespace sis {
+namespace {
+
+// Of an Inspection with so many bytes: at least two sequences must have room.
+uint32_t KeptPositions(int64_t bytes, size_t slots) {
+  const int64_t room = (bytes - Inspection::kTokenBytes) / 2 - Inspection::kSequenceBytes;
+  const int64_t positions = room / InspectedPositions::BytesPerPosition(slots);
+  const auto step = static_cast<int64_t>(Inspection::kStep);
+  return static_cast<uint32_t>(std::max<int64_t>(0, positions / step * step));
+}
+
+// By how much the token is more frequent among the rejected than among the accepted, cautiously:
+// one occurrence more on either side makes no token stand out.
+double LogOdds(const Inspection::TokenCounts& counts, double accepted, double rejected) {
+  return std::log((static_cast<double>(counts.rejected) + 1) / (rejected + 2)) -
+         std::log((static_cast<double>(counts.accepted) + 1) / (accepted + 2));
+}
+
+// Sorted, and no more than are shown.
+void KeepLargest(std::vector<Inspection::Deviation>& deviations) {
+  std::ranges::stable_sort(
+      deviations, std::greater<>(),
+      [](const Inspection::Deviation& deviation) { return std::abs(deviation.log_ratio); });
+  if (deviations.size() > Inspection::kDeviationsShown) {
+    deviations.erase(deviations.begin() + Inspection::kDeviationsShown, deviations.end());
+  }
+}
+
+}  // namespace
+
+// The finalizer of MurmurHash3: the high bits of an FNV-1a hash alone are not random enough.
+uint64_t Inspection::Hash(uint64_t sequence_key) {
+  uint64_t hash = sequence_key;
+  hash = (hash ^ (hash >> 33)) * 0xFF51AFD7ED558CCDu;
+  hash = (hash ^ (hash >> 33)) * 0xC4CEB9FE1A85EC53u;
+  return (hash ^ (hash >> 33)) | 1;  // never 0, the limit of one that keeps nothing
+}
+
+Inspection::Inspection(int64_t bytes, int slots, ByteBudget& budget)
+    : slots_(static_cast<size_t>(slots)),
+      budget_(bytes, &budget),
+      kept_positions_(KeptPositions(bytes, slots_)),
+      most_hash_(kept_positions_ == 0 ? 0 : std::numeric_limits<uint64_t>::max()) {}
+
+void Inspection::Erase(Table::iterator kept) {
+  budget_.Refund(kept->second.bytes);
+  by_use_.erase(kept->second.by_use);
+  sequences_.erase(kept);
+}
+
+bool Inspection::MakeRoom(int64_t bytes, const Name& name, uint64_t hash, uint64_t draw) {
+  while (!budget_.TryCharge(bytes)) {
+    const auto earlier = std::ranges::find_if(by_use_, [&](const Name& other) {
+      return other != name && sequences_.at(other).values.draw != draw;
+    });
+    if (earlier != by_use_.end()) {
+      Erase(sequences_.find(*earlier));
+      continue;
+    }
+    // Other runs have the room: they give it back when they end.
+    if (budget_.Lacking(bytes) == 0) return false;
+    const uint64_t most = most_hash_.load(std::memory_order_relaxed) / 2;
+    most_hash_.store(most, std::memory_order_relaxed);
+    for (auto kept = sequences_.begin(); kept != sequences_.end();) {
+      const auto next = std::next(kept);
+      if (kept->second.hash > most && kept->first != name) Erase(kept);
+      kept = next;
+    }
+    if (hash > most) return false;
+  }
+  return true;
+}
+
+void Inspection::CountTokens(const InspectedPositions& positions, const Sequence& before,
+                             uint32_t first_position) {
+  const uint32_t offset = first_position - before.first_position;
+  for (size_t i = 0; i < positions.size(); ++i) {
+    if (before.positions.decisions[offset + i] != kNotEvaluated) continue;  // this draw counted it
+    if (positions.decisions[i] == Decision::kAccepted) accepted_.Add(positions.sampled_ids[i]);
+    if (positions.decisions[i] == Decision::kRejected) rejected_.Add(positions.sampled_ids[i]);
+  }
+}
+
+void Inspection::Record(const Name& name, uint64_t sequence_key, uint64_t draw,
+                        uint32_t first_position, const InspectedPositions& positions) {
+  WriterLock lock(mutex_);
+  const uint64_t hash = Hash(sequence_key);
+  if (!Chosen(sequence_key) || positions.size() == 0) return;
+  if (!counts_tokens_) {
+    if (!budget_.TryCharge(kTokenBytes)) return;
+    counts_tokens_ = true;
+  }
+  auto kept = sequences_.find(name);
+  if (kept != sequences_.end() && kept->second.values.draw != draw) {
+    Erase(kept);
+    kept = sequences_.end();
+  }
+  const Sequence* before = kept == sequences_.end() ? nullptr : &kept->second.values;
+  // Whole steps, so that ranks which send a part each don't make it grow position by position.
+  uint32_t begin = first_position / kStep * kStep;
+  uint32_t end = first_position + static_cast<uint32_t>(positions.size());
+  if (before != nullptr) {
+    begin = std::min(begin, before->first_position);
+    end = std::max(end, before->first_position + static_cast<uint32_t>(before->positions.size()));
+  }
+  end = static_cast<uint32_t>((end + kStep - 1) / kStep * kStep);
+  const int64_t bytes =
+      kSequenceBytes + (end - begin) * InspectedPositions::BytesPerPosition(slots_);
+  const int64_t bytes_before = before == nullptr ? 0 : kept->second.bytes;
+  if (bytes > bytes_before) {
+    if (!MakeRoom(bytes - bytes_before, name, hash, draw)) {
+      if (before != nullptr && !Chosen(sequence_key)) Erase(kept);
+      return;
+    }
+    Sequence grown{sequence_key, draw, begin, InspectedPositions(slots_)};
+    grown.positions.Resize(end - begin);
+    if (before != nullptr) {
+      grown.positions.Copy(before->first_position - begin, before->positions, 0,
+                           before->positions.size());
+      kept->second.values = std::move(grown);
+      kept->second.bytes = bytes;
+    } else {
+      by_use_.push_back(name);
+      kept = sequences_.emplace(name, Kept{hash, std::move(grown), bytes, std::prev(by_use_.end())})
+                 .first;
+    }
+  }
+  by_use_.splice(by_use_.end(), by_use_, kept->second.by_use);
+  Sequence& values = kept->second.values;
+  CountTokens(positions, values, first_position);
+  values.positions.Copy(first_position - values.first_position, positions, 0, positions.size());
+}
+
+void Inspection::Clear() {
+  WriterLock lock(mutex_);
+  while (!sequences_.empty()) Erase(sequences_.begin());
+  if (counts_tokens_) budget_.Refund(kTokenBytes);
+  counts_tokens_ = false;
+  accepted_.Clear();
+  rejected_.Clear();
+}
+
+void Inspection::Close() {
+  {
+    WriterLock lock(mutex_);  // a Record may be halving it
+    most_hash_.store(0, std::memory_order_relaxed);
+  }
+  Clear();
+}
+
+std::optional<Inspection::Sequence> Inspection::Find(const Name& name) const {
+  ReaderLock lock(mutex_);
+  const auto kept = sequences_.find(name);
+  if (kept == sequences_.end()) return std::nullopt;
+  const Sequence& values = kept->second.values;
+  const std::vector<Decision>& decisions = values.positions.decisions;
+  size_t begin = 0, end = decisions.size();
+  while (begin < end && decisions[begin] == kNotEvaluated) ++begin;
+  while (begin < end && decisions[end - 1] == kNotEvaluated) --end;
+  Sequence evaluated{values.key, values.draw, values.first_position + static_cast<uint32_t>(begin),
+                     InspectedPositions(slots_)};
+  evaluated.positions.Resize(end - begin);
+  evaluated.positions.Copy(0, values.positions, begin, end - begin);
+  return evaluated;
+}
+
+std::vector<Inspection::TokenCounts> Inspection::Tokens() const {
+  std::set<int32_t> named;
+  for (const int32_t token : accepted_.tokens()) named.insert(token);
+  for (const int32_t token : rejected_.tokens()) named.insert(token);
+  std::vector<std::pair<double, TokenCounts>> ordered;
+  const auto accepted_total = static_cast<double>(accepted_.total());
+  const auto rejected_total = static_cast<double>(rejected_.total());
+  for (const int32_t token : named) {
+    const SpaceSaving::Count accepted = accepted_.Of(token), rejected = rejected_.Of(token);
+    const TokenCounts counts{token, accepted.count, rejected.count,
+                             std::max(accepted.error, rejected.error)};
+    ordered.emplace_back(LogOdds(counts, accepted_total, rejected_total), counts);
+  }
+  std::ranges::sort(ordered, [](const auto& a, const auto& b) {
+    return std::pair(-a.first, a.second.token) < std::pair(-b.first, b.second.token);
+  });
+  std::vector<TokenCounts> tokens;
+  for (size_t i = 0; i < ordered.size(); ++i) {
+    if (i < kTokensShown || i + kTokensShown >= ordered.size()) tokens.push_back(ordered[i].second);
+  }
+  return tokens;
+}
+
+Inspection::Overview Inspection::Describe() const {
+  Overview overview;
+  ReaderLock lock(mutex_);
+  for (const auto& [name, kept] : sequences_) {
+    const InspectedPositions& positions = kept.values.positions;
+    Summary summary{name, kept.values.draw, 0, positions.Total()};
+    for (size_t i = 0; i < positions.size(); ++i) {
+      summary.positions += positions.decisions[i] != kNotEvaluated;
+      if (!IsScored(positions.decisions[i])) continue;
+      overview.deviations.push_back({name, kept.values.first_position + static_cast<uint32_t>(i),
+                                     positions.sampled_ids[i], kept.values.draw,
+                                     positions.log_ratios[i]});
+      // Twice as many as are shown, so that they are seldom sorted out.
+      if (overview.deviations.size() < 2 * kDeviationsShown) continue;
+      KeepLargest(overview.deviations);
+    }
+    overview.sequences.push_back(std::move(summary));
+  }
+  KeepLargest(overview.deviations);
+  overview.tokens = Tokens();
+  return overview;
+}
+
+}  // namespace sis

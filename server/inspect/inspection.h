@@ -1,0 +1,131 @@
+// What is kept of a run's evaluations for people who want to look closer: the last values of a
+// sample of sequences, and which of their tokens are accepted and rejected most.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <list>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "server/inspect/inspected_positions.h"
+#include "server/inspect/space_saving.h"
+#include "server/memory/byte_budget.h"
+#include "server/threads/mutex.h"
+
+namespace sis {
+
+// Thread-safe. Sequences are chosen by a hash of their key: those whose hash is at most a limit,
+// which is halved whenever the sequences of one draw don't fit. So the choice doesn't depend on the
+// order in which ranks evaluate, and where servers have different limits, one keeps a part of what
+// the other would. Sequences of earlier draws make way for those of the last.
+class Inspection {
+ public:
+  // Holds at most `bytes`, charged to `budget`, which must outlive the object. K = slots.
+  Inspection(int64_t bytes, int slots, ByteBudget& budget);
+  ~Inspection() { Clear(); }
+  Inspection(const Inspection&) = delete;
+  Inspection& operator=(const Inspection&) = delete;
+
+  // Whether the values of a sequence with this Philox key would be kept. Takes no lock.
+  bool Chosen(uint64_t sequence_key) const {
+    return Hash(sequence_key) <= most_hash_.load(std::memory_order_relaxed);
+  }
+  // Only the first so many positions of a sequence are kept: it must not take all of the room.
+  uint32_t kept_positions() const { return kept_positions_; }
+
+  // Id and attempt.
+  using Name = std::pair<std::string, uint32_t>;
+  // Keeps the values of the positions from first_position on, all below kept_positions(), in place
+  // of those there were; what is kept of the sequence is then of this draw alone. Does nothing if
+  // the sequence is not chosen any more, or there is no room.
+  void Record(const Name& name, uint64_t sequence_key, uint64_t draw, uint32_t first_position,
+              const InspectedPositions& positions) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Forgets everything, and keeps nothing more.
+  void Close() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  struct Sequence {
+    uint64_t key;
+    uint64_t draw;
+    uint32_t first_position;
+    InspectedPositions positions;
+  };
+  // From the first position that was evaluated to the last.
+  std::optional<Sequence> Find(const Name& name) const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  struct Summary {
+    Name name;
+    uint64_t draw;
+    uint64_t positions;  // that were evaluated
+    Sums sums;
+  };
+  struct TokenCounts {
+    int32_t token;
+    uint64_t accepted;  // neither is too low,
+    uint64_t rejected;
+    uint64_t max_error;  // nor too high by more
+  };
+  struct Deviation {
+    Name name;
+    uint32_t position;
+    int32_t token;
+    uint64_t draw;
+    float log_ratio;
+  };
+  struct Overview {
+    std::vector<Summary> sequences;  // by name
+    // Those most over-represented among the rejected first, and last those among the accepted.
+    std::vector<TokenCounts> tokens;
+    std::vector<Deviation> deviations;  // largest |log w| first
+  };
+  Overview Describe() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  int64_t bytes() const { return budget_.used(); }
+
+  // Of each of the two counts of tokens.
+  static constexpr size_t kTokenCounters = 256;
+  static constexpr int64_t kTokenBytes = 64 * 1024;
+  // Charged per sequence: its name, and its places in the tables.
+  static constexpr int64_t kSequenceBytes = 1024;
+  // Positions are charged so many at a time.
+  static constexpr size_t kStep = 64;
+  static constexpr size_t kTokensShown = 32;  // from either end
+  static constexpr size_t kDeviationsShown = 64;
+
+ private:
+  struct Kept {
+    uint64_t hash;
+    Sequence values;
+    int64_t bytes;
+    std::list<Name>::iterator by_use;
+  };
+  using Table = std::map<Name, Kept>;
+
+  static uint64_t Hash(uint64_t sequence_key);
+  void Clear() ABSL_LOCKS_EXCLUDED(mutex_);
+  void Erase(Table::iterator kept) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Charges them for a sequence of this name and hash. False if it is not chosen any more.
+  bool MakeRoom(int64_t bytes, const Name& name, uint64_t hash, uint64_t draw)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Counts those that were not evaluated before in this draw.
+  void CountTokens(const InspectedPositions& positions, const Sequence& before,
+                   uint32_t first_position) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::vector<TokenCounts> Tokens() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+
+  const size_t slots_;
+  ByteBudget budget_;
+  const uint32_t kept_positions_;
+  std::atomic<uint64_t> most_hash_;
+  mutable Mutex mutex_;
+  bool counts_tokens_ ABSL_GUARDED_BY(mutex_) = false;  // whether kTokenBytes are charged
+  Table sequences_ ABSL_GUARDED_BY(mutex_);
+  std::list<Name> by_use_ ABSL_GUARDED_BY(mutex_);  // recorded longest ago first
+  SpaceSaving accepted_ ABSL_GUARDED_BY(mutex_){kTokenCounters};
+  SpaceSaving rejected_ ABSL_GUARDED_BY(mutex_){kTokenCounters};
+};
+
+}  // namespace sis

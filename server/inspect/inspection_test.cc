@@ -1,0 +1,207 @@
+#include "server/inspect/inspection.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <random>
+#include <set>
+
+namespace sis {
+namespace {
+
+constexpr int kSlots = 4;
+constexpr int64_t kBytes = 256 * 1024;
+
+InspectedPositions Positions(size_t count, float log_ratio = 0.5f,
+                             Decision decision = Decision::kRejected, int32_t token = 3) {
+  InspectedPositions positions(kSlots);
+  positions.Resize(count);
+  std::ranges::fill(positions.decisions, decision);
+  std::ranges::fill(positions.sampled_ids, token);
+  std::ranges::fill(positions.log_ratios, log_ratio);
+  std::ranges::fill(positions.log_envelopes, 1.0f);
+  std::ranges::fill(positions.covered_masses, 0.75f);
+  return positions;
+}
+
+struct Offer {
+  Inspection::Name name;
+  uint64_t key;
+  uint32_t first;
+  uint32_t count;
+};
+
+std::vector<Offer> RandomOffers(int sequences, uint32_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<Offer> offers;
+  for (int i = 0; i < sequences; ++i) {
+    const uint32_t length = 1 + random() % 200;
+    offers.push_back({{"s" + std::to_string(i), 0}, random(), 0, length});
+  }
+  return offers;
+}
+
+void Record(Inspection& inspection, const Offer& offer, uint64_t draw) {
+  if (!inspection.Chosen(offer.key)) return;
+  inspection.Record(offer.name, offer.key, draw, offer.first, Positions(offer.count));
+}
+
+std::set<Inspection::Name> NamesOf(const Inspection& inspection) {
+  std::set<Inspection::Name> names;
+  for (const auto& sequence : inspection.Describe().sequences) names.insert(sequence.name);
+  return names;
+}
+
+TEST(InspectionTest, RanksInAnyOrderKeepTheSame) {
+  std::vector<Offer> offers = RandomOffers(2000, 1);
+  ByteBudget budget(kBytes);
+  Inspection forwards(kBytes, kSlots, budget);
+  for (const Offer& offer : offers) Record(forwards, offer, 1);
+  std::ranges::shuffle(offers, std::mt19937(2));
+  ByteBudget other_budget(kBytes);
+  Inspection shuffled(kBytes, kSlots, other_budget);
+  for (const Offer& offer : offers) Record(shuffled, offer, 1);
+  EXPECT_EQ(NamesOf(forwards), NamesOf(shuffled));
+  EXPECT_GT(NamesOf(forwards).size(), 3u);
+  EXPECT_LT(NamesOf(forwards).size(), 200u);
+}
+
+// A replica has seen half of the sequences, and keeps those of them that one server would.
+TEST(InspectionTest, ReplicasKeepWhatOneServerWould) {
+  const std::vector<Offer> offers = RandomOffers(2000, 3);
+  ByteBudget budgets[3] = {ByteBudget(kBytes), ByteBudget(kBytes), ByteBudget(kBytes)};
+  Inspection alone(kBytes, kSlots, budgets[0]);
+  Inspection first(kBytes, kSlots, budgets[1]), second(kBytes, kSlots, budgets[2]);
+  for (const Offer& offer : offers) {
+    Record(alone, offer, 1);
+    Record(offer.key % 2 ? first : second, offer, 1);
+  }
+  std::set<Inspection::Name> both = NamesOf(first);
+  both.merge(NamesOf(second));
+  EXPECT_TRUE(std::ranges::includes(both, NamesOf(alone)));
+}
+
+TEST(InspectionTest, LaterDrawsTakeTheRoom) {
+  ByteBudget budget(kBytes);
+  Inspection inspection(kBytes, kSlots, budget);
+  for (uint64_t draw = 1; draw <= 50; ++draw) {
+    for (Offer offer : RandomOffers(20, draw)) {
+      offer.name.first += "-" + std::to_string(draw);
+      offer.count = 20;
+      Record(inspection, offer, draw);
+    }
+  }
+  // 20 sequences fit: all of the last draw are there.
+  int of_last = 0;
+  for (const auto& sequence : inspection.Describe().sequences) of_last += sequence.draw == 50;
+  EXPECT_EQ(of_last, 20);
+}
+
+TEST(InspectionTest, NeverMoreBytesThanTheBound) {
+  std::mt19937_64 random(5);
+  ByteBudget budget(3 * kBytes / 2);
+  Inspection inspections[] = {{kBytes, kSlots, budget}, {kBytes, kSlots, budget}};
+  const uint32_t most = inspections[0].kept_positions();
+  ASSERT_GT(most, 200u);
+  for (int i = 0; i < 5000; ++i) {
+    Inspection& inspection = inspections[random() % 2];
+    const uint32_t first = random() % most;
+    const uint32_t count = 1 + random() % std::min<uint32_t>(300, most - first);
+    const uint64_t key = random() % 300 * 0x9E3779B97F4A7C15u;
+    Record(inspection, {{"s" + std::to_string(key), 0}, key, first, std::min(count, most - first)},
+           1 + i / 1000);
+    ASSERT_LE(inspection.bytes(), kBytes);
+    ASSERT_LE(budget.used(), budget.limit());
+  }
+  EXPECT_EQ(inspections[0].bytes() + inspections[1].bytes(), budget.used());
+  for (Inspection& inspection : inspections) inspection.Close();
+  EXPECT_EQ(budget.used(), 0);
+}
+
+TEST(InspectionTest, PartsOfOneDrawAreOneSequence) {
+  ByteBudget budget(kBytes);
+  Inspection inspection(kBytes, kSlots, budget);
+  inspection.Record({"a", 0}, 1, 7, 150, Positions(50, 2.0f));
+  inspection.Record({"a", 0}, 1, 7, 70, Positions(10, 3.0f));
+  std::optional<Inspection::Sequence> found = inspection.Find({"a", 0});
+  ASSERT_TRUE(found.has_value());
+  const auto at = [&](uint32_t position) { return position - found->first_position; };
+  EXPECT_EQ(found->positions.log_ratios[at(150)], 2.0f);
+  EXPECT_EQ(found->positions.log_ratios[at(199)], 2.0f);
+  EXPECT_EQ(found->positions.log_ratios[at(79)], 3.0f);
+  EXPECT_EQ(found->positions.decisions[at(80)], kNotEvaluated);
+  EXPECT_EQ(inspection.Describe().sequences[0].positions, 60u);
+
+  inspection.Record({"a", 0}, 1, 8, 80, Positions(1, 4.0f));
+  found = inspection.Find({"a", 0});
+  EXPECT_EQ(found->draw, 8u);
+  EXPECT_EQ(inspection.Describe().sequences[0].positions, 1u);
+}
+
+TEST(InspectionTest, ARetryCountsNoTokenTwice) {
+  ByteBudget budget(kBytes);
+  Inspection inspection(kBytes, kSlots, budget);
+  for (int retry = 0; retry < 3; ++retry) {
+    inspection.Record({"a", 0}, 1, 7, 0, Positions(10));
+    inspection.Record({"a", 0}, 1, 7, 5, Positions(10));
+  }
+  const std::vector<Inspection::TokenCounts> tokens = inspection.Describe().tokens;
+  ASSERT_EQ(tokens.size(), 1u);
+  EXPECT_EQ(tokens[0].rejected, 15u);
+  EXPECT_EQ(tokens[0].max_error, 0u);
+}
+
+TEST(InspectionTest, RejectedTokensFirstAcceptedLast) {
+  ByteBudget budget(kBytes);
+  Inspection inspection(kBytes, kSlots, budget);
+  inspection.Record({"a", 0}, 1, 1, 0, Positions(40, 0.1f, Decision::kAccepted, 10));
+  inspection.Record({"b", 0}, 2, 1, 0, Positions(30, 0.1f, Decision::kAccepted, 20));
+  inspection.Record({"c", 0}, 3, 1, 0, Positions(30, 0.1f, Decision::kRejected, 20));
+  inspection.Record({"d", 0}, 4, 1, 0, Positions(20, 0.1f, Decision::kRejected, 30));
+  const std::vector<Inspection::TokenCounts> tokens = inspection.Describe().tokens;
+  ASSERT_EQ(tokens.size(), 3u);
+  EXPECT_EQ(tokens[0].token, 30);
+  EXPECT_EQ(tokens[1].token, 20);
+  EXPECT_EQ(tokens[2].token, 10);
+}
+
+TEST(InspectionTest, LargestDeviationsOfAll) {
+  ByteBudget budget(kBytes);
+  Inspection inspection(kBytes, kSlots, budget);
+  InspectedPositions positions = Positions(300);
+  std::vector<float> sizes;
+  for (size_t i = 0; i < 300; ++i) {
+    positions.log_ratios[i] = (i % 2 ? -1.0f : 1.0f) * static_cast<float>(i * 7919 % 300);
+    sizes.push_back(std::abs(positions.log_ratios[i]));
+  }
+  positions.decisions[0] = Decision::kMissing;
+  inspection.Record({"a", 0}, 1, 1, 0, positions);
+  std::ranges::sort(sizes, std::greater<>());
+  const std::vector<Inspection::Deviation> found = inspection.Describe().deviations;
+  ASSERT_EQ(found.size(), Inspection::kDeviationsShown);
+  for (size_t i = 0; i < found.size(); ++i) EXPECT_EQ(std::abs(found[i].log_ratio), sizes[i]);
+}
+
+TEST(InspectionTest, NothingAfterClose) {
+  ByteBudget budget(kBytes);
+  Inspection inspection(kBytes, kSlots, budget);
+  inspection.Record({"a", 0}, 1, 1, 0, Positions(10));
+  EXPECT_GT(budget.used(), 0);
+  inspection.Close();
+  EXPECT_EQ(budget.used(), 0);
+  EXPECT_FALSE(inspection.Chosen(1));
+  inspection.Record({"a", 0}, 1, 1, 0, Positions(10));
+  EXPECT_TRUE(inspection.Describe().sequences.empty());
+  EXPECT_TRUE(inspection.Describe().tokens.empty());
+  EXPECT_EQ(budget.used(), 0);
+}
+
+TEST(InspectionTest, NoBytesChooseNothing) {
+  ByteBudget budget(0);
+  Inspection inspection(0, kSlots, budget);
+  for (uint64_t key = 0; key < 100; ++key) EXPECT_FALSE(inspection.Chosen(key));
+}
+
+}  // namespace
+}  // namespace sis
