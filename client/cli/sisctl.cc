@@ -1,4 +1,4 @@
-// sisctl: talks to a SIS ratio service, or to one inside this process.
+// sisctl: talks to a SIS ratio service, or to one inside this process; compares recordings.
 #include <CLI/CLI.hpp>
 #include <iostream>
 #include <memory>
@@ -16,10 +16,6 @@
 namespace sis {
 namespace {
 
-constexpr int kDone = 0;
-constexpr int kFailed = 1;
-constexpr int kWrongUsage = 2;
-
 // Lists subcommands with their arguments, and those of two words in full.
 class Formatter : public CLI::Formatter {
   std::string make_subcommand(const CLI::App* app) const override {
@@ -36,10 +32,10 @@ class Formatter : public CLI::Formatter {
   }
 };
 
-int Main(int argc, const char* const* argv) {
+ExitStatus Main(int argc, const char* const* argv) {
   CLI::App app("Talks to a SIS ratio service.", "sisctl");
   app.formatter(std::make_shared<Formatter>());
-  app.footer("Exit status: 0 done, 1 failed, 2 wrong usage.");
+  app.footer("Exit status: 0 done, 1 failed, 2 wrong usage, 3 compare found a fault.");
   app.failure_message([](const CLI::App*, const CLI::Error& error) {
     return absl::StrCat("sisctl: ", error.what(), "\nsee sisctl --help\n");
   });
@@ -58,6 +54,7 @@ int Main(int argc, const char* const* argv) {
   app.option_defaults()->always_capture_default();
 
   Action action;
+  LocalAction local_action;
   app.require_subcommand(0, 1);
   CLI::App* const runs = app.add_subcommand("runs", "Runs of the service.");
   runs->require_subcommand(0, 1);
@@ -68,22 +65,28 @@ int Main(int argc, const char* const* argv) {
   AddStep(app, action);
   AddTop(app, action);
   AddShow(app, action);
-  AddReplay(app, action);
+  AddCompare(app, local_action);
   // Not require_subcommand(1), which would hide a misspelt name behind this message.
   app.final_callback([&] {
-    if (!action) throw CLI::RequiredError("A subcommand");
+    if (!action && !local_action) throw CLI::RequiredError("A subcommand");
   });
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {  // how CLI11 reports wrong usage, and --help
-    return app.exit(error) == 0 ? kDone : kWrongUsage;
+    return app.exit(error) == 0 ? ExitStatus::kDone : ExitStatus::kWrongUsage;
   }
 
   const auto failed = [](const absl::Status& status) {
     std::cerr << "sisctl: " << status.message() << " (" << absl::StatusCodeToString(status.code())
               << ")\n";
-    return kFailed;
+    return ExitStatus::kFailed;
   };
+  if (local_action) {
+    const absl::StatusOr<ExitStatus> status = local_action();
+    if (!status.ok()) return failed(status.status());
+    return std::cout.flush() ? *status : ExitStatus::kFailed;
+  }
+
   std::unique_ptr<Server> server;
   std::unique_ptr<Client> client;
   if (embedded) {
@@ -104,10 +107,10 @@ int Main(int argc, const char* const* argv) {
   }
   const absl::Status status = action(*client);
   if (!status.ok()) return failed(status);
-  return std::cout.flush() ? kDone : kFailed;
+  return std::cout.flush() ? ExitStatus::kDone : ExitStatus::kFailed;
 }
 
 }  // namespace
 }  // namespace sis
 
-int main(int argc, char** argv) { return sis::Main(argc, argv); }
+int main(int argc, char** argv) { return static_cast<int>(sis::Main(argc, argv)); }

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 import subprocess
 import tempfile
 import unittest
@@ -9,7 +10,7 @@ import unittest
 from server.testing.live_server import LiveServer
 
 SISCTL = pathlib.Path("client/cli/sisctl")
-TESTDATA = pathlib.Path("client/cli/testdata")
+TESTDATA = pathlib.Path("client/cli/recorded/testdata")
 
 
 def sisctl(*words):
@@ -32,10 +33,10 @@ class SisctlTest(unittest.TestCase):
     def test_help(self):
         overview = self.done("--help")
         runs = ("runs list", "runs get RUN", "runs create RUN", "runs delete RUN")
-        for name in (*runs, "step RUN DRAW", "top RUN", "replay", "--server", "--embedded"):
+        for name in (*runs, "step RUN DRAW", "top RUN", "compare A B", "--server", "--embedded"):
             self.assertIn(name, overview)
         self.assertIn("--vocabulary_size", self.done("runs", "create", "--help"))
-        self.assertIn("unscored", self.done("replay", "--help"))
+        self.assertIn("unscored", self.done("compare", "--help"))
 
     def test_runs_create(self):
         flags = ("--seed=3", "--vocabulary_size", "1000", "--top_k=5", "--max_staleness=2", "--embedded")
@@ -60,10 +61,6 @@ class SisctlTest(unittest.TestCase):
         self.assertEqual(self.done(*delete, "r1", "--incarnation=1"), "run r1, deleted\n")
         self.assertEqual(json.loads(self.done(*delete, "r2", "--json")), {"deleted": True})
         self.assertEqual(json.loads(self.done(*delete, "r2", "--json")), {"deleted": False})
-        self.assertEqual(run_ids(), [])
-        # What a replay needs of the server it leaves as it was.
-        file = TESTDATA / "llama_cpp.json"
-        self.done(live, "replay", f"--behavior={file}", f"--current={file}")
         self.assertEqual(run_ids(), [])
 
     def test_runs_list(self):
@@ -98,26 +95,65 @@ class SisctlTest(unittest.TestCase):
         self.assertTrue(json.loads(self.done(both, "runs", "get", "r1", "--json"))["config"]["evict_unread"])
         for server in (both, *(f"--server={address}" for address in addresses)):
             self.assertEqual([r["run_id"] for r in json.loads(self.done(server, "runs", "list", "--json"))["runs"]], ["r1"])
-        file = TESTDATA / "llama_cpp.json"
-        replay = ("replay", f"--behavior={file}", f"--current={file}", "--json")
-        self.assertEqual(self.done(both, *replay), self.done("--embedded", *replay))
         self.refused(1, "each once", f"--server={addresses[0]},{addresses[0]}", "runs", "list")
 
-    def test_replay_prints_a_table(self):
-        file = TESTDATA / "llama_cpp.json"
-        table = self.done("--embedded", "replay", f"--behavior={file}", f"--current={file}")
-        rows = dict(line.rsplit(maxsplit=1) for line in table.splitlines())
-        self.assertEqual(rows["positions"], "2")
-        self.assertEqual(rows["accepted"], "1")
-        self.assertEqual(rows["outside top-K"], "1")
-        self.assertEqual(rows["accept rate"], "0.500000")
+    def test_compare_prints_verdict_evidence_and_positions(self):
+        files = [TESTDATA / f"smollm2_{name}.jsonl" for name in ("float32", "4_bit")]
+        report = self.done("compare", *files, "--positions=3")
+        self.assertIn("6 sequences, 157 positions in the same context", report)
+        self.assertIn("No fault was found. D is 0.05", report)
+        self.assertRegex(report, r"ok +Is the same temperature applied\? +0 ")
+        self.assertRegex(report, r"accept rate +0\.[0-9]{6} +0\.[0-9]{6}")
+        table = report[report.index("the 3 positions with the largest"):].splitlines()
+        self.assertEqual(len(table), 5)
+        self.assertNotIn("positions with the largest", self.done("compare", *files, "--positions=0"))
+        self.assertIn("all positions", self.done("compare", *files, "--positions=1000"))
 
-    def test_replay_reads_every_format(self):
-        for name in ("llama_cpp", "openai", "vllm_token_ids"):
+    def test_compare_names_a_fault(self):
+        files = [TESTDATA / f"smollm2_{name}.jsonl" for name in ("4_bit", "float32_temperature_0.7")]
+        result = sisctl("compare", *files)
+        self.assertEqual(result.returncode, 3, result.stderr)
+        self.assertEqual(result.stderr, "")
+        self.assertIn("B looks like A at temperature 0.70", result.stdout)
+        self.assertIn("FAULT  Is the same temperature applied?", result.stdout)
+        report = json.loads(sisctl("compare", *files, "--json").stdout)
+        self.assertTrue(report["fault"])
+        faults = [check["name"] for check in report["checks"] if check["outcome"] == "fault"]
+        self.assertEqual(faults, ["temperature"])
+
+    def test_compare_writes_a_page_that_needs_no_other_file(self):
+        files = [TESTDATA / f"smollm2_{name}.jsonl" for name in ("float32", "4_bit")]
+        with tempfile.TemporaryDirectory() as folder:
+            page = pathlib.Path(folder, "compare.html")
+            text = self.done("compare", *files, f"--html={page}")
+            self.assertIn("No fault was found", text)
+            html = page.read_text()
+            self.assertIn("No fault was found", html)
+            self.assertEqual(html.count("<svg"), 4)
+            self.assertNotRegex(html, r"(src|href)=|@import|url\(")
+            data = re.search(r'id="data">(.*?)</script>', html, re.DOTALL).group(1)
+            sequences = json.loads(data)["sequences"]
+            self.assertEqual(len(sequences), 6)
+            for there, back in sequences:
+                self.assertEqual(len(there["decisions"]), len(back["decisions"]))
+                self.assertEqual(there["sampledIds"], back["sampledIds"])
+            self.refused(1, "can't be written", "compare", *files, f"--html={folder}")
+
+    def test_compare_reads_every_format(self):
+        names = ("llama_cpp", "llama_cpp_probabilities", "openai", "openai_completion", "sglang",
+                 "vllm_dictionaries", "vllm_flat", "vllm_outputs", "vllm_token_ids")
+        for name in names:
             file = TESTDATA / f"{name}.json"
-            summary = json.loads(self.done("--embedded", "replay", f"--behavior={file}", f"--current={file}", "--json"))
-            self.assertEqual(summary["positions"], 2, name)
+            summary = json.loads(self.done("compare", file, file, "--json"))["a_to_b"]
+            self.assertGreaterEqual(summary["positions"], 2, name)
             self.assertEqual(summary["rejected"], 0, name)
+        # The same recording in other formats is the same.
+        reports = [
+            json.loads(self.done("compare", TESTDATA / "sglang.json", TESTDATA / f"{name}.json", "--json"))
+            for name in ("sglang", "vllm_dictionaries", "vllm_flat", "vllm_outputs", "openai_completion")
+        ]
+        for report in reports:
+            self.assertEqual(report["d"]["mean"], 0)
 
     def test_failures(self):
         self.refused(1, "'nowhere' is unknown", "--embedded", "runs", "get", "nowhere")
@@ -130,14 +166,11 @@ class SisctlTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             bad = pathlib.Path(folder, "bad.json")
             bad.write_text(good.read_text()[:-20])
-            self.refused(1, f"{bad}: not JSON", "--embedded", "replay", f"--behavior={bad}", f"--current={good}")
-            bad.write_text('{"logprobs": {"content": []}}')
-            words = ("--embedded", "replay", f"--behavior={bad}", f"--current={good}")
-            self.refused(1, "lists no top_logprobs", *words)
+            self.refused(1, f"{bad}: not JSON", "compare", bad, good)
+            self.refused(1, "holds 6 sequences", "compare", TESTDATA / "smollm2_4_bit.jsonl", good)
             missing = pathlib.Path(folder, "missing.json")
             for name in (missing, folder):
-                words = ("--embedded", "replay", f"--behavior={good}", f"--current={name}")
-                self.refused(1, f"{name}: can't be read", *words)
+                self.refused(1, f"{name}: can't be read", "compare", good, name)
 
     def test_wrong_usage(self):
         self.refused(2, "subcommand is required")
@@ -158,7 +191,7 @@ class SisctlTest(unittest.TestCase):
         self.refused(2, "RUN is required", "runs", "delete")
         self.refused(2, "DRAW is required", "step", "r")
         self.refused(2, "DRAW", "step", "r", "last")
-        self.refused(2, "--current is required", "replay", "--behavior=x")
+        self.refused(2, "B is required", "compare", "x")
 
     def test_the_last_of_an_option_given_twice_counts(self):
         flags = ("--vocabulary_size=9", "--embedded")

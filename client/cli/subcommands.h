@@ -7,11 +7,16 @@
 #include <functional>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "client/api/client.h"
 
 namespace sis {
 
 using Action = std::function<absl::Status(Client&)>;
+
+enum class ExitStatus { kDone = 0, kFailed = 1, kWrongUsage = 2, kFaultFound = 3 };
+// Of a subcommand that asks no service.
+using LocalAction = std::function<absl::StatusOr<ExitStatus>()>;
 
 // To "sisctl runs".
 void AddRunsList(CLI::App& runs, Action& action);
@@ -23,6 +28,6 @@ void AddRunsDelete(CLI::App& runs, Action& action);
 void AddStep(CLI::App& sisctl, Action& action);
 void AddTop(CLI::App& sisctl, Action& action);
 void AddShow(CLI::App& sisctl, Action& action);
-void AddReplay(CLI::App& sisctl, Action& action);
+void AddCompare(CLI::App& sisctl, LocalAction& action);
 
 }  // namespace sis

@@ -5,8 +5,9 @@
 #include <cstdlib>
 #include <set>
 
-#include "client/cli/recorded_log_probs.h"
-#include "client/cli/recorded_sets.h"
+#include "client/cli/recorded/recorded_log_probs.h"
+#include "client/cli/recorded/recorded_sets.h"
+#include "kernels/records/record_view.h"
 
 namespace {
 
@@ -14,8 +15,9 @@ void Check(bool holds) {
   if (!holds) std::abort();
 }
 
-void CheckRecording(const sis::Recording& recording, int32_t vocabulary_size) {
-  for (const sis::RecordedSet& set : recording.positions) {
+void CheckSets(const sis::RecordedSets& sets, int32_t vocabulary_size) {
+  for (const sis::RecordedSet& set : sets) {
+    Check(set.top.size() <= static_cast<size_t>(sis::kMaxTopK));
     Check(set.sampled_id >= 0 && set.sampled_id < vocabulary_size);
     Check(!std::isnan(set.sampled_log_prob));
     std::set<int32_t> ids;
@@ -33,11 +35,14 @@ void CheckRecording(const sis::Recording& recording, int32_t vocabulary_size) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const absl::string_view text(reinterpret_cast<const char*>(data), size);
-  const auto positions = sis::ParseRecordedLogProbs(text, "input");
-  if (!positions.ok()) return 0;
-  const auto pair = sis::PairRecordings(*positions, "input", *positions, "input");
+  const auto sequences = sis::ParseRecordedLogProbs(text, "input");
+  if (!sequences.ok()) return 0;
+  const auto pair = sis::PairRecordings(*sequences, "input", *sequences, "input");
   if (!pair.ok()) return 0;
-  CheckRecording(pair->behavior, pair->vocabulary_size);
-  CheckRecording(pair->current, pair->vocabulary_size);
+  for (const sis::Recording& recording : {pair->a, pair->b}) {
+    for (const sis::RecordedSets& sets : recording.sequences) {
+      CheckSets(sets, pair->vocabulary_size);
+    }
+  }
   return 0;
 }

@@ -1,16 +1,15 @@
-#include "client/cli/recorded_sets.h"
+#include "client/cli/recorded/recorded_sets.h"
 
 #include <algorithm>
 #include <cmath>
 #include <string>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/numerics/exp32.h"
 #include "kernels/numerics/log_prob.h"
-#include "kernels/records/validate.h"
+#include "kernels/records/record_view.h"
 
 namespace sis {
 namespace {
@@ -23,6 +22,8 @@ constexpr int32_t kVocabularyMultiple = 64;
 class TokenIds {
  public:
   explicit TokenIds(bool by_text) : by_text_(by_text) {}
+
+  bool by_text() const { return by_text_; }
 
   int32_t Of(const RecordedToken& token) {
     const int32_t id =
@@ -46,11 +47,16 @@ class TokenIds {
 };
 
 template <typename Predicate>
-bool AllTokens(std::span<const RecordedPosition> positions, Predicate predicate) {
-  return std::all_of(positions.begin(), positions.end(), [&](const RecordedPosition& position) {
-    return predicate(position.sampled) &&
-           std::all_of(position.top.begin(), position.top.end(), predicate);
-  });
+bool AllTokens(std::span<const RecordedSequence> sequences, Predicate predicate) {
+  for (const RecordedSequence& sequence : sequences) {
+    for (const RecordedPosition& position : sequence.positions) {
+      if (!predicate(position.sampled) ||
+          !std::all_of(position.top.begin(), position.top.end(), predicate)) {
+        return false;
+      }
+    }
+  }
+  return true;
 }
 
 bool MoreProbable(const ListedToken& a, const ListedToken& b) {
@@ -64,10 +70,10 @@ struct List {
   bool sampled_stood_first_out_of_order = false;
 };
 
-absl::StatusOr<List> ReadList(const RecordedPosition& position, size_t index,
-                              absl::string_view file, TokenIds& ids) {
+absl::StatusOr<List> ReadList(const RecordedPosition& position, const std::string& place,
+                              TokenIds& ids) {
   const auto error = [&](const std::string& what) {
-    return absl::InvalidArgumentError(absl::StrCat(file, ": position ", index, ": ", what));
+    return absl::InvalidArgumentError(absl::StrCat(place, ": ", what));
   };
   List list;
   const int32_t sampled_id = ids.Of(position.sampled);
@@ -77,6 +83,8 @@ absl::StatusOr<List> ReadList(const RecordedPosition& position, size_t index,
                                       [&](const ListedToken& t) { return t.id == listed.id; });
     if (earlier == list.tokens.end()) {
       list.tokens.push_back(listed);
+    } else if (ids.by_text()) {
+      earlier->log_prob = std::max(earlier->log_prob, listed.log_prob);
     } else if (earlier->log_prob != listed.log_prob) {
       return error(absl::StrCat("top_logprobs gives token ", listed.id, " both ", earlier->log_prob,
                                 " and ", listed.log_prob));
@@ -84,6 +92,7 @@ absl::StatusOr<List> ReadList(const RecordedPosition& position, size_t index,
   }
   const bool sampled_first = !list.tokens.empty() && list.tokens.front().id == sampled_id;
   std::sort(list.tokens.begin(), list.tokens.end(), MoreProbable);
+  if (list.tokens.size() > kMaxTopK) list.tokens.resize(kMaxTopK);
   list.sampled_is_last = list.tokens.size() > 1 && list.tokens.back().id == sampled_id;
   list.sampled_stood_first_out_of_order = sampled_first && list.sampled_is_last;
 
@@ -107,33 +116,55 @@ bool LongestHaveAppended(std::span<const List> lists) {
   return one_shorter;
 }
 
-absl::StatusOr<Recording> ReadRecording(std::span<const RecordedPosition> positions,
+// What a list says of the most probable tokens and of the sampled one.
+RecordedSet ReadSet(const RecordedPosition& position, const List& list, bool appended,
+                    TokenIds& ids) {
+  const float given = position.sampled.log_prob;
+  RecordedSet set{ids.Of(position.sampled), given, given, {}};
+  for (const ListedToken& token : list.tokens) {
+    if (!std::isfinite(token.log_prob)) continue;
+    if (token.id == set.sampled_id) set.sampled_log_prob = token.log_prob;
+    if (!(appended && token.id == set.sampled_id)) set.top.push_back(token);
+  }
+  return set;
+}
+
+void ReadTexts(const RecordedPosition& position, TokenIds& ids, Recording& recording) {
+  const auto read = [&](const RecordedToken& token) {
+    if (token.text) recording.texts.try_emplace(ids.Of(token), *token.text);
+  };
+  read(position.sampled);
+  std::for_each(position.top.begin(), position.top.end(), read);
+}
+
+absl::StatusOr<Recording> ReadRecording(std::span<const RecordedSequence> sequences,
                                         absl::string_view file, TokenIds& ids) {
-  std::vector<List> lists;
+  std::vector<List> lists;  // of all sequences, one after the other
   size_t longest = 0;
-  for (size_t i = 0; i < positions.size(); ++i) {
-    absl::StatusOr<List> list = ReadList(positions[i], i, file, ids);
-    if (!list.ok()) return list.status();
-    longest = std::max(longest, list->tokens.size());
-    lists.push_back(*std::move(list));
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    for (size_t t = 0; t < sequences[i].positions.size(); ++t) {
+      absl::StatusOr<List> list = ReadList(
+          sequences[i].positions[t], absl::StrCat(file, ": sequence ", i, ": position ", t), ids);
+      if (!list.ok()) return list.status();
+      longest = std::max(longest, list->tokens.size());
+      lists.push_back(*std::move(list));
+    }
   }
   const bool longest_have_appended = LongestHaveAppended(lists);
 
   Recording recording;
   size_t with_appended = 0, without_appended = 0;
-  for (size_t i = 0; i < positions.size(); ++i) {
-    List& list = lists[i];
-    const bool appended = list.sampled_stood_first_out_of_order ||
-                          (longest_have_appended && list.tokens.size() == longest);
-    RecordedSet set{ids.Of(positions[i].sampled), positions[i].sampled.log_prob, {}};
-    for (const ListedToken& token : list.tokens) {
-      if (!std::isfinite(token.log_prob)) continue;
-      if (token.id == set.sampled_id) set.sampled_log_prob = token.log_prob;
-      if (!(appended && token.id == set.sampled_id)) set.top.push_back(token);
+  auto list = lists.begin();
+  for (const RecordedSequence& sequence : sequences) {
+    RecordedSets& sets = recording.sequences.emplace_back();
+    for (const RecordedPosition& position : sequence.positions) {
+      const bool appended = list->sampled_stood_first_out_of_order ||
+                            (longest_have_appended && list->tokens.size() == longest);
+      sets.push_back(ReadSet(position, *list++, appended, ids));
+      size_t& top_k = appended ? with_appended : without_appended;
+      top_k = std::max(top_k, sets.back().top.size());
+      ReadTexts(position, ids, recording);
     }
-    size_t& top_k = appended ? with_appended : without_appended;
-    top_k = std::max(top_k, set.top.size());
-    recording.positions.push_back(std::move(set));
   }
   recording.top_k = static_cast<int>(with_appended > 0 ? with_appended : without_appended);
   return recording;
@@ -149,26 +180,32 @@ std::optional<float> RecordedSet::LogProbOf(int32_t id) const {
   return std::nullopt;
 }
 
-absl::StatusOr<RecordedPair> PairRecordings(std::span<const RecordedPosition> behavior,
-                                            absl::string_view behavior_file,
-                                            std::span<const RecordedPosition> current,
-                                            absl::string_view current_file) {
+absl::StatusOr<RecordedPair> PairRecordings(std::span<const RecordedSequence> a,
+                                            absl::string_view a_file,
+                                            std::span<const RecordedSequence> b,
+                                            absl::string_view b_file) {
+  if (a.size() != b.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(a_file, " holds ", a.size(), " sequences, ", b_file, " ", b.size(),
+                     ": both must hold those of the same prompts, in the same order"));
+  }
   const auto has_id = [](const RecordedToken& token) { return token.id.has_value(); };
   const auto has_text = [](const RecordedToken& token) { return token.text.has_value(); };
-  const bool by_id = AllTokens(behavior, has_id) && AllTokens(current, has_id);
-  if (!by_id && !(AllTokens(behavior, has_text) && AllTokens(current, has_text))) {
+  const bool by_id = AllTokens(a, has_id) && AllTokens(b, has_id);
+  if (!by_id && !(AllTokens(a, has_text) && AllTokens(b, has_text))) {
     return absl::InvalidArgumentError(
-        absl::StrCat(behavior_file, " and ", current_file,
+        absl::StrCat(a_file, " and ", b_file,
                      ": tokens can't be matched: some have no id, others nothing but an id"));
   }
   TokenIds ids(/*by_text=*/!by_id);
   RecordedPair pair;
-  absl::StatusOr<Recording> recording = ReadRecording(behavior, behavior_file, ids);
+  pair.by_id = by_id;
+  absl::StatusOr<Recording> recording = ReadRecording(a, a_file, ids);
   if (!recording.ok()) return recording.status();
-  pair.behavior = *std::move(recording);
-  recording = ReadRecording(current, current_file, ids);
+  pair.a = *std::move(recording);
+  recording = ReadRecording(b, b_file, ids);
   if (!recording.ok()) return recording.status();
-  pair.current = *std::move(recording);
+  pair.b = *std::move(recording);
   pair.vocabulary_size = ids.vocabulary_size();
   return pair;
 }

@@ -1,14 +1,16 @@
-// Two recordings of the same prompt as top-K sets over one vocabulary.
+// Two recordings of the same prompts as top-K sets over one vocabulary.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "client/cli/recorded_log_probs.h"
+#include "client/cli/recorded/recorded_log_probs.h"
 
 namespace sis {
 
@@ -21,6 +23,8 @@ struct RecordedSet {
   int32_t sampled_id;
   // From the listed token of the same id, if there is one; -inf if the engine gave none.
   float sampled_log_prob;
+  // What the file gives besides the list; -inf if nothing.
+  float given_log_prob;
   // The most probable tokens, most probable first, ties by id, without an appended sampled token.
   std::vector<ListedToken> top;
 
@@ -29,20 +33,28 @@ struct RecordedSet {
   std::optional<float> LogProbOf(int32_t id) const;
 };
 
+using RecordedSets = std::vector<RecordedSet>;
+
 struct Recording {
-  std::vector<RecordedSet> positions;
+  // One for each prompt.
+  std::vector<RecordedSets> sequences;
   // How many most probable tokens the engine was asked for, as far as its lists tell.
-  int top_k;
+  int top_k = 0;
+  // What the file says that ids stand for, as it first does; empty if it never does.
+  absl::flat_hash_map<int32_t, std::string> texts;
 };
 
 struct RecordedPair {
-  Recording behavior;
-  Recording current;
-  int32_t vocabulary_size;
+  Recording a;
+  Recording b;
+  int32_t vocabulary_size = 0;
+  // Whether the files' own ids are compared, not their texts.
+  bool by_id = false;
 };
 
 // Tokens are matched by id if both files give all ids, else by their bytes, which then get ids by
-// first appearance.
+// first appearance. Where different tokens of a list have the same text, the most probable stays.
+// Of lists of more than kMaxTopK tokens so many are kept.
 //
 // Engines may list the sampled token besides the most probable ones. It then counts as appended,
 // not as one of them, if it is the least probable of its list, and
@@ -52,11 +64,12 @@ struct RecordedPair {
 // An engine may have cut such lists to the length asked for: top_k is then what the lists with an
 // appended token hold without it.
 //
-// InvalidArgument names file and position, if a list gives a token two log-probs or its mass is
-// above 1 + 1/64, or if the files have no way in common to tell tokens apart.
-absl::StatusOr<RecordedPair> PairRecordings(std::span<const RecordedPosition> behavior,
-                                            absl::string_view behavior_file,
-                                            std::span<const RecordedPosition> current,
-                                            absl::string_view current_file);
+// InvalidArgument names file, sequence and position, if a list gives a token two log-probs or its
+// mass is above 1 + 1/64, if the files have no way in common to tell tokens apart, or if one has
+// more sequences than the other.
+absl::StatusOr<RecordedPair> PairRecordings(std::span<const RecordedSequence> a,
+                                            absl::string_view a_file,
+                                            std::span<const RecordedSequence> b,
+                                            absl::string_view b_file);
 
 }  // namespace sis

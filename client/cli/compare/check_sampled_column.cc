@@ -1,0 +1,72 @@
+#include <algorithm>
+#include <cmath>
+#include <initializer_list>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "client/cli/compare/checks.h"
+
+namespace sis {
+namespace {
+
+struct Contradictions {
+  size_t comparable = 0;      // positions that give the sampled token's log-prob twice
+  size_t contradictions = 0;  // of them
+  size_t most_probable = 0;   // of these, those where the other is the most probable token's
+};
+
+Contradictions Count(const Recording& recording) {
+  // Above what float16 rounds away.
+  constexpr double kSame = 0.05;
+  Contradictions count;
+  for (const RecordedSets& sets : recording.sequences) {
+    for (const RecordedSet& set : sets) {
+      const auto listed =
+          std::find_if(set.top.begin(), set.top.end(),
+                       [&](const ListedToken& token) { return token.id == set.sampled_id; });
+      if (listed == set.top.end() || !std::isfinite(set.given_log_prob)) continue;
+      ++count.comparable;
+      if (std::abs(set.given_log_prob - listed->log_prob) <= kSame) continue;
+      ++count.contradictions;
+      count.most_probable += std::abs(set.given_log_prob - set.top.front().log_prob) <= kSame;
+    }
+  }
+  return count;
+}
+
+}  // namespace
+
+Check CheckSampledColumn(const RecordedPair& pair) {
+  constexpr size_t kEnough = 5, kFewest = 3;
+  Check check{.name = "sampled_column",
+              .question = "Is the sampled token's log-prob the one of its list?",
+              .statistic =
+                  "share of positions where the two differ by more than 0.05 nats, in the "
+                  "file that has more",
+              .limit = 0.05,
+              .reason = "engines write the same number twice"};
+  double largest = -1;
+  for (const auto& [recording, name] : {std::pair(&pair.a, "A"), std::pair(&pair.b, "B")}) {
+    const Contradictions count = Count(*recording);
+    if (count.comparable < kEnough) continue;
+    const double share =
+        count.contradictions < kFewest
+            ? 0
+            : static_cast<double>(count.contradictions) / static_cast<double>(count.comparable);
+    if (share <= largest) continue;
+    largest = share;
+    const bool column = count.most_probable * 2 > count.contradictions;
+    check.Decide(share, absl::StrFormat(
+                            "In %s the sampled token's log-prob is not the one that its list gives "
+                            "it, at %d of %d positions%s.",
+                            name, count.contradictions, count.comparable,
+                            column ? ", but that of the most probable token: the wrong column was "
+                                     "taken of a list sorted by rank"
+                                   : ": are they of different kinds, raw and processed?"));
+  }
+  if (largest < 0) check.Untested("the files give the sampled token's log-prob only once");
+  return check;
+}
+
+}  // namespace sis

@@ -1,0 +1,52 @@
+// Two recordings side by side: what reports are made of.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "client/cli/compare/compared_positions.h"
+#include "client/cli/compare/decisions.h"
+#include "client/cli/compare/diagnosis.h"
+#include "client/cli/recorded/recorded_sets.h"
+
+namespace sis {
+
+struct Comparison {
+  std::string a_name, b_name;
+  RecordedPair pair;
+  std::vector<ComparedPosition> positions;
+  // A as the behaviour policy and B as the current one, and the other way round. Their sequences
+  // are as long as the common prefixes.
+  Decisions a_to_b, b_to_a;
+  Diagnosis diagnosis;
+
+  // The decisions at a position.
+  const DecidedPosition& a_to_b_at(const ComparedPosition& position) const {
+    return a_to_b.sequences[position.sequence][position.position];
+  }
+  const DecidedPosition& b_to_a_at(const ComparedPosition& position) const {
+    return b_to_a.sequences[position.sequence][position.position];
+  }
+  // What a file says that a token stands for; "#ID" if neither says it.
+  std::string TextOf(int32_t id) const;
+};
+
+// Fails as PairRecordings and DecideAll do.
+absl::StatusOr<Comparison> Compare(std::span<const RecordedSequence> a, const std::string& a_name,
+                                   std::span<const RecordedSequence> b, const std::string& b_name,
+                                   const DecideOptions& options);
+
+// "accepted", "rejected", "outside" or "unscored".
+const char* DecisionName(Decision decision);
+
+// What comes of the decisions of one direction.
+struct SummaryRow {
+  const char* field;  // in JSON
+  const char* title;  // in a table
+  double value;       // NaN for a mean over nothing
+  bool is_count;
+};
+std::vector<SummaryRow> Summarise(const Decisions& decisions);
+
+}  // namespace sis

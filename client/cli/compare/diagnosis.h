@@ -1,0 +1,26 @@
+// Why two recordings differ: all checks, in an order in which each may rely on those before it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "client/cli/compare/check.h"
+#include "client/cli/compare/compared_positions.h"
+#include "client/cli/compare/difference_size.h"
+#include "client/cli/recorded/recorded_sets.h"
+
+namespace sis {
+
+struct Diagnosis {
+  std::vector<Check> checks;
+  DifferenceSize size;
+  bool fault = false;
+  // One paragraph for each fault; else what the differences are like.
+  std::vector<std::string> verdict;
+};
+
+// `decisions` are those of A as the behaviour policy.
+Diagnosis Diagnose(const RecordedPair& pair, const std::vector<ComparedPosition>& positions,
+                   const Decisions& decisions);
+
+}  // namespace sis
