@@ -12,7 +12,7 @@ from deploy.grafana.panels import (
     Column, Text, lines,
 )  # fmt: skip
 
-_FAILURES = "UNKNOWN|DEADLINE_EXCEEDED|RESOURCE_EXHAUSTED|UNIMPLEMENTED|INTERNAL|UNAVAILABLE|DATA_LOSS"
+_FAILURES = "Unknown|DeadlineExceeded|ResourceExhausted|Unimplemented|Internal|Unavailable|DataLoss"
 # Of a store: answers that are no failures. A new sequence is NOT_FOUND; another replica was first.
 _STORE_ANSWERS = "OK|NOT_FOUND|ALREADY_EXISTS"
 
@@ -109,9 +109,9 @@ def _calls() -> List[Any]:
             "Calls by code",
             Text(
                 "The same by status code.",
-                "OK, with CANCELLED where clients give shared memory back, and a NOT_FOUND now and then.",
-                "INVALID_ARGUMENT and FAILED_PRECONDITION are the caller's: its log has a message that names the "
-                "field. UNAVAILABLE, RESOURCE_EXHAUSTED and INTERNAL are the server's.",
+                "OK; a NotFound now and then; and calls that clients end, as they do to give shared memory back.",
+                "InvalidArgument and FailedPrecondition are the caller's: its log has a message that names the field. "
+                "Unavailable, ResourceExhausted and Internal are the server's.",
                 ["errors"],
             ),
             CALLS_PER_SECOND,
@@ -121,7 +121,7 @@ def _calls() -> List[Any]:
             "Calls that fail",
             Text(
                 "The share of calls that the server failed, by method. The caller's own mistakes are left out.",
-                "0. UNAVAILABLE while a server is replaced.",
+                "0. Unavailable while a server is replaced.",
                 "clients repeat what can be repeated, and training slows down.",
                 ["errors"],
             ),

@@ -14,6 +14,7 @@ METRICS_PAGE = pathlib.Path("docs/metrics.md")
 class Query(NamedTuple):
     dashboard: str
     panel: str
+    legend: str
     # As written, with variables.
     expression: str
 
@@ -31,7 +32,13 @@ def queries() -> Iterator[Query]:
         board = json.loads(path.read_text())
         for panel in panels(board):
             for target in panel["targets"]:
-                yield Query(board["title"], panel["title"], target["expr"])
+                yield Query(board["title"], panel["title"], target.get("legendFormat", ""), target["expr"])
+
+
+def queries_of_the_page() -> List[str]:
+    """Those that docs/metrics.md recommends, each below its question."""
+    blocks = re.findall(r"(?:^    .*\n?)+", METRICS_PAGE.read_text(), re.M)
+    return [re.sub(r"^ *#.*\n", "", block) for block in blocks if block.startswith("    # ")]
 
 
 def metrics_in(expression: str) -> Set[str]:
