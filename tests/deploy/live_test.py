@@ -15,7 +15,7 @@ import urllib.request
 import torch
 
 import sis
-from client.demo import arms, model, task
+from client.demo import arms, model, task, warm_up
 from client.demo.settings import Settings
 from server.testing.live_server import LiveServer
 from tests.deploy import dashboards, load
@@ -24,7 +24,10 @@ from tests.deploy.prometheus_server import PrometheusServer
 SECONDS_OF_LOAD = 6
 # What the trainers of the load only watch.
 OBSERVED = {"tis": sis.Tis(), "grpo": sis.Grpo()}
-DEMO = Settings(seed=3, digits=1, rollouts=3, prompts=8, group=4, updates=4, learning_rate=3e-3)
+DEMO = Settings(
+    seed=3, digits=1, warm_up_accuracy=0.15, warm_up_seconds=20, rollouts=3, prompts=8, group=4, updates=4,
+    learning_rate=3e-3,
+)  # fmt: skip
 # What a server with a device would add: what these panels ask for needs one, which tests don't have.
 DEVICE_PANELS = {"Device cache", "Rows on the device", "Copies evicted from the device"}
 DEVICE_METRICS = """\
@@ -97,12 +100,14 @@ class LiveTest(unittest.TestCase):
 
     @classmethod
     def train_demo(cls, folder):
-        """Both arms of the demonstration, from a policy that knows nothing; by arm, what its trainer
-        logged."""
+        """Both arms of the demonstration; by arm, what its trainer logged."""
         addition = task.Addition(DEMO.digits)
         torch.manual_seed(1)
+        policy = model.of_task(addition)
+        # GRPO learns nothing from a policy that is never right, and D stays 0.
+        warm_up.warm_up(policy, addition, DEMO, lambda state: None)
         checkpoint = f"{folder}/checkpoint"
-        torch.save(model.of_task(addition).state_dict(), checkpoint)
+        torch.save(policy.state_dict(), checkpoint)
         return arms.train_arms(
             cls.server.address, DEMO, DEMO.seed, checkpoint, folder, time.monotonic() + 120, lambda learned: None
         )

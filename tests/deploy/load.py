@@ -28,7 +28,7 @@ class Training:
         self.client = client
         self.run = client.create_run(run_id, seed=seed, vocabulary_size=VOCABULARY, top_k=TOP_K, **labels)
         self.rng = np.random.default_rng(seed)
-        self.logits = self.rng.normal(size=(CONTEXTS, VOCABULARY)) * 1.5
+        self.logits = self.rng.normal(size=(CONTEXTS, VOCABULARY)) * 3.0
         self.rollouts = self.draws = 0
         # What the trainer logs: of all that was evaluated, and by k.
         self.totals = sis.Totals()
