@@ -58,8 +58,14 @@ def histogram_mean(metric: str) -> str:
     return ratio(rate(f"{metric}_sum"), rate(f"{metric}_count"))
 
 
-def quantile(probability: float, metric: str) -> str:
-    return f"histogram_quantile({probability}, {rate(f'{metric}_bucket', 'le')})"
+def quantile(probability: float, buckets: str) -> str:
+    """Of the rates of a histogram's buckets. Where nothing was counted it is NaN, which the
+    comparison drops."""
+    return f"histogram_quantile({probability}, {buckets}) >= 0"
+
+
+def quantile_of(probability: float, metric: str) -> str:
+    return quantile(probability, rate(f"{metric}_bucket", "le"))
 
 
 def effective_sample_size(where: str = "", *labels: str, group: str = "$by") -> str:

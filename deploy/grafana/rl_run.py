@@ -216,7 +216,7 @@ def _distance() -> List[Any]:
             NATS,
             {
                 "{{$by}} mean": promql.histogram_mean("sis_log_envelope_nats"),
-                "{{$by}} 99%": promql.quantile(0.99, "sis_log_envelope_nats"),
+                "{{$by}} 99%": promql.quantile_of(0.99, "sis_log_envelope_nats"),
             },
             least=None,
         ),
@@ -233,7 +233,7 @@ def _distance() -> List[Any]:
             SHARE,
             {
                 "{{$by}} mean": promql.histogram_mean("sis_residual_mass_ratio"),
-                "{{$by}} 99%": promql.quantile(0.99, "sis_residual_mass_ratio"),
+                "{{$by}} 99%": promql.quantile_of(0.99, "sis_residual_mass_ratio"),
             },
             largest=1,
         ),
@@ -247,9 +247,9 @@ def _distance() -> List[Any]:
             ),
             NATS,
             {
-                "{{$by}} 50%": promql.quantile(0.5, "sis_abs_log_ratio_nats"),
-                "{{$by}} 90%": promql.quantile(0.9, "sis_abs_log_ratio_nats"),
-                "{{$by}} 99%": promql.quantile(0.99, "sis_abs_log_ratio_nats"),
+                "{{$by}} 50%": promql.quantile_of(0.5, "sis_abs_log_ratio_nats"),
+                "{{$by}} 90%": promql.quantile_of(0.9, "sis_abs_log_ratio_nats"),
+                "{{$by}} 99%": promql.quantile_of(0.99, "sis_abs_log_ratio_nats"),
             },
         ),
         lines(

@@ -6,6 +6,7 @@ from typing import Any, List
 
 from grafana_foundation_sdk.builders.dashboard import Dashboard
 
+from deploy.grafana import expressions as promql
 from deploy.grafana import panels, variables
 from deploy.grafana.panels import (
     BYTES, BYTES_PER_SECOND, CALLS_PER_SECOND, COUNT, HALF, OPERATIONS_PER_SECOND, SECONDS, SHARE, TOKENS_PER_SECOND,
@@ -86,7 +87,7 @@ def _calls() -> List[Any]:
 
     def seconds(probability: float) -> str:
         buckets = _grpc("grpc_server_handling_seconds_bucket", "grpc_method", "le", where='grpc_type="unary"')
-        return f"histogram_quantile({probability}, {buckets})"
+        return promql.quantile(probability, buckets)
 
     open_streams = (
         f"sum by (grpc_method) ({_of_streams('grpc_server_started_total')})"
@@ -369,7 +370,7 @@ def _store() -> List[Any]:
                 ["latency"],
             ),
             SECONDS,
-            {"{{operation}}": f"histogram_quantile(0.99, {buckets})"},
+            {"{{operation}}": promql.quantile(0.99, buckets)},
         ),
         lines(
             "Bytes to and from the store",
