@@ -3,6 +3,8 @@
 import json
 import pathlib
 import re
+import subprocess
+import tempfile
 import unittest
 
 from tests.deploy import dashboards
@@ -101,6 +103,35 @@ class DashboardsTest(unittest.TestCase):
                 self.assertEqual(metrics - documented, set())
 
         self.check_panels(check)
+
+    def test_a_run_is_counted_once_while_its_replicas_disagree_about_its_labels(self):
+        (query,) = [query for query in dashboards.queries() if query.panel == "KL divergence"]
+        everything = dict.fromkeys(["job", "run", "task", "algorithm", "model"], ".*")
+        series = {
+            # A new incarnation with another model, which one replica doesn't know yet.
+            'sis_run_info{job="sis", instance="a", run="r", incarnation="1", model="old"}': "1x20",
+            'sis_run_info{job="sis", instance="b", run="r", incarnation="2", model="new"}': "1x20",
+            'sis_k3_nats_total{job="sis", instance="a", run="r"}': "0+1x20",
+            'sis_k3_nats_total{job="sis", instance="b", run="r"}': "0+3x20",
+            'sis_tokens_total{job="sis", instance="a", run="r", decision="accepted"}': "0+100x20",
+            'sis_tokens_total{job="sis", instance="b", run="r", decision="rejected"}': "0+100x20",
+        }
+        test = {
+            "interval": "1m",
+            "input_series": [{"series": name, "values": values} for name, values in series.items()],
+            "promql_expr_test": [
+                {
+                    "expr": f"round({query.with_values({**everything, 'by': 'run', 'window': '5m'})}, 0.000001)",
+                    "eval_time": "15m",
+                    "exp_samples": [{"labels": '{run="r"}', "value": 0.02}],
+                }
+            ],
+        }
+        with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+            json.dump({"evaluation_interval": "1m", "tests": [test]}, file)  # which is YAML
+            file.flush()
+            result = subprocess.run(["promtool", "test", "rules", file.name], capture_output=True, text=True)
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
 
 
 if __name__ == "__main__":
