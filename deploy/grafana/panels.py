@@ -1,0 +1,259 @@
+"""The shapes of panels that our dashboards are made of."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Dict, List, Optional, Sequence
+
+from grafana_foundation_sdk.builders import bargauge, common, heatmap, table, timeseries
+from grafana_foundation_sdk.builders.dashboard import Dashboard, DashboardLink, Row, ThresholdsConfig
+from grafana_foundation_sdk.builders.prometheus import Dataquery
+from grafana_foundation_sdk.models import common as models
+from grafana_foundation_sdk.models import dashboard
+from grafana_foundation_sdk.models import heatmap as heatmap_models
+from grafana_foundation_sdk.models.prometheus import PromQueryFormat
+
+# Units, by Grafana's names. A unit of our own is a suffix; "si:" puts k, M and so on before it.
+SHARE = "percentunit"
+NATS = "suffix: nats"
+TOKENS_PER_SECOND = "si:tokens/s"
+SECONDS = "s"
+BYTES = "bytes"
+BYTES_PER_SECOND = "binBps"
+CALLS_PER_SECOND = "reqps"
+OPERATIONS_PER_SECOND = "ops"
+COUNT = "short"
+
+DATASOURCE = dashboard.DataSourceRef(type_val="prometheus", uid="${datasource}")
+_HEIGHT = 8
+# The dashboard is 24 wide.
+THIRD, HALF, WHOLE = 8, 12, 24
+
+
+@dataclasses.dataclass(frozen=True)
+class Text:
+    """What a panel says of itself."""
+
+    what: str
+    # What is normal, and what to think of or do if it is otherwise.
+    normal: str
+    otherwise: str
+    # Pages of docs/runbooks, without ending.
+    runbooks: Sequence[str] = ()
+
+    def markdown(self) -> str:
+        text = f"{self.what}\n\n**Normal:** {self.normal}\n\n**Else:** {self.otherwise}"
+        if self.runbooks:
+            pages = ", ".join(f"[{name}](${{runbooks}}/{name}.md)" for name in self.runbooks)
+            text += f"\n\n**Runbooks:** {pages}"
+        return text
+
+    def links(self) -> List[DashboardLink]:
+        return [
+            DashboardLink(f"Runbook: {name.replace('_', ' ')}")
+            .type(dashboard.DashboardLinkType.LINK)
+            .url(f"${{runbooks}}/{name}.md")
+            .target_blank(True)
+            for name in self.runbooks
+        ]
+
+
+def _described(panel: Any, title: str, text: Text, unit: str, width: int, height: int = _HEIGHT) -> Any:
+    return (
+        panel.title(title)
+        .description(text.markdown())
+        .links(text.links())
+        .datasource(DATASOURCE)
+        .unit(unit)
+        .span(width)
+        .height(height)
+    )
+
+
+def _queries(expressions: Dict[str, str]) -> List[Dataquery]:
+    """By legend. The reference ids are A, B, ..."""
+    return [
+        Dataquery().expr(expression).legend_format(legend).ref_id(chr(ord("A") + index)).range().datasource(DATASOURCE)
+        for index, (legend, expression) in enumerate(expressions.items())
+    ]
+
+
+def _table_query(expression: str, ref_id: str) -> Dataquery:
+    return (
+        Dataquery().expr(expression).ref_id(ref_id).format(PromQueryFormat.TABLE).instant().datasource(DATASOURCE)
+    )
+
+
+def _steps(below: Optional[float], above: Optional[float]) -> List[dashboard.Threshold]:
+    """Red on that side of a limit where an alert fires."""
+    if below is not None:
+        return [dashboard.Threshold(None, "red"), dashboard.Threshold(below, "transparent")]
+    if above is not None:
+        return [dashboard.Threshold(None, "transparent"), dashboard.Threshold(above, "red")]
+    return [dashboard.Threshold(None, "green")]
+
+
+def lines(
+    title: str,
+    text: Text,
+    unit: str,
+    expressions: Dict[str, str],
+    *,
+    width: int = THIRD,
+    largest: Optional[float] = None,
+    least: Optional[float] = 0,
+    stacked: bool = False,
+    alert_below: Optional[float] = None,
+    alert_above: Optional[float] = None,
+) -> timeseries.Panel:
+    """Values over time. expressions: by legend. alert_below, alert_above: where an alert fires, drawn
+    as a dashed line. Gaps are left as they are: there nothing was evaluated."""
+    panel = _described(timeseries.Panel(), title, text, unit, width).targets(_queries(expressions))
+    panel = (
+        panel.legend(
+            common.VizLegendOptions()
+            .show_legend(True)
+            .display_mode(models.LegendDisplayMode.LIST)
+            .placement(models.LegendPlacement.BOTTOM)
+            .calcs([])
+        )
+        .tooltip(common.VizTooltipOptions().mode(models.TooltipDisplayMode.MULTI).sort(models.SortOrder.DESCENDING))
+        .line_width(1)
+        .fill_opacity(40 if stacked else 0)
+        .show_points(models.VisibilityMode.AUTO)
+        .span_nulls(False)
+        .thresholds(
+            ThresholdsConfig().mode(dashboard.ThresholdsMode.ABSOLUTE).steps(_steps(alert_below, alert_above))
+        )
+    )
+    if alert_below is not None or alert_above is not None:
+        style = common.GraphThresholdsStyleConfig().mode(models.GraphThresholdsStyleMode.DASHED)
+        panel = panel.thresholds_style(style)
+    if stacked:
+        panel = panel.stacking(common.StackingConfig().mode(models.StackingMode.NORMAL).group("A"))
+    if least is not None:
+        panel = panel.min(least)
+    if largest is not None:
+        panel = panel.max(largest)
+    return panel
+
+
+def bars(title: str, text: Text, unit: str, expression: str, label: str, *, width: int, largest: float) -> bargauge.Panel:
+    """A bar per series as it is now, in the order of a label whose values are numbers."""
+
+    def convert(to: str) -> dashboard.DataTransformerConfig:
+        conversion = {"targetField": label, "destinationType": to}
+        return dashboard.DataTransformerConfig("convertFieldType", options={"conversions": [conversion], "fields": {}})
+
+    return (
+        _described(bargauge.Panel(), title, text, unit, width)
+        .with_target(_table_query(expression, "A"))
+        .transformations(
+            [
+                dashboard.DataTransformerConfig(
+                    "organize",
+                    options={"excludeByName": {"Time": True}, "indexByName": {}, "renameByName": {}},
+                ),
+                convert("number"),
+                dashboard.DataTransformerConfig("sortBy", options={"fields": {}, "sort": [{"field": label}]}),
+                # A bar is named after the texts of its row.
+                convert("string"),
+            ]
+        )
+        .reduce_options(common.ReduceDataOptions().values(True).calcs(["lastNotNull"]).fields("/^Value$/"))
+        .orientation(models.VizOrientation.HORIZONTAL)
+        .display_mode(models.BarGaugeDisplayMode.BASIC)
+        .value_mode(models.BarGaugeValueMode.TEXT)
+        .show_unfilled(True)
+        .thresholds(
+            ThresholdsConfig()
+            .mode(dashboard.ThresholdsMode.ABSOLUTE)
+            .steps([dashboard.Threshold(None, "blue")])
+        )
+        .min(0)
+        .max(largest)
+    )
+
+
+def distribution(title: str, text: Text, unit: str, buckets: str, *, width: int = THIRD) -> heatmap.Panel:
+    """A histogram over time. buckets: the rate of its buckets, by le; unit: of the bounds."""
+    query = (
+        Dataquery()
+        .expr(buckets)
+        .legend_format("{{le}}")
+        .ref_id("A")
+        .format(PromQueryFormat.HEATMAP)
+        .range()
+        .datasource(DATASOURCE)
+    )
+    return (
+        _described(heatmap.Panel(), title, text, unit, width)
+        .with_target(query)
+        .calculate(False)
+        .color(
+            heatmap.HeatmapColorOptions()
+            .mode(heatmap_models.HeatmapColorMode.SCHEME)
+            .scheme("Oranges")
+            .scale(heatmap_models.HeatmapColorScale.EXPONENTIAL)
+            .exponent(0.5)
+            .steps(64)
+        )
+        .y_axis(heatmap.YAxisConfig().unit(unit))
+        .cell_gap(1)
+        .show_legend()
+        .mode(models.TooltipDisplayMode.SINGLE)
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    # None: only the labels of its series are shown.
+    title: Optional[str]
+    expression: str
+    unit: str
+
+
+def rows(title: str, text: Text, columns: Sequence[Column], labels: Dict[str, str], *, height: int = _HEIGHT) -> table.Panel:
+    """A table of what is now, with a line per set of labels. labels: title by label; others are not
+    shown."""
+    ref_ids = [chr(ord("A") + index) for index in range(len(columns))]
+    values = {f"Value #{ref_id}": column.title for ref_id, column in zip(ref_ids, columns)}
+    titles = {**labels, **{name: title for name, title in values.items() if title is not None}}
+    hidden = ["Time", *(name for name, title in values.items() if title is None)]
+    panel = (
+        _described(table.Panel(), title, text, COUNT, WHOLE, height)
+        .targets([_table_query(column.expression, ref_id) for ref_id, column in zip(ref_ids, columns)])
+        .transformations(
+            [
+                dashboard.DataTransformerConfig("merge", options={}),
+                dashboard.DataTransformerConfig(
+                    "organize",
+                    options={
+                        "excludeByName": {name: True for name in hidden},
+                        "indexByName": {name: index for index, name in enumerate(titles)},
+                        "renameByName": titles,
+                    },
+                ),
+            ]
+        )
+        .show_header(True)
+    )
+    for column in columns:
+        if column.title is not None:
+            panel = panel.override_by_name(column.title, [dashboard.DynamicConfigValue("unit", column.unit)])
+    return panel
+
+
+def add(board: Dashboard, title: str, panels: Sequence[Any]) -> None:
+    """A row of this title with the panels below it. Their widths must fill lines of 24."""
+    board.with_row(Row(title))
+    for panel in panels:
+        board.with_panel(panel)
+
+
+def numbered(board: Dashboard) -> dashboard.Dashboard:
+    """The built dashboard, its panels with ids: links to a panel need them, and must not change."""
+    built = board.build()
+    for index, panel in enumerate(built.panels or []):
+        panel.id_val = index + 1
+    return built

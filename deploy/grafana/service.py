@@ -1,0 +1,522 @@
+"""The dashboard "Service": the servers, whatever the runs do."""
+
+from __future__ import annotations
+
+from typing import Any, List
+
+from grafana_foundation_sdk.builders.dashboard import Dashboard
+
+from deploy.grafana import expressions as promql
+from deploy.grafana import panels, variables
+from deploy.grafana.panels import (
+    BYTES, BYTES_PER_SECOND, CALLS_PER_SECOND, COUNT, HALF, OPERATIONS_PER_SECOND, SECONDS, SHARE, TOKENS_PER_SECOND,
+    Column, Text, lines,
+)  # fmt: skip
+
+_FAILURES = "Unknown|DeadlineExceeded|ResourceExhausted|Unimplemented|Internal|Unavailable|DataLoss"
+# Of a store: answers that are no failures. A new sequence is NOT_FOUND; another replica was first.
+_STORE_ANSWERS = "OK|NOT_FOUND|ALREADY_EXISTS"
+
+
+def board() -> Dashboard:
+    built = variables.board(
+        "SIS: Service",
+        "sis-service",
+        "What the servers do: calls, ingest, cache, stores, shared memory, device. A panel of what a server does not "
+        "have (a store, shared memory, a device) is empty or 0.",
+        [variables.instance()],
+    )
+    panels.add(built, "Servers", [_servers()])
+    panels.add(built, "Calls", _calls())
+    panels.add(built, "Ingest", _ingest())
+    panels.add(built, "Cache", _cache())
+    panels.add(built, "Store", _store())
+    panels.add(built, "Shared memory and device", _other_memory())
+    panels.add(built, "Process", _process())
+    return built
+
+
+def _chosen(metric: str, where: str = "") -> str:
+    return f'{metric}{{job=~"$job", instance=~"$instance"{f", {where}" if where else ""}}}'
+
+
+def _rate(metric: str, *labels: str, where: str = "") -> str:
+    by = f" by ({', '.join(labels)})" if labels else ""
+    return f"sum{by} (rate({_chosen(metric, where)}[$__rate_interval]))"
+
+
+def _grpc(metric: str, *labels: str, where: str = "") -> str:
+    service = 'grpc_service="sis.v1.RatioService"'
+    return _rate(metric, *labels, where=f"{service}, {where}" if where else service)
+
+
+def _failed_share(part: str, whole: str) -> str:
+    """0, not nothing, where there are calls and none fails."""
+    return f"({part} or {whole} * 0) / ({whole} > 0)"
+
+
+def _servers() -> Any:
+    return panels.rows(
+        "Servers",
+        Text(
+            "Each server as it was last scraped.",
+            "all are up, of one version, and have run for as long as since the last update.",
+            "0 under Up: it gives Prometheus no answer. A short time since the start: it was restarted; in memory "
+            "mode what it held is missing (never_arrived).",
+            ["target_down"],
+        ),
+        [
+            Column("Up", f"sum by (job, instance) ({_chosen('up')})", COUNT),
+            Column(None, f"sum by (job, instance, version, backend, store) ({_chosen('sis_build_info')})", COUNT),
+            Column(
+                "Since start",
+                f"sum by (job, instance) (time() - {_chosen('process_start_time_seconds')})",
+                SECONDS,
+            ),
+            Column("Runs", f"count by (job, instance) ({_chosen('sis_run_info')})", COUNT),
+            Column("Cache", f"sum by (job, instance) ({_chosen('sis_cache_bytes')})", BYTES),
+            Column("Cache limit", f"sum by (job, instance) ({_chosen('sis_cache_budget_bytes')})", BYTES),
+        ],
+        {"job": "Job", "instance": "Server", "version": "Version", "backend": "Backend", "store": "Store"},
+    )
+
+
+def _calls() -> List[Any]:
+    failed = _grpc("grpc_server_handled_total", "grpc_method", where=f'grpc_code=~"{_FAILURES}"')
+    handled = _grpc("grpc_server_handled_total", "grpc_method")
+
+    def seconds(probability: float) -> str:
+        buckets = _grpc("grpc_server_handling_seconds_bucket", "grpc_method", "le", where='grpc_type="unary"')
+        return promql.quantile(probability, buckets)
+
+    open_streams = (
+        f"sum by (grpc_method) ({_of_streams('grpc_server_started_total')})"
+        f" - (sum by (grpc_method) ({_of_streams('grpc_server_handled_total')})"
+        f" or sum by (grpc_method) ({_of_streams('grpc_server_started_total')}) * 0)"
+    )
+    return [
+        lines(
+            "Calls",
+            Text(
+                "Calls that ended, by method. A stream counts when it ends.",
+                "as many as the trainers' steps ask for.",
+                "none: nobody is there, or nobody gets through; look at errors and at the workers' logs.",
+                ["errors"],
+            ),
+            CALLS_PER_SECOND,
+            {"{{grpc_method}}": handled},
+        ),
+        lines(
+            "Calls by code",
+            Text(
+                "The same by status code.",
+                "OK; a NotFound now and then; and calls that clients end, as they do to give shared memory back.",
+                "InvalidArgument and FailedPrecondition are the caller's: its log has a message that names the field. "
+                "Unavailable, ResourceExhausted and Internal are the server's.",
+                ["errors"],
+            ),
+            CALLS_PER_SECOND,
+            {"{{grpc_code}}": _grpc("grpc_server_handled_total", "grpc_code")},
+        ),
+        lines(
+            "Calls that fail",
+            Text(
+                "The share of calls that the server failed, by method. The caller's own mistakes are left out.",
+                "0. Unavailable while a server is replaced.",
+                "clients repeat what can be repeated, and training slows down.",
+                ["errors"],
+            ),
+            SHARE,
+            {"{{grpc_method}}": _failed_share(failed, handled)},
+            largest=1,
+            alert_above=0.05,
+        ),
+        lines(
+            "Time of calls, 50%",
+            Text(
+                "Half of the unary calls take at most so long, by method.",
+                "below a millisecond for control calls; for Evaluate what the batch needs, on the order of 10 ms per "
+                "million positions and core.",
+                "all methods together: the machine is busy with something else.",
+                ["latency"],
+            ),
+            SECONDS,
+            {"{{grpc_method}}": seconds(0.5)},
+        ),
+        lines(
+            "Time of calls, 99%",
+            Text(
+                "99 of 100 unary calls take at most so long, by method. Values stop at the last bucket, 10 s.",
+                "a few times the median.",
+                "control calls above half a second wait for a core or for the store. Runs take turns in Evaluate, so a "
+                "large batch elsewhere explains a little, not seconds.",
+                ["latency"],
+            ),
+            SECONDS,
+            {"{{grpc_method}}": seconds(0.99)},
+        ),
+        lines(
+            "Open streams",
+            Text(
+                "Streams that have begun and not ended, by method.",
+                "an Append stream per worker, a LeaseSegment per client with shared memory.",
+                "fewer Append streams than workers: some have lost their connection.",
+                ["ingest_stalled"],
+            ),
+            COUNT,
+            {"{{grpc_method}}": open_streams},
+        ),
+    ]
+
+
+def _of_streams(metric: str) -> str:
+    return _chosen(metric, 'grpc_service="sis.v1.RatioService", grpc_type!="unary"')
+
+
+def _ingest() -> List[Any]:
+    return [
+        lines(
+            "Tokens stored",
+            Text(
+                "New positions from workers, by run. What is sent again doesn't count.",
+                "what the engines generate.",
+                "0 while workers hold streams open: they wait for room, or have nothing to send.",
+                ["ingest_stalled"],
+            ),
+            TOKENS_PER_SECOND,
+            {"{{run}}": _rate("sis_ingest_positions_total", "run")},
+        ),
+        lines(
+            "Bytes received",
+            Text(
+                "Bytes of arrays in accepted blocks, by run. What is sent again counts.",
+                "8K + 9 bytes for each token stored.",
+                "far more: workers send again what is stored already; look at their timeouts.",
+                ["latency"],
+            ),
+            BYTES_PER_SECOND,
+            {"{{run}}": _rate("sis_ingest_bytes_total", "run")},
+        ),
+        lines(
+            "Tokens evaluated",
+            Text(
+                "Tokens that trainers evaluated, each once per draw, by decision.",
+                "a multiple of the tokens stored: the updates that each is used for.",
+                "0 with tokens stored: no trainer is at work.",
+                ["ingest_stalled"],
+            ),
+            TOKENS_PER_SECOND,
+            {"{{decision}}": _rate("sis_tokens_total", "decision")},
+            stacked=True,
+        ),
+        lines(
+            "Refused entries",
+            Text(
+                "Entries of Append that were refused, by status code. The call itself succeeds.",
+                "0.",
+                "INVALID_ARGUMENT: bad arrays, in the worker's log by field. ALREADY_EXISTS: two workers write the same "
+                "sequence with different contents. FAILED_PRECONDITION: a worker of an older incarnation. "
+                "RESOURCE_EXHAUSTED: no room. UNAVAILABLE: the store does not answer.",
+                ["entries_refused"],
+            ),
+            OPERATIONS_PER_SECOND,
+            {"{{code}}": _rate("sis_refused_entries_total", "code")},
+        ),
+        lines(
+            "Waiting appends",
+            Text(
+                "Append streams that are not read until there is room.",
+                "0, or a few for moments.",
+                "for long: rollouts are faster than trainers let go of memory.",
+                ["appends_wait"],
+            ),
+            COUNT,
+            {"{{instance}}": f"sum by (instance) ({_chosen('sis_waiting_appends')})"},
+        ),
+        lines(
+            "Evicted unread",
+            Text(
+                "Sequences that were evicted for good before a trainer had read them, by run.",
+                "0, but for runs with evict_unread.",
+                "rollouts are thrown away: the cache is too small for what is in flight.",
+                ["evicted_unread"],
+            ),
+            OPERATIONS_PER_SECOND,
+            {"{{run}}": _rate("sis_evicted_unread_sequences_total", "run")},
+        ),
+    ]
+
+
+def _cache() -> List[Any]:
+    def sums(metric: str, label: str) -> str:
+        return f"sum by ({label}) ({_chosen(metric)})"
+
+    return [
+        lines(
+            "Cache",
+            Text(
+                "How full the cache is, of --cache_bytes.",
+                "below 0.9, if trainers release what they have finished with. With a store a full cache is a good one: "
+                "what is evicted is read again.",
+                "full without a store: sequences are evicted, and their tokens become MISSING.",
+                ["cache_near_limit"],
+            ),
+            SHARE,
+            {
+                "{{instance}}": f"{sums('sis_cache_bytes', 'instance')} / {sums('sis_cache_budget_bytes', 'instance')}",
+            },
+            largest=1,
+            alert_above=0.9,
+        ),
+        lines(
+            "Bytes by run",
+            Text(
+                "What each run holds in memory.",
+                "the rollouts in flight: bytes per token by K and encoding (docs/encodings.md).",
+                "a run that only grows does not release. One that has ended should be deleted.",
+                ["cache_near_limit"],
+            ),
+            BYTES,
+            {"{{run}}": sums("sis_run_bytes", "run")},
+            stacked=True,
+        ),
+        lines(
+            "Sequences by run",
+            Text(
+                "Sequences that each run holds in memory.",
+                "a few rollouts' worth.",
+                "rising without end: nobody releases.",
+                ["cache_near_limit"],
+            ),
+            COUNT,
+            {"{{run}}": sums("sis_run_sequences", "run")},
+        ),
+        lines(
+            "Dropped sequences",
+            Text(
+                "Sequences that left the cache, by reason.",
+                "nearly all released.",
+                "evicted: the cache is too small. expired: time_to_live is shorter than a rollout waits. stale: the "
+                "trainer is further ahead than max_staleness.",
+                ["missing_tokens", "cache_near_limit"],
+            ),
+            OPERATIONS_PER_SECOND,
+            {"{{reason}}": _rate("sis_dropped_sequences_total", "reason")},
+            stacked=True,
+        ),
+        lines(
+            "Missing tokens",
+            Text(
+                "Evaluated tokens without a record, by reason, over all runs.",
+                "0.",
+                "see the runs' own panel, and the page.",
+                ["missing_tokens", "corrupt_pages"],
+            ),
+            TOKENS_PER_SECOND,
+            {"{{reason}}": _rate("sis_missing_tokens_total", "reason")},
+            stacked=True,
+        ),
+        lines(
+            "Totals of steps",
+            Text(
+                "Bytes of the totals of draws, besides the cache. At most a sixteenth of --cache_bytes.",
+                "96 bytes per sequence and draw that is kept.",
+                "at its limit: older draws are forgotten sooner, and GetStep no longer finds them.",
+                ["cache_near_limit"],
+            ),
+            BYTES,
+            {"{{instance}}": sums("sis_step_bytes", "instance")},
+        ),
+    ]
+
+
+def _store() -> List[Any]:
+    operations = _rate("sis_store_operations_total", "operation")
+    failed = _rate("sis_store_operations_total", "operation", where=f'result!~"{_STORE_ANSWERS}"')
+    reads = _rate("sis_store_operations_total", where='operation="read"')
+    found = _rate("sis_store_operations_total", where='operation="read", result="OK"')
+    buckets = _rate("sis_store_seconds_bucket", "operation", "le")
+    return [
+        lines(
+            "Calls of the store",
+            Text(
+                "Calls of RocksDB or memcached, by operation.",
+                "appends with the ingest, seals and drops with the sequences.",
+                "many reads: memory is too small for what is in flight. Nothing at all without --store.",
+                ["latency"],
+            ),
+            OPERATIONS_PER_SECOND,
+            {"{{operation}}": operations},
+        ),
+        lines(
+            "Store calls that fail",
+            Text(
+                "The share of calls that the store failed, by operation. A new sequence that is not found, and an "
+                "append that another replica was first with, are no failures.",
+                "0.",
+                "UNAVAILABLE: a node does not answer. RESOURCE_EXHAUSTED: the disk is full.",
+                ["errors", "missing_tokens"],
+            ),
+            SHARE,
+            {"{{operation}}": _failed_share(failed, operations)},
+            largest=1,
+        ),
+        lines(
+            "Time of the store, 99%",
+            Text(
+                "99 of 100 calls of the store take at most so long, by operation.",
+                "a write to a file with RocksDB, a round trip with memcached: milliseconds.",
+                "appends are acked later by as much.",
+                ["latency"],
+            ),
+            SECONDS,
+            {"{{operation}}": promql.quantile(0.99, buckets)},
+        ),
+        lines(
+            "Bytes to and from the store",
+            Text(
+                "Bytes of records that were written and read.",
+                "written: those received, and once more when a sequence is sealed. Read: little.",
+                "more read than written: what is evicted is needed again; raise --cache_bytes.",
+                ["cache_near_limit"],
+            ),
+            BYTES_PER_SECOND,
+            {
+                "{{instance}} written": _rate("sis_store_written_bytes_total", "instance"),
+                "{{instance}} read": _rate("sis_store_read_bytes_total", "instance"),
+            },
+        ),
+        lines(
+            "Reads that find something",
+            Text(
+                "The share of reads of the store that brought records into memory. The others asked for sequences that "
+                "nobody had stored: new ones.",
+                "low while rollouts are new; high after a restart, and where memory is small.",
+                "high for long: the cache is smaller than what is in use.",
+                ["cache_near_limit"],
+            ),
+            SHARE,
+            {"found": _failed_share(found, reads)},
+            largest=1,
+        ),
+        lines(
+            "Recovery",
+            Text(
+                "From opening the store to knowing its runs, at the last start.",
+                "well below a second.",
+                "seconds: a large directory after a crash.",
+                ["target_down"],
+            ),
+            SECONDS,
+            {"{{instance}}": f"sum by (instance) ({_chosen('sis_store_recovery_seconds')})"},
+        ),
+    ]
+
+
+def _other_memory() -> List[Any]:
+    def by_server(metric: str) -> str:
+        return f"sum by (instance) ({_chosen(metric)})"
+
+    reads = _rate("sis_device_cache_reads_total", "result")
+    return [
+        lines(
+            "Segments",
+            Text(
+                "Segments of shared memory that are leased.",
+                "one or two per client on the server's machine.",
+                "fewer than clients: they send their arrays over the socket instead.",
+            ),
+            COUNT,
+            {"{{instance}}": by_server("sis_segments")},
+        ),
+        lines(
+            "Segment bytes",
+            Text(
+                "Bytes of shared memory, on top of --cache_bytes.",
+                "below --shared_memory_bytes.",
+                "at the limit: further leases are RESOURCE_EXHAUSTED.",
+                ["errors"],
+            ),
+            BYTES,
+            {"{{instance}}": by_server("sis_segment_bytes")},
+        ),
+        lines(
+            "Device cache",
+            Text(
+                "Bytes of the device that hold copies of recorded rows, and that may. Only with CUDA.",
+                "as much as a step reads.",
+                "full, with few hits: raise --device_cache_bytes.",
+            ),
+            BYTES,
+            {
+                "{{instance}} used": by_server("sis_device_cache_bytes"),
+                "{{instance}} limit": by_server("sis_device_cache_budget_bytes"),
+            },
+        ),
+        lines(
+            "Rows on the device",
+            Text(
+                "Stretches of packed pages that the device evaluated: hit, their rows were there; copied, they were "
+                "sent and stay; passed, sent for one call only. Only with CUDA.",
+                "copied on the first evaluation of a rollout, hit on the later ones.",
+                "mostly passed: no room for them.",
+            ),
+            OPERATIONS_PER_SECOND,
+            {"{{result}}": reads},
+            width=HALF,
+            stacked=True,
+        ),
+        lines(
+            "Copies evicted from the device",
+            Text(
+                "Copies that made room for others. Only with CUDA.",
+                "0 within a step.",
+                "as many as are copied: the cache is smaller than a step.",
+            ),
+            OPERATIONS_PER_SECOND,
+            {"{{instance}}": _rate("sis_device_cache_evictions_total", "instance")},
+            width=HALF,
+        ),
+    ]
+
+
+def _process() -> List[Any]:
+    def by_server(metric: str) -> str:
+        return f"sum by (instance) ({_chosen(metric)})"
+
+    return [
+        lines(
+            "Cores",
+            Text(
+                "Cores that the server keeps busy.",
+                "in bursts, up to --evaluate_threads.",
+                "always at the machine's limit: calls wait.",
+                ["latency"],
+            ),
+            COUNT,
+            {"{{instance}}": _rate("process_cpu_seconds_total", "instance")},
+        ),
+        lines(
+            "Resident memory",
+            Text(
+                "Bytes of memory in use.",
+                "--cache_bytes from the start, and on top of it messages in flight and the totals of steps.",
+                "rising without end: lower --max_message_bytes, and look for streams that nobody reads.",
+                ["cache_near_limit"],
+            ),
+            BYTES,
+            {"{{instance}}": by_server("process_resident_memory_bytes")},
+        ),
+        lines(
+            "Open files",
+            Text(
+                "File descriptors, of those that may be open.",
+                "one per connection, and some for the store.",
+                "near 1: connections are refused; raise the limit (ulimit -n).",
+                ["errors"],
+            ),
+            SHARE,
+            {"{{instance}}": f"{by_server('process_open_fds')} / {by_server('process_max_fds')}"},
+            largest=1,
+        ),
+    ]

@@ -1,0 +1,65 @@
+"""The checked-in dashboards and rules, for tests."""
+
+import json
+import pathlib
+import re
+from typing import Any, Dict, Iterator, List, NamedTuple, Set
+
+DASHBOARDS = sorted(pathlib.Path("deploy/grafana").glob("*.json"))
+RULES = pathlib.Path("deploy/prometheus/sis.rules.yaml")
+ALERTS = pathlib.Path("deploy/prometheus/sis.alerts.yaml")
+METRICS_PAGE = pathlib.Path("docs/metrics.md")
+
+
+class Query(NamedTuple):
+    dashboard: str
+    panel: str
+    legend: str
+    # As written, with variables.
+    expression: str
+
+    def with_values(self, values: Dict[str, str]) -> str:
+        """As Grafana would send it, with these values of its variables."""
+        return re.sub(r"\$(\w+)", lambda variable: values[variable.group(1)], self.expression)
+
+
+def panels(board: Dict[str, Any]) -> List[Dict[str, Any]]:
+    return [panel for panel in board["panels"] if panel["type"] != "row"]
+
+
+def queries() -> Iterator[Query]:
+    for path in DASHBOARDS:
+        board = json.loads(path.read_text())
+        for panel in panels(board):
+            for target in panel["targets"]:
+                yield Query(board["title"], panel["title"], target.get("legendFormat", ""), target["expr"])
+
+
+def queries_of_the_page() -> List[str]:
+    """Those that docs/metrics.md recommends, each below its question."""
+    blocks = re.findall(r"(?:^    .*\n?)+", METRICS_PAGE.read_text(), re.M)
+    return [re.sub(r"^ *#.*\n", "", block) for block in blocks if block.startswith("    # ")]
+
+
+def metrics_in(expression: str) -> Set[str]:
+    """The metrics that an expression reads; not what a rule of ours has recorded."""
+    labels = r"\{[^}]*\}|\b(?:by|on|group_left) \([^)]*\)"
+    words = re.sub(labels, "", re.sub(r'"[^"]*"', "", expression))
+    return set(re.findall(r"(?<![\w:])(?:(?:sis|grpc|process)_\w+|up)(?![\w:])", words))
+
+
+def documented_metrics() -> Set[str]:
+    """Those in the tables of docs/metrics.md; of a histogram, its series. `up` is Prometheus' own."""
+    found = {"up"}
+    for line in METRICS_PAGE.read_text().splitlines():
+        if not line.startswith("| `"):
+            continue
+        names, kind = line.split("|")[1:3]
+        for name in re.findall(r"`(\w+)`", names):
+            found |= {f"{name}_{part}" for part in ("bucket", "sum", "count")} if kind.strip() == "histogram" else {name}
+    return found
+
+
+def recorded_in(expression: str) -> Set[str]:
+    """What an expression reads of that recording rules have recorded."""
+    return set(re.findall(r"\b\w+:\w+:\w+", expression))

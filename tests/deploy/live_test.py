@@ -1,0 +1,205 @@
+"""A real Prometheus over a live server: every panel has data, what it shows is what the trainers
+logged, and alerts are silent until there is something to say."""
+
+import concurrent.futures
+import http.server
+import math
+import pathlib
+import re
+import tempfile
+import threading
+import time
+import unittest
+import urllib.request
+
+import torch
+
+import sis
+from client.demo import arms, model, task, warm_up
+from client.demo.settings import Settings
+from server.testing.live_server import LiveServer
+from tests.deploy import dashboards, load
+from tests.deploy.prometheus_server import PrometheusServer
+
+SECONDS_OF_LOAD = 6
+# What the trainers of the load only watch.
+OBSERVED = {"tis": sis.Tis(), "grpo": sis.Grpo()}
+DEMO = Settings(
+    seed=3, digits=1, warm_up_accuracy=0.15, warm_up_seconds=20, rollouts=3, prompts=8, group=4, updates=4,
+    learning_rate=3e-3,
+)  # fmt: skip
+# What a server with a device would add: what these panels ask for needs one, which tests don't have.
+DEVICE_PANELS = {"Device cache", "Rows on the device", "Copies evicted from the device"}
+DEVICE_METRICS = """\
+sis_device_cache_budget_bytes 7340032
+sis_device_cache_bytes 4096
+sis_device_cache_reads_total{result="hit"} 11
+sis_device_cache_reads_total{result="copied"} 5
+sis_device_cache_reads_total{result="passed"} 3
+sis_device_cache_evictions_total 2
+"""
+# Of the dashboards' variables: all runs and servers, over all that was scraped.
+EVERYTHING = {
+    **dict.fromkeys(["job", "instance", "run", "task", "algorithm", "model"], ".*"),
+    "window": "10m",
+    "__rate_interval": "10m",
+}
+
+
+class Device(http.server.BaseHTTPRequestHandler):
+    """Answers every GET with the metrics of a device."""
+
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("Content-Type", "text/plain; version=0.0.4")
+        self.end_headers()
+        self.wfile.write(DEVICE_METRICS.encode())
+
+    def log_message(self, *_):
+        pass
+
+
+class LiveTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.server = LiveServer(f"--store=rocksdb:{folder.name}/store", shared_memory_bytes=64 << 20)
+        cls.addClassCleanup(cls.server.close)
+        device = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Device)
+        threading.Thread(target=device.serve_forever, daemon=True).start()
+        cls.addClassCleanup(device.server_close)
+        cls.addClassCleanup(device.shutdown)
+        cls.metrics_address = cls.server.said["metrics"]
+        cls.prometheus = PrometheusServer([cls.metrics_address, f"127.0.0.1:{device.server_port}"])
+        cls.addClassCleanup(cls.prometheus.close)
+        cls.client = sis.Client(cls.server.address)
+        cls.addClassCleanup(cls.client.close)
+        cls.segment = cls.client.lease_segment(1 << 20)
+        cls.addClassCleanup(cls.segment.close)
+
+        # With a demonstration beside it, and runs with and without labels.
+        cls.runs = [
+            load.Training(cls.client, "even-a", 1, task="even tokens", algorithm="grpo", model="table"),
+            load.Training(cls.client, "even-b", 2, task="even tokens", algorithm="grpo+sis", model="table"),
+            load.Training(cls.client, "unnamed", 3),
+        ]
+        # Rates begin with the first sample: it must be of a run that has done nothing yet.
+        for training in cls.runs:
+            cls.prometheus.wait_for(f'sis_run_info{{run="{training.run.id}"}}')
+        with concurrent.futures.ThreadPoolExecutor() as executor:
+            demo = executor.submit(cls.train_demo, folder.name)
+            begun = time.monotonic()
+            while not demo.done() or time.monotonic() < begun + SECONDS_OF_LOAD:
+                for training in cls.runs:
+                    training.step(observe=OBSERVED)
+            cls.demo = demo.result()
+        # Another look at what is known already, so that each method has a latency.
+        cls.client.get_step(cls.runs[0].run, cls.runs[0].draws - 1)
+        cls.wait_until_scraped()
+
+    @classmethod
+    def train_demo(cls, folder):
+        """Both arms of the demonstration; by arm, what its trainer logged."""
+        addition = task.Addition(DEMO.digits)
+        torch.manual_seed(1)
+        policy = model.of_task(addition)
+        # GRPO learns nothing from a policy that is never right, and D stays 0.
+        warm_up.warm_up(policy, addition, DEMO, lambda state: None)
+        checkpoint = f"{folder}/checkpoint"
+        torch.save(policy.state_dict(), checkpoint)
+        return arms.train_arms(
+            cls.server.address, DEMO, DEMO.seed, checkpoint, folder, time.monotonic() + 120, lambda learned: None
+        )
+
+    @classmethod
+    def scraped(cls):
+        """Tokens that the server says are evaluated, of all runs."""
+        with urllib.request.urlopen(f"http://{cls.metrics_address}/metrics", timeout=10) as response:
+            text = response.read().decode()
+        return sum(float(value) for value in re.findall(r"^sis_tokens_total\{.*\} (.*)$", text, re.M))
+
+    @classmethod
+    def wait_until_scraped(cls):
+        """Until Prometheus has all of it, and has judged it."""
+        cls.prometheus.wait_for(f"sum(sis_tokens_total) == {cls.scraped():.0f}")
+        now = cls.prometheus.value("vector(time())")
+        cls.prometheus.wait_for_rules(now)
+
+    def test_every_panel_has_data(self):
+        empty = []
+        for query in dashboards.queries():
+            for by in ["run", "task", "algorithm", "model"] if "$by" in query.expression else ["run"]:
+                series = self.prometheus.query(query.with_values({**EVERYTHING, "by": by}))
+                if not series or not all(math.isfinite(float(one["value"][1])) for one in series):
+                    empty.append((query.dashboard, query.panel, query.legend, by))
+        self.assertEqual(empty, [])
+
+    def test_every_query_of_the_page_has_data(self):
+        queries = dashboards.queries_of_the_page()
+        self.assertGreater(len(queries), 10)
+        self.assertEqual([query for query in queries if not self.prometheus.query(query)], [])
+
+    def test_only_the_device_stands_in(self):
+        server = {**EVERYTHING, "instance": self.metrics_address, "by": "run"}
+        empty = {query.panel for query in dashboards.queries() if not self.prometheus.query(query.with_values(server))}
+        self.assertEqual(empty, DEVICE_PANELS)
+
+    def shown(self, panel, legend, run):
+        """What a panel of "RL run" shows of one run."""
+        (query,) = [
+            query for query in dashboards.queries() if query.panel == panel and (legend is None or query.legend == legend)
+        ]
+        return self.prometheus.value(query.with_values({**EVERYTHING, "run": run, "by": "run"}))
+
+    def test_panels_show_what_trainers_logged(self):
+        for training in self.runs:
+            run, totals = training.run.id, training.totals
+            for panel, legend, logged in (
+                ("Accept rate", "{{$by}} sampled", totals.accept_rate),
+                ("Accept rate", "{{$by}} mean of a", totals.mean_acceptance_probability),
+                ("Accept rate", "{{$by}} expected", totals.mean_expected_acceptance),
+                ("D and D_SIS per token", "{{$by}} D", totals.mean_d),
+                ("D and D_SIS per token", "{{$by}} D_SIS", totals.mean_d_sis),
+                ("D_SIS / D", None, totals.d_sis / totals.d),
+                ("KL divergence", None, totals.mean_k3),
+                ("Total variation on the set", None, totals.mean_total_variation),
+                ("Log-envelope", "{{$by}} mean", totals.mean_log_envelope),
+                ("Residual mass", "{{$by}} mean", totals.mean_residual_mass),
+            ):
+                with self.subTest(run=run, panel=panel, legend=legend):
+                    self.assertAlmostEqual(self.shown(panel, legend, run), logged, delta=1e-6 * abs(logged))
+
+    def test_the_demonstration_is_counted_as_its_trainers_logged_it(self):
+        for arm, learned in zip(arms.ARMS, self.demo):
+            logged = sum((totals for rollout in learned for totals in rollout.updates), sis.Totals())
+            run = f'run="{arms.run_id(arm, DEMO.seed)}"'
+            scored = f'sum(sis_tokens_total{{{run}, decision!="missing"}})'
+            self.assertEqual(len(learned), DEMO.rollouts)
+            self.assertEqual(self.prometheus.value(scored), logged.scored)
+            for expression, value in (
+                (f'sum(sis_tokens_total{{{run}, decision="accepted"}}) / {scored}', logged.accept_rate),
+                (f"sum(sis_d_nats_total{{{run}}})", logged.d),
+                (f"sum(sis_d_sis_nats_total{{{run}}})", logged.d_sis),
+            ):
+                self.assertAlmostEqual(self.prometheus.value(expression), value, delta=1e-9 * value)
+
+    def test_rules_are_evaluated_and_alerts_are_silent_until_an_engine_differs(self):
+        rules = [rule for group in self.prometheus.get("rules")["groups"] for rule in group["rules"]]
+        self.assertGreater(len(rules), 20)
+        self.assertEqual([rule for rule in rules if rule["health"] != "ok"], [])
+        self.assertEqual(self.prometheus.firing(), {})
+        # A trainer whose rows are shifted by one position.
+        shifted = load.Training(self.client, "shifted", 4)
+        self.prometheus.wait_for('sis_run_info{run="shifted"}')
+        for _ in range(3):
+            shifted.update(shifted.rollout(), shift=1)
+        self.wait_until_scraped()
+        self.prometheus.wait_for('ALERTS{alertname="SisEnginesDiffer"}')
+        firing = self.prometheus.firing()
+        self.assertIn("SisAcceptRateLow", firing)
+        self.assertEqual({labels["run"] for several in firing.values() for labels in several}, {"shifted"})
+
+
+if __name__ == "__main__":
+    unittest.main()
