@@ -58,7 +58,7 @@ class VllmTest(unittest.TestCase):
                 yield (name, index), fields
 
     def test_records_are_what_the_engine_listed(self):
-        for top_k in (1, 5, LISTED):
+        for top_k in (1, 5, LISTED, 20):
             for _, fields in self.records("dict"):
                 record = adapter().record(completion(fields), top_k)
                 self.assertEqual(record.sampled_ids.tolist(), fields["token_ids"])
@@ -96,6 +96,15 @@ class VllmTest(unittest.TestCase):
         parts = [adapter().columns([piece]).record(LISTED) for piece in pieces]
         self.assert_same(together, map(np.concatenate, zip(*parts)))
 
+    def test_a_position_gives_the_same_record_whatever_is_read_with_it(self):
+        for kind in ("flat", "dict"):
+            for _, fields in self.records(kind):
+                output = completion(fields)
+                whole = adapter().record(output, LISTED)
+                for row in range(len(fields["token_ids"])):
+                    one = adapter().columns([Piece(output, row, row + 1)]).record(LISTED)
+                    self.assert_same(one, [array[row : row + 1] for array in whole])
+
     def test_deltas_join_to_the_whole(self):
         delta = adapter(output_kind=types.SimpleNamespace(name="DELTA"))
         self.assertFalse(delta.cumulative)
@@ -121,16 +130,17 @@ class VllmTest(unittest.TestCase):
             self.assertEqual(openai().ended(choice), "finished")
 
     def test_a_chats_set_does_not_depend_on_the_token_that_was_drawn(self):
-        """The same seeded chat with 6 log-probs, of which the sampled token takes one, and with 16, which tell more
-        than the 4 most probable."""
+        """The same seeded chat with 6 log-probs, of which the sampled token takes one, and with 16, which tell the 5
+        most probable: those above the fifth are recorded."""
         outside = 0
         for few, many in RECORDED["chat"].values():
             self.assertEqual(few["token_ids"], many["token_ids"])
-            record = openai(top_logprobs=6).record(few, 4)
+            record = openai(top_logprobs=6).record(few, 6)
             for row, position in enumerate(many["logprobs"]["content"]):
                 tops = {int(top["token"][9:]): top["logprob"] for top in position["top_logprobs"]}
-                ids = [token for token in sorted(tops, key=lambda t: (-tops[t], t)) if tops[token] > -9999.0][:4]
-                self.assertEqual(record.top_k_ids[row].tolist(), ids + [-1] * (4 - len(ids)))
+                fifth = sorted(tops.values())[-5]
+                ids = [token for token in sorted(tops, key=lambda t: (-tops[t], t)) if tops[token] > fifth]
+                self.assertEqual(record.top_k_ids[row].tolist(), ids + [-1] * (6 - len(ids)))
                 outside += few["token_ids"][row] not in ids
                 self.assertAlmostEqual(record.sampled_log_probs[row], position["logprob"], places=4)
         self.assertGreater(outside, 5)
