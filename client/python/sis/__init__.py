@@ -30,6 +30,7 @@ from sis.errors import (
 )
 from sis.evaluation import Decision, Evaluation, PrefixPoint, Step, Totals
 from sis.half_precision import float16_rounded_up
+from sis.local_server import LocalServer, local_server
 from sis.options import AuthorsCode, EvaluateOptions, LogRatioSum
 from sis.records import MissingRange, MissingReason, SequenceRef, Slice, TopKRecords
 from sis.reduction import gather, reduce
@@ -59,6 +60,7 @@ __all__ = [
     "IcePop",
     "ImportanceSampling",
     "InvalidArgument",
+    "LocalServer",
     "LogRatioSum",
     "MissingRange",
     "MissingReason",
@@ -84,5 +86,6 @@ __all__ = [
     "canonical",
     "float16_rounded_up",
     "gather",
+    "local_server",
     "reduce",
 ]

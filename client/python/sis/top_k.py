@@ -37,10 +37,10 @@ def canonical(
     sampled_log_probs float32 [T]: the tokens drawn.
     sampled_column: "first" or "last" if the engine puts the sampled token into a column of its own,
     next to its C - 1 most probable ones (vLLM: "first"), or "any" if that column is to be found by
-    looking (as TRL sorts vLLM's). That column does not count as one of the most probable: whether a token is in V_K must not depend on its having been sampled. A sampled
-    token that the other columns do not repeat belongs to V_K only if they leave a place empty, as
-    when the engine lists every token once; then it takes that place. None: all C columns are the
-    most probable tokens.
+    looking (as TRL sorts vLLM's). That column does not count as one of the most probable: whether a
+    token is in V_K must not depend on its having been sampled. A sampled token that the other
+    columns do not repeat belongs to V_K only if they leave a place empty, as when the engine lists
+    every token once; then it takes that place. None: all C columns are the most probable tokens.
 
     If the sampled token is in V_K, its log-prob there is also returned as the sampled one: the set
     must not depend on what was drawn. ValueError names field and position if a log-prob is NaN or

@@ -59,7 +59,8 @@ def one_of_the_group(rank, file, sizes, logits, hidden, weight, answers):
         group = {"vocabulary_start": start, "group": distributed.group.WORLD}
         own = torch.arange(ROWS) % V
         answer = sis.torch.gather(kept, torch.from_numpy(logits[:, part].copy()), own, **group)
-        head = sis.torch.gather_from_head(kept, torch.from_numpy(hidden), torch.from_numpy(weight[part].copy()), own, **group)
+        rows = torch.from_numpy(weight[part].copy())
+        head = sis.torch.gather_from_head(kept, torch.from_numpy(hidden), rows, own, **group)
         try:
             sis.torch.gather(kept, torch.from_numpy(logits[:, part].copy()), own + V, **group)
             refused = ""
@@ -95,13 +96,15 @@ class GatherTest(unittest.TestCase):
 
     def test_excluded_tokens(self):
         kept, logits = records(), logits_of()
-        logits[:, ::3] = -torch.inf
-        logits[:, 1] = 5.0
+        excluded = torch.zeros(V)
+        excluded[::3] = -torch.inf
+        # With one token at a time the first part is all excluded.
         with unittest.mock.patch.object(sis.torch, "_HEAD_CHUNK", 1):
-            gathered = sis.torch.gather(kept, logits)
-        used = kept.ids >= 0
-        self.assertTrue((gathered.log_probs.numpy()[used & (kept.ids % 3 == 0)] == -np.inf).all())
-        self.check(kept, gathered, logits)
+            of_head = sis.torch.gather_from_head(kept, logits, torch.eye(V), bias=excluded)
+        for gathered in (sis.torch.gather(kept, logits + excluded), of_head):
+            used = kept.ids >= 0
+            self.assertTrue((gathered.log_probs.numpy()[used & (kept.ids % 3 == 0)] == -np.inf).all())
+            self.check(kept, gathered, logits + excluded)
 
     def test_hidden_states_and_head(self):
         kept = records()

@@ -107,7 +107,9 @@ def sampling(settings: Mapping[str, Any]) -> Sampling:
     for name, (sampler, neutral) in _OTHERS.items():
         found = settings.get(name, neutral)
         if found != neutral and (sampler is None or sampler in samplers) and not processed:
-            raise ValueError(f"{name} is {found}: raw log-probs are not those of the draw; ask for 'post_sampling_probs'")
+            raise ValueError(
+                f"{name} is {found}: raw log-probs are not those of the draw; ask for 'post_sampling_probs'"
+            )
     penalties = "penalties" if settings["repeat_last_n"] != 0 else "none of the samplers"
     return Sampling(
         "processed" if processed else "raw",

@@ -38,7 +38,9 @@ class TransformersAdapter(Adapter):
         import torch
 
         if getattr(output, "scores", None) is None:
-            raise ValueError("the output has no scores: generate needs output_scores=True, return_dict_in_generate=True")
+            raise ValueError(
+                "the output has no scores: generate needs output_scores=True, return_dict_in_generate=True"
+            )
         steps = len(output.scores)
         sampled = output.sequences[:, output.sequences.shape[1] - steps :]
         ids, log_probs, own = [], [], []

@@ -63,7 +63,8 @@ class VllmAdapter(Adapter):
             completion = _completion(piece.output)
             listed = completion.logprobs
             if listed is None or len(listed) < piece.stop:
-                raise ValueError(f"the output has {0 if listed is None else len(listed)} log-probs for {piece.stop} tokens")
+                there = 0 if listed is None else len(listed)
+                raise ValueError(f"the output has {there} log-probs for {piece.stop} tokens")
             sampled += completion.token_ids[piece.start : piece.stop]
             if hasattr(listed, "start_indices"):
                 starts = np.asarray(listed.start_indices[piece.start : piece.stop])
@@ -144,7 +145,9 @@ class OpenAiAdapter(Adapter):
         needed = ("top_p", "top_k", "min_p", "repetition_penalty")
         unnamed = [name for name in needed if name not in request]
         if unnamed and _MODES[logprobs_mode] == "raw":
-            raise ValueError(f"the request names no {unnamed[0]!r}: the server takes the model's own, and raw log-probs")
+            raise ValueError(
+                f"the request names no {unnamed[0]!r}: the server takes the model's own, which raw log-probs leave out"
+            )
         if request["temperature"] < _GREEDY_BELOW:
             raise ValueError(f"temperature is {request['temperature']}: greedy decoding draws no tokens")
         numbers = ("top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")

@@ -15,8 +15,8 @@ class RatioServiceStub:
     def __init__(self, channel: Any) -> None:
         """`channel`: of grpc or of grpc.aio."""
         for name, method in pb.methods().items():
-            kind = "_".join("stream" if streams else "unary" for streams in (method.client_streaming, method.server_streaming))
-            call = getattr(channel, kind)(
+            kinds = ("stream" if streams else "unary" for streams in (method.client_streaming, method.server_streaming))
+            call = getattr(channel, "_".join(kinds))(
                 f"/{SERVICE}/{name}",
                 request_serializer=pb.message_named(method.input_type).SerializeToString,
                 response_deserializer=pb.message_named(method.output_type).FromString,

@@ -52,8 +52,9 @@ class EnginesTest(unittest.TestCase):
 
     def setUp(self):
         self.run_ = self.client.create_run(
-            self.id().split(".")[-1], seed=1, vocabulary_size=tiny_model.VOCABULARY, top_k=K, log_prob_encoding="float32"
-        )
+            self.id().split(".")[-1], seed=1, vocabulary_size=tiny_model.VOCABULARY, top_k=K,
+            log_prob_encoding="float32",
+        )  # fmt: skip
 
     def evaluated(self, sequences, temperature=1.0, shift=0, draw=1):
         """The trainer's view of (name, prompt, tokens), each shifted by some positions."""
@@ -113,9 +114,8 @@ class EnginesTest(unittest.TestCase):
                 "prompt": prompt, "n_predict": 48, "temperature": 0.9, "samplers": ["temperature"], "n_probs": K,
                 "seed": index, "return_tokens": True, "post_sampling_probs": True, "cache_prompt": False,
             }  # fmt: skip
-            asked = urllib.request.Request(
-                server.listening_address + "/completion", json.dumps(body).encode(), {"Content-Type": "application/json"}
-            )
+            address, headers = server.listening_address + "/completion", {"Content-Type": "application/json"}
+            asked = urllib.request.Request(address, json.dumps(body).encode(), headers)
             answer = json.loads(urllib.request.urlopen(asked).read())
             recorder = recorder or Recorder(self.client, self.run_, LlamaCppAdapter(answer))
             recorder.add(str(index), answer)
@@ -157,14 +157,15 @@ class EnginesTest(unittest.TestCase):
         async def generate(name, prompt, seed, record=True, until=None):
             nonlocal adding
             tokens = []
-            async for output in engine.generate({"prompt_token_ids": prompt}, params(seed), request_id=f"{name}-{seed}"):
+            request_id = f"{name}-{seed}"
+            async for output in engine.generate({"prompt_token_ids": prompt}, params(seed), request_id=request_id):
                 tokens += output.outputs[0].token_ids
                 if record:
                     began = time.thread_time()
                     await recorder.add(name, output)
                     adding += time.thread_time() - began
                 if until is not None and await until(len(tokens)):
-                    await engine.abort(f"{name}-{seed}")
+                    await engine.abort(request_id)
                     break
             return name, prompt, tokens
 

@@ -75,7 +75,8 @@ def openai(model):
             except OSError:
                 time.sleep(1)
         recorded = {"completions": {}, "chat": {}}
-        always = {"ignore_eos": True, "return_token_ids": True, "return_tokens_as_token_ids": True, "max_tokens": TOKENS}
+        ids = {"return_token_ids": True, "return_tokens_as_token_ids": True}
+        always = {**ids, "ignore_eos": True, "max_tokens": TOKENS}
         for name, request in REQUESTS.items():
             recorded["completions"][name] = [
                 post("completions", {**always, **request, "prompt": prompt, "logprobs": LISTED, "seed": index})
@@ -122,8 +123,9 @@ def main(model, file):
         for kind in ("flat", "dict"):
             params = [
                 SamplingParams(
-                    max_tokens=TOKENS, logprobs=LISTED, seed=index, flat_logprobs=kind == "flat", ignore_eos=True, **request
-                )
+                    max_tokens=TOKENS, logprobs=LISTED, seed=index, flat_logprobs=kind == "flat", ignore_eos=True,
+                    **request,
+                )  # fmt: skip
                 for index in range(len(PROMPTS))
             ]
             outputs = llm.generate([{"prompt_token_ids": prompt} for prompt in PROMPTS], params, use_tqdm=False)

@@ -33,10 +33,12 @@ def adapter(mode="processed_logprobs", **changed):
     """With vLLM's defaults."""
     params = {
         "temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "presence_penalty": 0.0, "frequency_penalty": 0.0,
-        "repetition_penalty": 1.0, "logprobs": LISTED, "output_kind": types.SimpleNamespace(name="CUMULATIVE"), **changed,
+        "repetition_penalty": 1.0, "logprobs": LISTED, "output_kind": types.SimpleNamespace(name="CUMULATIVE"),
+        **changed,
     }  # fmt: skip
-    engine = types.SimpleNamespace(llm_engine=types.SimpleNamespace(model_config=types.SimpleNamespace(logprobs_mode=mode)))
-    return VllmAdapter(engine, types.SimpleNamespace(**params))
+    config = types.SimpleNamespace(logprobs_mode=mode)
+    llm = types.SimpleNamespace(llm_engine=types.SimpleNamespace(model_config=config))
+    return VllmAdapter(llm, types.SimpleNamespace(**params))
 
 
 OPENAI = {"temperature": 1.0, "return_token_ids": True, "return_tokens_as_token_ids": True}
