@@ -32,6 +32,7 @@ from sis.errors import (
 from sis.evaluation import Decision, Evaluation, PrefixPoint, Step, Totals
 from sis.half_precision import float16_rounded_up
 from sis.inspection import Deviation, InspectedSequence, RunInspection, SequenceInspection, TokenCounts
+from sis.local_server import LocalServer, local_server
 from sis.options import AuthorsCode, EvaluateOptions, LogRatioSum
 from sis.records import MissingRange, MissingReason, SequenceRef, Slice, TopKRecords
 from sis.reduction import gather, reduce
@@ -63,6 +64,7 @@ __all__ = [
     "ImportanceSampling",
     "InspectedSequence",
     "InvalidArgument",
+    "LocalServer",
     "LogRatioSum",
     "MissingRange",
     "MissingReason",
@@ -92,5 +94,6 @@ __all__ = [
     "canonical",
     "float16_rounded_up",
     "gather",
+    "local_server",
     "reduce",
 ]

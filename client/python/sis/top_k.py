@@ -36,11 +36,11 @@ def canonical(
     tokens the most probable stay, of equal ones those of smaller id. sampled_ids int [T],
     sampled_log_probs float32 [T]: the tokens drawn.
     sampled_column: "first" or "last" if the engine puts the sampled token into a column of its own,
-    next to its C - 1 most probable ones (vLLM: "first"). That column does not count as one of the
-    most probable: whether a token is in V_K must not depend on its having been sampled. A sampled
-    token that the other columns do not repeat belongs to V_K only if they leave a place empty, as
-    when the engine lists every token once; then it takes that place. None: all C columns are the
-    most probable tokens.
+    next to its C - 1 most probable ones (vLLM: "first"), or "any" if that column is to be found by
+    looking (as TRL sorts vLLM's). That column does not count as one of the most probable: whether a
+    token is in V_K must not depend on its having been sampled. A sampled token that the other
+    columns do not repeat belongs to V_K only if they leave a place empty, as when the engine lists
+    every token once; then it takes that place. None: all C columns are the most probable tokens.
 
     If the sampled token is in V_K, its log-prob there is also returned as the sampled one: the set
     must not depend on what was drawn. ValueError names field and position if a log-prob is NaN or
@@ -49,8 +49,8 @@ def canonical(
     """
     if top_k < 1:
         raise ValueError(f"top_k is {top_k}, must be at least 1")
-    if sampled_column not in (None, "first", "last"):
-        raise ValueError(f"sampled_column is {sampled_column!r}, must be None, 'first' or 'last'")
+    if sampled_column not in (None, "first", "last", "any"):
+        raise ValueError(f"sampled_column is {sampled_column!r}, must be None, 'first', 'last' or 'any'")
     tokens = arrays.int32("ids", ids, [None, None])
     rows, columns = tokens.shape
     values = arrays.float32("log_probs", log_probs, [rows, columns])
@@ -63,12 +63,19 @@ def canonical(
     if sampled_column is not None:
         if columns == 0:
             raise ValueError("ids has no columns, so no sampled one")
-        own = 0 if sampled_column == "first" else columns - 1
-        _refuse("the sampled column of ids", tokens[:, own], tokens[:, own] != sampled)
-        others = np.arange(columns) != own
-        listed = (used[:, others] & (tokens[:, others] == sampled[:, None])).any(axis=1)
-        room = ~used[:, others].all(axis=1)
-        used[:, own] &= ~listed & room
+        is_sampled = tokens == sampled[:, None]
+        if sampled_column == "any":
+            _refuse("sampled_ids", sampled, ~is_sampled.any(axis=1), "is in no column of ids")
+            own = is_sampled.argmax(axis=1)
+        else:
+            own = np.full(rows, 0 if sampled_column == "first" else columns - 1)
+        here = np.arange(rows), own
+        _refuse("the sampled column of ids", tokens[here], ~is_sampled[here])
+        others = used.copy()
+        others[here] = False
+        listed = (others & is_sampled).any(axis=1)
+        room = others.sum(axis=1) < columns - 1
+        used[here] &= ~listed & room
 
     tokens = np.where(used, tokens, -1)
     values = np.where(used, values, -np.inf).astype(np.float32)

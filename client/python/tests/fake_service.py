@@ -32,7 +32,7 @@ class Sequence:
         return max(self.rows, default=-1) + 1
 
 
-class FakeService(ratio_service_pb2_grpc.RatioServiceServicer):
+class FakeService:
     """`refuse(entry)` may return (code, message, retry_seconds) for an entry before it is applied,
     or None."""
 
@@ -319,11 +319,25 @@ class FakeService(ratio_service_pb2_grpc.RatioServiceServicer):
         return response
 
 
-def start(service):
-    """A server of `service` on a free port. Returns (grpc.Server, address)."""
+def _handler(service):
+    """The methods that `service` has; the others are UNIMPLEMENTED."""
+    methods = {}
+    for name, method in pb.methods().items():
+        if hasattr(service, name):
+            kinds = ("stream" if streams else "unary" for streams in (method.client_streaming, method.server_streaming))
+            methods[name] = getattr(grpc, "_".join((*kinds, "rpc_method_handler")))(
+                getattr(service, name),
+                request_deserializer=pb.message_named(method.input_type).FromString,
+                response_serializer=pb.message_named(method.output_type).SerializeToString,
+            )
+    return grpc.method_handlers_generic_handler(ratio_service_pb2_grpc.SERVICE, methods)
+
+
+def start(service, port=0):
+    """A server of `service`, on a free port if it is 0. Returns (grpc.Server, address)."""
     sizes = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
     server = grpc.server(futures.ThreadPoolExecutor(8), options=sizes)
-    ratio_service_pb2_grpc.add_RatioServiceServicer_to_server(service, server)
-    port = server.add_insecure_port("127.0.0.1:0")
+    server.add_generic_rpc_handlers([_handler(service)])
+    port = server.add_insecure_port(f"127.0.0.1:{port}")
     server.start()
     return server, f"127.0.0.1:{port}"

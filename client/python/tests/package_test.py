@@ -2,7 +2,6 @@
 
 import os
 import pathlib
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,23 @@ for requirement in map(Requirement, metadata.requires("sis-ratio-client")):
         (lower,) = (s.version for s in requirement.specifier if s.operator == ">=")
         print(requirement.name, lower, sep="==")
 """
+NEWEST = ["grpcio", "protobuf", "numpy"]
+# All that is imported where neither an engine nor PyTorch is installed.
+ENGINES = "import sis.aio, sis.engines.llama_cpp, sis.engines.transformers, sis.engines.vllm"
+# Prints the files that a server has mapped while it serves.
+LOCAL_SERVER = """
+import sis
+with sis.local_server(cache_bytes=64 << 20) as server, sis.Client(server.address, timeout=20) as client:
+    assert client.list_runs() == []
+    for line in open(f"/proc/{server._process.pid}/maps"):
+        if ".so" in line:
+            print(line.split()[-1])
+"""
+# What every system with glibc has, and the C++ library with its own.
+C_LIBRARY = {
+    "ld-linux-x86-64", "libc", "libdl", "libgcc_s", "libm", "libpthread", "libresolv", "librt", "libstdc++",
+    "libnss_files", "libnss_dns",
+}  # fmt: skip
 
 
 def run(*command, seconds=280, **environment):
@@ -38,52 +54,65 @@ class PackageTest(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
-        made = run(sys.executable, "-m", "venv", self.folder / "built")
-        if made.returncode:
+        if run(sys.executable, "-m", "venv", self.folder / "clean").returncode:
             self.skipTest("python3 -m venv makes no environment with pip here")
         probe = ("download", "-q", "--no-deps", "--retries=0", "--timeout=20", "setuptools<81")
-        if self.pip("built", *probe, "-d", self.folder / "probe").returncode:
+        if self.pip(*probe, "-d", self.folder / "probe").returncode:
             self.skipTest("pip reaches no index here")
 
-    def pip(self, environment, *words):
-        return run(self.folder / environment / "bin/python", "-m", "pip", *words)
+    def python(self, *words, **environment):
+        return run(self.folder / "clean/bin/python", *words, **environment)
+
+    def pip(self, *words):
+        return self.python("-m", "pip", *words)
 
     def done(self, result):
         self.assertEqual(result.returncode, 0, (result.stdout + result.stderr)[-4000:])
         return result.stdout
 
-    def wheel(self):
-        """Built from a copy of the repository, as building writes into it."""
-        source, proto = self.folder / "source/client/python", "proto/sis/v1/ratio_service.proto"
-        for path in ("setup.py", "pyproject.toml", "README.md", "sis"):
-            copy = shutil.copytree if (TESTS.parent / path).is_dir() else shutil.copy
-            (source / path).parent.mkdir(parents=True, exist_ok=True)
-            copy(TESTS.parent / path, source / path)
-        for generated in (source / "sis/v1").glob("*_pb2*"):
-            generated.unlink()
-        (self.folder / "source" / proto).parent.mkdir(parents=True)
-        shutil.copy(TESTS.parents[2] / proto, self.folder / "source" / proto)
-        wheels = self.folder / "wheels"
-        self.done(self.pip("built", "wheel", "-q", "--no-deps", "-w", wheels, source))
+    def wheel(self, which):
+        """Built as a release is."""
+        wheels, root = self.folder / which, TESTS.parents[2]
+        self.done(run(root / "tools/wheels", which, wheels, PYTHON=sys.executable, BINARIES=str(root)))
         (wheel,) = wheels.glob("*.whl")
         return wheel
 
+    def test_the_server_needs_no_library_of_the_system_but_the_c_library(self):
+        self.done(self.pip("install", "-q", self.wheel("server"), self.wheel("client")))
+        mapped = set(self.done(self.python("-c", LOCAL_SERVER)).split())
+        ours = {path for path in mapped if path.startswith(str(self.folder))}
+        self.assertTrue(any("libgrpc" in path for path in ours), mapped)
+        others = {pathlib.Path(path).name.partition(".so")[0] for path in mapped - ours}
+        self.assertLessEqual(others, C_LIBRARY)
+        version = self.done(run(self.folder / "clean/bin/sisctl", "--help"))
+        self.assertIn("runs", version)
+
     def test_the_oldest_and_the_newest_runtime(self):
-        wheel = self.wheel()
-        self.done(self.pip("built", "install", "-q", "--no-deps", wheel))
-        oldest = self.done(run(self.folder / "built/bin/python", "-c", OLDEST)).split()
+        wheel = self.wheel("client")
+        self.done(self.pip("install", "-q", "--no-deps", wheel))
+        oldest = self.done(self.python("-c", OLDEST)).split()
         self.assertEqual(len(oldest), 2)
         if sys.version_info < (3, 12):
             # Debian 12 has 1.51.1 and 4.21.12.
             self.assertEqual(oldest, ["grpcio==1.49.1", "protobuf==4.21.6"])
-        for name, pinned in (("oldest", oldest), ("newest", [])):
+        # Between them what the engines of some years ago pin: each major version of protobuf once.
+        runtimes = {
+            "oldest": oldest,
+            "protobuf 4": ["protobuf==4.25.*"],
+            "protobuf 5": ["protobuf==5.*"],
+            "protobuf 6": ["protobuf==6.*"],
+            "newest": [],
+        }
+        for name, pinned in runtimes.items():
             with self.subTest(name):
-                self.done(run(sys.executable, "-m", "venv", self.folder / name))
-                self.done(self.pip(name, "install", "-q", "--only-binary=:all:", wheel, *pinned))
-                self.done(self.pip(name, "check"))
-                for test in RUN:
-                    python = self.folder / name / "bin/python"
-                    self.done(run(python, TESTS / test, PYTHONPATH=str(TESTS)))
+                self.done(self.pip("install", "-q", "--upgrade", "--only-binary=:all:", *(pinned or NEWEST), wheel))
+                self.done(self.pip("check"))
+                where = self.done(self.python("-c", "import sis; print(sis.__file__)"))
+                self.assertTrue(where.startswith(str(self.folder)), where)
+                # The engines' adapters need no engine before they are given its objects.
+                self.done(self.python("-c", ENGINES))
+                for test in RUN if name in ("oldest", "newest") else RUN[:1]:
+                    self.done(self.python(TESTS / test, PYTHONPATH=str(TESTS)))
 
 
 if __name__ == "__main__":

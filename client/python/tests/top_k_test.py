@@ -93,6 +93,21 @@ class CanonicalTest(unittest.TestCase):
             np.testing.assert_array_equal(inside, (best == token).any(axis=1))
         self.assertEqual(len(set(sets)), 1)
 
+    def test_the_sampled_column_is_found_by_looking(self):
+        """Rows sorted by rank, as TRL gives them: each token once, the sampled one last if it is outside."""
+        rng = np.random.default_rng(8)
+        for outside in (False, True):
+            first = rng.permutation(30)[:5].tolist()
+            log_probs = [-1.0, -2.0, -2.5, -3.0, -4.0]
+            token = first[4] if outside else first[2]
+            # Of 4 that were asked for, and an own one only if it is not among them.
+            ids, values = (first, log_probs) if outside else (first[:4] + [-1], log_probs[:4] + [-INF])
+            found, _, sampled = canonical(ids, values, token, log_probs[first.index(token)], 5, "any")
+            self.assertEqual(found, first[:4] + [-1])
+            self.assertEqual(sampled, log_probs[first.index(token)])
+        with self.assertRaisesRegex(ValueError, "sampled_ids, position 0: 9 is in no column of ids"):
+            canonical([4, 2], [-1.0, -2.0], 9, -2.0, 2, "any")
+
     def test_what_cannot_be_a_record_is_refused(self):
         with self.assertRaisesRegex(ValueError, "log_probs, position 0: nan"):
             canonical([1, 2], [-1.0, np.nan], 1, -1.0, 2)

@@ -1,0 +1,156 @@
+"""The client for asyncio: rollout workers and agent loops that must not block their event loop.
+
+    async with sis.aio.Client(address) as client:
+        run = await client.create_run("run", seed=1, vocabulary_size=64, top_k=10)
+
+Every call of sis.Client runs in a thread, so both are one client: the same arguments, results and
+errors. A call whose task is cancelled still runs to its end, at most for the client's `timeout`;
+every call may be repeated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from concurrent import futures
+from typing import Any, Awaitable, Callable, Dict, Optional, TypeVar
+
+import sis.append
+import sis.client
+from sis.engines.adapter import Adapter
+from sis.engines.recorder import Recorder as BlockingRecorder
+from sis.records import SequenceRef
+from sis.run import Run
+
+_Result = TypeVar("_Result")
+
+# Calls that run side by side; others wait for a thread.
+MAX_CALLS = 64
+
+
+async def _in_thread(pool: futures.Executor, call: Callable[..., _Result], *arguments: Any, **named: Any) -> _Result:
+    return await asyncio.get_running_loop().run_in_executor(pool, functools.partial(call, *arguments, **named))
+
+
+def _awaited(method: Callable[..., _Result]) -> Callable[..., Awaitable[_Result]]:
+    """A method of the same name that calls `method` of self.blocking in a thread."""
+
+    @functools.wraps(method)
+    async def call(self: Any, *arguments: Any, **named: Any) -> _Result:
+        return await _in_thread(self._pool, method, self.blocking, *arguments, **named)
+
+    return call
+
+
+class AppendStream:
+    """sis.AppendStream: an async context manager. Entries of one sequence are applied in order if
+    each call is awaited before the next."""
+
+    def __init__(self, blocking: sis.append.AppendStream, pool: futures.Executor) -> None:
+        self.blocking = blocking
+        self._pool = pool
+
+    block = _awaited(sis.append.AppendStream.block)
+    truncate = _awaited(sis.append.AppendStream.truncate)
+    seal = _awaited(sis.append.AppendStream.seal)
+
+    async def flush(self) -> Dict[SequenceRef, int]:
+        return await _in_thread(self._pool, self.blocking.flush)
+
+    async def close(self) -> None:
+        await _in_thread(self._pool, self.blocking.close)
+
+    async def abandon(self) -> None:
+        await _in_thread(self._pool, self.blocking.abandon)
+
+    async def __aenter__(self) -> AppendStream:
+        return self
+
+    async def __aexit__(self, exception_type: Optional[type], *_: object) -> None:
+        await (self.close() if exception_type is None else self.abandon())
+
+
+class Client:
+    """sis.Client: an async context manager, with the same arguments and methods."""
+
+    @functools.wraps(sis.client.Client.__init__)
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        # The client that makes the calls; thread-safe, and closed with this one.
+        self.blocking = sis.client.Client(*arguments, **named)
+        self._pool = futures.ThreadPoolExecutor(MAX_CALLS, thread_name_prefix="sis-aio")
+
+    create_run = _awaited(sis.client.Client.create_run)
+    get_run = _awaited(sis.client.Client.get_run)
+    delete_run = _awaited(sis.client.Client.delete_run)
+    list_runs = _awaited(sis.client.Client.list_runs)
+    advance_version = _awaited(sis.client.Client.advance_version)
+    get_step = _awaited(sis.client.Client.get_step)
+    lease_segment = _awaited(sis.client.Client.lease_segment)
+    fetch_top_k = _awaited(sis.client.Client.fetch_top_k)
+    evaluate = _awaited(sis.client.Client.evaluate)
+    evaluate_logits = _awaited(sis.client.Client.evaluate_logits)
+    evaluate_reduced = _awaited(sis.client.Client.evaluate_reduced)
+    evaluate_top_k = _awaited(sis.client.Client.evaluate_top_k)
+    evaluate_dense = _awaited(sis.client.Client.evaluate_dense)
+    release = _awaited(sis.client.Client.release)
+
+    async def append(self, *arguments: Any, **named: Any) -> AppendStream:
+        stream = await _in_thread(self._pool, self.blocking.append, *arguments, **named)
+        return AppendStream(stream, self._pool)
+
+    async def close(self) -> None:
+        await _in_thread(self._pool, self.blocking.close)
+        self._pool.shutdown(wait=False)
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+class Recorder:
+    """sis.engines.Recorder: an async context manager."""
+
+    def __init__(self, client: Client, run: Run, adapter: Adapter, **named: Any) -> None:
+        self.blocking = BlockingRecorder(client.blocking, run, adapter, **named)
+        self._pool = client._pool
+
+    @property
+    def policy_version(self) -> int:
+        return self.blocking.policy_version
+
+    @policy_version.setter
+    def policy_version(self, version: int) -> None:
+        self.blocking.policy_version = version
+
+    async def add(self, sequence: str, output: Any) -> None:
+        """Leaves the event loop only where it must wait for the server."""
+        if self.blocking.must_wait:
+            await _in_thread(self._pool, self.blocking.add, sequence, output)
+        else:
+            self.blocking.add(sequence, output)
+
+    def truncate(self, sequence: str, length: int = 0) -> None:
+        self.blocking.truncate(sequence, length)
+
+    def retry(self, sequence: str) -> SequenceRef:
+        return self.blocking.retry(sequence)
+
+    def forget(self, sequence: str) -> None:
+        self.blocking.forget(sequence)
+
+    async def flush(self) -> Dict[SequenceRef, int]:
+        return await _in_thread(self._pool, self.blocking.flush)
+
+    async def close(self) -> None:
+        await _in_thread(self._pool, self.blocking.close)
+
+    async def abandon(self) -> None:
+        await _in_thread(self._pool, self.blocking.abandon)
+
+    async def __aenter__(self) -> Recorder:
+        return self
+
+    async def __aexit__(self, exception_type: Optional[type], *_: object) -> None:
+        await (self.close() if exception_type is None else self.abandon())

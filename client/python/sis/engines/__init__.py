@@ -1,0 +1,15 @@
+"""From what engines return to records: one module per engine, which is imported by its name, and a
+recorder that streams while they generate.
+
+    import sis.engines.vllm
+
+    adapter = sis.engines.vllm.Adapter(llm, sampling_params)
+    with sis.engines.Recorder(client, run, adapter, policy_version=step) as recorder:
+        for name, output in zip(names, llm.generate(prompts, sampling_params)):
+            recorder.add(name, output)
+"""
+
+from sis.engines.adapter import Adapter, Columns, Piece
+from sis.engines.recorder import Recorder
+
+__all__ = ["Adapter", "Columns", "Piece", "Recorder"]

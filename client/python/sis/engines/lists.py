@@ -1,0 +1,36 @@
+"""Lists of tokens, as engines return them, as arrays."""
+
+from __future__ import annotations
+
+from typing import Sequence, Tuple
+
+import numpy as np
+
+
+def padded(
+    ids: Sequence[int], log_probs: Sequence[float], counts: np.ndarray, width: int
+) -> Tuple[np.ndarray, np.ndarray]:
+    """int32 and float32 [T, width] of `counts` [T] tokens per position, which stand one after the
+    other in the flat lists. -1 and -inf where there is none."""
+    flat_ids = np.asarray(ids, np.int32)
+    flat_log_probs = np.asarray(log_probs, np.float32)
+    if (counts == width).all():
+        return flat_ids.reshape(-1, width), flat_log_probs.reshape(-1, width)
+    tokens = np.full((len(counts), width), -1, np.int32)
+    values = np.full((len(counts), width), -np.inf, np.float32)
+    used = np.arange(width) < counts[:, None]
+    tokens[used] = flat_ids
+    values[used] = flat_log_probs
+    return tokens, values
+
+
+def strictly_above(tokens: np.ndarray, values: np.ndarray, rank: int) -> Tuple[np.ndarray, np.ndarray]:
+    """Only the tokens that are more probable than the one of `rank` (from 1).
+
+    For lists that hold the sampled token in the place of their least probable one: what is above
+    the one before that does not depend on which token was drawn, not even where several are equally
+    probable.
+    """
+    limit = -np.sort(-values, axis=1)[:, rank - 1 : rank]
+    kept = values > limit
+    return np.where(kept, tokens, -1), np.where(kept, values, np.float32(-np.inf))

@@ -1,0 +1,149 @@
+"""llama.cpp: what its server answers to /completion."""
+
+from __future__ import annotations
+
+from typing import Any, List, Mapping, Optional, Sequence
+
+import numpy as np
+
+from sis.engines.adapter import Adapter, Columns, Piece
+from sis.engines.lists import padded
+from sis.run import Sampling
+
+# Settings that the service has no word for: the sampler that must be there for it to count (None:
+# it always does), and its value that changes nothing.
+_OTHERS = {
+    "typical_p": ("typ_p", 1.0),
+    "top_n_sigma": ("top_n_sigma", -1.0),
+    "xtc_probability": ("xtc", 0.0),
+    "dry_multiplier": ("dry", 0.0),
+    "dynatemp_range": ("temperature", 0.0),
+    "mirostat": (None, 0),
+}
+
+
+class LlamaCppAdapter(Adapter):
+    """Of whole answers, not streamed ones, to requests with "n_probs": K and "return_tokens": true.
+
+    The log-probs are raw ones unless the request has "post_sampling_probs": true, which it must
+    have with any temperature but 1, or any filter.
+
+    The server leaves out the log-probs of tokens that end within a character. Their positions are
+    not recorded, and neither are those of which the answer doesn't tell whether they were left out,
+    as when one of two equal tokens was.
+    """
+
+    cumulative = True
+
+    def __init__(self, answer: Mapping[str, Any]) -> None:
+        """`answer`: any answer to a request of this kind; it says the settings that the server
+        used."""
+        self.sampling = sampling(answer["generation_settings"])
+
+    def length(self, output: Mapping[str, Any]) -> int:
+        return len(output["tokens"])
+
+    def ended(self, output: Mapping[str, Any]) -> Optional[str]:
+        return "aborted" if output.get("stop_type") == "none" else "finished"
+
+    def columns(self, pieces: Sequence[Piece]) -> Columns:
+        sampled: List[int] = []
+        entries: List[Mapping[str, Any]] = []
+        present: List[np.ndarray] = []
+        for piece in pieces:
+            answer = piece.output
+            tokens = answer["tokens"]
+            if len(tokens) != answer["tokens_predicted"]:
+                raise ValueError(
+                    f"the answer has {len(tokens)} of {answer['tokens_predicted']} tokens: the request needs "
+                    "'return_tokens': true, and no 'stream'"
+                )
+            if sampling(answer["generation_settings"]) != self.sampling:
+                raise ValueError("the answer was sampled with other settings than the adapter was made for")
+            listed = answer.get("completion_probabilities")
+            if listed is None:
+                raise ValueError("the answer has no log-probs: the request needs 'n_probs'")
+            of_token = _aligned(tokens, [entry["id"] for entry in listed])[piece.start : piece.stop]
+            sampled += tokens[piece.start : piece.stop]
+            present.append(of_token >= 0)
+            entries += [listed[index] for index in of_token if index >= 0]
+        there = np.concatenate(present)
+        after = self.sampling.log_probs == "processed"
+        name, list_name = ("prob", "top_probs") if after else ("logprob", "top_logprobs")
+        lists = [entry[list_name] for entry in entries]
+        counts = np.fromiter(map(len, lists), np.int64, len(lists))
+        ids, values = padded(
+            [top["id"] for tops in lists for top in tops],
+            [top[name] for tops in lists for top in tops],
+            counts,
+            int(counts.max(initial=1)),
+        )
+        own = np.asarray([entry[name] for entry in entries], np.float32)
+        if after:
+            with np.errstate(divide="ignore"):
+                values = np.where(ids < 0, -np.inf, np.log(np.where(ids < 0, 0, values))).astype(np.float32)
+                own = np.log(own)
+        rows = len(there)
+        all_ids = np.full((rows, ids.shape[1]), -1, np.int32)
+        all_values = np.full((rows, ids.shape[1]), -np.inf, np.float32)
+        all_own = np.full(rows, np.nan, np.float32)
+        all_ids[there], all_values[there], all_own[there] = ids, values, own
+        return Columns(all_ids, all_values, np.asarray(sampled, np.int32), all_own, None, there)
+
+
+def sampling(settings: Mapping[str, Any]) -> Sampling:
+    """How the server made the log-probs, from its `generation_settings`. ValueError for greedy
+    decoding, and for raw log-probs where a sampler that the service has no word for changes the
+    distribution."""
+    samplers = settings["samplers"]
+
+    def value(name: str, sampler: str, neutral: Any) -> Any:
+        return settings[name] if sampler in samplers else neutral
+
+    temperature = value("temperature", "temperature", 1.0)
+    if temperature <= 0:
+        raise ValueError(f"temperature is {temperature}: greedy decoding draws no tokens")
+    processed = settings["post_sampling_probs"]
+    for name, (sampler, neutral) in _OTHERS.items():
+        found = settings.get(name, neutral)
+        if found != neutral and (sampler is None or sampler in samplers) and not processed:
+            raise ValueError(
+                f"{name} is {found}: raw log-probs are not those of the draw; ask for 'post_sampling_probs'"
+            )
+    penalties = "penalties" if settings["repeat_last_n"] != 0 else "none of the samplers"
+    return Sampling(
+        "processed" if processed else "raw",
+        temperature=temperature,
+        top_p=value("top_p", "top_p", 1.0),
+        top_k=max(value("top_k", "top_k", 0), 0),
+        min_p=value("min_p", "min_p", 0.0),
+        presence_penalty=value("presence_penalty", penalties, 0.0),
+        frequency_penalty=value("frequency_penalty", penalties, 0.0),
+        repetition_penalty=value("repeat_penalty", penalties, 1.0),
+        logit_bias=bool(settings["logit_bias"]),
+        grammar=bool(settings["grammar"]),
+    )
+
+
+def _aligned(tokens: Sequence[int], listed: Sequence[int]) -> np.ndarray:
+    """int [T]: which entry is of each token, where there is only one way to tell; else -1."""
+    first = np.full(len(listed), -1)
+    last = np.full(len(listed), -2)
+    place = 0
+    for index, token in enumerate(listed):
+        while place < len(tokens) and tokens[place] != token:
+            place += 1
+        if place == len(tokens):
+            raise ValueError(f"log-probs of token {token}, entry {index}, which the answer doesn't have there")
+        first[index] = place
+        place += 1
+    place = len(tokens) - 1
+    for index in range(len(listed) - 1, -1, -1):
+        while tokens[place] != listed[index]:
+            place -= 1
+        last[index] = place
+        place -= 1
+    of_token = np.full(len(tokens), -1)
+    sure = np.flatnonzero(first == last)
+    of_token[first[sure]] = sure
+    return of_token

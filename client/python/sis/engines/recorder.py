@@ -1,0 +1,347 @@
+"""Streams what an engine generates into the service, while it generates."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+import warnings
+from typing import Any, Dict, List, Optional, Tuple
+
+import numpy as np
+
+from sis import errors
+from sis.append import AppendStream
+from sis.client import Client
+from sis.engines.adapter import Adapter, Piece
+from sis.records import SequenceRef
+from sis.run import Run
+from sis.top_k import TopK
+
+# A caller that is so many positions ahead of the server waits.
+MAX_WAITING = 1 << 16
+
+
+@dataclasses.dataclass
+class _Sequence:
+    attempt: int = 0
+    # The position that comes next.
+    length: int = 0
+    # How many positions of the present request were taken; counts with outputs that repeat.
+    of_request: int = 0
+
+
+@dataclasses.dataclass
+class _Work:
+    """What is to be sent of one sequence, between two entries that are no block."""
+
+    sequence: SequenceRef
+    first_position: int
+    policy_version: int
+    pieces: List[Piece] = dataclasses.field(default_factory=list)
+    # After the pieces: "seal" or "truncate", and its length.
+    then: Optional[Tuple[str, int]] = None
+
+    @property
+    def positions(self) -> int:
+        return sum(piece.stop - piece.start for piece in self.pieces)
+
+
+class Recorder:
+    """Records the sequences that an engine generates. A context manager: leaving it sends and
+    stores all that was added.
+
+    `add` only notes an output; a thread of the recorder makes records of all that were noted, at
+    once, every `interval` seconds, and sends them. So the committed lengths grow while requests
+    run, and the engine's own thread or event loop pays next to nothing. Where the server makes
+    appends wait, `add` waits too once 65,536 positions are noted.
+
+    What the server refuses, or an engine's output that can't be a record, is raised by the next
+    call; all else is recorded. A server that gives no answer is tried again for `retry_timeout`
+    seconds. Then what it has not stored is given up, with a RuntimeWarning, or an error of the
+    flush that waits for it: those positions are MISSING to trainers, and generation goes on.
+
+    Threads: every method may be called from any thread; the outputs of one sequence in their order.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        run: Run,
+        adapter: Adapter,
+        *,
+        policy_version: int = 0,
+        worker: str = "",
+        interval: float = 0.5,
+        retry_timeout: float = 60.0,
+    ) -> None:
+        """`policy_version`: of the weights that the engine has. worker: as in Client.append."""
+        self._client = client
+        self._run = run
+        self._adapter = adapter
+        self._worker = worker
+        self._interval = interval
+        self._retry_timeout = retry_timeout
+        # Of the writer, until that has ended. None: to be opened.
+        self._stream: Optional[AppendStream] = self._open()
+        self._changed = threading.Condition()
+        # All below is guarded by _changed.
+        self._policy_version = policy_version
+        self._sequences: Dict[str, _Sequence] = {}
+        # In the order in which it is to be sent, and the last of each sequence in it.
+        self._work: List[_Work] = []
+        self._last: Dict[str, _Work] = {}
+        self._waiting = 0
+        self._writing = False
+        self._flush_wanted = False
+        self._committed: Dict[SequenceRef, int] = {}
+        self._failure: Optional[Exception] = None
+        self._closed = False
+        self._writer = threading.Thread(target=self._write, name="sis-recorder", daemon=True)
+        self._writer.start()
+
+    @property
+    def policy_version(self) -> int:
+        return self._policy_version
+
+    @policy_version.setter
+    def policy_version(self, version: int) -> None:
+        """To be set when the engine has the new weights and every output of the old ones was added:
+        what is added from now on is of this version."""
+        with self._changed:
+            self._policy_version = version
+
+    @property
+    def must_wait(self) -> bool:
+        """Whether `add` would wait for the server."""
+        return self._waiting >= MAX_WAITING
+
+    def add(self, sequence: str, output: Any) -> None:
+        """Notes what the engine has returned for a sequence: its first output or the next one.
+
+        An output that says that its request has finished seals the sequence. After one that was
+        aborted it stays open: a further request, whose prompt holds what was generated, goes on
+        where it ended; or see `truncate` and `retry`.
+        """
+        adapter = self._adapter
+        count, ended = adapter.length(output), adapter.ended(output)
+        with self._changed:
+            self._check()
+            while self.must_wait:
+                self._flush_wanted = True
+                self._changed.notify_all()
+                self._changed.wait()
+                self._check()
+            state = self._sequences.setdefault(sequence, _Sequence())
+            start = state.of_request if adapter.cumulative else 0
+            if count > start:
+                work = self._work_of(sequence, state)
+                pieces = work.pieces
+                if pieces and adapter.cumulative and pieces[-1].stop == start and state.of_request > 0:
+                    # The later output holds what the earlier one does.
+                    pieces[-1] = Piece(output, pieces[-1].start, count)
+                else:
+                    pieces.append(Piece(output, start, count))
+                self._waiting += count - start
+                state.length += count - start
+            state.of_request = 0 if ended else max(count, start)
+            if ended == "finished":
+                self._then(sequence, state, "seal", state.length)
+
+    def truncate(self, sequence: str, length: int = 0) -> None:
+        """Drops the positions of a sequence from `length` on, after its request was aborted. What
+        is added next has that position."""
+        with self._changed:
+            self._check()
+            state = self._sequences.setdefault(sequence, _Sequence())
+            state.length, state.of_request = length, 0
+            self._then(sequence, state, "truncate", length)
+
+    def retry(self, sequence: str) -> SequenceRef:
+        """Begins another attempt at a sequence. What was recorded of those before stays theirs.
+        Returns the name that trainers fetch it by."""
+        with self._changed:
+            self._check()
+            attempt = self._sequences.get(sequence, _Sequence()).attempt + 1
+            self._sequences[sequence] = _Sequence(attempt)
+            self._last.pop(sequence, None)
+        return SequenceRef(sequence, attempt)
+
+    def forget(self, sequence: str) -> None:
+        """Frees what the recorder itself keeps of a sequence that no call will name again."""
+        with self._changed:
+            self._sequences.pop(sequence, None)
+            self._last.pop(sequence, None)
+
+    def flush(self) -> Dict[SequenceRef, int]:
+        """Sends all that was added, and waits until it is stored. Returns the committed length of
+        every sequence that grew since the last call."""
+        with self._changed:
+            self._flush_wanted = True
+            self._changed.notify_all()
+            while (self._work or self._writing or self._flush_wanted) and self._failure is None:
+                self._changed.wait()
+            self._check()
+            committed, self._committed = self._committed, {}
+        return committed
+
+    def close(self) -> None:
+        """Flushes, and ends the recorder. Raises what flush raises; it is closed even then.
+        Idempotent."""
+        if self._closed:
+            return
+        try:
+            self.flush()
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Ends the recorder at once; what was not flushed may or may not be stored."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        stream = self._stream
+        if stream is not None:
+            stream.abandon()
+        self._writer.join()
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(self, exception_type: Optional[type], *_: object) -> None:
+        if exception_type is None:
+            self.close()
+        else:
+            self.abandon()
+
+    # The methods below are called with _changed held, but for _write and _send.
+
+    def _check(self) -> None:
+        if self._closed:
+            raise ValueError("the recorder is closed")
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+
+    def _work_of(self, sequence: str, state: _Sequence) -> _Work:
+        """Where the next positions of a sequence go."""
+        last = self._last.get(sequence)
+        if last is None or last.then is not None or last.policy_version != self._policy_version:
+            reference = SequenceRef(sequence, state.attempt)
+            last = self._last[sequence] = _Work(reference, state.length, self._policy_version)
+            self._work.append(last)
+        return last
+
+    def _then(self, sequence: str, state: _Sequence, entry: str, length: int) -> None:
+        self._work_of(sequence, state).then = (entry, length)
+
+    def _write(self) -> None:
+        """Of the thread."""
+        unsent: List[_Work] = []
+        down_since: Optional[float] = None
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed or self._flush_wanted and not unsent, self._interval)
+                if self._closed:
+                    return
+                work, self._work, self._last, self._waiting = unsent + self._work, [], {}, 0
+                flushing, self._flush_wanted = self._flush_wanted, False
+                self._writing = bool(work) or flushing
+                if not self._writing:
+                    continue
+                self._changed.notify_all()
+            unsent = []
+            failure: Optional[Exception] = None
+            committed: Dict[SequenceRef, int] = {}
+            try:
+                if self._stream is None:
+                    self._stream = self._open()
+                failure = self._send(work)
+                committed = self._stream.flush()
+                down_since = None
+            except Exception as error:  # Any: the caller's next call raises it.
+                failure = failure or error
+                if _is_down(error):
+                    self._abandon_stream()
+                    down_since = down_since or time.monotonic()
+                    if time.monotonic() - down_since < self._retry_timeout:
+                        failure, unsent = None, work
+                    elif not flushing:
+                        lost = sum(item.positions for item in work)
+                        warnings.warn(f"recorder: {lost} positions were not stored: {error}", RuntimeWarning)
+                        failure = None
+            with self._changed:
+                self._writing = False
+                # A flush goes on until what is left is stored, or given up.
+                self._flush_wanted = self._flush_wanted or flushing and bool(unsent)
+                self._waiting += sum(item.positions for item in unsent)
+                self._committed.update(committed)
+                if not self._closed:
+                    self._failure = self._failure or failure
+                self._changed.notify_all()
+
+    def _open(self) -> AppendStream:
+        return self._client.append(self._run, sampling=self._adapter.sampling, worker=self._worker)
+
+    def _abandon_stream(self) -> None:
+        if self._stream is not None:
+            self._stream.abandon()
+            self._stream = None
+
+    def _send(self, work: List[_Work]) -> Optional[Exception]:
+        """All of it at once; if that fails, each by itself, so that one bad output costs nothing
+        but itself. Returns what is wrong with it."""
+        failure: Optional[Exception] = None
+        try:
+            self._send_together(work)
+        except ValueError as error:
+            failure = error
+        if failure is not None and len(work) > 1:
+            failures = [self._send([item]) for item in work]
+            failure = next((error for error in failures if error is not None), None)
+        return failure
+
+    def _send_together(self, work: List[_Work]) -> None:
+        pieces = [piece for item in work for piece in item.pieces]
+        columns = self._adapter.columns(pieces) if pieces else None
+        if columns is not None:
+            record = columns.record(self._run.config.top_k)
+            present = columns.present
+        row = 0  # in columns
+        kept = 0  # in record
+        for item in work:
+            rows = item.positions
+            if rows and columns is not None:
+                there = np.ones(rows, bool) if present is None else present[row : row + rows]
+                for first, last in _runs(there):
+                    part = TopK(*(array[kept : kept + last - first] for array in record))
+                    self._block(item, first, part)
+                    kept += last - first
+                row += rows
+            if item.then is not None:
+                entry, length = item.then
+                assert self._stream is not None
+                call = self._stream.seal if entry == "seal" else self._stream.truncate
+                call(item.sequence.id, length=length, attempt=item.sequence.attempt)
+
+    def _block(self, item: _Work, offset: int, part: TopK) -> None:
+        assert self._stream is not None
+        self._stream.block(
+            item.sequence.id,
+            first_position=item.first_position + offset,
+            policy_version=item.policy_version,
+            attempt=item.sequence.attempt,
+            **part._asdict(),
+        )
+
+
+def _is_down(error: Exception) -> bool:
+    """Whether a server, or the only replica that was asked, gives no answer."""
+    refused = error.refused if isinstance(error, errors.AppendError) else [error]
+    return all(isinstance(one, (errors.Error, errors.Refusal)) and errors.is_unreachable(one) for one in refused)
+
+
+def _runs(there: np.ndarray) -> List[Tuple[int, int]]:
+    """The ranges [first, last) of True."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], there.astype(np.int8), [0]])))
+    return list(zip(edges[::2].tolist(), edges[1::2].tolist()))

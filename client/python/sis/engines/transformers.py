@@ -1,0 +1,94 @@
+"""Hugging Face transformers: what `generate` returns."""
+
+from __future__ import annotations
+
+from typing import Any, List, NamedTuple, Optional, Sequence
+
+import numpy as np
+
+from sis.engines.adapter import Adapter, Columns, Piece
+from sis.run import Sampling
+
+
+class Row(NamedTuple):
+    """One generated sequence of a batch, as arrays of T positions."""
+
+    # int32 [T, K], float32 [T, K], int32 [T], float32 [T].
+    ids: np.ndarray
+    log_probs: np.ndarray
+    sampled_ids: np.ndarray
+    sampled_log_probs: np.ndarray
+
+
+class TransformersAdapter(Adapter):
+    """Of the rows of generate(..., return_dict_in_generate=True, output_scores=True), which this
+    adapter's `rows` takes to pieces."""
+
+    cumulative = True
+
+    def __init__(self, generation_config: Any) -> None:
+        """`generation_config`: what `generate` used, model.generation_config mostly. ValueError if
+        it decodes greedily or by beams."""
+        self._config = generation_config
+        self.sampling = sampling(generation_config)
+
+    def rows(self, output: Any, top_k: int) -> List[Row]:
+        """The sequences of a batch, each up to its first end-of-sequence token. The log-softmax is
+        taken in float32, on the device where the scores are."""
+        import torch
+
+        if getattr(output, "scores", None) is None:
+            raise ValueError(
+                "the output has no scores: generate needs output_scores=True, return_dict_in_generate=True"
+            )
+        steps = len(output.scores)
+        sampled = output.sequences[:, output.sequences.shape[1] - steps :]
+        ids, log_probs, own = [], [], []
+        for step, scores in enumerate(output.scores):
+            values = torch.log_softmax(scores.float(), dim=-1)
+            best = values.topk(min(top_k, values.shape[-1]), dim=-1)
+            ids.append(best.indices)
+            log_probs.append(best.values)
+            own.append(values.gather(1, sampled[:, step : step + 1])[:, 0])
+        # [B, T, K] and [B, T].
+        tokens = torch.stack(ids, dim=1).to(torch.int32).cpu().numpy()
+        values = torch.stack(log_probs, dim=1).cpu().numpy()
+        drawn = sampled.to(torch.int32).cpu().numpy()
+        drawn_values = torch.stack(own, dim=1).cpu().numpy()
+        ends = self._lengths(drawn)
+        return [
+            Row(tokens[i, :end], values[i, :end], drawn[i, :end], drawn_values[i, :end]) for i, end in enumerate(ends)
+        ]
+
+    def _lengths(self, sampled: np.ndarray) -> List[int]:
+        eos = self._config.eos_token_id
+        if eos is None:
+            return [sampled.shape[1]] * len(sampled)
+        ended = np.isin(sampled, eos)
+        return np.where(ended.any(axis=1), ended.argmax(axis=1) + 1, sampled.shape[1]).tolist()
+
+    def length(self, output: Row) -> int:
+        return len(output.sampled_ids)
+
+    def ended(self, output: Row) -> Optional[str]:
+        return "finished"
+
+    def columns(self, pieces: Sequence[Piece]) -> Columns:
+        parts = [[array[piece.start : piece.stop] for array in piece.output] for piece in pieces]
+        return Columns(*(np.concatenate(arrays) for arrays in zip(*parts)), sampled_column=None)
+
+
+def sampling(config: Any) -> Sampling:
+    """How scores are made with a GenerationConfig."""
+    if not config.do_sample:
+        raise ValueError("do_sample is not set: greedy decoding draws no tokens")
+    if (config.num_beams or 1) != 1:
+        raise ValueError(f"num_beams is {config.num_beams}: beam search does not draw from the policy")
+    biases = ("bad_words_ids", "sequence_bias", "suppress_tokens", "begin_suppress_tokens", "no_repeat_ngram_size")
+    optional = {name: getattr(config, name, None) for name in ("top_p", "top_k", "min_p", "repetition_penalty")}
+    return Sampling(
+        "processed",
+        temperature=1.0 if config.temperature is None else config.temperature,
+        logit_bias=any(getattr(config, name, None) for name in biases),
+        **{name: value for name, value in optional.items() if value is not None},
+    )

@@ -1,0 +1,244 @@
+"""vLLM: what LLM and AsyncLLM return, and the JSON of its OpenAI server. vLLM itself is not
+imported."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, Iterator, List, Mapping, Optional, Sequence
+
+import numpy as np
+
+from sis.engines.adapter import Adapter, Columns, Piece
+from sis.engines.lists import padded, strictly_above
+from sis.run import Sampling
+
+_MODES = {"raw_logprobs": "raw", "processed_logprobs": "processed"}
+# vLLM takes the most probable token below this temperature.
+_GREEDY_BELOW = 1e-5
+# What its JSON says instead of -inf.
+_JSON_MINUS_INFINITY = -9999.0
+_TOKEN_ID = "token_id:"
+
+
+class VllmAdapter(Adapter):
+    """Of RequestOutput and CompletionOutput, with log-probs as dictionaries or as FlatLogprobs.
+
+    FlatLogprobs (SamplingParams(flat_logprobs=True)) are read without Python work per token, and
+    cost vLLM itself less. The log-probs should be those that tokens are drawn from:
+    LLM(logprobs_mode="processed_logprobs"). vLLM's default are raw ones, which the service refuses
+    unless the temperature is 1 and nothing else changes the distribution.
+    """
+
+    def __init__(self, engine: Any, sampling_params: Any) -> None:
+        """`engine`: the LLM or AsyncLLM, or its ModelConfig. sampling_params: those of the
+        requests, with `logprobs` set to the run's top_k.
+
+        ValueError if the engine returns no log-probs, or takes the most probable token instead of
+        drawing one.
+        """
+        self.sampling = sampling(engine, sampling_params)
+        if sampling_params.logprobs is None:
+            raise ValueError("SamplingParams.logprobs is None: set it to the run's top_k")
+        if getattr(sampling_params, "logprob_token_ids", None):
+            raise ValueError("SamplingParams.logprob_token_ids asks for certain tokens, not for the most probable ones")
+        self._listed = int(sampling_params.logprobs)
+        kind = getattr(getattr(sampling_params, "output_kind", None), "name", "CUMULATIVE")
+        self.cumulative = kind != "DELTA"
+
+    def length(self, output: Any) -> int:
+        return len(_completion(output).token_ids)
+
+    def ended(self, output: Any) -> Optional[str]:
+        reason = _completion(output).finish_reason
+        if reason is None:
+            return None
+        return "aborted" if reason in ("abort", "error") else "finished"
+
+    def columns(self, pieces: Sequence[Piece]) -> Columns:
+        sampled: List[int] = []
+        ids: List[int] = []
+        log_probs: List[float] = []
+        counts: List[np.ndarray] = []
+        for piece in pieces:
+            completion = _completion(piece.output)
+            listed = completion.logprobs
+            if listed is None or len(listed) < piece.stop:
+                there = 0 if listed is None else len(listed)
+                raise ValueError(f"the output has {there} log-probs for {piece.stop} tokens")
+            sampled += completion.token_ids[piece.start : piece.stop]
+            if hasattr(listed, "start_indices"):
+                starts = np.asarray(listed.start_indices[piece.start : piece.stop])
+                ends = np.asarray(listed.end_indices[piece.start : piece.stop])
+                ids += listed.token_ids[starts[0] : ends[-1]]
+                log_probs += listed.logprobs[starts[0] : ends[-1]]
+                counts.append(ends - starts)
+            else:
+                here = listed[piece.start : piece.stop]
+                ids += itertools.chain.from_iterable(here)
+                log_probs += [entry.logprob for position in here for entry in position.values()]
+                counts.append(np.fromiter(map(len, here), np.int64, len(here)))
+        sizes = np.concatenate(counts)
+        # As wide as one column for the sampled token and those that were asked for, or with all
+        # tokens asked for one more than there are: an empty column says that the sampled one is
+        # among the others.
+        width = max(self._listed + 1, int(sizes.max()) + (self._listed < 0))
+        tokens, values = padded(ids, log_probs, sizes, width)
+        drawn = np.asarray(sampled, np.int32)
+        if not (tokens[:, 0] == drawn).all():
+            raise ValueError("an output's log-probs are not of its tokens: vLLM lists the sampled one first")
+        # vLLM puts the sampled token first, whichever its rank.
+        return Columns(tokens, values, drawn, values[:, 0], "first")
+
+
+def sampling(engine: Any, sampling_params: Any) -> Sampling:
+    """How vLLM makes the log-probs of such requests. ValueError for greedy decoding, and for an
+    engine that returns logits."""
+    mode = _model_config(engine).logprobs_mode
+    mode = getattr(mode, "value", mode)
+    if mode not in _MODES:
+        raise ValueError(f"logprobs_mode is {mode!r}, must be 'processed_logprobs' (or 'raw_logprobs')")
+    if sampling_params.temperature < _GREEDY_BELOW:
+        raise ValueError(f"temperature is {sampling_params.temperature}: greedy decoding draws no tokens")
+    biases = ("logit_bias", "allowed_token_ids", "bad_words", "min_tokens", "thinking_token_budget")
+    grammars = ("structured_outputs", "guided_decoding")
+    return Sampling(
+        _MODES[mode],
+        temperature=sampling_params.temperature,
+        top_p=sampling_params.top_p,
+        top_k=max(sampling_params.top_k, 0),
+        min_p=sampling_params.min_p,
+        presence_penalty=sampling_params.presence_penalty,
+        frequency_penalty=sampling_params.frequency_penalty,
+        repetition_penalty=sampling_params.repetition_penalty,
+        logit_bias=any(getattr(sampling_params, name, None) for name in biases),
+        grammar=any(getattr(sampling_params, name, None) is not None for name in grammars),
+    )
+
+
+class OpenAiAdapter(Adapter):
+    """Of the JSON that vLLM's OpenAI server answers to /v1/completions and /v1/chat/completions,
+    each output one of its `choices`.
+
+    The request must have "return_token_ids": true, "return_tokens_as_token_ids": true, and log-probs:
+    "logprobs": K for completions, "logprobs": true and "top_logprobs": K + 2 for chat. A chat answer
+    lists the sampled token among its first top_logprobs and drops another for it; the tokens above
+    the last two, at most K, are listed whichever was drawn.
+    """
+
+    # Of streamed answers every choice holds what is new.
+    cumulative = False
+
+    def __init__(self, request: Mapping[str, Any], logprobs_mode: str) -> None:
+        """`request`: the JSON that is sent. logprobs_mode: what the server was started with; its
+        answers do not say it.
+
+        ValueError if raw log-probs are wanted and the request leaves a sampling parameter to the
+        server, which takes it from the model's generation_config.json.
+        """
+        if logprobs_mode not in _MODES:
+            raise ValueError(f"logprobs_mode is {logprobs_mode!r}, must be 'processed_logprobs' (or 'raw_logprobs')")
+        for name in ("return_token_ids", "return_tokens_as_token_ids"):
+            if not request.get(name):
+                raise ValueError(f"the request has no {name!r}: true; without it the tokens have no ids")
+        if "temperature" not in request:
+            raise ValueError("the request names no 'temperature': the server takes the model's own")
+        needed = ("top_p", "top_k", "min_p", "repetition_penalty")
+        unnamed = [name for name in needed if name not in request]
+        if unnamed and _MODES[logprobs_mode] == "raw":
+            raise ValueError(
+                f"the request names no {unnamed[0]!r}: the server takes the model's own, which raw log-probs leave out"
+            )
+        if request["temperature"] < _GREEDY_BELOW:
+            raise ValueError(f"temperature is {request['temperature']}: greedy decoding draws no tokens")
+        numbers = ("top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
+        biases = ("logit_bias", "allowed_token_ids", "bad_words", "min_tokens")
+        grammars = ("structured_outputs", "response_format", "guided_json", "guided_regex", "guided_grammar")
+        self.sampling = Sampling(
+            _MODES[logprobs_mode],
+            temperature=request["temperature"],
+            logit_bias=any(request.get(name) for name in biases),
+            grammar=any(request.get(name) for name in grammars),
+            **{name: request[name] for name in numbers if request.get(name) is not None},
+        )
+        self._chat = "messages" in request
+        listed = request.get("top_logprobs" if self._chat else "logprobs")
+        if not listed or listed < (3 if self._chat else 1):
+            raise ValueError(f"the request asks for {listed} log-probs per token")
+        self._listed = int(listed)
+
+    def length(self, output: Mapping[str, Any]) -> int:
+        return len(output.get("token_ids") or ())
+
+    def ended(self, output: Mapping[str, Any]) -> Optional[str]:
+        reason = output.get("finish_reason")
+        if reason is None:
+            return None
+        return "aborted" if reason in ("abort", "error") else "finished"
+
+    def columns(self, pieces: Sequence[Piece]) -> Columns:
+        sampled: List[int] = []
+        sampled_values: List[float] = []
+        ids: List[int] = []
+        log_probs: List[float] = []
+        sizes: List[int] = []
+        for piece in pieces:
+            drawn = piece.output["token_ids"]
+            listed = list(_chat_positions(piece.output) if self._chat else _positions(piece.output))
+            if len(listed) != len(drawn):
+                raise ValueError(f"the answer has {len(listed)} log-probs for {len(drawn)} tokens")
+            for token, (own_id, own, tops) in list(zip(drawn, listed))[piece.start : piece.stop]:
+                if own_id != token:
+                    raise ValueError(f"the answer's log-probs are of token {own_id} where it has token {token}")
+                sampled.append(token)
+                sampled_values.append(own)
+                ids += tops
+                log_probs += tops.values()
+                sizes.append(len(tops))
+        counts = np.asarray(sizes)
+        width = max(self._listed + (not self._chat), int(counts.max()))
+        tokens, values = padded(ids, log_probs, counts, width)
+        values[values <= _JSON_MINUS_INFINITY] = -np.inf
+        own_values = np.asarray(sampled_values, np.float32)
+        if not self._chat:
+            return Columns(tokens, values, np.asarray(sampled, np.int32), own_values, "any")
+        tokens, values = strictly_above(tokens, values, self._listed - 1)
+        return Columns(tokens, values, np.asarray(sampled, np.int32), own_values, None)
+
+
+def _completion(output: Any) -> Any:
+    """The CompletionOutput of a RequestOutput that has one."""
+    outputs = getattr(output, "outputs", None)
+    if outputs is None:
+        return output
+    if len(outputs) != 1:
+        raise ValueError(f"the request has {len(outputs)} outputs: give each of them a name of its own")
+    return outputs[0]
+
+
+def _model_config(engine: Any) -> Any:
+    for path in ((), ("model_config",), ("llm_engine", "model_config"), ("vllm_config", "model_config")):
+        found = engine
+        for name in path:
+            found = getattr(found, name, None)
+        if hasattr(found, "logprobs_mode"):
+            return found
+    raise ValueError(f"{type(engine).__name__} has no model_config: give the LLM or AsyncLLM")
+
+
+def _token_id(text: str) -> int:
+    if not text.startswith(_TOKEN_ID):
+        raise ValueError(f"token {text!r} is no {_TOKEN_ID}N: the request needs 'return_tokens_as_token_ids': true")
+    return int(text[len(_TOKEN_ID) :])
+
+
+def _positions(choice: Mapping[str, Any]) -> Iterator[Any]:
+    """Of a completion: sampled token, its log-prob, and the listed ones."""
+    log_probs = choice["logprobs"]
+    for token, own, tops in zip(log_probs["tokens"], log_probs["token_logprobs"], log_probs["top_logprobs"]):
+        yield _token_id(token), own, {_token_id(name): value for name, value in tops.items()}
+
+
+def _chat_positions(choice: Mapping[str, Any]) -> Iterator[Any]:
+    for position in choice["logprobs"]["content"]:
+        tops = {_token_id(top["token"]): top["logprob"] for top in position["top_logprobs"]}
+        yield _token_id(position["token"]), position["logprob"], tops

@@ -1,0 +1,231 @@
+"""PyTorch: padded batches, and the current policy's log-probs at the recorded ids, from logits or
+from hidden states and head, on the device where they are.
+
+    batch = sis.torch.PaddedBatch(names, completion_mask)                     # [B, T]
+    records = client.fetch_top_k(run, batch.slices, arrays=("ids", "sampled_ids"))
+    gathered = sis.torch.gather(records, batch.flat(logits), batch.flat(completion_ids))
+    evaluation = client.evaluate(run, records, draw=step, **gathered._asdict())
+    accepted = batch.padded(sis.torch.tensor(evaluation.accepted), False)     # [B, T]
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Iterable, Iterator, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+import torch
+
+from sis.records import SequenceLike, SequenceRef, Slice, TopKRecords
+
+# Logits that are worked on at a time: 256 MiB of float32.
+_CHUNK_ELEMENTS = 1 << 26
+# Tokens of a head that are multiplied at a time.
+_HEAD_CHUNK = 1 << 14
+
+
+class Gathered(NamedTuple):
+    """`client.evaluate(..., **gathered._asdict())`. Both come from the same logits, so a sampled
+    token has the same bits in its slot."""
+
+    # float32 [N, K], nats.
+    log_probs: torch.Tensor
+    # float32 [N], nats; NaN where nobody names the token.
+    sampled_log_probs: torch.Tensor
+
+
+def tensor(array: np.ndarray, device: Any = None) -> torch.Tensor:
+    """What the client returned, as a tensor of the same memory if `device` is the CPU or None."""
+    writable = array if array.flags.writeable else array.copy()
+    made = torch.from_numpy(np.ascontiguousarray(writable))
+    return made if device is None else made.to(device)
+
+
+class PaddedBatch:
+    """Where the positions of sequences stand in tensors [B, T]: those of row b from column 0 on, up
+    to the last that the mask has.
+
+    Rows without any are left out of `slices`: to the service a slice of length 0 would be all that
+    is recorded.
+    """
+
+    def __init__(self, sequences: Sequence[SequenceLike], mask: torch.Tensor) -> None:
+        """`sequences`: B names, or names with attempts. mask: bool or 0 and 1, [B, T], false where
+        the policy did not generate the token: padding, or what a tool wrote."""
+        if mask.dim() != 2 or mask.shape[0] != len(sequences):
+            raise ValueError(f"mask has shape {list(mask.shape)}, must be [{len(sequences)}, any]")
+        self._shape = tuple(mask.shape)
+        valid = mask.detach().bool()
+        columns = torch.arange(1, mask.shape[1] + 1, device=mask.device)
+        lengths = (valid * columns).amax(dim=1).cpu() if mask.shape[1] else torch.zeros(mask.shape[0], dtype=torch.long)
+        # One per row that is not empty, in order, each with its length.
+        self.slices: Tuple[Slice, ...] = tuple(
+            Slice(reference.id, length=length, attempt=reference.attempt)
+            for reference, length in zip(map(SequenceRef.of, sequences), lengths.tolist())
+            if length
+        )
+        inside = torch.arange(mask.shape[1]) < lengths[:, None]
+        self._index = inside.flatten().nonzero()[:, 0]
+        # bool [N], on the CPU: for EvaluateOptions.mask.
+        self.mask: torch.Tensor = self.flat(valid).cpu()
+
+    def __len__(self) -> int:
+        """N, the number of positions."""
+        return len(self._index)
+
+    def flat(self, values: torch.Tensor) -> torch.Tensor:
+        """[N, ...] of [B, T, ...]: row by row, in the order of `slices`. Gradients pass."""
+        if tuple(values.shape[:2]) != self._shape:
+            raise ValueError(f"values have shape {list(values.shape)}, must begin with {list(self._shape)}")
+        return values.flatten(0, 1).index_select(0, self._index.to(values.device))
+
+    def padded(self, values: torch.Tensor, fill: Any) -> torch.Tensor:
+        """[B, T, ...] of [N, ...], with `fill` elsewhere. Gradients pass."""
+        if len(values) != len(self):
+            raise ValueError(f"values have shape {list(values.shape)}, must begin with {len(self)}")
+        rows = self._shape[0] * self._shape[1]
+        made = values.new_full((rows, *values.shape[1:]), fill)
+        made = made.index_copy(0, self._index.to(values.device), values)
+        return made.unflatten(0, self._shape)
+
+
+def gather(
+    records: TopKRecords,
+    logits: torch.Tensor,
+    sampled_ids: Optional[torch.Tensor] = None,
+    *,
+    temperature: float = 1.0,
+    vocabulary_start: int = 0,
+    group: Any = None,
+) -> Gathered:
+    """The current policy's log-probs at records.ids and of the sampled tokens, without gradients.
+
+    logits: [N, V] of any floating type; widened to float32 before anything is done with them, some
+    rows at a time. sampled_ids: int [N], the trainer's own tokens, used where none is recorded; see
+    sis.gather. temperature: of the rollouts.
+    group: of torch.distributed, whose ranks hold columns of the same logits: this rank those of the
+    tokens from vocabulary_start on. Every rank gets the same result.
+    """
+    _check_rows("logits", logits, records)
+    rows = max(1, _CHUNK_ELEMENTS // max(1, logits.shape[1]))
+
+    def parts(first: int, last: int) -> Iterator[Tuple[int, torch.Tensor]]:
+        yield vocabulary_start, logits[first:last]
+
+    return _gather(records, sampled_ids, parts, rows, logits.device, temperature, group)
+
+
+def gather_from_head(
+    records: TopKRecords,
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    sampled_ids: Optional[torch.Tensor] = None,
+    *,
+    bias: Optional[torch.Tensor] = None,
+    temperature: float = 1.0,
+    vocabulary_start: int = 0,
+    group: Any = None,
+) -> Gathered:
+    """As gather, of the logits hidden @ weight.T + bias, of which only a part is there at any time:
+    never [N, V].
+
+    hidden: [N, H], the last hidden states, after the final norm. weight: [V, H], the head's, and
+    bias: [V]. The product is made in their own type, as the model makes it, and summed in float32.
+    With a group each rank holds the head's rows of the tokens from vocabulary_start on.
+    """
+    _check_rows("hidden", hidden, records)
+    width = min(_HEAD_CHUNK, max(1, len(weight)))
+    rows = max(1, _CHUNK_ELEMENTS // width)
+
+    def parts(first: int, last: int) -> Iterator[Tuple[int, torch.Tensor]]:
+        here = hidden[first:last]
+        for token in range(0, len(weight), width):
+            part = slice(token, token + width)
+            own_bias = None if bias is None else bias[part]
+            yield vocabulary_start + token, torch.nn.functional.linear(here, weight[part], own_bias)
+
+    return _gather(records, sampled_ids, parts, rows, hidden.device, temperature, group)
+
+
+@torch.no_grad()
+def _gather(
+    records: TopKRecords,
+    sampled_ids: Optional[torch.Tensor],
+    parts: Callable[[int, int], Iterable[Tuple[int, torch.Tensor]]],
+    rows: int,
+    device: torch.device,
+    temperature: float,
+    group: Any,
+) -> Gathered:
+    """`parts(first, last)` gives the logits of these rows: the first token of each part, and [last -
+    first, tokens]."""
+    if not temperature > 0:
+        raise ValueError(f"temperature is {temperature}, must be above 0")
+    if group is not None:
+        # Shards may be of different sizes, but all ranks reduce the same rows.
+        rows = -_largest_of_group(-rows, device, group)
+    total = len(records)
+    sampled = torch.from_numpy(records.sampled_ids).to(device).long()
+    if sampled_ids is not None:
+        if tuple(sampled_ids.shape) != (total,):
+            raise ValueError(f"sampled_ids has shape {list(sampled_ids.shape)}, must be [{total}]")
+        sampled = torch.where(sampled < 0, sampled_ids.detach().to(device).long(), sampled)
+    # The sampled token is one column more, so that it comes from the same operation.
+    ids = torch.cat([torch.from_numpy(records.ids).to(device).long(), sampled[:, None]], dim=1)
+    found = torch.empty(ids.shape, dtype=torch.float32, device=device)
+    vocabulary = 0
+    for first in range(0, total, rows):
+        wanted = ids[first : first + rows]
+        values = torch.zeros(wanted.shape, dtype=torch.float32, device=device)
+        largest = torch.full((len(wanted), 1), -torch.inf, device=device)
+        summed = torch.zeros((len(wanted), 1), device=device)
+        for start, logits in parts(first, min(first + rows, total)):
+            # [n, tokens].
+            exact = logits.float()
+            if temperature != 1.0:
+                exact = exact / temperature
+            vocabulary = max(vocabulary, start + exact.shape[1])
+            local = wanted - start
+            here = (local >= 0) & (local < exact.shape[1])
+            values = torch.where(here, exact.gather(1, local.clamp(0, exact.shape[1] - 1)), values)
+            new = torch.maximum(largest, exact.amax(dim=1, keepdim=True))
+            # All excluded so far: -inf - -inf is NaN, where 0 is meant.
+            base = new.masked_fill(new == -torch.inf, 0.0)
+            summed = summed * (largest - base).exp() + (exact - base).exp().sum(dim=1, keepdim=True)
+            largest = new
+        if group is not None:
+            values, largest, summed = _over_group(values, largest, summed, group)
+        found[first : first + rows] = values - (largest + summed.log())
+    if group is not None:
+        vocabulary = _largest_of_group(vocabulary, device, group)
+    if (ids >= vocabulary).any():
+        row, column = (ids >= vocabulary).nonzero()[0].tolist()
+        raise ValueError(f"token {ids[row, column]}, position {row}: the logits are of {vocabulary} tokens")
+    return Gathered(found[:, :-1].contiguous(), found[:, -1].masked_fill(sampled < 0, torch.nan))
+
+
+def _over_group(
+    values: torch.Tensor, largest: torch.Tensor, summed: torch.Tensor, group: Any
+) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    from torch import distributed
+
+    everywhere = largest.clone()
+    distributed.all_reduce(everywhere, distributed.ReduceOp.MAX, group=group)
+    base = everywhere.masked_fill(everywhere == -torch.inf, 0.0)
+    summed = summed * (largest - base).exp()
+    distributed.all_reduce(summed, group=group)
+    # A token is on one rank, and 0 on all others: the sum is exact.
+    distributed.all_reduce(values, group=group)
+    return values, everywhere, summed
+
+
+def _largest_of_group(number: int, device: torch.device, group: Any) -> int:
+    from torch import distributed
+
+    made = torch.tensor(number, device=device)
+    distributed.all_reduce(made, distributed.ReduceOp.MAX, group=group)
+    return int(made)
+
+
+def _check_rows(name: str, values: torch.Tensor, records: TopKRecords) -> None:
+    if values.dim() != 2 or len(values) != len(records):
+        raise ValueError(f"{name} has shape {list(values.shape)}, must be [{len(records)}, any]")

@@ -1,0 +1,64 @@
+"""The messages and enums of the API sis.v1, under the names that protoc would generate.
+
+They are made when this module is imported, from the descriptors of proto/sis/v1/ratio_service.proto
+that a build puts beside it. A generated module runs only with the protobuf that it was generated
+for and the next major version, and a trainer has the version that its engine demands.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
+
+# Descriptors as protoc writes them: of one file, which imports no other.
+_FILE = descriptor_pb2.FileDescriptorSet.FromString(
+    pkgutil.get_data(__package__, "ratio_service.binpb") or b""
+).file[0]
+
+# A pool of our own: in the default one another copy of the API, of another version perhaps, would
+# be an error.
+_POOL = descriptor_pool.DescriptorPool()
+_POOL.AddSerializedFile(_FILE.SerializeToString())
+DESCRIPTOR = _POOL.FindFileByName(_FILE.name)
+
+if hasattr(message_factory, "GetMessageClass"):
+    _message_class = message_factory.GetMessageClass
+else:  # protobuf before 4.22
+    _message_class = message_factory.MessageFactory(_POOL).GetPrototype
+
+
+def _enums(descriptor: Any) -> dict[str, Any]:
+    """The enums that a file or message declares, and their values, by name."""
+    made: dict[str, Any] = {}
+    for name, enum in descriptor.enum_types_by_name.items():
+        made[name] = EnumTypeWrapper(enum)
+        made.update((value.name, value.number) for value in enum.values)
+    return made
+
+
+def _message(descriptor: Any) -> Any:
+    """The class of a message. What is declared inside it are attributes of the class."""
+    made = _message_class(descriptor)
+    nested = {name: _message(message) for name, message in descriptor.nested_types_by_name.items()}
+    for name, value in {**_enums(descriptor), **nested}.items():
+        if not hasattr(made, name):
+            setattr(made, name, value)
+    return made
+
+
+globals().update(_enums(DESCRIPTOR))
+globals().update((name, _message(message)) for name, message in DESCRIPTOR.message_types_by_name.items())
+
+
+def methods() -> dict[str, descriptor_pb2.MethodDescriptorProto]:
+    """Those of RatioService, by name."""
+    (service,) = _FILE.service
+    return {method.name: method for method in service.method}
+
+
+def message_named(name: str) -> Any:
+    """The class of ".sis.v1.Totals", for one: as descriptors name it."""
+    return globals()[name.rpartition(".")[2]]

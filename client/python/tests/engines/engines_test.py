@@ -1,0 +1,219 @@
+"""Real engines, the real server, and the same weights as trainer: run by tools/rl-test.
+
+What an engine says of its tokens is right if a trainer with the same weights finds the same: D per
+token is then rounding. If positions were shifted by one, D would be above 1.
+"""
+
+import asyncio
+import json
+import os
+import pathlib
+import tempfile
+import time
+import unittest
+import urllib.request
+
+os.environ.update(HF_HUB_OFFLINE="1", VLLM_CPU_KVCACHE_SPACE="1", VLLM_CPU_OMP_THREADS_BIND="nobind")
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+
+import tiny_model
+import torch
+from server.testing.live_server import LiveServer
+
+import sis
+import sis.aio
+import sis.torch
+from sis.engines import Recorder
+from sis.engines.llama_cpp import LlamaCppAdapter
+from sis.engines.transformers import TransformersAdapter
+from sis.engines.vllm import VllmAdapter
+
+K = 20
+PROMPTS = [[270, 443, 285, 264], [78, 70, 264], [282, 269, 78, 271, 300], [264, 265]]
+
+
+class EnginesTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        from transformers import AutoModelForCausalLM
+
+        torch.set_num_threads(1)
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.folder = pathlib.Path(folder.name)
+        cls.path = str(cls.folder / "tiny")
+        tiny_model.make(cls.path)
+        cls.model = AutoModelForCausalLM.from_pretrained(cls.path, dtype=torch.float32)
+        server = LiveServer(cache_bytes=256 << 20)
+        cls.addClassCleanup(server.close)
+        cls.address = server.address
+        cls.client = sis.Client(server.address)
+        cls.addClassCleanup(cls.client.close)
+
+    def setUp(self):
+        self.run_ = self.client.create_run(
+            self.id().split(".")[-1], seed=1, vocabulary_size=tiny_model.VOCABULARY, top_k=K,
+            log_prob_encoding="float32",
+        )  # fmt: skip
+
+    def evaluated(self, sequences, temperature=1.0, shift=0, draw=1):
+        """The trainer's view of (name, prompt, tokens), each shifted by some positions."""
+        slices = [sis.Slice(name, length=len(tokens)) for name, _, tokens in sequences]
+        records = self.client.fetch_top_k(self.run_, slices)
+        logits = []
+        with torch.no_grad():
+            for _, prompt, tokens in sequences:
+                whole = self.model(torch.tensor([list(prompt) + list(tokens)])).logits[0]
+                first = len(prompt) - 1 - shift
+                logits.append(whole[first : first + len(tokens)])
+        tokens = torch.tensor([token for _, _, tokens in sequences for token in tokens])
+        gathered = sis.torch.gather(records, torch.cat(logits), tokens, temperature=temperature)
+        self.assertTrue((records.sampled_ids[records.present] == tokens.numpy()[records.present]).all())
+        return self.client.evaluate(self.run_, records, draw=draw, **gathered._asdict()).totals
+
+    def check(self, sequences, temperature, most):
+        """D per token is below `most` nats, and positions are not shifted."""
+        totals = self.evaluated(sequences, temperature)
+        self.assertLess(totals.mean_d, most)
+        self.assertEqual(totals.envelope_violations, 0)
+        self.assertGreater(totals.accept_rate, 0.2)
+        self.assertGreater(self.evaluated(sequences, temperature, shift=1, draw=2).mean_d, 1)
+        print(f"{self.id()}: {totals.scored} tokens, D {totals.mean_d:.2e} nats a token")
+        return totals
+
+    def test_transformers(self):
+        from transformers import GenerationConfig
+
+        config = GenerationConfig(
+            do_sample=True, temperature=0.8, top_k=0, max_new_tokens=40, eos_token_id=2, pad_token_id=0,
+            output_scores=True, return_dict_in_generate=True,
+        )  # fmt: skip
+        adapter = TransformersAdapter(config)
+        torch.manual_seed(1)
+        prompts = torch.tensor([PROMPTS[0]] * 6)
+        output = self.model.generate(prompts, attention_mask=torch.ones_like(prompts), generation_config=config)
+        rows = adapter.rows(output, K)
+        with Recorder(self.client, self.run_, adapter) as recorder:
+            for index, row in enumerate(rows):
+                recorder.add(str(index), row)
+        self.check([(str(i), PROMPTS[0], row.sampled_ids.tolist()) for i, row in enumerate(rows)], 0.8, 1e-5)
+
+    def test_llama_cpp(self):
+        import xllamacpp
+
+        gguf = str(self.folder / "tiny.gguf")
+        tiny_model.write_gguf(self.path, gguf)
+        parameters = xllamacpp.CommonParams()
+        parameters.model.path = gguf
+        parameters.n_ctx = 512
+        parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = 1
+        server = xllamacpp.Server(parameters)
+        sequences, recorder, left_out = [], None, 0
+        for index, prompt in enumerate(PROMPTS * 3):
+            body = {
+                "prompt": prompt, "n_predict": 48, "temperature": 0.9, "samplers": ["temperature"], "n_probs": K,
+                "seed": index, "return_tokens": True, "post_sampling_probs": True, "cache_prompt": False,
+            }  # fmt: skip
+            address, headers = server.listening_address + "/completion", {"Content-Type": "application/json"}
+            asked = urllib.request.Request(address, json.dumps(body).encode(), headers)
+            answer = json.loads(urllib.request.urlopen(asked).read())
+            recorder = recorder or Recorder(self.client, self.run_, LlamaCppAdapter(answer))
+            recorder.add(str(index), answer)
+            sequences.append((str(index), prompt, answer["tokens"]))
+            left_out += len(answer["tokens"]) - len(answer["completion_probabilities"])
+        recorder.close()
+        self.assertGreater(left_out, 0)
+        # llama.cpp keeps keys and values in float16.
+        totals = self.check(sequences, 0.9, 5e-3)
+        self.assertGreaterEqual(totals.missing, left_out)
+
+    def test_vllm(self):
+        asyncio.run(self.vllm())
+
+    async def vllm(self):
+        from vllm import SamplingParams
+        from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.sampling_params import RequestOutputKind
+        from vllm.v1.engine.async_llm import AsyncLLM
+
+        engine = AsyncLLM.from_engine_args(
+            AsyncEngineArgs(
+                model=self.path, dtype="float32", enforce_eager=True, max_model_len=256, max_logprobs=64,
+                logprobs_mode="processed_logprobs", max_num_seqs=16, disable_log_stats=True,
+            )
+        )  # fmt: skip
+        self.addCleanup(engine.shutdown)
+
+        def params(seed=None, tokens=100, kind=RequestOutputKind.DELTA):
+            return SamplingParams(
+                temperature=0.9, max_tokens=tokens, logprobs=K, seed=seed, flat_logprobs=True, output_kind=kind,
+                ignore_eos=True,
+            )  # fmt: skip
+
+        client = sis.aio.Client(self.address)
+        recorder = sis.aio.Recorder(client, self.run_, VllmAdapter(engine, params()), policy_version=1, interval=0.1)
+        adding = 0.0
+
+        async def generate(name, prompt, seed, record=True, until=None):
+            nonlocal adding
+            tokens = []
+            request_id = f"{name}-{seed}"
+            async for output in engine.generate({"prompt_token_ids": prompt}, params(seed), request_id=request_id):
+                tokens += output.outputs[0].token_ids
+                if record:
+                    began = time.thread_time()
+                    await recorder.add(name, output)
+                    adding += time.thread_time() - began
+                if until is not None and await until(len(tokens)):
+                    await engine.abort(request_id)
+                    break
+            return name, prompt, tokens
+
+        # The committed length grows while the request runs.
+        seen = []
+
+        async def recorded(length):
+            if length > 20:
+                seen.append((await client.get_run(self.run_.id)).positions)
+            return length == 60
+
+        _, prompt, tokens = await generate("aborted", PROMPTS[0], 1, until=recorded)
+        self.assertTrue(any(0 < positions < 60 for positions in seen), seen)
+        # What was generated after position 30 is dropped, and generated again by other weights, say.
+        recorder.truncate("aborted", 30)
+        recorder.policy_version = 2
+        _, _, rest = await generate("aborted", prompt + tokens[:30], 2)
+        self.assertEqual(await recorder.flush(), {sis.SequenceRef("aborted"): 130})
+        # Another attempt at a sequence.
+        _, _, first = await generate("retried", PROMPTS[1], 3)
+        self.assertEqual(recorder.retry("retried"), ("retried", 1))
+        _, _, second = await generate("retried", PROMPTS[1], 4)
+        many = await asyncio.gather(*(generate(f"s{i}", PROMPTS[i % 4], 10 + i) for i in range(16)))
+        await recorder.flush()
+        self.assertEqual(len((await client.fetch_top_k(self.run_, [("retried", 1)])).sampled_ids), len(second))
+        self.check([("aborted", prompt, tokens[:30] + rest), ("retried", PROMPTS[1], first), *many], 0.9, 1e-5)
+
+        # What recording costs: the same requests without it and with it.
+        for record in (False, True, False, True):
+            adding, writer = 0.0, recorder.blocking._writer
+            clock = time.pthread_getcpuclockid(writer.ident)
+            writing = time.clock_gettime(clock)
+            began = time.monotonic()
+            made = await asyncio.gather(*(generate(f"t{record}{i}", PROMPTS[i % 4], 50 + i, record) for i in range(16)))
+            took = time.monotonic() - began
+            writing = time.clock_gettime(clock) - writing
+            count = sum(len(tokens) for _, _, tokens in made)
+            share = (adding + writing) / took
+            print(
+                f"vLLM, {'recorded' if record else 'alone'}: {count / took:.0f} tokens/s; recording: "
+                f"{1e6 * (adding + writing) / count:.1f} us a token, {share:.2%} of the time"
+            )
+            if record:
+                for i in range(16):
+                    recorder.retry(f"t{record}{i}")
+        await recorder.close()
+        await client.close()
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,215 @@
+"""Sequences that are recorded while they are generated."""
+
+import threading
+import time
+import types
+import unittest
+import warnings
+
+import fake_service
+import grpc
+import numpy as np
+
+import sis
+from sis.engines import Columns, Recorder
+from sis.engines.adapter import Adapter
+
+VOCABULARY, TOP_K = 50, 4
+
+
+class Engine(Adapter):
+    """Of outputs that say which position is which: its token has the position's number."""
+
+    sampling = sis.Sampling("processed")
+
+    def __init__(self, cumulative):
+        self.cumulative = cumulative
+        self.calls = []
+
+    def length(self, output):
+        return len(output.positions)
+
+    def ended(self, output):
+        return output.ended
+
+    def columns(self, pieces):
+        self.calls.append(len(pieces))
+        tokens = np.concatenate([piece.output.positions[piece.start : piece.stop] for piece in pieces]).astype(np.int32)
+        if (tokens < 0).any():
+            raise ValueError("a bad output")
+        rows = len(tokens)
+        ids = np.broadcast_to(np.arange(TOP_K, dtype=np.int32), (rows, TOP_K)) + 1
+        log_probs = np.broadcast_to(np.linspace(-1.5, -2.0, TOP_K, dtype=np.float32), (rows, TOP_K))
+        own = np.full(rows, -3.0, np.float32)
+        return Columns(ids, log_probs, tokens, own, None, tokens != 40)
+
+
+def output(first, stop, ended=None):
+    return types.SimpleNamespace(positions=np.arange(first, stop), ended=ended)
+
+
+class RecorderTest(unittest.TestCase):
+    def setUp(self):
+        self.service = fake_service.FakeService()
+        self.server, address = fake_service.start(self.service)
+        self.port = address.rpartition(":")[2]
+        self.addCleanup(self.server.stop, None)
+        self.client = sis.Client(address, timeout=20)
+        self.addCleanup(self.client.close)
+        self.run_ = self.client.create_run("r", seed=1, vocabulary_size=VOCABULARY, top_k=TOP_K)
+
+    def recorder(self, cumulative=False, **options):
+        options = {"interval": 0.01, **options}
+        recorder = Recorder(self.client, self.run_, Engine(cumulative), **options)
+        self.addCleanup(recorder.abandon)
+        return recorder
+
+    def held(self, name, attempt=0):
+        return self.service.sequences.get(("r", name, attempt), fake_service.Sequence())
+
+    def assert_recorded(self, name, length, attempt=0):
+        rows = self.held(name, attempt).rows
+        self.assertEqual(sorted(rows), list(range(length)))
+        for position, row in rows.items():
+            self.assertEqual(np.frombuffer(row[0], np.int32)[0], position)
+
+    def wait_for(self, condition):
+        deadline = time.monotonic() + 20
+        while not condition():
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.01)
+
+    def test_the_committed_length_grows_before_the_request_ends(self):
+        for cumulative in (False, True):
+            name = f"s{cumulative}"
+            with self.recorder(cumulative) as recorder:
+                for stop in (3, 7, 12):
+                    recorder.add(name, output(0 if cumulative else stop - {3: 3, 7: 4, 12: 5}[stop], stop))
+                    self.wait_for(lambda: self.held(name).committed == stop)
+                    self.assertIsNone(self.held(name).sealed)
+                recorder.add(name, output(0 if cumulative else 12, 13, "finished"))
+            self.assert_recorded(name, 13)
+            self.assertEqual(self.held(name).sealed, 13)
+
+    def test_many_outputs_are_read_at_once(self):
+        recorder = self.recorder(interval=60)
+        for first in range(10):
+            for name in "abc":
+                recorder.add(name, output(first, first + 1))
+        self.assertEqual(recorder.flush(), {sis.SequenceRef(name): 10 for name in "abc"})
+        self.assertEqual(recorder._adapter.calls, [30])
+        for name in "abc":
+            self.assert_recorded(name, 10)
+        self.assertEqual(recorder.flush(), {})
+
+    def test_outputs_that_repeat_are_read_once(self):
+        recorder = self.recorder(cumulative=True, interval=60)
+        for stop in range(1, 11):
+            recorder.add("a", output(0, stop))
+        recorder.flush()
+        self.assertEqual(recorder._adapter.calls, [1])
+        recorder.add("a", output(0, 12, "finished"))
+        recorder.flush()
+        self.assert_recorded("a", 12)
+
+    def test_an_aborted_request_stays_open_and_goes_on(self):
+        for cumulative in (False, True):
+            name = f"s{cumulative}"
+            with self.recorder(cumulative) as recorder:
+                recorder.add(name, output(0, 5, "aborted"))
+                recorder.flush()
+                self.assertIsNone(self.held(name).sealed)
+                # The next request begins with what was generated as its prompt.
+                recorder.add(name, output(5, 8))
+                recorder.add(name, output(5 if cumulative else 8, 9, "finished"))
+            self.assert_recorded(name, 9)
+            self.assertEqual(self.held(name).sealed, 9)
+
+    def test_truncated_positions_are_generated_again(self):
+        with self.recorder(interval=60) as recorder:
+            recorder.add("a", output(0, 9))
+            recorder.truncate("a", 4)
+            recorder.flush()
+            self.assert_recorded("a", 4)
+            recorder.add("a", output(4, 6, "finished"))
+        self.assert_recorded("a", 6)
+        self.assertEqual(self.held("a").sealed, 6)
+
+    def test_a_retry_is_another_attempt(self):
+        with self.recorder() as recorder:
+            recorder.add("a", output(0, 5, "aborted"))
+            self.assertEqual(recorder.retry("a"), sis.SequenceRef("a", 1))
+            recorder.add("a", output(0, 3, "finished"))
+        self.assert_recorded("a", 5)
+        self.assert_recorded("a", 3, attempt=1)
+        self.assertEqual((self.held("a").sealed, self.held("a", 1).sealed), (None, 3))
+
+    def test_each_position_has_the_version_of_the_weights_that_were_there(self):
+        with self.recorder(interval=60, policy_version=7) as recorder:
+            recorder.add("a", output(0, 2))
+            recorder.policy_version = 8
+            recorder.add("a", output(2, 5))
+        blocks = [entry.block for batch in self.service.batches for entry in batch.entries if entry.HasField("block")]
+        self.assertEqual([(block.first_position, block.policy_version) for block in blocks], [(0, 7), (2, 8)])
+
+    def test_positions_that_the_engine_left_out_are_left_out(self):
+        with self.recorder() as recorder:
+            recorder.add("a", output(0, 45, "finished"))
+        self.assertEqual(sorted(self.held("a").rows), [*range(40), *range(41, 45)])
+        self.assertEqual(self.held("a").sealed, 45)
+
+    def test_a_bad_output_costs_nothing_but_itself(self):
+        recorder = self.recorder(interval=60)
+        recorder.add("a", output(0, 3, "finished"))
+        recorder.add("bad", output(-2, 1, "finished"))
+        recorder.add("c", output(0, 4, "finished"))
+        with self.assertRaisesRegex(ValueError, "a bad output"):
+            recorder.flush()
+        recorder.add("c2", output(0, 2, "finished"))
+        recorder.flush()
+        for name, length in (("a", 3), ("bad", 0), ("c", 4), ("c2", 2)):
+            self.assert_recorded(name, length)
+
+    def test_what_the_server_refuses_is_raised_by_the_next_call(self):
+        recorder = self.recorder()
+        refused = lambda entry: (fake_service.INVALID_ARGUMENT, "no", 0) if entry.block.sequence.id == "a" else None
+        self.service.refuse = refused
+        recorder.add("a", output(0, 3))
+        recorder.add("b", output(0, 3))
+        with self.assertRaises(sis.AppendError):
+            self.wait_for(lambda: recorder.flush() and False)
+        self.assert_recorded("b", 3)
+
+    def test_a_server_that_comes_back_gets_what_it_missed(self):
+        recorder = self.recorder()
+        recorder.add("a", output(0, 3))
+        recorder.flush()
+        self.server.stop(None).wait()
+        recorder.add("a", output(3, 5))
+        flushed = []
+        flushing = threading.Thread(target=lambda: flushed.append(recorder.flush()))
+        flushing.start()
+        time.sleep(0.2)
+        self.assertEqual(flushed, [])
+        self.server = fake_service.start(self.service, self.port)[0]
+        self.addCleanup(self.server.stop, None)
+        flushing.join(30)
+        self.assertEqual(flushed, [{sis.SequenceRef("a"): 5}])
+        self.assert_recorded("a", 5)
+
+    def test_what_a_lost_server_never_took_is_given_up_with_a_warning(self):
+        recorder = self.recorder(retry_timeout=0.1)
+        self.server.stop(None).wait()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            recorder.add("a", output(0, 3))
+            self.wait_for(lambda: caught)
+        self.assertIn("3 positions were not stored", str(caught[0].message))
+        recorder.add("a", output(3, 4))
+        with self.assertRaises(sis.Error) as raised:
+            recorder.flush()
+        self.assertEqual(raised.exception.code, grpc.StatusCode.UNAVAILABLE)
+
+
+if __name__ == "__main__":
+    unittest.main()

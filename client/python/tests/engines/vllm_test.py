@@ -1,0 +1,193 @@
+"""What vLLM returned to the same seeded requests, in each of its forms (record_vllm.py)."""
+
+import json
+import pathlib
+import types
+import unittest
+
+import numpy as np
+
+import sis
+from sis.engines import Piece
+from sis.engines.vllm import OpenAiAdapter, VllmAdapter
+
+RECORDED = json.loads((pathlib.Path(__file__).parent / "testdata/vllm.json").read_text())
+LISTED = 8
+
+
+def completion(fields):
+    """As vLLM's CompletionOutput, with FlatLogprobs or dictionaries of Logprob."""
+    log_probs = fields["logprobs"]
+    if isinstance(log_probs, dict):
+        size = len(log_probs["start_indices"])
+        made = type("FlatLogprobs", (), {**log_probs, "__len__": lambda self: size})()
+    else:
+        made = [
+            {token: types.SimpleNamespace(logprob=value, rank=rank) for token, value, rank in position}
+            for position in log_probs
+        ]
+    return types.SimpleNamespace(**{**fields, "logprobs": made})
+
+
+def adapter(mode="processed_logprobs", **changed):
+    """With vLLM's defaults."""
+    params = {
+        "temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "presence_penalty": 0.0, "frequency_penalty": 0.0,
+        "repetition_penalty": 1.0, "logprobs": LISTED, "output_kind": types.SimpleNamespace(name="CUMULATIVE"),
+        **changed,
+    }  # fmt: skip
+    config = types.SimpleNamespace(logprobs_mode=mode)
+    llm = types.SimpleNamespace(llm_engine=types.SimpleNamespace(model_config=config))
+    return VllmAdapter(llm, types.SimpleNamespace(**params))
+
+
+OPENAI = {"temperature": 1.0, "return_token_ids": True, "return_tokens_as_token_ids": True}
+
+
+def openai(**request):
+    chat = {"messages": [], "logprobs": True} if "top_logprobs" in request else {"logprobs": LISTED}
+    return OpenAiAdapter({**OPENAI, **chat, **request}, "processed_logprobs")
+
+
+class VllmTest(unittest.TestCase):
+    def assert_same(self, a, b):
+        for got, want in zip(a, b):
+            np.testing.assert_array_equal(got, want)
+
+    def records(self, kind):
+        for name, outputs in RECORDED[kind].items():
+            for index, fields in enumerate(outputs):
+                yield (name, index), fields
+
+    def test_records_are_what_the_engine_listed(self):
+        for top_k in (1, 5, LISTED, 20):
+            for _, fields in self.records("dict"):
+                record = adapter().record(completion(fields), top_k)
+                self.assertEqual(record.sampled_ids.tolist(), fields["token_ids"])
+                for row, (token, position) in enumerate(zip(fields["token_ids"], fields["logprobs"])):
+                    values = {entry[0]: entry[1] for entry in position}
+                    # By vLLM's own ranks: those of a sampled token outside the list lie above it.
+                    best = sorted(
+                        ((-value, name) for name, value, rank in position if rank <= LISTED and value > -np.inf)
+                    )[:top_k]
+                    ids = [name for _, name in best]
+                    self.assertEqual(record.top_k_ids[row].tolist(), ids + [-1] * (top_k - len(ids)))
+                    self.assertEqual(record.sampled_log_probs[row], np.float32(values[token]))
+
+    def test_some_positions_have_fewer_tokens_than_were_asked_for_and_some_draws_lie_outside(self):
+        outside, fewer = 0, 0
+        for _, fields in self.records("dict"):
+            record = adapter().record(completion(fields), LISTED)
+            outside += (~(record.top_k_ids == record.sampled_ids[:, None]).any(axis=1)).sum()
+            fewer += (record.top_k_ids < 0).any(axis=1).sum()
+        self.assertGreater(outside, 5)
+        self.assertGreater(fewer, 5)
+
+    def test_flat_log_probs_give_the_same_records(self):
+        flat = dict(self.records("flat"))
+        for name, fields in self.records("dict"):
+            for top_k in (1, 5, LISTED, 20):
+                self.assert_same(
+                    adapter().record(completion(flat[name]), top_k), adapter().record(completion(fields), top_k)
+                )
+
+    def test_the_pieces_of_several_outputs_are_read_at_once(self):
+        outputs = [completion(fields) for _, fields in self.records("flat")]
+        pieces = [Piece(outputs[0], 3, 7), Piece(outputs[2], 0, 12), Piece(outputs[0], 7, 12)]
+        together = adapter().columns(pieces).record(LISTED)
+        parts = [adapter().columns([piece]).record(LISTED) for piece in pieces]
+        self.assert_same(together, map(np.concatenate, zip(*parts)))
+
+    def test_a_position_gives_the_same_record_whatever_is_read_with_it(self):
+        for kind in ("flat", "dict"):
+            for _, fields in self.records(kind):
+                output = completion(fields)
+                whole = adapter().record(output, LISTED)
+                for row in range(len(fields["token_ids"])):
+                    one = adapter().columns([Piece(output, row, row + 1)]).record(LISTED)
+                    self.assert_same(one, [array[row : row + 1] for array in whole])
+
+    def test_deltas_join_to_the_whole(self):
+        delta = adapter(output_kind=types.SimpleNamespace(name="DELTA"))
+        self.assertFalse(delta.cumulative)
+        flat = dict(self.records("flat"))
+        for name, parts in self.records("deltas"):
+            outputs = [completion(fields) for fields in parts]
+            self.assertEqual([delta.ended(output) for output in outputs], [None] * 11 + ["finished"])
+            joined = delta.columns([Piece(output, 0, delta.length(output)) for output in outputs]).record(LISTED)
+            want = adapter().record(completion(flat[name]), LISTED)
+            # AsyncLLM runs the requests one by one, LLM side by side: the same to rounding.
+            np.testing.assert_array_equal(joined.sampled_ids, want.sampled_ids)
+            np.testing.assert_allclose(joined.sampled_log_probs, want.sampled_log_probs, atol=1e-4)
+
+    def test_completions_of_the_openai_server_give_the_same_records(self):
+        flat = dict(self.records("flat"))
+        for name, choice in self.records("completions"):
+            record = openai().record(choice, LISTED)
+            want = adapter().record(completion(flat[name]), LISTED)
+            np.testing.assert_array_equal(record.sampled_ids, want.sampled_ids)
+            np.testing.assert_array_equal(record.top_k_ids, want.top_k_ids)
+            np.testing.assert_allclose(record.sampled_log_probs, want.sampled_log_probs, atol=1e-4)
+            np.testing.assert_allclose(record.top_k_log_probs, want.top_k_log_probs, atol=1e-4)
+            self.assertEqual(openai().ended(choice), "finished")
+
+    def test_a_chats_set_does_not_depend_on_the_token_that_was_drawn(self):
+        """The same seeded chat with 6 log-probs, of which the sampled token takes one, and with 16, which tell the 5
+        most probable: those above the fifth are recorded."""
+        outside = 0
+        for few, many in RECORDED["chat"].values():
+            self.assertEqual(few["token_ids"], many["token_ids"])
+            record = openai(top_logprobs=6).record(few, 6)
+            for row, position in enumerate(many["logprobs"]["content"]):
+                tops = {int(top["token"][9:]): top["logprob"] for top in position["top_logprobs"]}
+                fifth = sorted(tops.values())[-5]
+                ids = [token for token in sorted(tops, key=lambda t: (-tops[t], t)) if tops[token] > fifth]
+                self.assertEqual(record.top_k_ids[row].tolist(), ids + [-1] * (6 - len(ids)))
+                outside += few["token_ids"][row] not in ids
+                self.assertAlmostEqual(record.sampled_log_probs[row], position["logprob"], places=4)
+        self.assertGreater(outside, 5)
+
+    def test_a_request_that_says_too_little_is_refused(self):
+        for message, wrong in (
+            ("no 'return_token_ids'", {"return_token_ids": False}),
+            ("no 'return_tokens_as_token_ids'", {"return_tokens_as_token_ids": None}),
+            ("asks for 2 log-probs", {"top_logprobs": 2}),
+            ("temperature is 0", {"temperature": 0}),
+        ):
+            with self.assertRaisesRegex(ValueError, message):
+                openai(**{"top_logprobs": 6, **wrong})
+        with self.assertRaisesRegex(ValueError, "no 'top_k'"):
+            OpenAiAdapter({**OPENAI, "top_p": 1.0, "logprobs": 8}, "raw_logprobs")
+
+    def test_settings_come_from_the_engine(self):
+        self.assertEqual(
+            adapter(temperature=0.7, top_p=0.9, top_k=-1, structured_outputs=object(), bad_words=["x"]).sampling,
+            sis.Sampling(
+                "processed", temperature=0.7, top_p=0.9, top_k=0, min_p=0.0, presence_penalty=0.0,
+                frequency_penalty=0.0, repetition_penalty=1.0, logit_bias=True, grammar=True,
+            ),
+        )  # fmt: skip
+        self.assertEqual(adapter("raw_logprobs").sampling.log_probs, "raw")
+        for message, mode, changed in (
+            ("logprobs_mode is 'raw_logits'", "raw_logits", {}),
+            ("temperature is 0.0: greedy", "raw_logprobs", {"temperature": 0.0}),
+            ("SamplingParams.logprobs is None", "raw_logprobs", {"logprobs": None}),
+        ):
+            with self.assertRaisesRegex(ValueError, message):
+                adapter(mode, **changed)
+
+    def test_log_probs_of_other_tokens_are_refused(self):
+        _, fields = next(self.records("flat"))
+        shifted = completion({**fields, "token_ids": fields["token_ids"][1:] + [0]})
+        with self.assertRaisesRegex(ValueError, "are not of its tokens"):
+            adapter().record(shifted, LISTED)
+        with self.assertRaisesRegex(ValueError, "12 log-probs for 13 tokens"):
+            adapter().record(completion({**fields, "token_ids": fields["token_ids"] + [0]}), LISTED)
+        without = completion(fields)
+        without.logprobs = None
+        with self.assertRaisesRegex(ValueError, "0 log-probs for 12 tokens"):
+            adapter().record(without, LISTED)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,287 @@
+"""Tensors, and the real server behind them."""
+
+import importlib.util
+import itertools
+import multiprocessing
+import tempfile
+import unittest
+import unittest.mock
+
+import numpy as np
+
+import sis
+from server.testing.live_server import LiveServer
+
+if importlib.util.find_spec("torch"):
+    import torch
+    from torch import distributed
+
+    import sis.torch
+
+
+def setUpModule():
+    if not importlib.util.find_spec("torch"):
+        raise unittest.SkipTest("PyTorch is not installed")
+
+
+ROWS, K, V, H = 37, 5, 40, 8
+
+
+def records(seed=0, rows=ROWS, vocabulary=V):
+    """Random sets; the sampled token is one of them in half of the rows, and the last two rows are missing."""
+    rng = np.random.default_rng(seed)
+    ids = np.stack([rng.permutation(vocabulary)[:K] for _ in range(rows)]).astype(np.int32)
+    ids[::7, 3:] = -1
+    sampled = np.where(np.arange(rows) % 2, ids[:, 1], rng.integers(0, vocabulary, rows)).astype(np.int32)
+    ids[-2:], sampled[-2:] = -1, -1
+    return sis.TopKRecords((sis.Slice("s", length=rows),), {"ids": ids, "sampled_ids": sampled}, (), 0)
+
+
+def logits_of(seed=0, rows=ROWS, vocabulary=V):
+    return torch.from_numpy(np.random.default_rng(seed).normal(size=(rows, vocabulary)).astype(np.float32) * 4)
+
+
+def in_float64(kept, logits, temperature=1.0):
+    values = torch.log_softmax(logits.double() / temperature, dim=-1).numpy()
+    at = np.take_along_axis(values, np.maximum(kept.ids, 0).astype(int), axis=1)
+    own = np.take_along_axis(values, np.maximum(kept.sampled_ids, 0)[:, None].astype(int), axis=1)[:, 0]
+    return at, own
+
+
+def one_of_the_group(rank, file, sizes, logits, hidden, weight, answers):
+    """Of a process of its own."""
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", f"file://{file}", rank=rank, world_size=len(sizes))
+    start = sum(sizes[:rank])
+    part = slice(start, start + sizes[rank])
+    kept = records()
+    with unittest.mock.patch.multiple(sis.torch, _CHUNK_ELEMENTS=200, _HEAD_CHUNK=7):
+        group = {"vocabulary_start": start, "group": distributed.group.WORLD}
+        own = torch.arange(ROWS) % V
+        answer = sis.torch.gather(kept, torch.from_numpy(logits[:, part].copy()), own, **group)
+        rows = torch.from_numpy(weight[part].copy())
+        head = sis.torch.gather_from_head(kept, torch.from_numpy(hidden), rows, own, **group)
+        try:
+            sis.torch.gather(kept, torch.from_numpy(logits[:, part].copy()), own + V, **group)
+            refused = ""
+        except ValueError as error:
+            refused = str(error)
+    answers.put((rank, [values.numpy() for values in (*answer, *head)], refused))
+    distributed.destroy_process_group()
+
+
+class GatherTest(unittest.TestCase):
+    def check(self, kept, gathered, logits, temperature=1.0, tolerance=2e-6):
+        at, own = in_float64(kept, logits, temperature)
+        used = kept.ids >= 0
+        self.assertEqual((gathered.log_probs.dtype, gathered.sampled_log_probs.dtype), (torch.float32,) * 2)
+        np.testing.assert_allclose(gathered.log_probs.numpy()[used], at[used], rtol=tolerance, atol=tolerance)
+        known = kept.sampled_ids >= 0
+        sampled = gathered.sampled_log_probs.numpy()
+        np.testing.assert_allclose(sampled[known], own[known], rtol=tolerance, atol=tolerance)
+        self.assertTrue(np.isnan(sampled[~known]).all())
+        # The sampled token and its slot have the same bits.
+        rows, slots = np.nonzero(kept.ids == np.where(known, kept.sampled_ids, -2)[:, None])
+        self.assertGreater(len(rows), ROWS // 3)
+        self.assertEqual(gathered.log_probs.numpy()[rows, slots].tobytes(), sampled[rows].tobytes())
+
+    def test_logits(self):
+        kept = records()
+        for temperature, dtype in itertools.product((1.0, 0.7), (torch.float32, torch.bfloat16, torch.float16)):
+            logits = logits_of().to(dtype)
+            for elements in (1, 3 * V, 1 << 26):
+                with unittest.mock.patch.object(sis.torch, "_CHUNK_ELEMENTS", elements):
+                    gathered = sis.torch.gather(kept, logits, temperature=temperature)
+                self.check(kept, gathered, logits, temperature)
+
+    def test_excluded_tokens(self):
+        kept, logits = records(), logits_of()
+        excluded = torch.zeros(V)
+        excluded[::3] = -torch.inf
+        # With one token at a time the first part is all excluded.
+        with unittest.mock.patch.object(sis.torch, "_HEAD_CHUNK", 1):
+            of_head = sis.torch.gather_from_head(kept, logits, torch.eye(V), bias=excluded)
+        for gathered in (sis.torch.gather(kept, logits + excluded), of_head):
+            used = kept.ids >= 0
+            self.assertTrue((gathered.log_probs.numpy()[used & (kept.ids % 3 == 0)] == -np.inf).all())
+            self.check(kept, gathered, logits + excluded)
+
+    def test_hidden_states_and_head(self):
+        kept = records()
+        rng = np.random.default_rng(1)
+        for dtype in (torch.float32, torch.bfloat16):
+            hidden = torch.from_numpy(rng.normal(size=(ROWS, H)).astype(np.float32)).to(dtype)
+            weight = torch.from_numpy(rng.normal(size=(V, H)).astype(np.float32)).to(dtype)
+            bias = torch.from_numpy(rng.normal(size=V).astype(np.float32)).to(dtype)
+            for given in (None, bias):
+                logits = torch.nn.functional.linear(hidden, weight, given)
+                # A product of other shape may round a logit of bfloat16 the other way.
+                tolerance = 2e-5 if dtype == torch.float32 else 0.1
+                for width, elements in ((7, 50), (V, 1 << 26), (1, 1)):
+                    with unittest.mock.patch.multiple(sis.torch, _HEAD_CHUNK=width, _CHUNK_ELEMENTS=elements):
+                        gathered = sis.torch.gather_from_head(kept, hidden, weight, bias=given, temperature=0.9)
+                    self.check(kept, gathered, logits, 0.9, tolerance)
+
+    def test_all_logits_are_never_there_at_once(self):
+        kept, sizes = records(), []
+        linear = torch.nn.functional.linear
+
+        def noted(*arguments):
+            made = linear(*arguments)
+            sizes.append(made.numel())
+            return made
+
+        with unittest.mock.patch.multiple(sis.torch, _HEAD_CHUNK=8, _CHUNK_ELEMENTS=80):
+            with unittest.mock.patch.object(torch.nn.functional, "linear", noted):
+                sis.torch.gather_from_head(kept, torch.ones(ROWS, H), torch.ones(V, H))
+        self.assertEqual((max(sizes), sum(sizes)), (80, ROWS * V))
+
+    def test_the_trainers_token_stands_in_where_none_is_recorded(self):
+        kept, logits = records(), logits_of()
+        own = torch.full((ROWS,), 3)
+        gathered = sis.torch.gather(kept, logits, own)
+        want = torch.log_softmax(logits, dim=-1)[-2:, 3]
+        torch.testing.assert_close(gathered.sampled_log_probs[-2:], want)
+        known = kept.sampled_ids >= 0
+        without = sis.torch.gather(kept, logits).sampled_log_probs.numpy()
+        self.assertEqual(gathered.sampled_log_probs.numpy()[known].tobytes(), without[known].tobytes())
+
+    def test_what_does_not_fit_is_refused(self):
+        kept, logits = records(), logits_of()
+        own = torch.zeros(ROWS, dtype=torch.long)
+        own[-1] = V
+        for call, message in (
+            (lambda: sis.torch.gather(kept, logits[1:]), r"logits has shape \[36, 40\], must be \[37, any\]"),
+            (lambda: sis.torch.gather(kept, logits, own), "token 40, position 36: the logits are of 40 tokens"),
+            (lambda: sis.torch.gather(kept, logits, own[1:]), r"sampled_ids has shape \[36\]"),
+            (lambda: sis.torch.gather(kept, logits, temperature=0.0), "temperature is 0.0"),
+            (lambda: sis.torch.gather_from_head(kept, torch.ones(3, H), torch.ones(V, H)), "hidden has shape"),
+        ):
+            with self.assertRaisesRegex(ValueError, message):
+                call()
+
+    def test_ranks_that_share_the_vocabulary_get_the_same_as_one(self):
+        rng = np.random.default_rng(1)
+        hidden = rng.normal(size=(ROWS, H)).astype(np.float32)
+        weight = rng.normal(size=(V, H)).astype(np.float32)
+        logits = hidden @ weight.T
+        context = multiprocessing.get_context("spawn")
+        answers = context.Queue()
+        with tempfile.TemporaryDirectory() as folder:
+            arguments = (f"{folder}/group", (29, 11), logits, hidden, weight, answers)
+            ranks = [context.Process(target=one_of_the_group, args=(rank, *arguments)) for rank in range(2)]
+            for rank in ranks:
+                rank.start()
+            got = dict((rank, rest) for rank, *rest in (answers.get(timeout=50) for _ in ranks))
+            for rank in ranks:
+                rank.join()
+        for one, other in zip(got[0][0], got[1][0]):
+            self.assertEqual(one.tobytes(), other.tobytes())
+        kept = records()
+        whole = sis.torch.gather(kept, torch.from_numpy(logits), torch.arange(ROWS) % V)
+        for values, want in zip(got[0][0], (*whole, *whole)):
+            used = kept.ids >= 0 if values.ndim == 2 else slice(None)
+            np.testing.assert_allclose(values[used], want.numpy()[used], rtol=2e-5, atol=2e-5)
+        for rank in range(2):
+            self.assertRegex(got[rank][1], "token 75, position 35: the logits are of 40 tokens")
+
+
+class PaddedBatchTest(unittest.TestCase):
+    def setUp(self):
+        # A tool wrote (0, 1); row 1 is empty; row 2 is full.
+        self.mask = torch.tensor([[1, 0, 1, 0], [0, 0, 0, 0], [1, 1, 1, 1], [1, 0, 0, 0]])
+        self.batch = sis.torch.PaddedBatch(["a", "b", ("c", 2), "d"], self.mask)
+
+    def test_slices(self):
+        self.assertEqual(
+            self.batch.slices,
+            (sis.Slice("a", length=3), sis.Slice("c", length=4, attempt=2), sis.Slice("d", length=1)),
+        )
+        self.assertEqual(len(self.batch), 8)
+        self.assertEqual(self.batch.mask.tolist(), [True, False, True, True, True, True, True, True])
+
+    def test_there_and_back(self):
+        for shape in ((), (3,)):
+            values = torch.arange(16 * 3 if shape else 16).reshape(4, 4, *shape).float().requires_grad_()
+            flat = self.batch.flat(values)
+            self.assertEqual(flat.shape, (8, *shape))
+            self.assertEqual(flat[3].tolist(), values[2, 0].tolist())
+            padded = self.batch.padded(flat, -1.0)
+            self.assertEqual(padded.shape, values.shape)
+            inside = torch.tensor([[1, 1, 1, 0], [0, 0, 0, 0], [1, 1, 1, 1], [1, 0, 0, 0]]).bool()
+            self.assertTrue(torch.equal(padded[inside], values[inside]))
+            self.assertTrue((padded[~inside] == -1).all())
+            padded.sum().backward()
+            self.assertTrue(torch.equal(values.grad[inside], torch.ones_like(values[inside])))
+            self.assertTrue((values.grad[~inside] == 0).all())
+
+    def test_nothing_at_all(self):
+        for width in (0, 3):
+            batch = sis.torch.PaddedBatch(["a"], torch.zeros(1, width))
+            self.assertEqual((batch.slices, len(batch)), ((), 0))
+            self.assertEqual(batch.padded(batch.flat(torch.ones(1, width)), 0.0).tolist(), [[0.0] * width])
+
+    def test_shapes_are_checked(self):
+        for call, message in (
+            (lambda: sis.torch.PaddedBatch(["a"], self.mask), r"mask has shape \[4, 4\], must be \[1, any\]"),
+            (lambda: self.batch.flat(torch.ones(4, 3)), r"must begin with \[4, 4\]"),
+            (lambda: self.batch.padded(torch.ones(7), 0), "must begin with 8"),
+        ):
+            with self.assertRaisesRegex(ValueError, message):
+                call()
+
+    def test_tensors_of_results_share_their_memory(self):
+        array = np.arange(3)
+        made = sis.torch.tensor(array)
+        array[1] = 7
+        self.assertEqual(made[1], 7)
+        frozen = np.frombuffer(bytes(4), np.uint8)
+        sis.torch.tensor(frozen)[0] = 1
+        self.assertEqual(frozen[0], 0)
+
+
+class ServerTest(unittest.TestCase):
+    def test_equal_policies_accept_every_token_of_a_padded_batch_and_reduced_decides_the_same(self):
+        server = LiveServer()
+        self.addCleanup(server.close)
+        client = sis.Client(server.address, timeout=30)
+        self.addCleanup(client.close)
+        run = client.create_run("r", seed=1, vocabulary_size=V, top_k=V, log_prob_encoding="float32")
+        mask = (torch.arange(20) < torch.tensor([[20], [0], [11], [17]])).long()
+        mask[0, 5:9] = 0
+        batch = sis.torch.PaddedBatch(["a", "b", "c", "d"], mask)
+        logits = logits_of(3, 80).reshape(4, 20, V)
+        tokens = torch.distributions.Categorical(logits=logits).sample()
+        all_ids = torch.arange(V).expand(4, 20, V)
+        values = torch.log_softmax(logits, dim=-1)
+        own = values.gather(2, tokens[:, :, None])[:, :, 0]
+        with client.append(run, sampling=sis.Sampling("raw")) as stream:
+            for row, part in ((0, slice(0, 5)), (0, slice(9, 20)), (2, slice(0, 11)), (3, slice(0, 17))):
+                at = row, part
+                record = sis.canonical(all_ids[at], values[at], tokens[at], own[at], V)
+                stream.block("abcd"[row], first_position=part.start, policy_version=0, **record._asdict())
+        records = client.fetch_top_k(run, batch.slices)
+        sampled_ids = batch.flat(tokens)
+        gathered = sis.torch.gather(records, batch.flat(logits), sampled_ids)
+        options = sis.EvaluateOptions(mask=batch.mask, sampled_ids=sampled_ids)
+        evaluation = client.evaluate(
+            run, records, draw=1, outputs=("ratios",), options=options, **gathered._asdict()
+        )
+        accepted = batch.padded(sis.torch.tensor(evaluation.accepted), False)
+        self.assertTrue(torch.equal(accepted, mask.bool()))
+        self.assertTrue((evaluation.ratios == 1).all())
+        # Another policy, in both forms.
+        gathered = sis.torch.gather(records, batch.flat(logits) + logits_of(4, len(batch)) / 8, sampled_ids)
+        whole = client.evaluate(run, records, draw=2, options=options, **gathered._asdict())
+        self.assertTrue(0 < whole.accepted.sum() < whole.totals.scored)
+        envelopes, masses = sis.reduce(records, gathered.log_probs)
+        reduced = client.evaluate_reduced(
+            run, records, draw=2, sampled_log_probs=gathered.sampled_log_probs, log_envelopes=envelopes,
+            covered_masses=masses, options=options,
+        )  # fmt: skip
+        self.assertEqual(reduced.accepted.tobytes(), whole.accepted.tobytes())
+        self.assertEqual(reduced.totals.accepted, whole.totals.accepted)
+
+
+if __name__ == "__main__":
+    unittest.main()
