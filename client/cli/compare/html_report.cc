@@ -15,6 +15,7 @@
 #include "client/cli/compare/page_files.h"
 #include "client/cli/compare/percentile_plot.h"
 #include "client/cli/compare/quoted_text.h"
+#include "client/page/microscope_source.h"
 
 namespace sis {
 namespace {
