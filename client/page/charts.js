@@ -1,5 +1,5 @@
-// Panels with a chart each, drawn by Chart.js. Beside the picture every panel says its latest values
-// in words, and has all of them in a table.
+// Panels with a chart each, drawn by Chart.js. Beside the picture every panel says its latest
+// values in words, and has all of them in a table.
 
 import {make, makeSvg, table} from "./elements.js";
 
@@ -16,8 +16,9 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
 });
 
 /**
- * What all panels have. `unit` (`binary` if it is bytes) is of the vertical axis, `note` says what is normal, `empty` what is
- * shown while there are no values, and `format` writes a value, `tick` one of the axis.
+ * What all panels have. `unit` (`binary` if it is bytes) is of the vertical axis, `note` says what
+ * is normal, `empty` what is shown while there are no values. `format` writes a value, and `tick`
+ * one of the axis.
  */
 class Panel {
   constructor({title, unit, note, empty, format, tick = format, binary = false, type}) {
@@ -42,8 +43,8 @@ class Panel {
   }
 
   /**
-   * `names` of the values, in a row, and `series` [{name, values, dashed}], of the same length each;
-   * null is a gap. `labels` are what the axis shows, if not the names.
+   * `names` of the values, in a row, and `series` [{name, values, dashed}], of the same length
+   * each; null is a gap.
    */
   show(names, series, {range = {}, namesTitle = "Draw", axis = {}, stacked = false} = {}) {
     this.names = names;
@@ -91,7 +92,8 @@ class Panel {
     const [ink, muted, grid] = ["--ink", "--muted", "--grid"].map(color);
     const datasets = this.series.map(line => this.dataset(line, color(line.color)));
     if (this.chart === null) {
-      this.chart = new Chart(this.canvas, {type: this.type, data: {labels: [], datasets: []}, options: {}});
+      const data = {labels: [], datasets: []};
+      this.chart = new Chart(this.canvas, {type: this.type, data, options: {}});
       charts.add(this);
     }
     const ticks = {color: muted, font: {size: 11}, maxRotation: 0, autoSkipPadding: 14};
@@ -169,7 +171,8 @@ export class TimePanel extends LinePanel {
   show(times, series, {range = {}} = {}) {
     // Seconds where all of it is within some minutes.
     const characters = times.at(-1) - times[0] < 300 ? 8 : 5;
-    const axis = {ticks: {maxTicksLimit: 6, callback: i => this.clock(times[i]).slice(0, characters)}};
+    const callback = i => this.clock(times[i]).slice(0, characters);
+    const axis = {ticks: {maxTicksLimit: 6, callback}};
     super.show(times, series, {range, axis, namesTitle: "Time"});
   }
 

@@ -1,5 +1,5 @@
-// Shows the view that the address names (#/, #/run/RUN, #/run/RUN/SEQUENCE/ATTEMPT, #/server), keeps
-// it up to date, and says whether the server still answers.
+// Shows the view that the address names (#/, #/run/RUN, #/run/RUN/SEQUENCE/ATTEMPT, #/server),
+// keeps it up to date, and says whether the server still answers.
 
 import {Refused} from "./api.js";
 import {make} from "./elements.js";
@@ -12,16 +12,24 @@ const PERIOD_MILLISECONDS = 2000;
 
 const content = document.getElementById("content");
 const status = document.getElementById("status");
-const notice = make("p", {class: "notice"});
+// Announced when it comes; the time in `status` would be announced again and again.
+const notice = make("p", {class: "notice", role: "status"});
 let view = null;
 let turn = 0;  // the number of the last update; one that isn't the last is of no interest any more
 let timer = null;  // of the next one
 let answeredAt = null;  // when the server answered last, a Date
 
 function viewOf(hash) {
-  const [place, ...names] = hash.replace(/^#?\/?/, "").split("/").map(decodeURIComponent);
+  let place, names;
+  try {
+    [place, ...names] = hash.replace(/^#?\/?/, "").split("/").map(decodeURIComponent);
+  } catch {  // not what encodeURIComponent writes
+    return new RunsView();
+  }
   if (place === "server") return new ServerView();
-  if (place === "run" && names.length >= 2) return new SequenceView(names[0], names[1], names[2] ?? "0");
+  if (place === "run" && names.length >= 2) {
+    return new SequenceView(names[0], names[1], names[2] ?? "0");
+  }
   if (place === "run" && names.length === 1) return new RunView(names[0]);
   return new RunsView();
 }
@@ -46,18 +54,20 @@ function answered() {
 
 function failed(error) {
   const since = answeredAt === null ? "" : ` since ${time(answeredAt)}`;
+  let words;
   if (error instanceof Refused && error.status === 503) {
     say("silent", `Not serving${since}`);
-    notice.textContent = "The server is starting or stopping, and doesn't serve at present. ";
+    words = "The server is starting or stopping, and doesn't serve at present. ";
   } else if (error instanceof Refused) {
     say("silent", `Refused${since}`);
-    notice.textContent = `The server can't answer this: ${error.message}. `;
+    words = `The server can't answer this: ${error.message}. `;
   } else {
     say("silent", `No answer${since}`);
-    notice.textContent = `The server gives no answer${since}. `;
+    words = `The server gives no answer${since}. `;
   }
-  notice.append(answeredAt === null ? "" : "What you see is as of then. ",
-      `This page tries again every ${PERIOD_MILLISECONDS / 1000} seconds.`);
+  if (answeredAt !== null) words += "What you see is as of then. ";
+  words += `This page tries again every ${PERIOD_MILLISECONDS / 1000} seconds.`;
+  if (notice.textContent !== words) notice.textContent = words;
   if (!notice.isConnected) content.prepend(notice);
   content.classList.add("old");
 }
@@ -77,7 +87,6 @@ async function update() {
 }
 
 function open() {
-  if (location.hash === "#content") return;  // the link that skips to it
   view?.stop();
   view = viewOf(location.hash);
   document.title = `${view.title} – SIS ratio service`;
@@ -90,6 +99,11 @@ function open() {
   update();
 }
 
+// It would take the place of what the address names.
+document.querySelector(".skip").addEventListener("click", event => {
+  event.preventDefault();
+  content.focus();
+});
 addEventListener("hashchange", open);
 document.addEventListener("visibilitychange", () => { if (!document.hidden) update(); });
 open();

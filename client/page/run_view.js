@@ -8,6 +8,7 @@ import {renderRun} from "./microscope.js";
 import {runLink} from "./runs_view.js";
 import {histogramShares, stepValues} from "./step_values.js";
 
+const ENCODINGS = {FLOAT32: "float32", FLOAT16: "float16", FIXED12: "12 bits"};
 const SHARE = {min: 0, max: 1};
 const FROM_ZERO = {beginAtZero: true};
 const NOTHING_YET = "Nothing evaluated yet.";
@@ -15,11 +16,12 @@ const NOTHING_COUNTED = "Nothing counted of the last draw.";
 
 // Panels of lines over the draws: what they show of a step.
 const LINES = [
-  {title: "Accept rate", unit: "share of scored tokens", format: share, tick: wholeShare, range: SHARE,
+  {title: "Accept rate", unit: "share of scored tokens", format: share, tick: wholeShare,
+    range: SHARE,
     lines: [{name: "sampled", of: v => v.acceptRate},
       {name: "expected", of: v => v.expectedAcceptRate, dashed: true}],
-    note: "Sampled follows expected, to within sampling noise. A fall means that the two policies " +
-      "drift apart, or that the top-K covers less."},
+    note: "Sampled follows expected, to within sampling noise. A fall means that the two " +
+      "policies drift apart, or that the top-K covers less."},
   {title: "D and D_SIS", unit: "nats per token", format: number, range: FROM_ZERO,
     lines: [{name: "D", of: v => v.d}, {name: "D_SIS", of: v => v.dSis}],
     note: "What importance ratios deviate by, before and after accepting. D_SIS should be well " +
@@ -40,7 +42,8 @@ const LINES = [
     lines: [{name: "missing", of: v => v.missing}],
     note: "Tokens without a record, which train with the trainer's own ratio. 0 unless something " +
       "was evicted, expired, stale or never sent."},
-  {title: "Outside top-K", unit: "share of scored tokens", format: share, tick: wholeShare, range: FROM_ZERO,
+  {title: "Outside top-K", unit: "share of scored tokens", format: share, tick: wholeShare,
+    range: FROM_ZERO,
     lines: [{name: "outside", of: v => v.outsideTopK}],
     note: "Sampled tokens that are not among the recorded K: never accepted. A larger K makes it " +
       "smaller."},
@@ -52,8 +55,8 @@ const LINES = [
 // Panels of one distribution each, of the last draw.
 const DISTRIBUTIONS = [
   {title: "Ratios: |log w|", unit: "share of tokens", field: "absLogRatio", of: "nats",
-    note: "How far single ratios are from 1. The tail on the right is what clipping and accepting " +
-      "are for."},
+    note: "How far single ratios are from 1. The tail on the right is what clipping and " +
+      "accepting are for."},
   {title: "Log-envelope", unit: "share of tokens", field: "logEnvelope", of: "nats",
     note: "Where it is large, few tokens can be accepted."},
   {title: "Residual mass", unit: "share of tokens", field: "residualMass", of: "share",
@@ -71,13 +74,15 @@ export class RunView {
     this.lines = LINES.map(panel => new LinePanel({...panel, empty: NOTHING_YET}));
     this.sampleSizes = new LinePanel({title: "Effective sample size", unit: "share of tokens",
       format: share, tick: wholeShare, empty: "No corrections counted yet.",
-      note: "(Σw)² / (n Σw²): what n weighted tokens are worth. Higher is less variance; plain is the " +
-        "ratio as it is."});
-    this.distributions = DISTRIBUTIONS.map(panel => new BarPanel({...panel, format: share, tick: wholeShare, empty: NOTHING_COUNTED}));
-    this.beyond = new BarPanel({title: "Ratios beyond bounds", unit: "share of scored tokens",
-      format: share, tick: wholeShare, empty: NOTHING_COUNTED,
+      note: "(Σw)² / (n Σw²): what n weighted tokens are worth. Higher is less variance; plain " +
+        "is the ratio as it is."});
+    const bars = {format: share, tick: wholeShare, empty: NOTHING_COUNTED};
+    this.distributions = DISTRIBUTIONS.map(panel => new BarPanel({...panel, ...bars}));
+    this.beyond = new BarPanel({...bars, title: "Ratios beyond bounds",
+      unit: "share of scored tokens",
       note: "What clipping at these bounds would touch."});
-    this.staleness = new BarPanel({title: "Staleness", unit: "tokens", format: count, empty: NOTHING_COUNTED,
+    this.staleness = new BarPanel({title: "Staleness", unit: "tokens", format: count,
+      empty: NOTHING_COUNTED,
       note: "By how many policy versions tokens are behind. Accept rates fall with it."});
     this.facts = make("p", {class: "muted"});
     this.figures = make("div");
@@ -86,7 +91,8 @@ export class RunView {
     this.corrections = make("div");
     this.inspected = make("div", {class: "inspected"}, make("p", {}, "Loading…"));
     this.body = make("div", {}, this.facts, this.figures, this.draws,
-        make("div", {class: "panels"}, this.lines.map(panel => panel.element), this.sampleSizes.element),
+        make("div", {class: "panels"}, this.lines.map(panel => panel.element),
+            this.sampleSizes.element),
         this.lastDraw,
         make("div", {class: "panels"}, this.distributions.map(panel => panel.element),
             this.beyond.element, this.staleness.element),
@@ -108,8 +114,8 @@ export class RunView {
     } catch (error) {
       if (!(error instanceof Refused) || error.status !== 404) throw error;
       this.body.replaceChildren(make("p", {class: "words"},
-          `There is no run “${this.runId}” here. It may have been deleted, or the server may have `,
-          "restarted without a store; it comes back when a trainer opens it again."));
+          `There is no run “${this.runId}” here. It may have been deleted, or the server may `,
+          "have restarted without a store; it comes back when a trainer opens it again."));
       this.gone = true;
       return;
     }
@@ -126,14 +132,14 @@ export class RunView {
 
   showFacts(run) {
     const {config} = run;
-    const encoding = {FLOAT32: "float32", FLOAT16: "float16", FIXED12: "12 bits"}[config.logProbEncoding];
+    const encoding = ENCODINGS[config.logProbEncoding];
     this.facts.textContent = [
       [config.task, config.algorithm, config.model].filter(Boolean).join(", "),
       `top-K ${config.topK} of ${count(config.vocabularySize)} tokens in ${encoding}`,
       `incarnation ${run.incarnation}`,
       `policy version ${run.policyVersion}`,
-      `${count(Number(run.sequences))} sequences with ${count(Number(run.positions))} tokens held ` +
-        `in ${bytes(Number(run.bytes))}`,
+      `${count(Number(run.sequences))} sequences with ${count(Number(run.positions))} tokens ` +
+        `held in ${bytes(Number(run.bytes))}`,
     ].filter(Boolean).join(" · ");
   }
 
@@ -145,7 +151,8 @@ export class RunView {
       return;
     }
     this.figures.replaceChildren(figures([
-      {name: "Accept rate", value: share(last.acceptRate), note: `${share(last.expectedAcceptRate)} expected`},
+      {name: "Accept rate", value: share(last.acceptRate),
+        note: `${share(last.expectedAcceptRate)} expected`},
       {name: "D (nats/token)", value: number(last.d), note: "before"},
       {name: "D_SIS (nats/token)", value: number(last.dSis), note: "after accepting"},
       {name: "Removed", value: share(last.removed), note: "of D"},
@@ -170,7 +177,7 @@ export class RunView {
   }
 
   showLastDraw(last) {
-    this.lastDraw.textContent = last === undefined ? "The last draw" : `The last draw: ${last.draw}`;
+    this.lastDraw.textContent = `The last draw${last === undefined ? "" : `: ${last.draw}`}`;
     DISTRIBUTIONS.forEach(({field, of}, i) => {
       const shares = histogramShares(last?.distributions[field]);
       this.distributions[i].show(shares.map(({name}) => name),
@@ -179,7 +186,7 @@ export class RunView {
     });
     const beyond = last?.distributions.ratiosBeyond ?? [];
     this.beyond.show(beyond.map(({bound}) => `${bound < 1 ? "<" : ">"} ${bound}`),
-        [{name: "tokens", values: beyond.map(({positions}) => Number(positions ?? 0) / last.scored)}],
+        [{name: "tokens", values: beyond.map(part => Number(part.positions ?? 0) / last.scored)}],
         {range: FROM_ZERO, namesTitle: "w"});
     const buckets = last?.distributions.staleness ?? [];
     const counts = name => buckets.map(bucket => Number(bucket[name] ?? 0));
@@ -202,7 +209,8 @@ export class RunView {
           "“clipped” cuts them to [0.8, 1.2], “applied” is what this run asked for."),
         make("div", {class: "scroll"}, table("Corrections side by side", [
           {title: "Correction", left: true, cell: row => row.name},
-          {title: "Effective sample size", unit: "share of tokens", cell: row => share(row.effectiveSampleSize)},
+          {title: "Effective sample size", unit: "share of tokens",
+            cell: row => share(row.effectiveSampleSize)},
           {title: "Touched", unit: "share of tokens", cell: row => share(row.touched)},
           {title: "Set to 0", unit: "share of tokens", cell: row => share(row.zeroed)},
           {title: "Weight", unit: "mean", cell: row => number(row.weight)},

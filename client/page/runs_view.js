@@ -23,7 +23,8 @@ export class RunsView {
     this.figures = make("div");
     this.heading = make("div", {class: "line"}, make("h2", {}, "Runs"));
     this.list = make("div", {}, make("p", {class: "words"}, "Loading…"));
-    this.element = make("div", {}, make("h1", {}, "Overview"), this.figures, this.heading, this.list);
+    this.element = make("div", {}, make("h1", {}, "Overview"), this.figures, this.heading,
+        this.list);
   }
 
   async load() {
@@ -63,18 +64,20 @@ export class RunsView {
       [run.runId, run.config.task, run.config.algorithm, run.config.model].join(" ").toLowerCase();
     const shown = this.rows.filter(row => words(row).includes(this.filter));
     if (shown.length === 0) {
-      this.list.replaceChildren(make("p", {class: "words"}, `No run has “${this.filter}” in its name.`));
+      this.list.replaceChildren(
+          make("p", {class: "words"}, `No run has “${this.filter}” in its name.`));
       return;
     }
     replaceKeepingFocus(this.list, make("div", {class: "scroll"}, table("Runs", [
       {title: "Run", left: true, className: "name",
         cell: ({run}) => make("a", {href: runLink(run.runId)}, run.runId)},
-      {title: "Task, algorithm, model", left: true, className: "name", cell: ({run}) =>
-        [run.config.task, run.config.algorithm, run.config.model].filter(Boolean).join(", ") || "–"},
+      {title: "Task, algorithm, model", left: true, className: "name", cell: ({run: {config}}) =>
+        [config.task, config.algorithm, config.model].filter(Boolean).join(", ") || "–"},
       {title: "Policy", unit: "version", cell: ({run}) => run.policyVersion},
       {title: "Last", unit: "draw", cell: ({run}) => run.lastDraw ?? "–"},
-      {title: "Accept rate", unit: "of the last draw", cell: ({last}) => (last === null || last.acceptRate === null ? "–" :
-        make("span", {}, bar(last.acceptRate), share(last.acceptRate)))},
+      {title: "Accept rate", unit: "of the last draw", cell: ({last}) =>
+        (typeof last?.acceptRate !== "number" ? "–" :
+          make("span", {}, bar(last.acceptRate), share(last.acceptRate)))},
       {title: "D", unit: "nats/token", cell: ({last}) => number(last?.d)},
       {title: "D_SIS", unit: "nats/token", cell: ({last}) => number(last?.dSis)},
       {title: "Missing", unit: "tokens", cell: ({last}) => share(last?.missing)},

@@ -13,7 +13,8 @@ const RATES = [
   {title: "Tokens recorded", unit: "per second", format: perSecond,
     lines: [{name: "recorded", of: rate => rate.ingestedPositions}],
     note: "What workers append, re-sent tokens not counted. 0 while rollouts rest."},
-  {title: "Arrays received", unit: "bytes per second", binary: true, format: value => `${bytes(value)}/s`,
+  {title: "Arrays received", unit: "bytes per second", binary: true,
+    format: value => `${bytes(value)}/s`,
     lines: [{name: "received", of: rate => rate.ingestedBytes}],
     note: "Bytes of accepted blocks."},
   {title: "Tokens evaluated", unit: "per second", format: perSecond,
@@ -39,8 +40,10 @@ export class ServerView {
 
   constructor() {
     this.figures = make("div", {}, make("p", {class: "words"}, "Loading…"));
-    this.cache = new TimePanel({title: "Cache", unit: "bytes", binary: true, format: bytes, clock, empty: WAIT,
-      note: "Recorded sequences. Near the budget, what was read and not used for longest is evicted."});
+    this.cache = new TimePanel({title: "Cache", unit: "bytes", binary: true, format: bytes, clock,
+      empty: WAIT,
+      note: "Recorded sequences. Near the budget, what was read and not used for longest is " +
+        "evicted."});
     this.rates = RATES.map(panel => new TimePanel({...panel, clock, empty: WAIT}));
     this.element = make("div", {}, make("h1", {}, "Server"), this.figures,
         make("h2", {}, "The last half hour"),
@@ -53,7 +56,8 @@ export class ServerView {
     const [held, budget] = [Number(server.cacheBytes), Number(server.cacheBudgetBytes)];
     const waiting = Number(server.waitingAppends ?? 0);
     this.figures.replaceChildren(figures([
-      {name: "State", value: server.ready ? "Serving" : "Not serving", note: `version ${server.version}`},
+      {name: "State", value: server.ready ? "Serving" : "Not serving",
+        note: `version ${server.version}`},
       {name: "Running for", value: duration(history.at(-1).at - server.startedAt),
         note: `since ${clock(server.startedAt)}`},
       described("Backend", server.backend),
@@ -68,7 +72,8 @@ export class ServerView {
       {name: "held", values: history.map(sample => Number(sample.cacheBytes ?? 0))},
       {name: "budget", dashed: true, values: history.map(() => budget)},
     ], {range: FROM_ZERO});
-    const rates = history.slice(1).map((sample, i) => ratesBetween(history[i], sample)).filter(Boolean);
+    const rates =
+      history.slice(1).map((sample, i) => ratesBetween(history[i], sample)).filter(Boolean);
     RATES.forEach(({lines}, i) => this.rates[i].show(rates.map(rate => rate.at),
         lines.map(line => ({...line, values: rates.map(line.of)})), {range: FROM_ZERO}));
   }

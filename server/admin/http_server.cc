@@ -2,7 +2,6 @@
 
 #include <civetweb.h>
 
-#include <array>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -119,15 +118,16 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Listen(const std::string
     const void* self = mg_get_user_data(mg_get_context(connection));
     return static_cast<const HttpServer*>(self)->Answer(connection);
   };
-  callbacks.log_message = [](const mg_connection*, const char*) { return 1; };
-  mg_init_data init = {
-      .callbacks = &callbacks, .user_data = server.get(), .configuration_options = options};
-  std::array<char, 256> why = {};
-  unsigned code = 0;
-  mg_error_data error = {.code = &code, .text = why.data(), .text_buffer_size = why.size()};
-  server->context_ = mg_start2(&init, &error);
+  // CivetWeb says why it can't start only here, on the thread that starts it.
+  static thread_local std::string problem;
+  problem.clear();
+  callbacks.log_message = [](const mg_connection*, const char* message) {
+    problem = message;
+    return 1;
+  };
+  server->context_ = mg_start(&callbacks, server.get(), options);
   if (server->context_ == nullptr) {
-    return absl::UnavailableError(absl::StrCat("cannot listen on ", address, ": ", why.data()));
+    return absl::UnavailableError(absl::StrCat("cannot listen on ", address, ": ", problem));
   }
   mg_server_port port = {};
   mg_get_server_ports(server->context_, 1, &port);

@@ -46,7 +46,8 @@ class Browser:
         self._profile.cleanup()
 
     def look(self, width, *, dark):
-        """What the page sees from now on: the window's width, and the person's choice of colours."""
+        """What the page sees from now on: the window's width, and the person's choice of
+        colours."""
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
         self._resize(width, _HEIGHT)
@@ -81,7 +82,8 @@ class Browser:
 
     def problems(self):
         """What the console has complained about since it was last asked."""
-        return [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] == "SEVERE"]
+        entries = self.driver.get_log("browser")
+        return [entry["message"] for entry in entries if entry["level"] == "SEVERE"]
 
     def screenshot(self, name):
         """The whole page, kept among the test's outputs."""

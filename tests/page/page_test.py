@@ -45,7 +45,9 @@ class PageTest(unittest.TestCase):
     def problems(self):
         """What the console complains about, but for answers that say that there is nothing."""
         return [
-            line for line in self.browser.problems() if "404" not in line and "/api/InspectRun" not in line
+            line
+            for line in self.browser.problems()
+            if "404" not in line and "/api/InspectRun" not in line
         ]
 
     def chart(self, title):
@@ -54,7 +56,8 @@ class PageTest(unittest.TestCase):
         return drawn
 
     def assert_fits(self):
-        inside, whole = self.browser.run("return [innerWidth, document.documentElement.scrollWidth]")
+        inside = self.browser.run("return innerWidth")
+        whole = self.browser.run("return document.documentElement.scrollWidth")
         self.assertLessEqual(whole, inside, "wider than the window")
 
     def assert_draws_what_get_step_says(self, client, run, draws):
@@ -92,10 +95,11 @@ class PageTest(unittest.TestCase):
     def test_a_busy_server_is_drawn_as_get_step_has_it(self):
         server, client = self.start()
         load = TrainingLoad(client, "run-1")
-        client.create_run("just-opened", seed=1, vocabulary_size=10, top_k=2, task="<b>no markup</b>")
+        task = "<b>no markup</b>"
+        client.create_run("just-opened", seed=1, vocabulary_size=10, top_k=2, task=task)
         self.open(server)
         self.browser.wait_for_text("just-opened")
-        self.assertIn("<b>no markup</b>", self.browser.text("main"))
+        self.assertIn(task, self.browser.text("main"))
         for draw in DRAWS:
             load.step(draw)
 
@@ -120,7 +124,9 @@ class PageTest(unittest.TestCase):
         self.assert_draws_what_get_step_says(client, load.run, order)
 
         # Every chart has words and a table for those who can't see it.
-        said = self.browser.run("return [...document.querySelectorAll('canvas')].map(c => c.getAttribute('aria-label'))")
+        said = self.browser.run(
+            "return [...document.querySelectorAll('canvas')].map(c => c.getAttribute('aria-label'))"
+        )
         self.assertTrue(said and all(said))
         self.assertRegex(said[0], r"^Accept rate: sampled \d+\.\d%, expected \d+\.\d%$")
         self.browser.element(".panel summary").click()

@@ -20,7 +20,14 @@ class TrainingLoad:
         self._client = client
         self._rng = np.random.default_rng(5)
         self.run = client.create_run(
-            run_id, seed=7, vocabulary_size=VOCABULARY, top_k=TOP_K, task="sums", algorithm="grpo", model="tiny", **config
+            run_id,
+            seed=7,
+            vocabulary_size=VOCABULARY,
+            top_k=TOP_K,
+            task="sums",
+            algorithm="grpo",
+            model="tiny",
+            **config,
         )
         self._logits = self._rng.normal(0, 2, (_ROWS, VOCABULARY))
         behaviour = _log_softmax(self._logits).astype(np.float32)
@@ -32,9 +39,8 @@ class TrainingLoad:
         with client.append(self.run, sampling=sis.Sampling("processed", temperature=1.0)) as stream:
             for i, name in enumerate(self.names):
                 here = slice(i * LENGTH, (i + 1) * LENGTH)
-                stream.block(
-                    name, first_position=0, policy_version=i % 3, **{key: array[here] for key, array in record._asdict().items()}
-                )
+                part = {key: array[here] for key, array in record._asdict().items()}
+                stream.block(name, first_position=0, policy_version=i % 3, **part)
         client.advance_version(self.run, 3)
         self.records = client.fetch_top_k(self.run, self.names)
 
