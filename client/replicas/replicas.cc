@@ -43,7 +43,7 @@ v1::GetStepResponse Merged(std::span<const v1::GetStepResponse> parts) {
   std::vector<v1::Totals> totals;
   for (const v1::GetStepResponse& part : parts) {
     totals.push_back(part.totals());
-    merged.set_sequences(merged.sequences() + part.sequences());
+    AddStep(part, merged);
   }
   *merged.mutable_totals() = SumTotals(totals);
   return merged;
@@ -346,6 +346,7 @@ absl::StatusOr<v1::EvaluateResponse> Replicas::Evaluate(v1::EvaluateRequest requ
     AddRenumbered(answer.missing(), numbers, missing);
     totals.push_back(answer.totals());
     AddPrefixCurve(answer, merged);
+    AddCorrections(answer.corrections(), *merged.mutable_corrections());
     merged.set_newly_counted(merged.newly_counted() + answer.newly_counted());
     if (absl::Status status = rows.MergeOutputs(answer, numbers, merged); !status.ok()) {
       return status;

@@ -103,18 +103,23 @@ absl::Status ParseWeight(const v1::EvaluateRequest& request, EvaluateInput& inpu
   return code.Validate();
 }
 
-absl::Status ParsePositiveAdvantagesOnly(const v1::EvaluateRequest& request, size_t count,
+absl::Status ParsePositiveAdvantagesOnly(const v1::EvaluateRequest& request,
                                          EvaluateInput& input) {
   if (!request.positive_advantages_only()) return absl::OkStatus();
   if (input.advantages.empty()) {
     return absl::InvalidArgumentError("advantages: unset, but positive_advantages_only needs them");
   }
-  for (size_t i = 0; i < count; ++i) {
-    if (input.masked(i) || std::isfinite(input.advantages[i])) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("advantages: element ", i, ": ", input.advantages[i], ", must be finite"));
-  }
   input.positive_advantages_only = true;
+  return absl::OkStatus();
+}
+
+absl::Status CheckAdvantages(const EvaluateInput& input) {
+  for (size_t i = 0; i < input.advantages.size(); ++i) {
+    if (input.masked(i) || std::abs(input.advantages[i]) <= kNoUpperBound) continue;
+    return absl::InvalidArgumentError(absl::StrCat("advantages: element ", i, ": ",
+                                                   input.advantages[i], ", must be in [",
+                                                   -kNoUpperBound, ", ", kNoUpperBound, "]"));
+  }
   return absl::OkStatus();
 }
 
@@ -200,10 +205,18 @@ absl::StatusOr<EvaluateInput> ParseEvaluateInput(const v1::EvaluateRequest& requ
     input.sampled_log_probs = input.current.ReadSampled(0, count, copies.current);
   }
   if (status.ok()) status = ParseWeight(request, input);
-  if (status.ok()) status = ParsePositiveAdvantagesOnly(request, count, input);
+  if (status.ok()) status = ParsePositiveAdvantagesOnly(request, input);
   if (status.ok()) status = ParseDecoupled(request, arrays, count, input);
   if (status.ok()) status = ParseAlgorithmOf(request, input);
+  if (status.ok()) status = CheckAdvantages(input);
   if (!status.ok()) return status;
+  absl::StatusOr<std::vector<ObservedCorrection>> observe =
+      ParseObserved(request, {.top_k = input.parameters.top_k,
+                              .has_every_slot = HasEverySlot(request),
+                              .has_advantages = !input.advantages.empty(),
+                              .three_policies = input.decoupled()});
+  if (!observe.ok()) return observe.status();
+  input.observe = *std::move(observe);
   return input;
 }
 

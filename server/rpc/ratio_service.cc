@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/evaluate/inspection_messages.h"
+#include "server/evaluate/step_message.h"
 #include "server/messages/cache_messages.h"
 #include "server/rpc/append_stream.h"
 #include "server/rpc/client_at.h"
@@ -40,13 +41,6 @@ absl::Status ReleaseAll(StoredRuns& runs, Run& run, const v1::ReleaseRequest& re
   response.set_unknown(names.size() + request.lease_ids_size() - released->sequences -
                        released->leases);
   return absl::OkStatus();
-}
-
-v1::GetStepResponse ToMessage(const StepLedger::Step& step) {
-  v1::GetStepResponse message;
-  *message.mutable_totals() = ToTotals(step.sums);
-  message.set_sequences(step.sequences);
-  return message;
 }
 
 template <typename Message>

@@ -17,6 +17,7 @@ from sis.algorithms import (
 )
 from sis.append import AppendStream
 from sis.client import Client, Released
+from sis.corrections import CorrectionTotals, Distributions, Histogram, SequenceMask, Sis, Staleness
 from sis.errors import (
     AlreadyExists,
     AppendError,
@@ -48,10 +49,12 @@ __all__ = [
     "Cispo",
     "Client",
     "ClipCov",
+    "CorrectionTotals",
     "Dapo",
     "DeadlineExceeded",
     "Decision",
     "Deviation",
+    "Distributions",
     "DppoBinary",
     "DppoTopK",
     "Error",
@@ -60,6 +63,7 @@ __all__ = [
     "FailedPrecondition",
     "Grpo",
     "Gspo",
+    "Histogram",
     "IcePop",
     "ImportanceSampling",
     "InspectedSequence",
@@ -81,9 +85,12 @@ __all__ = [
     "Sampling",
     "Segment",
     "SequenceInspection",
+    "SequenceMask",
     "SequenceRef",
+    "Sis",
     "Slice",
     "SoftAcceptance",
+    "Staleness",
     "Step",
     "Tis",
     "TokenCounts",
