@@ -103,8 +103,7 @@ absl::Status ParseWeight(const v1::EvaluateRequest& request, EvaluateInput& inpu
   return code.Validate();
 }
 
-absl::Status ParsePositiveAdvantagesOnly(const v1::EvaluateRequest& request,
-                                         EvaluateInput& input) {
+absl::Status ParsePositiveAdvantagesOnly(const v1::EvaluateRequest& request, EvaluateInput& input) {
   if (!request.positive_advantages_only()) return absl::OkStatus();
   if (input.advantages.empty()) {
     return absl::InvalidArgumentError("advantages: unset, but positive_advantages_only needs them");

@@ -11,8 +11,8 @@
 #include "server/cache/run.h"
 #include "server/evaluate/evaluate_input.h"
 #include "server/evaluate/evaluate_output.h"
-#include "server/inspect/inspected_positions.h"
 #include "server/evaluate/part_statistics.h"
+#include "server/inspect/inspected_positions.h"
 #include "server/slices/slices.h"
 
 namespace sis {
