@@ -127,9 +127,7 @@ def token(number, log_prob, top=None):
 class DecisionsTest(unittest.TestCase):
     def check(self, behaviour, current, k=None, seed=0):
         flags = [f"--seed={seed}"] + ([f"--k={k}"] if k else [])
-        # The reverse of the other order is the same.
         actual = compare(behaviour, current, *flags)["a_to_b"]
-        self.assertEqual(actual, compare(current, behaviour, *flags)["b_to_a"])
         wanted = expected(behaviour, current, k, seed)
         self.assertEqual(list(actual), list(wanted))
         for name, value in wanted.items():
@@ -148,6 +146,8 @@ class GeneratedTest(DecisionsTest):
 
     def test_agrees_with_double_precision(self):
         behaviour, current = write_recordings(self.folder, seed=1)
+        there, back = compare(behaviour, current), compare(current, behaviour)
+        self.assertEqual((there["a_to_b"], there["b_to_a"]), (back["b_to_a"], back["a_to_b"]))
         for k, seed in ((None, 0), (6, 7), (3, 2**64 - 1), (1, 5)):
             with self.subTest(k=k, seed=seed):
                 summary = self.check(behaviour, current, k, seed)

@@ -149,8 +149,9 @@ class SisctlTest(unittest.TestCase):
             self.assertEqual(summary["rejected"], 0, name)
         # The same recording in other formats is the same.
         reports = [
-            json.loads(self.done("compare", TESTDATA / "sglang.json", TESTDATA / f"{name}.json", "--json"))
-            for name in ("sglang", "vllm_dictionaries", "vllm_flat", "vllm_outputs", "openai_completion")
+            json.loads(self.done("compare", TESTDATA / f"{a}.json", TESTDATA / f"{b}.json", "--json"))
+            for a, b in (("sglang", "vllm_dictionaries"), ("vllm_flat", "vllm_outputs"),
+                         ("vllm_dictionaries", "openai_completion"))
         ]
         for report in reports:
             self.assertEqual(report["d"]["mean"], 0)
