@@ -184,6 +184,7 @@ TEST_F(ClientTest, EvaluateSendsItsOptions) {
                           .decoupled_log_probs = current,
                           .algorithm = gspo,
                           .advantages = advantages,
+                          .positive_advantages_only = true,
                           .sampled_ids = ids,
                           .log_ratio_sums = {{5, 6}},
                           .authors_code = v1::AuthorsCode()};
@@ -204,6 +205,7 @@ TEST_F(ClientTest, EvaluateSendsItsOptions) {
   EXPECT_EQ(Array<float>(request.decoupled().current_log_probs()), current);
   EXPECT_EQ(request.algorithm().gspo().epsilon_low(), 0.5f);
   EXPECT_EQ(Array<float>(request.advantages()), advantages);
+  EXPECT_TRUE(request.positive_advantages_only());
   EXPECT_EQ(request.slices(0).sampled_ids_crc32c(), 0x92C80A31u) << "of \"abcd\"";
   EXPECT_EQ(request.slices(0).sequence_log_ratio_sum().log_ratio(), 5);
   EXPECT_EQ(request.slices(0).sequence_log_ratio_sum().positions(), 6u);

@@ -41,6 +41,8 @@ struct EvaluateOptions {
   // For SURROGATES and COEFFICIENTS (docs/algorithms.md).
   std::optional<v1::Algorithm> algorithm = std::nullopt;
   std::span<const float> advantages = {};  // [N]
+  // Positions whose advantage is not above 0 keep their importance ratio, whatever was decided.
+  bool positive_advantages_only = false;
   // The tokens of the trainer's batch: FailedPrecondition if others are recorded.
   std::span<const int32_t> sampled_ids = {};  // [N]
   // GSPO, one per slice: the sums of whole sequences, where other machines hold parts of them.

@@ -8,10 +8,10 @@
 namespace sis {
 namespace {
 
-TokenState StateOf(Decision decision, WeightKind weight) {
+TokenState StateOf(Decision decision, const EvaluateInput& input, size_t i) {
   if (decision == Decision::kMasked) return TokenState::kMasked;
-  const bool certified = decision == Decision::kAccepted && weight == WeightKind::kSampled;
-  return certified ? TokenState::kOnPolicy : TokenState::kOffPolicy;
+  const bool certified = decision == Decision::kAccepted && input.weight == WeightKind::kSampled;
+  return certified && !input.keeps_ratio(i) ? TokenState::kOnPolicy : TokenState::kOffPolicy;
 }
 
 std::vector<SequenceStretch> PartsOf(const std::vector<SliceRange>& slices, uint64_t run_seed) {
@@ -38,7 +38,7 @@ absl::Status AddAlgorithmOutputs(const EvaluateInput& input, uint64_t run_seed,
   const size_t count = decisions.size();
   const std::vector<SequenceStretch> parts = PartsOf(slices, run_seed);
   std::vector<TokenState> states(count);
-  for (size_t i = 0; i < count; ++i) states[i] = StateOf(decisions[i], input.weight);
+  for (size_t i = 0; i < count; ++i) states[i] = StateOf(decisions[i], input, i);
 
   AlgorithmInput batch{.parts = parts,
                        .states = states,
@@ -59,6 +59,17 @@ absl::Status AddAlgorithmOutputs(const EvaluateInput& input, uint64_t run_seed,
     batch.log_corrections = log_modified_ratios;
     batch.current_log_probs = input.decoupled_log_probs;
     batch.reference_log_probs = sampled_log_probs;
+  }
+  std::vector<float> log_importance_ratios;
+  if (std::holds_alternative<SoftAcceptance>(*input.algorithm)) {
+    log_importance_ratios.resize(count);
+    for (size_t i = 0; i < count; ++i) {
+      if (states[i] == TokenState::kMasked) continue;
+      log_importance_ratios[i] =
+          Flush(batch.current_log_probs[i] - positions.reference_log_probs[i]);
+    }
+    batch.log_importance_ratios = log_importance_ratios;
+    batch.acceptance_probabilities = positions.view.acceptance_probabilities;
   }
 
   AlgorithmOutput output;

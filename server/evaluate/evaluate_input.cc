@@ -103,6 +103,21 @@ absl::Status ParseWeight(const v1::EvaluateRequest& request, EvaluateInput& inpu
   return code.Validate();
 }
 
+absl::Status ParsePositiveAdvantagesOnly(const v1::EvaluateRequest& request, size_t count,
+                                         EvaluateInput& input) {
+  if (!request.positive_advantages_only()) return absl::OkStatus();
+  if (input.advantages.empty()) {
+    return absl::InvalidArgumentError("advantages: unset, but positive_advantages_only needs them");
+  }
+  for (size_t i = 0; i < count; ++i) {
+    if (input.masked(i) || std::isfinite(input.advantages[i])) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("advantages: element ", i, ": ", input.advantages[i], ", must be finite"));
+  }
+  input.positive_advantages_only = true;
+  return absl::OkStatus();
+}
+
 absl::Status ParseDecoupled(const v1::EvaluateRequest& request, const ReceivedArrays& arrays,
                             size_t count, EvaluateInput& input) {
   if (!request.has_decoupled()) return absl::OkStatus();
@@ -185,6 +200,7 @@ absl::StatusOr<EvaluateInput> ParseEvaluateInput(const v1::EvaluateRequest& requ
     input.sampled_log_probs = input.current.ReadSampled(0, count, copies.current);
   }
   if (status.ok()) status = ParseWeight(request, input);
+  if (status.ok()) status = ParsePositiveAdvantagesOnly(request, count, input);
   if (status.ok()) status = ParseDecoupled(request, arrays, count, input);
   if (status.ok()) status = ParseAlgorithmOf(request, input);
   if (!status.ok()) return status;

@@ -34,6 +34,8 @@ struct EvaluateInput {
   std::span<const float> decoupled_log_probs;  // [N], the current policy's, with three
   std::span<const float> advantages;           // [N]
   WeightKind weight = WeightKind::kSampled;
+  // Where the advantage is not above 0, ratios stay as they are.
+  bool positive_advantages_only = false;
   std::optional<AuthorsCode> authors_code;
   std::optional<Algorithm> algorithm;
   // What spans view that can't view the request, as its arrays do not lie in one piece.
@@ -49,6 +51,7 @@ struct EvaluateInput {
 
   bool decoupled() const { return !decoupled_log_probs.empty(); }
   bool masked(size_t i) const { return !mask.empty() && mask[i] == 0; }
+  bool keeps_ratio(size_t i) const { return positive_advantages_only && !(advantages[i] > 0.0f); }
 };
 
 // Of `count` positions. InvalidArgument names field, position and value. The request and its arrays

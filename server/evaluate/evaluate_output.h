@@ -41,6 +41,7 @@ class EvaluateOutput {
   v1::EvaluateResponse& response_;
   PositionOutput positions_;
   std::vector<PrefixSums> prefix_sums_;
+  std::vector<float> acceptance_probabilities_;
   std::vector<float> log_ratios_;
   std::vector<float> reference_log_probs_;
   std::vector<float> sampled_log_probs_;

@@ -54,6 +54,19 @@ TEST_F(EvaluateRefusalsTest, BadRequestsAreRefusedByNameAndCountNothing) {
        }},
       {{"prefix_curve: needs log-probs"}, [](auto& r) { r.add_prefix_curve(1); }, true},
       {{"total_variation: needs log-probs"}, [](auto& r) { r.set_total_variation(true); }, true},
+      {{"advantages: unset, but positive_advantages_only"},
+       [](auto& r) { r.set_positive_advantages_only(true); }},
+      {{"advantages: element 3: nan, must be finite"},
+       [&](auto& r) {
+         r.set_positive_advantages_only(true);
+         r.mutable_advantages()->resize(400);
+         put(r.mutable_advantages(), 3, NAN);
+       }},
+      {{"advantages: unset, but soft_acceptance"},
+       [](auto& r) {
+         r.mutable_algorithm()->mutable_soft_acceptance();
+         r.add_outputs(v1::SURROGATES);
+       }},
       {{"outputs: 0"}, [](auto& r) { r.add_outputs(v1::OUTPUT_UNSPECIFIED); }},
       {{"outputs: 99"}, [](auto& r) { r.add_outputs(static_cast<v1::Output>(99)); }},
       {{"slices: none"}, [](auto& r) { r.clear_slices(); }},

@@ -71,6 +71,8 @@ Algorithm FromMessage(const v1::Algorithm& message) {
       if (parameters.has_epsilon_high()) ice_pop.epsilon_high = parameters.epsilon_high();
       return ice_pop;
     }
+    case v1::Algorithm::kSoftAcceptance:
+      return SoftAcceptance{};
     case v1::Algorithm::ALGORITHM_NOT_SET:
       break;
   }

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/decide/algorithms/expected_weight.h"
+#include "kernels/decide/algorithms/positive_advantages.h"
 #include "kernels/decide/algorithms/top_k_total_variation.h"
 #include "kernels/decide/validate_current.h"
 #include "kernels/numerics/crc32c.h"
@@ -306,6 +307,13 @@ absl::Status SliceEvaluator::Decide(const Part& part) {
     part.result.sums.d_sis = d_sis_before;
     for (const Stretch& stretch : stretches_) {
       part.result.sums.d_sis += ReplaceByExpectedWeights(stretch);
+    }
+  }
+  if (input_.positive_advantages_only) {
+    for (const Stretch& stretch : stretches_) {
+      KeepRatiosUnlessAdvantageIsPositive(
+          stretch, input_.advantages.subspan(part.offset + (stretch.first_position - part.first)),
+          input_.authors_code.has_value());
     }
   }
   for (const Stretch& stretch : stretches_) {

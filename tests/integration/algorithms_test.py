@@ -23,6 +23,7 @@ ALGORITHMS = {
     "clip_cov": (sis.ClipCov, ("lower", "upper", "fraction")),
     "tis": (sis.Tis, ("truncation", "epsilon_low", "epsilon_high")),
     "ice_pop": (sis.IcePop, ("alpha", "beta", "epsilon_low", "epsilon_high")),
+    "soft_acceptance": (sis.SoftAcceptance, ()),
 }
 # Other than the defaults where those hardly ever act on 200 tokens.
 PARAMETERS = {"gspo": (0.05, 0.1), "clip_cov": (0.5, 4.0, 0.05)}
@@ -57,7 +58,7 @@ class FormulasTest(EvaluatedBatchTest):
         binary = np.abs(np.exp(values.sampled.astype(np.float64)) - np.exp(reference.astype(np.float64)))
         return np.where(self.lost, binary, distance)
 
-    def check(self, run, records, values, encoding, weight, three_policies):
+    def check(self, run, records, values, encoding, weight, three_policies, positive_advantages_only=False):
         draw = 17
         decided = self.decide(records, values, draw)
         scored = self.mask & ~self.lost
@@ -68,17 +69,24 @@ class FormulasTest(EvaluatedBatchTest):
         log_modified = np.where(accepted, 0, log_w)
         if weight == "expected":
             log_modified = np.where(scored, np.log(a + (1 - a) * np.exp(log_w)), log_w)
+        d_sis = np.abs(log_modified[scored]).sum()
+        certified = accepted if weight == "sampled" else np.zeros_like(accepted)
+        if positive_advantages_only:
+            certified = certified & (self.advantages > 0)
+            log_modified = np.where(self.advantages > 0, log_modified, log_w)
         batch = algorithms.Batch(
             keys=[numerics.sequence_key(SEED, 0, name) for name in LENGTHS],
             first_positions=[0] * len(LENGTHS),
             counts=list(LENGTHS.values()),
             masked=~self.mask,
-            accepted=accepted if weight == "sampled" else np.zeros_like(accepted),
+            accepted=certified,
             log_ratios=log_modified,
             log_corrections=None,
             current_log_probs=values.sampled.astype(np.float64),
             reference_log_probs=reference.astype(np.float64),
             total_variations=self.total_variations(records, values, reference),
+            log_importance_ratios=log_w,
+            acceptance_probabilities=np.where(scored, a, 0),
             advantages=self.advantages.astype(np.float64),
             draw=draw,
         )
@@ -89,6 +97,7 @@ class FormulasTest(EvaluatedBatchTest):
                     **vars(batch),
                     "log_ratios": ratio,
                     "log_corrections": log_modified,
+                    "log_importance_ratios": (self.current_of_three - reference).astype(np.float64),
                     "current_log_probs": self.current_of_three.astype(np.float64),
                     "reference_log_probs": values.sampled.astype(np.float64),
                 }
@@ -111,6 +120,7 @@ class FormulasTest(EvaluatedBatchTest):
                     decoupled_log_probs=self.current_of_three if three_policies else None,
                     algorithm=algorithm,
                     advantages=self.advantages,
+                    positive_advantages_only=positive_advantages_only,
                     sampled_ids=self.tokens,
                 ),
             )
@@ -123,7 +133,6 @@ class FormulasTest(EvaluatedBatchTest):
             surrogates, coefficients = algorithms.apply(name, parameters, batch)
             np.testing.assert_allclose(evaluation.surrogates, surrogates, rtol=3e-6, err_msg=what)
             np.testing.assert_allclose(evaluation.coefficients, coefficients, rtol=3e-6, err_msg=what)
-            d_sis = np.abs(log_modified[scored]).sum()
             np.testing.assert_allclose(evaluation.totals.d_sis, d_sis, atol=1e-4, err_msg=what)
             self.assertEqual(evaluation.totals.masked, (~self.mask).sum())
             self.assertEqual(evaluation.totals.missing, self.lost.sum())
@@ -139,6 +148,13 @@ class AlgorithmsTest(FormulasTest):
                 for weight in ("sampled", "expected"):
                     for three_policies in (False, True):
                         self.check(run, records, values, encoding, weight, three_policies)
+
+    def test_sis_for_positive_advantages_only(self):
+        run, records = self.recorded("positive")
+        for form in ("gathered", "reduced", "top_k", "dense"):
+            values = Values(records, self.logits, form, self.tokens)
+            for weight, three_policies in (("sampled", False), ("sampled", True), ("expected", False)):
+                self.check(run, records, values, "float32", weight, three_policies, positive_advantages_only=True)
 
     def test_parts_of_a_sequence_add_up(self):
         run, records = self.recorded("parts")

@@ -134,6 +134,47 @@ class EvaluateOptionsTest(EvaluatedBatchTest):
             outside = numerics.rank(records.sampled_ids, records.ids, records.log_probs) == numerics.NO_RANK
             self.assertTrue(evaluation.accepted[outside & scored].any())
 
+    def test_positive_advantages_only_with_authors_code(self):
+        run, records = self.recorded("positive")
+        values = Values(records, self.logits, "gathered")
+        # Far enough that the authors' limit of 20 is met.
+        values.sampled = np.where(np.arange(len(records)) % 9 == 0, np.float32(-40), values.sampled)
+
+        def evaluate(positive_advantages_only):
+            return values.evaluate(
+                self.client,
+                run,
+                records,
+                draw=5,
+                outputs=OUTPUTS,
+                options=sis.EvaluateOptions(
+                    mask=self.mask & ~self.lost,
+                    authors_code=sis.AuthorsCode(),
+                    algorithm=sis.SoftAcceptance(),
+                    advantages=self.advantages,
+                    positive_advantages_only=positive_advantages_only,
+                ),
+            )
+
+        everywhere, positive = evaluate(False), evaluate(True)
+        self.assertEqual(everywhere.totals, positive.totals)
+        self.assertEqual(everywhere.decisions.tobytes(), positive.decisions.tobytes())
+        scored = self.mask & ~self.lost
+        up = scored & (self.advantages > 0)
+        down = scored & ~up
+        self.assertGreater((positive.accepted & down).sum(), 10)
+        log_w = np.clip(numerics.flush(values.sampled - records.sampled_log_probs), -20, 20)
+        self.assertEqual(positive.log_ratios[down].tobytes(), log_w[down].tobytes())
+        self.assertEqual(positive.ratios[down].tobytes(), numerics.exp32(log_w[down]).tobytes())
+        for output in ("log_ratios", "ratios", "coefficients"):
+            self.assertEqual(getattr(positive, output)[up].tobytes(), getattr(everywhere, output)[up].tobytes())
+        # By the authors' acceptance probabilities, outside the set too.
+        for evaluation in (everywhere, positive):
+            outward = np.sign(log_w) * self.advantages > 0
+            factor = np.where(outward, evaluation.acceptance_probabilities, 1)
+            want = (evaluation.ratios * factor)[scored]
+            np.testing.assert_array_equal(evaluation.coefficients[scored], want)
+
     def test_bad_options_are_named(self):
         run, records = self.recorded("bad")
         values = Values(records, self.logits, "gathered")
@@ -149,6 +190,9 @@ class EvaluateOptionsTest(EvaluatedBatchTest):
             ({**grpo, "advantages": None}, ("coefficients",), "advantages: unset"),
             ({**grpo, "advantages": bad}, ("coefficients",), "advantages: element 7: nan"),
             ({**grpo, "algorithm": sis.ClipCov(), "advantages": None}, ("surrogates",), "advantages: unset"),
+            ({**grpo, "algorithm": sis.SoftAcceptance(), "advantages": None}, ("surrogates",), "advantages: unset"),
+            ({"positive_advantages_only": True}, (), "advantages: unset, but positive_advantages_only"),
+            ({"positive_advantages_only": True, "advantages": bad}, (), "advantages: element 7: nan, must be finite"),
             ({**grpo, "decoupled_log_probs": infinite}, ("surrogates",), "decoupled.current_log_probs: element 3: inf"),
             ({"own_log_probs": self.own * np.inf}, ("ratios",), "own_log_probs: position 30: -inf"),
             ({"weight": "expected", "authors_code": sis.AuthorsCode()}, (), "authors_code: goes with weight SAMPLED"),

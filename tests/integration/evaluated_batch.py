@@ -131,6 +131,7 @@ class EvaluatedBatchTest(LiveServerTest):
         self.own = (self.behaviour[rows, self.tokens] + rng.normal(0, 0.1, count)).astype(np.float32)
         self.own = np.minimum(self.own, 0)
         self.advantages = rng.normal(0, 1.5, count).astype(np.float32)
+        self.advantages[::17] = 0
         self.mask = np.ones(count, bool)
         self.mask[TOOL] = False
         self.lost = np.zeros(count, bool)

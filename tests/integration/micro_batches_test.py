@@ -142,7 +142,8 @@ class MicroBatchesTest(unittest.TestCase):
             "log_probs": np.take_along_axis(self.whole, ids, axis=1),
             "sampled_log_probs": self.sampled_log_probs,
         }
-        whole = self.check(method="evaluate_top_k", arguments=arguments, options=self.options(sis.Tis()))
+        options = self.options(sis.SoftAcceptance(), positive_advantages_only=True)
+        whole = self.check(method="evaluate_top_k", arguments=arguments, options=options)
         self.assertGreater(whole.totals.accepted, 0)
 
     def test_dense_logits_in_both_precisions(self):

@@ -195,6 +195,7 @@ class ReplicasTest(unittest.TestCase):
             {**arrays, "algorithm": sis.Gspo(0.1, 0.1), "log_ratio_sums": [sis.LogRatioSum(-(2**29), 9)] * len(asked)},
             {**arrays, "algorithm": sis.Grpo(), "decoupled_log_probs": current, "weight": "expected"},
             {**arrays, "algorithm": sis.Dapo(), "authors_code": sis.AuthorsCode()},
+            {**arrays, "algorithm": sis.SoftAcceptance(), "positive_advantages_only": True},
         ):
             options = {"outputs": outputs, "options": sis.EvaluateOptions(**arguments)}
             for form in ("gathered", "reduced"):

@@ -12,6 +12,7 @@ from sis.algorithms import (
     IcePop,
     ImportanceSampling,
     NoCorrection,
+    SoftAcceptance,
     Tis,
 )
 from sis.append import AppendStream
@@ -75,6 +76,7 @@ __all__ = [
     "Segment",
     "SequenceRef",
     "Slice",
+    "SoftAcceptance",
     "Step",
     "Tis",
     "TopK",

@@ -96,8 +96,25 @@ class IcePop:
     epsilon_high: Optional[float] = None
 
 
+@dataclass(frozen=True)
+class SoftAcceptance:
+    """No clip: a token that has already moved the way its advantage pushes is weighed with its
+    acceptance probability. Needs advantages."""
+
+
 Algorithm = Union[
-    ImportanceSampling, NoCorrection, Grpo, Dapo, Gspo, Cispo, DppoTopK, DppoBinary, ClipCov, Tis, IcePop
+    ImportanceSampling,
+    NoCorrection,
+    Grpo,
+    Dapo,
+    Gspo,
+    Cispo,
+    DppoTopK,
+    DppoBinary,
+    ClipCov,
+    Tis,
+    IcePop,
+    SoftAcceptance,
 ]
 
 _FIELDS = {
@@ -112,6 +129,7 @@ _FIELDS = {
     ClipCov: ("clip_cov", pb.Algorithm.ClipCov),
     Tis: ("tis", pb.Algorithm.Tis),
     IcePop: ("ice_pop", pb.Algorithm.IcePop),
+    SoftAcceptance: ("soft_acceptance", pb.Algorithm.SoftAcceptance),
 }
 
 

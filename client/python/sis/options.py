@@ -53,6 +53,8 @@ class EvaluateOptions:
     # For the outputs "surrogates" and "coefficients".
     algorithm: Optional[Algorithm] = None
     advantages: Optional[ArrayLike] = None
+    # Positions whose advantage is not above 0 keep their importance ratio, whatever was decided.
+    positive_advantages_only: bool = False
     # The tokens of the trainer's batch: FailedPrecondition names the first sequence where others
     # are recorded.
     sampled_ids: Optional[ArrayLike] = None
@@ -112,6 +114,7 @@ class EvaluateOptions:
         an array.
         """
         request.weight = _WEIGHTS[self.weight]
+        request.positive_advantages_only = self.positive_advantages_only
 
         def row_bytes(values: Optional[Any]) -> bytes:
             return b"" if values is None else field(values[rows])
