@@ -311,6 +311,13 @@ absl::Status SliceEvaluator::Decide(const Part& part) {
           input_.authors_code.has_value());
     }
   }
+  if (input_.positive_advantages_only) {
+    for (const Stretch& stretch : stretches_) {
+      KeepRatiosUnlessAdvantageIsPositive(
+          stretch, input_.advantages.subspan(part.offset + (stretch.first_position - part.first)),
+          input_.authors_code.has_value());
+    }
+  }
   for (const Stretch& stretch : stretches_) {
     const PositionOutput output =
         part.output.Part(stretch.first_position - part.first, stretch.output.decisions.size());
