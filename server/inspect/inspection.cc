@@ -10,6 +10,9 @@
 namespace sis {
 namespace {
 
+// The least limit of hashes that a run gets to because of others: one sequence of 1024 is chosen.
+constexpr uint64_t kFewest = std::numeric_limits<uint64_t>::max() >> 10;
+
 // Of an Inspection with so many bytes: at least two sequences must have room.
 uint32_t KeptPositions(int64_t bytes, size_t slots) {
   const int64_t room = (bytes - Inspection::kTokenBytes) / 2 - Inspection::kSequenceBytes;
@@ -66,9 +69,10 @@ bool Inspection::MakeRoom(int64_t bytes, const Name& name, uint64_t hash, uint64
       Erase(sequences_.find(*earlier));
       continue;
     }
-    // Other runs have the room: they give it back when they end.
-    if (budget_.Lacking(bytes) == 0) return false;
-    const uint64_t most = most_hash_.load(std::memory_order_relaxed) / 2;
+    const uint64_t before = most_hash_.load(std::memory_order_relaxed);
+    // Other runs have the room, and give it back when they end: a few sequences still try.
+    if (budget_.Lacking(bytes) == 0 && before <= kFewest) return false;
+    const uint64_t most = before / 2;
     most_hash_.store(most, std::memory_order_relaxed);
     for (auto kept = sequences_.begin(); kept != sequences_.end();) {
       const auto next = std::next(kept);

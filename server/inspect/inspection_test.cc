@@ -119,6 +119,26 @@ TEST(InspectionTest, NeverMoreBytesThanTheBound) {
   EXPECT_EQ(budget.used(), 0);
 }
 
+// Values that are not kept must not be worked out for every sequence.
+TEST(InspectionTest, ARunWithoutRoomChoosesFew) {
+  ByteBudget budget(kBytes);
+  const int64_t of_others = kBytes - Inspection::kTokenBytes - 4096;
+  ASSERT_TRUE(budget.TryCharge(of_others));
+  Inspection inspection(kBytes, kSlots, budget);
+  int chosen = 0;
+  const std::vector<Offer> offers = RandomOffers(20000, 9);
+  for (const Offer& offer : offers) {
+    chosen += inspection.Chosen(offer.key);
+    Record(inspection, offer, 1);
+  }
+  EXPECT_GT(chosen, 0);
+  EXPECT_LT(chosen, 200);
+  // The room comes back, and some are kept.
+  budget.Refund(of_others);
+  for (const Offer& offer : offers) Record(inspection, offer, 2);
+  EXPECT_GT(inspection.Describe().sequences.size(), 5u);
+}
+
 TEST(InspectionTest, PartsOfOneDrawAreOneSequence) {
   ByteBudget budget(kBytes);
   Inspection inspection(kBytes, kSlots, budget);
