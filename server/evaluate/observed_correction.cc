@@ -66,7 +66,9 @@ absl::StatusOr<Algorithm> ParseObservedAlgorithm(const v1::Algorithm& message,
   absl::StatusOr<Algorithm> algorithm = ParseAlgorithm(message);
   if (!algorithm.ok()) return algorithm;
   const std::string name(AlgorithmName(*algorithm));
-  if (IsOneOf<ClipCov, DppoTopK, Gspo>(*algorithm)) {
+  // The others need the whole batch, or more than the ratios.
+  if (!IsOneOf<ImportanceSampling, NoCorrection, Grpo, Dapo, Cispo, DppoBinary, Tis, IcePop>(
+          *algorithm)) {
     return absl::InvalidArgumentError(absl::StrCat("algorithm: ", name, " can't be observed"));
   }
   const bool clips = IsOneOf<Grpo, Dapo, DppoBinary>(*algorithm) ||

@@ -110,12 +110,14 @@ TEST_F(StatisticsTest, SumsAreThoseOfTheRatios) {
     const size_t t = i % kLength;
     const double w = std::exp(static_cast<double>(current_[s].sampled_log_probs[t]) -
                               static_cast<double>(records_[s].sampled_log_probs[t]));
-    plain += w;
-    squared += w * w;
+    const double counted = std::min(1024.0, w);
+    plain += counted;
+    squared += counted * counted;
     mass += std::min(1024.0, w * std::abs(advantages_[i]));
-    applied += modified[i];
-    applied_squared += double{modified[i]} * modified[i];
-    applied_mass += double{modified[i]} * std::abs(advantages_[i]);
+    const double applied_here = std::min(1024.0f, modified[i]);
+    applied += applied_here;
+    applied_squared += applied_here * applied_here;
+    applied_mass += std::min(1024.0, double{modified[i]} * std::abs(advantages_[i]));
     below += w < 0.8;
     above += w > 1.2;
     touched += std::abs(modified[i] - w) > 1e-6 * w;
@@ -233,7 +235,7 @@ TEST_F(StatisticsTest, ObservedAlgorithmsAreTheirCoefficients) {
         const double c = std::min(1024.0f, coefficients[i]);
         sum += c;
         squared += c * c;
-        gradient += c * std::abs(advantages_[i]);
+        gradient += std::min(1024.0, double{coefficients[i]} * std::abs(advantages_[i]));
         zeroed += coefficients[i] == 0;
       }
       const v1::CorrectionTotals& totals = observed.at(name);
