@@ -46,6 +46,9 @@ struct EvaluateOptions {
   // GSPO, one per slice: the sums of whole sequences, where other machines hold parts of them.
   std::vector<LogRatioSum> log_ratio_sums = {};
   std::optional<v1::AuthorsCode> authors_code = std::nullopt;
+  // Corrections to watch beside the one that is asked for: Evaluation::corrections says what each
+  // would have made of the same ratios.
+  std::vector<v1::ObservedCorrection> observe = {};
 
   // Whether an output depends on the batch as a whole, so that the request is not cut into smaller
   // ones: Clip-Cov's choice, and GSPO's sums where a sequence has several slices and its sum is not

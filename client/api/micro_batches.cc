@@ -172,7 +172,7 @@ absl::StatusOr<Evaluation> MicroBatches::Merge(std::span<const v1::EvaluateRespo
 
   Evaluation merged;
   std::vector<v1::Totals> totals;
-  v1::EvaluateResponse curve;
+  v1::EvaluateResponse sums;
   for (size_t i = 0; i < answers.size(); ++i) {
     const v1::EvaluateResponse& answer = answers[i];
     const Batch& batch = batches_[i];
@@ -203,14 +203,16 @@ absl::StatusOr<Evaluation> MicroBatches::Merge(std::span<const v1::EvaluateRespo
       merged.log_ratio_sums.push_back({sum.log_ratio(), static_cast<int64_t>(sum.positions())});
     }
     totals.push_back(answer.totals());
-    AddPrefixCurve(answer, curve);
+    AddPrefixCurve(answer, sums);
+    AddCorrections(answer.corrections(), *sums.mutable_corrections());
     for (const v1::MissingRange& range : answer.missing()) {
       merged.missing.push_back(FromMessage(range));
       merged.missing.back().slice += batch.first_slice;
     }
     merged.newly_counted += answer.newly_counted();
   }
-  merged.prefix_curve.assign(curve.prefix_curve().begin(), curve.prefix_curve().end());
+  merged.prefix_curve.assign(sums.prefix_curve().begin(), sums.prefix_curve().end());
+  merged.corrections.assign(sums.corrections().begin(), sums.corrections().end());
   merged.totals = SumTotals(totals);
   return merged;
 }

@@ -6,6 +6,15 @@
 #include "kernels/numerics/sums.h"
 
 namespace sis {
+namespace {
+
+void AddCounts(const v1::Histogram& from, v1::Histogram& into) {
+  for (int i = 0; i < std::min(from.counts_size(), into.counts_size()); ++i) {
+    into.set_counts(i, into.counts(i) + from.counts(i));
+  }
+}
+
+}  // namespace
 
 v1::Totals SumTotals(std::span<const v1::Totals> parts) {
   v1::Totals sum;
@@ -38,6 +47,53 @@ void AddPrefixCurve(const v1::EvaluateResponse& part, v1::EvaluateResponse& merg
     v1::PrefixPoint& sum = *merged.mutable_prefix_curve(i);
     sum.set_residual_mass(sum.residual_mass() + point.residual_mass());
     sum.set_expected_acceptance(sum.expected_acceptance() + point.expected_acceptance());
+  }
+}
+
+void AddCorrections(const google::protobuf::RepeatedPtrField<v1::CorrectionTotals>& part,
+                    google::protobuf::RepeatedPtrField<v1::CorrectionTotals>& merged) {
+  for (const v1::CorrectionTotals& totals : part) {
+    const auto found = std::ranges::find(merged, totals.correction(),
+                                         [](const auto& sum) { return sum.correction(); });
+    if (found == merged.end()) {
+      *merged.Add() = totals;
+      continue;
+    }
+    v1::CorrectionTotals& sum = *found;
+    sum.set_positions(sum.positions() + totals.positions());
+    sum.set_touched(sum.touched() + totals.touched());
+    sum.set_zeroed(sum.zeroed() + totals.zeroed());
+    // Exact, as in AddPrefixCurve.
+    sum.set_weight(sum.weight() + totals.weight());
+    sum.set_weight_squared(sum.weight_squared() + totals.weight_squared());
+    sum.set_abs_log_weight(sum.abs_log_weight() + totals.abs_log_weight());
+    sum.set_gradient_mass(sum.gradient_mass() + totals.gradient_mass());
+  }
+}
+
+void AddStep(const v1::GetStepResponse& part, v1::GetStepResponse& merged) {
+  merged.set_sequences(merged.sequences() + part.sequences());
+  AddCorrections(part.corrections(), *merged.mutable_corrections());
+  if (!merged.has_distributions()) {
+    if (part.has_distributions()) *merged.mutable_distributions() = part.distributions();
+    return;
+  }
+  const v1::Distributions& from = part.distributions();
+  v1::Distributions& into = *merged.mutable_distributions();
+  AddCounts(from.abs_log_ratio(), *into.mutable_abs_log_ratio());
+  AddCounts(from.log_envelope(), *into.mutable_log_envelope());
+  AddCounts(from.residual_mass(), *into.mutable_residual_mass());
+  AddCounts(from.acceptance_probability(), *into.mutable_acceptance_probability());
+  for (int i = 0; i < std::min(from.ratios_beyond_size(), into.ratios_beyond_size()); ++i) {
+    v1::Distributions::BeyondBound& sum = *into.mutable_ratios_beyond(i);
+    sum.set_positions(sum.positions() + from.ratios_beyond(i).positions());
+  }
+  for (int i = 0; i < std::min(from.staleness_size(), into.staleness_size()); ++i) {
+    const v1::Distributions::Staleness& counts = from.staleness(i);
+    v1::Distributions::Staleness& sum = *into.mutable_staleness(i);
+    sum.set_accepted(sum.accepted() + counts.accepted());
+    sum.set_rejected(sum.rejected() + counts.rejected());
+    sum.set_outside_top_k(sum.outside_top_k() + counts.outside_top_k());
   }
 }
 

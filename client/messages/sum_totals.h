@@ -13,4 +13,10 @@ v1::Totals SumTotals(std::span<const v1::Totals> parts);
 // The same of the prefix curve: adds that of one replica's answer.
 void AddPrefixCurve(const v1::EvaluateResponse& part, v1::EvaluateResponse& merged);
 
+// Adds what corrections come to on one replica, or in one request, by their names.
+void AddCorrections(const google::protobuf::RepeatedPtrField<v1::CorrectionTotals>& part,
+                    google::protobuf::RepeatedPtrField<v1::CorrectionTotals>& merged);
+// The same of one replica's step, all but the totals.
+void AddStep(const v1::GetStepResponse& part, v1::GetStepResponse& merged);
+
 }  // namespace sis

@@ -130,6 +130,8 @@ struct Evaluation {
   v1::Totals totals;
   // As asked for, in order.
   std::vector<v1::PrefixPoint> prefix_curve;
+  // With EvaluateOptions::observe: "plain", "clipped", "applied", then these. Else empty.
+  std::vector<v1::CorrectionTotals> corrections;
   std::vector<MissingRange> missing;
   // Positions that this call added to the totals of the step.
   uint64_t newly_counted = 0;

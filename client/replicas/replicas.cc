@@ -143,7 +143,7 @@ absl::StatusOr<v1::GetStepResponse> Replicas::GetStep(const v1::GetStepRequest& 
   std::vector<v1::Totals> totals;
   for (const auto& [replica, answer] : *answers) {
     totals.push_back(answer.totals());
-    merged.set_sequences(merged.sequences() + answer.sequences());
+    AddStep(answer, merged);
   }
   *merged.mutable_totals() = SumTotals(totals);
   return merged;
@@ -275,6 +275,7 @@ absl::StatusOr<v1::EvaluateResponse> Replicas::Evaluate(v1::EvaluateRequest requ
     AddRenumbered(answer.missing(), numbers, missing);
     totals.push_back(answer.totals());
     AddPrefixCurve(answer, merged);
+    AddCorrections(answer.corrections(), *merged.mutable_corrections());
     merged.set_newly_counted(merged.newly_counted() + answer.newly_counted());
     if (absl::Status status = rows.MergeOutputs(answer, numbers, merged); !status.ok()) {
       return status;

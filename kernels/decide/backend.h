@@ -61,14 +61,21 @@ struct OutputView {
   std::span<float> acceptance_probabilities = {};  // [n]
   std::span<float> log_modified_ratios = {};       // [n]
   std::span<float> modified_ratios = {};           // [n]
+  // What the decision was made from: log w, unmodified, log M and the covered mass.
+  std::span<float> log_ratios = {};      // [n]
+  std::span<float> log_envelopes = {};   // [n]
+  std::span<float> covered_masses = {};  // [n]
 
-  void Store(size_t position, const PositionResult& result) const {
+  void Store(size_t position, const PositionResult& result, Envelope envelope) const {
     decisions[position] = result.decision;
     if (!acceptance_probabilities.empty()) {
       acceptance_probabilities[position] = result.acceptance_probability;
     }
     if (!log_modified_ratios.empty()) log_modified_ratios[position] = result.log_modified_ratio();
     if (!modified_ratios.empty()) modified_ratios[position] = result.modified_ratio();
+    if (!log_ratios.empty()) log_ratios[position] = result.log_ratio;
+    if (!log_envelopes.empty()) log_envelopes[position] = envelope.log_envelope;
+    if (!covered_masses.empty()) covered_masses[position] = envelope.covered_mass;
   }
 };
 

@@ -57,7 +57,7 @@ void EvaluateStretch(const EvaluateParameters& parameters, const Stretch& stretc
         Decide(behavior.sampled_log_probs[i], current.sampled_log_probs[i], slots.envelope,
                behavior.sampled_ranks[i] < top_k, uniforms.word[position % 4]);
     AddPosition(result, slots.envelope, sums);
-    stretch.output.Store(i, result);
+    stretch.output.Store(i, result, slots.envelope);
   }
   *stretch.sums += sums;
 }

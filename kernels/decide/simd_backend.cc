@@ -155,9 +155,13 @@ void EvaluatePositions(const SlotPlan& plan, uint64_t draw, const Stretch& stret
                               uniforms.At(index, count),
                               at(stretch.current.log_envelopes, index),
                               at(stretch.current.covered_masses, index)};
-    const GroupOutput output = {
-        stretch.output.decisions.data() + index, at(stretch.output.acceptance_probabilities, index),
-        at(stretch.output.log_modified_ratios, index), at(stretch.output.modified_ratios, index)};
+    const GroupOutput output = {stretch.output.decisions.data() + index,
+                                at(stretch.output.acceptance_probabilities, index),
+                                at(stretch.output.log_modified_ratios, index),
+                                at(stretch.output.modified_ratios, index),
+                                at(stretch.output.log_ratios, index),
+                                at(stretch.output.log_envelopes, index),
+                                at(stretch.output.covered_masses, index)};
     collector.MakeRoom(count);
     if (HWY_LIKELY(count == kGroup)) {
       DecideGroup(behavior_rows, current_rows, input, output, 0, kGroup, plan, expectation,

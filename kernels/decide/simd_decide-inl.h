@@ -36,6 +36,9 @@ struct GroupOutput {
   float* acceptance_probabilities;
   float* log_modified_ratios;
   float* modified_ratios;
+  float* log_ratios;
+  float* log_envelopes;
+  float* covered_masses;
 };
 
 // A fixed-point sum in 32-bit halves: enough for kMaxPositions positions, all lanes together.
@@ -183,6 +186,11 @@ HWY_INLINE void DecideLanes(const GroupInput& input, const GroupOutput& output, 
   if (output.modified_ratios != nullptr) {
     hn::StoreU(hn::IfThenElse(accepted, one, ratio.exponential), d, output.modified_ratios + lane);
   }
+  if (output.log_ratios != nullptr) hn::StoreU(log_ratio, d, output.log_ratios + lane);
+  if (output.log_envelopes != nullptr) hn::StoreU(log_envelope, d, output.log_envelopes + lane);
+  if (output.covered_masses != nullptr) {
+    hn::StoreU(envelopes.covered_mass, d, output.covered_masses + lane);
+  }
 
   // Lanes that don't count add 0, also if they hold NaN.
   const SplitFixed deviation =
@@ -223,13 +231,19 @@ class PartialGroup {
     return {behavior_sampled_, current_sampled_, ranks_,
             uniforms_,         log_envelopes_,   covered_masses_};
   }
-  GroupOutput output() { return {decisions_, acceptance_probabilities_, log_ratios_, ratios_}; }
+  GroupOutput output() {
+    return {decisions_,  acceptance_probabilities_, log_modified_ratios_,  modified_ratios_,
+            log_ratios_, output_log_envelopes_,     output_covered_masses_};
+  }
 
   void CopyOutputTo(const GroupOutput& output) const {
     CopyBack(decisions_, output.decisions);
     CopyBack(acceptance_probabilities_, output.acceptance_probabilities);
-    CopyBack(log_ratios_, output.log_modified_ratios);
-    CopyBack(ratios_, output.modified_ratios);
+    CopyBack(log_modified_ratios_, output.log_modified_ratios);
+    CopyBack(modified_ratios_, output.modified_ratios);
+    CopyBack(log_ratios_, output.log_ratios);
+    CopyBack(output_log_envelopes_, output.log_envelopes);
+    CopyBack(output_covered_masses_, output.covered_masses);
   }
 
  private:
@@ -252,8 +266,11 @@ class PartialGroup {
   float covered_masses_[kGroup] = {};
   Decision decisions_[kGroup];
   float acceptance_probabilities_[kGroup];
+  float log_modified_ratios_[kGroup];
+  float modified_ratios_[kGroup];
   float log_ratios_[kGroup];
-  float ratios_[kGroup];
+  float output_log_envelopes_[kGroup];
+  float output_covered_masses_[kGroup];
 };
 
 // The uniforms of a stretch's positions, 64 at a time.

@@ -13,6 +13,7 @@ struct Limits {
   int64_t max_positions = int64_t{1} << 22;           // of one sequence
   int64_t max_evaluate_positions = int64_t{1} << 24;  // of one Evaluate or FetchTopK
   int max_runs = 1024;
+  int metric_runs = 100;  // that have metrics of their own; the others share some
   int max_leases = 4096;  // of one run
   absl::Duration max_lease = absl::Hours(1);
   int steps_kept = 64;                                 // draws of one run: those used last

@@ -2,16 +2,44 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <map>
 #include <span>
+#include <string>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "kernels/numerics/sums.h"
+#include "kernels/decide/statistics.h"
+#include "server/cache/evaluated.h"
 #include "server/cache/missing.h"
+#include "server/cache/staleness.h"
 #include "server/threads/mutex.h"
 
 namespace sis {
+
+// A CorrectionSums that does not outgrow its numbers.
+struct CorrectionTotals {
+  double positions = 0;
+  double touched = 0;
+  double zeroed = 0;
+  double weight = 0;
+  double weight_squared = 0;
+  double abs_log_weight = 0;  // nats
+  double gradient_mass = 0;
+
+  CorrectionTotals& operator+=(const CorrectionSums& sums);
+  CorrectionTotals& operator+=(const CorrectionTotals& other);
+};
+
+struct PrefixTotals {
+  double positions = 0;
+  double residual_mass = 0;
+  double expected_acceptance = 0;
+
+  PrefixTotals& operator+=(const PrefixPointSums& point);
+  PrefixTotals& operator+=(const PrefixTotals& other);
+};
 
 // As doubles: what is summed outgrows the fixed point of one step's sums.
 struct RunTotals {
@@ -29,6 +57,17 @@ struct RunTotals {
   double expected_acceptance = 0;
   double k3 = 0;
   double total_variation = 0;
+  // Of the scored ones; see Statistics, whose corrections are below.
+  StalenessCounts staleness = {};
+  BucketCounts<kPowerBounds> abs_log_ratio_counts = {};
+  BucketCounts<kPowerBounds> log_envelope_counts = {};
+  BucketCounts<kPowerBounds> residual_mass_counts = {};
+  BucketCounts<kAcceptanceBounds> acceptance_probability_counts = {};
+  std::array<int64_t, kRatioBounds.size()> ratios_beyond = {};
+  // "plain", "clipped", "applied", and what is observed, by name.
+  std::map<std::string, CorrectionTotals> corrections = {
+      {"plain", {}}, {"clipped", {}}, {"applied", {}}};
+  std::map<int, PrefixTotals> prefix_curve;  // by k; at most kPrefixPointsCounted
   // Of appends.
   double ingested_positions = 0;
   double ingested_bytes = 0;
@@ -39,32 +78,37 @@ struct RunTotals {
   double evicted_unread = 0;
   // By absl::StatusCode.
   std::array<double, 17> refused_entries_by_code = {};
+
+  // A k that comes when there are so many is not counted.
+  static constexpr size_t kPrefixPointsCounted = 16;
+
+  RunTotals& operator+=(const RunTotals& other);
 };
+
+// The label of runs that have no metrics of their own.
+inline constexpr char kOtherRuns[] = "other";
 
 // Of one run id, over all of its incarnations. Thread-safe.
 class RunCounters {
  public:
+  // `named` if the run's metrics have its id for a label; else they are part of those of others.
+  explicit RunCounters(bool named = true) : named_(named) {}
+
+  bool named() const { return named_; }
+
   // Positions counted for the first time.
-  void AddEvaluated(const Sums& sums, std::span<const Missing> missing)
-      ABSL_LOCKS_EXCLUDED(mutex_) {
-    WriterLock lock(mutex_);
-    totals_.accepted += static_cast<double>(sums.accepted);
-    totals_.rejected += static_cast<double>(sums.rejected);
-    totals_.outside_top_k += static_cast<double>(sums.outside_top_k);
-    totals_.missing += static_cast<double>(sums.missing);
-    totals_.envelope_violations += static_cast<double>(sums.envelope_violations);
-    totals_.d += FromFixed(sums.d);
-    totals_.d_sis += FromFixed(sums.d_sis);
-    totals_.log_envelope += FromFixed(sums.log_envelope);
-    totals_.residual_mass += FromFixed(sums.residual_mass);
-    totals_.acceptance_probability += FromFixed(sums.acceptance_probability);
-    totals_.expected_acceptance += FromFixed(sums.expected_acceptance);
-    totals_.k3 += FromFixed(sums.k3);
-    totals_.total_variation += FromFixed(sums.total_variation);
-    for (const Missing& range : missing) {
-      totals_.missing_by_reason[static_cast<int>(range.reason)] += range.count;
-    }
-  }
+  void AddEvaluated(const Evaluated& evaluated, std::span<const Missing> missing)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // A correction under the name that is its label, and in words that are the same for the same one.
+  struct ObservedName {
+    std::string name;
+    std::string definition;
+  };
+  static constexpr size_t kMaxObserved = 16;
+  // Takes the names, all or none: FailedPrecondition if one means another correction already,
+  // ResourceExhausted beyond kMaxObserved.
+  absl::Status Observe(std::span<const ObservedName> names) ABSL_LOCKS_EXCLUDED(mutex_);
 
   void AddIngested(int64_t positions, int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_) {
     WriterLock lock(mutex_);
@@ -93,8 +137,10 @@ class RunCounters {
   }
 
  private:
+  const bool named_;
   mutable Mutex mutex_;
   RunTotals totals_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, std::string> observed_ ABSL_GUARDED_BY(mutex_);  // definitions, by name
 };
 
 }  // namespace sis

@@ -125,7 +125,7 @@ std::shared_ptr<Run> RunRegistry::Open(const std::string& run_id, uint64_t incar
   superseded = std::move(entry.run);
   // A later incarnation goes on counting.
   std::shared_ptr<RunCounters> counters =
-      superseded == nullptr ? std::make_shared<RunCounters>() : superseded->shared_counters();
+      superseded == nullptr ? NewCounters(run_id) : superseded->shared_counters();
   entry.run = std::make_shared<Run>(run_id, incarnation, config, limits_, arena_, budget_,
                                     steps_budget_, std::move(counters), clock_, backing);
   entry.last_named = absl::ToUnixNanos(clock_());
@@ -161,6 +161,7 @@ bool RunRegistry::Delete(const std::string& run_id, uint64_t incarnation) {
   const auto found = runs_.find(run_id);
   if (found == runs_.end() || found->second.run->incarnation() > incarnation) return false;
   deleted.run = std::move(found->second.run);
+  KeepTotals(*deleted.run);
   runs_.erase(found);
   return true;
 }
@@ -171,7 +172,32 @@ void RunRegistry::Forget(const Run& run) {
   const auto found = runs_.find(run.id());
   if (found == runs_.end() || found->second.run.get() != &run) return;
   forgotten.run = std::move(found->second.run);
+  KeepTotals(*forgotten.run);
   runs_.erase(found);
+}
+
+std::shared_ptr<RunCounters> RunRegistry::NewCounters(const std::string& run_id) {
+  // A run of this id would be taken for all of them.
+  const bool named = named_runs_ < limits_.metric_runs && run_id != kOtherRuns;
+  if (named) {
+    ++named_runs_;
+  } else if (!deleted_unnamed_totals_.has_value()) {
+    deleted_unnamed_totals_.emplace();
+  }
+  return std::make_shared<RunCounters>(named);
+}
+
+void RunRegistry::KeepTotals(const Run& run) {
+  if (run.counters().named()) {
+    --named_runs_;
+  } else {
+    *deleted_unnamed_totals_ += run.counters().totals();
+  }
+}
+
+std::optional<RunTotals> RunRegistry::deleted_unnamed_totals() const {
+  ReaderLock lock(mutex_);
+  return deleted_unnamed_totals_;
 }
 
 uint64_t RunRegistry::LastDeleted(const std::string& run_id) const {

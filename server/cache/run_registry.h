@@ -6,6 +6,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -63,6 +64,8 @@ class RunRegistry {
   std::vector<std::shared_ptr<Run>> Idle(absl::Duration unused) const ABSL_LOCKS_EXCLUDED(mutex_);
   // By run id.
   std::vector<std::shared_ptr<Run>> List() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // What deleted runs counted that had no metrics of their own; nothing if there never were such.
+  std::optional<RunTotals> deleted_unnamed_totals() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Tries to make room for so many bytes of the run: drops what is stale or expired, then evicts
   // least recently used sequences, of this run if its own quota is short, else of any: those of
@@ -95,6 +98,11 @@ class RunRegistry {
   std::shared_ptr<Run> Open(const std::string& run_id, uint64_t incarnation,
                             const RunConfig& config, BackingStore* backing,
                             std::shared_ptr<Run>& superseded) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Counters for a run that is new.
+  std::shared_ptr<RunCounters> NewCounters(const std::string& run_id)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Keeps what a run counted that is about to go, if others share its metrics.
+  void KeepTotals(const Run& run) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // 0 if none was.
   uint64_t LastDeleted(const std::string& run_id) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
 
@@ -112,6 +120,9 @@ class RunRegistry {
   // Run id -> the last incarnation that was deleted.
   absl::flat_hash_map<std::string, uint64_t> deleted_ ABSL_GUARDED_BY(mutex_);
   std::deque<std::string> deleted_in_order_ ABSL_GUARDED_BY(mutex_);
+  int named_runs_ ABSL_GUARDED_BY(mutex_) = 0;  // that have metrics of their own
+  // A counter must not fall when a run goes.
+  std::optional<RunTotals> deleted_unnamed_totals_ ABSL_GUARDED_BY(mutex_);
 };
 
 // InvalidArgument unless it is 1 to 256 bytes of [A-Za-z0-9._-].

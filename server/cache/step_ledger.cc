@@ -7,7 +7,9 @@ namespace sis {
 std::vector<StepLedger::Range> StepLedger::Claim(uint64_t draw, uint64_t sequence_key,
                                                  Range range) {
   WriterLock lock(mutex_);
-  OpenStep& entry = Use(draw);
+  OpenStep* const step = Use(draw);
+  if (step == nullptr) return {};
+  OpenStep& entry = *step;
   while (ranges_ >= kMaxRanges) {
     if (steps_.size() == 1) return {};
     ForgetLeastRecentlyUsed();
@@ -33,7 +35,7 @@ std::vector<StepLedger::Range> StepLedger::Claim(uint64_t draw, uint64_t sequenc
   if (next < range.end) fresh.push_back({next, range.end});
   merged.insert(std::ranges::upper_bound(merged, whole.first, {}, &Range::first), whole);
   const auto added = static_cast<int64_t>(merged.size()) - static_cast<int64_t>(counted.size());
-  if (!MakeRoomFor(added)) {
+  if (!Charge(entry, added * kRangeBytes)) {
     if (counted.empty()) entry.counted.erase(sequence_key);
     return {};
   }
@@ -43,49 +45,63 @@ std::vector<StepLedger::Range> StepLedger::Claim(uint64_t draw, uint64_t sequenc
   return fresh;
 }
 
-StepLedger::OpenStep& StepLedger::Use(uint64_t draw) {
+StepLedger::OpenStep* StepLedger::Use(uint64_t draw) {
   if (const auto found = steps_.find(draw); found != steps_.end()) {
     by_use_.splice(by_use_.end(), by_use_, found->second.by_use);
-    return found->second;
+    return &found->second;
   }
   if (static_cast<int>(steps_.size()) >= kept_) ForgetLeastRecentlyUsed();
   by_use_.push_back(draw);
   OpenStep& step = steps_[draw];
   step.by_use = std::prev(by_use_.end());
-  return step;
+  if (Charge(step, kStepBytes)) return &step;
+  steps_.erase(draw);
+  by_use_.pop_back();
+  return nullptr;
 }
 
-bool StepLedger::MakeRoomFor(int64_t ranges) {
-  if (ranges <= 0) {
-    budget_.Refund(-ranges * kRangeBytes);
-    return true;
+bool StepLedger::Charge(OpenStep& step, int64_t bytes) {
+  if (bytes < 0) {
+    budget_.Refund(-bytes);
+  } else {
+    while (!budget_.TryCharge(bytes)) {
+      if (steps_.size() == 1) return false;
+      ForgetLeastRecentlyUsed();
+    }
   }
-  while (!budget_.TryCharge(ranges * kRangeBytes)) {
-    if (steps_.size() == 1) return false;
-    ForgetLeastRecentlyUsed();
-  }
+  step.bytes += bytes;
+  charged_ += bytes;
   return true;
 }
 
 void StepLedger::ForgetLeastRecentlyUsed() {
   const auto step = steps_.find(by_use_.front());
   ranges_ -= step->second.ranges;
-  budget_.Refund(step->second.ranges * kRangeBytes);
+  charged_ -= step->second.bytes;
+  budget_.Refund(step->second.bytes);
   steps_.erase(step);
   by_use_.pop_front();
 }
 
-void StepLedger::Add(uint64_t draw, const Sums& sums) {
+void StepLedger::Add(uint64_t draw, const Evaluated& evaluated) {
   WriterLock lock(mutex_);
-  const auto step = steps_.find(draw);
-  if (step != steps_.end()) step->second.sums += sums;
+  if (!steps_.contains(draw)) return;
+  OpenStep& step = *Use(draw);
+  Evaluated kept = evaluated;
+  kept.prefix_curve.clear();
+  for (auto next = kept.observed.begin(); next != kept.observed.end();) {
+    const bool has_room =
+        step.evaluated.observed.contains(next->first) || Charge(step, kObservedBytes);
+    next = has_room ? std::next(next) : kept.observed.erase(next);
+  }
+  step.evaluated += kept;
 }
 
 std::optional<StepLedger::Step> StepLedger::Find(uint64_t draw) const {
   WriterLock lock(mutex_);
   const auto step = steps_.find(draw);
   if (step == steps_.end()) return std::nullopt;
-  return Step{step->second.sums, static_cast<int64_t>(step->second.counted.size())};
+  return Step{step->second.evaluated, static_cast<int64_t>(step->second.counted.size())};
 }
 
 std::optional<uint64_t> StepLedger::last_draw() const {

@@ -9,7 +9,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
-#include "kernels/numerics/sums.h"
+#include "server/cache/evaluated.h"
 #include "server/memory/byte_budget.h"
 #include "server/threads/mutex.h"
 
@@ -21,10 +21,10 @@ class StepLedger {
   // Keeps the `kept` draws that were claimed last, or fewer, if together they hold more than
   // kMaxRanges separate ranges. Draws are names: a trainer that resumes from a checkpoint goes back
   // to smaller ones, and a foolish large one must not push the others out for good. One that was
-  // forgotten is counted anew. Ranges are charged to `budget`, which must outlive the ledger; where
-  // it is short, draws are forgotten sooner.
+  // forgotten is counted anew. All of it is charged to `budget`, which must outlive the ledger;
+  // where it is short, draws are forgotten sooner.
   StepLedger(int kept, ByteBudget& budget) : kept_(kept), budget_(budget) {}
-  ~StepLedger() { budget_.Refund(ranges_ * kRangeBytes); }
+  ~StepLedger() { budget_.Refund(charged_); }
   StepLedger(const StepLedger&) = delete;
   StepLedger& operator=(const StepLedger&) = delete;
 
@@ -36,14 +36,15 @@ class StepLedger {
   };
 
   // Marks [range) of the sequence as counted for the draw, and returns the parts that were not.
-  // None if the draw alone holds kMaxRanges, or all that the budget has.
+  // None if the draw alone holds kMaxRanges, or would need more than the budget has.
   std::vector<Range> Claim(uint64_t draw, uint64_t sequence_key, Range range)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Adds what was claimed to the step's totals.
-  void Add(uint64_t draw, const Sums& sums) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Adds what was claimed to the step's totals. Prefix curves are not kept; nor are observed
+  // corrections that the budget has no room for.
+  void Add(uint64_t draw, const Evaluated& evaluated) ABSL_LOCKS_EXCLUDED(mutex_);
 
   struct Step {
-    Sums sums;
+    Evaluated evaluated;
     int64_t sequences;
   };
   std::optional<Step> Find(uint64_t draw) const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -54,26 +55,32 @@ class StepLedger {
   static constexpr int64_t kMaxRanges = 1 << 20;
   // Of a sequence with one range, in its table.
   static constexpr int64_t kRangeBytes = 96;
+  // Of a step without ranges, and of each correction that is observed in it.
+  static constexpr int64_t kStepBytes = 1536;
+  static constexpr int64_t kObservedBytes = 256;
 
  private:
   struct OpenStep {
-    Sums sums;
+    Evaluated evaluated;
     int64_t ranges = 0;  // in `counted`
+    int64_t bytes = 0;   // charged
     // By sequence key; sorted, disjoint, neighbours merged.
     absl::flat_hash_map<uint64_t, std::vector<Range>> counted;
     std::list<uint64_t>::iterator by_use;  // in by_use_
   };
 
-  // The step of the draw, which is now the one used last.
-  OpenStep& Use(uint64_t draw) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Whether so many more ranges may be kept; forgets steps for that, but not the one used last.
-  bool MakeRoomFor(int64_t ranges) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The step of the draw, which is now the one used last; null if there is no room for it.
+  OpenStep* Use(uint64_t draw) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Charges bytes of the step that was used last, or refunds them if there are less than none.
+  // Forgets other steps where the budget is short; false if that is not enough.
+  bool Charge(OpenStep& step, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ForgetLeastRecentlyUsed() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const int kept_;
   ByteBudget& budget_;
   mutable Mutex mutex_;
-  int64_t ranges_ ABSL_GUARDED_BY(mutex_) = 0;  // of all steps
+  int64_t ranges_ ABSL_GUARDED_BY(mutex_) = 0;   // of all steps
+  int64_t charged_ ABSL_GUARDED_BY(mutex_) = 0;  // bytes of all steps
   absl::flat_hash_map<uint64_t, OpenStep> steps_ ABSL_GUARDED_BY(mutex_);
   std::list<uint64_t> by_use_ ABSL_GUARDED_BY(mutex_);  // draws, least recently used first
 };

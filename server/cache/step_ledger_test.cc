@@ -12,10 +12,10 @@ namespace {
 
 using Range = StepLedger::Range;
 
-Sums Accepted(int64_t count) {
-  Sums sums;
-  sums.accepted = count;
-  return sums;
+Evaluated Accepted(int64_t count) {
+  Evaluated evaluated;
+  evaluated.sums.accepted = count;
+  return evaluated;
 }
 
 TEST(StepLedgerTest, ClaimReturnsWhatWasNotCounted) {
@@ -87,7 +87,7 @@ TEST(StepLedgerTest, ConcurrentClaimsPartitionTheirUnion) {
     EXPECT_EQ(claimed[p], asked[p]) << p;
     total += asked[p];
   }
-  EXPECT_EQ(ledger.Find(5)->sums, Accepted(total));
+  EXPECT_EQ(ledger.Find(5)->evaluated.sums, Accepted(total).sums);
   EXPECT_EQ(ledger.Find(5)->sequences, 2);
 }
 
@@ -95,13 +95,19 @@ TEST(StepLedgerTest, AddSumsUp) {
   ByteBudget budget(INT64_MAX);
   StepLedger ledger(2, budget);
   ledger.Claim(3, 1, {0, 1});
-  Sums sums = Accepted(2);
-  sums.d = 5;
-  ledger.Add(3, sums);
-  ledger.Add(3, sums);
-  EXPECT_EQ(ledger.Find(3)->sums.accepted, 4);
-  EXPECT_EQ(ledger.Find(3)->sums.d, 10);
-  ledger.Add(4, sums);  // nothing was claimed there
+  Evaluated evaluated = Accepted(2);
+  evaluated.sums.d = 5;
+  evaluated.statistics.abs_log_ratio[3] = 7;
+  evaluated.staleness[1].rejected = 9;
+  evaluated.observed["tis"].weight = 11;
+  ledger.Add(3, evaluated);
+  ledger.Add(3, evaluated);
+  EXPECT_EQ(ledger.Find(3)->evaluated.sums.accepted, 4);
+  EXPECT_EQ(ledger.Find(3)->evaluated.sums.d, 10);
+  EXPECT_EQ(ledger.Find(3)->evaluated.statistics.abs_log_ratio[3], 14);
+  EXPECT_EQ(ledger.Find(3)->evaluated.staleness[1].rejected, 18);
+  EXPECT_EQ(ledger.Find(3)->evaluated.observed.at("tis").weight, 22);
+  ledger.Add(4, evaluated);  // nothing was claimed there
   EXPECT_FALSE(ledger.Find(4).has_value());
 }
 
@@ -134,28 +140,56 @@ TEST(StepLedgerTest, CountsWhateverDrawsWereUsedBefore) {
 }
 
 TEST(StepLedgerTest, WhatItKeepsIsCharged) {
-  constexpr int64_t kRanges = 10;
-  ByteBudget budget(kRanges * StepLedger::kRangeBytes);
+  constexpr int64_t kStep = StepLedger::kStepBytes;
+  constexpr int64_t kRange = StepLedger::kRangeBytes;
+  // Room for two steps, if the second holds no more than the first leaves.
+  constexpr int64_t kRanges = 24;
+  static_assert(kStep == 16 * kRange);
+  ByteBudget budget(kStep + kRanges * kRange);
   {
     StepLedger ledger(4, budget);
     for (uint64_t key = 0; key < 6; ++key) EXPECT_EQ(ledger.Claim(1, key, {0, 1}).size(), 1);
-    EXPECT_EQ(budget.used(), 6 * StepLedger::kRangeBytes);
+    EXPECT_EQ(budget.used(), kStep + 6 * kRange);
     EXPECT_EQ(ledger.Claim(1, 0, {2, 3}).size(), 1) << "another range";
-    EXPECT_EQ(budget.used(), 7 * StepLedger::kRangeBytes);
+    EXPECT_EQ(budget.used(), kStep + 7 * kRange);
     EXPECT_EQ(ledger.Claim(1, 0, {1, 2}).size(), 1) << "which makes one of two";
-    EXPECT_EQ(budget.used(), 6 * StepLedger::kRangeBytes);
+    EXPECT_EQ(budget.used(), kStep + 6 * kRange);
 
-    for (uint64_t key = 0; key < 8; ++key) EXPECT_EQ(ledger.Claim(2, key, {0, 1}).size(), 1);
+    for (uint64_t key = 0; key < 2; ++key) EXPECT_EQ(ledger.Claim(2, key, {0, 1}).size(), 1);
+    EXPECT_TRUE(ledger.Find(1).has_value());
+    EXPECT_EQ(ledger.Claim(2, 2, {0, 1}).size(), 1);
     EXPECT_FALSE(ledger.Find(1).has_value()) << "forgotten to make room";
-    EXPECT_EQ(budget.used(), 8 * StepLedger::kRangeBytes);
-    for (uint64_t key = 8; key < 10; ++key) EXPECT_EQ(ledger.Claim(2, key, {0, 1}).size(), 1);
-    EXPECT_EQ(ledger.Claim(2, 10, {0, 1}).size(), 0) << "nothing else to forget";
+    EXPECT_EQ(budget.used(), kStep + 3 * kRange);
+    for (uint64_t key = 3; key < kRanges; ++key) EXPECT_EQ(ledger.Claim(2, key, {0, 1}).size(), 1);
+    EXPECT_EQ(ledger.Claim(2, kRanges, {0, 1}).size(), 0) << "nothing else to forget";
     EXPECT_EQ(ledger.Find(2)->sequences, kRanges);
     EXPECT_EQ(ledger.Claim(2, 0, {0, 2}).size(), 1) << "needs no more memory";
 
     // Others, that share the budget, must make do with what is left.
     StepLedger other(4, budget);
     EXPECT_EQ(other.Claim(1, 1, {0, 1}).size(), 0);
+    EXPECT_FALSE(other.Find(1).has_value());
+    EXPECT_FALSE(other.last_draw().has_value());
+  }
+  EXPECT_EQ(budget.used(), 0);
+}
+
+TEST(StepLedgerTest, ObservedCorrectionsAreChargedOnce) {
+  ByteBudget budget(StepLedger::kStepBytes + StepLedger::kRangeBytes + StepLedger::kObservedBytes);
+  {
+    StepLedger ledger(4, budget);
+    ledger.Claim(1, 1, {0, 1});
+    Evaluated evaluated = Accepted(1);
+    evaluated.observed["a"].positions = 1;
+    ledger.Add(1, evaluated);
+    ledger.Add(1, evaluated);
+    EXPECT_EQ(budget.used(), budget.limit());
+    evaluated.observed["b"].positions = 1;
+    ledger.Add(1, evaluated);
+    EXPECT_EQ(ledger.Find(1)->evaluated.sums.accepted, 3) << "the rest is counted";
+    EXPECT_EQ(ledger.Find(1)->evaluated.observed.at("a").positions, 3);
+    EXPECT_FALSE(ledger.Find(1)->evaluated.observed.contains("b")) << "there is no room";
+    EXPECT_EQ(budget.used(), budget.limit());
   }
   EXPECT_EQ(budget.used(), 0);
 }

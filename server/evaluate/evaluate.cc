@@ -30,25 +30,6 @@ absl::StatusOr<std::optional<AnswersInSegment>> ParseAnswers(const v1::EvaluateR
 
 }  // namespace
 
-v1::Totals ToTotals(const Sums& sums) {
-  v1::Totals totals;
-  totals.set_accepted(sums.accepted);
-  totals.set_rejected(sums.rejected);
-  totals.set_outside_top_k(sums.outside_top_k);
-  totals.set_missing(sums.missing);
-  totals.set_masked(sums.masked);
-  totals.set_envelope_violations(sums.envelope_violations);
-  totals.set_d(FromFixed(sums.d));
-  totals.set_d_sis(FromFixed(sums.d_sis));
-  totals.set_log_envelope(FromFixed(sums.log_envelope));
-  totals.set_residual_mass(FromFixed(sums.residual_mass));
-  totals.set_acceptance_probability(FromFixed(sums.acceptance_probability));
-  totals.set_expected_acceptance(FromFixed(sums.expected_acceptance));
-  totals.set_k3(FromFixed(sums.k3));
-  totals.set_total_variation(FromFixed(sums.total_variation));
-  return totals;
-}
-
 absl::StatusOr<std::unique_ptr<EvaluateCall>> EvaluateCall::Start(
     std::shared_ptr<Run> run, const Backend& backend, const v1::EvaluateRequest& request,
     const ReceivedArrays& arrays) {
@@ -94,7 +75,14 @@ absl::StatusOr<uint64_t> EvaluateCall::EvaluateSlice() {
   AddMissingRanges(index, result->missing, *response_->mutable_missing());
   *response_->add_slice_totals() = ToTotals(result->sums);
   positions_evaluated_ += slice.count;
-  results_.push_back(*std::move(result));
+  results_.push_back({result->sums, result->missing, result->counted.log_ratio_sum});
+  if (groups_.empty() || groups_.back().positions + slice.count > kGroupPositions) {
+    groups_.push_back({.end = index});
+  }
+  Group& group = groups_.back();
+  group.end = results_.size();
+  group.positions += slice.count;
+  Add(index, *result, group.counted);
   return uint64_t{slice.count} * input_.current.values_per_position();
 }
 
@@ -104,50 +92,107 @@ absl::StatusOr<std::shared_ptr<const v1::EvaluateResponse>> EvaluateCall::Finish
         AddAlgorithmOutputs(input_, run_->config().seed, slices_, output_.positions(), *response_);
     if (!status.ok()) return status;
   }
-  output_.Finish();
-  Sums sums;
-  for (const RangeResult& result : results_) sums += result.sums;
-  *response_->mutable_totals() = ToTotals(sums);
+  std::vector<RunCounters::ObservedName> names;
+  for (const ObservedCorrection& observed : input_.observe) names.push_back(observed.name);
+  if (absl::Status status = run_->counters().Observe(names); !status.ok()) return status;
+  Evaluated all;
+  for (const Group& group : groups_) all += group.counted;
+  std::vector<PrefixSums> prefix_sums;
+  for (const int k : input_.parameters.prefix_curve) {
+    prefix_sums.push_back(all.prefix_curve[k].sums);
+  }
+  output_.Finish(prefix_sums);
+  *response_->mutable_totals() = ToTotals(all.sums);
+  if (!input_.observe.empty()) AddCorrections(all);
   response_->set_newly_counted(Count());
   if (answers_) answers_->Move(*response_);
   return response_;
 }
 
+void EvaluateCall::AddCorrections(const Evaluated& all) {
+  auto& corrections = *response_->mutable_corrections();
+  AddStandardCorrections(all.statistics, corrections);
+  for (const ObservedCorrection& observed : input_.observe) {
+    *corrections.Add() = ToMessage(observed.name.name, all.observed.at(observed.name.name));
+  }
+}
+
+void EvaluateCall::Add(size_t i, const RangeResult& part, Evaluated& counted) const {
+  counted.sums += part.sums;
+  counted.statistics += part.counted.statistics;
+  for (size_t j = 0; j < counted.staleness.size(); ++j) {
+    counted.staleness[j] += part.counted.staleness[j];
+  }
+  for (size_t j = 0; j < part.prefix_sums.size(); ++j) {
+    counted.prefix_curve[input_.parameters.prefix_curve[j]] +=
+        {part.sums.scored(), part.prefix_sums[j]};
+  }
+  for (size_t j = 0; j < input_.observe.size(); ++j) {
+    const ObservedCorrection& observed = input_.observe[j];
+    const auto* mask = std::get_if<SequenceMask>(&observed.correction);
+    counted.observed[observed.name.name] +=
+        mask == nullptr ? part.counted.observed[j]
+                        : mask->Apply(part.counted.statistics.plain, results_[i].log_ratio_sum,
+                                      results_[i].sums.scored());
+  }
+}
+
+absl::StatusOr<RangeResult> EvaluateCall::EvaluateAgain(size_t i, const StepLedger::Range& range,
+                                                        size_t offset) {
+  // What is evaluated again was valid a moment ago; records that have gone since count as missing.
+  SliceRange slice = slices_[i];
+  slice.expected_digest.reset();
+  slice.sampled_ids_crc32c.reset();
+  const uint32_t count = range.end - range.first;
+  std::vector<Decision> scratch(count);
+  return evaluator_.Evaluate(slice, range.first, count, offset + range.first - slice.first_position,
+                             {.view = {.decisions = scratch}});
+}
+
 int64_t EvaluateCall::Count() {
   const uint64_t draw = input_.parameters.draw;
-  Sums counted;
+  Evaluated counted;
   std::vector<Missing> missing;
+  const auto add_missing = [&](const std::vector<Missing>& more) {
+    missing.insert(missing.end(), more.begin(), more.end());
+  };
+  size_t i = 0;
   size_t offset = 0;
-  for (size_t i = 0; i < slices_.size(); ++i) {
-    const SliceRange& slice = slices_[i];
-    const StepLedger::Range whole{slice.first_position, slice.first_position + slice.count};
-    const uint64_t key = SequenceKey(run_->config().seed, slice.name.attempt, slice.name.id);
-    for (const StepLedger::Range& fresh : run_->steps().Claim(draw, key, whole)) {
-      RangeResult part;
-      if (fresh == whole) {
-        part = results_[i];
-      } else {
-        // Another rank counted the rest of the slice. What is evaluated again was valid a moment
-        // ago; records that have gone since count as missing.
-        const uint32_t count = fresh.end - fresh.first;
-        std::vector<Decision> scratch(count);
-        SliceRange range = slice;
-        range.expected_digest.reset();
-        range.sampled_ids_crc32c.reset();
-        absl::StatusOr<RangeResult> again = evaluator_.Evaluate(
-            range, fresh.first, count, offset + fresh.first - slice.first_position,
-            {.view = {.decisions = scratch}});
-        if (!again.ok()) continue;
-        part = *std::move(again);
+  for (const Group& group : groups_) {
+    struct Fresh {
+      size_t slice;
+      size_t offset;
+      StepLedger::Range range;
+    };
+    std::vector<Fresh> fresh;
+    size_t whole_slices = 0;
+    const size_t first = i;
+    for (; i < group.end; ++i) {
+      const SliceRange& slice = slices_[i];
+      const StepLedger::Range whole{slice.first_position, slice.first_position + slice.count};
+      const uint64_t key = SequenceKey(run_->config().seed, slice.name.attempt, slice.name.id);
+      for (const StepLedger::Range& range : run_->steps().Claim(draw, key, whole)) {
+        fresh.push_back({i, offset, range});
+        whole_slices += range == whole;
       }
-      counted += part.sums;
-      missing.insert(missing.end(), part.missing.begin(), part.missing.end());
+      offset += slice.count;
     }
-    offset += slice.count;
+    if (whole_slices == group.end - first) {
+      counted += group.counted;
+      for (size_t j = first; j < group.end; ++j) add_missing(results_[j].missing);
+      continue;
+    }
+    // Another call counted the rest of them.
+    for (const Fresh& part : fresh) {
+      const absl::StatusOr<RangeResult> again = EvaluateAgain(part.slice, part.range, part.offset);
+      if (!again.ok()) continue;
+      Add(part.slice, *again, counted);
+      add_missing(again->missing);
+    }
   }
   run_->steps().Add(draw, counted);
   run_->counters().AddEvaluated(counted, missing);
-  return counted.scored() + counted.missing;
+  return counted.sums.scored() + counted.sums.missing;
 }
 
 }  // namespace sis

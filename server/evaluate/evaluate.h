@@ -8,10 +8,12 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/decide/backend.h"
+#include "server/cache/evaluated.h"
 #include "server/cache/run.h"
 #include "server/evaluate/evaluate_input.h"
 #include "server/evaluate/evaluate_output.h"
 #include "server/evaluate/slice_evaluator.h"
+#include "server/evaluate/step_message.h"
 #include "server/slices/slices.h"
 #include "server/wire/answers_in_segment.h"
 #include "server/wire/received_arrays.h"
@@ -41,12 +43,31 @@ class EvaluateCall {
   absl::StatusOr<std::shared_ptr<const v1::EvaluateResponse>> Finish();
 
  private:
+  struct SliceResult {
+    Sums sums;
+    std::vector<Missing> missing;
+    int64_t log_ratio_sum;  // see RangeStatistics
+  };
+  // Consecutive slices that are counted together: what is counted is large beside a short slice.
+  struct Group {
+    size_t end;  // one past the last slice
+    size_t positions = 0;
+    Evaluated counted = {};
+  };
+  static constexpr size_t kGroupPositions = 1024;
+
   EvaluateCall(std::shared_ptr<Run> run, const Backend& backend, EvaluateInput input,
                std::vector<SliceRange> slices, std::optional<AnswersInSegment> answers);
 
   // Adds to the run's step and metrics what this draw hasn't counted yet; returns how many
   // positions that is.
   int64_t Count();
+  // Adds what came of positions of slice number i, which has been evaluated.
+  void Add(size_t i, const RangeResult& part, Evaluated& counted) const;
+  // Evaluates positions of slice number i again; it begins at `offset` in the request.
+  absl::StatusOr<RangeResult> EvaluateAgain(size_t i, const StepLedger::Range& range,
+                                            size_t offset);
+  void AddCorrections(const Evaluated& all);
 
   const std::shared_ptr<Run> run_;
   const EvaluateInput input_;
@@ -56,10 +77,9 @@ class EvaluateCall {
   const std::shared_ptr<v1::EvaluateResponse> response_;
   EvaluateOutput output_;  // into the response
   // Of the slices evaluated so far, which have so many positions.
-  std::vector<RangeResult> results_;
+  std::vector<SliceResult> results_;
   size_t positions_evaluated_ = 0;
+  std::vector<Group> groups_;
 };
-
-v1::Totals ToTotals(const Sums& sums);
 
 }  // namespace sis

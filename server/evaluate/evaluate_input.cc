@@ -103,6 +103,16 @@ absl::Status ParseWeight(const v1::EvaluateRequest& request, EvaluateInput& inpu
   return code.Validate();
 }
 
+absl::Status CheckAdvantages(const EvaluateInput& input) {
+  for (size_t i = 0; i < input.advantages.size(); ++i) {
+    if (input.masked(i) || std::abs(input.advantages[i]) <= kNoUpperBound) continue;
+    return absl::InvalidArgumentError(absl::StrCat("advantages: element ", i, ": ",
+                                                   input.advantages[i], ", must be in [",
+                                                   -kNoUpperBound, ", ", kNoUpperBound, "]"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ParseDecoupled(const v1::EvaluateRequest& request, const ReceivedArrays& arrays,
                             size_t count, EvaluateInput& input) {
   if (!request.has_decoupled()) return absl::OkStatus();
@@ -187,7 +197,15 @@ absl::StatusOr<EvaluateInput> ParseEvaluateInput(const v1::EvaluateRequest& requ
   if (status.ok()) status = ParseWeight(request, input);
   if (status.ok()) status = ParseDecoupled(request, arrays, count, input);
   if (status.ok()) status = ParseAlgorithmOf(request, input);
+  if (status.ok()) status = CheckAdvantages(input);
   if (!status.ok()) return status;
+  absl::StatusOr<std::vector<ObservedCorrection>> observe =
+      ParseObserved(request, {.top_k = input.parameters.top_k,
+                              .has_every_slot = HasEverySlot(request),
+                              .has_advantages = !input.advantages.empty(),
+                              .three_policies = input.decoupled()});
+  if (!observe.ok()) return observe.status();
+  input.observe = *std::move(observe);
   return input;
 }
 

@@ -14,13 +14,13 @@
 #include "kernels/decide/backend.h"
 #include "server/cache/limits.h"
 #include "server/evaluate/current_arrays.h"
+#include "server/evaluate/observed_correction.h"
 #include "server/evaluate/wanted_outputs.h"
+#include "server/evaluate/weight_kind.h"
 #include "server/wire/received_arrays.h"
 #include "sis/v1/ratio_service.pb.h"
 
 namespace sis {
-
-enum class WeightKind { kSampled, kExpected };
 
 // Of N positions; arrays that were not sent are empty. The request must outlive it.
 struct EvaluateInput {
@@ -36,6 +36,7 @@ struct EvaluateInput {
   WeightKind weight = WeightKind::kSampled;
   std::optional<AuthorsCode> authors_code;
   std::optional<Algorithm> algorithm;
+  std::vector<ObservedCorrection> observe;
   // What spans view that can't view the request, as its arrays do not lie in one piece.
   struct Copies {
     std::vector<int> prefix_curve;

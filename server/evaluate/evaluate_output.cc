@@ -20,11 +20,13 @@ PositionOutput PositionOutput::Part(size_t first, size_t count) const {
   return {.view = {.decisions = part(view.decisions),
                    .acceptance_probabilities = part(view.acceptance_probabilities),
                    .log_modified_ratios = part(view.log_modified_ratios),
-                   .modified_ratios = part(view.modified_ratios)},
+                   .modified_ratios = part(view.modified_ratios),
+                   .log_ratios = part(view.log_ratios),
+                   .log_envelopes = part(view.log_envelopes),
+                   .covered_masses = part(view.covered_masses)},
           .reference_log_probs = part(reference_log_probs),
           .total_variations = part(total_variations),
-          .sampled_log_probs = part(sampled_log_probs),
-          .prefix_sums = prefix_sums};
+          .sampled_log_probs = part(sampled_log_probs)};
 }
 
 EvaluateOutput::EvaluateOutput(const EvaluateInput& input, size_t count,
@@ -39,8 +41,6 @@ EvaluateOutput::EvaluateOutput(const EvaluateInput& input, size_t count,
           floats(v1::ACCEPTANCE_PROBABILITIES, *response.mutable_acceptance_probabilities()),
       .log_modified_ratios = floats(v1::LOG_RATIOS, *response.mutable_log_ratios()),
       .modified_ratios = floats(v1::RATIOS, *response.mutable_ratios())};
-  prefix_sums_.resize(input.parameters.prefix_curve.size());
-  positions_.prefix_sums = prefix_sums_;
   if (!input.algorithm) return;
   if (!input.wanted.Has(v1::LOG_RATIOS)) {
     positions_.view.log_modified_ratios = Resize(log_ratios_, count);
@@ -54,12 +54,12 @@ EvaluateOutput::EvaluateOutput(const EvaluateInput& input, size_t count,
   }
 }
 
-void EvaluateOutput::Finish() {
-  for (size_t i = 0; i < prefix_sums_.size(); ++i) {
+void EvaluateOutput::Finish(std::span<const PrefixSums> prefix_sums) {
+  for (size_t i = 0; i < prefix_sums.size(); ++i) {
     v1::PrefixPoint& point = *response_.add_prefix_curve();
     point.set_top_k(static_cast<uint32_t>(input_.parameters.prefix_curve[i]));
-    point.set_residual_mass(FromFixed(prefix_sums_[i].residual_mass));
-    point.set_expected_acceptance(FromFixed(prefix_sums_[i].expected_acceptance));
+    point.set_residual_mass(FromFixed(prefix_sums[i].residual_mass));
+    point.set_expected_acceptance(FromFixed(prefix_sums[i].expected_acceptance));
   }
   if (input_.wanted.Has(v1::ACCEPT_BITS)) {
     response_.set_accept_bits(PackAcceptBits(positions_.view.decisions));

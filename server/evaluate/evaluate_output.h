@@ -17,8 +17,6 @@ struct PositionOutput {
   std::span<float> reference_log_probs = {};  // [n], log q, or the trainer's own where missing
   std::span<float> total_variations = {};     // [n], see TopKTotalVariation
   std::span<float> sampled_log_probs = {};    // [n], log p, where the request does not hold it
-  // Added to, one per point of the curve; the same for every part.
-  std::span<PrefixSums> prefix_sums = {};
 
   PositionOutput Part(size_t first, size_t count) const;
 };
@@ -33,14 +31,13 @@ class EvaluateOutput {
 
   const PositionOutput& positions() const { return positions_; }
   // When all positions are there: adds to the response what is made of them, and takes away what
-  // was not wanted.
-  void Finish();
+  // was not wanted. prefix_sums has one element per point of the curve.
+  void Finish(std::span<const PrefixSums> prefix_sums);
 
  private:
   const EvaluateInput& input_;
   v1::EvaluateResponse& response_;
   PositionOutput positions_;
-  std::vector<PrefixSums> prefix_sums_;
   std::vector<float> log_ratios_;
   std::vector<float> reference_log_probs_;
   std::vector<float> sampled_log_probs_;

@@ -149,7 +149,7 @@ TEST_F(EvaluateTest, AnySplitGivesTheSame) {
     EXPECT_EQ(decisions, whole.decisions());
     EXPECT_EQ(log_ratios, Floats(whole.log_ratios()));
     EXPECT_EQ(counted, 3 * kLength);
-    ExpectEqualTotals(ToTotals(fresh->steps().Find(100)->sums), whole.totals());
+    ExpectEqualTotals(ToTotals(fresh->steps().Find(100)->evaluated.sums), whole.totals());
     EXPECT_EQ(fresh->steps().Find(100)->sequences, 3);
   }
 }

@@ -82,6 +82,8 @@ absl::StatusOr<RangeResult> SliceEvaluator::Evaluate(const SliceRange& slice, ui
                                                      uint32_t count, size_t offset,
                                                      const PositionOutput& output) {
   RangeResult result;
+  result.prefix_sums.resize(input_.parameters.prefix_curve.size());
+  result.counted.observed.resize(input_.observe.size());
   const auto named = [&](const absl::Status& status) {
     return absl::Status(status.code(), absl::StrCat(ToString(slice.name), ": ", status.message()));
   };
@@ -115,9 +117,11 @@ absl::StatusOr<RangeResult> SliceEvaluator::Evaluate(const SliceRange& slice, ui
                     from,
                     offset + (from - first),
                     input_.current.Read(offset + (from - first), to - from, scratch_, each_once),
-                    output.Part(from - first, to - from),
+                    statistics_.Complete(output.Part(from - first, to - from), to - from),
                     result};
     stretches_.clear();
+    staleness_.clear();
+    decided_ = {};
     reader.ForEachPiece(from, to - from, [&](const Sequence::Reader::Piece& piece) {
       status.Update(AddPiece(part, piece));
     });
@@ -222,8 +226,9 @@ absl::Status SliceEvaluator::AddPiece(const Part& part, const Sequence::Reader::
              .behavior = piece.page->Behavior(index, count),
              .current = sis::Part(part.current, first, length, input_.parameters.slots),
              .output = output.view,
-             .sums = &part.result.sums,
-             .prefix_sums = output.prefix_sums});
+             .sums = &decided_,
+             .prefix_sums = part.result.prefix_sums});
+        staleness_.push_back(StalenessClassOf(piece.version, policy_version_));
         return absl::OkStatus();
       });
 }
@@ -273,26 +278,16 @@ absl::Status SliceEvaluator::CheckCurrentValues() const {
 }
 
 absl::Status SliceEvaluator::Decide(const Part& part) {
-  const bool expected = input_.weight == WeightKind::kExpected;
-  if (expected && part.output.view.acceptance_probabilities.empty()) {
-    acceptance_probabilities_.resize(part.output.view.decisions.size());
-    for (Stretch& stretch : stretches_) {
-      stretch.output.acceptance_probabilities =
-          std::span(acceptance_probabilities_)
-              .subspan(stretch.first_position - part.first, stretch.output.decisions.size());
-    }
-  }
   std::optional<GuardedAccess> guard;
   if (const SharedSegment* segment = input_.current.segment(); segment != nullptr) {
     guard.emplace(segment->mapping());
   }
-  const int64_t d_sis_before = part.result.sums.d_sis;
   if (input_.authors_code) {
     if (absl::Status status = CheckCurrentValues(); !status.ok()) return status;
     EvaluateAuthorsCode(*input_.authors_code, input_.parameters, stretches_);
   } else {
     backend_.Evaluate(input_.parameters, stretches_);
-    if (const int64_t invalid = part.result.sums.invalid; invalid > 0) {
+    if (const int64_t invalid = decided_.invalid; invalid > 0) {
       absl::Status status = CheckCurrentValues();
       if (!status.ok()) return status;
       if (guard.has_value()) {
@@ -302,10 +297,10 @@ absl::Status SliceEvaluator::Decide(const Part& part) {
           absl::StrCat("the backend found ", invalid, " invalid positions of none"));
     }
   }
-  if (expected) {
-    part.result.sums.d_sis = d_sis_before;
+  if (input_.weight == WeightKind::kExpected) {
+    decided_.d_sis = 0;
     for (const Stretch& stretch : stretches_) {
-      part.result.sums.d_sis += ReplaceByExpectedWeights(stretch);
+      decided_.d_sis += ReplaceByExpectedWeights(stretch);
     }
   }
   for (const Stretch& stretch : stretches_) {
@@ -321,7 +316,15 @@ absl::Status SliceEvaluator::Decide(const Part& part) {
       ComputeTopKTotalVariations(input_.parameters, stretch, output.total_variations);
     }
   }
-  return absl::OkStatus();
+  part.result.sums += decided_;
+  return statistics_.Add({.offset = part.offset,
+                          .first_position = part.first,
+                          .stretches = stretches_,
+                          .staleness = staleness_,
+                          .sums = decided_,
+                          .current_sampled_log_probs = part.current.sampled_log_probs,
+                          .output = part.output},
+                         part.result.counted);
 }
 
 }  // namespace sis

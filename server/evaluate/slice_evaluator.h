@@ -11,6 +11,7 @@
 #include "server/cache/run.h"
 #include "server/evaluate/evaluate_input.h"
 #include "server/evaluate/evaluate_output.h"
+#include "server/evaluate/part_statistics.h"
 #include "server/slices/slices.h"
 
 namespace sis {
@@ -19,13 +20,19 @@ namespace sis {
 struct RangeResult {
   Sums sums;
   std::vector<Missing> missing;
+  std::vector<PrefixSums> prefix_sums;  // one per point of the curve
+  RangeStatistics counted;
 };
 
 // For one call, by one thread at a time. `input` must outlive it.
 class SliceEvaluator {
  public:
   SliceEvaluator(const Run& run, const Backend& backend, const EvaluateInput& input)
-      : backend_(backend), input_(input), oldest_fresh_version_(run.oldest_fresh_version()) {}
+      : backend_(backend),
+        input_(input),
+        oldest_fresh_version_(run.oldest_fresh_version()),
+        policy_version_(run.policy_version()),
+        statistics_(backend, input) {}
 
   // Positions [first, first + count) of the slice's sequence, whose values stand at `offset` in the
   // request; output is theirs alone.
@@ -67,10 +74,13 @@ class SliceEvaluator {
   const Backend& backend_;
   const EvaluateInput& input_;
   const uint64_t oldest_fresh_version_;
+  const uint64_t policy_version_;
   CurrentArrays::Scratch scratch_;
   RowBuffer rows_;
   std::vector<Stretch> stretches_;
-  std::vector<float> acceptance_probabilities_;
+  std::vector<size_t> staleness_;  // the class of each stretch
+  Sums decided_;                   // of all of them
+  PartStatistics statistics_;
 };
 
 }  // namespace sis

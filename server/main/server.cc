@@ -16,7 +16,9 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
+#include "server/main/version.h"
 #include "server/metrics/metric_families.h"
+#include "server/metrics/process_metrics.h"
 #include "server/store/parse_store.h"
 
 namespace sis {
@@ -57,7 +59,23 @@ class Server::Gauges final : public prometheus::Collectable {
   explicit Gauges(Server& server) : server_(server) {}
   std::vector<prometheus::MetricFamily> Collect() const override {
     using enum prometheus::MetricType;
-    return {Family("sis_waiting_appends", "Append streams that are not read until there is room.",
+    std::vector<prometheus::MetricFamily> families = ProcessMetrics();
+    for (prometheus::MetricFamily& family : Own()) families.push_back(std::move(family));
+    return families;
+  }
+
+ private:
+  std::vector<prometheus::MetricFamily> Own() const {
+    using enum prometheus::MetricType;
+    return {{"sis_build_info",
+             "1, with the version, what evaluates, and what keeps sequences.",
+             Gauge,
+             {Metric(Gauge, 1,
+                     {{"backend", std::string(server_.backend_name())},
+                      {"store",
+                       server_.store_ == nullptr ? "memory" : std::string(server_.store_->name())},
+                      {"version", kVersion}})}},
+            Family("sis_waiting_appends", "Append streams that are not read until there is room.",
                    Gauge, static_cast<double>(server_.room_queue_.size())),
             Family("sis_segments", "Segments of shared memory leased.", Gauge,
                    static_cast<double>(server_.segments_.size())),
@@ -68,7 +86,6 @@ class Server::Gauges final : public prometheus::Collectable {
                    Gauge, server_.recovery_seconds_)};
   }
 
- private:
   Server& server_;
 };
 

@@ -47,6 +47,8 @@ ABSL_FLAG(int64_t, max_positions, sis::Limits().max_positions, "longest sequence
 ABSL_FLAG(int64_t, max_evaluate_positions, sis::Limits().max_evaluate_positions,
           "most positions in one Evaluate or FetchTopK");
 ABSL_FLAG(int, max_runs, sis::Limits().max_runs, "most runs");
+ABSL_FLAG(int, metric_runs, sis::Limits().metric_runs,
+          "runs that have metrics of their own; those of the rest are under run=other");
 ABSL_FLAG(absl::Duration, run_idle_expiry, sis::ServerOptions().run_idle_expiry,
           "a run that no call names for so long is deleted, 24h for instance; inf: never");
 ABSL_FLAG(int, max_leases, sis::Limits().max_leases, "most leases of a run");
@@ -82,6 +84,7 @@ std::string BadFlag() {
            {"evaluate_threads", absl::GetFlag(FLAGS_evaluate_threads), 1},
            {"max_evaluate_positions", absl::GetFlag(FLAGS_max_evaluate_positions), 1},
            {"max_runs", absl::GetFlag(FLAGS_max_runs), 1},
+           {"metric_runs", absl::GetFlag(FLAGS_metric_runs), 0},
            {"max_leases", absl::GetFlag(FLAGS_max_leases), 1},
            {"steps_kept", absl::GetFlag(FLAGS_steps_kept), 1}}) {
     if (range.value < range.least) {
@@ -121,6 +124,7 @@ sis::ServerOptions OptionsFromFlags() {
               .max_positions = absl::GetFlag(FLAGS_max_positions),
               .max_evaluate_positions = absl::GetFlag(FLAGS_max_evaluate_positions),
               .max_runs = absl::GetFlag(FLAGS_max_runs),
+              .metric_runs = absl::GetFlag(FLAGS_metric_runs),
               .max_leases = absl::GetFlag(FLAGS_max_leases),
               .max_lease = absl::Seconds(absl::GetFlag(FLAGS_max_lease_seconds)),
               .steps_kept = absl::GetFlag(FLAGS_steps_kept),

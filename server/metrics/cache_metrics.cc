@@ -1,10 +1,17 @@
 #include "server/metrics/cache_metrics.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "kernels/decide/statistics.h"
 #include "server/metrics/metric_families.h"
 
 namespace sis {
@@ -12,38 +19,90 @@ namespace {
 
 using enum prometheus::MetricType;
 
-// With the label that tells it from others of its family and run, if there is one.
+using Labels = std::vector<prometheus::ClientMetric::Label>;
+
+// With the labels that tell it from others of its family and run.
 struct Sample {
   double value;
-  std::vector<prometheus::ClientMetric::Label> labels = {};
+  Labels labels = {};
 };
 using Samples = std::vector<Sample>;
+
+// A run, or all of those that have no series of their own.
+struct Shown {
+  std::string label;
+  RunTotals totals;
+  double bytes = 0;
+  double sequences = 0;
+  std::shared_ptr<Run> run;  // null for the others
+};
 
 struct RunFamily {
   const char* name;
   const char* help;
   prometheus::MetricType type;
-  Samples (*samples)(const Run& run, const RunTotals& totals);
+  Samples (*samples)(const Shown& shown);
 };
 
 template <double RunTotals::*kTotal>
-Samples Total(const Run&, const RunTotals& totals) {
-  return {{totals.*kTotal}};
+Samples Total(const Shown& shown) {
+  return {{shown.totals.*kTotal}};
+}
+
+template <double CorrectionTotals::*kTotal>
+Samples OfCorrections(const Shown& shown) {
+  Samples samples;
+  for (const auto& [name, totals] : shown.totals.corrections) {
+    samples.push_back({totals.*kTotal, {{"correction", name}}});
+  }
+  return samples;
+}
+
+template <double PrefixTotals::*kTotal>
+Samples OfPrefixes(const Shown& shown) {
+  Samples samples;
+  for (const auto& [top_k, totals] : shown.totals.prefix_curve) {
+    samples.push_back({totals.*kTotal, {{"top_k", std::to_string(top_k)}}});
+  }
+  return samples;
+}
+
+Samples Tokens(const Shown& shown) {
+  Samples samples;
+  for (size_t i = 0; i < kStalenessClasses.size(); ++i) {
+    const DecisionCounts& counts = shown.totals.staleness[i];
+    const std::string staleness(kStalenessClasses[i].label);
+    const auto add = [&](const char* decision, int64_t count) {
+      samples.push_back(
+          {static_cast<double>(count), {{"decision", decision}, {"staleness", staleness}}});
+    };
+    add("accepted", counts.accepted);
+    add("rejected", counts.rejected);
+    add("outside_top_k", counts.outside_top_k);
+  }
+  samples.push_back({shown.totals.missing, {{"decision", "missing"}, {"staleness", "unknown"}}});
+  return samples;
+}
+
+Samples RatiosBeyond(const Shown& shown) {
+  Samples samples;
+  for (size_t i = 0; i < kRatioBounds.size(); ++i) {
+    samples.push_back({static_cast<double>(shown.totals.ratios_beyond[i]),
+                       {{"bound", absl::StrCat(kRatioBounds[i])}}});
+  }
+  return samples;
 }
 
 const RunFamily kRunFamilies[] = {
-    {"sis_tokens_total", "Positions evaluated, once per draw, by decision.", Counter,
-     [](const Run&, const RunTotals& totals) {
-       return Samples{{totals.accepted, {{"decision", "accepted"}}},
-                      {totals.rejected, {{"decision", "rejected"}}},
-                      {totals.outside_top_k, {{"decision", "outside_top_k"}}},
-                      {totals.missing, {{"decision", "missing"}}}};
-     }},
+    {"sis_tokens_total",
+     "Positions evaluated, once per draw, by decision and by how many policy versions they are "
+     "behind.",
+     Counter, Tokens},
     {"sis_missing_tokens_total", "Positions without a record, once per draw, by reason.", Counter,
-     [](const Run&, const RunTotals& totals) {
+     [](const Shown& shown) {
        Samples samples;
        for (const MissingReason reason : kMissingReasons) {
-         samples.push_back({totals.missing_by_reason[static_cast<int>(reason)],
+         samples.push_back({shown.totals.missing_by_reason[static_cast<int>(reason)],
                             {{"reason", std::string(Name(reason))}}});
        }
        return samples;
@@ -54,13 +113,6 @@ const RunFamily kRunFamilies[] = {
     {"sis_d_nats_total", "D: sum of |log w| over scored positions.", Counter, Total<&RunTotals::d>},
     {"sis_d_sis_nats_total", "D_SIS: sum of |log w| over scored positions not accepted.", Counter,
      Total<&RunTotals::d_sis>},
-    {"sis_log_envelope_nats_sum", "Sum of the log-envelope over scored positions.", Gauge,
-     Total<&RunTotals::log_envelope>},
-    {"sis_residual_mass_total",
-     "Sum over scored positions of the current policy's mass outside the set.", Counter,
-     Total<&RunTotals::residual_mass>},
-    {"sis_acceptance_probability_total", "Sum of a over scored positions.", Counter,
-     Total<&RunTotals::acceptance_probability>},
     {"sis_expected_acceptance_total",
      "Sum over scored positions of (1 - residual mass) / envelope.", Counter,
      Total<&RunTotals::expected_acceptance>},
@@ -71,28 +123,53 @@ const RunFamily kRunFamilies[] = {
     {"sis_total_variation_total",
      "Sum over scored positions of the policies' total variation on the set, where asked for.",
      Counter, Total<&RunTotals::total_variation>},
+    {"sis_ratios_beyond_bound_total",
+     "Scored positions whose ratio lies below a bound under 1, or above another one.", Counter,
+     RatiosBeyond},
+    {"sis_correction_tokens_total", "Scored positions, by correction of the ratio.", Counter,
+     OfCorrections<&CorrectionTotals::positions>},
+    {"sis_correction_touched_tokens_total", "Positions whose weight is not the ratio w.", Counter,
+     OfCorrections<&CorrectionTotals::touched>},
+    {"sis_correction_zeroed_tokens_total", "Positions whose weight is 0.", Counter,
+     OfCorrections<&CorrectionTotals::zeroed>},
+    {"sis_correction_weight_total", "Sum of the weights.", Counter,
+     OfCorrections<&CorrectionTotals::weight>},
+    {"sis_correction_weight_squared_total", "Sum of the squares of the weights.", Counter,
+     OfCorrections<&CorrectionTotals::weight_squared>},
+    {"sis_correction_abs_log_weight_nats_total", "Sum of |log weight| where it is not 0.", Counter,
+     OfCorrections<&CorrectionTotals::abs_log_weight>},
+    {"sis_correction_gradient_mass_total", "Sum of |weight * advantage|, where there are any.",
+     Counter, OfCorrections<&CorrectionTotals::gradient_mass>},
+    {"sis_prefix_tokens_total", "Scored positions of evaluations with a prefix curve.", Counter,
+     OfPrefixes<&PrefixTotals::positions>},
+    {"sis_prefix_expected_acceptance_total",
+     "sis_expected_acceptance_total if only the top_k most probable slots were used.", Counter,
+     OfPrefixes<&PrefixTotals::expected_acceptance>},
+    {"sis_prefix_residual_mass_total",
+     "Sum of the residual mass if only the top_k most probable slots were used.", Counter,
+     OfPrefixes<&PrefixTotals::residual_mass>},
     {"sis_ingest_positions_total", "Positions stored, re-sent ones not counted.", Counter,
      Total<&RunTotals::ingested_positions>},
     {"sis_ingest_bytes_total", "Bytes of arrays in accepted blocks, re-sent ones counted.", Counter,
      Total<&RunTotals::ingested_bytes>},
     {"sis_refused_entries_total", "Entries of Append that were refused, by status code.", Counter,
-     [](const Run&, const RunTotals& totals) {
+     [](const Shown& shown) {
        Samples samples;
        for (const absl::StatusCode code :
             {absl::StatusCode::kInvalidArgument, absl::StatusCode::kAlreadyExists,
              absl::StatusCode::kFailedPrecondition, absl::StatusCode::kResourceExhausted,
              absl::StatusCode::kUnavailable, absl::StatusCode::kDataLoss}) {
-         samples.push_back({totals.refused_entries_by_code[static_cast<int>(code)],
+         samples.push_back({shown.totals.refused_entries_by_code[static_cast<int>(code)],
                             {{"code", absl::StatusCodeToString(code)}}});
        }
        return samples;
      }},
     {"sis_dropped_sequences_total", "Sequences that left the cache, by reason.", Counter,
-     [](const Run&, const RunTotals& totals) {
+     [](const Shown& shown) {
        Samples samples;
        for (const MissingReason reason : kMissingReasons) {
          if (reason == MissingReason::kNeverArrived) continue;
-         samples.push_back({totals.dropped_by_reason[static_cast<int>(reason)],
+         samples.push_back({shown.totals.dropped_by_reason[static_cast<int>(reason)],
                             {{"reason", std::string(Name(reason))}}});
        }
        return samples;
@@ -101,26 +178,97 @@ const RunFamily kRunFamilies[] = {
      "Sequences evicted for good before anybody had read them.", Counter,
      Total<&RunTotals::evicted_unread>},
     {"sis_run_bytes", "Bytes charged to the run.", Gauge,
-     [](const Run& run, const RunTotals&) {
-       return Samples{{static_cast<double>(run.budget().used())}};
-     }},
+     [](const Shown& shown) { return Samples{{shown.bytes}}; }},
     {"sis_run_sequences", "Sequences held.", Gauge,
-     [](const Run& run, const RunTotals&) {
-       return Samples{{static_cast<double>(run.sequences())}};
-     }},
+     [](const Shown& shown) { return Samples{{shown.sequences}}; }},
     {"sis_run_policy_version", "The current policy version.", Gauge,
-     [](const Run& run, const RunTotals&) {
-       return Samples{{static_cast<double>(run.policy_version())}};
+     [](const Shown& shown) {
+       if (shown.run == nullptr) return Samples();
+       return Samples{{static_cast<double>(shown.run->policy_version())}};
      }},
     {"sis_run_info", "1, with the run's labels.", Gauge,
-     [](const Run& run, const RunTotals&) {
+     [](const Shown& shown) {
+       if (shown.run == nullptr) return Samples();
        return Samples{{1,
-                       {{"algorithm", run.config().algorithm},
-                        {"incarnation", std::to_string(run.incarnation())},
-                        {"model", run.config().model},
-                        {"task", run.config().task}}}};
+                       {{"algorithm", shown.run->config().algorithm},
+                        {"incarnation", std::to_string(shown.run->incarnation())},
+                        {"model", shown.run->config().model},
+                        {"task", shown.run->config().task}}}};
      }},
 };
+
+struct RunHistogram {
+  const char* name;
+  const char* help;
+  std::vector<double> bounds;
+  std::span<const int64_t> (*counts)(const RunTotals& totals);
+  double RunTotals::*sum;
+};
+
+const RunHistogram kRunHistograms[] = {
+    {"sis_abs_log_ratio_nats", "|log w| of scored positions.", PowerBounds(kFirstNatsExponent),
+     [](const RunTotals& totals) -> std::span<const int64_t> {
+       return totals.abs_log_ratio_counts;
+     },
+     &RunTotals::d},
+    {"sis_log_envelope_nats", "The log-envelope, log M, of scored positions.",
+     PowerBounds(kFirstNatsExponent),
+     [](const RunTotals& totals) -> std::span<const int64_t> { return totals.log_envelope_counts; },
+     &RunTotals::log_envelope},
+    {"sis_residual_mass_ratio", "The current policy's mass outside the set, of scored positions.",
+     PowerBounds(kFirstMassExponent),
+     [](const RunTotals& totals) -> std::span<const int64_t> {
+       return totals.residual_mass_counts;
+     },
+     &RunTotals::residual_mass},
+    {"sis_acceptance_probability_ratio",
+     "The probability of acceptance, a, of scored positions; 0 outside the set.",
+     AcceptanceBounds(),
+     [](const RunTotals& totals) -> std::span<const int64_t> {
+       return totals.acceptance_probability_counts;
+     },
+     &RunTotals::acceptance_probability},
+};
+
+prometheus::ClientMetric ToMetric(const RunHistogram& histogram, const RunTotals& totals) {
+  prometheus::ClientMetric metric;
+  uint64_t count = 0;
+  size_t bucket = 0;
+  for (const int64_t positions : histogram.counts(totals)) {
+    count += static_cast<uint64_t>(positions);
+    const double bound = bucket < histogram.bounds.size() ? histogram.bounds[bucket]
+                                                          : std::numeric_limits<double>::infinity();
+    metric.histogram.bucket.push_back({count, bound});
+    ++bucket;
+  }
+  metric.histogram.sample_count = count;
+  metric.histogram.sample_sum = totals.*histogram.sum;
+  return metric;
+}
+
+std::vector<Shown> ShownRuns(const RunRegistry& registry) {
+  std::vector<Shown> shown;
+  std::optional<RunTotals> unnamed = registry.deleted_unnamed_totals();
+  Shown others{.label = kOtherRuns, .totals = unnamed.value_or(RunTotals()), .run = nullptr};
+  for (const std::shared_ptr<Run>& run : registry.List()) {
+    const RunTotals totals = run->counters().totals();
+    const auto bytes = static_cast<double>(run->budget().used());
+    const auto sequences = static_cast<double>(run->sequences());
+    if (run->counters().named()) {
+      shown.push_back({run->id(), totals, bytes, sequences, run});
+    } else {
+      others.totals += totals;
+      others.bytes += bytes;
+      others.sequences += sequences;
+    }
+  }
+  if (unnamed.has_value()) shown.push_back(std::move(others));
+  return shown;
+}
+
+void SortLabels(Labels& labels) {
+  std::ranges::sort(labels, {}, &prometheus::ClientMetric::Label::name);
+}
 
 }  // namespace
 
@@ -132,21 +280,25 @@ std::vector<prometheus::MetricFamily> CacheMetrics::Collect() const {
              static_cast<double>(registry_.budget().limit())),
       Family("sis_step_bytes", "Bytes of the totals of steps, besides sis_cache_bytes.", Gauge,
              static_cast<double>(registry_.steps_budget().used()))};
-  std::vector<std::pair<std::shared_ptr<Run>, RunTotals>> runs;
-  for (std::shared_ptr<Run>& run : registry_.List()) {
-    const RunTotals totals = run->counters().totals();
-    runs.emplace_back(std::move(run), totals);
+  const std::vector<Shown> runs = ShownRuns(registry_);
+  for (const RunFamily& family : kRunFamilies) {
+    prometheus::MetricFamily metrics{family.name, family.help, family.type, {}};
+    for (const Shown& shown : runs) {
+      for (Sample& sample : family.samples(shown)) {
+        sample.labels.push_back({"run", shown.label});
+        SortLabels(sample.labels);
+        metrics.metric.push_back(Metric(family.type, sample.value, std::move(sample.labels)));
+      }
+    }
+    if (!metrics.metric.empty()) families.push_back(std::move(metrics));
   }
   if (runs.empty()) return families;
-  for (const RunFamily& family : kRunFamilies) {
-    families.push_back({family.name, family.help, family.type, {}});
-    for (const auto& [run, totals] : runs) {
-      for (Sample& sample : family.samples(*run, totals)) {
-        sample.labels.push_back({"run", run->id()});
-        std::ranges::sort(sample.labels, {}, &prometheus::ClientMetric::Label::name);
-        families.back().metric.push_back(
-            Metric(family.type, sample.value, std::move(sample.labels)));
-      }
+  for (const RunHistogram& histogram : kRunHistograms) {
+    families.push_back({histogram.name, histogram.help, Histogram, {}});
+    for (const Shown& shown : runs) {
+      prometheus::ClientMetric metric = ToMetric(histogram, shown.totals);
+      metric.label.push_back({"run", shown.label});
+      families.back().metric.push_back(std::move(metric));
     }
   }
   return families;

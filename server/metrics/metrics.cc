@@ -1,5 +1,9 @@
 #include "server/metrics/metrics.h"
 
+#include <algorithm>
+#include <iterator>
+#include <map>
+
 namespace sis {
 namespace {
 
@@ -19,13 +23,60 @@ prometheus::Family<prometheus::Histogram>& HistogramFamily(prometheus::Registry&
 const prometheus::Histogram::BucketBoundaries kSecondsBuckets = {
     1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1, 2.5, 5, 10};
 
+struct Method {
+  const char* name;
+  const char* type;
+};
+constexpr Method kMethods[] = {{"CreateRun", "unary"},
+                               {"AdvanceVersion", "unary"},
+                               {"GetRun", "unary"},
+                               {"ListRuns", "unary"},
+                               {"DeleteRun", "unary"},
+                               {"GetStep", "unary"},
+                               {"ListSteps", "unary"},
+                               {"GetServer", "unary"},
+                               {"InspectRun", "unary"},
+                               {"InspectSequence", "unary"},
+                               {"Append", "bidi_stream"},
+                               {"Release", "unary"},
+                               {"FetchTopK", "server_stream"},
+                               {"Evaluate", "unary"},
+                               {"EvaluateStream", "bidi_stream"},
+                               {"LeaseSegment", "server_stream"}};
+
+// As the gRPC libraries' own metrics have them.
+std::map<std::string, std::string> LabelsOf(const std::string& name) {
+  const auto* method = std::ranges::find_if(
+      kMethods, [&](const Method& candidate) { return name == candidate.name; });
+  return {{"grpc_type", method == std::end(kMethods) ? "unary" : method->type},
+          {"grpc_service", "sis.v1.RatioService"},
+          {"grpc_method", name}};
+}
+
+const char* CodeName(absl::StatusCode code) {
+  static constexpr const char* kNames[] = {
+      "OK",       "Canceled",       "Unknown",          "InvalidArgument",   "DeadlineExceeded",
+      "NotFound", "AlreadyExists",  "PermissionDenied", "ResourceExhausted", "FailedPrecondition",
+      "Aborted",  "OutOfRange",     "Unimplemented",    "Internal",          "Unavailable",
+      "DataLoss", "Unauthenticated"};
+  const auto index = static_cast<size_t>(code);
+  return index < std::size(kNames) ? kNames[index] : "Unknown";
+}
+
+std::map<std::string, std::string> LabelsOf(const std::string& method, absl::StatusCode code) {
+  std::map<std::string, std::string> labels = LabelsOf(method);
+  labels["grpc_code"] = CodeName(code);
+  return labels;
+}
+
 }  // namespace
 
 Metrics::Metrics()
     : registry_(std::make_shared<prometheus::Registry>()),
-      rpcs_(CounterFamily(*registry_, "sis_rpcs_total", "RPCs finished, by method and code.")),
-      rpc_seconds_(HistogramFamily(*registry_, "sis_rpc_seconds",
-                                   "Time from the start of an RPC to its end, by method.")),
+      rpcs_started_(CounterFamily(*registry_, "grpc_server_started_total", "RPCs started.")),
+      rpcs_(CounterFamily(*registry_, "grpc_server_handled_total", "RPCs ended, by status code.")),
+      rpc_seconds_(HistogramFamily(*registry_, "grpc_server_handling_seconds",
+                                   "Time from the start of an RPC to its end.")),
       store_operations_(CounterFamily(*registry_, "sis_store_operations_total",
                                       "Calls of the store, by operation and result.")),
       store_seconds_(HistogramFamily(*registry_, "sis_store_seconds",
@@ -35,11 +86,22 @@ Metrics::Metrics()
                                .Add({})),
       store_read_bytes_(CounterFamily(*registry_, "sis_store_read_bytes_total",
                                       "Bytes of records that came from the store.")
-                            .Add({})) {}
+                            .Add({})) {
+  // From 0 on, so that the first one of a kind is seen as an increase.
+  for (const Method& method : kMethods) {
+    rpcs_started_.Add(LabelsOf(method.name));
+    rpcs_.Add(LabelsOf(method.name, absl::StatusCode::kOk));
+    rpc_seconds_.Add(LabelsOf(method.name), kSecondsBuckets);
+  }
+}
+
+void Metrics::StartRpc(const std::string& method) {
+  rpcs_started_.Add(LabelsOf(method)).Increment();
+}
 
 void Metrics::CountRpc(const std::string& method, absl::StatusCode code, absl::Duration duration) {
-  rpcs_.Add({{"method", method}, {"code", absl::StatusCodeToString(code)}}).Increment();
-  rpc_seconds_.Add({{"method", method}}, kSecondsBuckets).Observe(absl::ToDoubleSeconds(duration));
+  rpcs_.Add(LabelsOf(method, code)).Increment();
+  rpc_seconds_.Add(LabelsOf(method), kSecondsBuckets).Observe(absl::ToDoubleSeconds(duration));
 }
 
 void Metrics::CountStoreOperation(const std::string& operation, absl::StatusCode code,

@@ -23,6 +23,8 @@ class Metrics {
 
   const std::shared_ptr<prometheus::Registry>& registry() const { return registry_; }
 
+  // A method is named as in proto/sis/v1/ratio_service.proto.
+  void StartRpc(const std::string& method);
   void CountRpc(const std::string& method, absl::StatusCode code, absl::Duration duration);
   void CountStoreOperation(const std::string& operation, absl::StatusCode code,
                            absl::Duration duration);
@@ -30,6 +32,7 @@ class Metrics {
 
  private:
   std::shared_ptr<prometheus::Registry> registry_;
+  prometheus::Family<prometheus::Counter>& rpcs_started_;
   prometheus::Family<prometheus::Counter>& rpcs_;
   prometheus::Family<prometheus::Histogram>& rpc_seconds_;
   prometheus::Family<prometheus::Counter>& store_operations_;

@@ -165,8 +165,7 @@ RatioService::Unary* RatioService::GetStep(Context* context, const grpc::ByteBuf
           return absl::NotFoundError(absl::StrCat("draw ", request->draw(), " of run '", run.id(),
                                                   "': nothing counted, or too old"));
         }
-        *response->mutable_totals() = ToTotals(step->sums);
-        response->set_sequences(step->sequences);
+        *response = ToMessage(*step);
         return absl::OkStatus();
       });
 }

@@ -1,4 +1,4 @@
-// Counts one RPC in the metrics when it ends.
+// Counts one RPC in the metrics when it begins, and when it ends.
 #pragma once
 
 #include <string>
@@ -13,7 +13,9 @@ namespace sis {
 class RpcTimer {
  public:
   RpcTimer(Metrics& metrics, std::string method)
-      : metrics_(&metrics), method_(std::move(method)), start_(absl::Now()) {}
+      : metrics_(&metrics), method_(std::move(method)), start_(absl::Now()) {
+    metrics_->StartRpc(method_);
+  }
 
   void Finish(absl::StatusCode code) const {
     metrics_->CountRpc(method_, code, absl::Now() - start_);

@@ -91,7 +91,7 @@ class EvaluateTest : public testing::Test {
   }
   v1::Totals Step(uint64_t draw) const {
     const auto step = run_->steps().Find(draw);
-    return step.has_value() ? ToTotals(step->sums) : v1::Totals();
+    return step.has_value() ? ToTotals(step->evaluated.sums) : v1::Totals();
   }
 
   const std::vector<NamedRange> all_ = {{0, 0, kLength}, {1, 0, kLength}, {2, 0, kLength}};

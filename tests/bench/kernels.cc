@@ -15,6 +15,7 @@
 
 #include "kernels/decide/scalar_backend.h"
 #include "kernels/decide/simd_backend.h"
+#include "kernels/decide/statistics.h"
 #include "tests/bench/read_bandwidth.h"
 #include "tests/bench/workload.h"
 
@@ -41,19 +42,52 @@ double ReadBandwidth(std::span<const uint64_t> memory) {
   return static_cast<double>(memory.size_bytes()) / (Seconds() - start);
 }
 
+// Where the values go that statistics are counted from: memory that is used again and again, as the
+// service does it.
+struct DecidedValues {
+  std::vector<float> acceptance_probabilities;
+  std::vector<float> log_ratios;
+  std::vector<float> log_envelopes;
+  std::vector<float> covered_masses;
+
+  explicit DecidedValues(size_t n)
+      : acceptance_probabilities(n), log_ratios(n), log_envelopes(n), covered_masses(n) {}
+  void AddTo(OutputView& output) {
+    output.acceptance_probabilities = acceptance_probabilities;
+    output.log_ratios = log_ratios;
+    output.log_envelopes = log_envelopes;
+    output.covered_masses = covered_masses;
+  }
+};
+
 struct Case {
   std::string name;
   const Backend* backend;
   EvaluateParameters parameters;
   const Workload* workload;
   std::vector<Stretch> stretches;
+  bool statistics = false;
   std::vector<double> tokens_per_second = {};
   std::vector<double> bandwidth_ratios = {};
 };
 
 void Measure(Case& c, double bandwidth) {
   const double start = Seconds();
-  c.backend->Evaluate(c.parameters, c.stretches);
+  if (c.statistics) {
+    static Statistics statistics;
+    for (const Stretch& stretch : c.stretches) {
+      c.backend->Evaluate(c.parameters, {&stretch, 1});
+      const OutputView& output = stretch.output;
+      AddStatistics({.decisions = output.decisions,
+                     .log_ratios = output.log_ratios,
+                     .log_envelopes = output.log_envelopes,
+                     .covered_masses = output.covered_masses,
+                     .acceptance_probabilities = output.acceptance_probabilities},
+                    *stretch.sums, statistics);
+    }
+  } else {
+    c.backend->Evaluate(c.parameters, c.stretches);
+  }
   const double seconds = Seconds() - start;
   const double tokens = static_cast<double>(c.stretches.size() * Workload::kSequencePositions);
   c.tokens_per_second.push_back(tokens / seconds);
@@ -72,6 +106,7 @@ void Run(int repetitions, size_t workload_bytes) {
                                       {"reduced", Layout::kReduced}};
   static constexpr int kCurve[] = {1, 2, 5, 10, 20, 50};
   PrefixSums prefix_sums[std::size(kCurve)];
+  DecidedValues values(Workload::kSequencePositions);
   const ScalarBackend scalar;
   const SimdBackend simd;
   HugeArray<uint64_t> memory(workload_bytes / sizeof(uint64_t));
@@ -95,6 +130,13 @@ void Run(int repetitions, size_t workload_bytes) {
                          {slots, slots, 0},
                          &workload,
                          {stretches.begin(), stretches.begin() + count}});
+      }
+      if (layout == Layout::kReduced || layout == Layout::kFixed12AndTokenMajorFloat16) {
+        Case counted = cases.back();
+        counted.name = "  with statistics";
+        counted.statistics = true;
+        for (Stretch& stretch : counted.stretches) values.AddTo(stretch.output);
+        cases.push_back(std::move(counted));
       }
       if (layout != Layout::kFloat16AndTokenMajor) continue;
       Case curve = cases.back();

@@ -71,7 +71,10 @@ Stretch StretchOf(const Positions& positions, size_t first, size_t count, uint64
       .output = {std::span(results.decisions).subspan(first, count),
                  std::span(results.acceptance_probabilities).subspan(first, count),
                  std::span(results.log_modified_ratios).subspan(first, count),
-                 std::span(results.modified_ratios).subspan(first, count)},
+                 std::span(results.modified_ratios).subspan(first, count),
+                 std::span(results.log_ratios).subspan(first, count),
+                 std::span(results.log_envelopes).subspan(first, count),
+                 std::span(results.covered_masses).subspan(first, count)},
       .sums = &results.sums,
       .prefix_sums = results.prefix_sums,
   };
@@ -98,6 +101,15 @@ testing::AssertionResult SameBytes(const Results& left, const Results& right) {
   }
   if (!SameVectorBytes(left.modified_ratios, right.modified_ratios)) {
     return testing::AssertionFailure() << "modified ratios differ";
+  }
+  if (!SameVectorBytes(left.log_ratios, right.log_ratios)) {
+    return testing::AssertionFailure() << "log ratios differ";
+  }
+  if (!SameVectorBytes(left.log_envelopes, right.log_envelopes)) {
+    return testing::AssertionFailure() << "log-envelopes differ";
+  }
+  if (!SameVectorBytes(left.covered_masses, right.covered_masses)) {
+    return testing::AssertionFailure() << "covered masses differ";
   }
   if (!(left.sums == right.sums)) return testing::AssertionFailure() << "sums differ";
   if (left.prefix_sums != right.prefix_sums) {

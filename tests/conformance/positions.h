@@ -41,12 +41,18 @@ struct Results {
         acceptance_probabilities(n),
         log_modified_ratios(n),
         modified_ratios(n),
+        log_ratios(n),
+        log_envelopes(n),
+        covered_masses(n),
         prefix_sums(prefix_points) {}
 
   std::vector<Decision> decisions;
   std::vector<float> acceptance_probabilities;
   std::vector<float> log_modified_ratios;
   std::vector<float> modified_ratios;
+  std::vector<float> log_ratios;
+  std::vector<float> log_envelopes;
+  std::vector<float> covered_masses;
   Sums sums;
   std::vector<PrefixSums> prefix_sums;  // one per point of the curve
 };

@@ -83,8 +83,14 @@ class WithFixedRows final : public Backend {
           acceptance_probabilities(stretch.output.acceptance_probabilities.size()),
           log_modified_ratios(stretch.output.log_modified_ratios.size()),
           modified_ratios(stretch.output.modified_ratios.size()),
+          log_ratios(stretch.output.log_ratios.size()),
+          log_envelopes(stretch.output.log_envelopes.size()),
+          covered_masses(stretch.output.covered_masses.size()),
           prefix_sums(stretch.prefix_sums.size()) {
-      stretch.output = {decisions, acceptance_probabilities, log_modified_ratios, modified_ratios};
+      stretch.output = {decisions,           acceptance_probabilities,
+                        log_modified_ratios, modified_ratios,
+                        log_ratios,          log_envelopes,
+                        covered_masses};
       stretch.sums = &sums;
       stretch.prefix_sums = prefix_sums;
     }
@@ -94,10 +100,12 @@ class WithFixedRows final : public Backend {
         return a.size() == b.size() &&
                (a.empty() || std::memcmp(a.data(), b.data(), b.size_bytes()) == 0);
       };
-      EXPECT_TRUE(same(decisions, second.decisions) &&
-                  same(acceptance_probabilities, second.acceptance_probabilities) &&
-                  same(log_modified_ratios, second.log_modified_ratios) &&
-                  same(modified_ratios, second.modified_ratios))
+      EXPECT_TRUE(
+          same(decisions, second.decisions) &&
+          same(acceptance_probabilities, second.acceptance_probabilities) &&
+          same(log_modified_ratios, second.log_modified_ratios) &&
+          same(modified_ratios, second.modified_ratios) && same(log_ratios, second.log_ratios) &&
+          same(log_envelopes, second.log_envelopes) && same(covered_masses, second.covered_masses))
           << "the second time differs";
     }
 
@@ -105,6 +113,9 @@ class WithFixedRows final : public Backend {
     std::vector<float> acceptance_probabilities;
     std::vector<float> log_modified_ratios;
     std::vector<float> modified_ratios;
+    std::vector<float> log_ratios;
+    std::vector<float> log_envelopes;
+    std::vector<float> covered_masses;
     std::vector<PrefixSums> prefix_sums;
     Sums sums;
   };

@@ -536,7 +536,8 @@ void CacheModelTest::Evaluate() {
       expected->set_newly_counted(0);
       ExpectSame(*EvaluateAtOnce(*life_->run, *backend_, request), *expected);
     }
-    ExpectSame(ToTotals(life_->run->steps().Find(request.draw())->sums), expected->totals());
+    ExpectSame(ToTotals(life_->run->steps().Find(request.draw())->evaluated.sums),
+               expected->totals());
   }
   Settle(NamesOf(request));
 }

@@ -3,11 +3,16 @@
 #include <gtest/gtest.h>
 #include <prometheus/text_serializer.h>
 
+#include <cmath>
 #include <map>
+#include <optional>
 #include <sstream>
+#include <string>
 
+#include "absl/time/clock.h"
 #include "kernels/decide/scalar_backend.h"
 #include "server/metrics/cache_metrics.h"
+#include "server/metrics/process_metrics.h"
 #include "server/testing/cache_fixture.h"
 #include "server/testing/evaluate_at_once.h"
 #include "server/testing/record_generator.h"
@@ -30,6 +35,10 @@ std::map<std::string, double> Scrape(const prometheus::Collectable& metrics) {
 
 class MetricsTest : public testing::Test {
  protected:
+  static std::string Tokens(const std::string& decision, const std::string& staleness = "0") {
+    return "sis_tokens_total{decision=\"" + decision + "\",run=\"r\",staleness=\"" + staleness +
+           "\"}";
+  }
   double Value(const std::string& series) {
     const auto scraped = Scrape(CacheMetrics(cache_.registry));
     const auto found = scraped.find(series);
@@ -43,8 +52,20 @@ class MetricsTest : public testing::Test {
 
 TEST_F(MetricsTest, ARunsSeriesStartAtZero) {
   const auto run = cache_.CreateRun("r", SmallConfig());
-  for (const char* decision : {"accepted", "rejected", "outside_top_k", "missing"}) {
-    EXPECT_EQ(Value("sis_tokens_total{decision=\"" + std::string(decision) + "\",run=\"r\"}"), 0);
+  for (const char* staleness : {"0", "1", "2-3", "4-7", "8-15", "16+"}) {
+    for (const char* decision : {"accepted", "rejected", "outside_top_k"}) {
+      EXPECT_EQ(Value(Tokens(decision, staleness)), 0);
+    }
+  }
+  EXPECT_EQ(Value(Tokens("missing", "unknown")), 0);
+  for (const char* bound : {"0.5", "0.8", "1.2", "1.28", "2", "5"}) {
+    EXPECT_EQ(
+        Value("sis_ratios_beyond_bound_total{bound=\"" + std::string(bound) + "\",run=\"r\"}"), 0);
+  }
+  for (const char* correction : {"plain", "clipped", "applied"}) {
+    EXPECT_EQ(Value("sis_correction_weight_squared_total{correction=\"" + std::string(correction) +
+                    "\",run=\"r\"}"),
+              0);
   }
   for (const char* reason : {"never_arrived", "evicted", "expired", "stale", "released"}) {
     EXPECT_EQ(Value("sis_missing_tokens_total{reason=\"" + std::string(reason) + "\",run=\"r\"}"),
@@ -52,7 +73,8 @@ TEST_F(MetricsTest, ARunsSeriesStartAtZero) {
   }
   for (const char* name :
        {"sis_envelope_violations_total", "sis_d_nats_total", "sis_d_sis_nats_total",
-        "sis_log_envelope_nats_sum", "sis_residual_mass_total", "sis_acceptance_probability_total",
+        "sis_log_envelope_nats_sum", "sis_residual_mass_ratio_sum",
+        "sis_acceptance_probability_ratio_sum", "sis_abs_log_ratio_nats_count",
         "sis_expected_acceptance_total", "sis_k3_nats_total", "sis_total_variation_total",
         "sis_ingest_positions_total", "sis_ingest_bytes_total"}) {
     EXPECT_EQ(Value(name + std::string("{run=\"r\"}")), 0);
@@ -70,6 +92,11 @@ TEST_F(MetricsTest, SumsAreThoseOfTheStep) {
   v1::EvaluateRequest request;
   request.set_draw(1);
   request.set_total_variation(true);
+  request.add_prefix_curve(2);
+  request.add_prefix_curve(4);
+  v1::ObservedCorrection& tis = *request.add_observe();
+  tis.set_name("tis");
+  tis.mutable_algorithm()->mutable_tis()->set_truncation(1.0f);
   request.add_slices()->mutable_sequence()->set_id("a");
   request.mutable_slices(0)->set_length(100);
   *request.mutable_gathered() = current.Gathered(0, 100);
@@ -79,16 +106,15 @@ TEST_F(MetricsTest, SumsAreThoseOfTheStep) {
   ASSERT_TRUE(EvaluateAtOnce(*run, backend, request).ok());  // a retry counts nothing
 
   const v1::Totals& totals = response->totals();
-  EXPECT_EQ(Value("sis_tokens_total{decision=\"accepted\",run=\"r\"}"), totals.accepted());
-  EXPECT_EQ(Value("sis_tokens_total{decision=\"rejected\",run=\"r\"}"), totals.rejected());
-  EXPECT_EQ(Value("sis_tokens_total{decision=\"outside_top_k\",run=\"r\"}"),
-            totals.outside_top_k());
+  EXPECT_EQ(Value(Tokens("accepted")), totals.accepted());
+  EXPECT_EQ(Value(Tokens("rejected")), totals.rejected());
+  EXPECT_EQ(Value(Tokens("outside_top_k")), totals.outside_top_k());
   EXPECT_NEAR(Value("sis_d_nats_total{run=\"r\"}"), totals.d(), 1e-6);
   EXPECT_NEAR(Value("sis_d_sis_nats_total{run=\"r\"}"), totals.d_sis(), 1e-6);
   EXPECT_NEAR(Value("sis_log_envelope_nats_sum{run=\"r\"}"), totals.log_envelope(), 1e-6);
-  EXPECT_NEAR(Value("sis_residual_mass_total{run=\"r\"}"), totals.residual_mass(), 1e-6);
-  EXPECT_NEAR(Value("sis_acceptance_probability_total{run=\"r\"}"), totals.acceptance_probability(),
-              1e-6);
+  EXPECT_NEAR(Value("sis_residual_mass_ratio_sum{run=\"r\"}"), totals.residual_mass(), 1e-6);
+  EXPECT_NEAR(Value("sis_acceptance_probability_ratio_sum{run=\"r\"}"),
+              totals.acceptance_probability(), 1e-6);
   EXPECT_NEAR(Value("sis_expected_acceptance_total{run=\"r\"}"), totals.expected_acceptance(),
               1e-6);
   EXPECT_NEAR(Value("sis_k3_nats_total{run=\"r\"}"), totals.k3(), 1e-6);
@@ -96,6 +122,26 @@ TEST_F(MetricsTest, SumsAreThoseOfTheStep) {
   EXPECT_GT(totals.d(), 0);
   EXPECT_GT(totals.k3(), 0);
   EXPECT_GT(totals.total_variation(), 0);
+  for (const char* histogram : {"sis_abs_log_ratio_nats", "sis_log_envelope_nats",
+                                "sis_residual_mass_ratio", "sis_acceptance_probability_ratio"}) {
+    const double scored = Value(histogram + std::string("_count{run=\"r\"}"));
+    EXPECT_EQ(scored, totals.accepted() + totals.rejected() + totals.outside_top_k());
+    EXPECT_EQ(Value(histogram + std::string("_bucket{run=\"r\",le=\"+Inf\"}")), scored);
+  }
+  EXPECT_NEAR(Value("sis_abs_log_ratio_nats_sum{run=\"r\"}"), totals.d(), 1e-6);
+  EXPECT_NEAR(Value("sis_correction_abs_log_weight_nats_total{correction=\"applied\",run=\"r\"}"),
+              totals.d_sis(), 1e-6);
+  for (const char* family : {"tokens", "weight", "weight_squared"}) {
+    const std::string name = "sis_correction_" + std::string(family) + "_total{correction=";
+    EXPECT_GT(Value(name + "\"tis\",run=\"r\"}"), 0);
+    EXPECT_LT(Value(name + "\"tis\",run=\"r\"}"), Value(name + "\"plain\",run=\"r\"}") + 1e-9);
+  }
+  EXPECT_EQ(Value("sis_prefix_tokens_total{run=\"r\",top_k=\"2\"}"),
+            Value("sis_correction_tokens_total{correction=\"plain\",run=\"r\"}"));
+  EXPECT_NEAR(Value("sis_prefix_residual_mass_total{run=\"r\",top_k=\"4\"}"),
+              totals.residual_mass(), 1e-6);
+  EXPECT_GT(Value("sis_prefix_residual_mass_total{run=\"r\",top_k=\"2\"}"), totals.residual_mass());
+  EXPECT_LT(Value("sis_prefix_expected_acceptance_total{run=\"r\",top_k=\"2\"}"), 101);
   EXPECT_EQ(Value("sis_ingest_positions_total{run=\"r\"}"), 100);
   EXPECT_EQ(Value("sis_ingest_bytes_total{run=\"r\"}"), 2 * 100 * 8 * (1 + 4));
 }
@@ -134,8 +180,8 @@ TEST_F(MetricsTest, MissingTokensAreCountedByReason) {
     EXPECT_EQ(Value("sis_dropped_sequences_total{reason=\"" + reasons[i] + "\",run=\"r\"}"), 1);
   }
   EXPECT_EQ(Value("sis_evicted_unread_sequences_total{run=\"r\"}"), 0);
-  EXPECT_EQ(Value("sis_tokens_total{decision=\"missing\",run=\"r\"}"), 15);
-  EXPECT_EQ(Value("sis_tokens_total{decision=\"accepted\",run=\"r\"}"), 0);
+  EXPECT_EQ(Value(Tokens("missing", "unknown")), 15);
+  EXPECT_EQ(Value(Tokens("accepted")), 0);
 }
 
 TEST_F(MetricsTest, WhatIsEvictedUnreadIsCounted) {
@@ -197,17 +243,95 @@ TEST_F(MetricsTest, CountersContinueOverIncarnations) {
   EXPECT_EQ(Value("sis_ingest_positions_total{run=\"r\"}"), 20);
 }
 
+// A few runs have series of their own until they go; the others share theirs, which never fall.
+TEST(OtherRunsTest, RunsBeyondTheLimitShareTheirSeries) {
+  Limits limits;
+  limits.metric_runs = 2;
+  Cache cache(1 << 20, limits);
+  RecordGenerator generator{4, 1000, 42};
+  const auto ingested = [&](const std::string& run) -> std::optional<double> {
+    const auto series = Scrape(CacheMetrics(cache.registry));
+    const auto found = series.find("sis_ingest_positions_total{run=\"" + run + "\"}");
+    if (found == series.end()) return std::nullopt;
+    return found->second;
+  };
+  const auto create = [&](const std::string& id, uint32_t positions) {
+    const auto run = cache.CreateRun(id, SmallConfig());
+    AppendBlock(cache, *run, generator.NextRecords(positions).Block("a"));
+  };
+  create("other", 1);
+  EXPECT_EQ(ingested("other"), 1) << "an id that would be taken for all of them";
+  create("a", 2);
+  create("b", 3);
+  create("c", 4);
+  EXPECT_EQ(ingested("a"), 2);
+  EXPECT_EQ(ingested("b"), 3);
+  EXPECT_EQ(ingested("c"), std::nullopt);
+  EXPECT_EQ(ingested("other"), 5);
+  ASSERT_TRUE(cache.registry.Delete("c", 1));
+  EXPECT_EQ(ingested("other"), 5) << "a counter does not fall";
+  ASSERT_TRUE(cache.registry.Delete("a", 1));
+  EXPECT_EQ(ingested("a"), std::nullopt) << "a run's series go with it";
+  create("d", 5);
+  EXPECT_EQ(ingested("d"), 5) << "there is room for it now";
+  create("e", 6);
+  EXPECT_EQ(ingested("other"), 11);
+}
+
 TEST(RpcMetricsTest, CountsByMethodAndCode) {
   Metrics metrics;
+  for (int i = 0; i < 4; ++i) metrics.StartRpc("Evaluate");
   metrics.CountRpc("Evaluate", absl::StatusCode::kOk, absl::Milliseconds(3));
   metrics.CountRpc("Evaluate", absl::StatusCode::kOk, absl::Seconds(3));
   metrics.CountRpc("Evaluate", absl::StatusCode::kNotFound, absl::Microseconds(3));
   const auto series = Scrape(*metrics.registry());
-  EXPECT_EQ(series.at("sis_rpcs_total{code=\"OK\",method=\"Evaluate\"}"), 2);
-  EXPECT_EQ(series.at("sis_rpcs_total{code=\"NOT_FOUND\",method=\"Evaluate\"}"), 1);
-  EXPECT_EQ(series.at("sis_rpc_seconds_count{method=\"Evaluate\"}"), 3);
-  EXPECT_NEAR(series.at("sis_rpc_seconds_sum{method=\"Evaluate\"}"), 3.003003, 1e-9);
-  EXPECT_EQ(series.at("sis_rpc_seconds_bucket{method=\"Evaluate\",le=\"0.005\"}"), 2);
+  const auto labels = [](const std::string& method, const std::string& type,
+                         const std::string& code = "") {
+    return (code.empty() ? "{" : "{grpc_code=\"" + code + "\",") + "grpc_method=\"" + method +
+           "\",grpc_service=\"sis.v1.RatioService\",grpc_type=\"" + type + "\"";
+  };
+  const std::string evaluate = labels("Evaluate", "unary");
+  EXPECT_EQ(series.at("grpc_server_started_total" + evaluate + "}"), 4);
+  EXPECT_EQ(series.at("grpc_server_handled_total" + labels("Evaluate", "unary", "OK") + "}"), 2);
+  EXPECT_EQ(series.at("grpc_server_handled_total" + labels("Evaluate", "unary", "NotFound") + "}"),
+            1);
+  EXPECT_EQ(series.at("grpc_server_handling_seconds_count" + evaluate + "}"), 3);
+  EXPECT_NEAR(series.at("grpc_server_handling_seconds_sum" + evaluate + "}"), 3.003003, 1e-9);
+  EXPECT_EQ(series.at("grpc_server_handling_seconds_bucket" + evaluate + ",le=\"0.005\"}"), 2);
+}
+
+// All methods of the API are there from the start, by their type.
+TEST(RpcMetricsTest, KnowsTheMethods) {
+  const auto series = Scrape(*Metrics().registry());
+  const google::protobuf::ServiceDescriptor& service =
+      *v1::Run::descriptor()->file()->FindServiceByName("RatioService");
+  for (int i = 0; i < service.method_count(); ++i) {
+    const google::protobuf::MethodDescriptor& method = *service.method(i);
+    const std::string type = method.client_streaming()   ? "bidi_stream"
+                             : method.server_streaming() ? "server_stream"
+                                                         : "unary";
+    EXPECT_TRUE(series.contains("grpc_server_started_total{grpc_method=\"" + method.name() +
+                                "\",grpc_service=\"sis.v1.RatioService\",grpc_type=\"" + type +
+                                "\"}"))
+        << method.name();
+  }
+}
+
+TEST(ProcessMetricsTest, AreThoseOfTheProcess) {
+  std::map<std::string, double> values;
+  for (const prometheus::MetricFamily& family : ProcessMetrics()) {
+    values[family.name] = family.type == prometheus::MetricType::Counter
+                              ? family.metric[0].counter.value
+                              : family.metric[0].gauge.value;
+  }
+  EXPECT_EQ(values.size(), 6);
+  EXPECT_GT(values["process_resident_memory_bytes"], 1 << 20);
+  EXPECT_GT(values["process_virtual_memory_bytes"], values["process_resident_memory_bytes"]);
+  EXPECT_GE(values["process_open_fds"], 3);
+  EXPECT_GE(values["process_max_fds"], values["process_open_fds"]);
+  const double now = absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch());
+  EXPECT_GT(values["process_start_time_seconds"], now - 3600);
+  EXPECT_LT(values["process_start_time_seconds"], now + 2);
 }
 
 }  // namespace

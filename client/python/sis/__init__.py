@@ -16,6 +16,7 @@ from sis.algorithms import (
 )
 from sis.append import AppendStream
 from sis.client import Client, Released
+from sis.corrections import CorrectionTotals, Distributions, Histogram, SequenceMask, Sis, Staleness
 from sis.errors import (
     AlreadyExists,
     AppendError,
@@ -45,9 +46,11 @@ __all__ = [
     "Cispo",
     "Client",
     "ClipCov",
+    "CorrectionTotals",
     "Dapo",
     "DeadlineExceeded",
     "Decision",
+    "Distributions",
     "DppoBinary",
     "DppoTopK",
     "Error",
@@ -56,6 +59,7 @@ __all__ = [
     "FailedPrecondition",
     "Grpo",
     "Gspo",
+    "Histogram",
     "IcePop",
     "ImportanceSampling",
     "InvalidArgument",
@@ -73,8 +77,11 @@ __all__ = [
     "RunStatus",
     "Sampling",
     "Segment",
+    "SequenceMask",
     "SequenceRef",
+    "Sis",
     "Slice",
+    "Staleness",
     "Step",
     "Tis",
     "TopK",

@@ -14,7 +14,7 @@ from sis.append import AppendStream
 from sis.arrays import ArrayLike
 from sis.circuit_breaker import CircuitBreaker
 from sis.evaluate_call import EvaluateCall
-from sis.evaluation import Evaluation, Step, Totals
+from sis.evaluation import Evaluation, Step
 from sis.half_precision import RoundedUp
 from sis.micro_batches import Rows
 from sis.options import EvaluateOptions
@@ -158,7 +158,7 @@ class Client:
         """The totals of one draw over all ranks, each position once. Raises NotFound if nothing was
         counted for it."""
         response = self._service.GetStep(pb.GetStepRequest(run=run.to_proto(), draw=draw))
-        return Step(Totals.from_proto(response.totals), response.sequences)
+        return Step.from_proto(response)
 
     def append(
         self, run: Run, *, sampling: Sampling, worker: str = "", retry_timeout: float = 60.0

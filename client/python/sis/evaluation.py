@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import enum
 import functools
-from dataclasses import dataclass, fields
-from typing import Optional, Sequence, Tuple
+from dataclasses import dataclass, field, fields
+from typing import Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
+from sis import corrections
+from sis.corrections import CorrectionTotals, Distributions
 from sis.options import LogRatioSum
 from sis.records import MissingRange
 from sis.v1 import ratio_service_pb2 as pb
@@ -64,10 +66,10 @@ class Totals:
 
     @staticmethod
     def from_proto(totals: pb.Totals) -> Totals:
-        return Totals(**{field.name: getattr(totals, field.name) for field in fields(Totals)})
+        return Totals(**{field.name: getattr(totals, entry.name) for entry in fields(Totals)})
 
     def __add__(self, other: Totals) -> Totals:
-        return Totals(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(Totals)))
+        return Totals(*(getattr(self, entry.name) + getattr(other, entry.name) for entry in fields(Totals)))
 
     def _mean(self, total: float) -> float:
         return total / self.scored if self.scored else float("nan")
@@ -144,6 +146,19 @@ class Step:
     totals: Totals
     # Different (sequence, attempt) with at least one position counted.
     sequences: int
+    # None from a server that does not tell.
+    distributions: Optional[Distributions] = None
+    # "plain", "clipped" and "applied", then what evaluations of this draw observed, by name.
+    corrections: Mapping[str, CorrectionTotals] = field(default_factory=dict)
+
+    @staticmethod
+    def from_proto(response: pb.GetStepResponse) -> Step:
+        return Step(
+            Totals.from_proto(response.totals),
+            response.sequences,
+            Distributions.from_proto(response.distributions) if response.HasField("distributions") else None,
+            corrections.from_proto(response.corrections),
+        )
 
 
 # The arrays of an Evaluation as they travel, but for `accepted`, which travels as bits.
@@ -186,6 +201,8 @@ class Evaluation:
     newly_counted: int
     # With Gspo, one per slice: what it adds to its sequence. Else empty.
     log_ratio_sums: Tuple[LogRatioSum, ...]
+    # With EvaluateOptions.observe: "plain", "clipped", "applied" and these, by name. Else empty.
+    corrections: Mapping[str, CorrectionTotals] = field(default_factory=dict)
 
     @staticmethod
     def from_proto(response: pb.EvaluateResponse, length: int, lengths: Tuple[int, ...]) -> Evaluation:
@@ -219,6 +236,7 @@ class Evaluation:
             ),
             newly_counted=response.newly_counted,
             log_ratio_sums=tuple(log_ratio_sums) if response.log_ratio_sums else (),
+            corrections=corrections.from_proto(response.corrections),
         )
 
     @staticmethod
@@ -260,4 +278,5 @@ class Evaluation:
             missing=tuple(missing),
             newly_counted=sum(part.newly_counted for part in parts),
             log_ratio_sums=tuple(total for part in parts for total in part.log_ratio_sums),
+            corrections=corrections.added(part.corrections for part in parts),
         )

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, Callable, NamedTuple, Optional, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
 
-from sis import algorithms, arrays, checksum
+from sis import algorithms, arrays, checksum, corrections
 from sis.algorithms import Algorithm
 from sis.arrays import ArrayLike
+from sis.corrections import Correction
 from sis.records import Slice
 from sis.v1 import ratio_service_pb2 as pb
 
@@ -60,6 +61,9 @@ class EvaluateOptions:
     # them.
     log_ratio_sums: Optional[Sequence[LogRatioSum]] = None
     authors_code: Optional[AuthorsCode] = None
+    # Corrections to watch beside the one that is asked for, by the names of their metrics:
+    # Evaluation.corrections says what each would have made of the same ratios.
+    observe: Mapping[str, Correction] = field(default_factory=dict)
 
     def needs_one_request(self, slices: Sequence[Slice]) -> bool:
         """Whether an output depends on the batch as a whole, so that it is not cut up.
@@ -125,6 +129,7 @@ class EvaluateOptions:
             request.algorithm.CopyFrom(algorithms.to_proto(self.algorithm))
         if self.authors_code is not None:
             request.authors_code.CopyFrom(pb.AuthorsCode(**vars(self.authors_code)))
+        request.observe.extend(corrections.to_proto(self.observe))
         if self.sampled_ids is not None:
             mask: Any = self.mask
             ids: Any = self.sampled_ids

@@ -14,6 +14,7 @@ import grpc
 import numpy as np
 
 from sis import errors, fetched_records
+from sis.corrections import sum_corrections, sum_distributions
 from sis.evaluate_request import EvaluateRequest
 from sis.placement import Placement
 from sis.replicated_append import ReplicatedAppendStream
@@ -116,6 +117,8 @@ class Replicas:
         return pb.GetStepResponse(
             totals=sum_totals([answer.totals for answer in answers]),
             sequences=sum(answer.sequences for answer in answers),
+            distributions=sum_distributions(answer.distributions for answer in answers),
+            corrections=sum_corrections(answer.corrections for answer in answers),
         )
 
     def Release(self, request: pb.ReleaseRequest) -> pb.ReleaseResponse:
@@ -277,6 +280,7 @@ class Replicas:
                 [answer.totals for answer in answers.values()] + [slice_totals[number] for number in down]
             ),
             prefix_curve=_sum_prefix_curves([answer.prefix_curve for answer in answers.values()]),
+            corrections=sum_corrections(answer.corrections for answer in answers.values()),
             missing=_in_order(missing),
             log_ratio_sums=[log_ratio_sums[number] for number in sorted(log_ratio_sums)],
             newly_counted=sum(answer.newly_counted for answer in answers.values()),

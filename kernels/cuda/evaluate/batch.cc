@@ -170,6 +170,9 @@ size_t Batch::Take(const Stretch& stretch, size_t first) {
       StageOutput(Part(output.acceptance_probabilities, first, count));
   staged.log_modified_ratios = StageOutput(Part(output.log_modified_ratios, first, count));
   staged.modified_ratios = StageOutput(Part(output.modified_ratios, first, count));
+  staged.log_ratios = StageOutput(Part(output.log_ratios, first, count));
+  staged.output_log_envelopes = StageOutput(Part(output.log_envelopes, first, count));
+  staged.output_covered_masses = StageOutput(Part(output.covered_masses, first, count));
   const auto number = static_cast<uint32_t>(stretches_.size());
   stretches_.push_back(staged);
   for (int32_t tile = -int32_t{staged.behavior.first_lane}; tile < static_cast<int32_t>(count);

@@ -46,6 +46,9 @@ struct StagedStretch {
   uint64_t acceptance_probabilities = kAbsent;
   uint64_t log_modified_ratios = kAbsent;
   uint64_t modified_ratios = kAbsent;
+  uint64_t log_ratios = kAbsent;
+  uint64_t output_log_envelopes = kAbsent;
+  uint64_t output_covered_masses = kAbsent;
 };
 
 // The positions `first` to `first` + kTilePositions of a stretch, counted from its first one; those

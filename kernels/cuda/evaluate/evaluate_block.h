@@ -178,6 +178,9 @@ SIS_HOST_DEVICE Sums EvaluatePosition(const BatchView& batch, const StagedStretc
   if (stretch.modified_ratios != kAbsent) {
     Store(batch, stretch.modified_ratios, index, result.modified_ratio());
   }
+  Store(batch, stretch.log_ratios, index, result.log_ratio);
+  Store(batch, stretch.output_log_envelopes, index, slots.envelope.log_envelope);
+  Store(batch, stretch.output_covered_masses, index, slots.envelope.covered_mass);
   AddPosition(result, slots.envelope, sums);
   if (kTotalVariation) sums.total_variation = Fixed(total_variation);
   return sums;

@@ -23,13 +23,14 @@ struct Records {
 
 struct Output {
   std::vector<Decision> decisions = std::vector<Decision>(kPositions);
-  std::vector<float> floats = std::vector<float>(3 * kPositions);
+  std::vector<float> floats = std::vector<float>(6 * kPositions);
   Sums sums;
 
   OutputView view() {
-    const std::span<float> all(floats);
-    return {decisions, all.subspan(0, kPositions), all.subspan(kPositions, kPositions),
-            all.subspan(2 * kPositions, kPositions)};
+    const auto part = [this](size_t i) {
+      return std::span(floats).subspan(i * kPositions, kPositions);
+    };
+    return {decisions, part(0), part(1), part(2), part(3), part(4), part(5)};
   }
   bool operator==(const Output& other) const {
     return decisions == other.decisions && sums == other.sums &&

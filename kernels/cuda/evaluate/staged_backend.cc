@@ -12,7 +12,7 @@ namespace sis::cuda {
 static_assert((Batch::kPiecePositions + 2 * kGroupPositions) * (2 * 4 * kMaxTopK + 32) + 4096 +
                   ResidentRows::kSlabBytes <=
               kStagedInputBytes);
-static_assert(Batch::kPiecePositions * 16 + 4096 <= kStagedOutputBytes);
+static_assert(Batch::kPiecePositions * 28 + 4096 <= kStagedOutputBytes);
 
 // A stage and the batch that is in it.
 struct StagedBackend::StagedBatch {

@@ -33,7 +33,7 @@ void EvaluateStretch(const AuthorsCode& code, const EvaluateParameters& paramete
     AddPosition(result, envelope, sums);
     sums.d_sis = code.ModifiedDeviation(result);
     *stretch.sums += sums;
-    stretch.output.Store(i, result);
+    stretch.output.Store(i, result, envelope);
   }
 }
 

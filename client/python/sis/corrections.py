@@ -1,0 +1,175 @@
+"""Corrections that are watched beside the one that is asked for, and what they come to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Dict, Iterable, List, Mapping, Union
+
+from sis import algorithms
+from sis.algorithms import Algorithm
+from sis.v1 import ratio_service_pb2 as pb
+
+_WEIGHTS = {"sampled": pb.SAMPLED, "expected": pb.EXPECTED}
+
+
+@dataclass(frozen=True)
+class Sis:
+    """The modified ratio with another k (0: the request's) or another weight, "sampled" or
+    "expected". A k below the request's needs evaluate or evaluate_logits."""
+
+    top_k: int = 0
+    weight: str = "sampled"
+
+
+@dataclass(frozen=True)
+class SequenceMask:
+    """w at every position of a slice whose geometric mean of w lies in [lower, upper], else 0."""
+
+    lower: float
+    upper: float
+
+
+# An Algorithm is observed on the unmodified ratio; ClipCov, DppoTopK and Gspo can't be.
+Correction = Union[Sis, SequenceMask, Algorithm]
+
+
+@dataclass(frozen=True)
+class CorrectionTotals:
+    """What one correction makes of the ratios. Its weight at a position is what multiplies
+    advantage * grad log p(y) there."""
+
+    # Scored positions.
+    positions: int = 0
+    # Those whose weight is not w, and those whose weight is 0.
+    touched: int = 0
+    zeroed: int = 0
+    weight: float = 0.0
+    weight_squared: float = 0.0
+    # Sum of abs(log weight) where the weight is not 0, nats.
+    abs_log_weight: float = 0.0
+    # Sum of abs(weight * advantage); 0 without advantages.
+    gradient_mass: float = 0.0
+
+    @property
+    def effective_sample_size(self) -> float:
+        """(sum of weights)^2 / (sum of squares), in positions; NaN if all weights are 0."""
+        return self.weight**2 / self.weight_squared if self.weight_squared else float("nan")
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Positions by value: counts[i] is of values at most upper_bounds[i], and above the bound
+    before it; the last count has no bound."""
+
+    upper_bounds: List[float]
+    counts: List[int]
+
+
+@dataclass(frozen=True)
+class Staleness:
+    """Scored positions that are [first, last] policy versions behind; last is None for no end."""
+
+    first: int
+    last: Union[int, None]
+    accepted: int
+    rejected: int
+    outside_top_k: int
+
+
+@dataclass(frozen=True)
+class Distributions:
+    """Of scored positions."""
+
+    # abs(log w), nats.
+    abs_log_ratio: Histogram
+    # Nats.
+    log_envelope: Histogram
+    residual_mass: Histogram
+    acceptance_probability: Histogram
+    # By bound: positions with w below it (bounds under 1) or above it.
+    ratios_beyond: Dict[float, int]
+    staleness: List[Staleness]
+
+    @staticmethod
+    def from_proto(distributions: pb.Distributions) -> Distributions:
+        def histogram(message: pb.Histogram) -> Histogram:
+            return Histogram(list(message.upper_bounds), list(message.counts))
+
+        return Distributions(
+            histogram(distributions.abs_log_ratio),
+            histogram(distributions.log_envelope),
+            histogram(distributions.residual_mass),
+            histogram(distributions.acceptance_probability),
+            {beyond.bound: beyond.positions for beyond in distributions.ratios_beyond},
+            [
+                Staleness(
+                    getattr(of, "from"),
+                    of.to if of.HasField("to") else None,
+                    of.accepted,
+                    of.rejected,
+                    of.outside_top_k,
+                )
+                for of in distributions.staleness
+            ],
+        )
+
+
+def to_proto(observe: Mapping[str, Correction]) -> List[pb.ObservedCorrection]:
+    """ValueError if a weight is unknown."""
+    return [_message(name, correction) for name, correction in observe.items()]
+
+
+def _message(name: str, correction: Correction) -> pb.ObservedCorrection:
+    if isinstance(correction, SequenceMask):
+        mask = pb.ObservedCorrection.SequenceMask(lower=correction.lower, upper=correction.upper)
+        return pb.ObservedCorrection(name=name, sequence_mask=mask)
+    if isinstance(correction, Sis):
+        if correction.weight not in _WEIGHTS:
+            raise ValueError(f"observe[{name!r}].weight {correction.weight!r} is none of {', '.join(_WEIGHTS)}")
+        sis = pb.ObservedCorrection.Sis(top_k=correction.top_k, weight=_WEIGHTS[correction.weight])
+        return pb.ObservedCorrection(name=name, sis=sis)
+    return pb.ObservedCorrection(name=name, algorithm=algorithms.to_proto(correction))
+
+
+def from_proto(corrections: Iterable[pb.CorrectionTotals]) -> Dict[str, CorrectionTotals]:
+    return {
+        totals.correction: CorrectionTotals(
+            **{name: getattr(totals, name) for name in CorrectionTotals.__dataclass_fields__}
+        )
+        for totals in corrections
+    }
+
+
+def added(parts: Iterable[Mapping[str, CorrectionTotals]]) -> Dict[str, CorrectionTotals]:
+    """The sums, by name."""
+    sums: Dict[str, CorrectionTotals] = {}
+    for part in parts:
+        for name, totals in part.items():
+            so_far = vars(sums.get(name, CorrectionTotals()))
+            sums[name] = CorrectionTotals(**{key: so_far[key] + value for key, value in vars(totals).items()})
+    return sums
+
+
+def sum_corrections(parts: Iterable[Iterable[pb.CorrectionTotals]]) -> List[pb.CorrectionTotals]:
+    """The same of messages."""
+    sums = added(from_proto(part) for part in parts)
+    return [pb.CorrectionTotals(correction=name, **vars(totals)) for name, totals in sums.items()]
+
+
+def sum_distributions(parts: Iterable[pb.Distributions]) -> pb.Distributions:
+    """Of replicas, whose buckets are the same."""
+    total = pb.Distributions()
+    for part in parts:
+        if not total.HasField("abs_log_ratio"):
+            total.CopyFrom(part)
+            continue
+        for name in ("abs_log_ratio", "log_envelope", "residual_mass", "acceptance_probability"):
+            counts = getattr(total, name).counts
+            counts[:] = [a + b for a, b in zip(counts, getattr(part, name).counts)]
+        for sum_beyond, beyond in zip(total.ratios_beyond, part.ratios_beyond):
+            sum_beyond.positions += beyond.positions
+        for sum_staleness, staleness in zip(total.staleness, part.staleness):
+            sum_staleness.accepted += staleness.accepted
+            sum_staleness.rejected += staleness.rejected
+            sum_staleness.outside_top_k += staleness.outside_top_k
+    return total

@@ -1,0 +1,144 @@
+// How the values of decided positions are distributed, and what corrections make of their ratios
+// (docs/numerics.md, section 12). Integers all: the order of the positions does not matter, nor
+// how they are cut into batches.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/decide/decide.h"
+#include "kernels/numerics/sums.h"
+
+namespace sis {
+
+// A value counts in the first bucket whose upper bound it does not exceed. Bounds are powers of
+// two, each twice the one before; the last bucket has none.
+inline constexpr size_t kPowerBounds = 15;
+inline constexpr int kFirstNatsExponent = -10;  // of |log w| and log M: 2^-10 to 2^4
+inline constexpr int kFirstMassExponent = -14;  // of xi: 2^-14 to 2^0
+// Those of a: 0, 1/16, ..., 1.
+inline constexpr size_t kAcceptanceBounds = 17;
+
+// The same as they are shown: the upper bounds of all buckets but the last.
+std::vector<double> PowerBounds(int first_exponent);
+std::vector<double> AcceptanceBounds();
+
+// Ratios are counted that lie below a bound under 1, or above one of the others; compared in
+// float32.
+inline constexpr std::array kRatioBounds = {0.5, 0.8, 1.2, 1.28, 2.0, 5.0};
+// The clip of the correction "clipped".
+inline constexpr float kClipLow = static_cast<float>(kRatioBounds[1]);
+inline constexpr float kClipHigh = static_cast<float>(kRatioBounds[2]);
+
+// Weights, and their products with advantages, count as if they were no larger.
+inline constexpr float kLargestCountedWeight = 1024.0f;
+
+// x in units of 2^-16, rounded to the nearest, ties to even; x is in [0, 2^20].
+inline int64_t CountedWeight(float x) { return std::llrintf(x * 0x1p16f); }
+inline double FromCountedWeight(int64_t sum) { return static_cast<double>(sum) * 0x1p-16; }
+
+// What one correction makes of the ratios (v1::CorrectionTotals).
+struct CorrectionSums {
+  int64_t positions = 0;
+  int64_t touched = 0;
+  int64_t zeroed = 0;
+  int64_t weight = 0;          // in units of CountedWeight, as the next
+  int64_t weight_squared = 0;  // of weights limited to kLargestCountedWeight
+  int64_t abs_log_weight = 0;  // in units of Fixed
+  int64_t gradient_mass = 0;   // in units of CountedWeight
+
+  // Adds a position. `advantage` is 0 if there is none.
+  void Add(float ratio, float weight, float log_weight, float advantage);
+
+  CorrectionSums& operator+=(const CorrectionSums& other) {
+    positions += other.positions;
+    touched += other.touched;
+    zeroed += other.zeroed;
+    weight += other.weight;
+    weight_squared += other.weight_squared;
+    abs_log_weight += other.abs_log_weight;
+    gradient_mass += other.gradient_mass;
+    return *this;
+  }
+  friend bool operator==(const CorrectionSums&, const CorrectionSums&) = default;
+};
+
+// What log_weight is for a weight that is not the ratio itself: float32 of its logarithm; 0 of 0.
+float LogOfWeight(float weight);
+
+// Counts by bucket; one more than there are bounds.
+template <size_t kBounds>
+using BucketCounts = std::array<int64_t, kBounds + 1>;
+
+template <size_t kSize>
+void AddEach(const std::array<int64_t, kSize>& from, std::array<int64_t, kSize>& into) {
+  for (size_t i = 0; i < kSize; ++i) into[i] += from[i];
+}
+
+// Of scored positions.
+struct Statistics {
+  BucketCounts<kPowerBounds> abs_log_ratio = {};
+  BucketCounts<kPowerBounds> log_envelope = {};
+  BucketCounts<kPowerBounds> residual_mass = {};
+  BucketCounts<kAcceptanceBounds> acceptance_probability = {};
+  std::array<int64_t, kRatioBounds.size()> ratios_beyond = {};
+  CorrectionSums plain;    // w
+  CorrectionSums clipped;  // w within [kClipLow, kClipHigh]
+  CorrectionSums applied;  // the modified ratio
+
+  Statistics& operator+=(const Statistics& other) {
+    AddEach(other.abs_log_ratio, abs_log_ratio);
+    AddEach(other.log_envelope, log_envelope);
+    AddEach(other.residual_mass, residual_mass);
+    AddEach(other.acceptance_probability, acceptance_probability);
+    AddEach(other.ratios_beyond, ratios_beyond);
+    plain += other.plain;
+    clipped += other.clipped;
+    applied += other.applied;
+    return *this;
+  }
+  friend bool operator==(const Statistics&, const Statistics&) = default;
+};
+
+// n positions, as Backend::Evaluate gave them. Those whose decision is none of the first three
+// don't count, and may hold anything in the other arrays.
+struct DecidedPositions {
+  std::span<const Decision> decisions;              // [n]
+  std::span<const float> log_ratios;                // [n], log w
+  std::span<const float> log_envelopes;             // [n], log M
+  std::span<const float> covered_masses;            // [n]
+  std::span<const float> acceptance_probabilities;  // [n]
+  std::span<const float> advantages = {};           // [n], or empty
+
+  bool scored(size_t i) const { return decisions[i] <= Decision::kOutsideTopK; }
+  float advantage(size_t i) const { return advantages.empty() ? 0.0f : advantages[i]; }
+};
+
+// The modified ratios of n positions; those of positions that don't count may be anything.
+struct ModifiedRatios {
+  std::span<const float> ratios;      // [n]
+  std::span<const float> log_ratios;  // [n]
+};
+
+// Adds the positions. `applied` is that of ratios which are 1 where accepted, else w. `sums` are
+// those of these positions, of which the counts, d and d_sis are used.
+void AddStatistics(const DecidedPositions& positions, const Sums& sums, Statistics& statistics);
+// The definition: the same, position by position.
+void AddStatisticsOneByOne(const DecidedPositions& positions, Statistics& statistics);
+
+// What these modified ratios add.
+CorrectionSums SumsOf(const DecidedPositions& positions, const ModifiedRatios& modified);
+// What weights [n] that are not modified ratios add, for instance an algorithm's coefficients.
+CorrectionSums SumsOf(const DecidedPositions& positions, std::span<const float> weights);
+// The sum of log w, in units of Fixed.
+int64_t SumOfLogRatios(const DecidedPositions& positions);
+
+// What w adds where it is set to 0 at every position, from what it adds as it is.
+CorrectionSums ZeroEverywhere(const CorrectionSums& plain);
+
+}  // namespace sis

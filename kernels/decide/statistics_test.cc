@@ -1,0 +1,265 @@
+#include "kernels/decide/statistics.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "hwy/targets.h"
+#include "kernels/numerics/exp_sum.h"
+
+namespace sis {
+namespace {
+
+struct Positions {
+  std::vector<Decision> decisions;
+  std::vector<float> log_ratios;
+  std::vector<float> log_envelopes;
+  std::vector<float> covered_masses;
+  std::vector<float> acceptance_probabilities;
+  std::vector<float> advantages;
+
+  void Push(Decision decision, float log_ratio, float log_envelope, float covered_mass, float a,
+            float advantage) {
+    decisions.push_back(decision);
+    log_ratios.push_back(log_ratio);
+    log_envelopes.push_back(log_envelope);
+    covered_masses.push_back(covered_mass);
+    acceptance_probabilities.push_back(a);
+    advantages.push_back(advantage);
+  }
+  size_t size() const { return decisions.size(); }
+  DecidedPositions View(size_t first, size_t count) const {
+    const auto part = [&](const auto& array) { return std::span(array).subspan(first, count); };
+    return {.decisions = part(decisions),
+            .log_ratios = part(log_ratios),
+            .log_envelopes = part(log_envelopes),
+            .covered_masses = part(covered_masses),
+            .acceptance_probabilities = part(acceptance_probabilities),
+            .advantages = part(advantages)};
+  }
+  DecidedPositions View() const { return View(0, size()); }
+};
+
+// Ratios of every size, bounds met exactly and by one unit in the last place, every special value
+// that a valid position can have, and positions that don't count, with anything in them.
+Positions RandomPositions(size_t count, uint32_t seed) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::uniform_real_distribution<float> unit(0.0f, 1.0f);
+  const float special[] = {0.0f,     -kInfinity, -100.0f, -87.5f, 88.0f, 100.0f,
+                           0x1p-10f, 1.0f,       0.5f,    16.0f,  2.0f,  -0.25f};
+  Positions positions;
+  for (size_t i = 0; i < count; ++i) {
+    if (random() % 9 == 0) {
+      positions.Push(random() % 2 == 0 ? Decision::kMissing : Decision::kMasked, NAN, NAN, NAN, NAN,
+                     1.0f);
+      continue;
+    }
+    const auto decision = static_cast<Decision>(1 + random() % 3);
+    // Of all sizes, from noise to engines that have nothing in common.
+    float log_ratio = normal(random) * std::ldexp(1.0f, static_cast<int>(random() % 16) - 12);
+    if (random() % 8 == 0) log_ratio = special[random() % std::size(special)];
+    if (random() % 8 == 0)
+      log_ratio = std::nextafter(log_ratio, random() % 2 == 0 ? -99.0f : 99.0f);
+    if (random() % 16 == 0) {
+      log_ratio = static_cast<float>(Log64(kRatioBounds[random() % kRatioBounds.size()]));
+    }
+    float log_envelope =
+        std::abs(normal(random)) * std::ldexp(1.0f, -static_cast<int>(random() % 14));
+    if (random() % 16 == 0) log_envelope = random() % 2 == 0 ? -kInfinity : 0x1p-3f;
+    if (random() % 16 == 0) log_envelope = -log_envelope;
+    float covered = 1.0f - std::ldexp(unit(random), -static_cast<int>(random() % 20));
+    if (random() % 16 == 0) covered = random() % 2 == 0 ? 1.0078125f : 0.0f;
+    float a = decision == Decision::kOutsideTopK ? 0.0f : unit(random);
+    if (random() % 8 == 0) a = static_cast<float>(random() % 17) / 16;
+    const float advantage = random() % 8 == 0 ? 1e6f * normal(random) : normal(random);
+    positions.Push(decision, log_ratio, Flush(log_envelope), covered, a, advantage);
+  }
+  return positions;
+}
+
+Statistics OneByOne(const DecidedPositions& positions) {
+  Statistics statistics;
+  AddStatisticsOneByOne(positions, statistics);
+  return statistics;
+}
+
+// As a backend gives them.
+Sums SumsAt(const DecidedPositions& positions) {
+  Sums sums;
+  for (size_t i = 0; i < positions.decisions.size(); ++i) {
+    if (!positions.scored(i)) continue;
+    AddPosition({positions.decisions[i], false, positions.acceptance_probabilities[i],
+                 positions.log_ratios[i]},
+                {positions.log_envelopes[i], positions.covered_masses[i]}, sums);
+  }
+  return sums;
+}
+
+Statistics OnVectors(const DecidedPositions& positions) {
+  Statistics statistics;
+  AddStatistics(positions, SumsAt(positions), statistics);
+  return statistics;
+}
+
+class OnEveryTarget : public testing::TestWithParam<int64_t> {
+ protected:
+  OnEveryTarget() {
+    hwy::SetSupportedTargetsForTest(GetParam());
+    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+  }
+  ~OnEveryTarget() override {
+    hwy::SetSupportedTargetsForTest(0);
+    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Statistics, OnEveryTarget,
+                         testing::ValuesIn(hwy::SupportedAndGeneratedTargets()),
+                         [](const auto& info) { return hwy::TargetName(info.param); });
+
+TEST_P(OnEveryTarget, AgreesWithTheDefinition) {
+  for (const size_t count : {0, 1, 3, 15, 16, 17, 63, 64, 65, 1000, 1024, 1025, 5000}) {
+    const Positions positions = RandomPositions(count, static_cast<uint32_t>(count));
+    EXPECT_TRUE(OnVectors(positions.View()) == OneByOne(positions.View())) << count;
+    DecidedPositions without = positions.View();
+    without.advantages = {};
+    EXPECT_TRUE(OnVectors(without) == OneByOne(without)) << count << " without advantages";
+    EXPECT_EQ(OnVectors(without).plain.gradient_mass, 0);
+  }
+}
+
+// The largest addends of all.
+TEST_P(OnEveryTarget, NothingOverflows) {
+  for (const float log_ratio : {1.3862943f, 2.7725887f, 88.0f, -64.0f, -90.0f}) {
+    for (const Decision decision : {Decision::kAccepted, Decision::kRejected}) {
+      Positions positions;
+      for (int i = 0; i < 3000; ++i) positions.Push(decision, log_ratio, 5.0f, 0.5f, 0.5f, 16.0f);
+      EXPECT_TRUE(OnVectors(positions.View()) == OneByOne(positions.View())) << log_ratio;
+    }
+  }
+}
+
+TEST_P(OnEveryTarget, AnyCutGivesTheSame) {
+  const Positions positions = RandomPositions(4000, 5);
+  std::mt19937 random(6);
+  Statistics sum;
+  for (size_t first = 0; first < positions.size();) {
+    const size_t count = std::min<size_t>(positions.size() - first, 1 + random() % 300);
+    sum += OnVectors(positions.View(first, count));
+    first += count;
+  }
+  EXPECT_TRUE(sum == OnVectors(positions.View()));
+}
+
+TEST(StatisticsTest, CountsAreThoseOfScoredPositions) {
+  const Positions positions = RandomPositions(5000, 7);
+  const Statistics statistics = OneByOne(positions.View());
+  int64_t scored = 0;
+  for (size_t i = 0; i < positions.size(); ++i) scored += positions.View().scored(i);
+  const auto total = [](const auto& counts) {
+    return std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  };
+  EXPECT_EQ(total(statistics.abs_log_ratio), scored);
+  EXPECT_EQ(total(statistics.log_envelope), scored);
+  EXPECT_EQ(total(statistics.residual_mass), scored);
+  EXPECT_EQ(total(statistics.acceptance_probability), scored);
+  for (const CorrectionSums& sums : {statistics.plain, statistics.clipped, statistics.applied}) {
+    EXPECT_EQ(sums.positions, scored);
+  }
+  EXPECT_EQ(statistics.residual_mass.back(), 0) << "no mass is above 1";
+  EXPECT_EQ(statistics.acceptance_probability.back(), 0) << "no probability is above 1";
+}
+
+TEST(StatisticsTest, BoundsBelongToTheBucketBelow) {
+  const auto buckets = [](float value) {
+    Positions one;
+    one.Push(Decision::kRejected, value, value, 1.0f - value, value, 0.0f);
+    const Statistics statistics = OneByOne(one.View());
+    const auto index = [](const auto& counts) {
+      return std::ranges::find(counts, 1) - counts.begin();
+    };
+    return std::array{index(statistics.abs_log_ratio), index(statistics.log_envelope),
+                      index(statistics.residual_mass), index(statistics.acceptance_probability)};
+  };
+  EXPECT_EQ(buckets(0.0f), (std::array<long, 4>{0, 0, 0, 0}));
+  EXPECT_EQ(buckets(0.25f), (std::array<long, 4>{8, 8, 12, 4}));
+  EXPECT_EQ(buckets(0.25f + 0x1p-20f), (std::array<long, 4>{9, 9, 13, 5}));
+  EXPECT_EQ(buckets(1.0f), (std::array<long, 4>{10, 10, 14, 16}));
+}
+
+// In float64, from the ratios alone.
+TEST(StatisticsTest, SumsAreThoseOfFloat64) {
+  std::mt19937 random(9);
+  std::normal_distribution<float> normal;
+  Positions positions;
+  double weight = 0, squared = 0, logs = 0, mass = 0, clipped = 0, clipped_squared = 0, applied = 0;
+  constexpr int kCount = 20000;
+  for (int i = 0; i < kCount; ++i) {
+    const float log_ratio = 0.7f * normal(random);
+    const float advantage = normal(random);
+    const bool accepted = i % 2 == 0;
+    positions.Push(accepted ? Decision::kAccepted : Decision::kRejected, log_ratio, 1.0f, 0.9f,
+                   0.5f, advantage);
+    const double w = std::exp(double{log_ratio});
+    const double c = std::clamp(w, 0.8, 1.2);
+    weight += w;
+    squared += w * w;
+    logs += std::abs(log_ratio);
+    mass += w * std::abs(advantage);
+    clipped += c;
+    clipped_squared += c * c;
+    applied += accepted ? 1 : w;
+  }
+  const Statistics statistics = OneByOne(positions.View());
+  const double error = 1e-5 * kCount;  // of addends rounded to 2^-16
+  EXPECT_NEAR(FromCountedWeight(statistics.plain.weight), weight, error);
+  EXPECT_NEAR(FromCountedWeight(statistics.plain.weight_squared), squared, error);
+  EXPECT_NEAR(FromFixed(statistics.plain.abs_log_weight), logs, error);
+  EXPECT_NEAR(FromCountedWeight(statistics.plain.gradient_mass), mass, error);
+  EXPECT_NEAR(FromCountedWeight(statistics.clipped.weight), clipped, error);
+  EXPECT_NEAR(FromCountedWeight(statistics.clipped.weight_squared), clipped_squared, error);
+  EXPECT_NEAR(FromCountedWeight(statistics.applied.weight), applied, error);
+  EXPECT_EQ(statistics.plain.touched, 0);
+  EXPECT_EQ(statistics.clipped.touched, statistics.ratios_beyond[1] + statistics.ratios_beyond[2]);
+  EXPECT_EQ(statistics.applied.touched, kCount / 2);
+}
+
+TEST(StatisticsTest, LargeWeightsCountAs1024) {
+  Positions positions;
+  positions.Push(Decision::kRejected, 88.0f, 99.0f, 0.5f, 0.0f, 1e30f);
+  const Statistics statistics = OneByOne(positions.View());
+  EXPECT_EQ(FromCountedWeight(statistics.plain.weight), 1024);
+  EXPECT_EQ(FromCountedWeight(statistics.plain.weight_squared), 1024 * 1024);
+  EXPECT_EQ(FromCountedWeight(statistics.plain.gradient_mass), 1024);
+  EXPECT_EQ(FromFixed(statistics.plain.abs_log_weight), 64);
+}
+
+TEST(StatisticsTest, WeightsOfAnyKindAddUpAlike) {
+  const Positions positions = RandomPositions(3000, 11);
+  const DecidedPositions view = positions.View();
+  std::vector<float> ratios(view.decisions.size());
+  std::vector<float> modified(ratios.size());
+  std::vector<float> log_modified(ratios.size());
+  for (size_t i = 0; i < ratios.size(); ++i) {
+    if (!view.scored(i)) continue;
+    ratios[i] = Exp32(view.log_ratios[i]);
+    const bool accepted = view.decisions[i] == Decision::kAccepted;
+    modified[i] = accepted ? 1.0f : ratios[i];
+    log_modified[i] = accepted ? 0.0f : view.log_ratios[i];
+  }
+  const Statistics statistics = OneByOne(view);
+  EXPECT_TRUE(SumsOf(view, ratios) == statistics.plain);
+  EXPECT_TRUE(SumsOf(view, ModifiedRatios{modified, log_modified}) == statistics.applied);
+  const CorrectionSums zero = ZeroEverywhere(statistics.plain);
+  EXPECT_TRUE(SumsOf(view, std::vector<float>(ratios.size(), 0.0f)) == zero);
+}
+
+}  // namespace
+}  // namespace sis

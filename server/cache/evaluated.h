@@ -1,0 +1,47 @@
+// What is counted of positions that were evaluated.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "kernels/decide/statistics.h"
+#include "kernels/numerics/sums.h"
+#include "server/cache/missing.h"
+#include "server/cache/staleness.h"
+
+namespace sis {
+
+// What would come of fewer slots, k of them.
+struct PrefixPointSums {
+  int64_t positions = 0;
+  PrefixSums sums;
+
+  PrefixPointSums& operator+=(const PrefixPointSums& other) {
+    positions += other.positions;
+    sums += other.sums;
+    return *this;
+  }
+};
+
+// Adds up: the order does not matter.
+struct Evaluated {
+  Sums sums;
+  Statistics statistics;
+  StalenessCounts staleness = {};
+  std::map<int, PrefixPointSums> prefix_curve;     // by k; at most kMaxTopK
+  std::map<std::string, CorrectionSums> observed;  // by name
+
+  Evaluated& operator+=(const Evaluated& other) {
+    sums += other.sums;
+    statistics += other.statistics;
+    for (size_t i = 0; i < staleness.size(); ++i) staleness[i] += other.staleness[i];
+    for (const auto& [top_k, point] : other.prefix_curve) prefix_curve[top_k] += point;
+    for (const auto& [name, correction] : other.observed) observed[name] += correction;
+    return *this;
+  }
+};
+
+}  // namespace sis

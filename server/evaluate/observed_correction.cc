@@ -1,0 +1,161 @@
+#include "server/evaluate/observed_correction.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "kernels/numerics/exp_sum.h"
+#include "server/evaluate/parse_algorithm.h"
+
+namespace sis {
+namespace {
+
+constexpr size_t kMaxNameBytes = 64;
+
+absl::Status CheckName(const std::string& name) {
+  const bool plain = std::ranges::all_of(name, [](char c) {
+    const auto byte = static_cast<unsigned char>(c);
+    return absl::ascii_islower(byte) || absl::ascii_isdigit(byte) || c == '_';
+  });
+  if (name.empty() || name.size() > kMaxNameBytes || !plain) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("name: is not 1 to ", kMaxNameBytes, " bytes of [a-z0-9_]"));
+  }
+  for (const absl::string_view taken : {"plain", "clipped", "applied"}) {
+    if (name == taken) {
+      return absl::InvalidArgumentError(absl::StrCat("name: '", taken, "' is always counted"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ObservedSis> ParseSis(const v1::ObservedCorrection::Sis& sis,
+                                     const ObservingRequest& with) {
+  if (sis.top_k() > static_cast<uint32_t>(with.top_k)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("sis.top_k: ", sis.top_k(), ", above the request's ", with.top_k));
+  }
+  const int top_k = sis.top_k() == 0 ? with.top_k : static_cast<int>(sis.top_k());
+  if (top_k < with.top_k && !with.has_every_slot) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("sis.top_k: ", top_k, " of ", with.top_k,
+                     " needs log-probs at every slot, which this form does not have"));
+  }
+  if (sis.weight() != v1::SAMPLED && sis.weight() != v1::EXPECTED) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("sis.weight: ", static_cast<int>(sis.weight()), " is not a weight"));
+  }
+  return ObservedSis{top_k,
+                     sis.weight() == v1::SAMPLED ? WeightKind::kSampled : WeightKind::kExpected};
+}
+
+template <typename... Rules>
+bool IsOneOf(const Algorithm& algorithm) {
+  return (std::holds_alternative<Rules>(algorithm) || ...);
+}
+
+absl::StatusOr<Algorithm> ParseObservedAlgorithm(const v1::Algorithm& message,
+                                                 const ObservingRequest& with) {
+  absl::StatusOr<Algorithm> algorithm = ParseAlgorithm(message);
+  if (!algorithm.ok()) return algorithm;
+  const std::string name(AlgorithmName(*algorithm));
+  // The others need the whole batch, or more than the ratios.
+  if (!IsOneOf<ImportanceSampling, NoCorrection, Grpo, Dapo, Cispo, DppoBinary, Tis, IcePop>(
+          *algorithm)) {
+    return absl::InvalidArgumentError(absl::StrCat("algorithm: ", name, " can't be observed"));
+  }
+  const bool clips = IsOneOf<Grpo, Dapo, DppoBinary>(*algorithm) ||
+                     (with.three_policies && IsOneOf<Tis, IcePop>(*algorithm));
+  if (clips && !with.has_advantages) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("algorithm: ", name, " needs advantages, which are unset"));
+  }
+  return algorithm;
+}
+
+absl::StatusOr<SequenceMask> ParseMask(const v1::ObservedCorrection::SequenceMask& message) {
+  const SequenceMask mask{message.lower(), message.upper()};
+  if (mask.lower >= 0 && mask.lower <= mask.upper && std::isfinite(mask.upper)) return mask;
+  return absl::InvalidArgumentError(absl::StrCat("sequence_mask: [", mask.lower, ", ", mask.upper,
+                                                 "] is not within [0, infinity)"));
+}
+
+// The one that is set, and the words that tell it from others.
+absl::StatusOr<ObservedCorrection> Parse(const v1::ObservedCorrection& message,
+                                         const ObservingRequest& with) {
+  if (absl::Status status = CheckName(message.name()); !status.ok()) return status;
+  ObservedCorrection observed{.name = {message.name(), ""}, .correction = {}};
+  switch (message.correction_case()) {
+    case v1::ObservedCorrection::kSis: {
+      absl::StatusOr<ObservedSis> sis = ParseSis(message.sis(), with);
+      if (!sis.ok()) return sis.status();
+      observed.correction = *sis;
+      observed.name.definition =
+          absl::StrCat("sis ", sis->top_k, " ", v1::Weight_Name(message.sis().weight()));
+      return observed;
+    }
+    case v1::ObservedCorrection::kAlgorithm: {
+      absl::StatusOr<Algorithm> algorithm = ParseObservedAlgorithm(message.algorithm(), with);
+      if (!algorithm.ok()) return algorithm.status();
+      observed.correction = *std::move(algorithm);
+      observed.name.definition =
+          absl::StrCat("algorithm ", message.algorithm().SerializeAsString());
+      return observed;
+    }
+    case v1::ObservedCorrection::kSequenceMask: {
+      absl::StatusOr<SequenceMask> mask = ParseMask(message.sequence_mask());
+      if (!mask.ok()) return mask.status();
+      observed.correction = *mask;
+      observed.name.definition =
+          absl::StrCat("sequence_mask ", message.sequence_mask().SerializeAsString());
+      return observed;
+    }
+    case v1::ObservedCorrection::CORRECTION_NOT_SET:
+      break;
+  }
+  return absl::InvalidArgumentError("correction: none is set");
+}
+
+}  // namespace
+
+CorrectionSums SequenceMask::Apply(const CorrectionSums& plain, int64_t log_ratio_sum,
+                                   int64_t scored) const {
+  if (scored == 0) return plain;
+  const double mean = FromFixed(log_ratio_sum) / static_cast<double>(scored);
+  const auto log = [](double bound) {
+    return bound == 0 ? -std::numeric_limits<double>::infinity() : Log64(bound);
+  };
+  return mean >= log(lower) && mean <= log(upper) ? plain : ZeroEverywhere(plain);
+}
+
+absl::StatusOr<std::vector<ObservedCorrection>> ParseObserved(const v1::EvaluateRequest& request,
+                                                              const ObservingRequest& with) {
+  if (static_cast<size_t>(request.observe_size()) > RunCounters::kMaxObserved) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "observe: ", request.observe_size(), " corrections, at most ", RunCounters::kMaxObserved));
+  }
+  std::vector<ObservedCorrection> observed;
+  std::set<absl::string_view> names;
+  for (const v1::ObservedCorrection& message : request.observe()) {
+    absl::StatusOr<ObservedCorrection> correction = Parse(message, with);
+    absl::Status status = correction.status();
+    if (status.ok() && !names.insert(message.name()).second) {
+      status = absl::InvalidArgumentError(absl::StrCat("name: '", message.name(), "' comes twice"));
+    }
+    if (!status.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("observe[", observed.size(), "].", status.message()));
+    }
+    observed.push_back(*std::move(correction));
+  }
+  return observed;
+}
+
+}  // namespace sis

@@ -1,0 +1,188 @@
+#include "server/evaluate/part_statistics.h"
+
+#include <algorithm>
+#include <variant>
+
+#include "kernels/decide/algorithms/expected_weight.h"
+
+namespace sis {
+namespace {
+
+template <typename T>
+std::span<T> Room(std::vector<T>& memory, size_t count) {
+  if (memory.size() < count) memory.resize(count);
+  return std::span(memory).first(count);
+}
+
+void FillIn(std::span<float>& array, std::vector<float>& memory, size_t count) {
+  if (array.empty()) array = Room(memory, count);
+}
+
+void CountByStaleness(const PartStatistics::DecidedPart& part, StalenessCounts& counts) {
+  if (part.stretches.empty()) return;
+  if (std::ranges::count(part.staleness, part.staleness.front()) ==
+      static_cast<std::ptrdiff_t>(part.staleness.size())) {
+    counts[part.staleness.front()] +=
+        {part.sums.accepted, part.sums.rejected, part.sums.outside_top_k};
+    return;
+  }
+  for (size_t i = 0; i < part.stretches.size(); ++i) {
+    const std::span<const Decision> decisions = part.stretches[i].output.decisions;
+    const int64_t accepted = std::ranges::count(decisions, Decision::kAccepted);
+    const int64_t rejected = std::ranges::count(decisions, Decision::kRejected);
+    const auto scored = static_cast<int64_t>(decisions.size());
+    counts[part.staleness[i]] += {accepted, rejected, scored - accepted - rejected};
+  }
+}
+
+}  // namespace
+
+PartStatistics::PartStatistics(const Backend& backend, const EvaluateInput& input)
+    : backend_(backend),
+      input_(input),
+      needs_modified_ratios_(input.weight != WeightKind::kSampled ||
+                             input.authors_code.has_value()) {}
+
+PositionOutput PartStatistics::Complete(PositionOutput output, size_t n) {
+  OutputView& view = output.view;
+  FillIn(view.acceptance_probabilities, acceptance_probabilities_, n);
+  FillIn(view.log_ratios, log_ratios_, n);
+  FillIn(view.log_envelopes, log_envelopes_, n);
+  FillIn(view.covered_masses, covered_masses_, n);
+  if (needs_modified_ratios_) {
+    FillIn(view.log_modified_ratios, log_modified_ratios_, n);
+    FillIn(view.modified_ratios, modified_ratios_, n);
+  }
+  return output;
+}
+
+absl::Status PartStatistics::Add(const DecidedPart& part, RangeStatistics& into) {
+  if (part.stretches.empty()) return absl::OkStatus();
+  const OutputView& view = part.output.view;
+  const size_t count = view.decisions.size();
+  const DecidedPositions positions = {
+      .decisions = view.decisions,
+      .log_ratios = view.log_ratios,
+      .log_envelopes = view.log_envelopes,
+      .covered_masses = view.covered_masses,
+      .acceptance_probabilities = view.acceptance_probabilities,
+      .advantages = input_.advantages.empty() ? input_.advantages
+                                              : input_.advantages.subspan(part.offset, count)};
+  Statistics statistics;
+  AddStatistics(positions, part.sums, statistics);
+  if (needs_modified_ratios_) {
+    statistics.applied =
+        SumsOf(positions, ModifiedRatios{view.modified_ratios, view.log_modified_ratios});
+  }
+  into.statistics += statistics;
+  CountByStaleness(part, into.staleness);
+  return input_.observe.empty() ? absl::OkStatus() : AddObserved(part, positions, into);
+}
+
+absl::Status PartStatistics::AddObserved(const DecidedPart& part, const DecidedPositions& positions,
+                                         RangeStatistics& into) {
+  bool any_mask = false;
+  for (size_t i = 0; i < input_.observe.size(); ++i) {
+    const auto& correction = input_.observe[i].correction;
+    if (const auto* sis = std::get_if<ObservedSis>(&correction)) {
+      absl::Status status = AddSis(*sis, part, positions, into.observed[i]);
+      if (!status.ok()) return status;
+    } else if (const auto* algorithm = std::get_if<Algorithm>(&correction)) {
+      AddAlgorithm(*algorithm, part, positions, into.observed[i]);
+    } else {
+      any_mask = true;
+    }
+  }
+  if (any_mask) into.log_ratio_sum += SumOfLogRatios(positions);
+  return absl::OkStatus();
+}
+
+absl::Status PartStatistics::AddSis(const ObservedSis& sis, const DecidedPart& part,
+                                    const DecidedPositions& positions, CorrectionSums& sums) {
+  const size_t count = positions.decisions.size();
+  std::span<const Decision> decisions = positions.decisions;
+  std::span<const float> acceptance_probabilities = positions.acceptance_probabilities;
+  if (sis.top_k != input_.parameters.top_k || input_.authors_code) {
+    // The same uniforms decide again.
+    EvaluateParameters parameters = input_.parameters;
+    parameters.top_k = sis.top_k;
+    parameters.total_variation = false;
+    parameters.prefix_curve = {};
+    const OutputView output = {.decisions = Room(decisions_, count),
+                               .acceptance_probabilities = Room(observed_probabilities_, count)};
+    Sums decided;
+    stretches_.assign(part.stretches.begin(), part.stretches.end());
+    for (Stretch& stretch : stretches_) {
+      const size_t first = stretch.first_position - part.first_position;
+      const size_t length = stretch.output.decisions.size();
+      stretch.output = {
+          .decisions = output.decisions.subspan(first, length),
+          .acceptance_probabilities = output.acceptance_probabilities.subspan(first, length)};
+      stretch.sums = &decided;
+      stretch.prefix_sums = {};
+    }
+    backend_.Evaluate(parameters, stretches_);
+    if (decided.invalid > 0) {
+      return absl::InvalidArgumentError("gathered.log_probs: changed in the segment meanwhile");
+    }
+    decisions = output.decisions;
+    acceptance_probabilities = output.acceptance_probabilities;
+  }
+  const std::span<float> ratios = Room(observed_ratios_, count);
+  const std::span<float> log_ratios = Room(observed_log_ratios_, count);
+  for (size_t i = 0; i < count; ++i) {
+    if (!positions.scored(i)) continue;
+    const float log_ratio = positions.log_ratios[i];
+    if (sis.weight == WeightKind::kExpected) {
+      ratios[i] = ExpectedRatio(acceptance_probabilities[i], log_ratio);
+      log_ratios[i] = LogExpectedRatio(acceptance_probabilities[i], log_ratio);
+    } else {
+      const bool accepted = decisions[i] == Decision::kAccepted;
+      ratios[i] = accepted ? 1.0f : Exp32(log_ratio);
+      log_ratios[i] = accepted ? 0.0f : log_ratio;
+    }
+  }
+  sums += SumsOf(positions, ModifiedRatios{ratios, log_ratios});
+  return absl::OkStatus();
+}
+
+void PartStatistics::AddAlgorithm(const Algorithm& algorithm, const DecidedPart& part,
+                                  const DecidedPositions& positions, CorrectionSums& sums) {
+  const size_t count = positions.decisions.size();
+  const std::span<TokenState> states = Room(states_, count);
+  for (size_t i = 0; i < count; ++i) {
+    states[i] = positions.scored(i) ? TokenState::kOffPolicy : TokenState::kMasked;
+  }
+  const std::span<float> reference = Room(reference_log_probs_, count);
+  for (const Stretch& stretch : part.stretches) {
+    std::ranges::copy(stretch.behavior.sampled_log_probs,
+                      reference.begin() + (stretch.first_position - part.first_position));
+  }
+  // Where there are no advantages, the coefficient doesn't depend on them.
+  const std::span<float> coefficients = Room(observed_ratios_, count);
+  const SequenceStretch whole{.sequence_key = 0,
+                              .first_position = part.first_position,
+                              .count = static_cast<uint32_t>(count)};
+  AlgorithmInput batch{.parts = {&whole, 1},
+                       .states = states,
+                       .log_ratios = positions.log_ratios,
+                       .current_log_probs = part.current_sampled_log_probs,
+                       .reference_log_probs = reference,
+                       .advantages = positions.advantages};
+  if (input_.decoupled()) {
+    const std::span<const float> current = input_.decoupled_log_probs.subspan(part.offset, count);
+    const std::span<float> log_ratios = Room(observed_log_ratios_, count);
+    for (size_t i = 0; i < count; ++i) {
+      if (!positions.scored(i)) continue;
+      log_ratios[i] = Flush(current[i] - part.current_sampled_log_probs[i]);
+    }
+    batch.log_ratios = log_ratios;
+    batch.log_corrections = positions.log_ratios;
+    batch.current_log_probs = current;
+    batch.reference_log_probs = part.current_sampled_log_probs;
+  }
+  ApplyAlgorithm(algorithm, batch, {.coefficients = coefficients});
+  sums += SumsOf(positions, coefficients);
+}
+
+}  // namespace sis

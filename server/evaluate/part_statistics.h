@@ -1,0 +1,81 @@
+// What is counted of the positions that were decided together.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "kernels/decide/backend.h"
+#include "kernels/decide/statistics.h"
+#include "server/cache/staleness.h"
+#include "server/evaluate/evaluate_input.h"
+#include "server/evaluate/evaluate_output.h"
+
+namespace sis {
+
+// Of a range of positions.
+struct RangeStatistics {
+  Statistics statistics;
+  StalenessCounts staleness = {};
+  // One per entry of EvaluateInput::observe. Those of sequence masks need the whole slice, and stay
+  // 0 here.
+  std::vector<CorrectionSums> observed;
+  // The sum of log w, in units of Fixed; 0 unless there is a sequence mask.
+  int64_t log_ratio_sum = 0;
+};
+
+// For one call, by one thread at a time. `input` must outlive it.
+class PartStatistics {
+ public:
+  PartStatistics(const Backend& backend, const EvaluateInput& input);
+
+  // The output of a part of n positions, with memory of this object for the arrays that are needed
+  // here and that nobody wants. Until the next call.
+  PositionOutput Complete(PositionOutput output, size_t n);
+
+  // A part that was decided into such an output.
+  struct DecidedPart {
+    size_t offset;  // of its first position in the request
+    uint32_t first_position;
+    std::span<const Stretch> stretches;
+    // The class of each stretch; see StalenessClassOf.
+    std::span<const size_t> staleness;
+    // What the stretches added up to.
+    const Sums& sums;
+    std::span<const float> current_sampled_log_probs;  // [n]
+    const PositionOutput& output;
+  };
+  // Adds it. InvalidArgument if values changed in their segment after they were decided.
+  absl::Status Add(const DecidedPart& part, RangeStatistics& into);
+
+ private:
+  absl::Status AddObserved(const DecidedPart& part, const DecidedPositions& positions,
+                           RangeStatistics& into);
+  absl::Status AddSis(const ObservedSis& sis, const DecidedPart& part,
+                      const DecidedPositions& positions, CorrectionSums& sums);
+  void AddAlgorithm(const Algorithm& algorithm, const DecidedPart& part,
+                    const DecidedPositions& positions, CorrectionSums& sums);
+
+  const Backend& backend_;
+  const EvaluateInput& input_;
+  // Whether modified ratios are something else than 1 where accepted, else w.
+  const bool needs_modified_ratios_;
+  std::vector<float> acceptance_probabilities_;
+  std::vector<float> log_modified_ratios_;
+  std::vector<float> modified_ratios_;
+  std::vector<float> log_ratios_;
+  std::vector<float> log_envelopes_;
+  std::vector<float> covered_masses_;
+  // Of observed corrections.
+  std::vector<Stretch> stretches_;
+  std::vector<Decision> decisions_;
+  std::vector<float> observed_probabilities_;
+  std::vector<float> observed_ratios_;
+  std::vector<float> observed_log_ratios_;
+  std::vector<float> reference_log_probs_;
+  std::vector<TokenState> states_;
+};
+
+}  // namespace sis

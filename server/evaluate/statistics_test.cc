@@ -1,0 +1,425 @@
+// What an Evaluate counts beside the sums, and the corrections that it observes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <map>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "kernels/numerics/exp32.h"
+#include "server/testing/evaluate_fixture.h"
+
+namespace sis {
+namespace {
+
+using absl::StatusCode;
+using testing::HasSubstr;
+
+class StatisticsTest : public EvaluateTest {
+ protected:
+  StatisticsTest() {
+    for (size_t i = 0; i < 3 * kLength; ++i) {
+      advantages_.push_back(std::sin(static_cast<float>(i)) * static_cast<float>(i % 5));
+    }
+  }
+
+  v1::GetStepResponse StepOf(const sis::Run& run, uint64_t draw) {
+    const auto step = const_cast<sis::Run&>(run).steps().Find(draw);
+    EXPECT_TRUE(step.has_value());
+    return step.has_value() ? ToMessage(*step) : v1::GetStepResponse();
+  }
+  void SetAdvantages(const std::vector<NamedRange>& ranges, v1::EvaluateRequest& request) const {
+    for (const NamedRange& range : ranges) {
+      for (uint32_t i = 0; i < range.count; ++i) {
+        const float advantage = advantages_[range.sequence * kLength + range.first + i];
+        request.mutable_advantages()->append(reinterpret_cast<const char*>(&advantage),
+                                             sizeof advantage);
+      }
+    }
+  }
+  static v1::ObservedCorrection& Observe(const std::string& name, v1::EvaluateRequest& request) {
+    v1::ObservedCorrection& observed = *request.add_observe();
+    observed.set_name(name);
+    return observed;
+  }
+  // One of each kind.
+  static void ObserveAll(v1::EvaluateRequest& request) {
+    Observe("sis_2", request).mutable_sis()->set_top_k(2);
+    Observe("expected", request).mutable_sis()->set_weight(v1::EXPECTED);
+    Observe("tis", request).mutable_algorithm()->mutable_tis();
+    Observe("ice_pop", request).mutable_algorithm()->mutable_ice_pop();
+    Observe("grpo", request).mutable_algorithm()->mutable_grpo();
+    Observe("dppo", request).mutable_algorithm()->mutable_dppo_binary()->set_threshold(0.01f);
+  }
+  static std::map<std::string, v1::CorrectionTotals> ByName(const v1::EvaluateResponse& response) {
+    std::map<std::string, v1::CorrectionTotals> totals;
+    for (const v1::CorrectionTotals& one : response.corrections()) totals[one.correction()] = one;
+    return totals;
+  }
+  // The same but for the name.
+  static std::string Values(v1::CorrectionTotals totals) {
+    totals.clear_correction();
+    return totals.ShortDebugString();
+  }
+
+  std::vector<float> advantages_;
+};
+
+TEST_F(StatisticsTest, HistogramsCountScoredPositions) {
+  v1::EvaluateRequest request = Request({{0, 0, kLength}, {1, 7, 80}, {2, 3, 1}}, 3);
+  std::string mask(kLength + 81, '\1');
+  for (size_t i = 0; i < mask.size(); i += 7) mask[i] = 0;
+  request.set_mask(mask);
+  const v1::Totals totals = Do(request).totals();
+  const uint64_t scored = totals.accepted() + totals.rejected() + totals.outside_top_k();
+  ASSERT_GT(scored, 200);
+  const v1::GetStepResponse step = StepOf(*run_, 3);
+  const v1::Distributions& distributions = step.distributions();
+  for (const v1::Histogram* histogram :
+       {&distributions.abs_log_ratio(), &distributions.log_envelope(),
+        &distributions.residual_mass(), &distributions.acceptance_probability()}) {
+    EXPECT_EQ(histogram->counts_size(), histogram->upper_bounds_size() + 1);
+    EXPECT_EQ(std::accumulate(histogram->counts().begin(), histogram->counts().end(), uint64_t{0}),
+              scored);
+  }
+  EXPECT_EQ(distributions.staleness(0).accepted(), totals.accepted());
+  EXPECT_EQ(distributions.staleness(0).rejected(), totals.rejected());
+  EXPECT_EQ(distributions.staleness(0).outside_top_k(), totals.outside_top_k());
+  ASSERT_EQ(step.corrections_size(), 3);
+  for (const v1::CorrectionTotals& correction : step.corrections()) {
+    EXPECT_EQ(correction.positions(), scored);
+  }
+  EXPECT_EQ(step.corrections(0).abs_log_weight(), totals.d());
+  EXPECT_EQ(step.corrections(2).abs_log_weight(), totals.d_sis());
+}
+
+// In float64, from what was recorded and what was sent.
+TEST_F(StatisticsTest, SumsAreThoseOfTheRatios) {
+  v1::EvaluateRequest request = Request(all_, 4);
+  request.add_outputs(v1::RATIOS);
+  SetAdvantages(all_, request);
+  const v1::EvaluateResponse response = Do(request);
+  const std::vector<float> modified = Floats(response.ratios());
+  double plain = 0, squared = 0, mass = 0, applied = 0, applied_squared = 0, applied_mass = 0;
+  uint64_t below = 0, above = 0, touched = 0;
+  for (size_t i = 0; i < modified.size(); ++i) {
+    const size_t s = i / kLength;
+    const size_t t = i % kLength;
+    const double w = std::exp(static_cast<double>(current_[s].sampled_log_probs[t]) -
+                              static_cast<double>(records_[s].sampled_log_probs[t]));
+    const double counted = std::min(1024.0, w);
+    plain += counted;
+    squared += counted * counted;
+    mass += std::min(1024.0, w * std::abs(advantages_[i]));
+    const double applied_here = std::min(1024.0f, modified[i]);
+    applied += applied_here;
+    applied_squared += applied_here * applied_here;
+    applied_mass += std::min(1024.0, double{modified[i]} * std::abs(advantages_[i]));
+    below += w < 0.8;
+    above += w > 1.2;
+    touched += std::abs(modified[i] - w) > 1e-6 * w;
+  }
+  const v1::GetStepResponse step = StepOf(*run_, 4);
+  const auto near = [](double got, double want) { EXPECT_NEAR(got, want, 1e-4 * want + 1e-2); };
+  near(step.corrections(0).weight(), plain);
+  near(step.corrections(0).weight_squared(), squared);
+  near(step.corrections(0).gradient_mass(), mass);
+  near(step.corrections(2).weight(), applied);
+  near(step.corrections(2).weight_squared(), applied_squared);
+  near(step.corrections(2).gradient_mass(), applied_mass);
+  EXPECT_EQ(step.corrections(1).touched(), below + above);
+  EXPECT_EQ(step.corrections(2).touched(), touched);
+  EXPECT_EQ(step.distributions().ratios_beyond(1).positions(), below);
+  EXPECT_EQ(step.distributions().ratios_beyond(2).positions(), above);
+}
+
+TEST_F(StatisticsTest, ObservingChangesNothingElse) {
+  v1::EvaluateRequest request = Request(all_, 5);
+  for (const v1::Output output : {v1::RATIOS, v1::LOG_RATIOS, v1::ACCEPTANCE_PROBABILITIES}) {
+    request.add_outputs(output);
+  }
+  request.add_prefix_curve(2);
+  SetAdvantages(all_, request);
+  const v1::EvaluateResponse plain = Do(request);
+  EXPECT_EQ(plain.corrections_size(), 0);
+  const v1::GetStepResponse before = StepOf(*run_, 5);
+  ObserveAll(request);
+  const auto fresh = cache_.CreateRun("observing", LosslessConfig(kSlots));
+  for (size_t s = 0; s < kIds.size(); ++s) AppendBlock(cache_, *fresh, records_[s].Block(kIds[s]));
+  absl::StatusOr<v1::EvaluateResponse> observed = EvaluateAtOnce(*fresh, backend_, request);
+  ASSERT_TRUE(observed.ok()) << observed.status();
+  EXPECT_EQ(observed->corrections_size(), 3 + 6);
+  v1::GetStepResponse step = StepOf(*fresh, 5);
+  EXPECT_EQ(step.corrections_size(), 3 + 6);
+  while (step.corrections_size() > 3) step.mutable_corrections()->RemoveLast();
+  EXPECT_EQ(step.SerializeAsString(), before.SerializeAsString());
+  observed->clear_corrections();
+  EXPECT_EQ(observed->SerializeAsString(), plain.SerializeAsString());
+}
+
+TEST_F(StatisticsTest, ObservedSisIsTheRequestAtThatK) {
+  v1::EvaluateRequest request = Request(all_, 6);
+  SetAdvantages(all_, request);
+  Observe("same", request).mutable_sis();
+  Observe("same_expected", request).mutable_sis()->set_weight(v1::EXPECTED);
+  for (int k = 1; k < kSlots; ++k) {
+    for (const v1::Weight weight : {v1::SAMPLED, v1::EXPECTED}) {
+      auto& sis = *Observe("k" + std::to_string(k) + (weight == v1::SAMPLED ? "s" : "e"), request)
+                       .mutable_sis();
+      sis.set_top_k(k);
+      sis.set_weight(weight);
+    }
+  }
+  auto observed = ByName(Do(request));
+  EXPECT_EQ(Values(observed["same"]), Values(observed["applied"]));
+  for (int k = 1; k <= kSlots; ++k) {
+    for (const v1::Weight weight : {v1::SAMPLED, v1::EXPECTED}) {
+      v1::EvaluateRequest asked = Request(all_, 6);
+      SetAdvantages(all_, asked);
+      asked.set_top_k(k);
+      asked.set_weight(weight);
+      Observe("another", asked).mutable_algorithm()->mutable_no_correction();
+      const std::string name = k == kSlots
+                                   ? (weight == v1::SAMPLED ? "same" : "same_expected")
+                                   : "k" + std::to_string(k) + (weight == v1::SAMPLED ? "s" : "e");
+      EXPECT_EQ(Values(ByName(Do(asked))["applied"]), Values(observed[name])) << name;
+      EXPECT_GT(observed[name].touched(), 0);
+    }
+  }
+}
+
+// Where nothing is accepted, modified and unmodified ratios are the same: k = 1 leaves most tokens
+// outside, and only these are evaluated here.
+TEST_F(StatisticsTest, ObservedAlgorithmsAreTheirCoefficients) {
+  v1::EvaluateRequest all = Request(all_, 7);
+  all.set_top_k(1);
+  const std::string decisions = Do(all).decisions();
+  std::string mask(decisions.size(), '\0');
+  for (size_t i = 0; i < mask.size(); ++i) mask[i] = decisions[i] == v1::OUTSIDE_TOP_K ? 1 : 0;
+
+  const std::map<std::string, std::function<void(v1::Algorithm&)>> algorithms = {
+      {"importance_sampling", [](auto& a) { a.mutable_importance_sampling(); }},
+      {"no_correction", [](auto& a) { a.mutable_no_correction(); }},
+      {"grpo", [](auto& a) { a.mutable_grpo()->set_epsilon(0.1f); }},
+      {"dapo", [](auto& a) { a.mutable_dapo(); }},
+      {"cispo", [](auto& a) { a.mutable_cispo(); }},
+      {"dppo", [](auto& a) { a.mutable_dppo_binary()->set_threshold(0.02f); }},
+      {"tis", [](auto& a) { a.mutable_tis()->set_truncation(1.1f); }},
+      {"ice_pop", [](auto& a) { a.mutable_ice_pop()->set_alpha(0.9f); }}};
+  for (const bool three_policies : {false, true}) {
+    v1::EvaluateRequest request = all;
+    request.set_mask(mask);
+    SetAdvantages(all_, request);
+    if (three_policies) {
+      std::vector<float> current = Floats(request.gathered().sampled_log_probs());
+      for (size_t i = 0; i < current.size(); ++i) current[i] += 0.3f * std::cos(float(i)) - 0.3f;
+      request.mutable_decoupled()->set_current_log_probs(current.data(),
+                                                         current.size() * sizeof(float));
+    }
+    for (const auto& [name, set] : algorithms) {
+      set(*Observe(name, request).mutable_algorithm());
+    }
+    const auto observed = ByName(Do(request));
+    request.clear_observe();
+    request.add_outputs(v1::COEFFICIENTS);
+    for (const auto& [name, set] : algorithms) {
+      set(*request.mutable_algorithm());
+      const std::vector<float> coefficients = Floats(Do(request).coefficients());
+      double sum = 0, squared = 0, gradient = 0;
+      uint64_t zeroed = 0;
+      for (size_t i = 0; i < coefficients.size(); ++i) {
+        if (mask[i] == 0) continue;
+        const double c = std::min(1024.0f, coefficients[i]);
+        sum += c;
+        squared += c * c;
+        gradient += std::min(1024.0, double{coefficients[i]} * std::abs(advantages_[i]));
+        zeroed += coefficients[i] == 0;
+      }
+      const v1::CorrectionTotals& totals = observed.at(name);
+      EXPECT_NEAR(totals.weight(), sum, 1e-4 * sum + 1e-2) << name;
+      EXPECT_NEAR(totals.weight_squared(), squared, 1e-4 * squared + 1e-2) << name;
+      EXPECT_NEAR(totals.gradient_mass(), gradient, 1e-4 * gradient + 1e-2) << name;
+      EXPECT_EQ(totals.zeroed(), zeroed) << name;
+    }
+  }
+}
+
+TEST_F(StatisticsTest, SequenceMasksKeepOrDropWholeSlices) {
+  v1::EvaluateRequest request = Request(all_, 8);
+  auto& all = *Observe("all", request).mutable_sequence_mask();
+  all.set_upper(1e300);
+  auto& none = *Observe("none", request).mutable_sequence_mask();
+  none.set_lower(1e300);
+  none.set_upper(1e300);
+  auto totals = ByName(Do(request));
+  EXPECT_EQ(Values(totals["all"]), Values(totals["plain"]));
+  EXPECT_EQ(totals["none"].weight(), 0);
+  EXPECT_EQ(totals["none"].zeroed(), 3 * kLength);
+  // Of one slice, by its own mean.
+  for (int s = 0; s < 3; ++s) {
+    double log_mean = 0;
+    for (uint32_t t = 0; t < kLength; ++t) {
+      log_mean += static_cast<double>(current_[s].sampled_log_probs[t]) -
+                  static_cast<double>(records_[s].sampled_log_probs[t]);
+    }
+    log_mean /= kLength;
+    v1::EvaluateRequest one = Request({{s, 0, kLength}}, 8);
+    const std::string id = std::to_string(s);
+    auto& inside = *Observe("inside" + id, one).mutable_sequence_mask();
+    inside.set_lower(std::exp(log_mean - 0.01));
+    inside.set_upper(std::exp(log_mean + 0.01));
+    auto& below = *Observe("below" + id, one).mutable_sequence_mask();
+    below.set_upper(std::exp(log_mean - 0.01));
+    auto of_slice = ByName(Do(one));
+    EXPECT_EQ(Values(of_slice["inside" + id]), Values(of_slice["plain"]));
+    EXPECT_EQ(of_slice["below" + id].zeroed(), kLength);
+  }
+}
+
+// However the batch is cut, whoever sends the parts, and how often.
+TEST_F(StatisticsTest, AnySplitGivesTheSame) {
+  v1::EvaluateRequest whole = Request(all_, 9);
+  SetAdvantages(all_, whole);
+  whole.add_prefix_curve(1);
+  whole.add_prefix_curve(3);
+  ObserveAll(whole);
+  Do(whole);
+  const v1::GetStepResponse want = StepOf(*run_, 9);
+  const auto fresh = cache_.CreateRun("split", LosslessConfig(kSlots));
+  for (size_t s = 0; s < kIds.size(); ++s) AppendBlock(cache_, *fresh, records_[s].Block(kIds[s]));
+  // Overlapping, so that parts of slices are evaluated again to be counted.
+  const std::vector<std::vector<NamedRange>> parts = {{{2, 50, 100}},
+                                                      {{0, 0, 120}, {1, 100, 100}},
+                                                      {{0, 60, 140}, {2, 40, 30}, {1, 90, 20}},
+                                                      {{2, 50, 100}},
+                                                      {{1, 0, kLength}, {2, 0, kLength}}};
+  uint64_t counted = 0;
+  for (const std::vector<NamedRange>& ranges : parts) {
+    v1::EvaluateRequest part = Request(ranges, 9);
+    SetAdvantages(ranges, part);
+    part.add_prefix_curve(1);
+    part.add_prefix_curve(3);
+    ObserveAll(part);
+    const absl::StatusOr<v1::EvaluateResponse> response = EvaluateAtOnce(*fresh, backend_, part);
+    ASSERT_TRUE(response.ok()) << response.status();
+    counted += response->newly_counted();
+  }
+  EXPECT_EQ(counted, 3 * kLength);
+  EXPECT_EQ(StepOf(*fresh, 9).ShortDebugString(), want.ShortDebugString());
+  const auto curve = [](const sis::Run& run) {
+    std::vector<double> values;
+    for (const auto& [top_k, totals] : run.counters().totals().prefix_curve) {
+      values.insert(values.end(), {static_cast<double>(top_k), totals.positions,
+                                   totals.residual_mass, totals.expected_acceptance});
+    }
+    return values;
+  };
+  EXPECT_EQ(curve(*fresh).size(), 8);
+  EXPECT_THAT(curve(*fresh), testing::Pointwise(testing::DoubleNear(1e-9), curve(*run_)));
+}
+
+TEST_F(StatisticsTest, StalenessIsThatOfThePositions) {
+  const auto run = cache_.CreateRun("stale", LosslessConfig(kSlots));
+  const auto append = [&](uint32_t first, uint32_t count, uint64_t version) {
+    EXPECT_EQ(
+        AppendBlock(cache_, *run, records_[0].Block("a", first, version, first, count)).code(), 0);
+  };
+  append(0, 10, 0);
+  append(10, 20, 5);
+  append(30, 40, 6);
+  append(70, 50, 7);
+  ASSERT_TRUE(run->AdvanceVersion(6).ok());
+  ASSERT_TRUE(EvaluateAtOnce(*run, backend_, Request({{0, 0, 120}}, 1)).ok());
+  const v1::GetStepResponse step = StepOf(*run, 1);
+  const auto scored = [&](int i) {
+    const auto& counts = step.distributions().staleness(i);
+    return counts.accepted() + counts.rejected() + counts.outside_top_k();
+  };
+  EXPECT_EQ(scored(0), 90) << "of version 6, and of one that is ahead";
+  EXPECT_EQ(scored(1), 20);
+  EXPECT_EQ(scored(2), 0);
+  EXPECT_EQ(scored(3), 10);
+  EXPECT_EQ(step.distributions().staleness(3).from(), 4);
+  EXPECT_EQ(step.distributions().staleness(3).to(), 7);
+}
+
+TEST_F(StatisticsTest, BadCorrectionsAreRefusedByName) {
+  struct Case {
+    std::string message;
+    std::function<void(v1::EvaluateRequest&)> change;
+    StatusCode code = StatusCode::kInvalidArgument;
+  };
+  const auto tis = [](v1::EvaluateRequest& r, const std::string& name) {
+    Observe(name, r).mutable_algorithm()->mutable_tis();
+  };
+  const Case cases[] = {
+      {"observe[0].name", [&](auto& r) { tis(r, ""); }},
+      {"observe[0].name", [&](auto& r) { tis(r, "Tis"); }},
+      {"observe[0].name", [&](auto& r) { tis(r, std::string(65, 'a')); }},
+      {"observe[0].name: 'applied'", [&](auto& r) { tis(r, "applied"); }},
+      {"observe[1].name: 'a' comes twice",
+       [&](auto& r) {
+         tis(r, "a");
+         tis(r, "a");
+       }},
+      {"observe[0].correction: none", [](auto& r) { Observe("a", r); }},
+      {"observe[0].sis.top_k: 6", [](auto& r) { Observe("a", r).mutable_sis()->set_top_k(6); }},
+      {"observe[0].sis.top_k: 4",
+       [](auto& r) {
+         r.set_top_k(3);
+         Observe("a", r).mutable_sis()->set_top_k(4);
+       }},
+      {"observe[0].sis.weight: 7",
+       [](auto& r) { Observe("a", r).mutable_sis()->set_weight(static_cast<v1::Weight>(7)); }},
+      {"observe[0].algorithm: none", [](auto& r) { Observe("a", r).mutable_algorithm(); }},
+      {"observe[0].algorithm.tis.truncation",
+       [](auto& r) { Observe("a", r).mutable_algorithm()->mutable_tis()->set_truncation(0); }},
+      {"observe[0].algorithm: clip_cov",
+       [](auto& r) { Observe("a", r).mutable_algorithm()->mutable_clip_cov(); }},
+      {"observe[0].algorithm: dppo_top_k",
+       [](auto& r) { Observe("a", r).mutable_algorithm()->mutable_dppo_top_k(); }},
+      {"observe[0].algorithm: gspo",
+       [](auto& r) { Observe("a", r).mutable_algorithm()->mutable_gspo(); }},
+      {"observe[0].algorithm: grpo needs advantages",
+       [](auto& r) { Observe("a", r).mutable_algorithm()->mutable_grpo(); }},
+      {"observe[0].sequence_mask",
+       [](auto& r) { Observe("a", r).mutable_sequence_mask()->set_lower(-1); }},
+      {"observe[0].sequence_mask",
+       [](auto& r) { Observe("a", r).mutable_sequence_mask()->set_upper(HUGE_VAL); }},
+      {"observe: 17 corrections, at most 16",
+       [&](auto& r) {
+         for (int i = 0; i < 17; ++i) tis(r, "a" + std::to_string(i));
+       }},
+      {"observe: 'tis' is the name of another",
+       [](auto& r) { Observe("tis", r).mutable_algorithm()->mutable_tis()->set_truncation(1.5f); },
+       StatusCode::kFailedPrecondition},
+      {"observe: 16 new names, but the run has 1",
+       [&](auto& r) {
+         for (int i = 0; i < 16; ++i) tis(r, "a" + std::to_string(i));
+       },
+       StatusCode::kResourceExhausted}};
+  v1::EvaluateRequest first = Request({{0, 0, 5}}, 100);
+  tis(first, "tis");
+  Do(first);
+  for (const Case& c : cases) {
+    v1::EvaluateRequest request = Request({{1, 10, 50}}, 11);
+    c.change(request);
+    const absl::Status status = Try(request).status();
+    EXPECT_EQ(status.code(), c.code) << c.message;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(c.message));
+    EXPECT_FALSE(run_->steps().Find(11).has_value()) << c.message;
+  }
+  v1::EvaluateRequest reduced = ReducedRequest({{1, 10, 50}}, kSlots);
+  Observe("below", reduced).mutable_sis()->set_top_k(2);
+  EXPECT_THAT(std::string(Try(reduced).status().message()), HasSubstr("needs log-probs at every"));
+  reduced.clear_observe();
+  Observe("same", reduced).mutable_sis();
+  EXPECT_TRUE(Try(reduced).ok());
+  Do(first);  // the name still means what it did
+}
+
+}  // namespace
+}  // namespace sis

@@ -1,0 +1,126 @@
+"""Corrections side by side through the client, on one server and on two, and what Prometheus thinks
+of all metrics."""
+
+import shutil
+import subprocess
+import unittest
+import urllib.request
+
+import numpy as np
+
+import sis
+from server.testing.live_server import LiveServer
+from tests.integration.evaluated_batch import EvaluatedBatchTest, Values
+
+OBSERVE = {
+    "k4": sis.Sis(top_k=4),
+    "expected": sis.Sis(weight="expected"),
+    "tis": sis.Tis(truncation=1.5),
+    "ice_pop": sis.IcePop(),
+    "grpo": sis.Grpo(),
+    "mask": sis.SequenceMask(0.5, 2.0),
+}
+
+
+class ObserveTest(EvaluatedBatchTest):
+    def evaluated(self, run_id, form="gathered", **options):
+        run, records = self.recorded(run_id)
+        keep = ~self.lost
+        options = sis.EvaluateOptions(mask=self.mask & keep, advantages=self.advantages, **options)
+        evaluation = Values(records, self.logits, form).evaluate(
+            self.client, run, records, draw=3, outputs=("ratios", "decisions"), options=options
+        )
+        return run, self.mask & keep, evaluation
+
+    def test_totals_are_those_of_the_ratios(self):
+        run, scored, evaluation = self.evaluated("totals", observe=OBSERVE)
+        self.assertEqual(list(evaluation.corrections), ["plain", "clipped", "applied", *OBSERVE])
+        behaviour = self.behaviour[np.arange(len(self.tokens)), self.tokens].astype(np.float64)
+        current = self.logits - np.logaddexp.reduce(self.logits.astype(np.float64), axis=1, keepdims=True)
+        w = np.exp(current[np.arange(len(self.tokens)), self.tokens] - behaviour)[scored]
+        want = {
+            "plain": w,
+            "clipped": np.clip(w, 0.8, 1.2),
+            "applied": evaluation.ratios[scored].astype(np.float64),
+            "tis": np.minimum(w, 1.5),
+            "ice_pop": np.where((w >= 0.5) & (w <= 5), w, 0),
+        }
+        for name, weights in want.items():
+            totals = evaluation.corrections[name]
+            self.assertEqual(totals.positions, scored.sum())
+            self.assertAlmostEqual(totals.weight, weights.sum(), delta=1e-2)
+            self.assertAlmostEqual(totals.weight_squared, (weights**2).sum(), delta=2e-2)
+            mass = np.abs(weights * self.advantages[scored]).sum()
+            self.assertAlmostEqual(totals.gradient_mass, mass, delta=2e-2)
+            self.assertAlmostEqual(
+                totals.effective_sample_size, weights.sum() ** 2 / (weights**2).sum(), delta=0.05
+            )
+            self.assertEqual(totals.zeroed, (weights == 0).sum())
+        step = self.client.get_step(run, 3)
+        self.assertEqual(dict(step.corrections), dict(evaluation.corrections))
+        self.assertEqual(sum(step.distributions.abs_log_ratio.counts), scored.sum())
+        self.assertEqual(step.distributions.ratios_beyond[0.8], (w < 0.8).sum())
+        self.assertEqual(step.distributions.staleness[0].accepted, step.totals.accepted)
+
+    def test_micro_batches_and_replicas_add_up(self):
+        _, _, whole = self.evaluated("whole", observe=OBSERVE)
+        servers = [LiveServer(), LiveServer()]
+        for server in servers:
+            self.addCleanup(server.close)
+        one = self.client
+        for name, addresses in (("small", [self.server.address]), ("replicas", [s.address for s in servers])):
+            self.client = sis.Client(addresses if len(addresses) > 1 else addresses[0])
+            self.addCleanup(self.client.close)
+            if name == "small":
+                self.client._service.micro_batch_bytes = 64
+            run, _, parts = self.evaluated(name, observe=OBSERVE)
+            # Decisions are keyed by the sequences' ids, not by the run's.
+            self.assertEqual(dict(parts.corrections), dict(whole.corrections), name)
+            step = self.client.get_step(run, 3)
+            self.assertEqual({k: step.corrections[k] for k in whole.corrections}, dict(whole.corrections), name)
+            self.assertEqual(sum(step.distributions.residual_mass.counts), parts.totals.scored)
+        self.client = one
+
+    def test_nothing_observed_costs_no_answer(self):
+        _, _, evaluation = self.evaluated("nothing")
+        self.assertEqual(evaluation.corrections, {})
+
+    def test_bad_names_and_weights(self):
+        with self.assertRaisesRegex(sis.InvalidArgument, "observe.0..name"):
+            self.evaluated("bad", observe={"Not a label": sis.Tis()})
+        with self.assertRaisesRegex(ValueError, "observe.*weight 'often'"):
+            self.evaluated("bad", observe={"a": sis.Sis(weight="often")})
+
+    @unittest.skipUnless(shutil.which("promtool"), "promtool is not installed")
+    def test_promtool_complains_of_the_name_of_d_alone(self):
+        run, records = self.recorded("scraped")
+        options = sis.EvaluateOptions(
+            mask=self.mask & ~self.lost, advantages=self.advantages, observe=OBSERVE
+        )
+        Values(records, self.logits, "gathered").evaluate(
+            self.client, run, records, draw=1, options=options, prefix_curve=(1, 4), total_variation=True
+        )
+        with self.assertRaises(sis.NotFound):
+            self.client.get_step(run, 99)
+        address = self.server.said.get("admin") or self.server.said["metrics"]
+        page = urllib.request.urlopen(f"http://{address}/metrics").read().decode()
+        for name in (
+            "sis_tokens_total", "sis_abs_log_ratio_nats_bucket", "sis_correction_weight_total",
+            "sis_prefix_tokens_total", "grpc_server_handled_total", "process_cpu_seconds_total",
+            "sis_build_info",
+        ):
+            self.assertIn(f"\n{name}{{" if name != "process_cpu_seconds_total" else f"\n{name} ", page)
+        self.assertIn('correction="k4"', page)
+        self.assertIn('grpc_code="NotFound",grpc_method="GetStep"', page)
+        checked = subprocess.run(
+            ["promtool", "check", "metrics"], input=page, text=True, capture_output=True, check=False
+        )
+        # D is a quantity of the method, but promtool takes it for days.
+        complaint = "metric names should not contain abbreviated units"
+        self.assertEqual(
+            sorted((checked.stdout + checked.stderr).splitlines()),
+            [f"sis_d_nats_total {complaint}", f"sis_d_sis_nats_total {complaint}"],
+        )
+
+if __name__ == "__main__":
+    unittest.main()
