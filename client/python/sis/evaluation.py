@@ -66,7 +66,7 @@ class Totals:
 
     @staticmethod
     def from_proto(totals: pb.Totals) -> Totals:
-        return Totals(**{field.name: getattr(totals, entry.name) for entry in fields(Totals)})
+        return Totals(**{entry.name: getattr(totals, entry.name) for entry in fields(Totals)})
 
     def __add__(self, other: Totals) -> Totals:
         return Totals(*(getattr(self, entry.name) + getattr(other, entry.name) for entry in fields(Totals)))
