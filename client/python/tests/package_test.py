@@ -22,20 +22,6 @@ for requirement in map(Requirement, metadata.requires("sis-ratio-client")):
 NEWEST = ["grpcio", "protobuf", "numpy"]
 # All that is imported where neither an engine nor PyTorch is installed.
 ENGINES = "import sis.aio, sis.engines.llama_cpp, sis.engines.transformers, sis.engines.vllm"
-# Prints the files that a server has mapped while it serves.
-LOCAL_SERVER = """
-import sis
-with sis.local_server(cache_bytes=64 << 20) as server, sis.Client(server.address, timeout=20) as client:
-    assert client.list_runs() == []
-    for line in open(f"/proc/{server._process.pid}/maps"):
-        if ".so" in line:
-            print(line.split()[-1])
-"""
-# What every system with glibc has, and the C++ library with its own.
-C_LIBRARY = {
-    "ld-linux-x86-64", "libc", "libdl", "libgcc_s", "libm", "libpthread", "libresolv", "librt", "libstdc++",
-    "libnss_files", "libnss_dns",
-}  # fmt: skip
 
 
 def run(*command, seconds=280, **environment):
@@ -70,25 +56,15 @@ class PackageTest(unittest.TestCase):
         self.assertEqual(result.returncode, 0, (result.stdout + result.stderr)[-4000:])
         return result.stdout
 
-    def wheel(self, which):
+    def wheel(self):
         """Built as a release is."""
-        wheels, root = self.folder / which, TESTS.parents[2]
-        self.done(run(root / "tools/wheels", which, wheels, PYTHON=sys.executable, BINARIES=str(root)))
+        wheels = self.folder / "wheels"
+        self.done(run(TESTS.parents[2] / "tools/wheels", "client", wheels, PYTHON=sys.executable))
         (wheel,) = wheels.glob("*.whl")
         return wheel
 
-    def test_the_server_needs_no_library_of_the_system_but_the_c_library(self):
-        self.done(self.pip("install", "-q", self.wheel("server"), self.wheel("client")))
-        mapped = set(self.done(self.python("-c", LOCAL_SERVER)).split())
-        ours = {path for path in mapped if path.startswith(str(self.folder))}
-        self.assertTrue(any("libgrpc" in path for path in ours), mapped)
-        others = {pathlib.Path(path).name.partition(".so")[0] for path in mapped - ours}
-        self.assertLessEqual(others, C_LIBRARY)
-        version = self.done(run(self.folder / "clean/bin/sisctl", "--help"))
-        self.assertIn("runs", version)
-
     def test_the_oldest_and_the_newest_runtime(self):
-        wheel = self.wheel("client")
+        wheel = self.wheel()
         self.done(self.pip("install", "-q", "--no-deps", wheel))
         oldest = self.done(self.python("-c", OLDEST)).split()
         self.assertEqual(len(oldest), 2)
@@ -111,7 +87,7 @@ class PackageTest(unittest.TestCase):
                 self.assertTrue(where.startswith(str(self.folder)), where)
                 # The engines' adapters need no engine before they are given its objects.
                 self.done(self.python("-c", ENGINES))
-                for test in RUN if name in ("oldest", "newest") else RUN[:1]:
+                for test in RUN if name in ("oldest", "newest") else ():
                     self.done(self.python(TESTS / test, PYTHONPATH=str(TESTS)))
 
 
