@@ -18,7 +18,7 @@ from client.demo.server import Server
 from client.demo.settings import Settings
 
 # Of /metrics, for the report.
-_SHOWN_METRICS = ("sis_tokens_total", "sis_d_nats_total", "sis_d_sis_nats_total", "sis_ingest_positions_total")
+_SHOWN_METRICS = ("sis_tokens_total", "sis_deviation_nats_total", "sis_modified_deviation_nats_total", "sis_ingest_positions_total")
 
 
 def run(settings, server_binary, output, progress):

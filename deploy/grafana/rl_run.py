@@ -52,10 +52,10 @@ def _runs() -> Any:
             Column("Evaluated", evaluated, TOKENS_PER_SECOND),
             Column("Accept rate", promql.ratio(accepted, promql.scored(group=each)), SHARE),
             Column("Expected", promql.per_token("sis_expected_acceptance_total", each), SHARE),
-            Column("D per token", promql.per_token("sis_d_nats_total", each), NATS),
+            Column("D per token", promql.per_token("sis_deviation_nats_total", each), NATS),
             Column(
                 "D_SIS / D",
-                promql.ratio(promql.rate("sis_d_sis_nats_total", group=each), promql.rate("sis_d_nats_total", group=each)),
+                promql.ratio(promql.rate("sis_modified_deviation_nats_total", group=each), promql.rate("sis_deviation_nats_total", group=each)),
                 SHARE,
             ),
             Column(
@@ -140,8 +140,8 @@ def _decisions() -> List[Any]:
             ),
             NATS,
             {
-                "{{$by}} D": promql.per_token("sis_d_nats_total"),
-                "{{$by}} D_SIS": promql.per_token("sis_d_sis_nats_total"),
+                "{{$by}} D": promql.per_token("sis_deviation_nats_total"),
+                "{{$by}} D_SIS": promql.per_token("sis_modified_deviation_nats_total"),
             },
             alert_above=1,
         ),
@@ -155,7 +155,7 @@ def _decisions() -> List[Any]:
                 ["d_sis_near_d"],
             ),
             SHARE,
-            {"{{$by}}": promql.ratio(promql.rate("sis_d_sis_nats_total"), promql.rate("sis_d_nats_total"))},
+            {"{{$by}}": promql.ratio(promql.rate("sis_modified_deviation_nats_total"), promql.rate("sis_deviation_nats_total"))},
             largest=1,
             alert_above=0.9,
         ),

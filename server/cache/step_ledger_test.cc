@@ -208,8 +208,8 @@ TEST(StepLedgerTest, ListsTheStepsThatFindKnowsByWhenTheyWereClaimedLast) {
     draws.push_back(named.draw);
     const std::optional<StepLedger::Step> found = ledger.Find(named.draw);
     ASSERT_TRUE(found.has_value());
-    EXPECT_EQ(named.step.sums.accepted, named.draw);
-    EXPECT_EQ(found->sums.accepted, named.draw);
+    EXPECT_EQ(named.step.evaluated.sums.accepted, named.draw);
+    EXPECT_EQ(found->evaluated.sums.accepted, named.draw);
     EXPECT_EQ(named.step.sequences, found->sequences);
   }
   EXPECT_EQ(draws, (std::vector<uint64_t>{3, 4, 2})) << "1 was forgotten, 2 is the last";

@@ -41,7 +41,7 @@ PartStatistics::PartStatistics(const Backend& backend, const EvaluateInput& inpu
     : backend_(backend),
       input_(input),
       needs_modified_ratios_(input.weight != WeightKind::kSampled ||
-                             input.authors_code.has_value()) {}
+                             input.authors_code.has_value() || input.positive_advantages_only) {}
 
 PositionOutput PartStatistics::Complete(PositionOutput output, size_t n) {
   OutputView& view = output.view;

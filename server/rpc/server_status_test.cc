@@ -15,10 +15,10 @@ class ServerStatusTest : public testing::Test {
   Activity Now() { return *status_.Describe().history().rbegin(); }
 
   static void Count(sis::Run& run, int64_t accepted, int64_t missing) {
-    Sums sums;
-    sums.accepted = accepted;
-    sums.missing = missing;
-    run.counters().AddEvaluated(sums, {});
+    Evaluated evaluated;
+    evaluated.sums.accepted = accepted;
+    evaluated.sums.missing = missing;
+    run.counters().AddEvaluated(evaluated, {});
     run.counters().AddIngested(accepted, 10 * accepted);
   }
 

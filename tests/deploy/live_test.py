@@ -70,8 +70,8 @@ class LiveTest(unittest.TestCase):
         threading.Thread(target=device.serve_forever, daemon=True).start()
         cls.addClassCleanup(device.server_close)
         cls.addClassCleanup(device.shutdown)
-        cls.metrics_address = cls.server.said["metrics"]
-        cls.prometheus = PrometheusServer([cls.metrics_address, f"127.0.0.1:{device.server_port}"])
+        cls.admin_address = cls.server.said["admin"]
+        cls.prometheus = PrometheusServer([cls.admin_address, f"127.0.0.1:{device.server_port}"])
         cls.addClassCleanup(cls.prometheus.close)
         cls.client = sis.Client(cls.server.address)
         cls.addClassCleanup(cls.client.close)
@@ -115,7 +115,7 @@ class LiveTest(unittest.TestCase):
     @classmethod
     def scraped(cls):
         """Tokens that the server says are evaluated, of all runs."""
-        with urllib.request.urlopen(f"http://{cls.metrics_address}/metrics", timeout=10) as response:
+        with urllib.request.urlopen(f"http://{cls.admin_address}/metrics", timeout=10) as response:
             text = response.read().decode()
         return sum(float(value) for value in re.findall(r"^sis_tokens_total\{.*\} (.*)$", text, re.M))
 
@@ -141,7 +141,7 @@ class LiveTest(unittest.TestCase):
         self.assertEqual([query for query in queries if not self.prometheus.query(query)], [])
 
     def test_only_the_device_stands_in(self):
-        server = {**EVERYTHING, "instance": self.metrics_address, "by": "run"}
+        server = {**EVERYTHING, "instance": self.admin_address, "by": "run"}
         empty = {query.panel for query in dashboards.queries() if not self.prometheus.query(query.with_values(server))}
         self.assertEqual(empty, DEVICE_PANELS)
 
@@ -179,8 +179,8 @@ class LiveTest(unittest.TestCase):
             self.assertEqual(self.prometheus.value(scored), logged.scored)
             for expression, value in (
                 (f'sum(sis_tokens_total{{{run}, decision="accepted"}}) / {scored}', logged.accept_rate),
-                (f"sum(sis_d_nats_total{{{run}}})", logged.d),
-                (f"sum(sis_d_sis_nats_total{{{run}}})", logged.d_sis),
+                (f"sum(sis_deviation_nats_total{{{run}}})", logged.d),
+                (f"sum(sis_modified_deviation_nats_total{{{run}}})", logged.d_sis),
             ):
                 self.assertAlmostEqual(self.prometheus.value(expression), value, delta=1e-9 * value)
 

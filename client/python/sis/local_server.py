@@ -24,7 +24,7 @@ class LocalServer:
             listen = f"unix:{self._folder.name}/socket"
             flags = [f"--shared_memory_bytes={shared_memory_bytes}", *flags]
         self._process = subprocess.Popen(
-            [binary, f"--listen={listen}", "--metrics=127.0.0.1:0", *flags], stdout=subprocess.PIPE, text=True
+            [binary, f"--listen={listen}", "--admin=127.0.0.1:0", *flags], stdout=subprocess.PIPE, text=True
         )
         atexit.register(self.close)
         # What it says before it is ready: its addresses, its backend, its store.
@@ -44,8 +44,8 @@ class LocalServer:
         return self._said["grpc"]
 
     @property
-    def metrics_address(self) -> str:
-        return self._said["metrics"]
+    def admin_address(self) -> str:
+        return self._said["admin"]
 
     def close(self) -> None:
         """Ends it; what is under way gets its time. Idempotent."""
