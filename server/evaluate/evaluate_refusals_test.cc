@@ -56,7 +56,7 @@ TEST_F(EvaluateRefusalsTest, BadRequestsAreRefusedByNameAndCountNothing) {
       {{"total_variation: needs log-probs"}, [](auto& r) { r.set_total_variation(true); }, true},
       {{"advantages: unset, but positive_advantages_only"},
        [](auto& r) { r.set_positive_advantages_only(true); }},
-      {{"advantages: element 3: nan, must be finite"},
+      {{"advantages: element 3: nan, must be in [-1e+38, 1e+38]"},
        [&](auto& r) {
          r.set_positive_advantages_only(true);
          r.mutable_advantages()->resize(400);

@@ -33,7 +33,7 @@ absl::StatusOr<InspectedPositions> SliceEvaluator::Inspect(const SliceRange& sli
   const PositionOutput output{
       .view = {.decisions = positions.decisions,
                .acceptance_probabilities = positions.acceptance_probabilities}};
-  RangeResult result;
+  RangeResult result = NoneYet();
   const uint32_t begin = slice.first_position, end = begin + count;
   if (slice.sequence() == nullptr) {
     for (size_t i = 0; i < count; ++i) {
@@ -49,9 +49,9 @@ absl::StatusOr<InspectedPositions> SliceEvaluator::Inspect(const SliceRange& sli
                     from,
                     offset + first,
                     input_.current.Read(offset + first, to - from, scratch_, /*each_once=*/false),
-                    output.Part(first, to - from),
+                    statistics_.Complete(output.Part(first, to - from), to - from),
                     result};
-    stretches_.clear();
+    ForgetStretches();
     absl::Status status;
     reader.ForEachPiece(from, to - from, [&](const Sequence::Reader::Piece& piece) {
       status.Update(AddPiece(part, piece));

@@ -82,9 +82,7 @@ absl::Status CheckSampledIds(const SliceRange& slice, const Sequence::Reader& re
 absl::StatusOr<RangeResult> SliceEvaluator::Evaluate(const SliceRange& slice, uint32_t first,
                                                      uint32_t count, size_t offset,
                                                      const PositionOutput& output) {
-  RangeResult result;
-  result.prefix_sums.resize(input_.parameters.prefix_curve.size());
-  result.counted.observed.resize(input_.observe.size());
+  RangeResult result = NoneYet();
   const auto named = [&](const absl::Status& status) {
     return absl::Status(status.code(), absl::StrCat(ToString(slice.name), ": ", status.message()));
   };
@@ -120,9 +118,7 @@ absl::StatusOr<RangeResult> SliceEvaluator::Evaluate(const SliceRange& slice, ui
                     input_.current.Read(offset + (from - first), to - from, scratch_, each_once),
                     statistics_.Complete(output.Part(from - first, to - from), to - from),
                     result};
-    stretches_.clear();
-    staleness_.clear();
-    decided_ = {};
+    ForgetStretches();
     reader.ForEachPiece(from, to - from, [&](const Sequence::Reader::Piece& piece) {
       status.Update(AddPiece(part, piece));
     });
@@ -135,6 +131,19 @@ absl::StatusOr<RangeResult> SliceEvaluator::Evaluate(const SliceRange& slice, ui
     if (!status.ok()) return status;
   }
   return result;
+}
+
+RangeResult SliceEvaluator::NoneYet() const {
+  RangeResult result;
+  result.prefix_sums.resize(input_.parameters.prefix_curve.size());
+  result.counted.observed.resize(input_.observe.size());
+  return result;
+}
+
+void SliceEvaluator::ForgetStretches() {
+  stretches_.clear();
+  staleness_.clear();
+  decided_ = {};
 }
 
 template <typename Visit>
@@ -302,13 +311,6 @@ absl::Status SliceEvaluator::Decide(const Part& part) {
     decided_.d_sis = 0;
     for (const Stretch& stretch : stretches_) {
       decided_.d_sis += ReplaceByExpectedWeights(stretch);
-    }
-  }
-  if (input_.positive_advantages_only) {
-    for (const Stretch& stretch : stretches_) {
-      KeepRatiosUnlessAdvantageIsPositive(
-          stretch, input_.advantages.subspan(part.offset + (stretch.first_position - part.first)),
-          input_.authors_code.has_value());
     }
   }
   if (input_.positive_advantages_only) {

@@ -54,6 +54,10 @@ class SliceEvaluator {
     RangeResult& result;
   };
 
+  // With room for what the request asks for.
+  RangeResult NoneYet() const;
+  // Before a part is put together of stretches.
+  void ForgetStretches();
   // Calls visit(masked, first, count) for the runs of equal mask that cover the `count` positions
   // from `position` on; `first` counts from the first of the part.
   template <typename Visit>
@@ -84,9 +88,10 @@ class SliceEvaluator {
   const uint64_t policy_version_;
   CurrentArrays::Scratch scratch_;
   RowBuffer rows_;
+  // Of the part at hand: its stretches, the class of staleness of each, and the sums of all.
   std::vector<Stretch> stretches_;
-  std::vector<size_t> staleness_;  // the class of each stretch
-  Sums decided_;                   // of all of them
+  std::vector<size_t> staleness_;
+  Sums decided_;
   PartStatistics statistics_;
 };
 
