@@ -71,7 +71,7 @@ class RenderedServers:
 
     @staticmethod
     def _memcached(arguments, port):
-        node = subprocess.Popen(["memcached", *arguments, "-l", "127.0.0.1", "-p", str(port), "-u", "nobody"])
+        node = subprocess.Popen(["memcached", *arguments, "-l", "127.0.0.1", "-p", str(port), "-u", "root"])
         for _ in itertools.repeat(None, 200):
             with socket.socket() as connection:
                 if connection.connect_ex(("127.0.0.1", port)) == 0:
@@ -98,7 +98,7 @@ class RenderedServers:
     def check_a_step(self, test, *, writes, reads, shared_memory=False):
         """A worker appends at `writes`; a trainer at `reads` finds all of it and gets decisions."""
         names = [f"sequence-{i}" for i in range(8)]
-        with sis.Client(writes) as client:
+        with sis.Client(writes if len(writes) > 1 else writes[0]) as client:
             run = client.create_run("run", seed=1, vocabulary_size=VOCABULARY, top_k=TOP_K)
             with client.append(run, sampling=sis.Sampling("processed", temperature=1.0), worker="worker") as stream:
                 for i, name in enumerate(names):
@@ -109,7 +109,7 @@ class RenderedServers:
                     record = sis.canonical(ids, log_probs, sampled, chosen, TOP_K)
                     stream.block(name, first_position=0, policy_version=0, **record._asdict())
                     stream.seal(name, length=LENGTH)
-        with sis.Client(reads) as client:
+        with sis.Client(reads if len(reads) > 1 else reads[0]) as client:
             run = client.get_run("run").run
             records = client.fetch_top_k(run, names, lease_seconds=60)
             test.assertTrue(records.present.all())
