@@ -85,6 +85,8 @@ class Client:
     list_runs = _awaited(sis.client.Client.list_runs)
     advance_version = _awaited(sis.client.Client.advance_version)
     get_step = _awaited(sis.client.Client.get_step)
+    inspect_run = _awaited(sis.client.Client.inspect_run)
+    inspect_sequence = _awaited(sis.client.Client.inspect_sequence)
     lease_segment = _awaited(sis.client.Client.lease_segment)
     fetch_top_k = _awaited(sis.client.Client.fetch_top_k)
     evaluate = _awaited(sis.client.Client.evaluate)
