@@ -761,7 +761,10 @@ export function renderRun(element, response, {tokenTexts = null, onOpen = null} 
   const section = (title, said, rows, table) => {
     root.append(make("h3", "", title));
     root.append(make("p", "muted", rows && rows.length ? said : "Nothing yet."));
-    if (rows && rows.length) root.append(make("div", "wide", table(rows)));
+    if (!rows || !rows.length) return;
+    const list = make("div", "wide", table(rows));
+    list.tabIndex = 0;  // so that the keyboard can scroll it
+    root.append(list);
   };
   section("Sequences", "A sample, chosen by a hash of the id: the last evaluated values of these are " +
       "kept.", response.sequences, rows => sequencesTable(rows, onOpen));

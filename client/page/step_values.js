@@ -1,6 +1,8 @@
 // What a draw's totals say per token. Only scored tokens (accepted, rejected or outside the top-K)
 // enter rates and means.
 
+import {number} from "./format.js";
+
 /** Of one entry of ListSteps. Rates and means are null where nothing was scored. */
 export function stepValues({draw, step}) {
   const totals = step.totals ?? {};
@@ -55,7 +57,7 @@ export function histogramShares(histogram) {
   const all = counts.reduce((sum, part) => sum + part, 0);
   if (all === 0) return [];
   return counts.map((part, i) => ({
-    name: i < bounds.length ? `≤ ${bounds[i]}` : `> ${bounds[bounds.length - 1]}`,
+    name: i < bounds.length ? `≤ ${number(bounds[i])}` : `> ${number(bounds[bounds.length - 1])}`,
     share: part / all,
   }));
 }
