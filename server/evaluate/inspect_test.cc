@@ -21,7 +21,7 @@ namespace {
 template <typename T>
 std::vector<T> Array(const std::string& bytes) {
   std::vector<T> array(bytes.size() / sizeof(T));
-  std::memcpy(array.data(), bytes.data(), bytes.size());
+  if (!array.empty()) std::memcpy(array.data(), bytes.data(), bytes.size());
   return array;
 }
 

@@ -28,7 +28,7 @@ struct NamedRange {
 
 inline std::vector<float> Floats(const std::string& bytes) {
   std::vector<float> floats(bytes.size() / sizeof(float));
-  std::memcpy(floats.data(), bytes.data(), bytes.size());
+  if (!floats.empty()) std::memcpy(floats.data(), bytes.data(), bytes.size());
   return floats;
 }
 
