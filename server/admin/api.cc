@@ -1,9 +1,10 @@
 #include "server/admin/api.h"
 
-#include <google/protobuf/struct.pb.h>
 #include <google/protobuf/util/json_util.h>
 
 #include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -109,11 +110,9 @@ absl::StatusOr<std::string> CallForJson(Stub& service, absl::string_view method,
 }
 
 std::string ErrorAsJson(const absl::Status& status) {
-  google::protobuf::Struct error;
-  auto& fields = *error.mutable_fields();
-  fields["code"].set_string_value(absl::StatusCodeToString(status.code()));
-  fields["message"].set_string_value(std::string(status.message()));
-  return ToJson(error).value_or("{}");
+  const nlohmann::json error = {{"code", absl::StatusCodeToString(status.code())},
+                                {"message", std::string(status.message())}};
+  return error.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 }  // namespace sis

@@ -108,11 +108,14 @@ void EvaluateStream::End(const absl::Status& status) {
 }
 
 void EvaluateStream::OnDone() {
-  Unregister();
   std::shared_ptr<EvaluateStream> self;
-  WriterLock lock(mutex_);
-  timer_.Finish(code_);
-  self = std::move(self_);
+  {
+    WriterLock lock(mutex_);
+    timer_.Finish(code_);
+    self = std::move(self_);
+  }
+  // Not under the lock, which comes after that of the open streams.
+  Unregister();
 }
 
 }  // namespace sis
