@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
-#include "client/cli/compare/inspected_sequence.h"
+#include "client/cli/compare/inspect_response.h"
 #include "client/cli/compare/page_files.h"
 #include "client/cli/compare/percentile_plot.h"
 #include "client/cli/compare/quoted_text.h"
@@ -146,8 +146,8 @@ absl::StatusOr<std::string> MicroscopeData(const Comparison& comparison) {
     const RecordedSets& b = comparison.pair.b.sequences[i];
     std::string both[2];
     const v1::InspectSequenceResponse responses[] = {
-        InspectedSequence(a, b, comparison.a_to_b.top_k, comparison.a_to_b.sequences[i]),
-        InspectedSequence(b, a, comparison.b_to_a.top_k, comparison.b_to_a.sequences[i])};
+        InspectResponse(a, b, comparison.a_to_b.top_k, comparison.a_to_b.sequences[i]),
+        InspectResponse(b, a, comparison.b_to_a.top_k, comparison.b_to_a.sequences[i])};
     for (int direction = 0; direction < 2; ++direction) {
       const auto status =
           google::protobuf::util::MessageToJsonString(responses[direction], &both[direction]);

@@ -8,8 +8,8 @@ namespace sis {
 
 // One direction: `behavior` sampled, `current` is another policy, `decided` are the decisions of
 // the common prefix.
-v1::InspectSequenceResponse InspectedSequence(const RecordedSets& behavior,
-                                              const RecordedSets& current, int top_k,
-                                              const std::vector<DecidedPosition>& decided);
+v1::InspectSequenceResponse InspectResponse(const RecordedSets& behavior,
+                                            const RecordedSets& current, int top_k,
+                                            const std::vector<DecidedPosition>& decided);
 
 }  // namespace sis

@@ -1,4 +1,4 @@
-#include "client/cli/compare/inspected_sequence.h"
+#include "client/cli/compare/inspect_response.h"
 
 #include <algorithm>
 #include <cmath>
@@ -19,9 +19,9 @@ std::string Bytes(const std::vector<Value>& values) {
 
 }  // namespace
 
-v1::InspectSequenceResponse InspectedSequence(const RecordedSets& behavior,
-                                              const RecordedSets& current, int top_k,
-                                              const std::vector<DecidedPosition>& decided) {
+v1::InspectSequenceResponse InspectResponse(const RecordedSets& behavior,
+                                            const RecordedSets& current, int top_k,
+                                            const std::vector<DecidedPosition>& decided) {
   const size_t length = decided.size(), slots = static_cast<size_t>(top_k);
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   std::vector<uint8_t> decisions;
