@@ -5,7 +5,6 @@
 #include <future>
 #include <map>
 #include <optional>
-#include <ranges>
 #include <span>
 #include <utility>
 
@@ -58,11 +57,17 @@ Replicas::Replicas(const std::vector<std::string>& names,
       // Not numbers that another process hands out too.
       next_lease_id_(absl::Uniform<uint64_t>(absl::BitGen(), 1, uint64_t{1} << 62)) {}
 
+std::vector<size_t> Replicas::AllReplicas() const {
+  std::vector<size_t> replicas(servers_.size());
+  std::iota(replicas.begin(), replicas.end(), 0);
+  return replicas;
+}
+
 template <typename Response>
 absl::StatusOr<std::map<size_t, Response>> Replicas::AskAll(const Ask<Response>& ask,
                                                             bool unknown_is_none) const {
   absl::StatusOr<Answers<Response>> answers =
-      AskSome<Response>(std::views::iota(size_t{0}, servers_.size()), ask, unknown_is_none);
+      AskSome<Response>(AllReplicas(), ask, unknown_is_none);
   if (!answers.ok()) return answers.status();
   if (answers->given.empty()) return answers->unknown;
   return std::move(answers->given);
@@ -109,8 +114,7 @@ absl::StatusOr<v1::GetRunResponse> Replicas::GetRun(const v1::GetRunRequest& req
 
 absl::StatusOr<v1::DeleteRunResponse> Replicas::DeleteRun(const v1::DeleteRunRequest& request) {
   const auto answers = AskSome<v1::DeleteRunResponse>(
-      std::views::iota(size_t{0}, servers_.size()),
-      [&](size_t replica) { return servers_[replica]->DeleteRun(request); });
+      AllReplicas(), [&](size_t replica) { return servers_[replica]->DeleteRun(request); });
   if (!answers.ok()) return answers.status();
   if (!answers->down.empty()) {
     const absl::Status& status = answers->down.begin()->second;
@@ -236,7 +240,7 @@ absl::StatusOr<v1::ReleaseResponse> Replicas::Release(const v1::ReleaseRequest& 
     }
   }
   for (auto& [replica, part] : parts) *part.mutable_run() = request.run();
-  const auto answers = AskSome<v1::ReleaseResponse>(std::views::keys(parts), [&](size_t replica) {
+  const auto answers = AskSome<v1::ReleaseResponse>(ReplicasOf(parts), [&](size_t replica) {
     return servers_[replica]->Release(parts.at(replica));
   });
   if (!answers.ok()) return answers.status();
@@ -307,7 +311,7 @@ absl::StatusOr<v1::EvaluateResponse> Replicas::Evaluate(v1::EvaluateRequest requ
     parts[placement_.Replica(request.run().run_id(), slice.sequence().id())].push_back(number);
   }
   const BatchRows rows(batch.slices());
-  const auto answers = AskSome<v1::EvaluateResponse>(std::views::keys(parts), [&](size_t replica) {
+  const auto answers = AskSome<v1::EvaluateResponse>(ReplicasOf(parts), [&](size_t replica) {
     const std::vector<int>& numbers = parts.at(replica);
     v1::EvaluateRequest part = request;
     for (const int number : numbers) *part.add_slices() = batch.slices(number);

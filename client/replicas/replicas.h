@@ -64,9 +64,10 @@ class Replicas final : public Service {
 
   template <typename Response>
   using Ask = std::function<absl::StatusOr<Response>(size_t replica)>;
-  // Asks these replicas, a range of numbers, at once.
-  template <typename Response, typename Numbers>
-  absl::StatusOr<Answers<Response>> AskSome(Numbers&& replicas, const Ask<Response>& ask,
+  // Asks these replicas at once.
+  template <typename Response>
+  absl::StatusOr<Answers<Response>> AskSome(const std::vector<size_t>& replicas,
+                                            const Ask<Response>& ask,
                                             bool unknown_is_none = false) const;
   // The answers of all replicas; where unknown_is_none, of those that don't say NotFound, but
   // NotFound if all do.
@@ -78,6 +79,16 @@ class Replicas final : public Service {
       const v1::FetchTopKRequest& request, const Parts& parts,
       const Answers<std::vector<FetchedMessage>>& answers);
 
+  std::vector<size_t> AllReplicas() const;
+
+  // The replicas that have a part of a request.
+  template <typename Part>
+  static std::vector<size_t> ReplicasOf(const std::map<size_t, Part>& parts) {
+    std::vector<size_t> replicas;
+    for (const auto& [replica, part] : parts) replicas.push_back(replica);
+    return replicas;
+  }
+
   const Placement placement_;
   // Shared with append streams, which may outlive the client.
   const std::vector<std::shared_ptr<SingleServer>> servers_;
@@ -87,8 +98,8 @@ class Replicas final : public Service {
   uint64_t next_lease_id_;
 };
 
-template <typename Response, typename Numbers>
-absl::StatusOr<Replicas::Answers<Response>> Replicas::AskSome(Numbers&& replicas,
+template <typename Response>
+absl::StatusOr<Replicas::Answers<Response>> Replicas::AskSome(const std::vector<size_t>& replicas,
                                                               const Ask<Response>& ask,
                                                               bool unknown_is_none) const {
   std::map<size_t, std::future<absl::StatusOr<Response>>> asked;

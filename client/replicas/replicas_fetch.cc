@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <limits>
 #include <optional>
-#include <ranges>
 #include <span>
 #include <utility>
 #include <vector>
@@ -105,8 +104,8 @@ absl::Status Replicas::FetchTopK(const v1::FetchTopKRequest& request, const Rece
     *part.mutable_arrays() = request.arrays();
   }
   using Messages = std::vector<FetchedMessage>;
-  absl::StatusOr<Answers<Messages>> answers = AskSome<Messages>(
-      std::views::keys(requests), [&](size_t replica) -> absl::StatusOr<Messages> {
+  absl::StatusOr<Answers<Messages>> answers =
+      AskSome<Messages>(ReplicasOf(requests), [&](size_t replica) -> absl::StatusOr<Messages> {
         Messages messages;
         const absl::Status status =
             servers_[replica]->FetchTopK(requests.at(replica), [&](FetchedMessage message) {

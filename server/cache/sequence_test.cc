@@ -172,7 +172,7 @@ TEST_P(SequenceTest, RandomOperationsAgreeWithAMap) {
   std::unique_ptr<Sequence> sequence;
   Model model;
   int left = 0;
-  for (int operation = 0; operation < 4000; ++operation) {
+  for (int operation = 0; operation < 2000; ++operation) {
     if (left-- == 0) {
       if (sequence != nullptr) {
         ByteBudget enough(1 << 30);

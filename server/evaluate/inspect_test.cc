@@ -174,7 +174,7 @@ TEST_F(InspectTest, Dense) {
 }
 
 TEST_F(InspectTest, TheVectorBackendAndExpectedWeights) {
-  const SimdBackend backend;
+  const SimdBackend backend{};
   v1::EvaluateRequest request = Request(all_, 5);
   request.set_weight(v1::EXPECTED);
   const auto answer = EvaluateAtOnce(*run_, backend, request);

@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/base/config.h"
 #include "kernels/decide/scalar_backend.h"
 #include "server/rpc/ratio_service.h"
 #include "server/testing/cache_fixture.h"
@@ -51,7 +52,7 @@ class Gate final : public Backend {
   }
 
  private:
-  const ScalarBackend backend_;
+  const ScalarBackend backend_{};
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
   mutable int arrived_ = 0;
@@ -143,7 +144,7 @@ TEST_F(EvaluateStreamTest, TakesNoMoreRequestsThanItMayOweAnswersTo) {
 }
 
 TEST_F(EvaluateStreamTest, NorMoreBytes) {
-#ifdef __SANITIZE_THREAD__
+#ifdef ABSL_HAVE_THREAD_SANITIZER
   GTEST_SKIP()
       << "gRPC is not instrumented: of every byte that it receives ThreadSanitizer makes a "
          "report, to suppress it; of 64 MiB that takes minutes";

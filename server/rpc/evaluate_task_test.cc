@@ -72,7 +72,7 @@ class EvaluateTaskTest : public testing::Test {
   }
 
   Cache cache_;
-  const ScalarBackend backend_;
+  const ScalarBackend backend_{};
   StoreThreads store_threads_{0};
   OpenStreams streams_{absl::Now};
   SegmentRegistry segments_{0};

@@ -56,7 +56,7 @@ class OpenStreamsTest : public testing::Test {
   Cache cache_;
   RecordGenerator generator_{kSlots, 1000, 7};
   const std::shared_ptr<sis::Run> run_;
-  const ScalarBackend backend_;
+  const ScalarBackend backend_{};
   WorkerPool workers_{1};
   StoreThreads store_threads_{0};
   SegmentRegistry segments_{0};

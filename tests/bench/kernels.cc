@@ -107,8 +107,8 @@ void Run(int repetitions, size_t workload_bytes) {
   static constexpr int kCurve[] = {1, 2, 5, 10, 20, 50};
   PrefixSums prefix_sums[std::size(kCurve)];
   DecidedValues values(Workload::kSequencePositions);
-  const ScalarBackend scalar;
-  const SimdBackend simd;
+  const ScalarBackend scalar{};
+  const SimdBackend simd{};
   HugeArray<uint64_t> memory(workload_bytes / sizeof(uint64_t));
   std::ranges::fill(memory.span(), 1);
 

@@ -10,6 +10,7 @@
 #include <random>
 #include <vector>
 
+#include "absl/base/config.h"
 #include "gtest/gtest.h"
 #include "kernels/decide/top_k_sets/top_k_sets.h"
 #include "kernels/numerics/philox.h"
@@ -21,10 +22,10 @@ namespace sis {
 namespace {
 
 // Sanitizers look for other errors than wrong values, and take fifty times as long.
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#if defined(ABSL_HAVE_ADDRESS_SANITIZER) || defined(ABSL_HAVE_THREAD_SANITIZER)
 constexpr int kPositions = 10'000;
 #else
-constexpr int kPositions = 100'000;
+constexpr int kPositions = 40'000;
 #endif
 constexpr int kLargestK = 16;
 

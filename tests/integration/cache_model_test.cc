@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/config.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/testing/host_stage.h"
 #include "kernels/decide/simd_backend.h"
@@ -35,7 +36,7 @@ namespace sis {
 namespace {
 
 constexpr uint32_t kSeed = 20261121;
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(ABSL_HAVE_ADDRESS_SANITIZER) || defined(ABSL_HAVE_THREAD_SANITIZER)
 constexpr int kShare = 25;  // one of so many operations is done
 #else
 constexpr int kShare = 1;

@@ -84,7 +84,7 @@ class DeviceCacheTest : public testing::TestWithParam<v1::LogProbEncoding> {
   }
 
   RecordGenerator generator_{kSlots, 1000, 71};
-  const ScalarBackend scalar_;
+  const ScalarBackend scalar_{};
   // What is looked at closer is evaluated once more, and would be counted.
   Cache cache_{int64_t{64} << 20, Limits{.inspected_bytes = 0}};
   std::shared_ptr<sis::Run> run_;

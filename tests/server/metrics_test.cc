@@ -100,7 +100,7 @@ TEST_F(MetricsTest, SumsAreThoseOfTheStep) {
   request.add_slices()->mutable_sequence()->set_id("a");
   request.mutable_slices(0)->set_length(100);
   *request.mutable_gathered() = current.Gathered(0, 100);
-  const ScalarBackend backend;
+  const ScalarBackend backend{};
   const auto response = EvaluateAtOnce(*run, backend, request);
   ASSERT_TRUE(response.ok());
   ASSERT_TRUE(EvaluateAtOnce(*run, backend, request).ok());  // a retry counts nothing

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/config.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "kernels/records/record_digest.h"
@@ -31,7 +32,7 @@ constexpr uint32_t kLength = 100;  // of a sequence, at most
 constexpr int kVariants = 2;       // what a position may hold, each its own row
 constexpr int kSequencesInPlay = 8;
 constexpr uint64_t kMaxStaleness = 2;
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(ABSL_HAVE_ADDRESS_SANITIZER) || defined(ABSL_HAVE_THREAD_SANITIZER)
 constexpr int kOperations = 400;
 #else
 constexpr int kOperations = 4000;
