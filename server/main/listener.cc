@@ -102,12 +102,12 @@ Listener::~Listener() {
 }
 
 absl::StatusOr<std::unique_ptr<Listener>> Listener::Listen(
-    const std::vector<std::string>& addresses,
-    const std::shared_ptr<grpc::ServerCredentials>& credentials, grpc::ServerBuilder& builder) {
+    const std::vector<std::string>& addresses, const Credentials& credentials,
+    grpc::ServerBuilder& builder) {
   std::unique_ptr<Listener> listener(new Listener);
   for (const std::string& address : addresses) {
     listener->acceptors_.push_back(builder.experimental().AddExternalConnectionAcceptor(
-        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials));
+        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials(address)));
     const absl::StatusOr<std::string> at =
         listener->ListenAt(address, listener->acceptors_.back().get());
     if (!at.ok()) {

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <string>
@@ -23,12 +24,15 @@ namespace sis {
 // are closed as soon as they come, and there is always one descriptor to do that with.
 class Listener {
  public:
+  using Credentials =
+      std::function<std::shared_ptr<grpc::ServerCredentials>(const std::string& address)>;
+
   // Listens at the addresses, host:port, unix:PATH or unix-abstract:NAME, whose connections will be
   // those of the server that `builder` makes. All addresses of a host name are taken that can be.
   // Unavailable says which can't be listened on, and why.
-  static absl::StatusOr<std::unique_ptr<Listener>> Listen(
-      const std::vector<std::string>& addresses,
-      const std::shared_ptr<grpc::ServerCredentials>& credentials, grpc::ServerBuilder& builder);
+  static absl::StatusOr<std::unique_ptr<Listener>> Listen(const std::vector<std::string>& addresses,
+                                                          const Credentials& credentials,
+                                                          grpc::ServerBuilder& builder);
 
   // As Stop.
   ~Listener();

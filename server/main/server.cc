@@ -217,7 +217,8 @@ absl::Status Server::Listen(const ServerOptions& options) {
   // With shared memory sockets that only this user can connect to.
   const mode_t mask = shares_memory ? umask(S_IRWXG | S_IRWXO | S_IXUSR) : 0;
   absl::StatusOr<std::unique_ptr<Listener>> listener = Listener::Listen(
-      absl::StrSplit(options.listen, ','), grpc::InsecureServerCredentials(), builder);
+      absl::StrSplit(options.listen, ','),
+      [](const std::string&) { return grpc::InsecureServerCredentials(); }, builder);
   if (shares_memory) umask(mask);
   if (!listener.ok()) return listener.status();
   listener_ = *std::move(listener);

@@ -37,7 +37,8 @@ class LiveServer:
                 return
             name, _, value = line.strip().partition(": ")
             self.said[name] = value
-        raise RuntimeError(f"the server ended with {self.process.wait()} before it was ready")
+        self._wait()
+        raise RuntimeError(f"the server ended with {self.process.returncode} before it was ready")
 
     @property
     def address(self):
