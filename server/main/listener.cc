@@ -107,7 +107,8 @@ absl::StatusOr<std::unique_ptr<Listener>> Listener::Listen(
   std::unique_ptr<Listener> listener(new Listener);
   for (const std::string& address : addresses) {
     listener->acceptors_.push_back(builder.experimental().AddExternalConnectionAcceptor(
-        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials(address)));
+        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+        credentials(address)));
     const absl::StatusOr<std::string> at =
         listener->ListenAt(address, listener->acceptors_.back().get());
     if (!at.ok()) {

@@ -97,9 +97,9 @@ Server::Server(const ServerOptions& options, std::unique_ptr<Arena> arena,
       segments_(options.shared_memory_bytes),
       backend_(ChooseBackend(options.backend, {.bytes = options.device_cache_bytes,
                                                .most_bytes = options.cache_bytes})),
+      streams_(absl::Now),
       workers_(options.evaluate_threads),
       store_threads_(store_ != nullptr ? kStoreThreads : 0),
-      streams_(absl::Now),
       status_(registry_, room_queue_, segments_, metrics_, absl::Now),
       service_({runs_, room_queue_, segments_, *backend_.backend, workers_, store_threads_,
                 streams_, metrics_, status_}),
@@ -158,7 +158,7 @@ absl::Status Server::Recover(absl::Duration opening) {
 
 void Server::LookAtStore() {
   const absl::Status status = store_->CanAppend();
-  WriterLock lock(mutex_);
+  WriterLock lock(store_mutex_);
   const std::string reason(status.message());
   if (reason.empty() != read_only_reason_.empty()) {
     std::cerr << "store: "
@@ -170,7 +170,7 @@ void Server::LookAtStore() {
 }
 
 std::string Server::ReadOnlyReason() const {
-  ReaderLock lock(mutex_);
+  ReaderLock lock(store_mutex_);
   return read_only_reason_;
 }
 

@@ -102,9 +102,9 @@ class Server {
   // What is shown at the admin port, from now on.
   void StartServing();
   // Whether the store takes appends, and says so on stderr when that changes.
-  void LookAtStore() ABSL_LOCKS_EXCLUDED(mutex_);
+  void LookAtStore() ABSL_LOCKS_EXCLUDED(store_mutex_);
   // Why the store takes none; empty if it does.
-  std::string ReadOnlyReason() const ABSL_LOCKS_EXCLUDED(mutex_);
+  std::string ReadOnlyReason() const ABSL_LOCKS_EXCLUDED(store_mutex_);
   // How it does, for probes.
   Admin::Condition Look() const;
   // Waits for the calls in flight, cancels what is left at the deadline, and ends all connections.
@@ -123,9 +123,12 @@ class Server {
   RoomQueue room_queue_;
   SegmentRegistry segments_;
   const BackendChoice backend_;
+  OpenStreams streams_;  // calls may last until the workers have gone
+  mutable Mutex store_mutex_;
+  std::string read_only_reason_ ABSL_GUARDED_BY(store_mutex_);
+  std::atomic<bool> looking_at_store_ = false;
   WorkerPool workers_;
   StoreThreads store_threads_;
-  OpenStreams streams_;
   ServerStatus status_;
   RatioService service_;
   const std::shared_ptr<CacheMetrics> cache_metrics_;
@@ -139,11 +142,9 @@ class Server {
   std::string store_description_;
   std::string grpc_address_;
 
-  mutable Mutex mutex_;
+  Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool shut_down_ ABSL_GUARDED_BY(mutex_) = false;
-  std::string read_only_reason_ ABSL_GUARDED_BY(mutex_);
-  std::atomic<bool> looking_at_store_ = false;
   std::condition_variable_any stop_;
   std::thread janitor_;
 };

@@ -287,13 +287,13 @@ class StoreTest(unittest.TestCase):
 
     def test_damaged_files_of_rocksdb_are_refused_or_missing_and_never_other_records(self):
         whole = f"{self.directory}/whole"
-        server = LiveServer(f"--store=rocksdb:{whole}")
+        server = LiveServer(f"--store=rocksdb:{whole}", cache_bytes=16 << 20)
         names = [f"sequence {i}" for i in range(4)]
         with sis.Client(server.address, timeout=30) as client:
             self.store_whole(client, self.create_run(client), names[:3])
         server.close()
         # Writes what the log had into a table.
-        server = LiveServer(f"--store=rocksdb:{whole}")
+        server = LiveServer(f"--store=rocksdb:{whole}", cache_bytes=16 << 20)
         with sis.Client(server.address, timeout=30) as client:
             self.store_whole(client, client.get_run("run").run, names[3:])
         server.kill()
@@ -301,7 +301,7 @@ class StoreTest(unittest.TestCase):
         damaged, seen = f"{self.directory}/damaged", set()
         for name in files:
             size = os.path.getsize(f"{whole}/{name}")
-            for position in {0, size // 2, max(0, size - 60)} if size else ():
+            for position in {0, size // 2} if size else ():
                 shutil.copytree(whole, damaged)
                 with open(f"{damaged}/{name}", "r+b") as file:
                     file.seek(position)
@@ -316,7 +316,7 @@ class StoreTest(unittest.TestCase):
     def look_at_damaged(self, directory, names):
         """What came of it: the server is refused, or some of the sequences are missing, or none."""
         try:
-            server = LiveServer(f"--store=rocksdb:{directory}")
+            server = LiveServer(f"--store=rocksdb:{directory}", cache_bytes=16 << 20)
         except RuntimeError as error:
             self.assertRegex(str(error), "ended with 1 ")
             return "refused"
