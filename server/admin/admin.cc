@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "client/page/page_files.h"
 #include "server/admin/api.h"
@@ -71,8 +72,10 @@ void Admin::Show(std::vector<std::shared_ptr<prometheus::Collectable>> collectab
   collectables_ = std::move(collectables);
 }
 
-void Admin::StartServing(const std::shared_ptr<grpc::Channel>& channel) {
+void Admin::StartServing(const std::shared_ptr<grpc::Channel>& channel,
+                         std::function<Condition()> look) {
   WriterLock lock(mutex_);
+  look_ = std::move(look);
   service_ = v1::RatioService::NewStub(channel);
 }
 
@@ -97,9 +100,16 @@ HttpResponse Admin::Answer(const HttpRequest& request) {
 }
 
 HttpResponse Admin::Ready() {
-  ReaderLock lock(mutex_);
-  if (service_ != nullptr) return {.body = "ready\n"};
-  return {.status = 503, .body = stopped_ ? "stopping\n" : "starting\n"};
+  std::function<Condition()> look;
+  {
+    ReaderLock lock(mutex_);
+    if (service_ == nullptr) return {.status = 503, .body = stopped_ ? "stopping\n" : "starting\n"};
+    look = look_;
+  }
+  const Condition condition = look ? look() : Condition();
+  const std::string more = condition.what.empty() ? "" : absl::StrCat(condition.what, "\n");
+  if (!condition.ready) return {.status = 503, .body = absl::StrCat("not ready\n", more)};
+  return {.body = absl::StrCat("ready\n", more)};
 }
 
 HttpResponse Admin::Metrics() {

@@ -4,6 +4,7 @@
 #include <grpcpp/grpcpp.h>
 #include <prometheus/collectable.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,20 +23,28 @@ namespace sis {
 //   /api/METHOD      what RPCs that change nothing answer, as JSON; 503 while not serving
 //   /metrics         for Prometheus
 //   /healthz         200 while the process lives
-//   /readyz          200 while the service serves, else 503
+//   /readyz          200 while the service serves and takes connections, else 503
 // Thread-safe.
 class Admin {
  public:
   // As HttpServer::Listen.
   static absl::StatusOr<std::unique_ptr<Admin>> Listen(const std::string& address);
 
+  // What /readyz says of a service that serves.
+  struct Condition {
+    bool ready = true;
+    std::string what = "";  // a line for people, or nothing
+  };
+
   const std::string& address() const { return http_->address(); }
 
   // Shows what these collect. They must stay usable until the admin port has gone.
   void Show(std::vector<std::shared_ptr<prometheus::Collectable>> collectables)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // From now on the service answers, over this channel.
-  void StartServing(const std::shared_ptr<grpc::Channel>& channel) ABSL_LOCKS_EXCLUDED(mutex_);
+  // From now on the service answers, over this channel. `look` is called by several threads at
+  // once; without it the service is ready.
+  void StartServing(const std::shared_ptr<grpc::Channel>& channel,
+                    std::function<Condition()> look = nullptr) ABSL_LOCKS_EXCLUDED(mutex_);
   // It will not answer any more.
   void StopServing() ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -51,6 +60,7 @@ class Admin {
   mutable Mutex mutex_;
   std::vector<std::shared_ptr<prometheus::Collectable>> collectables_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<v1::RatioService::StubInterface> service_ ABSL_GUARDED_BY(mutex_);
+  std::function<Condition()> look_ ABSL_GUARDED_BY(mutex_);
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   std::unique_ptr<HttpServer> http_;  // destroyed first
 };

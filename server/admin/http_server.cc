@@ -2,6 +2,10 @@
 
 #include <civetweb.h>
 
+#include <atomic>
+#include <chrono>
+#include <string>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -51,6 +55,14 @@ bool IsAmong(absl::string_view if_none_match, absl::string_view quoted) {
     if (tag == quoted || tag == "*") return true;
   }
   return false;
+}
+
+// To this server itself. Null if that doesn't succeed.
+mg_connection* Connect(const std::string& address) {
+  const size_t colon = address.rfind(':');
+  char error[256];
+  return mg_connect_client(address.substr(0, colon).c_str(), std::stoi(address.substr(colon + 1)),
+                           /*use_ssl=*/0, error, sizeof(error));
 }
 
 std::string Text(const char* text) { return text == nullptr ? "" : text; }
@@ -136,7 +148,19 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Listen(const std::string
 }
 
 HttpServer::~HttpServer() {
-  if (context_ != nullptr) mg_stop(context_);
+  if (context_ == nullptr) return;
+  // Its threads wait for connections, and notice only every two seconds that they are to end. So
+  // they get some.
+  std::atomic<bool> stopped = false;
+  std::thread wake([&] {
+    while (!stopped) {
+      if (mg_connection* connection = Connect(address_)) mg_close_connection(connection);
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  });
+  mg_stop(context_);
+  stopped = true;
+  wake.join();
 }
 
 }  // namespace sis

@@ -7,14 +7,15 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iostream>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
+#include "server/main/check_options.h"
+#include "server/main/descriptor_limit.h"
 #include "server/main/version.h"
 #include "server/metrics/metric_families.h"
 #include "server/metrics/process_metrics.h"
@@ -31,22 +32,13 @@ constexpr int64_t kPeriodsPerSample = ServerStatus::kSamplePeriod / kJanitorPeri
 constexpr int kStoreThreads = 16;
 // Fewer, larger frames: the wire is the cost of this service.
 constexpr int kMaxFrameBytes = 1 << 20;
+// What clients get to go once they have been told that the server does. Most close their connection
+// at once.
+constexpr std::chrono::milliseconds kFarewell(200);
 
 // From then on gRPC stays until the process ends. When its last user goes it would join threads of
 // its own, of which one may be asleep for another 10 s.
 void KeepGrpc() { [[maybe_unused]] static const bool kept = (grpc_init(), true); }
-
-bool IsSocketFile(absl::string_view address) { return absl::StartsWith(address, "unix:"); }
-
-// The address with another port, if it has one at all.
-std::string WithPort(const std::string& address, int port) {
-  if (absl::StartsWith(address, "unix")) return address;
-  return absl::StrCat(address.substr(0, address.rfind(':')), ":", port);
-}
-
-absl::Status CannotListen(absl::string_view address, const absl::Status& why) {
-  return absl::Status(why.code(), absl::StrCat("cannot listen on ", address, ": ", why.message()));
-}
 
 }  // namespace
 
@@ -79,6 +71,11 @@ class Server::Gauges final : public prometheus::Collectable {
             Family("sis_segment_bytes",
                    "Bytes of shared memory, until the last request that uses a segment has ended.",
                    Gauge, static_cast<double>(server_.segments_.used_bytes())),
+            Family("sis_refused_connections_total",
+                   "Connections closed at once, as too many file descriptors were in use.", Counter,
+                   static_cast<double>(server_.listener_->refused())),
+            Family("sis_store_read_only", "1 while the store has no room for appends.", Gauge,
+                   server_.ReadOnlyReason().empty() ? 0 : 1),
             Family("sis_store_recovery_seconds", "Time from opening the store to being ready.",
                    Gauge, server_.recovery_seconds_)};
   }
@@ -100,9 +97,9 @@ Server::Server(const ServerOptions& options, std::unique_ptr<Arena> arena,
       segments_(options.shared_memory_bytes),
       backend_(ChooseBackend(options.backend, {.bytes = options.device_cache_bytes,
                                                .most_bytes = options.cache_bytes})),
+      streams_(absl::Now),
       workers_(options.evaluate_threads),
       store_threads_(store_ != nullptr ? kStoreThreads : 0),
-      streams_(absl::Now),
       status_(registry_, room_queue_, segments_, metrics_, absl::Now),
       service_({runs_, room_queue_, segments_, *backend_.backend, workers_, store_threads_,
                 streams_, metrics_, status_}),
@@ -116,6 +113,7 @@ Server::Server(const ServerOptions& options, std::unique_ptr<Arena> arena,
 }
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
+  if (absl::Status status = CheckOptions(options); !status.ok()) return status;
   // First, so that whoever probes sees a server that recovers, not one that is gone.
   std::unique_ptr<Admin> admin;
   if (!options.admin.empty()) {
@@ -158,7 +156,26 @@ absl::Status Server::Recover(absl::Duration opening) {
   return absl::OkStatus();
 }
 
+void Server::LookAtStore() {
+  const absl::Status status = store_->CanAppend();
+  WriterLock lock(store_mutex_);
+  const std::string reason(status.message());
+  if (reason.empty() != read_only_reason_.empty()) {
+    std::cerr << "store: "
+              << (reason.empty() ? "takes appends again"
+                                 : absl::StrCat("read-only, takes no appends: ", reason))
+              << std::endl;
+  }
+  read_only_reason_ = reason;
+}
+
+std::string Server::ReadOnlyReason() const {
+  ReaderLock lock(store_mutex_);
+  return read_only_reason_;
+}
+
 void Server::StartServing() {
+  if (store_ != nullptr) LookAtStore();
   status_.SetIdentity(
       {.version = kVersion,
        .backend = absl::StrCat(std::string(backend_name()), " (", backend_reason(), ")"),
@@ -169,59 +186,47 @@ void Server::StartServing() {
                                                                         metrics_.registry()};
   if (device_cache_metrics_ != nullptr) collectables.push_back(device_cache_metrics_);
   admin_->Show(std::move(collectables));
-  admin_->StartServing(InProcessChannel());
+  admin_->StartServing(InProcessChannel(), [this] { return Look(); });
+}
+
+Admin::Condition Server::Look() const {
+  if (listener_->RefusedLately()) {
+    return {.ready = false,
+            .what = absl::StrCat("connections are refused: of ", FirstReservedDescriptor(),
+                                 " file descriptors for them none is free")};
+  }
+  if (const std::string reason = ReadOnlyReason(); !reason.empty()) {
+    return {.what = absl::StrCat("read-only, takes no appends: ", reason)};
+  }
+  return {};
 }
 
 absl::Status Server::Listen(const ServerOptions& options) {
   KeepGrpc();
   const bool shares_memory = options.shared_memory_bytes > 0;
-  const std::vector<std::string> addresses = absl::StrSplit(options.listen, ',');
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   const int max_message_bytes =
       static_cast<int>(std::min<int64_t>(options.max_message_bytes, INT32_MAX));
   grpc::ServerBuilder builder;
-  std::vector<int> ports(addresses.size());
-  for (size_t i = 0; i < addresses.size(); ++i) {
-    if (shares_memory && absl::StartsWith(addresses[i], "unix-abstract:")) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          addresses[i], ": every user can connect, so it can't go with shared memory"));
-    }
-    std::string address = addresses[i];
-    if (IsSocketFile(address)) {
-      absl::StatusOr<SocketFile> file = SocketFile::Prepare(address);
-      if (!file.ok()) return CannotListen(address, file.status());
-      address = file->temporary_address();
-      socket_files_.push_back(*std::move(file));
-    }
-    builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &ports[i]);
-  }
   builder.RegisterService(&service_);
   builder.SetMaxReceiveMessageSize(max_message_bytes);
   builder.SetMaxSendMessageSize(max_message_bytes);
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kMaxFrameBytes);
-  if (shares_memory) {
-    SharedSegment::UnlinkAbandoned();
-    // Sockets that only this user can connect to.
-    const mode_t mask = umask(S_IRWXG | S_IRWXO | S_IXUSR);
-    grpc_server_ = builder.BuildAndStart();
-    umask(mask);
-  } else {
-    grpc_server_ = builder.BuildAndStart();
-  }
-  if (grpc_server_ == nullptr) {
-    return absl::UnavailableError(absl::StrCat("cannot listen on ", options.listen));
-  }
-  for (SocketFile& file : socket_files_) {
-    if (absl::Status status = file.Publish(); !status.ok()) {
-      return CannotListen(options.listen, status);
-    }
-  }
-  for (size_t i = 0; i < addresses.size(); ++i) {
-    absl::StrAppend(&grpc_address_, i == 0 ? "" : ",", WithPort(addresses[i], ports[i]));
-  }
+  if (shares_memory) SharedSegment::UnlinkAbandoned();
+  // With shared memory sockets that only this user can connect to.
+  const mode_t mask = shares_memory ? umask(S_IRWXG | S_IRWXO | S_IXUSR) : 0;
+  absl::StatusOr<std::unique_ptr<Listener>> listener = Listener::Listen(
+      absl::StrSplit(options.listen, ','),
+      [](const std::string&) { return grpc::InsecureServerCredentials(); }, builder);
+  if (shares_memory) umask(mask);
+  if (!listener.ok()) return listener.status();
+  listener_ = *std::move(listener);
+  grpc_server_ = builder.BuildAndStart();
+  if (grpc_server_ == nullptr) return absl::InternalError("gRPC doesn't start");
+  grpc_address_ = listener_->addresses();
   grpc_server_->GetHealthCheckService()->SetServingStatus("sis.v1.RatioService", true);
+  listener_->Start();
   return absl::OkStatus();
 }
 
@@ -250,8 +255,27 @@ void Server::Shutdown(absl::Duration grace) {
   // Their calls would last as long as they may.
   segments_.Close();
   streams_.Close();
-  socket_files_.clear();
-  grpc_server_->Shutdown(absl::ToChronoTime(absl::Now() + grace));
+  listener_->Stop();
+  EndCalls(absl::Now() + grace);
+}
+
+void Server::EndCalls(absl::Time deadline) {
+  // gRPC waits for connections too, until the deadline: for those of clients that hang, or never
+  // said anything, and for calls that never end, such as Watch of the health service. With no call
+  // of ours left there is nothing to wait for.
+  std::thread disconnect([&] {
+    if (!streams_.AwaitNone(deadline)) return;
+    WriterLock lock(mutex_);
+    if (!shut_down_) stop_.wait_for(mutex_, kFarewell);
+    if (!shut_down_) grpc_server_cancel_all_calls(grpc_server_->c_server());
+  });
+  grpc_server_->Shutdown(absl::ToChronoTime(deadline));
+  {
+    WriterLock lock(mutex_);
+    shut_down_ = true;
+  }
+  stop_.notify_all();
+  disconnect.join();
 }
 
 void Server::KeepInOrder() {
@@ -269,6 +293,12 @@ void Server::KeepInOrder() {
     runs_.ExchangeAllBehind();
     runs_.ForgetIdle(run_idle_expiry_);
     streams_.CancelStalled();
+    if (store_ != nullptr && !looking_at_store_.exchange(true)) {
+      store_threads_.Run([this] {
+        LookAtStore();
+        looking_at_store_ = false;
+      });
+    }
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <memory>
 #include <optional>
@@ -19,7 +20,7 @@
 #include "server/append/room_queue.h"
 #include "server/cache/limits.h"
 #include "server/cache/run_registry.h"
-#include "server/main/socket_file.h"
+#include "server/main/listener.h"
 #include "server/memory/arena.h"
 #include "server/metrics/cache_metrics.h"
 #include "server/metrics/device_cache_metrics.h"
@@ -84,8 +85,8 @@ class Server {
   // A channel to this server that uses no network.
   std::shared_ptr<grpc::Channel> InProcessChannel();
 
-  // Reports not serving, takes no new calls, lets those in flight finish for so long, then cancels
-  // them. Idempotent.
+  // Reports not serving, takes no new connections and calls, lets those in flight finish for so
+  // long, then cancels them. Takes no longer than they do. Idempotent.
   void Shutdown(absl::Duration grace = absl::Seconds(5));
 
  private:
@@ -100,6 +101,14 @@ class Server {
   absl::Status Listen(const ServerOptions& options);
   // What is shown at the admin port, from now on.
   void StartServing();
+  // Whether the store takes appends, and says so on stderr when that changes.
+  void LookAtStore() ABSL_LOCKS_EXCLUDED(store_mutex_);
+  // Why the store takes none; empty if it does.
+  std::string ReadOnlyReason() const ABSL_LOCKS_EXCLUDED(store_mutex_);
+  // How it does, for probes.
+  Admin::Condition Look() const;
+  // Waits for the calls in flight, cancels what is left at the deadline, and ends all connections.
+  void EndCalls(absl::Time deadline);
   // The janitor: resumes appends that wait for room, drops what has expired.
   void KeepInOrder();
 
@@ -114,15 +123,18 @@ class Server {
   RoomQueue room_queue_;
   SegmentRegistry segments_;
   const BackendChoice backend_;
+  OpenStreams streams_;  // calls may last until the workers have gone
+  mutable Mutex store_mutex_;
+  std::string read_only_reason_ ABSL_GUARDED_BY(store_mutex_);
+  std::atomic<bool> looking_at_store_ = false;
   WorkerPool workers_;
   StoreThreads store_threads_;
-  OpenStreams streams_;
   ServerStatus status_;
   RatioService service_;
   const std::shared_ptr<CacheMetrics> cache_metrics_;
   std::shared_ptr<Gauges> gauges_;
   std::shared_ptr<DeviceCacheMetrics> device_cache_metrics_;  // null without a device
-  std::vector<SocketFile> socket_files_;                      // that it listens at
+  std::unique_ptr<Listener> listener_;
   std::unique_ptr<grpc::Server> grpc_server_;
   const std::unique_ptr<Admin> admin_;  // or null
   double recovery_seconds_ = 0;
@@ -132,6 +144,7 @@ class Server {
 
   Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool shut_down_ ABSL_GUARDED_BY(mutex_) = false;
   std::condition_variable_any stop_;
   std::thread janitor_;
 };

@@ -10,14 +10,20 @@
 #include <thread>
 
 #include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "kernels/backend_choice.h"
+#include "server/main/check_options.h"
+#include "server/main/configuration.h"
+#include "server/main/descriptor_limit.h"
 #include "server/main/server.h"
 #include "server/memory/arena.h"
 
+ABSL_FLAG(std::string, config, "",
+          "file of flags, a line `name = value` each; the environment (SIS_SERVER_NAME) and the "
+          "command line override it (docs/operations.md)");
+ABSL_FLAG(bool, check, false, "only says whether the configuration makes sense, and what it is");
 ABSL_FLAG(std::string, listen, sis::ServerOptions().listen,
           "gRPC addresses, host:port or unix:path, commas between; port 0 picks a free one");
 ABSL_FLAG(std::string, admin, sis::ServerOptions().admin,
@@ -65,11 +71,16 @@ namespace {
 
 // A few chunks of the arena for each of two sizes of blocks.
 constexpr int64_t kLeastCacheBytes = 16 * int64_t{sis::Arena::kSlabBytes};
+constexpr int64_t kMostThreads = 4096;
 
-// The first flag whose value makes no sense, or empty.
-std::string BadFlag() {
+// Says of the first flag whose value makes no sense what is wrong with it.
+absl::Status CheckFlags(const sis::Configuration& configuration) {
+  const auto refuse = [&](const char* flag, const auto& value, const auto&... what) {
+    return absl::InvalidArgumentError(absl::StrCat("--", flag, "=", value, " (from ",
+                                                   configuration.SourceOf(flag), ") ", what...));
+  };
   if (const std::string name = absl::GetFlag(FLAGS_backend); !sis::ParseBackendKind(name)) {
-    return absl::StrCat("--backend=", name, " is none of auto, cpu and cuda");
+    return refuse("backend", name, "is none of auto, cpu and cuda");
   }
   struct Range {
     const char* flag;
@@ -83,29 +94,36 @@ std::string BadFlag() {
            {"cache_bytes", absl::GetFlag(FLAGS_cache_bytes), kLeastCacheBytes},
            {"device_cache_bytes", absl::GetFlag(FLAGS_device_cache_bytes), -1},
            {"shared_memory_bytes", absl::GetFlag(FLAGS_shared_memory_bytes), 0},
-           {"max_message_bytes", absl::GetFlag(FLAGS_max_message_bytes), 1},
-           {"evaluate_threads", absl::GetFlag(FLAGS_evaluate_threads), 1},
+           {"max_message_bytes", absl::GetFlag(FLAGS_max_message_bytes), 1, INT32_MAX},
+           {"evaluate_threads", absl::GetFlag(FLAGS_evaluate_threads), 1, kMostThreads},
            {"max_evaluate_positions", absl::GetFlag(FLAGS_max_evaluate_positions), 1},
            {"max_runs", absl::GetFlag(FLAGS_max_runs), 1},
            {"metric_runs", absl::GetFlag(FLAGS_metric_runs), 0},
            {"max_leases", absl::GetFlag(FLAGS_max_leases), 1},
            {"inspected_bytes", absl::GetFlag(FLAGS_inspected_bytes), 0},
            {"steps_kept", absl::GetFlag(FLAGS_steps_kept), 1}}) {
-    if (range.value < range.least) {
-      return absl::StrCat("--", range.flag, "=", range.value, " is below ", range.least);
+    if (range.value < range.least) return refuse(range.flag, range.value, "is below ", range.least);
+    if (range.value > range.most) return refuse(range.flag, range.value, "is above ", range.most);
+  }
+  if (const double seconds = absl::GetFlag(FLAGS_max_lease_seconds); !(seconds >= 0)) {
+    return refuse("max_lease_seconds", seconds, "is not 0 or more");
+  }
+  struct Duration {
+    const char* flag;
+    absl::Duration value;
+    bool may_be_zero;
+  };
+  for (const Duration& duration : std::initializer_list<Duration>{
+           {"run_idle_expiry", absl::GetFlag(FLAGS_run_idle_expiry), false},
+           {"append_patience", absl::GetFlag(FLAGS_append_patience), true},
+           {"shutdown_grace", absl::GetFlag(FLAGS_shutdown_grace), true}}) {
+    const std::string value = absl::FormatDuration(duration.value);
+    if (duration.value < absl::ZeroDuration()) return refuse(duration.flag, value, "is below 0");
+    if (duration.value == absl::ZeroDuration() && !duration.may_be_zero) {
+      return refuse(duration.flag, value, "is not above 0");
     }
-    if (range.value > range.most) {
-      return absl::StrCat("--", range.flag, "=", range.value, " is above ", range.most);
-    }
   }
-  if (!(absl::GetFlag(FLAGS_max_lease_seconds) >= 0)) return "--max_lease_seconds is below 0";
-  if (absl::GetFlag(FLAGS_run_idle_expiry) <= absl::ZeroDuration()) {
-    return "--run_idle_expiry is not above 0";
-  }
-  if (absl::GetFlag(FLAGS_append_patience) < absl::ZeroDuration()) {
-    return "--append_patience is below 0";
-  }
-  return "";
+  return absl::OkStatus();
 }
 
 sis::ServerOptions OptionsFromFlags() {
@@ -138,15 +156,26 @@ sis::ServerOptions OptionsFromFlags() {
   };
 }
 
+// The exit status of a server that doesn't start, once it has said why.
+int Refuse(const absl::Status& status) {
+  std::cerr << "sis_server: " << status.message() << std::endl;
+  return 1;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   absl::SetProgramUsageMessage("The SIS ratio service. See README.md.");
-  absl::ParseCommandLine(argc, argv);
-  if (const std::string bad = BadFlag(); !bad.empty()) {
-    std::cerr << "sis_server: " << bad << '\n';
-    return 2;
+  const absl::StatusOr<sis::Configuration> configuration = sis::Configuration::Load(argc, argv);
+  if (!configuration.ok()) return Refuse(configuration.status());
+  if (absl::Status status = CheckFlags(*configuration); !status.ok()) return Refuse(status);
+  const sis::ServerOptions options = OptionsFromFlags();
+  std::cout << configuration->Describe() << std::flush;
+  if (absl::GetFlag(FLAGS_check)) {
+    const absl::Status status = sis::CheckOptions(options);
+    return status.ok() ? 0 : Refuse(status);
   }
+  sis::RaiseDescriptorLimit();
   // Large messages come and go: without this every one of them is mapped, faulted in and unmapped
   // again.
   mallopt(M_MMAP_THRESHOLD, 1 << 30);
@@ -160,12 +189,8 @@ int main(int argc, char** argv) {
   sigaddset(&signals, SIGINT);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
 
-  const absl::StatusOr<std::unique_ptr<sis::Server>> server =
-      sis::Server::Start(OptionsFromFlags());
-  if (!server.ok()) {
-    std::cerr << "sis_server: " << server.status().message() << '\n';
-    return 1;
-  }
+  const absl::StatusOr<std::unique_ptr<sis::Server>> server = sis::Server::Start(options);
+  if (!server.ok()) return Refuse(server.status());
   std::cout << "backend: " << (*server)->backend_name() << " (" << (*server)->backend_reason()
             << ")\n";
   if (!(*server)->device_cache().empty()) {

@@ -77,8 +77,6 @@ absl::StatusOr<SocketFile> SocketFile::Prepare(absl::string_view address) {
   return file;
 }
 
-std::string SocketFile::temporary_address() const { return absl::StrCat("unix:", temporary_); }
-
 absl::Status SocketFile::Publish() {
   struct stat file;
   if (lstat(temporary_.c_str(), &file) != 0 || rename(temporary_.c_str(), path_.c_str()) != 0) {

@@ -12,8 +12,8 @@
 
 namespace sis {
 
-// gRPC removes whatever socket is at the path where it is to listen, and again when it stops, also
-// those of others. So it listens at a path of its own beside the wanted one, and the file moves
+// Who is to listen at a path must make its file there, where that of a server that was killed may
+// still be. So the server listens at a path of its own beside the wanted one, and the file moves
 // there once it is known that nobody answers at that path. Of two servers that start there at the
 // same moment one may end up without a file.
 class SocketFile {
@@ -34,7 +34,7 @@ class SocketFile {
   ~SocketFile();
 
   // Where to listen first.
-  std::string temporary_address() const;
+  const std::string& temporary_path() const { return temporary_; }
   // Moves the file from there to where it was wanted.
   absl::Status Publish();
 

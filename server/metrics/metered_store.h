@@ -19,6 +19,7 @@ class MeteredStore final : public SequenceStore {
 
   std::string_view name() const override { return store_->name(); }
   bool shared() const override { return store_->shared(); }
+  absl::Status CanAppend() override { return store_->CanAppend(); }
 
   // Counted once per call, with the first error.
   std::vector<absl::Status> Append(std::span<const NewEntry> entries) override {

@@ -125,10 +125,10 @@ class EvaluateStreamTest : public testing::Test {
   const CurrentValues current_ = generator_.NextCurrent(records_);
   const std::shared_ptr<sis::Run> run_;
   Gate gate_;
+  OpenStreams streams_{[this] { return cache_.clock.Now(); }};
   WorkerPool workers_{16};
   StoreThreads store_threads_{0};
   SegmentRegistry segments_{0};
-  OpenStreams streams_{[this] { return cache_.clock.Now(); }};
   ServerStatus status_{cache_.registry, cache_.room_queue, segments_, cache_.metrics,
                        [this] { return cache_.clock.Now(); }};
   RatioService service_{{cache_.runs, cache_.room_queue, segments_, gate_, workers_, store_threads_,

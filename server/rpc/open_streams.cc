@@ -1,5 +1,9 @@
 #include "server/rpc/open_streams.h"
 
+#include <algorithm>
+
+#include "absl/time/clock.h"
+
 namespace sis {
 
 void OpenStreams::Add(Stream& stream) {
@@ -25,6 +29,27 @@ void OpenStreams::CancelStalled() {
   for (Stream* stream : streams_) {
     if (stream->write_began_ < latest) stream->Cancel();
   }
+}
+
+void OpenStreams::CallBegins() {
+  WriterLock lock(calls_mutex_);
+  ++calls_;
+}
+
+void OpenStreams::CallEnds() {
+  WriterLock lock(calls_mutex_);
+  if (--calls_ == 0) none_left_.notify_all();
+}
+
+bool OpenStreams::AwaitNone(absl::Time deadline) {
+  WriterLock lock(calls_mutex_);
+  while (calls_ > 0) {
+    const absl::Duration left = deadline - absl::Now();
+    if (left <= absl::ZeroDuration()) return false;
+    // No longer than a clock can count to.
+    none_left_.wait_for(calls_mutex_, absl::ToChronoNanoseconds(std::min(left, absl::Hours(1))));
+  }
+  return true;
 }
 
 }  // namespace sis

@@ -1,7 +1,8 @@
-// The streams that clients have open.
+// The streams that clients have open, and how many calls of any kind there are.
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -24,6 +25,18 @@ class OpenStreams {
   // How long a client may take to take one message.
   static constexpr absl::Duration kPatience = absl::Seconds(60);
 
+  // Counts one call, unary or a stream, until all that it is answered has been sent.
+  class Call {
+   public:
+    explicit Call(OpenStreams& streams) : streams_(streams) { streams_.CallBegins(); }
+    ~Call() { streams_.CallEnds(); }
+    Call(const Call&) = delete;
+    Call& operator=(const Call&) = delete;
+
+   private:
+    OpenStreams& streams_;
+  };
+
   class Stream {
    public:
     // The server shuts down. Answers the requests that it has, then ends, with Unavailable, so that
@@ -33,7 +46,7 @@ class OpenStreams {
     virtual void Cancel() = 0;
 
    protected:
-    explicit Stream(OpenStreams& streams) : streams_(streams) {}
+    explicit Stream(OpenStreams& streams) : streams_(streams), call_(streams) {}
     ~Stream() = default;
 
     // In between it may be closed and cancelled, by other threads.
@@ -48,6 +61,7 @@ class OpenStreams {
     static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
     OpenStreams& streams_;
+    const Call call_;
     std::atomic<int64_t> write_began_ = kNever;  // in nanoseconds
   };
 
@@ -57,8 +71,12 @@ class OpenStreams {
   void Close();
   // Cancels those whose client has not taken a message for longer than kPatience.
   void CancelStalled();
+  // Waits until there is no call. Whether that came true in time.
+  bool AwaitNone(absl::Time deadline) ABSL_LOCKS_EXCLUDED(calls_mutex_);
 
  private:
+  void CallBegins() ABSL_LOCKS_EXCLUDED(calls_mutex_);
+  void CallEnds() ABSL_LOCKS_EXCLUDED(calls_mutex_);
   void Add(Stream& stream);
   void Remove(Stream& stream);
 
@@ -66,6 +84,10 @@ class OpenStreams {
   Mutex mutex_;
   absl::flat_hash_set<Stream*> streams_ ABSL_GUARDED_BY(mutex_);
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+
+  Mutex calls_mutex_;  // a leaf
+  int64_t calls_ ABSL_GUARDED_BY(calls_mutex_) = 0;
+  std::condition_variable_any none_left_;
 };
 
 }  // namespace sis

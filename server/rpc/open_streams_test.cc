@@ -57,10 +57,10 @@ class OpenStreamsTest : public testing::Test {
   RecordGenerator generator_{kSlots, 1000, 7};
   const std::shared_ptr<sis::Run> run_;
   const ScalarBackend backend_{};
+  OpenStreams streams_{[this] { return cache_.clock.Now(); }};
   WorkerPool workers_{1};
   StoreThreads store_threads_{0};
   SegmentRegistry segments_{0};
-  OpenStreams streams_{[this] { return cache_.clock.Now(); }};
   ServerStatus status_{cache_.registry, cache_.room_queue, segments_, cache_.metrics,
                        [this] { return cache_.clock.Now(); }};
   RatioService service_{{cache_.runs, cache_.room_queue, segments_, backend_, workers_,

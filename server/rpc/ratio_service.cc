@@ -18,6 +18,7 @@
 #include "server/rpc/grpc_status.h"
 #include "server/rpc/rpc_timer.h"
 #include "server/rpc/segment_lease.h"
+#include "server/rpc/unary_call.h"
 #include "server/slices/slices.h"
 #include "server/wire/serialize.h"
 
@@ -68,7 +69,7 @@ v1::RunRef RunOf(const v1::GetRunRequest& request) {
 template <typename Request, typename Response, typename Handler>
 RatioService::Unary* RatioService::Answer(const Call& call, Handler handler) {
   const RpcTimer timer(resources_.metrics, call.method);
-  Unary* reactor = call.context->DefaultReactor();
+  Unary* reactor = new UnaryCall(resources_.streams);
   resources_.store_threads.Run([=] {
     Request request;
     const auto response = std::make_shared<Response>();
@@ -243,7 +244,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* RatioService::FetchTopK(
 
 RatioService::Unary* RatioService::Evaluate(Context* context, const grpc::ByteBuffer* request,
                                             grpc::ByteBuffer* response) {
-  Unary* reactor = context->DefaultReactor();
+  Unary* reactor = new UnaryCall(resources_.streams);
   const RpcTimer timer(resources_.metrics, "Evaluate");
   EvaluateTask::Start(
       resources_, WhereIs(*context), *request, [context] { return context->IsCancelled(); },

@@ -36,7 +36,9 @@ SegmentLease* SegmentLease::Start(const Resources& resources, ClientAt client,
 }
 
 SegmentLease::SegmentLease(const Resources& resources)
-    : segments_(resources.segments), timer_(resources.metrics, "LeaseSegment") {}
+    : segments_(resources.segments),
+      call_(resources.streams),
+      timer_(resources.metrics, "LeaseSegment") {}
 
 void SegmentLease::Lease(uint64_t bytes) {
   const absl::StatusOr<std::shared_ptr<SharedSegment>> segment = segments_.Lease(

@@ -38,6 +38,7 @@ class SegmentLease final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   void EndLocked(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   SegmentRegistry& segments_;
+  const OpenStreams::Call call_;
   const RpcTimer timer_;
 
   Mutex mutex_;

@@ -21,7 +21,7 @@
 namespace sis {
 namespace {
 
-// Why there is none; empty if the path is a file system of 200 MiB now, for this process alone.
+// Why there is none; empty if the path is a file system of 400 MiB now, for this process alone.
 std::string MountSmallFiles(const std::string& path) {
   const std::string user = absl::StrCat("0 ", getuid(), " 1"),
                     group = absl::StrCat("0 ", getgid(), " 1");
@@ -31,7 +31,7 @@ std::string MountSmallFiles(const std::string& path) {
   std::ofstream("/proc/self/uid_map") << user;
   std::ofstream("/proc/self/gid_map") << group;
   if (mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
-      mount("tmpfs", path.c_str(), "tmpfs", 0, "size=200m") != 0) {
+      mount("tmpfs", path.c_str(), "tmpfs", 0, "size=400m") != 0) {
     return absl::StrCat("mount: ", strerror(errno));
   }
   return "";
@@ -103,11 +103,39 @@ TEST(FullDiskTest, IsAnErrorWhileItLastsAndCostsNothing) {
         EXPECT_EQ(store->GetRun("run")->policy_version, version);
       }
     }
+    // Others have filled the disk while no server ran: what is there can be read.
+    store.reset();
+    {
+      const Filler full(directory.path(), 0);
+      store = *OpenStore(description);
+      EXPECT_EQ(store->Read(Sequence("first early"))->entries[0], Block(0, "rows"));
+      EXPECT_TRUE(absl::IsResourceExhausted(store->CanAppend()));
+      EXPECT_TRUE(absl::IsResourceExhausted(AppendOne(*store, name("new"), 0, Block(0, "rows"))));
+      EXPECT_TRUE(absl::IsResourceExhausted(DropOne(*store, name("third"), kReleased)));
+    }
     // At once.
     EXPECT_TRUE(AppendOne(*store, name("new"), 0, Block(0, "rows")).ok());
     EXPECT_TRUE(DropOne(*store, name("third"), kReleased).ok());
     EXPECT_TRUE(store->PutRun({"run", 1, version + 1, "config"}).ok());
   }
+  // With a reserve what removes goes on, at a full disk and after a start there.
+  auto store = *OpenStore(description);
+  EXPECT_TRUE(store->CanAppend().ok());
+  EXPECT_TRUE(AppendOne(*store, Sequence("kept"), 0, Block(0, "rows")).ok());
+  store.reset();
+  {
+    const Filler full(directory.path(), 0);
+    store = *OpenStore(description);
+    EXPECT_EQ(store->Read(Sequence("kept"))->entries[0], Block(0, "rows"));
+    EXPECT_TRUE(absl::IsResourceExhausted(store->CanAppend()));
+    EXPECT_TRUE(
+        absl::IsResourceExhausted(AppendOne(*store, Sequence("more"), 0, Block(0, "rows"))));
+    EXPECT_TRUE(DropOne(*store, Sequence("kept"), kReleased).ok());
+    EXPECT_TRUE(store->RemoveDropped(Sequence("kept"), absl::Now() + absl::Hours(24)).ok());
+    EXPECT_TRUE(store->PutRun({"run", 2, 0, ""}).ok());
+  }
+  EXPECT_TRUE(store->CanAppend().ok());
+  EXPECT_TRUE(AppendOne(*store, Sequence("more"), 0, Block(0, "rows")).ok());
 }
 
 }  // namespace

@@ -21,6 +21,7 @@ class LogStore final : public SequenceStore {
 
   std::string_view name() const override { return items_->name(); }
   bool shared() const override { return items_->shared(); }
+  absl::Status CanAppend() override { return items_->CanAdd(); }
   std::vector<absl::Status> Append(std::span<const NewEntry> entries) override;
   absl::StatusOr<StoredSequence> Read(const SequenceIdentity& sequence, uint32_t first) override;
   absl::Status WriteSealedForm(const SequenceIdentity& sequence, uint32_t entries,

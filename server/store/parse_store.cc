@@ -5,6 +5,7 @@
 #include <set>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -68,17 +69,16 @@ absl::StatusOr<std::vector<MemcachedNode>> ParseNodes(std::string_view text) {
   }
 }
 
-absl::StatusOr<std::unique_ptr<SequenceStore>> OverItems(
-    absl::StatusOr<std::unique_ptr<ItemStore>> items) {
-  if (!items.ok()) return items.status();
-  return std::make_unique<LogStore>(*std::move(items));
-}
+struct RocksDbDirectory {
+  std::string path;
+  bool sync;
+};
+using Memory = std::monostate;
+using Choice = std::variant<Memory, RocksDbDirectory, std::vector<MemcachedNode>>;
 
-}  // namespace
-
-absl::StatusOr<std::unique_ptr<SequenceStore>> OpenStore(std::string_view description) {
+absl::StatusOr<Choice> Parse(std::string_view description) {
   constexpr std::string_view kRocksDb = "rocksdb:", kMemcached = "memcached:", kSync = "?sync=1";
-  if (description == "memory") return nullptr;
+  if (description == "memory") return Memory();
   if (description.starts_with(kRocksDb)) {
     std::string_view directory = description.substr(kRocksDb.size());
     const bool sync = directory.ends_with(kSync);
@@ -87,16 +87,37 @@ absl::StatusOr<std::unique_ptr<SequenceStore>> OpenStore(std::string_view descri
       return absl::InvalidArgumentError(
           absl::StrCat("store '", std::string(description), "' is not rocksdb:DIR[?sync=1]"));
     }
-    return OverItems(OpenRocksDbItems(std::string(directory), sync));
+    return RocksDbDirectory{std::string(directory), sync};
   }
   if (description.starts_with(kMemcached)) {
-    const auto nodes = ParseNodes(description.substr(kMemcached.size()));
+    absl::StatusOr<std::vector<MemcachedNode>> nodes =
+        ParseNodes(description.substr(kMemcached.size()));
     if (!nodes.ok()) return nodes.status();
-    return OverItems(OpenMemcachedItems(*nodes));
+    return *std::move(nodes);
   }
   return absl::InvalidArgumentError(
       absl::StrCat("store '", std::string(description),
                    "' is neither memory, rocksdb:DIR nor memcached:HOST:PORT,..."));
+}
+
+absl::StatusOr<std::unique_ptr<ItemStore>> OpenItems(const Choice& choice) {
+  if (const auto* rocksdb = std::get_if<RocksDbDirectory>(&choice)) {
+    return OpenRocksDbItems(rocksdb->path, rocksdb->sync);
+  }
+  return OpenMemcachedItems(std::get<std::vector<MemcachedNode>>(choice));
+}
+
+}  // namespace
+
+absl::Status CheckStore(std::string_view description) { return Parse(description).status(); }
+
+absl::StatusOr<std::unique_ptr<SequenceStore>> OpenStore(std::string_view description) {
+  const absl::StatusOr<Choice> choice = Parse(description);
+  if (!choice.ok()) return choice.status();
+  if (std::holds_alternative<Memory>(*choice)) return nullptr;
+  absl::StatusOr<std::unique_ptr<ItemStore>> items = OpenItems(*choice);
+  if (!items.ok()) return items.status();
+  return std::make_unique<LogStore>(*std::move(items));
 }
 
 }  // namespace sis

@@ -14,4 +14,7 @@ namespace sis {
 // and "*WEIGHT" may follow. InvalidArgument for anything else, Unavailable if it can't be opened.
 absl::StatusOr<std::unique_ptr<SequenceStore>> OpenStore(std::string_view description);
 
+// Of these errors the first, without opening anything.
+absl::Status CheckStore(std::string_view description);
+
 }  // namespace sis

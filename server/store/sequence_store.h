@@ -111,6 +111,10 @@ class SequenceStore {
   // Whether other processes may write to it at the same time.
   virtual bool shared() const = 0;
 
+  // OK, or why nothing can be appended at present: ResourceExhausted. To be called now and then;
+  // makes the store go on once there is room again.
+  virtual absl::Status CanAppend() { return absl::OkStatus(); }
+
   // Adds each entry unless its number is taken. Of one sequence, numbers must be consecutive and in
   // order; after the first that fails the rest get its status and are not written, so that a log
   // has no holes. One status per entry: AlreadyExists if the number is taken or a sealed form

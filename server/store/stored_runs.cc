@@ -192,7 +192,8 @@ absl::StatusOr<StoredRuns::Recovered> StoredRuns::Recover() {
       // What was still being written when it was deleted.
       if (sequences->present.empty() && sequences->dropped.empty()) continue;
       absl::Status removed = DeleteStored(run.run_id, run.incarnation).status();
-      if (!removed.ok()) return removed;
+      // On a full disk the next start does it.
+      if (!removed.ok() && !absl::IsResourceExhausted(removed)) return removed;
       continue;
     }
     for (const SequenceIdentity& dropped : sequences->dropped) {

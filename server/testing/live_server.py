@@ -11,14 +11,15 @@ class LiveServer:
     """A process, which serves from when it is made until close() or kill(), either of which may
     come again."""
 
-    def __init__(self, *flags, listen=None, cache_bytes=64 << 20, shared_memory_bytes=0):
+    def __init__(self, *flags, listen=None, cache_bytes=64 << 20, shared_memory_bytes=0, prefix=()):
         """`listen` is left out: a free port, or with shared memory a Unix socket of the server's
-        own."""
+        own. `prefix`: a command that runs it."""
         self._folder = tempfile.TemporaryDirectory()
         if listen is None:
             listen = f"unix:{self._folder.name}/socket" if shared_memory_bytes else "127.0.0.1:0"
         self.process = subprocess.Popen(
             [
+                *prefix,
                 BINARY,
                 f"--listen={listen}",
                 "--admin=127.0.0.1:0",
@@ -36,7 +37,8 @@ class LiveServer:
                 return
             name, _, value = line.strip().partition(": ")
             self.said[name] = value
-        raise RuntimeError(f"the server ended with {self.process.wait()} before it was ready")
+        self._wait()
+        raise RuntimeError(f"the server ended with {self.process.returncode} before it was ready")
 
     @property
     def address(self):

@@ -2,6 +2,7 @@
 // left when one goes. replicas_test.py says the same of the Python client.
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -17,6 +18,7 @@
 #include "client/api/reduce.h"
 #include "client/replicas/placement.h"
 #include "server/testing/live_server.h"
+#include "server/testing/server_process.h"
 #include "tests/integration/random_policies.h"
 #include "tests/integration/same_records.h"
 
@@ -439,6 +441,38 @@ TEST_F(ReplicasTest, AReplicaThatHangsCostsOneTimeoutAndItsShare) {
   }
   EXPECT_EQ(evaluation->missing.size(), lost.size());
   close(listener);
+}
+
+TEST_F(ReplicasTest, AReplicaThatIsStoppedCostsOneTimeoutAndComesBack) {
+  const ServerProcess stopped({"--listen=127.0.0.1:0", "--cache_bytes=33554432"});
+  const std::vector<std::string> names = {names_[0], stopped.address()};
+  const auto client = Client::Connect(names, {.call_timeout = absl::Seconds(1)});
+  ASSERT_TRUE(client.ok()) << client.status();
+  ASSERT_TRUE((*client)->CreateRun("run", Config()).ok());
+  ASSERT_TRUE(AppendAll(**client).empty());
+  const auto missing = [&] {
+    const auto evaluation = Evaluate(**client, Slices(), 0, {}, true);
+    EXPECT_TRUE(evaluation.ok()) << evaluation.status();
+    std::set<std::string> ids;
+    for (const MissingRange& range : evaluation->missing) ids.insert(recorded_[range.slice].id);
+    return ids;
+  };
+  std::set<std::string> share;
+  for (const Recorded& each : recorded_) {
+    if (Placement(names).Replica("run", each.id) == 1) share.insert(each.id);
+  }
+  EXPECT_EQ(missing(), std::set<std::string>());
+  stopped.Signal(SIGSTOP);
+  EXPECT_EQ(missing(), share);
+  // Nothing else waits for it.
+  for (const RefusedEntry& entry : AppendAll(**client)) {
+    EXPECT_TRUE(absl::StrContains(entry.status.message(), "left alone for a while"))
+        << entry.status;
+    EXPECT_TRUE(share.contains(entry.sequence.id));
+  }
+  EXPECT_EQ(missing(), share);
+  stopped.Signal(SIGCONT);
+  while (!missing().empty()) absl::SleepFor(absl::Milliseconds(50));
 }
 
 TEST(OneServerTest, AServerThatRestartsInMemoryDoesNotEndTraining) {

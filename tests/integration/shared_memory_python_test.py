@@ -4,6 +4,7 @@ again."""
 import dataclasses
 import functools
 import gc
+import tempfile
 import time
 import unittest
 import unittest.mock
@@ -318,13 +319,16 @@ class SharedMemoryTest(unittest.TestCase):
     def test_a_lease_that_is_not_granted(self):
         with self.assertRaises(sis.ResourceExhausted):
             self.client.lease_segment(9 * MEBIBYTE)
-        server = LiveServer(listen="127.0.0.1:0", shared_memory_bytes=MEBIBYTE)
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        server = LiveServer(listen=f"127.0.0.1:0,unix:{folder.name}/socket", shared_memory_bytes=MEBIBYTE)
         self.addCleanup(server.close)
-        with sis.Client(server.address) as client:
+        network, _, _ = server.address.partition(",")
+        with sis.Client(network) as client:
             with self.assertRaises(sis.Error) as raised:
                 client.lease_segment(MEBIBYTE)
             self.assertEqual(raised.exception.code, grpc.StatusCode.PERMISSION_DENIED)
-        with sis.Client([self.server.address, server.address]) as client:
+        with sis.Client([self.server.address, network]) as client:
             with self.assertRaisesRegex(ValueError, "one server"):
                 client.lease_segment(MEBIBYTE)
 

@@ -1,9 +1,13 @@
-"""SIGTERM ends streams that have nothing to do: a server does not wait for clients that are
-idle."""
+"""SIGTERM ends streams that have nothing to do, and connections: a server does not wait for clients
+that are idle, but for what they have asked."""
 
 import queue
 import signal
+import socket
+import time
 import unittest
+import urllib.error
+import urllib.request
 
 import grpc
 
@@ -66,6 +70,58 @@ class ShutdownTest(unittest.TestCase):
         for number, stream in enumerate(streams):
             with self.subTest(number):
                 self.assertIs(stream.code(), grpc.StatusCode.UNAVAILABLE, stream.details())
+
+    def test_connections_that_nobody_uses_end_at_once(self):
+        server = LiveServer("--shutdown_grace=1h")
+        self.addCleanup(server.kill)
+        host, _, port = server.address.rpartition(":")
+        self.addCleanup(socket.create_connection((host, int(port))).close)
+        channel = grpc.insecure_channel(server.address)
+        self.addCleanup(channel.close)
+        watch = channel.unary_stream(
+            "/grpc.health.v1.Health/Watch", request_serializer=bytes, response_deserializer=bytes
+        )(b"")
+        self.assertEqual(next(watch), b"\x08\x01")  # SERVING
+        server.process.send_signal(signal.SIGTERM)
+        self.assertEqual(next(watch), b"\x08\x02")  # NOT_SERVING, before it ends
+        self.assertEqual(server.process.wait(timeout=30), 0)
+
+    def test_what_is_in_flight_is_finished(self):
+        rows = 400_000
+        entry = pb.AppendEntry(
+            block=pb.Block(
+                sequence=pb.SequenceRef(id="long"),
+                sampled_ids=bytes(4 * rows),
+                sampled_log_probs=bytes(4 * rows),
+                top_k_ids=b"\0\0\0\0\1\0\0\0" * rows,
+                top_k_log_probs=b"\0\0\0\0\0\0\xa0\xc1" * rows,  # 0 and -20
+            )
+        )
+        batch = pb.AppendBatch(entries=[entry])
+        options = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+        channel = grpc.insecure_channel(self.server.address, options)
+        self.addCleanup(channel.close)
+        stub = ratio_service_pb2_grpc.RatioServiceStub(channel)
+        append = self.open(stub.Append, pb.AppendRequest(header=HEADER), pb.AppendRequest(batch=batch))
+        self.assertEqual(next(append).acks[0].code, 0)
+        whole = pb.Slice(sequence=pb.SequenceRef(id="long"), length=rows)
+        fetch = stub.FetchTopK(pb.FetchTopKRequest(run=pb.RunRef(run_id="run"), slices=[whole]))
+        next(fetch)  # its header; the rest is more than is sent to whoever doesn't read
+        self.server.process.send_signal(signal.SIGTERM)
+        while self.ready() != 503:
+            time.sleep(0.01)
+        time.sleep(0.5)  # longer than idle connections last
+        self.assertIsNone(self.server.process.poll())
+        self.assertEqual(sum(len(message.chunk.sampled_ids) for message in fetch), 4 * rows)
+        self.assertEqual(self.server.process.wait(timeout=30), 0)
+
+    def ready(self):
+        """What /readyz says, as a status of HTTP."""
+        try:
+            with urllib.request.urlopen(f"http://{self.server.admin_address}/readyz", timeout=20) as page:
+                return page.status
+        except urllib.error.HTTPError as error:
+            return error.code
 
 
 if __name__ == "__main__":

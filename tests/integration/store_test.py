@@ -5,8 +5,6 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
-import subprocess
 import tempfile
 import threading
 import time
@@ -17,6 +15,7 @@ import numpy as np
 
 import sis
 from server.testing.live_server import LiveServer
+from server.testing.memcached import Memcached
 
 TOP_K, VOCABULARY, POSITIONS, BLOCK = 8, 50, 400, 5
 
@@ -49,31 +48,6 @@ class Server:
     def kill(self) -> None:
         self._server.kill()
         self.client.close()
-
-
-class Memcached:
-    """A node that can be killed (it forgets all), or stopped (it does not answer, and forgets
-    nothing)."""
-
-    def __init__(self, path: str):
-        self.path = path
-        self.start()
-
-    def start(self) -> None:
-        self._process = subprocess.Popen(["memcached", "-s", self.path, "-u", "root"])
-        with socket.socket(socket.AF_UNIX) as probe:
-            while probe.connect_ex(self.path) != 0:
-                assert self._process.poll() is None, "memcached does not start"
-                time.sleep(0.01)
-
-    def signal(self, number: int) -> None:
-        self._process.send_signal(number)
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        if os.path.exists(self.path):
-            os.unlink(self.path)
 
 
 class StoreTest(unittest.TestCase):
@@ -310,6 +284,54 @@ class StoreTest(unittest.TestCase):
         records = there.fetch_top_k(run, ["a"])
         self.assertEqual(len(records), POSITIONS)
         self.assert_recorded(records, 0, np.ones(POSITIONS, bool))
+
+    def test_damaged_files_of_rocksdb_are_refused_or_missing_and_never_other_records(self):
+        whole = f"{self.directory}/whole"
+        server = LiveServer(f"--store=rocksdb:{whole}", cache_bytes=16 << 20)
+        names = [f"sequence {i}" for i in range(4)]
+        with sis.Client(server.address, timeout=30) as client:
+            self.store_whole(client, self.create_run(client), names[:3])
+        server.close()
+        # Writes what the log had into a table.
+        server = LiveServer(f"--store=rocksdb:{whole}", cache_bytes=16 << 20)
+        with sis.Client(server.address, timeout=30) as client:
+            self.store_whole(client, client.get_run("run").run, names[3:])
+        server.kill()
+        files = [name for name in os.listdir(whole) if name.endswith((".sst", ".log")) or name.startswith(("MANIFEST", "CURRENT"))]
+        damaged, seen = f"{self.directory}/damaged", set()
+        for name in files:
+            size = os.path.getsize(f"{whole}/{name}")
+            for position in {0, size // 2} if size else ():
+                shutil.copytree(whole, damaged)
+                with open(f"{damaged}/{name}", "r+b") as file:
+                    file.seek(position)
+                    old = file.read(40)
+                    file.seek(position)
+                    file.write(bytes(byte ^ 0x55 for byte in old))
+                with self.subTest(name, position=position):
+                    seen.add(self.look_at_damaged(damaged, names))
+                shutil.rmtree(damaged)
+        self.assertLessEqual({"refused", "missing"}, seen)
+
+    def look_at_damaged(self, directory, names):
+        """What came of it: the server is refused, or some of the sequences are missing, or none."""
+        try:
+            server = LiveServer(f"--store=rocksdb:{directory}", cache_bytes=16 << 20)
+        except RuntimeError as error:
+            self.assertRegex(str(error), "ended with 1 ")
+            return "refused"
+        self.addCleanup(server.kill)
+        with sis.Client(server.address, timeout=30) as client:
+            try:
+                run = client.get_run("run").run
+            except sis.Error:
+                return "refused"
+            records = client.fetch_top_k(run, [sis.Slice(name, 0, POSITIONS) for name in names])
+        server.kill()
+        gone = {missing.slice for missing in records.missing}
+        for index in set(range(len(names))) - gone:
+            self.assert_recorded(records, index, np.ones(POSITIONS, bool))
+        return "missing" if gone else "whole"
 
     def test_a_memcached_node_that_does_not_answer_costs_its_share_until_it_does(self):
         nodes, store = self.memcached()

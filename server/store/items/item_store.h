@@ -42,6 +42,10 @@ class ItemStore {
   // Whether other processes may write to it at the same time.
   virtual bool shared() const = 0;
 
+  // OK, or why Add would be refused at present, whatever the item: ResourceExhausted. To be called
+  // now and then; makes the store go on once there is room again.
+  virtual absl::Status CanAdd() { return absl::OkStatus(); }
+
   // One status per item; AlreadyExists if there is one under the key, which stays.
   virtual std::vector<absl::Status> Add(std::span<const Item> items) = 0;
   // Overwrites. One status per item.

@@ -1,14 +1,19 @@
 #include "server/store/items/rocksdb_items.h"
 
+#include <fcntl.h>
 #include <rocksdb/compaction_filter.h>
 #include <rocksdb/db.h>
 #include <rocksdb/filter_policy.h>
 #include <rocksdb/table.h>
 #include <rocksdb/write_batch.h>
+#include <sys/resource.h>
 #include <sys/statvfs.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -25,6 +30,12 @@ namespace {
 // first write to a log that a write has failed on is a failed assertion).
 constexpr uint64_t kFreeToAdd = uint64_t{128} << 20;
 constexpr uint64_t kFreeToWrite = uint64_t{64} << 20;
+// While there is room, a file of so many bytes lies beside the database. When others have filled
+// the disk it is given up, so that what removes can go on, also after a restart there.
+constexpr uint64_t kReserve = uint64_t{128} << 20;
+// Of the process's file descriptors RocksDB takes at most a part.
+constexpr int kMostFiles = 512;
+constexpr int kPartOfDescriptors = 4;
 
 absl::Status FromRocksDb(const rocksdb::Status& status) {
   if (status.ok()) return absl::OkStatus();
@@ -54,29 +65,30 @@ class RocksDbItems final : public ItemStore {
     write_.sync = sync;
   }
 
+  // For reading alone where there is no room to write.
   absl::Status Open() {
-    rocksdb::BlockBasedTableOptions table;
-    table.filter_policy.reset(rocksdb::NewBloomFilterPolicy(10));
-    table.block_cache = rocksdb::NewLRUCache(size_t{32} << 20);
-    table.cache_index_and_filter_blocks = true;
-    rocksdb::Options options;
-    options.create_if_missing = true;
-    options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
-    options.compaction_filter = &remove_expired_;
-    options.compression = rocksdb::kNoCompression;  // log-probs hardly compress
-    options.write_buffer_size = size_t{32} << 20;
-    options.max_write_buffer_number = 3;
-    options.max_open_files = 512;
-    options.keep_log_file_num = 2;
+    WriterLock lock(mutex_);
+    const absl::Status room = HasRoom(kFreeToWrite);
+    const absl::Status opened = room.ok() ? OpenToWrite() : room;
+    // What RocksDB writes when it opens may have taken the rest.
+    if (opened.ok() || HasRoom(kFreeToAdd).ok()) return opened;
     rocksdb::DB* db = nullptr;
-    const rocksdb::Status status = rocksdb::DB::Open(options, directory_, &db);
-    db_.reset(db);
-    return FromRocksDb(status);
+    if (!rocksdb::DB::OpenForReadOnly(Options(), directory_, &db).ok()) return opened;
+    Use(db);
+    read_only_ = true;
+    return absl::OkStatus();
   }
 
   std::string_view name() const override { return "rocksdb"; }
   bool forgets() const override { return false; }
   bool shared() const override { return false; }
+
+  absl::Status CanAdd() override {
+    WriterLock lock(mutex_);
+    if (absl::Status status = PrepareToWrite(kFreeToAdd); !status.ok()) return status;
+    KeepReserve();
+    return absl::OkStatus();
+  }
 
   std::vector<absl::Status> Add(std::span<const Item> items) override {
     std::vector<absl::Status> statuses(items.size());
@@ -153,7 +165,8 @@ class RocksDbItems final : public ItemStore {
   absl::Status Scan(
       const std::string& first,
       const std::function<std::string(std::string_view, std::string_view)>& visit) override {
-    const std::unique_ptr<rocksdb::Iterator> it(db_->NewIterator(rocksdb::ReadOptions()));
+    const std::shared_ptr<rocksdb::DB> db = Database();
+    const std::unique_ptr<rocksdb::Iterator> it(db->NewIterator(rocksdb::ReadOptions()));
     it->Seek(first);
     while (it->Valid()) {
       if (Expired(ToView(it->value()))) {
@@ -168,23 +181,92 @@ class RocksDbItems final : public ItemStore {
   }
 
  private:
+  rocksdb::Options Options() const {
+    rocksdb::BlockBasedTableOptions table;
+    table.filter_policy.reset(rocksdb::NewBloomFilterPolicy(10));
+    table.block_cache = rocksdb::NewLRUCache(size_t{32} << 20);
+    table.cache_index_and_filter_blocks = true;
+    rocksdb::Options options;
+    options.create_if_missing = true;
+    options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
+    options.compaction_filter = &remove_expired_;
+    options.compression = rocksdb::kNoCompression;  // log-probs hardly compress
+    options.write_buffer_size = size_t{32} << 20;
+    options.max_write_buffer_number = 3;
+    options.max_open_files = kMostFiles;
+    rlimit limit{};
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+      options.max_open_files = static_cast<int>(
+          std::min<rlim_t>(options.max_open_files, limit.rlim_cur / kPartOfDescriptors));
+    }
+    options.keep_log_file_num = 2;
+    return options;
+  }
+
+  absl::Status OpenToWrite() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    rocksdb::DB* db = nullptr;
+    const rocksdb::Status status = rocksdb::DB::Open(Options(), directory_, &db);
+    if (!status.ok()) return FromRocksDb(status);
+    Use(db);
+    read_only_ = false;
+    return absl::OkStatus();
+  }
+
+  void Use(rocksdb::DB* db) ABSL_LOCKS_EXCLUDED(db_mutex_) {
+    std::shared_ptr<rocksdb::DB> next(db);
+    WriterLock lock(db_mutex_);
+    db_.swap(next);
+  }
+  std::shared_ptr<rocksdb::DB> Database() const ABSL_LOCKS_EXCLUDED(db_mutex_) {
+    ReaderLock lock(db_mutex_);
+    return db_;
+  }
+
+  // Of the file system; as many as can be where it doesn't tell, or there is no directory yet.
+  uint64_t FreeBytes() const {
+    struct statvfs files;
+    if (statvfs(directory_.c_str(), &files) != 0) return UINT64_MAX;
+    return uint64_t{files.f_bavail} * files.f_frsize;
+  }
+
+  // Gives up the reserve for what removes.
+  absl::Status HasRoom(uint64_t least_free) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    uint64_t free = FreeBytes();
+    if (least_free == kFreeToWrite && free < least_free && unlink(reserve_.c_str()) == 0) {
+      reserve_given_up_ = true;
+      free = FreeBytes();
+    }
+    // What adds doesn't get what was given up for what removes.
+    if (least_free == kFreeToAdd && reserve_given_up_) least_free += kReserve;
+    if (free >= least_free) return absl::OkStatus();
+    return absl::ResourceExhaustedError(absl::StrCat("rocksdb: ", directory_, " has ", free,
+                                                     " bytes free, less than ", least_free));
+  }
+
+  void KeepReserve() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (access(reserve_.c_str(), F_OK) == 0 || FreeBytes() < kFreeToAdd + kReserve) return;
+    const int file = open(reserve_.c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+    if (file < 0) return;
+    reserve_given_up_ = posix_fallocate(file, 0, kReserve) != 0;
+    close(file);
+    if (reserve_given_up_) unlink(reserve_.c_str());
+  }
+
+  absl::Status PrepareToWrite(uint64_t least_free) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (absl::Status status = HasRoom(least_free); !status.ok()) return status;
+    return read_only_ ? OpenToWrite() : absl::OkStatus();
+  }
+
   absl::Status Write(rocksdb::WriteBatch* batch, uint64_t least_free)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (batch->Count() == 0) return absl::OkStatus();
-    struct statvfs files;
-    if (statvfs(directory_.c_str(), &files) == 0) {
-      const uint64_t free = uint64_t{files.f_bavail} * files.f_frsize;
-      if (free < least_free) {
-        return absl::ResourceExhaustedError(absl::StrCat("rocksdb: ", directory_, " has ", free,
-                                                         " bytes free, less than ", least_free));
-      }
-    }
-    return FromRocksDb(db_->Write(write_, batch));
+    if (absl::Status status = PrepareToWrite(least_free); !status.ok()) return status;
+    return FromRocksDb(Database()->Write(write_, batch));
   }
 
   absl::StatusOr<std::string> Find(const std::string& key) const {
     std::string value;
-    const rocksdb::Status status = db_->Get(rocksdb::ReadOptions(), key, &value);
+    const rocksdb::Status status = Database()->Get(rocksdb::ReadOptions(), key, &value);
     if (!status.ok()) return FromRocksDb(status);
     if (Expired(value)) return absl::NotFoundError("expired");
     return value;
@@ -193,8 +275,14 @@ class RocksDbItems final : public ItemStore {
   const std::string directory_;
   rocksdb::WriteOptions write_;
   const RemoveExpired remove_expired_;
-  std::unique_ptr<rocksdb::DB> db_;
+  const std::string reserve_ = directory_ + "/reserve";
   Mutex mutex_;  // held to write
+  // Whether it was opened on a full disk, for reading.
+  bool read_only_ ABSL_GUARDED_BY(mutex_) = false;
+  bool reserve_given_up_ ABSL_GUARDED_BY(mutex_) = false;
+  mutable Mutex db_mutex_;  // a leaf
+  // Those who read keep the one that they began with.
+  std::shared_ptr<rocksdb::DB> db_ ABSL_GUARDED_BY(db_mutex_);
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Items in a RocksDB of this machine. An item survives the process (kill -9) as soon as it is
 // written, and with `sync` the machine (a power cut) as well. Where the disk is nearly full, adding
-// is ResourceExhausted; a little later so is all writing.
+// is ResourceExhausted; a little later so is all writing. What is there can be opened and read on a
+// disk without any room.
 #pragma once
 
 #include <memory>

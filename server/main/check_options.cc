@@ -1,0 +1,101 @@
+#include "server/main/check_options.h"
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "server/store/parse_store.h"
+
+namespace sis {
+namespace {
+
+// Of struct sockaddr_un, with the zero behind.
+constexpr size_t kLongestSocketPath = 107;
+
+absl::Status Refuse(absl::string_view flag, absl::string_view value, absl::string_view why) {
+  return absl::InvalidArgumentError(absl::StrCat("--", flag, "=", value, why));
+}
+
+// Why this is no HOST:PORT; empty if it is one.
+std::string HostAndPortProblem(absl::string_view address) {
+  const size_t colon = address.rfind(':');
+  if (colon == address.npos || colon == 0) return "is not HOST:PORT";
+  uint32_t port = 0;
+  if (!absl::SimpleAtoi(address.substr(colon + 1), &port) || port > 65535) {
+    return "has no port in [0, 65535]";
+  }
+  const absl::string_view host = address.substr(0, colon);
+  if (absl::StrContains(host, ":") && !(absl::StartsWith(host, "[") && absl::EndsWith(host, "]"))) {
+    return "needs [] around the IPv6 address";
+  }
+  return "";
+}
+
+std::string AddressProblem(absl::string_view address) {
+  if (absl::ConsumePrefix(&address, "unix:")) {
+    absl::ConsumePrefix(&address, "//");
+    if (address.empty()) return "is a Unix socket without a path";
+    if (address.size() > kLongestSocketPath) return "has a path of more than 107 bytes";
+    return "";
+  }
+  if (absl::ConsumePrefix(&address, "unix-abstract:")) {
+    return address.empty() ? "is a Unix socket without a name" : "";
+  }
+  return HostAndPortProblem(address);
+}
+
+absl::Status CheckAddresses(const ServerOptions& options) {
+  std::set<absl::string_view> seen;
+  bool has_socket_file = false;
+  const bool shares_memory = options.shared_memory_bytes > 0;
+  for (const absl::string_view address : absl::StrSplit(options.listen, ',')) {
+    const auto refuse = [&](absl::string_view why) {
+      return Refuse("listen", options.listen, absl::StrCat(": '", address, "' ", why));
+    };
+    if (const std::string problem = AddressProblem(address); !problem.empty()) {
+      return refuse(problem);
+    }
+    if (!absl::EndsWith(address, ":0") && !seen.insert(address).second) {
+      return refuse("is named twice");
+    }
+    has_socket_file = has_socket_file || absl::StartsWith(address, "unix:");
+    if (shares_memory && absl::StartsWith(address, "unix-abstract:")) {
+      return refuse("is open to every user, so it can't go with --shared_memory_bytes");
+    }
+  }
+  if (shares_memory && !has_socket_file) {
+    return Refuse(
+        "shared_memory_bytes", absl::StrCat(options.shared_memory_bytes),
+        absl::StrCat(" goes with a Unix socket, and --listen=", options.listen, " has none"));
+  }
+  if (options.admin.empty()) return absl::OkStatus();
+  if (const std::string problem = HostAndPortProblem(options.admin); !problem.empty()) {
+    return Refuse("admin", options.admin, absl::StrCat(" ", problem));
+  }
+  if (seen.contains(options.admin)) {
+    return Refuse("admin", options.admin, " is an address of --listen too");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckOptions(const ServerOptions& options) {
+  if (absl::Status status = CheckAddresses(options); !status.ok()) return status;
+  if (options.backend == BackendKind::kCpu && options.device_cache_bytes.value_or(0) > 0) {
+    return Refuse("device_cache_bytes", absl::StrCat(*options.device_cache_bytes),
+                  " goes with CUDA, and --backend is cpu");
+  }
+  if (absl::Status status = CheckStore(options.store); !status.ok()) {
+    return Refuse("store", options.store, absl::StrCat(": ", status.message()));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace sis

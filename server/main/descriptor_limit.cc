@@ -1,0 +1,31 @@
+#include "server/main/descriptor_limit.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+
+namespace sis {
+namespace {
+
+constexpr rlim_t kEnough = 1 << 20;
+// RocksDB's 512 files, the 96 connections of the admin port, and a few hundred more; of a small
+// limit half.
+constexpr rlim_t kReserve = 1024;
+
+}  // namespace
+
+void RaiseDescriptorLimit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = std::max(limit.rlim_cur, std::min(limit.rlim_max, kEnough));
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+int FirstReservedDescriptor() {
+  rlimit limit{};
+  rlim_t most = kEnough;
+  if (getrlimit(RLIMIT_NOFILE, &limit) == 0) most = std::min(most, limit.rlim_cur);
+  return static_cast<int>(most - std::min(most / 2, kReserve));
+}
+
+}  // namespace sis

@@ -1,0 +1,85 @@
+// The sockets at which clients connect.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "server/main/socket_file.h"
+
+namespace sis {
+
+// Accepts connections and hands them to gRPC. The installed gRPC could do that itself, but it never
+// accepts again once it has found no file descriptor for a connection. Here those that are too many
+// are closed as soon as they come, and there is always one descriptor to do that with.
+class Listener {
+ public:
+  using Credentials =
+      std::function<std::shared_ptr<grpc::ServerCredentials>(const std::string& address)>;
+
+  // Listens at the addresses, host:port, unix:PATH or unix-abstract:NAME, whose connections will be
+  // those of the server that `builder` makes. All addresses of a host name are taken that can be.
+  // Unavailable says which can't be listened on, and why.
+  static absl::StatusOr<std::unique_ptr<Listener>> Listen(const std::vector<std::string>& addresses,
+                                                          const Credentials& credentials,
+                                                          grpc::ServerBuilder& builder);
+
+  // As Stop.
+  ~Listener();
+  Listener(const Listener&) = delete;
+  Listener& operator=(const Listener&) = delete;
+
+  // With the ports that were picked, commas between.
+  const std::string& addresses() const { return addresses_; }
+
+  // Accepts from now on; the server must have been started.
+  void Start();
+  // From now on connections are refused by the system. Idempotent, not thread-safe.
+  void Stop();
+
+  // Connections that were closed because there were too many, and whether some were just now.
+  // Thread-safe.
+  int64_t refused() const { return refused_; }
+  bool RefusedLately() const;
+
+ private:
+  struct Socket {
+    int descriptor;
+    grpc::experimental::ExternalConnectionAcceptor* acceptor;
+  };
+
+  Listener();
+  absl::StatusOr<std::string> ListenAt(const std::string& address,
+                                       grpc::experimental::ExternalConnectionAcceptor* acceptor);
+  absl::StatusOr<std::string> ListenAtHost(
+      const std::string& address, grpc::experimental::ExternalConnectionAcceptor* acceptor);
+  absl::Status ListenAtPath(const std::string& path, bool abstract,
+                            grpc::experimental::ExternalConnectionAcceptor* acceptor);
+  void AcceptUntilStopped();
+  // All that wait. False if the system has no room for them at present.
+  bool AcceptFrom(const Socket& socket);
+  void CountRefused();
+
+  std::string addresses_;
+  std::vector<SocketFile> files_;
+  std::vector<std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor>> acceptors_;
+  std::vector<Socket> sockets_;
+  const int first_reserved_;
+  int stop_;   // an eventfd
+  int spare_;  // given up for as long as it takes to close a connection
+  std::atomic<int64_t> refused_ = 0;
+  std::atomic<int64_t> last_refused_ = std::numeric_limits<int64_t>::min();  // nanoseconds
+  std::thread thread_;
+};
+
+}  // namespace sis

@@ -1,0 +1,125 @@
+"""A server whose disk others have filled: it starts, reads and makes room, and goes on when there is
+some."""
+
+import os
+import re
+import subprocess
+import tempfile
+import time
+import unittest
+import urllib.request
+
+import numpy as np
+
+import sis
+from server.testing.live_server import LiveServer
+
+VOCABULARY, TOP_K, POSITIONS = 10, 2, 20
+
+
+class SmallFiles:
+    """A file system of 400 MiB at `path`, for processes that are started with `enter`."""
+
+    def __init__(self, path):
+        mount = f"mount -t tmpfs -o size=400m none {path} && echo mounted && exec sleep infinity"
+        self._process = subprocess.Popen(
+            ["unshare", "-U", "-r", "-m", "sh", "-c", mount],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+        said = self._process.stdout.readline()
+        if said != "mounted\n":
+            raise unittest.SkipTest(f"no file system of its own: {said}")
+        self.enter = ["nsenter", "-t", str(self._process.pid), "-U", "-m", "--preserve-credentials"]
+        self.path = f"/proc/{self._process.pid}/root{path}"  # as seen from here
+
+    def fill(self):
+        files = os.statvfs(self.path)
+        with open(f"{self.path}/filler", "wb") as filler:
+            os.posix_fallocate(filler.fileno(), 0, files.f_bavail * files.f_frsize)
+
+    def empty(self):
+        os.unlink(f"{self.path}/filler")
+
+    def close(self):
+        self._process.kill()
+        self._process.wait()
+        self._process.stdout.close()
+
+
+class FullDiskTest(unittest.TestCase):
+    def get(self, path):
+        with urllib.request.urlopen(f"http://{self.server.admin_address}{path}", timeout=20) as page:
+            return page.read().decode()
+
+    def is_read_only(self):
+        metric = re.search(r"^sis_store_read_only (\d)$", self.get("/metrics"), re.MULTILINE)
+        said = "\nread-only" in self.get("/readyz")
+        self.assertTrue(self.get("/readyz").startswith("ready\n"))
+        return metric.group(1) == "1" and said
+
+    def append(self, client, run, sequence):
+        ids = np.tile(np.arange(TOP_K), (POSITIONS, 1))
+        log_probs = np.full((POSITIONS, TOP_K), -1.0)
+        with client.append(run, sampling=sis.Sampling("raw"), retry_timeout=0.1) as stream:
+            stream.block(
+                sequence, first_position=0, policy_version=0, sampled_ids=ids[:, 0],
+                sampled_log_probs=log_probs[:, 0], top_k_ids=ids, top_k_log_probs=log_probs,
+            )  # fmt: skip
+            stream.seal(sequence, length=POSITIONS)
+
+    def start(self):
+        self.server = LiveServer(f"--store=rocksdb:{self.folder}/store", prefix=self.files.enter)
+        self.addCleanup(self.server.kill)
+        client = sis.Client(self.server.address, timeout=20)
+        self.addCleanup(client.close)
+        return client
+
+    def test_it_starts_and_makes_room(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        self.files = SmallFiles(self.folder)
+        self.addCleanup(self.files.close)
+        client = self.start()
+        config = {"seed": 1, "vocabulary_size": VOCABULARY, "top_k": TOP_K}
+        run, other = client.create_run("run", **config), client.create_run("other", **config)
+        for sequence in ("kept", "released"):
+            self.append(client, run, sequence)
+        self.append(client, other, "deleted")
+        self.assertFalse(self.is_read_only())
+        self.server.close()
+
+        self.files.fill()
+        client = self.start()
+        self.assertTrue(self.is_read_only())
+        records = client.fetch_top_k(run, ["kept", "released"])
+        evaluation = client.evaluate(
+            run, records, draw=1, log_probs=records.log_probs, sampled_log_probs=records.sampled_log_probs
+        )
+        self.assertEqual((evaluation.missing, evaluation.totals.scored), ((), 2 * POSITIONS))
+        with self.assertRaisesRegex(sis.AppendError, "bytes free") as raised:
+            self.append(client, run, "new")
+        self.assertEqual({refusal.code.name for refusal in raised.exception.refused}, {"RESOURCE_EXHAUSTED"})
+        self.assertEqual(client.release(run, ["released"]).sequences, 1)
+        self.assertTrue(client.delete_run("other"))
+        self.assertEqual(client.advance_version(run, 1), 0)
+        self.server.kill()  # what was answered is stored
+
+        client = self.start()
+        self.assertEqual([status.run.id for status in client.list_runs()], ["run"])
+        self.assertEqual(client.get_run("run").policy_version, 1)
+        missing = client.fetch_top_k(run, ["kept", sis.Slice("released", 0, POSITIONS)]).missing
+        self.assertEqual([(m.slice, m.reason) for m in missing], [(1, sis.MissingReason.RELEASED)])
+        self.assertTrue(self.is_read_only())
+
+        self.files.empty()
+        for _ in range(600):
+            if not self.is_read_only():
+                break
+            time.sleep(0.05)
+        self.append(client, run, "new")
+        self.assertEqual(client.fetch_top_k(run, ["new"]).missing, ())
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,242 @@
+"""Three servers restarted one after the other while workers append and a trainer evaluates, and one
+that hangs: what operators do, and what happens to them, costs no step and no acked block."""
+
+import re
+import shutil
+import signal
+import tempfile
+import threading
+import time
+import unittest
+import urllib.request
+
+import numpy as np
+
+import sis
+from server.testing.live_server import LiveServer
+from server.testing.memcached import Memcached
+from sis.placement import Placement
+
+VOCABULARY, TOP_K, POSITIONS = 40, 4, 30
+# Of the sequences acked last, which a step evaluates.
+STEP = 12
+
+
+def recorded(sequence):
+    """The records of a sequence, the same whenever it is asked for."""
+    rng = np.random.default_rng(int(sequence))
+    logits = rng.normal(size=(POSITIONS, VOCABULARY))
+    log_softmax = (logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)).astype(np.float32)
+    sampled = rng.integers(VOCABULARY, size=POSITIONS)
+    ids = np.broadcast_to(np.arange(VOCABULARY), logits.shape)
+    sampled_log_probs = np.take_along_axis(log_softmax, sampled[:, None], axis=1)[:, 0]
+    return sis.canonical(ids, log_softmax, sampled, sampled_log_probs, TOP_K)
+
+
+class Load:
+    """Workers that send what is refused again, and a trainer, until it is stopped. Each has a client
+    of its own."""
+
+    def __init__(self, addresses, run_id, workers=2):
+        self._addresses, self._run_id, self._workers = addresses, run_id, workers
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self.acked = []
+        self.steps = 0
+        self.steps_with_all = 0  # in a row, at present
+        self.failures = []
+        jobs = [threading.Thread(target=self._guard, args=[self._work, n]) for n in range(workers)]
+        self._threads = [*jobs, threading.Thread(target=self._guard, args=[self._train])]
+        for thread in self._threads:
+            thread.start()
+
+    def acked_so_far(self):
+        with self._lock:
+            return list(self.acked)
+
+    def stop(self):
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def until(self, done):
+        for _ in range(1200):
+            if done() or self.failures:
+                return
+            time.sleep(0.05)
+        raise AssertionError(f"still not, after {self.steps} steps and {len(self.acked)} acks")
+
+    def _guard(self, job, *arguments):
+        try:
+            with sis.Client(self._addresses, timeout=20) as client:
+                job(client, client.get_run(self._run_id).run, *arguments)
+        except Exception as error:  # which the test asserts
+            self.failures.append(error)
+
+    def _work(self, client, run, worker):
+        number = worker
+        stream = client.append(run, sampling=sis.Sampling("raw"))
+        while not self._stop.is_set():
+            # A step's worth at a time, so that all replicas have something under way.
+            wanted = {str(number + self._workers * i) for i in range(6)}
+            number += self._workers * len(wanted)
+            while wanted and not self._stop.is_set():
+                for sequence in wanted:
+                    stream.block(sequence, first_position=0, policy_version=0, **recorded(sequence)._asdict())
+                    stream.seal(sequence, length=POSITIONS)
+                refused = set()
+                try:
+                    stream.flush()
+                except sis.AppendError as error:
+                    assert {entry.code.name for entry in error.refused} == {"UNAVAILABLE"}, error
+                    refused = {entry.sequence for entry in error.refused}
+                with self._lock:
+                    self.acked += sorted(wanted - refused)
+                wanted = refused
+                if refused:
+                    time.sleep(0.05)
+        stream.abandon()
+
+    def _train(self, client, run):
+        while not self._stop.is_set():
+            sequences = self.acked_so_far()[-STEP:]
+            if not sequences:
+                time.sleep(0.01)
+                continue
+            records = client.fetch_top_k(run, [sis.Slice(sequence, 0, POSITIONS) for sequence in sequences])
+            self.steps += 1
+            evaluation = client.evaluate(
+                run,
+                records,
+                draw=self.steps,
+                log_probs=records.log_probs,
+                sampled_log_probs=np.where(records.present, records.sampled_log_probs, -1),
+            )
+            allowed = {sis.MissingReason.STORE_DOWN, sis.MissingReason.NEVER_ARRIVED}
+            assert {missing.reason for missing in evaluation.missing} <= allowed, evaluation.missing
+            self.steps_with_all = 0 if evaluation.missing else self.steps_with_all + 1
+
+
+class RollingRestartTest(unittest.TestCase):
+    def folder(self):
+        folder = tempfile.mkdtemp(dir="/tmp", prefix="sis_")  # names of sockets are short
+        self.addCleanup(shutil.rmtree, folder)
+        return folder
+
+    def serve(self, store, listen="127.0.0.1:0"):
+        server = LiveServer(f"--store={store}", listen=listen, cache_bytes=16 << 20)
+        self.addCleanup(server.kill)
+        return server
+
+    def roll(self, stores):
+        """Restarts each of the servers under load. Returns the addresses, what was acked in all, and
+        of each server what was acked when it was told to end and when it was back."""
+        servers = [self.serve(store) for store in stores]
+        addresses = [server.address for server in servers]
+        with sis.Client(addresses, timeout=20) as client:
+            client.create_run("run", seed=1, vocabulary_size=VOCABULARY, top_k=TOP_K, log_prob_encoding="float32")
+        load = Load(addresses, "run")
+        self.addCleanup(load.stop)
+        restarts = []
+        for index, store in enumerate(stores):
+            load.until(lambda: load.steps_with_all >= 3)
+            before = set(load.acked_so_far())
+            servers[index].close()
+            self.assertEqual(servers[index].process.returncode, 0)
+            during = load.steps
+            load.until(lambda: load.steps >= during + 3)  # steps go on without it
+            servers[index] = self.serve(store, listen=addresses[index])
+            restarts.append((before, set(load.acked_so_far())))
+            load.steps_with_all = 0
+        load.until(lambda: load.steps_with_all >= 3)
+        load.stop()
+        self.assertEqual(load.failures, [])
+        return addresses, load.acked, restarts
+
+    def missing_of(self, addresses, sequences):
+        """What of these is missing; the rest is bit by bit what was sent."""
+        with sis.Client(addresses, timeout=20) as client:
+            run = client.get_run("run").run
+            slices = [sis.Slice(sequence, 0, POSITIONS) for sequence in sequences]
+            records = client.fetch_top_k(run, slices)
+        for number, sequence in enumerate(sequences):
+            rows = records.rows(number)
+            if records.present[rows].all():
+                for name, array in recorded(sequence)._asdict().items():
+                    got = getattr(records, name.replace("top_k_", ""))[rows]
+                    self.assertEqual(got.tobytes(), array.astype(got.dtype).tobytes(), sequence)
+        return {sequences[missing.slice]: missing.reason for missing in records.missing}
+
+    def test_in_memory_each_costs_its_share_and_no_more(self):
+        addresses, acked, restarts = self.roll(["memory"] * 3)
+        missing = self.missing_of(addresses, acked)
+        self.assertLessEqual(set(missing.values()), {sis.MissingReason.NEVER_ARRIVED})
+        placement = Placement(addresses)
+        owner = {sequence: placement.replica("run", sequence) for sequence in acked}
+        for index, (before, back) in enumerate(restarts):
+            share = {sequence for sequence in acked if owner[sequence] == index}
+            self.assertLessEqual(share & before, set(missing))
+            self.assertEqual(set(missing) & (share - back), set())
+
+    def test_with_rocksdb_nothing_that_was_acked_is_lost(self):
+        folder = self.folder()
+        addresses, acked, _ = self.roll([f"rocksdb:{folder}/{index}" for index in range(3)])
+        self.assertEqual(self.missing_of(addresses, acked), {})
+
+    def test_with_memcached_nothing_that_was_acked_is_lost(self):
+        folder = self.folder()
+        nodes = [Memcached(f"{folder}/node{index}") for index in range(2)]
+        for node in nodes:
+            self.addCleanup(node.kill)
+        store = "memcached:" + ",".join(node.path for node in nodes)
+        addresses, acked, _ = self.roll([store] * 3)
+        self.assertEqual(self.missing_of(addresses, acked), {})
+
+
+class HangTest(unittest.TestCase):
+    def calls(self, server):
+        """How many a server has begun."""
+        with urllib.request.urlopen(f"http://{server.admin_address}/metrics", timeout=20) as page:
+            return sum(map(int, re.findall(r"^grpc_server_started_total\{.*\} (\d+)$", page.read().decode(), re.MULTILINE)))
+
+    def test_a_replica_that_is_stopped_costs_one_timeout_and_comes_back(self):
+        servers = [LiveServer(cache_bytes=16 << 20) for _ in range(3)]
+        for server in servers:
+            self.addCleanup(server.kill)
+        addresses = [server.address for server in servers]
+        placement = Placement(addresses)
+        client = sis.Client(addresses, timeout=2)
+        self.addCleanup(client.close)
+        run = client.create_run("run", seed=1, vocabulary_size=VOCABULARY, top_k=TOP_K)
+        sequences = [str(number) for number in range(30)]
+        with client.append(run, sampling=sis.Sampling("raw")) as stream:
+            for sequence in sequences:
+                stream.block(sequence, first_position=0, policy_version=0, **recorded(sequence)._asdict())
+        records = client.fetch_top_k(run, sequences)
+
+        def step(draw):
+            evaluation = client.evaluate(
+                run, records, draw=draw, log_probs=records.log_probs, sampled_log_probs=records.sampled_log_probs
+            )
+            return {sequences[missing.slice] for missing in evaluation.missing}
+
+        self.assertEqual(step(1), set())
+        share = {sequence for sequence in sequences if placement.replica("run", sequence) == 1}
+        self.assertTrue(share)
+        before = self.calls(servers[1])
+        servers[1].process.send_signal(signal.SIGSTOP)
+        self.addCleanup(servers[1].process.send_signal, signal.SIGCONT)
+        for draw in range(2, 42):
+            self.assertEqual(step(draw), share)
+        servers[1].process.send_signal(signal.SIGCONT)
+        for draw in range(42, 600):
+            if not step(draw):
+                break
+            time.sleep(0.05)
+        self.assertEqual(step(600), set())
+        # Of 40 steps one has asked it, then now and then a probe; and what brings it back.
+        self.assertLess(self.calls(servers[1]) - before, 15)
+
+
+if __name__ == "__main__":
+    unittest.main()
