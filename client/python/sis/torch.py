@@ -96,22 +96,27 @@ def gather(
     temperature: float = 1.0,
     vocabulary_start: int = 0,
     group: Any = None,
+    rows: Optional[torch.Tensor] = None,
 ) -> Gathered:
     """The current policy's log-probs at records.ids and of the sampled tokens, without gradients.
 
     logits: [N, V] of any floating type; widened to float32 before anything is done with them, some
-    rows at a time. sampled_ids: int [N], the trainer's own tokens, used where none is recorded; see
+    rows at a time. rows: int [N], which rows of the logits, then [any, V], are those of the
+    records. sampled_ids: int [N], the trainer's own tokens, used where none is recorded; see
     sis.gather. temperature: of the rollouts.
     group: of torch.distributed, whose ranks hold columns of the same logits: this rank those of the
     tokens from vocabulary_start on. Every rank gets the same result.
     """
-    _check_rows("logits", logits, records)
-    rows = max(1, _CHUNK_ELEMENTS // max(1, logits.shape[1]))
+    if rows is None:
+        _check_rows("logits", logits, records)
+    elif tuple(rows.shape) != (len(records),):
+        raise ValueError(f"rows has shape {list(rows.shape)}, must be [{len(records)}]")
+    at_a_time = max(1, _CHUNK_ELEMENTS // max(1, logits.shape[1]))
 
     def parts(first: int, last: int) -> Iterator[Tuple[int, torch.Tensor]]:
-        yield vocabulary_start, logits[first:last]
+        yield vocabulary_start, logits[first:last] if rows is None else logits[rows[first:last]]
 
-    return _gather(records, sampled_ids, parts, rows, logits.device, temperature, group)
+    return _gather(records, sampled_ids, parts, at_a_time, logits.device, temperature, group)
 
 
 def gather_from_head(
