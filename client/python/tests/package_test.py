@@ -22,7 +22,8 @@ for requirement in map(Requirement, metadata.requires("sis-ratio-client")):
 NEWEST = ["grpcio", "protobuf", "numpy"]
 # All that is imported where neither an engine nor PyTorch is installed.
 ENGINES = (
-    "import sis.aio, sis.engines.llama_cpp, sis.engines.transformers, sis.engines.vllm, sis.verl.rollout"
+    "import sis.aio, sis.engines.llama_cpp, sis.engines.transformers, sis.engines.vllm, "
+    "sis.verl.rollout"
 )
 
 

@@ -49,7 +49,8 @@ def make_worker(path, micro_batch=4, dynamic=False):
     worker = TrainingWorker(
         TrainingWorkerConfig(
             model_type="language_model", model_config=model, engine_config=engine,
-            optimizer_config=FSDPOptimizerConfig(lr=1e-3, total_training_steps=100), checkpoint_config=CheckpointConfig(),
+            optimizer_config=FSDPOptimizerConfig(lr=1e-3, total_training_steps=100),
+            checkpoint_config=CheckpointConfig(),
         )
     )  # fmt: skip
     worker.reset()
@@ -176,5 +177,6 @@ class Gradients:
 
 def detach(worker):
     """Undoes attach and Gradients."""
-    for owner, name in ((worker.engine, "train_batch"), (worker.engine, "optimizer_step"), (worker, "train_mini_batch")):
-        owner.__dict__.pop(name, None)
+    worker.__dict__.pop("train_mini_batch", None)
+    for name in ("train_batch", "optimizer_step"):
+        worker.engine.__dict__.pop(name, None)
