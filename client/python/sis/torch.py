@@ -15,7 +15,10 @@ from typing import Any, Callable, Iterable, Iterator, NamedTuple, Optional, Sequ
 import numpy as np
 import torch
 
+from sis.distillation import Divergence, forward_kl, reverse_kl
 from sis.records import SequenceLike, SequenceRef, Slice, TopKRecords
+from sis.sampling_replay import Replayed, is_complete, replayed
+from sis.score_centering import score_center
 
 # Logits that are worked on at a time: 256 MiB of float32.
 _CHUNK_ELEMENTS = 1 << 26
@@ -96,22 +99,51 @@ def gather(
     temperature: float = 1.0,
     vocabulary_start: int = 0,
     group: Any = None,
+    rows: Optional[torch.Tensor] = None,
 ) -> Gathered:
     """The current policy's log-probs at records.ids and of the sampled tokens, without gradients.
 
     logits: [N, V] of any floating type; widened to float32 before anything is done with them, some
-    rows at a time. sampled_ids: int [N], the trainer's own tokens, used where none is recorded; see
+    rows at a time. rows: int [N], which rows of the logits, then [any, V], are those of the
+    records. sampled_ids: int [N], the trainer's own tokens, used where none is recorded; see
     sis.gather. temperature: of the rollouts.
     group: of torch.distributed, whose ranks hold columns of the same logits: this rank those of the
     tokens from vocabulary_start on. Every rank gets the same result.
     """
-    _check_rows("logits", logits, records)
-    rows = max(1, _CHUNK_ELEMENTS // max(1, logits.shape[1]))
+    if rows is None:
+        _check_rows("logits", logits, records)
+    elif tuple(rows.shape) != (len(records),):
+        raise ValueError(f"rows has shape {list(rows.shape)}, must be [{len(records)}]")
+    at_a_time = max(1, _CHUNK_ELEMENTS // max(1, logits.shape[1]))
 
     def parts(first: int, last: int) -> Iterator[Tuple[int, torch.Tensor]]:
-        yield vocabulary_start, logits[first:last]
+        yield vocabulary_start, logits[first:last] if rows is None else logits[rows[first:last]]
 
-    return _gather(records, sampled_ids, parts, rows, logits.device, temperature, group)
+    return _gather(records, sampled_ids, parts, at_a_time, logits.device, temperature, group)
+
+
+def log_probs_at(
+    records: TopKRecords,
+    logits: torch.Tensor,
+    sampled_ids: Optional[torch.Tensor] = None,
+    *,
+    temperature: float = 1.0,
+) -> Gathered:
+    """As gather, with gradients: for the losses of sampling_replay, score_centering and distillation.
+
+    In float64 if the logits are. Unused slots, and all of a missing position, are -inf; so is a
+    sampled token that nobody names.
+    """
+    _check_rows("logits", logits, records)
+    ids = torch.from_numpy(records.ids).to(logits.device).long()
+    sampled = torch.from_numpy(records.sampled_ids).to(logits.device).long()
+    if sampled_ids is not None:
+        sampled = torch.where(sampled < 0, sampled_ids.to(logits.device).long(), sampled)
+    exact = logits if logits.dtype == torch.float64 else logits.float()
+    every = torch.log_softmax(exact / temperature, dim=1)
+    both = torch.cat([ids, sampled[:, None]], dim=1)
+    found = every.gather(1, both.clamp(min=0)).masked_fill(both < 0, -torch.inf)
+    return Gathered(found[:, :-1], found[:, -1])
 
 
 def gather_from_head(

@@ -21,7 +21,10 @@ for requirement in map(Requirement, metadata.requires("sis-ratio-client")):
 """
 NEWEST = ["grpcio", "protobuf", "numpy"]
 # All that is imported where neither an engine nor PyTorch is installed.
-ENGINES = "import sis.aio, sis.engines.llama_cpp, sis.engines.transformers, sis.engines.vllm"
+ENGINES = (
+    "import sis.aio, sis.engines.llama_cpp, sis.engines.transformers, sis.engines.vllm, "
+    "sis.verl.rollout"
+)
 
 
 def run(*command, seconds=280, **environment):

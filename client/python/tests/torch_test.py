@@ -146,6 +146,14 @@ class GatherTest(unittest.TestCase):
         without = sis.torch.gather(kept, logits).sampled_log_probs.numpy()
         self.assertEqual(gathered.sampled_log_probs.numpy()[known].tobytes(), without[known].tobytes())
 
+    def test_rows_are_taken_from_more_logits_than_there_are_records(self):
+        kept, logits = records(), logits_of(rows=90)
+        rows = torch.randperm(90, generator=torch.Generator().manual_seed(1))[:ROWS]
+        for elements in (1 << 26, 200):
+            with unittest.mock.patch.object(sis.torch, "_CHUNK_ELEMENTS", elements):
+                for got, want in zip(sis.torch.gather(kept, logits, rows=rows), sis.torch.gather(kept, logits[rows])):
+                    self.assertEqual(got.numpy().tobytes(), want.numpy().tobytes())
+
     def test_what_does_not_fit_is_refused(self):
         kept, logits = records(), logits_of()
         own = torch.zeros(ROWS, dtype=torch.long)
@@ -154,6 +162,7 @@ class GatherTest(unittest.TestCase):
             (lambda: sis.torch.gather(kept, logits[1:]), r"logits has shape \[36, 40\], must be \[37, any\]"),
             (lambda: sis.torch.gather(kept, logits, own), "token 40, position 36: the logits are of 40 tokens"),
             (lambda: sis.torch.gather(kept, logits, own[1:]), r"sampled_ids has shape \[36\]"),
+            (lambda: sis.torch.gather(kept, logits, rows=own[1:]), r"rows has shape \[36\], must be \[37\]"),
             (lambda: sis.torch.gather(kept, logits, temperature=0.0), "temperature is 0.0"),
             (lambda: sis.torch.gather_from_head(kept, torch.ones(3, H), torch.ones(V, H)), "hidden has shape"),
         ):

@@ -27,6 +27,9 @@ from sis.engines import Recorder
 from sis.engines.llama_cpp import LlamaCppAdapter
 from sis.engines.transformers import TransformersAdapter
 from sis.engines.vllm import VllmAdapter
+from sis.verl.names import name_of
+from sis.verl.rollout import RecordingEngine
+from sis.verl.settings import Settings
 
 K = 20
 PROMPTS = [[270, 443, 285, 264], [78, 70, 264], [282, 269, 78, 271, 300], [264, 265]]
@@ -213,6 +216,35 @@ class EnginesTest(unittest.TestCase):
                     recorder.retry(f"t{record}{i}")
         await recorder.close()
         await client.close()
+        await self.as_verl_uses_it(engine)
+
+    async def as_verl_uses_it(self, engine):
+        """Outputs that repeat, with the sampled tokens' log-probs only, by which the actor finds the
+        records; and a request that is aborted, and continued."""
+        from vllm import SamplingParams
+
+        settings = Settings(address=self.address, run="verl", top_k=K, log_prob_encoding="float32")
+        recording = RecordingEngine(engine, settings, tiny_model.VOCABULARY, lambda: 1)
+
+        async def generate(prompt, seed, abort_after=None):
+            params = SamplingParams(temperature=0.9, max_tokens=40, logprobs=0, seed=seed, ignore_eos=True)
+            last = None
+            async for output in recording.generate({"prompt_token_ids": prompt}, params, request_id=f"verl-{seed}"):
+                last = output.outputs[0]
+                if abort_after is not None and len(last.token_ids) == abort_after:
+                    await engine.abort(f"verl-{seed}")
+            # As verl's server reads it.
+            return last.token_ids, [listed[token].logprob for token, listed in zip(last.token_ids, last.logprobs)]
+
+        made = await asyncio.gather(*(generate(PROMPTS[i % 4], 100 + i) for i in range(8)))
+        first, first_log_probs = await generate(PROMPTS[0], 200, abort_after=10)
+        self.assertLess(len(first), 40)
+        rest, rest_log_probs = await generate(PROMPTS[0] + list(first), 201)
+        made = [(PROMPTS[i % 4], *one) for i, one in enumerate(made)]
+        made.append((PROMPTS[0], [*first, *rest], [*first_log_probs, *rest_log_probs]))
+        await recording.close()
+        self.run_ = self.client.get_run("verl").run
+        self.check([(name_of(*one), one[0], one[1]) for one in made], 0.9, 1e-5)
 
 
 if __name__ == "__main__":

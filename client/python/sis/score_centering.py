@@ -1,0 +1,55 @@
+"""Score centering (Marek and Ryabinin, arXiv:2609.20807): off-policy, the mean of the score grad log
+p over the sampler's draws is not 0, and a policy gradient drifts towards the sampler by as much as
+the expected advantage at a prefix. The record holds what is needed to subtract that mean.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Callable, Optional
+
+import torch
+
+from sis.records import TopKRecords
+
+if TYPE_CHECKING:
+    from sis.torch import Gathered
+
+
+def score_center(
+    records: TopKRecords,
+    current: Gathered,
+    weight: Optional[Callable[[torch.Tensor], torch.Tensor]] = None,
+    smallest_tail: float = 1e-6,
+) -> torch.Tensor:
+    """[N]: what to subtract from weight(ratio) * log p of the sampled token, before the advantage:
+
+        center = sis.torch.score_center(records, current, weight)
+        objective = advantages * (weight(ratio).detach() * current.sampled_log_probs - center)
+
+    Its gradient is the sampler's mean of weight * grad log p. current: of sis.torch.log_probs_at.
+    weight: of a tensor of ratios p/q, the correction that the objective has, `lambda ratio:
+    ratio.clamp(max=2)` for TIS; None: 1, no correction.
+
+    Outside of the recorded set the sampler is taken to be proportional to the current policy, with the
+    mass that it has there: exact if the set is complete, or K is the vocabulary. A tail lighter than
+    `smallest_tail` is taken to be empty. 0 at missing positions. Needs the arrays "ids" and
+    "log_probs".
+    """
+    with torch.no_grad():
+        log_p = current.log_probs
+        log_q = torch.from_numpy(records.log_probs).to(log_p)
+        used = torch.isfinite(log_q)
+        p, q = log_p.exp().masked_fill(~used, 0.0), log_q.exp()
+        # Of both policies, outside the set.
+        p_tail, q_tail = 1 - p.sum(dim=1), 1 - q.sum(dim=1)
+        there = (p_tail > smallest_tail) & (q_tail > smallest_tail)
+        # The mean of the tail's scores under p is minus that of the set's: so only the set is left.
+        scale = torch.where(there, q_tail / p_tail.clamp(min=smallest_tail), torch.zeros_like(q_tail))
+        if weight is None:
+            of_set, of_tail = q, scale
+        else:
+            ratio = (log_p - log_q).masked_fill(~used, 0.0).exp()
+            of_set = q * weight(ratio)
+            of_tail = scale * weight(1 / scale.masked_fill(~there, 1.0))
+        coefficients = of_set - of_tail[:, None] * p
+    return (coefficients * current.log_probs.masked_fill(~used, 0.0)).masked_fill(~used, 0.0).sum(dim=1)

@@ -1,0 +1,218 @@
+"""vLLM's asynchronous engine, as verl's rollout servers use it, with what it generates recorded."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import copy
+import dataclasses
+import hashlib
+import logging
+import time
+from typing import Any, AsyncIterator, Callable, Dict, List, NamedTuple, Optional
+
+import numpy as np
+
+from sis import errors
+from sis.engines.recorder import Recorder
+from sis.engines.vllm import VllmAdapter
+from sis.engines.vllm import sampling as sampling_of
+from sis.run import Run, Sampling
+from sis.verl.names import name_of
+from sis.verl.settings import Settings
+
+_log = logging.getLogger(__name__)
+
+# Of aborted requests that nobody has continued, and of names that were recorded; then the oldest
+# is forgotten.
+_KEPT = 1 << 14
+# Seconds between attempts to open the run, and between sending.
+_RETRY_AFTER = 5.0
+_INTERVAL = 0.1
+
+
+class _Part(NamedTuple):
+    """What one request generated."""
+
+    output: Any
+    # Of the weights when it began.
+    policy_version: int
+    sampled_ids: List[int]
+    # float32 [T], nats.
+    log_probs: np.ndarray
+
+
+class _Unfinished(NamedTuple):
+    """An aborted request and those that it continued."""
+
+    # What the first of them was asked to continue.
+    prompt: List[int]
+    parts: List[_Part]
+
+
+class RecordingEngine:
+    """An AsyncLLM whose `generate` also records. All else is the engine's own.
+
+    Only requests that ask for log-probs and draw their tokens are recorded, under the names of
+    `name_of`, once they end. A request that was aborted waits for the one that continues it. What
+    goes wrong here is logged, and generation goes on. To be used on one event loop.
+    """
+
+    def __init__(
+        self, engine: Any, settings: Settings, vocabulary_size: int, policy_version: Callable[[], Optional[int]]
+    ) -> None:
+        """`policy_version`: of the weights that the engine has; None before the first.
+
+        ValueError if the engine returns logits instead of log-probs.
+        """
+        self._engine = engine
+        self._settings = settings
+        self._vocabulary_size = vocabulary_size
+        self._policy_version = policy_version
+        self._client = settings.client()
+        self._run: Optional[Run] = None
+        self._next_attempt = 0.0
+        self._opening = asyncio.Lock()
+        self._recorders: Dict[Sampling, Recorder] = {}
+        # By the digest of all tokens so far, the oldest first.
+        self._unfinished: collections.OrderedDict[bytes, _Unfinished] = collections.OrderedDict()
+        self._recorded: collections.OrderedDict[str, None] = collections.OrderedDict()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    async def generate(
+        self, prompt: Any, sampling_params: Any, request_id: str, *arguments: Any, **named: Any
+    ) -> AsyncIterator[Any]:
+        """As AsyncLLM.generate, with what was asked for."""
+        if sampling_params.logprobs is None or sampling_params.temperature == 0:
+            async for output in self._engine.generate(prompt, sampling_params, request_id, *arguments, **named):
+                yield output
+            return
+        changed = sampling_params.clone()
+        changed.logprobs = max(self._settings.top_k, changed.logprobs)
+        changed.flat_logprobs = True
+        version = self._policy_version() or 0
+        last = None
+        async for output in self._engine.generate(prompt, changed, request_id, *arguments, **named):
+            last = output
+            if sampling_params.logprobs == 0 and not sampling_params.flat_logprobs and output.finished:
+                yield _as_asked(output)
+            else:
+                yield output
+        if last is not None and last.finished and last.outputs:
+            try:
+                await self._ended(changed, last, version)
+            except Exception as error:  # Any: generation goes on.
+                _log.warning("request %s is not recorded: %s", request_id, error)
+
+    async def flush(self) -> None:
+        """Returns when all that has ended is stored, or given up."""
+        for recorder in self._recorders.values():
+            try:
+                await asyncio.to_thread(recorder.flush)
+            except Exception as error:  # Any: generation goes on.
+                _log.warning("records were lost: %s", error)
+
+    async def advance_version(self, policy_version: int) -> None:
+        """Tells the service that the weights of a version are there."""
+        run = await self._opened()
+        if run is not None:
+            try:
+                await asyncio.to_thread(self._client.advance_version, run, policy_version)
+            except errors.Error as error:
+                _log.warning("policy version %d was not told: %s", policy_version, error)
+
+    async def close(self) -> None:
+        await self.flush()
+        for recorder in self._recorders.values():
+            recorder.abandon()
+        self._client.close()
+
+    async def _ended(self, sampling_params: Any, output: Any, version: int) -> None:
+        completion = output.outputs[0]
+        before, tokens = list(output.prompt_token_ids), list(completion.token_ids)
+        if not tokens:
+            return
+        listed = completion.logprobs
+        firsts = np.asarray(listed.start_indices)
+        log_probs = np.asarray(listed.logprobs, np.float32)[firsts]
+        earlier = self._unfinished.pop(_digest(before), None) or _Unfinished(before, [])
+        parts = [*earlier.parts, _Part(output, version, tokens, log_probs)]
+        if completion.finish_reason in ("abort", "error"):
+            self._unfinished[_digest(before + tokens)] = _Unfinished(earlier.prompt, parts)
+            if len(self._unfinished) > _KEPT:
+                self._unfinished.popitem(last=False)
+            return
+        recorder = await self._recorder(sampling_params)
+        if recorder is None:
+            return
+        sampled = [token for part in parts for token in part.sampled_ids]
+        name = name_of(earlier.prompt, sampled, np.concatenate([part.log_probs for part in parts]))
+        if name in self._recorded:
+            return
+        while recorder.must_wait:
+            await asyncio.sleep(_INTERVAL)
+        # No await from here on: versions and outputs of requests don't mix.
+        for part in parts:
+            recorder.policy_version = part.policy_version
+            _add(recorder, name, part.output)
+        recorder.forget(name)
+        self._recorded[name] = None
+        if len(self._recorded) > _KEPT:
+            self._recorded.popitem(last=False)
+
+    async def _recorder(self, sampling_params: Any) -> Optional[Recorder]:
+        run = await self._opened()
+        if run is None:
+            return None
+        key = sampling_of(self._engine, sampling_params)
+        if key not in self._recorders:
+            adapter = VllmAdapter(self._engine, sampling_params)
+            self._recorders[key] = Recorder(self._client, run, adapter, worker="verl", interval=_INTERVAL)
+        return self._recorders[key]
+
+    async def _opened(self) -> Optional[Run]:
+        # Others wait for the one that asks.
+        async with self._opening:
+            if self._run is None and time.monotonic() >= self._next_attempt:
+                try:
+                    self._run = await asyncio.to_thread(self._settings.create_run, self._client, self._vocabulary_size)
+                except errors.Error as error:
+                    _log.warning("nothing is recorded: run %s: %s", self._settings.run, error)
+                self._next_attempt = time.monotonic() + _RETRY_AFTER
+        return self._run
+
+
+def _add(recorder: Recorder, name: str, output: Any) -> None:
+    try:
+        recorder.add(name, output)
+    except errors.Error as error:
+        # Of what was added before; this output was not looked at.
+        _log.warning("records were lost: %s", error)
+        recorder.add(name, output)
+
+
+def _as_asked(output: Any) -> Any:
+    """`output` with the sampled tokens' log-probs only."""
+    made = copy.copy(output)
+    made.outputs = [copy.copy(completion) for completion in output.outputs]
+    for completion in made.outputs:
+        completion.logprobs = _of_the_sampled(completion.logprobs)
+    return made
+
+
+def _of_the_sampled(listed: Any) -> Any:
+    """FlatLogprobs of the first token of every position: vLLM lists the sampled one first."""
+    starts = listed.start_indices
+    columns = ("token_ids", "logprobs", "ranks", "decoded_tokens")
+    return dataclasses.replace(
+        listed,
+        start_indices=list(range(len(starts))),
+        end_indices=list(range(1, len(starts) + 1)),
+        **{name: [getattr(listed, name)[start] for start in starts] for name in columns},
+    )
+
+
+def _digest(tokens: List[int]) -> bytes:
+    return hashlib.blake2b(np.asarray(tokens, np.int64).tobytes(), digest_size=16).digest()

@@ -1,0 +1,73 @@
+"""What a training has to say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, Mapping, Optional, Sequence, Union
+
+from sis.client import Client
+from sis.run import Run
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The same for all actors and rollout servers of a training."""
+
+    # What sis.Client takes: host:port, or a list of the replicas'.
+    address: Union[str, Sequence[str]]
+    # Names the training, and no other. Of [A-Za-z0-9._-].
+    run: str
+    # K, the recorded tokens per position. All that follow are as in Client.create_run.
+    top_k: int = 20
+    seed: int = 0
+    max_staleness: Optional[int] = None
+    # Seconds.
+    time_to_live: float = 3600.0
+    log_prob_encoding: str = "fixed12"
+    # Seconds that a call may take; without an answer the step goes on with verl's own ratios.
+    timeout: float = 10.0
+    # Seconds that the records of a mini-batch are kept for it at least.
+    lease_seconds: float = 600.0
+    # Whether the service may forget what was trained on.
+    release: bool = True
+
+    @staticmethod
+    def of(custom: Optional[Mapping[str, Any]]) -> Optional[Settings]:
+        """Of `actor_rollout_ref.rollout.custom`; None if that has no `sis`."""
+        given = (custom or {}).get("sis")
+        if given is None:
+            return None
+        known = {entry.name for entry in fields(Settings)}
+        for name in given:
+            if name not in known:
+                raise ValueError(f"rollout.custom.sis.{name} is unknown, must be one of {', '.join(sorted(known))}")
+        for name in ("address", "run"):
+            if not given.get(name):
+                raise ValueError(f"rollout.custom.sis.{name} is missing")
+        values = dict(given)
+        if not isinstance(values["address"], str):
+            values["address"] = list(values["address"])
+        return Settings(**values)
+
+    def client(self) -> Client:
+        """Sends nothing yet."""
+        address = self.address if isinstance(self.address, str) else list(self.address)
+        return Client(address, timeout=self.timeout)
+
+    def create_run(self, client: Client, vocabulary_size: int) -> Run:
+        return client.create_run(
+            self.run,
+            seed=self.seed,
+            vocabulary_size=vocabulary_size,
+            top_k=self.top_k,
+            max_staleness=self.max_staleness,
+            time_to_live=self.time_to_live,
+            log_prob_encoding=self.log_prob_encoding,
+            algorithm="verl",
+        )
+
+
+def vocabulary_size(hf_config: Any) -> int:
+    """Of a configuration of transformers: how many tokens its head has."""
+    text = hf_config.get_text_config() if hasattr(hf_config, "get_text_config") else hf_config
+    return int(text.vocab_size)

@@ -1,0 +1,329 @@
+"""verl's TrainingWorker, with accepted tokens at ratio 1."""
+
+from __future__ import annotations
+
+import functools
+import math
+import warnings
+from dataclasses import fields
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+
+import numpy as np
+import torch
+
+import sis.torch
+from sis import errors
+from sis.evaluation import Totals
+from sis.records import Slice, TopKRecords
+from sis.run import Run
+from sis.verl.names import name_of
+from sis.verl.settings import Settings, vocabulary_size
+
+# In verl's data: which row of the mini-batch a row of a micro-batch is; and in its model outputs,
+# as 0 and 1 per token, what was accepted.
+_ROW = "sis_row"
+_ACCEPTED = "sis_accepted"
+# Errors that no later call can mend: of the configuration, not of a server that is away.
+_WRONG = (errors.InvalidArgument, errors.AlreadyExists)
+
+
+def attach(worker: Any, settings: Settings) -> Training:
+    """Lets the training steps of a TrainingWorker use SIS, whatever its loss is, as long as that
+    reads `old_log_probs` as verl's `ppo_loss` does.
+
+    Each of its processes must call this once, after `worker.reset()`. ValueError if the engine is
+    one that can't: Megatron, fused kernels, Ulysses sequence parallelism.
+    """
+    engine, model = worker.engine_config, worker.model_config
+    if engine.strategy not in ("fsdp", "fsdp2"):
+        raise ValueError(f"strategy is {engine.strategy!r}: sis.verl needs 'fsdp' or 'fsdp2'")
+    if model.get("use_fused_kernels", False):
+        raise ValueError("use_fused_kernels is true: the logits that sis.verl needs are never made")
+    if engine.ulysses_sequence_parallel_size > 1:
+        raise ValueError(
+            f"ulysses_sequence_parallel_size is {engine.ulysses_sequence_parallel_size}: sis.verl needs "
+            "whole sequences on a rank"
+        )
+    return Training(worker, settings)
+
+
+class Training:
+    """What `attach` gives a worker.
+
+    A mini-batch is a draw: the number of the optimiser's step, or one more than the last. What it
+    does is known to the service before the first micro-batch: all that is recorded of it is fetched
+    and leased once. A server that gives no answer costs the mini-batch its decisions, not the
+    training: its tokens keep their importance ratios, and count as missing.
+    """
+
+    def __init__(self, worker: Any, settings: Settings) -> None:
+        self._settings = settings
+        self._client = settings.client()
+        self._vocabulary_size = vocabulary_size(worker.model_config.hf_config)
+        self._run: Optional[Run] = None
+        self._engine = worker.engine
+        self._draw = -1
+        # Names of what was trained on since the last release.
+        self._used: Dict[str, None] = {}
+        self._engine.train_batch = functools.partial(self._train_batch, self._engine.train_batch)
+        worker.train_mini_batch = functools.partial(self._train_mini_batch, worker.train_mini_batch)
+
+    @property
+    def draw(self) -> int:
+        """Of the last mini-batch; what Client.get_step takes. -1 before the first."""
+        return self._draw
+
+    @property
+    def run(self) -> Optional[Run]:
+        """None as long as no server has answered."""
+        return self._run
+
+    def release(self) -> None:
+        """Lets the service forget what was trained on. Called after verl's train_mini_batch; who
+        calls train_batch alone should call it after the last step on a batch."""
+        used, self._used = list(self._used), {}
+        if used and self._run is not None and self._settings.release:
+            self._asked("release", lambda run: self._client.release(run, used))
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _train_mini_batch(self, stock: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        try:
+            return stock(*arguments, **named)
+        finally:
+            self.release()
+
+    def _train_batch(self, stock: Callable[..., Any], data: Any, loss_function: Callable[..., Any]) -> Any:
+        """Of the engine: one optimiser step."""
+        from verl.utils import tensordict_utils
+
+        if tensordict_utils.get(data, "distillation_use_topk", False):
+            raise ValueError("top-K distillation and SIS use the same hook of the engine: turn one of them off")
+        self._draw = max(self._draw + 1, self._optimizer_steps())
+        mini_batch = self._mini_batch(data)
+        unset = "distillation_use_topk" not in data
+        tensordict_utils.assign_non_tensor(data, distillation_use_topk=True)
+        data[_ROW] = torch.arange(len(data), device=data.device)
+        try:
+            outputs = stock(data, functools.partial(mini_batch.loss, loss_function))
+        finally:
+            data.pop(_ROW)
+            if unset:
+                data.pop("distillation_use_topk")
+            else:
+                tensordict_utils.assign_non_tensor(data, distillation_use_topk=False)
+            mini_batch.end()
+        # Every rank, also those whose outputs verl doesn't use: it is a collective call.
+        metrics = mini_batch.metrics(self._engine.get_data_parallel_group())
+        if self._engine.is_mp_src_rank_with_outputs():
+            outputs["metrics"].update({f"sis/{name}": [value] for name, value in metrics.items()})
+        return outputs
+
+    def _mini_batch(self, data: Any) -> MiniBatch:
+        generated = _generated(data)
+        slices = [
+            Slice(name_of(part.context, part.sampled_ids, part.log_probs), length=len(part.sampled_ids))
+            for part in generated
+        ]
+        self._used.update((part.sequence, None) for part in slices)
+        records = None
+        if slices:
+            records = self._asked(
+                "fetch",
+                lambda run: self._client.fetch_top_k(
+                    run, slices, arrays=("ids", "sampled_ids"), lease_seconds=self._settings.lease_seconds
+                ),
+            )
+        return MiniBatch(self, self._draw, generated, records)
+
+    def evaluate(self, draw: int, records: TopKRecords, gathered: sis.torch.Gathered) -> Optional[Any]:
+        """None without a server."""
+        return self._asked(
+            "evaluate", lambda run: self._client.evaluate(run, records, draw=draw, **gathered._asdict())
+        )
+
+    def end_lease(self, lease_id: int) -> None:
+        self._asked("release", lambda run: self._client.release(run, lease_ids=[lease_id]))
+
+    def _asked(self, what: str, call: Callable[[Run], Any]) -> Optional[Any]:
+        """What a call of the service returns; None, with a warning, if there is no service."""
+        try:
+            if self._run is None:
+                self._run = self._settings.create_run(self._client, self._vocabulary_size)
+            return call(self._run)
+        except _WRONG:
+            raise
+        except errors.Error as error:
+            warnings.warn(f"sis.verl: {what}, draw {self._draw}: training goes on without: {error}", RuntimeWarning)
+            return None
+
+    def _optimizer_steps(self) -> int:
+        """How many steps the optimiser has made; verl's checkpoints restore that. 0 if it doesn't
+        count."""
+        for state in self._engine.optimizer.state.values():
+            return int(state.get("step", 0))
+        return 0
+
+
+class _Generated(NamedTuple):
+    """What one request of the rollout generated: a stretch of tokens that the mask has."""
+
+    # Of the mini-batch.
+    row: int
+    # Of the first generated token among all tokens of the row; above 0.
+    start: int
+    # int64 [start], int64 [T], float32 [T] (nats).
+    context: np.ndarray
+    sampled_ids: np.ndarray
+    log_probs: np.ndarray
+
+
+class MiniBatch:
+    """One draw on one rank."""
+
+    def __init__(
+        self, training: Training, draw: int, generated: List[_Generated], records: Optional[TopKRecords]
+    ) -> None:
+        """`records`: one slice per stretch; None if they couldn't be fetched."""
+        self._training = training
+        self._draw = draw
+        self._generated = generated
+        self._records = records
+        self._lease_id = records.lease_id if records is not None else 0
+        self._of_row: Dict[int, List[int]] = {}
+        for index, part in enumerate(generated):
+            self._of_row.setdefault(part.row, []).append(index)
+        self._totals = Totals()
+        self._device: Any = "cpu"
+
+    def loss(
+        self,
+        stock: Callable[..., Any],
+        model_output: Any = None,
+        data: Any = None,
+        dp_group: Any = None,
+        student_logits: Optional[torch.Tensor] = None,
+        data_format: str = "thd",
+    ) -> Any:
+        """What verl's engine calls twice per micro-batch: with the logits, and for the loss."""
+        if student_logits is not None:
+            return {_ACCEPTED: self._accepted(student_logits[0], data)[None]}
+        return stock(model_output=model_output, data=_substituted(model_output, data), dp_group=dp_group)
+
+    @torch.no_grad()
+    def _accepted(self, logits: torch.Tensor, data: Any) -> torch.Tensor:
+        """float32 [n], 1 where the token after a position is accepted; of logits [n, V], all rows of
+        the micro-batch one after the other, divided by the temperature."""
+        self._device = logits.device
+        accepted = torch.zeros(len(logits), device=logits.device)
+        offsets = data["input_ids"].offsets().tolist()
+        chosen: List[int] = []
+        places: List[np.ndarray] = []
+        for row, offset in zip(data[_ROW].tolist(), offsets):
+            for index in self._of_row.get(row, ()):
+                part = self._generated[index]
+                # Logits stand one position before the token that they are of.
+                first = offset + part.start - 1
+                chosen.append(index)
+                places.append(np.arange(first, first + len(part.sampled_ids)))
+        if not chosen:
+            return accepted
+        at = torch.from_numpy(np.concatenate(places)).to(logits.device)
+        evaluation = None
+        if self._records is not None:
+            records = self._records.select(chosen)
+            evaluation = self._training.evaluate(self._draw, records, sis.torch.gather(records, logits, rows=at))
+        if evaluation is None:
+            # The rest of the mini-batch doesn't wait for the server again.
+            self._records = None
+            self._totals += Totals(missing=len(at))
+            return accepted
+        self._totals += evaluation.totals
+        accepted[at] = sis.torch.tensor(evaluation.accepted, logits.device).float()
+        return accepted
+
+    def end(self) -> None:
+        if self._lease_id:
+            self._training.end_lease(self._lease_id)
+
+    def metrics(self, group: Any) -> Dict[str, float]:
+        """Over all ranks of the group. Means are per scored token, and left out if there is none."""
+        names = [entry.name for entry in fields(Totals)]
+        values = [float(getattr(self._totals, name)) for name in names]
+        if group is not None:
+            summed = torch.tensor(values, dtype=torch.float64, device=self._device)
+            torch.distributed.all_reduce(summed, group=group)
+            values = summed.tolist()
+        totals = Totals(**dict(zip(names, values)))
+        means = {
+            "accept_rate": totals.accept_rate,
+            "expected_accept_rate": totals.mean_expected_acceptance,
+            "d": totals.mean_d,
+            "d_sis": totals.mean_d_sis,
+            "k3": totals.mean_k3,
+            "residual_mass": totals.mean_residual_mass,
+            "log_envelope": totals.mean_log_envelope,
+        }
+        seen = totals.scored + totals.missing
+        return {
+            **{name: value for name, value in means.items() if not math.isnan(value)},
+            "missing": totals.missing / seen if seen else 0.0,
+            "envelope_violations": totals.envelope_violations,
+        }
+
+
+def _substituted(model_output: Any, data: Any) -> Any:
+    """`data` with the log-probs of sampling as old ones, and those of the present policy where it is
+    as if that had sampled the token: there the ratio is 1, and its gradient that of the log-prob."""
+    from verl.workers.utils.padding import no_padding_2_padding
+
+    if "rollout_is_weights" in data:
+        raise ValueError(
+            "algorithm.rollout_correction weights the tokens too, which corrects twice: "
+            "set its rollout_is and rollout_rs to null"
+        )
+    log_prob = no_padding_2_padding(model_output["log_probs"], data).detach()
+    accepted = no_padding_2_padding(model_output[_ACCEPTED], data).bool()
+    sampling = data["rollout_log_probs"]
+    if sampling.is_nested:
+        sampling = sampling.to_padded_tensor(0.0, output_size=log_prob.shape)
+    changed = data.copy()
+    changed["old_log_probs"] = torch.where(accepted, log_prob, sampling)
+    return changed
+
+
+def _generated(data: Any) -> List[_Generated]:
+    """The stretches of generated tokens of a mini-batch, in the order of its rows."""
+    if "rollout_log_probs" not in data:
+        raise ValueError("the batch has no rollout_log_probs: set actor_rollout_ref.rollout.calculate_log_probs=true")
+    every = data["input_ids"]
+    tokens, ends = every.values().cpu().numpy(), every.offsets().tolist()
+    found = []
+    for row, (mask, log_probs) in enumerate(zip(_rows(data["response_mask"]), _rows(data["rollout_log_probs"]))):
+        own = tokens[ends[row] : ends[row + 1]]
+        length = _response_length(data, row)
+        for first, last in _stretches(mask[:length]):
+            start = len(own) - length + first
+            stop = start + last - first
+            found.append(_Generated(row, start, own[:start], own[start:stop], log_probs[first:last]))
+    return found
+
+
+def _response_length(data: Any, row: int) -> int:
+    responses = data["responses"]
+    if responses.is_nested:
+        return int(responses.offsets()[row + 1] - responses.offsets()[row])
+    return int(data["attention_mask"][row, data["prompts"].shape[1] :].sum())
+
+
+def _rows(values: torch.Tensor) -> List[np.ndarray]:
+    if values.is_nested:
+        return [row.cpu().numpy() for row in values.unbind()]
+    return list(values.cpu().numpy())
+
+
+def _stretches(mask: np.ndarray) -> List[Tuple[int, int]]:
+    """The ranges [first, last) where the mask is not 0."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], (mask != 0).astype(np.int8), [0]])))
+    return list(zip(edges[::2].tolist(), edges[1::2].tolist()))

@@ -1,0 +1,247 @@
+"""What records are for besides SIS: values against float64 over the whole vocabulary, gradients
+against autograd and differences."""
+
+import importlib.util
+import pathlib
+import subprocess
+import sys
+import unittest
+
+import numpy as np
+
+import sis
+from server.testing.live_server import LiveServer
+
+if importlib.util.find_spec("torch"):
+    import torch
+
+    import sis.torch
+
+
+def setUpModule():
+    if not importlib.util.find_spec("torch"):
+        raise unittest.SkipTest("PyTorch is not installed")
+    torch.set_num_threads(1)
+
+
+N, K, V = 9, 5, 12
+# The last two positions have no record.
+MISSING = 2
+
+
+def records_of(log_q, sampled, top_k=K, missing=MISSING):
+    """Of log-probs [N, V] of a rollout or a teacher, as the service gives them back."""
+    record = sis.canonical(np.broadcast_to(np.arange(log_q.shape[1]), log_q.shape), log_q, sampled,
+                           np.take_along_axis(log_q, sampled[:, None], 1)[:, 0], top_k)  # fmt: skip
+    arrays = {
+        "ids": record.top_k_ids.copy(), "log_probs": record.top_k_log_probs.copy(),
+        "sampled_ids": record.sampled_ids.copy(),
+    }  # fmt: skip
+    if missing:
+        arrays["ids"][-missing:], arrays["log_probs"][-missing:], arrays["sampled_ids"][-missing:] = -1, -np.inf, -1
+    return sis.TopKRecords((sis.Slice("s", length=len(log_q)),), arrays, (), 0)
+
+
+def log_softmax(logits):
+    return (logits - np.log(np.exp(logits).sum(1, keepdims=True))).astype(np.float32)
+
+
+def random(seed, top_p=None):
+    """Log-probs of a rollout [N, V], its tokens [N], and logits of the current policy."""
+    rng = np.random.default_rng(seed)
+    log_q = log_softmax(rng.normal(size=(N, V)) * 2)
+    if top_p:
+        order = np.argsort(-log_q, axis=1)
+        before = np.cumsum(np.exp(np.take_along_axis(log_q, order, 1)), axis=1) - np.exp(
+            np.take_along_axis(log_q, order, 1)
+        )
+        cut = np.zeros(log_q.shape, bool)
+        np.put_along_axis(cut, order, before > top_p, axis=1)
+        log_q = np.where(cut, -np.inf, log_q)
+        log_q = (log_q - np.log(np.exp(log_q).sum(1, keepdims=True))).astype(np.float32)
+    sampled = np.array([rng.choice(V, p=np.exp(row.astype(float)) / np.exp(row.astype(float)).sum()) for row in log_q])
+    logits = torch.tensor(rng.normal(size=(N, V)) * 2, requires_grad=True)
+    return log_q, sampled.astype(np.int32), logits
+
+
+class LogProbsTest(unittest.TestCase):
+    def test_are_those_of_gather_with_gradients(self):
+        log_q, sampled, logits = random(1)
+        kept = records_of(log_q, sampled)
+        own = torch.from_numpy(sampled).long()
+        current = sis.torch.log_probs_at(kept, logits.float(), own, temperature=0.7)
+        gathered = sis.torch.gather(kept, logits.detach().float(), own, temperature=0.7)
+        used = torch.from_numpy(kept.ids) >= 0
+        torch.testing.assert_close(current.log_probs[used], gathered.log_probs[used])
+        torch.testing.assert_close(current.sampled_log_probs, gathered.sampled_log_probs)
+        self.assertTrue(torch.isneginf(current.log_probs[~used]).all())
+        self.assertTrue(torch.isneginf(sis.torch.log_probs_at(kept, logits).sampled_log_probs[-MISSING:]).all())
+
+
+class SamplingReplayTest(unittest.TestCase):
+    def test_of_equal_policies_ratios_are_1_and_without_it_they_are_the_kept_mass(self):
+        log_q, sampled, _ = random(2, top_p=0.6)
+        # The policy before it was truncated: the same among what was kept.
+        rng = np.random.default_rng(2)
+        whole = torch.tensor(log_softmax(rng.normal(size=(N, V)) * 2).astype(float))
+        kept = records_of(log_q, sampled)
+        current = sis.torch.log_probs_at(kept, whole, torch.from_numpy(sampled).long())
+        replay = sis.torch.replayed(kept, current)
+        self.assertEqual(replay.complete.tolist(), [True] * (N - MISSING) + [False] * MISSING)
+        own = np.take_along_axis(log_q, sampled[:, None].astype(int), 1)[:, 0]
+        ratios = (replay.current.sampled_log_probs.numpy() - own)[:-MISSING]
+        np.testing.assert_allclose(ratios, 0, atol=1e-6)
+        plain = np.exp(current.sampled_log_probs.numpy() - own)[:-MISSING]
+        np.testing.assert_allclose(plain, replay.kept_mass.numpy()[:-MISSING], rtol=1e-6)
+        self.assertLess(plain.min(), 0.9)
+        # Missing positions are as they were.
+        self.assertEqual(
+            replay.current.sampled_log_probs[-MISSING:].tolist(), current.sampled_log_probs[-MISSING:].tolist()
+        )
+
+    def test_a_set_that_is_cut_off_is_not_complete(self):
+        log_q, sampled, logits = random(3)
+        kept = records_of(log_q, sampled)
+        self.assertFalse(sis.torch.is_complete(kept).any())
+        current = sis.torch.log_probs_at(kept, logits, torch.from_numpy(sampled).long())
+        replay = sis.torch.replayed(kept, current)
+        self.assertTrue(torch.equal(replay.current.sampled_log_probs, current.sampled_log_probs))
+
+    def test_gradients(self):
+        # Some complete, some not.
+        log_q, sampled, logits = random(4, top_p=0.85)
+        kept = records_of(log_q, sampled, top_k=3)
+        own = torch.from_numpy(sampled).long()
+        complete = sis.torch.is_complete(kept)
+        self.assertTrue(complete.any() and not complete[:-MISSING].all())
+
+        def of(values):
+            return sis.torch.replayed(kept, sis.torch.log_probs_at(kept, values, own)).current.sampled_log_probs
+
+        self.assertTrue(torch.autograd.gradcheck(of, logits))
+        # Softmax over the kept tokens alone.
+        keep = torch.from_numpy(np.isfinite(log_q))
+        want = torch.log_softmax(logits.masked_fill(~keep, -torch.inf), 1).gather(1, own[:, None])[:, 0]
+        (wanted,) = torch.autograd.grad(want[complete].sum(), logits)
+        (got,) = torch.autograd.grad(of(logits)[complete].sum(), logits)
+        torch.testing.assert_close(got, wanted)
+
+
+class ScoreCenteringTest(unittest.TestCase):
+    WEIGHTS = {"none": None, "tis": lambda ratio: ratio.clamp(max=1.5), "full": lambda ratio: ratio}
+
+    def center_gradient(self, kept, logits, weight):
+        current = sis.torch.log_probs_at(kept, logits)
+        (gradient,) = torch.autograd.grad(sis.torch.score_center(kept, current, weight).sum(), logits)
+        return gradient
+
+    def mean_score(self, log_q, logits, weight):
+        """Over the whole vocabulary: sum of q * weight(p/q) * grad log p."""
+        log_p = torch.log_softmax(logits, 1)
+        q = torch.from_numpy(log_q).double().exp()
+        with torch.no_grad():
+            weights = torch.ones_like(q) if weight is None else weight(log_p.exp() / q)
+        (gradient,) = torch.autograd.grad((q * weights * log_p).sum(), logits)
+        return gradient
+
+    def test_with_the_whole_vocabulary_it_is_the_mean_score(self):
+        log_q, sampled, logits = random(5)
+        kept = records_of(log_q, sampled, top_k=V, missing=0)
+        for name, weight in self.WEIGHTS.items():
+            with self.subTest(name):
+                want = self.mean_score(log_q, logits, weight)
+                torch.testing.assert_close(self.center_gradient(kept, logits, weight), want, atol=1e-6, rtol=1e-5)
+
+    def test_the_tail_is_taken_to_be_proportional_to_the_current_policy(self):
+        log_q, sampled, logits = random(6)
+        kept = records_of(log_q, sampled, missing=0)
+        q = torch.from_numpy(log_q).double().exp()
+        p = torch.softmax(logits.detach(), 1)
+        in_set = torch.zeros(N, V, dtype=torch.bool).scatter(1, torch.from_numpy(kept.ids).long(), True)
+        scale = (1 - q.masked_fill(~in_set, 0).sum(1)) / (1 - p.masked_fill(~in_set, 0).sum(1))
+        assumed = torch.where(in_set, q, p * scale[:, None]).log().numpy()
+        for name, weight in self.WEIGHTS.items():
+            with self.subTest(name):
+                want = self.mean_score(assumed, logits, weight)
+                torch.testing.assert_close(self.center_gradient(kept, logits, weight), want, atol=1e-6, rtol=1e-5)
+
+    def test_on_policy_and_with_full_ratios_there_is_nothing_to_center(self):
+        log_q, sampled, logits = random(7)
+        kept = records_of(log_softmax(logits.detach().numpy()), sampled)
+        self.assertLess(self.center_gradient(kept, logits, None).abs().max(), 1e-6)
+        self.assertLess(self.center_gradient(records_of(log_q, sampled), logits, lambda ratio: ratio).abs().max(), 1e-6)
+
+    def test_gradients(self):
+        log_q, sampled, logits = random(8)
+        kept = records_of(log_q, sampled)
+        fixed = sis.torch.log_probs_at(kept, logits.detach())
+        # What every log-prob is multiplied with: constants, which differences must not move.
+        leaf = fixed.log_probs.clone().requires_grad_()
+        center = sis.torch.score_center(kept, fixed._replace(log_probs=leaf))
+        (coefficients,) = torch.autograd.grad(center.sum(), leaf)
+
+        def of(given):
+            log_probs = sis.torch.log_probs_at(kept, given).log_probs
+            return (coefficients * log_probs.masked_fill(coefficients == 0, 0)).sum(1)
+
+        torch.testing.assert_close(of(logits.detach()), center.detach())
+        self.assertTrue(torch.autograd.gradcheck(of, logits))
+        (wanted,) = torch.autograd.grad(of(logits).sum(), logits)
+        torch.testing.assert_close(self.center_gradient(kept, logits, None), wanted)
+        self.assertTrue((sis.torch.score_center(kept, fixed)[-MISSING:] == 0).all())
+
+
+class DistillationTest(unittest.TestCase):
+    def whole(self, log_q, logits):
+        q, log_p = torch.from_numpy(log_q).double(), torch.log_softmax(logits, 1)
+        return (q.exp() * (q - log_p)).sum(1), (log_p.exp() * (log_p - q)).sum(1)
+
+    def test_with_the_whole_vocabulary_they_are_the_divergences(self):
+        log_q, sampled, logits = random(9)
+        kept = records_of(log_q, sampled, top_k=V, missing=0)
+        student = sis.torch.log_probs_at(kept, logits)
+        made = (sis.torch.forward_kl(kept, student), sis.torch.reverse_kl(kept, student))
+        for got, want in zip(made, self.whole(log_q, logits)):
+            torch.testing.assert_close(got.values, want, atol=1e-4, rtol=1e-4)
+            (gradient,) = torch.autograd.grad(got.values.sum(), logits, retain_graph=True)
+            (wanted,) = torch.autograd.grad(want.sum(), logits, retain_graph=True)
+            torch.testing.assert_close(gradient, wanted, atol=1e-4, rtol=1e-3)
+
+    def test_smaller_sets_give_less_never_more(self):
+        log_q, sampled, logits = random(10)
+        before = [torch.zeros(N)] * 2
+        for top_k in (1, 3, 6, V - 1):
+            kept = records_of(log_q, sampled, top_k=top_k, missing=0)
+            student = sis.torch.log_probs_at(kept, logits)
+            values = [sis.torch.forward_kl(kept, student).values, sis.torch.reverse_kl(kept, student).values]
+            for smaller, larger in zip(before, values):
+                self.assertTrue((larger >= smaller - 1e-6).all())
+            before = values
+        for largest, whole in zip(before, self.whole(log_q, logits)):
+            self.assertTrue((largest <= whole + 1e-6).all())
+
+    def test_gradients_and_missing_positions(self):
+        log_q, sampled, logits = random(11)
+        kept = records_of(log_q, sampled)
+        for divergence in (sis.torch.forward_kl, sis.torch.reverse_kl):
+            made = divergence(kept, sis.torch.log_probs_at(kept, logits))
+            for array in made:
+                self.assertEqual(array[-MISSING:].tolist(), [0.0] * MISSING)
+            self.assertFalse(made.teacher_tail.requires_grad or made.student_tail.requires_grad)
+            of = lambda given: divergence(kept, sis.torch.log_probs_at(kept, given)).values  # noqa: E731
+            self.assertTrue(torch.autograd.gradcheck(of, logits))
+
+    def test_the_example_learns_from_the_teacher(self):
+        server = LiveServer()
+        self.addCleanup(server.close)
+        example = pathlib.Path(__file__).parents[1] / "examples/distillation.py"
+        said = subprocess.run(
+            [sys.executable, example, server.address], capture_output=True, text=True, check=True, timeout=100
+        )
+        values = [float(line.split()[-1]) for line in said.stdout.splitlines()]
+        self.assertGreater(len(values), 3)
+        self.assertLess(values[-1], values[0] / 2)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,246 @@
+"""What vLLM returned (tests/engines/record_vllm.py), through the engine that verl's rollout servers
+see, and a service of this process."""
+
+import asyncio
+import copy
+import dataclasses
+import json
+import pathlib
+import types
+import unittest
+
+import fake_service
+import numpy as np
+
+import sis
+from sis.verl.names import name_of
+from sis.verl.rollout import RecordingEngine
+from sis.verl.settings import Settings
+
+RECORDED = json.loads((pathlib.Path(__file__).parents[1] / "engines/testdata/vllm.json").read_text())["flat"]["plain"]
+# Of record_vllm.py.
+PROMPTS = [[270, 443, 285, 264], [78, 70, 264]]
+LISTED = 8
+
+
+@dataclasses.dataclass
+class FlatLogprobs:
+    """vLLM's, as far as it was recorded."""
+
+    start_indices: list
+    end_indices: list
+    token_ids: list
+    logprobs: list
+    ranks: list
+    decoded_tokens: list
+
+    def __len__(self):
+        return len(self.start_indices)
+
+
+@dataclasses.dataclass
+class SamplingParams:
+    """vLLM's, as verl makes them."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logprobs: int = 0
+    flat_logprobs: bool = False
+
+    def clone(self):
+        return copy.deepcopy(self)
+
+
+def part(listed, first, last):
+    starts, ends = listed["start_indices"][first:last], listed["end_indices"][first:last]
+    here = slice(starts[0], ends[-1])
+    tokens = listed["token_ids"][here]
+    return FlatLogprobs(
+        [start - starts[0] for start in starts], [end - starts[0] for end in ends], tokens, listed["logprobs"][here],
+        [1] * len(tokens), [None] * len(tokens),
+    )  # fmt: skip
+
+
+class Engine:
+    """Returns the recorded response of a prompt. `abort_after` tokens, or what is left of the
+    response after a prompt that holds its beginning."""
+
+    model_config = types.SimpleNamespace(logprobs_mode="processed_logprobs")
+
+    def __init__(self):
+        self.abort_after = None
+        self.asked = []
+
+    async def generate(self, prompt, sampling_params, request_id):
+        self.asked.append(sampling_params)
+        before = prompt["prompt_token_ids"]
+        index = next(i for i, start in enumerate(PROMPTS) if before[: len(start)] == start)
+        whole = RECORDED[index]
+        first = len(before) - len(PROMPTS[index])
+        last = len(whole["token_ids"])
+        if self.abort_after is not None:
+            last = first + self.abort_after
+        for stop in range(first + 1, last + 1):
+            await asyncio.sleep(0)
+            ended = stop == last
+            reason = None if not ended else "abort" if self.abort_after is not None else "length"
+            completion = types.SimpleNamespace(
+                token_ids=whole["token_ids"][first:stop],
+                logprobs=part(whole["logprobs"], first, stop),
+                finish_reason=reason,
+            )
+            yield types.SimpleNamespace(prompt_token_ids=list(before), outputs=[completion], finished=ended)
+
+
+def expected_name(index):
+    fields = RECORDED[index]
+    listed = fields["logprobs"]
+    own = [listed["logprobs"][start] for start in listed["start_indices"]]
+    return name_of(PROMPTS[index], fields["token_ids"], own)
+
+
+class NamesTest(unittest.TestCase):
+    def test_one_bit_of_what_was_sampled_is_another_name(self):
+        context, ids, values = [5, 6], [1, 2, 3], np.float32([-1, -0.5, -2])
+        name = name_of(context, ids, values)
+        self.assertEqual(name, name_of(np.int32(context), np.int64(ids), values.astype(np.float64)))
+        others = [
+            ([5, 7], ids, values), ([5, 6, 1], ids[1:], values[1:]), ([5], [6, 1, 2, 3], np.append(values, -1)),
+            (context, [1, 2, 4], values), (context, ids, np.nextafter(values, np.float32(0))),
+        ]  # fmt: skip
+        self.assertEqual(len({name, *(name_of(*other) for other in others)}), 1 + len(others))
+        with self.assertRaisesRegex(ValueError, r"log_probs has shape \[2\], must be \[3\]"):
+            name_of(context, ids, values[:2])
+
+
+class SettingsTest(unittest.TestCase):
+    def test_names_what_is_wrong(self):
+        self.assertIsNone(Settings.of(None))
+        self.assertIsNone(Settings.of({"other": 1}))
+        self.assertEqual(Settings.of({"sis": {"address": ["a:1", "b:1"], "run": "r"}}).address, ["a:1", "b:1"])
+        for given, message in (
+            ({"address": "a:1"}, "custom.sis.run is missing"),
+            ({"run": "r"}, "custom.sis.address is missing"),
+            ({"address": "a:1", "run": "r", "topk": 5}, "custom.sis.topk is unknown"),
+        ):
+            with self.assertRaisesRegex(ValueError, message):
+                Settings.of({"sis": given})
+
+
+class RolloutTest(unittest.TestCase):
+    def setUp(self):
+        self.service = fake_service.FakeService()
+        server, address = fake_service.start(self.service)
+        self.addCleanup(server.stop, None)
+        self.settings = Settings(address=address, run="run", top_k=5)
+        self.client = sis.Client(address)
+        self.addCleanup(self.client.close)
+        self.version = None
+
+    def ran(self, scenario, **changed):
+        """`scenario(recording, engine)`, and all that it left stored."""
+
+        async def run():
+            engine = Engine()
+            settings = dataclasses.replace(self.settings, **changed)
+            recording = RecordingEngine(engine, settings, 512, lambda: self.version)
+            result = await scenario(recording, engine)
+            await recording.close()
+            return result
+
+        return asyncio.run(run())
+
+    @staticmethod
+    async def generated(recording, prompt, params=None):
+        last = None
+        async for output in recording.generate({"prompt_token_ids": prompt}, params or SamplingParams(), "id"):
+            last = output
+        return last
+
+    def fetched(self, index):
+        return self.client.fetch_top_k(self.client.get_run("run").run, [expected_name(index)])
+
+    def check(self, index):
+        fields = RECORDED[index]
+        listed = fields["logprobs"]
+        records = self.fetched(index)
+        self.assertEqual(records.sampled_ids.tolist(), fields["token_ids"])
+        for row, (start, end) in enumerate(zip(listed["start_indices"], listed["end_indices"])):
+            values = dict(zip(listed["token_ids"][start:end], listed["logprobs"][start:end]))
+            self.assertEqual(records.sampled_log_probs[row], np.float32(values[fields["token_ids"][row]]))
+            best = sorted(values, key=values.get, reverse=True)[:5]
+            # A sampled token beyond the listed ones is listed too.
+            self.assertEqual(values[records.ids[row, 0]], values[best[0]])
+            self.assertTrue(set(records.ids[row].tolist()) <= set(values))
+        return records
+
+    def test_what_ends_is_stored_under_its_name_and_verl_gets_what_it_asked_for(self):
+        async def both(recording, engine):
+            outputs = await asyncio.gather(*(self.generated(recording, prompt) for prompt in PROMPTS))
+            return outputs, engine.asked
+
+        outputs, asked = self.ran(both)
+        self.assertEqual([(params.logprobs, params.flat_logprobs) for params in asked], [(5, True)] * 2)
+        for index, output in enumerate(outputs):
+            completion, fields = output.outputs[0], RECORDED[index]
+            given = completion.logprobs
+            self.assertEqual(given.token_ids, fields["token_ids"])
+            self.assertEqual((given.start_indices[-1], given.end_indices[-1]), (len(given) - 1, len(given)))
+            # The name that an actor finds from what it is handed.
+            self.assertEqual(name_of(PROMPTS[index], completion.token_ids, given.logprobs), expected_name(index))
+            self.check(index)
+
+    def test_an_aborted_request_and_the_one_that_continues_it_are_one_sequence(self):
+        async def resumed(recording, engine):
+            self.version = 3
+            engine.abort_after = 4
+            first = await self.generated(recording, PROMPTS[0])
+            # Another request in between, and new weights.
+            engine.abort_after = None
+            await self.generated(recording, PROMPTS[1])
+            self.version = 4
+            await self.generated(recording, PROMPTS[0] + first.outputs[0].token_ids)
+
+        self.ran(resumed)
+        self.check(0)
+        self.check(1)
+        versions = {
+            (entry.block.sequence.id, entry.block.first_position): entry.block.policy_version
+            for batch in self.service.batches for entry in batch.entries if entry.HasField("block")
+        }  # fmt: skip
+        self.assertEqual(versions, {(expected_name(0), 0): 3, (expected_name(0), 4): 4, (expected_name(1), 0): 3})
+
+    def test_the_same_sample_twice_is_recorded_once(self):
+        async def twice(recording, _):
+            await self.generated(recording, PROMPTS[0])
+            await self.generated(recording, PROMPTS[0])
+
+        self.ran(twice)
+        self.check(0)
+
+    def test_what_draws_nothing_or_asks_for_no_log_probs_is_left_alone(self):
+        async def others(recording, engine):
+            await self.generated(recording, PROMPTS[0], SamplingParams(temperature=0.0))
+            await self.generated(recording, PROMPTS[1], SamplingParams(logprobs=None))
+            return engine.asked
+
+        asked = self.ran(others)
+        self.assertEqual([params.logprobs for params in asked], [0, None])
+        self.assertEqual(self.service.runs, {})
+
+    def test_without_a_server_generation_goes_on(self):
+        async def alone(recording, _):
+            return await self.generated(recording, PROMPTS[0])
+
+        with self.assertLogs("sis.verl.rollout", "WARNING"):
+            output = self.ran(alone, address="127.0.0.1:1")
+        self.assertEqual(output.outputs[0].token_ids, RECORDED[0]["token_ids"])
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

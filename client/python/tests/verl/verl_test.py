@@ -1,0 +1,312 @@
+"""verl's FSDP2 engine beside the real server: run by tools/rl-test verl."""
+
+import contextlib
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+import unittest
+import unittest.mock
+import warnings
+
+import tiny_model
+import training_worker
+from training_worker import Gradients, append, batch, detach, rollout
+
+
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+training_worker.environment(0, 1, free_port())
+
+import torch
+from server.testing.live_server import LiveServer
+
+import sis
+from sis.verl.settings import Settings
+from sis.verl.training import attach
+
+K = 16
+# Few enough for a record to hold all of them.
+WHOLE = tiny_model.VOCABULARY = training_worker.VOCABULARY
+
+
+def metrics_of(output):
+    from verl.utils import tensordict_utils
+
+    return tensordict_utils.get(output, "metrics")
+
+
+@contextlib.contextmanager
+def warned(test):
+    # unittest's own way imports all that transformers would import when it is needed.
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        yield
+    test.assertTrue(any("training goes on without" in str(warning.message) for warning in seen))
+
+
+def answered(call):
+    """What a call of a server returns that has just been started: gRPC pauses between attempts."""
+    for _ in range(100):
+        try:
+            return call()
+        except sis.Unavailable:
+            time.sleep(0.1)
+    return call()
+
+
+class VerlTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        from transformers import AutoModelForCausalLM
+
+        torch.set_num_threads(1)
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.path = str(pathlib.Path(folder.name) / "tiny")
+        tiny_model.make(cls.path)
+        torch.distributed.init_process_group("gloo", rank=0, world_size=1)
+        cls.addClassCleanup(torch.distributed.destroy_process_group)
+        cls.worker = training_worker.make_worker(cls.path)
+        cls.initial = [p.detach().clone() for p in cls.worker.engine.module.parameters()]
+        cls.model = AutoModelForCausalLM.from_pretrained(cls.path, dtype=torch.float32)
+        cls.coarse = AutoModelForCausalLM.from_pretrained(cls.path, dtype=torch.bfloat16)
+        server = LiveServer(cache_bytes=256 << 20)
+        cls.addClassCleanup(server.close)
+        cls.address = server.address
+        cls.client = sis.Client(server.address)
+        cls.addClassCleanup(cls.client.close)
+
+    def setUp(self):
+        self.addCleanup(self.reset)
+
+    def reset(self):
+        detach(self.worker)
+        with torch.no_grad():
+            for parameter, before in zip(self.worker.engine.module.parameters(), self.initial):
+                parameter.copy_(before)
+        self.worker.engine.optimizer.state.clear()
+
+    def settings(self, **changed):
+        return Settings(**{"address": self.address, "run": self.id().split(".")[-1], "top_k": K, "seed": 1, **changed})
+
+    def attached(self, settings):
+        training = attach(self.worker, settings)
+        self.addCleanup(training.close)
+        return training
+
+    def assert_same(self, steps, others):
+        self.assertEqual(len(steps), len(others))
+        for step, other in zip(steps, others):
+            for name, gradient in step.items():
+                self.assertTrue(torch.equal(gradient, other[name]), name)
+                self.assertTrue(gradient.abs().max() > 0 or "bias" in name, name)
+
+    def stock(self, data):
+        """Gradients of verl's own loss."""
+        gradients = Gradients(self.worker)
+        self.worker.train_batch(data)
+        detach(self.worker)
+        return gradients.steps
+
+    def on_sampling_log_probs(self, samples):
+        data = batch(samples)
+        data["old_log_probs"] = data["rollout_log_probs"]
+        return self.stock(data)
+
+    def test_without_records_gradients_are_those_of_verl_on_the_sampling_log_probs(self):
+        samples = rollout(self.coarse, 8, K, 1)
+        expected = self.on_sampling_log_probs(samples)
+        gradients = Gradients(self.worker)
+        training = self.attached(self.settings())
+        data = batch(samples)
+        before = data.clone()
+        metrics = metrics_of(self.worker.train_batch(data))
+        self.assert_same(gradients.steps, expected)
+        self.assertEqual(metrics["sis/missing"], [[1.0]])
+        self.assertNotIn("sis/accept_rate", metrics)
+        totals = self.client.get_step(training.run, 0).totals
+        self.assertEqual(totals.missing, sum(sum(sample.mask) for sample in samples))
+        # What the trainer keeps is as it was.
+        for name in ("old_log_probs", "rollout_log_probs", "response_mask", "advantages"):
+            self.assertTrue(torch.equal(data[name], before[name]), name)
+        self.assertFalse({"sis_row", "distillation_use_topk"} & set(data.keys()))
+
+    def test_without_a_server_training_goes_on_and_acceptance_returns_with_it(self):
+        samples = rollout(self.coarse, 8, K, 2)
+        expected = self.on_sampling_log_probs(samples)
+        port = free_port()
+        gradients = Gradients(self.worker)
+        self.attached(self.settings(address=f"127.0.0.1:{port}"))
+        with warned(self):
+            metrics = metrics_of(self.worker.train_batch(batch(samples)))
+        self.assert_same(gradients.steps, expected)
+        self.assertEqual(metrics["sis/missing"], [[1.0]])
+        server = LiveServer(listen=f"127.0.0.1:{port}")
+        self.addCleanup(server.kill)
+        with sis.Client(server.address) as client:
+            append(client, answered(lambda: self.settings().create_run(client, WHOLE)), samples)
+            metrics = metrics_of(self.worker.train_batch(batch(samples)))
+            self.assertEqual(metrics["sis/missing"], [[0.0]])
+            self.assertGreater(metrics["sis/accept_rate"][0][0], 0.3)
+            # Killed between two steps.
+            server.kill()
+            with warned(self):
+                metrics = metrics_of(self.worker.train_batch(batch(samples)))
+            self.assertEqual(metrics["sis/missing"], [[1.0]])
+
+    def test_of_equal_policies_every_ratio_is_1(self):
+        samples = rollout(self.model, 8, WHOLE, 3)
+        # Stock gradients of ratios that are exactly 1: old log-probs are what the engine itself finds.
+        from verl.workers.utils.padding import no_padding_2_padding
+
+        data = batch(samples)
+        data["old_log_probs"] = torch.zeros_like(data["old_log_probs"])
+        from verl.utils import tensordict_utils
+
+        tensordict_utils.assign_non_tensor(data, compute_loss=False)
+        own = self.worker.infer_batch(data)["log_probs"]
+        data = batch(samples)
+        data["old_log_probs"] = no_padding_2_padding(own, data)
+        expected = self.stock(data)
+        settings = self.settings(top_k=WHOLE, log_prob_encoding="float32")
+        append(self.client, settings.create_run(self.client, WHOLE), samples)
+        gradients = Gradients(self.worker)
+        self.attached(settings)
+        metrics = metrics_of(self.worker.train_batch(batch(samples)))
+        self.assertEqual(metrics["sis/accept_rate"], [[1.0]])
+        self.assertEqual(metrics["sis/missing"], [[0.0]])
+        self.assertLess(metrics["sis/d"][0][0], 1e-5)
+        self.assertEqual(metrics["actor/ppo_kl"][0].aggregate(), 0)
+        self.assert_same(gradients.steps, expected)
+
+    def test_shuffled_epochs_of_micro_batches_of_any_size(self):
+        from verl.utils import tensordict_utils
+
+        samples = rollout(self.coarse, 16, K, 4)
+        names = [turn.name for sample in samples for turn in sample.turns]
+        count = sum(sum(sample.mask) for sample in samples)
+        run = self.settings().create_run(self.client, WHOLE)
+        append(self.client, run, samples)
+        training = self.attached(self.settings())
+        data = batch(samples)
+        tensordict_utils.assign_non_tensor(
+            data, mini_batch_size=8, epochs=2, seed=7, dataloader_kwargs={"shuffle": True}, global_batch_size=8,
+            use_dynamic_bsz=True, max_token_len_per_gpu=70,
+        )  # fmt: skip
+        metrics = metrics_of(self.worker.train_mini_batch(data))
+        self.assertEqual(training.draw, 3)
+        steps = [self.client.get_step(run, draw).totals for draw in range(4)]
+        # An epoch has every token once.
+        self.assertEqual([steps[0].scored + steps[1].scored, steps[2].scored + steps[3].scored], [count, count])
+        self.assertEqual([totals.missing for totals in steps], [0] * 4)
+        for name, of_step in (
+            ("accept_rate", "accept_rate"),
+            ("expected_accept_rate", "mean_expected_acceptance"),
+            ("d", "mean_d"),
+            ("d_sis", "mean_d_sis"),
+            ("k3", "mean_k3"),
+            ("residual_mass", "mean_residual_mass"),
+            ("log_envelope", "mean_log_envelope"),
+        ):
+            self.assertEqual(len(metrics[f"sis/{name}"]), 4)
+            for value, totals in zip(metrics[f"sis/{name}"], steps):
+                self.assertAlmostEqual(value, getattr(totals, of_step), delta=1e-12, msg=name)
+        self.assertEqual(metrics["sis/envelope_violations"], [0.0] * 4)
+        self.assertLess(steps[0].mean_d, 0.1)
+        self.assertGreater(steps[0].accept_rate, 0.3)
+        # Nobody needs them any more.
+        records = self.client.fetch_top_k(run, names)
+        self.assertEqual({missing.reason for missing in records.missing}, {sis.MissingReason.RELEASED})
+
+    def test_two_ranks_decide_as_one(self):
+        samples = rollout(self.coarse, 8, K, 5)
+        run = self.settings().create_run(self.client, WHOLE)
+        append(self.client, run, samples)
+        gradients = Gradients(self.worker)
+        self.attached(self.settings(release=False))
+        metrics = metrics_of(self.worker.train_batch(batch(samples)))
+        alone = self.client.get_step(run, 0).totals
+        with tempfile.TemporaryDirectory() as folder:
+            torch.save(samples, f"{folder}/samples")
+            port = free_port()
+            told = {"address": self.address, "run": "two-ranks", "top_k": K, "seed": 1}
+            append(self.client, Settings(**told).create_run(self.client, WHOLE), samples)
+            script = pathlib.Path(__file__).parent / "two_ranks.py"
+            ranks = [
+                subprocess.Popen([sys.executable, script, str(rank), str(port), self.path, folder, json.dumps(told)])
+                for rank in range(2)
+            ]
+            self.assertEqual([rank.wait(timeout=240) for rank in ranks], [0, 0])
+            answers = [torch.load(f"{folder}/answer{rank}", weights_only=False) for rank in range(2)]
+        together = self.client.get_step(sis.Run("two-ranks", 0, run.config), 0).totals
+        for name in ("accepted", "rejected", "outside_top_k", "missing"):
+            self.assertEqual(getattr(together, name), getattr(alone, name), name)
+        self.assertAlmostEqual(together.d, alone.d, delta=1e-4)
+        for answer in answers:
+            # Both ranks log what both did.
+            logged = answer["metrics"]
+            self.assertEqual(logged["sis/accept_rate"], [metrics["sis/accept_rate"][0]] * 2)
+            self.assertAlmostEqual(logged["sis/d"][0][0], together.mean_d, delta=1e-12)
+            for name, gradient in answer["gradients"].items():
+                torch.testing.assert_close(gradient, gradients.steps[0][name], rtol=1e-3, atol=1e-5, msg=name)
+
+    def test_the_plugin_and_the_recipe_in_verls_own_actor(self):
+        package = pathlib.Path(__file__).parents[2]
+        samples = rollout(self.coarse, 8, 20, 8)
+        with tempfile.TemporaryDirectory() as folder:
+            # As pip would leave it.
+            (metadata := pathlib.Path(folder) / "sis_ratio_client-0.dist-info").mkdir()
+            (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: sis-ratio-client\nVersion: 0\n")
+            points = tomllib.loads((package / "pyproject.toml").read_text())["project"]["entry-points"]
+            lines = [f"{name} = {module}" for name, module in points["verl.plugins"].items()]
+            (metadata / "entry_points.txt").write_text("\n".join(["[verl.plugins]", *lines]))
+            told = Settings(address=self.address, run="my-training", top_k=20)
+            append(self.client, told.create_run(self.client, WHOLE), samples)
+            torch.save(samples, file := f"{folder}/samples")
+            overrides = package / "examples/verl/overrides.txt"
+            script = pathlib.Path(__file__).parent / "plugin_worker.py"
+            subprocess.run(
+                [sys.executable, script, self.address, str(free_port()), self.path, overrides, file],
+                env={**os.environ, "PYTHONPATH": f"{folder}:{os.environ['PYTHONPATH']}"}, check=True, timeout=240,
+            )  # fmt: skip
+            answer = torch.load(file, weights_only=False)
+        self.assertEqual(answer["replica"], "sis.verl.plugin")
+        self.assertEqual(answer["metrics"]["sis/missing"], [0.0, 0.0])
+        self.assertGreater(min(answer["metrics"]["sis/accept_rate"]), 0.3)
+
+    def test_refuses_what_would_be_wrong(self):
+        samples = rollout(self.coarse, 8, K, 6)
+        self.attached(self.settings())
+        data = batch(samples)
+        data.pop("rollout_log_probs")
+        with self.assertRaisesRegex(ValueError, "calculate_log_probs=true"):
+            self.worker.train_batch(data)
+        data = batch(samples)
+        data["rollout_is_weights"] = torch.ones_like(data["advantages"])
+        with self.assertRaisesRegex(ValueError, "corrects twice"):
+            self.worker.train_batch(data)
+        with self.assertRaisesRegex(ValueError, "distillation"):
+            self.worker.train_batch(batch(samples, distillation_use_topk=True))
+        detach(self.worker)
+        for owner, name, value in (
+            (self.worker.engine_config, "strategy", "megatron"),
+            (self.worker.model_config, "use_fused_kernels", True),
+            (self.worker.engine_config, "ulysses_sequence_parallel_size", 2),
+        ):
+            with self.subTest(name), unittest.mock.patch.dict(owner.__dict__, {name: value}):
+                with self.assertRaisesRegex(ValueError, name):
+                    attach(self.worker, self.settings())
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
