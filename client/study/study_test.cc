@@ -198,6 +198,16 @@ TEST(Design, ErrorsNameLineAndWord) {
   }
 }
 
+// The seeds 1 to 316 were used while the design was made.
+TEST(Design, OfTheStudyIsValid) {
+  std::ifstream file("client/study/cells.txt");
+  std::stringstream text;
+  text << file.rdbuf();
+  const absl::StatusOr<Design> design = ParseDesign(text.str());
+  ASSERT_TRUE(design.ok()) << design.status();
+  EXPECT_GT(design->first_seed, 316);
+}
+
 TEST(ResultsFile, IsContinuedAfterALineThatWasCutOff) {
   const Design design = *ParseDesign(kDesign);
   const std::vector<RunName> runs = RunsOf(design);
