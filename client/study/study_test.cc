@@ -15,6 +15,9 @@
 #include "client/study/random.h"
 #include "client/study/results.h"
 #include "client/study/training.h"
+#include "kernels/numerics/simd_targets.h"
+// After the choice of targets.
+#include "hwy/highway.h"
 
 namespace sis::study {
 namespace {
@@ -129,6 +132,19 @@ TEST(Training, ARunIsAFunctionOfItsSeed) {
   for (const char* arm : {"grpo", "grpo+expected", "grpo+positive", "grpo+random", "gspo+sampled",
                           "soft_acceptance+sampled", "soft_acceptance"}) {
     EXPECT_NE(TrainSmall(SmallCell(), arm).parameters, first.parameters) << arm;
+  }
+}
+
+// Of the vectors that have a fused multiplication and addition; others would round twice.
+TEST(Training, EveryWidthOfVectorsGivesTheSameBits) {
+  const Trained best = TrainSmall(SmallCell(), "grpo+sampled");
+  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
+    if (target < HWY_AVX3_DL || target > HWY_AVX2) continue;
+    hwy::SetSupportedTargetsForTest(target);
+    EXPECT_EQ(TrainSmall(SmallCell(), "grpo+sampled").parameters, best.parameters)
+        << hwy::TargetName(target);
+    EXPECT_EQ(WarmUp(SmallStart(), 5), SmallParameters()) << hwy::TargetName(target);
+    hwy::SetSupportedTargetsForTest(0);
   }
 }
 
