@@ -1,0 +1,36 @@
+// One way of training: a base algorithm, and what becomes of the importance ratio before it.
+#pragma once
+
+#include <limits>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "kernels/decide/algorithms/algorithm.h"
+
+namespace sis::study {
+
+enum class Correction {
+  kNone,      // the importance ratio as it is
+  kSampled,   // SIS: 1 if accepted
+  kExpected,  // SIS: the mean over the draw
+  // SIS, sampled, for positive advantages only.
+  kPositive,
+  // A control: 1 with the position's expected accept rate, whatever token was drawn.
+  kRandom,
+};
+
+struct Arm {
+  Algorithm algorithm;
+  Correction correction = Correction::kNone;
+  // As in DAPO: responses to a prompt that all got one reward don't count in the mean over tokens.
+  bool leaves_out_equal_groups = false;
+  // Tokens with a negative advantage and a ratio above this get no gradient (Ye et al., 2020).
+  float dual_clip = std::numeric_limits<float>::infinity();
+};
+
+// "grpo", or with a correction "grpo+sampled": see the list in arm.cc. InvalidArgument for other
+// names.
+absl::StatusOr<Arm> ParseArm(std::string_view name);
+
+}  // namespace sis::study

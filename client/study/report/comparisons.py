@@ -1,0 +1,60 @@
+"""Which arm is compared with which."""
+
+from typing import Iterator, Tuple
+
+from client.study.report.design import Cell, Design
+
+# How arms are called in words.
+NAMES = {
+    "sampled": "SIS",
+    "expected": "SIS, EXPECTED",
+    "positive": "SIS for A > 0",
+    "random": "random acceptance",
+}
+_ALGORITHMS = {
+    "importance_sampling": "no clip",
+    "no_correction": "w = 1, no clip",
+    "grpo": "GRPO",
+    "grpo_epsilon_0.4": "GRPO, epsilon 0.4",
+    "grpo_dual_clip": "GRPO, dual clip 2",
+    "dapo": "DAPO",
+    "gspo": "GSPO",
+    "cispo": "CISPO",
+    "tis": "TIS",
+    "ice_pop": "IcePop",
+    "dppo_top_k": "DPPO top-K",
+}
+_SOFT = {
+    "soft_acceptance+sampled": "soft acceptance",
+    "soft_acceptance+expected": "soft acceptance, EXPECTED",
+    "soft_acceptance": "soft acceptance on w",
+}
+
+
+def name(arm: str) -> str:
+    if arm in _SOFT:
+        return _SOFT[arm]
+    algorithm, _, correction = arm.partition("+")
+    return _ALGORITHMS[algorithm] + (f" + {NAMES[correction]}" if correction else "")
+
+
+def base(cell: Cell, arm: str) -> Tuple[str, str]:
+    """Cell and arm that this arm is compared with. An arm with a correction: the same without.
+    Another algorithm: GRPO. Where a cell has neither, its settings are what is tried: the same arm
+    of the cell `same`. GRPO with recomputed log-probs: GRPO with the engine's."""
+    algorithm, _, correction = arm.partition("+")
+    wanted = algorithm if correction and not arm.startswith("soft_acceptance") else "grpo"
+    if wanted in cell.arms and wanted != arm:
+        return cell.name, wanted
+    if cell.name.endswith("_recomputed"):
+        return cell.name[: -len("_recomputed")], arm
+    return "same", arm
+
+
+def all_of(design: Design) -> Iterator[Tuple[str, str, str, str]]:
+    """Cell and arm, less cell and arm. Without GRPO where it is what others are compared with."""
+    for cell in design.cells.values():
+        for arm in cell.arms:
+            base_cell, base_arm = base(cell, arm)
+            if arm != "grpo" or cell.name.endswith("_recomputed"):
+                yield cell.name, arm, base_cell, base_arm

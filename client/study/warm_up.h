@@ -1,0 +1,41 @@
+// The start of a run: a model that supervision has taught a little.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "client/study/task.h"
+#include "client/study/transformer.h"
+
+namespace sis::study {
+
+struct StartSettings {
+  TaskKind task = TaskKind::kAddition;
+  int digits = 3;
+  int base = 16;
+  bool experts = false;
+  // Label smoothing of the cross-entropy.
+  double smoothing = 0.0;
+  // The share of answers that forget the carry.
+  double forgotten_carries = 0.0;
+  double learning_rate = 2e-3;
+  // It ends when this share of 512 sampled answers is right.
+  double accuracy = 0.3;
+
+  Task MakeTask() const { return Task(task, digits, base); }
+  Shape MakeShape() const {
+    const Task made = MakeTask();
+    return Shape(static_cast<size_t>(made.vocabulary()), made.context(), experts);
+  }
+};
+
+// Cross-entropy of the right answers, by token, and its gradients; as the warm-up minimises it.
+double SupervisedLoss(const Shape& shape, const Task& task, const Problems& problems,
+                      double smoothing, std::span<const float> parameters, Transformer& model,
+                      std::span<float> gradients);
+
+// The parameters to start from. A pure function of its arguments.
+std::vector<float> WarmUp(const StartSettings& settings, uint64_t seed);
+
+}  // namespace sis::study
