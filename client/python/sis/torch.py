@@ -160,9 +160,10 @@ def gather_from_head_rows(
     """As gather_from_head, where the sampled tokens' log-probs are known, as a fused head gives them:
     only the head's rows of the recorded tokens are multiplied, K + 1 of V.
 
-    sampled_ids int [N]: the trainer's own tokens; sampled_log_probs [N], nats: theirs. What the
-    fused head rounded in the sampled logit is in all values of its position alike, so their ratios,
-    and the acceptance probability, are as if it had rounded nothing.
+    sampled_ids int [N]: the trainer's own tokens; sampled_log_probs [N], nats: theirs. What a fused
+    head of bfloat16 rounded in the sampled logit is in all values of its position alike, so their
+    ratios, and the acceptance probability, are as if it had rounded nothing. Where they would add up
+    to more than 1 by it, all values of the position are lowered alike.
     """
     _check_rows("hidden", hidden, records)
     device = hidden.device
@@ -181,8 +182,14 @@ def gather_from_head_rows(
         if bias is not None:
             logits = logits + bias[wanted].float()
         values = own[part, None] + (logits[:, :-1] - logits[:, -1:]) / temperature
-        found[part] = torch.where(wanted[:, :-1] == wanted[:, -1:], own[part, None], values)
-    return Gathered(found, own)
+        is_sampled = wanted[:, :-1] == wanted[:, -1:]
+        found[part] = torch.where(is_sampled, own[part, None], values)
+    used = ids[:, :-1] >= 0
+    outside = ~((ids[:, :-1] == ids[:, -1:]) & used).any(dim=1)
+    mass = (found.exp() * used).sum(dim=1) + own.exp() * outside
+    # Less is rounding of float32.
+    excess = torch.where(mass > 1 + 2**-7, mass.log(), 0.0)
+    return Gathered(found - excess[:, None], own - excess)
 
 
 @torch.no_grad()

@@ -139,12 +139,16 @@ class GatherTest(unittest.TestCase):
                 self.assertEqual(gathered.sampled_log_probs.numpy().tobytes(), known.numpy().tobytes())
                 own = known.masked_fill(torch.from_numpy(kept.sampled_ids < 0), torch.nan)
                 self.check(kept, gathered._replace(sampled_log_probs=own), logits, 0.9, 2e-5)
-            # What is wrong with the known one is wrong with all of its position, the sampled token's slot too.
-            shifted = sis.torch.gather_from_head_rows(
-                kept, hidden, weight, sampled, known + 0.5, bias=given, temperature=0.9
-            )
-            moved = (shifted.log_probs - gathered.log_probs).numpy()[kept.ids >= 0]
-            np.testing.assert_allclose(moved, 0.5, atol=1e-5)
+            # What is rounded in the known one is in all of its position, and never makes more than 1 of it.
+            for error in (-0.5, 3.0):
+                rounded = sis.torch.gather_from_head_rows(
+                    kept, hidden, weight, sampled, known + error, bias=given, temperature=0.9
+                )
+                used = torch.from_numpy(kept.ids >= 0)
+                above = [x.log_probs - x.sampled_log_probs[:, None] for x in (rounded, gathered)]
+                torch.testing.assert_close(above[0][used], above[1][used], rtol=0, atol=1e-5)
+                self.assertLess((rounded.log_probs.exp() * used).sum(dim=1).max().item(), 1 + 2**-6)
+            self.assertGreater((rounded.sampled_log_probs < known + error).sum(), 10)
         with self.assertRaisesRegex(ValueError, "the head is of 39 tokens"):
             sis.torch.gather_from_head_rows(kept, hidden, weight[:-1], sampled, known)
 

@@ -7,6 +7,7 @@ import warnings
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import grpc
+import numpy as np
 
 from sis import errors
 from sis.client import Client
@@ -60,7 +61,8 @@ def assembled(
         position = 0
         while position < len(tokens):
             if mask[position]:
-                record = _of_turn(by_prompt[(*prompt, *tokens[:position])], tokens[position:])
+                rest = np.asarray(tokens[position:], np.int32)
+                record = _of_turn(by_prompt[(*prompt, *tokens[:position])], rest)
                 blocks.append(Block(position, record))
                 position += len(record.sampled_ids)
             else:
@@ -69,11 +71,11 @@ def assembled(
     return rollouts
 
 
-def _of_turn(candidates: Sequence[TopK], tokens: Sequence[int]) -> TopK:
+def _of_turn(candidates: Sequence[TopK], tokens: np.ndarray) -> TopK:
     """That which begins as `tokens` do. Two that do have the same context, and so the same rows."""
     for record in candidates:
         count = min(len(record.sampled_ids), len(tokens))
-        if count and record.sampled_ids[:count].tolist() == list(tokens[:count]):
+        if count and np.array_equal(record.sampled_ids[:count], tokens[:count]):
             return TopK(*(array[:count] for array in record))
     raise ValueError(f"no rollout of the engine begins with token {tokens[0]}: it did not generate this response")
 

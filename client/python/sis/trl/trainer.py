@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, NamedTuple, Optional
 
 import torch
 from accelerate.utils import broadcast_object_list
@@ -26,6 +26,13 @@ from sis.trl.rollouts import Generated, Rollouts, assembled
 _NEVER = 1e-38
 # Positions that the head is checked with.
 _CHECKED = 32
+
+
+class _Acceptance(NamedTuple):
+    """bool and float32 [B, T]; false and 0 where nothing is recorded or no server answers."""
+
+    accepted: torch.Tensor
+    probabilities: torch.Tensor
 
 
 class SisTrainerMixin:
@@ -247,7 +254,7 @@ class SisTrainerMixin:
 
     def _sis_acceptance(
         self, inputs: Dict[str, Any], mask: torch.Tensor, hidden: torch.Tensor, log_probs: torch.Tensor
-    ) -> "_Acceptance":
+    ) -> _Acceptance:
         trainer: Any = self
         rollouts = self._sis_rollouts
         indices = inputs["sis_rollout"].tolist()
@@ -313,14 +320,6 @@ class SisTrainerMixin:
         }
         for name, value in values.items():
             trainer._metrics["train"][f"sis/{name}"].append(value)
-
-
-class _Acceptance:
-    """bool and float32 [B, T]; false and 0 where nothing is recorded or no server answers."""
-
-    def __init__(self, accepted: torch.Tensor, probabilities: torch.Tensor) -> None:
-        self.accepted = accepted
-        self.probabilities = probabilities
 
 
 def _mean(total: float, count: float) -> float:
