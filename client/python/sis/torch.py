@@ -179,6 +179,52 @@ def gather_from_head(
 
 
 @torch.no_grad()
+def gather_from_head_rows(
+    records: TopKRecords,
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    sampled_ids: torch.Tensor,
+    sampled_log_probs: torch.Tensor,
+    *,
+    bias: Optional[torch.Tensor] = None,
+    temperature: float = 1.0,
+) -> Gathered:
+    """As gather_from_head, where the sampled tokens' log-probs are known, as a fused head gives them:
+    only the head's rows of the recorded tokens are multiplied, K + 1 of V.
+
+    sampled_ids int [N]: the trainer's own tokens; sampled_log_probs [N], nats: theirs. What a fused
+    head of bfloat16 rounded in the sampled logit is in all values of its position alike, so their
+    ratios, and the acceptance probability, are as if it had rounded nothing. Where they would add up
+    to more than 1 by it, all values of the position are lowered alike.
+    """
+    _check_rows("hidden", hidden, records)
+    device = hidden.device
+    ids = torch.cat([torch.from_numpy(records.ids).to(device).long(), sampled_ids[:, None].to(device)], dim=1)
+    if (ids >= len(weight)).any():
+        row, column = (ids >= len(weight)).nonzero()[0].tolist()
+        raise ValueError(f"token {ids[row, column]}, position {row}: the head is of {len(weight)} tokens")
+    own = sampled_log_probs.float()
+    found = torch.empty((len(records), records.ids.shape[1]), dtype=torch.float32, device=device)
+    rows = max(1, _CHUNK_ELEMENTS // (ids.shape[1] * max(1, hidden.shape[1])))
+    for first in range(0, len(records), rows):
+        part = slice(first, first + rows)
+        wanted = ids[part].clamp(min=0)
+        # [n, K + 1].
+        logits = (weight[wanted].float() * hidden[part, None].float()).sum(dim=2)
+        if bias is not None:
+            logits = logits + bias[wanted].float()
+        values = own[part, None] + (logits[:, :-1] - logits[:, -1:]) / temperature
+        is_sampled = wanted[:, :-1] == wanted[:, -1:]
+        found[part] = torch.where(is_sampled, own[part, None], values)
+    used = ids[:, :-1] >= 0
+    outside = ~((ids[:, :-1] == ids[:, -1:]) & used).any(dim=1)
+    mass = (found.exp() * used).sum(dim=1) + own.exp() * outside
+    # Less is rounding of float32.
+    excess = torch.where(mass > 1 + 2**-7, mass.log(), 0.0)
+    return Gathered(found - excess[:, None], own - excess)
+
+
+@torch.no_grad()
 def _gather(
     records: TopKRecords,
     sampled_ids: Optional[torch.Tensor],

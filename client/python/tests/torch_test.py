@@ -122,6 +122,36 @@ class GatherTest(unittest.TestCase):
                         gathered = sis.torch.gather_from_head(kept, hidden, weight, bias=given, temperature=0.9)
                     self.check(kept, gathered, logits, 0.9, tolerance)
 
+    def test_rows_of_the_head_where_the_sampled_tokens_are_known(self):
+        kept = records()
+        rng = np.random.default_rng(1)
+        hidden, weight = (torch.from_numpy(rng.normal(size=(n, H)).astype(np.float32)) for n in (ROWS, V))
+        bias = torch.from_numpy(rng.normal(size=V).astype(np.float32))
+        sampled = torch.from_numpy(np.maximum(kept.sampled_ids, 0)).long()
+        for given in (None, bias):
+            logits = torch.nn.functional.linear(hidden, weight, given)
+            known = torch.log_softmax(logits / 0.9, dim=-1).gather(1, sampled[:, None])[:, 0]
+            for elements in (1, 200, 1 << 26):
+                with unittest.mock.patch.object(sis.torch, "_CHUNK_ELEMENTS", elements):
+                    gathered = sis.torch.gather_from_head_rows(
+                        kept, hidden, weight, sampled, known, bias=given, temperature=0.9
+                    )
+                self.assertEqual(gathered.sampled_log_probs.numpy().tobytes(), known.numpy().tobytes())
+                own = known.masked_fill(torch.from_numpy(kept.sampled_ids < 0), torch.nan)
+                self.check(kept, gathered._replace(sampled_log_probs=own), logits, 0.9, 2e-5)
+            # What is rounded in the known one is in all of its position, and never makes more than 1 of it.
+            for error in (-0.5, 3.0):
+                rounded = sis.torch.gather_from_head_rows(
+                    kept, hidden, weight, sampled, known + error, bias=given, temperature=0.9
+                )
+                used = torch.from_numpy(kept.ids >= 0)
+                above = [x.log_probs - x.sampled_log_probs[:, None] for x in (rounded, gathered)]
+                torch.testing.assert_close(above[0][used], above[1][used], rtol=0, atol=1e-5)
+                self.assertLess((rounded.log_probs.exp() * used).sum(dim=1).max().item(), 1 + 2**-6)
+            self.assertGreater((rounded.sampled_log_probs < known + error).sum(), 10)
+        with self.assertRaisesRegex(ValueError, "the head is of 39 tokens"):
+            sis.torch.gather_from_head_rows(kept, hidden, weight[:-1], sampled, known)
+
     def test_all_logits_are_never_there_at_once(self):
         kept, sizes = records(), []
         linear = torch.nn.functional.linear

@@ -1,4 +1,4 @@
-"""verl's FSDP2 engine beside the real server: run by tools/rl-test verl."""
+"""verl's FSDP2 engine beside the real server: run by tools/rl-test."""
 
 import contextlib
 import json

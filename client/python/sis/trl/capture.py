@@ -1,0 +1,178 @@
+"""The top-K log-probs of what a trainer generates, taken where it does."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+from typing import Any, Callable, Iterator, List, Sequence
+
+import numpy as np
+import torch
+
+from sis.engines import transformers as transformers_engine
+from sis.engines.adapter import Piece
+from sis.engines.vllm import VllmAdapter
+from sis.run import Sampling
+from sis.top_k import TopK, canonical
+
+
+class Turn(abc.ABC):
+    """What one call of the engine generates, for several sequences."""
+
+    # How the log-probs were made; known once it was generated.
+    sampling: Sampling
+
+    @abc.abstractmethod
+    def records(self, completions: Sequence[Sequence[int]]) -> List[TopK]:
+        """Of what this process got: one per sequence, as long as it."""
+
+
+# Within such a block the engine is called once.
+Capture = Callable[[], "contextlib.AbstractContextManager[Turn]"]
+
+
+class _VllmTurn(Turn):
+    def __init__(self, top_k: int, rank_in_group: int) -> None:
+        self._top_k = top_k
+        self._rank_in_group = rank_in_group
+        self._outputs: List[Any] = []
+        self._records: List[TopK] = []
+
+    def take(self, adapter: VllmAdapter, outputs: Sequence[Any]) -> None:
+        self.sampling = adapter.sampling
+        completions = [output.outputs[0] for output in outputs]
+        lengths = [len(completion.token_ids) for completion in completions]
+        pieces = [Piece(completion, 0, length) for completion, length in zip(completions, lengths) if length]
+        whole = adapter.columns(pieces).record(self._top_k) if pieces else None
+        first = 0
+        for length in lengths:
+            rows = slice(first, first + length)
+            self._records.append(_empty(self._top_k) if whole is None else TopK(*(array[rows] for array in whole)))
+            first += length
+        for completion in completions:
+            _keep_sampled(completion)
+
+    def records(self, completions: Sequence[Sequence[int]]) -> List[TopK]:
+        # With tensor parallelism each rank generates for all ranks of its group.
+        first = self._rank_in_group * len(completions)
+        return self._records[first : first + len(completions)]
+
+
+def _keep_sampled(completion: Any) -> None:
+    """Of a completion's log-probs only those of the sampled tokens, which vLLM lists first: TRL sorts
+    them by rank, one Python object each, and takes the most probable for the sampled one."""
+    listed = completion.logprobs
+    first = listed.start_indices
+    count = len(first)
+    completion.logprobs = type(listed)(
+        start_indices=list(range(count)),
+        end_indices=list(range(1, count + 1)),
+        token_ids=[listed.token_ids[index] for index in first],
+        logprobs=[listed.logprobs[index] for index in first],
+        ranks=[listed.ranks[index] for index in first],
+        decoded_tokens=[None] * count,
+    )
+
+
+def vllm(generation: Any, top_k: int, process_index: int) -> Capture:
+    """`generation`: TRL's VLLMGeneration, colocated."""
+    llm = generation.llm
+    config = llm.llm_engine.model_config
+    # vLLM's own limit, 20, is there to protect its servers from their users.
+    if config.max_logprobs != -1:
+        config.max_logprobs = max(config.max_logprobs, top_k)
+    rank_in_group = process_index % generation.tensor_parallel_size
+
+    @contextlib.contextmanager
+    def capture() -> Iterator[Turn]:
+        turn = _VllmTurn(top_k, rank_in_group)
+        generate = llm.generate
+
+        def with_top_k(*arguments: Any, sampling_params: Any, **settings: Any) -> Any:
+            sampling_params.logprobs = top_k
+            sampling_params.flat_logprobs = True
+            outputs = generate(*arguments, sampling_params=sampling_params, **settings)
+            turn.take(VllmAdapter(llm, sampling_params), outputs)
+            return outputs
+
+        llm.generate = with_top_k
+        try:
+            yield turn
+        finally:
+            del llm.generate
+
+    return capture
+
+
+class _TransformersTurn(Turn):
+    """Also the last of generate's logits processors: it sees what tokens are drawn from, one step of
+    [B, vocabulary] at a time."""
+
+    def __init__(self, top_k: int, sampling: Sampling) -> None:
+        self.sampling = sampling
+        self._top_k = top_k
+        # Per step: [B, K], [B, K], and of the step before [B].
+        self._ids: List[torch.Tensor] = []
+        self._log_probs: List[torch.Tensor] = []
+        self._sampled: List[torch.Tensor] = []
+        # [B, vocabulary], of the last step.
+        self._last: Any = None
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        if self._last is not None:
+            self._note_sampled(input_ids[:, -1])
+        self._last = torch.log_softmax(scores.float(), dim=-1)
+        best = self._last.topk(min(self._top_k, scores.shape[-1]), dim=-1)
+        self._ids.append(best.indices)
+        self._log_probs.append(best.values)
+        return scores
+
+    def _note_sampled(self, tokens: torch.Tensor) -> None:
+        self._sampled.append(self._last.gather(1, tokens[:, None])[:, 0])
+
+    def records(self, completions: Sequence[Sequence[int]]) -> List[TopK]:
+        steps = len(self._ids)
+        if not steps:
+            return [_empty(self._top_k) for _ in completions]
+        final = [tokens[steps - 1] if len(tokens) == steps else 0 for tokens in completions]
+        self._note_sampled(torch.tensor(final, device=self._last.device))
+        # [B, T, K] and [B, T].
+        ids = torch.stack(self._ids, dim=1).to(torch.int32).cpu().numpy()
+        log_probs = torch.stack(self._log_probs, dim=1).cpu().numpy()
+        sampled = torch.stack(self._sampled, dim=1).cpu().numpy()
+        return [
+            canonical(
+                ids[row, :end], log_probs[row, :end], np.asarray(tokens, np.int32), sampled[row, :end], self._top_k
+            )
+            for row, (tokens, end) in enumerate(zip(completions, map(len, completions)))
+        ]
+
+
+def transformers(model: Any, generation_config: Any, top_k: int) -> Capture:
+    """`model`: the one that generates, without wrappers."""
+    sampling = transformers_engine.sampling(generation_config)
+
+    @contextlib.contextmanager
+    def capture() -> Iterator[Turn]:
+        turn = _TransformersTurn(top_k, sampling)
+        make = model._get_logits_processor
+
+        def with_turn(*arguments: Any, **settings: Any) -> Any:
+            # Processors that are given to generate come before temperature and filters.
+            processors = make(*arguments, **settings)
+            processors.append(turn)
+            return processors
+
+        model._get_logits_processor = with_turn
+        try:
+            yield turn
+        finally:
+            del model._get_logits_processor
+
+    return capture
+
+
+def _empty(top_k: int) -> TopK:
+    return TopK(
+        np.empty(0, np.int32), np.empty(0, np.float32), np.empty((0, top_k), np.int32), np.empty((0, top_k), np.float32)
+    )

@@ -1,0 +1,37 @@
+"""What a user of the trainer may choose."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Optional, Sequence, Union
+
+
+@dataclass
+class SisConfig:
+    """All of it has defaults: `SisConfig()` starts a server of its own on this machine."""
+
+    # host:port of a server, or the list of all replicas. None: the main process starts a server,
+    # which ends with it.
+    address: Union[None, str, Sequence[str]] = None
+    # K, the most probable tokens that are recorded of every position.
+    top_k: int = 20
+    # "sampled": an accepted token weighs 1, any other its importance ratio w. "expected": every token
+    # weighs a + (1 - a) w, where a is its acceptance probability.
+    weight: str = "sampled"
+    # Multiplies the weight of tokens that have already moved the way their advantage pushes by a
+    # (docs/algorithms.md). It replaces the clip, so the loss must not clip: loss_type "cispo" with a
+    # large epsilon_high.
+    soft_acceptance: bool = False
+    # Keys the draws. None: that of the training arguments.
+    seed: Optional[int] = None
+    # The name of the run on the server. A run that is there is begun anew, as another incarnation.
+    # None: a name of its own.
+    run: Optional[str] = None
+    # So long after their last use the records of a rollout may be evicted before they are released.
+    lease_seconds: float = 3600.0
+
+    def __post_init__(self) -> None:
+        if self.weight not in ("sampled", "expected"):
+            raise ValueError(f"weight is {self.weight!r}, must be 'sampled' or 'expected'")
+        if self.top_k < 1:
+            raise ValueError(f"top_k is {self.top_k}, must be at least 1")

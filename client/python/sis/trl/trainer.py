@@ -1,0 +1,331 @@
+"""GRPOTrainer with selective importance sampling."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from typing import Any, Dict, List, NamedTuple, Optional
+
+import torch
+from accelerate.utils import broadcast_object_list
+from trl import GRPOConfig, GRPOTrainer
+
+import sis.torch
+from sis import errors
+from sis.client import Client
+from sis.evaluation import Totals
+from sis.local_server import LocalServer, local_server
+from sis.options import EvaluateOptions
+from sis.run import Run
+from sis.trl import capture, refusals
+from sis.trl.config import SisConfig
+from sis.trl.rollouts import Generated, Rollouts, assembled
+
+# In the place of an acceptance probability of 0: its logarithm is finite, and the weight no more than it.
+_NEVER = 1e-38
+# Positions that the head is checked with.
+_CHECKED = 32
+
+
+class _Acceptance(NamedTuple):
+    """bool and float32 [B, T]; false and 0 where nothing is recorded or no server answers."""
+
+    accepted: torch.Tensor
+    probabilities: torch.Tensor
+
+
+class SisTrainerMixin:
+    """Goes before GRPOTrainer, or a subclass of it, among the bases.
+
+    While it trains: the top-K log-probs of what is generated are recorded, and each update asks, for
+    every token, whether the current policy could as well have sampled it. Where it could,
+    `old_per_token_logps` are the current log-probs, so the ratio is 1; elsewhere they are those that
+    the token was sampled with. So they are where nothing is recorded, or no server answers.
+    """
+
+    def __init__(self, *args: Any, sis_config: Optional[SisConfig] = None, **kwargs: Any) -> None:
+        """`sis_config`: SisConfig() if left out. All else is GRPOTrainer's. ValueError if its
+        settings would make SIS wrong."""
+        config = sis_config or SisConfig()
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, GRPOConfig):
+                # An engine need not have started for this.
+                refusals.check_arguments(value, config)
+        super().__init__(*args, **kwargs)
+        trainer: Any = self
+        refusals.check_arguments(trainer.args, config)
+        refusals.check_trainer(self)
+        self._sis_config = config
+        # Ends with this process.
+        self._sis_server: Optional[LocalServer] = None
+        run_id, address, incarnation = self._sis_agree()
+        # One server too is a list: what it is when it gives no answer is then MISSING, at once.
+        client = Client([address] if isinstance(address, str) else address)
+        run = client.create_run(run_id, incarnation=incarnation, **self._sis_run_settings())
+        worker = f"rank-{trainer.accelerator.process_index}"
+        self._sis_rollouts = Rollouts(client, run, worker, config.lease_seconds)
+        self._sis_generation = 0
+        self._sis_capture = self._sis_make_capture()
+        # While rollouts for training are generated.
+        self._sis_generated: Optional[List[Generated]] = None
+        self._sis_sampling: Any = None
+        # While a loss is computed: what it is computed from, and the last hidden states.
+        self._sis_inputs: Optional[Dict[str, Any]] = None
+        self._sis_hidden: List[torch.Tensor] = []
+        self._sis_head_checked = False
+        self._sis_version = -1
+        # Of the optimiser step that is being accumulated, on this rank.
+        self._sis_totals = Totals()
+        self._sis_staleness = 0
+
+    @property
+    def sis_client(self) -> Client:
+        return self._sis_rollouts.client
+
+    @property
+    def sis_run(self) -> Run:
+        """Of which sis_client.get_step(sis_run, step) tells the totals of an optimiser step."""
+        return self._sis_rollouts.run
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().train(*args, **kwargs)  # type: ignore[misc]
+        finally:
+            self._sis_rollouts.release()
+
+    # To begin with.
+
+    def _sis_agree(self) -> Any:
+        """Run, address and incarnation, which the main process chooses for all."""
+        trainer: Any = self
+        chosen: List[Any] = [None]
+        if trainer.accelerator.is_main_process:
+            address = self._sis_config.address
+            if address is None:
+                if (
+                    int(os.environ.get("LOCAL_WORLD_SIZE", trainer.accelerator.num_processes))
+                    < trainer.accelerator.num_processes
+                ):
+                    raise ValueError(
+                        "SisConfig.address is None, but there are several machines: start a server for all"
+                    )
+                self._sis_server = local_server()
+                address = self._sis_server.address
+            name = trainer.args.run_name or os.path.basename(os.path.abspath(trainer.args.output_dir or "trl"))
+            run_id = self._sis_config.run or f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+            incarnation = 0
+            with Client(address) as client, contextlib.suppress(errors.NotFound):
+                incarnation = client.get_run(run_id).run.incarnation + 1
+            chosen = [(run_id, address, incarnation)]
+        if trainer.accelerator.num_processes > 1:
+            broadcast_object_list(chosen, from_process=0)
+        return chosen[0]
+
+    def _sis_run_settings(self) -> Dict[str, Any]:
+        trainer: Any = self
+        seed = self._sis_config.seed
+        return {
+            "seed": trainer.args.seed if seed is None else seed,
+            "vocabulary_size": self._sis_model().get_output_embeddings().weight.shape[0],
+            "top_k": self._sis_config.top_k,
+            "algorithm": trainer.loss_type,
+            "model": str(getattr(trainer.model.config, "_name_or_path", "")),
+        }
+
+    def _sis_model(self) -> Any:
+        """The model without wrappers and adapters around it; adapters in it stay."""
+        trainer: Any = self
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+    def _sis_make_capture(self) -> capture.Capture:
+        trainer: Any = self
+        if trainer.use_vllm:
+            return capture.vllm(trainer.vllm_generation, self._sis_config.top_k, trainer.accelerator.process_index)
+        return capture.transformers(self._sis_model(), trainer.generation_config, self._sis_config.top_k)
+
+    # Rollouts.
+
+    def _generate_single_turn(self, prompt_ids: Any, *args: Any, **kwargs: Any) -> Any:
+        parent: Any = super()
+        if self._sis_generated is None:
+            return parent._generate_single_turn(prompt_ids, *args, **kwargs)
+        with self._sis_capture() as turn:
+            completions, _ = parent._generate_single_turn(prompt_ids, *args, **kwargs)
+        if turn.sampling != self._sis_sampling:
+            refusals.check_sampling(turn.sampling)
+            self._sis_sampling = turn.sampling
+        records = turn.records(completions)
+        self._sis_generated += [Generated(tuple(prompt), record) for prompt, record in zip(prompt_ids, records)]
+        return completions, [record.sampled_log_probs.tolist() for record in records]
+
+    def _generate(self, prompts: Any) -> Any:
+        trainer: Any = self
+        parent: Any = super()
+        if not trainer.model.training:
+            return parent._generate(prompts)
+        self._sis_generated = []
+        try:
+            result = parent._generate(prompts)
+            rollouts = assembled(self._sis_generated, *result[:3])
+        finally:
+            self._sis_generated = None
+        # The same names, whichever ranks there are: decisions depend on them.
+        first = trainer.accelerator.process_index * len(rollouts)
+        names = [f"{self._sis_generation}/{first + row}" for row in range(len(rollouts))]
+        self._sis_generation += 1
+        self._sis_advance_version()
+        self._sis_rollouts.record(names, rollouts, self._sis_sampling, trainer.state.global_step)
+        return result
+
+    def _generate_and_score_completions(self, inputs: Any) -> Any:
+        trainer: Any = self
+        parent: Any = super()
+        output = parent._generate_and_score_completions(inputs)
+        if trainer.model.training:
+            # Shuffled and split with the rest: where a row stands among the rollouts.
+            completions = output["completion_ids"]
+            output["sis_rollout"] = torch.arange(len(completions), device=completions.device)
+        return output
+
+    def _sis_advance_version(self) -> None:
+        trainer: Any = self
+        if trainer.accelerator.is_main_process and self._sis_version != trainer.state.global_step:
+            self._sis_version = trainer.state.global_step
+            self._sis_rollouts.advance_version(self._sis_version)
+
+    # The update.
+
+    def _compute_loss(self, model: Any, inputs: Any) -> Any:
+        parent: Any = super()
+        if "sis_rollout" not in inputs:
+            return parent._compute_loss(model, inputs)
+        # A copy: the trainer keeps its own for the next iteration.
+        self._sis_inputs = dict(inputs)
+        hook = self._sis_model().base_model.register_forward_hook(
+            lambda _module, _arguments, output: self._sis_hidden.append(output.last_hidden_state.detach())
+        )
+        try:
+            loss = parent._compute_loss(model, self._sis_inputs)
+        finally:
+            hook.remove()
+            self._sis_inputs, self._sis_hidden = None, []
+        self._sis_log()
+        return loss
+
+    def _get_per_token_logps_and_entropies(
+        self, model: Any, input_ids: Any, attention_mask: Any, logits_to_keep: int, *args: Any, **kwargs: Any
+    ) -> Any:
+        parent: Any = super()
+        result = parent._get_per_token_logps_and_entropies(
+            model, input_ids, attention_mask, logits_to_keep, *args, **kwargs
+        )
+        if self._sis_inputs is not None:
+            hidden = torch.cat(self._sis_hidden)[:, -logits_to_keep - 1 : -1]
+            self._sis_inputs["old_per_token_logps"] = self._sis_old_log_probs(
+                self._sis_inputs, hidden, result[0].detach()
+            )
+        return result
+
+    @torch.no_grad()
+    def _sis_old_log_probs(self, inputs: Dict[str, Any], hidden: torch.Tensor, log_probs: torch.Tensor) -> torch.Tensor:
+        """[B, T]: what makes exp(log_probs - it) the weight of every token. hidden: [B, T, H], before
+        the head."""
+        trainer: Any = self
+        sampled = inputs["sampling_per_token_logps"]
+        mask = inputs["completion_mask"].bool()
+        if "tool_mask" in inputs:
+            mask = mask & inputs["tool_mask"].bool()
+        self._sis_advance_version()
+        acceptance = self._sis_acceptance(inputs, mask, hidden, log_probs)
+        if self._sis_config.weight == "sampled":
+            old = torch.where(acceptance.accepted, log_probs, sampled)
+        else:
+            a = acceptance.probabilities
+            mean = a + (1 - a) * (log_probs - sampled).exp()
+            old = torch.where(a > 0, log_probs - mean.log(), sampled)
+        if self._sis_config.soft_acceptance:
+            advantages = inputs["advantages"]
+            advantages = advantages[:, None] if advantages.dim() == 1 else advantages
+            outward = (log_probs - sampled) * advantages > 0
+            old = torch.where(outward, old - acceptance.probabilities.clamp(min=_NEVER).log(), old)
+        return old
+
+    def _sis_acceptance(
+        self, inputs: Dict[str, Any], mask: torch.Tensor, hidden: torch.Tensor, log_probs: torch.Tensor
+    ) -> _Acceptance:
+        trainer: Any = self
+        rollouts = self._sis_rollouts
+        indices = inputs["sis_rollout"].tolist()
+        lengths = torch.tensor(rollouts.lengths(indices))
+        inside = torch.arange(mask.shape[1]) < lengths[:, None]
+        batch = sis.torch.PaddedBatch(rollouts.names(indices), inside)
+        flat_mask = batch.flat(mask).cpu()
+        scored = int(flat_mask.sum())
+        self._sis_staleness += scored * (trainer.state.global_step - rollouts.policy_version)
+        acceptance = _Acceptance(torch.zeros_like(mask), torch.zeros_like(log_probs))
+        records = rollouts.records(indices)
+        if records is None:
+            self._sis_totals += Totals(missing=scored)
+            return acceptance
+        head = self._sis_model().get_output_embeddings()
+        states, tokens = batch.flat(hidden), batch.flat(inputs["completion_ids"])
+        own = batch.flat(log_probs)
+        if not self._sis_head_checked:
+            some = batch.flat(mask).nonzero()[:_CHECKED, 0]
+            refusals.check_head(states[some], head, tokens[some], own[some], trainer.temperature)
+            self._sis_head_checked = True
+        gathered = sis.torch.gather_from_head_rows(
+            records, states, head.weight, tokens, own, bias=head.bias, temperature=trainer.temperature
+        )
+        evaluation = rollouts.evaluate(
+            records,
+            draw=trainer.state.global_step,
+            outputs=("accepted", "acceptance_probabilities"),
+            options=EvaluateOptions(mask=flat_mask, sampled_ids=tokens),
+            gathered=gathered._asdict(),
+        )
+        if evaluation is None:
+            self._sis_totals += Totals(missing=scored)
+            return acceptance
+        self._sis_totals += evaluation.totals
+        device = log_probs.device
+        probabilities = sis.torch.tensor(evaluation.acceptance_probabilities, device)
+        return _Acceptance(
+            batch.padded(sis.torch.tensor(evaluation.accepted, device), False), batch.padded(probabilities, 0.0)
+        )
+
+    def _sis_log(self) -> None:
+        """Once per optimiser step, of all ranks: into the trainer's own metrics."""
+        trainer: Any = self
+        if not trainer.accelerator.sync_gradients:
+            return
+        totals = self._sis_totals
+        sums = [
+            totals.accepted, totals.scored, totals.missing, totals.envelope_violations, self._sis_staleness,
+            totals.expected_acceptance, totals.d, totals.d_sis, totals.k3, totals.residual_mass, totals.log_envelope,
+        ]  # fmt: skip
+        self._sis_totals, self._sis_staleness = Totals(), 0
+        everywhere = torch.tensor(sums, dtype=torch.float64, device=trainer.accelerator.device)
+        everywhere = trainer.accelerator.reduce(everywhere, reduction="sum").tolist()
+        accepted, scored, missing, violations, staleness, *rest = everywhere
+        names = ("expected_accept_rate", "d", "d_sis", "k3", "residual_mass", "log_envelope")
+        values = {
+            "accept_rate": _mean(accepted, scored),
+            **{name: _mean(total, scored) for name, total in zip(names, rest)},
+            "missing": _mean(missing, scored + missing),
+            "envelope_violations": violations,
+            "staleness": _mean(staleness, scored + missing),
+        }
+        for name, value in values.items():
+            trainer._metrics["train"][f"sis/{name}"].append(value)
+
+
+def _mean(total: float, count: float) -> float:
+    """NaN, which TRL leaves out, if there is nothing."""
+    return total / count if count else float("nan")
+
+
+class SisGRPOTrainer(SisTrainerMixin, GRPOTrainer):
+    """TRL's GRPOTrainer with selective importance sampling."""

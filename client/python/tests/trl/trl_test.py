@@ -1,0 +1,526 @@
+"""TRL itself, with vLLM and with transformers, and the real server: run by tools/rl-test."""
+
+import functools
+import os
+import pathlib
+import socket
+import tempfile
+import time
+import unittest
+import unittest.mock
+import warnings
+
+os.environ.update(HF_HUB_OFFLINE="1", VLLM_CPU_KVCACHE_SPACE="1", VLLM_CPU_OMP_THREADS_BIND="nobind")
+os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", TOKENIZERS_PARALLELISM="false")
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+warnings.filterwarnings("ignore", message="TRL currently supports vLLM")
+
+import tiny_model
+import torch
+import trl
+from datasets import Dataset
+from server.testing import live_server
+from server.testing.live_server import LiveServer
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
+from trl import GRPOConfig, GRPOTrainer
+
+import sis
+from sis.trl import SisConfig, SisGRPOTrainer, SisTrainerMixin
+
+MIB = 1 << 20
+VOCABULARY = tiny_model.VOCABULARY
+DATASET = Dataset.from_list([{"prompt": f"tokens {number}"} for number in range(64)])
+
+
+def reward(completions, **_):
+    """Vowels. Random text has more or fewer, so groups differ."""
+    texts = [completion if isinstance(completion, str) else str(completion) for completion in completions]
+    return [sum(map(text.count, "aeiou")) / 10 for text in texts]
+
+
+def settings(folder, **changed):
+    return GRPOConfig(
+        **{
+            "output_dir": str(folder),
+            "max_steps": 4,
+            "per_device_train_batch_size": 4,
+            "gradient_accumulation_steps": 2,
+            "steps_per_generation": 2,
+            "num_iterations": 2,
+            "num_generations": 4,
+            "max_completion_length": 12,
+            "learning_rate": 1e-3,
+            "temperature": 0.9,
+            "use_cpu": True,
+            "bf16": False,
+            "report_to": [],
+            "logging_steps": 1,
+            "save_strategy": "no",
+            "disable_tqdm": True,
+            "gradient_checkpointing": False,
+            "vllm_importance_sampling_correction": False,
+            "vllm_max_model_length": 128,
+            **changed,
+        }
+    )
+
+
+class Watched(SisTrainerMixin, GRPOTrainer):
+    """Looks at every micro-batch as it is trained on."""
+
+    settings_of_run = {}
+
+    def _sis_run_settings(self):
+        return {**super()._sis_run_settings(), "log_prob_encoding": "float32", **self.settings_of_run}
+
+    def _sis_old_log_probs(self, inputs, hidden, log_probs):
+        old = super()._sis_old_log_probs(inputs, hidden, log_probs)
+        self.watch(inputs, log_probs, old)
+        return old
+
+    def watch(self, inputs, log_probs, old):
+        pass
+
+    def _compute_loss(self, model, inputs):
+        before = {name: value.clone() for name, value in inputs.items() if isinstance(value, torch.Tensor)}
+        loss = super()._compute_loss(model, inputs)
+        # The trainer keeps them for the next iteration.
+        assert set(inputs) == set(before), set(inputs) ^ set(before)
+        assert all(torch.equal(inputs[name], value) for name, value in before.items())
+        return loss
+
+
+class Stock:
+    """Compares gradients of each micro-batch with those of TRL alone on the sampling log-probs."""
+
+    compared = 0
+
+    def _compute_loss(self, model, inputs):
+        loss = super()._compute_loss(model, inputs)
+        parameters = [value for value in model.parameters() if value.requires_grad]
+        ours = torch.autograd.grad(loss, parameters, retain_graph=True)
+        with_sampling = {**inputs, "old_per_token_logps": inputs["sampling_per_token_logps"]}
+        theirs = torch.autograd.grad(GRPOTrainer._compute_loss(self, model, with_sampling), parameters)
+        self.compared += all(torch.equal(a, b) for a, b in zip(ours, theirs))
+        return loss
+
+
+class LostIsStock(Stock, Watched):
+    pass
+
+
+class TrlTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        torch.set_num_threads(1)
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.folder = pathlib.Path(folder.name)
+        cls.path = str(cls.folder / "tiny")
+        tiny_model.make(cls.path)
+        cls.server = LiveServer(cache_bytes=64 * MIB)
+        cls.addClassCleanup(cls.server.close)
+
+    def trainer(self, kind=Watched, config=None, prompts=None, **changed):
+        model = changed.pop("model", None) or AutoModelForCausalLM.from_pretrained(self.path, dtype=torch.float32)
+        extra = {
+            name: changed.pop(name)
+            for name in ("peft_config", "tools", "processing_class", "rollout_func")
+            if name in changed
+        }
+        tokenizer = extra.pop("processing_class", None) or AutoTokenizer.from_pretrained(self.path, padding_side="left")
+        made = kind(
+            model=model,
+            reward_funcs=reward,
+            args=settings(self.folder / "out", **changed),
+            train_dataset=Dataset.from_list([{"prompt": prompt} for prompt in prompts]) if prompts else DATASET,
+            processing_class=tokenizer,
+            sis_config=config or SisConfig(self.server.address, run=self.id()),
+            **extra,
+        )
+        self.addCleanup(made.sis_client.close)
+        return made
+
+    def train(self, trainer):
+        trainer.train()
+        return [row for row in trainer.state.log_history if "sis/accept_rate" in row or "sis/missing" in row]
+
+    def check_logged(self, trainer, rows):
+        """What is logged is what the server has counted, over all ranks."""
+        self.assertEqual(len(rows), trainer.state.global_step)
+        for draw, row in enumerate(rows):
+            totals = trainer.sis_client.get_step(trainer.sis_run, draw).totals
+            self.assertEqual(row["sis/missing"], totals.missing / (totals.missing + totals.scored))
+            self.assertEqual(row["sis/envelope_violations"], totals.envelope_violations)
+            self.assertAlmostEqual(row["sis/accept_rate"], totals.accept_rate, places=9)
+            for name in ("d", "d_sis", "k3", "residual_mass", "log_envelope"):
+                self.assertAlmostEqual(row[f"sis/{name}"], getattr(totals, f"mean_{name}"), places=9, msg=name)
+            self.assertAlmostEqual(row["sis/expected_accept_rate"], totals.mean_expected_acceptance, places=9)
+
+    def test_transformers(self):
+        """Accumulation, two iterations of two generations; K below the vocabulary."""
+        trainer = self.trainer()
+        rows = self.train(trainer)
+        self.check_logged(trainer, rows)
+        self.assertEqual([row["sis/staleness"] for row in rows], [0, 1, 0, 1])
+        self.assertLess(rows[0]["sis/d"], 1e-5)
+        self.assertGreater(rows[1]["sis/d"], 1e-3)
+        self.assertLess(rows[1]["sis/d_sis"], rows[1]["sis/d"])
+        self.assertEqual([row["sis/missing"] for row in rows], [0] * 4)
+        self.assertEqual([row["sis/envelope_violations"] for row in rows], [0] * 4)
+        status = trainer.sis_client.get_run(trainer.sis_run.id)
+        self.assertEqual((status.sequences, status.leases, status.policy_version), (0, 0, 3))
+
+    def test_bfloat16(self):
+        """The head rounds logits, each by up to some hundredths."""
+        for name, changed in (
+            ("model", {"model": AutoModelForCausalLM.from_pretrained(self.path, dtype=torch.bfloat16)}),
+            ("autocast", {"bf16": True}),
+        ):
+            with self.subTest(name):
+                rows = self.train(self.trainer(max_steps=2, learning_rate=1e-5, **changed))
+                self.assertEqual([row["sis/missing"] for row in rows], [0, 0])
+                self.assertEqual([row["sis/envelope_violations"] for row in rows], [0, 0])
+                self.assertGreater(rows[0]["sis/d"], 1e-4)
+                self.assertLess(rows[0]["sis/d"], 0.1)
+                self.assertGreater(rows[0]["sis/accept_rate"], 0.3)
+
+    def test_nothing_but_the_line(self):
+        """A server of its own, and evaluation in between."""
+        with unittest.mock.patch.dict(os.environ, PATH=f"{live_server.BINARY.parent}:{os.environ['PATH']}"):
+            trainer = SisGRPOTrainer(
+                model=self.path,
+                reward_funcs=reward,
+                args=settings(self.folder / "line", eval_strategy="steps", eval_steps=1, max_steps=2),
+                train_dataset=DATASET,
+                eval_dataset=DATASET.select(range(4)),
+            )
+        self.addCleanup(trainer._sis_server.close)
+        self.addCleanup(trainer.sis_client.close)
+        rows = self.train(trainer)
+        self.check_logged(trainer, rows)
+        self.assertEqual(trainer.sis_run.config.top_k, 20)
+        self.assertEqual(sum("eval_reward" in row for row in trainer.state.log_history), 2)
+
+    def test_a_resumed_run_begins_anew(self):
+        first = self.trainer(max_steps=1)
+        self.train(first)
+        second = self.trainer(max_steps=1)
+        self.train(second)
+        self.assertEqual(second.sis_run.id, first.sis_run.id)
+        self.assertGreater(second.sis_run.incarnation, first.sis_run.incarnation)
+
+    def test_equal_policies_have_ratios_1(self):
+        class AllAccepted(Watched):
+            seen = []
+
+            def watch(self, inputs, log_probs, old):
+                mask = inputs["completion_mask"].bool()
+                self.seen.append(torch.equal(old[mask], log_probs[mask]))
+
+        # A vocabulary that is recorded as a whole. One update per rollout: the policies are the same but for the
+        # rounding of matrices of other shapes.
+        config = SisConfig(self.server.address, run=self.id(), top_k=100)
+        words = {f"w{number}": number for number in range(100)}
+        tokenizer = PreTrainedTokenizerFast(
+            tokenizer_object=Tokenizer(WordLevel(words, unk_token="w3")),
+            pad_token="w0",
+            eos_token="w2",
+            padding_side="left",
+        )
+        tokenizer.backend_tokenizer.pre_tokenizer = WhitespaceSplit()
+        model = AutoModelForCausalLM.from_pretrained(self.path, dtype=torch.float32)
+        model.resize_token_embeddings(100)
+        trainer = self.trainer(
+            AllAccepted, config, prompts=[f"w{i} w5" for i in range(64)], model=model, processing_class=tokenizer,
+            num_iterations=1, max_steps=2,
+        )  # fmt: skip
+        rows = self.train(trainer)
+        self.assertEqual([row["sis/accept_rate"] for row in rows], [1, 1])
+        self.assertEqual(trainer.seen, [True] * 4)
+
+    def test_every_record_lost(self):
+        server = LiveServer(cache_bytes=16 * MIB)
+        self.addCleanup(server.kill)
+        trainer = self.trainer(LostIsStock, SisConfig(server.address))
+        server.kill()
+        with self.assertWarnsRegex(RuntimeWarning, "training goes on"):
+            rows = self.train(trainer)
+        self.assertEqual([row["sis/missing"] for row in rows], [1] * 4)
+        self.assertEqual(trainer.compared, 8)
+
+    def test_decisions_change_gradients(self):
+        """So that the law above can fail."""
+        trainer = self.trainer(LostIsStock)
+        self.train(trainer)
+        self.assertLess(trainer.compared, 8)
+
+    def test_killed_server_comes_back(self):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        servers = [LiveServer(listen=f"127.0.0.1:{port}", cache_bytes=16 * MIB)]
+
+        class Killing(Watched):
+            def training_step(self, *args, **kwargs):
+                step = self.state.global_step
+                # In the middle of a generation's two updates: at 1 another is there at once, at 3 for a generation none.
+                if step in (1, 3) and len(servers) == step // 2 + 1 and servers[-1].process.poll() is None:
+                    servers[-1].kill()
+                if step in (1, 6) and servers[-1].process.poll() is not None:
+                    servers.append(LiveServer(listen=f"127.0.0.1:{port}", cache_bytes=16 * MIB))
+                if step in (2, 6):
+                    # For so long a server that gave no answer is left alone.
+                    time.sleep(1.5)
+                return super().training_step(*args, **kwargs)
+
+        self.addCleanup(lambda: servers[-1].close())
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            trainer = self.trainer(Killing, SisConfig(f"127.0.0.1:{port}"), max_steps=8)
+            rows = self.train(trainer)
+        self.assertEqual([row["sis/missing"] for row in rows], [0, 1, 0, 1, 1, 1, 0, 0])
+        self.assertGreater(rows[7]["sis/accept_rate"], 0.1)
+
+    def test_weights(self):
+        """Every token weighs what the formulas say of its acceptance probability."""
+
+        def watching(expected, soft):
+            class Weighed(Watched):
+                most = 0.0
+
+                def _sis_acceptance(self, *args):
+                    self.acceptance = super()._sis_acceptance(*args)
+                    return self.acceptance
+
+                def watch(self, inputs, log_probs, old):
+                    a, accepted = self.acceptance.probabilities.double(), self.acceptance.accepted
+                    ratio = (log_probs - inputs["sampling_per_token_logps"]).double().exp()
+                    weight = a + (1 - a) * ratio if expected else torch.where(accepted, 1.0, ratio)
+                    if soft:
+                        weight = torch.where((ratio - 1) * inputs["advantages"][:, None] > 0, weight * a, weight)
+                    mask = inputs["completion_mask"].bool()
+                    made = (log_probs.double() - old.double()).exp()
+                    self.most = max(self.most, (made - weight)[mask].abs().max().item())
+
+            return Weighed
+
+        for weight, soft in (("expected", False), ("sampled", True), ("expected", True)):
+            with self.subTest(weight=weight, soft_acceptance=soft):
+                config = SisConfig(self.server.address, weight=weight, soft_acceptance=soft)
+                trainer = self.trainer(
+                    watching(weight == "expected", soft), config, max_steps=2, loss_type="cispo", epsilon_high=1e4
+                )
+                self.train(trainer)
+                self.assertLess(trainer.most, 1e-5)
+
+    def test_lora(self):
+        from peft import LoraConfig
+
+        adapters = LoraConfig(task_type="CAUSAL_LM", r=4, target_modules=["q_proj", "v_proj"])
+        trainer = self.trainer(peft_config=adapters, beta=0.1, learning_rate=1e-2)
+        rows = self.train(trainer)
+        self.check_logged(trainer, rows)
+        self.assertLess(rows[0]["sis/d"], 1e-5)
+        self.assertGreater(rows[3]["sis/d"], 0)
+        self.assertEqual([row["sis/envelope_violations"] for row in rows], [0] * 4)
+
+    def test_tools(self):
+        """Two turns: TRL's own loop runs a tool, whose tokens are no rollout."""
+        tokenizer = AutoTokenizer.from_pretrained(self.path, padding_side="left")
+        tokenizer.chat_template = (pathlib.Path(trl.__file__).parent / "chat_templates/qwen3.jinja").read_text()
+
+        def lookup(key: int) -> str:
+            """Looks up.
+
+            Args:
+                key: Of what.
+            """
+            return f"value {key}"
+
+        calls = []
+
+        def parse(_tokenizer, ids, **_):
+            calls.append(ids)
+            message = {"role": "assistant", "content": "looking"}
+            # The first response of two calls a tool, once.
+            if len(calls) % 12 in range(1, 9, 2):
+                message["tool_calls"] = [{"type": "function", "function": {"name": "lookup", "arguments": {"key": 1}}}]
+            return message
+
+        class WithTools(Watched):
+            masked = 0
+
+            def watch(self, inputs, log_probs, old):
+                self.masked += int(((1 - inputs["tool_mask"]) * inputs["completion_mask"]).sum())
+
+        with unittest.mock.patch("trl.trainer.grpo_trainer.parse_response", parse):
+            trainer = self.trainer(
+                WithTools, tools=[lookup], processing_class=tokenizer, max_completion_length=200, max_steps=2,
+                prompts=[[{"role": "user", "content": f"tokens {i}"}] for i in range(64)],
+            )  # fmt: skip
+            # So that turns end: a random model hardly ever does.
+            trainer.eos_token_ids = trainer.generation_config.eos_token_id = list(range(2, VOCABULARY, 12))
+            trainer.model.config.max_position_embeddings = 4096
+            rows = self.train(trainer)
+        self.check_logged(trainer, rows)
+        self.assertEqual([row["sis/missing"] for row in rows], [0, 0])
+        self.assertLess(rows[0]["sis/d"], 1e-5)
+        self.assertGreater(trainer.masked, 20)
+        self.assertEqual(
+            trainer.masked, sum(trainer.sis_client.get_step(trainer.sis_run, draw).totals.masked for draw in (0, 1))
+        )
+
+    def test_vllm(self):
+        """K above vLLM's own limit; float32 on both sides."""
+        import vllm._custom_ops
+
+        # TRL passes no dtype on, and oneDNN's packed weights can't be loaded again, as TRL does after each step.
+        made = functools.partial(vllm.LLM, dtype="float32", enforce_eager=True)
+        with (
+            unittest.mock.patch.object(vllm._custom_ops, "_supports_onednn", False),
+            unittest.mock.patch("trl.generation.vllm_generation.LLM", made),
+        ):
+            config = SisConfig(self.server.address, run=self.id(), top_k=64)
+            trainer = self.trainer(config=config, use_vllm=True, vllm_mode="colocate")
+            self.assertEqual(trainer.vllm_generation.llm.llm_engine.model_config.max_logprobs, 64)
+            rows = self.train(trainer)
+            self.check_logged(trainer, rows)
+            # Of updated weights as of the first.
+            self.assertLess(rows[0]["sis/d"], 1e-5)
+            self.assertLess(rows[2]["sis/d"], 1e-5)
+            self.assertEqual([row["sis/missing"] for row in rows], [0] * 4)
+
+            trainer.vllm_generation.llm.llm_engine.model_config.logprobs_mode = "raw_logprobs"
+            with self.assertRaisesRegex(ValueError, "temperature is 0.9.*processed_logprobs"):
+                trainer.train()
+            trainer.temperature = trainer.vllm_generation.temperature = 1.0
+            trainer.vllm_generation.top_p = 0.9
+            with self.assertRaisesRegex(ValueError, "top_p is 0.9"):
+                trainer.train()
+
+    def test_two_ranks(self):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        # Where one fails, the other is ended.
+        torch.multiprocessing.spawn(_rank, (port, self.path, self.server.address, str(self.folder)), nprocs=2)
+        rows, run, parts = [torch.load(self.folder / name, weights_only=False) for name in ("rows", "run", "parts")]
+        self.assertEqual(len(rows), 2)
+        with sis.Client(self.server.address) as client:
+            run = client.get_run(run).run
+            for draw, row in enumerate(rows):
+                totals = client.get_step(run, draw).totals
+                self.assertEqual(totals.missing, 0)
+                self.assertAlmostEqual(row["sis/accept_rate"], totals.accept_rate, places=9)
+                self.assertAlmostEqual(row["sis/d"], totals.mean_d, places=9)
+        # As one process sees them that evaluates both ranks' sequences in one call.
+        apart, together = parts
+        self.assertGreater(len(together), 50)
+        self.assertEqual(apart, together)
+
+    def test_refused(self):
+        wrong = {
+            "corrected twice": {"use_vllm": True, "vllm_importance_sampling_correction": True},
+            "only rollouts of 'colocate'": {"use_vllm": True, "vllm_mode": "server"},
+            "generate_batch": {"use_transformers_continuous_batching": True},
+            "use_liger_kernel": {"use_liger_kernel": True},
+            "cispo": {"config": SisConfig(soft_acceptance=True)},
+        }
+        for message, changed in wrong.items():
+            config = changed.pop("config", None)
+            arguments = settings(self.folder / "out")
+            for name, value in changed.items():
+                # Not in the constructor, which asks for Liger, and for vLLM's server.
+                setattr(arguments, name, value)
+            with self.subTest(message), self.assertRaisesRegex(ValueError, message):
+                SisGRPOTrainer(args=arguments, sis_config=config)
+        with self.assertRaisesRegex(ValueError, "rollout_func makes the rollouts"):
+            self.trainer(rollout_func=lambda prompts, trainer: {})
+        with self.assertRaisesRegex(ValueError, "weight is 'mean'"):
+            SisConfig(weight="mean")
+
+    def test_log_probs_that_are_not_of_the_head(self):
+        """Of a model that scales its logits after it, and shifted by a position."""
+
+        class Scaled(Watched):
+            def _get_per_token_logps_and_entropies(self, *args, **kwargs):
+                with unittest.mock.patch.object(self, "temperature", 2.0):
+                    return super()._get_per_token_logps_and_entropies(*args, **kwargs)
+
+        class Shifted(Watched):
+            def _sis_old_log_probs(self, inputs, hidden, log_probs):
+                return super()._sis_old_log_probs(inputs, hidden.roll(1, dims=1), log_probs)
+
+        for kind in (Scaled, Shifted):
+            with self.subTest(kind.__name__), self.assertRaisesRegex(ValueError, "scale or cap"):
+                self.train(self.trainer(kind))
+
+
+def _rank(rank, port, path, address, folder):
+    """One of two processes, as a launcher starts them."""
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    torch.set_num_threads(1)
+
+    class Kept(Watched):
+        """Keeps what it evaluated."""
+
+        calls = []
+
+        def _sis_acceptance(self, *args):
+            evaluate = self._sis_rollouts.evaluate
+
+            def keep(records, draw, outputs, options, gathered):
+                evaluation = evaluate(records, draw=draw, outputs=outputs, options=options, gathered=gathered)
+                self.calls.append((draw, records.slices, gathered, options.mask, evaluation.accepted))
+                return evaluation
+
+            with unittest.mock.patch.object(self._sis_rollouts, "evaluate", keep):
+                return super()._sis_acceptance(*args)
+
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    trainer = Kept(
+        model=model,
+        reward_funcs=reward,
+        args=settings(pathlib.Path(folder) / "ranks", max_steps=2, per_device_train_batch_size=4),
+        train_dataset=DATASET,
+        processing_class=AutoTokenizer.from_pretrained(path, padding_side="left"),
+        sis_config=SisConfig(address, run="two-ranks"),
+    )
+    release = trainer._sis_rollouts.release
+
+    def compare():
+        # At the end, before the records go.
+        if trainer.state.global_step == 2:
+            gathered = [None, None]
+            torch.distributed.all_gather_object(gathered, trainer.calls)
+            if rank == 0:
+                last = [call for calls in gathered for call in calls if call[0] == 1]
+                slices = [part for call in last for part in call[1]]
+                together = trainer.sis_client.evaluate(
+                    trainer.sis_run,
+                    slices,
+                    draw=1,
+                    log_probs=torch.cat([call[2]["log_probs"] for call in last]),
+                    sampled_log_probs=torch.cat([call[2]["sampled_log_probs"] for call in last]),
+                    options=sis.EvaluateOptions(mask=torch.cat([call[3] for call in last])),
+                )
+                apart = [bool(bit) for call in last for bit in call[4]]
+                torch.save((apart, together.accepted.tolist()), f"{folder}/parts")
+            torch.distributed.barrier()
+        release()
+
+    trainer._sis_rollouts.release = compare
+    trainer.train()
+    if rank == 0:
+        torch.save([row for row in trainer.state.log_history if "sis/d" in row], f"{folder}/rows")
+        torch.save(trainer.sis_run.id, f"{folder}/run")
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    unittest.main()
