@@ -166,6 +166,7 @@ class ReplicasTest(unittest.TestCase):
                     options = {"draw": draw, "form": form, "outputs": outputs}
                     self.assert_same(*(self.evaluate(c, r, **options) for c, r in zip((one, self.client), fetched)))
                 self.assertEqual(one.get_step(self.run_, draw), self.client.get_step(self.run_, draw))
+                self.assertEqual(one.list_steps(self.run_)[draw], self.client.list_steps(self.run_)[draw])
         for records, client in zip(fetched, (one, self.client)):
             with self.assertRaisesRegex(sis.FailedPrecondition, "is missing \\(never_arrived\\)"):
                 self.evaluate(client, records, outputs=["ratios"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from typing import Any, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import grpc
 
@@ -160,6 +160,12 @@ class Client:
         counted for it."""
         response = self._service.GetStep(pb.GetStepRequest(run=run.to_proto(), draw=draw))
         return Step.from_proto(response)
+
+    def list_steps(self, run: Run) -> Dict[int, Step]:
+        """get_step of all draws whose totals are kept, by draw. The one that was evaluated last is
+        last; over several replicas they are in order."""
+        response = self._service.ListSteps(pb.ListStepsRequest(run=run.to_proto()))
+        return {kept.draw: Step.from_proto(kept.step) for kept in response.steps}
 
     def inspect_run(self, run: Run) -> RunInspection:
         """What is worth a closer look: the sequences that inspect_sequence can open, the tokens that

@@ -115,11 +115,15 @@ class Replicas:
 
     def GetStep(self, request: pb.GetStepRequest) -> pb.GetStepResponse:
         answers = self._ask_who_knows(lambda server: server.GetStep(request))
-        return pb.GetStepResponse(
-            totals=sum_totals([answer.totals for answer in answers]),
-            sequences=sum(answer.sequences for answer in answers),
-            distributions=sum_distributions(answer.distributions for answer in answers),
-            corrections=sum_corrections(answer.corrections for answer in answers),
+        return _sum_steps(answers)
+
+    def ListSteps(self, request: pb.ListStepsRequest) -> pb.ListStepsResponse:
+        by_draw: Dict[int, List[pb.GetStepResponse]] = {}
+        for answer in self._ask_who_knows(lambda server: server.ListSteps(request)):
+            for kept in answer.steps:
+                by_draw.setdefault(kept.draw, []).append(kept.step)
+        return pb.ListStepsResponse(
+            steps=[pb.ListStepsResponse.Step(draw=draw, step=_sum_steps(by_draw[draw])) for draw in sorted(by_draw)]
         )
 
     def InspectRun(self, request: pb.InspectRunRequest) -> pb.InspectRunResponse:
@@ -464,6 +468,15 @@ def _merged_run(runs: Sequence[pb.Run]) -> pb.Run:
     if draws:
         merged.last_draw = max(draws)
     return merged
+
+
+def _sum_steps(parts: Sequence[pb.GetStepResponse]) -> pb.GetStepResponse:
+    return pb.GetStepResponse(
+        totals=sum_totals([part.totals for part in parts]),
+        sequences=sum(part.sequences for part in parts),
+        distributions=sum_distributions(part.distributions for part in parts),
+        corrections=sum_corrections(part.corrections for part in parts),
+    )
 
 
 def _renumbered(missing: Iterable[pb.MissingRange], numbers: Sequence[int]) -> List[pb.MissingRange]:

@@ -143,6 +143,9 @@ class SingleServer:
     def GetStep(self, request: pb.GetStepRequest) -> pb.GetStepResponse:
         return self._call_about(request.run.run_id, self._stub.GetStep, request)
 
+    def ListSteps(self, request: pb.ListStepsRequest) -> pb.ListStepsResponse:
+        return self._call_about(request.run.run_id, self._stub.ListSteps, request)
+
     def InspectRun(self, request: pb.InspectRunRequest) -> pb.InspectRunResponse:
         return self._call_about(request.run.run_id, self._stub.InspectRun, request)
 

@@ -201,6 +201,7 @@ class ClientTest(unittest.TestCase):
         self.assertEqual([t.scored for t in evaluation.slice_totals], [6, 5])
         self.assertEqual(evaluation.newly_counted, 11)
         self.assertEqual(self.client.get_step(self.run_, 2**40).sequences, 2)
+        self.assertEqual(self.client.list_steps(self.run_), {2**40: self.client.get_step(self.run_, 2**40)})
         with self.assertRaises(sis.NotFound):
             self.client.get_step(self.run_, 1)
 

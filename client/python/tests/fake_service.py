@@ -107,6 +107,19 @@ class FakeService:
         counted = self.counted.get((request.run.run_id, request.draw))
         if not counted:
             context.abort(grpc.StatusCode.NOT_FOUND, f"nothing was counted for draw {request.draw}")
+        return self.step(counted)
+
+    def ListSteps(self, request, context):
+        self.run_of(request.run, context)
+        steps = [
+            pb.ListStepsResponse.Step(draw=draw, step=self.step(counted))
+            for (run_id, draw), counted in self.counted.items()
+            if run_id == request.run.run_id and counted
+        ]
+        return pb.ListStepsResponse(steps=steps)
+
+    @staticmethod
+    def step(counted):
         return pb.GetStepResponse(
             totals=pb.Totals(accepted=len(counted)), sequences=len({key[:2] for key in counted})
         )
