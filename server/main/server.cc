@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iostream>
 #include <utility>
 #include <vector>
 
@@ -18,6 +19,7 @@
 #include "server/main/version.h"
 #include "server/metrics/metric_families.h"
 #include "server/metrics/process_metrics.h"
+#include "server/security/server_credentials.h"
 #include "server/store/parse_store.h"
 
 namespace sis {
@@ -87,7 +89,8 @@ class Server::Gauges final : public prometheus::Collectable {
 };
 
 Server::Server(const ServerOptions& options, std::unique_ptr<Arena> arena,
-               std::unique_ptr<SequenceStore> store, std::unique_ptr<Admin> admin)
+               std::unique_ptr<SequenceStore> store, std::unique_ptr<Admin> admin,
+               std::unique_ptr<Authenticator> authenticator)
     : arena_(std::move(arena)),
       store_(store == nullptr ? nullptr
                               : std::make_unique<MeteredStore>(std::move(store), metrics_)),
@@ -104,18 +107,27 @@ Server::Server(const ServerOptions& options, std::unique_ptr<Arena> arena,
       store_threads_(store_ != nullptr ? kStoreThreads : 0),
       streams_(absl::Now),
       status_(registry_, room_queue_, segments_, metrics_, absl::Now),
+      authenticator_(std::move(authenticator)),
       service_({runs_, room_queue_, segments_, *backend_.backend, workers_, store_threads_,
-                streams_, metrics_, status_}),
+                streams_, metrics_, status_, *authenticator_}),
       cache_metrics_(std::make_shared<CacheMetrics>(registry_)),
       gauges_(std::make_shared<Gauges>(*this)),
       admin_(std::move(admin)),
-      run_idle_expiry_(options.run_idle_expiry) {
+      run_idle_expiry_(options.run_idle_expiry),
+      reload_interval_(options.security.reload_interval) {
   if (!backend_.device_cache.empty()) {
     device_cache_metrics_ = std::make_shared<DeviceCacheMetrics>(*backend_.backend);
   }
 }
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
+  const std::vector<std::string> addresses = absl::StrSplit(options.listen, ',');
+  if (absl::Status status = CheckSecurity(options.security, addresses); !status.ok()) {
+    return status;
+  }
+  absl::StatusOr<std::unique_ptr<Authenticator>> authenticator =
+      Authenticator::Make(options.security);
+  if (!authenticator.ok()) return authenticator.status();
   // First, so that whoever probes sees a server that recovers, not one that is gone.
   std::unique_ptr<Admin> admin;
   if (!options.admin.empty()) {
@@ -133,11 +145,11 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
                         absl::StrCat("cache_bytes: ", arena.status().message()));
   }
   (*arena)->Populate();
-  std::unique_ptr<Server> server(
-      new Server(options, *std::move(arena), *std::move(store), std::move(admin)));
+  std::unique_ptr<Server> server(new Server(options, *std::move(arena), *std::move(store),
+                                            std::move(admin), *std::move(authenticator)));
   if (absl::Status status = server->Recover(opening); !status.ok()) return status;
   if (absl::Status status = server->Listen(options); !status.ok()) return status;
-  server->StartServing();
+  server->StartServing(options);
   server->janitor_ = std::thread([&server = *server] { server.KeepInOrder(); });
   return server;
 }
@@ -158,7 +170,7 @@ absl::Status Server::Recover(absl::Duration opening) {
   return absl::OkStatus();
 }
 
-void Server::StartServing() {
+void Server::StartServing(const ServerOptions& options) {
   status_.SetIdentity(
       {.version = kVersion,
        .backend = absl::StrCat(std::string(backend_name()), " (", backend_reason(), ")"),
@@ -169,13 +181,29 @@ void Server::StartServing() {
                                                                         metrics_.registry()};
   if (device_cache_metrics_ != nullptr) collectables.push_back(device_cache_metrics_);
   admin_->Show(std::move(collectables));
-  admin_->StartServing(InProcessChannel());
+  const SecurityOptions& security = options.security;
+  Admin::Access access;
+  if (IsLocal(options.admin) || security.insecure) {
+    access.token = security.asks() ? authenticator_->own_token() : "";
+  } else if (!security.asks()) {
+    access.refusal = absl::StrCat("--admin=", options.admin,
+                                  ": other machines can connect, and nobody has to say who they "
+                                  "are: start the server with --identities, or --insecure");
+  }
+  admin_->StartServing(InProcessChannel(), std::move(access));
 }
 
 absl::Status Server::Listen(const ServerOptions& options) {
   KeepGrpc();
   const bool shares_memory = options.shared_memory_bytes > 0;
   const std::vector<std::string> addresses = absl::StrSplit(options.listen, ',');
+  std::shared_ptr<grpc::ServerCredentials> tls;
+  if (options.security.has_tls()) {
+    absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> made =
+        TlsServerCredentials(options.security);
+    if (!made.ok()) return made.status();
+    tls = *std::move(made);
+  }
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   const int max_message_bytes =
@@ -188,19 +216,23 @@ absl::Status Server::Listen(const ServerOptions& options) {
           addresses[i], ": every user can connect, so it can't go with shared memory"));
     }
     std::string address = addresses[i];
+    // What doesn't leave the machine's kernel needs no TLS.
+    const bool is_socket = absl::StartsWith(address, "unix");
     if (IsSocketFile(address)) {
       absl::StatusOr<SocketFile> file = SocketFile::Prepare(address);
       if (!file.ok()) return CannotListen(address, file.status());
       address = file->temporary_address();
       socket_files_.push_back(*std::move(file));
     }
-    builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &ports[i]);
+    builder.AddListeningPort(
+        address, is_socket || tls == nullptr ? grpc::InsecureServerCredentials() : tls, &ports[i]);
   }
   builder.RegisterService(&service_);
   builder.SetMaxReceiveMessageSize(max_message_bytes);
   builder.SetMaxSendMessageSize(max_message_bytes);
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kMaxFrameBytes);
+  LimitConnections(options.connections, builder);
   if (shares_memory) {
     SharedSegment::UnlinkAbandoned();
     // Sockets that only this user can connect to.
@@ -254,15 +286,35 @@ void Server::Shutdown(absl::Duration grace) {
   grpc_server_->Shutdown(absl::ToChronoTime(absl::Now() + grace));
 }
 
+void Server::ReloadIdentities() {
+  const absl::StatusOr<bool> changed = authenticator_->Reload();
+  std::string problem;
+  if (changed.ok()) {
+    if (*changed) {
+      std::cerr << "identities: read again" << std::endl;
+      streams_.CancelDisallowed();
+    }
+  } else {
+    problem = std::string(changed.status().message());
+    if (problem != identities_problem_) {
+      std::cerr << "identities: not read again: " << problem << std::endl;
+    }
+  }
+  identities_problem_ = std::move(problem);
+}
+
 void Server::KeepInOrder() {
   const auto stopped = [this] {
     WriterLock lock(mutex_);
     if (!stopping_) stop_.wait_for(mutex_, kJanitorPeriod);
     return stopping_;
   };
+  const int64_t periods_per_reload =
+      std::max<int64_t>(1, absl::ToChronoMilliseconds(reload_interval_) / kJanitorPeriod);
   for (int64_t period = 1; !stopped(); ++period) {
     room_queue_.Serve();
     if (period % kPeriodsPerSample == 0) status_.Sample();
+    if (period % periods_per_reload == 0) ReloadIdentities();
     if (period % kPeriodsPerCleaning != 0) continue;
     registry_.DropExpired();
     if (stored_cache_ != nullptr) stored_cache_->RetryDropsBehind();

@@ -27,4 +27,11 @@ void OpenStreams::CancelStalled() {
   }
 }
 
+void OpenStreams::CancelDisallowed() {
+  ReaderLock lock(mutex_);
+  for (Stream* stream : streams_) {
+    if (!stream->IsAllowed()) stream->Cancel();
+  }
+}
+
 }  // namespace sis

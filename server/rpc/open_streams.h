@@ -31,6 +31,8 @@ class OpenStreams {
     virtual void Close() = 0;
     // Cancels the call, whatever it is at.
     virtual void Cancel() = 0;
+    // Whether its caller still may do what it does.
+    virtual bool IsAllowed() const = 0;
 
    protected:
     explicit Stream(OpenStreams& streams) : streams_(streams) {}
@@ -57,6 +59,8 @@ class OpenStreams {
   void Close();
   // Cancels those whose client has not taken a message for longer than kPatience.
   void CancelStalled();
+  // Cancels those whose caller may no longer do what they do.
+  void CancelDisallowed();
 
  private:
   void Add(Stream& stream);
