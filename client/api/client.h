@@ -18,6 +18,7 @@
 #include "client/api/micro_batches.h"
 #include "client/messages/types.h"
 #include "client/one_server/append_writer.h"
+#include "client/one_server/credentials.h"
 #include "client/one_server/evaluate_streams.h"
 #include "client/one_server/service.h"
 #include "client/shared_memory/mapped_segments.h"
@@ -33,6 +34,8 @@ struct ClientOptions {
   absl::Duration call_timeout = absl::Minutes(5);
   // A larger Evaluate goes as several of about this size, over streams of its own.
   size_t micro_batch_bytes = 1 << 20;
+  // Who the client is, and TLS: Credentials::FromEnvironment() for what users have set.
+  Credentials credentials = {};
 };
 
 struct FetchOptions {
@@ -56,7 +59,8 @@ struct FetchOptions {
 // MISSING until workers append again, and training goes on.
 class Client {
  public:
-  // Waits until the server at host:port answers; Unavailable if it doesn't within the time.
+  // Waits until the server at host:port answers; Unavailable if it doesn't within the time,
+  // InvalidArgument for credentials that will not do.
   static absl::StatusOr<std::unique_ptr<Client>> Connect(const std::string& address,
                                                          const ClientOptions& options = {});
 

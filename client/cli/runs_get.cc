@@ -39,6 +39,7 @@ absl::Status GetRun(Client& client, const Options& options) {
   PrintRow("task", config.task());
   PrintRow("algorithm", config.algorithm());
   PrintRow("model", config.model());
+  if (!config.owner().empty()) PrintRow("owner", config.owner());
   PrintRow("policy version", run->policy_version());
   PrintRow("sequences", run->sequences());
   PrintRow("sealed sequences", run->sealed_sequences());

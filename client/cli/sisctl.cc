@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "client/api/client.h"
+#include "client/cli/credentials_options.h"
 #include "client/cli/subcommands.h"
 #include "server/main/server.h"
 
@@ -48,6 +49,8 @@ ExitStatus Main(int argc, const char* const* argv) {
                  "Host and port of the service; of its replicas, with commas, as workers and "
                  "trainers name them.")
       ->capture_default_str();
+  Credentials credentials = Credentials::FromEnvironment();
+  AddCredentials(app, credentials);
   bool embedded = false;
   app.add_flag("--embedded,!--noembedded", embedded,
                "Start a service inside this process instead.");
@@ -99,9 +102,11 @@ ExitStatus Main(int argc, const char* const* argv) {
     server = *std::move(started);
     client = std::make_unique<Client>(server->InProcessChannel());
   } else {
+    // What is said here stands in for what the environment says.
+    if (app.count("--token_file") > 0) credentials.token.clear();
     const std::vector<std::string> replicas = absl::StrSplit(addresses, ',', absl::SkipEmpty());
-    absl::StatusOr<std::unique_ptr<Client>> connected =
-        Client::Connect(replicas, {.connect_timeout = absl::Seconds(3)});
+    absl::StatusOr<std::unique_ptr<Client>> connected = Client::Connect(
+        replicas, {.connect_timeout = absl::Seconds(3), .credentials = credentials});
     if (!connected.ok()) return failed(connected.status());
     client = *std::move(connected);
   }

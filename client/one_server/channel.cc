@@ -1,8 +1,96 @@
 #include "client/one_server/channel.h"
 
-namespace sis {
+#include <grpcpp/security/tls_certificate_provider.h>
+#include <grpcpp/security/tls_credentials_options.h>
+#include <grpcpp/support/client_interceptor.h>
 
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, bool own_connection) {
+#include <fstream>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+
+namespace sis {
+namespace {
+
+// How often files are looked at for changes.
+constexpr unsigned kReloadSeconds = 10;
+
+std::shared_ptr<grpc::ChannelCredentials> TlsOf(const Credentials& credentials) {
+  grpc::experimental::TlsChannelCredentialsOptions tls;
+  if (!credentials.ca.empty() || !credentials.certificate.empty()) {
+    tls.set_certificate_provider(
+        std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(
+            credentials.key, credentials.certificate, credentials.ca, kReloadSeconds));
+  }
+  if (!credentials.ca.empty()) tls.watch_root_certs();
+  if (!credentials.certificate.empty()) tls.watch_identity_key_cert_pairs();
+  return grpc::experimental::TlsCredentials(tls);
+}
+
+// The token, which may stand in a file that changes. Thread-safe.
+class Token {
+ public:
+  explicit Token(const Credentials& credentials)
+      : file_(credentials.token_file), token_(credentials.token) {}
+
+  std::string Get() {
+    const std::lock_guard lock(mutex_);
+    const absl::Time now = absl::Now();
+    if (!file_.empty() && now - read_at_ >= absl::Seconds(kReloadSeconds)) {
+      // One that is just being replaced changes nothing.
+      if (std::string text; std::ifstream(file_) >> text) token_ = std::move(text);
+      read_at_ = now;
+    }
+    return token_;
+  }
+
+ private:
+  const std::string file_;
+  std::mutex mutex_;
+  std::string token_;  // guarded by mutex_, as is the next
+  absl::Time read_at_ = absl::InfinitePast();
+};
+
+class TokenInterceptor final : public grpc::experimental::Interceptor {
+ public:
+  explicit TokenInterceptor(Token& token) : token_(token) {}
+
+  void Intercept(grpc::experimental::InterceptorBatchMethods* methods) override {
+    using grpc::experimental::InterceptionHookPoints;
+    if (methods->QueryInterceptionHookPoint(InterceptionHookPoints::PRE_SEND_INITIAL_METADATA)) {
+      methods->GetSendInitialMetadata()->emplace("authorization",
+                                                 absl::StrCat("Bearer ", token_.Get()));
+    }
+    methods->Proceed();
+  }
+
+ private:
+  Token& token_;
+};
+
+// Outlives the calls of its channel.
+class TokenInterceptors final : public grpc::experimental::ClientInterceptorFactoryInterface {
+ public:
+  explicit TokenInterceptors(const Credentials& credentials) : token_(credentials) {}
+
+  grpc::experimental::Interceptor* CreateClientInterceptor(
+      grpc::experimental::ClientRpcInfo*) override {
+    return new TokenInterceptor(token_);
+  }
+
+ private:
+  Token token_;
+};
+
+}  // namespace
+
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
+                                           const Credentials& credentials, bool own_connection) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(-1);
   arguments.SetMaxSendMessageSize(-1);
@@ -16,7 +104,15 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, bool own_
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   arguments.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, 500);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, own_connection ? 1 : 0);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  // What doesn't leave the machine's kernel needs no TLS, and servers offer none there.
+  const bool has_tls = credentials.has_tls() && !absl::StartsWith(address, "unix");
+  const std::shared_ptr<grpc::ChannelCredentials> transport =
+      has_tls ? TlsOf(credentials) : grpc::InsecureChannelCredentials();
+  if (!credentials.has_token()) return grpc::CreateCustomChannel(address, transport, arguments);
+  std::vector<std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>> interceptors;
+  interceptors.push_back(std::make_unique<TokenInterceptors>(credentials));
+  return grpc::experimental::CreateCustomChannelWithInterceptors(address, transport, arguments,
+                                                                 std::move(interceptors));
 }
 
 }  // namespace sis

@@ -106,6 +106,11 @@ absl::Status SingleServer::OpenAgain(const std::string& run_id) {
   }
   v1::CreateRunResponse created;
   absl::Status status = Send(&v1::RatioService::Stub::CreateRun, known.request, created);
+  // That is up to others: the call itself will meet what there is.
+  if (absl::IsPermissionDenied(status)) {
+    Note(known.request, known.policy_version, /*confirmed=*/true);
+    return absl::OkStatus();
+  }
   if (status.ok() && known.policy_version > 0) {
     v1::AdvanceVersionRequest request;
     request.mutable_run()->set_run_id(run_id);
@@ -113,7 +118,10 @@ absl::Status SingleServer::OpenAgain(const std::string& run_id) {
     request.set_policy_version(known.policy_version);
     v1::AdvanceVersionResponse response;
     status = Send(&v1::RatioService::Stub::AdvanceVersion, request, response);
-    if (absl::IsFailedPrecondition(status)) status = absl::OkStatus();  // it knows a later one
+    // It knows a later one; or this is a worker, and trainers tell it.
+    if (absl::IsFailedPrecondition(status) || absl::IsPermissionDenied(status)) {
+      status = absl::OkStatus();
+    }
   }
   if (status.ok()) Note(known.request, known.policy_version, /*confirmed=*/true);
   return status;

@@ -2,9 +2,12 @@
 
 #include <prometheus/text_serializer.h>
 
+#include <algorithm>
 #include <iterator>
 #include <utility>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -23,6 +26,10 @@ int HttpStatus(const absl::Status& status) {
     case absl::StatusCode::kInvalidArgument:
     case absl::StatusCode::kFailedPrecondition:
       return 400;
+    case absl::StatusCode::kUnauthenticated:
+      return 401;
+    case absl::StatusCode::kPermissionDenied:
+      return 403;
     case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kCancelled:
     case absl::StatusCode::kDeadlineExceeded:
@@ -33,7 +40,21 @@ int HttpStatus(const absl::Status& status) {
 }
 
 HttpResponse JsonError(const absl::Status& status) {
-  return {.status = HttpStatus(status), .content_type = kJson, .body = ErrorAsJson(status)};
+  return {.status = HttpStatus(status),
+          .content_type = kJson,
+          .body = ErrorAsJson(status),
+          .asks_for_password = absl::IsUnauthenticated(status)};
+}
+
+// As gRPC takes it: of a name and a password, which a browser sends, the password is the token.
+std::string AsBearer(const std::string& authorization) {
+  constexpr absl::string_view kBasic = "Basic ";
+  std::string decoded;
+  if (!absl::StartsWithIgnoreCase(authorization, kBasic) ||
+      !absl::Base64Unescape(authorization.substr(kBasic.size()), &decoded)) {
+    return authorization;
+  }
+  return "Bearer " + decoded.substr(decoded.find(':') + 1);
 }
 
 std::string ContentType(absl::string_view name) {
@@ -72,9 +93,10 @@ void Admin::Show(std::vector<std::shared_ptr<prometheus::Collectable>> collectab
   collectables_ = std::move(collectables);
 }
 
-void Admin::StartServing(const std::shared_ptr<grpc::Channel>& channel,
+void Admin::StartServing(const std::shared_ptr<grpc::Channel>& channel, Access access,
                          std::function<Condition()> look) {
   WriterLock lock(mutex_);
+  access_ = std::move(access);
   look_ = std::move(look);
   service_ = v1::RatioService::NewStub(channel);
 }
@@ -85,17 +107,12 @@ void Admin::StopServing() {
   stopped_ = true;
 }
 
-std::shared_ptr<v1::RatioService::StubInterface> Admin::service() const {
-  ReaderLock lock(mutex_);
-  return service_;
-}
-
 HttpResponse Admin::Answer(const HttpRequest& request) {
   absl::string_view path = request.path;
   if (path == "/healthz") return {.body = "alive\n"};
   if (path == "/readyz") return Ready();
   if (path == "/metrics") return Metrics();
-  if (absl::ConsumePrefix(&path, "/api/")) return Api(path, request.query);
+  if (absl::ConsumePrefix(&path, "/api/")) return Api(path, request);
   return AnswerPage(path);
 }
 
@@ -128,10 +145,23 @@ HttpResponse Admin::Metrics() {
           .body = prometheus::TextSerializer().Serialize(families)};
 }
 
-HttpResponse Admin::Api(absl::string_view method, absl::string_view query) {
-  const std::shared_ptr<v1::RatioService::StubInterface> called = service();
+HttpResponse Admin::Api(absl::string_view method, const HttpRequest& request) {
+  std::shared_ptr<v1::RatioService::StubInterface> called;
+  Access access;
+  {
+    ReaderLock lock(mutex_);
+    called = service_;
+    access = access_;
+  }
   if (called == nullptr) return JsonError(absl::UnavailableError("the service is not serving"));
-  absl::StatusOr<std::string> json = CallForJson(*called, method, query);
+  if (!access.refusal.empty()) return JsonError(absl::PermissionDeniedError(access.refusal));
+  std::string authorization = AsBearer(request.authorization);
+  // gRPC would end the process over what can't be metadata.
+  if (!std::ranges::all_of(authorization, [](unsigned char c) { return absl::ascii_isprint(c); })) {
+    return JsonError(absl::UnauthenticatedError("authorization: not printable ASCII"));
+  }
+  if (authorization.empty() && !access.token.empty()) authorization = "Bearer " + access.token;
+  absl::StatusOr<std::string> json = CallForJson(*called, method, request.query, authorization);
   if (!json.ok()) return JsonError(json.status());
   return {.content_type = kJson, .body = *std::move(json)};
 }

@@ -20,7 +20,9 @@ namespace sis {
 
 // Answers from when it listens, before the service does:
 //   /                the page, with the files it is made of
-//   /api/METHOD      what RPCs that change nothing answer, as JSON; 503 while not serving
+//   /api/METHOD      what RPCs that change nothing answer, as JSON; 503 while not serving. A token
+//                    comes as of gRPC (Authorization: Bearer TOKEN), or as the password that a
+//                    browser asks for
 //   /metrics         for Prometheus
 //   /healthz         200 while the process lives
 //   /readyz          200 while the service serves and takes connections, else 503
@@ -41,9 +43,16 @@ class Admin {
   // Shows what these collect. They must stay usable until the admin port has gone.
   void Show(std::vector<std::shared_ptr<prometheus::Collectable>> collectables)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // Who may read what RPCs answer.
+  struct Access {
+    // With which those are answered who bring no token; empty: they need one, if the service asks.
+    std::string token = "";
+    // Why nobody may; empty: they may.
+    std::string refusal = "";
+  };
   // From now on the service answers, over this channel. `look` is called by several threads at
   // once; without it the service is ready.
-  void StartServing(const std::shared_ptr<grpc::Channel>& channel,
+  void StartServing(const std::shared_ptr<grpc::Channel>& channel, Access access,
                     std::function<Condition()> look = nullptr) ABSL_LOCKS_EXCLUDED(mutex_);
   // It will not answer any more.
   void StopServing() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -53,14 +62,14 @@ class Admin {
   HttpResponse Answer(const HttpRequest& request);
   HttpResponse Metrics();
   HttpResponse Ready();
-  HttpResponse Api(absl::string_view method, absl::string_view query);
-  // Null while it isn't serving.
-  std::shared_ptr<v1::RatioService::StubInterface> service() const ABSL_LOCKS_EXCLUDED(mutex_);
+  HttpResponse Api(absl::string_view method, const HttpRequest& request);
 
   mutable Mutex mutex_;
   std::vector<std::shared_ptr<prometheus::Collectable>> collectables_ ABSL_GUARDED_BY(mutex_);
+  // Null while it isn't serving.
   std::shared_ptr<v1::RatioService::StubInterface> service_ ABSL_GUARDED_BY(mutex_);
   std::function<Condition()> look_ ABSL_GUARDED_BY(mutex_);
+  Access access_ ABSL_GUARDED_BY(mutex_);
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   std::unique_ptr<HttpServer> http_;  // destroyed first
 };

@@ -46,11 +46,11 @@ class AdminTest : public Test {
  protected:
   AdminTest() : admin_(*Admin::Listen("127.0.0.1:0")) {}
 
-  void StartServing() {
+  void StartServing(const Admin::Access& access = {}) {
     grpc::ServerBuilder builder;
     builder.RegisterService(&service_);
     grpc_server_ = builder.BuildAndStart();
-    admin_->StartServing(grpc_server_->InProcessChannel({}));
+    admin_->StartServing(grpc_server_->InProcessChannel({}), access);
   }
 
   // All that comes back of a request.

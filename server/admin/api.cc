@@ -70,11 +70,13 @@ absl::StatusOr<std::string> ToJson(const google::protobuf::Message& message) {
 
 template <typename Request, typename Response,
           grpc::Status (Stub::*kMethod)(grpc::ClientContext*, const Request&, Response*)>
-absl::StatusOr<std::string> Call(Stub& service, absl::string_view query) {
+absl::StatusOr<std::string> Call(Stub& service, absl::string_view query,
+                                 const std::string& authorization) {
   Request request;
   if (absl::Status status = Read(query, request); !status.ok()) return status;
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(absl::Now() + kDeadline));
+  if (!authorization.empty()) context.AddMetadata("authorization", authorization);
   Response response;
   const grpc::Status status = (service.*kMethod)(&context, request, &response);
   if (!status.ok()) {
@@ -85,7 +87,8 @@ absl::StatusOr<std::string> Call(Stub& service, absl::string_view query) {
 
 struct Method {
   absl::string_view name;
-  absl::StatusOr<std::string> (*call)(Stub& service, absl::string_view query);
+  absl::StatusOr<std::string> (*call)(Stub& service, absl::string_view query,
+                                      const std::string& authorization);
 };
 
 constexpr Method kMethods[] = {
@@ -102,9 +105,9 @@ constexpr Method kMethods[] = {
 }  // namespace
 
 absl::StatusOr<std::string> CallForJson(Stub& service, absl::string_view method,
-                                        absl::string_view query) {
+                                        absl::string_view query, const std::string& authorization) {
   for (const Method& known : kMethods) {
-    if (known.name == method) return known.call(service, query);
+    if (known.name == method) return known.call(service, query, authorization);
   }
   return absl::NotFoundError(absl::StrCat("no method '", method, "' over HTTP"));
 }

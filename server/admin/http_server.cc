@@ -38,6 +38,10 @@ absl::string_view Reason(int status) {
       return "Not Modified";
     case 400:
       return "Bad Request";
+    case 401:
+      return "Unauthorized";
+    case 403:
+      return "Forbidden";
     case 404:
       return "Not Found";
     case 405:
@@ -86,8 +90,11 @@ int HttpServer::Answer(mg_connection* connection) const {
     response = {.status = 405, .body = "Only GET and HEAD.\n"};
     headers += "Allow: GET, HEAD\r\n";
   } else {
-    response = handler_({.path = Text(info.local_uri), .query = Text(info.query_string)});
+    response = handler_({.path = Text(info.local_uri),
+                         .query = Text(info.query_string),
+                         .authorization = Text(mg_get_header(connection, "Authorization"))});
   }
+  if (response.asks_for_password) headers += "WWW-Authenticate: Basic realm=\"SIS\"\r\n";
   if (response.etag.empty()) {
     headers += "Cache-Control: no-store\r\n";
   } else {

@@ -17,6 +17,7 @@ namespace sis {
 struct HttpRequest {
   std::string path;   // decoded
   std::string query;  // what follows '?', not decoded
+  std::string authorization = "";
 };
 
 struct HttpResponse {
@@ -25,6 +26,8 @@ struct HttpResponse {
   std::string body = "";
   // Empty: nobody may keep the answer. Else whoever has it asks whether it is still the same.
   std::string etag = "";
+  // With 401: browsers ask for a name and a password then.
+  bool asks_for_password = false;
 };
 
 // Every connection is for one request, and has a thread until it is answered, or for some seconds.

@@ -40,8 +40,8 @@ bool IsConflict(const EntryAck& ack) {
 }  // namespace
 
 absl::StatusOr<Ingest> Ingest::Open(StoredRuns& runs, RoomQueue& room_queue,
-                                    const v1::AppendHeader& header) {
-  absl::StatusOr<std::shared_ptr<Run>> run = runs.Find(header.run());
+                                    const v1::AppendHeader& header, const Caller& caller) {
+  absl::StatusOr<std::shared_ptr<Run>> run = runs.Find(header.run(), caller);
   if (!run.ok()) return run.status();
   if (header.worker().size() > kMaxIdBytes) {
     return absl::InvalidArgumentError(

@@ -30,7 +30,8 @@ class Ingest {
  public:
   // Checks the header. The runs and the queue must outlive the object.
   static absl::StatusOr<Ingest> Open(StoredRuns& runs, RoomQueue& room_queue,
-                                     const v1::AppendHeader& header);
+                                     const v1::AppendHeader& header,
+                                     const Caller& caller = Caller());
 
   // Says where the arrays of the entries to come lie, until it is called again: in the message if
   // it is null, else in the segment, where the fields say. An error refuses all entries.

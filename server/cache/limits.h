@@ -13,9 +13,12 @@ struct Limits {
   int64_t max_positions = int64_t{1} << 22;           // of one sequence
   int64_t max_evaluate_positions = int64_t{1} << 24;  // of one Evaluate or FetchTopK
   int max_runs = 1024;
+  int max_runs_per_owner = 256;
   int metric_runs = 100;  // that have metrics of their own; the others share some
   int max_leases = 4096;  // of one run
   absl::Duration max_lease = absl::Hours(1);
+  // Of a run that nothing was fetched or evaluated of for so long, leases end where room is short.
+  absl::Duration lease_absence = absl::Minutes(15);
   int steps_kept = 64;  // draws of one run: those used last
   // For the last values of a sample of sequences, over all runs (server/inspect).
   int64_t inspected_bytes = int64_t{16} << 20;
@@ -27,5 +30,9 @@ inline constexpr uint32_t kMaxVocabularySize = 1u << 24;
 inline constexpr int kMaxIdBytes = 256;     // run ids, sequence ids, labels, worker names
 inline constexpr int kDroppedKept = 65536;  // dropped sequences of a run whose reason is remembered
 inline constexpr int kDeletedRunsKept = 16384;  // deleted runs whose incarnation is remembered
+// Nobody can count to the end of these numbers, and so keep others from going on.
+inline constexpr uint64_t kMaxFirstIncarnation = (uint64_t{1} << 63) - 1;
+inline constexpr uint64_t kMaxIncarnationJump = uint64_t{1} << 32;
+inline constexpr uint64_t kMaxPolicyVersionJump = uint64_t{1} << 32;
 
 }  // namespace sis

@@ -61,7 +61,8 @@ Run::Found Run::Find(const SequenceName& name) {
   WriterLock lock(mutex_);
   Member* member = members_.Find(name);
   if (member != nullptr) members_.NoteRead(*member);
-  if (Touch(member, clock_()) != nullptr) return member->shared();
+  last_read_ = clock_();
+  if (Touch(member, last_read_) != nullptr) return member->shared();
   return dropped_.Find(name).value_or(MissingReason::kNeverArrived);
 }
 
@@ -228,6 +229,7 @@ absl::StatusOr<uint64_t> Run::Lease(std::span<const SequenceName> names, absl::D
         absl::StrCat("the run has ", leases_.size(), " leases, the most allowed"));
   }
   const absl::Time now = clock_();
+  last_read_ = now;
   sis::Lease lease{.expires = now + length, .length = length, .members = {}, .charge = {}};
   for (const SequenceName& name : names) {
     if (Member* member = Touch(members_.Find(name), now)) lease.members.push_back(member);
@@ -256,12 +258,13 @@ absl::StatusOr<uint64_t> Run::Lease(std::span<const SequenceName> names, absl::D
 
 absl::Status Run::RenewLease(uint64_t lease_id) {
   WriterLock lock(mutex_);
-  if (leases_.Find(lease_id, clock_()) == nullptr) {
+  last_read_ = clock_();
+  if (leases_.Find(lease_id, last_read_) == nullptr) {
     const bool elsewhere = backing_ != nullptr && backing_->shared() && !leases_.HasEnded(lease_id);
     if (elsewhere) return absl::OkStatus();
     return absl::FailedPreconditionError(absl::StrCat("lease ", lease_id, " has ended"));
   }
-  leases_.Renew(lease_id, clock_());
+  leases_.Renew(lease_id, last_read_);
   return absl::OkStatus();
 }
 
@@ -273,8 +276,19 @@ bool Run::EndLease(uint64_t lease_id) {
   return true;
 }
 
+bool Run::EndAbandonedLeases() {
+  WriterLock lock(mutex_);
+  if (leases_.size() == 0 || clock_() - last_read_ <= limits_.lease_absence) return false;
+  EndLeasesLocked();
+  return true;
+}
+
 void Run::EndLeases() {
   WriterLock lock(mutex_);
+  EndLeasesLocked();
+}
+
+void Run::EndLeasesLocked() {
   while (const std::optional<sis::Lease> lease = leases_.TakeEnded(absl::InfiniteFuture())) {
     Unlease(*lease);
   }

@@ -131,6 +131,9 @@ class Run {
   absl::Status RenewLease(uint64_t lease_id) ABSL_LOCKS_EXCLUDED(mutex_);
   // False if there is none such.
   bool EndLease(uint64_t lease_id) ABSL_LOCKS_EXCLUDED(mutex_);
+  // If nothing of the run was fetched or evaluated for longer than Limits::lease_absence, ends all
+  // leases, and says whether there were any.
+  bool EndAbandonedLeases() ABSL_LOCKS_EXCLUDED(mutex_);
   // All of them.
   void EndLeases() ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -170,6 +173,7 @@ class Run {
   Member* Touch(Member* member, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Drop(Member& member, MissingReason reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Unlease(const sis::Lease& lease) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EndLeasesLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Returns how many.
   int64_t DropStale() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   uint64_t OldestFreshVersion() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
@@ -195,6 +199,8 @@ class Run {
   VersionIndex versions_ ABSL_GUARDED_BY(mutex_);  // empty without max_staleness
   DroppedSequences dropped_ ABSL_GUARDED_BY(mutex_);
   Leases leases_ ABSL_GUARDED_BY(mutex_);
+  // When something was fetched or evaluated, or asked for.
+  absl::Time last_read_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
 };
 
 }  // namespace sis

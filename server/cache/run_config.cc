@@ -44,7 +44,7 @@ absl::Status CheckRunConfig(const RunConfig& config, int max_top_k) {
   }
   for (const auto& [field, value] :
        {std::pair("task", &config.task), std::pair("algorithm", &config.algorithm),
-        std::pair("model", &config.model)}) {
+        std::pair("model", &config.model), std::pair("owner", &config.owner)}) {
     if (value->size() <= kMaxIdBytes) continue;
     return absl::InvalidArgumentError(
         absl::StrCat("config.", field, ": ", value->size(), " bytes, more than ", kMaxIdBytes));
@@ -69,6 +69,7 @@ std::string FirstDifference(const RunConfig& a, const RunConfig& b) {
   compare("model", a.model, b.model);
   compare("log_prob_encoding", Name(a.log_prob_encoding), Name(b.log_prob_encoding));
   compare("evict_unread", a.evict_unread, b.evict_unread);
+  compare("owner", a.owner, b.owner);
   return difference;
 }
 

@@ -23,6 +23,8 @@ struct RunConfig {
   std::string model = {};
   LogProbEncoding log_prob_encoding = LogProbEncoding::kFixed12;
   bool evict_unread = false;
+  // The identity that may use the run; empty: nobody but who may use all.
+  std::string owner = {};
 
   friend bool operator==(const RunConfig&, const RunConfig&) = default;
 

@@ -17,6 +17,16 @@ std::string Shown(absl::string_view id) {
                                   : absl::StrCat("of ", id.size(), " bytes");
 }
 
+// Of a new incarnation, past the one that is there or was deleted; 0: there was none.
+absl::Status CheckJump(uint64_t incarnation, uint64_t last) {
+  const uint64_t most = last == 0 ? kMaxFirstIncarnation : last + kMaxIncarnationJump;
+  if (incarnation <= most || most < last) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("incarnation ", incarnation, " is above ", most,
+                   last == 0 ? absl::StrCat(", the most that a new run begins with")
+                             : absl::StrCat(": too far from ", last, ", the last one")));
+}
+
 }  // namespace
 
 absl::Status CheckRunId(absl::string_view id) {
@@ -48,56 +58,93 @@ RunRegistry::RunRegistry(int64_t cache_bytes, Arena& arena, const Limits& limits
 absl::StatusOr<RunRegistry::Created> RunRegistry::Create(const std::string& run_id,
                                                          uint64_t incarnation,
                                                          const RunConfig& config,
-                                                         BackingStore* backing) {
+                                                         BackingStore* backing,
+                                                         const Caller& caller) {
   Closing superseded;
   WriterLock lock(mutex_);
-  absl::StatusOr<Plan> plan = PlanLocked(run_id, incarnation, config);
+  absl::StatusOr<Plan> plan = PlanLocked(run_id, incarnation, config, caller);
   if (!plan.ok()) return plan.status();
   if (plan->present != nullptr) {
     runs_.at(run_id).last_named = absl::ToUnixNanos(clock_());
     return Created{std::move(plan->present), false};
   }
-  return Created{Open(run_id, plan->incarnation, config, backing, superseded.run), true};
+  return Created{Open(run_id, plan->incarnation, plan->config, backing, superseded.run), true};
 }
 
 absl::StatusOr<RunRegistry::Plan> RunRegistry::PlanToCreate(const std::string& run_id,
                                                             uint64_t incarnation,
-                                                            const RunConfig& config) const {
+                                                            const RunConfig& config,
+                                                            const Caller& caller) const {
   ReaderLock lock(mutex_);
-  return PlanLocked(run_id, incarnation, config);
+  return PlanLocked(run_id, incarnation, config, caller);
 }
 
 absl::StatusOr<RunRegistry::Plan> RunRegistry::PlanLocked(const std::string& run_id,
                                                           uint64_t incarnation,
-                                                          const RunConfig& config) const {
+                                                          const RunConfig& config,
+                                                          const Caller& caller) const {
   if (absl::Status status = CheckRunId(run_id); !status.ok()) return status;
   if (absl::Status status = CheckRunConfig(config, limits_.max_top_k); !status.ok()) return status;
+  if (!config.owner.empty() && !caller.MayUseRunOf(config.owner)) {
+    return absl::PermissionDeniedError(absl::StrCat(
+        "config.owner '", config.owner, "': only an admin creates runs for somebody else"));
+  }
+  RunConfig owned = config;
   if (incarnation == std::numeric_limits<uint64_t>::max()) {
     return absl::InvalidArgumentError(
         absl::StrCat("incarnation ", incarnation, " leaves no room for a later one"));
   }
   if (const auto found = runs_.find(run_id); found != runs_.end()) {
     const std::shared_ptr<Run>& present = found->second.run;
+    if (!caller.MayUseRunOf(present->config().owner)) {
+      return absl::PermissionDeniedError(
+          absl::StrCat("run_id '", run_id, "' is taken by somebody else"));
+    }
+    if (owned.owner.empty()) owned.owner = present->config().owner;
     if (incarnation != 0 && incarnation < present->incarnation()) {
       return absl::FailedPreconditionError(absl::StrCat(
           "run '", run_id, "' is at incarnation ", present->incarnation(), ", past ", incarnation));
     }
-    if (incarnation > present->incarnation()) return Plan{nullptr, incarnation};
-    if (present->config() == config) return Plan{present, present->incarnation()};
+    if (incarnation > present->incarnation()) {
+      if (!caller.supersedes) {
+        return absl::PermissionDeniedError(
+            absl::StrCat("run '", run_id, "' is at incarnation ", present->incarnation(),
+                         ", and only trainers may open a later one"));
+      }
+      if (absl::Status status = CheckJump(incarnation, present->incarnation()); !status.ok()) {
+        return status;
+      }
+      return Plan{nullptr, incarnation, std::move(owned)};
+    }
+    if (present->config() == owned) return Plan{present, present->incarnation(), std::move(owned)};
     return absl::AlreadyExistsError(absl::StrCat(
         "run '", run_id,
-        "' is there with another config: ", FirstDifference(present->config(), config)));
+        "' is there with another config: ", FirstDifference(present->config(), owned)));
   }
+  if (owned.owner.empty()) owned.owner = caller.identity;
   const uint64_t deleted = LastDeleted(run_id);
   if (incarnation != 0 && incarnation <= deleted) {
     return absl::FailedPreconditionError(absl::StrCat(
         "run '", run_id, "' was deleted at incarnation ", deleted, ", not before ", incarnation));
   }
+  if (absl::Status status = CheckJump(incarnation, deleted); !status.ok()) return status;
+  if (absl::Status status = CheckRoomForRun(owned.owner); !status.ok()) return status;
+  return Plan{nullptr, incarnation == 0 ? deleted + 1 : incarnation, std::move(owned)};
+}
+
+absl::Status RunRegistry::CheckRoomForRun(absl::string_view owner) const {
   if (static_cast<int>(runs_.size()) >= limits_.max_runs) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the server has ", runs_.size(), " runs, the most allowed"));
   }
-  return Plan{nullptr, incarnation == 0 ? deleted + 1 : incarnation};
+  if (owner.empty()) return absl::OkStatus();
+  const auto owned = std::ranges::count_if(
+      runs_, [&](const auto& entry) { return entry.second.run->config().owner == owner; });
+  if (owned >= limits_.max_runs_per_owner) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("'", owner, "' has ", owned, " runs, the most that one owner may have"));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::shared_ptr<Run>> RunRegistry::Restore(const std::string& run_id,
@@ -135,10 +182,11 @@ std::shared_ptr<Run> RunRegistry::Open(const std::string& run_id, uint64_t incar
 }
 
 absl::StatusOr<std::shared_ptr<Run>> RunRegistry::Find(const std::string& run_id,
-                                                       uint64_t incarnation) const {
+                                                       uint64_t incarnation,
+                                                       const Caller& caller) const {
   ReaderLock lock(mutex_);
   const auto found = runs_.find(run_id);
-  if (found == runs_.end()) {
+  if (found == runs_.end() || !caller.MayUseRunOf(found->second.run->config().owner)) {
     return absl::NotFoundError(absl::StrCat("run ", Shown(run_id), " is unknown"));
   }
   const std::shared_ptr<Run>& run = found->second.run;
@@ -217,23 +265,36 @@ std::vector<std::shared_ptr<Run>> RunRegistry::Idle(absl::Duration unused) const
   return idle;
 }
 
-std::vector<std::shared_ptr<Run>> RunRegistry::List() const {
+std::vector<std::shared_ptr<Run>> RunRegistry::List(const Caller& caller) const {
   ReaderLock lock(mutex_);
   std::vector<std::shared_ptr<Run>> runs;
   runs.reserve(runs_.size());
-  for (const auto& [id, entry] : runs_) runs.push_back(entry.run);
+  for (const auto& [id, entry] : runs_) {
+    if (caller.MayUseRunOf(entry.run->config().owner)) runs.push_back(entry.run);
+  }
   return runs;
 }
 
 const ByteBudget* RunRegistry::Reclaim(Run& run, int64_t bytes, Evict last) {
   DropExpired();
   const ByteBudget& quota = run.budget();
-  if (const int64_t lacking = quota.Lacking(bytes); run.EvictableBytes(lacking, last) < lacking) {
-    return &quota;
+  const auto quota_suffices = [&] {
+    const int64_t lacking = quota.Lacking(bytes);
+    return run.EvictableBytes(lacking, last) >= lacking;
+  };
+  if (!quota_suffices()) {
+    if (!run.EndAbandonedLeases() || !quota_suffices()) return &quota;
   }
-  int64_t lacking = budget_.Lacking(bytes);
-  for (const std::shared_ptr<Run>& other : List()) lacking -= other->EvictableBytes(lacking, last);
-  if (lacking > 0) return &budget_;
+  const auto budget_suffices = [&] {
+    int64_t lacking = budget_.Lacking(bytes);
+    for (const std::shared_ptr<Run>& any : List()) lacking -= any->EvictableBytes(lacking, last);
+    return lacking <= 0;
+  };
+  if (!budget_suffices()) {
+    bool ended = false;
+    for (const std::shared_ptr<Run>& any : List()) ended |= any->EndAbandonedLeases();
+    if (!ended || !budget_suffices()) return &budget_;
+  }
 
   // Others may be faster, with what was counted or with what is evicted here.
   while (quota.Lacking(bytes) > 0) {

@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "server/cache/caller.h"
 #include "server/cache/limits.h"
 #include "server/cache/run.h"
 #include "server/memory/arena.h"
@@ -36,24 +37,26 @@ class RunRegistry {
   };
   // As CreateRun of the API. The backing store, if any, must outlive the calls of the run.
   absl::StatusOr<Created> Create(const std::string& run_id, uint64_t incarnation,
-                                 const RunConfig& config, BackingStore* backing = nullptr)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+                                 const RunConfig& config, BackingStore* backing = nullptr,
+                                 const Caller& caller = Caller()) ABSL_LOCKS_EXCLUDED(mutex_);
   // What Create would do, without doing it.
   struct Plan {
     std::shared_ptr<Run> present;  // what it would return; null if it would open an incarnation
     uint64_t incarnation;
+    RunConfig config;  // with its owner
   };
   absl::StatusOr<Plan> PlanToCreate(const std::string& run_id, uint64_t incarnation,
-                                    const RunConfig& config) const ABSL_LOCKS_EXCLUDED(mutex_);
+                                    const RunConfig& config, const Caller& caller = Caller()) const
+      ABSL_LOCKS_EXCLUDED(mutex_);
   // Opens an incarnation that the backing store has, however many runs there are, unless a later
   // one is present. Returns the one that is present. FailedPrecondition if it was deleted.
   absl::StatusOr<std::shared_ptr<Run>> Restore(const std::string& run_id, uint64_t incarnation,
                                                const RunConfig& config, BackingStore* backing)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // The present incarnation if it is 0. NotFound, or FailedPrecondition for one that isn't present.
-  // Counts as use of the run.
-  absl::StatusOr<std::shared_ptr<Run>> Find(const std::string& run_id,
-                                            uint64_t incarnation = 0) const
+  // A run that the caller may not use is as if it were not there. Counts as use of the run.
+  absl::StatusOr<std::shared_ptr<Run>> Find(const std::string& run_id, uint64_t incarnation = 0,
+                                            const Caller& caller = Caller()) const
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Closes and forgets the run, if this incarnation or one before it is present. One that is opened
   // later is larger, as long as this is among the last kDeletedRunsKept. False if none was present.
@@ -62,14 +65,16 @@ class RunRegistry {
   void Forget(const Run& run) ABSL_LOCKS_EXCLUDED(mutex_);
   // Those that no Find or Create has named for longer than this.
   std::vector<std::shared_ptr<Run>> Idle(absl::Duration unused) const ABSL_LOCKS_EXCLUDED(mutex_);
-  // By run id.
-  std::vector<std::shared_ptr<Run>> List() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Those that the caller may use, by run id.
+  std::vector<std::shared_ptr<Run>> List(const Caller& caller = Caller()) const
+      ABSL_LOCKS_EXCLUDED(mutex_);
   // What deleted runs counted that had no metrics of their own; nothing if there never were such.
   std::optional<RunTotals> deleted_unnamed_totals() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Tries to make room for so many bytes of the run: drops what is stale or expired, then evicts
   // least recently used sequences, of this run if its own quota is short, else of any: those of
-  // Evict::kRead before what `last` adds; or none, if all of them would not do. Null if there may
+  // Evict::kRead before what `last` adds; or none, if all of them would not do. Where they would
+  // not, leases end whose holders are absent. Null if there may
   // be room now, else the budget that is short.
   const ByteBudget* Reclaim(Run& run, int64_t bytes, Evict last) ABSL_LOCKS_EXCLUDED(mutex_);
   // The same for a caller that did not get the bytes: if they are there, the arena did not have
@@ -93,7 +98,10 @@ class RunRegistry {
   };
 
   absl::StatusOr<Plan> PlanLocked(const std::string& run_id, uint64_t incarnation,
-                                  const RunConfig& config) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+                                  const RunConfig& config, const Caller& caller) const
+      ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  // Whether a run that is not there may be made.
+  absl::Status CheckRoomForRun(absl::string_view owner) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   // Returns the run, and in `superseded` the one before, which is to be closed without the lock.
   std::shared_ptr<Run> Open(const std::string& run_id, uint64_t incarnation,
                             const RunConfig& config, BackingStore* backing,

@@ -166,6 +166,113 @@ TEST(RunRegistryTest, RunsAreLimitedAndListedById) {
   EXPECT_EQ(runs[1]->id(), "b");
 }
 
+TEST(RunRegistryTest, AnothersRunIsUnknownAndItsIdTaken) {
+  Cache cache;
+  const Caller alice{.identity = "alice", .uses_all_runs = false, .supersedes = true};
+  const Caller worker{.identity = "alice", .uses_all_runs = false, .supersedes = false};
+  const Caller bob{.identity = "bob", .uses_all_runs = false, .supersedes = true};
+  const Caller admin{.identity = "carol"};
+  const auto hers = cache.runs.Create(CreateRequest("r"), alice);
+  ASSERT_TRUE(hers.ok()) << hers.status();
+  EXPECT_EQ(hers->run->config().owner, "alice");
+  EXPECT_EQ(cache.registry.Find("r", 9, bob).status(), cache.registry.Find("r", 1, bob).status());
+  EXPECT_EQ(cache.registry.Find("r", 0, bob).status().message(), "run 'r' is unknown");
+  EXPECT_TRUE(cache.registry.List(bob).empty());
+  for (const uint64_t incarnation : {0, 1, 2}) {
+    const absl::Status status = cache.runs.Create(CreateRequest("r", incarnation), bob).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied) << status;
+  }
+  v1::RunRef ref;
+  ref.set_run_id("r");
+  EXPECT_FALSE(*cache.runs.Delete(ref, bob));
+  v1::RunConfig pretended = SmallConfig();
+  pretended.set_owner("alice");
+  EXPECT_EQ(cache.runs.Create(CreateRequest("mine", 0, pretended), bob).status().code(),
+            absl::StatusCode::kPermissionDenied);
+
+  EXPECT_EQ(cache.runs.Create(CreateRequest("r"), worker)->run, hers->run);
+  EXPECT_EQ(cache.runs.Create(CreateRequest("r", 2), worker).status().code(),
+            absl::StatusCode::kPermissionDenied);
+  EXPECT_EQ(cache.runs.Create(CreateRequest("r"), admin)->run, hers->run);
+  EXPECT_EQ(cache.runs.Create(CreateRequest("r", 2), admin)->run->config().owner, "alice");
+  EXPECT_EQ(cache.runs.Create(CreateRequest("given", 0, pretended), admin)->run->config().owner,
+            "alice");
+  EXPECT_EQ(cache.registry.List(alice).size(), 2);
+  EXPECT_TRUE(*cache.runs.Delete(ref, alice));
+
+  // Of a time when nobody was asked.
+  cache.CreateRun("nobodys", SmallConfig());
+  EXPECT_EQ(cache.registry.Find("nobodys", 0, alice).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_TRUE(cache.registry.Find("nobodys", 0, admin).ok());
+}
+
+TEST(RunRegistryTest, RunsOfOneOwnerAreLimited) {
+  Limits limits;
+  limits.max_runs_per_owner = 1;
+  Cache cache(1 << 20, limits);
+  const Caller alice{.identity = "alice", .uses_all_runs = false};
+  ASSERT_TRUE(cache.runs.Create(CreateRequest("a"), alice).ok());
+  EXPECT_TRUE(cache.runs.Create(CreateRequest("a", 2), alice).ok()) << "no new run";
+  EXPECT_EQ(cache.runs.Create(CreateRequest("b"), alice).status().code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(cache.runs.Create(CreateRequest("b"), {.identity = "bob"}).ok());
+  for (const char* id : {"c", "d"}) cache.CreateRun(id, SmallConfig());
+}
+
+TEST(RunRegistryTest, NumbersCantBeUsedUp) {
+  Cache cache;
+  const uint64_t jump = uint64_t{1} << 32;
+  const auto code = [&](const std::string& id, uint64_t incarnation) {
+    return cache.runs.Create(CreateRequest(id, incarnation)).status().code();
+  };
+  EXPECT_EQ(code("first", uint64_t{1} << 63), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code("first", (uint64_t{1} << 63) - 1), absl::StatusCode::kOk);
+  EXPECT_EQ(code("first", (uint64_t{1} << 63) + jump), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code("first", (uint64_t{1} << 63) - 1 + jump), absl::StatusCode::kOk);
+  v1::RunRef ref;
+  ref.set_run_id("first");
+  ASSERT_TRUE(*cache.runs.Delete(ref));
+  EXPECT_EQ(code("first", UINT64_MAX - 1), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(cache.runs.Create(CreateRequest("first"))->run->incarnation(),
+            (uint64_t{1} << 63) + jump);
+
+  const auto run = cache.CreateRun("r", SmallConfig());
+  const auto advance = [&](uint64_t version) {
+    return cache.runs.AdvanceVersion(*run, version).status().code();
+  };
+  EXPECT_EQ(advance(UINT64_MAX), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(advance(jump + 1), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(run->policy_version(), 0);
+  EXPECT_EQ(advance(jump), absl::StatusCode::kOk);
+  EXPECT_EQ(advance(2 * jump), absl::StatusCode::kOk);
+}
+
+TEST(RunRegistryTest, LeasesEndWhereRoomIsShortAndTheirHolderIsAbsent) {
+  Limits limits;
+  limits.lease_absence = absl::Minutes(15);
+  Cache cache(1 << 20, limits);
+  RecordGenerator records(4, 1000, 3);
+  const auto held = cache.CreateRun("held", SmallConfig());
+  const auto other = cache.CreateRun("other", SmallConfig());
+  ASSERT_EQ(AppendBlock(cache, *held, records.NextRecords(1).Block("s")).code(), 0);
+  const uint64_t lease = *held->Lease(std::vector<SequenceName>{{"s", 0}}, absl::Hours(1));
+  const ByteBudget& budget = cache.registry.budget();
+  const auto reclaim = [&] {
+    return cache.registry.Reclaim(*other, budget.limit() - budget.used() + 1, Evict::kUnread);
+  };
+  EXPECT_EQ(reclaim(), &budget);
+  cache.clock.Advance(absl::Minutes(15));
+  EXPECT_EQ(reclaim(), &budget);
+  ASSERT_TRUE(held->RenewLease(lease).ok());  // the trainer is there
+  cache.clock.Advance(absl::Minutes(15));
+  EXPECT_EQ(reclaim(), &budget);
+  cache.clock.Advance(absl::Seconds(1));
+  EXPECT_EQ(held->Describe().leases, 1) << "nobody lacks anything";
+  EXPECT_EQ(reclaim(), nullptr);
+  EXPECT_EQ(held->Describe().leases, 0);
+  EXPECT_EQ(held->RenewLease(lease).code(), absl::StatusCode::kFailedPrecondition);
+}
+
 TEST(RunRegistryTest, ReclaimTakesExpiredThenOldestOfAnyRun) {
   Cache cache(int64_t{1} << 20);
   RecordGenerator generator(4, 1000, 1);

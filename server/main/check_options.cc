@@ -88,6 +88,8 @@ absl::Status CheckAddresses(const ServerOptions& options) {
 
 absl::Status CheckOptions(const ServerOptions& options) {
   if (absl::Status status = CheckAddresses(options); !status.ok()) return status;
+  const std::vector<std::string> addresses = absl::StrSplit(options.listen, ',');
+  if (absl::Status status = CheckSecurity(options.security, addresses); !status.ok()) return status;
   if (options.backend == BackendKind::kCpu && options.device_cache_bytes.value_or(0) > 0) {
     return Refuse("device_cache_bytes", absl::StrCat(*options.device_cache_bytes),
                   " goes with CUDA, and --backend is cpu");

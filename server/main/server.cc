@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
@@ -19,6 +20,7 @@
 #include "server/main/version.h"
 #include "server/metrics/metric_families.h"
 #include "server/metrics/process_metrics.h"
+#include "server/security/server_credentials.h"
 #include "server/store/parse_store.h"
 
 namespace sis {
@@ -84,7 +86,8 @@ class Server::Gauges final : public prometheus::Collectable {
 };
 
 Server::Server(const ServerOptions& options, std::unique_ptr<Arena> arena,
-               std::unique_ptr<SequenceStore> store, std::unique_ptr<Admin> admin)
+               std::unique_ptr<SequenceStore> store, std::unique_ptr<Admin> admin,
+               std::unique_ptr<Authenticator> authenticator)
     : arena_(std::move(arena)),
       store_(store == nullptr ? nullptr
                               : std::make_unique<MeteredStore>(std::move(store), metrics_)),
@@ -97,16 +100,18 @@ Server::Server(const ServerOptions& options, std::unique_ptr<Arena> arena,
       segments_(options.shared_memory_bytes),
       backend_(ChooseBackend(options.backend, {.bytes = options.device_cache_bytes,
                                                .most_bytes = options.cache_bytes})),
+      authenticator_(std::move(authenticator)),
       streams_(absl::Now),
       workers_(options.evaluate_threads),
       store_threads_(store_ != nullptr ? kStoreThreads : 0),
       status_(registry_, room_queue_, segments_, metrics_, absl::Now),
       service_({runs_, room_queue_, segments_, *backend_.backend, workers_, store_threads_,
-                streams_, metrics_, status_}),
+                streams_, metrics_, status_, *authenticator_}),
       cache_metrics_(std::make_shared<CacheMetrics>(registry_)),
       gauges_(std::make_shared<Gauges>(*this)),
       admin_(std::move(admin)),
-      run_idle_expiry_(options.run_idle_expiry) {
+      run_idle_expiry_(options.run_idle_expiry),
+      reload_interval_(options.security.reload_interval) {
   if (!backend_.device_cache.empty()) {
     device_cache_metrics_ = std::make_shared<DeviceCacheMetrics>(*backend_.backend);
   }
@@ -114,6 +119,9 @@ Server::Server(const ServerOptions& options, std::unique_ptr<Arena> arena,
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
   if (absl::Status status = CheckOptions(options); !status.ok()) return status;
+  absl::StatusOr<std::unique_ptr<Authenticator>> authenticator =
+      Authenticator::Make(options.security);
+  if (!authenticator.ok()) return authenticator.status();
   // First, so that whoever probes sees a server that recovers, not one that is gone.
   std::unique_ptr<Admin> admin;
   if (!options.admin.empty()) {
@@ -131,11 +139,11 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
                         absl::StrCat("cache_bytes: ", arena.status().message()));
   }
   (*arena)->Populate();
-  std::unique_ptr<Server> server(
-      new Server(options, *std::move(arena), *std::move(store), std::move(admin)));
+  std::unique_ptr<Server> server(new Server(options, *std::move(arena), *std::move(store),
+                                            std::move(admin), *std::move(authenticator)));
   if (absl::Status status = server->Recover(opening); !status.ok()) return status;
   if (absl::Status status = server->Listen(options); !status.ok()) return status;
-  server->StartServing();
+  server->StartServing(options);
   server->janitor_ = std::thread([&server = *server] { server.KeepInOrder(); });
   return server;
 }
@@ -174,7 +182,7 @@ std::string Server::ReadOnlyReason() const {
   return read_only_reason_;
 }
 
-void Server::StartServing() {
+void Server::StartServing(const ServerOptions& options) {
   if (store_ != nullptr) LookAtStore();
   status_.SetIdentity(
       {.version = kVersion,
@@ -186,7 +194,16 @@ void Server::StartServing() {
                                                                         metrics_.registry()};
   if (device_cache_metrics_ != nullptr) collectables.push_back(device_cache_metrics_);
   admin_->Show(std::move(collectables));
-  admin_->StartServing(InProcessChannel(), [this] { return Look(); });
+  const SecurityOptions& security = options.security;
+  Admin::Access access;
+  if (IsLocal(options.admin) || security.insecure) {
+    access.token = security.asks() ? authenticator_->own_token() : "";
+  } else if (!security.asks()) {
+    access.refusal = absl::StrCat("--admin=", options.admin,
+                                  ": other machines can connect, and nobody has to say who they "
+                                  "are: start the server with --identities, or --insecure");
+  }
+  admin_->StartServing(InProcessChannel(), std::move(access), [this] { return Look(); });
 }
 
 Admin::Condition Server::Look() const {
@@ -204,6 +221,13 @@ Admin::Condition Server::Look() const {
 absl::Status Server::Listen(const ServerOptions& options) {
   KeepGrpc();
   const bool shares_memory = options.shared_memory_bytes > 0;
+  std::shared_ptr<grpc::ServerCredentials> tls;
+  if (options.security.has_tls()) {
+    absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> made =
+        TlsServerCredentials(options.security);
+    if (!made.ok()) return made.status();
+    tls = *std::move(made);
+  }
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   const int max_message_bytes =
@@ -213,12 +237,18 @@ absl::Status Server::Listen(const ServerOptions& options) {
   builder.SetMaxReceiveMessageSize(max_message_bytes);
   builder.SetMaxSendMessageSize(max_message_bytes);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kMaxFrameBytes);
+  LimitConnections(options.connections, builder);
   if (shares_memory) SharedSegment::UnlinkAbandoned();
   // With shared memory sockets that only this user can connect to.
   const mode_t mask = shares_memory ? umask(S_IRWXG | S_IRWXO | S_IXUSR) : 0;
   absl::StatusOr<std::unique_ptr<Listener>> listener = Listener::Listen(
       absl::StrSplit(options.listen, ','),
-      [](const std::string&) { return grpc::InsecureServerCredentials(); }, builder);
+      [&](const std::string& address) {
+        // What doesn't leave the machine's kernel needs no TLS.
+        const bool is_socket = absl::StartsWith(address, "unix");
+        return is_socket || tls == nullptr ? grpc::InsecureServerCredentials() : tls;
+      },
+      builder);
   if (shares_memory) umask(mask);
   if (!listener.ok()) return listener.status();
   listener_ = *std::move(listener);
@@ -278,15 +308,35 @@ void Server::EndCalls(absl::Time deadline) {
   disconnect.join();
 }
 
+void Server::ReloadIdentities() {
+  const absl::StatusOr<bool> changed = authenticator_->Reload();
+  std::string problem;
+  if (changed.ok()) {
+    if (*changed) {
+      std::cerr << "identities: read again" << std::endl;
+      streams_.CancelDisallowed();
+    }
+  } else {
+    problem = std::string(changed.status().message());
+    if (problem != identities_problem_) {
+      std::cerr << "identities: not read again: " << problem << std::endl;
+    }
+  }
+  identities_problem_ = std::move(problem);
+}
+
 void Server::KeepInOrder() {
   const auto stopped = [this] {
     WriterLock lock(mutex_);
     if (!stopping_) stop_.wait_for(mutex_, kJanitorPeriod);
     return stopping_;
   };
+  const int64_t periods_per_reload =
+      std::max<int64_t>(1, absl::ToChronoMilliseconds(reload_interval_) / kJanitorPeriod);
   for (int64_t period = 1; !stopped(); ++period) {
     room_queue_.Serve();
     if (period % kPeriodsPerSample == 0) status_.Sample();
+    if (period % periods_per_reload == 0) ReloadIdentities();
     if (period % kPeriodsPerCleaning != 0) continue;
     registry_.DropExpired();
     if (stored_cache_ != nullptr) stored_cache_->RetryDropsBehind();

@@ -29,6 +29,9 @@
 #include "server/rpc/open_streams.h"
 #include "server/rpc/ratio_service.h"
 #include "server/rpc/server_status.h"
+#include "server/security/authenticator.h"
+#include "server/security/connection_limits.h"
+#include "server/security/security_options.h"
 #include "server/shared_memory/segment_registry.h"
 #include "server/store/sequence_store.h"
 #include "server/store/stored_cache.h"
@@ -40,8 +43,8 @@
 namespace sis {
 
 struct ServerOptions {
-  // host:port or unix:path, or several of them with commas between. Port 0 picks a free one. Nobody
-  // has to say who they are, so only this machine can connect unless told otherwise.
+  // host:port or unix:path, or several of them with commas between. Port 0 picks a free one. Only
+  // this machine can connect unless `security` allows more.
   std::string listen = "127.0.0.1:50051";
   // host:port of the page, metrics and probes over HTTP (server/admin/admin.h); empty for none.
   std::string admin = "127.0.0.1:9464";
@@ -59,12 +62,15 @@ struct ServerOptions {
   // A run that no call names for longer is deleted.
   absl::Duration run_idle_expiry = absl::InfiniteDuration();
   Limits limits;
+  SecurityOptions security;
+  ConnectionLimits connections;
 };
 
 class Server {
  public:
   // Serves when it returns, with all memory for records in hand. Unavailable if an address can't
-  // be listened on, ResourceExhausted if the memory is not to be had.
+  // be listened on, ResourceExhausted if the memory is not to be had, InvalidArgument of
+  // CheckSecurity and for files of `security` that are none.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options);
 
   // As Shutdown.
@@ -95,12 +101,13 @@ class Server {
   // `store` is null if nothing is to outlive the memory.
   // `admin` is null if nobody is to look in.
   Server(const ServerOptions& options, std::unique_ptr<Arena> arena,
-         std::unique_ptr<SequenceStore> store, std::unique_ptr<Admin> admin);
+         std::unique_ptr<SequenceStore> store, std::unique_ptr<Admin> admin,
+         std::unique_ptr<Authenticator> authenticator);
   // `opening` is how long the store took to open.
   absl::Status Recover(absl::Duration opening);
   absl::Status Listen(const ServerOptions& options);
   // What is shown at the admin port, from now on.
-  void StartServing();
+  void StartServing(const ServerOptions& options);
   // Whether the store takes appends, and says so on stderr when that changes.
   void LookAtStore() ABSL_LOCKS_EXCLUDED(store_mutex_);
   // Why the store takes none; empty if it does.
@@ -111,6 +118,8 @@ class Server {
   void EndCalls(absl::Time deadline);
   // The janitor: resumes appends that wait for room, drops what has expired.
   void KeepInOrder();
+  // Looks at the file of identities, and ends the streams of those who have gone from it.
+  void ReloadIdentities();
 
   // Destroyed from the last to the first: the admin port and the gRPC server before all that their
   // handlers use.
@@ -123,6 +132,7 @@ class Server {
   RoomQueue room_queue_;
   SegmentRegistry segments_;
   const BackendChoice backend_;
+  const std::unique_ptr<Authenticator> authenticator_;
   OpenStreams streams_;  // calls may last until the workers have gone
   mutable Mutex store_mutex_;
   std::string read_only_reason_ ABSL_GUARDED_BY(store_mutex_);
@@ -139,6 +149,8 @@ class Server {
   const std::unique_ptr<Admin> admin_;  // or null
   double recovery_seconds_ = 0;
   const absl::Duration run_idle_expiry_;
+  const absl::Duration reload_interval_;
+  std::string identities_problem_;  // when they were read last, by the janitor
   std::string store_description_;
   std::string grpc_address_;
 

@@ -17,6 +17,7 @@
 #include "server/main/check_options.h"
 #include "server/main/configuration.h"
 #include "server/main/descriptor_limit.h"
+#include "server/main/security_flags.h"
 #include "server/main/server.h"
 #include "server/memory/arena.h"
 
@@ -53,6 +54,8 @@ ABSL_FLAG(int64_t, max_positions, sis::Limits().max_positions, "longest sequence
 ABSL_FLAG(int64_t, max_evaluate_positions, sis::Limits().max_evaluate_positions,
           "most positions in one Evaluate or FetchTopK");
 ABSL_FLAG(int, max_runs, sis::Limits().max_runs, "most runs");
+ABSL_FLAG(int, max_runs_per_owner, sis::Limits().max_runs_per_owner,
+          "most runs of one owner, where callers say who they are");
 ABSL_FLAG(int, metric_runs, sis::Limits().metric_runs,
           "runs that have metrics of their own; those of the rest are under run=other");
 ABSL_FLAG(absl::Duration, run_idle_expiry, sis::ServerOptions().run_idle_expiry,
@@ -60,6 +63,9 @@ ABSL_FLAG(absl::Duration, run_idle_expiry, sis::ServerOptions().run_idle_expiry,
 ABSL_FLAG(int, max_leases, sis::Limits().max_leases, "most leases of a run");
 ABSL_FLAG(double, max_lease_seconds, absl::ToDoubleSeconds(sis::Limits().max_lease),
           "longest lease");
+ABSL_FLAG(absl::Duration, lease_absence, sis::Limits().lease_absence,
+          "where room is short, leases of a run end of which nothing was fetched or evaluated for "
+          "so long");
 ABSL_FLAG(absl::Duration, append_patience, sis::Limits().append_patience,
           "how long a batch waits for room before what does not fit is refused");
 ABSL_FLAG(int64_t, inspected_bytes, sis::Limits().inspected_bytes,
@@ -98,6 +104,7 @@ absl::Status CheckFlags(const sis::Configuration& configuration) {
            {"evaluate_threads", absl::GetFlag(FLAGS_evaluate_threads), 1, kMostThreads},
            {"max_evaluate_positions", absl::GetFlag(FLAGS_max_evaluate_positions), 1},
            {"max_runs", absl::GetFlag(FLAGS_max_runs), 1},
+           {"max_runs_per_owner", absl::GetFlag(FLAGS_max_runs_per_owner), 1},
            {"metric_runs", absl::GetFlag(FLAGS_metric_runs), 0},
            {"max_leases", absl::GetFlag(FLAGS_max_leases), 1},
            {"inspected_bytes", absl::GetFlag(FLAGS_inspected_bytes), 0},
@@ -116,6 +123,7 @@ absl::Status CheckFlags(const sis::Configuration& configuration) {
   for (const Duration& duration : std::initializer_list<Duration>{
            {"run_idle_expiry", absl::GetFlag(FLAGS_run_idle_expiry), false},
            {"append_patience", absl::GetFlag(FLAGS_append_patience), true},
+           {"lease_absence", absl::GetFlag(FLAGS_lease_absence), true},
            {"shutdown_grace", absl::GetFlag(FLAGS_shutdown_grace), true}}) {
     const std::string value = absl::FormatDuration(duration.value);
     if (duration.value < absl::ZeroDuration()) return refuse(duration.flag, value, "is below 0");
@@ -123,7 +131,7 @@ absl::Status CheckFlags(const sis::Configuration& configuration) {
       return refuse(duration.flag, value, "is not above 0");
     }
   }
-  return absl::OkStatus();
+  return sis::CheckSecurityFlags(configuration);
 }
 
 sis::ServerOptions OptionsFromFlags() {
@@ -146,13 +154,17 @@ sis::ServerOptions OptionsFromFlags() {
               .max_positions = absl::GetFlag(FLAGS_max_positions),
               .max_evaluate_positions = absl::GetFlag(FLAGS_max_evaluate_positions),
               .max_runs = absl::GetFlag(FLAGS_max_runs),
+              .max_runs_per_owner = absl::GetFlag(FLAGS_max_runs_per_owner),
               .metric_runs = absl::GetFlag(FLAGS_metric_runs),
               .max_leases = absl::GetFlag(FLAGS_max_leases),
               .max_lease = absl::Seconds(absl::GetFlag(FLAGS_max_lease_seconds)),
+              .lease_absence = absl::GetFlag(FLAGS_lease_absence),
               .steps_kept = absl::GetFlag(FLAGS_steps_kept),
               .inspected_bytes = absl::GetFlag(FLAGS_inspected_bytes),
               .append_patience = absl::GetFlag(FLAGS_append_patience),
           },
+      .security = sis::SecurityFromFlags(),
+      .connections = sis::ConnectionLimitsFromFlags(),
   };
 }
 

@@ -24,7 +24,8 @@ absl::StatusOr<RunConfig> FromMessage(const v1::RunConfig& message) {
                    .task = message.task(),
                    .algorithm = message.algorithm(),
                    .model = message.model(),
-                   .evict_unread = message.evict_unread()};
+                   .evict_unread = message.evict_unread(),
+                   .owner = message.owner()};
   if (message.has_max_staleness()) config.max_staleness = message.max_staleness();
   switch (message.log_prob_encoding()) {
     case v1::LOG_PROB_ENCODING_UNSPECIFIED:
@@ -57,6 +58,7 @@ v1::RunConfig ToMessage(const RunConfig& config) {
   message.set_algorithm(config.algorithm);
   message.set_model(config.model);
   message.set_evict_unread(config.evict_unread);
+  message.set_owner(config.owner);
   switch (config.log_prob_encoding) {
     case LogProbEncoding::kFloat32:
       message.set_log_prob_encoding(v1::FLOAT32);

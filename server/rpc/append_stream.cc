@@ -8,6 +8,8 @@
 namespace sis {
 namespace {
 
+constexpr char kMethod[] = "Append";
+
 absl::Status ShutsDown() { return absl::UnavailableError("the server shuts down"); }
 
 }  // namespace
@@ -17,9 +19,18 @@ AppendStream::AppendStream(const grpc::CallbackServerContext& context, const Res
       context_(context),
       client_(WhereIs(context)),
       resources_(resources),
-      timer_(resources.metrics, "Append") {
+      caller_(resources.authenticator.Authorize(context, kMethod)),
+      timer_(resources.metrics, kMethod) {
   Register();
-  ReadNext();
+  if (caller_.ok()) {
+    ReadNext();
+  } else {
+    End(caller_.status());
+  }
+}
+
+bool AppendStream::IsAllowed() const {
+  return resources_.authenticator.Authorize(context_, kMethod) == caller_;
 }
 
 void AppendStream::ReadNext() {
@@ -61,7 +72,7 @@ absl::Status AppendStream::Parse() {
 absl::Status AppendStream::OpenIngest() {
   if (ingest_.has_value()) return absl::InvalidArgumentError("header: sent twice");
   absl::StatusOr<Ingest> ingest =
-      Ingest::Open(resources_.runs, resources_.room_queue, request_.header());
+      Ingest::Open(resources_.runs, resources_.room_queue, request_.header(), *caller_);
   if (!ingest.ok()) return ingest.status();
   ingest_ = *std::move(ingest);
   return absl::OkStatus();

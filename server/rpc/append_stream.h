@@ -42,6 +42,7 @@ class AppendStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
 
   void Close() override;
   void Cancel() override { context_.TryCancel(); }
+  bool IsAllowed() const override;
 
   void ReadNext();
   void End(const absl::Status& status);
@@ -56,6 +57,7 @@ class AppendStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   const grpc::CallbackServerContext& context_;
   const ClientAt client_;
   const Resources resources_;
+  const absl::StatusOr<Caller> caller_;
   const RpcTimer timer_;
   ReactionOrder order_;
   Mutex mutex_;  // not held where the stream ends, as it goes then

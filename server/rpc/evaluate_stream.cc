@@ -6,6 +6,11 @@
 #include "server/rpc/grpc_status.h"
 
 namespace sis {
+namespace {
+
+constexpr char kMethod[] = "EvaluateStream";
+
+}  // namespace
 
 EvaluateStream* EvaluateStream::Start(const grpc::CallbackServerContext& context,
                                       const Resources& resources) {
@@ -13,7 +18,11 @@ EvaluateStream* EvaluateStream::Start(const grpc::CallbackServerContext& context
   stream->Register();
   WriterLock lock(stream->mutex_);
   stream->self_ = stream;
-  stream->Advance();
+  if (stream->caller_.ok()) {
+    stream->Advance();
+  } else if (!stream->ended_) {
+    stream->End(stream->caller_.status());
+  }
   return stream.get();
 }
 
@@ -23,7 +32,12 @@ EvaluateStream::EvaluateStream(const grpc::CallbackServerContext& context,
       context_(context),
       client_(WhereIs(context)),
       resources_(resources),
-      timer_(resources.metrics, "EvaluateStream") {}
+      caller_(resources.authenticator.Authorize(context, kMethod)),
+      timer_(resources.metrics, kMethod) {}
+
+bool EvaluateStream::IsAllowed() const {
+  return resources_.authenticator.Authorize(context_, kMethod) == caller_;
+}
 
 void EvaluateStream::Close() {
   WriterLock lock(mutex_);
@@ -49,7 +63,8 @@ void EvaluateStream::OnReadDone(bool ok) {
     Advance();
   }
   EvaluateTask::Start(
-      resources_, client_, received, [self = shared_from_this()] { return self->stopped_.load(); },
+      resources_, *caller_, client_, received,
+      [self = shared_from_this()] { return self->stopped_.load(); },
       [self = shared_from_this(), request](absl::StatusOr<grpc::ByteBuffer> answer) {
         self->OnAnswer(*request, std::move(answer));
       });

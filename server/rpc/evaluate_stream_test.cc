@@ -131,8 +131,9 @@ class EvaluateStreamTest : public testing::Test {
   SegmentRegistry segments_{0};
   ServerStatus status_{cache_.registry, cache_.room_queue, segments_, cache_.metrics,
                        [this] { return cache_.clock.Now(); }};
+  const Authenticator authenticator_;
   RatioService service_{{cache_.runs, cache_.room_queue, segments_, gate_, workers_, store_threads_,
-                         streams_, cache_.metrics, status_}};
+                         streams_, cache_.metrics, status_, authenticator_}};
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<v1::RatioService::Stub> stub_;
 };

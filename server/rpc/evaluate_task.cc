@@ -12,19 +12,21 @@ constexpr uint64_t kPieceValues = 1 << 20;
 
 }  // namespace
 
-void EvaluateTask::Start(const Resources& resources, ClientAt client,
+void EvaluateTask::Start(const Resources& resources, const Caller& caller, ClientAt client,
                          const grpc::ByteBuffer& request, IsCancelled is_cancelled, Done done) {
   absl::StatusOr<std::unique_ptr<Request>> received =
       Request::Parse(request, resources.segments, client);
   if (!received.ok()) return done(received.status());
-  const std::shared_ptr<EvaluateTask> task(
-      new EvaluateTask(resources, *std::move(received), std::move(is_cancelled), std::move(done)));
+  const std::shared_ptr<EvaluateTask> task(new EvaluateTask(
+      resources, caller, *std::move(received), std::move(is_cancelled), std::move(done)));
   task->Schedule();
 }
 
-EvaluateTask::EvaluateTask(const Resources& resources, std::unique_ptr<const Request> request,
-                           IsCancelled is_cancelled, Done done)
+EvaluateTask::EvaluateTask(const Resources& resources, const Caller& caller,
+                           std::unique_ptr<const Request> request, IsCancelled is_cancelled,
+                           Done done)
     : resources_(resources),
+      caller_(caller),
       request_(std::move(request)),
       is_cancelled_(std::move(is_cancelled)),
       done_(std::move(done)) {}
@@ -51,7 +53,7 @@ void EvaluateTask::Answer(absl::StatusOr<grpc::ByteBuffer> answer) {
 absl::StatusOr<bool> EvaluateTask::TryEvaluatePiece() {
   const v1::EvaluateRequest& request = request_->message();
   if (call_ == nullptr) {
-    absl::StatusOr<std::shared_ptr<Run>> run = resources_.runs.Find(request.run());
+    absl::StatusOr<std::shared_ptr<Run>> run = resources_.runs.Find(request.run(), caller_);
     if (!run.ok()) return run.status();
     absl::StatusOr<std::unique_ptr<EvaluateCall>> call =
         EvaluateCall::Start(*std::move(run), resources_.backend, request, request_->arrays());

@@ -22,14 +22,14 @@ class EvaluateTask final : public std::enable_shared_from_this<EvaluateTask> {
   using Done = std::function<void(absl::StatusOr<grpc::ByteBuffer>)>;
 
   // `request` is an EvaluateRequest of that client, the answer an EvaluateResponse.
-  static void Start(const Resources& resources, ClientAt client, const grpc::ByteBuffer& request,
-                    IsCancelled is_cancelled, Done done);
+  static void Start(const Resources& resources, const Caller& caller, ClientAt client,
+                    const grpc::ByteBuffer& request, IsCancelled is_cancelled, Done done);
 
  private:
   using Request = ReceivedMessage<v1::EvaluateRequest>;
 
-  EvaluateTask(const Resources& resources, std::unique_ptr<const Request> request,
-               IsCancelled is_cancelled, Done done);
+  EvaluateTask(const Resources& resources, const Caller& caller,
+               std::unique_ptr<const Request> request, IsCancelled is_cancelled, Done done);
   void Schedule();
   void EvaluatePiece();
   // Lets go of the sequences first, so that whoever has the answer can release them, or advance the
@@ -39,6 +39,7 @@ class EvaluateTask final : public std::enable_shared_from_this<EvaluateTask> {
   absl::StatusOr<bool> TryEvaluatePiece();
 
   const Resources resources_;
+  const Caller caller_;
   const std::unique_ptr<const Request> request_;
   const IsCancelled is_cancelled_;
   const Done done_;

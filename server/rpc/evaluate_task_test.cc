@@ -46,7 +46,7 @@ class EvaluateTaskTest : public testing::Test {
 
   Resources With(WorkerPool& workers, SegmentRegistry& segments) {
     return {cache_.runs,    cache_.room_queue, segments,       backend_, workers,
-            store_threads_, streams_,          cache_.metrics, status_};
+            store_threads_, streams_,          cache_.metrics, status_,  authenticator_};
   }
 
   // Starts the tasks while the only worker is busy; runs them all; the order in which they ended.
@@ -58,7 +58,7 @@ class EvaluateTaskTest : public testing::Test {
     std::latch all_done(runs.size());
     for (const auto& [run, slices] : runs) {
       EvaluateTask::Start(
-          With(workers, segments_), ClientAt::kUnixSocket, Request(run, slices, draw_++),
+          With(workers, segments_), Caller(), ClientAt::kUnixSocket, Request(run, slices, draw_++),
           [] { return false; },
           [&, run = run](const absl::StatusOr<grpc::ByteBuffer>& answer) {
             EXPECT_TRUE(answer.ok()) << answer.status();
@@ -78,6 +78,7 @@ class EvaluateTaskTest : public testing::Test {
   SegmentRegistry segments_{0};
   ServerStatus status_{cache_.registry, cache_.room_queue, segments_, cache_.metrics,
                        [this] { return cache_.clock.Now(); }};
+  const Authenticator authenticator_;
   uint64_t draw_ = 1;
 };
 
@@ -97,7 +98,7 @@ TEST_F(EvaluateTaskTest, CancellationIsSeenBetweenSlicesAndCountsNothing) {
     absl::Status status;
     WorkerPool workers(1);
     EvaluateTask::Start(
-        With(workers, segments_), ClientAt::kUnixSocket, Request("a", 7, /*draw=*/99),
+        With(workers, segments_), Caller(), ClientAt::kUnixSocket, Request("a", 7, /*draw=*/99),
         [&] { return asked++ == stop_after; },
         [&](const absl::StatusOr<grpc::ByteBuffer>& answer) {
           status = answer.status();
@@ -137,8 +138,8 @@ TEST_F(EvaluateTaskTest, SequencesAreFreeWhenTheAnswerIsThere) {
     std::latch done(1);
     WorkerPool workers(1);
     EvaluateTask::Start(
-        With(workers, segments_), ClientAt::kUnixSocket, SerializeInPlace(std::move(request)),
-        [] { return false; },
+        With(workers, segments_), Caller(), ClientAt::kUnixSocket,
+        SerializeInPlace(std::move(request)), [] { return false; },
         [&](const absl::StatusOr<grpc::ByteBuffer>& answer) {
           EXPECT_EQ(answer.ok(), !refused) << answer.status();
           EXPECT_EQ(*run->AdvanceVersion(refused ? 2 : 1), 1);
@@ -153,7 +154,7 @@ TEST_F(EvaluateTaskTest, WhatIsNoRequestIsRefusedAtOnce) {
   absl::Status status;
   const grpc::Slice slice(std::string("\x0a\x7f"));
   EvaluateTask::Start(
-      With(workers, segments_), ClientAt::kUnixSocket, grpc::ByteBuffer(&slice, 1),
+      With(workers, segments_), Caller(), ClientAt::kUnixSocket, grpc::ByteBuffer(&slice, 1),
       [] { return false; },
       [&](const absl::StatusOr<grpc::ByteBuffer>& answer) { status = answer.status(); });
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
@@ -177,7 +178,7 @@ TEST_F(EvaluateTaskTest, ARequestKeepsItsSegmentThoughTheLeaseEnds) {
 
   const auto start = [&](WorkerPool& workers, const EvaluateTask::Done& done) {
     EvaluateTask::Start(
-        With(workers, segments), ClientAt::kUnixSocket,
+        With(workers, segments), Caller(), ClientAt::kUnixSocket,
         SerializeInPlace(std::make_shared<v1::EvaluateRequest>(request)), [] { return false; },
         done);
   };

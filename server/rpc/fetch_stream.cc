@@ -11,14 +11,24 @@
 #include "sis/v1/ratio_service.pb.h"
 
 namespace sis {
+namespace {
+
+constexpr char kMethod[] = "FetchTopK";
+
+}  // namespace
 
 FetchStream::FetchStream(const grpc::CallbackServerContext& context, const Resources& resources,
                          const grpc::ByteBuffer& request)
     : Stream(resources.streams),
       context_(context),
       resources_(resources),
-      timer_(resources.metrics, "FetchTopK") {
+      caller_(resources.authenticator.Authorize(context, kMethod)),
+      timer_(resources.metrics, kMethod) {
   Register();
+  if (!caller_.ok()) {
+    End(caller_.status());
+    return;
+  }
   order_.HandOn();
   resources.store_threads.Run([this, &request] {
     order_.Begin();
@@ -30,12 +40,16 @@ FetchStream::FetchStream(const grpc::CallbackServerContext& context, const Resou
   });
 }
 
+bool FetchStream::IsAllowed() const {
+  return resources_.authenticator.Authorize(context_, kMethod) == caller_;
+}
+
 absl::Status FetchStream::Open(const grpc::ByteBuffer& request) {
   const auto received =
       ReceivedMessage<v1::FetchTopKRequest>::Parse(request, resources_.segments, WhereIs(context_));
   if (!received.ok()) return received.status();
   const v1::FetchTopKRequest& message = (*received)->message();
-  absl::StatusOr<std::shared_ptr<Run>> run = resources_.runs.Find(message.run());
+  absl::StatusOr<std::shared_ptr<Run>> run = resources_.runs.Find(message.run(), *caller_);
   if (!run.ok()) return run.status();
   absl::StatusOr<Fetch> fetch = Fetch::Open(*std::move(run), message, (*received)->arrays());
   if (!fetch.ok()) return fetch.status();

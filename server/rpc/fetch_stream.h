@@ -30,6 +30,7 @@ class FetchStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
  private:
   void Close() override {}  // ends by itself
   void Cancel() override { context_.TryCancel(); }
+  bool IsAllowed() const override;
 
   absl::Status Open(const grpc::ByteBuffer& request);
   void WriteNext();
@@ -39,6 +40,7 @@ class FetchStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
 
   const grpc::CallbackServerContext& context_;
   const Resources resources_;
+  const absl::StatusOr<Caller> caller_;
   const RpcTimer timer_;
   ReactionOrder order_;
   absl::StatusCode code_ = absl::StatusCode::kOk;

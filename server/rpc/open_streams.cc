@@ -52,4 +52,11 @@ bool OpenStreams::AwaitNone(absl::Time deadline) {
   return true;
 }
 
+void OpenStreams::CancelDisallowed() {
+  ReaderLock lock(mutex_);
+  for (Stream* stream : streams_) {
+    if (!stream->IsAllowed()) stream->Cancel();
+  }
+}
+
 }  // namespace sis

@@ -44,6 +44,8 @@ class OpenStreams {
     virtual void Close() = 0;
     // Cancels the call, whatever it is at.
     virtual void Cancel() = 0;
+    // Whether its caller still may do what it does.
+    virtual bool IsAllowed() const = 0;
 
    protected:
     explicit Stream(OpenStreams& streams) : streams_(streams), call_(streams) {}
@@ -73,6 +75,8 @@ class OpenStreams {
   void CancelStalled();
   // Waits until there is no call. Whether that came true in time.
   bool AwaitNone(absl::Time deadline) ABSL_LOCKS_EXCLUDED(calls_mutex_);
+  // Cancels those whose caller may no longer do what they do.
+  void CancelDisallowed();
 
  private:
   void CallBegins() ABSL_LOCKS_EXCLUDED(calls_mutex_);

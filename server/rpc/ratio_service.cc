@@ -70,11 +70,17 @@ template <typename Request, typename Response, typename Handler>
 RatioService::Unary* RatioService::Answer(const Call& call, Handler handler) {
   const RpcTimer timer(resources_.metrics, call.method);
   Unary* reactor = new UnaryCall(resources_.streams);
+  const auto caller = resources_.authenticator.Authorize(*call.context, call.method);
+  if (!caller.ok()) {
+    timer.Finish(caller.status().code());
+    reactor->Finish(ToGrpcStatus(caller.status()));
+    return reactor;
+  }
   resources_.store_threads.Run([=] {
     Request request;
     const auto response = std::make_shared<Response>();
     absl::Status status = Parse(*call.request, request);
-    if (status.ok()) status = handler(&request, response.get());
+    if (status.ok()) status = handler(*caller, &request, response.get());
     if (status.ok()) *call.response = SerializeInPlace(response);
     timer.Finish(status.code());
     reactor->Finish(ToGrpcStatus(status));
@@ -85,8 +91,9 @@ RatioService::Unary* RatioService::Answer(const Call& call, Handler handler) {
 template <typename Request, typename Response, typename Handler>
 RatioService::Unary* RatioService::AnswerOfRun(const Call& call, Handler handler) {
   return Answer<Request, Response>(
-      call, [=, this](const Request* request, Response* response) -> absl::Status {
-        const absl::StatusOr<std::shared_ptr<Run>> found = resources_.runs.Find(RunOf(*request));
+      call,
+      [=, this](const Caller& caller, const Request* request, Response* response) -> absl::Status {
+        const auto found = resources_.runs.Find(RunOf(*request), caller);
         return found.ok() ? handler(**found, request, response) : found.status();
       });
 }
@@ -96,8 +103,9 @@ RatioService::Unary* RatioService::CreateRun(Context* context, const grpc::ByteB
   using Request = v1::CreateRunRequest;
   using Response = v1::CreateRunResponse;
   const Call call{context, "CreateRun", request, response};
-  return Answer<Request, Response>(call, [this](const Request* request, Response* response) {
-    const absl::StatusOr<RunRegistry::Created> created = resources_.runs.Create(*request);
+  return Answer<Request, Response>(call, [this](const Caller& caller, const Request* request,
+                                                Response* response) {
+    const absl::StatusOr<RunRegistry::Created> created = resources_.runs.Create(*request, caller);
     if (!created.ok()) return created.status();
     response->set_incarnation(created->run->incarnation());
     response->set_created(created->created);
@@ -136,12 +144,13 @@ RatioService::Unary* RatioService::ListRuns(Context* context, const grpc::ByteBu
   using Request = v1::ListRunsRequest;
   using Response = v1::ListRunsResponse;
   const Call call{context, "ListRuns", request, response};
-  return Answer<Request, Response>(call, [this](const Request*, Response* response) {
-    for (const std::shared_ptr<Run>& run : resources_.runs.registry().List()) {
-      *response->add_runs() = ToMessage(run->Describe());
-    }
-    return absl::OkStatus();
-  });
+  return Answer<Request, Response>(
+      call, [this](const Caller& caller, const Request*, Response* response) {
+        for (const std::shared_ptr<Run>& run : resources_.runs.registry().List(caller)) {
+          *response->add_runs() = ToMessage(run->Describe());
+        }
+        return absl::OkStatus();
+      });
 }
 
 RatioService::Unary* RatioService::DeleteRun(Context* context, const grpc::ByteBuffer* request,
@@ -149,11 +158,12 @@ RatioService::Unary* RatioService::DeleteRun(Context* context, const grpc::ByteB
   using Request = v1::DeleteRunRequest;
   using Response = v1::DeleteRunResponse;
   const Call call{context, "DeleteRun", request, response};
-  return Answer<Request, Response>(call, [this](const Request* request, Response* response) {
-    const absl::StatusOr<bool> deleted = resources_.runs.Delete(request->run());
-    if (deleted.ok()) response->set_deleted(*deleted);
-    return deleted.status();
-  });
+  return Answer<Request, Response>(
+      call, [this](const Caller& caller, const Request* request, Response* response) {
+        const absl::StatusOr<bool> deleted = resources_.runs.Delete(request->run(), caller);
+        if (deleted.ok()) response->set_deleted(*deleted);
+        return deleted.status();
+      });
 }
 
 RatioService::Unary* RatioService::GetStep(Context* context, const grpc::ByteBuffer* request,
@@ -193,7 +203,7 @@ RatioService::Unary* RatioService::GetServer(Context* context, const grpc::ByteB
   using Request = v1::GetServerRequest;
   using Response = v1::GetServerResponse;
   const Call call{context, "GetServer", request, response};
-  return Answer<Request, Response>(call, [this](const Request*, Response* response) {
+  return Answer<Request, Response>(call, [this](const Caller&, const Request*, Response* response) {
     *response = resources_.status.Describe();
     return absl::OkStatus();
   });
@@ -246,8 +256,15 @@ RatioService::Unary* RatioService::Evaluate(Context* context, const grpc::ByteBu
                                             grpc::ByteBuffer* response) {
   Unary* reactor = new UnaryCall(resources_.streams);
   const RpcTimer timer(resources_.metrics, "Evaluate");
+  const auto caller = resources_.authenticator.Authorize(*context, "Evaluate");
+  if (!caller.ok()) {
+    timer.Finish(caller.status().code());
+    reactor->Finish(ToGrpcStatus(caller.status()));
+    return reactor;
+  }
   EvaluateTask::Start(
-      resources_, WhereIs(*context), *request, [context] { return context->IsCancelled(); },
+      resources_, *caller, WhereIs(*context), *request,
+      [context] { return context->IsCancelled(); },
       [=](absl::StatusOr<grpc::ByteBuffer> answer) {
         timer.Finish(answer.status().code());
         if (answer.ok()) response->Swap(&*answer);
@@ -263,9 +280,10 @@ RatioService::Stream* RatioService::EvaluateStream(Context* context) {
 grpc::ServerWriteReactor<grpc::ByteBuffer>* RatioService::LeaseSegment(
     Context* context, const grpc::ByteBuffer* request) {
   v1::LeaseSegmentRequest message;
-  const absl::Status parsed = Parse(*request, message);
+  absl::Status status = resources_.authenticator.Authorize(*context, "LeaseSegment").status();
+  if (status.ok()) status = Parse(*request, message);
   return SegmentLease::Start(resources_, WhereIs(*context),
-                             parsed.ok() ? absl::StatusOr<uint64_t>(message.bytes()) : parsed);
+                             status.ok() ? absl::StatusOr<uint64_t>(message.bytes()) : status);
 }
 
 }  // namespace sis

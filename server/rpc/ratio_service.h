@@ -75,7 +75,8 @@ class RatioService final : public AllMethods {
     const grpc::ByteBuffer* request;
     grpc::ByteBuffer* response;
   };
-  // Answers a call with what handler(request, response) fills in and returns, an absl::Status.
+  // Answers a call with what handler(caller, request, response) fills in and returns, an
+  // absl::Status; unless the caller may not make it.
   template <typename Request, typename Response, typename Handler>
   Unary* Answer(const Call& call, Handler handler);
   // The same of a run: handler(run, request, response).

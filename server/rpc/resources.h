@@ -6,6 +6,7 @@
 #include "server/metrics/metrics.h"
 #include "server/rpc/open_streams.h"
 #include "server/rpc/server_status.h"
+#include "server/security/authenticator.h"
 #include "server/shared_memory/segment_registry.h"
 #include "server/store/stored_runs.h"
 #include "server/threads/store_threads.h"
@@ -24,6 +25,7 @@ struct Resources {
   OpenStreams& streams;
   Metrics& metrics;
   ServerStatus& status;
+  const Authenticator& authenticator;
 };
 
 }  // namespace sis

@@ -27,15 +27,18 @@ StoredRuns::StoredRuns(RunRegistry& registry, StoredCache* stored)
   if (stored_ != nullptr) behind_.emplace(1);
 }
 
-absl::StatusOr<RunRegistry::Created> StoredRuns::Create(const v1::CreateRunRequest& request) {
+absl::StatusOr<RunRegistry::Created> StoredRuns::Create(const v1::CreateRunRequest& request,
+                                                        const Caller& caller) {
   const std::string& run_id = request.run_id();
   if (absl::Status status = CheckRunId(run_id); !status.ok()) return status;
   const absl::StatusOr<RunConfig> config = FromMessage(request.config());
   if (!config.ok()) return config.status();
-  if (stored_ == nullptr) return registry_.Create(run_id, request.incarnation(), *config);
+  if (stored_ == nullptr) {
+    return registry_.Create(run_id, request.incarnation(), *config, nullptr, caller);
+  }
   const absl::Status learned = Learn(run_id);
   const absl::StatusOr<RunRegistry::Plan> plan =
-      registry_.PlanToCreate(run_id, request.incarnation(), *config);
+      registry_.PlanToCreate(run_id, request.incarnation(), *config, caller);
   // What is present is stored: clients that open it again need not wait for a store that is down.
   const bool is_present = plan.ok() && plan->present != nullptr;
   if (!learned.ok() && !(is_present && absl::IsUnavailable(learned))) return learned;
@@ -45,7 +48,7 @@ absl::StatusOr<RunRegistry::Created> StoredRuns::Create(const v1::CreateRunReque
   if (plan->present == nullptr) {
     const StoredRun own{.run_id = run_id,
                         .incarnation = plan->incarnation,
-                        .config = ToMessage(*config).SerializeAsString()};
+                        .config = ToMessage(plan->config).SerializeAsString()};
     const absl::StatusOr<StoredRun> there = stored_->store().PutRun(own);
     if (!there.ok()) return there.status();
     if (absl::Status status = Adopt(*there); !status.ok()) return status;
@@ -54,22 +57,28 @@ absl::StatusOr<RunRegistry::Created> StoredRuns::Create(const v1::CreateRunReque
     });
   }
   absl::StatusOr<RunRegistry::Created> created =
-      registry_.Create(run_id, request.incarnation(), *config, stored_);
+      registry_.Create(run_id, request.incarnation(), *config, stored_, caller);
   if (created.ok()) created->created = plan->present == nullptr;
   return created;
 }
 
-absl::StatusOr<bool> StoredRuns::Delete(const v1::RunRef& ref) {
+absl::StatusOr<bool> StoredRuns::Delete(const v1::RunRef& ref, const Caller& caller) {
   const std::string& run_id = ref.run_id();
   if (absl::Status status = CheckRunId(run_id); !status.ok()) return status;
   if (stored_ == nullptr) {
-    const absl::StatusOr<std::shared_ptr<Run>> run = registry_.Find(run_id, ref.incarnation());
+    const absl::StatusOr<std::shared_ptr<Run>> run =
+        registry_.Find(run_id, ref.incarnation(), caller);
     return run.ok() && registry_.Delete(run_id, (*run)->incarnation());
   }
   const absl::StatusOr<StoredRun> there = stored_->store().GetRun(run_id);
   if (absl::IsNotFound(there.status())) return false;
   if (!there.ok()) return there.status();
   if (ref.incarnation() != 0 && ref.incarnation() != there->incarnation) return false;
+  if (!there->deleted() && !caller.uses_all_runs) {
+    const absl::StatusOr<RunConfig> config = ConfigOf(*there);
+    if (!config.ok()) return config.status();
+    if (!caller.MayUseRunOf(config->owner)) return false;
+  }
   const absl::StatusOr<StoredRun> deleted = DeleteStored(run_id, there->incarnation);
   if (!deleted.ok()) return deleted.status();
   if (absl::Status status = Adopt(*deleted); !status.ok()) return status;
@@ -100,11 +109,12 @@ void StoredRuns::ForgetIdle(absl::Duration unused) {
   }
 }
 
-absl::StatusOr<std::shared_ptr<Run>> StoredRuns::Find(const v1::RunRef& ref) {
-  absl::StatusOr<std::shared_ptr<Run>> run = registry_.Find(ref.run_id(), ref.incarnation());
+absl::StatusOr<std::shared_ptr<Run>> StoredRuns::Find(const v1::RunRef& ref, const Caller& caller) {
+  absl::StatusOr<std::shared_ptr<Run>> run =
+      registry_.Find(ref.run_id(), ref.incarnation(), caller);
   if (run.ok() || stored_ == nullptr || !CheckRunId(ref.run_id()).ok()) return run;
   if (absl::Status status = Learn(ref.run_id()); !status.ok()) return status;
-  return registry_.Find(ref.run_id(), ref.incarnation());
+  return registry_.Find(ref.run_id(), ref.incarnation(), caller);
 }
 
 absl::Status StoredRuns::Learn(const std::string& run_id) {
@@ -114,7 +124,13 @@ absl::Status StoredRuns::Learn(const std::string& run_id) {
 }
 
 absl::StatusOr<int64_t> StoredRuns::AdvanceVersion(Run& run, uint64_t version) {
-  if (stored_ != nullptr && version > run.policy_version()) {
+  const uint64_t current = run.policy_version();
+  if (version > current && version - current > kMaxPolicyVersionJump) {
+    return absl::InvalidArgumentError(absl::StrCat("policy_version ", version, " is more than ",
+                                                   kMaxPolicyVersionJump,
+                                                   " above the current one, ", current));
+  }
+  if (stored_ != nullptr && version > current) {
     if (absl::Status status = Exchange(run, version); !status.ok()) return status;
     // Others may have superseded or deleted it.
     absl::Status present = registry_.Find(run.id(), run.incarnation()).status();

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "server/cache/caller.h"
 #include "server/cache/run_registry.h"
 #include "server/store/stored_cache.h"
 #include "server/threads/worker_pool.h"
@@ -29,9 +30,10 @@ class StoredRuns {
   StoredCache* stored() const { return stored_; }
 
   // As CreateRun of the API.
-  absl::StatusOr<RunRegistry::Created> Create(const v1::CreateRunRequest& request);
+  absl::StatusOr<RunRegistry::Created> Create(const v1::CreateRunRequest& request,
+                                              const Caller& caller = Caller());
   // In memory, or else in the store. Errors as of RunRegistry::Find.
-  absl::StatusOr<std::shared_ptr<Run>> Find(const v1::RunRef& ref);
+  absl::StatusOr<std::shared_ptr<Run>> Find(const v1::RunRef& ref, const Caller& caller = Caller());
 
   // As AdvanceVersion of the API: stored first, or else nothing has changed. Returns how many
   // sequences were dropped.
@@ -48,7 +50,7 @@ class StoredRuns {
 
   // As DeleteRun of the API: whether it was there. What could not be removed from the store is
   // removed when the call is made again.
-  absl::StatusOr<bool> Delete(const v1::RunRef& ref);
+  absl::StatusOr<bool> Delete(const v1::RunRef& ref, const Caller& caller = Caller());
   // Deletes the runs that no call has named for longer than this; but where other replicas write to
   // the store they may be in use elsewhere, and only leave memory.
   void ForgetIdle(absl::Duration unused);

@@ -18,6 +18,7 @@ from sis.algorithms import (
 from sis.append import AppendStream
 from sis.client import Client, Released
 from sis.corrections import CorrectionTotals, Distributions, Histogram, SequenceMask, Sis, Staleness
+from sis.credentials import Credentials
 from sis.errors import (
     AlreadyExists,
     AppendError,
@@ -26,8 +27,10 @@ from sis.errors import (
     FailedPrecondition,
     InvalidArgument,
     NotFound,
+    PermissionDenied,
     Refusal,
     ResourceExhausted,
+    Unauthenticated,
     Unavailable,
 )
 from sis.evaluation import Decision, Evaluation, PrefixPoint, Step, Totals
@@ -50,6 +53,7 @@ __all__ = [
     "Client",
     "ClipCov",
     "CorrectionTotals",
+    "Credentials",
     "Dapo",
     "DeadlineExceeded",
     "Decision",
@@ -74,6 +78,7 @@ __all__ = [
     "MissingReason",
     "NoCorrection",
     "NotFound",
+    "PermissionDenied",
     "PrefixPoint",
     "Refusal",
     "Released",
@@ -97,6 +102,7 @@ __all__ = [
     "TopK",
     "TopKRecords",
     "Totals",
+    "Unauthenticated",
     "Unavailable",
     "canonical",
     "float16_rounded_up",

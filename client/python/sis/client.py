@@ -13,6 +13,7 @@ from sis import arrays, fetched_records
 from sis.append import AppendStream
 from sis.arrays import ArrayLike
 from sis.circuit_breaker import CircuitBreaker
+from sis.credentials import Credentials
 from sis.evaluate_call import EvaluateCall
 from sis.evaluation import Evaluation, Step
 from sis.half_precision import RoundedUp
@@ -55,7 +56,7 @@ class Client:
         address: Union[str, Sequence[str]],
         *,
         timeout: Optional[float] = 60.0,
-        credentials: Optional[grpc.ChannelCredentials] = None,
+        credentials: Union[Credentials, grpc.ChannelCredentials, None] = None,
         options: Sequence[Tuple[str, Any]] = (),
     ) -> None:
         """`address` is a gRPC target, host:port mostly, or a list of the replicas'. Nothing is sent
@@ -65,7 +66,9 @@ class Client:
         workers and trainers the same names (docs/placement.md). While a replica gives no answer,
         its sequences are MISSING (STORE_DOWN), and for some seconds after that nobody waits for it.
         timeout: seconds that a call, or the ack of an appended batch, may take; None: for ever.
-        credentials: of grpc.ssl_channel_credentials or the like; None: no TLS.
+        credentials: who the client is, and TLS; None: what the environment says
+        (Credentials.from_environment), without which there is neither. Those of
+        grpc.ssl_channel_credentials or the like will do too.
         options: gRPC channel arguments, besides unlimited message sizes and a short pause between
         attempts to connect.
         """

@@ -40,6 +40,14 @@ class ResourceExhausted(Error):
     """Over a budget, quota or limit of the server."""
 
 
+class Unauthenticated(Error):
+    """The server asks who calls, and knows neither the client's token nor its certificate."""
+
+
+class PermissionDenied(Error):
+    """The client's role does not allow the call, or the run's id is somebody else's."""
+
+
 class Unavailable(Error):
     """The server can't be reached, or ended a stream. Every call may be repeated."""
 
@@ -76,6 +84,8 @@ _BY_CODE = {
     grpc.StatusCode.INVALID_ARGUMENT: InvalidArgument,
     grpc.StatusCode.NOT_FOUND: NotFound,
     grpc.StatusCode.ALREADY_EXISTS: AlreadyExists,
+    grpc.StatusCode.UNAUTHENTICATED: Unauthenticated,
+    grpc.StatusCode.PERMISSION_DENIED: PermissionDenied,
     grpc.StatusCode.FAILED_PRECONDITION: FailedPrecondition,
     grpc.StatusCode.RESOURCE_EXHAUSTED: ResourceExhausted,
     grpc.StatusCode.UNAVAILABLE: Unavailable,

@@ -91,6 +91,8 @@ class RunStatus:
     last_draw: Optional[int]
     # Sequences held that no fetch or evaluation has named yet. 0 if the server has a store.
     unread_sequences: int
+    # Who created the run; empty if the server does not ask who calls.
+    owner: str
 
     @staticmethod
     def from_proto(run: pb.Run) -> RunStatus:
@@ -99,6 +101,7 @@ class RunStatus:
             run.policy_version, run.sequences, run.sealed_sequences, run.positions, run.bytes, run.leases,
             last_draw=run.last_draw if run.HasField("last_draw") else None,
             unread_sequences=run.unread_sequences,
+            owner=run.config.owner,
         )  # fmt: skip
 
 

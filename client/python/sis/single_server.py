@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple, TypeVar
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple, TypeVar, Union
 
 import grpc
 
 from sis import errors, fetched_records
 from sis.circuit_breaker import CircuitBreaker
+from sis.credentials import Credentials
 from sis.evaluate_request import EvaluateRequest
 from sis.segment import Segment
 from sis.server_append import ServerAppendStream
@@ -75,17 +76,17 @@ class SingleServer:
         self,
         address: str,
         timeout: Optional[float],
-        credentials: Optional[grpc.ChannelCredentials],
+        credentials: Union[Credentials, grpc.ChannelCredentials, None],
         options: Sequence[Tuple[str, Any]],
         breaker: Optional[CircuitBreaker] = None,
     ) -> None:
-        """`breaker`: for one of several replicas."""
+        """`credentials`: None means Credentials.from_environment(). `breaker`: for one of several
+        replicas."""
         channel_options = [*_CHANNEL_OPTIONS, *options]
-        self._channel = (
-            grpc.insecure_channel(address, channel_options)
-            if credentials is None
-            else grpc.secure_channel(address, credentials, channel_options)
-        )
+        if isinstance(credentials, grpc.ChannelCredentials):
+            self._channel = grpc.secure_channel(address, credentials, channel_options)
+        else:
+            self._channel = (credentials or Credentials.from_environment()).channel(address, channel_options)
         self._stub = ratio_service_pb2_grpc.RatioServiceStub(self._channel)
         self._fetch_top_k = self._channel.unary_stream(
             "/sis.v1.RatioService/FetchTopK",
@@ -304,7 +305,10 @@ class SingleServer:
 
     def _open_again(self, known: _KnownRun) -> None:
         version = known.policy_version
-        self._call(self._stub.CreateRun, known.request)
+        try:
+            self._call(self._stub.CreateRun, known.request)
+        except errors.PermissionDenied:
+            version = 0  # That is up to others: the call itself will meet what there is.
         if version > 0:
             run = pb.RunRef(run_id=known.request.run_id, incarnation=known.request.incarnation)
             request = pb.AdvanceVersionRequest(run=run, policy_version=version)
@@ -312,4 +316,6 @@ class SingleServer:
                 self._call(self._stub.AdvanceVersion, request)
             except errors.FailedPrecondition:
                 pass  # Somebody has told it a later one.
+            except errors.PermissionDenied:
+                pass  # A worker: trainers tell it.
         known.confirmed = True

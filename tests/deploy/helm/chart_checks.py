@@ -3,30 +3,44 @@
 Run by chart_test.py, in an environment that has Helm and Kubernetes' schemas."""
 
 import json
+import os
 import pathlib
 import re
+import tempfile
 import unittest
+import unittest.mock
 
 import helm_python
 import kubernetes_validate
 import yaml
 
+import sis
 from deploy.helm import render
+from server.testing import certificates
 from tests.deploy.helm import rendered_servers
 
 # The oldest that Chart.yaml allows, and the newest whose schemas are there.
 KUBERNETES = ("1.29", "1.37")
-# Of the Prometheus operator; Kubernetes has no schema of them.
-CUSTOM = {"PodMonitor", "PrometheusRule"}
-# Besides the examples: the defaults, and everything that is optional.
+# Of the Prometheus operator and cert-manager; Kubernetes has no schema of them.
+CUSTOM = {"Certificate", "PodMonitor", "PrometheusRule"}
+SELECTS_NOTHING = {"Certificate", "ConfigMap", "PrometheusRule", "HorizontalPodAutoscaler", "Job"}
+# Besides the examples: the defaults, with the choice that they leave to whoever installs the chart,
+# and everything that is optional.
+INSECURE = {"security": {"insecure": True}}
 VALUES = {
-    "defaults": {},
+    "defaults": INSECURE,
     "everything": {
         "image": {"digest": "sha256:" + "a" * 64},
         "imagePullSecrets": ["registry"],
         "cpu": {"cores": 4, "limited": True},
         "store": {"kind": "rocksdb", "rocksdb": {"sync": True, "storageClass": "fast"}},
         "flags": {"append_patience": "30s", "steps_kept": "256"},
+        "security": {
+            "tlsSecret": "tls",
+            "identitiesSecret": "identities",
+            "clientCertificates": True,
+            "certManager": {"enabled": True, "issuer": "own"},
+        },
         "podAnnotations": {"a": "b"},
         "podLabels": {"c": "d"},
         "affinity": {"podAntiAffinity": {}},
@@ -52,10 +66,15 @@ NONSENSE = (
     ({"form": "fleet", "store": {"kind": "rocksdb"}}, "kind"),
     ({"autoscaler": {"enabled": True}}, "enabled"),
     ({"gpu": {"count": 2}}, "count"),
+    ({}, "security"),
+    ({"security": {"tlsSecret": "tls"}}, "security"),
+    ({"security": {"identitiesSecret": "identities"}}, "security"),
+    ({"security": {"insecure": True, "certManager": {"enabled": True}}}, "security.certManager"),
+    ({"security": {"tlsSecret": "No Secret"}}, "tlsSecret"),
     ({"image": {"digest": "latest"}}, "digest"),
     ({"user": 0}, "user"),
     ({"ports": {"grpc": 443}}, "grpc"),
-    ({"flags": {"listen": "0.0.0.0:1"}}, "listen"),
+    ({**INSECURE, "flags": {"listen": "0.0.0.0:1"}}, "listen"),
     ({"flags": {"steps_kept": 4194304}}, "steps_kept"),
 )
 
@@ -141,9 +160,9 @@ class ChartChecks(unittest.TestCase):
 
     def test_what_is_optional_is_there_when_it_is_asked_for(self):
         kinds = {document["kind"] for document in documents(VALUES["everything"])}
-        self.assertLessEqual({"PodMonitor", "PrometheusRule", "ConfigMap"}, kinds)
-        kinds = {document["kind"] for document in documents({})}
-        self.assertFalse(kinds & {"PodMonitor", "PrometheusRule", "ConfigMap"})
+        self.assertLessEqual({"Certificate", "PodMonitor", "PrometheusRule", "ConfigMap"}, kinds)
+        kinds = {document["kind"] for document in documents(INSECURE)}
+        self.assertFalse(kinds & {"Certificate", "PodMonitor", "PrometheusRule", "ConfigMap"})
 
     def test_no_container_may_do_more_than_it_must(self):
         for name, values in VALUES.items():
@@ -171,7 +190,7 @@ class ChartChecks(unittest.TestCase):
             with self.subTest(values=name):
                 labels = [template["metadata"]["labels"] for _, template in pods(values)]
                 for document in documents(values):
-                    if document["kind"] in ("ConfigMap", "PrometheusRule", "HorizontalPodAutoscaler", "Job"):
+                    if document["kind"] in SELECTS_NOTHING:
                         continue
                     (selector,) = selectors(document)
                     found = [pod for pod in labels if selector.items() <= pod.items()]
@@ -192,7 +211,7 @@ class ChartChecks(unittest.TestCase):
             values = {"memory": memory}
             if memory.get("sharedMiB"):
                 values.update(form="sidecar", sidecar={"trainer": {"image": "trainer"}})
-            ((_, template),) = pods(values)
+            ((_, template),) = pods({**INSECURE, **values})
             return int(containers(template)[0]["resources"]["limits"]["memory"].removesuffix("Mi"))
 
         least = limit(cacheMiB=64)
@@ -211,7 +230,7 @@ class ChartChecks(unittest.TestCase):
                 if values.get("form") != "sidecar":
                     self.assertEqual(shared, [])
                     continue
-                ((_, template),) = pods(values)
+                ((_, template),) = pods({**INSECURE, **values})
                 (volume,) = (v for v in template["spec"]["volumes"] if v["name"] == "shared-memory")
                 self.assertGreaterEqual(int(volume["emptyDir"]["sizeLimit"].removesuffix("Mi")) << 20, shared[0])
                 for container in containers(template):
@@ -224,8 +243,8 @@ class RenderedServersChecks(unittest.TestCase):
 
     SMALL = {"cacheMiB": 64, "messageMiB": 16}
 
-    def servers(self, **values):
-        servers = rendered_servers.RenderedServers(list(documents(values)))
+    def servers(self, *, secrets="", **values):
+        servers = rendered_servers.RenderedServers(list(documents({**INSECURE, **values})), secrets)
         self.addCleanup(servers.close)
         return servers
 
@@ -240,6 +259,29 @@ class RenderedServersChecks(unittest.TestCase):
         servers = self.servers(form="fleet", servers=2, memory=self.SMALL, memcached={"sizeMiB": 64})
         servers.check_admin_ports(self)
         servers.check_a_step(self, writes=servers.addresses[:1], reads=servers.addresses[1:])
+
+    def test_with_tls_and_tokens_only_who_has_one_may_call(self):
+        with tempfile.TemporaryDirectory() as folder:
+            secrets = pathlib.Path(folder)
+            authority = certificates.Authority(folder, "authority")
+            for name in ("tls", "identities"):
+                (secrets / name).mkdir()
+            for path, name in zip(authority.issue("localhost", "server"), ("tls.crt", "tls.key")):
+                pathlib.Path(path).rename(secrets / "tls" / name)
+            token = "a token that nobody guesses".replace(" ", "-")
+            (secrets / "identities" / "identities").write_text(f"token {token} alice trainer\n")
+            security = {"tlsSecret": "tls", "identitiesSecret": "identities"}
+            for values in (
+                {"servers": 3},
+                {"form": "fleet", "servers": 2, "memcached": {"sizeMiB": 64}},
+            ):
+                servers = self.servers(secrets=folder, memory=self.SMALL, security=security, **values)
+                servers.check_admin_ports(self)
+                with unittest.mock.patch.dict(os.environ, {"SIS_CA_FILE": authority.path}):
+                    with sis.Client(servers.addresses[0]) as client, self.assertRaises(sis.Unauthenticated):
+                        client.list_runs()
+                    with unittest.mock.patch.dict(os.environ, {"SIS_TOKEN": token}):
+                        servers.check_a_step(self, writes=servers.addresses, reads=servers.addresses)
 
     def test_a_trainer_shares_memory_with_its_sidecar(self):
         servers = self.servers(

@@ -32,9 +32,10 @@ def log_softmax(logits):
 
 class RenderedServers:
     """Of the containers called `server` and `memcached`. Names of nodes become loopback addresses,
-    ports free ones, and /run/sis and /var/lib/sis folders of the server's own."""
+    ports free ones, /run/sis and /var/lib/sis folders of the server's own, and /etc/sis `secrets`."""
 
-    def __init__(self, documents):
+    def __init__(self, documents, secrets=""):
+        self._secrets = secrets
         self._folder = tempfile.TemporaryDirectory()
         self._nodes, self._servers, hosts = [], [], {}
         try:
@@ -85,6 +86,7 @@ class RenderedServers:
             for node, address in hosts.items():
                 argument = argument.replace(node, address)
             argument = re.sub(r"^(--(?:listen|admin)=)0\.0\.0\.0:\d+$", r"\g<1>127.0.0.1:0", argument)
+            argument = argument.replace("/etc/sis", self._secrets)
             flags.append(re.sub(r"/(?:run|var/lib)/sis", f"{self._folder.name}/{index}", argument))
         subprocess.run(["mkdir", f"{self._folder.name}/{index}"], check=True)
         return LiveServer(*flags)

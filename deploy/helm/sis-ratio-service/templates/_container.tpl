@@ -48,6 +48,24 @@ unix:/run/sis/socket
 {{- if eq .Values.form "sidecar" -}}
 {{- $_ := set $flags "shared_memory_bytes" (mul (int .Values.memory.sharedMiB) $mebibyte) -}}
 {{- end -}}
+{{- $security := .Values.security -}}
+{{- if ne .Values.form "sidecar" -}}
+{{- if $security.insecure -}}
+{{- $_ := set $flags "insecure" "true" -}}
+{{- else if not (and $security.tlsSecret (or $security.identitiesSecret $security.clientCertificates)) -}}
+{{- fail "security: give tlsSecret and identitiesSecret, or insecure" -}}
+{{- end -}}
+{{- end -}}
+{{- if $security.tlsSecret -}}
+{{- $_ := set $flags "tls_certificate" "/etc/sis/tls/tls.crt" -}}
+{{- $_ := set $flags "tls_key" "/etc/sis/tls/tls.key" -}}
+{{- if $security.clientCertificates -}}
+{{- $_ := set $flags "tls_client_ca" "/etc/sis/tls/ca.crt" -}}
+{{- end -}}
+{{- end -}}
+{{- if $security.identitiesSecret -}}
+{{- $_ := set $flags "identities" "/etc/sis/identities/identities" -}}
+{{- end -}}
 {{- if gt (int .Values.gpu.count) 0 -}}
 {{- $device := int .Values.gpu.cacheMiB -}}
 {{- $_ := set $flags "device_cache_bytes" (ternary -1 (mul $device $mebibyte) (lt $device 0)) -}}
@@ -104,6 +122,30 @@ resources:
     nvidia.com/gpu: {{ .Values.gpu.count }}
     {{- end }}
 securityContext: {{- include "sis.containerSecurity" . | nindent 2 }}
+{{- end -}}
+
+{{/* Of the Secrets that `security` names: where they are mounted, and the volumes. */}}
+{{- define "sis.secretMounts" -}}
+{{- $mounts := list -}}
+{{- if .Values.security.tlsSecret -}}
+{{- $mounts = append $mounts "- {name: tls, mountPath: /etc/sis/tls, readOnly: true}" -}}
+{{- end -}}
+{{- if .Values.security.identitiesSecret -}}
+{{- $mounts = append $mounts "- {name: identities, mountPath: /etc/sis/identities, readOnly: true}" -}}
+{{- end -}}
+{{- join "\n" $mounts -}}
+{{- end -}}
+
+{{- define "sis.secretVolumes" -}}
+{{- $secret := "secret: {secretName: %s, defaultMode: 0440}" -}}
+{{- $volumes := list -}}
+{{- with .Values.security.tlsSecret -}}
+{{- $volumes = append $volumes (printf "- name: tls\n  %s" (printf $secret .)) -}}
+{{- end -}}
+{{- with .Values.security.identitiesSecret -}}
+{{- $volumes = append $volumes (printf "- name: identities\n  %s" (printf $secret .)) -}}
+{{- end -}}
+{{- join "\n" $volumes -}}
 {{- end -}}
 
 {{- define "sis.containerSecurity" -}}

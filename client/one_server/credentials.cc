@@ -1,0 +1,66 @@
+#include "client/one_server/credentials.h"
+
+#include <cstdlib>
+#include <fstream>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+
+namespace sis {
+namespace {
+
+std::string Environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+// At a Unix socket, or the loopback interface.
+bool IsLocal(absl::string_view address) {
+  if (absl::StartsWith(address, "unix:") || absl::StartsWith(address, "unix-abstract:")) {
+    return true;
+  }
+  for (const absl::string_view scheme : {"dns:", "ipv4:", "ipv6:"}) {
+    if (absl::ConsumePrefix(&address, scheme)) break;
+  }
+  absl::ConsumePrefix(&address, "///");
+  const absl::string_view host = address.substr(0, address.rfind(':'));
+  if (host == "localhost" || host == "[::1]") return true;
+  // 127.0.0.1 and the like, but no name that begins so.
+  return absl::StartsWith(host, "127.") &&
+         host.find_first_not_of("0123456789.") == absl::string_view::npos;
+}
+
+}  // namespace
+
+Credentials Credentials::FromEnvironment() {
+  return {.tls = Environment("SIS_TLS") == "1",
+          .ca = Environment("SIS_CA_FILE"),
+          .certificate = Environment("SIS_CERTIFICATE_FILE"),
+          .key = Environment("SIS_KEY_FILE"),
+          .token = Environment("SIS_TOKEN"),
+          .token_file = Environment("SIS_TOKEN_FILE"),
+          .plaintext_token = Environment("SIS_PLAINTEXT_TOKEN") == "1"};
+}
+
+absl::Status Credentials::CheckFor(absl::string_view address) const {
+  if (certificate.empty() != key.empty()) {
+    return absl::InvalidArgumentError("credentials: certificate and key go together");
+  }
+  if (!token.empty() && !token_file.empty()) {
+    return absl::InvalidArgumentError("credentials: token and token_file: at most one of them");
+  }
+  for (const std::string& path : {ca, certificate, key, token_file}) {
+    if (path.empty() || std::ifstream(path).peek() != std::ifstream::traits_type::eof()) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("credentials: ", path, " can't be read, or is empty"));
+  }
+  if (has_token() && !has_tls() && !plaintext_token && !IsLocal(address)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("credentials: the token would travel to ", std::string(address),
+                     " in plain text: give tls or ca, or plaintext_token to send it all the same"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace sis

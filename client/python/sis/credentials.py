@@ -1,0 +1,154 @@
+"""How a client says who it is, and knows the server."""
+
+from __future__ import annotations
+
+import collections
+import os
+import re
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any, Callable, List, Optional, Sequence, Tuple
+
+import grpc
+
+# Seconds after which a token file is looked at again.
+_TOKEN_AGE = 5.0
+
+_LOCAL = re.compile(r"(?:(?:dns|ipv4|ipv6):(?:///)?)?(?:localhost|127(?:\.\d+){3}|\[::1\])(?::\d+)?")
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """What a client shows servers that ask, and what they have to show (docs/security.md). Files
+    are in PEM."""
+
+    # TLS: with ca, certificate or key it is on anyway.
+    tls: bool = False
+    # File of those whose certificates servers may have; empty: those that gRPC trusts.
+    ca: str = ""
+    # Files of the client's own certificate and its key, which may say who it is.
+    certificate: str = ""
+    key: str = ""
+    # Says who the client is. A file is read again when it changes: at most one of the two.
+    token: str = ""
+    token_file: str = ""
+    # Sends the token in plain text to other machines too. Whoever sees it may use it.
+    plaintext_token: bool = False
+
+    def __post_init__(self) -> None:
+        if bool(self.certificate) != bool(self.key):
+            raise ValueError("certificate and key go together")
+        if self.token and self.token_file:
+            raise ValueError("token and token_file: at most one of them")
+
+    @staticmethod
+    def from_environment() -> Credentials:
+        """Of SIS_TLS (1), SIS_CA_FILE, SIS_CERTIFICATE_FILE, SIS_KEY_FILE, SIS_TOKEN,
+        SIS_TOKEN_FILE and SIS_PLAINTEXT_TOKEN (1), as far as they are set."""
+        value = lambda name: os.environ.get(f"SIS_{name}", "")
+        return Credentials(
+            tls=value("TLS") == "1",
+            ca=value("CA_FILE"),
+            certificate=value("CERTIFICATE_FILE"),
+            key=value("KEY_FILE"),
+            token=value("TOKEN"),
+            token_file=value("TOKEN_FILE"),
+            plaintext_token=value("PLAINTEXT_TOKEN") == "1",
+        )
+
+    def channel(self, address: str, options: Sequence[Tuple[str, Any]]) -> grpc.Channel:
+        """ValueError if a token would travel to another machine in plain text. OSError if a file
+        can't be read."""
+        has_token = bool(self.token or self.token_file)
+        # What doesn't leave the machine's kernel needs no TLS, and servers offer none there.
+        is_socket = address.startswith(("unix:", "unix-abstract:"))
+        if not is_socket and (self.tls or self.ca or self.certificate):
+            channel = grpc.secure_channel(address, self._tls(), options)
+        elif has_token and not (self.plaintext_token or is_local(address)):
+            raise ValueError(
+                f"{address}: the token would travel in plain text; set tls or ca, or plaintext_token to send it all the same"
+            )
+        else:
+            channel = grpc.insecure_channel(address, options)
+        if not has_token:
+            return channel
+        token = _TokenFile(self.token_file).token if self.token_file else lambda: self.token
+        token()
+        return grpc.intercept_channel(channel, _TokenInterceptor(token))
+
+    def _tls(self) -> grpc.ChannelCredentials:
+        def read(path: str) -> Optional[bytes]:
+            if not path:
+                return None
+            with open(path, "rb") as file:
+                return file.read()
+
+        return grpc.ssl_channel_credentials(read(self.ca), read(self.key), read(self.certificate))
+
+
+def is_local(address: str) -> bool:
+    """Whether the server is on this machine: at a Unix socket, or the loopback interface."""
+    return address.startswith(("unix:", "unix-abstract:")) or _LOCAL.fullmatch(address) is not None
+
+
+class _TokenFile:
+    """The token in a file, which may change. Thread-safe."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        # Guarded by _lock.
+        self._token = ""
+        self._read_at = -_TOKEN_AGE
+
+    def token(self) -> str:
+        with self._lock:
+            if time.monotonic() - self._read_at >= _TOKEN_AGE:
+                try:
+                    with open(self._path, encoding="ascii") as file:
+                        self._token = file.read().strip()
+                except OSError:
+                    # Perhaps it is just being replaced.
+                    if not self._token:
+                        raise
+                self._read_at = time.monotonic()
+            return self._token
+
+
+class _CallDetails(
+    collections.namedtuple("_CallDetails", "method timeout metadata credentials wait_for_ready compression"),
+    grpc.ClientCallDetails,
+):
+    pass
+
+
+class _TokenInterceptor(
+    grpc.UnaryUnaryClientInterceptor,
+    grpc.UnaryStreamClientInterceptor,
+    grpc.StreamUnaryClientInterceptor,
+    grpc.StreamStreamClientInterceptor,
+):
+    """Puts the token into every call."""
+
+    def __init__(self, token: Callable[[], str]) -> None:
+        self._token = token
+
+    def _with_token(self, continuation: Callable[..., Any], details: grpc.ClientCallDetails, request: Any) -> Any:
+        metadata: List[Tuple[str, Any]] = [*(details.metadata or ()), ("authorization", f"Bearer {self._token()}")]
+        return continuation(
+            _CallDetails(
+                details.method,
+                details.timeout,
+                metadata,
+                details.credentials,
+                getattr(details, "wait_for_ready", None),
+                getattr(details, "compression", None),
+            ),
+            request,
+        )
+
+    intercept_unary_unary = _with_token
+    intercept_unary_stream = _with_token
+    intercept_stream_unary = _with_token
+    intercept_stream_stream = _with_token

@@ -1,0 +1,55 @@
+// Who calls, and whether they may.
+#pragma once
+
+#include <grpcpp/server_context.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "server/cache/caller.h"
+#include "server/security/identities.h"
+#include "server/security/security_options.h"
+#include "server/threads/mutex.h"
+
+namespace sis {
+
+// Thread-safe. A call costs a SHA-256 of its token, a look-up, and a lock that readers share.
+class Authenticator {
+ public:
+  // Asks nobody.
+  Authenticator();
+  // Reads the file of identities, if there is one: InvalidArgument if it can't be read or
+  // understood.
+  static absl::StatusOr<std::unique_ptr<Authenticator>> Make(const SecurityOptions& options);
+
+  // Unauthenticated unless the call has a valid token, or else its connection a certificate that is
+  // known; PermissionDenied if the role does not suffice for the method of RatioService.
+  absl::StatusOr<Caller> Authorize(const grpc::CallbackServerContext& context,
+                                   absl::string_view method) const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Reads the file again, and says whether it differs. After an error all is as before.
+  absl::StatusOr<bool> Reload() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // A token of a viewer of all runs, for what calls from within this process; nobody else knows it.
+  const std::string& own_token() const { return own_token_; }
+
+ private:
+  absl::StatusOr<Identity> Identify(const grpc::CallbackServerContext& context,
+                                    const Identities* identities) const;
+
+  std::string file_;  // empty: none
+  std::optional<Role> certificate_role_;
+  bool asks_ = false;
+  std::string own_token_;
+
+  mutable Mutex mutex_;
+  std::string text_ ABSL_GUARDED_BY(mutex_);  // of the file, when it was read last
+  // Replaced, never changed. Null without a file.
+  std::shared_ptr<const Identities> identities_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace sis

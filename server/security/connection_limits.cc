@@ -1,0 +1,51 @@
+#include "server/security/connection_limits.h"
+
+#include <grpc/impl/codegen/grpc_types.h>
+#include <grpcpp/impl/server_builder_option.h>
+#include <grpcpp/impl/server_builder_plugin.h>
+#include <grpcpp/resource_quota.h>
+
+#include <algorithm>
+#include <climits>
+#include <memory>
+#include <vector>
+
+namespace sis {
+namespace {
+
+// Ours is a token at most.
+constexpr int kMaxMetadataBytes = 16 << 10;
+// Clients that ping more often, three times, are cut off.
+constexpr int kLeastPingMilliseconds = 20'000;
+
+// Linking the library of reflection is enough for every server to have it.
+class WithoutReflection final : public grpc::ServerBuilderOption {
+ public:
+  void UpdateArguments(grpc::ChannelArguments*) override {}
+  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
+    std::erase_if(*plugins, [](const std::unique_ptr<grpc::ServerBuilderPlugin>& plugin) {
+      return plugin->name() == "proto_server_reflection";
+    });
+  }
+};
+
+}  // namespace
+
+void LimitConnections(const ConnectionLimits& limits, grpc::ServerBuilder& builder) {
+  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, limits.max_streams_per_connection);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+                             kLeastPingMilliseconds);
+  if (limits.max_connection_age < absl::InfiniteDuration()) {
+    const int64_t milliseconds = absl::ToInt64Milliseconds(limits.max_connection_age);
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS,
+                               static_cast<int>(std::min<int64_t>(milliseconds, INT_MAX)));
+  }
+  if (limits.grpc_memory_bytes > 0) {
+    builder.SetResourceQuota(
+        grpc::ResourceQuota("sis_server").Resize(static_cast<size_t>(limits.grpc_memory_bytes)));
+  }
+  if (!limits.reflection) builder.SetOption(std::make_unique<WithoutReflection>());
+}
+
+}  // namespace sis

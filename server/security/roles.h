@@ -1,0 +1,63 @@
+// What a caller may do: the one place where methods and roles meet.
+#pragma once
+
+#include <array>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/string_view.h"
+
+namespace sis {
+
+// Each may do what those before it may.
+enum class Role { kViewer, kWorker, kTrainer, kAdmin };
+
+inline constexpr std::array<std::pair<absl::string_view, Role>, 4> kRoleNames = {{
+    {"viewer", Role::kViewer},
+    {"worker", Role::kWorker},
+    {"trainer", Role::kTrainer},
+    {"admin", Role::kAdmin},
+}};
+
+constexpr std::optional<Role> ParseRole(absl::string_view name) {
+  for (const auto& [known, role] : kRoleNames) {
+    if (known == name) return role;
+  }
+  return std::nullopt;
+}
+
+constexpr absl::string_view NameOf(Role role) {
+  return kRoleNames[static_cast<size_t>(role)].first;
+}
+
+// The least role that may call each method of RatioService, with runs of its own. A method that is
+// not here is refused to everybody. Beyond the table: only from kTrainer on CreateRun supersedes an
+// incarnation that is there.
+inline constexpr std::array<std::pair<absl::string_view, Role>, 16> kRequiredRoles = {{
+    {"GetRun", Role::kViewer},
+    {"ListRuns", Role::kViewer},
+    {"GetStep", Role::kViewer},
+    {"ListSteps", Role::kViewer},
+    {"GetServer", Role::kViewer},
+    {"InspectRun", Role::kViewer},
+    {"InspectSequence", Role::kViewer},
+    // A worker's client opens a run again that the server has lost.
+    {"CreateRun", Role::kWorker},
+    {"Append", Role::kWorker},
+    {"LeaseSegment", Role::kWorker},
+    {"FetchTopK", Role::kTrainer},
+    {"Evaluate", Role::kTrainer},
+    {"EvaluateStream", Role::kTrainer},
+    {"AdvanceVersion", Role::kTrainer},
+    {"Release", Role::kTrainer},
+    {"DeleteRun", Role::kTrainer},
+}};
+
+constexpr std::optional<Role> RequiredRole(absl::string_view method) {
+  for (const auto& [known, role] : kRequiredRoles) {
+    if (known == method) return role;
+  }
+  return std::nullopt;
+}
+
+}  // namespace sis

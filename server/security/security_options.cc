@@ -1,0 +1,59 @@
+#include "server/security/security_options.h"
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+
+namespace sis {
+namespace {
+
+absl::Status Wrong(absl::string_view what) { return absl::InvalidArgumentError(what); }
+
+}  // namespace
+
+bool IsLocal(absl::string_view address) {
+  if (absl::StartsWith(address, "unix:") || absl::StartsWith(address, "unix-abstract:")) {
+    return true;
+  }
+  for (const absl::string_view scheme : {"dns:", "ipv4:", "ipv6:"}) {
+    if (absl::ConsumePrefix(&address, scheme)) break;
+  }
+  absl::ConsumePrefix(&address, "///");
+  const absl::string_view host = address.substr(0, address.rfind(':'));
+  if (host == "localhost" || host == "[::1]" || host == "::1") return true;
+  // 127.0.0.1 and the like, but no name that begins so.
+  return absl::StartsWith(host, "127.") &&
+         host.find_first_not_of("0123456789.") == absl::string_view::npos;
+}
+
+absl::Status CheckSecurity(const SecurityOptions& options, std::span<const std::string> addresses) {
+  if (options.tls_certificate.empty() != options.tls_key.empty()) {
+    return Wrong("--tls_certificate and --tls_key go together");
+  }
+  if (!options.tls_client_ca.empty() && !options.has_tls()) {
+    return Wrong("--tls_client_ca needs --tls_certificate and --tls_key");
+  }
+  if (options.certificate_role.has_value() && options.tls_client_ca.empty()) {
+    return Wrong("--certificate_role needs --tls_client_ca");
+  }
+  if (!options.tls_client_ca.empty() && !options.asks()) {
+    return Wrong(
+        "--tls_client_ca says who clients are, but not what they may do: give --identities or "
+        "--certificate_role too");
+  }
+  if (options.reload_interval < absl::Seconds(1)) return Wrong("--reload_interval is below 1s");
+  if (options.insecure || (options.has_tls() && options.asks())) return absl::OkStatus();
+  for (const std::string& address : addresses) {
+    if (IsLocal(address)) continue;
+    const absl::string_view lacking =
+        options.has_tls() ? "nobody has to say who they are: give --identities or --tls_client_ca"
+        : options.asks() ? "tokens would travel in plain text: give --tls_certificate and --tls_key"
+                         : "whoever reaches it may do everything: give --tls_certificate, "
+                           "--tls_key and --identities";
+    return Wrong(absl::StrCat("--listen=", address, ": other machines can connect, and ", lacking,
+                              "; or --insecure, if something else protects it (docs/security.md)"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace sis

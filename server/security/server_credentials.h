@@ -1,0 +1,19 @@
+// TLS for the server's connections.
+#pragma once
+
+#include <grpcpp/security/server_credentials.h>
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "server/security/security_options.h"
+
+namespace sis {
+
+// TLS 1.2 or later, with files that are read again when they change. Where clients must have a
+// certificate, those without, or with one that --tls_client_ca has not signed, can't connect.
+// InvalidArgument if a file is no such thing, or if key and certificate are not of each other.
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> TlsServerCredentials(
+    const SecurityOptions& options);
+
+}  // namespace sis

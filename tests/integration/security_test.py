@@ -1,0 +1,445 @@
+"""Who may do what, against real servers with real certificates."""
+
+import base64
+import hashlib
+import http.client
+import json
+import os
+import pathlib
+import subprocess
+import tempfile
+import time
+import unittest
+import unittest.mock
+
+import grpc
+import numpy as np
+
+import sis
+from server.testing.certificates import Authority
+from server.testing.live_server import BINARY, LiveServer
+from sis.v1 import ratio_service_pb2 as pb
+
+CONFIG = {"seed": 1, "vocabulary_size": 32, "top_k": 4}
+SAMPLING = sis.Sampling("raw")
+ROLES = ("viewer", "worker", "trainer", "admin")
+PATIENCE = 30.0
+
+# The least role of each method, said here once more so that the server's table can't change unseen.
+LEAST_ROLES = {
+    "GetRun": "viewer",
+    "ListRuns": "viewer",
+    "GetStep": "viewer",
+    "ListSteps": "viewer",
+    "GetServer": "viewer",
+    "InspectRun": "viewer",
+    "InspectSequence": "viewer",
+    "CreateRun": "worker",
+    "Append": "worker",
+    "LeaseSegment": "worker",
+    "FetchTopK": "trainer",
+    "Evaluate": "trainer",
+    "EvaluateStream": "trainer",
+    "AdvanceVersion": "trainer",
+    "Release": "trainer",
+    "DeleteRun": "trainer",
+}
+
+
+def token(identity, role):
+    return hashlib.sha256(f"{identity} {role}".encode()).hexdigest()[:32]
+
+
+def calls_of(stub, run_id):
+    """Every method of the service, on a run, as functions of call metadata; those of a stream read
+    its first answer."""
+    run = pb.RunRef(run_id=run_id)
+    first = lambda call: next(call, None)
+    return {
+        "GetRun": lambda m: stub.GetRun(pb.GetRunRequest(run_id=run_id), metadata=m),
+        "ListRuns": lambda m: stub.ListRuns(pb.ListRunsRequest(), metadata=m),
+        "GetStep": lambda m: stub.GetStep(pb.GetStepRequest(run=run, draw=1), metadata=m),
+        "ListSteps": lambda m: stub.ListSteps(pb.ListStepsRequest(run=run), metadata=m),
+        "GetServer": lambda m: stub.GetServer(pb.GetServerRequest(), metadata=m),
+        "InspectRun": lambda m: stub.InspectRun(pb.InspectRunRequest(run=run), metadata=m),
+        "InspectSequence": lambda m: stub.InspectSequence(
+            pb.InspectSequenceRequest(run=run, sequence=pb.SequenceRef(id="s")), metadata=m
+        ),
+        "CreateRun": lambda m: stub.CreateRun(
+            pb.CreateRunRequest(run_id=run_id, config=sis.RunConfig(**CONFIG).to_proto()), metadata=m
+        ),
+        "Append": lambda m: first(
+            stub.Append(
+                iter([pb.AppendRequest(header=pb.AppendHeader(run=run, sampling=SAMPLING.to_proto(), vocabulary_size=32))]),
+                metadata=m,
+            )
+        ),
+        "LeaseSegment": lambda m: first(stub.LeaseSegment(pb.LeaseSegmentRequest(bytes=1), metadata=m)),
+        "FetchTopK": lambda m: first(
+            stub.FetchTopK(
+                pb.FetchTopKRequest(run=run, slices=[pb.Slice(sequence=pb.SequenceRef(id="s"), length=1)]), metadata=m
+            )
+        ),
+        "Evaluate": lambda m: stub.Evaluate(pb.EvaluateRequest(run=run), metadata=m),
+        "EvaluateStream": lambda m: first(stub.EvaluateStream(iter([pb.EvaluateRequest(run=run)]), metadata=m)),
+        "AdvanceVersion": lambda m: stub.AdvanceVersion(pb.AdvanceVersionRequest(run=run), metadata=m),
+        "Release": lambda m: stub.Release(pb.ReleaseRequest(run=run), metadata=m),
+        "DeleteRun": lambda m: stub.DeleteRun(pb.DeleteRunRequest(run=run), metadata=m),
+    }
+
+
+def outcome(call, *metadata):
+    """How a call ends: its code and words."""
+    try:
+        call(metadata)
+    except grpc.RpcError as error:
+        return error.code(), error.details()
+    return grpc.StatusCode.OK, ""
+
+
+def bearer(text):
+    return ("authorization", f"Bearer {text}")
+
+
+class SecurityTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.authority = Authority(self.folder, "authority")
+        self.identities = self.folder / "identities"
+        self.write_identities(
+            *(f"token {token(name, role)} {name} {role}" for name in ("alice", "bob") for role in ROLES)
+        )
+
+    def write_identities(self, *lines):
+        new = self.folder / "identities.new"
+        new.write_text("\n".join(lines))
+        new.rename(self.identities)
+
+    def tls_flags(self):
+        self.certificate, self.key = self.authority.issue("localhost", "server")
+        return [f"--tls_certificate={self.certificate}", f"--tls_key={self.key}", "--reload_interval=1s"]
+
+    def start(self, *flags, **named):
+        server = LiveServer(*flags, **named)
+        self.addCleanup(server.close)
+        return server
+
+    def client(self, server, **credentials):
+        address = server.address.replace("127.0.0.1", "localhost")
+        client = sis.Client(address, timeout=20, credentials=sis.Credentials(**credentials))
+        self.addCleanup(client.close)
+        return client
+
+    def stub(self, address):
+        channel = grpc.insecure_channel(address)
+        self.addCleanup(channel.close)
+        return sis.v1.ratio_service_pb2_grpc.RatioServiceStub(channel)
+
+    def until(self, condition):
+        end = time.monotonic() + PATIENCE
+        while not condition():
+            self.assertLess(time.monotonic(), end, "it never came")
+            time.sleep(0.1)
+
+    def append(self, client, run, sequence="s"):
+        values = np.full((2, 4), np.log(0.25), np.float32)
+        ids = np.tile(np.arange(4, dtype=np.int32), (2, 1))
+        with client.append(run, sampling=SAMPLING) as stream:
+            stream.block(
+                sequence, first_position=0, policy_version=0, top_k_ids=ids, top_k_log_probs=values,
+                sampled_ids=ids[:, 0], sampled_log_probs=values[:, 0],
+            )  # fmt: skip
+
+    def test_every_role_may_call_what_it_needs_and_nothing_else(self):
+        # At a Unix socket, so that shared memory is among it.
+        server = self.start(f"--identities={self.identities}", shared_memory_bytes=1 << 20)
+        calls = calls_of(self.stub(server.address), "r")
+        self.assertEqual(calls.keys(), LEAST_ROLES.keys())
+        methods = pb.DESCRIPTOR.services_by_name["RatioService"].methods_by_name.keys()
+        self.assertEqual(set(methods), LEAST_ROLES.keys())
+        for method, call in calls.items():
+            for metadata in [(), (bearer("x" * 32),), (("authorization", token("alice", "admin")),), (bearer(""),)]:
+                self.assertEqual(outcome(call, *metadata)[0], grpc.StatusCode.UNAUTHENTICATED, (method, metadata))
+            for role in ROLES:
+                outcome(calls["CreateRun"], bearer(token("alice", "trainer")))
+                code, message = outcome(call, bearer(token("alice", role)))
+                allowed = ROLES.index(role) >= ROLES.index(LEAST_ROLES[method])
+                refused = code in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED)
+                self.assertEqual(refused, not allowed, (method, role, code, message))
+                if not allowed:
+                    self.assertIn(LEAST_ROLES[method], message)
+
+    def test_anothers_run_is_as_if_it_were_not_there(self):
+        server = self.start(f"--identities={self.identities}", shared_memory_bytes=1 << 20)
+        stub = self.stub(server.address)
+        alice = bearer(token("alice", "trainer"))
+        self.assertEqual(outcome(calls_of(stub, "hers")["CreateRun"], alice)[0], grpc.StatusCode.OK)
+        before = stub.GetRun(pb.GetRunRequest(run_id="hers"), metadata=[alice])
+        self.assertEqual(before.run.config.owner, "alice")
+        hers, nobodys = calls_of(stub, "hers"), calls_of(stub, "nope")
+        bob = bearer(token("bob", "trainer"))
+        for method in LEAST_ROLES:
+            if method == "CreateRun":
+                continue
+            code, message = outcome(hers[method], bob)
+            self.assertEqual((code, message.replace("hers", "nope")), outcome(nobodys[method], bob), method)
+            # Naming an incarnation tells nothing either.
+        for incarnation in (1, 2, 7):
+            request = pb.AdvanceVersionRequest(run=pb.RunRef(run_id="hers", incarnation=incarnation))
+            code, _ = outcome(lambda m: stub.AdvanceVersion(request, metadata=m), bob)
+            self.assertEqual(code, grpc.StatusCode.NOT_FOUND)
+            request = pb.CreateRunRequest(run_id="hers", incarnation=incarnation, config=before.run.config)
+            for owner in ("", "alice", "bob"):
+                request.config.owner = owner
+                code, message = outcome(lambda m: stub.CreateRun(request, metadata=m), bob)
+                self.assertEqual(code, grpc.StatusCode.PERMISSION_DENIED, message)
+        self.assertEqual(list(stub.ListRuns(pb.ListRunsRequest(), metadata=[bob]).runs), [])
+        self.assertFalse(stub.DeleteRun(pb.DeleteRunRequest(run=pb.RunRef(run_id="hers")), metadata=[bob]).deleted)
+        self.assertEqual(stub.GetRun(pb.GetRunRequest(run_id="hers"), metadata=[alice]), before)
+
+        # An admin may do everything with it, and it stays hers.
+        admin = bearer(token("bob", "admin"))
+        self.assertEqual(len(stub.ListRuns(pb.ListRunsRequest(), metadata=[admin]).runs), 1)
+        later = pb.CreateRunRequest(run_id="hers", incarnation=2, config=sis.RunConfig(**CONFIG).to_proto())
+        self.assertTrue(stub.CreateRun(later, metadata=[admin]).created)
+        self.assertEqual(stub.GetRun(pb.GetRunRequest(run_id="hers"), metadata=[alice]).run.config.owner, "alice")
+        # A worker of hers opens no later one.
+        later.incarnation = 3
+        code, message = outcome(lambda m: stub.CreateRun(later, metadata=m), bearer(token("alice", "worker")))
+        self.assertEqual(code, grpc.StatusCode.PERMISSION_DENIED)
+        self.assertIn("trainers", message)
+
+    def test_runs_of_one_owner_are_bounded(self):
+        server = self.start(f"--identities={self.identities}", "--max_runs_per_owner=2", listen="127.0.0.1:0")
+        alice = self.client(server, token=token("alice", "worker"))
+        for run in ("a", "b"):
+            alice.create_run(run, **CONFIG)
+        with self.assertRaisesRegex(sis.ResourceExhausted, "'alice' has 2 runs"):
+            alice.create_run("c", **CONFIG)
+        self.client(server, token=token("bob", "worker")).create_run("c", **CONFIG)
+
+    def test_the_owner_survives_a_restart(self):
+        flags = [f"--identities={self.identities}", f"--store=rocksdb:{self.folder}/store"]
+        server = self.start(*flags)
+        trainer = self.client(server, token=token("alice", "trainer"))
+        self.append(trainer, trainer.create_run("r", **CONFIG))
+        server.close()
+        server = self.start(*flags)
+        with self.assertRaises(sis.NotFound):
+            self.client(server, token=token("bob", "trainer")).get_run("r")
+        self.assertFalse(self.client(server, token=token("bob", "trainer")).delete_run("r"))
+        status = self.client(server, token=token("alice", "viewer")).get_run("r")
+        self.assertEqual((status.owner, status.run.incarnation), ("alice", 1))
+
+    def test_a_worker_and_a_viewer_live_through_the_loss_of_a_run(self):
+        server = self.start(f"--identities={self.identities}", listen="127.0.0.1:0")
+        address = server.address
+        trainer, worker, viewer = (self.client(server, token=token("alice", role)) for role in ROLES[2::-1])
+        run = trainer.create_run("r", **CONFIG)
+        trainer.advance_version(run, 3)
+        self.assertEqual(worker.get_run("r").policy_version, 3)
+        viewer.get_run("r")
+        server.kill()
+        server = self.start(f"--identities={self.identities}", listen=address)
+
+        def done(call):
+            """Once connections that are gone have been noticed."""
+            try:
+                call()
+            except sis.Unavailable:
+                return False
+            return True
+
+        def is_lost():
+            with self.assertRaises(sis.NotFound):
+                viewer.get_run("r")
+
+        self.until(lambda: done(is_lost))
+        self.until(lambda: done(lambda: self.append(worker, run)))
+        self.assertEqual(viewer.get_run("r").positions, 2)
+
+    def test_tls_with_tokens_and_reload_of_everything_under_live_connections(self):
+        server = self.start(*self.tls_flags(), f"--identities={self.identities}", listen="127.0.0.1:0")
+        ca = self.authority.path
+        old = self.client(server, ca=ca, token=token("alice", "trainer"))
+        run = old.create_run("r", **CONFIG)
+        self.append(old, run)
+        for role, error in [("viewer", sis.PermissionDenied), ("boss", sis.Unauthenticated)]:
+            with self.assertRaises(error):
+                self.client(server, ca=ca, token=token("alice", role)).advance_version(run, 1)
+        with self.assertRaises(sis.Unauthenticated):
+            self.client(server, ca=ca).list_runs()
+        # Plain text, and a server that somebody else vouches for.
+        for credentials in ({}, {"ca": Authority(self.folder, "other").path}):
+            with self.assertRaises((sis.Unavailable, sis.DeadlineExceeded)):
+                self.client(server, **credentials).list_runs()
+
+        # Other authority, other certificate: who connects from now on needs the new one.
+        stream = old.append(run, sampling=SAMPLING)
+        stream.flush()
+        authority = Authority(self.folder, "new-authority")
+        self.authority = authority
+        self.tls_flags()
+
+        def has_new_certificate():
+            try:
+                self.client(server, ca=authority.path, token=token("alice", "viewer")).list_runs()
+            except sis.Unavailable:
+                return False
+            return True
+
+        self.until(has_new_certificate)
+        self.assertEqual(old.get_run("r").positions, 2)
+
+        # A file that makes no sense changes nothing.
+        self.write_identities("token short alice admin")
+        time.sleep(2.5)
+        self.assertEqual(old.get_run("r").positions, 2)
+
+        # A token that has gone is refused in calls, and in the stream that was open.
+        new = "n" * 32
+        self.write_identities(f"sha256 {hashlib.sha256(new.encode()).hexdigest()} alice trainer")
+
+        def is_refused():
+            try:
+                old.list_runs()
+            except sis.Unauthenticated:
+                return True
+            return False
+
+        self.until(is_refused)
+        with self.assertRaises((sis.Error, RuntimeError)):
+            stream.truncate("s", length=1)
+            stream.flush()
+        stream.abandon()
+        self.assertEqual(self.client(server, ca=authority.path, token=new).get_run("r").positions, 2)
+
+    def test_a_clients_token_file_is_read_again(self):
+        server = self.start(f"--identities={self.identities}", listen="127.0.0.1:0")
+        file = self.folder / "token"
+        file.write_text(token("alice", "viewer") + "\n")
+        with unittest.mock.patch("sis.credentials._TOKEN_AGE", 0.0):
+            client = self.client(server, token_file=str(file))
+            with self.assertRaises(sis.PermissionDenied):
+                client.create_run("r", **CONFIG)
+            file.write_text(token("alice", "worker"))
+            client.create_run("r", **CONFIG)
+
+    def test_certificates_of_clients(self):
+        clients = Authority(self.folder, "clients")
+        names = {}
+        for name in ("trainer-1", "ci", "stranger"):
+            names[name] = dict(zip(("certificate", "key"), clients.issue(name, name)))
+        forged = dict(zip(("certificate", "key"), Authority(self.folder, "forger").issue("trainer-1", "forged")))
+        flags = [*self.tls_flags(), f"--tls_client_ca={clients.path}"]
+        ca = self.authority.path
+
+        # By name, in the file; a token does in place of a certificate.
+        self.write_identities("certificate trainer-1 alice trainer", f"token {token('bob', 'admin')} bob admin")
+        server = self.start(*flags, f"--identities={self.identities}", listen="127.0.0.1:0")
+        self.client(server, ca=ca, **names["trainer-1"]).create_run("r", **CONFIG)
+        status = self.client(server, ca=ca, token=token("bob", "admin")).get_run("r")
+        self.assertEqual(status.owner, "alice")
+        with self.assertRaises(sis.Unauthenticated):
+            self.client(server, ca=ca, **names["stranger"]).list_runs()
+        with self.assertRaises((sis.Unavailable, sis.DeadlineExceeded)):
+            self.client(server, ca=ca, **forged).list_runs()
+
+        # Without a file the name itself is the identity, and no one without a certificate connects.
+        server = self.start(*flags, "--certificate_role=worker", listen="127.0.0.1:0")
+        self.client(server, ca=ca, **names["ci"]).create_run("r", **CONFIG)
+        self.assertEqual(self.client(server, ca=ca, **names["ci"]).get_run("r").owner, "ci")
+        with self.assertRaises(sis.NotFound):
+            self.client(server, ca=ca, **names["stranger"]).get_run("r")
+        with self.assertRaises(sis.PermissionDenied):
+            self.client(server, ca=ca, **names["ci"]).delete_run("r")
+        with self.assertRaises((sis.Unavailable, sis.DeadlineExceeded)):
+            self.client(server, ca=ca).list_runs()
+
+    def test_no_client_sends_a_token_in_plain_text_to_other_machines(self):
+        with self.assertRaisesRegex(ValueError, "plain text"):
+            sis.Client("sis-0.sis:50051", credentials=sis.Credentials(token="t" * 32))
+        with self.assertRaisesRegex(ValueError, "plain text"):
+            sis.Client(["localhost:1", "10.0.0.1:1"], credentials=sis.Credentials(token="t" * 32))
+        sis.Client("sis-0.sis:50051", credentials=sis.Credentials(token="t" * 32, plaintext_token=True)).close()
+        with unittest.mock.patch.dict(os.environ, {"SIS_TOKEN": "t" * 32}):
+            with self.assertRaisesRegex(ValueError, "plain text"):
+                sis.Client("sis-0.sis:50051")
+            sis.Client("sis-0.sis:50051", credentials=sis.Credentials()).close()
+
+    def test_the_server_serves_other_machines_only_with_tls_and_identities_or_insecure(self):
+        def refusal(*flags):
+            ended = subprocess.run(
+                [BINARY, "--listen=0.0.0.0:0", "--admin=127.0.0.1:0", "--cache_bytes=67108864", *flags],
+                capture_output=True, text=True, timeout=60,
+            )  # fmt: skip
+            self.assertNotEqual(ended.returncode, 0)
+            self.assertEqual(ended.stdout, "")
+            return ended.stderr
+
+        tls = self.tls_flags()
+        self.assertIn("--identities", refusal(*tls))
+        self.assertIn("--insecure", refusal())
+        self.assertIn("plain text", refusal(f"--identities={self.identities}"))
+        self.assertIn("none of viewer", refusal("--certificate_role=boss"))
+        key = self.key
+        self.tls_flags()
+        other = self.authority.issue("localhost", "another")[1]
+        self.assertIn("not the key of", refusal(tls[0], f"--tls_key={other}", f"--identities={self.identities}"))
+        self.assertIn("No such file", refusal(*tls, f"--identities={key}.no"))
+        self.write_identities("token short alice admin")
+        self.assertIn("line 1: a token of 5 bytes", refusal(*tls, f"--identities={self.identities}"))
+        self.assertTrue(self.start("--insecure", listen="0.0.0.0:0").address)
+
+    def test_the_admin_port_asks_too_where_others_reach_it(self):
+        def get(server, path, headers={}):
+            host, _, port = server.admin_address.rpartition(":")
+            connection = http.client.HTTPConnection(host.replace("0.0.0.0", "127.0.0.1"), int(port), timeout=20)
+            connection.request("GET", path, headers=headers)
+            response = connection.getresponse()
+            body = response.read()
+            connection.close()
+            return response, body
+
+        flags = [f"--identities={self.identities}", "--admin=0.0.0.0:0"]
+        server = self.start(*flags, listen="127.0.0.1:0")
+        self.client(server, token=token("alice", "worker")).create_run("hers", **CONFIG)
+        response, _ = get(server, "/api/ListRuns")
+        self.assertEqual((response.status, response.headers["WWW-Authenticate"]), (401, 'Basic realm="SIS"'))
+        for path in ("/metrics", "/healthz", "/readyz", "/"):
+            self.assertEqual(get(server, path)[0].status, 200)
+        for name, runs in [("alice", 1), ("bob", 0)]:
+            secret = token(name, "viewer")
+            basic = base64.b64encode(f"anybody:{secret}".encode()).decode()
+            for authorization in (f"Bearer {secret}", f"Basic {basic}"):
+                response, body = get(server, "/api/ListRuns", {"Authorization": authorization})
+                self.assertEqual((response.status, len(json.loads(body)["runs"])), (200, runs))
+        for nonsense in ("Basic !", "Basic " + base64.b64encode(b":\x00\xff").decode(), "Bearer \x7f", "x"):
+            self.assertIn(get(server, "/api/ListRuns", {"Authorization": nonsense})[0].status, (400, 401), nonsense)
+        # Whoever is on the machine sees all, without a token.
+        server = self.start(flags[0], listen="127.0.0.1:0")
+        self.client(server, token=token("alice", "worker")).create_run("hers", **CONFIG)
+        self.assertEqual(len(json.loads(get(server, "/api/ListRuns")[1])["runs"]), 1)
+        # Where nobody is asked, nobody elsewhere is told.
+        server = self.start("--admin=0.0.0.0:0", listen="127.0.0.1:0")
+        response, body = get(server, "/api/ListRuns")
+        self.assertEqual(response.status, 403)
+        self.assertIn("--insecure", json.loads(body)["message"])
+        server = self.start("--admin=0.0.0.0:0", "--insecure", listen="127.0.0.1:0")
+        self.assertEqual(get(server, "/api/ListRuns")[0].status, 200)
+
+    def test_reflection_is_off_unless_asked_for(self):
+        def has_reflection(server):
+            with grpc.insecure_channel(server.address) as channel:
+                reflect = channel.stream_stream("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
+                code, _ = outcome(lambda m: next(reflect(iter([b"\x3a\x01*"]), metadata=m)))
+            return code == grpc.StatusCode.OK
+
+        self.assertFalse(has_reflection(self.start()))
+        self.assertTrue(has_reflection(self.start("--reflection")))
+
+
+if __name__ == "__main__":
+    unittest.main()
