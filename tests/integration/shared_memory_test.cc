@@ -16,6 +16,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "client/api/client.h"
 #include "kernels/numerics/float16.h"
 #include "server/testing/child_process.h"
@@ -409,17 +410,14 @@ TEST_F(SharedMemoryTest, AKilledClientsMemoryComesBack) {
 
 TEST(SharedMemoryClientTest, OnlyOneServerAtAUnixSocket) {
   ServerOptions options = LiveServer::SharedMemoryOptions();
-  const std::string socket = options.listen;
-  options.listen = "127.0.0.1:0";
-  LiveServer tcp(options);
-  auto client = Client::Connect(tcp.server().grpc_address());
+  options.listen = absl::StrCat("127.0.0.1:0,", options.listen);
+  LiveServer live(options);
+  const std::vector<std::string> addresses = absl::StrSplit(live.server().grpc_address(), ',');
+  auto client = Client::Connect(addresses[0]);
   EXPECT_EQ((*client)->LeaseSharedMemory(1).status().code(), absl::StatusCode::kPermissionDenied);
-  options.listen = socket;
-  LiveServer unix_socket(options);
-  client = Client::Connect(
-      std::vector{tcp.server().grpc_address(), unix_socket.server().grpc_address()});
+  client = Client::Connect(addresses);
   EXPECT_EQ((*client)->LeaseSharedMemory(1).status().code(), absl::StatusCode::kUnimplemented);
-  const auto one = Client::Connect(unix_socket.server().grpc_address());
+  const auto one = Client::Connect(addresses[1]);
   const auto memory = (*one)->LeaseSharedMemory(1 << 20);
   ASSERT_TRUE(memory.ok()) << memory.status();
   EXPECT_EQ((*client)
