@@ -132,7 +132,10 @@ SIS_HOST_DEVICE void Store(const BatchView& batch, uint64_t offset, size_t index
 template <bool kTotalVariation>
 SIS_HOST_DEVICE SlotSums SlotsAt(const BatchView& batch, const StagedStretch& stretch,
                                  size_t index) {
-  const std::byte* rows = RecordedRows(batch, stretch) + stretch.behavior.offset;
+  // REDUCED comes without rows.
+  const std::byte* rows = stretch.behavior.format == RowFormat::kNone
+                              ? nullptr
+                              : RecordedRows(batch, stretch) + stretch.behavior.offset;
   const size_t lane = stretch.behavior.first_lane + index;
   const int slots = batch.slots;
   switch (stretch.behavior.format) {
