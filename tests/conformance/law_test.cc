@@ -23,7 +23,7 @@ namespace {
 
 // Sanitizers look for other errors than wrong values, and take fifty times as long.
 #if defined(ABSL_HAVE_ADDRESS_SANITIZER) || defined(ABSL_HAVE_THREAD_SANITIZER)
-constexpr int kPositions = 10'000;
+constexpr int kPositions = 1'000;
 #else
 constexpr int kPositions = 40'000;
 #endif
