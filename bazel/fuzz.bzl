@@ -5,8 +5,8 @@ def cc_fuzz_test(name, srcs, deps = [], corpus = [], mutations = 20000, size = "
     """A cc_test around LLVMFuzzerTestOneInput, which srcs define.
 
     By default //tests/fuzz:driver replays the corpus, then runs a fixed number of seeded mutations
-    of it: the same inputs every time, with any compiler. With --config=asan, which clang builds, it
-    is libFuzzer instead, which searches for half a minute; tools/fuzz gives it more.
+    of it: the same inputs every time, with any compiler. With --config=fuzz, which clang builds,
+    it is libFuzzer instead; tools/fuzz runs it at length.
 
     Args:
       name: of the test.

@@ -10,7 +10,6 @@
 #include <random>
 #include <vector>
 
-#include "absl/base/config.h"
 #include "gtest/gtest.h"
 #include "kernels/decide/top_k_sets/top_k_sets.h"
 #include "kernels/numerics/philox.h"
@@ -21,12 +20,7 @@
 namespace sis {
 namespace {
 
-// Sanitizers look for other errors than wrong values, and take fifty times as long.
-#if defined(ABSL_HAVE_ADDRESS_SANITIZER) || defined(ABSL_HAVE_THREAD_SANITIZER)
-constexpr int kPositions = 1'000;
-#else
 constexpr int kPositions = 40'000;
-#endif
 constexpr int kLargestK = 16;
 
 class LawTest : public BackendTest {};
