@@ -144,7 +144,10 @@ void AppendStream::GiveUp(const absl::Status& status) {
   End(status);
 }
 
-void AppendStream::OnCancel() { resources_.room_queue.Leave(*this); }
+void AppendStream::OnCancel() {
+  order_.Begin();
+  resources_.room_queue.Leave(*this);
+}
 
 void AppendStream::OnWriteDone(bool ok) {
   order_.Begin();
