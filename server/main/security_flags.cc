@@ -1,7 +1,5 @@
 #include "server/main/security_flags.h"
 
-#include <utility>
-
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 
@@ -50,10 +48,8 @@ absl::Status CheckSecurityFlags(const Configuration& configuration) {
   if (const int64_t bytes = absl::GetFlag(FLAGS_grpc_memory_bytes); bytes < 0) {
     return refuse("grpc_memory_bytes", bytes, "is below 0");
   }
-  for (const auto& [flag, value] :
-       {std::pair("max_connection_age", absl::GetFlag(FLAGS_max_connection_age)),
-        std::pair("reload_interval", absl::GetFlag(FLAGS_reload_interval))}) {
-    if (value < absl::Seconds(1)) return refuse(flag, absl::FormatDuration(value), "is below 1s");
+  if (const absl::Duration age = absl::GetFlag(FLAGS_max_connection_age); age < absl::Seconds(1)) {
+    return refuse("max_connection_age", absl::FormatDuration(age), "is below 1s");
   }
   return absl::OkStatus();
 }

@@ -7,8 +7,6 @@ token is then rounding. If positions were shifted by one, D would be above 1.
 import asyncio
 import json
 import os
-import pathlib
-import tempfile
 import time
 import unittest
 import urllib.request
@@ -41,11 +39,8 @@ class EnginesTest(unittest.TestCase):
         from transformers import AutoModelForCausalLM
 
         torch.set_num_threads(1)
-        folder = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(folder.cleanup)
-        cls.folder = pathlib.Path(folder.name)
-        cls.path = str(cls.folder / "tiny")
-        tiny_model.make(cls.path)
+        model = tiny_model.make_for(cls)
+        cls.folder, cls.path = model.parent, str(model)
         cls.model = AutoModelForCausalLM.from_pretrained(cls.path, dtype=torch.float32)
         server = LiveServer(cache_bytes=256 << 20)
         cls.addClassCleanup(server.close)

@@ -2,8 +2,18 @@
 
 import json
 import pathlib
+import tempfile
 
 VOCABULARY = 512
+
+
+def make_for(test_class):
+    """Its path, alone in a folder that is there for as long as the class's tests run."""
+    folder = tempfile.TemporaryDirectory()
+    test_class.addClassCleanup(folder.cleanup)
+    path = pathlib.Path(folder.name) / "tiny"
+    make(path)
+    return path
 
 
 def make(folder):

@@ -4,7 +4,6 @@ import functools
 import os
 import pathlib
 import socket
-import tempfile
 import time
 import unittest
 import unittest.mock
@@ -116,11 +115,8 @@ class TrlTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         torch.set_num_threads(1)
-        folder = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(folder.cleanup)
-        cls.folder = pathlib.Path(folder.name)
-        cls.path = str(cls.folder / "tiny")
-        tiny_model.make(cls.path)
+        model = tiny_model.make_for(cls)
+        cls.folder, cls.path = model.parent, str(model)
         cls.server = LiveServer(cache_bytes=64 * MIB)
         cls.addClassCleanup(cls.server.close)
 

@@ -70,10 +70,7 @@ class VerlTest(unittest.TestCase):
         from transformers import AutoModelForCausalLM
 
         torch.set_num_threads(1)
-        folder = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(folder.cleanup)
-        cls.path = str(pathlib.Path(folder.name) / "tiny")
-        tiny_model.make(cls.path)
+        cls.path = str(tiny_model.make_for(cls))
         torch.distributed.init_process_group("gloo", rank=0, world_size=1)
         cls.addClassCleanup(torch.distributed.destroy_process_group)
         cls.worker = training_worker.make_worker(cls.path)
