@@ -46,7 +46,9 @@ class Load:
         self._latencies = collections.defaultdict(list)  # seconds, since they were last taken
         self._open_run(0)
         jobs = [self._append, self._append, self._train, self._turn_runs_over, self._say_garbage]
-        self._threads = [threading.Thread(target=self._guard, args=[job]) for job in jobs]
+        self._threads = [
+            threading.Thread(target=self._guard, args=[job, number]) for number, job in enumerate(jobs)
+        ]
         for thread in self._threads:
             thread.start()
 
@@ -60,8 +62,8 @@ class Load:
             taken, self._latencies = self._latencies, collections.defaultdict(list)
         return dict(taken)
 
-    def _guard(self, job):
-        choices = random.Random(job.__name__)
+    def _guard(self, job, number):
+        choices = random.Random(number)
         while not self._stop.is_set():
             try:
                 with sis.Client(self._address, timeout=30) as client:
