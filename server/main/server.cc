@@ -52,6 +52,12 @@ class Server::Gauges final : public prometheus::Collectable {
     using enum prometheus::MetricType;
     std::vector<prometheus::MetricFamily> families = ProcessMetrics();
     for (prometheus::MetricFamily& family : Own()) families.push_back(std::move(family));
+    if (server_.tls_certificate_.empty()) return families;
+    if (const auto expiry = CertificateExpiry(server_.tls_certificate_); expiry.ok()) {
+      families.push_back(Family("sis_tls_certificate_not_after_timestamp_seconds",
+                                "When the certificate in --tls_certificate ends, since 1970.",
+                                Gauge, static_cast<double>(absl::ToUnixSeconds(*expiry))));
+    }
     return families;
   }
 
@@ -111,7 +117,8 @@ Server::Server(const ServerOptions& options, std::unique_ptr<Arena> arena,
       gauges_(std::make_shared<Gauges>(*this)),
       admin_(std::move(admin)),
       run_idle_expiry_(options.run_idle_expiry),
-      reload_interval_(options.security.reload_interval) {
+      reload_interval_(options.security.reload_interval),
+      tls_certificate_(options.security.tls_certificate) {
   if (!backend_.device_cache.empty()) {
     device_cache_metrics_ = std::make_shared<DeviceCacheMetrics>(*backend_.backend);
   }

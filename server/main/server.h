@@ -150,7 +150,8 @@ class Server {
   double recovery_seconds_ = 0;
   const absl::Duration run_idle_expiry_;
   const absl::Duration reload_interval_;
-  std::string identities_problem_;  // when they were read last, by the janitor
+  const std::string tls_certificate_;  // the file; empty without TLS
+  std::string identities_problem_;     // when they were read last, by the janitor
   std::string store_description_;
   std::string grpc_address_;
 

@@ -6,6 +6,7 @@
 #include <openssl/pem.h>
 #include <openssl/x509.h>
 
+#include <ctime>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -92,6 +93,16 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> TlsServerCredentials(
                                   : GRPC_SSL_REQUEST_CLIENT_CERTIFICATE_AND_VERIFY);
   }
   return grpc::experimental::TlsServerCredentials(tls);
+}
+
+absl::StatusOr<absl::Time> CertificateExpiry(const std::string& path) {
+  const absl::StatusOr<Certificate> certificate = ReadCertificate(path);
+  if (!certificate.ok()) return certificate.status();
+  std::tm end{};
+  if (ASN1_TIME_to_tm(X509_get0_notAfter(certificate->get()), &end) != 1) {
+    return Wrong(path, "the certificate's end is no time");
+  }
+  return absl::FromTM(end, absl::UTCTimeZone());
 }
 
 }  // namespace sis

@@ -4,8 +4,10 @@
 #include <grpcpp/security/server_credentials.h>
 
 #include <memory>
+#include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "server/security/security_options.h"
 
 namespace sis {
@@ -15,5 +17,9 @@ namespace sis {
 // InvalidArgument if a file is no such thing, or if key and certificate are not of each other.
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> TlsServerCredentials(
     const SecurityOptions& options);
+
+// When the first certificate of a PEM file ends. A server that serves longer than that is refused
+// by all who connect.
+absl::StatusOr<absl::Time> CertificateExpiry(const std::string& path);
 
 }  // namespace sis

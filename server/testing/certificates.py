@@ -8,6 +8,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+LASTS = datetime.timedelta(hours=1)
+
 
 class Authority:
     """Signs certificates, and writes them as files of a folder. `path` is its own."""
@@ -19,13 +21,14 @@ class Authority:
         own = self._signed(self._name, self._key, x509.BasicConstraints(ca=True, path_length=0))
         self.path = self._write(f"{name}.pem", own.public_bytes(serialization.Encoding.PEM))
 
-    def issue(self, name, file):
-        """The paths of a certificate for this name, and 127.0.0.1, and of its key."""
+    def issue(self, name, file, ends=LASTS):
+        """The paths of a certificate for this name, and 127.0.0.1, and of its key. `ends`: from
+        now, a timedelta."""
         key = ec.generate_private_key(ec.SECP256R1())
         names = x509.SubjectAlternativeName(
             [x509.DNSName(name), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
         )
-        certificate = self._signed(_named(name), key, names)
+        certificate = self._signed(_named(name), key, names, ends)
         text = key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
@@ -40,7 +43,7 @@ class Authority:
         new.rename(path)
         return str(path)
 
-    def _signed(self, name, key, extension):
+    def _signed(self, name, key, extension, ends=LASTS):
         now = datetime.datetime.now(datetime.timezone.utc)
         return (
             x509.CertificateBuilder()
@@ -48,8 +51,8 @@ class Authority:
             .subject_name(name)
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(hours=1))
-            .not_valid_after(now + datetime.timedelta(hours=1))
+            .not_valid_before(now - datetime.timedelta(hours=2))
+            .not_valid_after(now + ends)
             .add_extension(extension, critical=False)
             .sign(self._key, hashes.SHA256())
         )

@@ -1,16 +1,19 @@
 """Who may do what, against real servers with real certificates."""
 
 import base64
+import datetime
 import hashlib
 import http.client
 import json
 import os
 import pathlib
+import re
 import subprocess
 import tempfile
 import time
 import unittest
 import unittest.mock
+import urllib.request
 
 import grpc
 import numpy as np
@@ -20,6 +23,7 @@ from server.testing.certificates import Authority
 from server.testing.live_server import BINARY, LiveServer
 from sis.v1 import ratio_service_pb2 as pb
 
+SISCTL = pathlib.Path("client/cli/sisctl")
 CONFIG = {"seed": 1, "vocabulary_size": 32, "top_k": 4}
 SAMPLING = sis.Sampling("raw")
 ROLES = ("viewer", "worker", "trainer", "admin")
@@ -315,6 +319,65 @@ class SecurityTest(unittest.TestCase):
             stream.flush()
         stream.abandon()
         self.assertEqual(self.client(server, ca=authority.path, token=new).get_run("r").positions, 2)
+
+    def certificate_end(self, server):
+        """As the metric says it, in seconds since 1970."""
+        with urllib.request.urlopen(f"http://{server.admin_address}/metrics", timeout=20) as page:
+            name = "sis_tls_certificate_not_after_timestamp_seconds"
+            found = re.search(rf"^{name} (\S+)$", page.read().decode(), re.MULTILINE)
+        return found and float(found.group(1))
+
+    def test_a_certificate_that_ends_under_a_server(self):
+        server = self.start(*self.tls_flags(), f"--identities={self.identities}", listen="127.0.0.1:0")
+        credentials = {"ca": self.authority.path, "token": token("alice", "trainer")}
+        old = self.client(server, **credentials)
+        run = old.create_run("r", **CONFIG)
+        hour = 3600
+        self.assertAlmostEqual(self.certificate_end(server), time.time() + hour, delta=0.5 * hour)
+
+        def connects():
+            try:
+                self.client(server, **credentials).list_runs()
+            except sis.Unavailable:
+                return False
+            return True
+
+        self.authority.issue("localhost", "server", ends=datetime.timedelta(hours=-1))
+        self.assertAlmostEqual(self.certificate_end(server), time.time() - hour, delta=0.5 * hour)
+        self.until(lambda: not connects())
+        # Who is connected stays so.
+        self.append(old, run)
+        self.assertEqual(old.get_run("r").positions, 2)
+        self.authority.issue("localhost", "server")
+        self.until(connects)
+        self.assertIsNone(self.certificate_end(self.start(listen="127.0.0.1:0")))
+
+    def test_sisctl_over_tls_with_a_token(self):
+        server = self.start(*self.tls_flags(), f"--identities={self.identities}", listen="127.0.0.1:0")
+        self.client(server, ca=self.authority.path, token=token("alice", "worker")).create_run("hers", **CONFIG)
+        address = server.address.replace("127.0.0.1", "localhost")
+
+        def sisctl(*words, secret=token("alice", "trainer"), ca=self.authority.path):
+            file = self.folder / "token"
+            file.write_text(secret)
+            command = [SISCTL, f"--server={address}", f"--ca={ca}", f"--token_file={file}", *words]
+            return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+        listed = sisctl("runs", "list", "--json")
+        self.assertEqual(listed.returncode, 0, listed.stderr)
+        self.assertEqual([run["run_id"] for run in json.loads(listed.stdout)["runs"]], ["hers"])
+        others = sisctl("runs", "list", "--json", secret=token("bob", "trainer"))
+        self.assertEqual((others.returncode, json.loads(others.stdout).get("runs", [])), (0, []))
+        for refused, message in [
+            (sisctl("runs", "delete", "hers", secret=token("alice", "worker")), "PERMISSION_DENIED"),
+            (sisctl("runs", "list", secret="x" * 32), "UNAUTHENTICATED"),
+            (sisctl("runs", "list", ca=Authority(self.folder, "other").path), "UNAVAILABLE"),
+        ]:
+            self.assertNotEqual(refused.returncode, 0)
+            self.assertIn(message, refused.stderr)
+            self.assertNotIn(token("alice", "worker"), refused.stderr)
+        deleted = sisctl("runs", "delete", "hers")
+        self.assertEqual(deleted.returncode, 0, deleted.stderr)
 
     def test_a_clients_token_file_is_read_again(self):
         server = self.start(f"--identities={self.identities}", listen="127.0.0.1:0")

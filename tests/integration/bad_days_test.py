@@ -1,0 +1,219 @@
+"""What goes wrong around a server: a slow store, floods of connections, and users who make a thousand
+runs or names that are none."""
+
+import collections
+import os
+import re
+import shutil
+import socket
+import struct
+import tempfile
+import threading
+import time
+import unittest
+import urllib.request
+
+import numpy as np
+
+import sis
+from server.testing.live_server import LiveServer
+from server.testing.memcached import Memcached
+
+VOCABULARY, TOP_K, POSITIONS = 10, 2, 20
+CONFIG = {"seed": 1, "vocabulary_size": VOCABULARY, "top_k": TOP_K}
+
+
+class SlowProxy:
+    """Stands before a memcached at `path`; its answers take `delay` seconds longer."""
+
+    def __init__(self, path, node):
+        self.path, self.delay = path, 0.0
+        self._node = node
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(path)
+        self._listener.listen(100)
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self):
+        while True:
+            client, _ = self._listener.accept()
+            node = socket.socket(socket.AF_UNIX)
+            node.connect(self._node)
+            threading.Thread(target=self._carry, args=[client, node, False], daemon=True).start()
+            threading.Thread(target=self._carry, args=[node, client, True], daemon=True).start()
+
+    def _carry(self, source, target, slowly):
+        try:
+            while data := source.recv(1 << 16):
+                if slowly:
+                    time.sleep(self.delay)
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass  # the other side has gone
+
+
+class BadDaysTest(unittest.TestCase):
+    def serve(self, *flags, **named):
+        server = LiveServer(*flags, cache_bytes=16 << 20, **named)
+        self.addCleanup(server.kill)
+        return server
+
+    def client(self, server):
+        client = sis.Client(server.address, timeout=20)
+        self.addCleanup(client.close)
+        return client
+
+    def get(self, server, path):
+        with urllib.request.urlopen(f"http://{server.admin_address}{path}", timeout=20) as page:
+            return page.read().decode()
+
+    def append(self, client, run, *sequences):
+        ids = np.tile(np.arange(TOP_K), (POSITIONS, 1))
+        log_probs = np.full((POSITIONS, TOP_K), -1.0)
+        with client.append(run, sampling=sis.Sampling("raw"), retry_timeout=0.1) as stream:
+            for sequence in sequences:
+                stream.block(
+                    sequence, first_position=0, policy_version=0, sampled_ids=ids[:, 0],
+                    sampled_log_probs=log_probs[:, 0], top_k_ids=ids, top_k_log_probs=log_probs,
+                )  # fmt: skip
+
+    def scored(self, client, run, *sequences):
+        """Positions that a step decides, and why others are missing."""
+        records = client.fetch_top_k(run, [sis.Slice(sequence, 0, POSITIONS) for sequence in sequences])
+        evaluation = client.evaluate(
+            run, records, draw=1, log_probs=records.log_probs,
+            sampled_log_probs=np.where(records.present, records.sampled_log_probs, -1),
+        )  # fmt: skip
+        return evaluation.totals.scored, [missing.reason for missing in evaluation.missing]
+
+    def until(self, done):
+        for _ in range(600):
+            if done():
+                return
+            time.sleep(0.05)
+        self.fail("it never came")
+
+    def test_a_memcached_that_is_slow_and_then_too_slow(self):
+        folder = tempfile.mkdtemp(dir="/tmp", prefix="sis_")  # names of sockets are short
+        self.addCleanup(shutil.rmtree, folder)
+        node = Memcached(f"{folder}/node")
+        self.addCleanup(node.kill)
+        proxy = SlowProxy(f"{folder}/proxy", node.path)
+        server = self.serve(f"--store=memcached:{proxy.path}")
+        client = self.client(server)
+        run = client.create_run("run", **CONFIG)
+        proxy.delay = 0.1  # a tenth of what is waited for an answer
+        self.append(client, run, "slow")
+        self.assertEqual(self.scored(client, run, "slow"), (POSITIONS, []))
+
+        proxy.delay = 3.0
+        with self.assertRaises(sis.AppendError) as raised:
+            self.append(client, run, "too slow")
+        self.assertEqual({entry.code.name for entry in raised.exception.refused}, {"UNAVAILABLE"})
+        # What is in memory is served, and nothing else waits for the node.
+        self.assertEqual(self.scored(client, run, "slow"), (POSITIONS, []))
+        self.assertEqual(len(client.list_runs()), 1)
+        self.assertTrue(self.get(server, "/readyz").startswith("ready\n"))
+
+        proxy.delay = 0.0
+
+        def stored():
+            try:
+                self.append(client, run, "too slow")
+            except sis.AppendError:
+                return False
+            return True
+
+        self.until(stored)
+        # All of it is in the store: another server has it.
+        other = self.client(self.serve(f"--store=memcached:{node.path}"))
+        self.assertEqual(self.scored(other, other.get_run("run").run, "slow", "too slow"), (2 * POSITIONS, []))
+
+    def test_floods_of_connections_cost_others_nothing_and_leave_nothing_behind(self):
+        server = self.serve()
+        client = self.client(server)
+        run = client.create_run("run", **CONFIG)
+        self.append(client, run, "s")
+        files = lambda: len(os.listdir(f"/proc/{server.process.pid}/fd"))
+        before = files()
+        host, _, port = server.address.rpartition(":")
+        preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+
+        def connect(*said, reset=False):
+            connection = socket.create_connection((host, int(port)), timeout=20)
+            for data in said:
+                connection.sendall(data)
+            if reset:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            return connection
+
+        for round_ in range(4):
+            held = []
+            for kind in range(300):
+                connection = connect(*[(), (preface,), (preface[:10],), (b"GET / HTTP/1.1\r\n\r\n",)][kind % 4], reset=kind % 2 == 0)
+                # Half of them end at once, the others together.
+                if kind % 8 < 4:
+                    connection.close()
+                else:
+                    held.append(connection)
+            self.assertEqual(self.scored(client, run, "s"), (POSITIONS, []), round_)
+            self.assertTrue(self.get(server, "/readyz").startswith("ready"))
+            for connection in held:
+                connection.close()
+        self.until(lambda: files() <= before + 2)
+        self.append(self.client(server), run, "t")
+        self.assertEqual(self.scored(client, run, "s", "t"), (2 * POSITIONS, []))
+
+    def test_a_thousand_runs(self):
+        server = self.serve("--max_runs=1000")
+        client = self.client(server)
+        runs = [client.create_run(f"run-{number}", **CONFIG) for number in range(1000)]
+        with self.assertRaisesRegex(sis.ResourceExhausted, "1000"):
+            client.create_run("one-more", **CONFIG)
+        for run in runs[::100]:
+            self.append(client, run, "s")
+            self.assertEqual(self.scored(client, run, "s"), (POSITIONS, []))
+        self.assertEqual(len(client.list_runs()), 1000)
+        # A hundred have metrics of their own; the others are one.
+        text = self.get(server, "/metrics")
+        named = set(re.findall(r'^sis_ingest_positions_total\{run="([^"]*)"', text, re.MULTILINE))
+        self.assertEqual((len(named), "other" in named), (101, True))
+        positions = sum(map(int, re.findall(r"^sis_ingest_positions_total\{[^}]*\} (\d+)$", text, re.MULTILINE)))
+        self.assertEqual(positions, 10 * POSITIONS)
+        for run in runs:
+            client.delete_run(run.id)
+        self.assertEqual(client.list_runs(), [])
+        client.create_run("one-more", **CONFIG)
+
+    def test_names_that_would_break_the_metrics(self):
+        server = self.serve()
+        client = self.client(server)
+        names = ['quote"quote', "back\\slash", "line\nbreak", "<b>html</b>", '"} 1\nup{a="', "ünïcode \U0001f600", "x" * 10_000, "a,b=c"]
+        accepted = []
+        for name in names:
+            for config in ({"run_id": name}, {"run_id": f"r{len(accepted)}", "task": name, "model": name, "algorithm": name}):
+                try:
+                    run = client.create_run(**config, **CONFIG)
+                except sis.InvalidArgument:
+                    continue
+                accepted.append(run.id)
+                self.append(client, run, name[:100])
+        self.assertTrue(accepted)
+        text = self.get(server, "/metrics")
+        label = r'[a-zA-Z_][a-zA-Z0-9_]*="(?:[^"\\\n]|\\["\\n])*"'
+        sample = re.compile(rf"[a-zA-Z_:][a-zA-Z0-9_:]*(?:\{{{label}(?:,{label})*\}})? (?:[-+.0-9eE]+|[-+]?Inf|NaN)(?: \d+)?")
+        series = collections.Counter()
+        for line in text.splitlines():
+            if line and not line.startswith("#"):
+                self.assertTrue(sample.fullmatch(line), line)
+                series[line.rpartition(" ")[0]] += 1
+        self.assertEqual([name for name, count in series.items() if count > 1], [])
+        # None takes more of the page than it takes itself.
+        self.assertLess(max(map(len, text.splitlines())), 2000)
+        listed = {status.run.id for status in client.list_runs()}
+        self.assertEqual(listed, set(accepted))
+
+
+if __name__ == "__main__":
+    unittest.main()

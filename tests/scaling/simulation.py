@@ -1,0 +1,226 @@
+"""What placement does to a fleet of 3 to 300 replicas, by the clients' own placement and circuit
+breaker. Run, it draws docs/scaling.svg and prints the tables of docs/scaling.md:
+
+    bazel run //tests/scaling:simulation -- "$PWD/docs/scaling.svg"
+"""
+
+import math
+import pathlib
+import sys
+from typing import List, NamedTuple, Sequence
+
+import grpc
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+
+from sis import circuit_breaker, errors, placement
+
+SIZES = (3, 5, 8, 12, 20, 50, 100, 200, 300)
+# Sequences in flight: rollouts of four steps, of 512 prompts with 8 responses each.
+SEQUENCES = 4 * 512 * 8
+# How unlikely it is that a bound below fails, over all replicas of a fleet.
+UNLIKELY = 1e-6
+
+
+def names(count: int) -> List[str]:
+    """As a StatefulSet behind a headless Service has them."""
+    return [f"sis-{i}.sis:50051" for i in range(count)]
+
+
+def ids(count: int = SEQUENCES) -> List[str]:
+    return [f"prompt-{i // 8}/response-{i % 8}" for i in range(count)]
+
+
+def lengths(count: int = SEQUENCES) -> np.ndarray:
+    """Tokens of each response: log-normal around 2000, the longest cut at 16,384."""
+    drawn = np.random.default_rng(1).lognormal(math.log(2000), 0.9, count)
+    return np.clip(drawn, 16, 16384).astype(np.int64)
+
+
+def placed(replicas: Sequence[str], sequences: Sequence[str], run_id: str = "run") -> np.ndarray:
+    """The number of the replica that has each sequence: Placement.replica of many at once."""
+    # Placement's arithmetic is the same on arrays of uint64, which wrap around by themselves.
+    hashes = np.array([placement._sequence_hash(run_id, sequence) for sequence in sequences], np.uint64)
+    best = np.zeros(len(sequences), np.uint64)
+    owners = np.zeros(len(sequences), np.int64)
+    for number in sorted(range(len(replicas)), key=replicas.__getitem__):
+        scores = placement._mix(hashes ^ np.uint64(placement._mix(placement._fnv(replicas[number].encode()))))
+        larger = scores > best
+        best[larger] = scores[larger]
+        owners[larger] = number
+    return owners
+
+
+def loads(replicas: int, weights: np.ndarray) -> np.ndarray:
+    """What of the weights (one per sequence, in the order of ids()) each replica has."""
+    return np.bincount(placed(names(replicas), ids(len(weights))), weights, minlength=replicas)
+
+
+def most(total: float, squares: float, largest: float, share: float, failures: float) -> float:
+    """What a sum of independent weights, of which each is taken with probability `share`, exceeds
+    with a probability of at most `failures`. total, squares, largest: of the weights, their sum, the
+    sum of their squares, and the largest. By Bernstein's inequality."""
+    variance = squares * share * (1 - share)
+    log = -math.log(failures)
+    return total * share + largest * log / 3 + math.sqrt((largest * log / 3) ** 2 + 2 * variance * log)
+
+
+def most_loaded(replicas: int, weights: np.ndarray) -> float:
+    """What no replica of a fleet has more of, but for one fleet in a million."""
+    return most(
+        float(weights.sum()), float((weights.astype(float) ** 2).sum()), float(weights.max()), 1 / replicas,
+        UNLIKELY / replicas,
+    )  # fmt: skip
+
+
+def kept(before: int, after: int, count: int = SEQUENCES) -> float:
+    """The share of the sequences that are where they were, after a fleet has grown or shrunk."""
+    sequences = ids(count)
+    return float((placed(names(before), sequences) == placed(names(after), sequences)).mean())
+
+
+def hit_rates(before: int, after: int, staleness: int, steps: int, per_step: int = 4096) -> List[float]:
+    """Of the sequences that step 0, 1, ... reads, the share that is where the client looks, when the
+    fleet grew or shrank before step 0. Each step reads rollouts that are 0 to `staleness` steps old,
+    as many of each age; those from before the change were placed by the old list."""
+    rates = []
+    for step in range(steps):
+        sequences = [f"step-{step}/response-{i}" for i in range(per_step)]
+        old = np.arange(per_step) % (staleness + 1) > step
+        same = placed(names(before), sequences) == placed(names(after), sequences)
+        rates.append(float((same | ~old).mean()))
+    return rates
+
+
+class Hang(NamedTuple):
+    """What a replica that hangs costs a trainer: seconds waited for it in the first step, per
+    step after that in the mean, and how often it was asked."""
+
+    first_step: float
+    later_step: float
+    asked: int
+
+
+def hang(timeout: float, step_seconds: float, hang_seconds: float) -> Hang:
+    """A trainer whose steps take step_seconds, by the clients' circuit breaker on a clock of its
+    own. A replica that hangs answers neither a call, within `timeout`, nor a probe, within at most a
+    second."""
+    now, asked = 0.0, 0
+
+    def silent(seconds):
+        def ask():
+            nonlocal now, asked
+            now, asked = now + seconds, asked + 1
+            raise errors.from_status(grpc.StatusCode.DEADLINE_EXCEEDED, "it hangs")
+
+        return ask
+
+    breaker = circuit_breaker.CircuitBreaker(lambda: now)
+    waits = []
+    while now < hang_seconds:
+        began = now
+        try:
+            breaker.call(silent(timeout), silent(min(timeout, 1.0)))
+        except errors.Error:
+            pass
+        waits.append(now - began)
+        now += step_seconds
+    return Hang(waits[0], float(np.mean(waits[1:])), asked)
+
+
+CHANGES = ((8, 9), (8, 16), (9, 8), (16, 8))
+STALENESS = 4
+TIMEOUTS = (1, 5, 20, 60)
+
+_STYLE = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "sis",
+    "font.size": 9,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "legend.frameon": False,
+}
+_BLUE, _RED, _GREY = "#2a78d6", "#d4551f", "#52514e"
+
+
+def plot(path: pathlib.Path) -> None:
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(9, 6), layout="constrained")
+        balance, moved, hits, hung = figure.subplots(2, 2).flat
+        tokens = lengths()
+        means = tokens.sum() / np.array(SIZES)
+        for weights, color, label in ((np.ones(SEQUENCES), _BLUE, "sequences"), (tokens, _RED, "tokens")):
+            each = [loads(n, weights) for n in SIZES]
+            mean = weights.sum() / np.array(SIZES)
+            balance.plot(SIZES, [load.max() for load in each] / mean, "o-", color=color, markersize=3, label=label)
+            balance.plot(SIZES, [load.min() for load in each] / mean, "o-", color=color, markersize=3, alpha=0.4)
+        bounds = [most_loaded(n, tokens) for n in SIZES] / means
+        balance.plot(SIZES, bounds, ":", color=_GREY, label="bound for tokens")
+        balance.set_title(f"fullest and emptiest replica, {SEQUENCES:,} in flight", loc="left", fontsize=9)
+        balance.set_ylabel("of the mean")
+        balance.set_xscale("log")
+        balance.legend()
+        grown = np.array(SIZES[:-1] + (299,))
+        moved.plot(grown, [1 - kept(n, n + 1) for n in grown], "o", color=_BLUE, markersize=4, label="measured")
+        moved.plot(grown, 1 / (grown + 1), "-", color=_GREY, linewidth=1, label="1 / (n + 1)")
+        moved.set_xscale("log")
+        moved.set_yscale("log")
+        moved.set_title("share that moves when one joins n", loc="left", fontsize=9)
+        moved.set_xlabel("replicas")
+        moved.legend()
+        balance.set_xlabel("replicas")
+        for (before, after), color in zip(CHANGES[:2], (_BLUE, _RED)):  # the way back looks the same
+            steps = STALENESS + 3
+            rates = hit_rates(before, after, STALENESS, steps)
+            hits.plot(range(steps), rates, "o-", markersize=3, color=color, label=f"{before} to {after}, or back")
+        hits.set_ylim(0, 1.02)
+        hits.set_title(f"found after a change, rollouts 0 to {STALENESS} steps old", loc="left", fontsize=9)
+        hits.set_xlabel("steps since the change")
+        hits.legend(loc="lower right")
+        lengths_of_steps = (0.5, 1, 2, 5, 10, 30)
+        # The same for all timeouts.
+        later = [hang(TIMEOUTS[0], seconds, 1800).later_step for seconds in lengths_of_steps]
+        hung.plot(lengths_of_steps, later, "o-", markersize=3, color=_BLUE)
+        hung.set_xscale("log")
+        hung.set_title("seconds that a step waits for a replica that hangs, after the first", loc="left", fontsize=9)
+        hung.set_xlabel("seconds that a step takes without")
+        for axes in (balance, moved, hits, hung):
+            axes.grid(color="#e4e3df")
+            axes.set_axisbelow(True)
+        figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None}, facecolor="white")
+    # matplotlib leaves blanks at the ends of lines.
+    path.write_text("".join(line.rstrip() + "\n" for line in path.read_text().splitlines()))
+
+
+def tables() -> str:
+    """Markdown."""
+    tokens = lengths()
+    lines = [
+        "| replicas | fullest, sequences | fullest, tokens | bound for tokens | emptiest, tokens | moves when one joins |",
+        "|---|---|---|---|---|---|",
+    ]
+    for n in SIZES:
+        sequences, load, mean = loads(n, np.ones(SEQUENCES)), loads(n, tokens), tokens.sum() / n
+        lines.append(
+            f"| {n} | {sequences.max() * n / SEQUENCES:.2f} | {load.max() / mean:.2f} | "
+            f"{most_loaded(n, tokens) / mean:.2f} | {load.min() / mean:.2f} | {1 - kept(n, n + 1):.2%} |"
+        )
+    lines += ["", "| change | " + " | ".join(f"step {i}" for i in range(STALENESS + 2)) + " |"]
+    lines.append("|---" * (STALENESS + 3) + "|")
+    for before, after in CHANGES:
+        rates = hit_rates(before, after, STALENESS, STALENESS + 2)
+        lines.append(f"| {before} to {after} | " + " | ".join(f"{rate:.1%}" for rate in rates) + " |")
+    lines += ["", "| client's timeout | first step | a later one, of 2 s | of 10 s | asked in half an hour |", "|---|---|---|---|---|"]
+    for timeout in TIMEOUTS:
+        short, long = hang(timeout, 2, 1800), hang(timeout, 10, 1800)
+        lines.append(
+            f"| {timeout} s | {short.first_step:.0f} s | {short.later_step:.2f} s | {long.later_step:.2f} s | "
+            f"{short.asked} times |"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    plot(pathlib.Path(sys.argv[1]))
+    print(tables())

@@ -1,0 +1,130 @@
+"""What a soak showed: whether resident memory is flat, and a plot over time."""
+
+import math
+import pathlib
+from typing import Dict, List, NamedTuple, Sequence
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+
+# What comes before is left out: buffers and caches fill.
+WARM_UP = 0.25
+BLOCKS = 12
+# Student's t with BLOCKS - 2 degrees of freedom, at 97.5%.
+STUDENT_T = 2.228
+# Memory that is flat grows by less than this share over what was measured, by the upper end of the
+# slope's interval.
+MOST_GROWTH = 0.02
+
+_STYLE = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "sis",
+    "font.size": 9,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "legend.frameon": False,
+}
+_COLORS = ("#2a78d6", "#d4551f", "#4aa36a")
+
+
+class Slope(NamedTuple):
+    """Growth in bytes per second, with the ends of its 95% interval."""
+
+    estimate: float
+    low: float
+    high: float
+
+
+def slope(seconds: Sequence[float], values: Sequence[float]) -> Slope:
+    """Of a straight line through the means of BLOCKS stretches of time, as samples that follow each
+    other closely are not independent."""
+    times = np.array([block.mean() for block in np.array_split(np.asarray(seconds, float), BLOCKS)])
+    means = np.array([block.mean() for block in np.array_split(np.asarray(values, float), BLOCKS)])
+    centered = times - times.mean()
+    estimate = (centered @ means) / (centered @ centered)
+    residuals = means - means.mean() - estimate * centered
+    half = STUDENT_T * math.sqrt((residuals @ residuals) / (BLOCKS - 2) / (centered @ centered))
+    return Slope(estimate, estimate - half, estimate + half)
+
+
+class Memory(NamedTuple):
+    """Of a server after the warm-up, in bytes; growth over that time."""
+
+    mean: float
+    most: float
+    growth: Slope
+
+    @property
+    def flat(self) -> bool:
+        return self.growth.high < MOST_GROWTH * self.mean
+
+
+def memory(samples: Sequence[Dict]) -> Memory:
+    """Of samples with `seconds` and `resident_bytes`, in the order of time."""
+    kept = list(samples[int(WARM_UP * len(samples)) :])
+    seconds = [sample["seconds"] for sample in kept]
+    resident = [sample["resident_bytes"] for sample in kept]
+    length = seconds[-1] - seconds[0]
+    return Memory(
+        float(np.mean(resident)), float(max(resident)), Slope(*(length * end for end in slope(seconds, resident)))
+    )
+
+
+def summary(title: str, samples: Dict[str, List[Dict]], loads: Dict[str, Dict], failures: List[str]) -> str:
+    """Text with a verdict in its last line. samples and loads: per server."""
+    lines = [title]
+    verdicts = []
+    mib = 2**20
+    for name, taken in samples.items():
+        result = memory(taken)
+        fullest = max(sample["cache_bytes"] / sample["cache_limit"] for sample in taken)
+        verdicts.append(result.flat)
+        lines.append(
+            f"{name}: resident {result.mean / mib:.1f} MiB in the mean, {result.most / mib:.1f} at most; growth "
+            f"{result.growth.estimate / mib:+.2f} MiB [{result.growth.low / mib:+.2f}, {result.growth.high / mib:+.2f}] "
+            f"after the first quarter: {'flat' if result.flat else 'NOT FLAT'}; the cache was up to {fullest:.0%} full; "
+            f"file descriptors {taken[-1]['descriptors']}, threads {taken[-1]['threads']} at the end"
+        )
+        lines.append("  " + ", ".join(f"{what}: {number:,}" for what, number in sorted(loads[name].items())))
+    lines += [f"not asked for: {failure}" for failure in failures[:20]]
+    good = all(verdicts) and not failures
+    lines.append(
+        f"verdict: {'good' if good else 'BAD'}; memory {'flat' if all(verdicts) else 'not flat'}, "
+        f"{len(failures)} errors that were not asked for"
+    )
+    return "\n".join(lines) + "\n"
+
+
+def plot(title: str, samples: Dict[str, List[Dict]], path: pathlib.Path) -> None:
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(8, 6), layout="constrained")
+        memory_axes, *latency_axes = figure.subplots(3, 1, sharex=True)
+        for color, (name, taken) in zip(_COLORS, samples.items()):
+            minutes = np.array([sample["seconds"] for sample in taken]) / 60
+            resident = np.array([sample["resident_bytes"] for sample in taken]) / 2**20
+            memory_axes.plot(minutes, resident, color=color, linewidth=1.2, label=name)
+            for axes, call in zip(latency_axes, ("evaluate", "append")):
+                for quantile, style in ((50, "-"), (99, ":")):
+                    values = [
+                        1000 * np.percentile(sample["latencies"][call], quantile)
+                        if sample["latencies"].get(call)
+                        else np.nan
+                        for sample in taken
+                    ]
+                    axes.plot(minutes, values, style, color=color, linewidth=1)
+        memory_axes.set_ylabel("resident MiB")
+        memory_axes.set_ylim(bottom=0)
+        memory_axes.legend(loc="lower right", ncols=3)
+        memory_axes.set_title(title, loc="left", fontsize=9)
+        for axes, what in zip(latency_axes, ("Evaluate, ms", "batch acked, ms")):
+            axes.set_ylabel(what)
+            axes.set_yscale("log")
+        latency_axes[0].set_title("solid: median; dotted: p99; of the calls since the point before", loc="left", fontsize=9)
+        latency_axes[1].set_xlabel("minutes")
+        for axes in (memory_axes, *latency_axes):
+            axes.grid(color="#e4e3df")
+            axes.set_axisbelow(True)
+        figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None}, facecolor="white")
+    # matplotlib leaves blanks at the ends of lines.
+    path.write_text("".join(line.rstrip() + "\n" for line in path.read_text().splitlines()))

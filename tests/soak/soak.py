@@ -1,0 +1,91 @@
+"""Loads a server of each store at its byte budget for some minutes: see tools/soak."""
+
+import argparse
+import contextlib
+import datetime
+import json
+import os
+import pathlib
+import sys
+import tempfile
+import time
+
+from server.testing.live_server import LiveServer
+from server.testing.memcached import Memcached
+from tests.soak import report
+from tests.soak.load import Load, metric
+
+CACHE_BYTES = 32 << 20
+REST_SECONDS = 0.3
+
+
+def _status(process, name):
+    for line in pathlib.Path(f"/proc/{process.pid}/status").read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1])
+    raise KeyError(name)
+
+
+def sample(server, load, seconds):
+    return {
+        "seconds": seconds,
+        "resident_bytes": 1024 * _status(server.process, "VmRSS"),
+        "threads": _status(server.process, "Threads"),
+        "descriptors": len(os.listdir(f"/proc/{server.process.pid}/fd")),
+        "cache_bytes": metric(server.admin_address, "sis_cache_bytes"),
+        "cache_limit": metric(server.admin_address, "sis_cache_budget_bytes"),
+        "latencies": load.take_latencies(),
+    }
+
+
+def soak(seconds, output):
+    """Writes samples.json, summary.txt and soak.svg to the folder `output`; returns the summary."""
+    sample_seconds = min(5, seconds / 40)
+    output.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as stack:
+        # Names of sockets are short.
+        folder = stack.enter_context(tempfile.TemporaryDirectory(dir="/tmp", prefix="sis_"))
+        node = Memcached(f"{folder}/node")
+        stack.callback(node.kill)
+        servers, loads = {}, {}
+        stores = {"memory": "memory", "rocksdb": f"rocksdb:{folder}/db", "memcached": f"memcached:{node.path}"}
+        for name, store in stores.items():
+            servers[name] = LiveServer(f"--store={store}", cache_bytes=CACHE_BYTES)
+            stack.callback(servers[name].kill)
+        for name, server in servers.items():
+            loads[name] = Load(name, server.address, REST_SECONDS)
+            stack.callback(loads[name].stop)
+        started = time.monotonic()
+        samples = {name: [] for name in servers}
+        while time.monotonic() - started < seconds:
+            time.sleep(sample_seconds)
+            for name, server in servers.items():
+                samples[name].append(sample(server, loads[name], time.monotonic() - started))
+        for load in loads.values():
+            load.stop()
+        failures = [failure for load in loads.values() for failure in load.failures]
+        for name, server in servers.items():
+            server.close()
+            if server.process.returncode != 0:
+                failures.append(f"{name} ended with {server.process.returncode}")
+    title = f"{seconds / 60:.0f} minutes at the byte budget, {datetime.date.today()}, {os.cpu_count()} cores"
+    counts = {name: dict(load.counts) for name, load in loads.items()}
+    (output / "samples.json").write_text(json.dumps(samples))
+    text = report.summary(title, samples, counts, failures)
+    (output / "summary.txt").write_text(text)
+    report.plot(title, samples, output / "soak.svg")
+    return text
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--output", type=pathlib.Path, required=True, help="a folder")
+    arguments = parser.parse_args()
+    text = soak(60 * arguments.minutes, arguments.output)
+    print(text, end="")
+    sys.exit(0 if "verdict: good" in text else 1)
+
+
+if __name__ == "__main__":
+    main()
