@@ -1,0 +1,174 @@
+"""SGLang: what Engine.generate and the server's /generate return. SGLang itself is not imported."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import os
+from typing import Any, List, Mapping, Optional, Sequence, Tuple
+
+import numpy as np
+
+from sis.engines.adapter import Adapter, Columns, Piece
+from sis.engines.lists import padded
+from sis.run import Sampling
+
+# SGLang takes the most probable token below this temperature.
+_GREEDY_BELOW = 1e-6
+# Instead of -inf it says the lowest float32.
+_MINUS_INFINITY = -1e30
+# A top_k of -1, or from this number on, means all tokens.
+_ALL = 1 << 30
+# What changes nothing.
+_FILTERS = {"top_p": 1.0, "top_k": _ALL, "min_p": 0.0}
+# Where this is set SGLang returns log-probs as they are before temperature.
+_ORIGINAL = "SGLANG_RETURN_ORIGINAL_LOGPROB"
+_GRAMMARS = ("json_schema", "regex", "ebnf", "structural_tag")
+
+
+class SglangAdapter(Adapter):
+    """Of answers to requests with "return_logprob": true and "top_logprobs_num": K, whole or
+    streamed. Whole ones cost the least here with "return_flat_raw_output_top_logprobs": true and
+    "return_flat_raw_top_logprobs_b64": true.
+
+    SGLang's log-probs are those after penalties and temperature, before top-p, top-k and min-p. With
+    such a filter they are not those of the draw: it is refused.
+    """
+
+    def __init__(
+        self,
+        sampling_params: Mapping[str, Any],
+        server_args: Any = None,
+        *,
+        original_log_probs: Optional[bool] = None,
+    ) -> None:
+        """`sampling_params`: the dictionary that is sent. server_args: those of the engine
+        (`engine.server_args`), or a mapping of the ones that were changed. original_log_probs:
+        whether the engine runs with SGLANG_RETURN_ORIGINAL_LOGPROB; None: as this process does, for
+        an sglang.Engine that was made here has its environment.
+
+        ValueError for greedy decoding, and where the log-probs are not those of the draw.
+        """
+        preferred = _setting(server_args, "preferred_sampling_params") or {}
+        if isinstance(preferred, str):
+            preferred = json.loads(preferred)
+        if original_log_probs is None:
+            original_log_probs = os.environ.get(_ORIGINAL, "").lower() in ("true", "1")
+        self.sampling = sampling({**preferred, **sampling_params}, original_log_probs)
+        # Else what a streamed request answers repeats what it answered before.
+        self.cumulative = not _setting(server_args, "incremental_streaming_output")
+
+    def length(self, output: Mapping[str, Any]) -> int:
+        # A request that is aborted while it waits ends with an answer that has no count of the
+        # prompt's tokens. It repeats all that was said, in increments too.
+        if not self.cumulative and "prompt_tokens" not in output["meta_info"]:
+            return 0
+        return len(_sampled(output))
+
+    def ended(self, output: Mapping[str, Any]) -> Optional[str]:
+        reason = output["meta_info"]["finish_reason"]
+        if reason is None:
+            return None
+        return "aborted" if reason["type"] == "abort" else "finished"
+
+    def columns(self, pieces: Sequence[Piece]) -> Columns:
+        drawn: List[int] = []
+        own: List[float] = []
+        parts: List[Tuple[np.ndarray, np.ndarray]] = []
+        for piece in pieces:
+            here = _sampled(piece.output)[piece.start : piece.stop]
+            drawn += [entry[1] for entry in here]
+            own += [entry[0] for entry in here]
+            parts.append(_listed(piece.output["meta_info"], piece.start, piece.stop))
+        width = max(values.shape[1] for values, _ in parts)
+        rows = len(drawn)
+        tokens = np.full((rows, width), -1, np.int32)
+        log_probs = np.full((rows, width), -np.inf, np.float32)
+        first = 0
+        for values, ids in parts:
+            last = first + len(values)
+            log_probs[first:last, : values.shape[1]] = values
+            tokens[first:last, : ids.shape[1]] = ids
+            first = last
+        log_probs[log_probs <= _MINUS_INFINITY] = -np.inf
+        # The list is the same whichever token was drawn.
+        return Columns(tokens, log_probs, np.asarray(drawn, np.int32), np.asarray(own, np.float32), None)
+
+
+def sampling(params: Mapping[str, Any], original_log_probs: bool = False) -> Sampling:
+    """How SGLang makes the log-probs of such a request. ValueError for greedy decoding, and for
+    filters, which it leaves out of them."""
+
+    def value(name: str, default: Any) -> Any:
+        given = params.get(name)
+        return default if given is None else given
+
+    temperature = value("temperature", 1.0)
+    if temperature < _GREEDY_BELOW:
+        raise ValueError(f"temperature is {temperature}: greedy decoding draws no tokens")
+    if value("top_k", _ALL) == 1:
+        raise ValueError("top_k is 1: greedy decoding draws no tokens")
+    if value("beam_width", 1) > 1:
+        raise ValueError(f"beam_width is {params['beam_width']}: beam search does not draw from the policy")
+    for name, neutral in _FILTERS.items():
+        found = value(name, neutral)
+        if found != neutral and not (name == "top_k" and (found == -1 or found > _ALL)):
+            raise ValueError(f"{name} is {found}: SGLang's log-probs are those before it, not those of the draw")
+    if params.get("watermark") is not None:
+        raise ValueError("watermark is set: SGLang's log-probs are those without it")
+    return Sampling(
+        "raw" if original_log_probs else "processed",
+        temperature=temperature,
+        presence_penalty=value("presence_penalty", 0.0),
+        frequency_penalty=value("frequency_penalty", 0.0),
+        repetition_penalty=value("repetition_penalty", 1.0),
+        logit_bias=bool(params.get("logit_bias")) or value("min_new_tokens", 0) > 0,
+        grammar=any(params.get(name) is not None for name in _GRAMMARS),
+    )
+
+
+def _setting(server_args: Any, name: str) -> Any:
+    if isinstance(server_args, Mapping):
+        return server_args.get(name)
+    return getattr(server_args, name, None)
+
+
+def _sampled(output: Mapping[str, Any]) -> Sequence[Tuple[float, int, Any]]:
+    """Per generated token: its log-prob, id and text."""
+    found = output["meta_info"].get("output_token_logprobs")
+    if found is None:
+        raise ValueError("the answer has no log-probs: the request needs 'return_logprob': true")
+    return found
+
+
+def _listed(meta: Mapping[str, Any], start: int, stop: int) -> Tuple[np.ndarray, np.ndarray]:
+    """float32 and int32 [stop - start, K]: log-probs and ids of the most probable tokens."""
+    if "output_top_logprobs_shape" in meta:
+        rows, width = meta["output_top_logprobs_shape"]
+        if meta["output_top_logprobs_null_prefix"] or rows < stop:
+            raise ValueError(f"the answer lists the most probable tokens of {rows} positions, must be {stop}")
+        values, ids = _flat(meta, "val", "<f4"), _flat(meta, "idx", "<i4")
+        return values.reshape(rows, width)[start:stop], ids.reshape(rows, width)[start:stop]
+    listed = meta.get("output_top_logprobs")
+    if listed is None or len(listed) < stop or not all(listed[start:stop]):
+        there = 0 if listed is None else len(listed)
+        raise ValueError(
+            f"the answer lists the most probable tokens of {there} positions, must be {stop}: "
+            "the request needs 'top_logprobs_num'"
+        )
+    here = listed[start:stop]
+    counts = np.fromiter(map(len, here), np.int64, len(here))
+    every = list(itertools.chain.from_iterable(here))
+    ids, values = padded([entry[1] for entry in every], [entry[0] for entry in every], counts, int(counts.max(initial=1)))
+    return values, ids
+
+
+def _flat(meta: Mapping[str, Any], name: str, dtype: str) -> np.ndarray:
+    key = f"output_top_logprobs_{name}_flat"
+    if key in meta:
+        return np.asarray(meta[key], dtype)
+    said = np.dtype(meta[f"{key}_b64_dtype"]).newbyteorder("<")
+    if said != np.dtype(dtype):
+        raise ValueError(f"{key}_b64_dtype is {said.name}, must be {np.dtype(dtype).name}")
+    return np.frombuffer(base64.b64decode(meta[f"{key}_b64"]), dtype)
