@@ -169,7 +169,6 @@ class Actor {
   std::string Connect(const Command& command) {
     ClientOptions options;
     options.call_timeout = absl::Seconds(command.number("timeout"));
-    options.connect_timeout = absl::Seconds(command.number("connect_timeout", 10));
     const std::vector<std::string> addresses(command.words().begin(), command.words().end());
     absl::StatusOr<std::unique_ptr<Client>> client = addresses.size() == 1
                                                          ? Client::Connect(addresses[0], options)

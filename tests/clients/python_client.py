@@ -70,7 +70,7 @@ class PythonClient:
         except ValueError as error:
             return f"INVALID_ARGUMENT {error}"
 
-    def connect(self, *addresses, timeout, connect_timeout=10):
+    def connect(self, *addresses, timeout):
         self._client = sis.Client(addresses[0] if len(addresses) == 1 else addresses, timeout=float(timeout))
 
     def create_run(
