@@ -33,6 +33,7 @@ void Merge(const v1::Run& part, v1::Run& run) {
   run.set_positions(run.positions() + part.positions());
   run.set_bytes(run.bytes() + part.bytes());
   run.set_leases(run.leases() + part.leases());
+  run.set_unread_sequences(run.unread_sequences() + part.unread_sequences());
   if (part.has_last_draw()) run.set_last_draw(std::max(run.last_draw(), part.last_draw()));
 }
 

@@ -127,12 +127,15 @@ class Recorder:
     def policy_version(self, version: int) -> None:
         self.blocking.policy_version = version
 
-    async def add(self, sequence: str, output: Any) -> None:
+    async def add(self, sequence: str, output: Any, *, more: bool = False) -> None:
         """Leaves the event loop only where it must wait for the server."""
         if self.blocking.must_wait:
-            await _in_thread(self._pool, self.blocking.add, sequence, output)
+            await _in_thread(self._pool, self.blocking.add, sequence, output, more=more)
         else:
-            self.blocking.add(sequence, output)
+            self.blocking.add(sequence, output, more=more)
+
+    def skip(self, sequence: str, positions: int) -> None:
+        self.blocking.skip(sequence, positions)
 
     def truncate(self, sequence: str, length: int = 0) -> None:
         self.blocking.truncate(sequence, length)

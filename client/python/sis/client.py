@@ -166,7 +166,7 @@ class Client:
 
     def list_steps(self, run: Run) -> Dict[int, Step]:
         """get_step of all draws whose totals are kept, by draw. The one that was evaluated last is
-        last; over several replicas they are in order."""
+        last."""
         response = self._service.ListSteps(pb.ListStepsRequest(run=run.to_proto()))
         return {kept.draw: Step.from_proto(kept.step) for kept in response.steps}
 

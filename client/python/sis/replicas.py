@@ -119,11 +119,17 @@ class Replicas:
 
     def ListSteps(self, request: pb.ListStepsRequest) -> pb.ListStepsResponse:
         by_draw: Dict[int, List[pb.GetStepResponse]] = {}
+        # How far from its end a draw stands in the list of the replica that evaluated it last, as
+        # far as that can be told.
+        from_end: Dict[int, int] = {}
         for answer in self._ask_who_knows(lambda server: server.ListSteps(request)):
-            for kept in answer.steps:
+            for index, kept in enumerate(answer.steps):
                 by_draw.setdefault(kept.draw, []).append(kept.step)
+                here = len(answer.steps) - index
+                from_end[kept.draw] = min(from_end.get(kept.draw, here), here)
+        in_order = sorted(by_draw, key=lambda draw: (-from_end[draw], draw))
         return pb.ListStepsResponse(
-            steps=[pb.ListStepsResponse.Step(draw=draw, step=_sum_steps(by_draw[draw])) for draw in sorted(by_draw)]
+            steps=[pb.ListStepsResponse.Step(draw=draw, step=_sum_steps(by_draw[draw])) for draw in in_order]
         )
 
     def InspectRun(self, request: pb.InspectRunRequest) -> pb.InspectRunResponse:
@@ -462,7 +468,7 @@ def _merged_run(runs: Sequence[pb.Run]) -> pb.Run:
     runs = [run for run in runs if run.incarnation == incarnation]
     merged = pb.Run(run_id=runs[0].run_id, incarnation=incarnation, config=runs[0].config)
     merged.policy_version = max(run.policy_version for run in runs)
-    for name in ("sequences", "sealed_sequences", "positions", "bytes", "leases"):
+    for name in ("sequences", "sealed_sequences", "positions", "bytes", "leases", "unread_sequences"):
         setattr(merged, name, sum(getattr(run, name) for run in runs))
     draws = [run.last_draw for run in runs if run.HasField("last_draw")]
     if draws:

@@ -116,12 +116,13 @@ class Recorder:
         """Whether `add` would wait for the server."""
         return self._waiting >= MAX_WAITING
 
-    def add(self, sequence: str, output: Any) -> None:
+    def add(self, sequence: str, output: Any, *, more: bool = False) -> None:
         """Notes what the engine has returned for a sequence: its first output or the next one.
 
-        An output that says that its request has finished seals the sequence. After one that was
-        aborted it stays open: a further request, whose prompt holds what was generated, goes on
-        where it ended; or see `truncate` and `retry`.
+        An output that says that its request has finished seals the sequence, unless `more` is to
+        come: another turn of an agent, after what a tool wrote (`skip`). After one that was aborted
+        it stays open: a further request, whose prompt holds what was generated, goes on where it
+        ended; or see `truncate` and `retry`.
         """
         adapter = self._adapter
         count, ended = adapter.length(output), adapter.ended(output)
@@ -145,8 +146,16 @@ class Recorder:
                 self._waiting += count - start
                 state.length += count - start
             state.of_request = 0 if ended else max(count, start)
-            if ended == "finished":
+            if ended == "finished" and not more:
                 self._then(sequence, state, "seal", state.length)
+
+    def skip(self, sequence: str, positions: int) -> None:
+        """Leaves positions without records: tokens that the policy did not generate, such as what a
+        tool wrote. What is added next comes after them; the trainer's mask has a 0 there."""
+        with self._changed:
+            self._check()
+            state = self._sequences.setdefault(sequence, _Sequence())
+            state.length, state.of_request = state.length + positions, 0
 
     def truncate(self, sequence: str, length: int = 0) -> None:
         """Drops the positions of a sequence from `length` on, after its request was aborted. What
@@ -226,7 +235,12 @@ class Recorder:
     def _work_of(self, sequence: str, state: _Sequence) -> _Work:
         """Where the next positions of a sequence go."""
         last = self._last.get(sequence)
-        if last is None or last.then is not None or last.policy_version != self._policy_version:
+        if (
+            last is None
+            or last.then is not None
+            or last.policy_version != self._policy_version
+            or last.first_position + last.positions != state.length
+        ):
             reference = SequenceRef(sequence, state.attempt)
             last = self._last[sequence] = _Work(reference, state.length, self._policy_version)
             self._work.append(last)

@@ -7,6 +7,10 @@ token is then rounding. If positions were shifted by one, D would be above 1.
 import asyncio
 import json
 import os
+import pathlib
+import re
+import subprocess
+import sys
 import time
 import unittest
 import urllib.request
@@ -95,6 +99,24 @@ class EnginesTest(unittest.TestCase):
             for index, row in enumerate(rows):
                 recorder.add(str(index), row)
         self.check([(str(i), PROMPTS[0], row.sampled_ids.tolist()) for i, row in enumerate(rows)], 0.8, 1e-5)
+
+    def test_the_agent(self):
+        example = pathlib.Path(__file__).parents[2] / "examples/agent.py"
+        done = subprocess.run(
+            [sys.executable, example, self.address, self.path], capture_output=True, text=True, timeout=300
+        )
+        self.assertEqual(done.returncode, 0, done.stderr)
+        print(done.stdout)
+        self.assertRegex(done.stdout, r"episode-0: dropped its [1-9]\d* tokens from position [1-9]")
+        marks = "".join(re.findall(r"^episode-\d: ([-+.]+)$", done.stdout, re.M))
+        counts = re.search(r"(\d+) tokens scored, (\d+) of tools, (\d+) missing", done.stdout)
+        # The dropped turn is in no sum, and what took its place is whole.
+        self.assertEqual([int(count) for count in counts.groups()], [len(marks.replace(".", "")), marks.count("."), 0])
+        self.assertGreater(marks.count("."), 0)
+        behind = dict(re.findall(r"^(\d) versions behind: (\d+) tokens", done.stdout, re.M))
+        self.assertEqual(sorted(behind), ["1", "2"])
+        d, d_sis = map(float, re.search(r"D ([\d.]+), D_SIS ([\d.]+)", done.stdout).groups())
+        self.assertTrue(0 < d_sis < d < 1, f"D {d}, D_SIS {d_sis}: positions are shifted")
 
     def test_llama_cpp(self):
         import xllamacpp

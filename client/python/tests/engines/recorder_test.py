@@ -135,6 +135,20 @@ class RecorderTest(unittest.TestCase):
         self.assert_recorded("a", 6)
         self.assertEqual(self.held("a").sealed, 6)
 
+    def test_turns_of_an_agent_are_one_sequence_with_gaps_where_tools_wrote(self):
+        for cumulative in (False, True):
+            name = f"s{cumulative}"
+            with self.recorder(cumulative, interval=60) as recorder:
+                recorder.add(name, output(0, 5, "finished"), more=True)
+                recorder.skip(name, 3)
+                recorder.add(name, output(0, 2, "finished"), more=True)
+                recorder.flush()
+                self.assertIsNone(self.held(name).sealed)
+                recorder.skip(name, 1)
+                recorder.add(name, output(0, 4, "finished"))
+            self.assertEqual(sorted(self.held(name).rows), [*range(5), 8, 9, *range(11, 15)])
+            self.assertEqual(self.held(name).sealed, 15)
+
     def test_a_retry_is_another_attempt(self):
         with self.recorder() as recorder:
             recorder.add("a", output(0, 5, "aborted"))

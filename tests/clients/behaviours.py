@@ -1,0 +1,568 @@
+"""What clients do where something is lost, late or wrong: the table that behaviours_test.py runs
+against both clients, and that docs/clients.md shows (`python3 -m tests.clients.behaviours` writes
+the page)."""
+
+import pathlib
+from typing import NamedTuple, Sequence, Tuple
+
+PAGE = pathlib.Path("docs/clients.md")
+PAGE_TEXT = """\
+# What the clients do
+
+The C++ client (`client/api/client.h`) and the Python client ([its README](../client/python/README.md))
+are one client in two languages. `tests/clients/behaviours_test.py` plays each row below with both of
+them, against real servers that it stops, kills and starts again. What comes of each line must be
+what the table says, and the same in both languages: statuses with their words (but for what gRPC
+says of a connection), arrays bit by bit.
+
+| situation | what comes of it |
+|---|---|
+{rows}
+The names are gRPC's status codes. The C++ client returns them as `absl::Status`; the Python client
+raises `sis.InvalidArgument`, `sis.NotFound` and so on, and a plain `ValueError` where an array
+doesn't fit and nothing was sent, which counts as INVALID_ARGUMENT here. What a flush refuses is a
+list of entries in C++, and `sis.AppendError` in Python.
+
+## Where they differ
+
+| situation | line of the test | C++ | Python, where `ValueError` is INVALID_ARGUMENT |
+|---|---|---|---|
+{differences}
+These are choices of their languages, and no row of the table:
+
+- `Client::Connect` waits until a server answers; `sis.Client` connects with its first call.
+- A call may take 5 minutes in C++, and 60 s in Python, unless the user says otherwise; a block that
+  finds no room is offered again for 2 minutes, and for 60 s.
+- `flush` returns the committed lengths in Python. In C++ it returns what was refused.
+- An append stream that ends before a flush says so on standard error in C++, and in a
+  `RuntimeWarning` in Python.
+
+This page is written by `python3 -m tests.clients.behaviours`.
+"""
+
+
+class Differs(NamedTuple):
+    """Outcomes of a line that the clients do not share."""
+
+    cpp: str
+    python: str
+
+
+class Behaviour(NamedTuple):
+    """Lines, each with what must come of it, in order.
+
+    A line is done by the client `a`, or by another whose name it begins with ("b: get_run run"); each
+    is a process or an object of its own, connected before its first line. In outcomes "…" stands
+    for anything. Lines in {} are the test's own: {kill 0} ends server 0 as kill -9 does, {restart 0}
+    starts it again at the same address with nothing in memory, {stop 0} and {continue 0} are signals,
+    {wait 0.3} is in seconds. A line that begins with "until" is repeated until the outcome comes.
+    With several servers a sequence called "x0" is one that server 0 has, "x1" one of server 1.
+    """
+
+    situation: str
+    # What comes of it, for the page.
+    says: str
+    lines: Sequence[Tuple[str, object]]
+    servers: int = 1
+    flags: Sequence[str] = ()
+    # Seconds that a call may take.
+    timeout: float = 20
+
+
+CREATE = ("create_run run", "ok incarnation 1")
+DONE = "ok"
+
+
+def appended(*blocks):
+    """Blocks on a stream of their own."""
+    return [("open", DONE), *((f"block {block}", DONE) for block in blocks), ("finish", DONE)]
+
+
+BEHAVIOURS = [
+    # Lost sequences.
+    Behaviour(
+        "a sequence was lost, and is asked for by its name",
+        "its slice has no positions (NEVER_ARRIVED); the others are decided",
+        [
+            CREATE,
+            *appended("x rows=20"),
+            ("fetch lost x", "ok positions 20 missing 0:0+0 NEVER_ARRIVED"),
+            ("evaluate draw=1", "ok scored 20 missing 0 new 20"),
+        ],
+    ),
+    Behaviour(
+        "a sequence was lost, and is asked for with its length",
+        "it keeps its rows in the batch, all MISSING; ratios of them are FAILED_PRECONDITION, by name",
+        [
+            CREATE,
+            *appended("x rows=20"),
+            ("fetch x lost:0+10", "ok positions 30 missing 1:0+10 NEVER_ARRIVED"),
+            ("evaluate draw=1", "ok scored 20 missing 10 new 30 missing 1:0+10 NEVER_ARRIVED"),
+            ("evaluate draw=1 ratios=1", "FAILED_PRECONDITION …'lost' attempt 0 position 0 is missing (never_arrived)…"),
+        ],
+    ),
+    Behaviour(
+        "all sequences of a batch were lost",
+        "nothing is sent, and nothing is decided: no error",
+        [
+            CREATE,
+            ("fetch lost gone", "ok positions 0 missing 0:0+0 NEVER_ARRIVED missing 1:0+0 NEVER_ARRIVED"),
+            ("evaluate draw=1 ratios=1", "ok scored 0 missing 0 new 0"),
+            ("get_step 1", "NOT_FOUND …"),
+            ("fetch", "INVALID_ARGUMENT …slices…"),
+        ],
+    ),
+    Behaviour(
+        "the end of a sequence has not arrived",
+        "the positions that are there are decided, the others MISSING (NEVER_ARRIVED)",
+        [
+            CREATE,
+            *appended("x rows=20"),
+            ("fetch x:15+10", "ok positions 10 missing 0:20+5 NEVER_ARRIVED"),
+            ("evaluate draw=1", "ok scored 5 missing 5 new 10 missing 0:20+5 NEVER_ARRIVED"),
+        ],
+    ),
+    Behaviour(
+        "a sequence is older than the run's time to live",
+        "MISSING (EXPIRED)",
+        [
+            ("create_run run time_to_live=0.05", "ok incarnation 1"),
+            *appended("x rows=20"),
+            ("{wait 0.1}", ""),
+            ("fetch x:0+20", "ok positions 20 missing 0:0+20 EXPIRED"),
+            ("evaluate draw=1", "ok scored 0 missing 20 new 20 missing 0:0+20 EXPIRED"),
+        ],
+    ),
+    Behaviour(
+        "a sequence is of too old a policy version",
+        "MISSING (STALE), and dropped; a version that goes back is FAILED_PRECONDITION",
+        [
+            ("create_run run max_staleness=1", "ok incarnation 1"),
+            *appended("x rows=20", "y rows=5 version=1"),
+            ("advance_version 2", "ok dropped 1"),
+            ("fetch x:0+20 y", "ok positions 25 missing 0:0+20 STALE"),
+            ("evaluate draw=1", "ok scored 5 missing 20 new 25 missing 0:0+20 STALE"),
+            ("advance_version 1", "FAILED_PRECONDITION …"),
+        ],
+    ),
+    Behaviour(
+        "a run nobody has named for the server's --run_idle_expiry",
+        "it is deleted: NOT_FOUND, and FAILED_PRECONDITION to whoever has opened it; opened again, it is the next "
+        "incarnation",
+        [
+            CREATE,
+            *appended("x rows=20"),
+            ("{wait 5}", ""),
+            ("b: get_run run", "NOT_FOUND …"),
+            ("fetch x:0+20", "FAILED_PRECONDITION …deleted at incarnation 1…"),
+            ("create_run run", "ok incarnation 2"),
+            ("fetch x:0+20", "ok positions 20 missing 0:0+20 NEVER_ARRIVED"),
+        ],
+        flags=["--run_idle_expiry=2s"],
+    ),
+    # Appends.
+    Behaviour(
+        "a worker sends again what it has sent",
+        "nothing changes; another block at the same positions is ALREADY_EXISTS in the flush",
+        [
+            CREATE,
+            *appended("x rows=20"),
+            *appended("x rows=20"),
+            *appended("x first=10 rows=20"),
+            ("get_run run", "ok incarnation 1 version 0 sequences 1 sealed 0 positions 30 leases 0 unread 1"),
+            ("open", DONE),
+            ("block x rows=20 seed=7", DONE),
+            ("block y rows=20", DONE),
+            ("flush", "refused x ALREADY_EXISTS …position 0…"),
+            ("get_run run", "ok incarnation 1 version 0 sequences 2 sealed 0 positions 50 leases 0 unread 2"),
+            ("finish", DONE),
+        ],
+    ),
+    Behaviour(
+        "the same response is generated again",
+        "another attempt, with positions of its own",
+        [
+            CREATE,
+            *appended("x rows=20", "x#1 rows=10 seed=7"),
+            ("fetch x x#1", "ok positions 30"),
+            ("evaluate draw=1", "ok scored 30 missing 0 new 30"),
+        ],
+    ),
+    Behaviour(
+        "a record has a NaN",
+        "its block is refused as a whole, with field, position and value; the rest of the stream is stored",
+        [
+            CREATE,
+            ("open", DONE),
+            ("block x rows=20", DONE),
+            ("block y rows=20 nan_at=7", DONE),
+            ("block z rows=20", DONE),
+            ("flush", "refused y INVALID_ARGUMENT …sampled_log_probs…position 7…nan…"),
+            ("get_run run", "ok incarnation 1 version 0 sequences 2 sealed 0 positions 40 leases 0 unread 2"),
+            ("block y rows=20", DONE),
+            ("finish", DONE),
+            ("fetch x y z", "ok positions 60"),
+        ],
+    ),
+    Behaviour(
+        "a sequence is cut and generated on, by newer weights",
+        "the new positions take the place of those cut; records fetched before are FAILED_PRECONDITION",
+        [
+            CREATE,
+            *appended("x rows=20"),
+            ("fetch x", "ok positions 20"),
+            ("open", DONE),
+            ("truncate x 12", DONE),
+            ("block x first=12 rows=13 version=1 seed=5", DONE),
+            ("seal x 25", DONE),
+            ("flush", DONE),
+            ("evaluate draw=1", "FAILED_PRECONDITION record_digest…'x'…"),
+            ("fetch x", "ok positions 25"),
+            ("evaluate draw=1", "ok scored 25 missing 0 new 25"),
+            ("truncate x 3", DONE),
+            ("block x first=25 rows=1", DONE),
+            ("flush", "refused x FAILED_PRECONDITION …; refused x FAILED_PRECONDITION …"),
+            ("finish", DONE),
+        ],
+    ),
+    Behaviour(
+        "a block is larger than the run's quota",
+        "offered again for the stream's retry time, then refused (RESOURCE_EXHAUSTED); the rest is stored",
+        [
+            ("create_run run byte_quota=20000", "ok incarnation 1"),
+            ("open retry=0.2", DONE),
+            ("block x rows=4000", DONE),
+            ("block y rows=20", DONE),
+            ("flush", "refused x RESOURCE_EXHAUSTED …"),
+            ("fetch x:0+20 y", "ok positions 40 missing 0:0+20 NEVER_ARRIVED"),
+            ("finish", DONE),
+        ],
+    ),
+    Behaviour(
+        "a run has more than its quota, and may evict",
+        "the oldest sequences go: MISSING (EVICTED)",
+        [
+            ("create_run run byte_quota=20000 evict_unread=1", "ok incarnation 1"),
+            *appended("x rows=64", *(f"y{i} rows=64" for i in range(9))),
+            ("fetch x:0+64 y8", "ok positions 128 missing 0:0+64 EVICTED"),
+            ("evaluate draw=1", "ok scored 64 missing 64 new 128 missing 0:0+64 EVICTED"),
+        ],
+    ),
+    Behaviour(
+        "a stream is opened for raw log-probs at a temperature other than 1",
+        "INVALID_ARGUMENT at its first flush",
+        [CREATE, ("open temperature=0.5", DONE), ("flush", "INVALID_ARGUMENT …temperature…")],
+    ),
+    Behaviour(
+        "a stream has ended",
+        "calls say so, and nothing is sent",
+        [
+            CREATE,
+            *appended("x rows=20"),
+            ("block x first=20 rows=5", Differs("FAILED_PRECONDITION …", "INVALID_ARGUMENT …closed…")),
+            ("get_run run", "ok …positions 20 …"),
+        ],
+    ),
+    # Evaluate.
+    Behaviour(
+        "an Evaluate is repeated",
+        "the same bits for the same draw, counted once; another draw decides anew",
+        [
+            CREATE,
+            *appended("x rows=200"),
+            ("fetch x", "ok positions 200"),
+            ("evaluate draw=1", "ok scored 200 missing 0 new 200"),
+            ("evaluate draw=1", "ok scored 200 missing 0 new 0"),
+            ("evaluate draw=2", "ok scored 200 missing 0 new 200"),
+            ("evaluate draw=2 top_k=2 ratios=1", "ok scored 200 missing 0 new 0"),
+            ("get_step 1", "ok sequences 1 scored 200 missing 0"),
+            ("evaluate draw=1", "ok scored 200 missing 0 new 0"),
+            ("list_steps", "ok 2 1"),
+        ],
+    ),
+    Behaviour(
+        "the trainer's log-probs have a NaN",
+        "INVALID_ARGUMENT with field, sequence and position; nothing is counted",
+        [
+            CREATE,
+            *appended("x rows=20"),
+            ("fetch x", "ok positions 20"),
+            ("evaluate draw=1 nan_at=7", "INVALID_ARGUMENT …log_probs…position 7…nan…"),
+            ("get_step 1", "NOT_FOUND …"),
+            ("evaluate draw=1", "ok scored 20 missing 0 new 20"),
+        ],
+    ),
+    Behaviour(
+        "the trainer's arrays are one row too short",
+        "INVALID_ARGUMENT with the array's name; nothing is counted",
+        [
+            CREATE,
+            *appended("x rows=20"),
+            ("fetch x", "ok positions 20"),
+            (
+                "evaluate draw=1 one_row_less=1",
+                Differs(
+                    "INVALID_ARGUMENT gathered.log_probs: 304 bytes, not the 320 of 80 elements",
+                    "INVALID_ARGUMENT log_probs has shape [19, 4], must be [20, 4]",
+                ),
+            ),
+            ("get_step 1", "NOT_FOUND …"),
+        ],
+    ),
+    Behaviour(
+        "an algorithm needs ratios, and records are missing",
+        "FAILED_PRECONDITION, unless the trainer sends its own log-probs",
+        [
+            CREATE,
+            *appended("x rows=20"),
+            ("fetch x lost:0+5", "ok positions 25 missing 1:0+5 NEVER_ARRIVED"),
+            ("evaluate draw=1 algorithm=gspo", "FAILED_PRECONDITION …'lost' attempt 0 position 0…"),
+        ],
+    ),
+    # Leases and releases.
+    Behaviour(
+        "a lease ends before its trainer evaluates",
+        "no error: what is still there is decided, what has gone is MISSING",
+        [
+            ("create_run run time_to_live=1", "ok incarnation 1"),
+            *appended("x rows=20"),
+            ("fetch x lease=4", "ok positions 20 leased"),
+            ("{wait 2}", ""),
+            ("evaluate draw=1", "ok scored 20 missing 0 new 20"),
+            ("until get_run run", "ok …sequences 0 …"),
+            ("evaluate draw=2", "ok scored 0 missing 20 new 20 missing 0:0+20 EXPIRED"),
+        ],
+    ),
+    Behaviour(
+        "a leased sequence is released by another client",
+        "it goes when the lease does; then MISSING (RELEASED)",
+        [
+            CREATE,
+            *appended("x rows=20"),
+            ("fetch x lease=60", "ok positions 20 leased"),
+            ("b: get_run run", "ok …leases 1 …"),
+            ("b: release x", "ok sequences 1 leases 0 unknown 0"),
+            ("evaluate draw=1", "ok scored 20 missing 0 new 20"),
+            ("release lost lease=1", "ok sequences 0 leases 1 unknown 1"),
+            ("release lease=1", "ok sequences 0 leases 0 unknown 1"),
+            ("evaluate draw=2", "ok scored 0 missing 20 new 20 missing 0:0+20 RELEASED"),
+        ],
+    ),
+    # Runs.
+    Behaviour(
+        "a run is resumed as a new incarnation",
+        "what still holds the old one is FAILED_PRECONDITION: workers can't write into the new one",
+        [
+            CREATE,
+            *appended("x rows=20"),
+            ("open", DONE),
+            ("flush", DONE),
+            ("fetch x", "ok positions 20"),
+            ("b: create_run run incarnation=2", "ok incarnation 2"),
+            ("block y rows=5", DONE),
+            ("flush", "FAILED_PRECONDITION …incarnation…"),
+            ("evaluate draw=1", "FAILED_PRECONDITION …incarnation…"),
+            ("fetch x", "FAILED_PRECONDITION …incarnation…"),
+            ("advance_version 3", "FAILED_PRECONDITION …incarnation…"),
+            ("create_run run", "ok incarnation 2"),
+            ("fetch x", "ok positions 0 missing 0:0+0 NEVER_ARRIVED"),
+        ],
+    ),
+    Behaviour(
+        "a run is opened with another configuration",
+        "ALREADY_EXISTS names the field",
+        [CREATE, ("create_run run seed=4", "ALREADY_EXISTS …seed…")],
+    ),
+    Behaviour(
+        "a run is unknown, or was deleted",
+        "NOT_FOUND; deleting it again is no error; opened again, it is the next incarnation",
+        [
+            ("get_run run", "NOT_FOUND …"),
+            ("delete_run run", "ok was not there"),
+            CREATE,
+            *appended("x rows=20"),
+            ("delete_run run", "ok deleted"),
+            ("get_run run", "NOT_FOUND …"),
+            ("fetch x", "NOT_FOUND …"),
+            ("open", DONE),
+            ("flush", "NOT_FOUND …"),
+            ("create_run run", "ok incarnation 2"),
+        ],
+    ),
+    # One server.
+    Behaviour(
+        "the server is killed, and comes back with nothing in memory",
+        "UNAVAILABLE while it is away; then the run is opened again at its version and incarnation, "
+        "what was recorded is MISSING, and what workers send again is decided as before",
+        [
+            ("create_run run incarnation=3", "ok incarnation 3"),
+            *appended("x rows=20"),
+            ("advance_version 2", "ok dropped 0"),
+            ("b: get_run run", "ok incarnation 3 version 2 …"),
+            ("fetch x lease=60", "ok positions 20 leased"),
+            ("evaluate draw=1", "ok scored 20 missing 0 new 20"),
+            ("open", DONE),
+            ("flush", DONE),
+            ("{kill 0}", ""),
+            ("evaluate draw=2", "UNAVAILABLE …"),
+            ("until block y rows=5", "UNAVAILABLE …"),
+            ("flush", "UNAVAILABLE …"),
+            ("{restart 0}", ""),
+            ("until b: fetch x:0+20", "ok positions 20 missing 0:0+20 NEVER_ARRIVED"),
+            ("until evaluate draw=2", "ok scored 0 missing 20 new 20 missing 0:0+20 NEVER_ARRIVED"),
+            ("b: get_run run", "ok incarnation 3 version 2 …"),
+            ("flush", "UNAVAILABLE …"),
+            *appended("x rows=20"),
+            ("evaluate draw=1", "ok scored 20 missing 0 new 20"),
+        ],
+    ),
+    Behaviour(
+        "the server does not answer",
+        "DEADLINE_EXCEEDED after the client's timeout; when it does again, all goes on",
+        [
+            CREATE,
+            *appended("x rows=20"),
+            ("fetch x", "ok positions 20"),
+            ("{stop 0}", ""),
+            ("evaluate draw=1", "DEADLINE_EXCEEDED …"),
+            ("{continue 0}", ""),
+            # Whether the first evaluate is still counted depends on when its caller left.
+            ("until get_run run", "ok …"),
+            ("evaluate draw=2", "ok scored 20 missing 0 new 20"),
+        ],
+        timeout=3,
+    ),
+    # Several servers.
+    Behaviour(
+        "a client of several servers, all well",
+        "what one server would answer, whichever has what",
+        [
+            CREATE,
+            *appended("x0 rows=20", "x1 rows=30", "y0 rows=5 version=1", "y1 rows=7"),
+            ("get_run run", "ok incarnation 1 version 0 sequences 4 sealed 0 positions 62 leases 0 unread 4"),
+            ("list_runs", "ok run 62 4"),
+            ("fetch x1 y0 x0 y1 lost0 lease=60", "ok positions 62 missing 4:0+0 NEVER_ARRIVED leased"),
+            ("evaluate draw=2 ratios=1", "ok scored 62 missing 0 new 62"),
+            ("evaluate draw=1", "ok scored 62 missing 0 new 62"),
+            ("evaluate draw=1 algorithm=gspo", "ok scored 62 missing 0 new 0"),
+            ("get_step 1", "ok sequences 4 scored 62 missing 0"),
+            ("list_steps", "ok 2 1"),
+            ("release x0 y1 none1 lease=1", "ok sequences 2 leases 1 unknown 1"),
+            ("evaluate draw=3", "ok scored 35 missing 27 new 62 missing 2:0+20 RELEASED missing 3:0+7 RELEASED"),
+        ],
+        servers=2,
+    ),
+    Behaviour(
+        "one of several servers is killed",
+        "its share is MISSING (STORE_DOWN), its entries are UNAVAILABLE at the flush, and the rest goes on; "
+        "a deletion must reach all",
+        [
+            CREATE,
+            *appended("x0 rows=20", "x1 rows=30"),
+            ("fetch x0 x1", "ok positions 50"),
+            ("evaluate draw=1", "ok scored 50 missing 0 new 50"),
+            ("open", DONE),
+            ("flush", DONE),
+            ("{kill 1}", ""),
+            ("evaluate draw=2", "ok scored 20 missing 30 new 20 missing 1:0+30 STORE_DOWN"),
+            ("evaluate draw=2 ratios=1", "FAILED_PRECONDITION …'x1' attempt 0 position 0 is missing (store_down)…"),
+            ("block y0 rows=5", DONE),
+            ("block y1 rows=5", DONE),
+            ("flush", "refused y1 UNAVAILABLE …"),
+            ("fetch x0 y0 y1:0+5", "ok positions 30 missing 2:0+5 STORE_DOWN"),
+            ("get_run run", "ok incarnation 1 version 0 sequences 2 …"),
+            ("advance_version 1", "ok dropped 0"),
+            ("get_step 2", "ok sequences 1 scored 20 missing 0"),
+            ("delete_run run", "UNAVAILABLE …deleted, but perhaps not on 1 of 2 replicas…"),
+            ("finish", DONE),
+        ],
+        servers=2,
+    ),
+    Behaviour(
+        "one of several servers comes back with nothing in memory",
+        "it is told of the run, at the version of the others; what was fetched while it was away stays MISSING",
+        [
+            CREATE,
+            *appended("x0 rows=20", "x1 rows=30"),
+            ("advance_version 2", "ok dropped 0"),
+            ("{kill 1}", ""),
+            ("fetch x0 x1:0+30", "ok positions 50 missing 1:0+30 STORE_DOWN"),
+            ("{restart 1}", ""),
+            ("until b: get_run run", "ok incarnation 1 version 2 sequences 1 …"),
+            ("until b: fetch x1", "ok positions 0 missing 0:0+0 NEVER_ARRIVED"),
+            ("b: open", DONE),
+            ("b: block x1 rows=30 version=2", DONE),
+            ("b: flush", DONE),
+            ("evaluate draw=1", "ok scored 20 missing 30 new 20 missing 1:0+30 STORE_DOWN"),
+            ("until fetch x0 x1", "ok positions 50"),
+            ("evaluate draw=1", "ok scored 50 missing 0 new 30"),
+        ],
+        servers=2,
+    ),
+    Behaviour(
+        "all of several servers are killed",
+        "UNAVAILABLE, as with one",
+        [
+            CREATE,
+            *appended("x0 rows=20", "x1 rows=30"),
+            ("fetch x0 x1", "ok positions 50"),
+            ("{kill 0}", ""),
+            ("{kill 1}", ""),
+            ("evaluate draw=1", "UNAVAILABLE …"),
+            ("get_run run", "UNAVAILABLE …"),
+            ("fetch x0 x1", "UNAVAILABLE …"),
+        ],
+        servers=2,
+    ),
+    Behaviour(
+        "Clip-Cov, which chooses among all positions of a batch",
+        "computed",
+        [
+            CREATE,
+            *appended("x rows=20", "y rows=30"),
+            ("fetch x y", "ok positions 50"),
+            ("evaluate draw=1 algorithm=clip_cov", "ok scored 50 missing 0 new 50"),
+        ],
+    ),
+    Behaviour(
+        "Clip-Cov over several servers",
+        "INVALID_ARGUMENT, before anything is sent",
+        [
+            CREATE,
+            *appended("x0 rows=20", "x1 rows=30"),
+            ("fetch x0 x1", "ok positions 50"),
+            ("evaluate draw=1 algorithm=clip_cov", "INVALID_ARGUMENT …clip_cov…there are 2, must be one"),
+            ("get_step 1", "NOT_FOUND …"),
+        ],
+        servers=2,
+    ),
+    Behaviour(
+        "shared memory is wanted of a server that has none to lease",
+        "FAILED_PRECONDITION names the server's flag",
+        [CREATE, ("lease_memory", "FAILED_PRECONDITION …--shared_memory_bytes…")],
+    ),
+    Behaviour(
+        "shared memory is wanted of several servers",
+        "refused",
+        [
+            CREATE,
+            ("lease_memory", Differs("UNIMPLEMENTED …", "INVALID_ARGUMENT …")),
+        ],
+        servers=2,
+    ),
+]
+
+
+def page() -> str:
+    rows = "".join(f"| {behaviour.situation} | {behaviour.says} |\n" for behaviour in BEHAVIOURS)
+    differences = "".join(
+        f"| {behaviour.situation} | `{line}` | {outcome.cpp} | {outcome.python} |\n"
+        for behaviour in BEHAVIOURS
+        for line, outcome in behaviour.lines
+        if isinstance(outcome, Differs)
+    )
+    return PAGE_TEXT.format(rows=rows, differences=differences)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

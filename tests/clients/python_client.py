@@ -1,0 +1,199 @@
+"""Does with the Python client what lines say, and answers each with a line of what came of it: the
+words of tests/clients/behaviours.py, which cpp_client.cc understands too."""
+
+import warnings
+
+import numpy as np
+
+import sis
+
+TOP_K, VOCABULARY = 4, 64
+
+
+def slice_of(text):
+    """ "id", or "id#attempt", perhaps with ":first+length"."""
+    name, _, span = text.partition(":")
+    sequence, _, attempt = name.partition("#")
+    first, _, length = span.partition("+")
+    return sis.Slice(sequence, int(first or 0), int(length or 0), attempt=int(attempt or 0))
+
+
+def rows_of(first_position, rows, seed):
+    """As cpp_client.cc computes them too, all exact in float32: of five tokens in a row four are the
+    slots of their sets, in turn, and one is outside."""
+    positions = np.arange(first_position, first_position + rows)
+    n = 7 * positions + 13 * seed
+    ids = (n[:, None] + 5 * np.arange(TOP_K)) % VOCABULARY
+    log_probs = (np.array([-0.75, -1.5, -2.5, -3.25]) - (n % 5)[:, None] / 16).astype(np.float32)
+    slot = positions % 5
+    inside, at = slot < TOP_K, (np.arange(rows), np.minimum(slot, TOP_K - 1))
+    return {
+        "sampled_ids": np.where(inside, ids[at], (n + 45) % VOCABULARY),
+        "sampled_log_probs": np.where(inside, log_probs[at], np.float32(-4)),
+        "top_k_ids": ids,
+        "top_k_log_probs": log_probs,
+    }
+
+
+def told_missing(ranges):
+    return "".join(
+        f" missing {part.slice}:{part.first_position}+{part.length} {part.reason.name}" for part in ranges
+    )
+
+
+def bits(arrays):
+    return " ".join("" if array is None else array.tobytes().hex() for array in arrays)
+
+
+class PythonClient:
+    def __init__(self):
+        self._client = self._run = self._stream = self._records = None
+
+    def close(self):
+        if self._client is not None:
+            with warnings.catch_warnings():
+                # Of streams that a scenario leaves open.
+                warnings.simplefilter("ignore", RuntimeWarning)
+                self._client.close()
+
+    def do(self, line):
+        """What stands behind a tab in the answer are bits, to be compared only."""
+        verb, *words = line.split()
+        settings = dict(word.split("=", 1) for word in words if "=" in word)
+        try:
+            return getattr(self, verb)(*(word for word in words if "=" not in word), **settings) or "ok"
+        except sis.AppendError as error:
+            told = [f"refused {entry.sequence} {entry.code.name} {entry.message}" for entry in error.refused]
+            return "; ".join(sorted(told))
+        except sis.Error as error:
+            return f"{error.code.name} {error.message}".replace("\n", " ")
+        except ValueError as error:
+            return f"INVALID_ARGUMENT {error}"
+
+    def connect(self, *addresses, timeout):
+        self._client = sis.Client(addresses[0] if len(addresses) == 1 else addresses, timeout=float(timeout))
+
+    def create_run(
+        self, name, seed=3, top_k=TOP_K, time_to_live=0, byte_quota=0, evict_unread=False, max_staleness=None,
+        incarnation=0,
+    ):  # fmt: skip
+        self._run = self._client.create_run(
+            name,
+            seed=int(seed),
+            vocabulary_size=VOCABULARY,
+            top_k=int(top_k),
+            log_prob_encoding="float32",
+            time_to_live=float(time_to_live),
+            byte_quota=int(byte_quota),
+            evict_unread=bool(evict_unread),
+            max_staleness=None if max_staleness is None else int(max_staleness),
+            incarnation=int(incarnation),
+        )
+        return f"ok incarnation {self._run.incarnation}"
+
+    def get_run(self, name):
+        status = self._client.get_run(name)
+        self._run = status.run
+        return (
+            f"ok incarnation {status.run.incarnation} version {status.policy_version} sequences {status.sequences} "
+            f"sealed {status.sealed_sequences} positions {status.positions} leases {status.leases} "
+            f"unread {status.unread_sequences}"
+        )
+
+    def list_runs(self):
+        runs = self._client.list_runs()
+        return "ok" + "".join(f" {run.run.id} {run.positions} {run.unread_sequences}" for run in runs)
+
+    def delete_run(self, name):
+        return "ok deleted" if self._client.delete_run(name) else "ok was not there"
+
+    def advance_version(self, version):
+        return f"ok dropped {self._client.advance_version(self._run, int(version))}"
+
+    def open(self, temperature=1, retry=60):
+        sampling = sis.Sampling("raw", temperature=float(temperature))
+        self._stream = self._client.append(
+            self._run, sampling=sampling, worker="worker", retry_timeout=float(retry)
+        )
+
+    def block(self, name, rows, first=0, version=0, seed=0, nan_at=None):
+        sequence = slice_of(name)
+        record = rows_of(int(first), int(rows), int(seed))
+        if nan_at is not None:
+            record["sampled_log_probs"][int(nan_at) - int(first)] = np.nan
+        self._stream.block(
+            sequence.sequence, attempt=sequence.attempt, first_position=int(first), policy_version=int(version), **record
+        )
+
+    def truncate(self, name, length):
+        sequence = slice_of(name)
+        self._stream.truncate(sequence.sequence, attempt=sequence.attempt, length=int(length))
+
+    def seal(self, name, length):
+        sequence = slice_of(name)
+        self._stream.seal(sequence.sequence, attempt=sequence.attempt, length=int(length))
+
+    def flush(self):
+        self._stream.flush()
+
+    def finish(self):
+        self._stream.close()
+
+    def fetch(self, *slices, lease=0):
+        records = self._client.fetch_top_k(self._run, [slice_of(text) for text in slices], lease_seconds=float(lease))
+        self._records = records
+        arrays = (records.sampled_ids, records.sampled_log_probs, records.ids, records.log_probs)
+        return (
+            f"ok positions {len(records)}{told_missing(records.missing)}{' leased' if records.lease_id else ''}\t"
+            + bits(arrays)
+        )
+
+    def evaluate(self, draw, top_k=0, ratios=False, algorithm=None, nan_at=None, one_row_less=False):
+        records = self._records
+        # Behaviour policy and current policy differ by these, slot by slot.
+        shifts = np.array([0.125, -0.25, 0], np.float32)
+        slots = np.arange(len(records))[:, None] + np.arange(TOP_K)
+        log_probs = records.log_probs + shifts[slots % 3]
+        is_sampled = (records.ids == records.sampled_ids[:, None]) & (records.ids >= 0)
+        sampled = np.where(
+            is_sampled.any(axis=1), log_probs[np.arange(len(records)), is_sampled.argmax(axis=1)],
+            records.sampled_log_probs,
+        )  # fmt: skip
+        if nan_at is not None:
+            log_probs[int(nan_at), 0] = np.nan
+        if one_row_less:
+            log_probs, sampled = log_probs[:-1], sampled[:-1]
+        options = sis.EvaluateOptions()
+        if algorithm is not None:
+            options = sis.EvaluateOptions(
+                algorithm={"clip_cov": sis.ClipCov, "gspo": sis.Gspo}[algorithm](),
+                advantages=np.full(len(records), 0.5, np.float32),
+            )
+        outputs = ["decisions"] + ["ratios"] * bool(ratios) + ["coefficients"] * (algorithm is not None)
+        evaluation = self._client.evaluate(
+            self._run, records, draw=int(draw), top_k=int(top_k), log_probs=log_probs, sampled_log_probs=sampled,
+            outputs=outputs, options=options,
+        )  # fmt: skip
+        arrays = [evaluation.accepted, evaluation.decisions, evaluation.ratios, evaluation.coefficients]
+        totals = evaluation.totals
+        return (
+            f"ok scored {totals.scored} missing {totals.missing} new {evaluation.newly_counted}"
+            f"{told_missing(evaluation.missing)}\t{totals.accepted} {totals.d_sis:g} "
+            + bits(arrays)
+        )
+
+    def get_step(self, draw):
+        step = self._client.get_step(self._run, int(draw))
+        return f"ok sequences {step.sequences} scored {step.totals.scored} missing {step.totals.missing}"
+
+    def list_steps(self):
+        return " ".join(["ok", *map(str, self._client.list_steps(self._run))])
+
+    def release(self, *names, lease=None):
+        refs = [sis.SequenceRef(part.sequence, part.attempt) for part in map(slice_of, names)]
+        leases = [] if lease is None else [self._records.lease_id]
+        released = self._client.release(self._run, refs, leases)
+        return f"ok sequences {released.sequences} leases {released.leases} unknown {released.unknown}"
+
+    def lease_memory(self):
+        self._client.lease_segment(1 << 20).close()
