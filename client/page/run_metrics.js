@@ -25,7 +25,8 @@ export function runMetrics(text, runId) {
   const of = name => samples.filter(sample => sample.name === name);
   const tokens = of("sis_tokens_total").reduce((sum, {value}) => sum + value, 0);
   const missing = of("sis_missing_tokens_total").filter(({value}) => value > 0)
-    .map(({labels, value}) => ({reason: labels.reason.replaceAll("_", " "), share: value / tokens}));
+    .map(({labels, value}) =>
+      ({reason: labels.reason.replaceAll("_", " "), share: value / tokens}));
   const at = (name, k) => of(name).find(({labels}) => labels.top_k === k)?.value;
   const curve = of("sis_prefix_tokens_total").filter(({value}) => value > 0)
     .map(({labels: {top_k: k}, value}) => ({

@@ -101,7 +101,8 @@ class PageTest(unittest.TestCase):
         drawn = self.chart("Missing by reason")
         self.assertEqual(drawn["names"], ["never arrived"])
         missing = sum(evaluation.totals.missing for evaluation in evaluations)
-        self.assertAlmostEqual(drawn["lines"]["missing"][0], missing / (scored + missing), delta=1e-6)
+        share = missing / (scored + missing)
+        self.assertAlmostEqual(drawn["lines"]["missing"][0], share, delta=1e-6)
 
     def assert_tokens_stand_out(self, inspection):
         """The tables of tokens hold what InspectRun says, each token in one, in its order."""
