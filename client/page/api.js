@@ -21,3 +21,14 @@ export async function call(method, fields = {}) {
   if (!answer.ok) throw new Refused(answer.status, body.message);
   return body;
 }
+
+/** What the server tells Prometheus. Throws as call() does. */
+export async function metrics() {
+  const answer = await fetch("/metrics", {
+    cache: "no-store",
+    signal: AbortSignal.timeout(PATIENCE_MILLISECONDS),
+  });
+  const body = await answer.text();
+  if (!answer.ok) throw new Refused(answer.status, body);
+  return body;
+}

@@ -43,8 +43,8 @@ class Panel {
   }
 
   /**
-   * `names` of the values, in a row, and `series` [{name, values, dashed}], of the same length
-   * each; null is a gap.
+   * `names` of the values, in a row, and `series` [{name, values, dashed, points}], of the same
+   * length each; null is a gap.
    */
   show(names, series, {range = {}, namesTitle = "Draw", axis = {}, stacked = false} = {}) {
     this.names = names;
@@ -152,7 +152,7 @@ export class LinePanel extends Panel {
   dataset(line, stroke) {
     return {label: line.name, data: line.values, borderColor: stroke, backgroundColor: stroke,
       borderWidth: 2, borderDash: line.dashed ? DASH : [], tension: 0,
-      pointRadius: line.values.length < 2 ? 3 : 0, pointHitRadius: 8};
+      pointRadius: line.points || line.values.length < 2 ? 3 : 0, pointHitRadius: 8};
   }
 
   latest(line) {

@@ -719,23 +719,56 @@ function sequencesTable(sequences, onOpen) {
   return table;
 }
 
+// Of a token's occurrences the share that was rejected, from least to most: each count is too high by
+// at most maxError.
+function rejectedShare(counts) {
+  const accepted = numberOf(counts.accepted), rejected = numberOf(counts.rejected);
+  const error = numberOf(counts.maxError);
+  const share = (part, rest) => (part + rest ? part / (part + rest) : 0);
+  return {
+    least: share(Math.max(0, rejected - error), accepted),
+    said: share(rejected, accepted),
+    most: share(rejected, Math.max(0, accepted - error)),
+  };
+}
+
 function tokensTable(tokens, tokenTexts) {
   const table = make("table", "rows", headRow(["<token", "accepted", "rejected", "too high by at most",
-    "<share"]));
+    "rejected of these", "<"]));
   for (const counts of tokens) {
     const accepted = numberOf(counts.accepted), rejected = numberOf(counts.rejected);
+    const {least, said, most} = rejectedShare(counts);
     const split = make("div", "split");
     for (const [kind, count] of [["accepted", accepted], ["rejected", rejected]]) {
       const part = make("span", kind);
       part.style.width = `${100 * count / Math.max(1, accepted + rejected)}%`;
       split.append(part);
     }
-    split.title = `${formatPercent(rejected / Math.max(1, accepted + rejected))} rejected`;
+    split.title = `${formatPercent(said)} rejected`;
+    const range = least === most ? formatPercent(said) :
+      `${formatPercent(least)} to ${formatPercent(most)}`;
     table.append(make("tr", "", make("td", "words", tokenLabel(numberOf(counts.tokenId), tokenTexts)),
         cell(formatCount(accepted)), cell(formatCount(rejected)), cell(formatCount(counts.maxError)),
-        make("td", "words", split)));
+        cell(range), make("td", "words", split)));
   }
   return table;
+}
+
+// Tokens more and less often rejected than `usual` in the sequences that are kept, those that stand
+// out most first.
+function tokensByKind(tokens, sequences) {
+  let accepted = 0, rejected = 0;
+  for (const {totals = {}} of sequences) {
+    accepted += numberOf(totals.accepted);
+    rejected += numberOf(totals.rejected);
+  }
+  const usual = accepted + rejected ? rejected / (accepted + rejected) : 0;
+  const stands = tokens.map(counts => rejectedShare(counts).said > usual);
+  return {
+    usual,
+    rejected: tokens.filter((_, i) => stands[i]),
+    accepted: tokens.filter((_, i) => !stands[i]).reverse(),
+  };
 }
 
 function deviationsTable(deviations, tokenTexts, onOpen) {
@@ -770,7 +803,12 @@ export function renderRun(element, response, {tokenTexts = null, onOpen = null} 
       "kept.", response.sequences, rows => sequencesTable(rows, onOpen));
   section("Largest |log w|", "Where the two policies differ most.", response.deviations,
       rows => deviationsTable(rows, tokenTexts, onOpen));
-  section("Tokens accepted and rejected", "Those more frequent among the rejected come first.",
-      response.tokens, rows => tokensTable(rows, tokenTexts));
+  const kinds = tokensByKind(response.tokens ?? [], response.sequences ?? []);
+  const usual = `Of the tokens of these sequences ${formatPercent(kinds.usual)} are rejected. The counts ` +
+      "are kept in bounded memory, so each may be too high, by no more than is said.";
+  section("Tokens over-represented among the rejected", usual, kinds.rejected,
+      rows => tokensTable(rows, tokenTexts));
+  section("Tokens over-represented among the accepted", usual, kinds.accepted,
+      rows => tokensTable(rows, tokenTexts));
   element.replaceChildren(root);
 }

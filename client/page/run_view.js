@@ -1,10 +1,11 @@
 // One run: its last draws as charts, the last of them in full, and what is worth a closer look.
 
-import {call, Refused} from "./api.js";
+import {call, metrics, Refused} from "./api.js";
 import {BarPanel, LinePanel} from "./charts.js";
 import {figures, make, table} from "./elements.js";
 import {bytes, count, number, share, wholeShare} from "./format.js";
 import {renderRun} from "./microscope.js";
+import {runMetrics} from "./run_metrics.js";
 import {runLink} from "./runs_view.js";
 import {histogramShares, stepValues} from "./step_values.js";
 
@@ -13,6 +14,8 @@ const SHARE = {min: 0, max: 1};
 const FROM_ZERO = {beginAtZero: true};
 const NOTHING_YET = "Nothing evaluated yet.";
 const NOTHING_COUNTED = "Nothing counted of the last draw.";
+// All metrics of the server are more than what the service says of one run.
+const METRICS_PERIOD_MILLISECONDS = 6000;
 
 // Panels of lines over the draws: what they show of a step.
 const LINES = [
@@ -84,6 +87,16 @@ export class RunView {
     this.staleness = new BarPanel({title: "Staleness", unit: "tokens", format: count,
       empty: NOTHING_COUNTED,
       note: "By how many policy versions tokens are behind. Accept rates fall with it."});
+    this.curve = new LinePanel({title: "Accept rate against k", unit: "share of scored tokens",
+      format: share, tick: wholeShare,
+      empty: "No evaluation has asked for it: prefix_curve=(1, 2, 4, 8), say.",
+      note: "What would be accepted with only the k most probable recorded tokens, and the mass " +
+        "of the current policy outside them. Where the curve is flat, fewer slots do."});
+    this.missing = new BarPanel({title: "Missing by reason", unit: "share of all tokens",
+      format: share, tick: wholeShare, empty: "No token is missing.",
+      note: "Never arrived: ask the workers. Evicted or expired: more memory, or a store. Stale: " +
+        "max_staleness. Store down: a replica, or a node of the store."});
+    this.wholeNote = make("p", {class: "muted"});
     this.facts = make("p", {class: "muted"});
     this.figures = make("div");
     this.draws = make("h2", {}, "By draw");
@@ -97,6 +110,8 @@ export class RunView {
         make("div", {class: "panels"}, this.distributions.map(panel => panel.element),
             this.beyond.element, this.staleness.element),
         this.corrections,
+        make("h2", {}, "Since the server started"), this.wholeNote,
+        make("div", {class: "panels"}, this.curve.element, this.missing.element),
         make("div", {class: "line"}, make("h2", {}, "Worth a closer look"),
             make("button", {type: "button", onclick: () => this.inspect()}, "Look again")),
         this.inspected);
@@ -104,6 +119,7 @@ export class RunView {
         make("p", {class: "crumbs"}, make("a", {href: "#/"}, "Runs"), " /"),
         make("h1", {}, runId), this.body);
     this.inspecting = this.inspect();
+    this.metricsWanted = 0;  // when /metrics is read next, as performance.now() has it
   }
 
   async load() {
@@ -128,6 +144,25 @@ export class RunView {
     this.showFigures(values);
     this.showDraws(values);
     this.showLastDraw(values.at(-1));
+    await this.loadMetrics();
+  }
+
+  async loadMetrics() {
+    if (performance.now() < this.metricsWanted) return;
+    const whole = runMetrics(await metrics(), this.runId);
+    this.metricsWanted = performance.now() + METRICS_PERIOD_MILLISECONDS;
+    this.wholeNote.textContent = whole === null ?
+      "The server counts this run together with others (--metric_runs), so nothing can be said " +
+        "of it alone." : "Of all draws, as Prometheus sees them, each token once per draw.";
+    const {curve, missing} = whole ?? {curve: [], missing: []};
+    this.curve.show(curve.map(point => point.k), [
+      {name: "expected accept rate", points: true, values: curve.map(point => point.acceptRate)},
+      {name: "residual mass", points: true, dashed: true,
+        values: curve.map(point => point.residualMass)},
+    ], {range: SHARE, namesTitle: "k"});
+    this.missing.show(missing.map(({reason}) => reason),
+        [{name: "missing", values: missing.map(part => part.share)}],
+        {range: FROM_ZERO, namesTitle: "Reason"});
   }
 
   showFacts(run) {
@@ -234,7 +269,7 @@ export class RunView {
 
   stop() {
     for (const panel of [...this.lines, this.sampleSizes, ...this.distributions, this.beyond,
-      this.staleness]) panel.stop();
+      this.staleness, this.curve, this.missing]) panel.stop();
   }
 }
 

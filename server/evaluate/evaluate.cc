@@ -77,7 +77,8 @@ absl::StatusOr<uint64_t> EvaluateCall::EvaluateSlice() {
   AddMissingRanges(index, result->missing, *response_->mutable_missing());
   *response_->add_slice_totals() = ToTotals(result->sums);
   positions_evaluated_ += slice.count;
-  results_.push_back({result->sums, result->missing, result->counted.log_ratio_sum});
+  results_.push_back({result->sums, result->missing, result->counted.log_ratio_sum,
+                      SumOfPolicyLogRatios(result->counted.scored)});
   if (groups_.empty() || groups_.back().positions + slice.count > kGroupPositions) {
     groups_.push_back({.end = index});
   }
@@ -131,11 +132,15 @@ void EvaluateCall::Add(size_t i, const RangeResult& part, Evaluated& counted) co
   }
   for (size_t j = 0; j < input_.observe.size(); ++j) {
     const ObservedCorrection& observed = input_.observe[j];
-    const auto* mask = std::get_if<SequenceMask>(&observed.correction);
-    counted.observed[observed.name.name] +=
-        mask == nullptr ? part.counted.observed[j]
-                        : mask->Apply(part.counted.statistics.plain, results_[i].log_ratio_sum,
-                                      results_[i].sums.scored());
+    CorrectionSums& sums = counted.observed[observed.name.name];
+    if (const auto* mask = std::get_if<SequenceMask>(&observed.correction); mask != nullptr) {
+      sums += mask->Apply(part.counted.statistics.plain, results_[i].log_ratio_sum,
+                          results_[i].sums.scored());
+    } else if (const Gspo* gspo = ObservedGspo(observed.correction); gspo != nullptr) {
+      sums += SumsOfGspo(*gspo, part.counted.scored, results_[i].policy_log_ratio);
+    } else {
+      sums += part.counted.observed[j];
+    }
   }
 }
 

@@ -46,7 +46,8 @@ class EvaluateCall {
   struct SliceResult {
     Sums sums;
     std::vector<Missing> missing;
-    int64_t log_ratio_sum;  // see RangeStatistics
+    int64_t log_ratio_sum;         // see RangeStatistics
+    LogRatioSum policy_log_ratio;  // see ScoredPositions
   };
   // Consecutive slices that are counted together: what is counted is large beside a short slice.
   struct Group {

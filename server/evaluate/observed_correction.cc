@@ -66,14 +66,24 @@ absl::StatusOr<Algorithm> ParseObservedAlgorithm(const v1::Algorithm& message,
   absl::StatusOr<Algorithm> algorithm = ParseAlgorithm(message);
   if (!algorithm.ok()) return algorithm;
   const std::string name(AlgorithmName(*algorithm));
-  // The others need the whole batch, or more than the ratios.
-  if (!IsOneOf<ImportanceSampling, NoCorrection, Grpo, Dapo, Cispo, DppoBinary, Tis, IcePop>(
-          *algorithm)) {
-    return absl::InvalidArgumentError(absl::StrCat("algorithm: ", name, " can't be observed"));
+  if (IsOneOf<ClipCov>(*algorithm)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("algorithm: ", name,
+                     " can't be observed: which tokens it drops depends on all tokens of the "
+                     "batch, and each is counted when its sequence is decided"));
   }
-  const bool clips = IsOneOf<Grpo, Dapo, DppoBinary>(*algorithm) ||
-                     (with.three_policies && IsOneOf<Tis, IcePop>(*algorithm));
-  if (clips && !with.has_advantages) {
+  if (IsOneOf<DppoTopK>(*algorithm) && !with.has_every_slot) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "algorithm: ", name, " needs log-probs at every slot, which this form does not have"));
+  }
+  if (IsOneOf<DppoTopK>(*algorithm) && with.three_policies) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("algorithm: ", name, " can't be observed with three policies"));
+  }
+  const bool asks_for_sign =
+      IsOneOf<Grpo, Dapo, Gspo, DppoTopK, DppoBinary, SoftAcceptance>(*algorithm) ||
+      (with.three_policies && IsOneOf<Tis, IcePop>(*algorithm));
+  if (asks_for_sign && !with.has_advantages) {
     return absl::InvalidArgumentError(
         absl::StrCat("algorithm: ", name, " needs advantages, which are unset"));
   }
@@ -133,6 +143,46 @@ CorrectionSums SequenceMask::Apply(const CorrectionSums& plain, int64_t log_rati
     return bound == 0 ? -std::numeric_limits<double>::infinity() : Log64(bound);
   };
   return mean >= log(lower) && mean <= log(upper) ? plain : ZeroEverywhere(plain);
+}
+
+LogRatioSum SumOfPolicyLogRatios(const ScoredPositions& positions) {
+  const std::vector<float>& log_ratios =
+      positions.policy_log_ratios.empty() ? positions.log_ratios : positions.policy_log_ratios;
+  const std::vector<TokenState> states(log_ratios.size(), TokenState::kOffPolicy);
+  return SumLogRatios(states, log_ratios);
+}
+
+CorrectionSums SumsOfGspo(const Gspo& gspo, const ScoredPositions& positions,
+                          const LogRatioSum& slice) {
+  const size_t count = positions.log_ratios.size();
+  const std::vector<TokenState> states(count, TokenState::kOffPolicy);
+  const SequenceStretch part{.sequence_key = 0,
+                             .first_position = 0,
+                             .count = static_cast<uint32_t>(count),
+                             .whole_sequence = slice};
+  AlgorithmInput batch{.parts = {&part, 1},
+                       .states = states,
+                       .log_ratios = positions.log_ratios,
+                       .advantages = positions.advantages};
+  if (!positions.policy_log_ratios.empty()) {
+    batch.log_ratios = positions.policy_log_ratios;
+    batch.log_corrections = positions.log_ratios;
+  }
+  std::vector<float> coefficients(count);
+  gspo.Apply(batch, {.coefficients = coefficients});
+  const std::vector<Decision> scored(count, Decision::kRejected);
+  return SumsOf({.decisions = scored,
+                 .log_ratios = positions.log_ratios,
+                 .log_envelopes = {},
+                 .covered_masses = {},
+                 .acceptance_probabilities = {},
+                 .advantages = positions.advantages},
+                coefficients);
+}
+
+const Gspo* ObservedGspo(const ObservedCorrection::Correction& correction) {
+  const auto* algorithm = std::get_if<Algorithm>(&correction);
+  return algorithm == nullptr ? nullptr : std::get_if<Gspo>(algorithm);
 }
 
 absl::StatusOr<std::vector<ObservedCorrection>> ParseObserved(const v1::EvaluateRequest& request,

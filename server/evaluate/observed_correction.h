@@ -30,10 +30,30 @@ struct SequenceMask {
   CorrectionSums Apply(const CorrectionSums& plain, int64_t log_ratio_sum, int64_t scored) const;
 };
 
-struct ObservedCorrection {
-  RunCounters::ObservedName name;
-  std::variant<ObservedSis, Algorithm, SequenceMask> correction;
+// The scored positions of a slice, or of a part of it, for a correction that needs the whole slice
+// before it can weigh any of them.
+struct ScoredPositions {
+  std::vector<float> log_ratios;  // [n], log w
+  // [n], log current - log proximal with three policies; with two it is log w, and this is empty.
+  std::vector<float> policy_log_ratios;
+  std::vector<float> advantages;  // [n]
 };
+
+// Of what GSPO takes the mean over a sequence.
+LogRatioSum SumOfPolicyLogRatios(const ScoredPositions& positions);
+// What GSPO makes of them, where `slice` is the sum over the whole slice.
+CorrectionSums SumsOfGspo(const Gspo& gspo, const ScoredPositions& positions,
+                          const LogRatioSum& slice);
+
+struct ObservedCorrection {
+  using Correction = std::variant<ObservedSis, Algorithm, SequenceMask>;
+
+  RunCounters::ObservedName name;
+  Correction correction;
+};
+
+// Null if it is another correction.
+const Gspo* ObservedGspo(const ObservedCorrection::Correction& correction);
 
 // What they go with in the request.
 struct ObservingRequest {

@@ -35,13 +35,21 @@ void CountByStaleness(const PartStatistics::DecidedPart& part, StalenessCounts& 
   }
 }
 
+bool ObservesDppoTopK(const EvaluateInput& input) {
+  return std::ranges::any_of(input.observe, [](const ObservedCorrection& observed) {
+    const auto* algorithm = std::get_if<Algorithm>(&observed.correction);
+    return algorithm != nullptr && std::holds_alternative<DppoTopK>(*algorithm);
+  });
+}
+
 }  // namespace
 
 PartStatistics::PartStatistics(const Backend& backend, const EvaluateInput& input)
     : backend_(backend),
       input_(input),
       needs_modified_ratios_(input.weight != WeightKind::kSampled ||
-                             input.authors_code.has_value() || input.positive_advantages_only) {}
+                             input.authors_code.has_value() || input.positive_advantages_only),
+      needs_total_variations_(ObservesDppoTopK(input)) {}
 
 PositionOutput PartStatistics::Complete(PositionOutput output, size_t n) {
   OutputView& view = output.view;
@@ -53,6 +61,7 @@ PositionOutput PartStatistics::Complete(PositionOutput output, size_t n) {
     FillIn(view.log_modified_ratios, log_modified_ratios_, n);
     FillIn(view.modified_ratios, modified_ratios_, n);
   }
+  if (needs_total_variations_) FillIn(output.total_variations, total_variations_, n);
   return output;
 }
 
@@ -82,11 +91,14 @@ absl::Status PartStatistics::Add(const DecidedPart& part, RangeStatistics& into)
 absl::Status PartStatistics::AddObserved(const DecidedPart& part, const DecidedPositions& positions,
                                          RangeStatistics& into) {
   bool any_mask = false;
+  bool any_gspo = false;
   for (size_t i = 0; i < input_.observe.size(); ++i) {
     const auto& correction = input_.observe[i].correction;
     if (const auto* sis = std::get_if<ObservedSis>(&correction)) {
       absl::Status status = AddSis(*sis, part, positions, into.observed[i]);
       if (!status.ok()) return status;
+    } else if (ObservedGspo(correction) != nullptr) {
+      any_gspo = true;
     } else if (const auto* algorithm = std::get_if<Algorithm>(&correction)) {
       AddAlgorithm(*algorithm, part, positions, into.observed[i]);
     } else {
@@ -94,7 +106,20 @@ absl::Status PartStatistics::AddObserved(const DecidedPart& part, const DecidedP
     }
   }
   if (any_mask) into.log_ratio_sum += SumOfLogRatios(positions);
+  if (any_gspo) AddScored(part, positions, into.scored);
   return absl::OkStatus();
+}
+
+void PartStatistics::AddScored(const DecidedPart& part, const DecidedPositions& positions,
+                               ScoredPositions& scored) {
+  for (size_t i = 0; i < positions.decisions.size(); ++i) {
+    if (!positions.scored(i)) continue;
+    scored.log_ratios.push_back(positions.log_ratios[i]);
+    scored.advantages.push_back(positions.advantage(i));
+    if (!input_.decoupled()) continue;
+    scored.policy_log_ratios.push_back(
+        Flush(input_.decoupled_log_probs[part.offset + i] - part.current_sampled_log_probs[i]));
+  }
 }
 
 absl::Status PartStatistics::AddSis(const ObservedSis& sis, const DecidedPart& part,
@@ -168,14 +193,20 @@ void PartStatistics::AddAlgorithm(const Algorithm& algorithm, const DecidedPart&
                        .log_ratios = positions.log_ratios,
                        .current_log_probs = part.current_sampled_log_probs,
                        .reference_log_probs = reference,
+                       .total_variations = part.output.total_variations,
+                       .log_importance_ratios = positions.log_ratios,
+                       .acceptance_probabilities = positions.acceptance_probabilities,
                        .advantages = positions.advantages};
   if (input_.decoupled()) {
     const std::span<const float> current = input_.decoupled_log_probs.subspan(part.offset, count);
     const std::span<float> log_ratios = Room(observed_log_ratios_, count);
+    const std::span<float> importance_log_ratios = Room(importance_log_ratios_, count);
     for (size_t i = 0; i < count; ++i) {
       if (!positions.scored(i)) continue;
       log_ratios[i] = Flush(current[i] - part.current_sampled_log_probs[i]);
+      importance_log_ratios[i] = Flush(current[i] - reference[i]);
     }
+    batch.log_importance_ratios = importance_log_ratios;
     batch.log_ratios = log_ratios;
     batch.log_corrections = positions.log_ratios;
     batch.current_log_probs = current;

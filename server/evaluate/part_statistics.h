@@ -19,11 +19,12 @@ namespace sis {
 struct RangeStatistics {
   Statistics statistics;
   StalenessCounts staleness = {};
-  // One per entry of EvaluateInput::observe. Those of sequence masks need the whole slice, and stay
-  // 0 here.
+  // One per entry of EvaluateInput::observe. Those of sequence masks and of GSPO need the whole
+  // slice, and stay 0 here.
   std::vector<CorrectionSums> observed;
   // The sum of log w, in units of Fixed; 0 unless there is a sequence mask.
   int64_t log_ratio_sum = 0;
+  ScoredPositions scored;  // none unless GSPO is observed
 };
 
 // For one call, by one thread at a time. `input` must outlive it.
@@ -57,17 +58,21 @@ class PartStatistics {
                       const DecidedPositions& positions, CorrectionSums& sums);
   void AddAlgorithm(const Algorithm& algorithm, const DecidedPart& part,
                     const DecidedPositions& positions, CorrectionSums& sums);
+  void AddScored(const DecidedPart& part, const DecidedPositions& positions,
+                 ScoredPositions& scored);
 
   const Backend& backend_;
   const EvaluateInput& input_;
   // Whether modified ratios are something else than 1 where accepted, else w.
   const bool needs_modified_ratios_;
+  const bool needs_total_variations_;
   std::vector<float> acceptance_probabilities_;
   std::vector<float> log_modified_ratios_;
   std::vector<float> modified_ratios_;
   std::vector<float> log_ratios_;
   std::vector<float> log_envelopes_;
   std::vector<float> covered_masses_;
+  std::vector<float> total_variations_;
   // Of observed corrections.
   std::vector<Stretch> stretches_;
   std::vector<Decision> decisions_;
@@ -75,6 +80,7 @@ class PartStatistics {
   std::vector<float> observed_ratios_;
   std::vector<float> observed_log_ratios_;
   std::vector<float> reference_log_probs_;
+  std::vector<float> importance_log_ratios_;
   std::vector<TokenState> states_;
 };
 

@@ -107,16 +107,18 @@ absl::StatusOr<RangeResult> SliceEvaluator::Evaluate(const SliceRange& slice, ui
   const size_t pages =
       backend_.values_per_call() / static_cast<size_t>(input_.parameters.slots) / Page::kPositions;
   const uint32_t step = static_cast<uint32_t>(std::max<size_t>(1, pages)) * Page::kPositions;
-  // Who looks at the values again after the backend needs a copy of them.
-  const bool each_once = !input_.authors_code && output.total_variations.empty();
   const uint32_t end = first + count;
   for (uint32_t from = first; from < end;) {
     const uint32_t to = std::min(end, (from / Page::kPositions) * Page::kPositions + step);
+    const PositionOutput part_output =
+        statistics_.Complete(output.Part(from - first, to - from), to - from);
+    // Who looks at the values again after the backend needs a copy of them.
+    const bool each_once = !input_.authors_code && part_output.total_variations.empty();
     const Part part{slice,
                     from,
                     offset + (from - first),
                     input_.current.Read(offset + (from - first), to - from, scratch_, each_once),
-                    statistics_.Complete(output.Part(from - first, to - from), to - from),
+                    part_output,
                     result};
     ForgetStretches();
     reader.ForEachPiece(from, to - from, [&](const Sequence::Reader::Piece& piece) {

@@ -53,6 +53,13 @@ class StatisticsTest : public EvaluateTest {
     Observe("ice_pop", request).mutable_algorithm()->mutable_ice_pop();
     Observe("grpo", request).mutable_algorithm()->mutable_grpo();
     Observe("dppo", request).mutable_algorithm()->mutable_dppo_binary()->set_threshold(0.01f);
+    Observe("dppo_top_k", request).mutable_algorithm()->mutable_dppo_top_k()->set_threshold(0.02f);
+    Observe("soft", request).mutable_algorithm()->mutable_soft_acceptance();
+  }
+  // Whose values depend on which positions a slice holds: each is a sequence of its own.
+  static void ObserveBySlice(v1::EvaluateRequest& request) {
+    Observe("gspo", request).mutable_algorithm()->mutable_gspo()->set_epsilon_low(0.001f);
+    Observe("mask", request).mutable_sequence_mask()->set_upper(1.0);
   }
   static std::map<std::string, v1::CorrectionTotals> ByName(const v1::EvaluateResponse& response) {
     std::map<std::string, v1::CorrectionTotals> totals;
@@ -147,13 +154,14 @@ TEST_F(StatisticsTest, ObservingChangesNothingElse) {
   EXPECT_EQ(plain.corrections_size(), 0);
   const v1::GetStepResponse before = StepOf(*run_, 5);
   ObserveAll(request);
+  ObserveBySlice(request);
   const auto fresh = cache_.CreateRun("observing", LosslessConfig(kSlots));
   for (size_t s = 0; s < kIds.size(); ++s) AppendBlock(cache_, *fresh, records_[s].Block(kIds[s]));
   absl::StatusOr<v1::EvaluateResponse> observed = EvaluateAtOnce(*fresh, backend_, request);
   ASSERT_TRUE(observed.ok()) << observed.status();
-  EXPECT_EQ(observed->corrections_size(), 3 + 6);
+  EXPECT_EQ(observed->corrections_size(), 3 + 10);
   v1::GetStepResponse step = StepOf(*fresh, 5);
-  EXPECT_EQ(step.corrections_size(), 3 + 6);
+  EXPECT_EQ(step.corrections_size(), 3 + 10);
   while (step.corrections_size() > 3) step.mutable_corrections()->RemoveLast();
   EXPECT_EQ(step.SerializeAsString(), before.SerializeAsString());
   observed->clear_corrections();
@@ -206,6 +214,10 @@ TEST_F(StatisticsTest, ObservedAlgorithmsAreTheirCoefficients) {
       {"grpo", [](auto& a) { a.mutable_grpo()->set_epsilon(0.1f); }},
       {"dapo", [](auto& a) { a.mutable_dapo(); }},
       {"cispo", [](auto& a) { a.mutable_cispo(); }},
+      {"gspo", [](auto& a) { a.mutable_gspo(); }},
+      {"gspo_wide", [](auto& a) { a.mutable_gspo()->set_epsilon_high(1.0f); }},
+      {"soft_acceptance", [](auto& a) { a.mutable_soft_acceptance(); }},
+      {"dppo_top_k", [](auto& a) { a.mutable_dppo_top_k()->set_threshold(0.05f); }},
       {"dppo", [](auto& a) { a.mutable_dppo_binary()->set_threshold(0.02f); }},
       {"tis", [](auto& a) { a.mutable_tis()->set_truncation(1.1f); }},
       {"ice_pop", [](auto& a) { a.mutable_ice_pop()->set_alpha(0.9f); }}};
@@ -219,13 +231,19 @@ TEST_F(StatisticsTest, ObservedAlgorithmsAreTheirCoefficients) {
       request.mutable_decoupled()->set_current_log_probs(current.data(),
                                                          current.size() * sizeof(float));
     }
+    const auto goes = [&](const std::string& name) {
+      return !three_policies || name != "dppo_top_k";
+    };
     for (const auto& [name, set] : algorithms) {
+      if (!goes(name)) continue;
+      // The names of a run mean one correction each.
       set(*Observe(name, request).mutable_algorithm());
     }
     const auto observed = ByName(Do(request));
     request.clear_observe();
     request.add_outputs(v1::COEFFICIENTS);
     for (const auto& [name, set] : algorithms) {
+      if (!goes(name)) continue;
       set(*request.mutable_algorithm());
       const std::vector<float> coefficients = Floats(Do(request).coefficients());
       double sum = 0, squared = 0, gradient = 0;
@@ -243,8 +261,37 @@ TEST_F(StatisticsTest, ObservedAlgorithmsAreTheirCoefficients) {
       EXPECT_NEAR(totals.weight_squared(), squared, 1e-4 * squared + 1e-2) << name;
       EXPECT_NEAR(totals.gradient_mass(), gradient, 1e-4 * gradient + 1e-2) << name;
       EXPECT_EQ(totals.zeroed(), zeroed) << name;
+      if (name == "gspo" || name == "dppo_top_k") {
+        EXPECT_GT(zeroed, 0) << name << " drops none: the test shows nothing";
+      }
     }
   }
+}
+
+// All of them: outside V_k soft acceptance leaves nothing of an outward token, so it is looked at
+// where a is between 0 and 1 too. Its weight is w, or a w, by the signs of advantage and log w.
+TEST_F(StatisticsTest, ObservedSoftAcceptanceWeighsOutwardTokensByA) {
+  v1::EvaluateRequest request = Request(all_, 7);
+  request.add_outputs(v1::ACCEPTANCE_PROBABILITIES);
+  SetAdvantages(all_, request);
+  Observe("soft", request).mutable_algorithm()->mutable_soft_acceptance();
+  const v1::EvaluateResponse response = Do(request);
+  const std::vector<float> acceptance = Floats(response.acceptance_probabilities());
+  double weight = 0;
+  uint64_t touched = 0;
+  for (size_t i = 0; i < acceptance.size(); ++i) {
+    const float log_ratio = current_[i / kLength].sampled_log_probs[i % kLength] -
+                            records_[i / kLength].sampled_log_probs[i % kLength];
+    const double w = std::exp(double{log_ratio});
+    const bool outward = (advantages_[i] > 0 && w > 1) || (advantages_[i] < 0 && w < 1);
+    weight += std::min(1024.0, outward ? acceptance[i] * w : w);
+    touched += outward && acceptance[i] < 1;
+  }
+  const v1::CorrectionTotals& soft = response.corrections(3);
+  EXPECT_EQ(soft.correction(), "soft");
+  EXPECT_NEAR(soft.weight(), weight, 1e-4 * weight);
+  EXPECT_EQ(soft.touched(), touched);
+  EXPECT_GT(touched, 50);
 }
 
 TEST_F(StatisticsTest, SequenceMasksKeepOrDropWholeSlices) {
@@ -276,6 +323,36 @@ TEST_F(StatisticsTest, SequenceMasksKeepOrDropWholeSlices) {
     auto of_slice = ByName(Do(one));
     EXPECT_EQ(Values(of_slice["inside" + id]), Values(of_slice["plain"]));
     EXPECT_EQ(of_slice["below" + id].zeroed(), kLength);
+  }
+}
+
+// A slice is one sequence to these corrections, also where only a part of it is counted.
+TEST_F(StatisticsTest, PartsOfASliceAreWeighedByTheWholeSlice) {
+  v1::EvaluateRequest whole = Request({{1, 0, kLength}}, 13);
+  SetAdvantages({{1, 0, kLength}}, whole);
+  ObserveBySlice(whole);
+  Do(whole);
+  const v1::GetStepResponse want = StepOf(*run_, 13);
+  // Another rank has evaluated the middle before, without these corrections.
+  const auto fresh = cache_.CreateRun("parts", LosslessConfig(kSlots));
+  AppendBlock(cache_, *fresh, records_[1].Block(kIds[1]));
+  const std::vector<NamedRange> middle = {{1, 60, 30}};
+  v1::EvaluateRequest first = Request(middle, 13);
+  SetAdvantages(middle, first);
+  ASSERT_TRUE(EvaluateAtOnce(*fresh, backend_, first).ok());
+  ASSERT_TRUE(EvaluateAtOnce(*fresh, backend_, whole).ok());
+  const v1::GetStepResponse got = StepOf(*fresh, 13);
+  ASSERT_EQ(got.corrections_size(), 5);
+  for (int i = 3; i < 5; ++i) {
+    EXPECT_EQ(got.corrections(i).positions(), kLength - 30);
+    // All have the weight of the whole, or 0.
+    const auto kept = [](const v1::CorrectionTotals& totals) {
+      return static_cast<double>(totals.positions() - totals.zeroed());
+    };
+    if (got.corrections(i).correction() != "gspo") continue;
+    EXPECT_GT(kept(got.corrections(i)), 0);
+    EXPECT_NEAR(got.corrections(i).weight() / kept(got.corrections(i)),
+                want.corrections(i).weight() / kept(want.corrections(i)), 1e-4);
   }
 }
 
@@ -377,12 +454,19 @@ TEST_F(StatisticsTest, BadCorrectionsAreRefusedByName) {
       {"observe[0].algorithm: none", [](auto& r) { Observe("a", r).mutable_algorithm(); }},
       {"observe[0].algorithm.tis.truncation",
        [](auto& r) { Observe("a", r).mutable_algorithm()->mutable_tis()->set_truncation(0); }},
-      {"observe[0].algorithm: clip_cov",
+      {"observe[0].algorithm: clip_cov can't be observed: which tokens it drops depends on all",
        [](auto& r) { Observe("a", r).mutable_algorithm()->mutable_clip_cov(); }},
-      {"observe[0].algorithm: dppo_top_k",
+      {"observe[0].algorithm: dppo_top_k needs advantages",
        [](auto& r) { Observe("a", r).mutable_algorithm()->mutable_dppo_top_k(); }},
-      {"observe[0].algorithm: gspo",
+      {"observe[0].algorithm: dppo_top_k can't be observed with three policies",
+       [](auto& r) {
+         Observe("a", r).mutable_algorithm()->mutable_dppo_top_k();
+         *r.mutable_decoupled()->mutable_current_log_probs() = r.gathered().sampled_log_probs();
+       }},
+      {"observe[0].algorithm: gspo needs advantages",
        [](auto& r) { Observe("a", r).mutable_algorithm()->mutable_gspo(); }},
+      {"observe[0].algorithm: soft_acceptance needs advantages",
+       [](auto& r) { Observe("a", r).mutable_algorithm()->mutable_soft_acceptance(); }},
       {"observe[0].algorithm: grpo needs advantages",
        [](auto& r) { Observe("a", r).mutable_algorithm()->mutable_grpo(); }},
       {"observe[0].sequence_mask",
@@ -414,6 +498,9 @@ TEST_F(StatisticsTest, BadCorrectionsAreRefusedByName) {
   }
   v1::EvaluateRequest reduced = ReducedRequest({{1, 10, 50}}, kSlots);
   Observe("below", reduced).mutable_sis()->set_top_k(2);
+  EXPECT_THAT(std::string(Try(reduced).status().message()), HasSubstr("needs log-probs at every"));
+  reduced.clear_observe();
+  Observe("top_k", reduced).mutable_algorithm()->mutable_dppo_top_k();
   EXPECT_THAT(std::string(Try(reduced).status().message()), HasSubstr("needs log-probs at every"));
   reduced.clear_observe();
   Observe("same", reduced).mutable_sis();

@@ -6,7 +6,7 @@ import sis
 from selenium.webdriver.common.keys import Keys
 from server.testing.live_server import LiveServer
 from tests.page.browser import NARROW, WIDE, Browser
-from tests.page.training_load import TrainingLoad
+from tests.page.training_load import PREFIX_CURVE, TrainingLoad
 
 DRAWS = range(1, 9)
 
@@ -18,6 +18,16 @@ const chart = panel && Chart.getChart(panel.querySelector("canvas"));
 if (!chart) return null;
 return {names: chart.data.labels.map(String),
         lines: Object.fromEntries(chart.data.datasets.map(line => [line.label, line.data]))};
+"""
+
+# The cells of the rows of the table below this heading.
+_TABLE = """
+const heading = [...document.querySelectorAll("h3")].find(h3 => h3.textContent === arguments[0]);
+let table = heading?.nextElementSibling;
+while (table && !table.querySelector("table")) table = table.nextElementSibling;
+if (!table) return null;
+return [...table.querySelectorAll("tr")].slice(1).map(
+    row => [...row.querySelectorAll("td")].map(cell => cell.textContent));
 """
 
 
@@ -75,6 +85,36 @@ class PageTest(unittest.TestCase):
             for value, step, count in zip(drawn["lines"][line], steps, scored):
                 self.assertAlmostEqual(value, of(step) / count, delta=1e-12, msg=f"{title}, {line}")
 
+    def assert_draws_what_evaluations_said(self, evaluations):
+        """Of all draws: accept rate and residual mass by k, and why tokens are missing."""
+        self.browser.wait("the curve", lambda: self.chart("Accept rate against k")["names"])
+        drawn = self.chart("Accept rate against k")
+        self.assertEqual(drawn["names"], [str(k) for k in PREFIX_CURVE])
+        scored = sum(evaluation.totals.scored for evaluation in evaluations)
+        for line, of in (
+            ("expected accept rate", lambda point: point.expected_acceptance),
+            ("residual mass", lambda point: point.residual_mass),
+        ):
+            for i, value in enumerate(drawn["lines"][line]):
+                said = sum(of(evaluation.prefix_curve[i]) for evaluation in evaluations)
+                self.assertAlmostEqual(value, said / scored, delta=1e-6, msg=line)
+        drawn = self.chart("Missing by reason")
+        self.assertEqual(drawn["names"], ["never arrived"])
+        missing = sum(evaluation.totals.missing for evaluation in evaluations)
+        share = missing / (scored + missing)
+        self.assertAlmostEqual(drawn["lines"]["missing"][0], share, delta=1e-6)
+
+    def assert_tokens_stand_out(self, inspection):
+        """The tables of tokens hold what InspectRun says, each token in one, in its order."""
+        self.browser.element(".inspected").find_element("xpath", "../div//button").click()
+        rows = []
+        for kind in ("rejected", "accepted"):
+            table = self.browser.run(_TABLE, f"Tokens over-represented among the {kind}")
+            self.assertTrue(table, kind)
+            rows += table if kind == "rejected" else reversed(table)
+        said = [[str(t.accepted), str(t.rejected), str(t.max_error)] for t in inspection.tokens]
+        self.assertEqual([row[1:4] for row in rows], said)
+
     def test_an_empty_server_says_what_to_do(self):
         server, _ = self.start()
         self.open(server)
@@ -96,8 +136,7 @@ class PageTest(unittest.TestCase):
         self.open(server)
         self.browser.wait_for_text("just-opened")
         self.assertIn(task, self.browser.text("main"))
-        for draw in DRAWS:
-            load.step(draw)
+        evaluations = [load.step(draw) for draw in DRAWS]
 
         # It comes to the open page by itself, and by the keyboard to the run.
         totals = client.get_step(load.run, DRAWS[-1]).totals
@@ -110,6 +149,8 @@ class PageTest(unittest.TestCase):
         self.browser.driver.switch_to.active_element.send_keys(Keys.ENTER)
         self.browser.wait_for_text("By draw: the last 8", "main")
         self.assert_draws_what_get_step_says(client, load.run, DRAWS)
+        self.assert_draws_what_evaluations_said(evaluations)
+        self.assert_tokens_stand_out(client.inspect_run(load.run))
 
         # The next draw is drawn without a word; one that is evaluated again is the last.
         load.step(20)

@@ -6,6 +6,7 @@ import sis
 
 VOCABULARY, TOP_K = 60, 8
 SEQUENCES, LENGTH = 12, 40
+PREFIX_CURVE = (1, 2, 4, TOP_K)
 _ROWS = SEQUENCES * LENGTH
 
 
@@ -45,15 +46,19 @@ class TrainingLoad:
         self.records = client.fetch_top_k(self.run, self.names)
 
     def step(self, draw):
-        """One optimiser step: the policy has moved since the last one."""
+        """One optimiser step: the policy has moved since the last one. Two tokens are missing, as
+        they never came."""
         self._logits = self._logits + self._rng.normal(0, 0.08, self._logits.shape)
         current = _log_softmax(self._logits).astype(np.float32)
         slots = np.maximum(self.records.ids, 0)
         rows = np.arange(len(self.records))
+        log_probs = np.take_along_axis(current, slots, axis=1)
+        sampled_log_probs = current[rows, self.records.sampled_ids]
         return self._client.evaluate(
             self.run,
-            self.records,
+            [*self.records.slices, sis.Slice(f"lost {draw}", length=2)],
             draw=draw,
-            log_probs=np.take_along_axis(current, slots, axis=1),
-            sampled_log_probs=current[rows, self.records.sampled_ids],
+            log_probs=np.append(log_probs, log_probs[:2], axis=0),
+            sampled_log_probs=np.append(sampled_log_probs, sampled_log_probs[:2]),
+            prefix_curve=PREFIX_CURVE,
         )

@@ -29,7 +29,8 @@ class SequenceMask:
     upper: float
 
 
-# An Algorithm is observed on the unmodified ratio; ClipCov, DppoTopK and Gspo can't be.
+# An Algorithm is observed on the unmodified ratio. Gspo takes each slice for a whole sequence, DppoTopK
+# needs log-probs at every slot, and ClipCov can't be: what it drops depends on all tokens of a batch.
 Correction = Union[Sis, SequenceMask, Algorithm]
 
 
