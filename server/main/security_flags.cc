@@ -22,9 +22,6 @@ ABSL_FLAG(absl::Duration, reload_interval, sis::SecurityOptions().reload_interva
           "how often certificates, keys and identities are looked at for changes, at least 1s");
 ABSL_FLAG(int, max_streams_per_connection, sis::ConnectionLimits().max_streams_per_connection,
           "most calls of one connection at a time; others wait in the client");
-ABSL_FLAG(int64_t, grpc_memory_bytes, sis::ConnectionLimits().grpc_memory_bytes,
-          "for messages and connections: beyond them gRPC reads no further, closes idle "
-          "connections, then cancels calls; 0: no limit");
 ABSL_FLAG(absl::Duration, max_connection_age, sis::ConnectionLimits().max_connection_age,
           "a client has to connect anew after so long, 1h for instance; its calls go on to their "
           "end; inf: never");
@@ -45,9 +42,6 @@ absl::Status CheckSecurityFlags(const Configuration& configuration) {
   if (const int streams = absl::GetFlag(FLAGS_max_streams_per_connection); streams < 1) {
     return refuse("max_streams_per_connection", streams, "is below 1");
   }
-  if (const int64_t bytes = absl::GetFlag(FLAGS_grpc_memory_bytes); bytes < 0) {
-    return refuse("grpc_memory_bytes", bytes, "is below 0");
-  }
   if (const absl::Duration age = absl::GetFlag(FLAGS_max_connection_age); age < absl::Seconds(1)) {
     return refuse("max_connection_age", absl::FormatDuration(age), "is below 1s");
   }
@@ -66,7 +60,6 @@ SecurityOptions SecurityFromFlags() {
 
 ConnectionLimits ConnectionLimitsFromFlags() {
   return {.max_streams_per_connection = absl::GetFlag(FLAGS_max_streams_per_connection),
-          .grpc_memory_bytes = absl::GetFlag(FLAGS_grpc_memory_bytes),
           .max_connection_age = absl::GetFlag(FLAGS_max_connection_age),
           .reflection = absl::GetFlag(FLAGS_reflection)};
 }

@@ -3,7 +3,6 @@
 #include <grpc/impl/codegen/grpc_types.h>
 #include <grpcpp/impl/server_builder_option.h>
 #include <grpcpp/impl/server_builder_plugin.h>
-#include <grpcpp/resource_quota.h>
 
 #include <algorithm>
 #include <climits>
@@ -40,10 +39,6 @@ void LimitConnections(const ConnectionLimits& limits, grpc::ServerBuilder& build
     const int64_t milliseconds = absl::ToInt64Milliseconds(limits.max_connection_age);
     builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS,
                                static_cast<int>(std::min<int64_t>(milliseconds, INT_MAX)));
-  }
-  if (limits.grpc_memory_bytes > 0) {
-    builder.SetResourceQuota(
-        grpc::ResourceQuota("sis_server").Resize(static_cast<size_t>(limits.grpc_memory_bytes)));
   }
   if (!limits.reflection) builder.SetOption(std::make_unique<WithoutReflection>());
 }

@@ -3,8 +3,6 @@
 
 #include <grpcpp/server_builder.h>
 
-#include <cstdint>
-
 #include "absl/time/time.h"
 
 namespace sis {
@@ -12,9 +10,6 @@ namespace sis {
 struct ConnectionLimits {
   // Calls of one connection at a time; others wait in the client.
   int max_streams_per_connection = 1024;
-  // Of what gRPC holds of connections and their messages; 0: no limit. Beyond it, gRPC reads no
-  // further, then closes what is idle and cancels calls.
-  int64_t grpc_memory_bytes = 0;
   // A client has to connect anew after so long; calls of the old connection go on to their end.
   absl::Duration max_connection_age = absl::InfiniteDuration();
   // grpc.reflection: what the service's methods are, for everybody who can connect.

@@ -7,17 +7,22 @@ import os
 import pathlib
 import re
 import tempfile
+import time
 import unittest
 import unittest.mock
 
 import helm_python
 import kubernetes_validate
+import torch
 import yaml
 
 import sis
+from client.demo import arms, model, task, warm_up
+from client.demo.settings import Settings
 from deploy.helm import render
 from server.testing import certificates
-from tests.deploy.helm import rendered_servers
+from tests.deploy import one_step
+from tests.deploy.helm import rendered_servers, reset_flood
 
 # The oldest that Chart.yaml allows, and the newest whose schemas are there.
 KUBERNETES = ("1.29", "1.37")
@@ -50,8 +55,17 @@ VALUES = {
         "prometheusRules": {"enabled": True},
         "dashboards": {"enabled": True},
     },
+    "proxied": {
+        "form": "fleet",
+        "security": {"tlsSecret": "tls", "identitiesSecret": "identities"},
+        "proxy": {"enabled": True, "cores": 2},
+    },
     **{path.stem: yaml.safe_load(path.read_text()) for path in render.examples()},
 }
+# The demonstration, as small as it can be and still learn something.
+DEMO = Settings(
+    digits=1, warm_up_accuracy=0.15, warm_up_seconds=10, rollouts=2, prompts=8, group=4, updates=3, learning_rate=3e-3
+)
 # Values that are refused, with what the refusal must name.
 NONSENSE = (
     ({"form": "cluster"}, "form"),
@@ -76,6 +90,8 @@ NONSENSE = (
     ({"ports": {"grpc": 443}}, "grpc"),
     ({**INSECURE, "flags": {"listen": "0.0.0.0:1"}}, "listen"),
     ({"flags": {"steps_kept": 4194304}}, "steps_kept"),
+    ({**INSECURE, "proxy": {"enabled": True, "callsPerSecond": 0}}, "callsPerSecond"),
+    ({"security": {"tlsSecret": "tls", "clientCertificates": True}, "proxy": {"enabled": True}}, "proxy.enabled"),
 )
 
 
@@ -243,6 +259,35 @@ class RenderedServersChecks(unittest.TestCase):
 
     SMALL = {"cacheMiB": 64, "messageMiB": 16}
 
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.folder = folder.name
+        cls.checkpoint = os.path.join(cls.folder, "checkpoint")
+        torch.set_num_threads(1)
+        torch.manual_seed(1)
+        addition = task.Addition(DEMO.digits)
+        policy = model.of_task(addition)
+        warm_up.warm_up(policy, addition, DEMO, lambda state: None)
+        torch.save(policy.state_dict(), cls.checkpoint)
+
+    def check_the_demonstration(self, address):
+        """Its worker and its trainer, processes of their own, as they find addresses and
+        credentials in a pod. address: of one server, or of all replicas."""
+        deadline = time.monotonic() + 100
+        with unittest.mock.patch.object(arms, "ARMS", arms.ARMS[1:]):
+            (learned,) = arms.train_arms(
+                address, DEMO, 1, self.checkpoint, self.folder, deadline, lambda learned: None
+            )
+        self.assertEqual(len(learned), DEMO.rollouts)
+        for rollout in learned:
+            self.assertEqual(len(rollout.updates), DEMO.updates)
+            for totals in rollout.updates:
+                self.assertEqual(totals.missing, 0)
+                self.assertGreater(totals.accepted, 0)
+                self.assertLessEqual(totals.d_sis, totals.d)
+
     def servers(self, *, secrets="", **values):
         servers = rendered_servers.RenderedServers(list(documents({**INSECURE, **values})), secrets)
         self.addCleanup(servers.close)
@@ -253,12 +298,12 @@ class RenderedServersChecks(unittest.TestCase):
             servers = self.servers(servers=3, memory=self.SMALL, store={"kind": store})
             self.assertEqual(len(servers.addresses), 3)
             servers.check_admin_ports(self)
-            servers.check_a_step(self, writes=servers.addresses, reads=servers.addresses)
+            one_step.check_a_step(self, writes=servers.addresses, reads=servers.addresses)
 
     def test_any_server_of_a_fleet_answers_for_any_sequence(self):
         servers = self.servers(form="fleet", servers=2, memory=self.SMALL, memcached={"sizeMiB": 64})
         servers.check_admin_ports(self)
-        servers.check_a_step(self, writes=servers.addresses[:1], reads=servers.addresses[1:])
+        one_step.check_a_step(self, writes=servers.addresses[:1], reads=servers.addresses[1:])
 
     def test_with_tls_and_tokens_only_who_has_one_may_call(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -272,8 +317,9 @@ class RenderedServersChecks(unittest.TestCase):
             (secrets / "identities" / "identities").write_text(f"token {token} alice trainer\n")
             security = {"tlsSecret": "tls", "identitiesSecret": "identities"}
             for values in (
-                {"servers": 3},
+                {"servers": 3, "store": {"kind": "rocksdb"}},
                 {"form": "fleet", "servers": 2, "memcached": {"sizeMiB": 64}},
+                {"servers": 2, "proxy": {"enabled": True}},
             ):
                 servers = self.servers(secrets=folder, memory=self.SMALL, security=security, **values)
                 servers.check_admin_ports(self)
@@ -281,7 +327,10 @@ class RenderedServersChecks(unittest.TestCase):
                     with sis.Client(servers.addresses[0]) as client, self.assertRaises(sis.Unauthenticated):
                         client.list_runs()
                     with unittest.mock.patch.dict(os.environ, {"SIS_TOKEN": token}):
-                        servers.check_a_step(self, writes=servers.addresses, reads=servers.addresses)
+                        one_step.check_a_step(self, writes=servers.addresses, reads=servers.addresses)
+                        # Of a fleet clients know one name, behind which they find any of its servers.
+                        fleet = "form" in values
+                        self.check_the_demonstration(servers.addresses[0] if fleet else servers.addresses)
 
     def test_a_trainer_shares_memory_with_its_sidecar(self):
         servers = self.servers(
@@ -290,11 +339,33 @@ class RenderedServersChecks(unittest.TestCase):
             sidecar={"trainer": {"image": "trainer"}},
         )
         servers.check_admin_ports(self)
-        servers.check_a_step(self, writes=servers.addresses, reads=servers.addresses, shared_memory=True)
+        one_step.check_a_step(self, writes=servers.addresses, reads=servers.addresses, shared_memory=True)
+        self.check_the_demonstration(servers.addresses[0])
+
+    def test_behind_a_proxy_a_flood_of_resets_costs_no_memory_and_nobody_waits(self):
+        servers = self.servers(servers=1, memory=self.SMALL, proxy={"enabled": True, "callsPerSecond": 100})
+        (address,) = servers.addresses
+        one_step.check_a_step(self, writes=[address], reads=[address])
+        before = servers.resident_bytes()
+        with sis.Client(address) as client:
+            flood = reset_flood.ResetFlood(address, seconds=5)
+            answers = 0
+            while flood.alive():
+                self.assertEqual(len(client.list_runs()), 1)
+                answers += 1
+                time.sleep(0.05)
+        sent, closed = flood.join()
+        self.assertGreater(sent, 1000)
+        self.assertGreater(closed, 0)
+        self.assertGreater(answers, 0)
+        self.assertLess(servers.resident_bytes() - before, 64 << 20)
+        # The address of the flood is still refused; others connect as ever.
+        with sis.Client(address) as client:
+            self.assertEqual(len(client.list_runs()), 1)
 
     def test_without_a_device_the_gpu_values_serve_too(self):
         servers = self.servers(servers=1, memory=self.SMALL, gpu={"count": 1, "cacheMiB": 64})
-        servers.check_a_step(self, writes=servers.addresses, reads=servers.addresses)
+        one_step.check_a_step(self, writes=servers.addresses, reads=servers.addresses)
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ class ChartTest(unittest.TestCase):
             list(map(str, command)),
             capture_output=True,
             text=True,
-            timeout=240,
+            timeout=600,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONDONTWRITEBYTECODE": "1"},
         )
 

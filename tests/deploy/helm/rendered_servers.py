@@ -1,6 +1,8 @@
 """Starts the processes that rendered manifests describe, with just the flags that they give."""
 
 import itertools
+import os
+import pathlib
 import re
 import socket
 import subprocess
@@ -8,12 +10,7 @@ import tempfile
 import time
 import urllib.request
 
-import numpy as np
-
-import sis
 from server.testing.live_server import LiveServer
-
-VOCABULARY, TOP_K, LENGTH = 32, 4, 100
 
 
 def free_port():
@@ -22,22 +19,25 @@ def free_port():
         return listening.getsockname()[1]
 
 
-def logits_of(sequence, policy):
-    return np.random.default_rng([sequence, policy]).normal(size=(LENGTH, VOCABULARY)).astype(np.float32)
-
-
-def log_softmax(logits):
-    return (logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)).astype(np.float32)
+def wait_for(port):
+    """Until somebody listens there."""
+    for _ in itertools.repeat(None, 200):
+        with socket.socket() as connection:
+            if connection.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.05)
+    raise RuntimeError(f"nobody listens at {port}")
 
 
 class RenderedServers:
-    """Of the containers called `server` and `memcached`. Names of nodes become loopback addresses,
-    ports free ones, /run/sis and /var/lib/sis folders of the server's own, and /etc/sis `secrets`."""
+    """Of the containers called `server`, `proxy` and `memcached`. Names of nodes become loopback
+    addresses, ports free ones, /run/sis and /var/lib/sis folders of the server's own, and /etc/sis
+    `secrets`. `addresses` is what clients are given."""
 
     def __init__(self, documents, secrets=""):
         self._secrets = secrets
         self._folder = tempfile.TemporaryDirectory()
-        self._nodes, self._servers, hosts = [], [], {}
+        self._nodes, self._servers, self._proxies, hosts = [], [], [], {}
         try:
             for document, container, count in self._containers(documents, "memcached"):
                 for i in range(count):
@@ -49,17 +49,27 @@ class RenderedServers:
             for _, container, count in self._containers(documents, "server"):
                 for i in range(count):
                     self._servers.append(self._server(container["args"], i, hosts))
+            self.addresses = [server.address for server in self._servers]
+            if any(self._containers(documents, "proxy")):
+                self.addresses = [
+                    self._proxy(documents, i, address) for i, address in enumerate(self.addresses)
+                ]
         except BaseException:
             self.close()
             raise
-        self.addresses = [server.address for server in self._servers]
+
+    def resident_bytes(self):
+        """Of all servers and proxies together."""
+        pids = [process.pid for process in self._proxies + [server.process for server in self._servers]]
+        statuses = [pathlib.Path(f"/proc/{pid}/status").read_text() for pid in pids]
+        return sum(int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) << 10 for status in statuses)
 
     def close(self):
         for server in self._servers:
             server.close()
-        for node in self._nodes:
-            node.kill()
-            node.wait()
+        for process in self._proxies + self._nodes:
+            process.kill()
+            process.wait()
         self._folder.cleanup()
 
     @staticmethod
@@ -73,19 +83,33 @@ class RenderedServers:
     @staticmethod
     def _memcached(arguments, port):
         node = subprocess.Popen(["memcached", *arguments, "-l", "127.0.0.1", "-p", str(port), "-u", "root"])
-        for _ in itertools.repeat(None, 200):
-            with socket.socket() as connection:
-                if connection.connect_ex(("127.0.0.1", port)) == 0:
-                    return node
-            time.sleep(0.05)
-        raise RuntimeError("memcached does not listen")
+        wait_for(port)
+        return node
+
+    def _proxy(self, documents, index, server):
+        """In front of `server`; returns its own address."""
+        ((_, container, _),) = self._containers(documents, "proxy")
+        (configuration,) = (
+            document["data"]["haproxy.cfg"] for document in documents if "haproxy.cfg" in document.get("data", {})
+        )
+        port = free_port()
+        configuration = re.sub(r"(?m)^  bind :\d+ ", f"  bind 127.0.0.1:{port} ", configuration)
+        configuration = re.sub(r"(?m)^  server server \S+ ", f"  server server {server} ", configuration)
+        file = pathlib.Path(f"{self._folder.name}/{index}/haproxy.cfg")
+        file.write_text(configuration.replace("/etc/sis", self._secrets))
+        command = [argument.replace("/etc/sis/proxy/haproxy.cfg", str(file)) for argument in container["command"]]
+        # Debian has it where only root looks.
+        path = f"{os.environ['PATH']}:/usr/sbin"
+        self._proxies.append(subprocess.Popen(command, env={**os.environ, "PATH": path}))
+        wait_for(port)
+        return f"127.0.0.1:{port}"
 
     def _server(self, arguments, index, hosts):
         flags = []
         for argument in arguments:
             for node, address in hosts.items():
                 argument = argument.replace(node, address)
-            argument = re.sub(r"^(--(?:listen|admin)=)0\.0\.0\.0:\d+$", r"\g<1>127.0.0.1:0", argument)
+            argument = re.sub(r"^(--(?:listen|admin)=)(?:0\.0\.0\.0|127\.0\.0\.1):\d+$", r"\g<1>127.0.0.1:0", argument)
             argument = argument.replace("/etc/sis", self._secrets)
             flags.append(re.sub(r"/(?:run|var/lib)/sis", f"{self._folder.name}/{index}", argument))
         subprocess.run(["mkdir", f"{self._folder.name}/{index}"], check=True)
@@ -96,40 +120,3 @@ class RenderedServers:
             for path in ("/healthz", "/readyz", "/metrics"):
                 with urllib.request.urlopen(f"http://{server.said['admin']}{path}", timeout=10) as answer:
                     test.assertEqual(answer.status, 200)
-
-    def check_a_step(self, test, *, writes, reads, shared_memory=False):
-        """A worker appends at `writes`; a trainer at `reads` finds all of it and gets decisions."""
-        names = [f"sequence-{i}" for i in range(8)]
-        with sis.Client(writes if len(writes) > 1 else writes[0]) as client:
-            run = client.create_run("run", seed=1, vocabulary_size=VOCABULARY, top_k=TOP_K)
-            with client.append(run, sampling=sis.Sampling("processed", temperature=1.0), worker="worker") as stream:
-                for i, name in enumerate(names):
-                    log_probs = log_softmax(logits_of(i, 0))
-                    sampled = np.random.default_rng(i).integers(0, VOCABULARY, LENGTH).astype(np.int32)
-                    ids = np.broadcast_to(np.arange(VOCABULARY), log_probs.shape)
-                    chosen = np.take_along_axis(log_probs, sampled[:, None], axis=1)[:, 0]
-                    record = sis.canonical(ids, log_probs, sampled, chosen, TOP_K)
-                    stream.block(name, first_position=0, policy_version=0, **record._asdict())
-                    stream.seal(name, length=LENGTH)
-        with sis.Client(reads if len(reads) > 1 else reads[0]) as client:
-            run = client.get_run("run").run
-            records = client.fetch_top_k(run, names, lease_seconds=60)
-            test.assertTrue(records.present.all())
-            current = log_softmax(np.concatenate([logits_of(i, 1) for i in range(len(names))]))
-            log_probs, sampled_log_probs = sis.gather(records, current)
-            if shared_memory:
-                with client.lease_segment(log_probs.nbytes) as segment:
-                    shared = segment.empty(log_probs.shape, np.float32)
-                    shared[:] = log_probs
-                    evaluation = client.evaluate(
-                        run, records, draw=0, log_probs=shared, sampled_log_probs=sampled_log_probs
-                    )
-                    del shared
-            else:
-                evaluation = client.evaluate(
-                    run, records, draw=0, log_probs=log_probs, sampled_log_probs=sampled_log_probs
-                )
-            totals = evaluation.totals
-            test.assertEqual(totals.missing, 0)
-            test.assertEqual(totals.accepted + totals.rejected + totals.outside_top_k, LENGTH * len(names))
-            test.assertGreater(totals.accepted, 0)

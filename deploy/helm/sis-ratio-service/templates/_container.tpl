@@ -27,6 +27,8 @@ memory
 {{- define "sis.listen" -}}
 {{- if eq .Values.form "sidecar" -}}
 unix:/run/sis/socket
+{{- else if .Values.proxy.enabled -}}
+127.0.0.1:{{ .Values.ports.behindProxy }}
 {{- else -}}
 0.0.0.0:{{ .Values.ports.grpc }}
 {{- end -}}
@@ -56,7 +58,11 @@ unix:/run/sis/socket
 {{- fail "security: give tlsSecret and identitiesSecret, or insecure" -}}
 {{- end -}}
 {{- end -}}
-{{- if $security.tlsSecret -}}
+{{- if .Values.proxy.enabled -}}
+{{- if or $security.clientCertificates (eq .Values.form "sidecar") -}}
+{{- fail "proxy.enabled: not with security.clientCertificates, and not in the form sidecar" -}}
+{{- end -}}
+{{- else if $security.tlsSecret -}}
 {{- $_ := set $flags "tls_certificate" "/etc/sis/tls/tls.crt" -}}
 {{- $_ := set $flags "tls_key" "/etc/sis/tls/tls.key" -}}
 {{- if $security.clientCertificates -}}
@@ -90,7 +96,7 @@ image: {{ include "sis.image" . }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}
 args: {{- include "sis.flags" . | nindent 2 }}
 ports:
-  {{- if ne .Values.form "sidecar" }}
+  {{- if and (ne .Values.form "sidecar") (not .Values.proxy.enabled) }}
   - {name: grpc, containerPort: {{ .Values.ports.grpc }}}
   {{- end }}
   - {name: admin, containerPort: {{ .Values.ports.admin }}}
@@ -127,7 +133,7 @@ securityContext: {{- include "sis.containerSecurity" . | nindent 2 }}
 {{/* Of the Secrets that `security` names: where they are mounted, and the volumes. */}}
 {{- define "sis.secretMounts" -}}
 {{- $mounts := list -}}
-{{- if .Values.security.tlsSecret -}}
+{{- if and .Values.security.tlsSecret (not .Values.proxy.enabled) -}}
 {{- $mounts = append $mounts "- {name: tls, mountPath: /etc/sis/tls, readOnly: true}" -}}
 {{- end -}}
 {{- if .Values.security.identitiesSecret -}}
@@ -144,6 +150,9 @@ securityContext: {{- include "sis.containerSecurity" . | nindent 2 }}
 {{- end -}}
 {{- with .Values.security.identitiesSecret -}}
 {{- $volumes = append $volumes (printf "- name: identities\n  %s" (printf $secret .)) -}}
+{{- end -}}
+{{- if .Values.proxy.enabled -}}
+{{- $volumes = append $volumes (printf "- name: proxy\n  configMap: {name: %s-proxy}" (include "sis.name" .)) -}}
 {{- end -}}
 {{- join "\n" $volumes -}}
 {{- end -}}

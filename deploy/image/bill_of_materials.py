@@ -1,0 +1,88 @@
+"""Says what an image holds, as SPDX 2.3 in JSON: its Debian packages, the binaries, and what was
+compiled into them. tools/image calls it."""
+
+import argparse
+import datetime
+import email.parser
+import hashlib
+import json
+import os
+import pathlib
+import urllib.parse
+
+BINARIES = "sis-ratio-service"
+
+
+def package(name, version, *, supplier="NOASSERTION", purl=None, checksum=None):
+    """A package of SPDX. Licences are NOASSERTION: Debian's packages have them in files, which lie
+    in the image."""
+    described = {
+        "SPDXID": "SPDXRef-" + name.replace("+", ".plus").replace("_", "-"),
+        "name": name,
+        "versionInfo": version,
+        "supplier": supplier,
+        "downloadLocation": "NOASSERTION",
+        "filesAnalyzed": False,
+        "licenseConcluded": "NOASSERTION",
+        "licenseDeclared": "NOASSERTION",
+        "copyrightText": "NOASSERTION",
+    }
+    if purl:
+        reference = {"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl", "referenceLocator": purl}
+        described["externalRefs"] = [reference]
+    if checksum:
+        described["checksums"] = [{"algorithm": "SHA256", "checksumValue": checksum}]
+    return described
+
+
+def debian_package(control):
+    """control: the text of a package's control file."""
+    fields = email.parser.Parser().parsestr(control)
+    version = urllib.parse.quote(fields["Version"])
+    purl = f"pkg:deb/debian/{urllib.parse.quote(fields['Package'])}@{version}?arch={fields['Architecture']}"
+    return package(fields["Package"], fields["Version"], supplier=f"Organization: {fields['Maintainer']}", purl=purl)
+
+
+def bill(root, binaries, version, compiled_in, created):
+    """root: the image's files, with a control file per package in var/lib/dpkg/status.d. binaries:
+    paths. compiled_in: NAME=VERSION of what the binaries hold of others."""
+    own = [package(BINARIES, version)]
+    own += [package(path.name, version, checksum=hashlib.sha256(path.read_bytes()).hexdigest()) for path in binaries]
+    within = [package(*part.split("=", 1)) for part in compiled_in]
+    controls = sorted((root / "var/lib/dpkg/status.d").iterdir())
+    debian = [debian_package(control.read_text()) for control in controls]
+    relationships = [("SPDXRef-DOCUMENT", "DESCRIBES", own[0])]
+    relationships += [(own[0]["SPDXID"], "CONTAINS", part) for part in own[1:] + debian]
+    relationships += [(own[0]["SPDXID"], "STATIC_LINK", part) for part in within]
+    packages = own + within + debian
+    contents = hashlib.sha256(json.dumps(packages).encode()).hexdigest()
+    return {
+        "spdxVersion": "SPDX-2.3",
+        "dataLicense": "CC0-1.0",
+        "SPDXID": "SPDXRef-DOCUMENT",
+        "name": f"{BINARIES}-{version}",
+        "documentNamespace": f"https://example.org/spdx/{BINARIES}-{version}-{contents}",
+        "creationInfo": {"created": created, "creators": ["Tool: deploy/image/bill_of_materials.py"]},
+        "packages": packages,
+        "relationships": [
+            {"spdxElementId": element, "relationshipType": kind, "relatedSpdxElement": other["SPDXID"]}
+            for element, kind, other in relationships
+        ],
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--root", type=pathlib.Path, required=True, help="folder with the image's files")
+    parser.add_argument("--version", required=True)
+    parser.add_argument("--compiled-in", metavar="NAME=VERSION", action="append", default=[])
+    parser.add_argument("binaries", type=pathlib.Path, nargs="+")
+    arguments = parser.parse_args()
+    seconds = int(os.environ.get("SOURCE_DATE_EPOCH") or datetime.datetime.now().timestamp())
+    created = datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    made = bill(arguments.root, arguments.binaries, arguments.version, arguments.compiled_in, created)
+    print(json.dumps(made, indent=1))
+
+
+if __name__ == "__main__":
+    main()

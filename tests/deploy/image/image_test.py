@@ -1,0 +1,179 @@
+"""tools/image builds an image that holds what it says and nothing else, and that runs under the
+strictest settings."""
+
+import hashlib
+import json
+import os
+import pathlib
+import re
+import stat
+import subprocess
+import sys
+import tarfile
+import tempfile
+import unittest
+import urllib.parse
+
+import grpc
+
+from tests.deploy import one_step
+
+FOLDER = pathlib.Path(__file__).parent
+BINARIES = ("client/cli/sisctl", "server/main/sis_server")
+# What apt says where there is no archive to reach.
+UNREACHABLE = re.compile("Temporary failure resolving|Could not resolve|Could not connect|Unable to connect")
+# grpc.health.v1.HealthCheckResponse with status SERVING.
+SERVING = b"\x08\x01"
+
+
+def unpacked(archive, folder):
+    """Unpacks what `docker load` would read. Returns the image's names and its configuration."""
+    with tarfile.open(archive) as file:
+        file.extractall(folder)
+    (image,) = json.loads((folder / "manifest.json").read_text())
+    for layer in image["Layers"]:
+        with tarfile.open(folder / layer) as file:
+            file.extractall(folder / "root")
+    return image["RepoTags"], json.loads((folder / image["Config"]).read_text())["config"]
+
+
+class ImageTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        if os.getuid() != 0:
+            raise unittest.SkipTest("only root may run an image without a container runtime")
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.folder = pathlib.Path(folder.name)
+        # The user of the image must reach its files.
+        cls.folder.chmod(0o755)
+        made = subprocess.run(
+            ["tools/image", cls.folder],
+            capture_output=True,
+            text=True,
+            timeout=280,
+            env={**os.environ, "BINARIES": os.getcwd(), "HOME": folder.name},
+        )
+        sys.stderr.write(made.stdout + made.stderr)
+        if made.returncode and UNREACHABLE.search(made.stderr):
+            raise unittest.SkipTest("apt reaches no archive here")
+        assert made.returncode == 0, made.returncode
+        (archive,) = cls.folder.glob("*.tar")
+        cls.names, cls.configuration = unpacked(archive, cls.folder)
+        cls.root = cls.folder / "root"
+        (bill,) = cls.folder.glob("*.spdx.json")
+        cls.bill = json.loads(bill.read_text())
+
+    def image_process(self, *command):
+        """Of a command inside, with a volume of its own. Skips the test where nobody may mount."""
+        volume = tempfile.TemporaryDirectory()
+        self.addCleanup(volume.cleanup)
+        os.chown(volume.name, 65532, 65532)
+        process = subprocess.Popen(
+            [sys.executable, FOLDER / "image_process.py", self.root, volume.name, *command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.addCleanup(process.communicate)
+        self.addCleanup(process.kill)
+        return process
+
+    def test_it_is_the_one_that_the_chart_names(self):
+        for manifest in pathlib.Path("deploy/kubernetes").glob("*.yaml"):
+            named = set(re.findall(r"image: (sis-ratio-service:\S+)", manifest.read_text()))
+            self.assertEqual(len(named), 1, manifest)
+            self.assertIn(f"docker.io/library/{named.pop().removesuffix('-cuda')}", self.names)
+
+    def test_its_labels_and_user(self):
+        labels = self.configuration["Labels"]
+        for name in ("title", "description", "version", "revision", "licenses"):
+            self.assertRegex(labels[f"org.opencontainers.image.{name}"], r"^[^$]+$")
+        self.assertIn(f"sis-ratio-service:{labels['org.opencontainers.image.version']}", self.names[0])
+        self.assertEqual(self.configuration["User"], "65532:65532")
+        self.assertEqual(self.configuration["Entrypoint"], ["/usr/bin/sis_server"])
+        self.assertEqual(set(self.configuration["ExposedPorts"]), {"50051/tcp", "9464/tcp"})
+
+    def test_nothing_can_be_run_but_the_service(self):
+        """No compiler, no shell, no package manager; nothing that gives privileges, or is written
+        to by others."""
+        programs = set()
+        for path in self.root.rglob("*"):
+            mode = path.lstat().st_mode
+            if stat.S_ISREG(mode):
+                self.assertFalse(mode & (stat.S_ISUID | stat.S_ISGID | stat.S_IWOTH), path)
+                if mode & stat.S_IXUSR and ".so" not in path.name:
+                    programs.add(path.relative_to(self.root).as_posix())
+        self.assertEqual(programs, {"usr/bin/sis_server", "usr/bin/sisctl"})
+
+    def test_the_bill_of_materials_is_of_what_is_inside(self):
+        within = self.root / "usr/share/doc/sis-ratio-service/bill_of_materials.spdx.json"
+        self.assertEqual(json.loads(within.read_text()), self.bill)
+        self.assertEqual(self.bill["spdxVersion"], "SPDX-2.3")
+        packages = {package["name"]: package for package in self.bill["packages"]}
+        self.assertEqual(len(packages), len(self.bill["packages"]))
+        for binary in BINARIES:
+            path = pathlib.Path(binary)
+            (checksum,) = packages[path.name]["checksums"]
+            for copy in (path, self.root / "usr/bin" / path.name):
+                self.assertEqual(hashlib.sha256(copy.read_bytes()).hexdigest(), checksum["checksumValue"])
+        # Each package of Debian comes with its licence.
+        debian = {name for name, package in packages.items() if "externalRefs" in package}
+        for name in debian:
+            (reference,) = packages[name]["externalRefs"]
+            locator = urllib.parse.unquote(reference["referenceLocator"])
+            self.assertIn(f"/{name}@{packages[name]['versionInfo']}?", locator)
+            self.assertTrue((self.root / "usr/share/doc" / name / "copyright").exists(), name)
+        self.assertEqual(debian, {path.name for path in (self.root / "var/lib/dpkg/status.d").iterdir()})
+        self.assertIn("libc6", debian)
+        identifiers = {package["SPDXID"] for package in self.bill["packages"]}
+        related = {relationship["relatedSpdxElement"] for relationship in self.bill["relationships"]}
+        self.assertEqual(related, identifiers)
+        for identifier in identifiers:
+            self.assertRegex(identifier, r"^SPDXRef-[A-Za-z0-9.-]+$")
+
+    def test_it_serves_without_rights_over_a_read_only_root(self):
+        server = self.image_process(
+            *self.configuration["Entrypoint"],
+            "--listen=127.0.0.1:0",
+            "--admin=127.0.0.1:0",
+            "--cache_bytes=67108864",
+            "--store=rocksdb:/var/lib/sis",
+        )
+        said = {}
+        for line in iter(server.stdout.readline, ""):
+            if line == "ready\n":
+                break
+            name, _, value = line.strip().partition(": ")
+            said[name] = value
+        else:
+            errors = server.stderr.read()
+            if server.wait() == 77:
+                self.skipTest(errors.strip())
+            self.fail(errors)
+        status = dict(
+            line.split(":\t", 1) for line in pathlib.Path(f"/proc/{server.pid}/status").read_text().splitlines()
+        )
+        self.assertEqual(set(status["Uid"].split()), {"65532"})
+        self.assertEqual(status["Groups"].strip(), "")
+        self.assertEqual({int(status[f"Cap{which}"], 16) for which in ("Inh", "Prm", "Eff", "Bnd", "Amb")}, {0})
+        self.assertEqual(status["NoNewPrivs"], "1")
+        with open(f"/proc/{server.pid}/mountinfo", encoding="utf-8") as mounts:
+            (options,) = (line.split()[5] for line in mounts if line.split()[4] == "/")
+        self.assertIn("ro", options.split(","))
+
+        with grpc.insecure_channel(said["grpc"]) as channel:
+            check = channel.unary_unary("/grpc.health.v1.Health/Check")
+            self.assertEqual(check(b"", timeout=10), SERVING)
+        one_step.check_a_step(self, writes=[said["grpc"]], reads=[said["grpc"]])
+        client = self.image_process("/usr/bin/sisctl", "--server", said["grpc"], "runs", "list")
+        listed, errors = client.communicate(timeout=30)
+        self.assertEqual(client.returncode, 0, errors)
+        self.assertIn("run", listed)
+        server.terminate()
+        server.communicate(timeout=30)
+        self.assertEqual(server.returncode, 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
