@@ -87,6 +87,7 @@ class LiveTest(unittest.TestCase):
         # Rates begin with the first sample: it must be of a run that has done nothing yet.
         for training in cls.runs:
             cls.prometheus.wait_for(f'sis_run_info{{run="{training.run.id}"}}')
+        cls.began = cls.prometheus.value("vector(time())")
         with concurrent.futures.ThreadPoolExecutor() as executor:
             demo = executor.submit(cls.train_demo, folder.name)
             begun = time.monotonic()
@@ -188,6 +189,10 @@ class LiveTest(unittest.TestCase):
         rules = [rule for group in self.prometheus.get("rules")["groups"] for rule in group["rules"]]
         self.assertGreater(len(rules), 20)
         self.assertEqual([rule for rule in rules if rule["health"] != "ok"], [])
+        # Nor were they loud at any time before, not even for the while that they would wait.
+        elapsed = math.floor(self.prometheus.value("vector(time())") - self.began)
+        self.assertGreater(elapsed, SECONDS_OF_LOAD)
+        self.assertEqual(self.prometheus.query(f"count_over_time(ALERTS[{elapsed}s])"), [])
         self.assertEqual(self.prometheus.firing(), {})
         # A trainer whose rows are shifted by one position.
         shifted = load.Training(self.client, "shifted", 4)

@@ -295,6 +295,9 @@ class ReplicasTest(unittest.TestCase):
         outputs = ["decisions", "acceptance_probabilities"]
         both = {form: self.evaluate(self.client, records, outputs=outputs, form=form) for form in ("gathered", "reduced")}
         self.servers[1].kill()
+        first, second, third = self.client.get_servers()
+        self.assertTrue(first.ready and third.ready)
+        self.assertIsInstance(second, sis.Unavailable)
         share = self.share_of(1)
         down = tuple(
             sis.MissingRange(n, 0, LENGTHS[n], sis.MissingReason.STORE_DOWN) for n in share

@@ -42,9 +42,11 @@ from sis.records import MissingRange, MissingReason, SequenceRef, Slice, TopKRec
 from sis.reduction import gather, reduce
 from sis.run import Run, RunConfig, RunStatus, Sampling
 from sis.segment import Segment
+from sis.server_state import Activity, ServerState
 from sis.top_k import TopK, canonical
 
 __all__ = [
+    "Activity",
     "AlreadyExists",
     "AppendError",
     "AppendStream",
@@ -92,6 +94,7 @@ __all__ = [
     "SequenceInspection",
     "SequenceMask",
     "SequenceRef",
+    "ServerState",
     "Sis",
     "Slice",
     "SoftAcceptance",

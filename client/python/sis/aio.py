@@ -86,6 +86,7 @@ class Client:
     advance_version = _awaited(sis.client.Client.advance_version)
     get_step = _awaited(sis.client.Client.get_step)
     list_steps = _awaited(sis.client.Client.list_steps)
+    get_servers = _awaited(sis.client.Client.get_servers)
     inspect_run = _awaited(sis.client.Client.inspect_run)
     inspect_sequence = _awaited(sis.client.Client.inspect_sequence)
     lease_segment = _awaited(sis.client.Client.lease_segment)

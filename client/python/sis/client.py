@@ -14,6 +14,7 @@ from sis.append import AppendStream
 from sis.arrays import ArrayLike
 from sis.circuit_breaker import CircuitBreaker
 from sis.credentials import Credentials
+from sis.errors import Error
 from sis.evaluate_call import EvaluateCall
 from sis.evaluation import Evaluation, Step
 from sis.half_precision import RoundedUp
@@ -24,6 +25,7 @@ from sis.records import SequenceLike, SequenceRef, Slice, TopKRecords, listed
 from sis.replicas import Replicas
 from sis.run import Run, RunConfig, RunStatus, Sampling
 from sis.segment import Segment
+from sis.server_state import ServerState
 from sis.single_server import SingleServer
 from sis.v1 import ratio_service_pb2 as pb
 
@@ -169,6 +171,14 @@ class Client:
         last."""
         response = self._service.ListSteps(pb.ListStepsRequest(run=run.to_proto()))
         return {kept.draw: Step.from_proto(kept.step) for kept in response.steps}
+
+    def get_servers(self) -> Tuple[Union[ServerState, Error], ...]:
+        """What each server is, holds and did, in the order of the addresses; of one that gives no
+        answer the error."""
+        return tuple(
+            answer if isinstance(answer, Error) else ServerState.from_proto(answer)
+            for answer in self._service.get_servers()
+        )
 
     def inspect_run(self, run: Run) -> RunInspection:
         """What is worth a closer look: the sequences that inspect_sequence can open, the tokens that

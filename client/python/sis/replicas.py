@@ -8,7 +8,7 @@ import secrets
 import sys
 import threading
 from concurrent import futures
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, TypeVar
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, TypeVar, Union
 
 import grpc
 import numpy as np
@@ -101,6 +101,10 @@ class Replicas:
                 f"{len(self._servers)} replicas: {error.message}",
             )
         return pb.DeleteRunResponse(deleted=any(answer.deleted for answer in answers.values()))
+
+    def get_servers(self) -> List[Union[pb.GetServerResponse, errors.Error]]:
+        answers = self._pool.map(lambda server: server.get_servers(), self._servers)
+        return [answer for (answer,) in answers]
 
     def ListRuns(self, request: pb.ListRunsRequest) -> pb.ListRunsResponse:
         by_id: Dict[str, List[pb.Run]] = {}

@@ -131,6 +131,15 @@ class SingleServer:
                 del self._known[request.run.run_id]
         return self._call(self._stub.DeleteRun, request)
 
+    def GetServer(self) -> pb.GetServerResponse:
+        return self._call(self._stub.GetServer, pb.GetServerRequest())
+
+    def get_servers(self) -> List[Union[pb.GetServerResponse, errors.Error]]:
+        try:
+            return [self.GetServer()]
+        except errors.Error as error:
+            return [error]
+
     def ListRuns(self, request: pb.ListRunsRequest) -> pb.ListRunsResponse:
         return self._call(self._stub.ListRuns, request)
 

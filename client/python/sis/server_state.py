@@ -1,0 +1,54 @@
+"""What a server says of itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Tuple
+
+from sis.v1 import ratio_service_pb2 as pb
+
+
+@dataclass(frozen=True)
+class Activity:
+    """Counted since the server started, over all runs."""
+
+    # Seconds since 1970.
+    at: float
+    ingested_positions: int
+    ingested_bytes: int
+    # Once per draw, scored and missing.
+    evaluated_positions: int
+    dropped_sequences: int
+    rpcs: int
+    failed_rpcs: int
+    # Held at this moment.
+    cache_bytes: int
+
+    @staticmethod
+    def from_proto(activity: pb.GetServerResponse.Activity) -> Activity:
+        return Activity(**{name: getattr(activity, name) for name in Activity.__dataclass_fields__})
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """What a server is, holds and did."""
+
+    version: str
+    # The backend that decides, and the store, in words.
+    backend: str
+    store: str
+    # Seconds since 1970.
+    started_at: float
+    ready: bool
+    cache_bytes: int
+    cache_budget_bytes: int
+    # Append entries that wait for room, and leased shared-memory segments.
+    waiting_appends: int
+    segments: int
+    # One every 5 s, at most 360; the last is of now.
+    history: Tuple[Activity, ...]
+
+    @staticmethod
+    def from_proto(response: pb.GetServerResponse) -> ServerState:
+        same = {name: getattr(response, name) for name in ServerState.__dataclass_fields__ if name != "history"}
+        return ServerState(**same, history=tuple(map(Activity.from_proto, response.history)))
