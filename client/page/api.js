@@ -22,6 +22,21 @@ export async function call(method, fields = {}) {
   return body;
 }
 
+let asked = null;  // a promise
+
+async function askForTokenTexts() {
+  const answer = await fetch("/token_texts.json", {
+    signal: AbortSignal.timeout(PATIENCE_MILLISECONDS),
+  });
+  return answer.ok ? answer.json() : null;
+}
+
+/** The texts of tokens by id, asked for once; null of a server that has no tokenizer. */
+export function tokenTexts() {
+  asked ??= askForTokenTexts().catch(() => (asked = null));
+  return asked;
+}
+
 /** What the server tells Prometheus. Throws as call() does. */
 export async function metrics() {
   const answer = await fetch("/metrics", {

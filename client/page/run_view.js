@@ -1,6 +1,6 @@
 // One run: its last draws as charts, the last of them in full, and what is worth a closer look.
 
-import {call, metrics, Refused} from "./api.js";
+import {call, metrics, Refused, tokenTexts} from "./api.js";
 import {BarPanel, LinePanel} from "./charts.js";
 import {figures, make, table} from "./elements.js";
 import {bytes, count, number, share, wholeShare} from "./format.js";
@@ -256,9 +256,10 @@ export class RunView {
 
   async inspect() {
     try {
-      const response = await call("InspectRun", {run_id: this.runId});
+      const [response, texts] =
+          await Promise.all([call("InspectRun", {run_id: this.runId}), tokenTexts()]);
       this.inspected.replaceChildren();
-      renderRun(this.inspected, response, {tokenTexts: null, onOpen: sequence => {
+      renderRun(this.inspected, response, {tokenTexts: texts, onOpen: sequence => {
         const {id, attempt} = sequence;
         location.hash = `${runLink(this.runId)}/${encodeURIComponent(id)}/${attempt ?? 0}`;
       }});

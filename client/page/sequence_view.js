@@ -1,6 +1,6 @@
 // One sequence under the microscope: the values that were evaluated last.
 
-import {call} from "./api.js";
+import {call, tokenTexts} from "./api.js";
 import {make} from "./elements.js";
 import {renderSequence} from "./microscope.js";
 import {runLink} from "./runs_view.js";
@@ -28,9 +28,9 @@ export class SequenceView {
 
   async inspect() {
     try {
-      const response = await call("InspectSequence", this.fields);
+      const [response, texts] = await Promise.all([call("InspectSequence", this.fields), tokenTexts()]);
       this.shown.replaceChildren();
-      renderSequence(this.shown, response, {tokenTexts: null, title: ""});
+      renderSequence(this.shown, response, {tokenTexts: texts, title: ""});
       this.loaded = true;
     } catch (error) {
       if (error.status === undefined || error.status === 503) throw error;

@@ -3,7 +3,9 @@
 #include <prometheus/text_serializer.h>
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -12,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "client/page/page_files.h"
+#include "client/page/token_texts.h"
 #include "server/admin/api.h"
 
 namespace sis {
@@ -65,6 +68,17 @@ std::string ContentType(absl::string_view name) {
   return "text/plain; charset=utf-8";
 }
 
+absl::StatusOr<std::string> TokenTextsAsJson(const std::string& tokenizer) {
+  const absl::StatusOr<TokenTexts> texts = ReadTokenTexts(tokenizer);
+  if (!texts.ok()) {
+    return absl::Status(texts.status().code(),
+                        absl::StrCat("tokenizer: ", texts.status().message()));
+  }
+  nlohmann::json json = nlohmann::json::object();
+  for (const auto& [id, text] : *texts) json[absl::StrCat(id)] = text;
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
 HttpResponse AnswerPage(absl::string_view path) {
   absl::string_view name = absl::StripPrefix(path, "/");
   if (name.empty()) name = "index.html";
@@ -79,8 +93,14 @@ HttpResponse AnswerPage(absl::string_view path) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Admin>> Admin::Listen(const std::string& address) {
+absl::StatusOr<std::unique_ptr<Admin>> Admin::Listen(const std::string& address,
+                                                     const std::string& tokenizer) {
   std::unique_ptr<Admin> admin(new Admin);
+  if (!tokenizer.empty()) {
+    absl::StatusOr<std::string> json = TokenTextsAsJson(tokenizer);
+    if (!json.ok()) return json.status();
+    admin->token_texts_ = *std::move(json);
+  }
   absl::StatusOr<std::unique_ptr<HttpServer>> http = HttpServer::Listen(
       address, [&admin = *admin](const HttpRequest& request) { return admin.Answer(request); });
   if (!http.ok()) return http.status();
@@ -112,8 +132,16 @@ HttpResponse Admin::Answer(const HttpRequest& request) {
   if (path == "/healthz") return {.body = "alive\n"};
   if (path == "/readyz") return Ready();
   if (path == "/metrics") return Metrics();
+  if (path == "/token_texts.json") return TextsOfTokens();
   if (absl::ConsumePrefix(&path, "/api/")) return Api(path, request);
   return AnswerPage(path);
+}
+
+HttpResponse Admin::TextsOfTokens() const {
+  if (token_texts_.empty()) return {.status = 404, .body = "The server has no --tokenizer\n"};
+  return {.content_type = kJson,
+          .body = token_texts_,
+          .etag = absl::StrCat(absl::Hex(std::hash<std::string>()(token_texts_)))};
 }
 
 HttpResponse Admin::Ready() {

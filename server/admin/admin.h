@@ -24,13 +24,16 @@ namespace sis {
 //                    comes as of gRPC (Authorization: Bearer TOKEN), or as the password that a
 //                    browser asks for
 //   /metrics         for Prometheus
+//   /token_texts.json  texts of tokens by id, if there is a tokenizer
 //   /healthz         200 while the process lives
 //   /readyz          200 while the service serves and takes connections, else 503
 // Thread-safe.
 class Admin {
  public:
-  // As HttpServer::Listen.
-  static absl::StatusOr<std::unique_ptr<Admin>> Listen(const std::string& address);
+  // As HttpServer::Listen. `tokenizer` is a file as ReadTokenTexts takes it, so that the page shows
+  // the texts of tokens; without it the page shows their ids.
+  static absl::StatusOr<std::unique_ptr<Admin>> Listen(const std::string& address,
+                                                       const std::string& tokenizer = "");
 
   // What /readyz says of a service that serves.
   struct Condition {
@@ -60,6 +63,7 @@ class Admin {
  private:
   Admin() = default;
   HttpResponse Answer(const HttpRequest& request);
+  HttpResponse TextsOfTokens() const;
   HttpResponse Metrics();
   HttpResponse Ready();
   HttpResponse Api(absl::string_view method, const HttpRequest& request);
@@ -71,6 +75,7 @@ class Admin {
   std::function<Condition()> look_ ABSL_GUARDED_BY(mutex_);
   Access access_ ABSL_GUARDED_BY(mutex_);
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
+  std::string token_texts_;           // JSON; empty without a tokenizer. Fixed before it listens.
   std::unique_ptr<HttpServer> http_;  // destroyed first
 };
 

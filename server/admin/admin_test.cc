@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -141,6 +142,20 @@ TEST_F(AdminTest, ThePageIsCarriedInsideWithWhatItNeeds) {
     EXPECT_EQ(Status(again), 304) << file.name;
     EXPECT_EQ(Body(again), "");
   }
+}
+
+TEST_F(AdminTest, TextsOfTokensAreThoseOfTheTokenizer) {
+  EXPECT_EQ(Status(Get("/token_texts.json")), 404);
+  const std::string file = testing::TempDir() + "/tokenizer.json";
+  std::ofstream(file) << R"({"model": {"vocab": {"</s>": 0, "\u00e9\"": 7}}})";
+  admin_ = *Admin::Listen("127.0.0.1:0", file);
+  const std::string answer = Get("/token_texts.json");
+  EXPECT_EQ(Status(answer), 200);
+  EXPECT_EQ(Body(answer), "{\"0\":\"</s>\",\"7\":\"é\\\"\"}");
+  EXPECT_TRUE(absl::StrContains(answer, "Content-Type: application/json"));
+  std::ofstream(file) << "[]";
+  const absl::Status refused = Admin::Listen("127.0.0.1:0", file).status();
+  EXPECT_TRUE(absl::StrContains(refused.message(), "tokenizer: " + file)) << refused;
 }
 
 TEST_F(AdminTest, NothingElseIsThere) {

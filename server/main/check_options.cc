@@ -74,6 +74,9 @@ absl::Status CheckAddresses(const ServerOptions& options) {
         "shared_memory_bytes", absl::StrCat(options.shared_memory_bytes),
         absl::StrCat(" goes with a Unix socket, and --listen=", options.listen, " has none"));
   }
+  if (options.admin.empty() && !options.tokenizer.empty()) {
+    return Refuse("tokenizer", options.tokenizer, " is for the page, and --admin is empty");
+  }
   if (options.admin.empty()) return absl::OkStatus();
   if (const std::string problem = HostAndPortProblem(options.admin); !problem.empty()) {
     return Refuse("admin", options.admin, absl::StrCat(" ", problem));

@@ -132,7 +132,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   // First, so that whoever probes sees a server that recovers, not one that is gone.
   std::unique_ptr<Admin> admin;
   if (!options.admin.empty()) {
-    absl::StatusOr<std::unique_ptr<Admin>> listening = Admin::Listen(options.admin);
+    absl::StatusOr<std::unique_ptr<Admin>> listening =
+        Admin::Listen(options.admin, options.tokenizer);
     if (!listening.ok()) return listening.status();
     admin = *std::move(listening);
   }

@@ -48,6 +48,8 @@ struct ServerOptions {
   std::string listen = "127.0.0.1:50051";
   // host:port of the page, metrics and probes over HTTP (server/admin/admin.h); empty for none.
   std::string admin = "127.0.0.1:9464";
+  // A Hugging Face tokenizer.json, for the texts of tokens on the page; empty for none.
+  std::string tokenizer = "";
   int64_t cache_bytes = int64_t{4} << 30;
   int64_t max_message_bytes = int64_t{1} << 30;
   // Of all segments together; 0: there are none.

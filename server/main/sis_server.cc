@@ -29,6 +29,8 @@ ABSL_FLAG(std::string, listen, sis::ServerOptions().listen,
           "gRPC addresses, host:port or unix:path, commas between; port 0 picks a free one");
 ABSL_FLAG(std::string, admin, sis::ServerOptions().admin,
           "address of the page, /metrics, /healthz and /readyz, host:port; empty for none");
+ABSL_FLAG(std::string, tokenizer, sis::ServerOptions().tokenizer,
+          "a Hugging Face tokenizer.json, for the texts of tokens on the page");
 ABSL_FLAG(int64_t, cache_bytes, sis::ServerOptions().cache_bytes,
           "most bytes of recorded sequences in memory, taken at start");
 ABSL_FLAG(int64_t, max_message_bytes, sis::ServerOptions().max_message_bytes,
@@ -139,6 +141,7 @@ sis::ServerOptions OptionsFromFlags() {
   return {
       .listen = absl::GetFlag(FLAGS_listen),
       .admin = absl::GetFlag(FLAGS_admin),
+      .tokenizer = absl::GetFlag(FLAGS_tokenizer),
       .cache_bytes = absl::GetFlag(FLAGS_cache_bytes),
       .max_message_bytes = absl::GetFlag(FLAGS_max_message_bytes),
       .shared_memory_bytes = absl::GetFlag(FLAGS_shared_memory_bytes),

@@ -1,12 +1,15 @@
 """The page as a person sees it: of an empty, a busy, a stopped and a restarted server."""
 
+import json
+import pathlib
+import tempfile
 import unittest
 
 import sis
 from selenium.webdriver.common.keys import Keys
 from server.testing.live_server import LiveServer
 from tests.page.browser import NARROW, WIDE, Browser
-from tests.page.training_load import PREFIX_CURVE, TrainingLoad
+from tests.page.training_load import PREFIX_CURVE, VOCABULARY, TrainingLoad
 
 DRAWS = range(1, 9)
 
@@ -47,6 +50,14 @@ class PageTest(unittest.TestCase):
         client = sis.Client(server.address)
         self.addCleanup(client.close)
         return server, client
+
+    def tokenizer(self):
+        """A file that calls token 7 "word 7"."""
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        path = pathlib.Path(folder.name) / "tokenizer.json"
+        path.write_text(json.dumps({"model": {"vocab": {f"word {i}": i for i in range(VOCABULARY)}}}))
+        return path
 
     def open(self, server, place="/"):
         self.browser.open(f"http://{server.admin_address}/#{place}")
@@ -114,6 +125,8 @@ class PageTest(unittest.TestCase):
             rows += table if kind == "rejected" else reversed(table)
         said = [[str(t.accepted), str(t.rejected), str(t.max_error)] for t in inspection.tokens]
         self.assertEqual([row[1:4] for row in rows], said)
+        words = [f"word {token.token_id} #{token.token_id}" for token in inspection.tokens]
+        self.assertEqual([row[0] for row in rows], words)
 
     def test_an_empty_server_says_what_to_do(self):
         server, _ = self.start()
@@ -129,7 +142,7 @@ class PageTest(unittest.TestCase):
         self.assertEqual(self.problems(), [])
 
     def test_a_busy_server_is_drawn_as_get_step_has_it(self):
-        server, client = self.start()
+        server, client = self.start(f"--tokenizer={self.tokenizer()}")
         load = TrainingLoad(client, "run-1")
         task = "<b>no markup</b>"
         client.create_run("just-opened", seed=1, vocabulary_size=10, top_k=2, task=task)
