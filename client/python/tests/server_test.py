@@ -254,6 +254,12 @@ class ServerTest(unittest.TestCase):
             step = self.client.get_step(self.run_, top_k)
             self.assertEqual((step.totals, step.sequences), (whole.totals, 3))
         self.assertEqual(self.client.get_run(self.run_.id).last_draw, 2)
+        (server,) = self.client.get_servers()
+        self.assertTrue(server.ready)
+        now = server.history[-1]
+        self.assertLess(server.started_at, now.at)
+        self.assertGreaterEqual(now.evaluated_positions, whole.totals.scored)
+        self.assertEqual(now.cache_bytes, server.cache_bytes)
 
     def test_micro_batches_over_a_stream_give_what_one_call_gives(self):
         outputs = ["decisions", "acceptance_probabilities"]
