@@ -23,7 +23,7 @@ def board() -> Dashboard:
         "SIS: Service",
         "sis-service",
         "What the servers do: calls, ingest, cache, stores, shared memory, device. A panel of what a server does not "
-        "have (a store, shared memory, a device) is empty or 0.",
+        "have (a store, shared memory, a device, TLS) is empty or 0.",
         [variables.instance()],
     )
     panels.add(built, "Servers", [_servers()])
@@ -518,5 +518,16 @@ def _process() -> List[Any]:
             SHARE,
             {"{{instance}}": f"{by_server('process_open_fds')} / {by_server('process_max_fds')}"},
             largest=1,
+        ),
+        lines(
+            "Certificate",
+            Text(
+                "How long the certificate lasts that the server shows its clients. Nothing without TLS.",
+                "days or weeks, and longer again after each renewal.",
+                "below three days: nobody has renewed it. At 0 no client connects any more.",
+                ["certificate_expires"],
+            ),
+            SECONDS,
+            {"{{instance}}": f"{by_server('sis_tls_certificate_not_after_timestamp_seconds')} - time()"},
         ),
     ]
