@@ -495,6 +495,7 @@ def _process() -> List[Any]:
             ),
             COUNT,
             {"{{instance}}": _rate("process_cpu_seconds_total", "instance")},
+            width=HALF,
         ),
         lines(
             "Resident memory",
@@ -506,6 +507,7 @@ def _process() -> List[Any]:
             ),
             BYTES,
             {"{{instance}}": by_server("process_resident_memory_bytes")},
+            width=HALF,
         ),
         lines(
             "Open files",
@@ -518,6 +520,7 @@ def _process() -> List[Any]:
             SHARE,
             {"{{instance}}": f"{by_server('process_open_fds')} / {by_server('process_max_fds')}"},
             largest=1,
+            width=HALF,
         ),
         lines(
             "Certificate",
@@ -529,5 +532,6 @@ def _process() -> List[Any]:
             ),
             SECONDS,
             {"{{instance}}": f"{by_server('sis_tls_certificate_not_after_timestamp_seconds')} - time()"},
+            width=HALF,
         ),
     ]

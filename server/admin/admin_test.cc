@@ -82,7 +82,7 @@ class AdminTest : public Test {
 
   Service service_;
   std::unique_ptr<grpc::Server> grpc_server_;
-  const std::unique_ptr<Admin> admin_;
+  std::unique_ptr<Admin> admin_;
 };
 
 TEST_F(AdminTest, ProbesTellAliveFromReady) {
