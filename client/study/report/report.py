@@ -85,6 +85,15 @@ def _here(found: results.Results, cell: str, arm: str) -> str:
     return f"{100 * _mean(finals):.1f}" if finals else ""
 
 
+def _beside(found: results.Results, cell: str, arm: str, base_cell: str, base_arm: str) -> str:
+    """Both arms' final rewards, over the seeds that both have: arms have different numbers of them."""
+    runs, base = (found.get(cell, {}).get(arm, {}), found.get(base_cell, {}).get(base_arm, {}))
+    seeds = sorted(runs.keys() & base.keys())
+    if not seeds:
+        return ""
+    return ", ".join(f"{100 * _mean([of[seed].values['final_reward'] for seed in seeds]):.1f}" for of in (runs, base))
+
+
 def _gain(found: results.Results, cell: str, arm: str, base_arm: str) -> str:
     pair = paired(found, cell, arm, cell, base_arm)
     return "" if pair is None else pair.text()
@@ -98,13 +107,14 @@ def _against_paper(found: results.Results) -> List[str]:
         "",
         "**Rules in one table** (the paper's tab:trick; cell `same`):",
         "",
-        "| rule | paper | paper, less GRPO | here | here, less GRPO |",
+        "| rule | paper | paper, less GRPO | here: rule, GRPO on the same seeds | here, less GRPO |",
         "|---|---|---|---|---|",
     ]
     for arm, average in paper.TRICKS.items():
-        here = "" if arm == "grpo" else _gain(found, "same", arm, "grpo")
+        here = _here(found, "same", arm) if arm == "grpo" else _beside(found, "same", arm, "same", "grpo")
+        gain = "" if arm == "grpo" else _gain(found, "same", arm, "grpo")
         lines.append(f"| {comparisons.name(arm)} | {average:.2f} | {average - paper.TRICKS['grpo']:+.2f} | "
-                     f"{_here(found, 'same', arm)} | {here} |")
+                     f"{here} | {gain} |")
     lines += ["", "**SIS as a plug-in** (tab:main; cell `same`):", "",
               "| algorithm | paper: alone, with SIS | paper: gain | here: alone, with SIS | here: gain |",
               "|---|---|---|---|---|"]
@@ -122,17 +132,23 @@ def _against_paper(found: results.Results) -> List[str]:
                      f"{_here(found, cell, algorithm + '+sampled')} | "
                      f"{_gain(found, cell, algorithm + '+sampled', algorithm)} |")
     lines += ["", "**Without the clip** (tab:noclip; cell `same`; `unclipped` leaves gradient norms alone as well):", "",
-              "| rule | paper | here, same | less GRPO | here, unclipped | less GRPO |", "|---|---|---|---|---|---|"]
+              "| rule | paper | same: rule, GRPO on the same seeds | less GRPO | unclipped: rule, GRPO | less GRPO |",
+              "|---|---|---|---|---|---|"]
     for arm, average in paper.NO_CLIP.items():
-        cells = [_here(found, cell, arm) + " | " + ("" if arm == "grpo" else _gain(found, cell, arm, "grpo"))
-                 for cell in ("same", "unclipped")]
+        cells = [
+            _here(found, cell, arm) + " | " if arm == "grpo"
+            else _beside(found, cell, arm, cell, "grpo") + " | " + _gain(found, cell, arm, "grpo")
+            for cell in ("same", "unclipped")
+        ]
         lines.append(f"| {comparisons.name(arm)} | {average:.2f} | {' | '.join(cells)} |")
     theirs = ", ".join(f"{average:.2f} at K = {k}" for k, average in paper.TOP_K.items())
     lines += ["", f"**K** (tab:ablation_topk, GRPO with SIS; the paper: {theirs}). Here, of a vocabulary of 19:", "",
-              "| K | final reward | less K = 10 |", "|---|---|---|"]
+              "| K | final reward: this K, K = 10 on the same seeds | less K = 10 |", "|---|---|---|"]
     for k, cell in ((3, "K3"), (10, "same"), (19, "K19")):
         pair = None if cell == "same" else paired(found, cell, "grpo+sampled", "same", "grpo+sampled")
-        lines.append(f"| {k} | {_here(found, cell, 'grpo+sampled')} | {'' if pair is None else pair.text()} |")
+        both = _here(found, cell, "grpo+sampled") if pair is None else _beside(
+            found, cell, "grpo+sampled", "same", "grpo+sampled")
+        lines.append(f"| {k} | {both} | {'' if pair is None else pair.text()} |")
     return lines
 
 
@@ -211,7 +227,8 @@ def write(cells: pathlib.Path, results_path: pathlib.Path, folder: pathlib.Path)
         ("All cells", [
             "*Less* says what an arm is compared with: a correction with the same algorithm without it, another "
             "algorithm with GRPO, GRPO with recomputed log-probs with GRPO on the engine's, other sets and encodings "
-            "with the cell `same`. Three columns of differences: of the final reward, of the mean reward of all "
+            "with the cell `same`. Arms have different numbers of seeds: *final* is over an arm's own, a difference "
+            "over those that both have. Three columns of differences: of the final reward, of the mean reward of all "
             "rollouts, of the final greedy reward. *Accepted*: the share of tokens that the test accepts, whether the "
             "arm uses it or not. D and D_SIS in nats per response, of the arm's own weights. *No gradient*: of the "
             "tokens with an advantage.", "", *_all_cells(plan, found)]),
