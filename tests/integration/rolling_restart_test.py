@@ -15,6 +15,7 @@ import numpy as np
 import sis
 from server.testing.live_server import LiveServer
 from server.testing.memcached import Memcached
+from server.testing.random_records import random_record
 from sis.placement import Placement
 
 VOCABULARY, TOP_K, POSITIONS = 40, 4, 30
@@ -23,14 +24,7 @@ STEP = 12
 
 
 def recorded(sequence):
-    """The records of a sequence, the same whenever it is asked for."""
-    rng = np.random.default_rng(int(sequence))
-    logits = rng.normal(size=(POSITIONS, VOCABULARY))
-    log_softmax = (logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)).astype(np.float32)
-    sampled = rng.integers(VOCABULARY, size=POSITIONS)
-    ids = np.broadcast_to(np.arange(VOCABULARY), logits.shape)
-    sampled_log_probs = np.take_along_axis(log_softmax, sampled[:, None], axis=1)[:, 0]
-    return sis.canonical(ids, log_softmax, sampled, sampled_log_probs, TOP_K)
+    return random_record(int(sequence), POSITIONS, VOCABULARY, TOP_K)
 
 
 class Load:

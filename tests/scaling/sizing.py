@@ -1,8 +1,5 @@
-"""What a workload needs, by the formulas of docs/scaling.md. Run, it prints them beside what a real
-server takes:
-
-    bazel run //tests/scaling:measured_sizes
-"""
+"""What a workload takes of --cache_bytes and of the network to append, by the formulas of
+docs/scaling.md; measured_sizes.py prints them beside what a real server takes."""
 
 import math
 
@@ -35,23 +32,6 @@ def cache_bytes(
     return packed + open_tokens * (8 * top_k + 9) + sequences * (1024 + 64)
 
 
-def tokens_in_flight(tokens_per_second: float, seconds_per_step: float, max_staleness: int) -> float:
-    """Recorded and not yet used up: what arrives from the moment that a policy version is published
-    until a trainer has released its last rollouts, which are max_staleness steps old by then; and
-    the step that is being trained on."""
-    return tokens_per_second * seconds_per_step * (max_staleness + 2)
-
-
 def append_bytes(top_k: int) -> int:
     """A token's arrays on the wire, from a worker."""
     return 8 * top_k + 8
-
-
-def fetch_bytes(top_k: int, log_probs: bool = True) -> int:
-    """A token's arrays on the wire, to a trainer; without log-probs only what GATHERED needs."""
-    return 8 * top_k + 8 if log_probs else 4 * top_k + 4
-
-
-def evaluate_bytes(top_k: int, form: str = "float32") -> int:
-    """A token's arrays on the wire, from a trainer; answers are a bit, or 4 bytes with ratios."""
-    return {"float32": 4 * top_k + 4, "float16": 2 * top_k + 4, "reduced": 12}[form]

@@ -11,6 +11,7 @@ import urllib.request
 import numpy as np
 
 import sis
+from server.testing.random_records import random_record
 
 VOCABULARY, TOP_K, POSITIONS = 1000, 20, 256
 SEQUENCES_PER_BATCH = 30
@@ -18,16 +19,6 @@ BATCHES_PER_CLIENT = 8
 RUN_SECONDS = 10.0  # after which work goes on in a new run
 RUNS_KEPT = 3
 SAMPLING = sis.Sampling("raw")
-
-
-def _records():
-    rng = np.random.default_rng(1)
-    logits = rng.normal(size=(POSITIONS, VOCABULARY))
-    log_softmax = (logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)).astype(np.float32)
-    sampled = rng.integers(VOCABULARY, size=POSITIONS)
-    ids = np.broadcast_to(np.arange(VOCABULARY), logits.shape)
-    log_probs = np.take_along_axis(log_softmax, sampled[:, None], axis=1)[:, 0]
-    return sis.canonical(ids, log_softmax, sampled, log_probs, TOP_K)._asdict()
 
 
 class Load:
@@ -38,7 +29,7 @@ class Load:
         self._name, self._address, self._rest = name, address, rest
         self._stop = threading.Event()
         self._lock = threading.Lock()
-        self._records = _records()
+        self._records = random_record(1, POSITIONS, VOCABULARY, TOP_K)._asdict()
         self._runs = collections.deque()
         self._batches = collections.deque(maxlen=40)  # (run, sequences) that were acked
         self.failures = []  # what nobody asked for

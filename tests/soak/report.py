@@ -2,7 +2,7 @@
 
 import math
 import pathlib
-from typing import Dict, List, NamedTuple, Sequence
+from typing import Dict, List, NamedTuple, Sequence, Tuple
 
 import matplotlib
 import numpy as np
@@ -71,8 +71,8 @@ def memory(samples: Sequence[Dict]) -> Memory:
     )
 
 
-def summary(title: str, samples: Dict[str, List[Dict]], loads: Dict[str, Dict], failures: List[str]) -> str:
-    """Text with a verdict in its last line. samples and loads: per server."""
+def summary(title: str, samples: Dict[str, List[Dict]], loads: Dict[str, Dict], failures: List[str]) -> Tuple[str, bool]:
+    """Text with a verdict in its last line, and whether that is good. samples and loads: per server."""
     lines = [title]
     verdicts = []
     mib = 2**20
@@ -93,7 +93,7 @@ def summary(title: str, samples: Dict[str, List[Dict]], loads: Dict[str, Dict], 
         f"verdict: {'good' if good else 'BAD'}; memory {'flat' if all(verdicts) else 'not flat'}, "
         f"{len(failures)} errors that were not asked for"
     )
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n", good
 
 
 def plot(title: str, samples: Dict[str, List[Dict]], path: pathlib.Path) -> None:

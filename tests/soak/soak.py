@@ -39,7 +39,8 @@ def sample(server, load, seconds):
 
 
 def soak(seconds, output):
-    """Writes samples.json, summary.txt and soak.svg to the folder `output`; returns the summary."""
+    """Writes samples.json, summary.txt and soak.svg to the folder `output`; returns the summary, and
+    whether all was well."""
     sample_seconds = min(5, seconds / 40)
     output.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
@@ -71,10 +72,10 @@ def soak(seconds, output):
     title = f"{seconds / 60:.0f} minutes at the byte budget, {datetime.date.today()}, {os.cpu_count()} cores"
     counts = {name: dict(load.counts) for name, load in loads.items()}
     (output / "samples.json").write_text(json.dumps(samples))
-    text = report.summary(title, samples, counts, failures)
+    text, good = report.summary(title, samples, counts, failures)
     (output / "summary.txt").write_text(text)
     report.plot(title, samples, output / "soak.svg")
-    return text
+    return text, good
 
 
 def main():
@@ -82,9 +83,9 @@ def main():
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--output", type=pathlib.Path, required=True, help="a folder")
     arguments = parser.parse_args()
-    text = soak(60 * arguments.minutes, arguments.output)
+    text, good = soak(60 * arguments.minutes, arguments.output)
     print(text, end="")
-    sys.exit(0 if "verdict: good" in text else 1)
+    sys.exit(0 if good else 1)
 
 
 if __name__ == "__main__":

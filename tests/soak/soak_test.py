@@ -37,7 +37,7 @@ class SoakTest(unittest.TestCase):
     def test_a_short_one(self):
         with tempfile.TemporaryDirectory() as folder:
             output = pathlib.Path(folder)
-            text = soak.soak(5, output)
+            text, _ = soak.soak(5, output)
             self.assertNotIn("not asked for:", text)
             for name in ("memory", "rocksdb", "memcached"):
                 self.assertIn(f"\n{name}: resident ", text)
