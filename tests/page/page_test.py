@@ -206,6 +206,8 @@ class PageTest(unittest.TestCase):
         self.browser.wait_for_text("By draw: the last one", "main")
         listen, admin = server.address, server.admin_address
         server.kill()
+        # A new client would share its connection, which doesn't know yet that the server is gone.
+        client.close()
         self.browser.wait_for_text("No answer since", "#status")
         self.assertIn("What you see is as of then", self.browser.text(".notice"))
         self.assertIn("Accept rate", self.browser.text("main"), "what was there stays")
