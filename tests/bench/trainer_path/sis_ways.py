@@ -1,0 +1,86 @@
+"""This service: Append by the worker; FetchTopK and Evaluate by the trainer."""
+
+import ray
+import torch
+
+import sis
+
+
+class _SisWay:
+    def __init__(self, worker, client, batch, run):
+        """`run`: of this way alone."""
+        self._worker, self._client, self._run = worker, client, run
+        self._current = torch.from_numpy(batch.current)
+        self._current_sampled = torch.from_numpy(batch.current_sampled)
+        self._draw = 0
+
+    def put(self, names):
+        ray.get(self._worker.append_over_tcp.remote(self._run.id, names))
+
+    def mask(self, names, put):
+        self._draw += 1
+        evaluation = self._evaluate(names)
+        if evaluation.totals.missing:
+            raise RuntimeError(f"missing: {evaluation.missing[:3]}")
+        return torch.from_numpy(evaluation.accepted)
+
+    def clear(self, names):
+        self._client.release(self._run, names)
+
+    def held(self):
+        """What the server charges the run for."""
+        return self._client.get_run(self._run.id).bytes
+
+    def _at_ids(self, names, segment=None):
+        records = self._client.fetch_top_k(
+            self._run, names, arrays=("ids", "sampled_ids"), segment=segment
+        )
+        return self._client.evaluate(
+            self._run,
+            records,
+            draw=self._draw,
+            log_probs=self._current,
+            sampled_log_probs=self._current_sampled,
+        )
+
+
+class TcpWay(_SisWay):
+    name = "this service, TCP"
+
+    def _evaluate(self, names):
+        return self._at_ids(names)
+
+
+class ReducedWay(_SisWay):
+    name = "this service, TCP, REDUCED"
+
+    def _evaluate(self, names):
+        records = self._client.fetch_top_k(self._run, names, arrays=("log_probs",))
+        envelopes, masses = sis.reduce(records, self._current)
+        return self._client.evaluate_reduced(
+            self._run,
+            records,
+            draw=self._draw,
+            sampled_log_probs=self._current_sampled,
+            log_envelopes=envelopes,
+            covered_masses=masses,
+        )
+
+
+class SharedMemoryWay(_SisWay):
+    """The current values lie in a segment, where a trainer gathers them."""
+
+    name = "this service, shared memory"
+
+    def __init__(self, worker, client, batch, run):
+        super().__init__(worker, client, batch, run)
+        values = batch.current.nbytes + batch.current_sampled.nbytes
+        self._segment = client.lease_segment(3 * values + (16 << 20))
+        self._current = torch.from_numpy(self._segment.place(batch.current))
+        self._current_sampled = torch.from_numpy(self._segment.place(batch.current_sampled))
+
+    def put(self, names):
+        ray.get(self._worker.append_in_segment.remote(self._run.id, names))
+
+    def _evaluate(self, names):
+        return self._at_ids(names, self._segment)

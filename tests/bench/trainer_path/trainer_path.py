@@ -1,0 +1,164 @@
+"""From the engine's arrays in a worker process to a mask in the trainer: this service, beside what
+carries such columns otherwise, Ray's object store and TransferQueue, with torch eager deciding.
+
+    tools/rl-environment verl
+    bazel run //tests/bench/trainer_path
+
+The first installs Ray, TransferQueue and torch into build/verl. All ways are measured in turn, in
+one run, with one worker process, which is an actor of Ray, and this process as trainer. The clock
+starts when the worker is told to hand over a batch that lies in its memory (ids and log-probs
+[T, K], sampled ids and their log-probs [T], for each sequence), and stops when the trainer has a
+tensor that says which tokens are accepted. The current policy's log-probs at the recorded ids lie
+in the trainer's memory before that: gathering them is the same work for all.
+
+Printed are, per way, medians of nanoseconds per token by the clock, with the smallest and the
+largest, and of processor time of all processes together (of Ray's too, in every way); the bytes per
+token that are held between the worker's part and the trainer's; and the accept rate. Bytes held are
+what the service charges, as it takes its memory when it starts; and of the others by how much the
+proportional set size of all processes grows. The service validates, rounds to one side, draws
+reproducibly and counts as well, which the others do not.
+"""
+
+import argparse
+import contextlib
+import os
+import pathlib
+import statistics
+import sys
+import tempfile
+import time
+
+THREADS = 2
+# Large messages are not mapped and unmapped each time (docs/performance_evaluate.md), in any way.
+MALLOC = "glibc.malloc.mmap_threshold=1073741824:glibc.malloc.trim_threshold=1073741824"
+
+
+def start_again_in_environment():
+    """Replaces this process by one of the environment's Python."""
+    python = pathlib.Path(os.environ.get("BUILD_WORKSPACE_DIRECTORY", ".")) / "build/verl/bin/python"
+    if not python.exists():
+        sys.exit("trainer_path: first run tools/rl-environment verl")
+    # This project's own modules; the system's packages would come before those of the environment.
+    runfiles = str(pathlib.Path(__file__).absolute().parents[4])
+    modules = os.pathsep.join(path for path in sys.path if path.startswith(runfiles))
+    os.execve(
+        python,
+        [str(python), "-P", __file__, *sys.argv[1:]],
+        {
+            **os.environ,
+            "GLIBC_TUNABLES": MALLOC,
+            "PYTHONPATH": modules,
+            "SIS_TRAINER_PATH": "started",
+        },
+    )
+
+
+if __name__ == "__main__" and "SIS_TRAINER_PATH" not in os.environ:
+    start_again_in_environment()
+
+import ray
+import torch
+import transfer_queue
+
+import sis
+from server.testing.live_server import LiveServer
+from tests.bench.trainer_path import processes
+from tests.bench.trainer_path.batch import VOCABULARY, Batch
+from tests.bench.trainer_path.sis_ways import ReducedWay, SharedMemoryWay, TcpWay
+from tests.bench.trainer_path.torch_ways import ObjectStoreWay, TransferQueueWay
+from tests.bench.trainer_path.worker import Worker
+
+
+def once(way, names, tokens):
+    """Nanoseconds per token by the clock, of processor time, and the accept rate."""
+    began, used = time.perf_counter(), processes.processor_seconds()
+    put = way.put(names)
+    mask = way.mask(names, put)
+    wall = time.perf_counter() - began
+    used = processes.processor_seconds() - used
+    accept_rate = mask.float().mean().item()
+    del put, mask
+    way.clear(names)
+    return wall / tokens * 1e9, used / tokens * 1e9, accept_rate
+
+
+def bytes_held(way, names):
+    before = processes.proportional_set_bytes()
+    put = way.put(names)
+    held = way.held() or processes.proportional_set_bytes() - before
+    way.mask(names, put)
+    del put
+    way.clear(names)
+    return held
+
+
+def measure(slots, sequences, length, repetitions):
+    """Rows of the table."""
+    tokens = sequences * length
+    shape = (sequences, length, slots)
+    batch = Batch(*shape)
+    with contextlib.ExitStack() as cleanup:
+        folder = cleanup.enter_context(tempfile.TemporaryDirectory())
+        server = LiveServer(
+            listen=f"127.0.0.1:0,unix:{folder}/socket",
+            cache_bytes=tokens * (5 * slots + 64) * 2 + (64 << 20),
+            shared_memory_bytes=tokens * (40 * slots + 128) + (128 << 20),
+        )
+        cleanup.callback(server.kill)
+        addresses = dict(zip(("tcp", "unix"), server.address.split(",")))
+        clients = {name: sis.Client(address) for name, address in addresses.items()}
+        for client in clients.values():
+            cleanup.callback(client.close)
+        worker = Worker.remote(addresses, shape, THREADS)
+        cleanup.callback(ray.kill, worker)
+        ways = [ObjectStoreWay(worker, batch), TransferQueueWay(worker, batch)]
+        for way, client in ((TcpWay, "tcp"), (ReducedWay, "tcp"), (SharedMemoryWay, "unix")):
+            run = clients[client].create_run(
+                way.__name__, seed=1, vocabulary_size=VOCABULARY, top_k=slots
+            )
+            ways.append(way(worker, clients[client], batch, run))
+
+        def names(repetition):
+            return [f"{repetition}-{index}" for index in range(sequences)]
+
+        for way in ways:  # The first time brings memory and connections.
+            once(way, names("first"), tokens)
+        held = [bytes_held(way, names("held")) for way in ways]
+        measured = [[] for _ in ways]
+        for repetition in range(repetitions):
+            for way, results in zip(ways, measured):
+                results.append(once(way, names(repetition), tokens))
+    for way, bytes_of_way, results in zip(ways, held, measured):
+        wall, processor, accept_rates = zip(*results)
+        yield (
+            f"| {slots} | {way.name} | {statistics.median(wall):.0f} "
+            f"({min(wall):.0f} to {max(wall):.0f}) | {statistics.median(processor):.0f} | "
+            f"{bytes_of_way / tokens:.0f} | {statistics.mean(accept_rates):.3f} |"
+        )
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--sequences", type=int, default=64)
+    parser.add_argument("--length", type=int, default=1024)
+    parser.add_argument("--repetitions", type=int, default=7)
+    parser.add_argument("--slots", type=int, nargs="+", default=[10, 50, 100])
+    arguments = parser.parse_args()
+    torch.set_num_threads(THREADS)
+    ray.init(
+        num_cpus=4, include_dashboard=False, log_to_driver=False, object_store_memory=2 << 30
+    )
+    transfer_queue.init()
+    print("| K | way | ns per token | processor ns per token | bytes per token | accepted |")
+    print("|---|---|---|---|---|---|", flush=True)
+    for slots in arguments.slots:
+        for row in measure(slots, arguments.sequences, arguments.length, arguments.repetitions):
+            print(row, flush=True)
+    transfer_queue.close()
+    ray.shutdown()
+
+
+if __name__ == "__main__":
+    main()
