@@ -51,7 +51,7 @@ pre {{ overflow-x: auto; font-size: 13px; margin: 8px 0 0; }}
 <h1>GRPO with and without selective importance sampling</h1>
 <p>{setting}</p>
 <div class="card"><h2>Summary</h2><div class="scroll">{table}</div><p><strong>{verdict}</strong></p>
-<p>Means over {seeds}; in brackets, and as bands below, the smallest and the largest seed.</p></div>
+<p>{note}</p></div>
 {figures}
 <div class="card"><h2>What the server counted</h2><p>Some lines of its <code>/metrics</code> after the last run.</p>
 <pre>{metrics}</pre></div>
@@ -80,13 +80,20 @@ def write(results, path):
         f"service decided about every token; only with SIS the trainer used what it decided."
     )
     seeds = f"{len(results.learned)} seeds" if len(results.learned) > 1 else "one seed"
+    note = f"Means over {seeds}; in brackets, and as bands below, the smallest and the largest seed."
+    write_page(path, setting, table(results), verdict(results), note, figures, results.metrics)
+
+
+def write_page(path, setting, rows, conclusion, note, figures, metrics):
+    """`setting`, `conclusion` and `note` are text. rows: of the summary, a heading first. figures: of
+    charts.figure. metrics: lines."""
     page = _PAGE.format(
         setting=html.escape(setting),
-        table=_table(table(results)),
-        verdict=html.escape(verdict(results)),
-        seeds=seeds,
+        table=_table(rows),
+        verdict=html.escape(conclusion),
+        note=html.escape(note),
         figures="\n".join(figures),
-        metrics=html.escape("\n".join(results.metrics)),
+        metrics=html.escape("\n".join(metrics)),
     )
     with open(path, "w", encoding="utf-8") as file:
         file.write(page)

@@ -1,0 +1,134 @@
+"""One arm of the comparison, a process in the environment of the engines: TRL trains SmolLM2 in float32
+on rollouts of vLLM in bfloat16.
+
+    arm.py MODEL ARM PROGRESS DEADLINE SETTINGS
+
+writes a line of JSON per update to the file descriptor PROGRESS. DEADLINE is on time.monotonic(),
+SETTINGS the fields of settings.Settings, and the server's address, as JSON.
+"""
+
+import functools
+import json
+import os
+import socket
+import sys
+import tempfile
+import time
+
+# vLLM within this process, on the one core that an arm has, without compiling anything.
+os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
+os.environ.update(VLLM_CPU_KVCACHE_SPACE="1", VLLM_CPU_OMP_THREADS_BIND="nobind", VLLM_ENABLE_V1_MULTIPROCESSING="0")
+# Its warnings name every weight that is loaded as float32.
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+
+import torch
+import trl.generation.vllm_generation
+import vllm
+import vllm._custom_ops
+import vllm.model_executor.layers.utils
+from client.demo.language_model import task
+from client.demo.language_model.settings import Settings
+from datasets import Dataset
+from transformers import AutoTokenizer, TrainerCallback
+from trl import GRPOConfig
+
+from sis.trl import SisConfig, SisGRPOTrainer
+
+# Of TRL's log: as it is named there, and in a line of progress.
+_LOGGED = {
+    "reward": "reward",
+    "sis/accept_rate": "accept_rate",
+    "sis/d": "d",
+    "sis/d_sis": "d_sis",
+    "sis/residual_mass": "residual_mass",
+    "sis/missing": "missing",
+    "sis/staleness": "staleness",
+}
+
+
+class Measured(SisGRPOTrainer):
+    """TRL on the log-probs that tokens were sampled with. The service decides about every token, and
+    counts, as in the other arm; nothing is made of what it decides."""
+
+    def _sis_old_log_probs(self, inputs, hidden, log_probs):
+        super()._sis_old_log_probs(inputs, hidden, log_probs)
+        return inputs["sampling_per_token_logps"]
+
+
+class Progress(TrainerCallback):
+    def __init__(self, file, deadline):
+        self._file = file
+        self._deadline = deadline
+
+    def on_log(self, args, state, control, logs=None, **_):
+        # The last one sums up.
+        if "sis/missing" in logs:
+            line = {ours: logs[theirs] for theirs, ours in _LOGGED.items() if theirs in logs}
+            self._file.write(json.dumps({"step": state.global_step, **line}) + "\n")
+            self._file.flush()
+
+    def on_step_end(self, args, state, control, **_):
+        control.should_training_stop = time.monotonic() > self._deadline
+
+
+def reward(completions, answer, **_):
+    """As TRL calls it."""
+    return [task.score(*response) for response in zip(completions, answer)]
+
+
+def free_port():
+    """TRL would choose one of a few, and the arms, which start together, the same."""
+    with socket.socket() as listener:
+        listener.bind(("localhost", 0))
+        return listener.getsockname()[1]
+
+
+def main(model, arm, progress, deadline, settings_and_address):
+    fields = json.loads(settings_and_address)
+    address = fields.pop("address")
+    settings = Settings(**fields)
+    torch.set_num_threads(1)
+    os.environ["MASTER_PORT"] = str(free_port())
+    # TRL loads new weights into vLLM after every rollout; those of these two are packed, and can't be loaded again.
+    vllm._custom_ops._supports_onednn = False
+    vllm.model_executor.layers.utils.check_cpu_sgl_kernel = lambda *_: False
+    # TRL passes no dtype on.
+    trl.generation.vllm_generation.LLM = functools.partial(vllm.LLM, dtype="bfloat16", enforce_eager=True)
+
+    tokenizer = AutoTokenizer.from_pretrained(model, padding_side="left")
+    with tempfile.TemporaryDirectory() as folder, os.fdopen(int(progress), "w") as file:
+        args = GRPOConfig(
+            output_dir=folder,
+            seed=settings.seed,
+            per_device_train_batch_size=settings.responses // settings.updates,
+            steps_per_generation=settings.updates,
+            num_generations=settings.group,
+            max_completion_length=settings.tokens,
+            generation_kwargs={"stop_token_ids": tokenizer.encode(task.END)},
+            max_steps=10_000,
+            learning_rate=settings.learning_rate,
+            lr_scheduler_type="constant",
+            use_vllm=True,
+            vllm_mode="colocate",
+            vllm_importance_sampling_correction=False,
+            vllm_max_model_length=64,
+            model_init_kwargs={"dtype": "float32"},
+            gradient_checkpointing=False,
+            use_cpu=True,
+            bf16=False,
+            report_to=[],
+            logging_steps=1,
+            save_strategy="no",
+            disable_tqdm=True,
+        )
+        problems = Dataset.from_list(task.problems(1024, settings.largest, settings.seed))
+        config = SisConfig(address, top_k=settings.top_k, run=arm)
+        made = {"grpo": Measured, "grpo-sis": SisGRPOTrainer}[arm](
+            model=model, reward_funcs=reward, args=args, train_dataset=problems, processing_class=tokenizer,
+            sis_config=config, callbacks=[Progress(file, float(deadline))],
+        )  # fmt: skip
+        made.train()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
