@@ -9,99 +9,103 @@ import sys
 import tempfile
 import time
 
-import torch
+import numpy as np
 
-from client.demo import arms, model, report, task, warm_up
+from client.demo import arms
 from client.demo import results as measured
 from client.demo.progress import Progress
 from client.demo.server import Server
 from client.demo.settings import Settings
+from client.study.miniature import Miniature
 
 # Of /metrics, for the report.
 _SHOWN_METRICS = ("sis_tokens_total", "sis_deviation_nats_total", "sis_modified_deviation_nats_total", "sis_ingest_positions_total")
 
 
 def run(settings, server_binary, output, progress):
-    """Trains both arms for as many seeds as there is time for; returns measured.Results and writes
+    """Trains all arms for as many seeds as there is time for; returns measured.Results and writes
     the report.
 
     server_binary: path of sis_server. output: the folder of report.html.
     """
     start = time.monotonic()
-    addition = task.Addition(settings.digits)
-    torch.manual_seed(settings.seed)
-    policy = model.of_task(addition)
     with tempfile.TemporaryDirectory() as folder, Server(server_binary) as server:
         if not server.is_healthy():
             raise RuntimeError("the server's health service does not say SERVING")
         progress.say(f"Server ready and healthy: gRPC {server.address}, page http://{server.admin_address}/")
+        progress.say(f"Look on: bazel-bin/client/cli/sisctl --server={server.address} top")
 
-        def show_warm_up(state):
-            progress.show(
-                "Warm-up",
-                state.accuracy / settings.warm_up_accuracy,
-                f"solves {state.accuracy:.1%} after {state.steps} steps, {state.seconds:.0f} s",
-            )
+        progress.say(f"Warm-up: supervision until {settings.warm_up_accuracy:.0%} of the problems are solved")
+        checkpoint = os.path.join(folder, "checkpoint.npy")
+        np.save(checkpoint, Miniature(settings.digits).warm_up(settings.seed, settings.warm_up_accuracy))
+        progress.say(f"Warm-up: {time.monotonic() - start:.0f} s")
 
-        warmed = warm_up.warm_up(policy, addition, settings, show_warm_up)
-        progress.say(f"Warm-up: {warmed.steps} supervised steps, solves {warmed.accuracy:.1%}, {warmed.seconds:.0f} s")
-        checkpoint = os.path.join(folder, "checkpoint")
-        torch.save(policy.state_dict(), checkpoint)
-
-        progress.say("Training; live: accept rate, D and D_SIS in nats per response, and reward R of the last rollout")
-        learned = []
+        progress.say("Training; live: rewards of the last rollouts; accept rate, D and D_SIS (nats per response) with SIS")
+        results = measured.Results(settings, [], [])
         longest = 0.0
         for seed in range(settings.seed, settings.seed + settings.seeds):
             begun = time.monotonic()
-            if learned and begun - start + longest > settings.seconds:
-                progress.say(f"No time for another seed: {len(learned)} of {settings.seeds} done")
+            if results.learned and begun - start + longest > settings.seconds:
+                progress.say(f"No time for another seed: {len(results.learned)} done")
                 break
-            pair = arms.train_arms(
-                server.address, settings, seed, checkpoint, folder, start + settings.seconds,
+            runs = arms.train_arms(
+                server.address, arms.ARMS, settings, seed, checkpoint, folder, start + settings.seconds,
                 lambda runs: _show_training(progress, settings, seed, runs),
             )  # fmt: skip
-            rollouts = min(map(len, pair))
-            if learned and rollouts < settings.rollouts:
+            rollouts = min(map(len, runs))
+            if results.learned and rollouts < settings.rollouts:
                 progress.say(f"Seed {seed}: the time was up after {rollouts} rollouts; left out")
                 break
             if rollouts == 0:
                 raise RuntimeError("the time was up before there was a rollout: this machine is too slow or too busy")
-            learned.append(pair)
+            results.learned.append(runs)
             longest = max(longest, time.monotonic() - begun)
-            rewards = ", ".join(f"{arm.name} {runs[-1].reward:.3f}" for arm, runs in zip(arms.ARMS, pair))
-            progress.say(f"Seed {seed}: {time.monotonic() - begun:.0f} s; reward of the last rollout: {rewards}")
-        shown = f'run="{arms.run_id(arms.ARMS[1], settings.seed)}"'
+            progress.say(f"Seed {seed}: {time.monotonic() - begun:.0f} s. {_so_far(results)}")
+        shown = f'run="{arms.run_id(arms.ROUNDED.arms[1], settings.seed)}"'
         lines = [line for line in server.metrics() if line.startswith(_SHOWN_METRICS) and shown in line]
-        results = measured.Results(settings, warmed, learned, sorted(lines))
+        results = dataclasses.replace(results, metrics=sorted(lines))
     os.makedirs(output, exist_ok=True)
+    # Not above: worker and trainer processes import this file too, and matplotlib costs more than
+    # all else.
+    from client.demo import report
+
     report.write(results, os.path.join(output, "report.html"))
     return results
 
 
 def _show_training(progress, settings, seed, runs):
     texts = []
-    for arm, learned in zip(arms.ARMS, runs):
-        if learned:
-            last = learned[-1]
-            rate = measured.total(last.updates, "accepted") / measured.scored(last.updates)
-            d, d_sis = (measured.total(last.updates, name) / last.responses for name in ("d", "d_sis"))
-            texts.append(f"{arm.name} {rate:.0%} D {d:.2f} D_SIS {d_sis:.2f} R {last.reward:.2f}")
+    by_arm = dict(zip(arms.ARMS, runs))
+    for panel in arms.PANELS:
+        if not all(by_arm[arm] for arm in panel.arms):
+            return
+        rewards = ", ".join(f"{arm.name} {by_arm[arm][-1].reward:.2f}" for arm in panel.arms)
+        last = by_arm[panel.arms[1]][-1]
+        rate = measured.total(last.updates, "accepted") / measured.scored(last.updates)
+        d, d_sis = (measured.total(last.updates, name) / last.responses for name in ("d", "d_sis"))
+        texts.append(f"{panel.name}: {rewards}; {rate:.0%} D {d:.2f} D_SIS {d_sis:.2f}")
     progress.show(f"Seed {seed}", min(map(len, runs)) / settings.rollouts, " | ".join(texts))
+
+
+def _so_far(results):
+    """Of all seeds that are done, in thousandths."""
+    texts = []
+    for panel in arms.PANELS:
+        first, *others = panel.arms
+        differences = ", ".join(f"{arm.name} {results.difference(arm, first).text()}" for arm in others)
+        texts.append(f"{panel.name}, less GRPO in thousandths: {differences}")
+    return "; ".join(texts)
 
 
 def summary(results):
     """For people to read."""
-    rows = measured.table(results)
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
-    count = len(results.learned)
-    lines += [
-        "",
-        f"Means over {count} {'seed' if count == 1 else 'seeds'} (smallest to largest), "
-        f"{results.rollouts} rollouts and {results.rollouts * results.settings.updates} updates each.",
-        measured.verdict(results),
-    ]
-    return "\n".join(lines)
+    lines = []
+    for panel in arms.PANELS:
+        rows = measured.table(results, panel)
+        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+        lines += ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+        lines += ["", *measured.verdicts(results)[panel.name], ""]
+    return "\n".join([*lines, measured.basis(results)])
 
 
 def main():
@@ -114,8 +118,6 @@ def main():
     # closed.
     for ending in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(ending, lambda number, _: sys.exit(128 + number))
-    # The processes share the cores; threads within them would only get into each other's way.
-    torch.set_num_threads(1)
     progress = Progress(sys.stdout)
     try:
         settings = dataclasses.replace(Settings(), seed=arguments.seed)

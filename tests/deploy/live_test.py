@@ -12,11 +12,12 @@ import time
 import unittest
 import urllib.request
 
-import torch
+import numpy as np
 
 import sis
-from client.demo import arms, model, task, warm_up
+from client.demo import arms
 from client.demo.settings import Settings
+from client.study.miniature import Miniature
 from server.testing.live_server import LiveServer
 from tests.deploy import dashboards, load
 from tests.deploy.prometheus_server import PrometheusServer
@@ -25,7 +26,7 @@ SECONDS_OF_LOAD = 6
 # What the trainers of the load only watch.
 OBSERVED = {"tis": sis.Tis(), "grpo": sis.Grpo()}
 DEMO = Settings(
-    seed=3, digits=1, warm_up_accuracy=0.15, warm_up_seconds=20, rollouts=3, prompts=8, group=4, updates=4,
+    seed=3, digits=1, warm_up_accuracy=0.15, rollouts=3, prompts=8, group=4, updates=4,
     learning_rate=3e-3,
 )  # fmt: skip
 # What a server with a device and TLS would add: tests have no device, and what TLS adds is compared
@@ -103,17 +104,15 @@ class LiveTest(unittest.TestCase):
 
     @classmethod
     def train_demo(cls, folder):
-        """Both arms of the demonstration; by arm, what its trainer logged."""
-        addition = task.Addition(DEMO.digits)
-        torch.manual_seed(1)
-        policy = model.of_task(addition)
+        """The arms of the demonstration whose engine is the trainer's; by arm, what its trainer
+        logged."""
+        checkpoint = f"{folder}/checkpoint.npy"
         # GRPO learns nothing from a policy that is never right, and D stays 0.
-        warm_up.warm_up(policy, addition, DEMO, lambda state: None)
-        checkpoint = f"{folder}/checkpoint"
-        torch.save(policy.state_dict(), checkpoint)
+        np.save(checkpoint, Miniature(DEMO.digits).warm_up(1, DEMO.warm_up_accuracy))
         return arms.train_arms(
-            cls.server.address, DEMO, DEMO.seed, checkpoint, folder, time.monotonic() + 120, lambda learned: None
-        )
+            cls.server.address, arms.SAME_ENGINE.arms, DEMO, DEMO.seed, checkpoint, folder, time.monotonic() + 120,
+            lambda learned: None,
+        )  # fmt: skip
 
     @classmethod
     def scraped(cls):
@@ -174,7 +173,7 @@ class LiveTest(unittest.TestCase):
                     self.assertAlmostEqual(self.shown(panel, legend, run), logged, delta=1e-6 * abs(logged))
 
     def test_the_demonstration_is_counted_as_its_trainers_logged_it(self):
-        for arm, learned in zip(arms.ARMS, self.demo):
+        for arm, learned in zip(arms.SAME_ENGINE.arms, self.demo):
             logged = sum((totals for rollout in learned for totals in rollout.updates), sis.Totals())
             run = f'run="{arms.run_id(arm, DEMO.seed)}"'
             scored = f'sum(sis_tokens_total{{{run}, decision!="missing"}})'

@@ -14,7 +14,7 @@ import sys
 import time
 
 import sis
-from client.demo.arms import ARMS
+from client.demo.language_model.arms import ARMS
 from client.demo.language_model import report
 from client.demo.language_model.results import Results, table, verdict
 from client.demo.language_model.settings import Settings

@@ -1,9 +1,8 @@
 """The report: one HTML file that needs nothing but itself."""
 
-from client.demo import charts
-from client.demo.arms import ARMS
+from client.demo import charts, page
+from client.demo.language_model.arms import ARMS
 from client.demo.language_model.results import table, verdict
-from client.demo.report import write_page
 
 _COLORS = ("first", "second")
 
@@ -21,7 +20,9 @@ def write(results, path):
     )
     note = f"Of one seed, over the {results.rollouts} rollouts that both arms came to in {settings.seconds / 60:.0f} minutes."
     figures = [_accept_rate(results), _deviation(results), _reward(results), _staleness(results)]
-    write_page(path, setting, table(results), verdict(results), note, figures, results.metrics)
+    said = page.table(table(results)) + page.paragraph(verdict(results)) + page.paragraph(note)
+    heading = "GRPO with and without SIS on a language model"
+    page.write(path, heading, setting, [page.card("Summary", said)], figures, results.metrics)
 
 
 def _per_arm(x, values):

@@ -5,7 +5,7 @@ from typing import Dict, List, Optional
 
 import numpy as np
 
-from client.demo.arms import ARMS
+from client.demo.language_model.arms import ARMS
 from client.demo.language_model.settings import Settings
 
 

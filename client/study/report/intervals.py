@@ -61,6 +61,16 @@ class Difference:
         return f"{1000 * self.mean:+.0f} ± {1000 * self.half:.0f}{' *' if self.sign else ''}"
 
 
+def of_differences(differences: np.ndarray, confidence: float = 0.95) -> Difference:
+    """differences [pairs], at least one."""
+    pairs = len(differences)
+    if pairs < 2:
+        return Difference(float(differences.mean()), math.nan, pairs)
+    error = differences.std(ddof=1) / math.sqrt(pairs)
+    half = student_quantile(pairs - 1, confidence) * error
+    return Difference(float(differences.mean()), float(half), pairs)
+
+
 def paired(
     results: Results, cell: str, arm: str, base_cell: str, base_arm: str, field: str = "final_reward",
     confidence: float = 0.95,
@@ -71,9 +81,5 @@ def paired(
     seeds = sorted(set(runs) & set(base))
     if not seeds:
         return None
-    differences = np.array([runs[seed].values[field] - base[seed].values[field] for seed in seeds])
-    if len(seeds) < 2:
-        return Difference(float(differences.mean()), math.nan, 1)
-    error = differences.std(ddof=1) / math.sqrt(len(seeds))
-    half = student_quantile(len(seeds) - 1, confidence) * error
-    return Difference(float(differences.mean()), float(half), len(seeds))
+    differences = [runs[seed].values[field] - base[seed].values[field] for seed in seeds]
+    return of_differences(np.array(differences), confidence)

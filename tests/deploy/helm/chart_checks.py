@@ -13,12 +13,13 @@ import unittest.mock
 
 import helm_python
 import kubernetes_validate
-import torch
+import numpy as np
 import yaml
 
 import sis
-from client.demo import arms, model, task, warm_up
+from client.demo import arms
 from client.demo.settings import Settings
+from client.study.miniature import Miniature
 from deploy.helm import render
 from server.testing import certificates
 from tests.deploy import one_step
@@ -64,7 +65,7 @@ VALUES = {
 }
 # The demonstration, as small as it can be and still learn something.
 DEMO = Settings(
-    digits=1, warm_up_accuracy=0.15, warm_up_seconds=10, rollouts=2, prompts=8, group=4, updates=3, learning_rate=3e-3
+    digits=1, warm_up_accuracy=0.15, rollouts=2, prompts=8, group=4, updates=3, learning_rate=3e-3
 )
 # Values that are refused, with what the refusal must name.
 NONSENSE = (
@@ -264,22 +265,16 @@ class RenderedServersChecks(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         cls.addClassCleanup(folder.cleanup)
         cls.folder = folder.name
-        cls.checkpoint = os.path.join(cls.folder, "checkpoint")
-        torch.set_num_threads(1)
-        torch.manual_seed(1)
-        addition = task.Addition(DEMO.digits)
-        policy = model.of_task(addition)
-        warm_up.warm_up(policy, addition, DEMO, lambda state: None)
-        torch.save(policy.state_dict(), cls.checkpoint)
+        cls.checkpoint = os.path.join(cls.folder, "checkpoint.npy")
+        np.save(cls.checkpoint, Miniature(DEMO.digits).warm_up(1, DEMO.warm_up_accuracy))
 
     def check_the_demonstration(self, address):
         """Its worker and its trainer, processes of their own, as they find addresses and
         credentials in a pod. address: of one server, or of all replicas."""
         deadline = time.monotonic() + 100
-        with unittest.mock.patch.object(arms, "ARMS", arms.ARMS[1:]):
-            (learned,) = arms.train_arms(
-                address, DEMO, 1, self.checkpoint, self.folder, deadline, lambda learned: None
-            )
+        (learned,) = arms.train_arms(
+            address, [arms.SAME_ENGINE.arms[1]], DEMO, 1, self.checkpoint, self.folder, deadline, lambda learned: None
+        )
         self.assertEqual(len(learned), DEMO.rollouts)
         for rollout in learned:
             self.assertEqual(len(rollout.updates), DEMO.updates)
