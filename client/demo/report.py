@@ -94,7 +94,7 @@ def _differences(results):
         groups.setdefault(panel, []).append(interval)
     chart = charts.forest("Differences between arms", "difference of the mean reward", list(groups.items()))
     caption = "Means over pairs of runs with the same seed, and their 95% intervals by Student's t."
-    return charts.figure("differences", "Who is ahead", caption, [("", chart)])
+    return charts.figure("differences", "Differences between arms", caption, [("", chart)])
 
 
 def _reward(results):
