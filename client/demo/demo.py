@@ -35,7 +35,7 @@ def run(settings, server_binary, output, progress):
         progress.say(f"Server ready and healthy: gRPC {server.address}, page http://{server.admin_address}/")
         progress.say(f"Look on: bazel-bin/client/cli/sisctl --server={server.address} top")
 
-        progress.say(f"Warm-up: supervision until {settings.warm_up_accuracy:.0%} of the problems are solved")
+        progress.say(f"Warm-up: supervision until at least {settings.warm_up_accuracy:.0%} of the problems are solved")
         checkpoint = os.path.join(folder, "checkpoint.npy")
         np.save(checkpoint, Miniature(settings.digits).warm_up(settings.seed, settings.warm_up_accuracy))
         progress.say(f"Warm-up: {time.monotonic() - start:.0f} s")

@@ -23,7 +23,7 @@ def write(results, path):
     ]
     setting = (
         f"A small transformer, that of the study (docs/study.md), learned to add hexadecimal numbers of "
-        f"{settings.digits} digits by supervision until it solved {settings.warm_up_accuracy:.0%} of the problems. From "
+        f"{settings.digits} digits by supervision until it solved at least {settings.warm_up_accuracy:.0%} of the problems. From "
         f"there every arm trained it on, from the same weights, on the same problems: {results.rollouts} rollouts of "
         f"{settings.responses} responses, each used for {settings.updates} updates in one pass. In the first panel the "
         "rollout worker computes as the trainer does; in the second its weights are rounded to 5 bits, and one arm "

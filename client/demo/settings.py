@@ -10,7 +10,8 @@ class Settings:
     seeds: int = 16
     # Hexadecimal digits of each summand.
     digits: int = 3
-    # Where supervision ends and reinforcement begins: the share of sampled answers that are right.
+    # Where supervision ends and reinforcement begins: the share of sampled answers that are right,
+    # at least: it is looked at every 25 steps.
     warm_up_accuracy: float = 0.3
 
     # A rollout is `prompts` problems with `group` responses each, and is used for `updates`
