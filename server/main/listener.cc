@@ -20,8 +20,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "absl/time/clock.h"
 #include "server/main/descriptor_limit.h"
+#include "server/threads/steady_now.h"
 
 namespace sis {
 namespace {
@@ -202,12 +202,12 @@ void Listener::Stop() {
 }
 
 bool Listener::RefusedLately() const {
-  return last_refused_ > absl::ToUnixNanos(absl::Now() - kLately);
+  return last_refused_ > absl::ToUnixNanos(SteadyNow() - kLately);
 }
 
 void Listener::CountRefused() {
   ++refused_;
-  last_refused_ = absl::ToUnixNanos(absl::Now());
+  last_refused_ = absl::ToUnixNanos(SteadyNow());
 }
 
 void Listener::AcceptUntilStopped() {

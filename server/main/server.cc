@@ -22,6 +22,7 @@
 #include "server/metrics/process_metrics.h"
 #include "server/security/server_credentials.h"
 #include "server/store/parse_store.h"
+#include "server/threads/steady_now.h"
 
 namespace sis {
 namespace {
@@ -64,28 +65,33 @@ class Server::Gauges final : public prometheus::Collectable {
  private:
   std::vector<prometheus::MetricFamily> Own() const {
     using enum prometheus::MetricType;
-    return {{"sis_build_info",
-             "1, with the version, what evaluates, and what keeps sequences.",
-             Gauge,
-             {Metric(Gauge, 1,
-                     {{"backend", std::string(server_.backend_name())},
-                      {"store",
-                       server_.store_ == nullptr ? "memory" : std::string(server_.store_->name())},
-                      {"version", kVersion}})}},
-            Family("sis_waiting_appends", "Append streams that are not read until there is room.",
-                   Gauge, static_cast<double>(server_.room_queue_.size())),
-            Family("sis_segments", "Segments of shared memory leased.", Gauge,
-                   static_cast<double>(server_.segments_.size())),
-            Family("sis_segment_bytes",
-                   "Bytes of shared memory, until the last request that uses a segment has ended.",
-                   Gauge, static_cast<double>(server_.segments_.used_bytes())),
-            Family("sis_refused_connections_total",
-                   "Connections closed at once, as too many file descriptors were in use.", Counter,
-                   static_cast<double>(server_.listener_->refused())),
-            Family("sis_store_read_only", "1 while the store has no room for appends.", Gauge,
-                   server_.ReadOnlyReason().empty() ? 0 : 1),
-            Family("sis_store_recovery_seconds", "Time from opening the store to being ready.",
-                   Gauge, server_.recovery_seconds_)};
+    return {
+        {"sis_build_info",
+         "1, with the version, what evaluates, and what keeps sequences.",
+         Gauge,
+         {Metric(
+             Gauge, 1,
+             {{"backend", std::string(server_.backend_name())},
+              {"store", server_.store_ == nullptr ? "memory" : std::string(server_.store_->name())},
+              {"version", kVersion}})}},
+        Family("sis_waiting_appends", "Append streams that are not read until there is room.",
+               Gauge, static_cast<double>(server_.room_queue_.size())),
+        Family("sis_segments", "Segments of shared memory leased.", Gauge,
+               static_cast<double>(server_.segments_.size())),
+        Family("sis_segment_bytes",
+               "Bytes of shared memory, until the last request that uses a segment has ended.",
+               Gauge, static_cast<double>(server_.segments_.used_bytes())),
+        Family("sis_refused_connections_total",
+               "Connections closed at once, as too many file descriptors were in use.", Counter,
+               static_cast<double>(server_.listener_->refused())),
+        Family("sis_store_read_only", "1 while the store has no room for appends.", Gauge,
+               server_.ReadOnlyReason().empty() ? 0 : 1),
+        Family("sis_store_damaged_files",
+               "Files of the store that were set aside, by this start or before, with what was in "
+               "them.",
+               Gauge, static_cast<double>(server_.damaged_files_)),
+        Family("sis_store_recovery_seconds", "Time from opening the store to being ready.", Gauge,
+               server_.recovery_seconds_)};
   }
 
   Server& server_;
@@ -97,22 +103,22 @@ Server::Server(const ServerOptions& options, std::unique_ptr<Arena> arena,
     : arena_(std::move(arena)),
       store_(store == nullptr ? nullptr
                               : std::make_unique<MeteredStore>(std::move(store), metrics_)),
-      registry_(options.cache_bytes, *arena_, options.limits, absl::Now),
+      registry_(options.cache_bytes, *arena_, options.limits, SteadyNow),
       stored_cache_(store_ == nullptr
                         ? nullptr
                         : std::make_unique<StoredCache>(*store_, registry_, absl::Now)),
       runs_(registry_, stored_cache_.get()),
-      room_queue_(registry_, options.limits.append_patience, absl::Now),
+      room_queue_(registry_, options.limits.append_patience, SteadyNow),
       segments_(options.shared_memory_bytes),
       backend_(ChooseBackend(options.backend, {.bytes = options.device_cache_bytes,
                                                .most_bytes = options.cache_bytes})),
       authenticator_(std::move(authenticator)),
-      streams_(absl::Now),
+      streams_(SteadyNow),
       workers_(options.evaluate_threads),
       store_threads_(store_ != nullptr ? kStoreThreads : 0),
       status_(registry_, room_queue_, segments_, metrics_, absl::Now),
       service_({runs_, room_queue_, segments_, *backend_.backend, workers_, store_threads_,
-                streams_, metrics_, status_, *authenticator_}),
+                streams_, metrics_, status_, *authenticator_, options.default_deadline}),
       cache_metrics_(std::make_shared<CacheMetrics>(registry_)),
       gauges_(std::make_shared<Gauges>(*this)),
       admin_(std::move(admin)),
@@ -125,6 +131,13 @@ Server::Server(const ServerOptions& options, std::unique_ptr<Arena> arena,
 }
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
+  absl::StatusOr<std::unique_ptr<Server>> server = StartOnce(options);
+  // Opened again, the store sets aside what is damaged.
+  if (absl::IsDataLoss(server.status())) server = StartOnce(options);
+  return server;
+}
+
+absl::StatusOr<std::unique_ptr<Server>> Server::StartOnce(const ServerOptions& options) {
   if (absl::Status status = CheckOptions(options); !status.ok()) return status;
   absl::StatusOr<std::unique_ptr<Authenticator>> authenticator =
       Authenticator::Make(options.security);
@@ -137,10 +150,10 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
     if (!listening.ok()) return listening.status();
     admin = *std::move(listening);
   }
-  const absl::Time begin = absl::Now();
+  const absl::Time begin = SteadyNow();
   absl::StatusOr<std::unique_ptr<SequenceStore>> store = OpenStore(options.store);
   if (!store.ok()) return store.status();
-  const absl::Duration opening = absl::Now() - begin;
+  const absl::Duration opening = SteadyNow() - begin;
   absl::StatusOr<std::unique_ptr<Arena>> arena = Arena::Map(options.cache_bytes);
   if (!arena.ok()) {
     return absl::Status(arena.status().code(),
@@ -149,25 +162,29 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   (*arena)->Populate();
   std::unique_ptr<Server> server(new Server(options, *std::move(arena), *std::move(store),
                                             std::move(admin), *std::move(authenticator)));
-  if (absl::Status status = server->Recover(opening); !status.ok()) return status;
+  if (absl::Status status = server->Recover(options.store, opening); !status.ok()) return status;
   if (absl::Status status = server->Listen(options); !status.ok()) return status;
   server->StartServing(options);
   server->janitor_ = std::thread([&server = *server] { server.KeepInOrder(); });
   return server;
 }
 
-absl::Status Server::Recover(absl::Duration opening) {
-  const absl::Time begin = absl::Now();
+absl::Status Server::Recover(const std::string& store, absl::Duration opening) {
+  const absl::Time begin = SteadyNow();
   const absl::StatusOr<StoredRuns::Recovered> recovered = runs_.Recover();
   if (!recovered.ok()) {
     return absl::Status(recovered.status().code(),
                         absl::StrCat("store: ", recovered.status().message()));
   }
-  recovery_seconds_ = absl::ToDoubleSeconds(opening + (absl::Now() - begin));
+  recovery_seconds_ = absl::ToDoubleSeconds(opening + (SteadyNow() - begin));
   store_description_ = store_ == nullptr ? "memory" : std::string(store_->name());
   if (recovered->runs > 0) {
     absl::StrAppend(&store_description_, ", with ", recovered->runs, " runs and ",
                     recovered->sequences, " sequences after ", recovery_seconds_, " s");
+  }
+  damaged_files_ = DamagedFiles(store);
+  if (damaged_files_ > 0) {
+    absl::StrAppend(&store_description_, "; damaged files in its folder 'lost': ", damaged_files_);
   }
   return absl::OkStatus();
 }
@@ -294,20 +311,20 @@ void Server::Shutdown(absl::Duration grace) {
   segments_.Close();
   streams_.Close();
   listener_->Stop();
-  EndCalls(absl::Now() + grace);
+  EndCalls(grace);
 }
 
-void Server::EndCalls(absl::Time deadline) {
+void Server::EndCalls(absl::Duration grace) {
   // gRPC waits for connections too, until the deadline: for those of clients that hang, or never
   // said anything, and for calls that never end, such as Watch of the health service. With no call
   // of ours left there is nothing to wait for.
   std::thread disconnect([&] {
-    if (!streams_.AwaitNone(deadline)) return;
+    if (!streams_.AwaitNone(SteadyNow() + grace)) return;
     WriterLock lock(mutex_);
     if (!shut_down_) stop_.wait_for(mutex_, kFarewell);
     if (!shut_down_) grpc_server_cancel_all_calls(grpc_server_->c_server());
   });
-  grpc_server_->Shutdown(absl::ToChronoTime(deadline));
+  grpc_server_->Shutdown(absl::ToChronoTime(absl::Now() + grace));
   {
     WriterLock lock(mutex_);
     shut_down_ = true;

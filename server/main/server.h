@@ -63,6 +63,8 @@ struct ServerOptions {
   std::string store = "memory";
   // A run that no call names for longer is deleted.
   absl::Duration run_idle_expiry = absl::InfiniteDuration();
+  // Of calls whose clients set none, for each answer.
+  absl::Duration default_deadline = absl::Minutes(5);
   Limits limits;
   SecurityOptions security;
   ConnectionLimits connections;
@@ -105,8 +107,10 @@ class Server {
   Server(const ServerOptions& options, std::unique_ptr<Arena> arena,
          std::unique_ptr<SequenceStore> store, std::unique_ptr<Admin> admin,
          std::unique_ptr<Authenticator> authenticator);
-  // `opening` is how long the store took to open.
-  absl::Status Recover(absl::Duration opening);
+  // DataLoss if the store can't be read for damage.
+  static absl::StatusOr<std::unique_ptr<Server>> StartOnce(const ServerOptions& options);
+  // `store` is what OpenStore was given, `opening` how long it took.
+  absl::Status Recover(const std::string& store, absl::Duration opening);
   absl::Status Listen(const ServerOptions& options);
   // What is shown at the admin port, from now on.
   void StartServing(const ServerOptions& options);
@@ -116,8 +120,8 @@ class Server {
   std::string ReadOnlyReason() const ABSL_LOCKS_EXCLUDED(store_mutex_);
   // How it does, for probes.
   Admin::Condition Look() const;
-  // Waits for the calls in flight, cancels what is left at the deadline, and ends all connections.
-  void EndCalls(absl::Time deadline);
+  // Waits for the calls in flight, cancels what is left after the grace, and ends all connections.
+  void EndCalls(absl::Duration grace);
   // The janitor: resumes appends that wait for room, drops what has expired.
   void KeepInOrder();
   // Looks at the file of identities, and ends the streams of those who have gone from it.
@@ -150,6 +154,7 @@ class Server {
   std::unique_ptr<grpc::Server> grpc_server_;
   const std::unique_ptr<Admin> admin_;  // or null
   double recovery_seconds_ = 0;
+  int64_t damaged_files_ = 0;
   const absl::Duration run_idle_expiry_;
   const absl::Duration reload_interval_;
   const std::string tls_certificate_;  // the file; empty without TLS

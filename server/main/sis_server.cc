@@ -1,5 +1,4 @@
 // sis_server: the service as a program.
-#include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
 
@@ -17,6 +16,7 @@
 #include "server/main/check_options.h"
 #include "server/main/configuration.h"
 #include "server/main/descriptor_limit.h"
+#include "server/main/heap.h"
 #include "server/main/security_flags.h"
 #include "server/main/server.h"
 #include "server/memory/arena.h"
@@ -51,6 +51,9 @@ ABSL_FLAG(std::string, store, sis::ServerOptions().store,
           "memcached:HOST:PORT,... with *WEIGHT where wanted (docs/operations.md)");
 ABSL_FLAG(absl::Duration, shutdown_grace, absl::Seconds(10),
           "how long calls in flight may take to finish after SIGTERM");
+ABSL_FLAG(absl::Duration, default_deadline, sis::ServerOptions().default_deadline,
+          "how long an answer may take where the client sets no deadline; then the call is "
+          "DEADLINE_EXCEEDED; inf: for ever");
 ABSL_FLAG(int, max_top_k, sis::Limits().max_top_k, "largest K of a run, at most 254");
 ABSL_FLAG(int64_t, max_positions, sis::Limits().max_positions, "longest sequence");
 ABSL_FLAG(int64_t, max_evaluate_positions, sis::Limits().max_evaluate_positions,
@@ -124,6 +127,7 @@ absl::Status CheckFlags(const sis::Configuration& configuration) {
   };
   for (const Duration& duration : std::initializer_list<Duration>{
            {"run_idle_expiry", absl::GetFlag(FLAGS_run_idle_expiry), false},
+           {"default_deadline", absl::GetFlag(FLAGS_default_deadline), false},
            {"append_patience", absl::GetFlag(FLAGS_append_patience), true},
            {"lease_absence", absl::GetFlag(FLAGS_lease_absence), true},
            {"shutdown_grace", absl::GetFlag(FLAGS_shutdown_grace), true}}) {
@@ -151,6 +155,7 @@ sis::ServerOptions OptionsFromFlags() {
           device_cache_bytes < 0 ? std::nullopt : std::optional(device_cache_bytes),
       .store = absl::GetFlag(FLAGS_store),
       .run_idle_expiry = absl::GetFlag(FLAGS_run_idle_expiry),
+      .default_deadline = absl::GetFlag(FLAGS_default_deadline),
       .limits =
           {
               .max_top_k = absl::GetFlag(FLAGS_max_top_k),
@@ -191,10 +196,7 @@ int main(int argc, char** argv) {
     return status.ok() ? 0 : Refuse(status);
   }
   sis::RaiseDescriptorLimit();
-  // Large messages come and go: without this every one of them is mapped, faulted in and unmapped
-  // again.
-  mallopt(M_MMAP_THRESHOLD, 1 << 30);
-  mallopt(M_TRIM_THRESHOLD, 1 << 30);
+  sis::ConfigureHeap();
 
   // Blocked before any thread starts, so that all threads inherit it and only sigwait below sees
   // them.

@@ -276,6 +276,7 @@ class ConfigurationTest(unittest.TestCase):
             (["--store=disk"], {}, "", "--store=disk: "),
             (["--max_message_bytes=2147483648"], {}, "", "--max_message_bytes=2147483648"),
             (["--shutdown_grace=-1s"], {}, "", "--shutdown_grace=-1s"),
+            (["--default_deadline=0"], {}, "", "--default_deadline=0"),
         ):
             file = [f"--config={self.file(text)}"] if text else []
             with self.subTest(said):

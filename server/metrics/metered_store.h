@@ -5,9 +5,9 @@
 #include <type_traits>
 #include <utility>
 
-#include "absl/time/clock.h"
 #include "server/metrics/metrics.h"
 #include "server/store/sequence_store.h"
+#include "server/threads/steady_now.h"
 
 namespace sis {
 
@@ -23,7 +23,7 @@ class MeteredStore final : public SequenceStore {
 
   // Counted once per call, with the first error.
   std::vector<absl::Status> Append(std::span<const NewEntry> entries) override {
-    const absl::Time start = absl::Now();
+    const absl::Time start = SteadyNow();
     std::vector<absl::Status> statuses = store_->Append(entries);
     absl::Status first_error;
     int64_t bytes = 0;
@@ -31,7 +31,7 @@ class MeteredStore final : public SequenceStore {
       first_error.Update(statuses[i]);
       if (statuses[i].ok()) bytes += static_cast<int64_t>(entries[i].entry.rows.size());
     }
-    metrics_.CountStoreOperation("append", first_error.code(), absl::Now() - start);
+    metrics_.CountStoreOperation("append", first_error.code(), SteadyNow() - start);
     metrics_.AddStoreBytes(bytes, 0);
     return statuses;
   }
@@ -56,11 +56,11 @@ class MeteredStore final : public SequenceStore {
   }
   // Counted once per call, with the first error.
   std::vector<absl::Status> Drop(std::span<const DroppedSequence> sequences) override {
-    const absl::Time start = absl::Now();
+    const absl::Time start = SteadyNow();
     std::vector<absl::Status> statuses = store_->Drop(sequences);
     absl::Status first_error;
     for (const absl::Status& status : statuses) first_error.Update(status);
-    metrics_.CountStoreOperation("drop", first_error.code(), absl::Now() - start);
+    metrics_.CountStoreOperation("drop", first_error.code(), SteadyNow() - start);
     return statuses;
   }
   absl::Status RemoveDropped(const SequenceIdentity& sequence, absl::Time expires) override {
@@ -91,9 +91,9 @@ class MeteredStore final : public SequenceStore {
 
   template <typename Call>
   std::invoke_result_t<Call> Counted(const char* operation, const Call& call) {
-    const absl::Time start = absl::Now();
+    const absl::Time start = SteadyNow();
     auto result = call();
-    metrics_.CountStoreOperation(operation, CodeOf(result), absl::Now() - start);
+    metrics_.CountStoreOperation(operation, CodeOf(result), SteadyNow() - start);
     return result;
   }
 

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "server/rpc/call_deadline.h"
 #include "server/rpc/client_at.h"
 #include "server/rpc/grpc_status.h"
 
@@ -64,7 +65,9 @@ void EvaluateStream::OnReadDone(bool ok) {
   }
   EvaluateTask::Start(
       resources_, *caller_, client_, received,
-      [self = shared_from_this()] { return self->stopped_.load(); },
+      [self = shared_from_this(), deadline = CallDeadline(context_, resources_.default_deadline)] {
+        return self->stopped_ ? absl::CancelledError("the trainer is gone") : deadline.Check();
+      },
       [self = shared_from_this(), request](absl::StatusOr<grpc::ByteBuffer> answer) {
         self->OnAnswer(*request, std::move(answer));
       });

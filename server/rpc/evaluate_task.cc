@@ -13,22 +13,21 @@ constexpr uint64_t kPieceValues = 1 << 20;
 }  // namespace
 
 void EvaluateTask::Start(const Resources& resources, const Caller& caller, ClientAt client,
-                         const grpc::ByteBuffer& request, IsCancelled is_cancelled, Done done) {
+                         const grpc::ByteBuffer& request, MayGoOn may_go_on, Done done) {
   absl::StatusOr<std::unique_ptr<Request>> received =
       Request::Parse(request, resources.segments, client);
   if (!received.ok()) return done(received.status());
-  const std::shared_ptr<EvaluateTask> task(new EvaluateTask(
-      resources, caller, *std::move(received), std::move(is_cancelled), std::move(done)));
+  const std::shared_ptr<EvaluateTask> task(new EvaluateTask(resources, caller, *std::move(received),
+                                                            std::move(may_go_on), std::move(done)));
   task->Schedule();
 }
 
 EvaluateTask::EvaluateTask(const Resources& resources, const Caller& caller,
-                           std::unique_ptr<const Request> request, IsCancelled is_cancelled,
-                           Done done)
+                           std::unique_ptr<const Request> request, MayGoOn may_go_on, Done done)
     : resources_(resources),
       caller_(caller),
       request_(std::move(request)),
-      is_cancelled_(std::move(is_cancelled)),
+      may_go_on_(std::move(may_go_on)),
       done_(std::move(done)) {}
 
 void EvaluateTask::Schedule() {
@@ -61,7 +60,7 @@ absl::StatusOr<bool> EvaluateTask::TryEvaluatePiece() {
     call_ = *std::move(call);
   }
   for (uint64_t values = 0; values < kPieceValues && !call_->done();) {
-    if (is_cancelled_()) return absl::CancelledError("the trainer is gone");
+    if (absl::Status status = may_go_on_(); !status.ok()) return status;
     const absl::StatusOr<uint64_t> values_read = call_->EvaluateSlice();
     if (!values_read.ok()) return values_read.status();
     values += *values_read;

@@ -16,20 +16,20 @@ namespace sis {
 // Evaluates a piece of about 4 MiB, then lets other runs have their turn. Owns itself.
 class EvaluateTask final : public std::enable_shared_from_this<EvaluateTask> {
  public:
-  // Asked between slices: whether the answer is no longer wanted.
-  using IsCancelled = std::function<bool()>;
+  // Asked between slices: OK, or why there is to be no answer.
+  using MayGoOn = std::function<absl::Status()>;
   // Called once, by a worker, or before Start returns.
   using Done = std::function<void(absl::StatusOr<grpc::ByteBuffer>)>;
 
   // `request` is an EvaluateRequest of that client, the answer an EvaluateResponse.
   static void Start(const Resources& resources, const Caller& caller, ClientAt client,
-                    const grpc::ByteBuffer& request, IsCancelled is_cancelled, Done done);
+                    const grpc::ByteBuffer& request, MayGoOn may_go_on, Done done);
 
  private:
   using Request = ReceivedMessage<v1::EvaluateRequest>;
 
   EvaluateTask(const Resources& resources, const Caller& caller,
-               std::unique_ptr<const Request> request, IsCancelled is_cancelled, Done done);
+               std::unique_ptr<const Request> request, MayGoOn may_go_on, Done done);
   void Schedule();
   void EvaluatePiece();
   // Lets go of the sequences first, so that whoever has the answer can release them, or advance the
@@ -41,7 +41,7 @@ class EvaluateTask final : public std::enable_shared_from_this<EvaluateTask> {
   const Resources resources_;
   const Caller caller_;
   const std::unique_ptr<const Request> request_;
-  const IsCancelled is_cancelled_;
+  const MayGoOn may_go_on_;
   const Done done_;
   std::unique_ptr<EvaluateCall> call_;  // from the first piece on
 };

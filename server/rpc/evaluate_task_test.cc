@@ -59,7 +59,7 @@ class EvaluateTaskTest : public testing::Test {
     for (const auto& [run, slices] : runs) {
       EvaluateTask::Start(
           With(workers, segments_), Caller(), ClientAt::kUnixSocket, Request(run, slices, draw_++),
-          [] { return false; },
+          [] { return absl::OkStatus(); },
           [&, run = run](const absl::StatusOr<grpc::ByteBuffer>& answer) {
             EXPECT_TRUE(answer.ok()) << answer.status();
             order.push_back(run);
@@ -99,7 +99,7 @@ TEST_F(EvaluateTaskTest, CancellationIsSeenBetweenSlicesAndCountsNothing) {
     WorkerPool workers(1);
     EvaluateTask::Start(
         With(workers, segments_), Caller(), ClientAt::kUnixSocket, Request("a", 7, /*draw=*/99),
-        [&] { return asked++ == stop_after; },
+        [&] { return asked++ == stop_after ? absl::CancelledError() : absl::OkStatus(); },
         [&](const absl::StatusOr<grpc::ByteBuffer>& answer) {
           status = answer.status();
           done.count_down();
@@ -139,7 +139,7 @@ TEST_F(EvaluateTaskTest, SequencesAreFreeWhenTheAnswerIsThere) {
     WorkerPool workers(1);
     EvaluateTask::Start(
         With(workers, segments_), Caller(), ClientAt::kUnixSocket,
-        SerializeInPlace(std::move(request)), [] { return false; },
+        SerializeInPlace(std::move(request)), [] { return absl::OkStatus(); },
         [&](const absl::StatusOr<grpc::ByteBuffer>& answer) {
           EXPECT_EQ(answer.ok(), !refused) << answer.status();
           EXPECT_EQ(*run->AdvanceVersion(refused ? 2 : 1), 1);
@@ -155,7 +155,7 @@ TEST_F(EvaluateTaskTest, WhatIsNoRequestIsRefusedAtOnce) {
   const grpc::Slice slice(std::string("\x0a\x7f"));
   EvaluateTask::Start(
       With(workers, segments_), Caller(), ClientAt::kUnixSocket, grpc::ByteBuffer(&slice, 1),
-      [] { return false; },
+      [] { return absl::OkStatus(); },
       [&](const absl::StatusOr<grpc::ByteBuffer>& answer) { status = answer.status(); });
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(status.message(), "not a sis.v1.EvaluateRequest in protobuf");
@@ -179,8 +179,8 @@ TEST_F(EvaluateTaskTest, ARequestKeepsItsSegmentThoughTheLeaseEnds) {
   const auto start = [&](WorkerPool& workers, const EvaluateTask::Done& done) {
     EvaluateTask::Start(
         With(workers, segments), Caller(), ClientAt::kUnixSocket,
-        SerializeInPlace(std::make_shared<v1::EvaluateRequest>(request)), [] { return false; },
-        done);
+        SerializeInPlace(std::make_shared<v1::EvaluateRequest>(request)),
+        [] { return absl::OkStatus(); }, done);
   };
   std::latch busy(1);
   {

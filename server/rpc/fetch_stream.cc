@@ -23,7 +23,8 @@ FetchStream::FetchStream(const grpc::CallbackServerContext& context, const Resou
       context_(context),
       resources_(resources),
       caller_(resources.authenticator.Authorize(context, kMethod)),
-      timer_(resources.metrics, kMethod) {
+      timer_(resources.metrics, kMethod),
+      deadline_(context, resources.default_deadline) {
   Register();
   if (!caller_.ok()) {
     End(caller_.status());
@@ -58,6 +59,7 @@ absl::Status FetchStream::Open(const grpc::ByteBuffer& request) {
 }
 
 void FetchStream::WriteNext() {
+  if (absl::Status status = deadline_.Check(); !status.ok()) return End(status);
   if (auto message = std::make_shared<v1::FetchTopKResponse>(); fetch_->Next(*message)) {
     response_ = SerializeInPlace(std::move(message));
     WriteBegins();
@@ -75,6 +77,7 @@ void FetchStream::Copy() {
   workers.Schedule(run_id, [this] {
     order_.Begin();
     if (context_.IsCancelled()) return End(absl::CancelledError("the trainer is gone"));
+    if (absl::Status status = deadline_.Check(); !status.ok()) return End(status);
     if (fetch_->CopySome()) {
       Copy();
     } else {

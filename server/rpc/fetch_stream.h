@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "server/fetch/fetch.h"
+#include "server/rpc/call_deadline.h"
 #include "server/rpc/open_streams.h"
 #include "server/rpc/reaction_order.h"
 #include "server/rpc/resources.h"
@@ -42,6 +43,7 @@ class FetchStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   const Resources resources_;
   const absl::StatusOr<Caller> caller_;
   const RpcTimer timer_;
+  const CallDeadline deadline_;
   ReactionOrder order_;
   absl::StatusCode code_ = absl::StatusCode::kOk;
   std::optional<Fetch> fetch_;

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "absl/time/clock.h"
+#include "server/threads/steady_now.h"
 
 namespace sis {
 
@@ -44,7 +44,7 @@ void OpenStreams::CallEnds() {
 bool OpenStreams::AwaitNone(absl::Time deadline) {
   WriterLock lock(calls_mutex_);
   while (calls_ > 0) {
-    const absl::Duration left = deadline - absl::Now();
+    const absl::Duration left = deadline - SteadyNow();
     if (left <= absl::ZeroDuration()) return false;
     // No longer than a clock can count to.
     none_left_.wait_for(calls_mutex_, absl::ToChronoNanoseconds(std::min(left, absl::Hours(1))));

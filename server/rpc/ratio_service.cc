@@ -11,6 +11,7 @@
 #include "server/evaluate/step_message.h"
 #include "server/messages/cache_messages.h"
 #include "server/rpc/append_stream.h"
+#include "server/rpc/call_deadline.h"
 #include "server/rpc/client_at.h"
 #include "server/rpc/evaluate_stream.h"
 #include "server/rpc/evaluate_task.h"
@@ -76,10 +77,12 @@ RatioService::Unary* RatioService::Answer(const Call& call, Handler handler) {
     reactor->Finish(ToGrpcStatus(caller.status()));
     return reactor;
   }
+  const CallDeadline deadline(*call.context, resources_.default_deadline);
   resources_.store_threads.Run([=] {
     Request request;
     const auto response = std::make_shared<Response>();
-    absl::Status status = Parse(*call.request, request);
+    absl::Status status = deadline.Check();
+    if (status.ok()) status = Parse(*call.request, request);
     if (status.ok()) status = handler(*caller, &request, response.get());
     if (status.ok()) *call.response = SerializeInPlace(response);
     timer.Finish(status.code());
@@ -264,7 +267,10 @@ RatioService::Unary* RatioService::Evaluate(Context* context, const grpc::ByteBu
   }
   EvaluateTask::Start(
       resources_, *caller, WhereIs(*context), *request,
-      [context] { return context->IsCancelled(); },
+      [context, deadline = CallDeadline(*context, resources_.default_deadline)] {
+        return context->IsCancelled() ? absl::CancelledError("the trainer is gone")
+                                      : deadline.Check();
+      },
       [=](absl::StatusOr<grpc::ByteBuffer> answer) {
         timer.Finish(answer.status().code());
         if (answer.ok()) response->Swap(&*answer);

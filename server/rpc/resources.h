@@ -1,6 +1,7 @@
 // What all calls of a server share.
 #pragma once
 
+#include "absl/time/time.h"
 #include "kernels/decide/backend.h"
 #include "server/append/room_queue.h"
 #include "server/metrics/metrics.h"
@@ -14,7 +15,7 @@
 
 namespace sis {
 
-// All must outlive the calls.
+// All that is referred to must outlive the calls.
 struct Resources {
   StoredRuns& runs;
   RoomQueue& room_queue;  // of appends
@@ -26,6 +27,8 @@ struct Resources {
   Metrics& metrics;
   ServerStatus& status;
   const Authenticator& authenticator;
+  // Of calls whose clients set none (server/rpc/call_deadline.h).
+  absl::Duration default_deadline = absl::InfiniteDuration();
 };
 
 }  // namespace sis

@@ -4,21 +4,21 @@
 #include <string>
 #include <utility>
 
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "server/metrics/metrics.h"
+#include "server/threads/steady_now.h"
 
 namespace sis {
 
 class RpcTimer {
  public:
   RpcTimer(Metrics& metrics, std::string method)
-      : metrics_(&metrics), method_(std::move(method)), start_(absl::Now()) {
+      : metrics_(&metrics), method_(std::move(method)), start_(SteadyNow()) {
     metrics_->StartRpc(method_);
   }
 
   void Finish(absl::StatusCode code) const {
-    metrics_->CountRpc(method_, code, absl::Now() - start_);
+    metrics_->CountRpc(method_, code, SteadyNow() - start_);
   }
 
  private:

@@ -109,6 +109,12 @@ absl::StatusOr<std::unique_ptr<ItemStore>> OpenItems(const Choice& choice) {
 
 }  // namespace
 
+int64_t DamagedFiles(std::string_view description) {
+  const absl::StatusOr<Choice> choice = Parse(description);
+  const auto* rocksdb = choice.ok() ? std::get_if<RocksDbDirectory>(&*choice) : nullptr;
+  return rocksdb == nullptr ? 0 : DamagedRocksDbFiles(rocksdb->path);
+}
+
 absl::Status CheckStore(std::string_view description) { return Parse(description).status(); }
 
 absl::StatusOr<std::unique_ptr<SequenceStore>> OpenStore(std::string_view description) {

@@ -1,6 +1,7 @@
 // Which store --store asks for.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string_view>
 
@@ -13,6 +14,9 @@ namespace sis {
 // ack survives a power cut), or "memcached:NODE,NODE,..." where NODE is HOST:PORT or /UNIX/SOCKET,
 // and "*WEIGHT" may follow. InvalidArgument for anything else, Unavailable if it can't be opened.
 absl::StatusOr<std::unique_ptr<SequenceStore>> OpenStore(std::string_view description);
+
+// Files of such a store that turned out to be damaged, and were set aside with what was in them.
+int64_t DamagedFiles(std::string_view description);
 
 // Of these errors the first, without opening anything.
 absl::Status CheckStore(std::string_view description);

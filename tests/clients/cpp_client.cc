@@ -169,6 +169,7 @@ class Actor {
   std::string Connect(const Command& command) {
     ClientOptions options;
     options.call_timeout = absl::Seconds(command.number("timeout"));
+    options.credentials = Credentials::FromEnvironment();
     const std::vector<std::string> addresses(command.words().begin(), command.words().end());
     absl::StatusOr<std::unique_ptr<Client>> client = addresses.size() == 1
                                                          ? Client::Connect(addresses[0], options)

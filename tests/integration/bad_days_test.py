@@ -1,8 +1,10 @@
-"""What goes wrong around a server: a slow store, floods of connections, and users who make a thousand
-runs or names that are none."""
+"""What goes wrong around a server: a slow store, a clock that jumps, floods of connections, calls
+without a deadline, and users who make a thousand runs or names that are none."""
 
 import collections
+import json
 import os
+import pathlib
 import re
 import shutil
 import socket
@@ -11,13 +13,17 @@ import tempfile
 import threading
 import time
 import unittest
+import urllib.error
 import urllib.request
 
+import grpc
 import numpy as np
 
 import sis
 from server.testing.live_server import LiveServer
 from server.testing.memcached import Memcached
+from sis.v1 import ratio_service_pb2 as pb
+from sis.v1 import ratio_service_pb2_grpc
 
 VOCABULARY, TOP_K, POSITIONS = 10, 2, 20
 CONFIG = {"seed": 1, "vocabulary_size": VOCABULARY, "top_k": TOP_K}
@@ -129,6 +135,85 @@ class BadDaysTest(unittest.TestCase):
         # All of it is in the store: another server has it.
         other = self.client(self.serve(f"--store=memcached:{node.path}"))
         self.assertEqual(self.scored(other, other.get_run("run").run, "slow", "too slow"), (2 * POSITIONS, []))
+
+    def test_a_clock_that_jumps_ends_nothing_early_and_holds_nothing_up(self):
+        faketime = next(pathlib.Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
+        if faketime is None:
+            self.skipTest("libfaketime is not installed")
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        offset = pathlib.Path(folder.name) / "offset"
+
+        def set_clock(days):
+            new = offset.with_suffix(".new")
+            new.write_text(f"{days:+}d\n")
+            new.rename(offset)
+
+        set_clock(0)
+        # Nobody sets the monotonic clock, which the kernel keeps apart.
+        faked = {"LD_PRELOAD": faketime, "FAKETIME_TIMESTAMP_FILE": offset, "FAKETIME_NO_CACHE": 1, "DONT_FAKE_MONOTONIC": 1}
+        server = self.serve("--run_idle_expiry=1h", prefix=["env", *(f"{name}={value}" for name, value in faked.items())])
+        client = self.client(server)
+
+        def days():
+            try:
+                said = json.loads(self.get(server, "/api/GetServer"))
+            except urllib.error.HTTPError:  # the clock jumped in the middle of the call
+                return None
+            return round((said["history"][-1]["at"] - time.time()) / 86400)
+
+        kept = client.create_run("kept", time_to_live=3600, **CONFIG)
+        self.append(client, kept, "s")
+        client.fetch_top_k(kept, [sis.Slice("s", 0, POSITIONS)], lease_seconds=600)
+
+        set_clock(2)
+        self.until(lambda: days() == 2)
+        ends = client.create_run("ends", time_to_live=0.5, **CONFIG)
+        self.append(client, ends, "s")
+        client.fetch_top_k(ends, [sis.Slice("s", 0, POSITIONS)], lease_seconds=0.5)
+        set_clock(-2)
+        self.until(lambda: days() == -2)
+        # Twice its time, though the clock was set back by four days meanwhile.
+        self.until(lambda: client.get_run("ends").sequences == 0)
+        self.assertEqual(client.get_run("ends").leases, 0)
+        # Nothing ended that had time left, though the clock was set forward by two days meanwhile.
+        self.assertEqual(client.get_run("kept").leases, 1)
+        self.assertEqual(self.scored(client, kept, "s"), (POSITIONS, []))
+        self.append(client, kept, "t")
+        self.assertEqual(self.scored(client, kept, "s", "t"), (2 * POSITIONS, []))
+
+    def test_a_call_without_a_deadline_has_the_servers(self):
+        server = self.serve("--default_deadline=1us")
+        client = self.client(server)  # which sets deadlines
+        run = client.create_run("run", **CONFIG)
+        self.append(client, run, "s")
+        self.assertEqual(self.scored(client, run, "s"), (POSITIONS, []))
+        ref = pb.RunRef(run_id="run")
+        slices = [pb.Slice(sequence=pb.SequenceRef(id="s"), length=POSITIONS)]
+        with grpc.insecure_channel(server.address) as channel:
+            stub = ratio_service_pb2_grpc.RatioServiceStub(channel)
+            evaluate = pb.EvaluateRequest(
+                run=ref, slices=slices, draw=2, gathered=pb.Gathered(
+                    log_probs=np.full((POSITIONS, TOP_K), -1, np.float32).tobytes(),
+                    sampled_log_probs=np.full(POSITIONS, -1, np.float32).tobytes(),
+                ),
+            )  # fmt: skip
+            for name, call in {
+                "GetRun": lambda **deadline: stub.GetRun(pb.GetRunRequest(run_id="run"), **deadline),
+                "Release": lambda **deadline: stub.Release(pb.ReleaseRequest(run=ref), **deadline),
+                "FetchTopK": lambda **deadline: list(stub.FetchTopK(pb.FetchTopKRequest(run=ref, slices=slices), **deadline)),
+                "Evaluate": lambda **deadline: stub.Evaluate(evaluate, **deadline),
+                "EvaluateStream": lambda **deadline: list(stub.EvaluateStream(iter([evaluate]), **deadline)),
+            }.items():
+                with self.subTest(name):
+                    with self.assertRaises(grpc.RpcError) as raised:
+                        call()
+                    self.assertEqual(raised.exception.code(), grpc.StatusCode.DEADLINE_EXCEEDED)
+                    self.assertIn("not done within 1us", raised.exception.details())
+                    call(timeout=20)
+        # A stream lives as long as its client wants.
+        self.append(client, run, "t")
+        self.assertEqual(client.get_run("run").sequences, 2)
 
     def test_floods_of_connections_cost_others_nothing_and_leave_nothing_behind(self):
         server = self.serve()

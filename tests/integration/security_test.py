@@ -24,6 +24,7 @@ from server.testing.live_server import BINARY, LiveServer
 from sis.v1 import ratio_service_pb2 as pb
 
 SISCTL = pathlib.Path("client/cli/sisctl")
+CPP_CLIENT = pathlib.Path("tests/clients/cpp_client")
 CONFIG = {"seed": 1, "vocabulary_size": 32, "top_k": 4}
 SAMPLING = sis.Sampling("raw")
 ROLES = ("viewer", "worker", "trainer", "admin")
@@ -378,6 +379,28 @@ class SecurityTest(unittest.TestCase):
             self.assertNotIn(token("alice", "worker"), refused.stderr)
         deleted = sisctl("runs", "delete", "hers")
         self.assertEqual(deleted.returncode, 0, deleted.stderr)
+
+    def test_the_cpp_client_over_tls_with_a_token(self):
+        server = self.start(*self.tls_flags(), f"--identities={self.identities}", listen="127.0.0.1:0")
+        address = server.address.replace("127.0.0.1", "localhost")
+
+        def told(*lines, secret=token("alice", "trainer"), ca=self.authority.path):
+            """What the client says when it connects, and to each of the lines."""
+            return subprocess.run(
+                [CPP_CLIENT], input="\n".join([f"connect {address} timeout=20", *lines]), text=True, check=True,
+                stdout=subprocess.PIPE, timeout=60, env={**os.environ, "SIS_CA_FILE": ca, "SIS_TOKEN": secret},
+            ).stdout.splitlines()  # fmt: skip
+
+        steps = ["create_run r", "open", "block s rows=8", "seal s 8", "finish", "fetch s", "evaluate draw=1", "release s"]
+        answers = told(*steps)
+        self.assertEqual([answer.split()[0] for answer in answers], ["ok"] * (1 + len(steps)), answers)
+        self.assertIn("ok positions 8", answers[6])
+        self.assertIn("ok scored 8", answers[7])
+        # The role, the identity, the token and the authority each count.
+        self.assertRegex(told("get_run r", "delete_run r", secret=token("alice", "worker"))[2], "^PERMISSION_DENIED ")
+        self.assertRegex(told("get_run r", secret=token("bob", "trainer"))[1], "^NOT_FOUND ")
+        self.assertRegex(told("get_run r", secret="x" * 32)[1], "^UNAUTHENTICATED ")
+        self.assertRegex(told(ca=Authority(self.folder, "other").path)[0], "^UNAVAILABLE ")
 
     def test_a_clients_token_file_is_read_again(self):
         server = self.start(f"--identities={self.identities}", listen="127.0.0.1:0")

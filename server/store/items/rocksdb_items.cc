@@ -13,6 +13,8 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <utility>
 
@@ -69,7 +71,11 @@ class RocksDbItems final : public ItemStore {
   absl::Status Open() {
     WriterLock lock(mutex_);
     const absl::Status room = HasRoom(kFreeToWrite);
-    const absl::Status opened = room.ok() ? OpenToWrite() : room;
+    absl::Status opened = room;
+    if (room.ok()) {
+      opened = std::filesystem::exists(repair_) ? RepairAndOpen() : OpenToWrite();
+      if (absl::IsDataLoss(opened)) opened = RepairAndOpen();
+    }
     // What RocksDB writes when it opens may have taken the rest.
     if (opened.ok() || HasRoom(kFreeToAdd).ok()) return opened;
     rocksdb::DB* db = nullptr;
@@ -177,7 +183,9 @@ class RocksDbItems final : public ItemStore {
       if (next.empty()) break;
       it->Seek(next);
     }
-    return FromRocksDb(it->status());
+    const absl::Status status = FromRocksDb(it->status());
+    if (absl::IsDataLoss(status)) RepairNextTime();
+    return status;
   }
 
  private:
@@ -211,6 +219,19 @@ class RocksDbItems final : public ItemStore {
     read_only_ = false;
     return absl::OkStatus();
   }
+
+  // Moves tables that can't be read to the folder `lost`, and makes a manifest of the others, all
+  // of which it reads. What the lost ones replaced or removed may be there again.
+  absl::Status RepairAndOpen() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (const rocksdb::Status status = rocksdb::RepairDB(directory_, Options()); !status.ok()) {
+      return FromRocksDb(status);
+    }
+    unlink(repair_.c_str());
+    return OpenToWrite();
+  }
+
+  // When it is opened: while it is used everybody would have to wait.
+  void RepairNextTime() const { std::ofstream(repair_, std::ios::app); }
 
   void Use(rocksdb::DB* db) ABSL_LOCKS_EXCLUDED(db_mutex_) {
     std::shared_ptr<rocksdb::DB> next(db);
@@ -261,7 +282,10 @@ class RocksDbItems final : public ItemStore {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (batch->Count() == 0) return absl::OkStatus();
     if (absl::Status status = PrepareToWrite(least_free); !status.ok()) return status;
-    return FromRocksDb(Database()->Write(write_, batch));
+    absl::Status status = FromRocksDb(Database()->Write(write_, batch));
+    // A table was damaged that should have been merged with others: RocksDB writes no more.
+    if (absl::IsDataLoss(status)) RepairNextTime();
+    return status;
   }
 
   absl::StatusOr<std::string> Find(const std::string& key) const {
@@ -276,6 +300,8 @@ class RocksDbItems final : public ItemStore {
   rocksdb::WriteOptions write_;
   const RemoveExpired remove_expired_;
   const std::string reserve_ = directory_ + "/reserve";
+  // Is there if it is to be repaired when it is opened again.
+  const std::string repair_ = directory_ + "/repair";
   Mutex mutex_;  // held to write
   // Whether it was opened on a full disk, for reading.
   bool read_only_ ABSL_GUARDED_BY(mutex_) = false;
@@ -294,6 +320,15 @@ absl::StatusOr<std::unique_ptr<ItemStore>> OpenRocksDbItems(const std::string& d
     return absl::UnavailableError(absl::StrCat(directory, ": ", status.message()));
   }
   return items;
+}
+
+int64_t DamagedRocksDbFiles(const std::string& directory) {
+  std::error_code none;
+  int64_t tables = 0;
+  for (const auto& file : std::filesystem::directory_iterator(directory + "/lost", none)) {
+    tables += file.path().extension() == ".sst" ? 1 : 0;
+  }
+  return tables;
 }
 
 }  // namespace sis

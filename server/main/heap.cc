@@ -1,0 +1,28 @@
+#include "server/main/heap.h"
+
+#include <malloc.h>
+
+#include <algorithm>
+#include <thread>
+
+namespace sis {
+namespace {
+
+constexpr int kNeverGivenBack = 1 << 30;
+constexpr int kCoresPerArena = 4;
+
+}  // namespace
+
+void ConfigureHeap() {
+  // Large messages come and go: without this every one of them is mapped, faulted in and unmapped
+  // again.
+  mallopt(M_MMAP_THRESHOLD, kNeverGivenBack);
+  mallopt(M_TRIM_THRESHOLD, kNeverGivenBack);
+  // What one thread allocates another frees here. By default there are eight arenas per core, and
+  // each grows, for hours, until it has seen its own most crowded moment. That few cores seldom
+  // wait for each other's lock: small blocks come from caches that threads have of their own.
+  mallopt(M_ARENA_MAX,
+          std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / kCoresPerArena));
+}
+
+}  // namespace sis

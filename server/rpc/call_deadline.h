@@ -1,0 +1,38 @@
+// When a call ends whose client has set no deadline.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <chrono>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "server/threads/steady_now.h"
+
+namespace sis {
+
+// A call with a deadline of its own gRPC cancels by itself.
+class CallDeadline {
+ public:
+  // From now on `otherwise` may pass.
+  CallDeadline(const grpc::CallbackServerContext& context, absl::Duration otherwise)
+      : otherwise_(otherwise) {
+    const bool has_own = context.deadline() != std::chrono::system_clock::time_point::max();
+    if (!has_own) latest_ = SteadyNow() + otherwise;
+  }
+
+  // OK, or DeadlineExceeded.
+  absl::Status Check() const {
+    if (SteadyNow() < latest_) return absl::OkStatus();
+    return absl::DeadlineExceededError(absl::StrCat("not done within ",
+                                                    absl::FormatDuration(otherwise_),
+                                                    ", the deadline of calls that have none"));
+  }
+
+ private:
+  absl::Duration otherwise_;
+  absl::Time latest_ = absl::InfiniteFuture();
+};
+
+}  // namespace sis
