@@ -24,6 +24,7 @@ class _TorchWay:
     def __init__(self, worker, batch):
         self._worker = worker
         self._slots = batch.current.shape[1]
+        self._bytes = sum(array.nbytes for array in batch.recorded.values())
         self._current = (torch.from_numpy(batch.current), torch.from_numpy(batch.current_sampled))
 
     def _decide(self, flat):
@@ -37,8 +38,7 @@ class _TorchWay:
         )
 
     def held(self):
-        """Not known by itself."""
-        return None
+        return self._bytes
 
 
 class ObjectStoreWay(_TorchWay):

@@ -12,11 +12,11 @@ tensor that says which tokens are accepted. The current policy's log-probs at th
 in the trainer's memory before that: gathering them is the same work for all.
 
 Printed are, per way, medians of nanoseconds per token by the clock, with the smallest and the
-largest, and of processor time of all processes together (of Ray's too, in every way); the bytes per
-token that are held between the worker's part and the trainer's; and the accept rate. Bytes held are
-what the service charges, as it takes its memory when it starts; and of the others by how much the
-proportional set size of all processes grows. The service validates, rounds to one side, draws
-reproducibly and counts as well, which the others do not.
+largest: of all of it, and of the trainer's part alone, as a worker hands over while others still
+generate; of processor time of all processes together (of Ray's too, in every way); the bytes per
+token that are held in between, which are what the service charges, and otherwise the arrays
+themselves; and the accept rate. The service validates, rounds to one side, draws reproducibly and
+counts as well, which the others do not.
 """
 
 import argparse
@@ -70,26 +70,24 @@ from tests.bench.trainer_path.worker import Worker
 
 
 def once(way, names, tokens):
-    """Nanoseconds per token by the clock, of processor time, and the accept rate."""
-    began, used = time.perf_counter(), processes.processor_seconds()
+    """Nanoseconds per token: by the clock, of the trainer's part of it, and of processor time. Then
+    bytes held per token, and the accept rate."""
+    used, began = processes.processor_seconds(), time.perf_counter()
     put = way.put(names)
+    handed_over = time.perf_counter()
     mask = way.mask(names, put)
-    wall = time.perf_counter() - began
+    ended = time.perf_counter()
     used = processes.processor_seconds() - used
     accept_rate = mask.float().mean().item()
+    held = way.held()
     del put, mask
     way.clear(names)
-    return wall / tokens * 1e9, used / tokens * 1e9, accept_rate
+    nanoseconds = [1e9 * part / tokens for part in (ended - began, ended - handed_over, used)]
+    return *nanoseconds, held / tokens, accept_rate
 
 
-def bytes_held(way, names):
-    before = processes.proportional_set_bytes()
-    put = way.put(names)
-    held = way.held() or processes.proportional_set_bytes() - before
-    way.mask(names, put)
-    del put
-    way.clear(names)
-    return held
+def spread(values):
+    return f"{statistics.median(values):.0f} ({min(values):.0f} to {max(values):.0f})"
 
 
 def measure(slots, sequences, length, repetitions):
@@ -123,17 +121,16 @@ def measure(slots, sequences, length, repetitions):
 
         for way in ways:  # The first time brings memory and connections.
             once(way, names("first"), tokens)
-        held = [bytes_held(way, names("held")) for way in ways]
         measured = [[] for _ in ways]
         for repetition in range(repetitions):
             for way, results in zip(ways, measured):
                 results.append(once(way, names(repetition), tokens))
-    for way, bytes_of_way, results in zip(ways, held, measured):
-        wall, processor, accept_rates = zip(*results)
+    for way, results in zip(ways, measured):
+        wall, trainer, processor, held, accept_rates = zip(*results)
         yield (
-            f"| {slots} | {way.name} | {statistics.median(wall):.0f} "
-            f"({min(wall):.0f} to {max(wall):.0f}) | {statistics.median(processor):.0f} | "
-            f"{bytes_of_way / tokens:.0f} | {statistics.mean(accept_rates):.3f} |"
+            f"| {slots} | {way.name} | {spread(wall)} | {spread(trainer)} | "
+            f"{statistics.median(processor):.0f} | {statistics.median(held):.0f} | "
+            f"{statistics.mean(accept_rates):.3f} |"
         )
 
 
@@ -151,8 +148,8 @@ def main():
         num_cpus=4, include_dashboard=False, log_to_driver=False, object_store_memory=2 << 30
     )
     transfer_queue.init()
-    print("| K | way | ns per token | processor ns per token | bytes per token | accepted |")
-    print("|---|---|---|---|---|---|", flush=True)
+    print("| K | way | ns per token | the trainer's | of processors | bytes per token | accepted |")
+    print("|---|---|---|---|---|---|---|", flush=True)
     for slots in arguments.slots:
         for row in measure(slots, arguments.sequences, arguments.length, arguments.repetitions):
             print(row, flush=True)
