@@ -14,8 +14,8 @@ import sys
 import time
 
 import sis
-from client.demo.language_model.arms import ARMS
 from client.demo.language_model import report
+from client.demo.language_model.arms import ARMS
 from client.demo.language_model.results import Results, table, verdict
 from client.demo.language_model.settings import Settings
 from client.demo.progress import Progress

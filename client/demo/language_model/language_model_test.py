@@ -8,8 +8,8 @@ import tempfile
 import unittest
 import xml.dom.minidom
 
-from client.demo.language_model.arms import ARMS
 from client.demo.language_model import demo, report, results, task
+from client.demo.language_model.arms import ARMS
 from client.demo.language_model.settings import Settings
 from client.demo.progress import Progress
 

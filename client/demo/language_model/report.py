@@ -56,9 +56,9 @@ def _deviation(results):
         )
         panels.append((arm.name, chart))
     caption = (
-        "Log-importance deviation per token, before and after the decisions. Part of it is there before the first update: "
-        "vLLM computes in bfloat16, the trainer in float32. Without SIS, D_SIS is what the decisions would have left; the "
-        "trainer did not use them."
+        "Log-importance deviation per token: D as lines, and dashed D_SIS, what the decisions leave of it. Part of it is "
+        "there before the first update: vLLM computes in bfloat16, the trainer in float32. Without SIS, D_SIS is what the "
+        "decisions would have left; the trainer did not use them."
     )
     return charts.figure("deviation", "D against D_SIS", caption, panels)
 
