@@ -22,6 +22,8 @@ FOLDER = pathlib.Path(__file__).parent
 BINARIES = ("client/cli/sisctl", "server/main/sis_server")
 # What apt says where there is no archive to reach.
 UNREACHABLE = re.compile("Temporary failure resolving|Could not resolve|Could not connect|Unable to connect")
+# What Buildah says in a chroot of a plain folder.
+NO_ROOT_TO_MOUNT = re.compile("remount /, flags: .*: invalid argument")
 # grpc.health.v1.HealthCheckResponse with status SERVING.
 SERVING = b"\x08\x01"
 
@@ -57,6 +59,8 @@ class ImageTest(unittest.TestCase):
         sys.stderr.write(made.stdout + made.stderr)
         if made.returncode and UNREACHABLE.search(made.stderr):
             raise unittest.SkipTest("apt reaches no archive here")
+        if made.returncode and NO_ROOT_TO_MOUNT.search(made.stderr):
+            raise unittest.SkipTest("/ is no mount point here, and Buildah needs one")
         assert made.returncode == 0, made.returncode
         (archive,) = cls.folder.glob("*.tar")
         cls.names, cls.configuration = unpacked(archive, cls.folder)
