@@ -18,5 +18,10 @@ void* operator new(size_t size) {
   if (void* memory = std::malloc(size)) return memory;
   throw std::bad_alloc();
 }
+// A sanitizer's own would not go with what frees here.
+void* operator new(size_t size, const std::nothrow_t&) noexcept {
+  ++sis::allocations;
+  return std::malloc(size);
+}
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, size_t) noexcept { std::free(memory); }
