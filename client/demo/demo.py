@@ -4,22 +4,17 @@ it."""
 import argparse
 import dataclasses
 import os
-import signal
 import sys
 import tempfile
 import time
 
 import numpy as np
 
-from client.demo import arms
+from client.demo import arms, program
 from client.demo import results as measured
-from client.demo.progress import Progress
 from client.demo.server import Server
 from client.demo.settings import Settings
 from client.study.miniature import Miniature
-
-# Of /metrics, for the report.
-_SHOWN_METRICS = ("sis_tokens_total", "sis_deviation_nats_total", "sis_modified_deviation_nats_total", "sis_ingest_positions_total")
 
 
 def run(settings, server_binary, output, progress):
@@ -61,9 +56,8 @@ def run(settings, server_binary, output, progress):
             results.learned.append(runs)
             longest = max(longest, time.monotonic() - begun)
             progress.say(f"Seed {seed}: {time.monotonic() - begun:.0f} s. {_so_far(results)}")
-        shown = f'run="{arms.run_id(arms.ROUNDED.arms[1], settings.seed)}"'
-        lines = [line for line in server.metrics() if line.startswith(_SHOWN_METRICS) and shown in line]
-        results = dataclasses.replace(results, metrics=sorted(lines))
+        counted = server.counted(arms.run_id(arms.ROUNDED.arms[1], settings.seed))
+        results = dataclasses.replace(results, metrics=counted)
     os.makedirs(output, exist_ok=True)
     # Not above: worker and trainer processes import this file too, and matplotlib costs more than
     # all else.
@@ -101,9 +95,7 @@ def summary(results):
     """For people to read."""
     lines = []
     for panel in arms.PANELS:
-        rows = measured.table(results, panel)
-        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-        lines += ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+        lines += program.aligned(measured.table(results, panel))
         lines += ["", *measured.verdicts(results)[panel.name], ""]
     return "\n".join([*lines, measured.basis(results)])
 
@@ -114,24 +106,15 @@ def main():
     parser.add_argument("--output", required=True, help="folder for report.html")
     parser.add_argument("--seed", type=int, default=Settings.seed, help="the first seed, and that of the warm-up")
     arguments = parser.parse_args()
-    # So that the server and all processes are ended on the way out, also when the terminal is
-    # closed.
-    for ending in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(ending, lambda number, _: sys.exit(128 + number))
-    progress = Progress(sys.stdout)
-    try:
+
+    def main_job(progress):
         settings = dataclasses.replace(Settings(), seed=arguments.seed)
         results = run(settings, arguments.server, arguments.output, progress)
-    except KeyboardInterrupt:
-        progress.say("Interrupted.")
-        return 130
-    except RuntimeError as error:
-        print(f"demo: {error}", file=sys.stderr)
-        return 1
-    print("\nFrom the server's /metrics:", *results.metrics, sep="\n  ")
-    print("\n" + summary(results))
-    print(f"\nReport: {os.path.join(arguments.output, 'report.html')}")
-    return 0
+        print("\nFrom the server's /metrics:", *results.metrics, sep="\n  ")
+        print("\n" + summary(results))
+        print(f"\nReport: {os.path.join(arguments.output, 'report.html')}")
+
+    return program.run(main_job)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,12 @@ import grpc
 # grpc.health.v1.HealthCheckResponse with status SERVING; the request for the whole server is empty.
 _SERVING = b"\x08\x01"
 _SHUTDOWN_SECONDS = 15
+_SHOWN_METRICS = (
+    "sis_tokens_total",
+    "sis_deviation_nats_total",
+    "sis_modified_deviation_nats_total",
+    "sis_ingest_positions_total",
+)
 
 
 class Server:
@@ -38,6 +44,15 @@ class Server:
         """What the server's own health service says."""
         with grpc.insecure_channel(self.address) as channel:
             return channel.unary_unary("/grpc.health.v1.Health/Check")(b"", timeout=10) == _SERVING
+
+    def counted(self, run_id):
+        """What a report shows of a run: some lines of /metrics that are not 0, in order."""
+        run = f'run="{run_id}"'
+        return sorted(
+            line
+            for line in self.metrics()
+            if line.startswith(_SHOWN_METRICS) and run in line and not line.endswith(" 0")
+        )
 
     def metrics(self):
         """The lines of /metrics that have values."""

@@ -6,9 +6,8 @@ import dataclasses
 @dataclasses.dataclass(frozen=True)
 class Arm:
     name: str
-    # The run's id.
+    # The run's id, and what arm.py calls it.
     slug: str
-    use_sis: bool
 
 
-ARMS = (Arm("GRPO", "grpo", False), Arm("GRPO + SIS", "grpo-sis", True))
+ARMS = (Arm("GRPO", "grpo"), Arm("GRPO + SIS", "grpo-sis"))

@@ -8,22 +8,19 @@ import json
 import os
 import pathlib
 import selectors
-import signal
 import subprocess
 import sys
 import time
 
 import sis
+from client.demo import program
 from client.demo.language_model import report
 from client.demo.language_model.arms import ARMS
 from client.demo.language_model.results import Results, table, verdict
 from client.demo.language_model.settings import Settings
-from client.demo.progress import Progress
 from client.demo.server import Server
 
 _WORKSPACE = pathlib.Path(__file__).parents[3]
-# Of /metrics, for the report.
-_SHOWN_METRICS = ("sis_tokens_total", "sis_deviation_nats_total", "sis_modified_deviation_nats_total", "sis_ingest_positions_total")
 
 
 def run(settings, server_binary, python, output, progress):
@@ -46,13 +43,8 @@ def run(settings, server_binary, python, output, progress):
         progress.say("Starting vLLM and TRL, once per arm")
         given = json.dumps({**dataclasses.asdict(settings), "address": server.address})
         updates = _train(settings, output, environment, _command(python, "arm", model), start, given, progress)
-        shown = f'run="{ARMS[1].slug}"'
-        lines = [
-            line
-            for line in server.metrics()
-            if line.startswith(_SHOWN_METRICS) and shown in line and not line.endswith(" 0")
-        ]
-    results = Results(settings, updates, sorted(lines))
+        counted = server.counted(ARMS[1].slug)
+    results = Results(settings, updates, counted)
     if results.rollouts == 0:
         raise RuntimeError("the time was up before a rollout was used up: this machine is too slow or too busy")
     report.write(results, os.path.join(output, "report.html"))
@@ -123,30 +115,17 @@ def main():
     parser.add_argument("--output", required=True, help="folder for report.html")
     parser.add_argument("--seed", type=int, default=Settings.seed)
     arguments = parser.parse_args()
-    # So that the server and all processes are ended on the way out, also when the terminal is
-    # closed.
-    for ending in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(ending, lambda number, _: sys.exit(128 + number))
-    progress = Progress(sys.stdout)
-    try:
+
+    def main_job(progress):
         settings = Settings(seed=arguments.seed)
         results = run(settings, arguments.server, arguments.python, arguments.output, progress)
-    except KeyboardInterrupt:
-        progress.say("Interrupted.")
-        return 130
-    except RuntimeError as error:
-        print(f"demo: {error}", file=sys.stderr)
-        return 1
-    rows = table(results)
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    print("\nFrom the server's /metrics:", *results.metrics, sep="\n  ")
-    print()
-    for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
-    print(f"\n{results.rollouts} rollouts and {results.rollouts * results.settings.updates} updates each.")
-    print(verdict(results))
-    print(f"\nReport: {os.path.join(arguments.output, 'report.html')}")
-    return 0
+        print("\nFrom the server's /metrics:", *results.metrics, sep="\n  ")
+        print("\n" + "\n".join(program.aligned(table(results))))
+        print(f"\n{results.rollouts} rollouts and {results.rollouts * settings.updates} updates each.")
+        print(verdict(results))
+        print(f"\nReport: {os.path.join(arguments.output, 'report.html')}")
+
+    return program.run(main_job)
 
 
 if __name__ == "__main__":
