@@ -15,7 +15,8 @@ def _cuda_objects_impl(ctx):
     for src in ctx.files.srcs:
         obj = ctx.actions.declare_file(src.basename + ".o")
         args = ctx.actions.args()
-        # nvcc calls the g++ that it finds, whichever compiler builds the rest: no sanitizer sees this code.
+        # nvcc calls the g++ that it finds, whichever compiler builds the rest: no sanitizer sees
+        # this code.
         args.add_all([src, "-std=c++20", "-O3", "-Xcompiler=-fPIC", "-fmad=false", "--expt-relaxed-constexpr", "-I."] + ctx.attr.copts)
         args.add_all(deps.defines, before_each = "-D")
         args.add_all(depset(transitive = [deps.includes, deps.quote_includes, deps.system_includes]), before_each = "-I")
