@@ -51,7 +51,9 @@ struct RunTotals {
   double envelope_violations = 0;
   double d = 0;
   double d_sis = 0;
-  double log_envelope = 0;
+  // Apart, so that neither falls: log M where it is positive, and -log M where it is negative.
+  double positive_log_envelope = 0;
+  double negative_log_envelope = 0;
   double residual_mass = 0;
   double acceptance_probability = 0;
   double expected_acceptance = 0;
