@@ -102,8 +102,9 @@ const RunFamily kRunFamilies[] = {
      [](const Shown& shown) {
        Samples samples;
        for (const MissingReason reason : kMissingReasons) {
-         samples.push_back({shown.totals.missing_by_reason[static_cast<int>(reason)],
-                            {{"reason", std::string(Name(reason))}}});
+         samples.push_back(
+             {static_cast<double>(shown.totals.missing_by_reason[static_cast<int>(reason)]),
+              {{"reason", std::string(Name(reason))}}});
        }
        return samples;
      }},
@@ -118,10 +119,10 @@ const RunFamily kRunFamilies[] = {
     {"sis_expected_acceptance_total",
      "Sum over scored positions of (1 - residual mass) / envelope.", Counter,
      Total<&RunTotals::expected_acceptance>},
-    {"sis_k3_nats_total",
     {"sis_negative_log_envelope_nats_total",
      "Sum of -log M over scored positions where log M is negative.", Counter,
      Total<&RunTotals::negative_log_envelope>},
+    {"sis_k3_nats_total",
      "Sum over scored positions of w - 1 - log w, an estimator of the KL divergence from the "
      "behaviour to the current policy.",
      Counter, Total<&RunTotals::k3>},

@@ -9,8 +9,10 @@
 #include <sstream>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "kernels/decide/scalar_backend.h"
+#include "server/evaluate/step_message.h"
 #include "server/metrics/cache_metrics.h"
 #include "server/metrics/process_metrics.h"
 #include "server/testing/cache_fixture.h"
@@ -139,12 +141,18 @@ TEST_F(MetricsTest, SumsAreThoseOfTheStep) {
     EXPECT_GT(Value(name + "\"tis\",run=\"r\"}"), 0);
     EXPECT_LT(Value(name + "\"tis\",run=\"r\"}"), Value(name + "\"plain\",run=\"r\"}") + 1e-9);
   }
-  EXPECT_EQ(Value("sis_prefix_tokens_total{run=\"r\",top_k=\"2\"}"),
+  const v1::GetStepResponse step = ToMessage(*run->steps().Find(1));
+  EXPECT_EQ(step.totals().SerializeAsString(), totals.SerializeAsString());
+  ASSERT_EQ(step.prefix_curve_size(), 2);
+  for (const v1::PrefixPoint& point : step.prefix_curve()) {
+    const std::string labels = absl::StrCat("{run=\"r\",top_k=\"", point.top_k(), "\"}");
+    EXPECT_EQ(Value("sis_prefix_tokens_total" + labels), point.positions());
+    EXPECT_NEAR(Value("sis_prefix_residual_mass_total" + labels), point.residual_mass(), 1e-6);
+    EXPECT_NEAR(Value("sis_prefix_expected_acceptance_total" + labels), point.expected_acceptance(),
+                1e-6);
+  }
+  EXPECT_EQ(step.prefix_curve(1).positions(),
             Value("sis_correction_tokens_total{correction=\"plain\",run=\"r\"}"));
-  EXPECT_NEAR(Value("sis_prefix_residual_mass_total{run=\"r\",top_k=\"4\"}"),
-              totals.residual_mass(), 1e-6);
-  EXPECT_GT(Value("sis_prefix_residual_mass_total{run=\"r\",top_k=\"2\"}"), totals.residual_mass());
-  EXPECT_LT(Value("sis_prefix_expected_acceptance_total{run=\"r\",top_k=\"2\"}"), 101);
   EXPECT_EQ(Value("sis_ingest_positions_total{run=\"r\"}"), 100);
   EXPECT_EQ(Value("sis_ingest_bytes_total{run=\"r\"}"), 2 * 100 * 8 * (1 + 4));
 }
@@ -177,8 +185,13 @@ TEST_F(MetricsTest, MissingTokensAreCountedByReason) {
   request.mutable_gathered()->set_sampled_log_probs(std::string(15 * 4, '\0'));
   ASSERT_TRUE(EvaluateAtOnce(*run, ScalarBackend(), request).ok());
   ASSERT_TRUE(EvaluateAtOnce(*run, ScalarBackend(), request).ok());
+  const v1::GetStepResponse step = ToMessage(*run->steps().Find(0));
+  ASSERT_EQ(step.missing_size(), 5);
+  EXPECT_EQ(step.totals().missing(), 15);
   for (uint32_t i = 0; i < 5; ++i) {
     EXPECT_EQ(Value("sis_missing_tokens_total{reason=\"" + reasons[i] + "\",run=\"r\"}"), i + 1);
+    EXPECT_EQ(step.missing(static_cast<int>(i)).reason(), i + 1);
+    EXPECT_EQ(step.missing(static_cast<int>(i)).positions(), i + 1);
     if (i == 0) continue;
     EXPECT_EQ(Value("sis_dropped_sequences_total{reason=\"" + reasons[i] + "\",run=\"r\"}"), 1);
   }
