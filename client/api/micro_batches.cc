@@ -203,7 +203,7 @@ absl::StatusOr<Evaluation> MicroBatches::Merge(std::span<const v1::EvaluateRespo
       merged.log_ratio_sums.push_back({sum.log_ratio(), static_cast<int64_t>(sum.positions())});
     }
     totals.push_back(answer.totals());
-    AddPrefixCurve(answer, sums);
+    AddPrefixCurve(answer.prefix_curve(), *sums.mutable_prefix_curve());
     AddCorrections(answer.corrections(), *sums.mutable_corrections());
     for (const v1::MissingRange& range : answer.missing()) {
       merged.missing.push_back(FromMessage(range));

@@ -5,6 +5,7 @@
 #include "absl/strings/str_format.h"
 #include "client/cli/json_output.h"
 #include "client/cli/options.h"
+#include "client/cli/reason_text.h"
 #include "client/cli/subcommands.h"
 
 namespace sis {
@@ -72,6 +73,26 @@ void PrintCorrections(const v1::GetStepResponse& step) {
   }
 }
 
+void PrintMissing(const v1::GetStepResponse& step) {
+  if (step.missing().empty()) return;
+  std::cout << "\nmissing\n";
+  for (const v1::MissingTotals& missing : step.missing()) {
+    std::cout << absl::StreamFormat("  %-14s %12u\n", ReasonText(missing.reason()),
+                                    missing.positions());
+  }
+}
+
+void PrintPrefixCurve(const v1::GetStepResponse& step) {
+  if (step.prefix_curve().empty()) return;
+  std::cout << "\ntop-K          expected accept rate    mean residual mass       tokens\n";
+  for (const v1::PrefixPoint& point : step.prefix_curve()) {
+    const auto positions = static_cast<double>(point.positions());
+    std::cout << absl::StreamFormat("  %-10u %22.6g %21.6g %12u\n", point.top_k(),
+                                    point.expected_acceptance() / positions,
+                                    point.residual_mass() / positions, point.positions());
+  }
+}
+
 struct Options {
   std::string run_id;
   uint64_t draw = 0;
@@ -99,6 +120,8 @@ absl::Status GetStep(Client& client, const Options& options) {
   PrintNumber("mean k3 (nats)", mean(totals.k3()));
   PrintNumber("mean log-envelope (nats)", mean(totals.log_envelope()));
   PrintNumber("mean residual mass", mean(totals.residual_mass()));
+  PrintMissing(*step);
+  PrintPrefixCurve(*step);
   PrintCorrections(*step);
   PrintDistributions(step->distributions());
   return absl::OkStatus();

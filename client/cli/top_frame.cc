@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "client/cli/number_text.h"
+#include "client/cli/reason_text.h"
 
 namespace sis {
 namespace {
@@ -80,6 +82,73 @@ Rates RatesNow(const v1::GetServerResponse& server) {
           rate(first.ingested_bytes(), last.ingested_bytes()),
           rate(first.evaluated_positions(), last.evaluated_positions()),
           rate(first.rpcs(), last.rpcs()), rate(first.failed_rpcs(), last.failed_rpcs())};
+}
+
+double MissingOf(const v1::GetStepResponse& step, v1::MissingReason reason) {
+  for (const v1::MissingTotals& missing : step.missing()) {
+    if (missing.reason() == reason) return static_cast<double>(missing.positions());
+  }
+  return 0;
+}
+
+// The reasons that occur in any of the draws.
+std::set<v1::MissingReason> MissingReasons(const v1::ListStepsResponse& steps) {
+  std::set<v1::MissingReason> reasons;
+  for (const auto& step : steps.steps()) {
+    for (const v1::MissingTotals& missing : step.step().missing()) {
+      if (missing.positions() > 0) reasons.insert(missing.reason());
+    }
+  }
+  return reasons;
+}
+
+std::string QuantityLine(const std::string& name, const std::string& last, const char* unit,
+                         const std::vector<double>& drawn) {
+  return absl::StrFormat("%-15s %10s%-11s %s", name, last, unit, Curve(drawn));
+}
+
+std::vector<std::string> CorrectionLines(const v1::GetStepResponse& step) {
+  if (step.corrections().empty()) return {};
+  constexpr auto kRow = "%-24s %8s %8s %8s %8s %12s %12s";
+  std::vector<std::string> lines = {
+      "", absl::StrFormat(kRow, "CORRECTION", "ESS", "TOUCHED", "ZEROED", "WEIGHT", "|LOG WEIGHT|",
+                          "GRADIENT")};
+  for (const v1::CorrectionTotals& correction : step.corrections()) {
+    const auto positions = static_cast<double>(correction.positions());
+    const auto mean = [&](double sum) { return positions > 0 ? sum / positions : kNone; };
+    const double weight = correction.weight();
+    lines.push_back(
+        absl::StrFormat(kRow, correction.correction(),
+                        ShareText(weight * weight / (correction.weight_squared() * positions)),
+                        ShareText(mean(static_cast<double>(correction.touched()))),
+                        ShareText(mean(static_cast<double>(correction.zeroed()))),
+                        NumberText(mean(weight)), NumberText(mean(correction.abs_log_weight())),
+                        NumberText(mean(correction.gradient_mass()))));
+  }
+  return lines;
+}
+
+// Of the last draw that has one.
+std::vector<std::string> PrefixCurveLines(const v1::ListStepsResponse& steps) {
+  const auto last = std::find_if(
+      steps.steps().rbegin(), steps.steps().rend(),
+      [](const v1::ListStepsResponse::Step& step) { return !step.step().prefix_curve().empty(); });
+  if (last == steps.steps().rend()) {
+    return {"",
+            "Accept rate against k: ask for it in an evaluation, prefix_curve=(1, 2, 4, 8), say."};
+  }
+  constexpr auto kRow = "%12s %8s %8s %8s";
+  std::vector<std::string> lines = {"",
+                                    absl::StrCat("Accept rate against k, draw ", last->draw(), ":"),
+                                    absl::StrFormat(kRow, "K", "EXPECTED", "RESIDUAL", "TOKENS")};
+  for (const v1::PrefixPoint& point : last->step().prefix_curve()) {
+    const auto positions = static_cast<double>(point.positions());
+    const auto mean = [&](double sum) { return positions > 0 ? sum / positions : kNone; };
+    lines.push_back(absl::StrFormat(kRow, absl::StrCat(point.top_k()),
+                                    ShareText(mean(point.expected_acceptance())),
+                                    ShareText(mean(point.residual_mass())), CountText(positions)));
+  }
+  return lines;
 }
 
 std::string Labels(const v1::RunConfig& config) {
@@ -182,8 +251,15 @@ std::vector<std::string> RunLines(const v1::Run& run, const v1::ListStepsRespons
   for (const Quantity& quantity : kQuantities) {
     std::vector<double> drawn;
     for (size_t i = first; i < values.size(); ++i) drawn.push_back(values[i].*quantity.value);
-    lines.push_back(absl::StrFormat("%-14s %11s%-11s %s", quantity.name,
-                                    quantity.text(drawn.back()), quantity.unit, Curve(drawn)));
+    lines.push_back(QuantityLine(quantity.name, quantity.text(drawn.back()), quantity.unit, drawn));
+  }
+  for (const v1::MissingReason reason : MissingReasons(steps)) {
+    std::vector<double> drawn;
+    for (size_t i = first; i < values.size(); ++i) {
+      const double missing = MissingOf(steps.steps(static_cast<int>(i)).step(), reason);
+      drawn.push_back(values[i].tokens > 0 ? missing / values[i].tokens : kNone);
+    }
+    lines.push_back(QuantityLine("  " + ReasonText(reason), ShareText(drawn.back()), "", drawn));
   }
 
   constexpr auto kRow = "%12s %8s %8s %8s %8s %8s %8s %8s %8s %8s";
@@ -200,23 +276,9 @@ std::vector<std::string> RunLines(const v1::Run& run, const v1::ListStepsRespons
         NumberText(value.k3), ShareText(value.missing)));
   }
 
-  const v1::GetStepResponse& last = steps.steps().rbegin()->step();
-  if (last.corrections().empty()) return lines;
-  constexpr auto kCorrection = "%-24s %8s %8s %8s %8s %12s %12s";
-  lines.push_back("");
-  lines.push_back(absl::StrFormat(kCorrection, "CORRECTION", "ESS", "TOUCHED", "ZEROED", "WEIGHT",
-                                  "|LOG WEIGHT|", "GRADIENT"));
-  for (const v1::CorrectionTotals& correction : last.corrections()) {
-    const auto positions = static_cast<double>(correction.positions());
-    const auto mean = [&](double sum) { return positions > 0 ? sum / positions : kNone; };
-    const double weight = correction.weight();
-    lines.push_back(
-        absl::StrFormat(kCorrection, correction.correction(),
-                        ShareText(weight * weight / (correction.weight_squared() * positions)),
-                        ShareText(mean(static_cast<double>(correction.touched()))),
-                        ShareText(mean(static_cast<double>(correction.zeroed()))),
-                        NumberText(mean(weight)), NumberText(mean(correction.abs_log_weight())),
-                        NumberText(mean(correction.gradient_mass()))));
+  for (const auto& more :
+       {CorrectionLines(steps.steps().rbegin()->step()), PrefixCurveLines(steps)}) {
+    lines.insert(lines.end(), more.begin(), more.end());
   }
   return lines;
 }

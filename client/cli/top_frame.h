@@ -23,8 +23,8 @@ struct RunRow {
 // All runs, one a line.
 std::vector<std::string> RunsLines(const std::vector<RunRow>& runs);
 
-// One run: its last draws as curves and as a table, newest first, at most `rows` of them, and the
-// corrections of the last.
+// One run: its last draws as curves and as a table, newest first, at most `rows` of them, the
+// corrections of the last, and the prefix curve of the last that has one.
 std::vector<std::string> RunLines(const v1::Run& run, const v1::ListStepsResponse& steps,
                                   size_t rows);
 

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/cli/number_text.h"
@@ -108,7 +110,52 @@ TEST(TopFrameTest, ARunShowsItsDrawsNewestFirst) {
   EXPECT_THAT(text, HasSubstr("accept rate          30.0%            ▇█▁"));
   EXPECT_THAT(text, ContainsRegex("\n +3 +100 +30.0%.*\n +8 +100 +80.0%"));
   EXPECT_THAT(text, testing::Not(ContainsRegex("\n +7 +100"))) << "two rows were asked for";
-  EXPECT_THAT(lines.back(), ContainsRegex("^plain +25.0% +0.0% +0.0% +0.5 "));
+  EXPECT_THAT(text, ContainsRegex("\nplain +25.0% +0.0% +0.0% +0.5 "));
+  EXPECT_THAT(lines.back(), HasSubstr("prefix_curve=(1, 2, 4, 8)")) << "nobody asked for one";
+}
+
+TEST(TopFrameTest, MissingTokensAreSplitByReason) {
+  v1::ListStepsResponse steps;
+  const auto add = [&](std::map<v1::MissingReason, uint64_t> missing) {
+    uint64_t all = 0;
+    for (const auto& [reason, positions] : missing) all += positions;
+    v1::GetStepResponse& step = *steps.add_steps()->mutable_step();
+    step = Step(100 - all, 0, all, 1);
+    for (const auto& [reason, positions] : missing) {
+      step.add_missing()->set_reason(reason);
+      step.mutable_missing()->rbegin()->set_positions(positions);
+    }
+  };
+  add({});
+  EXPECT_THAT(Text(RunLines(RunNamed("r"), steps, 2)), testing::Not(HasSubstr("evicted")));
+  add({{v1::NEVER_ARRIVED, 10}, {v1::EVICTED, 30}});
+  add({{v1::EVICTED, 15}});
+  const std::string text = Text(RunLines(RunNamed("r"), steps, 2));
+  EXPECT_THAT(text, HasSubstr("missing              15.0%            ▁█▄\n"
+                              "  never arrived       0.0%            ▁█▁\n"
+                              "  evicted            15.0%            ▁█▅\n"));
+}
+
+TEST(TopFrameTest, ThePrefixCurveIsThatOfTheLastDrawThatHasOne) {
+  v1::ListStepsResponse steps;
+  for (const uint64_t draw : {4, 5, 6}) {
+    steps.add_steps()->set_draw(draw);
+    *steps.mutable_steps()->rbegin()->mutable_step() = Step(50, 50, 0, 1);
+    if (draw == 6) continue;
+    for (const uint32_t top_k : {1, 8}) {
+      v1::PrefixPoint& point = *steps.mutable_steps()->rbegin()->mutable_step()->add_prefix_curve();
+      point.set_top_k(top_k);
+      point.set_positions(draw == 5 ? 40 : 100);
+      point.set_expected_acceptance(10);
+      point.set_residual_mass(20.0 / top_k);
+    }
+  }
+  const auto lines = RunLines(RunNamed("r"), steps, 3);
+  ASSERT_GT(lines.size(), 4);
+  EXPECT_EQ(lines.end()[-4], "Accept rate against k, draw 5:");
+  EXPECT_THAT(lines.end()[-3], ContainsRegex("^ +K EXPECTED RESIDUAL +TOKENS$"));
+  EXPECT_THAT(lines.end()[-2], ContainsRegex("^ +1 +25.0% +50.0% +40$"));
+  EXPECT_THAT(lines.end()[-1], ContainsRegex("^ +8 +25.0% +6.2% +40$"));
 }
 
 TEST(TopFrameTest, NothingIsWiderOrHigherThanTheScreen) {

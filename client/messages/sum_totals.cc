@@ -14,6 +14,21 @@ void AddCounts(const v1::Histogram& from, v1::Histogram& into) {
   }
 }
 
+void AddMissing(const google::protobuf::RepeatedPtrField<v1::MissingTotals>& part,
+                google::protobuf::RepeatedPtrField<v1::MissingTotals>& merged) {
+  for (const v1::MissingTotals& totals : part) {
+    const auto found =
+        std::ranges::find(merged, totals.reason(), [](const auto& sum) { return sum.reason(); });
+    if (found == merged.end()) {
+      *merged.Add() = totals;
+    } else {
+      found->set_positions(found->positions() + totals.positions());
+    }
+  }
+  std::sort(merged.begin(), merged.end(),
+            [](const auto& a, const auto& b) { return a.reason() < b.reason(); });
+}
+
 }  // namespace
 
 v1::Totals SumTotals(std::span<const v1::Totals> parts) {
@@ -36,18 +51,22 @@ v1::Totals SumTotals(std::span<const v1::Totals> parts) {
   return sum;
 }
 
-void AddPrefixCurve(const v1::EvaluateResponse& part, v1::EvaluateResponse& merged) {
-  if (merged.prefix_curve().empty()) {
-    *merged.mutable_prefix_curve() = part.prefix_curve();
-    return;
+void AddPrefixCurve(const google::protobuf::RepeatedPtrField<v1::PrefixPoint>& part,
+                    google::protobuf::RepeatedPtrField<v1::PrefixPoint>& merged) {
+  for (const v1::PrefixPoint& point : part) {
+    const auto found =
+        std::ranges::find(merged, point.top_k(), [](const auto& sum) { return sum.top_k(); });
+    if (found == merged.end()) {
+      *merged.Add() = point;
+      continue;
+    }
+    // Exact up to 2^23, as the addends are multiples of 2^-30.
+    found->set_residual_mass(found->residual_mass() + point.residual_mass());
+    found->set_expected_acceptance(found->expected_acceptance() + point.expected_acceptance());
+    found->set_positions(found->positions() + point.positions());
   }
-  // Exact up to 2^23, as the addends are multiples of 2^-30.
-  for (int i = 0; i < std::min(part.prefix_curve_size(), merged.prefix_curve_size()); ++i) {
-    const v1::PrefixPoint& point = part.prefix_curve(i);
-    v1::PrefixPoint& sum = *merged.mutable_prefix_curve(i);
-    sum.set_residual_mass(sum.residual_mass() + point.residual_mass());
-    sum.set_expected_acceptance(sum.expected_acceptance() + point.expected_acceptance());
-  }
+  std::sort(merged.begin(), merged.end(),
+            [](const auto& a, const auto& b) { return a.top_k() < b.top_k(); });
 }
 
 void AddCorrections(const google::protobuf::RepeatedPtrField<v1::CorrectionTotals>& part,
@@ -74,6 +93,8 @@ void AddCorrections(const google::protobuf::RepeatedPtrField<v1::CorrectionTotal
 void AddStep(const v1::GetStepResponse& part, v1::GetStepResponse& merged) {
   merged.set_sequences(merged.sequences() + part.sequences());
   AddCorrections(part.corrections(), *merged.mutable_corrections());
+  AddMissing(part.missing(), *merged.mutable_missing());
+  AddPrefixCurve(part.prefix_curve(), *merged.mutable_prefix_curve());
   if (!merged.has_distributions()) {
     if (part.has_distributions()) *merged.mutable_distributions() = part.distributions();
     return;

@@ -10,8 +10,9 @@ namespace sis {
 // The sum, to the last bit what one server computes: all addends are whole multiples of 2^-30.
 v1::Totals SumTotals(std::span<const v1::Totals> parts);
 
-// The same of the prefix curve: adds that of one replica's answer.
-void AddPrefixCurve(const v1::EvaluateResponse& part, v1::EvaluateResponse& merged);
+// The same of prefix curves, by their k: adds that of one replica, or of one request.
+void AddPrefixCurve(const google::protobuf::RepeatedPtrField<v1::PrefixPoint>& part,
+                    google::protobuf::RepeatedPtrField<v1::PrefixPoint>& merged);
 
 // Adds what corrections come to on one replica, or in one request, by their names.
 void AddCorrections(const google::protobuf::RepeatedPtrField<v1::CorrectionTotals>& part,

@@ -36,14 +36,3 @@ export function tokenTexts() {
   asked ??= askForTokenTexts().catch(() => (asked = null));
   return asked;
 }
-
-/** What the server tells Prometheus. Throws as call() does. */
-export async function metrics() {
-  const answer = await fetch("/metrics", {
-    cache: "no-store",
-    signal: AbortSignal.timeout(PATIENCE_MILLISECONDS),
-  });
-  const body = await answer.text();
-  if (!answer.ok) throw new Refused(answer.status, body);
-  return body;
-}

@@ -1,11 +1,10 @@
 // One run: its last draws as charts, the last of them in full, and what is worth a closer look.
 
-import {call, metrics, Refused, tokenTexts} from "./api.js";
+import {call, Refused, tokenTexts} from "./api.js";
 import {BarPanel, LinePanel} from "./charts.js";
 import {figures, make, table} from "./elements.js";
 import {bytes, count, number, share, wholeShare} from "./format.js";
 import {renderRun} from "./microscope.js";
-import {runMetrics} from "./run_metrics.js";
 import {runLink} from "./runs_view.js";
 import {histogramShares, stepValues} from "./step_values.js";
 
@@ -14,8 +13,6 @@ const SHARE = {min: 0, max: 1};
 const FROM_ZERO = {beginAtZero: true};
 const NOTHING_YET = "Nothing evaluated yet.";
 const NOTHING_COUNTED = "Nothing counted of the last draw.";
-// All metrics of the server are more than what the service says of one run.
-const METRICS_PERIOD_MILLISECONDS = 6000;
 
 // Panels of lines over the draws: what they show of a step.
 const LINES = [
@@ -40,11 +37,6 @@ const LINES = [
   {title: "k3", unit: "nats per token", format: number, range: FROM_ZERO,
     lines: [{name: "k3", of: v => v.k3}],
     note: "Estimates KL(behaviour ‖ current). Small and steady between policy updates."},
-  {title: "Missing", unit: "share of tokens", format: share, tick: wholeShare,
-    range: {beginAtZero: true, suggestedMax: 0.01},
-    lines: [{name: "missing", of: v => v.missing}],
-    note: "Tokens without a record, which train with the trainer's own ratio. 0 unless something " +
-      "was evicted, expired, stale or never sent."},
   {title: "Outside top-K", unit: "share of scored tokens", format: share, tick: wholeShare,
     range: FROM_ZERO,
     lines: [{name: "outside", of: v => v.outsideTopK}],
@@ -92,11 +84,11 @@ export class RunView {
       empty: "No evaluation has asked for it: prefix_curve=(1, 2, 4, 8), say.",
       note: "What would be accepted with only the k most probable recorded tokens, and the mass " +
         "of the current policy outside them. Where the curve is flat, fewer slots do."});
-    this.missing = new BarPanel({title: "Missing by reason", unit: "share of all tokens",
+    this.missing = new LinePanel({title: "Missing by reason", unit: "share of tokens",
       format: share, tick: wholeShare, empty: "No token is missing.",
-      note: "Never arrived: ask the workers. Evicted or expired: more memory, or a store. Stale: " +
-        "max_staleness. Store down: a replica, or a node of the store."});
-    this.wholeNote = make("p", {class: "muted"});
+      note: "Tokens without a record, which train with the trainer's own ratio. Never arrived: " +
+        "ask the workers. Evicted or expired: more memory, or a store. Stale: max_staleness. " +
+        "Store down: a node of the store."});
     this.facts = make("p", {class: "muted"});
     this.figures = make("div");
     this.draws = make("h2", {}, "By draw");
@@ -105,13 +97,11 @@ export class RunView {
     this.inspected = make("div", {class: "inspected"}, make("p", {}, "Loading…"));
     this.body = make("div", {}, this.facts, this.figures, this.draws,
         make("div", {class: "panels"}, this.lines.map(panel => panel.element),
-            this.sampleSizes.element),
+            this.missing.element, this.sampleSizes.element),
         this.lastDraw,
         make("div", {class: "panels"}, this.distributions.map(panel => panel.element),
-            this.beyond.element, this.staleness.element),
+            this.beyond.element, this.staleness.element, this.curve.element),
         this.corrections,
-        make("h2", {}, "Since the server started"), this.wholeNote,
-        make("div", {class: "panels"}, this.curve.element, this.missing.element),
         make("div", {class: "line"}, make("h2", {}, "Worth a closer look"),
             make("button", {type: "button", onclick: () => this.inspect()}, "Look again")),
         this.inspected);
@@ -119,7 +109,6 @@ export class RunView {
         make("p", {class: "crumbs"}, make("a", {href: "#/"}, "Runs"), " /"),
         make("h1", {}, runId), this.body);
     this.inspecting = this.inspect();
-    this.metricsWanted = 0;  // when /metrics is read next, as performance.now() has it
   }
 
   async load() {
@@ -144,25 +133,7 @@ export class RunView {
     this.showFigures(values);
     this.showDraws(values);
     this.showLastDraw(values.at(-1));
-    await this.loadMetrics();
-  }
-
-  async loadMetrics() {
-    if (performance.now() < this.metricsWanted) return;
-    const whole = runMetrics(await metrics(), this.runId);
-    this.metricsWanted = performance.now() + METRICS_PERIOD_MILLISECONDS;
-    this.wholeNote.textContent = whole === null ?
-      "The server counts this run together with others (--metric_runs), so nothing can be said " +
-        "of it alone." : "Of all draws, as Prometheus sees them, each token once per draw.";
-    const {curve, missing} = whole ?? {curve: [], missing: []};
-    this.curve.show(curve.map(point => point.k), [
-      {name: "expected accept rate", points: true, values: curve.map(point => point.acceptRate)},
-      {name: "residual mass", points: true, dashed: true,
-        values: curve.map(point => point.residualMass)},
-    ], {range: SHARE, namesTitle: "k"});
-    this.missing.show(missing.map(({reason}) => reason),
-        [{name: "missing", values: missing.map(part => part.share)}],
-        {range: FROM_ZERO, namesTitle: "Reason"});
+    this.showCurve(values);
   }
 
   showFacts(run) {
@@ -209,6 +180,13 @@ export class RunView {
     this.sampleSizes.show(draws, names.map(name => ({
       name, dashed: name === "plain", values: values.map(value => size(value, name)),
     })), {range: SHARE});
+    const reasons =
+        [...new Set(values.flatMap(value => value.missingByReason.map(({reason}) => reason)))];
+    const missing = (value, name) =>
+      value.missingByReason.find(({reason}) => reason === name)?.share ?? 0;
+    this.missing.show(draws,
+        reasons.map(name => ({name, values: values.map(value => missing(value, name))})),
+        {range: {...FROM_ZERO, suggestedMax: 0.01}});
   }
 
   showLastDraw(last) {
@@ -231,6 +209,19 @@ export class RunView {
       {name: "outside top-K", values: counts("outsideTopK")},
     ], {stacked: true, namesTitle: "Versions behind"});
     this.showCorrections(last);
+  }
+
+  // Of the last draw that has one.
+  showCurve(values) {
+    const of = values.findLast(value => value.prefixCurve.length > 0);
+    const curve = of?.prefixCurve ?? [];
+    const draw = of === values.at(-1) ? "" : ` of draw ${of?.draw}`;
+    this.curve.show(curve.map(point => point.k), [
+      {name: `expected accept rate${draw}`, points: true,
+        values: curve.map(point => point.acceptRate)},
+      {name: "residual mass", points: true, dashed: true,
+        values: curve.map(point => point.residualMass)},
+    ], {range: SHARE, namesTitle: "k"});
   }
 
   showCorrections(last) {

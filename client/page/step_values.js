@@ -31,6 +31,18 @@ export function stepValues({draw, step}) {
     envelopeViolations: of("envelopeViolations"),
     distributions: step.distributions ?? {},
     corrections: (step.corrections ?? []).map(correctionValues),
+    missingByReason: (step.missing ?? []).map(({reason, positions}) => ({
+      reason: reason.toLowerCase().replaceAll("_", " "),
+      share: Number(positions) / tokens,
+    })),
+    prefixCurve: (step.prefixCurve ?? []).map(prefixValues),
+  };
+}
+
+function prefixValues({topK, positions, expectedAcceptance, residualMass}) {
+  const mean = sum => (Number(positions) > 0 ? sum / Number(positions) : null);
+  return {
+    k: topK, acceptRate: mean(expectedAcceptance), residualMass: mean(residualMass),
   };
 }
 

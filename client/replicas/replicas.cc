@@ -350,7 +350,7 @@ absl::StatusOr<v1::EvaluateResponse> Replicas::Evaluate(v1::EvaluateRequest requ
     }
     AddRenumbered(answer.missing(), numbers, missing);
     totals.push_back(answer.totals());
-    AddPrefixCurve(answer, merged);
+    AddPrefixCurve(answer.prefix_curve(), *merged.mutable_prefix_curve());
     AddCorrections(answer.corrections(), *merged.mutable_corrections());
     merged.set_newly_counted(merged.newly_counted() + answer.newly_counted());
     if (absl::Status status = rows.MergeOutputs(answer, numbers, merged); !status.ok()) {

@@ -215,7 +215,11 @@ def _distance() -> List[Any]:
             ),
             NATS,
             {
-                "{{$by}} mean": promql.histogram_mean("sis_log_envelope_nats"),
+                "{{$by}} mean": promql.ratio(
+                    f"({promql.rate('sis_log_envelope_nats_sum')}"
+                    f" - {promql.rate('sis_negative_log_envelope_nats_total')})",
+                    promql.rate("sis_log_envelope_nats_count"),
+                ),
                 "{{$by}} 99%": promql.quantile_of(0.99, "sis_log_envelope_nats"),
             },
             least=None,

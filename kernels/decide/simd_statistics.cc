@@ -2,7 +2,7 @@
 //
 // Few operations a position, as it follows every decision: values become buckets by the bits of
 // their exponents, a byte each, and bytes are counted 16 to 64 at a time. What is rare (ratios that
-// are clipped, or large) is dealt with apart.
+// are clipped, or large; envelopes below 1) is dealt with apart.
 #include <algorithm>
 #include <bit>
 #include <cstddef>
@@ -121,17 +121,33 @@ HWY_INLINE Mask IsClipped(Floats ratio) {
   return hn::Or(hn::Lt(ratio, Constant(kClipLow)), hn::Gt(ratio, Constant(kClipHigh)));
 }
 
-// The vectors of a block, by their first position, that have ratios which are clipped.
-struct ClippedVectors {
+// Vectors of a block, by their first position: those with lanes that are rare.
+struct NotedVectors {
   size_t count = 0;
   uint16_t first[kBlock / kLanes + 1];
 
   // Branches would be mispredicted.
-  HWY_INLINE void Note(size_t i, Mask clipped) {
+  HWY_INLINE void Note(size_t i, Mask rare) {
     first[count] = static_cast<uint16_t>(i);
-    count += hn::AllFalse(FloatTag(), clipped) ? 0 : 1;
+    count += hn::AllFalse(FloatTag(), rare) ? 0 : 1;
   }
 };
+
+// What these vectors add to the sum of -log M where it is negative.
+HWY_INLINE int64_t SumOfNegativeEnvelopes(const Arrays& arrays, const NotedVectors& vectors) {
+  Int32s high = hn::Zero(Int32Tag());
+  Int32s low = high;
+  for (size_t j = 0; j < vectors.count; ++j) {
+    const Mask unscored = LoadDecided(arrays, vectors.first[j]).unscored;
+    const Floats envelope = LoadFloats(arrays.log_envelopes + vectors.first[j]);
+    const Floats negated = hn::Max(hn::Neg(envelope), hn::Zero(FloatTag()));
+    const SplitFixed fixed =
+        ToFixed(hn::IfThenZeroElse(unscored, hn::Min(negated, Constant(64.0f))));
+    high = hn::Add(high, fixed.high);
+    low = hn::Add(low, fixed.low);
+  }
+  return (Total(high) << 16) + Total(low);
+}
 
 // What these vectors add beside the others.
 struct ClippedSums {
@@ -148,7 +164,7 @@ struct ClippedSums {
   int64_t large_kept_weight = 0;
   int64_t large_kept_weight_squared = 0;
 
-  HWY_INLINE void Add(const Arrays& arrays, const ClippedVectors& vectors) {
+  HWY_INLINE void Add(const Arrays& arrays, const NotedVectors& vectors) {
     const FloatTag d;
     Int32s weights = hn::Zero(Int32Tag());
     Int32s squares = weights;
@@ -239,7 +255,7 @@ class BlockSums {
 
   // The kStep positions from i on.
   HWY_INLINE void Add(const Arrays& arrays, size_t i, Buckets& buckets, size_t to,
-                      ClippedVectors& clipped, LargeProducts& large) {
+                      NotedVectors& clipped, NotedVectors& negative, LargeProducts& large) {
     const FloatTag d;
     const Int32Tag di;
     Floats log_ratios[kVectors];
@@ -269,9 +285,10 @@ class BlockSums {
     store(buckets.abs_log_ratio, [&](size_t v, size_t) HWY_ATTR {
       return PowerBuckets(hn::Abs(log_ratios[v]), kFirstNatsExponent);
     });
-    store(buckets.log_envelope, [&](size_t, size_t at) HWY_ATTR {
-      return PowerBuckets(hn::Max(LoadFloats(arrays.log_envelopes + at), hn::Zero(d)),
-                          kFirstNatsExponent);
+    store(buckets.log_envelope, [&](size_t v, size_t at) HWY_ATTR {
+      const Floats log_envelope = LoadFloats(arrays.log_envelopes + at);
+      negative.Note(at, hn::AndNot(unscored[v], hn::Lt(log_envelope, hn::Zero(d))));
+      return PowerBuckets(hn::Max(log_envelope, hn::Zero(d)), kFirstNatsExponent);
     });
     store(buckets.residual_mass, [&](size_t, size_t at) HWY_ATTR {
       const Floats residual = hn::Sub(Constant(1.0f), LoadFloats(arrays.covered_masses + at));
@@ -397,11 +414,15 @@ size_t AddBlock(const Arrays& arrays, size_t count, Statistics& statistics) {
   Buckets buckets;
   BlockSums sums;
   ClippedSums clipped;
-  ClippedVectors vectors;
+  NotedVectors with_clipped;
+  NotedVectors with_negative;
   LargeProducts large;
   size_t i = 0;
-  for (; i + kStep <= count; i += kStep) sums.Add(arrays, i, buckets, i, vectors, large);
-  clipped.Add(arrays, vectors);
+  for (; i + kStep <= count; i += kStep) {
+    sums.Add(arrays, i, buckets, i, with_clipped, with_negative, large);
+  }
+  clipped.Add(arrays, with_clipped);
+  statistics.negative_log_envelope += SumOfNegativeEnvelopes(arrays, with_negative);
   if (i < count) {
     // The last ones, in arrays that are long enough.
     Decision decisions[kStep];
@@ -419,9 +440,11 @@ size_t AddBlock(const Arrays& arrays, size_t count, Statistics& statistics) {
         copy(arrays.covered_masses, floats[2]),
         copy(arrays.acceptance_probabilities, floats[3]),
         arrays.advantages == nullptr ? nullptr : copy(arrays.advantages, floats[4])};
-    vectors.count = 0;
-    sums.Add(last, 0, buckets, i, vectors, large);
-    clipped.Add(last, vectors);
+    with_clipped.count = 0;
+    with_negative.count = 0;
+    sums.Add(last, 0, buckets, i, with_clipped, with_negative, large);
+    clipped.Add(last, with_clipped);
+    statistics.negative_log_envelope += SumOfNegativeEnvelopes(last, with_negative);
     i += kStep;
   }
   const size_t size = (i + 63) / 64 * 64;

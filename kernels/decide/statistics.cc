@@ -71,6 +71,7 @@ void AddStatisticsOneByOne(const DecidedPositions& positions, Statistics& statis
       const auto limit = static_cast<float>(kRatioBounds[bound]);
       statistics.ratios_beyond[bound] += limit < 1.0f ? ratio < limit : ratio > limit;
     }
+    statistics.negative_log_envelope += Fixed(std::max(-log_envelope, 0.0f));
     const float advantage = positions.advantage(i);
     statistics.plain.Add(ratio, ratio, log_ratio, advantage);
     const float clipped = std::clamp(ratio, kClipLow, kClipHigh);

@@ -87,6 +87,8 @@ struct Statistics {
   BucketCounts<kPowerBounds> residual_mass = {};
   BucketCounts<kAcceptanceBounds> acceptance_probability = {};
   std::array<int64_t, kRatioBounds.size()> ratios_beyond = {};
+  // The sum of -log M where it is negative, in units of Fixed.
+  int64_t negative_log_envelope = 0;
   CorrectionSums plain;    // w
   CorrectionSums clipped;  // w within [kClipLow, kClipHigh]
   CorrectionSums applied;  // the modified ratio
@@ -97,6 +99,7 @@ struct Statistics {
     AddEach(other.residual_mass, residual_mass);
     AddEach(other.acceptance_probability, acceptance_probability);
     AddEach(other.ratios_beyond, ratios_beyond);
+    negative_log_envelope += other.negative_log_envelope;
     plain += other.plain;
     clipped += other.clipped;
     applied += other.applied;

@@ -177,6 +177,21 @@ TEST(StatisticsTest, CountsAreThoseOfScoredPositions) {
   EXPECT_EQ(statistics.acceptance_probability.back(), 0) << "no probability is above 1";
 }
 
+// So that each of them only grows.
+TEST(StatisticsTest, TheSumOfLogEnvelopesIsThePositiveOnesLessTheNegativeOnes) {
+  const Positions positions = RandomPositions(5000, 8);
+  const DecidedPositions view = positions.View();
+  int64_t positive = 0, negative = 0;
+  for (size_t i = 0; i < positions.size(); ++i) {
+    if (!view.scored(i)) continue;
+    const int64_t fixed = Fixed(view.log_envelopes[i]);
+    (fixed > 0 ? positive : negative) += std::abs(fixed);
+  }
+  ASSERT_GT(negative, 0);
+  EXPECT_EQ(OneByOne(view).negative_log_envelope, negative);
+  EXPECT_EQ(SumsAt(view).log_envelope + negative, positive);
+}
+
 TEST(StatisticsTest, BoundsBelongToTheBucketBelow) {
   const auto buckets = [](float value) {
     Positions one;

@@ -31,6 +31,7 @@ struct Evaluated {
   Sums sums;
   Statistics statistics;
   StalenessCounts staleness = {};
+  MissingCounts missing = {};                      // by MissingReason; together sums.missing
   std::map<int, PrefixPointSums> prefix_curve;     // by k; at most kMaxTopK
   std::map<std::string, CorrectionSums> observed;  // by name
 
@@ -38,6 +39,7 @@ struct Evaluated {
     sums += other.sums;
     statistics += other.statistics;
     for (size_t i = 0; i < staleness.size(); ++i) staleness[i] += other.staleness[i];
+    AddEach(other.missing, missing);
     for (const auto& [top_k, point] : other.prefix_curve) prefix_curve[top_k] += point;
     for (const auto& [name, correction] : other.observed) observed[name] += correction;
     return *this;

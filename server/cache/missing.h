@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 #include <vector>
@@ -30,6 +31,9 @@ constexpr std::string_view Name(MissingReason reason) {
                                          "released",      "store_down", "corrupt"};
   return kNames[static_cast<int>(reason) - 1];
 }
+
+// Positions by reason; one more than there are reasons, whose numbers begin with 1.
+using MissingCounts = std::array<int64_t, kMissingReasons.size() + 1>;
 
 // A range of consecutive missing positions of one slice.
 struct Missing {

@@ -57,7 +57,8 @@ RunTotals& RunTotals::operator+=(const RunTotals& other) {
   envelope_violations += other.envelope_violations;
   d += other.d;
   d_sis += other.d_sis;
-  log_envelope += other.log_envelope;
+  positive_log_envelope += other.positive_log_envelope;
+  negative_log_envelope += other.negative_log_envelope;
   residual_mass += other.residual_mass;
   acceptance_probability += other.acceptance_probability;
   expected_acceptance += other.expected_acceptance;
@@ -77,8 +78,8 @@ RunTotals& RunTotals::operator+=(const RunTotals& other) {
   }
   ingested_positions += other.ingested_positions;
   ingested_bytes += other.ingested_bytes;
-  for (size_t i = 0; i < missing_by_reason.size(); ++i) {
-    missing_by_reason[i] += other.missing_by_reason[i];
+  AddEach(other.missing_by_reason, missing_by_reason);
+  for (size_t i = 0; i < dropped_by_reason.size(); ++i) {
     dropped_by_reason[i] += other.dropped_by_reason[i];
   }
   evicted_unread += other.evicted_unread;
@@ -88,7 +89,7 @@ RunTotals& RunTotals::operator+=(const RunTotals& other) {
   return *this;
 }
 
-void RunCounters::AddEvaluated(const Evaluated& evaluated, std::span<const Missing> missing) {
+void RunCounters::AddEvaluated(const Evaluated& evaluated) {
   const Sums& sums = evaluated.sums;
   const Statistics& statistics = evaluated.statistics;
   WriterLock lock(mutex_);
@@ -99,7 +100,8 @@ void RunCounters::AddEvaluated(const Evaluated& evaluated, std::span<const Missi
   totals_.envelope_violations += static_cast<double>(sums.envelope_violations);
   totals_.d += FromFixed(sums.d);
   totals_.d_sis += FromFixed(sums.d_sis);
-  totals_.log_envelope += FromFixed(sums.log_envelope);
+  totals_.positive_log_envelope += FromFixed(sums.log_envelope + statistics.negative_log_envelope);
+  totals_.negative_log_envelope += FromFixed(statistics.negative_log_envelope);
   totals_.residual_mass += FromFixed(sums.residual_mass);
   totals_.acceptance_probability += FromFixed(sums.acceptance_probability);
   totals_.expected_acceptance += FromFixed(sums.expected_acceptance);
@@ -108,6 +110,7 @@ void RunCounters::AddEvaluated(const Evaluated& evaluated, std::span<const Missi
   for (size_t i = 0; i < evaluated.staleness.size(); ++i) {
     totals_.staleness[i] += evaluated.staleness[i];
   }
+  AddEach(evaluated.missing, totals_.missing_by_reason);
   AddEach(statistics.abs_log_ratio, totals_.abs_log_ratio_counts);
   AddEach(statistics.log_envelope, totals_.log_envelope_counts);
   AddEach(statistics.residual_mass, totals_.residual_mass_counts);
@@ -121,9 +124,6 @@ void RunCounters::AddEvaluated(const Evaluated& evaluated, std::span<const Missi
   }
   for (const auto& [top_k, point] : evaluated.prefix_curve) {
     if (HasRoomFor(totals_.prefix_curve, top_k)) totals_.prefix_curve[top_k] += point;
-  }
-  for (const Missing& range : missing) {
-    totals_.missing_by_reason[static_cast<int>(range.reason)] += range.count;
   }
 }
 

@@ -51,7 +51,9 @@ struct RunTotals {
   double envelope_violations = 0;
   double d = 0;
   double d_sis = 0;
-  double log_envelope = 0;
+  // Apart, so that neither falls: log M where it is positive, and -log M where it is negative.
+  double positive_log_envelope = 0;
+  double negative_log_envelope = 0;
   double residual_mass = 0;
   double acceptance_probability = 0;
   double expected_acceptance = 0;
@@ -72,7 +74,7 @@ struct RunTotals {
   double ingested_positions = 0;
   double ingested_bytes = 0;
   // By MissingReason: positions evaluated, and sequences dropped.
-  std::array<double, kMissingReasons.size() + 1> missing_by_reason = {};
+  MissingCounts missing_by_reason = {};
   std::array<double, kMissingReasons.size() + 1> dropped_by_reason = {};
   // Sequences evicted, with no store to read them from, that nobody had read.
   double evicted_unread = 0;
@@ -97,8 +99,7 @@ class RunCounters {
   bool named() const { return named_; }
 
   // Positions counted for the first time.
-  void AddEvaluated(const Evaluated& evaluated, std::span<const Missing> missing)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  void AddEvaluated(const Evaluated& evaluated) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // A correction under the name that is its label, and in words that are the same for the same one.
   struct ObservedName {

@@ -83,17 +83,22 @@ void StepLedger::ForgetLeastRecentlyUsed() {
   by_use_.pop_front();
 }
 
+template <typename Entries>
+void StepLedger::DropWithoutRoom(OpenStep& step, int64_t bytes, const Entries& held,
+                                 Entries& from) {
+  for (auto next = from.begin(); next != from.end();) {
+    const bool has_room = held.contains(next->first) || Charge(step, bytes);
+    next = has_room ? std::next(next) : from.erase(next);
+  }
+}
+
 void StepLedger::Add(uint64_t draw, const Evaluated& evaluated) {
   WriterLock lock(mutex_);
   if (!steps_.contains(draw)) return;
   OpenStep& step = *Use(draw);
   Evaluated kept = evaluated;
-  kept.prefix_curve.clear();
-  for (auto next = kept.observed.begin(); next != kept.observed.end();) {
-    const bool has_room =
-        step.evaluated.observed.contains(next->first) || Charge(step, kObservedBytes);
-    next = has_room ? std::next(next) : kept.observed.erase(next);
-  }
+  DropWithoutRoom(step, kPrefixPointBytes, step.evaluated.prefix_curve, kept.prefix_curve);
+  DropWithoutRoom(step, kObservedBytes, step.evaluated.observed, kept.observed);
   step.evaluated += kept;
 }
 

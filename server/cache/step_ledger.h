@@ -39,7 +39,7 @@ class StepLedger {
   // None if the draw alone holds kMaxRanges, or would need more than the budget has.
   std::vector<Range> Claim(uint64_t draw, uint64_t sequence_key, Range range)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Adds what was claimed to the step's totals. Prefix curves are not kept; nor are observed
+  // Adds what was claimed to the step's totals, but for points of the prefix curve and observed
   // corrections that the budget has no room for.
   void Add(uint64_t draw, const Evaluated& evaluated) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -61,9 +61,11 @@ class StepLedger {
   static constexpr int64_t kMaxRanges = 1 << 20;
   // Of a sequence with one range, in its table.
   static constexpr int64_t kRangeBytes = 96;
-  // Of a step without ranges, and of each correction that is observed in it.
+  // Of a step without ranges, of each correction that is observed in it, and of each point of its
+  // prefix curve.
   static constexpr int64_t kStepBytes = 1536;
   static constexpr int64_t kObservedBytes = 256;
+  static constexpr int64_t kPrefixPointBytes = 96;
 
  private:
   struct OpenStep {
@@ -77,6 +79,11 @@ class StepLedger {
 
   // The step of the draw, which is now the one used last; null if there is no room for it.
   OpenStep* Use(uint64_t draw) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Drops from `from` what the step does not hold yet and the budget has no room for; one entry is
+  // so many bytes.
+  template <typename Entries>
+  void DropWithoutRoom(OpenStep& step, int64_t bytes, const Entries& held, Entries& from)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Charges bytes of the step that was used last, or refunds them if there are less than none.
   // Forgets other steps where the budget is short; false if that is not enough.
   bool Charge(OpenStep& step, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

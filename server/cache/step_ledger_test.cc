@@ -100,6 +100,8 @@ TEST(StepLedgerTest, AddSumsUp) {
   evaluated.statistics.abs_log_ratio[3] = 7;
   evaluated.staleness[1].rejected = 9;
   evaluated.observed["tis"].weight = 11;
+  evaluated.missing[2] = 13;
+  evaluated.prefix_curve[4] = {.positions = 15, .sums = {.residual_mass = 17}};
   ledger.Add(3, evaluated);
   ledger.Add(3, evaluated);
   EXPECT_EQ(ledger.Find(3)->evaluated.sums.accepted, 4);
@@ -107,6 +109,9 @@ TEST(StepLedgerTest, AddSumsUp) {
   EXPECT_EQ(ledger.Find(3)->evaluated.statistics.abs_log_ratio[3], 14);
   EXPECT_EQ(ledger.Find(3)->evaluated.staleness[1].rejected, 18);
   EXPECT_EQ(ledger.Find(3)->evaluated.observed.at("tis").weight, 22);
+  EXPECT_EQ(ledger.Find(3)->evaluated.missing[2], 26);
+  EXPECT_EQ(ledger.Find(3)->evaluated.prefix_curve.at(4).positions, 30);
+  EXPECT_EQ(ledger.Find(3)->evaluated.prefix_curve.at(4).sums.residual_mass, 34);
   ledger.Add(4, evaluated);  // nothing was claimed there
   EXPECT_FALSE(ledger.Find(4).has_value());
 }
@@ -189,6 +194,28 @@ TEST(StepLedgerTest, ObservedCorrectionsAreChargedOnce) {
     EXPECT_EQ(ledger.Find(1)->evaluated.sums.accepted, 3) << "the rest is counted";
     EXPECT_EQ(ledger.Find(1)->evaluated.observed.at("a").positions, 3);
     EXPECT_FALSE(ledger.Find(1)->evaluated.observed.contains("b")) << "there is no room";
+    EXPECT_EQ(budget.used(), budget.limit());
+  }
+  EXPECT_EQ(budget.used(), 0);
+}
+
+TEST(StepLedgerTest, PointsOfThePrefixCurveAreChargedOnce) {
+  ByteBudget budget(StepLedger::kStepBytes + StepLedger::kRangeBytes +
+                    2 * StepLedger::kPrefixPointBytes);
+  {
+    StepLedger ledger(4, budget);
+    ledger.Claim(1, 1, {0, 1});
+    Evaluated evaluated = Accepted(1);
+    evaluated.prefix_curve[1].positions = 1;
+    evaluated.prefix_curve[8].positions = 1;
+    ledger.Add(1, evaluated);
+    ledger.Add(1, evaluated);
+    EXPECT_EQ(budget.used(), budget.limit());
+    evaluated.prefix_curve[4].positions = 1;
+    ledger.Add(1, evaluated);
+    EXPECT_EQ(ledger.Find(1)->evaluated.sums.accepted, 3) << "the rest is counted";
+    EXPECT_EQ(ledger.Find(1)->evaluated.prefix_curve.at(8).positions, 3);
+    EXPECT_FALSE(ledger.Find(1)->evaluated.prefix_curve.contains(4)) << "there is no room";
     EXPECT_EQ(budget.used(), budget.limit());
   }
   EXPECT_EQ(budget.used(), 0);

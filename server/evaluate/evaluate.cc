@@ -77,8 +77,8 @@ absl::StatusOr<uint64_t> EvaluateCall::EvaluateSlice() {
   AddMissingRanges(index, result->missing, *response_->mutable_missing());
   *response_->add_slice_totals() = ToTotals(result->sums);
   positions_evaluated_ += slice.count;
-  results_.push_back({result->sums, result->missing, result->counted.log_ratio_sum,
-                      SumOfPolicyLogRatios(result->counted.scored)});
+  results_.push_back(
+      {result->sums, result->counted.log_ratio_sum, SumOfPolicyLogRatios(result->counted.scored)});
   if (groups_.empty() || groups_.back().positions + slice.count > kGroupPositions) {
     groups_.push_back({.end = index});
   }
@@ -100,11 +100,8 @@ absl::StatusOr<std::shared_ptr<const v1::EvaluateResponse>> EvaluateCall::Finish
   if (absl::Status status = run_->counters().Observe(names); !status.ok()) return status;
   Evaluated all;
   for (const Group& group : groups_) all += group.counted;
-  std::vector<PrefixSums> prefix_sums;
-  for (const int k : input_.parameters.prefix_curve) {
-    prefix_sums.push_back(all.prefix_curve[k].sums);
-  }
-  output_.Finish(prefix_sums);
+  AddPrefixCurve(all, *response_->mutable_prefix_curve());
+  output_.Finish();
   *response_->mutable_totals() = ToTotals(all.sums);
   if (!input_.observe.empty()) AddCorrections(all);
   response_->set_newly_counted(Count());
@@ -125,6 +122,9 @@ void EvaluateCall::Add(size_t i, const RangeResult& part, Evaluated& counted) co
   counted.statistics += part.counted.statistics;
   for (size_t j = 0; j < counted.staleness.size(); ++j) {
     counted.staleness[j] += part.counted.staleness[j];
+  }
+  for (const Missing& range : part.missing) {
+    counted.missing[static_cast<size_t>(range.reason)] += range.count;
   }
   for (size_t j = 0; j < part.prefix_sums.size(); ++j) {
     counted.prefix_curve[input_.parameters.prefix_curve[j]] +=
@@ -159,10 +159,6 @@ absl::StatusOr<RangeResult> EvaluateCall::EvaluateAgain(size_t i, const StepLedg
 int64_t EvaluateCall::Count() {
   const uint64_t draw = input_.parameters.draw;
   Evaluated counted;
-  std::vector<Missing> missing;
-  const auto add_missing = [&](const std::vector<Missing>& more) {
-    missing.insert(missing.end(), more.begin(), more.end());
-  };
   size_t i = 0;
   size_t offset = 0;
   for (const Group& group : groups_) {
@@ -187,19 +183,16 @@ int64_t EvaluateCall::Count() {
     }
     if (whole_slices == group.end - first) {
       counted += group.counted;
-      for (size_t j = first; j < group.end; ++j) add_missing(results_[j].missing);
       continue;
     }
     // Another call counted the rest of them.
     for (const Fresh& part : fresh) {
       const absl::StatusOr<RangeResult> again = EvaluateAgain(part.slice, part.range, part.offset);
-      if (!again.ok()) continue;
-      Add(part.slice, *again, counted);
-      add_missing(again->missing);
+      if (again.ok()) Add(part.slice, *again, counted);
     }
   }
   run_->steps().Add(draw, counted);
-  run_->counters().AddEvaluated(counted, missing);
+  run_->counters().AddEvaluated(counted);
   return counted.sums.scored() + counted.sums.missing;
 }
 

@@ -45,7 +45,6 @@ class EvaluateCall {
  private:
   struct SliceResult {
     Sums sums;
-    std::vector<Missing> missing;
     int64_t log_ratio_sum;         // see RangeStatistics
     LogRatioSum policy_log_ratio;  // see ScoredPositions
   };

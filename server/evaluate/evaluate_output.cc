@@ -58,13 +58,7 @@ EvaluateOutput::EvaluateOutput(const EvaluateInput& input, size_t count,
   }
 }
 
-void EvaluateOutput::Finish(std::span<const PrefixSums> prefix_sums) {
-  for (size_t i = 0; i < prefix_sums.size(); ++i) {
-    v1::PrefixPoint& point = *response_.add_prefix_curve();
-    point.set_top_k(static_cast<uint32_t>(input_.parameters.prefix_curve[i]));
-    point.set_residual_mass(FromFixed(prefix_sums[i].residual_mass));
-    point.set_expected_acceptance(FromFixed(prefix_sums[i].expected_acceptance));
-  }
+void EvaluateOutput::Finish() {
   if (input_.wanted.Has(v1::ACCEPT_BITS)) {
     response_.set_accept_bits(PackAcceptBits(positions_.view.decisions));
   }

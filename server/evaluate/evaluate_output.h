@@ -31,8 +31,8 @@ class EvaluateOutput {
 
   const PositionOutput& positions() const { return positions_; }
   // When all positions are there: adds to the response what is made of them, and takes away what
-  // was not wanted. prefix_sums has one element per point of the curve.
-  void Finish(std::span<const PrefixSums> prefix_sums);
+  // was not wanted.
+  void Finish();
 
  private:
   const EvaluateInput& input_;

@@ -398,6 +398,63 @@ TEST_F(StatisticsTest, AnySplitGivesTheSame) {
   EXPECT_THAT(curve(*fresh), testing::Pointwise(testing::DoubleNear(1e-9), curve(*run_)));
 }
 
+TEST_F(StatisticsTest, MissingPositionsAddUpOverTheirReasons) {
+  const auto run = cache_.CreateRun("lossy", LosslessConfig(kSlots));
+  for (const size_t s : {0, 1}) AppendBlock(cache_, *run, records_[s].Block(kIds[s]));
+  run->Release({kIds[1], 0});
+  v1::EvaluateRequest part = Request({{0, 0, 120}, {1, 0, 30}, {2, 0, 7}}, 2);
+  std::string mask(120 + 30 + 7, '\1');
+  mask[122] = mask[123] = mask[155] = 0;
+  part.set_mask(mask);
+  for (const v1::EvaluateRequest& request : {part, Request(all_, 2), part}) {
+    ASSERT_TRUE(EvaluateAtOnce(*run, backend_, request).ok());
+  }
+  const v1::GetStepResponse step = StepOf(*run, 2);
+  ASSERT_EQ(step.missing_size(), 2);
+  EXPECT_EQ(step.missing(0).reason(), v1::NEVER_ARRIVED);
+  EXPECT_EQ(step.missing(0).positions(), kLength - 1);
+  EXPECT_EQ(step.missing(1).reason(), v1::RELEASED);
+  EXPECT_EQ(step.missing(1).positions(), kLength - 2);
+  EXPECT_EQ(step.totals().missing(), 2 * kLength - 3);
+}
+
+TEST_F(StatisticsTest, ThePrefixCurveEndsInTheSumsOfAllSlots) {
+  v1::EvaluateRequest request = Request(all_, 2);
+  for (int k = 1; k <= kSlots; ++k) request.add_prefix_curve(k);
+  const v1::EvaluateResponse response = Do(request);
+  const v1::GetStepResponse step = StepOf(*run_, 2);
+  ASSERT_EQ(step.prefix_curve_size(), kSlots);
+  const v1::Totals& totals = step.totals();
+  uint64_t scored = totals.accepted() + totals.rejected() + totals.outside_top_k();
+  for (int i = 0; i < kSlots; ++i) {
+    const v1::PrefixPoint& point = step.prefix_curve(i);
+    EXPECT_EQ(point.SerializeAsString(), response.prefix_curve(i).SerializeAsString());
+    EXPECT_EQ(point.top_k(), i + 1);
+    EXPECT_EQ(point.positions(), scored);
+    if (i > 0) EXPECT_LT(point.residual_mass(), step.prefix_curve(i - 1).residual_mass());
+  }
+  EXPECT_EQ(step.prefix_curve(kSlots - 1).residual_mass(), totals.residual_mass());
+  EXPECT_EQ(step.prefix_curve(kSlots - 1).expected_acceptance(), totals.expected_acceptance());
+}
+
+TEST_F(StatisticsTest, APointOfThePrefixCurveIsOfThoseWhoAskedForIt) {
+  const auto evaluate = [&](const NamedRange& range, const std::vector<uint32_t>& curve) {
+    v1::EvaluateRequest request = Request({range}, 2);
+    request.mutable_prefix_curve()->Assign(curve.begin(), curve.end());
+    Do(request);
+  };
+  evaluate({0, 0, 100}, {1, kSlots});
+  evaluate({0, 100, 70}, {3, kSlots});
+  evaluate({0, 170, 30}, {});
+  evaluate({0, 0, kLength}, {1, 2, 3});  // all of it counted before
+  const v1::GetStepResponse step = StepOf(*run_, 2);
+  std::map<uint32_t, uint64_t> positions;
+  for (const v1::PrefixPoint& point : step.prefix_curve()) {
+    positions[point.top_k()] = point.positions();
+  }
+  EXPECT_EQ(positions, (std::map<uint32_t, uint64_t>{{1, 100}, {3, 70}, {kSlots, 170}}));
+}
+
 TEST_F(StatisticsTest, StalenessIsThatOfThePositions) {
   const auto run = cache_.CreateRun("stale", LosslessConfig(kSlots));
   const auto append = [&](uint32_t first, uint32_t count, uint64_t version) {

@@ -88,6 +88,17 @@ void AddStandardCorrections(const Statistics& statistics,
   *corrections.Add() = ToMessage("applied", statistics.applied);
 }
 
+void AddPrefixCurve(const Evaluated& evaluated,
+                    google::protobuf::RepeatedPtrField<v1::PrefixPoint>& curve) {
+  for (const auto& [top_k, of] : evaluated.prefix_curve) {
+    v1::PrefixPoint& point = *curve.Add();
+    point.set_top_k(static_cast<uint32_t>(top_k));
+    point.set_residual_mass(FromFixed(of.sums.residual_mass));
+    point.set_expected_acceptance(FromFixed(of.sums.expected_acceptance));
+    point.set_positions(of.positions);
+  }
+}
+
 v1::GetStepResponse ToMessage(const StepLedger::Step& step) {
   v1::GetStepResponse response;
   *response.mutable_totals() = ToTotals(step.evaluated.sums);
@@ -97,6 +108,14 @@ v1::GetStepResponse ToMessage(const StepLedger::Step& step) {
   for (const auto& [name, sums] : step.evaluated.observed) {
     *response.add_corrections() = ToMessage(name, sums);
   }
+  for (const MissingReason reason : kMissingReasons) {
+    const int64_t positions = step.evaluated.missing[static_cast<size_t>(reason)];
+    if (positions == 0) continue;
+    v1::MissingTotals& missing = *response.add_missing();
+    missing.set_reason(static_cast<v1::MissingReason>(reason));
+    missing.set_positions(positions);
+  }
+  AddPrefixCurve(step.evaluated, *response.mutable_prefix_curve());
   return response;
 }
 

@@ -17,6 +17,9 @@ v1::CorrectionTotals ToMessage(const std::string& correction, const CorrectionSu
 // "plain", "clipped" and "applied".
 void AddStandardCorrections(const Statistics& statistics,
                             google::protobuf::RepeatedPtrField<v1::CorrectionTotals>& corrections);
+// A point for each k, rising.
+void AddPrefixCurve(const Evaluated& evaluated,
+                    google::protobuf::RepeatedPtrField<v1::PrefixPoint>& curve);
 v1::GetStepResponse ToMessage(const StepLedger::Step& step);
 
 }  // namespace sis

@@ -102,8 +102,9 @@ const RunFamily kRunFamilies[] = {
      [](const Shown& shown) {
        Samples samples;
        for (const MissingReason reason : kMissingReasons) {
-         samples.push_back({shown.totals.missing_by_reason[static_cast<int>(reason)],
-                            {{"reason", std::string(Name(reason))}}});
+         samples.push_back(
+             {static_cast<double>(shown.totals.missing_by_reason[static_cast<int>(reason)]),
+              {{"reason", std::string(Name(reason))}}});
        }
        return samples;
      }},
@@ -118,6 +119,9 @@ const RunFamily kRunFamilies[] = {
     {"sis_expected_acceptance_total",
      "Sum over scored positions of (1 - residual mass) / envelope.", Counter,
      Total<&RunTotals::expected_acceptance>},
+    {"sis_negative_log_envelope_nats_total",
+     "Sum of -log M over scored positions where log M is negative.", Counter,
+     Total<&RunTotals::negative_log_envelope>},
     {"sis_k3_nats_total",
      "Sum over scored positions of w - 1 - log w, an estimator of the KL divergence from the "
      "behaviour to the current policy.",
@@ -213,10 +217,10 @@ const RunHistogram kRunHistograms[] = {
        return totals.abs_log_ratio_counts;
      },
      &RunTotals::d},
-    {"sis_log_envelope_nats", "The log-envelope, log M, of scored positions.",
+    {"sis_log_envelope_nats", "The log-envelope, log M, of scored positions; 0 of negative ones.",
      PowerBounds(kFirstNatsExponent),
      [](const RunTotals& totals) -> std::span<const int64_t> { return totals.log_envelope_counts; },
-     &RunTotals::log_envelope},
+     &RunTotals::positive_log_envelope},
     {"sis_residual_mass_ratio", "The current policy's mass outside the set, of scored positions.",
      PowerBounds(kFirstMassExponent),
      [](const RunTotals& totals) -> std::span<const int64_t> {

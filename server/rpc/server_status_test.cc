@@ -18,7 +18,7 @@ class ServerStatusTest : public testing::Test {
     Evaluated evaluated;
     evaluated.sums.accepted = accepted;
     evaluated.sums.missing = missing;
-    run.counters().AddEvaluated(evaluated, {});
+    run.counters().AddEvaluated(evaluated);
     run.counters().AddIngested(accepted, 10 * accepted);
   }
 

@@ -28,6 +28,10 @@ class WithoutReflection final : public grpc::ServerBuilderOption {
   }
 };
 
+int Milliseconds(absl::Duration duration) {
+  return static_cast<int>(std::min<int64_t>(absl::ToInt64Milliseconds(duration), INT_MAX));
+}
+
 }  // namespace
 
 void LimitConnections(const ConnectionLimits& limits, grpc::ServerBuilder& builder) {
@@ -36,10 +40,14 @@ void LimitConnections(const ConnectionLimits& limits, grpc::ServerBuilder& build
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                              kLeastPingMilliseconds);
   if (limits.max_connection_age < absl::InfiniteDuration()) {
-    const int64_t milliseconds = absl::ToInt64Milliseconds(limits.max_connection_age);
     builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS,
-                               static_cast<int>(std::min<int64_t>(milliseconds, INT_MAX)));
+                               Milliseconds(limits.max_connection_age));
   }
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, Milliseconds(limits.silence));
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, Milliseconds(limits.answer_within));
+  // Also where no call is open, and however long nothing but pings was sent.
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   if (!limits.reflection) builder.SetOption(std::make_unique<WithoutReflection>());
 }
 

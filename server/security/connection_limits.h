@@ -12,6 +12,10 @@ struct ConnectionLimits {
   int max_streams_per_connection = 1024;
   // A client has to connect anew after so long; calls of the old connection go on to their end.
   absl::Duration max_connection_age = absl::InfiniteDuration();
+  // A client that says nothing for so long is asked whether it is there, and its connection ends if
+  // it does not answer in time: a machine that vanished takes no leave.
+  absl::Duration silence = absl::Minutes(2);
+  absl::Duration answer_within = absl::Minutes(1);
   // grpc.reflection: what the service's methods are, for everybody who can connect.
   bool reflection = false;
 };

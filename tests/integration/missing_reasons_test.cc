@@ -75,9 +75,22 @@ class MissingReasonsTest : public testing::Test {
                 other == label ? length - present : 0)
           << other;
     }
+    ExpectStepSays(reason, length - present);
     if (present == 0) {
       EXPECT_EQ(FetchedReason(id), reason);
     }
+  }
+
+  void ExpectStepSays(v1::MissingReason reason, uint64_t positions) {
+    grpc::ClientContext context;
+    v1::GetStepRequest request;
+    request.mutable_run()->set_run_id(run_);
+    v1::GetStepResponse step;
+    const grpc::Status status = live_->stub().GetStep(&context, request, &step);
+    ASSERT_TRUE(status.ok()) << status.error_message();
+    ASSERT_EQ(step.missing_size(), 1);
+    EXPECT_EQ(step.missing(0).reason(), reason);
+    EXPECT_EQ(step.missing(0).positions(), positions);
   }
 
   v1::MissingReason FetchedReason(const std::string& id) {

@@ -77,7 +77,7 @@ class NumpyAgreementTest(LiveServerTest):
                 )
                 self.compare(expected, actual)
                 points = [
-                    (p.top_k, numerics.wire(p.residual_mass), numerics.wire(p.expected_acceptance))
+                    (p.top_k, numerics.wire(p.residual_mass), numerics.wire(p.expected_acceptance), len(positions))
                     for p in numerics.prefix_curve(records, gathered, curve)
                 ]
                 self.assertEqual([dataclasses.astuple(point) for point in actual.prefix_curve], points)

@@ -180,6 +180,26 @@ class ReplicasTest(unittest.TestCase):
         self.assertEqual(len(self.evaluate(self.client, fetched[1], **curve).prefix_curve), 2)
         self.assertEqual(self.evaluate(self.client, fetched[1]).totals.missing, 0)
 
+    def test_a_step_adds_up_over_the_replicas_whatever_each_was_asked(self):
+        append(self.client, self.run_, self.sequences)
+        one, _ = self.one_server()
+        for number, (sequence, length) in enumerate(zip(self.sequences, LENGTHS)):
+            asked = [sis.Slice(sequence, 0, length + number % 3), sis.Slice(f"lost {number}", 0, 2)]
+            for client in (one, self.client):
+                records = client.fetch_top_k(self.run_, asked)
+                self.evaluate(client, records, outputs=[], prefix_curve=[1 + number % 3, TOP_K][: number % 4])
+        step = self.client.get_step(self.run_, 1)
+        self.assertEqual(step, one.get_step(self.run_, 1))
+        self.assertEqual(self.client.list_steps(self.run_), {1: step})
+        missing = sum(number % 3 + 2 for number in range(len(LENGTHS)))
+        self.assertEqual(dict(step.missing), {sis.MissingReason.NEVER_ARRIVED: missing})
+        self.assertEqual(step.totals.missing, missing)
+        self.assertEqual([point.top_k for point in step.prefix_curve], [1, 2, 3, TOP_K])
+        positions = [
+            sum(length for number, length in enumerate(LENGTHS) if number % 3 == k and number % 4) for k in range(3)
+        ]
+        self.assertEqual([point.positions for point in step.prefix_curve[:3]], positions)
+
     def test_options_travel_with_their_positions(self):
         append(self.client, self.run_, self.sequences)
         one, _ = self.one_server()

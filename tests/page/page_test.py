@@ -9,19 +9,10 @@ import sis
 from selenium.webdriver.common.keys import Keys
 from server.testing.live_server import LiveServer
 from tests.page.browser import NARROW, WIDE, Browser
+from tests.page.charts import chart
 from tests.page.training_load import PREFIX_CURVE, VOCABULARY, TrainingLoad
 
 DRAWS = range(1, 9)
-
-# The lines of the chart of this name: {name: values}, and what its axis shows.
-_CHART = """
-const panel = [...document.querySelectorAll(".panel")].find(
-    panel => panel.getAttribute("aria-label") === arguments[0]);
-const chart = panel && Chart.getChart(panel.querySelector("canvas"));
-if (!chart) return null;
-return {names: chart.data.labels.map(String),
-        lines: Object.fromEntries(chart.data.datasets.map(line => [line.label, line.data]))};
-"""
 
 # The cells of the rows of the table below this heading.
 _TABLE = """
@@ -68,9 +59,7 @@ class PageTest(unittest.TestCase):
         return [line for line in self.browser.problems() if "404" not in line]
 
     def chart(self, title):
-        drawn = self.browser.run(_CHART, title)
-        self.assertIsNotNone(drawn, f"no chart {title!r}")
-        return drawn
+        return chart(self.browser, title)
 
     def assert_fits(self):
         inside = self.browser.run("return innerWidth")
@@ -79,7 +68,8 @@ class PageTest(unittest.TestCase):
 
     def assert_draws_what_get_step_says(self, client, run, draws):
         names = [str(draw) for draw in draws]
-        steps = [client.get_step(run, draw).totals for draw in draws]
+        whole = [client.get_step(run, draw) for draw in draws]
+        steps = [step.totals for step in whole]
         scored = [step.accepted + step.rejected + step.outside_top_k for step in steps]
         for title, line, of in (
             ("Accept rate", "sampled", lambda step: step.accepted),
@@ -95,25 +85,23 @@ class PageTest(unittest.TestCase):
             self.assertEqual(drawn["names"], names, title)
             for value, step, count in zip(drawn["lines"][line], steps, scored):
                 self.assertAlmostEqual(value, of(step) / count, delta=1e-12, msg=f"{title}, {line}")
-
-    def assert_draws_what_evaluations_said(self, evaluations):
-        """Of all draws: accept rate and residual mass by k, and why tokens are missing."""
-        self.browser.wait("the curve", lambda: self.chart("Accept rate against k")["names"])
-        drawn = self.chart("Accept rate against k")
-        self.assertEqual(drawn["names"], [str(k) for k in PREFIX_CURVE])
-        scored = sum(evaluation.totals.scored for evaluation in evaluations)
-        for line, of in (
-            ("expected accept rate", lambda point: point.expected_acceptance),
-            ("residual mass", lambda point: point.residual_mass),
-        ):
-            for i, value in enumerate(drawn["lines"][line]):
-                said = sum(of(evaluation.prefix_curve[i]) for evaluation in evaluations)
-                self.assertAlmostEqual(value, said / scored, delta=1e-6, msg=line)
         drawn = self.chart("Missing by reason")
-        self.assertEqual(drawn["names"], ["never arrived"])
-        missing = sum(evaluation.totals.missing for evaluation in evaluations)
-        share = missing / (scored + missing)
-        self.assertAlmostEqual(drawn["lines"]["missing"][0], share, delta=1e-6)
+        self.assertEqual(drawn["names"], names)
+        self.assertEqual(list(drawn["lines"]), ["never arrived"])
+        for value, step, count in zip(drawn["lines"]["never arrived"], whole, scored):
+            missing = step.missing[sis.MissingReason.NEVER_ARRIVED]
+            self.assertAlmostEqual(value, missing / (count + missing), delta=1e-12)
+        self.assert_draws_the_curve(whole[-1].prefix_curve)
+
+    def assert_draws_the_curve(self, points, of=""):
+        """A step's, or an evaluation's; `of` is what the panel says of the draw."""
+        drawn = self.chart("Accept rate against k")
+        self.assertEqual(drawn["names"], [str(point.top_k) for point in points])
+        lines = {f"expected accept rate{of}": "expected_acceptance", "residual mass": "residual_mass"}
+        self.assertEqual(set(drawn["lines"]), set(lines))
+        for line, name in lines.items():
+            for value, point in zip(drawn["lines"][line], points):
+                self.assertAlmostEqual(value, getattr(point, name) / point.positions, delta=1e-12, msg=line)
 
     def assert_tokens_stand_out(self, inspection):
         """The tables of tokens hold what InspectRun says, each token in one, in its order."""
@@ -162,7 +150,8 @@ class PageTest(unittest.TestCase):
         self.browser.driver.switch_to.active_element.send_keys(Keys.ENTER)
         self.browser.wait_for_text("By draw: the last 8", "main")
         self.assert_draws_what_get_step_says(client, load.run, DRAWS)
-        self.assert_draws_what_evaluations_said(evaluations)
+        self.assert_draws_the_curve(evaluations[-1].prefix_curve)
+        self.assertEqual(self.chart("Accept rate against k")["names"], [str(k) for k in PREFIX_CURVE])
         self.assert_tokens_stand_out(client.inspect_run(load.run))
 
         # The next draw is drawn without a word; one that is evaluated again is the last.
@@ -196,6 +185,22 @@ class PageTest(unittest.TestCase):
             ".filter(name => !name.startsWith(location.origin))"
         )
         self.assertEqual(outside, [], "asked of others")
+        self.assertEqual(self.problems(), [])
+
+    def test_the_curve_is_of_the_last_draw_that_has_one(self):
+        server, client = self.start()
+        load = TrainingLoad(client, "run-1")
+        load.step(1, prefix_curve=())
+        self.open(server, "/run/run-1")
+        self.browser.wait_for_text("By draw: the last one", "main")
+        self.browser.wait_for_text("No evaluation has asked for it: prefix_curve=(1, 2, 4, 8), say.", "main")
+        asked = load.step(2)
+        self.browser.wait("the curve", lambda: self.chart("Accept rate against k")["names"])
+        self.assertNotIn("No evaluation has asked for it", self.browser.text("main"))
+        self.assert_draws_the_curve(asked.prefix_curve)
+        load.step(3, prefix_curve=())
+        self.browser.wait_for_text("By draw: the last 3", "main")
+        self.assert_draws_the_curve(asked.prefix_curve, of=" of draw 2")
         self.assertEqual(self.problems(), [])
 
     def test_a_stopped_server_is_said_to_be_silent_until_it_is_back(self):

@@ -45,7 +45,7 @@ class TrainingLoad:
         client.advance_version(self.run, 3)
         self.records = client.fetch_top_k(self.run, self.names)
 
-    def step(self, draw):
+    def step(self, draw, prefix_curve=PREFIX_CURVE):
         """One optimiser step: the policy has moved since the last one. Two tokens are missing, as
         they never came."""
         self._logits = self._logits + self._rng.normal(0, 0.08, self._logits.shape)
@@ -60,5 +60,5 @@ class TrainingLoad:
             draw=draw,
             log_probs=np.append(log_probs, log_probs[:2], axis=0),
             sampled_log_probs=np.append(sampled_log_probs, sampled_log_probs[:2]),
-            prefix_curve=PREFIX_CURVE,
+            prefix_curve=prefix_curve,
         )

@@ -9,8 +9,10 @@
 #include <sstream>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "kernels/decide/scalar_backend.h"
+#include "server/evaluate/step_message.h"
 #include "server/metrics/cache_metrics.h"
 #include "server/metrics/process_metrics.h"
 #include "server/testing/cache_fixture.h"
@@ -74,9 +76,10 @@ TEST_F(MetricsTest, ARunsSeriesStartAtZero) {
   for (const char* name :
        {"sis_envelope_violations_total", "sis_deviation_nats_total",
         "sis_modified_deviation_nats_total", "sis_log_envelope_nats_sum",
-        "sis_residual_mass_ratio_sum", "sis_acceptance_probability_ratio_sum",
-        "sis_abs_log_ratio_nats_count", "sis_expected_acceptance_total", "sis_k3_nats_total",
-        "sis_total_variation_total", "sis_ingest_positions_total", "sis_ingest_bytes_total"}) {
+        "sis_negative_log_envelope_nats_total", "sis_residual_mass_ratio_sum",
+        "sis_acceptance_probability_ratio_sum", "sis_abs_log_ratio_nats_count",
+        "sis_expected_acceptance_total", "sis_k3_nats_total", "sis_total_variation_total",
+        "sis_ingest_positions_total", "sis_ingest_bytes_total"}) {
     EXPECT_EQ(Value(name + std::string("{run=\"r\"}")), 0);
   }
   EXPECT_EQ(Value("sis_cache_budget_bytes"), 1 << 20);
@@ -111,7 +114,9 @@ TEST_F(MetricsTest, SumsAreThoseOfTheStep) {
   EXPECT_EQ(Value(Tokens("outside_top_k")), totals.outside_top_k());
   EXPECT_NEAR(Value("sis_deviation_nats_total{run=\"r\"}"), totals.d(), 1e-6);
   EXPECT_NEAR(Value("sis_modified_deviation_nats_total{run=\"r\"}"), totals.d_sis(), 1e-6);
-  EXPECT_NEAR(Value("sis_log_envelope_nats_sum{run=\"r\"}"), totals.log_envelope(), 1e-6);
+  const double negative = Value("sis_negative_log_envelope_nats_total{run=\"r\"}");
+  EXPECT_NEAR(Value("sis_log_envelope_nats_sum{run=\"r\"}") - negative, totals.log_envelope(),
+              1e-6);
   EXPECT_NEAR(Value("sis_residual_mass_ratio_sum{run=\"r\"}"), totals.residual_mass(), 1e-6);
   EXPECT_NEAR(Value("sis_acceptance_probability_ratio_sum{run=\"r\"}"),
               totals.acceptance_probability(), 1e-6);
@@ -136,12 +141,18 @@ TEST_F(MetricsTest, SumsAreThoseOfTheStep) {
     EXPECT_GT(Value(name + "\"tis\",run=\"r\"}"), 0);
     EXPECT_LT(Value(name + "\"tis\",run=\"r\"}"), Value(name + "\"plain\",run=\"r\"}") + 1e-9);
   }
-  EXPECT_EQ(Value("sis_prefix_tokens_total{run=\"r\",top_k=\"2\"}"),
+  const v1::GetStepResponse step = ToMessage(*run->steps().Find(1));
+  EXPECT_EQ(step.totals().SerializeAsString(), totals.SerializeAsString());
+  ASSERT_EQ(step.prefix_curve_size(), 2);
+  for (const v1::PrefixPoint& point : step.prefix_curve()) {
+    const std::string labels = absl::StrCat("{run=\"r\",top_k=\"", point.top_k(), "\"}");
+    EXPECT_EQ(Value("sis_prefix_tokens_total" + labels), point.positions());
+    EXPECT_NEAR(Value("sis_prefix_residual_mass_total" + labels), point.residual_mass(), 1e-6);
+    EXPECT_NEAR(Value("sis_prefix_expected_acceptance_total" + labels), point.expected_acceptance(),
+                1e-6);
+  }
+  EXPECT_EQ(step.prefix_curve(1).positions(),
             Value("sis_correction_tokens_total{correction=\"plain\",run=\"r\"}"));
-  EXPECT_NEAR(Value("sis_prefix_residual_mass_total{run=\"r\",top_k=\"4\"}"),
-              totals.residual_mass(), 1e-6);
-  EXPECT_GT(Value("sis_prefix_residual_mass_total{run=\"r\",top_k=\"2\"}"), totals.residual_mass());
-  EXPECT_LT(Value("sis_prefix_expected_acceptance_total{run=\"r\",top_k=\"2\"}"), 101);
   EXPECT_EQ(Value("sis_ingest_positions_total{run=\"r\"}"), 100);
   EXPECT_EQ(Value("sis_ingest_bytes_total{run=\"r\"}"), 2 * 100 * 8 * (1 + 4));
 }
@@ -174,8 +185,13 @@ TEST_F(MetricsTest, MissingTokensAreCountedByReason) {
   request.mutable_gathered()->set_sampled_log_probs(std::string(15 * 4, '\0'));
   ASSERT_TRUE(EvaluateAtOnce(*run, ScalarBackend(), request).ok());
   ASSERT_TRUE(EvaluateAtOnce(*run, ScalarBackend(), request).ok());
+  const v1::GetStepResponse step = ToMessage(*run->steps().Find(0));
+  ASSERT_EQ(step.missing_size(), 5);
+  EXPECT_EQ(step.totals().missing(), 15);
   for (uint32_t i = 0; i < 5; ++i) {
     EXPECT_EQ(Value("sis_missing_tokens_total{reason=\"" + reasons[i] + "\",run=\"r\"}"), i + 1);
+    EXPECT_EQ(step.missing(static_cast<int>(i)).reason(), i + 1);
+    EXPECT_EQ(step.missing(static_cast<int>(i)).positions(), i + 1);
     if (i == 0) continue;
     EXPECT_EQ(Value("sis_dropped_sequences_total{reason=\"" + reasons[i] + "\",run=\"r\"}"), 1);
   }

@@ -12,7 +12,7 @@ import numpy as np
 from sis import corrections
 from sis.corrections import CorrectionTotals, Distributions
 from sis.options import LogRatioSum
-from sis.records import MissingRange
+from sis.records import MissingRange, MissingReason
 from sis.v1 import ratio_service_pb2 as pb
 
 
@@ -129,12 +129,19 @@ class PrefixPoint:
     top_k: int
     residual_mass: float
     expected_acceptance: float
+    # Scored positions: those that the sums are over.
+    positions: int
+
+    @staticmethod
+    def from_proto(point: pb.PrefixPoint) -> PrefixPoint:
+        return PrefixPoint(**{entry.name: getattr(point, entry.name) for entry in fields(PrefixPoint)})
 
     def __add__(self, other: PrefixPoint) -> PrefixPoint:
         return PrefixPoint(
             self.top_k,
             self.residual_mass + other.residual_mass,
             self.expected_acceptance + other.expected_acceptance,
+            self.positions + other.positions,
         )
 
 
@@ -150,6 +157,11 @@ class Step:
     distributions: Optional[Distributions] = None
     # "plain", "clipped" and "applied", then what evaluations of this draw observed, by name.
     corrections: Mapping[str, CorrectionTotals] = field(default_factory=dict)
+    # totals.missing by reason; those that occur.
+    missing: Mapping[MissingReason, int] = field(default_factory=dict)
+    # One point for each k that evaluations of this draw asked for, rising; each over the positions
+    # of those that did.
+    prefix_curve: Tuple[PrefixPoint, ...] = ()
 
     @staticmethod
     def from_proto(response: pb.GetStepResponse) -> Step:
@@ -158,6 +170,8 @@ class Step:
             response.sequences,
             Distributions.from_proto(response.distributions) if response.HasField("distributions") else None,
             corrections.from_proto(response.corrections),
+            {MissingReason(part.reason): part.positions for part in response.missing},
+            tuple(map(PrefixPoint.from_proto, response.prefix_curve)),
         )
 
 
@@ -226,10 +240,7 @@ class Evaluation:
             **{name: array(name) for name in _DTYPES},
             totals=Totals.from_proto(response.totals),
             slice_totals=tuple(slice_totals),
-            prefix_curve=tuple(
-                PrefixPoint(point.top_k, point.residual_mass, point.expected_acceptance)
-                for point in response.prefix_curve
-            ),
+            prefix_curve=tuple(map(PrefixPoint.from_proto, response.prefix_curve)),
             missing=tuple(
                 MissingRange.from_proto(missing)._replace(slice=sent[missing.slice])
                 for missing in response.missing
@@ -250,7 +261,7 @@ class Evaluation:
             **{**dict.fromkeys(_DTYPES), **empty},
             totals=Totals(),
             slice_totals=(Totals(),) * slices,
-            prefix_curve=tuple(PrefixPoint(top_k, 0.0, 0.0) for top_k in prefix_curve),
+            prefix_curve=tuple(PrefixPoint(top_k, 0.0, 0.0, 0) for top_k in prefix_curve),
             missing=(),
             newly_counted=0,
             log_ratio_sums=(LogRatioSum(0, 0),) * slices if log_ratio_sums else (),

@@ -3,6 +3,7 @@ messages."""
 
 from __future__ import annotations
 
+import itertools
 import math
 import secrets
 import sys
@@ -301,7 +302,7 @@ class Replicas:
             totals=sum_totals(
                 [answer.totals for answer in answers.values()] + [slice_totals[number] for number in down]
             ),
-            prefix_curve=_sum_prefix_curves([answer.prefix_curve for answer in answers.values()]),
+            prefix_curve=_sum_prefix_curves(answer.prefix_curve for answer in answers.values()),
             corrections=sum_corrections(answer.corrections for answer in answers.values()),
             missing=_in_order(missing),
             log_ratio_sums=[log_ratio_sums[number] for number in sorted(log_ratio_sums)],
@@ -454,16 +455,27 @@ def sum_totals(parts: Iterable[pb.Totals]) -> pb.Totals:
     return total
 
 
-def _sum_prefix_curves(curves: Iterable[Sequence[pb.PrefixPoint]]) -> List[pb.PrefixPoint]:
-    """As sum_totals, point by point."""
+def _sum_prefix_curves(curves: Iterable[Iterable[pb.PrefixPoint]]) -> List[pb.PrefixPoint]:
+    """As sum_totals, by k."""
+    by_top_k: Dict[int, List[pb.PrefixPoint]] = {}
+    for point in itertools.chain.from_iterable(curves):
+        by_top_k.setdefault(point.top_k, []).append(point)
     return [
         pb.PrefixPoint(
-            top_k=points[0].top_k,
+            top_k=top_k,
             residual_mass=math.fsum(point.residual_mass for point in points),
             expected_acceptance=math.fsum(point.expected_acceptance for point in points),
+            positions=sum(point.positions for point in points),
         )
-        for points in zip(*curves)
+        for top_k, points in sorted(by_top_k.items())
     ]
+
+
+def _sum_missing(parts: Iterable[Iterable[pb.MissingTotals]]) -> List[pb.MissingTotals]:
+    by_reason: Dict[int, int] = {}
+    for part in itertools.chain.from_iterable(parts):
+        by_reason[part.reason] = by_reason.get(part.reason, 0) + part.positions
+    return [pb.MissingTotals(reason=reason, positions=by_reason[reason]) for reason in sorted(by_reason)]
 
 
 def _merged_run(runs: Sequence[pb.Run]) -> pb.Run:
@@ -486,6 +498,8 @@ def _sum_steps(parts: Sequence[pb.GetStepResponse]) -> pb.GetStepResponse:
         sequences=sum(part.sequences for part in parts),
         distributions=sum_distributions(part.distributions for part in parts),
         corrections=sum_corrections(part.corrections for part in parts),
+        missing=_sum_missing(part.missing for part in parts),
+        prefix_curve=_sum_prefix_curves(part.prefix_curve for part in parts),
     )
 
 

@@ -65,7 +65,9 @@ class EvaluationTest(unittest.TestCase):
                 decisions=bytes(decisions),
                 totals=pb.Totals(accepted=decisions.count(1), d=0.5 * slices),
                 slice_totals=[pb.Totals(accepted=index) for index in range(slices)],
-                prefix_curve=[pb.PrefixPoint(top_k=1, residual_mass=slices, expected_acceptance=2 * slices)],
+                prefix_curve=[
+                    pb.PrefixPoint(top_k=1, residual_mass=slices, expected_acceptance=2 * slices, positions=slices)
+                ],
                 missing=[pb.MissingRange(slice=missing_slice, first_position=4, length=1, reason=pb.STALE)],
                 newly_counted=slices,
             )
@@ -78,7 +80,7 @@ class EvaluationTest(unittest.TestCase):
         self.assertIsNone(whole.ratios)
         self.assertEqual(whole.totals, sis.Totals(accepted=1, d=1.5))
         self.assertEqual([totals.accepted for totals in whole.slice_totals], [0, 1, 0])
-        self.assertEqual(whole.prefix_curve, (sis.PrefixPoint(1, 3.0, 6.0),))
+        self.assertEqual(whole.prefix_curve, (sis.PrefixPoint(1, 3.0, 6.0, 3),))
         self.assertEqual([missing.slice for missing in whole.missing], [1, 2])
         self.assertEqual(whole.newly_counted, 3)
 

@@ -1,0 +1,142 @@
+"""The demonstration, followed while it trains: what its trainer logged is what the page, `sisctl top`,
+GetStep and /metrics show."""
+
+import math
+import re
+import subprocess
+import tempfile
+import time
+import unittest
+import urllib.request
+
+import numpy as np
+
+import sis
+from client.demo import arms
+from client.demo.settings import Settings
+from client.study.miniature import Miniature
+from server.testing.live_server import LiveServer
+from tests.page.browser import Browser
+from tests.page.charts import chart
+
+SISCTL = "client/cli/sisctl"
+# As many draws as `sisctl top` lists.
+SETTINGS = Settings(
+    seed=3, digits=1, warm_up_accuracy=0.15, rollouts=3, prompts=8, group=4, updates=4, learning_rate=3e-3
+)
+ARM = arms.SAME_ENGINE.arms[1]
+RUN = arms.run_id(ARM, SETTINGS.seed)
+
+
+class DemonstrationTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.server = LiveServer()
+        cls.addClassCleanup(cls.server.close)
+        cls.browser = Browser()
+        cls.addClassCleanup(cls.browser.close)
+        cls.client = sis.Client(cls.server.address)
+        cls.addClassCleanup(cls.client.close)
+        checkpoint = f"{folder.name}/checkpoint.npy"
+        # GRPO learns nothing from a policy that is never right, and D stays 0.
+        np.save(checkpoint, Miniature(SETTINGS.digits).warm_up(SETTINGS.seed, SETTINGS.warm_up_accuracy))
+        # How many rollouts were logged when the page was looked at.
+        cls.looked_at = []
+        (cls.learned,) = arms.train_arms(
+            cls.server.address, [ARM], SETTINGS, SETTINGS.seed, checkpoint, folder.name, time.monotonic() + 120,
+            lambda learned: cls.look(learned[0]),
+        )  # fmt: skip
+        cls.logged = {
+            item.rollout * SETTINGS.updates + update: totals
+            for item in cls.learned
+            for update, totals in enumerate(item.updates)
+        }
+
+    @classmethod
+    def look(cls, learned):
+        """Waits until the page, which is opened once, has what was logged so far."""
+        if not cls.looked_at:
+            cls.browser.open(f"http://{cls.server.admin_address}/#/run/{RUN}")
+            cls.browser.wait_for_text("Live, updated", "#status")
+        last = str(learned[-1].rollout * SETTINGS.updates + SETTINGS.updates - 1)
+        cls.browser.wait(f"draw {last}", lambda: last in cls.drawn("Accept rate")["names"])
+        cls.looked_at.append(len(learned))
+
+    @classmethod
+    def drawn(cls, title):
+        return chart(cls.browser, title)
+
+    def test_it_trained_and_was_seen_while_it_did(self):
+        self.assertEqual(sorted(self.logged), list(range(SETTINGS.rollouts * SETTINGS.updates)))
+        self.assertGreater(sum(totals.d for totals in self.logged.values()), 0)
+        self.assertEqual(self.looked_at, [1, 2, 3])
+
+    def test_get_step_says_what_was_logged(self):
+        run = self.client.get_run(RUN).run
+        steps = self.client.list_steps(run)
+        self.assertEqual({draw: step.totals for draw, step in steps.items()}, self.logged)
+        for item in self.learned:
+            last = item.rollout * SETTINGS.updates + SETTINGS.updates - 1
+            self.assertEqual(list(steps[last].prefix_curve), item.by_top_k)
+        for draw, step in steps.items():
+            self.assertEqual(step, self.client.get_step(run, draw))
+            self.assertEqual(sum(step.missing.values()), step.totals.missing)
+            self.assertEqual(step.prefix_curve[-1].expected_acceptance, step.totals.expected_acceptance)
+            self.assertEqual(step.prefix_curve[-1].residual_mass, step.totals.residual_mass)
+
+    def test_the_page_shows_what_was_logged(self):
+        for title, line, logged in (
+            ("Accept rate", "sampled", lambda totals: totals.accept_rate),
+            ("D and D_SIS", "D", lambda totals: totals.mean_d),
+            ("D and D_SIS", "D_SIS", lambda totals: totals.mean_d_sis),
+        ):
+            drawn = self.drawn(title)
+            self.assertEqual(drawn["names"], [str(draw) for draw in self.logged])
+            for value, totals in zip(drawn["lines"][line], self.logged.values()):
+                self.assertAlmostEqual(value, logged(totals), delta=1e-12, msg=line)
+        drawn = self.drawn("Accept rate against k")
+        points = self.learned[-1].by_top_k
+        self.assertEqual(drawn["names"], [str(point.top_k) for point in points])
+        for value, point in zip(drawn["lines"]["expected accept rate"], points):
+            self.assertAlmostEqual(value, point.expected_acceptance / point.positions, delta=1e-12)
+
+    def test_sisctl_top_shows_what_was_logged(self):
+        top = [SISCTL, f"--server={self.server.address}", "top", RUN, "--once"]
+        text = subprocess.run(top, capture_output=True, text=True, check=True, timeout=60).stdout
+        lines = text.splitlines()
+        begin = next(number for number, line in enumerate(lines) if line.split()[:1] == ["DRAW"])
+        # Of 12 characters, then 9 each.
+        columns, *table = [
+            [line[:12].strip(), *(line[at : at + 9].strip() for at in range(12, len(line), 9))]
+            for line in lines[begin : begin + len(self.logged) + 1]
+        ]
+        rows = {int(row[0]): dict(zip(columns, row)) for row in table}
+        self.assertEqual(list(rows), sorted(self.logged, reverse=True))
+        for draw, totals in self.logged.items():
+            for column, logged in (
+                ("ACCEPT", totals.accept_rate), ("D/TOKEN", totals.mean_d), ("D_SIS", totals.mean_d_sis),
+            ):  # fmt: skip
+                shown = rows[draw][column]
+                value = float(shown.rstrip("%")) / (100 if shown.endswith("%") else 1)
+                # To three digits.
+                self.assertTrue(math.isclose(value, logged, rel_tol=5.001e-3), f"draw {draw}, {column}: {shown}, {logged}")
+
+    def test_metrics_count_what_was_logged(self):
+        with urllib.request.urlopen(f"http://{self.server.admin_address}/metrics", timeout=10) as answer:
+            text = answer.read().decode()
+
+        def counted(name, labels=""):
+            series = re.findall(rf'^{name}\{{(.*)\}} (.*)$', text, re.M)
+            return sum(float(value) for key, value in series if f'run="{RUN}"' in key and labels in key)
+
+        logged = sum(self.logged.values(), sis.Totals())
+        self.assertEqual(counted("sis_tokens_total"), logged.scored + logged.missing)
+        self.assertEqual(counted("sis_tokens_total", 'decision="accepted"'), logged.accepted)
+        self.assertAlmostEqual(counted("sis_deviation_nats_total"), logged.d, delta=1e-9 * logged.d)
+        self.assertAlmostEqual(counted("sis_modified_deviation_nats_total"), logged.d_sis, delta=1e-9 * logged.d)
+
+
+if __name__ == "__main__":
+    unittest.main()
