@@ -494,6 +494,9 @@ class SecurityTest(unittest.TestCase):
         self.client(server, token=token("alice", "worker")).create_run("hers", **CONFIG)
         response, _ = get(server, "/api/ListRuns")
         self.assertEqual((response.status, response.headers["WWW-Authenticate"]), (401, 'Basic realm="SIS"'))
+        # The page asks by itself: a browser would ask over and over.
+        response, _ = get(server, "/api/ListRuns", {"Accept": "application/json"})
+        self.assertEqual((response.status, response.headers["WWW-Authenticate"]), (401, 'Bearer realm="SIS"'))
         for path in ("/metrics", "/healthz", "/readyz", "/"):
             self.assertEqual(get(server, path)[0].status, 200)
         for name, runs in [("alice", 1), ("bob", 0)]:
