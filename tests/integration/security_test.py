@@ -329,7 +329,9 @@ class SecurityTest(unittest.TestCase):
         return found and float(found.group(1))
 
     def test_a_certificate_that_ends_under_a_server(self):
-        server = self.start(*self.tls_flags(), f"--identities={self.identities}", listen="127.0.0.1:0")
+        flags = [*self.tls_flags(), f"--identities={self.identities}"]
+        # Certificates say when they end in UTC, wherever the server is.
+        server = self.start(*flags, listen="127.0.0.1:0", prefix=["env", "TZ=Asia/Tokyo"])
         credentials = {"ca": self.authority.path, "token": token("alice", "trainer")}
         old = self.client(server, **credentials)
         run = old.create_run("r", **CONFIG)
