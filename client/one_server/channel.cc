@@ -9,10 +9,10 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "client/addresses/addresses.h"
 
 namespace sis {
 namespace {
@@ -105,7 +105,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
   arguments.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, 500);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, own_connection ? 1 : 0);
   // What doesn't leave the machine's kernel needs no TLS, and servers offer none there.
-  const bool has_tls = credentials.has_tls() && !absl::StartsWith(address, "unix");
+  const bool has_tls = credentials.has_tls() && !IsUnixSocket(address);
   const std::shared_ptr<grpc::ChannelCredentials> transport =
       has_tls ? TlsOf(credentials) : grpc::InsecureChannelCredentials();
   if (!credentials.has_token()) return grpc::CreateCustomChannel(address, transport, arguments);

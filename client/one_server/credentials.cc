@@ -3,9 +3,8 @@
 #include <cstdlib>
 #include <fstream>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
+#include "client/addresses/addresses.h"
 
 namespace sis {
 namespace {
@@ -13,22 +12,6 @@ namespace {
 std::string Environment(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? "" : value;
-}
-
-// At a Unix socket, or the loopback interface.
-bool IsLocal(absl::string_view address) {
-  if (absl::StartsWith(address, "unix:") || absl::StartsWith(address, "unix-abstract:")) {
-    return true;
-  }
-  for (const absl::string_view scheme : {"dns:", "ipv4:", "ipv6:"}) {
-    if (absl::ConsumePrefix(&address, scheme)) break;
-  }
-  absl::ConsumePrefix(&address, "///");
-  const absl::string_view host = address.substr(0, address.rfind(':'));
-  if (host == "localhost" || host == "[::1]") return true;
-  // 127.0.0.1 and the like, but no name that begins so.
-  return absl::StartsWith(host, "127.") &&
-         host.find_first_not_of("0123456789.") == absl::string_view::npos;
 }
 
 }  // namespace

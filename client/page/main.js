@@ -1,12 +1,13 @@
 // Shows the view that the address names (#/, #/run/RUN, #/run/RUN/SEQUENCE/ATTEMPT, #/server),
 // keeps it up to date, and says whether the server still answers.
 
-import {Refused} from "./api.js";
+import {Refused, useToken} from "./api.js";
 import {make} from "./elements.js";
 import {RunView} from "./run_view.js";
 import {RunsView} from "./runs_view.js";
 import {SequenceView} from "./sequence_view.js";
 import {ServerView} from "./server_view.js";
+import {TokenForm} from "./token_form.js";
 
 const PERIOD_MILLISECONDS = 2000;
 
@@ -14,6 +15,7 @@ const content = document.getElementById("content");
 const status = document.getElementById("status");
 // Announced when it comes; the time in `status` would be announced again and again.
 const notice = make("p", {class: "notice", role: "status"});
+const tokenForm = new TokenForm(token => { useToken(token); update(); });
 let view = null;
 let turn = 0;  // the number of the last update; one that isn't the last is of no interest any more
 let timer = null;  // of the next one
@@ -49,10 +51,19 @@ function answered() {
   answeredAt = new Date();
   say("live", `Live, updated ${time(answeredAt)}`);
   notice.remove();
+  tokenForm.close();
   content.classList.remove("old");
 }
 
+function asksForToken() {
+  say("asks", "Asks for a token");
+  useToken("");
+  notice.remove();
+  tokenForm.ask(content);
+}
+
 function failed(error) {
+  tokenForm.close();
   const since = answeredAt === null ? "" : ` since ${time(answeredAt)}`;
   let words;
   if (error instanceof Refused && error.status === 503) {
@@ -80,7 +91,9 @@ async function update() {
       await view.load();
       if (mine === turn) answered();
     } catch (error) {
-      if (mine === turn) failed(error);
+      if (mine !== turn) return;
+      if (error instanceof Refused && error.status === 401) return asksForToken();
+      failed(error);
     }
   }
   if (mine === turn) timer = setTimeout(update, PERIOD_MILLISECONDS);

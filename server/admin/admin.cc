@@ -43,10 +43,7 @@ int HttpStatus(const absl::Status& status) {
 }
 
 HttpResponse JsonError(const absl::Status& status) {
-  return {.status = HttpStatus(status),
-          .content_type = kJson,
-          .body = ErrorAsJson(status),
-          .asks_for_password = absl::IsUnauthenticated(status)};
+  return {.status = HttpStatus(status), .content_type = kJson, .body = ErrorAsJson(status)};
 }
 
 // As gRPC takes it: of a name and a password, which a browser sends, the password is the token.

@@ -94,7 +94,13 @@ int HttpServer::Answer(mg_connection* connection) const {
                          .query = Text(info.query_string),
                          .authorization = Text(mg_get_header(connection, "Authorization"))});
   }
-  if (response.asks_for_password) headers += "WWW-Authenticate: Basic realm=\"SIS\"\r\n";
+  if (response.status == 401) {
+    // With Basic browsers ask for a name and a password. The page, which says that it wants JSON,
+    // asks by itself.
+    const bool page = Text(mg_get_header(connection, "Accept")) == "application/json";
+    absl::StrAppend(&headers, "WWW-Authenticate: ", page ? "Bearer" : "Basic",
+                    " realm=\"SIS\"\r\n");
+  }
   if (response.etag.empty()) {
     headers += "Cache-Control: no-store\r\n";
   } else {

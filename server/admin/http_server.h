@@ -26,8 +26,6 @@ struct HttpResponse {
   std::string body = "";
   // Empty: nobody may keep the answer. Else whoever has it asks whether it is still the same.
   std::string etag = "";
-  // With 401: browsers ask for a name and a password then.
-  bool asks_for_password = false;
 };
 
 // Every connection is for one request, and has a thread until it is answered, or for some seconds.

@@ -11,10 +11,10 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "client/addresses/addresses.h"
 #include "server/main/check_options.h"
 #include "server/main/descriptor_limit.h"
 #include "server/main/version.h"
@@ -270,8 +270,8 @@ absl::Status Server::Listen(const ServerOptions& options) {
       absl::StrSplit(options.listen, ','),
       [&](const std::string& address) {
         // What doesn't leave the machine's kernel needs no TLS.
-        const bool is_socket = absl::StartsWith(address, "unix");
-        return is_socket || tls == nullptr ? grpc::InsecureServerCredentials() : tls;
+        const bool is_plain = tls == nullptr || IsUnixSocket(address);
+        return is_plain ? grpc::InsecureServerCredentials() : tls;
       },
       builder);
   if (shares_memory) umask(mask);

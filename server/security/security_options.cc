@@ -1,8 +1,8 @@
 #include "server/security/security_options.h"
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
+#include "absl/strings/string_view.h"
+#include "client/addresses/addresses.h"
 
 namespace sis {
 namespace {
@@ -10,21 +10,6 @@ namespace {
 absl::Status Wrong(absl::string_view what) { return absl::InvalidArgumentError(what); }
 
 }  // namespace
-
-bool IsLocal(absl::string_view address) {
-  if (absl::StartsWith(address, "unix:") || absl::StartsWith(address, "unix-abstract:")) {
-    return true;
-  }
-  for (const absl::string_view scheme : {"dns:", "ipv4:", "ipv6:"}) {
-    if (absl::ConsumePrefix(&address, scheme)) break;
-  }
-  absl::ConsumePrefix(&address, "///");
-  const absl::string_view host = address.substr(0, address.rfind(':'));
-  if (host == "localhost" || host == "[::1]") return true;
-  // 127.0.0.1 and the like, but no name that begins so.
-  return absl::StartsWith(host, "127.") &&
-         host.find_first_not_of("0123456789.") == absl::string_view::npos;
-}
 
 absl::Status CheckSecurity(const SecurityOptions& options, std::span<const std::string> addresses) {
   if (options.tls_certificate.empty() != options.tls_key.empty()) {

@@ -6,7 +6,6 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "server/security/roles.h"
 
@@ -32,9 +31,6 @@ struct SecurityOptions {
   // Whether callers have to say who they are.
   bool asks() const { return !identities.empty() || certificate_role.has_value(); }
 };
-
-// Whether only this machine can connect there: a Unix socket, or the loopback interface.
-bool IsLocal(absl::string_view address);
 
 // InvalidArgument if flags contradict each other, or if other machines could connect to one of the
 // addresses and neither TLS and identities nor --insecure are given. Says which flags would help.

@@ -39,6 +39,22 @@ class CppClient:
         self._process.stdout.close()
 
 
+class CppClientTest(unittest.TestCase):
+    def test_a_verb_that_lacks_its_connection_or_stream_is_answered(self):
+        client = CppClient()
+        self.addCleanup(client.close)
+        refused = client.do("connect unix:/nowhere unix:/nowhere timeout=1")
+        self.assertRegex(refused, "^INVALID_ARGUMENT .*unix:/nowhere")
+        for verb in ("create_run r", "list_runs", "fetch x", "open", "block x rows=1", "flush", "release x"):
+            self.assertEqual(client.do(verb), "FAILED_PRECONDITION not connected", verb)
+        server = LiveServer()
+        self.addCleanup(server.close)
+        self.assertEqual(client.do(f"connect {server.address} timeout=20"), "ok")
+        for verb in ("block x rows=1", "truncate x 1", "seal x 1", "flush", "finish"):
+            self.assertEqual(client.do(verb), "FAILED_PRECONDITION no stream is open", verb)
+        self.assertEqual(client.do("list_runs"), "ok")
+
+
 def fits(told, expected):
     pattern = ".*".join(map(re.escape, expected.split("…")))
     return re.fullmatch(pattern, told.partition("\t")[0]) is not None

@@ -138,6 +138,7 @@ class Actor {
   std::string Do(const Command& command) {
     const std::string& verb = command.verb();
     if (verb == "connect") return Connect(command);
+    if (client_ == nullptr) return "FAILED_PRECONDITION not connected";
     if (verb == "create_run") return CreateRun(command);
     if (verb == "get_run") return GetRun(command);
     if (verb == "list_runs") return ListRuns();
@@ -147,6 +148,13 @@ class Actor {
       return dropped.ok() ? absl::StrCat("ok dropped ", *dropped) : Told(dropped.status());
     }
     if (verb == "open") return Open(command);
+    if (verb == "fetch") return Fetch(command);
+    if (verb == "evaluate") return Evaluate(command);
+    if (verb == "get_step") return GetStep(command);
+    if (verb == "list_steps") return ListSteps();
+    if (verb == "release") return Release(command);
+    if (verb == "lease_memory") return Told(client_->LeaseSharedMemory(1 << 20).status());
+    if (stream_ == nullptr) return "FAILED_PRECONDITION no stream is open";
     if (verb == "block") return Block(command);
     if (verb == "truncate" || verb == "seal") {
       const SequenceRef sequence = ParseSequence(command.word(0));
@@ -156,12 +164,6 @@ class Actor {
     }
     if (verb == "flush") return Told(stream_->Flush());
     if (verb == "finish") return Told(stream_->Finish());
-    if (verb == "fetch") return Fetch(command);
-    if (verb == "evaluate") return Evaluate(command);
-    if (verb == "get_step") return GetStep(command);
-    if (verb == "list_steps") return ListSteps();
-    if (verb == "release") return Release(command);
-    if (verb == "lease_memory") return Told(client_->LeaseSharedMemory(1 << 20).status());
     return absl::StrCat("unknown verb ", verb);
   }
 

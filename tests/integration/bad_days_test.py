@@ -239,6 +239,10 @@ class BadDaysTest(unittest.TestCase):
                 else:
                     held.append(connection)
             self.assertEqual(self.scored(client, run, "s"), (POSITIONS, []), round_)
+            # So is who comes now; other clients of this process share a connection.
+            with grpc.insecure_channel(server.address, [("grpc.use_local_subchannel_pool", 1)]) as channel:
+                newcomer = ratio_service_pb2_grpc.RatioServiceStub(channel)
+                self.assertEqual(len(newcomer.ListRuns(pb.ListRunsRequest(), timeout=20).runs), 1)
             self.assertTrue(self.get(server, "/readyz").startswith("ready"))
             for connection in held:
                 connection.close()
@@ -273,14 +277,16 @@ class BadDaysTest(unittest.TestCase):
         names = ['quote"quote', "back\\slash", "line\nbreak", "<b>html</b>", '"} 1\nup{a="', "ünïcode \U0001f600", "x" * 10_000, "a,b=c"]
         accepted = []
         for name in names:
-            for config in ({"run_id": name}, {"run_id": f"r{len(accepted)}", "task": name, "model": name, "algorithm": name}):
-                try:
-                    run = client.create_run(**config, **CONFIG)
-                except sis.InvalidArgument:
-                    continue
-                accepted.append(run.id)
-                self.append(client, run, name[:100])
-        self.assertTrue(accepted)
+            with self.assertRaises(sis.InvalidArgument, msg=name):
+                client.create_run(name, **CONFIG)
+            labels = {"task": name, "model": name, "algorithm": name}
+            if len(name.encode()) > 256:
+                with self.assertRaises(sis.InvalidArgument, msg=name):
+                    client.create_run("long", **labels, **CONFIG)
+                continue
+            run = client.create_run(f"r{len(accepted)}", **labels, **CONFIG)
+            accepted.append(run.id)
+            self.append(client, run, name)
         text = self.get(server, "/metrics")
         label = r'[a-zA-Z_][a-zA-Z0-9_]*="(?:[^"\\\n]|\\["\\n])*"'
         sample = re.compile(rf"[a-zA-Z_:][a-zA-Z0-9_:]*(?:\{{{label}(?:,{label})*\}})? (?:[-+.0-9eE]+|[-+]?Inf|NaN)(?: \d+)?")

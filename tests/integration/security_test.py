@@ -329,7 +329,9 @@ class SecurityTest(unittest.TestCase):
         return found and float(found.group(1))
 
     def test_a_certificate_that_ends_under_a_server(self):
-        server = self.start(*self.tls_flags(), f"--identities={self.identities}", listen="127.0.0.1:0")
+        flags = [*self.tls_flags(), f"--identities={self.identities}"]
+        # Certificates say when they end in UTC, wherever the server is.
+        server = self.start(*flags, listen="127.0.0.1:0", prefix=["env", "TZ=Asia/Tokyo"])
         credentials = {"ca": self.authority.path, "token": token("alice", "trainer")}
         old = self.client(server, **credentials)
         run = old.create_run("r", **CONFIG)
@@ -494,6 +496,9 @@ class SecurityTest(unittest.TestCase):
         self.client(server, token=token("alice", "worker")).create_run("hers", **CONFIG)
         response, _ = get(server, "/api/ListRuns")
         self.assertEqual((response.status, response.headers["WWW-Authenticate"]), (401, 'Basic realm="SIS"'))
+        # The page asks by itself: a browser would ask over and over.
+        response, _ = get(server, "/api/ListRuns", {"Accept": "application/json"})
+        self.assertEqual((response.status, response.headers["WWW-Authenticate"]), (401, 'Bearer realm="SIS"'))
         for path in ("/metrics", "/healthz", "/readyz", "/"):
             self.assertEqual(get(server, path)[0].status, 200)
         for name, runs in [("alice", 1), ("bob", 0)]:

@@ -2,6 +2,7 @@
 the server has memory for."""
 
 import collections
+import http.client
 import random
 import socket
 import threading
@@ -43,6 +44,19 @@ class Load:
         for thread in self._threads:
             thread.start()
 
+    def read_metrics(self, admin_address):
+        """The server's gauges by name. A read that fails is a failure like that of any other call:
+        it is kept in mind, and the answer is None."""
+        try:
+            with urllib.request.urlopen(f"http://{admin_address}/metrics", timeout=30) as page:
+                lines = page.read().decode().splitlines()
+        except (OSError, http.client.HTTPException) as error:
+            self._count("reads of /metrics that failed")
+            self._fail("/metrics", error)
+            return None
+        pairs = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+        return {name: float(value) for name, value in pairs}
+
     def stop(self):
         self._stop.set()
         for thread in self._threads:
@@ -61,9 +75,12 @@ class Load:
                     self._count("clients")
                     job(client, choices)
             except Exception as error:  # which the report counts
-                with self._lock:
-                    self.failures.append(f"{self._name}, {job.__name__}: {error!r}")
+                self._fail(job.__name__, error)
                 self._stop.wait(1)
+
+    def _fail(self, what, error):
+        with self._lock:
+            self.failures.append(f"{self._name}, {what}: {error!r}")
 
     def _count(self, what, number=1):
         with self._lock:
@@ -166,11 +183,3 @@ class Load:
             connection.sendall(choices.randbytes(100))
         self._count("connections that say garbage")
         self._stop.wait(1)
-
-
-def metric(admin_address, name):
-    with urllib.request.urlopen(f"http://{admin_address}/metrics", timeout=30) as page:
-        for line in page.read().decode().splitlines():
-            if line.startswith(f"{name} "):
-                return float(line.split()[1])
-    raise KeyError(name)

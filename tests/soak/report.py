@@ -72,18 +72,20 @@ def memory(samples: Sequence[Dict]) -> Memory:
 
 
 def summary(title: str, samples: Dict[str, List[Dict]], loads: Dict[str, Dict], failures: List[str]) -> Tuple[str, bool]:
-    """Text with a verdict in its last line, and whether that is good. samples and loads: per server."""
+    """Text with a verdict in its last line, and whether that is good. samples and loads: per server; a
+    sample's cache_share is None where the metrics could not be read."""
     lines = [title]
     verdicts = []
     mib = 2**20
     for name, taken in samples.items():
         result = memory(taken)
-        fullest = max(sample["cache_bytes"] / sample["cache_limit"] for sample in taken)
+        shares = [sample["cache_share"] for sample in taken if sample["cache_share"] is not None]
+        fullest = f"was up to {max(shares):.0%} full" if shares else "was never read"
         verdicts.append(result.flat)
         lines.append(
             f"{name}: resident {result.mean / mib:.1f} MiB in the mean, {result.most / mib:.1f} at most; growth "
             f"{result.growth.estimate / mib:+.2f} MiB [{result.growth.low / mib:+.2f}, {result.growth.high / mib:+.2f}] "
-            f"after the first quarter: {'flat' if result.flat else 'NOT FLAT'}; the cache was up to {fullest:.0%} full; "
+            f"after the first quarter: {'flat' if result.flat else 'NOT FLAT'}; the cache {fullest}; "
             f"file descriptors {taken[-1]['descriptors']}, threads {taken[-1]['threads']} at the end"
         )
         lines.append("  " + ", ".join(f"{what}: {number:,}" for what, number in sorted(loads[name].items())))

@@ -13,7 +13,7 @@ import time
 from server.testing.live_server import LiveServer
 from server.testing.memcached import Memcached
 from tests.soak import report
-from tests.soak.load import Load, metric
+from tests.soak.load import Load
 
 CACHE_BYTES = 32 << 20
 REST_SECONDS = 0.3
@@ -27,13 +27,13 @@ def _status(process, name):
 
 
 def sample(server, load, seconds):
+    metrics = load.read_metrics(server.admin_address)
     return {
         "seconds": seconds,
         "resident_bytes": 1024 * _status(server.process, "VmRSS"),
         "threads": _status(server.process, "Threads"),
         "descriptors": len(os.listdir(f"/proc/{server.process.pid}/fd")),
-        "cache_bytes": metric(server.admin_address, "sis_cache_bytes"),
-        "cache_limit": metric(server.admin_address, "sis_cache_budget_bytes"),
+        "cache_share": metrics and metrics["sis_cache_bytes"] / metrics["sis_cache_budget_bytes"],
         "latencies": load.take_latencies(),
     }
 

@@ -1,8 +1,12 @@
 """A short soak writes what a long one does, and memory that grows is seen."""
 
+import itertools
 import pathlib
+import re
 import tempfile
 import unittest
+import unittest.mock
+import urllib.request
 
 import numpy as np
 
@@ -43,6 +47,28 @@ class SoakTest(unittest.TestCase):
                 self.assertIn(f"\n{name}: resident ", text)
             self.assertEqual((output / "summary.txt").read_text(), text)
             self.assertIn("</svg>", (output / "soak.svg").read_text())
+
+    def test_a_dropped_read_of_the_metrics_is_counted_and_doesn_t_end_it(self):
+        read, reads = urllib.request.urlopen, itertools.count()
+
+        def read_or_drop(*arguments, **named):
+            if next(reads) % 3 == 0:
+                raise ConnectionResetError("dropped")
+            return read(*arguments, **named)
+
+        with tempfile.TemporaryDirectory() as folder, unittest.mock.patch("urllib.request.urlopen", read_or_drop):
+            text, good = soak.soak(2, pathlib.Path(folder))
+        self.assertFalse(good)
+        dropped = [int(number) for number in re.findall(r"reads of /metrics that failed: (\d+)", text)]
+        self.assertEqual(sum(dropped), (next(reads) + 2) // 3)
+        self.assertEqual(text.count("/metrics: ConnectionResetError('dropped')"), min(20, sum(dropped)))
+        self.assertIn("; the cache was up to ", text)
+
+    def test_metrics_that_were_never_read_are_said_to_be_missing(self):
+        taken = [{**sample, "cache_share": None, "descriptors": 1, "threads": 1} for sample in samples([1e8] * 120)]
+        text, good = report.summary("title", {"memory": taken}, {"memory": {}}, [])
+        self.assertTrue(good)
+        self.assertIn("; the cache was never read; ", text)
 
 
 if __name__ == "__main__":

@@ -62,8 +62,7 @@ class Credentials:
         can't be read."""
         has_token = bool(self.token or self.token_file)
         # What doesn't leave the machine's kernel needs no TLS, and servers offer none there.
-        is_socket = address.startswith(("unix:", "unix-abstract:"))
-        if not is_socket and (self.tls or self.ca or self.certificate):
+        if not is_unix_socket(address) and (self.tls or self.ca or self.certificate):
             channel = grpc.secure_channel(address, self._tls(), options)
         elif has_token and not (self.plaintext_token or is_local(address)):
             raise ValueError(
@@ -87,9 +86,13 @@ class Credentials:
         return grpc.ssl_channel_credentials(read(self.ca), read(self.key), read(self.certificate))
 
 
+def is_unix_socket(address: str) -> bool:
+    return address.startswith(("unix:", "unix-abstract:"))
+
+
 def is_local(address: str) -> bool:
     """Whether the server is on this machine: at a Unix socket, or the loopback interface."""
-    return address.startswith(("unix:", "unix-abstract:")) or _LOCAL.fullmatch(address) is not None
+    return is_unix_socket(address) or _LOCAL.fullmatch(address) is not None
 
 
 class _TokenFile:

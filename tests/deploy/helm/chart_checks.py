@@ -24,45 +24,13 @@ from deploy.helm import render
 from server.testing import certificates
 from tests.deploy import one_step
 from tests.deploy.helm import rendered_servers, reset_flood
+from tests.deploy.helm.rendered_chart import INSECURE, VALUES, documents
 
 # The oldest that Chart.yaml allows, and the newest whose schemas are there.
 KUBERNETES = ("1.29", "1.37")
 # Of the Prometheus operator and cert-manager; Kubernetes has no schema of them.
 CUSTOM = {"Certificate", "PodMonitor", "PrometheusRule"}
 SELECTS_NOTHING = {"Certificate", "ConfigMap", "PrometheusRule", "HorizontalPodAutoscaler", "Job"}
-# Besides the examples: the defaults, with the choice that they leave to whoever installs the chart,
-# and everything that is optional.
-INSECURE = {"security": {"insecure": True}}
-VALUES = {
-    "defaults": INSECURE,
-    "everything": {
-        "image": {"digest": "sha256:" + "a" * 64},
-        "imagePullSecrets": ["registry"],
-        "cpu": {"cores": 4, "limited": True},
-        "store": {"kind": "rocksdb", "rocksdb": {"sync": True, "storageClass": "fast"}},
-        "flags": {"append_patience": "30s", "steps_kept": "256"},
-        "security": {
-            "tlsSecret": "tls",
-            "identitiesSecret": "identities",
-            "clientCertificates": True,
-            "certManager": {"enabled": True, "issuer": "own"},
-        },
-        "podAnnotations": {"a": "b"},
-        "podLabels": {"c": "d"},
-        "affinity": {"podAntiAffinity": {}},
-        "priorityClassName": "high",
-        "networkPolicy": {"clients": [{"podSelector": {}}], "monitors": [{"podSelector": {}}]},
-        "podMonitor": {"enabled": True},
-        "prometheusRules": {"enabled": True},
-        "dashboards": {"enabled": True},
-    },
-    "proxied": {
-        "form": "fleet",
-        "security": {"tlsSecret": "tls", "identitiesSecret": "identities"},
-        "proxy": {"enabled": True, "cores": 2},
-    },
-    **{path.stem: yaml.safe_load(path.read_text()) for path in render.examples()},
-}
 # The demonstration, as small as it can be and still learn something.
 DEMO = Settings(
     digits=1, warm_up_accuracy=0.15, rollouts=2, prompts=8, group=4, updates=3, learning_rate=3e-3
@@ -94,12 +62,6 @@ NONSENSE = (
     ({**INSECURE, "proxy": {"enabled": True, "callsPerSecond": 0}}, "callsPerSecond"),
     ({"security": {"tlsSecret": "tls", "clientCertificates": True}, "proxy": {"enabled": True}}, "proxy.enabled"),
 )
-
-
-def documents(values):
-    for template, text in render.render(values).items():
-        if template.endswith(".yaml"):
-            yield from filter(None, yaml.safe_load_all(text))
 
 
 def pods(values):

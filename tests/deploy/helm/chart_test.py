@@ -1,4 +1,4 @@
-"""Runs the checks of the chart with Helm's own code, which comes from requirements.txt."""
+"""Runs the checks of the chart with Helm's own code and checkov, which come from requirements.txt."""
 
 import os
 import pathlib
@@ -10,34 +10,49 @@ import unittest
 FOLDER = pathlib.Path(__file__).parent
 
 
-class ChartTest(unittest.TestCase):
-    def test_the_chart(self):
-        if sys.version_info < (3, 11):
-            self.skipTest("Helm's wheel needs Python 3.11")
-        with tempfile.TemporaryDirectory() as folder:
-            # Debian's grpcio and numpy are the system's.
-            made = self.run_command(sys.executable, "-m", "venv", "--system-site-packages", folder)
-            if made.returncode:
-                self.skipTest("python3 -m venv makes no environment with pip here")
-            python = pathlib.Path(folder, "bin/python")
-            pip = (python, "-m", "pip", "-q", "--disable-pip-version-check", "install", "--no-deps")
-            requirements = ("--retries=0", "--timeout=20", "-r", "deploy/helm/requirements.txt")
-            installed = self.run_command(*pip, *requirements)
-            if "from versions: none" in installed.stderr:
-                self.skipTest("pip reaches no index here")
-            self.assertEqual(installed.returncode, 0, installed.stderr)
-            checked = self.run_command(python, FOLDER / "chart_checks.py", "-v")
-            sys.stderr.write(checked.stdout + checked.stderr)
-            self.assertEqual(checked.returncode, 0)
+def run_command(*command):
+    return subprocess.run(
+        list(map(str, command)),
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env={
+            **os.environ,
+            "PYTHONDONTWRITEBYTECODE": "1",
+            # It would fork a process in which Helm's threads run.
+            "CHECKOV_PARALLELIZATION_TYPE": "none",
+        },
+    )
 
-    def run_command(self, *command):
-        return subprocess.run(
-            list(map(str, command)),
-            capture_output=True,
-            text=True,
-            timeout=600,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONDONTWRITEBYTECODE": "1"},
-        )
+
+class ChartTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        if sys.version_info < (3, 11):
+            raise unittest.SkipTest("Helm's wheel needs Python 3.11")
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        # Debian's grpcio and numpy are the system's.
+        made = run_command(sys.executable, "-m", "venv", "--system-site-packages", folder.name)
+        if made.returncode:
+            raise unittest.SkipTest("python3 -m venv makes no environment with pip here")
+        cls.python = pathlib.Path(folder.name, "bin/python")
+        pip = (cls.python, "-m", "pip", "-q", "--disable-pip-version-check", "install", "--no-deps", "--no-compile")
+        installed = run_command(*pip, "--retries=0", "--timeout=20", "-r", FOLDER / "requirements.txt")
+        if "from versions: none" in installed.stderr:
+            raise unittest.SkipTest("pip reaches no index here")
+        assert installed.returncode == 0, installed.stderr
+
+    def check(self, program):
+        checked = run_command(self.python, FOLDER / program, "-v")
+        sys.stderr.write(checked.stdout + checked.stderr)
+        self.assertEqual(checked.returncode, 0)
+
+    def test_the_chart(self):
+        self.check("chart_checks.py")
+
+    def test_policies(self):
+        self.check("policy_checks.py")
 
 
 if __name__ == "__main__":
