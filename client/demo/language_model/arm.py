@@ -7,27 +7,17 @@ writes a line of JSON per update to the file descriptor PROGRESS. DEADLINE is on
 SETTINGS the fields of settings.Settings, and the server's address, as JSON.
 """
 
-import functools
 import json
 import os
-import socket
 import sys
 import tempfile
 import time
 
-# vLLM within this process, on the one core that an arm has, without compiling anything.
-os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
-os.environ.update(VLLM_CPU_KVCACHE_SPACE="1", VLLM_CPU_OMP_THREADS_BIND="nobind", VLLM_ENABLE_V1_MULTIPROCESSING="0")
-# Its warnings name every weight that is loaded as float32.
-os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+from client.study.language_model import engine  # Before vLLM and TRL.
 
-import torch
-import trl.generation.vllm_generation
-import vllm
-import vllm._custom_ops
-import vllm.model_executor.layers.utils
-from client.demo.language_model import task
 from client.demo.language_model.settings import Settings
+from client.study.language_model import task
+from client.study.language_model.arms import OnSampledLogProbs
 from datasets import Dataset
 from transformers import AutoTokenizer, TrainerCallback
 from trl import GRPOConfig
@@ -46,13 +36,8 @@ _LOGGED = {
 }
 
 
-class Measured(SisGRPOTrainer):
-    """TRL on the log-probs that tokens were sampled with. The service decides about every token, and
-    counts, as in the other arm; nothing is made of what it decides."""
-
-    def _sis_old_log_probs(self, inputs, hidden, log_probs):
-        super()._sis_old_log_probs(inputs, hidden, log_probs)
-        return inputs["sampling_per_token_logps"]
+class Measured(OnSampledLogProbs, SisGRPOTrainer):
+    """GRPO without SIS."""
 
 
 class Progress(TrainerCallback):
@@ -71,30 +56,11 @@ class Progress(TrainerCallback):
         control.should_training_stop = time.monotonic() > self._deadline
 
 
-def reward(completions, answer, **_):
-    """As TRL calls it."""
-    return [task.score(*response) for response in zip(completions, answer)]
-
-
-def free_port():
-    """TRL would choose one of a few, and the arms, which start together, the same."""
-    with socket.socket() as listener:
-        listener.bind(("localhost", 0))
-        return listener.getsockname()[1]
-
-
 def main(model, arm, progress, deadline, settings_and_address):
     fields = json.loads(settings_and_address)
     address = fields.pop("address")
     settings = Settings(**fields)
-    torch.set_num_threads(1)
-    os.environ["MASTER_PORT"] = str(free_port())
-    # TRL loads new weights into vLLM after every rollout; those of these two are packed, and can't be loaded again.
-    vllm._custom_ops._supports_onednn = False
-    vllm.model_executor.layers.utils.check_cpu_sgl_kernel = lambda *_: False
-    # TRL passes no dtype on.
-    trl.generation.vllm_generation.LLM = functools.partial(vllm.LLM, dtype="bfloat16", enforce_eager=True)
-
+    engine.prepare()
     tokenizer = AutoTokenizer.from_pretrained(model, padding_side="left")
     with tempfile.TemporaryDirectory() as folder, os.fdopen(int(progress), "w") as file:
         args = GRPOConfig(
@@ -124,7 +90,7 @@ def main(model, arm, progress, deadline, settings_and_address):
         problems = Dataset.from_list(task.problems(1024, settings.largest, settings.seed))
         config = SisConfig(address, top_k=settings.top_k, run=arm)
         made = {"grpo": Measured, "grpo-sis": SisGRPOTrainer}[arm](
-            model=model, reward_funcs=reward, args=args, train_dataset=problems, processing_class=tokenizer,
+            model=model, reward_funcs=task.reward, args=args, train_dataset=problems, processing_class=tokenizer,
             sis_config=config, callbacks=[Progress(file, float(deadline))],
         )  # fmt: skip
         made.train()

@@ -37,12 +37,12 @@ def run(settings, server_binary, python, output, progress):
     model = os.path.abspath(os.path.join(output, "SmolLM2-135M-Instruct"))
     if not os.path.exists(model):
         progress.say("Unpacking SmolLM2-135M-Instruct")
-        _checked(output, "weights", _command(python, "weights", model), environment)
+        _checked(output, "weights", _command(python, "client.study.language_model.weights", model), environment)
     with Server(server_binary) as server:
         progress.say(f"Server ready: gRPC {server.address}, page http://{server.admin_address}/")
         progress.say("Starting vLLM and TRL, once per arm")
         given = json.dumps({**dataclasses.asdict(settings), "address": server.address})
-        updates = _train(settings, output, environment, _command(python, "arm", model), start, given, progress)
+        updates = _train(settings, output, environment, _command(python, "client.demo.language_model.arm", model), start, given, progress)
         counted = server.counted(ARMS[1].slug)
     results = Results(settings, updates, counted)
     if results.rollouts == 0:
@@ -96,9 +96,9 @@ def _show(progress, settings, start, updates):
     progress.show("Training", (time.monotonic() - start) / settings.seconds, " | ".join(texts))
 
 
-def _command(python, name, *arguments):
-    """Of a program of this folder, which is not searched for modules itself."""
-    return [python, "-P", "-m", f"client.demo.language_model.{name}", *arguments]
+def _command(python, module, *arguments):
+    """Of a program whose folder is not searched for modules itself."""
+    return [python, "-P", "-m", module, *arguments]
 
 
 def _checked(output, name, command, environment):

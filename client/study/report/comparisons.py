@@ -10,6 +10,7 @@ NAMES = {
     "expected": "SIS, EXPECTED",
     "positive": "SIS for A > 0",
     "random": "random acceptance",
+    "tis": "TIS",
 }
 _ALGORITHMS = {
     "importance_sampling": "no clip",

@@ -1,4 +1,5 @@
-"""The design of the study, read from the same file as the program that runs it: client/study/cells.txt."""
+"""The design of a study, read from the same file as the program that runs it: client/study/cells.txt has the one in
+miniature, and says what its lines mean."""
 
 import dataclasses
 import pathlib
@@ -19,6 +20,7 @@ class Design:
     cells: Dict[str, Cell]
     # The fixed comparisons: cell and arm, less cell and arm.
     primary: List[Tuple[str, str, str, str]]
+    first_seed: int = 0
 
     @property
     def runs(self) -> int:
@@ -33,7 +35,9 @@ def read(path: pathlib.Path) -> Design:
         words = line.split("#")[0].split()
         if not words:
             continue
-        if words[0] == "arms":
+        if words[0] == "first_seed":
+            design.first_seed = int(words[1])
+        elif words[0] == "arms":
             sets[words[1]] = words[2:]
         elif words[0] == "primary":
             design.primary.append((words[1], words[2], words[3], words[4]))

@@ -1,7 +1,8 @@
 """The report's pictures: SVG with text as text, the same bytes for the same results."""
 
+import dataclasses
 import pathlib
-from typing import List, Sequence, Tuple
+from typing import Dict, List, Sequence, Tuple
 
 import matplotlib
 import matplotlib.colors
@@ -61,32 +62,47 @@ def forest(rows: Sequence[Row], path: pathlib.Path) -> None:
         _save(figure, path)
 
 
-def curves(results: Results, cells: Sequence[str], arms: Sequence[str], path: pathlib.Path) -> None:
-    """Mean rewards of the rollouts, a panel per cell: means over seeds, and the standard error as a band."""
-    cells = [cell for cell in cells if cell in results]
-    columns = 3
-    rows = (len(cells) + columns - 1) // columns
+@dataclasses.dataclass(frozen=True)
+class Panel:
+    title: str
+    # Per cent of a run.
+    x: np.ndarray
+    # Arm -> [runs, points].
+    curves: Dict[str, np.ndarray]
+
+
+def curves(panels: Sequence[Panel], columns: int, path: pathlib.Path) -> None:
+    """Means over runs, and their standard errors as bands."""
+    rows = max((len(panels) + columns - 1) // columns, 1)
     with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=(9, 2.3 * max(rows, 1) + 0.4), layout="constrained")
-        panels: List = list(figure.subplots(max(rows, 1), columns, squeeze=False).flat)
-        for panel, cell in zip(panels, cells):
-            for arm in arms:
-                runs = results[cell].get(arm, {})
-                if not runs:
-                    continue
-                all_curves = np.array([run.curve for run in runs.values()])
-                mean = all_curves.mean(axis=0)
-                error = all_curves.std(axis=0) / np.sqrt(len(all_curves))
-                share = (np.arange(len(mean)) + 0.5) / len(mean) * 100
-                panel.plot(share, mean, color=_COLORS[arm], linewidth=1.3, label=comparisons.name(arm))
-                panel.fill_between(share, mean - error, mean + error, color=_COLORS[arm], alpha=0.18, linewidth=0)
-            panel.set_title(cell, fontsize=9, loc="left")
-            panel.set_ylim(bottom=0)
-            panel.grid(color="#e4e3df")
-        for panel in panels[len(cells):]:
-            panel.set_axis_off()
-        for panel in panels[: len(cells)][-columns:]:
-            panel.set_xlabel("% of the run")
-        if cells:
-            panels[0].legend(fontsize=8)
+        figure = Figure(figsize=(9, 2.3 * rows + 0.4), layout="constrained")
+        there: List = list(figure.subplots(rows, columns, squeeze=False).flat)
+        for axes, panel in zip(there, panels):
+            for arm, values in panel.curves.items():
+                mean = values.mean(axis=0)
+                error = values.std(axis=0) / np.sqrt(len(values))
+                color = _COLORS.get(arm, _OTHER)
+                axes.plot(panel.x, mean, color=color, linewidth=1.3, label=comparisons.name(arm))
+                axes.fill_between(panel.x, mean - error, mean + error, color=color, alpha=0.18, linewidth=0)
+            axes.set_title(panel.title, fontsize=9, loc="left")
+            axes.set_ylim(bottom=0)
+            axes.grid(color="#e4e3df")
+        for axes in there[len(panels):]:
+            axes.set_axis_off()
+        for axes in there[: len(panels)][-columns:]:
+            axes.set_xlabel("% of the run")
+        if panels:
+            there[0].legend(fontsize=8)
         _save(figure, path)
+
+
+def of_rollouts(results: Results, cells: Sequence[str], arms: Sequence[str]) -> List[Panel]:
+    """Of each cell that has results: the mean rewards of its rollouts."""
+    panels = []
+    for cell in cells:
+        runs = {arm: list(results[cell][arm].values()) for arm in arms if results.get(cell, {}).get(arm)}
+        if runs:
+            made = {arm: np.array([run.curve for run in of]) for arm, of in runs.items()}
+            points = len(next(iter(made.values()))[0])
+            panels.append(Panel(cell, (np.arange(points) + 0.5) / points * 100, made))
+    return panels

@@ -185,7 +185,8 @@ def write(cells: pathlib.Path, results_path: pathlib.Path, folder: pathlib.Path)
     pictures = folder / "study"
     pictures.mkdir(parents=True, exist_ok=True)
     _forests(plan, found, pictures)
-    figures.curves(found, _CURVES, ("grpo", "grpo+sampled", "soft_acceptance+sampled"), pictures / "curves.svg")
+    curves = figures.of_rollouts(found, _CURVES, ("grpo", "grpo+sampled", "soft_acceptance+sampled"))
+    figures.curves(curves, 3, pictures / "curves.svg")
     state = f"All {plan.runs} runs of the design are in." if made == plan.runs else (
         f"**Not complete: {made} of {plan.runs} runs.** Nothing below may be quoted before all are in.")
     parts: List[Tuple[str, List[str]]] = [
@@ -199,7 +200,8 @@ def write(cells: pathlib.Path, results_path: pathlib.Path, folder: pathlib.Path)
             "A transformer of width 64 with two layers learns hexadecimal addition by reinforcement (one cell: running "
             "sums). Decisions and coefficients come from the service's own kernels; a test replays runs through a "
             "server and gets the same bits. **It is a miniature.** It shows what the rules do in a small model, in "
-            "seconds, with enough seeds to tell; whether a large language model behaves so it can't show.",
+            "seconds, with enough seeds to tell; whether a large language model behaves so it can't show. "
+            "[study_language_model.md](study_language_model.md) asks a small one.",
             "",
             "Differences are in thousandths of the final reward (the share of right answers to 2048 held-out problems), "
             "means over pairs of runs with the same seed, ± half of the 95% interval by Student's t. An asterisk marks "

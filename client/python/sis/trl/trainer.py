@@ -70,6 +70,8 @@ class SisTrainerMixin:
         # While rollouts for training are generated.
         self._sis_generated: Optional[List[Generated]] = None
         self._sis_sampling: Any = None
+        # While rollouts for training are generated and scored.
+        self._sis_scores = False
         # While a loss is computed: what it is computed from, and the last hidden states.
         self._sis_inputs: Optional[Dict[str, Any]] = None
         self._sis_hidden: List[torch.Tensor] = []
@@ -176,13 +178,23 @@ class SisTrainerMixin:
         names = [f"{self._sis_generation}/{first + row}" for row in range(len(rollouts))]
         self._sis_generation += 1
         self._sis_advance_version()
-        self._sis_rollouts.record(names, rollouts, self._sis_sampling, trainer.state.global_step)
+        self._sis_rollouts.record(names, rollouts, self._sis_sampling, self._sis_policy_version())
         return result
+
+    def _sis_policy_version(self) -> int:
+        """Of the weights that were generated with: how many optimiser steps made them. A trainer whose
+        engine's weights lag behind overrides it."""
+        trainer: Any = self
+        return int(trainer.state.global_step)
 
     def _generate_and_score_completions(self, inputs: Any) -> Any:
         trainer: Any = self
         parent: Any = super()
-        output = parent._generate_and_score_completions(inputs)
+        self._sis_scores = trainer.model.training
+        try:
+            output = parent._generate_and_score_completions(inputs)
+        finally:
+            self._sis_scores = False
         if trainer.model.training:
             # Shuffled and split with the rest: where a row stands among the rollouts.
             completions = output["completion_ids"]
@@ -217,7 +229,12 @@ class SisTrainerMixin:
     def _get_per_token_logps_and_entropies(
         self, model: Any, input_ids: Any, attention_mask: Any, logits_to_keep: int, *args: Any, **kwargs: Any
     ) -> Any:
+        trainer: Any = self
         parent: Any = super()
+        corrects = trainer.use_vllm and trainer.vllm_importance_sampling_correction
+        if self._sis_scores and trainer.beta == 0 and not corrects:
+            # A forward pass over all rollouts, for old log-probs in whose place come others.
+            return None, None, None
         result = parent._get_per_token_logps_and_entropies(
             model, input_ids, attention_mask, logits_to_keep, *args, **kwargs
         )

@@ -84,6 +84,8 @@ class Watched(SisTrainerMixin, GRPOTrainer):
         pass
 
     def _compute_loss(self, model, inputs):
+        # No forward pass was made for what is not used; with beta it comes with the reference model's.
+        assert ("old_per_token_logps" in inputs) == (self.beta != 0)
         before = {name: value.clone() for name, value in inputs.items() if isinstance(value, torch.Tensor)}
         loss = super()._compute_loss(model, inputs)
         # The trainer keeps them for the next iteration.

@@ -1,0 +1,354 @@
+"""What needs no engine: the task, weights of four bits, the order of the runs, the program that makes them (with another
+program in the trainer's place), and the report from made-up results."""
+
+import collections
+import contextlib
+import importlib.util
+import io
+import json
+import os
+import pathlib
+import re
+import signal
+import tempfile
+import textwrap
+import threading
+import unittest
+import unittest.mock
+
+import numpy as np
+
+from client.study.language_model import report, results, schedule, study, task
+from client.study.language_model.schedule import Run
+from client.study.language_model.settings import Settings
+from client.study.report import comparisons, design
+
+DESIGN = pathlib.Path("client/study/language_model/design.txt")
+PLAN = design.read(DESIGN)
+SETTINGS = Settings()
+
+
+def made_up(run):
+    """A result as training.py writes it. Of its own for every run; SIS is better by 0.1 in the cell int4."""
+    draw = np.random.default_rng([run.seed, *str(run).encode()])
+    rewards = np.round(np.linspace(0.1, 0.6, SETTINGS.rollouts) + draw.uniform(-0.05, 0.05, SETTINGS.rollouts), 5)
+    final = 0.7 + draw.uniform(-0.02, 0.02) + 0.1 * ((run.cell, run.arm) == ("int4", "grpo+sampled"))
+    names = ("accept_rate", "expected_accept_rate", "d", "d_sis", "staleness", "residual_mass", "gradient_norm")
+    evaluated = range(SETTINGS.evaluated, SETTINGS.rollouts + 1, SETTINGS.evaluated)
+    return {
+        "sources": "abc",
+        "final_reward": round(final, 5),
+        "final_greedy": 0.8,
+        "mean_reward": round(rewards.mean(), 5),
+        "rollouts": {
+            "reward": rewards.tolist(),
+            **{name: draw.uniform(0.1, 0.9, SETTINGS.rollouts).round(4).tolist() for name in names},
+        },
+        "evaluations": {str(rollout): [0.5, 0.6] for rollout in evaluated},
+        "versions": {"trl": "1.16.0"},
+        "seconds": 120,
+        "processor_seconds": 110,
+    }
+
+
+class InFolder(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.path = self.folder / "results.jsonl"
+
+
+class TaskTest(unittest.TestCase):
+    def test_problems_are_sums(self):
+        problems = task.problems(100, 9, seed=1)
+        self.assertEqual(problems, task.problems(100, 9, seed=1))
+        self.assertGreater(len({problem["prompt"] for problem in problems}), 30)
+        for problem in problems:
+            left, right = re.fullmatch(r"1 \+ 2 = 3\n(\d) \+ (\d) =", problem["prompt"]).groups()
+            self.assertEqual(int(problem["answer"]), int(left) + int(right))
+
+    def test_what_is_held_out_is_not_learned(self):
+        learned, held_out = task.split(9, 20, seed=1)
+        self.assertEqual((learned, held_out), task.split(9, 20, seed=1))
+        self.assertNotEqual(held_out, task.split(9, 20, seed=2)[1])
+        prompts = [{problem["prompt"] for problem in of} for of in (learned, held_out)]
+        self.assertEqual([len(of) for of in prompts], [61, 20])
+        self.assertEqual(len(prompts[0] | prompts[1]), 81)
+
+    def test_only_the_sum_alone_is_worth_1(self):
+        self.assertEqual(task.reward([task.response("12"), task.response("12")], answer=["12", "11"]), [1.0, 0.0])
+        for text in ("12\n", " 12", " 12.\n", " 11\n", " 123\n", " 1 2\n", " is 12\n", "\n", ""):
+            self.assertEqual(task.score(text, "12"), 0.0, msg=text)
+
+
+@unittest.skipUnless(importlib.util.find_spec("torch"), "PyTorch is not installed")
+class Int4Test(unittest.TestCase):
+    def setUp(self):
+        import torch
+        from client.study.language_model import int4
+
+        self.torch, self.int4 = torch, int4
+        torch.manual_seed(0)
+        self.weight = torch.randn(50, 96) * torch.rand(50, 1).exp()
+        self.weight[3, 32:64] = 0
+        self.weight[4] = -1.5
+
+    def groups(self, weight):
+        return weight.reshape(50, 3, 32)
+
+    def test_nothing_is_further_than_half_a_step(self):
+        rounded = self.int4.rounded(self.weight)
+        step = self.groups(self.weight).abs().amax(-1, keepdim=True) / 8
+        error = (self.groups(rounded) - self.groups(self.weight)).abs()
+        # Opposite to the largest there are seven multiples, not eight.
+        largest = self.groups(self.weight).gather(-1, self.groups(self.weight).abs().argmax(-1, keepdim=True))
+        multiples = self.groups(self.weight) / (largest / -8).where(largest != 0, self.torch.ones(()))
+        self.assertLessEqual(((error - step / 2) / step.clamp(min=1e-9))[multiples <= 7.5].max().item(), 1e-5)
+        self.assertLessEqual(((error - step) / step.clamp(min=1e-9)).max().item(), 1e-5)
+        self.assertGreater((multiples > 7.5).sum().item(), 5)
+        # A sixteenth of the range is no small error.
+        self.assertGreater((error / step.clamp(min=1e-9)).mean().item(), 0.2)
+
+    def test_is_four_bits(self):
+        # Of every sign and size: the largest, and as much the other way.
+        self.weight[:, 0], self.weight[:, 1] = -9, 9
+        self.weight[25:] *= -1
+        rounded = self.groups(self.int4.rounded(self.weight))[:, 0]
+        multiples = rounded / (rounded[:, :1] / -8)
+        self.assertTrue(self.torch.equal(multiples, multiples.round()))
+        self.assertEqual((multiples.min().item(), multiples.max().item()), (-8, 7))
+
+    def test_rounding_twice_changes_nothing(self):
+        once = self.int4.rounded(self.weight)
+        self.assertTrue(self.torch.equal(self.int4.rounded(once), once))
+        self.assertFalse(self.torch.equal(once, self.weight))
+        # The largest of each group, a group of zeros and a group of one number are exact.
+        self.assertTrue(self.torch.equal(self.groups(once).abs().amax(-1), self.groups(self.weight).abs().amax(-1)))
+        self.assertTrue(self.torch.equal(once[3, 32:64], self.weight[3, 32:64]))
+        self.assertTrue(self.torch.equal(once[4], self.weight[4]))
+
+    def test_scales_with_the_weights(self):
+        self.assertTrue(self.torch.equal(self.int4.rounded(-4 * self.weight), -4 * self.int4.rounded(self.weight)))
+
+    def test_only_matrices_of_the_decoder(self):
+        for name in ("model.layers.3.self_attn.q_proj.weight", "model.layers.0.mlp.down_proj.weight"):
+            self.assertTrue(self.int4.is_linear_of_decoder(name), name)
+        for name in ("model.embed_tokens.weight", "lm_head.weight", "model.layers.0.input_layernorm.weight"):
+            self.assertFalse(self.int4.is_linear_of_decoder(name), name)
+
+
+class ScheduleTest(unittest.TestCase):
+    def test_the_design(self):
+        self.assertEqual(list(PLAN.cells), ["bfloat16", "int4"])
+        arms = ["grpo", "grpo+tis", "grpo+sampled", "soft_acceptance+sampled"]
+        for cell in PLAN.cells.values():
+            self.assertEqual(list(cell.arms), arms)
+            self.assertEqual(cell.settings, {"engine": cell.name})
+        self.assertEqual([comparisons.name(arm) for arm in arms], ["GRPO", "GRPO + TIS", "GRPO + SIS", "soft acceptance"])
+        for cell, arm, base_cell, base_arm in PLAN.primary:
+            self.assertIn(arm, PLAN.cells[cell].arms)
+            self.assertEqual((base_cell, base_arm), (cell, "grpo"))
+
+    def test_every_cut_is_balanced(self):
+        runs = schedule.runs(PLAN)
+        self.assertEqual((len(runs), len(set(runs))), (PLAN.runs, PLAN.runs))
+        self.assertEqual(runs[0].seed, PLAN.first_seed)
+        of_arm = collections.Counter()
+        for run in runs:
+            of_arm[run.cell, run.arm] += 1
+            fewest = min(of_arm.values()) if len(of_arm) == 8 else 0
+            self.assertLessEqual(max(of_arm.values()) - fewest, 1, run)
+
+    def test_only_what_is_missing_is_made_in_the_same_order(self):
+        runs = schedule.runs(PLAN)
+        self.assertEqual(schedule.missing(PLAN, {}), runs)
+        there = {run for number, run in enumerate(runs) if number % 3}
+        self.assertEqual(schedule.missing(PLAN, there), runs[::3])
+
+    def test_other_sources_are_told_from_these(self):
+        before = schedule.sources()
+        self.assertEqual(before, schedule.sources())
+        read = pathlib.Path.read_bytes
+        for name in ("design.txt", "arms.py", "trainer.py"):
+
+            def changed(path, name=name):
+                return read(path) + (b"\n" if path.name == name else b"")
+
+            with unittest.mock.patch.object(pathlib.Path, "read_bytes", changed):
+                self.assertNotEqual(schedule.sources(), before, name)
+
+
+class ResultsTest(InFolder):
+    def test_what_was_written_is_read(self):
+        self.assertEqual(results.read(self.path), {})
+        made = {run: made_up(run) for run in schedule.runs(PLAN)[:11]}
+        results.write(self.path, made)
+        self.assertEqual(results.read(self.path), made)
+        self.assertEqual(results.finished_seeds(PLAN, made), [PLAN.first_seed])
+        with self.path.open("a") as file:
+            file.write('{"cell": "int4", "arm": "gr')
+        self.assertEqual(results.read(self.path), made)
+
+    def test_two_programs_are_not_mixed(self):
+        first, second = schedule.runs(PLAN)[:2]
+        for name, other in (("sources", "def"), ("versions", {"trl": "1.17.0"})):
+            results.write(self.path, {first: made_up(first), second: {**made_up(second), name: other}})
+            with self.assertRaisesRegex(ValueError, f"results.jsonl: runs of different {name}"):
+                results.read(self.path)
+
+
+class StudyTest(InFolder):
+    """Another program in the place of the Python with the engines."""
+
+    def processes(self, does):
+        """does: lines of Python, with `run`, of training.py's arguments."""
+        program = self.folder / "python"
+        template = json.dumps({**made_up(Run("cell", "arm", 1)), "sources": None})
+        program.write_text(textwrap.dedent("""\
+            #!/usr/bin/env python3
+            import json, os, pathlib, sys, time
+            module, model, *rest = sys.argv[3:]
+            if module.endswith(".weights"):
+                pathlib.Path(model).mkdir()
+                sys.exit()
+            engine, arm, seed, settings, result = rest
+            run = f"{engine} {arm} {seed}"
+            made = json.loads('%s')
+            made.pop("sources")
+            made["final_greedy"] = json.loads(settings)["top_k"]
+        """) % template + does + "\nos.write(int(result), json.dumps(made).encode())\n")
+        program.chmod(0o755)
+        self.logs = self.folder / "logs"
+        self.logs.mkdir(exist_ok=True)
+        return study.Processes(str(program), pathlib.Path("sis_server"), self.logs)
+
+    def make_all(self, processes):
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said):
+            try:
+                study.make_all(PLAN, results.read(self.path), self.path, SETTINGS, processes, parallel=2)
+            finally:
+                self.said = said.getvalue().splitlines()
+
+    def test_makes_what_is_missing(self):
+        runs = schedule.runs(PLAN)
+        there = {run: {**made_up(run), "sources": schedule.sources()} for run in runs[5:]}
+        results.write(self.path, there)
+        self.make_all(self.processes(f"open({str(self.folder / 'made')!r}, 'a').write(run + chr(10))"))
+        made = (self.folder / "made").read_text().splitlines()
+        self.assertEqual(sorted(made), sorted(f"{run.cell} {run.arm} {run.seed}" for run in runs[:5]))
+        found = results.read(self.path)
+        self.assertEqual(set(found), set(runs))
+        self.assertEqual(found[runs[0]]["final_greedy"], SETTINGS.top_k)
+        self.assertEqual(found[runs[0]]["sources"], schedule.sources())
+        self.assertEqual(len(self.said), 5)
+        self.assertRegex(self.said[-1], rf"^\[{len(runs)} of {len(runs)}\] .*accepted \d+%, 2.0 min; about 0 min left$")
+
+    def test_a_run_that_fails_ends_the_others_and_is_named(self):
+        third = schedule.runs(PLAN)[2]
+        does = f"if run == '{third.cell} {third.arm} {third.seed}': sys.exit('it broke')"
+        with self.assertRaisesRegex(RuntimeError, rf"{re.escape(third.arm)}_{third.seed} failed; see .*\.log"):
+            self.make_all(self.processes(does))
+        self.assertIn("it broke", (self.logs / f"{third.cell}_{third.arm}_{third.seed}.log").read_text())
+        found = results.read(self.path)
+        self.assertNotIn(third, found)
+        self.assertLess(len(found), 8)
+
+    def test_interrupted_it_keeps_what_is_finished(self):
+        runs = schedule.runs(PLAN)
+        slow = "\n".join(
+            (
+                f"if run != '{runs[0].cell} {runs[0].arm} {runs[0].seed}':",
+                f"    open({str(self.folder)!r} + f'/pid-{{os.getpid()}}', 'w')",
+                "    time.sleep(600)",
+            )
+        )
+
+        def interrupt():
+            # Once the first is finished and two others are under way.
+            while len(list(self.folder.glob("pid-*"))) < 2 or not self.path.exists():
+                pass
+            os.kill(os.getpid(), signal.SIGINT)
+
+        threading.Thread(target=interrupt, daemon=True).start()
+        with self.assertRaises(KeyboardInterrupt):
+            self.make_all(self.processes(slow))
+        self.assertEqual(list(results.read(self.path)), runs[:1])
+        for path in self.folder.glob("pid-*"):
+            with self.assertRaises(ProcessLookupError):
+                os.kill(int(path.name[4:]), 0)
+
+    def test_results_of_other_sources_are_refused(self):
+        run = schedule.runs(PLAN)[0]
+        results.write(self.path, {run: made_up(run)})
+        arguments = ["study", f"--design={DESIGN}", "--server=s", "--python=p", f"--results={self.path}"]
+        said = io.StringIO()
+        with unittest.mock.patch("sys.argv", [*arguments, f"--folder={self.folder}"]), contextlib.redirect_stderr(said):
+            self.assertEqual(study.main(), 1)
+        self.assertIn("of other sources; move them away", said.getvalue())
+
+
+class ReportTest(InFolder):
+    def written(self, runs):
+        made = {run: made_up(run) for run in runs}
+        if made:
+            results.write(self.path, made)
+        report.write(DESIGN, self.path, self.folder)
+        return (self.folder / "study_language_model.md").read_text(), made
+
+    def test_without_results_it_says_so(self):
+        text, _ = self.written([])
+        self.assertIn("There are no results yet", text)
+        self.assertNotIn("|", text)
+        self.assertFalse((self.folder / "study").exists())
+
+    def test_numbers_are_those_of_the_finished_seeds(self):
+        runs = schedule.runs(PLAN)
+        text, made = self.written(runs[: 5 * 8 + 3])
+        self.assertIn(f"**5 of {len(runs) // 8} seeds are finished: 40 runs.** 3 runs of a seed that isn't finished", text)
+        seeds = range(PLAN.first_seed, PLAN.first_seed + 5)
+
+        def values(cell, arm, of=lambda result: result["final_reward"]):
+            return np.array([of(made[Run(cell, arm, seed)]) for seed in seeds])
+
+        # Student's t, four degrees of freedom: 95%, and 95% for four together (98.75%), from tables.
+        for cell, arm, said in (
+            ("int4", "grpo+sampled", "vLLM with weights of 4 bits: GRPO + SIS less GRPO"),
+            # There is one more of it, of the seed that isn't finished.
+            ("bfloat16", "grpo+sampled", "vLLM in bfloat16: GRPO + SIS less GRPO"),
+        ):
+            pairs = 1000 * (values(cell, arm) - values(cell, "grpo"))
+            error = pairs.std(ddof=1) / 5**0.5
+            row = re.search(rf"\| {re.escape(said)} \| 5 \| (.*) \| (.*) \| (.*) \|", text)
+            for cell_text, quantile in ((row[1], 2.7764), (row[2], 4.3147)):
+                self.assertRegex(cell_text, rf"^{re.escape(f'{pairs.mean():+.0f} ± {quantile * error:.0f}')}( \*)?$")
+            self.assertEqual(row[3], "higher" if cell == "int4" else "not to be told from chance")
+        final = values("int4", "grpo+tis")
+        last = values("int4", "grpo+tis", lambda result: np.mean(result["rollouts"]["reward"][-SETTINGS.rollouts // 4 :]))
+        row = re.search(r"\| int4 \| GRPO \+ TIS \| (.*) \| (.*) \| (.*) \| (.*) \|\n", text)
+        for cell_text, of in ((row[1], final), (row[4], last)):
+            half = 2.7764 * of.std(ddof=1) / 5**0.5
+            self.assertEqual(cell_text, f"{of.mean():.3f} ± {half:.3f}")
+        d = values("int4", "grpo+tis", lambda result: np.mean(result["rollouts"]["d"])).mean()
+        self.assertRegex(text, rf"\| int4 \| GRPO \+ TIS \| [\d.]+% \| [\d.]+% \| {d:.3f} \|")
+        # Every arm less every arm that stands before it.
+        self.assertEqual(len(re.findall(r"^\| (bfloat16|int4) \| .* \| .* \| [+-]\d+ ± \d+", text, re.MULTILINE)), 12)
+        picture = (self.folder / "study" / "language_model.svg").read_text()
+        for said in ("bfloat16: rollouts", "int4: the policy", "GRPO + TIS", "soft acceptance"):
+            self.assertIn(said, picture)
+
+    def test_one_seed_has_no_intervals(self):
+        text, _ = self.written(schedule.runs(PLAN)[:8])
+        self.assertIn("of one pair", text)
+        self.assertNotIn("nan", text)
+        self.assertNotIn("±", text.split("## What the arms came to")[1].split("##")[0].split("\n\n")[2])
+
+    def test_the_committed_page_is_of_the_committed_results(self):
+        committed = pathlib.Path("docs/study_language_model.md").read_text()
+        report.write(DESIGN, pathlib.Path("docs/study/language_model.jsonl"), self.folder)
+        self.assertEqual((self.folder / "study_language_model.md").read_text(), committed)
+
+
+if __name__ == "__main__":
+    unittest.main()

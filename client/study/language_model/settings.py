@@ -1,0 +1,27 @@
+"""What every run of the study has in common, in numbers; the design says what differs."""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    # Both summands are between 1 and this. `held_out` of the problems are for evaluation only.
+    largest: int = 20
+    held_out: int = 100
+
+    # A rollout is `prompts` problems with `group` responses of at most `tokens` tokens each: a space, two digits and the
+    # end of the line. It is used for `updates` mini-batches in one pass.
+    rollouts: int = 16
+    prompts: int = 16
+    group: int = 8
+    tokens: int = 4
+    updates: int = 4
+    learning_rate: float = 1e-5
+    top_k: int = 20
+    # The policy's own reward is measured every so many rollouts.
+    evaluated: int = 4
+
+    @property
+    def responses(self) -> int:
+        """In one rollout."""
+        return self.prompts * self.group
