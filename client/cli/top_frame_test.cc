@@ -116,20 +116,20 @@ TEST(TopFrameTest, ARunShowsItsDrawsNewestFirst) {
 
 TEST(TopFrameTest, MissingTokensAreSplitByReason) {
   v1::ListStepsResponse steps;
-  const auto add = [&](std::map<v1::MissingReason, uint64_t> missing) {
+  const auto add = [&](const std::map<v1::MissingReason, uint64_t>& missing, uint64_t tokens) {
     uint64_t all = 0;
     for (const auto& [reason, positions] : missing) all += positions;
     v1::GetStepResponse& step = *steps.add_steps()->mutable_step();
-    step = Step(100 - all, 0, all, 1);
+    step = Step(tokens - all, 0, all, 1);
     for (const auto& [reason, positions] : missing) {
       step.add_missing()->set_reason(reason);
       step.mutable_missing()->rbegin()->set_positions(positions);
     }
   };
-  add({});
+  add({}, 50);
   EXPECT_THAT(Text(RunLines(RunNamed("r"), steps, 2)), testing::Not(HasSubstr("evicted")));
-  add({{v1::NEVER_ARRIVED, 10}, {v1::EVICTED, 30}});
-  add({{v1::EVICTED, 15}});
+  add({{v1::NEVER_ARRIVED, 20}, {v1::EVICTED, 60}}, 200);
+  add({{v1::EVICTED, 15}}, 100);
   const std::string text = Text(RunLines(RunNamed("r"), steps, 2));
   EXPECT_THAT(text, HasSubstr("missing              15.0%            ▁█▄\n"
                               "  never arrived       0.0%            ▁█▁\n"

@@ -45,9 +45,8 @@ void LimitConnections(const ConnectionLimits& limits, grpc::ServerBuilder& build
   }
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, Milliseconds(limits.silence));
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, Milliseconds(limits.answer_within));
-  // Also where no call is open, and however long nothing but pings was sent.
+  // Also where no call is open.
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   if (!limits.reflection) builder.SetOption(std::make_unique<WithoutReflection>());
 }
 
