@@ -6,7 +6,8 @@ def cc_fuzz_test(name, srcs, deps = [], corpus = [], mutations = 20000, size = "
 
     By default //tests/fuzz:driver replays the corpus, then runs a fixed number of seeded mutations
     of it: the same inputs every time, with any compiler. With --config=fuzz, which clang builds,
-    it is libFuzzer instead; tools/fuzz runs it at length.
+    it is libFuzzer instead; tools/fuzz runs it at length. Besides `corpus` there is what libFuzzer
+    found and tools/fuzz --keep kept, in the package's folder corpus/NAME.
 
     Args:
       name: of the test.
@@ -18,6 +19,7 @@ def cc_fuzz_test(name, srcs, deps = [], corpus = [], mutations = 20000, size = "
       tags: as in cc_test.
       **kwargs: passed on to cc_test.
     """
+    kept = native.glob(["corpus/%s/*" % name])
     native.cc_test(
         name = name,
         srcs = srcs,
@@ -30,8 +32,9 @@ def cc_fuzz_test(name, srcs, deps = [], corpus = [], mutations = 20000, size = "
                 "-print_final_stats=1",
             ],
             "//conditions:default": [str(mutations)],
-        }) + ["$(rootpaths %s)" % c for c in corpus],
-        data = corpus,
+        }) + ["$(rootpaths %s)" % c for c in corpus] +
+               ([native.package_name() + "/corpus/" + name] if kept else []),
+        data = corpus + kept,
         linkopts = select({
             "//tests/fuzz:libfuzzer": ["-fsanitize=fuzzer"],
             "//conditions:default": [],
