@@ -271,6 +271,9 @@ class StudyTest(InFolder):
                 pass
             os.kill(os.getpid(), signal.SIGINT)
 
+        # Where tests run without a terminal it may be ignored.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        self.addCleanup(signal.signal, signal.SIGINT, before)
         threading.Thread(target=interrupt, daemon=True).start()
         with self.assertRaises(KeyboardInterrupt):
             self.make_all(self.processes(slow))
