@@ -7,7 +7,7 @@ def cc_fuzz_test(name, srcs, deps = [], corpus = [], mutations = 20000, size = "
     By default //tests/fuzz:driver replays the corpus, then runs a fixed number of seeded mutations
     of it: the same inputs every time, with any compiler. With --config=fuzz, which clang builds,
     it is libFuzzer instead; tools/fuzz runs it at length. Besides `corpus` there is what libFuzzer
-    found and tools/fuzz --keep kept, in the package's folder corpus/NAME.
+    found and tools/fuzz --keep kept, in the package's corpus/NAME.base64, an input a line.
 
     Args:
       name: of the test.
@@ -19,7 +19,7 @@ def cc_fuzz_test(name, srcs, deps = [], corpus = [], mutations = 20000, size = "
       tags: as in cc_test.
       **kwargs: passed on to cc_test.
     """
-    kept = native.glob(["corpus/%s/*" % name])
+    kept = native.glob(["corpus/%s.base64" % name])
     native.cc_test(
         name = name,
         srcs = srcs,
@@ -32,8 +32,7 @@ def cc_fuzz_test(name, srcs, deps = [], corpus = [], mutations = 20000, size = "
                 "-print_final_stats=1",
             ],
             "//conditions:default": [str(mutations)],
-        }) + ["$(rootpaths %s)" % c for c in corpus] +
-               ([native.package_name() + "/corpus/" + name] if kept else []),
+        }) + ["$(rootpaths %s)" % file for file in corpus + kept],
         data = corpus + kept,
         linkopts = select({
             "//tests/fuzz:libfuzzer": ["-fsanitize=fuzzer"],

@@ -1,7 +1,7 @@
 // Stands in for libFuzzer where the compiler has none: replays a corpus, then a fixed number of
 // mutations of it.
 //
-//   fuzz_test MUTATIONS [FILE or FOLDER of files...]
+//   fuzz_test MUTATIONS [FILE...]
 //
 // The seed is fixed, so that a failure in one run is a failure in all. The input at work is kept in
 // memory and written to fuzz_failure in $TEST_UNDECLARED_OUTPUTS_DIR (or the working directory)
@@ -18,12 +18,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <random>
 #include <string>
 #include <vector>
+
+#include "tests/fuzz/inputs.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 
@@ -75,15 +75,6 @@ void Run(const Input& input) {
   current_data = exact.data();
   current_size = exact.size();
   LLVMFuzzerTestOneInput(exact.data(), exact.size());
-}
-
-// The file itself, or those in the folder, in an order that is the same everywhere.
-std::vector<std::filesystem::path> FilesAt(const std::filesystem::path& path) {
-  if (!std::filesystem::is_directory(path)) return {path};
-  std::vector<std::filesystem::path> files;
-  for (const auto& entry : std::filesystem::directory_iterator(path)) files.push_back(entry.path());
-  std::sort(files.begin(), files.end());
-  return files;
 }
 
 class Mutator {
@@ -164,19 +155,14 @@ int main(int argc, char** argv) {
   uint64_t mutations = 0;
   const char* end = argc > 1 ? argv[1] + std::strlen(argv[1]) : nullptr;
   if (argc < 2 || std::from_chars(argv[1], end, mutations).ptr != end) {
-    std::fprintf(stderr, "usage: %s MUTATIONS [FILE or FOLDER...]\n", argv[0]);
+    std::fprintf(stderr, "usage: %s MUTATIONS [FILE...]\n", argv[0]);
     return 2;
   }
   SaveInputOnDeath();
   std::vector<Input> corpus;
   for (int i = 2; i < argc; ++i) {
-    for (const std::filesystem::path& path : FilesAt(argv[i])) {
-      std::ifstream file(path, std::ios::binary);
-      if (!file) {
-        std::fprintf(stderr, "fuzz: cannot read %s\n", path.c_str());
-        return 2;
-      }
-      corpus.emplace_back(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+    for (const std::string& input : sis::ReadInputs(argv[i])) {
+      corpus.emplace_back(input.begin(), input.end());
       Run(corpus.back());
     }
   }

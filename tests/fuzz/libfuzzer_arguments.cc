@@ -1,5 +1,5 @@
-// What libFuzzer is told when it runs as a Bazel test. Bazel's arguments are flags, and files and a
-// folder of the corpus; libFuzzer would only replay files, so they become what it starts from.
+// What libFuzzer is told when it runs as a Bazel test. Bazel's arguments are flags, and files of
+// the corpus, which libFuzzer would only replay: what they hold becomes what it starts from.
 //
 // Failing inputs are written where Bazel keeps them. libFuzzer writes the inputs that reached
 // something new to the first folder that it is given. $SIS_FUZZ_CORPUS, set by tools/fuzz, has one
@@ -7,20 +7,30 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "tests/fuzz/inputs.h"
 
 namespace {
 
 namespace fs = std::filesystem;
 
+// A folder that is gone with the test.
+fs::path Temporary(std::string_view name) {
+  const char* const parent = std::getenv("TEST_TMPDIR");
+  const fs::path folder = fs::path(parent == nullptr ? "." : parent) / name;
+  fs::create_directories(folder);
+  return folder;
+}
+
 // Where what is new goes.
 fs::path NewInputs() {
   const char* const outlives = std::getenv("SIS_FUZZ_CORPUS");
   const char* const target = std::getenv("TEST_TARGET");
-  const char* const gone = std::getenv("TEST_TMPDIR");
-  fs::path folder = fs::path(gone == nullptr ? "." : gone) / "new_inputs";
+  fs::path folder = Temporary("new_inputs");
   if (outlives != nullptr && target != nullptr) {
     const std::string_view label = target;
     folder = fs::path(outlives) / label.substr(label.rfind(':') + 1);
@@ -31,21 +41,21 @@ fs::path NewInputs() {
 
 std::vector<std::string> TestArguments(int argc, char** argv, std::string_view outputs) {
   std::vector<std::string> arguments = {argv[0]};
-  std::vector<std::string> folders = {NewInputs().string()};
-  std::string seeds;
+  const fs::path kept = Temporary("kept_inputs");
+  int files = 0;
   for (int i = 1; i < argc; ++i) {
     const std::string_view argument = argv[i];
     if (argument.starts_with("-")) {
       arguments.emplace_back(argument);
-    } else if (fs::is_directory(argument)) {
-      folders.emplace_back(argument);
-    } else {
-      seeds.append(seeds.empty() ? "" : ",").append(argument);
+      continue;
+    }
+    for (const std::string& input : sis::ReadInputs(argv[i])) {
+      std::ofstream(kept / std::to_string(files++), std::ios::binary) << input;
     }
   }
-  if (!seeds.empty()) arguments.push_back("-seed_inputs=" + seeds);
   arguments.push_back("-artifact_prefix=" + std::string(outputs) + "/");
-  arguments.insert(arguments.end(), folders.begin(), folders.end());
+  arguments.push_back(NewInputs().string());
+  arguments.push_back(kept.string());
   return arguments;
 }
 
