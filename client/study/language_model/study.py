@@ -129,11 +129,12 @@ def make_all(plan, there, path, settings, processes, parallel):
     lock = threading.Lock()
 
     def one(run):
+        start = time.monotonic()
         result = make(run, plan.cells[run.cell].settings["engine"], settings, model, processes)
         with lock:
-            there[run] = {"sources": sources, **result}
+            there[run] = {"sources": sources, "seconds": round(time.monotonic() - start), **result}
             results.write(path, there)
-            progress.finished(run, result)
+            progress.finished(run, there[run])
 
     with concurrent.futures.ThreadPoolExecutor(parallel) as executor:
         made = [executor.submit(one, run) for run in wanted]
