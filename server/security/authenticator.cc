@@ -42,7 +42,7 @@ std::vector<std::string> CertificateNames(const grpc::CallbackServerContext& con
   const std::shared_ptr<const grpc::AuthContext> connection = context.auth_context();
   if (connection == nullptr) return names;
   for (const char* property : {GRPC_X509_CN_PROPERTY_NAME, GRPC_X509_SAN_PROPERTY_NAME}) {
-    for (const grpc::string_ref name : connection->FindPropertyValues(property)) {
+    for (const grpc::string_ref& name : connection->FindPropertyValues(property)) {
       if (!name.empty()) names.emplace_back(name.data(), name.size());
     }
   }
