@@ -24,12 +24,14 @@ struct StepValues {
   double tokens, accept_rate, expected, d, d_sis, log_envelope, residual_mass, k3, missing;
 };
 
+double Mean(double sum, double count) { return count > 0 ? sum / count : kNone; }
+
 StepValues ValuesOf(const v1::GetStepResponse& step) {
   const v1::Totals& totals = step.totals();
   const auto scored =
       static_cast<double>(totals.accepted() + totals.rejected() + totals.outside_top_k());
   const auto missing = static_cast<double>(totals.missing());
-  const auto mean = [&](double sum) { return scored > 0 ? sum / scored : kNone; };
+  const auto mean = [&](double sum) { return Mean(sum, scored); };
   return {.tokens = scored + missing,
           .accept_rate = mean(static_cast<double>(totals.accepted())),
           .expected = mean(totals.expected_acceptance()),
@@ -38,7 +40,7 @@ StepValues ValuesOf(const v1::GetStepResponse& step) {
           .log_envelope = mean(totals.log_envelope()),
           .residual_mass = mean(totals.residual_mass()),
           .k3 = mean(totals.k3()),
-          .missing = scored + missing > 0 ? missing / (scored + missing) : kNone};
+          .missing = Mean(missing, scored + missing)};
 }
 
 // One character per value, from the smallest to the largest of them.
@@ -115,7 +117,7 @@ std::vector<std::string> CorrectionLines(const v1::GetStepResponse& step) {
                           "GRADIENT")};
   for (const v1::CorrectionTotals& correction : step.corrections()) {
     const auto positions = static_cast<double>(correction.positions());
-    const auto mean = [&](double sum) { return positions > 0 ? sum / positions : kNone; };
+    const auto mean = [&](double sum) { return Mean(sum, positions); };
     const double weight = correction.weight();
     lines.push_back(
         absl::StrFormat(kRow, correction.correction(),
@@ -143,7 +145,7 @@ std::vector<std::string> PrefixCurveLines(const v1::ListStepsResponse& steps) {
                                     absl::StrFormat(kRow, "K", "EXPECTED", "RESIDUAL", "TOKENS")};
   for (const v1::PrefixPoint& point : last->step().prefix_curve()) {
     const auto positions = static_cast<double>(point.positions());
-    const auto mean = [&](double sum) { return positions > 0 ? sum / positions : kNone; };
+    const auto mean = [&](double sum) { return Mean(sum, positions); };
     lines.push_back(absl::StrFormat(kRow, absl::StrCat(point.top_k()),
                                     ShareText(mean(point.expected_acceptance())),
                                     ShareText(mean(point.residual_mass())), CountText(positions)));
@@ -257,7 +259,7 @@ std::vector<std::string> RunLines(const v1::Run& run, const v1::ListStepsRespons
     std::vector<double> drawn;
     for (size_t i = first; i < values.size(); ++i) {
       const double missing = MissingOf(steps.steps(static_cast<int>(i)).step(), reason);
-      drawn.push_back(values[i].tokens > 0 ? missing / values[i].tokens : kNone);
+      drawn.push_back(Mean(missing, values[i].tokens));
     }
     lines.push_back(QuantityLine("  " + ReasonText(reason), ShareText(drawn.back()), "", drawn));
   }
