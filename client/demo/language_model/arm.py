@@ -20,7 +20,6 @@ from client.study.language_model import task
 from client.study.language_model.arms import OnSampledLogProbs
 from datasets import Dataset
 from transformers import AutoTokenizer, TrainerCallback
-from trl import GRPOConfig
 
 from sis.trl import SisConfig, SisGRPOTrainer
 
@@ -63,30 +62,12 @@ def main(model, arm, progress, deadline, settings_and_address):
     engine.prepare()
     tokenizer = AutoTokenizer.from_pretrained(model, padding_side="left")
     with tempfile.TemporaryDirectory() as folder, os.fdopen(int(progress), "w") as file:
-        args = GRPOConfig(
-            output_dir=folder,
-            seed=settings.seed,
-            per_device_train_batch_size=settings.responses // settings.updates,
-            steps_per_generation=settings.updates,
-            num_generations=settings.group,
-            max_completion_length=settings.tokens,
-            generation_kwargs={"stop_token_ids": tokenizer.encode(task.END)},
+        args = engine.grpo_config(
+            settings, tokenizer, folder, settings.seed,
             max_steps=10_000,
-            learning_rate=settings.learning_rate,
-            lr_scheduler_type="constant",
-            use_vllm=True,
-            vllm_mode="colocate",
-            vllm_importance_sampling_correction=False,
-            vllm_max_model_length=64,
             model_init_kwargs={"dtype": "float32"},
-            gradient_checkpointing=False,
-            use_cpu=True,
             bf16=False,
-            report_to=[],
-            logging_steps=1,
-            save_strategy="no",
-            disable_tqdm=True,
-        )
+        )  # fmt: skip
         problems = Dataset.from_list(task.problems(1024, settings.largest, settings.seed))
         config = SisConfig(address, top_k=settings.top_k, run=arm)
         made = {"grpo": Measured, "grpo-sis": SisGRPOTrainer}[arm](

@@ -1,8 +1,9 @@
-"""vLLM within a trainer's process on one core, in bfloat16. To be imported before vLLM and TRL."""
+"""TRL with vLLM in its own process, on one core; vLLM in bfloat16. To be imported before both."""
 
 import functools
 import os
 import socket
+from typing import Any
 
 # Nothing is fetched from a model hub.
 os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
@@ -16,6 +17,8 @@ import trl.trainer.utils
 import vllm
 import vllm._custom_ops
 import vllm.model_executor.layers.utils
+from client.study.language_model import task
+from trl import GRPOConfig
 
 
 def prepare() -> None:
@@ -32,3 +35,30 @@ def prepare() -> None:
     trl.generation.vllm_generation.LLM = functools.partial(vllm.LLM, dtype="bfloat16", enforce_eager=True)
     # On a CPU TRL multiplies the prompts' positions with the head too, though only responses are scored.
     trl.trainer.utils._use_triton = lambda _: True
+
+
+def grpo_config(settings: Any, tokenizer: Any, folder: str, seed: int, **more: Any) -> GRPOConfig:
+    """What the runs of the study and the demonstration have in common, and `more`. `settings` are
+    either's."""
+    return GRPOConfig(
+        output_dir=folder,
+        seed=seed,
+        per_device_train_batch_size=settings.responses // settings.updates,
+        steps_per_generation=settings.updates,
+        num_generations=settings.group,
+        max_completion_length=settings.tokens,
+        generation_kwargs={"stop_token_ids": tokenizer.encode(task.END)},
+        learning_rate=settings.learning_rate,
+        lr_scheduler_type="constant",
+        use_vllm=True,
+        vllm_mode="colocate",
+        vllm_importance_sampling_correction=False,
+        vllm_max_model_length=64,
+        gradient_checkpointing=False,
+        use_cpu=True,
+        report_to=[],
+        logging_steps=1,
+        save_strategy="no",
+        disable_tqdm=True,
+        **more,
+    )

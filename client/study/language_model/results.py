@@ -4,6 +4,7 @@ import json
 import pathlib
 from typing import Any, Dict, List
 
+from client.study.language_model import schedule
 from client.study.language_model.schedule import Run
 from client.study.report.design import Design
 
@@ -40,15 +41,5 @@ def write(path: pathlib.Path, results: Results) -> None:
 
 def finished_seeds(design: Design, results: Results) -> List[int]:
     """Those that have all of their runs."""
-    numbers = range(max(seeds for cell in design.cells.values() for seeds in cell.arms.values()))
-    finished = []
-    for seed in (design.first_seed + number for number in numbers):
-        planned = [
-            Run(cell.name, arm, seed)
-            for cell in design.cells.values()
-            for arm, seeds in cell.arms.items()
-            if seed < design.first_seed + seeds
-        ]
-        if all(run in results for run in planned):
-            finished.append(seed)
-    return finished
+    unfinished = {run.seed for run in schedule.missing(design, results)}
+    return sorted({run.seed for run in schedule.runs(design)} - unfinished)

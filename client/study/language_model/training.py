@@ -21,7 +21,6 @@ from client.study.language_model.arms import SOFT, SOFT_SETTINGS, TRAINERS
 from client.study.language_model.settings import Settings
 from datasets import Dataset
 from transformers import AutoTokenizer, TrainerCallback
-from trl import GRPOConfig
 
 from sis.trl import SisConfig
 
@@ -83,35 +82,17 @@ def main(model, engine_weights, arm, seed, settings_text, result_file):
     learned, held_out = task.split(settings.largest, settings.held_out, seed)
     curves = Curves(settings, tokenizer, held_out)
     with tempfile.TemporaryDirectory() as folder:
-        args = GRPOConfig(
-            output_dir=folder,
-            seed=seed,
-            per_device_train_batch_size=settings.responses // settings.updates,
-            steps_per_generation=settings.updates,
-            num_generations=settings.group,
-            max_completion_length=settings.tokens,
-            generation_kwargs={"stop_token_ids": tokenizer.encode(task.END)},
+        args = engine.grpo_config(
+            settings, tokenizer, folder, seed,
             max_steps=settings.rollouts * settings.updates,
-            learning_rate=settings.learning_rate,
-            lr_scheduler_type="constant",
-            use_vllm=True,
-            vllm_mode="colocate",
-            # Of the arm with TRL's own correction; it is off in the others.
-            vllm_importance_sampling_correction=False,
+            # Of the arm with TRL's own correction, which it turns on.
             vllm_importance_sampling_mode="token_truncate",
-            vllm_max_model_length=64,
-            # Float32 weights, multiplied in bfloat16. The other implementation of attention takes half of the time
-            # for responses as short as these.
+            # Float32 weights, multiplied in bfloat16. Eager attention takes half of the time of the other
+            # implementation for responses as short as these.
             model_init_kwargs={"dtype": "float32", "attn_implementation": "eager"},
             bf16=True,
-            use_cpu=True,
-            gradient_checkpointing=False,
-            report_to=[],
-            logging_steps=1,
-            save_strategy="no",
-            disable_tqdm=True,
             **(SOFT_SETTINGS if arm == SOFT else {}),
-        )
+        )  # fmt: skip
         trainer = TRAINERS[arm](
             model=model, reward_funcs=task.reward, args=args, train_dataset=Dataset.from_list(learned),
             processing_class=tokenizer, callbacks=[curves], rounds_to_int4=engine_weights == "int4", seed=seed,
