@@ -12,12 +12,12 @@ namespace sis {
 // The numbers are those of v1::MissingReason, and stand in stores.
 enum class MissingReason : uint8_t {
   kNeverArrived = 1,
-  kEvicted = 2,  // to make room; or lost by the store
+  kEvicted = 2,  // to make room, also by a store that does so
   kExpired = 3,
   kStale = 4,
   kReleased = 5,
   kStoreDown = 6,
-  kCorrupt = 7,
+  kCorrupt = 7,  // not as it was written; or lost by a store that forgets nothing
 };
 
 inline constexpr std::array kMissingReasons = {

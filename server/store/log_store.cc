@@ -238,8 +238,12 @@ absl::StatusOr<StoredSequence> LogStore::Read(const SequenceIdentity& sequence, 
   }
   if (read.ok()) return read;
   if (absl::IsAborted(read.status())) return absl::UnavailableError(read.status().message());
-  return absl::Status(read.status().code(),
-                      absl::StrCat(ToString(sequence), ": ", read.status().message()));
+  absl::StatusCode code = read.status().code();
+  // What forgets nothing has lost it by damage.
+  if (code == absl::StatusCode::kResourceExhausted && !items_->forgets()) {
+    code = absl::StatusCode::kDataLoss;
+  }
+  return absl::Status(code, absl::StrCat(ToString(sequence), ": ", read.status().message()));
 }
 
 absl::Status LogStore::RemoveEntries(const std::string& prefix, uint32_t first, uint32_t last) {

@@ -100,8 +100,9 @@ struct StoredRun {
 // Thread-safe. Every call may block on a disk or a network: hold no lock that others wait for.
 //
 // Errors, wherever a Status is: Unavailable if what is asked for lies on a node that doesn't answer
-// (nothing is known then: a write may have been done), DataLoss if it is there but not as it was
-// written, ResourceExhausted if the store has lost it for want of room, or has no room for it.
+// (nothing is known then: a write may have been done), DataLoss if it is damaged: not as it was
+// written, or lost by a store that forgets nothing; ResourceExhausted if the store has lost it for
+// want of room, or has no room for it.
 class SequenceStore {
  public:
   virtual ~SequenceStore() = default;
