@@ -62,9 +62,10 @@ void Inspection::Erase(Table::iterator kept) {
 
 bool Inspection::MakeRoom(int64_t bytes, const Name& name, uint64_t hash, uint64_t draw) {
   while (!budget_.TryCharge(bytes)) {
-    const auto earlier = std::ranges::find_if(by_use_, [&](const Name& other) {
-      return other != name && sequences_.at(other).values.draw != draw;
-    });
+    const auto earlier =
+        std::ranges::find_if(by_use_, [&](const Name& other) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+          return other != name && sequences_.at(other).values.draw != draw;
+        });
     if (earlier != by_use_.end()) {
       Erase(sequences_.find(*earlier));
       continue;

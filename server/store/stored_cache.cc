@@ -90,8 +90,9 @@ Run::Found StoredCache::Find(Run& run, const SequenceName& name, uint32_t first,
     if (!store_.shared() || Complete(**sequence, first, count)) return found;
     absl::Status status;
     {
-      WriterLock writing(LogOf(**sequence).writing);
-      status = CatchUp(run, name, **sequence);
+      SequenceLog& log = LogOf(**sequence);
+      WriterLock writing(log.writing);
+      status = CatchUp(run, name, **sequence, log);
     }
     // What can't be had now is missing from what is returned.
     if (!absl::IsAborted(status) && !absl::IsFailedPrecondition(status)) return found;
@@ -193,8 +194,8 @@ absl::Status StoredCache::Apply(Run& run, Sequence& sequence, const LogEntry& en
   return status;
 }
 
-absl::Status StoredCache::CatchUp(Run& run, const SequenceName& name, Sequence& sequence) {
-  SequenceLog& log = LogOf(sequence);
+absl::Status StoredCache::CatchUp(Run& run, const SequenceName& name, Sequence& sequence,
+                                  SequenceLog& log) {
   if (log.forgotten) return absl::AbortedError("forgotten");
   const absl::StatusOr<StoredSequence> stored = store_.Read(IdentityOf(run, name), log.next);
   if (absl::IsNotFound(stored.status())) return absl::OkStatus();
@@ -206,7 +207,7 @@ absl::Status StoredCache::CatchUp(Run& run, const SequenceName& name, Sequence& 
     return absl::FailedPreconditionError(absl::StrCat(
         "dropped elsewhere (", std::string(Name(reason)), "): send it as another attempt"));
   }
-  const auto forget = [&](std::string_view why) {
+  const auto forget = [&](std::string_view why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(log.writing) {
     run.Forget(name, &sequence);
     log.forgotten = true;
     return absl::AbortedError(absl::StrCat("changed by another replica: ", std::string(why)));
@@ -215,7 +216,8 @@ absl::Status StoredCache::CatchUp(Run& run, const SequenceName& name, Sequence& 
   if (stored->sealed_form.has_value()) return forget("sealed");
 
   WriterLock order(log.order);
-  const auto apply = [&](const LogEntry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(log.order) {
+  const auto apply = [&](const LogEntry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(log.writing,
+                                                                              log.order) {
     if (!log.unwritten.empty() && log.unwritten.front() == entry) {
       log.unwritten.erase(log.unwritten.begin());  // written after all, though nobody said so
       return absl::OkStatus();
@@ -268,7 +270,7 @@ absl::Status StoredCache::Write(Run& run, const SequenceName& name, Sequence& se
     if (failed == statuses.end()) continue;
     if (!IsConflict(*failed)) return *failed;
     const uint32_t before = log.next;
-    if (absl::Status status = CatchUp(run, name, sequence); !status.ok()) return status;
+    if (absl::Status status = CatchUp(run, name, sequence, log); !status.ok()) return status;
     if (log.next == before) return absl::UnavailableError("the store changes: try again");
   }
 }
@@ -278,7 +280,7 @@ absl::StatusOr<bool> StoredCache::Follow(Run& run, const SequenceName& name, Seq
   SequenceLog& log = LogOf(sequence);
   WriterLock writing(log.writing);
   const uint32_t before = log.next;
-  const absl::Status status = CatchUp(run, name, sequence);
+  const absl::Status status = CatchUp(run, name, sequence, log);
   if (absl::IsAborted(status) || absl::IsFailedPrecondition(status)) return true;
   if (!status.ok()) return status;
   return log.next != before;

@@ -73,9 +73,9 @@ class StoredCache final : public BackingStore {
   // Once, whoever asks meanwhile. kNeverArrived if the store doesn't have it.
   absl::StatusOr<Run::Found> Load(Run& run, const SequenceName& name) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<Run::Found> LoadNow(Run& run, const SequenceName& name);
-  // Applies what others have stored. Errors as of Write.
-  absl::Status CatchUp(Run& run, const SequenceName& name, Sequence& sequence)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(LogOf(sequence).writing);
+  // Applies what others have stored. `log`: the sequence's. Errors as of Write.
+  absl::Status CatchUp(Run& run, const SequenceName& name, Sequence& sequence, SequenceLog& log)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(log.writing);
   // Whether there may be room now for so many bytes of the run.
   bool MakeRoom(Run& run, int64_t bytes);
   // Makes room for it if need be.
