@@ -61,8 +61,11 @@ class Memory(NamedTuple):
 
 
 def memory(samples: Sequence[Dict]) -> Memory:
-    """Of samples with `seconds` and `resident_bytes`, in the order of time."""
+    """Of samples with `seconds` and `resident_bytes`, in the order of time. All NaN, which is not flat,
+    if they are too few to tell."""
     kept = list(samples[int(WARM_UP * len(samples)) :])
+    if len(kept) < BLOCKS:
+        return Memory(math.nan, math.nan, Slope(math.nan, math.nan, math.nan))
     seconds = [sample["seconds"] for sample in kept]
     resident = [sample["resident_bytes"] for sample in kept]
     length = seconds[-1] - seconds[0]
@@ -86,7 +89,11 @@ def summary(title: str, samples: Dict[str, List[Dict]], loads: Dict[str, Dict], 
             f"{name}: resident {result.mean / mib:.1f} MiB in the mean, {result.most / mib:.1f} at most; growth "
             f"{result.growth.estimate / mib:+.2f} MiB [{result.growth.low / mib:+.2f}, {result.growth.high / mib:+.2f}] "
             f"after the first quarter: {'flat' if result.flat else 'NOT FLAT'}; the cache {fullest}; "
-            f"file descriptors {taken[-1]['descriptors']}, threads {taken[-1]['threads']} at the end"
+            + (
+                f"file descriptors {taken[-1]['descriptors']}, threads {taken[-1]['threads']} at the end"
+                if taken
+                else "no sample"
+            )
         )
         lines.append("  " + ", ".join(f"{what}: {number:,}" for what, number in sorted(loads[name].items())))
     lines += [f"not asked for: {failure}" for failure in failures[:20]]

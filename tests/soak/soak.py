@@ -19,11 +19,16 @@ CACHE_BYTES = 32 << 20
 REST_SECONDS = 0.3
 
 
+class ServerEnded(Exception):
+    """By itself, in the middle of a soak."""
+
+
 def _status(process, name):
     for line in pathlib.Path(f"/proc/{process.pid}/status").read_text().splitlines():
         if line.startswith(f"{name}:"):
             return int(line.split()[1])
-    raise KeyError(name)
+    # Of a process that has ended little is left to read.
+    raise ServerEnded
 
 
 def sample(server, load, seconds):
@@ -40,7 +45,7 @@ def sample(server, load, seconds):
 
 def soak(seconds, output):
     """Writes samples.json, summary.txt and soak.svg to the folder `output`; returns the summary, and
-    whether all was well."""
+    whether all was well. If a server ends by itself, so does the soak."""
     sample_seconds = min(5, seconds / 40)
     output.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
@@ -58,17 +63,19 @@ def soak(seconds, output):
             stack.callback(loads[name].stop)
         started = time.monotonic()
         samples = {name: [] for name in servers}
-        while time.monotonic() - started < seconds:
-            time.sleep(sample_seconds)
-            for name, server in servers.items():
-                samples[name].append(sample(server, loads[name], time.monotonic() - started))
+        with contextlib.suppress(ServerEnded):
+            while time.monotonic() - started < seconds:
+                time.sleep(sample_seconds)
+                for name, server in servers.items():
+                    samples[name].append(sample(server, loads[name], time.monotonic() - started))
         for load in loads.values():
             load.stop()
-        failures = [failure for load in loads.values() for failure in load.failures]
+        failures = []
         for name, server in servers.items():
             server.close()
             if server.process.returncode != 0:
                 failures.append(f"{name} ended with {server.process.returncode}")
+        failures += [failure for load in loads.values() for failure in load.failures]
     title = f"{seconds / 60:.0f} minutes at the byte budget, {datetime.date.today()}, {os.cpu_count()} cores"
     counts = {name: dict(load.counts) for name, load in loads.items()}
     (output / "samples.json").write_text(json.dumps(samples))

@@ -4,12 +4,15 @@ import itertools
 import pathlib
 import re
 import tempfile
+import threading
+import time
 import unittest
 import unittest.mock
 import urllib.request
 
 import numpy as np
 
+from server.testing.live_server import LiveServer
 from tests.soak import report, soak
 
 
@@ -47,6 +50,31 @@ class SoakTest(unittest.TestCase):
                 self.assertIn(f"\n{name}: resident ", text)
             self.assertEqual((output / "summary.txt").read_text(), text)
             self.assertIn("</svg>", (output / "soak.svg").read_text())
+
+    def test_a_server_that_ends_ends_it_and_is_said_to_have_ended(self):
+        servers = []
+
+        class ShortLived(LiveServer):
+            def __init__(self, *arguments, **named):
+                super().__init__(*arguments, **named)
+                servers.append(self)
+
+        def kill_one_in_the_middle():
+            while len(servers) < 3:
+                time.sleep(0.01)
+            time.sleep(1)
+            servers[1].process.kill()
+
+        killer = threading.Thread(target=kill_one_in_the_middle)
+        killer.start()
+        with tempfile.TemporaryDirectory() as folder, unittest.mock.patch.object(soak, "LiveServer", ShortLived):
+            text, good = soak.soak(600, pathlib.Path(folder))
+        killer.join()
+        self.assertFalse(good)
+        self.assertIn("\nnot asked for: rocksdb ended with -9\n", text)
+        # What was asked of it meanwhile failed, and nothing of the others.
+        self.assertNotIn("not asked for: memory", text)
+        self.assertIn("\nrocksdb: resident nan MiB", text)
 
     def test_a_dropped_read_of_the_metrics_is_counted_and_doesn_t_end_it(self):
         read, reads = urllib.request.urlopen, itertools.count()
