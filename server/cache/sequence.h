@@ -108,8 +108,10 @@ class Sequence {
     uint32_t count;
     size_t row;  // of the first of them in the range
   };
+  // Which lock `visit` needs is checked where it is written.
   template <typename Visit>
-  static void ForEachPart(uint32_t first, uint32_t end, const Visit& visit);
+  static void ForEachPart(uint32_t first, uint32_t end,
+                          const Visit& visit) ABSL_NO_THREAD_SAFETY_ANALYSIS;
 
   // What a page needs before positions can be added.
   struct PageNeed {
