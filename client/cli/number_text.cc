@@ -36,7 +36,9 @@ std::string ShareText(double share) {
   if (!std::isfinite(share)) return kNone;
   const double percent = 100 * share;
   if (percent != 0 && std::abs(percent) < 0.1) return absl::StrFormat("%.2g%%", percent);
-  return absl::StrFormat(percent > 99.95 && percent < 100 ? "%.2f%%" : "%.1f%%", percent);
+  // So that less than everything doesn't read as 100.0%.
+  const int decimals = percent > 99.95 && percent < 100 ? 2 : 1;
+  return absl::StrFormat("%.*f%%", decimals, percent);
 }
 
 std::string NumberText(double number) {
