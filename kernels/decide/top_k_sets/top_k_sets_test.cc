@@ -178,8 +178,7 @@ TEST(TopKSets, RecordsNeedNotBeDecoded) {
       std::ranges::copy(part(decoded.log_probs), std::back_inserter(recorded.log_probs));
       // Of what is recorded in the page, so that something is found.
       std::ranges::sort(decoded.ids);
-      const auto [end, last] = std::ranges::unique(decoded.ids);
-      decoded.ids.erase(end, last);
+      decoded.ids.erase(std::unique(decoded.ids.begin(), decoded.ids.end()), decoded.ids.end());
       std::erase(decoded.ids, -1);
       const int current_slots = 1 + static_cast<int>(random() % (i % 2 == 0 ? kMaxTopK : 20));
       const Sets current = RandomSets(random, current_slots, n, decoded.ids);
