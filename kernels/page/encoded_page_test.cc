@@ -132,7 +132,9 @@ TEST(Page, SomeRecordsAreThoseOfAll) {
 
       // Each array alone.
       DecodedPage one = some;
-      const auto read = [&](auto& array, const auto& expected, const RecordRows& rows) {
+      // Clang 14 captures a structured binding only by name.
+      const auto read = [&, first = first](auto& array, const auto& expected,
+                                           const RecordRows& rows) {
         std::ranges::fill(array, 77);
         ReadRecords(ViewPage(header, bytes), first, rows);
         EXPECT_EQ(std::memcmp(array.data(), expected.data(), 4 * array.size()), 0);
