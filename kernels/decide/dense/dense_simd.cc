@@ -53,6 +53,14 @@ HWY_INLINE FourFloats LoadFour(const std::byte* source) {
           {Logits::Load(source + 2 * kBytes), Logits::Load(source + 3 * kBytes)}};
 }
 
+// NaN lanes may be passed over. hn::MaxOfLanes makes the lowest finite value of lanes of -inf, on
+// EMU128 in Highway 1.0.
+HWY_INLINE float LargestLane(Floats v) {
+  HWY_ALIGN float lanes[kLanes];
+  hn::Store(v, FloatTag(), lanes);
+  return *std::max_element(lanes, lanes + kLanes);
+}
+
 // The largest of the logits in the columns [begin, end) of a block, multiples of 64. If one is NaN,
 // the result is +inf or above, or NaN, or as if that logit weren't there.
 HWY_INLINE float Maximum(Float32Logits /*type*/, const std::byte* block, size_t end) {
@@ -67,7 +75,7 @@ HWY_INLINE float Maximum(Float32Logits /*type*/, const std::byte* block, size_t 
   }
   const Floats maximum = hn::Max(hn::Max(maxima.first.first, maxima.first.second),
                                  hn::Max(maxima.second.first, maxima.second.second));
-  return hn::GetLane(hn::MaxOfLanes(FloatTag(), maximum));
+  return LargestLane(maximum);
 }
 
 // Halves are compared as integers, without conversion: as signed ones those of sign + are in order,
@@ -100,7 +108,7 @@ HWY_INLINE float Maximum(Bfloat16Logits /*type*/, const std::byte* block, size_t
     maximum =
         hn::Max(Bfloat16Logits::Load(reinterpret_cast<const std::byte*>(maxima + lane)), maximum);
   }
-  return hn::GetLane(hn::MaxOfLanes(FloatTag(), maximum));
+  return LargestLane(maximum);
 }
 
 // Adds the upper half of the lanes to the lower one until one is left.
