@@ -20,22 +20,9 @@ import sys
 import tempfile
 import time
 
+from tests.bench import environment
+
 ARMS = ("TRL", "SIS")
-
-
-def start_again_in_environment():
-    """Replaces this process by one of the environment's Python."""
-    python = pathlib.Path(os.environ.get("BUILD_WORKSPACE_DIRECTORY", ".")) / "build/rl/bin/python"
-    if not python.exists():
-        sys.exit("trl_steps: first run tools/rl-environment rl")
-    # This project's own modules; the system's packages would come before those of the environment.
-    runfiles = str(pathlib.Path(__file__).absolute().parents[2])
-    modules = os.pathsep.join(path for path in sys.path if path.startswith(runfiles))
-    os.execve(
-        python,
-        [str(python), "-P", __file__, *sys.argv[1:]],
-        {**os.environ, "PYTHONPATH": modules, "SIS_TRL_STEPS": "started"},
-    )
 
 
 def train(arm, model, address, arguments):
@@ -52,12 +39,12 @@ def train(arm, model, address, arguments):
     engine.prepare()
     torch.set_num_threads(os.cpu_count())
 
-    class Clock(TrainerCallback):
-        ended = []
+    ended = []
 
+    class Clock(TrainerCallback):
         def on_step_end(self, args, state, control, **_):
             if state.global_step % arguments.updates == 0:
-                self.ended.append(time.perf_counter())
+                ended.append(time.perf_counter())
 
     with tempfile.TemporaryDirectory() as folder:
         args = GRPOConfig(
@@ -90,7 +77,7 @@ def train(arm, model, address, arguments):
             **({"sis_config": SisConfig(address)} if arm == "SIS" else {}),
         )
         trainer.train()
-    return [after - before for before, after in zip(Clock.ended, Clock.ended[1:])]
+    return [after - before for before, after in zip(ended, ended[1:])]
 
 
 def measure(arm, model, address, given):
@@ -143,6 +130,5 @@ def main():
 
 
 if __name__ == "__main__":
-    if "SIS_TRL_STEPS" not in os.environ:
-        start_again_in_environment()
+    environment.start_again_in("rl")
     main()

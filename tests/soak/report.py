@@ -2,7 +2,7 @@
 
 import math
 import pathlib
-from typing import Dict, List, NamedTuple, Sequence, Tuple
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import matplotlib
 import numpy as np
@@ -60,12 +60,12 @@ class Memory(NamedTuple):
         return self.growth.high < MOST_GROWTH * self.mean
 
 
-def memory(samples: Sequence[Dict]) -> Memory:
-    """Of samples with `seconds` and `resident_bytes`, in the order of time. All NaN, which is not flat,
-    if they are too few to tell."""
+def memory(samples: Sequence[Dict]) -> Optional[Memory]:
+    """Of samples with `seconds` and `resident_bytes`, in the order of time. None if they are too few to
+    tell."""
     kept = list(samples[int(WARM_UP * len(samples)) :])
     if len(kept) < BLOCKS:
-        return Memory(math.nan, math.nan, Slope(math.nan, math.nan, math.nan))
+        return None
     seconds = [sample["seconds"] for sample in kept]
     resident = [sample["resident_bytes"] for sample in kept]
     length = seconds[-1] - seconds[0]
@@ -82,18 +82,17 @@ def summary(title: str, samples: Dict[str, List[Dict]], loads: Dict[str, Dict], 
     mib = 2**20
     for name, taken in samples.items():
         result = memory(taken)
+        verdicts.append(result is not None and result.flat)
+        if result is None:
+            lines.append(f"{name}: too few samples to tell")
+            continue
         shares = [sample["cache_share"] for sample in taken if sample["cache_share"] is not None]
         fullest = f"was up to {max(shares):.0%} full" if shares else "was never read"
-        verdicts.append(result.flat)
         lines.append(
             f"{name}: resident {result.mean / mib:.1f} MiB in the mean, {result.most / mib:.1f} at most; growth "
             f"{result.growth.estimate / mib:+.2f} MiB [{result.growth.low / mib:+.2f}, {result.growth.high / mib:+.2f}] "
             f"after the first quarter: {'flat' if result.flat else 'NOT FLAT'}; the cache {fullest}; "
-            + (
-                f"file descriptors {taken[-1]['descriptors']}, threads {taken[-1]['threads']} at the end"
-                if taken
-                else "no sample"
-            )
+            f"file descriptors {taken[-1]['descriptors']}, threads {taken[-1]['threads']} at the end"
         )
         lines.append("  " + ", ".join(f"{what}: {number:,}" for what, number in sorted(loads[name].items())))
     lines += [f"not asked for: {failure}" for failure in failures[:20]]

@@ -21,40 +21,19 @@ counts as well, which the others do not.
 
 import argparse
 import contextlib
-import os
-import pathlib
 import statistics
-import sys
 import tempfile
 import time
+
+from tests.bench import environment
 
 THREADS = 2
 # Large messages are not mapped and unmapped each time (docs/performance_evaluate.md), in any way.
 MALLOC = "glibc.malloc.mmap_threshold=1073741824:glibc.malloc.trim_threshold=1073741824"
 
 
-def start_again_in_environment():
-    """Replaces this process by one of the environment's Python."""
-    python = pathlib.Path(os.environ.get("BUILD_WORKSPACE_DIRECTORY", ".")) / "build/verl/bin/python"
-    if not python.exists():
-        sys.exit("trainer_path: first run tools/rl-environment verl")
-    # This project's own modules; the system's packages would come before those of the environment.
-    runfiles = str(pathlib.Path(__file__).absolute().parents[4])
-    modules = os.pathsep.join(path for path in sys.path if path.startswith(runfiles))
-    os.execve(
-        python,
-        [str(python), "-P", __file__, *sys.argv[1:]],
-        {
-            **os.environ,
-            "GLIBC_TUNABLES": MALLOC,
-            "PYTHONPATH": modules,
-            "SIS_TRAINER_PATH": "started",
-        },
-    )
-
-
-if __name__ == "__main__" and "SIS_TRAINER_PATH" not in os.environ:
-    start_again_in_environment()
+if __name__ == "__main__":
+    environment.start_again_in("verl", GLIBC_TUNABLES=MALLOC)
 
 import ray
 import torch
