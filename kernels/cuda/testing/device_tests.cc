@@ -4,20 +4,26 @@
 //   device_tests [GoogleTest's flags]   the tests; of the conformance suite only what runs on CUDA
 //   device_tests --bandwidth            reports instead: the kernel alone, and calls from host
 //   memory
+//                                       beside the CPU's
 //
 // Reads tests/golden in the working directory.
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <cstdlib>
 #include <iostream>
 #include <memory>
 #include <random>
 #include <string_view>
+#include <thread>
 
 #include "kernels/cuda/evaluate/cuda_backend.h"
 #include "kernels/cuda/evaluate/device.h"
 #include "kernels/cuda/testing/bandwidth_report.h"
+#include "kernels/cuda/testing/device_trap.h"
 #include "kernels/cuda/testing/residency_report.h"
 #include "kernels/decide/scalar_backend.h"
+#include "kernels/decide/simd_backend.h"
 #include "tests/conformance/backends.h"
 #include "tests/conformance/policy_pairs.h"
 #include "tests/conformance/positions.h"
@@ -57,6 +63,40 @@ TEST_F(DeviceTest, RowsStay) {
   }
 }
 
+using DeviceDeathTest = DeviceTest;
+
+// One thread evaluates again and again; in the middle of it the device fails.
+int EvaluateWhileTheDeviceFails() {
+  absl::StatusOr<CudaBackend> cuda =
+      NewCudaBackend(std::make_unique<ScalarBackend>(), {.bytes = int64_t{1} << 24});
+  if (!cuda.ok()) return 2;
+  std::mt19937_64 random(1);
+  const Positions positions = RandomPositions(random, 10, 4096);
+  const EvaluateParameters parameters{.slots = 10, .top_k = 10, .draw = 1};
+  const Results expected = Evaluate(ScalarBackend(), parameters, 1, 0, positions);
+  constexpr int kCalls = 200;
+  std::atomic<int> calls = 0;
+  bool same = true;
+  std::thread trainer([&] {
+    for (; calls < kCalls; ++calls) {
+      const Results results = Evaluate(*cuda->backend, parameters, 1, 0, positions);
+      same = same && SameBytes(results, expected);
+    }
+  });
+  while (calls < kCalls / 4) std::this_thread::yield();
+  const bool failed = !TrapDevice().ok();
+  trainer.join();
+  return failed && same ? 0 : 1;
+}
+
+// In a process of its own, as what fails there fails for good.
+TEST_F(DeviceDeathTest, TheAnswersAreTheSameWhenTheDeviceFails) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  // No destructors: they would ask the device that failed.
+  EXPECT_EXIT(std::_Exit(EvaluateWhileTheDeviceFails()), testing::ExitedWithCode(0),
+              "^backend: cuda/.* failed, from now on scalar [(][^\n]*[)]\n$");
+}
+
 }  // namespace
 
 absl::Status ReportResidencyOfTheDevice() {
@@ -67,7 +107,7 @@ absl::Status ReportResidencyOfTheDevice() {
   absl::Status status;
   for (const int threads : {1, 4}) {
     std::cout << "\n";
-    status.Update(ReportResidency(*cuda->backend, {.threads = threads}, std::cout));
+    status.Update(ReportResidency(*cuda->backend, SimdBackend(), {.threads = threads}, std::cout));
   }
   return status;
 }

@@ -98,9 +98,15 @@ struct Work {
 
 enum class Rows { kStaged, kCopied, kThere };
 
+// A column of the report.
+struct Way {
+  const Backend& backend;
+  Rows rows;
+};
+
 // Mtokens/s of all threads.
-double Rate(const Backend& backend, std::deque<Work>& works, Rows rows) {
-  if (rows == Rows::kCopied) {
+double Rate(const Way& way, std::deque<Work>& works) {
+  if (way.rows == Rows::kCopied) {
     for (Work& work : works) {
       for (PackedPage& page : work.pages) page.tag.Renew();
     }
@@ -110,15 +116,15 @@ double Rate(const Backend& backend, std::deque<Work>& works, Rows rows) {
   std::vector<std::thread> threads;
   for (Work& work : works) {
     positions += work.decisions.size();
-    threads.emplace_back([&] { work.Evaluate(backend, rows != Rows::kStaged); });
+    threads.emplace_back([&] { work.Evaluate(way.backend, way.rows != Rows::kStaged); });
   }
   for (std::thread& thread : threads) thread.join();
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
   return static_cast<double>(positions) / seconds.count() * 1e-6;
 }
 
-absl::Status ReportCase(const Backend& backend, const ResidencyReportOptions& options, int slots,
-                        std::ostream& out) {
+absl::Status ReportCase(const Backend& backend, const Backend& cpu,
+                        const ResidencyReportOptions& options, int slots, std::ostream& out) {
   std::deque<Work> works;
   for (int i = 0; i < options.threads; ++i) {
     works.emplace_back(slots, options.positions / options.threads, static_cast<uint32_t>(i));
@@ -133,14 +139,16 @@ absl::Status ReportCase(const Backend& backend, const ResidencyReportOptions& op
 
   std::ostringstream line;
   line << std::fixed << std::setprecision(0) << "| " << slots;
-  for (const Rows rows : {Rows::kStaged, Rows::kCopied, Rows::kThere}) {
+  for (const Way& way : {Way{cpu, Rows::kStaged}, Way{backend, Rows::kStaged},
+                         Way{backend, Rows::kCopied}, Way{backend, Rows::kThere}}) {
     std::vector<double> rates;
     for (int round = -1; round < options.rounds; ++round) {  // the first warms up
       const ResidentRowsStats before = backend.resident_rows();
-      const double rate = Rate(backend, works, rows);
+      const double rate = Rate(way, works);
       const ResidentRowsStats after = backend.resident_rows();
       if (round >= 0) rates.push_back(rate);
-      if (after.passes > before.passes || (rows == Rows::kThere && after.copies > before.copies)) {
+      if (after.passes > before.passes ||
+          (way.rows == Rows::kThere && after.copies > before.copies)) {
         return absl::InternalError(absl::StrCat("K = ", slots, ": the memory doesn't hold it all"));
       }
       for (size_t i = 0; i < works.size(); ++i) {
@@ -159,13 +167,15 @@ absl::Status ReportCase(const Backend& backend, const ResidencyReportOptions& op
 
 }  // namespace
 
-absl::Status ReportResidency(const Backend& backend, const ResidencyReportOptions& options,
-                             std::ostream& out) {
+absl::Status ReportResidency(const Backend& backend, const Backend& cpu,
+                             const ResidencyReportOptions& options, std::ostream& out) {
   out << "Calls from host memory, " << options.threads << " threads, 12 bits, Mtokens/s:\n\n"
-      << "| K | rows staged for each call | copied to stay | there |\n"
-      << "|---|---|---|---|\n";
+      << "| K | the CPU | rows staged for each call | copied to stay | there |\n"
+      << "|---|---|---|---|---|\n";
   for (const int slots : {10, 50, 100}) {
-    if (absl::Status status = ReportCase(backend, options, slots, out); !status.ok()) return status;
+    if (absl::Status status = ReportCase(backend, cpu, options, slots, out); !status.ok()) {
+      return status;
+    }
   }
   return absl::OkStatus();
 }

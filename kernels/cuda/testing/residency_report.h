@@ -1,5 +1,5 @@
-// How fast calls from host memory are evaluated: with rows that are staged for each call, that are
-// copied to stay, and that are there.
+// How fast calls from host memory are evaluated: by the CPU, and by a device with rows that are
+// staged for each call, that are copied to stay, and that are there.
 #pragma once
 
 #include <ostream>
@@ -17,8 +17,8 @@ struct ResidencyReportOptions {
 
 // One line per K, with pages of 64 positions in 12 bits, as the server has them, and values of
 // float32 token after token. The backend's memory should hold all pages of a round: else Internal,
-// as if the bytes are not the scalar backend's.
-absl::Status ReportResidency(const Backend& backend, const ResidencyReportOptions& options,
-                             std::ostream& out);
+// as if the bytes are not the scalar backend's. `cpu` evaluates the same in turn.
+absl::Status ReportResidency(const Backend& backend, const Backend& cpu,
+                             const ResidencyReportOptions& options, std::ostream& out);
 
 }  // namespace sis::cuda

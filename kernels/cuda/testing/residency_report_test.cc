@@ -16,7 +16,7 @@ TEST(ResidencyReport, OneLinePerK) {
   std::ostringstream out;
   const auto backend = BackendOnHostStages(std::make_unique<ScalarBackend>(), 16,
                                            ResidentRows::kSlabBytes, When::kInAThread);
-  const absl::Status status = ReportResidency(*backend, kSmall, out);
+  const absl::Status status = ReportResidency(*backend, ScalarBackend(), kSmall, out);
   EXPECT_TRUE(status.ok()) << status;
   for (const char* line : {"\n| 10 | ", "\n| 50 | ", "\n| 100 | "}) {
     EXPECT_NE(out.str().find(line), std::string::npos) << out.str();
@@ -31,7 +31,7 @@ TEST(ResidencyReport, SaysThatTheMemoryIsTooSmall) {
   std::ostringstream out;
   const auto backend =
       BackendOnHostStages(std::make_unique<ScalarBackend>(), 1, size_t{16} << 10, When::kInAThread);
-  EXPECT_EQ(ReportResidency(*backend, kSmall, out).message(),
+  EXPECT_EQ(ReportResidency(*backend, ScalarBackend(), kSmall, out).message(),
             "K = 10: the memory doesn't hold it all");
 }
 
