@@ -105,10 +105,7 @@ class SisStream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::B
 class Sis {
  public:
   // A Unix socket is for clients that have segments.
-  Sis(const std::string& program, bool unix_socket)
-      : process_({absl::StrCat("--listen=", Address(unix_socket)), "--cache_bytes=2147483648",
-                  "--shared_memory_bytes=2147483648"},
-                 program) {}
+  Sis(const std::string& program, bool unix_socket) : process_(Flags(unix_socket), program) {}
 
   const ChildProcess& process() const { return process_; }
 
@@ -225,11 +222,13 @@ class Sis {
   }
 
  private:
-  static std::string Address(bool unix_socket) {
-    if (!unix_socket) return "127.0.0.1:0";
+  static std::vector<std::string> Flags(bool unix_socket) {
+    const std::string cache = "--cache_bytes=2147483648";
+    if (!unix_socket) return {"--listen=127.0.0.1:0", cache};
     std::string folder = "/tmp/sis-XXXXXX";
     if (mkdtemp(folder.data()) == nullptr) Fail("no folder for a socket");
-    return absl::StrCat("unix:", folder, "/socket");
+    return {absl::StrCat("--listen=unix:", folder, "/socket"), cache,
+            "--shared_memory_bytes=2147483648"};
   }
 
   ServerProcess process_;
