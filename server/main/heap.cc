@@ -9,7 +9,6 @@ namespace sis {
 namespace {
 
 constexpr int kNeverGivenBack = 1 << 30;
-constexpr int kCoresPerArena = 4;
 
 }  // namespace
 
@@ -19,10 +18,10 @@ void ConfigureHeap() {
   mallopt(M_MMAP_THRESHOLD, kNeverGivenBack);
   mallopt(M_TRIM_THRESHOLD, kNeverGivenBack);
   // What one thread allocates another frees here. By default there are eight arenas per core, and
-  // each grows, for hours, until it has seen its own most crowded moment. That few cores seldom
-  // wait for each other's lock: small blocks come from caches that threads have of their own.
-  mallopt(M_ARENA_MAX,
-          std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / kCoresPerArena));
+  // each grows, for hours, until it has seen its own most crowded moment. Fewer than one per core
+  // make threads wait for each other: a quarter of what blocks of 1024 tokens give
+  // (docs/performance_ingest.md).
+  mallopt(M_ARENA_MAX, std::max(1, static_cast<int>(std::thread::hardware_concurrency())));
 }
 
 }  // namespace sis
