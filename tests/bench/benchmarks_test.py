@@ -1,0 +1,45 @@
+"""Benchmarks still run: each once, with as little to do as it takes, prints its table. What they
+measure here means nothing."""
+
+import shutil
+import subprocess
+import unittest
+
+INGEST = ["tests/bench/ingest", "--top_k=10", "--block_tokens=32", "--streams=2", "--repetitions=1",
+          "--megabytes=1", "--held=10", "--appends=10"]  # fmt: skip
+
+
+class BenchmarksTest(unittest.TestCase):
+    def run_benchmark(self, *command):
+        """What it printed, if it ended well."""
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=240)
+        self.assertEqual(ended.returncode, 0, ended.stdout + ended.stderr)
+        return ended.stdout
+
+    @unittest.skipIf(shutil.which("redis-server") is None, "there is no redis-server")
+    def test_ingest(self):
+        for segments in ([], ["--segments"]):
+            with self.subTest(segments):
+                self.assertRegex(self.run_benchmark(*INGEST, *segments), r"(?m)^ 10 +32 +2 +\d")
+
+    def test_mixed(self):
+        printed = self.run_benchmark("tests/bench/mixed", "--seconds=1", "--tokens_per_second=500")
+        for store in ("memory", "rocksdb", "memcached"):
+            self.assertRegex(printed, rf"(?m)^\| {store} \| 500 \| \d+ \|")
+
+    def test_evaluate(self):
+        printed = self.run_benchmark(
+            "tests/bench/evaluate", "--scale=0.0005", "--repetitions=1", "--slots=10"
+        )
+        for way in (r"C\+\+, TCP", r"C\+\+, shared memory, float16", "Python, shared memory"):
+            self.assertRegex(printed, rf"(?m)^ *{way} .* Mtokens/s")
+
+    def test_evaluate_dense(self):
+        printed = self.run_benchmark(
+            "tests/bench/evaluate_dense", "--vocabulary=1000", "--positions=64", "--repetitions=1"
+        )
+        self.assertRegex(printed, r"(?m)^ *shared memory, bfloat16 +\d+ positions/s")
+
+
+if __name__ == "__main__":
+    unittest.main()
