@@ -2,9 +2,7 @@
 // fast it does it.
 //
 //   device_tests [GoogleTest's flags]   the tests; of the conformance suite only what runs on CUDA
-//   device_tests --bandwidth            reports instead: the kernel alone, and calls from host
-//   memory
-//                                       beside the CPU's
+//   device_tests --bandwidth            reports instead: the kernel alone, calls beside the CPU
 //
 // Reads tests/golden in the working directory.
 #include <gtest/gtest.h>
@@ -65,7 +63,7 @@ TEST_F(DeviceTest, RowsStay) {
 
 using DeviceDeathTest = DeviceTest;
 
-// One thread evaluates again and again; in the middle of it the device fails.
+// One thread evaluates again and again, before and after the device fails. 0: always the same.
 int EvaluateWhileTheDeviceFails() {
   absl::StatusOr<CudaBackend> cuda =
       NewCudaBackend(std::make_unique<ScalarBackend>(), {.bytes = int64_t{1} << 24});
@@ -74,19 +72,20 @@ int EvaluateWhileTheDeviceFails() {
   const Positions positions = RandomPositions(random, 10, 4096);
   const EvaluateParameters parameters{.slots = 10, .top_k = 10, .draw = 1};
   const Results expected = Evaluate(ScalarBackend(), parameters, 1, 0, positions);
-  constexpr int kCalls = 200;
   std::atomic<int> calls = 0;
+  std::atomic<bool> failed = false;
   bool same = true;
   std::thread trainer([&] {
-    for (; calls < kCalls; ++calls) {
-      const Results results = Evaluate(*cuda->backend, parameters, 1, 0, positions);
-      same = same && SameBytes(results, expected);
+    for (int calls_after = 0; calls_after < 10; calls_after += failed) {
+      same = same && SameBytes(Evaluate(*cuda->backend, parameters, 1, 0, positions), expected);
+      ++calls;
     }
   });
-  while (calls < kCalls / 4) std::this_thread::yield();
-  const bool failed = !TrapDevice().ok();
+  while (calls < 50) std::this_thread::yield();
+  const absl::Status trapped = TrapDevice();
+  failed = true;
   trainer.join();
-  return failed && same ? 0 : 1;
+  return !trapped.ok() && same ? 0 : 1;
 }
 
 // In a process of its own, as what fails there fails for good.
@@ -94,7 +93,7 @@ TEST_F(DeviceDeathTest, TheAnswersAreTheSameWhenTheDeviceFails) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   // No destructors: they would ask the device that failed.
   EXPECT_EXIT(std::_Exit(EvaluateWhileTheDeviceFails()), testing::ExitedWithCode(0),
-              "^backend: cuda/.* failed, from now on scalar [(][^\n]*[)]\n$");
+              "backend: cuda/.* failed, from now on scalar");
 }
 
 }  // namespace
