@@ -97,6 +97,12 @@ absl::Status CheckOptions(const ServerOptions& options) {
     return Refuse("device_cache_bytes", absl::StrCat(*options.device_cache_bytes),
                   " goes with CUDA, and --backend is cpu");
   }
+  if (const int64_t bytes = options.connections.grpc_memory_bytes;
+      bytes < options.max_message_bytes) {
+    return Refuse("grpc_memory_bytes", absl::StrCat(bytes),
+                  absl::StrCat(" has no room for one message of --max_message_bytes=",
+                               options.max_message_bytes));
+  }
   if (absl::Status status = CheckStore(options.store); !status.ok()) {
     return Refuse("store", options.store, absl::StrCat(": ", status.message()));
   }

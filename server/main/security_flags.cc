@@ -22,6 +22,9 @@ ABSL_FLAG(absl::Duration, reload_interval, sis::SecurityOptions().reload_interva
           "how often certificates, keys and identities are looked at for changes, at least 1s");
 ABSL_FLAG(int, max_streams_per_connection, sis::ConnectionLimits().max_streams_per_connection,
           "most calls of one connection at a time; others wait in the client");
+ABSL_FLAG(int64_t, grpc_memory_bytes, sis::ConnectionLimits().grpc_memory_bytes,
+          "for connections, and messages that come in or are being answered; beyond it idle "
+          "connections are closed and calls are ended; at least --max_message_bytes");
 ABSL_FLAG(absl::Duration, max_connection_age, sis::ConnectionLimits().max_connection_age,
           "a client has to connect anew after so long, 1h for instance; its calls go on to their "
           "end; inf: never");
@@ -60,6 +63,7 @@ SecurityOptions SecurityFromFlags() {
 
 ConnectionLimits ConnectionLimitsFromFlags() {
   return {.max_streams_per_connection = absl::GetFlag(FLAGS_max_streams_per_connection),
+          .grpc_memory_bytes = absl::GetFlag(FLAGS_grpc_memory_bytes),
           .max_connection_age = absl::GetFlag(FLAGS_max_connection_age),
           .reflection = absl::GetFlag(FLAGS_reflection)};
 }

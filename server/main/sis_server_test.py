@@ -275,6 +275,7 @@ class ConfigurationTest(unittest.TestCase):
             (["--backend=cpu", "--device_cache_bytes=5"], {}, "", "--device_cache_bytes=5 goes with CUDA"),
             (["--store=disk"], {}, "", "--store=disk: "),
             (["--max_message_bytes=2147483648"], {}, "", "--max_message_bytes=2147483648"),
+            (["--grpc_memory_bytes=5"], {}, "", "--grpc_memory_bytes=5 has no room for one message"),
             (["--shutdown_grace=-1s"], {}, "", "--shutdown_grace=-1s"),
             (["--default_deadline=0"], {}, "", "--default_deadline=0"),
         ):

@@ -3,6 +3,7 @@
 #include <grpc/impl/codegen/grpc_types.h>
 #include <grpcpp/impl/server_builder_option.h>
 #include <grpcpp/impl/server_builder_plugin.h>
+#include <grpcpp/resource_quota.h>
 
 #include <algorithm>
 #include <climits>
@@ -37,6 +38,8 @@ int Milliseconds(absl::Duration duration) {
 void LimitConnections(const ConnectionLimits& limits, grpc::ServerBuilder& builder) {
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, limits.max_streams_per_connection);
+  builder.SetResourceQuota(
+      grpc::ResourceQuota("sis_server").Resize(static_cast<size_t>(limits.grpc_memory_bytes)));
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                              kLeastPingMilliseconds);
   if (limits.max_connection_age < absl::InfiniteDuration()) {

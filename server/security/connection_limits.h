@@ -3,6 +3,8 @@
 
 #include <grpcpp/server_builder.h>
 
+#include <cstdint>
+
 #include "absl/time/time.h"
 
 namespace sis {
@@ -10,6 +12,9 @@ namespace sis {
 struct ConnectionLimits {
   // Calls of one connection at a time; others wait in the client.
   int max_streams_per_connection = 1024;
+  // Of connections, and of messages that come in or are being answered. Beyond it gRPC closes idle
+  // connections and ends calls: UNAVAILABLE or RESOURCE_EXHAUSTED.
+  int64_t grpc_memory_bytes = int64_t{4} << 30;
   // A client has to connect anew after so long; calls of the old connection go on to their end.
   absl::Duration max_connection_age = absl::InfiniteDuration();
   // A client that says nothing for so long is asked whether it is there, and its connection ends if

@@ -1,0 +1,153 @@
+"""What calls in flight take of a server is bounded: memory of messages that begin and never end, and
+threads."""
+
+import os
+import pathlib
+import socket
+import threading
+import time
+import unittest
+
+import grpc
+
+import sis
+from server.testing.live_server import LiveServer
+
+MESSAGE_BYTES = 16 << 20
+BEGUN_BYTES = 15 << 20
+CALLS = 20
+LIMIT_BYTES = 64 << 20
+EVALUATE = "/sis.v1.RatioService/Evaluate"
+OPTIONS = [("grpc.max_send_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
+
+
+class StallingRelay:
+    """Stands before a server. Of what each client sends it carries the first `most` bytes and not one
+    more; answers pass."""
+
+    def __init__(self, server_address, most):
+        host, _, port = server_address.rpartition(":")
+        self._server, self._most, self._sockets = (host, int(port)), most, []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self.sent = threading.Semaphore(0)  # released for each client whose share has arrived
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self):
+        for each in [self._listener, *self._sockets]:
+            each.close()
+
+    def _accept(self):
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return  # closed
+            server = socket.create_connection(self._server)
+            self._sockets += [client, server]
+            threading.Thread(target=self._carry, args=[client, server, self._most], daemon=True).start()
+            threading.Thread(target=self._carry, args=[server, client, None], daemon=True).start()
+
+    def _carry(self, source, target, most):
+        try:
+            while most != 0 and (data := source.recv(min(most or 1 << 16, 1 << 16))):
+                target.sendall(data)
+                most = most and most - len(data)
+            if most == 0:
+                self.sent.release()
+            else:
+                target.close()
+        except OSError:
+            pass  # one side has gone
+
+
+def status(server, name):
+    """A number that the kernel knows of the server's process."""
+    text = pathlib.Path(f"/proc/{server.process.pid}/status").read_text()
+    return next(int(line.split()[1]) for line in text.splitlines() if line.startswith(f"{name}:"))
+
+
+class UnfinishedMessagesTest(unittest.TestCase):
+    def serve(self, grpc_memory_bytes):
+        server = LiveServer(
+            f"--max_message_bytes={MESSAGE_BYTES}", f"--grpc_memory_bytes={grpc_memory_bytes}", cache_bytes=16 << 20
+        )
+        self.addCleanup(server.kill)
+        return server
+
+    def peak(self, server):
+        return status(server, "VmHWM") << 10
+
+    def begin(self, server):
+        """The relay, and calls of which each sends BEGUN_BYTES of its message. Ended by clean-up."""
+        relay = StallingRelay(server.address, BEGUN_BYTES)
+        self.addCleanup(relay.close)
+        calls = []
+        for _ in range(CALLS):
+            channel = grpc.insecure_channel(relay.address, OPTIONS)
+            self.addCleanup(channel.close)
+            calls.append(channel.unary_unary(EVALUATE).future(bytes(MESSAGE_BYTES - 100)))
+        return relay, calls
+
+    def test_below_the_limit_they_hold_all_that_they_send(self):
+        server = self.serve(grpc_memory_bytes=1 << 30)
+        before = self.peak(server)
+        relay, calls = self.begin(server)
+        for _ in calls:
+            self.assertTrue(relay.sent.acquire(timeout=60))
+        self.assertFalse(any(call.done() for call in calls))
+        self.assertGreater(self.peak(server) - before, 0.8 * CALLS * BEGUN_BYTES)
+
+    def test_beyond_it_they_are_ended_and_others_are_served(self):
+        server = self.serve(grpc_memory_bytes=LIMIT_BYTES)
+        before = self.peak(server)
+        relay, calls = self.begin(server)
+        client = sis.Client(server.address, timeout=20)
+        self.addCleanup(client.close)
+        for _ in range(1000):
+            try:
+                client.list_runs()
+            except (sis.Unavailable, sis.ResourceExhausted):
+                client.list_runs()  # its connection was among those that were closed
+            if sum(not call.done() for call in calls) <= LIMIT_BYTES // BEGUN_BYTES:
+                break
+            time.sleep(0.05)
+        else:
+            self.fail("more messages have begun than there is room for, and go on")
+        for call in calls:
+            if call.done():
+                self.assertIn(call.code(), (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE))
+        self.assertLess(self.peak(server) - before, 2 * LIMIT_BYTES)
+        relay.close()
+        with grpc.insecure_channel(server.address, OPTIONS) as channel:
+            evaluate = channel.unary_unary(EVALUATE)
+            for _ in range(100):
+                whole = evaluate.future(bytes(MESSAGE_BYTES - 100))
+                if whole.code() == grpc.StatusCode.INVALID_ARGUMENT:  # zeros are no request
+                    return
+                time.sleep(0.05)
+        self.fail(f"there is no room for a whole message afterwards: {whole.details()}")
+
+
+class ThreadsTest(unittest.TestCase):
+    def test_a_call_takes_no_thread(self):
+        server = LiveServer(cache_bytes=16 << 20)
+        self.addCleanup(server.kill)
+        before = most = status(server, "Threads")
+        calls = []
+        for _ in range(32):
+            channel = grpc.insecure_channel(server.address, OPTIONS)
+            self.addCleanup(channel.close)
+            # A stream that says nothing, and calls that are answered.
+            channel.stream_stream("/sis.v1.RatioService/Append")(iter(threading.Event().wait, None))
+            list_runs = channel.unary_unary("/sis.v1.RatioService/ListRuns")
+            calls += [list_runs.future(b"") for _ in range(60)]
+        while not all(call.done() for call in calls):
+            most = max(most, status(server, "Threads"))
+        self.assertEqual({call.code() for call in calls}, {grpc.StatusCode.OK})
+        # gRPC has a few per core for all calls together.
+        self.assertLess(most - before, 8 + 4 * os.cpu_count())
+
+
+if __name__ == "__main__":
+    unittest.main()
