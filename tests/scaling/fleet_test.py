@@ -1,5 +1,4 @@
-"""Eight replicas, with and without three memcached nodes behind them; and sizes by formula against
-those of a real server."""
+"""Eight replicas, with and without three memcached nodes behind them."""
 
 import contextlib
 import tempfile
@@ -13,7 +12,6 @@ from server.testing.live_server import LiveServer
 from server.testing.memcached import Memcached
 from server.testing.random_records import random_record
 from sis.placement import Placement
-from tests.scaling import measured_sizes, sizing
 
 REPLICAS, NODES = 8, 3
 TOP_K, VOCABULARY, LENGTH = 4, 50, 40
@@ -130,23 +128,6 @@ class FleetTest(unittest.TestCase):
         missing = self.missing_to(client, run, 4)
         self.assertTrue(0 < len(missing) < SEQUENCES)
         self.assertEqual(set(missing.values()), {sis.MissingReason.STORE_DOWN})
-
-
-class SizesTest(unittest.TestCase):
-    def test_a_server_charges_and_receives_what_the_formulas_say(self):
-        for top_k, encoding in ((10, "fixed12"), (50, "float16")):
-            with self.subTest(top_k=top_k, encoding=encoding):
-                measurement = measured_sizes.Measurement(top_k, encoding, sequences=20)
-                self.addCleanup(measurement.close)
-                measurement.append(LENGTH, seal=False)
-                tokens, vocabulary = measurement.tokens, measured_sizes.VOCABULARY
-                filling = sizing.cache_bytes(top_k, vocabulary, tokens, 20, 20, encoding)
-                self.assertLessEqual(measurement.charged_bytes(), 1.02 * filling)
-                measurement.append(1024)  # the same again, and sealed
-                sealed = sizing.cache_bytes(top_k, vocabulary, tokens, 20, 0, encoding)
-                self.assertAlmostEqual(measurement.charged_bytes() / sealed, 1, delta=0.02)
-                received = measurement.metric("sis_ingest_bytes_total")
-                self.assertEqual(received, 2 * tokens * sizing.append_bytes(top_k))
 
 
 if __name__ == "__main__":

@@ -17,11 +17,11 @@ SEQUENCES, LENGTH = 60, 1024
 SAMPLING = sis.Sampling("raw")
 
 
-def _records(top_k, length):
+def _records(top_k):
     """Any valid ones."""
     rng = np.random.default_rng(1)
-    ids = rng.integers(VOCABULARY // top_k, size=(length, top_k)) + VOCABULARY // top_k * np.arange(top_k)
-    log_probs = -np.sort(rng.gamma(2, 2, size=(length, top_k)), axis=1) - np.log(top_k)
+    ids = rng.integers(VOCABULARY // top_k, size=(LENGTH, top_k)) + VOCABULARY // top_k * np.arange(top_k)
+    log_probs = -np.sort(rng.gamma(2, 2, size=(LENGTH, top_k)), axis=1) - np.log(top_k)
     return {
         "sampled_ids": ids[:, 0],
         "sampled_log_probs": log_probs[:, 0].astype(np.float32),
@@ -52,15 +52,16 @@ class Measurement:
             text = page.read().decode()
         return float(re.search(rf"^{name}(?:{{.*}})? (\S+)$", text, re.MULTILINE).group(1))
 
-    def append(self, block, seal=True):
-        records = _records(self.top_k, LENGTH)
+    def append(self, block, seal=True, length=LENGTH):
+        """The first `length` tokens of each sequence, in blocks of so many."""
+        records = {name: array[:length] for name, array in _records(self.top_k).items()}
         with self.client.append(self.run, sampling=SAMPLING) as stream:
-            for first in range(0, LENGTH, block):
+            for first in range(0, length, block):
                 rows = {name: array[first : first + block] for name, array in records.items()}
                 for part in self._slices:
                     stream.block(part.sequence, first_position=first, policy_version=0, **rows)
             for part in self._slices if seal else ():
-                stream.seal(part.sequence, length=LENGTH)
+                stream.seal(part.sequence, length=length)
 
     def charged_bytes(self):
         return self.metric("sis_cache_bytes")
@@ -71,7 +72,11 @@ class Measurement:
         before = self.processor_seconds()
         records = self.client.fetch_top_k(self.run, self._slices)
         fetched = self.processor_seconds()
-        draw = int(before * 100) + 1
+        self.evaluate(records, form, draw=int(before * 100) + 1)
+        return fetched - before, self.processor_seconds() - fetched
+
+    def evaluate(self, records, form, draw):
+        """`form`: float32 or float16, both of GATHERED, or reduced."""
         if form == "reduced":
             zeros = np.zeros(len(records), np.float32)
             self.client.evaluate_reduced(
@@ -83,7 +88,6 @@ class Measurement:
                 self.run, records, draw=draw, log_probs=records.log_probs,
                 sampled_log_probs=records.sampled_log_probs, half_precision=form == "float16",
             )  # fmt: skip
-        return fetched - before, self.processor_seconds() - fetched
 
     def processor_seconds(self):
         """Of the server, by the clock of its scheduler (nanoseconds)."""

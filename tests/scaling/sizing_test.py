@@ -1,0 +1,140 @@
+"""A real server takes what the formulas of docs/scaling.md say."""
+
+import re
+import socket
+import threading
+import unittest
+import urllib.request
+
+import numpy as np
+
+import sis
+from server.testing.live_server import LiveServer
+from server.testing.random_records import random_record
+from tests.scaling import measured_sizes, sizing
+from tests.scaling.measured_sizes import LENGTH, VOCABULARY
+
+
+class CountingRelay:
+    """Stands before a server and counts what it carries: `sent` to it, `received` from it."""
+
+    def __init__(self, server_address):
+        host, _, port = server_address.rpartition(":")
+        self._server = (host, int(port))
+        self.sent = self.received = 0
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self):
+        self._listener.close()
+
+    def _accept(self):
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return  # closed
+            server = socket.create_connection(self._server)
+            threading.Thread(target=self._carry, args=[client, server, "sent"], daemon=True).start()
+            threading.Thread(target=self._carry, args=[server, client, "received"], daemon=True).start()
+
+    def _carry(self, source, target, count):
+        try:
+            while data := source.recv(1 << 18):
+                # One thread per count: there is one connection.
+                setattr(self, count, getattr(self, count) + len(data))
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass  # one side has gone
+
+
+class SizingTest(unittest.TestCase):
+    def assert_near(self, measured, formula):
+        self.assertAlmostEqual(measured / formula, 1, delta=0.02)
+
+    def test_what_is_recorded_and_appended(self):
+        for top_k, encoding in ((10, "fixed12"), (50, "float16")):
+            with self.subTest(top_k=top_k, encoding=encoding):
+                measurement = measured_sizes.Measurement(top_k, encoding, sequences=20)
+                self.addCleanup(measurement.close)
+                # A page that isn't full takes as much as if it were.
+                measurement.append(LENGTH, seal=False, length=LENGTH - sizing.PAGE // 2)
+                tokens = measurement.tokens
+                filling = sizing.cache_bytes(top_k, VOCABULARY, tokens, 20, 20, encoding, unpacked_pages=1)
+                self.assert_near(measurement.charged_bytes(), filling)
+                measurement.append(LENGTH)  # the same again, to its end, and sealed
+                sealed = sizing.cache_bytes(top_k, VOCABULARY, tokens, 20, 0, encoding)
+                self.assert_near(measurement.charged_bytes(), sealed)
+                received = measurement.metric("sis_ingest_bytes_total")
+                appended = 2 * tokens - 20 * sizing.PAGE // 2
+                self.assertEqual(received, appended * sizing.append_bytes(top_k))
+
+    def test_what_travels(self):
+        top_k = 20
+        measurement = measured_sizes.Measurement(top_k, sequences=20)
+        self.addCleanup(measurement.close)
+        tokens = measurement.tokens
+        relay = CountingRelay(measurement.server.address)
+        self.addCleanup(relay.close)
+        # Its own client asks for what others append.
+        measurement.client.close()
+        measurement.client = sis.Client(relay.address, timeout=60)
+        slices = [sis.Slice(str(number), 0, LENGTH) for number in range(20)]
+
+        def travelled(call):
+            sent, received = relay.sent, relay.received
+            call()
+            return relay.sent - sent, relay.received - received
+
+        sent, _ = travelled(lambda: measurement.append(LENGTH))
+        self.assert_near(sent, tokens * sizing.append_bytes(top_k))
+        client, run = measurement.client, measurement.run
+        _, received = travelled(lambda: client.fetch_top_k(run, slices))
+        self.assert_near(received, tokens * sizing.fetch_bytes(top_k))
+        _, received = travelled(lambda: client.fetch_top_k(run, slices, arrays=("ids", "sampled_ids")))
+        self.assert_near(received, tokens * sizing.fetch_bytes(top_k, ids_only=True))
+        records = client.fetch_top_k(run, slices)
+        for draw, form in enumerate(("float32", "float16", "reduced")):
+            with self.subTest(form):
+                sent, received = travelled(lambda: measurement.evaluate(records, form, draw))
+                self.assert_near(sent, tokens * sizing.evaluate_bytes(top_k, form))
+                self.assertLess(received, tokens / 8 + 1024)  # headers and totals
+
+    def test_what_is_in_flight(self):
+        # Rollouts of each step arrive while a step is trained on that is as stale as it may be.
+        top_k, sequences, length, staleness, steps = 10, 40, 256, 2, 8
+        server = LiveServer(cache_bytes=32 << 20)
+        self.addCleanup(server.kill)
+        client = sis.Client(server.address, timeout=20)
+        self.addCleanup(client.close)
+        run = client.create_run(
+            "run", seed=1, vocabulary_size=VOCABULARY, top_k=top_k, max_staleness=staleness
+        )
+        record = random_record(1, length, VOCABULARY, top_k)._asdict()
+        most = 0
+        for step in range(steps):
+            client.advance_version(run, step)
+            with client.append(run, sampling=sis.Sampling("raw")) as stream:
+                for number in range(sequences):
+                    stream.block(f"{step}/{number}", first_position=0, policy_version=step, **record)
+                    stream.seal(f"{step}/{number}", length=length)
+            with urllib.request.urlopen(f"http://{server.admin_address}/metrics", timeout=20) as page:
+                most = max(most, float(re.search(r"^sis_cache_bytes (\S+)$", page.read().decode(), re.M).group(1)))
+            trained = step - staleness
+            if trained < 0:
+                continue
+            ids = [f"{trained}/{number}" for number in range(sequences)]
+            records = client.fetch_top_k(run, [sis.Slice(sequence, 0, length) for sequence in ids])
+            evaluation = client.evaluate(
+                run, records, draw=step, log_probs=records.log_probs, sampled_log_probs=records.sampled_log_probs
+            )
+            self.assertEqual(evaluation.totals.scored, sequences * length)
+            client.release(run, ids)
+        held = sizing.steps_held(staleness) * sequences
+        self.assert_near(most, sizing.cache_bytes(top_k, VOCABULARY, held * length, held))
+
+
+if __name__ == "__main__":
+    unittest.main()
