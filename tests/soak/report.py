@@ -13,6 +13,8 @@ WARM_UP = 0.25
 BLOCKS = 12
 # Student's t with BLOCKS - 2 degrees of freedom, at 97.5%.
 STUDENT_T = 2.228
+# A server at its byte budget had at least this share of it in use at some time.
+LEAST_FULL = 0.9
 # Memory that is flat grows by less than this share over what was measured, by the upper end of the
 # slope's interval.
 MOST_GROWTH = 0.02
@@ -78,15 +80,16 @@ def summary(title: str, samples: Dict[str, List[Dict]], loads: Dict[str, Dict], 
     """Text with a verdict in its last line, and whether that is good. samples and loads: per server; a
     sample's cache_share is None where the metrics could not be read."""
     lines = [title]
-    verdicts = []
+    flat, full = [], []
     mib = 2**20
     for name, taken in samples.items():
         result = memory(taken)
-        verdicts.append(result is not None and result.flat)
+        flat.append(result is not None and result.flat)
+        shares = [sample["cache_share"] for sample in taken if sample.get("cache_share") is not None]
+        full.append(max(shares, default=0) >= LEAST_FULL)
         if result is None:
             lines.append(f"{name}: too few samples to tell")
             continue
-        shares = [sample["cache_share"] for sample in taken if sample["cache_share"] is not None]
         fullest = f"was up to {max(shares):.0%} full" if shares else "was never read"
         lines.append(
             f"{name}: resident {result.mean / mib:.1f} MiB in the mean, {result.most / mib:.1f} at most; growth "
@@ -96,9 +99,10 @@ def summary(title: str, samples: Dict[str, List[Dict]], loads: Dict[str, Dict], 
         )
         lines.append("  " + ", ".join(f"{what}: {number:,}" for what, number in sorted(loads[name].items())))
     lines += [f"not asked for: {failure}" for failure in failures[:20]]
-    good = all(verdicts) and not failures
+    good = all(flat) and all(full) and not failures
     lines.append(
-        f"verdict: {'good' if good else 'BAD'}; memory {'flat' if all(verdicts) else 'not flat'}, "
+        f"verdict: {'good' if good else 'BAD'}; memory {'flat' if all(flat) else 'not flat'}, "
+        f"{'at' if all(full) else 'NOT AT'} the byte budget, "
         f"{len(failures)} errors that were not asked for"
     )
     return "\n".join(lines) + "\n", good

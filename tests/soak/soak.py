@@ -17,6 +17,9 @@ from tests.soak.load import Load
 
 CACHE_BYTES = 32 << 20
 REST_SECONDS = 0.3
+# The memcached node is killed so many times less one, and is away for so long.
+NODE_LIVES = 12
+NODE_AWAY_SECONDS = 2
 
 
 class ServerEnded(Exception):
@@ -63,8 +66,15 @@ def soak(seconds, output):
             stack.callback(loads[name].stop)
         started = time.monotonic()
         samples = {name: [] for name in servers}
+        lives = 1
         with contextlib.suppress(ServerEnded):
-            while time.monotonic() - started < seconds:
+            while (elapsed := time.monotonic() - started) < seconds:
+                if elapsed > seconds * lives / NODE_LIVES:
+                    lives += 1
+                    with loads["memcached"].store_away():
+                        node.kill()
+                        time.sleep(min(NODE_AWAY_SECONDS, sample_seconds))
+                        node.start()
                 time.sleep(sample_seconds)
                 for name, server in servers.items():
                     samples[name].append(sample(server, loads[name], time.monotonic() - started))

@@ -46,6 +46,7 @@ class SoakTest(unittest.TestCase):
             output = pathlib.Path(folder)
             text, _ = soak.soak(5, output)
             self.assertNotIn("not asked for:", text)
+            self.assertIn("calls that failed while the store was away: ", text)
             for name in ("memory", "rocksdb", "memcached"):
                 self.assertIn(f"\n{name}: resident ", text)
             self.assertEqual((output / "summary.txt").read_text(), text)
@@ -91,11 +92,13 @@ class SoakTest(unittest.TestCase):
         self.assertEqual(text.count("/metrics: ConnectionResetError('dropped')"), min(20, sum(dropped)))
         self.assertIn("; the cache was up to ", text)
 
-    def test_metrics_that_were_never_read_are_said_to_be_missing(self):
-        taken = [{**sample, "cache_share": None, "descriptors": 1, "threads": 1} for sample in samples([1e8] * 120)]
-        text, good = report.summary("title", {"memory": taken}, {"memory": {}}, [])
-        self.assertTrue(good)
-        self.assertIn("; the cache was never read; ", text)
+    def test_a_cache_that_never_was_full_or_never_read_is_not_at_its_budget(self):
+        for share, good, said in ((0.95, True, "up to 95% full"), (0.5, False, "up to 50% full"), (None, False, "never read")):
+            with self.subTest(share):
+                taken = [{**sample, "cache_share": share, "descriptors": 1, "threads": 1} for sample in samples([1e8] * 120)]
+                text, verdict = report.summary("title", {"memory": taken}, {"memory": {}}, [])
+                self.assertIs(verdict, good)
+                self.assertIn(f"; the cache was {said}; ", text)
 
 
 if __name__ == "__main__":
