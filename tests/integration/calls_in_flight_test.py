@@ -3,7 +3,6 @@ threads."""
 
 import os
 import pathlib
-import socket
 import threading
 import time
 import unittest
@@ -12,6 +11,7 @@ import grpc
 
 import sis
 from server.testing.live_server import LiveServer
+from server.testing.relay import Relay
 
 MESSAGE_BYTES = 16 << 20
 BEGUN_BYTES = 15 << 20
@@ -19,46 +19,6 @@ CALLS = 20
 LIMIT_BYTES = 64 << 20
 EVALUATE = "/sis.v1.RatioService/Evaluate"
 OPTIONS = [("grpc.max_send_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
-
-
-class StallingRelay:
-    """Stands before a server. Of what each client sends it carries the first `most` bytes and not one
-    more; answers pass."""
-
-    def __init__(self, server_address, most):
-        host, _, port = server_address.rpartition(":")
-        self._server, self._most, self._sockets = (host, int(port)), most, []
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        self.sent = threading.Semaphore(0)  # released for each client whose share has arrived
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def close(self):
-        for each in [self._listener, *self._sockets]:
-            each.close()
-
-    def _accept(self):
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return  # closed
-            server = socket.create_connection(self._server)
-            self._sockets += [client, server]
-            threading.Thread(target=self._carry, args=[client, server, self._most], daemon=True).start()
-            threading.Thread(target=self._carry, args=[server, client, None], daemon=True).start()
-
-    def _carry(self, source, target, most):
-        try:
-            while most != 0 and (data := source.recv(min(most or 1 << 16, 1 << 16))):
-                target.sendall(data)
-                most = most and most - len(data)
-            if most == 0:
-                self.sent.release()
-            else:
-                target.close()
-        except OSError:
-            pass  # one side has gone
 
 
 def status(server, name):
@@ -80,7 +40,7 @@ class UnfinishedMessagesTest(unittest.TestCase):
 
     def begin(self, server):
         """The relay, and calls of which each sends BEGUN_BYTES of its message. Ended by clean-up."""
-        relay = StallingRelay(server.address, BEGUN_BYTES)
+        relay = Relay(server.address, most=BEGUN_BYTES)
         self.addCleanup(relay.close)
         calls = []
         for _ in range(CALLS):
@@ -94,7 +54,7 @@ class UnfinishedMessagesTest(unittest.TestCase):
         before = self.peak(server)
         relay, calls = self.begin(server)
         for _ in calls:
-            self.assertTrue(relay.sent.acquire(timeout=60))
+            self.assertTrue(relay.stalled.acquire(timeout=60))
         self.assertFalse(any(call.done() for call in calls))
         self.assertGreater(self.peak(server) - before, 0.8 * CALLS * BEGUN_BYTES)
 

@@ -1,53 +1,15 @@
 """A real server takes what the formulas of docs/scaling.md say."""
 
 import re
-import socket
-import threading
 import unittest
 import urllib.request
-
-import numpy as np
 
 import sis
 from server.testing.live_server import LiveServer
 from server.testing.random_records import random_record
+from server.testing.relay import Relay
 from tests.scaling import measured_sizes, sizing
 from tests.scaling.measured_sizes import LENGTH, VOCABULARY
-
-
-class CountingRelay:
-    """Stands before a server and counts what it carries: `sent` to it, `received` from it."""
-
-    def __init__(self, server_address):
-        host, _, port = server_address.rpartition(":")
-        self._server = (host, int(port))
-        self.sent = self.received = 0
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def close(self):
-        self._listener.close()
-
-    def _accept(self):
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return  # closed
-            server = socket.create_connection(self._server)
-            threading.Thread(target=self._carry, args=[client, server, "sent"], daemon=True).start()
-            threading.Thread(target=self._carry, args=[server, client, "received"], daemon=True).start()
-
-    def _carry(self, source, target, count):
-        try:
-            while data := source.recv(1 << 18):
-                # One thread per count: there is one connection.
-                setattr(self, count, getattr(self, count) + len(data))
-                target.sendall(data)
-            target.shutdown(socket.SHUT_WR)
-        except OSError:
-            pass  # one side has gone
 
 
 class SizingTest(unittest.TestCase):
@@ -76,7 +38,7 @@ class SizingTest(unittest.TestCase):
         measurement = measured_sizes.Measurement(top_k, sequences=20)
         self.addCleanup(measurement.close)
         tokens = measurement.tokens
-        relay = CountingRelay(measurement.server.address)
+        relay = Relay(measurement.server.address)
         self.addCleanup(relay.close)
         # Its own client asks for what others append.
         measurement.client.close()

@@ -1,0 +1,93 @@
+"""A network between clients and servers that counts, delays, or stalls."""
+
+import contextlib
+import itertools
+import socket
+import threading
+import time
+
+
+def _connect(address):
+    """address: HOST:PORT, or the path of a Unix socket."""
+    if address.startswith("/"):
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(address)
+        return connection
+    host, _, port = address.rpartition(":")
+    return socket.create_connection((host, int(port)))
+
+
+def _listen(path):
+    if path is None:
+        return socket.create_server(("127.0.0.1", 0))
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path)
+    listener.listen(100)
+    return listener
+
+
+class Relay:
+    """Carries each connection to the next of `servers`, in turn, until close().
+
+    `path`: the Unix socket at which it listens; otherwise it takes a port of its own, and `address`
+    says which. `most`: so many bytes of each client are carried, and then no more; the connection
+    stays. `delay`: seconds that answers take longer; may be set at any time."""
+
+    def __init__(self, *servers, path=None, most=None):
+        self._servers, self._most = itertools.cycle(servers), most
+        self.delay = 0.0
+        self.sent = self.received = 0  # bytes carried to servers, and from them
+        self.stalled = threading.Semaphore(0)  # released for each client of which `most` was carried
+        self._lock = threading.Lock()
+        self._sockets = []
+        self._listener = _listen(path)
+        self.address = path or "127.0.0.1:%d" % self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self):
+        for each in [self._listener, *self._sockets]:
+            with contextlib.suppress(OSError):  # the other side has gone
+                each.shutdown(socket.SHUT_RDWR)  # wakes who waits in it
+            each.close()
+
+    def _accept(self):
+        for address in self._servers:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return  # closed
+            try:
+                server = _connect(address)
+            except OSError:
+                client.close()
+                continue
+            self._sockets += [client, server]
+            threading.Thread(target=self._to_server, args=[client, server], daemon=True).start()
+            threading.Thread(target=self._to_client, args=[server, client], daemon=True).start()
+
+    def _to_server(self, client, server):
+        carried = 0
+        try:
+            while carried != self._most:
+                left = 1 << 18 if self._most is None else min(self._most - carried, 1 << 18)
+                data = client.recv(left)
+                if not data:
+                    return server.shutdown(socket.SHUT_WR)
+                server.sendall(data)
+                carried += len(data)
+                with self._lock:
+                    self.sent += len(data)
+            self.stalled.release()
+        except OSError:
+            pass  # one side has gone
+
+    def _to_client(self, server, client):
+        try:
+            while data := server.recv(1 << 18):
+                time.sleep(self.delay)
+                client.sendall(data)
+                with self._lock:
+                    self.received += len(data)
+            client.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass  # one side has gone
