@@ -62,7 +62,16 @@ Run::Found Run::Find(const SequenceName& name) {
   Member* member = members_.Find(name);
   if (member != nullptr) members_.NoteRead(*member);
   last_read_ = clock_();
-  if (Touch(member, last_read_) != nullptr) return member->shared();
+  return FindLocked(member, name, last_read_);
+}
+
+Run::Found Run::FindToChange(const SequenceName& name) {
+  WriterLock lock(mutex_);
+  return FindLocked(members_.Find(name), name, clock_());
+}
+
+Run::Found Run::FindLocked(Member* member, const SequenceName& name, absl::Time now) {
+  if (Touch(member, now) != nullptr) return member->shared();
   return dropped_.Find(name).value_or(MissingReason::kNeverArrived);
 }
 

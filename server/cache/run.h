@@ -80,8 +80,10 @@ class Run {
   BackingStore* backing() const { return backing_; }
 
   using Found = FoundSequence;
-  // In memory, for reading. Counts as use.
+  // In memory, for reading. Counts as use, and shows that the run's reader is there.
   Found Find(const SequenceName& name) ABSL_LOCKS_EXCLUDED(mutex_);
+  // In memory, for appending or releasing. Counts as use, but nobody has read.
+  Found FindToChange(const SequenceName& name) ABSL_LOCKS_EXCLUDED(mutex_);
   // For appending. FailedPrecondition if the sequence was dropped or the run is closed,
   // ResourceExhausted if the budget is used up.
   absl::StatusOr<std::shared_ptr<Sequence>> FindOrCreate(const SequenceName& name)
@@ -169,6 +171,8 @@ class Run {
   Member& Insert(const SequenceName& name, std::shared_ptr<Held> held)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Remove(Member& member) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Found FindLocked(Member* member, const SequenceName& name, absl::Time now)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Notes a use; null if there is no such member, or it has expired.
   Member* Touch(Member* member, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Drop(Member& member, MissingReason reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -106,7 +106,7 @@ Run::Found StoredCache::Find(Run& run, const SequenceName& name, uint32_t first,
 
 absl::StatusOr<std::shared_ptr<Sequence>> StoredCache::FindToAppend(Run& run,
                                                                     const SequenceName& name) {
-  Run::Found found = run.Find(name);
+  Run::Found found = run.FindToChange(name);
   if (const auto* reason = std::get_if<MissingReason>(&found)) {
     if (*reason != MissingReason::kNeverArrived) return nullptr;  // appending will be refused
     absl::StatusOr<Run::Found> loaded = Load(run, name);
@@ -131,7 +131,7 @@ absl::StatusOr<Run::Found> StoredCache::Load(Run& run, const SequenceName& name)
       waited = true;
     }
     if (waited) {
-      const Run::Found found = run.Find(name);
+      const Run::Found found = run.FindToChange(name);  // who reads has said so
       if (found != Run::Found(MissingReason::kNeverArrived)) return found;
     }
     loading_.insert(identity);
@@ -299,7 +299,7 @@ absl::StatusOr<int64_t> StoredCache::FinishRelease(Run& run, std::span<const Seq
     if (leased && store_.shared()) continue;
     const SequenceName* unknown = nullptr;
     if (!leased) {
-      const Run::Found found = run.Find(name);
+      const Run::Found found = run.FindToChange(name);
       if (found == Run::Found(MissingReason::kNeverArrived)) {
         const absl::StatusOr<bool> stored = store_.Has(IdentityOf(run, name));
         error.Update(stored.status());

@@ -2,8 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "server/store/parse_store.h"
 #include "server/testing/backing.h"
@@ -84,6 +87,70 @@ TEST_P(StoresAgreeTest, ALeaseThatHasEndedIsRefused) {
     if (noticed) replica_->registry().DropExpired();
     EXPECT_TRUE(absl::IsFailedPrecondition(replica_->run().RenewLease(expired))) << noticed;
   }
+}
+
+// Where room is short, leases end once nobody has read of their run for long, whoever still
+// appends.
+TEST_P(StoresAgreeTest, OnlyReadingKeepsLeasesFromEndingEarly) {
+  for (const char* id : {"leased", "open", "more", "longer", "evicted", "released"}) {
+    ASSERT_EQ(Append(id), absl::StatusCode::kOk);
+  }
+  const auto change = [&](void (*make)(v1::AppendEntry&)) {
+    v1::AppendEntry entry;
+    make(entry);
+    EXPECT_EQ(replica_->Append(entry).code(), 0) << entry.ShortDebugString();
+  };
+  const std::vector<std::pair<const char*, std::function<void()>>> others = {
+      {"nothing", [] {}},
+      {"a new sequence", [&] { EXPECT_EQ(Append("new"), absl::StatusCode::kOk); }},
+      {"more of one that is there",
+       [&] { EXPECT_EQ(replica_->AppendBlock(records_.Block("more", 10, 0, 0, 5)).code(), 0); }},
+      {"what is there already", [&] { EXPECT_EQ(Append("open"), absl::StatusCode::kOk); }},
+      {"the leased one", [&] { EXPECT_EQ(Append("leased"), absl::StatusCode::kOk); }},
+      {"a truncation",
+       [&] {
+         change([](v1::AppendEntry& entry) {
+           entry.mutable_truncate()->mutable_sequence()->set_id("longer");
+           entry.mutable_truncate()->set_length(5);
+         });
+       }},
+      {"a seal",
+       [&] {
+         change([](v1::AppendEntry& entry) {
+           entry.mutable_seal()->mutable_sequence()->set_id("open");
+           entry.mutable_seal()->set_length(10);
+         });
+       }},
+      {"what only the store has, if there is one",
+       [&] {
+         while (replica_->run().EvictOldest()) {
+         }
+         Append("evicted");
+       }},
+      {"a release",
+       [&] {
+         EXPECT_TRUE(replica_->Release({"released", "never there"}).ok());
+       }},
+      {"a policy version", [&] { EXPECT_TRUE(replica_->AdvanceVersion(1).ok()); }},
+      {"a look", [&] { replica_->run().Describe(); }},
+  };
+  uint64_t lease = 0;
+  const std::vector<std::pair<const char*, std::function<void()>>> readers = {
+      {"finding what is leased", [&] { EXPECT_TRUE(IsThere("leased")); }},
+      {"finding something else", [&] { EXPECT_FALSE(IsThere("never there")); }},
+      {"the lease", [&] { EXPECT_TRUE(replica_->run().RenewLease(lease).ok()); }},
+      {"another lease", [&] { replica_->Lease("leased", absl::Hours(1)); }},
+  };
+  const auto ends_although = [&](const std::function<void()>& something) {
+    lease = replica_->Lease("leased", absl::Hours(1));
+    replica_->clock().Advance(replica_->run().limits().lease_absence);
+    EXPECT_FALSE(replica_->run().EndAbandonedLeases());
+    something();
+    replica_->clock().Advance(absl::Seconds(1));
+    return replica_->run().EndAbandonedLeases();
+  };
+  for (const auto& [what, something] : others) EXPECT_TRUE(ends_although(something)) << what;
+  for (const auto& [what, something] : readers) EXPECT_FALSE(ends_although(something)) << what;
 }
 
 // Where other servers lease the same sequences, a lease that was never here may be theirs.
