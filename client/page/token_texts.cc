@@ -1,11 +1,12 @@
 #include "client/page/token_texts.h"
 
 #include <array>
+#include <cstdio>
 #include <exception>
 #include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <sstream>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -168,9 +169,13 @@ absl::StatusOr<TokenTexts> ParseTokenTexts(std::string_view json) {
 
 absl::StatusOr<TokenTexts> ReadTokenTexts(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  if (!file) return absl::NotFoundError(absl::StrCat(path, " can't be read"));
-  const std::string json((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  absl::StatusOr<TokenTexts> texts = ParseTokenTexts(json);
+  std::ostringstream json;
+  // Of a folder the first read fails, and of an empty file there is nothing to copy.
+  if (file.peek() != EOF) json << file.rdbuf();
+  if (!file.is_open() || file.bad() || !json) {
+    return absl::NotFoundError(absl::StrCat(path, " can't be read"));
+  }
+  absl::StatusOr<TokenTexts> texts = ParseTokenTexts(std::move(json).str());
   if (texts.ok()) return texts;
   return absl::Status(texts.status().code(), absl::StrCat(path, ": ", texts.status().message()));
 }

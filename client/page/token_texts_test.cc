@@ -55,6 +55,7 @@ TEST(TokenTextsTest, RefusesOtherFiles) {
     EXPECT_EQ(ParseTokenTexts(bad).status().code(), absl::StatusCode::kInvalidArgument) << bad;
   }
   EXPECT_EQ(ReadTokenTexts("no such file").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(ReadTokenTexts("/").status().code(), absl::StatusCode::kNotFound) << "a folder";
 }
 
 }  // namespace

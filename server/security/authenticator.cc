@@ -59,7 +59,10 @@ absl::StatusOr<std::unique_ptr<Authenticator>> Authenticator::Make(const Securit
   authenticator->certificate_role_ = options.certificate_role;
   authenticator->asks_ = options.asks();
   const absl::StatusOr<bool> read = authenticator->Reload();
-  if (!read.ok()) return read.status();
+  if (!read.ok()) {
+    return absl::Status(read.status().code(),
+                        absl::StrCat("--identities: ", read.status().message()));
+  }
   return authenticator;
 }
 
@@ -69,7 +72,7 @@ absl::StatusOr<bool> Authenticator::Reload() {
   if (!text.ok()) return text.status();
   {
     ReaderLock lock(mutex_);
-    if (*text == text_) return false;
+    if (identities_ != nullptr && *text == text_) return false;
   }
   absl::StatusOr<Identities> identities = Identities::Parse(*text);
   if (!identities.ok()) {

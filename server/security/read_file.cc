@@ -1,6 +1,7 @@
 #include "server/security/read_file.h"
 
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <sstream>
@@ -12,9 +13,9 @@ namespace sis {
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
-  // Of a folder the first read fails.
-  if (file) text << file.rdbuf();
-  if (!file || !text) {
+  // Of a folder the first read fails, and of an empty file there is nothing to copy.
+  if (file.peek() != EOF) text << file.rdbuf();
+  if (!file.is_open() || file.bad() || !text) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": ", std::strerror(errno)));
   }
   return std::move(text).str();
