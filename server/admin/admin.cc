@@ -69,7 +69,7 @@ absl::StatusOr<std::string> TokenTextsAsJson(const std::string& tokenizer) {
   const absl::StatusOr<TokenTexts> texts = ReadTokenTexts(tokenizer);
   if (!texts.ok()) {
     return absl::Status(texts.status().code(),
-                        absl::StrCat("tokenizer: ", texts.status().message()));
+                        absl::StrCat("--tokenizer: ", texts.status().message()));
   }
   nlohmann::json json = nlohmann::json::object();
   for (const auto& [id, text] : *texts) json[absl::StrCat(id)] = text;
@@ -89,6 +89,10 @@ HttpResponse AnswerPage(absl::string_view path) {
 }
 
 }  // namespace
+
+absl::Status CheckTokenizer(const std::string& tokenizer) {
+  return TokenTextsAsJson(tokenizer).status();
+}
 
 absl::StatusOr<std::unique_ptr<Admin>> Admin::Listen(const std::string& address,
                                                      const std::string& tokenizer) {

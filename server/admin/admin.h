@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "server/admin/http_server.h"
@@ -17,6 +18,9 @@
 #include "sis/v1/ratio_service.grpc.pb.h"
 
 namespace sis {
+
+// What Admin::Listen would say of a tokenizer that can't be read or understood.
+absl::Status CheckTokenizer(const std::string& tokenizer);
 
 // Answers from when it listens, before the service does:
 //   /                the page, with the files it is made of

@@ -4,12 +4,16 @@
 #include <string>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "server/admin/admin.h"
+#include "server/security/authenticator.h"
+#include "server/security/server_credentials.h"
 #include "server/store/parse_store.h"
 
 namespace sis {
@@ -51,22 +55,22 @@ std::string AddressProblem(absl::string_view address) {
 }
 
 absl::Status CheckAddresses(const ServerOptions& options) {
-  std::set<absl::string_view> seen;
+  if (const std::string problem = ListenProblem(options.listen); !problem.empty()) {
+    return Refuse("listen", options.listen, problem);
+  }
+  if (const std::string problem = AdminProblem(options.admin); !problem.empty()) {
+    return Refuse("admin", options.admin, problem);
+  }
+  const std::vector<absl::string_view> addresses = absl::StrSplit(options.listen, ',');
   bool has_socket_file = false;
   const bool shares_memory = options.shared_memory_bytes > 0;
-  for (const absl::string_view address : absl::StrSplit(options.listen, ',')) {
-    const auto refuse = [&](absl::string_view why) {
-      return Refuse("listen", options.listen, absl::StrCat(": '", address, "' ", why));
-    };
-    if (const std::string problem = AddressProblem(address); !problem.empty()) {
-      return refuse(problem);
-    }
-    if (!absl::EndsWith(address, ":0") && !seen.insert(address).second) {
-      return refuse("is named twice");
-    }
+  for (const absl::string_view address : addresses) {
     has_socket_file = has_socket_file || absl::StartsWith(address, "unix:");
     if (shares_memory && absl::StartsWith(address, "unix-abstract:")) {
-      return refuse("is open to every user, so it can't go with --shared_memory_bytes");
+      return Refuse("listen", options.listen,
+                    absl::StrCat(": '", address,
+                                 "' is open to every user, so it can't go with "
+                                 "--shared_memory_bytes"));
     }
   }
   if (shares_memory && !has_socket_file) {
@@ -77,17 +81,36 @@ absl::Status CheckAddresses(const ServerOptions& options) {
   if (options.admin.empty() && !options.tokenizer.empty()) {
     return Refuse("tokenizer", options.tokenizer, " is for the page, and --admin is empty");
   }
-  if (options.admin.empty()) return absl::OkStatus();
-  if (const std::string problem = HostAndPortProblem(options.admin); !problem.empty()) {
-    return Refuse("admin", options.admin, absl::StrCat(" ", problem));
-  }
-  if (seen.contains(options.admin)) {
+  if (!absl::EndsWith(options.admin, ":0") && absl::c_linear_search(addresses, options.admin)) {
     return Refuse("admin", options.admin, " is an address of --listen too");
   }
   return absl::OkStatus();
 }
 
 }  // namespace
+
+std::string ListenProblem(const std::string& listen) {
+  std::set<absl::string_view> seen;
+  for (const absl::string_view address : absl::StrSplit(listen, ',')) {
+    if (const std::string problem = AddressProblem(address); !problem.empty()) {
+      return absl::StrCat(": '", address, "' ", problem);
+    }
+    if (!absl::EndsWith(address, ":0") && !seen.insert(address).second) {
+      return absl::StrCat(": '", address, "' is named twice");
+    }
+  }
+  return "";
+}
+
+std::string AdminProblem(const std::string& admin) {
+  const std::string problem = admin.empty() ? "" : HostAndPortProblem(admin);
+  return problem.empty() ? "" : absl::StrCat(" ", problem);
+}
+
+std::string StoreProblem(const std::string& store) {
+  const absl::Status status = CheckStore(store);
+  return status.ok() ? "" : absl::StrCat(": ", status.message());
+}
 
 absl::Status CheckOptions(const ServerOptions& options) {
   if (absl::Status status = CheckAddresses(options); !status.ok()) return status;
@@ -103,10 +126,17 @@ absl::Status CheckOptions(const ServerOptions& options) {
                   absl::StrCat(" has no room for one message of --max_message_bytes=",
                                options.max_message_bytes));
   }
-  if (absl::Status status = CheckStore(options.store); !status.ok()) {
-    return Refuse("store", options.store, absl::StrCat(": ", status.message()));
+  if (const std::string problem = StoreProblem(options.store); !problem.empty()) {
+    return Refuse("store", options.store, problem);
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckFiles(const ServerOptions& options) {
+  absl::Status status = Authenticator::Make(options.security).status();
+  if (status.ok() && options.security.has_tls()) status = CheckTlsFiles(options.security);
+  if (status.ok() && !options.tokenizer.empty()) status = CheckTokenizer(options.tokenizer);
+  return status;
 }
 
 }  // namespace sis

@@ -15,6 +15,7 @@
 #include "absl/flags/parse.h"
 #include "absl/flags/reflection.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -79,9 +80,13 @@ absl::string_view Content(absl::string_view line) {
   return absl::StripAsciiWhitespace(line);
 }
 
+bool FitsInALine(absl::string_view value) {
+  return value.find('\n') == value.npos && Content(value) == value;
+}
+
 }  // namespace
 
-absl::StatusOr<Configuration> Configuration::Load(int argc, char** argv) {
+absl::StatusOr<Configuration> Configuration::Load(int argc, char** argv, FlagProblem problem_of) {
   const std::vector<char*> rest = absl::ParseCommandLine(argc, argv);
   if (rest.size() > 1) {
     return absl::InvalidArgumentError(absl::StrCat("'", rest[1], "' is no flag"));
@@ -97,7 +102,7 @@ absl::StatusOr<Configuration> Configuration::Load(int argc, char** argv) {
           absl::StrCat("--", name, " is not for the server; a file of flags is given by --config"));
     }
   }
-  Configuration configuration;
+  Configuration configuration(std::move(problem_of));
   std::string file = absl::FindCommandLineFlag("config")->CurrentValue();
   const char* const file_variable = getenv(VariableOf("config").c_str());
   if (!names.contains("config") && file_variable != nullptr) file = file_variable;
@@ -109,17 +114,39 @@ absl::StatusOr<Configuration> Configuration::Load(int argc, char** argv) {
     absl::Status status = configuration.Take({std::string(flag->Name()), value, kCommandLine});
     if (!status.ok()) return status;
   }
+  for (const auto& [name, flag] : OwnFlags()) {
+    if (configuration.sources_.contains(name)) continue;
+    // What a machine is like may make a default that makes no sense.
+    absl::Status status =
+        configuration.Check({name, flag->CurrentValue(), configuration.SourceOf(name)});
+    if (!status.ok()) return status;
+  }
   return configuration;
 }
 
 absl::Status Configuration::Take(const Setting& setting) {
   std::string error;
   if (!OwnFlag(setting.name)->ParseFrom(setting.value, &error)) {
-    return absl::InvalidArgumentError(absl::StrCat("--", setting.name, "=", setting.value,
-                                                   " (from ", setting.source, "): ", error));
+    return Refuse(setting, absl::StrCat(": ", error));
   }
   sources_[setting.name] = setting.source;
-  return absl::OkStatus();
+  return Check(setting);
+}
+
+absl::Status Configuration::Check(const Setting& setting) const {
+  if (!IsAboutStart(setting.name) && !FitsInALine(OwnFlag(setting.name)->CurrentValue())) {
+    return Refuse(
+        setting,
+        ": no line of a file can hold a value with spaces around it, with '#' at its start "
+        "or after a space, or with a new line in it");
+  }
+  const std::string problem = problem_of_(setting.name);
+  return problem.empty() ? absl::OkStatus() : Refuse(setting, problem);
+}
+
+absl::Status Configuration::Refuse(const Setting& setting, absl::string_view why) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("--", setting.name, "=", setting.value, " (from ", setting.source, ")", why));
 }
 
 absl::Status Configuration::TakeFile(const std::string& path) {
@@ -182,7 +209,8 @@ std::string Configuration::Describe() const {
   std::string lines;
   for (const auto& [name, flag] : OwnFlags()) {
     if (IsAboutStart(name)) continue;
-    absl::StrAppend(&lines, name, " = ", flag->CurrentValue(), "  # ", SourceOf(name), "\n");
+    absl::StrAppend(&lines, name, " = ", flag->CurrentValue(), "  # ",
+                    absl::Utf8SafeCEscape(SourceOf(name)), "\n");
   }
   return lines;
 }

@@ -1,7 +1,7 @@
 #include "server/main/security_flags.h"
 
 #include "absl/flags/flag.h"
-#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 
 ABSL_FLAG(std::string, tls_certificate, "",
           "file in PEM: the certificate that TCP connections are served with over TLS, then those "
@@ -33,22 +33,25 @@ ABSL_FLAG(bool, reflection, false,
 
 namespace sis {
 
-absl::Status CheckSecurityFlags(const Configuration& configuration) {
-  const auto refuse = [&](const char* flag, const auto& value, const char* why) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--", flag, "=", value, " (from ", configuration.SourceOf(flag), ") ", why));
-  };
-  if (const std::string role = absl::GetFlag(FLAGS_certificate_role);
-      !role.empty() && !ParseRole(role).has_value()) {
-    return refuse("certificate_role", role, "is none of viewer, worker, trainer and admin");
+std::string SecurityFlagProblem(absl::string_view flag) {
+  if (flag == "certificate_role") {
+    const std::string role = absl::GetFlag(FLAGS_certificate_role);
+    const bool known = role.empty() || ParseRole(role).has_value();
+    return known ? "" : " is none of viewer, worker, trainer and admin";
   }
-  if (const int streams = absl::GetFlag(FLAGS_max_streams_per_connection); streams < 1) {
-    return refuse("max_streams_per_connection", streams, "is below 1");
+  if (flag == "max_streams_per_connection") {
+    return absl::GetFlag(FLAGS_max_streams_per_connection) < 1 ? " is below 1" : "";
   }
-  if (const absl::Duration age = absl::GetFlag(FLAGS_max_connection_age); age < absl::Seconds(1)) {
-    return refuse("max_connection_age", absl::FormatDuration(age), "is below 1s");
+  if (flag == "grpc_memory_bytes") {
+    return absl::GetFlag(FLAGS_grpc_memory_bytes) < 1 ? " is below 1" : "";
   }
-  return absl::OkStatus();
+  if (flag == "max_connection_age") {
+    return absl::GetFlag(FLAGS_max_connection_age) < absl::Seconds(1) ? " is below 1s" : "";
+  }
+  if (flag == "reload_interval") {
+    return absl::GetFlag(FLAGS_reload_interval) < absl::Seconds(1) ? " is below 1s" : "";
+  }
+  return "";
 }
 
 SecurityOptions SecurityFromFlags() {

@@ -6,11 +6,13 @@
 #include <initializer_list>
 #include <iostream>
 #include <optional>
+#include <string>
 #include <thread>
 
 #include "absl/flags/flag.h"
 #include "absl/flags/usage.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "kernels/backend_choice.h"
 #include "server/main/check_options.h"
@@ -24,7 +26,9 @@
 ABSL_FLAG(std::string, config, "",
           "file of flags, a line `name = value` each; the environment (SIS_SERVER_NAME) and the "
           "command line override it (docs/operations.md)");
-ABSL_FLAG(bool, check, false, "only says whether the configuration makes sense, and what it is");
+ABSL_FLAG(
+    bool, check, false,
+    "only says what the configuration is, and whether it and the files that it names make sense");
 ABSL_FLAG(std::string, listen, sis::ServerOptions().listen,
           "gRPC addresses, host:port or unix:path, commas between; port 0 picks a free one");
 ABSL_FLAG(std::string, admin, sis::ServerOptions().admin,
@@ -84,17 +88,17 @@ namespace {
 constexpr int64_t kLeastCacheBytes = 16 * int64_t{sis::Arena::kSlabBytes};
 constexpr int64_t kMostThreads = 4096;
 
-// Says of the first flag whose value makes no sense what is wrong with it.
-absl::Status CheckFlags(const sis::Configuration& configuration) {
-  const auto refuse = [&](const char* flag, const auto& value, const auto&... what) {
-    return absl::InvalidArgumentError(absl::StrCat("--", flag, "=", value, " (from ",
-                                                   configuration.SourceOf(flag), ") ", what...));
-  };
-  if (const std::string name = absl::GetFlag(FLAGS_backend); !sis::ParseBackendKind(name)) {
-    return refuse("backend", name, "is none of auto, cpu and cuda");
+// What makes no sense about the value that a flag has now, as Configuration asks it.
+std::string FlagProblem(absl::string_view flag) {
+  if (flag == "listen") return sis::ListenProblem(absl::GetFlag(FLAGS_listen));
+  if (flag == "admin") return sis::AdminProblem(absl::GetFlag(FLAGS_admin));
+  if (flag == "store") return sis::StoreProblem(absl::GetFlag(FLAGS_store));
+  if (flag == "backend") {
+    const bool known = sis::ParseBackendKind(absl::GetFlag(FLAGS_backend)).has_value();
+    return known ? "" : " is none of auto, cpu and cuda";
   }
   struct Range {
-    const char* flag;
+    absl::string_view flag;
     int64_t value;
     int64_t least;
     int64_t most = INT64_MAX;
@@ -114,14 +118,15 @@ absl::Status CheckFlags(const sis::Configuration& configuration) {
            {"max_leases", absl::GetFlag(FLAGS_max_leases), 1},
            {"inspected_bytes", absl::GetFlag(FLAGS_inspected_bytes), 0},
            {"steps_kept", absl::GetFlag(FLAGS_steps_kept), 1}}) {
-    if (range.value < range.least) return refuse(range.flag, range.value, "is below ", range.least);
-    if (range.value > range.most) return refuse(range.flag, range.value, "is above ", range.most);
+    if (range.flag != flag) continue;
+    if (range.value < range.least) return absl::StrCat(" is below ", range.least);
+    if (range.value > range.most) return absl::StrCat(" is above ", range.most);
   }
-  if (const double seconds = absl::GetFlag(FLAGS_max_lease_seconds); !(seconds >= 0)) {
-    return refuse("max_lease_seconds", seconds, "is not 0 or more");
+  if (flag == "max_lease_seconds") {
+    return absl::GetFlag(FLAGS_max_lease_seconds) >= 0 ? "" : " is not 0 or more";  // nor NaN
   }
   struct Duration {
-    const char* flag;
+    absl::string_view flag;
     absl::Duration value;
     bool may_be_zero;
   };
@@ -131,13 +136,11 @@ absl::Status CheckFlags(const sis::Configuration& configuration) {
            {"append_patience", absl::GetFlag(FLAGS_append_patience), true},
            {"lease_absence", absl::GetFlag(FLAGS_lease_absence), true},
            {"shutdown_grace", absl::GetFlag(FLAGS_shutdown_grace), true}}) {
-    const std::string value = absl::FormatDuration(duration.value);
-    if (duration.value < absl::ZeroDuration()) return refuse(duration.flag, value, "is below 0");
-    if (duration.value == absl::ZeroDuration() && !duration.may_be_zero) {
-      return refuse(duration.flag, value, "is not above 0");
-    }
+    if (duration.flag != flag) continue;
+    if (duration.value < absl::ZeroDuration()) return " is below 0";
+    if (duration.value == absl::ZeroDuration() && !duration.may_be_zero) return " is not above 0";
   }
-  return sis::CheckSecurityFlags(configuration);
+  return sis::SecurityFlagProblem(flag);
 }
 
 sis::ServerOptions OptionsFromFlags() {
@@ -186,13 +189,14 @@ int Refuse(const absl::Status& status) {
 
 int main(int argc, char** argv) {
   absl::SetProgramUsageMessage("The SIS ratio service. See README.md.");
-  const absl::StatusOr<sis::Configuration> configuration = sis::Configuration::Load(argc, argv);
+  const absl::StatusOr<sis::Configuration> configuration =
+      sis::Configuration::Load(argc, argv, FlagProblem);
   if (!configuration.ok()) return Refuse(configuration.status());
-  if (absl::Status status = CheckFlags(*configuration); !status.ok()) return Refuse(status);
   const sis::ServerOptions options = OptionsFromFlags();
   std::cout << configuration->Describe() << std::flush;
   if (absl::GetFlag(FLAGS_check)) {
-    const absl::Status status = sis::CheckOptions(options);
+    absl::Status status = sis::CheckOptions(options);
+    if (status.ok()) status = sis::CheckFiles(options);
     return status.ok() ? 0 : Refuse(status);
   }
   sis::RaiseDescriptorLimit();

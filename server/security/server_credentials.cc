@@ -57,27 +57,32 @@ absl::StatusOr<Key> ReadKey(const std::string& path) {
   return key;
 }
 
-// gRPC itself would say nothing, and refuse every connection.
-absl::Status CheckFiles(const SecurityOptions& options) {
-  const absl::StatusOr<Certificate> certificate = ReadCertificate(options.tls_certificate);
-  if (!certificate.ok()) return certificate.status();
-  const absl::StatusOr<Key> key = ReadKey(options.tls_key);
-  if (!key.ok()) return key.status();
-  if (X509_check_private_key(certificate->get(), key->get()) != 1) {
-    return Wrong(options.tls_key, absl::StrCat("not the key of ", options.tls_certificate));
-  }
-  if (X509_cmp_current_time(X509_get0_notAfter(certificate->get())) < 0) {
-    return Wrong(options.tls_certificate, "the certificate has expired");
-  }
-  if (options.tls_client_ca.empty()) return absl::OkStatus();
-  return ReadCertificate(options.tls_client_ca).status();
+absl::Status OfFlag(absl::string_view flag, const absl::Status& status) {
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrCat("--", flag, ": ", status.message()));
 }
 
 }  // namespace
 
+absl::Status CheckTlsFiles(const SecurityOptions& options) {
+  const absl::StatusOr<Certificate> certificate = ReadCertificate(options.tls_certificate);
+  if (!certificate.ok()) return OfFlag("tls_certificate", certificate.status());
+  const absl::StatusOr<Key> key = ReadKey(options.tls_key);
+  if (!key.ok()) return OfFlag("tls_key", key.status());
+  if (X509_check_private_key(certificate->get(), key->get()) != 1) {
+    return OfFlag("tls_key",
+                  Wrong(options.tls_key, absl::StrCat("not the key of ", options.tls_certificate)));
+  }
+  if (X509_cmp_current_time(X509_get0_notAfter(certificate->get())) < 0) {
+    return OfFlag("tls_certificate", Wrong(options.tls_certificate, "the certificate has expired"));
+  }
+  if (options.tls_client_ca.empty()) return absl::OkStatus();
+  return OfFlag("tls_client_ca", ReadCertificate(options.tls_client_ca).status());
+}
+
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> TlsServerCredentials(
     const SecurityOptions& options) {
-  if (absl::Status status = CheckFiles(options); !status.ok()) return status;
+  if (absl::Status status = CheckTlsFiles(options); !status.ok()) return status;
   const auto seconds = static_cast<unsigned>(absl::ToInt64Seconds(options.reload_interval));
   grpc::experimental::TlsServerCredentialsOptions tls(
       std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(
