@@ -236,8 +236,8 @@ bool Listener::AcceptFrom(const Socket& socket) {
       continue;
     }
     if (connection >= 0) {
+      CountRefused();  // first: whose connection ends may ask for the count
       close(connection);
-      CountRefused();
       continue;
     }
     switch (errno) {
@@ -247,9 +247,9 @@ bool Listener::AcceptFrom(const Socket& socket) {
       case ENFILE: {
         close(spare_);
         const int refused = accept4(socket.descriptor, nullptr, nullptr, SOCK_CLOEXEC);
+        CountRefused();
         if (refused >= 0) close(refused);
         spare_ = OpenSpare();
-        CountRefused();
         if (refused < 0) return false;
         continue;
       }
