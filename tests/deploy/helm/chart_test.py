@@ -48,8 +48,20 @@ class ChartTest(unittest.TestCase):
         sys.stderr.write(checked.stdout + checked.stderr)
         self.assertEqual(checked.returncode, 0)
 
-    def test_the_chart(self):
+    def test_objects(self):
         self.check("chart_checks.py")
+
+    def test_values(self):
+        self.check("values_checks.py")
+
+    def test_flags(self):
+        self.check("flags_checks.py")
+
+    def test_monitoring(self):
+        self.check("monitoring_checks.py")
+
+    def test_servers(self):
+        self.check("servers_checks.py")
 
     def test_policies(self):
         self.check("policy_checks.py")

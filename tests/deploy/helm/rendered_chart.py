@@ -1,5 +1,7 @@
 """What the chart renders, of values that show all of it."""
 
+import functools
+
 import yaml
 
 from deploy.helm import render
@@ -7,6 +9,7 @@ from deploy.helm import render
 # Besides the examples: the defaults, with the choice that they leave to whoever installs the chart,
 # and everything that is optional.
 INSECURE = {"security": {"insecure": True}}
+CERT_MANAGER = {"certManager": {"enabled": True, "issuer": "own"}}
 VALUES = {
     "defaults": INSECURE,
     "everything": {
@@ -19,7 +22,7 @@ VALUES = {
             "tlsSecret": "tls",
             "identitiesSecret": "identities",
             "clientCertificates": True,
-            "certManager": {"enabled": True, "issuer": "own"},
+            **CERT_MANAGER,
         },
         "podAnnotations": {"a": "b"},
         "podLabels": {"c": "d"},
@@ -30,9 +33,13 @@ VALUES = {
         "prometheusRules": {"enabled": True},
         "dashboards": {"enabled": True},
     },
+    "certified": {
+        "security": {"tlsSecret": "tls", "clientCertificates": True},
+        "flags": {"certificate_role": "trainer"},
+    },
     "proxied": {
         "form": "fleet",
-        "security": {"tlsSecret": "tls", "identitiesSecret": "identities"},
+        "security": {"tlsSecret": "tls", "identitiesSecret": "identities", **CERT_MANAGER},
         "proxy": {"enabled": True, "cores": 2},
     },
     **{path.stem: yaml.safe_load(path.read_text()) for path in render.examples()},
@@ -43,3 +50,58 @@ def documents(values):
     for template, text in render.render(values).items():
         if template.endswith(".yaml"):
             yield from filter(None, yaml.safe_load_all(text))
+
+
+@functools.cache
+def forms():
+    """(name, values, objects) of all VALUES, to be read only."""
+    return [(name, values, list(documents(values))) for name, values in VALUES.items()]
+
+
+def of_kind(kind, objects):
+    return [document for document in objects if document["kind"] == kind]
+
+
+def pods(objects):
+    """The pod templates, with the object that holds each."""
+    for document in objects:
+        template = document.get("spec", {}).get("template")
+        if template:
+            yield document, template
+
+
+def containers(template):
+    return template["spec"].get("initContainers", []) + template["spec"]["containers"]
+
+
+def servers(objects):
+    """The containers of sis_server."""
+    for _, template in pods(objects):
+        yield from (container for container in containers(template) if container["name"] == "server")
+
+
+def labels(template):
+    return template["metadata"]["labels"]
+
+
+def matches(selector, of):
+    """Whether an object with these labels is selected."""
+    assert set(selector) <= {"matchLabels"}, selector
+    return selector.get("matchLabels", {}).items() <= of.items()
+
+
+def selector(document):
+    """What a document selects pods by, as other kinds than Services write it."""
+    spec = document["spec"]
+    if document["kind"] == "Service":
+        return {"matchLabels": spec["selector"]}
+    return spec["podSelector"] if "podSelector" in spec else spec["selector"]
+
+
+def selected(document, objects):
+    """The pod templates that a document is for."""
+    return [template for _, template in pods(objects) if matches(selector(document), labels(template))]
+
+
+def port_names(template):
+    return {port["name"] for container in containers(template) for port in container.get("ports", [])}

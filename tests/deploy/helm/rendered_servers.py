@@ -1,4 +1,5 @@
-"""Starts the processes that rendered manifests describe, with just the flags that they give."""
+"""Starts the processes that rendered manifests describe, with the flags that they give but for addresses
+and folders. flags_checks.py looks at those."""
 
 import itertools
 import os
@@ -11,6 +12,7 @@ import time
 import urllib.request
 
 from server.testing.live_server import LiveServer
+from tests.deploy.helm.rendered_chart import of_kind
 
 
 def free_port():
@@ -29,6 +31,12 @@ def wait_for(port):
     raise RuntimeError(f"nobody listens at {port}")
 
 
+def get(address, path):
+    """What it answers; urllib.error.HTTPError if that isn't 200."""
+    with urllib.request.urlopen(f"http://{address}{path}", timeout=10) as answer:
+        return answer.read().decode()
+
+
 class RenderedServers:
     """Of the containers called `server`, `proxy` and `memcached`. Names of nodes become loopback
     addresses, ports free ones, /run/sis and /var/lib/sis folders of the server's own, and /etc/sis
@@ -37,7 +45,10 @@ class RenderedServers:
     def __init__(self, documents, secrets=""):
         self._secrets = secrets
         self._folder = tempfile.TemporaryDirectory()
+        self._documents = documents
         self._nodes, self._servers, self._proxies, hosts = [], [], [], {}
+        # Of each process, its container, and its addresses by the names of the container's ports.
+        self._listening = []
         try:
             for document, container, count in self._containers(documents, "memcached"):
                 for i in range(count):
@@ -46,9 +57,12 @@ class RenderedServers:
                         f"127.0.0.1:{port}"
                     )
                     self._nodes.append(self._memcached(container["args"], port))
+                    self._listening.append((container, {"memcached": f"127.0.0.1:{port}"}))
             for _, container, count in self._containers(documents, "server"):
                 for i in range(count):
-                    self._servers.append(self._server(container["args"], i, hosts))
+                    server = self._server(container["args"], i, hosts)
+                    self._servers.append(server)
+                    self._listening.append((container, {"admin": server.said["admin"], "grpc": server.address}))
             self.addresses = [server.address for server in self._servers]
             if any(self._containers(documents, "proxy")):
                 self.addresses = [
@@ -102,6 +116,7 @@ class RenderedServers:
         path = f"{os.environ['PATH']}:/usr/sbin"
         self._proxies.append(subprocess.Popen(command, env={**os.environ, "PATH": path}))
         wait_for(port)
+        self._listening.append((container, {"grpc": f"127.0.0.1:{port}"}))
         return f"127.0.0.1:{port}"
 
     def _server(self, arguments, index, hosts):
@@ -115,8 +130,19 @@ class RenderedServers:
         subprocess.run(["mkdir", f"{self._folder.name}/{index}"], check=True)
         return LiveServer(*flags)
 
-    def check_admin_ports(self, test):
-        for server in self._servers:
-            for path in ("/healthz", "/readyz", "/metrics"):
-                with urllib.request.urlopen(f"http://{server.said['admin']}{path}", timeout=10) as answer:
-                    test.assertEqual(answer.status, 200)
+    def check_probes(self, test):
+        """That of what has started each probe finds what it asks, and each monitor metrics."""
+        for container, listening in self._listening:
+            for kind in ("startupProbe", "readinessProbe", "livenessProbe"):
+                probe = container.get(kind, {})
+                if "tcpSocket" in probe:
+                    host, port = listening[probe["tcpSocket"]["port"]].split(":")
+                    socket.create_connection((host, int(port)), timeout=10).close()
+                if "httpGet" in probe:
+                    asked = probe["httpGet"]
+                    said = "alive\n" if kind == "livenessProbe" else "ready\n"
+                    test.assertEqual(get(listening[asked["port"]], asked["path"]), said)
+            if container["name"] == "server":
+                for monitor in of_kind("PodMonitor", self._documents):
+                    for endpoint in monitor["spec"]["podMetricsEndpoints"]:
+                        test.assertIn("sis_build_info", get(listening[endpoint["port"]], endpoint["path"]))

@@ -21,7 +21,9 @@ memory
 {{- $shared := ternary (int $memory.sharedMiB) 0 (eq .Values.form "sidecar") -}}
 {{- $messages := mul (int $memory.messageMiB) (int $memory.messagesInFlight) -}}
 {{- $store := ternary 128 0 (hasPrefix "rocksdb:" (include "sis.store" .)) -}}
-{{- add $cache (div (add $cache 15) 16) $shared $messages (mul 3 (int $memory.runs)) $store 256 -}}
+{{- /* Of the host: 40 MiB that the device copies from and to, and an allowance for the driver. */ -}}
+{{- $device := ternary 512 0 (gt (int .Values.gpu.count) 0) -}}
+{{- add $cache (div (add $cache 15) 16) $shared $messages (mul 3 (int $memory.runs)) $store $device 256 -}}
 {{- end -}}
 
 {{- define "sis.listen" -}}
@@ -34,6 +36,11 @@ unix:/run/sis/socket
 {{- end -}}
 {{- end -}}
 
+{{/* Half of the runs unless a number is given, so that nobody alone can take all. */}}
+{{- define "sis.runsPerOwner" -}}
+{{- int .Values.memory.runsPerOwner | default (max 1 (div (int .Values.memory.runs) 2)) -}}
+{{- end -}}
+
 {{/* The flags of sis_server, one per line, by name. */}}
 {{- define "sis.flags" -}}
 {{- $mebibyte := 1048576 -}}
@@ -43,6 +50,7 @@ unix:/run/sis/socket
   "cache_bytes" (mul (int .Values.memory.cacheMiB) $mebibyte)
   "max_message_bytes" (mul (int .Values.memory.messageMiB) $mebibyte)
   "max_runs" (int .Values.memory.runs)
+  "max_runs_per_owner" (include "sis.runsPerOwner" .)
   "evaluate_threads" (int .Values.cpu.cores)
   "store" (include "sis.store" .)
   "backend" (ternary "cuda" "cpu" (gt (int .Values.gpu.count) 0))
@@ -51,18 +59,10 @@ unix:/run/sis/socket
 {{- $_ := set $flags "shared_memory_bytes" (mul (int .Values.memory.sharedMiB) $mebibyte) -}}
 {{- end -}}
 {{- $security := .Values.security -}}
-{{- if ne .Values.form "sidecar" -}}
 {{- if $security.insecure -}}
 {{- $_ := set $flags "insecure" "true" -}}
-{{- else if not (and $security.tlsSecret (or $security.identitiesSecret $security.clientCertificates)) -}}
-{{- fail "security: give tlsSecret and identitiesSecret, or insecure" -}}
 {{- end -}}
-{{- end -}}
-{{- if .Values.proxy.enabled -}}
-{{- if or $security.clientCertificates (eq .Values.form "sidecar") -}}
-{{- fail "proxy.enabled: not with security.clientCertificates, and not in the form sidecar" -}}
-{{- end -}}
-{{- else if $security.tlsSecret -}}
+{{- if and $security.tlsSecret (not .Values.proxy.enabled) -}}
 {{- $_ := set $flags "tls_certificate" "/etc/sis/tls/tls.crt" -}}
 {{- $_ := set $flags "tls_key" "/etc/sis/tls/tls.key" -}}
 {{- if $security.clientCertificates -}}
@@ -77,9 +77,6 @@ unix:/run/sis/socket
 {{- $_ := set $flags "device_cache_bytes" (ternary -1 (mul $device $mebibyte) (lt $device 0)) -}}
 {{- end -}}
 {{- range $name, $value := .Values.flags -}}
-{{- if hasKey $flags $name -}}
-{{- fail (printf "flags.%s: the chart sets --%s itself" $name $name) -}}
-{{- end -}}
 {{- $_ := set $flags $name $value -}}
 {{- end -}}
 {{- $lines := list -}}

@@ -26,6 +26,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- printf "%s@%s" .Values.image.repository .Values.image.digest -}}
 {{- else -}}
 {{- $tag := .Values.image.tag | default .Chart.AppVersion -}}
-{{- printf "%s:%s%s" .Values.image.repository $tag (ternary "-cuda" "" (gt (int .Values.gpu.count) 0)) -}}
+{{- $cuda := and (gt (int .Values.gpu.count) 0) (not (hasSuffix "-cuda" $tag)) -}}
+{{- printf "%s:%s%s" .Values.image.repository $tag (ternary "-cuda" "" $cuda) -}}
 {{- end -}}
 {{- end -}}

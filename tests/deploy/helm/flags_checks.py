@@ -1,0 +1,151 @@
+"""The rendered flags as they are, read by the server itself (sis_server --check).
+
+Run by chart_test.py, in an environment that has Helm."""
+
+import re
+import subprocess
+import tempfile
+import unittest
+
+import helm_python
+import yaml
+
+from deploy.helm import render
+from server.testing.live_server import BINARY
+from tests.deploy.helm.mounted_secrets import MountedSecrets
+from tests.deploy.helm.rendered_chart import INSECURE, VALUES, containers, documents, forms, of_kind, pods, servers
+
+# What a server takes of its machine, and where it is reached: no default of the server's decides it.
+CHART_DECIDES = (
+    "admin", "backend", "cache_bytes", "evaluate_threads", "listen", "max_message_bytes", "max_runs",
+    "max_runs_per_owner", "shutdown_grace", "store",
+)  # fmt: skip
+
+
+def settings(*flags):
+    """What the server understands, {name: (value, source)}, or the process that refused."""
+    checked = subprocess.run([BINARY, "--check", *flags], capture_output=True, text=True, timeout=30)
+    if checked.returncode:
+        return checked
+    return {name: (value, source) for name, value, source in re.findall(r"(?m)^(\w+) = (.*)  # (.+)$", checked.stdout)}
+
+
+def with_defaults(values, defaults):
+    """Values over those of values.yaml, as Helm puts them."""
+    merged = {**defaults, **values}
+    for name, value in values.items():
+        if isinstance(value, dict) and isinstance(defaults.get(name), dict):
+            merged[name] = with_defaults(value, defaults[name])
+    return merged
+
+
+class FlagsChecks(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.secrets = MountedSecrets(folder.name)
+        cls.defaults = yaml.safe_load((render.CHART / "values.yaml").read_text())
+
+    def understood(self, objects):
+        """Of the one server of a release."""
+        (server,) = servers(objects)
+        found = settings(*(argument.replace("/etc/sis", self.secrets.folder) for argument in server["args"]))
+        self.assertIsInstance(found, dict, found)
+        return found
+
+    def test_the_server_takes_what_is_rendered(self):
+        for name, values, objects in forms():
+            with self.subTest(values=name):
+                found = self.understood(objects)
+                for flag in CHART_DECIDES:
+                    self.assertEqual(found[flag][1], "command line", flag)
+                chosen = with_defaults(values, self.defaults)
+                self.assertEqual(found["cache_bytes"][0], str(chosen["memory"]["cacheMiB"] << 20))
+                self.assertEqual(found["max_runs"][0], str(chosen["memory"]["runs"]))
+                for flag, value in chosen["flags"].items():
+                    self.assertEqual(found[flag], (value, "command line"))
+
+    def test_containers_show_the_ports_at_which_their_processes_listen(self):
+        for name, values, objects in forms():
+            with self.subTest(values=name):
+                found = self.understood(objects)
+                data = [document["data"] for document in of_kind("ConfigMap", objects)]
+                listening = {}
+                for flag, port in (("listen", "grpc"), ("admin", "admin")):
+                    everywhere = re.fullmatch(r"0\.0\.0\.0:(\d+)", found[flag][0])
+                    if everywhere:
+                        listening[port] = int(everywhere[1])
+                for configuration in filter(None, (files.get("haproxy.cfg") for files in data)):
+                    (port,) = re.findall(r"(?m)^  bind :(\d+) ", configuration)
+                    self.assertNotIn("grpc", listening)
+                    listening["grpc"] = int(port)
+                    (behind,) = re.findall(r"(?m)^  server server (\S+) ", configuration)
+                    self.assertEqual(behind, found["listen"][0])
+                shown = {
+                    port["name"]: port["containerPort"]
+                    for _, template in pods(objects)
+                    for container in containers(template)
+                    if container["name"] in ("server", "proxy")
+                    for port in container.get("ports", [])
+                }
+                self.assertEqual(shown, listening)
+
+    def test_files_that_processes_read_are_mounted_from_secrets_of_the_values(self):
+        for name, values, objects in forms():
+            with self.subTest(values=name):
+                for _, template in pods(objects):
+                    volumes = {volume["name"]: volume for volume in template["spec"].get("volumes", [])}
+                    for container in containers(template):
+                        mounts = {mount["mountPath"]: mount["name"] for mount in container.get("volumeMounts", [])}
+                        commands = container.get("args", []) + container.get("command", [])
+                        for folder in re.findall(r"/etc/sis/\w+", " ".join(commands)):
+                            source = volumes[mounts[folder]]
+                            if "secret" in source:
+                                self.assertIn(source["secret"]["secretName"], values["security"].values())
+
+    def test_nobody_alone_can_take_all_runs(self):
+        for runs, owned in ((1, 1), (2, 1), (7, 3), (64, 32)):
+            found = self.understood(documents({**INSECURE, "memory": {"runs": runs}}))
+            self.assertEqual((found["max_runs"][0], found["max_runs_per_owner"][0]), (str(runs), str(owned)))
+        found = self.understood(documents({**INSECURE, "memory": {"runs": 64, "runsPerOwner": 60}}))
+        self.assertEqual(found["max_runs_per_owner"][0], "60")
+
+    def test_a_flag_is_set_by_the_chart_or_may_be_given(self):
+        """Never both, and no other: the schema's list is the server's."""
+        arguments = [flag for _, _, objects in forms() for server in servers(objects) for flag in server["args"]]
+        own = {flag.split("=")[0].removeprefix("--") for flag in arguments}
+        given = {flag for values in VALUES.values() for flag in values.get("flags", {})}
+        known = settings()
+        for flag in set(known) | {"check", "config", "flagfile", "nothing"}:
+            # Needs client certificates, so that its form is one of its own.
+            values = VALUES["certified"] if flag == "certificate_role" else INSECURE
+            try:
+                render.render({**values, "flags": {**values.get("flags", {}), flag: "trainer"}})
+                refused = ""
+            except helm_python.HelmError as error:
+                refused = str(error)
+            with self.subTest(flag=flag):
+                self.assertEqual(bool(refused), flag in own - given or flag not in known, refused)
+                if refused:
+                    self.assertIn(flag, refused)
+
+    def test_a_device_is_asked_for_where_cuda_is(self):
+        for name, values, objects in forms():
+            with self.subTest(values=name):
+                (server,) = servers(objects)
+                devices = server["resources"]["limits"].get("nvidia.com/gpu", 0)
+                self.assertEqual(self.understood(objects)["backend"][0], "cuda" if devices else "cpu")
+                self.assertEqual(devices, values.get("gpu", {}).get("count", 0))
+                self.assertEqual(server["image"].endswith("-cuda"), devices > 0)
+
+    def test_an_image_of_cuda_is_named_so_once(self):
+        def image(tag, count):
+            (server,) = servers(documents({**INSECURE, "image": {"tag": tag}, "gpu": {"count": count}}))
+            return server["image"].split(":")[1]
+
+        self.assertEqual([image(tag, count) for tag in ("x", "x-cuda") for count in (0, 1)], ["x"] + 3 * ["x-cuda"])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,70 @@
+"""That the Prometheus operator finds the rendered servers under the name for which the rendered rules and
+dashboards ask.
+
+Run by chart_test.py, in an environment that has Helm."""
+
+import json
+import re
+import unittest
+
+from deploy.helm import render
+from tests.deploy.helm.rendered_chart import INSECURE, documents, labels, of_kind, selected
+
+MONITORED = {name: {"enabled": True} for name in ("podMonitor", "prometheusRules", "dashboards")}
+FORMS = (
+    {"form": "replicas"},
+    {"form": "fleet"},
+    {"form": "sidecar", "memory": {"sharedMiB": 64}, "sidecar": {"trainer": {"image": "trainer"}}},
+)
+
+
+def job_of(monitor, pod):
+    """The label `job` of what a PodMonitor's endpoints scrape, as the operator and Prometheus make it."""
+    spec = monitor["spec"]
+    for endpoint in spec["podMetricsEndpoints"]:
+        target = {"job": f"{render.NAMESPACE}/{monitor['metadata']['name']}"}
+        if "jobLabel" in spec:
+            target["job"] = labels(pod).get(spec["jobLabel"], target["job"])
+        for relabeling in endpoint.get("relabelings", []):
+            assert relabeling.keys() == {"action", "targetLabel", "replacement"}, relabeling
+            assert relabeling["action"] == "replace", relabeling
+            target[relabeling["targetLabel"]] = relabeling["replacement"]
+        yield target["job"]
+
+
+def asked_for(expression):
+    """The matchers of `job`, as regular expressions, but for variables that a reader chooses."""
+    for operator, value in re.findall(r'\bjob(=~?)"([^"]*)"', expression):
+        if not value.startswith("$"):
+            yield re.escape(value) if operator == "=" else value
+
+
+def texts(node):
+    """All strings of a document."""
+    if isinstance(node, str):
+        yield node
+    elif isinstance(node, (dict, list)):
+        for part in node.values() if isinstance(node, dict) else node:
+            yield from texts(part)
+
+
+class MonitoringChecks(unittest.TestCase):
+    def test_rules_and_dashboards_ask_for_the_job_that_the_monitor_makes(self):
+        for form in FORMS:
+            with self.subTest(form=form):
+                objects = list(documents({**INSECURE, **MONITORED, **form}))
+                (monitor,) = of_kind("PodMonitor", objects)
+                (pod,) = selected(monitor, objects)
+                (job,) = job_of(monitor, pod)
+                files = [text for document in of_kind("ConfigMap", objects) for text in document["data"].values()]
+                dashboards = list(map(json.loads, files))
+                self.assertEqual(len(dashboards), 2)
+                found = texts(of_kind("PrometheusRule", objects) + dashboards)
+                asked = [matcher for text in found for matcher in asked_for(text)]
+                self.assertTrue(asked)
+                for matcher in asked:
+                    self.assertRegex(job, f"^(?:{matcher})$")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,23 @@
+"""The Secrets that values name, as folders of a folder that stands for /etc/sis."""
+
+import pathlib
+
+from server.testing import certificates
+
+TOKEN = "a-token-that-nobody-guesses"
+
+
+class MountedSecrets:
+    """`tls` of the Secret that security.tlsSecret names, for 127.0.0.1, and `identities` with TOKEN for
+    alice, a trainer."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self._authority = certificates.Authority(folder, "authority")
+        self.ca = self._authority.path
+        for name in ("tls", "identities"):
+            pathlib.Path(folder, name).mkdir()
+        for path, name in zip(self._authority.issue("localhost", "server"), ("tls.crt", "tls.key")):
+            pathlib.Path(path).rename(pathlib.Path(folder, "tls", name))
+        pathlib.Path(folder, "tls", "ca.crt").write_bytes(pathlib.Path(self.ca).read_bytes())
+        pathlib.Path(folder, "identities", "identities").write_text(f"token {TOKEN} alice trainer\n")

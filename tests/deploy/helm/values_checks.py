@@ -1,0 +1,142 @@
+"""values.yaml and its schema: what is said of each value, and which values are refused.
+
+Run by chart_test.py, in an environment that has Helm."""
+
+import json
+import re
+import unittest
+
+import helm_python
+import yaml
+
+from deploy.helm import render
+from tests.deploy.helm.rendered_chart import INSECURE, VALUES
+
+TLS = {"tlsSecret": "tls", "identitiesSecret": "identities"}
+CERTIFICATES = {"tlsSecret": "tls", "clientCertificates": True}
+SIDECAR = {"form": "sidecar", "memory": {"sharedMiB": 64}, "sidecar": {"trainer": {"image": "trainer"}}}
+# Values that are refused, with what the refusal must name.
+NONSENSE = (
+    ({"form": "cluster"}, "form"),
+    ({"serverz": 3}, "serverz"),
+    ({"servers": 0}, "servers"),
+    ({"servers": "three"}, "servers"),
+    ({"memory": {"cacheMiB": 1}}, "cacheMiB"),
+    ({"memory": {"sharedMiB": 64}}, "sharedMiB"),
+    ({"memory": {"messageMiB": 2048}}, "messageMiB"),
+    ({**INSECURE, "memory": {"runs": 8, "runsPerOwner": 9}}, "memory.runsPerOwner: 9 "),
+    ({"form": "sidecar", "sidecar": {"trainer": {"image": "a"}}}, "sharedMiB"),
+    ({"form": "sidecar", "memory": {"sharedMiB": 64}}, "sidecar.trainer.image"),
+    ({"form": "fleet", "store": {"kind": "rocksdb"}}, "kind"),
+    ({"autoscaler": {"enabled": True}}, "enabled"),
+    ({**INSECURE, "form": "fleet", "autoscaler": {"enabled": True, "least": 9}}, "autoscaler.least: 9 "),
+    ({**INSECURE, "form": "fleet", "autoscaler": {"enabled": True, "most": 1}}, "autoscaler.most, 1"),
+    ({"gpu": {"count": 2}}, "count"),
+    ({}, "security: "),
+    ({"security": {"tlsSecret": "tls"}}, "security: "),
+    ({"security": {"identitiesSecret": "identities"}}, "security: "),
+    ({"security": {"insecure": True, "certManager": {"enabled": True}}}, "security.certManager"),
+    ({"security": {"tlsSecret": "No Secret"}}, "tlsSecret"),
+    ({"security": CERTIFICATES}, "security.clientCertificates: "),
+    ({"security": {**CERTIFICATES, "insecure": True}}, "security.clientCertificates: "),
+    ({"security": {"insecure": True, "clientCertificates": True}}, "clientCertificates: needs security.tlsSecret"),
+    ({"security": TLS, "flags": {"certificate_role": "trainer"}}, "flags.certificate_role"),
+    ({"security": {**TLS, "insecure": True}}, "security.insecure"),
+    ({"security": CERTIFICATES, "flags": {"certificate_role": "trainer", "insecure": "true"}}, "flags.insecure"),
+    ({"security": TLS, "flags": {"insecure": "true"}}, "flags.insecure"),
+    ({**SIDECAR, "security": TLS}, "security.tlsSecret"),
+    ({"image": {"digest": "latest"}}, "digest"),
+    ({"user": 0}, "user"),
+    ({"ports": {"grpc": 443}}, "grpc"),
+    ({**INSECURE, "ports": {"grpc": 9464}}, "9464 is the port of ports.admin"),
+    ({**INSECURE, "proxy": {"enabled": True}, "ports": {"behindProxy": 50051}}, "ports.behindProxy: 50051 "),
+    ({**INSECURE, "proxy": {"enabled": True}, "ports": {"behindProxy": 9464}}, "ports.behindProxy: 9464 "),
+    ({**INSECURE, "flags": {"listen": "0.0.0.0:1"}}, "flags.listen"),
+    ({**INSECURE, "flags": {"step_kept": "1"}}, "step_kept"),
+    ({"flags": {"steps_kept": 4194304}}, "steps_kept"),
+    ({**INSECURE, "proxy": {"enabled": True, "callsPerSecond": 0}}, "callsPerSecond"),
+    ({"security": {**TLS, "clientCertificates": True}, "proxy": {"enabled": True}}, "proxy.enabled"),
+    ({**SIDECAR, "proxy": {"enabled": True}}, "proxy.enabled"),
+)
+# Beside the forms of VALUES: near to nonsense, but sensible.
+SENSIBLE = (
+    # Ports that nobody uses.
+    {**INSECURE, "ports": {"behindProxy": 50051}},
+    {**SIDECAR, "ports": {"grpc": 9464}},
+    # An autoscaler that is off.
+    {**INSECURE, "autoscaler": {"least": 9}},
+    {**INSECURE, "form": "fleet", "autoscaler": {"enabled": True, "least": 3, "most": 3}},
+    {**INSECURE, "memory": {"runs": 8, "runsPerOwner": 8}},
+    # Who calls is asked where something else encrypts, and the other way round.
+    {"security": {"insecure": True, "identitiesSecret": "identities"}},
+    {"security": {"insecure": True, "tlsSecret": "tls"}},
+    # Tokens at a Unix socket.
+    {**SIDECAR, "security": {"identitiesSecret": "identities"}},
+)
+
+
+def leaves(node, above=None, name=""):
+    """Of a YAML mapping: each value's name and line, and the line of the group that it is in."""
+    for key, value in node.value:
+        place, line = f"{name}{key.value}", key.start_mark.line
+        if isinstance(value, yaml.MappingNode) and value.value and not value.flow_style:
+            yield from leaves(value, line, place + ".")
+        else:
+            yield place, line, above
+
+
+def comment_above(lines, line):
+    """The comment that ends directly above a line."""
+    first = line
+    while lines[first - 1].lstrip().startswith("#"):
+        first -= 1
+    return "\n".join(lines[first:line])
+
+
+class ValuesChecks(unittest.TestCase):
+    def test_the_schema_knows_every_value_and_no_other(self):
+        def names(values, place=""):
+            for name, value in values.items():
+                yield place + name
+                if isinstance(value, dict):
+                    yield from names(value, f"{place}{name}.")
+
+        def known(schema, place=""):
+            for name, part in schema.get("properties", {}).items():
+                yield place + name
+                yield from known(part, f"{place}{name}.")
+
+        schema = json.loads((render.CHART / "values.schema.json").read_text())
+        defaults = yaml.safe_load((render.CHART / "values.yaml").read_text())
+        free = "dashboards.labels."  # labels have names of their own
+        has = {name for name in names(defaults) if not name.startswith(free)}
+        self.assertEqual(has, set(known(schema)) - {"global"})
+
+    def test_a_comment_says_what_each_value_is(self):
+        """On its line, directly above it, or above its group if it names the value."""
+        text = (render.CHART / "values.yaml").read_text()
+        lines = text.splitlines()
+        found = list(leaves(yaml.compose(text)))
+        self.assertGreater(len(found), 70)
+        for name, line, group in found:
+            with self.subTest(value=name):
+                own = comment_above(lines, line) or re.search(r"\s#\s", lines[line])
+                key = name.split(".")[-1]
+                above = re.search(rf"\b{key}\b", comment_above(lines, group)) if group else None
+                self.assertTrue(own or above, f"values.yaml:{line + 1}")
+
+    def test_nonsense_is_refused_by_name(self):
+        for values, name in NONSENSE:
+            with self.subTest(values=values):
+                with self.assertRaises(helm_python.HelmError) as refused:
+                    render.render(values)
+                self.assertIn(name, str(refused.exception))
+
+    def test_nothing_else_is_refused(self):
+        for values in (*VALUES.values(), *SENSIBLE):
+            with self.subTest(values=values):
+                render.render(values)
+
+
+if __name__ == "__main__":
+    unittest.main()
