@@ -57,6 +57,12 @@ class ChartTest(unittest.TestCase):
     def test_flags(self):
         self.check("flags_checks.py")
 
+    def test_network(self):
+        self.check("network_checks.py")
+
+    def test_workloads(self):
+        self.check("workload_checks.py")
+
     def test_monitoring(self):
         self.check("monitoring_checks.py")
 

@@ -1,0 +1,200 @@
+"""Who reaches what: the ports, names and policies of whatever the chart renders.
+
+Run by chart_test.py, in an environment that has Helm."""
+
+import re
+import unittest
+
+from deploy.helm import render
+from tests.deploy.helm.rendered_chart import (
+    VALUES, containers, documents, forms, labels, matches, of_kind, pods, port_names, selected,
+)  # fmt: skip
+
+NAMESPACE = {"kubernetes.io/metadata.name": render.NAMESPACE}
+MONITORING = {"kubernetes.io/metadata.name": "monitoring"}
+CLIENT = {"sis-ratio-service/client": "true"}
+
+
+def is_peer(peer, pod, namespace):
+    """Whether an entry of `from` or `to` means pods with these labels, in a namespace with those."""
+    assert peer and set(peer) <= {"podSelector", "namespaceSelector"}, peer
+    if "namespaceSelector" in peer:
+        return matches(peer["namespaceSelector"], namespace) and matches(peer.get("podSelector", {}), pod)
+    return namespace == NAMESPACE and matches(peer["podSelector"], pod)
+
+
+def allows(policies, direction, pod, namespace):
+    """The ports at which policies let somebody in (Ingress), or that they let reach there (Egress).
+    None: all, as no policy is about this direction."""
+    policies = [policy["spec"] for policy in policies if direction in policy["spec"]["policyTypes"]]
+    if not policies:
+        return None
+    peers = {"Ingress": "from", "Egress": "to"}[direction]
+    return {
+        port["port"]
+        for policy in policies
+        for rule in policy.get(direction.lower(), [])
+        # Without them a rule would mean everybody, and every port.
+        if any(is_peer(peer, pod, namespace) for peer in rule[peers])
+        for port in rule["ports"]
+    }
+
+
+def addresses(values):
+    """What the notes after installation tell clients: (name, port)."""
+    notes = next(text for template, text in render.render(values).items() if template.endswith("NOTES.txt"))
+    return re.findall(r"([\w.-]+\.svc):(\d+)", notes)
+
+
+def pod_names(host, service, objects):
+    """Of the StatefulSet whose pods this Service names, in its domain."""
+    for document in of_kind("StatefulSet", objects):
+        if document["spec"]["serviceName"] == service["metadata"]["name"]:
+            return [f"{document['metadata']['name']}-{i}.{host}" for i in range(document["spec"]["replicas"])]
+    return []
+
+
+def is_for(pattern, host):
+    """Whether a certificate with this DNS name is good for a host: a star stands for one label."""
+    return re.fullmatch(re.escape(pattern).replace(r"\*", "[^.]+"), host) is not None
+
+
+class NetworkChecks(unittest.TestCase):
+    def test_every_probe_asks_a_port_of_its_container(self):
+        for name, _, objects in forms():
+            with self.subTest(values=name):
+                for _, template in pods(objects):
+                    for container in containers(template):
+                        if container["name"] == "trainer":
+                            continue  # whose probes are the user's
+                        probes = {"readinessProbe", "livenessProbe"}
+                        if container["name"] == "server":  # which takes its time to start
+                            probes.add("startupProbe")
+                        self.assertEqual({name for name in container if name.endswith("Probe")}, probes)
+                        ports = {port["name"] for port in container["ports"]}
+                        for name in probes:
+                            kinds = container[name].keys() & {"httpGet", "tcpSocket"}
+                            (asked,) = (container[name][kind] for kind in kinds)
+                            self.assertIn(asked["port"], ports)
+
+    def test_services_policies_and_monitors_name_ports_of_the_pods_that_they_are_for(self):
+        for name, _, objects in forms():
+            with self.subTest(values=name):
+                for service in of_kind("Service", objects):
+                    (pod,) = selected(service, objects)
+                    self.assertLessEqual({port["targetPort"] for port in service["spec"]["ports"]}, port_names(pod))
+                for monitor in of_kind("PodMonitor", objects):
+                    (pod,) = selected(monitor, objects)
+                    scraped = {endpoint["port"] for endpoint in monitor["spec"]["podMetricsEndpoints"]}
+                    self.assertLessEqual(scraped, port_names(pod))
+                for policy in of_kind("NetworkPolicy", objects):
+                    (pod,) = selected(policy, objects)
+                    let_in = {port["port"] for rule in policy["spec"]["ingress"] for port in rule["ports"]}
+                    self.assertEqual(let_in, port_names(pod))
+                    for rule in policy["spec"].get("egress", []):
+                        for _, other in pods(objects):
+                            if any(is_peer(peer, labels(other), NAMESPACE) for peer in rule["to"]):
+                                self.assertLessEqual({port["port"] for port in rule["ports"]}, port_names(other))
+
+    def test_services_say_whether_their_ports_speak_tls(self):
+        for name, values, objects in forms():
+            with self.subTest(values=name):
+                for service in of_kind("Service", objects):
+                    for port in service["spec"]["ports"]:
+                        if port["name"] != "grpc":
+                            continue
+                        tls = "tlsSecret" in values["security"]
+                        self.assertEqual(port["appProtocol"], "https" if tls else "kubernetes.io/h2c")
+
+    def test_nobody_reaches_a_pod_without_a_policy_that_says_so(self):
+        for name, values, objects in forms():
+            with self.subTest(values=name):
+                policies = of_kind("NetworkPolicy", objects)
+                chosen = values.get("networkPolicy", {})
+                for _, template in pods(objects):
+                    own = [policy for policy in policies if template in selected(policy, objects)]
+                    ports = port_names(template)
+                    everybody = {"peer": labels(template)}
+
+                    def let_in(pod, namespace=NAMESPACE):
+                        return allows(own, "Ingress", pod, namespace)
+
+                    for pod in ({}, CLIENT, everybody):
+                        self.assertEqual(let_in(pod, {"kubernetes.io/metadata.name": "other"}), set())
+                    if "memcached" in ports:
+                        self.assertEqual(let_in({}), set())
+                        self.assertEqual(let_in(CLIENT), set())
+                        for _, other in pods(objects):
+                            is_server = "admin" in port_names(other)
+                            self.assertEqual(let_in(labels(other)), {"memcached"} if is_server else set())
+                            # Of another release.
+                            self.assertEqual(let_in({**labels(other), "app.kubernetes.io/instance": "b"}), set())
+                    elif chosen:  # in VALUES: everybody of the namespace
+                        self.assertEqual(let_in({}), ports)
+                        self.assertEqual(let_in({}, MONITORING), set())
+                    else:
+                        self.assertEqual(let_in({}), set())
+                        self.assertEqual(let_in(CLIENT), ports)
+                        self.assertEqual(let_in({}, MONITORING), {"admin"})
+
+    def test_pods_reach_nothing_but_what_they_work_with(self):
+        for name, values, objects in forms():
+            with self.subTest(values=name):
+                policies = of_kind("NetworkPolicy", objects)
+                for _, template in pods(objects):
+                    own = [policy for policy in policies if template in selected(policy, objects)]
+
+                    def reached(pod, namespace=NAMESPACE):
+                        return allows(own, "Egress", pod, namespace)
+
+                    if values.get("form") == "sidecar":  # whose trainer reaches what it likes
+                        self.assertIsNone(reached({}))
+                        continue
+                    for pod in ({}, CLIENT, labels(template)):
+                        self.assertEqual(reached(pod), set())
+                        self.assertEqual(reached(pod, MONITORING), set())
+                    is_fleet = values.get("form") == "fleet" and "admin" in port_names(template)
+                    names = {"kubernetes.io/metadata.name": "kube-system"}
+                    self.assertEqual(reached({}, names), {53} if is_fleet else set())
+                    for _, other in pods(objects):
+                        nodes = port_names(other) & {"memcached"} if is_fleet else set()
+                        self.assertEqual(reached(labels(other)), nodes)
+
+    def test_who_wants_no_policy_gets_none(self):
+        for values in VALUES.values():
+            objects = documents({**values, "networkPolicy": {"enabled": False}})
+            self.assertEqual(of_kind("NetworkPolicy", objects), [])
+
+    def test_stateful_sets_name_their_pods_by_a_headless_service(self):
+        for name, _, objects in forms():
+            with self.subTest(values=name):
+                services = {service["metadata"]["name"]: service for service in of_kind("Service", objects)}
+                for service in services.values():
+                    self.assertEqual(service["spec"]["clusterIP"], "None")
+                for document in of_kind("StatefulSet", objects):
+                    service = services[document["spec"]["serviceName"]]
+                    self.assertEqual(selected(service, objects), [document["spec"]["template"]])
+                    # A pod has its name while it starts.
+                    self.assertIs(service["spec"]["publishNotReadyAddresses"], True)
+
+    def test_certificates_are_for_the_names_that_clients_are_told(self):
+        certified = 0
+        for name, values, objects in forms():
+            with self.subTest(values=name):
+                names = []
+                for service in of_kind("Service", objects):
+                    host = f"{service['metadata']['name']}.{render.NAMESPACE}.svc"
+                    for port in service["spec"]["ports"]:
+                        if port["name"] == "grpc":
+                            names += [(pod, str(port["port"])) for pod in pod_names(host, service, objects) or [host]]
+                self.assertEqual(addresses(values), names)
+                for certificate in of_kind("Certificate", objects):
+                    self.assertEqual(certificate["spec"]["secretName"], values["security"]["tlsSecret"])
+                    for host, _ in names:
+                        self.assertTrue(any(is_for(pattern, host) for pattern in certificate["spec"]["dnsNames"]), host)
+                        certified += 1
+        self.assertGreater(certified, 3)
+
+
+if __name__ == "__main__":
+    unittest.main()

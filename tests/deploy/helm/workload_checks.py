@@ -1,0 +1,77 @@
+"""How many pods there are, where they run, and what must not take them away together.
+
+Run by chart_test.py, in an environment that has Helm."""
+
+import unittest
+
+from tests.deploy.helm.rendered_chart import documents, forms, labels, matches, of_kind, pods, port_names, selected
+
+
+def lasting(objects):
+    """The workloads whose pods are replaced when they go: not Jobs."""
+    return [(document, template) for document, template in pods(objects) if document["kind"] != "Job"]
+
+
+class WorkloadChecks(unittest.TestCase):
+    def test_a_disruption_takes_one_pod_of_a_workload_at_a_time(self):
+        for name, values, objects in forms():
+            with self.subTest(values=name):
+                budgets = of_kind("PodDisruptionBudget", objects)
+                for _, template in lasting(objects):
+                    (budget,) = (budget for budget in budgets if template in selected(budget, objects))
+                    self.assertEqual(budget["spec"]["maxUnavailable"], 1)
+                    self.assertNotIn("minAvailable", budget["spec"])
+                self.assertEqual(len(budgets), len(lasting(objects)))
+                without = documents({**values, "disruptionBudget": {"enabled": False}})
+                self.assertEqual(of_kind("PodDisruptionBudget", without), [])
+
+    def test_either_an_autoscaler_or_the_values_say_how_many_there_are(self):
+        scaled = 0
+        for name, values, objects in forms():
+            with self.subTest(values=name):
+                workloads = {
+                    (document["kind"], document["metadata"]["name"]): document for document, _ in lasting(objects)
+                }
+                targets = {}
+                for scaler in of_kind("HorizontalPodAutoscaler", objects):
+                    target = scaler["spec"]["scaleTargetRef"]
+                    targets[target["kind"], target["name"]] = scaler
+                    self.assertEqual(workloads[target["kind"], target["name"]]["apiVersion"], target["apiVersion"])
+                    self.assertLessEqual(scaler["spec"]["minReplicas"], scaler["spec"]["maxReplicas"])
+                scaled += len(targets)
+                self.assertEqual(bool(targets), values.get("autoscaler", {}).get("enabled", False))
+                for name, workload in workloads.items():
+                    # With both, each upgrade would undo what the autoscaler chose.
+                    self.assertEqual("replicas" in workload["spec"], name not in targets)
+                    if "admin" in port_names(workload["spec"]["template"]) and name not in targets:
+                        self.assertEqual(workload["spec"]["replicas"], values.get("servers", 3))
+        self.assertEqual(scaled, 1)
+
+    def test_pods_of_a_workload_are_spread_unless_the_values_place_them(self):
+        for name, values, objects in forms():
+            with self.subTest(values=name):
+                for _, template in lasting(objects):
+                    spec, own = template["spec"], labels(template)
+                    if "affinity" in values:
+                        self.assertEqual(spec["affinity"], values["affinity"])
+                        self.assertNotIn("topologySpreadConstraints", spec)
+                    elif "memcached" in port_names(template):
+                        # Two on one node would be lost together: rather one that waits.
+                        (term,) = spec["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+                        self.assertEqual(term["topologyKey"], "kubernetes.io/hostname")
+                        self.assertTrue(matches(term["labelSelector"], own))
+                    else:
+                        spread = {term["topologyKey"]: term for term in spec["topologySpreadConstraints"]}
+                        self.assertEqual(set(spread), {"kubernetes.io/hostname", "topology.kubernetes.io/zone"})
+                        for term in spread.values():
+                            self.assertTrue(matches(term["labelSelector"], own))
+                            # One node must do where there is no other.
+                            self.assertEqual((term["maxSkew"], term["whenUnsatisfiable"]), (1, "ScheduleAnyway"))
+                    for _, other in pods(objects):
+                        if other is not template:
+                            for term in spec.get("topologySpreadConstraints", []):
+                                self.assertFalse(matches(term["labelSelector"], labels(other)))
+
+
+if __name__ == "__main__":
+    unittest.main()
