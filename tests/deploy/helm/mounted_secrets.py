@@ -21,3 +21,8 @@ class MountedSecrets:
             pathlib.Path(path).rename(pathlib.Path(folder, "tls", name))
         pathlib.Path(folder, "tls", "ca.crt").write_bytes(pathlib.Path(self.ca).read_bytes())
         pathlib.Path(folder, "identities", "identities").write_text(f"token {TOKEN} alice trainer\n")
+
+    def variables(self, name):
+        """What the pod of a client has in its environment that shows a certificate of this name."""
+        certificate, key = self._authority.issue(name, name)
+        return {"SIS_CA_FILE": self.ca, "SIS_CERTIFICATE_FILE": certificate, "SIS_KEY_FILE": key}

@@ -73,10 +73,24 @@ class RenderedServers:
             raise
 
     def resident_bytes(self):
-        """Of all servers and proxies together."""
-        pids = [process.pid for process in self._proxies + [server.process for server in self._servers]]
-        statuses = [pathlib.Path(f"/proc/{pid}/status").read_text() for pid in pids]
-        return sum(int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) << 10 for status in statuses)
+        """Of all servers and proxies together, now."""
+        return sum(self._status("VmRSS", self._proxies + [server.process for server in self._servers]))
+
+    def most_resident_bytes(self):
+        """Of each server, since it started."""
+        return list(self._status("VmHWM", [server.process for server in self._servers]))
+
+    def memory_limits(self):
+        """Of each server, in bytes, as its container has it."""
+        for container, _ in self._listening:
+            if container["name"] == "server":
+                yield int(container["resources"]["limits"]["memory"].removesuffix("Mi")) << 20
+
+    @staticmethod
+    def _status(name, processes):
+        for process in processes:
+            status = pathlib.Path(f"/proc/{process.pid}/status").read_text()
+            yield int(re.search(rf"{name}:\s+(\d+) kB", status)[1]) << 10
 
     def close(self):
         for server in self._servers:

