@@ -21,41 +21,12 @@ import numpy as np
 import sis
 from server.testing.live_server import LiveServer
 from server.testing.memcached import Memcached
+from server.testing.slow_proxy import SlowProxy
 from sis.v1 import ratio_service_pb2 as pb
 from sis.v1 import ratio_service_pb2_grpc
 
 VOCABULARY, TOP_K, POSITIONS = 10, 2, 20
 CONFIG = {"seed": 1, "vocabulary_size": VOCABULARY, "top_k": TOP_K}
-
-
-class SlowProxy:
-    """Stands before a memcached at `path`; its answers take `delay` seconds longer."""
-
-    def __init__(self, path, node):
-        self.path, self.delay = path, 0.0
-        self._node = node
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(path)
-        self._listener.listen(100)
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self):
-        while True:
-            client, _ = self._listener.accept()
-            node = socket.socket(socket.AF_UNIX)
-            node.connect(self._node)
-            threading.Thread(target=self._carry, args=[client, node, False], daemon=True).start()
-            threading.Thread(target=self._carry, args=[node, client, True], daemon=True).start()
-
-    def _carry(self, source, target, slowly):
-        try:
-            while data := source.recv(1 << 16):
-                if slowly:
-                    time.sleep(self.delay)
-                target.sendall(data)
-            target.shutdown(socket.SHUT_WR)
-        except OSError:
-            pass  # the other side has gone
 
 
 class BadDaysTest(unittest.TestCase):

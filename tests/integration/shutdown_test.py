@@ -1,9 +1,15 @@
 """SIGTERM ends streams that have nothing to do, and connections: a server does not wait for clients
-that are idle, but for what they have asked."""
+that are idle, but for what they have asked, as long as the grace lasts.
+
+That it ends at once is a law about timers: where all of them are 25 times late, a server that waits
+for one of 1.2 seconds or more is still there after 30."""
 
 import queue
+import shutil
 import signal
 import socket
+import tempfile
+import threading
 import time
 import unittest
 import urllib.error
@@ -11,7 +17,10 @@ import urllib.request
 
 import grpc
 
+from server.testing.late_timers import LATE_TIMERS, has_late_timers
 from server.testing.live_server import LiveServer
+from server.testing.memcached import Memcached
+from server.testing.slow_proxy import SlowProxy
 from sis.v1 import ratio_service_pb2 as pb
 from sis.v1 import ratio_service_pb2_grpc
 
@@ -28,15 +37,49 @@ EVALUATE = pb.EvaluateRequest(
 )
 
 
+def batch(*entries):
+    return pb.AppendRequest(batch=pb.AppendBatch(entries=entries))
+
+
+def block(sequence, rows=1):
+    return pb.AppendEntry(
+        block=pb.Block(
+            sequence=pb.SequenceRef(id=sequence),
+            sampled_ids=bytes(4 * rows),
+            sampled_log_probs=bytes(4 * rows),
+            top_k_ids=b"\0\0\0\0\1\0\0\0" * rows,
+            top_k_log_probs=b"\0\0\0\0\0\0\xa0\xc1" * rows,  # 0 and -20
+        )
+    )
+
+
+def evaluation(sequence):
+    request = pb.EvaluateRequest()
+    request.CopyFrom(EVALUATE)
+    request.slices[0].sequence.id = sequence
+    return request
+
+
 class ShutdownTest(unittest.TestCase):
     def setUp(self):
-        # Far longer than the test may take.
-        self.server = LiveServer("--shutdown_grace=1h", shared_memory_bytes=1 << 20)
-        self.addCleanup(self.server.kill)
-        self.channel = grpc.insecure_channel(self.server.address)
-        self.addCleanup(self.channel.close)
-        self.stub = ratio_service_pb2_grpc.RatioServiceStub(self.channel)
-        self.stub.CreateRun(pb.CreateRunRequest(run_id="run", config=pb.RunConfig(vocabulary_size=10, top_k=2)))
+        folder = tempfile.mkdtemp(dir="/tmp", prefix="sis_")  # names of sockets are short
+        self.addCleanup(shutil.rmtree, folder)
+        self.folder = folder
+
+    def serve(self, *flags, grace="1h", late=False, **named):
+        """A grace of 1h is far longer than the test may take."""
+        server = LiveServer(f"--shutdown_grace={grace}", *flags, prefix=LATE_TIMERS if late else [], **named)
+        self.addCleanup(server.kill)
+        self.assertEqual(has_late_timers(server.process), late)
+        return server
+
+    def stub(self, server):
+        options = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+        channel = grpc.insecure_channel(server.address, options)
+        self.addCleanup(channel.close)
+        stub = ratio_service_pb2_grpc.RatioServiceStub(channel)
+        stub.CreateRun(pb.CreateRunRequest(run_id="run", config=pb.RunConfig(vocabulary_size=10, top_k=2)))
+        return stub
 
     def open(self, method, *requests):
         """A stream of these requests, which stays open."""
@@ -46,82 +89,154 @@ class ShutdownTest(unittest.TestCase):
         self.addCleanup(to_send.put, None)
         return method(iter(to_send.get, None))
 
-    def end(self):
-        self.server.process.send_signal(signal.SIGTERM)
-        self.assertEqual(self.server.process.wait(timeout=30), 0)
+    def append(self, stub, *entries):
+        stream = self.open(stub.Append, pb.AppendRequest(header=HEADER), batch(*entries))
+        self.assertEqual([ack.code for ack in next(stream).acks], [0] * len(entries))
+
+    def end(self, server):
+        server.process.send_signal(signal.SIGTERM)
+        self.assertEqual(server.process.wait(timeout=30), 0)
+
+    def begin_to_end(self, server):
+        server.process.send_signal(signal.SIGTERM)
+        while self.ready(server) != 503:
+            time.sleep(0.01)
+
+    def ready(self, server):
+        """What /readyz says, as a status of HTTP."""
+        try:
+            with urllib.request.urlopen(f"http://{server.admin_address}/readyz", timeout=20) as page:
+                return page.status
+        except urllib.error.HTTPError as error:
+            return error.code
+
+    def test_where_nobody_is_it_ends_at_once(self):
+        node = Memcached(f"{self.folder}/node")
+        self.addCleanup(node.kill)
+        for store in ("memory", f"rocksdb:{self.folder}/rocksdb", f"memcached:{node.path}"):
+            with self.subTest(store):
+                self.end(self.serve(f"--store={store}", late=True))
 
     def test_idle_streams_end_at_once(self):
+        server = self.serve(shared_memory_bytes=1 << 20, late=True)
+        stub = self.stub(server)
         streams = [
-            self.open(self.stub.Append),
-            self.open(self.stub.Append, pb.AppendRequest(header=HEADER)),
-            self.open(
-                self.stub.Append, pb.AppendRequest(header=HEADER), pb.AppendRequest(batch=pb.AppendBatch(entries=[SEAL]))
-            ),
-            self.open(self.stub.EvaluateStream),
-            self.open(self.stub.EvaluateStream, EVALUATE),
-            self.stub.LeaseSegment(pb.LeaseSegmentRequest(bytes=1)),
+            self.open(stub.Append),
+            self.open(stub.Append, pb.AppendRequest(header=HEADER)),
+            self.open(stub.Append, pb.AppendRequest(header=HEADER), batch(SEAL)),
+            self.open(stub.EvaluateStream),
+            self.open(stub.EvaluateStream, EVALUATE),
+            stub.LeaseSegment(pb.LeaseSegmentRequest(bytes=1)),
         ]
         self.assertEqual(next(streams[2]).acks[0].code, 0)
         self.assertEqual(next(streams[4]).totals.missing, 1)
         next(streams[5])
         # Streams are opened in order, so the server has them all.
-        self.stub.GetRun(pb.GetRunRequest(run_id="run"))
-        self.end()
+        stub.GetRun(pb.GetRunRequest(run_id="run"))
+        self.end(server)
         for number, stream in enumerate(streams):
             with self.subTest(number):
                 self.assertIs(stream.code(), grpc.StatusCode.UNAVAILABLE, stream.details())
 
     def test_connections_that_nobody_uses_end_at_once(self):
-        server = LiveServer("--shutdown_grace=1h")
-        self.addCleanup(server.kill)
+        server = self.serve(late=True)
         host, _, port = server.address.rpartition(":")
         self.addCleanup(socket.create_connection((host, int(port))).close)
         channel = grpc.insecure_channel(server.address)
         self.addCleanup(channel.close)
         watch = channel.unary_stream(
             "/grpc.health.v1.Health/Watch", request_serializer=bytes, response_deserializer=bytes
-        )(b"")
+        )(b"", timeout=30)
         self.assertEqual(next(watch), b"\x08\x01")  # SERVING
         server.process.send_signal(signal.SIGTERM)
         self.assertEqual(next(watch), b"\x08\x02")  # NOT_SERVING, before it ends
         self.assertEqual(server.process.wait(timeout=30), 0)
 
-    def test_what_is_in_flight_is_finished(self):
+    def fetch_of_much(self, stub):
+        """A FetchTopK of which only the header is read: the rest is more than is sent to whoever
+        doesn't read. And its rows."""
         rows = 400_000
-        entry = pb.AppendEntry(
-            block=pb.Block(
-                sequence=pb.SequenceRef(id="long"),
-                sampled_ids=bytes(4 * rows),
-                sampled_log_probs=bytes(4 * rows),
-                top_k_ids=b"\0\0\0\0\1\0\0\0" * rows,
-                top_k_log_probs=b"\0\0\0\0\0\0\xa0\xc1" * rows,  # 0 and -20
-            )
-        )
-        batch = pb.AppendBatch(entries=[entry])
-        options = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
-        channel = grpc.insecure_channel(self.server.address, options)
-        self.addCleanup(channel.close)
-        stub = ratio_service_pb2_grpc.RatioServiceStub(channel)
-        append = self.open(stub.Append, pb.AppendRequest(header=HEADER), pb.AppendRequest(batch=batch))
-        self.assertEqual(next(append).acks[0].code, 0)
+        self.append(stub, block("long", rows))
         whole = pb.Slice(sequence=pb.SequenceRef(id="long"), length=rows)
         fetch = stub.FetchTopK(pb.FetchTopKRequest(run=pb.RunRef(run_id="run"), slices=[whole]))
-        next(fetch)  # its header; the rest is more than is sent to whoever doesn't read
-        self.server.process.send_signal(signal.SIGTERM)
-        while self.ready() != 503:
-            time.sleep(0.01)
-        time.sleep(0.5)  # longer than idle connections last
-        self.assertIsNone(self.server.process.poll())
-        self.assertEqual(sum(len(message.chunk.sampled_ids) for message in fetch), 4 * rows)
-        self.assertEqual(self.server.process.wait(timeout=30), 0)
+        next(fetch)
+        return fetch, rows
 
-    def ready(self):
-        """What /readyz says, as a status of HTTP."""
-        try:
-            with urllib.request.urlopen(f"http://{self.server.admin_address}/readyz", timeout=20) as page:
-                return page.status
-        except urllib.error.HTTPError as error:
-            return error.code
+    def test_what_is_in_flight_is_finished(self):
+        server = self.serve()
+        fetch, rows = self.fetch_of_much(self.stub(server))
+        self.begin_to_end(server)
+        time.sleep(0.5)  # longer than idle connections last
+        self.assertIsNone(server.process.poll())
+        self.assertEqual(sum(len(message.chunk.sampled_ids) for message in fetch), 4 * rows)
+        self.assertEqual(server.process.wait(timeout=30), 0)
+
+    def test_what_outlasts_the_grace_is_cut_off_and_told(self):
+        server = self.serve(grace="1s")
+        stub = self.stub(server)
+        fetch, _ = self.fetch_of_much(stub)
+        self.end(server)
+        with self.assertRaises(grpc.RpcError) as raised:
+            list(fetch)
+        self.assertIn(raised.exception.code(), (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED))
+
+    def test_what_waits_for_the_store_is_answered(self):
+        node = Memcached(f"{self.folder}/node")
+        self.addCleanup(node.kill)
+        proxy = SlowProxy(f"{self.folder}/proxy", node.path)
+        # So that the server is patient with a node that doesn't answer.
+        server = self.serve(f"--store=memcached:{proxy.path}", late=True)
+        stub = self.stub(server)
+        # What isn't sealed may have grown by another server, so the store is asked each time.
+        sequences = [f"s{number}" for number in range(3)]
+        self.append(stub, *map(block, sequences))
+        slices = [pb.Slice(sequence=pb.SequenceRef(id=sequences[0]), length=1)]
+        proxy.open.clear()
+        fetch = stub.FetchTopK(pb.FetchTopKRequest(run=pb.RunRef(run_id="run"), slices=slices))
+        evaluate = stub.Evaluate.future(evaluation(sequences[1]))
+        evaluations = self.open(stub.EvaluateStream, evaluation(sequences[2]))
+        append = self.open(stub.Append, pb.AppendRequest(header=HEADER), batch(block("new")))
+        while proxy.held < 4:
+            time.sleep(0.01)
+        self.begin_to_end(server)
+        proxy.open.set()
+        self.assertEqual(sum(len(message.chunk.sampled_ids) for message in fetch), 4)
+        self.assertEqual(evaluate.result().totals.missing, 0)
+        self.assertEqual(next(evaluations).totals.missing, 0)
+        self.assertEqual([ack.code for ack in next(append).acks], [0])
+        self.assertEqual(server.process.wait(timeout=30), 0)
+        for stream in (evaluations, append):
+            self.assertIs(stream.code(), grpc.StatusCode.UNAVAILABLE, stream.details())
+        other = self.stub(self.serve(f"--store=memcached:{node.path}"))
+        self.assertEqual(other.Evaluate(evaluation("new")).totals.missing, 0)
+
+    def test_every_block_of_a_worker_that_goes_on_is_acked_and_stored_or_neither(self):
+        store = f"--store=rocksdb:{self.folder}/rocksdb"
+        server = self.serve(store)
+        stub = self.stub(server)
+        ended = threading.Event()
+
+        def requests():
+            yield pb.AppendRequest(header=HEADER)
+            for number in range(1_000_000):
+                if ended.is_set():
+                    return
+                yield batch(block(f"s{number}"))
+
+        append = stub.Append(requests())
+        acked = 0
+        with self.assertRaises(grpc.RpcError) as raised:
+            for response in append:
+                self.assertEqual([ack.code for ack in response.acks], [0])
+                acked += 1
+                if acked == 100:
+                    server.process.send_signal(signal.SIGTERM)
+        ended.set()
+        self.assertIs(raised.exception.code(), grpc.StatusCode.UNAVAILABLE)
+        self.assertEqual(server.process.wait(timeout=30), 0)
+        again = self.stub(self.serve(store))
+        for number in range(acked):
+            self.assertEqual(again.Evaluate(evaluation(f"s{number}")).totals.missing, 0, number)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,115 @@
+// For LD_PRELOAD: every wait with a limit lasts 25 times as long, unless what is waited for
+// happens.
+//
+// So a test can tell a program that waits for a timer from one that waits for an event, without
+// measuring how long anything takes. The clock itself is right; only who is woken by it is late.
+#include <dlfcn.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sys/epoll.h>
+#include <sys/syscall.h>
+#include <time.h>
+
+#include <algorithm>
+#include <climits>
+#include <cstdarg>
+#include <cstdint>
+
+namespace {
+
+constexpr int64_t kTimesLate = 25;
+constexpr int64_t kSecond = 1'000'000'000;
+
+int64_t Nanoseconds(const timespec& time) { return time.tv_sec * kSecond + time.tv_nsec; }
+
+timespec Late(const timespec& left) {
+  const int64_t late = Nanoseconds(left) > INT64_MAX / 2 / kTimesLate
+                           ? INT64_MAX / 2
+                           : std::max<int64_t>(0, Nanoseconds(left)) * kTimesLate;
+  return {.tv_sec = late / kSecond, .tv_nsec = late % kSecond};
+}
+
+timespec LateUntil(clockid_t clock, const timespec& until) {
+  // No clock counts further, and some callers mean "never" by it.
+  if (until.tv_sec > INT64_MAX / 4 / kSecond) return until;
+  timespec now;
+  clock_gettime(clock, &now);
+  const timespec left = {.tv_sec = 0, .tv_nsec = Nanoseconds(until) - Nanoseconds(now)};
+  const int64_t late = Nanoseconds(now) + Nanoseconds(Late(left));
+  return {.tv_sec = late / kSecond, .tv_nsec = late % kSecond};
+}
+
+int LateMilliseconds(int timeout) {
+  return timeout > INT_MAX / kTimesLate ? INT_MAX : timeout * static_cast<int>(kTimesLate);
+}
+
+// What would have been called.
+template <typename Function>
+Function* Next(const char* name) {
+  return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
+}
+
+}  // namespace
+
+extern "C" {
+
+int pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mutex, clockid_t clock,
+                           const timespec* until) {
+  static const auto next = Next<decltype(pthread_cond_clockwait)>("pthread_cond_clockwait");
+  const timespec late = LateUntil(clock, *until);
+  return next(condition, mutex, clock, &late);
+}
+
+int pthread_cond_timedwait(pthread_cond_t* condition, pthread_mutex_t* mutex,
+                           const timespec* until) {
+  static const auto next = Next<decltype(pthread_cond_timedwait)>("pthread_cond_timedwait");
+  const timespec late = LateUntil(CLOCK_REALTIME, *until);
+  return next(condition, mutex, &late);
+}
+
+int nanosleep(const timespec* duration, timespec* left) {
+  static const auto next = Next<decltype(nanosleep)>("nanosleep");
+  const timespec late = Late(*duration);
+  return next(&late, left);
+}
+
+int clock_nanosleep(clockid_t clock, int flags, const timespec* time, timespec* left) {
+  static const auto next = Next<decltype(clock_nanosleep)>("clock_nanosleep");
+  const timespec late = flags == TIMER_ABSTIME ? LateUntil(clock, *time) : Late(*time);
+  return next(clock, flags, &late, left);
+}
+
+int poll(pollfd* files, nfds_t count, int timeout) {
+  static const auto next = Next<decltype(poll)>("poll");
+  return next(files, count, LateMilliseconds(timeout));
+}
+
+int epoll_wait(int poller, epoll_event* events, int most, int timeout) {
+  static const auto next = Next<decltype(epoll_wait)>("epoll_wait");
+  return next(poller, events, most, LateMilliseconds(timeout));
+}
+
+// Abseil waits by itself.
+long syscall(long number, ...) {
+  static const auto next = Next<decltype(syscall)>("syscall");
+  va_list list;
+  va_start(list, number);
+  long arguments[6];
+  for (long& argument : arguments) argument = va_arg(list, long);
+  va_end(list);
+  timespec late;
+  const auto* time = reinterpret_cast<const timespec*>(arguments[3]);
+  const int operation = static_cast<int>(arguments[1]) & FUTEX_CMD_MASK;
+  if (number == SYS_futex && time != nullptr &&
+      (operation == FUTEX_WAIT || operation == FUTEX_WAIT_BITSET)) {
+    const bool is_real = (arguments[1] & FUTEX_CLOCK_REALTIME) != 0;
+    late = operation == FUTEX_WAIT ? Late(*time)
+                                   : LateUntil(is_real ? CLOCK_REALTIME : CLOCK_MONOTONIC, *time);
+    arguments[3] = reinterpret_cast<long>(&late);
+  }
+  return next(number, arguments[0], arguments[1], arguments[2], arguments[3], arguments[4],
+              arguments[5]);
+}
+
+}  // extern "C"
