@@ -8,6 +8,7 @@ import pathlib
 import re
 import shutil
 import socket
+import ssl
 import struct
 import tempfile
 import threading
@@ -19,6 +20,7 @@ import grpc
 import numpy as np
 
 import sis
+from server.testing.certificates import Authority
 from server.testing.live_server import LiveServer
 from server.testing.memcached import Memcached
 from server.testing.slow_proxy import SlowProxy
@@ -27,6 +29,28 @@ from sis.v1 import ratio_service_pb2_grpc
 
 VOCABULARY, TOP_K, POSITIONS = 10, 2, 20
 CONFIG = {"seed": 1, "vocabulary_size": VOCABULARY, "top_k": TOP_K}
+
+
+class Clock:
+    """The machine's clock, as servers see it that are started with `prefix`."""
+
+    def __init__(self):
+        self.library = next(pathlib.Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
+        self._folder = tempfile.TemporaryDirectory()
+        self._offset = pathlib.Path(self._folder.name) / "offset"
+        # Nobody sets the monotonic clock, which the kernel keeps apart.
+        faked = {
+            "LD_PRELOAD": self.library, "FAKETIME_TIMESTAMP_FILE": self._offset, "FAKETIME_NO_CACHE": 1,
+            "DONT_FAKE_MONOTONIC": 1,
+        }  # fmt: skip
+        self.prefix = ["env", *(f"{name}={value}" for name, value in faked.items())]
+        self.close = self._folder.cleanup
+        self.set(0)
+
+    def set(self, days):
+        new = self._offset.with_suffix(".new")
+        new.write_text(f"{days:+}d\n")
+        new.rename(self._offset)
 
 
 class BadDaysTest(unittest.TestCase):
@@ -45,12 +69,15 @@ class BadDaysTest(unittest.TestCase):
             return page.read().decode()
 
     def append(self, client, run, *sequences):
+        self.append_at(client, run, 0, *sequences)
+
+    def append_at(self, client, run, first_position, *sequences):
         ids = np.tile(np.arange(TOP_K), (POSITIONS, 1))
         log_probs = np.full((POSITIONS, TOP_K), -1.0)
         with client.append(run, sampling=sis.Sampling("raw"), retry_timeout=0.1) as stream:
             for sequence in sequences:
                 stream.block(
-                    sequence, first_position=0, policy_version=0, sampled_ids=ids[:, 0],
+                    sequence, first_position=first_position, policy_version=0, sampled_ids=ids[:, 0],
                     sampled_log_probs=log_probs[:, 0], top_k_ids=ids, top_k_log_probs=log_probs,
                 )  # fmt: skip
 
@@ -106,40 +133,33 @@ class BadDaysTest(unittest.TestCase):
         other = self.client(self.serve(f"--store=memcached:{node.path}"))
         self.assertEqual(self.scored(other, other.get_run("run").run, "slow", "too slow"), (2 * POSITIONS, []))
 
-    def test_a_clock_that_jumps_ends_nothing_early_and_holds_nothing_up(self):
-        faketime = next(pathlib.Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
-        if faketime is None:
+    def clock(self):
+        clock = Clock()
+        if clock.library is None:
             self.skipTest("libfaketime is not installed")
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        offset = pathlib.Path(folder.name) / "offset"
+        self.addCleanup(clock.close)
+        return clock
 
-        def set_clock(days):
-            new = offset.with_suffix(".new")
-            new.write_text(f"{days:+}d\n")
-            new.rename(offset)
+    def days(self, server):
+        """By how many days its clock is ahead."""
+        said = json.loads(self.get(server, "/api/GetServer"))
+        return round((said["history"][-1]["at"] - time.time()) / 86400)
 
-        set_clock(0)
-        # Nobody sets the monotonic clock, which the kernel keeps apart.
-        faked = {"LD_PRELOAD": faketime, "FAKETIME_TIMESTAMP_FILE": offset, "FAKETIME_NO_CACHE": 1, "DONT_FAKE_MONOTONIC": 1}
-        server = self.serve("--run_idle_expiry=1h", prefix=["env", *(f"{name}={value}" for name, value in faked.items())])
+    def test_a_clock_that_jumps_ends_nothing_early_and_holds_nothing_up(self):
+        clock = self.clock()
+        server = self.serve("--run_idle_expiry=1h", prefix=clock.prefix)
         client = self.client(server)
-
-        def days():
-            said = json.loads(self.get(server, "/api/GetServer"))
-            return round((said["history"][-1]["at"] - time.time()) / 86400)
-
         kept = client.create_run("kept", time_to_live=3600, **CONFIG)
         self.append(client, kept, "s")
         client.fetch_top_k(kept, [sis.Slice("s", 0, POSITIONS)], lease_seconds=600)
 
-        set_clock(2)
-        self.until(lambda: days() == 2)
+        clock.set(2)
+        self.until(lambda: self.days(server) == 2)
         ends = client.create_run("ends", time_to_live=0.5, **CONFIG)
         self.append(client, ends, "s")
         client.fetch_top_k(ends, [sis.Slice("s", 0, POSITIONS)], lease_seconds=0.5)
-        set_clock(-2)
-        self.until(lambda: days() == -2)
+        clock.set(-2)
+        self.until(lambda: self.days(server) == -2)
         # Twice its time, though the clock was set back by four days meanwhile.
         self.until(lambda: client.get_run("ends").sequences == 0)
         self.assertEqual(client.get_run("ends").leases, 0)
@@ -149,8 +169,77 @@ class BadDaysTest(unittest.TestCase):
         self.append(client, kept, "t")
         self.assertEqual(self.scored(client, kept, "s", "t"), (2 * POSITIONS, []))
 
+    def test_a_clock_that_jumps_over_a_time_to_live_costs_what_is_in_rocksdb_alone(self):
+        clock = self.clock()
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+
+        def start():
+            server = self.serve(f"--store=rocksdb:{folder.name}/store", prefix=clock.prefix)
+            return server, self.client(server)
+
+        def missing(client, *sequences):
+            """Why each that is missing is; all else is scored."""
+            scored, reasons = self.scored(client, run, *sequences)
+            self.assertEqual(scored, POSITIONS * (len(sequences) - len(reasons)))
+            return reasons
+
+        gone = sis.MissingReason.NEVER_ARRIVED
+        server, client = start()
+        run = client.create_run("run", time_to_live=3600, **CONFIG)
+        self.append(client, run, "before", "grows")
+        clock.set(2)
+        self.until(lambda: self.days(server) == 2)
+        # Memory goes by a clock that nobody sets, also to add to what the store takes for expired.
+        self.append_at(client, run, POSITIONS, "grows")
+        self.append(client, run, "ahead")
+        self.assertEqual(missing(client, "before", "grows", "ahead"), [])
+        server.kill()
+        server, client = start()
+        self.assertEqual(self.days(server), 2)
+        self.assertEqual(missing(client, "before"), [gone])
+        self.assertEqual(missing(client, "ahead"), [])
+        # Of the one that grew the store has no beginning any more.
+        self.assertEqual(missing(client, "grows"), [sis.MissingReason.CORRUPT])
+        # Nor is what was acked lost by what is gone: it can be sent again.
+        self.append(client, run, "before")
+        self.assertEqual(missing(client, "before"), [])
+
+        clock.set(-2)
+        self.until(lambda: self.days(server) == -2)
+        self.append(client, run, "behind")
+        self.assertEqual(missing(client, "before", "ahead", "behind"), [])
+        server.kill()
+        server, client = start()
+        self.assertEqual(self.days(server), -2)
+        self.assertEqual(missing(client, "before", "ahead", "behind"), [])
+        server.kill()
+        # What was stored while the clock was behind by more than it may live is expired once it is
+        # right.
+        clock.set(0)
+        _, client = start()
+        self.assertEqual(missing(client, "behind"), [gone])
+        self.assertEqual(missing(client, "before", "ahead"), [])
+
+    def test_a_server_whose_clock_is_wrong_stores_in_memcached_all_the_same(self):
+        clock = self.clock()
+        folder = tempfile.mkdtemp(dir="/tmp", prefix="sis_")  # names of sockets are short
+        self.addCleanup(shutil.rmtree, folder)
+        node = Memcached(f"{folder}/node")
+        self.addCleanup(node.kill)
+        for days in (2, -2):
+            clock.set(days)
+            server = self.serve(f"--store=memcached:{node.path}", prefix=clock.prefix)
+            self.until(lambda: self.days(server) == days)
+            client = self.client(server)
+            run = client.create_run("run", time_to_live=3600, **CONFIG)
+            self.append(client, run, f"s{days}")
+            server.kill()
+            other = self.client(self.serve(f"--store=memcached:{node.path}"))
+            self.assertEqual(self.scored(other, other.get_run("run").run, f"s{days}"), (POSITIONS, []))
+
     def test_a_call_without_a_deadline_has_the_servers(self):
-        server = self.serve("--default_deadline=1us")
+        server = self.serve("--default_deadline=1ns")
         client = self.client(server)  # which sets deadlines
         run = client.create_run("run", **CONFIG)
         self.append(client, run, "s")
@@ -176,26 +265,45 @@ class BadDaysTest(unittest.TestCase):
                     with self.assertRaises(grpc.RpcError) as raised:
                         call()
                     self.assertEqual(raised.exception.code(), grpc.StatusCode.DEADLINE_EXCEEDED)
-                    self.assertIn("not done within 1us", raised.exception.details())
+                    self.assertIn("not done within 1ns", raised.exception.details())
                     call(timeout=20)
         # A stream lives as long as its client wants.
         self.append(client, run, "t")
         self.assertEqual(client.get_run("run").sequences, 2)
 
     def test_floods_of_connections_cost_others_nothing_and_leave_nothing_behind(self):
-        server = self.serve()
-        client = self.client(server)
+        preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+        said = [b"", preface, preface[:10], b"GET / HTTP/1.1\r\n\r\n"]
+        self.flood(self.serve(), said, None)
+
+    def test_floods_of_tls_handshakes_cost_others_nothing_and_leave_nothing_behind(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        authority = Authority(folder.name, "authority")
+        certificate, key = authority.issue("localhost", "server")
+        server = self.serve(f"--tls_certificate={certificate}", f"--tls_key={key}")
+        # What a client of TLS says first, and waits for an answer to.
+        outgoing = ssl.MemoryBIO()
+        asking = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost")
+        with self.assertRaises(ssl.SSLWantReadError):
+            asking.do_handshake()
+        hello = outgoing.read()
+        said = [b"", hello[: len(hello) // 2], hello, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"]
+        self.flood(server, said, grpc.ssl_channel_credentials(pathlib.Path(authority.path).read_bytes()))
+
+    def flood(self, server, said, credentials):
+        """Connections that say one of these and no more, beside clients with these credentials."""
+        client = sis.Client(server.address, timeout=20, credentials=credentials)
+        self.addCleanup(client.close)
         run = client.create_run("run", **CONFIG)
         self.append(client, run, "s")
         files = lambda: len(os.listdir(f"/proc/{server.process.pid}/fd"))
         before = files()
         host, _, port = server.address.rpartition(":")
-        preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 
-        def connect(*said, reset=False):
+        def connect(data, reset):
             connection = socket.create_connection((host, int(port)), timeout=20)
-            for data in said:
-                connection.sendall(data)
+            connection.sendall(data)
             if reset:
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             return connection
@@ -203,7 +311,7 @@ class BadDaysTest(unittest.TestCase):
         for round_ in range(4):
             held = []
             for kind in range(300):
-                connection = connect(*[(), (preface,), (preface[:10],), (b"GET / HTTP/1.1\r\n\r\n",)][kind % 4], reset=kind % 2 == 0)
+                connection = connect(said[kind % len(said)], reset=kind % 2 == 0)
                 # Half of them end at once, the others together.
                 if kind % 8 < 4:
                     connection.close()
@@ -211,14 +319,19 @@ class BadDaysTest(unittest.TestCase):
                     held.append(connection)
             self.assertEqual(self.scored(client, run, "s"), (POSITIONS, []), round_)
             # So is who comes now; other clients of this process share a connection.
-            with grpc.insecure_channel(server.address, [("grpc.use_local_subchannel_pool", 1)]) as channel:
+            options = [("grpc.use_local_subchannel_pool", 1)]
+            if credentials is None:
+                channel = grpc.insecure_channel(server.address, options)
+            else:
+                channel = grpc.secure_channel(server.address, credentials, options)
+            with channel:
                 newcomer = ratio_service_pb2_grpc.RatioServiceStub(channel)
                 self.assertEqual(len(newcomer.ListRuns(pb.ListRunsRequest(), timeout=20).runs), 1)
             self.assertTrue(self.get(server, "/readyz").startswith("ready"))
             for connection in held:
                 connection.close()
         self.until(lambda: files() <= before + 2)
-        self.append(self.client(server), run, "t")
+        self.append(client, run, "t")
         self.assertEqual(self.scored(client, run, "s", "t"), (2 * POSITIONS, []))
 
     def test_a_thousand_runs(self):

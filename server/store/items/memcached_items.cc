@@ -79,11 +79,15 @@ absl::Status FromMemcached(memcached_return_t code) {
   }
 }
 
-// memcached keeps seconds in 32 signed bits, takes up to 30 days for a delay, and 0 for never.
+// memcached keeps seconds in 32 signed bits, takes up to 30 days for a delay, and 0 for never. A
+// delay goes by the node's own clock: by another that is late, it would take for expired what a
+// server has just stored.
 time_t Expiration(absl::Time expires) {
   constexpr int64_t kLongestDelay = 30 * 24 * 3600;
   const int64_t seconds = absl::ToUnixSeconds(expires);
   if (seconds > std::numeric_limits<int32_t>::max()) return 0;
+  const int64_t delay = absl::ToInt64Seconds(absl::Ceil(expires - absl::Now(), absl::Seconds(1)));
+  if (delay > 0 && delay <= kLongestDelay) return delay;
   return std::max(seconds, kLongestDelay + 1);  // as long past as what was earlier
 }
 
