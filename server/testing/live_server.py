@@ -11,9 +11,9 @@ class LiveServer:
     """A process, which serves from when it is made until close() or kill(), either of which may
     come again."""
 
-    def __init__(self, *flags, listen=None, cache_bytes=64 << 20, shared_memory_bytes=0, prefix=()):
+    def __init__(self, *flags, listen=None, cache_bytes=64 << 20, shared_memory_bytes=0, prefix=(), stderr=None):
         """`listen` is left out: a free port, or with shared memory a Unix socket of the server's
-        own. `prefix`: a command that runs it."""
+        own. `prefix`: a command that runs it. `stderr`: a file that takes what it says there."""
         self._folder = tempfile.TemporaryDirectory()
         if listen is None:
             listen = f"unix:{self._folder.name}/socket" if shared_memory_bytes else "127.0.0.1:0"
@@ -28,6 +28,7 @@ class LiveServer:
                 *flags,
             ],
             stdout=subprocess.PIPE,
+            stderr=stderr,
             text=True,
         )
         # What it says before it is ready: its addresses (grpc, admin), its backend, its store.

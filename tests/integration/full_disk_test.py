@@ -1,10 +1,12 @@
-"""A server whose disk others have filled: it starts, reads and makes room, and goes on when there is
-some."""
+"""A server whose disk others fill, or have filled: it starts, reads and makes room, and goes on when
+there is some."""
 
+import itertools
 import os
 import re
 import subprocess
 import tempfile
+import threading
 import time
 import unittest
 import urllib.request
@@ -47,6 +49,27 @@ class SmallFiles:
 
 
 class FullDiskTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        self.files = SmallFiles(self.folder)
+        self.addCleanup(self.files.close)
+        self.stderr = tempfile.NamedTemporaryFile("a")
+        self.addCleanup(self.stderr.close)
+
+    def said(self):
+        """What servers have said of their store on stderr."""
+        with open(self.stderr.name, encoding="utf-8") as stderr:
+            return [line for line in stderr.read().splitlines() if line.startswith("store: ")]
+
+    def until(self, done):
+        for _ in range(600):
+            if done():
+                return
+            time.sleep(0.05)
+        self.fail("it never came")
+
     def get(self, path):
         with urllib.request.urlopen(f"http://{self.server.admin_address}{path}", timeout=20) as page:
             return page.read().decode()
@@ -68,18 +91,53 @@ class FullDiskTest(unittest.TestCase):
             stream.seal(sequence, length=POSITIONS)
 
     def start(self):
-        self.server = LiveServer(f"--store=rocksdb:{self.folder}/store", prefix=self.files.enter)
+        store = f"--store=rocksdb:{self.folder}/store"
+        self.server = LiveServer(store, prefix=self.files.enter, stderr=self.stderr)
         self.addCleanup(self.server.kill)
         client = sis.Client(self.server.address, timeout=20)
         self.addCleanup(client.close)
         return client
 
+    def test_it_fills_while_a_worker_appends(self):
+        client = self.start()
+        run = client.create_run("run", seed=1, vocabulary_size=VOCABULARY, top_k=TOP_K)
+        acked, refusals = [], []
+        stop = threading.Event()
+
+        def work():
+            for number in itertools.count():
+                if stop.is_set():
+                    return
+                try:
+                    self.append(client, run, f"s{number}")
+                    acked.append(f"s{number}")
+                except sis.AppendError as error:
+                    refusals.extend(error.refused)
+
+        worker = threading.Thread(target=work)
+        worker.start()
+        self.addCleanup(worker.join)
+        self.addCleanup(stop.set)
+        self.until(lambda: len(acked) > 20)
+        self.assertEqual(self.said(), [])
+        self.files.fill()
+        self.until(lambda: refusals and self.is_read_only())
+        self.assertEqual({refusal.code.name for refusal in refusals}, {"RESOURCE_EXHAUSTED"})
+        self.assertRegex(refusals[0].message, "bytes free")
+        self.assertEqual(len(self.said()), 1)
+        self.assertRegex(self.said()[0], "^store: read-only, takes no appends: .* bytes free")
+        before = len(acked)
+        self.assertEqual(client.fetch_top_k(run, acked[:before]).missing, ())
+        self.files.empty()
+        self.until(lambda: len(acked) > before + 20 and not self.is_read_only())
+        stop.set()
+        worker.join()
+        self.until(lambda: self.said()[1:] == ["store: takes appends again"])
+        self.server.kill()
+        client = self.start()
+        self.assertEqual(client.fetch_top_k(run, acked).missing, ())
+
     def test_it_starts_and_makes_room(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
-        self.files = SmallFiles(self.folder)
-        self.addCleanup(self.files.close)
         client = self.start()
         config = {"seed": 1, "vocabulary_size": VOCABULARY, "top_k": TOP_K}
         run, other = client.create_run("run", **config), client.create_run("other", **config)
@@ -92,6 +150,7 @@ class FullDiskTest(unittest.TestCase):
         self.files.fill()
         client = self.start()
         self.assertTrue(self.is_read_only())
+        self.assertRegex(self.said()[0], "^store: read-only, takes no appends: .* bytes free")
         records = client.fetch_top_k(run, ["kept", "released"])
         evaluation = client.evaluate(
             run, records, draw=1, log_probs=records.log_probs, sampled_log_probs=records.sampled_log_probs
@@ -113,10 +172,7 @@ class FullDiskTest(unittest.TestCase):
         self.assertTrue(self.is_read_only())
 
         self.files.empty()
-        for _ in range(600):
-            if not self.is_read_only():
-                break
-            time.sleep(0.05)
+        self.until(lambda: not self.is_read_only())
         self.append(client, run, "new")
         self.assertEqual(client.fetch_top_k(run, ["new"]).missing, ())
 
