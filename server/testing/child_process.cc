@@ -57,7 +57,11 @@ std::string ChildProcess::ReadLine() {
   return line;
 }
 
-void ChildProcess::Signal(int signal) const { kill(pid_, signal); }
+void ChildProcess::Signal(int signal) const {
+  kill(pid_, signal);
+  siginfo_t stopped;
+  if (signal == SIGSTOP) waitid(P_PID, pid_, &stopped, WSTOPPED);
+}
 
 int ChildProcess::Wait() {
   int status = 0;

@@ -22,6 +22,7 @@ class ChildProcess {
   // The next line of its standard output, without the end of line; empty at the end.
   std::string ReadLine();
 
+  // SIGSTOP has stopped all of its threads when this returns.
   void Signal(int signal) const;
   // Waits for its end; the exit status, or minus the signal that ended it.
   int Wait();

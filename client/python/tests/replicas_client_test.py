@@ -36,7 +36,7 @@ def noting(name):
     return call
 
 
-for _name in ("CreateRun", "GetRun", "ListRuns", "AdvanceVersion", "Append", "Evaluate"):
+for _name in ("CreateRun", "GetRun", "ListRuns", "AdvanceVersion", "Append", "FetchTopK", "Evaluate"):
     setattr(Service, _name, noting(_name))
 
 
@@ -69,7 +69,14 @@ class ReplicasClientTest(unittest.TestCase):
             **options,
         )
 
-    def test_a_replica_that_hangs_costs_one_timeout(self):
+    def test_a_replica_that_hangs_costs_an_evaluate_one_timeout(self):
+        self.hang_at("Evaluate")
+
+    def test_a_replica_that_hangs_costs_a_fetch_one_timeout(self):
+        self.hang_at("FetchTopK")
+
+    def hang_at(self, first):
+        """`first`: the call that meets the replica when it hangs."""
         sequences = [self.sequence_of(replica) for replica in range(2)]
         slices = [sis.Slice(sequence, length=2) for sequence in sequences]
         # Time stands still for those who ask how long ago the replica failed.
@@ -82,12 +89,14 @@ class ReplicasClientTest(unittest.TestCase):
         self.addCleanup(let_go.set)
         asked = self.services[1].asked
         del asked[:]
-        self.assertEqual(len(self.evaluate(slices).missing), 3)
-        self.assertEqual(asked, ["Evaluate"])
+        down = sis.MissingRange(1, 0, 2, sis.MissingReason.STORE_DOWN)
+        if first == "FetchTopK":
+            self.assertIn(down, client.fetch_top_k(run, slices).missing)
+            self.assertEqual(asked, [first])
         for _ in range(3):
-            evaluation = self.evaluate(slices)
-            down = sis.MissingRange(1, 0, 2, sis.MissingReason.STORE_DOWN)
-            self.assertIn(down, evaluation.missing)
+            self.assertIn(down, self.evaluate(slices).missing)
+            self.assertIn(down, client.fetch_top_k(run, slices).missing)
+            self.assertEqual(asked, [first])
         client.advance_version(run, 3)
         with client.append(run, sampling=SAMPLING) as stream:
             for sequence in sequences:
@@ -97,7 +106,7 @@ class ReplicasClientTest(unittest.TestCase):
         refused = raised.exception.refused
         self.assertEqual([(r.sequence, r.entry) for r in refused], [(sequences[1], "seal at 0")])
         self.assertIn("left alone for a while", refused[0].message)
-        self.assertEqual(asked, ["Evaluate"])
+        self.assertEqual(asked, [first])
 
     def test_a_wrong_header_shows_in_a_flush_without_entries(self):
         stream = self.client.append(sis.Run("run", 7, self.run_.config), sampling=SAMPLING)
