@@ -335,8 +335,20 @@ class ReplicasTest(unittest.TestCase):
             for n, totals in enumerate(part.slice_totals):
                 self.assertEqual(totals, sis.Totals(missing=LENGTHS[n]) if n in share else whole.slice_totals[n])
         named = f"'{self.sequences[share[0]]}' attempt 0 position 0 is missing \\(store_down\\)"
+        # But what has a value at every position needs every replica: no client fills it in, whether
+        # or not it is told the trainer's own log-probs, from which a server would.
+        own = np.full(len(records), -1.0)
+        policy_gradient = {"algorithm": sis.ImportanceSampling(), "advantages": np.ones(len(records))}
+        for output, needed in {
+            "ratios": {}, "log_ratios": {}, "surrogates": policy_gradient, "coefficients": policy_gradient,
+        }.items():  # fmt: skip
+            for options in ({}, {"own_log_probs": own}):
+                with self.subTest(output, own=len(options)), self.assertRaisesRegex(sis.FailedPrecondition, named):
+                    self.evaluate(
+                        self.client, records, outputs=[output], options=sis.EvaluateOptions(**needed, **options)
+                    )
         with self.assertRaisesRegex(sis.FailedPrecondition, named):
-            self.evaluate(self.client, records, outputs=["ratios"])
+            self.evaluate(self.client, records, outputs=["accepted"], options=sis.EvaluateOptions(algorithm=sis.Gspo()))
         # All other calls go on as well.
         self.assertEqual(self.client.advance_version(self.run_, 1), 0)
         self.assertEqual(self.client.get_run("run").sequences, len(self.sequences) - len(share))
