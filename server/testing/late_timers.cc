@@ -3,6 +3,10 @@
 //
 // So a test can tell a program that waits for a timer from one that waits for an event, without
 // measuring how long anything takes. The clock itself is right; only who is woken by it is late.
+
+// With it the system's headers define what is defined here.
+#undef _FORTIFY_SOURCE
+
 #include <dlfcn.h>
 #include <linux/futex.h>
 #include <poll.h>
@@ -95,18 +99,19 @@ long syscall(long number, ...) {
   static const auto next = Next<decltype(syscall)>("syscall");
   va_list list;
   va_start(list, number);
-  long arguments[6];
-  for (long& argument : arguments) argument = va_arg(list, long);
+  void* arguments[6];
+  for (void*& argument : arguments) argument = va_arg(list, void*);
   va_end(list);
   timespec late;
-  const auto* time = reinterpret_cast<const timespec*>(arguments[3]);
-  const int operation = static_cast<int>(arguments[1]) & FUTEX_CMD_MASK;
+  const auto* time = static_cast<const timespec*>(arguments[3]);
+  const auto flags = reinterpret_cast<intptr_t>(arguments[1]);
+  const auto operation = flags & FUTEX_CMD_MASK;
   if (number == SYS_futex && time != nullptr &&
       (operation == FUTEX_WAIT || operation == FUTEX_WAIT_BITSET)) {
-    const bool is_real = (arguments[1] & FUTEX_CLOCK_REALTIME) != 0;
+    const bool is_real = (flags & FUTEX_CLOCK_REALTIME) != 0;
     late = operation == FUTEX_WAIT ? Late(*time)
                                    : LateUntil(is_real ? CLOCK_REALTIME : CLOCK_MONOTONIC, *time);
-    arguments[3] = reinterpret_cast<long>(&late);
+    arguments[3] = &late;
   }
   return next(number, arguments[0], arguments[1], arguments[2], arguments[3], arguments[4],
               arguments[5]);

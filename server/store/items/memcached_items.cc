@@ -83,7 +83,7 @@ absl::Status FromMemcached(memcached_return_t code) {
 // delay goes by the node's own clock: by another that is late, it would take for expired what a
 // server has just stored.
 time_t Expiration(absl::Time expires) {
-  constexpr int64_t kLongestDelay = 30 * 24 * 3600;
+  constexpr int64_t kLongestDelay = int64_t{30} * 24 * 3600;
   const int64_t seconds = absl::ToUnixSeconds(expires);
   if (seconds > std::numeric_limits<int32_t>::max()) return 0;
   const int64_t delay = absl::ToInt64Seconds(absl::Ceil(expires - absl::Now(), absl::Seconds(1)));
