@@ -1,6 +1,7 @@
 """The C++ client and the Python client do the same, which is what the table says."""
 
 import itertools
+import os
 import pathlib
 import re
 import signal
@@ -132,7 +133,10 @@ class Scene:
             self._servers[number] = self._start(self._addresses[number])
         else:
             signals = {"stop": signal.SIGSTOP, "continue": signal.SIGCONT}
-            self._servers[number].process.send_signal(signals[how])
+            process = self._servers[number].process
+            process.send_signal(signals[how])
+            if how == "stop":
+                os.waitid(os.P_PID, process.pid, os.WSTOPPED)  # until then it may answer
 
 
 def played(behaviour, make_client, language, folder):
