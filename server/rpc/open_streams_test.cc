@@ -24,7 +24,7 @@ constexpr int kPositions = 100'000;
 class OpenStreamsTest : public testing::Test {
  protected:
   OpenStreamsTest() : run_(cache_.CreateRun("r", LosslessConfig(kSlots))) {
-    EXPECT_EQ(AppendBlock(cache_, *run_, generator_.NextRecords(kPositions).Block("a")).code(), 0);
+    EXPECT_EQ(AppendBlock(cache_, *run_, records_.Block("a")).code(), 0);
     int port = 0;
     grpc::ServerBuilder builder;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
@@ -52,9 +52,31 @@ class OpenStreamsTest : public testing::Test {
   static void WaitFor(const std::function<bool()>& done) {
     while (!done()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
+  // Sends this request over and over, and reads no answer but the first.
+  template <typename Request, typename Response>
+  void ExpectCancelled(grpc::ClientReaderWriter<Request, Response>& stalled,
+                       const Request& request) {
+    std::thread writer([&] {
+      while (stalled.Write(request)) {
+      }
+    });
+    Response response;
+    EXPECT_TRUE(stalled.Read(&response));
+    // Until an answer has to wait for the client, nothing is late.
+    WaitFor([&] {
+      cache_.clock.Advance(OpenStreams::kPatience + absl::Seconds(1));
+      streams_.CancelStalled();
+      return streams_.AwaitNone(absl::InfinitePast());
+    });
+    writer.join();
+    while (stalled.Read(&response)) {
+    }
+    EXPECT_EQ(stalled.Finish().error_code(), grpc::StatusCode::CANCELLED);
+  }
 
   Cache cache_;
   RecordGenerator generator_{kSlots, 1000, 7};
+  const Records records_ = generator_.NextRecords(kPositions);
   const std::shared_ptr<sis::Run> run_;
   const ScalarBackend backend_{};
   OpenStreams streams_{[this] { return cache_.clock.Now(); }};
@@ -93,6 +115,32 @@ TEST_F(OpenStreamsTest, AFetchThatNobodyReadsLetsGoOfItsSequences) {
   while (stalled->Read(&response)) {
   }
   EXPECT_EQ(stalled->Finish().error_code(), grpc::StatusCode::CANCELLED);
+}
+
+TEST_F(OpenStreamsTest, AnAppendWhoseAcksNobodyReadsEnds) {
+  grpc::ClientContext context;
+  const auto stalled = stub_->Append(&context);
+  v1::AppendRequest header;
+  *header.mutable_header() = HeaderOf(*run_);
+  EXPECT_TRUE(stalled->Write(header));
+  // Refused one by one: an ack is longer than the entry.
+  v1::AppendRequest batch;
+  for (int i = 0; i < 10'000; ++i) batch.mutable_batch()->add_entries();
+  ExpectCancelled(*stalled, batch);
+}
+
+TEST_F(OpenStreamsTest, SoDoesAnEvaluateStreamWhoseAnswersNobodyReads) {
+  constexpr int kEvaluated = 10'000;
+  v1::EvaluateRequest request;
+  request.mutable_run()->set_run_id("r");
+  request.set_draw(1);
+  v1::Slice& slice = *request.add_slices();
+  slice.mutable_sequence()->set_id("a");
+  slice.set_length(kEvaluated);
+  *request.mutable_gathered() = generator_.NextCurrent(records_).Gathered(0, kEvaluated);
+  request.add_outputs(v1::RATIOS);
+  grpc::ClientContext context;
+  ExpectCancelled(*stub_->EvaluateStream(&context), request);
 }
 
 TEST_F(OpenStreamsTest, OneThatIsReadGoesOnHoweverLongItTakes) {
