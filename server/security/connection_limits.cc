@@ -15,8 +15,6 @@ namespace {
 
 // Ours is a token at most.
 constexpr int kMaxMetadataBytes = 16 << 10;
-// Clients that ping more often, three times, are cut off.
-constexpr int kLeastPingMilliseconds = 20'000;
 
 // Linking the library of reflection is enough for every server to have it.
 class WithoutReflection final : public grpc::ServerBuilderOption {
@@ -41,7 +39,7 @@ void LimitConnections(const ConnectionLimits& limits, grpc::ServerBuilder& build
   builder.SetResourceQuota(
       grpc::ResourceQuota("sis_server").Resize(static_cast<size_t>(limits.grpc_memory_bytes)));
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
-                             kLeastPingMilliseconds);
+                             Milliseconds(limits.ping_interval));
   if (limits.max_connection_age < absl::InfiniteDuration()) {
     builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS,
                                Milliseconds(limits.max_connection_age));

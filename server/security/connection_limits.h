@@ -17,6 +17,8 @@ struct ConnectionLimits {
   int64_t grpc_memory_bytes = int64_t{4} << 30;
   // A client has to connect anew after so long; calls of the old connection go on to their end.
   absl::Duration max_connection_age = absl::InfiniteDuration();
+  // Clients may ping once in so long. One that has pinged too soon three times is cut off.
+  absl::Duration ping_interval = absl::Seconds(20);
   // A client that says nothing for so long is asked whether it is there, and its connection ends if
   // it does not answer in time: a machine that vanished takes no leave.
   absl::Duration silence = absl::Minutes(2);

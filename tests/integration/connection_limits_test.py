@@ -1,0 +1,123 @@
+"""What one connection and one message may cost, as docs/security.md says it, with the library that
+clients use."""
+
+import queue
+import unittest
+
+import grpc
+
+import sis
+from server.testing.live_server import LiveServer
+from sis.v1 import ratio_service_pb2 as pb
+from sis.v1 import ratio_service_pb2_grpc
+
+PATIENCE = 30.0
+RUN = pb.RunRef(run_id="run")
+HEADER = pb.AppendHeader(run=RUN, vocabulary_size=10, sampling=sis.Sampling("raw").to_proto())
+NOWHERE = pb.RunRef(run_id="nowhere")
+
+
+class OpenAppend:
+    """A call that lasts until it is closed."""
+
+    def __init__(self, stub):
+        self._requests = queue.SimpleQueue()
+        self._call = stub.Append(iter(self._requests.get, None), timeout=PATIENCE)
+        self._requests.put(pb.AppendRequest(header=HEADER))
+
+    def is_served(self):
+        """Sends an entry, which says nothing, and returns whether there is an ack."""
+        self._requests.put(pb.AppendRequest(batch=pb.AppendBatch(entries=[pb.AppendEntry()])))
+        return len(next(self._call).acks) == 1
+
+    def close(self):
+        """How it ended."""
+        self._requests.put(None)
+        return list(self._call), self._call.code()
+
+
+def padded(message, size):
+    """The message in so many bytes, of which the last ones mean nothing."""
+    known = message.SerializeToString()
+    field_and_length = 2 + 3
+    padding = size - len(known) - field_and_length
+    assert 1 << 14 <= padding < 1 << 21, "or its length takes other than 3 bytes"
+    length = bytes([padding & 127 | 128, padding >> 7 & 127 | 128, padding >> 14])
+    return known + b"\xc2\x3e" + length + padding * b"x"  # field 1000
+
+
+class ConnectionLimitsTest(unittest.TestCase):
+    def connect(self, *flags):
+        server = LiveServer(*flags)
+        self.addCleanup(server.close)
+        channel = grpc.insecure_channel(server.address)
+        self.addCleanup(channel.close)
+        stub = ratio_service_pb2_grpc.RatioServiceStub(channel)
+        stub.CreateRun(pb.CreateRunRequest(run_id="run", config=pb.RunConfig(vocabulary_size=10, top_k=2)))
+        return channel, stub
+
+    def code_of(self, call, *arguments, **named):
+        try:
+            call(*arguments, **named)
+        except grpc.RpcError as error:
+            return error.code()
+        return grpc.StatusCode.OK
+
+    def test_calls_beyond_those_of_a_connection_wait_in_the_client(self):
+        _, stub = self.connect("--max_streams_per_connection=2")
+        appends = [OpenAppend(stub) for _ in range(2)]
+        self.assertTrue(all(append.is_served() for append in appends))
+        request = pb.GetServerRequest()
+        self.assertIs(self.code_of(stub.GetServer, request, timeout=1), grpc.StatusCode.DEADLINE_EXCEEDED)
+        waiting = stub.GetServer.future(request, timeout=PATIENCE)
+        self.assertTrue(all(append.is_served() for append in appends))
+        self.assertFalse(waiting.done())
+        self.assertEqual(appends[0].close(), ([], grpc.StatusCode.OK))
+        self.assertTrue(waiting.result().ready)
+
+    def test_metadata(self):
+        _, stub = self.connect()
+        for kibibytes, code in ((15, grpc.StatusCode.OK), (17, grpc.StatusCode.RESOURCE_EXHAUSTED)):
+            metadata = [("authorization", "x" * (kibibytes << 10))]
+            self.assertIs(self.code_of(stub.GetServer, pb.GetServerRequest(), metadata=metadata), code)
+
+    def test_an_old_connection_is_told_to_go_and_its_calls_end_in_peace(self):
+        channel, stub = self.connect("--max_connection_age=1s")
+        append = OpenAppend(stub)
+        self.assertTrue(append.is_served())
+        states = queue.SimpleQueue()
+        channel.subscribe(states.put)
+        while states.get(timeout=PATIENCE) is not grpc.ChannelConnectivity.READY:
+            pass
+        self.assertIs(states.get(timeout=PATIENCE), grpc.ChannelConnectivity.IDLE)
+        self.assertTrue(append.is_served())
+        self.assertTrue(stub.GetServer(pb.GetServerRequest()).ready)  # over a new connection
+        self.assertEqual(append.close(), ([], grpc.StatusCode.OK))
+
+    def test_messages(self):
+        most = 1 << 16
+        channel, _ = self.connect(f"--max_message_bytes={most}")
+        for method, request in {
+            "GetRun": pb.GetRunRequest(run_id="nowhere"),
+            "FetchTopK": pb.FetchTopKRequest(run=NOWHERE),
+            "Evaluate": pb.EvaluateRequest(run=NOWHERE),
+            "EvaluateStream": pb.EvaluateRequest(run=NOWHERE),
+            "Append": pb.AppendRequest(header=pb.AppendHeader(run=NOWHERE)),
+        }.items():
+            call = channel.stream_stream(f"/sis.v1.RatioService/{method}")
+            for size, code in ((most, grpc.StatusCode.NOT_FOUND), (most + 1, grpc.StatusCode.RESOURCE_EXHAUSTED)):
+                with self.subTest(method, size=size):
+                    self.assertIs(self.code_of(lambda: list(call(iter([padded(request, size)])))), code)
+
+    def test_a_message_in_the_middle_of_a_stream(self):
+        most = 1 << 16
+        channel, _ = self.connect(f"--max_message_bytes={most}")
+        call = channel.stream_stream("/sis.v1.RatioService/Append")
+        batch = pb.AppendRequest(batch=pb.AppendBatch(entries=[pb.AppendEntry()]))
+        for size, code in ((most, grpc.StatusCode.OK), (most + 1, grpc.StatusCode.RESOURCE_EXHAUSTED)):
+            messages = [pb.AppendRequest(header=HEADER).SerializeToString(), padded(batch, size)]
+            self.assertIs(self.code_of(lambda: list(call(iter(messages)))), code)
+
+
+if __name__ == "__main__":
+    unittest.main()
