@@ -7,6 +7,7 @@ import http.client
 import json
 import os
 import pathlib
+import queue
 import re
 import subprocess
 import tempfile
@@ -137,8 +138,8 @@ class SecurityTest(unittest.TestCase):
         self.addCleanup(client.close)
         return client
 
-    def stub(self, address):
-        channel = grpc.insecure_channel(address)
+    def stub(self, address, options=()):
+        channel = grpc.insecure_channel(address, options)
         self.addCleanup(channel.close)
         return sis.v1.ratio_service_pb2_grpc.RatioServiceStub(channel)
 
@@ -148,9 +149,9 @@ class SecurityTest(unittest.TestCase):
             self.assertLess(time.monotonic(), end, "it never came")
             time.sleep(0.1)
 
-    def append(self, client, run, sequence="s"):
-        values = np.full((2, 4), np.log(0.25), np.float32)
-        ids = np.tile(np.arange(4, dtype=np.int32), (2, 1))
+    def append(self, client, run, sequence="s", rows=2):
+        values = np.full((rows, 4), np.log(0.25), np.float32)
+        ids = np.tile(np.arange(4, dtype=np.int32), (rows, 1))
         with client.append(run, sampling=SAMPLING) as stream:
             stream.block(
                 sequence, first_position=0, policy_version=0, top_k_ids=ids, top_k_log_probs=values,
@@ -321,6 +322,32 @@ class SecurityTest(unittest.TestCase):
         stream.abandon()
         self.assertEqual(self.client(server, ca=authority.path, token=new).get_run("r").positions, 2)
 
+    def test_streams_of_a_token_that_has_gone_are_cancelled(self):
+        server = self.start(f"--identities={self.identities}", "--reload_interval=1s", listen="127.0.0.1:0")
+        secret = token("alice", "trainer")
+        client = self.client(server, token=secret)
+        self.append(client, client.create_run("r", **CONFIG), rows=100_000)
+        # Little is sent ahead of what is read.
+        stub = self.stub(server.address, [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 1 << 16)])
+        run, sequence = pb.RunRef(run_id="r"), pb.SequenceRef(id="s")
+        named = {"metadata": [bearer(secret)], "timeout": PATIENCE}
+        fetch = stub.FetchTopK(pb.FetchTopKRequest(run=run, slices=[pb.Slice(sequence=sequence)]), **named)
+        self.assertTrue(next(fetch).HasField("header"))
+        requests = queue.SimpleQueue()
+        self.addCleanup(requests.put, None)
+        evaluate = stub.EvaluateStream(iter(requests.get, None), **named)
+        values = np.full(4, np.log(0.25), np.float32)
+        gathered = pb.Gathered(log_probs=values.tobytes(), sampled_log_probs=values[:1].tobytes())
+        requests.put(
+            pb.EvaluateRequest(run=run, draw=1, slices=[pb.Slice(sequence=sequence, length=1)], gathered=gathered)
+        )
+        self.assertEqual(next(evaluate).newly_counted, 1)
+        self.write_identities(f"token {token('bob', 'trainer')} bob trainer")
+        for name, stream in (("EvaluateStream", evaluate), ("FetchTopK", fetch)):
+            with self.subTest(name):
+                code, _ = outcome(lambda _: list(stream))
+                self.assertIs(code, grpc.StatusCode.CANCELLED)
+
     def certificate_end(self, server):
         """As the metric says it, in seconds since 1970."""
         with urllib.request.urlopen(f"http://{server.admin_address}/metrics", timeout=20) as page:
@@ -445,6 +472,44 @@ class SecurityTest(unittest.TestCase):
             self.client(server, ca=ca, **names["ci"]).delete_run("r")
         with self.assertRaises((sis.Unavailable, sis.DeadlineExceeded)):
             self.client(server, ca=ca).list_runs()
+
+    def test_another_authority_and_other_names_of_clients(self):
+        first, second = (Authority(self.folder, name) for name in ("first", "second"))
+        old, new = (
+            dict(zip(("certificate", "key"), authority.issue("trainer-1", f"trainer-of-{name}")), ca=self.authority.path)
+            for name, authority in (("first", first), ("second", second))
+        )
+        self.write_identities("certificate trainer-1 alice trainer", f"token {token('bob', 'viewer')} bob viewer")
+        server = self.start(
+            *self.tls_flags(), f"--tls_client_ca={first.path}", f"--identities={self.identities}", listen="127.0.0.1:0"
+        )
+
+        def connects(credentials):
+            try:
+                self.client(server, **credentials).list_runs()
+            except (sis.Unavailable, sis.DeadlineExceeded):
+                return False
+            return True
+
+        self.assertTrue(connects(old))
+        self.assertFalse(connects(new))
+        pathlib.Path(second.path).rename(first.path)
+        self.until(lambda: connects(new))
+        self.assertFalse(connects(old))
+
+        # A name that has gone is refused in calls over connections that it opened.
+        client = self.client(server, **new)
+        client.list_runs()
+        self.write_identities(f"token {token('bob', 'viewer')} bob viewer")
+
+        def is_refused():
+            try:
+                client.list_runs()
+            except sis.Unauthenticated:
+                return True
+            return False
+
+        self.until(is_refused)
 
     def test_no_client_sends_a_token_in_plain_text_to_other_machines(self):
         with self.assertRaisesRegex(ValueError, "plain text"):
