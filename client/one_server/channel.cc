@@ -4,7 +4,6 @@
 #include <grpcpp/security/tls_credentials_options.h>
 #include <grpcpp/support/client_interceptor.h>
 
-#include <fstream>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -43,7 +42,7 @@ class Token {
     const absl::Time now = absl::Now();
     if (!file_.empty() && now - read_at_ >= absl::Seconds(kReloadSeconds)) {
       // One that is just being replaced changes nothing.
-      if (std::string text; std::ifstream(file_) >> text) token_ = std::move(text);
+      if (std::string token = ReadToken(file_); !token.empty()) token_ = std::move(token);
       read_at_ = now;
     }
     return token_;

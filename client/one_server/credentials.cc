@@ -1,8 +1,10 @@
 #include "client/one_server/credentials.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "client/addresses/addresses.h"
 
@@ -12,6 +14,11 @@ namespace {
 std::string Environment(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? "" : value;
+}
+
+// gRPC ends the process when a call has anything else in its metadata.
+bool IsToken(absl::string_view text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(), absl::ascii_isgraph);
 }
 
 }  // namespace
@@ -33,10 +40,18 @@ absl::Status Credentials::CheckFor(absl::string_view address) const {
   if (!token.empty() && !token_file.empty()) {
     return absl::InvalidArgumentError("credentials: token and token_file: at most one of them");
   }
+  if (!token.empty() && !IsToken(token)) {
+    return absl::InvalidArgumentError(
+        "credentials: token: has to be visible ASCII, without spaces");
+  }
   for (const std::string& path : {ca, certificate, key, token_file}) {
     if (path.empty() || std::ifstream(path).peek() != std::ifstream::traits_type::eof()) continue;
     return absl::InvalidArgumentError(
         absl::StrCat("credentials: ", path, " can't be read, or is empty"));
+  }
+  if (!token_file.empty() && ReadToken(token_file).empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("credentials: ", token_file, " holds no token, which is visible ASCII"));
   }
   if (has_token() && !has_tls() && !plaintext_token && !IsLocal(address)) {
     return absl::InvalidArgumentError(
@@ -44,6 +59,11 @@ absl::Status Credentials::CheckFor(absl::string_view address) const {
                      " in plain text: give tls or ca, or plaintext_token to send it all the same"));
   }
   return absl::OkStatus();
+}
+
+std::string ReadToken(const std::string& path) {
+  std::string word;
+  return std::ifstream(path) >> word && IsToken(word) ? word : "";
 }
 
 }  // namespace sis

@@ -30,9 +30,12 @@ struct Credentials {
   bool has_tls() const { return tls || !ca.empty() || !certificate.empty(); }
   bool has_token() const { return !token.empty() || !token_file.empty(); }
 
-  // InvalidArgument if they contradict each other, if a file can't be read, or if a token would
-  // travel to another machine in plain text.
+  // InvalidArgument if they contradict each other, if a file can't be read or holds no token, or if
+  // a token would travel to another machine in plain text.
   absl::Status CheckFor(absl::string_view address) const;
 };
+
+// The first word of the file; empty if that can be no token.
+std::string ReadToken(const std::string& path);
 
 }  // namespace sis

@@ -2,10 +2,8 @@
 
 import itertools
 import os
-import pathlib
 import re
 import signal
-import subprocess
 import tempfile
 import time
 import unittest
@@ -15,29 +13,10 @@ from server.testing.live_server import LiveServer
 from sis.placement import Placement
 from tests.clients import behaviours
 from tests.clients.behaviours import BEHAVIOURS, Behaviour, Differs
+from tests.clients.cpp_process import CppClient
 from tests.clients.python_client import PythonClient
 
-CPP_CLIENT = pathlib.Path(__file__).absolute().parent / "cpp_client"
 PATIENCE = 30.0  # seconds
-
-
-class CppClient:
-    def __init__(self):
-        self._process = subprocess.Popen(
-            CPP_CLIENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, bufsize=1
-        )
-
-    def do(self, line):
-        self._process.stdin.write(line + "\n")
-        told = self._process.stdout.readline()
-        if not told:
-            raise AssertionError(f"{line}: the C++ client ended with {self._process.wait()}")
-        return told.rstrip("\n")
-
-    def close(self):
-        self._process.stdin.close()
-        self._process.wait()
-        self._process.stdout.close()
 
 
 class CppClientTest(unittest.TestCase):

@@ -15,6 +15,9 @@ import grpc
 # Seconds after which a token file is looked at again.
 _TOKEN_AGE = 5.0
 
+# Others gRPC sends in no metadata: it would raise an error that shows the token.
+_TOKEN = re.compile("[!-~]+")
+
 _LOCAL = re.compile(r"(?:(?:dns|ipv4|ipv6):(?:///)?)?(?:localhost|127(?:\.\d+){3}|\[::1\])(?::\d+)?")
 
 
@@ -41,6 +44,8 @@ class Credentials:
             raise ValueError("certificate and key go together")
         if self.token and self.token_file:
             raise ValueError("token and token_file: at most one of them")
+        if self.token and not _TOKEN.fullmatch(self.token):
+            raise ValueError("token: has to be visible ASCII, without spaces")
 
     @staticmethod
     def from_environment() -> Credentials:
@@ -58,8 +63,8 @@ class Credentials:
         )
 
     def channel(self, address: str, options: Sequence[Tuple[str, Any]]) -> grpc.Channel:
-        """ValueError if a token would travel to another machine in plain text. OSError if a file
-        can't be read."""
+        """ValueError if a token would travel to another machine in plain text, or a file is empty.
+        OSError if a file can't be read."""
         has_token = bool(self.token or self.token_file)
         # What doesn't leave the machine's kernel needs no TLS, and servers offer none there.
         if not is_unix_socket(address) and (self.tls or self.ca or self.certificate):
@@ -73,7 +78,6 @@ class Credentials:
         if not has_token:
             return channel
         token = _TokenFile(self.token_file).token if self.token_file else lambda: self.token
-        token()
         return grpc.intercept_channel(channel, _TokenInterceptor(token))
 
     def _tls(self) -> grpc.ChannelCredentials:
@@ -81,7 +85,11 @@ class Credentials:
             if not path:
                 return None
             with open(path, "rb") as file:
-                return file.read()
+                text = file.read()
+            # For gRPC that would be as if it had not been named.
+            if not text:
+                raise ValueError(f"{path} is empty")
+            return text
 
         return grpc.ssl_channel_credentials(read(self.ca), read(self.key), read(self.certificate))
 
@@ -95,6 +103,15 @@ def is_local(address: str) -> bool:
     return is_unix_socket(address) or _LOCAL.fullmatch(address) is not None
 
 
+def _read_token(path: str) -> str:
+    """The first word of the file. ValueError if that is no token."""
+    with open(path, encoding="ascii", errors="replace") as file:
+        words = file.read().split()
+    if not words or not _TOKEN.fullmatch(words[0]):
+        raise ValueError(f"{path} holds no token, which is visible ASCII")
+    return words[0]
+
+
 class _TokenFile:
     """The token in a file, which may change. Thread-safe."""
 
@@ -102,19 +119,16 @@ class _TokenFile:
         self._path = path
         self._lock = threading.Lock()
         # Guarded by _lock.
-        self._token = ""
-        self._read_at = -_TOKEN_AGE
+        self._token = _read_token(path)
+        self._read_at = time.monotonic()
 
     def token(self) -> str:
         with self._lock:
             if time.monotonic() - self._read_at >= _TOKEN_AGE:
                 try:
-                    with open(self._path, encoding="ascii") as file:
-                        self._token = file.read().strip()
-                except OSError:
-                    # Perhaps it is just being replaced.
-                    if not self._token:
-                        raise
+                    self._token = _read_token(self._path)
+                except (OSError, ValueError):
+                    pass  # One that is just being replaced changes nothing.
                 self._read_at = time.monotonic()
             return self._token
 
