@@ -13,7 +13,7 @@
 #include "absl/strings/strip.h"
 #include "server/admin/admin.h"
 #include "server/security/authenticator.h"
-#include "server/security/server_credentials.h"
+#include "server/security/tls_files.h"
 #include "server/store/parse_store.h"
 
 namespace sis {
@@ -134,7 +134,7 @@ absl::Status CheckOptions(const ServerOptions& options) {
 
 absl::Status CheckFiles(const ServerOptions& options) {
   absl::Status status = Authenticator::Make(options.security).status();
-  if (status.ok() && options.security.has_tls()) status = CheckTlsFiles(options.security);
+  if (status.ok() && options.security.has_tls()) status = TlsFiles::Check(options.security);
   if (status.ok() && !options.tokenizer.empty()) status = CheckTokenizer(options.tokenizer);
   return status;
 }

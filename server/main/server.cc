@@ -248,10 +248,10 @@ absl::Status Server::Listen(const ServerOptions& options) {
   const bool shares_memory = options.shared_memory_bytes > 0;
   std::shared_ptr<grpc::ServerCredentials> tls;
   if (options.security.has_tls()) {
-    absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> made =
-        TlsServerCredentials(options.security);
-    if (!made.ok()) return made.status();
-    tls = *std::move(made);
+    absl::StatusOr<std::unique_ptr<TlsFiles>> files = TlsFiles::Open(options.security);
+    if (!files.ok()) return files.status();
+    tls_files_ = *std::move(files);
+    tls = TlsServerCredentials(options.security, *tls_files_);
   }
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
@@ -333,21 +333,20 @@ void Server::EndCalls(absl::Duration grace) {
   disconnect.join();
 }
 
-void Server::ReloadIdentities() {
+void Server::ReloadSecurity() {
+  // What came of it, and what came of it the last time.
+  const auto tell = [](const char* what, const absl::StatusOr<bool>& changed,
+                       std::string& problem) {
+    const std::string before = std::exchange(problem, std::string(changed.status().message()));
+    if (changed.ok() && *changed) std::cerr << what << ": read again" << std::endl;
+    if (!changed.ok() && problem != before) {
+      std::cerr << what << ": not read again: " << problem << std::endl;
+    }
+  };
   const absl::StatusOr<bool> changed = authenticator_->Reload();
-  std::string problem;
-  if (changed.ok()) {
-    if (*changed) {
-      std::cerr << "identities: read again" << std::endl;
-      streams_.CancelDisallowed();
-    }
-  } else {
-    problem = std::string(changed.status().message());
-    if (problem != identities_problem_) {
-      std::cerr << "identities: not read again: " << problem << std::endl;
-    }
-  }
-  identities_problem_ = std::move(problem);
+  tell("identities", changed, identities_problem_);
+  if (changed.ok() && *changed) streams_.CancelDisallowed();
+  if (tls_files_ != nullptr) tell("tls", tls_files_->Reload(), tls_problem_);
 }
 
 void Server::KeepInOrder() {
@@ -361,7 +360,7 @@ void Server::KeepInOrder() {
   for (int64_t period = 1; !stopped(); ++period) {
     room_queue_.Serve();
     if (period % kPeriodsPerSample == 0) status_.Sample();
-    if (period % periods_per_reload == 0) ReloadIdentities();
+    if (period % periods_per_reload == 0) ReloadSecurity();
     if (period % kPeriodsPerCleaning != 0) continue;
     registry_.DropExpired();
     if (stored_cache_ != nullptr) stored_cache_->RetryDropsBehind();

@@ -32,6 +32,7 @@
 #include "server/security/authenticator.h"
 #include "server/security/connection_limits.h"
 #include "server/security/security_options.h"
+#include "server/security/tls_files.h"
 #include "server/shared_memory/segment_registry.h"
 #include "server/store/sequence_store.h"
 #include "server/store/stored_cache.h"
@@ -124,8 +125,9 @@ class Server {
   void EndCalls(absl::Duration grace);
   // The janitor: resumes appends that wait for room, drops what has expired.
   void KeepInOrder();
-  // Looks at the file of identities, and ends the streams of those who have gone from it.
-  void ReloadIdentities();
+  // Looks at the file of identities, and ends the streams of those who have gone from it; at the
+  // files of TLS.
+  void ReloadSecurity();
 
   // Destroyed from the last to the first: the admin port and the gRPC server before all that their
   // handlers use.
@@ -150,6 +152,7 @@ class Server {
   const std::shared_ptr<CacheMetrics> cache_metrics_;
   std::shared_ptr<Gauges> gauges_;
   std::shared_ptr<DeviceCacheMetrics> device_cache_metrics_;  // null without a device
+  std::unique_ptr<TlsFiles> tls_files_;                       // null without TLS
   std::unique_ptr<Listener> listener_;
   std::unique_ptr<grpc::Server> grpc_server_;
   const std::unique_ptr<Admin> admin_;  // or null
@@ -159,6 +162,7 @@ class Server {
   const absl::Duration reload_interval_;
   const std::string tls_certificate_;  // the file; empty without TLS
   std::string identities_problem_;     // when they were read last, by the janitor
+  std::string tls_problem_;            // the same
   std::string store_description_;
   std::string grpc_address_;
 

@@ -1,7 +1,6 @@
 #include "server/security/read_file.h"
 
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <sstream>
@@ -13,9 +12,9 @@ namespace sis {
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
-  // Of a folder the first read fails, and of an empty file there is nothing to copy.
-  if (file.peek() != EOF) text << file.rdbuf();
-  if (!file.is_open() || file.bad() || !text) {
+  // Of a folder the first look fails; of an empty file there is nothing to take.
+  if (file.peek() != std::ifstream::traits_type::eof()) text << file.rdbuf();
+  if (!file || !text) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": ", std::strerror(errno)));
   }
   return std::move(text).str();

@@ -348,6 +348,31 @@ class SecurityTest(unittest.TestCase):
                 code, _ = outcome(lambda _: list(stream))
                 self.assertIs(code, grpc.StatusCode.CANCELLED)
 
+    def test_tls_files_that_make_no_sense_change_nothing(self):
+        clients = Authority(self.folder, "clients").path
+        said = self.folder / "stderr"
+        flags = [*self.tls_flags(), f"--tls_client_ca={clients}", f"--identities={self.identities}"]
+        server = self.start(*flags, listen="127.0.0.1:0", prefix=["sh", "-c", f'exec "$@" 2>{said}', "sh"])
+
+        def connect():
+            self.client(server, ca=self.authority.path, token=token("alice", "viewer")).list_runs()
+
+        for path in (self.certificate, self.key, clients):
+            file = pathlib.Path(path)
+            whole = file.read_bytes()
+            file.write_bytes(b"")  # as it is for a moment when it is written in place
+            self.until(lambda: f"tls: not read again: {path}: no " in said.read_text())
+            connect()
+            file.write_bytes(whole)
+        _, key = self.authority.issue("localhost", "another")
+        pathlib.Path(key).rename(self.key)
+        self.until(lambda: f"tls: not read again: {self.key}: not the key of" in said.read_text())
+        connect()
+        self.assertNotIn("tls: read again", said.read_text())
+        self.authority.issue("localhost", "server")
+        self.until(lambda: "tls: read again" in said.read_text())
+        connect()
+
     def certificate_end(self, server):
         """As the metric says it, in seconds since 1970."""
         with urllib.request.urlopen(f"http://{server.admin_address}/metrics", timeout=20) as page:
