@@ -15,6 +15,7 @@ namespace {
 
 using google::protobuf::internal::WireFormatLite;
 using google::protobuf::io::CodedInputStream;
+using google::protobuf::io::CodedOutputStream;
 
 constexpr uint32_t VarintTag(int number) {
   return WireFormatLite::MakeTag(number, WireFormatLite::WIRETYPE_VARINT);
@@ -48,20 +49,30 @@ bool FetchedChunk::ReadInPlace(grpc::ByteBuffer bytes) {
   const int end = static_cast<int>(bytes.Length());
   grpc::ProtoBufferReader reader(&bytes);
   CodedInputStream input(&reader);
+  // Tags and sizes of more bytes than they need are for protobuf, which refuses some of them. 0 for
+  // such a tag.
+  const auto read_tag = [&] {
+    const int begin = input.CurrentPosition();
+    const uint32_t tag = input.ReadTag();
+    return input.CurrentPosition() == begin + 1 ? tag : 0;
+  };
   // A size that isn't beyond the end.
   const auto read_size = [&](int& size) {
+    const int begin = input.CurrentPosition();
     uint32_t value = 0;
     if (!input.ReadVarint32(&value)) return false;
     size = static_cast<int>(value);
-    return value <= static_cast<uint32_t>(end - input.CurrentPosition());
+    return static_cast<size_t>(input.CurrentPosition() - begin) ==
+               CodedOutputStream::VarintSize32(value) &&
+           value <= static_cast<uint32_t>(end - input.CurrentPosition());
   };
   int chunk_size = 0;
-  if (input.ReadTag() != DelimitedTag(v1::FetchTopKResponse::kChunkFieldNumber) ||
+  if (read_tag() != DelimitedTag(v1::FetchTopKResponse::kChunkFieldNumber) ||
       !read_size(chunk_size) || chunk_size != end - input.CurrentPosition()) {
     return false;
   }
   while (input.CurrentPosition() < end) {
-    const uint32_t tag = input.ReadTag();
+    const uint32_t tag = read_tag();
     switch (tag) {
       case VarintTag(v1::FetchTopKChunk::kSliceFieldNumber):
         if (!input.ReadVarint32(&slice)) return false;

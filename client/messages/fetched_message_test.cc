@@ -86,6 +86,41 @@ TEST(FetchedMessageTest, HeadersAndOtherMessagesAreProtobufs) {
             absl::StatusCode::kInternal);
 }
 
+// A tag or a size in as many bytes as a varint may have is what protobuf makes of it.
+TEST(FetchedMessageTest, LongTagsAndSizesAreProtobufs) {
+  std::mt19937 random(4);
+  // The value, with so many bytes more than it needs.
+  const auto varint = [](uint64_t value, int more) {
+    std::string bytes;
+    for (; value >= 128; value >>= 7) bytes.push_back(static_cast<char>(value | 128));
+    bytes.push_back(static_cast<char>(value));
+    for (; more > 0; --more) {
+      bytes.back() = static_cast<char>(bytes.back() | 128);
+      bytes.push_back('\0');
+    }
+    return bytes;
+  };
+  const auto expect_same = [&](const std::string& bytes) {
+    v1::FetchTopKResponse response;
+    const bool valid = response.ParseFromString(bytes);
+    const auto message = ParseFetched(InPieces(bytes, random));
+    ASSERT_EQ(message.ok(), valid) << message.status();
+    if (valid) ExpectChunk(*message, response.chunk());
+  };
+  constexpr uint64_t kBeyond32Bits = uint64_t{1} << 32;
+  for (int more = 0; more < 9; ++more) {
+    for (const uint64_t beyond : {uint64_t{0}, kBeyond32Bits}) {
+      SCOPED_TRACE(testing::Message() << more << " more, beyond " << beyond);
+      const std::string array = varint(0x22, 0) + varint(4 + beyond, more) + "abcd";
+      expect_same(varint(0x12, 0) + varint(array.size(), 0) + array);
+      expect_same(varint(0x12, 0) + varint(2 + beyond, more) + "\x08\x01");
+      expect_same(varint(0x12 + beyond, more) + varint(2, 0) + "\x08\x01");
+      const std::string slice = varint(0x08 + beyond, more) + "\x01";
+      expect_same(varint(0x12, 0) + varint(slice.size(), 0) + slice);
+    }
+  }
+}
+
 // Fields twice, unknown ones, two chunks, a chunk after a header, and what is cut or damaged.
 TEST(FetchedMessageTest, MutatedMessagesToo) {
   std::mt19937 random(3);
