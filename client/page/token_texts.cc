@@ -4,11 +4,15 @@
 #include <cstdio>
 #include <exception>
 #include <fstream>
+#include <iterator>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
+#include <stdexcept>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -120,7 +124,9 @@ std::string FromBytes(std::string_view token) {
 }
 
 std::string FromPieces(const std::string& token) {
-  if (token.size() == 6 && absl::StartsWith(token, "<0x") && token.back() == '>') {
+  if (token.size() == 6 && absl::StartsWith(token, "<0x") && token.back() == '>' &&
+      absl::ascii_isxdigit(static_cast<unsigned char>(token[3])) &&
+      absl::ascii_isxdigit(static_cast<unsigned char>(token[4]))) {
     const auto digit = [](char c) { return c <= '9' ? c - '0' : (c | 32) - 'a' + 10; };
     return Printable(std::string(1, static_cast<char>(digit(token[3]) * 16 + digit(token[4]))));
   }
@@ -139,6 +145,14 @@ std::string TextOf(Spelling spelling, const std::string& token) {
   return token;
 }
 
+// Throws where it is none, as nlohmann's functions do.
+int32_t IdOf(const Json& id) {
+  if (!id.is_number_unsigned() || id.get<uint64_t>() > std::numeric_limits<int32_t>::max()) {
+    throw std::invalid_argument(absl::StrCat("token id ", id.dump(), " is not in [0, 2147483647]"));
+  }
+  return id.get<int32_t>();
+}
+
 }  // namespace
 
 absl::StatusOr<TokenTexts> ParseTokenTexts(std::string_view json) {
@@ -151,14 +165,16 @@ absl::StatusOr<TokenTexts> ParseTokenTexts(std::string_view json) {
       for (size_t id = 0; id < vocabulary.size(); ++id) {
         texts[static_cast<int32_t>(id)] = TextOf(spelling, vocabulary[id].at(0).get<std::string>());
       }
-    } else {
+    } else if (vocabulary.is_object()) {
       for (const auto& [token, id] : vocabulary.items()) {
-        texts[id.get<int32_t>()] = TextOf(spelling, token);
+        texts[IdOf(id)] = TextOf(spelling, token);
       }
+    } else {
+      throw std::invalid_argument("model.vocab is neither an object nor an array");
     }
     if (file.contains("added_tokens")) {
       for (const Json& added : file["added_tokens"]) {
-        texts[added.at("id").get<int32_t>()] = added.at("content").get<std::string>();
+        texts[IdOf(added.at("id"))] = added.at("content").get<std::string>();
       }
     }
     return texts;

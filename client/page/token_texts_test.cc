@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_cat.h"
+
 namespace sis {
 namespace {
 
@@ -32,13 +34,15 @@ TEST(TokenTextsTest, ByteLevelAmongOthers) {
 
 TEST(TokenTextsTest, SentencePiece) {
   const auto texts = ParseTokenTexts(R"({
-    "model": {"type": "Unigram", "vocab": [["<unk>", 0.0], ["▁the", -1.5], ["<0x0A>", 0], ["<0xE3>", 0]]},
+    "model": {"type": "Unigram", "vocab": [["<unk>", 0.0], ["▁the", -1.5], ["<0x0A>", 0], ["<0xE3>", 0],
+                                           ["<0xG?>", 0]]},
     "decoder": {"type": "Sequence", "decoders": [{"type": "Replace"}, {"type": "ByteFallback"}]}})");
   ASSERT_TRUE(texts.ok()) << texts.status();
   EXPECT_EQ(texts->at(0), "<unk>");
   EXPECT_EQ(texts->at(1), " the");
   EXPECT_EQ(texts->at(2), "\n");
   EXPECT_EQ(texts->at(3), "\\xE3");
+  EXPECT_EQ(texts->at(4), "<0xG?>") << "no byte";
 }
 
 TEST(TokenTextsTest, Plain) {
@@ -51,8 +55,12 @@ TEST(TokenTextsTest, Plain) {
 TEST(TokenTextsTest, RefusesOtherFiles) {
   for (const char* bad :
        {"", "[]", "{}", "{\"model\": {}}", "{\"model\": {\"vocab\": {\"a\": \"b\"}}}",
-        "{\"model\": {\"vocab\": [1]}}", "\xFF"}) {
+        "{\"model\": {\"vocab\": [1]}}", "{\"model\": {\"vocab\": 5}}", "\xFF"}) {
     EXPECT_EQ(ParseTokenTexts(bad).status().code(), absl::StatusCode::kInvalidArgument) << bad;
+  }
+  for (const char* id : {"-1", "2147483648", "4294967296", "1e300", "0.5", "null"}) {
+    const auto texts = ParseTokenTexts(absl::StrCat("{\"model\": {\"vocab\": {\"a\": ", id, "}}}"));
+    EXPECT_EQ(texts.status().code(), absl::StatusCode::kInvalidArgument) << id;
   }
   EXPECT_EQ(ReadTokenTexts("no such file").status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(ReadTokenTexts("/").status().code(), absl::StatusCode::kNotFound) << "a folder";
