@@ -2,20 +2,18 @@
 
 #include <prometheus/text_serializer.h>
 
-#include <algorithm>
 #include <functional>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "client/page/page_files.h"
 #include "client/page/token_texts.h"
 #include "server/admin/api.h"
+#include "server/admin/authorization.h"
 
 namespace sis {
 namespace {
@@ -44,17 +42,6 @@ int HttpStatus(const absl::Status& status) {
 
 HttpResponse JsonError(const absl::Status& status) {
   return {.status = HttpStatus(status), .content_type = kJson, .body = ErrorAsJson(status)};
-}
-
-// As gRPC takes it: of a name and a password, which a browser sends, the password is the token.
-std::string AsBearer(const std::string& authorization) {
-  constexpr absl::string_view kBasic = "Basic ";
-  std::string decoded;
-  if (!absl::StartsWithIgnoreCase(authorization, kBasic) ||
-      !absl::Base64Unescape(authorization.substr(kBasic.size()), &decoded)) {
-    return authorization;
-  }
-  return "Bearer " + decoded.substr(decoded.find(':') + 1);
 }
 
 std::string ContentType(absl::string_view name) {
@@ -184,13 +171,10 @@ HttpResponse Admin::Api(absl::string_view method, const HttpRequest& request) {
   }
   if (called == nullptr) return JsonError(absl::UnavailableError("the service is not serving"));
   if (!access.refusal.empty()) return JsonError(absl::PermissionDeniedError(access.refusal));
-  std::string authorization = AsBearer(request.authorization);
-  // gRPC would end the process over what can't be metadata.
-  if (!std::ranges::all_of(authorization, [](unsigned char c) { return absl::ascii_isprint(c); })) {
-    return JsonError(absl::UnauthenticatedError("authorization: not printable ASCII"));
-  }
-  if (authorization.empty() && !access.token.empty()) authorization = "Bearer " + access.token;
-  absl::StatusOr<std::string> json = CallForJson(*called, method, request.query, authorization);
+  absl::StatusOr<std::string> authorization = AuthorizationOfCall(request.authorization);
+  if (!authorization.ok()) return JsonError(authorization.status());
+  if (authorization->empty() && !access.token.empty()) authorization = "Bearer " + access.token;
+  absl::StatusOr<std::string> json = CallForJson(*called, method, request.query, *authorization);
   if (!json.ok()) return JsonError(json.status());
   return {.content_type = kJson, .body = *std::move(json)};
 }

@@ -3,13 +3,11 @@
 #include <google/protobuf/util/json_util.h>
 #include <grpc/support/time.h>
 
-#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "server/admin/http_server.h"
+#include "server/admin/query.h"
 
 namespace sis {
 namespace {
@@ -18,45 +16,6 @@ using Stub = v1::RatioService::StubInterface;
 
 // More than any of these calls takes.
 constexpr int kDeadlineSeconds = 10;
-
-template <typename Integer>
-absl::Status ReadInteger(absl::string_view query, const std::string& name, Integer& value) {
-  const std::string text = QueryValue(query, name);
-  if (text.empty() || absl::SimpleAtoi(text, &value)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(name, ": '", text, "' is not a number"));
-}
-
-// Fills in what a request takes from a query.
-absl::Status Read(absl::string_view, v1::ListRunsRequest&) { return absl::OkStatus(); }
-absl::Status Read(absl::string_view, v1::GetServerRequest&) { return absl::OkStatus(); }
-absl::Status Read(absl::string_view query, v1::GetRunRequest& request) {
-  request.set_run_id(QueryValue(query, "run_id"));
-  return absl::OkStatus();
-}
-template <typename Request>
-absl::Status ReadRun(absl::string_view query, Request& request) {
-  request.mutable_run()->set_run_id(QueryValue(query, "run_id"));
-  return absl::OkStatus();
-}
-absl::Status Read(absl::string_view query, v1::ListStepsRequest& request) {
-  return ReadRun(query, request);
-}
-absl::Status Read(absl::string_view query, v1::InspectRunRequest& request) {
-  return ReadRun(query, request);
-}
-absl::Status Read(absl::string_view query, v1::GetStepRequest& request) {
-  uint64_t draw = 0;
-  if (absl::Status status = ReadInteger(query, "draw", draw); !status.ok()) return status;
-  request.set_draw(draw);
-  return ReadRun(query, request);
-}
-absl::Status Read(absl::string_view query, v1::InspectSequenceRequest& request) {
-  uint32_t attempt = 0;
-  if (absl::Status status = ReadInteger(query, "attempt", attempt); !status.ok()) return status;
-  request.mutable_sequence()->set_id(QueryValue(query, "sequence"));
-  request.mutable_sequence()->set_attempt(attempt);
-  return ReadRun(query, request);
-}
 
 absl::StatusOr<std::string> ToJson(const google::protobuf::Message& message) {
   google::protobuf::util::JsonPrintOptions options;
@@ -72,7 +31,7 @@ template <typename Request, typename Response,
 absl::StatusOr<std::string> Call(Stub& service, absl::string_view query,
                                  const std::string& authorization) {
   Request request;
-  if (absl::Status status = Read(query, request); !status.ok()) return status;
+  if (absl::Status status = ReadQuery(query, request); !status.ok()) return status;
   grpc::ClientContext context;
   // By a clock that nobody sets: by the other one it would have passed once somebody did.
   context.set_deadline(gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),

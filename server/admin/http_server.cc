@@ -73,14 +73,6 @@ std::string Text(const char* text) { return text == nullptr ? "" : text; }
 
 }  // namespace
 
-std::string QueryValue(absl::string_view query, const std::string& name) {
-  // Decoding makes nothing longer.
-  std::string value(query.size() + 1, '\0');
-  const int size = mg_get_var(query.data(), query.size(), name.c_str(), value.data(), value.size());
-  value.resize(size < 0 ? 0 : size);
-  return value;
-}
-
 int HttpServer::Answer(mg_connection* connection) const {
   const mg_request_info& info = *mg_get_request_info(connection);
   const absl::string_view method = info.request_method;

@@ -54,7 +54,4 @@ class HttpServer {
   mg_context* context_ = nullptr;
 };
 
-// The value of a name in a query, decoded; empty if it isn't there.
-std::string QueryValue(absl::string_view query, const std::string& name);
-
 }  // namespace sis
