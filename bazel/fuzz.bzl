@@ -6,9 +6,10 @@ def cc_fuzz_test(name, srcs, deps = [], corpus = [], mutations = 20000, size = "
 
     By default //tests/fuzz:driver replays the corpus, then runs a fixed number of seeded mutations
     of it: the same inputs every time, with any compiler. With --config=asan, for which clang
-    compiles, it is libFuzzer instead; tools/fuzz runs it at length. Besides `corpus` there is what
-    libFuzzer found and tools/fuzz --keep kept, in the package's corpus/NAME.base64, an input a
-    line.
+    compiles, it is libFuzzer instead, from a fixed seed: what turns a test red is a change, and not
+    chance, and a pass may be cached. tools/fuzz runs it at length, from another seed each time.
+    Besides `corpus` there is what libFuzzer found and tools/fuzz --keep kept, in the package's
+    corpus/NAME.base64, an input a line.
 
     Args:
       name: of the test.
