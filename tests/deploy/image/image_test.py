@@ -20,6 +20,9 @@ from tests.deploy import one_step
 
 FOLDER = pathlib.Path(__file__).parent
 BINARIES = ("client/cli/sisctl", "server/main/sis_server")
+# Which of the images: what the binaries were built for.
+CUDA = "--cuda" in sys.argv
+MOST_MEBIBYTES = 100
 # What apt says where there is no archive to reach.
 UNREACHABLE = re.compile("Temporary failure resolving|Could not resolve|Could not connect|Unable to connect")
 # What Buildah says in a chroot of a plain folder.
@@ -39,6 +42,16 @@ def unpacked(archive, folder):
     return image["RepoTags"], json.loads((folder / image["Config"]).read_text())["config"]
 
 
+def make_image(options, folder):
+    return subprocess.run(
+        ["tools/image", *options, folder],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        env={**os.environ, "BINARIES": os.getcwd(), "HOME": str(folder)},
+    )
+
+
 class ImageTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -49,13 +62,7 @@ class ImageTest(unittest.TestCase):
         cls.folder = pathlib.Path(folder.name)
         # The user of the image must reach its files.
         cls.folder.chmod(0o755)
-        made = subprocess.run(
-            ["tools/image", cls.folder],
-            capture_output=True,
-            text=True,
-            timeout=280,
-            env={**os.environ, "BINARIES": os.getcwd(), "HOME": folder.name},
-        )
+        made = make_image(["--cuda"] if CUDA else [], cls.folder)
         sys.stderr.write(made.stdout + made.stderr)
         if made.returncode and UNREACHABLE.search(made.stderr):
             raise unittest.SkipTest("apt reaches no archive here")
@@ -87,7 +94,8 @@ class ImageTest(unittest.TestCase):
         for manifest in pathlib.Path("deploy/kubernetes").glob("*.yaml"):
             named = set(re.findall(r"image: (sis-ratio-service:\S+)", manifest.read_text()))
             self.assertEqual(len(named), 1, manifest)
-            self.assertIn(f"docker.io/library/{named.pop().removesuffix('-cuda')}", self.names)
+            name = named.pop().removesuffix("-cuda") + ("-cuda" if CUDA else "")
+            self.assertIn(f"docker.io/library/{name}", self.names)
 
     def test_its_labels_and_user(self):
         labels = self.configuration["Labels"]
@@ -109,6 +117,26 @@ class ImageTest(unittest.TestCase):
                 if mode & stat.S_IXUSR and ".so" not in path.name:
                     programs.add(path.relative_to(self.root).as_posix())
         self.assertEqual(programs, {"usr/bin/sis_server", "usr/bin/sisctl"})
+
+    def test_kernels_for_gpus_are_inside_if_it_is_said(self):
+        self.assertEqual(b".nv_fatbin" in (self.root / "usr/bin/sis_server").read_bytes(), CUDA)
+        versions = {package["name"]: package["versionInfo"] for package in self.bill["packages"]}
+        self.assertEqual("cuda-cudart" in versions, CUDA)
+        if CUDA:
+            self.assertRegex(versions["cuda-cudart"], r"^\d+\.\d+\.\d+$")
+        # What a container runtime is told to mount.
+        self.assertEqual("NVIDIA_VISIBLE_DEVICES=all" in self.configuration["Env"], CUDA)
+
+    def test_binaries_of_the_other_variant_are_refused(self):
+        folder = self.folder / "refused"
+        refused = make_image([] if CUDA else ["--cuda"], folder)
+        self.assertEqual(refused.returncode, 1, refused.stderr)
+        self.assertIn("is of the other variant", refused.stderr)
+        self.assertEqual(list(folder.iterdir()), [])
+
+    def test_it_is_small(self):
+        files = [path for path in self.root.rglob("*") if stat.S_ISREG(path.lstat().st_mode)]
+        self.assertLess(sum(path.lstat().st_size for path in files), MOST_MEBIBYTES << 20)
 
     def test_the_bill_of_materials_is_of_what_is_inside(self):
         within = self.root / "usr/share/doc/sis-ratio-service/bill_of_materials.spdx.json"
@@ -166,6 +194,8 @@ class ImageTest(unittest.TestCase):
             (options,) = (line.split()[5] for line in mounts if line.split()[4] == "/")
         self.assertIn("ro", options.split(","))
 
+        # No driver is inside.
+        self.assertIn("(auto, no CUDA device" if CUDA else "(auto, built without CUDA", said["backend"])
         with grpc.insecure_channel(said["grpc"]) as channel:
             check = channel.unary_unary("/grpc.health.v1.Health/Check")
             self.assertEqual(check(b"", timeout=10), SERVING)
@@ -180,4 +210,4 @@ class ImageTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    unittest.main(argv=[argument for argument in sys.argv if argument != "--cuda"])
