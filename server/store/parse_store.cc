@@ -42,11 +42,12 @@ absl::StatusOr<MemcachedNode> ParseNode(std::string_view text) {
     return node;
   }
   const size_t colon = address.rfind(':');
-  if (colon == std::string_view::npos || colon == 0) return refuse("is not HOST:PORT");
+  if (colon == std::string_view::npos) return refuse("is not HOST:PORT");
   const auto port = ParsePositive<uint16_t>(address.substr(colon + 1));
   if (!port.has_value()) return refuse("the port is not in [1, 65535]");
   std::string_view host = address.substr(0, colon);
   if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+  if (host.empty()) return refuse("is not HOST:PORT");
   node.host = std::string(host);
   node.port = *port;
   return node;

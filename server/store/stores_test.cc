@@ -148,6 +148,7 @@ TEST(OpenStoreTest, SaysWhatIsWrong) {
            {"rocksdb:/tmp/x?sync=2", "not rocksdb:DIR"},
            {"memcached:", "''"},
            {"memcached:a", "'a': is not HOST:PORT"},
+           {"memcached:[]:1", "'[]:1': is not HOST:PORT"},
            {"memcached:a:0", "'a:0': the port"},
            {"memcached:a:65536", "the port"},
            {"memcached:a:1*0", "the weight"},
