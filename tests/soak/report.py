@@ -8,8 +8,9 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-# What comes before is left out: buffers and caches fill.
-WARM_UP = 0.25
+# The share of the time that is left out: buffers and caches fill, and malloc's arenas grow in steps
+# that become rare within half an hour.
+WARM_UP = 1 / 3
 BLOCKS = 12
 # Student's t with BLOCKS - 2 degrees of freedom, at 97.5%.
 STUDENT_T = 2.228
@@ -94,7 +95,7 @@ def summary(title: str, samples: Dict[str, List[Dict]], loads: Dict[str, Dict], 
         lines.append(
             f"{name}: resident {result.mean / mib:.1f} MiB in the mean, {result.most / mib:.1f} at most; growth "
             f"{result.growth.estimate / mib:+.2f} MiB [{result.growth.low / mib:+.2f}, {result.growth.high / mib:+.2f}] "
-            f"after the first quarter: {'flat' if result.flat else 'NOT FLAT'}; the cache {fullest}; "
+            f"after the first third: {'flat' if result.flat else 'NOT FLAT'}; the cache {fullest}; "
             f"file descriptors {taken[-1]['descriptors']}, threads {taken[-1]['threads']} at the end"
         )
         lines.append("  " + ", ".join(f"{what}: {number:,}" for what, number in sorted(loads[name].items())))
