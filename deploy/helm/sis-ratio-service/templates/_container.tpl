@@ -14,12 +14,17 @@ memory
 {{- end -}}
 {{- end -}}
 
+{{/* Of all messages in flight. */}}
+{{- define "sis.messagesMiB" -}}
+{{- mul (int .Values.memory.messageMiB) (int .Values.memory.messagesInFlight) -}}
+{{- end -}}
+
 {{/* MiB of the container, as docs/operations.md ("Memory") adds them up. */}}
 {{- define "sis.memoryMiB" -}}
 {{- $memory := .Values.memory -}}
 {{- $cache := int $memory.cacheMiB -}}
 {{- $shared := ternary (int $memory.sharedMiB) 0 (eq .Values.form "sidecar") -}}
-{{- $messages := mul (int $memory.messageMiB) (int $memory.messagesInFlight) -}}
+{{- $messages := include "sis.messagesMiB" . -}}
 {{- $store := ternary 128 0 (hasPrefix "rocksdb:" (include "sis.store" .)) -}}
 {{- /* Of the host: 40 MiB that the device copies from and to, and an allowance for the driver. */ -}}
 {{- $device := ternary 512 0 (gt (int .Values.gpu.count) 0) -}}
@@ -48,6 +53,7 @@ unix:/run/sis/socket
   "listen" (include "sis.listen" .)
   "admin" (printf "0.0.0.0:%d" (int .Values.ports.admin))
   "cache_bytes" (mul (int .Values.memory.cacheMiB) $mebibyte)
+  "grpc_memory_bytes" (mul (int (include "sis.messagesMiB" .)) $mebibyte)
   "max_message_bytes" (mul (int .Values.memory.messageMiB) $mebibyte)
   "max_runs" (int .Values.memory.runs)
   "max_runs_per_owner" (include "sis.runsPerOwner" .)
