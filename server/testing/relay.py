@@ -1,4 +1,4 @@
-"""A network between clients and servers that counts, delays, or stalls."""
+"""A network between clients and servers that counts, delays, holds up, or stalls."""
 
 import contextlib
 import itertools
@@ -31,18 +31,28 @@ class Relay:
 
     `path`: the Unix socket at which it listens; otherwise it takes a port of its own, and `address`
     says which. `most`: so many bytes of each client are carried, and then no more; the connection
-    stays. `delay`: seconds that answers take longer; may be set at any time."""
+    stays. `delay`: seconds that answers take longer; may be set at any time. While `open` is cleared
+    answers wait."""
 
     def __init__(self, *servers, path=None, most=None):
         self._servers, self._most = itertools.cycle(servers), most
         self.delay = 0.0
+        self.open = threading.Event()
+        self.open.set()
         self.sent = self.received = 0  # bytes carried to servers, and from them
         self.stalled = threading.Semaphore(0)  # released for each client of which `most` was carried
         self._lock = threading.Lock()
+        self._held = 0
         self._sockets = []
         self._listener = _listen(path)
         self.address = path or "127.0.0.1:%d" % self._listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
+
+    @property
+    def held(self):
+        """How many connections have an answer that waits for `open`."""
+        with self._lock:
+            return self._held
 
     def close(self):
         for each in [self._listener, *self._sockets]:
@@ -84,10 +94,18 @@ class Relay:
     def _to_client(self, server, client):
         try:
             while data := server.recv(1 << 18):
-                time.sleep(self.delay)
+                self._hold_up()
                 client.sendall(data)
                 with self._lock:
                     self.received += len(data)
             client.shutdown(socket.SHUT_WR)
         except OSError:
             pass  # one side has gone
+
+    def _hold_up(self):
+        time.sleep(self.delay)
+        with self._lock:
+            self._held += 1
+        self.open.wait()
+        with self._lock:
+            self._held -= 1

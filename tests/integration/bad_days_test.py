@@ -23,7 +23,7 @@ import sis
 from server.testing.certificates import Authority
 from server.testing.live_server import LiveServer
 from server.testing.memcached import Memcached
-from server.testing.slow_proxy import SlowProxy
+from server.testing.relay import Relay
 from sis.v1 import ratio_service_pb2 as pb
 from sis.v1 import ratio_service_pb2_grpc
 
@@ -102,15 +102,15 @@ class BadDaysTest(unittest.TestCase):
         self.addCleanup(shutil.rmtree, folder)
         node = Memcached(f"{folder}/node")
         self.addCleanup(node.kill)
-        proxy = SlowProxy(f"{folder}/proxy", node.path)
-        server = self.serve(f"--store=memcached:{proxy.path}")
+        relay = Relay(node.path, path=f"{folder}/proxy")
+        server = self.serve(f"--store=memcached:{relay.address}")
         client = self.client(server)
         run = client.create_run("run", **CONFIG)
-        proxy.delay = 0.1  # a tenth of what is waited for an answer
+        relay.delay = 0.1  # a tenth of what is waited for an answer
         self.append(client, run, "slow")
         self.assertEqual(self.scored(client, run, "slow"), (POSITIONS, []))
 
-        proxy.delay = 3.0
+        relay.delay = 3.0
         with self.assertRaises(sis.AppendError) as raised:
             self.append(client, run, "too slow")
         self.assertEqual({entry.code.name for entry in raised.exception.refused}, {"UNAVAILABLE"})
@@ -119,7 +119,7 @@ class BadDaysTest(unittest.TestCase):
         self.assertEqual(len(client.list_runs()), 1)
         self.assertTrue(self.get(server, "/readyz").startswith("ready\n"))
 
-        proxy.delay = 0.0
+        relay.delay = 0.0
 
         def stored():
             try:

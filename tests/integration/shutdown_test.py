@@ -20,7 +20,7 @@ import grpc
 from server.testing.late_timers import LATE_TIMERS, has_late_timers
 from server.testing.live_server import LiveServer
 from server.testing.memcached import Memcached
-from server.testing.slow_proxy import SlowProxy
+from server.testing.relay import Relay
 from sis.v1 import ratio_service_pb2 as pb
 from sis.v1 import ratio_service_pb2_grpc
 
@@ -183,23 +183,23 @@ class ShutdownTest(unittest.TestCase):
     def test_what_waits_for_the_store_is_answered(self):
         node = Memcached(f"{self.folder}/node")
         self.addCleanup(node.kill)
-        proxy = SlowProxy(f"{self.folder}/proxy", node.path)
+        relay = Relay(node.path, path=f"{self.folder}/relay")
         # So that the server is patient with a node that doesn't answer.
-        server = self.serve(f"--store=memcached:{proxy.path}", late=True)
+        server = self.serve(f"--store=memcached:{relay.address}", late=True)
         stub = self.stub(server)
         # What isn't sealed may have grown by another server, so the store is asked each time.
         sequences = [f"s{number}" for number in range(3)]
         self.append(stub, *map(block, sequences))
         slices = [pb.Slice(sequence=pb.SequenceRef(id=sequences[0]), length=1)]
-        proxy.open.clear()
+        relay.open.clear()
         fetch = stub.FetchTopK(pb.FetchTopKRequest(run=pb.RunRef(run_id="run"), slices=slices))
         evaluate = stub.Evaluate.future(evaluation(sequences[1]))
         evaluations = self.open(stub.EvaluateStream, evaluation(sequences[2]))
         append = self.open(stub.Append, pb.AppendRequest(header=HEADER), batch(block("new")))
-        while proxy.held < 4:
+        while relay.held < 4:
             time.sleep(0.01)
         self.begin_to_end(server)
-        proxy.open.set()
+        relay.open.set()
         self.assertEqual(sum(len(message.chunk.sampled_ids) for message in fetch), 4)
         self.assertEqual(evaluate.result().totals.missing, 0)
         self.assertEqual(next(evaluations).totals.missing, 0)

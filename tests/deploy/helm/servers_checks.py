@@ -14,6 +14,7 @@ import sis
 from client.demo import arms
 from client.demo.settings import Settings
 from client.study.miniature import Miniature
+from server.testing.relay import Relay
 from tests.deploy import one_step
 from tests.deploy.helm import rendered_servers, reset_flood
 from tests.deploy.helm.mounted_secrets import TOKEN, MountedSecrets
@@ -84,6 +85,13 @@ class RenderedServersChecks(unittest.TestCase):
         """What the pods of her clients have in their environment."""
         return unittest.mock.patch.dict(os.environ, {"SIS_CA_FILE": self.secrets.ca, "SIS_TOKEN": TOKEN})
 
+    def service(self, addresses):
+        """As a Service does: clients know one name, behind which each of their connections finds the
+        next server. So a worker and its trainer talk to two."""
+        relay = Relay(*addresses)
+        self.addCleanup(relay.close)
+        return relay.address.replace("127.0.0.1", "localhost")
+
     def test_replicas_hold_a_sequence_each(self):
         for store in ("memory", "rocksdb"):
             servers = self.servers(servers=3, memory=self.SMALL, store={"kind": store})
@@ -106,9 +114,10 @@ class RenderedServersChecks(unittest.TestCase):
                     client.list_runs()
             with self.as_alice():
                 one_step.check_a_step(self, writes=servers.addresses, reads=servers.addresses)
-                # Of a fleet clients know one name, behind which they find any of its servers.
-                fleet = "form" in values
-                self.check_the_demonstration(servers.addresses[0] if fleet else servers.addresses)
+                if "form" in values:
+                    self.check_the_demonstration(self.service(servers.addresses))
+                else:
+                    self.check_the_demonstration(servers.addresses)
 
     def test_with_certificates_of_clients_nobody_needs_a_token_and_nobody_takes_all_runs(self):
         servers = self.servers(
