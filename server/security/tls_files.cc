@@ -142,7 +142,7 @@ absl::Status TlsFiles::Copy::Write(absl::string_view text) {
   while (!text.empty()) {
     const ssize_t size = write(written, text.data(), text.size());
     if (size < 0) {
-      const absl::Status failed = Failed("write");
+      absl::Status failed = Failed("write");
       close(written);
       return failed;
     }
@@ -154,7 +154,7 @@ absl::Status TlsFiles::Copy::Write(absl::string_view text) {
   }
   // At once: from now on the path leads to the new one.
   const int replaced = dup3(written, descriptor_, O_CLOEXEC);
-  const absl::Status status = replaced < 0 ? Failed("dup3") : absl::OkStatus();
+  absl::Status status = replaced < 0 ? Failed("dup3") : absl::OkStatus();
   close(written);
   return status;
 }
