@@ -37,7 +37,9 @@ TEST_P(SimdTransposeTest, EveryElementGoesToItsPlaceAndNowhereElse) {
         TransposeOnVectors(std::as_bytes(std::span(ranks)),
                            std::as_writable_bytes(std::span(positions).first(ranks.size())));
     EXPECT_TRUE(!done || slots >= 4);
-    if (GetParam() != HWY_SCALAR) EXPECT_EQ(done, slots >= 4);
+    if (GetParam() != HWY_SCALAR) {
+      EXPECT_EQ(done, slots >= 4);
+    }
     for (size_t position = 0; position < kGroupPositions; ++position) {
       for (size_t rank = 0; rank < slots; ++rank) {
         ASSERT_EQ(positions[position * slots + rank],

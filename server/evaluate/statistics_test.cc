@@ -431,7 +431,9 @@ TEST_F(StatisticsTest, ThePrefixCurveEndsInTheSumsOfAllSlots) {
     EXPECT_EQ(point.SerializeAsString(), response.prefix_curve(i).SerializeAsString());
     EXPECT_EQ(point.top_k(), i + 1);
     EXPECT_EQ(point.positions(), scored);
-    if (i > 0) EXPECT_LT(point.residual_mass(), step.prefix_curve(i - 1).residual_mass());
+    if (i > 0) {
+      EXPECT_LT(point.residual_mass(), step.prefix_curve(i - 1).residual_mass());
+    }
   }
   EXPECT_EQ(step.prefix_curve(kSlots - 1).residual_mass(), totals.residual_mass());
   EXPECT_EQ(step.prefix_curve(kSlots - 1).expected_acceptance(), totals.expected_acceptance());
