@@ -357,16 +357,16 @@ class SecurityTest(unittest.TestCase):
         def connect():
             self.client(server, ca=self.authority.path, token=token("alice", "viewer")).list_runs()
 
-        for path in (self.certificate, self.key, clients):
+        for flag, path in (("certificate", self.certificate), ("key", self.key), ("client_ca", clients)):
             file = pathlib.Path(path)
             whole = file.read_bytes()
             file.write_bytes(b"")  # as it is for a moment when it is written in place
-            self.until(lambda: f"tls: not read again: {path}: no " in said.read_text())
+            self.until(lambda: f"tls: not read again: --tls_{flag}: {path}: no " in said.read_text())
             connect()
             file.write_bytes(whole)
         _, key = self.authority.issue("localhost", "another")
         pathlib.Path(key).rename(self.key)
-        self.until(lambda: f"tls: not read again: {self.key}: not the key of" in said.read_text())
+        self.until(lambda: f"tls: not read again: --tls_key: {self.key}: not the key of" in said.read_text())
         connect()
         self.assertNotIn("tls: read again", said.read_text())
         self.authority.issue("localhost", "server")

@@ -74,7 +74,12 @@ class ShutdownTest(unittest.TestCase):
         return server
 
     def stub(self, server):
-        options = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+        # Without probing, windows stay small: nothing is taken that nobody reads.
+        options = [
+            ("grpc.max_send_message_length", -1),
+            ("grpc.max_receive_message_length", -1),
+            ("grpc.http2.bdp_probe", 0),
+        ]
         channel = grpc.insecure_channel(server.address, options)
         self.addCleanup(channel.close)
         stub = ratio_service_pb2_grpc.RatioServiceStub(channel)

@@ -88,8 +88,9 @@ def summary(title: str, samples: Dict[str, List[Dict]], loads: Dict[str, Dict], 
         flat.append(result is not None and result.flat)
         shares = [sample["cache_share"] for sample in taken if sample.get("cache_share") is not None]
         full.append(max(shares, default=0) >= LEAST_FULL)
+        counts = "  " + ", ".join(f"{what}: {number:,}" for what, number in sorted(loads[name].items()))
         if result is None:
-            lines.append(f"{name}: too few samples to tell")
+            lines += [f"{name}: too few samples to tell", counts]
             continue
         fullest = f"was up to {max(shares):.0%} full" if shares else "was never read"
         lines.append(
@@ -98,7 +99,7 @@ def summary(title: str, samples: Dict[str, List[Dict]], loads: Dict[str, Dict], 
             f"after the first third: {'flat' if result.flat else 'NOT FLAT'}; the cache {fullest}; "
             f"file descriptors {taken[-1]['descriptors']}, threads {taken[-1]['threads']} at the end"
         )
-        lines.append("  " + ", ".join(f"{what}: {number:,}" for what, number in sorted(loads[name].items())))
+        lines.append(counts)
     lines += [f"not asked for: {failure}" for failure in failures[:20]]
     good = all(flat) and all(full) and not failures
     lines.append(

@@ -8,6 +8,7 @@ import os
 import pathlib
 import sys
 import tempfile
+import threading
 import time
 
 from server.testing.live_server import LiveServer
@@ -46,6 +47,18 @@ def sample(server, load, seconds):
     }
 
 
+def turn_node_over(node, load, seconds, away, stop):
+    """Kills the node again and again over so many seconds, until `stop` is set; each time it is
+    `away` for a while."""
+    for _ in range(NODE_LIVES - 1):
+        if stop.wait(seconds / NODE_LIVES):
+            return
+        with load.store_away():
+            node.kill()
+            time.sleep(away)
+            node.start()
+
+
 def soak(seconds, output):
     """Writes samples.json, summary.txt and soak.svg to the folder `output`; returns the summary, and
     whether all was well. If a server ends by itself, so does the soak."""
@@ -66,18 +79,18 @@ def soak(seconds, output):
             stack.callback(loads[name].stop)
         started = time.monotonic()
         samples = {name: [] for name in servers}
-        lives = 1
+        stop = threading.Event()
+        away = min(NODE_AWAY_SECONDS, sample_seconds)
+        turning = threading.Thread(target=turn_node_over, args=[node, loads["memcached"], seconds, away, stop])
+        turning.start()
+        stack.callback(turning.join)
+        stack.callback(stop.set)
         with contextlib.suppress(ServerEnded):
-            while (elapsed := time.monotonic() - started) < seconds:
-                if elapsed > seconds * lives / NODE_LIVES:
-                    lives += 1
-                    with loads["memcached"].store_away():
-                        node.kill()
-                        time.sleep(min(NODE_AWAY_SECONDS, sample_seconds))
-                        node.start()
+            while time.monotonic() - started < seconds:
                 time.sleep(sample_seconds)
                 for name, server in servers.items():
                     samples[name].append(sample(server, loads[name], time.monotonic() - started))
+        stop.set()
         for load in loads.values():
             load.stop()
         failures = []

@@ -85,7 +85,7 @@ class SoakTest(unittest.TestCase):
             return read(*arguments, **named)
 
         with tempfile.TemporaryDirectory() as folder, unittest.mock.patch("urllib.request.urlopen", read_or_drop):
-            text, good = soak.soak(2, pathlib.Path(folder))
+            text, good = soak.soak(5, pathlib.Path(folder))
         self.assertFalse(good)
         dropped = [int(number) for number in re.findall(r"reads of /metrics that failed: (\d+)", text)]
         self.assertEqual(sum(dropped), (next(reads) + 2) // 3)

@@ -172,7 +172,7 @@ class RenderedServersChecks(unittest.TestCase):
 
     def test_a_full_server_stays_below_its_memory_limit(self):
         # Little but the cache, without which the limit would be below it.
-        memory = {"cacheMiB": 256, "messageMiB": 1, "messagesInFlight": 1, "runs": 2}
+        memory = {"cacheMiB": 256, "messageMiB": 1, "messagesInFlight": 16, "runs": 2}
         servers = self.servers(servers=1, memory=memory, cpu={"cores": 1})
         (address,) = servers.addresses
         one_step.check_a_step(self, writes=[address], reads=[address])
