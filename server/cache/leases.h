@@ -29,7 +29,7 @@ class Leases {
   // The memory of a lease, and for each of its members. A sequence's base cost covers so many
   // leases, so that those who share a sequence lease it even if there is no room at all.
   static constexpr int64_t kBytes = 256;
-  static constexpr int64_t kMemberBytes = sizeof(Member*);
+  static constexpr int64_t kMemberBytes = sizeof(void*);
   static constexpr int kCovered = 8;
 
   // Remembers the ids of so many that have ended.
