@@ -73,6 +73,16 @@ int64_t LineIn(absl::string_view where, const File& file) {
   return absl::SimpleAtoi(where, &line) ? line : 0;
 }
 
+// Whether it names a line of the file. Values, which it repeats, may say the file's name too.
+bool NamesLine(absl::string_view message, const File& file, int64_t lines) {
+  for (size_t at = message.find(file.path()); at != message.npos;
+       at = message.find(file.path(), at + 1)) {
+    const int64_t line = LineIn(message.substr(at), file);
+    if (line >= 1 && line <= lines) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -82,11 +92,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const absl::StatusOr<sis::Configuration> configuration = Load(file);
   if (!configuration.ok()) {
     Require(absl::IsInvalidArgument(configuration.status()));
-    const absl::string_view message = configuration.status().message();
-    const size_t at = message.find(file.path());
-    Require(at != message.npos);
-    const int64_t line = LineIn(message.substr(at), file);
-    Require(line >= 1 && line <= lines);
+    Require(NamesLine(configuration.status().message(), file, lines));
     return 0;
   }
   for (const absl::string_view flag : kFlags) {
