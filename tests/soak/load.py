@@ -21,6 +21,7 @@ SEQUENCES_PER_BATCH = 30
 BATCHES_PER_CLIENT = 8
 RUN_SECONDS = 10.0  # after which work goes on in a new run
 RUNS_KEPT = 3
+FAREWELL_SECONDS = 5.0  # in which who works on a run that has ended finishes the batch
 SAMPLING = sis.Sampling("raw")
 # In which a server finds out that its store is back, and calls that waited for it come to an end.
 RECOVERY_SECONDS = 25.0
@@ -42,6 +43,7 @@ class Load:
         self._lock = threading.Lock()
         self._records = random_record(1, POSITIONS, VOCABULARY, TOP_K)._asdict()
         self._runs = collections.deque()
+        self._ended = collections.deque()  # runs to delete; used by one thread
         self._batches = collections.deque(maxlen=40)  # (run, sequences) that were acked
         self.failures = []  # what nobody asked for
         self._excused_until = 0.0
@@ -133,12 +135,16 @@ class Load:
             return
         with self._lock:
             ended = self._runs.popleft()
+            self._ended.append(ended)
             self._batches = collections.deque(
                 (batch for batch in self._batches if batch[0].id != ended.id), self._batches.maxlen
             )
-        # Who works on it still finishes the batch.
-        if not self._stop.wait(5):
-            client.delete_run(ended.id)
+        if self._stop.wait(FAREWELL_SECONDS):
+            return
+        while self._ended:
+            client.delete_run(self._ended[0].id)
+            # Those that could not be deleted are left for the next time.
+            self._ended.popleft()
 
     def _append(self, client, choices):
         run = self._runs[-1]

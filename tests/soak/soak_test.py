@@ -10,10 +10,12 @@ import unittest
 import unittest.mock
 import urllib.request
 
+import grpc
 import numpy as np
 
+import sis
 from server.testing.live_server import LiveServer
-from tests.soak import report, soak
+from tests.soak import load, report, soak
 
 
 def samples(resident_bytes):
@@ -38,6 +40,32 @@ class ReportTest(unittest.TestCase):
     def test_too_noisy_to_tell_is_not_flat(self):
         steps = np.where(np.arange(120) // 20 % 2, 100e6, 130e6)
         self.assertFalse(report.memory(samples(steps)).flat)
+
+
+class LoadTest(unittest.TestCase):
+    @unittest.mock.patch.multiple(load, RUN_SECONDS=0.05, FAREWELL_SECONDS=0.05)
+    def test_no_run_stays_that_could_not_be_deleted_when_it_ended(self):
+        delete_run, calls = sis.Client.delete_run, itertools.count()
+
+        def delete_or_fail(client, run):
+            if next(calls) < 3:
+                raise sis.Unavailable(grpc.StatusCode.UNAVAILABLE, "the store is away")
+            return delete_run(client, run)
+
+        server = LiveServer()
+        self.addCleanup(server.kill)
+        with unittest.mock.patch.object(sis.Client, "delete_run", delete_or_fail):
+            runs = load.Load("memory", server.address, 0.3)
+            self.addCleanup(runs.stop)
+            with runs.store_away(), sis.Client(server.address) as client:
+                for _ in range(1000):
+                    failed = runs.counts["calls that failed while the store was away"]
+                    if failed >= 3 and len(client.list_runs()) <= load.RUNS_KEPT:
+                        break
+                    time.sleep(0.02)
+                else:
+                    self.fail(f"runs stay: {client.list_runs()}")
+        self.assertEqual(runs.failures, [])
 
 
 class SoakTest(unittest.TestCase):
