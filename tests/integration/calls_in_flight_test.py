@@ -2,7 +2,6 @@
 threads."""
 
 import os
-import pathlib
 import threading
 import time
 import unittest
@@ -11,6 +10,7 @@ import grpc
 
 import sis
 from server.testing.live_server import LiveServer
+from server.testing.process_status import process_status
 from server.testing.relay import Relay
 
 MESSAGE_BYTES = 16 << 20
@@ -19,12 +19,6 @@ CALLS = 20
 LIMIT_BYTES = 64 << 20
 EVALUATE = "/sis.v1.RatioService/Evaluate"
 OPTIONS = [("grpc.max_send_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
-
-
-def status(server, name):
-    """A number that the kernel knows of the server's process."""
-    text = pathlib.Path(f"/proc/{server.process.pid}/status").read_text()
-    return next(int(line.split()[1]) for line in text.splitlines() if line.startswith(f"{name}:"))
 
 
 class UnfinishedMessagesTest(unittest.TestCase):
@@ -36,7 +30,7 @@ class UnfinishedMessagesTest(unittest.TestCase):
         return server
 
     def peak(self, server):
-        return status(server, "VmHWM") << 10
+        return process_status(server.process, "VmHWM") << 10
 
     def begin(self, server):
         """The relay, and calls of which each sends BEGUN_BYTES of its message. Ended by clean-up."""
@@ -93,7 +87,7 @@ class ThreadsTest(unittest.TestCase):
     def test_a_call_takes_no_thread(self):
         server = LiveServer(cache_bytes=16 << 20)
         self.addCleanup(server.kill)
-        before = most = status(server, "Threads")
+        before = most = process_status(server.process, "Threads")
         calls = []
         for _ in range(32):
             channel = grpc.insecure_channel(server.address, OPTIONS)
@@ -103,7 +97,7 @@ class ThreadsTest(unittest.TestCase):
             list_runs = channel.unary_unary("/sis.v1.RatioService/ListRuns")
             calls += [list_runs.future(b"") for _ in range(60)]
         while not all(call.done() for call in calls):
-            most = max(most, status(server, "Threads"))
+            most = max(most, process_status(server.process, "Threads"))
         self.assertEqual({call.code() for call in calls}, {grpc.StatusCode.OK})
         # gRPC has a few per core for all calls together.
         self.assertLess(most - before, 8 + 4 * os.cpu_count())

@@ -13,6 +13,7 @@ import time
 
 from server.testing.live_server import LiveServer
 from server.testing.memcached import Memcached
+from server.testing.process_status import process_status
 from tests.soak import report
 from tests.soak.load import Load
 
@@ -28,11 +29,10 @@ class ServerEnded(Exception):
 
 
 def _status(process, name):
-    for line in pathlib.Path(f"/proc/{process.pid}/status").read_text().splitlines():
-        if line.startswith(f"{name}:"):
-            return int(line.split()[1])
-    # Of a process that has ended little is left to read.
-    raise ServerEnded
+    number = process_status(process, name)
+    if number is None:
+        raise ServerEnded
+    return number
 
 
 def sample(server, load, seconds):

@@ -12,6 +12,7 @@ import time
 import urllib.request
 
 from server.testing.live_server import LiveServer
+from server.testing.process_status import process_status
 from tests.deploy.helm.rendered_chart import of_kind
 
 
@@ -74,23 +75,18 @@ class RenderedServers:
 
     def resident_bytes(self):
         """Of all servers and proxies together, now."""
-        return sum(self._status("VmRSS", self._proxies + [server.process for server in self._servers]))
+        processes = self._proxies + [server.process for server in self._servers]
+        return sum(process_status(process, "VmRSS") << 10 for process in processes)
 
     def most_resident_bytes(self):
         """Of each server, since it started."""
-        return list(self._status("VmHWM", [server.process for server in self._servers]))
+        return [process_status(server.process, "VmHWM") << 10 for server in self._servers]
 
     def memory_limits(self):
         """Of each server, in bytes, as its container has it."""
         for container, _ in self._listening:
             if container["name"] == "server":
                 yield int(container["resources"]["limits"]["memory"].removesuffix("Mi")) << 20
-
-    @staticmethod
-    def _status(name, processes):
-        for process in processes:
-            status = pathlib.Path(f"/proc/{process.pid}/status").read_text()
-            yield int(re.search(rf"{name}:\s+(\d+) kB", status)[1]) << 10
 
     def close(self):
         for server in self._servers:
