@@ -14,6 +14,7 @@ import urllib.error
 import urllib.request
 
 from server.testing.live_server import BINARY, LiveServer
+from server.testing.until import until
 
 
 def run(*flags, **environment):
@@ -191,11 +192,8 @@ class SisServerTest(unittest.TestCase):
         self.assertIn(f"sis_refused_connections_total {refused}\n", answer(said["admin"], "/metrics")[1])
         for client in clients:
             client.close()
-        for _ in range(600):
-            if is_served(connect()) and answer(said["admin"], "/readyz") == (200, "ready\n"):
-                return
-            time.sleep(0.05)
-        self.fail("it does not recover")
+        until(lambda: is_served(connect()))
+        until(lambda: answer(said["admin"], "/readyz"), lambda said: said == (200, "ready\n"))
 
     def test_sigterm_ends_it_in_order(self):
         process = self.start().process

@@ -24,6 +24,7 @@ from server.testing.certificates import Authority
 from server.testing.live_server import LiveServer
 from server.testing.memcached import Memcached
 from server.testing.relay import Relay
+from server.testing.until import until
 from sis.v1 import ratio_service_pb2 as pb
 from sis.v1 import ratio_service_pb2_grpc
 
@@ -90,13 +91,6 @@ class BadDaysTest(unittest.TestCase):
         )  # fmt: skip
         return evaluation.totals.scored, [missing.reason for missing in evaluation.missing]
 
-    def until(self, done):
-        for _ in range(600):
-            if done():
-                return
-            time.sleep(0.05)
-        self.fail("it never came")
-
     def test_a_memcached_that_is_slow_and_then_too_slow(self):
         folder = tempfile.mkdtemp(dir="/tmp", prefix="sis_")  # names of sockets are short
         self.addCleanup(shutil.rmtree, folder)
@@ -128,7 +122,7 @@ class BadDaysTest(unittest.TestCase):
                 return False
             return True
 
-        self.until(stored)
+        until(stored)
         # All of it is in the store: another server has it.
         other = self.client(self.serve(f"--store=memcached:{node.path}"))
         self.assertEqual(self.scored(other, other.get_run("run").run, "slow", "too slow"), (2 * POSITIONS, []))
@@ -154,14 +148,14 @@ class BadDaysTest(unittest.TestCase):
         client.fetch_top_k(kept, [sis.Slice("s", 0, POSITIONS)], lease_seconds=600)
 
         clock.set(2)
-        self.until(lambda: self.days(server) == 2)
+        until(lambda: self.days(server) == 2)
         ends = client.create_run("ends", time_to_live=0.5, **CONFIG)
         self.append(client, ends, "s")
         client.fetch_top_k(ends, [sis.Slice("s", 0, POSITIONS)], lease_seconds=0.5)
         clock.set(-2)
-        self.until(lambda: self.days(server) == -2)
+        until(lambda: self.days(server) == -2)
         # Twice its time, though the clock was set back by four days meanwhile.
-        self.until(lambda: client.get_run("ends").sequences == 0)
+        until(lambda: client.get_run("ends").sequences == 0)
         self.assertEqual(client.get_run("ends").leases, 0)
         # Nothing ended that had time left, though the clock was set forward by two days meanwhile.
         self.assertEqual(client.get_run("kept").leases, 1)
@@ -189,7 +183,7 @@ class BadDaysTest(unittest.TestCase):
         run = client.create_run("run", time_to_live=3600, **CONFIG)
         self.append(client, run, "before", "grows")
         clock.set(2)
-        self.until(lambda: self.days(server) == 2)
+        until(lambda: self.days(server) == 2)
         # Memory goes by a clock that nobody sets, also to add to what the store takes for expired.
         self.append_at(client, run, POSITIONS, "grows")
         self.append(client, run, "ahead")
@@ -206,7 +200,7 @@ class BadDaysTest(unittest.TestCase):
         self.assertEqual(missing(client, "before"), [])
 
         clock.set(-2)
-        self.until(lambda: self.days(server) == -2)
+        until(lambda: self.days(server) == -2)
         self.append(client, run, "behind")
         self.assertEqual(missing(client, "before", "ahead", "behind"), [])
         server.kill()
@@ -230,7 +224,7 @@ class BadDaysTest(unittest.TestCase):
         for days in (2, -2):
             clock.set(days)
             server = self.serve(f"--store=memcached:{node.path}", prefix=clock.prefix)
-            self.until(lambda: self.days(server) == days)
+            until(lambda: self.days(server) == days)
             client = self.client(server)
             run = client.create_run("run", time_to_live=3600, **CONFIG)
             self.append(client, run, f"s{days}")
@@ -330,7 +324,7 @@ class BadDaysTest(unittest.TestCase):
             self.assertTrue(self.get(server, "/readyz").startswith("ready"))
             for connection in held:
                 connection.close()
-        self.until(lambda: files() <= before + 2)
+        until(lambda: files() <= before + 2)
         self.append(client, run, "t")
         self.assertEqual(self.scored(client, run, "s", "t"), (2 * POSITIONS, []))
 

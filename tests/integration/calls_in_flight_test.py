@@ -12,6 +12,7 @@ import sis
 from server.testing.live_server import LiveServer
 from server.testing.process_status import process_status
 from server.testing.relay import Relay
+from server.testing.until import until
 
 MESSAGE_BYTES = 16 << 20
 BEGUN_BYTES = 15 << 20
@@ -58,16 +59,15 @@ class UnfinishedMessagesTest(unittest.TestCase):
         relay, calls = self.begin(server)
         client = sis.Client(server.address, timeout=20)
         self.addCleanup(client.close)
-        for _ in range(1000):
+
+        def calls_that_go_on():
             try:
                 client.list_runs()
             except (sis.Unavailable, sis.ResourceExhausted):
                 client.list_runs()  # its connection was among those that were closed
-            if sum(not call.done() for call in calls) <= LIMIT_BYTES // BEGUN_BYTES:
-                break
-            time.sleep(0.05)
-        else:
-            self.fail("more messages have begun than there is room for, and go on")
+            return sum(not call.done() for call in calls)
+
+        until(calls_that_go_on, lambda number: number <= LIMIT_BYTES // BEGUN_BYTES)
         for call in calls:
             if call.done():
                 self.assertIn(call.code(), (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE))
@@ -75,12 +75,9 @@ class UnfinishedMessagesTest(unittest.TestCase):
         relay.close()
         with grpc.insecure_channel(server.address, OPTIONS) as channel:
             evaluate = channel.unary_unary(EVALUATE)
-            for _ in range(100):
-                whole = evaluate.future(bytes(MESSAGE_BYTES - 100))
-                if whole.code() == grpc.StatusCode.INVALID_ARGUMENT:  # zeros are no request
-                    return
-                time.sleep(0.05)
-        self.fail(f"there is no room for a whole message afterwards: {whole.details()}")
+            code = lambda: evaluate.future(bytes(MESSAGE_BYTES - 100)).code()
+            # Zeros are no request, but there is room for them.
+            until(code, lambda code: code == grpc.StatusCode.INVALID_ARGUMENT)
 
 
 class ThreadsTest(unittest.TestCase):

@@ -5,13 +5,13 @@ import pathlib
 import resource
 import socket
 import tempfile
-import time
 import unittest
 
 import numpy as np
 
 import sis
 from server.testing.live_server import LiveServer
+from server.testing.until import until
 
 VOCABULARY, TOP_K, POSITIONS = 64, 50, 2000
 # At some 408 bytes a position more than the 32 MiB after which RocksDB begins new files.
@@ -51,13 +51,6 @@ class FileDescriptorsTest(unittest.TestCase):
         )
         self.assertEqual((evaluation.totals.scored, evaluation.missing), (POSITIONS, ()))
 
-    def until(self, done):
-        for _ in range(600):
-            if done():
-                return
-            time.sleep(0.05)
-        self.fail("it never came")
-
     def test_who_is_connected_appends_and_reads_while_others_are_refused(self):
         for limit in (256, 1024):
             with self.subTest(limit=limit), tempfile.TemporaryDirectory() as folder:
@@ -91,7 +84,7 @@ class FileDescriptorsTest(unittest.TestCase):
                     self.append(client, run, range(1, SEQUENCES))
                     for number in (0, SEQUENCES - 1):  # of the store, and of memory
                         self.assert_there(client, run, number)
-                    self.until(tables)  # written by a thread of RocksDB's own
+                    until(tables)  # written by a thread of RocksDB's own
                     # RocksDB has closed some, which others got: there is still none to be had.
                     self.assertFalse([is_served() for _ in range(20)][-1])
                 server.kill()

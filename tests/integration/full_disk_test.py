@@ -7,7 +7,6 @@ import re
 import subprocess
 import tempfile
 import threading
-import time
 import unittest
 import urllib.request
 
@@ -15,6 +14,7 @@ import numpy as np
 
 import sis
 from server.testing.live_server import LiveServer
+from server.testing.until import until
 
 VOCABULARY, TOP_K, POSITIONS = 10, 2, 20
 
@@ -62,13 +62,6 @@ class FullDiskTest(unittest.TestCase):
         """What servers have said of their store on stderr."""
         with open(self.stderr.name, encoding="utf-8") as stderr:
             return [line for line in stderr.read().splitlines() if line.startswith("store: ")]
-
-    def until(self, done):
-        for _ in range(600):
-            if done():
-                return
-            time.sleep(0.05)
-        self.fail("it never came")
 
     def get(self, path):
         with urllib.request.urlopen(f"http://{self.server.admin_address}{path}", timeout=20) as page:
@@ -118,10 +111,10 @@ class FullDiskTest(unittest.TestCase):
         worker.start()
         self.addCleanup(worker.join)
         self.addCleanup(stop.set)
-        self.until(lambda: len(acked) > 20)
+        until(lambda: len(acked) > 20)
         self.assertEqual(self.said(), [])
         self.files.fill()
-        self.until(lambda: refusals and self.is_read_only())
+        until(lambda: refusals and self.is_read_only())
         self.assertEqual({refusal.code.name for refusal in refusals}, {"RESOURCE_EXHAUSTED"})
         self.assertRegex(refusals[0].message, "bytes free")
         self.assertEqual(len(self.said()), 1)
@@ -129,10 +122,10 @@ class FullDiskTest(unittest.TestCase):
         before = len(acked)
         self.assertEqual(client.fetch_top_k(run, acked[:before]).missing, ())
         self.files.empty()
-        self.until(lambda: len(acked) > before + 20 and not self.is_read_only())
+        until(lambda: len(acked) > before + 20 and not self.is_read_only())
         stop.set()
         worker.join()
-        self.until(lambda: self.said()[1:] == ["store: takes appends again"])
+        until(lambda: self.said()[1:] == ["store: takes appends again"])
         self.server.kill()
         client = self.start()
         self.assertEqual(client.fetch_top_k(run, acked).missing, ())
@@ -172,7 +165,7 @@ class FullDiskTest(unittest.TestCase):
         self.assertTrue(self.is_read_only())
 
         self.files.empty()
-        self.until(lambda: not self.is_read_only())
+        until(lambda: not self.is_read_only())
         self.append(client, run, "new")
         self.assertEqual(client.fetch_top_k(run, ["new"]).missing, ())
 

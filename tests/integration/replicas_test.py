@@ -3,13 +3,13 @@ when one goes."""
 
 import dataclasses
 import itertools
-import time
 import unittest
 
 import numpy as np
 
 import sis
 from server.testing.live_server import LiveServer
+from server.testing.until import until
 from sis.placement import Placement
 
 VOCABULARY, TOP_K = 48, 7
@@ -26,16 +26,6 @@ class Server(LiveServer):
     def restart(self):
         """On the same port, with nothing in memory."""
         self.__init__(self.address)
-
-
-def until(ask, done):
-    """What is answered, once it is what is waited for. gRPC pauses between attempts to connect."""
-    for _ in range(300):
-        answer = ask()
-        if done(answer):
-            return answer
-        time.sleep(0.1)
-    raise AssertionError(f"still {answer}")
 
 
 def sealed(stream, sequence):
@@ -392,7 +382,7 @@ class ReplicasTest(unittest.TestCase):
             stream.flush()
         self.servers[1].restart()
         # The stream that was open all the while reaches it again, and opens the run there.
-        self.assertEqual(until(lambda: sealed(stream, lane), bool), {(lane, 0): 0})
+        self.assertEqual(until(lambda: sealed(stream, lane)), {(lane, 0): 0})
         self.client.release(self.run_, [lane])
         for client in (self.client, trainer):
             evaluate = lambda: self.evaluate(client, before, outputs=outputs).missing
@@ -446,8 +436,8 @@ class OneServerTest(unittest.TestCase):
                 stream.seal("during", length=0)
                 stream.flush()
             server.restart()
-            until(lambda: is_there(worker), bool)
-            until(lambda: is_there(trainer), bool)
+            until(lambda: is_there(worker))
+            until(lambda: is_there(trainer))
             append(worker, run, ["new"], [3], version=2)
             evaluation = trainer.evaluate(run, records, draw=2, **values)
             self.assertEqual({m.reason for m in evaluation.missing}, {sis.MissingReason.NEVER_ARRIVED})

@@ -1,35 +1,25 @@
 """Who may do what, against real servers with real certificates."""
 
 import base64
-import datetime
-import hashlib
 import http.client
 import json
 import os
 import pathlib
-import queue
-import re
 import subprocess
-import tempfile
-import time
 import unittest
 import unittest.mock
-import urllib.request
 
 import grpc
-import numpy as np
 
 import sis
 from server.testing.certificates import Authority
-from server.testing.live_server import BINARY, LiveServer
+from server.testing.live_server import BINARY
+from server.testing.until import until
 from sis.v1 import ratio_service_pb2 as pb
+from tests.integration.secured_server import CONFIG, ROLES, SAMPLING, SecuredServerTest, bearer, outcome, token
 
 SISCTL = pathlib.Path("client/cli/sisctl")
 CPP_CLIENT = pathlib.Path("tests/clients/cpp_client")
-CONFIG = {"seed": 1, "vocabulary_size": 32, "top_k": 4}
-SAMPLING = sis.Sampling("raw")
-ROLES = ("viewer", "worker", "trainer", "admin")
-PATIENCE = 30.0
 
 # The least role of each method, said here once more so that the server's table can't change unseen.
 LEAST_ROLES = {
@@ -50,10 +40,6 @@ LEAST_ROLES = {
     "Release": "trainer",
     "DeleteRun": "trainer",
 }
-
-
-def token(identity, role):
-    return hashlib.sha256(f"{identity} {role}".encode()).hexdigest()[:32]
 
 
 def calls_of(stub, run_id):
@@ -94,70 +80,7 @@ def calls_of(stub, run_id):
     }
 
 
-def outcome(call, *metadata):
-    """How a call ends: its code and words."""
-    try:
-        call(metadata)
-    except grpc.RpcError as error:
-        return error.code(), error.details()
-    return grpc.StatusCode.OK, ""
-
-
-def bearer(text):
-    return ("authorization", f"Bearer {text}")
-
-
-class SecurityTest(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-        self.authority = Authority(self.folder, "authority")
-        self.identities = self.folder / "identities"
-        self.write_identities(
-            *(f"token {token(name, role)} {name} {role}" for name in ("alice", "bob") for role in ROLES)
-        )
-
-    def write_identities(self, *lines):
-        new = self.folder / "identities.new"
-        new.write_text("\n".join(lines))
-        new.rename(self.identities)
-
-    def tls_flags(self):
-        self.certificate, self.key = self.authority.issue("localhost", "server")
-        return [f"--tls_certificate={self.certificate}", f"--tls_key={self.key}", "--reload_interval=1s"]
-
-    def start(self, *flags, **named):
-        server = LiveServer(*flags, **named)
-        self.addCleanup(server.close)
-        return server
-
-    def client(self, server, **credentials):
-        address = server.address.replace("127.0.0.1", "localhost")
-        client = sis.Client(address, timeout=20, credentials=sis.Credentials(**credentials))
-        self.addCleanup(client.close)
-        return client
-
-    def stub(self, address, options=()):
-        channel = grpc.insecure_channel(address, options)
-        self.addCleanup(channel.close)
-        return sis.v1.ratio_service_pb2_grpc.RatioServiceStub(channel)
-
-    def until(self, condition):
-        end = time.monotonic() + PATIENCE
-        while not condition():
-            self.assertLess(time.monotonic(), end, "it never came")
-            time.sleep(0.1)
-
-    def append(self, client, run, sequence="s", rows=2):
-        values = np.full((rows, 4), np.log(0.25), np.float32)
-        ids = np.tile(np.arange(4, dtype=np.int32), (rows, 1))
-        with client.append(run, sampling=SAMPLING) as stream:
-            stream.block(
-                sequence, first_position=0, policy_version=0, top_k_ids=ids, top_k_log_probs=values,
-                sampled_ids=ids[:, 0], sampled_log_probs=values[:, 0],
-            )  # fmt: skip
-
+class SecurityTest(SecuredServerTest):
     def test_every_role_may_call_what_it_needs_and_nothing_else(self):
         # At a Unix socket, so that shared memory is among it.
         server = self.start(f"--identities={self.identities}", shared_memory_bytes=1 << 20)
@@ -262,150 +185,9 @@ class SecurityTest(unittest.TestCase):
             with self.assertRaises(sis.NotFound):
                 viewer.get_run("r")
 
-        self.until(lambda: done(is_lost))
-        self.until(lambda: done(lambda: self.append(worker, run)))
+        until(lambda: done(is_lost))
+        until(lambda: done(lambda: self.append(worker, run)))
         self.assertEqual(viewer.get_run("r").positions, 2)
-
-    def test_tls_with_tokens_and_reload_of_everything_under_live_connections(self):
-        server = self.start(*self.tls_flags(), f"--identities={self.identities}", listen="127.0.0.1:0")
-        ca = self.authority.path
-        old = self.client(server, ca=ca, token=token("alice", "trainer"))
-        run = old.create_run("r", **CONFIG)
-        self.append(old, run)
-        for role, error in [("viewer", sis.PermissionDenied), ("boss", sis.Unauthenticated)]:
-            with self.assertRaises(error):
-                self.client(server, ca=ca, token=token("alice", role)).advance_version(run, 1)
-        with self.assertRaises(sis.Unauthenticated):
-            self.client(server, ca=ca).list_runs()
-        # Plain text, and a server that somebody else vouches for.
-        for credentials in ({}, {"ca": Authority(self.folder, "other").path}):
-            with self.assertRaises((sis.Unavailable, sis.DeadlineExceeded)):
-                self.client(server, **credentials).list_runs()
-
-        # Other authority, other certificate: who connects from now on needs the new one.
-        stream = old.append(run, sampling=SAMPLING)
-        stream.flush()
-        authority = Authority(self.folder, "new-authority")
-        self.authority = authority
-        self.tls_flags()
-
-        def has_new_certificate():
-            try:
-                self.client(server, ca=authority.path, token=token("alice", "viewer")).list_runs()
-            except sis.Unavailable:
-                return False
-            return True
-
-        self.until(has_new_certificate)
-        self.assertEqual(old.get_run("r").positions, 2)
-
-        # A file that makes no sense changes nothing.
-        self.write_identities("token short alice admin")
-        time.sleep(2.5)
-        self.assertEqual(old.get_run("r").positions, 2)
-
-        # A token that has gone is refused in calls, and in the stream that was open.
-        new = "n" * 32
-        self.write_identities(f"sha256 {hashlib.sha256(new.encode()).hexdigest()} alice trainer")
-
-        def is_refused():
-            try:
-                old.list_runs()
-            except sis.Unauthenticated:
-                return True
-            return False
-
-        self.until(is_refused)
-        with self.assertRaises((sis.Error, RuntimeError)):
-            stream.truncate("s", length=1)
-            stream.flush()
-        stream.abandon()
-        self.assertEqual(self.client(server, ca=authority.path, token=new).get_run("r").positions, 2)
-
-    def test_streams_of_a_token_that_has_gone_are_cancelled(self):
-        server = self.start(f"--identities={self.identities}", "--reload_interval=1s", listen="127.0.0.1:0")
-        secret = token("alice", "trainer")
-        client = self.client(server, token=secret)
-        self.append(client, client.create_run("r", **CONFIG), rows=100_000)
-        # Little is sent ahead of what is read.
-        stub = self.stub(server.address, [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 1 << 16)])
-        run, sequence = pb.RunRef(run_id="r"), pb.SequenceRef(id="s")
-        named = {"metadata": [bearer(secret)], "timeout": PATIENCE}
-        fetch = stub.FetchTopK(pb.FetchTopKRequest(run=run, slices=[pb.Slice(sequence=sequence)]), **named)
-        self.assertTrue(next(fetch).HasField("header"))
-        requests = queue.SimpleQueue()
-        self.addCleanup(requests.put, None)
-        evaluate = stub.EvaluateStream(iter(requests.get, None), **named)
-        values = np.full(4, np.log(0.25), np.float32)
-        gathered = pb.Gathered(log_probs=values.tobytes(), sampled_log_probs=values[:1].tobytes())
-        requests.put(
-            pb.EvaluateRequest(run=run, draw=1, slices=[pb.Slice(sequence=sequence, length=1)], gathered=gathered)
-        )
-        self.assertEqual(next(evaluate).newly_counted, 1)
-        self.write_identities(f"token {token('bob', 'trainer')} bob trainer")
-        for name, stream in (("EvaluateStream", evaluate), ("FetchTopK", fetch)):
-            with self.subTest(name):
-                code, _ = outcome(lambda _: list(stream))
-                self.assertIs(code, grpc.StatusCode.CANCELLED)
-
-    def test_tls_files_that_make_no_sense_change_nothing(self):
-        clients = Authority(self.folder, "clients").path
-        said = self.folder / "stderr"
-        flags = [*self.tls_flags(), f"--tls_client_ca={clients}", f"--identities={self.identities}"]
-        server = self.start(*flags, listen="127.0.0.1:0", prefix=["sh", "-c", f'exec "$@" 2>{said}', "sh"])
-
-        def connect():
-            self.client(server, ca=self.authority.path, token=token("alice", "viewer")).list_runs()
-
-        for flag, path in (("certificate", self.certificate), ("key", self.key), ("client_ca", clients)):
-            file = pathlib.Path(path)
-            whole = file.read_bytes()
-            file.write_bytes(b"")  # as it is for a moment when it is written in place
-            self.until(lambda: f"tls: not read again: --tls_{flag}: {path}: no " in said.read_text())
-            connect()
-            file.write_bytes(whole)
-        _, key = self.authority.issue("localhost", "another")
-        pathlib.Path(key).rename(self.key)
-        self.until(lambda: f"tls: not read again: --tls_key: {self.key}: not the key of" in said.read_text())
-        connect()
-        self.assertNotIn("tls: read again", said.read_text())
-        self.authority.issue("localhost", "server")
-        self.until(lambda: "tls: read again" in said.read_text())
-        connect()
-
-    def certificate_end(self, server):
-        """As the metric says it, in seconds since 1970."""
-        with urllib.request.urlopen(f"http://{server.admin_address}/metrics", timeout=20) as page:
-            name = "sis_tls_certificate_not_after_timestamp_seconds"
-            found = re.search(rf"^{name} (\S+)$", page.read().decode(), re.MULTILINE)
-        return found and float(found.group(1))
-
-    def test_a_certificate_that_ends_under_a_server(self):
-        flags = [*self.tls_flags(), f"--identities={self.identities}"]
-        # Certificates say when they end in UTC, wherever the server is.
-        server = self.start(*flags, listen="127.0.0.1:0", prefix=["env", "TZ=Asia/Tokyo"])
-        credentials = {"ca": self.authority.path, "token": token("alice", "trainer")}
-        old = self.client(server, **credentials)
-        run = old.create_run("r", **CONFIG)
-        hour = 3600
-        self.assertAlmostEqual(self.certificate_end(server), time.time() + hour, delta=0.5 * hour)
-
-        def connects():
-            try:
-                self.client(server, **credentials).list_runs()
-            except sis.Unavailable:
-                return False
-            return True
-
-        self.authority.issue("localhost", "server", ends=datetime.timedelta(hours=-1))
-        self.assertAlmostEqual(self.certificate_end(server), time.time() - hour, delta=0.5 * hour)
-        self.until(lambda: not connects())
-        # Who is connected stays so.
-        self.append(old, run)
-        self.assertEqual(old.get_run("r").positions, 2)
-        self.authority.issue("localhost", "server")
-        self.until(connects)
-        self.assertIsNone(self.certificate_end(self.start(listen="127.0.0.1:0")))
 
     def test_sisctl_over_tls_with_a_token(self):
         server = self.start(*self.tls_flags(), f"--identities={self.identities}", listen="127.0.0.1:0")
@@ -456,17 +238,6 @@ class SecurityTest(unittest.TestCase):
         self.assertRegex(told("get_run r", secret="x" * 32)[1], "^UNAUTHENTICATED ")
         self.assertRegex(told(ca=Authority(self.folder, "other").path)[0], "^UNAVAILABLE ")
 
-    def test_a_clients_token_file_is_read_again(self):
-        server = self.start(f"--identities={self.identities}", listen="127.0.0.1:0")
-        file = self.folder / "token"
-        file.write_text(token("alice", "viewer") + "\n")
-        with unittest.mock.patch("sis.credentials._TOKEN_AGE", 0.0):
-            client = self.client(server, token_file=str(file))
-            with self.assertRaises(sis.PermissionDenied):
-                client.create_run("r", **CONFIG)
-            file.write_text(token("alice", "worker"))
-            client.create_run("r", **CONFIG)
-
     def test_certificates_of_clients(self):
         clients = Authority(self.folder, "clients")
         names = {}
@@ -497,44 +268,6 @@ class SecurityTest(unittest.TestCase):
             self.client(server, ca=ca, **names["ci"]).delete_run("r")
         with self.assertRaises((sis.Unavailable, sis.DeadlineExceeded)):
             self.client(server, ca=ca).list_runs()
-
-    def test_another_authority_and_other_names_of_clients(self):
-        first, second = (Authority(self.folder, name) for name in ("first", "second"))
-        old, new = (
-            dict(zip(("certificate", "key"), authority.issue("trainer-1", f"trainer-of-{name}")), ca=self.authority.path)
-            for name, authority in (("first", first), ("second", second))
-        )
-        self.write_identities("certificate trainer-1 alice trainer", f"token {token('bob', 'viewer')} bob viewer")
-        server = self.start(
-            *self.tls_flags(), f"--tls_client_ca={first.path}", f"--identities={self.identities}", listen="127.0.0.1:0"
-        )
-
-        def connects(credentials):
-            try:
-                self.client(server, **credentials).list_runs()
-            except (sis.Unavailable, sis.DeadlineExceeded):
-                return False
-            return True
-
-        self.assertTrue(connects(old))
-        self.assertFalse(connects(new))
-        pathlib.Path(second.path).rename(first.path)
-        self.until(lambda: connects(new))
-        self.assertFalse(connects(old))
-
-        # A name that has gone is refused in calls over connections that it opened.
-        client = self.client(server, **new)
-        client.list_runs()
-        self.write_identities(f"token {token('bob', 'viewer')} bob viewer")
-
-        def is_refused():
-            try:
-                client.list_runs()
-            except sis.Unauthenticated:
-                return True
-            return False
-
-        self.until(is_refused)
 
     def test_no_client_sends_a_token_in_plain_text_to_other_machines(self):
         with self.assertRaisesRegex(ValueError, "plain text"):

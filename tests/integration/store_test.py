@@ -19,6 +19,7 @@ import numpy as np
 import sis
 from server.testing.live_server import LiveServer
 from server.testing.memcached import Memcached
+from server.testing.until import until
 
 TOP_K, VOCABULARY, POSITIONS, BLOCK = 8, 50, 400, 5
 
@@ -424,10 +425,7 @@ class StoreTest(unittest.TestCase):
         self.assertEqual({missing.slice for missing in evaluation.missing}, gone)
 
         nodes[1].signal(signal.SIGCONT)
-        deadline = time.monotonic() + 30
-        while records.missing and time.monotonic() < deadline:
-            records = reader.fetch_top_k(run, slices)
-        self.assertEqual(records.missing, ())
+        records = until(lambda: reader.fetch_top_k(run, slices), lambda records: not records.missing)
         for index in range(len(names)):
             self.assert_recorded(records, index, np.ones(POSITIONS, bool))
 

@@ -15,6 +15,7 @@ import numpy as np
 
 import sis
 from server.testing.live_server import LiveServer
+from server.testing.until import until
 from tests.soak import load, report, soak
 
 
@@ -58,13 +59,8 @@ class LoadTest(unittest.TestCase):
             runs = load.Load("memory", server.address, 0.3)
             self.addCleanup(runs.stop)
             with runs.store_away(), sis.Client(server.address) as client:
-                for _ in range(1000):
-                    failed = runs.counts["calls that failed while the store was away"]
-                    if failed >= 3 and len(client.list_runs()) <= load.RUNS_KEPT:
-                        break
-                    time.sleep(0.02)
-                else:
-                    self.fail(f"runs stay: {client.list_runs()}")
+                until(lambda: runs.counts["calls that failed while the store was away"] >= 3)
+                until(client.list_runs, lambda listed: len(listed) <= load.RUNS_KEPT)
         self.assertEqual(runs.failures, [])
 
 

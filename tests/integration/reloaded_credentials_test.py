@@ -1,0 +1,225 @@
+"""Tokens, certificates and authorities that change under servers and clients at work."""
+
+import datetime
+import hashlib
+import pathlib
+import queue
+import re
+import time
+import unittest
+import unittest.mock
+import urllib.request
+
+import grpc
+import numpy as np
+
+import sis
+from server.testing.certificates import Authority
+from server.testing.until import until
+from sis.v1 import ratio_service_pb2 as pb
+from tests.integration.secured_server import CONFIG, SAMPLING, SecuredServerTest, bearer, outcome, token
+
+PATIENCE = 30.0
+
+
+def writing_stderr_to(path):
+    """What begins the command of a server that does."""
+    return ["sh", "-c", f'exec "$@" 2>{path}', "sh"]
+
+
+class ReloadedCredentialsTest(SecuredServerTest):
+    def test_tls_with_tokens_and_reload_of_everything_under_live_connections(self):
+        said = self.folder / "stderr"
+        flags = [*self.tls_flags(), f"--identities={self.identities}"]
+        server = self.start(*flags, listen="127.0.0.1:0", prefix=writing_stderr_to(said))
+        ca = self.authority.path
+        old = self.client(server, ca=ca, token=token("alice", "trainer"))
+        run = old.create_run("r", **CONFIG)
+        self.append(old, run)
+        for role, error in [("viewer", sis.PermissionDenied), ("boss", sis.Unauthenticated)]:
+            with self.assertRaises(error):
+                self.client(server, ca=ca, token=token("alice", role)).advance_version(run, 1)
+        with self.assertRaises(sis.Unauthenticated):
+            self.client(server, ca=ca).list_runs()
+        # Plain text, and a server that somebody else vouches for.
+        for credentials in ({}, {"ca": Authority(self.folder, "other").path}):
+            with self.assertRaises((sis.Unavailable, sis.DeadlineExceeded)):
+                self.client(server, **credentials).list_runs()
+
+        # Other authority, other certificate: who connects from now on needs the new one.
+        stream = old.append(run, sampling=SAMPLING)
+        stream.flush()
+        authority = Authority(self.folder, "new-authority")
+        self.authority = authority
+        self.tls_flags()
+
+        def has_new_certificate():
+            try:
+                self.client(server, ca=authority.path, token=token("alice", "viewer")).list_runs()
+            except sis.Unavailable:
+                return False
+            return True
+
+        until(has_new_certificate)
+        self.assertEqual(old.get_run("r").positions, 2)
+
+        # A file that makes no sense changes nothing.
+        self.write_identities("token short alice admin")
+        until(lambda: "identities: not read again: " in said.read_text())
+        self.assertEqual(old.get_run("r").positions, 2)
+
+        # A token that has gone is refused in calls, and in the stream that was open.
+        new = "n" * 32
+        self.write_identities(f"sha256 {hashlib.sha256(new.encode()).hexdigest()} alice trainer")
+
+        def is_refused():
+            try:
+                old.list_runs()
+            except sis.Unauthenticated:
+                return True
+            return False
+
+        until(is_refused)
+        with self.assertRaises((sis.Error, RuntimeError)):
+            stream.truncate("s", length=1)
+            stream.flush()
+        stream.abandon()
+        self.assertEqual(self.client(server, ca=authority.path, token=new).get_run("r").positions, 2)
+
+    def test_streams_of_a_token_that_has_gone_are_cancelled(self):
+        server = self.start(f"--identities={self.identities}", "--reload_interval=1s", listen="127.0.0.1:0")
+        secret = token("alice", "trainer")
+        client = self.client(server, token=secret)
+        self.append(client, client.create_run("r", **CONFIG), rows=100_000)
+        # Little is sent ahead of what is read.
+        stub = self.stub(server.address, [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 1 << 16)])
+        run, sequence = pb.RunRef(run_id="r"), pb.SequenceRef(id="s")
+        named = {"metadata": [bearer(secret)], "timeout": PATIENCE}
+        fetch = stub.FetchTopK(pb.FetchTopKRequest(run=run, slices=[pb.Slice(sequence=sequence)]), **named)
+        self.assertTrue(next(fetch).HasField("header"))
+        requests = queue.SimpleQueue()
+        self.addCleanup(requests.put, None)
+        evaluate = stub.EvaluateStream(iter(requests.get, None), **named)
+        values = np.full(4, np.log(0.25), np.float32)
+        gathered = pb.Gathered(log_probs=values.tobytes(), sampled_log_probs=values[:1].tobytes())
+        requests.put(
+            pb.EvaluateRequest(run=run, draw=1, slices=[pb.Slice(sequence=sequence, length=1)], gathered=gathered)
+        )
+        self.assertEqual(next(evaluate).newly_counted, 1)
+        self.write_identities(f"token {token('bob', 'trainer')} bob trainer")
+        for name, stream in (("EvaluateStream", evaluate), ("FetchTopK", fetch)):
+            with self.subTest(name):
+                code, _ = outcome(lambda _: list(stream))
+                self.assertIs(code, grpc.StatusCode.CANCELLED)
+
+    def test_tls_files_that_make_no_sense_change_nothing(self):
+        clients = Authority(self.folder, "clients").path
+        said = self.folder / "stderr"
+        flags = [*self.tls_flags(), f"--tls_client_ca={clients}", f"--identities={self.identities}"]
+        server = self.start(*flags, listen="127.0.0.1:0", prefix=writing_stderr_to(said))
+
+        def connect():
+            self.client(server, ca=self.authority.path, token=token("alice", "viewer")).list_runs()
+
+        for flag, path in (("certificate", self.certificate), ("key", self.key), ("client_ca", clients)):
+            file = pathlib.Path(path)
+            whole = file.read_bytes()
+            file.write_bytes(b"")  # as it is for a moment when it is written in place
+            until(lambda: f"tls: not read again: --tls_{flag}: {path}: no " in said.read_text())
+            connect()
+            file.write_bytes(whole)
+        _, key = self.authority.issue("localhost", "another")
+        pathlib.Path(key).rename(self.key)
+        until(lambda: f"tls: not read again: --tls_key: {self.key}: not the key of" in said.read_text())
+        connect()
+        self.assertNotIn("tls: read again", said.read_text())
+        self.authority.issue("localhost", "server")
+        until(lambda: "tls: read again" in said.read_text())
+        connect()
+
+    def certificate_end(self, server):
+        """As the metric says it, in seconds since 1970."""
+        with urllib.request.urlopen(f"http://{server.admin_address}/metrics", timeout=20) as page:
+            name = "sis_tls_certificate_not_after_timestamp_seconds"
+            found = re.search(rf"^{name} (\S+)$", page.read().decode(), re.MULTILINE)
+        return found and float(found.group(1))
+
+    def test_a_certificate_that_ends_under_a_server(self):
+        flags = [*self.tls_flags(), f"--identities={self.identities}"]
+        # Certificates say when they end in UTC, wherever the server is.
+        server = self.start(*flags, listen="127.0.0.1:0", prefix=["env", "TZ=Asia/Tokyo"])
+        credentials = {"ca": self.authority.path, "token": token("alice", "trainer")}
+        old = self.client(server, **credentials)
+        run = old.create_run("r", **CONFIG)
+        hour = 3600
+        self.assertAlmostEqual(self.certificate_end(server), time.time() + hour, delta=0.5 * hour)
+
+        def connects():
+            try:
+                self.client(server, **credentials).list_runs()
+            except sis.Unavailable:
+                return False
+            return True
+
+        self.authority.issue("localhost", "server", ends=datetime.timedelta(hours=-1))
+        self.assertAlmostEqual(self.certificate_end(server), time.time() - hour, delta=0.5 * hour)
+        until(lambda: not connects())
+        # Who is connected stays so.
+        self.append(old, run)
+        self.assertEqual(old.get_run("r").positions, 2)
+        self.authority.issue("localhost", "server")
+        until(connects)
+        self.assertIsNone(self.certificate_end(self.start(listen="127.0.0.1:0")))
+
+    def test_a_clients_token_file_is_read_again(self):
+        server = self.start(f"--identities={self.identities}", listen="127.0.0.1:0")
+        file = self.folder / "token"
+        file.write_text(token("alice", "viewer") + "\n")
+        with unittest.mock.patch("sis.credentials._TOKEN_AGE", 0.0):
+            client = self.client(server, token_file=str(file))
+            with self.assertRaises(sis.PermissionDenied):
+                client.create_run("r", **CONFIG)
+            file.write_text(token("alice", "worker"))
+            client.create_run("r", **CONFIG)
+
+    def test_another_authority_and_other_names_of_clients(self):
+        first, second = (Authority(self.folder, name) for name in ("first", "second"))
+        old, new = (
+            dict(zip(("certificate", "key"), authority.issue("trainer-1", f"trainer-of-{name}")), ca=self.authority.path)
+            for name, authority in (("first", first), ("second", second))
+        )
+        self.write_identities("certificate trainer-1 alice trainer", f"token {token('bob', 'viewer')} bob viewer")
+        server = self.start(
+            *self.tls_flags(), f"--tls_client_ca={first.path}", f"--identities={self.identities}", listen="127.0.0.1:0"
+        )
+
+        def connects(credentials):
+            try:
+                self.client(server, **credentials).list_runs()
+            except (sis.Unavailable, sis.DeadlineExceeded):
+                return False
+            return True
+
+        self.assertTrue(connects(old))
+        self.assertFalse(connects(new))
+        pathlib.Path(second.path).rename(first.path)
+        until(lambda: connects(new))
+        self.assertFalse(connects(old))
+
+        # A name that has gone is refused in calls over connections that it opened.
+        client = self.client(server, **new)
+        client.list_runs()
+        self.write_identities(f"token {token('bob', 'viewer')} bob viewer")
+
+        def is_refused():
+            try:
+                client.list_runs()
+            except sis.Unauthenticated:
+                return True
+            return False
+
+        until(is_refused)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,82 @@
+"""A server with identities, and certificates of its own authority."""
+
+import hashlib
+import pathlib
+import tempfile
+import unittest
+
+import grpc
+import numpy as np
+
+import sis
+from server.testing.certificates import Authority
+from server.testing.live_server import LiveServer
+
+CONFIG = {"seed": 1, "vocabulary_size": 32, "top_k": 4}
+SAMPLING = sis.Sampling("raw")
+ROLES = ("viewer", "worker", "trainer", "admin")
+
+
+def token(identity, role):
+    return hashlib.sha256(f"{identity} {role}".encode()).hexdigest()[:32]
+
+
+def outcome(call, *metadata):
+    """How a call ends: its code and words."""
+    try:
+        call(metadata)
+    except grpc.RpcError as error:
+        return error.code(), error.details()
+    return grpc.StatusCode.OK, ""
+
+
+def bearer(text):
+    return ("authorization", f"Bearer {text}")
+
+
+class SecuredServerTest(unittest.TestCase):
+    """`identities` is a file that knows alice and bob, with a token for each role."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.authority = Authority(self.folder, "authority")
+        self.identities = self.folder / "identities"
+        self.write_identities(
+            *(f"token {token(name, role)} {name} {role}" for name in ("alice", "bob") for role in ROLES)
+        )
+
+    def write_identities(self, *lines):
+        new = self.folder / "identities.new"
+        new.write_text("\n".join(lines))
+        new.rename(self.identities)
+
+    def tls_flags(self):
+        self.certificate, self.key = self.authority.issue("localhost", "server")
+        return [f"--tls_certificate={self.certificate}", f"--tls_key={self.key}", "--reload_interval=1s"]
+
+    def start(self, *flags, **named):
+        server = LiveServer(*flags, **named)
+        self.addCleanup(server.close)
+        return server
+
+    def client(self, server, **credentials):
+        address = server.address.replace("127.0.0.1", "localhost")
+        client = sis.Client(address, timeout=20, credentials=sis.Credentials(**credentials))
+        self.addCleanup(client.close)
+        return client
+
+    def append(self, client, run, sequence="s", rows=2):
+        values = np.full((rows, 4), np.log(0.25), np.float32)
+        ids = np.tile(np.arange(4, dtype=np.int32), (rows, 1))
+        with client.append(run, sampling=SAMPLING) as stream:
+            stream.block(
+                sequence, first_position=0, policy_version=0, top_k_ids=ids, top_k_log_probs=values,
+                sampled_ids=ids[:, 0], sampled_log_probs=values[:, 0],
+            )  # fmt: skip
+
+    def stub(self, address, options=()):
+        channel = grpc.insecure_channel(address, options)
+        self.addCleanup(channel.close)
+        return sis.v1.ratio_service_pb2_grpc.RatioServiceStub(channel)
