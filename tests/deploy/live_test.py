@@ -4,7 +4,6 @@ logged, and alerts are silent until there is something to say."""
 import concurrent.futures
 import http.server
 import math
-import pathlib
 import re
 import tempfile
 import threading

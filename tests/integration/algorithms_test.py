@@ -7,7 +7,7 @@ import unittest.mock
 import numpy as np
 
 import sis
-from tests.integration.evaluated_batch import FORMS, LENGTHS, LOST, OUTPUTS, SEED, TOP_K, EvaluatedBatchTest, Values
+from tests.integration.evaluated_batch import FORMS, LENGTHS, OUTPUTS, SEED, TOP_K, EvaluatedBatchTest, Values
 from server.testing.live_server import LiveServer
 from tests.reference import algorithms, numerics
 

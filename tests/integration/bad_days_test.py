@@ -11,7 +11,6 @@ import socket
 import ssl
 import struct
 import tempfile
-import threading
 import time
 import unittest
 import urllib.request

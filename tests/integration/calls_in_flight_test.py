@@ -3,7 +3,6 @@ threads."""
 
 import os
 import threading
-import time
 import unittest
 
 import grpc

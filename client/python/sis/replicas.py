@@ -9,7 +9,7 @@ import secrets
 import sys
 import threading
 from concurrent import futures
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, TypeVar, Union
+from typing import Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, TypeVar, Union
 
 import grpc
 import numpy as np

@@ -12,7 +12,6 @@ import numpy as np
 
 import fake_service
 import sis
-from sis.v1 import ratio_service_pb2 as pb
 
 SAMPLING = sis.Sampling("raw")
 TOP_K = 4

@@ -15,7 +15,6 @@ import time
 
 from client.study.language_model import engine  # Before vLLM and TRL.
 
-import torch
 from client.study.language_model import evaluation, task
 from client.study.language_model.arms import SOFT, SOFT_SETTINGS, TRAINERS
 from client.study.language_model.settings import Settings
