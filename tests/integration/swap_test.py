@@ -1,0 +1,152 @@
+"""A server most of whose memory is in a swap file."""
+
+import os
+import pathlib
+import subprocess
+import tempfile
+import threading
+import unittest
+import urllib.request
+
+import numpy as np
+
+import sis
+from server.testing.live_server import LiveServer
+from server.testing.process_status import process_status
+
+VOCABULARY, TOP_K, POSITIONS = 64, 50, 2000
+SEQUENCES, BATCH = 200, 20  # at some 400 bytes a position
+MEBIBYTE = 1 << 20
+SWAP_BYTES = 512 * MEBIBYTE
+# Of some 140 MiB that the server uses.
+MEMORY_BYTES = 80 * MEBIBYTE
+
+
+class Swap:
+    """A swap file, which root may add, and a control group, whose processes can be held to fewer
+    bytes of memory than they use. They begin with `prefix`. Close it when they have ended."""
+
+    def __init__(self, folder):
+        if os.geteuid() != 0:
+            raise unittest.SkipTest("needs root, who may add a swap file")
+        hierarchy = pathlib.Path("/sys/fs/cgroup")
+        versions = ((hierarchy / "memory", "memory.limit_in_bytes"), (hierarchy, "memory.high"))
+        hierarchy, limit = versions[0] if (hierarchy / "memory").is_dir() else versions[1]
+        self._group = hierarchy / f"sis-swap-test-{os.getpid()}"
+        self._limit = self._group / limit
+        self._file = folder / "swap"
+        try:
+            self._group.mkdir()
+        except OSError as error:
+            raise unittest.SkipTest(f"no control group: {error}") from error
+        try:
+            if not self._limit.exists():
+                raise unittest.SkipTest(f"no {limit} in control groups")
+            self._file.touch(mode=0o600)
+            with self._file.open("wb") as file:  # without holes
+                for _ in range(SWAP_BYTES // MEBIBYTE):
+                    file.write(bytes(MEBIBYTE))
+                os.fsync(file.fileno())
+            try:
+                for command in ("mkswap", "swapon"):
+                    subprocess.run([f"/sbin/{command}", self._file], check=True, capture_output=True, text=True)
+            except OSError as error:
+                raise unittest.SkipTest(f"no swap file: {error}") from error
+            except subprocess.CalledProcessError as error:
+                raise unittest.SkipTest(f"no swap file: {error.stderr.strip()}") from error
+        except BaseException:
+            self._group.rmdir()
+            raise
+        self.prefix = ["sh", "-c", f'echo $$ >{self._group}/cgroup.procs && exec "$@"', "sh"]
+
+    def hold_to(self, size):
+        self._limit.write_text(str(size))
+
+    def close(self):
+        subprocess.run(["/sbin/swapoff", self._file], check=True)
+        self._group.rmdir()
+
+
+def recorded(number):
+    """Of one sequence: ids and log-probs of its top K, those of its tokens first."""
+    rng = np.random.default_rng(number)
+    log_probs = -np.sort(rng.uniform(5, 6, (POSITIONS, TOP_K)).astype(np.float32))
+    return np.tile(np.arange(TOP_K, dtype=np.int32), (POSITIONS, 1)), log_probs
+
+
+class SwapTest(unittest.TestCase):
+    def setUp(self):
+        # Bazel's is on a disk, where /tmp may be in memory.
+        folder = tempfile.TemporaryDirectory(dir=os.environ.get("TEST_TMPDIR"))
+        self.addCleanup(folder.cleanup)
+        swap = Swap(pathlib.Path(folder.name))
+        self.addCleanup(swap.close)
+        self.hold_to = swap.hold_to
+        self.server = LiveServer(cache_bytes=128 * MEBIBYTE, prefix=swap.prefix)
+        self.addCleanup(self.server.kill)
+        self.client = sis.Client(self.server.address, timeout=60)
+        self.addCleanup(self.client.close)
+        self.run_ = self.client.create_run(
+            "run", seed=1, vocabulary_size=VOCABULARY, top_k=TOP_K, log_prob_encoding="float32"
+        )
+
+    def append(self, numbers):
+        """Returns when all are acked."""
+        with self.client.append(self.run_, sampling=sis.Sampling("raw")) as stream:
+            for number in numbers:
+                ids, log_probs = recorded(number)
+                stream.block(
+                    f"sequence {number}", first_position=0, policy_version=0, sampled_ids=ids[:, 0],
+                    sampled_log_probs=log_probs[:, 0], top_k_ids=ids, top_k_log_probs=log_probs,
+                )  # fmt: skip
+                stream.seal(f"sequence {number}", length=POSITIONS)
+
+    def evaluated(self, numbers):
+        """Of a policy a little off: what was fetched, and the decisions on it, as bytes."""
+        answers = []
+        for first in range(0, len(numbers), BATCH):
+            slices = [sis.Slice(f"sequence {number}", 0, POSITIONS) for number in numbers[first : first + BATCH]]
+            records = self.client.fetch_top_k(self.run_, slices)
+            current = {
+                "log_probs": records.log_probs - np.float32(0.25),
+                "sampled_log_probs": records.sampled_log_probs - np.float32(0.25),
+            }
+            evaluation = self.client.evaluate(
+                self.run_, records, draw=1, outputs=("ratios", "decisions"), **current
+            )
+            self.assertEqual((evaluation.totals.scored, evaluation.missing), (POSITIONS * len(slices), ()))
+            answers += [records.log_probs.tobytes(), evaluation.ratios.tobytes(), evaluation.decisions.tobytes()]
+        return answers
+
+    def swapped_bytes(self):
+        return 1024 * process_status(self.server.process, "VmSwap")
+
+    def major_faults(self):
+        fields = pathlib.Path(f"/proc/{self.server.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return int(fields[9])
+
+    def test_it_is_slower_and_no_more(self):
+        before = range(SEQUENCES)
+        self.append(before)
+        answers = self.evaluated(before)
+        self.assertLess(self.swapped_bytes(), MEBIBYTE)
+
+        self.hold_to(MEMORY_BYTES)
+        faults = self.major_faults()
+        appended = range(SEQUENCES, SEQUENCES + BATCH)
+        worker = threading.Thread(target=self.append, args=[appended])
+        worker.start()
+        self.assertTrue(self.evaluated(before) == answers)
+        worker.join()
+        self.assertGreater(self.swapped_bytes(), MEMORY_BYTES // 2)
+        self.assertGreater(self.major_faults() - faults, 1000)
+        # What was acked meanwhile is there.
+        self.evaluated(appended)
+        with urllib.request.urlopen(f"http://{self.server.admin_address}/readyz", timeout=60) as page:
+            self.assertEqual(page.status, 200)
+        self.server.process.terminate()
+        self.assertEqual(self.server.process.wait(timeout=30), 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
