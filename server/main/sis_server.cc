@@ -202,7 +202,7 @@ int main(int argc, char** argv) {
   sis::RaiseDescriptorLimit();
   sis::ConfigureHeap();
 
-  // Blocked before any thread starts, so that all threads inherit it and only sigwait below sees
+  // Blocked before any thread starts, so that all threads inherit it and only the wait below sees
   // them.
   sigset_t signals;
   sigemptyset(&signals);
@@ -224,8 +224,9 @@ int main(int argc, char** argv) {
   }
   std::cout << "ready" << std::endl;
 
-  int signal = 0;
-  sigwait(&signals, &signal);
+  // Without this, memory would stay what it was at the most crowded moment so far.
+  constexpr timespec kHeapPeriod{.tv_sec = 30, .tv_nsec = 0};
+  while (sigtimedwait(&signals, nullptr, &kHeapPeriod) < 0) sis::GiveBackHeap();
   std::cout << "shutting down" << std::endl;
   (*server)->Shutdown(absl::GetFlag(FLAGS_shutdown_grace));
   return 0;
