@@ -18,9 +18,9 @@ void ConfigureHeap() {
   mallopt(M_MMAP_THRESHOLD, kNotAtOnce);
   mallopt(M_TRIM_THRESHOLD, kNotAtOnce);
   // What one thread allocates another frees here. By default there are eight arenas per core, and
-  // each grows, for hours, until it has seen its own most crowded moment. Fewer than one per core
-  // make threads wait for each other: one for two cores took a sixth of what blocks of 1024 tokens
-  // give (docs/performance_ingest.md).
+  // each keeps what its own most crowded moment took. Fewer than one per core make threads wait for
+  // each other: one for two cores took a sixth of what blocks of 1024 tokens give
+  // (docs/performance_ingest.md).
   mallopt(M_ARENA_MAX, std::max(1, static_cast<int>(std::thread::hardware_concurrency())));
 }
 

@@ -7,23 +7,13 @@ import socket
 import tempfile
 import unittest
 
-import numpy as np
-
 import sis
 from server.testing.live_server import LiveServer
 from server.testing.until import until
+from tests.integration.large_sequences import CONFIG, POSITIONS, append, name, recorded
 
-VOCABULARY, TOP_K, POSITIONS = 64, 50, 2000
 # At some 408 bytes a position more than the 32 MiB after which RocksDB begins new files.
 SEQUENCES = 60
-
-
-def recorded(seed):
-    """Of one sequence."""
-    rng = np.random.default_rng(seed)
-    log_probs = -np.sort(rng.uniform(5, 6, (POSITIONS, TOP_K)).astype(np.float32))
-    ids = np.tile(np.arange(TOP_K), (POSITIONS, 1))
-    return ids, log_probs
 
 
 class FileDescriptorsTest(unittest.TestCase):
@@ -33,18 +23,8 @@ class FileDescriptorsTest(unittest.TestCase):
             self.skipTest(f"needs 2048 file descriptors of its own, has {hard}")
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
 
-    def append(self, client, run, numbers):
-        with client.append(run, sampling=sis.Sampling("raw"), retry_timeout=20) as stream:
-            for number in numbers:
-                ids, log_probs = recorded(number)
-                stream.block(
-                    f"sequence {number}", first_position=0, policy_version=0, sampled_ids=ids[:, 0],
-                    sampled_log_probs=log_probs[:, 0], top_k_ids=ids, top_k_log_probs=log_probs,
-                )  # fmt: skip
-                stream.seal(f"sequence {number}", length=POSITIONS)
-
     def assert_there(self, client, run, number):
-        records = client.fetch_top_k(run, [sis.Slice(f"sequence {number}", 0, POSITIONS)])
+        records = client.fetch_top_k(run, [sis.Slice(name(number), 0, POSITIONS)])
         self.assertEqual(records.log_probs.tobytes(), recorded(number)[1].tobytes())
         evaluation = client.evaluate(
             run, records, draw=1, log_probs=records.log_probs, sampled_log_probs=records.sampled_log_probs
@@ -75,13 +55,11 @@ class FileDescriptorsTest(unittest.TestCase):
                     return list(pathlib.Path(folder).glob("store/*.sst"))
 
                 with sis.Client(server.address, timeout=20) as client:
-                    run = client.create_run(
-                        "run", seed=1, vocabulary_size=VOCABULARY, top_k=TOP_K, log_prob_encoding="float32"
-                    )
-                    self.append(client, run, [0])
+                    run = client.create_run("run", **CONFIG)
+                    append(client, run, [0])
                     self.assertFalse([is_served() for _ in range(limit)][-1])
                     self.assertEqual(tables(), [])
-                    self.append(client, run, range(1, SEQUENCES))
+                    append(client, run, range(1, SEQUENCES))
                     for number in (0, SEQUENCES - 1):  # of the store, and of memory
                         self.assert_there(client, run, number)
                     until(tables)  # written by a thread of RocksDB's own

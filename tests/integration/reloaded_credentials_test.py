@@ -27,7 +27,24 @@ def writing_stderr_to(path):
     return ["sh", "-c", f'exec "$@" 2>{path}', "sh"]
 
 
+def is_refused(client):
+    """Whether its token or certificate is nobody's."""
+    try:
+        client.list_runs()
+    except sis.Unauthenticated:
+        return True
+    return False
+
+
 class ReloadedCredentialsTest(SecuredServerTest):
+    def connects(self, server, **credentials):
+        """Whether TLS comes about between the server and a new client."""
+        try:
+            self.client(server, **credentials).list_runs()
+        except (sis.Unavailable, sis.DeadlineExceeded):
+            return False
+        return True
+
     def test_tls_with_tokens_and_reload_of_everything_under_live_connections(self):
         said = self.folder / "stderr"
         flags = [*self.tls_flags(), f"--identities={self.identities}"]
@@ -52,15 +69,7 @@ class ReloadedCredentialsTest(SecuredServerTest):
         authority = Authority(self.folder, "new-authority")
         self.authority = authority
         self.tls_flags()
-
-        def has_new_certificate():
-            try:
-                self.client(server, ca=authority.path, token=token("alice", "viewer")).list_runs()
-            except sis.Unavailable:
-                return False
-            return True
-
-        until(has_new_certificate)
+        until(lambda: self.connects(server, ca=authority.path, token=token("alice", "viewer")))
         self.assertEqual(old.get_run("r").positions, 2)
 
         # A file that makes no sense changes nothing.
@@ -71,15 +80,7 @@ class ReloadedCredentialsTest(SecuredServerTest):
         # A token that has gone is refused in calls, and in the stream that was open.
         new = "n" * 32
         self.write_identities(f"sha256 {hashlib.sha256(new.encode()).hexdigest()} alice trainer")
-
-        def is_refused():
-            try:
-                old.list_runs()
-            except sis.Unauthenticated:
-                return True
-            return False
-
-        until(is_refused)
+        until(lambda: is_refused(old))
         with self.assertRaises((sis.Error, RuntimeError)):
             stream.truncate("s", length=1)
             stream.flush()
@@ -153,22 +154,14 @@ class ReloadedCredentialsTest(SecuredServerTest):
         run = old.create_run("r", **CONFIG)
         hour = 3600
         self.assertAlmostEqual(self.certificate_end(server), time.time() + hour, delta=0.5 * hour)
-
-        def connects():
-            try:
-                self.client(server, **credentials).list_runs()
-            except sis.Unavailable:
-                return False
-            return True
-
         self.authority.issue("localhost", "server", ends=datetime.timedelta(hours=-1))
         self.assertAlmostEqual(self.certificate_end(server), time.time() - hour, delta=0.5 * hour)
-        until(lambda: not connects())
+        until(lambda: not self.connects(server, **credentials))
         # Who is connected stays so.
         self.append(old, run)
         self.assertEqual(old.get_run("r").positions, 2)
         self.authority.issue("localhost", "server")
-        until(connects)
+        until(lambda: self.connects(server, **credentials))
         self.assertIsNone(self.certificate_end(self.start(listen="127.0.0.1:0")))
 
     def test_a_clients_token_file_is_read_again(self):
@@ -192,33 +185,17 @@ class ReloadedCredentialsTest(SecuredServerTest):
         server = self.start(
             *self.tls_flags(), f"--tls_client_ca={first.path}", f"--identities={self.identities}", listen="127.0.0.1:0"
         )
-
-        def connects(credentials):
-            try:
-                self.client(server, **credentials).list_runs()
-            except (sis.Unavailable, sis.DeadlineExceeded):
-                return False
-            return True
-
-        self.assertTrue(connects(old))
-        self.assertFalse(connects(new))
+        self.assertTrue(self.connects(server, **old))
+        self.assertFalse(self.connects(server, **new))
         pathlib.Path(second.path).rename(first.path)
-        until(lambda: connects(new))
-        self.assertFalse(connects(old))
+        until(lambda: self.connects(server, **new))
+        self.assertFalse(self.connects(server, **old))
 
         # A name that has gone is refused in calls over connections that it opened.
         client = self.client(server, **new)
         client.list_runs()
         self.write_identities(f"token {token('bob', 'viewer')} bob viewer")
-
-        def is_refused():
-            try:
-                client.list_runs()
-            except sis.Unauthenticated:
-                return True
-            return False
-
-        until(is_refused)
+        until(lambda: is_refused(client))
 
 
 if __name__ == "__main__":

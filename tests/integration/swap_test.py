@@ -14,9 +14,9 @@ import numpy as np
 import sis
 from server.testing.live_server import LiveServer
 from server.testing.process_status import process_status
+from tests.integration.large_sequences import CONFIG, POSITIONS, append, name
 
-VOCABULARY, TOP_K, POSITIONS = 64, 50, 2000
-SEQUENCES, BATCH = 200, 20  # at some 400 bytes a position
+SEQUENCES, BATCH = 200, 20
 MEBIBYTE = 1 << 20
 SWAP_BYTES = 256 * MEBIBYTE
 # Of some 140 MiB that the server uses.
@@ -59,13 +59,6 @@ class Swap:
         self._limit.write_text(str(size))
 
 
-def recorded(number):
-    """Of one sequence: ids and log-probs of its top K, those of its tokens first."""
-    rng = np.random.default_rng(number)
-    log_probs = -np.sort(rng.uniform(5, 6, (POSITIONS, TOP_K)).astype(np.float32))
-    return np.tile(np.arange(TOP_K, dtype=np.int32), (POSITIONS, 1)), log_probs
-
-
 class SwapTest(unittest.TestCase):
     def setUp(self):
         # Bazel's is on a disk, where /tmp may be in memory.
@@ -78,26 +71,13 @@ class SwapTest(unittest.TestCase):
         self.addCleanup(self.server.kill)
         self.client = sis.Client(self.server.address, timeout=60)
         self.addCleanup(self.client.close)
-        self.run_ = self.client.create_run(
-            "run", seed=1, vocabulary_size=VOCABULARY, top_k=TOP_K, log_prob_encoding="float32"
-        )
-
-    def append(self, numbers):
-        """Returns when all are acked."""
-        with self.client.append(self.run_, sampling=sis.Sampling("raw")) as stream:
-            for number in numbers:
-                ids, log_probs = recorded(number)
-                stream.block(
-                    f"sequence {number}", first_position=0, policy_version=0, sampled_ids=ids[:, 0],
-                    sampled_log_probs=log_probs[:, 0], top_k_ids=ids, top_k_log_probs=log_probs,
-                )  # fmt: skip
-                stream.seal(f"sequence {number}", length=POSITIONS)
+        self.run_ = self.client.create_run("run", **CONFIG)
 
     def evaluated(self, numbers):
         """Of a policy a little off: what was fetched, and the decisions on it, as bytes."""
         answers = []
         for first in range(0, len(numbers), BATCH):
-            slices = [sis.Slice(f"sequence {number}", 0, POSITIONS) for number in numbers[first : first + BATCH]]
+            slices = [sis.Slice(name(number), 0, POSITIONS) for number in numbers[first : first + BATCH]]
             records = self.client.fetch_top_k(self.run_, slices)
             current = {
                 "log_probs": records.log_probs - np.float32(0.25),
@@ -119,13 +99,13 @@ class SwapTest(unittest.TestCase):
 
     def test_it_is_slower_and_no_more(self):
         before = range(SEQUENCES)
-        self.append(before)
+        append(self.client, self.run_, before)
         answers = self.evaluated(before)
 
         self.hold_to(MEMORY_BYTES)
         faults = self.major_faults()
         appended = range(SEQUENCES, SEQUENCES + BATCH)
-        worker = threading.Thread(target=self.append, args=[appended])
+        worker = threading.Thread(target=append, args=[self.client, self.run_, appended])
         worker.start()
         self.assertTrue(self.evaluated(before) == answers)
         worker.join()

@@ -8,8 +8,7 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-# The share of the time that is left out: buffers and caches fill, and malloc's arenas grow in steps
-# that become rare within half an hour.
+# The share of the time that is left out: buffers and caches fill.
 WARM_UP = 1 / 3
 BLOCKS = 12
 # Student's t with BLOCKS - 2 degrees of freedom, at 97.5%.
