@@ -4,6 +4,7 @@
 
 #include "server/rpc/client_at.h"
 #include "server/rpc/grpc_status.h"
+#include "server/wire/received_bytes.h"
 
 namespace sis {
 namespace {
@@ -57,16 +58,9 @@ void AppendStream::Close() {
 }
 
 absl::Status AppendStream::Parse() {
-  slices_.clear();
-  if (!received_.Dump(&slices_).ok()) {
-    return absl::InvalidArgumentError("a message that can't be read");
-  }
-  std::vector<std::string_view> pieces;
-  pieces.reserve(slices_.size());
-  for (const grpc::Slice& slice : slices_) {
-    pieces.emplace_back(reinterpret_cast<const char*>(slice.begin()), slice.size());
-  }
-  return request_.Parse(ScatteredBytes(pieces));
+  absl::StatusOr<ScatteredBytes> bytes = ReceivedBytes(received_);
+  if (!bytes.ok()) return bytes.status();
+  return request_.Parse(*std::move(bytes));
 }
 
 absl::Status AppendStream::OpenIngest() {

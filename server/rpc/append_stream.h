@@ -66,9 +66,8 @@ class AppendStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   absl::StatusCode code_ = absl::StatusCode::kOk;
   std::optional<Ingest> ingest_;
-  // The message at hand: as it was read, its pieces and what is in them; and its answer.
+  // The message at hand: as it was read, and what is in it; and its answer.
   grpc::ByteBuffer received_;
-  std::vector<grpc::Slice> slices_;
   ReceivedAppend request_;
   std::vector<EntryAck> acks_;
   std::string answer_;

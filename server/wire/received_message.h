@@ -5,13 +5,12 @@
 
 #include <memory>
 #include <string>
-#include <string_view>
 #include <utility>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "server/shared_memory/segment_registry.h"
 #include "server/wire/received_arrays.h"
+#include "server/wire/received_bytes.h"
 
 namespace sis {
 
@@ -26,16 +25,10 @@ class ReceivedMessage {
   static absl::StatusOr<std::unique_ptr<ReceivedMessage>> Parse(const grpc::ByteBuffer& buffer,
                                                                 SegmentRegistry& segments,
                                                                 ClientAt client) {
-    std::unique_ptr<ReceivedMessage> received(new ReceivedMessage);
-    if (!buffer.Dump(&received->slices_).ok()) {
-      return absl::InvalidArgumentError("a message that can't be read");
-    }
-    std::vector<std::string_view> pieces;
-    pieces.reserve(received->slices_.size());
-    for (const grpc::Slice& slice : received->slices_) {
-      pieces.emplace_back(reinterpret_cast<const char*>(slice.begin()), slice.size());
-    }
-    absl::Status status = ReceivedArrays::Parse(ScatteredBytes(pieces), ArrayPathsOf<Message>(),
+    std::unique_ptr<ReceivedMessage> received(new ReceivedMessage(buffer));
+    const absl::StatusOr<ScatteredBytes> bytes = ReceivedBytes(received->buffer_);
+    if (!bytes.ok()) return bytes.status();
+    absl::Status status = ReceivedArrays::Parse(*bytes, ArrayPathsOf<Message>(),
                                                 received->message_, received->arrays_);
     if (!status.ok()) return status;
     if (const std::string& name = received->message_.segment(); !name.empty()) {
@@ -50,9 +43,9 @@ class ReceivedMessage {
   const ReceivedArrays& arrays() const { return arrays_; }
 
  private:
-  ReceivedMessage() = default;
+  explicit ReceivedMessage(const grpc::ByteBuffer& buffer) : buffer_(buffer) {}
 
-  std::vector<grpc::Slice> slices_;
+  grpc::ByteBuffer buffer_;
   Message message_;
   ReceivedArrays arrays_;
 };

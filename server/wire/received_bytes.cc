@@ -1,0 +1,22 @@
+#include "server/wire/received_bytes.h"
+
+#include <grpcpp/support/proto_buffer_reader.h>
+
+#include <string_view>
+#include <vector>
+
+namespace sis {
+
+absl::StatusOr<ScatteredBytes> ReceivedBytes(grpc::ByteBuffer& buffer) {
+  grpc::ProtoBufferReader reader(&buffer);
+  if (!reader.status().ok()) return absl::InvalidArgumentError("a message that can't be read");
+  std::vector<std::string_view> pieces;
+  const void* data;
+  int size;
+  while (reader.Next(&data, &size)) {
+    pieces.emplace_back(static_cast<const char*>(data), static_cast<size_t>(size));
+  }
+  return ScatteredBytes(pieces);
+}
+
+}  // namespace sis
