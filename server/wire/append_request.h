@@ -48,8 +48,8 @@ class ReceivedAppend {
   ReceivedAppend(const ReceivedAppend&) = delete;
   ReceivedAppend& operator=(const ReceivedAppend&) = delete;
 
-  // Whose memory must stay until the next Parse. InvalidArgument where protobuf would not parse it;
-  // it is then neither header nor batch.
+  // Whose memory must stay while what was read is used. InvalidArgument where protobuf would not
+  // parse it; it is then neither header nor batch.
   absl::Status Parse(ScatteredBytes bytes);
 
   bool is_header() const { return message_case_ == v1::AppendRequest::kHeader; }

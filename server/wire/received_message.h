@@ -28,8 +28,8 @@ class ReceivedMessage {
     std::unique_ptr<ReceivedMessage> received(new ReceivedMessage(buffer));
     const absl::StatusOr<ScatteredBytes> bytes = ReceivedBytes(received->buffer_);
     if (!bytes.ok()) return bytes.status();
-    absl::Status status = ReceivedArrays::Parse(*bytes, ArrayPathsOf<Message>(),
-                                                received->message_, received->arrays_);
+    absl::Status status = ReceivedArrays::Parse(*bytes, ArrayPathsOf<Message>(), received->message_,
+                                                received->arrays_);
     if (!status.ok()) return status;
     if (const std::string& name = received->message_.segment(); !name.empty()) {
       absl::StatusOr<std::shared_ptr<SharedSegment>> segment = segments.Find(name, client);

@@ -1,17 +1,21 @@
 """What calls in flight take of a server is bounded: memory of messages that begin and never end, and
 threads."""
 
+import concurrent.futures
+import itertools
 import os
 import threading
 import unittest
 
 import grpc
+import numpy as np
 
 import sis
 from server.testing.live_server import LiveServer
 from server.testing.process_status import process_status
 from server.testing.relay import Relay
 from server.testing.until import until
+from tests.integration import large_sequences
 
 MESSAGE_BYTES = 16 << 20
 BEGUN_BYTES = 15 << 20
@@ -83,6 +87,59 @@ class UnfinishedMessagesTest(unittest.TestCase):
             code = lambda: evaluate.future(bytes(MESSAGE_BYTES - 100)).code()
             # Zeros are no request, but there is room for them.
             until(code, lambda code: code == grpc.StatusCode.INVALID_ARGUMENT)
+
+
+class ShortMemoryTest(unittest.TestCase):
+    """Where gRPC's memory is short for what a few clients have under way."""
+
+    CLIENTS, SEQUENCES, REFUSALS = 8, 4, 500
+    REFUSED = (sis.ResourceExhausted, sis.Unavailable)
+
+    def setUp(self):
+        self.server = LiveServer(f"--max_message_bytes={1 << 20}", f"--grpc_memory_bytes={2 << 20}")
+        self.addCleanup(self.server.kill)
+        with sis.Client(self.server.address) as client:
+            client.create_run("run", **large_sequences.CONFIG)
+
+    def gets_through(self, work, number):
+        try:
+            with sis.Client(self.server.address, timeout=60) as client:
+                work(client, client.get_run("run").run, range(number, number + self.SEQUENCES))
+        except self.REFUSED:
+            return False
+        return True
+
+    def evaluate(self, client, run, numbers):
+        """In several messages of a stream."""
+        _, log_probs = large_sequences.recorded(numbers[0])
+        log_probs = np.tile(log_probs, (len(numbers), 1))
+        slices = [sis.Slice(large_sequences.name(i), length=large_sequences.POSITIONS) for i in numbers]
+        client.evaluate(run, slices, draw=0, log_probs=log_probs, sampled_log_probs=log_probs[:, 0].copy())
+
+    def check_that_it_goes_on(self, work):
+        refused = itertools.count()
+        enough = threading.Event()
+
+        def repeat(number):
+            while not enough.is_set():
+                if not self.gets_through(work, number) and next(refused) >= self.REFUSALS:
+                    enough.set()
+
+        with concurrent.futures.ThreadPoolExecutor(self.CLIENTS) as clients:
+            repeated = [clients.submit(repeat, i * self.SEQUENCES) for i in range(self.CLIENTS)]
+            came = enough.wait(timeout=100)
+            enough.set()
+        self.assertTrue(came)
+        for client in repeated:
+            client.result()
+        self.assertIsNone(self.server.process.poll())
+        until(lambda: self.gets_through(work, 0))
+
+    def test_who_appends_is_refused_and_the_server_goes_on(self):
+        self.check_that_it_goes_on(large_sequences.append)
+
+    def test_who_evaluates_is_refused_and_the_server_goes_on(self):
+        self.check_that_it_goes_on(self.evaluate)
 
 
 class ThreadsTest(unittest.TestCase):
