@@ -1,5 +1,5 @@
-"""What calls in flight take of a server is bounded: memory of messages that begin and never end, and
-threads."""
+"""What calls in flight take of a server is bounded: memory of messages, those that begin and never end
+among them, and threads."""
 
 import concurrent.futures
 import itertools
@@ -22,6 +22,8 @@ BEGUN_BYTES = 15 << 20
 CALLS = 20
 LIMIT_BYTES = 64 << 20
 EVALUATE = "/sis.v1.RatioService/Evaluate"
+# How calls end for which gRPC has no memory.
+REFUSED = (sis.Unavailable, sis.ResourceExhausted)
 OPTIONS = [("grpc.max_send_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
 
 
@@ -72,7 +74,7 @@ class UnfinishedMessagesTest(unittest.TestCase):
         def calls_that_go_on():
             try:
                 client.list_runs()
-            except (sis.Unavailable, sis.ResourceExhausted):
+            except REFUSED:
                 client.list_runs()  # its connection was among those that were closed
             return sum(not call.done() for call in calls)
 
@@ -93,7 +95,6 @@ class ShortMemoryTest(unittest.TestCase):
     """Where gRPC's memory is short for what a few clients have under way."""
 
     CLIENTS, SEQUENCES, REFUSALS = 8, 4, 500
-    REFUSED = (sis.ResourceExhausted, sis.Unavailable)
 
     def setUp(self):
         self.server = LiveServer(f"--max_message_bytes={1 << 20}", f"--grpc_memory_bytes={2 << 20}")
@@ -105,7 +106,7 @@ class ShortMemoryTest(unittest.TestCase):
         try:
             with sis.Client(self.server.address, timeout=60) as client:
                 work(client, client.get_run("run").run, range(number, number + self.SEQUENCES))
-        except self.REFUSED:
+        except REFUSED:
             return False
         return True
 

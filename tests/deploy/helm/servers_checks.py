@@ -171,8 +171,8 @@ class RenderedServersChecks(unittest.TestCase):
         self.assertLess(max(resident) - before, 64 << 20)
 
     def test_a_full_server_stays_below_its_memory_limit(self):
-        # Little but the cache, without which the limit would be below it. The messages are as many as
-        # one worker has under way.
+        # Little but the cache, without which the limit would be below it; and room for what gRPC takes
+        # of one worker's messages.
         memory = {"cacheMiB": 320, "messageMiB": 1, "messagesInFlight": 48, "runs": 2}
         servers = self.servers(servers=1, memory=memory, cpu={"cores": 1})
         (address,) = servers.addresses
