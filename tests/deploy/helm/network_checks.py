@@ -61,8 +61,9 @@ def is_for(pattern, host):
 
 class NetworkChecks(unittest.TestCase):
     def test_every_probe_asks_a_port_of_its_container(self):
-        for name, _, objects in forms():
-            with self.subTest(values=name):
+        """And none but readiness whether the server is ready: while its store opens it is not."""
+        for form, values, objects in forms():
+            with self.subTest(values=form):
                 for _, template in pods(objects):
                     for container in containers(template):
                         if container["name"] == "trainer":
@@ -76,6 +77,11 @@ class NetworkChecks(unittest.TestCase):
                             kinds = container[name].keys() & {"httpGet", "tcpSocket"}
                             (asked,) = (container[name][kind] for kind in kinds)
                             self.assertIn(asked["port"], ports)
+                            if "path" in asked:
+                                # A trainer beside the server starts when the first has succeeded.
+                                begins = values.get("form") == "sidecar" and name == "startupProbe"
+                                ready = begins or name == "readinessProbe"
+                                self.assertEqual(asked["path"], "/readyz" if ready else "/healthz")
 
     def test_services_policies_and_monitors_name_ports_of_the_pods_that_they_are_for(self):
         for name, _, objects in forms():

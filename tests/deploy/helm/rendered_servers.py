@@ -150,7 +150,7 @@ class RenderedServers:
                     socket.create_connection((host, int(port)), timeout=10).close()
                 if "httpGet" in probe:
                     asked = probe["httpGet"]
-                    said = "alive\n" if kind == "livenessProbe" else "ready\n"
+                    said = {"/healthz": "alive\n", "/readyz": "ready\n"}[asked["path"]]
                     test.assertEqual(get(listening[asked["port"]], asked["path"]), said)
             if container["name"] == "server":
                 for monitor in of_kind("PodMonitor", self._documents):

@@ -3,10 +3,13 @@
 Run by chart_test.py, in an environment that has Helm."""
 
 import os
+import pathlib
+import subprocess
 import tempfile
 import time
 import unittest
 import unittest.mock
+import urllib.error
 
 import numpy as np
 
@@ -14,11 +17,13 @@ import sis
 from client.demo import arms
 from client.demo.settings import Settings
 from client.study.miniature import Miniature
+from server.testing.live_server import BINARY
 from server.testing.relay import Relay
+from server.testing.until import until
 from tests.deploy import one_step
 from tests.deploy.helm import rendered_servers, reset_flood
 from tests.deploy.helm.mounted_secrets import TOKEN, MountedSecrets
-from tests.deploy.helm.rendered_chart import INSECURE, documents
+from tests.deploy.helm.rendered_chart import INSECURE, documents, servers
 
 TLS = {"tlsSecret": "tls", "identitiesSecret": "identities"}
 RUN = {"seed": 1, "vocabulary_size": one_step.VOCABULARY, "top_k": one_step.TOP_K}
@@ -42,6 +47,17 @@ def fill_cache(client):
                 stream.seal(f"sequence-{appended}", length=len(log_probs))
                 appended += 1
             stream.flush()
+
+
+def status(address, path):
+    """Of an answer over HTTP; 0 without one."""
+    try:
+        rendered_servers.get(address, path)
+        return 200
+    except urllib.error.HTTPError as error:
+        return error.code
+    except OSError:
+        return 0
 
 
 class RenderedServersChecks(unittest.TestCase):
@@ -73,7 +89,7 @@ class RenderedServersChecks(unittest.TestCase):
                 self.assertGreater(totals.accepted, 0)
                 self.assertLessEqual(totals.d_sis, totals.d)
 
-    def servers(self, **values):
+    def serve(self, **values):
         """Of which all processes answer the probes of their containers."""
         objects = list(documents({**INSECURE, "podMonitor": {"enabled": True}, **values}))
         servers = rendered_servers.RenderedServers(objects, self.secrets.folder)
@@ -94,12 +110,33 @@ class RenderedServersChecks(unittest.TestCase):
 
     def test_replicas_hold_a_sequence_each(self):
         for store in ("memory", "rocksdb"):
-            servers = self.servers(servers=3, memory=self.SMALL, store={"kind": store})
+            servers = self.serve(servers=3, memory=self.SMALL, store={"kind": store})
             self.assertEqual(len(servers.addresses), 3)
             one_step.check_a_step(self, writes=servers.addresses, reads=servers.addresses)
 
+    def test_nothing_restarts_a_server_while_its_store_opens(self):
+        """However long that takes, as a repair does."""
+        (server,) = servers(documents({**INSECURE, "memory": self.SMALL, "store": {"kind": "rocksdb"}}))
+        admin = f"127.0.0.1:{rendered_servers.free_port()}"
+        with tempfile.TemporaryDirectory() as store:
+            # Whoever reads a pipe into which nobody writes waits.
+            os.mkfifo(pathlib.Path(store, "CURRENT"))
+            flags = [flag.replace("/var/lib/sis", store) for flag in server["args"]]
+            command = [BINARY, *flags, f"--admin={admin}", "--listen=127.0.0.1:0"]
+            process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+            try:
+                until(lambda: status(admin, "/readyz") == 503)
+                probes = {name: probe["httpGet"]["path"] for name, probe in server.items() if name.endswith("Probe")}
+                self.assertEqual(
+                    {name: status(admin, path) for name, path in probes.items()},
+                    {"startupProbe": 200, "livenessProbe": 200, "readinessProbe": 503},
+                )
+            finally:
+                process.kill()
+                process.wait()
+
     def test_any_server_of_a_fleet_answers_for_any_sequence(self):
-        servers = self.servers(form="fleet", servers=2, memory=self.SMALL, memcached={"sizeMiB": 64})
+        servers = self.serve(form="fleet", servers=2, memory=self.SMALL, memcached={"sizeMiB": 64})
         one_step.check_a_step(self, writes=servers.addresses[:1], reads=servers.addresses[1:])
 
     def test_with_tls_and_tokens_only_who_has_one_may_call(self):
@@ -108,7 +145,7 @@ class RenderedServersChecks(unittest.TestCase):
             {"form": "fleet", "servers": 2, "memcached": {"sizeMiB": 64}},
             {"servers": 2, "proxy": {"enabled": True}},
         ):
-            servers = self.servers(memory=self.SMALL, security=TLS, **values)
+            servers = self.serve(memory=self.SMALL, security=TLS, **values)
             with unittest.mock.patch.dict(os.environ, {"SIS_CA_FILE": self.secrets.ca}):
                 with sis.Client(servers.addresses[0]) as client, self.assertRaises(sis.Unauthenticated):
                     client.list_runs()
@@ -120,7 +157,7 @@ class RenderedServersChecks(unittest.TestCase):
                     self.check_the_demonstration(servers.addresses)
 
     def test_with_certificates_of_clients_nobody_needs_a_token_and_nobody_takes_all_runs(self):
-        servers = self.servers(
+        servers = self.serve(
             servers=2,
             memory={**self.SMALL, "runs": 2},
             security={"tlsSecret": "tls", "clientCertificates": True},
@@ -137,7 +174,7 @@ class RenderedServersChecks(unittest.TestCase):
                 client.create_run("his", **RUN)
 
     def test_a_trainer_shares_memory_with_its_sidecar(self):
-        servers = self.servers(
+        servers = self.serve(
             form="sidecar",
             memory={**self.SMALL, "sharedMiB": 64},
             sidecar={"trainer": {"image": "trainer"}},
@@ -147,7 +184,7 @@ class RenderedServersChecks(unittest.TestCase):
 
     def test_behind_a_proxy_a_flood_of_resets_costs_no_memory_and_nobody_waits(self):
         proxy = {"enabled": True, "callsPerSecond": 100}
-        servers = self.servers(servers=1, memory=self.SMALL, security=TLS, proxy=proxy)
+        servers = self.serve(servers=1, memory=self.SMALL, security=TLS, proxy=proxy)
         (address,) = servers.addresses
         with self.as_alice():
             one_step.check_a_step(self, writes=[address], reads=[address])
@@ -174,7 +211,7 @@ class RenderedServersChecks(unittest.TestCase):
         # Little but the cache, without which the limit would be below it; and room for what gRPC takes
         # of one worker's messages.
         memory = {"cacheMiB": 320, "messageMiB": 1, "messagesInFlight": 48, "runs": 2}
-        servers = self.servers(servers=1, memory=memory, cpu={"cores": 1})
+        servers = self.serve(servers=1, memory=memory, cpu={"cores": 1})
         (address,) = servers.addresses
         one_step.check_a_step(self, writes=[address], reads=[address])
         with sis.Client(address) as client:
@@ -184,7 +221,7 @@ class RenderedServersChecks(unittest.TestCase):
         self.assertLess(most, limit)
 
     def test_without_a_device_the_gpu_values_serve_too(self):
-        servers = self.servers(servers=1, memory=self.SMALL, gpu={"count": 1, "cacheMiB": 64})
+        servers = self.serve(servers=1, memory=self.SMALL, gpu={"count": 1, "cacheMiB": 64})
         one_step.check_a_step(self, writes=servers.addresses, reads=servers.addresses)
 
 

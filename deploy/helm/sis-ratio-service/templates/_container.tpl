@@ -103,11 +103,20 @@ ports:
   - {name: grpc, containerPort: {{ .Values.ports.grpc }}}
   {{- end }}
   - {name: admin, containerPort: {{ .Values.ports.admin }}}
-# The cache is taken and touched before the server is ready, at about a second per GiB.
+{{- if eq .Values.form "sidecar" }}
+# The trainer starts when this succeeds. The cache is taken and touched before the server is ready, at
+# about a second per GiB.
 startupProbe:
   httpGet: {path: /readyz, port: admin}
   periodSeconds: 2
   failureThreshold: {{ add 60 (div (int .Values.memory.cacheMiB) 512) }}
+{{- else }}
+# Not /readyz: a store that is repaired may take hours to open, and would begin anew.
+startupProbe:
+  httpGet: {path: /healthz, port: admin}
+  periodSeconds: 2
+  failureThreshold: 30
+{{- end }}
 readinessProbe:
   httpGet: {path: /readyz, port: admin}
   periodSeconds: 5
