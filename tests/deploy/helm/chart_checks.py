@@ -3,28 +3,17 @@
 Run by chart_test.py, in an environment that has Helm and Kubernetes' schemas."""
 
 import pathlib
-import re
 import unittest
 
 import helm_python
-import kubernetes_validate
 import yaml
 
 from deploy.helm import render
 from tests.deploy.helm.rendered_chart import (
-    INSECURE, VALUES, containers, documents, forms, labels, pods, selected, servers,
+    INSECURE, VALUES, containers, documents, forms, kubernetes_takes, labels, pods, selected, servers,
 )  # fmt: skip
 
-# Of the Prometheus operator and cert-manager; Kubernetes has no schema of them.
-CUSTOM = {"Certificate", "PodMonitor", "PrometheusRule"}
 SELECTS_NOTHING = {"Certificate", "ConfigMap", "PrometheusRule", "HorizontalPodAutoscaler", "Job"}
-
-
-def kubernetes_versions():
-    """The oldest that Chart.yaml allows, and the newest whose schemas are there."""
-    chart = yaml.safe_load((render.CHART / "Chart.yaml").read_text())
-    (oldest,) = re.findall(r"^>=(\d+\.\d+)\.0-0$", chart["kubeVersion"])
-    return oldest, kubernetes_validate.utils.major_minor(kubernetes_validate.latest_version())
 
 
 class ChartChecks(unittest.TestCase):
@@ -45,12 +34,7 @@ class ChartChecks(unittest.TestCase):
     def test_kubernetes_takes_all_of_it(self):
         for name, _, objects in forms():
             with self.subTest(values=name):
-                for document in objects:
-                    if document["kind"] in CUSTOM:
-                        continue
-                    for version in kubernetes_versions():
-                        # It takes an older schema where it hasn't got this one.
-                        self.assertEqual(kubernetes_validate.validate(document, version, strict=True), version)
+                kubernetes_takes(objects)
 
     def test_what_is_optional_is_there_when_it_is_asked_for(self):
         kinds = {document["kind"] for document in documents(VALUES["everything"])}

@@ -58,6 +58,9 @@ class ChartTest(unittest.TestCase):
     def test_values(self):
         self.check("values_checks.py")
 
+    def test_values_that_are_passed_on(self):
+        self.check("passed_on_checks.py")
+
     def test_flags(self):
         self.check("flags_checks.py")
 

@@ -2,6 +2,7 @@
 
 Run by chart_test.py, in an environment that has Helm."""
 
+import json
 import re
 import subprocess
 import tempfile
@@ -13,12 +14,24 @@ import yaml
 from deploy.helm import render
 from server.testing.live_server import BINARY
 from tests.deploy.helm.mounted_secrets import MountedSecrets
-from tests.deploy.helm.rendered_chart import INSECURE, VALUES, containers, documents, forms, of_kind, pods, servers
+from tests.deploy.helm.rendered_chart import (
+    INSECURE, VALUES, containers, documents, forms, merged, of_kind, pods, servers,
+)  # fmt: skip
 
 # What a server takes of its machine, and where it is reached: no default of the server's decides it.
 CHART_DECIDES = (
     "admin", "backend", "cache_bytes", "evaluate_threads", "grpc_memory_bytes", "listen", "max_message_bytes",
     "max_runs", "max_runs_per_owner", "shutdown_grace", "store",
+)  # fmt: skip
+
+
+# What somebody may give a flag, sensible or not.
+GIVEN = (
+    "", "banana", "inf", "-inf", "0", "1", "7", "254", "255", "1024", "2147483648", "16777216",
+    "1099511627776", "9223372036854775808", "-1", "1.5", "1e6", "1k", "64MiB", "NaN", "true", "false",
+    "0s", "0ms", "0h0m", "10s", "10 s", "10S", "10sec", "-10s", "1h30m", "1.5s", "250ms", "999ms", "1500ms", "1d",
+    "inf s", "viewer", "worker", "trainer", "admin", "Trainer", "root", "/etc/sis", "50051", "0.0.0.0:50051",
+    "unix:/run/sis/socket",
 )  # fmt: skip
 
 
@@ -28,15 +41,6 @@ def settings(*flags):
     if checked.returncode:
         return checked
     return {name: (value, source) for name, value, source in re.findall(r"(?m)^(\w+) = (.*)  # (.+)$", checked.stdout)}
-
-
-def with_defaults(values, defaults):
-    """Values over those of values.yaml, as Helm puts them."""
-    merged = {**defaults, **values}
-    for name, value in values.items():
-        if isinstance(value, dict) and isinstance(defaults.get(name), dict):
-            merged[name] = with_defaults(value, defaults[name])
-    return merged
 
 
 class FlagsChecks(unittest.TestCase):
@@ -60,7 +64,7 @@ class FlagsChecks(unittest.TestCase):
                 found = self.understood(objects)
                 for flag in CHART_DECIDES:
                     self.assertEqual(found[flag][1], "command line", flag)
-                chosen = with_defaults(values, self.defaults)
+                chosen = merged(self.defaults, values)
                 self.assertEqual(found["cache_bytes"][0], str(chosen["memory"]["cacheMiB"] << 20))
                 self.assertEqual(found["max_runs"][0], str(chosen["memory"]["runs"]))
                 for flag, value in chosen["flags"].items():
@@ -120,8 +124,9 @@ class FlagsChecks(unittest.TestCase):
         for flag in set(known) | {"check", "config", "flagfile", "nothing"}:
             # Needs client certificates, so that its form is one of its own.
             values = VALUES["certified"] if flag == "certificate_role" else INSECURE
+            value = "trainer" if flag == "certificate_role" else known.get(flag, [""])[0]
             try:
-                render.render({**values, "flags": {**values.get("flags", {}), flag: "trainer"}})
+                render.render({**values, "flags": {**values.get("flags", {}), flag: value}})
                 refused = ""
             except helm_python.HelmError as error:
                 refused = str(error)
@@ -129,6 +134,62 @@ class FlagsChecks(unittest.TestCase):
                 self.assertEqual(bool(refused), flag in own - given or flag not in known, refused)
                 if refused:
                     self.assertIn(flag, refused)
+
+    def test_a_value_of_a_flag_is_refused_exactly_if_the_server_refuses_it(self):
+        schema = json.loads((render.CHART / "values.schema.json").read_text())["properties"]["flags"]["properties"]
+        # Of the tokenizer the server wants the file: its pod has it, this machine not.
+        given = set(schema) - {"tokenizer"}
+        (certified,) = servers(documents(VALUES["everything"]))
+        mounted = [flag.replace("/etc/sis", self.secrets.folder) for flag in certified["args"] if "/etc/sis" in flag]
+        beside = {"certificate_role": mounted}
+        self.assertGreater(len(given), 15)
+        with helm_python.Chart.load(str(render.CHART)) as chart:
+            for flag in given:
+                for value in GIVEN:
+                    with self.subTest(flag=flag, value=value):
+                        try:
+                            chart.validate_schema({"flags": {flag: value}})
+                            taken = True
+                        except helm_python.HelmError:
+                            taken = False
+                        understood = settings(*beside.get(flag, []), f"--{flag}={value}")
+                        self.assertEqual(taken, isinstance(understood, dict))
+
+    def test_the_server_takes_the_smallest_and_largest_of_every_number(self):
+        schema = json.loads((render.CHART / "values.schema.json").read_text())
+        # Without these the number is not looked at, or contradicts another.
+        beside = {
+            "autoscaler": {"form": "fleet", "autoscaler": {"enabled": True, "least": 1, "most": 1000}},
+            "gpu": {"gpu": {"count": 1}},
+            "memcached": {"form": "fleet"},
+            "memory.runsPerOwner": {"memory": {"runs": 65536}},
+            "memory.sharedMiB": {"form": "sidecar"},
+            "proxy": {"proxy": {"enabled": True}},
+            "sidecar": {"form": "sidecar", "memory": {"sharedMiB": 1}},
+            "store": {"store": {"kind": "rocksdb"}},
+        }
+
+        def numbers(part, place=""):
+            for name, inner in part.get("properties", {}).items():
+                if inner.get("type") == "integer":
+                    yield f"{place}{name}", inner
+                yield from numbers(inner, f"{place}{name}.")
+
+        found = list(numbers(schema))
+        self.assertGreater(len(found), 25)
+        for name, number in found:
+            for value in (number["minimum"], number["maximum"]):
+                if name == "memory.sharedMiB" and not value:
+                    continue  # of the other forms
+                with self.subTest(name=name, value=value):
+                    values = {**INSECURE, "sidecar": {"trainer": {"image": "trainer"}}}
+                    for place in (name.split(".")[0], name):
+                        values = merged(values, beside.get(place, {}))
+                    *groups, last = name.split(".")
+                    own = {last: value}
+                    for group in reversed(groups):
+                        own = {group: own}
+                    self.understood(documents(merged(values, own)))
 
     def test_a_device_is_asked_for_where_cuda_is(self):
         for name, values, objects in forms():

@@ -1,11 +1,15 @@
 """What the chart renders, of values that show all of it."""
 
 import functools
+import re
 
+import kubernetes_validate
 import yaml
 
 from deploy.helm import render
 
+# Of the Prometheus operator and cert-manager; Kubernetes has no schema of them.
+CUSTOM = {"Certificate", "PodMonitor", "PrometheusRule"}
 # Besides the examples: the defaults, with the choice that they leave to whoever installs the chart,
 # and everything that is optional.
 INSECURE = {"security": {"insecure": True}}
@@ -26,7 +30,7 @@ VALUES = {
         },
         "podAnnotations": {"a": "b"},
         "podLabels": {"c": "d"},
-        "affinity": {"podAntiAffinity": {}},
+        "affinity": {"nodeAffinity": {}, "podAntiAffinity": {}},
         "priorityClassName": "high",
         "networkPolicy": {"clients": [{"podSelector": {}}], "monitors": [{"podSelector": {}}]},
         "podMonitor": {"enabled": True},
@@ -46,6 +50,15 @@ VALUES = {
 }
 
 
+def merged(below, above):
+    """Values over others, as Helm puts them."""
+    both = {**below, **above}
+    for name, value in above.items():
+        if isinstance(value, dict) and isinstance(below.get(name), dict):
+            both[name] = merged(below[name], value)
+    return both
+
+
 def documents(values):
     for template, text in render.render(values).items():
         if template.endswith(".yaml"):
@@ -56,6 +69,24 @@ def documents(values):
 def forms():
     """(name, values, objects) of all VALUES, to be read only."""
     return [(name, values, list(documents(values))) for name, values in VALUES.items()]
+
+
+@functools.cache
+def kubernetes_versions():
+    """The oldest that Chart.yaml allows, and the newest whose schemas are there."""
+    chart = yaml.safe_load((render.CHART / "Chart.yaml").read_text())
+    (oldest,) = re.findall(r"^>=(\d+\.\d+)\.0-0$", chart["kubeVersion"])
+    return oldest, kubernetes_validate.utils.major_minor(kubernetes_validate.latest_version())
+
+
+def kubernetes_takes(objects):
+    """Raises what it says against one of them."""
+    for document in objects:
+        if document["kind"] in CUSTOM:
+            continue
+        for version in kubernetes_versions():
+            # It takes an older schema where it hasn't got this one.
+            assert kubernetes_validate.validate(document, version, strict=True) == version, document["kind"]
 
 
 def of_kind(kind, objects):

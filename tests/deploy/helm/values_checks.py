@@ -15,6 +15,14 @@ from tests.deploy.helm.rendered_chart import INSECURE, VALUES
 TLS = {"tlsSecret": "tls", "identitiesSecret": "identities"}
 CERTIFICATES = {"tlsSecret": "tls", "clientCertificates": True}
 SIDECAR = {"form": "sidecar", "memory": {"sharedMiB": 64}, "sidecar": {"trainer": {"image": "trainer"}}}
+
+
+def node_affinity(**expression):
+    """One that asks for nodes with the label `disk`."""
+    wanted = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "disk", **expression}]}]}
+    return {"requiredDuringSchedulingIgnoredDuringExecution": wanted}
+
+
 # Values that are refused, with what the refusal must name.
 NONSENSE = (
     ({"form": "cluster"}, "form"),
@@ -54,6 +62,18 @@ NONSENSE = (
     ({**INSECURE, "flags": {"listen": "0.0.0.0:1"}}, "flags.listen"),
     ({**INSECURE, "flags": {"step_kept": "1"}}, "step_kept"),
     ({"flags": {"steps_kept": 4194304}}, "steps_kept"),
+    ({**INSECURE, "flags": {"append_patience": "banana"}}, "append_patience"),
+    ({**INSECURE, "flags": {"metric_runs": True}}, "metric_runs"),
+    ({**INSECURE, "affinity": {"antiAffinity": {}}}, "antiAffinity"),
+    ({**INSECURE, "affinity": {"nodeAffinity": node_affinity(operator="Like")}}, "operator"),
+    ({**INSECURE, "memcached": {"affinity": {"podAffinity": "near"}}}, "podAffinity"),
+    ({**INSECURE, "tolerations": [{"key": "a", "effect": "NoStart"}]}, "effect"),
+    ({**INSECURE, "podLabels": {"app.kubernetes.io/component": "memcached"}}, "app.kubernetes.io/component"),
+    ({**INSECURE, "podLabels": {"team": "all of us"}}, "team"),
+    ({**INSECURE, "priorityClassName": "No Class"}, "priorityClassName"),
+    ({**INSECURE, "imagePullSecrets": ["No Secret"]}, "imagePullSecrets"),
+    ({**INSECURE, "store": {"rocksdb": {"storageClass": "No Class"}}}, "storageClass"),
+    ({**INSECURE, "podMonitor": {"interval": "0s"}}, "interval"),
     ({**INSECURE, "proxy": {"enabled": True, "callsPerSecond": 0}}, "callsPerSecond"),
     ({"security": {**TLS, "clientCertificates": True}, "proxy": {"enabled": True}}, "proxy.enabled"),
     ({**SIDECAR, "proxy": {"enabled": True}}, "proxy.enabled"),
@@ -70,6 +90,7 @@ SENSIBLE = (
     # Who calls is asked where something else encrypts, and the other way round.
     {"security": {"insecure": True, "identitiesSecret": "identities"}},
     {"security": {"insecure": True, "tlsSecret": "tls"}},
+    {**INSECURE, "affinity": {"nodeAffinity": node_affinity(operator="In", values=["ssd"])}},
     # Tokens at a Unix socket.
     {**SIDECAR, "security": {"identitiesSecret": "identities"}},
 )
@@ -108,9 +129,9 @@ class ValuesChecks(unittest.TestCase):
 
         schema = json.loads((render.CHART / "values.schema.json").read_text())
         defaults = yaml.safe_load((render.CHART / "values.yaml").read_text())
-        free = "dashboards.labels."  # labels have names of their own
-        has = {name for name in names(defaults) if not name.startswith(free)}
-        self.assertEqual(has, set(known(schema)) - {"global"})
+        free = ("dashboards.labels.", "flags.")  # whose names are not the chart's
+        has, knows = ({name for name in all if not name.startswith(free)} for all in (names(defaults), known(schema)))
+        self.assertEqual(has, knows - {"global"})
 
     def test_a_comment_says_what_each_value_is(self):
         """On its line, directly above it, or above its group if it names the value."""

@@ -4,7 +4,15 @@ Run by chart_test.py, in an environment that has Helm."""
 
 import unittest
 
-from tests.deploy.helm.rendered_chart import documents, forms, labels, matches, of_kind, pods, port_names, selected
+from tests.deploy.helm.rendered_chart import (
+    INSECURE, documents, forms, labels, matches, of_kind, pods, port_names, selected,
+)  # fmt: skip
+
+
+def terms(key):
+    """A nodeAffinity that wants nodes with a label."""
+    wanted = {"nodeSelectorTerms": [{"matchExpressions": [{"key": key, "operator": "Exists"}]}]}
+    return {"requiredDuringSchedulingIgnoredDuringExecution": wanted}
 
 
 def lasting(objects):
@@ -47,15 +55,12 @@ class WorkloadChecks(unittest.TestCase):
                         self.assertEqual(workload["spec"]["replicas"], values.get("servers", 3))
         self.assertEqual(scaled, 1)
 
-    def test_pods_of_a_workload_are_spread_unless_the_values_place_them(self):
+    def test_pods_of_a_workload_are_spread_wherever_the_values_place_them(self):
         for name, values, objects in forms():
             with self.subTest(values=name):
                 for _, template in lasting(objects):
                     spec, own = template["spec"], labels(template)
-                    if "affinity" in values:
-                        self.assertEqual(spec["affinity"], values["affinity"])
-                        self.assertNotIn("topologySpreadConstraints", spec)
-                    elif "memcached" in port_names(template):
+                    if "memcached" in port_names(template):
                         # Two on one node would be lost together: rather one that waits.
                         (term,) = spec["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
                         self.assertEqual(term["topologyKey"], "kubernetes.io/hostname")
@@ -71,6 +76,36 @@ class WorkloadChecks(unittest.TestCase):
                         if other is not template:
                             for term in spec.get("topologySpreadConstraints", []):
                                 self.assertFalse(matches(term["labelSelector"], labels(other)))
+
+    def test_servers_and_memcached_are_placed_by_values_of_their_own(self):
+        """So that memcached doesn't take, or wait for, the servers' machines with a GPU."""
+        servers = {
+            "nodeSelector": {"nvidia.com/gpu.present": "true"},
+            "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
+            "affinity": {"nodeAffinity": terms("gpu")},
+        }
+        memcached = {
+            "nodeSelector": {"memory": "large"},
+            "tolerations": [{"key": "memory", "operator": "Exists"}],
+            "affinity": {"nodeAffinity": terms("memory")},
+        }
+        for own in (memcached, {}):
+            placed = documents({**INSECURE, "form": "fleet", **servers, "memcached": own})
+            for _, template in lasting(placed):
+                spec = template["spec"]
+                wanted = own if "memcached" in port_names(template) else servers
+                for name in ("nodeSelector", "tolerations"):
+                    self.assertEqual(spec.get(name), wanted.get(name))
+                self.assertEqual(
+                    spec.get("affinity", {}).get("nodeAffinity"), wanted.get("affinity", {}).get("nodeAffinity")
+                )
+                self.assertEqual("podAntiAffinity" in spec.get("affinity", {}), "memcached" in port_names(template))
+
+    def test_who_spreads_memcached_otherwise_may(self):
+        apart = {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}
+        objects = documents({**INSECURE, "form": "fleet", "memcached": {"affinity": apart}})
+        (spec,) = (template["spec"] for _, template in pods(objects) if "memcached" in port_names(template))
+        self.assertEqual(spec["affinity"], apart)
 
 
 if __name__ == "__main__":

@@ -184,6 +184,11 @@ seccompProfile:
 {{/* What pods of every kind have in common: dict "root" $ "component" "server". */}}
 {{- define "sis.pod" -}}
 {{- $values := .root.Values -}}
+{{- $placed := ternary $values.memcached $values (eq .component "memcached") -}}
+{{- $affinity := $placed.affinity -}}
+{{- if and (eq .component "memcached") (not (hasKey $affinity "podAntiAffinity")) -}}
+{{- $affinity = merge (include "sis.apart" . | fromYaml) $affinity -}}
+{{- end -}}
 automountServiceAccountToken: false
 enableServiceLinks: false
 securityContext:
@@ -203,15 +208,24 @@ imagePullSecrets:
 {{- with $values.priorityClassName }}
 priorityClassName: {{ . }}
 {{- end }}
-{{- with $values.nodeSelector }}
+{{- with $placed.nodeSelector }}
 nodeSelector: {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with $values.tolerations }}
+{{- with $placed.tolerations }}
 tolerations: {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with $values.affinity }}
+{{- with $affinity }}
 affinity: {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- end -}}
+
+{{/* Of memcached nodes: two on one machine would be lost together. */}}
+{{- define "sis.apart" -}}
+podAntiAffinity:
+  requiredDuringSchedulingIgnoredDuringExecution:
+    - topologyKey: kubernetes.io/hostname
+      labelSelector:
+        matchLabels: {{- include "sis.selector" . | nindent 10 }}
 {{- end -}}
 
 {{- define "sis.spread" -}}
