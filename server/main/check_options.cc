@@ -135,6 +135,7 @@ absl::Status CheckOptions(const ServerOptions& options) {
 absl::Status CheckFiles(const ServerOptions& options) {
   absl::Status status = Authenticator::Make(options.security).status();
   if (status.ok() && options.security.has_tls()) status = TlsFiles::Check(options.security);
+  if (status.ok()) status = CheckProxyCertificate(options.security);
   if (status.ok() && !options.tokenizer.empty()) status = CheckTokenizer(options.tokenizer);
   return status;
 }

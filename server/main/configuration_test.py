@@ -46,7 +46,7 @@ NONSENSE = {
     "store": "disk",
 }
 # These name files.
-FILES = {"identities", "tls_certificate", "tls_client_ca", "tls_key", "tokenizer"}
+FILES = {"identities", "proxy_certificate", "tls_certificate", "tls_client_ca", "tls_key", "tokenizer"}
 
 
 def run(*flags, **environment):
@@ -220,13 +220,13 @@ class ConfigurationTest(unittest.TestCase):
             "identities": identities,
             "tokenizer": self.file('{"model": {"vocab": {"a": 0}}}'),
         }
-        self.assertEqual(good.keys(), FILES)
+        self.assertEqual(good.keys(), FILES - {"proxy_certificate"})
 
         def flags(files):
             return ["--listen=0.0.0.0:0", *(f"--{name}={path}" for name, path in files.items())]
 
         self.check(*flags(good))
-        for name in FILES:
+        for name in good:
             for wrong, said in (("/nowhere", "/nowhere"), (folder.name, folder.name), (garbage, garbage)):
                 with self.subTest(name=name, wrong=wrong):
                     refused = run("--check", *flags({**good, name: wrong}))
@@ -244,6 +244,14 @@ class ConfigurationTest(unittest.TestCase):
             self.assertIn(f"--{name}: {empty}: {said}", refused.stderr)
         refused = run("--check", *flags({**good, "tls_key": other}))
         self.assertIn(f"--tls_key: {other}: not the key of", refused.stderr)
+        proxy = [f"--proxy_certificate={certificate}"]
+        self.check(*proxy)
+        self.assertIn("goes in place of", run("--check", *flags(good), *proxy).stderr)
+        for wrong in ("/nowhere", folder.name, garbage):
+            for check in (["--check"], ["--listen=127.0.0.1:0", "--admin=127.0.0.1:0"]):
+                refused = run(*check, f"--proxy_certificate={wrong}")
+                self.assertEqual(refused.returncode, 1)
+                self.assertIn(f"sis_server: --proxy_certificate: {wrong}", refused.stderr)
         # They are elsewhere: empty flags take the place of what a file says.
         config = self.file("listen = 0.0.0.0:0\n" + "".join(f"{name} = /nowhere\n" for name in FILES))
         self.check(f"--config={config}", *(f"--{name}=" for name in FILES), "--insecure")

@@ -9,6 +9,9 @@ ABSL_FLAG(std::string, tls_certificate, "",
 ABSL_FLAG(std::string, tls_key, "", "file in PEM: the private key of --tls_certificate");
 ABSL_FLAG(std::string, tls_client_ca, "",
           "file in PEM: who signs certificates of clients; a client needs one then, or a token");
+ABSL_FLAG(std::string, proxy_certificate, "",
+          "file in PEM: the certificate of a proxy in front, which takes the calls in place of TLS "
+          "here; only for the metric that says when it ends");
 ABSL_FLAG(std::string, identities, "",
           "file of tokens and certificates, with the identity and role of each; read again when it "
           "changes; every call needs one of them then (docs/security.md)");
@@ -58,6 +61,7 @@ SecurityOptions SecurityFromFlags() {
   return {.tls_certificate = absl::GetFlag(FLAGS_tls_certificate),
           .tls_key = absl::GetFlag(FLAGS_tls_key),
           .tls_client_ca = absl::GetFlag(FLAGS_tls_client_ca),
+          .proxy_certificate = absl::GetFlag(FLAGS_proxy_certificate),
           .identities = absl::GetFlag(FLAGS_identities),
           .certificate_role = ParseRole(absl::GetFlag(FLAGS_certificate_role)),
           .insecure = absl::GetFlag(FLAGS_insecure),

@@ -53,10 +53,10 @@ class Server::Gauges final : public prometheus::Collectable {
     using enum prometheus::MetricType;
     std::vector<prometheus::MetricFamily> families = ProcessMetrics();
     for (prometheus::MetricFamily& family : Own()) families.push_back(std::move(family));
-    if (server_.tls_certificate_.empty()) return families;
-    if (const auto expiry = CertificateExpiry(server_.tls_certificate_); expiry.ok()) {
+    if (server_.shown_certificate_.empty()) return families;
+    if (const auto expiry = CertificateExpiry(server_.shown_certificate_); expiry.ok()) {
       families.push_back(Family("sis_tls_certificate_not_after_timestamp_seconds",
-                                "When the certificate in --tls_certificate ends, since 1970.",
+                                "When the certificate that clients are shown ends, since 1970.",
                                 Gauge, static_cast<double>(absl::ToUnixSeconds(*expiry))));
     }
     return families;
@@ -124,7 +124,7 @@ Server::Server(const ServerOptions& options, std::unique_ptr<Arena> arena,
       admin_(std::move(admin)),
       run_idle_expiry_(options.run_idle_expiry),
       reload_interval_(options.security.reload_interval),
-      tls_certificate_(options.security.tls_certificate) {
+      shown_certificate_(options.security.shown_certificate()) {
   if (!backend_.device_cache.empty()) {
     device_cache_metrics_ = std::make_shared<DeviceCacheMetrics>(*backend_.backend);
   }
@@ -142,6 +142,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::StartOnce(const ServerOptions& o
   absl::StatusOr<std::unique_ptr<Authenticator>> authenticator =
       Authenticator::Make(options.security);
   if (!authenticator.ok()) return authenticator.status();
+  if (absl::Status status = CheckProxyCertificate(options.security); !status.ok()) return status;
   // First, so that whoever probes sees a server that recovers, not one that is gone.
   std::unique_ptr<Admin> admin;
   if (!options.admin.empty()) {

@@ -160,9 +160,9 @@ class Server {
   int64_t damaged_files_ = 0;
   const absl::Duration run_idle_expiry_;
   const absl::Duration reload_interval_;
-  const std::string tls_certificate_;  // the file; empty without TLS
-  std::string identities_problem_;     // when they were read last, by the janitor
-  std::string tls_problem_;            // the same
+  const std::string shown_certificate_;  // the file; empty if clients are shown none
+  std::string identities_problem_;       // when they were read last, by the janitor
+  std::string tls_problem_;              // the same
   std::string store_description_;
   std::string grpc_address_;
 

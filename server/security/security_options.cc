@@ -26,6 +26,9 @@ absl::Status CheckSecurity(const SecurityOptions& options, std::span<const std::
         "--tls_client_ca says who clients are, but not what they may do: give --identities or "
         "--certificate_role too");
   }
+  if (!options.proxy_certificate.empty() && options.has_tls()) {
+    return Wrong("--proxy_certificate goes in place of --tls_certificate and --tls_key");
+  }
   if (options.reload_interval < absl::Seconds(1)) return Wrong("--reload_interval is below 1s");
   if (options.insecure || (options.has_tls() && options.asks())) return absl::OkStatus();
   for (const std::string& address : addresses) {

@@ -18,6 +18,9 @@ struct SecurityOptions {
   std::string tls_key = {};
   // Who signs certificates of clients; empty: they need none.
   std::string tls_client_ca = {};
+  // What a proxy in front shows clients, looked at for its end only; empty: there is none, or it
+  // has no certificate.
+  std::string proxy_certificate = {};
   // The file of server/security/identities.h, read again when it changes; empty: none.
   std::string identities = {};
   // Of clients with a certificate that `identities` doesn't name; not given: they are refused.
@@ -28,6 +31,10 @@ struct SecurityOptions {
   absl::Duration reload_interval = absl::Seconds(10);
 
   bool has_tls() const { return !tls_certificate.empty(); }
+  // The file of the certificate that clients are shown; empty if they are shown none.
+  const std::string& shown_certificate() const {
+    return has_tls() ? tls_certificate : proxy_certificate;
+  }
   // Whether callers have to say who they are.
   bool asks() const { return !identities.empty() || certificate_role.has_value(); }
 };

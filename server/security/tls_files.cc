@@ -161,6 +161,11 @@ absl::Status TlsFiles::Copy::Write(absl::string_view text) {
 
 std::string TlsFiles::Copy::path() const { return absl::StrCat("/proc/self/fd/", descriptor_); }
 
+absl::Status CheckProxyCertificate(const SecurityOptions& options) {
+  if (options.proxy_certificate.empty()) return absl::OkStatus();
+  return OfFlag("proxy_certificate", CertificateExpiry(options.proxy_certificate).status());
+}
+
 absl::StatusOr<absl::Time> CertificateExpiry(const std::string& path) {
   const absl::StatusOr<std::string> text = ReadFile(path);
   if (!text.ok()) return text.status();

@@ -66,6 +66,9 @@ class TlsFiles {
   Copy client_ca_;
 };
 
+// InvalidArgument or NotFound if --proxy_certificate names a file that is none.
+absl::Status CheckProxyCertificate(const SecurityOptions& options);
+
 // When the first certificate of a PEM file ends. A server that serves longer than that is refused
 // by all who connect.
 absl::StatusOr<absl::Time> CertificateExpiry(const std::string& path);

@@ -164,6 +164,14 @@ class ReloadedCredentialsTest(SecuredServerTest):
         until(lambda: self.connects(server, **credentials))
         self.assertIsNone(self.certificate_end(self.start(listen="127.0.0.1:0")))
 
+    def test_when_the_certificate_of_a_proxy_in_front_ends(self):
+        self.tls_flags()
+        server = self.start(f"--proxy_certificate={self.certificate}", listen="127.0.0.1:0")
+        self.client(server).list_runs()  # in plain text, as the proxy does
+        for hours in (1, 5):
+            self.authority.issue("localhost", "server", ends=datetime.timedelta(hours=hours))
+            self.assertAlmostEqual(self.certificate_end(server), time.time() + hours * 3600, delta=1800)
+
     def test_a_clients_token_file_is_read_again(self):
         server = self.start(f"--identities={self.identities}", listen="127.0.0.1:0")
         file = self.folder / "token"

@@ -17,10 +17,15 @@ class MountedSecrets:
         self.ca = self._authority.path
         for name in ("tls", "identities"):
             pathlib.Path(folder, name).mkdir()
-        for path, name in zip(self._authority.issue("localhost", "server"), ("tls.crt", "tls.key")):
-            pathlib.Path(path).rename(pathlib.Path(folder, "tls", name))
+        self.renew(certificates.LASTS)
         pathlib.Path(folder, "tls", "ca.crt").write_bytes(pathlib.Path(self.ca).read_bytes())
         pathlib.Path(folder, "identities", "identities").write_text(f"token {TOKEN} alice trainer\n")
+
+    def renew(self, lasts):
+        """Writes a certificate and a key that are new, as who looks after the Secret does."""
+        certificate, key = self._authority.issue("localhost", "server", lasts)
+        for path, name in ((key, "tls.key"), (certificate, "tls.crt")):
+            pathlib.Path(path).rename(pathlib.Path(self.folder, "tls", name))
 
     def variables(self, name):
         """What the pod of a client has in its environment that shows a certificate of this name."""

@@ -88,6 +88,15 @@ class RenderedServers:
             if container["name"] == "server":
                 yield int(container["resources"]["limits"]["memory"].removesuffix("Mi")) << 20
 
+    def certificate_ends(self):
+        """Of each server, as Prometheus finds it, in seconds since 1970; None where it finds nothing."""
+        ends = []
+        for server in self._servers:
+            name = "sis_tls_certificate_not_after_timestamp_seconds"
+            found = re.search(rf"(?m)^{name} (\S+)$", get(server.said["admin"], "/metrics"))
+            ends.append(found and float(found[1]))
+        return ends
+
     def close(self):
         for server in self._servers:
             server.close()
@@ -113,15 +122,14 @@ class RenderedServers:
     def _proxy(self, documents, index, server):
         """In front of `server`; returns its own address."""
         ((_, container, _),) = self._containers(documents, "proxy")
-        (configuration,) = (
-            document["data"]["haproxy.cfg"] for document in documents if "haproxy.cfg" in document.get("data", {})
-        )
-        port = free_port()
-        configuration = re.sub(r"(?m)^  bind :\d+ ", f"  bind 127.0.0.1:{port} ", configuration)
-        configuration = re.sub(r"(?m)^  server server \S+ ", f"  server server {server} ", configuration)
-        file = pathlib.Path(f"{self._folder.name}/{index}/haproxy.cfg")
-        file.write_text(configuration.replace("/etc/sis", self._secrets))
-        command = [argument.replace("/etc/sis/proxy/haproxy.cfg", str(file)) for argument in container["command"]]
+        (files,) = (document["data"] for document in documents if "haproxy.cfg" in document.get("data", {}))
+        port, folder = free_port(), f"{self._folder.name}/{index}"
+        for name, text in files.items():
+            text = re.sub(r"(?m)^  bind :\d+ ", f"  bind 127.0.0.1:{port} ", text)
+            text = re.sub(r"(?m)^  server server \S+ ", f"  server server {server} ", text)
+            text = text.replace("/etc/sis/proxy", folder).replace("/etc/sis", self._secrets)
+            pathlib.Path(folder, name).write_text(text)
+        command = [argument.replace("/etc/sis/proxy", folder) for argument in container["command"]]
         # Debian has it where only root looks.
         path = f"{os.environ['PATH']}:/usr/sbin"
         self._proxies.append(subprocess.Popen(command, env={**os.environ, "PATH": path}))

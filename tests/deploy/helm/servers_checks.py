@@ -2,8 +2,10 @@
 
 Run by chart_test.py, in an environment that has Helm."""
 
+import datetime
 import os
 import pathlib
+import ssl
 import subprocess
 import tempfile
 import time
@@ -12,6 +14,7 @@ import unittest.mock
 import urllib.error
 
 import numpy as np
+from cryptography import x509
 
 import sis
 from client.demo import arms
@@ -47,6 +50,13 @@ def fill_cache(client):
                 stream.seal(f"sequence-{appended}", length=len(log_probs))
                 appended += 1
             stream.flush()
+
+
+def shown_end(address):
+    """When the certificate ends that a client is shown there, in seconds since 1970."""
+    host, port = address.split(":")
+    shown = x509.load_pem_x509_certificate(ssl.get_server_certificate((host, int(port))).encode())
+    return shown.not_valid_after.replace(tzinfo=datetime.timezone.utc).timestamp()
 
 
 def status(address, path):
@@ -90,11 +100,14 @@ class RenderedServersChecks(unittest.TestCase):
                 self.assertLessEqual(totals.d_sis, totals.d)
 
     def serve(self, **values):
-        """Of which all processes answer the probes of their containers."""
+        """Of which all processes answer the probes of their containers, and Prometheus knows when the
+        certificates end that clients are shown."""
         objects = list(documents({**INSECURE, "podMonitor": {"enabled": True}, **values}))
         servers = rendered_servers.RenderedServers(objects, self.secrets.folder)
         self.addCleanup(servers.close)
         servers.check_probes(self)
+        if "tlsSecret" in values.get("security", {}):
+            self.assertEqual(servers.certificate_ends(), list(map(shown_end, servers.addresses)))
         return servers
 
     def as_alice(self):
@@ -181,6 +194,18 @@ class RenderedServersChecks(unittest.TestCase):
         )
         one_step.check_a_step(self, writes=servers.addresses, reads=servers.addresses, shared_memory=True)
         self.check_the_demonstration(servers.addresses[0])
+
+    def test_a_renewed_certificate_is_shown_to_clients_and_its_end_to_prometheus(self):
+        for proxy in (False, True):
+            self.secrets.renew(datetime.timedelta(hours=1))
+            servers = self.serve(servers=1, memory=self.SMALL, security=TLS, proxy={"enabled": proxy})
+            before = shown_end(servers.addresses[0])
+            self.secrets.renew(datetime.timedelta(hours=5))
+            until(lambda: shown_end(servers.addresses[0]) > before + 3 * 3600)
+            self.assertEqual(servers.certificate_ends(), [shown_end(servers.addresses[0])])
+            with self.as_alice():
+                one_step.check_a_step(self, writes=servers.addresses, reads=servers.addresses)
+            servers.close()
 
     def test_behind_a_proxy_a_flood_of_resets_costs_no_memory_and_nobody_waits(self):
         proxy = {"enabled": True, "callsPerSecond": 100}

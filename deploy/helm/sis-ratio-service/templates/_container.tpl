@@ -68,7 +68,9 @@ unix:/run/sis/socket
 {{- if $security.insecure -}}
 {{- $_ := set $flags "insecure" "true" -}}
 {{- end -}}
-{{- if and $security.tlsSecret (not .Values.proxy.enabled) -}}
+{{- if and $security.tlsSecret .Values.proxy.enabled -}}
+{{- $_ := set $flags "proxy_certificate" "/etc/sis/tls/tls.crt" -}}
+{{- else if $security.tlsSecret -}}
 {{- $_ := set $flags "tls_certificate" "/etc/sis/tls/tls.crt" -}}
 {{- $_ := set $flags "tls_key" "/etc/sis/tls/tls.key" -}}
 {{- if $security.clientCertificates -}}
@@ -145,7 +147,7 @@ securityContext: {{- include "sis.containerSecurity" . | nindent 2 }}
 {{/* Of the Secrets that `security` names: where they are mounted, and the volumes. */}}
 {{- define "sis.secretMounts" -}}
 {{- $mounts := list -}}
-{{- if and .Values.security.tlsSecret (not .Values.proxy.enabled) -}}
+{{- if .Values.security.tlsSecret -}}
 {{- $mounts = append $mounts "- {name: tls, mountPath: /etc/sis/tls, readOnly: true}" -}}
 {{- end -}}
 {{- if .Values.security.identitiesSecret -}}

@@ -1,4 +1,4 @@
-{{/* HAProxy's configuration: 2.6 and later take it. */}}
+{{/* HAProxy's configuration: 2.6.12 and later take it. */}}
 {{- define "sis.proxyConfiguration" -}}
 {{- $calls := mul 10 (int .Values.proxy.callsPerSecond) -}}
 global
@@ -8,8 +8,11 @@ global
   # A soft stop ends before the pod's time is up.
   hard-stop-after {{ add .Values.shutdownGraceSeconds 10 }}s
   tune.h2.initial-window-size 1048576
+  {{- if .Values.security.tlsSecret }}
   # The key of tls.crt is in tls.key.
   ssl-load-extra-del-ext
+  lua-load /etc/sis/proxy/renewal.lua
+  {{- end }}
   ssl-default-bind-options ssl-min-ver TLSv1.2
   .if version_atleast(3.0)
   # Frames that make no sense, of one connection.
@@ -44,6 +47,39 @@ frontend grpc
 
 backend server
   server server 127.0.0.1:{{ .Values.ports.behindProxy }} proto h2
+{{- end -}}
+
+{{/* HAProxy reads a certificate only when it starts. This gives it the renewed one. */}}
+{{- define "sis.proxyRenewal" -}}
+local path = "/etc/sis/tls/tls.crt"
+
+-- Certificates and key, one text.
+local function read()
+  local texts = {}
+  for i, name in ipairs({path, "/etc/sis/tls/tls.key"}) do
+    local file = assert(io.open(name))
+    texts[i] = file:read("a")
+    file:close()
+  end
+  return table.concat(texts, "\n")
+end
+
+local shown = read()
+
+core.register_task(function()
+  while true do
+    core.sleep(10)
+    local taken, why = pcall(function()
+      local found = read()
+      if found == shown then return end
+      CertCache.set({filename = path, crt = found})
+      shown = found
+      core.log(core.notice, path .. ": read again")
+    end)
+    -- Of half a renewal, say: what is shown stays, until the whole is there.
+    if not taken then core.log(core.alert, path .. ": not read again: " .. tostring(why)) end
+  end
+end)
 {{- end -}}
 
 {{/* Its container, beside the server's. */}}
