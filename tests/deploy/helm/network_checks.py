@@ -7,7 +7,7 @@ import unittest
 
 from deploy.helm import render
 from tests.deploy.helm.rendered_chart import (
-    VALUES, containers, documents, forms, labels, matches, of_kind, pods, port_names, selected,
+    VALUES, containers, documents, forms, is_own, labels, matches, of_kind, pods, port_names, selected,
 )  # fmt: skip
 
 NAMESPACE = {"kubernetes.io/metadata.name": render.NAMESPACE}
@@ -66,7 +66,7 @@ class NetworkChecks(unittest.TestCase):
             with self.subTest(values=form):
                 for _, template in pods(objects):
                     for container in containers(template):
-                        if container["name"] == "trainer":
+                        if not is_own(container):
                             continue  # whose probes are the user's
                         probes = {"readinessProbe", "livenessProbe"}
                         if container["name"] == "server":  # which takes its time to start

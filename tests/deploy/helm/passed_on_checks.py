@@ -45,10 +45,13 @@ PASSED_ON = {
     "nodeSelector": {"a": "b"},
     "podAnnotations": {"a": "b"},
     "podLabels": {"a": "b"},
+    "extraVolumeMounts": MOUNTS,
+    "serviceAccount.annotations": {"a": "b"},
     "sidecar.trainer.env": [{"name": "a", "value": "b"}, {"name": "c", "valueFrom": {"fieldRef": {"fieldPath": "d"}}}],
     "sidecar.trainer.resources": {"requests": {"cpu": 1, "memory": "1Gi"}, "limits": {"memory": "1Gi"}},
     "sidecar.trainer.volumeMounts": MOUNTS,
     "tolerations": TOLERATIONS,
+    "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": 1, "maxUnavailable": "25%"}},
 }
 
 

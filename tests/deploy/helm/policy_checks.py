@@ -22,7 +22,7 @@ EXCEPTIONS = {
     # Image pull policy Always.
     "CKV_K8S_15": (WORKLOADS, "tags name versions, and a pod must start while the registry is away; image.pullPolicy"),
     # No objects in the default namespace.
-    "CKV_K8S_21": (WORKLOADS | {"Service", "ConfigMap"}, "helm and kubectl are told the namespace, as is usual"),
+    "CKV_K8S_21": (WORKLOADS | {"Service", "ConfigMap", "ServiceAccount"}, "helm and kubectl are told the namespace, as is usual"),
     # A root file system that is read-only.
     "CKV_K8S_22": ({"Job"}, "the trainer's, whose image is the user's; the server's beside it is read-only"),
     # Images by digest.

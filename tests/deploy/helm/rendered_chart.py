@@ -14,13 +14,56 @@ CUSTOM = {"Certificate", "PodMonitor", "PrometheusRule"}
 # and everything that is optional.
 INSECURE = {"security": {"insecure": True}}
 CERT_MANAGER = {"certManager": {"enabled": True, "issuer": "own"}}
+RESTRICTED = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "readOnlyRootFilesystem": True,
+    "runAsNonRoot": True,
+    "runAsUser": 65532,
+}
+
+
+def container(name, **more):
+    """As somebody adds one to the servers' pods, who follows every policy."""
+    takes = {"cpu": 1, "memory": "64Mi"}
+    return {
+        "name": name,
+        "image": f"{name}@sha256:{'a' * 64}",
+        "resources": {"requests": takes, "limits": takes},
+        "securityContext": RESTRICTED,
+        **more,
+    }
+
+
+ALIVE = {"exec": {"command": ["true"]}}
+
+
+# To pods of every form.
+ADDITIONS = {
+    "serviceAccount": {"name": "account", "annotations": {"a": "b"}},
+    "runtimeClassName": "nvidia",
+    "extraVolumes": [{"name": "texts", "configMap": {"name": "tokenizer"}}],
+    "extraVolumeMounts": [{"name": "texts", "mountPath": "/etc/tokenizer", "readOnly": True}],
+    "extraInitContainers": [container("first")],
+    "extraContainers": [container("beside", livenessProbe=ALIVE, readinessProbe=ALIVE)],
+}
 VALUES = {
     "defaults": INSECURE,
     "everything": {
         "image": {"digest": "sha256:" + "a" * 64},
         "imagePullSecrets": ["registry"],
         "cpu": {"cores": 4, "limited": True},
-        "store": {"kind": "rocksdb", "rocksdb": {"sync": True, "storageClass": "fast"}},
+        "store": {
+            "kind": "rocksdb",
+            "rocksdb": {
+                "sync": True,
+                "storageClass": "fast",
+                "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Delete", "whenScaled": "Delete"},
+            },
+        },
+        **ADDITIONS,
+        "fullnameOverride": "ratios",
+        "updateStrategy": {"rollingUpdate": {"partition": 1}},
         "flags": {"append_patience": "30s", "steps_kept": "256"},
         "security": {
             "tlsSecret": "tls",
@@ -45,9 +88,13 @@ VALUES = {
         "form": "fleet",
         "security": {"tlsSecret": "tls", "identitiesSecret": "identities", **CERT_MANAGER},
         "proxy": {"enabled": True, "cores": 2},
+        **ADDITIONS,
+        "nameOverride": "ratios",
+        "updateStrategy": {"type": "Recreate"},
     },
     **{path.stem: yaml.safe_load(path.read_text()) for path in render.examples()},
 }
+VALUES["added-to-a-sidecar"] = {**VALUES["sidecar"], "security": {"identitiesSecret": "identities"}, **ADDITIONS}
 
 
 def merged(below, above):
@@ -87,6 +134,11 @@ def kubernetes_takes(objects):
         for version in kubernetes_versions():
             # It takes an older schema where it hasn't got this one.
             assert kubernetes_validate.validate(document, version, strict=True) == version, document["kind"]
+
+
+def is_own(container):
+    """Not the user's."""
+    return container["name"] in ("server", "proxy", "memcached")
 
 
 def of_kind(kind, objects):

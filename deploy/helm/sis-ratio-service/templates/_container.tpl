@@ -7,7 +7,7 @@
 {{- $nodes = append $nodes (printf "%s-memcached-%d.%s-memcached:11211" $name $i $name) -}}
 {{- end -}}
 memcached:{{ join "," $nodes }}
-{{- else if and (eq .Values.form "replicas") (eq .Values.store.kind "rocksdb") -}}
+{{- else if eq (include "sis.hasVolume" .) "true" -}}
 rocksdb:/var/lib/sis{{ if .Values.store.rocksdb.sync }}?sync=1{{ end }}
 {{- else -}}
 memory
@@ -142,33 +142,9 @@ resources:
     nvidia.com/gpu: {{ .Values.gpu.count }}
     {{- end }}
 securityContext: {{- include "sis.containerSecurity" . | nindent 2 }}
-{{- end -}}
-
-{{/* Of the Secrets that `security` names: where they are mounted, and the volumes. */}}
-{{- define "sis.secretMounts" -}}
-{{- $mounts := list -}}
-{{- if .Values.security.tlsSecret -}}
-{{- $mounts = append $mounts "- {name: tls, mountPath: /etc/sis/tls, readOnly: true}" -}}
-{{- end -}}
-{{- if .Values.security.identitiesSecret -}}
-{{- $mounts = append $mounts "- {name: identities, mountPath: /etc/sis/identities, readOnly: true}" -}}
-{{- end -}}
-{{- join "\n" $mounts -}}
-{{- end -}}
-
-{{- define "sis.secretVolumes" -}}
-{{- $secret := "secret: {secretName: %s, defaultMode: 0440}" -}}
-{{- $volumes := list -}}
-{{- with .Values.security.tlsSecret -}}
-{{- $volumes = append $volumes (printf "- name: tls\n  %s" (printf $secret .)) -}}
-{{- end -}}
-{{- with .Values.security.identitiesSecret -}}
-{{- $volumes = append $volumes (printf "- name: identities\n  %s" (printf $secret .)) -}}
-{{- end -}}
-{{- if .Values.proxy.enabled -}}
-{{- $volumes = append $volumes (printf "- name: proxy\n  configMap: {name: %s-proxy}" (include "sis.name" .)) -}}
-{{- end -}}
-{{- join "\n" $volumes -}}
+{{- with include "sis.mounts" . }}
+volumeMounts: {{- . | nindent 2 }}
+{{- end }}
 {{- end -}}
 
 {{- define "sis.containerSecurity" -}}
@@ -181,74 +157,4 @@ capabilities:
   drop: [ALL]
 seccompProfile:
   type: RuntimeDefault
-{{- end -}}
-
-{{/* What pods of every kind have in common: dict "root" $ "component" "server". */}}
-{{- define "sis.pod" -}}
-{{- $values := .root.Values -}}
-{{- $placed := ternary $values.memcached $values (eq .component "memcached") -}}
-{{- $affinity := $placed.affinity -}}
-{{- if and (eq .component "memcached") (not (hasKey $affinity "podAntiAffinity")) -}}
-{{- $affinity = merge (include "sis.apart" . | fromYaml) $affinity -}}
-{{- end -}}
-automountServiceAccountToken: false
-enableServiceLinks: false
-securityContext:
-  runAsNonRoot: true
-  runAsUser: {{ $values.user }}
-  runAsGroup: {{ $values.group }}
-  fsGroup: {{ $values.group }}
-  fsGroupChangePolicy: OnRootMismatch
-  seccompProfile:
-    type: RuntimeDefault
-{{- with $values.imagePullSecrets }}
-imagePullSecrets:
-  {{- range . }}
-  - name: {{ . }}
-  {{- end }}
-{{- end }}
-{{- with $values.priorityClassName }}
-priorityClassName: {{ . }}
-{{- end }}
-{{- with $placed.nodeSelector }}
-nodeSelector: {{- toYaml . | nindent 2 }}
-{{- end }}
-{{- with $placed.tolerations }}
-tolerations: {{- toYaml . | nindent 2 }}
-{{- end }}
-{{- with $affinity }}
-affinity: {{- toYaml . | nindent 2 }}
-{{- end }}
-{{- end -}}
-
-{{/* Of memcached nodes: two on one machine would be lost together. */}}
-{{- define "sis.apart" -}}
-podAntiAffinity:
-  requiredDuringSchedulingIgnoredDuringExecution:
-    - topologyKey: kubernetes.io/hostname
-      labelSelector:
-        matchLabels: {{- include "sis.selector" . | nindent 10 }}
-{{- end -}}
-
-{{- define "sis.spread" -}}
-topologySpreadConstraints:
-  {{- range $key := list "kubernetes.io/hostname" "topology.kubernetes.io/zone" }}
-  - topologyKey: {{ $key }}
-    maxSkew: 1
-    whenUnsatisfiable: ScheduleAnyway
-    labelSelector:
-      matchLabels: {{- include "sis.selector" $ | nindent 8 }}
-  {{- end }}
-{{- end -}}
-
-{{/* Metadata of a pod template. */}}
-{{- define "sis.podMetadata" -}}
-labels:
-  {{- include "sis.labels" . | nindent 2 }}
-  {{- with .root.Values.podLabels }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
-{{- with .root.Values.podAnnotations }}
-annotations: {{- toYaml . | nindent 2 }}
-{{- end }}
 {{- end -}}

@@ -1,15 +1,26 @@
+{{- define "sis.chart" -}}
+{{- .Values.nameOverride | default .Chart.Name -}}
+{{- end -}}
+
 {{/* What everything of the release is called. */}}
 {{- define "sis.name" -}}
-{{- if contains .Chart.Name .Release.Name -}}
+{{- $chart := include "sis.chart" . -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride -}}
+{{- else if contains $chart .Release.Name -}}
 {{- .Release.Name | trunc 40 | trimSuffix "-" -}}
 {{- else -}}
-{{- printf "%s-%s" .Release.Name .Chart.Name | trunc 40 | trimSuffix "-" -}}
+{{- printf "%s-%s" .Release.Name $chart | trunc 40 | trimSuffix "-" -}}
 {{- end -}}
+{{- end -}}
+
+{{- define "sis.serviceAccount" -}}
+{{- .Values.serviceAccount.name | default (ternary (include "sis.name" .) "default" .Values.serviceAccount.create) -}}
 {{- end -}}
 
 {{/* Labels that pods are selected by: dict "root" $ "component" "server". */}}
 {{- define "sis.selector" -}}
-app.kubernetes.io/name: {{ .root.Chart.Name }}
+app.kubernetes.io/name: {{ include "sis.chart" .root }}
 app.kubernetes.io/instance: {{ .root.Release.Name }}
 app.kubernetes.io/component: {{ .component }}
 {{- end -}}
