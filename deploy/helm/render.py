@@ -27,10 +27,10 @@ def render(values):
 
 
 def manifest(example):
-    """One YAML stream that kubectl applies."""
+    """One YAML stream that kubectl applies; what `helm test` starts is not for it."""
     lines = [f"# {example.name} of the chart, as deploy/helm/render.py writes it."]
     for template, text in sorted(render(yaml.safe_load(example.read_text())).items()):
-        if template.endswith(".yaml") and text.strip():
+        if template.endswith(".yaml") and "/templates/tests/" not in template and text.strip():
             lines += ["---", text.strip().removeprefix("---").strip()]
     return "\n".join(line.rstrip() for line in "\n".join(lines).splitlines()) + "\n"
 

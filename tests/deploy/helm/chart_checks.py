@@ -10,10 +10,15 @@ import yaml
 
 from deploy.helm import render
 from tests.deploy.helm.rendered_chart import (
-    INSECURE, VALUES, containers, documents, forms, is_own, kubernetes_takes, labels, pods, selected, servers,
+    INSECURE, VALUES, containers, documents, forms, is_own, kubernetes_takes, labels, matches, of_kind, pods,
+    selected, selector, servers,
 )  # fmt: skip
 
-SELECTS_NOTHING = {"Certificate", "ConfigMap", "PrometheusRule", "HorizontalPodAutoscaler", "Job", "ServiceAccount"}
+SELECTS_NOTHING = {"Certificate", "ConfigMap", "PrometheusRule", "HorizontalPodAutoscaler", "Job", "Pod", "ServiceAccount"}
+
+
+def selects(document, pod):
+    return document["kind"] not in SELECTS_NOTHING and matches(selector(document), labels(pod))
 
 
 class ChartChecks(unittest.TestCase):
@@ -42,6 +47,37 @@ class ChartChecks(unittest.TestCase):
         self.assertLessEqual({"Certificate", "PodMonitor", "PrometheusRule", "ConfigMap"}, kinds)
         kinds = {document["kind"] for document in documents(INSECURE)}
         self.assertFalse(kinds & {"Certificate", "PodMonitor", "PrometheusRule", "ConfigMap"})
+
+    def test_helm_test_has_a_pod_where_it_can_call(self):
+        """Its containers are as those of servers, and no manifest for kubectl has it."""
+        tokens = {"tlsSecret": "tls", "identitiesSecret": "identities"}
+        client = {"test": {"clientSecret": "client"}}
+        for values, called in (
+            (INSECURE, 3),
+            ({**INSECURE, "form": "fleet", "servers": 9}, 1),
+            ({"security": tokens, **client}, 3),
+            ({"security": tokens}, 0),
+            ({"security": {"insecure": True, "tlsSecret": "tls"}}, 0),
+            ({"security": {"insecure": True, "identitiesSecret": "identities"}}, 0),
+            (VALUES["certified"], 0),
+            ({**VALUES["certified"], **client}, 3),
+            (VALUES["sidecar"], 0),
+        ):
+            with self.subTest(values=values):
+                objects = list(documents(values))
+                found = of_kind("Pod", objects)
+                self.assertEqual(sum(len(pod["spec"]["containers"]) for pod in found), called)
+                for pod in found:
+                    self.assertEqual(pod["metadata"]["annotations"]["helm.sh/hook"], "test")
+                    self.assertEqual(pod["spec"]["restartPolicy"], "Never")
+                    (server,) = servers(objects)
+                    for container in pod["spec"]["containers"]:
+                        for same in ("image", "imagePullPolicy", "securityContext"):
+                            self.assertEqual(container[same], server[same])
+                    # Nothing stands in the way, and it is nobody's client or server.
+                    self.assertEqual([], [document for document in objects if selects(document, pod)])
+        for example in render.examples():
+            self.assertNotIn("helm.sh/hook", render.manifest(example))
 
     def test_no_container_may_do_more_than_it_must(self):
         for name, _, objects in forms():

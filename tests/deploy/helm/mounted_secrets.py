@@ -8,24 +8,30 @@ TOKEN = "a-token-that-nobody-guesses"
 
 
 class MountedSecrets:
-    """`tls` of the Secret that security.tlsSecret names, for 127.0.0.1, and `identities` with TOKEN for
-    alice, a trainer."""
+    """`tls` of the Secret that security.tlsSecret names, for 127.0.0.1, `identities` with TOKEN for alice, a
+    trainer, and `client` of a client, who is alice by its token and carol by its certificate."""
 
     def __init__(self, folder):
         self.folder = folder
         self._authority = certificates.Authority(folder, "authority")
         self.ca = self._authority.path
-        for name in ("tls", "identities"):
+        for name in ("tls", "identities", "client"):
             pathlib.Path(folder, name).mkdir()
+        for name in ("tls", "client"):
+            pathlib.Path(folder, name, "ca.crt").write_bytes(pathlib.Path(self.ca).read_bytes())
         self.renew(certificates.LASTS)
-        pathlib.Path(folder, "tls", "ca.crt").write_bytes(pathlib.Path(self.ca).read_bytes())
+        self._issue("carol", "client")
+        pathlib.Path(folder, "client", "token").write_text(TOKEN)
         pathlib.Path(folder, "identities", "identities").write_text(f"token {TOKEN} alice trainer\n")
 
     def renew(self, lasts):
         """Writes a certificate and a key that are new, as who looks after the Secret does."""
-        certificate, key = self._authority.issue("localhost", "server", lasts)
-        for path, name in ((key, "tls.key"), (certificate, "tls.crt")):
-            pathlib.Path(path).rename(pathlib.Path(self.folder, "tls", name))
+        self._issue("localhost", "tls", lasts)
+
+    def _issue(self, name, folder, lasts=certificates.LASTS):
+        certificate, key = self._authority.issue(name, folder, lasts)
+        for path, file in ((key, "tls.key"), (certificate, "tls.crt")):
+            pathlib.Path(path).rename(pathlib.Path(self.folder, folder, file))
 
     def variables(self, name):
         """What the pod of a client has in its environment that shows a certificate of this name."""

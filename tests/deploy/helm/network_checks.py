@@ -166,6 +166,21 @@ class NetworkChecks(unittest.TestCase):
                         nodes = port_names(other) & {"memcached"} if is_fleet else set()
                         self.assertEqual(reached(labels(other)), nodes)
 
+    def test_the_pod_of_helm_test_may_call_the_servers(self):
+        called = 0
+        for name, values, objects in forms():
+            with self.subTest(values=name):
+                policies = of_kind("NetworkPolicy", objects)
+                for pod in of_kind("Pod", objects):
+                    (server,) = (template for _, template in pods(objects) if "admin" in port_names(template))
+                    own = [policy for policy in policies if server in selected(policy, objects)]
+                    self.assertIn("grpc", allows(own, "Ingress", labels(pod), NAMESPACE))
+                    if "networkPolicy" not in values:  # where everybody may
+                        other = {**labels(pod), "app.kubernetes.io/instance": "b"}
+                        self.assertEqual(allows(own, "Ingress", other, NAMESPACE), set())
+                    called += 1
+        self.assertGreater(called, 1)
+
     def test_who_wants_no_policy_gets_none(self):
         for values in VALUES.values():
             objects = documents({**values, "networkPolicy": {"enabled": False}})

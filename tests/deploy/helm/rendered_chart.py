@@ -62,6 +62,7 @@ VALUES = {
             },
         },
         **ADDITIONS,
+        "test": {"clientSecret": "client"},
         "fullnameOverride": "ratios",
         "updateStrategy": {"rollingUpdate": {"partition": 1}},
         "flags": {"append_patience": "30s", "steps_kept": "256"},

@@ -15,6 +15,8 @@ from server.testing.live_server import LiveServer
 from server.testing.process_status import process_status
 from tests.deploy.helm.rendered_chart import of_kind
 
+SISCTL = pathlib.Path(__file__).absolute().parents[3] / "client/cli/sisctl"
+
 
 def free_port():
     with socket.socket() as listening:
@@ -147,6 +149,24 @@ class RenderedServers:
             flags.append(re.sub(r"/(?:run|var/lib)/sis", f"{self._folder.name}/{index}", argument))
         subprocess.run(["mkdir", f"{self._folder.name}/{index}"], check=True)
         return LiveServer(*flags)
+
+    def kill_server(self, index):
+        self._servers[index].kill()
+
+    def helm_test(self):
+        """How the containers of the pod end that `helm test` starts."""
+        (pod,) = of_kind("Pod", self._documents)
+        status = []
+        for container, address in zip(pod["spec"]["containers"], self.addresses):
+            environment = {
+                variable["name"]: variable["value"].replace("/etc/sis", self._secrets)
+                for variable in container.get("env", [])
+            }
+            binary, *arguments = container["command"]
+            assert binary == "/usr/bin/sisctl", binary
+            arguments = [re.sub(r"[\w.-]+\.svc:\d+", address, argument) for argument in arguments]
+            status.append(subprocess.run([SISCTL, *arguments], env=environment, timeout=60).returncode)
+        return status
 
     def check_probes(self, test):
         """That of what has started each probe finds what it asks, and each monitor metrics."""

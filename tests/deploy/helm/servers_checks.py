@@ -186,6 +186,40 @@ class RenderedServersChecks(unittest.TestCase):
             with sis.Client(servers.addresses) as client:
                 client.create_run("his", **RUN)
 
+    def test_helm_test_fails_unless_every_server_answers_a_client(self):
+        certified = {"tlsSecret": "tls", "clientCertificates": True}
+        for values in (
+            {"servers": 3},
+            {"form": "fleet", "servers": 1, "memcached": {"sizeMiB": 64}},
+            {"servers": 2, "security": TLS, "test": {"clientSecret": "client"}},
+            {"servers": 2, "security": TLS, "test": {"clientSecret": "client"}, "proxy": {"enabled": True}},
+            {
+                "servers": 1,
+                "security": certified,
+                "flags": {"certificate_role": "viewer"},
+                "test": {"clientSecret": "client"},
+            },
+            {
+                "servers": 1,
+                "security": {"insecure": True, "identitiesSecret": "identities"},
+                "test": {"clientSecret": "client"},
+            },
+        ):
+            with self.subTest(values=values):
+                servers = self.serve(memory=self.SMALL, **values)
+                count = len(servers.addresses)
+                self.assertEqual(servers.helm_test(), [0] * count)
+                servers.kill_server(count - 1)
+                self.assertEqual(servers.helm_test(), [0] * (count - 1) + [1])
+                servers.close()
+
+    def test_helm_test_fails_for_a_client_that_is_nobody(self):
+        servers = self.serve(servers=1, memory=self.SMALL, security=TLS, test={"clientSecret": "client"})
+        token = pathlib.Path(self.secrets.folder, "client", "token")
+        token.write_text("a-token-that-nobody-has")
+        self.addCleanup(token.write_text, TOKEN)
+        self.assertEqual(servers.helm_test(), [1])
+
     def test_a_trainer_shares_memory_with_its_sidecar(self):
         servers = self.serve(
             form="sidecar",

@@ -18,6 +18,19 @@
 {{- .Values.serviceAccount.name | default (ternary (include "sis.name" .) "default" .Values.serviceAccount.create) -}}
 {{- end -}}
 
+{{/* Where clients call, one per line: every server by its name, or a fleet by its own. */}}
+{{- define "sis.addresses" -}}
+{{- $host := printf "%s.%s.svc:%d" (include "sis.name" .) .Release.Namespace (int .Values.ports.grpc) -}}
+{{- $addresses := list $host -}}
+{{- if eq .Values.form "replicas" -}}
+{{- $addresses = list -}}
+{{- range $i := until (int .Values.servers) -}}
+{{- $addresses = append $addresses (printf "%s-%d.%s" (include "sis.name" $) $i $host) -}}
+{{- end -}}
+{{- end -}}
+{{- join "\n" $addresses -}}
+{{- end -}}
+
 {{/* Labels that pods are selected by: dict "root" $ "component" "server". */}}
 {{- define "sis.selector" -}}
 app.kubernetes.io/name: {{ include "sis.chart" .root }}

@@ -3,7 +3,7 @@
 {{- $values := .root.Values -}}
 {{- $isNode := eq .component "memcached" -}}
 {{- $placed := ternary $values.memcached $values $isNode -}}
-{{- $affinity := $placed.affinity -}}
+{{- $affinity := ternary dict $placed.affinity (eq .component "test") -}}
 {{- if and $isNode (not (hasKey $affinity "podAntiAffinity")) -}}
 {{- $affinity = merge (include "sis.apart" . | fromYaml) $affinity -}}
 {{- end -}}
