@@ -17,8 +17,10 @@ from grafana_foundation_sdk.models import dashboard
 
 from deploy.grafana import panels
 
-# Where docs/runbooks can be read. A place of its own for every installation: deploy/README.md.
+# Where docs/runbooks can be read, and a server's page. Every installation has places of its own:
+# deploy/README.md.
 _RUNBOOKS = "https://example.org/docs/runbooks"
+_PAGE = "http://localhost:9464"
 
 
 def _labels(name: str, label: str, query: str) -> QueryVariable:
@@ -96,6 +98,8 @@ def board(title: str, uid: str, description: str, variables: List[Any]) -> Dashb
         .as_dropdown(True)
         .keep_time(True)
     )
+    page = DashboardLink("Page of a server").type(dashboard.DashboardLinkType.LINK).url("${page}").target_blank(True)
+    constants = [ConstantVariable("runbooks").value(_RUNBOOKS), ConstantVariable("page").value(_PAGE)]
     return (
         Dashboard(title)
         .uid(uid)
@@ -105,6 +109,7 @@ def board(title: str, uid: str, description: str, variables: List[Any]) -> Dashb
         .tooltip(dashboard.DashboardCursorSync.CROSSHAIR)
         .time("now-1h", "now")
         .refresh("30s")
-        .variables([datasource(), job(), *variables, ConstantVariable("runbooks").value(_RUNBOOKS)])
+        .variables([datasource(), job(), *variables, *constants])
         .link(dashboards)
+        .link(page)
     )

@@ -54,6 +54,21 @@ class DashboardsTest(unittest.TestCase):
         self.check_panels(check)
         self.assertEqual(linked, {path.name for path in pathlib.Path("docs/runbooks").glob("*.md")})
 
+    def test_links_lead_to_places_that_the_chart_and_grafana_can_change(self):
+        for board in self.boards.values():
+            constants = {
+                variable["name"]: variable["query"]
+                for variable in board["templating"]["list"]
+                if variable["type"] == "constant"
+            }
+            self.assertEqual(
+                constants, {"runbooks": "https://example.org/docs/runbooks", "page": "http://localhost:9464"}
+            )
+            self.assertEqual([link["url"] for link in board["links"] if link["type"] == "link"], ["${page}"])
+            links = [link["url"] for panel in dashboards.panels(board) for link in panel.get("links", [])]
+            for url in links:
+                self.assertRegex(url, r"^\$\{runbooks\}/")
+
     def test_titles_and_ids_are_unique(self):
         for board in self.boards.values():
             ids = [panel["id"] for panel in board["panels"]]

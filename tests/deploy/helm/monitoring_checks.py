@@ -49,6 +49,27 @@ def texts(node):
 
 
 class MonitoringChecks(unittest.TestCase):
+    def test_links_lead_where_the_values_say(self):
+        def said(**links):
+            objects = list(documents({**INSECURE, **MONITORED, "links": links}))
+            (rules,) = of_kind("PrometheusRule", objects)
+            alerts = [rule for group in rules["spec"]["groups"] for rule in group["rules"] if "alert" in rule]
+            files = [text for document in of_kind("ConfigMap", objects) for text in document["data"].values()]
+            return alerts, list(map(json.loads, files))
+
+        example = ("https://example.org/docs/runbooks", "http://localhost:9464")
+        self.assertEqual(said(), said(runbooks=example[0], page=example[1]))
+        runbooks, page = "https://wiki.example.com/sis?page=", "https://sis.example.com:8443/page"
+        alerts, boards = said(runbooks=runbooks, page=page)
+        for alert, before in zip(alerts, said()[0]):
+            name = before["annotations"]["runbook_url"].removeprefix(example[0])
+            self.assertEqual(alert["annotations"]["runbook_url"], runbooks + name)
+        for board in boards:
+            constants = {variable["name"]: variable.get("query") for variable in board["templating"]["list"]}
+            self.assertEqual((constants["runbooks"], constants["page"]), (runbooks, page))
+        for place in example:
+            self.assertNotIn(place, json.dumps([alerts, boards]))
+
     def test_rules_and_dashboards_ask_for_the_job_that_the_monitor_makes(self):
         for form in FORMS:
             with self.subTest(form=form):

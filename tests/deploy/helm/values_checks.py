@@ -89,6 +89,8 @@ NONSENSE = (
     ({**INSECURE, "form": "fleet", "updateStrategy": {"rollingUpdate": {"partition": 1}}}, "updateStrategy"),
     ({**SIDECAR, "updateStrategy": {"type": "OnDelete"}}, "updateStrategy"),
     ({"store": {"rocksdb": {"persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Keep"}}}}, "whenDeleted"),
+    ({**INSECURE, "links": {"runbooks": "wiki.example.com"}}, "runbooks"),
+    ({**INSECURE, "links": {"page": 'http://a"b'}}, "page"),
     ({**INSECURE, "podMonitor": {"interval": "0s"}}, "interval"),
     ({**INSECURE, "proxy": {"enabled": True, "callsPerSecond": 0}}, "callsPerSecond"),
     ({"security": {**TLS, "clientCertificates": True}, "proxy": {"enabled": True}}, "proxy.enabled"),
