@@ -3,6 +3,7 @@ that are killed."""
 
 import contextlib
 import os
+import pathlib
 import re
 import shutil
 import signal
@@ -59,6 +60,13 @@ class Server:
     def kill(self) -> None:
         self._server.kill()
         self.client.close()
+
+    def end(self) -> None:
+        """As an operator ends it."""
+        self._server.close()
+
+    def freeze(self) -> None:
+        self._server.process.send_signal(signal.SIGSTOP)
 
 
 class StoreTest(unittest.TestCase):
@@ -160,6 +168,87 @@ class StoreTest(unittest.TestCase):
         restarted.kill()
         again = self.serve(store)
         self.check_after_restart(again.client, {**acked, name: acked[name] + 2 * BLOCK})
+
+    def test_a_copy_of_a_stopped_store_is_a_store(self):
+        """Also of one that stopped without a word, or for a moment: as a snapshot of the volume finds it."""
+
+        class Stopped:
+            """A server whose store is copied when it is killed."""
+
+            def __init__(self, server, stop):
+                self.client, self._server, self._stop = server.client, server, stop
+
+            def kill(self):
+                self._stop(self._server)
+                shutil.copytree(original, copy)
+                self._server.kill()
+
+        original, copy = f"{self.directory}/db", f"{self.directory}/copy"
+        for stop in (Server.end, Server.kill, Server.freeze):
+            with self.subTest(stop.__name__):
+                server = self.serve(f"rocksdb:{original}")
+                acked = self.load_until_killed(Stopped(server, stop), self.create_run(server.client), 40)
+                for directory in (copy, original):
+                    again = self.serve(f"rocksdb:{directory}")
+                    self.assertNotIn("damaged", again.store)
+                    self.check_after_restart(again.client, acked)
+                    again.kill()
+                    shutil.rmtree(directory)
+
+    def test_a_copy_of_files_of_two_moments_gives_no_other_records(self):
+        """Such is one that is made while the server works: it lacks some, or no server starts."""
+        directory = f"{self.directory}/db"
+        tables = [[f"sequence {i}{table}" for i in range(4)] for table in range(5)]
+        moments = []
+        for table in tables:
+            # Each start writes what the log had into a table; RocksDB merges them when there are four.
+            server = self.serve(f"rocksdb:{directory}")
+            self.store_whole(server.client, self.create_run(server.client), table)
+            server.kill()
+            moments.append({path.name: path.read_bytes() for path in pathlib.Path(directory).iterdir()})
+        names, outcomes = sum(tables, []), set()
+
+        def is_table(name):
+            return name.endswith(".sst")
+
+        def is_log(name):
+            return name.endswith(".log")
+
+        for i, copied_first in enumerate((is_table, is_log, lambda name: not is_table(name), lambda name: "0" in name)):
+            for first, later in ((1, 2), (1, 4), (2, 4)):
+                copy = pathlib.Path(self.directory, f"copy {i} {first} {later}")
+                copy.mkdir()
+                for name in {**moments[first], **moments[later]}:
+                    moment = moments[first if copied_first(name) else later]
+                    if name in moment:
+                        (copy / name).write_bytes(moment[name])
+                with self.subTest(copy.name):
+                    outcomes.add(self.look_at_copy(copy, names))
+                shutil.rmtree(copy)
+        self.assertLessEqual({"no start", "missing"}, outcomes)
+
+    def look_at_copy(self, directory, names):
+        try:
+            server = self.serve(f"rocksdb:{directory}")
+        except RuntimeError:
+            return "no start"
+        missing = self.missing_of(server.client, names) if server.client.list_runs() else names
+        server.kill()
+        return "missing" if missing else "whole"
+
+    def test_tables_are_of_a_format_that_older_rocksdb_reads(self):
+        """By default newer ones write newer ones, of which RocksDB 7.8 says that they are damaged."""
+        directory = f"{self.directory}/db"
+        server = self.serve(f"rocksdb:{directory}")
+        self.store_whole(server.client, self.create_run(server.client), ["a"])
+        server.kill()
+        # Writes what the log had into a table.
+        self.serve(f"rocksdb:{directory}").kill()
+        formats = set()
+        for path in pathlib.Path(directory).glob("*.sst"):
+            # The end of the footer: the format, and 8 bytes that say what this is.
+            formats.add(int.from_bytes(path.read_bytes()[-12:-8], "little"))
+        self.assertEqual(formats, {5})
 
     def test_memcached_keeps_what_was_acked_over_kill_9(self):
         _, store = self.memcached()

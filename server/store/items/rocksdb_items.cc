@@ -194,6 +194,9 @@ class RocksDbItems final : public ItemStore {
     table.filter_policy.reset(rocksdb::NewBloomFilterPolicy(10));
     table.block_cache = rocksdb::NewLRUCache(size_t{32} << 20);
     table.cache_index_and_filter_blocks = true;
+    // RocksDB 9 would write 6, of which 7.8 says that it is damaged: who goes back to a server with
+    // an older one, as distributions have it, would lose all.
+    table.format_version = 5;
     rocksdb::Options options;
     options.create_if_missing = true;
     options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
