@@ -20,9 +20,9 @@ def examples():
     return sorted((CHART / "examples").glob("*.yaml"))
 
 
-def render(values):
+def render(values, folder=CHART):
     """What Helm would install, by template. Values are a dict, as in values.yaml."""
-    with helm_python.Chart.load(str(CHART)) as chart:
+    with helm_python.Chart.load(str(folder)) as chart:
         return chart.render(values, name=RELEASE, namespace=NAMESPACE)
 
 

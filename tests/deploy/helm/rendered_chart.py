@@ -107,8 +107,8 @@ def merged(below, above):
     return both
 
 
-def documents(values):
-    for template, text in render.render(values).items():
+def documents(values, chart=render.CHART):
+    for template, text in render.render(values, chart).items():
         if template.endswith(".yaml"):
             yield from filter(None, yaml.safe_load_all(text))
 

@@ -2,10 +2,14 @@
 
 Run by chart_test.py, in an environment that has Helm."""
 
+import pathlib
+import shutil
+import tempfile
 import unittest
 
+from deploy.helm import render
 from tests.deploy.helm.rendered_chart import (
-    INSECURE, documents, forms, labels, matches, of_kind, pods, port_names, selected,
+    INSECURE, VALUES, documents, forms, labels, matches, merged, of_kind, pods, port_names, selected,
 )  # fmt: skip
 
 
@@ -100,6 +104,74 @@ class WorkloadChecks(unittest.TestCase):
                     spec.get("affinity", {}).get("nodeAffinity"), wanted.get("affinity", {}).get("nodeAffinity")
                 )
                 self.assertEqual("podAntiAffinity" in spec.get("affinity", {}), "memcached" in port_names(template))
+
+    def test_an_upgrade_changes_nothing_that_kubernetes_keeps(self):
+        """Of workloads that last: for a Job's pod it would be all. docs/upgrade.md says which values do."""
+        changeable = {
+            "StatefulSet": {
+                "minReadySeconds", "persistentVolumeClaimRetentionPolicy", "replicas", "template", "updateStrategy",
+            },
+            "Deployment": {"replicas", "strategy", "template"},
+        }  # fmt: skip
+
+        def kept(objects):
+            for document, _ in lasting(objects):
+                kind, spec = document["kind"], document["spec"]
+                yield kind, document["metadata"]["name"], {
+                    field: spec[field] for field in spec.keys() - changeable[kind]
+                }
+
+        def differs(before, after):
+            return list(kept(documents(before))) != list(kept(documents(after)))
+
+        rocksdb = {**INSECURE, "store": {"kind": "rocksdb"}}
+        with tempfile.TemporaryDirectory() as folder:
+            newer = pathlib.Path(folder, "chart")
+            shutil.copytree(render.CHART, newer)
+            chart = (newer / "Chart.yaml").read_text()
+            (newer / "Chart.yaml").write_text(chart.replace("0.1.0", "9.9.9"))
+            for name, values, objects in forms():
+                with self.subTest(values=name):
+                    upgraded = list(documents(values, newer))
+                    self.assertNotEqual(upgraded, objects)
+                    self.assertEqual(list(kept(upgraded)), list(kept(objects)))
+                    # Nor restarts memcached's nodes, which would forget all that they hold.
+                    nodes, upgraded_nodes = (
+                        [template for _, template in pods(both) if "memcached" in port_names(template)]
+                        for both in (objects, upgraded)
+                    )
+                    self.assertEqual(nodes, upgraded_nodes)
+        for change in (
+            {"servers": 5},
+            {"memory": {"cacheMiB": 8192}},
+            {"flags": {"append_patience": "30s"}},
+            {"security": {"tlsSecret": "tls", "identitiesSecret": "identities"}},
+            {"podLabels": {"a": "b"}},
+            {"updateStrategy": {"type": "OnDelete"}},
+        ):
+            self.assertFalse(differs(rocksdb, {**rocksdb, **change}), change)
+        for change in (
+            {"form": "fleet", "store": {}},
+            {"store": {}},
+            {"store": {"kind": "rocksdb", "rocksdb": {"sizeGiB": 128}}},
+            {"store": {"kind": "rocksdb", "rocksdb": {"storageClass": "fast"}}},
+            {"nameOverride": "ratios"},
+            {"fullnameOverride": "ratios"},
+        ):
+            self.assertTrue(differs(rocksdb, {**rocksdb, **change}), change)
+
+    def test_pods_are_replaced_when_a_file_changes_that_they_read_once(self):
+        """As the configuration of a proxy. Secrets are read again."""
+
+        def of_servers(**proxy):
+            objects = list(documents(merged(VALUES["proxied"], {"proxy": proxy})))
+            files = [document["data"] for document in of_kind("ConfigMap", objects)]
+            return files, [template for _, template in pods(objects) if "admin" in port_names(template)]
+
+        (files, templates), (other_files, other_templates) = of_servers(), of_servers(callsPerSecond=1)
+        self.assertNotEqual(files, other_files)
+        self.assertNotEqual(templates, other_templates)
+        self.assertEqual(templates, of_servers()[1])
 
     def test_who_spreads_memcached_otherwise_may(self):
         apart = {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}

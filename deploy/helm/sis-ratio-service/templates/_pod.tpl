@@ -79,14 +79,20 @@ podAntiAffinity:
         matchLabels: {{- include "sis.selector" . | nindent 10 }}
 {{- end -}}
 
-{{/* Metadata of a pod template. */}}
+{{/* Metadata of a pod template. No version is in it, which would restart memcached at each upgrade. */}}
 {{- define "sis.podMetadata" -}}
 labels:
-  {{- include "sis.labels" . | nindent 2 }}
+  {{- include "sis.selector" . | nindent 2 }}
   {{- with .root.Values.podLabels }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
-{{- with .root.Values.podAnnotations }}
+{{- $annotations := .root.Values.podAnnotations -}}
+{{- if and .root.Values.proxy.enabled (eq .component "server") -}}
+{{- /* HAProxy reads its files once. */ -}}
+{{- $checksum := print (include "sis.proxyConfiguration" .root) (include "sis.proxyRenewal" .root) | sha256sum -}}
+{{- $annotations = merge (dict "checksum/proxy" $checksum) $annotations -}}
+{{- end -}}
+{{- with $annotations }}
 annotations: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end -}}
