@@ -313,7 +313,8 @@ TEST(RecordedLogProbsTest, NamesWhatIsWrongInEveryFormat) {
   }
 }
 
-// Engines can list their whole vocabulary. What takes the square of it runs into the test's time limit.
+// Engines can list their whole vocabulary. What takes the square of it runs into the test's time
+// limit.
 TEST(RecordedLogProbsTest, ReadsListsOfWholeVocabularies) {
   constexpr int kTokens = 400'000;
   std::string dictionary;
