@@ -103,7 +103,9 @@ void AddShow(CLI::App& sisctl, Action& action) {
       "Without SEQUENCE: which these are, and the tokens and positions that stand out.\n"
       "LOG W is log p - log q of the sampled token, nats; A the probability that the draw "
       "accepts;\n"
-      "RESIDUAL the current policy's mass outside the recorded tokens; BEHIND policy versions.");
+      "RESIDUAL the current policy's mass outside the recorded tokens; BEHIND policy versions; "
+      "NOT\n"
+      "KEPT positions that were evaluated, but had no room.");
   const auto options = std::make_shared<Options>();
   app.add_option("RUN", options->run_id, "The run's id.")->required();
   CLI::Option* const sequence =

@@ -79,7 +79,7 @@ ABSL_FLAG(absl::Duration, append_patience, sis::Limits().append_patience,
           "how long a batch waits for room before what does not fit is refused");
 ABSL_FLAG(int64_t, inspected_bytes, sis::Limits().inspected_bytes,
           "for the last evaluated values of a sample of sequences, which sisctl show and the page "
-          "open; one run takes at most an eighth; 0: none are kept");
+          "open; one run takes at most an eighth, one sequence half of that; 0: none are kept");
 ABSL_FLAG(int, steps_kept, sis::Limits().steps_kept, "draws of a run whose totals are kept");
 
 namespace {
