@@ -9,6 +9,7 @@
 #include "client/cli/show_html.h"
 #include "client/cli/show_text.h"
 #include "client/cli/subcommands.h"
+#include "client/cli/unanswered.h"
 
 namespace sis {
 namespace {
@@ -89,7 +90,7 @@ absl::Status Show(Client& client, const Options& options) {
     if (!read.ok()) return read.status();
     texts = *std::move(read);
   }
-  return options.sequence.id.empty() ? ShowRun(client, options, texts)
+  return options.sequence.id.empty() ? FromEveryServer(client, ShowRun(client, options, texts))
                                      : ShowSequence(client, options, texts);
 }
 

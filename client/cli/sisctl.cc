@@ -36,7 +36,9 @@ class Formatter : public CLI::Formatter {
 ExitStatus Main(int argc, const char* const* argv) {
   CLI::App app("Talks to a SIS ratio service.", "sisctl");
   app.formatter(std::make_shared<Formatter>());
-  app.footer("Exit status: 0 done, 1 failed, 2 wrong usage, 3 compare found a fault.");
+  app.footer(
+      "Exit status: 0 done, 1 failed, or a server gave no answer, 2 wrong usage, 3 compare found a "
+      "fault.");
   app.failure_message([](const CLI::App*, const CLI::Error& error) {
     return absl::StrCat("sisctl: ", error.what(), "\nsee sisctl --help\n");
   });
