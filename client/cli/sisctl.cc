@@ -69,6 +69,7 @@ ExitStatus Main(int argc, const char* const* argv) {
   AddRunsDelete(*runs, action);
   AddStep(app, action);
   AddTop(app, action);
+  AddSequences(app, action);
   AddShow(app, action);
   AddCompare(app, local_action);
   // Not require_subcommand(1), which would hide a misspelt name behind this message.

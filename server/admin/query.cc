@@ -42,6 +42,18 @@ absl::Status ReadQuery(absl::string_view query, v1::GetRunRequest& request) {
 absl::Status ReadQuery(absl::string_view query, v1::ListStepsRequest& request) {
   return ReadRun(query, request);
 }
+absl::Status ReadQuery(absl::string_view query, v1::ListSequencesRequest& request) {
+  uint32_t attempt = 0, limit = 0;
+  absl::Status status = ReadInteger(query, "attempt", attempt);
+  status.Update(ReadInteger(query, "limit", limit));
+  if (!status.ok()) return status;
+  request.set_limit(limit);
+  if (const std::string after = QueryValue(query, "after"); !after.empty()) {
+    request.mutable_after()->set_id(after);
+    request.mutable_after()->set_attempt(attempt);
+  }
+  return ReadRun(query, request);
+}
 absl::Status ReadQuery(absl::string_view query, v1::InspectRunRequest& request) {
   return ReadRun(query, request);
 }

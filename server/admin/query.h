@@ -18,6 +18,7 @@ absl::Status ReadQuery(absl::string_view query, v1::ListRunsRequest& request);
 absl::Status ReadQuery(absl::string_view query, v1::GetServerRequest& request);
 absl::Status ReadQuery(absl::string_view query, v1::GetRunRequest& request);
 absl::Status ReadQuery(absl::string_view query, v1::ListStepsRequest& request);
+absl::Status ReadQuery(absl::string_view query, v1::ListSequencesRequest& request);
 absl::Status ReadQuery(absl::string_view query, v1::InspectRunRequest& request);
 absl::Status ReadQuery(absl::string_view query, v1::GetStepRequest& request);
 absl::Status ReadQuery(absl::string_view query, v1::InspectSequenceRequest& request);
