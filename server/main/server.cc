@@ -146,7 +146,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::StartOnce(const ServerOptions& o
   std::unique_ptr<Admin> admin;
   if (!options.admin.empty()) {
     absl::StatusOr<std::unique_ptr<Admin>> listening =
-        Admin::Listen(options.admin, options.tokenizer);
+        Admin::Listen(options.admin, options.tokenizer,
+                      absl::StrSplit(options.admin_hosts, ',', absl::SkipEmpty()));
     if (!listening.ok()) return listening.status();
     admin = *std::move(listening);
   }
