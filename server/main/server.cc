@@ -364,6 +364,7 @@ void Server::KeepInOrder() {
     if (period % periods_per_reload == 0) ReloadSecurity();
     if (period % kPeriodsPerCleaning != 0) continue;
     registry_.DropExpired();
+    registry_.ChooseNamed();
     if (stored_cache_ != nullptr) stored_cache_->RetryDropsBehind();
     runs_.ExchangeAllBehind();
     runs_.ForgetIdle(run_idle_expiry_);
