@@ -17,8 +17,8 @@ from tests.deploy.helm.rendered_chart import INSECURE, VALUES, containers, docum
 
 # What a server takes of its machine, and where it is reached: no default of the server's decides it.
 CHART_DECIDES = (
-    "admin", "backend", "cache_bytes", "evaluate_threads", "grpc_memory_bytes", "listen", "max_message_bytes",
-    "max_runs", "max_runs_per_owner", "shutdown_grace", "store",
+    "admin", "admin_hosts", "backend", "cache_bytes", "evaluate_threads", "grpc_memory_bytes", "listen",
+    "max_message_bytes", "max_runs", "max_runs_per_owner", "run_idle_expiry", "shutdown_grace", "store",
 )  # fmt: skip
 
 
