@@ -33,6 +33,14 @@ std::optional<int64_t> ReceivedBytes(int descriptor) {
   return static_cast<int64_t>(info.tcpi_bytes_received);
 }
 
+// Whoever reads or writes it next meets an error: gRPC, which then closes it and frees what came. A
+// shutdown would do less: what has come is still to be read, and gRPC may not look again.
+void Abort(int descriptor) {
+  sockaddr nobody = {};
+  nobody.sa_family = AF_UNSPEC;
+  connect(descriptor, &nobody, sizeof(nobody));
+}
+
 }  // namespace
 
 std::string Strangers::PeerOf(int descriptor) {
@@ -96,7 +104,7 @@ void Strangers::Check(const Limits& limits) {
   std::ranges::sort(bringers, std::greater(), &Bringer::bytes);
   for (const Bringer& bringer : bringers) {
     if (bringer.bytes <= limits.each && together <= limits.together) break;
-    shutdown(bringer.descriptor, SHUT_RDWR);  // gRPC closes it, and frees what came
+    Abort(bringer.descriptor);
     together -= bringer.bytes;
     ++cut_;
   }
