@@ -17,8 +17,8 @@ from tests.deploy.helm.rendered_chart import INSECURE, VALUES, containers, docum
 
 # What a server takes of its machine, and where it is reached: no default of the server's decides it.
 CHART_DECIDES = (
-    "admin", "backend", "cache_bytes", "evaluate_threads", "grpc_memory_bytes", "listen", "max_message_bytes",
-    "max_runs", "max_runs_per_owner", "shutdown_grace", "store",
+    "admin", "admin_hosts", "backend", "cache_bytes", "evaluate_threads", "grpc_memory_bytes", "listen",
+    "max_connection_age", "max_message_bytes", "max_runs", "max_runs_per_owner", "run_idle_expiry", "shutdown_grace", "store",
 )  # fmt: skip
 
 
@@ -65,6 +65,12 @@ class FlagsChecks(unittest.TestCase):
                 self.assertEqual(found["max_runs"][0], str(chosen["memory"]["runs"]))
                 for flag, value in chosen["flags"].items():
                     self.assertEqual(found[flag], (value, "command line"))
+
+    def test_connections_of_a_fleet_end_so_that_new_servers_are_found(self):
+        for name, values, objects in forms():
+            with self.subTest(values=name):
+                age = self.understood(objects)["max_connection_age"]
+                self.assertEqual(age[0], "5m" if values.get("form") == "fleet" else "inf")
 
     def test_containers_show_the_ports_at_which_their_processes_listen(self):
         for name, values, objects in forms():
