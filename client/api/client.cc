@@ -200,6 +200,14 @@ absl::StatusOr<v1::ListStepsResponse> Client::ListSteps(const RunRef& run) {
   return service_->ListSteps(request);
 }
 
+absl::StatusOr<v1::ListSequencesResponse> Client::ListSequences(
+    const RunRef& run, const std::optional<SequenceRef>& after) {
+  v1::ListSequencesRequest request;
+  ToMessage(run, *request.mutable_run());
+  if (after.has_value()) ToMessage(*after, *request.mutable_after());
+  return service_->ListSequences(request);
+}
+
 std::vector<absl::StatusOr<v1::GetServerResponse>> Client::GetServers() {
   return service_->GetServers();
 }

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -90,6 +91,9 @@ class Client {
   absl::StatusOr<v1::GetStepResponse> GetStep(const RunRef& run, uint64_t draw);
   // All draws that are kept, the one evaluated last at the end.
   absl::StatusOr<v1::ListStepsResponse> ListSteps(const RunRef& run);
+  // A page of those that the servers have in memory: those after `after`, or from the first.
+  absl::StatusOr<v1::ListSequencesResponse> ListSequences(const RunRef& run,
+                                                          const std::optional<SequenceRef>& after);
   // What each server is, holds and did, in the order of the addresses.
   std::vector<absl::StatusOr<v1::GetServerResponse>> GetServers();
   // What is worth a closer look in the run: the sequences that InspectSequence can open, and

@@ -25,7 +25,8 @@ first where the sampled tokens differ. No service is asked; decisions are those 
 Each question about the files is answered with what was measured and the limit for it. Then follow
 the decisions, with A as the behaviour policy and B as the current one, and the other way round:
 
-unscored       positions where a file gives no log-prob of the sampled token: left out below
+unscored       positions where a file gives no log-prob of the sampled token, or one that its list
+               contradicts: left out below
 accepted, rejected, outside_top_k
                the others, by decision
 k3             w - 1 - log w at the sampled tokens: an estimate of KL(behaviour || current)

@@ -27,7 +27,9 @@ struct InspectedSequence {
         staleness(Array<uint64_t>(response.staleness())),
         top_k_ids(Array<int32_t>(response.top_k_ids())),
         top_k_log_probs(Array<float>(response.top_k_log_probs())),
-        current_log_probs(Array<float>(response.current_log_probs())) {}
+        current_log_probs(Array<float>(response.current_log_probs())),
+        cut_begin(response.cut_begin()),
+        cut_end(response.cut_end()) {}
 
   template <typename T>
   static std::vector<T> Array(const std::string& bytes) {
@@ -51,6 +53,7 @@ struct InspectedSequence {
   std::vector<uint64_t> staleness;
   std::vector<int32_t> top_k_ids;
   std::vector<float> top_k_log_probs, current_log_probs;
+  uint32_t cut_begin, cut_end;
 };
 
 }  // namespace sis

@@ -6,6 +6,7 @@
 #include "client/cli/json_output.h"
 #include "client/cli/options.h"
 #include "client/cli/subcommands.h"
+#include "client/cli/unanswered.h"
 
 namespace sis {
 namespace {
@@ -59,7 +60,9 @@ void AddRunsGet(CLI::App& runs, Action& action) {
   app.add_option("RUN", options->run_id, "Its id.")->required();
   AddJson(app, options->json);
   app.callback([options, &action] {
-    action = [options](Client& client) { return GetRun(client, *options); };
+    action = [options](Client& client) {
+      return FromEveryServer(client, GetRun(client, *options));
+    };
   });
 }
 

@@ -5,6 +5,7 @@
 #include "client/cli/json_output.h"
 #include "client/cli/options.h"
 #include "client/cli/subcommands.h"
+#include "client/cli/unanswered.h"
 
 namespace sis {
 namespace {
@@ -36,8 +37,9 @@ void AddRunsList(CLI::App& runs, Action& action) {
   CLI::App& app = *runs.add_subcommand("list", "List the runs and what they hold.");
   const auto json = std::make_shared<bool>(false);
   AddJson(app, *json);
-  app.callback(
-      [json, &action] { action = [json](Client& client) { return ListRuns(client, *json); }; });
+  app.callback([json, &action] {
+    action = [json](Client& client) { return FromEveryServer(client, ListRuns(client, *json)); };
+  });
 }
 
 }  // namespace sis

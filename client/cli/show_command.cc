@@ -9,6 +9,7 @@
 #include "client/cli/show_html.h"
 #include "client/cli/show_text.h"
 #include "client/cli/subcommands.h"
+#include "client/cli/unanswered.h"
 
 namespace sis {
 namespace {
@@ -89,7 +90,7 @@ absl::Status Show(Client& client, const Options& options) {
     if (!read.ok()) return read.status();
     texts = *std::move(read);
   }
-  return options.sequence.id.empty() ? ShowRun(client, options, texts)
+  return options.sequence.id.empty() ? FromEveryServer(client, ShowRun(client, options, texts))
                                      : ShowSequence(client, options, texts);
 }
 
@@ -103,7 +104,9 @@ void AddShow(CLI::App& sisctl, Action& action) {
       "Without SEQUENCE: which these are, and the tokens and positions that stand out.\n"
       "LOG W is log p - log q of the sampled token, nats; A the probability that the draw "
       "accepts;\n"
-      "RESIDUAL the current policy's mass outside the recorded tokens; BEHIND policy versions.");
+      "RESIDUAL the current policy's mass outside the recorded tokens; BEHIND policy versions; "
+      "NOT\n"
+      "KEPT positions that were evaluated, but had no room.");
   const auto options = std::make_shared<Options>();
   app.add_option("RUN", options->run_id, "The run's id.")->required();
   CLI::Option* const sequence =

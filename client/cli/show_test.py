@@ -153,6 +153,38 @@ class ShowTest(unittest.TestCase):
         self.tokenizer.with_name("bad.json").write_text("{}")
         self.assertIn("not a tokenizer.json", self.sisctl("r", f"--tokenizer={self.folder}/bad.json", fails=True))
 
+    def test_what_is_cut_is_said_and_where(self):
+        """Positions beyond what --inspected_bytes has room for: the API, the text and a browser say which."""
+        server = LiveServer(f"--inspected_bytes={1 << 21}")
+        self.addCleanup(server.close)
+        long = LENGTH * 10
+        with sis.Client(server.address, timeout=30) as client:
+            run = client.create_run("r", seed=1, vocabulary_size=VOCABULARY, top_k=TOP_K)
+            with client.append(run, sampling=sis.Sampling("raw")) as stream:
+                for part in range(10):
+                    values = record(log_softmax(part), part)._asdict()
+                    stream.block("long", first_position=part * LENGTH, policy_version=0, **values)
+            records = client.fetch_top_k(run, ["long"])
+            client.evaluate(run, records, draw=3, log_probs=records.log_probs,
+                            sampled_log_probs=records.sampled_log_probs)  # fmt: skip
+            kept = client.inspect_sequence(run, "long")
+            self.assertEqual((kept.first_position, kept.cut_end), (0, long))
+            self.assertEqual(len(kept.decisions), kept.cut_begin)
+            self.assertLess(kept.cut_begin, long)
+            (listed,) = client.inspect_run(run).sequences
+            self.assertEqual((listed.positions, listed.cut_begin, listed.cut_end),
+                             (kept.cut_begin, kept.cut_begin, long))  # fmt: skip
+        addresses, type(self).addresses = self.addresses, [server.address]
+        self.addCleanup(setattr, type(self), "addresses", addresses)
+        cut = f"{kept.cut_begin}-{long - 1}"
+        self.assertRegex(self.sisctl("r"), rf"\nlong .* {cut}\n")
+        self.assertIn(f"{cut}  evaluated, but not kept: no room in --inspected_bytes", self.sisctl("r", "long"))
+        refusal = self.sisctl("r", "long", f"--position={long - 1}", fails=True)
+        self.assertIn(f"for {cut} there was no room in --inspected_bytes", refusal)
+        self.assertEqual(json.loads(self.sisctl("r", "long", "--json"))["cut_end"], long)
+        for words in (("r",), ("r", "long")):
+            self.assertIn(f"{kept.cut_begin} to {long - 1}<", self.drawn(*words))
+
     def test_nothing_kept(self):
         self.client.create_run("empty", seed=1, vocabulary_size=VOCABULARY, top_k=TOP_K)
         self.assertIn("nothing has been evaluated", self.sisctl("empty"))

@@ -61,6 +61,11 @@ std::string Name(const v1::SequenceRef& sequence) {
   return absl::StrCat(sequence.id(), " attempt ", sequence.attempt());
 }
 
+// The positions of [begin, end).
+std::string Range(uint32_t begin, uint32_t end) {
+  return end - begin == 1 ? absl::StrCat(begin) : absl::StrCat(begin, "-", end - 1);
+}
+
 std::string DecisionSentence(const InspectedSequence& sequence, size_t i) {
   const std::string a = Number(sequence.acceptance_probabilities[i]);
   const std::string u = Number(Uniform(sequence.uniforms[i]));
@@ -84,16 +89,16 @@ std::string DecisionSentence(const InspectedSequence& sequence, size_t i) {
 
 std::string RunAsText(const v1::InspectRunResponse& run, const TokenTexts& texts) {
   if (run.sequences().empty()) return "nothing has been evaluated, or nothing is kept\n";
-  std::string text = absl::StrFormat("%-40s %10s %10s %9s %9s %9s\n", "SEQUENCE", "DRAW",
-                                     "POSITIONS", "ACCEPTED", "D/TOKEN", "MISSING");
+  std::string text = absl::StrFormat("%-40s %10s %10s %9s %9s %9s  %s\n", "SEQUENCE", "DRAW",
+                                     "POSITIONS", "ACCEPTED", "D/TOKEN", "MISSING", "NOT KEPT");
   for (const auto& kept : run.sequences()) {
     const v1::Totals& totals = kept.totals();
     const uint64_t scored = totals.accepted() + totals.rejected() + totals.outside_top_k();
     const auto share = [&](double of) { return Number(scored == 0 ? NAN : of / scored); };
-    absl::StrAppendFormat(&text, "%-40s %10u %10u %9s %9s %9u\n", Name(kept.sequence()),
-                          kept.draw(), kept.positions(),
-                          share(static_cast<double>(totals.accepted())), share(totals.d()),
-                          totals.missing());
+    absl::StrAppendFormat(
+        &text, "%-40s %10u %10u %9s %9s %9u  %s\n", Name(kept.sequence()), kept.draw(),
+        kept.positions(), share(static_cast<double>(totals.accepted())), share(totals.d()),
+        totals.missing(), kept.cut_end() == 0 ? "-" : Range(kept.cut_begin(), kept.cut_end()));
   }
   absl::StrAppendFormat(&text, "\n%-40s %10s %10s %9s  %s\n", "LARGEST |LOG W|", "DRAW", "POSITION",
                         "LOG W", "TOKEN");
@@ -124,10 +129,9 @@ std::string SequenceAsText(const InspectedSequence& sequence, const TokenTexts& 
              sequence.decisions[last + 1] == sequence.decisions[i]) {
         ++last;
       }
-      const std::string range =
-          last == i ? absl::StrCat(position)
-                    : absl::StrCat(position, "-", position + static_cast<uint32_t>(last - i));
-      absl::StrAppendFormat(&text, "%8s  %s\n", range, DecisionName(sequence.decisions[i]));
+      const auto end = position + static_cast<uint32_t>(last - i) + 1;
+      absl::StrAppendFormat(&text, "%8s  %s\n", Range(position, end),
+                            DecisionName(sequence.decisions[i]));
       i = last;
       continue;
     }
@@ -136,6 +140,10 @@ std::string SequenceAsText(const InspectedSequence& sequence, const TokenTexts& 
                           DecisionName(sequence.decisions[i]), Signed(sequence.log_ratios[i]),
                           Number(sequence.acceptance_probabilities[i]),
                           Number(sequence.residual_masses[i]), sequence.staleness[i]);
+  }
+  if (sequence.cut_end > 0) {
+    absl::StrAppendFormat(&text, "%8s  evaluated, but not kept: no room in --inspected_bytes\n",
+                          Range(sequence.cut_begin, sequence.cut_end));
   }
   return text;
 }
@@ -146,7 +154,10 @@ absl::StatusOr<std::string> PositionAsText(const InspectedSequence& sequence, ui
   if (position < sequence.first_position || i >= sequence.decisions.size()) {
     return absl::OutOfRangeError(absl::StrCat(
         "position ", position, " is not kept: of this sequence [", sequence.first_position, ", ",
-        sequence.first_position + sequence.decisions.size(), ") are"));
+        sequence.first_position + sequence.decisions.size(), ") are",
+        sequence.cut_end == 0 ? ""
+                              : absl::StrCat("; for ", Range(sequence.cut_begin, sequence.cut_end),
+                                             " there was no room in --inspected_bytes")));
   }
   std::string text =
       absl::StrCat("position ", position, ": ", Token(sequence.sampled_ids[i], texts), "\n",

@@ -36,7 +36,9 @@ class Formatter : public CLI::Formatter {
 ExitStatus Main(int argc, const char* const* argv) {
   CLI::App app("Talks to a SIS ratio service.", "sisctl");
   app.formatter(std::make_shared<Formatter>());
-  app.footer("Exit status: 0 done, 1 failed, 2 wrong usage, 3 compare found a fault.");
+  app.footer(
+      "Exit status: 0 done, 1 failed, or a server gave no answer, 2 wrong usage, 3 compare found a "
+      "fault.");
   app.failure_message([](const CLI::App*, const CLI::Error& error) {
     return absl::StrCat("sisctl: ", error.what(), "\nsee sisctl --help\n");
   });
@@ -67,6 +69,7 @@ ExitStatus Main(int argc, const char* const* argv) {
   AddRunsDelete(*runs, action);
   AddStep(app, action);
   AddTop(app, action);
+  AddSequences(app, action);
   AddShow(app, action);
   AddCompare(app, local_action);
   // Not require_subcommand(1), which would hide a misspelt name behind this message.

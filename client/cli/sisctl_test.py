@@ -33,7 +33,7 @@ class SisctlTest(unittest.TestCase):
     def test_help(self):
         overview = self.done("--help")
         runs = ("runs list", "runs get RUN", "runs create RUN", "runs delete RUN")
-        for name in (*runs, "step RUN DRAW", "top RUN", "compare A B", "--server", "--embedded"):
+        for name in (*runs, "step RUN DRAW", "top RUN", "sequences RUN", "compare A B", "--server", "--embedded"):
             self.assertIn(name, overview)
         self.assertIn("--vocabulary_size", self.done("runs", "create", "--help"))
         self.assertIn("unscored", self.done("compare", "--help"))
@@ -96,6 +96,18 @@ class SisctlTest(unittest.TestCase):
         for server in (both, *(f"--server={address}" for address in addresses)):
             self.assertEqual([r["run_id"] for r in json.loads(self.done(server, "runs", "list", "--json"))["runs"]], ["r1"])
         self.refused(1, "each once", f"--server={addresses[0]},{addresses[0]}", "runs", "list")
+
+    def test_a_replica_that_is_down_is_said(self):
+        """What the others know is shown; that it may not be all stands beside it, also for programs."""
+        server = LiveServer(cache_bytes=16 << 20)
+        self.addCleanup(server.close)
+        alone = f"--server={server.address}"
+        self.done(alone, "runs", "create", "r1", "--vocabulary_size=1000", "--top_k=5")
+        for words in (("runs", "list"), ("runs", "list", "--json"), ("runs", "get", "r1"), ("show", "r1")):
+            result = sisctl(f"{alone},127.0.0.1:1", *words)
+            self.assertEqual(result.returncode, 1, words)
+            self.assertEqual(result.stdout, self.done(alone, *words))
+            self.assertIn("server 2 of 2 gives no answer, and what it holds is not shown", result.stderr)
 
     def test_compare_prints_verdict_evidence_and_positions(self):
         files = [TESTDATA / f"smollm2_{name}.jsonl" for name in ("float32", "4_bit")]

@@ -7,6 +7,7 @@
 #include "client/cli/options.h"
 #include "client/cli/reason_text.h"
 #include "client/cli/subcommands.h"
+#include "client/cli/unanswered.h"
 
 namespace sis {
 namespace {
@@ -142,7 +143,9 @@ void AddStep(CLI::App& sisctl, Action& action) {
   AddInteger(app, "DRAW", options->draw, "The number of the draw.")->required()->default_str("");
   AddJson(app, options->json);
   app.callback([options, &action] {
-    action = [options](Client& client) { return GetStep(client, *options); };
+    action = [options](Client& client) {
+      return FromEveryServer(client, GetStep(client, *options));
+    };
   });
 }
 

@@ -27,6 +27,7 @@ void AddRunsDelete(CLI::App& runs, Action& action);
 // To "sisctl" itself.
 void AddStep(CLI::App& sisctl, Action& action);
 void AddTop(CLI::App& sisctl, Action& action);
+void AddSequences(CLI::App& sisctl, Action& action);
 void AddShow(CLI::App& sisctl, Action& action);
 void AddCompare(CLI::App& sisctl, LocalAction& action);
 

@@ -102,6 +102,9 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 3000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   arguments.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, 500);
+  // Servers behind one name share what they hold (docs/operations.md, "One name for a fleet"): each
+  // gets its share of the calls, and one that is new too, once its address is known.
+  if (!IsLocal(address)) arguments.SetLoadBalancingPolicyName("round_robin");
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, own_connection ? 1 : 0);
   // What doesn't leave the machine's kernel needs no TLS, and servers offer none there.
   const bool has_tls = credentials.has_tls() && !IsUnixSocket(address);

@@ -220,6 +220,11 @@ absl::StatusOr<v1::ListStepsResponse> SingleServer::ListSteps(const v1::ListStep
   return CallAbout(request.run().run_id(), &v1::RatioService::Stub::ListSteps, request);
 }
 
+absl::StatusOr<v1::ListSequencesResponse> SingleServer::ListSequences(
+    const v1::ListSequencesRequest& request) {
+  return CallAbout(request.run().run_id(), &v1::RatioService::Stub::ListSequences, request);
+}
+
 absl::StatusOr<v1::GetServerResponse> SingleServer::GetServer() {
   v1::GetServerResponse response;
   const absl::Status status =

@@ -31,15 +31,21 @@ class Panel {
     this.canvas = make("canvas", {role: "img", "aria-label": title});
     this.emptyWords = make("p", {class: "empty"}, empty);
     this.values = make("div", {tabindex: "0"});
+    this.note = make("p", {class: "note"}, note);
     this.details = make("details", {ontoggle: () => this.listValues()},
         make("summary", {}, "Values"), this.values);
     this.element = make("section", {class: "panel", "aria-label": title},
         make("h3", {}, title, unit ? make("span", {class: "unit"}, ` (${unit})`) : null),
         this.legend, make("div", {class: "plot"}, this.canvas, this.emptyWords),
-        make("p", {class: "note"}, note), this.details);
+        this.note, this.details);
     this.names = [];
     this.series = [];
     this.chart = null;
+  }
+
+  /** Says something else than the note it was made with. */
+  say(note) {
+    if (this.note.textContent !== note) this.note.textContent = note;
   }
 
   /**

@@ -56,7 +56,14 @@ export function decodeSequence(response) {
     topKIds: arrayOf(Int32Array, response.topKIds),
     topKLogProbs: arrayOf(Float32Array, response.topKLogProbs),
     currentLogProbs: arrayOf(Float32Array, response.currentLogProbs),
+    notKept: notKept(response),
   };
+}
+
+// Which positions were evaluated but had no room; empty if all are kept.
+function notKept({cutBegin, cutEnd}) {
+  const last = numberOf(cutEnd) - 1;
+  return last < 0 ? "" : `${numberOf(cutBegin)} to ${last}`;
 }
 
 function isScored(decision) {
@@ -194,6 +201,7 @@ function sequenceFacts(data) {
   if (counts[MISSING]) facts.push(["missing", formatCount(counts[MISSING])]);
   if (counts[MASKED]) facts.push(["not generated", formatCount(counts[MASKED])]);
   if (counts[UNSPECIFIED]) facts.push(["not evaluated", formatCount(counts[UNSPECIFIED])]);
+  if (data.notKept) facts.push(["evaluated, but no room in --inspected_bytes: positions", data.notKept]);
   return facts;
 }
 
@@ -705,8 +713,9 @@ function cell(text, className = "") {
 
 function sequencesTable(sequences, onOpen) {
   const table = make("table", "rows", headRow(["<sequence", "draw", "positions", "accepted",
-    "D per token", "D_SIS per token", "missing"]));
-  for (const {sequence, draw, positions, totals = {}} of sequences) {
+    "D per token", "D_SIS per token", "missing", "<not kept"]));
+  for (const kept of sequences) {
+    const {sequence, draw, positions, totals = {}} = kept;
     const accepted = numberOf(totals.accepted);
     const scored = accepted + numberOf(totals.rejected) + numberOf(totals.outsideTopK);
     table.append(openingRow(onOpen, sequence, null, [cell(sequenceName(sequence), "words"),
@@ -714,7 +723,7 @@ function sequencesTable(sequences, onOpen) {
       cell(formatPercent(accepted / scored)),
       cell(scored ? format(numberOf(totals.d) / scored, 3) : "–"),
       cell(scored ? format(numberOf(totals.dSis) / scored, 3) : "–"),
-      cell(formatCount(totals.missing))]));
+      cell(formatCount(totals.missing)), cell(notKept(kept), "words")]));
   }
   return table;
 }
@@ -800,7 +809,7 @@ export function renderRun(element, response, {tokenTexts = null, onOpen = null} 
     root.append(list);
   };
   section("Sequences", "A sample, chosen by a hash of the id: the last evaluated values of these are " +
-      "kept.", response.sequences, rows => sequencesTable(rows, onOpen));
+      "kept, as far as --inspected_bytes has room.", response.sequences, rows => sequencesTable(rows, onOpen));
   section("Largest |log w|", "Where the two policies differ most.", response.deviations,
       rows => deviationsTable(rows, tokenTexts, onOpen));
   const kinds = tokensByKind(response.tokens ?? [], response.sequences ?? []);

@@ -11,10 +11,14 @@ import {histogramShares, stepValues} from "./step_values.js";
 const ENCODINGS = {FLOAT32: "float32", FLOAT16: "float16", FIXED12: "12 bits"};
 const SHARE = {min: 0, max: 1};
 const FROM_ZERO = {beginAtZero: true};
+// Of the recorded models one slot alone leaves half of the mass outside. Lists that are one position
+// off leave 0.86 or more, of whatever length.
+const OTHER_TOKENS = 0.7;
 const NOTHING_YET = "Nothing evaluated yet.";
 const NOTHING_COUNTED = "Nothing counted of the last draw.";
 
-// Panels of lines over the draws: what they show of a step.
+// Panels of lines over the draws: what they show of a step, what is normal, and `beyond` what to say
+// in its place of a step that is not.
 const LINES = [
   {title: "Accept rate", unit: "share of scored tokens", format: share, tick: wholeShare,
     range: SHARE,
@@ -32,8 +36,13 @@ const LINES = [
       "falls by a factor of e per nat."},
   {title: "Residual mass", unit: "mean share", format: share, tick: wholeShare, range: FROM_ZERO,
     lines: [{name: "ξ", of: v => v.residualMass}],
-    note: "What the current policy gives to tokens outside the recorded top-K. If it limits the " +
-      "accept rate, record more slots."},
+    note: "What the current policy gives to tokens outside the recorded top-K: mostly a few " +
+      "hundredths. If it limits the accept rate while D is low, record more slots.",
+    beyond: v => v.residualMass > OTHER_TOKENS &&
+      "What the current policy gives to tokens outside the recorded top-K. It hardly knows the " +
+      "recorded tokens, so the two sides speak of different ones: rows shifted by one, ids of " +
+      "another tokenizer, another prompt or template, another sequence's record. More slots " +
+      "don't help."},
   {title: "k3", unit: "nats per token", format: number, range: FROM_ZERO,
     lines: [{name: "k3", of: v => v.k3}],
     note: "Estimates KL(behaviour ‖ current). Small and steady between policy updates."},
@@ -41,7 +50,11 @@ const LINES = [
     range: FROM_ZERO,
     lines: [{name: "outside", of: v => v.outsideTopK}],
     note: "Sampled tokens that are not among the recorded K: never accepted. A larger K makes it " +
-      "smaller."},
+      "smaller.",
+    beyond: v => v.outsideTopK > OTHER_TOKENS &&
+      "Sampled tokens that are not among the recorded K: never accepted. So many can't be: the " +
+      "worker records lists of other positions (shifted by one?), other ids, or a filter's. A " +
+      "larger K doesn't help."},
   {title: "Tokens", unit: "per draw", format: count, range: FROM_ZERO,
     lines: [{name: "evaluated", of: v => v.tokens}],
     note: "Scored and missing, each once per draw however many ranks evaluate it."},
@@ -172,8 +185,11 @@ export class RunView {
     this.draws.textContent = draws.length === 0 ? "By draw" :
       draws.length === 1 ? "By draw: the last one" :
         `By draw: the last ${draws.length}, as they were evaluated`;
-    LINES.forEach(({lines, range}, i) => this.lines[i].show(draws,
-        lines.map(line => ({...line, values: values.map(line.of)})), {range}));
+    LINES.forEach(({lines, range, note, beyond}, i) => {
+      this.lines[i].show(draws, lines.map(line => ({...line, values: values.map(line.of)})),
+          {range});
+      this.lines[i].say(values.length > 0 && beyond?.(values.at(-1)) || note);
+    });
     const names = [...new Set(values.flatMap(value => value.corrections.map(({name}) => name)))];
     const size = (value, name) =>
       value.corrections.find(correction => correction.name === name)?.effectiveSampleSize ?? null;

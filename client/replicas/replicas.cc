@@ -20,6 +20,9 @@
 namespace sis {
 namespace {
 
+// As many as a server lists where a request does not say.
+constexpr int kSequencesOfAPage = 1000;
+
 // Adds another replica's part of a run. One in an older incarnation holds nothing of it.
 void Merge(const v1::Run& part, v1::Run& run) {
   if (part.incarnation() < run.incarnation()) return;
@@ -195,6 +198,31 @@ absl::StatusOr<v1::ListStepsResponse> Replicas::ListSteps(const v1::ListStepsReq
     v1::ListStepsResponse::Step& step = *merged.add_steps();
     step.set_draw(draw.draw);
     *step.mutable_step() = Merged(draw.parts);
+  }
+  return merged;
+}
+
+absl::StatusOr<v1::ListSequencesResponse> Replicas::ListSequences(
+    const v1::ListSequencesRequest& request) {
+  const auto answers = AskAll<v1::ListSequencesResponse>(
+      [&](size_t replica) { return servers_[replica]->ListSequences(request); },
+      /*unknown_is_none=*/true);
+  if (!answers.ok()) return answers.status();
+  std::map<std::pair<std::string, uint32_t>, v1::ListSequencesResponse::Sequence> by_name;
+  v1::ListSequencesResponse merged;
+  for (const auto& [replica, answer] : *answers) {
+    for (const auto& listed : answer.sequences()) {
+      by_name.try_emplace({listed.sequence().id(), listed.sequence().attempt()}, listed);
+    }
+    merged.set_more(merged.more() || answer.more());
+  }
+  const int limit = request.limit() > 0 ? static_cast<int>(request.limit()) : kSequencesOfAPage;
+  for (auto& [name, listed] : by_name) {
+    if (merged.sequences_size() == limit) {
+      merged.set_more(true);
+      break;
+    }
+    *merged.add_sequences() = std::move(listed);
   }
   return merged;
 }

@@ -36,6 +36,8 @@ class Replicas final : public Service {
       const v1::AdvanceVersionRequest& request) override;
   absl::StatusOr<v1::GetStepResponse> GetStep(const v1::GetStepRequest& request) override;
   absl::StatusOr<v1::ListStepsResponse> ListSteps(const v1::ListStepsRequest& request) override;
+  absl::StatusOr<v1::ListSequencesResponse> ListSequences(
+      const v1::ListSequencesRequest& request) override;
   std::vector<absl::StatusOr<v1::GetServerResponse>> GetServers() override;
   absl::StatusOr<v1::InspectRunResponse> InspectRun(const v1::InspectRunRequest& request) override;
   absl::StatusOr<v1::InspectSequenceResponse> InspectSequence(

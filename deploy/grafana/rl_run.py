@@ -230,8 +230,9 @@ def _distance() -> List[Any]:
                 "The mean of the current policy's mass outside the recorded set, and the value that 99% stay below. It "
                 "bounds the bias of what accepted tokens follow.",
                 "a mean of a few hundredths or less.",
-                "rising during training: the policy moves to tokens that the behaviour policy thought improbable. K is "
-                "too small, or the rollouts are too old.",
+                "above 0.7: the two sides speak of different tokens (rows shifted by one, other ids, another prompt or "
+                "template), whatever K is. Rising during training: the policy moves to tokens that the behaviour "
+                "policy thought improbable. The rollouts are too old, or K is too small.",
                 ["accept_rate_low"],
             ),
             SHARE,
@@ -335,7 +336,8 @@ def _staleness_and_missing() -> List[Any]:
             Text(
                 "The share of accepted tokens among those that are so many policy versions behind.",
                 "falls slowly with age.",
-                "low at 0 already: the engines differ. A steep fall: the updates are too large for the lag.",
+                "low at the youngest age already: the engines differ, and where no token is at 0 rule that out first. "
+                "A steep fall: the updates are too large for the lag.",
                 ["accept_rate_low", "accept_rate_collapsing"],
             ),
             SHARE,

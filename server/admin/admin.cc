@@ -82,7 +82,8 @@ absl::Status CheckTokenizer(const std::string& tokenizer) {
 }
 
 absl::StatusOr<std::unique_ptr<Admin>> Admin::Listen(const std::string& address,
-                                                     const std::string& tokenizer) {
+                                                     const std::string& tokenizer,
+                                                     std::vector<std::string> hosts) {
   std::unique_ptr<Admin> admin(new Admin);
   if (!tokenizer.empty()) {
     absl::StatusOr<std::string> json = TokenTextsAsJson(tokenizer);
@@ -90,7 +91,9 @@ absl::StatusOr<std::unique_ptr<Admin>> Admin::Listen(const std::string& address,
     admin->token_texts_ = *std::move(json);
   }
   absl::StatusOr<std::unique_ptr<HttpServer>> http = HttpServer::Listen(
-      address, [&admin = *admin](const HttpRequest& request) { return admin.Answer(request); });
+      address, std::move(hosts),
+      {.answer = [&admin = *admin](const auto& request) { return admin.Answer(request); },
+       .at_once = [&admin = *admin](const auto& request) { return admin.AnswerProbe(request); }});
   if (!http.ok()) return http.status();
   admin->http_ = *std::move(http);
   return admin;
@@ -115,10 +118,14 @@ void Admin::StopServing() {
   stopped_ = true;
 }
 
+std::optional<HttpResponse> Admin::AnswerProbe(const HttpRequest& request) {
+  if (request.path == "/healthz") return HttpResponse{.body = "alive\n"};
+  if (request.path == "/readyz") return Ready();
+  return std::nullopt;
+}
+
 HttpResponse Admin::Answer(const HttpRequest& request) {
   absl::string_view path = request.path;
-  if (path == "/healthz") return {.body = "alive\n"};
-  if (path == "/readyz") return Ready();
   if (path == "/metrics") return Metrics();
   if (path == "/token_texts.json") return TextsOfTokens();
   if (absl::ConsumePrefix(&path, "/api/")) return Api(path, request);

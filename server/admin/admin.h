@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,10 +35,11 @@ absl::Status CheckTokenizer(const std::string& tokenizer);
 // Thread-safe.
 class Admin {
  public:
-  // As HttpServer::Listen. `tokenizer` is a file as ReadTokenTexts takes it, so that the page shows
-  // the texts of tokens; without it the page shows their ids.
+  // `address` and `hosts` as HttpServer::Listen takes them. `tokenizer` is a file as ReadTokenTexts
+  // takes it, so that the page shows the texts of tokens; without it the page shows their ids.
   static absl::StatusOr<std::unique_ptr<Admin>> Listen(const std::string& address,
-                                                       const std::string& tokenizer = "");
+                                                       const std::string& tokenizer = "",
+                                                       std::vector<std::string> hosts = {});
 
   // What /readyz says of a service that serves.
   struct Condition {
@@ -57,8 +59,8 @@ class Admin {
     // Why nobody may; empty: they may.
     std::string refusal = "";
   };
-  // From now on the service answers, over this channel. `look` is called by several threads at
-  // once; without it the service is ready.
+  // From now on the service answers, over this channel. `look`, which says at once, is called by
+  // the thread that probes wait for; without it the service is ready.
   void StartServing(const std::shared_ptr<grpc::Channel>& channel, Access access,
                     std::function<Condition()> look = nullptr) ABSL_LOCKS_EXCLUDED(mutex_);
   // It will not answer any more.
@@ -66,6 +68,7 @@ class Admin {
 
  private:
   Admin() = default;
+  std::optional<HttpResponse> AnswerProbe(const HttpRequest& request);
   HttpResponse Answer(const HttpRequest& request);
   HttpResponse TextsOfTokens() const;
   HttpResponse Metrics();

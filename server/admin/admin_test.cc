@@ -9,8 +9,14 @@
 #include <prometheus/registry.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include <zlib.h>
 
+#include <atomic>
+#include <chrono>
 #include <fstream>
+#include <functional>
+#include <future>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -43,6 +49,33 @@ class Service final : public v1::RatioService::Service {
   }
 };
 
+// Collects when it is told to.
+class Stuck final : public prometheus::Collectable {
+ public:
+  explicit Stuck(std::shared_future<void> released) : released_(std::move(released)) {}
+  std::vector<prometheus::MetricFamily> Collect() const override {
+    released_.wait();
+    return {};
+  }
+
+ private:
+  const std::shared_future<void> released_;
+};
+
+std::string Gunzipped(std::string bytes) {
+  z_stream stream = {};
+  EXPECT_EQ(inflateInit2(&stream, 15 + 16), Z_OK);
+  std::string plain(1 << 20, '\0');
+  stream.next_in = reinterpret_cast<Bytef*>(bytes.data());
+  stream.avail_in = bytes.size();
+  stream.next_out = reinterpret_cast<Bytef*>(plain.data());
+  stream.avail_out = plain.size();
+  EXPECT_EQ(inflate(&stream, Z_FINISH), Z_STREAM_END);
+  plain.resize(stream.total_out);
+  inflateEnd(&stream);
+  return plain;
+}
+
 class AdminTest : public Test {
  protected:
   AdminTest() : admin_(*Admin::Listen("127.0.0.1:0")) {}
@@ -54,8 +87,7 @@ class AdminTest : public Test {
     admin_->StartServing(grpc_server_->InProcessChannel({}), access);
   }
 
-  // All that comes back of a request.
-  std::string Send(const std::string& request) {
+  int Connect() {
     const std::string address = admin_->address();
     sockaddr_in server = {};
     server.sin_family = AF_INET;
@@ -63,6 +95,11 @@ class AdminTest : public Test {
     inet_pton(AF_INET, "127.0.0.1", &server.sin_addr);
     const int connection = socket(AF_INET, SOCK_STREAM, 0);
     EXPECT_EQ(connect(connection, reinterpret_cast<const sockaddr*>(&server), sizeof server), 0);
+    return connection;
+  }
+  // All that comes back of a request.
+  std::string Send(const std::string& request) {
+    const int connection = Connect();
     EXPECT_EQ(send(connection, request.data(), request.size(), 0), request.size());
     std::string answer;
     char buffer[1 << 16];
@@ -82,6 +119,7 @@ class AdminTest : public Test {
 
   Service service_;
   std::unique_ptr<grpc::Server> grpc_server_;
+  std::promise<void> release_;
   std::unique_ptr<Admin> admin_;
 };
 
@@ -198,6 +236,124 @@ TEST_F(AdminTest, GarbageAndMuchAtOnceDoNoHarm) {
     });
   }
   for (std::thread& client : clients) client.join();
+}
+
+// Connections that send a byte now and then, as many at once as they are told, each opened again
+// when the server closes it.
+class Tricklers {
+ public:
+  Tricklers(std::function<int()> connect, int count, const std::string& beginning)
+      : thread_([=, this] {
+          std::vector<int> connections(count, -1);
+          while (!stopped_) {
+            for (int& connection : connections) {
+              if (connection >= 0 && send(connection, "a", 1, MSG_NOSIGNAL) == 1) continue;
+              if (connection >= 0) close(connection);
+              connection = connect();
+              (void)!send(connection, beginning.data(), beginning.size(), MSG_NOSIGNAL);
+            }
+            ++rounds_;
+            std::this_thread::sleep_for(std::chrono::milliseconds(50));
+          }
+          for (const int connection : connections) close(connection);
+        }) {}
+  ~Tricklers() {
+    stopped_ = true;
+    thread_.join();
+  }
+  void AwaitRounds(int rounds) {
+    while (rounds_ < rounds) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+
+ private:
+  std::atomic<bool> stopped_ = false;
+  std::atomic<int> rounds_ = 0;
+  std::thread thread_;
+};
+
+TEST_F(AdminTest, WhoeverTricklesHoldsUpNobody) {
+  StartServing();
+  for (const std::string& beginning : {
+           std::string("GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000\r\n\r\n"),
+           std::string("POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"),
+           std::string("GET / HTTP/1.1\r\nHost: x\r\nX: "),
+       }) {
+    Tricklers tricklers([this] { return Connect(); }, 300, beginning);
+    tricklers.AwaitRounds(3);
+    for (int i = 0; i < 10; ++i) {
+      for (const char* path : {"/healthz", "/readyz", "/metrics", "/api/GetRun?run_id=r"}) {
+        const int connection = Connect();
+        const timeval patience{.tv_sec = 2, .tv_usec = 0};
+        setsockopt(connection, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+        const std::string request = absl::StrCat("GET ", path, " HTTP/1.1\r\nHost: x\r\n\r\n");
+        EXPECT_EQ(send(connection, request.data(), request.size(), 0), request.size());
+        char first[9] = {};
+        EXPECT_EQ(recv(connection, first, sizeof first, MSG_WAITALL), sizeof first)
+            << path << " beside: " << beginning;
+        EXPECT_EQ(std::string(first, sizeof first), "HTTP/1.1 ");
+        close(connection);
+      }
+    }
+  }
+}
+
+TEST_F(AdminTest, HandlersThatWaitHoldUpNoProbe) {
+  StartServing();
+  admin_->Show({std::make_shared<Stuck>(release_.get_future().share())});
+  std::vector<std::thread> scrapes;
+  for (int i = 0; i < 100; ++i) scrapes.emplace_back([&] { Get("/metrics"); });
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_EQ(Status(Get("/healthz")), 200);
+    EXPECT_EQ(Status(Get("/readyz")), 200);
+  }
+  while (Status(Get("/metrics")) != 503) continue;  // as many wait as may
+  release_.set_value();
+  for (std::thread& scrape : scrapes) scrape.join();
+  EXPECT_EQ(Status(Get("/metrics")), 200);
+}
+
+TEST_F(AdminTest, ABodyIsRefused) {
+  StartServing();
+  const std::string answer =
+      Send("GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nabcde");
+  EXPECT_EQ(Status(answer), 413);
+}
+
+TEST_F(AdminTest, AHostThatIsNotOursIsMisdirected) {
+  admin_ = *Admin::Listen("127.0.0.1:0", "", {"sis.example.com", ".sis.svc"});
+  StartServing();
+  const auto status = [&](const std::string& host) {
+    const std::string lines = absl::StrCat(host.empty() ? "" : "Host: ", host, "\r\n\r\n");
+    return Status(Send("GET /api/GetRun?run_id=a%20b%2F%C3%BC HTTP/1.1\r\n" + lines));
+  };
+  for (const char* host :
+       {"localhost", "LOCALHOST:9464", "page.localhost", "127.0.0.1:9464", "10.0.3.4", "[::1]:9464",
+        "sis-0", "sis.example.com:80", "Sis.Example.Com.", "sis-0.sis.svc:9464"}) {
+    EXPECT_EQ(status(host), 200) << host;
+  }
+  for (const char* host : {"evil.example.com", "sis.example.com.evil.net", "127.0.0.1.evil.net",
+                           "localhost.evil.net", "xsis.svc", "1.2.3.4.5", "evil.com:9464"}) {
+    EXPECT_EQ(status(host), 421) << host;
+  }
+}
+
+TEST_F(AdminTest, MetricsAreCompressedWhereAsked) {
+  const auto registry = std::make_shared<prometheus::Registry>();
+  auto& family = prometheus::BuildCounter().Name("x_total").Help("X.").Register(*registry);
+  for (int i = 0; i < 1000; ++i) family.Add({{"i", absl::StrCat(i)}});
+  admin_->Show({registry});
+  const std::string plain = Body(Get("/metrics"));
+  for (const char* asked : {"gzip", "deflate, gzip;q=0.5, br", "br,gzip"}) {
+    const std::string answer = Get("/metrics", absl::StrCat("Accept-Encoding: ", asked, "\r\n"));
+    EXPECT_TRUE(absl::StrContains(answer, "Content-Encoding: gzip\r\n")) << asked;
+    EXPECT_LT(Body(answer).size(), plain.size() / 5);
+    EXPECT_EQ(Gunzipped(Body(answer)), plain);
+  }
+  for (const char* asked : {"", "gzip;q=0", "br", "xgzip"}) {
+    const std::string answer = Get("/metrics", absl::StrCat("Accept-Encoding: ", asked, "\r\n"));
+    EXPECT_FALSE(absl::StrContains(answer, "Content-Encoding")) << asked;
+    EXPECT_EQ(Body(answer), plain);
+  }
 }
 
 TEST(AdminAddressTest, ATakenOneIsRefused) {

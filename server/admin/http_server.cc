@@ -1,57 +1,56 @@
 #include "server/admin/http_server.h"
 
-#include <civetweb.h>
-
-#include <atomic>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/thread_pool.hpp>
+#include <boost/beast/core.hpp>
+#include <boost/beast/http.hpp>
 #include <chrono>
+#include <limits>
+#include <list>
+#include <memory>
 #include <string>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "server/admin/gzip.h"
+#include "server/admin/own_host.h"
+#include "server/admin/query.h"
 
 namespace sis {
 namespace {
 
-// Those who connect and say nothing hold a thread for so long.
-constexpr char kThreads[] = "32";
-constexpr char kRequestMilliseconds[] = "3000";
-// Beyond these, and those that the threads are busy with, connections are refused.
-constexpr char kWaitingConnections[] = "64";
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace http = boost::beast::http;
+using asio::ip::tcp;
+using Error = boost::system::error_code;
+
+// For a request as a whole, and for an answer.
+constexpr std::chrono::seconds kRequestTime(3);
+constexpr std::chrono::seconds kAnswerTime(10);
+// How long a body that nobody wants is read on, so that its sender sees the answer.
+constexpr std::chrono::seconds kFarewell(1);
+constexpr std::chrono::milliseconds kUntilNextAccept(100);
+constexpr size_t kMaxRequestBytes = 16 << 10;
+// Connections that have not said yet what they want.
+constexpr size_t kMaxReading = 256;
+// Requests that wait for a handler, or whose answer is under way.
+constexpr size_t kMaxAnswering = 64;
+constexpr size_t kHandlerThreads = 8;
+// Below that compression gains nothing.
+constexpr size_t kLeastCompressed = 1 << 10;
 
 // All that the page is made of comes from here; nobody may put it into a frame.
-constexpr char kHeaders[] =
-    "Content-Security-Policy: default-src 'none'; script-src 'self'; style-src 'self'; "
-    "connect-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; "
-    "frame-ancestors 'none'\r\n"
-    "X-Content-Type-Options: nosniff\r\n"
-    "Referrer-Policy: no-referrer\r\n"
-    "Cross-Origin-Resource-Policy: same-origin\r\n"
-    "Connection: close\r\n";
+constexpr char kContentSecurityPolicy[] =
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-absl::string_view Reason(int status) {
-  switch (status) {
-    case 200:
-      return "OK";
-    case 304:
-      return "Not Modified";
-    case 400:
-      return "Bad Request";
-    case 401:
-      return "Unauthorized";
-    case 403:
-      return "Forbidden";
-    case 404:
-      return "Not Found";
-    case 405:
-      return "Method Not Allowed";
-    case 503:
-      return "Service Unavailable";
-    default:
-      return "Error";
-  }
-}
+absl::string_view View(beast::string_view text) { return {text.data(), text.size()}; }
 
 // Among those that a client names, commas between.
 bool IsAmong(absl::string_view if_none_match, absl::string_view quoted) {
@@ -61,111 +60,245 @@ bool IsAmong(absl::string_view if_none_match, absl::string_view quoted) {
   return false;
 }
 
-// To this server itself. Null if that doesn't succeed.
-mg_connection* Connect(const std::string& address) {
-  const size_t colon = address.rfind(':');
-  char error[256];
-  return mg_connect_client(address.substr(0, colon).c_str(), std::stoi(address.substr(colon + 1)),
-                           /*use_ssl=*/0, error, sizeof(error));
-}
+using Request = http::request_header<>;
+using Response = http::response<http::string_body>;
 
-std::string Text(const char* text) { return text == nullptr ? "" : text; }
+Response MakeMessage(const Request& request, HttpResponse answer) {
+  Response message(static_cast<http::status>(answer.status), request.version());
+  message.set("Content-Security-Policy", kContentSecurityPolicy);
+  message.set("X-Content-Type-Options", "nosniff");
+  message.set("Referrer-Policy", "no-referrer");
+  message.set("Cross-Origin-Resource-Policy", "same-origin");
+  message.keep_alive(false);
+  if (answer.status == 401) {
+    // With Basic browsers ask for a name and a password. The page, which says that it wants JSON,
+    // asks by itself.
+    const bool page = request[http::field::accept] == "application/json";
+    message.set(http::field::www_authenticate,
+                absl::StrCat(page ? "Bearer" : "Basic", " realm=\"SIS\""));
+  }
+  if (answer.status == 405) message.set(http::field::allow, "GET, HEAD");
+  if (answer.etag.empty()) {
+    message.set(http::field::cache_control, "no-store");
+    if (answer.body.size() >= kLeastCompressed &&
+        AcceptsGzip(View(request[http::field::accept_encoding]))) {
+      message.set(http::field::content_encoding, "gzip");
+      answer.body = Gzipped(answer.body);
+    }
+  } else {
+    const std::string quoted = absl::StrCat("\"", answer.etag, "\"");
+    message.set(http::field::cache_control, "no-cache");
+    message.set(http::field::etag, quoted);
+    if (answer.status == 200 && IsAmong(View(request[http::field::if_none_match]), quoted)) {
+      message.result(http::status::not_modified);
+      return message;
+    }
+  }
+  message.set(http::field::content_type, answer.content_type);
+  message.content_length(answer.body.size());
+  if (request.method() != http::verb::head) message.body() = std::move(answer.body);
+  return message;
+}
 
 }  // namespace
 
-int HttpServer::Answer(mg_connection* connection) const {
-  const mg_request_info& info = *mg_get_request_info(connection);
-  const absl::string_view method = info.request_method;
-  HttpResponse response;
-  std::string headers = kHeaders;
-  if (method != "GET" && method != "HEAD") {
-    response = {.status = 405, .body = "Only GET and HEAD.\n"};
-    headers += "Allow: GET, HEAD\r\n";
-  } else {
-    response = handler_({.path = Text(info.local_uri),
-                         .query = Text(info.query_string),
-                         .authorization = Text(mg_get_header(connection, "Authorization"))});
+// Everything but the handlers runs on one thread.
+class HttpServer::Connections {
+ public:
+  Connections(std::vector<std::string> hosts, HttpHandlers handlers)
+      : hosts_(std::move(hosts)), handlers_(std::move(handlers)) {}
+  ~Connections() {
+    io_.stop();
+    if (thread_.joinable()) thread_.join();
+    handler_threads_.stop();
+    handler_threads_.join();
   }
-  if (response.status == 401) {
-    // With Basic browsers ask for a name and a password. The page, which says that it wants JSON,
-    // asks by itself.
-    const bool page = Text(mg_get_header(connection, "Accept")) == "application/json";
-    absl::StrAppend(&headers, "WWW-Authenticate: ", page ? "Bearer" : "Basic",
-                    " realm=\"SIS\"\r\n");
+
+  // Throws what the system says.
+  uint16_t Listen(const std::string& host, const std::string& port) {
+    Error no_ipv4;
+    auto found = tcp::resolver(io_).resolve(tcp::v4(), host, port, no_ipv4);
+    if (no_ipv4) found = tcp::resolver(io_).resolve(host, port);
+    const tcp::endpoint endpoint = *found.begin();
+    acceptor_.open(endpoint.protocol());
+    acceptor_.set_option(tcp::acceptor::reuse_address(true));
+    acceptor_.bind(endpoint);
+    acceptor_.listen();
+    Accept();
+    thread_ = std::thread([this] { io_.run(); });
+    return acceptor_.local_endpoint().port();
   }
-  if (response.etag.empty()) {
-    headers += "Cache-Control: no-store\r\n";
-  } else {
-    const std::string quoted = absl::StrCat("\"", response.etag, "\"");
-    absl::StrAppend(&headers, "Cache-Control: no-cache\r\nETag: ", quoted, "\r\n");
-    if (response.status == 200 &&
-        IsAmong(Text(mg_get_header(connection, "If-None-Match")), quoted)) {
-      response = {.status = 304};
+
+ private:
+  class Connection;
+
+  void Accept();
+
+  const std::vector<std::string> hosts_;
+  const HttpHandlers handlers_;
+  // Those of which no request has come yet, the oldest first; they take themselves out.
+  std::list<Connection*> reading_;
+  size_t answering_ = 0;
+  asio::io_context io_{1};  // goes before what connections use
+  tcp::acceptor acceptor_{io_};
+  asio::steady_timer next_accept_{io_};
+  asio::thread_pool handler_threads_{kHandlerThreads};
+  std::thread thread_;
+};
+
+// Owned by what it waits for.
+class HttpServer::Connections::Connection : public std::enable_shared_from_this<Connection> {
+ public:
+  Connection(tcp::socket socket, Connections& all) : stream_(std::move(socket)), all_(all) {
+    parser_.header_limit(kMaxRequestBytes);
+    parser_.body_limit(std::numeric_limits<uint64_t>::max());  // none is read
+  }
+  ~Connection() {
+    if (answering_) --all_.answering_;
+  }
+
+  void Read() {
+    place_ = all_.reading_.insert(all_.reading_.end(), this);
+    stream_.expires_after(kRequestTime);
+    http::async_read_header(stream_, buffer_, parser_,
+                            [self = shared_from_this()](const Error& error, size_t) {
+                              self->all_.reading_.erase(self->place_);
+                              self->HasRead(error);
+                            });
+  }
+
+  // What it waits for fails at once.
+  void Cancel() { stream_.cancel(); }
+
+ private:
+  const Request& request() const { return parser_.get().base(); }
+
+  void HasRead(const Error& error) {
+    if (error == http::error::header_limit) return Write({.status = 431, .body = "Too long.\n"});
+    if (error.category() == make_error_code(http::error::bad_method).category() &&
+        error != http::error::end_of_stream && error != http::error::partial_message) {
+      return Write({.status = 400, .body = absl::StrCat(error.message(), "\n")});
+    }
+    if (error) return;
+    has_body_ = parser_.content_length().value_or(0) > 0 || parser_.chunked();
+    const absl::string_view host = View(request()[http::field::host]);
+    if (!IsOwnHost(host, all_.hosts_)) {
+      return Write({.status = 421,
+                    .body = "This server has another name. If it is to be called so too: "
+                            "--admin_hosts (docs/operations.md)\n"});
+    }
+    if (request().method() != http::verb::get && request().method() != http::verb::head) {
+      return Write({.status = 405, .body = "Only GET and HEAD.\n"});
+    }
+    if (has_body_) return Write({.status = 413, .body = "No request has a body here.\n"});
+    Answer();
+  }
+
+  void Answer() {
+    const std::string target(View(request().target()));
+    const size_t query = target.find('?');
+    HttpRequest asked = {.path = PercentDecoded(target.substr(0, query)),
+                         .query = query == target.npos ? "" : target.substr(query + 1),
+                         .authorization = std::string(View(request()[http::field::authorization]))};
+    if (all_.handlers_.at_once) {
+      if (auto answer = all_.handlers_.at_once(asked)) return Write(*std::move(answer));
+    }
+    if (all_.answering_ >= kMaxAnswering) {
+      return Write({.status = 503, .body = "Too much is being answered.\n"});
+    }
+    ++all_.answering_;
+    answering_ = true;
+    // The thread of the handler must not be the one that lets go of the connection.
+    asio::post(
+        all_.handler_threads_, [self = shared_from_this(), asked = std::move(asked)]() mutable {
+          Connections& all = self->all_;
+          auto message =
+              std::make_unique<Response>(MakeMessage(self->request(), all.handlers_.answer(asked)));
+          asio::post(all.io_, [self = std::move(self), message = std::move(message)]() mutable {
+            self->Write(std::move(message));
+          });
+        });
+  }
+
+  void Write(HttpResponse answer) {
+    Write(std::make_unique<Response>(MakeMessage(request(), std::move(answer))));
+  }
+  void Write(std::unique_ptr<Response> message) {
+    message_ = std::move(message);
+    stream_.expires_after(kAnswerTime);
+    serializer_.emplace(*message_);
+    const auto written = [self = shared_from_this()](const Error& error, size_t) {
+      if (!error) self->Leave();
+    };
+    if (request().method() == http::verb::head) {
+      http::async_write_header(stream_, *serializer_, written);
+    } else {
+      http::async_write(stream_, *serializer_, written);
     }
   }
-  if (response.status != 304) {
-    absl::StrAppend(&headers, "Content-Type: ", response.content_type,
-                    "\r\nContent-Length: ", response.body.size(), "\r\n");
+
+  void Leave() {
+    Error ignored;
+    stream_.socket().shutdown(tcp::socket::shutdown_send, ignored);
+    if (!has_body_) return;
+    stream_.expires_after(kFarewell);
+    Discard();
   }
-  const std::string head = absl::StrCat("HTTP/1.1 ", response.status, " ", Reason(response.status),
-                                        "\r\n", headers, "\r\n");
-  mg_write(connection, head.data(), head.size());
-  if (method != "HEAD") mg_write(connection, response.body.data(), response.body.size());
-  return response.status;
+  // To close while bytes lie unread would throw away what has been written.
+  void Discard() {
+    buffer_.clear();
+    stream_.async_read_some(buffer_.prepare(kMaxRequestBytes),
+                            [self = shared_from_this()](const Error& error, size_t) {
+                              if (!error) self->Discard();
+                            });
+  }
+
+  beast::tcp_stream stream_;
+  Connections& all_;
+  beast::flat_buffer buffer_;
+  http::request_parser<http::empty_body> parser_;
+  std::list<Connection*>::iterator place_;
+  bool has_body_ = false;
+  bool answering_ = false;
+  std::unique_ptr<Response> message_;
+  std::optional<http::response_serializer<http::string_body>> serializer_;
+};
+
+void HttpServer::Connections::Accept() {
+  acceptor_.async_accept([this](const Error& error, tcp::socket socket) {
+    if (error) {
+      // Out of descriptors, say: others may be free again later.
+      next_accept_.expires_after(kUntilNextAccept);
+      next_accept_.async_wait([this](const Error& stopped) {
+        if (!stopped) Accept();
+      });
+      return;
+    }
+    if (reading_.size() >= kMaxReading) reading_.front()->Cancel();
+    std::make_shared<Connection>(std::move(socket), *this)->Read();
+    Accept();
+  });
 }
+
+HttpServer::HttpServer() = default;
+HttpServer::~HttpServer() = default;
 
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Listen(const std::string& address,
-                                                               Handler handler) {
-  static const unsigned initialized = mg_init_library(MG_FEATURES_DEFAULT);
-  (void)initialized;
-  std::unique_ptr<HttpServer> server(new HttpServer(std::move(handler)));
-  const char* options[] = {"listening_ports",
-                           address.c_str(),
-                           "num_threads",
-                           kThreads,
-                           "request_timeout_ms",
-                           kRequestMilliseconds,
-                           "connection_queue",
-                           kWaitingConnections,
-                           "enable_directory_listing",
-                           "no",
-                           nullptr};
-  mg_callbacks callbacks = {};
-  callbacks.begin_request = [](mg_connection* connection) {
-    const void* self = mg_get_user_data(mg_get_context(connection));
-    return static_cast<const HttpServer*>(self)->Answer(connection);
-  };
-  // CivetWeb says why it can't start only here, on the thread that starts it.
-  static thread_local std::string problem;
-  problem.clear();
-  callbacks.log_message = [](const mg_connection*, const char* message) {
-    problem = message;
-    return 1;
-  };
-  server->context_ = mg_start(&callbacks, server.get(), options);
-  if (server->context_ == nullptr) {
-    return absl::UnavailableError(absl::StrCat("cannot listen on ", address, ": ", problem));
+                                                               std::vector<std::string> hosts,
+                                                               HttpHandlers handlers) {
+  std::unique_ptr<HttpServer> server(new HttpServer);
+  server->connections_ = std::make_unique<Connections>(std::move(hosts), std::move(handlers));
+  const size_t colon = address.rfind(':');
+  std::string host = address.substr(0, colon);
+  if (host.size() > 2 && host.front() == '[') host = host.substr(1, host.size() - 2);
+  try {
+    const uint16_t port = server->connections_->Listen(host, address.substr(colon + 1));
+    server->address_ = absl::StrCat(address.substr(0, colon), ":", port);
+  } catch (const boost::system::system_error& error) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot listen on ", address, ": ", error.code().message()));
   }
-  mg_server_port port = {};
-  mg_get_server_ports(server->context_, 1, &port);
-  server->address_ = absl::StrCat(address.substr(0, address.rfind(':')), ":", port.port);
   return server;
-}
-
-HttpServer::~HttpServer() {
-  if (context_ == nullptr) return;
-  // Its threads wait for connections, and notice only every two seconds that they are to end. So
-  // they get some.
-  std::atomic<bool> stopped = false;
-  std::thread wake([&] {
-    while (!stopped) {
-      if (mg_connection* connection = Connect(address_)) mg_close_connection(connection);
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
-  });
-  mg_stop(context_);
-  stopped = true;
-  wake.join();
 }
 
 }  // namespace sis

@@ -3,14 +3,11 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
-#include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
-
-struct mg_connection;
-struct mg_context;
 
 namespace sis {
 
@@ -28,16 +25,25 @@ struct HttpResponse {
   std::string etag = "";
 };
 
-// Every connection is for one request, and has a thread until it is answered, or for some seconds.
+struct HttpHandlers {
+  // For all GET and HEAD that `at_once` leaves; by several threads at once.
+  std::function<HttpResponse(const HttpRequest&)> answer;
+  // Asked first, on the one thread that all connections are read on: whatever the others are busy
+  // with, it is not waited for, and it may not wait. Null: nothing is answered so.
+  std::function<std::optional<HttpResponse>(const HttpRequest&)> at_once = nullptr;
+};
+
+// A connection is for one request without a body, has as a whole some seconds for it, and takes no
+// thread but while its handler runs. Of too many connections that have not said yet what they want
+// the oldest is closed; what comes while too much is being answered gets 503.
 class HttpServer {
  public:
-  using Handler = std::function<HttpResponse(const HttpRequest&)>;
-
-  // `address` is host:port; port 0 picks a free one. The handler is called for GET and HEAD, by
-  // several threads at once. Unavailable says why the address can't be listened on.
+  // `address` is host:port; port 0 picks a free one. `hosts`: names that requests may use for this
+  // server besides those of IsOwnHost. Unavailable says why the address can't be listened on.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Listen(const std::string& address,
-                                                            Handler handler);
-  // When it returns the handler is not called any more. Takes up to some seconds.
+                                                            std::vector<std::string> hosts,
+                                                            HttpHandlers handlers);
+  // When it returns no handler is called any more; it waits for those that run.
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
@@ -46,12 +52,12 @@ class HttpServer {
   const std::string& address() const { return address_; }
 
  private:
-  explicit HttpServer(Handler handler) : handler_(std::move(handler)) {}
-  int Answer(mg_connection* connection) const;
+  class Connections;
 
-  const Handler handler_;
+  HttpServer();
+
+  std::unique_ptr<Connections> connections_;
   std::string address_;
-  mg_context* context_ = nullptr;
 };
 
 }  // namespace sis

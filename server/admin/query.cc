@@ -1,17 +1,19 @@
 #include "server/admin/query.h"
 
-#include <civetweb.h>
-
 #include <cstdint>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 
 namespace sis {
 namespace {
 
 template <typename Integer>
-absl::Status ReadInteger(absl::string_view query, const std::string& name, Integer& value) {
+absl::Status ReadInteger(absl::string_view query, absl::string_view name, Integer& value) {
   const std::string text = QueryValue(query, name);
   if (text.empty() || absl::SimpleAtoi(text, &value)) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(name, ": '", text, "' is not a number"));
@@ -25,12 +27,25 @@ absl::Status ReadRun(absl::string_view query, Request& request) {
 
 }  // namespace
 
-std::string QueryValue(absl::string_view query, const std::string& name) {
-  // Decoding makes nothing longer.
-  std::string value(query.size() + 1, '\0');
-  const int size = mg_get_var(query.data(), query.size(), name.c_str(), value.data(), value.size());
-  value.resize(size < 0 ? 0 : size);
-  return value;
+std::string PercentDecoded(absl::string_view text) {
+  std::string decoded;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const bool is_code = text[i] == '%' && i + 2 < text.size() &&
+                         absl::ascii_isxdigit(text[i + 1]) && absl::ascii_isxdigit(text[i + 2]);
+    decoded += is_code ? absl::HexStringToBytes(text.substr(i + 1, 2)) : std::string(1, text[i]);
+    if (is_code) i += 2;
+  }
+  return decoded;
+}
+
+std::string QueryValue(absl::string_view query, absl::string_view name) {
+  for (const absl::string_view part : absl::StrSplit(query, '&')) {
+    const std::pair<absl::string_view, absl::string_view> name_and_value =
+        absl::StrSplit(part, absl::MaxSplits('=', 1));
+    if (name_and_value.first != name) continue;
+    return PercentDecoded(absl::StrReplaceAll(name_and_value.second, {{"+", " "}}));
+  }
+  return "";
 }
 
 absl::Status ReadQuery(absl::string_view, v1::ListRunsRequest&) { return absl::OkStatus(); }
@@ -40,6 +55,18 @@ absl::Status ReadQuery(absl::string_view query, v1::GetRunRequest& request) {
   return absl::OkStatus();
 }
 absl::Status ReadQuery(absl::string_view query, v1::ListStepsRequest& request) {
+  return ReadRun(query, request);
+}
+absl::Status ReadQuery(absl::string_view query, v1::ListSequencesRequest& request) {
+  uint32_t attempt = 0, limit = 0;
+  absl::Status status = ReadInteger(query, "attempt", attempt);
+  status.Update(ReadInteger(query, "limit", limit));
+  if (!status.ok()) return status;
+  request.set_limit(limit);
+  if (const std::string after = QueryValue(query, "after"); !after.empty()) {
+    request.mutable_after()->set_id(after);
+    request.mutable_after()->set_attempt(attempt);
+  }
   return ReadRun(query, request);
 }
 absl::Status ReadQuery(absl::string_view query, v1::InspectRunRequest& request) {

@@ -400,6 +400,36 @@ RunDescription Run::Describe() const {
   return run;
 }
 
+std::vector<SequenceDescription> Run::ListSequences(const std::optional<SequenceName>& after,
+                                                    size_t limit) const {
+  ReaderLock lock(mutex_);
+  const auto before = [](const Member* a, const Member* b) { return a->name < b->name; };
+  std::vector<const Member*> first;  // a heap: the last of them in front
+  members_.ForEach([&](const Member& member) {
+    if (after.has_value() && member.name <= *after) return;
+    if (first.size() == limit) {
+      if (first.empty() || !(member.name < first.front()->name)) return;
+      std::ranges::pop_heap(first, before);
+      first.pop_back();
+    }
+    first.push_back(&member);
+    std::ranges::push_heap(first, before);
+  });
+  std::ranges::sort_heap(first, before);
+  std::vector<SequenceDescription> listed;
+  for (const Member* member : first) {
+    const Sequence& sequence = member->sequence();
+    listed.push_back({.name = member->name,
+                      .committed_length = sequence.committed_length(),
+                      .positions = sequence.positions(),
+                      .sealed = sequence.sealed(),
+                      .unread = backing_ == nullptr && member->unread,
+                      .newest_version = sequence.newest_version().value_or(0),
+                      .bytes = member->held->bytes.used()});
+  }
+  return listed;
+}
+
 int64_t Run::sequences() const {
   ReaderLock lock(mutex_);
   return static_cast<int64_t>(members_.size());

@@ -52,6 +52,17 @@ struct RunDescription {
   friend bool operator==(const RunDescription&, const RunDescription&) = default;
 };
 
+// What ListSequences says of one (v1::ListSequencesResponse.Sequence).
+struct SequenceDescription {
+  SequenceName name;
+  uint32_t committed_length;
+  int64_t positions;
+  bool sealed;
+  bool unread;
+  uint64_t newest_version;
+  int64_t bytes;
+};
+
 // Thread-safe. Lock order: Run, then Sequence; no two sequences at once.
 class Run {
  public:
@@ -164,6 +175,9 @@ class Run {
   void Close() ABSL_LOCKS_EXCLUDED(mutex_);
 
   RunDescription Describe() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // The first of those after a name, by name; looks at all. Doesn't count as use.
+  std::vector<SequenceDescription> ListSequences(const std::optional<SequenceName>& after,
+                                                 size_t limit) const ABSL_LOCKS_EXCLUDED(mutex_);
   // How many are held; quicker than Describe.
   int64_t sequences() const ABSL_LOCKS_EXCLUDED(mutex_);
 

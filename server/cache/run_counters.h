@@ -2,11 +2,14 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -29,7 +32,6 @@ struct CorrectionTotals {
   double gradient_mass = 0;
 
   CorrectionTotals& operator+=(const CorrectionSums& sums);
-  CorrectionTotals& operator+=(const CorrectionTotals& other);
 };
 
 struct PrefixTotals {
@@ -38,7 +40,6 @@ struct PrefixTotals {
   double expected_acceptance = 0;
 
   PrefixTotals& operator+=(const PrefixPointSums& point);
-  PrefixTotals& operator+=(const PrefixTotals& other);
 };
 
 // As doubles: what is summed outgrows the fixed point of one step's sums.
@@ -83,8 +84,6 @@ struct RunTotals {
 
   // A k that comes when there are so many is not counted.
   static constexpr size_t kPrefixPointsCounted = 16;
-
-  RunTotals& operator+=(const RunTotals& other);
 };
 
 // The label of runs that have no metrics of their own.
@@ -93,12 +92,18 @@ inline constexpr char kOtherRuns[] = "other";
 // Of one run id, over all of its incarnations. Thread-safe.
 class RunCounters {
  public:
-  // `named` if the run's metrics have its id for a label; else they are part of those of others.
-  explicit RunCounters(bool named = true) : named_(named) {}
+  // `others` count what is counted here while the run's metrics don't have its id for a label.
+  // Null: nobody does.
+  explicit RunCounters(std::shared_ptr<RunCounters> others = nullptr)
+      : others_(std::move(others)) {}
 
   bool named() const { return named_; }
+  void set_named(bool named) { named_ = named; }
+  // Grows whenever something is counted.
+  uint64_t count() const { return count_; }
 
-  // Positions counted for the first time.
+  // Positions counted for the first time. What was observed the others don't count: each run has
+  // names of its own.
   void AddEvaluated(const Evaluated& evaluated) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // A correction under the name that is its label, and in words that are the same for the same one.
@@ -111,25 +116,20 @@ class RunCounters {
   // ResourceExhausted beyond kMaxObserved.
   absl::Status Observe(std::span<const ObservedName> names) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  void AddIngested(int64_t positions, int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_) {
-    WriterLock lock(mutex_);
-    totals_.ingested_positions += static_cast<double>(positions);
-    totals_.ingested_bytes += static_cast<double>(bytes);
+  void AddIngested(int64_t positions, int64_t bytes) {
+    Count([&](RunTotals& totals) {
+      totals.ingested_positions += static_cast<double>(positions);
+      totals.ingested_bytes += static_cast<double>(bytes);
+    });
   }
-
-  void AddRefusedEntry(absl::StatusCode code) ABSL_LOCKS_EXCLUDED(mutex_) {
-    WriterLock lock(mutex_);
-    ++totals_.refused_entries_by_code.at(static_cast<int>(code));
+  void AddRefusedEntry(absl::StatusCode code) {
+    Count([&](RunTotals& totals) { ++totals.refused_entries_by_code.at(static_cast<int>(code)); });
   }
-
-  void AddDropped(MissingReason reason) ABSL_LOCKS_EXCLUDED(mutex_) {
-    WriterLock lock(mutex_);
-    ++totals_.dropped_by_reason[static_cast<int>(reason)];
+  void AddDropped(MissingReason reason) {
+    Count([&](RunTotals& totals) { ++totals.dropped_by_reason[static_cast<int>(reason)]; });
   }
-
-  void AddEvictedUnread() ABSL_LOCKS_EXCLUDED(mutex_) {
-    WriterLock lock(mutex_);
-    ++totals_.evicted_unread;
+  void AddEvictedUnread() {
+    Count([](RunTotals& totals) { ++totals.evicted_unread; });
   }
 
   RunTotals totals() const ABSL_LOCKS_EXCLUDED(mutex_) {
@@ -138,7 +138,20 @@ class RunCounters {
   }
 
  private:
-  const bool named_;
+  // Here, and where the others are counted if that is to be.
+  template <typename Add>
+  void Count(const Add& add) ABSL_LOCKS_EXCLUDED(mutex_) {
+    {
+      WriterLock lock(mutex_);
+      add(totals_);
+    }
+    ++count_;
+    if (others_ != nullptr && !named_) others_->Count(add);
+  }
+
+  const std::shared_ptr<RunCounters> others_;
+  std::atomic<bool> named_ = false;
+  std::atomic<uint64_t> count_ = 0;
   mutable Mutex mutex_;
   RunTotals totals_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::string> observed_ ABSL_GUARDED_BY(mutex_);  // definitions, by name

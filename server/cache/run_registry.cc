@@ -53,7 +53,8 @@ RunRegistry::RunRegistry(int64_t cache_bytes, Arena& arena, const Limits& limits
       clock_(std::move(clock)),
       budget_(cache_bytes),
       steps_budget_(cache_bytes / kStepsShare),
-      inspection_budget_(limits.inspected_bytes) {}
+      inspection_budget_(limits.inspected_bytes),
+      named_(limits.metric_runs) {}
 
 absl::StatusOr<RunRegistry::Created> RunRegistry::Create(const std::string& run_id,
                                                          uint64_t incarnation,
@@ -68,7 +69,8 @@ absl::StatusOr<RunRegistry::Created> RunRegistry::Create(const std::string& run_
     runs_.at(run_id).last_named = absl::ToUnixNanos(clock_());
     return Created{std::move(plan->present), false};
   }
-  return Created{Open(run_id, plan->incarnation, plan->config, backing, superseded.run), true};
+  return Created{Open(run_id, plan->incarnation, plan->config, backing, true, superseded.run),
+                 true};
 }
 
 absl::StatusOr<RunRegistry::Plan> RunRegistry::PlanToCreate(const std::string& run_id,
@@ -163,17 +165,17 @@ absl::StatusOr<std::shared_ptr<Run>> RunRegistry::Restore(const std::string& run
     return absl::FailedPreconditionError(
         absl::StrCat("incarnation ", incarnation, " of run '", run_id, "' was deleted"));
   }
-  return Open(run_id, incarnation, config, backing, superseded.run);
+  return Open(run_id, incarnation, config, backing, false, superseded.run);
 }
 
 std::shared_ptr<Run> RunRegistry::Open(const std::string& run_id, uint64_t incarnation,
-                                       const RunConfig& config, BackingStore* backing,
+                                       const RunConfig& config, BackingStore* backing, bool is_new,
                                        std::shared_ptr<Run>& superseded) {
   Entry& entry = runs_[run_id];
   superseded = std::move(entry.run);
   // A later incarnation goes on counting.
   std::shared_ptr<RunCounters> counters =
-      superseded == nullptr ? NewCounters(run_id) : superseded->shared_counters();
+      superseded == nullptr ? named_.Add(run_id, is_new, clock_()) : superseded->shared_counters();
   entry.run =
       std::make_shared<Run>(run_id, incarnation, config, limits_, arena_, budget_, steps_budget_,
                             inspection_budget_, std::move(counters), clock_, backing);
@@ -211,7 +213,7 @@ bool RunRegistry::Delete(const std::string& run_id, uint64_t incarnation) {
   const auto found = runs_.find(run_id);
   if (found == runs_.end() || found->second.run->incarnation() > incarnation) return false;
   deleted.run = std::move(found->second.run);
-  KeepTotals(*deleted.run);
+  named_.Remove(run_id);
   runs_.erase(found);
   return true;
 }
@@ -222,32 +224,19 @@ void RunRegistry::Forget(const Run& run) {
   const auto found = runs_.find(run.id());
   if (found == runs_.end() || found->second.run.get() != &run) return;
   forgotten.run = std::move(found->second.run);
-  KeepTotals(*forgotten.run);
+  named_.Remove(run.id());
   runs_.erase(found);
 }
 
-std::shared_ptr<RunCounters> RunRegistry::NewCounters(const std::string& run_id) {
-  // A run of this id would be taken for all of them.
-  const bool named = named_runs_ < limits_.metric_runs && run_id != kOtherRuns;
-  if (named) {
-    ++named_runs_;
-  } else if (!deleted_unnamed_totals_.has_value()) {
-    deleted_unnamed_totals_.emplace();
-  }
-  return std::make_shared<RunCounters>(named);
-}
-
-void RunRegistry::KeepTotals(const Run& run) {
-  if (run.counters().named()) {
-    --named_runs_;
-  } else {
-    *deleted_unnamed_totals_ += run.counters().totals();
-  }
-}
-
-std::optional<RunTotals> RunRegistry::deleted_unnamed_totals() const {
+std::optional<RunTotals> RunRegistry::other_totals() const {
   ReaderLock lock(mutex_);
-  return deleted_unnamed_totals_;
+  if (named_.others() == nullptr) return std::nullopt;
+  return named_.others()->totals();
+}
+
+void RunRegistry::ChooseNamed() {
+  WriterLock lock(mutex_);
+  named_.Choose(clock_());
 }
 
 uint64_t RunRegistry::LastDeleted(const std::string& run_id) const {

@@ -18,6 +18,7 @@
 #include "absl/time/time.h"
 #include "server/cache/caller.h"
 #include "server/cache/limits.h"
+#include "server/cache/named_runs.h"
 #include "server/cache/run.h"
 #include "server/memory/arena.h"
 #include "server/memory/byte_budget.h"
@@ -68,8 +69,10 @@ class RunRegistry {
   // Those that the caller may use, by run id.
   std::vector<std::shared_ptr<Run>> List(const Caller& caller = Caller()) const
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // What deleted runs counted that had no metrics of their own; nothing if there never were such.
-  std::optional<RunTotals> deleted_unnamed_totals() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // What runs counted while they had no metrics of their own; nothing if there never were such.
+  std::optional<RunTotals> other_totals() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Which have metrics of their own, by who counts something now. To be called now and then.
+  void ChooseNamed() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Tries to make room for so many bytes of the run: drops what is stale or expired, then evicts
   // least recently used sequences, of this run if its own quota is short, else of any: those of
@@ -85,6 +88,11 @@ class RunRegistry {
   // of it. To be called now and then.
   void DropExpired() ABSL_LOCKS_EXCLUDED(mutex_);
 
+  size_t size() const ABSL_LOCKS_EXCLUDED(mutex_) {
+    ReaderLock lock(mutex_);
+    return runs_.size();
+  }
+  int max_runs() const { return limits_.max_runs; }
   const ByteBudget& budget() const { return budget_; }
   // Of the totals of steps, which are not in the cache: this part of its bytes.
   static constexpr int64_t kStepsShare = 16;
@@ -103,14 +111,10 @@ class RunRegistry {
   // Whether a run that is not there may be made.
   absl::Status CheckRoomForRun(absl::string_view owner) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   // Returns the run, and in `superseded` the one before, which is to be closed without the lock.
+  // `is_new` as NamedRuns takes it.
   std::shared_ptr<Run> Open(const std::string& run_id, uint64_t incarnation,
-                            const RunConfig& config, BackingStore* backing,
+                            const RunConfig& config, BackingStore* backing, bool is_new,
                             std::shared_ptr<Run>& superseded) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Counters for a run that is new.
-  std::shared_ptr<RunCounters> NewCounters(const std::string& run_id)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Keeps what a run counted that is about to go, if others share its metrics.
-  void KeepTotals(const Run& run) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // 0 if none was.
   uint64_t LastDeleted(const std::string& run_id) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
 
@@ -129,9 +133,7 @@ class RunRegistry {
   // Run id -> the last incarnation that was deleted.
   absl::flat_hash_map<std::string, uint64_t> deleted_ ABSL_GUARDED_BY(mutex_);
   std::deque<std::string> deleted_in_order_ ABSL_GUARDED_BY(mutex_);
-  int named_runs_ ABSL_GUARDED_BY(mutex_) = 0;  // that have metrics of their own
-  // A counter must not fall when a run goes.
-  std::optional<RunTotals> deleted_unnamed_totals_ ABSL_GUARDED_BY(mutex_);
+  NamedRuns named_ ABSL_GUARDED_BY(mutex_);
 };
 
 // InvalidArgument unless it is 1 to 256 bytes of [A-Za-z0-9._-].

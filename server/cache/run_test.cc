@@ -76,6 +76,32 @@ TEST_F(RunTest, UntouchedSequencesExpire) {
   EXPECT_EQ(run->Describe().bytes, 0);
 }
 
+TEST_F(RunTest, PagesOfTheListHoldEachSequenceOnceInOrder) {
+  const auto run = cache_.CreateRun("r", SmallConfig());
+  std::set<SequenceName> names;
+  for (int i = 0; i < 200; ++i) {
+    const std::string id = std::to_string(i * 7919 % 211);
+    Append(*run, id, 1 + i % 3);
+    names.insert({id, 0});
+  }
+  const int64_t looked_at = run->looked_at();
+  for (const size_t limit : {1, 7, 64, 199, 200, 1000}) {
+    std::vector<SequenceName> listed;
+    std::optional<SequenceName> after;
+    for (;;) {
+      const std::vector<SequenceDescription> page = run->ListSequences(after, limit);
+      ASSERT_LE(page.size(), limit);
+      for (const SequenceDescription& sequence : page) listed.push_back(sequence.name);
+      if (page.size() < limit) break;
+      after = page.back().name;
+    }
+    EXPECT_EQ(listed, std::vector<SequenceName>(names.begin(), names.end())) << limit;
+  }
+  // Nobody has used them by that.
+  EXPECT_EQ(run->Describe().unread_sequences, 200);
+  EXPECT_EQ(run->looked_at(), looked_at);
+}
+
 TEST_F(RunTest, WithoutTimeToLiveNothingExpires) {
   const auto run = cache_.CreateRun("r", SmallConfig());
   Append(*run, "a");

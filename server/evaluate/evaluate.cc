@@ -197,15 +197,16 @@ int64_t EvaluateCall::Count() {
 }
 
 void EvaluateCall::Inspect(const SliceRange& slice, uint64_t sequence_key, size_t offset) {
-  const uint32_t end =
-      std::min(slice.first_position + slice.count, run_->inspection().kept_positions());
-  if (slice.first_position >= end) return;
-  const absl::StatusOr<InspectedPositions> positions =
-      evaluator_.Inspect(slice, end - slice.first_position, offset);
+  const uint32_t end = slice.first_position + slice.count;
+  const uint32_t kept_end = std::min(end, run_->inspection().kept_positions());
+  absl::StatusOr<InspectedPositions> positions{InspectedPositions(run_->config().top_k)};
+  if (slice.first_position < kept_end) {
+    positions = evaluator_.Inspect(slice, kept_end - slice.first_position, offset);
+  }
   // What was valid a moment ago may have changed in a segment: then there is nothing to look at.
   if (!positions.ok()) return;
   run_->inspection().Record({slice.name.id, slice.name.attempt}, sequence_key,
-                            input_.parameters.draw, slice.first_position, *positions);
+                            input_.parameters.draw, slice.first_position, *positions, end);
 }
 
 }  // namespace sis

@@ -48,6 +48,8 @@ void InspectRun(const Run& run, v1::InspectRunResponse& response) {
     sequence.set_draw(summary.draw);
     sequence.set_positions(summary.positions);
     *sequence.mutable_totals() = ToTotals(summary.sums);
+    sequence.set_cut_begin(summary.cut_begin);
+    sequence.set_cut_end(summary.cut_end);
   }
   for (const Inspection::TokenCounts& counts : overview.tokens) {
     v1::InspectRunResponse::TokenCounts& token = *response.add_tokens();
@@ -81,6 +83,8 @@ absl::Status InspectSequence(const Run& run, const v1::InspectSequenceRequest& r
   response.set_draw(found->draw);
   response.set_first_position(found->first_position);
   response.set_top_k(static_cast<uint32_t>(positions.slots));
+  response.set_cut_begin(found->cut_begin);
+  response.set_cut_end(found->cut_end);
   response.set_decisions(Bytes(positions.decisions));
   response.set_sampled_ids(Bytes(positions.sampled_ids));
   response.set_sampled_log_probs(Bytes(positions.sampled_log_probs));

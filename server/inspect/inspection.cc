@@ -95,11 +95,18 @@ void Inspection::CountTokens(const InspectedPositions& positions, const Sequence
   }
 }
 
+void Inspection::Sequence::Cut(uint32_t begin, uint32_t end) {
+  if (begin >= end) return;
+  cut_begin = cut_end == 0 ? begin : std::min(cut_begin, begin);
+  cut_end = std::max(cut_end, end);
+}
+
 void Inspection::Record(const Name& name, uint64_t sequence_key, uint64_t draw,
-                        uint32_t first_position, const InspectedPositions& positions) {
+                        uint32_t first_position, const InspectedPositions& positions,
+                        uint32_t evaluated_end) {
   WriterLock lock(mutex_);
   const uint64_t hash = Hash(sequence_key);
-  if (!Chosen(sequence_key) || positions.size() == 0) return;
+  if (!Chosen(sequence_key)) return;
   if (!counts_tokens_) {
     if (!budget_.TryCharge(kTokenBytes)) return;
     counts_tokens_ = true;
@@ -109,38 +116,45 @@ void Inspection::Record(const Name& name, uint64_t sequence_key, uint64_t draw,
     Erase(kept);
     kept = sequences_.end();
   }
-  const Sequence* before = kept == sequences_.end() ? nullptr : &kept->second.values;
-  // Whole steps, so that ranks which send a part each don't make it grow position by position.
-  uint32_t begin = first_position / kStep * kStep;
-  uint32_t end = first_position + static_cast<uint32_t>(positions.size());
-  if (before != nullptr) {
-    begin = std::min(begin, before->first_position);
-    end = std::max(end, before->first_position + static_cast<uint32_t>(before->positions.size()));
-  }
-  end = static_cast<uint32_t>((end + kStep - 1) / kStep * kStep);
-  const int64_t bytes =
-      kSequenceBytes + (end - begin) * InspectedPositions::BytesPerPosition(slots_);
-  const int64_t bytes_before = before == nullptr ? 0 : kept->second.bytes;
-  if (bytes > bytes_before) {
-    if (!MakeRoom(bytes - bytes_before, name, hash, draw)) {
-      if (before != nullptr && !Chosen(sequence_key)) Erase(kept);
-      return;
-    }
-    Sequence grown{sequence_key, draw, begin, InspectedPositions(slots_)};
-    grown.positions.Resize(end - begin);
-    if (before != nullptr) {
-      grown.positions.Copy(before->first_position - begin, before->positions, 0,
-                           before->positions.size());
-      kept->second.values = std::move(grown);
-      kept->second.bytes = bytes;
-    } else {
-      by_use_.push_back(name);
-      kept = sequences_.emplace(name, Kept{hash, std::move(grown), bytes, std::prev(by_use_.end())})
-                 .first;
-    }
+  if (kept == sequences_.end()) {
+    if (!MakeRoom(kSequenceBytes, name, hash, draw)) return;
+    by_use_.push_back(name);
+    Sequence empty{sequence_key, draw, first_position, InspectedPositions(slots_)};
+    kept =
+        sequences_
+            .emplace(name, Kept{hash, std::move(empty), kSequenceBytes, std::prev(by_use_.end())})
+            .first;
   }
   by_use_.splice(by_use_.end(), by_use_, kept->second.by_use);
   Sequence& values = kept->second.values;
+  const uint32_t positions_end = first_position + static_cast<uint32_t>(positions.size());
+  values.Cut(positions_end, evaluated_end);
+  if (positions.size() == 0) return;
+  // Whole steps, so that ranks which send a part each don't make it grow position by position.
+  uint32_t begin = first_position / kStep * kStep, end = positions_end;
+  const size_t size_before = values.positions.size();
+  if (size_before > 0) {
+    begin = std::min(begin, values.first_position);
+    end = std::max(end, values.first_position + static_cast<uint32_t>(size_before));
+  }
+  end = static_cast<uint32_t>((end + kStep - 1) / kStep * kStep);
+  if (end - begin > size_before) {
+    const int64_t bytes =
+        (end - begin - size_before) * InspectedPositions::BytesPerPosition(slots_);
+    if (!MakeRoom(bytes, name, hash, draw)) {
+      values.Cut(first_position, positions_end);
+      if (!Chosen(sequence_key)) Erase(kept);
+      return;
+    }
+    kept->second.bytes += bytes;
+    InspectedPositions grown(slots_);
+    grown.Resize(end - begin);
+    if (size_before > 0) {
+      grown.Copy(values.first_position - begin, values.positions, 0, size_before);
+    }
+    values.first_position = begin;
+    values.positions = std::move(grown);
+  }
   CountTokens(positions, values, first_position);
   values.positions.Copy(first_position - values.first_position, positions, 0, positions.size());
 }
@@ -173,6 +187,7 @@ std::optional<Inspection::Sequence> Inspection::Find(const Name& name) const {
   while (begin < end && decisions[end - 1] == kNotEvaluated) --end;
   Sequence evaluated{values.key, values.draw, values.first_position + static_cast<uint32_t>(begin),
                      InspectedPositions(slots_)};
+  evaluated.Cut(values.cut_begin, values.cut_end);
   evaluated.positions.Resize(end - begin);
   evaluated.positions.Copy(0, values.positions, begin, end - begin);
   return evaluated;
@@ -206,7 +221,8 @@ Inspection::Overview Inspection::Describe() const {
   ReaderLock lock(mutex_);
   for (const auto& [name, kept] : sequences_) {
     const InspectedPositions& positions = kept.values.positions;
-    Summary summary{name, kept.values.draw, 0, positions.Total()};
+    Summary summary{
+        name, kept.values.draw, 0, positions.Total(), kept.values.cut_begin, kept.values.cut_end};
     for (size_t i = 0; i < positions.size(); ++i) {
       summary.positions += positions.decisions[i] != kNotEvaluated;
       if (!IsScored(positions.decisions[i])) continue;

@@ -41,10 +41,12 @@ class Inspection {
   // Id and attempt.
   using Name = std::pair<std::string, uint32_t>;
   // Keeps the values of the positions from first_position on, all below kept_positions(), in place
-  // of those there were; what is kept of the sequence is then of this draw alone. Does nothing if
-  // the sequence is not chosen any more, or there is no room.
+  // of those there were; what is kept of the sequence is then of this draw alone. Those after them,
+  // up to evaluated_end, were evaluated as well, and count as cut. Does nothing if the sequence is
+  // not chosen any more, or there is no room.
   void Record(const Name& name, uint64_t sequence_key, uint64_t draw, uint32_t first_position,
-              const InspectedPositions& positions) ABSL_LOCKS_EXCLUDED(mutex_);
+              const InspectedPositions& positions, uint32_t evaluated_end)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   // Forgets everything, and keeps nothing more.
   void Close() ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -53,6 +55,11 @@ class Inspection {
     uint64_t draw;
     uint32_t first_position;
     InspectedPositions positions;
+    // Positions of this draw that were evaluated but had no room lie in [cut_begin, cut_end).
+    uint32_t cut_begin = 0;
+    uint32_t cut_end = 0;
+
+    void Cut(uint32_t begin, uint32_t end);
   };
   // From the first position that was evaluated to the last.
   std::optional<Sequence> Find(const Name& name) const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -60,8 +67,9 @@ class Inspection {
   struct Summary {
     Name name;
     uint64_t draw;
-    uint64_t positions;  // that were evaluated
+    uint64_t positions;  // that were evaluated and are kept
     Sums sums;
+    uint32_t cut_begin, cut_end;  // as in Sequence
   };
   struct TokenCounts {
     int32_t token;

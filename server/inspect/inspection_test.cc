@@ -42,9 +42,16 @@ std::vector<Offer> RandomOffers(int sequences, uint32_t seed) {
   return offers;
 }
 
+// Nothing is evaluated but these.
+void Keep(Inspection& inspection, const Inspection::Name& name, uint64_t key, uint64_t draw,
+          uint32_t first, const InspectedPositions& positions) {
+  inspection.Record(name, key, draw, first, positions,
+                    first + static_cast<uint32_t>(positions.size()));
+}
+
 void Record(Inspection& inspection, const Offer& offer, uint64_t draw) {
   if (!inspection.Chosen(offer.key)) return;
-  inspection.Record(offer.name, offer.key, draw, offer.first, Positions(offer.count));
+  Keep(inspection, offer.name, offer.key, draw, offer.first, Positions(offer.count));
 }
 
 std::set<Inspection::Name> NamesOf(const Inspection& inspection) {
@@ -142,8 +149,8 @@ TEST(InspectionTest, ARunWithoutRoomChoosesFew) {
 TEST(InspectionTest, PartsOfOneDrawAreOneSequence) {
   ByteBudget budget(kBytes);
   Inspection inspection(kBytes, kSlots, budget);
-  inspection.Record({"a", 0}, 1, 7, 150, Positions(50, 2.0f));
-  inspection.Record({"a", 0}, 1, 7, 70, Positions(10, 3.0f));
+  Keep(inspection, {"a", 0}, 1, 7, 150, Positions(50, 2.0f));
+  Keep(inspection, {"a", 0}, 1, 7, 70, Positions(10, 3.0f));
   std::optional<Inspection::Sequence> found = inspection.Find({"a", 0});
   ASSERT_TRUE(found.has_value());
   const auto at = [&](uint32_t position) { return position - found->first_position; };
@@ -153,18 +160,61 @@ TEST(InspectionTest, PartsOfOneDrawAreOneSequence) {
   EXPECT_EQ(found->positions.decisions[at(80)], kNotEvaluated);
   EXPECT_EQ(inspection.Describe().sequences[0].positions, 60u);
 
-  inspection.Record({"a", 0}, 1, 8, 80, Positions(1, 4.0f));
+  Keep(inspection, {"a", 0}, 1, 8, 80, Positions(1, 4.0f));
   found = inspection.Find({"a", 0});
   EXPECT_EQ(found->draw, 8u);
   EXPECT_EQ(inspection.Describe().sequences[0].positions, 1u);
+}
+
+// Whatever is evaluated in whatever parts: of a sequence that is named, each position of its last
+// draw is kept or said to be cut.
+TEST(InspectionTest, WhatIsNotKeptIsSaidToBeCut) {
+  std::mt19937_64 random(11);
+  int cut_by_length = 0, cut_by_others = 0;
+  for (int round = 0; round < 200; ++round) {
+    ByteBudget budget(kBytes);
+    const int64_t of_others = static_cast<int64_t>(random() % kBytes);
+    ASSERT_TRUE(budget.TryCharge(of_others));
+    Inspection inspection(kBytes, kSlots, budget);
+    const uint32_t most = inspection.kept_positions();
+    std::map<std::pair<Inspection::Name, uint64_t>, std::set<uint32_t>> evaluated;  // by draw
+    for (int i = 0; i < 12; ++i) {
+      const uint64_t key = random() % 3 * 0x9E3779B97F4A7C15u;
+      const Inspection::Name name{"s" + std::to_string(key), 0};
+      const uint64_t draw = 1 + i / 6;
+      const uint32_t first = random() % (2 * most), end = first + 1 + random() % most;
+      if (!inspection.Chosen(key)) continue;
+      const uint32_t kept = first < most ? std::min(end, most) - first : 0;
+      inspection.Record(name, key, draw, first, Positions(kept), end);
+      for (uint32_t position = first; position < end; ++position) {
+        evaluated[{name, draw}].insert(position);
+      }
+    }
+    for (const Inspection::Summary& summary : inspection.Describe().sequences) {
+      const auto found = inspection.Find(summary.name);
+      ASSERT_TRUE(found.has_value());
+      EXPECT_EQ(summary.cut_begin, found->cut_begin);
+      EXPECT_EQ(summary.cut_end, found->cut_end);
+      for (const uint32_t position : evaluated.at({summary.name, summary.draw})) {
+        const uint32_t at = position - found->first_position;
+        const bool kept =
+            at < found->positions.size() && found->positions.decisions[at] != kNotEvaluated;
+        ASSERT_TRUE(kept || (position >= found->cut_begin && position < found->cut_end))
+            << position << " of " << found->cut_begin << " to " << found->cut_end;
+      }
+      (found->cut_begin >= most ? cut_by_length : cut_by_others) += found->cut_end > 0;
+    }
+  }
+  EXPECT_GT(cut_by_length, 20);
+  EXPECT_GT(cut_by_others, 20);
 }
 
 TEST(InspectionTest, ARetryCountsNoTokenTwice) {
   ByteBudget budget(kBytes);
   Inspection inspection(kBytes, kSlots, budget);
   for (int retry = 0; retry < 3; ++retry) {
-    inspection.Record({"a", 0}, 1, 7, 0, Positions(10));
-    inspection.Record({"a", 0}, 1, 7, 5, Positions(10));
+    Keep(inspection, {"a", 0}, 1, 7, 0, Positions(10));
+    Keep(inspection, {"a", 0}, 1, 7, 5, Positions(10));
   }
   const std::vector<Inspection::TokenCounts> tokens = inspection.Describe().tokens;
   ASSERT_EQ(tokens.size(), 1u);
@@ -175,10 +225,10 @@ TEST(InspectionTest, ARetryCountsNoTokenTwice) {
 TEST(InspectionTest, RejectedTokensFirstAcceptedLast) {
   ByteBudget budget(kBytes);
   Inspection inspection(kBytes, kSlots, budget);
-  inspection.Record({"a", 0}, 1, 1, 0, Positions(40, 0.1f, Decision::kAccepted, 10));
-  inspection.Record({"b", 0}, 2, 1, 0, Positions(30, 0.1f, Decision::kAccepted, 20));
-  inspection.Record({"c", 0}, 3, 1, 0, Positions(30, 0.1f, Decision::kRejected, 20));
-  inspection.Record({"d", 0}, 4, 1, 0, Positions(20, 0.1f, Decision::kRejected, 30));
+  Keep(inspection, {"a", 0}, 1, 1, 0, Positions(40, 0.1f, Decision::kAccepted, 10));
+  Keep(inspection, {"b", 0}, 2, 1, 0, Positions(30, 0.1f, Decision::kAccepted, 20));
+  Keep(inspection, {"c", 0}, 3, 1, 0, Positions(30, 0.1f, Decision::kRejected, 20));
+  Keep(inspection, {"d", 0}, 4, 1, 0, Positions(20, 0.1f, Decision::kRejected, 30));
   const std::vector<Inspection::TokenCounts> tokens = inspection.Describe().tokens;
   ASSERT_EQ(tokens.size(), 3u);
   EXPECT_EQ(tokens[0].token, 30);
@@ -196,7 +246,7 @@ TEST(InspectionTest, LargestDeviationsOfAll) {
     sizes.push_back(std::abs(positions.log_ratios[i]));
   }
   positions.decisions[0] = Decision::kMissing;
-  inspection.Record({"a", 0}, 1, 1, 0, positions);
+  Keep(inspection, {"a", 0}, 1, 1, 0, positions);
   std::ranges::sort(sizes, std::greater<>());
   const std::vector<Inspection::Deviation> found = inspection.Describe().deviations;
   ASSERT_EQ(found.size(), Inspection::kDeviationsShown);
@@ -206,12 +256,12 @@ TEST(InspectionTest, LargestDeviationsOfAll) {
 TEST(InspectionTest, NothingAfterClose) {
   ByteBudget budget(kBytes);
   Inspection inspection(kBytes, kSlots, budget);
-  inspection.Record({"a", 0}, 1, 1, 0, Positions(10));
+  Keep(inspection, {"a", 0}, 1, 1, 0, Positions(10));
   EXPECT_GT(budget.used(), 0);
   inspection.Close();
   EXPECT_EQ(budget.used(), 0);
   EXPECT_FALSE(inspection.Chosen(1));
-  inspection.Record({"a", 0}, 1, 1, 0, Positions(10));
+  Keep(inspection, {"a", 0}, 1, 1, 0, Positions(10));
   EXPECT_TRUE(inspection.Describe().sequences.empty());
   EXPECT_TRUE(inspection.Describe().tokens.empty());
   EXPECT_EQ(budget.used(), 0);

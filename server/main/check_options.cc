@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/algorithm/container.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -81,6 +82,9 @@ absl::Status CheckAddresses(const ServerOptions& options) {
   if (options.admin.empty() && !options.tokenizer.empty()) {
     return Refuse("tokenizer", options.tokenizer, " is for the page, and --admin is empty");
   }
+  if (options.admin.empty() && !options.admin_hosts.empty()) {
+    return Refuse("admin_hosts", options.admin_hosts, " are names of --admin, which is empty");
+  }
   if (!absl::EndsWith(options.admin, ":0") && absl::c_linear_search(addresses, options.admin)) {
     return Refuse("admin", options.admin, " is an address of --listen too");
   }
@@ -105,6 +109,18 @@ std::string ListenProblem(const std::string& listen) {
 std::string AdminProblem(const std::string& admin) {
   const std::string problem = admin.empty() ? "" : HostAndPortProblem(admin);
   return problem.empty() ? "" : absl::StrCat(" ", problem);
+}
+
+std::string AdminHostsProblem(const std::string& hosts) {
+  if (hosts.empty()) return "";
+  for (const absl::string_view host : absl::StrSplit(hosts, ',')) {
+    const bool is_name = absl::c_all_of(
+        host, [](char c) { return absl::ascii_isalnum(c) || c == '.' || c == '-' || c == '_'; });
+    if (host.empty() || host == "." || !is_name) {
+      return absl::StrCat(": '", host, "' is no name of a host");
+    }
+  }
+  return "";
 }
 
 std::string StoreProblem(const std::string& store) {

@@ -9,9 +9,10 @@
 namespace sis {
 
 // What is to be said behind "--listen=..." of addresses that can't be any, or stand there twice;
-// behind "--admin=..." and "--store=..." likewise. Empty if nothing.
+// behind "--admin=...", "--admin_hosts=..." and "--store=..." likewise. Empty if nothing.
 std::string ListenProblem(const std::string& listen);
 std::string AdminProblem(const std::string& admin);
+std::string AdminHostsProblem(const std::string& hosts);
 std::string StoreProblem(const std::string& store);
 
 // InvalidArgument names the flags of sis_server that don't go together, or the address or the store

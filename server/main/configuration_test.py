@@ -13,6 +13,7 @@ from server.testing.live_server import BINARY, LiveServer
 
 # A value of each flag that makes no sense, whatever the others are.
 NONSENSE = {
+    "admin_hosts": "sis.example.com,http://sis",
     "admin": "5",
     "append_patience": "-1s",
     "backend": "gpu",

@@ -10,6 +10,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
@@ -30,6 +31,10 @@ using Acceptor = grpc::experimental::ExternalConnectionAcceptor;
 
 // How long refusing counts as going on.
 constexpr absl::Duration kLately = absl::Seconds(5);
+// How often it is looked at what strangers bring.
+constexpr int kLookMilliseconds = 20;
+// The time between looks is at least so many times that of a look.
+constexpr int kLookShare = 9;
 // Before a system that lacks memory is asked again.
 constexpr int kPauseMilliseconds = 50;
 // As gRPC's own sockets: what a client doesn't acknowledge for so long ends its connection.
@@ -90,8 +95,10 @@ absl::StatusOr<int> BindAndListen(const addrinfo& found, int port) {
 
 }  // namespace
 
-Listener::Listener()
-    : first_reserved_(FirstReservedDescriptor()),
+Listener::Listener(Strangers& strangers, const Strangers::Limits& limits)
+    : strangers_(strangers),
+      limits_(limits),
+      first_reserved_(FirstReservedDescriptor()),
       stop_(eventfd(0, EFD_CLOEXEC)),
       spare_(OpenSpare()) {}
 
@@ -103,8 +110,8 @@ Listener::~Listener() {
 
 absl::StatusOr<std::unique_ptr<Listener>> Listener::Listen(
     const std::vector<std::string>& addresses, const Credentials& credentials,
-    grpc::ServerBuilder& builder) {
-  std::unique_ptr<Listener> listener(new Listener);
+    grpc::ServerBuilder& builder, Strangers& strangers, const Strangers::Limits& limits) {
+  std::unique_ptr<Listener> listener(new Listener(strangers, limits));
   for (const std::string& address : addresses) {
     listener->acceptors_.push_back(builder.experimental().AddExternalConnectionAcceptor(
         grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
@@ -214,7 +221,10 @@ void Listener::AcceptUntilStopped() {
   std::vector<pollfd> polled = {{stop_, POLLIN, 0}};
   for (const Socket& socket : sockets_) polled.push_back({socket.descriptor, POLLIN, 0});
   while (true) {
-    if (poll(polled.data(), polled.size(), /*timeout=*/-1) < 0) continue;
+    const int timeout = strangers_.empty() ? -1 : kLookMilliseconds;
+    const int ready = poll(polled.data(), polled.size(), timeout);
+    LookAtStrangers();
+    if (ready < 0) continue;
     if (polled[0].revents != 0) return;
     bool has_room = true;
     for (size_t i = 0; i < sockets_.size(); ++i) {
@@ -224,11 +234,20 @@ void Listener::AcceptUntilStopped() {
   }
 }
 
+void Listener::LookAtStrangers() {
+  const absl::Time begin = SteadyNow();
+  if (begin < next_look_) return;
+  strangers_.Check(limits_);
+  const absl::Time end = SteadyNow();
+  next_look_ = end + std::max(absl::Milliseconds(kLookMilliseconds), kLookShare * (end - begin));
+}
+
 bool Listener::AcceptFrom(const Socket& socket) {
   while (true) {
     const int connection =
         accept4(socket.descriptor, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (connection >= 0 && connection < first_reserved_) {
+      strangers_.Add(connection);
       Acceptor::NewConnectionParameters parameters;
       parameters.listener_fd = socket.descriptor;
       parameters.fd = connection;

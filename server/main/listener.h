@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "server/main/socket_file.h"
+#include "server/security/strangers.h"
 
 namespace sis {
 
@@ -28,11 +29,14 @@ class Listener {
       std::function<std::shared_ptr<grpc::ServerCredentials>(const std::string& address)>;
 
   // Listens at the addresses, host:port, unix:PATH or unix-abstract:NAME, whose connections will be
-  // those of the server that `builder` makes. All addresses of a host name are taken that can be.
+  // those of the server that `builder` makes, and `strangers` to begin with, which must outlive
+  // this. All addresses of a host name are taken that can be.
   // Unavailable says which can't be listened on, and why.
   static absl::StatusOr<std::unique_ptr<Listener>> Listen(const std::vector<std::string>& addresses,
                                                           const Credentials& credentials,
-                                                          grpc::ServerBuilder& builder);
+                                                          grpc::ServerBuilder& builder,
+                                                          Strangers& strangers,
+                                                          const Strangers::Limits& limits);
 
   // As Stop.
   ~Listener();
@@ -58,7 +62,7 @@ class Listener {
     grpc::experimental::ExternalConnectionAcceptor* acceptor;
   };
 
-  Listener();
+  Listener(Strangers& strangers, const Strangers::Limits& limits);
   absl::StatusOr<std::string> ListenAt(const std::string& address,
                                        grpc::experimental::ExternalConnectionAcceptor* acceptor);
   absl::StatusOr<std::string> ListenAtHost(
@@ -66,10 +70,13 @@ class Listener {
   absl::Status ListenAtPath(const std::string& path, bool abstract,
                             grpc::experimental::ExternalConnectionAcceptor* acceptor);
   void AcceptUntilStopped();
+  void LookAtStrangers();
   // All that wait. False if the system has no room for them at present.
   bool AcceptFrom(const Socket& socket);
   void CountRefused();
 
+  Strangers& strangers_;
+  const Strangers::Limits limits_;
   std::string addresses_;
   std::vector<SocketFile> files_;
   std::vector<std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor>> acceptors_;
@@ -79,6 +86,7 @@ class Listener {
   int spare_;  // given up for as long as it takes to close a connection
   std::atomic<int64_t> refused_ = 0;
   std::atomic<int64_t> last_refused_ = std::numeric_limits<int64_t>::min();  // nanoseconds
+  absl::Time next_look_ = absl::InfinitePast();                              // the thread's
   std::thread thread_;
 };
 

@@ -39,6 +39,16 @@ constexpr int kMaxFrameBytes = 1 << 20;
 // at once.
 constexpr std::chrono::milliseconds kFarewell(200);
 
+// The first call of a connection may be a whole message. gRPC takes up to 13 times of what headers
+// bring (SECURITY.md).
+Strangers::Limits LimitsOfStrangers(const ServerOptions& options) {
+  constexpr int64_t kMemoryPerByte = 16;
+  constexpr int64_t kHeaderBytes = 1 << 20;
+  const int64_t each = options.max_message_bytes + kHeaderBytes;
+  return {.each = each,
+          .together = std::max(each, options.connections.grpc_memory_bytes / kMemoryPerByte)};
+}
+
 // From then on gRPC stays until the process ends. When its last user goes it would join threads of
 // its own, of which one may be asleep for another 10 s.
 void KeepGrpc() { [[maybe_unused]] static const bool kept = (grpc_init(), true); }
@@ -84,6 +94,9 @@ class Server::Gauges final : public prometheus::Collectable {
         Family("sis_refused_connections_total",
                "Connections closed at once, as too many file descriptors were in use.", Counter,
                static_cast<double>(server_.listener_->refused())),
+        Family("sis_cut_connections_total",
+               "Connections cut because they brought too much before anybody said who they are.",
+               Counter, static_cast<double>(server_.authenticator_->strangers().cut())),
         Family("sis_store_read_only", "1 while the store has no room for appends.", Gauge,
                server_.ReadOnlyReason().empty() ? 0 : 1),
         Family("sis_store_damaged_files",
@@ -147,7 +160,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::StartOnce(const ServerOptions& o
   std::unique_ptr<Admin> admin;
   if (!options.admin.empty()) {
     absl::StatusOr<std::unique_ptr<Admin>> listening =
-        Admin::Listen(options.admin, options.tokenizer);
+        Admin::Listen(options.admin, options.tokenizer,
+                      absl::StrSplit(options.admin_hosts, ',', absl::SkipEmpty()));
     if (!listening.ok()) return listening.status();
     admin = *std::move(listening);
   }
@@ -274,7 +288,7 @@ absl::Status Server::Listen(const ServerOptions& options) {
         const bool is_plain = tls == nullptr || IsUnixSocket(address);
         return is_plain ? grpc::InsecureServerCredentials() : tls;
       },
-      builder);
+      builder, authenticator_->strangers(), LimitsOfStrangers(options));
   if (shares_memory) umask(mask);
   if (!listener.ok()) return listener.status();
   listener_ = *std::move(listener);
@@ -364,6 +378,7 @@ void Server::KeepInOrder() {
     if (period % periods_per_reload == 0) ReloadSecurity();
     if (period % kPeriodsPerCleaning != 0) continue;
     registry_.DropExpired();
+    registry_.ChooseNamed();
     if (stored_cache_ != nullptr) stored_cache_->RetryDropsBehind();
     runs_.ExchangeAllBehind();
     runs_.ForgetIdle(run_idle_expiry_);

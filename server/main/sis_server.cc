@@ -33,6 +33,10 @@ ABSL_FLAG(std::string, listen, sis::ServerOptions().listen,
           "gRPC addresses, host:port or unix:path, commas between; port 0 picks a free one");
 ABSL_FLAG(std::string, admin, sis::ServerOptions().admin,
           "address of the page, /metrics, /healthz and /readyz, host:port; empty for none");
+ABSL_FLAG(std::string, admin_hosts, sis::ServerOptions().admin_hosts,
+          "names that browsers and Prometheus may use for the admin address, commas between, or "
+          ".example.com for all that end so; addresses, localhost and names without a dot always "
+          "may");
 ABSL_FLAG(std::string, tokenizer, sis::ServerOptions().tokenizer,
           "a Hugging Face tokenizer.json, for the texts of tokens on the page");
 ABSL_FLAG(int64_t, cache_bytes, sis::ServerOptions().cache_bytes,
@@ -79,7 +83,7 @@ ABSL_FLAG(absl::Duration, append_patience, sis::Limits().append_patience,
           "how long a batch waits for room before what does not fit is refused");
 ABSL_FLAG(int64_t, inspected_bytes, sis::Limits().inspected_bytes,
           "for the last evaluated values of a sample of sequences, which sisctl show and the page "
-          "open; one run takes at most an eighth; 0: none are kept");
+          "open; one run takes at most an eighth, one sequence half of that; 0: none are kept");
 ABSL_FLAG(int, steps_kept, sis::Limits().steps_kept, "draws of a run whose totals are kept");
 
 namespace {
@@ -92,6 +96,7 @@ constexpr int64_t kMostThreads = 4096;
 std::string FlagProblem(absl::string_view flag) {
   if (flag == "listen") return sis::ListenProblem(absl::GetFlag(FLAGS_listen));
   if (flag == "admin") return sis::AdminProblem(absl::GetFlag(FLAGS_admin));
+  if (flag == "admin_hosts") return sis::AdminHostsProblem(absl::GetFlag(FLAGS_admin_hosts));
   if (flag == "store") return sis::StoreProblem(absl::GetFlag(FLAGS_store));
   if (flag == "backend") {
     const bool known = sis::ParseBackendKind(absl::GetFlag(FLAGS_backend)).has_value();
@@ -148,6 +153,7 @@ sis::ServerOptions OptionsFromFlags() {
   return {
       .listen = absl::GetFlag(FLAGS_listen),
       .admin = absl::GetFlag(FLAGS_admin),
+      .admin_hosts = absl::GetFlag(FLAGS_admin_hosts),
       .tokenizer = absl::GetFlag(FLAGS_tokenizer),
       .cache_bytes = absl::GetFlag(FLAGS_cache_bytes),
       .max_message_bytes = absl::GetFlag(FLAGS_max_message_bytes),

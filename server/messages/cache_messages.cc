@@ -89,4 +89,17 @@ v1::Run ToMessage(const RunDescription& run) {
   return message;
 }
 
+v1::ListSequencesResponse::Sequence ToMessage(const SequenceDescription& sequence) {
+  v1::ListSequencesResponse::Sequence message;
+  message.mutable_sequence()->set_id(sequence.name.id);
+  message.mutable_sequence()->set_attempt(sequence.name.attempt);
+  message.set_committed_length(sequence.committed_length);
+  message.set_positions(sequence.positions);
+  message.set_sealed(sequence.sealed);
+  message.set_unread(sequence.unread);
+  message.set_policy_version(sequence.newest_version);
+  message.set_bytes(sequence.bytes);
+  return message;
+}
+
 }  // namespace sis

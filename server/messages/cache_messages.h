@@ -14,6 +14,7 @@ namespace sis {
 absl::StatusOr<RunConfig> FromMessage(const v1::RunConfig& message);
 v1::RunConfig ToMessage(const RunConfig& config);
 v1::Run ToMessage(const RunDescription& run);
+v1::ListSequencesResponse::Sequence ToMessage(const SequenceDescription& sequence);
 v1::MissingReason ToMessage(MissingReason reason);
 
 }  // namespace sis

@@ -254,16 +254,14 @@ prometheus::ClientMetric ToMetric(const RunHistogram& histogram, const RunTotals
 
 std::vector<Shown> ShownRuns(const RunRegistry& registry) {
   std::vector<Shown> shown;
-  std::optional<RunTotals> unnamed = registry.deleted_unnamed_totals();
+  std::optional<RunTotals> unnamed = registry.other_totals();
   Shown others{.label = kOtherRuns, .totals = unnamed.value_or(RunTotals()), .run = nullptr};
   for (const std::shared_ptr<Run>& run : registry.List()) {
-    const RunTotals totals = run->counters().totals();
     const auto bytes = static_cast<double>(run->budget().used());
     const auto sequences = static_cast<double>(run->sequences());
     if (run->counters().named()) {
-      shown.push_back({run->id(), totals, bytes, sequences, run});
+      shown.push_back({run->id(), run->counters().totals(), bytes, sequences, run});
     } else {
-      others.totals += totals;
       others.bytes += bytes;
       others.sequences += sequences;
     }
@@ -285,7 +283,10 @@ std::vector<prometheus::MetricFamily> CacheMetrics::Collect() const {
       Family("sis_cache_budget_bytes", "The most that sis_cache_bytes may be.", Gauge,
              static_cast<double>(registry_.budget().limit())),
       Family("sis_step_bytes", "Bytes of the totals of steps, besides sis_cache_bytes.", Gauge,
-             static_cast<double>(registry_.steps_budget().used()))};
+             static_cast<double>(registry_.steps_budget().used())),
+      Family("sis_runs", "Runs that are held.", Gauge, static_cast<double>(registry_.size())),
+      Family("sis_runs_limit", "The most that sis_runs may be.", Gauge,
+             static_cast<double>(registry_.max_runs()))};
   const std::vector<Shown> runs = ShownRuns(registry_);
   for (const RunFamily& family : kRunFamilies) {
     prometheus::MetricFamily metrics{family.name, family.help, family.type, {}};

@@ -1,5 +1,6 @@
 #include "server/rpc/ratio_service.h"
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <span>
@@ -42,6 +43,30 @@ absl::Status ReleaseAll(StoredRuns& runs, Run& run, const v1::ReleaseRequest& re
   response.set_released_leases(released->leases);
   response.set_unknown(names.size() + request.lease_ids_size() - released->sequences -
                        released->leases);
+  return absl::OkStatus();
+}
+
+absl::Status ListPage(const Run& run, const v1::ListSequencesRequest& request,
+                      v1::ListSequencesResponse& response) {
+  constexpr uint32_t kMost = 1000;
+  if (request.limit() > kMost) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("limit: ", request.limit(), " is above ", kMost));
+  }
+  std::optional<SequenceName> after;
+  if (request.has_after()) {
+    absl::StatusOr<SequenceName> name = ParseSequence(request.after());
+    if (!name.ok()) return name.status();
+    after = *std::move(name);
+  }
+  const size_t limit = request.limit() == 0 ? kMost : request.limit();
+  // One more says whether there are more.
+  std::vector<SequenceDescription> listed = run.ListSequences(after, limit + 1);
+  response.set_more(listed.size() > limit);
+  listed.resize(std::min(listed.size(), limit));
+  for (const SequenceDescription& sequence : listed) {
+    *response.add_sequences() = ToMessage(sequence);
+  }
   return absl::OkStatus();
 }
 
@@ -199,6 +224,17 @@ RatioService::Unary* RatioService::ListSteps(Context* context, const grpc::ByteB
     }
     return absl::OkStatus();
   });
+}
+
+RatioService::Unary* RatioService::ListSequences(Context* context, const grpc::ByteBuffer* request,
+                                                 grpc::ByteBuffer* response) {
+  using Request = v1::ListSequencesRequest;
+  using Response = v1::ListSequencesResponse;
+  const Call call{context, "ListSequences", request, response};
+  return AnswerOfRun<Request, Response>(call,
+                                        [](Run& run, const Request* request, Response* response) {
+                                          return ListPage(run, *request, *response);
+                                        });
 }
 
 RatioService::Unary* RatioService::GetServer(Context* context, const grpc::ByteBuffer* request,

@@ -17,7 +17,8 @@ using LifecycleMethods = v1::RatioService::WithRawCallbackMethod_CreateRun<
                 v1::RatioService::WithRawCallbackMethod_DeleteRun<
                     v1::RatioService::WithRawCallbackMethod_GetStep<v1::RatioService::Service>>>>>>;
 using ListingMethods = v1::RatioService::WithRawCallbackMethod_ListSteps<
-    v1::RatioService::WithRawCallbackMethod_GetServer<LifecycleMethods>>;
+    v1::RatioService::WithRawCallbackMethod_ListSequences<
+        v1::RatioService::WithRawCallbackMethod_GetServer<LifecycleMethods>>>;
 using InspectionMethods = v1::RatioService::WithRawCallbackMethod_InspectRun<
     v1::RatioService::WithRawCallbackMethod_InspectSequence<ListingMethods>>;
 using RecordMethods =
@@ -50,6 +51,8 @@ class RatioService final : public AllMethods {
                  grpc::ByteBuffer* response) override;
   Unary* ListSteps(Context* context, const grpc::ByteBuffer* request,
                    grpc::ByteBuffer* response) override;
+  Unary* ListSequences(Context* context, const grpc::ByteBuffer* request,
+                       grpc::ByteBuffer* response) override;
   Unary* GetServer(Context* context, const grpc::ByteBuffer* request,
                    grpc::ByteBuffer* response) override;
   Unary* InspectRun(Context* context, const grpc::ByteBuffer* request,

@@ -122,7 +122,10 @@ absl::StatusOr<Identity> Authenticator::Identify(const grpc::CallbackServerConte
 
 absl::StatusOr<Caller> Authenticator::Authorize(const grpc::CallbackServerContext& context,
                                                 absl::string_view method) const {
-  if (!asks_) return Caller();
+  if (!asks_) {
+    strangers_.Know(context.peer());
+    return Caller();
+  }
   std::shared_ptr<const Identities> identities;
   {
     ReaderLock lock(mutex_);
@@ -130,6 +133,7 @@ absl::StatusOr<Caller> Authenticator::Authorize(const grpc::CallbackServerContex
   }
   absl::StatusOr<Identity> identity = Identify(context, identities.get());
   if (!identity.ok()) return identity.status();
+  strangers_.Know(context.peer());
   const std::optional<Role> required = RequiredRole(method);
   if (!required.has_value()) {
     return absl::PermissionDeniedError(absl::StrCat(method, " is for nobody"));

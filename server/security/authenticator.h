@@ -13,6 +13,7 @@
 #include "server/cache/caller.h"
 #include "server/security/identities.h"
 #include "server/security/security_options.h"
+#include "server/security/strangers.h"
 #include "server/threads/mutex.h"
 
 namespace sis {
@@ -34,6 +35,9 @@ class Authenticator {
   // Reads the file again, and says whether it differs. After an error all is as before.
   absl::StatusOr<bool> Reload() ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // Connections from which nobody has called yet whom Authorize knows.
+  Strangers& strangers() { return strangers_; }
+
   // A token of a viewer of all runs, for what calls from within this process; nobody else knows it.
   const std::string& own_token() const { return own_token_; }
 
@@ -46,6 +50,7 @@ class Authenticator {
   bool asks_ = false;
   std::string own_token_;
 
+  mutable Strangers strangers_;
   mutable Mutex mutex_;
   std::string text_ ABSL_GUARDED_BY(mutex_);  // of the file, when it was read last
   // Replaced, never changed. Null without a file.

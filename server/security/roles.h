@@ -33,7 +33,7 @@ constexpr absl::string_view NameOf(Role role) {
 // The least role that may call each method of RatioService, with runs of its own. A method that is
 // not here is refused to everybody. Beyond the table: only from kTrainer on CreateRun supersedes an
 // incarnation that is there.
-inline constexpr std::array<std::pair<absl::string_view, Role>, 16> kRequiredRoles = {{
+inline constexpr std::array<std::pair<absl::string_view, Role>, 17> kRequiredRoles = {{
     {"GetRun", Role::kViewer},
     {"ListRuns", Role::kViewer},
     {"GetStep", Role::kViewer},
@@ -41,6 +41,7 @@ inline constexpr std::array<std::pair<absl::string_view, Role>, 16> kRequiredRol
     {"GetServer", Role::kViewer},
     {"InspectRun", Role::kViewer},
     {"InspectSequence", Role::kViewer},
+    {"ListSequences", Role::kViewer},
     // A worker's client opens a run again that the server has lost.
     {"CreateRun", Role::kWorker},
     {"Append", Role::kWorker},

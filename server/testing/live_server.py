@@ -3,6 +3,7 @@
 import pathlib
 import subprocess
 import tempfile
+import urllib.request
 
 BINARY = pathlib.Path(__file__).absolute().parents[1] / "main/sis_server"
 
@@ -48,6 +49,12 @@ class LiveServer:
     @property
     def admin_address(self):
         return self.said["admin"]
+
+    def metrics(self):
+        """What Prometheus would read: numbers by series, as they are written."""
+        with urllib.request.urlopen(f"http://{self.admin_address}/metrics", timeout=30) as page:
+            lines = page.read().decode().splitlines()
+        return {series: float(value) for series, _, value in (line.rpartition(" ") for line in lines if line[0] != "#")}
 
     def close(self):
         """As an operator ends it."""

@@ -24,6 +24,7 @@ REQUESTS = {
     "GetRun": pb.GetRunRequest(run_id="run"),
     "GetStep": pb.GetStepRequest(run=RUN),
     "ListSteps": pb.ListStepsRequest(run=RUN),
+    "ListSequences": pb.ListSequencesRequest(run=RUN),
     "Append": pb.AppendRequest(header=HEADER),
     "Release": pb.ReleaseRequest(run=RUN, sequences=[SEQUENCE]),
     "FetchTopK": pb.FetchTopKRequest(run=RUN, slices=[pb.Slice(sequence=SEQUENCE)]),

@@ -4,11 +4,9 @@ import datetime
 import hashlib
 import pathlib
 import queue
-import re
 import time
 import unittest
 import unittest.mock
-import urllib.request
 
 import grpc
 import numpy as np
@@ -140,10 +138,7 @@ class ReloadedCredentialsTest(SecuredServerTest):
 
     def certificate_end(self, server):
         """As the metric says it, in seconds since 1970."""
-        with urllib.request.urlopen(f"http://{server.admin_address}/metrics", timeout=20) as page:
-            name = "sis_tls_certificate_not_after_timestamp_seconds"
-            found = re.search(rf"^{name} (\S+)$", page.read().decode(), re.MULTILINE)
-        return found and float(found.group(1))
+        return server.metrics().get("sis_tls_certificate_not_after_timestamp_seconds")
 
     def test_a_certificate_that_ends_under_a_server(self):
         flags = [*self.tls_flags(), f"--identities={self.identities}"]

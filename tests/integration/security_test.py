@@ -30,6 +30,7 @@ LEAST_ROLES = {
     "GetServer": "viewer",
     "InspectRun": "viewer",
     "InspectSequence": "viewer",
+    "ListSequences": "viewer",
     "CreateRun": "worker",
     "Append": "worker",
     "LeaseSegment": "worker",
@@ -57,6 +58,7 @@ def calls_of(stub, run_id):
         "InspectSequence": lambda m: stub.InspectSequence(
             pb.InspectSequenceRequest(run=run, sequence=pb.SequenceRef(id="s")), metadata=m
         ),
+        "ListSequences": lambda m: stub.ListSequences(pb.ListSequencesRequest(run=run), metadata=m),
         "CreateRun": lambda m: stub.CreateRun(
             pb.CreateRunRequest(run_id=run_id, config=sis.RunConfig(**CONFIG).to_proto()), metadata=m
         ),

@@ -4,14 +4,12 @@ that are killed."""
 import contextlib
 import os
 import pathlib
-import re
 import shutil
 import signal
 import tempfile
 import threading
 import time
 import unittest
-import urllib.request
 import zlib
 from typing import NamedTuple
 
@@ -419,8 +417,7 @@ class StoreTest(unittest.TestCase):
         """What came of it."""
         server = LiveServer(f"--store=rocksdb:{directory}", cache_bytes=16 << 20)
         self.addCleanup(server.kill)
-        with urllib.request.urlopen(f"http://{server.admin_address}/metrics", timeout=30) as page:
-            files = int(re.search(r"^sis_store_damaged_files (\d+)$", page.read().decode(), re.MULTILINE).group(1))
+        files = int(server.metrics()["sis_store_damaged_files"])
         self.assertEqual(f"; damaged files in its folder 'lost': {files}" in server.said["store"], files > 0)
         with sis.Client(server.address, timeout=30) as client:
             # What clients do that worked on it before.

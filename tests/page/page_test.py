@@ -187,6 +187,28 @@ class PageTest(unittest.TestCase):
         self.assertEqual(outside, [], "asked of others")
         self.assertEqual(self.problems(), [])
 
+    def test_advice_looks_at_likely_causes_first(self):
+        """More slots where they help; where the current policy hardly knows the recorded tokens, what
+        makes the two sides talk of different ones."""
+        server, client = self.start()
+        load = TrainingLoad(client, "run-1")
+        load.step(1)
+        self.open(server, "/run/run-1")
+        residual, outside = ("section[aria-label='Residual mass'] .note",
+                             "section[aria-label='Outside top-K'] .note")  # fmt: skip
+        self.browser.wait_for_text("record more slots", residual)
+        self.browser.wait_for_text("A larger K", outside)
+        totals = load.step(2, shift=1).totals
+        scored = totals.accepted + totals.rejected + totals.outside_top_k
+        self.assertGreater(totals.residual_mass / scored, 0.7)
+        self.browser.wait_for_text("shifted by one", residual)
+        self.assertNotIn("record more slots", self.browser.text(residual))
+        # What is recorded is right, and lists what was sampled.
+        self.browser.wait_for_text("A larger K", outside)
+        load.step(3)
+        self.browser.wait_for_text("record more slots", residual)
+        self.assertEqual(self.problems(), [])
+
     def test_the_curve_is_of_the_last_draw_that_has_one(self):
         server, client = self.start()
         load = TrainingLoad(client, "run-1")

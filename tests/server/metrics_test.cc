@@ -279,19 +279,38 @@ TEST(OtherRunsTest, RunsBeyondTheLimitShareTheirSeries) {
   EXPECT_EQ(ingested("other"), 1) << "an id that would be taken for all of them";
   create("a", 2);
   create("b", 3);
-  create("c", 4);
   EXPECT_EQ(ingested("a"), 2);
   EXPECT_EQ(ingested("b"), 3);
-  EXPECT_EQ(ingested("c"), std::nullopt);
-  EXPECT_EQ(ingested("other"), 5);
+  cache.clock.Advance(absl::Seconds(1));
+  cache.registry.ChooseNamed();
+  create("c", 4);
+  EXPECT_EQ(ingested("c"), 4) << "the newest has series of its own";
+  EXPECT_EQ(ingested("a").has_value() + ingested("b").has_value(), 1);
+  EXPECT_EQ(ingested("other"), 1) << "what is counted already stays where it was";
+  const std::string without = ingested("a").has_value() ? "b" : "a";
+  const std::string with = ingested("a").has_value() ? "a" : "b";
+  const auto append = [&](const std::string& id, uint32_t positions, const char* sequence) {
+    AppendBlock(cache, **cache.registry.Find(id), generator.NextRecords(positions).Block(sequence));
+  };
+  append(without, 5, "x");
+  EXPECT_EQ(ingested("other"), 6);
+  ASSERT_TRUE(cache.registry.Delete(without, 1));
+  EXPECT_EQ(ingested("other"), 6) << "a counter does not fall";
   ASSERT_TRUE(cache.registry.Delete("c", 1));
-  EXPECT_EQ(ingested("other"), 5) << "a counter does not fall";
-  ASSERT_TRUE(cache.registry.Delete("a", 1));
-  EXPECT_EQ(ingested("a"), std::nullopt) << "a run's series go with it";
+  EXPECT_EQ(ingested("c"), std::nullopt) << "a run's series go with it";
   create("d", 5);
   EXPECT_EQ(ingested("d"), 5) << "there is room for it now";
-  create("e", 6);
-  EXPECT_EQ(ingested("other"), 11);
+  EXPECT_TRUE(ingested(with).has_value());
+}
+
+TEST(OtherRunsTest, SaysHowManyRunsThereAreAndMayBe) {
+  Limits limits;
+  limits.max_runs = 7;
+  Cache cache(1 << 20, limits);
+  cache.CreateRun("a", SmallConfig());
+  const auto series = Scrape(CacheMetrics(cache.registry));
+  EXPECT_EQ(series.at("sis_runs"), 1);
+  EXPECT_EQ(series.at("sis_runs_limit"), 7);
 }
 
 TEST(RpcMetricsTest, CountsByMethodAndCode) {

@@ -27,21 +27,31 @@ size_t EqualTokens(const RecordedSets& a, const RecordedSets& b, int shift) {
   return equal;
 }
 
+// NaN if a log-prob is not there.
+double Difference(double a, double b) {
+  const double difference = std::abs(a - b);
+  return std::isfinite(difference) ? difference : std::nan("");
+}
+
 struct Mean {
   double sum = 0;
   size_t count = 0;
   double value() const { return sum / static_cast<double>(count); }
 };
 
-// The mean distance of A at each position and B `shift` positions further on.
+using File = const RecordedSet* ComparedPosition::*;
+
+// The mean distance of one file at each position and another, or the same, `shift` positions
+// further on.
 template <typename Distance>
-Mean MeanDistance(std::span<const ComparedPosition> positions, int shift, Distance distance) {
+Mean MeanDistance(std::span<const ComparedPosition> positions, File first, File second, int shift,
+                  Distance distance) {
   Mean mean;
   const auto size = static_cast<int64_t>(positions.size());
   for (int64_t i = 0; i < size; ++i) {
     const int64_t j = i + shift;
     if (j < 0 || j >= size || positions[i].sequence != positions[j].sequence) continue;
-    const double value = distance(*positions[i].a, *positions[j].b);
+    const double value = distance(*(positions[i].*first), *(positions[j].*second));
     if (std::isnan(value)) continue;
     mean.sum += value;
     ++mean.count;
@@ -49,15 +59,52 @@ Mean MeanDistance(std::span<const ComparedPosition> positions, int shift, Distan
   return mean;
 }
 
+// How much worse a file contradicts itself as it is than with the values `shift` positions further
+// on: about 0 in the file that is right or can't tell. `contradiction` is that of a token and the
+// values that stand for it, NaN if they can't tell.
+template <typename Contradiction>
+double Mended(std::span<const ComparedPosition> positions, File file, int shift,
+              Contradiction contradiction) {
+  const auto mean = [&](int by) {
+    const Mean all = MeanDistance(positions, file, file, by, contradiction);
+    return all.count == 0 ? 0.0 : all.value();
+  };
+  return mean(0) - mean(shift);
+}
+
+// What is found where values of A at a position are those of B `shift` positions further on.
+template <typename Contradiction>
+std::string ShiftFinding(std::span<const ComparedPosition> positions, int shift, const char* what,
+                         Contradiction contradiction) {
+  const double a = Mended(positions, &ComparedPosition::a, -shift, contradiction);
+  const double b = Mended(positions, &ComparedPosition::b, shift, contradiction);
+  const bool is_a = a > b;
+  const std::string distance = Tokens(std::abs(shift));
+  const bool later = is_a ? shift < 0 : shift > 0;  // than they should be
+  return absl::StrFormat(
+      "%s of %s belong %s %s: those of %s at a position are those of %s %s %s.%s", what,
+      is_a     ? "A"
+      : a == b ? "A or B"
+               : "B",
+      distance, later ? "further back" : "further on", is_a ? "B" : "A", is_a ? "A" : "B", distance,
+      later ? "later" : "earlier",
+      later ? ""
+            : " Were logits taken at the position of the token, instead of the one before it?");
+}
+
 // Fills in what the best shift gives.
-template <typename Distance>
+template <typename Distance, typename Contradiction>
 void CheckShift(Check& check, std::span<const ComparedPosition> positions, size_t enough,
-                double least_distance, const char* what, Distance distance) {
-  const Mean unshifted = MeanDistance(positions, 0, distance);
+                double least_distance, const char* what, Distance distance,
+                Contradiction contradiction) {
+  const auto mean = [&](int shift) {
+    return MeanDistance(positions, &ComparedPosition::a, &ComparedPosition::b, shift, distance);
+  };
+  const Mean unshifted = mean(0);
   int best = 0;
   double best_ratio = std::numeric_limits<double>::infinity();
   for (const int shift : kShifts) {
-    const Mean shifted = MeanDistance(positions, shift, distance);
+    const Mean shifted = mean(shift);
     if (shifted.count < enough || unshifted.count < enough || unshifted.sum == 0) continue;
     const double ratio = shifted.value() / unshifted.value();
     if (ratio < best_ratio) {
@@ -78,13 +125,7 @@ void CheckShift(Check& check, std::span<const ComparedPosition> positions, size_
     check.value = best_ratio;
     return;
   }
-  check.Decide(
-      best_ratio,
-      absl::StrFormat("%s of B belong %s %s: those of A at a position are those of B %s "
-                      "%s. Were logits taken at the position of the token, instead of "
-                      "the one before it?",
-                      what, Tokens(std::abs(best)), best > 0 ? "further back" : "further on",
-                      Tokens(std::abs(best)), best > 0 ? "later" : "earlier"));
+  check.Decide(best_ratio, ShiftFinding(positions, best, what, contradiction));
 }
 
 }  // namespace
@@ -135,11 +176,21 @@ Check CheckListsShifted(std::span<const ComparedPosition> positions) {
       .side = Check::Side::kBelow,
       .limit = 0.5,
       .reason = "engines that differ numerically have 3 and more, shifted lists below 0.05"};
-  CheckShift(check, positions, /*enough=*/5, /*least_distance=*/0.3, "The lists",
-             [](const RecordedSet& a, const RecordedSet& b) {
-               if (a.top.empty() || b.top.empty()) return std::nan("");
-               return TotalVariation(a, b);
-             });
+  CheckShift(
+      check, positions, /*enough=*/5, /*least_distance=*/0.3, "The lists",
+      [](const RecordedSet& a, const RecordedSet& b) {
+        if (a.top.empty() || b.top.empty()) return std::nan("");
+        return TotalVariation(a, b);
+      },
+      // Sampled tokens are mostly in their lists.
+      [](const RecordedSet& token, const RecordedSet& list) {
+        if (list.top.empty()) return std::nan("");
+        return std::none_of(
+                   list.top.begin(), list.top.end(),
+                   [&](const ListedToken& listed) { return listed.id == token.sampled_id; })
+                   ? 1.0
+                   : 0.0;
+      });
   return check;
 }
 
@@ -152,12 +203,16 @@ Check CheckSampledShifted(std::span<const ComparedPosition> positions) {
               .side = Check::Side::kBelow,
               .limit = 0.33,
               .reason = "engines that differ numerically have 4 and more, shifted ones below 0.05"};
-  CheckShift(check, positions, /*enough=*/10, /*least_distance=*/0.3,
-             "The log-probs of the sampled tokens", [](const RecordedSet& a, const RecordedSet& b) {
-               const double difference =
-                   std::abs(static_cast<double>(a.given_log_prob) - b.given_log_prob);
-               return std::isfinite(difference) ? difference : std::nan("");
-             });
+  CheckShift(
+      check, positions, /*enough=*/10, /*least_distance=*/0.3,
+      "The log-probs of the sampled tokens",
+      [](const RecordedSet& a, const RecordedSet& b) {
+        return Difference(a.given_log_prob, b.given_log_prob);
+      },
+      [](const RecordedSet& token, const RecordedSet& given) {
+        return token.top.empty() ? std::nan("")
+                                 : Difference(token.sampled_log_prob, given.given_log_prob);
+      });
   return check;
 }
 

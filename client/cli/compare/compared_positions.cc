@@ -37,7 +37,8 @@ std::vector<ComparedPosition> ComparedPositions(const RecordedPair& pair) {
   for (size_t i = 0; i < pair.a.sequences.size(); ++i) {
     const RecordedSets& a = pair.a.sequences[i];
     const RecordedSets& b = pair.b.sequences[i];
-    for (size_t t = 0; t < CommonPrefix(a, b); ++t) {
+    const size_t prefix = CommonPrefix(a, b);
+    for (size_t t = 0; t < prefix; ++t) {
       positions.push_back({i, static_cast<uint32_t>(t), &a[t], &b[t]});
     }
   }

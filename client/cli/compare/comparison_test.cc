@@ -159,6 +159,17 @@ File WithListsFrom(const File& file, int shift) {
   return shifted;
 }
 
+// The same, but the sampled tokens keep their own log-probs.
+File WithListsOnlyFrom(const File& file, int shift) {
+  File shifted = WithListsFrom(file, shift);
+  for (size_t i = 0; i < file.size(); ++i) {
+    for (size_t t = 0; t < file[i].positions.size(); ++t) {
+      shifted[i].positions[t].sampled = file[i].positions[t].sampled;
+    }
+  }
+  return shifted;
+}
+
 File WithSampledFrom(const File& file, int shift) {
   File shifted = file;
   for (size_t i = 0; i < file.size(); ++i) {
@@ -295,6 +306,9 @@ TEST(NoiseTest, RecordingsOfLargerModelsHaveNoFault) {
     EXPECT_THAT(Faults(AtTemperature(cpu, 1.3), cuda), ElementsAre("temperature")) << model;
     EXPECT_THAT(Faults(WithListsFrom(cpu, 1), cuda), ElementsAre("lists_shifted")) << model;
     EXPECT_THAT(Faults(cpu, WithListsFrom(cuda, -1)), ElementsAre("lists_shifted")) << model;
+    EXPECT_THAT(Faults(cpu, WithListsOnlyFrom(cuda, -1)), ElementsAre("lists_shifted")) << model;
+    EXPECT_THAT(Verdict(Compared(WithListsOnlyFrom(cpu, -1), cpu)),
+                HasSubstr("The lists of A belong one token further back"));
     const auto other = [](int32_t id) { return id + 5; };
     EXPECT_THAT(Faults(cpu, WithoutFirst(cpu, 1)), ElementsAre("tokens_shifted")) << model;
     EXPECT_THAT(Faults(cpu, Changed(Renumbered(cpu, other),
@@ -381,11 +395,32 @@ TEST(FaultTest, ListsOfOtherPositions) {
         Compared(Recorded("float32"), WithListsFrom(Recorded("4_bit"), shift));
     EXPECT_THAT(FaultsOf(comparison), ElementsAre("lists_shifted")) << shift;
     EXPECT_THAT(Verdict(comparison), HasSubstr(shift > 0 ? "earlier" : "later"));
-    EXPECT_THAT(Faults(WithListsFrom(Recorded("bfloat16"), shift), Recorded("float32")),
-                ElementsAre("lists_shifted"));
+    EXPECT_THAT(Verdict(comparison), HasSubstr("The lists of B belong"));
+    const Comparison back =
+        Compared(WithListsFrom(Recorded("bfloat16"), shift), Recorded("float32"));
+    EXPECT_THAT(FaultsOf(back), ElementsAre("lists_shifted"));
+    EXPECT_THAT(Verdict(back), HasSubstr("The lists of A belong"));
     EXPECT_THAT(Faults(WithoutIds(Recorded("float32")),
                        WithoutIds(WithListsFrom(Recorded("4_bit"), shift))),
                 ElementsAre("lists_shifted"));
+  }
+}
+
+TEST(FaultTest, ListsOfOtherPositionsBesideLogProbsInPlace) {
+  for (const int shift : {-2, -1, 1, 2, 3}) {
+    for (const char* const name : {"bfloat16", "4_bit"}) {
+      const File shifted = WithListsOnlyFrom(Recorded(name), shift);
+      for (const File& other : {Recorded("float32"), Recorded(name)}) {
+        EXPECT_THAT(Faults(other, shifted), ElementsAre("lists_shifted")) << shift;
+        EXPECT_THAT(Verdict(Compared(other, shifted)), HasSubstr("The lists of B belong")) << shift;
+        EXPECT_THAT(Faults(shifted, other), ElementsAre("lists_shifted")) << shift;
+        EXPECT_THAT(Verdict(Compared(shifted, other)), HasSubstr("The lists of A belong")) << shift;
+      }
+      // The other file has no list to compare with, but the tokens belie their own.
+      EXPECT_THAT(Faults(WithoutLists(Recorded("float32")), shifted),
+                  ElementsAre("sampled_column"));
+      EXPECT_THAT(Verdict(Compared(WithoutLists(Recorded("float32")), shifted)), HasSubstr("In B"));
+    }
   }
 }
 
@@ -396,6 +431,12 @@ TEST(FaultTest, SampledLogProbsOfOtherPositions) {
       EXPECT_THAT(Faults(Recorded("float32"), b), ElementsAre("sampled_shifted")) << shift;
       EXPECT_THAT(Faults(b, Recorded("float32")), ElementsAre("sampled_shifted")) << shift;
     }
+    // Which file it is, lists tell; without them neither is named.
+    const File b = WithSampledFrom(Recorded("4_bit"), shift);
+    EXPECT_THAT(Verdict(Compared(Recorded("float32"), b)), HasSubstr("sampled tokens of B belong"));
+    EXPECT_THAT(Verdict(Compared(b, Recorded("float32"))), HasSubstr("sampled tokens of A belong"));
+    EXPECT_THAT(Verdict(Compared(WithoutLists(b), WithoutLists(Recorded("float32")))),
+                HasSubstr("sampled tokens of A or B belong"));
   }
 }
 
@@ -494,6 +535,97 @@ TEST(ComparisonTest, OfTooLittleNothingIsSaid) {
   }
   EXPECT_THAT(Verdict(Compared({{}}, {{}})), HasSubstr("nothing to compare"));
   EXPECT_THAT(Verdict(Compared({}, {})), HasSubstr("nothing to compare"));
+}
+
+// Positions of both files, the longer one's of each sequence.
+size_t PositionsOf(const Comparison& comparison) {
+  size_t positions = 0;
+  for (size_t i = 0; i < comparison.pair.a.sequences.size(); ++i) {
+    positions +=
+        std::max(comparison.pair.a.sequences[i].size(), comparison.pair.b.sequences[i].size());
+  }
+  return positions;
+}
+
+std::string LeftOutOf(const Comparison& comparison) {
+  std::string reasons;
+  for (const LeftOut& left_out : comparison.diagnosis.left_out) {
+    absl::StrAppend(&reasons, left_out.positions, " ", left_out.reason, "\n");
+  }
+  return reasons;
+}
+
+TEST(ComparisonTest, WhatIsLeftOutIsCountedToThePosition) {
+  const File& a = Recorded("float32");
+  File swapped = Recorded("4_bit");
+  std::swap(swapped[1], swapped[4]);
+  File shorter = Recorded("4_bit");
+  shorter[2].positions.resize(7);
+  const File unscored = Changed(Recorded("4_bit"), [](RecordedPosition& position) {
+    position.sampled.log_prob = -kInfinity;
+    position.top.resize(1);
+  });
+  for (const File& b :
+       {Recorded("bfloat16"), Recorded("4_bit_own_text"), swapped, shorter, unscored,
+        WithListsOnlyFrom(Recorded("4_bit"), 1), WithoutFirst(Recorded("4_bit"), 1)}) {
+    for (const Comparison& comparison : {Compared(a, b), Compared(b, a)}) {
+      size_t left_out = 0;
+      for (const LeftOut& part : comparison.diagnosis.left_out) {
+        EXPECT_GT(part.positions, 0u);
+        left_out += part.positions;
+      }
+      EXPECT_EQ(comparison.diagnosis.size.positions + left_out, PositionsOf(comparison));
+    }
+  }
+  EXPECT_THAT(LeftOutOf(Compared(a, a)), IsEmpty());
+  const size_t both = std::max(a[1].positions.size(), swapped[1].positions.size()) +
+                      std::max(a[4].positions.size(), swapped[4].positions.size());
+  EXPECT_THAT(LeftOutOf(Compared(a, swapped)),
+              HasSubstr(absl::StrCat(both - 2,
+                                     " after a token that the files sampled differently "
+                                     "(in 2 of ",
+                                     a.size(), " sequences)")));
+  EXPECT_THAT(LeftOutOf(Compared(a, shorter)), HasSubstr("that only A has"));
+  EXPECT_THAT(LeftOutOf(Compared(shorter, a)), HasSubstr("that only B has"));
+  EXPECT_THAT(LeftOutOf(Compared(a, unscored)),
+              HasSubstr("where B gives no log-prob of A's token"));
+  EXPECT_THAT(LeftOutOf(Compared(unscored, a)),
+              HasSubstr("where A gives no log-prob of its own token"));
+  EXPECT_THAT(LeftOutOf(Compared(a, WithListsOnlyFrom(Recorded("4_bit"), 1))),
+              HasSubstr("where B's list and its own token's log-prob sum to more than 1"));
+}
+
+// What takes the square of its positions runs into the test's time limit.
+TEST(ComparisonTest, ASequenceMayBeLong) {
+  File file(1);
+  for (int32_t i = 0; i < 200'000; ++i) {
+    file[0].positions.push_back({{i % 1000, std::nullopt, -1}, {}});
+  }
+  EXPECT_EQ(Compared(file, file).positions.size(), 200'000);
+}
+
+TEST(ComparisonTest, NoFaultIsFoundOnlyWhereTheSizeSaysSo) {
+  const std::vector<double> differences = Differences(Recorded("float32"), Recorded("4_bit"));
+  size_t without_fault = 0, undecided = 0;
+  for (const size_t length : {1, 3, 6, 12}) {
+    for (const double scale : {1.0, 3.0, 6.0, 12.0}) {
+      for (unsigned seed = 0; seed < 20; ++seed) {
+        File a = Recorded("float32"), b = WithNoise(a, differences, scale, seed);
+        a.resize(1);
+        b.resize(1);
+        a[0].positions.resize(length);
+        b[0].positions.resize(length);
+        const Comparison comparison = Compared(a, b);
+        if (comparison.diagnosis.fault) continue;
+        const bool said = absl::StrContains(Verdict(comparison), "No fault was found");
+        const DifferenceSize& size = comparison.diagnosis.size;
+        EXPECT_EQ(said, size.positions > 0 && size.mean < 0.15) << Verdict(comparison);
+        ++(said ? without_fault : undecided);
+      }
+    }
+  }
+  EXPECT_GT(without_fault, 0u);
+  EXPECT_GT(undecided, 0u);
 }
 
 TEST(ComparisonTest, EveryCheckStatesItsEvidence) {

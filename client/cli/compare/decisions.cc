@@ -100,7 +100,8 @@ absl::StatusOr<Decisions> DecideAll(const Recording& behavior, const Recording& 
     const RecordedSets& current_sets = current.sequences[i];
     const uint64_t key = SequenceKey(options.seed, /*attempt=*/0, std::to_string(i));
     std::vector<DecidedPosition>& decided = all.sequences.emplace_back();
-    for (size_t t = 0; t < CommonPrefix(behavior_sets, current_sets); ++t) {
+    const size_t prefix = CommonPrefix(behavior_sets, current_sets);
+    for (size_t t = 0; t < prefix; ++t) {
       const auto position = static_cast<uint32_t>(t);
       const uint32_t uniform = AcceptanceUniforms(key, position / 4, /*draw=*/0).word[position % 4];
       const auto current_log_prob = current_sets[t].LogProbOf(behavior_sets[t].sampled_id);
@@ -110,20 +111,23 @@ absl::StatusOr<Decisions> DecideAll(const Recording& behavior, const Recording& 
         decided.push_back({Decision::kMissing, kNaN, kNaN, kNaN, kNaN, uniform});
         continue;
       }
+      Sums sums;
       absl::StatusOr<DecidedPosition> result =
           DecidePosition(behavior_sets[t], current_sets[t], *current_log_prob, vocabulary_size,
-                         all.top_k, key, position, all.sums);
+                         all.top_k, key, position, sums);
       if (!result.ok()) {
         return absl::InvalidArgumentError(
             absl::StrCat("sequence ", i, ": ", result.status().message()));
       }
+      if (sums.invalid > 0) {
+        ++all.unscored;
+        decided.push_back({Decision::kMissing, kNaN, kNaN, kNaN, kNaN, uniform});
+        continue;
+      }
+      all.sums += sums;
       result->uniform = uniform;
       decided.push_back(*result);
     }
-  }
-  if (all.sums.invalid > 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        all.sums.invalid, " positions whose current log-probs can't be those of different tokens"));
   }
   return all;
 }

@@ -20,12 +20,21 @@ void Dismiss(std::span<Check> checks, const std::string& why) {
   for (Check& check : checks) check.Untested(why);
 }
 
+std::string WithoutFault(size_t positions, const DifferenceSize& size) {
+  if (positions == 0) return "There is nothing to compare: no position is in both files.";
+  if (size.positions == 0) return "No check found a fault, but no position has a ratio.";
+  return absl::StrCat(
+      size.is_noise ? "No fault was found. " : "Whether there is a fault can't be told. ",
+      size.meaning);
+}
+
 }  // namespace
 
 Diagnosis Diagnose(const RecordedPair& pair, const std::vector<ComparedPosition>& positions,
                    const Decisions& decisions) {
   Diagnosis diagnosis;
   diagnosis.size = MeasureDifference(decisions);
+  diagnosis.left_out = CountLeftOut(pair, decisions);
   std::vector<Check>& checks = diagnosis.checks;
   checks = {
       CheckTokenTexts(pair),         CheckTokenNumbers(pair),      CheckSegmentation(pair),
@@ -47,9 +56,10 @@ Diagnosis Diagnose(const RecordedPair& pair, const std::vector<ComparedPosition>
     if (check.fault()) diagnosis.verdict.push_back(check.finding);
   }
   if (!diagnosis.fault) {
-    diagnosis.verdict.push_back(positions.empty()
-                                    ? "There is nothing to compare: no position is in both files."
-                                    : absl::StrCat("No fault was found. ", diagnosis.size.meaning));
+    diagnosis.verdict.push_back(WithoutFault(positions.size(), diagnosis.size));
+  }
+  if (!diagnosis.left_out.empty()) {
+    diagnosis.verdict.push_back(DescribeLeftOut(diagnosis.left_out, diagnosis.size.positions));
   }
   return diagnosis;
 }

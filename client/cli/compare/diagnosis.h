@@ -7,6 +7,7 @@
 #include "client/cli/compare/check.h"
 #include "client/cli/compare/compared_positions.h"
 #include "client/cli/compare/difference_size.h"
+#include "client/cli/compare/left_out.h"
 #include "client/cli/recorded/recorded_sets.h"
 
 namespace sis {
@@ -14,8 +15,10 @@ namespace sis {
 struct Diagnosis {
   std::vector<Check> checks;
   DifferenceSize size;
+  std::vector<LeftOut> left_out;
   bool fault = false;
-  // One paragraph for each fault; else what the differences are like.
+  // One paragraph for each fault; else what the differences are like. Then one about what is left
+  // out, if anything is.
   std::vector<std::string> verdict;
 };
 

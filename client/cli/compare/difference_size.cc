@@ -64,6 +64,7 @@ DifferenceSize MeasureDifference(const Decisions& decisions) {
   if (size.positions > 0) {
     const auto count = static_cast<double>(size.positions);
     size.mean = sum / count;
+    size.is_noise = size.mean < kBeyondNoise;
     size.standard_error = std::sqrt(std::max(0.0, squares / count - size.mean * size.mean) / count);
   }
   size.meaning = Meaning(size);

@@ -13,6 +13,7 @@ struct DifferenceSize {
   size_t positions = 0;
   double mean = 0;
   double standard_error = 0;
+  bool is_noise = false;  // the mean is of the size of numerical noise, surely or not
   // Whether the differences are of the size of numerical noise, and of which; a sentence.
   std::string meaning;
 };

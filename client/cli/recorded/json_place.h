@@ -14,8 +14,16 @@
 
 namespace sis {
 
-// Members keep the order of the file: vLLM puts the sampled token first.
-using Json = nlohmann::ordered_json;
+// An object's members in the order of the file: vLLM puts the sampled token first. nlohmann's own
+// list looks for each name among all before it, which takes the square of a vocabulary. This one
+// keeps repeated names, of which the first is found.
+template <typename Name, typename Value, typename Less, typename Allocator>
+struct MembersInOrder : nlohmann::ordered_map<Name, Value, Less, Allocator> {
+  // What the parser adds a member with.
+  Value& operator[](const Name& name) { return this->emplace_back(name, Value{}).second; }
+};
+
+using Json = nlohmann::basic_json<MembersInOrder>;
 
 // Where in which file something stands, for messages.
 class JsonPlace {

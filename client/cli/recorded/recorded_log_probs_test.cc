@@ -313,5 +313,23 @@ TEST(RecordedLogProbsTest, NamesWhatIsWrongInEveryFormat) {
   }
 }
 
+// Engines can list their whole vocabulary. What takes the square of it runs into the test's time
+// limit.
+TEST(RecordedLogProbsTest, ReadsListsOfWholeVocabularies) {
+  constexpr int kTokens = 400'000;
+  std::string dictionary;
+  for (int id = 0; id < kTokens; ++id) {
+    absl::StrAppend(&dictionary, id == 0 ? "" : ",", "\"", id, "\":-14");
+  }
+  const RecordedPosition vllm = ParseOne(absl::StrCat("[{", dictionary, "}]"));
+  EXPECT_EQ(vllm.top.size(), kTokens);
+  EXPECT_EQ(vllm.top.back().id, kTokens - 1);
+  const RecordedPosition completion =
+      ParseOne(absl::StrCat(R"({"logprobs": {"tokens": ["7"], "token_logprobs": [-14], )",
+                            R"("top_logprobs": [{)", dictionary, "}]}}"));
+  EXPECT_EQ(completion.top.size(), kTokens);
+  EXPECT_EQ(completion.top.front().text, "0");
+}
+
 }  // namespace
 }  // namespace sis

@@ -78,19 +78,24 @@ absl::StatusOr<List> ReadList(const RecordedPosition& position, const std::strin
   List list;
   const int32_t sampled_id = ids.Of(position.sampled);
   for (const RecordedToken& token : position.top) {
-    const ListedToken listed{ids.Of(token), token.log_prob};
-    const auto earlier = std::find_if(list.tokens.begin(), list.tokens.end(),
-                                      [&](const ListedToken& t) { return t.id == listed.id; });
-    if (earlier == list.tokens.end()) {
-      list.tokens.push_back(listed);
-    } else if (ids.by_text()) {
-      earlier->log_prob = std::max(earlier->log_prob, listed.log_prob);
-    } else if (earlier->log_prob != listed.log_prob) {
-      return error(absl::StrCat("top_logprobs gives token ", listed.id, " both ", earlier->log_prob,
-                                " and ", listed.log_prob));
-    }
+    list.tokens.push_back({ids.Of(token), token.log_prob});
   }
   const bool sampled_first = !list.tokens.empty() && list.tokens.front().id == sampled_id;
+  // Of equal ids the most probable comes first, and stays.
+  std::sort(list.tokens.begin(), list.tokens.end(), [](const ListedToken& a, const ListedToken& b) {
+    return a.id < b.id || (a.id == b.id && a.log_prob > b.log_prob);
+  });
+  for (size_t i = 1; !ids.by_text() && i < list.tokens.size(); ++i) {
+    const ListedToken &first = list.tokens[i - 1], &second = list.tokens[i];
+    if (first.id == second.id && first.log_prob != second.log_prob) {
+      return error(absl::StrCat("top_logprobs gives token ", first.id, " both ", first.log_prob,
+                                " and ", second.log_prob));
+    }
+  }
+  list.tokens.erase(
+      std::unique(list.tokens.begin(), list.tokens.end(),
+                  [](const ListedToken& a, const ListedToken& b) { return a.id == b.id; }),
+      list.tokens.end());
   std::sort(list.tokens.begin(), list.tokens.end(), MoreProbable);
   if (list.tokens.size() > kMaxTopK) list.tokens.resize(kMaxTopK);
   list.sampled_is_last = list.tokens.size() > 1 && list.tokens.back().id == sampled_id;

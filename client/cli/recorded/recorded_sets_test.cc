@@ -145,6 +145,18 @@ TEST(RecordedSetsTest, TheVocabularyHoldsEveryId) {
   }
 }
 
+// What takes the square of them runs into the test's time limit.
+TEST(RecordedSetsTest, ReadsListsOfWholeVocabularies) {
+  constexpr int32_t kTokens = 1 << 20;
+  RecordedPosition position{Id(kTokens - 1, -7), {}};
+  for (int32_t id = 0; id < kTokens; ++id) {
+    position.top.push_back(Id(id, id == kTokens - 1 ? -7 : -14));
+  }
+  const ReadSets recording = Read({position});
+  EXPECT_EQ(recording.positions[0].top.front().id, kTokens - 1);
+  EXPECT_EQ(recording.positions[0].top[1].id, 0);
+}
+
 TEST(RecordedSetsTest, RefusesWhatCannotBe) {
   const std::vector<RecordedPosition> good = {{Id(1, -1), {Id(1, -1)}}};
   const auto message = [&](const std::vector<RecordedPosition>& current) {

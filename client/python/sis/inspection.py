@@ -23,8 +23,12 @@ class InspectedSequence:
     sequence: SequenceRef
     # The draw of the values that are kept.
     draw: int
+    # Of those that are kept, as are the totals.
     positions: int
     totals: Totals
+    # As in SequenceInspection.
+    cut_begin: int
+    cut_end: int
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,10 @@ class RunInspection:
     def from_proto(response: pb.InspectRunResponse) -> RunInspection:
         return RunInspection(
             tuple(
-                InspectedSequence(_ref(kept.sequence), kept.draw, kept.positions, Totals.from_proto(kept.totals))
+                InspectedSequence(
+                    _ref(kept.sequence), kept.draw, kept.positions, Totals.from_proto(kept.totals),
+                    kept.cut_begin, kept.cut_end,
+                )
                 for kept in response.sequences
             ),
             tuple(
@@ -105,6 +112,10 @@ class SequenceInspection:
     top_k_log_probs: np.ndarray
     # float32 [T, K]. The current policy's at the same slots; NaN where it is not known.
     current_log_probs: np.ndarray
+    # Positions that were evaluated in this draw but are not kept, as the server's --inspected_bytes
+    # has no room for them, all lie in [cut_begin, cut_end). Both are 0 if there are none.
+    cut_begin: int
+    cut_end: int
 
     @staticmethod
     def from_proto(response: pb.InspectSequenceResponse) -> SequenceInspection:
@@ -129,6 +140,8 @@ class SequenceInspection:
             top_k_ids=rows(response.top_k_ids, "<i4"),
             top_k_log_probs=rows(response.top_k_log_probs, "<f4"),
             current_log_probs=rows(response.current_log_probs, "<f4"),
+            cut_begin=response.cut_begin,
+            cut_end=response.cut_end,
         )
 
 

@@ -11,7 +11,7 @@ import grpc
 
 from sis import errors, fetched_records
 from sis.circuit_breaker import CircuitBreaker
-from sis.credentials import Credentials
+from sis.credentials import Credentials, is_local
 from sis.evaluate_request import EvaluateRequest
 from sis.segment import Segment
 from sis.server_append import ServerAppendStream
@@ -83,6 +83,10 @@ class SingleServer:
         """`credentials`: None means Credentials.from_environment(). `breaker`: for one of several
         replicas."""
         channel_options = [*_CHANNEL_OPTIONS, *options]
+        # Servers behind one name share what they hold (docs/operations.md, "One name for a fleet"):
+        # each gets its share of the calls, and one that is new too, once its address is known.
+        if not is_local(address):
+            channel_options.insert(0, ("grpc.lb_policy_name", "round_robin"))
         if isinstance(credentials, grpc.ChannelCredentials):
             self._channel = grpc.secure_channel(address, credentials, channel_options)
         else:

@@ -103,7 +103,7 @@ class AdditionsChecks(unittest.TestCase):
                 kubernetes_takes(objects)
                 document, _ = workload_of_servers(objects)
                 self.assertEqual(document["spec"][field], strategy)
-        # One at a time, and a fleet never with fewer than it has.
+        # One at a time, of a fleet with one more meanwhile.
         document, _ = workload_of_servers(documents(FORMS["fleet"]))
         self.assertEqual(document["spec"]["strategy"], {"rollingUpdate": {"maxUnavailable": 1, "maxSurge": 1}})
 

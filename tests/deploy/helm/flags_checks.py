@@ -20,8 +20,9 @@ from tests.deploy.helm.rendered_chart import (
 
 # What a server takes of its machine, and where it is reached: no default of the server's decides it.
 CHART_DECIDES = (
-    "admin", "backend", "cache_bytes", "evaluate_threads", "grpc_memory_bytes", "listen", "max_message_bytes",
-    "max_runs", "max_runs_per_owner", "shutdown_grace", "store",
+    "admin", "admin_hosts", "backend", "cache_bytes", "evaluate_threads", "grpc_memory_bytes", "listen",
+    "max_connection_age", "max_message_bytes", "max_runs", "max_runs_per_owner", "run_idle_expiry",
+    "shutdown_grace", "store",
 )  # fmt: skip
 
 
@@ -69,6 +70,12 @@ class FlagsChecks(unittest.TestCase):
                 self.assertEqual(found["max_runs"][0], str(chosen["memory"]["runs"]))
                 for flag, value in chosen["flags"].items():
                     self.assertEqual(found[flag], (value, "command line"))
+
+    def test_connections_of_a_fleet_end_so_that_new_servers_are_found(self):
+        for name, values, objects in forms():
+            with self.subTest(values=name):
+                age = self.understood(objects)["max_connection_age"]
+                self.assertEqual(age[0], "5m" if values.get("form") == "fleet" else "inf")
 
     def test_containers_show_the_ports_at_which_their_processes_listen(self):
         for name, values, objects in forms():
@@ -134,6 +141,8 @@ class FlagsChecks(unittest.TestCase):
                 self.assertEqual(bool(refused), flag in own - given or flag not in known, refused)
                 if refused:
                     self.assertIn(flag, refused)
+                if flag in own - given:
+                    self.assertIn("the chart sets it itself", refused)
 
     def test_a_value_of_a_flag_is_refused_exactly_if_the_server_refuses_it(self):
         schema = json.loads((render.CHART / "values.schema.json").read_text())["properties"]["flags"]["properties"]
@@ -142,13 +151,17 @@ class FlagsChecks(unittest.TestCase):
         (certified,) = servers(documents(VALUES["everything"]))
         mounted = [flag.replace("/etc/sis", self.secrets.folder) for flag in certified["args"] if "/etc/sis" in flag]
         beside = {"certificate_role": mounted}
-        self.assertGreater(len(given), 15)
+        places = {flag: lambda value, flag=flag: {"flags": {flag: value}} for flag in given} | {
+            "max_connection_age": lambda value: {"connectionAge": value},
+            "run_idle_expiry": lambda value: {"memory": {"runIdleExpiry": value}},
+        }
+        self.assertGreater(len(places), 15)
         with helm_python.Chart.load(str(render.CHART)) as chart:
-            for flag in given:
+            for flag, values in places.items():
                 for value in GIVEN:
                     with self.subTest(flag=flag, value=value):
                         try:
-                            chart.validate_schema({"flags": {flag: value}})
+                            chart.validate_schema(values(value))
                             taken = True
                         except helm_python.HelmError:
                             taken = False

@@ -1,9 +1,9 @@
 """Runs a command of an unpacked image as Kubernetes' strictest settings do: the root read-only, as a
 numeric user, without any capability or new privileges.
 
-    python3 image_process.py ROOT VOLUME COMMAND...
+    python3 image_process.py ROOT VOLUME [NAME=VALUE...] COMMAND...
 
-VOLUME is a folder that the command finds at /var/lib/sis, to write to. Needs root, and the right to
+NAME=VALUE are the image's environment. VOLUME is a folder that the command finds at /var/lib/sis, to write to. Needs root, and the right to
 mount; exits with 77 where that is missing. A container runtime would do the same; those of the
 distributions also want cgroups, which not every machine that runs tests lets them have.
 """
@@ -33,6 +33,9 @@ def _mount(source, target, flags):
 
 def main():
     root, volume, *command = sys.argv[1:]
+    environment = {"PATH": "/usr/bin"}
+    while "=" in command[0]:
+        name, _, environment[name] = command.pop(0).partition("=")
     try:
         _check(_libc.unshare(CLONE_NEWNS))
         _mount("none", "/", MS_REC | MS_PRIVATE)
@@ -53,7 +56,7 @@ def main():
     os.setgid(USER)
     os.setuid(USER)
     _check(_libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
-    os.execve(command[0], command, {"PATH": "/usr/bin"})
+    os.execve(command[0], command, environment)
 
 
 if __name__ == "__main__":

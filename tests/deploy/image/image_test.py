@@ -81,7 +81,8 @@ class ImageTest(unittest.TestCase):
         self.addCleanup(volume.cleanup)
         os.chown(volume.name, 65532, 65532)
         process = subprocess.Popen(
-            [sys.executable, FOLDER / "image_process.py", self.root, volume.name, *command],
+            [sys.executable, FOLDER / "image_process.py", self.root, volume.name,
+             *(self.configuration["Env"] or ()), *command],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -163,6 +164,31 @@ class ImageTest(unittest.TestCase):
         self.assertEqual(related, identifiers)
         for identifier in identifiers:
             self.assertRegex(identifier, r"^SPDXRef-[A-Za-z0-9.-]+$")
+
+    def checked(self, *flags):
+        """Exit status, output and errors of a server that only says what it would do."""
+        server = self.image_process(*self.configuration["Entrypoint"], "--check", *flags)
+        output, errors = server.communicate(timeout=30)
+        if server.returncode == 77:
+            self.skipTest(errors.strip())
+        return server.returncode, output, errors
+
+    def test_what_it_exposes_can_be_reached_if_somebody_has_said_who_may(self):
+        """A container runtime's -p leads to an interface that is not loopback. Without identities, and
+        without being told that there need be none, the server says so instead of serving in vain."""
+        status, _, errors = self.checked()
+        self.assertEqual(status, 1)
+        self.assertIn("--insecure", errors)
+        self.assertIn("--identities", errors)
+        status, output, errors = self.checked("--insecure")
+        self.assertEqual(status, 0, errors)
+        listens = re.findall(r"^(?:listen|admin) = (\S+)", output, re.MULTILINE)
+        exposed = [port.removesuffix("/tcp") for port in self.configuration["ExposedPorts"]]
+        self.assertEqual(sorted(listens), sorted(f"0.0.0.0:{port}" for port in exposed))
+        # Whatever else is said, on the command line or in a file of one's own, goes before it.
+        status, output, errors = self.checked("--listen=127.0.0.1:1", "--admin=")
+        self.assertEqual(status, 0, errors)
+        self.assertRegex(output, r"(?m)^listen = 127\.0\.0\.1:1 ")
 
     def test_it_serves_without_rights_over_a_read_only_root(self):
         server = self.image_process(

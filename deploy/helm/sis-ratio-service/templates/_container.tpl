@@ -46,17 +46,26 @@ unix:/run/sis/socket
 {{- int .Values.memory.runsPerOwner | default (max 1 (div (int .Values.memory.runs) 2)) -}}
 {{- end -}}
 
+{{/* Names under which Services and pods of the namespace are known, and those that values add. */}}
+{{- define "sis.adminHosts" -}}
+{{- $own := list (printf ".%s.svc" .Release.Namespace) (printf ".%s.svc.cluster.local" .Release.Namespace) -}}
+{{- join "," (concat $own .Values.adminHosts) -}}
+{{- end -}}
+
 {{/* The flags of sis_server, one per line, by name. */}}
 {{- define "sis.flags" -}}
 {{- $mebibyte := 1048576 -}}
 {{- $flags := dict
   "listen" (include "sis.listen" .)
   "admin" (printf "0.0.0.0:%d" (int .Values.ports.admin))
+  "admin_hosts" (include "sis.adminHosts" .)
   "cache_bytes" (mul (int .Values.memory.cacheMiB) $mebibyte)
   "grpc_memory_bytes" (mul (int (include "sis.messagesMiB" .)) $mebibyte)
+  "max_connection_age" (ternary .Values.connectionAge "inf" (eq .Values.form "fleet"))
   "max_message_bytes" (mul (int .Values.memory.messageMiB) $mebibyte)
   "max_runs" (int .Values.memory.runs)
   "max_runs_per_owner" (include "sis.runsPerOwner" .)
+  "run_idle_expiry" .Values.memory.runIdleExpiry
   "evaluate_threads" (int .Values.cpu.cores)
   "store" (include "sis.store" .)
   "backend" (ternary "cuda" "cpu" (gt (int .Values.gpu.count) 0))

@@ -1,0 +1,74 @@
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/strings/str_format.h"
+#include "client/cli/json_output.h"
+#include "client/cli/options.h"
+#include "client/cli/subcommands.h"
+#include "client/cli/unanswered.h"
+
+namespace sis {
+namespace {
+
+struct Options {
+  std::string run_id;
+  bool json = false;
+};
+
+constexpr auto kRow = "%-40s %7s %8s %9s %6s %5s %8s %10s\n";
+
+void Print(const v1::ListSequencesResponse::Sequence& listed) {
+  std::cout << absl::StreamFormat(
+      kRow, listed.sequence().id(), std::to_string(listed.sequence().attempt()),
+      std::to_string(listed.committed_length()), std::to_string(listed.positions()),
+      listed.sealed() ? "yes" : "no", listed.unread() ? "no" : "yes",
+      std::to_string(listed.policy_version()), std::to_string(listed.bytes()));
+}
+
+// Page by page; as JSON all in one.
+absl::Status ListSequences(Client& client, const Options& options) {
+  v1::ListSequencesResponse all;
+  std::optional<SequenceRef> after;
+  for (;;) {
+    const absl::StatusOr<v1::ListSequencesResponse> page =
+        client.ListSequences({options.run_id}, after);
+    if (!page.ok()) return page.status();
+    if (!options.json && !after.has_value()) {
+      std::cout << absl::StreamFormat(kRow, "SEQUENCE", "ATTEMPT", "LENGTH", "POSITIONS", "SEALED",
+                                      "READ", "VERSION", "BYTES");
+    }
+    if (options.json) {
+      all.MergeFrom(*page);
+    } else {
+      for (const auto& listed : page->sequences()) Print(listed);
+    }
+    if (!page->more() || !std::cout) break;  // there are no more, or nobody reads on
+    const v1::SequenceRef& last = page->sequences().rbegin()->sequence();
+    after = {last.id(), last.attempt()};
+  }
+  all.set_more(false);
+  return options.json ? PrintJson(all) : absl::OkStatus();
+}
+
+}  // namespace
+
+void AddSequences(CLI::App& sisctl, Action& action) {
+  CLI::App& app =
+      *sisctl.add_subcommand("sequences", "List what a run has in memory, sequence by sequence.");
+  app.footer(
+      "LENGTH is one past the highest position. Fewer POSITIONS: blocks have not come. READ: a\n"
+      "trainer has fetched or evaluated it. VERSION is the newest policy version. What only a\n"
+      "store has is not among them.");
+  const auto options = std::make_shared<Options>();
+  app.add_option("RUN", options->run_id, "The run's id.")->required();
+  AddJson(app, options->json);
+  app.callback([options, &action] {
+    action = [options](Client& client) {
+      return FromEveryServer(client, ListSequences(client, *options));
+    };
+  });
+}
+
+}  // namespace sis

@@ -1,0 +1,13 @@
+// Replicas that gave no answer: what the others say is without their share.
+#pragma once
+
+#include "absl/status/status.h"
+#include "client/api/client.h"
+
+namespace sis {
+
+// `shown` is how a subcommand ended that shows what all servers hold: well, it is Unavailable if
+// one of them gives no answer.
+absl::Status FromEveryServer(Client& client, const absl::Status& shown);
+
+}  // namespace sis
