@@ -6,6 +6,7 @@ import pathlib
 import re
 import socket
 import time
+import types
 import unittest
 import unittest.mock
 import warnings
@@ -29,7 +30,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 from trl import GRPOConfig, GRPOTrainer
 
 import sis
-from sis.trl import SisConfig, SisGRPOTrainer, SisTrainerMixin, refusals
+from sis.trl import SisConfig, SisGRPOTrainer, SisTrainerMixin, capture, refusals
 
 MIB = 1 << 20
 VOCABULARY = tiny_model.VOCABULARY
@@ -486,6 +487,13 @@ class TrlTest(unittest.TestCase):
                 setattr(arguments, name, value)
             with self.subTest(message), self.assertRaisesRegex(ValueError, message):
                 SisGRPOTrainer(args=arguments, sis_config=config)
+        config = types.SimpleNamespace(
+            model_config=types.SimpleNamespace(logprobs_mode="processed_logprobs"),
+            speculative_config=types.SimpleNamespace(method="ngram"),
+        )
+        llm = types.SimpleNamespace(llm_engine=types.SimpleNamespace(vllm_config=config, **vars(config)))
+        with self.assertRaisesRegex(ValueError, "speculative_config is set"):
+            capture.vllm(types.SimpleNamespace(llm=llm), top_k=20, process_index=0)
         with self.assertRaisesRegex(ValueError, "rollout_func makes the rollouts"):
             self.trainer(rollout_func=lambda prompts, trainer: {})
         with self.assertRaisesRegex(ValueError, "weight is 'mean'"):
