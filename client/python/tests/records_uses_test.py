@@ -283,7 +283,8 @@ class DistillationTest(unittest.TestCase):
             want = (q * (q / p).log()).masked_fill(~in_set, 0.0).sum(1)
             q_tail = (1 - q.masked_fill(~in_set, 0.0).sum(1)).clamp(min=1e-6)
             p_tail = (1 - log_p.exp().masked_fill(~in_set, 0.0).sum(1)).clamp(min=1e-6)
-            torch.testing.assert_close(forward(logits.detach()), want + q_tail * (q_tail / p_tail).log(), atol=1e-5, rtol=0)
+            want = want + q_tail * (q_tail / p_tail).log()
+            torch.testing.assert_close(forward(logits.detach()), want, atol=1e-5, rtol=0)
 
     def test_gradients_and_missing_positions(self):
         log_q, sampled, logits = random(11)

@@ -135,7 +135,8 @@ class GatherTest(unittest.TestCase):
         for given in (None, bias):
             logits = torch.nn.functional.linear(hidden, weight, given)
             known, known_of_capped = [
-                torch.log_softmax(made / 0.9, dim=-1).gather(1, sampled[:, None])[:, 0] for made in (logits, cap(logits))
+                torch.log_softmax(made / 0.9, dim=-1).gather(1, sampled[:, None])[:, 0]
+                for made in (logits, cap(logits))
             ]
             for elements in (1, 200, 1 << 26):
                 with unittest.mock.patch.object(sis.torch, "_CHUNK_ELEMENTS", elements):

@@ -36,7 +36,7 @@ def check_arguments(arguments: Any, config: SisConfig) -> None:
     limit = arguments.epsilon if arguments.epsilon_high is None else arguments.epsilon_high
     if config.soft_acceptance and limit < 1:
         raise ValueError(
-            f"epsilon_high is {limit} (that of epsilon where it is not set): 'cispo' limits weights to it, and those of "
+            f"epsilon_high is {limit} (epsilon, where it is not set): 'cispo' limits weights to it, and those of "
             "accepted tokens are 1. Set epsilon_high to at least 1; soft_acceptance needs no limit, so a large one"
         )
 

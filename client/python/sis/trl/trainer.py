@@ -193,13 +193,15 @@ class SisTrainerMixin:
         names = [f"{self._sis_generation}/{first + row}" for row in range(len(rollouts))]
         self._sis_generation += 1
         self._sis_advance_version()
-        self._sis_rollouts.record(names, rollouts, self._sis_sampling, self._sis_policy_version())
+        version = self._sis_first_step + self._sis_policy_version()
+        self._sis_rollouts.record(names, rollouts, self._sis_sampling, version)
         return result
 
     def _sis_policy_version(self) -> int:
-        """Of the weights that were generated with: how many optimiser steps made them. A trainer whose
-        engine's weights lag behind overrides it."""
-        return self._sis_step()
+        """Of the weights that were generated with: how many optimiser steps of this training made them. A
+        trainer whose engine's weights lag behind overrides it."""
+        trainer: Any = self
+        return int(trainer.state.global_step)
 
     def _generate_and_score_completions(self, inputs: Any) -> Any:
         trainer: Any = self

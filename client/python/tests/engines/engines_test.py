@@ -252,8 +252,9 @@ class EnginesTest(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "speculative_config is set"):
             RecordingEngine(engine, Settings(self.address, "speculative"), tiny_model.VOCABULARY, lambda: 1)
         prompts = [PROMPTS[i % 4] * 3 for i in range(8)]
+        outputs = engine.generate([{"prompt_token_ids": prompt} for prompt in prompts], params)
         wrong, total = 0, 0
-        for prompt, output in zip(prompts, engine.generate([{"prompt_token_ids": prompt} for prompt in prompts], params)):
+        for prompt, output in zip(prompts, outputs):
             tokens = list(output.outputs[0].token_ids)
             with torch.no_grad():
                 logits = self.model(torch.tensor([prompt + tokens])).logits[0, len(prompt) - 1 : -1]

@@ -225,9 +225,11 @@ class TrlTest(unittest.TestCase):
 
     def test_bfloat16(self):
         """The head rounds logits, each by up to some hundredths."""
+        in_bfloat16 = functools.partial(AutoModelForCausalLM.from_pretrained, self.path, dtype=torch.bfloat16)
         for name, changed in (
-            ("model", {"model": AutoModelForCausalLM.from_pretrained(self.path, dtype=torch.bfloat16)}),
+            ("model", {"model": in_bfloat16()}),
             ("autocast", {"bf16": True}),
+            ("head in float32", {"model": in_bfloat16(), "cast_lm_head_to_fp32": True}),
         ):
             with self.subTest(name):
                 rows = self.train(self.trainer(max_steps=2, learning_rate=1e-5, **changed))
