@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Optional, Sequence, Union
+
+from sis.run import check_id
 
 
 @dataclass
@@ -36,5 +37,5 @@ class SisConfig:
             raise ValueError(f"weight is {self.weight!r}, must be 'sampled' or 'expected'")
         if self.top_k < 1:
             raise ValueError(f"top_k is {self.top_k}, must be at least 1")
-        if self.run is not None and not re.fullmatch("[A-Za-z0-9._-]{1,256}", self.run):
-            raise ValueError(f"run is {self.run!r}, must be 1 to 256 characters of [A-Za-z0-9._-]")
+        if self.run is not None:
+            check_id(self.run)
