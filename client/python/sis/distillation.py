@@ -4,6 +4,7 @@ responses, appended, leased and fetched like any other record.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, NamedTuple, Tuple
 
 import torch
@@ -31,17 +32,20 @@ def forward_kl(records: TopKRecords, student: Gathered, smallest_tail: float = _
     student: of sis.torch.log_probs_at. All tokens outside the recorded set count as one. So the value
     is exact if K is the vocabulary, and else never above the divergence over all tokens: what the
     two policies do differently among the others is not seen, how much mass they give them is. A tail
-    is taken to have `smallest_tail` at least. Needs the arrays "ids" and "log_probs".
+    is taken to have `smallest_tail` at least, and so is a recorded token that the student excludes
+    (-inf), where the divergence has no bound. Needs the arrays "ids" and "log_probs".
     """
     log_q, log_p, used = _set(records, student)
     q_tail, p_tail = _tails(log_q, log_p, smallest_tail)
+    log_p = torch.where(torch.isneginf(student.log_probs), log_q.clamp(max=math.log(smallest_tail)), log_p)
     of_set = (log_q.exp() * (log_q - log_p)).sum(dim=1)
     return _divergence(of_set + q_tail * (q_tail / p_tail).log(), q_tail, p_tail, used)
 
 
 def reverse_kl(records: TopKRecords, student: Gathered, smallest_tail: float = _SMALLEST_TAIL) -> Divergence:
     """KL(student || teacher), of the same and in the same way as forward_kl. Its gradient is the exact
-    one of that value, not an estimate from the sampled tokens."""
+    one of that value, not an estimate from the sampled tokens. Recorded tokens that the student excludes
+    (-inf) add 0, the limit."""
     log_q, log_p, used = _set(records, student)
     q_tail, p_tail = _tails(log_q, log_p, smallest_tail)
     of_set = (log_p.exp() * (log_p - log_q)).sum(dim=1)
@@ -49,13 +53,15 @@ def reverse_kl(records: TopKRecords, student: Gathered, smallest_tail: float = _
 
 
 def _set(records: TopKRecords, student: Gathered) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """[N, K] log-probs of teacher and student, so low where a slot is unused that it adds nothing, with
-    gradients that are no NaN; and bool [N]: whether there is a record."""
+    """[N, K] log-probs of teacher and student, so low where a slot is unused, or the student excludes its
+    token, that they add nothing, with gradients that are no NaN; and bool [N]: whether there is a
+    record."""
     log_p = student.log_probs
     log_q = torch.from_numpy(records.log_probs).to(log_p)
     used = torch.isfinite(log_q)
     nothing = -1e4
-    return log_q.masked_fill(~used, nothing), log_p.masked_fill(~used, nothing), used.any(dim=1)
+    none = ~used | torch.isneginf(log_p)
+    return log_q.masked_fill(~used, nothing), log_p.masked_fill(none, nothing), used.any(dim=1)
 
 
 def _tails(log_q: torch.Tensor, log_p: torch.Tensor, smallest: float) -> Tuple[torch.Tensor, torch.Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass
 from typing import Optional
 
@@ -10,6 +11,12 @@ from sis.v1 import ratio_service_pb2 as pb
 # Fields of RunConfig that its message holds as they are.
 _SAME = ("seed", "vocabulary_size", "top_k", "byte_quota", "task", "algorithm", "model", "evict_unread")
 _ENCODINGS = {"float32": pb.FLOAT32, "float16": pb.FLOAT16, "fixed12": pb.FIXED12}
+
+
+def check_id(run_id: str) -> None:
+    """ValueError for one that no server takes, where that is better known early."""
+    if not re.fullmatch("[A-Za-z0-9._-]{1,256}", run_id):
+        raise ValueError(f"run is {run_id!r}, must be 1 to 256 characters of [A-Za-z0-9._-]")
 
 
 @dataclass(frozen=True)

@@ -32,13 +32,14 @@ def score_center(
 
     Outside of the recorded set the sampler is taken to be proportional to the current policy, with the
     mass that it has there: exact if the set is complete, or K is the vocabulary. A tail lighter than
-    `smallest_tail` is taken to be empty. 0 at missing positions. Needs the arrays "ids" and
-    "log_probs".
+    `smallest_tail` is taken to be empty. Tokens that the current policy excludes (-inf) have no score,
+    and are left out. 0 at missing positions. Needs the arrays "ids" and "log_probs".
     """
     with torch.no_grad():
         log_p = current.log_probs
         log_q = torch.from_numpy(records.log_probs).to(log_p)
         used = torch.isfinite(log_q)
+        scored = used & ~torch.isneginf(log_p)
         p, q = log_p.exp().masked_fill(~used, 0.0), log_q.exp()
         # Of both policies, outside the set.
         p_tail, q_tail = 1 - p.sum(dim=1), 1 - q.sum(dim=1)
@@ -48,8 +49,8 @@ def score_center(
         if weight is None:
             of_set, of_tail = q, scale
         else:
-            ratio = (log_p - log_q).masked_fill(~used, 0.0).exp()
+            ratio = (log_p - log_q).masked_fill(~scored, 0.0).exp()
             of_set = q * weight(ratio)
             of_tail = scale * weight(1 / scale.masked_fill(~there, 1.0))
         coefficients = of_set - of_tail[:, None] * p
-    return (coefficients * current.log_probs.masked_fill(~used, 0.0)).masked_fill(~used, 0.0).sum(dim=1)
+    return (coefficients * current.log_probs.masked_fill(~scored, 0.0)).masked_fill(~scored, 0.0).sum(dim=1)

@@ -187,6 +187,7 @@ def gather_from_head_rows(
     sampled_log_probs: torch.Tensor,
     *,
     bias: Optional[torch.Tensor] = None,
+    transform: Optional[Callable[[torch.Tensor], torch.Tensor]] = None,
     temperature: float = 1.0,
 ) -> Gathered:
     """As gather_from_head, where the sampled tokens' log-probs are known, as a fused head gives them:
@@ -195,7 +196,8 @@ def gather_from_head_rows(
     sampled_ids int [N]: the trainer's own tokens; sampled_log_probs [N], nats: theirs. What a fused
     head of bfloat16 rounded in the sampled logit is in all values of its position alike, so their
     ratios, and the acceptance probability, are as if it had rounded nothing. Where they would add up
-    to more than 1 by it, all values of the position are lowered alike.
+    to more than 1 by it, all values of the position are lowered alike. transform: what the model makes
+    of each logit of its head, before the temperature.
     """
     _check_rows("hidden", hidden, records)
     device = hidden.device
@@ -213,6 +215,8 @@ def gather_from_head_rows(
         logits = (weight[wanted].float() * hidden[part, None].float()).sum(dim=2)
         if bias is not None:
             logits = logits + bias[wanted].float()
+        if transform is not None:
+            logits = transform(logits)
         values = own[part, None] + (logits[:, :-1] - logits[:, -1:]) / temperature
         is_sampled = wanted[:, :-1] == wanted[:, -1:]
         found[part] = torch.where(is_sampled, own[part, None], values)

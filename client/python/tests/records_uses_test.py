@@ -1,6 +1,7 @@
 """What records are for besides SIS: values against float64 over the whole vocabulary, gradients
 against autograd and differences."""
 
+import functools
 import importlib.util
 import pathlib
 import subprocess
@@ -64,6 +65,12 @@ def random(seed, top_p=None):
     return log_q, sampled.astype(np.int32), logits
 
 
+def excluded(kept):
+    """bool [N, V]: tokens that a policy can't choose, of each position the second and fourth of its record."""
+    ids = torch.from_numpy(kept.ids).long()
+    return torch.zeros(len(ids), V, dtype=torch.bool).scatter(1, ids[:, [1, 3]], True)
+
+
 class LogProbsTest(unittest.TestCase):
     def test_are_those_of_gather_with_gradients(self):
         log_q, sampled, logits = random(1)
@@ -119,6 +126,15 @@ class SamplingReplayTest(unittest.TestCase):
             return sis.torch.replayed(kept, sis.torch.log_probs_at(kept, values, own)).current.sampled_log_probs
 
         self.assertTrue(torch.autograd.gradcheck(of, logits))
+        # Of a policy that excludes all that was kept nothing can be renormalised.
+        one = np.flatnonzero(complete)[0]
+        barred = torch.zeros_like(logits, dtype=torch.bool)
+        barred[one, torch.from_numpy(kept.ids[one]).clamp(min=0).long()] = True
+        replay = sis.torch.replayed(kept, sis.torch.log_probs_at(kept, logits.masked_fill(barred, -torch.inf), own))
+        self.assertTrue(torch.isneginf(replay.current.sampled_log_probs[one]))
+        rest = replay.current.sampled_log_probs[torch.arange(N) != one]
+        (gradient,) = torch.autograd.grad(rest.sum(), logits)
+        self.assertTrue(torch.isfinite(gradient).all())
         # Softmax over the kept tokens alone.
         keep = torch.from_numpy(np.isfinite(log_q))
         want = torch.log_softmax(logits.masked_fill(~keep, -torch.inf), 1).gather(1, own[:, None])[:, 0]
@@ -190,6 +206,25 @@ class ScoreCenteringTest(unittest.TestCase):
         torch.testing.assert_close(self.center_gradient(kept, logits, None), wanted)
         self.assertTrue((sis.torch.score_center(kept, fixed)[-MISSING:] == 0).all())
 
+    def test_tokens_that_the_current_policy_excludes_have_no_score(self):
+        log_q, sampled, logits = random(12)
+        kept = records_of(log_q, sampled, top_k=V, missing=0)
+        out = excluded(kept)
+        for name, weight in self.WEIGHTS.items():
+            with self.subTest(name):
+                masked = logits.masked_fill(out, -torch.inf)
+                center = sis.torch.score_center(kept, sis.torch.log_probs_at(kept, masked), weight)
+                self.assertTrue(torch.isfinite(center).all())
+                log_p = torch.log_softmax(masked, 1)
+                q = torch.from_numpy(log_q).double().exp()
+                with torch.no_grad():
+                    weights = torch.ones_like(q) if weight is None else weight(log_p.exp() / q)
+                of_others = (q * weights * log_p.masked_fill(out, 0.0)).masked_fill(out, 0.0).sum(1)
+                (got,), (want,) = (
+                    torch.autograd.grad(sums.sum(), logits, retain_graph=True) for sums in (center, of_others)
+                )
+                torch.testing.assert_close(got, want, atol=1e-6, rtol=1e-5)
+
 
 class DistillationTest(unittest.TestCase):
     def whole(self, log_q, logits):
@@ -219,6 +254,37 @@ class DistillationTest(unittest.TestCase):
             before = values
         for largest, whole in zip(before, self.whole(log_q, logits)):
             self.assertTrue((largest <= whole + 1e-6).all())
+
+    def test_tokens_that_the_student_excludes(self):
+        """To reverse_kl they are the limit of ever less probable ones; forward_kl has none, and takes them
+        to be as probable as the lightest tail."""
+        log_q, sampled, logits = random(13)
+        for top_k in (K, V):
+            kept = records_of(log_q, sampled, top_k=top_k, missing=0)
+            out = excluded(kept)
+
+            def of(divergence, given, fill=-torch.inf):
+                return divergence(kept, sis.torch.log_probs_at(kept, given.masked_fill(out, fill))).values
+
+            reverse, forward = [functools.partial(of, kind) for kind in (sis.torch.reverse_kl, sis.torch.forward_kl)]
+            for divergence in (reverse, forward):
+                self.assertTrue(torch.isfinite(divergence(logits)).all())
+                self.assertTrue(torch.autograd.gradcheck(divergence, logits))
+            almost, never = reverse(logits, fill=-60.0), reverse(logits)
+            torch.testing.assert_close(never, almost, atol=1e-9, rtol=1e-9)
+            (of_almost,), (of_never,) = (torch.autograd.grad(made.sum(), logits) for made in (almost, never))
+            torch.testing.assert_close(of_never, of_almost, atol=1e-9, rtol=1e-9)
+
+            log_p = torch.log_softmax(logits.detach().masked_fill(out, -torch.inf), 1)
+            q = torch.from_numpy(log_q).double().exp()
+            ids = torch.from_numpy(kept.ids).long()
+            in_set = torch.zeros(N, V, dtype=torch.bool).scatter(1, ids, True)
+            p = log_p.exp().masked_fill(out, 1e-6)
+            want = (q * (q / p).log()).masked_fill(~in_set, 0.0).sum(1)
+            q_tail = (1 - q.masked_fill(~in_set, 0.0).sum(1)).clamp(min=1e-6)
+            p_tail = (1 - log_p.exp().masked_fill(~in_set, 0.0).sum(1)).clamp(min=1e-6)
+            want = want + q_tail * (q_tail / p_tail).log()
+            torch.testing.assert_close(forward(logits.detach()), want, atol=1e-5, rtol=0)
 
     def test_gradients_and_missing_positions(self):
         log_q, sampled, logits = random(11)

@@ -128,17 +128,28 @@ class GatherTest(unittest.TestCase):
         hidden, weight = (torch.from_numpy(rng.normal(size=(n, H)).astype(np.float32)) for n in (ROWS, V))
         bias = torch.from_numpy(rng.normal(size=V).astype(np.float32))
         sampled = torch.from_numpy(np.maximum(kept.sampled_ids, 0)).long()
+
+        def cap(logits):
+            return 2 * torch.tanh(logits / 2)
+
         for given in (None, bias):
             logits = torch.nn.functional.linear(hidden, weight, given)
-            known = torch.log_softmax(logits / 0.9, dim=-1).gather(1, sampled[:, None])[:, 0]
+            known, known_of_capped = [
+                torch.log_softmax(made / 0.9, dim=-1).gather(1, sampled[:, None])[:, 0]
+                for made in (logits, cap(logits))
+            ]
             for elements in (1, 200, 1 << 26):
                 with unittest.mock.patch.object(sis.torch, "_CHUNK_ELEMENTS", elements):
-                    gathered = sis.torch.gather_from_head_rows(
-                        kept, hidden, weight, sampled, known, bias=given, temperature=0.9
-                    )
+                    gathered, capped = [
+                        sis.torch.gather_from_head_rows(
+                            kept, hidden, weight, sampled, known, bias=given, transform=transform, temperature=0.9
+                        )
+                        for known, transform in ((known, None), (known_of_capped, cap))
+                    ]
                 self.assertEqual(gathered.sampled_log_probs.numpy().tobytes(), known.numpy().tobytes())
-                own = known.masked_fill(torch.from_numpy(kept.sampled_ids < 0), torch.nan)
-                self.check(kept, gathered._replace(sampled_log_probs=own), logits, 0.9, 2e-5)
+                for made, of in ((gathered, logits), (capped, cap(logits))):
+                    own = made.sampled_log_probs.masked_fill(torch.from_numpy(kept.sampled_ids < 0), torch.nan)
+                    self.check(kept, made._replace(sampled_log_probs=own), of, 0.9, 2e-5)
             # What is rounded in the known one is in all of its position, and never makes more than 1 of it.
             for error in (-0.5, 3.0):
                 rounded = sis.torch.gather_from_head_rows(

@@ -33,8 +33,8 @@ class VllmAdapter(Adapter):
         """`engine`: the LLM or AsyncLLM, or its ModelConfig. sampling_params: those of the
         requests, with `logprobs` set to the run's top_k.
 
-        ValueError if the engine returns no log-probs, or takes the most probable token instead of
-        drawing one.
+        ValueError if the engine returns no log-probs, or wrong ones (check_engine), or takes the most
+        probable token instead of drawing one.
         """
         self.sampling = sampling(engine, sampling_params)
         if sampling_params.logprobs is None:
@@ -90,13 +90,28 @@ class VllmAdapter(Adapter):
         return Columns(tokens, values, drawn, values[:, 0], "first")
 
 
-def sampling(engine: Any, sampling_params: Any) -> Sampling:
-    """How vLLM makes the log-probs of such requests. ValueError for greedy decoding, and for an
-    engine that returns logits."""
+def check_engine(engine: Any) -> str:
+    """Its logprobs_mode. ValueError if it returns logits, or decodes speculatively: vLLM 0.32 then tells
+    log-probs of some tokens that are wrong by nats, or NaN. A ModelConfig does not say whether it
+    does."""
     mode = _model_config(engine).logprobs_mode
     mode = getattr(mode, "value", mode)
     if mode not in _MODES:
         raise ValueError(f"logprobs_mode is {mode!r}, must be 'processed_logprobs' (or 'raw_logprobs')")
+    for path in (("speculative_config",), ("vllm_config", "speculative_config")):
+        speculative = _at(getattr(engine, "llm_engine", engine), path)
+        if speculative is not None:
+            raise ValueError(
+                f"speculative_config is set (method {speculative.method!r}): vLLM's log-probs of some tokens are then "
+                "wrong by several nats. Leave it out"
+            )
+    return mode
+
+
+def sampling(engine: Any, sampling_params: Any) -> Sampling:
+    """How vLLM makes the log-probs of such requests. ValueError for greedy decoding, and as
+    check_engine."""
+    mode = check_engine(engine)
     if sampling_params.temperature < _GREEDY_BELOW:
         raise ValueError(f"temperature is {sampling_params.temperature}: greedy decoding draws no tokens")
     biases = ("logit_bias", "allowed_token_ids", "bad_words", "min_tokens", "thinking_token_budget")
@@ -217,12 +232,17 @@ def _completion(output: Any) -> Any:
 
 def _model_config(engine: Any) -> Any:
     for path in ((), ("model_config",), ("llm_engine", "model_config"), ("vllm_config", "model_config")):
-        found = engine
-        for name in path:
-            found = getattr(found, name, None)
+        found = _at(engine, path)
         if hasattr(found, "logprobs_mode"):
             return found
     raise ValueError(f"{type(engine).__name__} has no model_config: give the LLM or AsyncLLM")
+
+
+def _at(engine: Any, path: Sequence[str]) -> Any:
+    """None where an attribute is missing."""
+    for name in path:
+        engine = getattr(engine, name, None)
+    return engine
 
 
 def _token_id(text: str) -> int:

@@ -11,7 +11,7 @@ import torch
 
 from sis.engines import transformers as transformers_engine
 from sis.engines.adapter import Piece
-from sis.engines.vllm import VllmAdapter
+from sis.engines.vllm import VllmAdapter, check_engine
 from sis.run import Sampling
 from sis.top_k import TopK, canonical
 
@@ -77,6 +77,7 @@ def _keep_sampled(completion: Any) -> None:
 def vllm(generation: Any, top_k: int, process_index: int) -> Capture:
     """`generation`: TRL's VLLMGeneration, colocated."""
     llm = generation.llm
+    check_engine(llm)
     config = llm.llm_engine.model_config
     # vLLM's own limit, 20, is there to protect its servers from their users.
     if config.max_logprobs != -1:

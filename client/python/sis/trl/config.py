@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Optional, Sequence, Union
 
+from sis.run import check_id
+
 
 @dataclass
 class SisConfig:
@@ -25,7 +27,7 @@ class SisConfig:
     # Keys the draws. None: that of the training arguments.
     seed: Optional[int] = None
     # The name of the run on the server. A run that is there is begun anew, as another incarnation.
-    # None: a name of its own.
+    # None: a name of its own. Of [A-Za-z0-9._-].
     run: Optional[str] = None
     # So long after their last use the records of a rollout may be evicted before they are released.
     lease_seconds: float = 3600.0
@@ -35,3 +37,5 @@ class SisConfig:
             raise ValueError(f"weight is {self.weight!r}, must be 'sampled' or 'expected'")
         if self.top_k < 1:
             raise ValueError(f"top_k is {self.top_k}, must be at least 1")
+        if self.run is not None:
+            check_id(self.run)

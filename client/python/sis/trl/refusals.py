@@ -8,10 +8,11 @@ import torch
 
 from sis.run import Sampling
 from sis.trl.config import SisConfig
+from sis.trl.head import LogitTransform
 
-# Mean difference, in nats, between the log-probs of TRL's fused head and those of hidden states times
-# weights. bfloat16 makes some hundredths.
-_HEAD_TOLERANCE = 0.1
+# Of the largest logit: what float32 sums of some thousand products, added up in another order, may
+# differ by.
+_OTHER_ORDER = 2.0**-18
 
 
 def check_arguments(arguments: Any, config: SisConfig) -> None:
@@ -31,6 +32,12 @@ def check_arguments(arguments: Any, config: SisConfig) -> None:
         raise ValueError(
             f"soft_acceptance takes the place of the clip, but loss_type {arguments.loss_type!r} clips: use 'cispo', "
             "with a large epsilon_high"
+        )
+    limit = arguments.epsilon if arguments.epsilon_high is None else arguments.epsilon_high
+    if config.soft_acceptance and limit < 1:
+        raise ValueError(
+            f"epsilon_high is {limit} (epsilon, where it is not set): 'cispo' limits weights to it, and those of "
+            "accepted tokens are 1. Set epsilon_high to at least 1; soft_acceptance needs no limit, so a large one"
         )
 
 
@@ -66,17 +73,28 @@ def check_sampling(sampling: Sampling) -> None:
 
 
 def check_head(
-    hidden: torch.Tensor, head: Any, tokens: torch.Tensor, log_probs: torch.Tensor, temperature: float
+    hidden: torch.Tensor,
+    head: Any,
+    tokens: torch.Tensor,
+    log_probs: torch.Tensor,
+    transform: LogitTransform,
+    temperature: float,
+    dtype: torch.dtype,
 ) -> None:
-    """Whether `log_probs` [N] of `tokens` are those of hidden [N, H] times the head's weights: some
-    models scale or cap their logits after that."""
-    logits = torch.nn.functional.linear(
-        hidden.float(), head.weight.float(), None if head.bias is None else head.bias.float()
-    )
-    expected = (logits / temperature).log_softmax(-1).gather(1, tokens[:, None])[:, 0]
+    """ValueError unless `log_probs` [N] of `tokens` are those of hidden [N, H] times the head's weights,
+    transformed, but for rounding: a model may do something else too. dtype: that TRL's head multiplies
+    in."""
+    with torch.autocast(hidden.device.type, enabled=False):
+        logits = hidden.to(dtype) @ head.weight.to(dtype).T
+        if head.bias is not None:
+            logits = logits + head.bias.to(dtype)
+    logits = transform(logits.float()) / temperature
+    expected = logits.log_softmax(-1).gather(1, tokens[:, None])[:, 0]
     difference = (expected - log_probs).abs().mean().item()
-    if not difference < _HEAD_TOLERANCE:
+    rounding = max(torch.finfo(dtype).eps / 2, _OTHER_ORDER) * logits.abs().amax(dim=1).mean().item()
+    if not difference <= rounding:
         raise ValueError(
-            f"the model's log-probs are {difference:.2g} nats from those of its last hidden states times its head. "
-            "Models that scale or cap their logits are not supported"
+            f"the model's log-probs are {difference:.2g} nats from those of its last hidden states times its head, and "
+            f"rounding is {rounding:.2g}: it seems to scale or cap its logits in a way that its configuration does not "
+            "tell. Such models are not supported"
         )

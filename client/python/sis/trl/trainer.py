@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
 from typing import Any, Dict, List, NamedTuple, Optional
 
@@ -20,12 +21,15 @@ from sis.options import EvaluateOptions
 from sis.run import Run
 from sis.trl import capture, refusals
 from sis.trl.config import SisConfig
+from sis.trl.head import LogitTransform
 from sis.trl.rollouts import Generated, Rollouts, assembled
 
 # In the place of an acceptance probability of 0: its logarithm is finite, and the weight no more than it.
 _NEVER = 1e-38
 # Positions that the head is checked with.
 _CHECKED = 32
+# Of a run's name, what says of which training it is; the server takes 256 characters in all.
+_LONGEST_NAME = 200
 
 
 class _Acceptance(NamedTuple):
@@ -76,7 +80,9 @@ class SisTrainerMixin:
         self._sis_inputs: Optional[Dict[str, Any]] = None
         self._sis_hidden: List[torch.Tensor] = []
         self._sis_head_checked = False
+        # Of the last optimiser step that the server was told of, and that at which this training began.
         self._sis_version = -1
+        self._sis_first_step = 0
         # Of the optimiser step that is being accumulated, on this rank.
         self._sis_totals = Totals()
         self._sis_staleness = 0
@@ -91,6 +97,14 @@ class SisTrainerMixin:
         return self._sis_rollouts.run
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
+        trainer: Any = self
+        # The trainer's own steps begin at 0 again.
+        self._sis_first_step = self._sis_version + 1
+        # Of a training before: rollouts that it did not use up, which are released, what it counted of
+        # a step that broke off, and at which step the engine got its weights.
+        trainer._step, trainer._buffered_inputs = 0, None
+        self._sis_totals, self._sis_staleness = Totals(), 0
+        trainer._last_loaded_step = -1
         try:
             return super().train(*args, **kwargs)  # type: ignore[misc]
         finally:
@@ -115,7 +129,8 @@ class SisTrainerMixin:
                 self._sis_server = local_server()
                 address = self._sis_server.address
             name = trainer.args.run_name or os.path.basename(os.path.abspath(trainer.args.output_dir or "trl"))
-            run_id = self._sis_config.run or f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+            plain = re.sub("[^A-Za-z0-9._-]", "-", name)[:_LONGEST_NAME]
+            run_id = self._sis_config.run or f"{plain}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
             incarnation = 0
             with Client(address) as client, contextlib.suppress(errors.NotFound):
                 incarnation = client.get_run(run_id).run.incarnation + 1
@@ -178,12 +193,13 @@ class SisTrainerMixin:
         names = [f"{self._sis_generation}/{first + row}" for row in range(len(rollouts))]
         self._sis_generation += 1
         self._sis_advance_version()
-        self._sis_rollouts.record(names, rollouts, self._sis_sampling, self._sis_policy_version())
+        version = self._sis_first_step + self._sis_policy_version()
+        self._sis_rollouts.record(names, rollouts, self._sis_sampling, version)
         return result
 
     def _sis_policy_version(self) -> int:
-        """Of the weights that were generated with: how many optimiser steps made them. A trainer whose
-        engine's weights lag behind overrides it."""
+        """Of the weights that were generated with: how many optimiser steps of this training made them. A
+        trainer whose engine's weights lag behind overrides it."""
         trainer: Any = self
         return int(trainer.state.global_step)
 
@@ -201,10 +217,18 @@ class SisTrainerMixin:
             output["sis_rollout"] = torch.arange(len(completions), device=completions.device)
         return output
 
+    def _sis_step(self) -> int:
+        """How many optimiser steps there were, which another training of the same trainer goes on
+        counting: neither draws nor versions go back."""
+        trainer: Any = self
+        return self._sis_first_step + int(trainer.state.global_step)
+
     def _sis_advance_version(self) -> None:
         trainer: Any = self
-        if trainer.accelerator.is_main_process and self._sis_version != trainer.state.global_step:
-            self._sis_version = trainer.state.global_step
+        if self._sis_version == self._sis_step():
+            return
+        self._sis_version = self._sis_step()
+        if trainer.accelerator.is_main_process:
             self._sis_rollouts.advance_version(self._sis_version)
 
     # The update.
@@ -280,25 +304,29 @@ class SisTrainerMixin:
         batch = sis.torch.PaddedBatch(rollouts.names(indices), inside)
         flat_mask = batch.flat(mask).cpu()
         scored = int(flat_mask.sum())
-        self._sis_staleness += scored * (trainer.state.global_step - rollouts.policy_version)
+        self._sis_staleness += scored * (self._sis_step() - rollouts.policy_version)
         acceptance = _Acceptance(torch.zeros_like(mask), torch.zeros_like(log_probs))
         records = rollouts.records(indices)
         if records is None:
             self._sis_totals += Totals(missing=scored)
             return acceptance
         head = self._sis_model().get_output_embeddings()
+        transform = LogitTransform.of(self._sis_model().config)
         states, tokens = batch.flat(hidden), batch.flat(inputs["completion_ids"])
         own = batch.flat(log_probs)
-        if not self._sis_head_checked:
-            some = batch.flat(mask).nonzero()[:_CHECKED, 0]
-            refusals.check_head(states[some], head, tokens[some], own[some], trainer.temperature)
+        some = batch.flat(mask).nonzero()[:_CHECKED, 0]
+        if len(some) and not self._sis_head_checked:
+            refusals.check_head(
+                states[some], head, tokens[some], own[some], transform, trainer.temperature, self._sis_head_type(states)
+            )
             self._sis_head_checked = True
         gathered = sis.torch.gather_from_head_rows(
-            records, states, head.weight, tokens, own, bias=head.bias, temperature=trainer.temperature
-        )
+            records, states, head.weight, tokens, own,
+            bias=head.bias, transform=transform, temperature=trainer.temperature,
+        )  # fmt: skip
         evaluation = rollouts.evaluate(
             records,
-            draw=trainer.state.global_step,
+            draw=self._sis_step(),
             outputs=("accepted", "acceptance_probabilities"),
             options=EvaluateOptions(mask=flat_mask, sampled_ids=tokens),
             gathered=gathered._asdict(),
@@ -312,6 +340,15 @@ class SisTrainerMixin:
         return _Acceptance(
             batch.padded(sis.torch.tensor(evaluation.accepted, device), False), batch.padded(probabilities, 0.0)
         )
+
+    def _sis_head_type(self, hidden: torch.Tensor) -> torch.dtype:
+        """That TRL's head multiplies hidden states and weights in."""
+        trainer: Any = self
+        if trainer.args.cast_lm_head_to_fp32:
+            return torch.float32
+        device = hidden.device.type
+        with trainer.accelerator.autocast():
+            return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
 
     def _sis_log(self) -> None:
         """Once per optimiser step, of all ranks: into the trainer's own metrics."""

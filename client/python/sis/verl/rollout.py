@@ -15,7 +15,7 @@ import numpy as np
 
 from sis import errors
 from sis.engines.recorder import Recorder
-from sis.engines.vllm import VllmAdapter
+from sis.engines.vllm import VllmAdapter, check_engine
 from sis.engines.vllm import sampling as sampling_of
 from sis.run import Run, Sampling
 from sis.verl.names import name_of
@@ -63,8 +63,9 @@ class RecordingEngine:
     ) -> None:
         """`policy_version`: of the weights that the engine has; None before the first.
 
-        ValueError if the engine returns logits instead of log-probs.
+        ValueError if the engine returns logits instead of log-probs, or decodes speculatively.
         """
+        check_engine(engine)
         self._engine = engine
         self._settings = settings
         self._vocabulary_size = vocabulary_size

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Mapping, Optional, Sequence, Union
 
 from sis.client import Client
-from sis.run import Run
+from sis.run import Run, check_id
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,9 @@ class Settings:
     lease_seconds: float = 600.0
     # Whether the service may forget what was trained on.
     release: bool = True
+
+    def __post_init__(self) -> None:
+        check_id(self.run)
 
     @staticmethod
     def of(custom: Optional[Mapping[str, Any]]) -> Optional[Settings]:

@@ -235,6 +235,36 @@ class EnginesTest(unittest.TestCase):
         await client.close()
         await self.as_verl_uses_it(engine)
 
+    def test_speculative_decoding_of_vllm(self):
+        """Why the adapter refuses it. Where this fails vLLM may have become right: see whether
+        sis.engines.vllm has to refuse it any more, and in which of its modes."""
+        import vllm
+
+        self.assertEqual(vllm.__version__, "0.32.0")
+        engine = vllm.LLM(
+            self.path, dtype="float32", enforce_eager=True, max_model_len=256, logprobs_mode="processed_logprobs",
+            speculative_config={"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1},
+        )  # fmt: skip
+        self.addCleanup(engine.llm_engine.engine_core.shutdown)
+        params = [vllm.SamplingParams(max_tokens=60, logprobs=K, seed=i, ignore_eos=True) for i in range(8)]
+        with self.assertRaisesRegex(ValueError, "speculative_config is set"):
+            VllmAdapter(engine, params[0])
+        with self.assertRaisesRegex(ValueError, "speculative_config is set"):
+            RecordingEngine(engine, Settings(self.address, "speculative"), tiny_model.VOCABULARY, lambda: 1)
+        prompts = [PROMPTS[i % 4] * 3 for i in range(8)]
+        outputs = engine.generate([{"prompt_token_ids": prompt} for prompt in prompts], params)
+        wrong, total = 0, 0
+        for prompt, output in zip(prompts, outputs):
+            tokens = list(output.outputs[0].token_ids)
+            with torch.no_grad():
+                logits = self.model(torch.tensor([prompt + tokens])).logits[0, len(prompt) - 1 : -1]
+            own = logits.log_softmax(-1).gather(1, torch.tensor(tokens)[:, None])[:, 0]
+            told = torch.tensor([listed[token].logprob for token, listed in zip(tokens, output.outputs[0].logprobs)])
+            wrong += int((~((told - own).abs() < 1)).sum())
+            total += len(tokens)
+        print(f"{self.id()}: {wrong} of {total} log-probs are wrong by more than a nat")
+        self.assertGreater(wrong, 0)
+
     async def as_verl_uses_it(self, engine):
         """Outputs that repeat, with the sampled tokens' log-probs only, by which the actor finds the
         records; and a request that is aborted, and continued."""

@@ -59,6 +59,18 @@ class VllmTest(unittest.TestCase):
             for index, fields in enumerate(outputs):
                 yield (name, index), fields
 
+    def test_speculative_decoding_is_refused(self):
+        model = types.SimpleNamespace(logprobs_mode="processed_logprobs")
+        params = types.SimpleNamespace(temperature=1.0, logprobs=LISTED)
+        # The same without it goes: `adapter`.
+        for speculative in (types.SimpleNamespace(method="ngram"), types.SimpleNamespace(method="mtp")):
+            config = types.SimpleNamespace(model_config=model, speculative_config=speculative)
+            of_async_llm = types.SimpleNamespace(model_config=model, vllm_config=config)
+            of_llm = types.SimpleNamespace(llm_engine=of_async_llm)
+            for engine in (of_llm, of_async_llm, types.SimpleNamespace(vllm_config=config), config):
+                with self.assertRaisesRegex(ValueError, f"speculative_config is set.*{speculative.method}"):
+                    VllmAdapter(engine, params)
+
     def test_records_are_what_the_engine_listed(self):
         for top_k in (1, 5, LISTED, 20):
             for _, fields in self.records("dict"):

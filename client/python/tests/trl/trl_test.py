@@ -3,8 +3,10 @@
 import functools
 import os
 import pathlib
+import re
 import socket
 import time
+import types
 import unittest
 import unittest.mock
 import warnings
@@ -16,6 +18,7 @@ warnings.filterwarnings("ignore", message="TRL currently supports vLLM")
 
 import tiny_model
 import torch
+import transformers
 import trl
 from datasets import Dataset
 from server.testing import live_server
@@ -27,7 +30,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 from trl import GRPOConfig, GRPOTrainer
 
 import sis
-from sis.trl import SisConfig, SisGRPOTrainer, SisTrainerMixin
+from sis.trl import SisConfig, SisGRPOTrainer, SisTrainerMixin, capture, refusals
 
 MIB = 1 << 20
 VOCABULARY = tiny_model.VOCABULARY
@@ -113,6 +116,54 @@ class LostIsStock(Stock, Watched):
     pass
 
 
+class OfOwnLogits(Watched):
+    """Compares the log-probs at recorded tokens with those of the model's own logits."""
+
+    compared, most = 0, 0.0
+
+    def _sis_acceptance(self, inputs, *arguments):
+        evaluate = self._sis_rollouts.evaluate
+
+        def compare(records, draw, outputs, options, gathered):
+            ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
+            mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
+            length = inputs["completion_ids"].shape[1]
+            logits = self.model(ids, attention_mask=mask).logits[:, -length - 1 : -1].float()
+            every = (logits / self.temperature).log_softmax(-1)
+            rows = torch.cat([every[row, : part.length] for row, part in enumerate(records.slices)])
+            slots = torch.from_numpy(records.ids).long()
+            difference = (rows.gather(1, slots.clamp(min=0)) - gathered["log_probs"]).abs()[slots >= 0]
+            self.compared += len(difference)
+            self.most = max(self.most, difference.max().item())
+            return evaluate(records, draw=draw, outputs=outputs, options=options, gathered=gathered)
+
+        with unittest.mock.patch.object(self._sis_rollouts, "evaluate", compare):
+            return super()._sis_acceptance(inputs, *arguments)
+
+
+class Scaled(Watched):
+    """Whose log-probs are not those of hidden states times head, and no setting says so."""
+
+    def _get_per_token_logps_and_entropies(self, *args, **kwargs):
+        with unittest.mock.patch.object(self, "temperature", 2.0):
+            return super()._get_per_token_logps_and_entropies(*args, **kwargs)
+
+
+def tiny(kind, **changed):
+    """A random model of an architecture of transformers, whose logits are of scale 3 or so."""
+    torch.manual_seed(0)
+    of_mamba = {"mamba_d_ssm": 64, "mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 16}
+    config = getattr(transformers, f"{kind}Config")(
+        **{
+            "vocab_size": VOCABULARY, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1,
+            "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32, "initializer_range": 0.37,
+            "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "tie_word_embeddings": False,
+            **(of_mamba if kind == "FalconH1" else {}), **changed,
+        }
+    )  # fmt: skip
+    return getattr(transformers, f"{kind}ForCausalLM")(config)
+
+
 class TrlTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -174,9 +225,11 @@ class TrlTest(unittest.TestCase):
 
     def test_bfloat16(self):
         """The head rounds logits, each by up to some hundredths."""
+        in_bfloat16 = functools.partial(AutoModelForCausalLM.from_pretrained, self.path, dtype=torch.bfloat16)
         for name, changed in (
-            ("model", {"model": AutoModelForCausalLM.from_pretrained(self.path, dtype=torch.bfloat16)}),
+            ("model", {"model": in_bfloat16()}),
             ("autocast", {"bf16": True}),
+            ("head in float32", {"model": in_bfloat16(), "cast_lm_head_to_fp32": True}),
         ):
             with self.subTest(name):
                 rows = self.train(self.trainer(max_steps=2, learning_rate=1e-5, **changed))
@@ -436,18 +489,93 @@ class TrlTest(unittest.TestCase):
                 setattr(arguments, name, value)
             with self.subTest(message), self.assertRaisesRegex(ValueError, message):
                 SisGRPOTrainer(args=arguments, sis_config=config)
+        config = types.SimpleNamespace(
+            model_config=types.SimpleNamespace(logprobs_mode="processed_logprobs"),
+            speculative_config=types.SimpleNamespace(method="ngram"),
+        )
+        llm = types.SimpleNamespace(llm_engine=types.SimpleNamespace(vllm_config=config, **vars(config)))
+        with self.assertRaisesRegex(ValueError, "speculative_config is set"):
+            capture.vllm(types.SimpleNamespace(llm=llm), top_k=20, process_index=0)
         with self.assertRaisesRegex(ValueError, "rollout_func makes the rollouts"):
             self.trainer(rollout_func=lambda prompts, trainer: {})
         with self.assertRaisesRegex(ValueError, "weight is 'mean'"):
             SisConfig(weight="mean")
 
+    def test_weights_that_cispo_would_limit(self):
+        """An accepted token weighs 1: a limit below that changes the weights, whichever setting made it."""
+        soft, hard = SisConfig(soft_acceptance=True), SisConfig()
+
+        def cispo(**changed):
+            return settings(self.folder / "out", loss_type="cispo", **changed)
+
+        for changed in ({}, {"epsilon": 0.999}, {"epsilon_high": 0.999}, {"epsilon": 5.0, "epsilon_high": 0.28}):
+            with self.subTest(changed), self.assertRaisesRegex(ValueError, "epsilon_high is 0.*[Ss]et epsilon_high"):
+                refusals.check_arguments(cispo(**changed), soft)
+            refusals.check_arguments(cispo(**changed), hard)
+        for changed in ({"epsilon": 1.0}, {"epsilon_high": 1.0}, {"epsilon_high": 1e4}):
+            refusals.check_arguments(cispo(**changed), soft)
+
+    def test_names_of_runs(self):
+        """A server takes [A-Za-z0-9._-], at most 256 of them."""
+        plain = re.compile(r"[A-Za-z0-9._-]{1,256}")
+        for changed in (
+            {"run_name": "lr=1e-5 (second try)"}, {"output_dir": str(self.folder / "a b=c(d)")},
+            {"run_name": "\u00fcber/alles"}, {"run_name": "n" * 300},
+        ):  # fmt: skip
+            with self.subTest(changed):
+                made = self.trainer(config=SisConfig(self.server.address), **changed)
+                self.assertRegex(made.sis_run.id, plain)
+                self.assertEqual(made.sis_client.get_run(made.sis_run.id).run.id, made.sis_run.id)
+        for name in ("a b", "lr=1", "(x)", "\u00fc", "", "n" * 257, "a\n"):
+            with self.subTest(name), self.assertRaisesRegex(ValueError, r"run is .*A-Za-z0-9"):
+                SisConfig(run=name)
+
+    def test_trains_again(self):
+        """Each training's steps are the server's own, whether the one before ended or broke off."""
+        trainer = self.trainer(max_steps=2)
+        rows = self.train(trainer)
+        with (
+            unittest.mock.patch.object(trainer, "_sis_log", side_effect=[None, InterruptedError]),
+            self.assertRaises(InterruptedError),
+        ):
+            trainer.train()
+        again = self.train(trainer)
+        self.assertEqual(sorted(trainer.sis_client.list_steps(trainer.sis_run)), [0, 1, 2, 3, 4])
+        for step, row in zip([0, 1, 3, 4], rows + again[-2:]):
+            totals = trainer.sis_client.get_step(trainer.sis_run, step).totals
+            self.assertAlmostEqual(row["sis/d"], totals.mean_d, places=9)
+            self.assertEqual(row["sis/missing"], 0)
+        self.assertEqual([row["sis/staleness"] for row in again[-2:]], [0, 1])
+        self.assertEqual(trainer.sis_client.get_run(trainer.sis_run.id).policy_version, 4)
+
+    def test_truncated_completions_are_masked(self):
+        """All of the first rollout. What the head makes is checked once there are tokens."""
+
+        class EndsLater(Watched):
+            def training_step(self, *args, **kwargs):
+                if self.state.global_step == 2:
+                    self.eos_token_ids = self.generation_config.eos_token_id = list(range(2, VOCABULARY, 4))
+                return super().training_step(*args, **kwargs)
+
+        class ScaledEndsLater(EndsLater, Scaled):
+            pass
+
+        def made(kind):
+            return self.trainer(kind, mask_truncated_completions=True, max_completion_length=8)
+
+        trainer = made(EndsLater)
+        self.train(trainer)
+        steps = [trainer.sis_client.get_step(trainer.sis_run, step).totals for step in range(4)]
+        self.assertEqual([totals.scored > 0 for totals in steps], [False, False, True, True])
+        self.assertEqual([totals.missing for totals in steps], [0] * 4)
+        self.assertLess(steps[2].mean_d, 1e-5)
+        scaled = made(ScaledEndsLater)
+        with self.assertRaisesRegex(ValueError, "scale or cap"):
+            self.train(scaled)
+        self.assertEqual(scaled.state.global_step, 2)
+
     def test_log_probs_that_are_not_of_the_head(self):
         """Of a model that scales its logits after it, and shifted by a position."""
-
-        class Scaled(Watched):
-            def _get_per_token_logps_and_entropies(self, *args, **kwargs):
-                with unittest.mock.patch.object(self, "temperature", 2.0):
-                    return super()._get_per_token_logps_and_entropies(*args, **kwargs)
 
         class Shifted(Watched):
             def _sis_old_log_probs(self, inputs, hidden, log_probs):
@@ -456,6 +584,36 @@ class TrlTest(unittest.TestCase):
         for kind in (Scaled, Shifted):
             with self.subTest(kind.__name__), self.assertRaisesRegex(ValueError, "scale or cap"):
                 self.train(self.trainer(kind))
+
+    def test_models_that_scale_or_cap_their_logits(self):
+        """By each of the settings that TRL's head reads."""
+        for kind, changed in (
+            ("Qwen3", {}),
+            ("Gemma2", {"final_logit_softcapping": 30.0}),
+            ("Gemma2", {"final_logit_softcapping": 2.0}),
+            ("Cohere", {"logit_scale": 0.5}),
+            ("Granite", {"logits_scaling": 8.0}),
+            ("HyperCLOVAX", {"logits_scaling": 0.5}),
+            ("FalconH1", {"lm_head_multiplier": 0.3}),
+        ):
+            with self.subTest(kind, **changed):
+                trainer = self.trainer(
+                    OfOwnLogits, SisConfig(self.server.address), model=tiny(kind, **changed), max_steps=2
+                )
+                self.train(trainer)
+                self.assertGreater(trainer.compared, 1000)
+                self.assertLess(trainer.most, 2e-5)
+
+    def test_a_cap_that_no_setting_tells(self):
+        """It changes log-probs by some hundredths, which rounding does not."""
+        for dtype in (torch.float32, torch.bfloat16):
+            with self.subTest(dtype):
+                trainer = self.trainer(model=tiny("Gemma2", final_logit_softcapping=30.0).to(dtype))
+                # TRL's head has read it.
+                trainer.model.config.final_logit_softcapping = None
+                with self.assertRaisesRegex(ValueError, "scale or cap") as raised:
+                    self.train(trainer)
+                self.assertLess(float(re.search(r"are (\S+) nats", str(raised.exception))[1]), 0.1)
 
 
 def _rank(rank, port, path, address, folder):

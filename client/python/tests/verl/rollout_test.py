@@ -130,6 +130,9 @@ class SettingsTest(unittest.TestCase):
         ):
             with self.assertRaisesRegex(ValueError, message):
                 Settings.of({"sis": given})
+        for name in ("a b", "lr=1", "n" * 257):
+            with self.subTest(name), self.assertRaisesRegex(ValueError, r"run is .*A-Za-z0-9"):
+                Settings.of({"sis": {"address": "a:1", "run": name}})
 
 
 class RolloutTest(unittest.TestCase):

@@ -1,0 +1,30 @@
+"""What stands between a model's head and its softmax."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Optional
+
+import torch
+
+
+class LogitTransform(NamedTuple):
+    """Of each logit alone: the scale first, then the cap."""
+
+    scale: float = 1.0
+    # cap * tanh(logit / cap). None: no cap.
+    cap: Optional[float] = None
+
+    @staticmethod
+    def of(config: Any) -> LogitTransform:
+        """Of a model's configuration, read as TRL's fused head does (trl.trainer.utils.add_fused_lm_head)."""
+        text = config.get_text_config()
+        divisor = getattr(text, "logits_scaling", None)
+        scales = [getattr(text, name, None) for name in ("logit_scale", "output_multiplier", "lm_head_multiplier")]
+        if divisor is not None:
+            scales.append(divisor if text.model_type == "hyperclovax" else 1 / divisor)
+        scale = next((scale for scale in scales if scale is not None), 1.0)
+        return LogitTransform(scale, getattr(text, "final_logit_softcapping", None))
+
+    def __call__(self, logits: torch.Tensor) -> torch.Tensor:
+        scaled = logits * self.scale
+        return scaled if self.cap is None else self.cap * torch.tanh(scaled / self.cap)
