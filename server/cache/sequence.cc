@@ -395,20 +395,43 @@ void Sequence::Reader::Check(uint32_t first, uint32_t count) const {
   }
 }
 
-uint64_t Sequence::Reader::Digest(uint32_t first, uint32_t count, uint64_t oldest_fresh) const {
+template <typename Visit>
+void Sequence::Reader::ForEachVersion(uint32_t first, uint32_t count, const Visit& visit) const {
   sequence_.mutex_.AssertReaderHeld();
-  uint64_t digest = DigestOfAnyVersion(first, count);
-  if (oldest_fresh == 0) return digest;
   const uint32_t end = first + count;
   auto span = sequence_.versions_.upper_bound(first);
   if (span != sequence_.versions_.begin()) --span;
   for (; span != sequence_.versions_.end() && span->first < end; ++span) {
-    if (span->second.version >= oldest_fresh) continue;
     const uint32_t from = std::max(first, span->first);
     const uint32_t to = std::min(end, span->second.end);
-    if (from < to) digest -= DigestOfAnyVersion(from, to - from);
+    if (from < to) visit(span->second.version, from, to - from);
   }
+}
+
+uint64_t Sequence::Reader::Digest(uint32_t first, uint32_t count, uint64_t oldest_fresh) const {
+  uint64_t digest = DigestOfAnyVersion(first, count);
+  if (oldest_fresh == 0) return digest;
+  ForEachVersion(first, count, [&](uint64_t version, uint32_t from, uint32_t length) {
+    if (version < oldest_fresh) digest -= DigestOfAnyVersion(from, length);
+  });
   return digest;
+}
+
+std::optional<uint64_t> Sequence::Reader::OldestFreshWith(uint64_t digest, uint32_t first,
+                                                          uint32_t count) const {
+  std::map<uint64_t, uint64_t> digests;  // by version
+  ForEachVersion(first, count, [&](uint64_t version, uint32_t from, uint32_t length) {
+    digests[version] += DigestOfAnyVersion(from, length);
+  });
+  uint64_t readable = DigestOfAnyVersion(first, count);
+  uint64_t oldest_fresh = 0;
+  for (const auto& [version, part] : digests) {
+    if (readable == digest) break;
+    readable -= part;
+    oldest_fresh = version + 1;
+  }
+  if (readable != digest) return std::nullopt;
+  return oldest_fresh;
 }
 
 uint64_t Sequence::Reader::DigestOfAnyVersion(uint32_t first, uint32_t count) const {

@@ -204,8 +204,15 @@ class ABSL_SCOPED_LOCKABLE Sequence::Reader {
   // The record digest of those of [first, first + count) that can be read: corrupt pages are left
   // out, and versions below `oldest_fresh`.
   uint64_t Digest(uint32_t first, uint32_t count, uint64_t oldest_fresh = 0) const;
+  // The least `oldest_fresh` with which Digest is that; nothing if there is none. So records that
+  // were fetched, of which some have become stale since, are told from others.
+  std::optional<uint64_t> OldestFreshWith(uint64_t digest, uint32_t first, uint32_t count) const;
 
  private:
+  // Calls visit(version, first, count) for those that are present, in order.
+  template <typename Visit>
+  void ForEachVersion(uint32_t first, uint32_t count, const Visit& visit) const;
+
   uint64_t DigestOfAnyVersion(uint32_t first, uint32_t count) const;
 
   const Sequence& sequence_;

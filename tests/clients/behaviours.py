@@ -146,6 +146,20 @@ BEHAVIOURS = [
         ],
     ),
     Behaviour(
+        "records become of too old a policy version between the updates that one fetch serves, under a lease",
+        "those are MISSING (STALE), the rest is decided; the lease holds them until it ends",
+        [
+            ("create_run run max_staleness=1", "ok incarnation 1"),
+            *appended("x rows=20", "x first=20 rows=10 version=1", "y rows=5 version=2"),
+            ("fetch x y lease=30", "ok positions 35 leased"),
+            ("evaluate draw=1", "ok scored 35 missing 0 new 35"),
+            ("advance_version 2", "ok dropped 0"),
+            ("evaluate draw=2", "ok scored 15 missing 20 new 35 missing 0:0+20 STALE"),
+            ("advance_version 3", "ok dropped 0"),
+            ("evaluate draw=3", "ok scored 5 missing 30 new 35 missing 0:0+30 STALE"),
+        ],
+    ),
+    Behaviour(
         "a run nobody has named for the server's --run_idle_expiry",
         "it is deleted: NOT_FOUND, and FAILED_PRECONDITION to whoever has opened it; opened again, it is the next "
         "incarnation",

@@ -113,19 +113,20 @@ TEST_F(EvaluateMissingTest, DigestsHoldTheRecordsStill) {
   EXPECT_EQ(Do(request).totals().missing(), kLength) << "missing, not changed";
 }
 
-// Ranks of one step, one before and one after the trainer has gone on: they don't see different
-// records.
-TEST_F(EvaluateMissingTest, ALeasedSliceThatBecomesStaleHasChanged) {
+// However many updates are taken from one fetch: what is stale by then is MISSING, and the batch is
+// decided.
+TEST_F(EvaluateMissingTest, WhatBecomesStaleUnderALeaseIsMissing) {
   v1::RunConfig config = LosslessConfig(kSlots);
   config.set_max_staleness(1);
   run_ = cache_.CreateRun("m", config);
   AppendBlock(cache_, *run_, records_[0].Block("a", 0, 1, 0, 70));
-  AppendBlock(cache_, *run_, records_[0].Block("a", 70, 2, 70, 30));
+  AppendBlock(cache_, *run_, records_[0].Block("a", 70, 2, 70, 20));
+  AppendBlock(cache_, *run_, records_[0].Block("a", 90, 1, 90, 10));
   v1::FetchTopKRequest fetch_request;
   v1::Slice& slice = *fetch_request.add_slices();
   slice.mutable_sequence()->set_id("a");
   slice.set_first_position(10);
-  slice.set_length(80);
+  slice.set_length(90);
   fetch_request.set_lease_seconds(100);
   const auto fetch = [&] {
     v1::FetchTopKResponse message;
@@ -133,23 +134,53 @@ TEST_F(EvaluateMissingTest, ALeasedSliceThatBecomesStaleHasChanged) {
     return message.header();
   };
   const auto evaluate = [&](const v1::FetchTopKHeader& fetched) {
-    v1::EvaluateRequest request = Request({{0, 10, 80}});
+    v1::EvaluateRequest request = Request({{0, 10, 90}});
     request.mutable_slices(0)->set_record_digest(fetched.slices(0).record_digest());
     request.set_lease_id(fetched.lease_id());
     return Try(request);
   };
-  const v1::FetchTopKHeader fetched = fetch();
+  const v1::FetchTopKHeader first = fetch();
   ASSERT_TRUE(run_->AdvanceVersion(2).ok());
-  EXPECT_EQ(evaluate(fetched)->totals().missing(), 0);
+  EXPECT_EQ(evaluate(first)->totals().missing(), 0);
   ASSERT_TRUE(run_->AdvanceVersion(3).ok());
-  EXPECT_EQ(evaluate(fetched).status().code(), StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(evaluate(fetched).status().message()), HasSubstr("sequence 'a'"));
+  const auto partly = evaluate(first);
+  ASSERT_TRUE(partly.ok()) << partly.status();
+  EXPECT_EQ(partly->totals().missing(), 70);
+  ASSERT_EQ(partly->missing_size(), 2);
+  EXPECT_EQ(partly->missing(0).reason(), v1::STALE);
+  EXPECT_EQ(partly->missing(1).first_position(), 90);
 
-  const v1::FetchTopKHeader again = fetch();
-  EXPECT_EQ(evaluate(again)->totals().missing(), 60);
+  const v1::FetchTopKHeader second = fetch();
+  EXPECT_NE(second.slices(0).record_digest(), first.slices(0).record_digest());
+  EXPECT_EQ(evaluate(second)->totals().missing(), 70);
   ASSERT_TRUE(run_->AdvanceVersion(4).ok());
-  EXPECT_EQ(evaluate(again).status().code(), StatusCode::kFailedPrecondition) << "all of it stale";
-  EXPECT_EQ(evaluate(fetch())->totals().missing(), 80);
+  for (const v1::FetchTopKHeader& fetched : {first, second, fetch()}) {
+    EXPECT_EQ(evaluate(fetched)->totals().missing(), 90) << "all of it stale";
+  }
+  // Other records are an error as before, whatever has become stale.
+  AppendBlock(cache_, *run_, records_[0].Block("a", 100, 4, 100, 10));
+  slice.set_length(95);
+  v1::EvaluateRequest request = Request({{0, 10, 95}});
+  request.mutable_slices(0)->set_record_digest(first.slices(0).record_digest());
+  EXPECT_EQ(Try(request).status().code(), StatusCode::kFailedPrecondition);
+}
+
+// A server that hasn't heard of the version yet treats as stale what was when it was fetched: there
+// are no values for it.
+TEST_F(EvaluateMissingTest, WhatWasStaleWhenItWasFetchedElsewhereIsMissing) {
+  v1::RunConfig config = LosslessConfig(kSlots);
+  config.set_max_staleness(1);
+  run_ = cache_.CreateRun("m", config);
+  AppendBlock(cache_, *run_, records_[0].Block("a", 0, 1, 0, 70));
+  AppendBlock(cache_, *run_, records_[0].Block("a", 70, 2, 70, 30));
+  const uint64_t of_version_2 =
+      Sequence::Reader(*std::get<std::shared_ptr<Sequence>>(run_->Find({"a", 0})))
+          .Digest(0, 100, 2);
+  v1::EvaluateRequest request = Request({{0, 0, 100}});
+  request.mutable_slices(0)->set_record_digest(of_version_2);
+  EXPECT_EQ(Do(request).totals().missing(), 70);
+  request.mutable_slices(0)->set_record_digest(0);
+  EXPECT_EQ(Try(request).status().code(), StatusCode::kFailedPrecondition) << "nothing was fetched";
 }
 
 TEST_F(EvaluateMissingTest, LeasesAreRenewed) {
