@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import importlib.util
+import os
 import shutil
 import subprocess
 import tempfile
@@ -14,7 +15,8 @@ _END_TIMEOUT = 30.0
 
 
 class LocalServer:
-    """An sis_server that runs until `close`, or until this process ends. A context manager."""
+    """An sis_server that runs until `close`, or until this process ends, whatever ends it. A context
+    manager."""
 
     def __init__(self, flags: List[str], shared_memory_bytes: int) -> None:
         binary = _binary()
@@ -24,7 +26,9 @@ class LocalServer:
             listen = f"unix:{self._folder.name}/socket"
             flags = [f"--shared_memory_bytes={shared_memory_bytes}", *flags]
         self._process = subprocess.Popen(
-            [binary, f"--listen={listen}", "--admin=127.0.0.1:0", *flags], stdout=subprocess.PIPE, text=True
+            [binary, f"--parent={os.getpid()}", f"--listen={listen}", "--admin=127.0.0.1:0", *flags],
+            stdout=subprocess.PIPE,
+            text=True,
         )
         atexit.register(self.close)
         # What it says before it is ready: its addresses, its backend, its store.

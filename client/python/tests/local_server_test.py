@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import unittest
@@ -9,6 +10,7 @@ import unittest.mock
 
 import sis
 from server.testing import live_server
+from server.testing.until import until
 
 PATH = str(live_server.BINARY.parent)
 LEFT_OPEN = """
@@ -16,6 +18,38 @@ import sis
 server = sis.local_server(cache_bytes=64 << 20)
 print(server.address, server._process.pid)
 """
+# Waits to be killed, with a child that outlives it.
+KILLED = """
+import os, signal, threading
+import sis
+started = []
+thread = threading.Thread(target=lambda: started.append(sis.local_server(cache_bytes=64 << 20, shared_memory_bytes=1 << 20)))
+thread.start()
+thread.join()
+child = os.fork()
+if child:
+    print(started[0].address.partition(":")[2], started[0]._process.pid, child, flush=True)
+else:
+    started[0]._process.stdout.close()  # then nobody reads what the server says
+signal.pause()
+"""
+
+
+def environment():
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+
+def running(process):
+    """Also who ended has a folder, until somebody asks how."""
+    try:
+        return pathlib.Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def kill(process):
+    if running(process):
+        os.kill(process, signal.SIGKILL)
 
 
 @unittest.mock.patch.dict(os.environ, {"PATH": PATH})
@@ -38,10 +72,25 @@ class LocalServerTest(unittest.TestCase):
             self.assertNotEqual(one.address, other.address)
 
     def test_it_ends_with_its_process(self):
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-        done = subprocess.run([sys.executable, "-c", LEFT_OPEN], capture_output=True, text=True, env=environment)
+        done = subprocess.run([sys.executable, "-c", LEFT_OPEN], capture_output=True, text=True, env=environment())
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertFalse(pathlib.Path(f"/proc/{done.stdout.split()[-1]}").exists())
+
+    def test_it_ends_in_order_with_a_process_that_is_killed(self):
+        for killed_by in (signal.SIGTERM, signal.SIGKILL):
+            with self.subTest(killed_by=killed_by.name), subprocess.Popen(
+                [sys.executable, "-c", KILLED], stdout=subprocess.PIPE, text=True, env=environment()
+            ) as parent:
+                socket, server, child = parent.stdout.readline().split()
+                self.addCleanup(kill, int(child))
+                self.addCleanup(kill, int(server))
+                # The thread that started it has ended; the process has not.
+                with sis.Client(f"unix:{socket}", timeout=20) as client:
+                    self.assertEqual(client.list_runs(), [])
+                parent.send_signal(killed_by)
+                until(lambda: running(server), lambda runs: not runs, seconds=20)
+                self.assertTrue(running(child))
+                self.assertFalse(os.path.exists(socket))  # which it removes when it ends in order
 
     def test_what_goes_wrong_is_said(self):
         with self.assertRaisesRegex(RuntimeError, "ended with status 1 before it was ready"):
