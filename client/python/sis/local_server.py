@@ -8,7 +8,9 @@ import os
 import shutil
 import subprocess
 import tempfile
-from typing import Dict, List
+from typing import Dict, List, Optional
+
+from sis.owner import Owner
 
 # Seconds that a server may take to end what it is doing.
 _END_TIMEOUT = 30.0
@@ -20,10 +22,13 @@ class LocalServer:
 
     def __init__(self, flags: List[str], shared_memory_bytes: int) -> None:
         binary = _binary()
-        self._folder = tempfile.TemporaryDirectory(prefix="sis-")
+        self._owner = Owner()
+        # For its socket. A TemporaryDirectory would go with any copy of this object in a child, too.
+        self._folder: Optional[str] = None
         listen = "127.0.0.1:0"
         if shared_memory_bytes:
-            listen = f"unix:{self._folder.name}/socket"
+            self._folder = tempfile.mkdtemp(prefix="sis-")
+            listen = f"unix:{self._folder}/socket"
             flags = [f"--shared_memory_bytes={shared_memory_bytes}", *flags]
         self._process = subprocess.Popen(
             [binary, f"--parent={os.getpid()}", f"--listen={listen}", "--admin=127.0.0.1:0", *flags],
@@ -52,7 +57,10 @@ class LocalServer:
         return self._said["admin"]
 
     def close(self) -> None:
-        """Ends it; what is under way gets its time. Idempotent."""
+        """Ends it; what is under way gets its time. Idempotent. Does nothing in a process that was
+        forked from the one that started it."""
+        if not self._owner.here:
+            return
         atexit.unregister(self.close)
         if self._process.poll() is None:
             self._process.terminate()
@@ -63,7 +71,8 @@ class LocalServer:
                 self._process.wait()
         if self._process.stdout is not None:
             self._process.stdout.close()
-        self._folder.cleanup()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def __enter__(self) -> LocalServer:
         return self

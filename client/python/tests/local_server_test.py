@@ -1,5 +1,6 @@
 """A server of this process, by the binary that Bazel built."""
 
+import multiprocessing
 import os
 import pathlib
 import signal
@@ -34,6 +35,25 @@ else:
 signal.pause()
 """
 
+# Ends as programs do, with all that they have registered, while it is in the blocks of its parent.
+LEFT_BY_A_CHILD = """
+import os, sys
+import sis
+with sis.local_server(cache_bytes=64 << 20, shared_memory_bytes=1 << 20) as server:
+    with sis.Client(server.address, timeout=20) as client:
+        run = client.create_run("run", seed=1, vocabulary_size=8, top_k=2)
+        with client.append(run, sampling=sis.Sampling("raw")) as stream:
+            stream.seal("sequence", length=1)
+            child = os.fork()
+            if child == 0:
+                sys.exit(0)
+            assert os.waitpid(child, 0)[1] == 0
+            assert os.path.exists(server.address[len("unix:"):])
+            stream.seal("another", length=1)
+            stream.flush()
+        assert [status.run.id for status in client.list_runs()] == ["run"]
+"""
+
 
 def environment():
     return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -50,6 +70,25 @@ def running(process):
 def kill(process):
     if running(process):
         os.kill(process, signal.SIGKILL)
+
+
+def in_a_fork(what):
+    """What `what()` returns in a process that is forked from this one, or the error that it raises."""
+
+    def send():
+        try:
+            sender.send(what())
+        except Exception as error:
+            sender.send(error)
+
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    child = multiprocessing.get_context("fork").Process(target=send)
+    child.start()
+    answered = receiver.poll(20)
+    if not answered:
+        child.kill()
+    child.join()
+    return receiver.recv() if answered else TimeoutError()
 
 
 @unittest.mock.patch.dict(os.environ, {"PATH": PATH})
@@ -91,6 +130,43 @@ class LocalServerTest(unittest.TestCase):
                 until(lambda: running(server), lambda runs: not runs, seconds=20)
                 self.assertTrue(running(child))
                 self.assertFalse(os.path.exists(socket))  # which it removes when it ends in order
+
+    def test_a_child_leaves_what_its_parent_has(self):
+        done = subprocess.run(
+            [sys.executable, "-W", "error::RuntimeWarning", "-c", LEFT_BY_A_CHILD], capture_output=True, text=True, env=environment()
+        )
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertNotIn("Warning", done.stderr)
+
+    def test_clients_in_a_process_that_was_forked(self):
+        for shared_memory_bytes in (0, 1 << 20):
+            with sis.local_server(cache_bytes=64 << 20, shared_memory_bytes=shared_memory_bytes) as server:
+                self.check_clients_in_a_fork(server.address)
+
+    def check_clients_in_a_fork(self, address):
+        def ask():
+            with sis.Client(address, timeout=5) as new:
+                return new.list_runs()
+
+        with sis.Client(address, timeout=5) as client:
+            run = client.create_run("run", seed=1, vocabulary_size=8, top_k=2)
+            runs = client.list_runs()
+            for _ in range(10):
+                self.assertEqual(in_a_fork(ask), runs)
+                self.assertEqual(client.list_runs(), runs)
+            stream = client.append(run, sampling=sis.Sampling("raw"))
+            stream.flush()
+            for inherited in (
+                client.list_runs,
+                lambda: client.append(run, sampling=sis.Sampling("raw")),
+                lambda: stream.seal("sequence", length=1),
+                stream.flush,
+                stream.close,
+            ):
+                error = in_a_fork(inherited)
+                self.assertIsInstance(error, RuntimeError)
+                self.assertIn("Make a sis.Client here, after the fork", str(error))
+            stream.close()
 
     def test_what_goes_wrong_is_said(self):
         with self.assertRaisesRegex(RuntimeError, "ended with status 1 before it was ready"):
