@@ -86,7 +86,7 @@ def local_server(*flags: str, cache_bytes: int = 1 << 30, shared_memory_bytes: i
 
     It listens on a free port of the loopback interface, or with shared memory on a Unix socket.
     flags: further ones of sis_server, "--store=rocksdb:DIR" for one. FileNotFoundError if there is
-    no sis_server: `pip install sis-ratio-client[server]` brings one.
+    no sis_server: the wheel sis-ratio-server has one (`tools/wheels` of the repository makes it).
     """
     return LocalServer([f"--cache_bytes={cache_bytes}", *flags], shared_memory_bytes)
 
@@ -98,5 +98,8 @@ def _binary() -> str:
         return str(sis_ratio_server.binary("sis_server"))
     found = shutil.which("sis_server")
     if found is None:
-        raise FileNotFoundError("there is no sis_server: pip install sis-ratio-client[server], or put one on PATH")
+        raise FileNotFoundError(
+            "there is no sis_server: install the wheel sis-ratio-server, which tools/wheels of the repository makes, or "
+            "put one on PATH"
+        )
     return found

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import unittest
 import unittest.mock
+import urllib.request
 
 import sis
 from server.testing import live_server
@@ -100,6 +101,11 @@ class LocalServerTest(unittest.TestCase):
         self.assertEqual(process.returncode, 0)
         server.close()
 
+    def test_server_and_client_are_of_one_version(self):
+        with sis.local_server(cache_bytes=64 << 20) as server:
+            with urllib.request.urlopen(f"http://{server.admin_address}/metrics", timeout=20) as page:
+                self.assertIn(f'version="{sis.__version__}"', page.read().decode())
+
     def test_shared_memory(self):
         with sis.local_server(cache_bytes=64 << 20, shared_memory_bytes=1 << 20) as server:
             self.assertRegex(server.address, "^unix:")
@@ -172,7 +178,7 @@ class LocalServerTest(unittest.TestCase):
         with self.assertRaisesRegex(RuntimeError, "ended with status 1 before it was ready"):
             sis.local_server("--no_such_flag=1")
         with unittest.mock.patch.dict(os.environ, {"PATH": "/nowhere"}):
-            with self.assertRaisesRegex(FileNotFoundError, r"pip install sis-ratio-client\[server\]"):
+            with self.assertRaisesRegex(FileNotFoundError, "wheel sis-ratio-server, which tools/wheels"):
                 sis.local_server()
 
 
