@@ -27,7 +27,9 @@ constexpr absl::string_view kPrefix = "SIS_SERVER_";
 constexpr char kCommandLine[] = "command line";
 
 // These say how to start, not how to serve: no file may hold them.
-bool IsAboutStart(absl::string_view flag) { return flag == "config" || flag == "check"; }
+bool IsAboutStart(absl::string_view flag) {
+  return flag == "config" || flag == "check" || flag == "parent";
+}
 
 // By name, in order. Null if there is no such flag of the server's own.
 std::map<std::string, absl::CommandLineFlag*> OwnFlags() {

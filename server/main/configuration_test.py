@@ -108,6 +108,8 @@ class ConfigurationTest(unittest.TestCase):
         for flags, environment, text, said in (
             ([], {"SIS_SERVER_MAX_RUN": "1"}, "", "SIS_SERVER_MAX_RUN"),
             ([], {"SIS_SERVER_CHECK": "1"}, "", "SIS_SERVER_CHECK"),
+            ([], {"SIS_SERVER_PARENT": "1"}, "", "SIS_SERVER_PARENT"),
+            (["--parent=-1"], {}, "", "--parent=-1 (from command line) is not the process that started it"),
             ([], {"SIS_SERVER_max_runs": "1"}, "", "SIS_SERVER_max_runs"),
             ([], {"SIS_SERVER_MAX_RUNS": "many"}, "", "--max_runs=many (from environment)"),
             (["--max_runs=1"], {"SIS_SERVER_MAX_RUNS": "many"}, "", "--max_runs=many (from environment)"),

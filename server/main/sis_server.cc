@@ -1,6 +1,7 @@
 // sis_server: the service as a program.
 #include <pthread.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <initializer_list>
@@ -29,6 +30,10 @@ ABSL_FLAG(std::string, config, "",
 ABSL_FLAG(
     bool, check, false,
     "only says what the configuration is, and whether it and the files that it names make sense");
+ABSL_FLAG(
+    int, parent, 0,
+    "id of the process that starts it, with which it ends as with SIGTERM, whatever ends that; "
+    "0: it outlives it");
 ABSL_FLAG(std::string, listen, sis::ServerOptions().listen,
           "gRPC addresses, host:port or unix:path, commas between; port 0 picks a free one");
 ABSL_FLAG(std::string, admin, sis::ServerOptions().admin,
@@ -92,6 +97,13 @@ namespace {
 constexpr int64_t kLeastCacheBytes = 16 * int64_t{sis::Arena::kSlabBytes};
 constexpr int64_t kMostThreads = 4096;
 
+// Whether there is a process that it ends with, and it is gone. No signal and no pipe says that as
+// surely: PR_SET_PDEATHSIG is about threads, and a child of that process holds its pipes open.
+bool ParentIsGone() {
+  const int parent = absl::GetFlag(FLAGS_parent);
+  return parent != 0 && getppid() != parent;
+}
+
 // What makes no sense about the value that a flag has now, as Configuration asks it.
 std::string FlagProblem(absl::string_view flag) {
   if (flag == "listen") return sis::ListenProblem(absl::GetFlag(FLAGS_listen));
@@ -102,6 +114,7 @@ std::string FlagProblem(absl::string_view flag) {
     const bool known = sis::ParseBackendKind(absl::GetFlag(FLAGS_backend)).has_value();
     return known ? "" : " is none of auto, cpu and cuda";
   }
+  if (flag == "parent") return ParentIsGone() ? " is not the process that started it" : "";
   struct Range {
     absl::string_view flag;
     int64_t value;
@@ -207,6 +220,8 @@ int main(int argc, char** argv) {
   }
   sis::RaiseDescriptorLimit();
   sis::ConfigureHeap();
+  // Who read what it says may be gone before it.
+  signal(SIGPIPE, SIG_IGN);
 
   // Blocked before any thread starts, so that all threads inherit it and only the wait below sees
   // them.
@@ -230,9 +245,12 @@ int main(int argc, char** argv) {
   }
   std::cout << "ready" << std::endl;
 
-  // Without this, memory would stay what it was at the most crowded moment so far.
-  constexpr timespec kHeapPeriod{.tv_sec = 30, .tv_nsec = 0};
-  while (sigtimedwait(&signals, nullptr, &kHeapPeriod) < 0) sis::GiveBackHeap();
+  constexpr timespec kSecond{.tv_sec = 1, .tv_nsec = 0};
+  for (int seconds = 1; sigtimedwait(&signals, nullptr, &kSecond) < 0 && !ParentIsGone();
+       ++seconds) {
+    // Without this, memory would stay what it was at the most crowded moment so far.
+    if (seconds % 30 == 0) sis::GiveBackHeap();
+  }
   std::cout << "shutting down" << std::endl;
   (*server)->Shutdown(absl::GetFlag(FLAGS_shutdown_grace));
   return 0;

@@ -1,4 +1,4 @@
-// Of the whole project, as client/python/pyproject.toml has it.
+// Of the whole project, as client/python/sis/__init__.py has it.
 #pragma once
 
 namespace sis {

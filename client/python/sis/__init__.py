@@ -45,6 +45,9 @@ from sis.segment import Segment
 from sis.server_state import Activity, ServerState
 from sis.top_k import TopK, canonical
 
+# Of the whole project; the wheel has it from here.
+__version__ = "0.1.0"
+
 __all__ = [
     "Activity",
     "AlreadyExists",

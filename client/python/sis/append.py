@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import atexit
+import os
 import warnings
 from typing import Callable, Dict, NamedTuple, Optional, Sequence
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from sis import arrays, checksum
 from sis.arrays import ArrayLike
+from sis.owner import Owner
 from sis.records import SequenceRef
 from sis.segment import Segment
 from sis.v1 import ratio_service_pb2 as pb
@@ -54,6 +56,8 @@ def warn_of_unflushed(why: str, service: object = None) -> None:
 
 
 atexit.register(warn_of_unflushed, "the program ended")
+# They stay those of the process that opened them.
+os.register_at_fork(after_in_child=_open.clear)
 
 
 class AppendStream(abc.ABC):
@@ -81,6 +85,7 @@ class AppendStream(abc.ABC):
 
     def __init__(self, top_k: int, segments: Callable[[], Sequence[Segment]] = tuple) -> None:
         """`segments`: those that the server shares at present."""
+        self._owner = Owner()
         self._top_k = top_k
         self._segments = segments
 

@@ -21,6 +21,7 @@ from sis.half_precision import RoundedUp
 from sis.inspection import RunInspection, SequenceInspection
 from sis.micro_batches import Rows
 from sis.options import EvaluateOptions
+from sis.owner import Owner
 from sis.records import SequenceLike, SequenceRef, Slice, TopKRecords, listed
 from sis.replicas import Replicas
 from sis.run import Run, RunConfig, RunStatus, Sampling
@@ -51,6 +52,11 @@ class Client:
 
     A server that comes back without memory is told again of the runs that this client opened or
     looked up: their positions are MISSING until workers append again, and training goes on.
+
+    Processes: in one that is forked from the client's, calls raise a RuntimeError, and leaving the
+    block does nothing. Make a client of its own there, and fork while no call is under way and no
+    append stream or segment is open: else older gRPC (1.51) may hang in the child. Processes that
+    multiprocessing starts by "spawn" have none of this.
     """
 
     def __init__(
@@ -74,27 +80,35 @@ class Client:
         options: gRPC channel arguments, besides unlimited message sizes and a short pause between
         attempts to connect.
         """
+        self._owner = Owner()
         self._lock = threading.Lock()
         # Replaced, never changed: who reads it needs no lock. Guarded by _lock when it is replaced.
         self._segments: List[Segment] = []
-        self._service: Union[SingleServer, Replicas]
+        self._servers: Union[SingleServer, Replicas]
         if isinstance(address, str):
-            self._service = SingleServer(address, timeout, credentials, options)
+            self._servers = SingleServer(address, timeout, credentials, options)
         else:
             names = list(address)
             servers = [
                 SingleServer(name, timeout, credentials, options, CircuitBreaker())
                 for name in names
             ]
-            self._service = Replicas(names, servers)
+            self._servers = Replicas(names, servers)
+
+    @property
+    def _service(self) -> Union[SingleServer, Replicas]:
+        self._owner.check("client")
+        return self._servers
 
     def close(self) -> None:
         """Closes the connections; calls in progress end with CANCELLED.
 
         A RuntimeWarning says how many entries of its append streams were not flushed.
         """
-        append_module.warn_of_unflushed("its client was closed", self._service)
-        self._service.close()
+        # gRPC would end the parent's connections.
+        if self._owner.here:
+            append_module.warn_of_unflushed("its client was closed", self._service)
+            self._service.close()
 
     def __enter__(self) -> Client:
         return self

@@ -4,27 +4,36 @@ from __future__ import annotations
 
 import atexit
 import importlib.util
+import os
 import shutil
 import subprocess
 import tempfile
-from typing import Dict, List
+from typing import Dict, List, Optional
+
+from sis.owner import Owner
 
 # Seconds that a server may take to end what it is doing.
 _END_TIMEOUT = 30.0
 
 
 class LocalServer:
-    """An sis_server that runs until `close`, or until this process ends. A context manager."""
+    """An sis_server that runs until `close`, or until this process ends, whatever ends it. A context
+    manager."""
 
     def __init__(self, flags: List[str], shared_memory_bytes: int) -> None:
         binary = _binary()
-        self._folder = tempfile.TemporaryDirectory(prefix="sis-")
+        self._owner = Owner()
+        # For its socket. A TemporaryDirectory would go with any copy of this object in a child, too.
+        self._folder: Optional[str] = None
         listen = "127.0.0.1:0"
         if shared_memory_bytes:
-            listen = f"unix:{self._folder.name}/socket"
+            self._folder = tempfile.mkdtemp(prefix="sis-")
+            listen = f"unix:{self._folder}/socket"
             flags = [f"--shared_memory_bytes={shared_memory_bytes}", *flags]
         self._process = subprocess.Popen(
-            [binary, f"--listen={listen}", "--admin=127.0.0.1:0", *flags], stdout=subprocess.PIPE, text=True
+            [binary, f"--parent={os.getpid()}", f"--listen={listen}", "--admin=127.0.0.1:0", *flags],
+            stdout=subprocess.PIPE,
+            text=True,
         )
         atexit.register(self.close)
         # What it says before it is ready: its addresses, its backend, its store.
@@ -48,7 +57,10 @@ class LocalServer:
         return self._said["admin"]
 
     def close(self) -> None:
-        """Ends it; what is under way gets its time. Idempotent."""
+        """Ends it; what is under way gets its time. Idempotent. Does nothing in a process that was
+        forked from the one that started it."""
+        if not self._owner.here:
+            return
         atexit.unregister(self.close)
         if self._process.poll() is None:
             self._process.terminate()
@@ -59,7 +71,8 @@ class LocalServer:
                 self._process.wait()
         if self._process.stdout is not None:
             self._process.stdout.close()
-        self._folder.cleanup()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def __enter__(self) -> LocalServer:
         return self
@@ -73,7 +86,7 @@ def local_server(*flags: str, cache_bytes: int = 1 << 30, shared_memory_bytes: i
 
     It listens on a free port of the loopback interface, or with shared memory on a Unix socket.
     flags: further ones of sis_server, "--store=rocksdb:DIR" for one. FileNotFoundError if there is
-    no sis_server: `pip install sis-ratio-client[server]` brings one.
+    no sis_server: the wheel sis-ratio-server has one (`tools/wheels` of the repository makes it).
     """
     return LocalServer([f"--cache_bytes={cache_bytes}", *flags], shared_memory_bytes)
 
@@ -85,5 +98,8 @@ def _binary() -> str:
         return str(sis_ratio_server.binary("sis_server"))
     found = shutil.which("sis_server")
     if found is None:
-        raise FileNotFoundError("there is no sis_server: pip install sis-ratio-client[server], or put one on PATH")
+        raise FileNotFoundError(
+            "there is no sis_server: install the wheel sis-ratio-server, which tools/wheels of the repository makes, or "
+            "put one on PATH"
+        )
     return found

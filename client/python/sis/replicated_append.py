@@ -126,6 +126,7 @@ class ReplicatedAppendStream(AppendStream):
 
     def put(self, message: pb.AppendEntry, placed: Optional[PlacedArrays] = None) -> None:
         """`placed` is None: replicas share no segments."""
+        self._owner.check("append stream")
         if self._closed:
             raise ValueError("the append stream is closed")
         self._opened = True
@@ -133,6 +134,7 @@ class ReplicatedAppendStream(AppendStream):
         self._lanes[self._replica_of(entry.sequence.id)].put(message)
 
     def flush(self) -> Dict[SequenceRef, int]:
+        self._owner.check("append stream")
         if not self._opened:
             # Else nobody would look at the header.
             self._opened = True
@@ -153,6 +155,7 @@ class ReplicatedAppendStream(AppendStream):
         return sum(lane.unflushed() for lane in self._lanes)
 
     def close(self) -> None:
+        self._owner.check("append stream")
         append.ended(self)
         if self._closed:
             return
@@ -162,6 +165,8 @@ class ReplicatedAppendStream(AppendStream):
             self.abandon()
 
     def abandon(self) -> None:
+        if not self._owner.here:
+            return
         append.ended(self)
         self._closed = True
         for lane in self._lanes:

@@ -116,6 +116,7 @@ class ServerAppendStream(AppendStream):
         self._reader.start()
 
     def put(self, message: pb.AppendEntry, placed: Optional[PlacedArrays] = None) -> None:
+        self._owner.check("append stream")
         entry = _Entry(message, placed)
         with self._changed:
             if message.HasField("truncate"):
@@ -127,6 +128,7 @@ class ServerAppendStream(AppendStream):
                 self._send_pending()
 
     def flush(self) -> Dict[SequenceRef, int]:
+        self._owner.check("append stream")
         with self._changed:
             self._drain()
             if not self._answered:
@@ -146,6 +148,7 @@ class ServerAppendStream(AppendStream):
             return in_flight + waiting + len(self._refused)
 
     def close(self) -> None:
+        self._owner.check("append stream")
         append.ended(self)
         with self._changed:
             if self._closed:
@@ -160,6 +163,8 @@ class ServerAppendStream(AppendStream):
             self._call.cancel()
 
     def abandon(self) -> None:
+        if not self._owner.here:
+            return
         append.ended(self)
         with self._changed:
             self._closed = True

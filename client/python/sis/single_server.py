@@ -23,6 +23,8 @@ _Answer = TypeVar("_Answer")
 _CHANNEL_OPTIONS = (
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
+    # Connections of a client's own: in a process that was forked gRPC would send over its parent's.
+    ("grpc.use_local_subchannel_pool", 1),
     # Large messages in few frames; by default they are of 16 KiB.
     ("grpc.http2.max_frame_size", 1 << 20),
     # A server that comes back, at another address perhaps, is found in about a second; by default

@@ -1,14 +1,18 @@
 """A server of this process, by the binary that Bazel built."""
 
+import multiprocessing
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import unittest
 import unittest.mock
+import urllib.request
 
 import sis
 from server.testing import live_server
+from server.testing.until import until
 
 PATH = str(live_server.BINARY.parent)
 LEFT_OPEN = """
@@ -16,6 +20,76 @@ import sis
 server = sis.local_server(cache_bytes=64 << 20)
 print(server.address, server._process.pid)
 """
+# Waits to be killed, with a child that outlives it.
+KILLED = """
+import os, signal, threading
+import sis
+started = []
+thread = threading.Thread(target=lambda: started.append(sis.local_server(cache_bytes=64 << 20, shared_memory_bytes=1 << 20)))
+thread.start()
+thread.join()
+child = os.fork()
+if child:
+    print(started[0].address.partition(":")[2], started[0]._process.pid, child, flush=True)
+else:
+    started[0]._process.stdout.close()  # then nobody reads what the server says
+signal.pause()
+"""
+
+# Ends as programs do, with all that they have registered, while it is in the blocks of its parent.
+LEFT_BY_A_CHILD = """
+import os, sys
+import sis
+with sis.local_server(cache_bytes=64 << 20, shared_memory_bytes=1 << 20) as server:
+    with sis.Client(server.address, timeout=20) as client:
+        run = client.create_run("run", seed=1, vocabulary_size=8, top_k=2)
+        with client.append(run, sampling=sis.Sampling("raw")) as stream:
+            stream.seal("sequence", length=1)
+            child = os.fork()
+            if child == 0:
+                sys.exit(0)
+            assert os.waitpid(child, 0)[1] == 0
+            assert os.path.exists(server.address[len("unix:"):])
+            stream.seal("another", length=1)
+            stream.flush()
+        assert [status.run.id for status in client.list_runs()] == ["run"]
+"""
+
+
+def environment():
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+
+def running(process):
+    """Also who ended has a folder, until somebody asks how."""
+    try:
+        return pathlib.Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def kill(process):
+    if running(process):
+        os.kill(process, signal.SIGKILL)
+
+
+def in_a_fork(what):
+    """What `what()` returns in a process that is forked from this one, or the error that it raises."""
+
+    def send():
+        try:
+            sender.send(what())
+        except Exception as error:
+            sender.send(error)
+
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    child = multiprocessing.get_context("fork").Process(target=send)
+    child.start()
+    answered = receiver.poll(20)
+    if not answered:
+        child.kill()
+    child.join()
+    return receiver.recv() if answered else TimeoutError()
 
 
 @unittest.mock.patch.dict(os.environ, {"PATH": PATH})
@@ -26,6 +100,11 @@ class LocalServerTest(unittest.TestCase):
             process = server._process
         self.assertEqual(process.returncode, 0)
         server.close()
+
+    def test_server_and_client_are_of_one_version(self):
+        with sis.local_server(cache_bytes=64 << 20) as server:
+            with urllib.request.urlopen(f"http://{server.admin_address}/metrics", timeout=20) as page:
+                self.assertIn(f'version="{sis.__version__}"', page.read().decode())
 
     def test_shared_memory(self):
         with sis.local_server(cache_bytes=64 << 20, shared_memory_bytes=1 << 20) as server:
@@ -38,16 +117,68 @@ class LocalServerTest(unittest.TestCase):
             self.assertNotEqual(one.address, other.address)
 
     def test_it_ends_with_its_process(self):
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-        done = subprocess.run([sys.executable, "-c", LEFT_OPEN], capture_output=True, text=True, env=environment)
+        done = subprocess.run([sys.executable, "-c", LEFT_OPEN], capture_output=True, text=True, env=environment())
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertFalse(pathlib.Path(f"/proc/{done.stdout.split()[-1]}").exists())
+
+    def test_it_ends_in_order_with_a_process_that_is_killed(self):
+        for killed_by in (signal.SIGTERM, signal.SIGKILL):
+            with self.subTest(killed_by=killed_by.name), subprocess.Popen(
+                [sys.executable, "-c", KILLED], stdout=subprocess.PIPE, text=True, env=environment()
+            ) as parent:
+                socket, server, child = parent.stdout.readline().split()
+                self.addCleanup(kill, int(child))
+                self.addCleanup(kill, int(server))
+                # The thread that started it has ended; the process has not.
+                with sis.Client(f"unix:{socket}", timeout=20) as client:
+                    self.assertEqual(client.list_runs(), [])
+                parent.send_signal(killed_by)
+                until(lambda: running(server), lambda runs: not runs, seconds=20)
+                self.assertTrue(running(child))
+                self.assertFalse(os.path.exists(socket))  # which it removes when it ends in order
+
+    def test_a_child_leaves_what_its_parent_has(self):
+        done = subprocess.run(
+            [sys.executable, "-W", "error::RuntimeWarning", "-c", LEFT_BY_A_CHILD], capture_output=True, text=True, env=environment()
+        )
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertNotIn("Warning", done.stderr)
+
+    def test_clients_in_a_process_that_was_forked(self):
+        for shared_memory_bytes in (0, 1 << 20):
+            with sis.local_server(cache_bytes=64 << 20, shared_memory_bytes=shared_memory_bytes) as server:
+                self.check_clients_in_a_fork(server.address)
+
+    def check_clients_in_a_fork(self, address):
+        def ask():
+            with sis.Client(address, timeout=5) as new:
+                return new.list_runs()
+
+        with sis.Client(address, timeout=5) as client:
+            run = client.create_run("run", seed=1, vocabulary_size=8, top_k=2)
+            runs = client.list_runs()
+            for _ in range(10):
+                self.assertEqual(in_a_fork(ask), runs)
+                self.assertEqual(client.list_runs(), runs)
+            stream = client.append(run, sampling=sis.Sampling("raw"))
+            stream.flush()
+            for inherited in (
+                client.list_runs,
+                lambda: client.append(run, sampling=sis.Sampling("raw")),
+                lambda: stream.seal("sequence", length=1),
+                stream.flush,
+                stream.close,
+            ):
+                error = in_a_fork(inherited)
+                self.assertIsInstance(error, RuntimeError)
+                self.assertIn("Make a sis.Client here, after the fork", str(error))
+            stream.close()
 
     def test_what_goes_wrong_is_said(self):
         with self.assertRaisesRegex(RuntimeError, "ended with status 1 before it was ready"):
             sis.local_server("--no_such_flag=1")
         with unittest.mock.patch.dict(os.environ, {"PATH": "/nowhere"}):
-            with self.assertRaisesRegex(FileNotFoundError, r"pip install sis-ratio-client\[server\]"):
+            with self.assertRaisesRegex(FileNotFoundError, "wheel sis-ratio-server, which tools/wheels"):
                 sis.local_server()
 
 

@@ -20,6 +20,7 @@ for requirement in map(Requirement, metadata.requires("sis-ratio-client")):
         print(requirement.name, lower, sep="==")
 """
 NEWEST = ["grpcio", "protobuf", "numpy"]
+VERSION = "from importlib import metadata; import sis; assert sis.__version__ == metadata.version('sis-ratio-client')"
 # All that is imported where neither an engine nor PyTorch is installed.
 ENGINES = (
     "import sis.aio, sis.engines.llama_cpp, sis.engines.transformers, sis.engines.vllm, "
@@ -88,6 +89,7 @@ class PackageTest(unittest.TestCase):
                 self.done(self.pip("check"))
                 where = self.done(self.python("-c", "import sis; print(sis.__file__)"))
                 self.assertTrue(where.startswith(str(self.folder)), where)
+                self.done(self.python("-c", VERSION))
                 # The engines' adapters need no engine before they are given its objects.
                 self.done(self.python("-c", ENGINES))
                 for test in RUN if name in ("oldest", "newest") else ():

@@ -26,6 +26,12 @@ def check_arguments(arguments: Any, config: SisConfig) -> None:
         raise ValueError(f"vllm_mode is {arguments.vllm_mode!r}: only rollouts of 'colocate' are recorded")
     if arguments.use_transformers_continuous_batching:
         raise ValueError("use_transformers_continuous_batching is on: generate_batch does not tell the top-K log-probs")
+    for name in ("n", "num_return_sequences"):
+        count = (arguments.generation_kwargs or {}).get(name, 1)
+        if count != 1:
+            raise ValueError(
+                f"generation_kwargs: {name} is {count}: TRL itself repeats each prompt num_generations times. Leave it out"
+            )
     if arguments.use_liger_kernel:
         raise ValueError("use_liger_kernel is on: it may replace what the top-K log-probs are computed from")
     if config.soft_acceptance and arguments.loss_type != "cispo":

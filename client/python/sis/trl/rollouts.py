@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import collections
-import warnings
-from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import grpc
 import numpy as np
@@ -13,6 +12,7 @@ from sis import errors
 from sis.client import Client
 from sis.evaluation import Evaluation
 from sis.options import EvaluateOptions
+from sis.outage import Outage
 from sis.records import Slice, TopKRecords
 from sis.run import Run, Sampling
 from sis.top_k import TopK
@@ -89,6 +89,7 @@ class Rollouts:
         self.run = run
         self.policy_version = 0
         self._worker = worker
+        self._outage = Outage()
         self._lease_seconds = lease_seconds
         # Of all, in order; those of length 0 are not on the server.
         self._names: List[str] = []
@@ -103,7 +104,8 @@ class Rollouts:
         self._names = list(names)
         self._lengths = [rollout.length for rollout in rollouts]
         self.policy_version = policy_version
-        try:
+
+        def append() -> None:
             with self.client.append(self.run, sampling=sampling, worker=self._worker) as stream:
                 for name, rollout in zip(names, rollouts):
                     for block in rollout.blocks:
@@ -113,14 +115,11 @@ class Rollouts:
                         )  # fmt: skip
                     if rollout.length:
                         stream.seal(name, length=rollout.length)
-        except errors.Error as error:
-            _lose("rollouts are not recorded", error)
+
+        self._asked("rollouts are not recorded", append)
 
     def advance_version(self, policy_version: int) -> None:
-        try:
-            self.client.advance_version(self.run, policy_version)
-        except errors.Error as error:
-            _lose("the policy version is not told", error)
+        self._asked("the policy version is not told", lambda: self.client.advance_version(self.run, policy_version))
 
     def lengths(self, indices: Sequence[int]) -> List[int]:
         """Of these rollouts, by their place in what was recorded."""
@@ -134,12 +133,13 @@ class Rollouts:
         there = [index for index, length in enumerate(self._lengths) if length]
         if self._records is None:
             slices = [Slice(self._names[index], length=self._lengths[index]) for index in there]
-            try:
-                self._records = self.client.fetch_top_k(
+            self._records = self._asked(
+                "no records",
+                lambda: self.client.fetch_top_k(
                     self.run, slices, arrays=("ids", "sampled_ids"), lease_seconds=self._lease_seconds
-                )
-            except errors.Error as error:
-                _lose("no records", error)
+                ),
+            )
+            if self._records is None:
                 return None
         place = {index: number for number, index in enumerate(there)}
         return self._records.select([place[index] for index in indices if index in place])
@@ -148,27 +148,31 @@ class Rollouts:
         self, records: TopKRecords, draw: int, outputs: Sequence[str], options: EvaluateOptions, gathered: Dict
     ) -> Optional[Evaluation]:
         """None if the server can't be reached."""
-        try:
-            return self.client.evaluate(self.run, records, draw=draw, outputs=outputs, options=options, **gathered)
-        except errors.Error as error:
-            _lose("no decisions", error)
-            return None
+        return self._asked(
+            "no decisions",
+            lambda: self.client.evaluate(
+                self.run, records, draw=draw, outputs=outputs, options=options, **gathered
+            ),
+        )
 
     def release(self) -> None:
         leases = [] if self._records is None else [self._records.lease_id]
         names = [name for name, length in zip(self._names, self._lengths) if length]
         self._names, self._lengths, self._records = [], [], None
         if names:
-            try:
-                self.client.release(self.run, names, leases)
-            except errors.Error as error:
-                _lose("rollouts are not released", error)
+            self._asked("rollouts are not released", lambda: self.client.release(self.run, names, leases))
 
-
-def _lose(what: str, error: errors.Error) -> None:
-    """Raises what is no loss but a mistake."""
-    refused = error.refused if isinstance(error, errors.AppendError) else [error]
-    for one in refused:
-        if not errors.is_unreachable(one) and one.code != grpc.StatusCode.RESOURCE_EXHAUSTED:  # type: ignore[arg-type]
-            raise error
-    warnings.warn(f"SIS: {what}, and training goes on: {error}", RuntimeWarning, stacklevel=3)
+    def _asked(self, loss: str, call: Callable[[], Any]) -> Any:
+        """What a call of the service returns; None if it is lost, of which each outage warns once.
+        Raises what is no loss but a mistake."""
+        try:
+            answer = call()
+        except errors.Error as error:
+            refused = error.refused if isinstance(error, errors.AppendError) else [error]
+            for one in refused:
+                if not errors.is_unreachable(one) and one.code != grpc.StatusCode.RESOURCE_EXHAUSTED:  # type: ignore[arg-type]
+                    raise
+            self._outage.lost(loss, f"SIS: {loss}, and training goes on: {error}")
+            return None
+        self._outage.succeeded(loss)
+        return answer

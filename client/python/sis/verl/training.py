@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import warnings
 from dataclasses import fields
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
@@ -14,6 +13,7 @@ import torch
 import sis.torch
 from sis import errors
 from sis.evaluation import Totals
+from sis.outage import Outage
 from sis.records import Slice, TopKRecords
 from sis.run import Run
 from sis.verl.names import name_of
@@ -32,7 +32,7 @@ def attach(worker: Any, settings: Settings) -> Training:
     reads `old_log_probs` as verl's `ppo_loss` does.
 
     Each of its processes must call this once, after `worker.reset()`. ValueError if the engine is
-    one that can't: Megatron, fused kernels, Ulysses sequence parallelism.
+    one that can't: Megatron, fused kernels, Ulysses sequence parallelism, pad_to_length.
     """
     engine, model = worker.engine_config, worker.model_config
     if engine.strategy not in ("fsdp", "fsdp2"):
@@ -44,6 +44,8 @@ def attach(worker: Any, settings: Settings) -> Training:
             f"ulysses_sequence_parallel_size is {engine.ulysses_sequence_parallel_size}: sis.verl needs "
             "whole sequences on a rank"
         )
+    if engine.get("pad_to_length", False):
+        raise ValueError("pad_to_length is true: sis.verl needs micro-batches as long as their tokens")
     return Training(worker, settings)
 
 
@@ -59,6 +61,7 @@ class Training:
     def __init__(self, worker: Any, settings: Settings) -> None:
         self._settings = settings
         self._client = settings.client()
+        self._outage = Outage()
         self._vocabulary_size = vocabulary_size(worker.model_config.hf_config)
         self._run: Optional[Run] = None
         self._engine = worker.engine
@@ -147,16 +150,19 @@ class Training:
         self._asked("release", lambda run: self._client.release(run, lease_ids=[lease_id]))
 
     def _asked(self, what: str, call: Callable[[Run], Any]) -> Optional[Any]:
-        """What a call of the service returns; None, with a warning, if there is no service."""
+        """What a call of the service returns; None if there is no service, of which each outage
+        warns once."""
         try:
             if self._run is None:
                 self._run = self._settings.create_run(self._client, self._vocabulary_size)
-            return call(self._run)
+            answer = call(self._run)
         except _WRONG:
             raise
         except errors.Error as error:
-            warnings.warn(f"sis.verl: {what}, draw {self._draw}: training goes on without: {error}", RuntimeWarning)
+            self._outage.lost(what, f"sis.verl: {what}, draw {self._draw}: training goes on without: {error}")
             return None
+        self._outage.succeeded(what)
+        return answer
 
     def _optimizer_steps(self) -> int:
         """How many steps the optimiser has made; verl's checkpoints restore that. 0 if it doesn't
