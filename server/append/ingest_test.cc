@@ -206,6 +206,22 @@ TEST_F(IngestTest, BadHeadersAreRefusedByName) {
   for (const double min_p : {-0.1, 1.1, static_cast<double>(NAN)}) {
     invalid("sampling.min_p", [&](auto&, auto& s) { s.set_min_p(min_p); });
   }
+  for (const double penalty : {HUGE_VAL, -HUGE_VAL, static_cast<double>(NAN)}) {
+    invalid("sampling.presence_penalty", [&](auto&, auto& s) {
+      s.set_log_probs(v1::Sampling::PROCESSED);
+      s.set_presence_penalty(penalty);
+    });
+    invalid("sampling.frequency_penalty", [&](auto&, auto& s) {
+      s.set_log_probs(v1::Sampling::PROCESSED);
+      s.set_frequency_penalty(penalty);
+    });
+  }
+  for (const double penalty : {0.0, -1.1, HUGE_VAL, static_cast<double>(NAN)}) {
+    invalid("sampling.repetition_penalty", [&](auto&, auto& s) {
+      s.set_log_probs(v1::Sampling::PROCESSED);
+      s.set_repetition_penalty(penalty);
+    });
+  }
   // What changes the distribution, if it is not in the log-probs.
   const std::pair<const char*, std::function<void(v1::Sampling&)>> changes[] = {
       {"sampling.temperature: 0.7", [](auto& s) { s.set_temperature(0.7); }},

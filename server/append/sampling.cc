@@ -1,6 +1,7 @@
 #include "server/append/sampling.h"
 
 #include <cmath>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -29,6 +30,19 @@ absl::Status CheckSampling(const v1::Sampling& sampling) {
   if (sampling.has_min_p() && !(sampling.min_p() >= 0 && sampling.min_p() <= 1)) {
     return absl::InvalidArgumentError(
         absl::StrCat("sampling.min_p: ", sampling.min_p(), " is not in [0, 1]"));
+  }
+  for (const auto& [field, penalty] :
+       {std::pair("presence_penalty", sampling.presence_penalty()),
+        std::pair("frequency_penalty", sampling.frequency_penalty())}) {
+    if (std::isfinite(penalty)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("sampling.", field, ": ", penalty, " is not finite"));
+  }
+  if (sampling.has_repetition_penalty() &&
+      !(std::isfinite(sampling.repetition_penalty()) && sampling.repetition_penalty() > 0)) {
+    return absl::InvalidArgumentError(absl::StrCat("sampling.repetition_penalty: ",
+                                                   sampling.repetition_penalty(),
+                                                   " is not finite and above 0"));
   }
   if (sampling.log_probs() == Sampling::PROCESSED) return absl::OkStatus();
 

@@ -135,6 +135,10 @@ TEST(RunRegistryTest, BadConfigsAreRefusedByName) {
     refused("config.top_k " + std::to_string(top_k),
             [&](auto&, auto& config) { config.set_top_k(top_k); });
   }
+  refused("config.top_k 21 is above config.vocabulary_size 20", [&](auto&, auto& config) {
+    config.set_vocabulary_size(20);
+    config.set_top_k(21);
+  });
   for (const double seconds : {-1.0, HUGE_VAL, static_cast<double>(NAN)}) {
     refused("config.time_to_live_seconds",
             [&](auto&, auto& config) { config.set_time_to_live_seconds(seconds); });

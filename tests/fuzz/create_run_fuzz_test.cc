@@ -28,7 +28,7 @@ std::vector<RunDescription> Describe(const RunRegistry& registry) {
 
 void RequireWithinLimits(const RunConfig& config) {
   Require(config.vocabulary_size >= 1 && config.vocabulary_size <= kMaxVocabularySize);
-  Require(config.top_k >= 1 && config.top_k <= 20);
+  Require(config.top_k >= 1 && config.top_k <= 20 && config.top_k <= config.vocabulary_size);
   Require(std::isfinite(config.time_to_live_seconds) && config.time_to_live_seconds >= 0);
   for (const std::string& label : {config.task, config.algorithm, config.model, config.owner}) {
     Require(label.size() <= static_cast<size_t>(kMaxIdBytes));

@@ -59,9 +59,16 @@ absl::StatusOr<double> LogSumExpOfRow(const LogitRow& row, uint32_t position) {
   ExpSum sum;
   if (!SumRow(row, sum)) return BadLogit(row, position);
   const double log_sum_exp = LogSumExp(sum);
-  if (!std::isinf(log_sum_exp)) return log_sum_exp;
-  return absl::InvalidArgumentError(
-      absl::StrCat("logits at position ", position, ": all are -inf"));
+  if (std::isinf(log_sum_exp)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("logits at position ", position, ": all are -inf"));
+  }
+  if (std::abs(log_sum_exp) > kMaxLogSumExp) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("logits at position ", position, ": the log-sum-exp ", log_sum_exp,
+                     " is beyond 2^40 in magnitude, where log-probs are lost in rounding"));
+  }
+  return log_sum_exp;
 }
 
 void GatherLogProbs(const LogitRow& row, double log_sum_exp, std::span<const int32_t> ids,

@@ -21,8 +21,12 @@ struct LogitRow {
   int32_t vocabulary_size;
 };
 
+// Doubles of this magnitude are 2^-12 apart: what is subtracted from them are log-probs whose
+// probabilities sum to 1 within a thousandth.
+constexpr double kMaxLogSumExp = 0x1p40;
+
 // The log-sum-exp of a position's logits. InvalidArgument names position and vocabulary id of a
-// logit that is NaN or +inf; it is also given if all are -inf.
+// logit that is NaN or +inf; it is also given if all are -inf, and above kMaxLogSumExp.
 absl::StatusOr<double> LogSumExpOfRow(const LogitRow& row, uint32_t position);
 
 // log p of each id, into log_probs of the same length; -inf for ids outside of the vocabulary, such

@@ -265,6 +265,30 @@ TEST(Dense, ErrorsNamePositionAndId) {
   }
 }
 
+// Two equal logits of 3e38 would have a log-prob of 0 each.
+TEST(Dense, LogitsWhoseLogProbsRoundingTakesAreAnError) {
+  for (const LogitType type : kLogitTypes) {
+    for (const float logit : {0x1p39f, 0x1p41f, 3e38f, -0x1p39f, -0x1p41f, -3e38f}) {
+      LogitMatrix matrix(type, 1, 2000);
+      for (int32_t v = 0; v < 2000; ++v) matrix.Set(0, v, logit);
+      const absl::StatusOr<double> log_sum_exp = LogSumExpOfRow(matrix.Row(0), 8);
+      if (std::abs(logit) > 0x1p40) {
+        EXPECT_EQ(log_sum_exp.status().code(), absl::StatusCode::kInvalidArgument) << logit;
+        EXPECT_THAT(std::string(log_sum_exp.status().message()),
+                    HasSubstr("logits at position 8: the log-sum-exp "));
+        continue;
+      }
+      ASSERT_TRUE(log_sum_exp.ok()) << log_sum_exp.status();
+      const std::vector<int32_t> ids = {0, 1, 1999};
+      std::vector<float> log_probs(ids.size());
+      GatherLogProbs(matrix.Row(0), *log_sum_exp, ids, log_probs);
+      for (const float log_prob : log_probs) {
+        EXPECT_NEAR(log_prob, -std::log(2000.0), 0x1p-11) << logit;
+      }
+    }
+  }
+}
+
 TEST(Dense, AllMinusInfinityIsAnError) {
   LogitMatrix matrix(LogitType::kBfloat16, 1, 2000);
   for (int32_t v = 0; v < 2000; ++v) matrix.Set(0, v, kMinusInfinity);
