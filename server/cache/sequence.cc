@@ -417,21 +417,21 @@ uint64_t Sequence::Reader::Digest(uint32_t first, uint32_t count, uint64_t oldes
   return digest;
 }
 
-std::optional<uint64_t> Sequence::Reader::OldestFreshWith(uint64_t digest, uint32_t first,
-                                                          uint32_t count) const {
-  std::map<uint64_t, uint64_t> digests;  // by version
+bool Sequence::Reader::HadDigest(uint64_t digest, uint32_t first, uint32_t count,
+                                 uint64_t oldest_fresh) const {
+  if (Digest(first, count, oldest_fresh) == digest) return true;
+  // Where nothing was fetched there is nothing that could have become stale.
+  if (digest == 0 || oldest_fresh == 0) return false;
+  std::map<uint64_t, uint64_t> stale;  // digests by version
   ForEachVersion(first, count, [&](uint64_t version, uint32_t from, uint32_t length) {
-    digests[version] += DigestOfAnyVersion(from, length);
+    if (version < oldest_fresh) stale[version] += DigestOfAnyVersion(from, length);
   });
-  uint64_t readable = DigestOfAnyVersion(first, count);
-  uint64_t oldest_fresh = 0;
-  for (const auto& [version, part] : digests) {
-    if (readable == digest) break;
-    readable -= part;
-    oldest_fresh = version + 1;
+  uint64_t fetched = DigestOfAnyVersion(first, count);
+  for (const auto& [version, part] : stale) {
+    if (fetched == digest) return true;
+    fetched -= part;
   }
-  if (readable != digest) return std::nullopt;
-  return oldest_fresh;
+  return false;
 }
 
 uint64_t Sequence::Reader::DigestOfAnyVersion(uint32_t first, uint32_t count) const {

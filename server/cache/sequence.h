@@ -204,9 +204,8 @@ class ABSL_SCOPED_LOCKABLE Sequence::Reader {
   // The record digest of those of [first, first + count) that can be read: corrupt pages are left
   // out, and versions below `oldest_fresh`.
   uint64_t Digest(uint32_t first, uint32_t count, uint64_t oldest_fresh = 0) const;
-  // The least `oldest_fresh` with which Digest is that; nothing if there is none. So records that
-  // were fetched, of which some have become stale since, are told from others.
-  std::optional<uint64_t> OldestFreshWith(uint64_t digest, uint32_t first, uint32_t count) const;
+  // Whether Digest is that, or was before some of them became stale: with a lower `oldest_fresh`.
+  bool HadDigest(uint64_t digest, uint32_t first, uint32_t count, uint64_t oldest_fresh) const;
 
  private:
   // Calls visit(version, first, count) for those that are present, in order.

@@ -42,15 +42,12 @@ absl::StatusOr<InspectedPositions> SliceEvaluator::Inspect(const SliceRange& sli
     return positions;
   }
   const Sequence::Reader reader(*slice.sequence());
-  const absl::StatusOr<uint64_t> oldest_fresh = OldestFreshOf(slice, reader);
-  if (!oldest_fresh.ok()) return oldest_fresh.status();
   for (uint32_t from = begin; from < end;) {
     const uint32_t to = std::min(end, (from / Page::kPositions + 1) * Page::kPositions);
     const size_t first = from - begin;
     const Part part{slice,
                     from,
                     offset + first,
-                    *oldest_fresh,
                     input_.current.Read(offset + first, to - from, scratch_, /*each_once=*/false),
                     statistics_.Complete(output.Part(first, to - from), to - from),
                     result};
@@ -58,7 +55,7 @@ absl::StatusOr<InspectedPositions> SliceEvaluator::Inspect(const SliceRange& sli
     absl::Status status;
     reader.ForEachPiece(from, to - from, [&](const Sequence::Reader::Piece& piece) {
       status.Update(AddPiece(part, piece));
-      if (ReasonMissing(piece, *oldest_fresh).has_value()) return;
+      if (ReasonMissing(piece, oldest_fresh_version_).has_value()) return;
       CopyRecords(piece, piece.first_position - begin, policy_version_, positions);
     });
     if (status.ok()) status = Decide(part);

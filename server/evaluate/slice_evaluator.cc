@@ -39,6 +39,21 @@ absl::Status NotALogProb(absl::string_view field, uint32_t position, float value
       absl::StrCat(field, ": position ", position, ": ", value, " is not a log-prob"));
 }
 
+// FailedPrecondition if the slice names a digest that its records have not had, however many of
+// them have become stale since.
+absl::Status CheckRecordDigest(const SliceRange& slice, const Sequence::Reader& reader,
+                               uint64_t oldest_fresh_version) {
+  if (!slice.expected_digest.has_value() ||
+      reader.HadDigest(*slice.expected_digest, slice.first_position, slice.count,
+                       oldest_fresh_version)) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      "record_digest ", *slice.expected_digest, ", but the records of ", ToString(slice.name),
+      " positions [", slice.first_position, ", ", slice.first_position + slice.count, ") have ",
+      reader.Digest(slice.first_position, slice.count, oldest_fresh_version)));
+}
+
 // FailedPrecondition if the slice names a checksum that the sampled ids at its unmasked positions
 // don't have. None of these may be missing; they begin at `offset` in the request.
 absl::Status CheckSampledIds(const SliceRange& slice, const Sequence::Reader& reader,
@@ -79,7 +94,7 @@ absl::StatusOr<RangeResult> SliceEvaluator::Evaluate(const SliceRange& slice, ui
     if (!input_.own_log_probs.empty()) {
       current.sampled_log_probs = input_.current.ReadSampled(offset, count, scratch_);
     }
-    const Part part{slice, first, offset, oldest_fresh_version_, current, output, result};
+    const Part part{slice, first, offset, current, output, result};
     absl::Status status =
         AddMissingPositions(part, first, count, std::get<MissingReason>(slice.found));
     if (!status.ok()) return named(status);
@@ -88,9 +103,8 @@ absl::StatusOr<RangeResult> SliceEvaluator::Evaluate(const SliceRange& slice, ui
 
   // One sequence is locked at a time: two could wait for each other.
   const Sequence::Reader reader(*slice.sequence());
-  const absl::StatusOr<uint64_t> oldest_fresh = OldestFreshOf(slice, reader);
-  if (!oldest_fresh.ok()) return oldest_fresh.status();
-  absl::Status status;
+  absl::Status status = CheckRecordDigest(slice, reader, oldest_fresh_version_);
+  if (!status.ok()) return status;
   // A part at a time: what is copied out of the request is then still in the core's cache when it
   // is used.
   const size_t pages =
@@ -106,7 +120,6 @@ absl::StatusOr<RangeResult> SliceEvaluator::Evaluate(const SliceRange& slice, ui
     const Part part{slice,
                     from,
                     offset + (from - first),
-                    *oldest_fresh,
                     input_.current.Read(offset + (from - first), to - from, scratch_, each_once),
                     part_output,
                     result};
@@ -123,23 +136,6 @@ absl::StatusOr<RangeResult> SliceEvaluator::Evaluate(const SliceRange& slice, ui
     if (!status.ok()) return status;
   }
   return result;
-}
-
-absl::StatusOr<uint64_t> SliceEvaluator::OldestFreshOf(const SliceRange& slice,
-                                                       const Sequence::Reader& reader) const {
-  if (!slice.expected_digest.has_value()) return oldest_fresh_version_;
-  const uint64_t digest = reader.Digest(slice.first_position, slice.count, oldest_fresh_version_);
-  if (digest == *slice.expected_digest) return oldest_fresh_version_;
-  const std::optional<uint64_t> fetched =
-      reader.OldestFreshWith(*slice.expected_digest, slice.first_position, slice.count);
-  // Where nothing was fetched there is nothing that could have become stale.
-  if (fetched.has_value() && *slice.expected_digest != 0) {
-    return std::max(*fetched, oldest_fresh_version_);
-  }
-  return absl::FailedPreconditionError(
-      absl::StrCat("record_digest ", *slice.expected_digest, ", but the records of ",
-                   ToString(slice.name), " positions [", slice.first_position, ", ",
-                   slice.first_position + slice.count, ") have ", digest));
 }
 
 RangeResult SliceEvaluator::NoneYet() const {
@@ -221,7 +217,7 @@ absl::Status SliceEvaluator::AddMissingPositions(const Part& part, uint32_t posi
 }
 
 absl::Status SliceEvaluator::AddPiece(const Part& part, const Sequence::Reader::Piece& piece) {
-  if (const auto reason = ReasonMissing(piece, part.oldest_fresh_version); reason.has_value()) {
+  if (const auto reason = ReasonMissing(piece, oldest_fresh_version_); reason.has_value()) {
     return AddMissingPositions(part, piece.first_position, piece.count, *reason);
   }
   return ForEachMaskStretch(

@@ -49,17 +49,11 @@ class SliceEvaluator {
     const SliceRange& slice;
     uint32_t first;
     size_t offset;
-    uint64_t oldest_fresh_version;  // what is older is MISSING
     CurrentView current;
     PositionOutput output;
     RangeResult& result;
   };
 
-  // The oldest policy version whose records of the slice are fresh: as for all, or what it was when
-  // they were fetched from a server that knew of a later one. FailedPrecondition if the slice names
-  // a digest that its records have not had, however many of them have become stale since.
-  absl::StatusOr<uint64_t> OldestFreshOf(const SliceRange& slice,
-                                         const Sequence::Reader& reader) const;
   // With room for what the request asks for.
   RangeResult NoneYet() const;
   // Before a part is put together of stretches.

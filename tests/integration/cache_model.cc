@@ -429,16 +429,28 @@ std::optional<CacheModel::Recorded> CacheModel::At(const SequenceName& name,
   return there->second;
 }
 
-uint64_t CacheModel::Digest(const SequenceName& name, uint32_t first, uint32_t count) const {
+uint64_t CacheModel::Digest(const SequenceName& name, uint32_t first, uint32_t count,
+                            uint64_t oldest_fresh) const {
   const auto found = sequences_.find(name);
   if (found == sequences_.end()) return 0;
   const std::map<uint32_t, Recorded>& positions = found->second.positions;
   uint64_t digest = 0;
   for (auto position = positions.lower_bound(first);
        position != positions.end() && position->first < first + count; ++position) {
-    if (position->second.version >= OldestFreshVersion()) digest += position->second.digest;
+    if (position->second.version >= oldest_fresh) digest += position->second.digest;
   }
   return digest;
+}
+
+bool CacheModel::HadDigest(uint64_t digest, const SequenceName& name, uint32_t first,
+                           uint32_t count) const {
+  std::set<uint64_t> bounds = {OldestFreshVersion()};
+  for (uint32_t position = first; digest != 0 && position < first + count; ++position) {
+    const auto recorded = At(name, position);
+    if (recorded.has_value()) bounds.insert(std::min(OldestFreshVersion(), recorded->version));
+  }
+  return std::ranges::any_of(
+      bounds, [&](uint64_t bound) { return Digest(name, first, count, bound) == digest; });
 }
 
 std::optional<v1::MissingReason> CacheModel::MissingAt(const Sequence& sequence,
@@ -554,8 +566,8 @@ absl::StatusOr<v1::EvaluateResponse> CacheModel::Evaluate(const v1::EvaluateRequ
     const v1::Slice& slice = request.slices(i);
     const SequenceName name = NameOf(slice);
     std::optional<v1::MissingReason> whole = reasons[i];
-    const uint64_t digest = Digest(name, slice.first_position(), slice.length());
-    if (!whole.has_value() && slice.has_record_digest() && slice.record_digest() != digest) {
+    if (!whole.has_value() && slice.has_record_digest() &&
+        !HadDigest(slice.record_digest(), name, slice.first_position(), slice.length())) {
       if (!durable_ || slice.record_digest() != 0) return absl::FailedPreconditionError("digest");
       whole = v1::STORE_DOWN;
     }

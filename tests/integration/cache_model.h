@@ -77,7 +77,9 @@ class CacheModel {
   // For the choice of operations.
   uint64_t policy_version() const { return policy_version_; }
   size_t leases() const { return leases_.size(); }
-  uint64_t Digest(const SequenceName& name, uint32_t first, uint32_t count) const;
+  uint64_t Digest(const SequenceName& name, uint32_t first, uint32_t count) const {
+    return Digest(name, first, count, OldestFreshVersion());
+  }
   // One past the last position, in memory or not.
   uint32_t Length(const SequenceName& name) const;
   struct Recorded {
@@ -116,6 +118,10 @@ class CacheModel {
     return sequence.positions.empty() ? 0 : sequence.positions.rbegin()->first + 1;
   }
   uint64_t OldestFreshVersion() const;
+  uint64_t Digest(const SequenceName& name, uint32_t first, uint32_t count,
+                  uint64_t oldest_fresh) const;
+  // Whether it is the digest of these, or was before some became stale.
+  bool HadDigest(uint64_t digest, const SequenceName& name, uint32_t first, uint32_t count) const;
   bool IsStale(const Sequence& sequence) const;
   bool IsExpired(const Sequence& sequence) const;
   // Evicted last.

@@ -21,6 +21,7 @@ MESSAGE_BYTES = 16 << 20
 BEGUN_BYTES = 15 << 20
 CALLS = 20
 LIMIT_BYTES = 64 << 20
+LIST_RUNS = "/sis.v1.RatioService/ListRuns"
 EVALUATE = "/sis.v1.RatioService/Evaluate"
 # How calls end for which gRPC has no memory.
 REFUSED = (sis.Unavailable, sis.ResourceExhausted)
@@ -42,13 +43,15 @@ class UnfinishedMessagesTest(unittest.TestCase):
         return process_status(server.process, "VmRSS") << 10
 
     def begin(self, server):
-        """The relay, and calls of which each sends BEGUN_BYTES of its message. Ended by clean-up."""
+        """The relay, and calls of which each sends BEGUN_BYTES of its message, on connections that are
+        no strangers' any more. Ended by clean-up."""
         relay = Relay(server.address, most=BEGUN_BYTES)
         self.addCleanup(relay.close)
         calls = []
         for _ in range(CALLS):
             channel = grpc.insecure_channel(relay.address, OPTIONS)
             self.addCleanup(channel.close)
+            channel.unary_unary(LIST_RUNS)(b"")
             calls.append(channel.unary_unary(EVALUATE).future(bytes(MESSAGE_BYTES - 100)))
         return relay, calls
 

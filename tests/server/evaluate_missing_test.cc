@@ -163,22 +163,6 @@ TEST_F(EvaluateMissingTest, WhatBecomesStaleUnderALeaseIsMissing) {
   v1::EvaluateRequest request = Request({{0, 10, 95}});
   request.mutable_slices(0)->set_record_digest(first.slices(0).record_digest());
   EXPECT_EQ(Try(request).status().code(), StatusCode::kFailedPrecondition);
-}
-
-// A server that hasn't heard of the version yet treats as stale what was when it was fetched: there
-// are no values for it.
-TEST_F(EvaluateMissingTest, WhatWasStaleWhenItWasFetchedElsewhereIsMissing) {
-  v1::RunConfig config = LosslessConfig(kSlots);
-  config.set_max_staleness(1);
-  run_ = cache_.CreateRun("m", config);
-  AppendBlock(cache_, *run_, records_[0].Block("a", 0, 1, 0, 70));
-  AppendBlock(cache_, *run_, records_[0].Block("a", 70, 2, 70, 30));
-  const uint64_t of_version_2 =
-      Sequence::Reader(*std::get<std::shared_ptr<Sequence>>(run_->Find({"a", 0})))
-          .Digest(0, 100, 2);
-  v1::EvaluateRequest request = Request({{0, 0, 100}});
-  request.mutable_slices(0)->set_record_digest(of_version_2);
-  EXPECT_EQ(Do(request).totals().missing(), 70);
   request.mutable_slices(0)->set_record_digest(0);
   EXPECT_EQ(Try(request).status().code(), StatusCode::kFailedPrecondition) << "nothing was fetched";
 }
