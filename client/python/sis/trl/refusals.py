@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
+from sis.logit_transform import LogitTransform
 from sis.run import Sampling
 from sis.trl.config import SisConfig
-from sis.trl.head import LogitTransform
 
 # Of the largest logit: what float32 sums of some thousand products, added up in another order, may
 # differ by.
