@@ -1,6 +1,5 @@
 """A server of this process, by the binary that Bazel built."""
 
-import multiprocessing
 import os
 import pathlib
 import signal
@@ -10,9 +9,11 @@ import unittest
 import unittest.mock
 import urllib.request
 
-import sis
+from in_a_fork import in_a_fork
 from server.testing import live_server
 from server.testing.until import until
+
+import sis
 
 PATH = str(live_server.BINARY.parent)
 LEFT_OPEN = """
@@ -71,25 +72,6 @@ def running(process):
 def kill(process):
     if running(process):
         os.kill(process, signal.SIGKILL)
-
-
-def in_a_fork(what):
-    """What `what()` returns in a process that is forked from this one, or the error that it raises."""
-
-    def send():
-        try:
-            sender.send(what())
-        except Exception as error:
-            sender.send(error)
-
-    receiver, sender = multiprocessing.Pipe(duplex=False)
-    child = multiprocessing.get_context("fork").Process(target=send)
-    child.start()
-    answered = receiver.poll(20)
-    if not answered:
-        child.kill()
-    child.join()
-    return receiver.recv() if answered else TimeoutError()
 
 
 @unittest.mock.patch.dict(os.environ, {"PATH": PATH})

@@ -14,6 +14,7 @@ from sis import errors
 from sis.append import AppendStream
 from sis.client import Client
 from sis.engines.adapter import Adapter, Piece
+from sis.owner import Owner
 from sis.records import SequenceRef
 from sis.run import Run
 from sis.top_k import TopK
@@ -84,9 +85,11 @@ class Recorder:
         self._retry_timeout = retry_timeout
         # Of the writer, until that has ended. None: to be opened.
         self._stream: Optional[AppendStream] = self._open()
+        self._owner = Owner()
         self._changed = threading.Condition()
         # All below is guarded by _changed.
         self._policy_version = policy_version
+        # Those that are open, and those that were tried again.
         self._sequences: Dict[str, _Sequence] = {}
         # In the order in which it is to be sent, and the last of each sequence in it.
         self._work: List[_Work] = []
@@ -108,7 +111,7 @@ class Recorder:
     def policy_version(self, version: int) -> None:
         """To be set when the engine has the new weights and every output of the old ones was added:
         what is added from now on is of this version."""
-        with self._changed:
+        with self._mine():
             self._policy_version = version
 
     @property
@@ -126,7 +129,7 @@ class Recorder:
         """
         adapter = self._adapter
         count, ended = adapter.length(output), adapter.ended(output)
-        with self._changed:
+        with self._mine():
             self._check()
             while self.must_wait:
                 self._flush_wanted = True
@@ -148,11 +151,15 @@ class Recorder:
             state.of_request = 0 if ended else max(count, start)
             if ended == "finished" and not more:
                 self._then(sequence, state, "seal", state.length)
+                # Nothing comes after it but another attempt.
+                del self._sequences[sequence]
+                if state.attempt:
+                    self._sequences[sequence] = _Sequence(state.attempt)
 
     def skip(self, sequence: str, positions: int) -> None:
         """Leaves positions without records: tokens that the policy did not generate, such as what a
         tool wrote. What is added next comes after them; the trainer's mask has a 0 there."""
-        with self._changed:
+        with self._mine():
             self._check()
             state = self._sequences.setdefault(sequence, _Sequence())
             state.length, state.of_request = state.length + positions, 0
@@ -160,7 +167,7 @@ class Recorder:
     def truncate(self, sequence: str, length: int = 0) -> None:
         """Drops the positions of a sequence from `length` on, after its request was aborted. What
         is added next has that position."""
-        with self._changed:
+        with self._mine():
             self._check()
             state = self._sequences.setdefault(sequence, _Sequence())
             state.length, state.of_request = length, 0
@@ -169,7 +176,7 @@ class Recorder:
     def retry(self, sequence: str) -> SequenceRef:
         """Begins another attempt at a sequence. What was recorded of those before stays theirs.
         Returns the name that trainers fetch it by."""
-        with self._changed:
+        with self._mine():
             self._check()
             attempt = self._sequences.get(sequence, _Sequence()).attempt + 1
             self._sequences[sequence] = _Sequence(attempt)
@@ -177,15 +184,16 @@ class Recorder:
         return SequenceRef(sequence, attempt)
 
     def forget(self, sequence: str) -> None:
-        """Frees what the recorder itself keeps of a sequence that no call will name again."""
-        with self._changed:
+        """Frees what the recorder itself keeps of a sequence that no call will name again: one that
+        stays open, or was tried again. Others it forgets once they are sealed."""
+        with self._mine():
             self._sequences.pop(sequence, None)
             self._last.pop(sequence, None)
 
     def flush(self) -> Dict[SequenceRef, int]:
         """Sends all that was added, and waits until it is stored. Returns the committed length of
         every sequence that grew since the last call."""
-        with self._changed:
+        with self._mine():
             self._flush_wanted = True
             self._changed.notify_all()
             while (self._work or self._writing or self._flush_wanted) and self._failure is None:
@@ -197,6 +205,7 @@ class Recorder:
     def close(self) -> None:
         """Flushes, and ends the recorder. Raises what flush raises; it is closed even then.
         Idempotent."""
+        self._owner.check("recorder")
         if self._closed:
             return
         try:
@@ -206,6 +215,8 @@ class Recorder:
 
     def abandon(self) -> None:
         """Ends the recorder at once; what was not flushed may or may not be stored."""
+        if not self._owner.here:
+            return
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -222,6 +233,12 @@ class Recorder:
             self.close()
         else:
             self.abandon()
+
+    def _mine(self) -> threading.Condition:
+        """To be held by every call. In a process that was forked nobody writes, and the lock may be
+        held for ever."""
+        self._owner.check("recorder")
+        return self._changed
 
     # The methods below are called with _changed held, but for _write and _send.
 
