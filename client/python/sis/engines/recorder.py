@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-import warnings
 from typing import Any, Dict, List, Optional, Tuple
 
 import numpy as np
@@ -14,6 +13,7 @@ from sis import errors
 from sis.append import AppendStream
 from sis.client import Client
 from sis.engines.adapter import Adapter, Piece
+from sis.outage import Outage
 from sis.owner import Owner
 from sis.records import SequenceRef
 from sis.run import Run
@@ -59,8 +59,9 @@ class Recorder:
 
     What the server refuses, or an engine's output that can't be a record, is raised by the next
     call; all else is recorded. A server that gives no answer is tried again for `retry_timeout`
-    seconds. Then what it has not stored is given up, with a RuntimeWarning, or an error of the
-    flush that waits for it: those positions are MISSING to trainers, and generation goes on.
+    seconds. Then what it has not stored is given up, with one RuntimeWarning until it answers
+    again, or an error of the flush that waits for it: those positions are MISSING to trainers, and
+    generation goes on.
 
     Threads: every method may be called from any thread; the outputs of one sequence in their order.
     """
@@ -75,14 +76,17 @@ class Recorder:
         worker: str = "",
         interval: float = 0.5,
         retry_timeout: float = 60.0,
+        outage: Optional[Outage] = None,
     ) -> None:
-        """`policy_version`: of the weights that the engine has. worker: as in Client.append."""
+        """`policy_version`: of the weights that the engine has. worker: as in Client.append.
+        outage: of a caller who warns of them himself; one warning is then enough."""
         self._client = client
         self._run = run
         self._adapter = adapter
         self._worker = worker
         self._interval = interval
         self._retry_timeout = retry_timeout
+        self._outage = outage or Outage()
         # Of the writer, until that has ended. None: to be opened.
         self._stream: Optional[AppendStream] = self._open()
         self._owner = Owner()
@@ -290,6 +294,7 @@ class Recorder:
                 failure = self._send(work)
                 committed = self._stream.flush()
                 down_since = None
+                self._outage.succeeded("store")
             except Exception as error:  # Any: the caller's next call raises it.
                 failure = failure or error
                 if _is_down(error):
@@ -298,9 +303,7 @@ class Recorder:
                     if time.monotonic() - down_since < self._retry_timeout:
                         failure, unsent = None, work
                     elif not flushing:
-                        lost = sum(item.positions for item in work)
-                        warnings.warn(f"recorder: {lost} positions were not stored: {error}", RuntimeWarning)
-                        failure = None
+                        failure = self._give_up(work, error)
             with self._changed:
                 self._writing = False
                 # A flush goes on until what is left is stored, or given up.
@@ -310,6 +313,15 @@ class Recorder:
                 if not self._closed:
                     self._failure = self._failure or failure
                 self._changed.notify_all()
+
+    def _give_up(self, work: List[_Work], error: Exception) -> Optional[Exception]:
+        """The warning, where such are errors."""
+        lost = sum(item.positions for item in work)
+        try:
+            self._outage.lost("store", f"recorder: {lost} positions were not stored: {error}")
+        except RuntimeWarning as warning:
+            return warning
+        return None
 
     def _open(self) -> AppendStream:
         return self._client.append(self._run, sampling=self._adapter.sampling, worker=self._worker)
