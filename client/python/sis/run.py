@@ -19,6 +19,12 @@ def check_id(run_id: str) -> None:
         raise ValueError(f"run is {run_id!r}, must be 1 to 256 characters of [A-Za-z0-9._-]")
 
 
+def label_of(text: str) -> str:
+    """The end of a text, no longer than a server takes task, algorithm and model: of a path, what
+    tells it from others."""
+    return text.encode(errors="replace")[-256:].decode(errors="ignore")
+
+
 @dataclass(frozen=True)
 class RunConfig:
     """What a run is; fixed while it lives. Limits are in RunConfig of ratio_service.proto."""

@@ -19,7 +19,7 @@ from sis.evaluation import Totals
 from sis.local_server import LocalServer, local_server
 from sis.logit_transform import LogitTransform
 from sis.options import EvaluateOptions
-from sis.run import Run
+from sis.run import Run, label_of
 from sis.trl import capture, refusals
 from sis.trl.config import SisConfig
 from sis.trl.rollouts import Generated, Rollouts, assembled
@@ -147,7 +147,7 @@ class SisTrainerMixin:
             "vocabulary_size": self._sis_model().get_output_embeddings().weight.shape[0],
             "top_k": self._sis_config.top_k,
             "algorithm": trainer.loss_type,
-            "model": str(getattr(trainer.model.config, "_name_or_path", "")),
+            "model": label_of(str(getattr(trainer.model.config, "_name_or_path", ""))),
         }
 
     def _sis_model(self) -> Any:
