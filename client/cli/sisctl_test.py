@@ -66,8 +66,23 @@ class SisctlTest(unittest.TestCase):
         self.assertEqual(run_ids(), [])
 
     def test_runs_list(self):
-        self.assertEqual(json.loads(self.done("--embedded", "runs", "list", "--json")), {"runs": []})
+        nothing = {"runs": [], "unanswered": []}
+        self.assertEqual(json.loads(self.done("--embedded", "runs", "list", "--json")), nothing)
         self.assertIn("INCARNATION", self.done("runs", "list", "--embedded", "--nojson"))
+
+    def test_runs_list_says_whose_they_are(self):
+        with tempfile.TemporaryDirectory() as folder:
+            token, identities = pathlib.Path(folder, "token"), pathlib.Path(folder, "identities")
+            token.write_text("0123456789abcdef")
+            identities.write_text("token 0123456789abcdef alice trainer\n")
+            server = LiveServer(f"--identities={identities}", cache_bytes=16 << 20)
+            self.addCleanup(server.close)
+            of_alice = (f"--server={server.address}", f"--token_file={token}", "runs")
+            created = ("create", "r1", "--vocabulary_size=1000", "--top_k=5", "--task=math")
+            self.done(*of_alice, *created)
+            header, row = self.done(*of_alice, "list").splitlines()
+            self.assertEqual(header.split()[-2:], ["OWNER", "TASK"])
+            self.assertEqual(row.split()[-2:], ["alice", "math"])
 
     def test_top(self):
         server = LiveServer(cache_bytes=16 << 20)
@@ -83,7 +98,10 @@ class SisctlTest(unittest.TestCase):
         self.assertIn("top-K 5", shown)
         self.refused(1, "run 'nowhere' is unknown", *top, "nowhere")
         both = f"{top[0]},127.0.0.1:1"
-        self.assertRegex(self.done(both, "top", "--once"), r"server 1  sis_server .*\n.*\n.*\nserver 2  no answer: ")
+        result = sisctl(both, "top", "--once")
+        self.assertEqual(result.returncode, 1)
+        self.assertRegex(result.stdout, r"server 1  sis_server .*\n.*\n.*\nserver 2  no answer: ")
+        self.assertIn("server 2 of 2 gives no answer", result.stderr)
         self.refused(2, "--interval", "top", "--interval=0")
 
     def test_several_replicas(self):
@@ -105,11 +123,18 @@ class SisctlTest(unittest.TestCase):
         self.addCleanup(server.close)
         alone = f"--server={server.address}"
         self.done(alone, "runs", "create", "r1", "--vocabulary_size=1000", "--top_k=5")
-        for words in (("runs", "list"), ("runs", "list", "--json"), ("runs", "get", "r1"), ("show", "r1")):
+        for words in (("runs", "list"), ("runs", "get", "r1"), ("show", "r1")):
             result = sisctl(f"{alone},127.0.0.1:1", *words)
             self.assertEqual(result.returncode, 1, words)
             self.assertEqual(result.stdout, self.done(alone, *words))
             self.assertIn("server 2 of 2 gives no answer, and what it holds is not shown", result.stderr)
+        result = sisctl(f"{alone},127.0.0.1:1,127.0.0.1:2", "runs", "list", "--json")
+        told = json.loads(result.stdout)
+        whole = json.loads(self.done(alone, "runs", "list", "--json"))
+        self.assertEqual((told.pop("unanswered"), whole.pop("unanswered")), ([1, 2], []))
+        self.assertEqual(told, whole)
+        for number in (2, 3):
+            self.assertIn(f"server {number} of 3 gives no answer", result.stderr)
 
     def test_compare_prints_verdict_evidence_and_positions(self):
         files = [TESTDATA / f"smollm2_{name}.jsonl" for name in ("float32", "4_bit")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict, dataclass
-from typing import Optional
+from typing import Iterable, List, Optional, Tuple
 
 from sis.v1 import ratio_service_pb2 as pb
 
@@ -116,6 +116,16 @@ class RunStatus:
             unread_sequences=run.unread_sequences,
             owner=run.config.owner,
         )  # fmt: skip
+
+
+class Runs(List[RunStatus]):
+    """By run id."""
+
+    def __init__(self, runs: Iterable[RunStatus] = (), unanswered: Iterable[int] = ()) -> None:
+        super().__init__(runs)
+        # The places, in the client's list of addresses, of those that gave no answer: what these
+        # hold is not here.
+        self.unanswered: Tuple[int, ...] = tuple(unanswered)
 
 
 _LOG_PROBS = {"raw": pb.Sampling.RAW, "processed": pb.Sampling.PROCESSED}
