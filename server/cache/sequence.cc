@@ -420,6 +420,7 @@ uint64_t Sequence::Reader::Digest(uint32_t first, uint32_t count, uint64_t oldes
 std::optional<uint64_t> Sequence::Reader::OldestFetched(uint64_t digest, uint32_t first,
                                                         uint32_t count) const {
   for (const Damage damage : {Damage::kLeftOut, Damage::kUndone}) {
+    if (damage == Damage::kUndone && !AnyCorrupt(first, count)) break;
     std::map<uint64_t, uint64_t> parts;  // by version
     uint64_t fetched = 0;
     ForEachVersion(first, count, [&](uint64_t version, uint32_t from, uint32_t length) {
