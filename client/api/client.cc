@@ -173,10 +173,8 @@ absl::StatusOr<v1::Run> Client::GetRun(const std::string& run_id) {
   return response->run();
 }
 
-absl::StatusOr<std::vector<v1::Run>> Client::ListRuns() {
-  const absl::StatusOr<v1::ListRunsResponse> response = service_->ListRuns(v1::ListRunsRequest());
-  if (!response.ok()) return response.status();
-  return std::vector<v1::Run>(response->runs().begin(), response->runs().end());
+absl::StatusOr<v1::ListRunsResponse> Client::ListRuns() {
+  return service_->ListRuns(v1::ListRunsRequest());
 }
 
 absl::StatusOr<bool> Client::DeleteRun(const RunRef& run) {

@@ -83,7 +83,9 @@ class Client {
   // Returns how many sequences were dropped as stale.
   absl::StatusOr<uint64_t> AdvanceVersion(const RunRef& run, uint64_t policy_version);
   absl::StatusOr<v1::Run> GetRun(const std::string& run_id);
-  absl::StatusOr<std::vector<v1::Run>> ListRuns();
+  // Of several replicas an answer is without the share of those that gave none: `unanswered` says
+  // which. So it is of GetStep, ListSteps, ListSequences and InspectRun.
+  absl::StatusOr<v1::ListRunsResponse> ListRuns();
   // Forgets a run with all that is held of it; incarnation 0: whichever is present. Returns whether
   // it was there. Whoever still holds it gets NotFound or FailedPrecondition. With several replicas
   // all must answer: else Unavailable or DeadlineExceeded, and the call is to be repeated.

@@ -11,22 +11,18 @@ namespace sis {
 namespace {
 
 absl::Status ListRuns(Client& client, bool json) {
-  const absl::StatusOr<std::vector<v1::Run>> runs = client.ListRuns();
-  if (!runs.ok()) return runs.status();
-  if (json) {
-    v1::ListRunsResponse response;
-    response.mutable_runs()->Add(runs->begin(), runs->end());
-    return PrintJson(response);
-  }
-  constexpr auto kRow = "%-32s %11s %8s %10s %12s %14s %9s  %s\n";
+  const absl::StatusOr<v1::ListRunsResponse> response = client.ListRuns();
+  if (!response.ok()) return response.status();
+  if (json) return PrintJson(*response);
+  constexpr auto kRow = "%-32s %11s %8s %10s %12s %14s %9s  %-16s %s\n";
   std::cout << absl::StreamFormat(kRow, "RUN", "INCARNATION", "VERSION", "SEQUENCES", "POSITIONS",
-                                  "BYTES", "LAST DRAW", "TASK");
-  for (const v1::Run& run : *runs) {
+                                  "BYTES", "LAST DRAW", "OWNER", "TASK");
+  for (const v1::Run& run : response->runs()) {
     std::cout << absl::StreamFormat(
         kRow, run.run_id(), std::to_string(run.incarnation()), std::to_string(run.policy_version()),
         std::to_string(run.sequences()), std::to_string(run.positions()),
         std::to_string(run.bytes()), run.has_last_draw() ? std::to_string(run.last_draw()) : "-",
-        run.config().task());
+        run.config().owner().empty() ? "-" : run.config().owner(), run.config().task());
   }
   return absl::OkStatus();
 }

@@ -1,7 +1,9 @@
 """sisctl as people call it: subcommands, help, exit codes."""
 
 import json
+import math
 import pathlib
+import random
 import re
 import subprocess
 import tempfile
@@ -64,8 +66,23 @@ class SisctlTest(unittest.TestCase):
         self.assertEqual(run_ids(), [])
 
     def test_runs_list(self):
-        self.assertEqual(json.loads(self.done("--embedded", "runs", "list", "--json")), {"runs": []})
+        nothing = {"runs": [], "unanswered": []}
+        self.assertEqual(json.loads(self.done("--embedded", "runs", "list", "--json")), nothing)
         self.assertIn("INCARNATION", self.done("runs", "list", "--embedded", "--nojson"))
+
+    def test_runs_list_says_whose_they_are(self):
+        with tempfile.TemporaryDirectory() as folder:
+            token, identities = pathlib.Path(folder, "token"), pathlib.Path(folder, "identities")
+            token.write_text("0123456789abcdef")
+            identities.write_text("token 0123456789abcdef alice trainer\n")
+            server = LiveServer(f"--identities={identities}", cache_bytes=16 << 20)
+            self.addCleanup(server.close)
+            of_alice = (f"--server={server.address}", f"--token_file={token}", "runs")
+            created = ("create", "r1", "--vocabulary_size=1000", "--top_k=5", "--task=math")
+            self.done(*of_alice, *created)
+            header, row = self.done(*of_alice, "list").splitlines()
+            self.assertEqual(header.split()[-2:], ["OWNER", "TASK"])
+            self.assertEqual(row.split()[-2:], ["alice", "math"])
 
     def test_top(self):
         server = LiveServer(cache_bytes=16 << 20)
@@ -81,7 +98,10 @@ class SisctlTest(unittest.TestCase):
         self.assertIn("top-K 5", shown)
         self.refused(1, "run 'nowhere' is unknown", *top, "nowhere")
         both = f"{top[0]},127.0.0.1:1"
-        self.assertRegex(self.done(both, "top", "--once"), r"server 1  sis_server .*\n.*\n.*\nserver 2  no answer: ")
+        result = sisctl(both, "top", "--once")
+        self.assertEqual(result.returncode, 1)
+        self.assertRegex(result.stdout, r"server 1  sis_server .*\n.*\n.*\nserver 2  no answer: ")
+        self.assertIn("server 2 of 2 gives no answer", result.stderr)
         self.refused(2, "--interval", "top", "--interval=0")
 
     def test_several_replicas(self):
@@ -103,11 +123,18 @@ class SisctlTest(unittest.TestCase):
         self.addCleanup(server.close)
         alone = f"--server={server.address}"
         self.done(alone, "runs", "create", "r1", "--vocabulary_size=1000", "--top_k=5")
-        for words in (("runs", "list"), ("runs", "list", "--json"), ("runs", "get", "r1"), ("show", "r1")):
+        for words in (("runs", "list"), ("runs", "get", "r1"), ("show", "r1")):
             result = sisctl(f"{alone},127.0.0.1:1", *words)
             self.assertEqual(result.returncode, 1, words)
             self.assertEqual(result.stdout, self.done(alone, *words))
             self.assertIn("server 2 of 2 gives no answer, and what it holds is not shown", result.stderr)
+        result = sisctl(f"{alone},127.0.0.1:1,127.0.0.1:2", "runs", "list", "--json")
+        told = json.loads(result.stdout)
+        whole = json.loads(self.done(alone, "runs", "list", "--json"))
+        self.assertEqual((told.pop("unanswered"), whole.pop("unanswered")), ([1, 2], []))
+        self.assertEqual(told, whole)
+        for number in (2, 3):
+            self.assertIn(f"server {number} of 3 gives no answer", result.stderr)
 
     def test_compare_prints_verdict_evidence_and_positions(self):
         files = [TESTDATA / f"smollm2_{name}.jsonl" for name in ("float32", "4_bit")]
@@ -132,6 +159,70 @@ class SisctlTest(unittest.TestCase):
         self.assertTrue(report["fault"])
         faults = [check["name"] for check in report["checks"] if check["outcome"] == "fault"]
         self.assertEqual(faults, ["temperature"])
+
+    def recordings(self, folder, count, of_a, of_b):
+        """Files of vLLM's: of the first `count` positions, each the whole list of 600 tokens, of
+        which the sampled ones are far down, or its `of_a`, `of_b` most probable besides them."""
+        generator = random.Random(1)
+        files = []
+        for name, listed, noise in (("a", of_a, 0.0), ("b", of_b, 0.01)):
+            positions, sampled = [], []
+            for position in range(count):
+                values = [-0.01 * token + generator.gauss(0, noise) for token in range(600)]
+                total = math.log(sum(map(math.exp, values)))
+                own = 300 + 7 * position
+                best = sorted(range(600), key=lambda token: -values[token])[:listed]
+                tokens = [own, *(token for token in best if token != own)]
+                positions.append({token: {"logprob": values[token] - total} for token in tokens})
+                sampled.append(own)
+            file = pathlib.Path(folder, f"{name}.json")
+            file.write_text(json.dumps({"token_ids": sampled, "logprobs": positions}))
+            files.append(file)
+        return files
+
+    def test_compare_looks_tokens_up_in_whole_lists_and_says_what_k_it_used(self):
+        with tempfile.TemporaryDirectory() as folder:
+            files = self.recordings(folder, 8, of_a=20, of_b=600)
+            report = json.loads(self.done("compare", *files, "--json"))
+            self.assertEqual(report["left_out"], [])
+            self.assertEqual((report["a_to_b"]["top_k"], report["b_to_a"]["top_k"]), (20, 254))
+            self.assertEqual(report["d"]["positions"], 8)
+            said = "Of the 600 tokens that B lists a record holds the 254 most probable"
+            page = pathlib.Path(folder, "compare.html")
+            text = self.done("compare", *files, f"--html={page}")
+            self.assertRegex(text, r"K, tokens per record +20 +254\n")
+            for told in (text, page.read_text(), str(report["notes"])):
+                self.assertIn(said, told)
+            text = self.done("compare", *files, "--k=300")
+            where = "not the 300 asked for, where {} is the behaviour policy: {}"
+            self.assertIn("K is 20, " + where.format("A", "it lists no more"), text)
+            self.assertIn("K is 254, " + where.format("B", "no record holds more"), text)
+            self.assertNotIn("asked for", self.done("compare", *files, "--k=20"))
+
+    def test_compare_counts_what_it_leaves_out_for_programs_too(self):
+        with tempfile.TemporaryDirectory() as folder:
+            files = self.recordings(folder, 8, of_a=20, of_b=20)
+            shorter = json.loads(files[1].read_text())
+            shorter = {name: values[:5] for name, values in shorter.items()}
+            files[1].write_text(json.dumps(shorter))
+            report = json.loads(self.done("compare", *files, "--json"))
+        self.assertEqual(
+            report["left_out"], [{"name": "only_a", "positions": 3, "reason": "that only A has"}]
+        )
+
+    def test_a_page_of_too_little_is_not_called_clear(self):
+        with tempfile.TemporaryDirectory() as folder:
+            files = self.recordings(folder, 1, of_a=20, of_b=20)
+            other = json.loads(files[1].read_text())
+            for entry in other["logprobs"][0].values():
+                entry["logprob"] -= 2
+            files[1].write_text(json.dumps(other))
+            page = pathlib.Path(folder, "compare.html")
+            text = self.done("compare", *files, f"--html={page}")
+            self.assertIn("Whether there is a fault can't be told", text)
+            shown = re.search(r'<section id="verdict" class="(\w+)">', page.read_text())
+            self.assertEqual(shown[1], "undecided")
+            self.assertTrue(json.loads(self.done("compare", *files, "--json"))["undecided"])
 
     def test_compare_writes_a_page_that_needs_no_other_file(self):
         files = [TESTDATA / f"smollm2_{name}.jsonl" for name in ("float32", "4_bit")]

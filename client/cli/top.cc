@@ -11,6 +11,7 @@
 #include "client/cli/options.h"
 #include "client/cli/subcommands.h"
 #include "client/cli/top_frame.h"
+#include "client/cli/unanswered.h"
 
 namespace sis {
 namespace {
@@ -24,10 +25,10 @@ struct Options {
 };
 
 absl::StatusOr<std::vector<std::string>> Runs(Client& client) {
-  const absl::StatusOr<std::vector<v1::Run>> runs = client.ListRuns();
+  const absl::StatusOr<v1::ListRunsResponse> runs = client.ListRuns();
   if (!runs.ok()) return runs.status();
   std::vector<RunRow> rows;
-  for (const v1::Run& run : *runs) {
+  for (const v1::Run& run : runs->runs()) {
     RunRow& row = rows.emplace_back(RunRow{run, std::nullopt});
     if (!run.has_last_draw()) continue;
     absl::StatusOr<v1::GetStepResponse> step = client.GetStep({run.run_id()}, run.last_draw());
@@ -43,10 +44,11 @@ absl::StatusOr<std::vector<std::string>> Runs(Client& client) {
 absl::StatusOr<std::vector<std::string>> OneRun(Client& client, const std::string& run_id) {
   // Not GetRun: a client that has looked a run up opens it again where it is lost, and a watcher
   // should change nothing.
-  const absl::StatusOr<std::vector<v1::Run>> runs = client.ListRuns();
-  if (!runs.ok()) return runs.status();
-  const auto run = std::ranges::find(*runs, run_id, &v1::Run::run_id);
-  if (run == runs->end()) return absl::NotFoundError(absl::StrCat("run '", run_id, "' is unknown"));
+  const absl::StatusOr<v1::ListRunsResponse> response = client.ListRuns();
+  if (!response.ok()) return response.status();
+  const auto& runs = response->runs();
+  const auto run = std::ranges::find(runs, run_id, &v1::Run::run_id);
+  if (run == runs.end()) return absl::NotFoundError(absl::StrCat("run '", run_id, "' is unknown"));
   const absl::StatusOr<v1::ListStepsResponse> steps = client.ListSteps({run_id});
   if (!steps.ok()) return steps.status();
   return RunLines(*run, *steps, kRowsOfDraws);
@@ -92,7 +94,7 @@ absl::Status Top(Client& client, const Options& options) {
     if (options.once) {
       if (!frame.ok()) return frame.status();
       for (const std::string& line : *frame) std::cout << line << '\n';
-      return absl::OkStatus();
+      return FromEveryServer(client, absl::OkStatus());
     }
     if (frame.ok()) {
       shown = *std::move(frame);

@@ -1,20 +1,26 @@
 #include "client/cli/unanswered.h"
 
+#include <string>
+#include <vector>
+
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
 namespace sis {
 
 absl::Status FromEveryServer(Client& client, const absl::Status& shown) {
   if (!shown.ok()) return shown;
   const auto servers = client.GetServers();
+  std::vector<std::string> silent;
   for (size_t i = 0; i < servers.size(); ++i) {
     const absl::Status& status = servers[i].status();
     if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status)) continue;
-    return absl::UnavailableError(
+    silent.push_back(
         absl::StrCat("server ", i + 1, " of ", servers.size(),
                      " gives no answer, and what it holds is not shown: ", status.message()));
   }
-  return absl::OkStatus();
+  if (silent.empty()) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrJoin(silent, "; "));
 }
 
 }  // namespace sis

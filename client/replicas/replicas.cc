@@ -52,6 +52,14 @@ v1::GetStepResponse Merged(std::span<const v1::GetStepResponse> parts) {
   return merged;
 }
 
+// Says in a merged answer whose share is not in it.
+template <typename Response>
+void NoteUnanswered(const std::map<size_t, absl::Status>& down, Response& merged) {
+  for (const auto& [replica, status] : down) {
+    merged.add_unanswered(static_cast<uint32_t>(replica));
+  }
+}
+
 }  // namespace
 
 Replicas::Replicas(const std::vector<std::string>& names,
@@ -68,13 +76,13 @@ std::vector<size_t> Replicas::AllReplicas() const {
 }
 
 template <typename Response>
-absl::StatusOr<std::map<size_t, Response>> Replicas::AskAll(const Ask<Response>& ask,
-                                                            bool unknown_is_none) const {
+absl::StatusOr<Replicas::Answers<Response>> Replicas::AskAll(const Ask<Response>& ask,
+                                                             bool unknown_is_none) const {
   absl::StatusOr<Answers<Response>> answers =
       AskSome<Response>(AllReplicas(), ask, unknown_is_none);
   if (!answers.ok()) return answers.status();
   if (answers->given.empty()) return answers->unknown;
-  return std::move(answers->given);
+  return answers;
 }
 
 absl::StatusOr<v1::CreateRunResponse> Replicas::CreateRun(const v1::CreateRunRequest& request) {
@@ -83,14 +91,14 @@ absl::StatusOr<v1::CreateRunResponse> Replicas::CreateRun(const v1::CreateRunReq
   if (!answers.ok()) return answers.status();
   v1::CreateRunResponse merged;
   merged.set_created(true);
-  for (const auto& [replica, answer] : *answers) {
+  for (const auto& [replica, answer] : answers->given) {
     merged.set_incarnation(std::max(merged.incarnation(), answer.incarnation()));
     merged.set_created(merged.created() && answer.created());
   }
   v1::CreateRunRequest agreed = request;
   agreed.set_incarnation(merged.incarnation());
   std::vector<size_t> behind;
-  for (const auto& [replica, answer] : *answers) {
+  for (const auto& [replica, answer] : answers->given) {
     if (answer.incarnation() < merged.incarnation()) behind.push_back(replica);
   }
   for (const auto& server : servers_) server->Remember(agreed);
@@ -106,7 +114,7 @@ absl::StatusOr<v1::GetRunResponse> Replicas::GetRun(const v1::GetRunRequest& req
                                  /*unknown_is_none=*/true);
   if (!answers.ok()) return answers.status();
   v1::GetRunResponse merged;
-  for (const auto& [replica, answer] : *answers) Merge(answer.run(), *merged.mutable_run());
+  for (const auto& [replica, answer] : answers->given) Merge(answer.run(), *merged.mutable_run());
   merged.mutable_run()->set_run_id(request.run_id());
   v1::CreateRunRequest known;
   known.set_run_id(request.run_id());
@@ -139,11 +147,12 @@ absl::StatusOr<v1::ListRunsResponse> Replicas::ListRuns(const v1::ListRunsReques
       [&](size_t replica) { return servers_[replica]->ListRuns(request); });
   if (!answers.ok()) return answers.status();
   std::map<std::string, v1::Run> runs;
-  for (const auto& [replica, answer] : *answers) {
+  for (const auto& [replica, answer] : answers->given) {
     for (const v1::Run& run : answer.runs()) Merge(run, runs[run.run_id()]);
   }
   v1::ListRunsResponse merged;
   for (auto& [run_id, run] : runs) *merged.add_runs() = std::move(run);
+  NoteUnanswered(answers->down, merged);
   return merged;
 }
 
@@ -153,7 +162,7 @@ absl::StatusOr<v1::AdvanceVersionResponse> Replicas::AdvanceVersion(
       [&](size_t replica) { return servers_[replica]->AdvanceVersion(request); });
   if (!answers.ok()) return answers.status();
   v1::AdvanceVersionResponse merged;
-  for (const auto& [replica, answer] : *answers) {
+  for (const auto& [replica, answer] : answers->given) {
     merged.set_dropped_sequences(merged.dropped_sequences() + answer.dropped_sequences());
   }
   return merged;
@@ -165,8 +174,10 @@ absl::StatusOr<v1::GetStepResponse> Replicas::GetStep(const v1::GetStepRequest& 
       /*unknown_is_none=*/true);
   if (!answers.ok()) return answers.status();
   std::vector<v1::GetStepResponse> parts;
-  for (const auto& [replica, answer] : *answers) parts.push_back(answer);
-  return Merged(parts);
+  for (const auto& [replica, answer] : answers->given) parts.push_back(answer);
+  v1::GetStepResponse merged = Merged(parts);
+  NoteUnanswered(answers->down, merged);
+  return merged;
 }
 
 absl::StatusOr<v1::ListStepsResponse> Replicas::ListSteps(const v1::ListStepsRequest& request) {
@@ -180,7 +191,7 @@ absl::StatusOr<v1::ListStepsResponse> Replicas::ListSteps(const v1::ListStepsReq
     std::vector<v1::GetStepResponse> parts;
   };
   std::map<uint64_t, Draw> draws;
-  for (const auto& [replica, answer] : *answers) {
+  for (const auto& [replica, answer] : answers->given) {
     for (int i = 0; i < answer.steps_size(); ++i) {
       const int from_end = answer.steps_size() - i;
       Draw& draw =
@@ -198,7 +209,9 @@ absl::StatusOr<v1::ListStepsResponse> Replicas::ListSteps(const v1::ListStepsReq
     v1::ListStepsResponse::Step& step = *merged.add_steps();
     step.set_draw(draw.draw);
     *step.mutable_step() = Merged(draw.parts);
+    NoteUnanswered(answers->down, *step.mutable_step());
   }
+  NoteUnanswered(answers->down, merged);
   return merged;
 }
 
@@ -210,7 +223,7 @@ absl::StatusOr<v1::ListSequencesResponse> Replicas::ListSequences(
   if (!answers.ok()) return answers.status();
   std::map<std::pair<std::string, uint32_t>, v1::ListSequencesResponse::Sequence> by_name;
   v1::ListSequencesResponse merged;
-  for (const auto& [replica, answer] : *answers) {
+  for (const auto& [replica, answer] : answers->given) {
     for (const auto& listed : answer.sequences()) {
       by_name.try_emplace({listed.sequence().id(), listed.sequence().attempt()}, listed);
     }
@@ -224,6 +237,7 @@ absl::StatusOr<v1::ListSequencesResponse> Replicas::ListSequences(
     }
     *merged.add_sequences() = std::move(listed);
   }
+  NoteUnanswered(answers->down, merged);
   return merged;
 }
 
@@ -243,8 +257,10 @@ absl::StatusOr<v1::InspectRunResponse> Replicas::InspectRun(const v1::InspectRun
       /*unknown_is_none=*/true);
   if (!answers.ok()) return answers.status();
   std::vector<v1::InspectRunResponse> parts;
-  for (const auto& [replica, answer] : *answers) parts.push_back(answer);
-  return MergeInspections(parts);
+  for (const auto& [replica, answer] : answers->given) parts.push_back(answer);
+  v1::InspectRunResponse merged = MergeInspections(parts);
+  NoteUnanswered(answers->down, merged);
+  return merged;
 }
 
 absl::StatusOr<v1::InspectSequenceResponse> Replicas::InspectSequence(

@@ -72,10 +72,10 @@ class Replicas final : public Service {
                                             const Ask<Response>& ask,
                                             bool unknown_is_none = false) const;
   // The answers of all replicas; where unknown_is_none, of those that don't say NotFound, but
-  // NotFound if all do.
+  // NotFound if all that answer do.
   template <typename Response>
-  absl::StatusOr<std::map<size_t, Response>> AskAll(const Ask<Response>& ask,
-                                                    bool unknown_is_none = false) const;
+  absl::StatusOr<Answers<Response>> AskAll(const Ask<Response>& ask,
+                                           bool unknown_is_none = false) const;
 
   absl::StatusOr<v1::FetchTopKHeader> MergeHeaders(
       const v1::FetchTopKRequest& request, const Parts& parts,

@@ -112,8 +112,9 @@ def _calls() -> List[Any]:
                 "The same by status code.",
                 "OK; a NotFound now and then; and calls that clients end, as they do to give shared memory back.",
                 "InvalidArgument and FailedPrecondition are the caller's: its log has a message that names the field. "
+                "Of Evaluate, FailedPrecondition is a batch without decisions. "
                 "Unavailable, ResourceExhausted and Internal are the server's.",
-                ["errors"],
+                ["errors", "evaluations_refused"],
             ),
             CALLS_PER_SECOND,
             {"{{grpc_code}}": _grpc("grpc_server_handled_total", "grpc_code")},

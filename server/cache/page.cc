@@ -308,4 +308,9 @@ uint64_t Page::Digest(uint32_t index, uint32_t count) const {
   return DigestOf(Rows(buffer), present_ & Mask(index, count));
 }
 
+uint64_t Page::DigestBefore(uint32_t index, uint32_t count) const {
+  if ((present_ & ~Mask(index, count)) == 0) return digest_;
+  return Digest(index, count);
+}
+
 }  // namespace sis

@@ -99,6 +99,9 @@ class Page {
   uint64_t digest() const { return corrupt() ? 0 : digest_; }
   // Of the records in [index, index + count).
   uint64_t Digest(uint32_t index, uint32_t count) const;
+  // As it was before the page became corrupt, if it has; known if those are all of its records,
+  // else 0.
+  uint64_t DigestBefore(uint32_t index, uint32_t count) const;
 
  private:
   PageHeader header() const;

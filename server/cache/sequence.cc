@@ -417,32 +417,49 @@ uint64_t Sequence::Reader::Digest(uint32_t first, uint32_t count, uint64_t oldes
   return digest;
 }
 
-bool Sequence::Reader::HadDigest(uint64_t digest, uint32_t first, uint32_t count,
-                                 uint64_t oldest_fresh) const {
-  if (Digest(first, count, oldest_fresh) == digest) return true;
-  // Where nothing was fetched there is nothing that could have become stale.
-  if (digest == 0 || oldest_fresh == 0) return false;
-  std::map<uint64_t, uint64_t> stale;  // digests by version
-  ForEachVersion(first, count, [&](uint64_t version, uint32_t from, uint32_t length) {
-    if (version < oldest_fresh) stale[version] += DigestOfAnyVersion(from, length);
-  });
-  uint64_t fetched = DigestOfAnyVersion(first, count);
-  for (const auto& [version, part] : stale) {
-    if (fetched == digest) return true;
-    fetched -= part;
+std::optional<uint64_t> Sequence::Reader::OldestFetched(uint64_t digest, uint32_t first,
+                                                        uint32_t count) const {
+  for (const Damage damage : {Damage::kLeftOut, Damage::kUndone}) {
+    if (damage == Damage::kUndone && !AnyCorrupt(first, count)) break;
+    std::map<uint64_t, uint64_t> parts;  // by version
+    uint64_t fetched = 0;
+    ForEachVersion(first, count, [&](uint64_t version, uint32_t from, uint32_t length) {
+      const uint64_t part = DigestOfAnyVersion(from, length, damage);
+      parts[version] += part;
+      fetched += part;
+    });
+    uint64_t oldest_fresh = 0;
+    for (const auto& [version, part] : parts) {
+      if (fetched == digest) return oldest_fresh;
+      fetched -= part;
+      oldest_fresh = version + 1;
+    }
   }
-  return false;
+  return std::nullopt;
 }
 
-uint64_t Sequence::Reader::DigestOfAnyVersion(uint32_t first, uint32_t count) const {
+bool Sequence::Reader::AnyCorrupt(uint32_t first, uint32_t count) const {
+  bool any = false;
+  ForEachPiece(first, count, [&](const Piece& piece) {
+    any = any || (piece.page != nullptr && piece.page->corrupt());
+  });
+  return any;
+}
+
+uint64_t Sequence::Reader::DigestOfAnyVersion(uint32_t first, uint32_t count, Damage damage) const {
   sequence_.mutex_.AssertReaderHeld();
   uint64_t digest = 0;
   ForEachPart(first, first + count, [&](const PagePart& part) {
     sequence_.mutex_.AssertReaderHeld();
-    const auto page = sequence_.pages_.find(part.number);
-    if (page == sequence_.pages_.end()) return;
-    digest += part.count == Page::kPositions ? page->second.digest()
-                                             : page->second.Digest(part.index, part.count);
+    const auto found = sequence_.pages_.find(part.number);
+    if (found == sequence_.pages_.end()) return;
+    const Page& page = found->second;
+    if (damage == Damage::kUndone && page.corrupt()) {
+      digest += page.DigestBefore(part.index, part.count);
+    } else {
+      digest +=
+          part.count == Page::kPositions ? page.digest() : page.Digest(part.index, part.count);
+    }
   });
   return digest;
 }

@@ -204,15 +204,22 @@ class ABSL_SCOPED_LOCKABLE Sequence::Reader {
   // The record digest of those of [first, first + count) that can be read: corrupt pages are left
   // out, and versions below `oldest_fresh`.
   uint64_t Digest(uint32_t first, uint32_t count, uint64_t oldest_fresh = 0) const;
-  // Whether Digest is that, or was before some of them became stale: with a lower `oldest_fresh`.
-  bool HadDigest(uint64_t digest, uint32_t first, uint32_t count, uint64_t oldest_fresh) const;
+  // The least `oldest_fresh` with which Digest is that, or was before pages became corrupt; nothing
+  // if there is none. So records that were fetched, of which some have gone since, are told from
+  // others.
+  std::optional<uint64_t> OldestFetched(uint64_t digest, uint32_t first, uint32_t count) const;
+  // Whether there are corrupt pages among those: what was fetched of them may not be known any
+  // more.
+  bool AnyCorrupt(uint32_t first, uint32_t count) const;
 
  private:
+  enum class Damage { kLeftOut, kUndone };
   // Calls visit(version, first, count) for those that are present, in order.
   template <typename Visit>
   void ForEachVersion(uint32_t first, uint32_t count, const Visit& visit) const;
 
-  uint64_t DigestOfAnyVersion(uint32_t first, uint32_t count) const;
+  uint64_t DigestOfAnyVersion(uint32_t first, uint32_t count,
+                              Damage damage = Damage::kLeftOut) const;
 
   const Sequence& sequence_;
 };

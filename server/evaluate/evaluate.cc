@@ -65,7 +65,7 @@ EvaluateCall::EvaluateCall(std::shared_ptr<Run> run, const Backend& backend, Eva
 
 absl::StatusOr<uint64_t> EvaluateCall::EvaluateSlice() {
   const size_t index = results_.size();
-  const SliceRange& slice = slices_[index];
+  SliceRange& slice = slices_[index];
   absl::StatusOr<RangeResult> result =
       evaluator_.Evaluate(slice, slice.first_position, slice.count, positions_evaluated_,
                           output_.positions().Part(positions_evaluated_, slice.count));

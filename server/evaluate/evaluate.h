@@ -73,7 +73,7 @@ class EvaluateCall {
 
   const std::shared_ptr<Run> run_;
   const EvaluateInput input_;
-  const std::vector<SliceRange> slices_;
+  std::vector<SliceRange> slices_;
   const std::optional<AnswersInSegment> answers_;
   SliceEvaluator evaluator_;
   const std::shared_ptr<v1::EvaluateResponse> response_;

@@ -55,7 +55,7 @@ absl::StatusOr<InspectedPositions> SliceEvaluator::Inspect(const SliceRange& sli
     absl::Status status;
     reader.ForEachPiece(from, to - from, [&](const Sequence::Reader::Piece& piece) {
       status.Update(AddPiece(part, piece));
-      if (ReasonMissing(piece, oldest_fresh_version_).has_value()) return;
+      if (ReasonMissing(slice, piece).has_value()) return;
       CopyRecords(piece, piece.first_position - begin, policy_version_, positions);
     });
     if (status.ok()) status = Decide(part);

@@ -39,21 +39,6 @@ absl::Status NotALogProb(absl::string_view field, uint32_t position, float value
       absl::StrCat(field, ": position ", position, ": ", value, " is not a log-prob"));
 }
 
-// FailedPrecondition if the slice names a digest that its records have not had, however many of
-// them have become stale since.
-absl::Status CheckRecordDigest(const SliceRange& slice, const Sequence::Reader& reader,
-                               uint64_t oldest_fresh_version) {
-  if (!slice.expected_digest.has_value() ||
-      reader.HadDigest(*slice.expected_digest, slice.first_position, slice.count,
-                       oldest_fresh_version)) {
-    return absl::OkStatus();
-  }
-  return absl::FailedPreconditionError(absl::StrCat(
-      "record_digest ", *slice.expected_digest, ", but the records of ", ToString(slice.name),
-      " positions [", slice.first_position, ", ", slice.first_position + slice.count, ") have ",
-      reader.Digest(slice.first_position, slice.count, oldest_fresh_version)));
-}
-
 // FailedPrecondition if the slice names a checksum that the sampled ids at its unmasked positions
 // don't have. None of these may be missing; they begin at `offset` in the request.
 absl::Status CheckSampledIds(const SliceRange& slice, const Sequence::Reader& reader,
@@ -82,7 +67,7 @@ absl::Status CheckSampledIds(const SliceRange& slice, const Sequence::Reader& re
 
 }  // namespace
 
-absl::StatusOr<RangeResult> SliceEvaluator::Evaluate(const SliceRange& slice, uint32_t first,
+absl::StatusOr<RangeResult> SliceEvaluator::Evaluate(SliceRange& slice, uint32_t first,
                                                      uint32_t count, size_t offset,
                                                      const PositionOutput& output) {
   RangeResult result = NoneYet();
@@ -103,7 +88,7 @@ absl::StatusOr<RangeResult> SliceEvaluator::Evaluate(const SliceRange& slice, ui
 
   // One sequence is locked at a time: two could wait for each other.
   const Sequence::Reader reader(*slice.sequence());
-  absl::Status status = CheckRecordDigest(slice, reader, oldest_fresh_version_);
+  absl::Status status = CompareWithFetched(slice, reader);
   if (!status.ok()) return status;
   // A part at a time: what is copied out of the request is then still in the core's cache when it
   // is used.
@@ -136,6 +121,35 @@ absl::StatusOr<RangeResult> SliceEvaluator::Evaluate(const SliceRange& slice, ui
     if (!status.ok()) return status;
   }
   return result;
+}
+
+absl::Status SliceEvaluator::CompareWithFetched(SliceRange& slice,
+                                                const Sequence::Reader& reader) const {
+  if (!slice.expected_digest.has_value()) return absl::OkStatus();
+  const uint64_t expected = *slice.expected_digest;
+  const uint32_t first = slice.first_position, count = slice.count;
+  const uint64_t digest = reader.Digest(first, count, oldest_fresh_version_);
+  if (digest == expected) return absl::OkStatus();
+  // Where nothing was fetched there is nothing that could have gone since.
+  const std::optional<uint64_t> oldest =
+      expected == 0 ? std::nullopt : reader.OldestFetched(expected, first, count);
+  if (oldest.has_value() && (*oldest <= oldest_fresh_version_ || others_may_be_ahead_)) {
+    slice.oldest_fetched_version = *oldest;
+    return absl::OkStatus();
+  }
+  if (reader.AnyCorrupt(first, count)) {
+    slice.unreadable = true;
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("record_digest ", expected, ", but the records of ", ToString(slice.name),
+                   " positions [", first, ", ", first + count, ") have ", digest));
+}
+
+std::optional<MissingReason> SliceEvaluator::ReasonMissing(
+    const SliceRange& slice, const Sequence::Reader::Piece& piece) const {
+  if (slice.unreadable) return MissingReason::kCorrupt;
+  return sis::ReasonMissing(piece, std::max(oldest_fresh_version_, slice.oldest_fetched_version));
 }
 
 RangeResult SliceEvaluator::NoneYet() const {
@@ -217,7 +231,7 @@ absl::Status SliceEvaluator::AddMissingPositions(const Part& part, uint32_t posi
 }
 
 absl::Status SliceEvaluator::AddPiece(const Part& part, const Sequence::Reader::Piece& piece) {
-  if (const auto reason = ReasonMissing(piece, oldest_fresh_version_); reason.has_value()) {
+  if (const auto reason = ReasonMissing(part.slice, piece); reason.has_value()) {
     return AddMissingPositions(part, piece.first_position, piece.count, *reason);
   }
   return ForEachMaskStretch(

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -32,12 +33,14 @@ class SliceEvaluator {
       : backend_(backend),
         input_(input),
         oldest_fresh_version_(run.oldest_fresh_version()),
+        others_may_be_ahead_(run.config().max_staleness.has_value() && run.backing() != nullptr &&
+                             run.backing()->shared()),
         policy_version_(run.policy_version()),
         statistics_(backend, input) {}
 
   // Positions [first, first + count) of the slice's sequence, whose values stand at `offset` in the
-  // request; output is theirs alone.
-  absl::StatusOr<RangeResult> Evaluate(const SliceRange& slice, uint32_t first, uint32_t count,
+  // request; output is theirs alone. What the slice's digest tells is noted in the slice.
+  absl::StatusOr<RangeResult> Evaluate(SliceRange& slice, uint32_t first, uint32_t count,
                                        size_t offset, const PositionOutput& output);
   // The same of the first `count` positions of the slice, with all values and the records.
   absl::StatusOr<InspectedPositions> Inspect(const SliceRange& slice, uint32_t count,
@@ -54,6 +57,11 @@ class SliceEvaluator {
     RangeResult& result;
   };
 
+  // FailedPrecondition if the slice names a digest that its records have not had, however many of
+  // them have gone since, or had by then where the run's version was ahead.
+  absl::Status CompareWithFetched(SliceRange& slice, const Sequence::Reader& reader) const;
+  std::optional<MissingReason> ReasonMissing(const SliceRange& slice,
+                                             const Sequence::Reader::Piece& piece) const;
   // With room for what the request asks for.
   RangeResult NoneYet() const;
   // Before a part is put together of stretches.
@@ -85,6 +93,7 @@ class SliceEvaluator {
   const Backend& backend_;
   const EvaluateInput& input_;
   const uint64_t oldest_fresh_version_;
+  const bool others_may_be_ahead_;  // other servers, of a policy version that isn't known here yet
   const uint64_t policy_version_;
   CurrentArrays::Scratch scratch_;
   RowBuffer rows_;

@@ -20,6 +20,10 @@ struct SliceRange {
   uint32_t count;
   Run::Found found;
   std::optional<uint64_t> expected_digest;
+  // What comparing it with the records' tells. Older versions were stale where they were fetched:
+  uint64_t oldest_fetched_version = 0;
+  // Some are corrupt, and whether the others are those that were fetched can't be told any more:
+  bool unreadable = false;
   std::optional<uint32_t> sampled_ids_crc32c;
   std::optional<LogRatioSum> sequence_log_ratio_sum;
 

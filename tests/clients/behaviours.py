@@ -469,7 +469,7 @@ BEHAVIOURS = [
     Behaviour(
         "one of several servers is killed",
         "its share is MISSING (STORE_DOWN), its entries are UNAVAILABLE at the flush, and the rest goes on; "
-        "a deletion must reach all",
+        "what is merged of the others says who is lacking; a deletion must reach all",
         [
             CREATE,
             *appended("x0 rows=20", "x1 rows=30"),
@@ -486,7 +486,9 @@ BEHAVIOURS = [
             ("fetch x0 y0 y1:0+5", "ok positions 30 missing 2:0+5 STORE_DOWN"),
             ("get_run run", "ok incarnation 1 version 0 sequences 2 …"),
             ("advance_version 1", "ok dropped 0"),
-            ("get_step 2", "ok sequences 1 scored 20 missing 0"),
+            ("get_step 2", "ok sequences 1 scored 20 missing 0 unanswered 1"),
+            ("list_steps", "ok 1 2 unanswered 1"),
+            ("list_runs", "ok run 25 0 unanswered 1"),
             ("delete_run run", "UNAVAILABLE …deleted, but perhaps not on 1 of 2 replicas…"),
             ("finish", DONE),
         ],

@@ -210,14 +210,20 @@ class Actor {
                         run->unread_sequences());
   }
 
+  template <typename Response>
+  static std::string Unanswered(const Response& response) {
+    if (response.unanswered().empty()) return "";
+    return absl::StrCat(" unanswered ", absl::StrJoin(response.unanswered(), " "));
+  }
+
   std::string ListRuns() {
-    const absl::StatusOr<std::vector<v1::Run>> runs = client_->ListRuns();
+    const absl::StatusOr<v1::ListRunsResponse> runs = client_->ListRuns();
     if (!runs.ok()) return Told(runs.status());
     std::string told = "ok";
-    for (const v1::Run& run : *runs) {
+    for (const v1::Run& run : runs->runs()) {
       absl::StrAppend(&told, " ", run.run_id(), " ", run.positions(), " ", run.unread_sequences());
     }
-    return told;
+    return absl::StrCat(told, Unanswered(*runs));
   }
 
   std::string DeleteRun(const Command& command) {
@@ -321,7 +327,7 @@ class Actor {
     const v1::Totals& totals = step->totals();
     return absl::StrCat("ok sequences ", step->sequences(), " scored ",
                         totals.accepted() + totals.rejected() + totals.outside_top_k(), " missing ",
-                        totals.missing());
+                        totals.missing(), Unanswered(*step));
   }
 
   std::string ListSteps() {
@@ -331,7 +337,7 @@ class Actor {
     for (const v1::ListStepsResponse::Step& step : steps->steps()) {
       absl::StrAppend(&told, " ", step.draw());
     }
-    return told;
+    return absl::StrCat(told, Unanswered(*steps));
   }
 
   std::string Release(const Command& command) {

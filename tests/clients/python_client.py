@@ -35,6 +35,11 @@ def rows_of(first_position, rows, seed):
     }
 
 
+def unanswered(merged):
+    places = "".join(f" {place}" for place in merged.unanswered)
+    return f" unanswered{places}" if places else ""
+
+
 def told_missing(ranges):
     return "".join(
         f" missing {part.slice}:{part.first_position}+{part.length} {part.reason.name}" for part in ranges
@@ -102,7 +107,8 @@ class PythonClient:
 
     def list_runs(self):
         runs = self._client.list_runs()
-        return "ok" + "".join(f" {run.run.id} {run.positions} {run.unread_sequences}" for run in runs)
+        told = "".join(f" {run.run.id} {run.positions} {run.unread_sequences}" for run in runs)
+        return f"ok{told}{unanswered(runs)}"
 
     def delete_run(self, name):
         return "ok deleted" if self._client.delete_run(name) else "ok was not there"
@@ -184,10 +190,13 @@ class PythonClient:
 
     def get_step(self, draw):
         step = self._client.get_step(self._run, int(draw))
-        return f"ok sequences {step.sequences} scored {step.totals.scored} missing {step.totals.missing}"
+        totals = step.totals
+        told = f"ok sequences {step.sequences} scored {totals.scored} missing {totals.missing}"
+        return f"{told}{unanswered(step)}"
 
     def list_steps(self):
-        return " ".join(["ok", *map(str, self._client.list_steps(self._run))])
+        steps = self._client.list_steps(self._run)
+        return " ".join(["ok", *map(str, steps)]) + unanswered(steps)
 
     def release(self, *names, lease=None):
         refs = [sis.SequenceRef(part.sequence, part.attempt) for part in map(slice_of, names)]

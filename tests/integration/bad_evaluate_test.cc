@@ -156,6 +156,13 @@ TEST_P(BadEvaluateTest, Dense) {
           Set(e.mutable_dense()->mutable_logits(), v, -kInfinity);
       },
       {"'good'", "dense.logits at position 0: all are -inf"});
+  for (const float huge : {3e38f, -3e38f}) {
+    expect(
+        [&](E& e) {
+          for (int v = 0; v < kVocabulary; ++v) Set(e.mutable_dense()->mutable_logits(), v, huge);
+        },
+        {"'good'", "dense.logits at position 0: the log-sum-exp ", "is beyond 2^40"});
+  }
   good.mutable_dense()->set_sampled_ids(Bytes<int32_t>({4, 8}));
   ExpectStatus(good, grpc::FAILED_PRECONDITION,
                {"'good'", "dense.sampled_ids at position 1: 8, but token 9 is recorded"});

@@ -74,9 +74,22 @@ class DenseAgreementTest(unittest.TestCase):
         self.check(logits)
 
     def test_huge_and_tiny_logits(self):
-        exponents = self.rng.uniform(-149, 127.9, (20, 2000))
+        exponents = self.rng.uniform(-149, 39.9, (20, 2000))
         signs = self.rng.choice([-1, 1], exponents.shape)
         self.check((signs * np.exp2(exponents)).astype(np.float32))
+
+    def test_logits_whose_log_probs_rounding_takes_are_an_error(self):
+        token = np.zeros(1, np.int32)
+        for logit in (2.0**39, 2.0**41, 3e38, -(2.0**39), -(2.0**41), -3e38):
+            memory = np.full((1, 2000), logit, np.float32)
+            if abs(logit) < dense_numerics.MAX_LOG_SUM_EXP:
+                dense_numerics.gather(memory[0], 0, token)
+                self.gather(FLOAT32, memory, token, token[:, None])
+                continue
+            with self.assertRaises(ValueError):
+                dense_numerics.gather(memory[0], 0, token)
+            with self.assertRaises(AssertionError):
+                self.gather(FLOAT32, memory, token, token[:, None])
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from tests.reference.numerics import Float32s
 BLOCK = 1024
 RUNNING_SUMS = 64
 REFERENCES = 6
+MAX_LOG_SUM_EXP = 2.0**40
 _ODD = (17, 15, 13, 11, 9, 7, 5, 3, 1)
 
 
@@ -55,7 +56,8 @@ def log64(x: float) -> float:
 
 
 def log_sum_exp(logits: Float32s) -> float:
-    """Section 3: L of the logits [V], of which one at least is above -inf."""
+    """Section 3: L of the logits [V], of which one at least is above -inf; ValueError where
+    log-probs are lost in rounding."""
     pairs = []
     for begin in range(0, len(logits), BLOCK):
         block = logits[begin : begin + BLOCK]
@@ -68,7 +70,10 @@ def log_sum_exp(logits: Float32s) -> float:
     for j in reversed(range(REFERENCES)):
         integers = sum(integer for block_reference, integer in pairs if (largest - block_reference) / 8 == j)
         t = t * float.fromhex("0x1.5fc21041027adp-12") + float(integers)
-    return largest + log64(t * 2.0**-36)
+    total = largest + log64(t * 2.0**-36)
+    if abs(total) > MAX_LOG_SUM_EXP:
+        raise ValueError(f"the log-sum-exp {total} is beyond 2^40 in magnitude")
+    return total
 
 
 class Dense(NamedTuple):

@@ -167,6 +167,21 @@ TEST_F(EvaluateMissingTest, WhatBecomesStaleUnderALeaseIsMissing) {
   EXPECT_EQ(Try(request).status().code(), StatusCode::kFailedPrecondition) << "nothing was fetched";
 }
 
+// Where no other server has the run, none can have been ahead.
+TEST_F(EvaluateMissingTest, WhatIsFreshWasNotStaleWhenItWasFetched) {
+  v1::RunConfig config = LosslessConfig(kSlots);
+  config.set_max_staleness(1);
+  run_ = cache_.CreateRun("m", config);
+  AppendBlock(cache_, *run_, records_[0].Block("a", 0, 1, 0, 70));
+  AppendBlock(cache_, *run_, records_[0].Block("a", 70, 2, 70, 30));
+  const uint64_t of_version_2 =
+      Sequence::Reader(*std::get<std::shared_ptr<Sequence>>(run_->Find({"a", 0})))
+          .Digest(0, 100, 2);
+  v1::EvaluateRequest request = Request({{0, 0, 100}});
+  request.mutable_slices(0)->set_record_digest(of_version_2);
+  EXPECT_EQ(Try(request).status().code(), StatusCode::kFailedPrecondition);
+}
+
 TEST_F(EvaluateMissingTest, LeasesAreRenewed) {
   const std::vector<SequenceName> names = {{"a", 0}};
   v1::EvaluateRequest request = Request({{0, 0, 1}});
@@ -179,12 +194,18 @@ TEST_F(EvaluateMissingTest, LeasesAreRenewed) {
   EXPECT_EQ(Try(request).status().code(), StatusCode::kFailedPrecondition);
 }
 
+// A packed page of the sequence a.
+void DamagePage(Run& run, uint32_t first_position) {
+  const auto& sequence = *std::get<std::shared_ptr<Sequence>>(run.Find({"a", 0}));
+  Sequence::Reader(sequence).ForEachPiece(
+      first_position, 1, [](const Sequence::Reader::Piece& piece) {
+        const auto rows = piece.page->Behavior(piece.index, 1).grouped_log_probs.rows;
+        const_cast<std::byte&>(rows[7]) ^= std::byte{2};
+      });
+}
+
 TEST_F(EvaluateMissingTest, CorruptPagesAreMissingOnceFound) {
-  const auto& sequence = *std::get<std::shared_ptr<Sequence>>(run_->Find({"a", 0}));
-  Sequence::Reader(sequence).ForEachPiece(64, 1, [](const Sequence::Reader::Piece& piece) {
-    const auto rows = piece.page->Behavior(piece.index, 1).grouped_log_probs.rows;
-    const_cast<std::byte&>(rows[7]) ^= std::byte{2};
-  });
+  DamagePage(*run_, 64);
   v1::FetchTopKRequest fetch_request;
   fetch_request.add_slices()->mutable_sequence()->set_id("a");
   absl::StatusOr<Fetch> fetch = Fetch::Open(run_, fetch_request);
@@ -207,6 +228,62 @@ TEST_F(EvaluateMissingTest, CorruptPagesAreMissingOnceFound) {
   ASSERT_EQ(response.missing_size(), 1);
   EXPECT_EQ(response.missing(0).SerializeAsString(), fetched.SerializeAsString());
   EXPECT_EQ(response.totals().missing(), 64);
+}
+
+// Of [192, 200), the last page, Evaluate itself looks at the checksum; damage of other pages
+// somebody else must have found.
+TEST_F(EvaluateMissingTest, WhatBecomesCorruptAfterItWasFetchedIsMissing) {
+  v1::AppendEntry seal;
+  seal.mutable_seal()->mutable_sequence()->set_id("a");
+  seal.mutable_seal()->set_length(kLength);
+  ASSERT_EQ(AppendEntry(cache_, *run_, seal).code(), 0);
+  const auto fetch = [&](uint32_t first, uint32_t count) {
+    v1::FetchTopKRequest request;
+    v1::Slice& slice = *request.add_slices();
+    slice.mutable_sequence()->set_id("a");
+    slice.set_first_position(first);
+    slice.set_length(count);
+    v1::FetchTopKResponse message;
+    EXPECT_TRUE(Fetch::Open(run_, request)->Next(message));
+    return message.header().slices(0).record_digest();
+  };
+  uint64_t draw = 0;
+  const auto evaluate = [&](uint32_t first, uint32_t count, uint64_t digest) {
+    v1::EvaluateRequest request = Request({{0, first, count}}, ++draw);
+    request.mutable_slices(0)->set_record_digest(digest);
+    return Do(request);
+  };
+  const auto missing = [](const v1::EvaluateResponse& response) {
+    std::vector<std::pair<uint32_t, uint32_t>> ranges;
+    for (const v1::MissingRange& range : response.missing()) {
+      EXPECT_EQ(range.reason(), v1::CORRUPT);
+      ranges.emplace_back(range.first_position(), range.length());
+    }
+    return ranges;
+  };
+  using Ranges = std::vector<std::pair<uint32_t, uint32_t>>;
+  const uint64_t whole = fetch(0, kLength);
+  const uint64_t part = fetch(70, 80);
+  DamagePage(*run_, 64);
+  const uint64_t later = fetch(0, kLength);
+  EXPECT_NE(later, whole);
+  for (const uint64_t digest : {whole, later}) {
+    EXPECT_EQ(missing(evaluate(0, kLength, digest)), (Ranges{{64, 64}}));
+  }
+  DamagePage(*run_, 192);
+  EXPECT_EQ(missing(evaluate(0, kLength, whole)), (Ranges{{64, 64}, {192, 8}}));
+  // One page was damaged before it was fetched, one after; or it was but a part of a page: what was
+  // fetched of the others can't be told any more.
+  EXPECT_EQ(missing(evaluate(0, kLength, later)), (Ranges{{0, kLength}}));
+  EXPECT_EQ(missing(evaluate(70, 80, part)), (Ranges{{70, 80}}));
+  EXPECT_EQ(
+      run_->counters().totals().missing_by_reason[static_cast<size_t>(MissingReason::kCorrupt)],
+      64 + 64 + 72 + kLength + 80);
+
+  // Others are an error still.
+  v1::EvaluateRequest sound = Request({{0, 0, 64}});
+  sound.mutable_slices(0)->set_record_digest(fetch(0, 64) + 1);
+  EXPECT_EQ(Try(sound).status().code(), StatusCode::kFailedPrecondition);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <map>
 #include <memory>
@@ -14,8 +15,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "kernels/decide/scalar_backend.h"
 #include "kernels/records/record_digest.h"
 #include "server/store/log_store.h"
+#include "server/testing/evaluate_at_once.h"
 #include "server/testing/faulty_items.h"
 #include "server/testing/record_generator.h"
 #include "server/testing/replica.h"
@@ -108,7 +111,8 @@ std::unique_ptr<SequenceStore> StoreOf(Fleet& fleet) {
 
 // One server's cache over the fleet.
 struct FleetReplica : Replica {
-  explicit FleetReplica(Fleet& fleet) : Replica(StoreOf(fleet), LosslessConfig(kSlots)) {}
+  explicit FleetReplica(Fleet& fleet, const v1::RunConfig& config = LosslessConfig(kSlots))
+      : Replica(StoreOf(fleet), config) {}
 };
 
 uint64_t DigestOf(const Records& records, uint32_t row, uint32_t position) {
@@ -373,6 +377,45 @@ TEST_P(ReleaseTest, AVersionIsStoredOrNothingChanges) {
   EXPECT_TRUE(replica->AdvanceVersion(4).ok());
   replica = KillAndStart(std::move(replica));
   EXPECT_EQ(replica->run().policy_version(), 4);
+}
+
+// A version reaches one server, and the others within a second. What was stale where it was fetched
+// has no values, so a server that is behind takes it for stale too; decided there, it is counted
+// like that.
+TEST(StoredCacheTest, WhatWasStaleWhereItWasFetchedIsMissingWhereItIsNotYet) {
+  Fleet fleet;
+  v1::RunConfig config = LosslessConfig(kSlots);
+  config.set_max_staleness(1);
+  FleetReplica ahead(fleet, config);
+  FleetReplica behind(fleet, config);
+  RecordGenerator generator(kSlots, 1000, 1);
+  const Records records = generator.NextRecords(100);
+  ASSERT_EQ(ahead.AppendBlock(records.Block("a", 0, 1, 0, 70)).code(), 0);
+  ASSERT_EQ(ahead.AppendBlock(records.Block("a", 70, 2, 70, 30)).code(), 0);
+  ASSERT_TRUE(ahead.AdvanceVersion(3).ok());
+  ASSERT_EQ(behind.run().policy_version(), 0);
+
+  v1::EvaluateRequest request;
+  request.set_draw(1);
+  *request.mutable_gathered() = generator.NextCurrent(records).Gathered(0, 100);
+  std::string& log_probs = *request.mutable_gathered()->mutable_log_probs();
+  std::fill_n(log_probs.begin(), 70 * kSlots * sizeof(float), '\xff');
+  v1::Slice& slice = *request.add_slices();
+  slice.mutable_sequence()->set_id("a");
+  slice.set_length(100);
+  const uint64_t fetched = Sequence::Reader(*std::get<std::shared_ptr<Sequence>>(ahead.Find("a")))
+                               .Digest(0, 100, ahead.run().oldest_fresh_version());
+  const auto evaluate = [&](uint64_t digest) {
+    slice.set_record_digest(digest);
+    return EvaluateAtOnce(behind.run(), ScalarBackend(), request);
+  };
+  const absl::StatusOr<v1::EvaluateResponse> response = evaluate(fetched);
+  ASSERT_TRUE(response.ok()) << response.status();
+  EXPECT_EQ(response->totals().missing(), 70);
+  ASSERT_EQ(response->missing_size(), 1);
+  EXPECT_EQ(response->missing(0).reason(), v1::STALE);
+  EXPECT_EQ(behind.run().steps().Find(1)->evaluated.sums.missing, 70);
+  EXPECT_TRUE(absl::IsFailedPrecondition(evaluate(fetched + 1).status()));
 }
 
 // What a sequence should be, in the plainest form.

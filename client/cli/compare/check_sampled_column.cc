@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -23,14 +24,12 @@ Contradictions Count(const Recording& recording) {
   Contradictions count;
   for (const RecordedSets& sets : recording.sequences) {
     for (const RecordedSet& set : sets) {
-      const auto listed =
-          std::find_if(set.top.begin(), set.top.end(),
-                       [&](const ListedToken& token) { return token.id == set.sampled_id; });
+      const std::optional<float> listed = set.Listed(set.sampled_id);
       if (set.top.empty() || !std::isfinite(set.given_log_prob)) continue;
       ++count.comparable;
       // What a list leaves out is no more probable than the last that it has.
-      if (listed == set.top.end() ? set.given_log_prob <= set.top.back().log_prob + kSame
-                                  : std::abs(set.given_log_prob - listed->log_prob) <= kSame) {
+      if (listed ? std::abs(set.given_log_prob - *listed) <= kSame
+                 : set.given_log_prob <= set.top.back().log_prob + kSame) {
         continue;
       }
       ++count.contradictions;

@@ -185,11 +185,7 @@ Check CheckListsShifted(std::span<const ComparedPosition> positions) {
       // Sampled tokens are mostly in their lists.
       [](const RecordedSet& token, const RecordedSet& list) {
         if (list.top.empty()) return std::nan("");
-        return std::none_of(
-                   list.top.begin(), list.top.end(),
-                   [&](const ListedToken& listed) { return listed.id == token.sampled_id; })
-                   ? 1.0
-                   : 0.0;
+        return list.Listed(token.sampled_id) ? 0.0 : 1.0;
       });
   return check;
 }

@@ -14,14 +14,6 @@ void Centre(std::vector<double>& values) {
   for (double& value : values) value -= mean;
 }
 
-// The log-prob of a listed token, whether or not the file also gives that of the sampled one.
-std::optional<float> Listed(const RecordedSet& set, int32_t id) {
-  for (const ListedToken& token : set.top) {
-    if (token.id == id) return token.log_prob;
-  }
-  return std::nullopt;
-}
-
 }  // namespace
 
 size_t CommonPrefix(const RecordedSets& a, const RecordedSets& b) {
@@ -48,11 +40,11 @@ std::vector<ComparedPosition> ComparedPositions(const RecordedPair& pair) {
 double TotalVariation(const RecordedSet& a, const RecordedSet& b) {
   double sum = 0;
   for (const ListedToken& token : a.top) {
-    const std::optional<float> other = Listed(b, token.id);
+    const std::optional<float> other = b.Listed(token.id);
     sum += std::abs(std::exp(token.log_prob) - (other ? std::exp(*other) : 0.0));
   }
   for (const ListedToken& token : b.top) {
-    if (!Listed(a, token.id)) sum += std::exp(token.log_prob);
+    if (!a.Listed(token.id)) sum += std::exp(token.log_prob);
   }
   return sum / 2;
 }
@@ -60,7 +52,7 @@ double TotalVariation(const RecordedSet& a, const RecordedSet& b) {
 CentredLogProbs Centred(const RecordedSet& a, const RecordedSet& b) {
   CentredLogProbs centred;
   for (const ListedToken& token : a.top) {
-    if (const std::optional<float> other = Listed(b, token.id)) {
+    if (const std::optional<float> other = b.Listed(token.id)) {
       centred.ids.push_back(token.id);
       centred.a.push_back(token.log_prob);
       centred.b.push_back(*other);

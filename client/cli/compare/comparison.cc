@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/records/record_view.h"
 
 namespace sis {
 
@@ -21,6 +22,7 @@ absl::StatusOr<Comparison> Compare(std::span<const RecordedSequence> a, const st
   Comparison comparison;
   comparison.a_name = a_name;
   comparison.b_name = b_name;
+  comparison.options = options;
   absl::StatusOr<RecordedPair> pair = PairRecordings(a, a_name, b, b_name);
   if (!pair.ok()) return pair.status();
   comparison.pair = *std::move(pair);
@@ -59,12 +61,34 @@ const char* DecisionName(Decision decision) {
   return "unscored";
 }
 
+std::vector<std::string> NotesOnTopK(const Comparison& comparison) {
+  std::vector<std::string> notes;
+  const auto note = [&](const char* name, const Recording& behavior, const Decisions& decisions) {
+    const auto used = static_cast<uint32_t>(decisions.top_k);
+    const uint32_t asked = comparison.options.top_k;
+    if (asked > used) {
+      notes.push_back(absl::StrCat(
+          "K is ", used, ", not the ", asked, " asked for, where ", name,
+          " is the behaviour policy: ",
+          behavior.top_k > kMaxTopK ? "no record holds more" : "it lists no more", "."));
+    } else if (asked == 0 && behavior.top_k > kMaxTopK) {
+      notes.push_back(absl::StrCat("Of the ", behavior.top_k, " tokens that ", name,
+                                   " lists a record holds the ", used,
+                                   " most probable; look-ups are among all."));
+    }
+  };
+  note("A", comparison.pair.a, comparison.a_to_b);
+  note("B", comparison.pair.b, comparison.b_to_a);
+  return notes;
+}
+
 std::vector<SummaryRow> Summarise(const Decisions& decisions) {
   const Sums& sums = decisions.sums;
   const auto scored = static_cast<double>(sums.scored());
   const auto count = [](auto value) { return static_cast<double>(value); };
   const auto mean = [&](int64_t sum) { return FromFixed(sum) / scored; };
   return {
+      {"top_k", "K, tokens per record", count(decisions.top_k), true},
       {"positions", "positions", count(decisions.positions), true},
       {"unscored", "unscored", count(decisions.unscored), true},
       {"accepted", "accepted", count(sums.accepted), true},

@@ -15,6 +15,7 @@ namespace sis {
 struct Comparison {
   std::string a_name, b_name;
   RecordedPair pair;
+  DecideOptions options;
   std::vector<ComparedPosition> positions;
   // A as the behaviour policy and B as the current one, and the other way round. Their sequences
   // are as long as the common prefixes.
@@ -39,6 +40,10 @@ absl::StatusOr<Comparison> Compare(std::span<const RecordedSequence> a, const st
 
 // "accepted", "rejected", "outside" or "unscored".
 const char* DecisionName(Decision decision);
+
+// Sentences about the K of the decisions, where it is not what was asked for, or not all that is
+// listed because no record holds so many.
+std::vector<std::string> NotesOnTopK(const Comparison& comparison);
 
 // What comes of the decisions of one direction.
 struct SummaryRow {

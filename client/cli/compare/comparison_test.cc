@@ -604,6 +604,29 @@ TEST(ComparisonTest, ASequenceMayBeLong) {
   EXPECT_EQ(Compared(file, file).positions.size(), 200'000);
 }
 
+// The same of the tokens of a list.
+TEST(ComparisonTest, AListMayBeLong) {
+  constexpr int32_t kTokens = 1 << 16;
+  File a(1);
+  for (int32_t i = 0; i < 6; ++i) {
+    RecordedPosition position{{1000 * i, std::nullopt, 0}, {}};
+    for (int32_t id = 0; id < kTokens; ++id) {
+      const auto share = static_cast<float>((id + i) % 1000 - 500);
+      position.top.push_back({id, std::nullopt, -11.2f - share / 10'000});
+    }
+    position.sampled.log_prob = position.top[1000 * i].log_prob;
+    a[0].positions.push_back(position);
+  }
+  const File b = Changed(a, [](RecordedPosition& position) {
+    for (RecordedToken& token : position.top) token.log_prob -= 0.001f;
+    TakeSampledFromList(position);
+  });
+  const Comparison comparison = Compared(a, b);
+  EXPECT_EQ(comparison.a_to_b.unscored, 0u) << "tokens far down the list are found";
+  EXPECT_EQ(comparison.a_to_b.top_k, 254);
+  EXPECT_THAT(LeftOutOf(comparison), IsEmpty());
+}
+
 TEST(ComparisonTest, NoFaultIsFoundOnlyWhereTheSizeSaysSo) {
   const std::vector<double> differences = Differences(Recorded("float32"), Recorded("4_bit"));
   size_t without_fault = 0, undecided = 0;

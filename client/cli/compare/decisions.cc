@@ -92,7 +92,7 @@ absl::StatusOr<DecidedPosition> DecidePosition(const RecordedSet& behavior,
 absl::StatusOr<Decisions> DecideAll(const Recording& behavior, const Recording& current,
                                     int32_t vocabulary_size, const DecideOptions& options) {
   // A recording without lists has one slot, which is never used.
-  const auto recorded = static_cast<uint32_t>(std::max(1, behavior.top_k));
+  const auto recorded = static_cast<uint32_t>(std::clamp(behavior.top_k, 1, kMaxTopK));
   Decisions all;
   all.top_k = static_cast<int>(options.top_k == 0 ? recorded : std::min(options.top_k, recorded));
   for (size_t i = 0; i < behavior.sequences.size(); ++i) {

@@ -13,7 +13,8 @@
 namespace sis {
 
 struct DecideOptions {
-  // Use only the k most probable tokens; 0 means all that the behaviour recording lists.
+  // Use only the k most probable tokens; 0 means all that the behaviour recording lists, at most as
+  // many as a record holds.
   uint32_t top_k = 0;
   // Of the run: keys the decisions. The sequences are called "0", "1", ...
   uint64_t seed = 0;
@@ -31,7 +32,7 @@ struct DecidedPosition {
 };
 
 struct Decisions {
-  int top_k = 0;  // that was used
+  int top_k = 0;  // that was used: what was asked for, if the recording lists so many
   // The common prefix of each sequence.
   std::vector<std::vector<DecidedPosition>> sequences;
   uint64_t positions = 0;

@@ -56,6 +56,7 @@ Diagnosis Diagnose(const RecordedPair& pair, const std::vector<ComparedPosition>
     if (check.fault()) diagnosis.verdict.push_back(check.finding);
   }
   if (!diagnosis.fault) {
+    diagnosis.undecided = diagnosis.size.positions == 0 || !diagnosis.size.is_noise;
     diagnosis.verdict.push_back(WithoutFault(positions.size(), diagnosis.size));
   }
   if (!diagnosis.left_out.empty()) {

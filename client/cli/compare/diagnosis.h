@@ -17,6 +17,8 @@ struct Diagnosis {
   DifferenceSize size;
   std::vector<LeftOut> left_out;
   bool fault = false;
+  // None was found, but there is too little to say that there is none.
+  bool undecided = false;
   // One paragraph for each fault; else what the differences are like. Then one about what is left
   // out, if anything is.
   std::vector<std::string> verdict;

@@ -29,8 +29,10 @@ std::string Cell(const std::string& text, const char* attributes = "") {
 }
 
 std::string Verdict(const Diagnosis& diagnosis) {
-  std::string html = absl::StrFormat("<section id=\"verdict\" class=\"%s\">\n",
-                                     diagnosis.fault ? "fault" : "clear");
+  std::string html =
+      absl::StrFormat("<section id=\"verdict\" class=\"%s\">\n", diagnosis.fault       ? "fault"
+                                                                 : diagnosis.undecided ? "undecided"
+                                                                                       : "clear");
   for (const std::string& sentence : diagnosis.verdict) {
     absl::StrAppend(&html, "<p>", EscapedForHtml(sentence), "</p>\n");
   }
@@ -71,7 +73,11 @@ std::string Summary(const Comparison& comparison) {
                     Cell(Number(a_to_b[i].value, digits), " class=\"number\""),
                     Cell(Number(b_to_a[i].value, digits), " class=\"number\""), "</tr>\n");
   }
-  return absl::StrCat(html, "</tbody></table></section>\n");
+  absl::StrAppend(&html, "</tbody></table>\n");
+  for (const std::string& note : NotesOnTopK(comparison)) {
+    absl::StrAppend(&html, "<p>", EscapedForHtml(note), "</p>\n");
+  }
+  return absl::StrCat(html, "</section>\n");
 }
 
 std::string Figure(const PercentilePlot& plot) {

@@ -33,7 +33,7 @@ Json CheckJson(const Check& check) {
 }
 
 Json SummaryJson(const Decisions& decisions) {
-  Json json = {{"top_k", decisions.top_k}};
+  Json json;
   for (const SummaryRow& row : Summarise(decisions)) {
     if (row.is_count) {
       json[row.field] = static_cast<uint64_t>(row.value);
@@ -67,16 +67,22 @@ Json PositionJson(const Comparison& comparison, const ComparedPosition& position
 
 std::string JsonReport(const Comparison& comparison) {
   const Diagnosis& diagnosis = comparison.diagnosis;
-  Json checks = Json::array(), positions = Json::array();
+  Json checks = Json::array(), left_out = Json::array(), positions = Json::array();
   for (const Check& check : diagnosis.checks) checks.push_back(CheckJson(check));
+  for (const LeftOut& part : diagnosis.left_out) {
+    left_out.push_back(
+        {{"name", part.name}, {"positions", part.positions}, {"reason", part.reason}});
+  }
   for (const ComparedPosition& position : comparison.positions) {
     positions.push_back(PositionJson(comparison, position));
   }
   const Json json = {{"a", comparison.a_name},
                      {"b", comparison.b_name},
                      {"fault", diagnosis.fault},
+                     {"undecided", diagnosis.undecided},
                      {"verdict", diagnosis.verdict},
                      {"checks", checks},
+                     {"left_out", left_out},
                      {"d",
                       {{"mean", diagnosis.size.mean},
                        {"standard_error", diagnosis.size.standard_error},
@@ -84,6 +90,7 @@ std::string JsonReport(const Comparison& comparison) {
                        {"meaning", diagnosis.size.meaning}}},
                      {"a_to_b", SummaryJson(comparison.a_to_b)},
                      {"b_to_a", SummaryJson(comparison.b_to_a)},
+                     {"notes", NotesOnTopK(comparison)},
                      {"positions", positions}};
   return json.dump(/*indent=*/-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
 }

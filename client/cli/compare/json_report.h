@@ -7,8 +7,8 @@
 
 namespace sis {
 
-// One object, in one line: a, b, fault, verdict, checks, d, a_to_b, b_to_a, positions. Numbers that
-// are not there are null.
+// One object, in one line: a, b, fault, undecided, verdict, checks, left_out, d, a_to_b, b_to_a,
+// notes, positions. Numbers that are not there are null.
 std::string JsonReport(const Comparison& comparison);
 
 }  // namespace sis

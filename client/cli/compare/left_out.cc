@@ -10,10 +10,11 @@ namespace sis {
 
 std::vector<LeftOut> CountLeftOut(const RecordedPair& pair, const Decisions& decisions) {
   size_t parted_sequences = 0;
-  LeftOut parted, only_a{0, "that only A has"}, only_b{0, "that only B has"},
-      without_a{0, "where A gives no log-prob of its own token"},
-      without_b{0, "where B gives no log-prob of A's token"},
-      impossible{0, "where B's list and its own token's log-prob sum to more than 1"};
+  LeftOut parted{"parted", 0, ""}, only_a{"only_a", 0, "that only A has"},
+      only_b{"only_b", 0, "that only B has"},
+      without_a{"without_a", 0, "where A gives no log-prob of its own token"},
+      without_b{"without_b", 0, "where B gives no log-prob of A's token"},
+      impossible{"impossible", 0, "where B's list and its own token's log-prob sum to more than 1"};
   for (size_t i = 0; i < pair.a.sequences.size(); ++i) {
     const RecordedSets& a = pair.a.sequences[i];
     const RecordedSets& b = pair.b.sequences[i];

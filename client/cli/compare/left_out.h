@@ -11,6 +11,7 @@
 namespace sis {
 
 struct LeftOut {
+  std::string name;  // for programs; does not change
   size_t positions = 0;
   std::string reason;  // of "240 of 960 positions ..."
 };

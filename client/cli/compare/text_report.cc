@@ -52,6 +52,7 @@ std::string SummaryTable(const Comparison& comparison) {
     absl::StrAppendFormat(&table, "%-28s %12s %12s\n", a_to_b[i].title,
                           Number(a_to_b[i].value, digits), Number(b_to_a[i].value, digits));
   }
+  for (const std::string& note : NotesOnTopK(comparison)) absl::StrAppend(&table, note, "\n");
   return table;
 }
 

@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/numerics/exp32.h"
 #include "kernels/numerics/log_prob.h"
-#include "kernels/records/record_view.h"
 
 namespace sis {
 namespace {
@@ -97,12 +96,11 @@ absl::StatusOr<List> ReadList(const RecordedPosition& position, const std::strin
                   [](const ListedToken& a, const ListedToken& b) { return a.id == b.id; }),
       list.tokens.end());
   std::sort(list.tokens.begin(), list.tokens.end(), MoreProbable);
-  if (list.tokens.size() > kMaxTopK) list.tokens.resize(kMaxTopK);
   list.sampled_is_last = list.tokens.size() > 1 && list.tokens.back().id == sampled_id;
   list.sampled_stood_first_out_of_order = sampled_first && list.sampled_is_last;
 
-  float mass = 0;
-  for (const ListedToken& token : list.tokens) mass = mass + Exp32(token.log_prob);
+  double mass = 0;
+  for (const ListedToken& token : list.tokens) mass += Exp32(token.log_prob);
   if (!(mass <= 1 + kRoundingSlack)) {
     return error(absl::StrCat("the probabilities of top_logprobs sum to ", mass));
   }
@@ -125,12 +123,15 @@ bool LongestHaveAppended(std::span<const List> lists) {
 RecordedSet ReadSet(const RecordedPosition& position, const List& list, bool appended,
                     TokenIds& ids) {
   const float given = position.sampled.log_prob;
-  RecordedSet set{ids.Of(position.sampled), given, given, {}};
+  RecordedSet set{ids.Of(position.sampled), given, given};
   for (const ListedToken& token : list.tokens) {
     if (!std::isfinite(token.log_prob)) continue;
     if (token.id == set.sampled_id) set.sampled_log_prob = token.log_prob;
     if (!(appended && token.id == set.sampled_id)) set.top.push_back(token);
   }
+  set.by_id = set.top;
+  std::sort(set.by_id.begin(), set.by_id.end(),
+            [](const ListedToken& a, const ListedToken& b) { return a.id < b.id; });
   return set;
 }
 
@@ -177,10 +178,16 @@ absl::StatusOr<Recording> ReadRecording(std::span<const RecordedSequence> sequen
 
 }  // namespace
 
+std::optional<float> RecordedSet::Listed(int32_t id) const {
+  const auto found =
+      std::lower_bound(by_id.begin(), by_id.end(), id,
+                       [](const ListedToken& token, int32_t wanted) { return token.id < wanted; });
+  if (found == by_id.end() || found->id != id) return std::nullopt;
+  return found->log_prob;
+}
+
 std::optional<float> RecordedSet::LogProbOf(int32_t id) const {
-  for (const ListedToken& token : top) {
-    if (token.id == id) return token.log_prob;
-  }
+  if (const std::optional<float> listed = Listed(id)) return listed;
   if (id == sampled_id && std::isfinite(sampled_log_prob)) return sampled_log_prob;
   return std::nullopt;
 }

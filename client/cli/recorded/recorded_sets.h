@@ -25,11 +25,15 @@ struct RecordedSet {
   float sampled_log_prob;
   // What the file gives besides the list; -inf if nothing.
   float given_log_prob;
-  // The most probable tokens, most probable first, ties by id, without an appended sampled token.
-  std::vector<ListedToken> top;
+  // All listed tokens, most probable first, ties by id, without an appended sampled token. A record
+  // of the service holds kMaxTopK of them at most.
+  std::vector<ListedToken> top = {};
+  // The same by id, for look-ups.
+  std::vector<ListedToken> by_id = {};
 
-  // The log-prob of a token, if the engine gave one: among the most probable or as the sampled
-  // token.
+  // The log-prob of a listed token.
+  std::optional<float> Listed(int32_t id) const;
+  // The log-prob of a token, if the engine gave one: as a listed or as the sampled token.
   std::optional<float> LogProbOf(int32_t id) const;
 };
 
@@ -54,7 +58,6 @@ struct RecordedPair {
 
 // Tokens are matched by id if both files give all ids, else by their bytes, which then get ids by
 // first appearance. Where different tokens of a list have the same text, the most probable stays.
-// Of lists of more than kMaxTopK tokens so many are kept.
 //
 // Engines may list the sampled token besides the most probable ones. It then counts as appended,
 // not as one of them, if it is the least probable of its list, and

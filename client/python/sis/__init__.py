@@ -33,14 +33,14 @@ from sis.errors import (
     Unauthenticated,
     Unavailable,
 )
-from sis.evaluation import Decision, Evaluation, PrefixPoint, Step, Totals
+from sis.evaluation import Decision, Evaluation, PrefixPoint, Step, Steps, Totals
 from sis.half_precision import float16_rounded_up
 from sis.inspection import Deviation, InspectedSequence, RunInspection, SequenceInspection, TokenCounts
 from sis.local_server import LocalServer, local_server
 from sis.options import AuthorsCode, EvaluateOptions, LogRatioSum
 from sis.records import MissingRange, MissingReason, SequenceRef, Slice, TopKRecords
 from sis.reduction import gather, reduce
-from sis.run import Run, RunConfig, RunStatus, Sampling
+from sis.run import Run, RunConfig, Runs, RunStatus, Sampling
 from sis.segment import Segment
 from sis.server_state import Activity, ServerState
 from sis.top_k import TopK, canonical
@@ -92,6 +92,7 @@ __all__ = [
     "RunConfig",
     "RunInspection",
     "RunStatus",
+    "Runs",
     "Sampling",
     "Segment",
     "SequenceInspection",
@@ -103,6 +104,7 @@ __all__ = [
     "SoftAcceptance",
     "Staleness",
     "Step",
+    "Steps",
     "Tis",
     "TokenCounts",
     "TopK",

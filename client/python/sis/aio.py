@@ -19,6 +19,7 @@ import sis.append
 import sis.client
 from sis.engines.adapter import Adapter
 from sis.engines.recorder import Recorder as BlockingRecorder
+from sis.owner import Owner
 from sis.records import SequenceRef
 from sis.run import Run
 
@@ -40,6 +41,18 @@ def _awaited(method: Callable[..., _Result]) -> Callable[..., Awaitable[_Result]
         return await _in_thread(self._pool, method, self.blocking, *arguments, **named)
 
     return call
+
+
+class _Threads(futures.ThreadPoolExecutor):
+    """Of the process that made them: in one that is forked from it there are none."""
+
+    def __init__(self) -> None:
+        super().__init__(MAX_CALLS, thread_name_prefix="sis-aio")
+        self._owner = Owner()
+
+    def submit(self, *arguments: Any, **named: Any) -> futures.Future:
+        self._owner.check("client")
+        return super().submit(*arguments, **named)
 
 
 class AppendStream:
@@ -77,7 +90,7 @@ class Client:
     def __init__(self, *arguments: Any, **named: Any) -> None:
         # The client that makes the calls; thread-safe, and closed with this one.
         self.blocking = sis.client.Client(*arguments, **named)
-        self._pool = futures.ThreadPoolExecutor(MAX_CALLS, thread_name_prefix="sis-aio")
+        self._pool = _Threads()
 
     create_run = _awaited(sis.client.Client.create_run)
     get_run = _awaited(sis.client.Client.get_run)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import grpc
 
@@ -16,7 +16,7 @@ from sis.circuit_breaker import CircuitBreaker
 from sis.credentials import Credentials
 from sis.errors import Error
 from sis.evaluate_call import EvaluateCall
-from sis.evaluation import Evaluation, Step
+from sis.evaluation import Evaluation, Step, Steps
 from sis.half_precision import RoundedUp
 from sis.inspection import RunInspection, SequenceInspection
 from sis.micro_batches import Rows
@@ -24,7 +24,7 @@ from sis.options import EvaluateOptions
 from sis.owner import Owner
 from sis.records import SequenceLike, SequenceRef, Slice, TopKRecords, listed
 from sis.replicas import Replicas
-from sis.run import Run, RunConfig, RunStatus, Sampling
+from sis.run import Run, RunConfig, Runs, RunStatus, Sampling
 from sis.segment import Segment
 from sis.server_state import ServerState
 from sis.single_server import SingleServer
@@ -161,9 +161,14 @@ class Client:
         run = pb.RunRef(run_id=run_id, incarnation=incarnation)
         return self._service.DeleteRun(pb.DeleteRunRequest(run=run)).deleted
 
-    def list_runs(self) -> List[RunStatus]:
-        """All runs, by run id."""
-        return [RunStatus.from_proto(run) for run in self._service.ListRuns(pb.ListRunsRequest()).runs]
+    def list_runs(self) -> Runs:
+        """All runs, by run id.
+
+        Of several replicas an answer is without the share of those that gave none: its `unanswered`
+        says which. So it is of get_step, list_steps and inspect_run.
+        """
+        response = self._service.ListRuns(pb.ListRunsRequest())
+        return Runs(map(RunStatus.from_proto, response.runs), response.unanswered)
 
     def advance_version(self, run: Run, policy_version: int) -> int:
         """Tells the current policy version. Returns how many sequences were dropped because all of
@@ -180,11 +185,12 @@ class Client:
         response = self._service.GetStep(pb.GetStepRequest(run=run.to_proto(), draw=draw))
         return Step.from_proto(response)
 
-    def list_steps(self, run: Run) -> Dict[int, Step]:
+    def list_steps(self, run: Run) -> Steps:
         """get_step of all draws whose totals are kept, by draw. The one that was evaluated last is
         last."""
         response = self._service.ListSteps(pb.ListStepsRequest(run=run.to_proto()))
-        return {kept.draw: Step.from_proto(kept.step) for kept in response.steps}
+        steps = {kept.draw: Step.from_proto(kept.step) for kept in response.steps}
+        return Steps(steps, response.unanswered)
 
     def get_servers(self) -> Tuple[Union[ServerState, Error], ...]:
         """What each server is, holds and did, in the order of the addresses; of one that gives no
@@ -293,9 +299,10 @@ class Client:
     ) -> Evaluation:
         """Decides for N positions from the current policy's log-probs at the recorded ids.
 
-        records: of fetch_top_k (or its `select`); its lease is renewed, and a change of the records
-        on the server since then is FailedPrecondition. A lease that has ended is no error: what was
-        dropped since is MISSING. Slices will do, if each has a length.
+        records: of fetch_top_k (or its `select`); its lease is renewed. If others are recorded on
+        the server since then, generated again or added, that is FailedPrecondition. What has gone
+        since is MISSING: stale, corrupt, or dropped after the lease has ended, which is no error.
+        Slices will do, if each has a length.
         draw: the optimiser step. The same draw decides the same way, another one independently.
         log_probs: float32 [N, K], nats, at records.ids; unused slots and missing positions may hold
         anything. float16 is sent as it is, in half the bytes: it must have been rounded up

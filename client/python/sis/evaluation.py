@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import functools
 from dataclasses import dataclass, field, fields
-from typing import Mapping, Optional, Sequence, Tuple
+from typing import Dict, Iterable, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -162,6 +162,8 @@ class Step:
     # One point for each k that evaluations of this draw asked for, rising; each over the positions
     # of those that did.
     prefix_curve: Tuple[PrefixPoint, ...] = ()
+    # As of Runs.
+    unanswered: Tuple[int, ...] = ()
 
     @staticmethod
     def from_proto(response: pb.GetStepResponse) -> Step:
@@ -172,7 +174,17 @@ class Step:
             corrections.from_proto(response.corrections),
             {MissingReason(part.reason): part.positions for part in response.missing},
             tuple(map(PrefixPoint.from_proto, response.prefix_curve)),
+            tuple(response.unanswered),
         )
+
+
+class Steps(Dict[int, Step]):
+    """By draw. The one that was evaluated last is last."""
+
+    def __init__(self, steps: Mapping[int, Step], unanswered: Iterable[int] = ()) -> None:
+        super().__init__(steps)
+        # As of Runs.
+        self.unanswered: Tuple[int, ...] = tuple(unanswered)
 
 
 # The arrays of an Evaluation as they travel, but for `accepted`, which travels as bits.

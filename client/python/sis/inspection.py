@@ -63,6 +63,8 @@ class RunInspection:
     tokens: Tuple[TokenCounts, ...]
     # Largest |log w| first.
     deviations: Tuple[Deviation, ...]
+    # As of Runs.
+    unanswered: Tuple[int, ...] = ()
 
     @staticmethod
     def from_proto(response: pb.InspectRunResponse) -> RunInspection:
@@ -82,6 +84,7 @@ class RunInspection:
                 Deviation(_ref(found.sequence), found.position, found.token_id, found.draw, found.log_ratio)
                 for found in response.deviations
             ),
+            tuple(response.unanswered),
         )
 
 

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import atexit
+import collections
+import contextlib
 import importlib.util
 import os
 import shutil
 import subprocess
 import tempfile
-from typing import Dict, List, Optional
+import threading
+from typing import Deque, Dict, List, Optional
 
 from sis.owner import Owner
 
-# Seconds that a server may take to end what it is doing.
+# Seconds that a server may take to end what it is doing, and what it printed to be read.
 _END_TIMEOUT = 30.0
+_READ_TIMEOUT = 1.0
+# Seconds between looks whether it is still there, until it is ready.
+_LOOK_EVERY = 0.05
+# Lines that are told of one that was never ready.
+_LINES_TOLD = 20
 
 
 class LocalServer:
@@ -33,19 +41,30 @@ class LocalServer:
         self._process = subprocess.Popen(
             [binary, f"--parent={os.getpid()}", f"--listen={listen}", "--admin=127.0.0.1:0", *flags],
             stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
+            errors="replace",
         )
         atexit.register(self.close)
         # What it says before it is ready: its addresses, its backend, its store.
         self._said: Dict[str, str] = {}
-        assert self._process.stdout is not None
-        for line in iter(self._process.stdout.readline, "ready\n"):
-            if not line:
-                code = self._process.wait()
+        self._printed: Deque[str] = collections.deque(maxlen=_LINES_TOLD)
+        self._ready = threading.Event()
+        self._readers = [
+            threading.Thread(target=read, name="sis-server-output", daemon=True)
+            for read in (self._read_said, self._read_log)
+        ]
+        for reader in self._readers:
+            reader.start()
+        while not self._ready.wait(_LOOK_EVERY):
+            # What it prints may never end: a process that it started may have the pipes too.
+            code = self._process.poll()
+            if code is not None:
                 self.close()
-                raise RuntimeError(f"sis_server ended with status {code} before it was ready")
-            name, _, value = line.strip().partition(": ")
-            self._said[name] = value
+                printed = "".join(self._printed).strip() or "no word"
+                raise RuntimeError(
+                    f"sis_server ended with status {code} before it was ready: {printed}"
+                )
 
     @property
     def address(self) -> str:
@@ -69,10 +88,32 @@ class LocalServer:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
+        for reader in self._readers:
+            reader.join(_READ_TIMEOUT)
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _read_said(self) -> None:
+        """Of a thread."""
+        assert self._process.stdout is not None
+        with self._process.stdout as lines:
+            for line in lines:
+                if line == "ready\n":
+                    self._ready.set()
+                else:
+                    self._printed.append(line)
+                    name, _, value = line.strip().partition(": ")
+                    self._said[name] = value
+
+    def _read_log(self) -> None:
+        """Of a thread: its standard error is this process's, as if it had been left alone."""
+        assert self._process.stderr is not None
+        with self._process.stderr as lines:
+            for line in lines:
+                self._printed.append(line)
+                # Whoever has closed it doesn't want to know.
+                with contextlib.suppress(OSError):
+                    os.write(2, line.encode())
 
     def __enter__(self) -> LocalServer:
         return self

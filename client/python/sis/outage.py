@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from typing import Set
 
 
 class Outage:
     """From the first call that is lost until each kind of call that was lost has succeeded again: it
-    warns once."""
+    warns once. Thread-safe."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._lost: Set[str] = set()
+        self._number = 0
 
     def lost(self, kind: str, message: str) -> None:
         """A RuntimeWarning if it begins."""
-        if not self._lost:
-            warnings.warn(message, RuntimeWarning, stacklevel=4)
-        self._lost.add(kind)
+        with self._lock:
+            begins = not self._lost
+            self._lost.add(kind)
+            self._number += begins
+            number = self._number
+        if begins:
+            # Of one place Python shows the same text once.
+            warnings.warn(f"{message} (outage {number})", RuntimeWarning, stacklevel=4)
 
     def succeeded(self, kind: str) -> None:
-        self._lost.discard(kind)
+        with self._lock:
+            self._lost.discard(kind)

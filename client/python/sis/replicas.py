@@ -73,7 +73,7 @@ class Replicas:
         self._pool.shutdown(wait=False)
 
     def CreateRun(self, request: pb.CreateRunRequest) -> pb.CreateRunResponse:
-        answers = self._ask_all(lambda server: server.CreateRun(request))
+        answers, _ = self._ask_all(lambda server: server.CreateRun(request))
         incarnation = max(answer.incarnation for answer in answers.values())
         for server in self._servers:
             server.remember(request.run_id, request.config, incarnation)
@@ -85,7 +85,8 @@ class Replicas:
         )
 
     def GetRun(self, request: pb.GetRunRequest) -> pb.GetRunResponse:
-        run = _merged_run([answer.run for answer in self._ask_who_knows(lambda server: server.GetRun(request))])
+        answers, _ = self._ask_who_knows(lambda server: server.GetRun(request))
+        run = _merged_run([answer.run for answer in answers])
         for server in self._servers:
             server.remember(run.run_id, run.config, run.incarnation, run.policy_version)
         return pb.GetRunResponse(run=run)
@@ -109,36 +110,48 @@ class Replicas:
 
     def ListRuns(self, request: pb.ListRunsRequest) -> pb.ListRunsResponse:
         by_id: Dict[str, List[pb.Run]] = {}
-        for answer in self._ask_all(lambda server: server.ListRuns(request)).values():
+        answers, unanswered = self._ask_all(lambda server: server.ListRuns(request))
+        for answer in answers.values():
             for run in answer.runs:
                 by_id.setdefault(run.run_id, []).append(run)
-        return pb.ListRunsResponse(runs=[_merged_run(by_id[run_id]) for run_id in sorted(by_id)])
+        return pb.ListRunsResponse(
+            runs=[_merged_run(by_id[run_id]) for run_id in sorted(by_id)], unanswered=unanswered
+        )
 
     def AdvanceVersion(self, request: pb.AdvanceVersionRequest) -> pb.AdvanceVersionResponse:
-        answers = self._ask_all(lambda server: server.AdvanceVersion(request)).values()
-        return pb.AdvanceVersionResponse(dropped_sequences=sum(answer.dropped_sequences for answer in answers))
+        answers, _ = self._ask_all(lambda server: server.AdvanceVersion(request))
+        dropped = sum(answer.dropped_sequences for answer in answers.values())
+        return pb.AdvanceVersionResponse(dropped_sequences=dropped)
 
     def GetStep(self, request: pb.GetStepRequest) -> pb.GetStepResponse:
-        answers = self._ask_who_knows(lambda server: server.GetStep(request))
-        return _sum_steps(answers)
+        answers, unanswered = self._ask_who_knows(lambda server: server.GetStep(request))
+        return _sum_steps(answers, unanswered)
 
     def ListSteps(self, request: pb.ListStepsRequest) -> pb.ListStepsResponse:
         by_draw: Dict[int, List[pb.GetStepResponse]] = {}
         # How far from its end a draw stands in the list of the replica that evaluated it last, as
         # far as that can be told.
         from_end: Dict[int, int] = {}
-        for answer in self._ask_who_knows(lambda server: server.ListSteps(request)):
+        answers, unanswered = self._ask_who_knows(lambda server: server.ListSteps(request))
+        for answer in answers:
             for index, kept in enumerate(answer.steps):
                 by_draw.setdefault(kept.draw, []).append(kept.step)
                 here = len(answer.steps) - index
                 from_end[kept.draw] = min(from_end.get(kept.draw, here), here)
         in_order = sorted(by_draw, key=lambda draw: (-from_end[draw], draw))
         return pb.ListStepsResponse(
-            steps=[pb.ListStepsResponse.Step(draw=draw, step=_sum_steps(by_draw[draw])) for draw in in_order]
+            steps=[
+                pb.ListStepsResponse.Step(draw=draw, step=_sum_steps(by_draw[draw], unanswered))
+                for draw in in_order
+            ],
+            unanswered=unanswered,
         )
 
     def InspectRun(self, request: pb.InspectRunRequest) -> pb.InspectRunResponse:
-        return merged_inspections(self._ask_who_knows(lambda server: server.InspectRun(request)))
+        answers, unanswered = self._ask_who_knows(lambda server: server.InspectRun(request))
+        merged = merged_inspections(answers)
+        merged.unanswered.extend(unanswered)
+        return merged
 
     def InspectSequence(self, request: pb.InspectSequenceRequest) -> pb.InspectSequenceResponse:
         index = self._placement.replica(request.run.run_id, request.sequence.id)
@@ -342,11 +355,18 @@ class Replicas:
             raise down[0]
         return answers, down
 
-    def _ask_all(self, call: Callable[[SingleServer], _Answer]) -> Dict[int, _Answer]:
-        return self._ask({index: call for index in range(len(self._servers))})[0]
+    def _ask_all(
+        self, call: Callable[[SingleServer], _Answer]
+    ) -> Tuple[Dict[int, _Answer], List[int]]:
+        """The answers by replica, and which gave none."""
+        answers, down = self._ask({index: call for index in range(len(self._servers))})
+        return answers, list(down)
 
-    def _ask_who_knows(self, call: Callable[[SingleServer], _Answer]) -> List[_Answer]:
-        """The answers of those that have what is asked for; sis.NotFound if none has it."""
+    def _ask_who_knows(
+        self, call: Callable[[SingleServer], _Answer]
+    ) -> Tuple[List[_Answer], List[int]]:
+        """The answers of those that have what is asked for, and which gave none; sis.NotFound if
+        none that answers has it."""
         unknown: List[errors.NotFound] = []
 
         def ask(server: SingleServer) -> Optional[_Answer]:
@@ -356,10 +376,11 @@ class Replicas:
                 unknown.append(error)
                 return None
 
-        found = [answer for answer in self._ask_all(ask).values() if answer is not None]
+        answers, unanswered = self._ask_all(ask)
+        found = [answer for answer in answers.values() if answer is not None]
         if not found:
             raise unknown[0]
-        return found
+        return found, unanswered
 
     def _top_k(self, run_id: str, error: errors.Error) -> int:
         """K, without an answer that says it; raises `error` if nobody here has opened or looked up
@@ -492,7 +513,9 @@ def _merged_run(runs: Sequence[pb.Run]) -> pb.Run:
     return merged
 
 
-def _sum_steps(parts: Sequence[pb.GetStepResponse]) -> pb.GetStepResponse:
+def _sum_steps(
+    parts: Sequence[pb.GetStepResponse], unanswered: Sequence[int]
+) -> pb.GetStepResponse:
     return pb.GetStepResponse(
         totals=sum_totals([part.totals for part in parts]),
         sequences=sum(part.sequences for part in parts),
@@ -500,6 +523,7 @@ def _sum_steps(parts: Sequence[pb.GetStepResponse]) -> pb.GetStepResponse:
         corrections=sum_corrections(part.corrections for part in parts),
         missing=_sum_missing(part.missing for part in parts),
         prefix_curve=_sum_prefix_curves(part.prefix_curve for part in parts),
+        unanswered=unanswered,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict, dataclass
-from typing import Optional
+from typing import Iterable, List, Optional, Tuple
 
 from sis.v1 import ratio_service_pb2 as pb
 
@@ -17,6 +17,12 @@ def check_id(run_id: str) -> None:
     """ValueError for one that no server takes, where that is better known early."""
     if not re.fullmatch("[A-Za-z0-9._-]{1,256}", run_id):
         raise ValueError(f"run is {run_id!r}, must be 1 to 256 characters of [A-Za-z0-9._-]")
+
+
+def label_of(text: str) -> str:
+    """The end of a text, no longer than a server takes task, algorithm and model: of a path, what
+    tells it from others."""
+    return text.encode(errors="replace")[-256:].decode(errors="ignore")
 
 
 @dataclass(frozen=True)
@@ -110,6 +116,16 @@ class RunStatus:
             unread_sequences=run.unread_sequences,
             owner=run.config.owner,
         )  # fmt: skip
+
+
+class Runs(List[RunStatus]):
+    """By run id."""
+
+    def __init__(self, runs: Iterable[RunStatus] = (), unanswered: Iterable[int] = ()) -> None:
+        super().__init__(runs)
+        # The places, in the client's list of addresses, of those that gave no answer: what these
+        # hold is not here.
+        self.unanswered: Tuple[int, ...] = tuple(unanswered)
 
 
 _LOG_PROBS = {"raw": pb.Sampling.RAW, "processed": pb.Sampling.PROCESSED}

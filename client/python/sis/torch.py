@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from sis.distillation import Divergence, forward_kl, reverse_kl
+from sis.logit_transform import LogitTransform
 from sis.records import SequenceLike, SequenceRef, Slice, TopKRecords
 from sis.sampling_replay import Replayed, is_complete, replayed
 from sis.score_centering import score_center
@@ -153,6 +154,7 @@ def gather_from_head(
     sampled_ids: Optional[torch.Tensor] = None,
     *,
     bias: Optional[torch.Tensor] = None,
+    transform: Optional[Callable[[torch.Tensor], torch.Tensor]] = None,
     temperature: float = 1.0,
     vocabulary_start: int = 0,
     group: Any = None,
@@ -161,8 +163,10 @@ def gather_from_head(
     never [N, V].
 
     hidden: [N, H], the last hidden states, after the final norm. weight: [V, H], the head's, and
-    bias: [V]. The product is made in their own type, as the model makes it, and summed in float32.
-    With a group each rank holds the head's rows of the tokens from vocabulary_start on.
+    bias: [V]. transform: what the model makes of each of these logits, before the temperature: some
+    scale or cap them, so give LogitTransform.of(model.config). Product and transform are made in
+    their own type, as the model makes them, and summed in float32. With a group each rank holds the
+    head's rows of the tokens from vocabulary_start on.
     """
     _check_rows("hidden", hidden, records)
     width = min(_HEAD_CHUNK, max(1, len(weight)))
@@ -173,7 +177,8 @@ def gather_from_head(
         for token in range(0, len(weight), width):
             part = slice(token, token + width)
             own_bias = None if bias is None else bias[part]
-            yield vocabulary_start + token, torch.nn.functional.linear(here, weight[part], own_bias)
+            logits = torch.nn.functional.linear(here, weight[part], own_bias)
+            yield vocabulary_start + token, logits if transform is None else transform(logits)
 
     return _gather(records, sampled_ids, parts, rows, hidden.device, temperature, group)
 
@@ -196,8 +201,9 @@ def gather_from_head_rows(
     sampled_ids int [N]: the trainer's own tokens; sampled_log_probs [N], nats: theirs. What a fused
     head of bfloat16 rounded in the sampled logit is in all values of its position alike, so their
     ratios, and the acceptance probability, are as if it had rounded nothing. Where they would add up
-    to more than 1 by it, all values of the position are lowered alike. transform: what the model makes
-    of each logit of its head, before the temperature.
+    to more than 1 by it, all values of the position are lowered alike. transform: as of
+    gather_from_head; made in float32. Where the sampled token's log-prob is -inf, which tells
+    nothing about the others, the whole head is multiplied.
     """
     _check_rows("hidden", hidden, records)
     device = hidden.device
@@ -208,6 +214,7 @@ def gather_from_head_rows(
     own = sampled_log_probs.float()
     found = torch.empty((len(records), records.ids.shape[1]), dtype=torch.float32, device=device)
     rows = max(1, _CHUNK_ELEMENTS // (ids.shape[1] * max(1, hidden.shape[1])))
+    excluded = torch.isneginf(own)
     for first in range(0, len(records), rows):
         part = slice(first, first + rows)
         wanted = ids[part].clamp(min=0)
@@ -220,6 +227,14 @@ def gather_from_head_rows(
         values = own[part, None] + (logits[:, :-1] - logits[:, -1:]) / temperature
         is_sampled = wanted[:, :-1] == wanted[:, -1:]
         found[part] = torch.where(is_sampled, own[part, None], values)
+        excluded[part] |= torch.isneginf(logits[:, -1])
+    if excluded.any():
+        of_those = ids[excluded].to(torch.int32).cpu().numpy()
+        arrays = {"ids": of_those[:, :-1], "sampled_ids": of_those[:, -1]}
+        found[excluded] = gather_from_head(
+            TopKRecords((Slice("excluded", length=len(of_those)),), arrays, (), 0),
+            hidden[excluded], weight, bias=bias, transform=transform, temperature=temperature,
+        ).log_probs  # fmt: skip
     used = ids[:, :-1] >= 0
     outside = ~((ids[:, :-1] == ids[:, -1:]) & used).any(dim=1)
     mass = (found.exp() * used).sum(dim=1) + own.exp() * outside

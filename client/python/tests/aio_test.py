@@ -5,6 +5,7 @@ import unittest
 
 import fake_service
 import numpy as np
+from in_a_fork import in_a_fork
 
 import sis
 import sis.aio
@@ -55,6 +56,12 @@ class AioTest(unittest.IsolatedAsyncioTestCase):
             lacking = names - {name for name, _ in inspect.getmembers(asynchronous)}
             # What only other parts of the package call.
             self.assertEqual(lacking - {"put", "unflushed", "must_wait"}, set())
+
+    async def test_in_a_process_that_was_forked_it_says_what_to_do(self):
+        async with sis.aio.Client(self.address, timeout=20) as client:
+            await client.list_runs()
+            error = in_a_fork(lambda: asyncio.run(client.list_runs()))
+            self.assertRegex(str(error), "Make a sis.Client here, after the fork")
 
     async def test_a_record_goes_there_and_back(self):
         async with sis.aio.Client(self.address, timeout=20) as client:

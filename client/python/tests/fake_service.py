@@ -47,8 +47,15 @@ class FakeService:
         self.batches = []
         self.evaluations = []
         self.counted = {}
+        # Whether it answers nothing that is about a run.
+        self.unavailable = False
+
+    def answer(self, context):
+        if self.unavailable:
+            context.abort(grpc.StatusCode.UNAVAILABLE, "away")
 
     def run_of(self, ref, context):
+        self.answer(context)
         run = self.runs.get(ref.run_id)
         if run is None:
             context.abort(grpc.StatusCode.NOT_FOUND, f"run '{ref.run_id}' is unknown")
@@ -57,6 +64,7 @@ class FakeService:
         return run
 
     def CreateRun(self, request, context):
+        self.answer(context)
         run = self.runs.get(request.run_id)
         if run is not None and request.incarnation in (0, run.incarnation):
             if run.config != request.config:
@@ -131,6 +139,7 @@ class FakeService:
         if header.vocabulary_size != run.config.vocabulary_size:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, "vocabulary_size is not the run's")
         for request in requests:
+            self.answer(context)
             self.batches.append(request.batch)
             self.before_batch(request.batch)
             yield pb.AppendResponse(acks=[self.apply(run, entry) for entry in request.batch.entries])

@@ -1,18 +1,20 @@
 """A server of this process, by the binary that Bazel built."""
 
-import multiprocessing
 import os
 import pathlib
 import signal
 import subprocess
 import sys
+import tempfile
 import unittest
 import unittest.mock
 import urllib.request
 
-import sis
+from in_a_fork import in_a_fork
 from server.testing import live_server
 from server.testing.until import until
+
+import sis
 
 PATH = str(live_server.BINARY.parent)
 LEFT_OPEN = """
@@ -32,7 +34,9 @@ child = os.fork()
 if child:
     print(started[0].address.partition(":")[2], started[0]._process.pid, child, flush=True)
 else:
-    started[0]._process.stdout.close()  # then nobody reads what the server says
+    # Then nobody reads what the server says.
+    os.close(started[0]._process.stdout.fileno())
+    os.close(started[0]._process.stderr.fileno())
 signal.pause()
 """
 
@@ -71,25 +75,6 @@ def running(process):
 def kill(process):
     if running(process):
         os.kill(process, signal.SIGKILL)
-
-
-def in_a_fork(what):
-    """What `what()` returns in a process that is forked from this one, or the error that it raises."""
-
-    def send():
-        try:
-            sender.send(what())
-        except Exception as error:
-            sender.send(error)
-
-    receiver, sender = multiprocessing.Pipe(duplex=False)
-    child = multiprocessing.get_context("fork").Process(target=send)
-    child.start()
-    answered = receiver.poll(20)
-    if not answered:
-        child.kill()
-    child.join()
-    return receiver.recv() if answered else TimeoutError()
 
 
 @unittest.mock.patch.dict(os.environ, {"PATH": PATH})
@@ -177,6 +162,18 @@ class LocalServerTest(unittest.TestCase):
     def test_what_goes_wrong_is_said(self):
         with self.assertRaisesRegex(RuntimeError, "ended with status 1 before it was ready"):
             sis.local_server("--no_such_flag=1")
+        with self.assertRaisesRegex(RuntimeError, "before it was ready: .*no_such_flag"):
+            sis.local_server("--no_such_flag=1")
+        with tempfile.TemporaryDirectory() as folder:
+            # It ends, but what it started has its output.
+            server = pathlib.Path(folder) / "sis_server"
+            server.write_text("#!/bin/sh\necho grpc: x\necho why >&2\nsleep 20 &\nexit 3\n")
+            server.chmod(0o755)
+            with unittest.mock.patch.dict(os.environ, {"PATH": f"{folder}:{os.environ['PATH']}"}):
+                with self.assertRaisesRegex(RuntimeError, "status 3 before it was ready") as raised:
+                    sis.local_server()
+            self.assertIn("grpc: x", str(raised.exception))
+            self.assertIn("why", str(raised.exception))
         with unittest.mock.patch.dict(os.environ, {"PATH": "/nowhere"}):
             with self.assertRaisesRegex(FileNotFoundError, "wheel sis-ratio-server, which tools/wheels"):
                 sis.local_server()

@@ -41,6 +41,18 @@ def logits_of(seed=0, rows=ROWS, vocabulary=V):
     return torch.from_numpy(np.random.default_rng(seed).normal(size=(rows, vocabulary)).astype(np.float32) * 4)
 
 
+class Configuration:
+    """Of a model of transformers."""
+
+    model_type = "some"
+
+    def __init__(self, settings):
+        vars(self).update(settings)
+
+    def get_text_config(self):
+        return self
+
+
 def in_float64(kept, logits, temperature=1.0):
     values = torch.log_softmax(logits.double() / temperature, dim=-1).numpy()
     at = np.take_along_axis(values, np.maximum(kept.ids, 0).astype(int), axis=1)
@@ -85,6 +97,12 @@ class GatherTest(unittest.TestCase):
         self.assertGreater(len(rows), ROWS // 3)
         self.assertEqual(gathered.log_probs.numpy()[rows, slots].tobytes(), sampled[rows].tobytes())
 
+    def without_unnamed(self, kept, gathered):
+        """As gather gives it: NaN where no sampled token is recorded."""
+        unnamed = torch.from_numpy(kept.sampled_ids < 0)
+        own = gathered.sampled_log_probs.masked_fill(unnamed, torch.nan)
+        return gathered._replace(sampled_log_probs=own)
+
     def test_logits(self):
         kept = records()
         for temperature, dtype in itertools.product((1.0, 0.7), (torch.float32, torch.bfloat16, torch.float16)):
@@ -122,6 +140,50 @@ class GatherTest(unittest.TestCase):
                         gathered = sis.torch.gather_from_head(kept, hidden, weight, bias=given, temperature=0.9)
                     self.check(kept, gathered, logits, 0.9, tolerance)
 
+    def test_heads_whose_logits_are_scaled_and_capped(self):
+        kept = records()
+        rng = np.random.default_rng(2)
+        hidden, weight = (torch.from_numpy(rng.normal(size=(n, H))).float() for n in (ROWS, V))
+        sampled = torch.from_numpy(np.maximum(kept.sampled_ids, 0)).long()
+        logits = hidden @ weight.T
+        # As the models' own code makes them: Gemma 2, Cohere, Granite, Falcon-H1.
+        for settings, made in (
+            ({"final_logit_softcapping": 3.0}, 3 * torch.tanh(logits / 3)),
+            ({"logit_scale": 0.0625}, logits * 0.0625),
+            ({"logits_scaling": 8.0}, logits / 8),
+            ({"lm_head_multiplier": 0.25}, logits * 0.25),
+            ({}, logits),
+        ):
+            transform = sis.torch.LogitTransform.of(Configuration(settings))
+            known = torch.log_softmax(made / 0.9, dim=-1).gather(1, sampled[:, None])[:, 0]
+            of_model = {"transform": transform, "temperature": 0.9}
+            chunks = unittest.mock.patch.multiple(sis.torch, _HEAD_CHUNK=7, _CHUNK_ELEMENTS=50)
+            with self.subTest(settings), chunks:
+                whole = sis.torch.gather_from_head(kept, hidden, weight, **of_model)
+                rows = sis.torch.gather_from_head_rows(
+                    kept, hidden, weight, sampled, known, **of_model
+                )
+                self.check(kept, whole, made, 0.9, 2e-5)
+                self.check(kept, self.without_unnamed(kept, rows), made, 0.9, 2e-5)
+
+    def test_rows_whose_sampled_token_the_current_policy_excludes(self):
+        kept = records()
+        rng = np.random.default_rng(3)
+        hidden, weight = (torch.from_numpy(rng.normal(size=(n, H))).float() for n in (ROWS, V))
+        sampled = torch.from_numpy(np.maximum(kept.sampled_ids, 0)).long()
+        bias = torch.zeros(V)
+        bias[::3] = -torch.inf
+        logits = hidden @ weight.T + bias
+        known = torch.log_softmax(logits, dim=-1).gather(1, sampled[:, None])[:, 0]
+        self.assertGreater((known == -torch.inf).sum(), 5)
+        for elements in (50, 1 << 26):
+            with unittest.mock.patch.object(sis.torch, "_CHUNK_ELEMENTS", elements):
+                gathered = sis.torch.gather_from_head_rows(
+                    kept, hidden, weight, sampled, known, bias=bias
+                )
+            self.assertFalse(gathered.log_probs.isnan().any())
+            self.check(kept, self.without_unnamed(kept, gathered), logits, tolerance=2e-5)
+
     def test_rows_of_the_head_where_the_sampled_tokens_are_known(self):
         kept = records()
         rng = np.random.default_rng(1)
@@ -148,8 +210,7 @@ class GatherTest(unittest.TestCase):
                     ]
                 self.assertEqual(gathered.sampled_log_probs.numpy().tobytes(), known.numpy().tobytes())
                 for made, of in ((gathered, logits), (capped, cap(logits))):
-                    own = made.sampled_log_probs.masked_fill(torch.from_numpy(kept.sampled_ids < 0), torch.nan)
-                    self.check(kept, made._replace(sampled_log_probs=own), of, 0.9, 2e-5)
+                    self.check(kept, self.without_unnamed(kept, made), of, 0.9, 2e-5)
             # What is rounded in the known one is in all of its position, and never makes more than 1 of it.
             for error in (-0.5, 3.0):
                 rounded = sis.torch.gather_from_head_rows(

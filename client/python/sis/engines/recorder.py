@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-import warnings
 from typing import Any, Dict, List, Optional, Tuple
 
 import numpy as np
@@ -14,6 +13,8 @@ from sis import errors
 from sis.append import AppendStream
 from sis.client import Client
 from sis.engines.adapter import Adapter, Piece
+from sis.outage import Outage
+from sis.owner import Owner
 from sis.records import SequenceRef
 from sis.run import Run
 from sis.top_k import TopK
@@ -58,8 +59,9 @@ class Recorder:
 
     What the server refuses, or an engine's output that can't be a record, is raised by the next
     call; all else is recorded. A server that gives no answer is tried again for `retry_timeout`
-    seconds. Then what it has not stored is given up, with a RuntimeWarning, or an error of the
-    flush that waits for it: those positions are MISSING to trainers, and generation goes on.
+    seconds. Then what it has not stored is given up, with one RuntimeWarning until it answers
+    again, or an error of the flush that waits for it: those positions are MISSING to trainers, and
+    generation goes on.
 
     Threads: every method may be called from any thread; the outputs of one sequence in their order.
     """
@@ -74,19 +76,24 @@ class Recorder:
         worker: str = "",
         interval: float = 0.5,
         retry_timeout: float = 60.0,
+        outage: Optional[Outage] = None,
     ) -> None:
-        """`policy_version`: of the weights that the engine has. worker: as in Client.append."""
+        """`policy_version`: of the weights that the engine has. worker: as in Client.append.
+        outage: of a caller who warns of them himself; one warning is then enough."""
         self._client = client
         self._run = run
         self._adapter = adapter
         self._worker = worker
         self._interval = interval
         self._retry_timeout = retry_timeout
+        self._outage = outage or Outage()
         # Of the writer, until that has ended. None: to be opened.
         self._stream: Optional[AppendStream] = self._open()
+        self._owner = Owner()
         self._changed = threading.Condition()
         # All below is guarded by _changed.
         self._policy_version = policy_version
+        # Those that are open, and those that were tried again.
         self._sequences: Dict[str, _Sequence] = {}
         # In the order in which it is to be sent, and the last of each sequence in it.
         self._work: List[_Work] = []
@@ -108,7 +115,7 @@ class Recorder:
     def policy_version(self, version: int) -> None:
         """To be set when the engine has the new weights and every output of the old ones was added:
         what is added from now on is of this version."""
-        with self._changed:
+        with self._mine():
             self._policy_version = version
 
     @property
@@ -126,7 +133,7 @@ class Recorder:
         """
         adapter = self._adapter
         count, ended = adapter.length(output), adapter.ended(output)
-        with self._changed:
+        with self._mine():
             self._check()
             while self.must_wait:
                 self._flush_wanted = True
@@ -148,11 +155,15 @@ class Recorder:
             state.of_request = 0 if ended else max(count, start)
             if ended == "finished" and not more:
                 self._then(sequence, state, "seal", state.length)
+                # Nothing comes after it but another attempt.
+                del self._sequences[sequence]
+                if state.attempt:
+                    self._sequences[sequence] = _Sequence(state.attempt)
 
     def skip(self, sequence: str, positions: int) -> None:
         """Leaves positions without records: tokens that the policy did not generate, such as what a
         tool wrote. What is added next comes after them; the trainer's mask has a 0 there."""
-        with self._changed:
+        with self._mine():
             self._check()
             state = self._sequences.setdefault(sequence, _Sequence())
             state.length, state.of_request = state.length + positions, 0
@@ -160,7 +171,7 @@ class Recorder:
     def truncate(self, sequence: str, length: int = 0) -> None:
         """Drops the positions of a sequence from `length` on, after its request was aborted. What
         is added next has that position."""
-        with self._changed:
+        with self._mine():
             self._check()
             state = self._sequences.setdefault(sequence, _Sequence())
             state.length, state.of_request = length, 0
@@ -169,7 +180,7 @@ class Recorder:
     def retry(self, sequence: str) -> SequenceRef:
         """Begins another attempt at a sequence. What was recorded of those before stays theirs.
         Returns the name that trainers fetch it by."""
-        with self._changed:
+        with self._mine():
             self._check()
             attempt = self._sequences.get(sequence, _Sequence()).attempt + 1
             self._sequences[sequence] = _Sequence(attempt)
@@ -177,15 +188,16 @@ class Recorder:
         return SequenceRef(sequence, attempt)
 
     def forget(self, sequence: str) -> None:
-        """Frees what the recorder itself keeps of a sequence that no call will name again."""
-        with self._changed:
+        """Frees what the recorder itself keeps of a sequence that no call will name again: one that
+        stays open, or was tried again. Others it forgets once they are sealed."""
+        with self._mine():
             self._sequences.pop(sequence, None)
             self._last.pop(sequence, None)
 
     def flush(self) -> Dict[SequenceRef, int]:
         """Sends all that was added, and waits until it is stored. Returns the committed length of
         every sequence that grew since the last call."""
-        with self._changed:
+        with self._mine():
             self._flush_wanted = True
             self._changed.notify_all()
             while (self._work or self._writing or self._flush_wanted) and self._failure is None:
@@ -197,6 +209,7 @@ class Recorder:
     def close(self) -> None:
         """Flushes, and ends the recorder. Raises what flush raises; it is closed even then.
         Idempotent."""
+        self._owner.check("recorder")
         if self._closed:
             return
         try:
@@ -206,6 +219,8 @@ class Recorder:
 
     def abandon(self) -> None:
         """Ends the recorder at once; what was not flushed may or may not be stored."""
+        if not self._owner.here:
+            return
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -222,6 +237,12 @@ class Recorder:
             self.close()
         else:
             self.abandon()
+
+    def _mine(self) -> threading.Condition:
+        """To be held by every call. In a process that was forked nobody writes, and the lock may be
+        held for ever."""
+        self._owner.check("recorder")
+        return self._changed
 
     # The methods below are called with _changed held, but for _write and _send.
 
@@ -273,6 +294,7 @@ class Recorder:
                 failure = self._send(work)
                 committed = self._stream.flush()
                 down_since = None
+                self._outage.succeeded("store")
             except Exception as error:  # Any: the caller's next call raises it.
                 failure = failure or error
                 if _is_down(error):
@@ -281,9 +303,7 @@ class Recorder:
                     if time.monotonic() - down_since < self._retry_timeout:
                         failure, unsent = None, work
                     elif not flushing:
-                        lost = sum(item.positions for item in work)
-                        warnings.warn(f"recorder: {lost} positions were not stored: {error}", RuntimeWarning)
-                        failure = None
+                        failure = self._give_up(work, error)
             with self._changed:
                 self._writing = False
                 # A flush goes on until what is left is stored, or given up.
@@ -293,6 +313,15 @@ class Recorder:
                 if not self._closed:
                     self._failure = self._failure or failure
                 self._changed.notify_all()
+
+    def _give_up(self, work: List[_Work], error: Exception) -> Optional[Exception]:
+        """The warning, where such are errors."""
+        lost = sum(item.positions for item in work)
+        try:
+            self._outage.lost("store", f"recorder: {lost} positions were not stored: {error}")
+        except RuntimeWarning as warning:
+            return warning
+        return None
 
     def _open(self) -> AppendStream:
         return self._client.append(self._run, sampling=self._adapter.sampling, worker=self._worker)

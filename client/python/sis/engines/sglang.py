@@ -48,8 +48,15 @@ class SglangAdapter(Adapter):
         whether the engine runs with SGLANG_RETURN_ORIGINAL_LOGPROB; None: as this process does, for
         an sglang.Engine that was made here has its environment.
 
-        ValueError for greedy decoding, and where the log-probs are not those of the draw.
+        ValueError for greedy decoding, for speculative decoding (which only server_args tell), and
+        where the log-probs are not those of the draw.
         """
+        speculative = _setting(server_args, "speculative_algorithm")
+        if speculative is not None:
+            raise ValueError(
+                f"speculative_algorithm is {speculative!r}: whether SGLang's log-probs are then those "
+                "of the draw was never found out. Leave it out"
+            )
         preferred = _setting(server_args, "preferred_sampling_params") or {}
         if isinstance(preferred, str):
             preferred = json.loads(preferred)

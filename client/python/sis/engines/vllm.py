@@ -30,8 +30,8 @@ class VllmAdapter(Adapter):
     """
 
     def __init__(self, engine: Any, sampling_params: Any) -> None:
-        """`engine`: the LLM or AsyncLLM, or its ModelConfig. sampling_params: those of the
-        requests, with `logprobs` set to the run's top_k.
+        """`engine`: the LLM or AsyncLLM, or its VllmConfig. sampling_params: those of the requests,
+        with `logprobs` set to the run's top_k.
 
         ValueError if the engine returns no log-probs, or wrong ones (check_engine), or takes the most
         probable token instead of drawing one.
@@ -91,20 +91,19 @@ class VllmAdapter(Adapter):
 
 
 def check_engine(engine: Any) -> str:
-    """Its logprobs_mode. ValueError if it returns logits, or decodes speculatively: vLLM 0.32 then tells
-    log-probs of some tokens that are wrong by nats, or NaN. A ModelConfig does not say whether it
-    does."""
-    mode = _model_config(engine).logprobs_mode
+    """Its logprobs_mode. ValueError if it returns logits, or decodes speculatively: vLLM 0.32 then
+    tells log-probs of some tokens that are wrong by nats, or NaN."""
+    config = _vllm_config(engine)
+    mode = config.model_config.logprobs_mode
     mode = getattr(mode, "value", mode)
     if mode not in _MODES:
         raise ValueError(f"logprobs_mode is {mode!r}, must be 'processed_logprobs' (or 'raw_logprobs')")
-    for path in (("speculative_config",), ("vllm_config", "speculative_config")):
-        speculative = _at(getattr(engine, "llm_engine", engine), path)
-        if speculative is not None:
-            raise ValueError(
-                f"speculative_config is set (method {speculative.method!r}): vLLM's log-probs of some tokens are then "
-                "wrong by several nats. Leave it out"
-            )
+    if config.speculative_config is not None:
+        method = config.speculative_config.method
+        raise ValueError(
+            f"speculative_config is set (method {method!r}): vLLM's log-probs of some tokens are then "
+            "wrong by several nats. Leave it out"
+        )
     return mode
 
 
@@ -230,19 +229,16 @@ def _completion(output: Any) -> Any:
     return outputs[0]
 
 
-def _model_config(engine: Any) -> Any:
-    for path in ((), ("model_config",), ("llm_engine", "model_config"), ("vllm_config", "model_config")):
-        found = _at(engine, path)
-        if hasattr(found, "logprobs_mode"):
+def _vllm_config(engine: Any) -> Any:
+    """What says of an engine how its log-probs are made: a ModelConfig alone doesn't say whether it
+    decodes speculatively."""
+    for path in ((), ("vllm_config",), ("llm_engine", "vllm_config")):
+        found = engine
+        for name in path:
+            found = getattr(found, name, None)
+        if hasattr(found, "model_config") and hasattr(found, "speculative_config"):
             return found
-    raise ValueError(f"{type(engine).__name__} has no model_config: give the LLM or AsyncLLM")
-
-
-def _at(engine: Any, path: Sequence[str]) -> Any:
-    """None where an attribute is missing."""
-    for name in path:
-        engine = getattr(engine, name, None)
-    return engine
+    raise ValueError(f"{type(engine).__name__} has no vllm_config: give the LLM or AsyncLLM")
 
 
 def _token_id(text: str) -> int:

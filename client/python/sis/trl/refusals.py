@@ -6,13 +6,15 @@ from typing import Any
 
 import torch
 
+from sis.logit_transform import LogitTransform
 from sis.run import Sampling
 from sis.trl.config import SisConfig
-from sis.trl.head import LogitTransform
 
 # Of the largest logit: what float32 sums of some thousand products, added up in another order, may
 # differ by.
 _OTHER_ORDER = 2.0**-18
+# Of transformers' generation_config.
+_SPECULATIVE = ("prompt_lookup_num_tokens", "assistant_model", "assistant_early_exit", "use_mtp")
 
 
 def check_arguments(arguments: Any, config: SisConfig) -> None:
@@ -32,6 +34,13 @@ def check_arguments(arguments: Any, config: SisConfig) -> None:
             raise ValueError(
                 f"generation_kwargs: {name} is {count}: TRL itself repeats each prompt num_generations times. Leave it out"
             )
+    if not arguments.use_vllm:
+        for name in _SPECULATIVE:
+            if (arguments.generation_kwargs or {}).get(name) is not None:
+                raise ValueError(
+                    f"generation_kwargs: {name} is set, so transformers draw several tokens at a "
+                    "time: their top-K log-probs are not recorded. Leave it out"
+                )
     if arguments.use_liger_kernel:
         raise ValueError("use_liger_kernel is on: it may replace what the top-K log-probs are computed from")
     if config.soft_acceptance and arguments.loss_type != "cispo":
@@ -39,11 +48,19 @@ def check_arguments(arguments: Any, config: SisConfig) -> None:
             f"soft_acceptance takes the place of the clip, but loss_type {arguments.loss_type!r} clips: use 'cispo', "
             "with a large epsilon_high"
         )
-    limit = arguments.epsilon if arguments.epsilon_high is None else arguments.epsilon_high
-    if config.soft_acceptance and limit < 1:
+    level = arguments.importance_sampling_level
+    if config.soft_acceptance and level != "token":
         raise ValueError(
-            f"epsilon_high is {limit} (epsilon, where it is not set): 'cispo' limits weights to it, and those of "
-            "accepted tokens are 1. Set epsilon_high to at least 1; soft_acceptance needs no limit, so a large one"
+            f"importance_sampling_level is {level!r}: the weight of a sequence is a mean of "
+            "logarithms, in which a token of acceptance probability 0, which soft_acceptance lets "
+            "weigh nothing, outweighs all others. Leave it out, or set it to 'token'"
+        )
+    limit = arguments.epsilon if arguments.epsilon_high is None else arguments.epsilon_high
+    if arguments.loss_type == "cispo" and limit < 1:
+        raise ValueError(
+            f"epsilon_high is {limit} (epsilon, where it is not set): 'cispo' limits weights to it, "
+            "and those of accepted tokens are 1. Set epsilon_high to at least 1; soft_acceptance needs "
+            "no limit, so a large one"
         )
 
 

@@ -17,11 +17,11 @@ from sis import errors
 from sis.client import Client
 from sis.evaluation import Totals
 from sis.local_server import LocalServer, local_server
+from sis.logit_transform import LogitTransform
 from sis.options import EvaluateOptions
-from sis.run import Run
+from sis.run import Run, label_of
 from sis.trl import capture, refusals
 from sis.trl.config import SisConfig
-from sis.trl.head import LogitTransform
 from sis.trl.rollouts import Generated, Rollouts, assembled
 
 # In the place of an acceptance probability of 0: its logarithm is finite, and the weight no more than it.
@@ -147,7 +147,7 @@ class SisTrainerMixin:
             "vocabulary_size": self._sis_model().get_output_embeddings().weight.shape[0],
             "top_k": self._sis_config.top_k,
             "algorithm": trainer.loss_type,
-            "model": str(getattr(trainer.model.config, "_name_or_path", "")),
+            "model": label_of(str(getattr(trainer.model.config, "_name_or_path", ""))),
         }
 
     def _sis_model(self) -> Any:

@@ -7,7 +7,6 @@ import collections
 import copy
 import dataclasses
 import hashlib
-import logging
 import time
 from typing import Any, AsyncIterator, Callable, Dict, List, NamedTuple, Optional
 
@@ -17,11 +16,10 @@ from sis import errors
 from sis.engines.recorder import Recorder
 from sis.engines.vllm import VllmAdapter, check_engine
 from sis.engines.vllm import sampling as sampling_of
+from sis.outage import Outage
 from sis.run import Run, Sampling
 from sis.verl.names import name_of
 from sis.verl.settings import Settings
-
-_log = logging.getLogger(__name__)
 
 # Of aborted requests that nobody has continued, and of names that were recorded; then the oldest
 # is forgotten.
@@ -54,8 +52,9 @@ class RecordingEngine:
     """An AsyncLLM whose `generate` also records. All else is the engine's own.
 
     Only requests that ask for log-probs and draw their tokens are recorded, under the names of
-    `name_of`, once they end. A request that was aborted waits for the one that continues it. What
-    goes wrong here is logged, and generation goes on. To be used on one event loop.
+    `name_of`, once they end. A request that was aborted waits for the one that continues it. Of
+    what goes wrong here each outage warns once, and generation goes on. To be used on one event
+    loop.
     """
 
     def __init__(
@@ -71,6 +70,7 @@ class RecordingEngine:
         self._vocabulary_size = vocabulary_size
         self._policy_version = policy_version
         self._client = settings.client()
+        self._outage = Outage()
         self._run: Optional[Run] = None
         self._next_attempt = 0.0
         self._opening = asyncio.Lock()
@@ -105,30 +105,50 @@ class RecordingEngine:
             try:
                 await self._ended(changed, last, version)
             except Exception as error:  # Any: generation goes on.
-                _log.warning("request %s is not recorded: %s", request_id, error)
+                self._lost("record", error)
 
     async def flush(self) -> None:
         """Returns when all that has ended is stored, or given up."""
-        for recorder in self._recorders.values():
+        for recorder in list(self._recorders.values()):
             try:
                 await asyncio.to_thread(recorder.flush)
             except Exception as error:  # Any: generation goes on.
-                _log.warning("records were lost: %s", error)
+                self._lost("flush", error)
+            else:
+                self._outage.succeeded("flush")
 
     async def advance_version(self, policy_version: int) -> None:
         """Tells the service that the weights of a version are there."""
-        run = await self._opened()
-        if run is not None:
+        try:
             try:
-                await asyncio.to_thread(self._client.advance_version, run, policy_version)
-            except errors.Error as error:
-                _log.warning("policy version %d was not told: %s", policy_version, error)
+                await self._advance_version(policy_version)
+            except errors.FailedPrecondition:
+                # The training has begun anew: this is of a run that is no longer there.
+                await self._forget_run()
+                await self._advance_version(policy_version)
+        except errors.Error as error:
+            self._lost("version", error)
 
     async def close(self) -> None:
         await self.flush()
-        for recorder in self._recorders.values():
-            recorder.abandon()
+        await self._forget_run()
         self._client.close()
+
+    async def _advance_version(self, policy_version: int) -> None:
+        run = await self._opened()
+        if run is not None:
+            await asyncio.to_thread(self._client.advance_version, run, policy_version)
+            self._outage.succeeded("version")
+
+    async def _forget_run(self) -> None:
+        recorders, self._recorders = list(self._recorders.values()), {}
+        self._run, self._next_attempt = None, 0.0
+        self._recorded.clear()
+        for recorder in recorders:
+            await asyncio.to_thread(recorder.abandon)
+
+    def _lost(self, what: str, error: Exception) -> None:
+        self._outage.lost(what, f"sis.verl: {what}: generation goes on, not recorded: {error}")
 
     async def _ended(self, sampling_params: Any, output: Any, version: int) -> None:
         completion = output.outputs[0]
@@ -157,8 +177,9 @@ class RecordingEngine:
         # No await from here on: versions and outputs of requests don't mix.
         for part in parts:
             recorder.policy_version = part.policy_version
-            _add(recorder, name, part.output)
+            self._add(recorder, name, part.output)
         recorder.forget(name)
+        self._outage.succeeded("record")
         self._recorded[name] = None
         if len(self._recorded) > _KEPT:
             self._recorded.popitem(last=False)
@@ -170,7 +191,9 @@ class RecordingEngine:
         key = sampling_of(self._engine, sampling_params)
         if key not in self._recorders:
             adapter = VllmAdapter(self._engine, sampling_params)
-            self._recorders[key] = Recorder(self._client, run, adapter, worker="verl", interval=_INTERVAL)
+            self._recorders[key] = Recorder(
+                self._client, run, adapter, worker="verl", interval=_INTERVAL, outage=self._outage
+            )
         return self._recorders[key]
 
     async def _opened(self) -> Optional[Run]:
@@ -180,18 +203,19 @@ class RecordingEngine:
                 try:
                     self._run = await asyncio.to_thread(self._settings.create_run, self._client, self._vocabulary_size)
                 except errors.Error as error:
-                    _log.warning("nothing is recorded: run %s: %s", self._settings.run, error)
+                    self._lost("open", error)
+                else:
+                    self._outage.succeeded("open")
                 self._next_attempt = time.monotonic() + _RETRY_AFTER
         return self._run
 
-
-def _add(recorder: Recorder, name: str, output: Any) -> None:
-    try:
-        recorder.add(name, output)
-    except errors.Error as error:
-        # Of what was added before; this output was not looked at.
-        _log.warning("records were lost: %s", error)
-        recorder.add(name, output)
+    def _add(self, recorder: Recorder, name: str, output: Any) -> None:
+        try:
+            recorder.add(name, output)
+        except errors.Error as error:
+            # Of what was added before; this output was not looked at.
+            self._lost("record", error)
+            recorder.add(name, output)
 
 
 def _as_asked(output: Any) -> Any:

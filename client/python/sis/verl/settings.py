@@ -15,7 +15,8 @@ class Settings:
 
     # What sis.Client takes: host:port, or a list of the replicas'.
     address: Union[str, Sequence[str]]
-    # Names the training, and no other. Of [A-Za-z0-9._-].
+    # Names the training, and no other; one that is resumed may have its name again. Of
+    # [A-Za-z0-9._-].
     run: str
     # K, the recorded tokens per position. All that follow are as in Client.create_run.
     top_k: int = 20
@@ -57,9 +58,11 @@ class Settings:
         address = self.address if isinstance(self.address, str) else list(self.address)
         return Client(address, timeout=self.timeout)
 
-    def create_run(self, client: Client, vocabulary_size: int) -> Run:
+    def create_run(self, client: Client, vocabulary_size: int, incarnation: int = 0) -> Run:
+        """`incarnation`: as in Client.create_run; 0 is the one that is there."""
         return client.create_run(
             self.run,
+            incarnation=incarnation,
             seed=self.seed,
             vocabulary_size=vocabulary_size,
             top_k=self.top_k,

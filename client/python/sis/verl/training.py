@@ -31,8 +31,10 @@ def attach(worker: Any, settings: Settings) -> Training:
     """Lets the training steps of a TrainingWorker use SIS, whatever its loss is, as long as that
     reads `old_log_probs` as verl's `ppo_loss` does.
 
-    Each of its processes must call this once, after `worker.reset()`. ValueError if the engine is
-    one that can't: Megatron, fused kernels, Ulysses sequence parallelism, pad_to_length.
+    Each of its processes must call this once, after `worker.reset()`, and before the training's
+    first rollouts are recorded: a run in which another one has evaluated or told a policy version
+    begins anew, as the next incarnation. ValueError if the engine is one that can't: Megatron,
+    fused kernels, Ulysses sequence parallelism, pad_to_length.
     """
     engine, model = worker.engine_config, worker.model_config
     if engine.strategy not in ("fsdp", "fsdp2"):
@@ -64,12 +66,15 @@ class Training:
         self._outage = Outage()
         self._vocabulary_size = vocabulary_size(worker.model_config.hf_config)
         self._run: Optional[Run] = None
+        # 0: whichever is there.
+        self._incarnation = 0
         self._engine = worker.engine
         self._draw = -1
         # Names of what was trained on since the last release.
         self._used: Dict[str, None] = {}
         self._engine.train_batch = functools.partial(self._train_batch, self._engine.train_batch)
         worker.train_mini_batch = functools.partial(self._train_mini_batch, worker.train_mini_batch)
+        self._begin()
 
     @property
     def draw(self) -> int:
@@ -90,6 +95,31 @@ class Training:
 
     def close(self) -> None:
         self._client.close()
+
+    def _begin(self) -> None:
+        """Opens the run, where a server answers, as the same incarnation on all ranks: the next one
+        if it is of a training before, whose versions and draws this one's would fall behind."""
+        chosen: List[Optional[int]] = [None]
+        together = torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1
+        if not together or torch.distributed.get_rank() == 0:
+            chosen = [self._next_incarnation()]
+        if together:
+            torch.distributed.broadcast_object_list(chosen, src=0)
+        if chosen[0] is not None:
+            self._incarnation = chosen[0]
+            self._asked("open", lambda run: run)
+
+    def _next_incarnation(self) -> Optional[int]:
+        """None without a server."""
+        try:
+            status = self._client.get_run(self._settings.run)
+        except errors.NotFound:
+            return 0
+        except errors.Error:
+            # Of a server that refuses the call the first one that matters tells.
+            return None
+        used = status.policy_version > 0 or status.last_draw is not None
+        return status.run.incarnation + 1 if used else 0
 
     def _train_mini_batch(self, stock: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         try:
@@ -154,7 +184,9 @@ class Training:
         warns once."""
         try:
             if self._run is None:
-                self._run = self._settings.create_run(self._client, self._vocabulary_size)
+                self._run = self._settings.create_run(
+                    self._client, self._vocabulary_size, self._incarnation
+                )
             answer = call(self._run)
         except _WRONG:
             raise

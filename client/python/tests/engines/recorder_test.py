@@ -9,6 +9,7 @@ import warnings
 import fake_service
 import grpc
 import numpy as np
+from in_a_fork import in_a_fork
 
 import sis
 from sis.engines import Columns, Recorder
@@ -193,6 +194,51 @@ class RecorderTest(unittest.TestCase):
         with self.assertRaises(sis.AppendError):
             self.wait_for(lambda: recorder.flush() and False)
         self.assert_recorded("b", 3)
+
+    def test_in_a_process_that_was_forked_it_says_what_to_do(self):
+        recorder = self.recorder()
+        recorder.add("a", output(0, 3))
+        recorder.flush()
+        for call in (
+            lambda: recorder.add("a", output(3, 5)),
+            lambda: recorder.skip("a", 1),
+            lambda: recorder.truncate("a"),
+            lambda: recorder.retry("a"),
+            lambda: recorder.forget("a"),
+            recorder.flush,
+            recorder.close,
+        ):
+            error = in_a_fork(call)
+            self.assertIsInstance(error, RuntimeError)
+            self.assertRegex(str(error), "this recorder .* Make a sis.Client here, after the fork")
+        self.assertIsNone(in_a_fork(recorder.abandon))
+        # Whoever has made it goes on.
+        recorder.add("a", output(3, 5, "finished"))
+        recorder.close()
+        self.assert_recorded("a", 5)
+
+    def test_what_is_sealed_is_forgotten(self):
+        with self.recorder() as recorder:
+            for number in range(100):
+                recorder.add(f"s{number}", output(0, 3, "finished"))
+                recorder.flush()
+            self.assertEqual((recorder._sequences, recorder._last), ({}, {}))
+            # But for how often it was tried.
+            for attempt in (1, 2):
+                self.assertEqual(recorder.retry("s7"), sis.SequenceRef("s7", attempt))
+                recorder.add("s7", output(0, 4, "finished"))
+            # More is to come of these.
+            recorder.add("turns", output(0, 2, "finished"), more=True)
+            recorder.add("aborted", output(0, 2, "aborted"))
+            recorder.flush()
+            self.assertEqual(set(recorder._sequences), {"s7", "turns", "aborted"})
+            recorder.add("turns", output(2, 4, "finished"))
+            recorder.add("aborted", output(2, 4, "finished"))
+        self.assertEqual(set(recorder._sequences), {"s7"})
+        for attempt, length in enumerate((3, 4, 4)):
+            self.assert_recorded("s7", length, attempt)
+        self.assert_recorded("turns", 4)
+        self.assert_recorded("aborted", 4)
 
     def test_a_server_that_comes_back_gets_what_it_missed(self):
         recorder = self.recorder()

@@ -143,6 +143,10 @@ class SglangTest(unittest.TestCase):
         ):
             with self.assertRaisesRegex(ValueError, message):
                 SglangAdapter(params)
+        for server_args in (types.SimpleNamespace, dict):
+            self.assertTrue(SglangAdapter({}, server_args(speculative_algorithm=None)).cumulative)
+            with self.assertRaisesRegex(ValueError, "speculative_algorithm is 'EAGLE'"):
+                SglangAdapter({}, server_args(speculative_algorithm="EAGLE"))
         with self.assertRaisesRegex(ValueError, "top_p is 0.5"):
             SglangAdapter({}, {"preferred_sampling_params": {"top_p": 0.5}})
 

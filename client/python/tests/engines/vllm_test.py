@@ -36,9 +36,16 @@ def adapter(mode="processed_logprobs", **changed):
         "repetition_penalty": 1.0, "logprobs": LISTED, "output_kind": types.SimpleNamespace(name="CUMULATIVE"),
         **changed,
     }  # fmt: skip
-    config = types.SimpleNamespace(logprobs_mode=mode)
-    llm = types.SimpleNamespace(llm_engine=types.SimpleNamespace(model_config=config))
-    return VllmAdapter(llm, types.SimpleNamespace(**params))
+    return VllmAdapter(llm(mode), types.SimpleNamespace(**params))
+
+
+def llm(mode="processed_logprobs", speculative=None):
+    """As vLLM's LLM, which holds an engine."""
+    model = types.SimpleNamespace(logprobs_mode=mode)
+    config = types.SimpleNamespace(model_config=model, speculative_config=speculative)
+    return types.SimpleNamespace(
+        llm_engine=types.SimpleNamespace(model_config=model, vllm_config=config)
+    )
 
 
 OPENAI = {"temperature": 1.0, "return_token_ids": True, "return_tokens_as_token_ids": True}
@@ -60,16 +67,20 @@ class VllmTest(unittest.TestCase):
                 yield (name, index), fields
 
     def test_speculative_decoding_is_refused(self):
-        model = types.SimpleNamespace(logprobs_mode="processed_logprobs")
         params = types.SimpleNamespace(temperature=1.0, logprobs=LISTED)
         # The same without it goes: `adapter`.
-        for speculative in (types.SimpleNamespace(method="ngram"), types.SimpleNamespace(method="mtp")):
-            config = types.SimpleNamespace(model_config=model, speculative_config=speculative)
-            of_async_llm = types.SimpleNamespace(model_config=model, vllm_config=config)
-            of_llm = types.SimpleNamespace(llm_engine=of_async_llm)
+        for method in ("ngram", "mtp"):
+            of_llm = llm(speculative=types.SimpleNamespace(method=method))
+            of_async_llm = of_llm.llm_engine
+            config = of_async_llm.vllm_config
+            model = config.model_config
             for engine in (of_llm, of_async_llm, types.SimpleNamespace(vllm_config=config), config):
-                with self.assertRaisesRegex(ValueError, f"speculative_config is set.*{speculative.method}"):
+                with self.assertRaisesRegex(ValueError, f"speculative_config is set.*{method}"):
                     VllmAdapter(engine, params)
+            # It doesn't say whether the engine does.
+            for hidden in (model, types.SimpleNamespace(model_config=model)):
+                with self.assertRaisesRegex(ValueError, "no vllm_config: give the LLM or AsyncLLM"):
+                    VllmAdapter(hidden, params)
 
     def test_records_are_what_the_engine_listed(self):
         for top_k in (1, 5, LISTED, 20):

@@ -483,8 +483,15 @@ class TrlTest(unittest.TestCase):
             "use_liger_kernel": {"use_liger_kernel": True},
             "n is 2": {"generation_kwargs": {"n": 2}},
             "num_return_sequences is 2": {"generation_kwargs": {"num_return_sequences": 2}},
+            "prompt_lookup_num_tokens": {"generation_kwargs": {"prompt_lookup_num_tokens": 3}},
+            "assistant_model": {"generation_kwargs": {"assistant_model": object()}},
+            "assistant_early_exit": {"generation_kwargs": {"assistant_early_exit": 2}},
             "cispo": {"config": SisConfig(soft_acceptance=True)},
-        }
+            "importance_sampling_level is 'sequence'.*set it to 'token'": {
+                "config": SisConfig(soft_acceptance=True), "loss_type": "cispo",
+                "epsilon_high": 1e4, "importance_sampling_level": "sequence",
+            },
+        }  # fmt: skip
         for message, changed in wrong.items():
             config = changed.pop("config", None)
             arguments = settings(self.folder / "out")
@@ -512,12 +519,17 @@ class TrlTest(unittest.TestCase):
         def cispo(**changed):
             return settings(self.folder / "out", loss_type="cispo", **changed)
 
-        for changed in ({}, {"epsilon": 0.999}, {"epsilon_high": 0.999}, {"epsilon": 5.0, "epsilon_high": 0.28}):
-            with self.subTest(changed), self.assertRaisesRegex(ValueError, "epsilon_high is 0.*[Ss]et epsilon_high"):
-                refusals.check_arguments(cispo(**changed), soft)
-            refusals.check_arguments(cispo(**changed), hard)
-        for changed in ({"epsilon": 1.0}, {"epsilon_high": 1.0}, {"epsilon_high": 1e4}):
-            refusals.check_arguments(cispo(**changed), soft)
+        for config in (soft, hard, SisConfig(weight="expected")):
+            for changed in (
+                {}, {"epsilon": 0.999}, {"epsilon_high": 0.999},
+                {"epsilon": 5.0, "epsilon_high": 0.28},
+            ):  # fmt: skip
+                message = "epsilon_high is 0.*[Ss]et epsilon_high"
+                with self.subTest(changed), self.assertRaisesRegex(ValueError, message):
+                    refusals.check_arguments(cispo(**changed), config)
+            for changed in ({"epsilon": 1.0}, {"epsilon_high": 1.0}, {"epsilon_high": 1e4}):
+                refusals.check_arguments(cispo(**changed), config)
+        refusals.check_arguments(settings(self.folder / "out", epsilon_high=0.28), hard)
 
     def test_names_of_runs(self):
         """A server takes [A-Za-z0-9._-], at most 256 of them."""
@@ -533,6 +545,16 @@ class TrlTest(unittest.TestCase):
         for name in ("a b", "lr=1", "(x)", "\u00fc", "", "n" * 257, "a\n"):
             with self.subTest(name), self.assertRaisesRegex(ValueError, r"run is .*A-Za-z0-9"):
                 SisConfig(run=name)
+
+    def test_a_model_whose_name_is_longer_than_a_label(self):
+        for name in ("/models/" + "long/" * 60 + "last", "/\u00fc" * 200, "/\udcff" * 200):
+            with self.subTest(name):
+                model = AutoModelForCausalLM.from_pretrained(self.path)
+                model.config._name_or_path = name
+                made = self.trainer(config=SisConfig(self.server.address), model=model)
+                label = made.sis_client.get_run(made.sis_run.id).run.config.model
+                self.assertTrue(250 < len(label.encode()) <= 256)
+                self.assertTrue(name.endswith(label) or "?" in label)
 
     def test_trains_again(self):
         """Each training's steps are the server's own, whether the one before ended or broke off."""

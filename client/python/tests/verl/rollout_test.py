@@ -2,17 +2,22 @@
 see, and a service of this process."""
 
 import asyncio
+import contextlib
 import copy
 import dataclasses
+import functools
 import json
 import pathlib
 import types
 import unittest
+import unittest.mock
+import warnings
 
 import fake_service
 import numpy as np
 
 import sis
+from sis.engines.recorder import Recorder
 from sis.verl.names import name_of
 from sis.verl.rollout import RecordingEngine
 from sis.verl.settings import Settings
@@ -70,7 +75,10 @@ class Engine:
     """Returns the recorded response of a prompt. `abort_after` tokens, or what is left of the
     response after a prompt that holds its beginning."""
 
-    model_config = types.SimpleNamespace(logprobs_mode="processed_logprobs")
+    vllm_config = types.SimpleNamespace(
+        model_config=types.SimpleNamespace(logprobs_mode="processed_logprobs"),
+        speculative_config=None,
+    )
 
     def __init__(self):
         self.abort_after = None
@@ -102,6 +110,15 @@ def expected_name(index):
     listed = fields["logprobs"]
     own = [listed["logprobs"][start] for start in listed["start_indices"]]
     return name_of(PROMPTS[index], fields["token_ids"], own)
+
+
+@contextlib.contextmanager
+def warned(test, times):
+    """As they are shown: the same text once."""
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("default")
+        yield
+    test.assertEqual(len(seen), times, [str(warning.message) for warning in seen])
 
 
 class NamesTest(unittest.TestCase):
@@ -238,11 +255,51 @@ class RolloutTest(unittest.TestCase):
 
     def test_without_a_server_generation_goes_on(self):
         async def alone(recording, _):
-            return await self.generated(recording, PROMPTS[0])
+            for version in range(3):
+                await recording.advance_version(version)
+                output = await self.generated(recording, PROMPTS[0])
+                recording._next_attempt = 0.0
+                await recording.flush()
+            return output
 
-        with self.assertLogs("sis.verl.rollout", "WARNING"):
+        with warned(self, 1):
             output = self.ran(alone, address="127.0.0.1:1")
         self.assertEqual(output.outputs[0].token_ids, RECORDED[0]["token_ids"])
+
+    def test_each_outage_warns_once(self):
+        async def outages(recording, _):
+            recorded = []
+            for version, there in enumerate((True, False, False, True, False, True)):
+                self.service.unavailable = not there
+                recording._recorded.clear()
+                await recording.advance_version(version)
+                await self.generated(recording, PROMPTS[version % 2])
+                await recording.flush()
+                recorded.append(self.service.runs["run"].policy_version)
+            return recorded
+
+        impatient = functools.partial(Recorder, retry_timeout=0.01)
+        with unittest.mock.patch("sis.verl.rollout.Recorder", impatient), warned(self, 2):
+            self.assertEqual(self.ran(outages), [0, 0, 0, 3, 3, 5])
+
+    def test_a_run_that_another_training_has_begun_anew_is_opened_again(self):
+        async def superseded(recording, _):
+            self.version = 9
+            await recording.advance_version(9)
+            await self.generated(recording, PROMPTS[0])
+            await recording.flush()
+            run = self.client.get_run("run").run
+            self.settings.create_run(self.client, 512, run.incarnation + 1)
+            recording._next_attempt = 0.0
+            self.version = 4
+            await recording.advance_version(4)
+            await self.generated(recording, PROMPTS[1])
+
+        with warned(self, 0):
+            self.ran(superseded)
+        self.check(1)
+        status = self.client.get_run("run")
+        self.assertEqual((status.run.incarnation, status.policy_version), (2, 4))
 
 
 if __name__ == "__main__":

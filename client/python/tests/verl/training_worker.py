@@ -113,11 +113,14 @@ def rollout(model, count, top_k, seed):
     return samples
 
 
-def append(client, run, samples):
+def append(client, run, samples, policy_version=0):
     with client.append(run, sampling=sis.Sampling("processed")) as stream:
         for sample in samples:
             for turn in sample.turns:
-                stream.block(turn.name, first_position=0, policy_version=0, **turn.record._asdict())
+                stream.block(
+                    turn.name, first_position=0, policy_version=policy_version,
+                    **turn.record._asdict(),
+                )  # fmt: skip
                 stream.seal(turn.name, length=len(turn.record.sampled_ids))
 
 

@@ -164,6 +164,28 @@ class VerlTest(unittest.TestCase):
                     metrics = metrics_of(self.worker.train_batch(batch(samples)))
             self.assertEqual(metrics["sis/missing"], [[1.0]])
 
+    def test_a_training_that_is_resumed_under_its_name_begins_anew(self):
+        settings = self.settings(max_staleness=1)
+        samples = rollout(self.coarse, 8, K, 9)
+        first = self.attached(settings)
+        append(self.client, first.run, samples)
+        self.worker.train_batch(batch(samples))
+        self.client.advance_version(first.run, 150)
+        detach(self.worker)
+        # From a checkpoint of step 100, with all its processes.
+        resumed = self.attached(settings)
+        self.assertEqual((first.run.incarnation, resumed.run.incarnation), (1, 2))
+        rollouts = settings.create_run(self.client, WHOLE)
+        self.assertEqual(rollouts, resumed.run)
+        self.client.advance_version(rollouts, 101)
+        append(self.client, rollouts, samples, policy_version=101)
+        metrics = metrics_of(self.worker.train_batch(batch(samples)))
+        self.assertEqual(metrics["sis/missing"], [[0.0]])
+        self.assertEqual(self.client.get_step(resumed.run, resumed.draw).totals.missing, 0)
+        # One that has told nothing and evaluated nothing is that which others have opened.
+        joined = self.attached(self.settings(run="joined"))
+        self.assertEqual(self.attached(self.settings(run="joined")).run, joined.run)
+
     def test_all_that_main_ppo_imports_is_installed(self):
         """Once it runs: it imports its trainers late."""
         for name in ("main_ppo", "main_ppo_v0", "ppo.v1"):

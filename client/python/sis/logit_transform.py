@@ -16,7 +16,8 @@ class LogitTransform(NamedTuple):
 
     @staticmethod
     def of(config: Any) -> LogitTransform:
-        """Of a model's configuration, read as TRL's fused head does (trl.trainer.utils.add_fused_lm_head)."""
+        """Of a model's configuration (transformers'), read as TRL's fused head does
+        (trl.trainer.utils.add_fused_lm_head)."""
         text = config.get_text_config()
         divisor = getattr(text, "logits_scaling", None)
         scales = [getattr(text, name, None) for name in ("logit_scale", "output_multiplier", "lm_head_multiplier")]
