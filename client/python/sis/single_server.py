@@ -34,6 +34,9 @@ _CHANNEL_OPTIONS = (
     ("grpc.min_reconnect_backoff_ms", 3000),
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.dns_min_time_between_resolutions_ms", 500),
+    # gRPC sends a call again by itself if the server has not looked at it, and older ones (1.51) then
+    # may leave out a stream's first large message.
+    ("grpc.enable_retries", 0),
 )
 
 # What a probe of a replica that is left alone may take, in seconds.
