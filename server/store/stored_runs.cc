@@ -144,11 +144,21 @@ absl::StatusOr<StoredRuns::Released> StoredRuns::Release(Run& run,
                                                          std::span<const uint64_t> lease_ids) {
   Released released;
   for (const SequenceName& name : names) released.sequences += run.Release(name);
-  for (const uint64_t lease_id : lease_ids) released.leases += run.EndLease(lease_id);
+  std::vector<uint64_t> unknown;
+  for (const uint64_t lease_id : lease_ids) {
+    if (run.EndLease(lease_id)) {
+      ++released.leases;
+    } else {
+      unknown.push_back(lease_id);
+    }
+  }
   if (stored_ == nullptr) return released;
   const absl::StatusOr<int64_t> only_stored = stored_->FinishRelease(run, names);
   if (!only_stored.ok()) return only_stored.status();
   released.sequences += *only_stored;
+  if (!stored_->store().shared() || unknown.empty()) return released;
+  const absl::Status told = stored_->EndLeasesElsewhere(run, unknown);
+  if (!told.ok()) return told;
   return released;
 }
 
@@ -167,6 +177,7 @@ void StoredRuns::ExchangeAllBehind() {
   behind_->Schedule("", [this] {
     for (const std::shared_ptr<Run>& run : registry_.List()) {
       Exchange(*run, run->policy_version()).IgnoreError();
+      stored_->FollowReleases(*run);
     }
     exchanging_ = false;
   });
