@@ -110,6 +110,7 @@ NONSENSE = (
     ({**INSECURE, "links": {"page": 'http://a"b'}}, "page"),
     ({**INSECURE, "podMonitor": {"interval": "0s"}}, "interval"),
     ({**INSECURE, "proxy": {"enabled": True, "callsPerSecond": 0}}, "callsPerSecond"),
+    ({**INSECURE, "form": "fleet", "proxy": {"enabled": True, "callsPerConnection": 0}}, "callsPerConnection"),
     ({"security": {**TLS, "clientCertificates": True}, "proxy": {"enabled": True}}, "proxy.enabled"),
     ({**SIDECAR, "proxy": {"enabled": True}}, "proxy.enabled"),
 )
