@@ -25,9 +25,6 @@ constexpr size_t kMostPendingDrops = 65'536;
 // How long the reason of a dropped sequence is kept for other replicas and later lives, and the end
 // of a lease.
 constexpr absl::Duration kReasonKept = absl::Hours(24);
-// Sequences of a run about which the store is asked at once, to learn what others have released:
-// some 20 KB of keys each second.
-constexpr size_t kAskedAtOnce = 1024;
 
 MissingReason ReasonOf(const absl::Status& status) {
   switch (status.code()) {
@@ -345,8 +342,8 @@ absl::Status StoredCache::EndLeasesElsewhere(const Run& run, std::span<const uin
       absl::StrCat("not all leases have ended, send them again: ", first_error.message()));
 }
 
-void StoredCache::FollowReleases(Run& run) {
-  const Run::HeldHere held = run.NextHeld(kAskedAtOnce);
+void StoredCache::FollowReleases(Run& run, size_t most_sequences) {
+  const Run::HeldHere held = run.NextHeld(most_sequences);
   std::vector<LeaseIdentity> leases;
   for (const uint64_t id : held.lease_ids) leases.push_back({run.id(), run.incarnation(), id});
   if (!leases.empty()) {

@@ -1,5 +1,6 @@
 #include "server/store/stored_runs.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -8,6 +9,12 @@
 
 namespace sis {
 namespace {
+
+// Sequences about which the store is asked at a time, to learn what other servers have released: of
+// all runs together, so that it costs the store some 1000 small reads a second however much there
+// is; but so many of each.
+constexpr size_t kAsked = 1024;
+constexpr size_t kLeastAsked = 16;
 
 absl::Status NoConfig(const StoredRun& there) {
   return absl::DataLossError(absl::StrCat("the stored config of run '", there.run_id, "' is none"));
@@ -175,9 +182,11 @@ absl::Status StoredRuns::Exchange(const Run& run, uint64_t version) {
 void StoredRuns::ExchangeAllBehind() {
   if (stored_ == nullptr || !stored_->store().shared() || exchanging_.exchange(true)) return;
   behind_->Schedule("", [this] {
-    for (const std::shared_ptr<Run>& run : registry_.List()) {
+    const std::vector<std::shared_ptr<Run>> runs = registry_.List();
+    const size_t each = std::max(kLeastAsked, kAsked / std::max<size_t>(1, runs.size()));
+    for (const std::shared_ptr<Run>& run : runs) {
       Exchange(*run, run->policy_version()).IgnoreError();
-      stored_->FollowReleases(*run);
+      stored_->FollowReleases(*run, each);
     }
     exchanging_ = false;
   });

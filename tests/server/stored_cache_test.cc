@@ -384,10 +384,11 @@ class OneNameTest : public ::testing::Test {
       ASSERT_NE(DigestAt(there_.Find(id), 0, 10), 0);
     }
   }
+  static constexpr size_t kAsked = 1024;
   // A lease of the other server.
   uint64_t LeaseThere(const std::string& id) { return there_.Lease(id, absl::Hours(1)); }
   RunDescription There() {
-    there_.stored().FollowReleases(there_.run());
+    there_.stored().FollowReleases(there_.run(), kAsked);
     return there_.run().Describe();
   }
 
