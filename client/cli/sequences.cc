@@ -44,6 +44,9 @@ absl::Status ListSequences(Client& client, const Options& options) {
     } else {
       for (const auto& listed : page->sequences()) Print(listed);
     }
+    if (!options.json && !page->more() && page->store_keeps_evicted()) {
+      std::cout << "These are in memory; others may have been evicted, and be in the store.\n";
+    }
     if (!page->more() || !std::cout) break;  // there are no more, or nobody reads on
     const v1::SequenceRef& last = page->sequences().rbegin()->sequence();
     after = {last.id(), last.attempt()};
@@ -60,7 +63,8 @@ void AddSequences(CLI::App& sisctl, Action& action) {
   app.footer(
       "LENGTH is one past the highest position. Fewer POSITIONS: blocks have not come. READ: a\n"
       "trainer has fetched or evaluated it. VERSION is the newest policy version. What only a\n"
-      "store has is not among them.");
+      "store has is not among them; where there is one, a last line says so (in JSON\n"
+      "store_keeps_evicted).");
   const auto options = std::make_shared<Options>();
   app.add_option("RUN", options->run_id, "The run's id.")->required();
   AddJson(app, options->json);

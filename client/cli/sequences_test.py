@@ -1,8 +1,10 @@
 """`sisctl sequences`: what a run holds, from two replicas, in pages."""
 
+import contextlib
 import json
 import pathlib
 import subprocess
+import tempfile
 import unittest
 
 import grpc
@@ -89,6 +91,26 @@ class SequencesTest(unittest.TestCase):
                 with self.assertRaises(grpc.RpcError) as refused:
                     stub.ListSequences(bad)
                 self.assertIs(refused.exception.code(), grpc.StatusCode.INVALID_ARGUMENT)
+
+    def test_where_a_store_keeps_what_was_evicted_that_is_said(self):
+        with tempfile.TemporaryDirectory() as folder:
+            server = LiveServer(f"--store=rocksdb:{folder}", cache_bytes=16 << 20)
+            with contextlib.closing(server), sis.Client(server.address, timeout=30) as client:
+                run = client.create_run("r", seed=1, vocabulary_size=VOCABULARY, top_k=TOP_K)
+                block, appended = {"first_position": 0, "policy_version": 1, **record(512)}, 0
+                with client.append(run, sampling=sis.Sampling("raw")) as stream:
+                    while client.get_run("r").sequences == appended:
+                        for _ in range(100):
+                            stream.block(f"prompt-{appended}", **block)
+                            appended += 1
+                        stream.flush()
+                shown = self.sisctl("r", addresses=[server.address])
+                listed = json.loads(self.sisctl("r", "--json", addresses=[server.address]))
+        self.assertLess(len(listed["sequences"]), appended)
+        self.assertIs(listed["store_keeps_evicted"], True)
+        self.assertIn("others may have been evicted", shown.splitlines()[-1])
+        self.assertNotIn("evicted", self.sisctl("r"))
+        self.assertIs(json.loads(self.sisctl("r", "--json"))["store_keeps_evicted"], False)
 
     def test_looking_is_no_use(self):
         """What is listed is not read by that, nor does it live longer."""

@@ -11,6 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "client/api/client.h"
 #include "client/cli/credentials_options.h"
+#include "client/cli/servers_behind.h"
 #include "client/cli/subcommands.h"
 #include "server/main/server.h"
 
@@ -33,6 +34,18 @@ class Formatter : public CLI::Formatter {
   }
 };
 
+// In place of one name for several servers, the addresses of all: through the name each call would
+// be answered by another one, with what that one holds.
+void AskAllBehind(std::vector<std::string>& addresses, Credentials& credentials) {
+  const std::string name = addresses[0];
+  // A token goes where the name may lead, or nowhere.
+  if (!credentials.CheckFor(name).ok()) return;
+  std::vector<std::string> servers = ServersBehind(name);
+  if (servers.size() < 2) return;
+  addresses = std::move(servers);
+  credentials.server_name = NameToLookUp(name)->host;
+}
+
 ExitStatus Main(int argc, const char* const* argv) {
   CLI::App app("Talks to a SIS ratio service.", "sisctl");
   app.formatter(std::make_shared<Formatter>());
@@ -49,7 +62,7 @@ ExitStatus Main(int argc, const char* const* argv) {
   std::string addresses = "localhost:50051";
   app.add_option("--server", addresses,
                  "Host and port of the service; of its replicas, with commas, as workers and "
-                 "trainers name them.")
+                 "trainers name them. Of a name with several addresses, each is asked.")
       ->capture_default_str();
   Credentials credentials = Credentials::FromEnvironment();
   AddCredentials(app, credentials);
@@ -107,7 +120,10 @@ ExitStatus Main(int argc, const char* const* argv) {
   } else {
     // What is said here stands in for what the environment says.
     if (app.count("--token_file") > 0) credentials.token.clear();
-    const std::vector<std::string> replicas = absl::StrSplit(addresses, ',', absl::SkipEmpty());
+    std::vector<std::string> replicas = absl::StrSplit(addresses, ',', absl::SkipEmpty());
+    // What changes a run any server of a fleet does for all.
+    const bool changes = runs->got_subcommand("create") || runs->got_subcommand("delete");
+    if (replicas.size() == 1 && !changes) AskAllBehind(replicas, credentials);
     absl::StatusOr<std::unique_ptr<Client>> connected = Client::Connect(
         replicas, {.connect_timeout = absl::Seconds(3), .credentials = credentials});
     if (!connected.ok()) return failed(connected.status());

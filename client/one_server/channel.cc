@@ -93,6 +93,9 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(-1);
   arguments.SetMaxSendMessageSize(-1);
+  if (!credentials.server_name.empty()) {
+    arguments.SetSslTargetNameOverride(credentials.server_name);
+  }
   // Large messages come in few frames; by default they are of 16 KiB.
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, 1 << 20);
   // A server that comes back may have another address. By default that may take minutes to see.

@@ -24,8 +24,8 @@ const LINES = [
     range: SHARE,
     lines: [{name: "sampled", of: v => v.acceptRate},
       {name: "expected", of: v => v.expectedAcceptRate, dashed: true}],
-    note: "Sampled follows expected, to within sampling noise. A fall means that the two " +
-      "policies drift apart, or that the top-K covers less."},
+    note: "Sampled follows expected, to within sampling noise. A fall means that one of the " +
+      "engines has changed, that the two policies drift apart, or that the top-K covers less."},
   {title: "D and D_SIS", unit: "nats per token", format: number, range: FROM_ZERO,
     lines: [{name: "D", of: v => v.d}, {name: "D_SIS", of: v => v.dSis}],
     note: "What importance ratios deviate by, before and after accepting. D_SIS should be well " +
@@ -100,8 +100,9 @@ export class RunView {
     this.missing = new LinePanel({title: "Missing by reason", unit: "share of tokens",
       format: share, tick: wholeShare, empty: "No token is missing.",
       note: "Tokens without a record, which train with the trainer's own ratio. Never arrived: " +
-        "ask the workers. Evicted or expired: more memory, or a store. Stale: max_staleness. " +
-        "Store down: a node of the store."});
+        "ask the workers; sisctl sequences lists what has come. Evicted: let trainers release, " +
+        "more memory, or a store. Expired: time_to_live. Stale: max_staleness. Store down: a node " +
+        "of the store."});
     this.facts = make("p", {class: "muted"});
     this.figures = make("div");
     this.draws = make("h2", {}, "By draw");

@@ -39,7 +39,14 @@ v1::InspectRunResponse MergeInspections(const std::vector<v1::InspectRunResponse
     return std::tuple<const std::string&, uint32_t>(of.sequence().id(), of.sequence().attempt());
   };
   std::stable_sort(merged.mutable_sequences()->begin(), merged.mutable_sequences()->end(),
-                   [&](const auto& a, const auto& b) { return name(a) < name(b); });
+                   [&](const auto& a, const auto& b) {
+                     return std::tuple(name(a), b.draw()) < std::tuple(name(b), a.draw());
+                   });
+  // Of one that several have evaluated, the last time.
+  const auto again =
+      std::unique(merged.mutable_sequences()->begin(), merged.mutable_sequences()->end(),
+                  [&](const auto& a, const auto& b) { return name(a) == name(b); });
+  merged.mutable_sequences()->erase(again, merged.mutable_sequences()->end());
   std::stable_sort(merged.mutable_deviations()->begin(), merged.mutable_deviations()->end(),
                    [](const auto& a, const auto& b) {
                      return std::abs(a.log_ratio()) > std::abs(b.log_ratio());

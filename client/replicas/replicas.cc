@@ -228,6 +228,7 @@ absl::StatusOr<v1::ListSequencesResponse> Replicas::ListSequences(
       by_name.try_emplace({listed.sequence().id(), listed.sequence().attempt()}, listed);
     }
     merged.set_more(merged.more() || answer.more());
+    merged.set_store_keeps_evicted(merged.store_keeps_evicted() || answer.store_keeps_evicted());
   }
   const int limit = request.limit() > 0 ? static_cast<int>(request.limit()) : kSequencesOfAPage;
   for (auto& [name, listed] : by_name) {
@@ -265,8 +266,17 @@ absl::StatusOr<v1::InspectRunResponse> Replicas::InspectRun(const v1::InspectRun
 
 absl::StatusOr<v1::InspectSequenceResponse> Replicas::InspectSequence(
     const v1::InspectSequenceRequest& request) {
-  const size_t replica = placement_.Replica(request.run().run_id(), request.sequence().id());
-  return servers_[replica]->InspectSequence(request);
+  // Not the one that it is placed on: behind one name any server may have evaluated it last.
+  const auto answers = AskSome<v1::InspectSequenceResponse>(
+      AllReplicas(), [&](size_t replica) { return servers_[replica]->InspectSequence(request); },
+      /*unknown_is_none=*/true);
+  if (!answers.ok()) return answers.status();
+  if (answers->given.empty()) {
+    return answers->down.empty() ? answers->unknown : answers->down.begin()->second;
+  }
+  return std::ranges::max_element(answers->given, {},
+                                  [](const auto& answer) { return answer.second.draw(); })
+      ->second;
 }
 
 absl::StatusOr<v1::ReleaseResponse> Replicas::Release(const v1::ReleaseRequest& request) {

@@ -22,7 +22,8 @@ def board() -> Dashboard:
         "sis-rl-run",
         "Accept rates, deviations and corrections of training runs. Everything is a mean per scored token (accepted, "
         "rejected or outside the recorded set) unless its panel says otherwise. Gaps mean that nothing was evaluated "
-        "in the window.",
+        "in the window. Runs beyond a server's --metric_runs, the quietest, are not here: they have no series of "
+        "their own.",
         [*variables.runs(), variables.by(), variables.window()],
     )
     panels.add(built, "Runs", [_runs()])
@@ -81,9 +82,10 @@ def _decisions() -> List[Any]:
                 "all three agree. 0.76 to 0.91 between two engines with the same weights, 0.6 to 0.8 after a drift of "
                 "0.2 nats.",
                 "low with low D: K is too small, or the engines' log-probs differ in kind; look at residual mass. Low "
-                "with high D: the rollouts are old. A lasting gap between sampled and expected means that the policy "
-                "has been trained on these very tokens (later passes over a rollout), or that the recorded log-probs "
-                "are not of the distribution that was sampled from.",
+                "with high D: from the first draw on, the engines differ (a temperature on one side, a shift); growing "
+                "with age and training, the policies have drifted apart. The runbook says how to tell. A lasting gap "
+                "between sampled and expected means that the policy has been trained on these very tokens (later passes "
+                "over a rollout), or that the recorded log-probs are not of the distribution that was sampled from.",
                 ["accept_rate_low", "accept_rate_collapsing"],
             ),
             SHARE,
@@ -100,7 +102,7 @@ def _decisions() -> List[Any]:
             "Accept rate against k",
             Text(
                 "The expected accept rate if only the k most probable recorded tokens were used, for each k of the "
-                "prefix curves that trainers ask for, now.",
+                "prefix curves that trainers ask for (the first 16 of a run), now.",
                 "flat, or falling slowly with k: a larger k lowers the residual mass and raises the envelope.",
                 "much lower at large k: single improbable tokens set the envelope; evaluate with a smaller top_k. No "
                 "bars: no trainer asks (prefix_curve).",
@@ -117,8 +119,8 @@ def _decisions() -> List[Any]:
             Text(
                 "The current policy's mass outside the k most probable recorded tokens, for the same k, now.",
                 "falls with k, to a few hundredths at the k in use.",
-                "still falling steeply at the largest k: record more (a larger K). No bars: no trainer asks "
-                "(prefix_curve).",
+                "still falling steeply at the largest k: record more (a larger K). Above 0.7 whatever k is: other "
+                "tokens, see Residual mass. No bars: no trainer asks (prefix_curve).",
                 ["accept_rate_low"],
             ),
             SHARE,
@@ -164,7 +166,8 @@ def _decisions() -> List[Any]:
             Text(
                 "Shares of all evaluated tokens by decision.",
                 "mostly accepted, a few percent outside the set, none missing.",
-                "much outside_top_k: ids or sampling filters don't match, or K is too small for this temperature.",
+                "much outside_top_k: ids or sampling filters don't match; if they do, K is too small for this "
+                "temperature. Most of them: the two sides speak of different tokens.",
                 ["accept_rate_low", "missing_tokens"],
             ),
             SHARE,
@@ -186,7 +189,8 @@ def _distance() -> List[Any]:
                 "The mean of k3 = w - 1 - log w, an estimate of KL(behaviour || current) per token. Each token counts "
                 "at most 64.",
                 "below 0.01 nats on fresh rollouts, rising with staleness and with passes over the same rollouts.",
-                "a steady rise over steps of the same staleness: the updates are too large for the lag.",
+                "high from the first draw on: the engines differ. A steady rise over steps of the same staleness: the "
+                "updates are too large for the lag.",
                 ["engines_differ"],
             ),
             NATS,
@@ -324,8 +328,9 @@ def _staleness_and_missing() -> List[Any]:
                 "Shares of the scored tokens by how many policy versions they are behind.",
                 "what the training loop is meant to do: 0 on-policy, up to N - 1 with N updates per rollout, more "
                 "when rollouts and training run side by side.",
-                "older than that: rollouts wait too long before they are trained on.",
-                ["missing_tokens"],
+                "older than that: rollouts wait too long before they are trained on, or workers don't get the last "
+                "weights.",
+                ["accept_rate_collapsing", "missing_tokens"],
             ),
             SHARE,
             {"{{$by}} {{staleness}} behind": promql.share(by_staleness, promql.scored())},
@@ -354,8 +359,9 @@ def _staleness_and_missing() -> List[Any]:
                 "Shares of all evaluated tokens that have no record. They keep the trainer's own ratio: plain "
                 "importance sampling.",
                 "0, or few of reason stale where the run has a limit.",
-                "the reason says what to do: evicted, the cache is too small; never_arrived, workers die or ids don't "
-                "agree; stale, fewer updates per rollout.",
+                "the reason says what to do: evicted, trainers don't release or the cache is too small; never_arrived, "
+                "workers die or ids don't agree (sisctl sequences lists what has come); stale, rollouts wait longer "
+                "than max_staleness allows.",
                 ["missing_tokens", "corrupt_pages"],
             ),
             SHARE,

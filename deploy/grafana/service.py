@@ -73,7 +73,7 @@ def _servers() -> Any:
                 f"sum by (job, instance) (time() - {_chosen('process_start_time_seconds')})",
                 SECONDS,
             ),
-            Column("Runs", f"count by (job, instance) ({_chosen('sis_run_info')})", COUNT),
+            Column("Runs", f"sum by (job, instance) ({_chosen('sis_runs')})", COUNT),
             Column("Cache", f"sum by (job, instance) ({_chosen('sis_cache_bytes')})", BYTES),
             Column("Cache limit", f"sum by (job, instance) ({_chosen('sis_cache_budget_bytes')})", BYTES),
         ],
@@ -239,7 +239,8 @@ def _ingest() -> List[Any]:
             Text(
                 "Sequences that were evicted for good before a trainer had read them, by run.",
                 "0, but for runs with evict_unread.",
-                "rollouts are thrown away: the cache is too small for what is in flight.",
+                "rollouts are thrown away: the trainer is gone or slower than the workers, or runs that have ended hold "
+                "the memory. Only then is the cache too small.",
                 ["evicted_unread"],
             ),
             OPERATIONS_PER_SECOND,
@@ -282,15 +283,34 @@ def _cache() -> List[Any]:
             stacked=True,
         ),
         lines(
+            "Sequences by run",
+            Text(
+                "Sequences that each run holds in memory.",
+                "a few rollouts' worth.",
+                "rising without end: nobody releases, or the trainer is gone.",
+                ["cache_near_limit"],
+            ),
+            COUNT,
+            {"{{run}}": sums("sis_run_sequences", "run")},
+        ),
+        lines(
             "Runs",
             Text(
-                "Runs that each server holds, of --max_runs.",
+                "Runs that each server holds, of --max_runs; and the most that one owner has, of "
+                "--max_runs_per_owner.",
                 "below 0.9: those that train, and a few that have ended.",
-                "at 1 no run can be created. Delete what has ended, or let --run_idle_expiry do it.",
+                "at 1 no run can be created, or none by that owner. Delete what has ended, or let --run_idle_expiry do "
+                "it.",
                 ["runs_near_limit"],
             ),
             SHARE,
-            {"{{instance}}": f"{sums('sis_runs', 'instance')} / {sums('sis_runs_limit', 'instance')}"},
+            {
+                "{{instance}}": f"{sums('sis_runs', 'instance')} / {sums('sis_runs_limit', 'instance')}",
+                "{{instance}}, one owner": (
+                    f"{sums('sis_owner_runs', 'instance')} / {sums('sis_owner_runs_limit', 'instance')}"
+                ),
+            },
+            width=6,
             largest=1,
             alert_above=0.9,
         ),
@@ -299,12 +319,13 @@ def _cache() -> List[Any]:
             Text(
                 "Sequences that left the cache, by reason.",
                 "nearly all released.",
-                "evicted: the cache is too small. expired: time_to_live is shorter than a rollout waits. stale: the "
-                "trainer is further ahead than max_staleness.",
+                "evicted: nobody releases, or the cache is too small; with a store they are read again. expired: "
+                "time_to_live is shorter than a rollout waits. stale: the trainer is further ahead than max_staleness.",
                 ["missing_tokens", "cache_near_limit"],
             ),
             OPERATIONS_PER_SECOND,
             {"{{reason}}": _rate("sis_dropped_sequences_total", "reason")},
+            width=6,
             stacked=True,
         ),
         lines(
@@ -317,6 +338,7 @@ def _cache() -> List[Any]:
             ),
             TOKENS_PER_SECOND,
             {"{{reason}}": _rate("sis_missing_tokens_total", "reason")},
+            width=6,
             stacked=True,
         ),
         lines(
@@ -329,6 +351,7 @@ def _cache() -> List[Any]:
             ),
             BYTES,
             {"{{instance}}": sums("sis_step_bytes", "instance")},
+            width=6,
         ),
     ]
 
@@ -380,7 +403,8 @@ def _store() -> List[Any]:
             Text(
                 "Bytes of records that were written and read.",
                 "written: those received, and once more when a sequence is sealed. Read: little.",
-                "more read than written: what is evicted is needed again; raise --cache_bytes.",
+                "more read than written: what is evicted is needed again. Let trainers release what is finished; raise "
+                "--cache_bytes.",
                 ["cache_near_limit"],
             ),
             BYTES_PER_SECOND,
@@ -505,7 +529,7 @@ def _process() -> List[Any]:
             Text(
                 "Bytes of memory in use.",
                 "--cache_bytes from the start, and on top of it messages in flight and the totals of steps.",
-                "rising without end: lower --max_message_bytes, and look for streams that nobody reads.",
+                "rising without end: lower --grpc_memory_bytes, and look for streams that nobody reads.",
                 ["cache_near_limit"],
             ),
             BYTES,

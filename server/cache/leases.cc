@@ -30,6 +30,13 @@ bool Leases::HasEnded(uint64_t id) const {
   return by_id_.contains(id) || std::ranges::find(ended_, id) != ended_.end();
 }
 
+std::vector<uint64_t> Leases::Ids() const {
+  std::vector<uint64_t> ids;
+  ids.reserve(by_id_.size());
+  for (const auto& [id, lease] : by_id_) ids.push_back(id);
+  return ids;
+}
+
 void Leases::Renew(uint64_t id, absl::Time now) {
   Lease& lease = by_id_.at(id);
   by_expiry_.erase({lease.expires, id});

@@ -42,6 +42,7 @@ class Leases {
   const Lease* Find(uint64_t id, absl::Time now) const;
   // Of one that Find doesn't return: whether it was here, as far as that is remembered.
   bool HasEnded(uint64_t id) const;
+  std::vector<uint64_t> Ids() const;
   // From now on for its length again. It must be there.
   void Renew(uint64_t id, absl::Time now);
   // Nothing if there is none.

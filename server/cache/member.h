@@ -46,7 +46,8 @@ struct Member {
   int leases = 0;
   bool unread = true;
   bool release_when_free = false;
-  std::list<Member>::iterator here;  // in the list of its place
+  std::list<Member>::iterator here;            // in the list of its place
+  std::list<Member*>::iterator in_round = {};  // of its run's Round, if that has members
   InVersionIndex in_version_index = {};
   SequenceName name;
 };

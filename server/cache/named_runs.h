@@ -17,8 +17,10 @@ namespace sis {
 // kQuiet. Not thread-safe.
 class NamedRuns {
  public:
-  // Longer than the pause between the steps of nearly all training.
-  static constexpr absl::Duration kQuiet = absl::Minutes(15);
+  // Longer than the pause between the steps of nearly all training, and than an alert takes to say
+  // that a run has stopped: SisIngestStalled looks at 15 minutes, for 5 more, and Prometheus must
+  // have seen the series stand still all that time (deploy/prometheus/sis.alerts.yaml).
+  static constexpr absl::Duration kQuiet = absl::Minutes(30);
 
   explicit NamedRuns(int limit) : limit_(limit) {}
 

@@ -89,6 +89,26 @@ TEST(NamedRunsTest, TheBusyDoNotTakeNamesFromEachOther) {
   }
 }
 
+// As SisIngestStalled needs it: 15 minutes, and 5 more.
+TEST(NamedRunsTest, WhoStopsKeepsItsNameUntilAnAlertHasSaidSo) {
+  NamedRuns named(1);
+  absl::Time now = absl::UnixEpoch();
+  const auto busy = named.Add("busy", true, now);
+  const auto stops = named.Add("stops", true, now);  // in the place of the other
+  stops->AddIngested(1, 1);
+  named.Choose(now);
+  for (int minute = 1; minute < 30; ++minute) {
+    now += absl::Minutes(1);
+    busy->AddIngested(1, 1);
+    named.Choose(now);
+    ASSERT_TRUE(stops->named()) << "after " << minute << " minutes";
+  }
+  now += absl::Minutes(1);
+  busy->AddIngested(1, 1);
+  named.Choose(now);
+  EXPECT_TRUE(busy->named());
+}
+
 TEST(NamedRunsTest, WithoutNamesAllAreOthers) {
   NamedRuns named(0);
   EXPECT_EQ(named.others(), nullptr);

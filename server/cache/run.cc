@@ -42,7 +42,7 @@ Run::Run(std::string id, uint64_t incarnation, RunConfig config, const Limits& l
                                                static_cast<int>(config_.top_k), inspection_budget)),
       // With a store, what is evicted can be read again.
       members_(!config_.evict_unread && backing_ == nullptr),
-      leases_(backing_ != nullptr && backing_->shared() ? limits_.max_leases : 0) {}
+      leases_(shared() ? limits_.max_leases : 0) {}
 
 Run::~Run() = default;
 
@@ -135,6 +135,7 @@ absl::StatusOr<std::shared_ptr<Run::Held>> Run::NewSequence(const SequenceName& 
 Member& Run::Insert(const SequenceName& name, std::shared_ptr<Held> held) {
   Member& member = members_.Add(name, std::move(held), clock_());
   if (config_.max_staleness.has_value()) versions_.Add(member);
+  if (shared()) round_.Add(member);
   return member;
 }
 
@@ -148,6 +149,7 @@ Run::Found Run::Adopt(const SequenceName& name, std::shared_ptr<Held> held) {
 
 void Run::Remove(Member& member) {
   versions_.Remove(member);
+  if (shared()) round_.Remove(member);
   members_.Remove(member);
 }
 
@@ -178,7 +180,9 @@ void Run::NoteShortened(SequenceNameView name) {
 }
 
 void Run::Drop(Member& member, MissingReason reason) {
-  const bool still_stored = backing_ != nullptr && reason == MissingReason::kEvicted;
+  // What one server has not used for long another may be using.
+  const bool still_stored = (backing_ != nullptr && reason == MissingReason::kEvicted) ||
+                            (shared() && reason == MissingReason::kExpired);
   if (!still_stored) dropped_.Add(member.name, reason);
   if (!still_stored && backing_ != nullptr) backing_->DropBehind(*this, member.name, reason);
   counters_->AddDropped(reason);
@@ -269,8 +273,7 @@ absl::Status Run::RenewLease(uint64_t lease_id) {
   WriterLock lock(mutex_);
   last_read_ = clock_();
   if (leases_.Find(lease_id, last_read_) == nullptr) {
-    const bool elsewhere = backing_ != nullptr && backing_->shared() && !leases_.HasEnded(lease_id);
-    if (elsewhere) return absl::OkStatus();
+    if (shared() && !leases_.HasEnded(lease_id)) return absl::OkStatus();
     return absl::FailedPreconditionError(absl::StrCat("lease ", lease_id, " has ended"));
   }
   leases_.Renew(lease_id, last_read_);
@@ -283,6 +286,15 @@ bool Run::EndLease(uint64_t lease_id) {
   if (!lease.has_value()) return false;
   Unlease(*lease);
   return true;
+}
+
+Run::HeldHere Run::NextHeld(size_t most_sequences) {
+  WriterLock lock(mutex_);
+  HeldHere held{.lease_ids = leases_.Ids(), .unleased = {}};
+  for (const Member* member : round_.Next(most_sequences)) {
+    if (member->leases == 0) held.unleased.push_back(member->name);
+  }
+  return held;
 }
 
 bool Run::EndAbandonedLeases() {
@@ -379,6 +391,7 @@ void Run::Close() {
   closed_ = true;
   leases_.Clear();
   versions_ = VersionIndex();
+  round_ = Round();
   std::swap(dropped, members_);
 }
 

@@ -19,6 +19,7 @@
 #include "server/cache/limits.h"
 #include "server/cache/members.h"
 #include "server/cache/missing.h"
+#include "server/cache/round.h"
 #include "server/cache/run_config.h"
 #include "server/cache/run_counters.h"
 #include "server/cache/sequence.h"
@@ -150,6 +151,14 @@ class Run {
   // All of them.
   void EndLeases() ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // Where other servers have the run too: what these may have ended or released. All leases, and at
+  // most so many sequences that are in memory and not leased, those asked for longest ago.
+  struct HeldHere {
+    std::vector<uint64_t> lease_ids;
+    std::vector<SequenceName> unleased;
+  };
+  HeldHere NextHeld(size_t most_sequences) ABSL_LOCKS_EXCLUDED(mutex_);
+
   // False if there is none such. A leased sequence goes with its last lease.
   bool Release(const SequenceName& name) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -182,6 +191,9 @@ class Run {
   int64_t sequences() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
+  // Whether other servers have the run too.
+  bool shared() const { return backing_ != nullptr && backing_->shared(); }
+
   Member& Insert(const SequenceName& name, std::shared_ptr<Held> held)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Remove(Member& member) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -215,6 +227,7 @@ class Run {
   uint64_t policy_version_ ABSL_GUARDED_BY(mutex_) = 0;
   Members members_ ABSL_GUARDED_BY(mutex_);
   VersionIndex versions_ ABSL_GUARDED_BY(mutex_);  // empty without max_staleness
+  Round round_ ABSL_GUARDED_BY(mutex_);            // empty unless shared
   DroppedSequences dropped_ ABSL_GUARDED_BY(mutex_);
   Leases leases_ ABSL_GUARDED_BY(mutex_);
   // When something was fetched or evaluated, or asked for.

@@ -137,16 +137,28 @@ absl::StatusOr<RunRegistry::Plan> RunRegistry::PlanLocked(const std::string& run
 absl::Status RunRegistry::CheckRoomForRun(absl::string_view owner) const {
   if (static_cast<int>(runs_.size()) >= limits_.max_runs) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("the server has ", runs_.size(), " runs, the most allowed"));
+        absl::StrCat("the server has ", runs_.size(), " runs, the most allowed (--max_runs)"));
   }
   if (owner.empty()) return absl::OkStatus();
   const auto owned = std::ranges::count_if(
       runs_, [&](const auto& entry) { return entry.second.run->config().owner == owner; });
   if (owned >= limits_.max_runs_per_owner) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("'", owner, "' has ", owned, " runs, the most that one owner may have"));
+        absl::StrCat("'", owner, "' has ", owned,
+                     " runs, the most that one owner may have (--max_runs_per_owner)"));
   }
   return absl::OkStatus();
+}
+
+int64_t RunRegistry::runs_of_one_owner() const {
+  ReaderLock lock(mutex_);
+  absl::flat_hash_map<absl::string_view, int64_t> owned;
+  int64_t most = 0;
+  for (const auto& [run_id, entry] : runs_) {
+    const std::string& owner = entry.run->config().owner;
+    if (!owner.empty()) most = std::max(most, ++owned[owner]);
+  }
+  return most;
 }
 
 absl::StatusOr<std::shared_ptr<Run>> RunRegistry::Restore(const std::string& run_id,

@@ -93,6 +93,9 @@ class RunRegistry {
     return runs_.size();
   }
   int max_runs() const { return limits_.max_runs; }
+  // The most that belong to one owner; those that belong to nobody aren't counted.
+  int64_t runs_of_one_owner() const ABSL_LOCKS_EXCLUDED(mutex_);
+  int max_runs_per_owner() const { return limits_.max_runs_per_owner; }
   const ByteBudget& budget() const { return budget_; }
   // Of the totals of steps, which are not in the cache: this part of its bytes.
   static constexpr int64_t kStepsShare = 16;

@@ -213,14 +213,19 @@ TEST(RunRegistryTest, AnothersRunIsUnknownAndItsIdTaken) {
 TEST(RunRegistryTest, RunsOfOneOwnerAreLimited) {
   Limits limits;
   limits.max_runs_per_owner = 1;
+  limits.max_runs = 4;
   Cache cache(1 << 20, limits);
   const Caller alice{.identity = "alice", .uses_all_runs = false};
   ASSERT_TRUE(cache.runs.Create(CreateRequest("a"), alice).ok());
   EXPECT_TRUE(cache.runs.Create(CreateRequest("a", 2), alice).ok()) << "no new run";
-  EXPECT_EQ(cache.runs.Create(CreateRequest("b"), alice).status().code(),
-            absl::StatusCode::kResourceExhausted);
+  const absl::Status refused = cache.runs.Create(CreateRequest("b"), alice).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(refused.message(), testing::HasSubstr("(--max_runs_per_owner)"));
   EXPECT_TRUE(cache.runs.Create(CreateRequest("b"), {.identity = "bob"}).ok());
   for (const char* id : {"c", "d"}) cache.CreateRun(id, SmallConfig());
+  const absl::Status full = cache.runs.Create(CreateRequest("e")).status();
+  EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(full.message(), testing::HasSubstr("(--max_runs)"));
 }
 
 TEST(RunRegistryTest, NumbersCantBeUsedUp) {

@@ -3,9 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 
 #include "kernels/numerics/sequence_key.h"
+#include "server/inspect/inspection.h"
 #include "server/testing/cache_fixture.h"
 #include "server/testing/record_generator.h"
 
@@ -48,6 +50,28 @@ TEST_F(RunTest, SequencesAreNamedByIdAndAttempt) {
   EXPECT_EQ(std::get<MissingReason>(run->Find({"a", 1})), MissingReason::kNeverArrived);
   EXPECT_EQ(run->CommittedLength({"a", 0}), 3);
   EXPECT_EQ(run->CommittedLength({"a", 1}), 0);
+}
+
+// As docs/operations.md says of --inspected_bytes ("A closer look").
+TEST_F(RunTest, InspectionHasTheRoomThatIsDocumented) {
+  constexpr int kSlots = 10;
+  EXPECT_EQ(cache_.CreateRun("r", SmallConfig(kSlots))->inspection().kept_positions(), 6592);
+  Limits limits;
+  limits.inspected_bytes = 161'000'000;
+  Cache cache(int64_t{1} << 26, limits);
+  Inspection& inspection = cache.CreateRun("r", SmallConfig(kSlots))->inspection();
+  constexpr uint32_t kPositions = 65'536, kAtOnce = 4096;
+  ASSERT_GE(inspection.kept_positions(), kPositions);
+  for (uint32_t first = 0; first < kPositions; first += kAtOnce) {
+    InspectedPositions part(kSlots);
+    part.Resize(kAtOnce);
+    std::ranges::fill(part.decisions, Decision::kAccepted);
+    inspection.Record({"long", 0}, 1, 1, first, part, first + kAtOnce);
+  }
+  const auto kept = inspection.Find({"long", 0});
+  ASSERT_TRUE(kept.has_value());
+  EXPECT_EQ(kept->positions.size(), kPositions);
+  EXPECT_EQ(kept->cut_end, 0);
 }
 
 TEST_F(RunTest, UntouchedSequencesExpire) {

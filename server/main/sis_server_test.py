@@ -129,7 +129,7 @@ class SisServerTest(unittest.TestCase):
         self.assertTrue(said["ready"])
         self.assertEqual(said["backend"], server.said["backend"])
         self.assertEqual(said["store"], server.said["store"])
-        self.assertEqual(json.loads(get("/api/ListRuns")), {"runs": []})
+        self.assertEqual(json.loads(get("/api/ListRuns")), {"runs": [], "unanswered": []})
         taken = run("--listen=127.0.0.1:0", f"--admin={server.admin_address}", "--cache_bytes=67108864")
         self.assertEqual(taken.returncode, 1)
         self.assertIn(f"cannot listen on {server.admin_address}", taken.stderr)

@@ -286,7 +286,11 @@ std::vector<prometheus::MetricFamily> CacheMetrics::Collect() const {
              static_cast<double>(registry_.steps_budget().used())),
       Family("sis_runs", "Runs that are held.", Gauge, static_cast<double>(registry_.size())),
       Family("sis_runs_limit", "The most that sis_runs may be.", Gauge,
-             static_cast<double>(registry_.max_runs()))};
+             static_cast<double>(registry_.max_runs())),
+      Family("sis_owner_runs", "The most runs that belong to one owner.", Gauge,
+             static_cast<double>(registry_.runs_of_one_owner())),
+      Family("sis_owner_runs_limit", "The most that sis_owner_runs may be.", Gauge,
+             static_cast<double>(registry_.max_runs_per_owner()))};
   const std::vector<Shown> runs = ShownRuns(registry_);
   for (const RunFamily& family : kRunFamilies) {
     prometheus::MetricFamily metrics{family.name, family.help, family.type, {}};

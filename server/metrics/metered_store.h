@@ -54,14 +54,12 @@ class MeteredStore final : public SequenceStore {
   absl::StatusOr<bool> Has(const SequenceIdentity& sequence) override {
     return Counted("has", [&] { return store_->Has(sequence); });
   }
-  // Counted once per call, with the first error.
   std::vector<absl::Status> Drop(std::span<const DroppedSequence> sequences) override {
-    const absl::Time start = SteadyNow();
-    std::vector<absl::Status> statuses = store_->Drop(sequences);
-    absl::Status first_error;
-    for (const absl::Status& status : statuses) first_error.Update(status);
-    metrics_.CountStoreOperation("drop", first_error.code(), SteadyNow() - start);
-    return statuses;
+    return CountedOnce("drop", [&] { return store_->Drop(sequences); });
+  }
+  std::vector<absl::StatusOr<std::optional<uint8_t>>> WhyDropped(
+      std::span<const SequenceIdentity> sequences) override {
+    return CountedOnce("why_dropped", [&] { return store_->WhyDropped(sequences); });
   }
   absl::Status RemoveDropped(const SequenceIdentity& sequence, absl::Time expires) override {
     return Counted("remove", [&] { return store_->RemoveDropped(sequence, expires); });
@@ -69,6 +67,13 @@ class MeteredStore final : public SequenceStore {
   absl::Status DropIncarnationsBefore(const std::string& run_id, uint64_t incarnation) override {
     return Counted("drop_incarnations",
                    [&] { return store_->DropIncarnationsBefore(run_id, incarnation); });
+  }
+  std::vector<absl::Status> EndLeases(std::span<const LeaseIdentity> leases,
+                                      absl::Time expires) override {
+    return CountedOnce("end_leases", [&] { return store_->EndLeases(leases, expires); });
+  }
+  std::vector<absl::StatusOr<bool>> HaveEnded(std::span<const LeaseIdentity> leases) override {
+    return CountedOnce("have_ended", [&] { return store_->HaveEnded(leases); });
   }
   absl::StatusOr<StoredRun> PutRun(const StoredRun& run) override {
     return Counted("put_run", [&] { return store_->PutRun(run); });
@@ -83,18 +88,28 @@ class MeteredStore final : public SequenceStore {
   }
 
  private:
-  static absl::StatusCode CodeOf(const absl::Status& status) { return status.code(); }
+  static const absl::Status& StatusOf(const absl::Status& status) { return status; }
   template <typename T>
-  static absl::StatusCode CodeOf(const absl::StatusOr<T>& result) {
-    return result.status().code();
+  static const absl::Status& StatusOf(const absl::StatusOr<T>& result) {
+    return result.status();
   }
 
   template <typename Call>
   std::invoke_result_t<Call> Counted(const char* operation, const Call& call) {
     const absl::Time start = SteadyNow();
     auto result = call();
-    metrics_.CountStoreOperation(operation, CodeOf(result), SteadyNow() - start);
+    metrics_.CountStoreOperation(operation, StatusOf(result).code(), SteadyNow() - start);
     return result;
+  }
+  // A call about several things, with the first error.
+  template <typename Call>
+  std::invoke_result_t<Call> CountedOnce(const char* operation, const Call& call) {
+    const absl::Time start = SteadyNow();
+    auto results = call();
+    absl::Status first_error;
+    for (const auto& result : results) first_error.Update(StatusOf(result));
+    metrics_.CountStoreOperation(operation, first_error.code(), SteadyNow() - start);
+    return results;
   }
 
   const std::unique_ptr<SequenceStore> store_;

@@ -29,6 +29,11 @@ namespace {
 
 absl::Status ReleaseAll(StoredRuns& runs, Run& run, const v1::ReleaseRequest& request,
                         v1::ReleaseResponse& response) {
+  if (request.lease_ids_size() > run.limits().max_leases) {
+    return absl::InvalidArgumentError(absl::StrCat("lease_ids: ", request.lease_ids_size(),
+                                                   " of them, must be at most ",
+                                                   run.limits().max_leases, " (--max_leases)"));
+  }
   std::vector<SequenceName> names;
   names.reserve(request.sequences_size());
   for (const v1::SequenceRef& ref : request.sequences()) {
@@ -67,6 +72,7 @@ absl::Status ListPage(const Run& run, const v1::ListSequencesRequest& request,
   for (const SequenceDescription& sequence : listed) {
     *response.add_sequences() = ToMessage(sequence);
   }
+  response.set_store_keeps_evicted(run.backing() != nullptr);
   return absl::OkStatus();
 }
 

@@ -423,6 +423,51 @@ TEST_P(ConformanceTest, ALogWithAHoleIsNoLog) {
   }
 }
 
+TEST_P(ConformanceTest, WhyManyWereDroppedIsToldAtOnce) {
+  std::vector<SequenceIdentity> sequences;
+  for (int i = 0; i < 300; ++i) sequences.push_back(Sequence(absl::StrCat(i)));
+  for (int i = 0; i < 300; ++i) {
+    if (i % 3 == 0) continue;  // of which nothing is stored
+    ASSERT_TRUE(AppendOne(*store_, sequences[i], 0, Block(0, "rows")).ok());
+    if (i % 2 == 0) {
+      ASSERT_TRUE(store_->WriteSealedForm(sequences[i], 1, "form", absl::InfiniteFuture()).ok());
+    }
+    if (i % 5 == 0) {
+      ASSERT_TRUE(DropOne(*store_, sequences[i], kReleased).ok());
+    }
+    if (i % 25 == 0) {
+      ASSERT_TRUE(store_->RemoveDropped(sequences[i], Tomorrow()).ok());
+    }
+  }
+  const auto reasons = store_->WhyDropped(sequences);
+  ASSERT_EQ(reasons.size(), sequences.size());
+  for (int i = 0; i < 300; ++i) {
+    ASSERT_TRUE(reasons[i].ok()) << reasons[i].status();
+    const bool dropped = i % 3 != 0 && i % 5 == 0;
+    EXPECT_EQ(*reasons[i], dropped ? std::optional(kReleased) : std::nullopt) << i;
+  }
+  EXPECT_THAT(store_->WhyDropped({}), IsEmpty());
+  const std::string prefix = SequencePrefix(sequences[5]);
+  Damage({prefix, StateKey(prefix)}, 1000003);
+  EXPECT_TRUE(absl::IsDataLoss(store_->WhyDropped({&sequences[5], 1})[0].status()));
+}
+
+TEST_P(ConformanceTest, TheEndOfALeaseIsRememberedForAWhile) {
+  const LeaseIdentity ended[] = {{"run", 3, 7}, {"run", 3, ~uint64_t{0}}};
+  const LeaseIdentity asked[] = {ended[0], {"run", 3, 8}, {"run", 4, 7}, {"run2", 3, 7}, ended[1]};
+  for (const absl::Status& status : store_->EndLeases(ended, Tomorrow())) EXPECT_TRUE(status.ok());
+  EXPECT_TRUE(store_->EndLeases({ended, 1}, Tomorrow())[0].ok()) << "a second time";
+  std::vector<bool> found;
+  for (const absl::StatusOr<bool>& has_ended : store_->HaveEnded(asked)) {
+    ASSERT_TRUE(has_ended.ok()) << has_ended.status();
+    found.push_back(*has_ended);
+  }
+  EXPECT_THAT(found, ElementsAre(true, false, false, false, true));
+  const LeaseIdentity forgotten{"run", 3, 9};
+  EXPECT_TRUE(store_->EndLeases({&forgotten, 1}, absl::Now() - absl::Seconds(10))[0].ok());
+  EXPECT_FALSE(*store_->HaveEnded({&forgotten, 1})[0]);
+}
+
 TEST_P(ConformanceTest, TheNewestRunRecordStays) {
   EXPECT_TRUE(absl::IsNotFound(store_->GetRun("run").status()));
   const StoredRun first{"run", 1, 5, "config"}, newer{"run", 1, 6, "config"},

@@ -27,6 +27,8 @@ ItemKey Witness(const std::string& prefix) {
 
 ItemKey KeyOfRun(const std::string& run_id) { return {RunKey(run_id), RunKey(run_id)}; }
 
+ItemKey KeyOfLease(const LeaseIdentity& lease) { return {LeaseKey(lease), LeaseKey(lease)}; }
+
 Item MakeItem(ItemKey key, absl::Time expires, std::string_view payload) {
   std::string value = WrapItem(key.key, expires, payload);
   return {std::move(key), std::move(value), expires};
@@ -328,6 +330,51 @@ std::vector<absl::Status> LogStore::Drop(std::span<const DroppedSequence> sequen
   const std::vector<absl::Status> put = items_->Put(records);
   for (size_t n = 0; n < recorded.size(); ++n) statuses[recorded[n]] = put[n];
   return statuses;
+}
+
+std::vector<absl::StatusOr<std::optional<uint8_t>>> LogStore::WhyDropped(
+    std::span<const SequenceIdentity> sequences) {
+  std::vector<ItemKey> keys;
+  for (const SequenceIdentity& sequence : sequences) {
+    const std::string prefix = SequencePrefix(sequence);
+    keys.push_back(InGroup(prefix, StateKey(prefix)));
+  }
+  const std::vector<absl::StatusOr<std::string>> items = items_->Get(keys);
+  std::vector<absl::StatusOr<std::optional<uint8_t>>> reasons(sequences.size(), std::nullopt);
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (absl::IsNotFound(items[i].status())) continue;
+    const absl::StatusOr<SequenceState> state =
+        items[i].ok() ? UnwrapItem(keys[i].key, *items[i], ParseState) : items[i].status();
+    if (!state.ok()) {
+      reasons[i] = state.status();
+    } else if (state->dropped != 0) {
+      reasons[i] = state->dropped;
+    }
+  }
+  return reasons;
+}
+
+std::vector<absl::Status> LogStore::EndLeases(std::span<const LeaseIdentity> leases,
+                                              absl::Time expires) {
+  std::vector<Item> items;
+  for (const LeaseIdentity& lease : leases) {
+    items.push_back(MakeItem(KeyOfLease(lease), expires, ""));
+  }
+  return items_->Put(items);
+}
+
+std::vector<absl::StatusOr<bool>> LogStore::HaveEnded(std::span<const LeaseIdentity> leases) {
+  std::vector<ItemKey> keys;
+  for (const LeaseIdentity& lease : leases) keys.push_back(KeyOfLease(lease));
+  const std::vector<absl::StatusOr<std::string>> items = items_->Get(keys);
+  std::vector<absl::StatusOr<bool>> ended(leases.size(), false);
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (absl::IsNotFound(items[i].status())) continue;
+    absl::Status status =
+        items[i].ok() ? UnwrapItem(keys[i].key, *items[i]).status() : items[i].status();
+    ended[i] = status.ok() ? absl::StatusOr<bool>(true) : std::move(status);
+  }
+  return ended;
 }
 
 absl::Status LogStore::RemoveDropped(const SequenceIdentity& sequence, absl::Time expires) {

@@ -28,8 +28,13 @@ class LogStore final : public SequenceStore {
                                std::string_view sealed_form, absl::Time expires) override;
   absl::StatusOr<bool> Has(const SequenceIdentity& sequence) override;
   std::vector<absl::Status> Drop(std::span<const DroppedSequence> sequences) override;
+  std::vector<absl::StatusOr<std::optional<uint8_t>>> WhyDropped(
+      std::span<const SequenceIdentity> sequences) override;
   absl::Status RemoveDropped(const SequenceIdentity& sequence, absl::Time expires) override;
   absl::Status DropIncarnationsBefore(const std::string& run_id, uint64_t incarnation) override;
+  std::vector<absl::Status> EndLeases(std::span<const LeaseIdentity> leases,
+                                      absl::Time expires) override;
+  std::vector<absl::StatusOr<bool>> HaveEnded(std::span<const LeaseIdentity> leases) override;
   absl::StatusOr<StoredRun> PutRun(const StoredRun& run) override;
   absl::StatusOr<StoredRun> GetRun(const std::string& run_id) override;
   absl::StatusOr<std::vector<StoredRun>> ListRuns() override;

@@ -78,6 +78,13 @@ struct DroppedSequence {
   uint8_t reason = 0;
 };
 
+// A lease that one of several servers has granted.
+struct LeaseIdentity {
+  std::string run_id;
+  uint64_t incarnation = 0;
+  uint64_t id = 0;
+};
+
 // What can be listed of an incarnation.
 struct ListedSequences {
   std::vector<SequenceIdentity> present = {};
@@ -139,11 +146,21 @@ class SequenceStore {
   // only the reason is read, and nothing more is written. The first reason stays. One status per
   // sequence.
   virtual std::vector<absl::Status> Drop(std::span<const DroppedSequence> sequences) = 0;
+  // Of each sequence why it was dropped; nothing if it wasn't.
+  virtual std::vector<absl::StatusOr<std::optional<uint8_t>>> WhyDropped(
+      std::span<const SequenceIdentity> sequences) = 0;
   // Removes everything of a dropped sequence but the reason, which is kept until `expires`. What
   // isn't dropped, or was removed before, stays as it is.
   virtual absl::Status RemoveDropped(const SequenceIdentity& sequence, absl::Time expires) = 0;
   // Removes what is stored of the run's incarnations before this one, where the store can find it.
   virtual absl::Status DropIncarnationsBefore(const std::string& run_id, uint64_t incarnation) = 0;
+
+  // In a store that is shared: that leases have ended which other servers may have granted. It is
+  // remembered until `expires`. One status per lease.
+  virtual std::vector<absl::Status> EndLeases(std::span<const LeaseIdentity> leases,
+                                              absl::Time expires) = 0;
+  // Of each lease whether that was said.
+  virtual std::vector<absl::StatusOr<bool>> HaveEnded(std::span<const LeaseIdentity> leases) = 0;
 
   // Of two records of a run the one with the larger (incarnation, deleted, policy_version) stays.
   // Returns the one that is there afterwards.

@@ -22,7 +22,8 @@ constexpr size_t kDropsAtOnce = 64;
 // Drops that may wait for a store that can't write. Beyond that, what is stale or has expired will
 // be found so again; a release is answered with an error, but for what is leased.
 constexpr size_t kMostPendingDrops = 65'536;
-// How long the reason of a dropped sequence is kept for other replicas and later lives.
+// How long the reason of a dropped sequence is kept for other replicas and later lives, and the end
+// of a lease.
 constexpr absl::Duration kReasonKept = absl::Hours(24);
 
 MissingReason ReasonOf(const absl::Status& status) {
@@ -328,6 +329,39 @@ absl::StatusOr<int64_t> StoredCache::FinishRelease(Run& run, std::span<const Seq
                                                  error.message()));
 }
 
+absl::Status StoredCache::EndLeasesElsewhere(const Run& run, std::span<const uint64_t> lease_ids) {
+  std::vector<LeaseIdentity> leases;
+  for (const uint64_t id : lease_ids) leases.push_back({run.id(), run.incarnation(), id});
+  absl::Status first_error;
+  for (const absl::Status& status : store_.EndLeases(leases, clock_() + kReasonKept)) {
+    first_error.Update(status);
+  }
+  if (first_error.ok()) return absl::OkStatus();
+  return absl::Status(
+      first_error.code(),
+      absl::StrCat("not all leases have ended, send them again: ", first_error.message()));
+}
+
+void StoredCache::FollowReleases(Run& run, size_t most_sequences) {
+  const Run::HeldHere held = run.NextHeld(most_sequences);
+  std::vector<LeaseIdentity> leases;
+  for (const uint64_t id : held.lease_ids) leases.push_back({run.id(), run.incarnation(), id});
+  if (!leases.empty()) {
+    const std::vector<absl::StatusOr<bool>> ended = store_.HaveEnded(leases);
+    for (size_t i = 0; i < leases.size(); ++i) {
+      if (ended[i].ok() && *ended[i]) run.EndLease(leases[i].id);
+    }
+  }
+  std::vector<SequenceIdentity> sequences;
+  for (const SequenceName& name : held.unleased) sequences.push_back(IdentityOf(run, name));
+  if (sequences.empty()) return;
+  const std::vector<absl::StatusOr<std::optional<uint8_t>>> reasons = store_.WhyDropped(sequences);
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    if (!reasons[i].ok() || !reasons[i]->has_value()) continue;
+    run.NoteDropped(held.unleased[i], static_cast<MissingReason>(**reasons[i]));
+  }
+}
+
 void StoredCache::SealBehind(std::shared_ptr<Run> run, SequenceName name,
                              std::shared_ptr<Sequence> sequence) {
   if (sealing_ >= kMostSealing) return;
@@ -355,8 +389,6 @@ absl::Status StoredCache::Seal(Run& run, const SequenceName& name, Sequence& seq
 }
 
 void StoredCache::DropBehind(const Run& run, const SequenceName& name, MissingReason reason) {
-  // What one replica has not used for long another may have.
-  if (reason == MissingReason::kExpired && store_.shared()) return;
   NoteDrop(IdentityOf(run, name), reason, false);
 }
 

@@ -51,6 +51,14 @@ class StoredCache final : public BackingStore {
   // replicas share goes with its last lease, as in memory. Errors as in SequenceStore.
   absl::StatusOr<int64_t> FinishRelease(Run& run, std::span<const SequenceName> names);
 
+  // Of leases that this server has not granted: tells those that may have. Errors as in
+  // SequenceStore.
+  absl::Status EndLeasesElsewhere(const Run& run, std::span<const uint64_t> lease_ids);
+  // Takes over what other servers have ended and released: all leases, and at most so many of the
+  // sequences that nobody leases, in turns. To be called now and then, where the store is shared.
+  // What the store doesn't tell is asked again.
+  void FollowReleases(Run& run, size_t most_sequences);
+
   // A sequence for appending; null if there is none yet. Tries again what could not be written
   // before. Errors as in SequenceStore, or of Write.
   absl::StatusOr<std::shared_ptr<Sequence>> FindToAppend(Run& run, const SequenceName& name);

@@ -151,6 +151,14 @@ std::string WitnessKey(std::string_view sequence_prefix) {
   return KeyOf(sequence_prefix, KeyKind::kWitness);
 }
 
+std::string LeaseKey(const LeaseIdentity& lease) {
+  std::string key(kLeaseKeys);
+  AddKeyString(key, lease.run_id);
+  AddBig(key, lease.incarnation);
+  AddBig(key, lease.id);
+  return key;
+}
+
 std::optional<SequenceIdentity> SequenceOfKey(std::string_view key) {
   Reader in(key);
   if (in.Bytes(kSequenceKeys.size()) != kSequenceKeys) return std::nullopt;

@@ -30,7 +30,11 @@ std::string FragmentKey(std::string_view sequence_prefix, uint32_t form, uint32_
 // Says that the sequence has been there, on another node than the rest.
 std::string WitnessKey(std::string_view sequence_prefix);
 
-// What all keys of run records, and of sequences, begin with.
+// Says that the lease has ended.
+std::string LeaseKey(const LeaseIdentity& lease);
+
+// What all keys of leases, of run records, and of sequences, begin with.
+inline constexpr std::string_view kLeaseKeys = "L";
 inline constexpr std::string_view kRunKeys = "R";
 inline constexpr std::string_view kSequenceKeys = "S";
 // Of a key of a sequence; nullopt if it is none.

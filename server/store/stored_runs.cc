@@ -1,5 +1,6 @@
 #include "server/store/stored_runs.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -8,6 +9,12 @@
 
 namespace sis {
 namespace {
+
+// Sequences about which the store is asked at a time, to learn what other servers have released: of
+// all runs together, so that it costs the store some 1000 small reads a second however much there
+// is; but so many of each.
+constexpr size_t kAsked = 1024;
+constexpr size_t kLeastAsked = 16;
 
 absl::Status NoConfig(const StoredRun& there) {
   return absl::DataLossError(absl::StrCat("the stored config of run '", there.run_id, "' is none"));
@@ -144,11 +151,21 @@ absl::StatusOr<StoredRuns::Released> StoredRuns::Release(Run& run,
                                                          std::span<const uint64_t> lease_ids) {
   Released released;
   for (const SequenceName& name : names) released.sequences += run.Release(name);
-  for (const uint64_t lease_id : lease_ids) released.leases += run.EndLease(lease_id);
+  std::vector<uint64_t> unknown;
+  for (const uint64_t lease_id : lease_ids) {
+    if (run.EndLease(lease_id)) {
+      ++released.leases;
+    } else {
+      unknown.push_back(lease_id);
+    }
+  }
   if (stored_ == nullptr) return released;
   const absl::StatusOr<int64_t> only_stored = stored_->FinishRelease(run, names);
   if (!only_stored.ok()) return only_stored.status();
   released.sequences += *only_stored;
+  if (!stored_->store().shared() || unknown.empty()) return released;
+  const absl::Status told = stored_->EndLeasesElsewhere(run, unknown);
+  if (!told.ok()) return told;
   return released;
 }
 
@@ -165,8 +182,11 @@ absl::Status StoredRuns::Exchange(const Run& run, uint64_t version) {
 void StoredRuns::ExchangeAllBehind() {
   if (stored_ == nullptr || !stored_->store().shared() || exchanging_.exchange(true)) return;
   behind_->Schedule("", [this] {
-    for (const std::shared_ptr<Run>& run : registry_.List()) {
+    const std::vector<std::shared_ptr<Run>> runs = registry_.List();
+    const size_t each = std::max(kLeastAsked, kAsked / std::max<size_t>(1, runs.size()));
+    for (const std::shared_ptr<Run>& run : runs) {
       Exchange(*run, run->policy_version()).IgnoreError();
+      stored_->FollowReleases(*run, each);
     }
     exchanging_ = false;
   });

@@ -55,7 +55,8 @@ class StoredRuns {
   // the store they may be in use elsewhere, and only leave memory.
   void ForgetIdle(absl::Duration unused);
 
-  // Where other replicas write to the store: does so for all runs.
+  // Where other replicas write to the store: takes over what they have done to all runs, and tells
+  // them the policy versions.
   void ExchangeAllBehind();
 
   // Takes in all runs that the store can list; their sequences come when they are asked for.

@@ -39,7 +39,8 @@ class Relay:
         self.delay = 0.0
         self.open = threading.Event()
         self.open.set()
-        self.sent = self.received = 0  # bytes carried to servers, and from them
+        # Bytes carried to servers, and from them: counted before the other side can act on them.
+        self.sent = self.received = 0
         self.stalled = threading.Semaphore(0)  # released for each client of which `most` was carried
         self._lock = threading.Lock()
         self._held = 0
@@ -83,10 +84,10 @@ class Relay:
                 data = client.recv(left)
                 if not data:
                     return server.shutdown(socket.SHUT_WR)
-                server.sendall(data)
                 carried += len(data)
                 with self._lock:
                     self.sent += len(data)
+                server.sendall(data)
             self.stalled.release()
         except OSError:
             pass  # one side has gone
@@ -95,9 +96,9 @@ class Relay:
         try:
             while data := server.recv(1 << 18):
                 self._hold_up()
-                client.sendall(data)
                 with self._lock:
                     self.received += len(data)
+                client.sendall(data)
             client.shutdown(socket.SHUT_WR)
         except OSError:
             pass  # one side has gone

@@ -88,6 +88,17 @@ TEST_F(BadInputTest, OtherCalls) {
     EXPECT_EQ(status.error_code(), grpc::INVALID_ARGUMENT);
     EXPECT_THAT(status.error_message(), HasSubstr("sequence.id"));
   }
+  {
+    grpc::ClientContext context;
+    v1::ReleaseRequest request;
+    request.mutable_run()->set_run_id("run");
+    request.add_sequences()->set_id("good");
+    for (uint64_t id = 1; id <= 4097; ++id) request.add_lease_ids(id);
+    v1::ReleaseResponse response;
+    const grpc::Status status = connection_.live().stub().Release(&context, request, &response);
+    EXPECT_EQ(status.error_code(), grpc::INVALID_ARGUMENT);
+    EXPECT_THAT(status.error_message(), HasSubstr("lease_ids: 4097 of them, must be at most 4096"));
+  }
   for (const char* run : {"nobody", ""}) {
     grpc::ClientContext context;
     v1::GetRunRequest request;

@@ -207,6 +207,13 @@ class PageTest(unittest.TestCase):
         self.browser.wait_for_text("A larger K", outside)
         load.step(3)
         self.browser.wait_for_text("record more slots", residual)
+
+        totals = TrainingLoad(client, "run-2", shifted_lists=1).step(1).totals
+        scored = totals.accepted + totals.rejected + totals.outside_top_k
+        self.assertGreater(totals.outside_top_k / scored, 0.7)
+        self.open(server, "/run/run-2")
+        self.browser.wait_for_text("lists of other positions", outside)
+        self.assertNotIn("makes it smaller", self.browser.text(outside))
         self.assertEqual(self.problems(), [])
 
     def test_the_curve_is_of_the_last_draw_that_has_one(self):

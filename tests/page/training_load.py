@@ -15,9 +15,10 @@ def _log_softmax(logits):
 
 
 class TrainingLoad:
-    """A run with recorded sequences; step() evaluates them once more."""
+    """A run with recorded sequences; step() evaluates them once more. `shifted_lists`: a worker's mistake, which
+    records with each token the list of so many rows before."""
 
-    def __init__(self, client, run_id, **config):
+    def __init__(self, client, run_id, shifted_lists=0, **config):
         self._client = client
         self._rng = np.random.default_rng(5)
         self.run = client.create_run(
@@ -35,7 +36,7 @@ class TrainingLoad:
         tokens = (behaviour + self._rng.gumbel(size=behaviour.shape)).argmax(axis=1)
         ids = np.broadcast_to(np.arange(VOCABULARY), behaviour.shape)
         sampled = behaviour[np.arange(_ROWS), tokens]
-        record = sis.canonical(ids, behaviour, tokens, sampled, TOP_K)
+        record = sis.canonical(ids, np.roll(behaviour, shifted_lists, axis=0), tokens, sampled, TOP_K)
         self.names = [f"prompt-{i:02}" for i in range(SEQUENCES)]
         with client.append(self.run, sampling=sis.Sampling("processed", temperature=1.0)) as stream:
             for i, name in enumerate(self.names):

@@ -306,11 +306,24 @@ TEST(OtherRunsTest, RunsBeyondTheLimitShareTheirSeries) {
 TEST(OtherRunsTest, SaysHowManyRunsThereAreAndMayBe) {
   Limits limits;
   limits.max_runs = 7;
+  limits.max_runs_per_owner = 3;
   Cache cache(1 << 20, limits);
-  cache.CreateRun("a", SmallConfig());
+  cache.CreateRun("nobodys", SmallConfig());
+  EXPECT_EQ(Scrape(CacheMetrics(cache.registry)).at("sis_owner_runs"), 0);
+  const auto create = [&](const std::string& owner, const std::string& id) {
+    v1::CreateRunRequest request;
+    request.set_run_id(id);
+    *request.mutable_config() = SmallConfig();
+    EXPECT_TRUE(cache.runs.Create(request, {.identity = owner, .uses_all_runs = false}).ok());
+  };
+  create("alice", "a");
+  create("bob", "b");
+  create("alice", "c");
   const auto series = Scrape(CacheMetrics(cache.registry));
-  EXPECT_EQ(series.at("sis_runs"), 1);
+  EXPECT_EQ(series.at("sis_runs"), 4);
   EXPECT_EQ(series.at("sis_runs_limit"), 7);
+  EXPECT_EQ(series.at("sis_owner_runs"), 2);
+  EXPECT_EQ(series.at("sis_owner_runs_limit"), 3);
 }
 
 TEST(RpcMetricsTest, CountsByMethodAndCode) {

@@ -418,6 +418,107 @@ TEST(StoredCacheTest, WhatWasStaleWhereItWasFetchedIsMissingWhereItIsNotYet) {
   EXPECT_TRUE(absl::IsFailedPrecondition(evaluate(fetched + 1).status()));
 }
 
+// Two servers whose clients find the next one with each call.
+class OneNameTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    for (const std::string id : {"a", "b"}) {
+      ASSERT_EQ(here_.AppendBlock(records_.Block(id)).code(), 0);
+      ASSERT_NE(DigestAt(there_.Find(id), 0, 10), 0);
+    }
+  }
+  static constexpr size_t kAsked = 1024;
+  // A lease of the other server.
+  uint64_t LeaseThere(const std::string& id) { return there_.Lease(id, absl::Hours(1)); }
+  RunDescription There() {
+    there_.stored().FollowReleases(there_.run(), kAsked);
+    return there_.run().Describe();
+  }
+
+  const Records records_ = RecordGenerator(kSlots, 1000, 8).NextRecords(10);
+  Fleet fleet_;
+  FleetReplica here_{fleet_}, there_{fleet_};
+};
+
+TEST_F(OneNameTest, WhatOneHasReleasedTheOthersForget) {
+  EXPECT_EQ(here_.Release({"a", "b"}, {LeaseThere("a"), LeaseThere("b")})->sequences, 2);
+  const RunDescription run = There();
+  EXPECT_EQ(run.leases, 0);
+  // What a lease held is asked about when it is its turn.
+  EXPECT_EQ(There().bytes, 0);
+  EXPECT_EQ(there_.Find("a"), kGone);
+}
+
+TEST_F(OneNameTest, ALeaseEndsWhereverItIsReleased) {
+  const uint64_t lease = LeaseThere("a");
+  EXPECT_EQ(here_.Release({}, {lease})->leases, 0) << "it is not of this server";
+  EXPECT_EQ(There().leases, 0);
+  EXPECT_TRUE(absl::IsFailedPrecondition(there_.run().RenewLease(lease)));
+  EXPECT_EQ(There().sequences, 2) << "nobody has released these";
+}
+
+TEST_F(OneNameTest, ALeaseKeepsWhatAnotherServerReleasesUntilItEnds) {
+  LeaseThere("a");
+  EXPECT_EQ(here_.Release({"a", "b"})->sequences, 2);
+  EXPECT_EQ(There().sequences, 1);
+  there_.clock().Advance(absl::Hours(2));
+  there_.registry().DropExpired();
+  EXPECT_EQ(There().sequences, 0);
+}
+
+TEST_F(OneNameTest, WhatIsReleasedUnderTwoLeasesGoesWhenBothHaveEndedElsewhere) {
+  const uint64_t first = LeaseThere("a"), second = LeaseThere("a");
+  EXPECT_EQ(there_.Release({"a"})->sequences, 1);
+  EXPECT_EQ(here_.Release({}, {first, second})->leases, 0);
+  EXPECT_EQ(There().leases, 0);
+  EXPECT_EQ(there_.Find("a"), kGone);
+  FleetReplica third(fleet_);
+  while (third.Find("a") != kGone) absl::SleepFor(absl::Milliseconds(1));
+}
+
+TEST_F(OneNameTest, WhatTheStoreDoesNotTellIsAskedAgain) {
+  const uint64_t lease = LeaseThere("a");
+  fleet_.fault = Fault::kDown;
+  EXPECT_TRUE(absl::IsUnavailable(here_.Release({}, {lease}).status()));
+  fleet_.fault = Fault::kNone;
+  EXPECT_EQ(There().leases, 1);
+  EXPECT_EQ(here_.Release({"a", "b"}, {lease})->sequences, 2);
+  fleet_.fault = Fault::kDown;
+  EXPECT_EQ(There().leases, 1);
+  fleet_.fault = Fault::kNone;
+  There();
+  EXPECT_EQ(There().bytes, 0);
+}
+
+// Every sequence has its turn, however many there are.
+TEST_F(OneNameTest, ManyAreForgottenInTurns) {
+  std::vector<std::string> ids;
+  for (int i = 0; i < 3000; ++i) ids.push_back(absl::StrCat("sequence ", i));
+  for (const std::string& id : ids) {
+    ASSERT_EQ(here_.AppendBlock(records_.Block(id)).code(), 0);
+    ASSERT_NE(DigestAt(there_.Find(id), 0, 10), 0);
+  }
+  const std::vector<std::string> released(ids.begin() + 500, ids.end());
+  EXPECT_EQ(here_.Release(released)->sequences, 2500);
+  for (int turn = 0; turn < 3; ++turn) There();
+  EXPECT_EQ(There().sequences, 502);
+}
+
+TEST(StoredCacheTest, WhatOneServerHasNotUsedForLongIsStillThere) {
+  Fleet fleet;
+  v1::RunConfig config = LosslessConfig(kSlots);
+  config.set_time_to_live_seconds(10);
+  Replica here(StoreOf(fleet), config), there(StoreOf(fleet), config);
+  const Records records = RecordGenerator(kSlots, 1000, 9).NextRecords(10);
+  ASSERT_EQ(here.AppendBlock(records.Block("a")).code(), 0);
+  const uint64_t digest = DigestAt(there.Find("a"), 0, 10);
+  there.clock().Advance(absl::Seconds(11));
+  there.registry().DropExpired();
+  EXPECT_EQ(there.run().sequences(), 0);
+  EXPECT_NE(digest, 0);
+  EXPECT_EQ(DigestAt(there.Find("a"), 0, 10), digest);
+}
+
 // What a sequence should be, in the plainest form.
 struct Model {
   static constexpr uint32_t kLength = 60;

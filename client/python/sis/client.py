@@ -181,7 +181,8 @@ class Client:
 
     def get_step(self, run: Run, draw: int) -> Step:
         """The totals of one draw over all ranks, each position once. Raises NotFound if nothing was
-        counted for it."""
+        counted for it. With one address for a fleet, of what the server that answers has evaluated;
+        list_steps, inspect_run and what get_run counts are so as well."""
         response = self._service.GetStep(pb.GetStepRequest(run=run.to_proto(), draw=draw))
         return Step.from_proto(response)
 

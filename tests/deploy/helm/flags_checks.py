@@ -72,10 +72,19 @@ class FlagsChecks(unittest.TestCase):
                     self.assertEqual(found[flag], (value, "command line"))
 
     def test_connections_of_a_fleet_end_so_that_new_servers_are_found(self):
+        """By age; behind a proxy, whose connections to the server these would be, by the calls that they made."""
+        proxied = 0
         for name, values, objects in forms():
             with self.subTest(values=name):
+                is_fleet, has_proxy = values.get("form") == "fleet", values.get("proxy", {}).get("enabled", False)
                 age = self.understood(objects)["max_connection_age"]
-                self.assertEqual(age[0], "5m" if values.get("form") == "fleet" else "inf")
+                self.assertEqual(age[0], "5m" if is_fleet and not has_proxy else "inf")
+                files = [document["data"] for document in of_kind("ConfigMap", objects)]
+                for configuration in filter(None, (data.get("haproxy.cfg") for data in files)):
+                    calls = re.findall(r"(?m)^  tune\.h2\.fe\.max-total-streams (\d+)$", configuration)
+                    self.assertEqual(calls, ["200"] if is_fleet else [])
+                    proxied += 1
+        self.assertGreater(proxied, 0)
 
     def test_containers_show_the_ports_at_which_their_processes_listen(self):
         for name, values, objects in forms():

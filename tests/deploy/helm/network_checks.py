@@ -7,7 +7,8 @@ import unittest
 
 from deploy.helm import render
 from tests.deploy.helm.rendered_chart import (
-    VALUES, containers, documents, forms, is_own, labels, matches, of_kind, pods, port_names, selected,
+    INSECURE, VALUES, containers, documents, forms, is_own, kubernetes_takes, labels, matches, of_kind, pods,
+    port_names, selected,
 )  # fmt: skip
 
 NAMESPACE = {"kubernetes.io/metadata.name": render.NAMESPACE}
@@ -165,6 +166,28 @@ class NetworkChecks(unittest.TestCase):
                     for _, other in pods(objects):
                         nodes = port_names(other) & {"memcached"} if is_fleet else set()
                         self.assertEqual(reached(labels(other)), nodes)
+
+    def test_servers_pods_reach_what_values_add_and_nobody_else_does(self):
+        collector = {"app": "collector"}
+        rules = [{"to": [{"podSelector": {"matchLabels": collector}}], "ports": [{"port": 4317, "protocol": "TCP"}]}]
+        for values in (INSECURE, {**INSECURE, "form": "fleet"}):
+            plain, added = (
+                list(documents({**values, "networkPolicy": {"egress": egress}})) for egress in ([], rules)
+            )
+            kubernetes_takes(added)
+            for _, template in pods(added):
+
+                def reached(pod, namespace=NAMESPACE, objects=added):
+                    policies = of_kind("NetworkPolicy", objects)
+                    own = [policy for policy in policies if template in selected(policy, objects)]
+                    return allows(own, "Egress", pod, namespace)
+
+                is_server = "admin" in port_names(template)
+                self.assertEqual(reached(collector), {4317} if is_server else set())
+                self.assertEqual(reached(collector, MONITORING), set())
+                self.assertEqual(reached(collector, objects=plain), set())
+                for _, other in pods(added):
+                    self.assertEqual(reached(labels(other)), reached(labels(other), objects=plain))
 
     def test_the_pod_of_helm_test_may_call_the_servers(self):
         called = 0

@@ -7,11 +7,12 @@ import unittest
 
 import helm_python
 
+from deploy.helm import render
 from tests.deploy.helm.rendered_chart import INSECURE, VALUES, documents, kubernetes_takes, merged
 
-EXPRESSIONS = [{"key": "a", "operator": "In", "values": ["b"]}]
+IN = [{"key": "a", "operator": "In", "values": ["b"]}]
 NEAR = {
-    "labelSelector": {"matchLabels": {"a": "b"}, "matchExpressions": EXPRESSIONS},
+    "labelSelector": {"matchLabels": {"a": "b"}, "matchExpressions": IN},
     "namespaces": ["c"],
     "namespaceSelector": {},
     "topologyKey": "kubernetes.io/hostname",
@@ -20,7 +21,10 @@ PODS = {
     "requiredDuringSchedulingIgnoredDuringExecution": [NEAR],
     "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "podAffinityTerm": NEAR}],
 }
-NODES = {"matchExpressions": EXPRESSIONS, "matchFields": EXPRESSIONS}
+NODES = {
+    "matchExpressions": [*IN, {"key": "example.com/c", "operator": "Gt", "values": ["1"]}],
+    "matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node"]}],
+}
 AFFINITY = {
     "nodeAffinity": {
         "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [NODES]},
@@ -34,24 +38,96 @@ PEERS = [
     {"podSelector": {"matchLabels": {"a": "b"}}, "namespaceSelector": {"matchLabels": {"c": "d"}}},
     {"ipBlock": {"cidr": "10.0.0.0/8", "except": ["10.1.0.0/16"]}},
 ]
+VOLUMES = [{"name": "a", "configMap": {"name": "b"}}]
 MOUNTS = [{"name": "a", "mountPath": "/a", "subPath": "b", "readOnly": True}]
+ENVIRONMENT = [
+    {"name": "a", "value": "b"},
+    {"name": "c", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+    {"name": "e", "valueFrom": {"secretKeyRef": {"name": "f", "key": "g"}}},
+]
 # Each with all that there is to it.
 PASSED_ON = {
     "affinity": AFFINITY,
     "memcached.affinity": AFFINITY,
+    "memcached.image": "registry.example.com:5000/memcached:1.6",
+    "memcached.nodeSelector": {"a": "b"},
     "memcached.tolerations": TOLERATIONS,
     "networkPolicy.clients": PEERS,
+    "networkPolicy.egress": [{"to": PEERS, "ports": [{"protocol": "UDP", "port": 53}, {"port": "dns"}]}],
     "networkPolicy.monitors": PEERS,
     "nodeSelector": {"a": "b"},
     "podAnnotations": {"a": "b"},
     "podLabels": {"a": "b"},
     "extraVolumeMounts": MOUNTS,
     "serviceAccount.annotations": {"a": "b"},
-    "sidecar.trainer.env": [{"name": "a", "value": "b"}, {"name": "c", "valueFrom": {"fieldRef": {"fieldPath": "d"}}}],
+    "sidecar.trainer.env": ENVIRONMENT,
+    "sidecar.trainer.image": "trainer",
     "sidecar.trainer.resources": {"requests": {"cpu": 1, "memory": "1Gi"}, "limits": {"memory": "1Gi"}},
     "sidecar.trainer.volumeMounts": MOUNTS,
     "tolerations": TOLERATIONS,
     "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": 1, "maxUnavailable": "25%"}},
+}
+# No name, number, address or path of anything.
+NO_NAME = "ba na/na: !"
+# Where any text will do.
+TEXTS = {("podAnnotations", "a"), ("serviceAccount.annotations", "a"), ("sidecar.trainer.env", 0, "value")}
+# What Kubernetes' schemas don't say.
+CONTRADICTIONS = {
+    "tolerations": (
+        [{}],
+        [{"operator": "Equal", "value": "b"}],
+        [{"key": "a", "operator": "Exists", "value": "b"}],
+        [{"key": "a", "effect": "NoSchedule", "tolerationSeconds": 1}],
+    ),
+    "affinity": tuple(
+        {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+            {"matchExpressions": [{"key": "a", **expression}]}]}}}
+        for expression in (
+            {"operator": "In"}, {"operator": "In", "values": []}, {"operator": "Exists", "values": ["b"]},
+            {"operator": "Gt", "values": ["b"]}, {"operator": "Lt", "values": ["1", "2"]},
+        )
+    ),
+    "networkPolicy.clients": (
+        [{"podSelector": {}, "ipBlock": {"cidr": "10.0.0.0/8"}}],
+        [{"podSelector": {"matchExpressions": [{"key": "a", "operator": "NotIn"}]}}],
+        [{"podSelector": {"matchExpressions": [{"key": "a", "operator": "Gt", "values": ["1"]}]}}],
+        *([{"ipBlock": {"cidr": cidr}}] for cidr in ("banana", "10.0.0.0", "10.0.0.256/8", "10.0.0.0/33", "fd00::/129")),
+    ),
+    "networkPolicy.egress": (
+        [{}],
+        [{"to": []}],
+        [{"ports": [{"port": 0}]}],
+        [{"ports": [{"port": "dns", "endPort": 60}]}],
+    ),
+    "podAnnotations": ({"a b!": "c"},),
+    "podLabels": ({"a b!": "c"}, {"a": "-"}),
+    "nodeSelector": ({"a": "all of us"},),
+    "sidecar.trainer.env": (
+        [{"name": "1 2", "value": "a"}],
+        [{"name": "a", "value": "b", "valueFrom": {"secretKeyRef": {"name": "c", "key": "d"}}}],
+    ),
+    "sidecar.trainer.resources": ({"requests": {"cpu": "banana"}}, {"limits": {"memory": "1 Gi"}}, {"limits": {"cpu": -1}}),
+    "sidecar.trainer.volumeMounts": tuple(
+        [{"name": "a", "mountPath": path}] for path in ("/dev/shm", "/run/sis/socket", "a")
+    ),
+    "extraVolumeMounts": (
+        *(
+            [{"name": "a", "mountPath": path}]
+            for path in (
+                "relative", "/etc/sis", "/etc/sis/tls", "/etc/sis/tls/more", "/etc/sis/identities/", "/etc/sis/proxy",
+                "/dev/shm", "/run/sis", "/var/lib/sis/lost", "/etc/../etc/sis/tls", "/etc//sis/tls", "/a:b",
+            )
+        ),
+        [{"name": "b", "mountPath": "/a"}],
+        [{"name": "a", "mountPath": "/a"}, {"name": "a", "mountPath": "/a/"}],
+        [{"name": "a", "mountPath": "/a", "subPath": "../b"}],
+    ),
+    "extraVolumes": (VOLUMES * 2, [{"name": "a", "banana": {}}]),
+    "extraContainers": ([{"name": "b", "image": "c"}] * 2, [{"name": "b", "image": "ba na na"}]),
+    "memcached.image": ("", "ba na na", "memcached:", "memcached@latest", "Memcached"),
+    "updateStrategy": tuple(
+        {"rollingUpdate": shares} for shares in ({"maxUnavailable": 0}, {"maxUnavailable": "999%"}, {"maxUnavailable": -1})
+    ),
 }
 
 
@@ -68,22 +144,42 @@ def spoilt(value):
             yield from ({**value, name: other} for other in spoilt(part))
 
 
+def misnamed(value, place):
+    """Like it, but for one text, or one name of a group, in the place of which NO_NAME stands; with that place."""
+    if isinstance(value, str):
+        yield place, NO_NAME
+    if isinstance(value, list):
+        for i, part in enumerate(value):
+            for there, other in misnamed(part, (*place, i)):
+                yield there, value[:i] + [other] + value[i + 1 :]
+    if isinstance(value, dict):
+        for name, part in value.items():
+            yield (*place, NO_NAME), {NO_NAME if other == name else other: value[other] for other in value}
+            for there, other in misnamed(part, (*place, name)):
+                yield there, {**value, name: other}
+
+
 def in_groups(name, value):
     for group in reversed(name.split(".")):
         value = {group: value}
     return value
 
 
+def values_with(name, value):
+    """Of a form in which it matters."""
+    forms = {"sidecar": VALUES["sidecar"], "memcached": VALUES["fleet"]}
+    form = forms.get(name.split(".")[0], INSECURE)
+    return merged({**form, "extraVolumes": VOLUMES}, in_groups(name, value))
+
+
 class PassedOnChecks(unittest.TestCase):
     def test_what_is_rendered_of_them_kubernetes_takes(self):
-        forms = {"sidecar": VALUES["sidecar"], "memcached": VALUES["fleet"]}
         for name, value in PASSED_ON.items():
-            form = forms.get(name.split(".")[0], INSECURE)
             refused = 0
             for given in (value, *spoilt(value)):
                 with self.subTest(name=name, value=given):
                     try:
-                        objects = list(documents(merged(form, in_groups(name, given))))
+                        objects = list(documents(values_with(name, given)))
                     except helm_python.HelmError as error:
                         self.assertNotEqual(given, value)
                         self.assertIn(name.replace(".", "/"), str(error))
@@ -91,6 +187,38 @@ class PassedOnChecks(unittest.TestCase):
                         continue
                     kubernetes_takes(objects)
             self.assertGreater(refused, 0)
+
+    def assert_refused(self, name, value):
+        with self.assertRaises(helm_python.HelmError) as refused:
+            render.render(values_with(name, value))
+        self.assertRegex(str(refused.exception), name.replace(".", "[./]"))
+
+    def test_what_is_the_name_of_nothing_is_refused(self):
+        """Kubernetes' schemas take any text for it, and Kubernetes doesn't."""
+        texts = set()
+        for name, value in PASSED_ON.items():
+            for place, given in misnamed(value, (name,)):
+                with self.subTest(place=place):
+                    if place in TEXTS:
+                        kubernetes_takes(list(documents(values_with(name, given))))
+                        texts.add(place)
+                    else:
+                        self.assert_refused(name, given)
+        self.assertEqual(texts, TEXTS)
+
+    def test_what_contradicts_itself_is_refused(self):
+        for name, values in CONTRADICTIONS.items():
+            for value in values:
+                with self.subTest(name=name, value=value):
+                    self.assert_refused(name, value)
+
+    def test_a_fleet_must_have_a_way_to_be_replaced(self):
+        for shares in ((0, 0), ("0%", 0), (0, "0%")):
+            strategy = {"rollingUpdate": dict(zip(("maxUnavailable", "maxSurge"), shares))}
+            with self.assertRaisesRegex(helm_python.HelmError, "updateStrategy"):
+                render.render({**INSECURE, "form": "fleet", "updateStrategy": strategy})
+        for shares in ({"maxUnavailable": 0, "maxSurge": 1}, {"maxUnavailable": "100%", "maxSurge": 0}):
+            render.render({**INSECURE, "form": "fleet", "updateStrategy": {"rollingUpdate": shares}})
 
 
 if __name__ == "__main__":

@@ -99,6 +99,12 @@ class RenderedServers:
             ends.append(found and float(found[1]))
         return ends
 
+    def answered(self, method):
+        """By each server, how many calls of this method."""
+        for server in self._servers:
+            ended = rf'(?m)^grpc_server_handled_total{{.*grpc_method="{method}".*}} (\S+)$'
+            yield sum(map(float, re.findall(ended, get(server.said["admin"], "/metrics"))))
+
     def close(self):
         for server in self._servers:
             server.close()

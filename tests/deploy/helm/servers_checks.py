@@ -5,6 +5,7 @@ Run by chart_test.py, in an environment that has Helm."""
 import datetime
 import os
 import pathlib
+import re
 import ssl
 import subprocess
 import tempfile
@@ -265,6 +266,23 @@ class RenderedServersChecks(unittest.TestCase):
         self.assertGreater(closed, 0)
         self.assertLessEqual({0, 1, 2}, answered)
         self.assertLess(max(resident) - before, 64 << 20)
+
+    def test_behind_proxies_too_a_fleet_shares_out_the_calls_of_one_client(self):
+        """Whose connections a Service leads to one server after the other."""
+        said = subprocess.run(
+            ["haproxy", "-v"], env={**os.environ, "PATH": f"{os.environ['PATH']}:/usr/sbin"}, capture_output=True, text=True
+        )
+        version = tuple(map(int, re.search(r"version (\d+)\.(\d+)", said.stdout).groups()))
+        if version < (3, 0):
+            self.skipTest(f"HAProxy {version[0]}.{version[1]} is here; that of a fleet must be 3.0 or later")
+        proxy = {"enabled": True, "callsPerConnection": 20}
+        servers = self.serve(
+            form="fleet", servers=2, memory=self.SMALL, memcached={"sizeMiB": 64}, security=TLS, proxy=proxy
+        )
+        with self.as_alice(), sis.Client(self.service(servers.addresses)) as client:
+            for _ in range(400):
+                client.list_runs()
+        self.assertGreater(min(servers.answered("ListRuns")), 100)
 
     def test_a_full_server_stays_below_its_memory_limit(self):
         # Little but the cache, without which the limit would be below it; and room for what gRPC takes

@@ -61,7 +61,7 @@ unix:/run/sis/socket
   "admin_hosts" (include "sis.adminHosts" .)
   "cache_bytes" (mul (int .Values.memory.cacheMiB) $mebibyte)
   "grpc_memory_bytes" (mul (int (include "sis.messagesMiB" .)) $mebibyte)
-  "max_connection_age" (ternary .Values.connectionAge "inf" (eq .Values.form "fleet"))
+  "max_connection_age" (ternary .Values.connectionAge "inf" (and (eq .Values.form "fleet") (not .Values.proxy.enabled)))
   "max_message_bytes" (mul (int .Values.memory.messageMiB) $mebibyte)
   "max_runs" (int .Values.memory.runs)
   "max_runs_per_owner" (include "sis.runsPerOwner" .)
