@@ -93,6 +93,7 @@ class RunRegistry {
     return runs_.size();
   }
   int max_runs() const { return limits_.max_runs; }
+  int max_top_k() const { return limits_.max_top_k; }
   const ByteBudget& budget() const { return budget_; }
   // Of the totals of steps, which are not in the cache: this part of its bytes.
   static constexpr int64_t kStepsShare = 16;

@@ -76,7 +76,7 @@ class MeteredStore final : public SequenceStore {
   absl::StatusOr<StoredRun> GetRun(const std::string& run_id) override {
     return Counted("get_run", [&] { return store_->GetRun(run_id); });
   }
-  absl::StatusOr<std::vector<StoredRun>> ListRuns() override { return store_->ListRuns(); }
+  absl::StatusOr<ListedRuns> ListRuns() override { return store_->ListRuns(); }
   absl::StatusOr<ListedSequences> ListSequences(const std::string& run_id,
                                                 uint64_t incarnation) override {
     return store_->ListSequences(run_id, incarnation);

@@ -438,6 +438,29 @@ TEST_P(ConformanceTest, TheNewestRunRecordStays) {
   EXPECT_EQ(*store_->GetRun("run2"), other);
 }
 
+TEST_P(ConformanceTest, ADamagedRunRecordIsNeverServedAndStandsInNobodysWay) {
+  const StoredRun run{"run", 3, 5, "config"}, next{"run", 1, 0, "another config"};
+  ASSERT_TRUE(store_->PutRun(run).ok());
+  const ItemKey key{RunKey("run"), RunKey("run")};
+  const size_t size = WrapItem(key.key, absl::InfiniteFuture(), EncodeRun(run)).size();
+  for (size_t byte = 0; byte < size; byte += 5) {
+    if (byte >= 8 && byte < 16) continue;  // when it expires: it is gone then
+    Damage(key, byte);
+    EXPECT_TRUE(absl::IsDataLoss(store_->GetRun("run").status())) << byte;
+    if (GetParam() == "rocksdb") {
+      const ListedRuns listed = *store_->ListRuns();
+      EXPECT_THAT(listed.runs, IsEmpty());
+      ASSERT_EQ(listed.unreadable.size(), 1);
+      EXPECT_EQ(listed.unreadable[0].first, "run");
+    }
+    Damage(key, byte);
+  }
+  EXPECT_EQ(*store_->GetRun("run"), run);
+  Damage(key, size - 1);
+  EXPECT_EQ(*store_->PutRun(next), next);
+  EXPECT_EQ(*store_->GetRun("run"), next);
+}
+
 TEST_P(ConformanceTest, OfManyWritersOfARunTheNewestWins) {
   std::vector<std::thread> writers;
   for (uint64_t w = 0; w < 8; ++w) {

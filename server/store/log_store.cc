@@ -356,8 +356,7 @@ absl::StatusOr<StoredRun> LogStore::PutRun(const StoredRun& run) {
     std::optional<std::string> expected;
     if (present.ok()) {
       absl::StatusOr<StoredRun> there = UnwrapItem(item.key.key, *present, ParseRun);
-      if (!there.ok()) return there.status();
-      if (Rank(*there) >= Rank(run)) return there;
+      if (there.ok() && Rank(*there) >= Rank(run)) return there;
       expected = *present;
     } else if (!absl::IsNotFound(present.status())) {
       return present.status();
@@ -375,23 +374,21 @@ absl::StatusOr<StoredRun> LogStore::GetRun(const std::string& run_id) {
   return UnwrapItem(key.key, *item, ParseRun);
 }
 
-absl::StatusOr<std::vector<StoredRun>> LogStore::ListRuns() {
-  std::vector<StoredRun> runs;
-  absl::Status corrupt;
+absl::StatusOr<ListedRuns> LogStore::ListRuns() {
+  ListedRuns listed;
   absl::Status status = items_->Scan(
       std::string(kRunKeys), [&](std::string_view key, std::string_view value) -> std::string {
         if (!key.starts_with(kRunKeys)) return "";
         absl::StatusOr<StoredRun> run = UnwrapItem(key, value, ParseRun);
         if (run.ok()) {
-          runs.push_back(*std::move(run));
+          listed.runs.push_back(*std::move(run));
         } else {
-          corrupt = run.status();
+          listed.unreadable.emplace_back(RunOfKey(key), run.status());
         }
         return std::string(key) + '\0';
       });
-  status.Update(corrupt);
   if (!status.ok()) return status;
-  return runs;
+  return listed;
 }
 
 absl::StatusOr<ListedSequences> LogStore::ListSequences(const std::string& run_id,

@@ -32,7 +32,7 @@ class LogStore final : public SequenceStore {
   absl::Status DropIncarnationsBefore(const std::string& run_id, uint64_t incarnation) override;
   absl::StatusOr<StoredRun> PutRun(const StoredRun& run) override;
   absl::StatusOr<StoredRun> GetRun(const std::string& run_id) override;
-  absl::StatusOr<std::vector<StoredRun>> ListRuns() override;
+  absl::StatusOr<ListedRuns> ListRuns() override;
   absl::StatusOr<ListedSequences> ListSequences(const std::string& run_id,
                                                 uint64_t incarnation) override;
 

@@ -14,6 +14,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -97,6 +98,13 @@ struct StoredRun {
   friend bool operator==(const StoredRun&, const StoredRun&) = default;
 };
 
+// What can be listed of runs.
+struct ListedRuns {
+  std::vector<StoredRun> runs = {};
+  // Of those whose record can't be read the ids, and why.
+  std::vector<std::pair<std::string, absl::Status>> unreadable = {};
+};
+
 // Thread-safe. Every call may block on a disk or a network: hold no lock that others wait for.
 //
 // Errors, wherever a Status is: Unavailable if what is asked for lies on a node that doesn't answer
@@ -145,14 +153,14 @@ class SequenceStore {
   // Removes what is stored of the run's incarnations before this one, where the store can find it.
   virtual absl::Status DropIncarnationsBefore(const std::string& run_id, uint64_t incarnation) = 0;
 
-  // Of two records of a run the one with the larger (incarnation, deleted, policy_version) stays.
-  // Returns the one that is there afterwards.
+  // Of two records of a run the one with the larger (incarnation, deleted, policy_version) stays;
+  // of one that can't be read nothing. Returns the one that is there afterwards.
   virtual absl::StatusOr<StoredRun> PutRun(const StoredRun& run) = 0;
   // NotFound if there is none.
   virtual absl::StatusOr<StoredRun> GetRun(const std::string& run_id) = 0;
 
   // What can be listed: nothing where the store can't (memcached).
-  virtual absl::StatusOr<std::vector<StoredRun>> ListRuns() = 0;
+  virtual absl::StatusOr<ListedRuns> ListRuns() = 0;
   virtual absl::StatusOr<ListedSequences> ListSequences(const std::string& run_id,
                                                         uint64_t incarnation) = 0;
 };

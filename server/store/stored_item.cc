@@ -151,6 +151,13 @@ std::string WitnessKey(std::string_view sequence_prefix) {
   return KeyOf(sequence_prefix, KeyKind::kWitness);
 }
 
+std::string RunOfKey(std::string_view key) {
+  Reader in(key);
+  in.Bytes(kRunKeys.size());
+  const std::string_view run_id = in.Bytes(in.Big<uint16_t>());
+  return std::string(in.at_end() ? run_id : key);
+}
+
 std::optional<SequenceIdentity> SequenceOfKey(std::string_view key) {
   Reader in(key);
   if (in.Bytes(kSequenceKeys.size()) != kSequenceKeys) return std::nullopt;

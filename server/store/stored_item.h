@@ -33,6 +33,8 @@ std::string WitnessKey(std::string_view sequence_prefix);
 // What all keys of run records, and of sequences, begin with.
 inline constexpr std::string_view kRunKeys = "R";
 inline constexpr std::string_view kSequenceKeys = "S";
+// Of the key of a run record; of another key, that key.
+std::string RunOfKey(std::string_view key);
 // Of a key of a sequence; nullopt if it is none.
 std::optional<SequenceIdentity> SequenceOfKey(std::string_view key);
 // The first key behind all that begin with this prefix, which must not be all 0xff.

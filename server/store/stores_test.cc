@@ -39,7 +39,7 @@ TEST(RocksDbStoreTest, ListsRunsAndSequencesAfterARestart) {
     ASSERT_TRUE(store->DropIncarnationsBefore("run", 3).ok());
   }
   const auto store = Open(backing);
-  EXPECT_THAT(*store->ListRuns(),
+  EXPECT_THAT(store->ListRuns()->runs,
               ElementsAre(StoredRun{"run", 3, 0, "config"}, StoredRun{"run2", 1, 0, ""}));
   const ListedSequences listed = *store->ListSequences("run", 3);
   EXPECT_THAT(listed.present,
