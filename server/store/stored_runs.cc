@@ -1,6 +1,8 @@
 #include "server/store/stored_runs.h"
 
 #include <algorithm>
+#include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -25,6 +27,11 @@ absl::StatusOr<RunConfig> ConfigOf(const StoredRun& there) {
 std::string OwnerOf(const StoredRun& there) {
   v1::RunConfig message;
   return message.ParseFromString(there.config) ? message.owner() : "";
+}
+
+// Incarnations before this are superseded, or deleted.
+uint64_t EndOfPast(const StoredRun& there) {
+  return there.deleted() ? there.incarnation + 1 : there.incarnation;
 }
 
 // Whether that is why a record can't be used, and nothing that passes by itself.
@@ -89,8 +96,10 @@ absl::Status StoredRuns::Open(const std::string& run_id, const RunRegistry::Plan
   const absl::StatusOr<StoredRun> there = stored_->store().PutRun(own);
   if (!there.ok()) return there.status();
   if (absl::Status status = Adopt(*there); !status.ok()) return status;
-  behind_->Schedule("", [this, run_id, incarnation = there->incarnation] {
-    stored_->store().DropIncarnationsBefore(run_id, incarnation).IgnoreError();
+  if (plan.previous == 0) return absl::OkStatus();
+  behind_->Schedule("", [this, run_id, first = plan.previous, last = there->incarnation] {
+    // What fails here is found at the next start.
+    stored_->store().DropIncarnations(run_id, first, last).IgnoreError();
   });
   return absl::OkStatus();
 }
@@ -116,21 +125,18 @@ absl::StatusOr<bool> StoredRuns::Delete(const v1::RunRef& ref, const Caller& cal
   }
   const uint64_t incarnation =
       is_readable ? there->incarnation : std::max<uint64_t>(1, ref.incarnation());
-  const absl::StatusOr<StoredRun> deleted = DeleteStored(run_id, incarnation);
+  SequenceStore& store = stored_->store();
+  const absl::StatusOr<StoredRun> deleted =
+      store.PutRun({.run_id = run_id, .incarnation = incarnation});
   if (!deleted.ok()) return deleted.status();
+  // Those before are gone. Of one that can't be read nobody knows which it is.
+  const auto [first, last] = is_readable ? std::pair(incarnation, incarnation + 1)
+                                         : std::pair<uint64_t, uint64_t>(0, UINT64_MAX);
+  if (absl::Status removed = store.DropIncarnations(run_id, first, last); !removed.ok()) {
+    return removed;
+  }
   if (absl::Status status = Adopt(*deleted); !status.ok()) return status;
   return !is_readable || !there->deleted();
-}
-
-absl::StatusOr<StoredRun> StoredRuns::DeleteStored(const std::string& run_id,
-                                                   uint64_t incarnation) {
-  SequenceStore& store = stored_->store();
-  const absl::StatusOr<StoredRun> there =
-      store.PutRun({.run_id = run_id, .incarnation = incarnation});
-  if (!there.ok()) return there.status();
-  absl::Status removed = store.DropIncarnationsBefore(run_id, incarnation + 1);
-  if (!removed.ok()) return removed;
-  return there;
 }
 
 void StoredRuns::ForgetIdle(absl::Duration unused) {
@@ -280,26 +286,35 @@ absl::StatusOr<StoredRuns::Recovered> StoredRuns::Recover() {
   const absl::StatusOr<ListedRuns> listed = stored_->store().ListRuns();
   if (!listed.ok()) return listed.status();
   for (const auto& [run_id, why] : listed->unreadable) Noted(run_id, why).IgnoreError();
+  std::map<std::string, const StoredRun*> known;
   for (const StoredRun& run : listed->runs) {
-    const absl::Status adopted = Adopt(run);
+    // Who creates a deleted one again asks the store.
+    const absl::Status adopted = run.deleted() ? absl::OkStatus() : Adopt(run);
     if (IsSetAside(adopted)) continue;
     if (!adopted.ok()) return adopted;
-    const absl::StatusOr<ListedSequences> sequences =
-        stored_->store().ListSequences(run.run_id, run.incarnation);
-    if (!sequences.ok()) return sequences.status();
-    if (run.deleted()) {
-      // What was still being written when it was deleted.
-      if (sequences->present.empty() && sequences->dropped.empty()) continue;
-      absl::Status removed = DeleteStored(run.run_id, run.incarnation).status();
-      // On a full disk the next start does it.
-      if (!removed.ok() && !absl::IsResourceExhausted(removed)) return removed;
-      continue;
-    }
-    for (const SequenceIdentity& dropped : sequences->dropped) {
-      stored_->RemoveDroppedBehind(dropped);
-    }
-    ++recovered.runs;
-    recovered.sequences += static_cast<int64_t>(sequences->present.size());
+    known[run.run_id] = &run;
+    recovered.runs += run.deleted() ? 0 : 1;
+  }
+
+  // What was superseded or deleted and could not be removed then, or was still being written.
+  std::set<std::string> left_over;
+  const auto enter = [&](const std::string& run_id, uint64_t incarnation) {
+    const auto found = known.find(run_id);
+    if (found == known.end()) return false;
+    if (incarnation < EndOfPast(*found->second)) left_over.insert(run_id);
+    return !found->second->deleted() && incarnation == found->second->incarnation;
+  };
+  const auto visit = [&](const SequenceIdentity& sequence, bool is_dropped) {
+    if (is_dropped) stored_->RemoveDroppedBehind(sequence);
+    recovered.sequences += is_dropped ? 0 : 1;
+  };
+  if (absl::Status status = stored_->store().ListSequences(enter, visit); !status.ok()) {
+    return status;
+  }
+  for (const std::string& run_id : left_over) {
+    absl::Status removed = stored_->store().DropIncarnations(run_id, 0, EndOfPast(*known[run_id]));
+    // On a full disk the next start does it.
+    if (!removed.ok() && !absl::IsResourceExhausted(removed)) return removed;
   }
   return recovered;
 }

@@ -82,9 +82,6 @@ class StoredRuns {
   absl::Status Learn(const std::string& run_id);
   // Tells the store the run's policy version; takes over a newer record of it.
   absl::Status Exchange(const Run& run, uint64_t version);
-  // Stores that the incarnation is deleted, and removes what is stored of it. Returns the record
-  // that is there afterwards.
-  absl::StatusOr<StoredRun> DeleteStored(const std::string& run_id, uint64_t incarnation);
   // The errors of IsSetAside if the record can't be used.
   absl::Status Adopt(const StoredRun& there);
   // As Adopt; doesn't note what it finds.
