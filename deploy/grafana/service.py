@@ -412,6 +412,7 @@ def _store() -> List[Any]:
                 "{{instance}} written": _rate("sis_store_written_bytes_total", "instance"),
                 "{{instance}} read": _rate("sis_store_read_bytes_total", "instance"),
             },
+            width=HALF,
         ),
         lines(
             "Reads that find something",
@@ -425,6 +426,22 @@ def _store() -> List[Any]:
             SHARE,
             {"found": _failed_share(found, reads)},
             largest=1,
+            width=HALF,
+        ),
+        lines(
+            "Set aside",
+            Text(
+                "Runs whose stored record can't be used, and damaged files of RocksDB: kept, and not served.",
+                "0.",
+                "stderr names the runs and says why; the files lie in the folder `lost`.",
+                ["runs_set_aside", "corrupt_pages"],
+            ),
+            COUNT,
+            {
+                "{{instance}} runs": f"sum by (instance) ({_chosen('sis_store_runs_set_aside')})",
+                "{{instance}} files": f"sum by (instance) ({_chosen('sis_store_damaged_files')})",
+            },
+            width=HALF,
         ),
         lines(
             "Recovery",
@@ -436,6 +453,7 @@ def _store() -> List[Any]:
             ),
             SECONDS,
             {"{{instance}}": f"sum by (instance) ({_chosen('sis_store_recovery_seconds')})"},
+            width=HALF,
         ),
     ]
 

@@ -38,6 +38,8 @@ struct RunConfig {
 
 // InvalidArgument names the field that is out of range, and its value.
 absl::Status CheckRunConfig(const RunConfig& config, int max_top_k);
+// The same, and what is asked only of a run that isn't there yet: those that are stay as they are.
+absl::Status CheckNewRunConfig(const RunConfig& config, int max_top_k);
 
 // The first field that differs, as "seed: 1 -> 2"; empty if none does.
 std::string FirstDifference(const RunConfig& a, const RunConfig& b);

@@ -113,17 +113,25 @@ absl::StatusOr<RunRegistry::Plan> RunRegistry::PlanLocked(const std::string& run
             absl::StrCat("run '", run_id, "' is at incarnation ", present->incarnation(),
                          ", and only trainers may open a later one"));
       }
+      if (absl::Status status = CheckNewRunConfig(owned, limits_.max_top_k); !status.ok()) {
+        return status;
+      }
       if (absl::Status status = CheckJump(incarnation, present->incarnation()); !status.ok()) {
         return status;
       }
-      return Plan{nullptr, incarnation, std::move(owned)};
+      return Plan{nullptr, incarnation, std::move(owned), present->incarnation()};
     }
-    if (present->config() == owned) return Plan{present, present->incarnation(), std::move(owned)};
+    if (present->config() == owned) {
+      return Plan{present, present->incarnation(), std::move(owned), present->incarnation()};
+    }
     return absl::AlreadyExistsError(absl::StrCat(
         "run '", run_id,
         "' is there with another config: ", FirstDifference(present->config(), owned)));
   }
   if (owned.owner.empty()) owned.owner = caller.identity;
+  if (absl::Status status = CheckNewRunConfig(owned, limits_.max_top_k); !status.ok()) {
+    return status;
+  }
   const uint64_t deleted = LastDeleted(run_id);
   if (incarnation != 0 && incarnation <= deleted) {
     return absl::FailedPreconditionError(absl::StrCat(
@@ -131,7 +139,7 @@ absl::StatusOr<RunRegistry::Plan> RunRegistry::PlanLocked(const std::string& run
   }
   if (absl::Status status = CheckJump(incarnation, deleted); !status.ok()) return status;
   if (absl::Status status = CheckRoomForRun(owned.owner); !status.ok()) return status;
-  return Plan{nullptr, incarnation == 0 ? deleted + 1 : incarnation, std::move(owned)};
+  return Plan{nullptr, incarnation == 0 ? deleted + 1 : incarnation, std::move(owned), deleted};
 }
 
 absl::Status RunRegistry::CheckRoomForRun(absl::string_view owner) const {
@@ -215,11 +223,13 @@ absl::StatusOr<std::shared_ptr<Run>> RunRegistry::Find(const std::string& run_id
 bool RunRegistry::Delete(const std::string& run_id, uint64_t incarnation) {
   Closing deleted;
   WriterLock lock(mutex_);
-  uint64_t& last = deleted_[run_id];
-  if (last == 0) deleted_in_order_.push_back(run_id);
-  last = std::max(last, incarnation);
+  if (uint64_t& last = deleted_[run_id]; last < incarnation) {
+    last = incarnation;
+    deleted_in_order_.emplace_back(run_id, incarnation);
+  }
   if (deleted_in_order_.size() > kDeletedRunsKept) {
-    deleted_.erase(deleted_in_order_.front());
+    const auto& [oldest, at] = deleted_in_order_.front();
+    if (LastDeleted(oldest) == at) deleted_.erase(oldest);
     deleted_in_order_.pop_front();
   }
   const auto found = runs_.find(run_id);

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -44,7 +45,8 @@ class RunRegistry {
   struct Plan {
     std::shared_ptr<Run> present;  // what it would return; null if it would open an incarnation
     uint64_t incarnation;
-    RunConfig config;  // with its owner
+    RunConfig config;   // with its owner
+    uint64_t previous;  // the incarnation before, which is or was deleted; 0 if none is known
   };
   absl::StatusOr<Plan> PlanToCreate(const std::string& run_id, uint64_t incarnation,
                                     const RunConfig& config, const Caller& caller = Caller()) const
@@ -96,6 +98,7 @@ class RunRegistry {
   // The most that belong to one owner; those that belong to nobody aren't counted.
   int64_t runs_of_one_owner() const ABSL_LOCKS_EXCLUDED(mutex_);
   int max_runs_per_owner() const { return limits_.max_runs_per_owner; }
+  int max_top_k() const { return limits_.max_top_k; }
   const ByteBudget& budget() const { return budget_; }
   // Of the totals of steps, which are not in the cache: this part of its bytes.
   static constexpr int64_t kStepsShare = 16;
@@ -135,7 +138,7 @@ class RunRegistry {
   std::map<std::string, Entry> runs_ ABSL_GUARDED_BY(mutex_);
   // Run id -> the last incarnation that was deleted.
   absl::flat_hash_map<std::string, uint64_t> deleted_ ABSL_GUARDED_BY(mutex_);
-  std::deque<std::string> deleted_in_order_ ABSL_GUARDED_BY(mutex_);
+  std::deque<std::pair<std::string, uint64_t>> deleted_in_order_ ABSL_GUARDED_BY(mutex_);
   NamedRuns named_ ABSL_GUARDED_BY(mutex_);
 };
 

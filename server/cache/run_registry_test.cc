@@ -256,6 +256,29 @@ TEST(RunRegistryTest, NumbersCantBeUsedUp) {
   EXPECT_EQ(advance(2 * jump), absl::StatusCode::kOk);
 }
 
+TEST(RunRegistryTest, TheLastDeletionsAreRemembered) {
+  Cache cache;
+  int others = 0;
+  const auto delete_others = [&](int count) {
+    for (const int end = others + count; others < end; ++others) {
+      cache.registry.Delete("other-" + std::to_string(others), 1);
+    }
+  };
+  const auto next = [&] {
+    const uint64_t incarnation = cache.CreateRun("r", SmallConfig())->incarnation();
+    EXPECT_TRUE(cache.registry.Delete("r", incarnation));
+    return incarnation;
+  };
+  EXPECT_EQ(next(), 1);
+  delete_others(kDeletedRunsKept - 1);
+  EXPECT_EQ(next(), 2);
+  // It was deleted before these, too, but that was not the last time.
+  delete_others(kDeletedRunsKept - 1);
+  EXPECT_EQ(next(), 3);
+  delete_others(kDeletedRunsKept);
+  EXPECT_EQ(next(), 1);
+}
+
 TEST(RunRegistryTest, LeasesEndWhereRoomIsShortAndTheirHolderIsAbsent) {
   Limits limits;
   limits.lease_absence = absl::Minutes(15);

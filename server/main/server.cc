@@ -8,9 +8,11 @@
 #include <algorithm>
 #include <chrono>
 #include <iostream>
+#include <map>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
@@ -103,6 +105,11 @@ class Server::Gauges final : public prometheus::Collectable {
                "Files of the store that were set aside, by this start or before, with what was in "
                "them.",
                Gauge, static_cast<double>(server_.damaged_files_)),
+        Family(
+            "sis_store_runs_set_aside",
+            "Runs that are not served, as their stored records can't be used. Nothing of them is "
+            "lost.",
+            Gauge, static_cast<double>(server_.runs_.SetAside().size())),
         Family("sis_store_recovery_seconds", "Time from opening the store to being ready.", Gauge,
                server_.recovery_seconds_)};
   }
@@ -197,6 +204,9 @@ absl::Status Server::Recover(const std::string& store, absl::Duration opening) {
     absl::StrAppend(&store_description_, ", with ", recovered->runs, " runs and ",
                     recovered->sequences, " sequences after ", recovery_seconds_, " s");
   }
+  if (const size_t runs = runs_.SetAside().size(); runs > 0) {
+    absl::StrAppend(&store_description_, "; runs set aside: ", runs);
+  }
   damaged_files_ = DamagedFiles(store);
   if (damaged_files_ > 0) {
     absl::StrAppend(&store_description_, "; damaged files in its folder 'lost': ", damaged_files_);
@@ -215,6 +225,13 @@ void Server::LookAtStore() {
               << std::endl;
   }
   read_only_reason_ = reason;
+  std::map<std::string, std::string> set_aside = runs_.SetAside();
+  for (const auto& [run_id, why] : set_aside) {
+    if (told_of_.contains(run_id)) continue;
+    std::cerr << "store: run '" << absl::CHexEscape(run_id) << "' is set aside: " << why
+              << std::endl;
+  }
+  told_of_ = std::move(set_aside);
 }
 
 std::string Server::ReadOnlyReason() const {

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -117,7 +118,7 @@ class Server {
   absl::Status Listen(const ServerOptions& options);
   // What is shown at the admin port, from now on.
   void StartServing(const ServerOptions& options);
-  // Whether the store takes appends, and says so on stderr when that changes.
+  // Whether the store takes appends, and which runs are set aside; says on stderr what changes.
   void LookAtStore() ABSL_LOCKS_EXCLUDED(store_mutex_);
   // Why the store takes none; empty if it does.
   std::string ReadOnlyReason() const ABSL_LOCKS_EXCLUDED(store_mutex_);
@@ -146,6 +147,8 @@ class Server {
   OpenStreams streams_;  // calls may last until the workers have gone
   mutable Mutex store_mutex_;
   std::string read_only_reason_ ABSL_GUARDED_BY(store_mutex_);
+  // Runs that are set aside, and why, as stderr has it.
+  std::map<std::string, std::string> told_of_ ABSL_GUARDED_BY(store_mutex_);
   std::atomic<bool> looking_at_store_ = false;
   WorkerPool workers_;
   StoreThreads store_threads_;

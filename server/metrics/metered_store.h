@@ -1,6 +1,7 @@
 // A store whose calls are counted and timed in the metrics.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <type_traits>
 #include <utility>
@@ -38,17 +39,17 @@ class MeteredStore final : public SequenceStore {
   absl::StatusOr<StoredSequence> Read(const SequenceIdentity& sequence, uint32_t first) override {
     auto read = Counted("read", [&] { return store_->Read(sequence, first); });
     if (read.ok()) {
-      int64_t bytes = static_cast<int64_t>(read->sealed_form.value_or("").size());
+      int64_t bytes = static_cast<int64_t>(read->whole_form.value_or("").size());
       for (const LogEntry& entry : read->entries) bytes += static_cast<int64_t>(entry.rows.size());
       metrics_.AddStoreBytes(0, bytes);
     }
     return read;
   }
-  absl::Status WriteSealedForm(const SequenceIdentity& sequence, uint32_t entries,
-                               std::string_view sealed_form, absl::Time expires) override {
+  absl::Status WriteWholeForm(const SequenceIdentity& sequence, uint32_t entries,
+                              std::string_view whole_form, absl::Time expires) override {
     absl::Status status = Counted(
-        "seal", [&] { return store_->WriteSealedForm(sequence, entries, sealed_form, expires); });
-    if (status.ok()) metrics_.AddStoreBytes(static_cast<int64_t>(sealed_form.size()), 0);
+        "seal", [&] { return store_->WriteWholeForm(sequence, entries, whole_form, expires); });
+    if (status.ok()) metrics_.AddStoreBytes(static_cast<int64_t>(whole_form.size()), 0);
     return status;
   }
   absl::StatusOr<bool> Has(const SequenceIdentity& sequence) override {
@@ -64,9 +65,9 @@ class MeteredStore final : public SequenceStore {
   absl::Status RemoveDropped(const SequenceIdentity& sequence, absl::Time expires) override {
     return Counted("remove", [&] { return store_->RemoveDropped(sequence, expires); });
   }
-  absl::Status DropIncarnationsBefore(const std::string& run_id, uint64_t incarnation) override {
+  absl::Status DropIncarnations(const std::string& run_id, uint64_t first, uint64_t last) override {
     return Counted("drop_incarnations",
-                   [&] { return store_->DropIncarnationsBefore(run_id, incarnation); });
+                   [&] { return store_->DropIncarnations(run_id, first, last); });
   }
   std::vector<absl::Status> EndLeases(std::span<const LeaseIdentity> leases,
                                       absl::Time expires) override {
@@ -81,10 +82,11 @@ class MeteredStore final : public SequenceStore {
   absl::StatusOr<StoredRun> GetRun(const std::string& run_id) override {
     return Counted("get_run", [&] { return store_->GetRun(run_id); });
   }
-  absl::StatusOr<std::vector<StoredRun>> ListRuns() override { return store_->ListRuns(); }
-  absl::StatusOr<ListedSequences> ListSequences(const std::string& run_id,
-                                                uint64_t incarnation) override {
-    return store_->ListSequences(run_id, incarnation);
+  absl::StatusOr<ListedRuns> ListRuns() override { return store_->ListRuns(); }
+  absl::Status ListSequences(
+      const std::function<bool(const std::string&, uint64_t)>& enter,
+      const std::function<void(const SequenceIdentity&, bool)>& visit) override {
+    return store_->ListSequences(enter, visit);
   }
 
  private:

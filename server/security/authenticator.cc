@@ -115,6 +115,10 @@ absl::StatusOr<Identity> Authenticator::Identify(const grpc::CallbackServerConte
     }
   }
   if (certificate_role_.has_value()) {
+    if (absl::Status fits = CheckIdentity(names.front()); !fits.ok()) {
+      return absl::UnauthenticatedError(absl::StrCat(
+          "the certificate's common name, or else its first alternative name: ", fits.message()));
+    }
     return Identity{.name = names.front(), .role = *certificate_role_};
   }
   return absl::UnauthenticatedError("the certificate's name is not known");

@@ -26,6 +26,19 @@ absl::Status Wrong(absl::string_view what) { return absl::InvalidArgumentError(w
 
 }  // namespace
 
+absl::Status CheckIdentity(absl::string_view name) {
+  if (name.size() > kMostIdentityBytes) {
+    return Wrong(
+        absl::StrCat("an identity of ", name.size(), " bytes, more than ", kMostIdentityBytes));
+  }
+  const bool is_visible =
+      std::ranges::all_of(name, [](unsigned char c) { return absl::ascii_isprint(c); });
+  if (!is_visible || name.empty() || name.front() == ' ' || name.back() == ' ') {
+    return Wrong("the identity is not visible ASCII with spaces between");
+  }
+  return absl::OkStatus();
+}
+
 Identities::Digest Identities::DigestOf(absl::string_view token) {
   Digest digest;
   SHA256(reinterpret_cast<const unsigned char*>(token.data()), token.size(), digest.data());
@@ -55,13 +68,7 @@ absl::Status Identities::AddLine(absl::string_view line) {
   }
   const absl::string_view kind = fields[0];
   Identity identity{.name = std::string(fields[2]), .role = Role::kViewer};
-  if (identity.name.size() > kMostIdentityBytes) {
-    return Wrong(absl::StrCat("an identity of ", identity.name.size(), " bytes, more than ",
-                              kMostIdentityBytes));
-  }
-  if (!std::ranges::all_of(identity.name, [](unsigned char c) { return absl::ascii_isgraph(c); })) {
-    return Wrong("the identity is not visible ASCII");
-  }
+  if (absl::Status status = CheckIdentity(identity.name); !status.ok()) return status;
   const std::optional<Role> role = ParseRole(fields[3]);
   if (!role.has_value()) {
     return Wrong("the role (field 4) is none of viewer, worker, trainer and admin");

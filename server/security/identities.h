@@ -6,11 +6,16 @@
 #include <string>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "server/security/roles.h"
 
 namespace sis {
+
+// InvalidArgument says what keeps it from being an identity, which owns runs: must be 1 to 256
+// bytes of visible ASCII, perhaps with spaces between.
+absl::Status CheckIdentity(absl::string_view name);
 
 // Several tokens, of several roles, may share the identity.
 struct Identity {

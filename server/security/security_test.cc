@@ -73,6 +73,18 @@ TEST(IdentitiesTest, RefusesNonsenseByLineAndShowsNoToken) {
   }
 }
 
+TEST(IdentitiesTest, AnIdentityIsBoundedAndVisible) {
+  for (const std::string& name : {std::string("a"), std::string("Jane Doe"),
+                                  std::string("spiffe://example.org/a"), std::string(256, 'x')}) {
+    EXPECT_TRUE(CheckIdentity(name).ok()) << name;
+  }
+  for (const std::string& name : {std::string(), std::string(257, 'x'), std::string(" a"),
+                                  std::string("a "), std::string("a\nb"), std::string("a\0b", 3),
+                                  std::string("\xc3\xa9"), std::string("\xff")}) {
+    EXPECT_EQ(CheckIdentity(name).code(), absl::StatusCode::kInvalidArgument) << name;
+  }
+}
+
 TEST(RolesTest, TheTableHasEveryMethodOfTheServiceOnce) {
   std::set<std::string> methods;
   const google::protobuf::ServiceDescriptor& service =

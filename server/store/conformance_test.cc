@@ -30,6 +30,8 @@ std::string RandomBytes(std::mt19937& random, size_t count) {
   return bytes;
 }
 
+uint32_t Crc(const std::string& bytes) { return ExtendCrc32c(0, std::as_bytes(std::span(bytes))); }
+
 absl::Time Tomorrow() { return absl::Now() + absl::Hours(24); }
 
 class ConformanceTest : public ::testing::TestWithParam<std::string> {
@@ -107,7 +109,7 @@ TEST_P(ConformanceTest, WhatWasAddedIsReadBackBitByBit) {
       ASSERT_TRUE(read.ok()) << read.status();
       EXPECT_EQ(read->first_entry, 0);
       EXPECT_EQ(read->entries, expected);
-      EXPECT_FALSE(read->sealed_form.has_value());
+      EXPECT_FALSE(read->whole_form.has_value());
       const auto tail = store_->Read(Sequence(id), 70);
       ASSERT_TRUE(tail.ok()) << tail.status();
       EXPECT_EQ(tail->first_entry, 70);
@@ -194,7 +196,7 @@ TEST_P(ConformanceTest, ReadersSeeAPrefixWhileOthersAppendAndSeal) {
       EXPECT_TRUE(AppendOne(*store_, Sequence("a"), n, Block(n, "rows")).ok());
     }
     EXPECT_TRUE(
-        store_->WriteSealedForm(Sequence("a"), kEntries, "sealed", absl::InfiniteFuture()).ok());
+        store_->WriteWholeForm(Sequence("a"), kEntries, "sealed", absl::InfiniteFuture()).ok());
     done = true;
   });
   uint32_t seen = 0;
@@ -212,10 +214,10 @@ TEST_P(ConformanceTest, ReadersSeeAPrefixWhileOthersAppendAndSeal) {
     seen = now;
   }
   writer.join();
-  EXPECT_EQ(store_->Read(Sequence("a"))->sealed_form, "sealed");
+  EXPECT_EQ(store_->Read(Sequence("a"))->whole_form, "sealed");
 }
 
-TEST_P(ConformanceTest, TheSealedFormTakesThePlaceOfTheLog) {
+TEST_P(ConformanceTest, TheWholeFormTakesThePlaceOfTheLog) {
   std::mt19937 random(2);
   for (const size_t size : {size_t{0}, size_t{100}, size_t{3} << 20}) {
     const SequenceIdentity sequence = Sequence(absl::StrCat("of ", size));
@@ -224,25 +226,40 @@ TEST_P(ConformanceTest, TheSealedFormTakesThePlaceOfTheLog) {
     }
     const std::string form = RandomBytes(random, size);
     // Entry 4 came after the form was made.
-    ASSERT_TRUE(store_->WriteSealedForm(sequence, 4, form, absl::InfiniteFuture()).ok());
+    ASSERT_TRUE(store_->WriteWholeForm(sequence, 4, form, absl::InfiniteFuture()).ok());
     Reopen();
     const auto read = store_->Read(sequence);
     ASSERT_TRUE(read.ok()) << read.status();
-    EXPECT_TRUE(read->sealed_form == form);
+    EXPECT_TRUE(read->whole_form == form);
     EXPECT_EQ(read->first_entry, 4);
     EXPECT_THAT(read->entries, ElementsAre(Block(4, "rows")));
     // Who knows all that the form stands for isn't sent it again.
-    EXPECT_FALSE(store_->Read(sequence, 4)->sealed_form.has_value());
+    EXPECT_FALSE(store_->Read(sequence, 4)->whole_form.has_value());
     EXPECT_THAT(store_->Read(sequence, 5)->entries, IsEmpty());
     // A replica that hasn't noticed takes a number that is free again.
     EXPECT_TRUE(absl::IsAlreadyExists(AppendOne(*store_, sequence, 2, Block(9, "late"))));
     EXPECT_TRUE(AppendOne(*store_, sequence, 5, Block(9, "late")).ok());
     EXPECT_THAT(store_->Read(sequence)->entries, ElementsAre(Block(4, "rows"), Block(9, "late")));
-    // A second form, of the same or other contents, changes nothing.
-    for (const std::string& second : {form, form + "x"}) {
-      EXPECT_TRUE(store_->WriteSealedForm(sequence, 5, second, absl::InfiniteFuture()).ok());
-      EXPECT_TRUE(store_->Read(sequence)->sealed_form == form);
+    // One that stands for no more entries changes nothing.
+    for (const uint32_t entries : {3, 4}) {
+      EXPECT_TRUE(
+          store_->WriteWholeForm(sequence, entries, form + "x", absl::InfiniteFuture()).ok());
+      EXPECT_TRUE(store_->Read(sequence)->whole_form == form);
     }
+    // One that stands for more takes its place, of whatever contents, and nothing of the former
+    // stays.
+    for (const auto& [entries, second] : {std::pair(5, form), std::pair(6, form + "x")}) {
+      EXPECT_TRUE(store_->WriteWholeForm(sequence, entries, second, absl::InfiniteFuture()).ok());
+      Reopen();
+      EXPECT_TRUE(store_->Read(sequence)->whole_form == second);
+      EXPECT_EQ(store_->Read(sequence)->first_entry, entries);
+    }
+    EXPECT_THAT(store_->Read(sequence)->entries, IsEmpty());
+    const std::string prefix = SequencePrefix(sequence);
+    const ItemKey former{prefix, FragmentKey(prefix, Crc(form), 0)};
+    store_.reset();
+    EXPECT_TRUE(absl::IsNotFound(backing_->OpenItems()->Get({&former, 1})[0].status()));
+    store_ = Open(*backing_);
   }
 }
 
@@ -253,7 +270,7 @@ TEST_P(ConformanceTest, WhatWasDroppedIsGoneButForTheReason) {
       ASSERT_TRUE(AppendOne(*store_, sequence, n, Block(n, "rows")).ok());
     }
     if (sealed) {
-      ASSERT_TRUE(store_->WriteSealedForm(sequence, 90, "form", absl::InfiniteFuture()).ok());
+      ASSERT_TRUE(store_->WriteWholeForm(sequence, 90, "form", absl::InfiniteFuture()).ok());
     }
     EXPECT_TRUE(*store_->Has(sequence));
     ASSERT_TRUE(DropOne(*store_, sequence, kReleased).ok());
@@ -268,14 +285,14 @@ TEST_P(ConformanceTest, WhatWasDroppedIsGoneButForTheReason) {
       ASSERT_TRUE(read.ok()) << read.status();
       EXPECT_EQ(read->dropped, kReleased);
       EXPECT_THAT(read->entries, IsEmpty());
-      EXPECT_FALSE(read->sealed_form.has_value());
+      EXPECT_FALSE(read->whole_form.has_value());
       for (const uint32_t number : {0, 95, 100}) {
         const absl::Status again = AppendOne(*store_, sequence, number, Block(0, "again"));
         EXPECT_TRUE(absl::IsFailedPrecondition(again) || (!removed && absl::IsAlreadyExists(again)))
             << again;
       }
       EXPECT_TRUE(absl::IsFailedPrecondition(
-          store_->WriteSealedForm(sequence, 1, "form again", absl::InfiniteFuture())));
+          store_->WriteWholeForm(sequence, 1, "form again", absl::InfiniteFuture())));
       EXPECT_TRUE(DropOne(*store_, sequence, 4).ok());
       EXPECT_EQ(store_->Read(sequence)->dropped, kReleased);
     }
@@ -376,14 +393,13 @@ TEST_P(ConformanceTest, ADamagedEntryIsNeverServed) {
   EXPECT_TRUE(store_->Read(Sequence("a")).ok());
 }
 
-TEST_P(ConformanceTest, ADamagedSealedFormIsNeverServed) {
+TEST_P(ConformanceTest, ADamagedWholeFormIsNeverServed) {
   const SequenceIdentity sequence = Sequence("a");
   const std::string prefix = SequencePrefix(sequence);
   const std::string form((1 << 20) + 5, 'f');
   ASSERT_TRUE(AppendOne(*store_, sequence, 0, Block(0, "rows")).ok());
-  ASSERT_TRUE(store_->WriteSealedForm(sequence, 1, form, absl::InfiniteFuture()).ok());
-  const uint32_t crc = ExtendCrc32c(0, std::as_bytes(std::span(form)));
-  const ItemKey fragment{prefix, FragmentKey(prefix, crc, 2)};
+  ASSERT_TRUE(store_->WriteWholeForm(sequence, 1, form, absl::InfiniteFuture()).ok());
+  const ItemKey fragment{prefix, FragmentKey(prefix, Crc(form), 2)};
   const ItemKey state{prefix, StateKey(prefix)};
   for (const ItemKey& key : {fragment, state}) {
     Damage(key, 1000003);
@@ -481,6 +497,29 @@ TEST_P(ConformanceTest, TheNewestRunRecordStays) {
   Reopen();
   EXPECT_EQ(*store_->GetRun("run"), next);
   EXPECT_EQ(*store_->GetRun("run2"), other);
+}
+
+TEST_P(ConformanceTest, ADamagedRunRecordIsNeverServedAndStandsInNobodysWay) {
+  const StoredRun run{"run", 3, 5, "config"}, next{"run", 1, 0, "another config"};
+  ASSERT_TRUE(store_->PutRun(run).ok());
+  const ItemKey key{RunKey("run"), RunKey("run")};
+  const size_t size = WrapItem(key.key, absl::InfiniteFuture(), EncodeRun(run)).size();
+  for (size_t byte = 0; byte < size; byte += 5) {
+    if (byte >= 8 && byte < 16) continue;  // when it expires: it is gone then
+    Damage(key, byte);
+    EXPECT_TRUE(absl::IsDataLoss(store_->GetRun("run").status())) << byte;
+    if (GetParam() == "rocksdb") {
+      const ListedRuns listed = *store_->ListRuns();
+      EXPECT_THAT(listed.runs, IsEmpty());
+      ASSERT_EQ(listed.unreadable.size(), 1);
+      EXPECT_EQ(listed.unreadable[0].first, "run");
+    }
+    Damage(key, byte);
+  }
+  EXPECT_EQ(*store_->GetRun("run"), run);
+  Damage(key, size - 1);
+  EXPECT_EQ(*store_->PutRun(next), next);
+  EXPECT_EQ(*store_->GetRun("run"), next);
 }
 
 TEST_P(ConformanceTest, OfManyWritersOfARunTheNewestWins) {

@@ -9,10 +9,11 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
+#include <optional>
 #include <string>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "server/testing/backing.h"
@@ -57,18 +58,37 @@ class Filler {
   const std::string path_;
 };
 
-TEST(FullDiskTest, IsAnErrorWhileItLastsAndCostsNothing) {
-  const TemporaryDirectory directory;
-  const std::string why = MountSmallFiles(directory.path());
-  if (!why.empty()) GTEST_SKIP() << "no file system of its own: " << why;
-  const absl::Cleanup unmount = [&] { umount2(directory.path().c_str(), MNT_DETACH); };
-  const std::string description = absl::StrCat("rocksdb:", directory.path(), "/db");
+class FullDiskTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    directory_.emplace();
+    why_none_ = MountSmallFiles(directory_->path());
+  }
+  static void TearDownTestSuite() {
+    if (why_none_.empty()) umount2(directory_->path().c_str(), MNT_DETACH);
+    directory_.reset();
+  }
+  void SetUp() override {
+    if (!why_none_.empty()) GTEST_SKIP() << "no file system of its own: " << why_none_;
+  }
+  void TearDown() override { std::filesystem::remove_all(folder()); }
+
+  static const std::string& path() { return directory_->path(); }
+  static std::string folder() { return path() + "/db"; }
+  static std::string description() { return absl::StrCat("rocksdb:", folder()); }
+
+ private:
+  inline static std::optional<TemporaryDirectory> directory_;
+  inline static std::string why_none_;
+};
+
+TEST_F(FullDiskTest, IsAnErrorWhileItLastsAndCostsNothing) {
   // The first time with records that only RocksDB's log has; the second time its buffer is empty.
   for (const std::string time : {"first", "second"}) {
     const auto name = [&](std::string_view what) {
       return Sequence(absl::StrCat(time, " ", std::string(what)));
     };
-    auto store = *OpenStore(description);
+    auto store = *OpenStore(description());
     if (time == "first") {
       for (const std::string id : {"early", "other", "third"}) {
         ASSERT_TRUE(AppendOne(*store, name(id), 0, Block(0, "rows")).ok());
@@ -82,7 +102,7 @@ TEST(FullDiskTest, IsAnErrorWhileItLastsAndCostsNothing) {
     }
     const uint64_t version = time == "first" ? 1 : 3;
     {
-      const Filler nearly_full(directory.path(), 100 << 20);
+      const Filler nearly_full(path(), 100 << 20);
       const absl::Status added = AppendOne(*store, name("new"), 0, Block(0, "rows"));
       EXPECT_TRUE(absl::IsResourceExhausted(added)) << added;
       EXPECT_THAT(std::string(added.message()), ::testing::HasSubstr("bytes free"));
@@ -93,7 +113,7 @@ TEST(FullDiskTest, IsAnErrorWhileItLastsAndCostsNothing) {
       EXPECT_TRUE(store->PutRun({"run", 1, version, "config"}).ok());
     }
     {
-      const Filler full(directory.path(), 0);
+      const Filler full(path(), 0);
       for (int again = 0; again < 3; ++again) {
         EXPECT_TRUE(absl::IsResourceExhausted(
             AppendOne(*store, name("new"), 0, Block(0, std::string(10'000, 'x')))));
@@ -106,8 +126,8 @@ TEST(FullDiskTest, IsAnErrorWhileItLastsAndCostsNothing) {
     // Others have filled the disk while no server ran: what is there can be read.
     store.reset();
     {
-      const Filler full(directory.path(), 0);
-      store = *OpenStore(description);
+      const Filler full(path(), 0);
+      store = *OpenStore(description());
       EXPECT_EQ(store->Read(Sequence("first early"))->entries[0], Block(0, "rows"));
       EXPECT_TRUE(absl::IsResourceExhausted(store->CanAppend()));
       EXPECT_TRUE(absl::IsResourceExhausted(AppendOne(*store, name("new"), 0, Block(0, "rows"))));
@@ -119,13 +139,13 @@ TEST(FullDiskTest, IsAnErrorWhileItLastsAndCostsNothing) {
     EXPECT_TRUE(store->PutRun({"run", 1, version + 1, "config"}).ok());
   }
   // With a reserve what removes goes on, at a full disk and after a start there.
-  auto store = *OpenStore(description);
+  auto store = *OpenStore(description());
   EXPECT_TRUE(store->CanAppend().ok());
   EXPECT_TRUE(AppendOne(*store, Sequence("kept"), 0, Block(0, "rows")).ok());
   store.reset();
   {
-    const Filler full(directory.path(), 0);
-    store = *OpenStore(description);
+    const Filler full(path(), 0);
+    store = *OpenStore(description());
     EXPECT_EQ(store->Read(Sequence("kept"))->entries[0], Block(0, "rows"));
     EXPECT_TRUE(absl::IsResourceExhausted(store->CanAppend()));
     EXPECT_TRUE(
@@ -136,6 +156,46 @@ TEST(FullDiskTest, IsAnErrorWhileItLastsAndCostsNothing) {
   }
   EXPECT_TRUE(store->CanAppend().ok());
   EXPECT_TRUE(AppendOne(*store, Sequence("more"), 0, Block(0, "rows")).ok());
+}
+
+// Nothing is written there any more that would have RocksDB merge tables by itself.
+TEST_F(FullDiskTest, WhatIsRemovedGivesItsRoomBack) {
+  const Filler others(path(), 320 << 20);
+  auto store = *OpenStore(description());
+  const auto name = [](int number) { return Sequence(absl::StrCat(number)); };
+  for (const bool with_its_run : {false, true}) {
+    SCOPED_TRACE(with_its_run);
+    const uint64_t incarnation = Sequence("").incarnation;
+    int appended = 0;
+    absl::Status full = store->CanAppend();
+    // Until RocksDB has nothing more to do.
+    do {
+      while (full.ok()) {
+        full = AppendOne(*store, name(appended++), 0, Block(0, std::string(200'000, 'x')));
+      }
+      absl::SleepFor(absl::Milliseconds(200));
+      full = store->CanAppend();
+    } while (full.ok());
+    EXPECT_TRUE(absl::IsResourceExhausted(full)) << full;
+    if (with_its_run) {
+      const absl::Status removed = store->DropIncarnations("run", incarnation, incarnation + 1);
+      ASSERT_TRUE(removed.ok()) << removed;
+    } else {
+      for (int number = 0; number < appended; ++number) {
+        ASSERT_TRUE(DropOne(*store, name(number), kReleased).ok());
+        ASSERT_TRUE(store->RemoveDropped(name(number), absl::Now() + absl::Hours(24)).ok());
+      }
+    }
+    while (!store->CanAppend().ok()) absl::SleepFor(absl::Milliseconds(10));
+    const absl::Status added = AppendOne(*store, Sequence("new"), 0, Block(0, "rows"));
+    EXPECT_TRUE(added.ok()) << added;
+    EXPECT_TRUE(store->Read(Sequence("new")).ok());
+    if (!with_its_run) {
+      EXPECT_EQ(store->Read(name(0))->dropped, kReleased);
+    }
+    const absl::Status dropped = store->DropIncarnations("run", incarnation, incarnation + 1);
+    ASSERT_TRUE(dropped.ok()) << dropped;
+  }
 }
 
 }  // namespace

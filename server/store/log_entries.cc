@@ -111,7 +111,7 @@ absl::Status Replay(const LogEntry& entry, Sequence& sequence, int64_t& bytes_sh
   return absl::DataLossError("a log entry of no kind");
 }
 
-absl::StatusOr<std::string> SealedForm(const Sequence& sequence) {
+absl::StatusOr<std::string> WholeForm(const Sequence& sequence) {
   std::string form;
   absl::Status status;
   std::optional<Gathered> block;
@@ -153,13 +153,13 @@ absl::StatusOr<std::string> SealedForm(const Sequence& sequence) {
   return form;
 }
 
-absl::StatusOr<std::vector<LogEntry>> ParseSealedForm(std::string_view form) {
+absl::StatusOr<std::vector<LogEntry>> ParseWholeForm(std::string_view form) {
   std::vector<LogEntry> entries;
   while (!form.empty()) {
     uint32_t size = 0;
     if (form.size() >= sizeof(size)) std::memcpy(&size, form.data(), sizeof(size));
     if (form.size() < sizeof(size) || form.size() - sizeof(size) < size) {
-      return absl::DataLossError("a sealed form that ends early");
+      return absl::DataLossError("a whole form that ends early");
     }
     absl::StatusOr<LogEntry> entry = ParseEntry(form.substr(sizeof(size), size));
     if (!entry.ok()) return entry.status();

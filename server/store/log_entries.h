@@ -27,8 +27,8 @@ std::vector<LogEntry> BlockEntries(const RecordFormat& format, uint32_t first_po
 // lacking.
 absl::Status Replay(const LogEntry& entry, Sequence& sequence, int64_t& bytes_short);
 
-// A sealed form: entries that make the sequence again. DataLoss if a page is corrupt.
-absl::StatusOr<std::string> SealedForm(const Sequence& sequence);
-absl::StatusOr<std::vector<LogEntry>> ParseSealedForm(std::string_view form);
+// A whole form: entries that make the sequence again. DataLoss if a page is corrupt.
+absl::StatusOr<std::string> WholeForm(const Sequence& sequence);
+absl::StatusOr<std::vector<LogEntry>> ParseWholeForm(std::string_view form);
 
 }  // namespace sis

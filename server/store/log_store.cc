@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "kernels/numerics/crc32c.h"
 
 namespace sis {
@@ -15,9 +16,10 @@ namespace {
 // shorter stretch in its midst is a hole.
 constexpr uint32_t kWindow = 64;
 constexpr uint32_t kMissingAtEnd = 32;
-constexpr size_t kFragmentBytes = size_t{512} << 10;
 // Between two reads of one Read another replica may append or seal; more often it may not.
 constexpr int kReadAttempts = 4;
+// How long a later life of a deleted run is known to be one, and workers of the former to be late.
+constexpr absl::Duration kDeletionKept = absl::Hours(30 * 24);
 
 ItemKey InGroup(const std::string& prefix, std::string key) { return {prefix, std::move(key)}; }
 
@@ -40,9 +42,11 @@ std::vector<ItemKey> EntryKeys(const std::string& prefix, uint32_t first, uint32
   return keys;
 }
 
-std::vector<ItemKey> FragmentKeys(const std::string& prefix, const SequenceState& state) {
+// Of fragments from `first` on, as many as are asked for at once.
+std::vector<ItemKey> FragmentKeys(const std::string& prefix, const SequenceState& state,
+                                  uint32_t first) {
   std::vector<ItemKey> keys;
-  for (uint32_t n = 0; n < state.fragments; ++n) {
+  for (uint32_t n = first; n < std::min(state.fragments, first + kWindow); ++n) {
     keys.push_back(InGroup(prefix, FragmentKey(prefix, state.form, n)));
   }
   return keys;
@@ -137,30 +141,32 @@ void LogStore::AppendDifferent(std::span<const NewEntry> entries, std::span<cons
       status = absl::FailedPreconditionError(
           absl::StrCat(ToString(entry.sequence), " was dropped (", state->dropped, ")"));
     } else if (entry.number < state->entries) {
-      status = absl::AlreadyExistsError(absl::StrCat(
-          ToString(entry.sequence), ": a sealed form stands for entry ", entry.number));
+      status = absl::AlreadyExistsError(
+          absl::StrCat(ToString(entry.sequence), ": a whole form stands for entry ", entry.number));
     }
     // What has no meaning any more must not stay; if its node is gone by now it is not read either.
     if (!status.ok()) items_->Remove({&items[checked[c]].key, 1}).IgnoreError();
   }
 }
 
-absl::StatusOr<std::string> LogStore::GetSealedForm(const std::string& prefix,
-                                                    const SequenceState& state) {
+absl::StatusOr<std::string> LogStore::GetWholeForm(const std::string& prefix,
+                                                   const SequenceState& state) {
   std::string form;
   uint32_t crc = 0;
-  const std::vector<ItemKey> keys = FragmentKeys(prefix, state);
-  const std::vector<absl::StatusOr<std::string>> items = items_->Get(keys);
-  for (size_t n = 0; n < keys.size(); ++n) {
-    if (absl::IsNotFound(items[n].status())) return Lost("a part of the sealed form");
-    if (!items[n].ok()) return items[n].status();
-    const absl::StatusOr<std::string_view> payload = UnwrapItem(keys[n].key, *items[n]);
-    if (!payload.ok()) return payload.status();
-    crc = ExtendCrc32c(crc, std::as_bytes(std::span(*payload)));
-    form.append(*payload);
+  for (uint32_t first = 0; first < state.fragments; first += kWindow) {
+    const std::vector<ItemKey> keys = FragmentKeys(prefix, state, first);
+    const std::vector<absl::StatusOr<std::string>> items = items_->Get(keys);
+    for (size_t n = 0; n < keys.size(); ++n) {
+      if (absl::IsNotFound(items[n].status())) return Lost("a part of the whole form");
+      if (!items[n].ok()) return items[n].status();
+      const absl::StatusOr<std::string_view> payload = UnwrapItem(keys[n].key, *items[n]);
+      if (!payload.ok()) return payload.status();
+      crc = ExtendCrc32c(crc, std::as_bytes(std::span(*payload)));
+      form.append(*payload);
+    }
   }
   if (form.size() != state.bytes || crc != state.form) {
-    return absl::DataLossError("the sealed form is not what its record says");
+    return absl::DataLossError("the whole form is not what its record says");
   }
   return form;
 }
@@ -203,16 +209,16 @@ absl::StatusOr<StoredSequence> LogStore::ReadOnce(const std::string& prefix, uin
     return sequence;
   }
   if (state.ok() && first < state->entries) {
-    absl::StatusOr<std::string> form = GetSealedForm(prefix, *state);
+    absl::StatusOr<std::string> form = GetWholeForm(prefix, *state);
     if (!form.ok()) return form.status();
-    sequence.sealed_form = *std::move(form);
+    sequence.whole_form = *std::move(form);
     sequence.first_entry = state->entries;
   }
   absl::StatusOr<std::vector<LogEntry>> entries =
       GetEntries(prefix, sequence.first_entry, state_item);
   if (!entries.ok()) return entries.status();
   sequence.entries = *std::move(entries);
-  if (first == 0 && !sequence.sealed_form.has_value() && sequence.entries.empty()) {
+  if (first == 0 && !sequence.whole_form.has_value() && sequence.entries.empty()) {
     return WhyNothing(prefix);
   }
   return sequence;
@@ -258,34 +264,51 @@ absl::Status LogStore::RemoveEntries(const std::string& prefix, uint32_t first, 
   }
 }
 
-absl::Status LogStore::WriteSealedForm(const SequenceIdentity& sequence, uint32_t entries,
-                                       std::string_view sealed_form, absl::Time expires) {
-  const std::string prefix = SequencePrefix(sequence);
-  const SequenceState state{.entries = entries,
-                            .form = ExtendCrc32c(0, std::as_bytes(std::span(sealed_form))),
-                            .fragments = static_cast<uint32_t>(
-                                (sealed_form.size() + kFragmentBytes - 1) / kFragmentBytes),
-                            .bytes = sealed_form.size()};
-  const std::vector<ItemKey> keys = FragmentKeys(prefix, state);
-  for (size_t n = 0; n < keys.size(); ++n) {
-    const Item fragment =
-        MakeItem(keys[n], expires, sealed_form.substr(n * kFragmentBytes, kFragmentBytes));
-    if (absl::Status status = Put(fragment); !status.ok()) return status;
-  }
-  const Item record = MakeItem(InGroup(prefix, StateKey(prefix)), expires, EncodeState(state));
-  const absl::Status added = items_->Add({&record, 1})[0];
-  if (!added.ok() && !absl::IsAlreadyExists(added)) return added;
-  if (added.ok()) {
-    absl::Status removed = RemoveEntries(prefix, 0, entries);
+absl::Status LogStore::RemoveFragments(const std::string& prefix, const SequenceState& state) {
+  for (uint32_t first = 0; first < state.fragments; first += kWindow) {
+    absl::Status removed = items_->Remove(FragmentKeys(prefix, state, first)).status();
     if (!removed.ok()) return removed;
   }
-  // Also if it was added: who dropped the sequence at the same time may not know of it.
+  return absl::OkStatus();
+}
+
+absl::Status LogStore::WriteWholeForm(const SequenceIdentity& sequence, uint32_t entries,
+                                      std::string_view form, absl::Time expires) {
+  const std::string prefix = SequencePrefix(sequence);
+  absl::StatusOr<std::string> item;
+  const absl::StatusOr<SequenceState> before = GetState(prefix, &item);
+  if (!before.ok() && !absl::IsNotFound(before.status())) return before.status();
+  if (before.ok() && before->dropped == 0 && before->entries >= entries) return absl::OkStatus();
+  const SequenceState state{
+      .entries = entries,
+      .form = ExtendCrc32c(0, std::as_bytes(std::span(form))),
+      .fragments = static_cast<uint32_t>((form.size() + kFragmentBytes - 1) / kFragmentBytes),
+      .bytes = form.size()};
+  absl::Status written;
+  if (before.ok() && before->dropped != 0) written = absl::AbortedError("dropped");
+  for (uint32_t n = 0; n < state.fragments && written.ok(); ++n) {
+    written = Put(MakeItem(InGroup(prefix, FragmentKey(prefix, state.form, n)), expires,
+                           form.substr(n * kFragmentBytes, kFragmentBytes)));
+  }
+  const Item record = MakeItem(InGroup(prefix, StateKey(prefix)), expires, EncodeState(state));
+  if (written.ok()) {
+    written = items_->Swap(record, item.ok() ? std::optional(*item) : std::nullopt);
+  }
+  if (written.ok()) {
+    const SequenceState old = before.value_or(SequenceState());
+    if (old.form != state.form) written = RemoveFragments(prefix, old);
+    if (written.ok()) written = RemoveEntries(prefix, old.entries, entries);
+  }
+  if (!written.ok() && !absl::IsAborted(written)) return written;
+  // Also if it was written: who dropped the sequence at the same time may not know of it.
   const absl::StatusOr<SequenceState> present = GetState(prefix);
   if (!present.ok()) return present.status();
   if (*present == state) return absl::OkStatus();
-  if (present->dropped == 0 && present->form == state.form) return absl::OkStatus();
-  if (absl::Status status = items_->Remove(keys).status(); !status.ok()) return status;
-  if (present->dropped == 0) return absl::OkStatus();
+  if (present->form != state.form) {
+    if (absl::Status status = RemoveFragments(prefix, state); !status.ok()) return status;
+  }
+  if (present->dropped == 0) return absl::OkStatus();  // another replica's stands for it
+  if (absl::Status status = RemoveEntries(prefix, entries, 0); !status.ok()) return status;
   return absl::FailedPreconditionError(absl::StrCat(ToString(sequence), " was dropped"));
 }
 
@@ -385,26 +408,26 @@ absl::Status LogStore::RemoveDropped(const SequenceIdentity& sequence, absl::Tim
   if (!state.ok()) return state.status();
   const bool removed_before = ItemExpires(*item) != absl::InfiniteFuture();
   if (state->dropped == 0 || removed_before) return absl::OkStatus();
-  absl::Status removed = items_->Remove(FragmentKeys(prefix, *state)).status();
+  absl::Status removed = RemoveFragments(prefix, *state);
   if (removed.ok()) removed = RemoveEntries(prefix, state->entries, 0);
   if (!removed.ok()) return removed;
   return Put(MakeItem(InGroup(prefix, StateKey(prefix)), expires,
                       EncodeState(SequenceState{.dropped = state->dropped})));
 }
 
-absl::Status LogStore::DropIncarnationsBefore(const std::string& run_id, uint64_t incarnation) {
-  return items_->RemoveRange(IncarnationPrefix(run_id, 0), IncarnationPrefix(run_id, incarnation));
+absl::Status LogStore::DropIncarnations(const std::string& run_id, uint64_t first, uint64_t last) {
+  return items_->RemoveRange(IncarnationPrefix(run_id, first), IncarnationPrefix(run_id, last));
 }
 
 absl::StatusOr<StoredRun> LogStore::PutRun(const StoredRun& run) {
-  const Item item = MakeItem(KeyOfRun(run.run_id), absl::InfiniteFuture(), EncodeRun(run));
+  const absl::Time expires = run.deleted() ? absl::Now() + kDeletionKept : absl::InfiniteFuture();
+  const Item item = MakeItem(KeyOfRun(run.run_id), expires, EncodeRun(run));
   for (;;) {
     const absl::StatusOr<std::string> present = items_->Get({&item.key, 1})[0];
     std::optional<std::string> expected;
     if (present.ok()) {
       absl::StatusOr<StoredRun> there = UnwrapItem(item.key.key, *present, ParseRun);
-      if (!there.ok()) return there.status();
-      if (Rank(*there) >= Rank(run)) return there;
+      if (there.ok() && Rank(*there) >= Rank(run)) return there;
       expected = *present;
     } else if (!absl::IsNotFound(present.status())) {
       return present.status();
@@ -422,54 +445,60 @@ absl::StatusOr<StoredRun> LogStore::GetRun(const std::string& run_id) {
   return UnwrapItem(key.key, *item, ParseRun);
 }
 
-absl::StatusOr<std::vector<StoredRun>> LogStore::ListRuns() {
-  std::vector<StoredRun> runs;
-  absl::Status corrupt;
+absl::StatusOr<ListedRuns> LogStore::ListRuns() {
+  ListedRuns listed;
   absl::Status status = items_->Scan(
       std::string(kRunKeys), [&](std::string_view key, std::string_view value) -> std::string {
         if (!key.starts_with(kRunKeys)) return "";
         absl::StatusOr<StoredRun> run = UnwrapItem(key, value, ParseRun);
         if (run.ok()) {
-          runs.push_back(*std::move(run));
+          listed.runs.push_back(*std::move(run));
         } else {
-          corrupt = run.status();
+          listed.unreadable.emplace_back(RunOfKey(key), run.status());
         }
         return std::string(key) + '\0';
       });
-  status.Update(corrupt);
-  if (!status.ok()) return status;
-  return runs;
-}
-
-absl::StatusOr<ListedSequences> LogStore::ListSequences(const std::string& run_id,
-                                                        uint64_t incarnation) {
-  const std::string begin = IncarnationPrefix(run_id, incarnation);
-  ListedSequences listed;
-  // Something of it was found, but not its state, which sorts behind fragments and entries.
-  std::optional<SequenceIdentity> open;
-  absl::Status status = items_->Scan(begin, [&](std::string_view key, std::string_view value) {
-    std::optional<SequenceIdentity> sequence = SequenceOfKey(key);
-    if (!key.starts_with(begin) || !sequence.has_value()) return std::string();
-    const std::string prefix = SequencePrefix(*sequence);
-    if (key != StateKey(prefix)) {
-      if (open == sequence) return EndOfPrefix(prefix);
-      if (open.has_value()) listed.present.push_back(*std::move(open));
-      open = *std::move(sequence);
-      return StateKey(prefix);
-    }
-    const bool data_found = open == sequence;
-    if (data_found) open.reset();
-    const absl::StatusOr<SequenceState> state = UnwrapItem(key, value, ParseState);
-    if (!state.ok() || state->dropped == 0) {
-      listed.present.push_back(*std::move(sequence));
-    } else if (data_found || ItemExpires(value) == absl::InfiniteFuture()) {
-      listed.dropped.push_back(*std::move(sequence));
-    }
-    return EndOfPrefix(prefix);
-  });
-  if (open.has_value()) listed.present.push_back(*std::move(open));
   if (!status.ok()) return status;
   return listed;
+}
+
+absl::Status LogStore::ListSequences(
+    const std::function<bool(const std::string&, uint64_t)>& enter,
+    const std::function<void(const SequenceIdentity&, bool)>& visit) {
+  std::string incarnation;  // the prefix of the one that was entered last
+  // Something of it was found, but not its state, which sorts behind fragments and entries.
+  std::optional<SequenceIdentity> open;
+  const auto close = [&] {
+    if (open.has_value()) visit(*std::exchange(open, std::nullopt), false);
+  };
+  absl::Status status = items_->Scan(
+      std::string(kSequenceKeys), [&](std::string_view key, std::string_view value) -> std::string {
+        if (!key.starts_with(kSequenceKeys)) return "";
+        const std::optional<SequenceIdentity> sequence = SequenceOfKey(key);
+        if (!sequence.has_value()) return std::string(key) + '\0';
+        const bool is_same = open == sequence;
+        if (!is_same) close();
+        if (std::string its = IncarnationPrefix(sequence->run_id, sequence->incarnation);
+            its != incarnation) {
+          if (!enter(sequence->run_id, sequence->incarnation)) return EndOfPrefix(std::move(its));
+          incarnation = std::move(its);
+        }
+        const std::string prefix = SequencePrefix(*sequence);
+        if (key != StateKey(prefix)) {
+          open = sequence;
+          return is_same ? EndOfPrefix(prefix) : StateKey(prefix);
+        }
+        open.reset();
+        const absl::StatusOr<SequenceState> state = UnwrapItem(key, value, ParseState);
+        if (!state.ok() || state->dropped == 0) {
+          visit(*sequence, false);
+        } else if (is_same || ItemExpires(value) == absl::InfiniteFuture()) {
+          visit(*sequence, true);
+        }
+        return EndOfPrefix(prefix);
+      });
+  close();
+  return status;
 }
 
 }  // namespace sis

@@ -18,6 +18,8 @@ struct SequenceLog final : BackingStore::Attachment {
   Mutex writing;
   // All entries of the stored log before this are applied in memory.
   uint32_t next ABSL_GUARDED_BY(writing) = 0;
+  // What reading the stored log takes: its entries behind the whole form, on the heap.
+  int64_t bytes ABSL_GUARDED_BY(writing) = 0;
   // The run has dropped this sequence because the store has something else. Who still holds it must
   // neither write what is unwritten nor ack it.
   bool forgotten ABSL_GUARDED_BY(writing) = false;
@@ -27,6 +29,10 @@ struct SequenceLog final : BackingStore::Attachment {
   // Changes made in memory that are not stored yet, and so not acked.
   std::vector<LogEntry> unwritten ABSL_GUARDED_BY(order);
 };
+
+inline int64_t HeapBytes(const LogEntry& entry) {
+  return static_cast<int64_t>(sizeof(entry) + entry.rows.capacity());
+}
 
 // Of a sequence of a run whose backing store is a StoredCache.
 inline SequenceLog& LogOf(const Sequence& sequence) {

@@ -3,17 +3,19 @@
 //
 // A stored sequence is a log of entries numbered 0, 1, 2, ..., each written once; replaying it
 // gives the sequence. Several replicas may write one sequence: who finds a number taken reads what
-// stands there, applies it, and goes on with the next. A sealed sequence may be stored as one piece
-// (its sealed form) that stands for all entries before a number; entries from there on still count.
+// stands there, applies it, and goes on with the next. A sequence may be stored as one piece (its
+// whole form) that stands for all entries before a number; entries from there on still count.
 // docs/adr/0010-a-stored-sequence-is-a-log.md says why.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -64,7 +66,7 @@ struct NewEntry {
 
 struct StoredSequence {
   // Stands for the entries before first_entry; absent if they are all in the log.
-  std::optional<std::string> sealed_form = {};
+  std::optional<std::string> whole_form = {};
   // The number of entries[0].
   uint32_t first_entry = 0;
   std::vector<LogEntry> entries = {};
@@ -85,13 +87,6 @@ struct LeaseIdentity {
   uint64_t id = 0;
 };
 
-// What can be listed of an incarnation.
-struct ListedSequences {
-  std::vector<SequenceIdentity> present = {};
-  // Dropped, but not removed yet.
-  std::vector<SequenceIdentity> dropped = {};
-};
-
 struct StoredRun {
   std::string run_id = {};
   uint64_t incarnation = 0;
@@ -102,6 +97,13 @@ struct StoredRun {
   bool deleted() const { return config.empty(); }
 
   friend bool operator==(const StoredRun&, const StoredRun&) = default;
+};
+
+// What can be listed of runs.
+struct ListedRuns {
+  std::vector<StoredRun> runs = {};
+  // Of those whose record can't be read the ids, and why.
+  std::vector<std::pair<std::string, absl::Status>> unreadable = {};
 };
 
 // Thread-safe. Every call may block on a disk or a network: hold no lock that others wait for.
@@ -125,20 +127,21 @@ class SequenceStore {
 
   // Adds each entry unless its number is taken. Of one sequence, numbers must be consecutive and in
   // order; after the first that fails the rest get its status and are not written, so that a log
-  // has no holes. One status per entry: AlreadyExists if the number is taken or a sealed form
+  // has no holes. One status per entry: AlreadyExists if the number is taken or a whole form
   // stands for it, FailedPrecondition if the sequence was dropped, InvalidArgument beyond
   // kMaxRowBytes.
   virtual std::vector<absl::Status> Append(std::span<const NewEntry> entries) = 0;
 
-  // The entries from `first` on, and the sealed form if it stands for any of them. NotFound if
+  // The entries from `first` on, and the whole form if it stands for any of them. NotFound if
   // nothing was ever stored. No entries beyond the last is no error, for `first` > 0.
   virtual absl::StatusOr<StoredSequence> Read(const SequenceIdentity& sequence,
                                               uint32_t first = 0) = 0;
 
-  // Writes the sealed form, which stands for the entries before `entries`, then removes those.
-  // Write-once: if one is there already it stays. FailedPrecondition if the sequence was dropped.
-  virtual absl::Status WriteSealedForm(const SequenceIdentity& sequence, uint32_t entries,
-                                       std::string_view sealed_form, absl::Time expires) = 0;
+  // Writes a whole form, which stands for the entries before `entries`, then removes those. Does
+  // nothing if one is there that stands for as many. FailedPrecondition if the sequence was
+  // dropped.
+  virtual absl::Status WriteWholeForm(const SequenceIdentity& sequence, uint32_t entries,
+                                      std::string_view whole_form, absl::Time expires) = 0;
 
   // Whether there is anything to drop: it is stored, or was and is lost.
   virtual absl::StatusOr<bool> Has(const SequenceIdentity& sequence) = 0;
@@ -152,8 +155,9 @@ class SequenceStore {
   // Removes everything of a dropped sequence but the reason, which is kept until `expires`. What
   // isn't dropped, or was removed before, stays as it is.
   virtual absl::Status RemoveDropped(const SequenceIdentity& sequence, absl::Time expires) = 0;
-  // Removes what is stored of the run's incarnations before this one, where the store can find it.
-  virtual absl::Status DropIncarnationsBefore(const std::string& run_id, uint64_t incarnation) = 0;
+  // Removes what is stored of the run's incarnations [first, last), where the store can find it.
+  virtual absl::Status DropIncarnations(const std::string& run_id, uint64_t first,
+                                        uint64_t last) = 0;
 
   // In a store that is shared: that leases have ended which other servers may have granted. It is
   // remembered until `expires`. One status per lease.
@@ -162,16 +166,20 @@ class SequenceStore {
   // Of each lease whether that was said.
   virtual std::vector<absl::StatusOr<bool>> HaveEnded(std::span<const LeaseIdentity> leases) = 0;
 
-  // Of two records of a run the one with the larger (incarnation, deleted, policy_version) stays.
-  // Returns the one that is there afterwards.
+  // Of two records of a run the one with the larger (incarnation, deleted, policy_version) stays;
+  // of one that can't be read nothing. Returns the one that is there afterwards. That of a deleted
+  // run is kept for 30 days.
   virtual absl::StatusOr<StoredRun> PutRun(const StoredRun& run) = 0;
   // NotFound if there is none.
   virtual absl::StatusOr<StoredRun> GetRun(const std::string& run_id) = 0;
 
   // What can be listed: nothing where the store can't (memcached).
-  virtual absl::StatusOr<std::vector<StoredRun>> ListRuns() = 0;
-  virtual absl::StatusOr<ListedSequences> ListSequences(const std::string& run_id,
-                                                        uint64_t incarnation) = 0;
+  virtual absl::StatusOr<ListedRuns> ListRuns() = 0;
+  // All sequences, incarnation by incarnation: those that are present, and those that are dropped
+  // but not removed yet. `enter` says whether those of this incarnation are wanted.
+  virtual absl::Status ListSequences(
+      const std::function<bool(const std::string& run_id, uint64_t incarnation)>& enter,
+      const std::function<void(const SequenceIdentity& sequence, bool is_dropped)>& visit) = 0;
 };
 
 }  // namespace sis

@@ -15,8 +15,12 @@ namespace {
 
 // Entries of one sequence written at a time.
 constexpr size_t kEntriesAtOnce = 64;
-// Sealed forms that may wait; a log beyond that stays a log, which is as good but slower to read.
+// Whole forms that may wait; a log beyond that stays a log, which is as good but slower to read.
 constexpr int kMostSealing = 256;
+// A log may take so much, and so many times what its sequence holds; only then it is written as a
+// whole, so that a worker who appends and truncates for ever can't make it longer and longer.
+constexpr int64_t kShortLog = int64_t{4} << 20;
+constexpr int64_t kMostTimes = 4;
 // Drops written at a time.
 constexpr size_t kDropsAtOnce = 64;
 // Drops that may wait for a store that can't write. Beyond that, what is stale or has expired will
@@ -161,8 +165,8 @@ absl::StatusOr<Run::Found> StoredCache::LoadNow(Run& run, const SequenceName& na
   if (!held.ok()) return held.status();
   Sequence& sequence = *(*held)->sequence;
   std::vector<LogEntry> form;
-  if (stored->sealed_form.has_value()) {
-    absl::StatusOr<std::vector<LogEntry>> parsed = ParseSealedForm(*stored->sealed_form);
+  if (stored->whole_form.has_value()) {
+    absl::StatusOr<std::vector<LogEntry>> parsed = ParseWholeForm(*stored->whole_form);
     if (!parsed.ok()) return parsed.status();
     form = *std::move(parsed);
   }
@@ -177,6 +181,7 @@ absl::StatusOr<Run::Found> StoredCache::LoadNow(Run& run, const SequenceName& na
     SequenceLog& log = LogOf(sequence);
     WriterLock writing(log.writing);
     log.next = stored->first_entry + static_cast<uint32_t>(stored->entries.size());
+    for (const LogEntry& entry : stored->entries) log.bytes += HeapBytes(entry);
   }
   return run.Adopt(name, *std::move(held));
 }
@@ -214,7 +219,7 @@ absl::Status StoredCache::CatchUp(Run& run, const SequenceName& name, Sequence& 
     return absl::AbortedError(absl::StrCat("changed by another replica: ", std::string(why)));
   };
   // It doesn't say what was truncated.
-  if (stored->sealed_form.has_value()) return forget("sealed");
+  if (stored->whole_form.has_value()) return forget("sealed");
 
   WriterLock order(log.order);
   const auto apply = [&](const LogEntry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(log.writing,
@@ -232,6 +237,7 @@ absl::Status StoredCache::CatchUp(Run& run, const SequenceName& name, Sequence& 
   for (const LogEntry& entry : stored->entries) {
     if (absl::Status status = apply(entry); !status.ok()) return status;
     if (IsTruncate(entry)) run.NoteShortened(name);
+    log.bytes += HeapBytes(entry);
     ++log.next;
   }
   return absl::OkStatus();
@@ -258,7 +264,7 @@ absl::Status StoredCache::Write(Run& run, const SequenceName& name, Sequence& se
                            .expires = ExpiryOf(run)});
       }
     }
-    if (entries.empty()) return absl::OkStatus();
+    if (entries.empty()) return Shorten(run, name, sequence, log);
     const std::vector<absl::Status> statuses = store_.Append(entries);
     const auto failed =
         std::ranges::find_if(statuses, [](const absl::Status& status) { return !status.ok(); });
@@ -268,6 +274,7 @@ absl::Status StoredCache::Write(Run& run, const SequenceName& name, Sequence& se
       log.unwritten.erase(log.unwritten.begin(), log.unwritten.begin() + written);
     }
     log.next += written;
+    for (uint32_t i = 0; i < written; ++i) log.bytes += HeapBytes(entries[i].entry);
     if (failed == statuses.end()) continue;
     if (!IsConflict(*failed)) return *failed;
     const uint32_t before = log.next;
@@ -377,15 +384,31 @@ void StoredCache::SealBehind(std::shared_ptr<Run> run, SequenceName name,
 absl::Status StoredCache::Seal(Run& run, const SequenceName& name, Sequence& sequence) {
   SequenceLog& log = LogOf(sequence);
   WriterLock writing(log.writing);
+  return WriteWholeForm(run, name, sequence, log);
+}
+
+absl::Status StoredCache::Shorten(Run& run, const SequenceName& name, Sequence& sequence,
+                                  SequenceLog& log) {
+  if (log.bytes <= kShortLog + kMostTimes * run.BytesOf(name)) return absl::OkStatus();
+  const absl::Status written = WriteWholeForm(run, name, sequence, log);
+  // Memory has a damaged page; the log doesn't.
+  return absl::IsDataLoss(written) ? absl::OkStatus() : written;
+}
+
+absl::Status StoredCache::WriteWholeForm(Run& run, const SequenceName& name, Sequence& sequence,
+                                         SequenceLog& log) {
   absl::StatusOr<std::string> form;
   {
     WriterLock order(log.order);
     // What isn't stored yet isn't part of it.
     if (log.forgotten || !log.unwritten.empty()) return absl::OkStatus();
-    form = SealedForm(sequence);
+    form = WholeForm(sequence);
   }
   if (!form.ok()) return form.status();
-  return store_.WriteSealedForm(IdentityOf(run, name), log.next, *form, ExpiryOf(run));
+  const absl::Status written =
+      store_.WriteWholeForm(IdentityOf(run, name), log.next, *form, ExpiryOf(run));
+  if (written.ok()) log.bytes = 0;
+  return written;
 }
 
 void StoredCache::DropBehind(const Run& run, const SequenceName& name, MissingReason reason) {

@@ -74,7 +74,8 @@ class StoredCache final : public BackingStore {
   // forgot it. Errors as in SequenceStore.
   absl::StatusOr<bool> Follow(Run& run, const SequenceName& name, Sequence& sequence);
 
-  // Stores the sealed form in place of the log, unless too many are waiting for that.
+  // For one that was sealed: stores the whole form in place of the log, unless too many are waiting
+  // for that.
   void SealBehind(std::shared_ptr<Run> run, SequenceName name, std::shared_ptr<Sequence> sequence);
 
  private:
@@ -89,6 +90,12 @@ class StoredCache final : public BackingStore {
   // Makes room for it if need be.
   absl::Status Apply(Run& run, Sequence& sequence, const LogEntry& entry);
   absl::Status Seal(Run& run, const SequenceName& name, Sequence& sequence);
+  // Writes the whole form if the log takes far more than the sequence holds: what was truncated is
+  // in it, and what came in many small blocks. `log`: the sequence's.
+  absl::Status Shorten(Run& run, const SequenceName& name, Sequence& sequence, SequenceLog& log)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(log.writing);
+  absl::Status WriteWholeForm(Run& run, const SequenceName& name, Sequence& sequence,
+                              SequenceLog& log) ABSL_EXCLUSIVE_LOCKS_REQUIRED(log.writing);
   absl::Time ExpiryOf(const Run& run) const;
 
   // What the store is to drop, until all of it is removed.

@@ -159,6 +159,13 @@ std::string LeaseKey(const LeaseIdentity& lease) {
   return key;
 }
 
+std::string RunOfKey(std::string_view key) {
+  Reader in(key);
+  in.Bytes(kRunKeys.size());
+  const std::string_view run_id = in.Bytes(in.Big<uint16_t>());
+  return std::string(in.at_end() ? run_id : key);
+}
+
 std::optional<SequenceIdentity> SequenceOfKey(std::string_view key) {
   Reader in(key);
   if (in.Bytes(kSequenceKeys.size()) != kSequenceKeys) return std::nullopt;
@@ -255,7 +262,9 @@ absl::StatusOr<SequenceState> ParseState(std::string_view payload) {
                             .form = in.Little<uint32_t>(),
                             .fragments = in.Little<uint32_t>(),
                             .bytes = in.Little<uint64_t>()};
-  if (!in.at_end()) return Corrupt("no state of a sequence: a payload", payload);
+  const bool is_one = in.at_end() && state.bytes <= kMostFormBytes &&
+                      state.fragments == (state.bytes + kFragmentBytes - 1) / kFragmentBytes;
+  if (!is_one) return Corrupt("no state of a sequence: a payload", payload);
   return state;
 }
 

@@ -3,6 +3,7 @@
 // little-endian, in keys big-endian, so that keys sort by run, incarnation, sequence and number.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -37,6 +38,8 @@ std::string LeaseKey(const LeaseIdentity& lease);
 inline constexpr std::string_view kLeaseKeys = "L";
 inline constexpr std::string_view kRunKeys = "R";
 inline constexpr std::string_view kSequenceKeys = "S";
+// Of the key of a run record; of another key, that key.
+std::string RunOfKey(std::string_view key);
 // Of a key of a sequence; nullopt if it is none.
 std::optional<SequenceIdentity> SequenceOfKey(std::string_view key);
 // The first key behind all that begin with this prefix, which must not be all 0xff.
@@ -57,13 +60,19 @@ absl::StatusOr<T> UnwrapItem(std::string_view key, std::string_view item,
 // Unchecked but for the length; InfiniteFuture if it is too short to say.
 absl::Time ItemExpires(std::string_view item);
 
+// Of a whole form, but for the last.
+inline constexpr size_t kFragmentBytes = size_t{512} << 10;
+// More than any sequence has.
+inline constexpr uint64_t kMostFormBytes = uint64_t{1} << 36;
+
 struct SequenceState {
   // Set if it was dropped: a v1::MissingReason. The rest is what is to be removed then.
   uint8_t dropped = 0;
-  // The sealed form stands for the entries before this.
+  // The whole form stands for the entries before this.
   uint32_t entries = 0;
   // Its CRC-32C, and its name in the keys of its fragments.
   uint32_t form = 0;
+  // As many as its bytes take.
   uint32_t fragments = 0;
   uint64_t bytes = 0;
 

@@ -1,6 +1,8 @@
 #include "server/store/stored_runs.h"
 
 #include <algorithm>
+#include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -16,15 +18,31 @@ namespace {
 constexpr size_t kAsked = 1024;
 constexpr size_t kLeastAsked = 16;
 
-absl::Status NoConfig(const StoredRun& there) {
-  return absl::DataLossError(absl::StrCat("the stored config of run '", there.run_id, "' is none"));
+absl::Status NoConfig(absl::string_view why) {
+  return absl::DataLossError(absl::StrCat("its stored config is none: ", why));
 }
 
 absl::StatusOr<RunConfig> ConfigOf(const StoredRun& there) {
   v1::RunConfig message;
-  if (!message.ParseFromString(there.config)) return NoConfig(there);
+  if (!message.ParseFromString(there.config)) return NoConfig("no message");
   absl::StatusOr<RunConfig> config = FromMessage(message);
-  return config.ok() ? config : NoConfig(there);
+  return config.ok() ? config : NoConfig(config.status().message());
+}
+
+// Empty, which nobody is, if the record doesn't tell.
+std::string OwnerOf(const StoredRun& there) {
+  v1::RunConfig message;
+  return message.ParseFromString(there.config) ? message.owner() : "";
+}
+
+// Incarnations before this are superseded, or deleted.
+uint64_t EndOfPast(const StoredRun& there) {
+  return there.deleted() ? there.incarnation + 1 : there.incarnation;
+}
+
+// Whether that is why a record can't be used, and nothing that passes by itself.
+bool IsSetAside(const absl::Status& status) {
+  return absl::IsDataLoss(status) || absl::IsFailedPrecondition(status);
 }
 
 }  // namespace
@@ -43,30 +61,53 @@ absl::StatusOr<RunRegistry::Created> StoredRuns::Create(const v1::CreateRunReque
   if (stored_ == nullptr) {
     return registry_.Create(run_id, request.incarnation(), *config, nullptr, caller);
   }
-  const absl::Status learned = Learn(run_id);
-  const absl::StatusOr<RunRegistry::Plan> plan =
-      registry_.PlanToCreate(run_id, request.incarnation(), *config, caller);
+  const auto make_plan = [&] {
+    return registry_.PlanToCreate(run_id, request.incarnation(), *config, caller);
+  };
+  absl::Status learned = Learn(run_id);
+  absl::StatusOr<RunRegistry::Plan> plan = make_plan();
   // What is present is stored: clients that open it again need not wait for a store that is down.
   const bool is_present = plan.ok() && plan->present != nullptr;
-  if (!learned.ok() && !(is_present && absl::IsUnavailable(learned))) return learned;
-  if (!plan.ok()) return plan.status();
-
-  // The store decides between two that create it at the same time.
-  if (plan->present == nullptr) {
-    const StoredRun own{.run_id = run_id,
-                        .incarnation = plan->incarnation,
-                        .config = ToMessage(plan->config).SerializeAsString()};
-    const absl::StatusOr<StoredRun> there = stored_->store().PutRun(own);
-    if (!there.ok()) return there.status();
-    if (absl::Status status = Adopt(*there); !status.ok()) return status;
-    behind_->Schedule("", [this, run_id, incarnation = there->incarnation] {
-      stored_->store().DropIncarnationsBefore(run_id, incarnation).IgnoreError();
-    });
+  if (!is_present && IsSetAside(learned)) learned = MakeWay(run_id, caller);
+  const bool suffices = is_present && (absl::IsUnavailable(learned) || IsSetAside(learned));
+  if (!learned.ok() && !suffices) return learned;
+  bool created = false;
+  if (!is_present) {
+    // One at a time: the room that a run is promised is still there when it is stored.
+    WriterLock lock(opening_);
+    plan = make_plan();
+    if (plan.ok() && plan->present == nullptr) {
+      if (absl::Status status = Open(run_id, *plan); !status.ok()) return status;
+      created = true;
+      plan = make_plan();
+    }
   }
-  absl::StatusOr<RunRegistry::Created> created =
-      registry_.Create(run_id, request.incarnation(), *config, stored_, caller);
-  if (created.ok()) created->created = plan->present == nullptr;
-  return created;
+  if (!plan.ok()) return plan.status();
+  // NotFound if somebody has deleted it meanwhile.
+  absl::StatusOr<std::shared_ptr<Run>> run = registry_.Find(run_id, plan->incarnation, caller);
+  if (!run.ok()) return run.status();
+  return RunRegistry::Created{*std::move(run), created};
+}
+
+absl::Status StoredRuns::Open(const std::string& run_id, const RunRegistry::Plan& plan) {
+  const StoredRun own{.run_id = run_id,
+                      .incarnation = plan.incarnation,
+                      .config = ToMessage(plan.config).SerializeAsString()};
+  // Nothing is stored that can't be taken in again.
+  if (const absl::StatusOr<RunConfig> config = ConfigOf(own);
+      !config.ok() || *config != plan.config) {
+    return absl::InvalidArgumentError("config: a label is not UTF-8");
+  }
+  // The store decides between two that create it at the same time.
+  const absl::StatusOr<StoredRun> there = stored_->store().PutRun(own);
+  if (!there.ok()) return there.status();
+  if (absl::Status status = Adopt(*there); !status.ok()) return status;
+  if (plan.previous == 0) return absl::OkStatus();
+  behind_->Schedule("", [this, run_id, first = plan.previous, last = there->incarnation] {
+    // What fails here is found at the next start.
+    stored_->store().DropIncarnations(run_id, first, last).IgnoreError();
+  });
+  return absl::OkStatus();
 }
 
 absl::StatusOr<bool> StoredRuns::Delete(const v1::RunRef& ref, const Caller& caller) {
@@ -79,28 +120,29 @@ absl::StatusOr<bool> StoredRuns::Delete(const v1::RunRef& ref, const Caller& cal
   }
   const absl::StatusOr<StoredRun> there = stored_->store().GetRun(run_id);
   if (absl::IsNotFound(there.status())) return false;
-  if (!there.ok()) return there.status();
-  if (ref.incarnation() != 0 && ref.incarnation() != there->incarnation) return false;
-  if (!there->deleted() && !caller.uses_all_runs) {
-    const absl::StatusOr<RunConfig> config = ConfigOf(*there);
-    if (!config.ok()) return config.status();
-    if (!caller.MayUseRunOf(config->owner)) return false;
+  const bool is_readable = !absl::IsDataLoss(there.status());
+  if (!is_readable) {
+    if (absl::Status may = MakeWay(run_id, caller); !may.ok()) return may;
+  } else if (!there.ok()) {
+    return there.status();
+  } else {
+    if (ref.incarnation() != 0 && ref.incarnation() != there->incarnation) return false;
+    if (!there->deleted() && !caller.MayUseRunOf(OwnerOf(*there))) return false;
   }
-  const absl::StatusOr<StoredRun> deleted = DeleteStored(run_id, there->incarnation);
-  if (!deleted.ok()) return deleted.status();
-  if (absl::Status status = Adopt(*deleted); !status.ok()) return status;
-  return !there->deleted();
-}
-
-absl::StatusOr<StoredRun> StoredRuns::DeleteStored(const std::string& run_id,
-                                                   uint64_t incarnation) {
+  const uint64_t incarnation =
+      is_readable ? there->incarnation : std::max<uint64_t>(1, ref.incarnation());
   SequenceStore& store = stored_->store();
-  const absl::StatusOr<StoredRun> there =
+  const absl::StatusOr<StoredRun> deleted =
       store.PutRun({.run_id = run_id, .incarnation = incarnation});
-  if (!there.ok()) return there.status();
-  absl::Status removed = store.DropIncarnationsBefore(run_id, incarnation + 1);
-  if (!removed.ok()) return removed;
-  return there;
+  if (!deleted.ok()) return deleted.status();
+  // Those before are gone. Of one that can't be read nobody knows which it is.
+  const auto [first, last] = is_readable ? std::pair(incarnation, incarnation + 1)
+                                         : std::pair<uint64_t, uint64_t>(0, UINT64_MAX);
+  if (absl::Status removed = store.DropIncarnations(run_id, first, last); !removed.ok()) {
+    return removed;
+  }
+  if (absl::Status status = Adopt(*deleted); !status.ok()) return status;
+  return !is_readable || !there->deleted();
 }
 
 void StoredRuns::ForgetIdle(absl::Duration unused) {
@@ -120,14 +162,47 @@ absl::StatusOr<std::shared_ptr<Run>> StoredRuns::Find(const v1::RunRef& ref, con
   absl::StatusOr<std::shared_ptr<Run>> run =
       registry_.Find(ref.run_id(), ref.incarnation(), caller);
   if (run.ok() || stored_ == nullptr || !CheckRunId(ref.run_id()).ok()) return run;
-  if (absl::Status status = Learn(ref.run_id()); !status.ok()) return status;
+  const absl::Status learned = Learn(ref.run_id());
+  // To others than admins it is unknown: it may be another's.
+  if (!learned.ok() && (caller.uses_all_runs || !IsSetAside(learned))) return learned;
   return registry_.Find(ref.run_id(), ref.incarnation(), caller);
 }
 
 absl::Status StoredRuns::Learn(const std::string& run_id) {
   const absl::StatusOr<StoredRun> there = stored_->store().GetRun(run_id);
-  if (absl::IsNotFound(there.status())) return absl::OkStatus();
-  return there.ok() ? Adopt(*there) : there.status();
+  if (there.ok()) return Adopt(*there);
+  return Noted(run_id, absl::IsNotFound(there.status()) ? absl::OkStatus() : there.status());
+}
+
+absl::Status StoredRuns::MakeWay(const std::string& run_id, const Caller& caller) {
+  const absl::StatusOr<StoredRun> there = stored_->store().GetRun(run_id);
+  if (!there.ok() && !absl::IsDataLoss(there.status())) return there.status();
+  // Of an unreadable one nobody knows whose it is.
+  if (!caller.supersedes || !caller.MayUseRunOf(there.ok() ? OwnerOf(*there) : "")) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("run_id '", run_id,
+                     "' is taken by a stored run that is set aside: an admin can delete it"));
+  }
+  if (!there.ok()) return absl::OkStatus();
+  // One that only this server's flags refuse stays.
+  const absl::Status fits = TakeIn(*there);
+  if (!absl::IsDataLoss(fits)) return fits;
+  registry_.Delete(run_id, there->incarnation);
+  return absl::OkStatus();
+}
+
+absl::Status StoredRuns::Noted(const std::string& run_id, absl::Status status) {
+  WriterLock lock(set_aside_mutex_);
+  if (status.ok()) set_aside_.erase(run_id);
+  if (!IsSetAside(status)) return status;
+  set_aside_[run_id] = std::string(status.message());
+  return absl::Status(status.code(),
+                      absl::StrCat("run '", run_id, "' is set aside: ", status.message()));
+}
+
+std::map<std::string, std::string> StoredRuns::SetAside() const {
+  ReaderLock lock(set_aside_mutex_);
+  return set_aside_;
 }
 
 absl::StatusOr<int64_t> StoredRuns::AdvanceVersion(Run& run, uint64_t version) {
@@ -176,7 +251,7 @@ absl::Status StoredRuns::Exchange(const Run& run, uint64_t version) {
                       .config = ToMessage(run.config()).SerializeAsString()};
   const absl::StatusOr<StoredRun> there = stored_->store().PutRun(own);
   if (!there.ok()) return there.status();
-  return *there == own ? absl::OkStatus() : Adopt(*there);
+  return *there == own ? Noted(run.id(), absl::OkStatus()) : Adopt(*there);
 }
 
 void StoredRuns::ExchangeAllBehind() {
@@ -193,12 +268,21 @@ void StoredRuns::ExchangeAllBehind() {
 }
 
 absl::Status StoredRuns::Adopt(const StoredRun& there) {
+  return Noted(there.run_id, TakeIn(there));
+}
+
+absl::Status StoredRuns::TakeIn(const StoredRun& there) {
   if (there.deleted()) {
     registry_.Delete(there.run_id, there.incarnation);
     return absl::OkStatus();
   }
   const absl::StatusOr<RunConfig> config = ConfigOf(there);
   if (!config.ok()) return config.status();
+  if (const int most = registry_.max_top_k(); config->top_k > static_cast<uint32_t>(most)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("its top_k is ", config->top_k, ", and --max_top_k=", most,
+                     ": it is there again when the server is started with a larger one"));
+  }
   absl::StatusOr<std::shared_ptr<Run>> run =
       registry_.Restore(there.run_id, there.incarnation, *config, stored_);
   if (run.ok() && (*run)->incarnation() == there.incarnation && (*run)->config() != *config) {
@@ -206,37 +290,50 @@ absl::Status StoredRuns::Adopt(const StoredRun& there) {
     registry_.Forget(**run);
     run = registry_.Restore(there.run_id, there.incarnation, *config, stored_);
   }
-  if (absl::IsInvalidArgument(run.status())) return NoConfig(there);
+  if (absl::IsInvalidArgument(run.status())) return NoConfig(run.status().message());
   if (absl::IsFailedPrecondition(run.status())) return absl::OkStatus();  // deleted meanwhile
   if (!run.ok()) return run.status();
   if ((*run)->incarnation() != there.incarnation) return absl::OkStatus();
   if ((*run)->policy_version() >= there.policy_version) return absl::OkStatus();
-  return (*run)->AdvanceVersion(there.policy_version).status();
+  const absl::Status advanced = (*run)->AdvanceVersion(there.policy_version).status();
+  return absl::IsFailedPrecondition(advanced) ? absl::OkStatus() : advanced;  // further meanwhile
 }
 
 absl::StatusOr<StoredRuns::Recovered> StoredRuns::Recover() {
   Recovered recovered;
   if (stored_ == nullptr) return recovered;
-  const absl::StatusOr<std::vector<StoredRun>> runs = stored_->store().ListRuns();
-  if (!runs.ok()) return runs.status();
-  for (const StoredRun& run : *runs) {
-    if (absl::Status status = Adopt(run); !status.ok()) return status;
-    const absl::StatusOr<ListedSequences> sequences =
-        stored_->store().ListSequences(run.run_id, run.incarnation);
-    if (!sequences.ok()) return sequences.status();
-    if (run.deleted()) {
-      // What was still being written when it was deleted.
-      if (sequences->present.empty() && sequences->dropped.empty()) continue;
-      absl::Status removed = DeleteStored(run.run_id, run.incarnation).status();
-      // On a full disk the next start does it.
-      if (!removed.ok() && !absl::IsResourceExhausted(removed)) return removed;
-      continue;
-    }
-    for (const SequenceIdentity& dropped : sequences->dropped) {
-      stored_->RemoveDroppedBehind(dropped);
-    }
-    ++recovered.runs;
-    recovered.sequences += static_cast<int64_t>(sequences->present.size());
+  const absl::StatusOr<ListedRuns> listed = stored_->store().ListRuns();
+  if (!listed.ok()) return listed.status();
+  for (const auto& [run_id, why] : listed->unreadable) Noted(run_id, why).IgnoreError();
+  std::map<std::string, const StoredRun*> known;
+  for (const StoredRun& run : listed->runs) {
+    // Who creates a deleted one again asks the store.
+    const absl::Status adopted = run.deleted() ? absl::OkStatus() : Adopt(run);
+    if (IsSetAside(adopted)) continue;
+    if (!adopted.ok()) return adopted;
+    known[run.run_id] = &run;
+    recovered.runs += run.deleted() ? 0 : 1;
+  }
+
+  // What was superseded or deleted and could not be removed then, or was still being written.
+  std::set<std::string> left_over;
+  const auto enter = [&](const std::string& run_id, uint64_t incarnation) {
+    const auto found = known.find(run_id);
+    if (found == known.end()) return false;
+    if (incarnation < EndOfPast(*found->second)) left_over.insert(run_id);
+    return !found->second->deleted() && incarnation == found->second->incarnation;
+  };
+  const auto visit = [&](const SequenceIdentity& sequence, bool is_dropped) {
+    if (is_dropped) stored_->RemoveDroppedBehind(sequence);
+    recovered.sequences += is_dropped ? 0 : 1;
+  };
+  if (absl::Status status = stored_->store().ListSequences(enter, visit); !status.ok()) {
+    return status;
+  }
+  for (const std::string& run_id : left_over) {
+    absl::Status removed = stored_->store().DropIncarnations(run_id, 0, EndOfPast(*known[run_id]));
+    // On a full disk the next start does it.
+    if (!removed.ok() && !absl::IsResourceExhausted(removed)) return removed;
   }
   return recovered;
 }

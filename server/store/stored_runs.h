@@ -3,17 +3,20 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "server/cache/caller.h"
 #include "server/cache/run_registry.h"
 #include "server/store/stored_cache.h"
+#include "server/threads/mutex.h"
 #include "server/threads/worker_pool.h"
 #include "sis/v1/ratio_service.pb.h"
 
@@ -66,19 +69,36 @@ class StoredRuns {
   };
   absl::StatusOr<Recovered> Recover();
 
+  // Runs whose stored record can't be used, and why. They are left as they are, record and data,
+  // until the record fits again, or who may puts another in its place: CreateRun of the owner, if
+  // the record is none of a run, and DeleteRun.
+  std::map<std::string, std::string> SetAside() const ABSL_LOCKS_EXCLUDED(set_aside_mutex_);
+
  private:
+  // Stores an incarnation that is to be opened, and takes over what is stored then: it, or a later
+  // one.
+  absl::Status Open(const std::string& run_id, const RunRegistry::Plan& plan)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(opening_);
   // Takes over what the store knows of the run, if it is newer.
   absl::Status Learn(const std::string& run_id);
   // Tells the store the run's policy version; takes over a newer record of it.
   absl::Status Exchange(const Run& run, uint64_t version);
-  // Stores that the incarnation is deleted, and removes what is stored of it. Returns the record
-  // that is there afterwards.
-  absl::StatusOr<StoredRun> DeleteStored(const std::string& run_id, uint64_t incarnation);
+  // The errors of IsSetAside if the record can't be used.
   absl::Status Adopt(const StoredRun& there);
+  // As Adopt; doesn't note what it finds.
+  absl::Status TakeIn(const StoredRun& there);
+  // Whether the caller may open a later incarnation in the place of a run that is set aside.
+  absl::Status MakeWay(const std::string& run_id, const Caller& caller);
+  // Notes whether the run is set aside, and returns why.
+  absl::Status Noted(const std::string& run_id, absl::Status status)
+      ABSL_LOCKS_EXCLUDED(set_aside_mutex_);
 
   RunRegistry& registry_;
   StoredCache* const stored_;
   std::atomic<bool> exchanging_ = false;
+  Mutex opening_;                  // before all other locks; held while the store is waited for
+  mutable Mutex set_aside_mutex_;  // a leaf
+  std::map<std::string, std::string> set_aside_ ABSL_GUARDED_BY(set_aside_mutex_);
   std::optional<WorkerPool> behind_;  // with a store; destroyed first: does what is waiting
 };
 

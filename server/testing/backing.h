@@ -28,12 +28,9 @@ class Backing {
 
 class RocksDbBacking final : public Backing {
  public:
-  std::string description() const override {
-    return absl::StrCat("rocksdb:", directory_.path(), "/db");
-  }
-  std::unique_ptr<ItemStore> OpenItems() override {
-    return *OpenRocksDbItems(directory_.path() + "/db", false);
-  }
+  std::string description() const override { return absl::StrCat("rocksdb:", folder()); }
+  std::unique_ptr<ItemStore> OpenItems() override { return *OpenRocksDbItems(folder(), false); }
+  std::string folder() const { return directory_.path() + "/db"; }
 
  private:
   TemporaryDirectory directory_;

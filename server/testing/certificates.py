@@ -21,14 +21,16 @@ class Authority:
         own = self._signed(self._name, self._key, x509.BasicConstraints(ca=True, path_length=0))
         self.path = self._write(f"{name}.pem", own.public_bytes(serialization.Encoding.PEM))
 
-    def issue(self, name, file, ends=LASTS):
-        """The paths of a certificate for this name, and 127.0.0.1, and of its key. `ends`: from
-        now, a timedelta."""
+    def issue(self, name, file, ends=LASTS, uri=None):
+        """The paths of a certificate for this name, and 127.0.0.1, and of its key; with `uri` for
+        that in the place of both, and no common name where `name` is empty. `ends`: from now, a
+        timedelta."""
         key = ec.generate_private_key(ec.SECP256R1())
-        names = x509.SubjectAlternativeName(
-            [x509.DNSName(name), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
-        )
-        certificate = self._signed(_named(name), key, names, ends)
+        if uri is None:
+            names = [x509.DNSName(name), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+        else:
+            names = [x509.UniformResourceIdentifier(uri)]
+        certificate = self._signed(_named(name), key, x509.SubjectAlternativeName(names), ends)
         text = key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
@@ -59,4 +61,4 @@ class Authority:
 
 
 def _named(name):
-    return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+    return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)] if name else [])

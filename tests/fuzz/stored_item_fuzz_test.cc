@@ -35,6 +35,8 @@ void ParseItem(std::string_view item) {
 void ParseKey(std::string_view key) {
   const auto sequence = SequenceOfKey(key);
   if (sequence.has_value()) Require(key.starts_with(SequencePrefix(*sequence)));
+  const std::string run_id = RunOfKey(key);
+  Require(run_id == key || !key.starts_with(kRunKeys) || RunKey(run_id) == key);
 }
 
 }  // namespace

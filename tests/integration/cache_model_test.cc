@@ -168,7 +168,7 @@ class CacheModelTest : public testing::TestWithParam<Parameters> {
   void OpenIncarnation();
   void Restart();
   void CompareAll();
-  // Waits until the thread that writes sealed forms holds nothing.
+  // Waits until the thread that writes whole forms holds nothing.
   void AwaitSealed();
   void Settle(const std::set<SequenceName>& used);
 

@@ -7,6 +7,7 @@ import re
 import subprocess
 import tempfile
 import threading
+import time
 import unittest
 import urllib.request
 
@@ -15,6 +16,7 @@ import numpy as np
 import sis
 from server.testing.live_server import LiveServer
 from server.testing.until import until
+from tests.integration import large_sequences
 
 VOCABULARY, TOP_K, POSITIONS = 10, 2, 20
 
@@ -168,6 +170,33 @@ class FullDiskTest(unittest.TestCase):
         until(lambda: not self.is_read_only())
         self.append(client, run, "new")
         self.assertEqual(client.fetch_top_k(run, ["new"]).missing, ())
+
+    def test_what_is_released_or_deleted_gives_its_room_back(self):
+        client = self.start()
+        for way in ("release", "delete"):
+            run = client.create_run("run", **large_sequences.CONFIG)
+            # Until RocksDB finds no more room by itself.
+            appended, refused = 0, 0
+            while refused < 3:
+                try:
+                    large_sequences.append(client, run, [appended], retry_timeout=0)
+                    appended, refused = appended + 1, 0
+                except sis.AppendError as error:
+                    self.assertIn("bytes free", str(error))
+                    refused += 1
+                    time.sleep(1)
+            until(self.is_read_only)
+            if way == "release":
+                names = [large_sequences.name(i) for i in range(appended)]
+                self.assertEqual(client.release(run, names).sequences, appended)
+            else:
+                self.assertTrue(client.delete_run("run"))
+            until(lambda: not self.is_read_only())
+            run = client.create_run("another", **large_sequences.CONFIG)
+            large_sequences.append(client, run, [0])
+            self.assertEqual(client.fetch_top_k(run, [large_sequences.name(0)]).missing, ())
+            for name in ("run", "another"):
+                client.delete_run(name)
 
 
 if __name__ == "__main__":

@@ -20,9 +20,9 @@ def name(number):
     return f"sequence {number}"
 
 
-def append(client, run, numbers):
+def append(client, run, numbers, retry_timeout=20):
     """Appends and seals them. Returns when all are acked."""
-    with client.append(run, sampling=sis.Sampling("raw"), retry_timeout=20) as stream:
+    with client.append(run, sampling=sis.Sampling("raw"), retry_timeout=retry_timeout) as stream:
         for number in numbers:
             ids, log_probs = recorded(number)
             stream.block(

@@ -271,6 +271,32 @@ class SecurityTest(SecuredServerTest):
         with self.assertRaises((sis.Unavailable, sis.DeadlineExceeded)):
             self.client(server, ca=ca).list_runs()
 
+    def test_a_certificates_name_that_is_no_identity_is_refused_and_nothing_stored(self):
+        clients = Authority(self.folder, "clients")
+        flags = [*self.tls_flags(), f"--tls_client_ca={clients.path}", "--certificate_role=worker"]
+        flags += [f"--store=rocksdb:{self.folder}/store"]
+        server = self.start(*flags, listen="127.0.0.1:0")
+
+        def client(name, uri="spiffe://example.org/"):
+            certificate, key = clients.issue(name, "of client", uri=uri)
+            return self.client(server, ca=self.authority.path, certificate=certificate, key=key)
+
+        too_long, longest = ("spiffe://example.org/" + "a" * length for length in (236, 235))
+        for refused, why in [
+            (client("", too_long), "first alternative name: an identity of 257 bytes"),
+            (client("Zo\u00eb"), "common name.* not visible ASCII"),
+            (client("two\nlines"), "common name.* not visible ASCII"),
+        ]:
+            with self.assertRaisesRegex(sis.Unauthenticated, why):
+                refused.create_run("bad", **CONFIG)
+        client("", longest).create_run("good", **CONFIG)
+        client("Jane Doe").create_run("hers", **CONFIG)
+        server.close()
+
+        server = self.start(*flags, listen="127.0.0.1:0")
+        self.assertEqual(client("", longest).get_run("good").owner, longest)
+        self.assertEqual(client("Jane Doe").get_run("hers").owner, "Jane Doe")
+
     def test_no_client_sends_a_token_in_plain_text_to_other_machines(self):
         with self.assertRaisesRegex(ValueError, "plain text"):
             sis.Client("sis-0.sis:50051", credentials=sis.Credentials(token="t" * 32))

@@ -413,6 +413,38 @@ class StoreTest(unittest.TestCase):
         # A table that can't be opened is set aside, and said to be.
         self.assertEqual({0, 1}, {look.files_set_aside for look in seen})
 
+    def test_a_run_above_a_limit_that_was_lowered_is_set_aside_and_said_to_be(self):
+        store = f"--store=rocksdb:{self.directory}/db"
+
+        def start(*flags, **named):
+            server = LiveServer(store, *flags, **named)
+            self.addCleanup(server.kill)
+            client = sis.Client(server.address, timeout=30)
+            self.addCleanup(client.close)
+            return server, client
+
+        server, client = start()
+        self.store_whole(client, self.create_run(client), ["sequence"])
+        server.close()
+        with tempfile.NamedTemporaryFile("a+") as stderr:
+            server, client = start(f"--max_top_k={TOP_K - 1}", stderr=stderr)
+            self.assertIn("; runs set aside: 1", server.said["store"])
+            self.assertEqual(server.metrics()["sis_store_runs_set_aside"], 1)
+            why = f"run 'run' is set aside: its top_k is {TOP_K}, and --max_top_k={TOP_K - 1}"
+            with open(stderr.name, encoding="utf-8") as said:
+                self.assertIn(f"store: {why}", said.read())
+            self.assertEqual(client.list_runs(), [])
+            with self.assertRaisesRegex(sis.FailedPrecondition, why):
+                client.get_run("run")
+            client.create_run("another", seed=1, vocabulary_size=VOCABULARY, top_k=1)
+            server.close()
+        server, client = start()
+        self.assertEqual(server.metrics()["sis_store_runs_set_aside"], 0)
+        self.assertEqual({status.run.id for status in client.list_runs()}, {"run", "another"})
+        records = client.fetch_top_k(client.get_run("run").run, ["sequence"])
+        self.assert_recorded(records, 0, np.ones(POSITIONS, bool))
+        self.assertEqual(list(records.missing), [])
+
     def look_at_damaged(self, directory, names):
         """What came of it."""
         server = LiveServer(f"--store=rocksdb:{directory}", cache_bytes=16 << 20)

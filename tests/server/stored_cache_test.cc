@@ -164,6 +164,56 @@ TEST(StoredCacheTest, WhatWasEvictedIsReadOnceWhoeverAsks) {
   EXPECT_EQ(read_by(8), once);
 }
 
+int64_t BytesIn(Fleet& fleet) {
+  WriterLock lock(fleet.mutex);
+  int64_t bytes = 0;
+  for (const auto& [key, value] : fleet.items) bytes += static_cast<int64_t>(value.size());
+  return bytes;
+}
+
+// What a worker takes back and sends again, for ever.
+TEST(StoredCacheTest, ALogIsNotLongerForWhatWasTruncated) {
+  constexpr uint32_t kLength = 2000, kKept = 500;
+  constexpr int kTimes = 1000;
+  constexpr int64_t kMostBytes = int64_t{8} << 20;
+  const Records records = RecordGenerator(kSlots, 1000, 7).NextRecords(kLength);
+  for (const bool shared : {false, true}) {
+    SCOPED_TRACE(shared);
+    Fleet fleet;
+    fleet.shared = shared;
+    const auto digest_at = [&](FleetReplica& replica) {
+      return DigestAt(replica.stored().Find(replica.run(), {"a", 0}, 0, 0), 0, kLength);
+    };
+    uint64_t digest = 0;
+    int64_t most = 0, sent = 0;
+    {
+      FleetReplica replica(fleet);
+      std::optional<FleetReplica> other;
+      if (shared) other.emplace(fleet);
+      v1::AppendEntry truncate;
+      truncate.mutable_truncate()->mutable_sequence()->set_id("a");
+      for (int time = 0; time < kTimes; ++time) {
+        truncate.mutable_truncate()->set_length(time % 2 == 0 ? 0 : kKept);
+        ASSERT_EQ(CodeOf(replica.Append(truncate)), absl::StatusCode::kOk);
+        const v1::Block block = records.Block("a");
+        ASSERT_EQ(CodeOf(replica.AppendBlock(block)), absl::StatusCode::kOk);
+        sent += static_cast<int64_t>(block.ByteSizeLong());
+        most = std::max(most, BytesIn(fleet));
+        if (time % 100 != 0) continue;
+        digest = digest_at(replica);
+        if (shared) {
+          EXPECT_EQ(digest_at(*other), digest);
+        }
+      }
+    }
+    EXPECT_GT(sent, 5 * kMostBytes);
+    EXPECT_LE(most, kMostBytes);
+    FleetReplica reader(fleet);
+    EXPECT_EQ(digest_at(reader), digest);
+    EXPECT_NE(digest, 0);
+  }
+}
+
 TEST(StoredCacheTest, WhatCanNotBeStoredIsNotAckedUntilItCan) {
   Fleet fleet;
   FleetReplica replica(fleet), other(fleet);

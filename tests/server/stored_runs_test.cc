@@ -5,10 +5,12 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -39,23 +41,32 @@ class Replica {
   }
 
   StoredRuns& runs() { return *runs_; }
+  const StoredRuns& runs() const { return *runs_; }
   const RunRegistry& registry() const { return registry_; }
   const StoredRuns::Recovered& recovered() const { return recovered_; }
 
   absl::StatusOr<RunRegistry::Created> Create(const std::string& id, uint64_t incarnation = 0,
                                               uint64_t seed = 7) {
+    v1::RunConfig config = SmallConfig(kSlots);
+    config.set_seed(seed);
+    return Create(id, incarnation, config);
+  }
+  absl::StatusOr<RunRegistry::Created> Create(const std::string& id, uint64_t incarnation,
+                                              const v1::RunConfig& config,
+                                              const Caller& caller = Caller()) {
     v1::CreateRunRequest request;
     request.set_run_id(id);
     request.set_incarnation(incarnation);
-    *request.mutable_config() = SmallConfig(kSlots);
-    request.mutable_config()->set_seed(seed);
-    return runs_->Create(request);
+    *request.mutable_config() = config;
+    return runs_->Create(request, caller);
   }
-  absl::StatusOr<std::shared_ptr<Run>> Find(const std::string& id, uint64_t incarnation = 0) {
-    return runs_->Find(Ref(id, incarnation));
+  absl::StatusOr<std::shared_ptr<Run>> Find(const std::string& id, uint64_t incarnation = 0,
+                                            const Caller& caller = Caller()) {
+    return runs_->Find(Ref(id, incarnation), caller);
   }
-  absl::StatusOr<bool> Delete(const std::string& id, uint64_t incarnation = 0) {
-    return runs_->Delete(Ref(id, incarnation));
+  absl::StatusOr<bool> Delete(const std::string& id, uint64_t incarnation = 0,
+                              const Caller& caller = Caller()) {
+    return runs_->Delete(Ref(id, incarnation), caller);
   }
 
   // Sequence "a" of 10 positions.
@@ -111,6 +122,14 @@ class RunsTest : public testing::TestWithParam<std::string> {
   std::string store() const { return durable() ? backing_->description() : "memory"; }
   Replica Start(const Limits& limits = {}) { return Replica(store(), clock_, limits); }
 
+  // Puts a record into the database, whatever it is; perhaps with a bit that changed since.
+  void PutRecord(const StoredRun& run, bool damaged = false) {
+    const std::string key = RunKey(run.run_id);
+    Item item{.key = {key, key}, .value = WrapItem(key, absl::InfiniteFuture(), EncodeRun(run))};
+    if (damaged) item.value.back() ^= 1;
+    ASSERT_TRUE(backing_->OpenItems()->Put({&item, 1})[0].ok());
+  }
+
   ManualClock clock_;
   std::unique_ptr<Backing> backing_;
 };
@@ -141,6 +160,188 @@ TEST_P(RunsTest, DeletingMakesRoomForOthers) {
   EXPECT_THAT(replica.registry().List(), testing::IsEmpty());
   EXPECT_EQ(*replica.Delete("never-there"), false);
   EXPECT_TRUE(absl::IsInvalidArgument(replica.Delete("no id").status()));
+}
+
+TEST_P(RunsTest, NotMoreRunsThanAllowedAreCreatedAtTheSameTime) {
+  constexpr int kMostRuns = 3;
+  Replica replica = Start({.max_runs = kMostRuns});
+  for (int round = 0; round < 20; ++round) {
+    std::atomic<int> created = 0;
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 4 * kMostRuns; ++i) {
+      threads.emplace_back([&, id = absl::StrCat("run", i)] {
+        const absl::Status status = replica.Create(id).status();
+        created += status.ok();
+        EXPECT_TRUE(status.ok() || absl::IsResourceExhausted(status)) << status;
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(created, kMostRuns);
+    for (const auto& run : replica.registry().List()) EXPECT_EQ(*replica.Delete(run->id()), true);
+  }
+}
+
+// Owners come from outside; so does what a later version may forget to check.
+TEST_P(DurableRunsTest, WhatCouldNotBeTakenInAgainIsNotStored) {
+  {
+    Replica replica = Start();
+    for (const std::string& identity : {std::string(257, 'x'), std::string("\xff")}) {
+      const absl::Status refused =
+          replica
+              .Create("r", 0, SmallConfig(kSlots), {.identity = identity, .uses_all_runs = false})
+              .status();
+      EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+    }
+    EXPECT_THAT(replica.registry().List(), testing::IsEmpty());
+  }
+  Replica replica = Start();
+  EXPECT_TRUE(absl::IsNotFound(replica.Find("r").status()));
+  EXPECT_EQ(replica.Create("r")->run->incarnation(), 1);
+}
+
+TEST_P(DurableRunsTest, ARunOfTheTimeWhenKCouldBeAboveTheVocabularyGoesOn) {
+  v1::RunConfig config = SmallConfig(kSlots);
+  config.set_vocabulary_size(kSlots - 1);
+  ASSERT_TRUE(Open(*backing_)->PutRun({"old", 1, 5, config.SerializeAsString()}).ok());
+  Replica replica = Start();
+  const auto found = replica.Find("old", 1);
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_EQ((*found)->policy_version(), 5);
+  // As clients open a run again.
+  const auto again = replica.Create("old", 1, config);
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_FALSE(again->created);
+  EXPECT_TRUE(absl::IsInvalidArgument(replica.Create("old", 2, config).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(replica.Create("new", 0, config).status()));
+}
+
+std::string ConfigOf(const std::string& owner, int top_k = kSlots) {
+  v1::RunConfig config = SmallConfig(top_k);
+  config.set_owner(owner);
+  return config.SerializeAsString();
+}
+
+// The ways in which a record can't be used that no flag of the server changes.
+struct BadRecord {
+  std::string run_id;
+  std::string config;
+  bool damaged = false;
+};
+std::vector<BadRecord> BadRecords() {
+  return {{.run_id = "damaged", .config = ConfigOf("alice"), .damaged = true},
+          {.run_id = "no-message", .config = "\xff"},
+          {.run_id = "no-vocabulary", .config = v1::RunConfig().SerializeAsString() + "\x42\x01x"},
+          {.run_id = "owner-too-long", .config = ConfigOf(std::string(257, 'x'))}};
+}
+
+TEST_P(ListedRunsTest, BadRecordsKeepNoServerFromStarting) {
+  {
+    Replica replica = Start();
+    for (const char* id : {"good", "also-good", "large"}) {
+      ASSERT_TRUE(replica.Create(id).ok());
+      ASSERT_TRUE(replica.Append(id).ok());
+    }
+  }
+  for (const BadRecord& bad : BadRecords()) {
+    PutRecord({bad.run_id, 3, 0, bad.config}, bad.damaged);
+    ASSERT_TRUE(AppendOne(*Open(*backing_), {bad.run_id, 3, "s", 0}, 0, Block(0, "rows")).ok());
+  }
+  for (int start = 0; start < 2; ++start) {
+    const Replica replica = Start();
+    EXPECT_EQ(replica.recovered().runs, 3);
+    EXPECT_EQ(replica.recovered().sequences, 3);
+    EXPECT_EQ(replica.runs().SetAside().size(), BadRecords().size());
+  }
+  // What they hold stays.
+  for (const BadRecord& bad : BadRecords()) {
+    EXPECT_TRUE(Open(*backing_)->Read({bad.run_id, 3, "s", 0}).ok()) << bad.run_id;
+  }
+}
+
+TEST_P(DurableRunsTest, ARunAboveALimitThatWasLoweredIsThereWhenItIsRaised) {
+  {
+    Replica replica = Start();
+    ASSERT_TRUE(replica.Create("r").ok());
+    ASSERT_TRUE(replica.Append("r").ok());
+  }
+  {
+    Replica replica = Start({.max_top_k = kSlots - 1});
+    EXPECT_EQ(replica.recovered().runs, 0);
+    for (const absl::Status& refused :
+         {replica.Find("r").status(), replica.Create("r").status(), replica.Create("r", 1).status(),
+          replica.Create("r", 2, SmallConfig(1)).status()}) {
+      EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+      EXPECT_THAT(std::string(refused.message()), testing::HasSubstr("--max_top_k=3"));
+    }
+    ASSERT_EQ(replica.runs().SetAside().size(), 1);
+    EXPECT_THAT(replica.runs().SetAside().at("r"), testing::HasSubstr("--max_top_k=3"));
+    EXPECT_TRUE(replica.Create("other", 0, SmallConfig(1)).ok());
+  }
+  {
+    Replica replica = Start();
+    EXPECT_EQ(replica.Positions("r"), 10);
+    EXPECT_THAT(replica.runs().SetAside(), testing::IsEmpty());
+  }
+  Replica replica = Start({.max_top_k = kSlots - 1});
+  EXPECT_EQ(*replica.Delete("r"), true);
+  EXPECT_THAT(replica.runs().SetAside(), testing::IsEmpty());
+  EXPECT_EQ(replica.Create("r", 0, SmallConfig(1))->run->incarnation(), 2);
+}
+
+TEST_P(DurableRunsTest, ABadRecordIsReplacedByItsOwner) {
+  const Caller alice{.identity = "alice", .uses_all_runs = false};
+  const Caller worker{.identity = "alice", .uses_all_runs = false, .supersedes = false};
+  const Caller bob{.identity = "bob", .uses_all_runs = false};
+  // Of a run of hers, of an encoding that a later server may have.
+  v1::RunConfig config = SmallConfig(kSlots);
+  config.set_owner("alice");
+  config.set_log_prob_encoding(static_cast<v1::LogProbEncoding>(99));
+  PutRecord({"r", 3, 0, config.SerializeAsString()});
+  ASSERT_TRUE(AppendOne(*Open(*backing_), {"r", 3, "a", 0}, 0, Block(0, "rows")).ok());
+  Replica replica = Start();
+  EXPECT_TRUE(absl::IsDataLoss(replica.Find("r").status()));
+  EXPECT_EQ(replica.runs().SetAside().size(), 1);
+  for (const Caller& other : {worker, bob}) {
+    const absl::Status refused = replica.Create("r", 0, SmallConfig(kSlots), other).status();
+    EXPECT_TRUE(absl::IsPermissionDenied(refused)) << refused;
+  }
+  EXPECT_TRUE(
+      absl::IsFailedPrecondition(replica.Create("r", 3, SmallConfig(kSlots), alice).status()))
+      << "nobody writes into what is there";
+  const auto created = replica.Create("r", 0, SmallConfig(kSlots), alice);
+  ASSERT_TRUE(created.ok()) << created.status();
+  EXPECT_EQ(created->run->incarnation(), 4);
+  EXPECT_EQ(created->run->config().owner, "alice");
+  EXPECT_THAT(replica.runs().SetAside(), testing::IsEmpty());
+  ASSERT_TRUE(replica.Append("r").ok());
+  EXPECT_EQ(replica.Positions("r"), 10);
+}
+
+TEST_P(DurableRunsTest, ABadRecordIsReplacedOrDeletedByAnAdmin) {
+  const Caller alice{.identity = "alice", .uses_all_runs = false};
+  for (const bool deletes : {true, false}) {
+    for (const BadRecord& bad : BadRecords()) {
+      SCOPED_TRACE(bad.run_id);
+      PutRecord({bad.run_id, 3, 0, bad.config}, bad.damaged);
+      Replica replica = Start();
+      const auto hers = replica.Create(bad.run_id, 0, SmallConfig(kSlots), alice);
+      EXPECT_TRUE(absl::IsPermissionDenied(hers.status())) << hers.status();
+      EXPECT_TRUE(absl::IsNotFound(replica.Find(bad.run_id, 0, alice).status()));
+      EXPECT_FALSE(replica.Delete(bad.run_id, 0, alice).value_or(false));
+      EXPECT_TRUE(absl::IsDataLoss(replica.Find(bad.run_id).status()));
+      if (deletes) {
+        EXPECT_EQ(*replica.Delete(bad.run_id, 3), true);
+        EXPECT_THAT(replica.runs().SetAside(), testing::IsEmpty());
+        EXPECT_EQ(*replica.Delete(bad.run_id), false);
+      }
+      const auto created = replica.Create(bad.run_id);
+      ASSERT_TRUE(created.ok()) << created.status();
+      EXPECT_EQ(created->run->incarnation(), bad.damaged && !deletes ? 1 : 4);
+      EXPECT_THAT(replica.runs().SetAside(), testing::IsEmpty());
+      ASSERT_TRUE(replica.Append(bad.run_id).ok());
+      EXPECT_EQ(replica.Positions(bad.run_id), 10);
+    }
+  }
 }
 
 TEST_P(RunsTest, OnlyThePresentIncarnationIsDeleted) {
@@ -250,6 +451,23 @@ TEST_P(RunsTest, IdleRunsGo) {
   } else {
     EXPECT_TRUE(absl::IsNotFound(replica.Find("idle").status()));
   }
+}
+
+// What one has in memory it writes again where the other finds only nonsense.
+TEST(ReplicasTest, ADamagedRecordIsMadeGoodByWhoHasTheRun) {
+  MemcachedBacking backing;
+  ManualClock clock;
+  Replica here(backing.description(), clock), there(backing.description(), clock);
+  ASSERT_TRUE(here.Create("r").ok());
+  const std::string key = RunKey("r");
+  const Item nonsense{.key = {key, key}, .value = "nonsense"};
+  ASSERT_TRUE(backing.OpenItems()->Put({&nonsense, 1})[0].ok());
+  EXPECT_TRUE(absl::IsDataLoss(there.Find("r").status()));
+  EXPECT_EQ(there.runs().SetAside().size(), 1);
+  ASSERT_TRUE(here.Create("r").ok()) << "it is there";
+  EXPECT_TRUE(here.runs().AdvanceVersion(**here.Find("r"), 5).ok());
+  EXPECT_EQ((*there.Find("r"))->policy_version(), 5);
+  EXPECT_THAT(there.runs().SetAside(), testing::IsEmpty());
 }
 
 TEST(ReplicasTest, OneDeletesForAll) {

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <rocksdb/compaction_filter.h>
+#include <rocksdb/convenience.h>
 #include <rocksdb/db.h>
 #include <rocksdb/filter_policy.h>
 #include <rocksdb/table.h>
@@ -12,6 +13,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -20,8 +22,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "server/store/items/table_files.h"
 #include "server/store/stored_item.h"
 #include "server/threads/mutex.h"
+#include "server/threads/worker_pool.h"
 
 namespace sis {
 namespace {
@@ -35,6 +39,11 @@ constexpr uint64_t kFreeToWrite = uint64_t{64} << 20;
 // While there is room, a file of so many bytes lies beside the database. When others have filled
 // the disk it is given up, so that what removes can go on, also after a restart there.
 constexpr uint64_t kReserve = uint64_t{128} << 20;
+// Tables are merged with others, or written again, once they are so old: what was removed and what
+// has expired is not carried along, and not passed over at each start, for longer.
+constexpr uint64_t kOldestTableSeconds = 24 * 60 * 60;
+// Keys that are removed by one write.
+constexpr size_t kRemovedAtOnce = 1000;
 // Of the process's file descriptors RocksDB takes at most a part.
 constexpr int kMostFiles = 512;
 constexpr int kPartOfDescriptors = 4;
@@ -61,11 +70,28 @@ class RemoveExpired final : public rocksdb::CompactionFilter {
   }
 };
 
+// What was removed: how many bytes, and between which keys.
+struct Removed {
+  uint64_t bytes = 0;
+  std::string first = {}, last = {};
+
+  void Add(std::string_view key, std::string_view value) {
+    Add({key.size() + value.size(), std::string(key), std::string(key)});
+  }
+  void Add(const Removed& other) {
+    if (other.bytes == 0) return;
+    if (bytes == 0 || other.first < first) first = other.first;
+    if (bytes == 0 || other.last > last) last = other.last;
+    bytes += other.bytes;
+  }
+};
+
 class RocksDbItems final : public ItemStore {
  public:
   RocksDbItems(const std::string& directory, bool sync) : directory_(directory) {
     write_.sync = sync;
   }
+  ~RocksDbItems() override { merging_ends_ = true; }
 
   // For reading alone where there is no room to write.
   absl::Status Open() {
@@ -91,7 +117,10 @@ class RocksDbItems final : public ItemStore {
 
   absl::Status CanAdd() override {
     WriterLock lock(mutex_);
-    if (absl::Status status = PrepareToWrite(kFreeToAdd); !status.ok()) return status;
+    if (absl::Status status = PrepareToWrite(kFreeToAdd); !status.ok()) {
+      if (absl::IsResourceExhausted(status)) MergeRemovedBehind();
+      return status;
+    }
     KeepReserve();
     return absl::OkStatus();
   }
@@ -148,24 +177,51 @@ class RocksDbItems final : public ItemStore {
 
   absl::StatusOr<size_t> Remove(std::span<const ItemKey> keys) override {
     rocksdb::WriteBatch batch;
-    size_t removed = 0;
+    Removed removed;
     WriterLock lock(mutex_);
     for (const ItemKey& key : keys) {
-      const absl::Status found = Find(key.key).status();
-      if (absl::IsNotFound(found)) continue;
-      if (!found.ok()) return found;
+      const absl::StatusOr<std::string> found = Find(key.key);
+      if (absl::IsNotFound(found.status())) continue;
+      if (!found.ok()) return found.status();
       batch.Delete(key.key);
-      ++removed;
+      removed.Add(key.key, *found);
     }
     if (absl::Status status = Write(&batch, kFreeToWrite); !status.ok()) return status;
-    return removed;
+    removed_.Add(removed);
+    return batch.Count();
   }
 
+  // Key by key: RocksDB looks through all ranges that were ever removed whenever it reads, until
+  // they are merged away.
   absl::Status RemoveRange(const std::string& first, const std::string& last) override {
-    rocksdb::WriteBatch batch;
-    batch.DeleteRange(first, last);
-    WriterLock lock(mutex_);
-    return Write(&batch, kFreeToWrite);
+    const rocksdb::Slice begin(first), end(last);
+    std::shared_ptr<rocksdb::DB> db;
+    {
+      WriterLock lock(mutex_);
+      if (absl::Status status = PrepareToWrite(kFreeToWrite); !status.ok()) return status;
+      db = Database();
+      // Whole tables go at once, and unread.
+      rocksdb::Status removed = rocksdb::DeleteFilesInRange(db.get(), db->DefaultColumnFamily(),
+                                                            &begin, &end, /*include_end=*/false);
+      if (!removed.ok()) return FromRocksDb(removed);
+    }
+    rocksdb::ReadOptions to_end;
+    to_end.iterate_upper_bound = &end;
+    to_end.fill_cache = false;
+    const std::unique_ptr<rocksdb::Iterator> it(db->NewIterator(to_end));
+    it->Seek(begin);
+    while (it->Valid()) {
+      rocksdb::WriteBatch batch;
+      Removed removed;
+      for (; it->Valid() && batch.Count() < kRemovedAtOnce; it->Next()) {
+        batch.Delete(it->key());
+        removed.Add(ToView(it->key()), ToView(it->value()));
+      }
+      WriterLock lock(mutex_);
+      if (absl::Status status = Write(&batch, kFreeToWrite); !status.ok()) return status;
+      removed_.Add(removed);
+    }
+    return FromRocksDb(it->status());
   }
 
   absl::Status Scan(
@@ -181,7 +237,9 @@ class RocksDbItems final : public ItemStore {
       }
       const std::string next = visit(ToView(it->key()), ToView(it->value()));
       if (next.empty()) break;
-      it->Seek(next);
+      // Most often it is the neighbour, to whom a step is shorter.
+      it->Next();
+      if (it->Valid() && ToView(it->key()) < next) it->Seek(next);
     }
     const absl::Status status = FromRocksDb(it->status());
     if (absl::IsDataLoss(status)) RepairNextTime();
@@ -204,12 +262,15 @@ class RocksDbItems final : public ItemStore {
     options.compression = rocksdb::kNoCompression;  // log-probs hardly compress
     options.write_buffer_size = size_t{32} << 20;
     options.max_write_buffer_number = 3;
+    options.env = env_.get();
     options.max_open_files = kMostFiles;
     rlimit limit{};
     if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
       options.max_open_files = static_cast<int>(
           std::min<rlim_t>(options.max_open_files, limit.rlim_cur / kPartOfDescriptors));
     }
+    options.ttl = kOldestTableSeconds;
+    options.periodic_compaction_seconds = kOldestTableSeconds;
     options.keep_log_file_num = 2;
     return options;
   }
@@ -253,6 +314,11 @@ class RocksDbItems final : public ItemStore {
     return uint64_t{files.f_bavail} * files.f_frsize;
   }
 
+  // To add. What adds doesn't get what was given up for what removes.
+  uint64_t LeastFreeToAdd() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return reserve_given_up_ ? kFreeToAdd + kReserve : kFreeToAdd;
+  }
+
   // Gives up the reserve for what removes.
   absl::Status HasRoom(uint64_t least_free) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     uint64_t free = FreeBytes();
@@ -260,8 +326,7 @@ class RocksDbItems final : public ItemStore {
       reserve_given_up_ = true;
       free = FreeBytes();
     }
-    // What adds doesn't get what was given up for what removes.
-    if (least_free == kFreeToAdd && reserve_given_up_) least_free += kReserve;
+    if (least_free == kFreeToAdd) least_free = LeastFreeToAdd();
     if (free >= least_free) return absl::OkStatus();
     return absl::ResourceExhaustedError(absl::StrCat("rocksdb: ", directory_, " has ", free,
                                                      " bytes free, less than ", least_free));
@@ -274,6 +339,25 @@ class RocksDbItems final : public ItemStore {
     reserve_given_up_ = posix_fallocate(file, 0, kReserve) != 0;
     close(file);
     if (reserve_given_up_) unlink(reserve_.c_str());
+  }
+
+  // Where there is no room to add, and what was removed would do. RocksDB gives its room back when
+  // it merges tables, which it does as it is written to: so here never.
+  void MergeRemovedBehind() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const uint64_t free = FreeBytes();
+    if (read_only_ || merging_ || free + removed_.bytes < LeastFreeToAdd()) return;
+    if (!HasRoom(kFreeToWrite).ok()) return;
+    merging_ = true;
+    behind_.Schedule("", [this, db = Database(), removed = std::exchange(removed_, {})] {
+      rocksdb::CompactRangeOptions options;
+      options.exclusive_manual_compaction = false;
+      options.canceled = &merging_ends_;
+      const rocksdb::Slice first(removed.first), last(removed.last);
+      // What fails, for want of room perhaps, is done by RocksDB itself in time.
+      db->CompactRange(options, &first, &last).PermitUncheckedError();
+      WriterLock lock(mutex_);
+      merging_ = false;
+    });
   }
 
   absl::Status PrepareToWrite(uint64_t least_free) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -302,6 +386,7 @@ class RocksDbItems final : public ItemStore {
   const std::string directory_;
   rocksdb::WriteOptions write_;
   const RemoveExpired remove_expired_;
+  const std::unique_ptr<rocksdb::Env> env_ = TablesTakeWhatTheyHold();
   const std::string reserve_ = directory_ + "/reserve";
   // Is there if it is to be repaired when it is opened again.
   const std::string repair_ = directory_ + "/repair";
@@ -309,9 +394,14 @@ class RocksDbItems final : public ItemStore {
   // Whether it was opened on a full disk, for reading.
   bool read_only_ ABSL_GUARDED_BY(mutex_) = false;
   bool reserve_given_up_ ABSL_GUARDED_BY(mutex_) = false;
+  // Since tables were merged for it last.
+  Removed removed_ ABSL_GUARDED_BY(mutex_);
+  bool merging_ ABSL_GUARDED_BY(mutex_) = false;
+  std::atomic<bool> merging_ends_ = false;
   mutable Mutex db_mutex_;  // a leaf
   // Those who read keep the one that they began with.
   std::shared_ptr<rocksdb::DB> db_ ABSL_GUARDED_BY(db_mutex_);
+  WorkerPool behind_{1};  // destroyed first
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Any bytes as a sealed form, as a store may hand it out: DataLoss, or entries that encode to just
+// Any bytes as a whole form, as a store may hand it out: DataLoss, or entries that encode to just
 // those bytes. A sequence replays them; what it refuses changes nothing, and the form that it is
 // stored in makes it again.
 #include <cstdint>
@@ -35,7 +35,7 @@ struct ReplayedSequence {
     Require(budget.TryCharge(Sequence::kBaseBytes));
     sequence = std::make_unique<Sequence>(kFormat, /*key=*/1, arena, budget);
   }
-  std::string Form() const { return *SealedForm(*sequence); }
+  std::string Form() const { return *WholeForm(*sequence); }
 
   ByteBudget budget;
   std::unique_ptr<Sequence> sequence;
@@ -67,7 +67,7 @@ void CheckReplay(std::span<const LogEntry> entries) {
   }
   const std::string form = replayed.Form();
   ReplayedSequence again(2 * kBytes);
-  const absl::StatusOr<std::vector<LogEntry>> own = ParseSealedForm(form);
+  const absl::StatusOr<std::vector<LogEntry>> own = ParseWholeForm(form);
   Require(own.ok());
   for (const LogEntry& entry : *own) {
     int64_t bytes_short = 0;
@@ -77,7 +77,7 @@ void CheckReplay(std::span<const LogEntry> entries) {
 }
 
 void Check(std::string_view form) {
-  absl::StatusOr<std::vector<LogEntry>> entries = ParseSealedForm(form);
+  absl::StatusOr<std::vector<LogEntry>> entries = ParseWholeForm(form);
   if (!entries.ok()) return Require(absl::IsDataLoss(entries.status()));
   Require(FormOf(*entries) == form);
   CheckReplay(*entries);
