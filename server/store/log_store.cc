@@ -15,7 +15,10 @@ namespace {
 // shorter stretch in its midst is a hole.
 constexpr uint32_t kWindow = 64;
 constexpr uint32_t kMissingAtEnd = 32;
-constexpr size_t kFragmentBytes = size_t{512} << 10;
+// Fragments asked for, or removed, at once.
+constexpr uint32_t kFragmentsAtOnce = 16;
+// Of a run that others change all the time.
+constexpr int kSwapAttempts = 100;
 // Between two reads of one Read another replica may append or seal; more often it may not.
 constexpr int kReadAttempts = 4;
 
@@ -38,9 +41,12 @@ std::vector<ItemKey> EntryKeys(const std::string& prefix, uint32_t first, uint32
   return keys;
 }
 
-std::vector<ItemKey> FragmentKeys(const std::string& prefix, const SequenceState& state) {
+// Those from `first` on, kFragmentsAtOnce at most.
+std::vector<ItemKey> FragmentKeys(const std::string& prefix, const SequenceState& state,
+                                  uint32_t first) {
   std::vector<ItemKey> keys;
-  for (uint32_t n = 0; n < state.fragments; ++n) {
+  const uint32_t last = std::min(state.fragments, first + kFragmentsAtOnce);
+  for (uint32_t n = first; n < last; ++n) {
     keys.push_back(InGroup(prefix, FragmentKey(prefix, state.form, n)));
   }
   return keys;
@@ -147,15 +153,17 @@ absl::StatusOr<std::string> LogStore::GetSealedForm(const std::string& prefix,
                                                     const SequenceState& state) {
   std::string form;
   uint32_t crc = 0;
-  const std::vector<ItemKey> keys = FragmentKeys(prefix, state);
-  const std::vector<absl::StatusOr<std::string>> items = items_->Get(keys);
-  for (size_t n = 0; n < keys.size(); ++n) {
-    if (absl::IsNotFound(items[n].status())) return Lost("a part of the sealed form");
-    if (!items[n].ok()) return items[n].status();
-    const absl::StatusOr<std::string_view> payload = UnwrapItem(keys[n].key, *items[n]);
-    if (!payload.ok()) return payload.status();
-    crc = ExtendCrc32c(crc, std::as_bytes(std::span(*payload)));
-    form.append(*payload);
+  for (uint32_t first = 0; first < state.fragments; first += kFragmentsAtOnce) {
+    const std::vector<ItemKey> keys = FragmentKeys(prefix, state, first);
+    const std::vector<absl::StatusOr<std::string>> items = items_->Get(keys);
+    for (size_t n = 0; n < keys.size(); ++n) {
+      if (absl::IsNotFound(items[n].status())) return Lost("a part of the sealed form");
+      if (!items[n].ok()) return items[n].status();
+      const absl::StatusOr<std::string_view> payload = UnwrapItem(keys[n].key, *items[n]);
+      if (!payload.ok()) return payload.status();
+      crc = ExtendCrc32c(crc, std::as_bytes(std::span(*payload)));
+      form.append(*payload);
+    }
   }
   if (form.size() != state.bytes || crc != state.form) {
     return absl::DataLossError("the sealed form is not what its record says");
@@ -256,18 +264,24 @@ absl::Status LogStore::RemoveEntries(const std::string& prefix, uint32_t first, 
   }
 }
 
+absl::Status LogStore::RemoveFragments(const std::string& prefix, const SequenceState& state) {
+  for (uint32_t first = 0; first < state.fragments; first += kFragmentsAtOnce) {
+    absl::Status removed = items_->Remove(FragmentKeys(prefix, state, first)).status();
+    if (!removed.ok()) return removed;
+  }
+  return absl::OkStatus();
+}
+
 absl::Status LogStore::WriteSealedForm(const SequenceIdentity& sequence, uint32_t entries,
                                        std::string_view sealed_form, absl::Time expires) {
   const std::string prefix = SequencePrefix(sequence);
   const SequenceState state{.entries = entries,
                             .form = ExtendCrc32c(0, std::as_bytes(std::span(sealed_form))),
-                            .fragments = static_cast<uint32_t>(
-                                (sealed_form.size() + kFragmentBytes - 1) / kFragmentBytes),
+                            .fragments = static_cast<uint32_t>(FragmentsOf(sealed_form.size())),
                             .bytes = sealed_form.size()};
-  const std::vector<ItemKey> keys = FragmentKeys(prefix, state);
-  for (size_t n = 0; n < keys.size(); ++n) {
-    const Item fragment =
-        MakeItem(keys[n], expires, sealed_form.substr(n * kFragmentBytes, kFragmentBytes));
+  for (uint32_t n = 0; n < state.fragments; ++n) {
+    const Item fragment = MakeItem(InGroup(prefix, FragmentKey(prefix, state.form, n)), expires,
+                                   sealed_form.substr(n * kFragmentBytes, kFragmentBytes));
     if (absl::Status status = Put(fragment); !status.ok()) return status;
   }
   const Item record = MakeItem(InGroup(prefix, StateKey(prefix)), expires, EncodeState(state));
@@ -282,7 +296,7 @@ absl::Status LogStore::WriteSealedForm(const SequenceIdentity& sequence, uint32_
   if (!present.ok()) return present.status();
   if (*present == state) return absl::OkStatus();
   if (present->dropped == 0 && present->form == state.form) return absl::OkStatus();
-  if (absl::Status status = items_->Remove(keys).status(); !status.ok()) return status;
+  if (absl::Status removed = RemoveFragments(prefix, state); !removed.ok()) return removed;
   if (present->dropped == 0) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(ToString(sequence), " was dropped"));
 }
@@ -338,7 +352,7 @@ absl::Status LogStore::RemoveDropped(const SequenceIdentity& sequence, absl::Tim
   if (!state.ok()) return state.status();
   const bool removed_before = ItemExpires(*item) != absl::InfiniteFuture();
   if (state->dropped == 0 || removed_before) return absl::OkStatus();
-  absl::Status removed = items_->Remove(FragmentKeys(prefix, *state)).status();
+  absl::Status removed = RemoveFragments(prefix, *state);
   if (removed.ok()) removed = RemoveEntries(prefix, state->entries, 0);
   if (!removed.ok()) return removed;
   return Put(MakeItem(InGroup(prefix, StateKey(prefix)), expires,
@@ -351,7 +365,7 @@ absl::Status LogStore::DropIncarnationsBefore(const std::string& run_id, uint64_
 
 absl::StatusOr<StoredRun> LogStore::PutRun(const StoredRun& run) {
   const Item item = MakeItem(KeyOfRun(run.run_id), absl::InfiniteFuture(), EncodeRun(run));
-  for (;;) {
+  for (int attempt = 0; attempt < kSwapAttempts; ++attempt) {
     const absl::StatusOr<std::string> present = items_->Get({&item.key, 1})[0];
     std::optional<std::string> expected;
     if (present.ok()) {
@@ -366,6 +380,8 @@ absl::StatusOr<StoredRun> LogStore::PutRun(const StoredRun& run) {
     if (status.ok()) return run;
     if (!absl::IsAborted(status)) return status;
   }
+  return absl::UnavailableError(
+      absl::StrCat("the record of run '", run.run_id, "' changes all the time: try again"));
 }
 
 absl::StatusOr<StoredRun> LogStore::GetRun(const std::string& run_id) {

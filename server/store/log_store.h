@@ -22,6 +22,7 @@ class LogStore final : public SequenceStore {
   std::string_view name() const override { return items_->name(); }
   bool shared() const override { return items_->shared(); }
   absl::Status CanAppend() override { return items_->CanAdd(); }
+  void EndWaits(absl::Time end) override { items_->EndWaits(end); }
   std::vector<absl::Status> Append(std::span<const NewEntry> entries) override;
   absl::StatusOr<StoredSequence> Read(const SequenceIdentity& sequence, uint32_t first) override;
   absl::Status WriteSealedForm(const SequenceIdentity& sequence, uint32_t entries,
@@ -52,6 +53,7 @@ class LogStore final : public SequenceStore {
   absl::Status Put(const Item& item) { return items_->Put({&item, 1})[0]; }
   // Entries [first, last), or if last is 0 until a stretch of numbers isn't there.
   absl::Status RemoveEntries(const std::string& prefix, uint32_t first, uint32_t last);
+  absl::Status RemoveFragments(const std::string& prefix, const SequenceState& state);
   // Adds entries of different sequences. Takes those back whose sequence another replica has sealed
   // or dropped meanwhile.
   void AppendDifferent(std::span<const NewEntry> entries, std::span<const int> chosen,

@@ -3,6 +3,7 @@
 // little-endian, in keys big-endian, so that keys sort by run, incarnation, sequence and number.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -52,6 +53,14 @@ absl::StatusOr<T> UnwrapItem(std::string_view key, std::string_view item,
 }
 // Unchecked but for the length; InfiniteFuture if it is too short to say.
 absl::Time ItemExpires(std::string_view item);
+
+// Of a sealed form, each but the last.
+inline constexpr size_t kFragmentBytes = size_t{512} << 10;
+// More than any sealed form has.
+inline constexpr uint64_t kMostFormBytes = uint64_t{16} << 30;
+constexpr uint64_t FragmentsOf(uint64_t form_bytes) {
+  return (form_bytes + kFragmentBytes - 1) / kFragmentBytes;
+}
 
 struct SequenceState {
   // Set if it was dropped: a v1::MissingReason. The rest is what is to be removed then.
