@@ -95,6 +95,13 @@ void AddEmptySlices(const std::vector<size_t>& numbers, size_t slices, Evaluatio
   if (!evaluation.log_ratio_sums.empty()) spread(evaluation.log_ratio_sums);
 }
 
+// Of what goes to each of `servers` at once, where nothing is under way meanwhile.
+size_t BytesWithoutStreams(const ClientOptions& options, size_t servers) {
+  constexpr size_t kFactor = 4;
+  const bool fits = options.micro_batch_bytes < SIZE_MAX / kFactor / servers;
+  return fits ? options.micro_batch_bytes * kFactor * servers : SIZE_MAX;
+}
+
 // What is decided of no positions at all.
 Evaluation NothingDecided(const EvaluateOptions& options, size_t slices) {
   Evaluation evaluation;
@@ -115,7 +122,8 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::string& addre
   if (absl::Status status = WaitForOne({address}, {channel}, options); !status.ok()) return status;
   return absl::WrapUnique(
       new Client(std::make_unique<SingleServer>(channel, options.call_timeout),
-                 std::make_unique<EvaluateStreams>(address, options.credentials), options));
+                 std::make_unique<EvaluateStreams>(address, options.credentials),
+                 options.micro_batch_bytes, options));
 }
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::vector<std::string>& addresses,
@@ -135,16 +143,20 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::vector<std::s
   }
   if (absl::Status status = WaitForOne(addresses, channels, options); !status.ok()) return status;
   return absl::WrapUnique(new Client(std::make_unique<Replicas>(addresses, std::move(servers)),
-                                     /*streams=*/nullptr, options));
+                                     /*streams=*/nullptr,
+                                     BytesWithoutStreams(options, addresses.size()), options));
 }
 
 Client::Client(const std::shared_ptr<grpc::Channel>& channel, const ClientOptions& options)
     : Client(std::make_unique<SingleServer>(channel, options.call_timeout), /*streams=*/nullptr,
-             options) {}
+             BytesWithoutStreams(options, 1), options) {}
 
 Client::Client(std::unique_ptr<Service> service, std::unique_ptr<EvaluateStreams> streams,
-               const ClientOptions& options)
-    : service_(std::move(service)), streams_(std::move(streams)), options_(options) {}
+               size_t batch_bytes, const ClientOptions& options)
+    : service_(std::move(service)),
+      streams_(std::move(streams)),
+      batch_bytes_(batch_bytes),
+      options_(options) {}
 
 absl::StatusOr<v1::CreateRunResponse> Client::CreateRun(const std::string& run_id,
                                                         const v1::RunConfig& config,
@@ -377,9 +389,9 @@ absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const S
     return array.bytes.size() == positions * array.row_bytes;
   });
   if (fit && positions == 0 && !slices.empty()) return NothingDecided(options, slices.size());
-  const bool cut = fit && streams_ != nullptr && !options.needs_one_request(slices);
+  const bool cut = fit && !options.needs_one_request(slices);
   MicroBatches batches(std::move(request), std::move(arrays), *segments_,
-                       cut ? options_.micro_batch_bytes : SIZE_MAX);
+                       cut ? batch_bytes_ : SIZE_MAX);
   const absl::StatusOr<std::vector<v1::EvaluateResponse>> answers = Send(batches);
   if (!answers.ok()) return answers.status();
   absl::StatusOr<Evaluation> evaluation = batches.Merge(*answers, options.outputs);
@@ -388,7 +400,7 @@ absl::StatusOr<Evaluation> Client::Evaluate(const RunRef& run, std::span<const S
 }
 
 absl::StatusOr<std::vector<v1::EvaluateResponse>> Client::Send(MicroBatches& batches) {
-  if (batches.size() > 1) {
+  if (batches.size() > 1 && streams_ != nullptr) {
     absl::StatusOr<std::vector<v1::EvaluateResponse>> answers = streams_->Evaluate(
         batches.size(), [&](size_t i) { return batches.Request(i); },
         absl::Now() + options_.call_timeout);

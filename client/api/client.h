@@ -33,7 +33,8 @@ struct ClientOptions {
   absl::Duration connect_timeout = absl::Seconds(10);
   // The deadline of every call but Append, which lasts as long as its stream.
   absl::Duration call_timeout = absl::Minutes(5);
-  // A larger Evaluate goes as several of about this size, over streams of its own.
+  // A larger Evaluate goes as several of about this size, over streams of its own; to several
+  // servers as several of which each gets about four times as much at once.
   size_t micro_batch_bytes = 1 << 20;
   // Who the client is, and TLS: Credentials::FromEnvironment() for what users have set.
   Credentials credentials = {};
@@ -142,9 +143,9 @@ class Client {
                                       const DenseValues& current, const EvaluateOptions& options);
 
  private:
-  // `streams` may be null.
+  // `streams` may be null. A larger Evaluate goes as several of about so many bytes.
   Client(std::unique_ptr<Service> service, std::unique_ptr<EvaluateStreams> streams,
-         const ClientOptions& options);
+         size_t batch_bytes, const ClientOptions& options);
   // `request` is empty but for what the form needs besides its arrays.
   absl::StatusOr<Evaluation> Evaluate(const RunRef& run, std::span<const Slice> slices,
                                       const EvaluateOptions& options, v1::EvaluateRequest request,
@@ -154,6 +155,7 @@ class Client {
 
   const std::unique_ptr<Service> service_;
   const std::unique_ptr<EvaluateStreams> streams_;
+  const size_t batch_bytes_;
   const ClientOptions options_;
   const std::shared_ptr<MappedSegments> segments_ = std::make_shared<MappedSegments>();
 };

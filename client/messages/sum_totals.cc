@@ -92,6 +92,11 @@ void AddCorrections(const google::protobuf::RepeatedPtrField<v1::CorrectionTotal
 
 void AddStep(const v1::GetStepResponse& part, v1::GetStepResponse& merged) {
   merged.set_sequences(merged.sequences() + part.sequences());
+  merged.set_uncounted_positions(merged.uncounted_positions() + part.uncounted_positions());
+  merged.set_uncounted_prefix_positions(merged.uncounted_prefix_positions() +
+                                        part.uncounted_prefix_positions());
+  merged.set_uncounted_correction_positions(merged.uncounted_correction_positions() +
+                                            part.uncounted_correction_positions());
   AddCorrections(part.corrections(), *merged.mutable_corrections());
   AddMissing(part.missing(), *merged.mutable_missing());
   AddPrefixCurve(part.prefix_curve(), *merged.mutable_prefix_curve());

@@ -171,6 +171,33 @@ TEST_F(AppendWriterTest, AppendBlocksTheCallerWhileTooManyBatchesAreUnacked) {
   EXPECT_EQ(received, 5);
 }
 
+// However large its bytes may be.
+TEST_F(AppendWriterTest, ABatchHasNoMoreEntriesThanTheServerTakes) {
+  std::promise<void> first_batch_came, all_queued;
+  std::vector<int> batch_sizes;
+  service_.OnAppend([&](ScriptedService::ServerStream& stream) {
+    v1::AppendRequest request;
+    stream.Read(&request);
+    while (stream.Read(&request)) {
+      if (batch_sizes.empty()) {
+        first_batch_came.set_value();
+        all_queued.get_future().wait();
+      }
+      batch_sizes.push_back(request.batch().entries_size());
+      stream.Write(AckAll(request.batch(), Ok));
+    }
+    return grpc::Status::OK;
+  });
+  const auto stream = Append({.batch_bytes = size_t{1} << 30});
+  ASSERT_TRUE(stream->Seal({"first"}, 1).ok());
+  first_batch_came.get_future().wait();
+  for (int i = 0; i < 70'000; ++i) ASSERT_TRUE(stream->Seal({"s"}, 1).ok());
+  all_queued.set_value();
+  ASSERT_TRUE(stream->Finish().ok());
+  service_.AppendHasEnded();
+  EXPECT_THAT(batch_sizes, ElementsAre(1, 65'536, 70'000 - 65'536));
+}
+
 TEST_F(AppendWriterTest, AppendOffersABlockAgainWhileTheServerIsOverBudget) {
   std::vector<std::string> offered;
   service_.OnAppend([&](ScriptedService::ServerStream& stream) {

@@ -105,8 +105,8 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 3000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   arguments.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, 500);
-  // gRPC sends a call again by itself if the server has not looked at it, and older ones (1.51) then
-  // may leave out a stream's first large message.
+  // gRPC sends a call again by itself if the server has not looked at it, and older ones (1.51)
+  // then may leave out a stream's first large message.
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   // Servers behind one name share what they hold (docs/operations.md, "One name for a fleet"): each
   // gets its share of the calls, and one that is new too, once its address is known.

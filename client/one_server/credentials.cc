@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <fstream>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "client/addresses/addresses.h"
+#include "client/files/regular_file.h"
 
 namespace sis {
 namespace {
@@ -45,9 +45,14 @@ absl::Status Credentials::CheckFor(absl::string_view address) const {
         "credentials: token: has to be visible ASCII, without spaces");
   }
   for (const std::string& path : {ca, certificate, key, token_file}) {
-    if (path.empty() || std::ifstream(path).peek() != std::ifstream::traits_type::eof()) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("credentials: ", path, " can't be read, or is empty"));
+    if (path.empty()) continue;
+    const absl::StatusOr<std::string> text = ReadRegularFile(path);
+    if (!text.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("credentials: ", text.status().message()));
+    }
+    if (text->empty()) {
+      return absl::InvalidArgumentError(absl::StrCat("credentials: ", path, " is empty"));
+    }
   }
   if (!token_file.empty() && ReadToken(token_file).empty()) {
     return absl::InvalidArgumentError(
@@ -62,8 +67,11 @@ absl::Status Credentials::CheckFor(absl::string_view address) const {
 }
 
 std::string ReadToken(const std::string& path) {
-  std::string word;
-  return std::ifstream(path) >> word && IsToken(word) ? word : "";
+  const absl::StatusOr<std::string> text = ReadRegularFile(path);
+  if (!text.ok()) return "";
+  const absl::string_view words = absl::StripAsciiWhitespace(*text);
+  const absl::string_view word = words.substr(0, words.find_first_of(" \t\n\v\f\r"));
+  return IsToken(word) ? std::string(word) : "";
 }
 
 }  // namespace sis

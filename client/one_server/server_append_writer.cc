@@ -14,6 +14,9 @@ namespace {
 // What a clock can add to now.
 constexpr absl::Duration kForever = absl::Hours(1 << 16);
 
+// That the server takes in a batch, however few bytes they have.
+constexpr size_t kMostEntries = size_t{1} << 16;
+
 // The server's wish, within what a client can sensibly do.
 std::chrono::nanoseconds RetryDelay(double seconds) {
   constexpr double kShortest = 0.001;
@@ -172,7 +175,7 @@ std::shared_ptr<ServerAppendWriter::Batch> ServerAppendWriter::NextBatch() {
   last_progress_ = Clock::now();
   size_t bytes = 0;
   bool has_block = false;
-  while (!queue_.empty() && bytes < options_.batch_bytes) {
+  while (!queue_.empty() && bytes < options_.batch_bytes && batch->entries.size() < kMostEntries) {
     Entry& entry = queue_.front();
     if (entry.message.has_block()) {
       // The arrays of a batch lie in one segment, or all in the message.

@@ -12,6 +12,11 @@ namespace {
 // What a probe of a replica that is left alone may take.
 constexpr absl::Duration kProbeTimeout = absl::Seconds(1);
 
+// A larger Evaluate goes over a stream, also alone: a server that asks who calls hears that before
+// the message comes, and a connection of which it does not know who is there may not bring much
+// (SECURITY.md).
+constexpr size_t kMostUnaryBytes = size_t{1} << 20;
+
 }  // namespace
 
 SingleServer::SingleServer(const std::shared_ptr<grpc::Channel>& channel,
@@ -255,7 +260,10 @@ absl::StatusOr<v1::ReleaseResponse> SingleServer::Release(const v1::ReleaseReque
 
 absl::StatusOr<v1::EvaluateResponse> SingleServer::Evaluate(v1::EvaluateRequest request) {
   v1::EvaluateResponse response;
-  const auto send = [&] { return Send(&v1::RatioService::Stub::Evaluate, request, response); };
+  const auto send = [&] {
+    if (request.ByteSizeLong() > kMostUnaryBytes) return SendInStream(request, response);
+    return Send(&v1::RatioService::Stub::Evaluate, request, response);
+  };
   const auto drop_lease = [&] {
     const bool checked = std::ranges::all_of(
         request.slices(), [](const v1::Slice& slice) { return slice.has_record_digest(); });
@@ -266,6 +274,26 @@ absl::StatusOr<v1::EvaluateResponse> SingleServer::Evaluate(v1::EvaluateRequest 
   const absl::Status status = SendAbout(request.run().run_id(), send, drop_lease);
   if (!status.ok()) return status;
   return response;
+}
+
+absl::Status SingleServer::SendInStream(const v1::EvaluateRequest& request,
+                                        v1::EvaluateResponse& response) {
+  return Guarded([&] {
+    grpc::ClientContext context;
+    SetDeadline(context);
+    const auto stream = stub_->EvaluateStream(&context);
+    stream->Write(request);
+    stream->WritesDone();
+    const bool answered = stream->Read(&response);
+    v1::EvaluateResponse more;
+    while (stream->Read(&more)) {
+    }
+    absl::Status status = ToAbslStatus(stream->Finish());
+    if (status.ok() && !answered) {
+      status = absl::InternalError("the server left the request of an EvaluateStream unanswered");
+    }
+    return status;
+  });
 }
 
 absl::Status SingleServer::ReadFetched(const v1::FetchTopKRequest& request,

@@ -83,6 +83,7 @@ class SingleServer final : public Service {
                                                           Response*);
   template <typename Request, typename Response>
   absl::Status Send(Method<Request, Response> method, const Request& request, Response& response);
+  absl::Status SendInStream(const v1::EvaluateRequest& request, v1::EvaluateResponse& response);
   absl::Status ReadFetched(const v1::FetchTopKRequest& request, const Receive& receive);
   // Asks, unless the server is to be left alone.
   absl::Status Guarded(CircuitBreaker::Ask ask);

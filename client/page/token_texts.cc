@@ -3,11 +3,9 @@
 #include <array>
 #include <cstdio>
 #include <exception>
-#include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <sstream>
 #include <stdexcept>
 #include <utility>
 
@@ -16,11 +14,15 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
+#include "client/files/regular_file.h"
 
 namespace sis {
 namespace {
 
 using Json = nlohmann::json;
+
+// The largest there are have some 35 MB.
+constexpr size_t kMostTokenizerBytes = size_t{256} << 20;
 
 // How tokens stand for text.
 enum class Spelling {
@@ -183,14 +185,9 @@ absl::StatusOr<TokenTexts> ParseTokenTexts(std::string_view json) {
 }
 
 absl::StatusOr<TokenTexts> ReadTokenTexts(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream json;
-  // Of a folder the first read fails, and of an empty file there is nothing to copy.
-  if (file.peek() != EOF) json << file.rdbuf();
-  if (!file.is_open() || file.bad() || !json) {
-    return absl::NotFoundError(absl::StrCat(path, " can't be read"));
-  }
-  absl::StatusOr<TokenTexts> texts = ParseTokenTexts(std::move(json).str());
+  const absl::StatusOr<std::string> json = ReadRegularFile(path, kMostTokenizerBytes);
+  if (!json.ok()) return json.status();
+  absl::StatusOr<TokenTexts> texts = ParseTokenTexts(*json);
   if (texts.ok()) return texts;
   return absl::Status(texts.status().code(), absl::StrCat(path, ": ", texts.status().message()));
 }

@@ -17,7 +17,7 @@ using TokenTexts = std::map<int32_t, std::string>;
 // The contents of such a file: BPE, WordPiece, WordLevel and Unigram. InvalidArgument says what is
 // wrong.
 absl::StatusOr<TokenTexts> ParseTokenTexts(std::string_view json);
-// NotFound, or InvalidArgument with the file's name.
+// The same with the file's name, or why it can't be read.
 absl::StatusOr<TokenTexts> ReadTokenTexts(const std::string& path);
 
 }  // namespace sis

@@ -12,7 +12,7 @@ from grafana_foundation_sdk.builders.dashboard import Dashboard
 from deploy.grafana import expressions as promql
 from deploy.grafana import panels, variables
 from deploy.grafana.panels import (
-    COUNT, HALF, NATS, SHARE, TOKENS_PER_SECOND, Column, Text, bars, distribution, lines,
+    COUNT, HALF, NATS, SHARE, TOKENS_PER_SECOND, WHOLE, Column, Text, bars, distribution, lines,
 )  # fmt: skip
 
 
@@ -409,6 +409,20 @@ def _staleness_and_missing() -> List[Any]:
                 "{{$by}} stored": promql.rate("sis_ingest_positions_total"),
                 "{{$by}} evaluated": promql.rate("sis_tokens_total"),
             },
+        ),
+        lines(
+            "Tokens that the totals leave out",
+            Text(
+                "Evaluated tokens that are not in their step's totals, for want of room: all, in none of them nor in these "
+                "metrics; prefix_curve and corrections, not in those parts.",
+                "0.",
+                "many slices with gaps between, or many sequences in few bytes of cache: a sixteenth of --cache_bytes is "
+                "for the totals of all runs (sis_step_bytes). Decisions are right all the same.",
+                ["cache_near_limit"],
+            ),
+            TOKENS_PER_SECOND,
+            {"{{$by}} {{totals}}": promql.rate("sis_uncounted_tokens_total", "totals")},
+            width=WHOLE,
         ),
     ]
 

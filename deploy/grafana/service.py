@@ -579,4 +579,34 @@ def _process() -> List[Any]:
             {"{{instance}}": f"{by_server('sis_tls_certificate_not_after_timestamp_seconds')} - time()"},
             width=HALF,
         ),
+        lines(
+            "Connections cut and refused",
+            Text(
+                "Connections that were cut because they brought too much before anybody said who they are, and those "
+                "that were closed at once for want of file descriptors.",
+                "0.",
+                "cut: somebody floods the server, or a client begins with a message of more than 8 MiB. Refused: more "
+                "clients than files may be open.",
+                ["errors"],
+            ),
+            OPERATIONS_PER_SECOND,
+            {
+                "{{instance}} cut": _rate("sis_cut_connections_total", "instance"),
+                "{{instance}} refused": _rate("sis_refused_connections_total", "instance"),
+            },
+            width=HALF,
+        ),
+        lines(
+            "Files that make no sense",
+            Text(
+                "1 for files of identities, TLS or a proxy's certificate that can't be read again: what they held before "
+                "is used. Nothing without such files.",
+                "0.",
+                "a token that was taken out is still valid, or a certificate is not renewed: the server's log says why.",
+                ["reload_failed"],
+            ),
+            COUNT,
+            {"{{instance}} {{files}}": f"max by (instance, files) ({_chosen('sis_reload_failed')})"},
+            width=HALF,
+        ),
     ]

@@ -13,6 +13,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <future>
@@ -24,6 +25,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "client/page/page_files.h"
+#include "server/admin/http_server.h"
 
 namespace sis {
 namespace {
@@ -271,13 +273,16 @@ class Tricklers {
   std::thread thread_;
 };
 
+// What goes on for ever if whoever sends it does.
+const std::string kTrickles[] = {
+    "GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000\r\n\r\n",
+    "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n",
+    "GET / HTTP/1.1\r\nHost: x\r\nX: ",
+};
+
 TEST_F(AdminTest, WhoeverTricklesHoldsUpNobody) {
   StartServing();
-  for (const std::string& beginning : {
-           std::string("GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000\r\n\r\n"),
-           std::string("POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"),
-           std::string("GET / HTTP/1.1\r\nHost: x\r\nX: "),
-       }) {
+  for (const std::string& beginning : kTrickles) {
     Tricklers tricklers([this] { return Connect(); }, 300, beginning);
     tricklers.AwaitRounds(3);
     for (int i = 0; i < 10; ++i) {
@@ -295,6 +300,45 @@ TEST_F(AdminTest, WhoeverTricklesHoldsUpNobody) {
       }
     }
   }
+}
+
+// Whatever it sends, and however long it would.
+TEST_F(AdminTest, WhoeverTricklesAloneIsClosed) {
+  StartServing();
+  for (const std::string& beginning : kTrickles) {
+    const int connection = Connect();
+    ASSERT_EQ(send(connection, beginning.data(), beginning.size(), 0), beginning.size());
+    while (send(connection, "a", 1, MSG_NOSIGNAL) == 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    close(connection);
+  }
+}
+
+int OpenDescriptors() {
+  int count = 0;
+  for (auto entry = std::filesystem::directory_iterator("/proc/self/fd");
+       entry != std::filesystem::directory_iterator(); ++entry) {
+    ++count;
+  }
+  return count;
+}
+
+TEST_F(AdminTest, BodiesThatAreRefusedHoldFewDescriptors) {
+  StartServing();
+  const std::string& request = kTrickles[0];
+  constexpr int kConnections = 400;
+  const int before = OpenDescriptors();
+  std::vector<int> connections;
+  for (int i = 0; i < kConnections; ++i) {
+    connections.push_back(Connect());
+    ASSERT_EQ(send(connections.back(), request.data(), request.size(), 0), request.size());
+    char byte;
+    while (recv(connections.back(), &byte, 1, 0) == 1) continue;  // the whole answer
+  }
+  const int of_server = OpenDescriptors() - before - kConnections;
+  EXPECT_LE(of_server, HttpServer::kMaxLeaving + 8);
+  for (const int connection : connections) close(connection);
 }
 
 TEST_F(AdminTest, HandlersThatWaitHoldUpNoProbe) {

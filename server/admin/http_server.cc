@@ -37,10 +37,6 @@ constexpr std::chrono::seconds kAnswerTime(10);
 constexpr std::chrono::seconds kFarewell(1);
 constexpr std::chrono::milliseconds kUntilNextAccept(100);
 constexpr size_t kMaxRequestBytes = 16 << 10;
-// Connections that have not said yet what they want.
-constexpr size_t kMaxReading = 256;
-// Requests that wait for a handler, or whose answer is under way.
-constexpr size_t kMaxAnswering = 64;
 constexpr size_t kHandlerThreads = 8;
 // Below that compression gains nothing.
 constexpr size_t kLeastCompressed = 1 << 10;
@@ -136,8 +132,10 @@ class HttpServer::Connections {
 
   const std::vector<std::string> hosts_;
   const HttpHandlers handlers_;
-  // Those of which no request has come yet, the oldest first; they take themselves out.
+  // Those of which no request has come yet, and those that send a body which nobody wants, the
+  // oldest first; they take themselves out.
   std::list<Connection*> reading_;
+  std::list<Connection*> leaving_;
   size_t answering_ = 0;
   asio::io_context io_{1};  // goes before what connections use
   tcp::acceptor acceptor_{io_};
@@ -241,6 +239,8 @@ class HttpServer::Connections::Connection : public std::enable_shared_from_this<
     Error ignored;
     stream_.socket().shutdown(tcp::socket::shutdown_send, ignored);
     if (!has_body_) return;
+    if (all_.leaving_.size() >= kMaxLeaving) all_.leaving_.front()->Cancel();
+    place_ = all_.leaving_.insert(all_.leaving_.end(), this);
     stream_.expires_after(kFarewell);
     Discard();
   }
@@ -249,7 +249,8 @@ class HttpServer::Connections::Connection : public std::enable_shared_from_this<
     buffer_.clear();
     stream_.async_read_some(buffer_.prepare(kMaxRequestBytes),
                             [self = shared_from_this()](const Error& error, size_t) {
-                              if (!error) self->Discard();
+                              if (!error) return self->Discard();
+                              self->all_.leaving_.erase(self->place_);
                             });
   }
 
@@ -257,7 +258,7 @@ class HttpServer::Connections::Connection : public std::enable_shared_from_this<
   Connections& all_;
   beast::flat_buffer buffer_;
   http::request_parser<http::empty_body> parser_;
-  std::list<Connection*>::iterator place_;
+  std::list<Connection*>::iterator place_;  // among those that are read, or that leave
   bool has_body_ = false;
   bool answering_ = false;
   std::unique_ptr<Response> message_;

@@ -1,6 +1,7 @@
 // GET over HTTP/1.1, for a person's browser, probes and Prometheus.
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -34,10 +35,17 @@ struct HttpHandlers {
 };
 
 // A connection is for one request without a body, has as a whole some seconds for it, and takes no
-// thread but while its handler runs. Of too many connections that have not said yet what they want
-// the oldest is closed; what comes while too much is being answered gets 503.
+// thread but while its handler runs. Of too many connections that have not said yet what they want,
+// or that go on sending a body though it is refused, the oldest is closed; what comes while too
+// much is being answered gets 503.
 class HttpServer {
  public:
+  // Of each kind, at a time.
+  static constexpr size_t kMaxReading = 256;   // have not said yet what they want
+  static constexpr size_t kMaxAnswering = 64;  // wait for a handler, or their answer is under way
+  static constexpr size_t kMaxLeaving = 64;    // are refused, and send a body
+  static constexpr size_t kMaxConnections = kMaxReading + kMaxAnswering + kMaxLeaving;
+
   // `address` is host:port; port 0 picks a free one. `hosts`: names that requests may use for this
   // server besides those of IsOwnHost. Unavailable says why the address can't be listened on.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Listen(const std::string& address,

@@ -1,5 +1,7 @@
 #include "server/append/block_reader.h"
 
+#include <type_traits>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "kernels/numerics/crc32c.h"
@@ -59,6 +61,17 @@ absl::StatusOr<RecordView> BlockReader::Read(const AppendEntryView& block,
     }
   }
   return records;
+}
+
+void BlockReader::ForgetLarge() {
+  constexpr size_t kKeptBytes = size_t{16} << 10;  // of each array
+  const auto forget = [](auto& copy) {
+    if (copy.capacity() * sizeof(copy[0]) > kKeptBytes) std::decay_t<decltype(copy)>().swap(copy);
+  };
+  forget(sampled_ids_);
+  forget(sampled_log_probs_);
+  forget(ids_);
+  forget(log_probs_);
 }
 
 }  // namespace sis

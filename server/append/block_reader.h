@@ -22,6 +22,9 @@ class BlockReader {
   absl::StatusOr<RecordView> Read(const AppendEntryView& block, const SharedSegment* segment,
                                   size_t slots, int64_t max_positions);
 
+  // Gives back the memory of large copies, which a stream that waits would keep.
+  void ForgetLarge();
+
  private:
   std::vector<int32_t> sampled_ids_;
   std::vector<float> sampled_log_probs_;

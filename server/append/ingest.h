@@ -38,6 +38,12 @@ class Ingest {
   void LieIn(absl::StatusOr<std::shared_ptr<SharedSegment>> segment) {
     segment_ = std::move(segment);
   }
+  // Gives back what the entries so far have taken: the segment, and the memory of large ones.
+  void Rest() {
+    segment_ = nullptr;
+    block_.ForgetLarge();
+    if (ranks_.capacity() > kKeptRanks) std::vector<uint8_t>().swap(ranks_);
+  }
 
   // Applies the entries that have no acks yet, one by one, and acks them. A refused one changes
   // nothing, and its ack says why. Stops at an entry that should wait for room, and returns what it
@@ -54,6 +60,8 @@ class Ingest {
   void Store(AppendEntries entries, std::vector<EntryAck>& acks);
 
  private:
+  static constexpr size_t kKeptRanks = 4096;
+
   Ingest(StoredRuns& runs, RoomQueue& room_queue, std::shared_ptr<Run> run)
       : registry_(&runs.registry()),
         stored_(runs.stored()),

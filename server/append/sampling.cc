@@ -40,9 +40,9 @@ absl::Status CheckSampling(const v1::Sampling& sampling) {
   }
   if (sampling.has_repetition_penalty() &&
       !(std::isfinite(sampling.repetition_penalty()) && sampling.repetition_penalty() > 0)) {
-    return absl::InvalidArgumentError(absl::StrCat("sampling.repetition_penalty: ",
-                                                   sampling.repetition_penalty(),
-                                                   " is not finite and above 0"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("sampling.repetition_penalty: ", sampling.repetition_penalty(),
+                     " is not finite and above 0"));
   }
   if (sampling.log_probs() == Sampling::PROCESSED) return absl::OkStatus();
 

@@ -17,6 +17,7 @@
 #include "server/cache/evaluated.h"
 #include "server/cache/missing.h"
 #include "server/cache/staleness.h"
+#include "server/cache/step_ledger.h"
 #include "server/threads/mutex.h"
 
 namespace sis {
@@ -71,6 +72,8 @@ struct RunTotals {
   std::map<std::string, CorrectionTotals> corrections = {
       {"plain", {}}, {"clipped", {}}, {"applied", {}}};
   std::map<int, PrefixTotals> prefix_curve;  // by k; at most kPrefixPointsCounted
+  // Evaluated, and left out of a step's totals.
+  StepLedger::Uncounted uncounted;
   // Of appends.
   double ingested_positions = 0;
   double ingested_bytes = 0;
@@ -105,6 +108,11 @@ class RunCounters {
   // Positions counted for the first time. What was observed the others don't count: each run has
   // names of its own.
   void AddEvaluated(const Evaluated& evaluated) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  void AddUncounted(const StepLedger::Uncounted& uncounted) {
+    if (uncounted == StepLedger::Uncounted()) return;
+    Count([&](RunTotals& totals) { totals.uncounted += uncounted; });
+  }
 
   // A correction under the name that is its label, and in words that are the same for the same one.
   struct ObservedName {

@@ -1,48 +1,51 @@
 #include "server/cache/step_ledger.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace sis {
 
-std::vector<StepLedger::Range> StepLedger::Claim(uint64_t draw, uint64_t sequence_key,
-                                                 Range range) {
+StepLedger::Claimed StepLedger::Claim(uint64_t draw, uint64_t sequence_key, Range range) {
   WriterLock lock(mutex_);
   OpenStep* const step = Use(draw);
-  if (step == nullptr) return {};
+  if (step == nullptr) return {.fresh = {}, .uncounted = range.end - range.first};
   OpenStep& entry = *step;
-  while (ranges_ >= kMaxRanges) {
-    if (steps_.size() == 1) return {};
-    ForgetLeastRecentlyUsed();
-  }
-
-  std::vector<Range>& counted = entry.counted[sequence_key];
-  const auto touches = [&](const Range& other) {
-    return other.first <= range.end && range.first <= other.end;
-  };
-  std::vector<Range> fresh;
-  std::vector<Range> merged;
+  Ranges& counted = entry.counted[sequence_key];
+  // Those that touch `range`: from the last that begins no later, or the one after it.
+  auto first = counted.upper_bound(range.first);
+  if (first != counted.begin() && std::prev(first)->second >= range.first) --first;
+  Claimed claimed;
   Range whole = range;
   uint32_t next = range.first;  // what lies before it is counted, or fresh already
-  for (const Range& other : counted) {
-    if (!touches(other)) {
-      merged.push_back(other);
-      continue;
-    }
-    if (next < other.first) fresh.push_back({next, std::min(other.first, range.end)});
-    next = std::max(next, other.end);
-    whole = {std::min(whole.first, other.first), std::max(whole.end, other.end)};
+  auto last = first;
+  int64_t added = 1;
+  for (; last != counted.end() && last->first <= range.end; ++last, --added) {
+    if (next < last->first) claimed.fresh.push_back({next, last->first});
+    next = std::max(next, last->second);
+    whole = {std::min(whole.first, last->first), std::max(whole.end, last->second)};
   }
-  if (next < range.end) fresh.push_back({next, range.end});
-  merged.insert(std::ranges::upper_bound(merged, whole.first, {}, &Range::first), whole);
-  const auto added = static_cast<int64_t>(merged.size()) - static_cast<int64_t>(counted.size());
-  if (!Charge(entry, added * kRangeBytes)) {
+  if (next < range.end) claimed.fresh.push_back({next, range.end});
+  if (claimed.fresh.empty()) return claimed;
+
+  if (!MakeRoom(entry, added)) {
     if (counted.empty()) entry.counted.erase(sequence_key);
-    return {};
+    for (const Range& fresh : claimed.fresh) claimed.uncounted += fresh.end - fresh.first;
+    claimed.fresh.clear();
+    return claimed;
   }
-  entry.ranges += added;
-  ranges_ += added;
-  counted = std::move(merged);
-  return fresh;
+  counted.insert(counted.erase(first, last), {whole.first, whole.end});
+  return claimed;
+}
+
+bool StepLedger::MakeRoom(OpenStep& step, int64_t ranges) {
+  while (ranges > 0 && ranges_ >= kMaxRanges) {
+    if (steps_.size() == 1) return false;
+    ForgetLeastRecentlyUsed();
+  }
+  if (!Charge(step, ranges * kRangeBytes)) return false;
+  step.ranges += ranges;
+  ranges_ += ranges;
+  return true;
 }
 
 StepLedger::OpenStep* StepLedger::Use(uint64_t draw) {
@@ -84,29 +87,42 @@ void StepLedger::ForgetLeastRecentlyUsed() {
 }
 
 template <typename Entries>
-void StepLedger::DropWithoutRoom(OpenStep& step, int64_t bytes, const Entries& held,
-                                 Entries& from) {
+int64_t StepLedger::DropWithoutRoom(OpenStep& step, int64_t bytes, const Entries& held,
+                                    Entries& from) {
+  int64_t positions = 0;
   for (auto next = from.begin(); next != from.end();) {
     const bool has_room = held.contains(next->first) || Charge(step, bytes);
+    if (!has_room) positions += next->second.positions;
     next = has_room ? std::next(next) : from.erase(next);
   }
+  return positions;
 }
 
-void StepLedger::Add(uint64_t draw, const Evaluated& evaluated) {
+StepLedger::Uncounted StepLedger::Add(uint64_t draw, const Evaluated& evaluated,
+                                      int64_t unclaimed) {
   WriterLock lock(mutex_);
-  if (!steps_.contains(draw)) return;
+  Uncounted uncounted{.positions = unclaimed};
+  if (!steps_.contains(draw)) return uncounted;
   OpenStep& step = *Use(draw);
   Evaluated kept = evaluated;
-  DropWithoutRoom(step, kPrefixPointBytes, step.evaluated.prefix_curve, kept.prefix_curve);
-  DropWithoutRoom(step, kObservedBytes, step.evaluated.observed, kept.observed);
+  uncounted.prefix_curve =
+      DropWithoutRoom(step, kPrefixPointBytes, step.evaluated.prefix_curve, kept.prefix_curve);
+  uncounted.corrections =
+      DropWithoutRoom(step, kObservedBytes, step.evaluated.observed, kept.observed);
   step.evaluated += kept;
+  step.uncounted += uncounted;
+  return uncounted;
+}
+
+StepLedger::Step StepLedger::ToStep(const OpenStep& step) {
+  return {step.evaluated, static_cast<int64_t>(step.counted.size()), step.uncounted};
 }
 
 std::optional<StepLedger::Step> StepLedger::Find(uint64_t draw) const {
   WriterLock lock(mutex_);
   const auto step = steps_.find(draw);
   if (step == steps_.end()) return std::nullopt;
-  return Step{step->second.evaluated, static_cast<int64_t>(step->second.counted.size())};
+  return ToStep(step->second);
 }
 
 std::vector<StepLedger::NamedStep> StepLedger::List() const {
@@ -114,8 +130,7 @@ std::vector<StepLedger::NamedStep> StepLedger::List() const {
   std::vector<NamedStep> steps;
   steps.reserve(steps_.size());
   for (const uint64_t draw : by_use_) {
-    const OpenStep& step = steps_.at(draw);
-    steps.push_back({draw, {step.evaluated, static_cast<int64_t>(step.counted.size())}});
+    steps.push_back({draw, ToStep(steps_.at(draw))});
   }
   return steps;
 }

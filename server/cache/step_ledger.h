@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/btree_map.h"
 #include "absl/container/flat_hash_map.h"
 #include "server/cache/evaluated.h"
 #include "server/memory/byte_budget.h"
@@ -35,17 +36,39 @@ class StepLedger {
     friend bool operator==(const Range&, const Range&) = default;
   };
 
-  // Marks [range) of the sequence as counted for the draw, and returns the parts that were not.
-  // None if the draw alone holds kMaxRanges, or would need more than the budget has.
-  std::vector<Range> Claim(uint64_t draw, uint64_t sequence_key, Range range)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  struct Claimed {
+    std::vector<Range> fresh;  // not counted before
+    // How many positions would be fresh, but are left uncounted: the draw alone holds kMaxRanges,
+    // or would need more than the budget has. There are no fresh ones then.
+    int64_t uncounted = 0;
+  };
+  // Marks [range) of the sequence as counted for the draw.
+  Claimed Claim(uint64_t draw, uint64_t sequence_key, Range range) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Positions that are not in a step's totals for want of room, each time that they are evaluated.
+  struct Uncounted {
+    int64_t positions = 0;     // in none of them
+    int64_t prefix_curve = 0;  // at so many points of the curve, once for each
+    int64_t corrections = 0;   // under so many observed corrections, once for each
+
+    Uncounted& operator+=(const Uncounted& other) {
+      positions += other.positions;
+      prefix_curve += other.prefix_curve;
+      corrections += other.corrections;
+      return *this;
+    }
+    friend bool operator==(const Uncounted&, const Uncounted&) = default;
+  };
   // Adds what was claimed to the step's totals, but for points of the prefix curve and observed
-  // corrections that the budget has no room for.
-  void Add(uint64_t draw, const Evaluated& evaluated) ABSL_LOCKS_EXCLUDED(mutex_);
+  // corrections that the budget has no room for. `unclaimed` positions were left uncounted. Returns
+  // all that is uncounted of these.
+  Uncounted Add(uint64_t draw, const Evaluated& evaluated, int64_t unclaimed = 0)
+      ABSL_LOCKS_EXCLUDED(mutex_);
 
   struct Step {
     Evaluated evaluated;
     int64_t sequences;
+    Uncounted uncounted;
   };
   std::optional<Step> Find(uint64_t draw) const ABSL_LOCKS_EXCLUDED(mutex_);
   struct NamedStep {
@@ -68,22 +91,29 @@ class StepLedger {
   static constexpr int64_t kPrefixPointBytes = 96;
 
  private:
+  // Ends by beginnings; disjoint, neighbours merged.
+  using Ranges = absl::btree_map<uint32_t, uint32_t>;
+
   struct OpenStep {
     Evaluated evaluated;
-    int64_t ranges = 0;  // in `counted`
-    int64_t bytes = 0;   // charged
-    // By sequence key; sorted, disjoint, neighbours merged.
-    absl::flat_hash_map<uint64_t, std::vector<Range>> counted;
-    std::list<uint64_t>::iterator by_use;  // in by_use_
+    Uncounted uncounted;
+    int64_t ranges = 0;                             // in `counted`
+    int64_t bytes = 0;                              // charged
+    absl::flat_hash_map<uint64_t, Ranges> counted;  // by sequence key
+    std::list<uint64_t>::iterator by_use;           // in by_use_
   };
 
+  static Step ToStep(const OpenStep& step);
   // The step of the draw, which is now the one used last; null if there is no room for it.
   OpenStep* Use(uint64_t draw) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Drops from `from` what the step does not hold yet and the budget has no room for; one entry is
-  // so many bytes.
+  // so many bytes. Returns how many positions that was.
   template <typename Entries>
-  void DropWithoutRoom(OpenStep& step, int64_t bytes, const Entries& held, Entries& from)
+  int64_t DropWithoutRoom(OpenStep& step, int64_t bytes, const Entries& held, Entries& from)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Takes room for so many ranges of the step that was used last, or gives it back if they are less
+  // than none. Forgets other steps where it is short; false if that is not enough.
+  bool MakeRoom(OpenStep& step, int64_t ranges) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Charges bytes of the step that was used last, or refunds them if there are less than none.
   // Forgets other steps where the budget is short; false if that is not enough.
   bool Charge(OpenStep& step, int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -18,16 +18,20 @@ Evaluated Accepted(int64_t count) {
   return evaluated;
 }
 
+std::vector<Range> Fresh(StepLedger& ledger, uint64_t draw, uint64_t sequence_key, Range range) {
+  return ledger.Claim(draw, sequence_key, range).fresh;
+}
+
 TEST(StepLedgerTest, ClaimReturnsWhatWasNotCounted) {
   ByteBudget budget(INT64_MAX);
   StepLedger ledger(4, budget);
-  EXPECT_EQ(ledger.Claim(0, 1, {10, 20}), (std::vector<Range>{{10, 20}}));
-  EXPECT_EQ(ledger.Claim(0, 1, {10, 20}), std::vector<Range>{});
-  EXPECT_EQ(ledger.Claim(0, 1, {30, 40}), (std::vector<Range>{{30, 40}}));
-  EXPECT_EQ(ledger.Claim(0, 1, {0, 50}), (std::vector<Range>{{0, 10}, {20, 30}, {40, 50}}));
-  EXPECT_EQ(ledger.Claim(0, 1, {0, 50}), std::vector<Range>{});
-  EXPECT_EQ(ledger.Claim(0, 2, {0, 5}), (std::vector<Range>{{0, 5}})) << "another sequence";
-  EXPECT_EQ(ledger.Claim(1, 1, {0, 5}), (std::vector<Range>{{0, 5}})) << "another draw";
+  EXPECT_EQ(Fresh(ledger, 0, 1, {10, 20}), (std::vector<Range>{{10, 20}}));
+  EXPECT_EQ(Fresh(ledger, 0, 1, {10, 20}), std::vector<Range>{});
+  EXPECT_EQ(Fresh(ledger, 0, 1, {30, 40}), (std::vector<Range>{{30, 40}}));
+  EXPECT_EQ(Fresh(ledger, 0, 1, {0, 50}), (std::vector<Range>{{0, 10}, {20, 30}, {40, 50}}));
+  EXPECT_EQ(Fresh(ledger, 0, 1, {0, 50}), std::vector<Range>{});
+  EXPECT_EQ(Fresh(ledger, 0, 2, {0, 5}), (std::vector<Range>{{0, 5}})) << "another sequence";
+  EXPECT_EQ(Fresh(ledger, 1, 1, {0, 5}), (std::vector<Range>{{0, 5}})) << "another draw";
   EXPECT_EQ(ledger.Find(0)->sequences, 2);
   EXPECT_EQ(ledger.Find(1)->sequences, 1);
 }
@@ -51,9 +55,51 @@ TEST(StepLedgerTest, RandomClaimsAgreeWithABitmap) {
         }
         counted[p] = true;
       }
-      ASSERT_EQ(ledger.Claim(7, 1, {first, end}), expected) << "trial " << trial << " claim " << i;
+      ASSERT_EQ(Fresh(ledger, 7, 1, {first, end}), expected) << "trial " << trial << " claim " << i;
     }
   }
+}
+
+// What a claim costs does not depend on how many ranges the sequence has: else this would not end.
+TEST(StepLedgerTest, AsManyRangesOfOneSequenceAsThereMayBe) {
+  ByteBudget budget(INT64_MAX);
+  StepLedger ledger(1, budget);
+  constexpr auto kMost = static_cast<uint32_t>(StepLedger::kMaxRanges);
+  for (uint32_t i = 0; i < kMost; ++i) {
+    ASSERT_EQ(Fresh(ledger, 1, 1, {2 * i, 2 * i + 1}).size(), 1) << i;
+  }
+  EXPECT_EQ(ledger.Claim(1, 1, {2 * kMost, 2 * kMost + 3}).uncounted, 3) << "one range too many";
+  EXPECT_EQ(Fresh(ledger, 1, 1, {1, 2}).size(), 1) << "joins two";
+  EXPECT_EQ(ledger.Claim(1, 1, {2 * kMost, 2 * kMost + 3}).uncounted, 0);
+  EXPECT_EQ(Fresh(ledger, 1, 1, {0, 2 * kMost}).size(), kMost - 1);
+  EXPECT_EQ(budget.used(), StepLedger::kStepBytes + 1 * StepLedger::kRangeBytes);
+}
+
+TEST(StepLedgerTest, SaysWhatItHasNoRoomFor) {
+  ByteBudget budget(StepLedger::kStepBytes + 2 * StepLedger::kRangeBytes);
+  StepLedger ledger(4, budget);
+  EXPECT_EQ(ledger.Claim(1, 1, {0, 10}).uncounted, 0);
+  EXPECT_EQ(ledger.Claim(1, 1, {20, 30}).uncounted, 0);
+  const StepLedger::Claimed claimed = ledger.Claim(1, 2, {5, 12});
+  EXPECT_EQ(claimed.uncounted, 7);
+  EXPECT_TRUE(claimed.fresh.empty());
+  EXPECT_EQ(ledger.Claim(1, 1, {0, 10}).uncounted, 0) << "is counted";
+  EXPECT_EQ(ledger.Find(1)->sequences, 1);
+
+  Evaluated evaluated = Accepted(1);
+  evaluated.prefix_curve[1].positions = 2;
+  evaluated.prefix_curve[8].positions = 3;
+  evaluated.observed["a"].positions = 4;
+  const StepLedger::Uncounted uncounted{.positions = 7, .prefix_curve = 5, .corrections = 4};
+  EXPECT_EQ(ledger.Add(1, evaluated, 7), uncounted);
+  EXPECT_EQ(ledger.Find(1)->uncounted, uncounted);
+  ledger.Add(1, evaluated, 7);
+  EXPECT_EQ(ledger.List()[0].step.uncounted.positions, 14) << "each time";
+
+  // There is no room for the step itself beside that of another run.
+  StepLedger other(4, budget);
+  EXPECT_EQ(other.Claim(1, 1, {0, 10}).uncounted, 10);
+  EXPECT_EQ(other.Add(1, Evaluated(), 10).positions, 10);
 }
 
 TEST(StepLedgerTest, ConcurrentClaimsPartitionTheirUnion) {
@@ -70,7 +116,7 @@ TEST(StepLedgerTest, ConcurrentClaimsPartitionTheirUnion) {
       const uint32_t end = std::min<uint32_t>(kPositions, first + 1 + random() % 30);
       for (uint32_t p = first; p < end; ++p) asked[key * kPositions + p] = 1;
       int64_t fresh = 0;
-      for (const Range& range : ledger.Claim(5, key, {first, end})) {
+      for (const Range& range : Fresh(ledger, 5, key, {first, end})) {
         EXPECT_GE(range.first, first);
         EXPECT_LE(range.end, end);
         for (uint32_t p = range.first; p < range.end; ++p) ++claimed[key * kPositions + p];
@@ -120,14 +166,14 @@ TEST(StepLedgerTest, KeepsTheDrawsClaimedLast) {
   ByteBudget budget(INT64_MAX);
   StepLedger ledger(2, budget);
   EXPECT_FALSE(ledger.last_draw().has_value());
-  EXPECT_EQ(ledger.Claim(10, 1, {0, 1}).size(), 1);
-  EXPECT_EQ(ledger.Claim(5, 1, {0, 1}).size(), 1);
+  EXPECT_EQ(Fresh(ledger, 10, 1, {0, 1}).size(), 1);
+  EXPECT_EQ(Fresh(ledger, 5, 1, {0, 1}).size(), 1);
   EXPECT_EQ(ledger.last_draw(), 5) << "the last, not the largest";
-  EXPECT_EQ(ledger.Claim(10, 1, {0, 1}).size(), 0) << "counted; but used";
-  EXPECT_EQ(ledger.Claim(4, 1, {0, 1}).size(), 1);
+  EXPECT_EQ(Fresh(ledger, 10, 1, {0, 1}).size(), 0) << "counted; but used";
+  EXPECT_EQ(Fresh(ledger, 4, 1, {0, 1}).size(), 1);
   EXPECT_FALSE(ledger.Find(5).has_value()) << "made room for 4";
-  EXPECT_EQ(ledger.Claim(10, 1, {0, 2}), (std::vector<Range>{{1, 2}})) << "still kept";
-  EXPECT_EQ(ledger.Claim(5, 1, {0, 1}).size(), 1) << "forgotten, so counted anew";
+  EXPECT_EQ(Fresh(ledger, 10, 1, {0, 2}), (std::vector<Range>{{1, 2}})) << "still kept";
+  EXPECT_EQ(Fresh(ledger, 5, 1, {0, 1}).size(), 1) << "forgotten, so counted anew";
 }
 
 // A run that goes back to a checkpoint has smaller draws than before.
@@ -137,7 +183,7 @@ TEST(StepLedgerTest, CountsWhateverDrawsWereUsedBefore) {
   StepLedger ledger(kKept, budget);
   for (const uint64_t from : {uint64_t{1000}, uint64_t{0}, UINT64_MAX - 200, uint64_t{7}}) {
     for (uint64_t draw = from; draw < from + 2 * kKept; ++draw) {
-      ASSERT_EQ(ledger.Claim(draw, 1, {0, 1}).size(), 1) << draw;
+      ASSERT_EQ(Fresh(ledger, draw, 1, {0, 1}).size(), 1) << draw;
       ASSERT_TRUE(ledger.Find(draw).has_value()) << draw;
       ASSERT_EQ(ledger.last_draw(), draw);
     }
@@ -153,26 +199,26 @@ TEST(StepLedgerTest, WhatItKeepsIsCharged) {
   ByteBudget budget(kStep + kRanges * kRange);
   {
     StepLedger ledger(4, budget);
-    for (uint64_t key = 0; key < 6; ++key) EXPECT_EQ(ledger.Claim(1, key, {0, 1}).size(), 1);
+    for (uint64_t key = 0; key < 6; ++key) EXPECT_EQ(Fresh(ledger, 1, key, {0, 1}).size(), 1);
     EXPECT_EQ(budget.used(), kStep + 6 * kRange);
-    EXPECT_EQ(ledger.Claim(1, 0, {2, 3}).size(), 1) << "another range";
+    EXPECT_EQ(Fresh(ledger, 1, 0, {2, 3}).size(), 1) << "another range";
     EXPECT_EQ(budget.used(), kStep + 7 * kRange);
-    EXPECT_EQ(ledger.Claim(1, 0, {1, 2}).size(), 1) << "which makes one of two";
+    EXPECT_EQ(Fresh(ledger, 1, 0, {1, 2}).size(), 1) << "which makes one of two";
     EXPECT_EQ(budget.used(), kStep + 6 * kRange);
 
-    for (uint64_t key = 0; key < 2; ++key) EXPECT_EQ(ledger.Claim(2, key, {0, 1}).size(), 1);
+    for (uint64_t key = 0; key < 2; ++key) EXPECT_EQ(Fresh(ledger, 2, key, {0, 1}).size(), 1);
     EXPECT_TRUE(ledger.Find(1).has_value());
-    EXPECT_EQ(ledger.Claim(2, 2, {0, 1}).size(), 1);
+    EXPECT_EQ(Fresh(ledger, 2, 2, {0, 1}).size(), 1);
     EXPECT_FALSE(ledger.Find(1).has_value()) << "forgotten to make room";
     EXPECT_EQ(budget.used(), kStep + 3 * kRange);
-    for (uint64_t key = 3; key < kRanges; ++key) EXPECT_EQ(ledger.Claim(2, key, {0, 1}).size(), 1);
-    EXPECT_EQ(ledger.Claim(2, kRanges, {0, 1}).size(), 0) << "nothing else to forget";
+    for (uint64_t key = 3; key < kRanges; ++key) EXPECT_EQ(Fresh(ledger, 2, key, {0, 1}).size(), 1);
+    EXPECT_EQ(Fresh(ledger, 2, kRanges, {0, 1}).size(), 0) << "nothing else to forget";
     EXPECT_EQ(ledger.Find(2)->sequences, kRanges);
-    EXPECT_EQ(ledger.Claim(2, 0, {0, 2}).size(), 1) << "needs no more memory";
+    EXPECT_EQ(Fresh(ledger, 2, 0, {0, 2}).size(), 1) << "needs no more memory";
 
     // Others, that share the budget, must make do with what is left.
     StepLedger other(4, budget);
-    EXPECT_EQ(other.Claim(1, 1, {0, 1}).size(), 0);
+    EXPECT_EQ(Fresh(other, 1, 1, {0, 1}).size(), 0);
     EXPECT_FALSE(other.Find(1).has_value());
     EXPECT_FALSE(other.last_draw().has_value());
   }
@@ -226,7 +272,7 @@ TEST(StepLedgerTest, ListsTheStepsThatFindKnowsByWhenTheyWereClaimedLast) {
   StepLedger ledger(3, budget);
   EXPECT_TRUE(ledger.List().empty());
   for (const uint64_t draw : {1, 2, 3, 4, 2}) {
-    for (const Range& range : ledger.Claim(draw, draw, {0, static_cast<uint32_t>(draw)})) {
+    for (const Range& range : Fresh(ledger, draw, draw, {0, static_cast<uint32_t>(draw)})) {
       ledger.Add(draw, Accepted(range.end - range.first));
     }
   }
@@ -247,7 +293,7 @@ TEST(StepLedgerTest, RangesOfAllStepsTogetherAreBounded) {
   StepLedger ledger(4, budget);
   const auto fill = [&](uint64_t draw, int64_t ranges) {
     int64_t claimed = 0;
-    for (int64_t key = 0; key < ranges; ++key) claimed += ledger.Claim(draw, key, {0, 1}).size();
+    for (int64_t key = 0; key < ranges; ++key) claimed += Fresh(ledger, draw, key, {0, 1}).size();
     return claimed;
   };
   constexpr int64_t kMost = StepLedger::kMaxRanges;
@@ -260,9 +306,9 @@ TEST(StepLedgerTest, RangesOfAllStepsTogetherAreBounded) {
   EXPECT_EQ(fill(3, kMost + 1), kMost - 1) << "one was there, one is too many";
   EXPECT_FALSE(ledger.Find(2).has_value());
   // Ranges that become one make room.
-  EXPECT_EQ(ledger.Claim(4, 1, {0, 1}).size(), 1);
-  EXPECT_EQ(ledger.Claim(4, 1, {2, 3}).size(), 1);
-  EXPECT_EQ(ledger.Claim(4, 1, {0, 3}), (std::vector<Range>{{1, 2}}));
+  EXPECT_EQ(Fresh(ledger, 4, 1, {0, 1}).size(), 1);
+  EXPECT_EQ(Fresh(ledger, 4, 1, {2, 3}).size(), 1);
+  EXPECT_EQ(Fresh(ledger, 4, 1, {0, 3}), (std::vector<Range>{{1, 2}}));
 }
 
 }  // namespace

@@ -159,6 +159,7 @@ absl::StatusOr<RangeResult> EvaluateCall::EvaluateAgain(size_t i, const StepLedg
 int64_t EvaluateCall::Count() {
   const uint64_t draw = input_.parameters.draw;
   Evaluated counted;
+  int64_t unclaimed = 0;
   size_t i = 0;
   size_t offset = 0;
   for (const Group& group : groups_) {
@@ -174,7 +175,9 @@ int64_t EvaluateCall::Count() {
       const SliceRange& slice = slices_[i];
       const StepLedger::Range whole{slice.first_position, slice.first_position + slice.count};
       const uint64_t key = SequenceKey(run_->config().seed, slice.name.attempt, slice.name.id);
-      for (const StepLedger::Range& range : run_->steps().Claim(draw, key, whole)) {
+      const StepLedger::Claimed claimed = run_->steps().Claim(draw, key, whole);
+      unclaimed += claimed.uncounted;
+      for (const StepLedger::Range& range : claimed.fresh) {
         fresh.push_back({i, offset, range});
         whole_slices += range == whole;
       }
@@ -191,7 +194,7 @@ int64_t EvaluateCall::Count() {
       if (again.ok()) Add(part.slice, *again, counted);
     }
   }
-  run_->steps().Add(draw, counted);
+  run_->counters().AddUncounted(run_->steps().Add(draw, counted, unclaimed));
   run_->counters().AddEvaluated(counted);
   return counted.sums.scored() + counted.sums.missing;
 }

@@ -116,6 +116,9 @@ v1::GetStepResponse ToMessage(const StepLedger::Step& step) {
     missing.set_positions(positions);
   }
   AddPrefixCurve(step.evaluated, *response.mutable_prefix_curve());
+  response.set_uncounted_positions(step.uncounted.positions);
+  response.set_uncounted_prefix_positions(step.uncounted.prefix_curve);
+  response.set_uncounted_correction_positions(step.uncounted.corrections);
   return response;
 }
 

@@ -3,10 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdlib>
-#include <cstring>
-#include <fstream>
 #include <set>
 #include <utility>
 #include <vector>
@@ -18,7 +15,9 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "client/files/regular_file.h"
 
 namespace sis {
 namespace {
@@ -152,10 +151,13 @@ absl::Status Configuration::Refuse(const Setting& setting, absl::string_view why
 }
 
 absl::Status Configuration::TakeFile(const std::string& path) {
-  std::ifstream file(path);
+  const absl::StatusOr<std::string> text = ReadRegularFile(path);
+  if (!text.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("--config=", text.status().message()));
+  }
   std::map<std::string, int> lines;
   int number = 0;
-  for (std::string line; std::getline(file, line);) {
+  for (const absl::string_view line : absl::StrSplit(*text, '\n')) {
     const std::string where = absl::StrCat(path, ":", ++number);
     const absl::string_view content = Content(line);
     if (content.empty()) continue;
@@ -175,11 +177,6 @@ absl::Status Configuration::TakeFile(const std::string& path) {
     }
     const std::string value(absl::StripAsciiWhitespace(content.substr(equals + 1)));
     if (absl::Status status = Take({name, value, where}); !status.ok()) return status;
-  }
-  // A folder can be opened, but not read.
-  if (!file.eof()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--config=", path, " can't be read: ", std::strerror(errno)));
   }
   return absl::OkStatus();
 }

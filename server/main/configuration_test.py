@@ -122,6 +122,7 @@ class ConfigurationTest(unittest.TestCase):
             ([], {}, "max_top_k = 300", ":1) is above 254"),
             (["--config=/nowhere"], {}, "", "--config=/nowhere can't be read"),
             (["--config=/"], {}, "", "--config=/ can't be read"),
+            (["--config=/dev/zero"], {}, "", "--config=/dev/zero can't be read"),
             (["--nothing=1"], {}, "", "nothing"),
             (["start"], {}, "", "'start' is no flag"),
             (["--undefok=x"], {}, "", "--undefok is not for the server"),
@@ -229,12 +230,14 @@ class ConfigurationTest(unittest.TestCase):
             return ["--listen=0.0.0.0:0", *(f"--{name}={path}" for name, path in files.items())]
 
         self.check(*flags(good))
+        fifo = f"{folder.name}/fifo"  # to which nobody writes
+        os.mkfifo(fifo)
         for name in good:
-            for wrong, said in (("/nowhere", "/nowhere"), (folder.name, folder.name), (garbage, garbage)):
+            for wrong in ("/nowhere", folder.name, garbage, fifo, "/dev/zero"):
                 with self.subTest(name=name, wrong=wrong):
                     refused = run("--check", *flags({**good, name: wrong}))
                     self.assertEqual(refused.returncode, 1)
-                    self.assertIn(f"sis_server: --{name}: {said}", refused.stderr)
+                    self.assertIn(f"sis_server: --{name}: {wrong}", refused.stderr)
         for name, said in (
             ("identities", "it names nobody"),
             ("tokenizer", "not a tokenizer.json"),
@@ -250,7 +253,7 @@ class ConfigurationTest(unittest.TestCase):
         proxy = [f"--proxy_certificate={certificate}"]
         self.check(*proxy)
         self.assertIn("goes in place of", run("--check", *flags(good), *proxy).stderr)
-        for wrong in ("/nowhere", folder.name, garbage):
+        for wrong in ("/nowhere", folder.name, garbage, fifo, "/dev/zero"):
             for check in (["--check"], ["--listen=127.0.0.1:0", "--admin=127.0.0.1:0"]):
                 refused = run(*check, f"--proxy_certificate={wrong}")
                 self.assertEqual(refused.returncode, 1)

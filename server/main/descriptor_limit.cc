@@ -4,13 +4,16 @@
 
 #include <algorithm>
 
+#include "server/admin/http_server.h"
+
 namespace sis {
 namespace {
 
 constexpr rlim_t kEnough = 1 << 20;
-// RocksDB's 512 files, the 96 connections of the admin port, and a few hundred more; of a small
-// limit half.
+// RocksDB's 512 files, the connections of the admin port, and some more for shared memory, logs and
+// files that are read again; of a small limit half.
 constexpr rlim_t kReserve = 1024;
+static_assert(512 + HttpServer::kMaxConnections + 128 <= kReserve);
 
 }  // namespace
 

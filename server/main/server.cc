@@ -40,15 +40,23 @@ constexpr int kMaxFrameBytes = 1 << 20;
 // What clients get to go once they have been told that the server does. Most close their connection
 // at once.
 constexpr std::chrono::milliseconds kFarewell(200);
+// How long a store that answers slowly is waited for beyond the grace.
+constexpr absl::Duration kStoreTime = absl::Seconds(10);
 
-// The first call of a connection may be a whole message. gRPC takes up to 13 times of what headers
-// bring (SECURITY.md).
+// The first call of a connection may be a whole message, but not one of the largest: clients send
+// these by calls of which the beginning is seen before the message is there. gRPC takes up to 13
+// times of what headers bring (SECURITY.md), and that is no share of its memory.
 Strangers::Limits LimitsOfStrangers(const ServerOptions& options) {
+  constexpr int64_t kMebibyte = 1 << 20;
   constexpr int64_t kMemoryPerByte = 16;
-  constexpr int64_t kHeaderBytes = 1 << 20;
-  const int64_t each = options.max_message_bytes + kHeaderBytes;
-  return {.each = each,
-          .together = std::max(each, options.connections.grpc_memory_bytes / kMemoryPerByte)};
+  const int64_t each = std::min(options.max_message_bytes + kMebibyte, 8 * kMebibyte);
+  const int64_t share = options.connections.grpc_memory_bytes / kMemoryPerByte;
+  return {.each = each, .together = std::max(each, std::min(share, 64 * kMebibyte))};
+}
+
+// For what is made of messages, while gRPC has them; for the largest message in any case.
+int64_t ParsingBytes(const ServerOptions& options) {
+  return std::max(options.connections.grpc_memory_bytes / 4, 2 * options.max_message_bytes);
 }
 
 // From then on gRPC stays until the process ends. When its last user goes it would join threads of
@@ -65,12 +73,21 @@ class Server::Gauges final : public prometheus::Collectable {
     using enum prometheus::MetricType;
     std::vector<prometheus::MetricFamily> families = ProcessMetrics();
     for (prometheus::MetricFamily& family : Own()) families.push_back(std::move(family));
-    if (server_.shown_certificate_.empty()) return families;
-    if (const auto expiry = CertificateExpiry(server_.shown_certificate_); expiry.ok()) {
+    if (const int64_t end = server_.certificate_end_; end != 0) {
       families.push_back(Family("sis_tls_certificate_not_after_timestamp_seconds",
                                 "When the certificate that clients are shown ends, since 1970.",
-                                Gauge, static_cast<double>(absl::ToUnixSeconds(*expiry))));
+                                Gauge, static_cast<double>(end)));
     }
+    prometheus::MetricFamily failed{"sis_reload_failed",
+                                    "1 while files make no sense that were to be read again, and "
+                                    "what they held before is used.",
+                                    Gauge,
+                                    {}};
+    for (const Reloads* reloads : server_.Reloaded()) {
+      failed.metric.push_back(
+          Metric(Gauge, reloads->failed() ? 1 : 0, {{"files", reloads->what()}}));
+    }
+    if (!failed.metric.empty()) families.push_back(std::move(failed));
     return families;
   }
 
@@ -133,18 +150,20 @@ Server::Server(const ServerOptions& options, std::unique_ptr<Arena> arena,
       backend_(ChooseBackend(options.backend, {.bytes = options.device_cache_bytes,
                                                .most_bytes = options.cache_bytes})),
       authenticator_(std::move(authenticator)),
+      parsing_(ParsingBytes(options)),
       streams_(SteadyNow),
       workers_(options.evaluate_threads),
       store_threads_(store_ != nullptr ? kStoreThreads : 0),
       status_(registry_, room_queue_, segments_, metrics_, absl::Now),
       service_({runs_, room_queue_, segments_, *backend_.backend, workers_, store_threads_,
-                streams_, metrics_, status_, *authenticator_, options.default_deadline}),
+                streams_, metrics_, status_, *authenticator_, parsing_, options.default_deadline}),
       cache_metrics_(std::make_shared<CacheMetrics>(registry_)),
       gauges_(std::make_shared<Gauges>(*this)),
       admin_(std::move(admin)),
       run_idle_expiry_(options.run_idle_expiry),
       reload_interval_(options.security.reload_interval),
-      shown_certificate_(options.security.shown_certificate()) {
+      proxy_certificate_(options.security.proxy_certificate),
+      has_identities_(!options.security.identities.empty()) {
   if (!backend_.device_cache.empty()) {
     device_cache_metrics_ = std::make_shared<DeviceCacheMetrics>(*backend_.backend);
   }
@@ -215,16 +234,13 @@ absl::Status Server::Recover(const std::string& store, absl::Duration opening) {
 }
 
 void Server::LookAtStore() {
-  const absl::Status status = store_->CanAppend();
-  WriterLock lock(store_mutex_);
-  const std::string reason(status.message());
-  if (reason.empty() != read_only_reason_.empty()) {
-    std::cerr << "store: "
-              << (reason.empty() ? "takes appends again"
-                                 : absl::StrCat("read-only, takes no appends: ", reason))
-              << std::endl;
+  const std::string reason(store_->CanAppend().message());
+  std::string before;
+  {
+    WriterLock lock(store_mutex_);
+    before = std::exchange(read_only_reason_, reason);
   }
-  read_only_reason_ = reason;
+  // Not under the lock, which probes take: nobody may be reading stderr.
   std::map<std::string, std::string> set_aside = runs_.SetAside();
   for (const auto& [run_id, why] : set_aside) {
     if (told_of_.contains(run_id)) continue;
@@ -232,6 +248,11 @@ void Server::LookAtStore() {
               << std::endl;
   }
   told_of_ = std::move(set_aside);
+  if (reason.empty() == before.empty()) return;
+  std::cerr << "store: "
+            << (reason.empty() ? "takes appends again"
+                               : absl::StrCat("read-only, takes no appends: ", reason))
+            << std::endl;
 }
 
 std::string Server::ReadOnlyReason() const {
@@ -284,7 +305,9 @@ absl::Status Server::Listen(const ServerOptions& options) {
     if (!files.ok()) return files.status();
     tls_files_ = *std::move(files);
     tls = TlsServerCredentials(options.security, *tls_files_);
+    certificate_end_ = absl::ToUnixSeconds(tls_files_->certificate_end());
   }
+  if (!proxy_certificate_.empty()) LookAtProxyCertificate();
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   const int max_message_bytes =
@@ -333,6 +356,9 @@ void Server::Shutdown(absl::Duration grace) {
     stopping_ = true;
   }
   stop_.notify_all();
+  // Calls in flight may be waiting for a node that never ends its answer, and so may what the store
+  // is owed.
+  if (store_ != nullptr) store_->EndWaits(SteadyNow() + grace + kStoreTime);
   status_.SetReady(false);
   if (admin_ != nullptr) admin_->StopServing();
   room_queue_.Close();
@@ -365,20 +391,30 @@ void Server::EndCalls(absl::Duration grace) {
   disconnect.join();
 }
 
+std::vector<const Reloads*> Server::Reloaded() const {
+  std::vector<const Reloads*> reloaded;
+  if (has_identities_) reloaded.push_back(&identities_reloads_);
+  if (tls_files_ != nullptr) reloaded.push_back(&tls_reloads_);
+  if (!proxy_certificate_.empty()) reloaded.push_back(&proxy_reloads_);
+  return reloaded;
+}
+
+void Server::LookAtProxyCertificate() {
+  const absl::StatusOr<absl::Time> end = CertificateExpiry(proxy_certificate_);
+  proxy_reloads_.Note(end.status(), /*changed=*/false);
+  if (end.ok()) certificate_end_ = absl::ToUnixSeconds(*end);
+}
+
 void Server::ReloadSecurity() {
-  // What came of it, and what came of it the last time.
-  const auto tell = [](const char* what, const absl::StatusOr<bool>& changed,
-                       std::string& problem) {
-    const std::string before = std::exchange(problem, std::string(changed.status().message()));
-    if (changed.ok() && *changed) std::cerr << what << ": read again" << std::endl;
-    if (!changed.ok() && problem != before) {
-      std::cerr << what << ": not read again: " << problem << std::endl;
-    }
-  };
   const absl::StatusOr<bool> changed = authenticator_->Reload();
-  tell("identities", changed, identities_problem_);
+  identities_reloads_.Note(changed.status(), changed.ok() && *changed);
   if (changed.ok() && *changed) streams_.CancelDisallowed();
-  if (tls_files_ != nullptr) tell("tls", tls_files_->Reload(), tls_problem_);
+  if (tls_files_ != nullptr) {
+    const absl::StatusOr<bool> renewed = tls_files_->Reload();
+    tls_reloads_.Note(renewed.status(), renewed.ok() && *renewed);
+    certificate_end_ = absl::ToUnixSeconds(tls_files_->certificate_end());
+  }
+  if (!proxy_certificate_.empty()) LookAtProxyCertificate();
 }
 
 void Server::KeepInOrder() {

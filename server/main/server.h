@@ -23,6 +23,7 @@
 #include "server/cache/run_registry.h"
 #include "server/main/listener.h"
 #include "server/memory/arena.h"
+#include "server/memory/byte_budget.h"
 #include "server/metrics/cache_metrics.h"
 #include "server/metrics/device_cache_metrics.h"
 #include "server/metrics/metered_store.h"
@@ -32,6 +33,7 @@
 #include "server/rpc/server_status.h"
 #include "server/security/authenticator.h"
 #include "server/security/connection_limits.h"
+#include "server/security/reloads.h"
 #include "server/security/security_options.h"
 #include "server/security/tls_files.h"
 #include "server/shared_memory/segment_registry.h"
@@ -55,7 +57,7 @@ struct ServerOptions {
   // A Hugging Face tokenizer.json, for the texts of tokens on the page; empty for none.
   std::string tokenizer = "";
   int64_t cache_bytes = int64_t{4} << 30;
-  int64_t max_message_bytes = int64_t{1} << 30;
+  int64_t max_message_bytes = int64_t{64} << 20;
   // Of all segments together; 0: there are none.
   int64_t shared_memory_bytes = 0;
   int evaluate_threads = 2;
@@ -129,8 +131,11 @@ class Server {
   // The janitor: resumes appends that wait for room, drops what has expired.
   void KeepInOrder();
   // Looks at the file of identities, and ends the streams of those who have gone from it; at the
-  // files of TLS.
+  // files of TLS, and at a proxy's certificate.
   void ReloadSecurity();
+  void LookAtProxyCertificate();
+  // Of the files that there are.
+  std::vector<const Reloads*> Reloaded() const;
 
   // Destroyed from the last to the first: the admin port and the gRPC server before all that their
   // handlers use.
@@ -144,6 +149,7 @@ class Server {
   SegmentRegistry segments_;
   const BackendChoice backend_;
   const std::unique_ptr<Authenticator> authenticator_;
+  ByteBudget parsing_;   // for what is made of messages
   OpenStreams streams_;  // calls may last until the workers have gone
   mutable Mutex store_mutex_;
   std::string read_only_reason_ ABSL_GUARDED_BY(store_mutex_);
@@ -165,9 +171,13 @@ class Server {
   int64_t damaged_files_ = 0;
   const absl::Duration run_idle_expiry_;
   const absl::Duration reload_interval_;
-  const std::string shown_certificate_;  // the file; empty if clients are shown none
-  std::string identities_problem_;       // when they were read last, by the janitor
-  std::string tls_problem_;              // the same
+  const std::string proxy_certificate_;  // the file; empty if there is none
+  const bool has_identities_;
+  // By the janitor.
+  Reloads identities_reloads_{"identities"};
+  Reloads tls_reloads_{"tls"};
+  Reloads proxy_reloads_{"proxy_certificate"};
+  std::atomic<int64_t> certificate_end_ = 0;  // of what clients are shown, since 1970; 0: nothing
   std::string store_description_;
   std::string grpc_address_;
 

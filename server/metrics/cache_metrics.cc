@@ -154,6 +154,17 @@ const RunFamily kRunFamilies[] = {
     {"sis_prefix_residual_mass_total",
      "Sum of the residual mass if only the top_k most probable slots were used.", Counter,
      OfPrefixes<&PrefixTotals::residual_mass>},
+    {"sis_uncounted_tokens_total",
+     "Positions evaluated that are not in their step's totals, for want of room.", Counter,
+     [](const Shown& shown) {
+       const StepLedger::Uncounted& uncounted = shown.totals.uncounted;
+       const auto sample = [](int64_t positions, const char* totals) {
+         return Sample{static_cast<double>(positions), {{"totals", totals}}};
+       };
+       return Samples{sample(uncounted.positions, "all"),
+                      sample(uncounted.prefix_curve, "prefix_curve"),
+                      sample(uncounted.corrections, "corrections")};
+     }},
     {"sis_ingest_positions_total", "Positions stored, re-sent ones not counted.", Counter,
      Total<&RunTotals::ingested_positions>},
     {"sis_ingest_bytes_total", "Bytes of arrays in accepted blocks, re-sent ones counted.", Counter,

@@ -21,6 +21,7 @@ class MeteredStore final : public SequenceStore {
   std::string_view name() const override { return store_->name(); }
   bool shared() const override { return store_->shared(); }
   absl::Status CanAppend() override { return store_->CanAppend(); }
+  void EndWaits(absl::Time end) override { store_->EndWaits(end); }
 
   // Counted once per call, with the first error.
   std::vector<absl::Status> Append(std::span<const NewEntry> entries) override {

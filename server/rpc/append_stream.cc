@@ -11,6 +11,16 @@ namespace {
 
 constexpr char kMethod[] = "Append";
 
+// What a stream keeps from message to message.
+constexpr size_t kKeptAcks = 64;
+constexpr size_t kKeptAnswerBytes = 4096;
+
+template <typename Container>
+void ClearButFor(size_t kept, Container& container) {
+  container.clear();
+  if (container.capacity() > kept) Container().swap(container);
+}
+
 absl::Status ShutsDown() { return absl::UnavailableError("the server shuts down"); }
 
 }  // namespace
@@ -21,7 +31,8 @@ AppendStream::AppendStream(const grpc::CallbackServerContext& context, const Res
       client_(WhereIs(context)),
       resources_(resources),
       caller_(resources.authenticator.Authorize(context, kMethod)),
-      timer_(resources.metrics, kMethod) {
+      timer_(resources.metrics, kMethod),
+      charge_(resources.parsing) {
   Register();
   if (caller_.ok()) {
     ReadNext();
@@ -35,7 +46,6 @@ bool AppendStream::IsAllowed() const {
 }
 
 void AppendStream::ReadNext() {
-  received_.Clear();
   {
     WriterLock lock(mutex_);
     if (!closed_) {
@@ -58,9 +68,9 @@ void AppendStream::Close() {
 }
 
 absl::Status AppendStream::Parse() {
-  absl::StatusOr<ScatteredBytes> bytes = ReceivedBytes(received_);
+  absl::StatusOr<ScatteredBytes> bytes = ReceivedBytes(received_, charge_);
   if (!bytes.ok()) return bytes.status();
-  return request_.Parse(*std::move(bytes));
+  return request_.Parse(*std::move(bytes), charge_);
 }
 
 absl::Status AppendStream::OpenIngest() {
@@ -93,6 +103,7 @@ void AppendStream::HandleRequest() {
   if (absl::Status status = Parse(); !status.ok()) return End(status);
   if (request_.is_header()) {
     if (absl::Status status = OpenIngest(); !status.ok()) return End(status);
+    Clear();
     return ReadNext();
   }
   if (!request_.is_batch()) {
@@ -124,7 +135,7 @@ std::optional<RoomWanted> AppendStream::Resume(Turn turn) {
 void AppendStream::Answer() {
   order_.Begin();
   if (ingest_->has_store()) ingest_->Store(request_.entries(), acks_);
-  ingest_->LieIn(nullptr);  // its memory may be asked for again
+  ingest_->Rest();
   WriteAppendResponse(request_.entries(), acks_, answer_);
   const grpc::Slice slice(answer_);
   written_ = grpc::ByteBuffer(&slice, 1);
@@ -147,7 +158,17 @@ void AppendStream::OnWriteDone(bool ok) {
   order_.Begin();
   WriteEnds();
   if (!ok) return End(absl::CancelledError("the worker is gone"));
+  Clear();
   ReadNext();
+}
+
+void AppendStream::Clear() {
+  request_.Clear();
+  ClearButFor(kKeptAcks, acks_);
+  ClearButFor(kKeptAnswerBytes, answer_);
+  written_.Clear();
+  received_.Clear();
+  charge_.GiveBack();
 }
 
 void AppendStream::End(const absl::Status& status) {

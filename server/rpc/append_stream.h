@@ -49,6 +49,8 @@ class AppendStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   void HandleRequest();
   // Once the batch is applied: stores it, then acks it.
   void Answer();
+  // Gives back what a message has taken, once it is acked.
+  void Clear();
   absl::Status Parse();
   absl::Status OpenIngest();
   // That the batch names; null if none.
@@ -68,6 +70,7 @@ class AppendStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   std::optional<Ingest> ingest_;
   // The message at hand: as it was read, and what is in it; and its answer.
   grpc::ByteBuffer received_;
+  ParsingCharge charge_;  // goes after what it is for
   ReceivedAppend request_;
   std::vector<EntryAck> acks_;
   std::string answer_;

@@ -132,8 +132,9 @@ class EvaluateStreamTest : public testing::Test {
   ServerStatus status_{cache_.registry, cache_.room_queue, segments_, cache_.metrics,
                        [this] { return cache_.clock.Now(); }};
   const Authenticator authenticator_;
+  ByteBudget parsing_{INT64_MAX};
   RatioService service_{{cache_.runs, cache_.room_queue, segments_, gate_, workers_, store_threads_,
-                         streams_, cache_.metrics, status_, authenticator_}};
+                         streams_, cache_.metrics, status_, authenticator_, parsing_}};
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<v1::RatioService::Stub> stub_;
 };

@@ -15,7 +15,7 @@ constexpr uint64_t kPieceValues = 1 << 20;
 void EvaluateTask::Start(const Resources& resources, const Caller& caller, ClientAt client,
                          const grpc::ByteBuffer& request, MayGoOn may_go_on, Done done) {
   absl::StatusOr<std::unique_ptr<Request>> received =
-      Request::Parse(request, resources.segments, client);
+      Request::Parse(request, resources.parsing, resources.segments, client);
   if (!received.ok()) return done(received.status());
   const std::shared_ptr<EvaluateTask> task(new EvaluateTask(resources, caller, *std::move(received),
                                                             std::move(may_go_on), std::move(done)));

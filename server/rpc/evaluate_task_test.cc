@@ -45,8 +45,8 @@ class EvaluateTaskTest : public testing::Test {
   }
 
   Resources With(WorkerPool& workers, SegmentRegistry& segments) {
-    return {cache_.runs,    cache_.room_queue, segments,       backend_, workers,
-            store_threads_, streams_,          cache_.metrics, status_,  authenticator_};
+    return {cache_.runs, cache_.room_queue, segments, backend_,       workers, store_threads_,
+            streams_,    cache_.metrics,    status_,  authenticator_, parsing_};
   }
 
   // Starts the tasks while the only worker is busy; runs them all; the order in which they ended.
@@ -79,6 +79,7 @@ class EvaluateTaskTest : public testing::Test {
   ServerStatus status_{cache_.registry, cache_.room_queue, segments_, cache_.metrics,
                        [this] { return cache_.clock.Now(); }};
   const Authenticator authenticator_;
+  ByteBudget parsing_{INT64_MAX};
   uint64_t draw_ = 1;
 };
 

@@ -46,8 +46,8 @@ bool FetchStream::IsAllowed() const {
 }
 
 absl::Status FetchStream::Open(const grpc::ByteBuffer& request) {
-  const auto received =
-      ReceivedMessage<v1::FetchTopKRequest>::Parse(request, resources_.segments, WhereIs(context_));
+  const auto received = ReceivedMessage<v1::FetchTopKRequest>::Parse(
+      request, resources_.parsing, resources_.segments, WhereIs(context_));
   if (!received.ok()) return received.status();
   const v1::FetchTopKRequest& message = (*received)->message();
   absl::StatusOr<std::shared_ptr<Run>> run = resources_.runs.Find(message.run(), *caller_);

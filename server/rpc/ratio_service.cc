@@ -22,6 +22,8 @@
 #include "server/rpc/segment_lease.h"
 #include "server/rpc/unary_call.h"
 #include "server/slices/slices.h"
+#include "server/wire/received_arrays.h"
+#include "server/wire/received_bytes.h"
 #include "server/wire/serialize.h"
 
 namespace sis {
@@ -76,14 +78,14 @@ absl::Status ListPage(const Run& run, const v1::ListSequencesRequest& request,
   return absl::OkStatus();
 }
 
+// Of a type without arrays.
 template <typename Message>
-absl::Status Parse(const grpc::ByteBuffer& bytes, Message& message) {
-  grpc::ByteBuffer taken_apart = bytes;
-  if (grpc::SerializationTraits<Message>::Deserialize(&taken_apart, &message).ok()) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("not a ", Message::descriptor()->full_name(), " in protobuf"));
+absl::Status Parse(const grpc::ByteBuffer& received, ParsingCharge& charge, Message& message) {
+  grpc::ByteBuffer buffer = received;
+  const absl::StatusOr<ScatteredBytes> bytes = ReceivedBytes(buffer, charge);
+  if (!bytes.ok()) return bytes.status();
+  ReceivedArrays none;
+  return ReceivedArrays::Parse(*bytes, ShapeOf<Message>(), charge, message, none);
 }
 
 template <typename Request>
@@ -109,11 +111,12 @@ RatioService::Unary* RatioService::Answer(const Call& call, Handler handler) {
     return reactor;
   }
   const CallDeadline deadline(*call.context, resources_.default_deadline);
-  resources_.store_threads.Run([=] {
+  resources_.store_threads.Run([=, this] {
+    ParsingCharge charge(resources_.parsing);
     Request request;
     const auto response = std::make_shared<Response>();
     absl::Status status = deadline.Check();
-    if (status.ok()) status = Parse(*call.request, request);
+    if (status.ok()) status = Parse(*call.request, charge, request);
     if (status.ok()) status = handler(*caller, &request, response.get());
     if (status.ok()) *call.response = SerializeInPlace(response);
     timer.Finish(status.code());
@@ -327,9 +330,10 @@ RatioService::Stream* RatioService::EvaluateStream(Context* context) {
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* RatioService::LeaseSegment(
     Context* context, const grpc::ByteBuffer* request) {
+  ParsingCharge charge(resources_.parsing);
   v1::LeaseSegmentRequest message;
   absl::Status status = resources_.authenticator.Authorize(*context, "LeaseSegment").status();
-  if (status.ok()) status = Parse(*request, message);
+  if (status.ok()) status = Parse(*request, charge, message);
   return SegmentLease::Start(resources_, WhereIs(*context),
                              status.ok() ? absl::StatusOr<uint64_t>(message.bytes()) : status);
 }

@@ -4,6 +4,7 @@
 #include "absl/time/time.h"
 #include "kernels/decide/backend.h"
 #include "server/append/room_queue.h"
+#include "server/memory/byte_budget.h"
 #include "server/metrics/metrics.h"
 #include "server/rpc/open_streams.h"
 #include "server/rpc/server_status.h"
@@ -27,6 +28,7 @@ struct Resources {
   Metrics& metrics;
   ServerStatus& status;
   const Authenticator& authenticator;
+  ByteBudget& parsing;  // for what is made of messages
   // Of calls whose clients set none (server/rpc/call_deadline.h).
   absl::Duration default_deadline = absl::InfiniteDuration();
 };

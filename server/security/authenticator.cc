@@ -12,7 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "server/security/read_file.h"
+#include "client/files/regular_file.h"
 
 namespace sis {
 namespace {
@@ -68,7 +68,7 @@ absl::StatusOr<std::unique_ptr<Authenticator>> Authenticator::Make(const Securit
 
 absl::StatusOr<bool> Authenticator::Reload() {
   if (file_.empty()) return false;
-  absl::StatusOr<std::string> text = ReadFile(file_);
+  absl::StatusOr<std::string> text = ReadRegularFile(file_);
   if (!text.ok()) return text.status();
   {
     ReaderLock lock(mutex_);

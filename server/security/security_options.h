@@ -31,10 +31,6 @@ struct SecurityOptions {
   absl::Duration reload_interval = absl::Seconds(10);
 
   bool has_tls() const { return !tls_certificate.empty(); }
-  // The file of the certificate that clients are shown; empty if they are shown none.
-  const std::string& shown_certificate() const {
-    return has_tls() ? tls_certificate : proxy_certificate;
-  }
   // Whether callers have to say who they are.
   bool asks() const { return !identities.empty() || certificate_role.has_value(); }
 };

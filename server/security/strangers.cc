@@ -1,9 +1,11 @@
 #include "server/security/strangers.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <linux/tcp.h>  // has more of tcp_info than <netinet/tcp.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <functional>
@@ -33,12 +35,19 @@ std::optional<int64_t> ReceivedBytes(int descriptor) {
   return static_cast<int64_t>(info.tcpi_bytes_received);
 }
 
-// Whoever reads or writes it next meets an error: gRPC, which then closes it and frees what came. A
-// shutdown would do less: what has come is still to be read, and gRPC may not look again.
-void Abort(int descriptor) {
-  sockaddr nobody = {};
-  nobody.sa_family = AF_UNSPEC;
-  connect(descriptor, &nobody, sizeof(nobody));
+// Of the socket with this cookie, if it is still the descriptor's. Whoever reads or writes it next
+// meets an error: gRPC, which then closes it and frees what came. A shutdown would do less: what
+// has come is still to be read, and gRPC may not look again.
+void Abort(int descriptor, uint64_t cookie) {
+  // Of our own, as gRPC may close the other at any time, and it may be somebody else's then.
+  const int own = fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
+  if (own < 0) return;
+  if (CookieOf(own) == cookie) {
+    sockaddr nobody = {};
+    nobody.sa_family = AF_UNSPEC;
+    connect(own, &nobody, sizeof(nobody));
+  }
+  close(own);
 }
 
 }  // namespace
@@ -59,9 +68,10 @@ std::string Strangers::PeerOf(int descriptor) {
     inet_ntop(AF_INET, &v6.sin6_addr.s6_addr[12], text, sizeof(text));
     return absl::StrCat("ipv4:", text, ":", ntohs(v6.sin6_port));
   }
-  if (v6.sin6_scope_id != 0) return "";  // of a link: gRPC's name of it is not known here
   inet_ntop(AF_INET6, &v6.sin6_addr, text, sizeof(text));
-  return absl::StrCat("ipv6:%5B", text, "%5D:", ntohs(v6.sin6_port));
+  // Of a link: which one is said by its number.
+  const std::string scope = v6.sin6_scope_id == 0 ? "" : absl::StrCat("%25", v6.sin6_scope_id);
+  return absl::StrCat("ipv6:%5B", text, scope, "%5D:", ntohs(v6.sin6_port));
 }
 
 void Strangers::Add(int descriptor) {
@@ -69,7 +79,7 @@ void Strangers::Add(int descriptor) {
   const std::optional<uint64_t> cookie = CookieOf(descriptor);
   if (peer.empty() || !cookie.has_value()) return;
   WriterLock lock(mutex_);
-  strangers_.insert_or_assign(std::move(peer), Stranger{descriptor, *cookie});
+  strangers_.emplace(std::move(peer), Stranger{descriptor, *cookie});
 }
 
 void Strangers::Know(absl::string_view peer) {
@@ -78,14 +88,15 @@ void Strangers::Know(absl::string_view peer) {
     if (!strangers_.contains(peer)) return;
   }
   WriterLock lock(mutex_);
-  if (const auto found = strangers_.find(peer); found != strangers_.end()) strangers_.erase(found);
+  const auto [first, last] = strangers_.equal_range(peer);
+  strangers_.erase(first, last);
 }
 
 void Strangers::Check(const Limits& limits) {
   WriterLock lock(mutex_);
   struct Bringer {
     int64_t bytes;
-    int descriptor;
+    Stranger stranger;
   };
   std::vector<Bringer> bringers;
   int64_t together = 0;
@@ -97,14 +108,14 @@ void Strangers::Check(const Limits& limits) {
       stranger = strangers_.erase(stranger);
       continue;
     }
-    bringers.push_back({*bytes, descriptor});
+    bringers.push_back({*bytes, stranger->second});
     together += *bytes;
     ++stranger;
   }
   std::ranges::sort(bringers, std::greater(), &Bringer::bytes);
   for (const Bringer& bringer : bringers) {
     if (bringer.bytes <= limits.each && together <= limits.together) break;
-    Abort(bringer.descriptor);
+    Abort(bringer.stranger.descriptor, bringer.stranger.cookie);
     together -= bringer.bytes;
     ++cut_;
   }

@@ -23,12 +23,15 @@ class Strangers {
     int64_t together;  // bytes
   };
 
-  // As gRPC has a peer: ipv4:1.2.3.4:5 or ipv6:%5B::1%5D:5. Empty for what is left alone.
+  // As gRPC has a peer: ipv4:1.2.3.4:5, ipv6:%5B::1%5D:5 or, at the second interface,
+  // ipv6:%5Bfe80::1%252%5D:5. Empty for what is left alone.
   static std::string PeerOf(int descriptor);
 
   // A connection that has been accepted. Others than over TCP are left alone.
   void Add(int descriptor) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Somebody who may has called from there.
+  // Somebody who may has called from there: all connections of that address and port are known now.
+  // There are several only where a client has connected one of its ports to several addresses of
+  // the server.
   void Know(absl::string_view peer) ABSL_LOCKS_EXCLUDED(mutex_);
   // Forgets those that have ended, and cuts those that bring too much. To be called often.
   void Check(const Limits& limits) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -50,7 +53,7 @@ class Strangers {
   };
 
   mutable Mutex mutex_;
-  std::map<std::string, Stranger, std::less<>> strangers_ ABSL_GUARDED_BY(mutex_);  // by peer
+  std::multimap<std::string, Stranger, std::less<>> strangers_ ABSL_GUARDED_BY(mutex_);  // by peer
   int64_t cut_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

@@ -14,7 +14,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "server/security/read_file.h"
+#include "absl/time/clock.h"
+#include "client/files/regular_file.h"
 
 namespace sis {
 namespace {
@@ -59,14 +60,12 @@ absl::Status OfFlag(absl::string_view flag, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat("--", flag, ": ", status.message()));
 }
 
-// Of a certificate that a server starts with; an open one may serve to its end.
-absl::Status CheckNotExpired(const std::string& path, const std::string& text) {
-  const absl::StatusOr<Certificate> certificate = ParseCertificate(path, text);
-  if (!certificate.ok()) return certificate.status();
-  if (X509_cmp_current_time(X509_get0_notAfter(certificate->get())) < 0) {
-    return Wrong(path, "the certificate has expired");
+absl::StatusOr<absl::Time> EndOf(const std::string& path, const Certificate& certificate) {
+  std::tm end{};
+  if (ASN1_TIME_to_tm(X509_get0_notAfter(certificate.get()), &end) != 1) {
+    return Wrong(path, "the certificate's end is no time");
   }
-  return absl::OkStatus();
+  return absl::FromTM(end, absl::UTCTimeZone());
 }
 
 absl::Status Failed(absl::string_view call) {
@@ -75,7 +74,7 @@ absl::Status Failed(absl::string_view call) {
 
 }  // namespace
 
-absl::StatusOr<TlsFiles::Texts> TlsFiles::Read(const SecurityOptions& options) {
+absl::StatusOr<TlsFiles::Sound> TlsFiles::Read(const SecurityOptions& options) {
   struct File {
     const char* flag;
     const std::string& path;
@@ -87,12 +86,14 @@ absl::StatusOr<TlsFiles::Texts> TlsFiles::Read(const SecurityOptions& options) {
                                    {"tls_key", options.tls_key, texts.key},
                                    {"tls_client_ca", options.tls_client_ca, texts.client_ca}}) {
     if (file.path.empty()) continue;
-    absl::StatusOr<std::string> text = ReadFile(file.path);
+    absl::StatusOr<std::string> text = ReadRegularFile(file.path);
     if (!text.ok()) return OfFlag(file.flag, text.status());
     file.text = *std::move(text);
   }
   const auto certificate = ParseCertificate(options.tls_certificate, texts.certificate);
   if (!certificate.ok()) return OfFlag("tls_certificate", certificate.status());
+  const absl::StatusOr<absl::Time> end = EndOf(options.tls_certificate, *certificate);
+  if (!end.ok()) return OfFlag("tls_certificate", end.status());
   const absl::StatusOr<Key> key = ParseKey(options.tls_key, texts.key);
   if (!key.ok()) return OfFlag("tls_key", key.status());
   if (X509_check_private_key(certificate->get(), key->get()) != 1) {
@@ -103,13 +104,15 @@ absl::StatusOr<TlsFiles::Texts> TlsFiles::Read(const SecurityOptions& options) {
     const auto client_ca = ParseCertificate(options.tls_client_ca, texts.client_ca);
     if (!client_ca.ok()) return OfFlag("tls_client_ca", client_ca.status());
   }
-  return texts;
+  return Sound{std::move(texts), *end};
 }
 
 absl::Status TlsFiles::Check(const SecurityOptions& options) {
-  const absl::StatusOr<Texts> texts = Read(options);
-  if (!texts.ok()) return texts.status();
-  return OfFlag("tls_certificate", CheckNotExpired(options.tls_certificate, texts->certificate));
+  const absl::StatusOr<Sound> sound = Read(options);
+  if (!sound.ok()) return sound.status();
+  // An open one may serve to its end, but no server starts with it.
+  if (sound->certificate_end >= absl::Now()) return absl::OkStatus();
+  return OfFlag("tls_certificate", Wrong(options.tls_certificate, "the certificate has expired"));
 }
 
 absl::StatusOr<std::unique_ptr<TlsFiles>> TlsFiles::Open(const SecurityOptions& options) {
@@ -120,15 +123,17 @@ absl::StatusOr<std::unique_ptr<TlsFiles>> TlsFiles::Open(const SecurityOptions& 
 }
 
 absl::StatusOr<bool> TlsFiles::Reload() {
-  absl::StatusOr<Texts> texts = Read(options_);
-  if (!texts.ok()) return texts.status();
-  if (*texts == texts_) return false;
+  absl::StatusOr<Sound> sound = Read(options_);
+  if (!sound.ok()) return sound.status();
+  Texts& texts = sound->texts;
+  if (texts == texts_) return false;
   for (const auto& [copy, text] :
-       {std::pair(&key_, &texts->key), std::pair(&certificate_, &texts->certificate),
-        std::pair(&client_ca_, &texts->client_ca)}) {
+       {std::pair(&key_, &texts.key), std::pair(&certificate_, &texts.certificate),
+        std::pair(&client_ca_, &texts.client_ca)}) {
     if (absl::Status status = copy->Write(*text); !status.ok()) return status;
   }
-  texts_ = *std::move(texts);
+  texts_ = std::move(texts);
+  certificate_end_ = sound->certificate_end;
   return true;
 }
 
@@ -167,15 +172,11 @@ absl::Status CheckProxyCertificate(const SecurityOptions& options) {
 }
 
 absl::StatusOr<absl::Time> CertificateExpiry(const std::string& path) {
-  const absl::StatusOr<std::string> text = ReadFile(path);
+  const absl::StatusOr<std::string> text = ReadRegularFile(path);
   if (!text.ok()) return text.status();
   const absl::StatusOr<Certificate> certificate = ParseCertificate(path, *text);
   if (!certificate.ok()) return certificate.status();
-  std::tm end{};
-  if (ASN1_TIME_to_tm(X509_get0_notAfter(certificate->get()), &end) != 1) {
-    return Wrong(path, "the certificate's end is no time");
-  }
-  return absl::FromTM(end, absl::UTCTimeZone());
+  return EndOf(path, *certificate);
 }
 
 }  // namespace sis

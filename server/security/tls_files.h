@@ -28,6 +28,10 @@ class TlsFiles {
   // are, if a file is no such thing or key and certificate are not of each other.
   absl::StatusOr<bool> Reload();
 
+  // When the certificate ends, or the first of several. A server that serves it longer is refused
+  // by all who connect.
+  absl::Time certificate_end() const { return certificate_end_; }
+
   // Where the copies are, for this process only. The last one is empty if clients need none.
   std::string certificate() const { return certificate_.path(); }
   std::string key() const { return key_.path(); }
@@ -39,6 +43,10 @@ class TlsFiles {
     std::string certificate;
     std::string key;
     std::string client_ca;
+  };
+  struct Sound {
+    Texts texts;
+    absl::Time certificate_end;
   };
 
   // A file in memory. Whoever opens its path finds the whole of one text.
@@ -57,10 +65,11 @@ class TlsFiles {
   };
 
   explicit TlsFiles(const SecurityOptions& options) : options_(options) {}
-  static absl::StatusOr<Texts> Read(const SecurityOptions& options);
+  static absl::StatusOr<Sound> Read(const SecurityOptions& options);
 
   const SecurityOptions options_;
   Texts texts_;
+  absl::Time certificate_end_;
   Copy certificate_;
   Copy key_;
   Copy client_ca_;
@@ -69,8 +78,7 @@ class TlsFiles {
 // InvalidArgument or NotFound if --proxy_certificate names a file that is none.
 absl::Status CheckProxyCertificate(const SecurityOptions& options);
 
-// When the first certificate of a PEM file ends. A server that serves longer than that is refused
-// by all who connect.
+// When the first certificate of a PEM file ends.
 absl::StatusOr<absl::Time> CertificateExpiry(const std::string& path);
 
 }  // namespace sis

@@ -16,6 +16,10 @@ namespace {
 // shorter stretch in its midst is a hole.
 constexpr uint32_t kWindow = 64;
 constexpr uint32_t kMissingAtEnd = 32;
+// Fragments asked for, or removed, at once.
+constexpr uint32_t kFragmentsAtOnce = 16;
+// Of a run that others change all the time.
+constexpr int kSwapAttempts = 100;
 // Between two reads of one Read another replica may append or seal; more often it may not.
 constexpr int kReadAttempts = 4;
 // How long a later life of a deleted run is known to be one, and workers of the former to be late.
@@ -42,11 +46,12 @@ std::vector<ItemKey> EntryKeys(const std::string& prefix, uint32_t first, uint32
   return keys;
 }
 
-// Of fragments from `first` on, as many as are asked for at once.
+// Those from `first` on, kFragmentsAtOnce at most.
 std::vector<ItemKey> FragmentKeys(const std::string& prefix, const SequenceState& state,
                                   uint32_t first) {
   std::vector<ItemKey> keys;
-  for (uint32_t n = first; n < std::min(state.fragments, first + kWindow); ++n) {
+  const uint32_t last = std::min(state.fragments, first + kFragmentsAtOnce);
+  for (uint32_t n = first; n < last; ++n) {
     keys.push_back(InGroup(prefix, FragmentKey(prefix, state.form, n)));
   }
   return keys;
@@ -153,7 +158,7 @@ absl::StatusOr<std::string> LogStore::GetWholeForm(const std::string& prefix,
                                                    const SequenceState& state) {
   std::string form;
   uint32_t crc = 0;
-  for (uint32_t first = 0; first < state.fragments; first += kWindow) {
+  for (uint32_t first = 0; first < state.fragments; first += kFragmentsAtOnce) {
     const std::vector<ItemKey> keys = FragmentKeys(prefix, state, first);
     const std::vector<absl::StatusOr<std::string>> items = items_->Get(keys);
     for (size_t n = 0; n < keys.size(); ++n) {
@@ -265,7 +270,7 @@ absl::Status LogStore::RemoveEntries(const std::string& prefix, uint32_t first, 
 }
 
 absl::Status LogStore::RemoveFragments(const std::string& prefix, const SequenceState& state) {
-  for (uint32_t first = 0; first < state.fragments; first += kWindow) {
+  for (uint32_t first = 0; first < state.fragments; first += kFragmentsAtOnce) {
     absl::Status removed = items_->Remove(FragmentKeys(prefix, state, first)).status();
     if (!removed.ok()) return removed;
   }
@@ -279,11 +284,10 @@ absl::Status LogStore::WriteWholeForm(const SequenceIdentity& sequence, uint32_t
   const absl::StatusOr<SequenceState> before = GetState(prefix, &item);
   if (!before.ok() && !absl::IsNotFound(before.status())) return before.status();
   if (before.ok() && before->dropped == 0 && before->entries >= entries) return absl::OkStatus();
-  const SequenceState state{
-      .entries = entries,
-      .form = ExtendCrc32c(0, std::as_bytes(std::span(form))),
-      .fragments = static_cast<uint32_t>((form.size() + kFragmentBytes - 1) / kFragmentBytes),
-      .bytes = form.size()};
+  const SequenceState state{.entries = entries,
+                            .form = ExtendCrc32c(0, std::as_bytes(std::span(form))),
+                            .fragments = static_cast<uint32_t>(FragmentsOf(form.size())),
+                            .bytes = form.size()};
   absl::Status written;
   if (before.ok() && before->dropped != 0) written = absl::AbortedError("dropped");
   for (uint32_t n = 0; n < state.fragments && written.ok(); ++n) {
@@ -422,7 +426,7 @@ absl::Status LogStore::DropIncarnations(const std::string& run_id, uint64_t firs
 absl::StatusOr<StoredRun> LogStore::PutRun(const StoredRun& run) {
   const absl::Time expires = run.deleted() ? absl::Now() + kDeletionKept : absl::InfiniteFuture();
   const Item item = MakeItem(KeyOfRun(run.run_id), expires, EncodeRun(run));
-  for (;;) {
+  for (int attempt = 0; attempt < kSwapAttempts; ++attempt) {
     const absl::StatusOr<std::string> present = items_->Get({&item.key, 1})[0];
     std::optional<std::string> expected;
     if (present.ok()) {
@@ -436,6 +440,8 @@ absl::StatusOr<StoredRun> LogStore::PutRun(const StoredRun& run) {
     if (status.ok()) return run;
     if (!absl::IsAborted(status)) return status;
   }
+  return absl::UnavailableError(
+      absl::StrCat("the record of run '", run.run_id, "' changes all the time: try again"));
 }
 
 absl::StatusOr<StoredRun> LogStore::GetRun(const std::string& run_id) {

@@ -23,6 +23,7 @@ class LogStore final : public SequenceStore {
   std::string_view name() const override { return items_->name(); }
   bool shared() const override { return items_->shared(); }
   absl::Status CanAppend() override { return items_->CanAdd(); }
+  void EndWaits(absl::Time end) override { items_->EndWaits(end); }
   std::vector<absl::Status> Append(std::span<const NewEntry> entries) override;
   absl::StatusOr<StoredSequence> Read(const SequenceIdentity& sequence, uint32_t first) override;
   absl::Status WriteWholeForm(const SequenceIdentity& sequence, uint32_t entries,

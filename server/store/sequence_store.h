@@ -125,6 +125,10 @@ class SequenceStore {
   // makes the store go on once there is room again.
   virtual absl::Status CanAppend() { return absl::OkStatus(); }
 
+  // From `end` on (SteadyNow's), which only comes nearer, nothing is waited for: Unavailable.
+  // Others, which wait for nobody, do nothing.
+  virtual void EndWaits(absl::Time) {}
+
   // Adds each entry unless its number is taken. Of one sequence, numbers must be consecutive and in
   // order; after the first that fails the rest get its status and are not written, so that a log
   // has no holes. One status per entry: AlreadyExists if the number is taken or a whole form

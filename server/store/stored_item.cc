@@ -262,9 +262,9 @@ absl::StatusOr<SequenceState> ParseState(std::string_view payload) {
                             .form = in.Little<uint32_t>(),
                             .fragments = in.Little<uint32_t>(),
                             .bytes = in.Little<uint64_t>()};
-  const bool is_one = in.at_end() && state.bytes <= kMostFormBytes &&
-                      state.fragments == (state.bytes + kFragmentBytes - 1) / kFragmentBytes;
-  if (!is_one) return Corrupt("no state of a sequence: a payload", payload);
+  if (!in.at_end() || state.bytes > kMostFormBytes || state.fragments != FragmentsOf(state.bytes)) {
+    return Corrupt("no state of a sequence: a payload", payload);
+  }
   return state;
 }
 

@@ -60,10 +60,13 @@ absl::StatusOr<T> UnwrapItem(std::string_view key, std::string_view item,
 // Unchecked but for the length; InfiniteFuture if it is too short to say.
 absl::Time ItemExpires(std::string_view item);
 
-// Of a whole form, but for the last.
+// Of a whole form, each but the last.
 inline constexpr size_t kFragmentBytes = size_t{512} << 10;
-// More than any sequence has.
-inline constexpr uint64_t kMostFormBytes = uint64_t{1} << 36;
+// More than any whole form has.
+inline constexpr uint64_t kMostFormBytes = uint64_t{16} << 30;
+constexpr uint64_t FragmentsOf(uint64_t form_bytes) {
+  return (form_bytes + kFragmentBytes - 1) / kFragmentBytes;
+}
 
 struct SequenceState {
   // Set if it was dropped: a v1::MissingReason. The rest is what is to be removed then.

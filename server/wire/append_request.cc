@@ -1,8 +1,10 @@
 #include "server/wire/append_request.h"
 
+#include <algorithm>
 #include <climits>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/wire_format_lite.h"
 
@@ -27,7 +29,27 @@ bool IsAscii(std::string_view text) {
   return bits < 0x80;
 }
 
-AppendEntryView ViewOf(const v1::AppendEntry& entry) {
+// What an entry takes until it is acked, besides its id and its arrays: here, as an ack, and where
+// there is a store, in tables.
+constexpr int64_t kEntryBytes = 640;
+// The id is in messages, in the answer, and where there is a store, in tables.
+constexpr int64_t kCopiesOfId = 8;
+// Of entries, from message to message.
+constexpr size_t kKept = 64;
+
+absl::Status CheckCount(size_t entries) {
+  if (entries <= ReceivedAppend::kMostEntries) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("batch.entries: ", entries, ", more than ",
+                                                 ReceivedAppend::kMostEntries, " in a message"));
+}
+
+// Arrays are copied, block by block, where they don't lie in one piece.
+int64_t ArrayBytes(const AppendEntryView& entry) {
+  return static_cast<int64_t>(entry.sampled_ids.size() + entry.sampled_log_probs.size() +
+                              entry.top_k_ids.size() + entry.top_k_log_probs.size());
+}
+
+AppendEntryView ViewOf(const v1::AppendEntry& entry, const ReceivedArrays& arrays) {
   AppendEntryView view;
   const auto name = [&](const v1::SequenceRef& sequence) {
     view.sequence_id = sequence.id();
@@ -40,10 +62,10 @@ AppendEntryView ViewOf(const v1::AppendEntry& entry) {
       name(block.sequence());
       view.first_position = block.first_position();
       view.policy_version = block.policy_version();
-      view.sampled_ids = ArrayField(block.sampled_ids());
-      view.sampled_log_probs = ArrayField(block.sampled_log_probs());
-      view.top_k_ids = ArrayField(block.top_k_ids());
-      view.top_k_log_probs = ArrayField(block.top_k_log_probs());
+      view.sampled_ids = arrays.Of(block.sampled_ids());
+      view.sampled_log_probs = arrays.Of(block.sampled_log_probs());
+      view.top_k_ids = arrays.Of(block.top_k_ids());
+      view.top_k_log_probs = arrays.Of(block.top_k_log_probs());
       if (block.has_crc32c()) view.crc32c = block.crc32c();
       break;
     }
@@ -65,21 +87,63 @@ AppendEntryView ViewOf(const v1::AppendEntry& entry) {
 
 }  // namespace
 
-std::vector<AppendEntryView> EntriesOf(const v1::AppendBatch& batch) {
+std::vector<AppendEntryView> EntriesOf(const v1::AppendBatch& batch, const ReceivedArrays& arrays) {
   std::vector<AppendEntryView> entries;
   entries.reserve(batch.entries_size());
-  for (const v1::AppendEntry& entry : batch.entries()) entries.push_back(ViewOf(entry));
+  for (const v1::AppendEntry& entry : batch.entries()) entries.push_back(ViewOf(entry, arrays));
   return entries;
 }
 
-// Reads a request with a batch as protobuf writes it. False says only that it is something else,
-// well-formed or not.
+// Reads a request with a batch as protobuf writes it.
 class PlainBatchReader {
  public:
-  explicit PlainBatchReader(ReceivedAppend& into)
-      : into_(into), stream_(into.bytes_), input_(&stream_) {}
+  PlainBatchReader(ReceivedAppend& into, ParsingCharge& charge)
+      : into_(into), charge_(charge), stream_(into.bytes_), input_(&stream_) {}
 
+  // How many entries there are, found before anything is made of them. None if it is something
+  // else, well-formed or not, or where Read will find that out.
+  std::optional<size_t> Count() {
+    size_t entries = 0;
+    const bool is_batch = ReadBatch([&](uint32_t tag, size_t end) {
+      size_t field_end;
+      if (!ReadEnd(end, field_end)) return false;
+      entries += tag == Delimited(v1::AppendBatch::kEntriesFieldNumber);
+      return input_.Skip(static_cast<int>(field_end - offset()));
+    });
+    return is_batch ? std::optional(entries) : std::nullopt;
+  }
+
+  // False says only that it is something else, well-formed or not; or that there is no room for it.
   bool Read() {
+    bool has_segment = false;
+    int64_t longest = 0;  // of the arrays of a block
+    const bool read = ReadBatch([&](uint32_t tag, size_t end) {
+      if (tag == Delimited(v1::AppendBatch::kSegmentFieldNumber)) {
+        return !std::exchange(has_segment, true) && ReadId(end, into_.segment_);
+      }
+      AppendEntryView& entry = into_.entries_.emplace_back();
+      if (!ReadEntry(end, entry)) return false;
+      longest = std::max(longest, ArrayBytes(entry));
+      return true;
+    });
+    return read && Take(longest);
+  }
+
+  bool has_no_room() const { return has_no_room_; }
+
+ private:
+  using Kind = AppendEntryView::Kind;
+
+  size_t offset() const { return static_cast<size_t>(input_.CurrentPosition()); }
+
+  bool Take(int64_t bytes) {
+    has_no_room_ = has_no_room_ || !charge_.Take(bytes);
+    return !has_no_room_;
+  }
+
+  // read(tag, end) reads an entry, or the segment.
+  template <typename ReadField>
+  bool ReadBatch(const ReadField& read) {
     const size_t end = into_.bytes_.size();
     uint32_t tag = 0;
     size_t batch_end = 0;
@@ -87,27 +151,13 @@ class PlainBatchReader {
         !ReadEnd(end, batch_end) || batch_end != end) {
       return false;
     }
-    bool has_segment = false;
     while (offset() < end) {
-      if (!ReadTag(tag)) return false;
-      switch (tag) {
-        case Delimited(v1::AppendBatch::kEntriesFieldNumber):
-          if (!ReadEntry(end, into_.entries_.emplace_back())) return false;
-          break;
-        case Delimited(v1::AppendBatch::kSegmentFieldNumber):
-          if (std::exchange(has_segment, true) || !ReadId(end, into_.segment_)) return false;
-          break;
-        default:
-          return false;
-      }
+      const bool known = ReadTag(tag) && (tag == Delimited(v1::AppendBatch::kEntriesFieldNumber) ||
+                                          tag == Delimited(v1::AppendBatch::kSegmentFieldNumber));
+      if (!known || !read(tag, end)) return false;
     }
     return offset() == end;
   }
-
- private:
-  using Kind = AppendEntryView::Kind;
-
-  size_t offset() const { return static_cast<size_t>(input_.CurrentPosition()); }
 
   // All tags of the message are of one byte.
   bool ReadTag(uint32_t& tag) {
@@ -161,6 +211,7 @@ class PlainBatchReader {
     size_t end;
     if (!ReadEnd(limit, end)) return false;
     const size_t size = end - offset();
+    if (!Take(kCopiesOfId * static_cast<int64_t>(size))) return false;
     id = Piece().substr(0, size);
     if (id.size() < size) {
       std::string& whole = into_.cut_ids_.emplace_back(size, '\0');
@@ -245,32 +296,65 @@ class PlainBatchReader {
   }
 
   ReceivedAppend& into_;
+  ParsingCharge& charge_;
   ScatteredInput stream_;
   google::protobuf::io::CodedInputStream input_;
+  bool has_no_room_ = false;
 };
 
-absl::Status ReceivedAppend::Parse(ScatteredBytes bytes) {
-  bytes_ = std::move(bytes);
+void ReceivedAppend::Clear() {
+  bytes_ = ScatteredBytes();
   entries_.clear();
+  if (entries_.capacity() > kKept) std::vector<AppendEntryView>().swap(entries_);
   segment_ = {};
   cut_ids_.clear();
-  if (bytes_.size() <= INT_MAX && PlainBatchReader(*this).Read()) {
+  request_ = v1::AppendRequest();
+  arrays_ = ReceivedArrays();
+  message_case_ = v1::AppendRequest::MESSAGE_NOT_SET;
+}
+
+absl::Status ReceivedAppend::Parse(ScatteredBytes bytes, ParsingCharge& charge) {
+  Clear();
+  bytes_ = std::move(bytes);
+  std::optional<size_t> entries;
+  if (bytes_.size() <= INT_MAX) entries = PlainBatchReader(*this, charge).Count();
+  if (!entries.has_value()) return ParseByProtobuf(charge);
+  if (absl::Status status = CheckCount(*entries); !status.ok()) return status;
+  if (!charge.Take(static_cast<int64_t>(*entries) * kEntryBytes)) return charge.Refusal();
+  entries_.reserve(*entries);
+  PlainBatchReader reader(*this, charge);
+  if (reader.Read()) {
     message_case_ = v1::AppendRequest::kBatch;
     return absl::OkStatus();
   }
   entries_.clear();
   segment_ = {};
-  message_case_ = v1::AppendRequest::MESSAGE_NOT_SET;
-  std::string whole(bytes_.size(), '\0');
-  bytes_.Copy(0, whole.size(), whole.data());
-  if (whole.size() > INT_MAX || !request_.ParseFromString(whole)) {
+  return reader.has_no_room() ? charge.Refusal() : ParseByProtobuf(charge);
+}
+
+absl::Status ReceivedAppend::ParseByProtobuf(ParsingCharge& charge) {
+  absl::Status status =
+      ReceivedArrays::Parse(bytes_, ShapeOf<v1::AppendRequest>(), charge, request_, arrays_);
+  if (absl::IsInvalidArgument(status)) {
     return absl::InvalidArgumentError("message: not an AppendRequest");
   }
-  message_case_ = request_.message_case();
-  if (is_batch()) {
-    entries_ = EntriesOf(request_.batch());
-    segment_ = request_.batch().segment();
+  if (!status.ok()) return status;
+  if (request_.has_batch()) {
+    const v1::AppendBatch& batch = request_.batch();
+    const auto count = static_cast<size_t>(batch.entries_size());
+    if (status = CheckCount(count); !status.ok()) return status;
+    if (!charge.Take(static_cast<int64_t>(count) * kEntryBytes)) return charge.Refusal();
+    entries_ = EntriesOf(batch, arrays_);
+    int64_t longest = 0;
+    for (const AppendEntryView& entry : entries_) {
+      longest = std::max(longest, ArrayBytes(entry));
+      const auto id_bytes = static_cast<int64_t>(entry.sequence_id.size());
+      if (!charge.Take(kCopiesOfId * id_bytes)) return charge.Refusal();
+    }
+    if (!charge.Take(longest)) return charge.Refusal();
+    segment_ = batch.segment();
   }
+  message_case_ = request_.message_case();
   return absl::OkStatus();
 }
 

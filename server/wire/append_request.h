@@ -38,19 +38,27 @@ struct AppendEntryView {
   std::optional<uint32_t> crc32c;
 };
 
-// The entries of a batch, which must outlive them.
-std::vector<AppendEntryView> EntriesOf(const v1::AppendBatch& batch);
+// The entries of a batch, which must outlive them, as must the arrays that belong to it.
+std::vector<AppendEntryView> EntriesOf(const v1::AppendBatch& batch,
+                                       const ReceivedArrays& arrays = ReceivedArrays());
 
-// Reused from message to message, it allocates nothing for usual ones.
+// Reused from message to message, it allocates nothing for small ones.
 class ReceivedAppend {
  public:
   ReceivedAppend() = default;
   ReceivedAppend(const ReceivedAppend&) = delete;
   ReceivedAppend& operator=(const ReceivedAppend&) = delete;
 
+  // Of one batch. More would be answered with many times their own bytes, as each has an ack.
+  static constexpr size_t kMostEntries = size_t{1} << 16;
+
   // Whose memory must stay while what was read is used. InvalidArgument where protobuf would not
-  // parse it; it is then neither header nor batch.
-  absl::Status Parse(ScatteredBytes bytes);
+  // parse it, or beyond kMostEntries; ResourceExhausted if `charge` has no room for what is made of
+  // it. It is then neither header nor batch. What is charged is also for all that is made of the
+  // entries until they are acked.
+  absl::Status Parse(ScatteredBytes bytes, ParsingCharge& charge);
+  // Gives back what only large messages take.
+  void Clear();
 
   bool is_header() const { return message_case_ == v1::AppendRequest::kHeader; }
   const v1::AppendHeader& header() const { return request_.header(); }
@@ -63,12 +71,15 @@ class ReceivedAppend {
  private:
   friend class PlainBatchReader;
 
+  absl::Status ParseByProtobuf(ParsingCharge& charge);
+
   ScatteredBytes bytes_;
   v1::AppendRequest::MessageCase message_case_ = v1::AppendRequest::MESSAGE_NOT_SET;
   std::vector<AppendEntryView> entries_;
   std::string_view segment_;
   std::deque<std::string> cut_ids_;  // that lie in more than one piece
   v1::AppendRequest request_;        // if protobuf has read it
+  ReceivedArrays arrays_;            // the same
 };
 
 }  // namespace sis

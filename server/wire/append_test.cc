@@ -47,6 +47,13 @@ v1::AppendRequest Request(int blocks) {
   return request;
 }
 
+// With all the memory in the world.
+absl::Status Parse(ScatteredBytes bytes, ReceivedAppend& received) {
+  ByteBudget budget(INT64_MAX);
+  ParsingCharge charge(budget);
+  return received.Parse(std::move(bytes), charge);
+}
+
 // Whether protobuf parses the bytes; if so, so must ReceivedAppend, and find the same.
 bool AgreesWithProtobuf(const std::string& bytes) {
   v1::AppendRequest expected;
@@ -54,7 +61,7 @@ bool AgreesWithProtobuf(const std::string& bytes) {
   ReceivedAppend received;
   for (const size_t longest : {1, 7, 100000}) {
     const RandomPieces pieces(bytes, longest, 1);
-    const absl::Status status = received.Parse(pieces.bytes());
+    const absl::Status status = Parse(pieces.bytes(), received);
     EXPECT_EQ(status.ok(), valid) << status;
     if (valid) {
       EXPECT_TRUE(SameRequest(received, expected)) << expected.ShortDebugString();
@@ -88,10 +95,10 @@ TEST(AppendRequestTest, AnUsualOneAllocatesNothing) {
   const std::string bytes = Request(20).SerializeAsString();
   const std::string_view piece = bytes;
   ReceivedAppend received;
-  ASSERT_TRUE(received.Parse(ScatteredBytes({&piece, 1})).ok());
+  ASSERT_TRUE(Parse(ScatteredBytes({&piece, 1}), received).ok());
   ScatteredBytes again({&piece, 1});
   const int64_t before = allocations;
-  const bool parsed = received.Parse(std::move(again)).ok();
+  const bool parsed = Parse(std::move(again), received).ok();
   EXPECT_EQ(allocations, before);
   EXPECT_TRUE(parsed);
   EXPECT_EQ(received.entries().size(), 22);
@@ -166,6 +173,84 @@ TEST(AppendRequestTest, AgreesWithProtobufOnMutatedMessages) {
   }
   EXPECT_GT(valid, kMessages / 10);
   EXPECT_LT(valid, kMessages * 9 / 10);
+}
+
+// What is charged for a message that is a batch of so many entries.
+int64_t Charged(const std::string& bytes, size_t entries) {
+  const std::string_view piece = bytes;
+  ByteBudget budget(INT64_MAX);
+  ParsingCharge charge(budget);
+  ReceivedAppend received;
+  EXPECT_TRUE(received.Parse(ScatteredBytes({&piece, 1}), charge).ok());
+  EXPECT_EQ(received.entries().size(), entries);
+  return budget.used();
+}
+
+TEST(AppendRequestTest, EntriesAreChargedHoweverTheyAreRead) {
+  constexpr int64_t kLeast = sizeof(AppendEntryView) + sizeof(EntryAck);
+  v1::AppendRequest request;
+  for (int i = 0; i < 1000; ++i) request.mutable_batch()->add_entries();
+  const std::string empty = request.SerializeAsString();
+  EXPECT_GT(Charged(empty, 1000), 1000 * kLeast);
+  EXPECT_LT(Charged(empty, 1000), 1000 * 1000);
+  const std::string unknown = "\x82\x7d\x02xy";
+  const auto by_protobuf = static_cast<int64_t>(request.SpaceUsedLong());
+  EXPECT_GT(Charged(empty + unknown, 1000), 1000 * kLeast + by_protobuf);
+  EXPECT_LT(Charged(empty + unknown, 1000), 1000 * 2000);
+  // With arrays and ids it is these besides.
+  EXPECT_LT(Charged(Request(1000).SerializeAsString(), 1002), 1002 * 1000 + (64 << 10));
+}
+
+TEST(AppendRequestTest, WhatThereIsNoRoomForIsRefused) {
+  v1::AppendRequest request = Request(0);
+  request.mutable_batch()->mutable_entries(0)->mutable_seal()->mutable_sequence()->set_id(
+      std::string(50'000, 'x'));
+  for (const std::string& bytes :
+       {Request(1000).SerializeAsString(), request.SerializeAsString(),
+        InBatch(Field(3, Field(1, Field(1, std::string(100'000, 'x') + "\xc3\xa9"))))}) {
+    const std::string_view piece = bytes;
+    ByteBudget budget(100'000);
+    ParsingCharge charge(budget);
+    ReceivedAppend received;
+    const absl::Status status = received.Parse(ScatteredBytes({&piece, 1}), charge);
+    EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+    EXPECT_FALSE(received.is_batch());
+    charge.GiveBack();
+    EXPECT_EQ(budget.used(), 0);
+  }
+}
+
+TEST(AppendRequestTest, NoBatchHasMoreEntriesThanAreAcked) {
+  v1::AppendRequest request;
+  for (size_t i = 0; i < ReceivedAppend::kMostEntries; ++i) request.mutable_batch()->add_entries();
+  const std::string unknown = "\x82\x7d\x02xy";
+  const std::string most = request.SerializeAsString();
+  EXPECT_GT(Charged(most, ReceivedAppend::kMostEntries), 0);
+  EXPECT_GT(Charged(most + unknown, ReceivedAppend::kMostEntries), 0);
+  request.mutable_batch()->add_entries();
+  for (const std::string& bytes :
+       {request.SerializeAsString(), request.SerializeAsString() + unknown}) {
+    const std::string_view piece = bytes;
+    ReceivedAppend received;
+    const absl::Status status = Parse(ScatteredBytes({&piece, 1}), received);
+    EXPECT_TRUE(absl::IsInvalidArgument(status));
+    EXPECT_EQ(status.message(), "batch.entries: 65537, more than 65536 in a message");
+  }
+}
+
+TEST(AppendRequestTest, AClearedOneKeepsLittle) {
+  const std::string bytes = Request(1000).SerializeAsString();
+  const std::string_view piece = bytes;
+  ReceivedAppend received;
+  ASSERT_TRUE(Parse(ScatteredBytes({&piece, 1}), received).ok());
+  received.Clear();
+  EXPECT_TRUE(received.entries().empty());
+  EXPECT_FALSE(received.is_batch());
+  ScatteredBytes again({&piece, 1});
+  const int64_t before = allocations;
+  const bool parsed = Parse(std::move(again), received).ok();
+  EXPECT_EQ(allocations, before + 1) << "its memory had gone";
+  EXPECT_TRUE(parsed);
 }
 
 TEST(AppendResponseTest, IsWhatProtobufWrites) {

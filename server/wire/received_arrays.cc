@@ -26,62 +26,76 @@ struct Location {
   uint32_t size;
 };
 
-std::vector<ArrayPaths::Field> PathsFrom(const google::protobuf::Descriptor& type) {
-  std::vector<ArrayPaths::Field> fields;
-  for (int i = 0; i < type.field_count(); ++i) {
-    const google::protobuf::FieldDescriptor& field = *type.field(i);
-    const auto number = static_cast<uint32_t>(field.number());
-    if (field.type() == google::protobuf::FieldDescriptor::TYPE_BYTES) {
-      fields.push_back({number, {}});
-    } else if (field.type() == google::protobuf::FieldDescriptor::TYPE_MESSAGE) {
-      std::vector<ArrayPaths::Field> inner = PathsFrom(*field.message_type());
-      if (!inner.empty()) fields.push_back({number, std::move(inner)});
-    }
-  }
-  return fields;
-}
-
-// Copies a message, with locations in place of arrays. It understands of the wire format what it
-// takes to find the fields; whether the rest makes sense is left to protobuf.
+// Copies a message, with locations in place of arrays and without unknown fields. It understands of
+// the wire format what it takes to find the fields; whether the rest makes sense is left to
+// protobuf.
 class ArrayExtractor {
  public:
-  explicit ArrayExtractor(const ScatteredBytes& bytes)
-      : bytes_(bytes), stream_(bytes), input_(&stream_) {}
+  ArrayExtractor(const ScatteredBytes& bytes, ParsingCharge& charge)
+      : bytes_(bytes), charge_(charge), stream_(bytes), input_(&stream_) {}
 
-  // The fields up to `end`. False if they are malformed.
-  bool Extract(const std::vector<ArrayPaths::Field>& paths, size_t end, std::string& extracted) {
+  // The fields up to `end`. False if they are malformed, or take too much memory.
+  bool Extract(const std::vector<MessageShape::Field>& fields, size_t end, std::string& extracted) {
     StringOutputStream stream(&extracted);
     CodedOutputStream output(&stream);
     while (offset() < end) {
       const size_t start = offset();
       const uint32_t tag = input_.ReadTagNoLastTag();
       if (offset() - start > kMaxTagBytes) return false;
-      const auto path =
-          std::ranges::find(paths, static_cast<uint32_t>(WireFormatLite::GetTagFieldNumber(tag)),
-                            &ArrayPaths::Field::number);
-      if (WireFormatLite::GetTagWireType(tag) != WireFormatLite::WIRETYPE_LENGTH_DELIMITED ||
-          path == paths.end()) {
+      const auto field = std::ranges::find(fields, tag, &MessageShape::Field::tag);
+      if (field == fields.end()) {
         if (!WireFormatLite::SkipField(&input_, tag) || offset() > end) return false;
-        Copy(start, output);
-        continue;
-      }
-      int size = 0;
-      if (!ReadSize(end, size)) return false;
-      output.WriteTag(tag);
-      if (path->fields.empty()) {
-        if (!ExtractArray(size, output)) return false;
-      } else {
-        std::string message;
-        if (!Extract(path->fields, offset() + size, message)) return false;
-        output.WriteVarint32(static_cast<uint32_t>(message.size()));
-        output.WriteString(message);
+      } else if (!Take(field->bytes) || !ExtractField(*field, start, end, output)) {
+        return false;
       }
     }
     return true;
   }
 
+  bool has_no_room() const { return has_no_room_; }
+
  private:
+  using Kind = MessageShape::Kind;
+
+  // Of a packed number, in an array that has just grown.
+  static constexpr int64_t kBytesPerNumber = 16;
+  // Of what is extracted, in a string that has just grown.
+  static constexpr int64_t kCopies = 2;
+
   size_t offset() const { return static_cast<size_t>(input_.CurrentPosition()); }
+
+  bool Take(int64_t bytes) {
+    has_no_room_ = has_no_room_ || !charge_.Take(bytes);
+    return !has_no_room_;
+  }
+
+  // After its tag, which begins at `start`.
+  bool ExtractField(const MessageShape::Field& field, size_t start, size_t end,
+                    CodedOutputStream& output) {
+    if (field.kind == Kind::kNumber) {
+      return WireFormatLite::SkipField(&input_, field.tag) && offset() <= end &&
+             Copy(start, output);
+    }
+    int size = 0;
+    if (!ReadSize(end, size)) return false;
+    switch (field.kind) {
+      case Kind::kArray:
+        output.WriteTag(field.tag);
+        return ExtractArray(size, output);
+      case Kind::kMessage: {
+        std::string message;
+        if (!Extract(field.fields, offset() + size, message)) return false;
+        if (!Take(kCopies * static_cast<int64_t>(message.size()))) return false;
+        output.WriteTag(field.tag);
+        output.WriteVarint32(static_cast<uint32_t>(message.size()));
+        output.WriteString(message);
+        return true;
+      }
+      default:
+        return Take(size * (field.kind == Kind::kNumbers ? kBytesPerNumber : 1)) &&
+               input_.Skip(size) && Copy(start, output);
+    }
+  }
 
   // Of the field that comes, which must lie before `end`.
   bool ReadSize(size_t end, int& size) {
@@ -98,17 +112,21 @@ class ArrayExtractor {
   }
 
   // What was read since `start`, as it is.
-  void Copy(size_t start, CodedOutputStream& output) const {
+  bool Copy(size_t start, CodedOutputStream& output) {
+    if (!Take(kCopies * static_cast<int64_t>(offset() - start))) return false;
     while (start < offset()) {
       const std::string_view piece = bytes_.PieceAt(start).substr(0, offset() - start);
       output.WriteRaw(piece.data(), static_cast<int>(piece.size()));
       start += piece.size();
     }
+    return true;
   }
 
   const ScatteredBytes& bytes_;
+  ParsingCharge& charge_;
   ScatteredInput stream_;
   CodedInputStream input_;
+  bool has_no_room_ = false;
 };
 
 // Calls visit(path, field) for all `bytes` fields that are set, until one is refused. `prefix` is
@@ -150,8 +168,6 @@ absl::StatusOr<SegmentRange> RangeIn(const SharedSegment& segment, const ArrayFi
   return SegmentRange::Parse({bytes.data(), bytes.size()}, segment.size());
 }
 
-ArrayPaths::ArrayPaths(const google::protobuf::Descriptor& type) : fields_(PathsFrom(type)) {}
-
 ArrayField ReceivedArrays::Of(const std::string& field) const {
   const ArrayField in_message = InMessage(field);
   if (segment_ == nullptr || in_message.size() == 0) return in_message;
@@ -184,8 +200,9 @@ ArrayField ReceivedArrays::InMessage(const std::string& field) const {
   return ArrayField(bytes_, location.offset, location.size);
 }
 
-absl::Status ReceivedArrays::Parse(ScatteredBytes bytes, const ArrayPaths& paths,
-                                   google::protobuf::Message& message, ReceivedArrays& arrays) {
+absl::Status ReceivedArrays::Parse(ScatteredBytes bytes, const MessageShape& shape,
+                                   ParsingCharge& charge, google::protobuf::Message& message,
+                                   ReceivedArrays& arrays) {
   arrays.in_fields_ = false;
   arrays.bytes_ = std::move(bytes);
   const auto malformed = [&message] {
@@ -194,8 +211,10 @@ absl::Status ReceivedArrays::Parse(ScatteredBytes bytes, const ArrayPaths& paths
   };
   if (arrays.bytes_.size() > INT_MAX) return malformed();
   std::string extracted;
-  ArrayExtractor extractor(arrays.bytes_);
-  if (!extractor.Extract(paths.fields(), arrays.bytes_.size(), extracted)) return malformed();
+  ArrayExtractor extractor(arrays.bytes_, charge);
+  if (!extractor.Extract(shape.fields(), arrays.bytes_.size(), extracted)) {
+    return extractor.has_no_room() ? charge.Refusal() : malformed();
+  }
   if (!message.ParseFromString(extracted)) return malformed();
   return absl::OkStatus();
 }

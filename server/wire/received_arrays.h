@@ -3,8 +3,9 @@
 // gRPC receives a message in pieces of at most 64 KiB, cut anywhere. Protobuf would copy every
 // `bytes` field out of them into a string. Here protobuf parses a message in which the arrays are
 // replaced by a few bytes that say where they lie, so that the message means what protobuf says it
-// means (the last of several occurrences counts, a later member of a oneof clears an earlier one,
-// unknown fields are skipped), and the arrays are copied nowhere, or just before they are used.
+// means (the last of several occurrences counts, a later member of a oneof clears an earlier one),
+// and the arrays are copied nowhere, or just before they are used. Unknown fields are left out;
+// what protobuf will take for the rest is charged before it takes it.
 //
 // If a message names a segment, its arrays lie in shared memory, and what its fields hold says
 // where (proto/sis/v1/ratio_service.proto, "Segments").
@@ -25,6 +26,8 @@
 #include "absl/status/statusor.h"
 #include "google/protobuf/message.h"
 #include "server/shared_memory/shared_segment.h"
+#include "server/wire/message_shape.h"
+#include "server/wire/parsing_charge.h"
 #include "server/wire/scattered_bytes.h"
 #include "server/wire/segment_range.h"
 
@@ -94,8 +97,6 @@ class ArrayField {
 // InvalidArgument, which names no field, if there is no such part.
 absl::StatusOr<SegmentRange> RangeIn(const SharedSegment& segment, const ArrayField& field);
 
-class ArrayPaths;
-
 // Where the `bytes` fields of a message are.
 class ReceivedArrays {
  public:
@@ -123,8 +124,8 @@ class ReceivedArrays {
 
   // Parses `bytes`, whose memory must outlive the arrays, into `message`: in place of its bytes
   // every non-empty `bytes` field holds what `Of` understands. InvalidArgument wherever protobuf
-  // would not parse it. No message type may contain itself.
-  static absl::Status Parse(ScatteredBytes bytes, const ArrayPaths& paths,
+  // would not parse it, ResourceExhausted if `charge` has no room for what it makes of it.
+  static absl::Status Parse(ScatteredBytes bytes, const MessageShape& shape, ParsingCharge& charge,
                             google::protobuf::Message& message, ReceivedArrays& arrays);
 
  private:
@@ -135,28 +136,5 @@ class ReceivedArrays {
   ScatteredBytes bytes_;
   std::shared_ptr<SharedSegment> segment_;
 };
-
-// Which fields of a message type lead to `bytes` fields.
-class ArrayPaths {
- public:
-  explicit ArrayPaths(const google::protobuf::Descriptor& type);
-
-  struct Field {
-    uint32_t number;
-    // Of the message that the field is; empty if it is `bytes`.
-    std::vector<Field> fields;
-  };
-  const std::vector<Field>& fields() const { return fields_; }
-
- private:
-  std::vector<Field> fields_;
-};
-
-// The paths of a generated message type.
-template <typename Message>
-const ArrayPaths& ArrayPathsOf() {
-  static const ArrayPaths paths(*Message::descriptor());
-  return paths;
-}
 
 }  // namespace sis

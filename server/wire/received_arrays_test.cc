@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <string>
+
 #include "server/testing/random_pieces.h"
 #include "server/testing/resolve_arrays.h"
 #include "sis/v1/ratio_service.pb.h"
@@ -14,12 +17,15 @@ template <typename Message>
 bool AgreesWithProtobuf(const std::string& bytes) {
   Message expected;
   const bool valid = expected.ParseFromString(bytes);
+  expected.DiscardUnknownFields();
   for (const size_t longest : {1, 7, 100000}) {
     const RandomPieces pieces(bytes, longest, 1);
     Message message;
     ReceivedArrays arrays;
+    ByteBudget budget(INT64_MAX);
+    ParsingCharge charge(budget);
     const absl::Status status =
-        ReceivedArrays::Parse(pieces.bytes(), ArrayPathsOf<Message>(), message, arrays);
+        ReceivedArrays::Parse(pieces.bytes(), ShapeOf<Message>(), charge, message, arrays);
     EXPECT_EQ(status.ok(), valid) << status;
     if (!status.ok() || !valid) {
       EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
@@ -192,6 +198,69 @@ TEST(ArrayFieldTest, AnEmptyFieldHasNoElements) {
   std::vector<float> scratch;
   EXPECT_TRUE(ArrayField().Read(0, 0, scratch).empty());
   EXPECT_TRUE(ReceivedArrays().Of("").Read(0, 0, scratch).empty());
+}
+
+// What is charged for a message, and what protobuf then takes for it.
+template <typename Message>
+void ExpectCharged(const std::string& bytes, double most_times) {
+  const std::string_view piece = bytes;
+  ByteBudget budget(INT64_MAX);
+  ParsingCharge charge(budget);
+  Message message;
+  ReceivedArrays arrays;
+  ASSERT_TRUE(ReceivedArrays::Parse(ScatteredBytes({&piece, 1}), ShapeOf<Message>(), charge,
+                                    message, arrays)
+                  .ok());
+  const auto taken = static_cast<int64_t>(message.SpaceUsedLong() - sizeof(message));
+  EXPECT_GE(budget.used(), taken) << Message::descriptor()->name();
+  EXPECT_LE(static_cast<double>(budget.used()), most_times * static_cast<double>(taken) + 16'384);
+
+  // With a little less there is an error, and nothing stays charged.
+  const int64_t least = std::max<int64_t>(0, taken - 1);
+  ByteBudget less(least);
+  {
+    ParsingCharge short_charge(less);
+    Message none;
+    const absl::Status status = ReceivedArrays::Parse(
+        ScatteredBytes({&piece, 1}), ShapeOf<Message>(), short_charge, none, arrays);
+    EXPECT_EQ(status.code(),
+              taken == 0 ? absl::StatusCode::kOk : absl::StatusCode::kResourceExhausted);
+  }
+  EXPECT_EQ(less.used(), 0);
+}
+
+std::string Repeated(const std::string& field, int times) {
+  std::string bytes;
+  for (int i = 0; i < times; ++i) bytes += field;
+  return bytes;
+}
+
+TEST(ReceivedArraysTest, WhatProtobufTakesIsChargedBefore) {
+  constexpr int kTimes = 10'000;
+  ExpectCharged<v1::EvaluateRequest>(Request().SerializeAsString(), 16);
+  // Two bytes each: slices, and sequences in them, are many times as large in memory.
+  const auto number = [](const auto* descriptor, const char* field) {
+    return static_cast<uint32_t>(descriptor->FindFieldByName(field)->number());
+  };
+  const uint32_t evaluated = number(v1::EvaluateRequest::descriptor(), "slices");
+  const uint32_t fetched = number(v1::FetchTopKRequest::descriptor(), "slices");
+  const uint32_t released = number(v1::ReleaseRequest::descriptor(), "sequences");
+  const uint32_t leases = number(v1::ReleaseRequest::descriptor(), "lease_ids");
+  ExpectCharged<v1::EvaluateRequest>(Repeated(Field(evaluated, ""), kTimes), 16);
+  ExpectCharged<v1::EvaluateRequest>(Repeated(Field(evaluated, Field(1, "")), kTimes), 16);
+  ExpectCharged<v1::EvaluateRequest>(Repeated(Field(evaluated, Field(1, Field(1, "x"))), kTimes),
+                                     16);
+  ExpectCharged<v1::FetchTopKRequest>(Repeated(Field(fetched, ""), kTimes), 16);
+  ExpectCharged<v1::ReleaseRequest>(Repeated(Field(released, ""), kTimes), 16);
+  ExpectCharged<v1::ReleaseRequest>(Repeated(Field(released, Field(1, "name")), kTimes), 16);
+  // Numbers: packed, and one by one.
+  ExpectCharged<v1::ReleaseRequest>(Field(leases, Repeated("\x01", kTimes)), 16);
+  ExpectCharged<v1::ReleaseRequest>(
+      Repeated(std::string(1, static_cast<char>(leases << 3)) + "\x01", kTimes), 16);
+  // What is unknown takes nothing.
+  ExpectCharged<v1::ReleaseRequest>(Repeated("\x82\x7d\x02xy", kTimes), 0);
+  ExpectCharged<v1::ReleaseRequest>(Repeated("\x80\x7d\x01", kTimes), 0);
+  ExpectCharged<v1::CreateRunRequest>(Repeated(Field(1, "run"), kTimes), 1e9);
 }
 
 }  // namespace

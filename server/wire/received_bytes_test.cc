@@ -15,6 +15,12 @@ grpc::ByteBuffer BufferOf(const std::vector<std::string>& pieces) {
   return {slices.data(), slices.size()};
 }
 
+absl::StatusOr<ScatteredBytes> Read(grpc::ByteBuffer& buffer, int64_t room = INT64_MAX) {
+  ByteBudget budget(room);
+  ParsingCharge charge(budget);
+  return ReceivedBytes(buffer, charge);
+}
+
 std::string Copy(const ScatteredBytes& bytes) {
   std::string copy(bytes.size(), '\0');
   bytes.Copy(0, copy.size(), copy.data());
@@ -34,7 +40,7 @@ TEST(ReceivedBytesTest, TheyAreThoseOfTheBuffer) {
     std::string expected;
     for (const std::string& piece : pieces) expected += piece;
     grpc::ByteBuffer buffer = BufferOf(pieces);
-    const absl::StatusOr<ScatteredBytes> bytes = ReceivedBytes(buffer);
+    const absl::StatusOr<ScatteredBytes> bytes = Read(buffer);
     ASSERT_TRUE(bytes.ok());
     EXPECT_EQ(Copy(*bytes), expected);
   }
@@ -50,7 +56,7 @@ TEST(ReceivedBytesTest, TheyLieInTheBuffer) {
     buffer = grpc::ByteBuffer(&slice, 1);
   }
   {
-    const absl::StatusOr<ScatteredBytes> bytes = ReceivedBytes(buffer);
+    const absl::StatusOr<ScatteredBytes> bytes = Read(buffer);
     ASSERT_TRUE(bytes.ok());
     EXPECT_EQ(bytes->InOnePiece(0, memory.size()), memory.data());
     // What was read holds nothing: the memory goes with the buffer, neither before nor after.
@@ -61,9 +67,15 @@ TEST(ReceivedBytesTest, TheyLieInTheBuffer) {
   EXPECT_EQ(freed, 1);
 }
 
+TEST(ReceivedBytesTest, AMessageInTooManyPiecesIsRefused) {
+  grpc::ByteBuffer buffer = BufferOf(std::vector<std::string>(1000, std::string(24, 'x')));
+  EXPECT_TRUE(absl::IsResourceExhausted(Read(buffer, 10'000).status()));
+  EXPECT_TRUE(Read(buffer, 100'000).ok());
+}
+
 TEST(ReceivedBytesTest, WhatIsNoMessageIsRefused) {
   grpc::ByteBuffer none;
-  EXPECT_EQ(ReceivedBytes(none).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Read(none).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace

@@ -19,17 +19,19 @@ namespace sis {
 template <typename Message>
 class ReceivedMessage {
  public:
-  // InvalidArgument where protobuf would not parse it, NotFound or PermissionDenied if it names a
-  // segment that the client does not lease. A segment is held from here on, though its lease may
-  // end.
+  // InvalidArgument where protobuf would not parse it, ResourceExhausted if `parsing` has no room
+  // for what is made of it, NotFound or PermissionDenied if it names a segment that the client does
+  // not lease. A segment is held from here on, though its lease may end.
   static absl::StatusOr<std::unique_ptr<ReceivedMessage>> Parse(const grpc::ByteBuffer& buffer,
+                                                                ByteBudget& parsing,
                                                                 SegmentRegistry& segments,
                                                                 ClientAt client) {
-    std::unique_ptr<ReceivedMessage> received(new ReceivedMessage(buffer));
-    const absl::StatusOr<ScatteredBytes> bytes = ReceivedBytes(received->buffer_);
+    std::unique_ptr<ReceivedMessage> received(new ReceivedMessage(buffer, parsing));
+    const absl::StatusOr<ScatteredBytes> bytes =
+        ReceivedBytes(received->buffer_, received->charge_);
     if (!bytes.ok()) return bytes.status();
-    absl::Status status = ReceivedArrays::Parse(*bytes, ArrayPathsOf<Message>(), received->message_,
-                                                received->arrays_);
+    absl::Status status = ReceivedArrays::Parse(*bytes, ShapeOf<Message>(), received->charge_,
+                                                received->message_, received->arrays_);
     if (!status.ok()) return status;
     if (const std::string& name = received->message_.segment(); !name.empty()) {
       absl::StatusOr<std::shared_ptr<SharedSegment>> segment = segments.Find(name, client);
@@ -43,9 +45,11 @@ class ReceivedMessage {
   const ReceivedArrays& arrays() const { return arrays_; }
 
  private:
-  explicit ReceivedMessage(const grpc::ByteBuffer& buffer) : buffer_(buffer) {}
+  ReceivedMessage(const grpc::ByteBuffer& buffer, ByteBudget& parsing)
+      : buffer_(buffer), charge_(parsing) {}
 
   grpc::ByteBuffer buffer_;
+  ParsingCharge charge_;  // goes after what it is for
   Message message_;
   ReceivedArrays arrays_;
 };

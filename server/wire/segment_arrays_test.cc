@@ -33,8 +33,10 @@ class SegmentArraysTest : public testing::Test {
       pieces.push_back(std::string_view(bytes_).substr(i, 5));
     }
     ReceivedArrays arrays;
+    ByteBudget budget(INT64_MAX);
+    ParsingCharge charge(budget);
     EXPECT_TRUE(
-        ReceivedArrays::Parse(ScatteredBytes(pieces), ArrayPathsOf<Message>(), received, arrays)
+        ReceivedArrays::Parse(ScatteredBytes(pieces), ShapeOf<Message>(), charge, received, arrays)
             .ok());
     arrays.LieIn(segment_);
     return arrays;

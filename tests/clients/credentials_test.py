@@ -88,6 +88,11 @@ class CredentialsTest(unittest.TestCase):
         patched.start()
         self.addCleanup(patched.stop)
 
+    def fifo(self, name):
+        """To which nobody writes."""
+        os.mkfifo(self.folder / name)
+        return str(self.folder / name)
+
     def file(self, name, content):
         path = self.folder / name
         path.write_bytes(content)
@@ -139,6 +144,7 @@ class CredentialsTest(unittest.TestCase):
         node = self.issue("node-1", "node")
         good, empty = self.file("good", TOKEN.encode()), self.file("empty", b"")
         absent, torn = str(self.folder / "absent"), self.file("torn", b"caf\xc3\xa9" * 8)
+        wrong = (absent, empty, self.fifo("fifo"), "/dev/zero")
         for said, settings in [
             ("certificate and key go together", {"certificate": node["certificate"]}),
             ("certificate and key go together", {"key": node["key"]}),
@@ -146,10 +152,10 @@ class CredentialsTest(unittest.TestCase):
             ("token: .* visible ASCII", {"token": "caf\u00e9" * 8}),
             ("token: .* visible ASCII", {"token": "two words"}),
             (f"{torn} holds no token", {"token_file": torn}),
-            *((path, {"token_file": path}) for path in (absent, empty)),
-            *((path, {"ca": path}) for path in (absent, empty)),
-            *((path, {**node, "certificate": path}) for path in (absent, empty)),
-            *((path, {**node, "key": path}) for path in (absent, empty)),
+            *((path, {"token_file": path}) for path in wrong),
+            *((path, {"ca": path}) for path in wrong),
+            *((path, {**node, "certificate": path}) for path in wrong),
+            *((path, {**node, "key": path}) for path in wrong),
         ]:
             self.expect(said, "localhost:1", settings)
 

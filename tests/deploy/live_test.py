@@ -28,7 +28,9 @@ OBSERVED = {"tis": sis.Tis(), "grpo": sis.Grpo()}
 DEMO = Settings(seed=3, digits=1, warm_up_accuracy=0.15, rollouts=3, prompts=8, group=4, updates=4)
 # What a server with a device and TLS would add: tests have no device, and what TLS adds is compared
 # with a certificate in security_test.
-OTHER_PANELS = {"Device cache", "Rows on the device", "Copies evicted from the device", "Certificate"}
+OTHER_PANELS = {
+    "Device cache", "Rows on the device", "Copies evicted from the device", "Certificate", "Files that make no sense",
+}  # fmt: skip
 OTHER_METRICS = """\
 sis_device_cache_budget_bytes 7340032
 sis_device_cache_bytes 4096
@@ -37,6 +39,7 @@ sis_device_cache_reads_total{result="copied"} 5
 sis_device_cache_reads_total{result="passed"} 3
 sis_device_cache_evictions_total 2
 sis_tls_certificate_not_after_timestamp_seconds 4102444800
+sis_reload_failed{files="tls"} 0
 """
 # Of the dashboards' variables: all runs and servers, over all that was scraped.
 EVERYTHING = {

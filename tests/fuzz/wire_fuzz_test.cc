@@ -27,9 +27,11 @@ void CompareAppend(std::string_view input, size_t piece_bytes) {
   sis::v1::AppendRequest expected;
   const bool valid = expected.ParseFromArray(input.data(), static_cast<int>(input.size()));
   const std::vector<std::string> pieces = Pieces(input, piece_bytes);
+  sis::ByteBudget budget(INT64_MAX);
+  sis::ParsingCharge charge(budget);
   sis::ReceivedAppend received;
   const absl::Status status = received.Parse(
-      sis::ScatteredBytes(std::vector<std::string_view>(pieces.begin(), pieces.end())));
+      sis::ScatteredBytes(std::vector<std::string_view>(pieces.begin(), pieces.end())), charge);
   if (status.ok() != valid) std::abort();
   if (valid && !sis::SameRequest(received, expected)) std::abort();
 }
@@ -43,10 +45,13 @@ void CompareWithProtobuf(std::string_view input, size_t piece_bytes) {
   const sis::ScatteredBytes bytes(std::vector<std::string_view>(pieces.begin(), pieces.end()));
   Message message;
   sis::ReceivedArrays arrays;
+  sis::ByteBudget budget(INT64_MAX);
+  sis::ParsingCharge charge(budget);
   const absl::Status status =
-      sis::ReceivedArrays::Parse(bytes, sis::ArrayPathsOf<Message>(), message, arrays);
+      sis::ReceivedArrays::Parse(bytes, sis::ShapeOf<Message>(), charge, message, arrays);
   if (status.ok() != valid) std::abort();
   if (!valid) return;
+  expected.DiscardUnknownFields();
   sis::ResolveArrays(arrays, message);
   if (message.SerializeAsString() != expected.SerializeAsString()) std::abort();
 }

@@ -29,9 +29,11 @@ OPTIONS = [("grpc.max_send_message_length", -1), ("grpc.use_local_subchannel_poo
 
 
 class UnfinishedMessagesTest(unittest.TestCase):
-    def serve(self, grpc_memory_bytes):
+    def serve(self, grpc_memory_bytes, cache_bytes=16 << 20):
         server = LiveServer(
-            f"--max_message_bytes={MESSAGE_BYTES}", f"--grpc_memory_bytes={grpc_memory_bytes}", cache_bytes=16 << 20
+            f"--max_message_bytes={MESSAGE_BYTES}",
+            f"--grpc_memory_bytes={grpc_memory_bytes}",
+            cache_bytes=cache_bytes,
         )
         self.addCleanup(server.kill)
         return server
@@ -66,6 +68,25 @@ class UnfinishedMessagesTest(unittest.TestCase):
         relay.close()
         # The server gives free memory back now and then.
         until(lambda: self.resident(server), lambda size: size - before < 0.2 * CALLS * BEGUN_BYTES)
+
+    def test_streams_of_append_that_wait_hold_nothing_of_what_they_have_sent(self):
+        server = self.serve(grpc_memory_bytes=1 << 30, cache_bytes=256 << 20)
+        before = self.resident(server)
+        top_k, positions, workers = 50, 30_000, 8
+        log_probs = np.tile(-np.arange(5, 5 + top_k, dtype=np.float32), (positions, 1))
+        ids = np.tile(np.arange(top_k, dtype=np.int32), (positions, 1))
+        client = sis.Client(server.address)
+        self.addCleanup(client.close)
+        run = client.create_run("run", seed=1, vocabulary_size=64, top_k=top_k)
+        streams = [client.append(run, sampling=sis.Sampling("raw")) for _ in range(workers)]
+        for number, stream in enumerate(streams):
+            self.addCleanup(stream.close)
+            stream.block(
+                str(number), first_position=0, policy_version=0, sampled_ids=ids[:, 0],
+                sampled_log_probs=log_probs[:, 0], top_k_ids=ids, top_k_log_probs=log_probs,
+            )  # fmt: skip
+            stream.flush()
+        until(lambda: self.resident(server) - before, lambda size: size < workers * log_probs.nbytes / 2)
 
     def test_beyond_it_they_are_ended_and_others_are_served(self):
         server = self.serve(grpc_memory_bytes=LIMIT_BYTES)

@@ -1,6 +1,7 @@
 """A server whose disk others fill, or have filled: it starts, reads and makes room, and goes on when
 there is some."""
 
+import contextlib
 import itertools
 import os
 import re
@@ -131,6 +132,21 @@ class FullDiskTest(unittest.TestCase):
         self.server.kill()
         client = self.start()
         self.assertEqual(client.fetch_top_k(run, acked).missing, ())
+
+    def test_probes_are_answered_though_nobody_reads_what_it_says(self):
+        unread, full = os.pipe()
+        self.addCleanup(os.close, unread)
+        os.set_blocking(full, False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(full, bytes(1 << 16))
+        os.set_blocking(full, True)
+        self.stderr = os.fdopen(full, "wb")
+        self.addCleanup(self.stderr.close)
+        self.start()
+        self.assertFalse(self.is_read_only())
+        self.files.fill()
+        until(self.is_read_only)
 
     def test_it_starts_and_makes_room(self):
         client = self.start()

@@ -2,6 +2,7 @@
 
 import datetime
 import hashlib
+import os
 import pathlib
 import queue
 import time
@@ -136,6 +137,51 @@ class ReloadedCredentialsTest(SecuredServerTest):
         until(lambda: "tls: read again" in said.read_text())
         connect()
 
+    def failed(self, server, files):
+        return server.metrics()[f'sis_reload_failed{{files="{files}"}}'] == 1
+
+    def test_a_reload_that_fails_shows_in_the_metrics_whatever_the_file_has_become(self):
+        flags = [*self.tls_flags(), f"--identities={self.identities}"]
+        server = self.start(*flags, listen="127.0.0.1:0")
+        end = self.certificate_end(server)
+        self.assertIsNotNone(end)
+        identities = self.identities.read_text()
+
+        def replace_by_fifo(path):
+            fifo = self.folder / "fifo"
+            os.mkfifo(fifo)  # to which nobody writes
+            fifo.rename(path)
+
+        def replace_by_garbage(path):
+            path.write_bytes(b"garbage")
+
+        for replace in (replace_by_garbage, replace_by_fifo):
+            for files, path in (("identities", self.identities), ("tls", pathlib.Path(self.certificate))):
+                with self.subTest(files, replace=replace.__name__):
+                    self.assertFalse(self.failed(server, files))
+                    replace(path)
+                    until(lambda: self.failed(server, files))
+                    # What is in use is as it was, and its end is told on.
+                    self.assertEqual(self.certificate_end(server), end)
+                    self.client(server, ca=self.authority.path, token=token("alice", "viewer")).list_runs()
+                    path.unlink()
+                    if files == "tls":
+                        self.authority.issue("localhost", "server")
+                        end = until(lambda: self.certificate_end(server), lambda now: now != end)
+                    else:
+                        self.write_identities(identities)
+                    until(lambda: not self.failed(server, files))
+
+    def test_a_proxys_certificate_that_is_no_more(self):
+        self.tls_flags()
+        server = self.start(
+            f"--proxy_certificate={self.certificate}", "--reload_interval=1s", listen="127.0.0.1:0"
+        )
+        end = self.certificate_end(server)
+        pathlib.Path(self.certificate).write_bytes(b"garbage")
+        until(lambda: self.failed(server, "proxy_certificate"))
+        self.assertEqual(self.certificate_end(server), end)
+
     def certificate_end(self, server):
         """As the metric says it, in seconds since 1970."""
         return server.metrics().get("sis_tls_certificate_not_after_timestamp_seconds")
@@ -150,7 +196,7 @@ class ReloadedCredentialsTest(SecuredServerTest):
         hour = 3600
         self.assertAlmostEqual(self.certificate_end(server), time.time() + hour, delta=0.5 * hour)
         self.authority.issue("localhost", "server", ends=datetime.timedelta(hours=-1))
-        self.assertAlmostEqual(self.certificate_end(server), time.time() - hour, delta=0.5 * hour)
+        until(lambda: self.certificate_end(server), lambda end: abs(time.time() - hour - end) < 0.5 * hour)
         until(lambda: not self.connects(server, **credentials))
         # Who is connected stays so.
         self.append(old, run)
@@ -161,11 +207,12 @@ class ReloadedCredentialsTest(SecuredServerTest):
 
     def test_when_the_certificate_of_a_proxy_in_front_ends(self):
         self.tls_flags()
-        server = self.start(f"--proxy_certificate={self.certificate}", listen="127.0.0.1:0")
+        server = self.start(f"--proxy_certificate={self.certificate}", "--reload_interval=1s", listen="127.0.0.1:0")
         self.client(server).list_runs()  # in plain text, as the proxy does
         for hours in (1, 5):
             self.authority.issue("localhost", "server", ends=datetime.timedelta(hours=hours))
-            self.assertAlmostEqual(self.certificate_end(server), time.time() + hours * 3600, delta=1800)
+            end = time.time() + hours * 3600
+            until(lambda: self.certificate_end(server), lambda told: abs(told - end) < 1800)
 
     def test_a_clients_token_file_is_read_again(self):
         server = self.start(f"--identities={self.identities}", listen="127.0.0.1:0")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import os
 import re
+import stat
 import threading
 import time
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ import grpc
 
 # Seconds after which a token file is looked at again.
 _TOKEN_AGE = 5.0
+
+_MOST_FILE_BYTES = 16 << 20
 
 # Others gRPC sends in no metadata: it would raise an error that shows the token.
 _TOKEN = re.compile("[!-~]+")
@@ -63,8 +66,8 @@ class Credentials:
         )
 
     def channel(self, address: str, options: Sequence[Tuple[str, Any]]) -> grpc.Channel:
-        """ValueError if a token would travel to another machine in plain text, or a file is empty.
-        OSError if a file can't be read."""
+        """ValueError if a token would travel to another machine in plain text, or a file is empty,
+        or not a regular one. OSError if a file can't be read."""
         has_token = bool(self.token or self.token_file)
         # What doesn't leave the machine's kernel needs no TLS, and servers offer none there.
         if not is_unix_socket(address) and (self.tls or self.ca or self.certificate):
@@ -84,8 +87,7 @@ class Credentials:
         def read(path: str) -> Optional[bytes]:
             if not path:
                 return None
-            with open(path, "rb") as file:
-                text = file.read()
+            text = _read(path)
             # For gRPC that would be as if it had not been named.
             if not text:
                 raise ValueError(f"{path} is empty")
@@ -103,10 +105,21 @@ def is_local(address: str) -> bool:
     return is_unix_socket(address) or _LOCAL.fullmatch(address) is not None
 
 
+def _read(path: str) -> bytes:
+    """A regular file, of no more than any certificate or token has. Never waits for somebody to write,
+    as at a FIFO. ValueError if it is none, OSError if it can't be read."""
+    with open(path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ValueError(f"{path} is not a regular file")
+        text = file.read(_MOST_FILE_BYTES + 1)
+    if len(text) > _MOST_FILE_BYTES:
+        raise ValueError(f"{path} has more than {_MOST_FILE_BYTES} bytes")
+    return text
+
+
 def _read_token(path: str) -> str:
     """The first word of the file. ValueError if that is no token."""
-    with open(path, encoding="ascii", errors="replace") as file:
-        words = file.read().split()
+    words = _read(path).decode("ascii", errors="replace").split()
     if not words or not _TOKEN.fullmatch(words[0]):
         raise ValueError(f"{path} holds no token, which is visible ASCII")
     return words[0]

@@ -116,4 +116,8 @@ def is_unreachable(error: Error) -> bool:
 
 def from_rpc(error: grpc.RpcError) -> Error:
     """The exception that stands for what grpcio raised."""
-    return from_status(error.code(), error.details() or "")
+    message = error.details() or ""
+    # gRPC's words, which don't tell whose maximum it is.
+    if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in message:
+        message += ": see the server's --max_message_bytes"
+    return from_status(error.code(), message)

@@ -162,6 +162,12 @@ class Step:
     # One point for each k that evaluations of this draw asked for, rising; each over the positions
     # of those that did.
     prefix_curve: Tuple[PrefixPoint, ...] = ()
+    # Positions that are in none of this, as the server's totals of steps had no room for them, each
+    # time that they were evaluated; those missing from points of the prefix curve, once for each
+    # point, and from observed corrections, once for each.
+    uncounted_positions: int = 0
+    uncounted_prefix_positions: int = 0
+    uncounted_correction_positions: int = 0
     # As of Runs.
     unanswered: Tuple[int, ...] = ()
 
@@ -174,6 +180,9 @@ class Step:
             corrections.from_proto(response.corrections),
             {MissingReason(part.reason): part.positions for part in response.missing},
             tuple(map(PrefixPoint.from_proto, response.prefix_curve)),
+            response.uncounted_positions,
+            response.uncounted_prefix_positions,
+            response.uncounted_correction_positions,
             tuple(response.unanswered),
         )
 

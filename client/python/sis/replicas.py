@@ -6,7 +6,6 @@ from __future__ import annotations
 import itertools
 import math
 import secrets
-import sys
 import threading
 from concurrent import futures
 from typing import Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, TypeVar, Union
@@ -53,13 +52,15 @@ class Replicas:
     server. Any other error of a replica is an error of the call.
     """
 
-    # Splitting a batch over the replicas is cutting enough.
-    micro_batch_bytes = sys.maxsize
+    # What a replica gets at once of a batch, if all get as much: it must be no more than a server's
+    # --max_message_bytes.
+    _PART_BYTES = 4 << 20
 
     def __init__(self, names: Sequence[str], servers: Iterable[SingleServer]) -> None:
         """ValueError if there is no name, or one stands twice."""
         self._placement = Placement(names)
         self._servers = list(servers)
+        self.micro_batch_bytes = self._PART_BYTES * len(self._servers)
         self._pool = futures.ThreadPoolExecutor(16 * len(self._servers), thread_name_prefix="sis-replica")
         self._lock = threading.Lock()
         # The leases that stand behind one that was handed out, by replica. Guarded by _lock.
@@ -523,6 +524,9 @@ def _sum_steps(
         corrections=sum_corrections(part.corrections for part in parts),
         missing=_sum_missing(part.missing for part in parts),
         prefix_curve=_sum_prefix_curves(part.prefix_curve for part in parts),
+        uncounted_positions=sum(part.uncounted_positions for part in parts),
+        uncounted_prefix_positions=sum(part.uncounted_prefix_positions for part in parts),
+        uncounted_correction_positions=sum(part.uncounted_correction_positions for part in parts),
         unanswered=unanswered,
     )
 

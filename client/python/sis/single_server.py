@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple, TypeVar, Union
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, TypeVar, Union
 
 import grpc
 
@@ -38,6 +38,11 @@ _CHANNEL_OPTIONS = (
     # may leave out a stream's first large message.
     ("grpc.enable_retries", 0),
 )
+
+# A larger Evaluate goes over a stream, also alone: a server that asks who calls hears that before the
+# message comes, and a connection of which it does not know who is there may not bring much
+# (SECURITY.md).
+_MOST_UNARY_BYTES = 1 << 20
 
 # What a probe of a replica that is left alone may take, in seconds.
 _PROBE_TIMEOUT = 1.0
@@ -190,25 +195,38 @@ class SingleServer:
             if all(part.HasField("record_digest") for part in message.slices):
                 message.lease_id = 0
 
-        send = lambda: self._evaluate(request, timeout=self._timeout)
+        send = lambda: self._evaluate_alone(request)
         return self._send_about(message.run.run_id, send, drop_lease)
+
+    def _evaluate_alone(self, request: EvaluateRequest) -> pb.EvaluateResponse:
+        if request.size() <= _MOST_UNARY_BYTES:
+            return self._evaluate(request, timeout=self._timeout)
+        return self._evaluate_in_stream([request])[0]
+
+    def _evaluate_in_stream(self, requests: Iterable[EvaluateRequest]) -> List[pb.EvaluateResponse]:
+        sent = 0
+
+        def counted() -> Iterator[EvaluateRequest]:
+            nonlocal sent
+            for request in requests:
+                sent += 1
+                yield request
+
+        answers = list(self._evaluate_stream(counted(), timeout=self._timeout))
+        if len(answers) == sent:
+            return answers
+        raise errors.from_status(grpc.StatusCode.DATA_LOSS, f"{len(answers)} answers to {sent} requests of a stream")
 
     def evaluate_all(self, requests: Sequence[Callable[[], EvaluateRequest]]) -> List[pb.EvaluateResponse]:
         """The answers, in order. Each request is made when it is about to be sent: there may be
         many, of any size."""
         if len(requests) > 1:
             try:
-                answers = list(self._evaluate_stream((make() for make in requests), timeout=self._timeout))
+                return self._evaluate_in_stream(make() for make in requests)
             except grpc.RpcError as rpc_error:
                 error = errors.from_rpc(rpc_error)
                 if error.code not in _LEFT_TO_EVALUATE:
                     raise error from rpc_error
-            else:
-                if len(answers) == len(requests):
-                    return answers
-                raise errors.from_status(
-                    grpc.StatusCode.DATA_LOSS, f"{len(answers)} answers to {len(requests)} requests of a stream"
-                )
         return [self.Evaluate(make()) for make in requests]
 
     def lease_segment(self, size: int) -> Segment:

@@ -24,9 +24,12 @@ struct ItemKey {
   bool elsewhere = false;
 };
 
+// Of a value.
+inline constexpr size_t kMostItemBytes = size_t{900} << 10;
+
 struct Item {
   ItemKey key;
-  // At most 900 KiB.
+  // At most kMostItemBytes.
   std::string value;
   absl::Time expires = absl::InfiniteFuture();
 };
@@ -45,6 +48,10 @@ class ItemStore {
   // OK, or why Add would be refused at present, whatever the item: ResourceExhausted. To be called
   // now and then; makes the store go on once there is room again.
   virtual absl::Status CanAdd() { return absl::OkStatus(); }
+
+  // From `end` on (SteadyNow's), which only comes nearer, nothing is waited for: Unavailable.
+  // Others, which wait for nobody, do nothing.
+  virtual void EndWaits(absl::Time) {}
 
   // One status per item; AlreadyExists if there is one under the key, which stays.
   virtual std::vector<absl::Status> Add(std::span<const Item> items) = 0;

@@ -13,29 +13,24 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "server/store/items/memcached_connection.h"
 #include "server/threads/mutex.h"
 
 namespace sis {
 namespace {
 
-constexpr int kConnectMilliseconds = 250;
-constexpr int kAnswerMilliseconds = 1000;
 // A node that failed is left alone for so long, so that its share fails fast.
 constexpr std::chrono::milliseconds kDownTime{500};
 // How often another node is looked for by hashing; then any that has a share of the keys is taken.
 constexpr int kOthersTried = 16;
 constexpr int kRoutesTried = 1 << 16;
 
-struct FreeConnection {
-  void operator()(memcached_st* connection) const { memcached_free(connection); }
+// Which node a key goes to, as libmemcached has it.
+struct FreePlacement {
+  void operator()(memcached_st* placement) const { memcached_free(placement); }
 };
-using Connection = std::unique_ptr<memcached_st, FreeConnection>;
-
-struct FreeResult {
-  void operator()(memcached_result_st* result) const { memcached_result_free(result); }
-};
+using Placement = std::unique_ptr<memcached_st, FreePlacement>;
 
 // The finaliser of SplitMix64.
 uint64_t Mix(uint64_t x) {
@@ -59,30 +54,10 @@ std::string HashKey(std::string_view key) {
   return std::string(text.data(), length);
 }
 
-absl::Status FromMemcached(memcached_return_t code) {
-  switch (code) {
-    case MEMCACHED_SUCCESS:
-    case MEMCACHED_STORED:
-    case MEMCACHED_DELETED:
-      return absl::OkStatus();
-    case MEMCACHED_NOTFOUND:
-      return absl::NotFoundError("nothing is stored");
-    case MEMCACHED_NOTSTORED:
-    case MEMCACHED_DATA_EXISTS:
-      return absl::AlreadyExistsError("stored already");
-    case MEMCACHED_SERVER_MEMORY_ALLOCATION_FAILURE:
-      return absl::ResourceExhaustedError("memcached: the node has no room");
-    case MEMCACHED_E2BIG:
-      return absl::InvalidArgumentError("memcached: larger than the node's largest item");
-    default:
-      return absl::UnavailableError(absl::StrCat("memcached: ", memcached_strerror(nullptr, code)));
-  }
-}
-
 // memcached keeps seconds in 32 signed bits, takes up to 30 days for a delay, and 0 for never. A
 // delay goes by the node's own clock: by another that is late, it would take for expired what a
 // server has just stored.
-time_t Expiration(absl::Time expires) {
+int64_t Expiration(absl::Time expires) {
   constexpr int64_t kLongestDelay = int64_t{30} * 24 * 3600;
   const int64_t seconds = absl::ToUnixSeconds(expires);
   if (seconds > std::numeric_limits<int32_t>::max()) return 0;
@@ -93,35 +68,22 @@ time_t Expiration(absl::Time expires) {
 
 class MemcachedItems final : public ItemStore {
  public:
-  explicit MemcachedItems(size_t nodes) : nodes_(nodes), down_until_(nodes) {
-    for (auto& until : down_until_) until.store(0, std::memory_order_relaxed);
-  }
-
   absl::Status Open(const std::vector<MemcachedNode>& nodes) {
-    prototype_.reset(memcached_create(nullptr));
-    for (const auto& [behavior, value] :
-         std::initializer_list<std::pair<memcached_behavior_t, int>>{
-             {MEMCACHED_BEHAVIOR_KETAMA_WEIGHTED, 1},
-             {MEMCACHED_BEHAVIOR_TCP_NODELAY, 1},
-             {MEMCACHED_BEHAVIOR_TCP_KEEPALIVE, 1},
-             {MEMCACHED_BEHAVIOR_CONNECT_TIMEOUT, kConnectMilliseconds},
-             {MEMCACHED_BEHAVIOR_POLL_TIMEOUT, kAnswerMilliseconds},
-             {MEMCACHED_BEHAVIOR_SND_TIMEOUT, kAnswerMilliseconds * 1000},
-             {MEMCACHED_BEHAVIOR_RCV_TIMEOUT, kAnswerMilliseconds * 1000},
-             {MEMCACHED_BEHAVIOR_SUPPORT_CAS, 1}}) {
-      const memcached_return_t code = memcached_behavior_set(prototype_.get(), behavior, value);
-      if (code != MEMCACHED_SUCCESS) return FromMemcached(code);
-    }
+    placement_.reset(memcached_create(nullptr));
+    memcached_return_t code =
+        memcached_behavior_set(placement_.get(), MEMCACHED_BEHAVIOR_KETAMA_WEIGHTED, 1);
     for (const MemcachedNode& node : nodes) {
-      const memcached_return_t code =
-          node.port == 0 ? memcached_server_add_unix_socket_with_weight(
-                               prototype_.get(), node.host.c_str(), node.weight)
-                         : memcached_server_add_with_weight(prototype_.get(), node.host.c_str(),
-                                                            node.port, node.weight);
-      if (code != MEMCACHED_SUCCESS) {
-        return absl::InvalidArgumentError(
-            absl::StrCat(node.host, ": ", memcached_strerror(prototype_.get(), code)));
-      }
+      if (code != MEMCACHED_SUCCESS) break;
+      code = node.port == 0 ? memcached_server_add_unix_socket_with_weight(
+                                  placement_.get(), node.host.c_str(), node.weight)
+                            : memcached_server_add_with_weight(placement_.get(), node.host.c_str(),
+                                                               node.port, node.weight);
+      nodes_.push_back(std::make_unique<Node>(node));
+    }
+    if (code != MEMCACHED_SUCCESS) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(nodes_.empty() ? "" : nodes_.back()->address.host, ": ",
+                       memcached_strerror(placement_.get(), code)));
     }
     FindRoutes();
     return absl::OkStatus();
@@ -131,16 +93,19 @@ class MemcachedItems final : public ItemStore {
   bool forgets() const override { return true; }
   bool shared() const override { return true; }
 
+  void EndWaits(absl::Time end) override {
+    const int64_t sooner = absl::ToUnixNanos(end);
+    int64_t present = end_;
+    while (sooner < present && !end_.compare_exchange_weak(present, sooner)) {
+    }
+  }
+
   std::vector<absl::Status> Add(std::span<const Item> items) override {
-    std::vector<absl::Status> statuses;
-    for (const Item& item : items) statuses.push_back(Write(memcached_add_by_key, item));
-    return statuses;
+    return WriteAll(MemcachedConnection::Write::kAdd, items);
   }
 
   std::vector<absl::Status> Put(std::span<const Item> items) override {
-    std::vector<absl::Status> statuses;
-    for (const Item& item : items) statuses.push_back(Write(memcached_set_by_key, item));
-    return statuses;
+    return WriteAll(MemcachedConnection::Write::kSet, items);
   }
 
   absl::Status Swap(const Item& item, const std::optional<std::string>& expected) override {
@@ -154,19 +119,14 @@ class MemcachedItems final : public ItemStore {
     if (!present.ok() || *present != *expected) {
       return absl::AbortedError("something else is stored");
     }
-    const absl::Status swapped = Write(memcached_cas_by_key, item, version);
+    const absl::Status swapped = Write(MemcachedConnection::Write::kReplaceVersion, item, version);
     const bool changed = absl::IsAlreadyExists(swapped) || absl::IsNotFound(swapped);
     return changed ? absl::AbortedError("it changed meanwhile") : swapped;
   }
 
   std::vector<absl::StatusOr<std::string>> Get(std::span<const ItemKey> keys) override {
     std::map<size_t, std::vector<size_t>> by_node;
-    {
-      const Borrowed connection(*this);
-      for (size_t i = 0; i < keys.size(); ++i) {
-        by_node[NodeOf(connection.get(), RouteOf(connection.get(), keys[i]))].push_back(i);
-      }
-    }
+    for (size_t i = 0; i < keys.size(); ++i) by_node[NodeOf(RouteOf(keys[i]))].push_back(i);
     std::vector<absl::StatusOr<std::string>> values(keys.size());
     for (const auto& [node, indices] : by_node) {
       std::vector<ItemKey> on_node;
@@ -181,10 +141,8 @@ class MemcachedItems final : public ItemStore {
     size_t removed = 0;
     for (const ItemKey& item_key : keys) {
       const absl::Status status =
-          OnNode(item_key, [&](memcached_st* connection, const std::string& route) {
-            const std::string key = HashKey(item_key.key);
-            return memcached_delete_by_key(connection, route.data(), route.size(), key.data(),
-                                           key.size(), 0);
+          OnNode(NodeOf(RouteOf(item_key)), [&](MemcachedConnection& connection) {
+            return connection.Delete(HashKey(item_key.key));
           });
       if (absl::IsNotFound(status)) continue;
       if (!status.ok()) return status;
@@ -204,60 +162,35 @@ class MemcachedItems final : public ItemStore {
   }
 
  private:
-  // A connection to all nodes, which one thread at a time may use. Goes back to the pool unless it
-  // failed: an answer may be under way that nobody waits for.
-  class Borrowed {
-   public:
-    explicit Borrowed(MemcachedItems& items) : items_(items) {
-      {
-        WriterLock lock(items_.mutex_);
-        if (!items_.idle_.empty()) {
-          connection_ = std::move(items_.idle_.back());
-          items_.idle_.pop_back();
-          return;
-        }
-      }
-      connection_.reset(memcached_clone(nullptr, items_.prototype_.get()));
-    }
-    ~Borrowed() {
-      if (connection_ == nullptr) return;
-      WriterLock lock(items_.mutex_);
-      items_.idle_.push_back(std::move(connection_));
-    }
-    Borrowed(const Borrowed&) = delete;
-    Borrowed& operator=(const Borrowed&) = delete;
+  struct Node {
+    explicit Node(MemcachedNode node) : address(std::move(node)) {}
 
-    memcached_st* get() const { return connection_.get(); }
-    void Discard() { connection_.reset(); }
-
-   private:
-    MemcachedItems& items_;
-    Connection connection_;
+    const MemcachedNode address;
+    std::atomic<int64_t> down_until = 0;  // in milliseconds of Now()
+    Mutex mutex;
+    std::vector<std::unique_ptr<MemcachedConnection>> idle ABSL_GUARDED_BY(mutex);
   };
 
-  static size_t NodeOf(memcached_st* connection, const std::string& route) {
-    return memcached_generate_hash(connection, route.data(), route.size());
+  size_t NodeOf(const std::string& route) const {
+    return memcached_generate_hash(placement_.get(), route.data(), route.size());
   }
 
   // A node whose weight is next to nothing beside the others' may have no share, so no route.
   void FindRoutes() {
-    const Borrowed connection(*this);
     std::set<size_t> reached;
-    for (int n = 0; n < kRoutesTried && reached.size() < nodes_; ++n) {
+    for (int n = 0; n < kRoutesTried && reached.size() < nodes_.size(); ++n) {
       std::string route = absl::StrCat("route:", n);
-      if (!reached.insert(NodeOf(connection.get(), route)).second) continue;
+      if (!reached.insert(NodeOf(route)).second) continue;
       routes_.push_back(std::move(route));
     }
   }
 
   // What is hashed to choose the node.
-  std::string RouteOf(memcached_st* connection, const ItemKey& key) const {
+  std::string RouteOf(const ItemKey& key) const {
     std::string home = HashKey(key.group);
     if (!key.elsewhere || routes_.size() == 1) return home;
-    const size_t node = NodeOf(connection, home);
-    const auto is_other = [&](const std::string& route) {
-      return NodeOf(connection, route) != node;
-    };
+    const size_t node = NodeOf(home);
+    const auto is_other = [&](const std::string& route) { return NodeOf(route) != node; };
     for (int n = 0; n < kOthersTried; ++n) {
       std::string route = absl::StrCat(home, ":", n);
       if (is_other(route)) return route;
@@ -270,99 +203,88 @@ class MemcachedItems final : public ItemStore {
                std::chrono::steady_clock::now().time_since_epoch())
         .count();
   }
-  bool IsDown(size_t node) const { return Now() < down_until_[node].load(); }
-  void MarkDown(size_t node) { down_until_[node].store(Now() + kDownTime.count()); }
 
-  // Calls `call` with a connection unless the key's node is known to be down.
+  // One that nobody uses, or a new one. What has ended meanwhile is let go.
+  absl::StatusOr<std::unique_ptr<MemcachedConnection>> Borrow(Node& node) {
+    for (;;) {
+      std::unique_ptr<MemcachedConnection> connection;
+      {
+        WriterLock lock(node.mutex);
+        if (node.idle.empty()) break;
+        connection = std::move(node.idle.back());
+        node.idle.pop_back();
+      }
+      if (connection->IsQuiet()) return connection;
+    }
+    return MemcachedConnection::Open(node.address.host, node.address.port, end_);
+  }
+
+  // Calls `call` with a connection unless the node is known to be down.
   template <typename Call>
-  absl::Status OnNode(const ItemKey& key, const Call& call) {
-    Borrowed connection(*this);
-    const std::string route = RouteOf(connection.get(), key);
-    const size_t node = NodeOf(connection.get(), route);
-    if (IsDown(node)) return NodeDown(node);
-    absl::Status status = FromMemcached(call(connection.get(), route));
+  absl::Status OnNode(size_t number, const Call& call) {
+    Node& node = *nodes_[number];
+    if (Now() < node.down_until) {
+      return absl::UnavailableError(absl::StrCat("memcached: node ", number, " does not answer"));
+    }
+    absl::StatusOr<std::unique_ptr<MemcachedConnection>> connection = Borrow(node);
+    const absl::Status status = connection.ok() ? call(**connection) : connection.status();
     if (absl::IsUnavailable(status)) {
-      MarkDown(node);
-      connection.Discard();
+      node.down_until = Now() + kDownTime.count();
+    } else {
+      WriterLock lock(node.mutex);
+      node.idle.push_back(*std::move(connection));
     }
     return status;
   }
 
-  // By one of libmemcached's functions that write an item; `version` is for the one that compares
-  // it.
-  template <typename Function, typename... Version>
-  absl::Status Write(Function function, const Item& item, Version... version) {
-    return OnNode(item.key, [&](memcached_st* connection, const std::string& route) {
-      const std::string key = HashKey(item.key.key);
-      return function(connection, route.data(), route.size(), key.data(), key.size(),
-                      item.value.data(), item.value.size(), Expiration(item.expires), 0,
-                      version...);
+  absl::Status Write(MemcachedConnection::Write how, const Item& item, uint64_t version = 0) {
+    return OnNode(NodeOf(RouteOf(item.key)), [&](MemcachedConnection& connection) {
+      return connection.Store(how, HashKey(item.key.key), item.value, Expiration(item.expires),
+                              version);
     });
   }
-
-  static absl::Status NodeDown(size_t node) {
-    return absl::UnavailableError(absl::StrCat("memcached: node ", node, " does not answer"));
+  std::vector<absl::Status> WriteAll(MemcachedConnection::Write how, std::span<const Item> items) {
+    std::vector<absl::Status> statuses;
+    for (const Item& item : items) statuses.push_back(Write(how, item));
+    return statuses;
   }
 
   // All on one node. `version`, if given, is for the only key.
   std::vector<absl::StatusOr<std::string>> GetOnNode(std::span<const ItemKey> keys,
                                                      uint64_t* version) {
-    Borrowed connection(*this);
-    const std::string route = RouteOf(connection.get(), keys[0]);
-    const size_t node = NodeOf(connection.get(), route);
     using Values = std::vector<absl::StatusOr<std::string>>;
-    if (IsDown(node)) return Values(keys.size(), NodeDown(node));
-
     Values values(keys.size(), absl::NotFoundError("nothing is stored"));
-    absl::flat_hash_map<std::string, size_t> index;
-    std::vector<std::string> hashed;
-    std::vector<const char*> data;
-    std::vector<size_t> sizes;
-    for (const ItemKey& key : keys) hashed.push_back(HashKey(key.key));
-    for (size_t i = 0; i < hashed.size(); ++i) {
-      index[hashed[i]] = i;
-      data.push_back(hashed[i].data());
-      sizes.push_back(hashed[i].size());
-    }
-    memcached_return_t code = memcached_mget_by_key(connection.get(), route.data(), route.size(),
-                                                    data.data(), sizes.data(), keys.size());
-    while (code == MEMCACHED_SUCCESS) {
-      const std::unique_ptr<memcached_result_st, FreeResult> result(
-          memcached_fetch_result(connection.get(), nullptr, &code));
-      if (result == nullptr) break;
-      const std::string key(memcached_result_key_value(result.get()),
-                            memcached_result_key_length(result.get()));
-      const auto found = index.find(key);
-      if (found == index.end()) continue;  // no key of ours
-      values[found->second] =
-          std::string(memcached_result_value(result.get()), memcached_result_length(result.get()));
-      if (version != nullptr) *version = memcached_result_cas(result.get());
-    }
-    if (code == MEMCACHED_END || code == MEMCACHED_NOTFOUND || code == MEMCACHED_SUCCESS) {
-      return values;
-    }
+    // The same key may be asked for twice.
+    std::map<std::string, std::vector<size_t>> places;
+    for (size_t i = 0; i < keys.size(); ++i) places[HashKey(keys[i].key)].push_back(i);
+    std::vector<std::string> asked;
+    for (const auto& [key, of] : places) asked.push_back(key);
+    const absl::Status status =
+        OnNode(NodeOf(RouteOf(keys[0])), [&](MemcachedConnection& connection) {
+          return connection.Get(asked, [&](size_t i, MemcachedConnection::Found item) {
+            for (const size_t place : places[asked[i]]) values[place] = item.value;
+            if (version != nullptr) *version = item.version;
+          });
+        });
+    if (status.ok()) return values;
     // What did not come is not known to be missing.
-    MarkDown(node);
-    connection.Discard();
     for (absl::StatusOr<std::string>& value : values) {
-      if (!value.ok()) value = FromMemcached(code);
+      if (!value.ok()) value = status;
     }
     return values;
   }
 
-  const size_t nodes_;
-  Connection prototype_;             // never used itself
+  Placement placement_;
+  std::vector<std::unique_ptr<Node>> nodes_;  // as libmemcached numbers them
   std::vector<std::string> routes_;  // one to each node, in an order that doesn't depend on theirs
-  std::vector<std::atomic<int64_t>> down_until_;  // per node, in milliseconds of Now()
-  Mutex mutex_;
-  std::vector<Connection> idle_ ABSL_GUARDED_BY(mutex_);
+  std::atomic<int64_t> end_ = std::numeric_limits<int64_t>::max();  // nanoseconds of SteadyNow()
 };
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ItemStore>> OpenMemcachedItems(
     const std::vector<MemcachedNode>& nodes) {
-  auto items = std::make_unique<MemcachedItems>(nodes.size());
+  auto items = std::make_unique<MemcachedItems>();
   if (absl::Status status = items->Open(nodes); !status.ok()) return status;
   return items;
 }

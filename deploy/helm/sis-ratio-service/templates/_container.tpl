@@ -24,7 +24,9 @@ memory
 {{- $memory := .Values.memory -}}
 {{- $cache := int $memory.cacheMiB -}}
 {{- $shared := ternary (int $memory.sharedMiB) 0 (eq .Values.form "sidecar") -}}
+{{- /* A quarter more for what is made of them. */ -}}
 {{- $messages := include "sis.messagesMiB" . -}}
+{{- $messages = add $messages (div (add $messages 3) 4) -}}
 {{- $store := ternary 128 0 (hasPrefix "rocksdb:" (include "sis.store" .)) -}}
 {{- /* Of the host: 40 MiB that the device copies from and to, and an allowance for the driver. */ -}}
 {{- $device := ternary 512 0 (gt (int .Values.gpu.count) 0) -}}
