@@ -9,8 +9,8 @@ class Settings:
     largest: int = 20
     held_out: int = 100
 
-    # A rollout is `prompts` problems with `group` responses of at most `tokens` tokens each: a space, two digits and the
-    # end of the line. It is used for `updates` mini-batches in one pass.
+    # A rollout is `prompts` problems with `group` responses of at most `tokens` tokens each: a space,
+    # two digits and the end of the line. It is used for `updates` mini-batches in one pass.
     rollouts: int = 16
     prompts: int = 16
     group: int = 8
