@@ -49,7 +49,7 @@ def reference_accepted(run, records, draw, log_probs, sampled_log_probs):
     accepted = []
     for index, part in enumerate(records.slices):
         rows = records.rows(index)
-        positions = np.arange(part.first_position, part.first_position + part.length, dtype=np.uint32)
+        positions = part.first_position + np.arange(part.length, dtype=np.uint32)
         key = numerics.sequence_key(run.config.seed, part.attempt, part.sequence)
         evaluation = numerics.decide_gathered(
             numerics.Records(
@@ -84,8 +84,8 @@ class TrainerTest(unittest.TestCase):
 
         def checked(client, run, records, *, draw, log_probs, sampled_log_probs, options, **others):
             evaluation = real(
-                client, run, records, draw=draw, log_probs=log_probs, sampled_log_probs=sampled_log_probs,
-                options=options, **others
+                client, run, records, draw=draw, log_probs=log_probs,
+                sampled_log_probs=sampled_log_probs, options=options, **others
             )  # fmt: skip
             expected = reference_accepted(run, records, draw, log_probs, sampled_log_probs)
             np.testing.assert_array_equal(evaluation.accepted, expected)
@@ -93,7 +93,8 @@ class TrainerTest(unittest.TestCase):
             self.assertEqual(evaluation.totals.scored, len(records))
             self.assertEqual(evaluation.newly_counted, len(records))
             # The one line: old_logp = where(accepted, logp.detach(), old_logp).
-            old_log_probs = np.where(evaluation.accepted, sampled_log_probs, records.sampled_log_probs)
+            recorded = records.sampled_log_probs
+            old_log_probs = np.where(evaluation.accepted, sampled_log_probs, recorded)
             by_hand = trainer.clipped(np.exp(sampled_log_probs - old_log_probs), options.advantages)
             np.testing.assert_allclose(evaluation.coefficients, by_hand, rtol=1e-6)
             decided.append(evaluation.accepted)
@@ -139,11 +140,9 @@ class TrainerTest(unittest.TestCase):
 
     def test_of_an_engine_of_5_bits_only_recomputed_log_probs_begin_with_ratios_of_1(self):
         for recomputed in ({}, {"recomputed": True}):
-            ratios = []
-            real = trainer.clipped
-            with mock.patch.object(trainer, "clipped", lambda *given: ratios.append(given[0]) or real(*given)):
+            with mock.patch.object(trainer, "clipped", side_effect=trainer.clipped) as clipped:
                 self.train("grpo", {**CELL, "engine": "int5", **recomputed})
-            for first in ratios[::4]:
+            for first, _ in [call.args for call in clipped.call_args_list][::4]:
                 self.assertEqual(bool((first == 1).all()), bool(recomputed))
 
 
@@ -159,9 +158,8 @@ class DemoTest(unittest.TestCase):
         plan = tiny(None)
         found, page, said = self.run_demo(plan, 150)
         for cell in plan.cells.values():
-            self.assertEqual(
-                {arm: len(runs) for arm, runs in found[cell.name].items()}, dict.fromkeys(cell.arms, 2)
-            )
+            made = {arm: len(runs) for arm, runs in found[cell.name].items()}
+            self.assertEqual(made, dict.fromkeys(cell.arms, 2))
         for runs in found["int5"].values():
             for run in runs.values():
                 self.assertLess(run.values["d_sis"], run.values["d"])
@@ -191,7 +189,8 @@ class DemoTest(unittest.TestCase):
         for arm in plan.cells["same"].arms:
             plan.cells["same"].arms[arm] = 9
         runs = Runs(plan)
-        learned = trainer.Learned(0, 0.5, [sis.Totals(accepted=1)], [sis.PrefixPoint(1, 0.1, 0.9, 1)])
+        point = sis.PrefixPoint(1, 0.1, 0.9, positions=1)
+        learned = trainer.Learned(0, 0.5, [sis.Totals(accepted=1)], [point])
 
         def train(address, run_id, start, cell, seed, parameters, show):
             # Those of the third seed and later ones never end by themselves.

@@ -17,7 +17,7 @@ class Runs:
     """Of a design. Threads: any."""
 
     def __init__(self, plan):
-        """ValueError if a cell has a setting or an arm that there is not."""
+        """ValueError if a cell has a start, a setting or an arm that there is not."""
         self._plan = plan
         self._lock = threading.Lock()
         # The models that runs start from, each warmed up by whichever thread needs it first.
@@ -25,7 +25,7 @@ class Runs:
         for run in plan.runs:
             try:
                 miniature.check(*self.settings(run))
-            except ValueError as error:
+            except (KeyError, ValueError) as error:
                 raise ValueError(f"cell {run.cell}: {error}") from None
 
     def settings(self, run):

@@ -51,7 +51,7 @@ def make_missing(
                 elapsed = time.monotonic() - start
                 left = elapsed / (len(wanted) - len(pending)) * len(pending)
                 if seconds is not None:
-                    left = min(left, seconds - elapsed)
+                    left = max(0, min(left, seconds - elapsed))
                 progress.show(
                     f"{len(results)} runs", elapsed / (elapsed + left),
                     f"{run}: {describe(results[run])}; {left / 60:.0f} min left",
