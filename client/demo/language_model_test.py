@@ -16,7 +16,7 @@ from client.study.runs.program import Progress
 
 os.environ["PATH"] = f"{pathlib.Path('server/main').resolve()}{os.pathsep}{os.environ['PATH']}"
 
-SETTINGS = Settings(rollouts=6, updates=2)
+SETTINGS = Settings(rollouts=8, updates=2)
 # As training.py writes it: the further an update from its rollout, the larger D.
 PROGRAM = """\
 #!/usr/bin/env python3
@@ -28,13 +28,15 @@ if module.endswith(".weights"):
 given = json.loads(given)
 assert given["engine_weights"] == "bfloat16" and given["seed"] == 3 and given["address"]
 gain = 0.1 * (given["arm"] == "grpo+sampled")
-rewards = [0.2 + 0.1 * rollout + gain for rollout in range(6)]
-for step in range(12):
+# With SIS the time is up earlier.
+rewards = [0.2 + 0.1 * rollout + gain for rollout in range(6 if gain else 7)]
+for step in range(2 * len(rewards)):
     stale = step % 2
     update = {"accept_rate": 0.8 - 0.1 * stale, "d": 0.04 + 0.1 * stale, "d_sis": 0.02}
     update["residual_mass"] = 0.1
     print(json.dumps({**update, **({} if stale else {"reward": rewards[step // 2]})}), flush=True)
-print(json.dumps({"final_reward": 0.5 + gain, "rollouts": {"reward": rewards}}))
+rollouts = {"reward": rewards, "accept_rate": [0.75] * len(rewards)}
+print(json.dumps({"final_reward": 0.5 + gain, "rollouts": rollouts}))
 """
 
 
@@ -54,7 +56,8 @@ class LanguageModelTest(unittest.TestCase):
         rest = "75.0% | 0.090 | 0.040 | 0.020 | 10.00% |\n"
         self.assertIn(f"| bfloat16 | GRPO | 0.200 | 0.450 | 0.700 | {rest}", said)
         self.assertIn(f"| bfloat16 | GRPO + SIS | 0.300 | 0.550 | 0.800 | {rest}", said)
-        self.assertIn("bfloat16 grpo+sampled 3: accepted 70%, D 0.140, D_SIS 0.020", said)
+        self.assertIn(" 3: accepted 80%, D 0.040, D_SIS 0.020\n", said)
+        self.assertRegex(said, r"3: rollouts 0\.[23]0 to 0\.80, held out 0\.[56]00")
         charts = re.findall(r"<svg .*?</svg>", page, re.DOTALL)
         self.assertEqual(len(charts), 4)
         for chart in charts:

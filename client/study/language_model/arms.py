@@ -10,9 +10,9 @@ from sis.trl import SisGRPOTrainer
 
 
 class StaleTrainer(SisGRPOTrainer):
-    """Gives vLLM new weights after a rollout instead of before it, as where a worker generates while
-    the trainer trains: from the second rollout on they are those that the rollout before began to
-    train. Its old log-probs are by SIS."""
+    """Gives vLLM new weights after a rollout instead of before it, as where a worker generates
+    while the trainer trains: from the second rollout on they are those that the rollout before
+    began to train. Its old log-probs are by SIS."""
 
     def __init__(self, *args: Any, rounds_to_int4: bool, seed: int, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -41,8 +41,8 @@ class StaleTrainer(SisGRPOTrainer):
 
 
 class SampledTrainer(StaleTrainer):
-    """TRL on the log-probs that tokens were sampled with. The service decides about every token, and
-    counts; nothing is made of what it decides."""
+    """TRL on the log-probs that tokens were sampled with. The service decides about every token,
+    and counts; nothing is made of what it decides."""
 
     old_log_probs = "sampling_per_token_logps"
 
@@ -52,8 +52,9 @@ class SampledTrainer(StaleTrainer):
 
 
 class TruncatedTrainer(SampledTrainer):
-    """TRL's own correction: old log-probs are the trainer's, from before the first update, and every
-    token's loss is multiplied by their ratio to those that it was sampled with, up to TRL's limit."""
+    """TRL's own correction: old log-probs are the trainer's, from before the first update, and
+    every token's loss is multiplied by their ratio to those that it was sampled with, up to TRL's
+    limit."""
 
     old_log_probs = "old_per_token_logps"
 

@@ -30,8 +30,8 @@ def prepare() -> None:
     with socket.socket() as listener:
         listener.bind(("localhost", 0))
         os.environ["MASTER_PORT"] = str(listener.getsockname()[1])
-    # TRL loads new weights into vLLM after every rollout; those of these two are packed, and can't be
-    # loaded again.
+    # TRL loads new weights into vLLM after every rollout; those of these two are packed, and can't
+    # be loaded again.
     vllm._custom_ops._supports_onednn = False
     vllm.model_executor.layers.utils.check_cpu_sgl_kernel = lambda *_: False
     # TRL passes no dtype on.
@@ -56,10 +56,10 @@ def grpo_config(
         generation_kwargs={"stop_token_ids": tokenizer.encode(task.END)},
         learning_rate=settings.learning_rate,
         lr_scheduler_type="constant",
-        # Float32 weights, multiplied in bfloat16. Eager attention takes half of the time of the
-        # other implementation for responses as short as these.
+        # Eager attention takes half of the time of the other implementation for responses as short
+        # as these.
         model_init_kwargs={"dtype": "float32", "attn_implementation": "eager"},
-        bf16=True,
+        bf16=settings.bf16,
         use_vllm=True,
         vllm_mode="colocate",
         vllm_importance_sampling_correction=False,

@@ -52,15 +52,17 @@ class Curves(TrainerCallback):
         self._tokenizer = tokenizer
         self._held_out = held_out
         self._updates = []
+        self._end = time.monotonic() + settings.seconds
         # Rollouts that were trained on -> evaluation.Evaluation.
         self.evaluations = {}
 
     def rollouts(self):
         """Name -> a mean per rollout."""
         means = {}
+        rollouts = sum("reward" in update for update in self._updates)
         for name in _MEASURED.values():
             values = [update[name] for update in self._updates if name in update]
-            each = len(values) // self._settings.rollouts
+            each = len(values) // rollouts
             means[name] = [
                 float(f"{sum(values[first : first + each]) / each:.5g}")
                 for first in range(0, len(values), each)
@@ -78,8 +80,11 @@ class Curves(TrainerCallback):
 
     def on_step_end(self, args, state, control, model=None, **_):
         rollout, rest = divmod(state.global_step, self._settings.updates)
-        evaluated = rollout % self._settings.evaluated == 0 or rollout == self._settings.rollouts
-        if rest == 0 and evaluated:
+        if rest:
+            return
+        ends = rollout == self._settings.rollouts or time.monotonic() > self._end
+        control.should_training_stop = ends
+        if ends or rollout % self._settings.evaluated == 0:
             model.eval()
             self.evaluations[rollout] = evaluation.evaluate(model, self._tokenizer, self._held_out)
             model.train()
@@ -102,12 +107,13 @@ def main(model, engine_weights, arm, seed, settings, address, run):
             sis_config=SisConfig(address, settings.top_k, run=run, **ARMS[arm].sis),
         )  # fmt: skip
         trainer.train()
-    final = curves.evaluations[settings.rollouts]
+    *_, final = curves.evaluations.values()
     rollouts = curves.rollouts()
+    rewards = rollouts["reward"]
     _write({
         "final_reward": round(final.reward, 5),
         "final_greedy": final.greedy,
-        "mean_reward": round(sum(rollouts["reward"]) / settings.rollouts, 5),
+        "mean_reward": round(sum(rewards) / len(rewards), 5),
         "rollouts": rollouts,
         "evaluations": {
             rollout: [round(value, 5) for value in of] for rollout, of in curves.evaluations.items()
