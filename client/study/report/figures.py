@@ -95,19 +95,22 @@ def curves(
                     panel.x, mean - error, mean + error, color=color, alpha=0.18, linewidth=0
                 )
             for arm, values in panel.dashed.items():
-                axes.plot(panel.x, values.mean(axis=0), "--", color=COLORS.get(arm, OTHER))
+                color = COLORS.get(arm, OTHER)
+                axes.plot(panel.x, values.mean(axis=0), "--", color=color, linewidth=1)
             for arm, values in [*panel.curves.items(), *panel.dashed.items()] if page_form else []:
                 # Invisible circles, with what a page says of them.
                 for x, y in zip(panel.x, values.mean(axis=0)):
                     said = f"title: {comparisons.name(arm)}, {x_title} {x:g}: {page_form.format(y)}"
                     axes.plot([x], [y], "o", color=COLORS.get(arm, OTHER), alpha=0, gid=said)
             axes.set_title(panel.title, fontsize=9, loc="left")
-            axes.set_ylim(bottom=0, top=top)
             if "%" in page_form:
                 axes.yaxis.set_major_formatter(PercentFormatter(1))
             axes.grid(color=GRID)
         for axes in there[len(panels) :]:
             axes.set_axis_off()
+        # Of what all that share an axis have drawn.
+        for axes in there[: len(panels)]:
+            axes.set_ylim(bottom=0, top=top)
         for axes in there[: len(panels)][-columns:]:
             axes.set_xlabel(x_title)
         if panels:

@@ -56,9 +56,9 @@ class Design:
         ]
 
     def finished(self, results: Dict[Run, Any]) -> Dict[Run, Any]:
-        """Those of seeds that have all of their runs."""
+        """Those of seeds that have all of their runs, in order."""
         unfinished = {run.seed for run in self.runs if run not in results}
-        return {run: result for run, result in results.items() if run.seed not in unfinished}
+        return {run: results[run] for run in self.runs if run.seed not in unfinished}
 
 
 def read(path: pathlib.Path) -> Design:
