@@ -1,152 +1,193 @@
-"""The report: what the arms did, and what may be said of it."""
+"""The report of a demonstration: one HTML file that needs nothing but itself."""
 
 import html
+import pathlib
+import re
+import string
+import urllib.request
 
-from client.demo import charts, page
-from client.demo.arms import PANELS
-from client.demo.results import basis, comparisons, table, verdicts
+import numpy as np
 
-# By name of the arm.
-_COLORS = {"GRPO": "first", "GRPO + SIS": "second", "soft acceptance": "third", "GRPO recomputed": "fourth"}
+from client.study.report import comparisons, figures, tables
+from client.study.report.intervals import paired
+from client.study.runs.results import Outcome
+
+_FOLDER = pathlib.Path(__file__).parent
+# Pictures are drawn in colours; the page has a variable for each, for light and dark screens.
+_VARIABLES = {
+    "#ffffff": "surface",
+    "#000000": "axis",
+    figures.ZERO: "axis",
+    figures.GRID: "grid",
+    figures.COLORS["grpo"]: "grpo",
+    figures.COLORS["grpo+sampled"]: "sis",
+    figures.COLORS["soft_acceptance+sampled"]: "soft-acceptance",
+    figures.OTHER: "other",
+}
+# Curve, and one that is drawn dashed -> heading, what is on the horizontal axis and where that
+# begins, the form of values, the top of the axis, and what is said of it.
+_FIGURES = {
+    ("reward", ""): (
+        "Reward", "rollout", 0, "{:.2f}", None,
+        "The share of a rollout's responses that are right, as the engine sampled them at "
+        "temperature 1.",
+    ),
+    ("accept_rate", ""): (
+        "Accept rate", "rollout", 0, "{:.0%}", 1,
+        "Of the tokens of a rollout, over the updates it was used for, whether the arm used the "
+        "decisions or not.",
+    ),
+    ("d", "d_sis"): (
+        "D against D_SIS", "rollout", 0, "{:.3g}", None,
+        "Log-importance deviation in nats per token: D as lines, and dashed D_SIS, what the "
+        "decisions leave of it. GRPO alone did not use the decisions. An accepted token has ratio "
+        "1, which the clip never holds back, so arms need not move equally far from the behaviour "
+        "policy.",
+    ),
+    ("expected_acceptance", "residual_mass"): (
+        "Accept rate and residual mass against k", "k, slots used", 1, "{:.1%}", 1,
+        "Of the stalest update of every rollout, had only the k most probable tokens been "
+        "recorded: the accept rate to be expected, and dashed the current policy's mass outside of "
+        "them. Fewer slots give a smaller envelope, so more tokens may pass, but they leave more "
+        "of the current policy out.",
+    ),
+    ("by_staleness", ""): (
+        "Accept rate against staleness", "updates since the rollout", 0, "{:.0%}", 1,
+        "Over all rollouts, by how many updates the current policy is ahead of the behaviour "
+        "policy.",
+    ),
+}  # fmt: skip
+_QUANTITIES = {
+    "first_reward": ("reward of the first rollout", ".3f"),
+    "mean_reward": ("of all", ".3f"),
+    "last_reward": ("of the last quarter", ".3f"),
+    "accept_rate": ("accepted", ".1%"),
+    "d": ("D, nats per token", ".3f"),
+    "first_d": ("in the first update of a rollout", ".3f"),
+    "d_sis": ("D_SIS", ".3f"),
+    "residual_mass": ("residual mass", ".2%"),
+}
+_INTERVALS = (
+    "Differences of the mean reward in thousandths, over pairs of runs with the same seed, ± half "
+    "of the 95% interval by Student's t; the last but one column has intervals that hold for all "
+    "of them together. The study (docs/study.md) has another outcome, the answers of the trainer's "
+    "own weights after twice as many updates, and many more seeds and cells."
+)
+_SHOWN_METRICS = (
+    "sis_tokens_total", "sis_deviation_nats_total", "sis_modified_deviation_nats_total",
+    "sis_ingest_positions_total",
+)  # fmt: skip
 
 
-def write(results, path):
-    """Writes the report to `path`."""
-    settings = results.settings
-    figures = [
-        _differences(results),
-        _reward(results),
-        _accept_rate(results),
-        _deviation(results),
-        _top_k(results),
-        _staleness(results),
-    ]
-    setting = (
-        f"A small transformer, that of the study (docs/study.md), learned to add hexadecimal numbers of "
-        f"{settings.digits} digits by supervision until it solved at least {settings.warm_up_accuracy:.0%} of the problems. From "
-        f"there every arm trained it on, from the same weights, on the same problems: {results.rollouts} rollouts of "
-        f"{settings.responses} responses, each used for {settings.updates} updates in one pass. In the first panel the "
-        "rollout worker computes as the trainer does; in the second its weights are rounded to 5 bits, and one arm "
-        "does what is done without this service: the trainer recomputes the old log-probs. The behaviour policy's "
-        f"{settings.top_k} most probable tokens were recorded at every position. In all arms the service decided about "
-        "every token; only with SIS and soft acceptance the trainer used what it decided."
+def outcome(rewards, updates, **curves):
+    """Of one run. rewards: of every rollout. updates: accept_rate, d, d_sis and residual_mass ->
+    [rollouts, updates]."""
+    rewards = np.array(rewards)
+    updates = {name: np.array(of) for name, of in updates.items()}
+    values = {
+        "first_reward": rewards[0],
+        "mean_reward": rewards.mean(),
+        "last_reward": rewards[-max(1, len(rewards) // 4) :].mean(),
+        **{name: of.mean() for name, of in updates.items()},
+        "first_d": updates["d"][:, 0].mean(),
+    }
+    measured = {name: updates[name].mean(axis=1) for name in ("accept_rate", "d", "d_sis")}
+    by_staleness = updates["accept_rate"].mean(axis=0)
+    return Outcome(
+        values, rewards, {"reward": rewards, **measured, "by_staleness": by_staleness, **curves}
     )
-    seeds = f"{len(results.learned)} seeds" if len(results.learned) > 1 else "one seed"
-    summary = "".join(page.table(table(results, panel)) for panel in PANELS) + page.paragraph(
-        f"Means over {seeds}; in brackets, and as bands below, the smallest and the largest seed."
+
+
+def counted(admin_address, run_id):
+    """What a report shows of a run: some lines of /metrics that are not 0, in order."""
+    with urllib.request.urlopen(f"http://{admin_address}/metrics", timeout=10) as response:
+        lines = response.read().decode().splitlines()
+    return sorted(
+        line
+        for line in lines
+        if line.startswith(_SHOWN_METRICS) and f'run="{run_id}"' in line and not line.endswith(" 0")
     )
-    said = "".join(_verdicts(name, sentences) for name, sentences in verdicts(results).items())
-    cards = [
-        page.card("What the intervals say", said + page.paragraph(basis(results))),
-        page.card("Summary", summary),
-    ]
-    heading = "GRPO, SIS and soft acceptance, with two kinds of rollout workers"
-    page.write(path, heading, setting, cards, figures, results.metrics)
 
 
-def _verdicts(panel, sentences):
-    items = "".join(f"<li>{html.escape(sentence)}</li>" for sentence in sentences)
-    return f"<h3>{html.escape(panel)}</h3><ul>{items}</ul>"
+def say_server(server, progress):
+    progress.say(f"Server ready: gRPC {server.address}, page http://{server.admin_address}/")
+    progress.say(f"Look on: bazel-bin/client/cli/sisctl --server={server.address} top")
 
 
-def _line(name, color, x, by_seed, dashed=False):
-    """The mean over seeds; of several, with the range as a band. by_seed is [seeds, len(x)]."""
-    band = {} if len(by_seed) == 1 else {"low": by_seed.min(axis=0).tolist(), "high": by_seed.max(axis=0).tolist()}
-    return charts.Line(name, color, list(x), by_seed.mean(axis=0).tolist(), dashed=dashed, **band)
+def write(folder, name, fields, plan, found, metrics, beside=None):
+    """Writes report.html into the folder, and prints what it says in words.
 
-
-def _panels(name, title, x_title, y_title, caption, x, values, dashed=None, y_range=None, **chart):
-    """A figure with a chart per panel, on the same scale: a line per arm, of values(arm) [seeds,
-    len(x)].
-
-    dashed: such values too, drawn as dashed lines without a band. y_range: of all values, else of
-    each panel's.
+    name: of the template that says what was done, with `fields` in it. beside: cell and arm -> the
+    cell in whose pictures it stands, and what it is called there.
     """
-    charts_of_panels = []
-    for panel in PANELS:
-        lines = [_line(arm.name, _COLORS[arm.name], x, values(arm)) for arm in panel.arms]
-        if dashed:
-            name_of, of_arm = dashed
-            lines += [
-                _line(f"{arm.name}, {name_of}", _COLORS[arm.name], x, of_arm(arm).mean(axis=0, keepdims=True), True)
-                for arm in panel.arms
-            ]
-        drawn = charts.panel(f"{title}: {panel.name}", x_title, y_title, lines, y_range=y_range, **chart)
-        charts_of_panels.append((panel.name, drawn))
-    return charts.figure(name, title, caption, charts_of_panels)
-
-
-def _highest(values):
-    """A range from 0 for the values of all arms."""
-    return 0, 1.05 * max(values(arm).max() for panel in PANELS for arm in panel.arms)
-
-
-def _steps(results):
-    """The optimiser step at which each rollout was generated."""
-    return [rollout * results.settings.updates for rollout in range(results.rollouts)]
-
-
-def _differences(results):
-    groups = {}
-    for panel, arm, base in comparisons():
-        found = results.difference(arm, base)
-        interval = charts.Interval(f"{arm.name} less {base.name}", _COLORS[arm.name], found.mean, found.half)
-        groups.setdefault(panel, []).append(interval)
-    chart = charts.forest("Differences between arms", "difference of the mean reward", list(groups.items()))
-    caption = "Means over pairs of runs with the same seed, and their 95% intervals by Student's t."
-    return charts.figure("differences", "Differences between arms", caption, [("", chart)])
-
-
-def _reward(results):
-    caption = "The fraction of a rollout's responses that are right, as the panel's worker sampled them at temperature 1."
-    return _panels(
-        "reward", "Reward", "optimiser step", "mean reward", caption, _steps(results), results.reward,
-        form="{:.2g}", y_range=_highest(results.reward),
-    )  # fmt: skip
-
-
-def _accept_rate(results):
-    caption = "Of all tokens of a rollout, over the updates it was used for, whether the arm used the decisions or not."
-    return _panels(
-        "accept-rate", "Accept rate", "optimiser step", "accepted tokens", caption, _steps(results),
-        results.accept_rate, form="{:.0%}", y_range=(0, 1),
-    )  # fmt: skip
-
-
-def _deviation(results):
-    def deviation(arm):
-        return results.deviation(arm, "d")
-
-    caption = (
-        "Log-importance deviation of the tokens of a response: D as lines, and dashed D_SIS, what the decisions leave of "
-        "it. GRPO's arms did not use the decisions. An accepted token has ratio 1, which the clip never holds back, so "
-        "arms need not move equally far from the behaviour policy."
+    heading, _, setting = (_FOLDER / f"{name}.template").read_text().partition("\n\n")
+    summary = tables.measured(plan, found, _QUANTITIES)
+    sections = [("Summary", _table(summary), "Means over seeds.")]
+    said = [*metrics, "", summary]
+    if plan.primary:
+        rows = [
+            (f"{cell}: {comparisons.name(arm)} − {comparisons.named(*base, cell)}", arm,
+             paired(found, cell, arm, *base, "mean_reward"))
+            for cell, arm, *base in plan.primary
+        ]  # fmt: skip
+        forest = _inline(figures.forest(rows, "mean reward"), "Differences")
+        verdicts = tables.primary(plan, found, "mean_reward")
+        sections.insert(0, ("What the intervals say", _table(verdicts) + forest, _INTERVALS))
+        said += ["", verdicts]
+    panels = {cell: dict(arms) for cell, arms in found.items()}
+    for (cell, arm), (other, called) in (beside or {}).items():
+        panels[other][called] = panels.pop(cell)[arm]
+    for (curve, dashed), (title, x_title, first, form, top, caption) in _FIGURES.items():
+        drawn = [
+            figures.Panel(cell, *_curves(arms, curve, first), _curves(arms, dashed, first)[1])
+            for cell, arms in panels.items()
+        ]
+        if drawn[0].curves:
+            svg = figures.curves(drawn, len(drawn), x_title, top, form)
+            sections.append((title, _inline(svg, title), caption))
+    counts = "<pre>" + html.escape("\n".join(metrics)) + "</pre>"
+    sections.append(("What the server counted", counts, "Some lines of its /metrics."))
+    page = string.Template((_FOLDER / "page.html").read_text()).substitute(
+        heading=html.escape(heading),
+        setting=html.escape(setting.format(**fields)),
+        sections="\n".join(
+            f"<figure><h2>{html.escape(title)}</h2>{content}"
+            f"<figcaption>{html.escape(caption)}</figcaption></figure>"
+            for title, content, caption in sections
+        ),
     )
-    return _panels(
-        "deviation", "D against D_SIS", "optimiser step", "nats per response", caption, _steps(results), deviation,
-        dashed=("D_SIS", lambda arm: results.deviation(arm, "d_sis")), form="{:.3g}", y_range=_highest(deviation),
-    )  # fmt: skip
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "report.html").write_text(page)
+    print("", *said, "", f"Report: {folder / 'report.html'}", sep="\n")
 
 
-def _top_k(results):
-    ticks = list(range(1, results.settings.top_k + 1))
-    caption = (
-        f"Of the stalest update of every rollout ({results.settings.updates - 1} updates ahead of the behaviour "
-        "policy), had only the k most probable tokens been recorded: the accept rate to be expected, and dashed the "
-        "current policy's mass outside of them. Fewer slots give a smaller envelope, so more tokens may pass, but they "
-        "leave more of the current policy out."
+def _curves(arms, name, first):
+    """Where the points lie, and by arm [runs, points]; none if there is no such curve."""
+    made = {
+        arm: np.array([run.curves[name] for run in runs.values()])
+        for arm, runs in arms.items()
+        if all(name in run.curves for run in runs.values())
+    }
+    points = next(iter(made.values())).shape[1] if made else 0
+    return np.arange(points) + first, made
+
+
+def _table(markdown):
+    head, _, *rows = [line.strip("| ").split(" | ") for line in markdown.splitlines()]
+    lines = (
+        "<tr>" + "".join(f"<{kind}>{html.escape(cell)}</{kind}>" for cell in row) + "</tr>"
+        for kind, row in (("th", head), *(("td", row) for row in rows))
     )
-    return _panels(
-        "top-k", "Accept rate and residual mass against k", "k, slots used", "share", caption, ticks,
-        lambda arm: results.by_top_k(arm, "expected_acceptance"),
-        dashed=("residual mass", lambda arm: results.by_top_k(arm, "residual_mass")),
-        form="{:.2%}", x_ticks=ticks, y_range=(0, 1),
-    )  # fmt: skip
+    return f'<div class="scroll"><table>{"".join(lines)}</table></div>'
 
 
-def _staleness(results):
-    caption = "Over all rollouts, by how many updates the current policy is ahead of the behaviour policy."
-    return _panels(
-        "staleness", "Accept rate against staleness", "updates since the rollout", "accepted tokens", caption,
-        range(results.settings.updates), results.accept_rate_by_staleness, form="{:.0%}", y_range=(0, 1),
-    )  # fmt: skip
+def _inline(svg, title):
+    """What stands in a page: in the width of its place, coloured by the page, with tooltips."""
+    svg = re.sub(r"^.*?<svg ", "<svg ", svg, flags=re.DOTALL)
+    svg = re.sub(r' width="[^"]*"| height="[^"]*"', "", svg, count=2)
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = svg.replace("<svg ", f'<svg role="img" aria-label="{html.escape(title)}" ', 1)
+    for color, name in _VARIABLES.items():
+        svg = svg.replace(color, f"var(--{name})")
+    svg = re.sub(r'<g id="title: ([^"]*)">', r'<g class="point"><title>\1</title>', svg)
+    return f'<div class="scroll">{svg}</div>'

@@ -1,18 +1,18 @@
-"""The trainer: a process that improves the current policy by its arm's rule."""
+"""A run of the study through a service: the engine's log-probs are recorded there, and it decides
+about every token, whatever the arm makes of that."""
 
 import dataclasses
-import os
-import time
 from typing import List
 
 import numpy as np
 
 import sis
-from client.demo import worker
-from client.study.miniature import Miniature
+from client.study.miniature import Training
 
 _LEASE_SECONDS = 60
-# Of the arms that clip plain ratios: what the service takes for GRPO unless told otherwise.
+# What the service gives coefficients for, with its decisions. "grpo" clips plain ratios itself.
+_RULES = {"grpo+sampled": sis.Grpo(), "soft_acceptance+sampled": sis.SoftAcceptance()}
+# Of "grpo": what the service takes unless told otherwise.
 _CLIP = 0.2
 
 
@@ -23,7 +23,6 @@ class Learned:
     rollout: int
     # Mean over its responses: what the policy that generated them is worth.
     reward: float
-    responses: int
     # Of every update of it, in order: the u-th is made by a policy that is u updates ahead of the
     # behaviour policy.
     updates: List[sis.Totals]
@@ -31,112 +30,76 @@ class Learned:
     by_top_k: List[sis.PrefixPoint]
 
 
-def train(address, run_id, arm, settings, seed, checkpoint, folder, deadline, orders, progress):
-    """Trains from `checkpoint` as the arms.Arm says; sends a Learned per rollout, and None at the
-    end, to `progress`, a Connection.
-
-    The service decides whatever the arm is, so that all arms measure the same. orders: the
-    Connection to the worker. folder: for the weights on their way to it. deadline: on
-    time.monotonic(); no rollout is begun after it.
-    """
+def train(address, run_id, start, cell, seed, parameters, show=lambda learned: None):
+    """Trains from these parameters, with settings of the study. Returns a Learned per rollout, and
+    calls show(the last one) as they come; what it raises ends the training."""
+    training = Training(start, cell, seed, parameters)
+    sizes = training.sizes
+    learned = []
     with sis.Client(address) as client:
-        trainer = Trainer(client, client.get_run(run_id).run, np.load(checkpoint), settings, seed, arm)
-        for rollout in range(settings.rollouts):
-            if time.monotonic() > deadline:
-                break
-            weights = os.path.join(folder, run_id + ".npy")
-            progress.send(trainer.learn(rollout, weights, orders))
-    progress.send(None)
+        run = client.create_run(
+            run_id, seed=seed, vocabulary_size=sizes.vocabulary, top_k=sizes.top_k,
+            task=start.get("task", "addition"), algorithm=cell["arm"],
+            model=f"miniature, engine {cell.get('engine', 'exact')}",
+        )  # fmt: skip
+        sampling = sis.Sampling(log_probs="processed", temperature=1.0)
+        with client.append(run, sampling=sampling, worker="worker-0") as stream:
+            for rollout in range(sizes.rollouts):
+                made = training.generate()
+                sequences = _record(stream, rollout, rollout * sizes.updates, made)
+                records = client.fetch_top_k(run, sequences, lease_seconds=_LEASE_SECONDS)
+                steps = range(rollout * sizes.updates, (rollout + 1) * sizes.updates)
+                rule = _RULES.get(cell["arm"])
+                evaluations = [
+                    _update(client, run, records, training, step, rule) for step in steps
+                ]
+                client.release(run, sequences, [records.lease_id])
+                updates = [evaluation.totals for evaluation in evaluations]
+                by_top_k = list(evaluations[-1].prefix_curve)
+                learned.append(Learned(rollout, made.reward, updates, by_top_k))
+                show(learned[-1])
+    return learned
 
 
-class Trainer:
-    def __init__(self, client, run, parameters, settings, seed, arm):
-        self.client = client
-        self.run = run
-        self.miniature = Miniature(settings.digits)
-        self.parameters = parameters
-        self.settings = settings
-        self.seed = seed
-        self.arm = arm
-        self.random = np.random.default_rng(seed)
-        # Optimiser steps done: the policy version and the draw.
-        self.step = 0
-
-    def learn(self, rollout, weights, orders):
-        """Has one rollout generated, and uses it for all of its updates."""
-        settings = self.settings
-        with open(weights + ".part", "wb") as file:
-            np.save(file, self.parameters)
-        os.replace(weights + ".part", weights)
-        # Whatever the arm, the same problems and uniforms.
-        seed = (self.seed << 32) + rollout
-        orders.send(worker.Order(rollout, self.step, weights, seed))
-        prompts = np.repeat(self.miniature.prompts(seed, settings.prompts), settings.group, axis=0)
-
-        records = self.client.fetch_top_k(self.run, orders.recv(), lease_seconds=_LEASE_SECONDS)
-        lengths = np.array([part.length for part in records.slices])
-        generated = np.arange(self.miniature.response_length) < lengths[:, None]
-        responses = np.full(generated.shape, self.miniature.STOP, np.int32)
-        responses[generated] = records.sampled_ids
-        rewards = self.miniature.rewards(seed, settings.prompts, responses)
-        advantages = group_advantages(rewards, settings.group)
-        # [N, response_length], by what generated the responses: the engine's, or the trainer's own
-        # for the same weights.
-        old_log_probs = np.zeros(generated.shape, np.float32)
-        if self.arm.recomputes:
-            log_probs = self.miniature.log_probs(self.parameters, prompts, responses)
-            old_log_probs[:] = np.take_along_axis(log_probs, responses[:, :, None], axis=2)[:, :, 0]
-        else:
-            old_log_probs[generated] = records.sampled_log_probs
-
-        updates = []
-        for chosen in np.array_split(self.random.permutation(settings.responses), settings.updates):
-            evaluation = self.update(
-                records.select(chosen.tolist()), prompts[chosen], responses[chosen], generated[chosen],
-                old_log_probs[chosen], advantages[chosen],
-            )  # fmt: skip
-            updates.append(evaluation.totals)
-
-        self.client.release(self.run, [part.sequence for part in records.slices], [records.lease_id])
-        return Learned(rollout, float(rewards.mean()), settings.responses, updates, list(evaluation.prefix_curve))
-
-    def update(self, batch, prompts, responses, generated, old_log_probs, advantages):
-        """One optimiser step; returns what the service said about it, a sis.Evaluation.
-
-        Of n responses with N tokens together: batch has their records; responses, generated and
-        old_log_probs are [n, response_length]; advantages are [n].
-        """
-        miniature, arm, settings = self.miniature, self.arm, self.settings
-        log_probs = miniature.log_probs(self.parameters, prompts, responses)
-        log_softmax = log_probs[generated]  # [N, vocabulary], one token after the other
-        token_advantages = np.repeat(advantages, generated.sum(axis=1))
-        gathered, sampled = sis.gather(batch, log_softmax)
-        evaluation = self.client.evaluate(
-            self.run,
-            batch,
-            draw=self.step,
-            log_probs=gathered,
-            sampled_log_probs=sampled,
-            outputs=("accepted", "coefficients") if arm.rule else ("accepted",),
-            prefix_curve=range(1, settings.top_k + 1),
-            options=sis.EvaluateOptions(algorithm=arm.rule, advantages=token_advantages if arm.rule else None),
+def _record(stream, rollout, policy_version, made):
+    """What a worker does; returns the sequences, once all of it is stored."""
+    sequences = [f"{rollout}.{response}" for response in range(len(made.lengths))]
+    for response, length in enumerate(made.lengths.tolist()):
+        stream.block(
+            sequences[response],
+            first_position=0,
+            policy_version=policy_version,
+            sampled_ids=made.sampled_ids[response, :length],
+            sampled_log_probs=made.sampled_log_probs[response, :length],
+            top_k_ids=made.ids[response, :length],
+            top_k_log_probs=made.log_probs[response, :length],
         )
-        if arm.rule:
-            coefficients = evaluation.coefficients
-        else:
-            ratios = np.exp(sampled - old_log_probs[generated])
-            coefficients = clipped(ratios, token_advantages)
+        stream.seal(sequences[response], length=length)
+    stream.flush()
+    return sequences
 
-        # The loss is -mean(coefficient * advantage * log p), of which only log p has a gradient.
-        weights = coefficients * token_advantages / len(batch)
-        d_logits = np.zeros_like(log_probs)
-        d_tokens = weights[:, None] * np.exp(log_softmax)
-        d_tokens[np.arange(len(batch)), batch.sampled_ids] -= weights
-        d_logits[generated] = d_tokens
-        miniature.step(self.parameters, d_logits, settings.learning_rate)
-        self.step += 1
-        self.client.advance_version(self.run, self.step)
-        return evaluation
+
+def _update(client, run, records, training, step, rule):
+    """One optimiser step; returns what the service said about it, a sis.Evaluation."""
+    batch = training.gather(step % training.sizes.updates)
+    chosen = records.select(batch.responses.tolist())
+    evaluation = client.evaluate(
+        run,
+        chosen,
+        draw=step,
+        log_probs=batch.log_probs,
+        sampled_log_probs=batch.sampled_log_probs,
+        outputs=("accepted", "coefficients") if rule else ("accepted",),
+        prefix_curve=range(1, training.sizes.top_k + 1),
+        options=sis.EvaluateOptions(algorithm=rule, advantages=batch.advantages if rule else None),
+    )
+    coefficients = evaluation.coefficients
+    if rule is None:
+        ratios = np.exp(batch.sampled_log_probs - chosen.sampled_log_probs)
+        coefficients = clipped(ratios, batch.advantages)
+    training.update(coefficients)
+    client.advance_version(run, step + 1)
+    return evaluation
 
 
 def clipped(ratios, advantages):
@@ -144,11 +107,3 @@ def clipped(ratios, advantages):
     pushes has no gradient."""
     outside = np.where(advantages > 0, ratios > 1 + _CLIP, (advantages < 0) & (ratios < 1 - _CLIP))
     return np.where(outside, np.float32(0), ratios)
-
-
-def group_advantages(rewards, group):
-    """GRPO's advantages: each reward against the mean of its group, in its standard deviations.
-    [responses]."""
-    grouped = rewards.reshape(-1, group)
-    centred = grouped - grouped.mean(axis=1, keepdims=True)
-    return (centred / (grouped.std(axis=1, ddof=1, keepdims=True) + np.float32(1e-4))).ravel()

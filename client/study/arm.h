@@ -2,10 +2,7 @@
 #pragma once
 
 #include <limits>
-#include <string>
-#include <string_view>
 
-#include "absl/status/statusor.h"
 #include "kernels/decide/algorithms/algorithm.h"
 
 namespace sis::study {
@@ -21,16 +18,12 @@ enum class Correction {
 };
 
 struct Arm {
-  Algorithm algorithm;
+  Algorithm algorithm = Grpo{};
   Correction correction = Correction::kNone;
   // As in DAPO: responses to a prompt that all got one reward don't count in the mean over tokens.
   bool leaves_out_equal_groups = false;
   // Tokens with a negative advantage and a ratio above this get no gradient (Ye et al., 2020).
   float dual_clip = std::numeric_limits<float>::infinity();
 };
-
-// "grpo", or with a correction "grpo+sampled": see the list in arm.cc. InvalidArgument for other
-// names.
-absl::StatusOr<Arm> ParseArm(std::string_view name);
 
 }  // namespace sis::study

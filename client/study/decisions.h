@@ -1,8 +1,7 @@
-// Who records what was generated and decides about it: the service, or its kernels in this process.
+// What a trainer and who decides for it, the service or its kernels, tell each other.
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -44,15 +43,6 @@ struct Decided {
   std::vector<float> coefficients;
 
   friend bool operator==(const Decided&, const Decided&) = default;
-};
-
-class DecisionMaker {
- public:
-  virtual ~DecisionMaker() = default;
-
-  virtual void Record(Records records) = 0;
-  // About what was recorded last.
-  virtual Decided Decide(const MiniBatch& batch) = 0;
 };
 
 }  // namespace sis::study

@@ -6,7 +6,6 @@
 
 #include "client/study/random.h"
 #include "kernels/decide/algorithms/expected_weight.h"
-#include "kernels/decide/algorithms/positive_advantages.h"
 #include "kernels/decide/algorithms/top_k_total_variation.h"
 #include "kernels/numerics/sequence_key.h"
 #include "kernels/records/log_probs.h"
@@ -41,19 +40,17 @@ void KernelDecisions::Record(Records records) {
   }
 }
 
-Decided KernelDecisions::Decide(const MiniBatch& batch) {
+Decided KernelDecisions::Decide(const MiniBatch& batch) const {
   const auto slots = static_cast<size_t>(records_.top_k);
   const size_t count = batch.sampled_log_probs.size();
-  Decided decided;
-  decided.decisions.resize(count);
-  decided.acceptance_probabilities.resize(count);
-  decided.log_modified_ratios.resize(count);
-  decided.coefficients.resize(count);
-  log_ratios_.resize(count);
-  log_envelopes_.resize(count);
-  covered_masses_.resize(count);
-  std::vector<float> reference_log_probs(count);
-  std::vector<Stretch> stretches;
+  const EvaluateParameters parameters = {
+      .slots = records_.top_k, .top_k = records_.top_k, .draw = batch.draw};
+  Decided decided{.decisions = std::vector<Decision>(count),
+                  .acceptance_probabilities = std::vector<float>(count),
+                  .log_modified_ratios = std::vector<float>(count),
+                  .coefficients = std::vector<float>(count)};
+  std::vector<float> log_ratios(count), log_envelopes(count), covered_masses(count);
+  std::vector<float> reference_log_probs(count), total_variations(count);
   std::vector<SequenceStretch> parts;
   Sums sums;
   size_t at = 0;
@@ -61,119 +58,74 @@ Decided KernelDecisions::Decide(const MiniBatch& batch) {
     const size_t length = records_.lengths[response];
     const size_t row = response * records_.length;
     const uint64_t key = SequenceKey(run_seed_, 0, records_.SequenceId(response));
-    const std::span behavior_sampled =
-        std::span<const float>(records_.sampled_log_probs).subspan(row, length);
-    std::copy(behavior_sampled.begin(), behavior_sampled.end(),
-              reference_log_probs.begin() + static_cast<std::ptrdiff_t>(at));
-    const auto part = [&](std::vector<float>& values) {
-      return std::span(values).subspan(at, length);
+    const auto recorded = [&](const auto& values, size_t columns = 1) {
+      return std::span(values).subspan(row * columns, length * columns);
     };
-    stretches.push_back(
-        {.sequence_key = key,
-         .first_position = 0,
-         .behavior = {.log_probs = std::span<const float>(records_.log_probs)
-                                       .subspan(row * slots, length * slots),
-                      .sampled_log_probs = behavior_sampled,
-                      .sampled_ranks = std::span<const uint8_t>(ranks_).subspan(row, length)},
-         .current = {.sampled_log_probs =
-                         std::span<const float>(batch.sampled_log_probs).subspan(at, length),
-                     .log_probs = std::span<const float>(batch.log_probs)
-                                      .subspan(at * slots, length * slots),
-                     .log_envelopes = {},
-                     .covered_masses = {}},
-         .output = {.decisions = std::span(decided.decisions).subspan(at, length),
-                    .acceptance_probabilities = part(decided.acceptance_probabilities),
-                    .log_modified_ratios = part(decided.log_modified_ratios),
-                    .log_ratios = part(log_ratios_),
-                    .log_envelopes = part(log_envelopes_),
-                    .covered_masses = part(covered_masses_)},
-         .sums = &sums});
-    parts.push_back(
-        {.sequence_key = key, .first_position = 0, .count = static_cast<uint32_t>(length)});
+    const auto part = [&](auto& values, size_t columns = 1) {
+      return std::span(values).subspan(at * columns, length * columns);
+    };
+    const Stretch stretch = {
+        .sequence_key = key,
+        .first_position = 0,
+        .behavior = {.log_probs = recorded(records_.log_probs, slots),
+                     .sampled_log_probs = recorded(records_.sampled_log_probs),
+                     .sampled_ranks = recorded(ranks_)},
+        .current = {.sampled_log_probs = part(batch.sampled_log_probs),
+                    .log_probs = part(batch.log_probs, slots),
+                    .log_envelopes = {},
+                    .covered_masses = {}},
+        .output = {.decisions = part(decided.decisions),
+                   .acceptance_probabilities = part(decided.acceptance_probabilities),
+                   .log_ratios = part(log_ratios),
+                   .log_envelopes = part(log_envelopes),
+                   .covered_masses = part(covered_masses)},
+        .sums = &sums};
+    backend_.Evaluate(parameters, {&stretch, 1});
+    if (std::holds_alternative<DppoTopK>(arm_.algorithm)) {
+      ComputeTopKTotalVariations(parameters, stretch, part(total_variations));
+    }
+    std::ranges::copy(stretch.behavior.sampled_log_probs, part(reference_log_probs).begin());
+    parts.push_back({key, 0, static_cast<uint32_t>(length)});
     at += length;
   }
-  const EvaluateParameters parameters = {
-      .slots = records_.top_k, .top_k = records_.top_k, .draw = batch.draw};
-  backend_.Evaluate(parameters, stretches);
 
   std::vector<TokenState> states(count, TokenState::kOffPolicy);
-  Correct(batch, stretches, decided, states);
-  AlgorithmInput input{.parts = parts,
-                       .states = states,
-                       .log_ratios = decided.log_modified_ratios,
-                       .current_log_probs = batch.sampled_log_probs,
-                       .reference_log_probs = reference_log_probs,
-                       .log_importance_ratios = log_ratios_,
-                       .acceptance_probabilities = decided.acceptance_probabilities,
-                       .advantages = batch.advantages,
-                       .draw = batch.draw};
-  std::vector<float> total_variations;
-  if (std::holds_alternative<DppoTopK>(arm_.algorithm)) {
-    total_variations.resize(count);
-    size_t first = 0;
-    for (const Stretch& stretch : stretches) {
-      const size_t length = stretch.output.decisions.size();
-      ComputeTopKTotalVariations(parameters, stretch,
-                                 std::span(total_variations).subspan(first, length));
-      first += length;
+  for (size_t i = 0; i < count; ++i) {
+    bool on_policy = decided.decisions[i] == Decision::kAccepted;
+    if (arm_.correction == Correction::kRandom) {
+      on_policy = Uniform(HashOf({run_seed_, 20, batch.draw, batch.responses.front(), i})) <
+                  ExpectedAcceptance({log_envelopes[i], covered_masses[i]});
+      decided.decisions[i] = on_policy ? Decision::kAccepted : Decision::kRejected;
+    } else if (arm_.correction == Correction::kPositive) {
+      on_policy = on_policy && batch.advantages[i] > 0.0f;
+    } else if (arm_.correction != Correction::kSampled) {
+      on_policy = false;
     }
-    input.total_variations = total_variations;
-  }
-  const AlgorithmOutput output{.coefficients = decided.coefficients};
-  ApplyAlgorithm(arm_.algorithm, input, output);
-  LimitDualClip(batch, decided);
-  return decided;
-}
-
-void KernelDecisions::Correct(const MiniBatch& batch, std::span<const Stretch> stretches,
-                              Decided& decided, std::vector<TokenState>& states) {
-  const size_t count = states.size();
-  switch (arm_.correction) {
-    case Correction::kNone:
-      decided.log_modified_ratios = log_ratios_;
-      return;
-    case Correction::kExpected:
-      for (const Stretch& stretch : stretches) ReplaceByExpectedWeights(stretch);
-      return;
-    case Correction::kSampled:
-      for (size_t i = 0; i < count; ++i) {
-        if (decided.decisions[i] == Decision::kAccepted) states[i] = TokenState::kOnPolicy;
-      }
-      return;
-    case Correction::kPositive: {
-      size_t first = 0;
-      for (const Stretch& stretch : stretches) {
-        const size_t length = stretch.output.decisions.size();
-        KeepRatiosUnlessAdvantageIsPositive(
-            stretch, std::span<const float>(batch.advantages).subspan(first, length),
-            /*authors_code=*/false);
-        first += length;
-      }
-      for (size_t i = 0; i < count; ++i) {
-        const bool accepted = decided.decisions[i] == Decision::kAccepted;
-        if (accepted && batch.advantages[i] > 0.0f) states[i] = TokenState::kOnPolicy;
-      }
-      return;
+    if (on_policy) states[i] = TokenState::kOnPolicy;
+    decided.log_modified_ratios[i] = on_policy ? 0.0f : log_ratios[i];
+    if (arm_.correction == Correction::kExpected) {
+      decided.log_modified_ratios[i] =
+          LogExpectedRatio(decided.acceptance_probabilities[i], log_ratios[i]);
     }
-    case Correction::kRandom:
-      for (size_t i = 0; i < count; ++i) {
-        const float rate = ExpectedAcceptance({log_envelopes_[i], covered_masses_[i]});
-        const bool accepted =
-            Uniform(HashOf({run_seed_, 20, batch.draw, batch.responses.front(), i})) < rate;
-        decided.decisions[i] = accepted ? Decision::kAccepted : Decision::kRejected;
-        decided.log_modified_ratios[i] = accepted ? 0.0f : log_ratios_[i];
-        if (accepted) states[i] = TokenState::kOnPolicy;
-      }
-      return;
   }
-}
-
-void KernelDecisions::LimitDualClip(const MiniBatch& batch, Decided& decided) const {
-  for (size_t i = 0; i < decided.coefficients.size(); ++i) {
+  ApplyAlgorithm(arm_.algorithm,
+                 {.parts = parts,
+                  .states = states,
+                  .log_ratios = decided.log_modified_ratios,
+                  .current_log_probs = batch.sampled_log_probs,
+                  .reference_log_probs = reference_log_probs,
+                  .total_variations = total_variations,
+                  .log_importance_ratios = log_ratios,
+                  .acceptance_probabilities = decided.acceptance_probabilities,
+                  .advantages = batch.advantages,
+                  .draw = batch.draw},
+                 {.coefficients = decided.coefficients});
+  for (size_t i = 0; i < count; ++i) {
     if (batch.advantages[i] < 0.0f && Exp32(decided.log_modified_ratios[i]) > arm_.dual_clip) {
       decided.coefficients[i] = 0.0f;
     }
   }
+  return decided;
 }
 
 }  // namespace sis::study

@@ -49,11 +49,10 @@ HWY_INLINE float SumOfQuad(Quads quad) {
 // Of heads.
 HWY_INLINE float Dot(const float* a, const float* b) {
   static_assert(kHeadWidth == 16);
-  const Quads even =
-      hn::MulAdd(LoadQuad(a + 8), LoadQuad(b + 8), hn::Mul(LoadQuad(a), LoadQuad(b)));
+  const Quads even = hn::MulAdd(LoadQuad(a + 8), LoadQuad(b + 8), LoadQuad(a) * LoadQuad(b));
   const Quads odd =
-      hn::MulAdd(LoadQuad(a + 12), LoadQuad(b + 12), hn::Mul(LoadQuad(a + 4), LoadQuad(b + 4)));
-  return SumOfQuad(hn::Add(even, odd));
+      hn::MulAdd(LoadQuad(a + 12), LoadQuad(b + 12), LoadQuad(a + 4) * LoadQuad(b + 4));
+  return SumOfQuad(even + odd);
 }
 
 // to += factor * values, for a head.
@@ -61,6 +60,16 @@ HWY_INLINE void AddScaled(float factor, const float* values, float* to) {
   for (size_t i = 0; i < kHeadWidth; i += kLanes) {
     Store(hn::MulAdd(Constant(factor), LoadFloats(values + i), LoadFloats(to + i)), to + i);
   }
+}
+
+// Writes e^(row - largest), and returns its sum. count is a multiple of kPadding.
+HWY_INLINE float SumOfExponentials(const float* row, float largest, size_t count, float* to) {
+  for (size_t i = 0; i < count; i += kLanes) {
+    Store(ExpAtMost88(LoadFloats(row + i) - Constant(largest)), to + i);
+  }
+  Quads sum = hn::Zero(Quad());
+  for (size_t i = 0; i < count; i += 4) sum = sum + LoadQuad(to + i);
+  return SumOfQuad(sum);
 }
 
 // A block of kRows x (kVectors * kLanes) of the product, in registers.
@@ -129,7 +138,7 @@ void AddBias(size_t rows, size_t columns, const float* bias, float* values) {
   for (size_t r = 0; r < rows; ++r) {
     for (size_t i = 0; i < columns; i += kLanes) {
       float* at = values + r * columns + i;
-      Store(hn::Add(LoadFloats(at), LoadFloats(bias + i)), at);
+      Store(LoadFloats(at) + LoadFloats(bias + i), at);
     }
   }
 }
@@ -137,29 +146,28 @@ void AddBias(size_t rows, size_t columns, const float* bias, float* values) {
 void AddColumnSums(size_t rows, size_t columns, const float* values, float* sum) {
   for (size_t i = 0; i < columns; i += kLanes) {
     Floats total = hn::Zero(FloatTag());
-    for (size_t r = 0; r < rows; ++r) total = hn::Add(total, LoadFloats(values + r * columns + i));
-    Store(hn::Add(LoadFloats(sum + i), total), sum + i);
+    for (size_t r = 0; r < rows; ++r) total = total + LoadFloats(values + r * columns + i);
+    Store(LoadFloats(sum + i) + total, sum + i);
   }
 }
 
-void NormalizeRows(size_t rows, const float* x, const float* gain_and_bias, float* normalized,
-                   float* inverse_deviations, float* y) {
+void Normalize(size_t rows, const float* x, const float* gain_and_bias, float* normalized,
+               float* inverse_deviations, float* y) {
   constexpr float kSmallestVariance = 1e-5f;
   for (size_t r = 0; r < rows; ++r) {
     const float* row = x + r * kWidth;
     Quads sum = hn::Zero(Quad());
-    for (size_t i = 0; i < kWidth; i += 4) sum = hn::Add(sum, LoadQuad(row + i));
+    for (size_t i = 0; i < kWidth; i += 4) sum = sum + LoadQuad(row + i);
     const float mean = SumOfQuad(sum) * (1.0f / kWidth);
     Quads squares = hn::Zero(Quad());
     for (size_t i = 0; i < kWidth; i += 4) {
-      const Quads difference = hn::Sub(LoadQuad(row + i), hn::Set(Quad(), mean));
+      const Quads difference = LoadQuad(row + i) - hn::Set(Quad(), mean);
       squares = hn::MulAdd(difference, difference, squares);
     }
     const float variance = SumOfQuad(squares) * (1.0f / kWidth);
-    const float inverse = 1.0f / __builtin_sqrtf(variance + kSmallestVariance);
-    inverse_deviations[r] = inverse;
+    inverse_deviations[r] = 1.0f / __builtin_sqrtf(variance + kSmallestVariance);
     for (size_t i = 0; i < kWidth; i += kLanes) {
-      const Floats unit = hn::Mul(hn::Sub(LoadFloats(row + i), Constant(mean)), Constant(inverse));
+      const Floats unit = (LoadFloats(row + i) - Constant(mean)) * Constant(inverse_deviations[r]);
       Store(unit, normalized + r * kWidth + i);
       Store(hn::MulAdd(unit, LoadFloats(gain_and_bias + i), LoadFloats(gain_and_bias + kWidth + i)),
             y + r * kWidth + i);
@@ -167,17 +175,17 @@ void NormalizeRows(size_t rows, const float* x, const float* gain_and_bias, floa
   }
 }
 
-void NormalizeRowsBackward(size_t rows, const float* d_y, const float* gain_and_bias,
-                           const float* normalized, const float* inverse_deviations,
-                           float* d_gain_and_bias, float* d_x, bool add) {
+void NormalizeBackward(size_t rows, const float* d_y, const float* gain_and_bias,
+                       const float* normalized, const float* inverse_deviations,
+                       float* d_gain_and_bias, float* d_x, bool add) {
   for (size_t r = 0; r < rows; ++r) {
     const float* d = d_y + r * kWidth;
     const float* unit = normalized + r * kWidth;
     Quads sum = hn::Zero(Quad());
     Quads product_sum = hn::Zero(Quad());
     for (size_t i = 0; i < kWidth; i += 4) {
-      const Quads d_unit = hn::Mul(LoadQuad(d + i), LoadQuad(gain_and_bias + i));
-      sum = hn::Add(sum, d_unit);
+      const Quads d_unit = LoadQuad(d + i) * LoadQuad(gain_and_bias + i);
+      sum = sum + d_unit;
       product_sum = hn::MulAdd(d_unit, LoadQuad(unit + i), product_sum);
     }
     const Floats mean = Constant(SumOfQuad(sum) * (1.0f / kWidth));
@@ -188,29 +196,22 @@ void NormalizeRowsBackward(size_t rows, const float* d_y, const float* gain_and_
       const Floats unit_row = LoadFloats(unit + i);
       float* d_gain = d_gain_and_bias + i;
       Store(hn::MulAdd(d_row, unit_row, LoadFloats(d_gain)), d_gain);
-      Store(hn::Add(LoadFloats(d_gain + kWidth), d_row), d_gain + kWidth);
-      const Floats d_unit = hn::Mul(d_row, LoadFloats(gain_and_bias + i));
-      const Floats change = hn::Mul(hn::NegMulAdd(unit_row, slope, hn::Sub(d_unit, mean)), inverse);
+      Store(LoadFloats(d_gain + kWidth) + d_row, d_gain + kWidth);
+      const Floats d_unit = d_row * LoadFloats(gain_and_bias + i);
+      const Floats change = hn::NegMulAdd(unit_row, slope, d_unit - mean) * inverse;
       float* to = d_x + r * kWidth + i;
-      Store(add ? hn::Add(LoadFloats(to), change) : change, to);
+      Store(add ? LoadFloats(to) + change : change, to);
     }
   }
 }
 
-void BiasedGelu(size_t rows, size_t columns, const float* bias, float* x, float* sigmoids,
-                float* y) {
-  for (size_t r = 0; r < rows; ++r) {
-    for (size_t i = 0; i < columns; i += kLanes) {
-      const size_t at = r * columns + i;
-      const Floats u = hn::Add(LoadFloats(x + at), LoadFloats(bias + i));
-      const Floats cube = hn::Mul(hn::Mul(hn::Mul(u, u), u), Constant(kGeluCube));
-      const Floats argument = hn::Mul(hn::Add(u, cube), Constant(-kGeluScale));
-      const Floats sigmoid =
-          hn::Div(Constant(1.0f), hn::Add(Constant(1.0f), ExpAtMost88(LimitTo88(argument))));
-      Store(u, x + at);
-      Store(sigmoid, sigmoids + at);
-      Store(hn::Mul(u, sigmoid), y + at);
-    }
+void Gelu(size_t count, const float* x, float* sigmoids, float* y) {
+  for (size_t i = 0; i < count; i += kLanes) {
+    const Floats u = LoadFloats(x + i);
+    const Floats argument = (u + u * u * u * Constant(kGeluCube)) * Constant(-kGeluScale);
+    const Floats sigmoid = Constant(1.0f) / (Constant(1.0f) + ExpAtMost88(LimitTo88(argument)));
+    Store(sigmoid, sigmoids + i);
+    Store(u * sigmoid, y + i);
   }
 }
 
@@ -219,10 +220,9 @@ void GeluBackward(size_t count, const float* x, const float* sigmoids, float* d_
     const Floats u = LoadFloats(x + i);
     const Floats s = LoadFloats(sigmoids + i);
     const Floats d_argument =
-        hn::Mul(hn::MulAdd(hn::Mul(u, u), Constant(3.0f * kGeluCube), Constant(1.0f)),
-                Constant(kGeluScale));
-    const Floats d_sigmoid = hn::Mul(hn::Mul(s, hn::Sub(Constant(1.0f), s)), d_argument);
-    Store(hn::Mul(LoadFloats(d_y + i), hn::MulAdd(u, d_sigmoid, s)), d_y + i);
+        hn::MulAdd(u * u, Constant(3.0f * kGeluCube), Constant(1.0f)) * Constant(kGeluScale);
+    const Floats d_sigmoid = s * (Constant(1.0f) - s) * d_argument;
+    Store(LoadFloats(d_y + i) * hn::MulAdd(u, d_sigmoid, s), d_y + i);
   }
 }
 
@@ -237,18 +237,13 @@ void Attend(size_t keys, size_t padded_keys, const float* query, const float* ke
     float largest = -3e38f;
     for (size_t j = 0; j < keys; ++j) {
       row[j] = Dot(query + head * kHeadWidth, key + j * stride) * kQueryScale;
-      largest = row[j] > largest ? row[j] : largest;
+      largest = std::max(largest, row[j]);
     }
-    const size_t end = (keys + kPadding - 1) / kPadding * kPadding;
-    for (size_t j = keys; j < end; ++j) row[j] = -3e38f;
-    Quads sum = hn::Zero(Quad());
+    const size_t end = Padded(keys);
+    std::fill(row + keys, row + end, -3e38f);
+    const float inverse = 1.0f / SumOfExponentials(row, largest, end, row);
     for (size_t j = 0; j < end; j += kLanes) {
-      Store(ExpAtMost88(hn::Sub(LoadFloats(row + j), Constant(largest))), row + j);
-    }
-    for (size_t j = 0; j < end; j += 4) sum = hn::Add(sum, LoadQuad(row + j));
-    const float inverse = 1.0f / SumOfQuad(sum);
-    for (size_t j = 0; j < end; j += kLanes) {
-      Store(hn::Mul(LoadFloats(row + j), Constant(inverse)), row + j);
+      Store(LoadFloats(row + j) * Constant(inverse), row + j);
     }
     for (size_t i = 0; i < kHeadWidth; i += kLanes) {
       Floats mean = hn::Zero(FloatTag());
@@ -265,7 +260,7 @@ void AttendBackward(size_t keys, size_t padded_keys, const float* query,
                     const float* d_output, float* d_query, float* d_keys_and_values) {
   constexpr size_t kMostKeys = 256;
   float d_weights[kMostKeys];
-  std::memset(d_query, 0, kWidth * sizeof(float));
+  std::fill_n(d_query, kWidth, 0.0f);
   for (size_t head = 0; head < kHeads; ++head) {
     const size_t at = head * kHeadWidth;
     const float* row = weights + head * padded_keys;
@@ -287,19 +282,13 @@ void LogSoftmax(size_t rows, size_t columns, size_t stride, float* logits, float
   for (size_t r = 0; r < rows; ++r) {
     float* row = logits + r * stride;
     float* probability = probabilities + r * stride;
-    float largest = row[0];
-    for (size_t i = 1; i < columns; ++i) largest = row[i] > largest ? row[i] : largest;
-    for (size_t i = columns; i < stride; ++i) row[i] = kMinusInfinity;
-    Quads sum = hn::Zero(Quad());
-    for (size_t i = 0; i < stride; i += kLanes) {
-      Store(ExpAtMost88(hn::Sub(LoadFloats(row + i), Constant(largest))), probability + i);
-    }
-    for (size_t i = 0; i < stride; i += 4) sum = hn::Add(sum, LoadQuad(probability + i));
-    const float log_sum = largest + static_cast<float>(Log64(SumOfQuad(sum)));
+    const float largest = *std::max_element(row, row + columns);
+    std::fill(row + columns, row + stride, kMinusInfinity);
+    const float sum = SumOfExponentials(row, largest, stride, probability);
+    const Floats log_sum = Constant(largest + static_cast<float>(Log64(sum)));
     for (size_t i = 0; i < stride; i += kLanes) {
       // Rounding could leave a little more than 0.
-      const Floats log_prob =
-          hn::Min(hn::Sub(LoadFloats(row + i), Constant(log_sum)), hn::Zero(FloatTag()));
+      const Floats log_prob = hn::Min(LoadFloats(row + i) - log_sum, hn::Zero(FloatTag()));
       Store(log_prob, row + i);
       Store(ExpAtMost88(log_prob), probability + i);
     }
@@ -310,19 +299,25 @@ void ApplyAdam(const AdamStep& step, size_t count, const float* gradients, float
                float* second_moments, float* values) {
   constexpr float kEpsilon = 1e-8f;
   for (size_t i = 0; i < count; i += kLanes) {
-    const Floats gradient = hn::Mul(LoadFloats(gradients + i), Constant(step.scale));
+    const Floats gradient = LoadFloats(gradients + i) * Constant(step.scale);
     const Floats first = hn::MulAdd(LoadFloats(first_moments + i), Constant(step.first_decay),
-                                    hn::Mul(gradient, Constant(1.0f - step.first_decay)));
-    const Floats second =
-        hn::MulAdd(LoadFloats(second_moments + i), Constant(step.second_decay),
-                   hn::Mul(hn::Mul(gradient, gradient), Constant(1.0f - step.second_decay)));
+                                    gradient * Constant(1.0f - step.first_decay));
+    const Floats second = hn::MulAdd(LoadFloats(second_moments + i), Constant(step.second_decay),
+                                     gradient * gradient * Constant(1.0f - step.second_decay));
     Store(first, first_moments + i);
     Store(second, second_moments + i);
     const Floats deviation =
-        hn::Add(hn::Sqrt(hn::Mul(second, Constant(step.second_correction))), Constant(kEpsilon));
-    const Floats kept = hn::Mul(LoadFloats(values + i), Constant(step.keep));
-    Store(hn::NegMulAdd(Constant(step.step), hn::Div(first, deviation), kept), values + i);
+        hn::Sqrt(second * Constant(step.second_correction)) + Constant(kEpsilon);
+    const Floats kept = LoadFloats(values + i) * Constant(step.keep);
+    Store(hn::NegMulAdd(Constant(step.step), first / deviation, kept), values + i);
   }
+}
+
+const LayerOperations* ListOperations() {
+  static constexpr LayerOperations kOperations = {
+      Multiply,     AddBias, AddColumnSums,  Normalize,  NormalizeBackward, Gelu,
+      GeluBackward, Attend,  AttendBackward, LogSoftmax, ApplyAdam};
+  return &kOperations;
 }
 
 }  // namespace
@@ -333,81 +328,9 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace sis::study {
 
-HWY_EXPORT(Multiply);
-HWY_EXPORT(AddBias);
-HWY_EXPORT(AddColumnSums);
-HWY_EXPORT(NormalizeRows);
-HWY_EXPORT(NormalizeRowsBackward);
-HWY_EXPORT(BiasedGelu);
-HWY_EXPORT(GeluBackward);
-HWY_EXPORT(Attend);
-HWY_EXPORT(AttendBackward);
-HWY_EXPORT(LogSoftmax);
-HWY_EXPORT(ApplyAdam);
+HWY_EXPORT(ListOperations);
 
-void Multiply(size_t rows, size_t columns, size_t inner, Matrix a, const float* b, float* c,
-              bool add) {
-  HWY_DYNAMIC_DISPATCH(Multiply)(rows, columns, inner, a, b, c, add);
-}
-
-void Transpose(const float* from, size_t rows, size_t columns, float* to) {
-  for (size_t r = 0; r < rows; ++r) {
-    for (size_t c = 0; c < columns; ++c) to[c * rows + r] = from[r * columns + c];
-  }
-}
-
-void AddBias(size_t rows, size_t columns, const float* bias, float* values) {
-  HWY_DYNAMIC_DISPATCH(AddBias)(rows, columns, bias, values);
-}
-
-void AddColumnSums(size_t rows, size_t columns, const float* values, float* sum) {
-  HWY_DYNAMIC_DISPATCH(AddColumnSums)(rows, columns, values, sum);
-}
-
-void NormalizeRows(size_t rows, const float* x, const float* gain_and_bias, float* normalized,
-                   float* inverse_deviations, float* y) {
-  HWY_DYNAMIC_DISPATCH(NormalizeRows)
-  (rows, x, gain_and_bias, normalized, inverse_deviations, y);
-}
-
-void NormalizeRowsBackward(size_t rows, const float* d_y, const float* gain_and_bias,
-                           const float* normalized, const float* inverse_deviations,
-                           float* d_gain_and_bias, float* d_x, bool add) {
-  HWY_DYNAMIC_DISPATCH(NormalizeRowsBackward)
-  (rows, d_y, gain_and_bias, normalized, inverse_deviations, d_gain_and_bias, d_x, add);
-}
-
-void BiasedGelu(size_t rows, size_t columns, const float* bias, float* x, float* sigmoids,
-                float* y) {
-  HWY_DYNAMIC_DISPATCH(BiasedGelu)(rows, columns, bias, x, sigmoids, y);
-}
-
-void GeluBackward(size_t count, const float* x, const float* sigmoids, float* d_y) {
-  HWY_DYNAMIC_DISPATCH(GeluBackward)(count, x, sigmoids, d_y);
-}
-
-void Attend(size_t keys, size_t padded_keys, const float* query, const float* keys_and_values,
-            size_t stride, float* weights, float* output) {
-  HWY_DYNAMIC_DISPATCH(Attend)
-  (keys, padded_keys, query, keys_and_values, stride, weights, output);
-}
-
-void AttendBackward(size_t keys, size_t padded_keys, const float* query,
-                    const float* keys_and_values, size_t stride, const float* weights,
-                    const float* d_output, float* d_query, float* d_keys_and_values) {
-  HWY_DYNAMIC_DISPATCH(AttendBackward)
-  (keys, padded_keys, query, keys_and_values, stride, weights, d_output, d_query,
-   d_keys_and_values);
-}
-
-void LogSoftmax(size_t rows, size_t columns, size_t stride, float* logits, float* probabilities) {
-  HWY_DYNAMIC_DISPATCH(LogSoftmax)(rows, columns, stride, logits, probabilities);
-}
-
-void ApplyAdam(const AdamStep& step, size_t count, const float* gradients, float* first_moments,
-               float* second_moments, float* values) {
-  HWY_DYNAMIC_DISPATCH(ApplyAdam)(step, count, gradients, first_moments, second_moments, values);
-}
+const LayerOperations& BestOperations() { return *HWY_DYNAMIC_DISPATCH(ListOperations)(); }
 
 }  // namespace sis::study
 #endif

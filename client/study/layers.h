@@ -29,49 +29,6 @@ struct Matrix {
   size_t column;
 };
 
-// c [rows, columns] = a [rows, inner] * b [inner, columns], added to c if `add`. columns is a
-// multiple of kPadding.
-void Multiply(size_t rows, size_t columns, size_t inner, Matrix a, const float* b, float* c,
-              bool add);
-
-// to [columns, rows].
-void Transpose(const float* from, size_t rows, size_t columns, float* to);
-
-// Adds bias [columns] to every row. columns is a multiple of kPadding, here and below.
-void AddBias(size_t rows, size_t columns, const float* bias, float* values);
-// Adds the sum over the rows to sum [columns].
-void AddColumnSums(size_t rows, size_t columns, const float* values, float* sum);
-
-// Layer normalisation of rows of kWidth. gain_and_bias [2, kWidth]; normalized [rows, kWidth] and
-// inverse_deviations [rows] are kept for the backward pass.
-void NormalizeRows(size_t rows, const float* x, const float* gain_and_bias, float* normalized,
-                   float* inverse_deviations, float* y);
-// Adds to d_gain_and_bias [2, kWidth]; and to d_x if `add`, else sets it.
-void NormalizeRowsBackward(size_t rows, const float* d_y, const float* gain_and_bias,
-                           const float* normalized, const float* inverse_deviations,
-                           float* d_gain_and_bias, float* d_x, bool add);
-
-// GELU by tanh of x + bias: x becomes x + bias, and y = x * sigmoids.
-void BiasedGelu(size_t rows, size_t columns, const float* bias, float* x, float* sigmoids,
-                float* y);
-// d_y becomes d_x.
-void GeluBackward(size_t count, const float* x, const float* sigmoids, float* d_y);
-
-// One query attends to `keys` keys, in every head. query [kWidth]; row j of keys_and_values holds
-// the key [kWidth] and the value [kWidth] of position j, rows of `stride` floats. weights [kHeads,
-// padded_keys], where padded_keys is a multiple of kPadding and at least keys. output [kWidth].
-void Attend(size_t keys, size_t padded_keys, const float* query, const float* keys_and_values,
-            size_t stride, float* weights, float* output);
-// Sets d_query [kWidth]; adds to d_keys_and_values, laid out as keys_and_values.
-void AttendBackward(size_t keys, size_t padded_keys, const float* query,
-                    const float* keys_and_values, size_t stride, const float* weights,
-                    const float* d_output, float* d_query, float* d_keys_and_values);
-
-// Rows of `columns` logits, each of `stride` floats, a multiple of kPadding and at least columns.
-// They become log-probs, at most 0; what is behind them becomes -inf. probabilities [rows, stride],
-// 0 behind them.
-void LogSoftmax(size_t rows, size_t columns, size_t stride, float* logits, float* probabilities);
-
 // One step of Adam (Kingma and Ba, 2015). scale multiplies the gradients first.
 struct AdamStep {
   float scale;
@@ -81,8 +38,53 @@ struct AdamStep {
   float step;               // learning rate / (1 - first_decay^t)
   float second_correction;  // 1 / (1 - second_decay^t)
 };
-// count is a multiple of kPadding.
-void ApplyAdam(const AdamStep& step, size_t count, const float* gradients, float* first_moments,
-               float* second_moments, float* values);
+
+struct LayerOperations {
+  // c [rows, columns] = a [rows, inner] * b [inner, columns], added to c if `add`. columns is a
+  // multiple of kPadding, here and below.
+  void (*multiply)(size_t rows, size_t columns, size_t inner, Matrix a, const float* b, float* c,
+                   bool add);
+  // Adds bias [columns] to every row.
+  void (*add_bias)(size_t rows, size_t columns, const float* bias, float* values);
+  // Adds the sum over the rows to sum [columns].
+  void (*add_column_sums)(size_t rows, size_t columns, const float* values, float* sum);
+
+  // Layer normalisation of rows of kWidth. gain_and_bias [2, kWidth]; normalized [rows, kWidth] and
+  // inverse_deviations [rows] are kept for the backward pass.
+  void (*normalize)(size_t rows, const float* x, const float* gain_and_bias, float* normalized,
+                    float* inverse_deviations, float* y);
+  // Adds to d_gain_and_bias [2, kWidth]; and to d_x if `add`, else sets it.
+  void (*normalize_backward)(size_t rows, const float* d_y, const float* gain_and_bias,
+                             const float* normalized, const float* inverse_deviations,
+                             float* d_gain_and_bias, float* d_x, bool add);
+
+  // GELU by tanh: y = x * sigmoids. count is a multiple of kPadding, here and below.
+  void (*gelu)(size_t count, const float* x, float* sigmoids, float* y);
+  // d_y becomes d_x.
+  void (*gelu_backward)(size_t count, const float* x, const float* sigmoids, float* d_y);
+
+  // One query attends to `keys` keys, in every head. query [kWidth]; row j of keys_and_values holds
+  // the key [kWidth] and the value [kWidth] of position j, rows of `stride` floats. weights
+  // [kHeads, padded_keys], where padded_keys is a multiple of kPadding and at least keys. output
+  // [kWidth].
+  void (*attend)(size_t keys, size_t padded_keys, const float* query, const float* keys_and_values,
+                 size_t stride, float* weights, float* output);
+  // Sets d_query [kWidth]; adds to d_keys_and_values, laid out as keys_and_values.
+  void (*attend_backward)(size_t keys, size_t padded_keys, const float* query,
+                          const float* keys_and_values, size_t stride, const float* weights,
+                          const float* d_output, float* d_query, float* d_keys_and_values);
+
+  // Rows of `columns` logits, each of `stride` floats, a multiple of kPadding and at least columns.
+  // They become log-probs, at most 0; what is behind them becomes -inf. probabilities [rows,
+  // stride], 0 behind them.
+  void (*log_softmax)(size_t rows, size_t columns, size_t stride, float* logits,
+                      float* probabilities);
+
+  void (*apply_adam)(const AdamStep& step, size_t count, const float* gradients,
+                     float* first_moments, float* second_moments, float* values);
+};
+
+// On the widest vectors of this machine.
+const LayerOperations& BestOperations();
 
 }  // namespace sis::study

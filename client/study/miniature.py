@@ -1,111 +1,126 @@
-"""The study's model, task and engine, for programs in Python."""
+"""The study's training, for programs in Python. The same arguments give the same bits everywhere.
+
+`start` and `cell` are settings as in cells.txt, a cell's with the arm: {"arm": "grpo+sampled"}.
+Threads: any, a Training one at a time; others run meanwhile.
+"""
 
 import ctypes
 import pathlib
-import threading
+from typing import NamedTuple
 
 import numpy as np
 
+from client.study.runs.results import FIELDS, POINTS, Outcome
+
+_FLOATS, _DOUBLES, _INTS, _LONGS, _SIZES = (
+    np.ctypeslib.ndpointer(kind, flags="C_CONTIGUOUS")
+    for kind in (np.float32, np.float64, np.int32, np.int64, np.uint64)
+)
+_COUNT, _WORDS, _STEPS = ctypes.c_uint64, ctypes.c_char_p, ctypes.c_void_p
 _LIBRARY = ctypes.CDLL(str(pathlib.Path(__file__).with_name("libminiature.so")))
-_LIBRARY.sis_miniature_new.restype = ctypes.c_void_p
-for _name in ("vocabulary", "prompt_length", "response_length", "parameters"):
-    getattr(_LIBRARY, f"sis_miniature_{_name}").restype = ctypes.c_uint64
+for _name, _result, *_arguments in (
+    ("check", _WORDS, _WORDS, _WORDS, _SIZES),
+    ("warm_up", None, _WORDS, _COUNT, _FLOATS),
+    ("train", None, _WORDS, _WORDS, _COUNT, _FLOATS, _DOUBLES),
+    ("begin", _STEPS, _WORDS, _WORDS, _COUNT, _FLOATS),
+    ("end", None, _STEPS),
+    ("generate", ctypes.c_double, _STEPS, _LONGS, _INTS, _FLOATS, _INTS, _FLOATS),
+    ("gather", _COUNT, _STEPS, _COUNT, _LONGS, _FLOATS, _FLOATS, _FLOATS),
+    ("update", None, _STEPS, _FLOATS),
+):
+    _function = getattr(_LIBRARY, f"sis_study_{_name}")
+    _function.restype, _function.argtypes = _result, _arguments
 
 
-def _pointer(array):
-    """Of an array that is alive as long as the call."""
-    assert array.flags.c_contiguous
-    return ctypes.c_void_p(array.ctypes.data)
+def _words(settings):
+    return " ".join(f"{name}={value}" for name, value in settings.items()).encode()
 
 
-class Miniature:
-    """A transformer of width 64 with two layers that adds hexadecimal numbers, least significant
-    digit first, and its optimiser.
+class Sizes(NamedTuple):
+    parameters: int
+    vocabulary: int
+    # The most tokens of a response, with the one that ends it.
+    response_length: int
+    rollouts: int
+    responses: int  # of a rollout
+    updates: int  # by a rollout
+    top_k: int
 
-    A prompt is `digits` digits of each number and the two signs, as in "A40+F31="; its only right
-    answer is the sum and a stop, as in "974.", with as many digits as it has but no fewer than the
-    summands. Problems are random by a seed. The same arguments give the same bits everywhere.
-    Threads: any, one call at a time; others run meanwhile.
-    """
 
-    STOP = 18
-    SYMBOLS = "0123456789ABCDEF+=."
+def check(start, cell):
+    """The Sizes of such a run. ValueError if there are no such settings."""
+    sizes = np.zeros(len(Sizes._fields), np.uint64)
+    wrong = _LIBRARY.sis_study_check(_words(start), _words(cell), sizes)
+    if wrong is not None:
+        raise ValueError(wrong.decode())
+    return Sizes(*sizes.tolist())
 
-    def __init__(self, digits):
-        self.digits = digits
-        self._lock = threading.Lock()
-        self._handle = ctypes.c_void_p(_LIBRARY.sis_miniature_new(digits))
-        self.vocabulary_size = _LIBRARY.sis_miniature_vocabulary(self._handle)
-        self.prompt_length = _LIBRARY.sis_miniature_prompt_length(self._handle)
-        # The most tokens of a response, with the stop.
-        self.response_length = _LIBRARY.sis_miniature_response_length(self._handle)
-        self.parameter_count = _LIBRARY.sis_miniature_parameters(self._handle)
+
+def warm_up(start, seed):
+    """The parameters to start from."""
+    parameters = np.empty(check(start, {"top_k": 1}).parameters, np.float32)
+    _LIBRARY.sis_study_warm_up(_words(start), seed, parameters)
+    return parameters
+
+
+def train(start, cell, seed, parameters):
+    """A whole run: what came of it. By the service's kernels, without a service."""
+    check(start, cell)
+    values = np.empty(len(FIELDS) + POINTS)
+    _LIBRARY.sis_study_train(_words(start), _words(cell), seed, parameters.copy(), values)
+    return Outcome(dict(zip(FIELDS, values.tolist())), values[len(FIELDS) :])
+
+
+class Rollout(NamedTuple):
+    """Of N responses: what is to be recorded."""
+
+    reward: float  # mean
+    lengths: np.ndarray  # int64 [N]
+    # [N, response_length], and of the K most probable tokens [N, response_length, K].
+    sampled_ids: np.ndarray
+    sampled_log_probs: np.ndarray
+    ids: np.ndarray
+    log_probs: np.ndarray
+
+
+class MiniBatch(NamedTuple):
+    """Of some responses' n tokens: what is to be decided."""
+
+    responses: np.ndarray  # int64
+    log_probs: np.ndarray  # [n, K], at the recorded ids
+    sampled_log_probs: np.ndarray  # [n]
+    advantages: np.ndarray  # [n]
+
+
+class Training:
+    """A run step by step, for who records and decides himself."""
+
+    def __init__(self, start, cell, seed, parameters):
+        self.sizes = check(start, cell)
+        self._steps = _LIBRARY.sis_study_begin(_words(start), _words(cell), seed, parameters)
 
     def __del__(self):
-        _LIBRARY.sis_miniature_delete(self._handle)
+        _LIBRARY.sis_study_end(getattr(self, "_steps", None))
 
-    def warm_up(self, seed, accuracy):
-        """Parameters, float32 [parameter_count], that supervision has taught until this share of
-        512 sampled answers was right."""
-        parameters = np.empty(self.parameter_count, np.float32)
-        _LIBRARY.sis_miniature_warm_up(self.digits, ctypes.c_uint64(seed), ctypes.c_double(accuracy), _pointer(parameters))
-        return parameters
-
-    def prompts(self, problems, count):
-        """int32 [count, prompt_length] of the problems with this seed."""
-        prompts = np.empty((count, self.prompt_length), np.int32)
-        _LIBRARY.sis_miniature_prompts(
-            self._handle, ctypes.c_uint64(problems), ctypes.c_uint64(count), _pointer(prompts)
-        )
-        return prompts
-
-    def rewards(self, problems, count, responses):
-        """float32 [N]: 1 where a response is the answer up to its stop, else 0.
-
-        responses: int32 [N, response_length], the same number to every prompt, one after the other.
-        """
-        responses = np.ascontiguousarray(responses, np.int32)
-        rewards = np.empty(len(responses), np.float32)
-        _LIBRARY.sis_miniature_rewards(
-            self._handle, ctypes.c_uint64(problems), ctypes.c_uint64(count), ctypes.c_uint64(len(responses) // count),
-            _pointer(responses), _pointer(rewards),
+    def generate(self):
+        """The next Rollout."""
+        rows = (self.sizes.responses, self.sizes.response_length)
+        slots = (*rows, self.sizes.top_k)
+        arrays = (
+            np.empty(rows[0], np.int64), np.empty(rows, np.int32), np.empty(rows, np.float32),
+            np.empty(slots, np.int32), np.empty(slots, np.float32),
         )  # fmt: skip
-        return rewards
+        return Rollout(_LIBRARY.sis_study_generate(self._steps, *arrays), *arrays)
 
-    def generate(self, parameters, bits, problems, count, group, seed):
-        """Samples `group` responses to each of `count` prompts at temperature 1, from matrices
-        rounded to integers of `bits` bits with one scale each, or from exact ones if bits is 0.
+    def gather(self, update):
+        """A MiniBatch of the rollout; all of them, in order."""
+        responses = np.empty(self.sizes.responses // self.sizes.updates, np.int64)
+        most = len(responses) * self.sizes.response_length
+        shapes = ((most, self.sizes.top_k), most, most)
+        arrays = [np.empty(shape, np.float32) for shape in shapes]
+        n = _LIBRARY.sis_study_gather(self._steps, update, responses, *arrays)
+        return MiniBatch(responses, *(array[:n] for array in arrays))
 
-        Returns tokens int32 [N, response_length], lengths int64 [N] with the stop, and the
-        log-probs they were drawn from, float32 [N, response_length, vocabulary_size].
-        """
-        shape = (count * group, self.response_length)
-        tokens = np.empty(shape, np.int32)
-        lengths = np.empty(shape[0], np.int64)
-        log_probs = np.empty((*shape, self.vocabulary_size), np.float32)
-        with self._lock:
-            _LIBRARY.sis_miniature_generate(
-                self._handle, _pointer(parameters), bits, ctypes.c_uint64(problems), ctypes.c_uint64(count),
-                ctypes.c_uint64(group), ctypes.c_uint64(seed), _pointer(tokens), _pointer(lengths), _pointer(log_probs),
-            )  # fmt: skip
-        return tokens, lengths, log_probs
-
-    def log_probs(self, parameters, prompts, responses):
-        """float32 [N, response_length, vocabulary_size]: the distributions that the tokens of the
-        responses, int32 [N, response_length], were or would be drawn from."""
-        inputs = np.ascontiguousarray(np.concatenate([prompts, responses[:, :-1]], axis=1), np.int32)
-        log_probs = np.empty((len(inputs), self.response_length, self.vocabulary_size), np.float32)
-        with self._lock:
-            _LIBRARY.sis_miniature_log_probs(
-                self._handle, _pointer(parameters), ctypes.c_uint64(len(inputs)), _pointer(inputs), _pointer(log_probs)
-            )
-        return log_probs
-
-    def step(self, parameters, d_logits, learning_rate):
-        """One step of Adam on `parameters`, in place. d_logits, float32 [N, response_length,
-        vocabulary_size]: gradients of the logits of the last call of log_probs."""
-        with self._lock:
-            _LIBRARY.sis_miniature_step(
-                self._handle, ctypes.c_double(learning_rate), ctypes.c_uint64(len(d_logits)), _pointer(d_logits),
-                _pointer(parameters),
-            )  # fmt: skip
+    def update(self, coefficients):
+        """A step from the mini-batch that was gathered last. coefficients: float32 [n]."""
+        _LIBRARY.sis_study_update(self._steps, coefficients)

@@ -1,141 +1,116 @@
-// The study's model, task and engine for other languages: client/study/miniature.py calls these.
+// The study's training for other languages: client/study/miniature.py calls these.
 //
-// Arrays are row-major. A miniature belongs to one thread at a time.
+// Settings are words as in cells.txt. Arrays are row-major.
 #include <algorithm>
 #include <cstdint>
-#include <span>
+#include <string>
 #include <vector>
 
-#include "client/study/adam.h"
-#include "client/study/engine.h"
-#include "client/study/warm_up.h"
+#include "client/study/settings.h"
+#include "client/study/training.h"
 
+namespace sis::study {
 namespace {
 
-using sis::study::Adam;
-using sis::study::Decoding;
-using sis::study::Engine;
-using sis::study::EngineKind;
-using sis::study::Generator;
-using sis::study::Problems;
-using sis::study::Responses;
-using sis::study::Shape;
-using sis::study::StartSettings;
-using sis::study::Task;
-using sis::study::Transformer;
+// Settings that must be valid where they are used.
+struct Settings {
+  Settings(const char* start_words, const char* cell_words) : status(Set(start_words, start)) {
+    if (status.ok()) status = Set(cell_words, start, cell);
+  }
+  std::vector<float> Copy(const float* parameters) const {
+    return {parameters, parameters + start.MakeShape().parameters};
+  }
 
-// Of the gradients, as in the study.
-constexpr double kLongestNorm = 1.0;
-
-struct Miniature {
-  explicit Miniature(const StartSettings& start)
-      : task(start.MakeTask()),
-        shape(start.MakeShape()),
-        model(shape),
-        generator(shape, task),
-        adam(shape.parameters(), 0.99, 0.0),
-        gradients(shape.parameters()) {}
-
-  size_t vocabulary() const { return shape.vocabulary(); }
-  size_t parameters() const { return shape.parameters(); }
-  size_t length() const { return task.response_length(); }
-
-  const Task task;
-  const Shape shape;
-  Transformer model;
-  Generator generator;
-  Adam adam;
-  std::vector<float> gradients;
+  StartSettings start;
+  CellSettings cell;
+  absl::Status status;
 };
 
-// Rows of logits or log-probs are padded within the model.
-void CopyRows(size_t rows, size_t count, const float* from, size_t from_row, float* to,
-              size_t to_row) {
-  for (size_t i = 0; i < rows; ++i) std::copy_n(from + i * from_row, count, to + i * to_row);
-}
+// One step after the other.
+struct Steps {
+  Steps(const Settings& of_run, uint64_t seed, const float* parameters)
+      : settings(of_run), trainer(settings.start, settings.cell, seed, settings.Copy(parameters)) {}
+
+  const Settings settings;
+  Trainer trainer;
+  MiniBatch batch;
+};
 
 }  // namespace
 
 extern "C" {
 
-// Adds hexadecimal numbers of so many digits.
-Miniature* sis_miniature_new(int digits) {
-  StartSettings start;
-  start.digits = digits;
-  return new Miniature(start);
-}
-void sis_miniature_delete(Miniature* miniature) { delete miniature; }
-
-uint64_t sis_miniature_vocabulary(const Miniature* m) { return m->vocabulary(); }
-uint64_t sis_miniature_prompt_length(const Miniature* m) { return m->task.prompt_length(); }
-uint64_t sis_miniature_response_length(const Miniature* m) { return m->length(); }
-uint64_t sis_miniature_parameters(const Miniature* m) { return m->parameters(); }
-
-// Supervision until this share of the answers is right.
-void sis_miniature_warm_up(int digits, uint64_t seed, double accuracy, float* parameters) {
-  StartSettings start;
-  start.digits = digits;
-  start.accuracy = accuracy;
-  std::ranges::copy(sis::study::WarmUp(start, seed), parameters);
+// What is wrong with these settings, null if nothing is: to be asked before they are used. The text
+// is there until the thread asks again. sizes [7], if they are valid: see miniature.py.
+const char* sis_study_check(const char* start, const char* cell, uint64_t* sizes) {
+  thread_local std::string wrong;
+  const Settings settings(start, cell);
+  wrong = std::string(settings.status.message());
+  if (!settings.status.ok()) return wrong.c_str();
+  const Task task = settings.start.MakeTask();
+  const size_t all[] = {settings.start.MakeShape().parameters,
+                        static_cast<size_t>(task.vocabulary),
+                        task.response_length,
+                        settings.cell.rollouts,
+                        settings.cell.prompts * kGroup,
+                        settings.cell.updates,
+                        static_cast<size_t>(settings.cell.top_k)};
+  std::ranges::copy(all, sizes);
+  return nullptr;
 }
 
-// prompts [count, prompt_length].
-void sis_miniature_prompts(const Miniature* m, uint64_t problems, uint64_t count,
-                           int32_t* prompts) {
-  std::ranges::copy(Problems(m->task, count, problems).prompts(), prompts);
+// The parameters to start from.
+void sis_study_warm_up(const char* start, uint64_t seed, float* parameters) {
+  std::ranges::copy(WarmUp(Settings(start, "").start, seed), parameters);
 }
 
-// responses [count * group, response_length]: those to one prompt one after the other.
-void sis_miniature_rewards(const Miniature* m, uint64_t problems, uint64_t count, uint64_t group,
-                           const int32_t* responses, float* rewards) {
-  const Problems made(m->task, count, problems);
-  for (size_t i = 0; i < count * group; ++i) {
-    rewards[i] = made.Reward(i / group, std::span(responses + i * m->length(), m->length()));
-  }
+// A whole run.
+void sis_study_train(const char* start, const char* cell, uint64_t seed, float* parameters,
+                     RunResult* result) {
+  const Settings settings(start, cell);
+  std::vector<float> trained = settings.Copy(parameters);
+  *result = Train(settings.start, settings.cell, seed, trained);
+  std::ranges::copy(trained, parameters);
 }
 
-// From an engine whose weights have so many bits; 0: the trainer's. tokens and lengths [count *
-// group, response_length] and [count * group], log_probs [count * group, response_length,
-// vocabulary].
-void sis_miniature_generate(Miniature* m, const float* parameters, int bits, uint64_t problems,
-                            uint64_t count, uint64_t group, uint64_t seed, int32_t* tokens,
-                            int64_t* lengths, float* log_probs) {
-  Engine engine;
-  if (bits > 0) engine = {EngineKind::kIntegerWeights, bits};
-  const Responses responses =
-      m->generator.Generate(std::span(parameters, m->parameters()), engine,
-                            Problems(m->task, count, problems), group, seed, Decoding::kSample,
-                            /*with_log_probs=*/true);
-  std::ranges::copy(responses.tokens, tokens);
-  std::ranges::copy(responses.lengths, lengths);
-  CopyRows(responses.tokens.size(), m->vocabulary(), responses.log_probs.data(),
-           m->shape.padded_vocabulary(), log_probs, m->vocabulary());
+// A run step by step, for one thread at a time.
+Steps* sis_study_begin(const char* start, const char* cell, uint64_t seed,
+                       const float* parameters) {
+  return new Steps(Settings(start, cell), seed, parameters);
+}
+void sis_study_end(Steps* steps) { delete steps; }
+
+// The next rollout, of N responses: lengths [N], the sampled ids and log-probs [N,
+// response_length], those of the K most probable tokens [N, response_length, K]. Returns the mean
+// reward.
+double sis_study_generate(Steps* steps, int64_t* lengths, int32_t* sampled_ids,
+                          float* sampled_log_probs, int32_t* ids, float* log_probs) {
+  const Records& records = steps->trainer.Generate();
+  std::ranges::copy(records.lengths, lengths);
+  std::ranges::copy(records.sampled_ids, sampled_ids);
+  std::ranges::copy(records.sampled_log_probs, sampled_log_probs);
+  std::ranges::copy(records.ids, ids);
+  std::ranges::copy(records.log_probs, log_probs);
+  return steps->trainer.mean_reward();
 }
 
-// inputs [count, prompt_length + response_length - 1], log_probs [count, response_length,
-// vocabulary].
-void sis_miniature_log_probs(Miniature* m, const float* parameters, uint64_t count,
-                             const int32_t* inputs, float* log_probs) {
-  const size_t row = m->task.context() - 1;
-  m->model.Forward(std::span(parameters, m->parameters()), {count, 0, row, m->length()},
-                   std::span(inputs, count * row));
-  CopyRows(count * m->length(), m->vocabulary(), m->model.log_probs().data(),
-           m->shape.padded_vocabulary(), log_probs, m->vocabulary());
+// A mini-batch of it: which responses, and of their n tokens the log-probs at the K recorded ids
+// [n, K], those of the sampled ids [n], and the advantages [n]. Returns n.
+uint64_t sis_study_gather(Steps* steps, uint64_t update, int64_t* responses, float* log_probs,
+                          float* sampled_log_probs, float* advantages) {
+  steps->batch = steps->trainer.Gather(update);
+  std::ranges::copy(steps->batch.responses, responses);
+  std::ranges::copy(steps->batch.log_probs, log_probs);
+  std::ranges::copy(steps->batch.sampled_log_probs, sampled_log_probs);
+  std::ranges::copy(steps->batch.advantages, advantages);
+  return steps->batch.advantages.size();
 }
 
-// One step of the optimiser, from the gradients of the logits that the last call of
-// sis_miniature_log_probs computed: d_logits [count, response_length, vocabulary].
-void sis_miniature_step(Miniature* m, double learning_rate, uint64_t count, const float* d_logits,
-                        float* parameters) {
-  const size_t rows = count * m->length();
-  std::vector<float> padded(rows * m->shape.padded_vocabulary());
-  CopyRows(rows, m->vocabulary(), d_logits, m->vocabulary(), padded.data(),
-           m->shape.padded_vocabulary());
-  std::ranges::fill(m->gradients, 0.0f);
-  const std::span<float> all(parameters, m->parameters());
-  m->model.Backward(all, count, padded, m->gradients);
-  const double scale = sis::study::ClipScale(sis::study::Norm(m->gradients), kLongestNorm);
-  m->adam.Step(learning_rate, scale, m->gradients, all);
+// The step from this mini-batch.
+void sis_study_update(Steps* steps, const float* coefficients) {
+  steps->trainer.Update(steps->batch, {coefficients, steps->batch.advantages.size()});
 }
 
 }  // extern "C"
+
+}  // namespace sis::study

@@ -8,6 +8,7 @@
 
 #include "client/api/client.h"
 #include "client/study/kernel_decisions.h"
+#include "client/study/settings.h"
 #include "client/study/training.h"
 #include "server/testing/server_process.h"
 
@@ -26,15 +27,15 @@ struct Case {
 };
 
 // Asks the server, and the kernels too.
-class ServerDecisions final : public DecisionMaker {
+class ServerDecisions {
  public:
-  ServerDecisions(Client& client, const Case& test_case, uint32_t vocabulary)
+  ServerDecisions(Client& client, const Case& test_case, const Arm& arm, uint32_t vocabulary)
       : client_(client),
         case_(test_case),
         vocabulary_(vocabulary),
-        kernels_(*ParseArm(test_case.arm), kSeed, test_case.encoding) {}
+        kernels_(arm, kSeed, test_case.encoding) {}
 
-  void Record(Records records) override {
+  void Record(Records records) {
     kernels_.Record(records);
     v1::Sampling sampling;
     sampling.set_log_probs(v1::Sampling::RAW);
@@ -58,7 +59,7 @@ class ServerDecisions final : public DecisionMaker {
     records_ = std::move(records);
   }
 
-  Decided Decide(const MiniBatch& batch) override {
+  Decided Decide(const MiniBatch& batch) {
     std::vector<Slice> slices;
     for (const size_t response : batch.responses) {
       slices.push_back(
@@ -131,21 +132,27 @@ TEST(Replay, AServerDecidesTheSame) {
     SCOPED_TRACE(test_case.arm);
     v1::RunConfig config;
     config.set_seed(kSeed);
-    config.set_vocabulary_size(static_cast<uint32_t>(start.MakeTask().vocabulary()));
+    config.set_vocabulary_size(static_cast<uint32_t>(start.MakeTask().vocabulary));
     config.set_top_k(static_cast<uint32_t>(cell.top_k));
     config.set_log_prob_encoding(test_case.message_encoding);
     ASSERT_TRUE((*client)->CreateRun(kRun.run_id, config).ok());
     cell.encoding = test_case.encoding;
 
-    const Arm arm = *ParseArm(test_case.arm);
-    std::vector<float> by_server = warm, by_kernels = warm;
-    ServerDecisions decisions(**client, test_case, config.vocabulary_size());
-    Train(start, cell, arm, kSeed, decisions, by_server);
+    ASSERT_TRUE(Set("arm=" + test_case.arm, start, cell).ok());
+    ServerDecisions decisions(**client, test_case, cell.arm, config.vocabulary_size());
+    Trainer trainer(start, cell, kSeed, warm);
+    for (size_t r = 0; r < cell.rollouts; ++r) {
+      decisions.Record(trainer.Generate());
+      for (size_t u = 0; u < cell.updates; ++u) {
+        const MiniBatch batch = trainer.Gather(u);
+        trainer.Update(batch, decisions.Decide(batch).coefficients);
+      }
+    }
     EXPECT_GT(decisions.decided(), 200);
-    KernelDecisions kernels(arm, kSeed, cell.encoding);
-    Train(start, cell, arm, kSeed, kernels, by_kernels);
-    EXPECT_EQ(by_server, by_kernels);
-    EXPECT_NE(by_server, warm);
+    std::vector<float> by_kernels = warm;
+    Train(start, cell, kSeed, by_kernels);
+    EXPECT_EQ(trainer.parameters(), by_kernels);
+    EXPECT_NE(by_kernels, warm);
     EXPECT_TRUE((*client)->DeleteRun(kRun).ok());
   }
 }

@@ -2,62 +2,68 @@
 
 #include <algorithm>
 
-#include "client/study/random.h"
-
 namespace sis::study {
+namespace {
 
-Task::Task(TaskKind kind, int digits, int base)
-    : kind_(kind), digits_(static_cast<size_t>(digits)), base_(base) {}
-
-Problems::Problems(const Task& task, size_t count, uint64_t seed)
-    : prompt_length_(task.prompt_length()),
-      response_length_(task.response_length()),
-      prompts_(count * prompt_length_),
-      answers_(count * response_length_, task.stop()),
-      answer_lengths_(count) {
-  Random random(seed);
-  const size_t digits = task.digits_;
-  for (size_t i = 0; i < count; ++i) {
-    int* prompt = prompts_.data() + i * prompt_length_;
-    int* answer = answers_.data() + i * response_length_;
+// Digits of two numbers, least significant first; the answer is their sum.
+Task Addition(int digits, int base) {
+  const auto count = static_cast<size_t>(digits);
+  const int stop = base + 2;
+  const auto draw = [=](Random& random) {
+    Problem problem{.prompt = std::vector<int>(2 * count + 2), .answer = {}, .careless = {}};
     int carry = 0;
-    if (task.kind_ == TaskKind::kAddition) {
-      for (size_t d = 0; d < digits; ++d) {
-        prompt[d] = random.Below(task.base_);
-        prompt[digits + 1 + d] = random.Below(task.base_);
-        const int sum = prompt[d] + prompt[digits + 1 + d] + carry;
-        answer[d] = sum % task.base_;
-        carry = sum / task.base_;
-      }
-      prompt[digits] = task.base_;
-      prompt[2 * digits + 1] = task.base_ + 1;
-      if (carry > 0) answer[digits] = carry;
-      answer_lengths_[i] = digits + 1 + (carry > 0 ? 1 : 0);
-    } else {
-      for (size_t d = 0; d < digits; ++d) {
-        prompt[d] = random.Below(task.base_);
-        carry = (carry + prompt[d]) % task.base_;
-        answer[d] = carry;
-      }
-      prompt[digits] = task.base_;
-      answer_lengths_[i] = digits + 1;
+    for (size_t d = 0; d < count; ++d) {
+      const int left = problem.prompt[d] = random.Below(base);
+      const int right = problem.prompt[count + 1 + d] = random.Below(base);
+      problem.answer.push_back((left + right + carry) % base);
+      problem.careless.push_back((left + right) % base);
+      carry = (left + right + carry) / base;
     }
-  }
+    problem.prompt[count] = base;
+    problem.prompt[2 * count + 1] = base + 1;
+    if (carry > 0) problem.answer.push_back(carry);
+    problem.answer.push_back(stop);
+    problem.careless.push_back(stop);
+    return problem;
+  };
+  return {stop + 1, 2 * count + 2, count + 2, draw};
 }
 
-void Problems::ForgetCarry(const Task& task, size_t i) {
-  const int* prompt = prompts_.data() + i * prompt_length_;
-  int* answer = answers_.data() + i * response_length_;
-  std::fill_n(answer, response_length_, task.stop());
-  for (size_t d = 0; d < task.digits_; ++d) {
-    answer[d] = (prompt[d] + prompt[task.digits_ + 1 + d]) % task.base_;
-  }
-  answer_lengths_[i] = task.digits_ + 1;
+// Digits d_0, d_1, ...; the answer is y_i = d_0 + ... + d_i modulo the base.
+Task RunningSum(int digits, int base) {
+  const auto count = static_cast<size_t>(digits);
+  const int stop = base + 1;
+  const auto draw = [=](Random& random) {
+    Problem problem;
+    int sum = 0;
+    for (size_t d = 0; d < count; ++d) {
+      problem.prompt.push_back(random.Below(base));
+      sum = (sum + problem.prompt[d]) % base;
+      problem.answer.push_back(sum);
+    }
+    problem.prompt.push_back(base);
+    problem.answer.push_back(stop);
+    problem.careless = problem.answer;
+    return problem;
+  };
+  return {stop + 1, count + 1, count + 1, draw};
 }
 
-float Problems::Reward(size_t i, std::span<const int> response) const {
-  const std::span<const int> right = answer(i).first(answer_length(i));
-  return std::equal(right.begin(), right.end(), response.begin()) ? 1.0f : 0.0f;
+}  // namespace
+
+const std::map<std::string, TaskMaker> kTasks = {{"addition", Addition},
+                                                 {"running_sum", RunningSum}};
+
+float Problem::Reward(std::span<const int> response) const {
+  return std::ranges::equal(answer, response.first(answer.size())) ? 1.0f : 0.0f;
+}
+
+std::vector<Problem> Task::Draw(size_t count, uint64_t seed) const {
+  Random random(seed);
+  std::vector<Problem> problems;
+  problems.reserve(count);
+  for (size_t i = 0; i < count; ++i) problems.push_back(draw(random));
+  return problems;
 }
 
 }  // namespace sis::study

@@ -1,20 +1,25 @@
 // One run: rollouts and updates, as a service's users do them.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <deque>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "client/study/arm.h"
 #include "client/study/decisions.h"
 #include "client/study/engine.h"
+#include "client/study/learner.h"
+#include "client/study/task.h"
 #include "client/study/warm_up.h"
 #include "kernels/records/encoding.h"
 
 namespace sis::study {
 
-// What the arms of a cell share.
+inline constexpr size_t kGroup = 8;  // responses to a prompt
+
+// Of a cell, and its arm.
 struct CellSettings {
   double learning_rate = 3e-4;
   size_t prompts = 64;  // of a rollout
@@ -28,14 +33,13 @@ struct CellSettings {
   // The trainer recomputes the behaviour log-probs with its own precision, from the weights that
   // generated, and these are recorded.
   bool recomputed = false;
+  Arm arm;
   int top_k = 10;
   LogProbEncoding encoding = LogProbEncoding::kFloat32;
   size_t held_out = 2048;  // problems that it is judged by at the end
 };
 
-// How many points a learning curve has.
-inline constexpr size_t kCurvePoints = 12;
-
+// Numbers only: client/study/miniature.py names them in the same order.
 struct RunResult {
   // The share of right answers to the held-out problems at the end, by the trainer's own weights:
   // sampled at temperature 1, and greedy.
@@ -50,12 +54,68 @@ struct RunResult {
   // Tokens with an advantage and without a gradient, of those with an advantage.
   double zeroed = 0.0;
   double largest_gradient = 0.0;  // norm, before it was clipped
-  // Mean rewards of the rollouts, in kCurvePoints parts.
-  std::vector<double> curve;
+  // Mean rewards of twelve parts of the rollouts.
+  std::array<double, 12> curve = {};
 };
 
-// Trains `parameters`, which are then what came of it. `decisions` decides for this arm.
-RunResult Train(const StartSettings& start, const CellSettings& cell, const Arm& arm, uint64_t seed,
-                DecisionMaker& decisions, std::vector<float>& parameters);
+// A run, step by step: rollouts, and of each all mini-batches in order.
+class Trainer {
+ public:
+  // Refers to the cell.
+  Trainer(const StartSettings& start, const CellSettings& cell, uint64_t seed,
+          std::vector<float> parameters);
+
+  // Generates the next rollout: what is to be recorded of it.
+  const Records& Generate();
+  double mean_reward() const { return rewards_.back(); }  // of the rollout
+  // What is to be decided about a mini-batch of the rollout.
+  MiniBatch Gather(size_t update);
+  // Counts what was decided about the mini-batch gathered last.
+  void Count(const MiniBatch& batch, const Decided& decided);
+  // A step from this mini-batch.
+  void Update(const MiniBatch& batch, std::span<const float> coefficients);
+
+  // What came of the run.
+  RunResult Finish();
+  const std::vector<float>& parameters() const { return parameters_; }
+
+ private:
+  // Replaces what the engine said by what the trainer computes from the same weights.
+  void Recompute(std::span<const float> behavior);
+  Records Record() const;
+  // Of some responses of the rollout.
+  void Forward(std::span<const float> parameters, std::span<const size_t> responses);
+
+  const CellSettings& cell_;
+  const uint64_t seed_;
+  const Task task_;
+  const Shape shape_;
+  std::vector<float> parameters_;
+  Generator generator_;
+  Learner learner_;
+  Transformer& model_;
+  uint64_t steps_ = 0;
+  std::deque<std::vector<float>> history_;  // of parameters, at the begin of the last rollouts
+
+  // Of the rollout at hand.
+  std::vector<Problem> problems_;
+  Responses responses_;
+  std::vector<float> advantages_;
+  std::vector<size_t> order_;  // of the responses in mini-batches
+  Records records_ = {};
+
+  // Sums over the run.
+  RunResult result_;
+  std::vector<double> rewards_;  // means of the rollouts
+  double counted_tokens_ = 0.0;
+  double counted_responses_ = 0.0;
+  double pushed_tokens_ = 0.0;
+  double entropy_ = 0.0;  // since the last sixth began
+  double entropy_tokens_ = 0.0;
+};
+
+// Trains `parameters`, which are then what came of it, by the kernels' decisions.
+RunResult Train(const StartSettings& start, const CellSettings& cell, uint64_t seed,
+                std::vector<float>& parameters);
 
 }  // namespace sis::study

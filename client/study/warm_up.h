@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "client/study/task.h"
@@ -11,29 +10,30 @@
 namespace sis::study {
 
 struct StartSettings {
-  TaskKind task = TaskKind::kAddition;
+  TaskMaker task = kTasks.at("addition");
   int digits = 3;
   int base = 16;
   bool experts = false;
   // Label smoothing of the cross-entropy.
   double smoothing = 0.0;
-  // The share of answers that forget the carry.
+  // The share of answers that are careless ones.
   double forgotten_carries = 0.0;
   double learning_rate = 2e-3;
   // It ends when this share of 512 sampled answers is right.
   double accuracy = 0.3;
 
-  Task MakeTask() const { return Task(task, digits, base); }
+  Task MakeTask() const { return task(digits, base); }
   Shape MakeShape() const {
     const Task made = MakeTask();
-    return Shape(static_cast<size_t>(made.vocabulary()), made.context(), experts);
+    return Shape(static_cast<size_t>(made.vocabulary), made.context(), experts);
   }
 };
 
-// Cross-entropy of the right answers, by token, and its gradients; as the warm-up minimises it.
-double SupervisedLoss(const Shape& shape, const Task& task, const Problems& problems,
+// Cross-entropy of the answers, by token, and its gradients of the model's logits [problems,
+// response_length, padded vocabulary]; as the warm-up minimises it.
+double SupervisedLoss(const Shape& shape, const Task& task, std::span<const Problem> problems,
                       double smoothing, std::span<const float> parameters, Transformer& model,
-                      std::span<float> gradients);
+                      std::vector<float>& d_logits);
 
 // The parameters to start from. A pure function of its arguments.
 std::vector<float> WarmUp(const StartSettings& settings, uint64_t seed);

@@ -11,12 +11,9 @@ import time
 import unittest
 import urllib.request
 
-import numpy as np
-
 import sis
-from client.demo import arms
-from client.demo.settings import Settings
-from client.study.miniature import Miniature
+from client.demo import trainer
+from client.study import miniature
 from server.testing.live_server import LiveServer
 from tests.deploy import dashboards, load
 from tests.deploy.prometheus_server import PrometheusServer
@@ -25,7 +22,13 @@ SECONDS_OF_LOAD = 6
 # What the trainers of the load only watch.
 OBSERVED = {"tis": sis.Tis(), "grpo": sis.Grpo()}
 # At ten times its learning rate a few tokens carry most of the weight, which is what an alert is for.
-DEMO = Settings(seed=3, digits=1, warm_up_accuracy=0.15, rollouts=3, prompts=8, group=4, updates=4)
+START = {"digits": 1, "accuracy": 0.15}
+CELL = {"rollouts": 3, "prompts": 4, "updates": 4}
+# Arms, and their runs.
+DEMO = {
+    arm: f"addition-{arm}".replace("+", "-")
+    for arm in ("grpo", "grpo+sampled", "soft_acceptance+sampled")
+}
 # What a server with a device and TLS would add: tests have no device, and what TLS adds is compared
 # with a certificate in security_test.
 OTHER_PANELS = {
@@ -92,7 +95,7 @@ class LiveTest(unittest.TestCase):
             cls.prometheus.wait_for(f'sis_run_info{{run="{training.run.id}"}}')
         cls.began = cls.prometheus.value("vector(time())")
         with concurrent.futures.ThreadPoolExecutor() as executor:
-            demo = executor.submit(cls.train_demo, folder.name)
+            demo = executor.submit(cls.train_demo)
             begun = time.monotonic()
             while not demo.done() or time.monotonic() < begun + SECONDS_OF_LOAD:
                 for training in cls.runs:
@@ -103,16 +106,15 @@ class LiveTest(unittest.TestCase):
         cls.wait_until_scraped()
 
     @classmethod
-    def train_demo(cls, folder):
+    def train_demo(cls):
         """The arms of the demonstration whose engine is the trainer's; by arm, what its trainer
         logged."""
-        checkpoint = f"{folder}/checkpoint.npy"
         # GRPO learns nothing from a policy that is never right, and D stays 0.
-        np.save(checkpoint, Miniature(DEMO.digits).warm_up(1, DEMO.warm_up_accuracy))
-        return arms.train_arms(
-            cls.server.address, arms.SAME_ENGINE.arms, DEMO, DEMO.seed, checkpoint, folder, time.monotonic() + 120,
-            lambda learned: None,
-        )  # fmt: skip
+        start = miniature.warm_up(START, 1)
+        return {
+            arm: trainer.train(cls.server.address, run, START, {**CELL, "arm": arm}, 3, start)
+            for arm, run in DEMO.items()
+        }
 
     @classmethod
     def scraped(cls):
@@ -173,11 +175,11 @@ class LiveTest(unittest.TestCase):
                     self.assertAlmostEqual(self.shown(panel, legend, run), logged, delta=1e-6 * abs(logged))
 
     def test_the_demonstration_is_counted_as_its_trainers_logged_it(self):
-        for arm, learned in zip(arms.SAME_ENGINE.arms, self.demo):
+        for arm, learned in self.demo.items():
             logged = sum((totals for rollout in learned for totals in rollout.updates), sis.Totals())
-            run = f'run="{arms.run_id(arm, DEMO.seed)}"'
+            run = f'run="{DEMO[arm]}"'
             scored = f'sum(sis_tokens_total{{{run}, decision!="missing"}})'
-            self.assertEqual(len(learned), DEMO.rollouts)
+            self.assertEqual(len(learned), CELL["rollouts"])
             self.assertEqual(self.prometheus.value(scored), logged.scored)
             for expression, value in (
                 (f'sum(sis_tokens_total{{{run}, decision="accepted"}}) / {scored}', logged.accept_rate),

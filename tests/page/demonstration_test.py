@@ -4,52 +4,42 @@ GetStep and /metrics show."""
 import math
 import re
 import subprocess
-import tempfile
-import time
 import unittest
 import urllib.request
 
-import numpy as np
-
 import sis
-from client.demo import arms
-from client.demo.settings import Settings
-from client.study.miniature import Miniature
+from client.demo import trainer
+from client.study import miniature
 from server.testing.live_server import LiveServer
 from tests.page.browser import Browser
 from tests.page.charts import chart
 
 SISCTL = "client/cli/sisctl"
 # As many draws as `sisctl top` lists.
-SETTINGS = Settings(
-    seed=3, digits=1, warm_up_accuracy=0.15, rollouts=3, prompts=8, group=4, updates=4, learning_rate=3e-3
-)
-ARM = arms.SAME_ENGINE.arms[1]
-RUN = arms.run_id(ARM, SETTINGS.seed)
+START = {"digits": 1, "accuracy": 0.15}
+ROLLOUTS, UPDATES = 3, 4
+CELL = {"rollouts": ROLLOUTS, "prompts": 4, "updates": UPDATES, "learning_rate": 3e-3, "arm": "grpo+sampled"}
+RUN = "addition-grpo-sampled-3"
 
 
 class DemonstrationTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        folder = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(folder.cleanup)
         cls.server = LiveServer()
         cls.addClassCleanup(cls.server.close)
         cls.browser = Browser()
         cls.addClassCleanup(cls.browser.close)
         cls.client = sis.Client(cls.server.address)
         cls.addClassCleanup(cls.client.close)
-        checkpoint = f"{folder.name}/checkpoint.npy"
         # GRPO learns nothing from a policy that is never right, and D stays 0.
-        np.save(checkpoint, Miniature(SETTINGS.digits).warm_up(SETTINGS.seed, SETTINGS.warm_up_accuracy))
-        # How many rollouts were logged when the page was looked at.
+        start = miniature.warm_up(START, 3)
+        # The rollouts after which the page was looked at.
         cls.looked_at = []
-        (cls.learned,) = arms.train_arms(
-            cls.server.address, [ARM], SETTINGS, SETTINGS.seed, checkpoint, folder.name, time.monotonic() + 120,
-            lambda learned: cls.look(learned[0]),
-        )  # fmt: skip
+        cls.learned = trainer.train(
+            cls.server.address, RUN, START, CELL, 3, start, cls.look
+        )
         cls.logged = {
-            item.rollout * SETTINGS.updates + update: totals
+            item.rollout * UPDATES + update: totals
             for item in cls.learned
             for update, totals in enumerate(item.updates)
         }
@@ -60,25 +50,25 @@ class DemonstrationTest(unittest.TestCase):
         if not cls.looked_at:
             cls.browser.open(f"http://{cls.server.admin_address}/#/run/{RUN}")
             cls.browser.wait_for_text("Live, updated", "#status")
-        last = str(learned[-1].rollout * SETTINGS.updates + SETTINGS.updates - 1)
+        last = str(learned.rollout * UPDATES + UPDATES - 1)
         cls.browser.wait(f"draw {last}", lambda: last in cls.drawn("Accept rate")["names"])
-        cls.looked_at.append(len(learned))
+        cls.looked_at.append(learned.rollout)
 
     @classmethod
     def drawn(cls, title):
         return chart(cls.browser, title)
 
     def test_it_trained_and_was_seen_while_it_did(self):
-        self.assertEqual(sorted(self.logged), list(range(SETTINGS.rollouts * SETTINGS.updates)))
+        self.assertEqual(sorted(self.logged), list(range(ROLLOUTS * UPDATES)))
         self.assertGreater(sum(totals.d for totals in self.logged.values()), 0)
-        self.assertEqual(self.looked_at, [1, 2, 3])
+        self.assertEqual(self.looked_at, [0, 1, 2])
 
     def test_get_step_says_what_was_logged(self):
         run = self.client.get_run(RUN).run
         steps = self.client.list_steps(run)
         self.assertEqual({draw: step.totals for draw, step in steps.items()}, self.logged)
         for item in self.learned:
-            last = item.rollout * SETTINGS.updates + SETTINGS.updates - 1
+            last = item.rollout * UPDATES + UPDATES - 1
             self.assertEqual(list(steps[last].prefix_curve), item.by_top_k)
         for draw, step in steps.items():
             self.assertEqual(step, self.client.get_step(run, draw))

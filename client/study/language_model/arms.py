@@ -1,7 +1,7 @@
 """The trainers that are compared. What an arm does with a token's ratio is all that they differ in:
 the service decides about every token in all of them, and counts."""
 
-from typing import Any, Dict, Type
+from typing import Any, Dict, NamedTuple, Type
 
 import torch
 
@@ -10,9 +10,9 @@ from sis.trl import SisGRPOTrainer
 
 
 class StaleTrainer(SisGRPOTrainer):
-    """Gives vLLM new weights after a rollout instead of before it, as where a worker generates while the
-    trainer trains: from the second rollout on they are those that the rollout before began to train.
-    """
+    """Gives vLLM new weights after a rollout instead of before it, as where a worker generates
+    while the trainer trains: from the second rollout on they are those that the rollout before
+    began to train. Its old log-probs are by SIS."""
 
     def __init__(self, *args: Any, rounds_to_int4: bool, seed: int, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -20,7 +20,8 @@ class StaleTrainer(SisGRPOTrainer):
         self._rollout = 0
         self._generated_with = 0
         if rounds_to_int4:
-            _round_what_is_loaded(self.vllm_generation.llm.llm_engine.model_executor.driver_worker.model_runner.model)
+            executor = self.vllm_generation.llm.llm_engine.model_executor
+            _round_what_is_loaded(executor.driver_worker.model_runner.model)
 
     def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
         if self._last_loaded_step >= 0:
@@ -39,44 +40,47 @@ class StaleTrainer(SisGRPOTrainer):
         return self._generated_with
 
 
-class OnSampledLogProbs:
-    """Before SisGRPOTrainer: TRL on the log-probs that tokens were sampled with. The service decides about
-    every token, and counts; nothing is made of what it decides."""
+class SampledTrainer(StaleTrainer):
+    """TRL on the log-probs that tokens were sampled with. The service decides about every token,
+    and counts; nothing is made of what it decides."""
 
-    def _sis_old_log_probs(self, inputs: Dict[str, Any], hidden: torch.Tensor, log_probs: torch.Tensor) -> torch.Tensor:
-        parent: Any = super()
-        parent._sis_old_log_probs(inputs, hidden, log_probs)
-        return inputs["sampling_per_token_logps"]
+    old_log_probs = "sampling_per_token_logps"
 
-
-class SampledTrainer(OnSampledLogProbs, StaleTrainer):
-    """GRPO."""
+    def _sis_old_log_probs(self, inputs: Dict[str, Any], *given: torch.Tensor) -> torch.Tensor:
+        super()._sis_old_log_probs(inputs, *given)
+        return inputs[self.old_log_probs]
 
 
-class TruncatedTrainer(StaleTrainer):
-    """TRL's own correction: old log-probs are the trainer's, from before the first update, and every
-    token's loss is multiplied by their ratio to those that it was sampled with, up to TRL's limit."""
+class TruncatedTrainer(SampledTrainer):
+    """TRL's own correction: old log-probs are the trainer's, from before the first update, and
+    every token's loss is multiplied by their ratio to those that it was sampled with, up to TRL's
+    limit."""
+
+    old_log_probs = "old_per_token_logps"
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         # Refused where SIS corrects too; here it only counts.
         self.vllm_importance_sampling_correction = True
 
-    def _sis_old_log_probs(self, inputs: Dict[str, Any], hidden: torch.Tensor, log_probs: torch.Tensor) -> torch.Tensor:
-        super()._sis_old_log_probs(inputs, hidden, log_probs)
-        return inputs["old_per_token_logps"]
+
+class Arm(NamedTuple):
+    trainer: Type[StaleTrainer]
+    # Of GRPOConfig, and of SisConfig.
+    settings: Dict[str, Any] = {}
+    sis: Dict[str, Any] = {}
 
 
 # By the design's names.
-TRAINERS: Dict[str, Type[StaleTrainer]] = {
-    "grpo": SampledTrainer,
-    "grpo+tis": TruncatedTrainer,
-    "grpo+sampled": StaleTrainer,
-    "soft_acceptance+sampled": StaleTrainer,
+ARMS = {
+    "grpo": Arm(SampledTrainer),
+    "grpo+tis": Arm(TruncatedTrainer, {"vllm_importance_sampling_mode": "token_truncate"}),
+    "grpo+sampled": Arm(StaleTrainer),
+    # It takes the place of the clip, which TRL's cispo has from above only.
+    "soft_acceptance+sampled": Arm(
+        StaleTrainer, {"loss_type": "cispo", "epsilon_high": 1e9}, {"soft_acceptance": True}
+    ),
 }
-# It takes the place of the clip, which TRL's cispo has from above only.
-SOFT = "soft_acceptance+sampled"
-SOFT_SETTINGS = {"loss_type": "cispo", "epsilon_high": 1e9}
 
 
 def _round_what_is_loaded(model: Any) -> None:
@@ -84,6 +88,9 @@ def _round_what_is_loaded(model: Any) -> None:
     load = model.load_weights
 
     def load_rounded(weights: Any) -> Any:
-        return load((name, int4.rounded(w.float()) if int4.is_linear_of_decoder(name) else w) for name, w in weights)
+        return load(
+            (name, int4.rounded(weight.float()) if int4.is_linear_of_decoder(name) else weight)
+            for name, weight in weights
+        )
 
     model.load_weights = load_rounded

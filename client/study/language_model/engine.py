@@ -7,7 +7,8 @@ from typing import Any
 
 # Nothing is fetched from a model hub.
 os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
-os.environ.update(VLLM_CPU_KVCACHE_SPACE="1", VLLM_CPU_OMP_THREADS_BIND="nobind", VLLM_ENABLE_V1_MULTIPROCESSING="0")
+os.environ.update(VLLM_CPU_KVCACHE_SPACE="1", VLLM_CPU_OMP_THREADS_BIND="nobind")
+os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0")
 # Its warnings name every weight that is loaded as float32.
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
@@ -18,6 +19,7 @@ import vllm
 import vllm._custom_ops
 import vllm.model_executor.layers.utils
 from client.study.language_model import task
+from client.study.language_model.settings import Settings
 from trl import GRPOConfig
 
 
@@ -28,21 +30,25 @@ def prepare() -> None:
     with socket.socket() as listener:
         listener.bind(("localhost", 0))
         os.environ["MASTER_PORT"] = str(listener.getsockname()[1])
-    # TRL loads new weights into vLLM after every rollout; those of these two are packed, and can't be loaded again.
+    # TRL loads new weights into vLLM after every rollout; those of these two are packed, and can't
+    # be loaded again.
     vllm._custom_ops._supports_onednn = False
     vllm.model_executor.layers.utils.check_cpu_sgl_kernel = lambda *_: False
     # TRL passes no dtype on.
-    trl.generation.vllm_generation.LLM = functools.partial(vllm.LLM, dtype="bfloat16", enforce_eager=True)
-    # On a CPU TRL multiplies the prompts' positions with the head too, though only responses are scored.
+    made = functools.partial(vllm.LLM, dtype="bfloat16", enforce_eager=True)
+    trl.generation.vllm_generation.LLM = made
+    # On a CPU TRL multiplies the prompts' positions with the head too, though only responses are
+    # scored.
     trl.trainer.utils._use_triton = lambda _: True
 
 
-def grpo_config(settings: Any, tokenizer: Any, folder: str, seed: int, **more: Any) -> GRPOConfig:
-    """What the runs of the study and the demonstration have in common, and `more`. `settings` are
-    either's."""
+def grpo_config(
+    settings: Settings, tokenizer: Any, folder: str, seed: int, **more: Any
+) -> GRPOConfig:
     return GRPOConfig(
         output_dir=folder,
         seed=seed,
+        max_steps=settings.rollouts * settings.updates,
         per_device_train_batch_size=settings.responses // settings.updates,
         steps_per_generation=settings.updates,
         num_generations=settings.group,
@@ -50,6 +56,10 @@ def grpo_config(settings: Any, tokenizer: Any, folder: str, seed: int, **more: A
         generation_kwargs={"stop_token_ids": tokenizer.encode(task.END)},
         learning_rate=settings.learning_rate,
         lr_scheduler_type="constant",
+        # Eager attention takes half of the time of the other implementation for responses as short
+        # as these.
+        model_init_kwargs={"dtype": "float32", "attn_implementation": "eager"},
+        bf16=settings.bf16,
         use_vllm=True,
         vllm_mode="colocate",
         vllm_importance_sampling_correction=False,

@@ -9,8 +9,8 @@ from client.study.language_model import task
 
 
 class Evaluation(NamedTuple):
-    # The probability of the right response at temperature 1, and the share of problems for which it is the greedy one:
-    # means over problems.
+    # The probability of the right response at temperature 1, and the share of problems for which it
+    # is the greedy one: means over problems.
     reward: float
     greedy: float
 

@@ -8,8 +8,8 @@ GROUP = 32
 
 def rounded(weight: torch.Tensor) -> torch.Tensor:
     """The numbers that `weight` [outputs, inputs], float32, has in four bits. In every group of 32
-    inputs these are the nearest multiples, from -8 to 7, of a step of its own, of which the weight with
-    the largest magnitude is -8. (A file has the step in float16; here it is float32.)"""
+    inputs these are the nearest multiples, from -8 to 7, of a step of its own, of which the weight
+    with the largest magnitude is -8. (A file has the step in float16; here it is float32.)"""
     groups = weight.reshape(len(weight), -1, GROUP)
     step = groups.gather(-1, groups.abs().argmax(-1, keepdim=True)) / -8
     # A group of zeros stays as it is.

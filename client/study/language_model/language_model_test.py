@@ -18,10 +18,15 @@ import unittest.mock
 
 import numpy as np
 
-from client.study.language_model import report, results, schedule, study, task
-from client.study.language_model.schedule import Run
+from client.study.language_model import report, results, study, task
 from client.study.language_model.settings import Settings
-from client.study.report import comparisons, design
+from client.study.language_model.results import sources
+from client.study.report import comparisons
+from client.study.runs import design, make
+from client.study.runs.design import Run
+from client.study.runs.program import Progress
+
+os.environ["PATH"] = f"{pathlib.Path('server/main').resolve()}{os.pathsep}{os.environ['PATH']}"
 
 DESIGN = pathlib.Path("client/study/language_model/design.txt")
 PLAN = design.read(DESIGN)
@@ -61,10 +66,7 @@ class InFolder(unittest.TestCase):
 
 class TaskTest(unittest.TestCase):
     def test_problems_are_sums(self):
-        problems = task.problems(100, 9, seed=1)
-        self.assertEqual(problems, task.problems(100, 9, seed=1))
-        self.assertGreater(len({problem["prompt"] for problem in problems}), 30)
-        for problem in problems:
+        for problem in task.split(9, 20, seed=1)[0]:
             left, right = re.fullmatch(r"1 \+ 2 = 3\n(\d) \+ (\d) =", problem["prompt"]).groups()
             self.assertEqual(int(problem["answer"]), int(left) + int(right))
 
@@ -79,7 +81,7 @@ class TaskTest(unittest.TestCase):
     def test_only_the_sum_alone_is_worth_1(self):
         self.assertEqual(task.reward([task.response("12"), task.response("12")], answer=["12", "11"]), [1.0, 0.0])
         for text in ("12\n", " 12", " 12.\n", " 11\n", " 123\n", " 1 2\n", " is 12\n", "\n", ""):
-            self.assertEqual(task.score(text, "12"), 0.0, msg=text)
+            self.assertEqual(task.reward([text], ["12"]), [0.0], msg=text)
 
 
 @unittest.skipUnless(importlib.util.find_spec("torch"), "PyTorch is not installed")
@@ -138,7 +140,7 @@ class Int4Test(unittest.TestCase):
             self.assertFalse(self.int4.is_linear_of_decoder(name), name)
 
 
-class ScheduleTest(unittest.TestCase):
+class RunsTest(unittest.TestCase):
     def test_the_design(self):
         self.assertEqual(list(PLAN.cells), ["bfloat16", "int4"])
         arms = ["grpo", "grpo+tis", "grpo+sampled", "soft_acceptance+sampled"]
@@ -151,8 +153,8 @@ class ScheduleTest(unittest.TestCase):
             self.assertEqual((base_cell, base_arm), (cell, "grpo"))
 
     def test_every_cut_is_balanced(self):
-        runs = schedule.runs(PLAN)
-        self.assertEqual((len(runs), len(set(runs))), (PLAN.runs, PLAN.runs))
+        runs = PLAN.runs
+        self.assertEqual((len(runs), len(set(runs))), (2 * 4 * 16, 2 * 4 * 16))
         self.assertEqual(runs[0].seed, PLAN.first_seed)
         of_arm = collections.Counter()
         for run in runs:
@@ -160,15 +162,9 @@ class ScheduleTest(unittest.TestCase):
             fewest = min(of_arm.values()) if len(of_arm) == 8 else 0
             self.assertLessEqual(max(of_arm.values()) - fewest, 1, run)
 
-    def test_only_what_is_missing_is_made_in_the_same_order(self):
-        runs = schedule.runs(PLAN)
-        self.assertEqual(schedule.missing(PLAN, {}), runs)
-        there = {run for number, run in enumerate(runs) if number % 3}
-        self.assertEqual(schedule.missing(PLAN, there), runs[::3])
-
     def test_other_sources_are_told_from_these(self):
-        before = schedule.sources()
-        self.assertEqual(before, schedule.sources())
+        before = sources()
+        self.assertEqual(before, sources())
         read = pathlib.Path.read_bytes
         for name in ("design.txt", "arms.py", "trainer.py"):
 
@@ -176,22 +172,22 @@ class ScheduleTest(unittest.TestCase):
                 return read(path) + (b"\n" if path.name == name else b"")
 
             with unittest.mock.patch.object(pathlib.Path, "read_bytes", changed):
-                self.assertNotEqual(schedule.sources(), before, name)
+                self.assertNotEqual(sources(), before, name)
 
 
 class ResultsTest(InFolder):
     def test_what_was_written_is_read(self):
         self.assertEqual(results.read(self.path), {})
-        made = {run: made_up(run) for run in schedule.runs(PLAN)[:11]}
+        made = {run: made_up(run) for run in PLAN.runs[:11]}
         results.write(self.path, made)
         self.assertEqual(results.read(self.path), made)
-        self.assertEqual(results.finished_seeds(PLAN, made), [PLAN.first_seed])
+        self.assertEqual(list(PLAN.finished(made)), PLAN.runs[:8])
         with self.path.open("a") as file:
             file.write('{"cell": "int4", "arm": "gr')
         self.assertEqual(results.read(self.path), made)
 
     def test_two_programs_are_not_mixed(self):
-        first, second = schedule.runs(PLAN)[:2]
+        first, second = PLAN.runs[:2]
         for name, other in (("sources", "def"), ("versions", {"trl": "1.17.0"})):
             results.write(self.path, {first: made_up(first), second: {**made_up(second), name: other}})
             with self.assertRaisesRegex(ValueError, f"results.jsonl: runs of different {name}"):
@@ -201,65 +197,70 @@ class ResultsTest(InFolder):
 class StudyTest(InFolder):
     """Another program in the place of the Python with the engines."""
 
-    def processes(self, does):
+    def trainings(self, does):
         """does: lines of Python, with `run`, of training.py's arguments."""
         program = self.folder / "python"
         template = json.dumps({**made_up(Run("cell", "arm", 1)), "sources": None})
         program.write_text(textwrap.dedent("""\
             #!/usr/bin/env python3
             import json, os, pathlib, sys, time
-            module, model, *rest = sys.argv[3:]
+            module, given = sys.argv[3:]
             if module.endswith(".weights"):
-                pathlib.Path(model).mkdir()
+                pathlib.Path(given).mkdir()
                 sys.exit()
-            engine, arm, seed, settings, result = rest
-            run = f"{engine} {arm} {seed}"
+            given = json.loads(given)
+            run = f"{given['engine_weights']} {given['arm']} {given['seed']}"
             made = json.loads('%s')
             del made["sources"], made["seconds"]
-            made["final_greedy"] = json.loads(settings)["top_k"]
-        """) % template + does + "\nos.write(int(result), json.dumps(made).encode())\n")
+            made["final_greedy"] = given["settings"]["top_k"]
+            print(json.dumps({"accept_rate": 0.5}), flush=True)
+        """) % template + does + "\nprint(json.dumps(made))\n")
         program.chmod(0o755)
         self.logs = self.folder / "logs"
-        self.logs.mkdir(exist_ok=True)
-        return study.Processes(str(program), pathlib.Path("sis_server"), self.logs)
+        return study.Trainings(str(program), self.logs)
 
-    def make_all(self, processes):
+    def make_all(self, trainings):
         said = io.StringIO()
-        with contextlib.redirect_stdout(said):
-            try:
-                study.make_all(PLAN, results.read(self.path), self.path, SETTINGS, processes, parallel=2)
-            finally:
-                self.said = said.getvalue().splitlines()
+        try:
+            make.make_missing(
+                PLAN, results.read(self.path),
+                lambda run: trainings.make(run, run.cell, SETTINGS, "127.0.0.1:1"),
+                study.describe, Progress(said), 2,
+                lambda there: results.write(self.path, there), trainings.stop,
+            )  # fmt: skip
+        finally:
+            self.said = said.getvalue().splitlines()
 
     def test_makes_what_is_missing(self):
-        runs = schedule.runs(PLAN)
-        there = {run: {**made_up(run), "sources": schedule.sources()} for run in runs[5:]}
+        runs = PLAN.runs
+        there = {run: {**made_up(run), "sources": sources()} for run in runs[5:]}
         results.write(self.path, there)
-        self.make_all(self.processes(f"open({str(self.folder / 'made')!r}, 'a').write(run + chr(10))"))
+        does = f"open({str(self.folder / 'made')!r}, 'a').write(run + chr(10))"
+        self.make_all(self.trainings(does))
         made = (self.folder / "made").read_text().splitlines()
-        self.assertEqual(sorted(made), sorted(f"{run.cell} {run.arm} {run.seed}" for run in runs[:5]))
+        self.assertEqual(sorted(made), sorted(map(str, runs[:5])))
         found = results.read(self.path)
-        self.assertEqual(set(found), set(runs))
+        self.assertEqual(list(found), runs)
         self.assertEqual(found[runs[0]]["final_greedy"], SETTINGS.top_k)
-        self.assertEqual(found[runs[0]]["sources"], schedule.sources())
-        self.assertEqual(len(self.said), 5)
-        self.assertRegex(self.said[-1], rf"^\[{len(runs)} of {len(runs)}\] .*accepted \d+%, \d+\.\d min; about 0 min left$")
+        self.assertEqual(found[runs[0]]["sources"], sources())
+        self.assertIn(f"5 of {len(runs)} runs are to be made", self.said[0])
+        self.assertRegex(self.said[-1], r"^128 runs \[#*\] 100%  .*accepted \d+%, \d+\.\d min; 0 min left$")
 
     def test_a_run_that_fails_ends_the_others_and_is_named(self):
-        third = schedule.runs(PLAN)[2]
-        does = f"if run == '{third.cell} {third.arm} {third.seed}': sys.exit('it broke')"
-        with self.assertRaisesRegex(RuntimeError, rf"{re.escape(third.arm)}_{third.seed} failed; see .*\.log"):
-            self.make_all(self.processes(does))
-        self.assertIn("it broke", (self.logs / f"{third.cell}_{third.arm}_{third.seed}.log").read_text())
+        third = PLAN.runs[2]
+        name = design.plain(third)
+        with self.assertRaisesRegex(RuntimeError, rf"^{re.escape(name)} failed; see .*\.log$"):
+            self.make_all(self.trainings(f"if run == '{third}': sys.exit('it broke')"))
+        self.assertIn("it broke", (self.logs / f"{name}.log").read_text())
         found = results.read(self.path)
         self.assertNotIn(third, found)
         self.assertLess(len(found), 8)
 
     def test_interrupted_it_keeps_what_is_finished(self):
-        runs = schedule.runs(PLAN)
+        runs = PLAN.runs
         slow = "\n".join(
             (
-                f"if run != '{runs[0].cell} {runs[0].arm} {runs[0].seed}':",
+                f"if run != '{runs[0]}':",
                 f"    open({str(self.folder)!r} + f'/pid-{{os.getpid()}}', 'w')",
                 "    time.sleep(600)",
             )
@@ -276,16 +277,16 @@ class StudyTest(InFolder):
         self.addCleanup(signal.signal, signal.SIGINT, before)
         threading.Thread(target=interrupt, daemon=True).start()
         with self.assertRaises(KeyboardInterrupt):
-            self.make_all(self.processes(slow))
+            self.make_all(self.trainings(slow))
         self.assertEqual(list(results.read(self.path)), runs[:1])
         for path in self.folder.glob("pid-*"):
             with self.assertRaises(ProcessLookupError):
                 os.kill(int(path.name[4:]), 0)
 
     def test_results_of_other_sources_are_refused(self):
-        run = schedule.runs(PLAN)[0]
+        run = PLAN.runs[0]
         results.write(self.path, {run: made_up(run)})
-        arguments = ["study", f"--design={DESIGN}", "--server=s", "--python=p", f"--results={self.path}"]
+        arguments = ["study", f"--design={DESIGN}", "--python=p", f"--results={self.path}"]
         said = io.StringIO()
         with unittest.mock.patch("sys.argv", [*arguments, f"--folder={self.folder}"]), contextlib.redirect_stderr(said):
             self.assertEqual(study.main(), 1)
@@ -307,7 +308,7 @@ class ReportTest(InFolder):
         self.assertFalse((self.folder / "study").exists())
 
     def test_numbers_are_those_of_the_finished_seeds(self):
-        runs = schedule.runs(PLAN)
+        runs = PLAN.runs
         text, made = self.written(runs[: 5 * 8 + 3])
         self.assertIn(f"**5 of {len(runs) // 8} seeds are finished: 40 runs.** 3 runs of a seed that isn't finished", text)
         seeds = range(PLAN.first_seed, PLAN.first_seed + 5)
@@ -317,9 +318,9 @@ class ReportTest(InFolder):
 
         # Student's t, four degrees of freedom: 95%, and 95% for four together (98.75%), from tables.
         for cell, arm, said in (
-            ("int4", "grpo+sampled", "vLLM with weights of 4 bits: GRPO + SIS less GRPO"),
+            ("int4", "grpo+sampled", "int4: GRPO + SIS less GRPO"),
             # There is one more of it, of the seed that isn't finished.
-            ("bfloat16", "grpo+sampled", "vLLM in bfloat16: GRPO + SIS less GRPO"),
+            ("bfloat16", "grpo+sampled", "bfloat16: GRPO + SIS less GRPO"),
         ):
             pairs = 1000 * (values(cell, arm) - values(cell, "grpo"))
             error = pairs.std(ddof=1) / 5**0.5
@@ -342,7 +343,7 @@ class ReportTest(InFolder):
             self.assertIn(said, picture)
 
     def test_one_seed_has_no_intervals(self):
-        text, _ = self.written(schedule.runs(PLAN)[:8])
+        text, _ = self.written(PLAN.runs[:8])
         self.assertIn("of one pair", text)
         self.assertNotIn("nan", text)
         self.assertNotIn("±", text.split("## What the arms came to")[1].split("##")[0].split("\n\n")[2])

@@ -1,28 +1,33 @@
-"""What came of the runs: a file with a line of JSON for each, in the order in which they finished."""
+"""What came of the runs: a file with a line of JSON for each."""
 
+import hashlib
 import json
 import pathlib
-from typing import Any, Dict, List
+from typing import Any, Dict
 
-from client.study.language_model import schedule
-from client.study.language_model.schedule import Run
-from client.study.report.design import Design
+from client.study.runs.design import Run
+from client.study.runs.results import complete_lines, write_lines
 
-# As training.py writes it, and which sources made it.
+_WORKSPACE = pathlib.Path(__file__).parents[3]
+# What a run's numbers depend on, beside the packages.
+_FOLDERS = {
+    "client/study/language_model": (
+        "arms.py", "design.txt", "engine.py", "evaluation.py", "int4.py", "settings.py", "task.py",
+        "training.py", "weights.py",
+    ),
+    "client/python/sis/trl": ("capture.py", "config.py", "rollouts.py", "trainer.py"),
+}  # fmt: skip
+
+# As training.py writes it, which sources made it, and how many seconds that took.
 Result = Dict[str, Any]
 Results = Dict[Run, Result]
 
 
 def read(path: pathlib.Path) -> Results:
-    """Empty if there is no file. ValueError if results of several sources, or of several versions of
-    packages, are mixed: they are not one study."""
+    """Empty if there is no file. ValueError if results of several sources, or of several versions
+    of packages, are mixed: they are not one study."""
     results: Results = {}
-    if not path.exists():
-        return results
-    for line in path.read_text().splitlines(keepends=True):
-        if not line.endswith("\n"):
-            # Cut off while it was written.
-            continue
+    for line in complete_lines(path):
         fields = json.loads(line)
         results[Run(*(fields.pop(name) for name in Run._fields))] = fields
     for name in ("sources", "versions"):
@@ -33,13 +38,14 @@ def read(path: pathlib.Path) -> Results:
 
 
 def write(path: pathlib.Path, results: Results) -> None:
-    """All of them, whole or not at all."""
-    part = path.with_suffix(".part")
-    part.write_text("".join(json.dumps({**run._asdict(), **result}) + "\n" for run, result in results.items()))
-    part.rename(path)
+    lines = [json.dumps({**run._asdict(), **result}) for run, result in results.items()]
+    write_lines(path, lines)
 
 
-def finished_seeds(design: Design, results: Results) -> List[int]:
-    """Those that have all of their runs."""
-    unfinished = {run.seed for run in schedule.missing(design, results)}
-    return sorted({run.seed for run in schedule.runs(design)} - unfinished)
+def sources() -> str:
+    """A digest of what made a result: results of other sources are not of the same study."""
+    digest = hashlib.sha256()
+    for folder, names in _FOLDERS.items():
+        for name in names:
+            digest.update((_WORKSPACE / folder / name).read_bytes())
+    return digest.hexdigest()[:16]

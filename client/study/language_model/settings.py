@@ -1,6 +1,7 @@
 """What every run of the study has in common, in numbers; the design says what differs."""
 
 import dataclasses
+import math
 
 
 @dataclasses.dataclass(frozen=True)
@@ -9,8 +10,8 @@ class Settings:
     largest: int = 20
     held_out: int = 100
 
-    # A rollout is `prompts` problems with `group` responses of at most `tokens` tokens each: a space, two digits and the
-    # end of the line. It is used for `updates` mini-batches in one pass.
+    # A rollout is `prompts` problems with `group` responses of at most `tokens` tokens each: a
+    # space, two digits and the end of the line. It is used for `updates` mini-batches in one pass.
     rollouts: int = 16
     prompts: int = 16
     group: int = 8
@@ -18,8 +19,12 @@ class Settings:
     updates: int = 4
     learning_rate: float = 1e-5
     top_k: int = 20
-    # The policy's own reward is measured every so many rollouts.
+    # The trainer multiplies in bfloat16; its weights are float32.
+    bf16: bool = True
+    # The policy's own reward is measured every so many rollouts, and at the end.
     evaluated: int = 4
+    # It ends after the rollout in which they are over, if there are more.
+    seconds: float = math.inf
 
     @property
     def responses(self) -> int:

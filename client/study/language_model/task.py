@@ -18,12 +18,6 @@ def problem(left: int, right: int) -> Problem:
     return {"prompt": f"{_EXAMPLE}{left} + {right} =", "answer": str(left + right)}
 
 
-def problems(count: int, largest: int, seed: int) -> List[Problem]:
-    draw = random.Random(seed)
-    pairs = [(draw.randint(1, largest), draw.randint(1, largest)) for _ in range(count)]
-    return [problem(left, right) for left, right in pairs]
-
-
 def split(largest: int, held_out: int, seed: int) -> Tuple[List[Problem], List[Problem]]:
     """All problems there are, in a random order: those to learn from, and `held_out` others."""
     numbers = range(1, largest + 1)
@@ -37,11 +31,6 @@ def response(answer: str) -> str:
     return f" {answer}{END}"
 
 
-def score(text: str, answer: str) -> float:
-    """1 if the line is the answer and nothing else, else 0."""
-    return float(text == response(answer))
-
-
 def reward(completions: Sequence[str], answer: Sequence[str], **_: Any) -> List[float]:
-    """As TRL calls it."""
-    return [score(*response) for response in zip(completions, answer)]
+    """As TRL calls it: 1 if a line is the answer and nothing else, else 0."""
+    return [float(text == response(right)) for text, right in zip(completions, answer)]

@@ -14,13 +14,14 @@ import torch
 import trl.generation.vllm_generation
 import vllm
 from client.study.language_model import arms, evaluation, int4, study, task
-from client.study.language_model.schedule import Run
 from client.study.language_model.settings import Settings
-from client.study.report import design
+from client.study.runs import design
+from client.study.runs.design import Run
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig
 
+import sis
 from sis.trl import SisConfig
 
 WORKSPACE = pathlib.Path(__file__).parents[3]
@@ -42,19 +43,26 @@ class TrainingTest(unittest.TestCase):
     def test_every_arm_goes_through(self):
         """As the study makes them. No answer of a random model is right, so only engines differ."""
         settings = Settings(rollouts=2, prompts=2, group=2, updates=2, held_out=20, evaluated=1)
-        self.assertEqual({arm for cell in PLAN.cells.values() for arm in cell.arms}, set(arms.TRAINERS))
+        self.assertEqual({arm for cell in PLAN.cells.values() for arm in cell.arms}, set(arms.ARMS))
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
-        processes = study.Processes(sys.executable, SERVER, pathlib.Path(folder.name))
+        pathlib.Path(folder.name, "SmolLM2-135M-Instruct").symlink_to(self.model)
+        trainings = study.Trainings(sys.executable, pathlib.Path(folder.name))
+        server = sis.local_server()
+        self.addCleanup(server.close)
         made = {}
-        for cell, arm in [("bfloat16", arm) for arm in arms.TRAINERS] + [("int4", "grpo")]:
+        for cell, arm in [("bfloat16", arm) for arm in arms.ARMS] + [("int4", "grpo")]:
             with self.subTest(cell=cell, arm=arm):
-                made[cell, arm] = study.make(Run(cell, arm, 1), cell, settings, self.model, processes)
+                updates = []
+                made[cell, arm] = trainings.make(
+                    Run(cell, arm, 1), cell, settings, server.address, updates.append
+                )
+                self.assertEqual(len(updates), 4)
                 rollouts = made[cell, arm]["rollouts"]
                 self.assertEqual({len(values) for values in rollouts.values()}, {2})
                 self.assertEqual(rollouts["staleness"], [0.5, 2.5])
                 self.assertEqual(set(made[cell, arm]["evaluations"]), {"1", "2"})
-        first = [made["bfloat16", arm]["rollouts"]["expected_accept_rate"][0] for arm in arms.TRAINERS]
+        first = [made["bfloat16", arm]["rollouts"]["expected_accept_rate"][0] for arm in arms.ARMS]
         self.assertEqual(len(set(first)), 1, first)
         d = [made[cell, "grpo"]["rollouts"]["d"][0] for cell in ("bfloat16", "int4")]
         self.assertGreater(d[0], 1e-4)
@@ -103,7 +111,7 @@ class TrainingTest(unittest.TestCase):
                     vllm_max_model_length=64, use_cpu=True, bf16=False, gradient_checkpointing=False, report_to=[],
                     save_strategy="no", disable_tqdm=True,
                 ),
-                train_dataset=Dataset.from_list(task.problems(32, 9, seed=1)),
+                train_dataset=Dataset.from_list(task.split(9, 49, seed=1)[0]),
                 processing_class=tokenizer,
                 sis_config=SisConfig(),
                 rounds_to_int4=True,

@@ -1,90 +1,82 @@
 """One table: your situation, use this. It says no more than the intervals do."""
 
-import dataclasses
-from typing import List, Optional, Tuple
+from typing import Dict, List, Optional, Tuple
 
 from client.study.report import comparisons
 from client.study.report.intervals import Difference, paired
-from client.study.report.results import Results
+from client.study.report.tables import table
+from client.study.runs.results import ByArm
 
-
-@dataclasses.dataclass(frozen=True)
-class Situation:
-    text: str
-    # Cells that are such a situation.
-    cells: Tuple[str, ...]
-
-
-SITUATIONS = (
-    Situation("The engine computes as the trainer does, few updates per rollout", ("same", "same_smoothed", "N4", "N8")),
-    Situation("32 updates per rollout, or rollouts that are 16 or 64 rollouts old", ("N32", "lag16", "lag64")),
-    Situation("The learning rate is too high", ("rate6e-4", "rate1e-3")),
-    Situation("The engine's weights have 8 or 6 bits, or are e4m3", ("int8", "int6", "e4m3")),
-    Situation("The engine's weights have 5 or 4 bits, or are e5m2", ("int5", "int4", "e5m2")),
-    Situation("The engine's router of experts differs from the trainer's", ("router0.25", "router0.5")),
-    Situation(
-        "The old log-probs are recomputed by the trainer",
-        ("int8_recomputed", "int5_recomputed", "int4_recomputed", "e4m3_recomputed", "e5m2_recomputed",
-         "router0.5_recomputed"),
-    ),
-    Situation("Right answers are rare", ("rare",)),
-    Situation("Gradient norms are not clipped", ("unclipped", "unclipped5e-4")),
-    Situation("Responses are longer", ("long",)),
-)
+# The cells that are such a situation.
+SITUATIONS: Dict[str, Tuple[str, ...]] = {
+    "The engine computes as the trainer does, few updates per rollout":
+        ("same", "same_smoothed", "N4", "N8"),
+    "32 updates per rollout, or rollouts that are 16 or 64 rollouts old": ("N32", "lag16", "lag64"),
+    "The learning rate is too high": ("rate6e-4", "rate1e-3"),
+    "The engine's weights have 8 or 6 bits, or are e4m3": ("int8", "int6", "e4m3"),
+    "The engine's weights have 5 or 4 bits, or are e5m2": ("int5", "int4", "e5m2"),
+    "The engine's router of experts differs from the trainer's": ("router0.25", "router0.5"),
+    "The old log-probs are recomputed by the trainer":
+        ("int8_recomputed", "int5_recomputed", "int4_recomputed", "e4m3_recomputed",
+         "e5m2_recomputed", "router0.5_recomputed"),
+    "Right answers are rare": ("rare",),
+    "Gradient norms are not clipped": ("unclipped", "unclipped5e-4"),
+    "Responses are longer": ("long",),
+}  # fmt: skip
 _ARMS = ("grpo+sampled", "soft_acceptance+sampled")
 
 
-def _differences(results: Results, situation: Situation, arm: str) -> List[Tuple[str, Difference]]:
-    found = [(cell, paired(results, cell, arm, cell, "grpo")) for cell in situation.cells]
-    return [(cell, difference) for cell, difference in found if difference is not None and difference.pairs > 1]
+def _differences(found: ByArm, cells: Tuple[str, ...], arm: str) -> List[Difference]:
+    """To GRPO, of the cells that have some."""
+    pairs = [paired(found, cell, arm, cell, "grpo") for cell in cells]
+    return [pair for pair in pairs if pair is not None and pair.pairs > 1]
 
 
-def _signs(differences: List[Tuple[str, Difference]]) -> str:
-    """"higher in 2 of 3 cells, lower in none"."""
-    def count(sign: int) -> str:
-        cells = sum(difference.sign == sign for _, difference in differences)
-        return str(cells) if cells else "none"
+def _signs(differences: List[Difference]) -> str:
+    """"higher in 2, lower in none of 3"."""
+    higher, lower = (
+        sum(difference.sign == sign for difference in differences) or "none" for sign in (1, -1)
+    )
+    return f"higher in {higher}, lower in {lower} of {len(differences)}"
 
-    return f"higher in {count(1)}, lower in {count(-1)} of {len(differences)}"
 
-
-def _use(results: Results, situation: Situation) -> Optional[str]:
-    """An arm that is higher in at least half of the cells and lower in none; of several, the one with the
-    largest mean. "GRPO" if no arm is; None without results."""
+def use(found: ByArm, cells: Tuple[str, ...]) -> Optional[str]:
+    """An arm that is higher in at least half of the cells and lower in none; of several, the one
+    with the largest mean. GRPO if no arm is; None without results."""
     best, best_mean = "clipped GRPO: nothing was shown to be better", 0.0
     for arm in _ARMS:
-        differences = _differences(results, situation, arm)
+        differences = _differences(found, cells, arm)
         if not differences:
             return None
-        signs = [difference.sign for _, difference in differences]
-        mean = sum(difference.mean for _, difference in differences) / len(differences)
+        signs = [difference.sign for difference in differences]
+        mean = sum(difference.mean for difference in differences) / len(differences)
         if min(signs) >= 0 and 2 * sum(signs) >= len(signs) and mean > best_mean:
             best, best_mean = comparisons.name(arm), mean
     return best
 
 
-def table(results: Results) -> List[str]:
-    lines = [
-        "| your situation | use | SIS less GRPO | soft acceptance less GRPO | cells |",
-        "|---|---|---|---|---|",
-    ]
-    for situation in SITUATIONS:
-        use = _use(results, situation)
-        if use is None:
-            continue
-        signs = [_signs(_differences(results, situation, arm)) for arm in _ARMS]
-        lines.append(f"| {situation.text} | {use} | {signs[0]} | {signs[1]} | {', '.join(situation.cells)} |")
-    return lines
+def advice(found: ByArm) -> str:
+    rows = []
+    for situation, cells in SITUATIONS.items():
+        best = use(found, cells)
+        if best is not None:
+            signs = [_signs(_differences(found, cells, arm)) for arm in _ARMS]
+            rows.append([situation, best, *signs, ", ".join(cells)])
+    headings = "your situation", "use", "SIS less GRPO", "soft acceptance less GRPO", "cells"
+    return table(headings, rows)
 
 
-def recomputing(results: Results) -> List[str]:
+def recomputing(found: ByArm) -> str:
     """What the trainer's own forward pass over the rollout is worth, by engine."""
-    lines = [
-        "| engine | GRPO with recomputed log-probs, less GRPO | less soft acceptance on the engine's log-probs |",
-        "|---|---|---|",
-    ]
+    rows = []
     for cell in ("int8", "int5", "int4", "e4m3", "e5m2", "router0.5"):
-        pairs = [paired(results, f"{cell}_recomputed", "grpo", cell, arm) for arm in ("grpo", "soft_acceptance+sampled")]
+        pairs = [
+            paired(found, f"{cell}_recomputed", "grpo", cell, arm)
+            for arm in ("grpo", "soft_acceptance+sampled")
+        ]
         if None not in pairs:
-            lines.append(f"| {cell} | " + " | ".join(pair.text() for pair in pairs if pair is not None) + " |")
-    return lines
+            rows.append([cell, *(pair.text() for pair in pairs if pair is not None)])
+    recomputed = "GRPO with recomputed log-probs, less GRPO"
+    return table(
+        ("engine", recomputed, "less soft acceptance on the engine's log-probs"), rows
+    )

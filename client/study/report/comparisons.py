@@ -1,11 +1,10 @@
-"""Which arm is compared with which."""
+"""How arms are called, and which is compared with which."""
 
 from typing import Iterator, Tuple
 
-from client.study.report.design import Cell, Design
+from client.study.runs.design import Cell, Design
 
-# How arms are called in words.
-NAMES = {
+_CORRECTIONS = {
     "sampled": "SIS",
     "expected": "SIS, EXPECTED",
     "positive": "SIS for A > 0",
@@ -18,6 +17,8 @@ _ALGORITHMS = {
     "grpo": "GRPO",
     "grpo_epsilon_0.4": "GRPO, epsilon 0.4",
     "grpo_dual_clip": "GRPO, dual clip 2",
+    # Of the demonstration; in the study a setting of cells.
+    "grpo_recomputed": "GRPO recomputed",
     "dapo": "DAPO",
     "gspo": "GSPO",
     "cispo": "CISPO",
@@ -36,7 +37,12 @@ def name(arm: str) -> str:
     if arm in _SOFT:
         return _SOFT[arm]
     algorithm, _, correction = arm.partition("+")
-    return _ALGORITHMS[algorithm] + (f" + {NAMES[correction]}" if correction else "")
+    return _ALGORITHMS[algorithm] + (f" + {_CORRECTIONS[correction]}" if correction else "")
+
+
+def named(cell: str, arm: str, beside: str) -> str:
+    """The arm, with its cell if that isn't `beside`."""
+    return (f"{cell}: " if cell != beside else "") + name(arm)
 
 
 def base(cell: Cell, arm: str) -> Tuple[str, str]:
@@ -56,6 +62,5 @@ def all_of(design: Design) -> Iterator[Tuple[str, str, str, str]]:
     """Cell and arm, less cell and arm. Without GRPO where it is what others are compared with."""
     for cell in design.cells.values():
         for arm in cell.arms:
-            base_cell, base_arm = base(cell, arm)
             if arm != "grpo" or cell.name.endswith("_recomputed"):
-                yield cell.name, arm, base_cell, base_arm
+                yield (cell.name, arm, *base(cell, arm))

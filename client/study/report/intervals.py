@@ -1,38 +1,13 @@
 """Differences between pairs of runs with the same seed, and how sure they are."""
 
 import dataclasses
-import functools
 import math
 from typing import Optional
 
 import numpy as np
+from scipy import stats
 
-from client.study.report.results import Results
-
-
-def _student_cdf_above_zero(x: float, degrees: int) -> float:
-    """The probability of [0, x], by Simpson's rule."""
-    log_scale = math.lgamma((degrees + 1) / 2) - math.lgamma(degrees / 2) - 0.5 * math.log(degrees * math.pi)
-    points = np.linspace(0.0, x, 4001)
-    density = np.exp(log_scale - (degrees + 1) / 2 * np.log1p(points * points / degrees))
-    weights = np.ones_like(points)
-    weights[1:-1:2], weights[2:-1:2] = 4.0, 2.0
-    return float((weights * density).sum() * x / 4000 / 3)
-
-
-@functools.lru_cache(maxsize=None)
-def student_quantile(degrees: int, confidence: float) -> float:
-    """t of which a variable by Student's law is in [-t, t] with probability `confidence`."""
-    low, high = 0.0, 1.0
-    while _student_cdf_above_zero(high, degrees) < confidence / 2:
-        high *= 2.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        if _student_cdf_above_zero(middle, degrees) < confidence / 2:
-            low = middle
-        else:
-            high = middle
-    return high
+from client.study.runs.results import ByArm
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +27,8 @@ class Difference:
 
     @property
     def verdict(self) -> str:
+        if self.pairs < 2:
+            return "of one pair"
         return {1: "higher", -1: "lower", 0: "not to be told from chance"}[self.sign]
 
     def text(self) -> str:
@@ -62,23 +39,23 @@ class Difference:
 
 
 def of_differences(differences: np.ndarray, confidence: float = 0.95) -> Difference:
-    """differences [pairs], at least one."""
+    """differences [pairs], at least one. The interval is Student's."""
     pairs = len(differences)
-    if pairs < 2:
-        return Difference(float(differences.mean()), math.nan, pairs)
-    error = differences.std(ddof=1) / math.sqrt(pairs)
-    half = student_quantile(pairs - 1, confidence) * error
-    return Difference(float(differences.mean()), float(half), pairs)
+    half = math.nan
+    if pairs > 1:
+        quantile = stats.t.ppf((1 + confidence) / 2, pairs - 1)
+        half = float(quantile * differences.std(ddof=1) / math.sqrt(pairs))
+    return Difference(float(differences.mean()), half, pairs)
 
 
 def paired(
-    results: Results, cell: str, arm: str, base_cell: str, base_arm: str, field: str = "final_reward",
+    found: ByArm, cell: str, arm: str, base_cell: str, base_arm: str, field: str = "final_reward",
     confidence: float = 0.95,
-) -> Optional[Difference]:
+) -> Optional[Difference]:  # fmt: skip
     """Cell and arm less base, over the seeds that both have; None without any."""
-    runs = results.get(cell, {}).get(arm, {})
-    base = results.get(base_cell, {}).get(base_arm, {})
-    seeds = sorted(set(runs) & set(base))
+    runs = found.get(cell, {}).get(arm, {})
+    base = found.get(base_cell, {}).get(base_arm, {})
+    seeds = sorted(runs.keys() & base.keys())
     if not seeds:
         return None
     differences = [runs[seed].values[field] - base[seed].values[field] for seed in seeds]

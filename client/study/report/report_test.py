@@ -5,7 +5,10 @@ import random
 import tempfile
 import unittest
 
-from client.study.report import advice, comparisons, design, intervals, report, results
+import numpy as np
+
+from client.study.report import advice, comparisons, intervals, report
+from client.study.runs import design, results
 
 CELLS = pathlib.Path("client/study/cells.txt")
 
@@ -34,9 +37,14 @@ class ReportTest(unittest.TestCase):
 
     def test_intervals_are_students(self) -> None:
         # From tables of the distribution.
-        for degrees, confidence, quantile in ((1, 0.95, 12.706), (7, 0.95, 2.365), (15, 0.95, 2.131), (15, 0.99, 2.947)):
-            self.assertAlmostEqual(intervals.student_quantile(degrees, confidence), quantile, places=3)
-        runs = [results.Run({"final_reward": value}, None) for value in (0.1, 0.2, 0.4)]
+        for pairs, confidence, quantile in (
+            (2, 0.95, 12.706), (8, 0.95, 2.365), (16, 0.95, 2.131), (16, 0.99, 2.947),
+        ):  # fmt: skip
+            differences = np.arange(pairs)
+            half = intervals.of_differences(differences, confidence).half
+            error = differences.std(ddof=1) / pairs**0.5
+            self.assertAlmostEqual(half / error, quantile, places=3)
+        runs = [results.Outcome({"final_reward": value}, None) for value in (0.1, 0.2, 0.4)]
         found = {"a": {"x": dict(enumerate(runs)), "y": {0: runs[0], 1: runs[0], 2: runs[0], 3: runs[2]}}}
         difference = intervals.paired(found, "a", "x", "a", "y")
         self.assertEqual(difference.pairs, 3)
@@ -44,12 +52,23 @@ class ReportTest(unittest.TestCase):
         self.assertAlmostEqual(difference.half, 4.3027 * 0.152753 / 3**0.5, places=4)
         self.assertEqual((difference.sign, difference.verdict), (0, "not to be told from chance"))
 
+    def test_verdicts_say_what_the_interval_says(self) -> None:
+        for mean, half, pairs, verdict, text in (
+            (0.03, 0.02, 8, "higher", "+30 ± 20 *"),
+            (-0.03, 0.02, 8, "lower", "-30 ± 20 *"),
+            (0.03, 0.04, 8, "not to be told from chance", "+30 ± 40"),
+            (0.0, 0.0, 8, "not to be told from chance", "+0 ± 0"),
+            (0.03, float("nan"), 1, "of one pair", "+30"),
+        ):
+            difference = intervals.Difference(mean, half, pairs)
+            self.assertEqual((difference.verdict, difference.text()), (verdict, text))
+
     def test_every_arm_of_every_cell_is_there(self) -> None:
         make_results(self.results, 16)
         plan = design.read(CELLS)
         report.write(CELLS, self.results, self.folder)
         text = (self.folder / "study.md").read_text()
-        self.assertIn(f"All {plan.runs} runs of the design are in", text)
+        self.assertIn(f"All {len(plan.runs)} runs of the design are in", text)
         for cell in plan.cells.values():
             for arm, seeds in cell.arms.items():
                 self.assertIn(f"| {cell.name} | {comparisons.name(arm)} | {seeds} |", text)
@@ -68,10 +87,15 @@ class ReportTest(unittest.TestCase):
 
     def test_advice_names_a_rule_only_where_intervals_do(self) -> None:
         make_results(self.results, 16)
-        rows = {line.split("|")[1].strip(): line.split("|")[2].strip() for line in advice.table(results.read(self.results))}
+        found = results.by_arm(results.read(self.results))
+        rows = {line.split("|")[1].strip(): line.split("|")[2].strip() for line in advice.advice(found).splitlines()}
         self.assertEqual(rows["Right answers are rare"], "clipped GRPO: nothing was shown to be better")
-        situation = advice.Situation("one", ("int5",))
-        self.assertEqual(advice._use(results.read(self.results), situation), "soft acceptance")
+        self.assertEqual(advice.use(found, ("int5",)), "soft acceptance")
+
+    def test_the_committed_page_is_of_the_committed_results(self) -> None:
+        report.write(CELLS, pathlib.Path("docs/study/results.txt"), self.folder)
+        committed = pathlib.Path("docs/study.md").read_text()
+        self.assertEqual((self.folder / "study.md").read_text(), committed)
 
 
 if __name__ == "__main__":

@@ -18,9 +18,8 @@ import numpy as np
 from cryptography import x509
 
 import sis
-from client.demo import arms
-from client.demo.settings import Settings
-from client.study.miniature import Miniature
+from client.demo import trainer
+from client.study import miniature
 from server.testing.live_server import BINARY
 from server.testing.relay import Relay
 from server.testing.until import until
@@ -32,9 +31,8 @@ from tests.deploy.helm.rendered_chart import INSECURE, documents, servers
 TLS = {"tlsSecret": "tls", "identitiesSecret": "identities"}
 RUN = {"seed": 1, "vocabulary_size": one_step.VOCABULARY, "top_k": one_step.TOP_K}
 # The demonstration, as small as it can be and still learn something.
-DEMO = Settings(
-    digits=1, warm_up_accuracy=0.15, rollouts=2, prompts=8, group=4, updates=3, learning_rate=3e-3
-)
+START = {"digits": 1, "accuracy": 0.15}
+CELL = {"rollouts": 2, "prompts": 4, "updates": 3, "learning_rate": 3e-3, "arm": "grpo+sampled"}
 
 
 def fill_cache(client):
@@ -80,21 +78,16 @@ class RenderedServersChecks(unittest.TestCase):
     def setUpClass(cls):
         folder = tempfile.TemporaryDirectory()
         cls.addClassCleanup(folder.cleanup)
-        cls.folder = folder.name
-        cls.secrets = MountedSecrets(cls.folder)
-        cls.checkpoint = os.path.join(cls.folder, "checkpoint.npy")
-        np.save(cls.checkpoint, Miniature(DEMO.digits).warm_up(1, DEMO.warm_up_accuracy))
+        cls.secrets = MountedSecrets(folder.name)
+        cls.start = miniature.warm_up(START, 1)
 
     def check_the_demonstration(self, address):
-        """Its worker and its trainer, processes of their own, as they find addresses and
-        credentials in a pod. address: of one server, or of all replicas."""
-        deadline = time.monotonic() + 100
-        (learned,) = arms.train_arms(
-            address, [arms.SAME_ENGINE.arms[1]], DEMO, 1, self.checkpoint, self.folder, deadline, lambda learned: None
-        )
-        self.assertEqual(len(learned), DEMO.rollouts)
+        """Which finds addresses and credentials as in a pod. address: of one server, or of all
+        replicas."""
+        learned = trainer.train(address, "demo", START, CELL, 1, self.start)
+        self.assertEqual(len(learned), CELL["rollouts"])
         for rollout in learned:
-            self.assertEqual(len(rollout.updates), DEMO.updates)
+            self.assertEqual(len(rollout.updates), CELL["updates"])
             for totals in rollout.updates:
                 self.assertEqual(totals.missing, 0)
                 self.assertGreater(totals.accepted, 0)

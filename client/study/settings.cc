@@ -1,0 +1,145 @@
+#include "client/study/settings.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+
+namespace sis::study {
+namespace {
+
+// The bounds of a single mini-batch of this size would hold back GSPO altogether: its defaults are
+// for responses of thousands of tokens.
+constexpr float kGspoEpsilon = 0.1f;
+
+const std::map<std::string, Arm> kAlgorithms = {
+    {"importance_sampling", {ImportanceSampling{}}},
+    {"no_correction", {NoCorrection{}}},
+    {"grpo", {Grpo{}}},
+    {"grpo_epsilon_0.4", {Grpo{.epsilon = 0.4f}}},
+    {"grpo_dual_clip", {.algorithm = Grpo{}, .dual_clip = 2.0f}},
+    {"dapo", {.algorithm = Dapo{}, .leaves_out_equal_groups = true}},
+    {"gspo", {Gspo{.epsilon_low = kGspoEpsilon, .epsilon_high = kGspoEpsilon}}},
+    {"cispo", {Cispo{}}},
+    {"tis", {Tis{}}},
+    {"ice_pop", {IcePop{}}},
+    {"dppo_top_k", {DppoTopK{}}},
+    {"soft_acceptance", {SoftAcceptance{}}},
+};
+
+const std::map<std::string, Correction> kCorrections = {{"sampled", Correction::kSampled},
+                                                        {"expected", Correction::kExpected},
+                                                        {"positive", Correction::kPositive},
+                                                        {"random", Correction::kRandom}};
+
+const std::map<std::string, LogProbEncoding> kEncodings = {{"float32", LogProbEncoding::kFloat32},
+                                                           {"float16", LogProbEncoding::kFloat16},
+                                                           {"12bit", LogProbEncoding::kFixed12}};
+
+template <typename Value>
+bool Find(const std::map<std::string, Value>& values, const std::string& name, Value& to) {
+  const auto found = values.find(name);
+  if (found != values.end()) to = found->second;
+  return found != values.end();
+}
+
+bool Read(const std::string& text, double& to) { return absl::SimpleAtod(text, &to); }
+bool Read(const std::string& text, bool& to) { return absl::SimpleAtob(text, &to); }
+bool Read(const std::string& text, int& to) { return absl::SimpleAtoi(text, &to) && to > 0; }
+bool Read(const std::string& text, size_t& to) {
+  uint32_t count = 0;
+  const bool read = absl::SimpleAtoi(text, &count);
+  to = count;
+  return read;
+}
+bool Read(const std::string& text, TaskMaker& to) { return Find(kTasks, text, to); }
+bool Read(const std::string& text, LogProbEncoding& to) { return Find(kEncodings, text, to); }
+bool Read(const std::string& text, Arm& to) {
+  const size_t plus = text.find('+');
+  return Find(kAlgorithms, text.substr(0, plus), to) &&
+         (plus == std::string::npos || Find(kCorrections, text.substr(plus + 1), to.correction));
+}
+// "exact", "int5" (bits of integers), "e4m3", "e5m2", "router0.5" (the deviation of its noise).
+bool Read(const std::string& text, Engine& to) {
+  to = {};
+  if (text == "exact") return true;
+  if (text == "e4m3" || text == "e5m2") {
+    const int bits = text == "e4m3" ? 3 : 2;
+    to.round = [bits](std::span<float> matrix) { RoundToMantissa(matrix, bits); };
+    return true;
+  }
+  const std::string number = text.substr(std::min(text.size(), text.find_first_of("0123456789")));
+  if (text == "int" + number) {
+    int bits = 0;
+    const bool read = Read(number, bits);
+    to.round = [bits](std::span<float> matrix) { RoundToIntegers(matrix, bits); };
+    return read && bits >= 2 && bits <= 16;
+  }
+  return text == "router" + number && absl::SimpleAtof(number, &to.router_deviation) &&
+         to.router_deviation > 0.0f;
+}
+
+using Setting =
+    std::variant<double*, bool*, int*, size_t*, TaskMaker*, LogProbEncoding*, Arm*, Engine*>;
+
+absl::Status SetAll(const std::string& words, const std::map<std::string, Setting>& settings) {
+  const std::vector<std::string> all = absl::StrSplit(words, ' ', absl::SkipEmpty());
+  for (const std::string& word : all) {
+    const std::pair<std::string, std::string> parts = absl::StrSplit(word, absl::MaxSplits('=', 1));
+    const auto setting = settings.find(parts.first);
+    const bool read =
+        setting != settings.end() &&
+        std::visit([&](auto* to) { return Read(parts.second, *to); }, setting->second);
+    if (!read) {
+      const bool known = setting != settings.end();
+      return absl::InvalidArgumentError(
+          absl::StrCat(word, known ? ": not a valid value" : ": there is no such setting"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status Set(const std::string& words, StartSettings& start) {
+  return SetAll(words, {{"task", &start.task},
+                        {"digits", &start.digits},
+                        {"base", &start.base},
+                        {"experts", &start.experts},
+                        {"smoothing", &start.smoothing},
+                        {"forgotten_carries", &start.forgotten_carries},
+                        {"learning_rate", &start.learning_rate},
+                        {"accuracy", &start.accuracy}});
+}
+
+absl::Status Set(const std::string& words, const StartSettings& start, CellSettings& cell) {
+  const absl::Status status = SetAll(words, {{"learning_rate", &cell.learning_rate},
+                                             {"prompts", &cell.prompts},
+                                             {"updates", &cell.updates},
+                                             {"rollouts", &cell.rollouts},
+                                             {"lag", &cell.lag},
+                                             {"gradient_clip", &cell.gradient_clip},
+                                             {"engine", &cell.engine},
+                                             {"recomputed", &cell.recomputed},
+                                             {"top_k", &cell.top_k},
+                                             {"arm", &cell.arm},
+                                             {"encoding", &cell.encoding},
+                                             {"held_out", &cell.held_out}});
+  if (!status.ok()) return status;
+  const int vocabulary = start.MakeTask().vocabulary;
+  if (cell.updates < 1 || cell.updates > cell.prompts * kGroup || cell.rollouts < 1 ||
+      cell.top_k > vocabulary) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "updates must be from 1 to the responses of a rollout, rollouts at least 1, and "
+        "top_k at most ",
+        vocabulary));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace sis::study

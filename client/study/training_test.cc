@@ -1,0 +1,215 @@
+// The study's model against differences, its runs against their laws, its settings by name.
+#include "client/study/training.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "client/study/settings.h"
+#include "kernels/numerics/simd_targets.h"
+// After the choice of targets.
+#include "hwy/highway.h"
+
+namespace sis::study {
+namespace {
+
+using ::testing::HasSubstr;
+
+// A problem that is learned within a second.
+StartSettings SmallStart() {
+  StartSettings start;
+  start.digits = 1;
+  start.base = 4;
+  start.accuracy = 0.2;
+  return start;
+}
+
+CellSettings SmallCell() {
+  CellSettings cell;
+  cell.prompts = 8;
+  cell.updates = 4;
+  cell.rollouts = 4;
+  cell.top_k = 4;
+  cell.held_out = 32;
+  return cell;
+}
+
+const std::vector<float>& SmallParameters() {
+  static const std::vector<float> parameters = WarmUp(SmallStart(), 5);
+  return parameters;
+}
+
+struct Trained {
+  RunResult result;
+  std::vector<float> parameters;
+};
+
+Trained TrainSmall(CellSettings cell, const std::string& arm) {
+  Trained trained{.result = {}, .parameters = SmallParameters()};
+  EXPECT_TRUE(Set("arm=" + arm, SmallStart(), cell).ok());
+  trained.result = Train(SmallStart(), cell, 5, trained.parameters);
+  return trained;
+}
+
+class Gradients : public ::testing::TestWithParam<bool> {};
+
+// Of every parameter array, the element with the largest gradient.
+TEST_P(Gradients, AreThoseOfDifferences) {
+  StartSettings start;
+  start.experts = GetParam();
+  const Task task = start.MakeTask();
+  const Shape shape = start.MakeShape();
+  const std::vector<Problem> problems = task.Draw(16, 3);
+  std::vector<float> parameters = shape.Initial(7);
+  std::vector<float> gradients(shape.parameters);
+  std::vector<float> d_logits;
+  Transformer model(shape);
+  const auto loss = [&] {
+    return SupervisedLoss(shape, task, problems, 0.1, parameters, model, d_logits);
+  };
+  loss();
+  model.Backward(problems.size(), d_logits, gradients);
+
+  std::vector<size_t> begins;
+  for (const Shape::Array& array : shape.arrays) begins.push_back(array.first);
+  for (size_t i = 0; i < kLayers; ++i) {
+    // Of the keys and of the values.
+    begins.push_back(shape.layers[i].query_key_value.weights + kWidth);
+    begins.push_back(shape.layers[i].query_key_value.weights + 2 * kWidth);
+  }
+  for (const size_t begin : begins) {
+    const size_t end = std::min(begin + kWidth, gradients.size());
+    size_t at = begin;
+    for (size_t i = begin; i < end; ++i) {
+      if (std::abs(gradients[i]) > std::abs(gradients[at])) at = i;
+    }
+    const float value = parameters[at];
+    // A router's choice of experts must not change.
+    const float step = start.experts ? 2e-3f : 1e-2f;
+    parameters[at] = value + step;
+    const double above = loss();
+    parameters[at] = value - step;
+    const double difference = (above - loss()) / (2.0 * step);
+    parameters[at] = value;
+    EXPECT_NEAR(gradients[at], difference, 2e-4 + 0.02 * std::abs(difference)) << "at " << at;
+    EXPECT_NE(gradients[at], 0.0f) << "at " << at;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(DenseAndMixture, Gradients, ::testing::Bool());
+
+// Generation, position by position over keys and values, and the forward pass of the trainer give
+// the same bits: without an update in between nothing has moved.
+TEST(Training, EqualPoliciesHaveNoDeviation) {
+  CellSettings cell = SmallCell();
+  cell.updates = 1;
+  cell.top_k = SmallStart().MakeTask().vocabulary;
+  const Trained plain = TrainSmall(cell, "importance_sampling");
+  EXPECT_EQ(plain.result.d, 0.0);
+  EXPECT_EQ(plain.result.accept_rate, 1.0);
+  EXPECT_NE(plain.parameters, SmallParameters());
+  for (const char* arm : {"grpo", "grpo+sampled", "no_correction", "tis+expected",
+                          "soft_acceptance+sampled", "dppo_top_k+positive"}) {
+    EXPECT_EQ(TrainSmall(cell, arm).parameters, plain.parameters) << arm;
+  }
+}
+
+TEST(Training, ARunIsAFunctionOfItsSeed) {
+  const Trained first = TrainSmall(SmallCell(), "grpo+sampled");
+  EXPECT_EQ(TrainSmall(SmallCell(), "grpo+sampled").parameters, first.parameters);
+  EXPECT_GT(first.result.d, first.result.d_sis);
+  EXPECT_GT(first.result.curve.back(), 0.0);
+  for (const char* arm : {"grpo", "grpo+expected", "grpo+positive", "grpo+random", "gspo+sampled",
+                          "soft_acceptance+sampled", "soft_acceptance"}) {
+    EXPECT_NE(TrainSmall(SmallCell(), arm).parameters, first.parameters) << arm;
+  }
+}
+
+// Of the vectors that have a fused multiplication and addition; others would round twice.
+TEST(Training, EveryWidthOfVectorsGivesTheSameBits) {
+  const Trained best = TrainSmall(SmallCell(), "grpo+sampled");
+  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
+    if (target != HWY_AVX3 && target != HWY_AVX2) continue;
+    hwy::SetSupportedTargetsForTest(target);
+    EXPECT_EQ(TrainSmall(SmallCell(), "grpo+sampled").parameters, best.parameters)
+        << hwy::TargetName(target);
+    EXPECT_EQ(WarmUp(SmallStart(), 5), SmallParameters()) << hwy::TargetName(target);
+    hwy::SetSupportedTargetsForTest(0);
+  }
+}
+
+TEST(Training, RecomputingWhatTheEngineKnowsExactlyChangesNothing) {
+  CellSettings cell = SmallCell();
+  const Trained engine = TrainSmall(cell, "grpo+sampled");
+  cell.recomputed = true;
+  EXPECT_EQ(TrainSmall(cell, "grpo+sampled").parameters, engine.parameters);
+  ASSERT_TRUE(Set("engine=int4", SmallStart(), cell).ok());
+  const Trained recomputed = TrainSmall(cell, "grpo+sampled");
+  cell.recomputed = false;
+  EXPECT_GT(TrainSmall(cell, "grpo+sampled").result.d, recomputed.result.d);
+}
+
+TEST(Engine, RoundsToAsManyValuesAsItHas) {
+  const Shape shape = SmallStart().MakeShape();
+  const std::vector<float> parameters = shape.Initial(1);
+  const auto matrix = std::ranges::find(shape.arrays, Shape::Kind::kMatrix, &Shape::Array::kind);
+  const auto values = [&](const std::string& name) {
+    CellSettings cell;
+    EXPECT_TRUE(Set("engine=" + name, {}, cell).ok());
+    const Engine& engine = cell.engine;
+    const std::vector<float> rounded = engine.Round(shape, parameters);
+    EXPECT_EQ(engine.Round(shape, rounded), rounded);
+    const auto first = rounded.begin() + static_cast<std::ptrdiff_t>(matrix->first);
+    return std::set<float>(first, first + static_cast<std::ptrdiff_t>(matrix->count));
+  };
+  EXPECT_EQ(values("int4").size(), 15);
+  for (const float value : values("e5m2")) {
+    int exponent = 0;
+    const float mantissa = std::frexp(value, &exponent) * 8.0f;
+    EXPECT_EQ(mantissa, std::round(mantissa)) << value;
+  }
+}
+
+// What the words of cells.txt set, and what is said of those that are wrong.
+TEST(Settings, AreReadWordByWord) {
+  StartSettings start;
+  ASSERT_TRUE(Set("digits=1 experts=true smoothing=0.5", start).ok());
+  EXPECT_EQ(start.MakeTask().context(), 7);
+  EXPECT_TRUE(start.experts);
+  EXPECT_EQ(start.smoothing, 0.5);
+  EXPECT_EQ(start.base, 16);
+  CellSettings cell;
+  ASSERT_TRUE(
+      Set("lag=3 encoding=12bit recomputed=true engine=router0.5 arm=dapo+random", start, cell)
+          .ok());
+  EXPECT_EQ(cell.lag, 3);
+  EXPECT_EQ(cell.encoding, LogProbEncoding::kFixed12);
+  EXPECT_TRUE(cell.recomputed);
+  EXPECT_EQ(cell.engine.router_deviation, 0.5f);
+  EXPECT_TRUE(cell.arm.leaves_out_equal_groups);
+  EXPECT_EQ(cell.arm.correction, Correction::kRandom);
+  EXPECT_EQ(cell.top_k, 10);
+}
+
+TEST(Settings, ErrorsNameTheWord) {
+  for (const char* wrong : {"task=chess", "digits=0", "digits=two", "experts=2", "wishes=3"}) {
+    StartSettings start;
+    EXPECT_THAT(std::string(Set(wrong, start).message()), ::testing::StartsWith(wrong));
+  }
+  for (const char* wrong : {"engine=int99", "engine=e3m4", "engine=router", "encoding=11bit",
+                            "prompts=-1", "lag", "arm=grpo+wishes", "arm=wishes", "arm=grpo+"}) {
+    CellSettings cell;
+    EXPECT_THAT(std::string(Set(wrong, {}, cell).message()), ::testing::StartsWith(wrong));
+  }
+  for (const char* wrong :
+       {"top_k=20", "updates=0", "rollouts=0", "prompts=0", "prompts=2 updates=17"}) {
+    CellSettings cell;
+    EXPECT_THAT(std::string(Set(wrong, {}, cell).message()), HasSubstr("top_k at most 19"));
+  }
+}
+
+}  // namespace
+}  // namespace sis::study
