@@ -153,8 +153,9 @@ class Server {
   OpenStreams streams_;  // calls may last until the workers have gone
   mutable Mutex store_mutex_;
   std::string read_only_reason_ ABSL_GUARDED_BY(store_mutex_);
-  // Runs that are set aside, and why, as stderr has it.
-  std::map<std::string, std::string> told_of_ ABSL_GUARDED_BY(store_mutex_);
+  // Runs that are set aside, and why, as stderr has it. Whoever looks at the store has it, one at a
+  // time.
+  std::map<std::string, std::string> told_of_;
   std::atomic<bool> looking_at_store_ = false;
   WorkerPool workers_;
   StoreThreads store_threads_;

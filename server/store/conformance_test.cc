@@ -446,7 +446,7 @@ TEST_P(ConformanceTest, WhyManyWereDroppedIsToldAtOnce) {
     if (i % 3 == 0) continue;  // of which nothing is stored
     ASSERT_TRUE(AppendOne(*store_, sequences[i], 0, Block(0, "rows")).ok());
     if (i % 2 == 0) {
-      ASSERT_TRUE(store_->WriteSealedForm(sequences[i], 1, "form", absl::InfiniteFuture()).ok());
+      ASSERT_TRUE(store_->WriteWholeForm(sequences[i], 1, "form", absl::InfiniteFuture()).ok());
     }
     if (i % 5 == 0) {
       ASSERT_TRUE(DropOne(*store_, sequences[i], kReleased).ok());
