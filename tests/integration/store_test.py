@@ -65,6 +65,7 @@ class Server:
 
     def freeze(self) -> None:
         self._server.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self._server.process.pid, os.WSTOPPED)  # threads go on until then
 
 
 class StoreTest(unittest.TestCase):
