@@ -17,13 +17,14 @@ from client.study.runs.design import Run
 from client.study.runs.results import ByArm, Outcome, by_arm
 
 _TEMPLATE = pathlib.Path(__file__).with_name("report.template")
-# Field -> heading, of differences to GRPO.
+# Field -> heading.
 _OUTCOMES = {
     "final_reward": "final",
     "final_greedy": "greedy",
     "mean_reward": "mean of rollouts",
     "last_quarter": "last quarter",
 }
+_OF_DIFFERENCES = ("final_reward", "mean_reward")
 # Means over a run's rollouts -> heading, and how they are written.
 _MEASURED = {
     "accept_rate": ("accepted", ".1%"),
@@ -68,11 +69,12 @@ def _differences(plan: design.Design, found: ByArm) -> str:
             for arm in arms[number + 1 :]:
                 pairs = [
                     intervals.paired(found, cell.name, arm, cell.name, base, field)
-                    for field in _OUTCOMES
+                    for field in _OF_DIFFERENCES
                 ]
                 texts = [pair.text() for pair in pairs if pair is not None]
                 rows.append([cell.name, comparisons.name(arm), comparisons.name(base), *texts])
-    return tables.table(("cell", "first", "less", *_OUTCOMES.values()), rows)
+    headings = [_OUTCOMES[field] for field in _OF_DIFFERENCES]
+    return tables.table(("cell", "first", "less", *headings), rows)
 
 
 def _curves(plan: design.Design, results: Results, found: ByArm) -> str:

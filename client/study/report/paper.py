@@ -64,17 +64,15 @@ def _plugged_in(found: ByArm, updates: int, algorithm: str, cell: str) -> List[s
 
 def tables(found: ByArm) -> Dict[str, str]:
     """By the name of their place in study.template."""
-    plugged_in = (
-        "algorithm", "paper: alone, with SIS", "paper: gain", "here: alone, with SIS", "here: gain",
+    staleness = (
+        "N", "algorithm", "paper: alone, with SIS", "paper: gain", "here: alone, with SIS",
+        "here: gain",
     )  # fmt: skip
     rules = (
         "rule", "paper", "paper, less GRPO", "here: rule, GRPO on the same seeds",
         "here, less GRPO",
     )  # fmt: skip
-    no_clip = (
-        "rule", "paper", "same: rule, GRPO on the same seeds", "less GRPO", "unclipped: rule, GRPO",
-        "less GRPO",
-    )  # fmt: skip
+    no_clip = "rule", "paper", "unclipped: rule, GRPO", "less GRPO"
     top_k = "K", "final reward: this K, K = 10 on the same seeds", "less K = 10"
     return {
         "tricks": table(rules, [
@@ -82,15 +80,12 @@ def tables(found: ByArm) -> Dict[str, str]:
              *_beside(found, "same", arm, "same", "grpo")]
             for arm, average in TRICKS.items()
         ]),
-        "plugged_in": table(plugged_in, [
-            _plugged_in(found, 4, algorithm, "same") for algorithm in ("grpo", "dapo", "gspo")
-        ]),
-        "staleness": table(("N", *plugged_in), [
+        "staleness": table(staleness, [
             [str(n), *_plugged_in(found, n, algorithm, "same" if n == 16 else f"N{n}")]
             for n, algorithm in STALENESS
         ]),
         "no_clip": table(no_clip, [
-            [name(arm), f"{TRICKS[arm]:.2f}", *_beside(found, "same", arm, "same", "grpo"),
+            [name(arm), f"{TRICKS[arm]:.2f}",
              *_beside(found, "unclipped", arm, "unclipped", "grpo")]
             for arm in ("grpo", "grpo+sampled", "importance_sampling+sampled")
         ]),
