@@ -32,7 +32,6 @@ _MEASURED = {
     "d": ("D", ".3f"),
     "d_sis": ("D_SIS", ".3f"),
     "residual_mass": ("residual mass", ".2%"),
-    "staleness": ("staleness", ".1f"),
     "gradient_norm": ("gradient norm", ".1f"),
 }
 

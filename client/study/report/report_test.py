@@ -96,7 +96,7 @@ class ReportTest(unittest.TestCase):
 
     def test_the_committed_page_is_of_the_committed_results(self) -> None:
         report.write(CELLS, pathlib.Path("docs/study/results.txt"), self.folder)
-        for name in ("study.md", "study/cells.tsv"):
+        for name in ("study.md", "study/cells.tsv", "study/paper.tsv"):
             self.assertEqual((self.folder / name).read_text(), pathlib.Path("docs", name).read_text())
 
 
