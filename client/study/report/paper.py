@@ -40,7 +40,7 @@ _HEADINGS = (
 
 
 def _compared() -> Iterator[Tuple[str, str, str, str, float, float]]:
-    """The paper's table, cell, arm, the arm that it is compared with, the paper's numbers of both."""
+    """The paper's table, cell, arm, the arm it is compared with, the paper's numbers of both."""
     for table, cell, arms in (
         ("tab:trick", "same", TRICKS),
         ("tab:noclip", "unclipped", ("grpo+sampled", "importance_sampling+sampled")),
