@@ -1,4 +1,5 @@
-"""Writes study_language_model.md, the report of the study on a language model, and its picture.
+"""Writes study_language_model.md, the report of the study on a language model, its picture, and a
+table of what the service measured.
 report.py DESIGN RESULTS FOLDER"""
 
 import dataclasses
@@ -17,13 +18,14 @@ from client.study.runs.design import Run
 from client.study.runs.results import ByArm, Outcome, by_arm
 
 _TEMPLATE = pathlib.Path(__file__).with_name("report.template")
-# Field -> heading, of differences to GRPO.
+# Field -> heading.
 _OUTCOMES = {
     "final_reward": "final",
     "final_greedy": "greedy",
     "mean_reward": "mean of rollouts",
     "last_quarter": "last quarter",
 }
+_OF_DIFFERENCES = ("final_reward", "mean_reward")
 # Means over a run's rollouts -> heading, and how they are written.
 _MEASURED = {
     "accept_rate": ("accepted", ".1%"),
@@ -68,11 +70,23 @@ def _differences(plan: design.Design, found: ByArm) -> str:
             for arm in arms[number + 1 :]:
                 pairs = [
                     intervals.paired(found, cell.name, arm, cell.name, base, field)
-                    for field in _OUTCOMES
+                    for field in _OF_DIFFERENCES
                 ]
                 texts = [pair.text() for pair in pairs if pair is not None]
                 rows.append([cell.name, comparisons.name(arm), comparisons.name(base), *texts])
-    return tables.table(("cell", "first", "less", *_OUTCOMES.values()), rows)
+    headings = [_OUTCOMES[field] for field in _OF_DIFFERENCES]
+    return tables.table(("cell", "first", "less", *headings), rows)
+
+
+def _measured(plan: design.Design, found: ByArm) -> str:
+    rows = []
+    for cell in plan.cells.values():
+        for arm in cell.arms:
+            runs = found[cell.name][arm].values()
+            means = [format(tables.mean(runs, name), form) for name, (_, form) in _MEASURED.items()]
+            rows.append([cell.name, comparisons.name(arm), *means])
+    headings = [heading for heading, _ in _MEASURED.values()]
+    return tables.tab_separated(("cell", "arm", *headings), rows)
 
 
 def _curves(plan: design.Design, results: Results, found: ByArm) -> str:
@@ -93,7 +107,7 @@ def _curves(plan: design.Design, results: Results, found: ByArm) -> str:
 
 
 def write(design_path: pathlib.Path, results_path: pathlib.Path, folder: pathlib.Path) -> None:
-    """Writes study_language_model.md into the folder, and the picture into its folder study."""
+    """Writes study_language_model.md into the folder, picture and table into its folder study."""
     plan = design.read(design_path)
     results = language_model_results.read(results_path)
     finished = plan.finished(results)
@@ -105,6 +119,7 @@ def write(design_path: pathlib.Path, results_path: pathlib.Path, folder: pathlib
     pictures = folder / "study"
     pictures.mkdir(parents=True, exist_ok=True)
     (pictures / "language_model.svg").write_text(_curves(plan, results, found))
+    (pictures / "language_model.tsv").write_text(_measured(plan, found))
     left_out = f"{len(results) - len(finished)} runs of a seed that isn't finished are left out. "
     any_result = next(iter(results.values()))
     text = template.format(
@@ -118,7 +133,6 @@ def write(design_path: pathlib.Path, results_path: pathlib.Path, folder: pathlib
         primary=tables.primary(plan, found),
         outcomes=tables.by_arm(plan, found, _OUTCOMES.values(), _outcomes),
         differences=_differences(plan, found),
-        measured=tables.measured(plan, found, _MEASURED),
         **dataclasses.asdict(Settings()),
     )  # fmt: skip
     path.write_text(text)

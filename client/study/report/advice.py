@@ -33,11 +33,11 @@ def _differences(found: ByArm, cells: Tuple[str, ...], arm: str) -> List[Differe
 
 
 def _signs(differences: List[Difference]) -> str:
-    """"higher in 2, lower in none of 3"."""
-    higher, lower = (
-        sum(difference.sign == sign for difference in differences) or "none" for sign in (1, -1)
-    )
-    return f"higher in {higher}, lower in {lower} of {len(differences)}"
+    """"2 higher of 3", "1 higher, 1 lower of 6"; those that aren't told from chance are neither."""
+    of_sign = (("higher", 1), ("lower", -1))
+    counts = [(sum(of.sign == sign for of in differences), said) for said, sign in of_sign]
+    told = ", ".join(f"{count} {said}" for count, said in counts if count)
+    return f"{told or 'none'} of {len(differences)}"
 
 
 def use(found: ByArm, cells: Tuple[str, ...]) -> Optional[str]:

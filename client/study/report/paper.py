@@ -1,11 +1,11 @@
 """The results beside the paper's own numbers: averages of accuracy in percent, from its tables on
 Qwen3-8B-Base, mathematics."""
 
-from typing import Dict, List
+from typing import Iterator, List, Tuple
 
 from client.study.report.comparisons import name
 from client.study.report.intervals import paired
-from client.study.report.tables import mean, table
+from client.study.report.tables import mean, tab_separated
 from client.study.runs.results import ByArm
 
 # tab:trick, of which tab:noclip has three: arm of the study -> average. The study has no Clip-Cov.
@@ -33,69 +33,43 @@ STALENESS = {
     (8, "gspo"): (50.12, 52.22),
     (16, "gspo"): (49.03, 50.19),
 }
+_HEADINGS = (
+    "paper's table", "cell", "arm", "less", "paper: arm", "paper: less", "paper: difference",
+    "here: arm", "here: less", "here: difference",
+)  # fmt: skip
 
 
-def _final(found: ByArm, cell: str, arm: str) -> str:
-    runs = found.get(cell, {}).get(arm, {})
-    return f"{100 * mean(runs.values(), 'final_reward'):.1f}" if runs else ""
+def _compared() -> Iterator[Tuple[str, str, str, str, float, float]]:
+    """The paper's table, cell, arm, the arm it is compared with, the paper's numbers of both."""
+    for table, cell, arms in (
+        ("tab:trick", "same", TRICKS),
+        ("tab:noclip", "unclipped", ("grpo+sampled", "importance_sampling+sampled")),
+    ):
+        for arm in arms:
+            if arm != "grpo":
+                yield table, cell, arm, "grpo", TRICKS[arm], TRICKS["grpo"]
+    for (updates, algorithm), (alone, sis) in STALENESS.items():
+        cell = "same" if updates == 16 else f"N{updates}"
+        yield "tab:staleness", cell, algorithm + "+sampled", algorithm, sis, alone
 
 
-def _beside(found: ByArm, cell: str, arm: str, base_cell: str, base_arm: str) -> List[str]:
-    """Both arms' final rewards, over the seeds that both have, as arms have different numbers of
-    them; and their difference. Of an arm beside itself its own reward only."""
-    if (cell, arm) == (base_cell, base_arm):
-        return [_final(found, cell, arm), ""]
-    pair = paired(found, cell, arm, base_cell, base_arm)
+def _here(found: ByArm, cell: str, arm: str, base: str) -> List[str]:
+    """Both arms' final rewards in percent, over the seeds that both have, as arms have different
+    numbers of them; and their difference."""
+    pair = paired(found, cell, arm, cell, base)
     if pair is None:
-        return ["", ""]
-    runs, base = found[cell][arm], found[base_cell][base_arm]
-    seeds = sorted(runs.keys() & base.keys())
-    finals = [100 * mean([of[seed] for seed in seeds], "final_reward") for of in (runs, base)]
-    return [", ".join(f"{final:.1f}" for final in finals), pair.text()]
+        return ["", "", ""]
+    runs = found[cell]
+    seeds = sorted(runs[arm].keys() & runs[base].keys())
+    finals = [mean([runs[of][seed] for seed in seeds], "final_reward") for of in (arm, base)]
+    return [*(f"{100 * final:.1f}" for final in finals), pair.text()]
 
 
-def _plugged_in(found: ByArm, updates: int, algorithm: str, cell: str) -> List[str]:
-    alone, sis = STALENESS[updates, algorithm]
-    with_sis = algorithm + "+sampled"
-    here = f"{_final(found, cell, algorithm)}, {_final(found, cell, with_sis)}"
-    gain = _beside(found, cell, with_sis, cell, algorithm)[1]
-    return [name(algorithm), f"{alone:.2f}, {sis:.2f}", f"{sis - alone:+.2f}", here, gain]
-
-
-def tables(found: ByArm) -> Dict[str, str]:
-    """By the name of their place in study.template."""
-    plugged_in = (
-        "algorithm", "paper: alone, with SIS", "paper: gain", "here: alone, with SIS", "here: gain",
-    )  # fmt: skip
-    rules = (
-        "rule", "paper", "paper, less GRPO", "here: rule, GRPO on the same seeds",
-        "here, less GRPO",
-    )  # fmt: skip
-    no_clip = (
-        "rule", "paper", "same: rule, GRPO on the same seeds", "less GRPO", "unclipped: rule, GRPO",
-        "less GRPO",
-    )  # fmt: skip
-    top_k = "K", "final reward: this K, K = 10 on the same seeds", "less K = 10"
-    return {
-        "tricks": table(rules, [
-            [name(arm), f"{average:.2f}", f"{average - TRICKS['grpo']:+.2f}",
-             *_beside(found, "same", arm, "same", "grpo")]
-            for arm, average in TRICKS.items()
-        ]),
-        "plugged_in": table(plugged_in, [
-            _plugged_in(found, 4, algorithm, "same") for algorithm in ("grpo", "dapo", "gspo")
-        ]),
-        "staleness": table(("N", *plugged_in), [
-            [str(n), *_plugged_in(found, n, algorithm, "same" if n == 16 else f"N{n}")]
-            for n, algorithm in STALENESS
-        ]),
-        "no_clip": table(no_clip, [
-            [name(arm), f"{TRICKS[arm]:.2f}", *_beside(found, "same", arm, "same", "grpo"),
-             *_beside(found, "unclipped", arm, "unclipped", "grpo")]
-            for arm in ("grpo", "grpo+sampled", "importance_sampling+sampled")
-        ]),
-        "top_k": table(top_k, [
-            [k, *_beside(found, cell, "grpo+sampled", "same", "grpo+sampled")]
-            for k, cell in (("3", "K3"), ("10", "same"), ("19", "K19"))
-        ]),
-    }  # fmt: skip
+def beside(found: ByArm) -> str:
+    """Tab-separated values."""
+    rows = [
+        [table, cell, name(arm), name(base), f"{there:.2f}", f"{base_there:.2f}",
+         f"{there - base_there:+.2f}", *_here(found, cell, arm, base)]
+        for table, cell, arm, base, there, base_there in _compared()
+    ]  # fmt: skip
+    return tab_separated(_HEADINGS, rows)

@@ -1,4 +1,4 @@
-"""Writes study.md, the report of the study, and its pictures from the results:
+"""Writes study.md, the report of the study, its pictures and tables from the results:
 report.py CELLS RESULTS FOLDER"""
 
 import pathlib
@@ -7,7 +7,7 @@ import sys
 from client.study.report import comparisons, figures, paper
 from client.study.report.advice import advice, recomputing
 from client.study.report.intervals import paired
-from client.study.report.tables import mean, primary, table
+from client.study.report.tables import mean, primary, tab_separated, table
 from client.study.runs import design, results
 
 _TEMPLATE = pathlib.Path(__file__).with_name("study.template")
@@ -42,13 +42,14 @@ def _all_cells(plan: design.Design, found: results.ByArm) -> str:
                 *(format(mean(runs, field), form) for field, form in measured),
                 f"{mean(runs, 'zeroed'):.1%}",
                 f"{max(run.values['largest_gradient'] for run in runs):.0f}",
-                str(sum(run.collapsed for run in runs) or ""),
+                str(sum(run.collapsed for run in runs)),
             ])  # fmt: skip
     headings = (
-        "cell", "arm", "runs", "final", "less", "final, difference", "mean", "greedy", "accepted",
-        "D", "D_SIS", "entropy", "no gradient", "largest norm", "collapsed",
+        "cell", "arm", "runs", "final", "less", "final, difference", "mean, difference",
+        "greedy, difference", "accepted", "D", "D_SIS", "entropy", "no gradient", "largest norm",
+        "collapsed",
     )  # fmt: skip
-    return table(headings, rows)
+    return tab_separated(headings, rows)
 
 
 def _collapses(plan: design.Design, found: results.ByArm) -> str:
@@ -74,16 +75,8 @@ def _forest(plan: design.Design, found: results.ByArm, main: bool) -> str:
     return figures.forest(rows, "final reward")
 
 
-def _settings(plan: design.Design) -> str:
-    rows = [
-        [cell.name, ", ".join(f"{key} {value}" for key, value in cell.settings.items())]
-        for cell in plan.cells.values()
-    ]
-    return table(("cell", "settings"), rows)
-
-
 def write(cells: pathlib.Path, results_path: pathlib.Path, folder: pathlib.Path) -> None:
-    """Writes study.md into the folder, and pictures into its folder study."""
+    """Writes study.md into the folder, pictures and large tables into its folder study."""
     plan = design.read(cells)
     there = results.read(results_path)
     found = results.by_arm(there)
@@ -93,6 +86,8 @@ def write(cells: pathlib.Path, results_path: pathlib.Path, folder: pathlib.Path)
     (pictures / "forest_others.svg").write_text(_forest(plan, found, main=False))
     panels = figures.of_rollouts(found, _CELLS, _ARMS)
     (pictures / "curves.svg").write_text(figures.curves(panels, 3, "% of the run"))
+    (pictures / "cells.tsv").write_text(_all_cells(plan, found))
+    (pictures / "paper.tsv").write_text(paper.beside(found))
     runs = len(plan.runs)
     state = f"All {runs} runs of the design are in."
     if len(there) < runs:
@@ -100,7 +95,6 @@ def write(cells: pathlib.Path, results_path: pathlib.Path, folder: pathlib.Path)
     text = _TEMPLATE.read_text().format(
         state=state, primary=primary(plan, found), advice=advice(found),
         recomputing=recomputing(found), collapses=_collapses(plan, found),
-        all_cells=_all_cells(plan, found), settings=_settings(plan), **paper.tables(found),
     )  # fmt: skip
     (folder / "study.md").write_text(text)
 

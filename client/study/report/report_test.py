@@ -69,9 +69,11 @@ class ReportTest(unittest.TestCase):
         report.write(CELLS, self.results, self.folder)
         text = (self.folder / "study.md").read_text()
         self.assertIn(f"All {len(plan.runs)} runs of the design are in", text)
+        cells = (self.folder / "study" / "cells.tsv").read_text()
+        self.assertEqual({line.count("\t") for line in cells.splitlines()}, {14})
         for cell in plan.cells.values():
             for arm, seeds in cell.arms.items():
-                self.assertIn(f"| {cell.name} | {comparisons.name(arm)} | {seeds} |", text)
+                self.assertIn(f"\n{cell.name}\t{comparisons.name(arm)}\t{seeds}\t", cells)
         for cell, arm, base_cell, base_arm in comparisons.all_of(plan):
             self.assertIn(base_arm, plan.cells[base_cell].arms, f"{cell} {arm}")
         self.assertRegex(text, r"\| int5: soft acceptance less GRPO \| 16 \| \+\d+ ± \d+ \* \| \+\d+ ± \d+ \* \| higher \|")
@@ -94,8 +96,8 @@ class ReportTest(unittest.TestCase):
 
     def test_the_committed_page_is_of_the_committed_results(self) -> None:
         report.write(CELLS, pathlib.Path("docs/study/results.txt"), self.folder)
-        committed = pathlib.Path("docs/study.md").read_text()
-        self.assertEqual((self.folder / "study.md").read_text(), committed)
+        for name in ("study.md", "study/cells.tsv", "study/paper.tsv"):
+            self.assertEqual((self.folder / name).read_text(), pathlib.Path("docs", name).read_text())
 
 
 if __name__ == "__main__":

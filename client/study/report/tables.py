@@ -1,4 +1,4 @@
-"""The tables that the reports of both studies and of the demonstrations have: lines of Markdown."""
+"""The tables that the reports of both studies and of the demonstrations have."""
 
 from typing import Callable, Dict, Iterable, List, Sequence, Tuple
 
@@ -9,8 +9,13 @@ from client.study.runs.results import ByArm, Outcome
 
 
 def table(headings: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
+    """Lines of Markdown."""
     head, *body = ["| " + " | ".join(row) + " |" for row in ([*headings], *rows)]
     return "\n".join([head, "|---" * (head.count(" | ") + 1) + "|", *body])
+
+
+def tab_separated(headings: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
+    return "".join("\t".join(row) + "\n" for row in ([*headings], *rows))
 
 
 def mean(runs: Iterable[Outcome], field: str) -> float:
