@@ -9,33 +9,31 @@ PAGE = pathlib.Path("docs/clients.md")
 PAGE_TEXT = """\
 # What the clients do
 
-The C++ client (`client/api/client.h`) and the Python client ([its README](../client/python/README.md))
-are one client in two languages. `tests/clients/behaviours_test.py` plays each row below with both of
-them, against real servers that it stops, kills and starts again. What comes of each line must be
-what the table says, and the same in both languages: statuses with their words (but for what gRPC
-says of a connection), arrays bit by bit.
+The C++ client (`client/api/client.h`) and [the Python client](../client/python/README.md) are one
+client in two languages. `tests/clients/behaviours_test.py` plays each row with both, against real
+servers that it stops, kills and starts again: statuses with their words and arrays bit by bit.
 
 | situation | what comes of it |
 |---|---|
 {rows}
-The names are gRPC's status codes. The C++ client returns them as `absl::Status`; the Python client
-raises `sis.InvalidArgument`, `sis.NotFound` and so on, and a plain `ValueError` where an array
-doesn't fit and nothing was sent, which counts as INVALID_ARGUMENT here. What a flush refuses is a
-list of entries in C++, and `sis.AppendError` in Python.
+The names are gRPC's status codes: an `absl::Status` in C++; in Python `sis.InvalidArgument`,
+`sis.NotFound` and so on, and a plain `ValueError` where an array doesn't fit and nothing was sent.
+What a flush refuses is a list of entries in C++, and `sis.AppendError` in Python.
 
 ## Where they differ
 
 | situation | line of the test | C++ | Python, where `ValueError` is INVALID_ARGUMENT |
 |---|---|---|---|
 {differences}
-These are choices of their languages, and no row of the table:
+By choice of their languages, and no row of a test:
 
-- `Client::Connect` waits until a server answers; `sis.Client` connects with its first call.
-- A call may take 5 minutes in C++, and 60 s in Python, unless the user says otherwise; a block that
-  finds no room is offered again for 2 minutes, and for 60 s.
-- `flush` returns the committed lengths in Python. In C++ it returns what was refused.
-- An append stream that ends before a flush says so on standard error in C++, and in a
-  `RuntimeWarning` in Python.
+| | C++ | Python |
+|---|---|---|
+| a client connects | in `Client::Connect`, which waits | with its first call |
+| a call may take, unless told otherwise | 5 minutes | 60 s |
+| a block without room is offered again for | 2 minutes | 60 s |
+| `flush` returns | what was refused | the committed lengths |
+| a stream that ends before a flush tells it | on standard error | in a `RuntimeWarning` |
 
 This page is written by `python3 -m tests.clients.behaviours`.
 """
