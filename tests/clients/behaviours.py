@@ -22,10 +22,10 @@ What a flush refuses is a list of entries in C++, and `sis.AppendError` in Pytho
 
 ## Where they differ
 
-| situation | line of the test | C++ | Python, where `ValueError` is INVALID_ARGUMENT |
-|---|---|---|---|
+| situation | C++ | Python (INVALID_ARGUMENT: `ValueError`) |
+|---|---|---|
 {differences}
-By choice of their languages, and no row of a test:
+By choice of their languages, in no test:
 
 | | C++ | Python |
 |---|---|---|
@@ -79,7 +79,7 @@ def appended(*blocks):
 BEHAVIOURS = [
     # Lost sequences.
     Behaviour(
-        "a sequence was lost, and is asked for by its name",
+        "a lost sequence is asked for by its name",
         "its slice has no positions (NEVER_ARRIVED); the others are decided",
         [
             CREATE,
@@ -89,8 +89,8 @@ BEHAVIOURS = [
         ],
     ),
     Behaviour(
-        "a sequence was lost, and is asked for with its length",
-        "it keeps its rows in the batch, all MISSING; ratios of them are FAILED_PRECONDITION, by name",
+        "a lost sequence is asked for with its length",
+        "it keeps its rows, all MISSING; ratios of them are FAILED_PRECONDITION, by name",
         [
             CREATE,
             *appended("x rows=20"),
@@ -101,7 +101,7 @@ BEHAVIOURS = [
     ),
     Behaviour(
         "all sequences of a batch were lost",
-        "nothing is sent, and nothing is decided: no error",
+        "nothing is sent: no error",
         [
             CREATE,
             ("fetch lost gone", "ok positions 0 missing 0:0+0 NEVER_ARRIVED missing 1:0+0 NEVER_ARRIVED"),
@@ -112,7 +112,7 @@ BEHAVIOURS = [
     ),
     Behaviour(
         "the end of a sequence has not arrived",
-        "the positions that are there are decided, the others MISSING (NEVER_ARRIVED)",
+        "what is there is decided, the rest MISSING (NEVER_ARRIVED)",
         [
             CREATE,
             *appended("x rows=20"),
@@ -144,8 +144,8 @@ BEHAVIOURS = [
         ],
     ),
     Behaviour(
-        "records become of too old a policy version between the updates that one fetch serves, under a lease",
-        "those are MISSING (STALE), the rest is decided; the lease holds them until it ends",
+        "leased records become of too old a policy version between updates",
+        "they are MISSING (STALE), the rest is decided; they go with the lease",
         [
             ("create_run run max_staleness=1", "ok incarnation 1"),
             *appended("x rows=20", "x first=20 rows=10 version=1", "y rows=5 version=2"),
@@ -159,8 +159,7 @@ BEHAVIOURS = [
     ),
     Behaviour(
         "a run nobody has named for the server's --run_idle_expiry",
-        "it is deleted: NOT_FOUND, and FAILED_PRECONDITION to whoever has opened it; opened again, it is the next "
-        "incarnation",
+        "deleted: NOT_FOUND, and FAILED_PRECONDITION to whoever opened it; the next incarnation when opened again",
         [
             CREATE,
             *appended("x rows=20"),
@@ -202,7 +201,7 @@ BEHAVIOURS = [
     ),
     Behaviour(
         "a record has a NaN",
-        "its block is refused as a whole, with field, position and value; the rest of the stream is stored",
+        "its block is refused, with field, position and value; the rest is stored",
         [
             CREATE,
             ("open", DONE),
@@ -218,7 +217,7 @@ BEHAVIOURS = [
     ),
     Behaviour(
         "a sequence is cut and generated on, by newer weights",
-        "the new positions take the place of those cut; records fetched before are FAILED_PRECONDITION",
+        "new positions replace those cut; records fetched before are FAILED_PRECONDITION",
         [
             CREATE,
             *appended("x rows=20"),
@@ -334,7 +333,7 @@ BEHAVIOURS = [
     # Leases and releases.
     Behaviour(
         "a lease ends before its trainer evaluates",
-        "no error: what is still there is decided, what has gone is MISSING",
+        "what is still there is decided, what has gone is MISSING",
         [
             ("create_run run time_to_live=1", "ok incarnation 1"),
             *appended("x rows=20"),
@@ -363,7 +362,7 @@ BEHAVIOURS = [
     # Runs.
     Behaviour(
         "a run is resumed as a new incarnation",
-        "what still holds the old one is FAILED_PRECONDITION: workers can't write into the new one",
+        "who still holds the old one gets FAILED_PRECONDITION",
         [
             CREATE,
             *appended("x rows=20"),
@@ -387,7 +386,7 @@ BEHAVIOURS = [
     ),
     Behaviour(
         "a run is unknown, or was deleted",
-        "NOT_FOUND; deleting it again is no error; opened again, it is the next incarnation",
+        "NOT_FOUND, though not to a deletion; the next incarnation when opened again",
         [
             ("get_run run", "NOT_FOUND …"),
             ("delete_run run", "ok was not there"),
@@ -404,8 +403,8 @@ BEHAVIOURS = [
     # One server.
     Behaviour(
         "the server is killed, and comes back with nothing in memory",
-        "UNAVAILABLE while it is away; then the run is opened again at its version and incarnation, "
-        "what was recorded is MISSING, and what workers send again is decided as before",
+        "UNAVAILABLE; then the run is opened again at its version and incarnation, what was recorded is MISSING, "
+        "and what workers send again is decided as before",
         [
             ("create_run run incarnation=3", "ok incarnation 3"),
             *appended("x rows=20"),
@@ -430,7 +429,7 @@ BEHAVIOURS = [
     ),
     Behaviour(
         "the server does not answer",
-        "DEADLINE_EXCEEDED after the client's timeout; when it does again, all goes on",
+        "DEADLINE_EXCEEDED after the client's timeout, until it does",
         [
             CREATE,
             *appended("x rows=20"),
@@ -446,7 +445,7 @@ BEHAVIOURS = [
     ),
     # Several servers.
     Behaviour(
-        "a client of several servers, all well",
+        "several servers, all well",
         "what one server would answer, whichever has what",
         [
             CREATE,
@@ -466,8 +465,8 @@ BEHAVIOURS = [
     ),
     Behaviour(
         "one of several servers is killed",
-        "its share is MISSING (STORE_DOWN), its entries are UNAVAILABLE at the flush, and the rest goes on; "
-        "what is merged of the others says who is lacking; a deletion must reach all",
+        "its share is MISSING (STORE_DOWN), its entries UNAVAILABLE at the flush; the rest goes on; what is merged "
+        "says who is lacking; a deletion must reach all",
         [
             CREATE,
             *appended("x0 rows=20", "x1 rows=30"),
@@ -494,7 +493,7 @@ BEHAVIOURS = [
     ),
     Behaviour(
         "one of several servers comes back with nothing in memory",
-        "it is told of the run, at the version of the others; what was fetched while it was away stays MISSING",
+        "it is told of the run, at the others' version; what was fetched meanwhile stays MISSING",
         [
             CREATE,
             *appended("x0 rows=20", "x1 rows=30"),
@@ -529,7 +528,7 @@ BEHAVIOURS = [
         servers=2,
     ),
     Behaviour(
-        "Clip-Cov, which chooses among all positions of a batch",
+        "Clip-Cov, of one server",
         "computed",
         [
             CREATE,
@@ -570,9 +569,9 @@ BEHAVIOURS = [
 def page() -> str:
     rows = "".join(f"| {behaviour.situation} | {behaviour.says} |\n" for behaviour in BEHAVIOURS)
     differences = "".join(
-        f"| {behaviour.situation} | `{line}` | {outcome.cpp} | {outcome.python} |\n"
+        f"| {behaviour.situation} | {outcome.cpp} | {outcome.python} |\n"
         for behaviour in BEHAVIOURS
-        for line, outcome in behaviour.lines
+        for _, outcome in behaviour.lines
         if isinstance(outcome, Differs)
     )
     return PAGE_TEXT.format(rows=rows, differences=differences)
