@@ -10,8 +10,8 @@ PAGE_TEXT = """\
 # What the clients do
 
 The C++ client (`client/api/client.h`) and [the Python client](../client/python/README.md) are one
-client in two languages. `tests/clients/behaviours_test.py` plays each row with both, against real
-servers that it stops, kills and starts again: statuses with their words and arrays bit by bit.
+client in two languages. A test plays each row with both, against real servers that it stops, kills
+and starts again, and compares statuses with their words, and arrays bit by bit.
 
 | situation | what comes of it |
 |---|---|
