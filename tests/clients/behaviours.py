@@ -25,15 +25,13 @@ What a flush refuses is a list of entries in C++, and `sis.AppendError` in Pytho
 | situation | C++ | Python (INVALID_ARGUMENT: `ValueError`) |
 |---|---|---|
 {differences}
-By choice of their languages, in no test:
+By choice of their languages, in no test; C++ first:
 
-| | C++ | Python |
-|---|---|---|
-| a client connects | in `Client::Connect`, which waits | with its first call |
-| a call may take, unless told otherwise | 5 minutes | 60 s |
-| a block without room is offered again for | 2 minutes | 60 s |
-| `flush` returns | what was refused | the committed lengths |
-| a stream that ends before a flush tells it | on standard error | in a `RuntimeWarning` |
+- a client connects in `Client::Connect`, which waits; with its first call,
+- a call may take 5 minutes, 60 s, unless told otherwise,
+- a block without room is offered again for 2 minutes, 60 s,
+- `flush` returns what was refused; the committed lengths,
+- a stream that ends before a flush tells it on standard error; in a `RuntimeWarning`.
 
 This page is written by `python3 -m tests.clients.behaviours`.
 """
