@@ -9,33 +9,29 @@ PAGE = pathlib.Path("docs/clients.md")
 PAGE_TEXT = """\
 # What the clients do
 
-The C++ client (`client/api/client.h`) and the Python client ([its README](../client/python/README.md))
-are one client in two languages. `tests/clients/behaviours_test.py` plays each row below with both of
-them, against real servers that it stops, kills and starts again. What comes of each line must be
-what the table says, and the same in both languages: statuses with their words (but for what gRPC
-says of a connection), arrays bit by bit.
+The C++ client (`client/api/client.h`) and [the Python client](../client/python/README.md) are one
+client in two languages. A test plays each row with both, against real servers that it stops, kills
+and starts again, and compares statuses with their words, and arrays bit by bit.
 
 | situation | what comes of it |
 |---|---|
 {rows}
-The names are gRPC's status codes. The C++ client returns them as `absl::Status`; the Python client
-raises `sis.InvalidArgument`, `sis.NotFound` and so on, and a plain `ValueError` where an array
-doesn't fit and nothing was sent, which counts as INVALID_ARGUMENT here. What a flush refuses is a
-list of entries in C++, and `sis.AppendError` in Python.
+The names are gRPC's status codes: an `absl::Status` in C++; in Python `sis.InvalidArgument`,
+`sis.NotFound` and so on, and a plain `ValueError` where an array doesn't fit and nothing was sent.
+What a flush refuses is a list of entries in C++, and `sis.AppendError` in Python.
 
 ## Where they differ
 
-| situation | line of the test | C++ | Python, where `ValueError` is INVALID_ARGUMENT |
-|---|---|---|---|
+| situation | C++ | Python (INVALID_ARGUMENT: `ValueError`) |
+|---|---|---|
 {differences}
-These are choices of their languages, and no row of the table:
+By choice of their languages, in no test; C++ first:
 
-- `Client::Connect` waits until a server answers; `sis.Client` connects with its first call.
-- A call may take 5 minutes in C++, and 60 s in Python, unless the user says otherwise; a block that
-  finds no room is offered again for 2 minutes, and for 60 s.
-- `flush` returns the committed lengths in Python. In C++ it returns what was refused.
-- An append stream that ends before a flush says so on standard error in C++, and in a
-  `RuntimeWarning` in Python.
+- a client connects in `Client::Connect`, which waits; with its first call,
+- a call may take 5 minutes, 60 s, unless told otherwise,
+- a block without room is offered again for 2 minutes, 60 s,
+- `flush` returns what was refused; the committed lengths,
+- a stream that ends before a flush tells it on standard error; in a `RuntimeWarning`.
 
 This page is written by `python3 -m tests.clients.behaviours`.
 """
@@ -81,7 +77,7 @@ def appended(*blocks):
 BEHAVIOURS = [
     # Lost sequences.
     Behaviour(
-        "a sequence was lost, and is asked for by its name",
+        "a lost sequence is asked for by its name",
         "its slice has no positions (NEVER_ARRIVED); the others are decided",
         [
             CREATE,
@@ -91,8 +87,8 @@ BEHAVIOURS = [
         ],
     ),
     Behaviour(
-        "a sequence was lost, and is asked for with its length",
-        "it keeps its rows in the batch, all MISSING; ratios of them are FAILED_PRECONDITION, by name",
+        "a lost sequence is asked for with its length",
+        "it keeps its rows, all MISSING; ratios of them are FAILED_PRECONDITION, by name",
         [
             CREATE,
             *appended("x rows=20"),
@@ -103,7 +99,7 @@ BEHAVIOURS = [
     ),
     Behaviour(
         "all sequences of a batch were lost",
-        "nothing is sent, and nothing is decided: no error",
+        "nothing is sent: no error",
         [
             CREATE,
             ("fetch lost gone", "ok positions 0 missing 0:0+0 NEVER_ARRIVED missing 1:0+0 NEVER_ARRIVED"),
@@ -114,7 +110,7 @@ BEHAVIOURS = [
     ),
     Behaviour(
         "the end of a sequence has not arrived",
-        "the positions that are there are decided, the others MISSING (NEVER_ARRIVED)",
+        "what is there is decided, the rest MISSING (NEVER_ARRIVED)",
         [
             CREATE,
             *appended("x rows=20"),
@@ -146,8 +142,8 @@ BEHAVIOURS = [
         ],
     ),
     Behaviour(
-        "records become of too old a policy version between the updates that one fetch serves, under a lease",
-        "those are MISSING (STALE), the rest is decided; the lease holds them until it ends",
+        "leased records become of too old a policy version between updates",
+        "they are MISSING (STALE), the rest is decided; they go with the lease",
         [
             ("create_run run max_staleness=1", "ok incarnation 1"),
             *appended("x rows=20", "x first=20 rows=10 version=1", "y rows=5 version=2"),
@@ -161,8 +157,7 @@ BEHAVIOURS = [
     ),
     Behaviour(
         "a run nobody has named for the server's --run_idle_expiry",
-        "it is deleted: NOT_FOUND, and FAILED_PRECONDITION to whoever has opened it; opened again, it is the next "
-        "incarnation",
+        "deleted: NOT_FOUND, and FAILED_PRECONDITION to whoever opened it; the next incarnation when opened again",
         [
             CREATE,
             *appended("x rows=20"),
@@ -204,7 +199,7 @@ BEHAVIOURS = [
     ),
     Behaviour(
         "a record has a NaN",
-        "its block is refused as a whole, with field, position and value; the rest of the stream is stored",
+        "its block is refused, with field, position and value; the rest is stored",
         [
             CREATE,
             ("open", DONE),
@@ -220,7 +215,7 @@ BEHAVIOURS = [
     ),
     Behaviour(
         "a sequence is cut and generated on, by newer weights",
-        "the new positions take the place of those cut; records fetched before are FAILED_PRECONDITION",
+        "new positions replace those cut; records fetched before are FAILED_PRECONDITION",
         [
             CREATE,
             *appended("x rows=20"),
@@ -336,7 +331,7 @@ BEHAVIOURS = [
     # Leases and releases.
     Behaviour(
         "a lease ends before its trainer evaluates",
-        "no error: what is still there is decided, what has gone is MISSING",
+        "what is still there is decided, what has gone is MISSING",
         [
             ("create_run run time_to_live=1", "ok incarnation 1"),
             *appended("x rows=20"),
@@ -365,7 +360,7 @@ BEHAVIOURS = [
     # Runs.
     Behaviour(
         "a run is resumed as a new incarnation",
-        "what still holds the old one is FAILED_PRECONDITION: workers can't write into the new one",
+        "who still holds the old one gets FAILED_PRECONDITION",
         [
             CREATE,
             *appended("x rows=20"),
@@ -389,7 +384,7 @@ BEHAVIOURS = [
     ),
     Behaviour(
         "a run is unknown, or was deleted",
-        "NOT_FOUND; deleting it again is no error; opened again, it is the next incarnation",
+        "NOT_FOUND, though not to a deletion; the next incarnation when opened again",
         [
             ("get_run run", "NOT_FOUND …"),
             ("delete_run run", "ok was not there"),
@@ -406,8 +401,8 @@ BEHAVIOURS = [
     # One server.
     Behaviour(
         "the server is killed, and comes back with nothing in memory",
-        "UNAVAILABLE while it is away; then the run is opened again at its version and incarnation, "
-        "what was recorded is MISSING, and what workers send again is decided as before",
+        "UNAVAILABLE; then the run is opened again at its version and incarnation, what was recorded is MISSING, "
+        "and what workers send again is decided as before",
         [
             ("create_run run incarnation=3", "ok incarnation 3"),
             *appended("x rows=20"),
@@ -432,7 +427,7 @@ BEHAVIOURS = [
     ),
     Behaviour(
         "the server does not answer",
-        "DEADLINE_EXCEEDED after the client's timeout; when it does again, all goes on",
+        "DEADLINE_EXCEEDED after the client's timeout, until it does",
         [
             CREATE,
             *appended("x rows=20"),
@@ -448,7 +443,7 @@ BEHAVIOURS = [
     ),
     # Several servers.
     Behaviour(
-        "a client of several servers, all well",
+        "several servers, all well",
         "what one server would answer, whichever has what",
         [
             CREATE,
@@ -468,8 +463,8 @@ BEHAVIOURS = [
     ),
     Behaviour(
         "one of several servers is killed",
-        "its share is MISSING (STORE_DOWN), its entries are UNAVAILABLE at the flush, and the rest goes on; "
-        "what is merged of the others says who is lacking; a deletion must reach all",
+        "its share is MISSING (STORE_DOWN), its entries UNAVAILABLE at the flush; the rest goes on; what is merged "
+        "says who is lacking; a deletion must reach all",
         [
             CREATE,
             *appended("x0 rows=20", "x1 rows=30"),
@@ -496,7 +491,7 @@ BEHAVIOURS = [
     ),
     Behaviour(
         "one of several servers comes back with nothing in memory",
-        "it is told of the run, at the version of the others; what was fetched while it was away stays MISSING",
+        "it is told of the run, at the others' version; what was fetched meanwhile stays MISSING",
         [
             CREATE,
             *appended("x0 rows=20", "x1 rows=30"),
@@ -531,7 +526,7 @@ BEHAVIOURS = [
         servers=2,
     ),
     Behaviour(
-        "Clip-Cov, which chooses among all positions of a batch",
+        "Clip-Cov, of one server",
         "computed",
         [
             CREATE,
@@ -572,9 +567,9 @@ BEHAVIOURS = [
 def page() -> str:
     rows = "".join(f"| {behaviour.situation} | {behaviour.says} |\n" for behaviour in BEHAVIOURS)
     differences = "".join(
-        f"| {behaviour.situation} | `{line}` | {outcome.cpp} | {outcome.python} |\n"
+        f"| {behaviour.situation} | {outcome.cpp} | {outcome.python} |\n"
         for behaviour in BEHAVIOURS
-        for line, outcome in behaviour.lines
+        for _, outcome in behaviour.lines
         if isinstance(outcome, Differs)
     )
     return PAGE_TEXT.format(rows=rows, differences=differences)

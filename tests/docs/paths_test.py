@@ -1,10 +1,12 @@
-"""Every file, folder and Bazel target that the documentation names is there."""
+"""Every file, folder, heading and Bazel target that the documentation names is there, and every page
+is in the table of contents."""
 
+import collections
 import os
 import pathlib
 import re
 import unittest
-from typing import Iterator, Tuple
+from typing import Iterator, Set, Tuple
 
 # The source tree: what Bazel gives a test is a link to it.
 ROOT = pathlib.Path(os.path.realpath("README.md")).parent
@@ -20,6 +22,25 @@ def files() -> Iterator[pathlib.Path]:
 
 def pages() -> Iterator[pathlib.Path]:
     return (path for path in files() if path.suffix == ".md")
+
+
+def links(page: pathlib.Path) -> Iterator[Tuple[pathlib.Path, str]]:
+    """Where the page's relative links lead: a file or folder, and the anchor in it, perhaps empty."""
+    for name, anchor in re.findall(r"\]\((?!\))([^)#:\s]*)(?:#([^)\s]*))?\)", page.read_text()):
+        yield (page.parent / name if name else page), anchor
+
+
+def anchors(page: pathlib.Path) -> Set[str]:
+    """What GitHub calls the headings of a page."""
+    text = re.sub(r"^(```|~~~).*?^\1", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    times: collections.Counter[str] = collections.Counter()
+    names = set()
+    for heading in re.findall(r"^#{1,6} +(.*\S)", text, flags=re.MULTILINE):
+        shown = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading)
+        name = re.sub(r"[^\w\- ]", "", shown.lower()).replace(" ", "-")
+        names.add(f"{name}-{times[name]}" if times[name] else name)
+        times[name] += 1
+    return names
 
 
 def is_there(name: str) -> bool:
@@ -63,9 +84,30 @@ class PathsTest(unittest.TestCase):
 
     def test_links(self) -> None:
         self.assert_all(
-            ((page.parent / link).exists(), f"{page.relative_to(ROOT)}: {link}")
+            (target.exists(), f"{page.relative_to(ROOT)}: {os.path.relpath(target, page.parent)}")
             for page in pages()
-            for link in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", page.read_text())
+            for target, _ in links(page)
+        )
+
+    def test_anchors(self) -> None:
+        self.assert_all(
+            (
+                target.is_file() and anchor in anchors(target),
+                f"{page.relative_to(ROOT)}: {os.path.relpath(target, page.parent)}#{anchor}",
+            )
+            for page in pages()
+            for target, anchor in links(page)
+            if anchor
+        )
+
+    def test_the_table_of_contents_has_every_page(self) -> None:
+        contents = ROOT / "docs/README.md"
+        listed = {target.resolve() for target, _ in links(contents)}
+        self.assert_all(
+            # A folder, like that of the decisions, stands for its pages.
+            (page in listed or page.parent in listed, f"{page.relative_to(ROOT)} is not in docs/README.md")
+            for page in pages()
+            if ROOT / "docs" in page.parents and page != contents
         )
 
     def test_targets(self) -> None:
