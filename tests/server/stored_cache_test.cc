@@ -453,8 +453,9 @@ TEST(StoredCacheTest, WhatWasStaleWhereItWasFetchedIsMissingWhereItIsNotYet) {
   v1::Slice& slice = *request.add_slices();
   slice.mutable_sequence()->set_id("a");
   slice.set_length(100);
+  const uint64_t oldest_fresh = ahead.run().oldest_fresh_version();
   const uint64_t fetched = Sequence::Reader(*std::get<std::shared_ptr<Sequence>>(ahead.Find("a")))
-                               .Digest(0, 100, ahead.run().oldest_fresh_version());
+                               .Digest(0, 100, oldest_fresh);
   const auto evaluate = [&](uint64_t digest) {
     slice.set_record_digest(digest);
     return EvaluateAtOnce(behind.run(), ScalarBackend(), request);
