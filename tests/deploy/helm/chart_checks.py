@@ -124,7 +124,7 @@ class ChartChecks(unittest.TestCase):
         # A quarter more than gRPC's is for what is made of messages.
         self.assertEqual(limit(cacheMiB=64, messageMiB=65) - least, 16 + 4)
         self.assertEqual(limit(cacheMiB=64, runs=65) - least, 3)
-        # Write buffers and block cache of RocksDB (docs/operations.md, "Stores").
+        # Write buffers and block cache of RocksDB (docs/configuration.md, "Memory").
         self.assertEqual(limit(cacheMiB=64, store="rocksdb") - least, 96 + 32)
         # 40 MiB are pinned for the device, and its driver takes memory of its own.
         self.assertGreater(limit(cacheMiB=64, gpu=1) - least, 40)

@@ -19,7 +19,7 @@ memory
 {{- mul (int .Values.memory.messageMiB) (int .Values.memory.messagesInFlight) -}}
 {{- end -}}
 
-{{/* MiB of the container, as docs/operations.md ("Memory") adds them up. */}}
+{{/* MiB of the container, as docs/configuration.md ("Memory") adds them up. */}}
 {{- define "sis.memoryMiB" -}}
 {{- $memory := .Values.memory -}}
 {{- $cache := int $memory.cacheMiB -}}
