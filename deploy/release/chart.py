@@ -1,5 +1,5 @@
-"""Packs the chart as `helm package` does, by Helm's own code (deploy/helm/requirements.txt), with the
-same bytes whenever it does so: of a time that is given, and of nobody.
+"""Packs the chart as `helm package` does, by Helm's own code (deploy/helm/requirements.txt), with
+the same bytes whenever it does so: of a time that is given, and of nobody.
 
     SOURCE_DATE_EPOCH=SECONDS python deploy/release/chart.py FOLDER
 """

@@ -20,7 +20,7 @@ def notes(changelog: str, version: str) -> str:
     if "Unreleased" in sections:
         said = f"The changelog has no section of {version} yet. This is what it calls unreleased."
         return f"{said}\n\n{sections['Unreleased']}"
-    raise SystemExit(f"CHANGELOG.md has no section of {version}, and none that is called Unreleased")
+    raise SystemExit(f"the changelog has no section of {version}, and none called Unreleased")
 
 
 if __name__ == "__main__":

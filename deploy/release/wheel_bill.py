@@ -1,5 +1,5 @@
-"""Says what a wheel holds and needs, as SPDX 2.3 in JSON: the libraries that auditwheel put into it,
-what was compiled in (as the image's bill says), and what pip installs besides.
+"""Says what a wheel holds and needs, as SPDX 2.3 in JSON: the libraries that auditwheel put into
+it, what was compiled in (as the image's bill says), and what pip installs besides.
 
     python3 -m deploy.release.wheel_bill WHEEL BILL_OF_THE_IMAGE >BILL
 """
