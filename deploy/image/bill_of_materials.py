@@ -43,7 +43,31 @@ def debian_package(control):
     return package(fields["Package"], fields["Version"], supplier=f"Organization: {fields['Maintainer']}", purl=purl)
 
 
-def bill(root, binaries, version, compiled_in, created):
+def document(name, packages, relationships, made):
+    """relationships: (identifier, kind, package) each. made: a time, as SPDX writes it."""
+    contents = hashlib.sha256(json.dumps(packages).encode()).hexdigest()
+    return {
+        "spdxVersion": "SPDX-2.3",
+        "dataLicense": "CC0-1.0",
+        "SPDXID": "SPDXRef-DOCUMENT",
+        "name": name,
+        "documentNamespace": f"https://example.org/spdx/{name}-{contents}",
+        "creationInfo": {"created": made, "creators": ["Tool: deploy/image/bill_of_materials.py"]},
+        "packages": packages,
+        "relationships": [
+            {"spdxElementId": element, "relationshipType": kind, "relatedSpdxElement": other["SPDXID"]}
+            for element, kind, other in relationships
+        ],
+    }
+
+
+def created():
+    """The time of the commit, where that is said, or now."""
+    seconds = int(os.environ.get("SOURCE_DATE_EPOCH") or datetime.datetime.now().timestamp())
+    return datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def bill(root, binaries, version, compiled_in):
     """root: the image's files, with a control file per package in var/lib/dpkg/status.d. binaries:
     paths. compiled_in: NAME=VERSION of what the binaries hold of others."""
     own = [package(BINARIES, version)]
@@ -54,21 +78,7 @@ def bill(root, binaries, version, compiled_in, created):
     relationships = [("SPDXRef-DOCUMENT", "DESCRIBES", own[0])]
     relationships += [(own[0]["SPDXID"], "CONTAINS", part) for part in own[1:] + debian]
     relationships += [(own[0]["SPDXID"], "STATIC_LINK", part) for part in within]
-    packages = own + within + debian
-    contents = hashlib.sha256(json.dumps(packages).encode()).hexdigest()
-    return {
-        "spdxVersion": "SPDX-2.3",
-        "dataLicense": "CC0-1.0",
-        "SPDXID": "SPDXRef-DOCUMENT",
-        "name": f"{BINARIES}-{version}",
-        "documentNamespace": f"https://example.org/spdx/{BINARIES}-{version}-{contents}",
-        "creationInfo": {"created": created, "creators": ["Tool: deploy/image/bill_of_materials.py"]},
-        "packages": packages,
-        "relationships": [
-            {"spdxElementId": element, "relationshipType": kind, "relatedSpdxElement": other["SPDXID"]}
-            for element, kind, other in relationships
-        ],
-    }
+    return document(f"{BINARIES}-{version}", own + within + debian, relationships, created())
 
 
 def main():
@@ -78,9 +88,7 @@ def main():
     parser.add_argument("--compiled-in", metavar="NAME=VERSION", action="append", default=[])
     parser.add_argument("binaries", type=pathlib.Path, nargs="+")
     arguments = parser.parse_args()
-    seconds = int(os.environ.get("SOURCE_DATE_EPOCH") or datetime.datetime.now().timestamp())
-    created = datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-    made = bill(arguments.root, arguments.binaries, arguments.version, arguments.compiled_in, created)
+    made = bill(arguments.root, arguments.binaries, arguments.version, arguments.compiled_in)
     print(json.dumps(made, indent=1))
 
 

@@ -20,13 +20,14 @@ namespace sis {
 class Replica {
  public:
   // Without a store (null), what is in memory is all there is.
-  explicit Replica(std::unique_ptr<SequenceStore> store, const v1::RunConfig& config)
+  explicit Replica(std::unique_ptr<SequenceStore> store, const v1::RunConfig& config,
+                   const std::string& run_id = "run")
       : store_(std::move(store)) {
     clock_.Advance(absl::Hours(24 * 36500));  // so that the store, by its own clock, keeps all
     if (store_ != nullptr) stored_.emplace(*store_, registry_, [this] { return clock_.Now(); });
     runs_.emplace(registry_, stored_.has_value() ? &*stored_ : nullptr);
     v1::CreateRunRequest request;
-    request.set_run_id("run");
+    request.set_run_id(run_id);
     *request.mutable_config() = config;
     const absl::StatusOr<RunRegistry::Created> created = runs_->Create(request);
     EXPECT_TRUE(created.ok()) << created.status();

@@ -1,0 +1,28 @@
+"""What CHANGELOG.md says of a version, for its release.
+
+    python3 deploy/release/notes.py CHANGELOG.md VERSION
+"""
+
+import pathlib
+import re
+import sys
+
+
+def notes(changelog: str, version: str) -> str:
+    """The section of the version. Before there is one, what is unreleased, and that it is so."""
+    parts = re.split(r"(?m)^## +(.*)\n", changelog)[1:]
+    sections = {
+        heading.split()[0].strip("[]").removeprefix("v"): text.strip() + "\n"
+        for heading, text in zip(parts[::2], parts[1::2])
+    }
+    if version in sections:
+        return sections[version]
+    if "Unreleased" in sections:
+        said = f"The changelog has no section of {version} yet. This is what it calls unreleased."
+        return f"{said}\n\n{sections['Unreleased']}"
+    raise SystemExit(f"the changelog has no section of {version}, and none called Unreleased")
+
+
+if __name__ == "__main__":
+    path, version = sys.argv[1:]
+    print(notes(pathlib.Path(path).read_text(), version), end="")
