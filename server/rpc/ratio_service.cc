@@ -23,9 +23,9 @@
 #include "server/rpc/evaluate_task.h"
 #include "server/rpc/fetch_stream.h"
 #include "server/rpc/grpc_status.h"
+#include "server/rpc/reaction_order.h"
 #include "server/rpc/rpc_timer.h"
 #include "server/rpc/segment_lease.h"
-#include "server/rpc/unary_call.h"
 #include "server/slices/slices.h"
 #include "server/wire/received_arrays.h"
 #include "server/wire/received_bytes.h"
@@ -58,6 +58,20 @@ v1::RunRef RunOf(const v1::GetRunRequest& request) {
   newest.set_run_id(request.run_id());
   return newest;
 }
+
+// Counts as a call until its answer has been sent. Owns itself.
+class UnaryCall final : public grpc::ServerUnaryReactor {
+ public:
+  explicit UnaryCall(OpenStreams& streams) : call_(streams) { order_.HandOn(); }
+  void OnDone() override {
+    order_.Begin();
+    delete this;
+  }
+
+ private:
+  const OpenStreams::Call call_;
+  ReactionOrder order_;
+};
 
 using google::protobuf::MethodDescriptor;
 using google::protobuf::ServiceDescriptor;
