@@ -3,7 +3,6 @@
 #include <prometheus/text_serializer.h>
 
 #include <functional>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -99,9 +98,9 @@ absl::StatusOr<std::unique_ptr<Admin>> Admin::Listen(const std::string& address,
   return admin;
 }
 
-void Admin::Show(std::vector<std::shared_ptr<prometheus::Collectable>> collectables) {
+void Admin::Show(Collect collect) {
   WriterLock lock(mutex_);
-  collectables_ = std::move(collectables);
+  collect_ = std::move(collect);
 }
 
 void Admin::StartServing(const std::shared_ptr<grpc::Channel>& channel, Access access,
@@ -153,17 +152,13 @@ HttpResponse Admin::Ready() {
 }
 
 HttpResponse Admin::Metrics() {
-  std::vector<std::shared_ptr<prometheus::Collectable>> collectables;
+  Collect collect;
   {
     ReaderLock lock(mutex_);
-    collectables = collectables_;
+    collect = collect_;
   }
   std::vector<prometheus::MetricFamily> families;
-  for (const auto& collectable : collectables) {
-    std::vector<prometheus::MetricFamily> collected = collectable->Collect();
-    families.insert(families.end(), std::make_move_iterator(collected.begin()),
-                    std::make_move_iterator(collected.end()));
-  }
+  if (collect != nullptr) families = collect();
   return {.content_type = "text/plain; version=0.0.4; charset=utf-8",
           .body = prometheus::TextSerializer().Serialize(families)};
 }

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <grpcpp/grpcpp.h>
-#include <prometheus/collectable.h>
+#include <prometheus/metric_family.h>
 
 #include <functional>
 #include <memory>
@@ -49,9 +49,9 @@ class Admin {
 
   const std::string& address() const { return http_->address(); }
 
-  // Shows what these collect. They must stay usable until the admin port has gone.
-  void Show(std::vector<std::shared_ptr<prometheus::Collectable>> collectables)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Shows Prometheus what this returns, which is called until the admin port has gone.
+  using Collect = std::function<std::vector<prometheus::MetricFamily>()>;
+  void Show(Collect collect) ABSL_LOCKS_EXCLUDED(mutex_);
   // Who may read what RPCs answer.
   struct Access {
     // With which those are answered who bring no token; empty: they need one, if the service asks.
@@ -76,7 +76,7 @@ class Admin {
   HttpResponse Api(absl::string_view method, const HttpRequest& request);
 
   mutable Mutex mutex_;
-  std::vector<std::shared_ptr<prometheus::Collectable>> collectables_ ABSL_GUARDED_BY(mutex_);
+  Collect collect_ ABSL_GUARDED_BY(mutex_);
   // Null while it isn't serving.
   std::shared_ptr<v1::RatioService::StubInterface> service_ ABSL_GUARDED_BY(mutex_);
   std::function<Condition()> look_ ABSL_GUARDED_BY(mutex_);

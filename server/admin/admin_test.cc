@@ -51,19 +51,6 @@ class Service final : public v1::RatioService::Service {
   }
 };
 
-// Collects when it is told to.
-class Stuck final : public prometheus::Collectable {
- public:
-  explicit Stuck(std::shared_future<void> released) : released_(std::move(released)) {}
-  std::vector<prometheus::MetricFamily> Collect() const override {
-    released_.wait();
-    return {};
-  }
-
- private:
-  const std::shared_future<void> released_;
-};
-
 std::string Gunzipped(std::string bytes) {
   z_stream stream = {};
   EXPECT_EQ(inflateInit2(&stream, 15 + 16), Z_OK);
@@ -218,7 +205,7 @@ TEST_F(AdminTest, MetricsAreOfWhatIsShown) {
   EXPECT_EQ(Body(Get("/metrics")), "");
   const auto registry = std::make_shared<prometheus::Registry>();
   prometheus::BuildCounter().Name("x_total").Help("X.").Register(*registry).Add({}).Increment(3);
-  admin_->Show({registry});
+  admin_->Show([registry] { return registry->Collect(); });
   const std::string answer = Get("/metrics");
   EXPECT_TRUE(absl::StrContains(answer, "Content-Type: text/plain; version=0.0.4"));
   EXPECT_EQ(Body(answer), "# HELP x_total X.\n# TYPE x_total counter\nx_total 3\n");
@@ -343,7 +330,10 @@ TEST_F(AdminTest, BodiesThatAreRefusedHoldFewDescriptors) {
 
 TEST_F(AdminTest, HandlersThatWaitHoldUpNoProbe) {
   StartServing();
-  admin_->Show({std::make_shared<Stuck>(release_.get_future().share())});
+  admin_->Show([released = release_.get_future().share()] {
+    released.wait();
+    return std::vector<prometheus::MetricFamily>();
+  });
   std::vector<std::thread> scrapes;
   for (int i = 0; i < 100; ++i) scrapes.emplace_back([&] { Get("/metrics"); });
   for (int i = 0; i < 20; ++i) {
@@ -385,7 +375,7 @@ TEST_F(AdminTest, MetricsAreCompressedWhereAsked) {
   const auto registry = std::make_shared<prometheus::Registry>();
   auto& family = prometheus::BuildCounter().Name("x_total").Help("X.").Register(*registry);
   for (int i = 0; i < 1000; ++i) family.Add({{"i", absl::StrCat(i)}});
-  admin_->Show({registry});
+  admin_->Show([registry] { return registry->Collect(); });
   const std::string plain = Body(Get("/metrics"));
   for (const char* asked : {"gzip", "deflate, gzip;q=0.5, br", "br,gzip"}) {
     const std::string answer = Get("/metrics", absl::StrCat("Accept-Encoding: ", asked, "\r\n"));

@@ -1,11 +1,13 @@
 // What requests take from the query of a URL, as in run_id=r&draw=5.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "sis/v1/ratio_service.pb.h"
 
 namespace sis {
 
@@ -15,15 +17,42 @@ std::string PercentDecoded(absl::string_view text);
 // The value of a name in a query, decoded; empty if it isn't there.
 std::string QueryValue(absl::string_view query, absl::string_view name);
 
-// Fills in those fields that the request has of run_id, draw, sequence and attempt. InvalidArgument
-// for a value that is no number.
-absl::Status ReadQuery(absl::string_view query, v1::ListRunsRequest& request);
-absl::Status ReadQuery(absl::string_view query, v1::GetServerRequest& request);
-absl::Status ReadQuery(absl::string_view query, v1::GetRunRequest& request);
-absl::Status ReadQuery(absl::string_view query, v1::ListStepsRequest& request);
-absl::Status ReadQuery(absl::string_view query, v1::ListSequencesRequest& request);
-absl::Status ReadQuery(absl::string_view query, v1::InspectRunRequest& request);
-absl::Status ReadQuery(absl::string_view query, v1::GetStepRequest& request);
-absl::Status ReadQuery(absl::string_view query, v1::InspectSequenceRequest& request);
+template <typename Integer>
+absl::Status ReadInteger(absl::string_view query, absl::string_view name, Integer& value) {
+  const std::string text = QueryValue(query, name);
+  if (text.empty() || absl::SimpleAtoi(text, &value)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(name, ": '", text, "' is not a number"));
+}
+
+// Fills in those fields that the request has of run_id, draw, limit, and sequence or after with
+// their attempt. InvalidArgument for a value that is no number.
+template <typename Request>
+absl::Status ReadQuery(absl::string_view query, Request& request) {
+  const std::string run_id = QueryValue(query, "run_id");
+  uint64_t draw = 0;
+  uint32_t attempt = 0, limit = 0;
+  absl::Status status;
+  if constexpr (requires { request.set_run_id(run_id); }) request.set_run_id(run_id);
+  if constexpr (requires { request.mutable_run(); }) request.mutable_run()->set_run_id(run_id);
+  if constexpr (requires { request.set_draw(draw); }) {
+    status = ReadInteger(query, "draw", draw);
+    request.set_draw(draw);
+  }
+  if constexpr (requires { request.mutable_sequence(); }) {
+    status = ReadInteger(query, "attempt", attempt);
+    request.mutable_sequence()->set_id(QueryValue(query, "sequence"));
+    request.mutable_sequence()->set_attempt(attempt);
+  }
+  if constexpr (requires { request.mutable_after(); }) {
+    status = ReadInteger(query, "attempt", attempt);
+    status.Update(ReadInteger(query, "limit", limit));
+    request.set_limit(limit);
+    if (const std::string after = QueryValue(query, "after"); !after.empty()) {
+      request.mutable_after()->set_id(after);
+      request.mutable_after()->set_attempt(attempt);
+    }
+  }
+  return status;
+}
 
 }  // namespace sis

@@ -8,10 +8,12 @@
 #include <algorithm>
 #include <chrono>
 #include <iostream>
+#include <iterator>
 #include <map>
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -20,9 +22,6 @@
 #include "server/main/check_options.h"
 #include "server/main/descriptor_limit.h"
 #include "server/main/version.h"
-#include "server/metrics/metric_families.h"
-#include "server/metrics/process_metrics.h"
-#include "server/security/server_credentials.h"
 #include "server/store/parse_store.h"
 #include "server/threads/steady_now.h"
 
@@ -65,75 +64,6 @@ void KeepGrpc() { [[maybe_unused]] static const bool kept = (grpc_init(), true);
 
 }  // namespace
 
-// What the server itself shows Prometheus.
-class Server::Gauges final : public prometheus::Collectable {
- public:
-  explicit Gauges(Server& server) : server_(server) {}
-  std::vector<prometheus::MetricFamily> Collect() const override {
-    using enum prometheus::MetricType;
-    std::vector<prometheus::MetricFamily> families = ProcessMetrics();
-    for (prometheus::MetricFamily& family : Own()) families.push_back(std::move(family));
-    if (const int64_t end = server_.certificate_end_; end != 0) {
-      families.push_back(Family("sis_tls_certificate_not_after_timestamp_seconds",
-                                "When the certificate that clients are shown ends, since 1970.",
-                                Gauge, static_cast<double>(end)));
-    }
-    prometheus::MetricFamily failed{"sis_reload_failed",
-                                    "1 while files make no sense that were to be read again, and "
-                                    "what they held before is used.",
-                                    Gauge,
-                                    {}};
-    for (const Reloads* reloads : server_.Reloaded()) {
-      failed.metric.push_back(
-          Metric(Gauge, reloads->failed() ? 1 : 0, {{"files", reloads->what()}}));
-    }
-    if (!failed.metric.empty()) families.push_back(std::move(failed));
-    return families;
-  }
-
- private:
-  std::vector<prometheus::MetricFamily> Own() const {
-    using enum prometheus::MetricType;
-    return {
-        {"sis_build_info",
-         "1, with the version, what evaluates, and what keeps sequences.",
-         Gauge,
-         {Metric(
-             Gauge, 1,
-             {{"backend", std::string(server_.backend_name())},
-              {"store", server_.store_ == nullptr ? "memory" : std::string(server_.store_->name())},
-              {"version", kVersion}})}},
-        Family("sis_waiting_appends", "Append streams that are not read until there is room.",
-               Gauge, static_cast<double>(server_.room_queue_.size())),
-        Family("sis_segments", "Segments of shared memory leased.", Gauge,
-               static_cast<double>(server_.segments_.size())),
-        Family("sis_segment_bytes",
-               "Bytes of shared memory, until the last request that uses a segment has ended.",
-               Gauge, static_cast<double>(server_.segments_.used_bytes())),
-        Family("sis_refused_connections_total",
-               "Connections closed at once, as too many file descriptors were in use.", Counter,
-               static_cast<double>(server_.listener_->refused())),
-        Family("sis_cut_connections_total",
-               "Connections cut because they brought too much before anybody said who they are.",
-               Counter, static_cast<double>(server_.authenticator_->strangers().cut())),
-        Family("sis_store_read_only", "1 while the store has no room for appends.", Gauge,
-               server_.ReadOnlyReason().empty() ? 0 : 1),
-        Family("sis_store_damaged_files",
-               "Files of the store that were set aside, by this start or before, with what was in "
-               "them.",
-               Gauge, static_cast<double>(server_.damaged_files_)),
-        Family(
-            "sis_store_runs_set_aside",
-            "Runs that are not served, as their stored records can't be used. Nothing of them is "
-            "lost.",
-            Gauge, static_cast<double>(server_.runs_.SetAside().size())),
-        Family("sis_store_recovery_seconds", "Time from opening the store to being ready.", Gauge,
-               server_.recovery_seconds_)};
-  }
-
-  Server& server_;
-};
-
 Server::Server(const ServerOptions& options, std::unique_ptr<Arena> arena,
                std::unique_ptr<SequenceStore> store, std::unique_ptr<Admin> admin,
                std::unique_ptr<Authenticator> authenticator)
@@ -157,17 +87,11 @@ Server::Server(const ServerOptions& options, std::unique_ptr<Arena> arena,
       status_(registry_, room_queue_, segments_, metrics_, absl::Now),
       service_({runs_, room_queue_, segments_, *backend_.backend, workers_, store_threads_,
                 streams_, metrics_, status_, *authenticator_, parsing_, options.default_deadline}),
-      cache_metrics_(std::make_shared<CacheMetrics>(registry_)),
-      gauges_(std::make_shared<Gauges>(*this)),
       admin_(std::move(admin)),
       run_idle_expiry_(options.run_idle_expiry),
       reload_interval_(options.security.reload_interval),
       proxy_certificate_(options.security.proxy_certificate),
-      has_identities_(!options.security.identities.empty()) {
-  if (!backend_.device_cache.empty()) {
-    device_cache_metrics_ = std::make_shared<DeviceCacheMetrics>(*backend_.backend);
-  }
-}
+      has_identities_(!options.security.identities.empty()) {}
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
   absl::StatusOr<std::unique_ptr<Server>> server = StartOnce(options);
@@ -260,6 +184,62 @@ std::string Server::ReadOnlyReason() const {
   return read_only_reason_;
 }
 
+MetricFamilies Server::Collect() {
+  using enum prometheus::MetricType;
+  MetricFamilies families = CacheMetrics(registry_);
+  const auto add = [&families](MetricFamilies more) {
+    absl::c_move(more, std::back_inserter(families));
+  };
+  add(ProcessMetrics());
+  add({{"sis_build_info",
+        "1, with the version, what evaluates, and what keeps sequences.",
+        Gauge,
+        {Metric(Gauge, 1,
+                {{"backend", std::string(backend_name())},
+                 {"store", store_ == nullptr ? "memory" : std::string(store_->name())},
+                 {"version", kVersion}})}},
+       Family("sis_waiting_appends", "Append streams that are not read until there is room.", Gauge,
+              room_queue_.size()),
+       Family("sis_segments", "Segments of shared memory leased.", Gauge, segments_.size()),
+       Family("sis_segment_bytes",
+              "Bytes of shared memory, until the last request that uses a segment has ended.",
+              Gauge, segments_.used_bytes()),
+       Family("sis_refused_connections_total",
+              "Connections closed at once, as too many file descriptors were in use.", Counter,
+              listener_->refused()),
+       Family("sis_cut_connections_total",
+              "Connections cut because they brought too much before anybody said who they are.",
+              Counter, authenticator_->strangers().cut()),
+       Family("sis_store_read_only", "1 while the store has no room for appends.", Gauge,
+              ReadOnlyReason().empty() ? 0 : 1),
+       Family("sis_store_damaged_files",
+              "Files of the store that were set aside, by this start or before, with what was in "
+              "them.",
+              Gauge, damaged_files_),
+       Family("sis_store_runs_set_aside",
+              "Runs that are not served, as their stored records can't be used. Nothing of them is "
+              "lost.",
+              Gauge, runs_.SetAside().size()),
+       Family("sis_store_recovery_seconds", "Time from opening the store to being ready.", Gauge,
+              recovery_seconds_)});
+  if (const int64_t end = certificate_end_; end != 0) {
+    add({Family("sis_tls_certificate_not_after_timestamp_seconds",
+                "When the certificate that clients are shown ends, since 1970.", Gauge, end)});
+  }
+  prometheus::MetricFamily failed{"sis_reload_failed",
+                                  "1 while files make no sense that were to be read again, and "
+                                  "what they held before is used.",
+                                  Gauge,
+                                  {}};
+  for (const Reloads* reloads : Reloaded()) {
+    failed.metric.push_back(Metric(Gauge, reloads->failed() ? 1 : 0, {{"files", reloads->what()}}));
+  }
+  if (!failed.metric.empty()) families.push_back(std::move(failed));
+  add(metrics_.registry()->Collect());
+  if (!backend_.device_cache.empty()) add(DeviceCacheMetrics(*backend_.backend));
+  return families;
+}
+
 void Server::StartServing(const ServerOptions& options) {
   if (store_ != nullptr) LookAtStore();
   status_.SetIdentity(
@@ -268,10 +248,7 @@ void Server::StartServing(const ServerOptions& options) {
        .store = store_description_});
   status_.SetReady(true);
   if (admin_ == nullptr) return;
-  std::vector<std::shared_ptr<prometheus::Collectable>> collectables = {cache_metrics_, gauges_,
-                                                                        metrics_.registry()};
-  if (device_cache_metrics_ != nullptr) collectables.push_back(device_cache_metrics_);
-  admin_->Show(std::move(collectables));
+  admin_->Show([this] { return Collect(); });
   const SecurityOptions& security = options.security;
   Admin::Access access;
   if (IsLocal(options.admin) || security.insecure) {
@@ -304,7 +281,7 @@ absl::Status Server::Listen(const ServerOptions& options) {
     absl::StatusOr<std::unique_ptr<TlsFiles>> files = TlsFiles::Open(options.security);
     if (!files.ok()) return files.status();
     tls_files_ = *std::move(files);
-    tls = TlsServerCredentials(options.security, *tls_files_);
+    tls = tls_files_->Credentials();
     certificate_end_ = absl::ToUnixSeconds(tls_files_->certificate_end());
   }
   if (!proxy_certificate_.empty()) LookAtProxyCertificate();

@@ -24,9 +24,8 @@
 #include "server/main/listener.h"
 #include "server/memory/arena.h"
 #include "server/memory/byte_budget.h"
-#include "server/metrics/cache_metrics.h"
-#include "server/metrics/device_cache_metrics.h"
 #include "server/metrics/metered_store.h"
+#include "server/metrics/metric_families.h"
 #include "server/metrics/metrics.h"
 #include "server/rpc/open_streams.h"
 #include "server/rpc/ratio_service.h"
@@ -106,8 +105,6 @@ class Server {
   void Shutdown(absl::Duration grace = absl::Seconds(5));
 
  private:
-  class Gauges;
-
   // `store` is null if nothing is to outlive the memory.
   // `admin` is null if nobody is to look in.
   Server(const ServerOptions& options, std::unique_ptr<Arena> arena,
@@ -118,6 +115,8 @@ class Server {
   // `store` is what OpenStore was given, `opening` how long it took.
   absl::Status Recover(const std::string& store, absl::Duration opening);
   absl::Status Listen(const ServerOptions& options);
+  // What Prometheus is shown.
+  MetricFamilies Collect();
   // What is shown at the admin port, from now on.
   void StartServing(const ServerOptions& options);
   // Whether the store takes appends, and which runs are set aside; says on stderr what changes.
@@ -161,10 +160,7 @@ class Server {
   StoreThreads store_threads_;
   ServerStatus status_;
   RatioService service_;
-  const std::shared_ptr<CacheMetrics> cache_metrics_;
-  std::shared_ptr<Gauges> gauges_;
-  std::shared_ptr<DeviceCacheMetrics> device_cache_metrics_;  // null without a device
-  std::unique_ptr<TlsFiles> tls_files_;                       // null without TLS
+  std::unique_ptr<TlsFiles> tls_files_;  // null without TLS
   std::unique_ptr<Listener> listener_;
   std::unique_ptr<grpc::Server> grpc_server_;
   const std::unique_ptr<Admin> admin_;  // or null

@@ -3,26 +3,21 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <cstdint>
-#include <initializer_list>
 #include <iostream>
-#include <optional>
+#include <memory>
 #include <string>
-#include <thread>
 
 #include "absl/flags/flag.h"
 #include "absl/flags/usage.h"
-#include "absl/strings/str_cat.h"
+#include "absl/flags/usage_config.h"
+#include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/time.h"
-#include "kernels/backend_choice.h"
 #include "server/main/check_options.h"
 #include "server/main/configuration.h"
 #include "server/main/descriptor_limit.h"
+#include "server/main/flags.h"
 #include "server/main/heap.h"
-#include "server/main/security_flags.h"
 #include "server/main/server.h"
-#include "server/memory/arena.h"
 
 ABSL_FLAG(std::string, config, "",
           "file of flags, a line `name = value` each; the environment (SIS_SERVER_NAME) and the "
@@ -34,68 +29,8 @@ ABSL_FLAG(
     int, parent, 0,
     "id of the process that starts it, with which it ends as with SIGTERM, whatever ends that; "
     "0: it outlives it");
-ABSL_FLAG(std::string, listen, sis::ServerOptions().listen,
-          "gRPC addresses, host:port or unix:path, commas between; port 0 picks a free one");
-ABSL_FLAG(std::string, admin, sis::ServerOptions().admin,
-          "address of the page, /metrics, /healthz and /readyz, host:port; empty for none");
-ABSL_FLAG(std::string, admin_hosts, sis::ServerOptions().admin_hosts,
-          "names that browsers and Prometheus may use for the admin address, commas between, or "
-          ".example.com for all that end so; addresses, localhost and names without a dot always "
-          "may");
-ABSL_FLAG(std::string, tokenizer, sis::ServerOptions().tokenizer,
-          "a Hugging Face tokenizer.json, for the texts of tokens on the page");
-ABSL_FLAG(int64_t, cache_bytes, sis::ServerOptions().cache_bytes,
-          "most bytes of recorded sequences in memory, taken at start");
-ABSL_FLAG(int64_t, max_message_bytes, sis::ServerOptions().max_message_bytes,
-          "largest gRPC message");
-ABSL_FLAG(int64_t, shared_memory_bytes, sis::ServerOptions().shared_memory_bytes,
-          "most bytes of shared memory that clients over a Unix socket may lease; 0: none "
-          "(docs/operations.md)");
-ABSL_FLAG(int, evaluate_threads, static_cast<int>(std::thread::hardware_concurrency()),
-          "threads that evaluate");
-ABSL_FLAG(std::string, backend, "auto",
-          "what evaluates: auto, cpu or cuda; without a usable CUDA device all mean cpu");
-ABSL_FLAG(
-    int64_t, device_cache_bytes, -1,
-    "with CUDA, bytes on the device for copies of recorded rows, taken at start; 0 for none, -1 "
-    "for a quarter of what is free, at most --cache_bytes");
-ABSL_FLAG(std::string, store, sis::ServerOptions().store,
-          "what keeps sequences beyond this process: memory (nothing), rocksdb:DIR[?sync=1], or "
-          "memcached:HOST:PORT,... with *WEIGHT where wanted (docs/operations.md)");
-ABSL_FLAG(absl::Duration, shutdown_grace, absl::Seconds(10),
-          "how long calls in flight may take to finish after SIGTERM");
-ABSL_FLAG(absl::Duration, default_deadline, sis::ServerOptions().default_deadline,
-          "how long an answer may take where the client sets no deadline; then the call is "
-          "DEADLINE_EXCEEDED; inf: for ever");
-ABSL_FLAG(int, max_top_k, sis::Limits().max_top_k, "largest K of a run, at most 254");
-ABSL_FLAG(int64_t, max_positions, sis::Limits().max_positions, "longest sequence");
-ABSL_FLAG(int64_t, max_evaluate_positions, sis::Limits().max_evaluate_positions,
-          "most positions in one Evaluate or FetchTopK");
-ABSL_FLAG(int, max_runs, sis::Limits().max_runs, "most runs");
-ABSL_FLAG(int, max_runs_per_owner, sis::Limits().max_runs_per_owner,
-          "most runs of one owner, where callers say who they are");
-ABSL_FLAG(int, metric_runs, sis::Limits().metric_runs,
-          "runs that have metrics of their own; those of the rest are under run=other");
-ABSL_FLAG(absl::Duration, run_idle_expiry, sis::ServerOptions().run_idle_expiry,
-          "a run that no call names for so long is deleted, 24h for instance; inf: never");
-ABSL_FLAG(int, max_leases, sis::Limits().max_leases, "most leases of a run");
-ABSL_FLAG(double, max_lease_seconds, absl::ToDoubleSeconds(sis::Limits().max_lease),
-          "longest lease");
-ABSL_FLAG(absl::Duration, lease_absence, sis::Limits().lease_absence,
-          "where room is short, leases of a run end of which nothing was fetched or evaluated for "
-          "so long");
-ABSL_FLAG(absl::Duration, append_patience, sis::Limits().append_patience,
-          "how long a batch waits for room before what does not fit is refused");
-ABSL_FLAG(int64_t, inspected_bytes, sis::Limits().inspected_bytes,
-          "for the last evaluated values of a sample of sequences, which sisctl show and the page "
-          "open; one run takes at most an eighth, one sequence half of that; 0: none are kept");
-ABSL_FLAG(int, steps_kept, sis::Limits().steps_kept, "draws of a run whose totals are kept");
 
 namespace {
-
-// A few chunks of the arena for each of two sizes of blocks.
-constexpr int64_t kLeastCacheBytes = 16 * int64_t{sis::Arena::kSlabBytes};
-constexpr int64_t kMostThreads = 4096;
 
 // Whether there is a process that it ends with, and it is gone. No signal and no pipe says that as
 // surely: PR_SET_PDEATHSIG is about threads, and a child of that process holds its pipes open.
@@ -104,98 +39,9 @@ bool ParentIsGone() {
   return parent != 0 && getppid() != parent;
 }
 
-// What makes no sense about the value that a flag has now, as Configuration asks it.
 std::string FlagProblem(absl::string_view flag) {
-  if (flag == "listen") return sis::ListenProblem(absl::GetFlag(FLAGS_listen));
-  if (flag == "admin") return sis::AdminProblem(absl::GetFlag(FLAGS_admin));
-  if (flag == "admin_hosts") return sis::AdminHostsProblem(absl::GetFlag(FLAGS_admin_hosts));
-  if (flag == "store") return sis::StoreProblem(absl::GetFlag(FLAGS_store));
-  if (flag == "backend") {
-    const bool known = sis::ParseBackendKind(absl::GetFlag(FLAGS_backend)).has_value();
-    return known ? "" : " is none of auto, cpu and cuda";
-  }
-  if (flag == "parent") return ParentIsGone() ? " is not the process that started it" : "";
-  struct Range {
-    absl::string_view flag;
-    int64_t value;
-    int64_t least;
-    int64_t most = INT64_MAX;
-  };
-  for (const Range& range : std::initializer_list<Range>{
-           {"max_top_k", absl::GetFlag(FLAGS_max_top_k), 1, sis::kMaxTopK},
-           {"max_positions", absl::GetFlag(FLAGS_max_positions), 1, INT32_MAX},
-           {"cache_bytes", absl::GetFlag(FLAGS_cache_bytes), kLeastCacheBytes},
-           {"device_cache_bytes", absl::GetFlag(FLAGS_device_cache_bytes), -1},
-           {"shared_memory_bytes", absl::GetFlag(FLAGS_shared_memory_bytes), 0},
-           {"max_message_bytes", absl::GetFlag(FLAGS_max_message_bytes), 1, INT32_MAX},
-           {"evaluate_threads", absl::GetFlag(FLAGS_evaluate_threads), 1, kMostThreads},
-           {"max_evaluate_positions", absl::GetFlag(FLAGS_max_evaluate_positions), 1},
-           {"max_runs", absl::GetFlag(FLAGS_max_runs), 1},
-           {"max_runs_per_owner", absl::GetFlag(FLAGS_max_runs_per_owner), 1},
-           {"metric_runs", absl::GetFlag(FLAGS_metric_runs), 0},
-           {"max_leases", absl::GetFlag(FLAGS_max_leases), 1},
-           {"inspected_bytes", absl::GetFlag(FLAGS_inspected_bytes), 0},
-           {"steps_kept", absl::GetFlag(FLAGS_steps_kept), 1}}) {
-    if (range.flag != flag) continue;
-    if (range.value < range.least) return absl::StrCat(" is below ", range.least);
-    if (range.value > range.most) return absl::StrCat(" is above ", range.most);
-  }
-  if (flag == "max_lease_seconds") {
-    return absl::GetFlag(FLAGS_max_lease_seconds) >= 0 ? "" : " is not 0 or more";  // nor NaN
-  }
-  struct Duration {
-    absl::string_view flag;
-    absl::Duration value;
-    bool may_be_zero;
-  };
-  for (const Duration& duration : std::initializer_list<Duration>{
-           {"run_idle_expiry", absl::GetFlag(FLAGS_run_idle_expiry), false},
-           {"default_deadline", absl::GetFlag(FLAGS_default_deadline), false},
-           {"append_patience", absl::GetFlag(FLAGS_append_patience), true},
-           {"lease_absence", absl::GetFlag(FLAGS_lease_absence), true},
-           {"shutdown_grace", absl::GetFlag(FLAGS_shutdown_grace), true}}) {
-    if (duration.flag != flag) continue;
-    if (duration.value < absl::ZeroDuration()) return " is below 0";
-    if (duration.value == absl::ZeroDuration() && !duration.may_be_zero) return " is not above 0";
-  }
-  return sis::SecurityFlagProblem(flag);
-}
-
-sis::ServerOptions OptionsFromFlags() {
-  const int64_t device_cache_bytes = absl::GetFlag(FLAGS_device_cache_bytes);
-  return {
-      .listen = absl::GetFlag(FLAGS_listen),
-      .admin = absl::GetFlag(FLAGS_admin),
-      .admin_hosts = absl::GetFlag(FLAGS_admin_hosts),
-      .tokenizer = absl::GetFlag(FLAGS_tokenizer),
-      .cache_bytes = absl::GetFlag(FLAGS_cache_bytes),
-      .max_message_bytes = absl::GetFlag(FLAGS_max_message_bytes),
-      .shared_memory_bytes = absl::GetFlag(FLAGS_shared_memory_bytes),
-      .evaluate_threads = absl::GetFlag(FLAGS_evaluate_threads),
-      .backend = *sis::ParseBackendKind(absl::GetFlag(FLAGS_backend)),
-      .device_cache_bytes =
-          device_cache_bytes < 0 ? std::nullopt : std::optional(device_cache_bytes),
-      .store = absl::GetFlag(FLAGS_store),
-      .run_idle_expiry = absl::GetFlag(FLAGS_run_idle_expiry),
-      .default_deadline = absl::GetFlag(FLAGS_default_deadline),
-      .limits =
-          {
-              .max_top_k = absl::GetFlag(FLAGS_max_top_k),
-              .max_positions = absl::GetFlag(FLAGS_max_positions),
-              .max_evaluate_positions = absl::GetFlag(FLAGS_max_evaluate_positions),
-              .max_runs = absl::GetFlag(FLAGS_max_runs),
-              .max_runs_per_owner = absl::GetFlag(FLAGS_max_runs_per_owner),
-              .metric_runs = absl::GetFlag(FLAGS_metric_runs),
-              .max_leases = absl::GetFlag(FLAGS_max_leases),
-              .max_lease = absl::Seconds(absl::GetFlag(FLAGS_max_lease_seconds)),
-              .lease_absence = absl::GetFlag(FLAGS_lease_absence),
-              .steps_kept = absl::GetFlag(FLAGS_steps_kept),
-              .inspected_bytes = absl::GetFlag(FLAGS_inspected_bytes),
-              .append_patience = absl::GetFlag(FLAGS_append_patience),
-          },
-      .security = sis::SecurityFromFlags(),
-      .connections = sis::ConnectionLimitsFromFlags(),
-  };
+  if (flag != "parent") return sis::FlagProblem(flag);
+  return ParentIsGone() ? " is not the process that started it" : "";
 }
 
 // The exit status of a server that doesn't start, once it has said why.
@@ -208,10 +54,15 @@ int Refuse(const absl::Status& status) {
 
 int main(int argc, char** argv) {
   absl::SetProgramUsageMessage("The SIS ratio service. See README.md.");
+  absl::FlagsUsageConfig usage;
+  usage.contains_help_flags = [](absl::string_view file) {
+    return absl::StrContains(file, "server/main/");
+  };
+  absl::SetFlagsUsageConfig(usage);
   const absl::StatusOr<sis::Configuration> configuration =
       sis::Configuration::Load(argc, argv, FlagProblem);
   if (!configuration.ok()) return Refuse(configuration.status());
-  const sis::ServerOptions options = OptionsFromFlags();
+  const sis::ServerOptions options = sis::OptionsFromFlags();
   std::cout << configuration->Describe() << std::flush;
   if (absl::GetFlag(FLAGS_check)) {
     absl::Status status = sis::CheckOptions(options);

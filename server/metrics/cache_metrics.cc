@@ -1,5 +1,3 @@
-#include "server/metrics/cache_metrics.h"
-
 #include <algorithm>
 #include <cstdint>
 #include <limits>
@@ -222,28 +220,23 @@ struct RunHistogram {
   double RunTotals::*sum;
 };
 
+template <auto kCounts>
+std::span<const int64_t> Counts(const RunTotals& totals) {
+  return totals.*kCounts;
+}
+
 const RunHistogram kRunHistograms[] = {
     {"sis_abs_log_ratio_nats", "|log w| of scored positions.", PowerBounds(kFirstNatsExponent),
-     [](const RunTotals& totals) -> std::span<const int64_t> {
-       return totals.abs_log_ratio_counts;
-     },
-     &RunTotals::d},
+     Counts<&RunTotals::abs_log_ratio_counts>, &RunTotals::d},
     {"sis_log_envelope_nats", "The log-envelope, log M, of scored positions; 0 of negative ones.",
-     PowerBounds(kFirstNatsExponent),
-     [](const RunTotals& totals) -> std::span<const int64_t> { return totals.log_envelope_counts; },
+     PowerBounds(kFirstNatsExponent), Counts<&RunTotals::log_envelope_counts>,
      &RunTotals::positive_log_envelope},
     {"sis_residual_mass_ratio", "The current policy's mass outside the set, of scored positions.",
-     PowerBounds(kFirstMassExponent),
-     [](const RunTotals& totals) -> std::span<const int64_t> {
-       return totals.residual_mass_counts;
-     },
+     PowerBounds(kFirstMassExponent), Counts<&RunTotals::residual_mass_counts>,
      &RunTotals::residual_mass},
     {"sis_acceptance_probability_ratio",
      "The probability of acceptance, a, of scored positions; 0 outside the set.",
-     AcceptanceBounds(),
-     [](const RunTotals& totals) -> std::span<const int64_t> {
-       return totals.acceptance_probability_counts;
-     },
+     AcceptanceBounds(), Counts<&RunTotals::acceptance_probability_counts>,
      &RunTotals::acceptance_probability},
 };
 
@@ -287,22 +280,20 @@ void SortLabels(Labels& labels) {
 
 }  // namespace
 
-std::vector<prometheus::MetricFamily> CacheMetrics::Collect() const {
-  std::vector<prometheus::MetricFamily> families = {
-      Family("sis_cache_bytes", "Bytes charged to the cache.", Gauge,
-             static_cast<double>(registry_.budget().used())),
+MetricFamilies CacheMetrics(const RunRegistry& registry) {
+  MetricFamilies families = {
+      Family("sis_cache_bytes", "Bytes charged to the cache.", Gauge, registry.budget().used()),
       Family("sis_cache_budget_bytes", "The most that sis_cache_bytes may be.", Gauge,
-             static_cast<double>(registry_.budget().limit())),
+             registry.budget().limit()),
       Family("sis_step_bytes", "Bytes of the totals of steps, besides sis_cache_bytes.", Gauge,
-             static_cast<double>(registry_.steps_budget().used())),
-      Family("sis_runs", "Runs that are held.", Gauge, static_cast<double>(registry_.size())),
-      Family("sis_runs_limit", "The most that sis_runs may be.", Gauge,
-             static_cast<double>(registry_.max_runs())),
+             registry.steps_budget().used()),
+      Family("sis_runs", "Runs that are held.", Gauge, registry.size()),
+      Family("sis_runs_limit", "The most that sis_runs may be.", Gauge, registry.max_runs()),
       Family("sis_owner_runs", "The most runs that belong to one owner.", Gauge,
-             static_cast<double>(registry_.runs_of_one_owner())),
+             registry.runs_of_one_owner()),
       Family("sis_owner_runs_limit", "The most that sis_owner_runs may be.", Gauge,
-             static_cast<double>(registry_.max_runs_per_owner()))};
-  const std::vector<Shown> runs = ShownRuns(registry_);
+             registry.max_runs_per_owner())};
+  const std::vector<Shown> runs = ShownRuns(registry);
   for (const RunFamily& family : kRunFamilies) {
     prometheus::MetricFamily metrics{family.name, family.help, family.type, {}};
     for (const Shown& shown : runs) {

@@ -1,13 +1,12 @@
-#include "server/metrics/device_cache_metrics.h"
-
 #include "server/metrics/metric_families.h"
 
 namespace sis {
-std::vector<prometheus::MetricFamily> DeviceCacheMetrics::Collect() const {
+
+MetricFamilies DeviceCacheMetrics(const Backend& backend) {
   using enum prometheus::MetricType;
-  const ResidentRowsStats stats = backend_.resident_rows();
+  const ResidentRowsStats stats = backend.resident_rows();
   const auto read = [](const char* result, int64_t count) {
-    return Metric(Counter, static_cast<double>(count), {{"result", result}});
+    return Metric(Counter, count, {{"result", result}});
   };
   return {
       Family("sis_device_cache_budget_bytes", "Bytes on the device for copies of recorded rows.",

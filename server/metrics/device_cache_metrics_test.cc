@@ -1,9 +1,8 @@
-#include "server/metrics/device_cache_metrics.h"
-
 #include <gtest/gtest.h>
 #include <prometheus/text_serializer.h>
 
 #include "kernels/decide/scalar_backend.h"
+#include "server/metrics/metric_families.h"
 
 namespace sis {
 namespace {
@@ -27,8 +26,7 @@ class WithStats final : public Backend {
 
 TEST(DeviceCacheMetrics, ShowWhatTheBackendSays) {
   const WithStats backend;
-  const std::string page =
-      prometheus::TextSerializer().Serialize(DeviceCacheMetrics(backend).Collect());
+  const std::string page = prometheus::TextSerializer().Serialize(DeviceCacheMetrics(backend));
   for (const char* line :
        {"# TYPE sis_device_cache_budget_bytes gauge\n", "sis_device_cache_budget_bytes 7340032\n",
         "# TYPE sis_device_cache_bytes gauge\n", "sis_device_cache_bytes 4096\n",

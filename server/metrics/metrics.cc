@@ -1,6 +1,7 @@
 #include "server/metrics/metrics.h"
 
-#include <algorithm>
+#include <google/protobuf/descriptor.h>
+
 #include <iterator>
 #include <map>
 
@@ -23,34 +24,23 @@ prometheus::Family<prometheus::Histogram>& HistogramFamily(prometheus::Registry&
 const prometheus::Histogram::BucketBoundaries kSecondsBuckets = {
     1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1, 2.5, 5, 10};
 
-struct Method {
-  const char* name;
-  const char* type;
-};
-constexpr Method kMethods[] = {{"CreateRun", "unary"},
-                               {"AdvanceVersion", "unary"},
-                               {"GetRun", "unary"},
-                               {"ListRuns", "unary"},
-                               {"DeleteRun", "unary"},
-                               {"GetStep", "unary"},
-                               {"ListSteps", "unary"},
-                               {"ListSequences", "unary"},
-                               {"GetServer", "unary"},
-                               {"InspectRun", "unary"},
-                               {"InspectSequence", "unary"},
-                               {"Append", "bidi_stream"},
-                               {"Release", "unary"},
-                               {"FetchTopK", "server_stream"},
-                               {"Evaluate", "unary"},
-                               {"EvaluateStream", "bidi_stream"},
-                               {"LeaseSegment", "server_stream"}};
+using google::protobuf::MethodDescriptor;
+using google::protobuf::ServiceDescriptor;
+
+const ServiceDescriptor& Service() {
+  return *google::protobuf::DescriptorPool::generated_pool()->FindServiceByName(
+      "sis.v1.RatioService");
+}
+
+const char* TypeOf(const MethodDescriptor& method) {
+  if (method.client_streaming()) return "bidi_stream";
+  return method.server_streaming() ? "server_stream" : "unary";
+}
 
 // As the gRPC libraries' own metrics have them.
 std::map<std::string, std::string> LabelsOf(const std::string& name) {
-  const auto* method = std::ranges::find_if(
-      kMethods, [&](const Method& candidate) { return name == candidate.name; });
-  return {{"grpc_type", method == std::end(kMethods) ? "unary" : method->type},
-          {"grpc_service", "sis.v1.RatioService"},
+  return {{"grpc_type", TypeOf(*Service().FindMethodByName(name))},
+          {"grpc_service", Service().full_name()},
           {"grpc_method", name}};
 }
 
@@ -89,10 +79,11 @@ Metrics::Metrics()
                                       "Bytes of records that came from the store.")
                             .Add({})) {
   // From 0 on, so that the first one of a kind is seen as an increase.
-  for (const Method& method : kMethods) {
-    rpcs_started_.Add(LabelsOf(method.name));
-    rpcs_.Add(LabelsOf(method.name, absl::StatusCode::kOk));
-    rpc_seconds_.Add(LabelsOf(method.name), kSecondsBuckets);
+  for (int i = 0; i < Service().method_count(); ++i) {
+    const std::string& method = Service().method(i)->name();
+    rpcs_started_.Add(LabelsOf(method));
+    rpcs_.Add(LabelsOf(method, absl::StatusCode::kOk));
+    rpc_seconds_.Add(LabelsOf(method), kSecondsBuckets);
   }
 }
 

@@ -1,5 +1,3 @@
-#include "server/metrics/process_metrics.h"
-
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -50,10 +48,10 @@ int64_t OpenFiles() {
 
 }  // namespace
 
-std::vector<prometheus::MetricFamily> ProcessMetrics() {
+MetricFamilies ProcessMetrics() {
   const auto ticks = static_cast<double>(sysconf(_SC_CLK_TCK));
   const auto page = static_cast<double>(sysconf(_SC_PAGESIZE));
-  std::vector<prometheus::MetricFamily> families;
+  MetricFamilies families;
   if (const std::vector<std::string> fields = StatFields(); fields.size() > 21) {
     // proc(5) counts them from 1, of which these are the fields from 3 on.
     const auto field = [&](size_t number) { return std::stod(fields[number - 3]); };
@@ -65,12 +63,11 @@ std::vector<prometheus::MetricFamily> ProcessMetrics() {
     families.push_back(
         Family("process_resident_memory_bytes", "Resident memory.", Gauge, field(24) * page));
   }
-  families.push_back(Family("process_open_fds", "Open file descriptors.", Gauge,
-                            static_cast<double>(OpenFiles())));
+  families.push_back(Family("process_open_fds", "Open file descriptors.", Gauge, OpenFiles()));
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
-    families.push_back(Family("process_max_fds", "The most open file descriptors.", Gauge,
-                              static_cast<double>(limit.rlim_cur)));
+    families.push_back(
+        Family("process_max_fds", "The most open file descriptors.", Gauge, limit.rlim_cur));
   }
   return families;
 }

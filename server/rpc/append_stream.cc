@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "server/rpc/client_at.h"
 #include "server/rpc/grpc_status.h"
 #include "server/wire/received_bytes.h"
 
@@ -26,23 +25,13 @@ absl::Status ShutsDown() { return absl::UnavailableError("the server shuts down"
 }  // namespace
 
 AppendStream::AppendStream(const grpc::CallbackServerContext& context, const Resources& resources)
-    : Stream(resources.streams),
-      context_(context),
-      client_(WhereIs(context)),
-      resources_(resources),
-      caller_(resources.authenticator.Authorize(context, kMethod)),
-      timer_(resources.metrics, kMethod),
-      charge_(resources.parsing) {
+    : Stream(context, resources, kMethod), charge_(resources.parsing) {
   Register();
   if (caller_.ok()) {
     ReadNext();
   } else {
     End(caller_.status());
   }
-}
-
-bool AppendStream::IsAllowed() const {
-  return resources_.authenticator.Authorize(context_, kMethod) == caller_;
 }
 
 void AppendStream::ReadNext() {

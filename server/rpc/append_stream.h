@@ -13,7 +13,6 @@
 #include "server/rpc/open_streams.h"
 #include "server/rpc/reaction_order.h"
 #include "server/rpc/resources.h"
-#include "server/rpc/rpc_timer.h"
 #include "server/threads/mutex.h"
 #include "server/wire/append_request.h"
 #include "server/wire/append_response.h"
@@ -41,8 +40,6 @@ class AppendStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   void GiveUp(const absl::Status& status) override;
 
   void Close() override;
-  void Cancel() override { context_.TryCancel(); }
-  bool IsAllowed() const override;
 
   void ReadNext();
   void End(const absl::Status& status);
@@ -56,11 +53,6 @@ class AppendStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   // That the batch names; null if none.
   absl::StatusOr<std::shared_ptr<SharedSegment>> FindSegment();
 
-  const grpc::CallbackServerContext& context_;
-  const ClientAt client_;
-  const Resources resources_;
-  const absl::StatusOr<Caller> caller_;
-  const RpcTimer timer_;
   ReactionOrder order_;
   Mutex mutex_;  // not held where the stream ends, as it goes then
   // Whether it waits for a message, with none at hand; whether it may no more.

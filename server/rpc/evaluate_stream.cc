@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "server/rpc/call_deadline.h"
-#include "server/rpc/client_at.h"
 #include "server/rpc/grpc_status.h"
 
 namespace sis {
@@ -29,16 +28,7 @@ EvaluateStream* EvaluateStream::Start(const grpc::CallbackServerContext& context
 
 EvaluateStream::EvaluateStream(const grpc::CallbackServerContext& context,
                                const Resources& resources)
-    : Stream(resources.streams),
-      context_(context),
-      client_(WhereIs(context)),
-      resources_(resources),
-      caller_(resources.authenticator.Authorize(context, kMethod)),
-      timer_(resources.metrics, kMethod) {}
-
-bool EvaluateStream::IsAllowed() const {
-  return resources_.authenticator.Authorize(context_, kMethod) == caller_;
-}
+    : Stream(context, resources, kMethod) {}
 
 void EvaluateStream::Close() {
   WriterLock lock(mutex_);

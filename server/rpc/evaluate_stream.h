@@ -14,7 +14,6 @@
 #include "server/rpc/evaluate_task.h"
 #include "server/rpc/open_streams.h"
 #include "server/rpc/resources.h"
-#include "server/rpc/rpc_timer.h"
 #include "server/threads/mutex.h"
 
 namespace sis {
@@ -46,18 +45,11 @@ class EvaluateStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, gr
 
   EvaluateStream(const grpc::CallbackServerContext& context, const Resources& resources);
   void Close() override;
-  void Cancel() override { context_.TryCancel(); }
-  bool IsAllowed() const override;
   void OnAnswer(Request& request, absl::StatusOr<grpc::ByteBuffer> answer);
   // Starts whatever can be started now: a write, a read, the end.
   void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void End(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  const grpc::CallbackServerContext& context_;
-  const ClientAt client_;
-  const Resources resources_;
-  const absl::StatusOr<Caller> caller_;
-  const RpcTimer timer_;
   // Nobody wants the answers any more.
   std::atomic<bool> stopped_ = false;
 

@@ -4,7 +4,6 @@
 #include <string>
 #include <utility>
 
-#include "server/rpc/client_at.h"
 #include "server/rpc/grpc_status.h"
 #include "server/wire/received_message.h"
 #include "server/wire/serialize.h"
@@ -19,12 +18,7 @@ constexpr char kMethod[] = "FetchTopK";
 
 FetchStream::FetchStream(const grpc::CallbackServerContext& context, const Resources& resources,
                          const grpc::ByteBuffer& request)
-    : Stream(resources.streams),
-      context_(context),
-      resources_(resources),
-      caller_(resources.authenticator.Authorize(context, kMethod)),
-      timer_(resources.metrics, kMethod),
-      deadline_(context, resources.default_deadline) {
+    : Stream(context, resources, kMethod), deadline_(context, resources.default_deadline) {
   Register();
   if (!caller_.ok()) {
     End(caller_.status());
@@ -41,13 +35,9 @@ FetchStream::FetchStream(const grpc::CallbackServerContext& context, const Resou
   });
 }
 
-bool FetchStream::IsAllowed() const {
-  return resources_.authenticator.Authorize(context_, kMethod) == caller_;
-}
-
 absl::Status FetchStream::Open(const grpc::ByteBuffer& request) {
-  const auto received = ReceivedMessage<v1::FetchTopKRequest>::Parse(
-      request, resources_.parsing, resources_.segments, WhereIs(context_));
+  const auto received = ReceivedMessage<v1::FetchTopKRequest>::Parse(request, resources_.parsing,
+                                                                     resources_.segments, client_);
   if (!received.ok()) return received.status();
   const v1::FetchTopKRequest& message = (*received)->message();
   absl::StatusOr<std::shared_ptr<Run>> run = resources_.runs.Find(message.run(), *caller_);

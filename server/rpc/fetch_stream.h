@@ -11,7 +11,6 @@
 #include "server/rpc/open_streams.h"
 #include "server/rpc/reaction_order.h"
 #include "server/rpc/resources.h"
-#include "server/rpc/rpc_timer.h"
 
 namespace sis {
 
@@ -30,8 +29,6 @@ class FetchStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
 
  private:
   void Close() override {}  // ends by itself
-  void Cancel() override { context_.TryCancel(); }
-  bool IsAllowed() const override;
 
   absl::Status Open(const grpc::ByteBuffer& request);
   void WriteNext();
@@ -39,10 +36,6 @@ class FetchStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   void Copy();
   void End(const absl::Status& status);
 
-  const grpc::CallbackServerContext& context_;
-  const Resources resources_;
-  const absl::StatusOr<Caller> caller_;
-  const RpcTimer timer_;
   const CallDeadline deadline_;
   ReactionOrder order_;
   absl::StatusCode code_ = absl::StatusCode::kOk;

@@ -2,9 +2,26 @@
 
 #include <algorithm>
 
+#include "server/rpc/client_at.h"
+#include "server/rpc/resources.h"
 #include "server/threads/steady_now.h"
 
 namespace sis {
+
+OpenStreams::Stream::Stream(const grpc::CallbackServerContext& context, const Resources& resources,
+                            const char* method)
+    : streams_(resources.streams),
+      call_(resources.streams),
+      method_(method),
+      context_(context),
+      resources_(resources),
+      client_(WhereIs(context)),
+      caller_(resources.authenticator.Authorize(context, method)),
+      timer_(resources.metrics, method) {}
+
+bool OpenStreams::Stream::IsAllowed() const {
+  return resources_.authenticator.Authorize(context_, method_) == caller_;
+}
 
 void OpenStreams::Add(Stream& stream) {
   WriterLock lock(mutex_);

@@ -1,6 +1,8 @@
 // The streams that clients have open, and how many calls of any kind there are.
 #pragma once
 
+#include <grpcpp/grpcpp.h>
+
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -10,10 +12,16 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_set.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "server/cache/caller.h"
+#include "server/rpc/rpc_timer.h"
+#include "server/shared_memory/segment_registry.h"
 #include "server/threads/mutex.h"
 
 namespace sis {
+
+struct Resources;
 
 // So that a server that shuts down need not wait for clients that are idle, and that a client that
 // reads nothing can't hold what it is to be sent for good. Thread-safe. Its lock comes before those
@@ -43,12 +51,14 @@ class OpenStreams {
     // the client goes on elsewhere.
     virtual void Close() = 0;
     // Cancels the call, whatever it is at.
-    virtual void Cancel() = 0;
+    void Cancel() { context_.TryCancel(); }
     // Whether its caller still may do what it does.
-    virtual bool IsAllowed() const = 0;
+    bool IsAllowed() const;
 
    protected:
-    explicit Stream(OpenStreams& streams) : streams_(streams), call_(streams) {}
+    // `context` is the call's, of the method of this name; `resources` outlive the streams.
+    Stream(const grpc::CallbackServerContext& context, const Resources& resources,
+           const char* method);
     ~Stream() = default;
 
     // In between it may be closed and cancelled, by other threads.
@@ -64,7 +74,16 @@ class OpenStreams {
 
     OpenStreams& streams_;
     const Call call_;
+    const char* const method_;
     std::atomic<int64_t> write_began_ = kNever;  // in nanoseconds
+
+   protected:
+    const grpc::CallbackServerContext& context_;
+    const Resources& resources_;
+    const ClientAt client_;
+    // Or why the call is none.
+    const absl::StatusOr<Caller> caller_;
+    const RpcTimer timer_;
   };
 
   explicit OpenStreams(Clock clock) : clock_(std::move(clock)) {}

@@ -1,9 +1,14 @@
 #include "server/rpc/ratio_service.h"
 
+#include <google/protobuf/descriptor.h>
+#include <grpcpp/grpcpp.h>
+
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -18,9 +23,9 @@
 #include "server/rpc/evaluate_task.h"
 #include "server/rpc/fetch_stream.h"
 #include "server/rpc/grpc_status.h"
+#include "server/rpc/reaction_order.h"
 #include "server/rpc/rpc_timer.h"
 #include "server/rpc/segment_lease.h"
-#include "server/rpc/unary_call.h"
 #include "server/slices/slices.h"
 #include "server/wire/received_arrays.h"
 #include "server/wire/received_bytes.h"
@@ -29,8 +34,132 @@
 namespace sis {
 namespace {
 
-absl::Status ReleaseAll(StoredRuns& runs, Run& run, const v1::ReleaseRequest& request,
-                        v1::ReleaseResponse& response) {
+using Context = grpc::CallbackServerContext;
+using Bytes = grpc::ByteBuffer;
+// Answers a unary call.
+using Finish = std::function<void(const absl::Status& status)>;
+
+// Of a type without arrays.
+template <typename Message>
+absl::Status Parse(const grpc::ByteBuffer& received, ParsingCharge& charge, Message& message) {
+  grpc::ByteBuffer buffer = received;
+  const absl::StatusOr<ScatteredBytes> bytes = ReceivedBytes(buffer, charge);
+  if (!bytes.ok()) return bytes.status();
+  ReceivedArrays none;
+  return ReceivedArrays::Parse(*bytes, ShapeOf<Message>(), charge, message, none);
+}
+
+template <typename Request>
+const v1::RunRef& RunOf(const Request& request) {
+  return request.run();
+}
+v1::RunRef RunOf(const v1::GetRunRequest& request) {
+  v1::RunRef newest;
+  newest.set_run_id(request.run_id());
+  return newest;
+}
+
+// Counts as a call until its answer has been sent. Owns itself.
+class UnaryCall final : public grpc::ServerUnaryReactor {
+ public:
+  explicit UnaryCall(OpenStreams& streams) : call_(streams) { order_.HandOn(); }
+  void OnDone() override {
+    order_.Begin();
+    delete this;
+  }
+
+ private:
+  const OpenStreams::Call call_;
+  ReactionOrder order_;
+};
+
+using google::protobuf::MethodDescriptor;
+using google::protobuf::ServiceDescriptor;
+
+const ServiceDescriptor& Methods() {
+  return *google::protobuf::DescriptorPool::generated_pool()->FindServiceByName(
+      v1::RatioService::service_full_name());
+}
+
+const MethodDescriptor& MethodNamed(const char* name) { return *Methods().FindMethodByName(name); }
+
+// Every unary method has a message of its own.
+template <typename Request>
+const MethodDescriptor& MethodOf() {
+  int index = 0;
+  while (Methods().method(index)->input_type() != Request::descriptor()) ++index;
+  return *Methods().method(index);
+}
+
+absl::Status CreateRun(const Resources& resources, const Caller& caller,
+                       const v1::CreateRunRequest& request, v1::CreateRunResponse& response) {
+  const absl::StatusOr<RunRegistry::Created> created = resources.runs.Create(request, caller);
+  if (!created.ok()) return created.status();
+  response.set_incarnation(created->run->incarnation());
+  response.set_created(created->created);
+  return absl::OkStatus();
+}
+
+absl::Status ListRuns(const Resources& resources, const Caller& caller, const v1::ListRunsRequest&,
+                      v1::ListRunsResponse& response) {
+  for (const std::shared_ptr<Run>& run : resources.runs.registry().List(caller)) {
+    *response.add_runs() = ToMessage(run->Describe());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DeleteRun(const Resources& resources, const Caller& caller,
+                       const v1::DeleteRunRequest& request, v1::DeleteRunResponse& response) {
+  const absl::StatusOr<bool> deleted = resources.runs.Delete(request.run(), caller);
+  if (deleted.ok()) response.set_deleted(*deleted);
+  return deleted.status();
+}
+
+absl::Status GetServer(const Resources& resources, const Caller&, const v1::GetServerRequest&,
+                       v1::GetServerResponse& response) {
+  response = resources.status.Describe();
+  return absl::OkStatus();
+}
+
+absl::Status AdvanceVersion(const Resources& resources, Run& run,
+                            const v1::AdvanceVersionRequest& request,
+                            v1::AdvanceVersionResponse& response) {
+  const absl::StatusOr<int64_t> dropped =
+      resources.runs.AdvanceVersion(run, request.policy_version());
+  if (!dropped.ok()) return dropped.status();
+  response.set_dropped_sequences(*dropped);
+  return absl::OkStatus();
+}
+
+absl::Status GetRun(const Resources&, Run& run, const v1::GetRunRequest&,
+                    v1::GetRunResponse& response) {
+  *response.mutable_run() = ToMessage(run.Describe());
+  return absl::OkStatus();
+}
+
+absl::Status GetStep(const Resources&, Run& run, const v1::GetStepRequest& request,
+                     v1::GetStepResponse& response) {
+  const std::optional<StepLedger::Step> step = run.steps().Find(request.draw());
+  if (!step.has_value()) {
+    return absl::NotFoundError(absl::StrCat("draw ", request.draw(), " of run '", run.id(),
+                                            "': nothing counted, or too old"));
+  }
+  response = ToMessage(*step);
+  return absl::OkStatus();
+}
+
+absl::Status ListSteps(const Resources&, Run& run, const v1::ListStepsRequest&,
+                       v1::ListStepsResponse& response) {
+  for (const auto& [draw, step] : run.steps().List()) {
+    v1::ListStepsResponse::Step& message = *response.add_steps();
+    message.set_draw(draw);
+    *message.mutable_step() = ToMessage(step);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Release(const Resources& resources, Run& run, const v1::ReleaseRequest& request,
+                     v1::ReleaseResponse& response) {
   if (request.lease_ids_size() > run.limits().max_leases) {
     return absl::InvalidArgumentError(absl::StrCat("lease_ids: ", request.lease_ids_size(),
                                                    " of them, must be at most ",
@@ -44,7 +173,8 @@ absl::Status ReleaseAll(StoredRuns& runs, Run& run, const v1::ReleaseRequest& re
     names.push_back(*std::move(name));
   }
   const std::span<const uint64_t> lease_ids(request.lease_ids().data(), request.lease_ids_size());
-  const absl::StatusOr<StoredRuns::Released> released = runs.Release(run, names, lease_ids);
+  const absl::StatusOr<StoredRuns::Released> released =
+      resources.runs.Release(run, names, lease_ids);
   if (!released.ok()) return released.status();
   response.set_released_sequences(released->sequences);
   response.set_released_leases(released->leases);
@@ -53,8 +183,8 @@ absl::Status ReleaseAll(StoredRuns& runs, Run& run, const v1::ReleaseRequest& re
   return absl::OkStatus();
 }
 
-absl::Status ListPage(const Run& run, const v1::ListSequencesRequest& request,
-                      v1::ListSequencesResponse& response) {
+absl::Status ListSequences(const Resources&, Run& run, const v1::ListSequencesRequest& request,
+                           v1::ListSequencesResponse& response) {
   constexpr uint32_t kMost = 1000;
   if (request.limit() > kMost) {
     return absl::InvalidArgumentError(
@@ -78,264 +208,136 @@ absl::Status ListPage(const Run& run, const v1::ListSequencesRequest& request,
   return absl::OkStatus();
 }
 
-// Of a type without arrays.
-template <typename Message>
-absl::Status Parse(const grpc::ByteBuffer& received, ParsingCharge& charge, Message& message) {
-  grpc::ByteBuffer buffer = received;
-  const absl::StatusOr<ScatteredBytes> bytes = ReceivedBytes(buffer, charge);
-  if (!bytes.ok()) return bytes.status();
-  ReceivedArrays none;
-  return ReceivedArrays::Parse(*bytes, ShapeOf<Message>(), charge, message, none);
-}
-
-template <typename Request>
-const v1::RunRef& RunOf(const Request& request) {
-  return request.run();
-}
-v1::RunRef RunOf(const v1::GetRunRequest& request) {
-  v1::RunRef newest;
-  newest.set_run_id(request.run_id());
-  return newest;
-}
-
 }  // namespace
 
+RatioService::RatioService(const Resources& resources) : resources_(resources) {
+  Answer(sis::CreateRun);
+  Answer(sis::ListRuns);
+  Answer(sis::DeleteRun);
+  Answer(sis::GetServer);
+  AnswerOfRun(sis::AdvanceVersion);
+  AnswerOfRun(sis::GetRun);
+  AnswerOfRun(sis::GetStep);
+  AnswerOfRun(sis::ListSteps);
+  AnswerOfRun(sis::ListSequences);
+  AnswerOfRun(sis::Release);
+  AnswerOfRun<v1::InspectRunRequest, v1::InspectRunResponse>(
+      [](const Resources&, Run& run, const auto&, auto& response) {
+        sis::InspectRun(run, response);
+        return absl::OkStatus();
+      });
+  AnswerOfRun<v1::InspectSequenceRequest, v1::InspectSequenceResponse>(
+      [](const Resources&, Run& run, const auto& request, auto& response) {
+        return sis::InspectSequence(run, request, response);
+      });
+  AddEvaluate();
+  AddStreams();
+}
+
+template <typename Request, typename Response>
+void RatioService::Answer(absl::Status (*handler)(const Resources& resources, const Caller& caller,
+                                                  const Request& request, Response& response)) {
+  AnswerBy<Request, Response>(
+      [this, handler](const Caller& caller, const Request& request, Response& response) {
+        return handler(resources_, caller, request, response);
+      });
+}
+
+template <typename Request, typename Response>
+void RatioService::AnswerOfRun(absl::Status (*handler)(const Resources& resources, Run& run,
+                                                       const Request& request,
+                                                       Response& response)) {
+  AnswerBy<Request, Response>([this, handler](const Caller& caller, const Request& request,
+                                              Response& response) -> absl::Status {
+    const auto run = resources_.runs.Find(RunOf(request), caller);
+    return run.ok() ? handler(resources_, **run, request, response) : run.status();
+  });
+}
+
 template <typename Request, typename Response, typename Handler>
-RatioService::Unary* RatioService::Answer(const Call& call, Handler handler) {
-  const RpcTimer timer(resources_.metrics, call.method);
-  Unary* reactor = new UnaryCall(resources_.streams);
-  const auto caller = resources_.authenticator.Authorize(*call.context, call.method);
-  if (!caller.ok()) {
-    timer.Finish(caller.status().code());
-    reactor->Finish(ToGrpcStatus(caller.status()));
-    return reactor;
-  }
-  const CallDeadline deadline(*call.context, resources_.default_deadline);
-  resources_.store_threads.Run([=, this] {
-    ParsingCharge charge(resources_.parsing);
-    Request request;
-    const auto response = std::make_shared<Response>();
-    absl::Status status = deadline.Check();
-    if (status.ok()) status = Parse(*call.request, charge, request);
-    if (status.ok()) status = handler(*caller, &request, response.get());
-    if (status.ok()) *call.response = SerializeInPlace(response);
-    timer.Finish(status.code());
-    reactor->Finish(ToGrpcStatus(status));
-  });
-  return reactor;
+void RatioService::AnswerBy(Handler handler) {
+  AddUnary(MethodOf<Request>(),
+           [this, handler](Context& context, const Caller& caller, const Bytes& received,
+                           Bytes& answered, const Finish& finish) {
+             const CallDeadline deadline(context, resources_.default_deadline);
+             resources_.store_threads.Run([=, this, &received, &answered] {
+               ParsingCharge charge(resources_.parsing);
+               Request request;
+               const auto response = std::make_shared<Response>();
+               absl::Status status = deadline.Check();
+               if (status.ok()) status = Parse(received, charge, request);
+               if (status.ok()) status = handler(caller, request, *response);
+               if (status.ok()) answered = SerializeInPlace(response);
+               finish(status);
+             });
+           });
 }
 
-template <typename Request, typename Response, typename Handler>
-RatioService::Unary* RatioService::AnswerOfRun(const Call& call, Handler handler) {
-  return Answer<Request, Response>(
-      call,
-      [=, this](const Caller& caller, const Request* request, Response* response) -> absl::Status {
-        const auto found = resources_.runs.Find(RunOf(*request), caller);
-        return found.ok() ? handler(**found, request, response) : found.status();
-      });
+void RatioService::AddEvaluate() {
+  AddUnary(MethodNamed("Evaluate"),
+           [this](Context& context, const Caller& caller, const Bytes& received, Bytes& answered,
+                  const Finish& finish) {
+             EvaluateTask::Start(
+                 resources_, caller, WhereIs(context), received,
+                 [&context, deadline = CallDeadline(context, resources_.default_deadline)] {
+                   return context.IsCancelled() ? absl::CancelledError("the trainer is gone")
+                                                : deadline.Check();
+                 },
+                 [&answered, finish](absl::StatusOr<Bytes> answer) {
+                   if (answer.ok()) answered.Swap(&*answer);
+                   finish(answer.status());
+                 });
+           });
 }
 
-RatioService::Unary* RatioService::CreateRun(Context* context, const grpc::ByteBuffer* request,
-                                             grpc::ByteBuffer* response) {
-  using Request = v1::CreateRunRequest;
-  using Response = v1::CreateRunResponse;
-  const Call call{context, "CreateRun", request, response};
-  return Answer<Request, Response>(call, [this](const Caller& caller, const Request* request,
-                                                Response* response) {
-    const absl::StatusOr<RunRegistry::Created> created = resources_.runs.Create(*request, caller);
-    if (!created.ok()) return created.status();
-    response->set_incarnation(created->run->incarnation());
-    response->set_created(created->created);
-    return absl::OkStatus();
-  });
-}
-
-RatioService::Unary* RatioService::AdvanceVersion(Context* context, const grpc::ByteBuffer* request,
-                                                  grpc::ByteBuffer* response) {
-  using Request = v1::AdvanceVersionRequest;
-  using Response = v1::AdvanceVersionResponse;
-  const Call call{context, "AdvanceVersion", request, response};
-  return AnswerOfRun<Request, Response>(
-      call, [this](Run& run, const Request* request, Response* response) {
-        const absl::StatusOr<int64_t> dropped =
-            resources_.runs.AdvanceVersion(run, request->policy_version());
-        if (!dropped.ok()) return dropped.status();
-        response->set_dropped_sequences(*dropped);
-        return absl::OkStatus();
-      });
-}
-
-RatioService::Unary* RatioService::GetRun(Context* context, const grpc::ByteBuffer* request,
-                                          grpc::ByteBuffer* response) {
-  using Request = v1::GetRunRequest;
-  using Response = v1::GetRunResponse;
-  const Call call{context, "GetRun", request, response};
-  return AnswerOfRun<Request, Response>(call, [](Run& run, const Request*, Response* response) {
-    *response->mutable_run() = ToMessage(run.Describe());
-    return absl::OkStatus();
-  });
-}
-
-RatioService::Unary* RatioService::ListRuns(Context* context, const grpc::ByteBuffer* request,
-                                            grpc::ByteBuffer* response) {
-  using Request = v1::ListRunsRequest;
-  using Response = v1::ListRunsResponse;
-  const Call call{context, "ListRuns", request, response};
-  return Answer<Request, Response>(
-      call, [this](const Caller& caller, const Request*, Response* response) {
-        for (const std::shared_ptr<Run>& run : resources_.runs.registry().List(caller)) {
-          *response->add_runs() = ToMessage(run->Describe());
-        }
-        return absl::OkStatus();
-      });
-}
-
-RatioService::Unary* RatioService::DeleteRun(Context* context, const grpc::ByteBuffer* request,
-                                             grpc::ByteBuffer* response) {
-  using Request = v1::DeleteRunRequest;
-  using Response = v1::DeleteRunResponse;
-  const Call call{context, "DeleteRun", request, response};
-  return Answer<Request, Response>(
-      call, [this](const Caller& caller, const Request* request, Response* response) {
-        const absl::StatusOr<bool> deleted = resources_.runs.Delete(request->run(), caller);
-        if (deleted.ok()) response->set_deleted(*deleted);
-        return deleted.status();
-      });
-}
-
-RatioService::Unary* RatioService::GetStep(Context* context, const grpc::ByteBuffer* request,
-                                           grpc::ByteBuffer* response) {
-  using Request = v1::GetStepRequest;
-  using Response = v1::GetStepResponse;
-  const Call call{context, "GetStep", request, response};
-  return AnswerOfRun<Request, Response>(
-      call, [](Run& run, const Request* request, Response* response) {
-        const std::optional<StepLedger::Step> step = run.steps().Find(request->draw());
-        if (!step.has_value()) {
-          return absl::NotFoundError(absl::StrCat("draw ", request->draw(), " of run '", run.id(),
-                                                  "': nothing counted, or too old"));
-        }
-        *response = ToMessage(*step);
-        return absl::OkStatus();
-      });
-}
-
-RatioService::Unary* RatioService::ListSteps(Context* context, const grpc::ByteBuffer* request,
-                                             grpc::ByteBuffer* response) {
-  using Request = v1::ListStepsRequest;
-  using Response = v1::ListStepsResponse;
-  const Call call{context, "ListSteps", request, response};
-  return AnswerOfRun<Request, Response>(call, [](Run& run, const Request*, Response* response) {
-    for (const auto& [draw, step] : run.steps().List()) {
-      v1::ListStepsResponse::Step& message = *response->add_steps();
-      message.set_draw(draw);
-      *message.mutable_step() = ToMessage(step);
+template <typename Start>
+void RatioService::AddUnary(const MethodDescriptor& method, const Start& start) {
+  const auto answer = [this, start, &name = method.name()](Context* context, const Bytes* received,
+                                                           Bytes* answered) {
+    const RpcTimer timer(resources_.metrics, name);
+    auto* reactor = new UnaryCall(resources_.streams);
+    const Finish finish = [timer, reactor](const absl::Status& status) {
+      timer.Finish(status.code());
+      reactor->Finish(ToGrpcStatus(status));
+    };
+    const absl::StatusOr<Caller> caller = resources_.authenticator.Authorize(*context, name);
+    if (caller.ok()) {
+      start(*context, *caller, *received, *answered, finish);
+    } else {
+      finish(caller.status());
     }
-    return absl::OkStatus();
-  });
-}
-
-RatioService::Unary* RatioService::ListSequences(Context* context, const grpc::ByteBuffer* request,
-                                                 grpc::ByteBuffer* response) {
-  using Request = v1::ListSequencesRequest;
-  using Response = v1::ListSequencesResponse;
-  const Call call{context, "ListSequences", request, response};
-  return AnswerOfRun<Request, Response>(call,
-                                        [](Run& run, const Request* request, Response* response) {
-                                          return ListPage(run, *request, *response);
-                                        });
-}
-
-RatioService::Unary* RatioService::GetServer(Context* context, const grpc::ByteBuffer* request,
-                                             grpc::ByteBuffer* response) {
-  using Request = v1::GetServerRequest;
-  using Response = v1::GetServerResponse;
-  const Call call{context, "GetServer", request, response};
-  return Answer<Request, Response>(call, [this](const Caller&, const Request*, Response* response) {
-    *response = resources_.status.Describe();
-    return absl::OkStatus();
-  });
-}
-
-RatioService::Unary* RatioService::InspectRun(Context* context, const grpc::ByteBuffer* request,
-                                              grpc::ByteBuffer* response) {
-  using Request = v1::InspectRunRequest;
-  using Response = v1::InspectRunResponse;
-  const Call call{context, "InspectRun", request, response};
-  return AnswerOfRun<Request, Response>(call, [](Run& run, const Request*, Response* response) {
-    sis::InspectRun(run, *response);
-    return absl::OkStatus();
-  });
-}
-
-RatioService::Unary* RatioService::InspectSequence(Context* context,
-                                                   const grpc::ByteBuffer* request,
-                                                   grpc::ByteBuffer* response) {
-  using Request = v1::InspectSequenceRequest;
-  using Response = v1::InspectSequenceResponse;
-  const Call call{context, "InspectSequence", request, response};
-  return AnswerOfRun<Request, Response>(call,
-                                        [](Run& run, const Request* request, Response* response) {
-                                          return sis::InspectSequence(run, *request, *response);
-                                        });
-}
-
-RatioService::Stream* RatioService::Append(Context* context) {
-  return new AppendStream(*context, resources_);
-}
-
-RatioService::Unary* RatioService::Release(Context* context, const grpc::ByteBuffer* request,
-                                           grpc::ByteBuffer* response) {
-  using Request = v1::ReleaseRequest;
-  using Response = v1::ReleaseResponse;
-  const Call call{context, "Release", request, response};
-  return AnswerOfRun<Request, Response>(
-      call, [this](Run& run, const Request* request, Response* response) {
-        return ReleaseAll(resources_.runs, run, *request, *response);
-      });
-}
-
-grpc::ServerWriteReactor<grpc::ByteBuffer>* RatioService::FetchTopK(
-    Context* context, const grpc::ByteBuffer* request) {
-  return new FetchStream(*context, resources_, *request);
-}
-
-RatioService::Unary* RatioService::Evaluate(Context* context, const grpc::ByteBuffer* request,
-                                            grpc::ByteBuffer* response) {
-  Unary* reactor = new UnaryCall(resources_.streams);
-  const RpcTimer timer(resources_.metrics, "Evaluate");
-  const auto caller = resources_.authenticator.Authorize(*context, "Evaluate");
-  if (!caller.ok()) {
-    timer.Finish(caller.status().code());
-    reactor->Finish(ToGrpcStatus(caller.status()));
     return reactor;
-  }
-  EvaluateTask::Start(
-      resources_, *caller, WhereIs(*context), *request,
-      [context, deadline = CallDeadline(*context, resources_.default_deadline)] {
-        return context->IsCancelled() ? absl::CancelledError("the trainer is gone")
-                                      : deadline.Check();
-      },
-      [=](absl::StatusOr<grpc::ByteBuffer> answer) {
-        timer.Finish(answer.status().code());
-        if (answer.ok()) response->Swap(&*answer);
-        reactor->Finish(ToGrpcStatus(answer.status()));
-      });
-  return reactor;
+  };
+  MarkMethodRawCallback(method.index(),
+                        new grpc::internal::CallbackUnaryHandler<Bytes, Bytes>(answer));
 }
 
-RatioService::Stream* RatioService::EvaluateStream(Context* context) {
-  return sis::EvaluateStream::Start(*context, resources_);
-}
-
-grpc::ServerWriteReactor<grpc::ByteBuffer>* RatioService::LeaseSegment(
-    Context* context, const grpc::ByteBuffer* request) {
-  ParsingCharge charge(resources_.parsing);
-  v1::LeaseSegmentRequest message;
-  absl::Status status = resources_.authenticator.Authorize(*context, "LeaseSegment").status();
-  if (status.ok()) status = Parse(*request, charge, message);
-  return SegmentLease::Start(resources_, WhereIs(*context),
-                             status.ok() ? absl::StatusOr<uint64_t>(message.bytes()) : status);
+void RatioService::AddStreams() {
+  const auto append = [this](Context* context) { return new AppendStream(*context, resources_); };
+  const auto evaluate = [this](Context* context) {
+    return sis::EvaluateStream::Start(*context, resources_);
+  };
+  const auto fetch = [this](Context* context, const Bytes* request) {
+    return new FetchStream(*context, resources_, *request);
+  };
+  const auto lease = [this](Context* context, const Bytes* request) {
+    ParsingCharge charge(resources_.parsing);
+    v1::LeaseSegmentRequest message;
+    absl::Status status = resources_.authenticator.Authorize(*context, "LeaseSegment").status();
+    if (status.ok()) status = Parse(*request, charge, message);
+    return SegmentLease::Start(resources_, WhereIs(*context),
+                               status.ok() ? absl::StatusOr<uint64_t>(message.bytes()) : status);
+  };
+  using grpc::internal::CallbackBidiHandler;
+  using grpc::internal::CallbackServerStreamingHandler;
+  MarkMethodRawCallback(MethodNamed("Append").index(),
+                        new CallbackBidiHandler<Bytes, Bytes>(append));
+  MarkMethodRawCallback(MethodNamed("EvaluateStream").index(),
+                        new CallbackBidiHandler<Bytes, Bytes>(evaluate));
+  MarkMethodRawCallback(MethodNamed("FetchTopK").index(),
+                        new CallbackServerStreamingHandler<Bytes, Bytes>(fetch));
+  MarkMethodRawCallback(MethodNamed("LeaseSegment").index(),
+                        new CallbackServerStreamingHandler<Bytes, Bytes>(lease));
 }
 
 }  // namespace sis

@@ -1,8 +1,10 @@
 // The gRPC service: every method of sis.v1.RatioService, handed on to what does the work.
 #pragma once
 
-#include <grpcpp/grpcpp.h>
+#include <google/protobuf/descriptor.h>
 
+#include "server/cache/caller.h"
+#include "server/cache/run.h"
 #include "server/rpc/resources.h"
 #include "sis/v1/ratio_service.grpc.pb.h"
 
@@ -10,81 +12,30 @@ namespace sis {
 
 // All methods exchange messages with gRPC as bytes: so those with arrays leave them in place
 // (server/wire), and what is no message is refused in words; gRPC would say UNIMPLEMENTED.
-using LifecycleMethods = v1::RatioService::WithRawCallbackMethod_CreateRun<
-    v1::RatioService::WithRawCallbackMethod_AdvanceVersion<
-        v1::RatioService::WithRawCallbackMethod_GetRun<
-            v1::RatioService::WithRawCallbackMethod_ListRuns<
-                v1::RatioService::WithRawCallbackMethod_DeleteRun<
-                    v1::RatioService::WithRawCallbackMethod_GetStep<v1::RatioService::Service>>>>>>;
-using ListingMethods = v1::RatioService::WithRawCallbackMethod_ListSteps<
-    v1::RatioService::WithRawCallbackMethod_ListSequences<
-        v1::RatioService::WithRawCallbackMethod_GetServer<LifecycleMethods>>>;
-using InspectionMethods = v1::RatioService::WithRawCallbackMethod_InspectRun<
-    v1::RatioService::WithRawCallbackMethod_InspectSequence<ListingMethods>>;
-using RecordMethods =
-    v1::RatioService::WithRawCallbackMethod_Append<v1::RatioService::WithRawCallbackMethod_Release<
-        v1::RatioService::WithRawCallbackMethod_FetchTopK<InspectionMethods>>>;
-using EvaluateMethods = v1::RatioService::WithRawCallbackMethod_Evaluate<
-    v1::RatioService::WithRawCallbackMethod_EvaluateStream<RecordMethods>>;
-using AllMethods = v1::RatioService::WithRawCallbackMethod_LeaseSegment<EvaluateMethods>;
-
 // Thread-safe. Everything it is given must outlive the gRPC server that it is registered with.
-class RatioService final : public AllMethods {
+class RatioService final : public v1::RatioService::Service {
  public:
-  using Context = grpc::CallbackServerContext;
-  using Unary = grpc::ServerUnaryReactor;
-  using Stream = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
-
-  explicit RatioService(const Resources& resources) : resources_(resources) {}
-
-  Unary* CreateRun(Context* context, const grpc::ByteBuffer* request,
-                   grpc::ByteBuffer* response) override;
-  Unary* AdvanceVersion(Context* context, const grpc::ByteBuffer* request,
-                        grpc::ByteBuffer* response) override;
-  Unary* GetRun(Context* context, const grpc::ByteBuffer* request,
-                grpc::ByteBuffer* response) override;
-  Unary* ListRuns(Context* context, const grpc::ByteBuffer* request,
-                  grpc::ByteBuffer* response) override;
-  Unary* DeleteRun(Context* context, const grpc::ByteBuffer* request,
-                   grpc::ByteBuffer* response) override;
-  Unary* GetStep(Context* context, const grpc::ByteBuffer* request,
-                 grpc::ByteBuffer* response) override;
-  Unary* ListSteps(Context* context, const grpc::ByteBuffer* request,
-                   grpc::ByteBuffer* response) override;
-  Unary* ListSequences(Context* context, const grpc::ByteBuffer* request,
-                       grpc::ByteBuffer* response) override;
-  Unary* GetServer(Context* context, const grpc::ByteBuffer* request,
-                   grpc::ByteBuffer* response) override;
-  Unary* InspectRun(Context* context, const grpc::ByteBuffer* request,
-                    grpc::ByteBuffer* response) override;
-  Unary* InspectSequence(Context* context, const grpc::ByteBuffer* request,
-                         grpc::ByteBuffer* response) override;
-  Stream* Append(Context* context) override;
-  Unary* Release(Context* context, const grpc::ByteBuffer* request,
-                 grpc::ByteBuffer* response) override;
-  grpc::ServerWriteReactor<grpc::ByteBuffer>* FetchTopK(Context* context,
-                                                        const grpc::ByteBuffer* request) override;
-  Unary* Evaluate(Context* context, const grpc::ByteBuffer* request,
-                  grpc::ByteBuffer* response) override;
-  Stream* EvaluateStream(Context* context) override;
-  grpc::ServerWriteReactor<grpc::ByteBuffer>* LeaseSegment(
-      Context* context, const grpc::ByteBuffer* request) override;
+  explicit RatioService(const Resources& resources);
 
  private:
-  // A unary call.
-  struct Call {
-    Context* context;
-    const char* method;
-    const grpc::ByteBuffer* request;
-    grpc::ByteBuffer* response;
-  };
-  // Answers a call with what handler(caller, request, response) fills in and returns, an
-  // absl::Status; unless the caller may not make it.
+  // Answers the method of these messages with what the handler fills in, unless the caller may not
+  // call it.
+  template <typename Request, typename Response>
+  void Answer(absl::Status (*handler)(const Resources& resources, const Caller& caller,
+                                      const Request& request, Response& response));
+  // The same of the run that the request names.
+  template <typename Request, typename Response>
+  void AnswerOfRun(absl::Status (*handler)(const Resources& resources, Run& run,
+                                           const Request& request, Response& response));
+  // handler(caller, request, response).
   template <typename Request, typename Response, typename Handler>
-  Unary* Answer(const Call& call, Handler handler);
-  // The same of a run: handler(run, request, response).
-  template <typename Request, typename Response, typename Handler>
-  Unary* AnswerOfRun(const Call& call, Handler handler);
+  void AnswerBy(Handler handler);
+  // start(context, caller, received, answered, finish) sees to it that a call is finished once it
+  // is answered.
+  template <typename Start>
+  void AddUnary(const google::protobuf::MethodDescriptor& method, const Start& start);
+  void AddEvaluate();
+  void AddStreams();
 
   const Resources resources_;
 };

@@ -2,11 +2,9 @@
 
 #include <algorithm>
 #include <map>
-#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "kernels/numerics/crc32c.h"
 
 namespace sis {
@@ -18,26 +16,13 @@ constexpr uint32_t kWindow = 64;
 constexpr uint32_t kMissingAtEnd = 32;
 // Fragments asked for, or removed, at once.
 constexpr uint32_t kFragmentsAtOnce = 16;
-// Of a run that others change all the time.
-constexpr int kSwapAttempts = 100;
 // Between two reads of one Read another replica may append or seal; more often it may not.
 constexpr int kReadAttempts = 4;
-// How long a later life of a deleted run is known to be one, and workers of the former to be late.
-constexpr absl::Duration kDeletionKept = absl::Hours(30 * 24);
 
 ItemKey InGroup(const std::string& prefix, std::string key) { return {prefix, std::move(key)}; }
 
 ItemKey Witness(const std::string& prefix) {
   return {.group = prefix, .key = WitnessKey(prefix), .elsewhere = true};
-}
-
-ItemKey KeyOfRun(const std::string& run_id) { return {RunKey(run_id), RunKey(run_id)}; }
-
-ItemKey KeyOfLease(const LeaseIdentity& lease) { return {LeaseKey(lease), LeaseKey(lease)}; }
-
-Item MakeItem(ItemKey key, absl::Time expires, std::string_view payload) {
-  std::string value = WrapItem(key.key, expires, payload);
-  return {std::move(key), std::move(value), expires};
 }
 
 std::vector<ItemKey> EntryKeys(const std::string& prefix, uint32_t first, uint32_t last) {
@@ -55,11 +40,6 @@ std::vector<ItemKey> FragmentKeys(const std::string& prefix, const SequenceState
     keys.push_back(InGroup(prefix, FragmentKey(prefix, state.form, n)));
   }
   return keys;
-}
-
-// Of two records of a run the one of the higher rank stays.
-std::tuple<uint64_t, bool, uint64_t> Rank(const StoredRun& run) {
-  return {run.incarnation, run.deleted(), run.policy_version};
 }
 
 absl::Status Lost(std::string_view what) {
@@ -381,29 +361,6 @@ std::vector<absl::StatusOr<std::optional<uint8_t>>> LogStore::WhyDropped(
   return reasons;
 }
 
-std::vector<absl::Status> LogStore::EndLeases(std::span<const LeaseIdentity> leases,
-                                              absl::Time expires) {
-  std::vector<Item> items;
-  for (const LeaseIdentity& lease : leases) {
-    items.push_back(MakeItem(KeyOfLease(lease), expires, ""));
-  }
-  return items_->Put(items);
-}
-
-std::vector<absl::StatusOr<bool>> LogStore::HaveEnded(std::span<const LeaseIdentity> leases) {
-  std::vector<ItemKey> keys;
-  for (const LeaseIdentity& lease : leases) keys.push_back(KeyOfLease(lease));
-  const std::vector<absl::StatusOr<std::string>> items = items_->Get(keys);
-  std::vector<absl::StatusOr<bool>> ended(leases.size(), false);
-  for (size_t i = 0; i < items.size(); ++i) {
-    if (absl::IsNotFound(items[i].status())) continue;
-    absl::Status status =
-        items[i].ok() ? UnwrapItem(keys[i].key, *items[i]).status() : items[i].status();
-    ended[i] = status.ok() ? absl::StatusOr<bool>(true) : std::move(status);
-  }
-  return ended;
-}
-
 absl::Status LogStore::RemoveDropped(const SequenceIdentity& sequence, absl::Time expires) {
   const std::string prefix = SequencePrefix(sequence);
   absl::StatusOr<std::string> item;
@@ -417,94 +374,6 @@ absl::Status LogStore::RemoveDropped(const SequenceIdentity& sequence, absl::Tim
   if (!removed.ok()) return removed;
   return Put(MakeItem(InGroup(prefix, StateKey(prefix)), expires,
                       EncodeState(SequenceState{.dropped = state->dropped})));
-}
-
-absl::Status LogStore::DropIncarnations(const std::string& run_id, uint64_t first, uint64_t last) {
-  return items_->RemoveRange(IncarnationPrefix(run_id, first), IncarnationPrefix(run_id, last));
-}
-
-absl::StatusOr<StoredRun> LogStore::PutRun(const StoredRun& run) {
-  const absl::Time expires = run.deleted() ? absl::Now() + kDeletionKept : absl::InfiniteFuture();
-  const Item item = MakeItem(KeyOfRun(run.run_id), expires, EncodeRun(run));
-  for (int attempt = 0; attempt < kSwapAttempts; ++attempt) {
-    const absl::StatusOr<std::string> present = items_->Get({&item.key, 1})[0];
-    std::optional<std::string> expected;
-    if (present.ok()) {
-      absl::StatusOr<StoredRun> there = UnwrapItem(item.key.key, *present, ParseRun);
-      if (there.ok() && Rank(*there) >= Rank(run)) return there;
-      expected = *present;
-    } else if (!absl::IsNotFound(present.status())) {
-      return present.status();
-    }
-    const absl::Status status = items_->Swap(item, expected);
-    if (status.ok()) return run;
-    if (!absl::IsAborted(status)) return status;
-  }
-  return absl::UnavailableError(
-      absl::StrCat("the record of run '", run.run_id, "' changes all the time: try again"));
-}
-
-absl::StatusOr<StoredRun> LogStore::GetRun(const std::string& run_id) {
-  const ItemKey key = KeyOfRun(run_id);
-  const absl::StatusOr<std::string> item = items_->Get({&key, 1})[0];
-  if (!item.ok()) return item.status();
-  return UnwrapItem(key.key, *item, ParseRun);
-}
-
-absl::StatusOr<ListedRuns> LogStore::ListRuns() {
-  ListedRuns listed;
-  absl::Status status = items_->Scan(
-      std::string(kRunKeys), [&](std::string_view key, std::string_view value) -> std::string {
-        if (!key.starts_with(kRunKeys)) return "";
-        absl::StatusOr<StoredRun> run = UnwrapItem(key, value, ParseRun);
-        if (run.ok()) {
-          listed.runs.push_back(*std::move(run));
-        } else {
-          listed.unreadable.emplace_back(RunOfKey(key), run.status());
-        }
-        return std::string(key) + '\0';
-      });
-  if (!status.ok()) return status;
-  return listed;
-}
-
-absl::Status LogStore::ListSequences(
-    const std::function<bool(const std::string&, uint64_t)>& enter,
-    const std::function<void(const SequenceIdentity&, bool)>& visit) {
-  std::string incarnation;  // the prefix of the one that was entered last
-  // Something of it was found, but not its state, which sorts behind fragments and entries.
-  std::optional<SequenceIdentity> open;
-  const auto close = [&] {
-    if (open.has_value()) visit(*std::exchange(open, std::nullopt), false);
-  };
-  absl::Status status = items_->Scan(
-      std::string(kSequenceKeys), [&](std::string_view key, std::string_view value) -> std::string {
-        if (!key.starts_with(kSequenceKeys)) return "";
-        const std::optional<SequenceIdentity> sequence = SequenceOfKey(key);
-        if (!sequence.has_value()) return std::string(key) + '\0';
-        const bool is_same = open == sequence;
-        if (!is_same) close();
-        if (std::string its = IncarnationPrefix(sequence->run_id, sequence->incarnation);
-            its != incarnation) {
-          if (!enter(sequence->run_id, sequence->incarnation)) return EndOfPrefix(std::move(its));
-          incarnation = std::move(its);
-        }
-        const std::string prefix = SequencePrefix(*sequence);
-        if (key != StateKey(prefix)) {
-          open = sequence;
-          return is_same ? EndOfPrefix(prefix) : StateKey(prefix);
-        }
-        open.reset();
-        const absl::StatusOr<SequenceState> state = UnwrapItem(key, value, ParseState);
-        if (!state.ok() || state->dropped == 0) {
-          visit(*sequence, false);
-        } else if (is_same || ItemExpires(value) == absl::InfiniteFuture()) {
-          visit(*sequence, true);
-        }
-        return EndOfPrefix(prefix);
-      });
-  close();
-  return status;
 }
 
 }  // namespace sis

@@ -8,6 +8,8 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "server/store/items/item_store.h"
@@ -45,6 +47,10 @@ class LogStore final : public SequenceStore {
       const std::function<void(const SequenceIdentity&, bool)>& visit) override;
 
  private:
+  static Item MakeItem(ItemKey key, absl::Time expires, std::string_view payload) {
+    std::string value = WrapItem(key.key, expires, payload);
+    return {std::move(key), std::move(value), expires};
+  }
   // NotFound if the sequence is neither sealed nor dropped.
   absl::StatusOr<SequenceState> GetState(const std::string& prefix,
                                          absl::StatusOr<std::string>* as_stored = nullptr);

@@ -6,6 +6,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "server/cache/backing_store.h"
+#include "server/cache/run.h"
 #include "server/cache/sequence.h"
 #include "server/store/sequence_store.h"
 #include "server/threads/mutex.h"
@@ -32,6 +33,10 @@ struct SequenceLog final : BackingStore::Attachment {
 
 inline int64_t HeapBytes(const LogEntry& entry) {
   return static_cast<int64_t>(sizeof(entry) + entry.rows.capacity());
+}
+
+inline SequenceIdentity IdentityOf(const Run& run, const SequenceName& name) {
+  return {run.id(), run.incarnation(), name.id, name.attempt};
 }
 
 // Of a sequence of a run whose backing store is a StoredCache.

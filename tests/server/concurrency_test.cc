@@ -9,7 +9,7 @@
 #include "kernels/cuda/testing/host_stage.h"
 #include "kernels/decide/scalar_backend.h"
 #include "server/fetch/fetch.h"
-#include "server/metrics/cache_metrics.h"
+#include "server/metrics/metric_families.h"
 #include "server/testing/cache_fixture.h"
 #include "server/testing/evaluate_at_once.h"
 #include "server/testing/record_generator.h"
@@ -113,7 +113,7 @@ class ConcurrencyTest : public testing::Test {
         break;
       }
       case 6:
-        CacheMetrics(cache_.registry).Collect();
+        CacheMetrics(cache_.registry);
         break;
       default:
         run->Describe();

@@ -13,8 +13,7 @@
 #include "absl/time/clock.h"
 #include "kernels/decide/scalar_backend.h"
 #include "server/evaluate/step_message.h"
-#include "server/metrics/cache_metrics.h"
-#include "server/metrics/process_metrics.h"
+#include "server/metrics/metric_families.h"
 #include "server/testing/cache_fixture.h"
 #include "server/testing/evaluate_at_once.h"
 #include "server/testing/record_generator.h"
@@ -23,8 +22,8 @@ namespace sis {
 namespace {
 
 // The exposition as a map from series, as written there, to value.
-std::map<std::string, double> Scrape(const prometheus::Collectable& metrics) {
-  std::istringstream text(prometheus::TextSerializer().Serialize(metrics.Collect()));
+std::map<std::string, double> Scrape(const MetricFamilies& families) {
+  std::istringstream text(prometheus::TextSerializer().Serialize(families));
   std::map<std::string, double> series;
   for (std::string line; std::getline(text, line);) {
     if (line.empty() || line[0] == '#') continue;
@@ -332,7 +331,7 @@ TEST(RpcMetricsTest, CountsByMethodAndCode) {
   metrics.CountRpc("Evaluate", absl::StatusCode::kOk, absl::Milliseconds(3));
   metrics.CountRpc("Evaluate", absl::StatusCode::kOk, absl::Seconds(3));
   metrics.CountRpc("Evaluate", absl::StatusCode::kNotFound, absl::Microseconds(3));
-  const auto series = Scrape(*metrics.registry());
+  const auto series = Scrape(metrics.registry()->Collect());
   const auto labels = [](const std::string& method, const std::string& type,
                          const std::string& code = "") {
     return (code.empty() ? "{" : "{grpc_code=\"" + code + "\",") + "grpc_method=\"" + method +
@@ -350,7 +349,7 @@ TEST(RpcMetricsTest, CountsByMethodAndCode) {
 
 // All methods of the API are there from the start, by their type.
 TEST(RpcMetricsTest, KnowsTheMethods) {
-  const auto series = Scrape(*Metrics().registry());
+  const auto series = Scrape(Metrics().registry()->Collect());
   const google::protobuf::ServiceDescriptor& service =
       *v1::Run::descriptor()->file()->FindServiceByName("RatioService");
   for (int i = 0; i < service.method_count(); ++i) {
