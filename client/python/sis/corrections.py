@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Dict, Iterable, List, Mapping, Union
 
-from sis import algorithms
 from sis.algorithms import Algorithm
 from sis.messages import read
 from sis.v1 import ratio_service_pb2 as pb
 
-_WEIGHTS = {"sampled": pb.SAMPLED, "expected": pb.EXPECTED}
+WEIGHTS = {"sampled": pb.SAMPLED, "expected": pb.EXPECTED}
 
 
 @dataclass(frozen=True)
@@ -120,11 +119,11 @@ def _message(name: str, correction: Correction) -> pb.ObservedCorrection:
         mask = pb.ObservedCorrection.SequenceMask(lower=correction.lower, upper=correction.upper)
         return pb.ObservedCorrection(name=name, sequence_mask=mask)
     if isinstance(correction, Sis):
-        if correction.weight not in _WEIGHTS:
-            raise ValueError(f"observe[{name!r}].weight {correction.weight!r} is none of {', '.join(_WEIGHTS)}")
-        sis = pb.ObservedCorrection.Sis(top_k=correction.top_k, weight=_WEIGHTS[correction.weight])
+        if correction.weight not in WEIGHTS:
+            raise ValueError(f"observe[{name!r}].weight {correction.weight!r} is none of {', '.join(WEIGHTS)}")
+        sis = pb.ObservedCorrection.Sis(top_k=correction.top_k, weight=WEIGHTS[correction.weight])
         return pb.ObservedCorrection(name=name, sis=sis)
-    return pb.ObservedCorrection(name=name, algorithm=algorithms.to_proto(correction))
+    return pb.ObservedCorrection(name=name, algorithm=correction.to_proto())
 
 
 def from_proto(corrections: Iterable[pb.CorrectionTotals]) -> Dict[str, CorrectionTotals]:

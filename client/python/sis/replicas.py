@@ -6,7 +6,7 @@ from __future__ import annotations
 import secrets
 import threading
 from concurrent import futures
-from typing import Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, TypeVar, Union
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, TypeVar, Union
 
 import grpc
 import numpy as np
@@ -28,7 +28,8 @@ LEASES_KEPT = 1 << 16
 # The record digest of a slice whose replica was down when it was fetched.
 STORE_DOWN_DIGEST = 2**64 - 1
 
-_OPTIONAL_ARRAYS = ("mask", "own_log_probs", "advantages")
+# Fields of a request that differ between replicas.
+_OF_A_REPLICA = ("slices", "lease_id")
 # A server can give them for a missing position, from the trainer's own log-probs; a client can't.
 _OF_EVERY_POSITION = {pb.RATIOS, pb.LOG_RATIOS, pb.SURROGATES, pb.COEFFICIENTS}
 
@@ -278,9 +279,7 @@ class Replicas:
             part = pb.EvaluateRequest(
                 slices=[request.slices[number] for number in numbers], lease_id=leases.get(index, 0)
             )
-            _copy_options(request, part)
-            rows.split_form(request, part, index)
-            rows.split_options(request, part, index)
+            rows.copy(request, part, index)
             calls[index] = lambda server, part=part: server.Evaluate(EvaluateRequest(part))
         answers, _ = self._ask(calls)
         answered = {number for index in answers for number in parts[index]}
@@ -393,23 +392,21 @@ class _Rows:
         # A mask of the wrong length is refused by whoever answers.
         self._masked = masked if len(masked) == len(self._replica) else np.zeros(len(self._replica), bool)
 
-    def split_form(self, request: pb.EvaluateRequest, part: pb.EvaluateRequest, index: int) -> None:
-        """Copies the rows of one replica. Arrays that do not divide into rows go as they are, to be
-        refused."""
-        form = request.WhichOneof("form")
-        if form is None:
-            return
-        for field, values in getattr(request, form).ListFields():
+    def copy(self, request: Any, part: Any, index: int) -> None:
+        """All of a message, of its arrays the rows of one replica. Arrays that do not divide into rows go
+        as they are, to be refused."""
+        for field, value in request.ListFields():
+            if field.name in _OF_A_REPLICA:
+                continue
             if field.type == field.TYPE_BYTES:
-                values = self._split(values, index)
-            setattr(getattr(part, form), field.name, values)
-
-    def split_options(self, request: pb.EvaluateRequest, part: pb.EvaluateRequest, index: int) -> None:
-        """The same of the optional arrays."""
-        for field in _OPTIONAL_ARRAYS:
-            setattr(part, field, self._split(getattr(request, field), index))
-        if request.HasField("decoupled"):
-            part.decoupled.current_log_probs = self._split(request.decoupled.current_log_probs, index)
+                setattr(part, field.name, self._split(value, index))
+            elif hasattr(value, "extend"):
+                getattr(part, field.name).extend(value)
+            elif field.message_type is None:
+                setattr(part, field.name, value)
+            else:
+                getattr(part, field.name).SetInParent()
+                self.copy(value, getattr(part, field.name), index)
 
     def _split(self, values: bytes, index: int) -> bytes:
         mine = self._replica == index
@@ -443,14 +440,6 @@ class _Rows:
             for index, answer in answers.items():
                 values[rows[index]] = np.frombuffer(getattr(answer, name), values.dtype)
             setattr(merged, name, values.tobytes())
-
-
-def _copy_options(request: pb.EvaluateRequest, part: pb.EvaluateRequest) -> None:
-    """All but what differs between replicas."""
-    for field, value in request.ListFields():
-        of_form = field.containing_oneof is not None and field.containing_oneof.name == "form"
-        if not of_form and field.name not in ("slices", "lease_id", *_OPTIONAL_ARRAYS):
-            part.MergeFrom(pb.EvaluateRequest(**{field.name: value}))
 
 
 def _merged_run(runs: Sequence[pb.Run]) -> pb.Run:

@@ -10,12 +10,13 @@ from hidden states and head, on the device where they are.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Iterable, Iterator, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Iterable, Iterator, Optional, Sequence, Tuple
 
 import numpy as np
 import torch
 
 from sis.distillation import Divergence, forward_kl, reverse_kl
+from sis.gathered import Gathered
 from sis.logit_transform import LogitTransform
 from sis.records import SequenceLike, SequenceRef, Slice, TopKRecords
 from sis.sampling_replay import Replayed, is_complete, replayed
@@ -25,16 +26,6 @@ from sis.score_centering import score_center
 _CHUNK_ELEMENTS = 1 << 26
 # Tokens of a head that are multiplied at a time.
 _HEAD_CHUNK = 1 << 14
-
-
-class Gathered(NamedTuple):
-    """`client.evaluate(..., **gathered._asdict())`. Both come from the same logits, so a sampled
-    token has the same bits in its slot."""
-
-    # float32 [N, K], nats.
-    log_probs: torch.Tensor
-    # float32 [N], nats; NaN where nobody names the token.
-    sampled_log_probs: torch.Tensor
 
 
 def tensor(array: np.ndarray, device: Any = None) -> torch.Tensor:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import fields
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 import numpy as np
 import torch
 
 import sis.torch
 from sis import errors
+from sis.engines.lists import stretches
 from sis.evaluation import Totals
 from sis.outage import Outage
 from sis.records import Slice, TopKRecords
@@ -341,7 +342,7 @@ def _generated(data: Any) -> List[_Generated]:
     for row, (mask, log_probs) in enumerate(zip(_rows(data["response_mask"]), _rows(data["rollout_log_probs"]))):
         own = tokens[ends[row] : ends[row + 1]]
         length = _response_length(data, row)
-        for first, last in _stretches(mask[:length]):
+        for first, last in stretches(mask[:length]):
             start = len(own) - length + first
             stop = start + last - first
             found.append(_Generated(row, start, own[:start], own[start:stop], log_probs[first:last]))
@@ -359,9 +360,3 @@ def _rows(values: torch.Tensor) -> List[np.ndarray]:
     if values.is_nested:
         return [row.cpu().numpy() for row in values.unbind()]
     return list(values.cpu().numpy())
-
-
-def _stretches(mask: np.ndarray) -> List[Tuple[int, int]]:
-    """The ranges [first, last) where the mask is not 0."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[0], (mask != 0).astype(np.int8), [0]])))
-    return list(zip(edges[::2].tolist(), edges[1::2].tolist()))
