@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field, fields
-from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+import math
+import operator
+from dataclasses import dataclass, field
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -30,6 +32,11 @@ class Decision(enum.IntEnum):
     MISSING = pb.MISSING
     # The policy did not generate it.
     MASKED = pb.MASKED
+
+
+def _per_scored(name: str) -> Any:
+    """A property of Totals: the mean of one of its sums."""
+    return property(lambda totals: getattr(totals, name) / totals.scored if totals.scored else math.nan)
 
 
 @dataclass(frozen=True)
@@ -66,57 +73,27 @@ class Totals:
     masked: int = 0
 
     def __add__(self, other: Totals) -> Totals:
-        return Totals(*(getattr(self, entry.name) + getattr(other, entry.name) for entry in fields(Totals)))
-
-    def _mean(self, total: float) -> float:
-        return total / self.scored if self.scored else float("nan")
+        return Totals(*map(operator.add, vars(self).values(), vars(other).values()))
 
     @property
     def scored(self) -> int:
         return self.accepted + self.rejected + self.outside_top_k
 
-    @property
-    def accept_rate(self) -> float:
-        return self._mean(self.accepted)
-
-    @property
-    def mean_d(self) -> float:
-        """D per scored position, nats."""
-        return self._mean(self.d)
-
-    @property
-    def mean_d_sis(self) -> float:
-        """D_SIS per scored position, nats."""
-        return self._mean(self.d_sis)
-
-    @property
-    def mean_log_envelope(self) -> float:
-        """Nats."""
-        return self._mean(self.log_envelope)
-
-    @property
-    def mean_residual_mass(self) -> float:
-        return self._mean(self.residual_mass)
-
-    @property
-    def mean_acceptance_probability(self) -> float:
-        """The mean of a, 0 outside V_k: the accept rate without the noise of the draw."""
-        return self._mean(self.acceptance_probability)
-
-    @property
-    def mean_expected_acceptance(self) -> float:
-        """The mean of (1 - residual mass) / envelope: the accept rate without the noise of the
-        sampled tokens."""
-        return self._mean(self.expected_acceptance)
-
-    @property
-    def mean_k3(self) -> float:
-        """An estimate of KL(behaviour || current) per position, nats."""
-        return self._mean(self.k3)
-
-    @property
-    def mean_total_variation(self) -> float:
-        return self._mean(self.total_variation)
+    accept_rate = _per_scored("accepted")
+    # D and D_SIS, nats.
+    mean_d = _per_scored("d")
+    mean_d_sis = _per_scored("d_sis")
+    # Nats.
+    mean_log_envelope = _per_scored("log_envelope")
+    mean_residual_mass = _per_scored("residual_mass")
+    # The mean of a, 0 outside V_k: the accept rate without the noise of the draw.
+    mean_acceptance_probability = _per_scored("acceptance_probability")
+    # The mean of (1 - residual mass) / envelope: the accept rate without the noise of the sampled
+    # tokens.
+    mean_expected_acceptance = _per_scored("expected_acceptance")
+    # An estimate of KL(behaviour || current) per position, nats.
+    mean_k3 = _per_scored("k3")
+    mean_total_variation = _per_scored("total_variation")
 
 
 @dataclass(frozen=True)

@@ -127,14 +127,10 @@ def log_probs_at(
     sampled token that nobody names.
     """
     _check_rows("logits", logits, records)
-    ids = torch.from_numpy(records.ids).to(logits.device).long()
-    sampled = torch.from_numpy(records.sampled_ids).to(logits.device).long()
-    if sampled_ids is not None:
-        sampled = torch.where(sampled < 0, sampled_ids.to(logits.device).long(), sampled)
+    tokens = _tokens(records, sampled_ids, logits.device)
     exact = logits if logits.dtype == torch.float64 else logits.float()
     every = torch.log_softmax(exact / temperature, dim=1)
-    both = torch.cat([ids, sampled[:, None]], dim=1)
-    found = every.gather(1, both.clamp(min=0)).masked_fill(both < 0, -torch.inf)
+    found = every.gather(1, tokens.clamp(min=0)).masked_fill(tokens < 0, -torch.inf)
     return Gathered(found[:, :-1], found[:, -1])
 
 
@@ -252,13 +248,7 @@ def _gather(
         # Shards may be of different sizes, but all ranks reduce the same rows.
         rows = -_largest_of_group(-rows, device, group)
     total = len(records)
-    sampled = torch.from_numpy(records.sampled_ids).to(device).long()
-    if sampled_ids is not None:
-        if tuple(sampled_ids.shape) != (total,):
-            raise ValueError(f"sampled_ids has shape {list(sampled_ids.shape)}, must be [{total}]")
-        sampled = torch.where(sampled < 0, sampled_ids.detach().to(device).long(), sampled)
-    # The sampled token is one column more, so that it comes from the same operation.
-    ids = torch.cat([torch.from_numpy(records.ids).to(device).long(), sampled[:, None]], dim=1)
+    ids = _tokens(records, sampled_ids, device)
     found = torch.empty(ids.shape, dtype=torch.float32, device=device)
     vocabulary = 0
     for first in range(0, total, rows):
@@ -288,7 +278,18 @@ def _gather(
     if (ids >= vocabulary).any():
         row, column = (ids >= vocabulary).nonzero()[0].tolist()
         raise ValueError(f"token {ids[row, column]}, position {row}: the logits are of {vocabulary} tokens")
-    return Gathered(found[:, :-1].contiguous(), found[:, -1].masked_fill(sampled < 0, torch.nan))
+    return Gathered(found[:, :-1].contiguous(), found[:, -1].masked_fill(ids[:, -1] < 0, torch.nan))
+
+
+def _tokens(records: TopKRecords, sampled_ids: Optional[torch.Tensor], device: torch.device) -> torch.Tensor:
+    """[N, K + 1]: the recorded ids, and the sampled tokens in one column more, so that they come from the
+    same operation. Negative where there is none."""
+    sampled = torch.from_numpy(records.sampled_ids).to(device).long()
+    if sampled_ids is not None:
+        if tuple(sampled_ids.shape) != (len(records),):
+            raise ValueError(f"sampled_ids has shape {list(sampled_ids.shape)}, must be [{len(records)}]")
+        sampled = torch.where(sampled < 0, sampled_ids.detach().to(device).long(), sampled)
+    return torch.cat([torch.from_numpy(records.ids).to(device).long(), sampled[:, None]], dim=1)
 
 
 def _over_group(
