@@ -204,10 +204,6 @@ class AppendStream(abc.ABC):
     def _break_off(self) -> None:
         """With entries that are not acked."""
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ValueError("the append stream is closed")
-
     def __enter__(self) -> AppendStream:
         return self
 

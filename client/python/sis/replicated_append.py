@@ -126,7 +126,8 @@ class ReplicatedAppendStream(AppendStream):
     def put(self, message: pb.AppendEntry, placed: Optional[PlacedArrays] = None) -> None:
         """`placed` is None: replicas share no segments."""
         self._owner.check("append stream")
-        self._check_open()
+        if self._closed:
+            raise ValueError("the append stream is closed")
         self._opened = True
         entry = getattr(message, message.WhichOneof("entry"))
         self._lanes[self._replica_of(entry.sequence.id)].put(message)

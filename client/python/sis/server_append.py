@@ -182,7 +182,8 @@ class ServerAppendStream(AppendStream):
         if self._failure is not None:
             append.ended(self)
             raise self._failure
-        self._check_open()
+        if self._closed:
+            raise ValueError("the append stream is closed")
 
     def _send(self, entries: List[_Entry]) -> None:
         for segment, part in _batches(entries):
