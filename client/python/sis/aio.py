@@ -13,17 +13,17 @@ from __future__ import annotations
 import asyncio
 import functools
 from concurrent import futures
-from typing import Any, Awaitable, Callable, Dict, Optional, TypeVar
+from typing import Any, Awaitable, Callable, Optional, TypeVar
 
 import sis.append
 import sis.client
 from sis.engines.adapter import Adapter
 from sis.engines.recorder import Recorder as BlockingRecorder
 from sis.owner import Owner
-from sis.records import SequenceRef
 from sis.run import Run
 
 _Result = TypeVar("_Result")
+_Self = TypeVar("_Self")
 
 # Calls that run side by side; others wait for a thread.
 MAX_CALLS = 64
@@ -34,11 +34,21 @@ async def _in_thread(pool: futures.Executor, call: Callable[..., _Result], *argu
 
 
 def _awaited(method: Callable[..., _Result]) -> Callable[..., Awaitable[_Result]]:
-    """A method of the same name that calls `method` of self.blocking in a thread."""
+    """A method of the same name that calls that of self.blocking in a thread."""
 
     @functools.wraps(method)
     async def call(self: Any, *arguments: Any, **named: Any) -> _Result:
-        return await _in_thread(self._pool, method, self.blocking, *arguments, **named)
+        return await _in_thread(self._pool, getattr(self.blocking, method.__name__), *arguments, **named)
+
+    return call
+
+
+def _passed_on(method: Callable[..., _Result]) -> Callable[..., _Result]:
+    """The same of one that never waits, without a thread."""
+
+    @functools.wraps(method)
+    def call(self: Any, *arguments: Any, **named: Any) -> _Result:
+        return getattr(self.blocking, method.__name__)(*arguments, **named)
 
     return call
 
@@ -55,7 +65,20 @@ class _Threads(futures.ThreadPoolExecutor):
         return super().submit(*arguments, **named)
 
 
-class AppendStream:
+class _Flushed:
+    """An async context manager, that closes what it is of, or abandons it after an error."""
+
+    close: Callable[..., Awaitable[None]]
+    abandon: Callable[..., Awaitable[None]]
+
+    async def __aenter__(self: _Self) -> _Self:
+        return self
+
+    async def __aexit__(self, exception_type: Optional[type], *_: object) -> None:
+        await (self.close() if exception_type is None else self.abandon())
+
+
+class AppendStream(_Flushed):
     """sis.AppendStream: an async context manager. Entries of one sequence are applied in order if
     each call is awaited before the next."""
 
@@ -66,21 +89,9 @@ class AppendStream:
     block = _awaited(sis.append.AppendStream.block)
     truncate = _awaited(sis.append.AppendStream.truncate)
     seal = _awaited(sis.append.AppendStream.seal)
-
-    async def flush(self) -> Dict[SequenceRef, int]:
-        return await _in_thread(self._pool, self.blocking.flush)
-
-    async def close(self) -> None:
-        await _in_thread(self._pool, self.blocking.close)
-
-    async def abandon(self) -> None:
-        await _in_thread(self._pool, self.blocking.abandon)
-
-    async def __aenter__(self) -> AppendStream:
-        return self
-
-    async def __aexit__(self, exception_type: Optional[type], *_: object) -> None:
-        await (self.close() if exception_type is None else self.abandon())
+    flush = _awaited(sis.append.AppendStream.flush)
+    close = _awaited(sis.append.AppendStream.close)
+    abandon = _awaited(sis.append.AppendStream.abandon)
 
 
 class Client:
@@ -126,7 +137,7 @@ class Client:
         await self.close()
 
 
-class Recorder:
+class Recorder(_Flushed):
     """sis.engines.Recorder: an async context manager."""
 
     def __init__(self, client: Client, run: Run, adapter: Adapter, **named: Any) -> None:
@@ -148,29 +159,10 @@ class Recorder:
         else:
             self.blocking.add(sequence, output, more=more)
 
-    def skip(self, sequence: str, positions: int) -> None:
-        self.blocking.skip(sequence, positions)
-
-    def truncate(self, sequence: str, length: int = 0) -> None:
-        self.blocking.truncate(sequence, length)
-
-    def retry(self, sequence: str) -> SequenceRef:
-        return self.blocking.retry(sequence)
-
-    def forget(self, sequence: str) -> None:
-        self.blocking.forget(sequence)
-
-    async def flush(self) -> Dict[SequenceRef, int]:
-        return await _in_thread(self._pool, self.blocking.flush)
-
-    async def close(self) -> None:
-        await _in_thread(self._pool, self.blocking.close)
-
-    async def abandon(self) -> None:
-        await _in_thread(self._pool, self.blocking.abandon)
-
-    async def __aenter__(self) -> Recorder:
-        return self
-
-    async def __aexit__(self, exception_type: Optional[type], *_: object) -> None:
-        await (self.close() if exception_type is None else self.abandon())
+    skip = _passed_on(BlockingRecorder.skip)
+    truncate = _passed_on(BlockingRecorder.truncate)
+    retry = _passed_on(BlockingRecorder.retry)
+    forget = _passed_on(BlockingRecorder.forget)
+    flush = _awaited(BlockingRecorder.flush)
+    close = _awaited(BlockingRecorder.close)
+    abandon = _awaited(BlockingRecorder.abandon)

@@ -3,31 +3,44 @@ where unset."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Optional, Union
+import re
+from dataclasses import dataclass
+from typing import Optional
 
 from sis.v1 import ratio_service_pb2 as pb
 
 
+class Algorithm:
+    """What all below are: dataclasses, each like the message of its name."""
+
+    def to_proto(self) -> pb.Algorithm:
+        algorithm = pb.Algorithm()
+        # DppoTopK is in the field dppo_top_k.
+        chosen = getattr(algorithm, re.sub("(?<=[a-z])(?=[A-Z])", "_", type(self).__name__).lower())
+        chosen.SetInParent()
+        chosen.MergeFrom(type(chosen)(**vars(self)))
+        return algorithm
+
+
 @dataclass(frozen=True)
-class ImportanceSampling:
+class ImportanceSampling(Algorithm):
     """g(w) = w."""
 
 
 @dataclass(frozen=True)
-class NoCorrection:
+class NoCorrection(Algorithm):
     """g(w) = 1."""
 
 
 @dataclass(frozen=True)
-class Grpo:
+class Grpo(Algorithm):
     """PPO's clip with one bound."""
 
     epsilon: Optional[float] = None
 
 
 @dataclass(frozen=True)
-class Dapo:
+class Dapo(Algorithm):
     """PPO's clip with two bounds."""
 
     epsilon_low: Optional[float] = None
@@ -35,7 +48,7 @@ class Dapo:
 
 
 @dataclass(frozen=True)
-class Gspo:
+class Gspo(Algorithm):
     """One clipped ratio per sequence."""
 
     epsilon_low: Optional[float] = None
@@ -43,14 +56,14 @@ class Gspo:
 
 
 @dataclass(frozen=True)
-class Cispo:
+class Cispo(Algorithm):
     """The ratio, limited from above, as a constant weight of log p."""
 
     epsilon_high: Optional[float] = None
 
 
 @dataclass(frozen=True)
-class DppoTopK:
+class DppoTopK(Algorithm):
     """A trust region in total variation over the recorded set. Needs evaluate or evaluate_logits,
     and two policies."""
 
@@ -58,14 +71,14 @@ class DppoTopK:
 
 
 @dataclass(frozen=True)
-class DppoBinary:
+class DppoBinary(Algorithm):
     """A trust region in abs(p(y) - q(y))."""
 
     threshold: Optional[float] = None
 
 
 @dataclass(frozen=True)
-class ClipCov:
+class ClipCov(Algorithm):
     """Drops a few of the tokens whose log-prob and advantage covary most. Needs advantages.
 
     It chooses among all positions of a batch, so a client of several replicas refuses it.
@@ -77,7 +90,7 @@ class ClipCov:
 
 
 @dataclass(frozen=True)
-class Tis:
+class Tis(Algorithm):
     """Truncated importance sampling. The epsilons count with three policies only."""
 
     truncation: Optional[float] = None
@@ -86,7 +99,7 @@ class Tis:
 
 
 @dataclass(frozen=True)
-class IcePop:
+class IcePop(Algorithm):
     """Leaves out tokens whose ratio lies outside [alpha, beta]. The epsilons count with three
     policies only."""
 
@@ -97,42 +110,6 @@ class IcePop:
 
 
 @dataclass(frozen=True)
-class SoftAcceptance:
+class SoftAcceptance(Algorithm):
     """No clip: a token that has already moved the way its advantage pushes is weighed with its
     acceptance probability. Needs advantages."""
-
-
-Algorithm = Union[
-    ImportanceSampling,
-    NoCorrection,
-    Grpo,
-    Dapo,
-    Gspo,
-    Cispo,
-    DppoTopK,
-    DppoBinary,
-    ClipCov,
-    Tis,
-    IcePop,
-    SoftAcceptance,
-]
-
-_FIELDS = {
-    ImportanceSampling: ("importance_sampling", pb.Algorithm.ImportanceSampling),
-    NoCorrection: ("no_correction", pb.Algorithm.NoCorrection),
-    Grpo: ("grpo", pb.Algorithm.Grpo),
-    Dapo: ("dapo", pb.Algorithm.Dapo),
-    Gspo: ("gspo", pb.Algorithm.Gspo),
-    Cispo: ("cispo", pb.Algorithm.Cispo),
-    DppoTopK: ("dppo_top_k", pb.Algorithm.Dppo),
-    DppoBinary: ("dppo_binary", pb.Algorithm.Dppo),
-    ClipCov: ("clip_cov", pb.Algorithm.ClipCov),
-    Tis: ("tis", pb.Algorithm.Tis),
-    IcePop: ("ice_pop", pb.Algorithm.IcePop),
-    SoftAcceptance: ("soft_acceptance", pb.Algorithm.SoftAcceptance),
-}
-
-
-def to_proto(algorithm: Algorithm) -> pb.Algorithm:
-    field, message = _FIELDS[type(algorithm)]
-    return pb.Algorithm(**{field: message(**asdict(algorithm))})

@@ -88,6 +88,7 @@ class AppendStream(abc.ABC):
         self._owner = Owner()
         self._top_k = top_k
         self._segments = segments
+        self._closed = False
 
     def block(
         self,
@@ -177,14 +178,31 @@ class AppendStream(abc.ABC):
     def unflushed(self) -> int:
         """How many entries were sent or refused since the last flush, and not acked."""
 
-    @abc.abstractmethod
     def close(self) -> None:
         """Flushes, and ends the stream. Raises what flush raises; the stream is closed even then.
         Idempotent."""
+        self._owner.check("append stream")
+        ended(self)
+        if self._closed:
+            return
+        try:
+            self.flush()
+        finally:
+            self._end()
 
-    @abc.abstractmethod
     def abandon(self) -> None:
         """Ends the stream at once; what was not flushed may or may not be stored."""
+        if self._owner.here:
+            ended(self)
+            self._break_off()
+
+    @abc.abstractmethod
+    def _end(self) -> None:
+        """After a flush."""
+
+    @abc.abstractmethod
+    def _break_off(self) -> None:
+        """With entries that are not acked."""
 
     def __enter__(self) -> AppendStream:
         return self

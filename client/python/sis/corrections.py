@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Dict, Iterable, List, Mapping, Union
 
-from sis import algorithms
 from sis.algorithms import Algorithm
+from sis.messages import read
 from sis.v1 import ratio_service_pb2 as pb
 
-_WEIGHTS = {"sampled": pb.SAMPLED, "expected": pb.EXPECTED}
+WEIGHTS = {"sampled": pb.SAMPLED, "expected": pb.EXPECTED}
 
 
 @dataclass(frozen=True)
@@ -103,13 +103,7 @@ class Distributions:
             histogram(distributions.acceptance_probability),
             {beyond.bound: beyond.positions for beyond in distributions.ratios_beyond},
             [
-                Staleness(
-                    getattr(of, "from"),
-                    of.to if of.HasField("to") else None,
-                    of.accepted,
-                    of.rejected,
-                    of.outside_top_k,
-                )
+                read(Staleness, of, first=getattr(of, "from"), last=of.to if of.HasField("to") else None)
                 for of in distributions.staleness
             ],
         )
@@ -125,52 +119,12 @@ def _message(name: str, correction: Correction) -> pb.ObservedCorrection:
         mask = pb.ObservedCorrection.SequenceMask(lower=correction.lower, upper=correction.upper)
         return pb.ObservedCorrection(name=name, sequence_mask=mask)
     if isinstance(correction, Sis):
-        if correction.weight not in _WEIGHTS:
-            raise ValueError(f"observe[{name!r}].weight {correction.weight!r} is none of {', '.join(_WEIGHTS)}")
-        sis = pb.ObservedCorrection.Sis(top_k=correction.top_k, weight=_WEIGHTS[correction.weight])
+        if correction.weight not in WEIGHTS:
+            raise ValueError(f"observe[{name!r}].weight {correction.weight!r} is none of {', '.join(WEIGHTS)}")
+        sis = pb.ObservedCorrection.Sis(top_k=correction.top_k, weight=WEIGHTS[correction.weight])
         return pb.ObservedCorrection(name=name, sis=sis)
-    return pb.ObservedCorrection(name=name, algorithm=algorithms.to_proto(correction))
+    return pb.ObservedCorrection(name=name, algorithm=correction.to_proto())
 
 
 def from_proto(corrections: Iterable[pb.CorrectionTotals]) -> Dict[str, CorrectionTotals]:
-    return {
-        totals.correction: CorrectionTotals(
-            **{name: getattr(totals, name) for name in CorrectionTotals.__dataclass_fields__}
-        )
-        for totals in corrections
-    }
-
-
-def added(parts: Iterable[Mapping[str, CorrectionTotals]]) -> Dict[str, CorrectionTotals]:
-    """The sums, by name."""
-    sums: Dict[str, CorrectionTotals] = {}
-    for part in parts:
-        for name, totals in part.items():
-            so_far = vars(sums.get(name, CorrectionTotals()))
-            sums[name] = CorrectionTotals(**{key: so_far[key] + value for key, value in vars(totals).items()})
-    return sums
-
-
-def sum_corrections(parts: Iterable[Iterable[pb.CorrectionTotals]]) -> List[pb.CorrectionTotals]:
-    """The same of messages."""
-    sums = added(from_proto(part) for part in parts)
-    return [pb.CorrectionTotals(correction=name, **vars(totals)) for name, totals in sums.items()]
-
-
-def sum_distributions(parts: Iterable[pb.Distributions]) -> pb.Distributions:
-    """Of replicas, whose buckets are the same."""
-    total = pb.Distributions()
-    for part in parts:
-        if not total.HasField("abs_log_ratio"):
-            total.CopyFrom(part)
-            continue
-        for name in ("abs_log_ratio", "log_envelope", "residual_mass", "acceptance_probability"):
-            counts = getattr(total, name).counts
-            counts[:] = [a + b for a, b in zip(counts, getattr(part, name).counts)]
-        for sum_beyond, beyond in zip(total.ratios_beyond, part.ratios_beyond):
-            sum_beyond.positions += beyond.positions
-        for sum_staleness, staleness in zip(total.staleness, part.staleness):
-            sum_staleness.accepted += staleness.accepted
-            sum_staleness.rejected += staleness.rejected
-            sum_staleness.outside_top_k += staleness.outside_top_k
-    return total
+    return {totals.correction: read(CorrectionTotals, totals) for totals in corrections}

@@ -5,14 +5,12 @@ responses, appended, leased and fetched like any other record.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple, Tuple
+from typing import NamedTuple, Tuple
 
 import torch
 
+from sis.gathered import Gathered
 from sis.records import TopKRecords
-
-if TYPE_CHECKING:
-    from sis.torch import Gathered
 
 # The least mass that a tail is taken to have, where the other policy's is larger.
 _SMALLEST_TAIL = 1e-6

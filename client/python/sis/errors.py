@@ -80,17 +80,8 @@ class AppendError(Error):
         self.refused = tuple(refused)
 
 
-_BY_CODE = {
-    grpc.StatusCode.INVALID_ARGUMENT: InvalidArgument,
-    grpc.StatusCode.NOT_FOUND: NotFound,
-    grpc.StatusCode.ALREADY_EXISTS: AlreadyExists,
-    grpc.StatusCode.UNAUTHENTICATED: Unauthenticated,
-    grpc.StatusCode.PERMISSION_DENIED: PermissionDenied,
-    grpc.StatusCode.FAILED_PRECONDITION: FailedPrecondition,
-    grpc.StatusCode.RESOURCE_EXHAUSTED: ResourceExhausted,
-    grpc.StatusCode.UNAVAILABLE: Unavailable,
-    grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceeded,
-}
+# INVALID_ARGUMENT is an InvalidArgument.
+_BY_NAME = {kind.__name__: kind for kind in Error.__subclasses__()}
 _BY_NUMBER = {code.value[0]: code for code in grpc.StatusCode}
 
 
@@ -102,7 +93,7 @@ def status_code(number: int) -> grpc.StatusCode:
 
 def from_status(code: grpc.StatusCode, message: str) -> Error:
     """The exception of the class that belongs to `code`."""
-    return _BY_CODE.get(code, Error)(code, message)
+    return _BY_NAME.get(code.name.title().replace("_", ""), Error)(code, message)
 
 
 def is_unreachable(error: Error) -> bool:

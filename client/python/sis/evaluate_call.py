@@ -11,7 +11,7 @@ import numpy as np
 
 from sis import algorithms, micro_batches
 from sis.evaluate_request import EvaluateRequest, in_place
-from sis.evaluation import Evaluation
+from sis.evaluation import OUTPUTS, Evaluation
 from sis.micro_batches import MicroBatch, Rows
 from sis.options import EvaluateOptions
 from sis.records import Slice, TopKRecords, listed
@@ -20,16 +20,6 @@ from sis.run import Run
 from sis.segment import ALIGNMENT, Segment, aligned
 from sis.single_server import SingleServer
 from sis.v1 import ratio_service_pb2 as pb
-
-_OUTPUTS = {
-    "accepted": pb.ACCEPT_BITS,
-    "decisions": pb.DECISIONS,
-    "ratios": pb.RATIOS,
-    "log_ratios": pb.LOG_RATIOS,
-    "acceptance_probabilities": pb.ACCEPTANCE_PROBABILITIES,
-    "surrogates": pb.SURROGATES,
-    "coefficients": pb.COEFFICIENTS,
-}
 
 
 class EvaluateCall:
@@ -47,9 +37,11 @@ class EvaluateCall:
     ) -> None:
         """ValueError if an output is unknown or an option does not fit the positions of the
         records."""
-        unknown = [name for name in listed("outputs", outputs) if name not in _OUTPUTS]
+        asked = listed("outputs", outputs)
+        unknown = [name for name in asked if name not in OUTPUTS]
         if unknown:
-            raise ValueError(f"output {unknown[0]!r} is none of {', '.join(_OUTPUTS)}")
+            raise ValueError(f"output {unknown[0]!r} is none of {', '.join(OUTPUTS)}")
+        self._outputs = {"accepted", *asked}
         self._service = service
         self._slices: Sequence[Slice] = (
             records.slices if isinstance(records, TopKRecords) else listed("records", records)
@@ -62,7 +54,7 @@ class EvaluateCall:
             draw=draw,
             top_k=top_k,
             lease_id=records.lease_id if isinstance(records, TopKRecords) else 0,
-            outputs=sorted({_OUTPUTS[name] for name in ("accepted", *outputs)}),
+            outputs=sorted(OUTPUTS[name] for name in self._outputs),
             prefix_curve=prefix_curve,
             total_variation=total_variation,
         )
@@ -74,12 +66,8 @@ class EvaluateCall:
         there."""
         if self.length == 0 and self._slices:
             # Every sequence of the batch is lost, and the service evaluates no empty slices.
-            return Evaluation.of_nothing(
-                len(self._slices),
-                [name for name, output in _OUTPUTS.items() if output in self.request.outputs],
-                self.request.prefix_curve,
-                isinstance(self._options.algorithm, algorithms.Gspo),
-            )
+            curve = [pb.PrefixPoint(top_k=top_k) for top_k in self.request.prefix_curve]
+            return self._evaluation([pb.EvaluateResponse(prefix_curve=curve)], [self._slices])
         for segment in segments:
             if any(isinstance(array, np.ndarray) and segment.holds(array) for array in current.values()):
                 return self._answer_in(segment, form, current)
@@ -127,12 +115,21 @@ class EvaluateCall:
         complete: Optional[Callable[[pb.EvaluateResponse], None]] = None,
     ) -> Evaluation:
         """`complete` puts into each answer what it only refers to."""
-        parts = []
-        for batch, response in zip(batches, self._service.evaluate_all(makers)):
-            if complete is not None:
+        responses = self._service.evaluate_all(makers)
+        if complete is not None:
+            for response in responses:
                 complete(response)
-            parts.append(batch.evaluation(response))
-        return parts[0] if len(parts) == 1 else Evaluation.concatenate(parts)
+        return self._evaluation(responses, [batch.slices for batch in batches])
+
+    def _evaluation(
+        self, responses: Sequence[pb.EvaluateResponse], slices: Sequence[Sequence[Slice]]
+    ) -> Evaluation:
+        return Evaluation.from_proto(
+            responses,
+            [[part.length for part in own] for own in slices],
+            self._outputs,
+            log_ratio_sums=isinstance(self._options.algorithm, algorithms.Gspo),
+        )
 
 
 def _answer_bytes(request: pb.EvaluateRequest, length: int) -> int:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import enum
-import functools
-from dataclasses import dataclass, field, fields
-from typing import Dict, Iterable, Mapping, Optional, Sequence, Tuple
+import math
+import operator
+from dataclasses import dataclass, field
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
 from sis import corrections
 from sis.corrections import CorrectionTotals, Distributions
+from sis.messages import read
 from sis.options import LogRatioSum
 from sis.records import MissingRange, MissingReason
+from sis.sums import merged, summed
 from sis.v1 import ratio_service_pb2 as pb
 
 
@@ -29,6 +32,11 @@ class Decision(enum.IntEnum):
     MISSING = pb.MISSING
     # The policy did not generate it.
     MASKED = pb.MASKED
+
+
+def _per_scored(name: str) -> Any:
+    """A property of Totals: the mean of one of its sums."""
+    return property(lambda totals: getattr(totals, name) / totals.scored if totals.scored else math.nan)
 
 
 @dataclass(frozen=True)
@@ -64,62 +72,28 @@ class Totals:
     # Positions that the mask leaves out.
     masked: int = 0
 
-    @staticmethod
-    def from_proto(totals: pb.Totals) -> Totals:
-        return Totals(**{entry.name: getattr(totals, entry.name) for entry in fields(Totals)})
-
     def __add__(self, other: Totals) -> Totals:
-        return Totals(*(getattr(self, entry.name) + getattr(other, entry.name) for entry in fields(Totals)))
-
-    def _mean(self, total: float) -> float:
-        return total / self.scored if self.scored else float("nan")
+        return Totals(*map(operator.add, vars(self).values(), vars(other).values()))
 
     @property
     def scored(self) -> int:
         return self.accepted + self.rejected + self.outside_top_k
 
-    @property
-    def accept_rate(self) -> float:
-        return self._mean(self.accepted)
-
-    @property
-    def mean_d(self) -> float:
-        """D per scored position, nats."""
-        return self._mean(self.d)
-
-    @property
-    def mean_d_sis(self) -> float:
-        """D_SIS per scored position, nats."""
-        return self._mean(self.d_sis)
-
-    @property
-    def mean_log_envelope(self) -> float:
-        """Nats."""
-        return self._mean(self.log_envelope)
-
-    @property
-    def mean_residual_mass(self) -> float:
-        return self._mean(self.residual_mass)
-
-    @property
-    def mean_acceptance_probability(self) -> float:
-        """The mean of a, 0 outside V_k: the accept rate without the noise of the draw."""
-        return self._mean(self.acceptance_probability)
-
-    @property
-    def mean_expected_acceptance(self) -> float:
-        """The mean of (1 - residual mass) / envelope: the accept rate without the noise of the
-        sampled tokens."""
-        return self._mean(self.expected_acceptance)
-
-    @property
-    def mean_k3(self) -> float:
-        """An estimate of KL(behaviour || current) per position, nats."""
-        return self._mean(self.k3)
-
-    @property
-    def mean_total_variation(self) -> float:
-        return self._mean(self.total_variation)
+    accept_rate = _per_scored("accepted")
+    # D and D_SIS, nats.
+    mean_d = _per_scored("d")
+    mean_d_sis = _per_scored("d_sis")
+    # Nats.
+    mean_log_envelope = _per_scored("log_envelope")
+    mean_residual_mass = _per_scored("residual_mass")
+    # The mean of a, 0 outside V_k: the accept rate without the noise of the draw.
+    mean_acceptance_probability = _per_scored("acceptance_probability")
+    # The mean of (1 - residual mass) / envelope: the accept rate without the noise of the sampled
+    # tokens.
+    mean_expected_acceptance = _per_scored("expected_acceptance")
+    # An estimate of KL(behaviour || current) per position, nats.
+    mean_k3 = _per_scored("k3")
+    mean_total_variation = _per_scored("total_variation")
 
 
 @dataclass(frozen=True)
@@ -131,18 +105,6 @@ class PrefixPoint:
     expected_acceptance: float
     # Scored positions: those that the sums are over.
     positions: int
-
-    @staticmethod
-    def from_proto(point: pb.PrefixPoint) -> PrefixPoint:
-        return PrefixPoint(**{entry.name: getattr(point, entry.name) for entry in fields(PrefixPoint)})
-
-    def __add__(self, other: PrefixPoint) -> PrefixPoint:
-        return PrefixPoint(
-            self.top_k,
-            self.residual_mass + other.residual_mass,
-            self.expected_acceptance + other.expected_acceptance,
-            self.positions + other.positions,
-        )
 
 
 @dataclass(frozen=True)
@@ -173,17 +135,16 @@ class Step:
 
     @staticmethod
     def from_proto(response: pb.GetStepResponse) -> Step:
-        return Step(
-            Totals.from_proto(response.totals),
-            response.sequences,
-            Distributions.from_proto(response.distributions) if response.HasField("distributions") else None,
-            corrections.from_proto(response.corrections),
-            {MissingReason(part.reason): part.positions for part in response.missing},
-            tuple(map(PrefixPoint.from_proto, response.prefix_curve)),
-            response.uncounted_positions,
-            response.uncounted_prefix_positions,
-            response.uncounted_correction_positions,
-            tuple(response.unanswered),
+        known = response.HasField("distributions")
+        return read(
+            Step,
+            response,
+            totals=read(Totals, response.totals),
+            distributions=Distributions.from_proto(response.distributions) if known else None,
+            corrections=corrections.from_proto(response.corrections),
+            missing={MissingReason(part.reason): part.positions for part in response.missing},
+            prefix_curve=tuple(read(PrefixPoint, point) for point in response.prefix_curve),
+            unanswered=tuple(response.unanswered),
         )
 
 
@@ -196,13 +157,17 @@ class Steps(Dict[int, Step]):
         self.unanswered: Tuple[int, ...] = tuple(unanswered)
 
 
-# The arrays of an Evaluation as they travel, but for `accepted`, which travels as bits.
-_DTYPES = {
-    "decisions": np.dtype("u1"),
-    **dict.fromkeys(
-        ("ratios", "log_ratios", "acceptance_probabilities", "surrogates", "coefficients"), np.dtype("<f4")
-    ),
+# The arrays of an Evaluation, by name, and how those travel that are no bits.
+OUTPUTS = {
+    "accepted": pb.ACCEPT_BITS,
+    "decisions": pb.DECISIONS,
+    "ratios": pb.RATIOS,
+    "log_ratios": pb.LOG_RATIOS,
+    "acceptance_probabilities": pb.ACCEPTANCE_PROBABILITIES,
+    "surrogates": pb.SURROGATES,
+    "coefficients": pb.COEFFICIENTS,
 }
+_DTYPES = {name: np.dtype("u1" if name == "decisions" else "<f4") for name in OUTPUTS if name != "accepted"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -240,75 +205,46 @@ class Evaluation:
     corrections: Mapping[str, CorrectionTotals] = field(default_factory=dict)
 
     @staticmethod
-    def from_proto(response: pb.EvaluateResponse, length: int, lengths: Tuple[int, ...]) -> Evaluation:
-        """`length` is N; `lengths` are those of the slices as the caller knows them: empty ones
-        were not sent."""
+    def from_proto(
+        responses: Sequence[pb.EvaluateResponse],
+        lengths: Sequence[Sequence[int]],
+        outputs: Iterable[str] = (),
+        *,
+        log_ratio_sums: bool = False,
+    ) -> Evaluation:
+        """Of consecutive slices, some in each response. `lengths` are those of its slices as the caller
+        knows them: empty ones were not sent. `outputs` were asked for, besides "accepted".
+        log_ratio_sums: whether there are any."""
 
         def array(name: str) -> Optional[np.ndarray]:
-            data = getattr(response, name)
-            return np.frombuffer(data, _DTYPES[name]).astype(_DTYPES[name].newbyteorder("=")) if data else None
+            if name not in outputs:
+                return None
+            parts = [np.frombuffer(getattr(response, name), _DTYPES[name]) for response in responses]
+            return np.concatenate(parts).astype(_DTYPES[name].newbyteorder("="), copy=False)
 
-        bits = np.frombuffer(response.accept_bits, np.uint8)
-        sent = [index for index, size in enumerate(lengths) if size]
-        slice_totals = [Totals()] * len(lengths)
-        for index, totals in zip(sent, response.slice_totals):
-            slice_totals[index] = Totals.from_proto(totals)
-        log_ratio_sums = [LogRatioSum(0, 0)] * len(lengths)
-        for index, total in zip(sent, response.log_ratio_sums):
-            log_ratio_sums[index] = LogRatioSum(total.log_ratio, total.positions)
+        accepted, missing = [], []
+        slice_totals: List[Totals] = []
+        log_sums: List[LogRatioSum] = []
+        for response, sizes in zip(responses, lengths):
+            bits = np.frombuffer(response.accept_bits, np.uint8)
+            accepted.append(np.unpackbits(bits, count=sum(sizes), bitorder="little"))
+            sent = [len(slice_totals) + index for index, size in enumerate(sizes) if size]
+            missing += [MissingRange.from_proto(part)._replace(slice=sent[part.slice]) for part in response.missing]
+            slice_totals += [Totals()] * len(sizes)
+            log_sums += [LogRatioSum(0, 0)] * len(sizes)
+            for index, totals in zip(sent, response.slice_totals):
+                slice_totals[index] = read(Totals, totals)
+            for index, total in zip(sent, response.log_ratio_sums):
+                log_sums[index] = read(LogRatioSum, total)
+        curve = merged(response.prefix_curve for response in responses)
         return Evaluation(
-            accepted=np.unpackbits(bits, count=length, bitorder="little").view(bool),
+            accepted=np.concatenate(accepted).view(bool),
             **{name: array(name) for name in _DTYPES},
-            totals=Totals.from_proto(response.totals),
+            totals=read(Totals, summed([response.totals for response in responses])),
             slice_totals=tuple(slice_totals),
-            prefix_curve=tuple(map(PrefixPoint.from_proto, response.prefix_curve)),
-            missing=tuple(
-                MissingRange.from_proto(missing)._replace(slice=sent[missing.slice])
-                for missing in response.missing
-            ),
-            newly_counted=response.newly_counted,
-            log_ratio_sums=tuple(log_ratio_sums) if response.log_ratio_sums else (),
-            corrections=corrections.from_proto(response.corrections),
-        )
-
-    @staticmethod
-    def of_nothing(
-        slices: int, outputs: Sequence[str], prefix_curve: Sequence[int], log_ratio_sums: bool
-    ) -> Evaluation:
-        """Of `slices` empty slices, with these outputs."""
-        empty = {name: np.empty(0, _DTYPES[name]) for name in outputs if name in _DTYPES}
-        return Evaluation(
-            accepted=np.empty(0, bool),
-            **{**dict.fromkeys(_DTYPES), **empty},
-            totals=Totals(),
-            slice_totals=(Totals(),) * slices,
-            prefix_curve=tuple(PrefixPoint(top_k, 0.0, 0.0, 0) for top_k in prefix_curve),
-            missing=(),
-            newly_counted=0,
-            log_ratio_sums=(LogRatioSum(0, 0),) * slices if log_ratio_sums else (),
-        )
-
-    @staticmethod
-    def concatenate(parts: Sequence[Evaluation]) -> Evaluation:
-        """Of consecutive slices, as if they had been evaluated at once."""
-
-        def joined(name: str) -> Optional[np.ndarray]:
-            present = [array for array in (getattr(part, name) for part in parts) if array is not None]
-            return np.concatenate(present) if present else None
-
-        curves = [part.prefix_curve for part in parts]
-        missing = []
-        slices = 0
-        for part in parts:
-            missing.extend(entry._replace(slice=entry.slice + slices) for entry in part.missing)
-            slices += len(part.slice_totals)
-        return Evaluation(
-            **{name: joined(name) for name in ("accepted", *_DTYPES)},
-            totals=sum((part.totals for part in parts), Totals()),
-            slice_totals=tuple(totals for part in parts for totals in part.slice_totals),
-            prefix_curve=tuple(functools.reduce(PrefixPoint.__add__, points) for points in zip(*curves)),
+            prefix_curve=tuple(read(PrefixPoint, point) for point in curve),
             missing=tuple(missing),
-            newly_counted=sum(part.newly_counted for part in parts),
-            log_ratio_sums=tuple(total for part in parts for total in part.log_ratio_sums),
-            corrections=corrections.added(part.corrections for part in parts),
+            newly_counted=sum(response.newly_counted for response in responses),
+            log_ratio_sums=tuple(log_sums) if log_ratio_sums else (),
+            corrections=corrections.from_proto(merged(response.corrections for response in responses)),
         )

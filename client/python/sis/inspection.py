@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Dict, Iterable, List, Tuple
+from typing import Any, Iterable, Tuple, Type, TypeVar
 
 import numpy as np
 
 from sis.evaluation import Totals
+from sis.messages import read
 from sis.records import SequenceRef
+from sis.sums import merged
 from sis.v1 import ratio_service_pb2 as pb
+
+_Made = TypeVar("_Made")
 
 # As many as a server names.
 _DEVIATIONS = 64
@@ -68,24 +72,20 @@ class RunInspection:
 
     @staticmethod
     def from_proto(response: pb.InspectRunResponse) -> RunInspection:
+        def of(kind: Type[_Made], message: Any, **made: Any) -> _Made:
+            return read(kind, message, sequence=read(SequenceRef, message.sequence), **made)
+
         return RunInspection(
-            tuple(
-                InspectedSequence(
-                    _ref(kept.sequence), kept.draw, kept.positions, Totals.from_proto(kept.totals),
-                    kept.cut_begin, kept.cut_end,
-                )
-                for kept in response.sequences
-            ),
-            tuple(
-                TokenCounts(token.token_id, token.accepted, token.rejected, token.max_error)
-                for token in response.tokens
-            ),
-            tuple(
-                Deviation(_ref(found.sequence), found.position, found.token_id, found.draw, found.log_ratio)
-                for found in response.deviations
-            ),
+            tuple(of(InspectedSequence, kept, totals=read(Totals, kept.totals)) for kept in response.sequences),
+            tuple(read(TokenCounts, token) for token in response.tokens),
+            tuple(of(Deviation, found) for found in response.deviations),
             tuple(response.unanswered),
         )
+
+
+# Arrays of SequenceInspection that don't travel as float32.
+_DTYPES = {"decisions": "u1", "sampled_ids": "<i4", "top_k_ids": "<i4", "uniforms": "<u4", "staleness": "<u8"}
+_WIDE = ("top_k_ids", "top_k_log_probs", "current_log_probs")
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,53 +122,24 @@ class SequenceInspection:
 
     @staticmethod
     def from_proto(response: pb.InspectSequenceResponse) -> SequenceInspection:
-        def array(data: bytes, dtype: str) -> np.ndarray:
-            return np.frombuffer(data, dtype)
-
-        def rows(data: bytes, dtype: str) -> np.ndarray:
-            return array(data, dtype).reshape(-1, response.top_k)
-
-        return SequenceInspection(
-            draw=response.draw,
-            first_position=response.first_position,
-            decisions=array(response.decisions, "u1"),
-            sampled_ids=array(response.sampled_ids, "<i4"),
-            sampled_log_probs=array(response.sampled_log_probs, "<f4"),
-            log_ratios=array(response.log_ratios, "<f4"),
-            acceptance_probabilities=array(response.acceptance_probabilities, "<f4"),
-            log_envelopes=array(response.log_envelopes, "<f4"),
-            residual_masses=array(response.residual_masses, "<f4"),
-            uniforms=array(response.uniforms, "<u4") / 2.0**32,
-            staleness=array(response.staleness, "<u8"),
-            top_k_ids=rows(response.top_k_ids, "<i4"),
-            top_k_log_probs=rows(response.top_k_log_probs, "<f4"),
-            current_log_probs=rows(response.current_log_probs, "<f4"),
-            cut_begin=response.cut_begin,
-            cut_end=response.cut_end,
-        )
-
-
-def _ref(sequence: pb.SequenceRef) -> SequenceRef:
-    return SequenceRef(sequence.id, sequence.attempt)
+        arrays = {
+            field.name: np.frombuffer(getattr(response, field.name), _DTYPES.get(field.name, "<f4"))
+            for field in response.DESCRIPTOR.fields
+            if field.type == field.TYPE_BYTES
+        }
+        arrays.update((name, arrays[name].reshape(-1, response.top_k)) for name in _WIDE)
+        arrays["uniforms"] = arrays["uniforms"] / 2.0**32
+        return read(SequenceInspection, response, **arrays)
 
 
 def merged_inspections(parts: Iterable[pb.InspectRunResponse]) -> pb.InspectRunResponse:
     """InspectRun over several replicas. A token's counts leave out the replicas that don't name it,
     as it doesn't stand out there."""
-    sequences: List[pb.InspectRunResponse.InspectedSequence] = []
-    deviations: List[pb.InspectRunResponse.Deviation] = []
-    tokens: Dict[int, pb.InspectRunResponse.TokenCounts] = {}
-    for part in parts:
-        sequences += part.sequences
-        deviations += part.deviations
-        for counts in part.tokens:
-            token = tokens.setdefault(counts.token_id, pb.InspectRunResponse.TokenCounts(token_id=counts.token_id))
-            token.accepted += counts.accepted
-            token.rejected += counts.rejected
-            token.max_error += counts.max_error
+    parts = list(parts)
+    tokens = merged(part.tokens for part in parts)
+    tokens.sort(key=lambda token: (-math.log((token.rejected + 1) / (token.accepted + 1)), token.token_id))
+    sequences = [kept for part in parts for kept in part.sequences]
     sequences.sort(key=lambda kept: (kept.sequence.id, kept.sequence.attempt))
+    deviations = [found for part in parts for found in part.deviations]
     deviations.sort(key=lambda found: -abs(found.log_ratio))
-    by_odds = sorted(
-        tokens.values(), key=lambda token: (-math.log((token.rejected + 1) / (token.accepted + 1)), token.token_id)
-    )
-    return pb.InspectRunResponse(sequences=sequences, tokens=by_odds, deviations=deviations[:_DEVIATIONS])
+    return pb.InspectRunResponse(sequences=sequences, tokens=tokens, deviations=deviations[:_DEVIATIONS])

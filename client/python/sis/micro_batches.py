@@ -8,7 +8,6 @@ from typing import Callable, List, Mapping, NamedTuple, Sequence, Union
 import numpy as np
 
 from sis.evaluate_request import EvaluateRequest, Field
-from sis.evaluation import Evaluation
 from sis.half_precision import RoundedUp
 from sis.records import Slice
 from sis.v1 import ratio_service_pb2 as pb
@@ -44,10 +43,6 @@ class MicroBatch(NamedTuple):
         # evaluate.
         message.slices.extend(part.to_proto() for part in self.slices if part.length)
         return EvaluateRequest(message, form, {name: field(array[self.rows]) for name, array in arrays.items()})
-
-    def evaluation(self, response: pb.EvaluateResponse) -> Evaluation:
-        length = self.rows.stop - self.rows.start
-        return Evaluation.from_proto(response, length, tuple(part.length for part in self.slices))
 
 
 def cut(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
 
@@ -13,8 +13,6 @@ from sis.arrays import ArrayLike
 from sis.corrections import Correction
 from sis.records import Slice
 from sis.v1 import ratio_service_pb2 as pb
-
-_WEIGHTS = {"sampled": pb.SAMPLED, "expected": pb.EXPECTED}
 
 
 class LogRatioSum(NamedTuple):
@@ -80,22 +78,21 @@ class EvaluateOptions:
     def checked(self, slices: Sequence[Slice], length: int) -> EvaluateOptions:
         """The same, with arrays of numpy as they are sent. ValueError if one does not fit `length`
         positions."""
-        if self.weight not in _WEIGHTS:
-            raise ValueError(f"weight {self.weight!r} is none of {', '.join(_WEIGHTS)}")
+        if self.weight not in corrections.WEIGHTS:
+            raise ValueError(f"weight {self.weight!r} is none of {', '.join(corrections.WEIGHTS)}")
         if self.log_ratio_sums is not None and len(self.log_ratio_sums) != len(slices):
             raise ValueError(f"log_ratio_sums has {len(self.log_ratio_sums)} elements, must be {len(slices)}")
 
-        def floats(name: str, values: Optional[ArrayLike]) -> Optional[np.ndarray]:
-            return None if values is None else arrays.float32(name, values, [length])
-
-        return replace(
-            self,
-            mask=None if self.mask is None else _booleans("mask", self.mask, length),
-            own_log_probs=floats("own_log_probs", self.own_log_probs),
-            decoupled_log_probs=floats("decoupled_log_probs", self.decoupled_log_probs),
-            advantages=floats("advantages", self.advantages),
-            sampled_ids=None if self.sampled_ids is None else arrays.int32("sampled_ids", self.sampled_ids, [length]),
-        )
+        checked: Dict[str, np.ndarray] = {
+            name: arrays.float32(name, getattr(self, name), [length])
+            for name in ("own_log_probs", "decoupled_log_probs", "advantages")
+            if getattr(self, name) is not None
+        }
+        if self.mask is not None:
+            checked["mask"] = _booleans("mask", self.mask, length)
+        if self.sampled_ids is not None:
+            checked["sampled_ids"] = arrays.int32("sampled_ids", self.sampled_ids, [length])
+        return replace(self, **checked)
 
     def placed(self, place: Callable[[np.ndarray], np.ndarray]) -> EvaluateOptions:
         """The same, with what `place` makes of the arrays that are sent."""
@@ -117,7 +114,7 @@ class EvaluateOptions:
         `request` holds those of them that are not empty. `field` makes what stands in a message for
         an array.
         """
-        request.weight = _WEIGHTS[self.weight]
+        request.weight = corrections.WEIGHTS[self.weight]
         request.positive_advantages_only = self.positive_advantages_only
 
         def row_bytes(values: Optional[Any]) -> bytes:
@@ -129,7 +126,7 @@ class EvaluateOptions:
         if self.decoupled_log_probs is not None:
             request.decoupled.current_log_probs = row_bytes(self.decoupled_log_probs)
         if self.algorithm is not None:
-            request.algorithm.CopyFrom(algorithms.to_proto(self.algorithm))
+            request.algorithm.CopyFrom(self.algorithm.to_proto())
         if self.authors_code is not None:
             request.authors_code.CopyFrom(pb.AuthorsCode(**vars(self.authors_code)))
         request.observe.extend(corrections.to_proto(self.observe))

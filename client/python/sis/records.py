@@ -6,22 +6,12 @@ import collections
 import enum
 import functools
 from dataclasses import dataclass
-from typing import (
-    Iterable,
-    List,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Tuple,
-    TypeVar,
-    Union,
-)
+from typing import Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple, TypeVar, Union
 
 import numpy as np
 
+from sis.messages import read
 from sis.v1 import ratio_service_pb2 as pb
-
 
 _Element = TypeVar("_Element")
 
@@ -73,13 +63,7 @@ class Slice:
 
     @staticmethod
     def from_proto(part: pb.Slice) -> Slice:
-        return Slice(
-            sequence=part.sequence.id,
-            first_position=part.first_position,
-            length=part.length,
-            attempt=part.sequence.attempt,
-            record_digest=part.record_digest if part.HasField("record_digest") else None,
-        )
+        return read(Slice, part, sequence=part.sequence.id, attempt=part.sequence.attempt)
 
 
 class MissingReason(enum.IntEnum):
@@ -109,9 +93,7 @@ class MissingRange(NamedTuple):
 
     @staticmethod
     def from_proto(missing: pb.MissingRange) -> MissingRange:
-        return MissingRange(
-            missing.slice, missing.first_position, missing.length, MissingReason(missing.reason)
-        )
+        return read(MissingRange, missing, reason=MissingReason(missing.reason))
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,8 +3,6 @@ messages."""
 
 from __future__ import annotations
 
-import itertools
-import math
 import secrets
 import threading
 from concurrent import futures
@@ -13,11 +11,11 @@ from typing import Callable, Dict, Iterable, List, Mapping, Optional, Sequence, 
 import grpc
 import numpy as np
 
-from sis import errors, fetched_records
-from sis.corrections import sum_corrections, sum_distributions
+from sis import errors, fetched_records, sums
 from sis.evaluate_request import EvaluateRequest
 from sis.inspection import merged_inspections
 from sis.placement import Placement
+from sis.replica_rows import Rows
 from sis.replicated_append import ReplicatedAppendStream
 from sis.segment import Segment
 from sis.single_server import SingleServer
@@ -31,15 +29,6 @@ LEASES_KEPT = 1 << 16
 # The record digest of a slice whose replica was down when it was fetched.
 STORE_DOWN_DIGEST = 2**64 - 1
 
-# Fields of EvaluateResponse with a float32 per position.
-_FLOATS = {
-    pb.ACCEPTANCE_PROBABILITIES: "acceptance_probabilities",
-    pb.RATIOS: "ratios",
-    pb.LOG_RATIOS: "log_ratios",
-    pb.SURROGATES: "surrogates",
-    pb.COEFFICIENTS: "coefficients",
-}
-_OPTIONAL_ARRAYS = ("mask", "own_log_probs", "advantages")
 # A server can give them for a missing position, from the trainer's own log-probs; a client can't.
 _OF_EVERY_POSITION = {pb.RATIOS, pb.LOG_RATIOS, pb.SURROGATES, pb.COEFFICIENTS}
 
@@ -283,15 +272,13 @@ class Replicas:
             number for number, part in enumerate(request.slices) if part.record_digest != STORE_DOWN_DIGEST
         ]
         parts = self._split(request.run.run_id, request.slices, fetched)
-        rows = _Rows(request.slices, parts, request.mask)
+        rows = Rows(request.slices, parts, request.mask)
         calls = {}
         for index, numbers in parts.items():
             part = pb.EvaluateRequest(
                 slices=[request.slices[number] for number in numbers], lease_id=leases.get(index, 0)
             )
-            _copy_options(request, part)
-            rows.split_form(request, part, index)
-            rows.split_options(request, part, index)
+            rows.copy(request, part, index)
             calls[index] = lambda server, part=part: server.Evaluate(EvaluateRequest(part))
         answers, _ = self._ask(calls)
         answered = {number for index in answers for number in parts[index]}
@@ -313,11 +300,9 @@ class Replicas:
             missing += _renumbered(answer.missing, parts[index])
         merged = pb.EvaluateResponse(
             slice_totals=[slice_totals[number] for number in range(len(request.slices))],
-            totals=sum_totals(
-                [answer.totals for answer in answers.values()] + [slice_totals[number] for number in down]
-            ),
-            prefix_curve=_sum_prefix_curves(answer.prefix_curve for answer in answers.values()),
-            corrections=sum_corrections(answer.corrections for answer in answers.values()),
+            totals=sums.summed([answer.totals for answer in answers.values()] + [slice_totals[number] for number in down]),
+            prefix_curve=sums.merged(answer.prefix_curve for answer in answers.values()),
+            corrections=sums.merged(answer.corrections for answer in answers.values()),
             missing=_in_order(missing),
             log_ratio_sums=[log_ratio_sums[number] for number in sorted(log_ratio_sums)],
             newly_counted=sum(answer.newly_counted for answer in answers.values()),
@@ -392,114 +377,6 @@ class Replicas:
         return config.top_k
 
 
-class _Rows:
-    """Which rows of a batch's arrays belong to which replica."""
-
-    def __init__(self, slices: Sequence[pb.Slice], parts: Mapping[int, Sequence[int]], mask: bytes) -> None:
-        replica_of_slice = np.full(len(slices), -1)
-        for index, numbers in parts.items():
-            replica_of_slice[list(numbers)] = index
-        lengths = [part.length for part in slices]
-        self._replica = np.repeat(replica_of_slice, lengths)
-        self._ends = np.cumsum(lengths)
-        masked = np.frombuffer(mask, np.uint8) == 0
-        # A mask of the wrong length is refused by whoever answers.
-        self._masked = masked if len(masked) == len(self._replica) else np.zeros(len(self._replica), bool)
-
-    def split_form(self, request: pb.EvaluateRequest, part: pb.EvaluateRequest, index: int) -> None:
-        """Copies the rows of one replica. Arrays that do not divide into rows go as they are, to be
-        refused."""
-        form = request.WhichOneof("form")
-        if form is None:
-            return
-        for field, values in getattr(request, form).ListFields():
-            if field.type == field.TYPE_BYTES:
-                values = self._split(values, index)
-            setattr(getattr(part, form), field.name, values)
-
-    def split_options(self, request: pb.EvaluateRequest, part: pb.EvaluateRequest, index: int) -> None:
-        """The same of the optional arrays."""
-        for field in _OPTIONAL_ARRAYS:
-            setattr(part, field, self._split(getattr(request, field), index))
-        if request.HasField("decoupled"):
-            part.decoupled.current_log_probs = self._split(request.decoupled.current_log_probs, index)
-
-    def _split(self, values: bytes, index: int) -> bytes:
-        mine = self._replica == index
-        if len(values) % max(1, len(mine)):
-            return values
-        return np.frombuffer(values, np.uint8).reshape(len(mine), -1)[mine].tobytes()
-
-    def missing_totals(self, number: int) -> pb.Totals:
-        """What a slice counts without an answer: masked positions, the others missing."""
-        end = self._ends[number]
-        length = end - (self._ends[number - 1] if number else 0)
-        masked = int(self._masked[end - length : end].sum())
-        return pb.Totals(missing=int(length) - masked, masked=masked)
-
-    def merge_outputs(
-        self, answers: Mapping[int, pb.EvaluateResponse], outputs: Iterable[int], merged: pb.EvaluateResponse
-    ) -> None:
-        rows = {index: self._replica == index for index in answers}
-        for output in outputs:
-            if output == pb.ACCEPT_BITS:
-                accepted = np.zeros(len(self._replica), np.uint8)
-                for index, answer in answers.items():
-                    bits = np.frombuffer(answer.accept_bits, np.uint8)
-                    accepted[rows[index]] = np.unpackbits(bits, count=rows[index].sum(), bitorder="little")
-                merged.accept_bits = np.packbits(accepted, bitorder="little").tobytes()
-                continue
-            if output == pb.DECISIONS:
-                name, values = "decisions", np.where(self._masked, np.uint8(pb.MASKED), np.uint8(pb.MISSING))
-            else:
-                name, values = _FLOATS[output], np.zeros(len(self._replica), np.float32)
-            for index, answer in answers.items():
-                values[rows[index]] = np.frombuffer(getattr(answer, name), values.dtype)
-            setattr(merged, name, values.tobytes())
-
-
-def _copy_options(request: pb.EvaluateRequest, part: pb.EvaluateRequest) -> None:
-    """All but what differs between replicas."""
-    for field, value in request.ListFields():
-        of_form = field.containing_oneof is not None and field.containing_oneof.name == "form"
-        if not of_form and field.name not in ("slices", "lease_id", *_OPTIONAL_ARRAYS):
-            part.MergeFrom(pb.EvaluateRequest(**{field.name: value}))
-
-
-def sum_totals(parts: Iterable[pb.Totals]) -> pb.Totals:
-    """The sum, to the last bit what one server computes: addends are whole multiples of 2^-30, and
-    exact."""
-    parts = list(parts)
-    total = pb.Totals()
-    for field in pb.Totals.DESCRIPTOR.fields:
-        add = math.fsum if field.type == field.TYPE_DOUBLE else sum
-        setattr(total, field.name, add(getattr(part, field.name) for part in parts))
-    return total
-
-
-def _sum_prefix_curves(curves: Iterable[Iterable[pb.PrefixPoint]]) -> List[pb.PrefixPoint]:
-    """As sum_totals, by k."""
-    by_top_k: Dict[int, List[pb.PrefixPoint]] = {}
-    for point in itertools.chain.from_iterable(curves):
-        by_top_k.setdefault(point.top_k, []).append(point)
-    return [
-        pb.PrefixPoint(
-            top_k=top_k,
-            residual_mass=math.fsum(point.residual_mass for point in points),
-            expected_acceptance=math.fsum(point.expected_acceptance for point in points),
-            positions=sum(point.positions for point in points),
-        )
-        for top_k, points in sorted(by_top_k.items())
-    ]
-
-
-def _sum_missing(parts: Iterable[Iterable[pb.MissingTotals]]) -> List[pb.MissingTotals]:
-    by_reason: Dict[int, int] = {}
-    for part in itertools.chain.from_iterable(parts):
-        by_reason[part.reason] = by_reason.get(part.reason, 0) + part.positions
-    return [pb.MissingTotals(reason=reason, positions=by_reason[reason]) for reason in sorted(by_reason)]
-
-
 def _merged_run(runs: Sequence[pb.Run]) -> pb.Run:
     """One run as its replicas describe it; those in an older incarnation hold nothing of it."""
     incarnation = max(run.incarnation for run in runs)
@@ -517,18 +394,10 @@ def _merged_run(runs: Sequence[pb.Run]) -> pb.Run:
 def _sum_steps(
     parts: Sequence[pb.GetStepResponse], unanswered: Sequence[int]
 ) -> pb.GetStepResponse:
-    return pb.GetStepResponse(
-        totals=sum_totals([part.totals for part in parts]),
-        sequences=sum(part.sequences for part in parts),
-        distributions=sum_distributions(part.distributions for part in parts),
-        corrections=sum_corrections(part.corrections for part in parts),
-        missing=_sum_missing(part.missing for part in parts),
-        prefix_curve=_sum_prefix_curves(part.prefix_curve for part in parts),
-        uncounted_positions=sum(part.uncounted_positions for part in parts),
-        uncounted_prefix_positions=sum(part.uncounted_prefix_positions for part in parts),
-        uncounted_correction_positions=sum(part.uncounted_correction_positions for part in parts),
-        unanswered=unanswered,
-    )
+    total = pb.GetStepResponse()
+    total.CopyFrom(sums.summed(parts))
+    total.unanswered[:] = unanswered
+    return total
 
 
 def _renumbered(missing: Iterable[pb.MissingRange], numbers: Sequence[int]) -> List[pb.MissingRange]:

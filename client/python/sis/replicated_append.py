@@ -7,7 +7,7 @@ import time
 from concurrent import futures
 from typing import Callable, Dict, List, Optional, Sequence
 
-from sis import append, errors
+from sis import errors
 from sis.append import AppendStream, PlacedArrays
 from sis.records import SequenceRef
 from sis.server_append import ServerAppendStream, refusal
@@ -122,7 +122,6 @@ class ReplicatedAppendStream(AppendStream):
         self._pool = pool
         # Whether a stream was opened, for an entry or to try the header.
         self._opened = False
-        self._closed = False
 
     def put(self, message: pb.AppendEntry, placed: Optional[PlacedArrays] = None) -> None:
         """`placed` is None: replicas share no segments."""
@@ -154,20 +153,10 @@ class ReplicatedAppendStream(AppendStream):
     def unflushed(self) -> int:
         return sum(lane.unflushed() for lane in self._lanes)
 
-    def close(self) -> None:
-        self._owner.check("append stream")
-        append.ended(self)
-        if self._closed:
-            return
-        try:
-            self.flush()
-        finally:
-            self.abandon()
+    def _end(self) -> None:
+        self._break_off()
 
-    def abandon(self) -> None:
-        if not self._owner.here:
-            return
-        append.ended(self)
+    def _break_off(self) -> None:
         self._closed = True
         for lane in self._lanes:
             lane.end()

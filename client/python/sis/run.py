@@ -6,10 +6,9 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Iterable, List, Optional, Tuple
 
+from sis.messages import read
 from sis.v1 import ratio_service_pb2 as pb
 
-# Fields of RunConfig that its message holds as they are.
-_SAME = ("seed", "vocabulary_size", "top_k", "byte_quota", "task", "algorithm", "model", "evict_unread")
 _ENCODINGS = {"float32": pb.FLOAT32, "float16": pb.FLOAT16, "fixed12": pb.FIXED12}
 
 
@@ -64,12 +63,8 @@ class RunConfig:
 
     @staticmethod
     def from_proto(config: pb.RunConfig) -> RunConfig:
-        return RunConfig(
-            max_staleness=config.max_staleness if config.HasField("max_staleness") else None,
-            time_to_live=config.time_to_live_seconds,
-            log_prob_encoding=pb.LogProbEncoding.Name(config.log_prob_encoding).lower(),
-            **{name: getattr(config, name) for name in _SAME},
-        )
+        encoding = pb.LogProbEncoding.Name(config.log_prob_encoding).lower()
+        return read(RunConfig, config, time_to_live=config.time_to_live_seconds, log_prob_encoding=encoding)
 
 
 @dataclass(frozen=True)
@@ -109,13 +104,8 @@ class RunStatus:
 
     @staticmethod
     def from_proto(run: pb.Run) -> RunStatus:
-        return RunStatus(
-            Run(run.run_id, run.incarnation, RunConfig.from_proto(run.config)),
-            run.policy_version, run.sequences, run.sealed_sequences, run.positions, run.bytes, run.leases,
-            last_draw=run.last_draw if run.HasField("last_draw") else None,
-            unread_sequences=run.unread_sequences,
-            owner=run.config.owner,
-        )  # fmt: skip
+        own = Run(run.run_id, run.incarnation, RunConfig.from_proto(run.config))
+        return read(RunStatus, run, run=own, owner=run.config.owner)
 
 
 class Runs(List[RunStatus]):

@@ -7,14 +7,12 @@ what was kept: q was renormalised, p was not.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 
+from sis.gathered import Gathered
 from sis.records import TopKRecords
-
-if TYPE_CHECKING:
-    from sis.torch import Gathered
 
 # Probabilities of a complete set sum to 1 but for rounding: one-sided, of 12 bits at worst, or of
 # float32.

@@ -5,14 +5,12 @@ the expected advantage at a prefix. The record holds what is needed to subtract 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Callable, Optional
+from typing import Callable, Optional
 
 import torch
 
+from sis.gathered import Gathered
 from sis.records import TopKRecords
-
-if TYPE_CHECKING:
-    from sis.torch import Gathered
 
 
 def score_center(

@@ -105,7 +105,6 @@ class ServerAppendStream(AppendStream):
         self._refused: List[errors.Refusal] = []
         self._committed: Dict[SequenceRef, int] = {}
         self._failure: Optional[errors.Error] = None
-        self._closed = False
         # Whether the server has answered something, and so taken the header.
         self._answered = False
 
@@ -147,25 +146,14 @@ class ServerAppendStream(AppendStream):
             waiting = len(self._waiting_for_room) + len(self._pending)
             return in_flight + waiting + len(self._refused)
 
-    def close(self) -> None:
-        self._owner.check("append stream")
-        append.ended(self)
+    def _end(self) -> None:
         with self._changed:
-            if self._closed:
-                return
-        try:
-            self.flush()
-        finally:
-            with self._changed:
-                self._closed = True
-            self._requests.put(None)
-            self._reader.join(self._timeout)
-            self._call.cancel()
+            self._closed = True
+        self._requests.put(None)
+        self._reader.join(self._timeout)
+        self._call.cancel()
 
-    def abandon(self) -> None:
-        if not self._owner.here:
-            return
-        append.ended(self)
+    def _break_off(self) -> None:
         with self._changed:
             self._closed = True
             self._leave_arrays()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Tuple
 
+from sis.messages import read
 from sis.v1 import ratio_service_pb2 as pb
 
 
@@ -23,10 +24,6 @@ class Activity:
     failed_rpcs: int
     # Held at this moment.
     cache_bytes: int
-
-    @staticmethod
-    def from_proto(activity: pb.GetServerResponse.Activity) -> Activity:
-        return Activity(**{name: getattr(activity, name) for name in Activity.__dataclass_fields__})
 
 
 @dataclass(frozen=True)
@@ -50,5 +47,5 @@ class ServerState:
 
     @staticmethod
     def from_proto(response: pb.GetServerResponse) -> ServerState:
-        same = {name: getattr(response, name) for name in ServerState.__dataclass_fields__ if name != "history"}
-        return ServerState(**same, history=tuple(map(Activity.from_proto, response.history)))
+        history = tuple(read(Activity, activity) for activity in response.history)
+        return read(ServerState, response, history=history)

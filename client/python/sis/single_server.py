@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, TypeVar, Union
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple, TypeVar, Union
 
 import grpc
 
@@ -145,12 +145,9 @@ class SingleServer:
                 del self._known[request.run.run_id]
         return self._call(self._stub.DeleteRun, request)
 
-    def GetServer(self) -> pb.GetServerResponse:
-        return self._call(self._stub.GetServer, pb.GetServerRequest())
-
     def get_servers(self) -> List[Union[pb.GetServerResponse, errors.Error]]:
         try:
-            return [self.GetServer()]
+            return [self._call(self._stub.GetServer, pb.GetServerRequest())]
         except errors.Error as error:
             return [error]
 
@@ -201,28 +198,20 @@ class SingleServer:
     def _evaluate_alone(self, request: EvaluateRequest) -> pb.EvaluateResponse:
         if request.size() <= _MOST_UNARY_BYTES:
             return self._evaluate(request, timeout=self._timeout)
-        return self._evaluate_in_stream([request])[0]
+        return self._evaluate_in_stream([request], 1)[0]
 
-    def _evaluate_in_stream(self, requests: Iterable[EvaluateRequest]) -> List[pb.EvaluateResponse]:
-        sent = 0
-
-        def counted() -> Iterator[EvaluateRequest]:
-            nonlocal sent
-            for request in requests:
-                sent += 1
-                yield request
-
-        answers = list(self._evaluate_stream(counted(), timeout=self._timeout))
-        if len(answers) == sent:
+    def _evaluate_in_stream(self, requests: Iterable[EvaluateRequest], count: int) -> List[pb.EvaluateResponse]:
+        answers = list(self._evaluate_stream(iter(requests), timeout=self._timeout))
+        if len(answers) == count:
             return answers
-        raise errors.from_status(grpc.StatusCode.DATA_LOSS, f"{len(answers)} answers to {sent} requests of a stream")
+        raise errors.from_status(grpc.StatusCode.DATA_LOSS, f"{len(answers)} answers to {count} requests of a stream")
 
     def evaluate_all(self, requests: Sequence[Callable[[], EvaluateRequest]]) -> List[pb.EvaluateResponse]:
         """The answers, in order. Each request is made when it is about to be sent: there may be
         many, of any size."""
         if len(requests) > 1:
             try:
-                return self._evaluate_in_stream(make() for make in requests)
+                return self._evaluate_in_stream((make() for make in requests), len(requests))
             except grpc.RpcError as rpc_error:
                 error = errors.from_rpc(rpc_error)
                 if error.code not in _LEFT_TO_EVALUATE:
@@ -350,8 +339,6 @@ class SingleServer:
             request = pb.AdvanceVersionRequest(run=run, policy_version=version)
             try:
                 self._call(self._stub.AdvanceVersion, request)
-            except errors.FailedPrecondition:
-                pass  # Somebody has told it a later one.
-            except errors.PermissionDenied:
-                pass  # A worker: trainers tell it.
+            except (errors.FailedPrecondition, errors.PermissionDenied):
+                pass  # Somebody has told it a later one; or this is a worker, and trainers tell it.
         known.confirmed = True

@@ -10,12 +10,13 @@ from hidden states and head, on the device where they are.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Iterable, Iterator, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Iterable, Iterator, Optional, Sequence, Tuple
 
 import numpy as np
 import torch
 
 from sis.distillation import Divergence, forward_kl, reverse_kl
+from sis.gathered import Gathered
 from sis.logit_transform import LogitTransform
 from sis.records import SequenceLike, SequenceRef, Slice, TopKRecords
 from sis.sampling_replay import Replayed, is_complete, replayed
@@ -25,16 +26,6 @@ from sis.score_centering import score_center
 _CHUNK_ELEMENTS = 1 << 26
 # Tokens of a head that are multiplied at a time.
 _HEAD_CHUNK = 1 << 14
-
-
-class Gathered(NamedTuple):
-    """`client.evaluate(..., **gathered._asdict())`. Both come from the same logits, so a sampled
-    token has the same bits in its slot."""
-
-    # float32 [N, K], nats.
-    log_probs: torch.Tensor
-    # float32 [N], nats; NaN where nobody names the token.
-    sampled_log_probs: torch.Tensor
 
 
 def tensor(array: np.ndarray, device: Any = None) -> torch.Tensor:
@@ -136,14 +127,10 @@ def log_probs_at(
     sampled token that nobody names.
     """
     _check_rows("logits", logits, records)
-    ids = torch.from_numpy(records.ids).to(logits.device).long()
-    sampled = torch.from_numpy(records.sampled_ids).to(logits.device).long()
-    if sampled_ids is not None:
-        sampled = torch.where(sampled < 0, sampled_ids.to(logits.device).long(), sampled)
+    tokens = _tokens(records, sampled_ids, logits.device)
     exact = logits if logits.dtype == torch.float64 else logits.float()
     every = torch.log_softmax(exact / temperature, dim=1)
-    both = torch.cat([ids, sampled[:, None]], dim=1)
-    found = every.gather(1, both.clamp(min=0)).masked_fill(both < 0, -torch.inf)
+    found = every.gather(1, tokens.clamp(min=0)).masked_fill(tokens < 0, -torch.inf)
     return Gathered(found[:, :-1], found[:, -1])
 
 
@@ -261,13 +248,7 @@ def _gather(
         # Shards may be of different sizes, but all ranks reduce the same rows.
         rows = -_largest_of_group(-rows, device, group)
     total = len(records)
-    sampled = torch.from_numpy(records.sampled_ids).to(device).long()
-    if sampled_ids is not None:
-        if tuple(sampled_ids.shape) != (total,):
-            raise ValueError(f"sampled_ids has shape {list(sampled_ids.shape)}, must be [{total}]")
-        sampled = torch.where(sampled < 0, sampled_ids.detach().to(device).long(), sampled)
-    # The sampled token is one column more, so that it comes from the same operation.
-    ids = torch.cat([torch.from_numpy(records.ids).to(device).long(), sampled[:, None]], dim=1)
+    ids = _tokens(records, sampled_ids, device)
     found = torch.empty(ids.shape, dtype=torch.float32, device=device)
     vocabulary = 0
     for first in range(0, total, rows):
@@ -297,7 +278,18 @@ def _gather(
     if (ids >= vocabulary).any():
         row, column = (ids >= vocabulary).nonzero()[0].tolist()
         raise ValueError(f"token {ids[row, column]}, position {row}: the logits are of {vocabulary} tokens")
-    return Gathered(found[:, :-1].contiguous(), found[:, -1].masked_fill(sampled < 0, torch.nan))
+    return Gathered(found[:, :-1].contiguous(), found[:, -1].masked_fill(ids[:, -1] < 0, torch.nan))
+
+
+def _tokens(records: TopKRecords, sampled_ids: Optional[torch.Tensor], device: torch.device) -> torch.Tensor:
+    """[N, K + 1]: the recorded ids, and the sampled tokens in one column more, so that they come from the
+    same operation. Negative where there is none."""
+    sampled = torch.from_numpy(records.sampled_ids).to(device).long()
+    if sampled_ids is not None:
+        if tuple(sampled_ids.shape) != (len(records),):
+            raise ValueError(f"sampled_ids has shape {list(sampled_ids.shape)}, must be [{len(records)}]")
+        sampled = torch.where(sampled < 0, sampled_ids.detach().to(device).long(), sampled)
+    return torch.cat([torch.from_numpy(records.ids).to(device).long(), sampled[:, None]], dim=1)
 
 
 def _over_group(

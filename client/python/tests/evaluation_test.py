@@ -4,12 +4,14 @@ import unittest
 import numpy as np
 
 import sis
+from sis.messages import read
 from sis.v1 import ratio_service_pb2 as pb
 
 
 class TotalsTest(unittest.TestCase):
     def test_means_are_per_scored_position(self):
-        totals = sis.Totals.from_proto(
+        totals = read(
+            sis.Totals,
             pb.Totals(
                 accepted=5,
                 rejected=2,
@@ -23,7 +25,7 @@ class TotalsTest(unittest.TestCase):
                 expected_acceptance=7.0,
                 k3=2.0,
                 total_variation=1.0,
-            )
+            ),
         )
         self.assertEqual(totals.scored, 8)
         self.assertEqual(totals.accept_rate, 0.625)
@@ -43,7 +45,7 @@ class TotalsTest(unittest.TestCase):
 class EvaluationTest(unittest.TestCase):
     def test_bits_are_read_from_the_least_significant_on(self):
         response = pb.EvaluateResponse(accept_bits=bytes([0b10000001, 0b10]))
-        evaluation = sis.Evaluation.from_proto(response, 10, (10,))
+        evaluation = sis.Evaluation.from_proto([response], [(10,)])
         self.assertEqual(evaluation.accepted.dtype, bool)
         self.assertEqual(np.flatnonzero(evaluation.accepted).tolist(), [0, 7, 9])
 
@@ -53,7 +55,7 @@ class EvaluationTest(unittest.TestCase):
             slice_totals=[pb.Totals(accepted=1), pb.Totals(rejected=1)],
             missing=[pb.MissingRange(slice=1, first_position=4, length=1, reason=pb.STALE)],
         )
-        evaluation = sis.Evaluation.from_proto(response, 2, (0, 1, 0, 1))
+        evaluation = sis.Evaluation.from_proto([response], [(0, 1, 0, 1)])
         self.assertEqual([t.scored for t in evaluation.slice_totals], [0, 1, 0, 1])
         self.assertEqual(evaluation.slice_totals[3].rejected, 1)
         self.assertEqual(evaluation.missing, (sis.MissingRange(3, 4, 1, sis.MissingReason.STALE),))
@@ -72,9 +74,8 @@ class EvaluationTest(unittest.TestCase):
                 newly_counted=slices,
             )
 
-        first = sis.Evaluation.from_proto(response(2, 1, [1, 2, 4]), 3, (1, 2))
-        second = sis.Evaluation.from_proto(response(1, 0, [4]), 1, (1,))
-        whole = sis.Evaluation.concatenate([first, second])
+        responses = [response(2, 1, [1, 2, 4]), response(1, 0, [4])]
+        whole = sis.Evaluation.from_proto(responses, [(1, 2), (1,)], ["decisions"])
         self.assertEqual(whole.accepted.tolist(), [True, False, False, False])
         self.assertEqual(whole.decisions.tolist(), [1, 2, 4, 4])
         self.assertIsNone(whole.ratios)
@@ -91,7 +92,7 @@ class EvaluationTest(unittest.TestCase):
             decisions=b"\x01",
             ratios=np.ones(1, np.float32).tobytes(),
         )
-        evaluation = sis.Evaluation.from_proto(response, 1, (1,))
+        evaluation = sis.Evaluation.from_proto([response], [(1,)], ["decisions", "ratios"])
         for array in (evaluation.accepted, evaluation.decisions, evaluation.ratios):
             self.assertTrue(array.flags.writeable)
         self.assertIsNone(evaluation.log_ratios)

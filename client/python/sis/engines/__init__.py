@@ -3,7 +3,7 @@ recorder that streams while they generate.
 
     import sis.engines.vllm
 
-    adapter = sis.engines.vllm.Adapter(llm, sampling_params)
+    adapter = sis.engines.vllm.VllmAdapter(llm, sampling_params)
     with sis.engines.Recorder(client, run, adapter, policy_version=step) as recorder:
         for name, output in zip(names, llm.generate(prompts, sampling_params)):
             recorder.add(name, output)

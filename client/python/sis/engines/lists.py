@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Sequence, Tuple
+from typing import List, Sequence, Tuple
 
 import numpy as np
 
@@ -34,3 +34,9 @@ def strictly_above(tokens: np.ndarray, values: np.ndarray, rank: int) -> Tuple[n
     limit = -np.sort(-values, axis=1)[:, rank - 1 : rank]
     kept = values > limit
     return np.where(kept, tokens, -1), np.where(kept, values, np.float32(-np.inf))
+
+
+def stretches(mask: np.ndarray) -> List[Tuple[int, int]]:
+    """The ranges [first, last) where the mask is not 0."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], (mask != 0).astype(np.int8), [0]])))
+    return list(zip(edges[::2].tolist(), edges[1::2].tolist()))

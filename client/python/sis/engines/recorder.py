@@ -13,6 +13,7 @@ from sis import errors
 from sis.append import AppendStream
 from sis.client import Client
 from sis.engines.adapter import Adapter, Piece
+from sis.engines.lists import stretches
 from sis.outage import Outage
 from sis.owner import Owner
 from sis.records import SequenceRef
@@ -356,7 +357,7 @@ class Recorder:
             rows = item.positions
             if rows and columns is not None:
                 there = np.ones(rows, bool) if present is None else present[row : row + rows]
-                for first, last in _runs(there):
+                for first, last in stretches(there):
                     part = TopK(*(array[kept : kept + last - first] for array in record))
                     self._block(item, first, part)
                     kept += last - first
@@ -382,9 +383,3 @@ def _is_down(error: Exception) -> bool:
     """Whether a server, or the only replica that was asked, gives no answer."""
     refused = error.refused if isinstance(error, errors.AppendError) else [error]
     return all(isinstance(one, (errors.Error, errors.Refusal)) and errors.is_unreachable(one) for one in refused)
-
-
-def _runs(there: np.ndarray) -> List[Tuple[int, int]]:
-    """The ranges [first, last) of True."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[0], there.astype(np.int8), [0]])))
-    return list(zip(edges[::2].tolist(), edges[1::2].tolist()))

@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, List, NamedTuple, Optional, Sequence
+from typing import Any, List, Optional, Sequence
 
 import numpy as np
 
 from sis.engines.adapter import Adapter, Columns, Piece
 from sis.run import Sampling
-
-
-class Row(NamedTuple):
-    """One generated sequence of a batch, as arrays of T positions."""
-
-    # int32 [T, K], float32 [T, K], int32 [T], float32 [T].
-    ids: np.ndarray
-    log_probs: np.ndarray
-    sampled_ids: np.ndarray
-    sampled_log_probs: np.ndarray
 
 
 class TransformersAdapter(Adapter):
@@ -32,7 +22,7 @@ class TransformersAdapter(Adapter):
         self._config = generation_config
         self.sampling = sampling(generation_config)
 
-    def rows(self, output: Any, top_k: int) -> List[Row]:
+    def rows(self, output: Any, top_k: int) -> List[Columns]:
         """The sequences of a batch, each up to its first end-of-sequence token. The log-softmax is
         taken in float32, on the device where the scores are."""
         import torch
@@ -57,7 +47,8 @@ class TransformersAdapter(Adapter):
         drawn_values = torch.stack(own, dim=1).cpu().numpy()
         ends = self._lengths(drawn)
         return [
-            Row(tokens[i, :end], values[i, :end], drawn[i, :end], drawn_values[i, :end]) for i, end in enumerate(ends)
+            Columns(*(array[row, :end] for array in (tokens, values, drawn, drawn_values)), sampled_column=None)
+            for row, end in enumerate(ends)
         ]
 
     def _lengths(self, sampled: np.ndarray) -> List[int]:
@@ -67,14 +58,14 @@ class TransformersAdapter(Adapter):
         ended = np.isin(sampled, eos)
         return np.where(ended.any(axis=1), ended.argmax(axis=1) + 1, sampled.shape[1]).tolist()
 
-    def length(self, output: Row) -> int:
+    def length(self, output: Columns) -> int:
         return len(output.sampled_ids)
 
-    def ended(self, output: Row) -> Optional[str]:
+    def ended(self, output: Columns) -> Optional[str]:
         return "finished"
 
     def columns(self, pieces: Sequence[Piece]) -> Columns:
-        parts = [[array[piece.start : piece.stop] for array in piece.output] for piece in pieces]
+        parts = [[array[piece.start : piece.stop] for array in piece.output[:4]] for piece in pieces]
         return Columns(*(np.concatenate(arrays) for arrays in zip(*parts)), sampled_column=None)
 
 

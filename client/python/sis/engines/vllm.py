@@ -3,6 +3,7 @@ imported."""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from typing import Any, Iterator, List, Mapping, Optional, Sequence
 
@@ -49,10 +50,7 @@ class VllmAdapter(Adapter):
         return len(_completion(output).token_ids)
 
     def ended(self, output: Any) -> Optional[str]:
-        reason = _completion(output).finish_reason
-        if reason is None:
-            return None
-        return "aborted" if reason in ("abort", "error") else "finished"
+        return _ended(_completion(output).finish_reason)
 
     def columns(self, pieces: Sequence[Piece]) -> Columns:
         sampled: List[int] = []
@@ -129,6 +127,18 @@ def sampling(engine: Any, sampling_params: Any) -> Sampling:
     )
 
 
+def of_the_sampled(listed: Any) -> Any:
+    """FlatLogprobs of the first token of every position: vLLM lists the sampled one first."""
+    starts = listed.start_indices
+    columns = ("token_ids", "logprobs", "ranks", "decoded_tokens")
+    return dataclasses.replace(
+        listed,
+        start_indices=list(range(len(starts))),
+        end_indices=list(range(1, len(starts) + 1)),
+        **{name: [getattr(listed, name)[start] for start in starts] for name in columns},
+    )
+
+
 class OpenAiAdapter(Adapter):
     """Of the JSON that vLLM's OpenAI server answers to /v1/completions and /v1/chat/completions,
     each output one of its `choices`.
@@ -184,10 +194,7 @@ class OpenAiAdapter(Adapter):
         return len(output.get("token_ids") or ())
 
     def ended(self, output: Mapping[str, Any]) -> Optional[str]:
-        reason = output.get("finish_reason")
-        if reason is None:
-            return None
-        return "aborted" if reason in ("abort", "error") else "finished"
+        return _ended(output.get("finish_reason"))
 
     def columns(self, pieces: Sequence[Piece]) -> Columns:
         sampled: List[int] = []
@@ -227,6 +234,12 @@ def _completion(output: Any) -> Any:
     if len(outputs) != 1:
         raise ValueError(f"the request has {len(outputs)} outputs: give each of them a name of its own")
     return outputs[0]
+
+
+def _ended(reason: Optional[str]) -> Optional[str]:
+    if reason is None:
+        return None
+    return "aborted" if reason in ("abort", "error") else "finished"
 
 
 def _vllm_config(engine: Any) -> Any:

@@ -11,7 +11,7 @@ import torch
 
 from sis.engines import transformers as transformers_engine
 from sis.engines.adapter import Piece
-from sis.engines.vllm import VllmAdapter, check_engine
+from sis.engines.vllm import VllmAdapter, check_engine, of_the_sampled
 from sis.run import Sampling
 from sis.top_k import TopK, canonical
 
@@ -50,28 +50,14 @@ class _VllmTurn(Turn):
             self._records.append(_empty(self._top_k) if whole is None else TopK(*(array[rows] for array in whole)))
             first += length
         for completion in completions:
-            _keep_sampled(completion)
+            # TRL sorts them by rank, one Python object each, and takes the most probable for the sampled
+            # one.
+            completion.logprobs = of_the_sampled(completion.logprobs)
 
     def records(self, completions: Sequence[Sequence[int]]) -> List[TopK]:
         # With tensor parallelism each rank generates for all ranks of its group.
         first = self._rank_in_group * len(completions)
         return self._records[first : first + len(completions)]
-
-
-def _keep_sampled(completion: Any) -> None:
-    """Of a completion's log-probs only those of the sampled tokens, which vLLM lists first: TRL sorts
-    them by rank, one Python object each, and takes the most probable for the sampled one."""
-    listed = completion.logprobs
-    first = listed.start_indices
-    count = len(first)
-    completion.logprobs = type(listed)(
-        start_indices=list(range(count)),
-        end_indices=list(range(1, count + 1)),
-        token_ids=[listed.token_ids[index] for index in first],
-        logprobs=[listed.logprobs[index] for index in first],
-        ranks=[listed.ranks[index] for index in first],
-        decoded_tokens=[None] * count,
-    )
 
 
 def vllm(generation: Any, top_k: int, process_index: int) -> Capture:

@@ -76,23 +76,20 @@ def check_sampling(sampling: Sampling) -> None:
     """Raw log-probs of a distribution that tokens were not drawn from, as the service would say."""
     if sampling.log_probs != "raw":
         return
-    neutral = Sampling("raw")
-    if sampling.temperature != 1.0:
-        changed = f"the temperature is {sampling.temperature}"
-    elif sampling.top_p not in (None, 1.0):
-        changed = f"top_p is {sampling.top_p}"
-    elif sampling.top_k not in (None, 0, -1):
-        changed = f"top_k is {sampling.top_k}"
-    elif sampling.min_p not in (None, 0.0):
-        changed = f"min_p is {sampling.min_p}"
-    elif sampling.repetition_penalty not in (None, 1.0) or sampling.logit_bias != neutral.logit_bias:
-        changed = "penalties or biases are set"
-    else:
-        return
-    raise ValueError(
-        f"logprobs_mode is 'raw_logprobs', but {changed}: the recorded log-probs would not be those that tokens are "
-        "drawn from. vLLM needs logprobs_mode='processed_logprobs'"
-    )
+    settings = {
+        "the temperature": (sampling.temperature, (1.0,)),
+        "top_p": (sampling.top_p, (None, 1.0)),
+        "top_k": (sampling.top_k, (None, 0, -1)),
+        "min_p": (sampling.min_p, (None, 0.0)),
+    }
+    changed = [f"{name} is {value}" for name, (value, neutral) in settings.items() if value not in neutral]
+    if sampling.repetition_penalty not in (None, 1.0) or sampling.logit_bias:
+        changed.append("penalties or biases are set")
+    if changed:
+        raise ValueError(
+            f"logprobs_mode is 'raw_logprobs', but {changed[0]}: the recorded log-probs would not be those that tokens "
+            "are drawn from. vLLM needs logprobs_mode='processed_logprobs'"
+        )
 
 
 def check_head(

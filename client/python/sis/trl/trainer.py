@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import time
@@ -20,6 +21,7 @@ from sis.local_server import LocalServer, local_server
 from sis.logit_transform import LogitTransform
 from sis.options import EvaluateOptions
 from sis.run import Run, label_of
+from sis.step_metrics import step_metrics
 from sis.trl import capture, refusals
 from sis.trl.config import SisConfig
 from sis.trl.rollouts import Generated, Rollouts, assembled
@@ -39,7 +41,11 @@ class _Acceptance(NamedTuple):
     probabilities: torch.Tensor
 
 
-class SisTrainerMixin:
+# GRPOTrainer, to type checkers; what comes after the mixin is known when it is mixed.
+_Trainer: Any = object
+
+
+class SisTrainerMixin(_Trainer):
     """Goes before GRPOTrainer, or a subclass of it, among the bases.
 
     While it trains: the top-K log-probs of what is generated are recorded, and each update asks, for
@@ -57,8 +63,7 @@ class SisTrainerMixin:
                 # An engine need not have started for this.
                 refusals.check_arguments(value, config)
         super().__init__(*args, **kwargs)
-        trainer: Any = self
-        refusals.check_arguments(trainer.args, config)
+        refusals.check_arguments(self.args, config)
         refusals.check_trainer(self)
         self._sis_config = config
         # Ends with this process.
@@ -67,7 +72,7 @@ class SisTrainerMixin:
         # One server too is a list: what it is when it gives no answer is then MISSING, at once.
         client = Client([address] if isinstance(address, str) else address)
         run = client.create_run(run_id, incarnation=incarnation, **self._sis_run_settings())
-        worker = f"rank-{trainer.accelerator.process_index}"
+        worker = f"rank-{self.accelerator.process_index}"
         self._sis_rollouts = Rollouts(client, run, worker, config.lease_seconds)
         self._sis_generation = 0
         self._sis_capture = self._sis_make_capture()
@@ -97,16 +102,15 @@ class SisTrainerMixin:
         return self._sis_rollouts.run
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        trainer: Any = self
         # The trainer's own steps begin at 0 again.
         self._sis_first_step = self._sis_version + 1
         # Of a training before: rollouts that it did not use up, which are released, what it counted of
         # a step that broke off, and at which step the engine got its weights.
-        trainer._step, trainer._buffered_inputs = 0, None
+        self._step, self._buffered_inputs = 0, None
         self._sis_totals, self._sis_staleness = Totals(), 0
-        trainer._last_loaded_step = -1
+        self._last_loaded_step = -1
         try:
-            return super().train(*args, **kwargs)  # type: ignore[misc]
+            return super().train(*args, **kwargs)
         finally:
             self._sis_rollouts.release()
 
@@ -114,62 +118,57 @@ class SisTrainerMixin:
 
     def _sis_agree(self) -> Any:
         """Run, address and incarnation, which the main process chooses for all."""
-        trainer: Any = self
         chosen: List[Any] = [None]
-        if trainer.accelerator.is_main_process:
+        if self.accelerator.is_main_process:
             address = self._sis_config.address
             if address is None:
                 if (
-                    int(os.environ.get("LOCAL_WORLD_SIZE", trainer.accelerator.num_processes))
-                    < trainer.accelerator.num_processes
+                    int(os.environ.get("LOCAL_WORLD_SIZE", self.accelerator.num_processes))
+                    < self.accelerator.num_processes
                 ):
                     raise ValueError(
                         "SisConfig.address is None, but there are several machines: start a server for all"
                     )
                 self._sis_server = local_server()
                 address = self._sis_server.address
-            name = trainer.args.run_name or os.path.basename(os.path.abspath(trainer.args.output_dir or "trl"))
+            name = self.args.run_name or os.path.basename(os.path.abspath(self.args.output_dir or "trl"))
             plain = re.sub("[^A-Za-z0-9._-]", "-", name)[:_LONGEST_NAME]
             run_id = self._sis_config.run or f"{plain}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
             incarnation = 0
             with Client(address) as client, contextlib.suppress(errors.NotFound):
                 incarnation = client.get_run(run_id).run.incarnation + 1
             chosen = [(run_id, address, incarnation)]
-        if trainer.accelerator.num_processes > 1:
+        if self.accelerator.num_processes > 1:
             broadcast_object_list(chosen, from_process=0)
         return chosen[0]
 
     def _sis_run_settings(self) -> Dict[str, Any]:
-        trainer: Any = self
         seed = self._sis_config.seed
         return {
-            "seed": trainer.args.seed if seed is None else seed,
+            "seed": self.args.seed if seed is None else seed,
             "vocabulary_size": self._sis_model().get_output_embeddings().weight.shape[0],
             "top_k": self._sis_config.top_k,
-            "algorithm": trainer.loss_type,
-            "model": label_of(str(getattr(trainer.model.config, "_name_or_path", ""))),
+            "algorithm": self.loss_type,
+            "model": label_of(str(getattr(self.model.config, "_name_or_path", ""))),
         }
 
     def _sis_model(self) -> Any:
         """The model without wrappers and adapters around it; adapters in it stay."""
-        trainer: Any = self
-        model = trainer.accelerator.unwrap_model(trainer.model)
+        model = self.accelerator.unwrap_model(self.model)
         return model.get_base_model() if hasattr(model, "get_base_model") else model
 
     def _sis_make_capture(self) -> capture.Capture:
-        trainer: Any = self
-        if trainer.use_vllm:
-            return capture.vllm(trainer.vllm_generation, self._sis_config.top_k, trainer.accelerator.process_index)
-        return capture.transformers(self._sis_model(), trainer.generation_config, self._sis_config.top_k)
+        if self.use_vllm:
+            return capture.vllm(self.vllm_generation, self._sis_config.top_k, self.accelerator.process_index)
+        return capture.transformers(self._sis_model(), self.generation_config, self._sis_config.top_k)
 
     # Rollouts.
 
     def _generate_single_turn(self, prompt_ids: Any, *args: Any, **kwargs: Any) -> Any:
-        parent: Any = super()
         if self._sis_generated is None:
-            return parent._generate_single_turn(prompt_ids, *args, **kwargs)
+            return super()._generate_single_turn(prompt_ids, *args, **kwargs)
         with self._sis_capture() as turn:
-            completions, _ = parent._generate_single_turn(prompt_ids, *args, **kwargs)
+            completions, _ = super()._generate_single_turn(prompt_ids, *args, **kwargs)
         if turn.sampling != self._sis_sampling:
             refusals.check_sampling(turn.sampling)
             self._sis_sampling = turn.sampling
@@ -178,18 +177,16 @@ class SisTrainerMixin:
         return completions, [record.sampled_log_probs.tolist() for record in records]
 
     def _generate(self, prompts: Any) -> Any:
-        trainer: Any = self
-        parent: Any = super()
-        if not trainer.model.training:
-            return parent._generate(prompts)
+        if not self.model.training:
+            return super()._generate(prompts)
         self._sis_generated = []
         try:
-            result = parent._generate(prompts)
+            result = super()._generate(prompts)
             rollouts = assembled(self._sis_generated, *result[:3])
         finally:
             self._sis_generated = None
         # The same names, whichever ranks there are: decisions depend on them.
-        first = trainer.accelerator.process_index * len(rollouts)
+        first = self.accelerator.process_index * len(rollouts)
         names = [f"{self._sis_generation}/{first + row}" for row in range(len(rollouts))]
         self._sis_generation += 1
         self._sis_advance_version()
@@ -200,18 +197,15 @@ class SisTrainerMixin:
     def _sis_policy_version(self) -> int:
         """Of the weights that were generated with: how many optimiser steps of this training made them. A
         trainer whose engine's weights lag behind overrides it."""
-        trainer: Any = self
-        return int(trainer.state.global_step)
+        return int(self.state.global_step)
 
     def _generate_and_score_completions(self, inputs: Any) -> Any:
-        trainer: Any = self
-        parent: Any = super()
-        self._sis_scores = trainer.model.training
+        self._sis_scores = self.model.training
         try:
-            output = parent._generate_and_score_completions(inputs)
+            output = super()._generate_and_score_completions(inputs)
         finally:
             self._sis_scores = False
-        if trainer.model.training:
+        if self.model.training:
             # Shuffled and split with the rest: where a row stands among the rollouts.
             completions = output["completion_ids"]
             output["sis_rollout"] = torch.arange(len(completions), device=completions.device)
@@ -220,30 +214,27 @@ class SisTrainerMixin:
     def _sis_step(self) -> int:
         """How many optimiser steps there were, which another training of the same trainer goes on
         counting: neither draws nor versions go back."""
-        trainer: Any = self
-        return self._sis_first_step + int(trainer.state.global_step)
+        return self._sis_first_step + int(self.state.global_step)
 
     def _sis_advance_version(self) -> None:
-        trainer: Any = self
         if self._sis_version == self._sis_step():
             return
         self._sis_version = self._sis_step()
-        if trainer.accelerator.is_main_process:
+        if self.accelerator.is_main_process:
             self._sis_rollouts.advance_version(self._sis_version)
 
     # The update.
 
     def _compute_loss(self, model: Any, inputs: Any) -> Any:
-        parent: Any = super()
         if "sis_rollout" not in inputs:
-            return parent._compute_loss(model, inputs)
+            return super()._compute_loss(model, inputs)
         # A copy: the trainer keeps its own for the next iteration.
         self._sis_inputs = dict(inputs)
         hook = self._sis_model().base_model.register_forward_hook(
             lambda _module, _arguments, output: self._sis_hidden.append(output.last_hidden_state.detach())
         )
         try:
-            loss = parent._compute_loss(model, self._sis_inputs)
+            loss = super()._compute_loss(model, self._sis_inputs)
         finally:
             hook.remove()
             self._sis_inputs, self._sis_hidden = None, []
@@ -253,13 +244,11 @@ class SisTrainerMixin:
     def _get_per_token_logps_and_entropies(
         self, model: Any, input_ids: Any, attention_mask: Any, logits_to_keep: int, *args: Any, **kwargs: Any
     ) -> Any:
-        trainer: Any = self
-        parent: Any = super()
-        corrects = trainer.use_vllm and trainer.vllm_importance_sampling_correction
-        if self._sis_scores and trainer.beta == 0 and not corrects:
+        corrects = self.use_vllm and self.vllm_importance_sampling_correction
+        if self._sis_scores and self.beta == 0 and not corrects:
             # A forward pass over all rollouts, for old log-probs in whose place come others.
             return None, None, None
-        result = parent._get_per_token_logps_and_entropies(
+        result = super()._get_per_token_logps_and_entropies(
             model, input_ids, attention_mask, logits_to_keep, *args, **kwargs
         )
         if self._sis_inputs is not None:
@@ -273,7 +262,6 @@ class SisTrainerMixin:
     def _sis_old_log_probs(self, inputs: Dict[str, Any], hidden: torch.Tensor, log_probs: torch.Tensor) -> torch.Tensor:
         """[B, T]: what makes exp(log_probs - it) the weight of every token. hidden: [B, T, H], before
         the head."""
-        trainer: Any = self
         sampled = inputs["sampling_per_token_logps"]
         mask = inputs["completion_mask"].bool()
         if "tool_mask" in inputs:
@@ -296,7 +284,6 @@ class SisTrainerMixin:
     def _sis_acceptance(
         self, inputs: Dict[str, Any], mask: torch.Tensor, hidden: torch.Tensor, log_probs: torch.Tensor
     ) -> _Acceptance:
-        trainer: Any = self
         rollouts = self._sis_rollouts
         indices = inputs["sis_rollout"].tolist()
         lengths = torch.tensor(rollouts.lengths(indices))
@@ -317,12 +304,12 @@ class SisTrainerMixin:
         some = batch.flat(mask).nonzero()[:_CHECKED, 0]
         if len(some) and not self._sis_head_checked:
             refusals.check_head(
-                states[some], head, tokens[some], own[some], transform, trainer.temperature, self._sis_head_type(states)
+                states[some], head, tokens[some], own[some], transform, self.temperature, self._sis_head_type(states)
             )
             self._sis_head_checked = True
         gathered = sis.torch.gather_from_head_rows(
             records, states, head.weight, tokens, own,
-            bias=head.bias, transform=transform, temperature=trainer.temperature,
+            bias=head.bias, transform=transform, temperature=self.temperature,
         )  # fmt: skip
         evaluation = rollouts.evaluate(
             records,
@@ -343,42 +330,26 @@ class SisTrainerMixin:
 
     def _sis_head_type(self, hidden: torch.Tensor) -> torch.dtype:
         """That TRL's head multiplies hidden states and weights in."""
-        trainer: Any = self
-        if trainer.args.cast_lm_head_to_fp32:
+        if self.args.cast_lm_head_to_fp32:
             return torch.float32
         device = hidden.device.type
-        with trainer.accelerator.autocast():
+        with self.accelerator.autocast():
             return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
 
     def _sis_log(self) -> None:
         """Once per optimiser step, of all ranks: into the trainer's own metrics."""
-        trainer: Any = self
-        if not trainer.accelerator.sync_gradients:
+        if not self.accelerator.sync_gradients:
             return
-        totals = self._sis_totals
-        sums = [
-            totals.accepted, totals.scored, totals.missing, totals.envelope_violations, self._sis_staleness,
-            totals.expected_acceptance, totals.d, totals.d_sis, totals.k3, totals.residual_mass, totals.log_envelope,
-        ]  # fmt: skip
+        sums = [*vars(self._sis_totals).values(), self._sis_staleness]
         self._sis_totals, self._sis_staleness = Totals(), 0
-        everywhere = torch.tensor(sums, dtype=torch.float64, device=trainer.accelerator.device)
-        everywhere = trainer.accelerator.reduce(everywhere, reduction="sum").tolist()
-        accepted, scored, missing, violations, staleness, *rest = everywhere
-        names = ("expected_accept_rate", "d", "d_sis", "k3", "residual_mass", "log_envelope")
-        values = {
-            "accept_rate": _mean(accepted, scored),
-            **{name: _mean(total, scored) for name, total in zip(names, rest)},
-            "missing": _mean(missing, scored + missing),
-            "envelope_violations": violations,
-            "staleness": _mean(staleness, scored + missing),
-        }
-        for name, value in values.items():
-            trainer._metrics["train"][f"sis/{name}"].append(value)
-
-
-def _mean(total: float, count: float) -> float:
-    """NaN, which TRL leaves out, if there is nothing."""
-    return total / count if count else float("nan")
+        everywhere = torch.tensor(sums, dtype=torch.float64, device=self.accelerator.device)
+        *values, staleness = self.accelerator.reduce(everywhere, reduction="sum").tolist()
+        totals = Totals(*values)
+        seen = totals.scored + totals.missing
+        # TRL leaves out what is NaN.
+        metrics = {**step_metrics(totals), "staleness": staleness / seen if seen else math.nan}
+        for name, value in metrics.items():
+            self._metrics["train"][f"sis/{name}"].append(value)
 
 
 class SisGRPOTrainer(SisTrainerMixin, GRPOTrainer):

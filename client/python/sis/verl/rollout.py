@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import collections
 import copy
-import dataclasses
 import hashlib
 import time
 from typing import Any, AsyncIterator, Callable, Dict, List, NamedTuple, Optional
@@ -14,7 +13,7 @@ import numpy as np
 
 from sis import errors
 from sis.engines.recorder import Recorder
-from sis.engines.vllm import VllmAdapter, check_engine
+from sis.engines.vllm import VllmAdapter, check_engine, of_the_sampled
 from sis.engines.vllm import sampling as sampling_of
 from sis.outage import Outage
 from sis.run import Run, Sampling
@@ -223,20 +222,8 @@ def _as_asked(output: Any) -> Any:
     made = copy.copy(output)
     made.outputs = [copy.copy(completion) for completion in output.outputs]
     for completion in made.outputs:
-        completion.logprobs = _of_the_sampled(completion.logprobs)
+        completion.logprobs = of_the_sampled(completion.logprobs)
     return made
-
-
-def _of_the_sampled(listed: Any) -> Any:
-    """FlatLogprobs of the first token of every position: vLLM lists the sampled one first."""
-    starts = listed.start_indices
-    columns = ("token_ids", "logprobs", "ranks", "decoded_tokens")
-    return dataclasses.replace(
-        listed,
-        start_indices=list(range(len(starts))),
-        end_indices=list(range(1, len(starts) + 1)),
-        **{name: [getattr(listed, name)[start] for start in starts] for name in columns},
-    )
 
 
 def _digest(tokens: List[int]) -> bytes:

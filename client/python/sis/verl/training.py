@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import fields
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 import numpy as np
 import torch
 
 import sis.torch
 from sis import errors
+from sis.engines.lists import stretches
 from sis.evaluation import Totals
 from sis.outage import Outage
 from sis.records import Slice, TopKRecords
 from sis.run import Run
+from sis.step_metrics import step_metrics
 from sis.verl.names import name_of
 from sis.verl.settings import Settings, vocabulary_size
 
@@ -287,28 +288,13 @@ class MiniBatch:
 
     def metrics(self, group: Any) -> Dict[str, float]:
         """Over all ranks of the group. Means are per scored token, and left out if there is none."""
-        names = [entry.name for entry in fields(Totals)]
-        values = [float(getattr(self._totals, name)) for name in names]
+        values = [float(value) for value in vars(self._totals).values()]
         if group is not None:
             summed = torch.tensor(values, dtype=torch.float64, device=self._device)
             torch.distributed.all_reduce(summed, group=group)
             values = summed.tolist()
-        totals = Totals(**dict(zip(names, values)))
-        means = {
-            "accept_rate": totals.accept_rate,
-            "expected_accept_rate": totals.mean_expected_acceptance,
-            "d": totals.mean_d,
-            "d_sis": totals.mean_d_sis,
-            "k3": totals.mean_k3,
-            "residual_mass": totals.mean_residual_mass,
-            "log_envelope": totals.mean_log_envelope,
-        }
-        seen = totals.scored + totals.missing
-        return {
-            **{name: value for name, value in means.items() if not math.isnan(value)},
-            "missing": totals.missing / seen if seen else 0.0,
-            "envelope_violations": totals.envelope_violations,
-        }
+        metrics = step_metrics(Totals(*values))
+        return {"missing": 0.0, **{name: value for name, value in metrics.items() if not math.isnan(value)}}
 
 
 def _substituted(model_output: Any, data: Any) -> Any:
@@ -341,7 +327,7 @@ def _generated(data: Any) -> List[_Generated]:
     for row, (mask, log_probs) in enumerate(zip(_rows(data["response_mask"]), _rows(data["rollout_log_probs"]))):
         own = tokens[ends[row] : ends[row + 1]]
         length = _response_length(data, row)
-        for first, last in _stretches(mask[:length]):
+        for first, last in stretches(mask[:length]):
             start = len(own) - length + first
             stop = start + last - first
             found.append(_Generated(row, start, own[:start], own[start:stop], log_probs[first:last]))
@@ -359,9 +345,3 @@ def _rows(values: torch.Tensor) -> List[np.ndarray]:
     if values.is_nested:
         return [row.cpu().numpy() for row in values.unbind()]
     return list(values.cpu().numpy())
-
-
-def _stretches(mask: np.ndarray) -> List[Tuple[int, int]]:
-    """The ranges [first, last) where the mask is not 0."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[0], (mask != 0).astype(np.int8), [0]])))
-    return list(zip(edges[::2].tolist(), edges[1::2].tolist()))

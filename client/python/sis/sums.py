@@ -1,0 +1,53 @@
+"""Messages of several servers, or of several requests, added up."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Dict, Iterable, List, Sequence, TypeVar
+
+_Message = TypeVar("_Message")
+
+# What a message is about: not added up, and messages of a list belong together where it is the same.
+_KEYS = {
+    "PrefixPoint": ("top_k",),
+    "MissingTotals": ("reason",),
+    "CorrectionTotals": ("correction",),
+    "BeyondBound": ("bound",),
+    "Staleness": ("from", "to"),
+    "Histogram": ("upper_bounds",),
+    "TokenCounts": ("token_id",),
+}
+
+
+def summed(parts: Sequence[_Message]) -> _Message:
+    """The sum of at least one message, to the last bit what one server computes: addends are whole
+    multiples of 2^-30, and exact."""
+    if len(parts) == 1:
+        return parts[0]
+    total: Any = type(parts[0])()
+    total.CopyFrom(parts[0])
+    for field in total.DESCRIPTOR.fields:
+        if field.name in _KEYS.get(total.DESCRIPTOR.name, ()):
+            continue
+        values: List[Any] = [getattr(part, field.name) for part in parts]
+        if hasattr(values[0], "extend"):
+            numbers = field.message_type is None
+            total.ClearField(field.name)
+            getattr(total, field.name).extend(map(sum, zip(*values)) if numbers else merged(values))
+        elif field.message_type is None:
+            setattr(total, field.name, (math.fsum if isinstance(values[0], float) else sum)(values))
+        else:
+            there = [part for part in parts if part.HasField(field.name)]  # type: ignore[attr-defined]
+            if there:
+                getattr(total, field.name).CopyFrom(summed([getattr(part, field.name) for part in there]))
+    return total
+
+
+def merged(lists: Iterable[Iterable[_Message]]) -> List[_Message]:
+    """One list of several: the sums of what belongs together, numbers rising, names as they come."""
+    by_key: Dict[Any, List[Any]] = {}
+    for message in (message for part in lists for message in part):
+        names = _KEYS[message.DESCRIPTOR.name]  # type: ignore[attr-defined]
+        by_key.setdefault(tuple(getattr(message, name) for name in names), []).append(message)
+    keys = list(by_key) if any(isinstance(key[0], str) for key in by_key) else sorted(by_key)
+    return [summed(by_key[key]) for key in keys]
