@@ -38,6 +38,11 @@ function percentilesOf(values) {
   });
 }
 
+const AXIS = {
+  ticks: {autoSkip: false},
+  afterBuildTicks: axis => { axis.ticks = [0, 25, 50, 75, 90, 100].map(value => ({value})); },
+};
+
 // On a logarithmic axis values below this count as it.
 const FLOOR = 1e-6;
 for (const {title, unit, logarithmic, series} of [
@@ -57,7 +62,8 @@ for (const {title, unit, logarithmic, series} of [
   panel.show(Array.from({length: 101}, (_, percent) => percent),
       Object.entries(series).map(([name, value]) =>
         ({name, values: percentilesOf(report.positions.map(value).map(shown))})),
-      {range: logarithmic ? {type: "logarithmic"} : {beginAtZero: true}, namesTitle: "Percentile"});
+      {range: logarithmic ? {type: "logarithmic"} : {beginAtZero: true}, axis: AXIS,
+        namesTitle: "Percentile"});
 }
 
 function showSequence() {
