@@ -20,9 +20,9 @@ std::set<int32_t> TokensOf(const InspectedRun& run) {
     for (const auto& found : run.overview->deviations()) tokens.insert(found.token_id());
   }
   for (const auto& [name, response] : run.sequences) {
-    const InspectedSequence sequence(response);
-    tokens.insert(sequence.sampled_ids.begin(), sequence.sampled_ids.end());
-    tokens.insert(sequence.top_k_ids.begin(), sequence.top_k_ids.end());
+    for (const std::string& ids : {response.sampled_ids(), response.top_k_ids()}) {
+      for (size_t i = 0; i < ids.size() / sizeof(int32_t); ++i) tokens.insert(At<int32_t>(ids, i));
+    }
   }
   return tokens;
 }
