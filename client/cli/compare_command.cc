@@ -7,9 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/cli/compare/comparison.h"
-#include "client/cli/compare/html_report.h"
-#include "client/cli/compare/json_report.h"
-#include "client/cli/compare/text_report.h"
+#include "client/cli/compare/reports.h"
 #include "client/cli/options.h"
 #include "client/cli/recorded/recorded_log_probs.h"
 #include "client/cli/subcommands.h"

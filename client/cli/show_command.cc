@@ -72,13 +72,12 @@ absl::Status ShowSequence(Client& client, const Options& options, const TokenTex
                  RunAsHtml({options.run_id, std::nullopt, {{name, *response}}}, texts));
   }
   if (options.json) return PrintJson(*response);
-  const InspectedSequence sequence(*response);
   if (options.position < 0) {
-    std::cout << SequenceAsText(sequence, texts);
+    std::cout << SequenceAsText(*response, texts);
     return absl::OkStatus();
   }
   const absl::StatusOr<std::string> text =
-      PositionAsText(sequence, static_cast<uint32_t>(options.position), texts);
+      PositionAsText(*response, static_cast<uint32_t>(options.position), texts);
   if (text.ok()) std::cout << *text;
   return text.status();
 }

@@ -216,7 +216,7 @@ class ShowTest(unittest.TestCase):
     def test_a_browser_draws_a_run(self):
         drawn = self.drawn("r")
         for name in SEQUENCES:
-            self.assertIn(f'<td class="words">{name}</td>', drawn)
+            self.assertIn(f'<td class="left">{name}</td>', drawn)
 
 
 if __name__ == "__main__":

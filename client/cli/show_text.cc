@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
+#include "client/cli/inspected_sequence.h"
 
 namespace sis {
 namespace {
@@ -37,7 +38,7 @@ std::string Signed(double value) {
   return std::isnan(value) ? "-" : absl::StrFormat("%+.4f", value);
 }
 
-absl::string_view DecisionName(uint8_t decision) {
+absl::string_view DecisionName(char decision) {
   switch (decision) {
     case v1::ACCEPTED:
       return "accepted";
@@ -66,11 +67,15 @@ std::string Range(uint32_t begin, uint32_t end) {
   return end - begin == 1 ? absl::StrCat(begin) : absl::StrCat(begin, "-", end - 1);
 }
 
-std::string DecisionSentence(const InspectedSequence& sequence, size_t i) {
-  const std::string a = Number(sequence.acceptance_probabilities[i]);
-  const std::string u = Number(Uniform(sequence.uniforms[i]));
-  const std::string w = Number(std::exp(sequence.log_ratios[i]));
-  switch (sequence.decisions[i]) {
+bool IsScored(char decision) {
+  return decision == v1::ACCEPTED || decision == v1::REJECTED || decision == v1::OUTSIDE_TOP_K;
+}
+
+std::string DecisionSentence(const v1::InspectSequenceResponse& sequence, size_t i) {
+  const std::string a = Number(At<float>(sequence.acceptance_probabilities(), i));
+  const std::string u = Number(Uniform(At<uint32_t>(sequence.uniforms(), i)));
+  const std::string w = Number(std::exp(At<float>(sequence.log_ratios(), i)));
+  switch (sequence.decisions()[i]) {
     case v1::ACCEPTED:
       return absl::StrCat("accepted: the uniform ", u, " is below a = ", a,
                           "; its modified ratio is 1");
@@ -81,7 +86,7 @@ std::string DecisionSentence(const InspectedSequence& sequence, size_t i) {
       return absl::StrCat(
           "not among the recorded tokens, so never accepted; it keeps its ratio w = ", w);
     default:
-      return std::string(DecisionName(sequence.decisions[i]));
+      return std::string(DecisionName(sequence.decisions()[i]));
   }
 }
 
@@ -117,74 +122,80 @@ std::string RunAsText(const v1::InspectRunResponse& run, const TokenTexts& texts
   return text;
 }
 
-std::string SequenceAsText(const InspectedSequence& sequence, const TokenTexts& texts) {
-  std::string text = absl::StrCat("draw ", sequence.draw, "\n");
+std::string SequenceAsText(const v1::InspectSequenceResponse& sequence, const TokenTexts& texts) {
+  std::string text = absl::StrCat("draw ", sequence.draw(), "\n");
   absl::StrAppendFormat(&text, "%8s  %-28s %-9s %9s %7s %8s %7s\n", "POSITION", "TOKEN", "DECISION",
                         "LOG W", "A", "RESIDUAL", "BEHIND");
-  for (size_t i = 0; i < sequence.decisions.size(); ++i) {
-    const uint32_t position = sequence.first_position + static_cast<uint32_t>(i);
-    if (!sequence.scored(i)) {
+  for (size_t i = 0; i < sequence.decisions().size(); ++i) {
+    const uint32_t position = sequence.first_position() + static_cast<uint32_t>(i);
+    if (!IsScored(sequence.decisions()[i])) {
       size_t last = i;
-      while (last + 1 < sequence.decisions.size() &&
-             sequence.decisions[last + 1] == sequence.decisions[i]) {
+      while (last + 1 < sequence.decisions().size() &&
+             sequence.decisions()[last + 1] == sequence.decisions()[i]) {
         ++last;
       }
       const auto end = position + static_cast<uint32_t>(last - i) + 1;
       absl::StrAppendFormat(&text, "%8s  %s\n", Range(position, end),
-                            DecisionName(sequence.decisions[i]));
+                            DecisionName(sequence.decisions()[i]));
       i = last;
       continue;
     }
-    absl::StrAppendFormat(&text, "%8u  %-28s %-9s %9s %7s %8s %7u\n", position,
-                          Token(sequence.sampled_ids[i], texts),
-                          DecisionName(sequence.decisions[i]), Signed(sequence.log_ratios[i]),
-                          Number(sequence.acceptance_probabilities[i]),
-                          Number(sequence.residual_masses[i]), sequence.staleness[i]);
+    absl::StrAppendFormat(
+        &text, "%8u  %-28s %-9s %9s %7s %8s %7u\n", position,
+        Token(At<int32_t>(sequence.sampled_ids(), i), texts), DecisionName(sequence.decisions()[i]),
+        Signed(At<float>(sequence.log_ratios(), i)),
+        Number(At<float>(sequence.acceptance_probabilities(), i)),
+        Number(At<float>(sequence.residual_masses(), i)), At<uint64_t>(sequence.staleness(), i));
   }
-  if (sequence.cut_end > 0) {
+  if (sequence.cut_end() > 0) {
     absl::StrAppendFormat(&text, "%8s  evaluated, but not kept: no room in --inspected_bytes\n",
-                          Range(sequence.cut_begin, sequence.cut_end));
+                          Range(sequence.cut_begin(), sequence.cut_end()));
   }
   return text;
 }
 
-absl::StatusOr<std::string> PositionAsText(const InspectedSequence& sequence, uint32_t position,
-                                           const TokenTexts& texts) {
-  const size_t i = position - sequence.first_position;
-  if (position < sequence.first_position || i >= sequence.decisions.size()) {
+absl::StatusOr<std::string> PositionAsText(const v1::InspectSequenceResponse& sequence,
+                                           uint32_t position, const TokenTexts& texts) {
+  const size_t i = position - sequence.first_position();
+  if (position < sequence.first_position() || i >= sequence.decisions().size()) {
     return absl::OutOfRangeError(absl::StrCat(
-        "position ", position, " is not kept: of this sequence [", sequence.first_position, ", ",
-        sequence.first_position + sequence.decisions.size(), ") are",
-        sequence.cut_end == 0 ? ""
-                              : absl::StrCat("; for ", Range(sequence.cut_begin, sequence.cut_end),
-                                             " there was no room in --inspected_bytes")));
+        "position ", position, " is not kept: of this sequence [", sequence.first_position(), ", ",
+        sequence.first_position() + sequence.decisions().size(), ") are",
+        sequence.cut_end() == 0
+            ? ""
+            : absl::StrCat("; for ", Range(sequence.cut_begin(), sequence.cut_end()),
+                           " there was no room in --inspected_bytes")));
   }
-  std::string text =
-      absl::StrCat("position ", position, ": ", Token(sequence.sampled_ids[i], texts), "\n",
-                   DecisionSentence(sequence, i), "\n");
-  if (!sequence.scored(i)) return text;
-  const float log_q = sequence.sampled_log_probs[i], log_w = sequence.log_ratios[i];
+  std::string text = absl::StrCat("position ", position, ": ",
+                                  Token(At<int32_t>(sequence.sampled_ids(), i), texts), "\n",
+                                  DecisionSentence(sequence, i), "\n");
+  if (!IsScored(sequence.decisions()[i])) return text;
+  const float log_q = At<float>(sequence.sampled_log_probs(), i),
+              log_w = At<float>(sequence.log_ratios(), i);
   absl::StrAppendFormat(&text,
                         "log q %s, log p %s, log w %s, log M %s, residual mass %s, "
                         "%u policy versions behind\n\n",
                         Number(log_q), Number(log_q + log_w), Signed(log_w),
-                        Number(sequence.log_envelopes[i]), Number(sequence.residual_masses[i]),
-                        sequence.staleness[i]);
+                        Number(At<float>(sequence.log_envelopes(), i)),
+                        Number(At<float>(sequence.residual_masses(), i)),
+                        At<uint64_t>(sequence.staleness(), i));
   absl::StrAppendFormat(&text, "   %-28s %10s %10s %9s\n", "RECORDED TOKEN", "BEHAVIOUR", "CURRENT",
                         "LOG RATIO");
-  for (size_t slot = 0; slot < sequence.slots; ++slot) {
-    const size_t k = i * sequence.slots + slot;
-    const int32_t id = sequence.top_k_ids[k];
+  for (size_t slot = 0; slot < sequence.top_k(); ++slot) {
+    const size_t k = i * sequence.top_k() + slot;
+    const int32_t id = At<int32_t>(sequence.top_k_ids(), k);
     if (id < 0) continue;
-    const double q = sequence.top_k_log_probs[k], p = sequence.current_log_probs[k];
-    const bool sets_envelope = static_cast<float>(p - q) == sequence.log_envelopes[i];
+    const double q = At<float>(sequence.top_k_log_probs(), k),
+                 p = At<float>(sequence.current_log_probs(), k);
+    const bool sets_envelope = static_cast<float>(p - q) == At<float>(sequence.log_envelopes(), i);
     absl::StrAppendFormat(&text, " %s %-28s %10s %10s %9s%s\n",
-                          id == sequence.sampled_ids[i] ? ">" : " ", Token(id, texts),
-                          Number(std::exp(q)), Number(std::exp(p)), Signed(p - q),
+                          id == At<int32_t>(sequence.sampled_ids(), i) ? ">" : " ",
+                          Token(id, texts), Number(std::exp(q)), Number(std::exp(p)), Signed(p - q),
                           sets_envelope ? "  M" : "");
   }
-  if (sequence.decisions[i] == v1::OUTSIDE_TOP_K) {
-    absl::StrAppendFormat(&text, " > %-28s %10s %10s %9s\n", Token(sequence.sampled_ids[i], texts),
+  if (sequence.decisions()[i] == v1::OUTSIDE_TOP_K) {
+    absl::StrAppendFormat(&text, " > %-28s %10s %10s %9s\n",
+                          Token(At<int32_t>(sequence.sampled_ids(), i), texts),
                           Number(std::exp(log_q)), Number(std::exp(log_q + log_w)), Signed(log_w));
   }
   absl::StrAppend(&text, "\n > sampled   M sets the envelope\n");

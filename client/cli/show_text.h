@@ -5,7 +5,6 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "client/cli/inspected_sequence.h"
 #include "client/page/token_texts.h"
 #include "sis/v1/ratio_service.pb.h"
 
@@ -14,10 +13,10 @@ namespace sis {
 // Tokens without a text are shown by their ids alone.
 std::string RunAsText(const v1::InspectRunResponse& run, const TokenTexts& texts);
 // A line per position; positions without a decision together in one.
-std::string SequenceAsText(const InspectedSequence& sequence, const TokenTexts& texts);
+std::string SequenceAsText(const v1::InspectSequenceResponse& sequence, const TokenTexts& texts);
 // One position, with the record beside the current policy's values. OutOfRange if it is not among
 // those that are kept.
-absl::StatusOr<std::string> PositionAsText(const InspectedSequence& sequence, uint32_t position,
-                                           const TokenTexts& texts);
+absl::StatusOr<std::string> PositionAsText(const v1::InspectSequenceResponse& sequence,
+                                           uint32_t position, const TokenTexts& texts);
 
 }  // namespace sis

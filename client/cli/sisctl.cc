@@ -1,4 +1,4 @@
-// sisctl: talks to a SIS ratio service, or to one inside this process; compares recordings.
+// sisctl: talks to a SIS ratio service; compares recordings.
 #include <CLI/CLI.hpp>
 #include <iostream>
 #include <memory>
@@ -10,10 +10,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "client/api/client.h"
-#include "client/cli/credentials_options.h"
 #include "client/cli/servers_behind.h"
 #include "client/cli/subcommands.h"
-#include "server/main/server.h"
 
 namespace sis {
 namespace {
@@ -33,6 +31,20 @@ class Formatter : public CLI::Formatter {
     return absl::StrFormat("  %-28s%s\n", name, app->get_description());
   }
 };
+
+// A token itself is no option: whoever lists processes would see it.
+void AddCredentials(CLI::App& app, Credentials& credentials) {
+  app.add_flag("--tls", credentials.tls, "Use TLS; $SIS_TLS=1.");
+  app.add_option("--ca", credentials.ca,
+                 "File of those whose certificates the service may have; $SIS_CA_FILE.");
+  app.add_option("--certificate", credentials.certificate,
+                 "File of the own certificate; $SIS_CERTIFICATE_FILE.");
+  app.add_option("--key", credentials.key, "File of its key; $SIS_KEY_FILE.");
+  app.add_option("--token_file", credentials.token_file,
+                 "File of the token; $SIS_TOKEN_FILE, or $SIS_TOKEN with the token itself.");
+  app.add_flag("--plaintext_token", credentials.plaintext_token,
+               "Send the token to other machines without TLS too; $SIS_PLAINTEXT_TOKEN=1.");
+}
 
 // In place of one name for several servers, the addresses of all: through the name each call would
 // be answered by another one, with what that one holds.
@@ -66,9 +78,6 @@ ExitStatus Main(int argc, const char* const* argv) {
       ->capture_default_str();
   Credentials credentials = Credentials::FromEnvironment();
   AddCredentials(app, credentials);
-  bool embedded = false;
-  app.add_flag("--embedded,!--noembedded", embedded,
-               "Start a service inside this process instead.");
   app.option_defaults()->always_capture_default();
 
   Action action;
@@ -106,30 +115,16 @@ ExitStatus Main(int argc, const char* const* argv) {
     return std::cout.flush() ? *status : ExitStatus::kFailed;
   }
 
-  std::unique_ptr<Server> server;
-  std::unique_ptr<Client> client;
-  if (embedded) {
-    ServerOptions options;
-    options.listen = "127.0.0.1:0";
-    options.admin = "";
-    options.cache_bytes = 256 << 20;
-    absl::StatusOr<std::unique_ptr<Server>> started = Server::Start(options);
-    if (!started.ok()) return failed(started.status());
-    server = *std::move(started);
-    client = std::make_unique<Client>(server->InProcessChannel());
-  } else {
-    // What is said here stands in for what the environment says.
-    if (app.count("--token_file") > 0) credentials.token.clear();
-    std::vector<std::string> replicas = absl::StrSplit(addresses, ',', absl::SkipEmpty());
-    // What changes a run any server of a fleet does for all.
-    const bool changes = runs->got_subcommand("create") || runs->got_subcommand("delete");
-    if (replicas.size() == 1 && !changes) AskAllBehind(replicas, credentials);
-    absl::StatusOr<std::unique_ptr<Client>> connected = Client::Connect(
-        replicas, {.connect_timeout = absl::Seconds(3), .credentials = credentials});
-    if (!connected.ok()) return failed(connected.status());
-    client = *std::move(connected);
-  }
-  const absl::Status status = action(*client);
+  // What is said here stands in for what the environment says.
+  if (app.count("--token_file") > 0) credentials.token.clear();
+  std::vector<std::string> replicas = absl::StrSplit(addresses, ',', absl::SkipEmpty());
+  // What changes a run any server of a fleet does for all.
+  const bool changes = runs->got_subcommand("create") || runs->got_subcommand("delete");
+  if (replicas.size() == 1 && !changes) AskAllBehind(replicas, credentials);
+  const absl::StatusOr<std::unique_ptr<Client>> client =
+      Client::Connect(replicas, {.connect_timeout = absl::Seconds(3), .credentials = credentials});
+  if (!client.ok()) return failed(client.status());
+  const absl::Status status = action(**client);
   if (!status.ok()) return failed(status);
   return std::cout.flush() ? ExitStatus::kDone : ExitStatus::kFailed;
 }

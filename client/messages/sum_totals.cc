@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 
 #include "kernels/numerics/sums.h"
 
@@ -14,19 +15,43 @@ void AddCounts(const v1::Histogram& from, v1::Histogram& into) {
   }
 }
 
-void AddMissing(const google::protobuf::RepeatedPtrField<v1::MissingTotals>& part,
-                google::protobuf::RepeatedPtrField<v1::MissingTotals>& merged) {
-  for (const v1::MissingTotals& totals : part) {
-    const auto found =
-        std::ranges::find(merged, totals.reason(), [](const auto& sum) { return sum.reason(); });
-    if (found == merged.end()) {
-      *merged.Add() = totals;
-    } else {
-      found->set_positions(found->positions() + totals.positions());
+// Adds the counts and sums of a message: its fields of type uint64 and double. Sums are exact up to
+// 2^23, as their addends are multiples of 2^-30.
+void AddNumbers(const google::protobuf::Message& part, google::protobuf::Message& sum) {
+  using Field = google::protobuf::FieldDescriptor;
+  const google::protobuf::Reflection& reflection = *sum.GetReflection();
+  for (int i = 0; i < sum.GetDescriptor()->field_count(); ++i) {
+    const Field* field = sum.GetDescriptor()->field(i);
+    if (field->is_repeated()) continue;
+    if (field->cpp_type() == Field::CPPTYPE_UINT64) {
+      reflection.SetUInt64(&sum, field,
+                           reflection.GetUInt64(sum, field) + reflection.GetUInt64(part, field));
+    } else if (field->cpp_type() == Field::CPPTYPE_DOUBLE) {
+      reflection.SetDouble(&sum, field,
+                           reflection.GetDouble(sum, field) + reflection.GetDouble(part, field));
     }
   }
-  std::sort(merged.begin(), merged.end(),
-            [](const auto& a, const auto& b) { return a.reason() < b.reason(); });
+}
+
+// Adds each element of a part to that of the same key.
+template <typename Element, typename Key>
+void AddByKey(const google::protobuf::RepeatedPtrField<Element>& part,
+              google::protobuf::RepeatedPtrField<Element>& merged, Key key) {
+  for (const Element& element : part) {
+    const auto found = std::ranges::find(merged, std::invoke(key, element), key);
+    if (found == merged.end()) {
+      *merged.Add() = element;
+    } else {
+      AddNumbers(element, *found);
+    }
+  }
+}
+
+template <typename Element, typename Key>
+void SortByKey(google::protobuf::RepeatedPtrField<Element>& merged, Key key) {
+  std::sort(merged.begin(), merged.end(), [key](const Element& a, const Element& b) {
+    return std::invoke(key, a) < std::invoke(key, b);
+  });
 }
 
 }  // namespace
@@ -53,52 +78,20 @@ v1::Totals SumTotals(std::span<const v1::Totals> parts) {
 
 void AddPrefixCurve(const google::protobuf::RepeatedPtrField<v1::PrefixPoint>& part,
                     google::protobuf::RepeatedPtrField<v1::PrefixPoint>& merged) {
-  for (const v1::PrefixPoint& point : part) {
-    const auto found =
-        std::ranges::find(merged, point.top_k(), [](const auto& sum) { return sum.top_k(); });
-    if (found == merged.end()) {
-      *merged.Add() = point;
-      continue;
-    }
-    // Exact up to 2^23, as the addends are multiples of 2^-30.
-    found->set_residual_mass(found->residual_mass() + point.residual_mass());
-    found->set_expected_acceptance(found->expected_acceptance() + point.expected_acceptance());
-    found->set_positions(found->positions() + point.positions());
-  }
-  std::sort(merged.begin(), merged.end(),
-            [](const auto& a, const auto& b) { return a.top_k() < b.top_k(); });
+  AddByKey(part, merged, &v1::PrefixPoint::top_k);
+  SortByKey(merged, &v1::PrefixPoint::top_k);
 }
 
 void AddCorrections(const google::protobuf::RepeatedPtrField<v1::CorrectionTotals>& part,
                     google::protobuf::RepeatedPtrField<v1::CorrectionTotals>& merged) {
-  for (const v1::CorrectionTotals& totals : part) {
-    const auto found = std::ranges::find(merged, totals.correction(),
-                                         [](const auto& sum) { return sum.correction(); });
-    if (found == merged.end()) {
-      *merged.Add() = totals;
-      continue;
-    }
-    v1::CorrectionTotals& sum = *found;
-    sum.set_positions(sum.positions() + totals.positions());
-    sum.set_touched(sum.touched() + totals.touched());
-    sum.set_zeroed(sum.zeroed() + totals.zeroed());
-    // Exact, as in AddPrefixCurve.
-    sum.set_weight(sum.weight() + totals.weight());
-    sum.set_weight_squared(sum.weight_squared() + totals.weight_squared());
-    sum.set_abs_log_weight(sum.abs_log_weight() + totals.abs_log_weight());
-    sum.set_gradient_mass(sum.gradient_mass() + totals.gradient_mass());
-  }
+  AddByKey(part, merged, &v1::CorrectionTotals::correction);
 }
 
 void AddStep(const v1::GetStepResponse& part, v1::GetStepResponse& merged) {
-  merged.set_sequences(merged.sequences() + part.sequences());
-  merged.set_uncounted_positions(merged.uncounted_positions() + part.uncounted_positions());
-  merged.set_uncounted_prefix_positions(merged.uncounted_prefix_positions() +
-                                        part.uncounted_prefix_positions());
-  merged.set_uncounted_correction_positions(merged.uncounted_correction_positions() +
-                                            part.uncounted_correction_positions());
+  AddNumbers(part, merged);
   AddCorrections(part.corrections(), *merged.mutable_corrections());
-  AddMissing(part.missing(), *merged.mutable_missing());
+  AddByKey(part.missing(), *merged.mutable_missing(), &v1::MissingTotals::reason);
+  SortByKey(*merged.mutable_missing(), &v1::MissingTotals::reason);
   AddPrefixCurve(part.prefix_curve(), *merged.mutable_prefix_curve());
   if (!merged.has_distributions()) {
     if (part.has_distributions()) *merged.mutable_distributions() = part.distributions();

@@ -1,10 +1,11 @@
 // Elements of the page, made without markup in strings: what comes from clients is text.
 
-/** An element; attributes whose value is null or false are left out. */
+/** An element; attributes whose value is null or false are left out, and `style` is an object. */
 export function make(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (name === "style") Object.entries(value).forEach(pair => element.style.setProperty(...pair));
     else if (value !== null && value !== false) element.setAttribute(name, value);
   }
   element.append(...children.flat().filter(child => child !== null));
@@ -19,22 +20,17 @@ export function makeSvg(tag, attributes = {}, ...children) {
   return element;
 }
 
-/** Replaces what is inside; who stood on a link there stands on the same link after it. */
-export function replaceKeepingFocus(parent, ...children) {
-  const active = document.activeElement;
-  const href = parent.contains(active) ? active.getAttribute("href") : null;
-  parent.replaceChildren(...children);
-  if (href !== null) parent.querySelector(`a[href="${CSS.escape(href)}"]`)?.focus();
-}
-
-/** A table of `columns` [{title, unit, left, cell(row)}], each cell text or an element. */
-export function table(caption, columns, rows) {
-  const side = column => (column.left ? `left ${column.className ?? ""}` : null);
+/**
+ * A table of `columns` [{title, unit, left, className, cell(row)}], titles and cells text or elements.
+ * `attributes(row)` are those of the row's element.
+ */
+export function table(caption, columns, rows, attributes = () => ({})) {
+  const side = ({left, className}) => [left && "left", className].filter(Boolean).join(" ") || null;
   return make("table", {"aria-label": caption},
       make("thead", {}, make("tr", {},
           columns.map(column => make("th", {scope: "col", class: side(column)}, column.title,
               column.unit ? make("span", {}, column.unit) : null)))),
-      make("tbody", {}, rows.map(row => make("tr", {},
+      make("tbody", {}, rows.map(row => make("tr", attributes(row),
           columns.map(column => make("td", {class: side(column)}, column.cell(row)))))));
 }
 

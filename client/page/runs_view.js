@@ -1,7 +1,7 @@
 // All runs, and what the server does at this moment.
 
 import {call, Refused} from "./api.js";
-import {bar, figures, make, replaceKeepingFocus, table} from "./elements.js";
+import {bar, figures, make, table} from "./elements.js";
 import {bytes, count, number, perSecond, share} from "./format.js";
 import {ratesNow, stepValues} from "./step_values.js";
 
@@ -88,6 +88,14 @@ export class RunsView {
   }
 
   stop() {}
+}
+
+// Replaces what is inside; who stood on a link there stands on the same link after it.
+function replaceKeepingFocus(parent, ...children) {
+  const active = document.activeElement;
+  const href = parent.contains(active) ? active.getAttribute("href") : null;
+  parent.replaceChildren(...children);
+  if (href !== null) parent.querySelector(`a[href="${CSS.escape(href)}"]`)?.focus();
 }
 
 // Of the draw that was evaluated last; null if there is none, or it was forgotten meanwhile.

@@ -6,9 +6,7 @@
 #include <vector>
 
 #include "client/cli/compare/comparison.h"
-#include "client/cli/compare/html_report.h"
-#include "client/cli/compare/json_report.h"
-#include "client/cli/compare/text_report.h"
+#include "client/cli/compare/reports.h"
 #include "client/cli/recorded/recorded_log_probs.h"
 
 namespace {

@@ -1,198 +1,127 @@
-#include "client/cli/compare/html_report.h"
-
-#include <google/protobuf/util/json_util.h>
-
 #include <cmath>
 #include <nlohmann/json.hpp>
-#include <utility>
+#include <optional>
+#include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
-#include "absl/strings/str_replace.h"
-#include "client/cli/compare/inspect_response.h"
 #include "client/cli/compare/page_files.h"
-#include "client/cli/compare/percentile_plot.h"
-#include "client/cli/compare/quoted_text.h"
-#include "client/page/microscope_source.h"
+#include "client/cli/compare/reports.h"
+#include "client/cli/html_page.h"
+#include "sis/v1/ratio_service.pb.h"
 
 namespace sis {
 namespace {
 
-std::string Number(double value, int digits) {
-  return std::isfinite(value) ? absl::StrFormat("%.*f", digits, value) : "–";
-}
-
-std::string Cell(const std::string& text, const char* attributes = "") {
-  return absl::StrCat("<td", attributes, ">", EscapedForHtml(text), "</td>");
-}
-
 std::string Verdict(const Diagnosis& diagnosis) {
-  std::string html =
-      absl::StrFormat("<section id=\"verdict\" class=\"%s\">\n", diagnosis.fault       ? "fault"
-                                                                 : diagnosis.undecided ? "undecided"
-                                                                                       : "clear");
+  const char* const kind = diagnosis.fault ? "fault" : diagnosis.undecided ? "undecided" : "clear";
+  std::string html = absl::StrCat("<section id=\"verdict\" class=\"", kind, "\">\n");
   for (const std::string& sentence : diagnosis.verdict) {
     absl::StrAppend(&html, "<p>", EscapedForHtml(sentence), "</p>\n");
   }
   return absl::StrCat(html, "</section>\n");
 }
 
-std::string Checks(const Diagnosis& diagnosis) {
-  std::string html =
-      "<section><h2>Evidence</h2>\n<table id=\"checks\"><thead><tr><th>question</th><th></th>"
-      "<th>measured</th><th>a fault if</th><th>what is measured, and why the limit is there</th>"
-      "</tr></thead><tbody>\n";
-  for (const Check& check : diagnosis.checks) {
-    const bool untested = check.outcome == Check::Outcome::kUntested;
-    const char* const outcome = untested ? "untested" : check.fault() ? "fault" : "clear";
-    const std::string value =
-        untested || std::isnan(check.value) ? "–" : absl::StrFormat("%.3g", check.value);
-    absl::StrAppend(
-        &html, "<tr class=\"", outcome, "\">", Cell(check.question), Cell(outcome),
-        Cell(value, " class=\"number\""),
-        Cell(absl::StrFormat("%s %g", check.side == Check::Side::kAbove ? "≥" : "≤", check.limit),
-             " class=\"number\""),
-        Cell(untested ? absl::StrCat("Not tested: ", check.finding, ".")
-                      : absl::StrCat(check.statistic, "; ", check.reason, ".")),
-        "</tr>\n");
-  }
-  return absl::StrCat(html, "</tbody></table></section>\n");
+// The rest of the page compare.js fills in.
+constexpr char kSections[] = R"html(
+<h2>Evidence</h2>
+<div class="scroll" id="checks"></div>
+<h2>What would be accepted</h2>
+<div class="scroll" id="summary"></div>
+<div id="notes"></div>
+<h2>Percentiles</h2>
+<div class="panels" id="percentiles"></div>
+<h2>Under the microscope</h2>
+<p><label>Sequence <select id="sequence"></select></label>
+<label>Direction <select id="direction"><option value="0">A, then B</option>
+<option value="1">B, then A</option></select></label></p>
+<div class="inspected" id="microscope"></div>
+<h2>Positions</h2>
+<p>A as the behaviour policy, B as the current one. A click on a heading sorts.</p>
+<div class="scroll" id="positions"></div>
+)html";
+
+// The bytes of an array in the API are little-endian, as this machine is.
+template <typename Value>
+void Append(Value value, std::string& array) {
+  array.append(reinterpret_cast<const char*>(&value), sizeof(value));
 }
 
-std::string Summary(const Comparison& comparison) {
-  const std::vector<SummaryRow> a_to_b = Summarise(comparison.a_to_b);
-  const std::vector<SummaryRow> b_to_a = Summarise(comparison.b_to_a);
-  std::string html =
-      "<section><h2>What would be accepted</h2>\n<table id=\"summary\"><thead><tr>"
-      "<th>behaviour, then current policy</th><th>A, B</th><th>B, A</th></tr></thead><tbody>\n";
-  for (size_t i = 0; i < a_to_b.size(); ++i) {
-    const int digits = a_to_b[i].is_count ? 0 : 6;
-    absl::StrAppend(&html, "<tr>", Cell(a_to_b[i].title),
-                    Cell(Number(a_to_b[i].value, digits), " class=\"number\""),
-                    Cell(Number(b_to_a[i].value, digits), " class=\"number\""), "</tr>\n");
+// A compared sequence as the service would answer InspectSequence, in one direction: `behavior`
+// sampled, `current` is another policy, `decided` are the decisions of the common prefix.
+v1::InspectSequenceResponse InspectResponse(const RecordedSets& behavior,
+                                            const RecordedSets& current, int top_k,
+                                            const std::vector<DecidedPosition>& decided) {
+  v1::InspectSequenceResponse response;
+  response.set_top_k(static_cast<uint32_t>(top_k));
+  for (size_t t = 0; t < decided.size(); ++t) {
+    Append(static_cast<uint8_t>(decided[t].decision), *response.mutable_decisions());
+    Append(behavior[t].sampled_id, *response.mutable_sampled_ids());
+    Append(behavior[t].sampled_log_prob, *response.mutable_sampled_log_probs());
+    Append(decided[t].log_ratio, *response.mutable_log_ratios());
+    Append(decided[t].acceptance_probability, *response.mutable_acceptance_probabilities());
+    Append(decided[t].log_envelope, *response.mutable_log_envelopes());
+    Append(decided[t].residual_mass, *response.mutable_residual_masses());
+    Append(decided[t].uniform, *response.mutable_uniforms());
+    Append(uint64_t{0}, *response.mutable_staleness());
+    const std::vector<ListedToken>& top = behavior[t].top;
+    for (size_t slot = 0; slot < static_cast<size_t>(top_k); ++slot) {
+      const bool used = slot < top.size();
+      const auto current_log_prob = used ? current[t].LogProbOf(top[slot].id) : std::nullopt;
+      Append(used ? top[slot].id : -1, *response.mutable_top_k_ids());
+      Append(used ? top[slot].log_prob : -INFINITY, *response.mutable_top_k_log_probs());
+      Append(current_log_prob.value_or(NAN), *response.mutable_current_log_probs());
+    }
   }
-  absl::StrAppend(&html, "</tbody></table>\n");
-  for (const std::string& note : NotesOnTopK(comparison)) {
-    absl::StrAppend(&html, "<p>", EscapedForHtml(note), "</p>\n");
-  }
-  return absl::StrCat(html, "</section>\n");
+  return response;
 }
 
-std::string Figure(const PercentilePlot& plot) {
-  std::string legend;
-  for (size_t i = 0; i < plot.series.size(); ++i) {
-    absl::StrAppend(&legend, " <span class=\"series-", i, "\">■ ",
-                    EscapedForHtml(plot.series[i].name), "</span>");
-  }
-  return absl::StrCat("<figure><figcaption>", EscapedForHtml(plot.title), ", ",
-                      EscapedForHtml(plot.unit), "<br>", legend, "</figcaption>\n",
-                      DrawPercentiles(plot), "</figure>\n");
-}
-
-std::string Percentiles(const Comparison& comparison) {
-  std::vector<double> deviations, variations, log_probs_a, log_probs_b, a_to_b, b_to_a;
-  for (const ComparedPosition& position : comparison.positions) {
-    deviations.push_back(std::abs(comparison.a_to_b_at(position).log_ratio));
-    variations.push_back(TotalVariation(*position.a, *position.b));
-    log_probs_a.push_back(position.a->sampled_log_prob);
-    log_probs_b.push_back(position.b->sampled_log_prob);
-    a_to_b.push_back(comparison.a_to_b_at(position).acceptance_probability);
-    b_to_a.push_back(comparison.b_to_a_at(position).acceptance_probability);
-  }
-  const std::string all = "all positions";
-  return absl::StrCat(
-      "<section><h2>Percentiles</h2>\n<div class=\"figures\">\n",
-      Figure({"|log w| of the sampled token", "nats", 1e-6, {{all, std::move(deviations)}}}),
-      Figure({"Total variation of the lists", "0 to 1", 1e-6, {{all, std::move(variations)}}}),
-      Figure({"Acceptance probability",
-              "0 to 1",
-              0,
-              {{"A, then B", std::move(a_to_b)}, {"B, then A", std::move(b_to_a)}}}),
-      Figure({"Log-prob of the sampled token",
-              "nats",
-              0,
-              {{"A", std::move(log_probs_a)}, {"B", std::move(log_probs_b)}}}),
-      "</div></section>\n");
-}
-
-std::string Positions(const Comparison& comparison) {
-  std::string html =
-      "<section><h2>Positions</h2>\n<p>A as the behaviour policy, B as the current one. A click on "
-      "a heading sorts.</p>\n<div class=\"scroll\"><table id=\"positions\"><thead><tr>";
-  for (const char* name : {"sequence", "position", "token", "log p A", "log p B", "log w",
-                           "total variation", "a", "decision", "a (B, A)"}) {
-    absl::StrAppend(&html, "<th><button type=\"button\">", name, "</button></th>");
-  }
-  absl::StrAppend(&html, "</tr></thead><tbody>\n");
-  constexpr char kNumber[] = " class=\"number\"";
-  for (const ComparedPosition& position : comparison.positions) {
-    const DecidedPosition& decided = comparison.a_to_b_at(position);
-    const float log_prob = position.a->sampled_log_prob;
-    absl::StrAppend(
-        &html, "<tr>", Cell(absl::StrCat(position.sequence), kNumber),
-        Cell(absl::StrCat(position.position), kNumber),
-        Cell(QuotedText(comparison.TextOf(position.a->sampled_id))),
-        Cell(Number(log_prob, 4), kNumber), Cell(Number(decided.log_ratio + log_prob, 4), kNumber),
-        Cell(Number(decided.log_ratio, 4), kNumber),
-        Cell(Number(TotalVariation(*position.a, *position.b), 4), kNumber),
-        Cell(Number(decided.acceptance_probability, 4), kNumber),
-        Cell(DecisionName(decided.decision)),
-        Cell(Number(comparison.b_to_a_at(position).acceptance_probability, 4), kNumber), "</tr>\n");
-  }
-  return absl::StrCat(html, "</tbody></table></div></section>\n");
-}
-
-// The microscope's input: protobuf's JSON of both directions of each sequence, and texts of tokens.
-absl::StatusOr<std::string> MicroscopeData(const Comparison& comparison) {
+// What the page is made of: the report for programs, the summary with its titles, and for the
+// microscope both directions of each sequence, and texts of tokens.
+absl::StatusOr<std::string> PageData(const Comparison& comparison) {
   std::string sequences;
   for (size_t i = 0; i < comparison.a_to_b.sequences.size(); ++i) {
     const RecordedSets& a = comparison.pair.a.sequences[i];
     const RecordedSets& b = comparison.pair.b.sequences[i];
-    std::string both[2];
-    const v1::InspectSequenceResponse responses[] = {
-        InspectResponse(a, b, comparison.a_to_b.top_k, comparison.a_to_b.sequences[i]),
-        InspectResponse(b, a, comparison.b_to_a.top_k, comparison.b_to_a.sequences[i])};
-    for (int direction = 0; direction < 2; ++direction) {
-      const auto status =
-          google::protobuf::util::MessageToJsonString(responses[direction], &both[direction]);
-      if (!status.ok()) return absl::InternalError(std::string(status.message()));
-    }
-    absl::StrAppend(&sequences, i == 0 ? "" : ",", "[", both[0], ",", both[1], "]");
+    const Decisions &there = comparison.a_to_b, &back = comparison.b_to_a;
+    const auto a_to_b = PageJson(InspectResponse(a, b, there.top_k, there.sequences[i]));
+    const auto b_to_a = PageJson(InspectResponse(b, a, back.top_k, back.sequences[i]));
+    if (!a_to_b.ok()) return a_to_b.status();
+    if (!b_to_a.ok()) return b_to_a.status();
+    absl::StrAppend(&sequences, i == 0 ? "" : ",", "[", *a_to_b, ",", *b_to_a, "]");
   }
-  nlohmann::json texts = nlohmann::json::object();
+  nlohmann::json texts, summary = nlohmann::json::array();
   for (const Recording* recording : {&comparison.pair.b, &comparison.pair.a}) {
     for (const auto& [id, text] : recording->texts) texts[absl::StrCat(id)] = text;
   }
-  using Handler = nlohmann::json::error_handler_t;
-  return absl::StrCat("{\"sequences\":[", sequences, "],\"tokenTexts\":",
-                      texts.empty() ? "null" : texts.dump(-1, ' ', false, Handler::replace), "}");
+  const std::vector<SummaryRow> a_to_b = Summarise(comparison.a_to_b);
+  const std::vector<SummaryRow> b_to_a = Summarise(comparison.b_to_a);
+  for (size_t i = 0; i < a_to_b.size(); ++i) {
+    summary.push_back({{"title", a_to_b[i].title},
+                       {"digits", a_to_b[i].is_count ? 0 : 6},
+                       {"a_to_b", a_to_b[i].value},
+                       {"b_to_a", b_to_a[i].value}});
+  }
+  return absl::StrCat("{\"report\":", JsonReport(comparison), ",\"summary\":", summary.dump(),
+                      ",\"sequences\":[", sequences, "],\"tokenTexts\":", PageJson(texts), "}");
 }
 
 }  // namespace
 
 absl::StatusOr<std::string> HtmlReport(const Comparison& comparison) {
-  const absl::StatusOr<std::string> data = MicroscopeData(comparison);
+  absl::StatusOr<std::string> data = PageData(comparison);
   if (!data.ok()) return data.status();
-  return absl::StrCat(
-      "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
-      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>",
-      EscapedForHtml(absl::StrCat(comparison.a_name, " and ", comparison.b_name)),
-      "</title>\n<style>", kMicroscopeCss, kCompareCss, "</style></head>\n<body>\n<header><h1>",
-      "Two recordings compared</h1>\n<p><b>A</b> ", EscapedForHtml(comparison.a_name),
-      "<br><b>B</b> ", EscapedForHtml(comparison.b_name), "</p>\n<p>",
-      comparison.pair.a.sequences.size(), " sequences, ", comparison.positions.size(),
-      " positions in the same context</p></header>\n", Verdict(comparison.diagnosis),
-      Checks(comparison.diagnosis), Summary(comparison), Percentiles(comparison),
-      "<section><h2>Under the microscope</h2>\n<p><label>Sequence <select id=\"sequence\"></select>"
-      "</label> <label>Direction <select id=\"direction\"><option value=\"0\">A, then B</option>"
-      "<option value=\"1\">B, then A</option></select></label></p>\n"
-      "<div id=\"microscope\"></div></section>\n",
-      Positions(comparison), "<script type=\"application/json\" id=\"data\">",
-      // Nothing in a string may end the element.
-      absl::StrReplaceAll(*data, {{"<", "\\u003c"}}), "</script>\n<script type=\"module\">\n",
-      kMicroscopeJs, kCompareJs, "</script>\n</body></html>\n");
+  return Page(
+      {.title = absl::StrCat(comparison.a_name, " and ", comparison.b_name),
+       .body = absl::StrCat(
+           "<h1>Two recordings compared</h1>\n<p><b>A</b> ", EscapedForHtml(comparison.a_name),
+           "<br><b>B</b> ", EscapedForHtml(comparison.b_name), "</p>\n<p>",
+           comparison.pair.a.sequences.size(), " sequences, ", comparison.positions.size(),
+           " positions in the same context</p>\n", Verdict(comparison.diagnosis), kSections),
+       .data = *std::move(data),
+       .style = kCompareCss,
+       .script = kCompareJs,
+       .charts = true});
 }
 
 }  // namespace sis

@@ -1,7 +1,7 @@
-#include "client/cli/compare/json_report.h"
-
 #include <nlohmann/json.hpp>
 #include <string>
+
+#include "client/cli/compare/reports.h"
 
 namespace sis {
 namespace {

@@ -1,14 +1,13 @@
-#include "client/cli/compare/text_report.h"
-
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <numeric>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "client/cli/compare/quoted_text.h"
+#include "client/cli/compare/reports.h"
 
 namespace sis {
 namespace {
@@ -30,6 +29,13 @@ std::vector<size_t> MostDifferent(const Comparison& comparison, size_t count) {
 
 std::string Number(double value, int digits) {
   return std::isnan(value) ? "-" : absl::StrFormat("%.*f", digits, value);
+}
+
+// In quotation marks: the text of a token may hold anything.
+std::string Quoted(const std::string& text) {
+  using Json = nlohmann::json;
+  return Json(text).dump(/*indent=*/-1, ' ', /*ensure_ascii=*/false,
+                         Json::error_handler_t::replace);
 }
 
 std::string CheckLine(const Check& check) {
@@ -74,7 +80,7 @@ std::string PositionTable(const Comparison& comparison, uint32_t count) {
         Number(std::isfinite(log_prob) ? log_prob : std::nan(""), 4),
         Number(decided.log_ratio + log_prob, 4), Number(decided.log_ratio, 4),
         TotalVariation(*position.a, *position.b), Number(decided.acceptance_probability, 4),
-        DecisionName(decided.decision), QuotedText(comparison.TextOf(position.a->sampled_id)));
+        DecisionName(decided.decision), Quoted(comparison.TextOf(position.a->sampled_id)));
   }
   return table;
 }

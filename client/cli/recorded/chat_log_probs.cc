@@ -1,37 +1,19 @@
-#include <utility>
-
 #include "client/cli/recorded/formats.h"
 
 namespace sis {
-namespace {
 
-absl::StatusOr<RecordedPosition> ReadPosition(const Json& json, const JsonPlace& place) {
-  RecordedPosition position;
-  absl::StatusOr<RecordedToken> sampled = ReadTokenObject(json, place);
-  if (!sampled.ok()) return sampled.status();
-  position.sampled = *std::move(sampled);
-  const absl::StatusOr<const Json*> top = FindArray(json, "top_logprobs", place);
-  if (!top.ok()) return top.status();
-  for (size_t i = 0; i < (*top)->size(); ++i) {
-    absl::StatusOr<RecordedToken> token =
-        ReadTokenObject((**top)[i], place.Field("top_logprobs").Element(i));
-    if (!token.ok()) return token.status();
-    position.top.push_back(*std::move(token));
-  }
-  return position;
-}
-
-}  // namespace
-
-absl::StatusOr<RecordedSequence> ReadChatLogProbs(const Json& log_probs, const JsonPlace& place) {
-  const absl::StatusOr<const Json*> content = FindArray(log_probs, "content", place);
-  if (!content.ok()) return content.status();
+RecordedSequence ReadObjectLogProbs(const Json& json, const char* name, const JsonPlace& place) {
+  const Json& objects = FindArray(json, name, place);
   RecordedSequence sequence;
-  for (size_t i = 0; i < (*content)->size(); ++i) {
-    absl::StatusOr<RecordedPosition> position =
-        ReadPosition((**content)[i], place.Field("content").Element(i));
-    if (!position.ok()) return position.status();
-    sequence.positions.push_back(*std::move(position));
+  for (size_t i = 0; i < objects.size(); ++i) {
+    const JsonPlace object_place = place.Field(name).Element(i);
+    RecordedPosition& position = sequence.positions.emplace_back(
+        RecordedPosition{ReadTokenObject(objects[i], object_place)});
+    const char* const top_name = Find(objects[i], "top_probs") ? "top_probs" : "top_logprobs";
+    const Json& top = FindArray(objects[i], top_name, object_place);
+    for (size_t j = 0; j < top.size(); ++j) {
+      position.top.push_back(ReadTokenObject(top[j], object_place.Field(top_name).Element(j)));
+    }
   }
   return sequence;
 }

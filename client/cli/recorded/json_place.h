@@ -1,4 +1,5 @@
-// Reads the fields that the formats of recordings share, and says where in which file one is wrong.
+// Reads the fields that the formats of recordings share, and says where in which file one is wrong:
+// by throwing, as nlohmann's parser does.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +8,6 @@
 #include <string>
 #include <utility>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "client/cli/recorded/recorded_log_probs.h"
 
@@ -25,6 +24,11 @@ struct MembersInOrder : nlohmann::ordered_map<Name, Value, Less, Allocator> {
 
 using Json = nlohmann::basic_json<MembersInOrder>;
 
+// What is wrong with a file, and where. ParseRecordedLogProbs catches it.
+struct WrongRecording {
+  std::string message;
+};
+
 // Where in which file something stands, for messages.
 class JsonPlace {
  public:
@@ -32,7 +36,7 @@ class JsonPlace {
 
   JsonPlace Field(absl::string_view name) const;
   JsonPlace Element(size_t i) const;
-  absl::Status Error(absl::string_view what) const;
+  [[noreturn]] void Fail(absl::string_view what) const;
 
  private:
   JsonPlace(absl::string_view file, std::string path) : file_(file), path_(std::move(path)) {}
@@ -45,21 +49,21 @@ class JsonPlace {
 const Json* Find(const Json& json, const char* name);
 
 // The member, which must be an array.
-absl::StatusOr<const Json*> FindArray(const Json& json, const char* name, const JsonPlace& place);
+const Json& FindArray(const Json& json, const char* name, const JsonPlace& place);
 
 // An integer in [0, 2^24).
-absl::StatusOr<int32_t> ReadId(const Json& id, const JsonPlace& place);
+int32_t ReadId(const Json& id, const JsonPlace& place);
 
 // The id in a string of digits, or of vLLM's "token_id:" and digits; nullopt if `text` is none.
-absl::StatusOr<std::optional<int32_t>> ReadIdString(absl::string_view text, const JsonPlace& place);
+std::optional<int32_t> ReadIdString(absl::string_view text, const JsonPlace& place);
 
 // Nats. Minus infinity for null, and for what engines write in its place.
-absl::StatusOr<float> ReadLogProb(const Json& log_prob, const JsonPlace& place);
+float ReadLogProb(const Json& log_prob, const JsonPlace& place);
 
 // The logarithm of a number in [0, 1].
-absl::StatusOr<float> ReadProb(const Json& prob, const JsonPlace& place);
+float ReadProb(const Json& prob, const JsonPlace& place);
 
 // {"id": ..., "token": ..., "bytes": [...], "logprob" or "prob": ...}
-absl::StatusOr<RecordedToken> ReadTokenObject(const Json& json, const JsonPlace& place);
+RecordedToken ReadTokenObject(const Json& json, const JsonPlace& place);
 
 }  // namespace sis

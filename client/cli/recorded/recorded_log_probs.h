@@ -15,17 +15,17 @@
 namespace sis {
 
 struct RecordedToken {
-  std::optional<int32_t> id;  // in [0, 2^24)
+  std::optional<int32_t> id = {};  // in [0, 2^24)
   // What the token stands for, as the file has it; none if the file gives nothing but the id.
-  std::optional<std::string> text;
+  std::optional<std::string> text = {};
   // Nats; -inf if the engine gave none.
-  float log_prob;
+  float log_prob = 0;
 };
 
 struct RecordedPosition {
   RecordedToken sampled;
   // In the order of the file; empty if it lists nothing at this position.
-  std::vector<RecordedToken> top;
+  std::vector<RecordedToken> top = {};
 };
 
 // What was sampled after one prompt.

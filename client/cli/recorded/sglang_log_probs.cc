@@ -1,5 +1,3 @@
-#include <utility>
-
 #include "absl/strings/str_cat.h"
 #include "client/cli/recorded/formats.h"
 
@@ -7,48 +5,37 @@ namespace sis {
 namespace {
 
 // [log-prob, id, text or null]
-absl::StatusOr<RecordedToken> ReadTriple(const Json& triple, const JsonPlace& place) {
+RecordedToken ReadTriple(const Json& triple, const JsonPlace& place) {
   if (!triple.is_array() || triple.size() < 2) {
-    return place.Error("is not an array of log-prob, id and text");
+    place.Fail("is not an array of log-prob, id and text");
   }
-  RecordedToken token;
-  const absl::StatusOr<float> log_prob = ReadLogProb(triple[0], place.Element(0));
-  if (!log_prob.ok()) return log_prob.status();
-  token.log_prob = *log_prob;
-  const absl::StatusOr<int32_t> id = ReadId(triple[1], place.Element(1));
-  if (!id.ok()) return id.status();
-  token.id = *id;
+  RecordedToken token{.log_prob = ReadLogProb(triple[0], place.Element(0))};
+  token.id = ReadId(triple[1], place.Element(1));
   if (triple.size() > 2 && triple[2].is_string()) token.text = triple[2].get<std::string>();
   return token;
 }
 
 }  // namespace
 
-absl::StatusOr<RecordedSequence> ReadSglangLogProbs(const Json& meta_info, const JsonPlace& place) {
-  const absl::StatusOr<const Json*> sampled = FindArray(meta_info, "output_token_logprobs", place);
-  if (!sampled.ok()) return sampled.status();
+RecordedSequence ReadSglangLogProbs(const Json& meta_info, const JsonPlace& place) {
+  const Json& sampled = FindArray(meta_info, "output_token_logprobs", place);
   const JsonPlace sampled_place = place.Field("output_token_logprobs");
-  const Json* tops = Find(meta_info, "output_top_logprobs");
+  const Json* const tops = Find(meta_info, "output_top_logprobs");
   const JsonPlace tops_place = place.Field("output_top_logprobs");
-  if (tops != nullptr && (!tops->is_array() || tops->size() != (*sampled)->size())) {
-    return tops_place.Error(
-        absl::StrCat("is not an array of ", (*sampled)->size(), " lists, one per sampled token"));
+  if (tops != nullptr && (!tops->is_array() || tops->size() != sampled.size())) {
+    tops_place.Fail(
+        absl::StrCat("is not an array of ", sampled.size(), " lists, one per sampled token"));
   }
   RecordedSequence sequence;
-  for (size_t i = 0; i < (*sampled)->size(); ++i) {
-    absl::StatusOr<RecordedToken> token = ReadTriple((**sampled)[i], sampled_place.Element(i));
-    if (!token.ok()) return token.status();
-    RecordedPosition position{*std::move(token), {}};
-    if (tops != nullptr && !(*tops)[i].is_null()) {
-      const Json& top = (*tops)[i];
-      if (!top.is_array()) return tops_place.Element(i).Error("is not an array");
-      for (size_t j = 0; j < top.size(); ++j) {
-        token = ReadTriple(top[j], tops_place.Element(i).Element(j));
-        if (!token.ok()) return token.status();
-        position.top.push_back(*std::move(token));
-      }
+  for (size_t i = 0; i < sampled.size(); ++i) {
+    RecordedPosition& position = sequence.positions.emplace_back(
+        RecordedPosition{ReadTriple(sampled[i], sampled_place.Element(i))});
+    if (tops == nullptr || (*tops)[i].is_null()) continue;
+    const Json& top = (*tops)[i];
+    if (!top.is_array()) tops_place.Element(i).Fail("is not an array");
+    for (size_t j = 0; j < top.size(); ++j) {
+      position.top.push_back(ReadTriple(top[j], tops_place.Element(i).Element(j)));
     }
-    sequence.positions.push_back(std::move(position));
   }
   return sequence;
 }

@@ -1,0 +1,23 @@
+// The comparison as a person reads it in a terminal, for programs, and for a browser.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "client/cli/compare/comparison.h"
+
+namespace sis {
+
+// The table has the `positions` positions with the largest |log w|, in their order.
+std::string TextReport(const Comparison& comparison, uint32_t positions);
+
+// One object, in one line: a, b, fault, undecided, verdict, checks, left_out, d, a_to_b, b_to_a,
+// notes, positions. Numbers that are not there are null.
+std::string JsonReport(const Comparison& comparison);
+
+// One file that needs no other and no network: the same as tables and charts, and each sequence
+// under the microscope in both directions.
+absl::StatusOr<std::string> HtmlReport(const Comparison& comparison);
+
+}  // namespace sis
