@@ -103,7 +103,12 @@ class Distributions:
             histogram(distributions.acceptance_probability),
             {beyond.bound: beyond.positions for beyond in distributions.ratios_beyond},
             [
-                read(Staleness, of, first=getattr(of, "from"), last=of.to if of.HasField("to") else None)
+                read(
+                    Staleness,
+                    of,
+                    first=getattr(of, "from"),
+                    last=of.to if of.HasField("to") else None,
+                )
                 for of in distributions.staleness
             ],
         )
@@ -120,7 +125,9 @@ def _message(name: str, correction: Correction) -> pb.ObservedCorrection:
         return pb.ObservedCorrection(name=name, sequence_mask=mask)
     if isinstance(correction, Sis):
         if correction.weight not in WEIGHTS:
-            raise ValueError(f"observe[{name!r}].weight {correction.weight!r} is none of {', '.join(WEIGHTS)}")
+            raise ValueError(
+                f"observe[{name!r}].weight {correction.weight!r} is none of {', '.join(WEIGHTS)}"
+            )
         sis = pb.ObservedCorrection.Sis(top_k=correction.top_k, weight=WEIGHTS[correction.weight])
         return pb.ObservedCorrection(name=name, sis=sis)
     return pb.ObservedCorrection(name=name, algorithm=correction.to_proto())

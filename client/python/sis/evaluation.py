@@ -36,7 +36,9 @@ class Decision(enum.IntEnum):
 
 def _per_scored(name: str) -> Any:
     """A property of Totals: the mean of one of its sums."""
-    return property(lambda totals: getattr(totals, name) / totals.scored if totals.scored else math.nan)
+    return property(
+        lambda totals: getattr(totals, name) / totals.scored if totals.scored else math.nan
+    )
 
 
 @dataclass(frozen=True)
@@ -167,7 +169,9 @@ OUTPUTS = {
     "surrogates": pb.SURROGATES,
     "coefficients": pb.COEFFICIENTS,
 }
-_DTYPES = {name: np.dtype("u1" if name == "decisions" else "<f4") for name in OUTPUTS if name != "accepted"}
+_DTYPES = {
+    name: np.dtype("u1" if name == "decisions" else "<f4") for name in OUTPUTS if name != "accepted"
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,14 +216,16 @@ class Evaluation:
         *,
         log_ratio_sums: bool = False,
     ) -> Evaluation:
-        """Of consecutive slices, some in each response. `lengths` are those of its slices as the caller
-        knows them: empty ones were not sent. `outputs` were asked for, besides "accepted".
+        """Of consecutive slices, some in each response. `lengths` are those of its slices as the
+        caller knows them: empty ones were not sent. `outputs` were asked for, besides "accepted".
         log_ratio_sums: whether there are any."""
 
         def array(name: str) -> Optional[np.ndarray]:
             if name not in outputs:
                 return None
-            parts = [np.frombuffer(getattr(response, name), _DTYPES[name]) for response in responses]
+            parts = [
+                np.frombuffer(getattr(response, name), _DTYPES[name]) for response in responses
+            ]
             return np.concatenate(parts).astype(_DTYPES[name].newbyteorder("="), copy=False)
 
         accepted, missing = [], []
@@ -229,7 +235,10 @@ class Evaluation:
             bits = np.frombuffer(response.accept_bits, np.uint8)
             accepted.append(np.unpackbits(bits, count=sum(sizes), bitorder="little"))
             sent = [len(slice_totals) + index for index, size in enumerate(sizes) if size]
-            missing += [MissingRange.from_proto(part)._replace(slice=sent[part.slice]) for part in response.missing]
+            missing += [
+                MissingRange.from_proto(part)._replace(slice=sent[part.slice])
+                for part in response.missing
+            ]
             slice_totals += [Totals()] * len(sizes)
             log_sums += [LogRatioSum(0, 0)] * len(sizes)
             for index, totals in zip(sent, response.slice_totals):
@@ -246,5 +255,7 @@ class Evaluation:
             missing=tuple(missing),
             newly_counted=sum(response.newly_counted for response in responses),
             log_ratio_sums=tuple(log_sums) if log_ratio_sums else (),
-            corrections=corrections.from_proto(merged(response.corrections for response in responses)),
+            corrections=corrections.from_proto(
+                merged(response.corrections for response in responses)
+            ),
         )

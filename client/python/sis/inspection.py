@@ -76,7 +76,10 @@ class RunInspection:
             return read(kind, message, sequence=read(SequenceRef, message.sequence), **made)
 
         return RunInspection(
-            tuple(of(InspectedSequence, kept, totals=read(Totals, kept.totals)) for kept in response.sequences),
+            tuple(
+                of(InspectedSequence, kept, totals=read(Totals, kept.totals))
+                for kept in response.sequences
+            ),
             tuple(read(TokenCounts, token) for token in response.tokens),
             tuple(of(Deviation, found) for found in response.deviations),
             tuple(response.unanswered),
@@ -84,7 +87,13 @@ class RunInspection:
 
 
 # Arrays of SequenceInspection that don't travel as float32.
-_DTYPES = {"decisions": "u1", "sampled_ids": "<i4", "top_k_ids": "<i4", "uniforms": "<u4", "staleness": "<u8"}
+_DTYPES = {
+    "decisions": "u1",
+    "sampled_ids": "<i4",
+    "top_k_ids": "<i4",
+    "uniforms": "<u4",
+    "staleness": "<u8",
+}
 _WIDE = ("top_k_ids", "top_k_log_probs", "current_log_probs")
 
 
@@ -137,9 +146,13 @@ def merged_inspections(parts: Iterable[pb.InspectRunResponse]) -> pb.InspectRunR
     as it doesn't stand out there."""
     parts = list(parts)
     tokens = merged(part.tokens for part in parts)
-    tokens.sort(key=lambda token: (-math.log((token.rejected + 1) / (token.accepted + 1)), token.token_id))
+    tokens.sort(
+        key=lambda token: (-math.log((token.rejected + 1) / (token.accepted + 1)), token.token_id)
+    )
     sequences = [kept for part in parts for kept in part.sequences]
     sequences.sort(key=lambda kept: (kept.sequence.id, kept.sequence.attempt))
     deviations = [found for part in parts for found in part.deviations]
     deviations.sort(key=lambda found: -abs(found.log_ratio))
-    return pb.InspectRunResponse(sequences=sequences, tokens=tokens, deviations=deviations[:_DEVIATIONS])
+    return pb.InspectRunResponse(
+        sequences=sequences, tokens=tokens, deviations=deviations[:_DEVIATIONS]
+    )

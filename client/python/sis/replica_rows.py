@@ -15,7 +15,9 @@ _OF_A_REPLICA = ("slices", "lease_id")
 class Rows:
     """Which rows of a batch's arrays belong to which replica."""
 
-    def __init__(self, slices: Sequence[pb.Slice], parts: Mapping[int, Sequence[int]], mask: bytes) -> None:
+    def __init__(
+        self, slices: Sequence[pb.Slice], parts: Mapping[int, Sequence[int]], mask: bytes
+    ) -> None:
         replica_of_slice = np.full(len(slices), -1)
         for index, numbers in parts.items():
             replica_of_slice[list(numbers)] = index
@@ -24,11 +26,13 @@ class Rows:
         self._ends = np.cumsum(lengths)
         masked = np.frombuffer(mask, np.uint8) == 0
         # A mask of the wrong length is refused by whoever answers.
-        self._masked = masked if len(masked) == len(self._replica) else np.zeros(len(self._replica), bool)
+        self._masked = (
+            masked if len(masked) == len(self._replica) else np.zeros(len(self._replica), bool)
+        )
 
     def copy(self, request: Any, part: Any, index: int) -> None:
-        """All of a message, of its arrays the rows of one replica. Arrays that do not divide into rows go
-        as they are, to be refused."""
+        """All of a message, of its arrays the rows of one replica. Arrays that do not divide into
+        rows go as they are, to be refused."""
         for field, value in request.ListFields():
             if field.name in _OF_A_REPLICA:
                 continue
@@ -56,7 +60,10 @@ class Rows:
         return pb.Totals(missing=int(length) - masked, masked=masked)
 
     def merge_outputs(
-        self, answers: Mapping[int, pb.EvaluateResponse], outputs: Iterable[int], merged: pb.EvaluateResponse
+        self,
+        answers: Mapping[int, pb.EvaluateResponse],
+        outputs: Iterable[int],
+        merged: pb.EvaluateResponse,
     ) -> None:
         rows = {index: self._replica == index for index in answers}
         for output in outputs:
@@ -64,7 +71,9 @@ class Rows:
                 accepted = np.zeros(len(self._replica), np.uint8)
                 for index, answer in answers.items():
                     bits = np.frombuffer(answer.accept_bits, np.uint8)
-                    accepted[rows[index]] = np.unpackbits(bits, count=rows[index].sum(), bitorder="little")
+                    accepted[rows[index]] = np.unpackbits(
+                        bits, count=rows[index].sum(), bitorder="little"
+                    )
                 merged.accept_bits = np.packbits(accepted, bitorder="little").tobytes()
                 continue
             name, values = pb.Output.Name(output).lower(), np.zeros(len(self._replica), np.float32)

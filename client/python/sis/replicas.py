@@ -300,7 +300,10 @@ class Replicas:
             missing += _renumbered(answer.missing, parts[index])
         merged = pb.EvaluateResponse(
             slice_totals=[slice_totals[number] for number in range(len(request.slices))],
-            totals=sums.summed([answer.totals for answer in answers.values()] + [slice_totals[number] for number in down]),
+            totals=sums.summed(
+                [answer.totals for answer in answers.values()]
+                + [slice_totals[number] for number in down]
+            ),
             prefix_curve=sums.merged(answer.prefix_curve for answer in answers.values()),
             corrections=sums.merged(answer.corrections for answer in answers.values()),
             missing=_in_order(missing),

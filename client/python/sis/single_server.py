@@ -200,11 +200,15 @@ class SingleServer:
             return self._evaluate(request, timeout=self._timeout)
         return self._evaluate_in_stream([request], 1)[0]
 
-    def _evaluate_in_stream(self, requests: Iterable[EvaluateRequest], count: int) -> List[pb.EvaluateResponse]:
+    def _evaluate_in_stream(
+        self, requests: Iterable[EvaluateRequest], count: int
+    ) -> List[pb.EvaluateResponse]:
         answers = list(self._evaluate_stream(iter(requests), timeout=self._timeout))
         if len(answers) == count:
             return answers
-        raise errors.from_status(grpc.StatusCode.DATA_LOSS, f"{len(answers)} answers to {count} requests of a stream")
+        raise errors.from_status(
+            grpc.StatusCode.DATA_LOSS, f"{len(answers)} answers to {count} requests of a stream"
+        )
 
     def evaluate_all(self, requests: Sequence[Callable[[], EvaluateRequest]]) -> List[pb.EvaluateResponse]:
         """The answers, in order. Each request is made when it is about to be sent: there may be

@@ -9,8 +9,8 @@ from sis.evaluation import Totals
 
 
 def step_metrics(totals: Totals) -> Dict[str, float]:
-    """By name, per scored position but for `missing`, a share, and `envelope_violations`, a number. NaN
-    where there is nothing."""
+    """By name, per scored position but for `missing`, a share, and `envelope_violations`, a number.
+    NaN where there is nothing."""
     seen = totals.scored + totals.missing
     return {
         "accept_rate": totals.accept_rate,

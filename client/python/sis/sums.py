@@ -7,7 +7,8 @@ from typing import Any, Dict, Iterable, List, Sequence, TypeVar
 
 _Message = TypeVar("_Message")
 
-# What a message is about: not added up, and messages of a list belong together where it is the same.
+# What a message is about: not added up, and messages of a list belong together where it is the
+# same.
 _KEYS = {
     "PrefixPoint": ("top_k",),
     "MissingTotals": ("reason",),
@@ -19,7 +20,7 @@ _KEYS = {
 }
 
 
-def summed(parts: Sequence[_Message]) -> _Message:
+def summed(parts: Sequence[Any]) -> Any:
     """The sum of at least one message, to the last bit what one server computes: addends are whole
     multiples of 2^-30, and exact."""
     if len(parts) == 1:
@@ -37,14 +38,17 @@ def summed(parts: Sequence[_Message]) -> _Message:
         elif field.message_type is None:
             setattr(total, field.name, (math.fsum if isinstance(values[0], float) else sum)(values))
         else:
-            there = [part for part in parts if part.HasField(field.name)]  # type: ignore[attr-defined]
+            there = [part for part in parts if part.HasField(field.name)]
             if there:
-                getattr(total, field.name).CopyFrom(summed([getattr(part, field.name) for part in there]))
+                getattr(total, field.name).CopyFrom(
+                    summed([getattr(part, field.name) for part in there])
+                )
     return total
 
 
 def merged(lists: Iterable[Iterable[_Message]]) -> List[_Message]:
-    """One list of several: the sums of what belongs together, numbers rising, names as they come."""
+    """One list of several: the sums of what belongs together, by rising number, or by name in the
+    order in which they come."""
     by_key: Dict[Any, List[Any]] = {}
     for message in (message for part in lists for message in part):
         names = _KEYS[message.DESCRIPTOR.name]  # type: ignore[attr-defined]

@@ -281,13 +281,17 @@ def _gather(
     return Gathered(found[:, :-1].contiguous(), found[:, -1].masked_fill(ids[:, -1] < 0, torch.nan))
 
 
-def _tokens(records: TopKRecords, sampled_ids: Optional[torch.Tensor], device: torch.device) -> torch.Tensor:
-    """[N, K + 1]: the recorded ids, and the sampled tokens in one column more, so that they come from the
-    same operation. Negative where there is none."""
+def _tokens(
+    records: TopKRecords, sampled_ids: Optional[torch.Tensor], device: torch.device
+) -> torch.Tensor:
+    """[N, K + 1]: the recorded ids, and the sampled tokens in one column more, so that they come
+    from the same operation. Negative where there is none."""
     sampled = torch.from_numpy(records.sampled_ids).to(device).long()
     if sampled_ids is not None:
         if tuple(sampled_ids.shape) != (len(records),):
-            raise ValueError(f"sampled_ids has shape {list(sampled_ids.shape)}, must be [{len(records)}]")
+            raise ValueError(
+                f"sampled_ids has shape {list(sampled_ids.shape)}, must be [{len(records)}]"
+            )
         sampled = torch.where(sampled < 0, sampled_ids.detach().to(device).long(), sampled)
     return torch.cat([torch.from_numpy(records.ids).to(device).long(), sampled[:, None]], dim=1)
 

@@ -35,10 +35,18 @@ class SumsTest(unittest.TestCase):
         self.assertEqual(list(total.distributions.abs_log_ratio.upper_bounds), [0.5, 1.5])
         self.assertEqual(list(total.distributions.abs_log_ratio.counts), [2, 0, 5])
         self.assertFalse(total.distributions.HasField("residual_mass"))
-        self.assertEqual([(of.bound, of.positions) for of in total.distributions.ratios_beyond], [(0.5, 2), (2.0, 3)])
+        self.assertEqual(
+            [(of.bound, of.positions) for of in total.distributions.ratios_beyond],
+            [(0.5, 2), (2.0, 3)],
+        )
         self.assertEqual([(of.top_k, of.positions) for of in total.prefix_curve], [(1, 7), (3, 6)])
-        self.assertEqual([(of.correction, of.weight) for of in total.corrections], [("plain", 2.0), ("b", 0), ("a", 0)])
-        (staleness,) = sums.merged([step(1, 2, None).distributions.staleness, step(2, 2, None).distributions.staleness])
+        self.assertEqual(
+            [(of.correction, of.weight) for of in total.corrections],
+            [("plain", 2.0), ("b", 0), ("a", 0)],
+        )
+        (staleness,) = sums.merged(
+            [step(1, 2, None).distributions.staleness, step(2, 2, None).distributions.staleness]
+        )
         self.assertFalse(staleness.HasField("to"))
         self.assertEqual(staleness.accepted, 3)
         self.assertEqual(first.totals.accepted, 2)

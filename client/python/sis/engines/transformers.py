@@ -47,7 +47,10 @@ class TransformersAdapter(Adapter):
         drawn_values = torch.stack(own, dim=1).cpu().numpy()
         ends = self._lengths(drawn)
         return [
-            Columns(*(array[row, :end] for array in (tokens, values, drawn, drawn_values)), sampled_column=None)
+            Columns(
+                *(array[row, :end] for array in (tokens, values, drawn, drawn_values)),
+                sampled_column=None,
+            )
             for row, end in enumerate(ends)
         ]
 
@@ -65,7 +68,9 @@ class TransformersAdapter(Adapter):
         return "finished"
 
     def columns(self, pieces: Sequence[Piece]) -> Columns:
-        parts = [[array[piece.start : piece.stop] for array in piece.output[:4]] for piece in pieces]
+        parts = [
+            [array[piece.start : piece.stop] for array in piece.output[:4]] for piece in pieces
+        ]
         return Columns(*(np.concatenate(arrays) for arrays in zip(*parts)), sampled_column=None)
 
 

@@ -50,8 +50,8 @@ class _VllmTurn(Turn):
             self._records.append(_empty(self._top_k) if whole is None else TopK(*(array[rows] for array in whole)))
             first += length
         for completion in completions:
-            # TRL sorts them by rank, one Python object each, and takes the most probable for the sampled
-            # one.
+            # TRL sorts them by rank, one Python object each, and takes the most probable for the
+            # sampled one.
             completion.logprobs = of_the_sampled(completion.logprobs)
 
     def records(self, completions: Sequence[Sequence[int]]) -> List[TopK]:

@@ -82,13 +82,15 @@ def check_sampling(sampling: Sampling) -> None:
         "top_k": (sampling.top_k, (None, 0, -1)),
         "min_p": (sampling.min_p, (None, 0.0)),
     }
-    changed = [f"{name} is {value}" for name, (value, neutral) in settings.items() if value not in neutral]
+    changed = [
+        f"{name} is {value}" for name, (value, neutral) in settings.items() if value not in neutral
+    ]
     if sampling.repetition_penalty not in (None, 1.0) or sampling.logit_bias:
         changed.append("penalties or biases are set")
     if changed:
         raise ValueError(
-            f"logprobs_mode is 'raw_logprobs', but {changed[0]}: the recorded log-probs would not be those that tokens "
-            "are drawn from. vLLM needs logprobs_mode='processed_logprobs'"
+            f"logprobs_mode is 'raw_logprobs', but {changed[0]}: the recorded log-probs would not "
+            "be those that tokens are drawn from. vLLM needs logprobs_mode='processed_logprobs'"
         )
 
 

@@ -294,7 +294,10 @@ class MiniBatch:
             torch.distributed.all_reduce(summed, group=group)
             values = summed.tolist()
         metrics = step_metrics(Totals(*values))
-        return {"missing": 0.0, **{name: value for name, value in metrics.items() if not math.isnan(value)}}
+        return {
+            "missing": 0.0,
+            **{name: value for name, value in metrics.items() if not math.isnan(value)},
+        }
 
 
 def _substituted(model_output: Any, data: Any) -> Any:
