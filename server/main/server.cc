@@ -22,7 +22,6 @@
 #include "server/main/check_options.h"
 #include "server/main/descriptor_limit.h"
 #include "server/main/version.h"
-#include "server/security/server_credentials.h"
 #include "server/store/parse_store.h"
 #include "server/threads/steady_now.h"
 
@@ -282,7 +281,7 @@ absl::Status Server::Listen(const ServerOptions& options) {
     absl::StatusOr<std::unique_ptr<TlsFiles>> files = TlsFiles::Open(options.security);
     if (!files.ok()) return files.status();
     tls_files_ = *std::move(files);
-    tls = TlsServerCredentials(options.security, *tls_files_);
+    tls = tls_files_->Credentials();
     certificate_end_ = absl::ToUnixSeconds(tls_files_->certificate_end());
   }
   if (!proxy_certificate_.empty()) LookAtProxyCertificate();

@@ -1,6 +1,8 @@
 #include "server/security/tls_files.h"
 
 #include <fcntl.h>
+#include <grpcpp/security/tls_certificate_provider.h>
+#include <grpcpp/security/tls_credentials_options.h>
 #include <openssl/bio.h>
 #include <openssl/pem.h>
 #include <openssl/x509.h>
@@ -19,6 +21,9 @@
 
 namespace sis {
 namespace {
+
+// How often gRPC looks at the copies, which are in memory.
+constexpr unsigned kLookSeconds = 1;
 
 template <auto kFree>
 struct Free {
@@ -135,6 +140,23 @@ absl::StatusOr<bool> TlsFiles::Reload() {
   texts_ = std::move(texts);
   certificate_end_ = sound->certificate_end;
   return true;
+}
+
+std::shared_ptr<grpc::ServerCredentials> TlsFiles::Credentials() const {
+  grpc::experimental::TlsServerCredentialsOptions tls(
+      std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(
+          key(), certificate(), client_ca(), kLookSeconds));
+  tls.watch_identity_key_cert_pairs();
+  if (options_.tls_client_ca.empty()) {
+    tls.set_cert_request_type(GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE);
+  } else {
+    tls.watch_root_certs();
+    // A token will do in its place, where there may be tokens.
+    tls.set_cert_request_type(options_.identities.empty()
+                                  ? GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY
+                                  : GRPC_SSL_REQUEST_CLIENT_CERTIFICATE_AND_VERIFY);
+  }
+  return grpc::experimental::TlsServerCredentials(tls);
 }
 
 TlsFiles::Copy::~Copy() {

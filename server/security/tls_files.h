@@ -1,6 +1,8 @@
 // The files that the server's TLS is made of, as long as they make sense.
 #pragma once
 
+#include <grpcpp/security/server_credentials.h>
+
 #include <memory>
 #include <string>
 
@@ -32,6 +34,10 @@ class TlsFiles {
   // by all who connect.
   absl::Time certificate_end() const { return certificate_end_; }
 
+  // TLS 1.2 or later, with the files, which must outlive it, as they are when a client connects.
+  // Where clients must have a certificate, those without, or with one that --tls_client_ca has not
+  // signed, can't connect.
+  std::shared_ptr<grpc::ServerCredentials> Credentials() const;
   // Where the copies are, for this process only. The last one is empty if clients need none.
   std::string certificate() const { return certificate_.path(); }
   std::string key() const { return key_.path(); }
