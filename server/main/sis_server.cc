@@ -6,9 +6,11 @@
 #include <cstdint>
 #include <initializer_list>
 #include <iostream>
+#include <memory>
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "absl/flags/flag.h"
 #include "absl/flags/usage.h"
@@ -20,9 +22,9 @@
 #include "server/main/configuration.h"
 #include "server/main/descriptor_limit.h"
 #include "server/main/heap.h"
-#include "server/main/security_flags.h"
 #include "server/main/server.h"
 #include "server/memory/arena.h"
+#include "server/security/roles.h"
 
 ABSL_FLAG(std::string, config, "",
           "file of flags, a line `name = value` each; the environment (SIS_SERVER_NAME) and the "
@@ -90,12 +92,39 @@ ABSL_FLAG(int64_t, inspected_bytes, sis::Limits().inspected_bytes,
           "for the last evaluated values of a sample of sequences, which sisctl show and the page "
           "open; one run takes at most an eighth, one sequence half of that; 0: none are kept");
 ABSL_FLAG(int, steps_kept, sis::Limits().steps_kept, "draws of a run whose totals are kept");
+ABSL_FLAG(std::string, tls_certificate, "",
+          "file in PEM: the certificate that TCP connections are served with over TLS, then those "
+          "between it and its root; read again when it changes (docs/security.md)");
+ABSL_FLAG(std::string, tls_key, "", "file in PEM: the private key of --tls_certificate");
+ABSL_FLAG(std::string, tls_client_ca, "",
+          "file in PEM: who signs certificates of clients; a client needs one then, or a token");
+ABSL_FLAG(std::string, proxy_certificate, "",
+          "file in PEM: the certificate of a proxy in front, which takes the calls in place of TLS "
+          "here; only for the metric that says when it ends");
+ABSL_FLAG(std::string, identities, "",
+          "file of tokens and certificates, with the identity and role of each; read again when it "
+          "changes; every call needs one of them then (docs/security.md)");
+ABSL_FLAG(std::string, certificate_role, "",
+          "role of clients with a certificate that --identities does not name: viewer, worker, "
+          "trainer or admin; empty: they are refused");
+ABSL_FLAG(bool, insecure, false,
+          "serve addresses that other machines can reach without TLS or without asking who calls, "
+          "since something else protects them");
+ABSL_FLAG(absl::Duration, reload_interval, sis::SecurityOptions().reload_interval,
+          "how often certificates, keys and identities are looked at for changes, at least 1s");
+ABSL_FLAG(int, max_streams_per_connection, sis::ConnectionLimits().max_streams_per_connection,
+          "most calls of one connection at a time; others wait in the client");
+ABSL_FLAG(int64_t, grpc_memory_bytes, sis::ConnectionLimits().grpc_memory_bytes,
+          "for connections, and messages that come in or are being answered; beyond it idle "
+          "connections are closed and calls are ended; at least --max_message_bytes");
+ABSL_FLAG(absl::Duration, max_connection_age, sis::ConnectionLimits().max_connection_age,
+          "a client has to connect anew after so long, 1h for instance; its calls go on to their "
+          "end; inf: never");
+ABSL_FLAG(bool, reflection, false,
+          "serve grpc.reflection, for grpcurl and the like, to everybody who can connect");
 
+namespace sis {
 namespace {
-
-// A few chunks of the arena for each of two sizes of blocks.
-constexpr int64_t kLeastCacheBytes = 16 * int64_t{sis::Arena::kSlabBytes};
-constexpr int64_t kMostThreads = 4096;
 
 // Whether there is a process that it ends with, and it is gone. No signal and no pipe says that as
 // surely: PR_SET_PDEATHSIG is about threads, and a child of that process holds its pipes open.
@@ -104,17 +133,44 @@ bool ParentIsGone() {
   return parent != 0 && getppid() != parent;
 }
 
+// A few chunks of the arena for each of two sizes of blocks.
+constexpr int64_t kLeastCacheBytes = 16 * int64_t{Arena::kSlabBytes};
+constexpr int64_t kMostThreads = 4096;
+
+SecurityOptions SecurityFromFlags() {
+  return {.tls_certificate = absl::GetFlag(FLAGS_tls_certificate),
+          .tls_key = absl::GetFlag(FLAGS_tls_key),
+          .tls_client_ca = absl::GetFlag(FLAGS_tls_client_ca),
+          .proxy_certificate = absl::GetFlag(FLAGS_proxy_certificate),
+          .identities = absl::GetFlag(FLAGS_identities),
+          .certificate_role = ParseRole(absl::GetFlag(FLAGS_certificate_role)),
+          .insecure = absl::GetFlag(FLAGS_insecure),
+          .reload_interval = absl::GetFlag(FLAGS_reload_interval)};
+}
+
+ConnectionLimits ConnectionLimitsFromFlags() {
+  return {.max_streams_per_connection = absl::GetFlag(FLAGS_max_streams_per_connection),
+          .grpc_memory_bytes = absl::GetFlag(FLAGS_grpc_memory_bytes),
+          .max_connection_age = absl::GetFlag(FLAGS_max_connection_age),
+          .reflection = absl::GetFlag(FLAGS_reflection)};
+}
+
 // What makes no sense about the value that a flag has now, as Configuration asks it.
 std::string FlagProblem(absl::string_view flag) {
-  if (flag == "listen") return sis::ListenProblem(absl::GetFlag(FLAGS_listen));
-  if (flag == "admin") return sis::AdminProblem(absl::GetFlag(FLAGS_admin));
-  if (flag == "admin_hosts") return sis::AdminHostsProblem(absl::GetFlag(FLAGS_admin_hosts));
-  if (flag == "store") return sis::StoreProblem(absl::GetFlag(FLAGS_store));
+  if (flag == "parent") return ParentIsGone() ? " is not the process that started it" : "";
+  if (flag == "listen") return ListenProblem(absl::GetFlag(FLAGS_listen));
+  if (flag == "admin") return AdminProblem(absl::GetFlag(FLAGS_admin));
+  if (flag == "admin_hosts") return AdminHostsProblem(absl::GetFlag(FLAGS_admin_hosts));
+  if (flag == "store") return StoreProblem(absl::GetFlag(FLAGS_store));
   if (flag == "backend") {
-    const bool known = sis::ParseBackendKind(absl::GetFlag(FLAGS_backend)).has_value();
+    const bool known = ParseBackendKind(absl::GetFlag(FLAGS_backend)).has_value();
     return known ? "" : " is none of auto, cpu and cuda";
   }
-  if (flag == "parent") return ParentIsGone() ? " is not the process that started it" : "";
+  if (flag == "certificate_role") {
+    const std::string role = absl::GetFlag(FLAGS_certificate_role);
+    const bool known = role.empty() || ParseRole(role).has_value();
+    return known ? "" : " is none of viewer, worker, trainer and admin";
+  }
   struct Range {
     absl::string_view flag;
     int64_t value;
@@ -122,7 +178,7 @@ std::string FlagProblem(absl::string_view flag) {
     int64_t most = INT64_MAX;
   };
   for (const Range& range : std::initializer_list<Range>{
-           {"max_top_k", absl::GetFlag(FLAGS_max_top_k), 1, sis::kMaxTopK},
+           {"max_top_k", absl::GetFlag(FLAGS_max_top_k), 1, kMaxTopK},
            {"max_positions", absl::GetFlag(FLAGS_max_positions), 1, INT32_MAX},
            {"cache_bytes", absl::GetFlag(FLAGS_cache_bytes), kLeastCacheBytes},
            {"device_cache_bytes", absl::GetFlag(FLAGS_device_cache_bytes), -1},
@@ -135,7 +191,9 @@ std::string FlagProblem(absl::string_view flag) {
            {"metric_runs", absl::GetFlag(FLAGS_metric_runs), 0},
            {"max_leases", absl::GetFlag(FLAGS_max_leases), 1},
            {"inspected_bytes", absl::GetFlag(FLAGS_inspected_bytes), 0},
-           {"steps_kept", absl::GetFlag(FLAGS_steps_kept), 1}}) {
+           {"steps_kept", absl::GetFlag(FLAGS_steps_kept), 1},
+           {"max_streams_per_connection", absl::GetFlag(FLAGS_max_streams_per_connection), 1},
+           {"grpc_memory_bytes", absl::GetFlag(FLAGS_grpc_memory_bytes), 1}}) {
     if (range.flag != flag) continue;
     if (range.value < range.least) return absl::StrCat(" is below ", range.least);
     if (range.value > range.most) return absl::StrCat(" is above ", range.most);
@@ -143,25 +201,31 @@ std::string FlagProblem(absl::string_view flag) {
   if (flag == "max_lease_seconds") {
     return absl::GetFlag(FLAGS_max_lease_seconds) >= 0 ? "" : " is not 0 or more";  // nor NaN
   }
-  struct Duration {
+  struct Least {
     absl::string_view flag;
     absl::Duration value;
-    bool may_be_zero;
+    absl::Duration least;
   };
-  for (const Duration& duration : std::initializer_list<Duration>{
-           {"run_idle_expiry", absl::GetFlag(FLAGS_run_idle_expiry), false},
-           {"default_deadline", absl::GetFlag(FLAGS_default_deadline), false},
-           {"append_patience", absl::GetFlag(FLAGS_append_patience), true},
-           {"lease_absence", absl::GetFlag(FLAGS_lease_absence), true},
-           {"shutdown_grace", absl::GetFlag(FLAGS_shutdown_grace), true}}) {
-    if (duration.flag != flag) continue;
-    if (duration.value < absl::ZeroDuration()) return " is below 0";
-    if (duration.value == absl::ZeroDuration() && !duration.may_be_zero) return " is not above 0";
+  for (const Least& least : std::initializer_list<Least>{
+           {"append_patience", absl::GetFlag(FLAGS_append_patience), absl::ZeroDuration()},
+           {"lease_absence", absl::GetFlag(FLAGS_lease_absence), absl::ZeroDuration()},
+           {"shutdown_grace", absl::GetFlag(FLAGS_shutdown_grace), absl::ZeroDuration()},
+           {"max_connection_age", absl::GetFlag(FLAGS_max_connection_age), absl::Seconds(1)},
+           {"reload_interval", absl::GetFlag(FLAGS_reload_interval), absl::Seconds(1)}}) {
+    if (least.flag != flag || least.value >= least.least) continue;
+    return absl::StrCat(" is below ", absl::FormatDuration(least.least));
   }
-  return sis::SecurityFlagProblem(flag);
+  for (const auto& [of, value] :
+       {std::pair("run_idle_expiry", absl::GetFlag(FLAGS_run_idle_expiry)),
+        std::pair("default_deadline", absl::GetFlag(FLAGS_default_deadline))}) {
+    if (of != flag) continue;
+    if (value < absl::ZeroDuration()) return " is below 0";
+    if (value == absl::ZeroDuration()) return " is not above 0";
+  }
+  return "";
 }
 
-sis::ServerOptions OptionsFromFlags() {
+ServerOptions OptionsFromFlags() {
   const int64_t device_cache_bytes = absl::GetFlag(FLAGS_device_cache_bytes);
   return {
       .listen = absl::GetFlag(FLAGS_listen),
@@ -172,7 +236,7 @@ sis::ServerOptions OptionsFromFlags() {
       .max_message_bytes = absl::GetFlag(FLAGS_max_message_bytes),
       .shared_memory_bytes = absl::GetFlag(FLAGS_shared_memory_bytes),
       .evaluate_threads = absl::GetFlag(FLAGS_evaluate_threads),
-      .backend = *sis::ParseBackendKind(absl::GetFlag(FLAGS_backend)),
+      .backend = *ParseBackendKind(absl::GetFlag(FLAGS_backend)),
       .device_cache_bytes =
           device_cache_bytes < 0 ? std::nullopt : std::optional(device_cache_bytes),
       .store = absl::GetFlag(FLAGS_store),
@@ -193,8 +257,8 @@ sis::ServerOptions OptionsFromFlags() {
               .inspected_bytes = absl::GetFlag(FLAGS_inspected_bytes),
               .append_patience = absl::GetFlag(FLAGS_append_patience),
           },
-      .security = sis::SecurityFromFlags(),
-      .connections = sis::ConnectionLimitsFromFlags(),
+      .security = SecurityFromFlags(),
+      .connections = ConnectionLimitsFromFlags(),
   };
 }
 
@@ -205,18 +269,19 @@ int Refuse(const absl::Status& status) {
 }
 
 }  // namespace
+}  // namespace sis
 
 int main(int argc, char** argv) {
   absl::SetProgramUsageMessage("The SIS ratio service. See README.md.");
   const absl::StatusOr<sis::Configuration> configuration =
-      sis::Configuration::Load(argc, argv, FlagProblem);
-  if (!configuration.ok()) return Refuse(configuration.status());
-  const sis::ServerOptions options = OptionsFromFlags();
+      sis::Configuration::Load(argc, argv, sis::FlagProblem);
+  if (!configuration.ok()) return sis::Refuse(configuration.status());
+  const sis::ServerOptions options = sis::OptionsFromFlags();
   std::cout << configuration->Describe() << std::flush;
   if (absl::GetFlag(FLAGS_check)) {
     absl::Status status = sis::CheckOptions(options);
     if (status.ok()) status = sis::CheckFiles(options);
-    return status.ok() ? 0 : Refuse(status);
+    return status.ok() ? 0 : sis::Refuse(status);
   }
   sis::RaiseDescriptorLimit();
   sis::ConfigureHeap();
@@ -232,7 +297,7 @@ int main(int argc, char** argv) {
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
 
   const absl::StatusOr<std::unique_ptr<sis::Server>> server = sis::Server::Start(options);
-  if (!server.ok()) return Refuse(server.status());
+  if (!server.ok()) return sis::Refuse(server.status());
   std::cout << "backend: " << (*server)->backend_name() << " (" << (*server)->backend_reason()
             << ")\n";
   if (!(*server)->device_cache().empty()) {
@@ -246,7 +311,7 @@ int main(int argc, char** argv) {
   std::cout << "ready" << std::endl;
 
   constexpr timespec kSecond{.tv_sec = 1, .tv_nsec = 0};
-  for (int seconds = 1; sigtimedwait(&signals, nullptr, &kSecond) < 0 && !ParentIsGone();
+  for (int seconds = 1; sigtimedwait(&signals, nullptr, &kSecond) < 0 && !sis::ParentIsGone();
        ++seconds) {
     // Without this, memory would stay what it was at the most crowded moment so far.
     if (seconds % 30 == 0) sis::GiveBackHeap();
