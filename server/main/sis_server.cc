@@ -3,21 +3,28 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <cstdint>
+#include <initializer_list>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <string>
+#include <thread>
+#include <utility>
 
 #include "absl/flags/flag.h"
 #include "absl/flags/usage.h"
-#include "absl/flags/usage_config.h"
-#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "kernels/backend_choice.h"
 #include "server/main/check_options.h"
 #include "server/main/configuration.h"
 #include "server/main/descriptor_limit.h"
-#include "server/main/flags.h"
 #include "server/main/heap.h"
 #include "server/main/server.h"
+#include "server/memory/arena.h"
+#include "server/security/roles.h"
 
 ABSL_FLAG(std::string, config, "",
           "file of flags, a line `name = value` each; the environment (SIS_SERVER_NAME) and the "
@@ -29,7 +36,94 @@ ABSL_FLAG(
     int, parent, 0,
     "id of the process that starts it, with which it ends as with SIGTERM, whatever ends that; "
     "0: it outlives it");
+ABSL_FLAG(std::string, listen, sis::ServerOptions().listen,
+          "gRPC addresses, host:port or unix:path, commas between; port 0 picks a free one");
+ABSL_FLAG(std::string, admin, sis::ServerOptions().admin,
+          "address of the page, /metrics, /healthz and /readyz, host:port; empty for none");
+ABSL_FLAG(std::string, admin_hosts, sis::ServerOptions().admin_hosts,
+          "names that browsers and Prometheus may use for the admin address, commas between, or "
+          ".example.com for all that end so; addresses, localhost and names without a dot always "
+          "may");
+ABSL_FLAG(std::string, tokenizer, sis::ServerOptions().tokenizer,
+          "a Hugging Face tokenizer.json, for the texts of tokens on the page");
+ABSL_FLAG(int64_t, cache_bytes, sis::ServerOptions().cache_bytes,
+          "most bytes of recorded sequences in memory, taken at start");
+ABSL_FLAG(int64_t, max_message_bytes, sis::ServerOptions().max_message_bytes,
+          "largest gRPC message");
+ABSL_FLAG(int64_t, shared_memory_bytes, sis::ServerOptions().shared_memory_bytes,
+          "most bytes of shared memory that clients over a Unix socket may lease; 0: none "
+          "(docs/operations.md)");
+ABSL_FLAG(int, evaluate_threads, static_cast<int>(std::thread::hardware_concurrency()),
+          "threads that evaluate");
+ABSL_FLAG(std::string, backend, "auto",
+          "what evaluates: auto, cpu or cuda; without a usable CUDA device all mean cpu");
+ABSL_FLAG(
+    int64_t, device_cache_bytes, -1,
+    "with CUDA, bytes on the device for copies of recorded rows, taken at start; 0 for none, -1 "
+    "for a quarter of what is free, at most --cache_bytes");
+ABSL_FLAG(std::string, store, sis::ServerOptions().store,
+          "what keeps sequences beyond this process: memory (nothing), rocksdb:DIR[?sync=1], or "
+          "memcached:HOST:PORT,... with *WEIGHT where wanted (docs/operations.md)");
+ABSL_FLAG(absl::Duration, shutdown_grace, absl::Seconds(10),
+          "how long calls in flight may take to finish after SIGTERM");
+ABSL_FLAG(absl::Duration, default_deadline, sis::ServerOptions().default_deadline,
+          "how long an answer may take where the client sets no deadline; then the call is "
+          "DEADLINE_EXCEEDED; inf: for ever");
+ABSL_FLAG(int, max_top_k, sis::Limits().max_top_k, "largest K of a run, at most 254");
+ABSL_FLAG(int64_t, max_positions, sis::Limits().max_positions, "longest sequence");
+ABSL_FLAG(int64_t, max_evaluate_positions, sis::Limits().max_evaluate_positions,
+          "most positions in one Evaluate or FetchTopK");
+ABSL_FLAG(int, max_runs, sis::Limits().max_runs, "most runs");
+ABSL_FLAG(int, max_runs_per_owner, sis::Limits().max_runs_per_owner,
+          "most runs of one owner, where callers say who they are");
+ABSL_FLAG(int, metric_runs, sis::Limits().metric_runs,
+          "runs that have metrics of their own; those of the rest are under run=other");
+ABSL_FLAG(absl::Duration, run_idle_expiry, sis::ServerOptions().run_idle_expiry,
+          "a run that no call names for so long is deleted, 24h for instance; inf: never");
+ABSL_FLAG(int, max_leases, sis::Limits().max_leases, "most leases of a run");
+ABSL_FLAG(double, max_lease_seconds, absl::ToDoubleSeconds(sis::Limits().max_lease),
+          "longest lease");
+ABSL_FLAG(absl::Duration, lease_absence, sis::Limits().lease_absence,
+          "where room is short, leases of a run end of which nothing was fetched or evaluated for "
+          "so long");
+ABSL_FLAG(absl::Duration, append_patience, sis::Limits().append_patience,
+          "how long a batch waits for room before what does not fit is refused");
+ABSL_FLAG(int64_t, inspected_bytes, sis::Limits().inspected_bytes,
+          "for the last evaluated values of a sample of sequences, which sisctl show and the page "
+          "open; one run takes at most an eighth, one sequence half of that; 0: none are kept");
+ABSL_FLAG(int, steps_kept, sis::Limits().steps_kept, "draws of a run whose totals are kept");
+ABSL_FLAG(std::string, tls_certificate, "",
+          "file in PEM: the certificate that TCP connections are served with over TLS, then those "
+          "between it and its root; read again when it changes (docs/security.md)");
+ABSL_FLAG(std::string, tls_key, "", "file in PEM: the private key of --tls_certificate");
+ABSL_FLAG(std::string, tls_client_ca, "",
+          "file in PEM: who signs certificates of clients; a client needs one then, or a token");
+ABSL_FLAG(std::string, proxy_certificate, "",
+          "file in PEM: the certificate of a proxy in front, which takes the calls in place of TLS "
+          "here; only for the metric that says when it ends");
+ABSL_FLAG(std::string, identities, "",
+          "file of tokens and certificates, with the identity and role of each; read again when it "
+          "changes; every call needs one of them then (docs/security.md)");
+ABSL_FLAG(std::string, certificate_role, "",
+          "role of clients with a certificate that --identities does not name: viewer, worker, "
+          "trainer or admin; empty: they are refused");
+ABSL_FLAG(bool, insecure, false,
+          "serve addresses that other machines can reach without TLS or without asking who calls, "
+          "since something else protects them");
+ABSL_FLAG(absl::Duration, reload_interval, sis::SecurityOptions().reload_interval,
+          "how often certificates, keys and identities are looked at for changes, at least 1s");
+ABSL_FLAG(int, max_streams_per_connection, sis::ConnectionLimits().max_streams_per_connection,
+          "most calls of one connection at a time; others wait in the client");
+ABSL_FLAG(int64_t, grpc_memory_bytes, sis::ConnectionLimits().grpc_memory_bytes,
+          "for connections, and messages that come in or are being answered; beyond it idle "
+          "connections are closed and calls are ended; at least --max_message_bytes");
+ABSL_FLAG(absl::Duration, max_connection_age, sis::ConnectionLimits().max_connection_age,
+          "a client has to connect anew after so long, 1h for instance; its calls go on to their "
+          "end; inf: never");
+ABSL_FLAG(bool, reflection, false,
+          "serve grpc.reflection, for grpcurl and the like, to everybody who can connect");
 
+namespace sis {
 namespace {
 
 // Whether there is a process that it ends with, and it is gone. No signal and no pipe says that as
@@ -39,9 +133,133 @@ bool ParentIsGone() {
   return parent != 0 && getppid() != parent;
 }
 
+// A few chunks of the arena for each of two sizes of blocks.
+constexpr int64_t kLeastCacheBytes = 16 * int64_t{Arena::kSlabBytes};
+constexpr int64_t kMostThreads = 4096;
+
+SecurityOptions SecurityFromFlags() {
+  return {.tls_certificate = absl::GetFlag(FLAGS_tls_certificate),
+          .tls_key = absl::GetFlag(FLAGS_tls_key),
+          .tls_client_ca = absl::GetFlag(FLAGS_tls_client_ca),
+          .proxy_certificate = absl::GetFlag(FLAGS_proxy_certificate),
+          .identities = absl::GetFlag(FLAGS_identities),
+          .certificate_role = ParseRole(absl::GetFlag(FLAGS_certificate_role)),
+          .insecure = absl::GetFlag(FLAGS_insecure),
+          .reload_interval = absl::GetFlag(FLAGS_reload_interval)};
+}
+
+ConnectionLimits ConnectionLimitsFromFlags() {
+  return {.max_streams_per_connection = absl::GetFlag(FLAGS_max_streams_per_connection),
+          .grpc_memory_bytes = absl::GetFlag(FLAGS_grpc_memory_bytes),
+          .max_connection_age = absl::GetFlag(FLAGS_max_connection_age),
+          .reflection = absl::GetFlag(FLAGS_reflection)};
+}
+
+// What makes no sense about the value that a flag has now, as Configuration asks it.
 std::string FlagProblem(absl::string_view flag) {
-  if (flag != "parent") return sis::FlagProblem(flag);
-  return ParentIsGone() ? " is not the process that started it" : "";
+  if (flag == "parent") return ParentIsGone() ? " is not the process that started it" : "";
+  if (flag == "listen") return ListenProblem(absl::GetFlag(FLAGS_listen));
+  if (flag == "admin") return AdminProblem(absl::GetFlag(FLAGS_admin));
+  if (flag == "admin_hosts") return AdminHostsProblem(absl::GetFlag(FLAGS_admin_hosts));
+  if (flag == "store") return StoreProblem(absl::GetFlag(FLAGS_store));
+  if (flag == "backend") {
+    const bool known = ParseBackendKind(absl::GetFlag(FLAGS_backend)).has_value();
+    return known ? "" : " is none of auto, cpu and cuda";
+  }
+  if (flag == "certificate_role") {
+    const std::string role = absl::GetFlag(FLAGS_certificate_role);
+    const bool known = role.empty() || ParseRole(role).has_value();
+    return known ? "" : " is none of viewer, worker, trainer and admin";
+  }
+  struct Range {
+    absl::string_view flag;
+    int64_t value;
+    int64_t least;
+    int64_t most = INT64_MAX;
+  };
+  for (const Range& range : std::initializer_list<Range>{
+           {"max_top_k", absl::GetFlag(FLAGS_max_top_k), 1, kMaxTopK},
+           {"max_positions", absl::GetFlag(FLAGS_max_positions), 1, INT32_MAX},
+           {"cache_bytes", absl::GetFlag(FLAGS_cache_bytes), kLeastCacheBytes},
+           {"device_cache_bytes", absl::GetFlag(FLAGS_device_cache_bytes), -1},
+           {"shared_memory_bytes", absl::GetFlag(FLAGS_shared_memory_bytes), 0},
+           {"max_message_bytes", absl::GetFlag(FLAGS_max_message_bytes), 1, INT32_MAX},
+           {"evaluate_threads", absl::GetFlag(FLAGS_evaluate_threads), 1, kMostThreads},
+           {"max_evaluate_positions", absl::GetFlag(FLAGS_max_evaluate_positions), 1},
+           {"max_runs", absl::GetFlag(FLAGS_max_runs), 1},
+           {"max_runs_per_owner", absl::GetFlag(FLAGS_max_runs_per_owner), 1},
+           {"metric_runs", absl::GetFlag(FLAGS_metric_runs), 0},
+           {"max_leases", absl::GetFlag(FLAGS_max_leases), 1},
+           {"inspected_bytes", absl::GetFlag(FLAGS_inspected_bytes), 0},
+           {"steps_kept", absl::GetFlag(FLAGS_steps_kept), 1},
+           {"max_streams_per_connection", absl::GetFlag(FLAGS_max_streams_per_connection), 1},
+           {"grpc_memory_bytes", absl::GetFlag(FLAGS_grpc_memory_bytes), 1}}) {
+    if (range.flag != flag) continue;
+    if (range.value < range.least) return absl::StrCat(" is below ", range.least);
+    if (range.value > range.most) return absl::StrCat(" is above ", range.most);
+  }
+  if (flag == "max_lease_seconds") {
+    return absl::GetFlag(FLAGS_max_lease_seconds) >= 0 ? "" : " is not 0 or more";  // nor NaN
+  }
+  struct Least {
+    absl::string_view flag;
+    absl::Duration value;
+    absl::Duration least;
+  };
+  for (const Least& least : std::initializer_list<Least>{
+           {"append_patience", absl::GetFlag(FLAGS_append_patience), absl::ZeroDuration()},
+           {"lease_absence", absl::GetFlag(FLAGS_lease_absence), absl::ZeroDuration()},
+           {"shutdown_grace", absl::GetFlag(FLAGS_shutdown_grace), absl::ZeroDuration()},
+           {"max_connection_age", absl::GetFlag(FLAGS_max_connection_age), absl::Seconds(1)},
+           {"reload_interval", absl::GetFlag(FLAGS_reload_interval), absl::Seconds(1)}}) {
+    if (least.flag != flag || least.value >= least.least) continue;
+    return absl::StrCat(" is below ", absl::FormatDuration(least.least));
+  }
+  for (const auto& [of, value] :
+       {std::pair("run_idle_expiry", absl::GetFlag(FLAGS_run_idle_expiry)),
+        std::pair("default_deadline", absl::GetFlag(FLAGS_default_deadline))}) {
+    if (of != flag) continue;
+    if (value < absl::ZeroDuration()) return " is below 0";
+    if (value == absl::ZeroDuration()) return " is not above 0";
+  }
+  return "";
+}
+
+ServerOptions OptionsFromFlags() {
+  const int64_t device_cache_bytes = absl::GetFlag(FLAGS_device_cache_bytes);
+  return {
+      .listen = absl::GetFlag(FLAGS_listen),
+      .admin = absl::GetFlag(FLAGS_admin),
+      .admin_hosts = absl::GetFlag(FLAGS_admin_hosts),
+      .tokenizer = absl::GetFlag(FLAGS_tokenizer),
+      .cache_bytes = absl::GetFlag(FLAGS_cache_bytes),
+      .max_message_bytes = absl::GetFlag(FLAGS_max_message_bytes),
+      .shared_memory_bytes = absl::GetFlag(FLAGS_shared_memory_bytes),
+      .evaluate_threads = absl::GetFlag(FLAGS_evaluate_threads),
+      .backend = *ParseBackendKind(absl::GetFlag(FLAGS_backend)),
+      .device_cache_bytes =
+          device_cache_bytes < 0 ? std::nullopt : std::optional(device_cache_bytes),
+      .store = absl::GetFlag(FLAGS_store),
+      .run_idle_expiry = absl::GetFlag(FLAGS_run_idle_expiry),
+      .default_deadline = absl::GetFlag(FLAGS_default_deadline),
+      .limits =
+          {
+              .max_top_k = absl::GetFlag(FLAGS_max_top_k),
+              .max_positions = absl::GetFlag(FLAGS_max_positions),
+              .max_evaluate_positions = absl::GetFlag(FLAGS_max_evaluate_positions),
+              .max_runs = absl::GetFlag(FLAGS_max_runs),
+              .max_runs_per_owner = absl::GetFlag(FLAGS_max_runs_per_owner),
+              .metric_runs = absl::GetFlag(FLAGS_metric_runs),
+              .max_leases = absl::GetFlag(FLAGS_max_leases),
+              .max_lease = absl::Seconds(absl::GetFlag(FLAGS_max_lease_seconds)),
+              .lease_absence = absl::GetFlag(FLAGS_lease_absence),
+              .steps_kept = absl::GetFlag(FLAGS_steps_kept),
+              .inspected_bytes = absl::GetFlag(FLAGS_inspected_bytes),
+              .append_patience = absl::GetFlag(FLAGS_append_patience),
+          },
+      .security = SecurityFromFlags(),
+      .connections = ConnectionLimitsFromFlags(),
+  };
 }
 
 // The exit status of a server that doesn't start, once it has said why.
@@ -51,23 +269,19 @@ int Refuse(const absl::Status& status) {
 }
 
 }  // namespace
+}  // namespace sis
 
 int main(int argc, char** argv) {
   absl::SetProgramUsageMessage("The SIS ratio service. See README.md.");
-  absl::FlagsUsageConfig usage;
-  usage.contains_help_flags = [](absl::string_view file) {
-    return absl::StrContains(file, "server/main/");
-  };
-  absl::SetFlagsUsageConfig(usage);
   const absl::StatusOr<sis::Configuration> configuration =
-      sis::Configuration::Load(argc, argv, FlagProblem);
-  if (!configuration.ok()) return Refuse(configuration.status());
+      sis::Configuration::Load(argc, argv, sis::FlagProblem);
+  if (!configuration.ok()) return sis::Refuse(configuration.status());
   const sis::ServerOptions options = sis::OptionsFromFlags();
   std::cout << configuration->Describe() << std::flush;
   if (absl::GetFlag(FLAGS_check)) {
     absl::Status status = sis::CheckOptions(options);
     if (status.ok()) status = sis::CheckFiles(options);
-    return status.ok() ? 0 : Refuse(status);
+    return status.ok() ? 0 : sis::Refuse(status);
   }
   sis::RaiseDescriptorLimit();
   sis::ConfigureHeap();
@@ -83,7 +297,7 @@ int main(int argc, char** argv) {
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
 
   const absl::StatusOr<std::unique_ptr<sis::Server>> server = sis::Server::Start(options);
-  if (!server.ok()) return Refuse(server.status());
+  if (!server.ok()) return sis::Refuse(server.status());
   std::cout << "backend: " << (*server)->backend_name() << " (" << (*server)->backend_reason()
             << ")\n";
   if (!(*server)->device_cache().empty()) {
@@ -97,7 +311,7 @@ int main(int argc, char** argv) {
   std::cout << "ready" << std::endl;
 
   constexpr timespec kSecond{.tv_sec = 1, .tv_nsec = 0};
-  for (int seconds = 1; sigtimedwait(&signals, nullptr, &kSecond) < 0 && !ParentIsGone();
+  for (int seconds = 1; sigtimedwait(&signals, nullptr, &kSecond) < 0 && !sis::ParentIsGone();
        ++seconds) {
     // Without this, memory would stay what it was at the most crowded moment so far.
     if (seconds % 30 == 0) sis::GiveBackHeap();

@@ -13,6 +13,12 @@ static_assert(static_cast<int>(MissingReason::kStoreDown) == v1::STORE_DOWN);
 static_assert(static_cast<int>(MissingReason::kCorrupt) == v1::CORRUPT);
 static_assert(kMissingReasons.size() + 1 == v1::MissingReason_ARRAYSIZE);
 
+// The API has the encodings behind a 0 that stands for the default.
+static_assert(static_cast<int>(LogProbEncoding::kFloat32) == 0);
+static_assert(v1::FLOAT32 + static_cast<int>(LogProbEncoding::kFloat16) == v1::FLOAT16);
+static_assert(v1::FLOAT32 + static_cast<int>(LogProbEncoding::kFixed12) == v1::FIXED12);
+static_assert(v1::LogProbEncoding_ARRAYSIZE == v1::FIXED12 + 1);
+
 v1::MissingReason ToMessage(MissingReason reason) { return static_cast<v1::MissingReason>(reason); }
 
 absl::StatusOr<RunConfig> FromMessage(const v1::RunConfig& message) {
@@ -27,23 +33,15 @@ absl::StatusOr<RunConfig> FromMessage(const v1::RunConfig& message) {
                    .evict_unread = message.evict_unread(),
                    .owner = message.owner()};
   if (message.has_max_staleness()) config.max_staleness = message.max_staleness();
-  switch (message.log_prob_encoding()) {
-    case v1::LOG_PROB_ENCODING_UNSPECIFIED:
-      return config;
-    case v1::FLOAT32:
-      config.log_prob_encoding = LogProbEncoding::kFloat32;
-      return config;
-    case v1::FLOAT16:
-      config.log_prob_encoding = LogProbEncoding::kFloat16;
-      return config;
-    case v1::FIXED12:
-      config.log_prob_encoding = LogProbEncoding::kFixed12;
-      return config;
-    default:
-      return absl::InvalidArgumentError(absl::StrCat("config.log_prob_encoding ",
-                                                     static_cast<int>(message.log_prob_encoding()),
-                                                     " is not an encoding"));
+  const int encoding = message.log_prob_encoding();
+  if (!v1::LogProbEncoding_IsValid(encoding)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("config.log_prob_encoding ", encoding, " is not an encoding"));
   }
+  if (encoding != v1::LOG_PROB_ENCODING_UNSPECIFIED) {
+    config.log_prob_encoding = static_cast<LogProbEncoding>(encoding - v1::FLOAT32);
+  }
+  return config;
 }
 
 v1::RunConfig ToMessage(const RunConfig& config) {
@@ -59,17 +57,8 @@ v1::RunConfig ToMessage(const RunConfig& config) {
   message.set_model(config.model);
   message.set_evict_unread(config.evict_unread);
   message.set_owner(config.owner);
-  switch (config.log_prob_encoding) {
-    case LogProbEncoding::kFloat32:
-      message.set_log_prob_encoding(v1::FLOAT32);
-      break;
-    case LogProbEncoding::kFloat16:
-      message.set_log_prob_encoding(v1::FLOAT16);
-      break;
-    case LogProbEncoding::kFixed12:
-      message.set_log_prob_encoding(v1::FIXED12);
-      break;
-  }
+  message.set_log_prob_encoding(
+      static_cast<v1::LogProbEncoding>(v1::FLOAT32 + static_cast<int>(config.log_prob_encoding)));
   return message;
 }
 
