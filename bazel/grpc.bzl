@@ -1,35 +1,37 @@
 """What the installed protoc makes of .proto files under //proto: C++ code, and descriptors for Python."""
 
-def cc_grpc_library(name, srcs, **kwargs):
-    """A cc_library of the messages and services of srcs, included by their path below //proto."""
-    stems = [s[:-len(".proto")] for s in srcs]
-    hdrs = [s + e for s in stems for e in (".pb.h", ".grpc.pb.h")]
-    ccs = [s + e for s in stems for e in (".pb.cc", ".grpc.pb.cc")]
+def cc_grpc_library(name, srcs, service, **kwargs):
+    """A cc_library of the messages of srcs and the service in one of them, included by their path below //proto."""
+    outs = [s[:-len("proto")] + e for s in srcs for e in ("pb.h", "pb.cc")]
+    outs += [service[:-len("proto")] + e for e in ("grpc.pb.h", "grpc.pb.cc")]
     native.genrule(
         name = name + "_protoc",
         srcs = srcs,
-        outs = hdrs + ccs,
-        cmd = "$(location @sys//:protoc) -Iproto --cpp_out=$(RULEDIR) --grpc_out=generate_mock_code=false:$(RULEDIR)" +
-              " --plugin=protoc-gen-grpc=$(location @sys//:grpc_cpp_plugin) $(SRCS)",
+        outs = outs,
+        cmd = "$(location @sys//:protoc) -Iproto --cpp_out=$(RULEDIR) $(SRCS) && " +
+              "$(location @sys//:protoc) -Iproto --grpc_out=generate_mock_code=false:$(RULEDIR)" +
+              " --plugin=protoc-gen-grpc=$(location @sys//:grpc_cpp_plugin) $(location %s)" % service,
         tools = ["@sys//:protoc", "@sys//:grpc_cpp_plugin"],
     )
     native.cc_library(
         name = name,
-        srcs = ccs,
-        hdrs = hdrs,
+        srcs = [out for out in outs if out.endswith(".cc")],
+        hdrs = [out for out in outs if out.endswith(".h")],
         # Generated code parses buffers that come from gRPC, which is not instrumented for
         # ThreadSanitizer.
         copts = ["-w", "-fno-sanitize=thread"],
         includes = ["."],
+        # Nobody calls what is made of a file without messages, and it has the service's descriptor.
+        alwayslink = True,
         deps = ["@sys//:grpc"],
         **kwargs
     )
 
-def descriptor_set(name, proto, out, **kwargs):
-    """The descriptors of one proto, which imports no other, for programs that make its messages when they run."""
+def descriptor_set(name, srcs, out, **kwargs):
+    """The descriptors of srcs, for programs that make messages when they run: each after those that it imports."""
     native.genrule(
         name = name,
-        srcs = [proto],
+        srcs = srcs,
         outs = [out],
         cmd = "$(location @sys//:protoc) -Iproto --descriptor_set_out=$@ $(SRCS)",
         tools = ["@sys//:protoc"],

@@ -15,7 +15,7 @@
 namespace sis {
 
 // Arrays hold one element per position, slice by slice; empty: not sent. What each means is in
-// EvaluateRequest (proto/sis/v1/ratio_service.proto).
+// EvaluateRequest (proto/sis/v1/evaluate.proto).
 struct EvaluateOptions {
   // The trainer's optimiser step: the same draw gives the same decisions.
   uint64_t draw = 0;

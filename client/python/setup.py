@@ -2,6 +2,7 @@
 messages when it is imported, and their types for type checkers. All else is in pyproject.toml."""
 
 import pathlib
+import tempfile
 from importlib import resources
 
 from setuptools import setup
@@ -11,22 +12,41 @@ HERE = pathlib.Path(__file__).resolve().parent
 PROTOS = HERE.parent.parent / "proto"
 
 
+def protoc(*arguments: str) -> None:
+    from grpc_tools import protoc
+
+    if protoc.main(["protoc", *arguments]) != 0:
+        raise SystemExit("protoc failed: a build needs the whole repository, for its folder proto/")
+
+
+def in_one_file(descriptors: bytes) -> bytes:
+    """The same messages as if one file declared them, as one module of the package has them all."""
+    from google.protobuf import descriptor_pb2
+
+    merged = descriptor_pb2.FileDescriptorSet()
+    whole = merged.file.add()
+    for file in descriptor_pb2.FileDescriptorSet.FromString(descriptors).file:
+        for field in ("dependency", "public_dependency"):
+            file.ClearField(field)
+        # The name is the last one's: ratio_service.proto imports all others.
+        whole.MergeFrom(file)
+    return merged.SerializeToString()
+
+
 class BuildWithProtos(build_py):
     def run(self) -> None:
-        from grpc_tools import protoc
-
         super().run()
         root = HERE if self.editable_mode else pathlib.Path(self.build_lib)
-        arguments = [
-            "protoc",
-            f"-I{PROTOS}",
-            f"-I{resources.files('grpc_tools') / '_proto'}",
-            f"--descriptor_set_out={root / 'sis/v1/ratio_service.binpb'}",
-            f"--pyi_out={root}",
-            str(PROTOS / "sis/v1/ratio_service.proto"),
-        ]
-        if protoc.main(arguments) != 0:
-            raise SystemExit("protoc failed: a build needs the whole repository, for its folder proto/")
+        descriptors = root / "sis/v1/ratio_service.binpb"
+        service = "sis/v1/ratio_service.proto"
+        wellknown = resources.files("grpc_tools") / "_proto"
+        protoc(
+            f"-I{PROTOS}", f"-I{wellknown}", "--include_imports", f"--descriptor_set_out={descriptors}", service
+        )
+        with tempfile.NamedTemporaryFile() as whole:
+            whole.write(in_one_file(descriptors.read_bytes()))
+            whole.flush()
+            protoc(f"--descriptor_set_in={whole.name}", f"--pyi_out={root}", service)
 
 
 setup(cmdclass={"build_py": BuildWithProtos})

@@ -8,7 +8,7 @@
 // what protobuf will take for the rest is charged before it takes it.
 //
 // If a message names a segment, its arrays lie in shared memory, and what its fields hold says
-// where (proto/sis/v1/ratio_service.proto, "Segments").
+// where (proto/sis/v1/segment.proto).
 #pragma once
 
 #include <cstddef>

@@ -376,8 +376,11 @@ class SecurityTest(SecuredServerTest):
         def has_reflection(server):
             with grpc.insecure_channel(server.address) as channel:
                 reflect = channel.stream_stream("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
-                code, _ = outcome(lambda m: next(reflect(iter([b"\x3a\x01*"]), metadata=m)))
-            return code == grpc.StatusCode.OK
+                # ServerReflectionRequest.file_containing_symbol. The answer has what the file imports, too.
+                asked, files = b"\x22\x13sis.v1.RatioService", []
+                code, _ = outcome(lambda m: files.extend(reflect(iter([asked]), metadata=m)))
+            named = (b"sis/v1/ratio_service.proto", b"sis/v1/run.proto", b"EvaluateRequest")
+            return code == grpc.StatusCode.OK and all(name in b"".join(files) for name in named)
 
         self.assertFalse(has_reflection(self.start()))
         self.assertTrue(has_reflection(self.start("--reflection")))

@@ -1,5 +1,6 @@
 #include "server/metrics/metrics.h"
 
+#include <google/protobuf/descriptor.h>
 #include <gtest/gtest.h>
 #include <prometheus/text_serializer.h>
 
@@ -351,7 +352,7 @@ TEST(RpcMetricsTest, CountsByMethodAndCode) {
 TEST(RpcMetricsTest, KnowsTheMethods) {
   const auto series = Scrape(Metrics().registry()->Collect());
   const google::protobuf::ServiceDescriptor& service =
-      *v1::Run::descriptor()->file()->FindServiceByName("RatioService");
+      *google::protobuf::DescriptorPool::generated_pool()->FindServiceByName("sis.v1.RatioService");
   for (int i = 0; i < service.method_count(); ++i) {
     const google::protobuf::MethodDescriptor& method = *service.method(i);
     const std::string type = method.client_streaming()   ? "bidi_stream"

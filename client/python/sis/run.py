@@ -26,7 +26,7 @@ def label_of(text: str) -> str:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """What a run is; fixed while it lives. Limits are in RunConfig of ratio_service.proto."""
+    """What a run is; fixed while it lives. Limits are in RunConfig of proto/sis/v1/run.proto."""
 
     # Keys the accept/reject draws.
     seed: int

@@ -1,1 +1,1 @@
-"""The messages and stub of the API sis.v1 (proto/sis/v1/ratio_service.proto)."""
+"""The messages and stub of the API sis.v1 (proto/sis/v1)."""

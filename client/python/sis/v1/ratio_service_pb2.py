@@ -1,8 +1,9 @@
 """The messages and enums of the API sis.v1, under the names that protoc would generate.
 
-They are made when this module is imported, from the descriptors of proto/sis/v1/ratio_service.proto
-that a build puts beside it. A generated module runs only with the protobuf that it was generated
-for and the next major version, and a trainer has the version that its engine demands.
+They are made when this module is imported, from the descriptors of proto/sis/v1 that a build puts
+beside it: all in one module, as ratio_service.proto imports the other files publicly. A generated
+module runs only with the protobuf that it was generated for and the next major version, and a
+trainer has the version that its engine demands.
 """
 
 from __future__ import annotations
@@ -13,16 +14,17 @@ from typing import Any
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 
-# Descriptors as protoc writes them: of one file, which imports no other.
-_FILE = descriptor_pb2.FileDescriptorSet.FromString(
+# Descriptors as protoc writes them: each file after those that it imports.
+_FILES = descriptor_pb2.FileDescriptorSet.FromString(
     pkgutil.get_data(__package__, "ratio_service.binpb") or b""
-).file[0]
+).file
 
 # A pool of our own: in the default one another copy of the API, of another version perhaps, would
 # be an error.
 _POOL = descriptor_pool.DescriptorPool()
-_POOL.AddSerializedFile(_FILE.SerializeToString())
-DESCRIPTOR = _POOL.FindFileByName(_FILE.name)
+for _file in _FILES:
+    _POOL.AddSerializedFile(_file.SerializeToString())
+DESCRIPTOR = _POOL.FindFileByName("sis/v1/ratio_service.proto")
 
 if hasattr(message_factory, "GetMessageClass"):
     _message_class = message_factory.GetMessageClass
@@ -49,13 +51,15 @@ def _message(descriptor: Any) -> Any:
     return made
 
 
-globals().update(_enums(DESCRIPTOR))
-globals().update((name, _message(message)) for name, message in DESCRIPTOR.message_types_by_name.items())
+for _file in _FILES:
+    _declared = _POOL.FindFileByName(_file.name)
+    globals().update(_enums(_declared))
+    globals().update((name, _message(message)) for name, message in _declared.message_types_by_name.items())
 
 
 def methods() -> dict[str, descriptor_pb2.MethodDescriptorProto]:
     """Those of RatioService, by name."""
-    (service,) = _FILE.service
+    (service,) = (service for file in _FILES for service in file.service)
     return {method.name: method for method in service.method}
 
 
