@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/config.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -133,6 +134,14 @@ TEST(HostileMemcachedTest, LengthsThatNoItemHas) {
   EXPECT_LT(PeakBytes() - before, 16 << 20);
 }
 
+// Of a gigabyte that the node announces. Sanitizers keep back what was freed, and note what it
+// held.
+#if defined(ABSL_HAVE_ADDRESS_SANITIZER) || defined(ABSL_HAVE_THREAD_SANITIZER)
+constexpr int64_t kMostTaken = 600 << 20;
+#else
+constexpr int64_t kMostTaken = 200 << 20;
+#endif
+
 TEST(HostileMemcachedTest, MoreThanAllItemsTogetherHave) {
   const int64_t before = PeakBytes();
   const std::string value(kMostItemBytes, 'x');
@@ -146,7 +155,7 @@ TEST(HostileMemcachedTest, MoreThanAllItemsTogetherHave) {
   for (int i = 0; i < 1000; ++i) keys.push_back({.group = "group", .key = absl::StrCat(i)});
   const std::vector<absl::StatusOr<std::string>> values = Open(node)->Get(keys);
   EXPECT_TRUE(absl::IsUnavailable(values.back().status()));
-  EXPECT_LT(PeakBytes() - before, 200 << 20);
+  EXPECT_LT(PeakBytes() - before, kMostTaken);
 }
 
 TEST(HostileMemcachedTest, KeysThatNobodyAskedFor) {
