@@ -5,11 +5,17 @@
 #include <cstring>
 #include <string>
 
+#include "absl/status/status.h"
 #include "sis/v1/ratio_service.pb.h"
 
 namespace sis {
 
-// Element i of an array of the API, whose bytes are little-endian as this machine is.
+// Internal if an array is not as long as T positions, or T of K slots, are; T is how many decisions
+// there are.
+absl::Status CheckArrays(const v1::InspectSequenceResponse& sequence);
+
+// Element i of an array of the API, whose bytes are little-endian as this machine is. Must be
+// there.
 template <typename T>
 T At(const std::string& array, size_t i) {
   T value;

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "client/cli/inspected_sequence.h"
 #include "client/cli/json_output.h"
 #include "client/cli/options.h"
 #include "client/cli/show_html.h"
@@ -72,6 +73,7 @@ absl::Status ShowSequence(Client& client, const Options& options, const TokenTex
                  RunAsHtml({options.run_id, std::nullopt, {{name, *response}}}, texts));
   }
   if (options.json) return PrintJson(*response);
+  if (absl::Status status = CheckArrays(*response); !status.ok()) return status;
   if (options.position < 0) {
     std::cout << SequenceAsText(*response, texts);
     return absl::OkStatus();

@@ -51,8 +51,8 @@ absl::StatusOr<int64_t> StoredCache::FinishRelease(Run& run, std::span<const Seq
     if (!statuses[i].ok()) {
       error.Update(absl::Status(statuses[i].code(), absl::StrCat(ToString(dropped[i].sequence),
                                                                  ": ", statuses[i].message())));
+      continue;
     }
-    if (!statuses[i].ok()) continue;
     NoteDrop(dropped[i].sequence, MissingReason::kReleased, true);
     if (only_stored[i] == nullptr) continue;
     released += run.NoteDropped(*only_stored[i], MissingReason::kReleased);
