@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "server/store/log_store.h"
+#include "server/testing/items_in_memory.h"
 #include "server/testing/record_generator.h"
 #include "server/testing/replica.h"
 
@@ -26,8 +27,8 @@ constexpr int kSlots = 3;
 constexpr uint32_t kSealed = 70;
 constexpr uint32_t kGrowing = 12;
 
-std::unique_ptr<SequenceStore> StoreOf(StoredItems& items) {
-  return std::make_unique<LogStore>(std::make_unique<ItemsInMemory>(items));
+std::unique_ptr<SequenceStore> StoreOf(ItemMap& map) {
+  return std::make_unique<LogStore>(std::make_unique<ItemsInMemory>(map));
 }
 
 Records AppendedRecords() { return RecordGenerator(kSlots, 1000, 1).NextRecords(kSealed); }
@@ -145,13 +146,14 @@ std::string DescribeSequence(Replica& replica, const SequenceIdentity& identity)
 }  // namespace
 
 StoredItems MakeItems() {
-  StoredItems items;
+  ItemMap map;
   for (const v1::LogProbEncoding encoding : {v1::FLOAT32, v1::FLOAT16, v1::FIXED12}) {
-    Replica replica(StoreOf(items), ConfigOf(encoding), v1::LogProbEncoding_Name(encoding));
+    Replica replica(StoreOf(map), ConfigOf(encoding), v1::LogProbEncoding_Name(encoding));
     Fill(replica);
   }
-  EXPECT_TRUE(StoreOf(items)->PutRun({"deleted", 2, 9, ""}).ok());
-  return items;
+  EXPECT_TRUE(StoreOf(map)->PutRun({"deleted", 2, 9, ""}).ok());
+  WriterLock lock(map.mutex);
+  return std::move(map.items);
 }
 
 std::string FileOf(const StoredItems& items) {
@@ -175,8 +177,13 @@ absl::StatusOr<StoredItems> ItemsOfFile(const std::string& file) {
 }
 
 std::string Describe(StoredItems items) {
+  ItemMap map;
+  {
+    WriterLock lock(map.mutex);
+    map.items = std::move(items);
+  }
   std::string text;
-  const std::unique_ptr<SequenceStore> store = StoreOf(items);
+  const std::unique_ptr<SequenceStore> store = StoreOf(map);
   const absl::StatusOr<ListedRuns> listed = store->ListRuns();
   if (!listed.ok()) return listed.status().ToString();
   for (const auto& [id, why] : listed->unreadable) absl::StrAppend(&text, id, ": ", why.message());
@@ -198,7 +205,7 @@ std::string Describe(StoredItems items) {
     if (!status.ok()) return status.ToString();
     // Removed already, so that nothing lists it; the reason is kept.
     sequences.insert({run.run_id, run.incarnation, "released", 0});
-    Replica replica(StoreOf(items), config, run.run_id);
+    Replica replica(StoreOf(map), config, run.run_id);
     for (const SequenceIdentity& sequence : sequences) {
       absl::StrAppend(&text, ToString(sequence), "\n", DescribeSequence(replica, sequence));
     }

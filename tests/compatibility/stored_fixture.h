@@ -1,12 +1,15 @@
 // What one version has stored, kept for the versions after it, and what is to be read of it.
 #pragma once
 
+#include <map>
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "tests/compatibility/items_in_memory.h"
 
 namespace sis {
+
+// Values by their keys.
+using StoredItems = std::map<std::string, std::string>;
 
 // What this version stores: a run of each encoding, with whole forms and logs of sequences that are
 // sealed, being written, of a second attempt and released; and the record of a deleted run.

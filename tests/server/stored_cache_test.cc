@@ -20,6 +20,7 @@
 #include "server/store/log_store.h"
 #include "server/testing/evaluate_at_once.h"
 #include "server/testing/faulty_items.h"
+#include "server/testing/items_in_memory.h"
 #include "server/testing/record_generator.h"
 #include "server/testing/replica.h"
 
@@ -29,67 +30,28 @@ namespace {
 constexpr int kSlots = 2;
 
 // What several replicas see.
-struct Fleet {
+struct Fleet : ItemMap {
   bool shared = true;
 
-  Mutex mutex;
-  std::map<std::string, std::string> items ABSL_GUARDED_BY(mutex);
   int64_t gets ABSL_GUARDED_BY(mutex) = 0;
   absl::Duration slowness;  // of every get
   std::atomic<Fault> fault = Fault::kNone;
 };
 
-class FleetItems final : public ItemStore {
+// Can list nothing, as memcached can't.
+class FleetItems final : public ItemsInMemory {
  public:
-  explicit FleetItems(Fleet& fleet) : fleet_(fleet) {}
-  std::string_view name() const override { return "fleet"; }
+  explicit FleetItems(Fleet& fleet) : ItemsInMemory(fleet), fleet_(fleet) {}
   bool forgets() const override { return fleet_.shared; }
   bool shared() const override { return fleet_.shared; }
 
-  std::vector<absl::Status> Add(std::span<const Item> items) override {
-    WriterLock lock(fleet_.mutex);
-    std::vector<absl::Status> statuses;
-    for (const Item& item : items) {
-      const bool added = fleet_.items.emplace(item.key.key, item.value).second;
-      statuses.push_back(added ? absl::OkStatus() : absl::AlreadyExistsError(""));
-    }
-    return statuses;
-  }
-  std::vector<absl::Status> Put(std::span<const Item> items) override {
-    WriterLock lock(fleet_.mutex);
-    for (const Item& item : items) fleet_.items[item.key.key] = item.value;
-    return std::vector<absl::Status>(items.size());
-  }
-  absl::Status Swap(const Item& item, const std::optional<std::string>& expected) override {
-    WriterLock lock(fleet_.mutex);
-    const auto found = fleet_.items.find(item.key.key);
-    const bool there = found != fleet_.items.end();
-    if (there != expected.has_value() || (there && found->second != *expected)) {
-      return absl::AbortedError("");
-    }
-    fleet_.items[item.key.key] = item.value;
-    return absl::OkStatus();
-  }
   std::vector<absl::StatusOr<std::string>> Get(std::span<const ItemKey> keys) override {
     absl::SleepFor(fleet_.slowness);
-    WriterLock lock(fleet_.mutex);
-    std::vector<absl::StatusOr<std::string>> values;
-    for (const ItemKey& key : keys) {
-      ++fleet_.gets;
-      const auto found = fleet_.items.find(key.key);
-      if (found == fleet_.items.end()) {
-        values.push_back(absl::NotFoundError(""));
-      } else {
-        values.push_back(found->second);
-      }
+    {
+      WriterLock lock(fleet_.mutex);
+      fleet_.gets += static_cast<int64_t>(keys.size());
     }
-    return values;
-  }
-  absl::StatusOr<size_t> Remove(std::span<const ItemKey> keys) override {
-    WriterLock lock(fleet_.mutex);
-    size_t removed = 0;
-    for (const ItemKey& key : keys) removed += fleet_.items.erase(key.key);
-    return removed;
+    return ItemsInMemory::Get(keys);
   }
   absl::Status RemoveRange(const std::string&, const std::string&) override {
     return absl::OkStatus();
