@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -18,6 +19,8 @@ constexpr uint32_t kMissingAtEnd = 32;
 constexpr uint32_t kFragmentsAtOnce = 16;
 // Between two reads of one Read another replica may append or seal; more often it may not.
 constexpr int kReadAttempts = 4;
+// The same of a drop.
+constexpr int kDropAttempts = 4;
 
 ItemKey InGroup(const std::string& prefix, std::string key) { return {prefix, std::move(key)}; }
 
@@ -310,33 +313,57 @@ absl::StatusOr<bool> LogStore::Has(const SequenceIdentity& sequence) {
 }
 
 std::vector<absl::Status> LogStore::Drop(std::span<const DroppedSequence> sequences) {
+  std::vector<absl::Status> statuses(sequences.size());
+  std::vector<size_t> left(sequences.size());
+  std::iota(left.begin(), left.end(), 0);
+  for (int attempt = 0; attempt < kDropAttempts && !left.empty(); ++attempt) {
+    left = DropThose(left, sequences, statuses);
+  }
+  for (const size_t i : left) {
+    statuses[i] = absl::UnavailableError(
+        absl::StrCat(ToString(sequences[i].sequence), " changes all the time: try again"));
+  }
+  return statuses;
+}
+
+std::vector<size_t> LogStore::DropThose(std::span<const size_t> indices,
+                                        std::span<const DroppedSequence> sequences,
+                                        std::vector<absl::Status>& statuses) {
   std::vector<ItemKey> keys;
-  for (const DroppedSequence& dropped : sequences) {
-    const std::string prefix = SequencePrefix(dropped.sequence);
+  for (const size_t i : indices) {
+    const std::string prefix = SequencePrefix(sequences[i].sequence);
     keys.push_back(InGroup(prefix, StateKey(prefix)));
   }
   const std::vector<absl::StatusOr<std::string>> present = items_->Get(keys);
-  std::vector<absl::Status> statuses(sequences.size());
-  std::vector<Item> records;
-  std::vector<size_t> recorded;
-  for (size_t i = 0; i < sequences.size(); ++i) {
+  std::vector<size_t> put, again;
+  std::vector<Item> records;  // to put
+  for (size_t n = 0; n < indices.size(); ++n) {
+    const size_t i = indices[n];
+    statuses[i] = absl::OkStatus();
     SequenceState state;
-    if (present[i].ok()) {
-      const auto parsed = UnwrapItem(keys[i].key, *present[i], ParseState);
+    if (present[n].ok()) {
+      const auto parsed = UnwrapItem(keys[n].key, *present[n], ParseState);
       if (parsed.ok()) state = *parsed;
-    } else if (absl::IsUnavailable(present[i].status())) {
-      statuses[i] = present[i].status();
+    } else if (absl::IsUnavailable(present[n].status())) {
+      statuses[i] = present[n].status();
       continue;
     }
     if (state.dropped != 0) continue;
     state.dropped = sequences[i].reason;
     // Until all else is removed the record stays, or what is left would count again.
-    records.push_back(MakeItem(std::move(keys[i]), absl::InfiniteFuture(), EncodeState(state)));
-    recorded.push_back(i);
+    Item record = MakeItem(std::move(keys[n]), absl::InfiniteFuture(), EncodeState(state));
+    if (!absl::IsNotFound(present[n].status())) {
+      put.push_back(i);
+      records.push_back(std::move(record));
+      continue;
+    }
+    // Of a whole form that was written since the look above the record would not know.
+    statuses[i] = items_->Swap(record, std::nullopt);
+    if (absl::IsAborted(statuses[i])) again.push_back(i);
   }
-  const std::vector<absl::Status> put = items_->Put(records);
-  for (size_t n = 0; n < recorded.size(); ++n) statuses[recorded[n]] = put[n];
-  return statuses;
+  const std::vector<absl::Status> results = items_->Put(records);
+  for (size_t n = 0; n < put.size(); ++n) statuses[put[n]] = results[n];
+  return again;
 }
 
 std::vector<absl::StatusOr<std::optional<uint8_t>>> LogStore::WhyDropped(

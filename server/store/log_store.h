@@ -51,6 +51,11 @@ class LogStore final : public SequenceStore {
     std::string value = WrapItem(key.key, expires, payload);
     return {std::move(key), std::move(value), expires};
   }
+  // Of the sequences with these indices. Returns those of which another has written a state since
+  // this looked.
+  std::vector<size_t> DropThose(std::span<const size_t> indices,
+                                std::span<const DroppedSequence> sequences,
+                                std::vector<absl::Status>& statuses);
   // NotFound if the sequence is neither sealed nor dropped.
   absl::StatusOr<SequenceState> GetState(const std::string& prefix,
                                          absl::StatusOr<std::string>* as_stored = nullptr);

@@ -2,14 +2,19 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "server/store/log_store.h"
 #include "server/store/stored_item.h"
 #include "server/testing/backing.h"
+#include "server/testing/items_in_memory.h"
 #include "server/testing/stored_entries.h"
 
 namespace sis {
@@ -121,6 +126,40 @@ TEST(RocksDbStoreTest, ADeletedRunIsRememberedForAMonth) {
 }
 
 // Else a few bytes of the store's could have keys made and asked for by the billion.
+// Does something else after the next look at items.
+class InterruptedItems final : public ItemsInMemory {
+ public:
+  using ItemsInMemory::ItemsInMemory;
+  std::vector<absl::StatusOr<std::string>> Get(std::span<const ItemKey> keys) override {
+    auto values = ItemsInMemory::Get(keys);
+    if (meanwhile != nullptr) std::exchange(meanwhile, nullptr)();
+    return values;
+  }
+  std::function<void()> meanwhile;
+};
+
+TEST(LogStoreTest, NothingStaysOfAWholeFormThatIsWrittenDuringADrop) {
+  ItemMap map;
+  auto items = std::make_unique<InterruptedItems>(map);
+  InterruptedItems& interrupted = *items;
+  LogStore store(std::move(items));
+  LogStore other(std::make_unique<ItemsInMemory>(map));
+  for (const std::string id : {"a", "b"}) {
+    ASSERT_TRUE(AppendOne(store, Sequence(id), 0, Block(0, "rows")).ok());
+  }
+  interrupted.meanwhile = [&] {
+    EXPECT_TRUE(other.WriteWholeForm(Sequence("a"), 1, "form", absl::InfiniteFuture()).ok());
+  };
+  const std::vector<DroppedSequence> dropped = {{Sequence("a"), kReleased},
+                                                {Sequence("b"), kReleased}};
+  EXPECT_THAT(store.Drop(dropped), ElementsAre(absl::OkStatus(), absl::OkStatus()));
+  for (const DroppedSequence& each : dropped) {
+    EXPECT_TRUE(store.RemoveDropped(each.sequence, absl::Now() + absl::Hours(24)).ok());
+  }
+  WriterLock lock(map.mutex);
+  EXPECT_EQ(map.items.size(), dropped.size()) << "a reason each";
+}
+
 TEST(StoredItemTest, AStateHasAsManyFragmentsAsItsBytesTake) {
   for (const SequenceState& good :
        {SequenceState(), SequenceState{.dropped = 5, .entries = 7},
