@@ -34,18 +34,20 @@ class ArrayExtractor {
   ArrayExtractor(const ScatteredBytes& bytes, ParsingCharge& charge)
       : bytes_(bytes), charge_(charge), stream_(bytes), input_(&stream_) {}
 
-  // The fields up to `end`. False if they are malformed, or take too much memory.
-  bool Extract(const std::vector<MessageShape::Field>& fields, size_t end, std::string& extracted) {
+  // The fields up to `end`, in which messages and groups are nested `depth` deep at most. False if
+  // they are malformed, or take too much memory.
+  bool Extract(const std::vector<MessageShape::Field>& fields, size_t end, int depth,
+               std::string& extracted) {
     StringOutputStream stream(&extracted);
     CodedOutputStream output(&stream);
     while (offset() < end) {
       const size_t start = offset();
-      const uint32_t tag = input_.ReadTagNoLastTag();
-      if (offset() - start > kMaxTagBytes) return false;
+      uint32_t tag = 0;
+      if (!ReadTag(tag)) return false;
       const auto field = std::ranges::find(fields, tag, &MessageShape::Field::tag);
       if (field == fields.end()) {
-        if (!WireFormatLite::SkipField(&input_, tag) || offset() > end) return false;
-      } else if (!Take(field->bytes) || !ExtractField(*field, start, end, output)) {
+        if (!Skip(tag, end, depth)) return false;
+      } else if (!Take(field->bytes) || !ExtractField(*field, start, end, depth, output)) {
         return false;
       }
     }
@@ -70,7 +72,7 @@ class ArrayExtractor {
   }
 
   // After its tag, which begins at `start`.
-  bool ExtractField(const MessageShape::Field& field, size_t start, size_t end,
+  bool ExtractField(const MessageShape::Field& field, size_t start, size_t end, int depth,
                     CodedOutputStream& output) {
     if (field.kind == Kind::kNumber) {
       return WireFormatLite::SkipField(&input_, field.tag) && offset() <= end &&
@@ -84,7 +86,7 @@ class ArrayExtractor {
         return ExtractArray(size, output);
       case Kind::kMessage: {
         std::string message;
-        if (!Extract(field.fields, offset() + size, message)) return false;
+        if (!Extract(field.fields, offset() + size, depth - 1, message)) return false;
         if (!Take(kCopies * static_cast<int64_t>(message.size()))) return false;
         output.WriteTag(field.tag);
         output.WriteVarint32(static_cast<uint32_t>(message.size()));
@@ -95,6 +97,42 @@ class ArrayExtractor {
         return Take(size * (field.kind == Kind::kNumbers ? kBytesPerNumber : 1)) &&
                input_.Skip(size) && Copy(start, output);
     }
+  }
+
+  // An unknown field, after its tag. WireFormatLite::SkipField takes sizes and tags that protobuf
+  // refuses, so only numbers are left to it.
+  bool Skip(uint32_t tag, size_t end, int depth) {
+    switch (WireFormatLite::GetTagWireType(tag)) {
+      case WireFormatLite::WIRETYPE_LENGTH_DELIMITED: {
+        int size = 0;
+        return WireFormatLite::GetTagFieldNumber(tag) != 0 && ReadSize(end, size) &&
+               input_.Skip(size);
+      }
+      case WireFormatLite::WIRETYPE_START_GROUP:
+        return WireFormatLite::GetTagFieldNumber(tag) != 0 && depth > 0 &&
+               SkipGroup(tag, end, depth - 1);
+      default:
+        return WireFormatLite::SkipField(&input_, tag) && offset() <= end;
+    }
+  }
+
+  bool SkipGroup(uint32_t group, size_t end, int depth) {
+    while (offset() < end) {
+      uint32_t tag = 0;
+      if (!ReadTag(tag)) return false;
+      if (WireFormatLite::GetTagWireType(tag) == WireFormatLite::WIRETYPE_END_GROUP) {
+        return offset() <= end && WireFormatLite::GetTagFieldNumber(tag) ==
+                                      WireFormatLite::GetTagFieldNumber(group);
+      }
+      if (!Skip(tag, end, depth)) return false;
+    }
+    return false;
+  }
+
+  bool ReadTag(uint32_t& tag) {
+    const size_t start = offset();
+    tag = input_.ReadTagNoLastTag();
+    return offset() - start <= kMaxTagBytes;
   }
 
   // Of the field that comes, which must lie before `end`.
@@ -212,7 +250,8 @@ absl::Status ReceivedArrays::Parse(ScatteredBytes bytes, const MessageShape& sha
   if (arrays.bytes_.size() > INT_MAX) return malformed();
   std::string extracted;
   ArrayExtractor extractor(arrays.bytes_, charge);
-  if (!extractor.Extract(shape.fields(), arrays.bytes_.size(), extracted)) {
+  if (!extractor.Extract(shape.fields(), arrays.bytes_.size(),
+                         CodedInputStream::GetDefaultRecursionLimit(), extracted)) {
     return extractor.has_no_room() ? charge.Refusal() : malformed();
   }
   if (!message.ParseFromString(extracted)) return malformed();

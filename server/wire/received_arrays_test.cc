@@ -43,6 +43,12 @@ std::string Ascending(size_t size) {
   return bytes;
 }
 
+std::string Repeated(const std::string& field, int times) {
+  std::string bytes;
+  for (int i = 0; i < times; ++i) bytes += field;
+  return bytes;
+}
+
 v1::EvaluateRequest Request() {
   v1::EvaluateRequest request;
   request.mutable_run()->set_run_id("run");
@@ -117,6 +123,25 @@ TEST(ReceivedArraysTest, UnknownFieldsAndGroupsAreSkipped) {
       AgreesWithProtobuf<v1::EvaluateRequest>(unknown + group + Field(6, Field(1, "known"))));
   // Known numbers with another wire type are unknown fields too.
   EXPECT_TRUE(AgreesWithProtobuf<v1::Gathered>(std::string("\x08\x05\x15zzzz", 7)));
+}
+
+// As deep as protobuf follows it, and no deeper, wherever the group begins.
+TEST(ReceivedArraysTest, GroupsInGroups) {
+  const auto nested = [](int depth) {
+    return Repeated("\xcb\x3e", depth) + Repeated("\xcc\x3e", depth);
+  };
+  EXPECT_TRUE(AgreesWithProtobuf<v1::EvaluateRequest>(nested(100)));
+  EXPECT_FALSE(AgreesWithProtobuf<v1::EvaluateRequest>(nested(101)));
+  EXPECT_TRUE(AgreesWithProtobuf<v1::EvaluateRequest>(Field(6, nested(99))));
+  EXPECT_FALSE(AgreesWithProtobuf<v1::EvaluateRequest>(Field(6, nested(100))));
+}
+
+// The size of a field that is skipped says where the next one begins.
+TEST(ReceivedArraysTest, SizesOfUnknownFieldsAreChecked) {
+  const std::string endless = "\xc2\x3e\x80\x80\x80\x80\x80\x80!";
+  const std::string group = "\xcb\x3e" + endless + "\xcc\x3e";
+  EXPECT_FALSE(AgreesWithProtobuf<v1::EvaluateRequest>(endless));
+  EXPECT_FALSE(AgreesWithProtobuf<v1::EvaluateRequest>(group));
 }
 
 TEST(ReceivedArraysTest, LeadingZerosInTagsAndSizes) {
@@ -227,12 +252,6 @@ void ExpectCharged(const std::string& bytes, double most_times) {
               taken == 0 ? absl::StatusCode::kOk : absl::StatusCode::kResourceExhausted);
   }
   EXPECT_EQ(less.used(), 0);
-}
-
-std::string Repeated(const std::string& field, int times) {
-  std::string bytes;
-  for (int i = 0; i < times; ++i) bytes += field;
-  return bytes;
 }
 
 TEST(ReceivedArraysTest, WhatProtobufTakesIsChargedBefore) {
