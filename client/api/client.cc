@@ -10,12 +10,12 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "client/api/fetched_records.h"
-#include "client/messages/grpc_status.h"
-#include "client/messages/wire.h"
 #include "client/one_server/channel.h"
 #include "client/one_server/circuit_breaker.h"
 #include "client/one_server/single_server.h"
 #include "client/replicas/replicas.h"
+#include "client/types/grpc_status.h"
+#include "client/types/messages.h"
 #include "kernels/numerics/float16.h"
 
 namespace sis {

@@ -17,13 +17,13 @@
 #include "absl/time/time.h"
 #include "client/api/evaluate_options.h"
 #include "client/api/micro_batches.h"
-#include "client/messages/types.h"
 #include "client/one_server/append_writer.h"
 #include "client/one_server/credentials.h"
 #include "client/one_server/evaluate_streams.h"
 #include "client/one_server/service.h"
 #include "client/shared_memory/mapped_segments.h"
 #include "client/shared_memory/shared_memory.h"
+#include "client/types/types.h"
 #include "sis/v1/ratio_service.pb.h"
 
 namespace sis {

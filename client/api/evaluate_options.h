@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "client/api/micro_batches.h"
-#include "client/messages/types.h"
+#include "client/types/types.h"
 #include "kernels/decide/algorithms/algorithm_input.h"
 #include "sis/v1/ratio_service.pb.h"
 

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/messages/wire.h"
 #include "client/shared_memory/mapped_segments.h"
+#include "client/types/messages.h"
 
 namespace sis {
 namespace {

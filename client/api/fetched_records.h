@@ -9,9 +9,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "client/messages/fetched_message.h"
-#include "client/messages/types.h"
 #include "client/shared_memory/segment_memory.h"
+#include "client/types/fetched_message.h"
+#include "client/types/types.h"
 
 namespace sis {
 

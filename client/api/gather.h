@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "client/messages/types.h"
+#include "client/types/types.h"
 
 namespace sis {
 

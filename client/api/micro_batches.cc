@@ -7,8 +7,8 @@
 #include <string>
 #include <utility>
 
-#include "client/messages/sum_totals.h"
-#include "client/messages/wire.h"
+#include "client/types/messages.h"
+#include "client/types/sum_totals.h"
 
 namespace sis {
 namespace {

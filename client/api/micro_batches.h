@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "client/messages/types.h"
 #include "client/shared_memory/mapped_segments.h"
+#include "client/types/types.h"
 #include "sis/v1/ratio_service.pb.h"
 
 namespace sis {

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/messages/wire.h"
+#include "client/types/messages.h"
 #include "kernels/numerics/crc32c.h"
 
 namespace sis {

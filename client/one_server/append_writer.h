@@ -11,8 +11,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "client/messages/types.h"
 #include "client/shared_memory/mapped_segments.h"
+#include "client/types/types.h"
 #include "kernels/records/validate.h"
 #include "sis/v1/ratio_service.pb.h"
 

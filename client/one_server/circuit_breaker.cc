@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "client/messages/grpc_status.h"
+#include "client/types/grpc_status.h"
 
 namespace sis {
 namespace {

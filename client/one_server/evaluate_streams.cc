@@ -6,8 +6,8 @@
 #include <deque>
 #include <utility>
 
-#include "client/messages/grpc_status.h"
 #include "client/one_server/channel.h"
+#include "client/types/grpc_status.h"
 #include "sis/v1/ratio_service.grpc.pb.h"  // how gRPC parses answers
 
 namespace sis {

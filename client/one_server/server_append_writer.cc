@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/messages/grpc_status.h"
-#include "client/messages/wire.h"
+#include "client/types/grpc_status.h"
+#include "client/types/messages.h"
 
 namespace sis {
 namespace {

@@ -9,10 +9,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "client/messages/fetched_message.h"
 #include "client/one_server/append_writer.h"
 #include "client/shared_memory/mapped_segments.h"
 #include "client/shared_memory/shared_memory.h"
+#include "client/types/fetched_message.h"
 #include "sis/v1/ratio_service.pb.h"
 
 namespace sis {

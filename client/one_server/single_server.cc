@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/time/clock.h"
-#include "client/messages/grpc_status.h"
+#include "client/types/grpc_status.h"
 
 namespace sis {
 namespace {

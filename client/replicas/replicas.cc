@@ -10,12 +10,12 @@
 
 #include "absl/random/random.h"
 #include "absl/strings/str_cat.h"
-#include "client/messages/sum_totals.h"
-#include "client/messages/wire.h"
 #include "client/replicas/batch_rows.h"
 #include "client/replicas/merge_inspections.h"
 #include "client/replicas/replicated_append_writer.h"
 #include "client/replicas/store_down.h"
+#include "client/types/messages.h"
+#include "client/types/sum_totals.h"
 
 namespace sis {
 namespace {

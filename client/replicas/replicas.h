@@ -12,10 +12,10 @@
 #include <utility>
 #include <vector>
 
-#include "client/messages/grpc_status.h"
 #include "client/one_server/service.h"
 #include "client/one_server/single_server.h"
 #include "client/replicas/placement.h"
+#include "client/types/grpc_status.h"
 
 namespace sis {
 

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "client/messages/wire.h"
 #include "client/replicas/replicas.h"
 #include "client/replicas/store_down.h"
+#include "client/types/messages.h"
 #include "kernels/decide/decide.h"
 
 namespace sis {

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "client/messages/wire.h"
+#include "client/types/messages.h"
 
 namespace sis {
 

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/records/validate.h"
 #include "server/append/sampling.h"
-#include "server/slices/slices.h"
+#include "server/messages/slices.h"
 #include "server/store/log_entries.h"
 
 namespace sis {

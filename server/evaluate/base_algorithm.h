@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "server/evaluate/evaluate_input.h"
 #include "server/evaluate/evaluate_output.h"
-#include "server/slices/slices.h"
+#include "server/messages/slices.h"
 #include "sis/v1/ratio_service.pb.h"
 
 namespace sis {

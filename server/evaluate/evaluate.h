@@ -14,7 +14,7 @@
 #include "server/evaluate/evaluate_output.h"
 #include "server/evaluate/slice_evaluator.h"
 #include "server/evaluate/step_message.h"
-#include "server/slices/slices.h"
+#include "server/messages/slices.h"
 #include "server/wire/answers_in_segment.h"
 #include "server/wire/received_arrays.h"
 #include "sis/v1/ratio_service.pb.h"

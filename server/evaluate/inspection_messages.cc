@@ -9,7 +9,7 @@
 #include "kernels/numerics/philox.h"
 #include "server/evaluate/evaluate.h"
 #include "server/inspect/inspection.h"
-#include "server/slices/slices.h"
+#include "server/messages/slices.h"
 
 namespace sis {
 namespace {

@@ -14,7 +14,7 @@
 #include "server/evaluate/evaluate_output.h"
 #include "server/evaluate/part_statistics.h"
 #include "server/inspect/inspected_positions.h"
-#include "server/slices/slices.h"
+#include "server/messages/slices.h"
 
 namespace sis {
 

@@ -10,7 +10,7 @@
 #include "server/cache/missing.h"
 #include "server/cache/run.h"
 #include "server/fetch/wanted_records.h"
-#include "server/slices/slices.h"
+#include "server/messages/slices.h"
 #include "server/wire/answers_in_segment.h"
 #include "server/wire/received_arrays.h"
 #include "sis/v1/ratio_service.pb.h"

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "client/messages/fetched_message.h"
+#include "client/types/fetched_message.h"
 
 namespace sis {
 namespace {

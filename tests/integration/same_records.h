@@ -6,7 +6,7 @@
 #include <span>
 #include <string_view>
 
-#include "client/messages/types.h"
+#include "client/types/types.h"
 
 namespace sis {
 

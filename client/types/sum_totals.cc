@@ -1,4 +1,4 @@
-#include "client/messages/sum_totals.h"
+#include "client/types/sum_totals.h"
 
 #include <algorithm>
 #include <cstdint>

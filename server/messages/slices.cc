@@ -1,4 +1,4 @@
-#include "server/slices/slices.h"
+#include "server/messages/slices.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "client/messages/fetched_message.h"
+#include "client/types/fetched_message.h"
 
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/wire_format_lite.h>

@@ -1,5 +1,5 @@
 // What is read in place is what protobuf reads, however gRPC has cut a message.
-#include "client/messages/fetched_message.h"
+#include "client/types/fetched_message.h"
 
 #include <gtest/gtest.h>
 

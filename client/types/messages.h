@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "client/messages/types.h"
+#include "client/types/types.h"
 #include "sis/v1/ratio_service.pb.h"
 
 namespace sis {
