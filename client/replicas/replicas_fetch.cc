@@ -10,7 +10,7 @@
 #include "client/replicas/replicas.h"
 #include "client/replicas/store_down.h"
 #include "client/types/messages.h"
-#include "kernels/decide/decide.h"
+#include "kernels/numerics/log_prob.h"
 
 namespace sis {
 namespace {
