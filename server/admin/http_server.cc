@@ -183,7 +183,7 @@ class HttpServer::Connections::Connection : public std::enable_shared_from_this<
     if (!IsOwnHost(host, all_.hosts_)) {
       return Write({.status = 421,
                     .body = "This server has another name. If it is to be called so too: "
-                            "--admin_hosts (docs/operations.md)\n"});
+                            "--admin_hosts (docs/security.md)\n"});
     }
     if (request().method() != http::verb::get && request().method() != http::verb::head) {
       return Write({.status = 405, .body = "Only GET and HEAD.\n"});

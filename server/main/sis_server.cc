@@ -14,6 +14,7 @@
 
 #include "absl/flags/flag.h"
 #include "absl/flags/usage.h"
+#include "absl/flags/usage_config.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
@@ -23,12 +24,13 @@
 #include "server/main/descriptor_limit.h"
 #include "server/main/heap.h"
 #include "server/main/server.h"
+#include "server/main/version.h"
 #include "server/memory/arena.h"
 #include "server/security/roles.h"
 
 ABSL_FLAG(std::string, config, "",
           "file of flags, a line `name = value` each; the environment (SIS_SERVER_NAME) and the "
-          "command line override it (docs/operations.md)");
+          "command line override it (docs/configuration.md)");
 ABSL_FLAG(
     bool, check, false,
     "only says what the configuration is, and whether it and the files that it names make sense");
@@ -273,6 +275,8 @@ int Refuse(const absl::Status& status) {
 
 int main(int argc, char** argv) {
   absl::SetProgramUsageMessage("The SIS ratio service. See README.md.");
+  absl::SetFlagsUsageConfig(
+      {.version_string = [] { return absl::StrCat("sis_server ", sis::kVersion, "\n"); }});
   const absl::StatusOr<sis::Configuration> configuration =
       sis::Configuration::Load(argc, argv, sis::FlagProblem);
   if (!configuration.ok()) return sis::Refuse(configuration.status());

@@ -3,6 +3,7 @@ SIGTERM."""
 
 import json
 import os
+import re
 import resource
 import signal
 import socket
@@ -52,6 +53,13 @@ class SisServerTest(unittest.TestCase):
         shown = run("--help").stdout
         for flag in ("--listen", "--admin", "--backend", "--cache_bytes", "--device_cache_bytes", "--max_top_k", "--shutdown_grace"):
             self.assertIn(flag, shown)
+
+    def test_the_version_is_that_which_a_running_server_says(self):
+        shown = run("--version")
+        self.assertEqual(shown.returncode, 0)
+        [version] = re.findall(r"^sis_server (\d+\.\d+\.\d+)\n$", shown.stdout)
+        _, metrics = answer(self.start().admin_address, "/metrics")
+        self.assertRegex(metrics, rf'sis_build_info\{{.*version="{re.escape(version)}"')
 
     def test_only_this_machine_can_connect_unless_told_otherwise(self):
         shown = run("--help").stdout
