@@ -58,6 +58,19 @@ int64_t ParsingBytes(const ServerOptions& options) {
   return std::max(options.connections.grpc_memory_bytes / 4, 2 * options.max_message_bytes);
 }
 
+// Says of whoever may call what that one may do with runs. An identity without a name owns none.
+Authorize CallersOf(const Authenticator& authenticator) {
+  return [&authenticator](const grpc::CallbackServerContext& context,
+                          absl::string_view method) -> absl::StatusOr<Caller> {
+    absl::StatusOr<Identity> identity = authenticator.Authorize(context, method);
+    if (!identity.ok()) return identity.status();
+    const bool is_nobody = identity->name.empty();
+    return Caller{.identity = std::move(identity->name),
+                  .uses_all_runs = is_nobody || identity->role == Role::kAdmin,
+                  .supersedes = identity->role >= Role::kTrainer};
+  };
+}
+
 // From then on gRPC stays until the process ends. When its last user goes it would join threads of
 // its own, of which one may be asleep for another 10 s.
 void KeepGrpc() { [[maybe_unused]] static const bool kept = (grpc_init(), true); }
@@ -69,7 +82,7 @@ Server::Server(const ServerOptions& options, std::unique_ptr<Arena> arena,
                std::unique_ptr<Authenticator> authenticator)
     : arena_(std::move(arena)),
       store_(store == nullptr ? nullptr
-                              : std::make_unique<MeteredStore>(std::move(store), metrics_)),
+                              : std::make_unique<MeteredStore>(std::move(store), store_metrics_)),
       registry_(options.cache_bytes, *arena_, options.limits, SteadyNow),
       stored_cache_(store_ == nullptr
                         ? nullptr
@@ -84,9 +97,10 @@ Server::Server(const ServerOptions& options, std::unique_ptr<Arena> arena,
       streams_(SteadyNow),
       workers_(options.evaluate_threads),
       store_threads_(store_ != nullptr ? kStoreThreads : 0),
-      status_(registry_, room_queue_, segments_, metrics_, absl::Now),
+      status_(registry_, room_queue_, segments_, rpc_metrics_, absl::Now),
       service_({runs_, room_queue_, segments_, *backend_.backend, workers_, store_threads_,
-                streams_, metrics_, status_, *authenticator_, parsing_, options.default_deadline}),
+                streams_, rpc_metrics_, status_, CallersOf(*authenticator_), parsing_,
+                options.default_deadline}),
       admin_(std::move(admin)),
       run_idle_expiry_(options.run_idle_expiry),
       reload_interval_(options.security.reload_interval),
@@ -235,7 +249,7 @@ MetricFamilies Server::Collect() {
     failed.metric.push_back(Metric(Gauge, reloads->failed() ? 1 : 0, {{"files", reloads->what()}}));
   }
   if (!failed.metric.empty()) families.push_back(std::move(failed));
-  add(metrics_.registry()->Collect());
+  add(counted_.Collect());
   if (!backend_.device_cache.empty()) add(DeviceCacheMetrics(*backend_.backend));
   return families;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <grpcpp/grpcpp.h>
+#include <prometheus/registry.h>
 
 #include <atomic>
 #include <condition_variable>
@@ -24,11 +25,10 @@
 #include "server/main/listener.h"
 #include "server/memory/arena.h"
 #include "server/memory/byte_budget.h"
-#include "server/metrics/metered_store.h"
 #include "server/metrics/metric_families.h"
-#include "server/metrics/metrics.h"
 #include "server/rpc/open_streams.h"
 #include "server/rpc/ratio_service.h"
+#include "server/rpc/rpc_metrics.h"
 #include "server/rpc/server_status.h"
 #include "server/security/authenticator.h"
 #include "server/security/connection_limits.h"
@@ -36,7 +36,9 @@
 #include "server/security/security_options.h"
 #include "server/security/tls_files.h"
 #include "server/shared_memory/segment_registry.h"
+#include "server/store/metered_store.h"
 #include "server/store/sequence_store.h"
+#include "server/store/store_metrics.h"
 #include "server/store/stored_cache.h"
 #include "server/store/stored_runs.h"
 #include "server/threads/mutex.h"
@@ -138,7 +140,9 @@ class Server {
 
   // Destroyed from the last to the first: the admin port and the gRPC server before all that their
   // handlers use.
-  Metrics metrics_;
+  prometheus::Registry counted_;
+  RpcMetrics rpc_metrics_{counted_};
+  StoreMetrics store_metrics_{counted_};
   const std::unique_ptr<Arena> arena_;
   const std::unique_ptr<MeteredStore> store_;  // or null
   RunRegistry registry_;

@@ -129,12 +129,14 @@ class EvaluateStreamTest : public testing::Test {
   WorkerPool workers_{16};
   StoreThreads store_threads_{0};
   SegmentRegistry segments_{0};
-  ServerStatus status_{cache_.registry, cache_.room_queue, segments_, cache_.metrics,
+  prometheus::Registry registry_;
+  RpcMetrics metrics_{registry_};
+  ServerStatus status_{cache_.registry, cache_.room_queue, segments_, metrics_,
                        [this] { return cache_.clock.Now(); }};
-  const Authenticator authenticator_;
   ByteBudget parsing_{INT64_MAX};
   RatioService service_{{cache_.runs, cache_.room_queue, segments_, gate_, workers_, store_threads_,
-                         streams_, cache_.metrics, status_, authenticator_, parsing_}};
+                         streams_, metrics_, status_, [](auto&&...) { return Caller(); },
+                         parsing_}};
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<v1::RatioService::Stub> stub_;
 };

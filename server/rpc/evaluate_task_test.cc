@@ -45,8 +45,10 @@ class EvaluateTaskTest : public testing::Test {
   }
 
   Resources With(WorkerPool& workers, SegmentRegistry& segments) {
-    return {cache_.runs, cache_.room_queue, segments, backend_,       workers, store_threads_,
-            streams_,    cache_.metrics,    status_,  authenticator_, parsing_};
+    return {
+        cache_.runs,    cache_.room_queue, segments, backend_, workers,
+        store_threads_, streams_,          metrics_, status_,  [](auto&&...) { return Caller(); },
+        parsing_};
   }
 
   // Starts the tasks while the only worker is busy; runs them all; the order in which they ended.
@@ -76,9 +78,10 @@ class EvaluateTaskTest : public testing::Test {
   StoreThreads store_threads_{0};
   OpenStreams streams_{absl::Now};
   SegmentRegistry segments_{0};
-  ServerStatus status_{cache_.registry, cache_.room_queue, segments_, cache_.metrics,
+  prometheus::Registry registry_;
+  RpcMetrics metrics_{registry_};
+  ServerStatus status_{cache_.registry, cache_.room_queue, segments_, metrics_,
                        [this] { return cache_.clock.Now(); }};
-  const Authenticator authenticator_;
   ByteBudget parsing_{INT64_MAX};
   uint64_t draw_ = 1;
 };

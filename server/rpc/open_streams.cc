@@ -16,11 +16,11 @@ OpenStreams::Stream::Stream(const grpc::CallbackServerContext& context, const Re
       context_(context),
       resources_(resources),
       client_(WhereIs(context)),
-      caller_(resources.authenticator.Authorize(context, method)),
+      caller_(resources.authorize(context, method)),
       timer_(resources.metrics, method) {}
 
 bool OpenStreams::Stream::IsAllowed() const {
-  return resources_.authenticator.Authorize(context_, method_) == caller_;
+  return resources_.authorize(context_, method_) == caller_;
 }
 
 void OpenStreams::Add(Stream& stream) {

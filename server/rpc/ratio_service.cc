@@ -24,6 +24,7 @@
 #include "server/rpc/evaluate_task.h"
 #include "server/rpc/fetch_stream.h"
 #include "server/rpc/grpc_status.h"
+#include "server/rpc/methods.h"
 #include "server/rpc/reaction_order.h"
 #include "server/rpc/rpc_timer.h"
 #include "server/rpc/segment_lease.h"
@@ -74,14 +75,6 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
 };
 
 using google::protobuf::MethodDescriptor;
-using google::protobuf::ServiceDescriptor;
-
-const ServiceDescriptor& Methods() {
-  return *google::protobuf::DescriptorPool::generated_pool()->FindServiceByName(
-      v1::RatioService::service_full_name());
-}
-
-const MethodDescriptor& MethodNamed(const char* name) { return *Methods().FindMethodByName(name); }
 
 // Every unary method has a message of its own.
 template <typename Request>
@@ -300,7 +293,7 @@ void RatioService::AddUnary(const MethodDescriptor& method, const Start& start) 
       timer.Finish(status.code());
       reactor->Finish(ToGrpcStatus(status));
     };
-    const absl::StatusOr<Caller> caller = resources_.authenticator.Authorize(*context, name);
+    const absl::StatusOr<Caller> caller = resources_.authorize(*context, name);
     if (caller.ok()) {
       start(*context, *caller, *received, *answered, finish);
     } else {
@@ -323,7 +316,7 @@ void RatioService::AddStreams() {
   const auto lease = [this](Context* context, const Bytes* request) {
     ParsingCharge charge(resources_.parsing);
     v1::LeaseSegmentRequest message;
-    absl::Status status = resources_.authenticator.Authorize(*context, "LeaseSegment").status();
+    absl::Status status = resources_.authorize(*context, "LeaseSegment").status();
     if (status.ok()) status = Parse(*request, charge, message);
     return SegmentLease::Start(resources_, WhereIs(*context),
                                status.ok() ? absl::StatusOr<uint64_t>(message.bytes()) : status);

@@ -1,20 +1,31 @@
 // What all calls of a server share.
 #pragma once
 
+#include <grpcpp/server_context.h>
+
+#include <functional>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "kernels/decide/backend.h"
 #include "server/append/room_queue.h"
+#include "server/cache/caller.h"
 #include "server/memory/byte_budget.h"
-#include "server/metrics/metrics.h"
 #include "server/rpc/open_streams.h"
+#include "server/rpc/rpc_metrics.h"
 #include "server/rpc/server_status.h"
-#include "server/security/authenticator.h"
 #include "server/shared_memory/segment_registry.h"
 #include "server/store/stored_runs.h"
 #include "server/threads/store_threads.h"
 #include "server/threads/worker_pool.h"
 
 namespace sis {
+
+class Backend;
+
+// Says who calls, or why whoever it is may not call the method of this name.
+using Authorize = std::function<absl::StatusOr<Caller>(const grpc::CallbackServerContext& context,
+                                                       absl::string_view method)>;
 
 // All that is referred to must outlive the calls.
 struct Resources {
@@ -25,9 +36,9 @@ struct Resources {
   WorkerPool& workers;  // that evaluate
   StoreThreads& store_threads;
   OpenStreams& streams;
-  Metrics& metrics;
+  RpcMetrics& metrics;
   ServerStatus& status;
-  const Authenticator& authenticator;
+  Authorize authorize;
   ByteBudget& parsing;  // for what is made of messages
   // Of calls whose clients set none (server/rpc/call_deadline.h).
   absl::Duration default_deadline = absl::InfiniteDuration();

@@ -5,14 +5,14 @@
 #include <utility>
 
 #include "absl/time/time.h"
-#include "server/metrics/metrics.h"
+#include "server/rpc/rpc_metrics.h"
 #include "server/threads/steady_now.h"
 
 namespace sis {
 
 class RpcTimer {
  public:
-  RpcTimer(Metrics& metrics, std::string method)
+  RpcTimer(RpcMetrics& metrics, std::string method)
       : metrics_(&metrics), method_(std::move(method)), start_(SteadyNow()) {
     metrics_->StartRpc(method_);
   }
@@ -22,7 +22,7 @@ class RpcTimer {
   }
 
  private:
-  Metrics* metrics_;
+  RpcMetrics* metrics_;
   std::string method_;
   absl::Time start_;
 };

@@ -23,7 +23,7 @@ void Add(const RunTotals& totals, Activity& sum) {
 }  // namespace
 
 ServerStatus::ServerStatus(const RunRegistry& registry, const RoomQueue& room_queue,
-                           SegmentRegistry& segments, const Metrics& metrics, Clock clock)
+                           SegmentRegistry& segments, const RpcMetrics& metrics, Clock clock)
     : registry_(registry),
       room_queue_(room_queue),
       segments_(segments),

@@ -12,7 +12,7 @@
 #include "absl/time/time.h"
 #include "server/append/room_queue.h"
 #include "server/cache/run_registry.h"
-#include "server/metrics/metrics.h"
+#include "server/rpc/rpc_metrics.h"
 #include "server/shared_memory/segment_registry.h"
 #include "server/threads/mutex.h"
 #include "sis/v1/ratio_service.pb.h"
@@ -33,7 +33,7 @@ class ServerStatus {
   static constexpr size_t kSamples = 360;
 
   ServerStatus(const RunRegistry& registry, const RoomQueue& room_queue, SegmentRegistry& segments,
-               const Metrics& metrics, Clock clock);
+               const RpcMetrics& metrics, Clock clock);
 
   void SetIdentity(Identity identity) ABSL_LOCKS_EXCLUDED(mutex_);
   void SetReady(bool ready) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -49,7 +49,7 @@ class ServerStatus {
   const RunRegistry& registry_;
   const RoomQueue& room_queue_;
   SegmentRegistry& segments_;
-  const Metrics& metrics_;
+  const RpcMetrics& metrics_;
   const Clock clock_;
   const absl::Time started_at_;
 

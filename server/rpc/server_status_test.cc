@@ -24,7 +24,9 @@ class ServerStatusTest : public testing::Test {
 
   Cache cache_;
   SegmentRegistry segments_{0};
-  ServerStatus status_{cache_.registry, cache_.room_queue, segments_, cache_.metrics,
+  prometheus::Registry registry_;
+  RpcMetrics metrics_{registry_};
+  ServerStatus status_{cache_.registry, cache_.room_queue, segments_, metrics_,
                        [this] { return cache_.clock.Now(); }};
 };
 
@@ -66,9 +68,9 @@ TEST_F(ServerStatusTest, CountsOverAllRunsAndForgetsNoneThatWent) {
 }
 
 TEST_F(ServerStatusTest, CountsCallsAndThoseThatFailed) {
-  cache_.metrics.CountRpc("GetRun", absl::StatusCode::kOk, absl::ZeroDuration());
-  cache_.metrics.CountRpc("GetRun", absl::StatusCode::kNotFound, absl::ZeroDuration());
-  cache_.metrics.CountRpc("Evaluate", absl::StatusCode::kOk, absl::ZeroDuration());
+  metrics_.CountRpc("GetRun", absl::StatusCode::kOk, absl::ZeroDuration());
+  metrics_.CountRpc("GetRun", absl::StatusCode::kNotFound, absl::ZeroDuration());
+  metrics_.CountRpc("Evaluate", absl::StatusCode::kOk, absl::ZeroDuration());
   EXPECT_EQ(Now().rpcs(), 3);
   EXPECT_EQ(Now().failed_rpcs(), 1);
 }

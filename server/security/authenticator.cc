@@ -20,7 +20,6 @@ namespace {
 constexpr absl::string_view kBearer = "bearer ";
 
 // What the process itself calls with is known by no file, and has no name.
-constexpr absl::string_view kOwnIdentity = "";
 
 std::string RandomToken() {
   std::array<char, 32> random;
@@ -95,7 +94,7 @@ absl::StatusOr<Identity> Authenticator::Identify(const grpc::CallbackServerConte
     }
     token.remove_prefix(kBearer.size());
     if (IsSame(token, own_token_)) {
-      return Identity{.name = std::string(kOwnIdentity), .role = Role::kViewer};
+      return Identity{.name = "", .role = Role::kViewer};
     }
     const Identity* known = identities == nullptr ? nullptr : identities->FindToken(token);
     if (known != nullptr) return *known;
@@ -124,11 +123,11 @@ absl::StatusOr<Identity> Authenticator::Identify(const grpc::CallbackServerConte
   return absl::UnauthenticatedError("the certificate's name is not known");
 }
 
-absl::StatusOr<Caller> Authenticator::Authorize(const grpc::CallbackServerContext& context,
-                                                absl::string_view method) const {
+absl::StatusOr<Identity> Authenticator::Authorize(const grpc::CallbackServerContext& context,
+                                                  absl::string_view method) const {
   if (!asks_) {
     strangers_.Know(context.peer());
-    return Caller();
+    return Identity{.name = "", .role = Role::kAdmin};
   }
   std::shared_ptr<const Identities> identities;
   {
@@ -147,10 +146,7 @@ absl::StatusOr<Caller> Authenticator::Authorize(const grpc::CallbackServerContex
                                                     std::string(NameOf(*required)), ", not ",
                                                     std::string(NameOf(identity->role))));
   }
-  const bool is_own = identity->name.empty();
-  return Caller{.identity = std::move(identity->name),
-                .uses_all_runs = is_own || identity->role == Role::kAdmin,
-                .supersedes = identity->role >= Role::kTrainer};
+  return identity;
 }
 
 }  // namespace sis

@@ -10,7 +10,6 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "server/cache/caller.h"
 #include "server/security/identities.h"
 #include "server/security/security_options.h"
 #include "server/security/strangers.h"
@@ -28,9 +27,11 @@ class Authenticator {
   static absl::StatusOr<std::unique_ptr<Authenticator>> Make(const SecurityOptions& options);
 
   // Unauthenticated unless the call has a valid token, or else its connection a certificate that is
-  // known; PermissionDenied if the role does not suffice for the method of RatioService.
-  absl::StatusOr<Caller> Authorize(const grpc::CallbackServerContext& context,
-                                   absl::string_view method) const ABSL_LOCKS_EXCLUDED(mutex_);
+  // known; PermissionDenied if the role does not suffice for the method of RatioService. The name
+  // is empty of what calls from within this process; and of everybody, as an admin, where nobody is
+  // asked.
+  absl::StatusOr<Identity> Authorize(const grpc::CallbackServerContext& context,
+                                     absl::string_view method) const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Reads the file again, and says whether it differs. After an error all is as before.
   absl::StatusOr<bool> Reload() ABSL_LOCKS_EXCLUDED(mutex_);

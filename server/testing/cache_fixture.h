@@ -13,7 +13,6 @@
 #include "server/append/room_queue.h"
 #include "server/cache/run_registry.h"
 #include "server/messages/cache_messages.h"
-#include "server/metrics/metrics.h"
 #include "server/store/stored_runs.h"
 
 namespace sis {
@@ -71,7 +70,6 @@ struct Cache {
   }
 
   ManualClock clock;
-  Metrics metrics;
   std::unique_ptr<Arena> arena;
   RunRegistry registry;
   StoredRuns runs;

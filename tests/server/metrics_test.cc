@@ -1,6 +1,3 @@
-#include "server/metrics/metrics.h"
-
-#include <google/protobuf/descriptor.h>
 #include <gtest/gtest.h>
 #include <prometheus/text_serializer.h>
 
@@ -324,45 +321,6 @@ TEST(OtherRunsTest, SaysHowManyRunsThereAreAndMayBe) {
   EXPECT_EQ(series.at("sis_runs_limit"), 7);
   EXPECT_EQ(series.at("sis_owner_runs"), 2);
   EXPECT_EQ(series.at("sis_owner_runs_limit"), 3);
-}
-
-TEST(RpcMetricsTest, CountsByMethodAndCode) {
-  Metrics metrics;
-  for (int i = 0; i < 4; ++i) metrics.StartRpc("Evaluate");
-  metrics.CountRpc("Evaluate", absl::StatusCode::kOk, absl::Milliseconds(3));
-  metrics.CountRpc("Evaluate", absl::StatusCode::kOk, absl::Seconds(3));
-  metrics.CountRpc("Evaluate", absl::StatusCode::kNotFound, absl::Microseconds(3));
-  const auto series = Scrape(metrics.registry()->Collect());
-  const auto labels = [](const std::string& method, const std::string& type,
-                         const std::string& code = "") {
-    return (code.empty() ? "{" : "{grpc_code=\"" + code + "\",") + "grpc_method=\"" + method +
-           "\",grpc_service=\"sis.v1.RatioService\",grpc_type=\"" + type + "\"";
-  };
-  const std::string evaluate = labels("Evaluate", "unary");
-  EXPECT_EQ(series.at("grpc_server_started_total" + evaluate + "}"), 4);
-  EXPECT_EQ(series.at("grpc_server_handled_total" + labels("Evaluate", "unary", "OK") + "}"), 2);
-  EXPECT_EQ(series.at("grpc_server_handled_total" + labels("Evaluate", "unary", "NotFound") + "}"),
-            1);
-  EXPECT_EQ(series.at("grpc_server_handling_seconds_count" + evaluate + "}"), 3);
-  EXPECT_NEAR(series.at("grpc_server_handling_seconds_sum" + evaluate + "}"), 3.003003, 1e-9);
-  EXPECT_EQ(series.at("grpc_server_handling_seconds_bucket" + evaluate + ",le=\"0.005\"}"), 2);
-}
-
-// All methods of the API are there from the start, by their type.
-TEST(RpcMetricsTest, KnowsTheMethods) {
-  const auto series = Scrape(Metrics().registry()->Collect());
-  const google::protobuf::ServiceDescriptor& service =
-      *google::protobuf::DescriptorPool::generated_pool()->FindServiceByName("sis.v1.RatioService");
-  for (int i = 0; i < service.method_count(); ++i) {
-    const google::protobuf::MethodDescriptor& method = *service.method(i);
-    const std::string type = method.client_streaming()   ? "bidi_stream"
-                             : method.server_streaming() ? "server_stream"
-                                                         : "unary";
-    EXPECT_TRUE(series.contains("grpc_server_started_total{grpc_method=\"" + method.name() +
-                                "\",grpc_service=\"sis.v1.RatioService\",grpc_type=\"" + type +
-                                "\"}"))
-        << method.name();
-  }
 }
 
 TEST(ProcessMetricsTest, AreThoseOfTheProcess) {

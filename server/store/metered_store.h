@@ -6,8 +6,8 @@
 #include <type_traits>
 #include <utility>
 
-#include "server/metrics/metrics.h"
 #include "server/store/sequence_store.h"
+#include "server/store/store_metrics.h"
 #include "server/threads/steady_now.h"
 
 namespace sis {
@@ -15,7 +15,7 @@ namespace sis {
 class MeteredStore final : public SequenceStore {
  public:
   // The metrics must outlive the object.
-  MeteredStore(std::unique_ptr<SequenceStore> store, Metrics& metrics)
+  MeteredStore(std::unique_ptr<SequenceStore> store, StoreMetrics& metrics)
       : store_(std::move(store)), metrics_(metrics) {}
 
   std::string_view name() const override { return store_->name(); }
@@ -33,8 +33,8 @@ class MeteredStore final : public SequenceStore {
       first_error.Update(statuses[i]);
       if (statuses[i].ok()) bytes += static_cast<int64_t>(entries[i].entry.rows.size());
     }
-    metrics_.CountStoreOperation("append", first_error.code(), SteadyNow() - start);
-    metrics_.AddStoreBytes(bytes, 0);
+    metrics_.CountOperation("append", first_error.code(), SteadyNow() - start);
+    metrics_.AddBytes(bytes, 0);
     return statuses;
   }
   absl::StatusOr<StoredSequence> Read(const SequenceIdentity& sequence, uint32_t first) override {
@@ -42,7 +42,7 @@ class MeteredStore final : public SequenceStore {
     if (read.ok()) {
       int64_t bytes = static_cast<int64_t>(read->whole_form.value_or("").size());
       for (const LogEntry& entry : read->entries) bytes += static_cast<int64_t>(entry.rows.size());
-      metrics_.AddStoreBytes(0, bytes);
+      metrics_.AddBytes(0, bytes);
     }
     return read;
   }
@@ -50,7 +50,7 @@ class MeteredStore final : public SequenceStore {
                               std::string_view whole_form, absl::Time expires) override {
     absl::Status status = Counted(
         "seal", [&] { return store_->WriteWholeForm(sequence, entries, whole_form, expires); });
-    if (status.ok()) metrics_.AddStoreBytes(static_cast<int64_t>(whole_form.size()), 0);
+    if (status.ok()) metrics_.AddBytes(static_cast<int64_t>(whole_form.size()), 0);
     return status;
   }
   absl::StatusOr<bool> Has(const SequenceIdentity& sequence) override {
@@ -101,7 +101,7 @@ class MeteredStore final : public SequenceStore {
   std::invoke_result_t<Call> Counted(const char* operation, const Call& call) {
     const absl::Time start = SteadyNow();
     auto result = call();
-    metrics_.CountStoreOperation(operation, StatusOf(result).code(), SteadyNow() - start);
+    metrics_.CountOperation(operation, StatusOf(result).code(), SteadyNow() - start);
     return result;
   }
   // A call about several things, with the first error.
@@ -111,12 +111,12 @@ class MeteredStore final : public SequenceStore {
     auto results = call();
     absl::Status first_error;
     for (const auto& result : results) first_error.Update(StatusOf(result));
-    metrics_.CountStoreOperation(operation, first_error.code(), SteadyNow() - start);
+    metrics_.CountOperation(operation, first_error.code(), SteadyNow() - start);
     return results;
   }
 
   const std::unique_ptr<SequenceStore> store_;
-  Metrics& metrics_;
+  StoreMetrics& metrics_;
 };
 
 }  // namespace sis

@@ -1,4 +1,4 @@
-// Counts of RPCs and of calls of the store, for Prometheus. docs/metrics.md says what each means.
+// Counts and times of RPCs, for Prometheus. docs/metrics.md says what each means.
 #pragma once
 
 #include <prometheus/counter.h>
@@ -8,7 +8,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <memory>
 #include <string>
 
 #include "absl/status/status.h"
@@ -17,13 +16,12 @@
 namespace sis {
 
 // Thread-safe.
-class Metrics {
+class RpcMetrics {
  public:
-  Metrics();
-  Metrics(const Metrics&) = delete;
-  Metrics& operator=(const Metrics&) = delete;
-
-  const std::shared_ptr<prometheus::Registry>& registry() const { return registry_; }
+  // The registry must outlive the object.
+  explicit RpcMetrics(prometheus::Registry& registry);
+  RpcMetrics(const RpcMetrics&) = delete;
+  RpcMetrics& operator=(const RpcMetrics&) = delete;
 
   // RPCs that have ended, and those of them that ended with an error.
   int64_t rpcs() const { return rpcs_ended_; }
@@ -32,19 +30,11 @@ class Metrics {
   // A method is named as in proto/sis/v1/ratio_service.proto.
   void StartRpc(const std::string& method);
   void CountRpc(const std::string& method, absl::StatusCode code, absl::Duration duration);
-  void CountStoreOperation(const std::string& operation, absl::StatusCode code,
-                           absl::Duration duration);
-  void AddStoreBytes(int64_t written, int64_t read);
 
  private:
-  std::shared_ptr<prometheus::Registry> registry_;
   prometheus::Family<prometheus::Counter>& rpcs_started_;
   prometheus::Family<prometheus::Counter>& rpcs_;
   prometheus::Family<prometheus::Histogram>& rpc_seconds_;
-  prometheus::Family<prometheus::Counter>& store_operations_;
-  prometheus::Family<prometheus::Histogram>& store_seconds_;
-  prometheus::Counter& store_written_bytes_;
-  prometheus::Counter& store_read_bytes_;
   std::atomic<int64_t> rpcs_ended_ = 0;
   std::atomic<int64_t> rpcs_failed_ = 0;
 };
