@@ -1,5 +1,6 @@
 #include "kernels/records/simd_ids.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -13,6 +14,7 @@
 #include "kernels/records/packed_row.h"
 #if HWY_TARGET != HWY_SCALAR
 #include "kernels/numerics/simd_math-inl.h"
+#include "kernels/records/simd_pack-inl.h"
 #include "kernels/records/simd_rows-inl.h"
 #endif
 
@@ -24,64 +26,83 @@ namespace {
 #if HWY_TARGET == HWY_SCALAR
 
 // The caller does it one by one.
-bool PackIds(const RecordView&, size_t, const uint8_t*, int, std::byte*) { return false; }
+bool PackIds(const RecordView&, size_t, const uint8_t*, int, std::span<std::byte>) { return false; }
 
 #else
 
-// The ids of one group, transposed to rows of 16.
-class GroupRows {
- public:
-  // `ids` are [16, slots].
-  HWY_INLINE GroupRows(const int32_t* ids, size_t slots, const uint8_t* used_slots)
-      : rows_(ids, slots) {
-    for (size_t lane = 0; lane < kGroupPositions; ++lane) used_[lane] = used_slots[lane];
+void PackOneByOne(const RowVectors& values, int width, std::byte* row) {
+  const Uint32Tag du;
+  RowValues one_by_one;
+  for (size_t lane = 0; lane < kGroupPositions; lane += kLanes) {
+    hn::StoreU(hn::BitCast(du, values[lane / kLanes]), du, one_by_one.data() + lane);
   }
+  PackRow(one_by_one, width, {row, PackedRowBytes(width)});
+}
 
-  // Those of kCount ranks from `rank` on.
-  template <size_t kCount>
-  HWY_INLINE void Read(size_t rank, RowValues (&to)[kCount]) const {
-    const Int32Tag di;
-    for (size_t lane = 0; lane < kGroupPositions; lane += kLanes) {
-      const Int32s used = hn::Load(di, used_ + lane);
-      Int32s ids[kCount];
-      ReadRanks(rows_, lane, rank, ids);
-      for (size_t i = 0; i < kCount; ++i) {
-        const auto in_use = hn::Gt(used, hn::Set(di, static_cast<int32_t>(rank + i)));
-        hn::StoreU(hn::IfThenElseZero(in_use, ids[i]), di,
-                   reinterpret_cast<int32_t*>(to[i].data()) + lane);
-      }
+// Packs rows, in ascending order, into memory that ends at `end`.
+class RowWriter {
+ public:
+  RowWriter(int width, const std::byte* end)
+      : width_(width),
+        packer_(std::clamp(width, RowPacker::kLeast, RowPacker::kMost)),
+        end_(end),
+        written_bytes_(width == packer_.width() ? packer_.WrittenBytes() : SIZE_MAX) {}
+
+  HWY_INLINE void Write(const RowVectors& values, std::byte* row) const {
+    if (static_cast<size_t>(end_ - row) >= written_bytes_) {
+      packer_.Pack(values, row);
+    } else {
+      PackOneByOne(values, width_, row);
     }
   }
 
  private:
-  const TokenMajorRows<int32_t> rows_;
-  HWY_ALIGN int32_t used_[kGroupPositions];
+  const int width_;
+  const RowPacker packer_;
+  const std::byte* const end_;
+  const size_t written_bytes_;  // by the packer, if it can pack this width
 };
 
-template <size_t kCount>
-HWY_INLINE void PackRanks(const GroupRows& group, size_t rank, int bits, std::byte*& to) {
-  RowValues rows[kCount];
-  group.Read(rank, rows);
-  for (const RowValues& row : rows) {
-    PackRow(row, bits, {to, PackedRowBytes(bits)});
-    to += PackedRowBytes(bits);
+// The ids [16, slots] of one group, rank by rank.
+HWY_INLINE void WriteRanks(const int32_t* ids, size_t slots, const uint8_t* used_slots,
+                           const RowWriter& writer, size_t row_bytes, std::byte* to) {
+  const Int32Tag di;
+  const TokenMajorRows<int32_t> rows(ids, slots);
+  RowVectors used;
+  for (size_t lane = 0; lane < kGroupPositions; lane += kLanes) {
+    const auto bytes = hn::LoadU(hn::Rebind<uint8_t, Int32Tag>(), used_slots + lane);
+    used[lane / kLanes] = hn::PromoteTo(di, bytes);
   }
+  VisitRanks(
+      slots, [&]<size_t kCount>(size_t rank) HWY_ATTR __attribute__((always_inline)) {
+        RowVectors of_rank[kCount];
+        for (size_t part = 0; part < kGroupPositions / kLanes; ++part) {
+          Int32s ids[kCount];
+          ReadRanks(rows, part * kLanes, rank, ids);
+          for (size_t i = 0; i < kCount; ++i) {
+            const auto in_use = hn::Gt(used[part], hn::Set(di, static_cast<int32_t>(rank + i)));
+            of_rank[i][part] = hn::IfThenElseZero(in_use, ids[i]);
+          }
+        }
+        for (size_t i = 0; i < kCount; ++i) writer.Write(of_rank[i], to + (rank + i) * row_bytes);
+      });
 }
 
 bool PackIds(const RecordView& records, size_t slots, const uint8_t* used_slots, int bits,
-             std::byte* to) {
+             std::span<std::byte> to) {
+  const size_t row_bytes = PackedRowBytes(bits);
   const size_t positions = records.sampled_ids.size();
+  const RowWriter writer(bits, to.data() + to.size());
+  std::byte* group = to.data();
   for (size_t first = 0; first < positions; first += kGroupPositions) {
-    RowValues sampled;
-    for (size_t lane = 0; lane < kGroupPositions; ++lane) {
-      sampled[lane] = static_cast<uint32_t>(records.sampled_ids[first + lane]);
+    RowVectors sampled;
+    for (size_t lane = 0; lane < kGroupPositions; lane += kLanes) {
+      sampled[lane / kLanes] = hn::LoadU(Int32Tag(), records.sampled_ids.data() + first + lane);
     }
-    PackRow(sampled, bits, {to, PackedRowBytes(bits)});
-    to += PackedRowBytes(bits);
-    const GroupRows group(records.ids.data() + first * slots, slots, used_slots + first);
-    VisitRanks(
-        slots, [&]<size_t kCount>(size_t rank) HWY_ATTR
-        __attribute__((always_inline)) { PackRanks<kCount>(group, rank, bits, to); });
+    writer.Write(sampled, group);
+    WriteRanks(records.ids.data() + first * slots, slots, used_slots + first, writer, row_bytes,
+               group + row_bytes);
+    group += (1 + slots) * row_bytes;
   }
   return true;
 }
@@ -104,7 +125,7 @@ HWY_EXPORT(PackIds);
 bool PackIdsOnVectors(const RecordView& records, int slots, std::span<const uint8_t> used_slots,
                       int bits, std::span<std::byte> to) {
   return HWY_DYNAMIC_DISPATCH(PackIds)(records, static_cast<size_t>(slots), used_slots.data(), bits,
-                                       to.data());
+                                       to);
 }
 
 }  // namespace sis

@@ -19,9 +19,10 @@ HWY_BEFORE_NAMESPACE();
 namespace sis {
 namespace HWY_NAMESPACE {
 
-// The sets of kLanes positions, rank by rank: of records, or the current policy's own, where no
-// token was sampled and equal log-probs may stand in any order.
-enum class SetKind { kRecord, kCurrent };
+// The sets of kLanes positions, rank by rank: of records, of records whose used ids are known to
+// differ, or the current policy's own, where no token was sampled and equal log-probs may stand in
+// any order.
+enum class SetKind { kRecord, kDistinctRecord, kCurrent };
 
 template <SetKind kKind>
 class SetChecker {
@@ -45,7 +46,7 @@ class SetChecker {
   // The ids and log-probs of `rank` and those after it.
   template <size_t kCount>
   HWY_INLINE void Add(const Int32s (&ids)[kCount], const Floats (&log_probs)[kCount], size_t rank) {
-    CheckDistinct(ids, log_probs, rank);
+    if constexpr (kKind != SetKind::kDistinctRecord) CheckDistinct(ids, log_probs, rank);
     if constexpr (kKind == SetKind::kCurrent) {
       for (size_t i = 0; i < kCount; ++i) {
         hn::Store(log_probs[i], FloatTag(), log_probs_ + (rank + i) * kLanes);
@@ -68,7 +69,7 @@ class SetChecker {
   }
   // Of the sampled tokens.
   HWY_INLINE Int32s ranks() const { return ranks_; }
-  // What was added; log-probs of the current policy only.
+  // What was added, of the current policy's sets.
   HWY_INLINE Int32s Id(size_t rank) const { return hn::Load(Int32Tag(), ids_ + rank * kLanes); }
   HWY_INLINE Floats LogProb(size_t rank) const {
     return hn::Load(FloatTag(), log_probs_ + rank * kLanes);
@@ -108,7 +109,7 @@ class SetChecker {
     // Neither NaN nor above the slack, and nothing used after an unused slot.
     const Mask sorted = hn::Le(log_prob, last_log_prob_);
     valid_ = hn::And(valid_, sorted);
-    if constexpr (kKind == SetKind::kRecord) {
+    if constexpr (kKind != SetKind::kCurrent) {
       const Mask tied = hn::And(used, hn::Eq(log_prob, last_log_prob_));
       const Mask ids_ascend = AsMask(hn::Gt(id, last_id_));
       valid_ = hn::AndNot(hn::AndNot(ids_ascend, tied), valid_);
@@ -136,7 +137,7 @@ class SetChecker {
   Floats last_log_prob_;
   Floats mass_;
   Mask valid_;
-  HWY_ALIGN int32_t ids_[kMaxTopK * kLanes];
+  HWY_ALIGN int32_t ids_[kKind == SetKind::kDistinctRecord ? kLanes : kMaxTopK * kLanes];
   HWY_ALIGN float log_probs_[kKind == SetKind::kCurrent ? kMaxTopK * kLanes : kLanes];
 };
 

@@ -10,6 +10,7 @@
 #define HWY_TARGET_INCLUDE "kernels/records/simd_validate.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
+#include "kernels/records/distinct_ids.h"
 #include "kernels/records/grouped_log_probs.h"
 #if HWY_TARGET != HWY_SCALAR
 #include "kernels/numerics/simd_math-inl.h"
@@ -33,12 +34,16 @@ bool RecordsAreValid(const RecordView&, size_t, int32_t, uint8_t*) { return fals
 // Fewer are checked sooner one by one than as a group of 16.
 constexpr size_t kFewPositions = 4;
 
-bool RecordsAreValid(const RecordView& records, size_t slots, int32_t vocabulary_size,
-                     uint8_t* ranks) {
+// Ids of larger sets are not compared in pairs.
+constexpr size_t kComparedSlots = 24;
+
+template <SetKind kKind>
+bool SetsAreValid(const RecordView& records, size_t slots, int32_t vocabulary_size,
+                  uint8_t* ranks) {
   const size_t positions = records.sampled_ids.size();
-  if (positions < kFewPositions) return false;
   TokenMajorPositions ids(records.ids, slots);
   TokenMajorPositions log_probs(records.log_probs, slots);
+  [[maybe_unused]] DistinctIds distinct;
   for (size_t index = 0; index < positions; index += kGroup) {
     // The last lanes of an incomplete group hold its first position again.
     const size_t count = std::min(kGroup, positions - index);
@@ -49,12 +54,17 @@ bool RecordsAreValid(const RecordView& records, size_t slots, int32_t vocabulary
       sampled_ids[lane] = records.sampled_ids[position];
       sampled_log_probs[lane] = records.sampled_log_probs[position];
     }
+    if constexpr (kKind == SetKind::kDistinctRecord) {
+      for (size_t i = index; i < index + count; ++i) {
+        if (!distinct.AllDiffer(records.ids.subspan(i * slots, slots))) return false;
+      }
+    }
     const auto id_rows = ids.Group(0, index, 0, count);
     const auto log_prob_rows = log_probs.Group(0, index, 0, count);
     HWY_ALIGN int32_t group_ranks[kGroup];
     for (size_t lane = 0; lane < kGroup; lane += kLanes) {
-      SetChecker<SetKind::kRecord> checker(hn::Load(Int32Tag(), sampled_ids + lane),
-                                           hn::Load(FloatTag(), sampled_log_probs + lane));
+      SetChecker<kKind> checker(hn::Load(Int32Tag(), sampled_ids + lane),
+                                hn::Load(FloatTag(), sampled_log_probs + lane));
       CheckSlots(id_rows, log_prob_rows, lane, slots, checker);
       if (!checker.AllValid(vocabulary_size)) return false;
       hn::Store(checker.ranks(), Int32Tag(), group_ranks + lane);
@@ -64,6 +74,14 @@ bool RecordsAreValid(const RecordView& records, size_t slots, int32_t vocabulary
     }
   }
   return true;
+}
+
+bool RecordsAreValid(const RecordView& records, size_t slots, int32_t vocabulary_size,
+                     uint8_t* ranks) {
+  if (records.sampled_ids.size() < kFewPositions) return false;
+  return slots <= kComparedSlots
+             ? SetsAreValid<SetKind::kRecord>(records, slots, vocabulary_size, ranks)
+             : SetsAreValid<SetKind::kDistinctRecord>(records, slots, vocabulary_size, ranks);
 }
 
 #endif  // HWY_TARGET
