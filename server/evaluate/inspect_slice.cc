@@ -32,7 +32,9 @@ absl::StatusOr<InspectedPositions> SliceEvaluator::Inspect(const SliceRange& sli
   positions.Resize(count);
   const PositionOutput output{
       .view = {.decisions = positions.decisions,
-               .acceptance_probabilities = positions.acceptance_probabilities}};
+               .acceptance_probabilities = positions.acceptance_probabilities,
+               .log_envelopes = positions.log_envelopes,
+               .covered_masses = positions.covered_masses}};
   RangeResult result = NoneYet();
   const uint32_t begin = slice.first_position, end = begin + count;
   if (slice.sequence() == nullptr) {
@@ -76,24 +78,12 @@ void SliceEvaluator::AddValues(const Part& part, size_t first,
     for (size_t i = 0; i < stretch.output.decisions.size(); ++i) {
       positions.log_ratios[row + i] =
           Flush(current.sampled_log_probs[i] - positions.sampled_log_probs[row + i]);
-      Envelope envelope{};
-      if (current.reduced()) {
-        envelope = SlotsOfReduced(current.log_envelopes[i], current.covered_masses[i]).envelope;
-      } else {
-        EnvelopeAccumulator accumulator;
-        for (size_t slot = 0; slot < slots; ++slot) {
-          const size_t index = (row + i) * slots + slot;
-          const float behavior = positions.top_k_log_probs[index];
-          if (behavior == kMinusInfinity) break;
-          positions.current_log_probs[index] = reader.At(i, slot);
-          if (slot < static_cast<size_t>(input_.parameters.top_k)) {
-            accumulator.Add(behavior, positions.current_log_probs[index]);
-          }
-        }
-        envelope = accumulator.Finish();
+      if (current.reduced()) continue;
+      for (size_t slot = 0; slot < slots; ++slot) {
+        const size_t index = (row + i) * slots + slot;
+        if (positions.top_k_log_probs[index] == kMinusInfinity) break;
+        positions.current_log_probs[index] = reader.At(i, slot);
       }
-      positions.log_envelopes[row + i] = envelope.log_envelope;
-      positions.covered_masses[row + i] = envelope.covered_mass;
     }
   }
 }

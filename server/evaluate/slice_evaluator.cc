@@ -113,6 +113,7 @@ absl::StatusOr<RangeResult> SliceEvaluator::Evaluate(SliceRange& slice, uint32_t
       status.Update(AddPiece(part, piece));
     });
     if (status.ok()) status = Decide(part);
+    if (status.ok()) status = AddStatistics(part);
     if (!status.ok()) return named(status);
     from = to;
   }
@@ -353,6 +354,10 @@ absl::Status SliceEvaluator::Decide(const Part& part) {
     }
   }
   part.result.sums += decided_;
+  return absl::OkStatus();
+}
+
+absl::Status SliceEvaluator::AddStatistics(const Part& part) {
   return statistics_.Add({.offset = part.offset,
                           .first_position = part.first,
                           .stretches = stretches_,

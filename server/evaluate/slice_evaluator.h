@@ -86,8 +86,10 @@ class SliceEvaluator {
   absl::Status CheckCurrentValues() const;
   // Evaluates them.
   absl::Status Decide(const Part& part);
-  // Of the stretches that were decided: what follows from record and current values. `positions`
-  // begins `first` positions before the part.
+  // Of the stretches that were decided.
+  absl::Status AddStatistics(const Part& part);
+  // Of them, too: what the backend doesn't tell. `positions` begins `first` positions before the
+  // part.
   void AddValues(const Part& part, size_t first, InspectedPositions& positions) const;
 
   const Backend& backend_;

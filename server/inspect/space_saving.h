@@ -4,8 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <set>
-#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -15,7 +13,7 @@ namespace sis {
 // Not thread-safe.
 class SpaceSaving {
  public:
-  explicit SpaceSaving(size_t counters) : counters_(counters) {}
+  explicit SpaceSaving(size_t counters) : most_counters_(counters) {}
 
   void Add(int32_t token);
   // Forgets all.
@@ -33,10 +31,18 @@ class SpaceSaving {
   uint64_t total() const { return total_; }
 
  private:
-  const size_t counters_;
+  struct Counter {
+    int32_t token;   // if its count is not 0
+    uint32_t place;  // in by_count_
+    Count value;
+  };
+
+  const size_t most_counters_;
   uint64_t total_ = 0;
-  absl::flat_hash_map<int32_t, Count> counts_;
-  std::set<std::pair<uint64_t, int32_t>> by_count_;  // (count, token)
+  // All of them, or none before the first token.
+  std::vector<Counter> counters_;
+  std::vector<uint32_t> by_count_;  // the counters, least count first
+  absl::flat_hash_map<int32_t, uint32_t> counter_of_;
 };
 
 }  // namespace sis

@@ -121,8 +121,8 @@ class ArrayExtractor {
       uint32_t tag = 0;
       if (!ReadTag(tag)) return false;
       if (WireFormatLite::GetTagWireType(tag) == WireFormatLite::WIRETYPE_END_GROUP) {
-        return offset() <= end && WireFormatLite::GetTagFieldNumber(tag) ==
-                                      WireFormatLite::GetTagFieldNumber(group);
+        return offset() <= end &&
+               WireFormatLite::GetTagFieldNumber(tag) == WireFormatLite::GetTagFieldNumber(group);
       }
       if (!Skip(tag, end, depth)) return false;
     }
