@@ -56,12 +56,12 @@ size_t TailBytes(const RecordFormat& format) {
   return Page::kPositions * ((1 + format.slots) * slot_bytes + sizeof(uint8_t));
 }
 
-size_t PackedBytes(const RecordFormat& format) {
+size_t PackedBytes(const RecordFormat& format, uint32_t positions) {
   return PageBytes({.encoding = format.encoding,
                     .slots = format.slots,
                     .vocabulary_size = format.vocabulary_size,
                     .first_position = 0,
-                    .positions = Page::kPositions});
+                    .positions = positions});
 }
 
 RecordRows RowBuffer::Rows(const RecordFormat& format) {
@@ -99,13 +99,19 @@ bool SameRecord(const RecordFormat& format, const RecordView& records, size_t ro
                            stored.ids.subspan(index * slots, used));
 }
 
+uint32_t Page::PackedPositions(uint64_t present) {
+  const auto end = static_cast<size_t>(std::bit_width(present));
+  return static_cast<uint32_t>(GroupCount(end) * kGroupPositions);
+}
+
 Page::Page(const RecordFormat& format, uint32_t first_position, Arena::Allocation block,
            ByteBudget& budget)
     : format_(format),
       first_position_(first_position),
       budget_(budget),
       block_(std::move(block)),
-      packed_(block_.bytes().size() == PackedBytes(format)) {}
+      packed_positions_(block_.bytes().size() == PackedBytes(format, kPositions) ? kPositions : 0) {
+}
 
 Page::~Page() {
   budget_.Refund(static_cast<int64_t>(Arena::CellBytes(block_.bytes().size())) + kIndexBytes);
@@ -116,13 +122,18 @@ PageHeader Page::header() const {
           .slots = format_.slots,
           .vocabulary_size = format_.vocabulary_size,
           .first_position = first_position_,
-          .positions = kPositions};
+          .positions = packed_positions_};
 }
 
 RecordRows Page::TailRows() const { return Carve(block_.bytes().data(), format_.slots); }
 
+void Page::Unpack(const RecordRows& rows) const {
+  ReadRecords(ViewPage(header(), block_.bytes()), 0,
+              SubRows(rows, 0, packed_positions_, format_.slots));
+}
+
 absl::Status Page::Check() const {
-  if (!packed_) return absl::OkStatus();
+  if (!packed()) return absl::OkStatus();
   if (corrupt()) return absl::DataLossError("page: its checksum was wrong before");
   const absl::StatusOr<PageView> page = OpenPage(block_.bytes());
   if (page.ok() && page->header == header()) return absl::OkStatus();
@@ -169,43 +180,48 @@ void Page::StoreAbsent(uint32_t index, const RecordView& records, size_t row, ui
 }
 
 void Page::Add(uint32_t index, const RecordView& records, size_t row, uint32_t count,
-               std::span<const uint8_t> ranks, Arena::Allocation tail) {
+               std::span<const uint8_t> ranks, Arena::Allocation block) {
   if ((Mask(index, count) & ~present_) == 0) return;
-  if (packed_ && (present_ | Mask(index, count)) == kAll) {
+  if (packed() && (present_ | Mask(index, count)) == kAll) {
     RowBuffer buffer;
     const RecordRows rows = present_ == 0 ? buffer.Rows(format_) : Rows(buffer);
+    if (packed_positions_ < kPositions) {
+      block_ = std::move(block);
+      packed_positions_ = kPositions;
+    }
     Store(index, records, row, count, ranks, rows);
     Encode(rows);
     return;
   }
-  if (packed_) {
-    const RecordRows rows = Carve(tail.bytes().data(), format_.slots);
-    ReadRecords(ViewPage(header(), block_.bytes()), 0, rows);
-    block_ = std::move(tail);
-    packed_ = false;
+  if (packed()) {
+    Unpack(Carve(block.bytes().data(), format_.slots));
+    block_ = std::move(block);
+    packed_positions_ = 0;
   }
   Store(index, records, row, count, ranks, TailRows());
 }
 
 void Page::Encode(const RecordRows& rows) {
   std::array<uint8_t, kPositions> ranks;
-  for (uint32_t index = 0; index < kPositions; ++index) {
+  for (uint32_t index = 0; index < packed_positions_; ++index) {
     ranks[index] = (present_ >> index & 1) != 0 ? rows.ranks[index] : kRankAbsent;
   }
-  EncodePage(header(), ViewOf(rows), ranks, block_.bytes());
+  EncodePage(header(), ViewOf(SubRows(rows, 0, packed_positions_, format_.slots)),
+             std::span(ranks).first(packed_positions_), block_.bytes());
   rows_.Renew();
 }
 
 void Page::Pack(Arena& arena) {
-  if (packed_) return;
-  Arena::Allocation packed = arena.Allocate(PackedBytes(format_));
-  if (packed.empty()) return;
+  if (packed()) return;
+  const uint32_t positions = PackedPositions(present_);
+  Arena::Allocation block = arena.Allocate(PackedBytes(format_, positions));
+  if (block.empty()) return;
   const RecordRows rows = TailRows();
-  const Arena::Allocation tail = std::exchange(block_, std::move(packed));
+  const Arena::Allocation tail = std::exchange(block_, std::move(block));
+  packed_positions_ = static_cast<uint8_t>(positions);
   Encode(rows);
-  packed_ = true;
-  budget_.Refund(static_cast<int64_t>(Arena::CellBytes(TailBytes(format_)) -
-                                      Arena::CellBytes(PackedBytes(format_))));
+  budget_.Refund(static_cast<int64_t>(Arena::CellBytes(tail.bytes().size()) -
+                                      Arena::CellBytes(block_.bytes().size())));
 }
 
 void Page::Truncate(uint32_t index) {
@@ -219,18 +235,18 @@ void Page::Truncate(uint32_t index) {
   const RecordRows rows = Rows(buffer);
   digest_ -= DigestOf(rows, present_ & ~kept);
   present_ &= kept;
-  if (packed_ && present_ != 0) Encode(rows);
+  if (packed() && present_ != 0) Encode(rows);
 }
 
 RecordRows Page::Rows(RowBuffer& buffer) const {
-  if (!packed_) return TailRows();
+  if (!packed()) return TailRows();
   const RecordRows rows = buffer.Rows(format_);
-  ReadRecords(ViewPage(header(), block_.bytes()), 0, rows);
+  Unpack(rows);
   return rows;
 }
 
 void Page::Read(uint32_t index, const RecordRows& rows) const {
-  if (packed_) {
+  if (packed()) {
     ReadRecords(ViewPage(header(), block_.bytes()), index, rows);
     return;
   }
@@ -247,7 +263,7 @@ void Page::Read(uint32_t index, const RecordRows& rows) const {
 
 BehaviorView Page::Behavior(uint32_t index, uint32_t count) const {
   const size_t slots = format_.slots;
-  if (!packed_) {
+  if (!packed()) {
     const RecordRows rows = SubRows(TailRows(), index, count, slots);
     return {.log_probs = rows.log_probs,
             .sampled_log_probs = rows.sampled_log_probs,
@@ -272,7 +288,7 @@ BehaviorView Page::Behavior(uint32_t index, uint32_t count) const {
 
 RecordedSets Page::Sets(uint32_t index, uint32_t count, int top_k) const {
   const int slots = format_.slots;
-  if (!packed_) {
+  if (!packed()) {
     const RecordRows rows = SubRows(TailRows(), index, count, slots);
     return {.slots = slots, .top_k = top_k, .ids = rows.ids, .log_probs = rows.log_probs};
   }

@@ -28,8 +28,8 @@ struct RecordFormat {
 
 // The size of the records of a page before it is packed.
 size_t TailBytes(const RecordFormat& format);
-// And after.
-size_t PackedBytes(const RecordFormat& format);
+// And after, up to so many positions.
+size_t PackedBytes(const RecordFormat& format, uint32_t positions);
 
 // Token-major records of a page in heap memory, made when first asked for. For one format.
 class RowBuffer {
@@ -54,8 +54,11 @@ class Page {
   // Charged besides the block: the page itself and its place in the sequence's index.
   static constexpr int64_t kIndexBytes = 128;
 
-  // The block has TailBytes, or PackedBytes (which are always fewer) if all positions are about to
-  // be added at once.
+  // Up to which a page that holds these positions is packed: the end of a group.
+  static uint32_t PackedPositions(uint64_t present);
+
+  // The block has TailBytes, or PackedBytes of all positions (which are always fewer) if these are
+  // about to be added at once.
   // Block and kIndexBytes must have been charged to the budget, which gets back what the page holds
   // when it goes.
   Page(const RecordFormat& format, uint32_t first_position, Arena::Allocation block,
@@ -66,20 +69,21 @@ class Page {
 
   // Bit i is set if the i-th position has a record.
   uint64_t present() const { return present_; }
-  bool packed() const { return packed_; }
-  // Where its block lies.
-  const std::byte* memory() const { return block_.bytes().data(); }
+  // The positions that its packed bytes hold; 0 if it isn't packed.
+  uint32_t packed_positions() const { return packed_positions_; }
+  bool packed() const { return packed_positions_ > 0; }
+  std::span<const std::byte> block() const { return block_.bytes(); }
   // Set once Check has failed. Nothing more may then be read or added.
   bool corrupt() const { return corrupt_.load(std::memory_order_relaxed); }
 
   // DataLoss if the packed bytes don't have their checksum any more.
   absl::Status Check() const;
 
-  // Adds the rows from `row` on, at index and after it, but for positions that are present. A
-  // packed page that stays incomplete needs a block of TailBytes, charged in place of the packed
-  // one.
+  // Adds the rows from `row` on, at index and after it, but for positions that are present. What
+  // block a packed page needs, charged in place of its own: one of TailBytes if it stays
+  // incomplete, one for all positions if it is packed up to fewer, else none.
   void Add(uint32_t index, const RecordView& records, size_t row, uint32_t count,
-           std::span<const uint8_t> ranks, Arena::Allocation tail);
+           std::span<const uint8_t> ranks, Arena::Allocation block);
   // Drops the records from index on.
   void Truncate(uint32_t index);
   // Packs the page, if it isn't yet and the arena has room; refunds the difference.
@@ -106,6 +110,8 @@ class Page {
  private:
   PageHeader header() const;
   RecordRows TailRows() const;
+  // Decodes all that is packed.
+  void Unpack(const RecordRows& rows) const;
   // The one place where packed bytes are written.
   void Encode(const RecordRows& rows);
   // Rounds the rows of absent positions into `to`.
@@ -120,7 +126,7 @@ class Page {
   const uint32_t first_position_;
   ByteBudget& budget_;
   Arena::Allocation block_;
-  bool packed_;
+  uint8_t packed_positions_;
   mutable std::atomic<bool> corrupt_ = false;
   RowsTag rows_;  // names the packed bytes as they are
   uint64_t present_ = 0;

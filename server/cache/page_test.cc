@@ -75,14 +75,14 @@ TEST_P(PageTest, HoldsTheSameInEitherForm) {
     ExpectHolds(page, positions);
     page.Pack(*arena_);
     EXPECT_TRUE(page.packed());
-    EXPECT_EQ(budget_.used(), Cost(PackedBytes(format_)));
+    EXPECT_EQ(budget_.used(), Cost(PackedBytes(format_, kAll)));
     ExpectHolds(page, positions);
   }
   EXPECT_EQ(budget_.used(), 0);
 }
 
 TEST_P(PageTest, WholePagesArePackedAtOnce) {
-  Page page(format_, kFirst, Allocate(PackedBytes(format_)), budget_);
+  Page page(format_, kFirst, Allocate(PackedBytes(format_, kAll)), budget_);
   Add(page, 0, kAll);
   EXPECT_TRUE(page.packed());
   ExpectHolds(page, Page::kAll);
@@ -99,21 +99,48 @@ TEST_P(PageTest, PackedPagesCanBeAddedToAndTruncated) {
   ExpectHolds(page, Page::Mask(10, 15));
   RowBuffer buffer;
   const RecordRows rows = page.Rows(buffer);
-  for (const uint32_t index : {0, 9, 25, 29, 63}) EXPECT_EQ(rows.ranks[index], kRankAbsent);
+  for (const uint32_t index : {0, 9, 25, 29, 31}) EXPECT_EQ(rows.ranks[index], kRankAbsent);
 
-  ASSERT_TRUE(budget_.TryCharge(Cost(TailBytes(format_)) - Cost(PackedBytes(format_))));
+  ASSERT_TRUE(budget_.TryCharge(Cost(TailBytes(format_)) - Cost(PackedBytes(format_, 32))));
   Add(page, 20, 30, arena_->Allocate(TailBytes(format_)));
   EXPECT_FALSE(page.packed());
   ExpectHolds(page, Page::Mask(10, 40));
   page.Truncate(40);
   ExpectHolds(page, Page::Mask(10, 30));
   page.Pack(*arena_);
-  Add(page, 0, kAll);  // complete: stays packed
+  ASSERT_TRUE(budget_.TryCharge(Cost(PackedBytes(format_, kAll)) - Cost(PackedBytes(format_, 32))));
+  Add(page, 0, kAll, arena_->Allocate(PackedBytes(format_, kAll)));  // complete: stays packed
   EXPECT_TRUE(page.packed());
   ExpectHolds(page, Page::kAll);
   page.Truncate(0);
   EXPECT_EQ(page.present(), 0);
   EXPECT_EQ(page.digest(), 0);
+}
+
+TEST_P(PageTest, PackedPagesAreAsLongAsWhatTheyHold) {
+  for (const uint32_t held : {1u, 15u, 16u, 17u, 32u, 48u, 49u, 64u}) {
+    const uint32_t positions = (held + 15) / 16 * 16;
+    {
+      Page page(format_, kFirst, Allocate(TailBytes(format_)), budget_);
+      Add(page, held - 1, 1);
+      page.Pack(*arena_);
+      EXPECT_EQ(page.packed_positions(), positions);
+      EXPECT_EQ(page.block().size(), PackedBytes(format_, positions));
+      EXPECT_EQ(budget_.used(), Cost(PackedBytes(format_, positions)));
+      ExpectHolds(page, Page::Mask(held - 1, 1));
+
+      // Made whole, it gets as long as others.
+      const size_t whole = PackedBytes(format_, kAll);
+      ASSERT_TRUE(budget_.TryCharge(Cost(whole) - Cost(PackedBytes(format_, positions))));
+      Add(page, 0, kAll, positions < kAll ? arena_->Allocate(whole) : Arena::Allocation());
+      EXPECT_EQ(page.packed_positions(), kAll);
+      ExpectHolds(page, Page::kAll);
+      page.Truncate(3);
+      ExpectHolds(page, Page::Mask(0, 3));
+      EXPECT_EQ(budget_.used(), Cost(whole));
+    }
+    EXPECT_EQ(budget_.used(), 0);
+  }
 }
 
 TEST_P(PageTest, WithoutRoomATailStaysOne) {
@@ -128,7 +155,7 @@ TEST_P(PageTest, WithoutRoomATailStaysOne) {
 
 TEST_P(PageTest, AFlippedBitIsFound) {
   for (const size_t place : {0, 1, 2}) {
-    Page page(format_, kFirst, Allocate(PackedBytes(format_)), budget_);
+    Page page(format_, kFirst, Allocate(PackedBytes(format_, kAll)), budget_);
     Add(page, 0, kAll);
     const std::span<const std::byte> rows = page.Behavior(0, kAll).grouped_log_probs.rows;
     const size_t offset = place * (rows.size() - 1) / 2;

@@ -17,7 +17,7 @@ int64_t Charge(size_t block_bytes) {
 
 // For a page that gets these positions first.
 size_t NewPageBytes(const RecordFormat& format, uint64_t mask) {
-  return mask == Page::kAll ? PackedBytes(format) : TailBytes(format);
+  return mask == Page::kAll ? PackedBytes(format, Page::kPositions) : TailBytes(format);
 }
 
 template <typename Numbers>
@@ -166,7 +166,7 @@ void Sequence::NoteEnd() {
   const Page& page = pages_.rbegin()->second;
   end_.page.store(&page, std::memory_order_relaxed);
   end_.span.store(&versions_.rbegin()->second, std::memory_order_relaxed);
-  end_.tail.store(page.packed() ? nullptr : page.memory(), std::memory_order_relaxed);
+  end_.tail.store(page.packed() ? nullptr : page.block().data(), std::memory_order_relaxed);
   end_.index.store(IndexInPage(committed_length_), std::memory_order_relaxed);
 }
 
@@ -234,11 +234,12 @@ Sequence::PageNeed Sequence::NeedOf(const PagePart& part) const {
     const size_t bytes = NewPageBytes(format_, mask);
     return {.charge = Charge(bytes), .block_bytes = bytes};
   }
-  const uint64_t before = found->second.present();
-  const uint64_t after = before | mask;
-  if (!found->second.packed() || after == before || after == Page::kAll) return {};
-  return {.charge = Charge(TailBytes(format_)) - Charge(PackedBytes(format_)),
-          .block_bytes = TailBytes(format_)};
+  const Page& page = found->second;
+  const uint64_t after = page.present() | mask;
+  if (!page.packed() || after == page.present()) return {};
+  if (after == Page::kAll && page.packed_positions() == Page::kPositions) return {};
+  const size_t bytes = NewPageBytes(format_, after);
+  return {.charge = Charge(bytes) - Charge(page.block().size()), .block_bytes = bytes};
 }
 
 bool Sequence::TouchesSpan(uint32_t first, uint32_t end, uint64_t version) const {

@@ -114,7 +114,14 @@ class SequenceTest : public testing::TestWithParam<std::tuple<LogProbEncoding, i
     reader.ForEachPiece(0, kPositions, [&](const Sequence::Reader::Piece& piece) {
       if (piece.page == nullptr || piece.page == page) return;
       page = piece.page;
-      bytes += PageCost(page->packed() ? PackedBytes(format_) : TailBytes(format_));
+      bytes += PageCost(page->block().size());
+      EXPECT_EQ(page->block().size(), page->packed()
+                                          ? PackedBytes(format_, page->packed_positions())
+                                          : TailBytes(format_));
+      // A page that was truncated may be longer.
+      if (page->packed()) {
+        EXPECT_GE(page->packed_positions(), Page::PackedPositions(page->present()));
+      }
       tails += !page->packed();
       if (page->present() == Page::kAll) {
         EXPECT_TRUE(page->packed());
@@ -166,7 +173,7 @@ TEST_P(SequenceTest, RandomOperationsAgreeWithAMap) {
   std::mt19937 random(5);
   const auto below = [&](uint32_t end) { return static_cast<uint32_t>(random() % end); };
   // Room for about half of the pages.
-  ByteBudget budget(Sequence::kBaseBytes + 5 * PageCost(PackedBytes(format_)) +
+  ByteBudget budget(Sequence::kBaseBytes + 5 * PageCost(PackedBytes(format_, Page::kPositions)) +
                     PageCost(TailBytes(format_)) + 500);
   std::map<absl::StatusCode, int> seen;
   std::unique_ptr<Sequence> sequence;
@@ -359,6 +366,43 @@ TEST_P(SequenceTest, MessagesNamePositionAndValue) {
 }
 
 // Against int64 ids and float32 log-probs, K and the sampled ones, as engines hold them.
+TEST(SequenceBytesTest, ASealedSequenceIsAsLongAsWhatItHolds) {
+  const RecordFormat format = {LogProbEncoding::kFixed12, 10, 151936};
+  const SentRecords records(format, 300, 3);
+  const std::unique_ptr<Arena> arena = *Arena::Map(kArenaBytes);
+  for (const uint32_t length : {1u, 16u, 17u, 64u, 130u}) {
+    ByteBudget budget(1 << 30);
+    ASSERT_TRUE(budget.TryCharge(Sequence::kBaseBytes));
+    Sequence sequence(format, 1, *arena, budget);
+    const auto append = [&](uint32_t first, uint32_t end) {
+      const int64_t before = budget.used();
+      const int64_t wanted = sequence.BytesToAppend(first, end - first, 1);
+      EXPECT_TRUE(sequence
+                      .Append(first, 1, records.View(first, end - first),
+                              std::span(records.ranks).subspan(first, end - first))
+                      .ok());
+      EXPECT_LE(budget.used() - before, wanted);
+    };
+    const auto expect_bytes = [&](uint32_t held) {
+      int64_t bytes = Sequence::kBaseBytes + Sequence::kVersionSpanBytes;
+      for (uint32_t first = 0; first < held; first += Page::kPositions) {
+        const uint32_t groups = (std::min(held - first, Page::kPositions) + 15) / 16;
+        bytes += static_cast<int64_t>(Arena::CellBytes(PackedBytes(format, 16 * groups))) +
+                 Page::kIndexBytes;
+      }
+      EXPECT_EQ(budget.used(), bytes) << held << " positions";
+    };
+    append(0, length);
+    // Positions below the seal may come later.
+    ASSERT_TRUE(sequence.Seal(length + 100).ok());
+    expect_bytes(length);
+    append(length, length + 5);
+    expect_bytes(length + 5);
+    append(length + 5, length + 100);
+    expect_bytes(length + 100);
+  }
+}
+
 TEST(SequenceBytesTest, ASealedSequenceTakesAboutAThirdOfTheNaiveForm) {
   constexpr uint32_t kLength = 4000;  // the last page is not full
   struct Case {

@@ -52,7 +52,8 @@ void PrintBytes() {
   for (const LogProbEncoding encoding : kEncodings) {
     std::printf("| charged by the cache, %s, 18 bits |", NameOf(encoding));
     for (const int slots : kSlots) {
-      const size_t block = Arena::CellBytes(PackedBytes({encoding, slots, 151936}));
+      const size_t block =
+          Arena::CellBytes(PackedBytes({encoding, slots, 151936}, Page::kPositions));
       std::printf(" %.1f |", static_cast<double>(block + Page::kIndexBytes) / Page::kPositions);
     }
     std::printf("\n");
