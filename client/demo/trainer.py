@@ -10,6 +10,7 @@ import sis
 from client.study.miniature import Training
 
 _LEASE_SECONDS = 60
+_SAMPLING = sis.Sampling(log_probs="processed", temperature=1.0)
 # What the service gives coefficients for, with its decisions. "grpo" clips plain ratios itself.
 _RULES = {"grpo+sampled": sis.Grpo(), "soft_acceptance+sampled": sis.SoftAcceptance()}
 # Of "grpo": what the service takes unless told otherwise.
@@ -42,40 +43,31 @@ def train(address, run_id, start, cell, seed, parameters, show=lambda learned: N
             task=start.get("task", "addition"), algorithm=cell["arm"],
             model=f"miniature, engine {cell.get('engine', 'exact')}",
         )  # fmt: skip
-        sampling = sis.Sampling(log_probs="processed", temperature=1.0)
-        with client.append(run, sampling=sampling, worker="worker-0") as stream:
-            for rollout in range(sizes.rollouts):
-                made = training.generate()
-                sequences = _record(stream, rollout, rollout * sizes.updates, made)
-                records = client.fetch_top_k(run, sequences, lease_seconds=_LEASE_SECONDS)
-                steps = range(rollout * sizes.updates, (rollout + 1) * sizes.updates)
-                rule = _RULES.get(cell["arm"])
-                evaluations = [
-                    _update(client, run, records, training, step, rule) for step in steps
-                ]
-                client.release(run, sequences, [records.lease_id])
-                updates = [evaluation.totals for evaluation in evaluations]
-                by_top_k = list(evaluations[-1].prefix_curve)
-                learned.append(Learned(rollout, made.reward, updates, by_top_k))
-                show(learned[-1])
+        for rollout in range(sizes.rollouts):
+            made = training.generate()
+            sequences = _record(client, run, rollout, rollout * sizes.updates, made)
+            records = client.fetch_top_k(run, sequences, lease_seconds=_LEASE_SECONDS)
+            steps = range(rollout * sizes.updates, (rollout + 1) * sizes.updates)
+            rule = _RULES.get(cell["arm"])
+            evaluations = [_update(client, run, records, training, step, rule) for step in steps]
+            client.release(run, sequences, [records.lease_id])
+            updates = [evaluation.totals for evaluation in evaluations]
+            by_top_k = list(evaluations[-1].prefix_curve)
+            learned.append(Learned(rollout, made.reward, updates, by_top_k))
+            show(learned[-1])
     return learned
 
 
-def _record(stream, rollout, policy_version, made):
+def _record(client, run, rollout, policy_version, made):
     """What a worker does; returns the sequences, once all of it is stored."""
     sequences = [f"{rollout}.{response}" for response in range(len(made.lengths))]
+    entries = []
     for response, length in enumerate(made.lengths.tolist()):
-        stream.block(
-            sequences[response],
-            first_position=0,
-            policy_version=policy_version,
-            sampled_ids=made.sampled_ids[response, :length],
-            sampled_log_probs=made.sampled_log_probs[response, :length],
-            top_k_ids=made.ids[response, :length],
-            top_k_log_probs=made.log_probs[response, :length],
-        )
-        stream.seal(sequences[response], length=length)
-    stream.flush()
+        columns = (made.sampled_ids, made.sampled_log_probs, made.ids, made.log_probs)
+        record = [column[response, :length] for column in columns]
+        entries.append(sis.Block(sequences[response], 0, policy_version, *record))
+        entries.append(sis.Seal(sequences[response], length))
+    client.append_many(run, entries, sampling=_SAMPLING, worker="worker-0")
     return sequences
 
 

@@ -100,6 +100,55 @@ class AppendSegmentsTest(unittest.TestCase):
             self.assertEqual(stream.flush()[sis.SequenceRef("s")], ROWS)
         self.assert_recorded("s")
 
+    def test_what_lies_in_a_segment_counts_as_what_travels_of_it(self):
+        # More than fits into many messages, and each block by itself into none.
+        placed = self.put(self.record)
+        names = [f"s{i}" for i in range(200)]
+        entries = [entry for name in names for entry in (sis.Block(name, 0, 0, **placed), sis.Seal(name, ROWS))]
+        sent = []
+        send = ServerAppendStream._send_batch
+
+        def note(stream, batch, segment):
+            sent.append((len(batch), segment))
+            send(stream, batch, segment)
+
+        with unittest.mock.patch.object(ServerAppendStream, "_send_batch", note):
+            for size in (30, 100):
+                committed = self.client.append_many(self.run_, entries[: 2 * size], sampling=sis.Sampling("raw"))
+                self.assertEqual(committed, {(name, 0): ROWS for name in names[:size]})
+            self.assertEqual(sent, [(60, self.segment.name), (200, self.segment.name)])
+            for name in names[:100:33]:
+                self.assert_recorded(name)
+            # Not more at once than is read before the client's patience ends.
+            del sent[:]
+            bytes_of_two = 2 * sum(array.nbytes for array in placed.values())
+            with unittest.mock.patch("sis.server_append.BATCH_REFERRED_BYTES", bytes_of_two):
+                with self.stream() as stream:
+                    for name in names[100:104]:
+                        stream.block(name, first_position=0, policy_version=0, **placed)
+            self.assertEqual(sent, [(2, self.segment.name)] * 2)
+
+    def test_many_blocks_from_anywhere_in_one_call(self):
+        with self.client.lease_segment(MEBIBYTE) as other:
+            entries = []
+            for turn, first in enumerate(range(0, ROWS, 50)):
+                record = self.rows(first, first + 50)
+                if turn % 3:
+                    record = self.put(record, other if turn % 3 == 1 else self.segment)
+                entries += [sis.Block("s", first, 0, **record), sis.Seal(f"sealed-{turn}", 7)]
+            readonly = self.put(self.rows(0, 50))
+            for array in readonly.values():
+                array.flags.writeable = False
+            entries += [sis.Block("readonly", 0, 0, **readonly), sis.Seal("s", ROWS)]
+            committed = self.client.append_many(self.run_, entries, sampling=sis.Sampling("raw"))
+            self.assertEqual((committed["s", 0], committed["readonly", 0], len(committed)), (ROWS, 50, 22))
+        self.assert_recorded("s")
+
+    def test_arrays_may_be_dropped_once_a_call_has_returned(self):
+        self.client.append_many(self.run_, [sis.Block("s", 0, 0, **self.put(self.record))], sampling=sis.Sampling("raw"))
+        gc.collect()
+        self.segment.empty(MEBIBYTE, np.uint8)
+
     def test_rows_that_begin_where_messages_cannot_say(self):
         placed = self.put(self.record)
         with self.stream() as stream:

@@ -28,14 +28,14 @@ def respond(policy):
 
 def teach(client, run, teacher, names, tokens, before, step):
     """The teacher's side: what it thinks of the student's tokens."""
-    with client.append(run, sampling=sis.Sampling("processed")) as stream:
-        for name, own, context in zip(names, tokens, before):
-            log_probs = teacher[context].log_softmax(-1)
-            top = log_probs.topk(TOP_K)
-            of_own = log_probs.gather(1, own[:, None])[:, 0]
-            record = sis.canonical(top.indices, top.values, own, of_own, TOP_K)
-            stream.block(name, first_position=0, policy_version=step, **record._asdict())
-            stream.seal(name, length=LENGTH)
+    entries = []
+    for name, own, context in zip(names, tokens, before):
+        log_probs = teacher[context].log_softmax(-1)
+        top = log_probs.topk(TOP_K)
+        of_own = log_probs.gather(1, own[:, None])[:, 0]
+        record = sis.canonical(top.indices, top.values, own, of_own, TOP_K)
+        entries += [sis.Block(name, 0, step, *record), sis.Seal(name, LENGTH)]
+    client.append_many(run, entries, sampling=sis.Sampling("processed"))
 
 
 def main(address):

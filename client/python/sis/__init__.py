@@ -19,6 +19,7 @@ from sis.append import AppendStream
 from sis.client import Client, Released
 from sis.corrections import CorrectionTotals, Distributions, Histogram, SequenceMask, Sis, Staleness
 from sis.credentials import Credentials
+from sis.entries import Block, Seal, Truncate
 from sis.errors import (
     AlreadyExists,
     AppendError,
@@ -54,6 +55,7 @@ __all__ = [
     "AppendError",
     "AppendStream",
     "AuthorsCode",
+    "Block",
     "Cispo",
     "Client",
     "ClipCov",
@@ -94,6 +96,7 @@ __all__ = [
     "RunStatus",
     "Runs",
     "Sampling",
+    "Seal",
     "Segment",
     "SequenceInspection",
     "SequenceMask",
@@ -110,6 +113,7 @@ __all__ = [
     "TopK",
     "TopKRecords",
     "Totals",
+    "Truncate",
     "Unauthenticated",
     "Unavailable",
     "canonical",

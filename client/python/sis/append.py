@@ -6,23 +6,36 @@ import abc
 import atexit
 import os
 import warnings
-from typing import Callable, Dict, NamedTuple, Optional, Sequence
+from typing import Callable, Dict, Iterable, NamedTuple, Optional, Sequence
 
-import numpy as np
-
-from sis import arrays, checksum
+from sis import entries as entries_module
 from sis.arrays import ArrayLike
+from sis.entries import AppendEntry, Block, Entry, Seal, Truncate
 from sis.owner import Owner
 from sis.records import SequenceRef
+from sis.run import Run, Sampling
 from sis.segment import Segment
 from sis.v1 import ratio_service_pb2 as pb
 
 
-class PlacedArrays(NamedTuple):
-    """The arrays of a block that lie in a segment, where they must stay until it is acked."""
 
-    segment: Segment
-    arrays: Sequence[np.ndarray]
+class Source(NamedTuple):
+    """What is said once of the entries of a stream."""
+
+    run: Run
+    sampling: Sampling
+    # A name for messages and metrics.
+    worker: str
+    # Seconds for which an entry that finds no room is tried again.
+    retry_timeout: float
+
+    def header(self) -> pb.AppendHeader:
+        return pb.AppendHeader(
+            run=self.run.to_proto(),
+            worker=self.worker,
+            sampling=self.sampling.to_proto(),
+            vocabulary_size=self.run.config.vocabulary_size,
+        )
 
 
 # The streams of this process that were not ended, each with the service that it belongs to. One
@@ -64,9 +77,9 @@ class AppendStream(abc.ABC):
     """A stream of entries, from Client.append. Use it as a context manager: leaving the block
     flushes and closes it.
 
-    Small calls coalesce into batches of about 256 KiB; `flush` sends what is left. At most 8
-    batches are unacked: a call that would exceed that waits, so a server under pressure slows its
-    workers down. An entry that is refused for lack of room (RESOURCE_EXHAUSTED) is sent again after
+    Small calls coalesce into batches of about 256 KiB that travel; `flush` sends what is left. At
+    most 8 batches are unacked: a call that would exceed that waits, so a server under pressure
+    slows its workers down. An entry that is refused for lack of room (RESOURCE_EXHAUSTED) is sent again after
     the delay that the server names, for `retry_timeout` seconds in all, and nothing else is sent
     meanwhile. Every other refusal is kept for the next flush.
 
@@ -113,38 +126,12 @@ class AppendStream(abc.ABC):
         ValueError if shapes or types are wrong; what only the server can tell is raised by the next
         flush.
         """
-        ids = arrays.int32("sampled_ids", sampled_ids, [None])
-        rows = len(ids)
-        columns = [
-            ids,
-            arrays.float32("sampled_log_probs", sampled_log_probs, [rows]),
-            arrays.int32("top_k_ids", top_k_ids, [rows, self._top_k]),
-            arrays.float32("top_k_log_probs", top_k_log_probs, [rows, self._top_k]),
-        ]
-        placed = self._placed(columns)
-        parts = [array.tobytes() if placed is None else placed.segment.refer(array) for array in columns]
-        self.put(
-            pb.AppendEntry(
-                block=pb.Block(
-                    sequence=pb.SequenceRef(id=sequence, attempt=attempt),
-                    first_position=first_position,
-                    policy_version=policy_version,
-                    sampled_ids=parts[0],
-                    sampled_log_probs=parts[1],
-                    top_k_ids=parts[2],
-                    top_k_log_probs=parts[3],
-                    crc32c=checksum.crc32c(parts if placed is None else map(np.ndarray.tobytes, columns)),
-                )
-            ),
-            placed,
-        )
-
-    def _placed(self, columns: Sequence[np.ndarray]) -> Optional[PlacedArrays]:
-        """None if they are to travel."""
-        for segment in self._segments():
-            if all(map(segment.can_refer, columns)) and not segment.ended:
-                return PlacedArrays(segment, columns)
-        return None
+        self._put(
+            Block(
+                sequence, first_position, policy_version, sampled_ids, sampled_log_probs, top_k_ids,
+                top_k_log_probs, attempt,
+            )
+        )  # fmt: skip
 
     def truncate(self, sequence: str, *, length: int, attempt: int = 0) -> None:
         """Drops the positions from `length` on, so that they can be generated again.
@@ -152,17 +139,35 @@ class AppendStream(abc.ABC):
         Waits for the acks of everything before, so that a block which is sent again can't bring
         back what is dropped.
         """
-        message = pb.Truncate(sequence=pb.SequenceRef(id=sequence, attempt=attempt), length=length)
-        self.put(pb.AppendEntry(truncate=message))
+        self._put(Truncate(sequence, length, attempt))
 
     def seal(self, sequence: str, *, length: int, attempt: int = 0) -> None:
         """Says that no position at or beyond `length` will come."""
-        message = pb.Seal(sequence=pb.SequenceRef(id=sequence, attempt=attempt), length=length)
-        self.put(pb.AppendEntry(seal=message))
+        self._put(Seal(sequence, length, attempt))
+
+    def append_many(self, entries: Iterable[AppendEntry]) -> None:
+        """Blocks, truncations and seals of any sequences, as the three above one by one, but for
+        less of this process's time. They are sent at once.
+
+        ValueError says which is wrong; then nothing of the call is sent.
+        """
+        self.put_many(entries_module.all_checked(entries, self._top_k, self._open_segments()))
+
+    def _put(self, entry: AppendEntry) -> None:
+        made = entries_module.checked(entry, self._top_k, self._open_segments())
+        made.copy_arrays()
+        self.put(made)
+
+    def _open_segments(self) -> Sequence[Segment]:
+        return [segment for segment in self._segments() if not segment.ended]
 
     @abc.abstractmethod
-    def put(self, message: pb.AppendEntry, placed: Optional[PlacedArrays] = None) -> None:
-        """What the three above call. `placed`: what the message refers to."""
+    def put(self, entry: Entry) -> None:
+        """It may be sent later, with others."""
+
+    @abc.abstractmethod
+    def put_many(self, entries: Sequence[Entry]) -> None:
+        """They are sent before it returns: the arrays are the caller's again."""
 
     @abc.abstractmethod
     def flush(self) -> Dict[SequenceRef, int]:

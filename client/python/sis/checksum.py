@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Callable, Iterable, List, Optional, Sequence
+from typing import Any, Callable, Iterable, List, Optional, Sequence, Union
 
 import numpy as np
 
 
-def _find() -> Optional[Callable[[bytes, int], int]]:
+def _find() -> Optional[Callable[[Any, int], int]]:
     try:
         from crc32c import crc32c
 
@@ -17,7 +17,8 @@ def _find() -> Optional[Callable[[bytes, int], int]]:
     try:
         from google_crc32c import extend
 
-        return lambda data, crc: extend(crc, data)
+        # It takes nothing that could be written to.
+        return lambda data, crc: extend(crc, bytes(data))
     except ImportError:
         return None
 
@@ -25,8 +26,9 @@ def _find() -> Optional[Callable[[bytes, int], int]]:
 _extend = _find()
 
 
-def crc32c(parts: Iterable[bytes]) -> Optional[int]:
-    """CRC-32C of the concatenated parts; None without the package `crc32c` or `google-crc32c`."""
+def crc32c(parts: Iterable[Union[bytes, np.ndarray]]) -> Optional[int]:
+    """CRC-32C of the concatenated parts, contiguous arrays among them; None without the package
+    `crc32c` or `google-crc32c`."""
     if _extend is None:
         return None
     crc = 0

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import functools
 import threading
-from typing import Any, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import grpc
 
 from sis import append as append_module
 from sis import arrays, fetched_records
-from sis.append import AppendStream
+from sis import entries as entries_module
+from sis.append import AppendStream, Source
 from sis.arrays import ArrayLike
 from sis.circuit_breaker import CircuitBreaker
 from sis.credentials import Credentials
+from sis.entries import AppendEntry
 from sis.errors import Error
 from sis.evaluate_call import EvaluateCall
 from sis.evaluation import Evaluation, Step, Steps
@@ -221,17 +223,32 @@ class Client:
         finds no room on the server is tried again. What is wrong with run or sampling is raised by
         the first flush.
         """
-        header = pb.AppendHeader(
-            run=run.to_proto(),
-            worker=worker,
-            sampling=sampling.to_proto(),
-            vocabulary_size=run.config.vocabulary_size,
-        )
-        stream = self._service.append(
-            header, run.config.top_k, retry_timeout, lambda: self._segments
-        )
+        source = Source(run, sampling, worker, retry_timeout)
+        stream = self._service.append(source, lambda: self._segments)
         append_module.opened(stream, self._service)
         return stream
+
+    def append_many(
+        self,
+        run: Run,
+        entries: Iterable[AppendEntry],
+        *,
+        sampling: Sampling,
+        worker: str = "",
+        retry_timeout: float = 60.0,
+    ) -> Dict[SequenceRef, int]:
+        """Appends blocks, truncations and seals of any sequences, and returns when they are stored,
+        and readable: the committed length of each sequence.
+
+        As a stream would, one by one, with the same arguments and the same refusals, but for less
+        time: nothing is opened for a call, as its stream stays open for the next one, and blocks
+        cost less. ValueError, with nothing sent, says which entry is wrong in shape or type;
+        sis.AppendError lists those that were refused, and all others are stored. After any other
+        sis.Error call again with all of them: the service takes a block twice.
+        """
+        segments = [segment for segment in self._segments if not segment.ended]
+        made = entries_module.all_checked(entries, run.config.top_k, segments)
+        return self._service.append_many(Source(run, sampling, worker, retry_timeout), made)
 
     def lease_segment(self, size: int) -> Segment:
         """Memory of `size` bytes or a little more that is shared with the server, for as long as it

@@ -7,12 +7,12 @@ from typing import Mapping, NamedTuple, Union
 import numpy as np
 
 from sis.v1 import ratio_service_pb2 as pb
+from sis.wire import key
 
 # What stands in a message for an array: its bytes, or where it lies in a segment.
 Field = Union[bytes, memoryview]
 
 _FIELDS = pb.EvaluateRequest.DESCRIPTOR.fields_by_name
-_DELIMITED = 2
 
 
 class EvaluateRequest(NamedTuple):
@@ -47,24 +47,10 @@ class EvaluateRequest(NamedTuple):
         parts = [getattr(self.message, self.form).SerializeToString()]
         for name, values in self.arrays.items():
             if len(values):
-                parts += [_key(fields[name].number, len(values)), values]
-        return b"".join([rest.SerializeToString(), _key(form.number, sum(map(len, parts))), *parts])
+                parts += [key(fields[name].number, len(values)), values]
+        return b"".join([rest.SerializeToString(), key(form.number, sum(map(len, parts))), *parts])
 
 
 def in_place(array: np.ndarray) -> memoryview:
     """The bytes of an array, where they are."""
     return memoryview(array.reshape(-1).view(np.uint8))
-
-
-def _key(number: int, size: int) -> bytes:
-    """What comes before a field of so many bytes."""
-    return _varint(number << 3 | _DELIMITED) + _varint(size)
-
-
-def _varint(value: int) -> bytes:
-    data = bytearray()
-    while value >= 0x80:
-        data.append(value & 0x7F | 0x80)
-        value >>= 7
-    data.append(value)
-    return bytes(data)

@@ -12,9 +12,12 @@ import grpc
 import numpy as np
 
 from sis import errors, fetched_records, sums
+from sis.append import Source
+from sis.entries import Entry
 from sis.evaluate_request import EvaluateRequest
 from sis.inspection import merged_inspections
 from sis.placement import Placement
+from sis.records import SequenceRef
 from sis.replica_rows import Rows
 from sis.replicated_append import ReplicatedAppendStream
 from sis.segment import Segment
@@ -173,21 +176,41 @@ class Replicas:
         )
 
     def append(
-        self,
-        header: pb.AppendHeader,
-        top_k: int,
-        retry_timeout: float,
-        segments: Callable[[], Sequence[Segment]] = tuple,
+        self, source: Source, segments: Callable[[], Sequence[Segment]] = tuple
     ) -> ReplicatedAppendStream:
         """`segments` are shared with one server, so there are none."""
-        run_id = header.run.run_id
         return ReplicatedAppendStream(
-            top_k,
-            lambda sequence_id: self._placement.replica(run_id, sequence_id),
+            source.run.config.top_k,
+            lambda sequence_id: self._placement.replica(source.run.id, sequence_id),
             self._servers,
-            lambda server: server.append(header, top_k, retry_timeout),
+            lambda server: server.append(source),
             self._pool,
         )
+
+    def append_many(self, source: Source, entries: Sequence[Entry]) -> Dict[SequenceRef, int]:
+        """AppendError has the entries of a replica that gives no answer, too."""
+        parts: Dict[int, List[Entry]] = {}
+        for entry in entries:
+            parts.setdefault(self._placement.replica(source.run.id, entry.sequence.id), []).append(entry)
+        calls = {
+            index: self._pool.submit(self._servers[index].append_many, source, part)
+            for index, part in parts.items()
+        }
+        futures.wait(calls.values())
+        committed: Dict[SequenceRef, int] = {}
+        refused: List[errors.Refusal] = []
+        for index, call in calls.items():
+            try:
+                committed.update(call.result())
+            except errors.AppendError as error:
+                refused += error.refused
+            except errors.Error as error:
+                if not errors.is_unreachable(error):
+                    raise
+                refused += [entry.refusal(error.code, error.message) for entry in parts[index]]
+        if refused:
+            raise errors.AppendError(refused)
+        return committed
 
     def FetchTopK(
         self, request: pb.FetchTopKRequest, assemble: Callable[[Iterable[fetched_records.Message]], _Answer]

@@ -8,11 +8,11 @@ from concurrent import futures
 from typing import Callable, Dict, List, Optional, Sequence
 
 from sis import errors
-from sis.append import AppendStream, PlacedArrays
+from sis.append import AppendStream
+from sis.entries import Entry
 from sis.records import SequenceRef
-from sis.server_append import ServerAppendStream, refusal
+from sis.server_append import ServerAppendStream
 from sis.single_server import SingleServer
-from sis.v1 import ratio_service_pb2 as pb
 
 
 class _Lane:
@@ -29,18 +29,21 @@ class _Lane:
         self._stream: Optional[ServerAppendStream] = None
         self._refused: List[errors.Refusal] = []
 
-    def put(self, message: pb.AppendEntry) -> None:
+    def put(
+        self, entries: Sequence[Entry], put: Callable[[ServerAppendStream, Sequence[Entry]], None]
+    ) -> None:
+        """`put` gives them to the stream."""
         with self._lock:
             try:
                 stream = self._opened()
             except errors.Error as error:
-                self._refused.append(refusal(message, error))
+                self._refused += [entry.refusal(error.code, error.message) for entry in entries]
                 return
         began = time.monotonic()
         try:
-            stream.put(message)
+            put(stream, entries)
         except errors.Error as error:
-            self._broken(stream, error, began, message)
+            self._broken(stream, error, began, entries)
 
     def open(self) -> None:
         """Opens the stream, unless the replica is left alone."""
@@ -93,11 +96,11 @@ class _Lane:
         stream: ServerAppendStream,
         error: errors.Error,
         began: float,
-        message: Optional[pb.AppendEntry] = None,
+        entries: Sequence[Entry] = (),
     ) -> None:
         if not errors.is_unreachable(error):
             raise error
-        refused = stream.give_up(error, message)
+        refused = stream.give_up(error, entries)
         with self._lock:
             self._refused += refused
             if self._stream is stream:
@@ -123,14 +126,29 @@ class ReplicatedAppendStream(AppendStream):
         # Whether a stream was opened, for an entry or to try the header.
         self._opened = False
 
-    def put(self, message: pb.AppendEntry, placed: Optional[PlacedArrays] = None) -> None:
-        """`placed` is None: replicas share no segments."""
+    def put(self, entry: Entry) -> None:
+        self._check()
+        lane = self._lanes[self._replica_of(entry.sequence.id)]
+        lane.put([entry], lambda stream, entries: stream.put(entries[0]))
+
+    def put_many(self, entries: Sequence[Entry]) -> None:
+        self._check()
+        parts: Dict[int, List[Entry]] = {}
+        for entry in entries:
+            parts.setdefault(self._replica_of(entry.sequence.id), []).append(entry)
+        calls = [
+            self._pool.submit(self._lanes[index].put, part, ServerAppendStream.put_many)
+            for index, part in parts.items()
+        ]
+        futures.wait(calls)
+        for call in calls:
+            call.result()
+
+    def _check(self) -> None:
         self._owner.check("append stream")
         if self._closed:
             raise ValueError("the append stream is closed")
         self._opened = True
-        entry = getattr(message, message.WhichOneof("entry"))
-        self._lanes[self._replica_of(entry.sequence.id)].put(message)
 
     def flush(self) -> Dict[SequenceRef, int]:
         self._owner.check("append stream")

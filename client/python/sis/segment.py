@@ -9,6 +9,7 @@ import os
 import struct
 import threading
 import weakref
+from ctypes import addressof, c_char
 from typing import Any, Callable, Deque, List, NamedTuple, Optional, Sequence, Tuple
 
 import grpc
@@ -21,6 +22,10 @@ from sis.v1 import ratio_service_pb2 as pb
 ALIGNMENT = 64
 # Where an array lies, as messages say it: offset and size.
 _PART = struct.Struct("<QQ")
+
+
+def _address(array: np.ndarray) -> int:
+    return array.__array_interface__["data"][0]
 
 
 def aligned(size: int) -> int:
@@ -107,7 +112,7 @@ class Segment:
         finally:
             os.close(file)
         self._mapped = weakref.ref(self._memory)
-        self._address = np.frombuffer(self._memory, np.uint8).__array_interface__["data"][0]
+        self._address = _address(np.frombuffer(self._memory, np.uint8))
         self._allocator = _Allocator(size)
         # Arrays that the server may still read, though nobody waits for it.
         self._abandoned: List[np.ndarray] = []
@@ -149,14 +154,30 @@ class Segment:
 
     def holds(self, array: np.ndarray) -> bool:
         """Whether all of the array lies here."""
-        address = array.__array_interface__["data"][0]
+        address = _address(array)
         inside = self._address <= address and address + array.nbytes <= self._address + self.size
         return inside and array.nbytes > 0 and self._mapped() is not None
 
     def can_refer(self, array: np.ndarray) -> bool:
         """Whether messages can refer to the array."""
-        begins = array.__array_interface__["data"][0] - self._address
-        return self.holds(array) and begins % ALIGNMENT == 0 and array.flags.c_contiguous
+        return self.refer_all([array]) is not None
+
+    def refer_all(self, arrays: Sequence[np.ndarray]) -> Optional[List[bytes]]:
+        """`refer` of each; None if messages can't refer to all of them."""
+        if self._mapped() is None:
+            return None
+        places = []
+        for array in arrays:
+            size, flags = array.nbytes, array.flags
+            if size == 0 or not flags.c_contiguous:
+                return None
+            # This takes a quarter of the time.
+            address = addressof(c_char.from_buffer(array)) if flags.writeable else _address(array)
+            begins = address - self._address
+            if not 0 <= begins <= self.size - size or begins % ALIGNMENT:
+                return None
+            places.append(_PART.pack(begins, size))
+        return places
 
     def abandon(self, arrays: Sequence[np.ndarray]) -> None:
         """Never uses the memory of these again."""
@@ -174,7 +195,7 @@ class Segment:
         """What stands in a message for an array that messages can refer to."""
         if array.nbytes == 0:
             return b""
-        return _PART.pack(array.__array_interface__["data"][0] - self._address, array.nbytes)
+        return _PART.pack(_address(array) - self._address, array.nbytes)
 
     def read_arrays(self, response: pb.EvaluateResponse) -> None:
         """Puts the arrays that an answer refers to into it."""

@@ -5,14 +5,19 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+import weakref
 from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple, TypeVar, Union
 
 import grpc
 
 from sis import errors, fetched_records
+from sis.append import Source
 from sis.circuit_breaker import CircuitBreaker
 from sis.credentials import Credentials, is_local
+from sis.entries import Entry
 from sis.evaluate_request import EvaluateRequest
+from sis.kept_streams import KeptStreams
+from sis.records import SequenceRef
 from sis.segment import Segment
 from sis.server_append import ServerAppendStream
 from sis.v1 import ratio_service_pb2 as pb
@@ -117,6 +122,12 @@ class SingleServer:
             request_serializer=EvaluateRequest.serialize,
             response_deserializer=pb.EvaluateResponse.FromString,
         )
+        self._append = self._channel.stream_stream(
+            "/sis.v1.RatioService/Append", response_deserializer=pb.AppendResponse.FromString
+        )
+        self._kept_streams = KeptStreams()
+        # Their threads would keep them for ever.
+        weakref.finalize(self, self._kept_streams.close).atexit = False
         self._timeout = timeout
         self._breaker = breaker
         self._lock = threading.Lock()
@@ -124,6 +135,7 @@ class SingleServer:
         self._known: Dict[str, _KnownRun] = {}
 
     def close(self) -> None:
+        self._kept_streams.close()
         self._channel.close()
 
     def CreateRun(self, request: pb.CreateRunRequest) -> pb.CreateRunResponse:
@@ -228,18 +240,28 @@ class SingleServer:
         return Segment(lease, response.segment, f"/dev/shm{response.object}", response.bytes)
 
     def append(
-        self,
-        header: pb.AppendHeader,
-        top_k: int,
-        retry_timeout: float,
-        segments: Callable[[], Sequence[Segment]] = tuple,
+        self, source: Source, segments: Callable[[], Sequence[Segment]] = tuple
     ) -> ServerAppendStream:
         """`segments`: those leased at present, in which blocks may lie."""
         try:
-            self._send_about(header.run.run_id, lambda: None, confirm=True)
+            self._send_about(source.run.id, lambda: None, confirm=True)
         except errors.Error:
             pass  # The stream itself meets it, and tells at its first flush.
-        return ServerAppendStream(self._stub, top_k, header, self._timeout, retry_timeout, segments)
+        return ServerAppendStream(self._append, source, self._timeout, segments)
+
+    def append_many(self, source: Source, entries: Sequence[Entry]) -> Dict[SequenceRef, int]:
+        """The committed lengths of what is stored now. Raises what a stream's flush raises."""
+
+        def send() -> Union[Dict[SequenceRef, int], errors.AppendError]:
+            try:
+                return self._kept_streams.append(source, lambda: self.append(source), entries)
+            except errors.AppendError as refused:
+                return refused  # An answer, whatever its codes are.
+
+        answer = self._send_about(source.run.id, send)
+        if isinstance(answer, errors.AppendError):
+            raise answer
+        return answer
 
     def remember(
         self,

@@ -55,7 +55,7 @@ class AioTest(unittest.IsolatedAsyncioTestCase):
             names = {name for name, _ in inspect.getmembers(blocking) if not name.startswith("_")}
             lacking = names - {name for name, _ in inspect.getmembers(asynchronous)}
             # What only other parts of the package call.
-            self.assertEqual(lacking - {"put", "unflushed", "must_wait"}, set())
+            self.assertEqual(lacking - {"put", "put_many", "unflushed", "must_wait"}, set())
 
     async def test_in_a_process_that_was_forked_it_says_what_to_do(self):
         async with sis.aio.Client(self.address, timeout=20) as client:
@@ -79,6 +79,16 @@ class AioTest(unittest.IsolatedAsyncioTestCase):
             self.assertEqual((await client.release(run, ["s"])).sequences, 1)
             with self.assertRaises(sis.NotFound):
                 await client.get_run("none")
+
+    async def test_many_entries_in_one_call(self):
+        async with sis.aio.Client(self.address, timeout=20) as client:
+            run = await client.create_run("r", seed=1, vocabulary_size=5, top_k=K)
+            entries = [sis.Block("s", 0, 0, **RECORD), sis.Seal("s", 2)]
+            sampling = sis.Sampling("raw")
+            self.assertEqual(await client.append_many(run, entries, sampling=sampling), {("s", 0): 2})
+            async with await client.append(run, sampling=sampling) as stream:
+                await stream.append_many([sis.Block("t", 0, 0, **RECORD)])
+            self.assertEqual(len(self.service.sequences["r", "t", 0].rows), 2)
 
     async def test_the_event_loop_runs_while_the_server_is_slow(self):
         self.service.before_batch = lambda batch: time.sleep(0.5)

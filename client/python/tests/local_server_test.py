@@ -145,11 +145,17 @@ class LocalServerTest(unittest.TestCase):
             for _ in range(10):
                 self.assertEqual(in_a_fork(ask), runs)
                 self.assertEqual(client.list_runs(), runs)
+            seal = [sis.Seal("sequence", 0)]
+            for _ in range(3):
+                # Its stream stays open until there is a fork.
+                client.append_many(run, seal, sampling=sis.Sampling("raw"))
+                self.assertEqual(len(in_a_fork(ask)), 1)
             stream = client.append(run, sampling=sis.Sampling("raw"))
             stream.flush()
             for inherited in (
                 client.list_runs,
                 lambda: client.append(run, sampling=sis.Sampling("raw")),
+                lambda: client.append_many(run, seal, sampling=sis.Sampling("raw")),
                 lambda: stream.seal("sequence", length=1),
                 stream.flush,
                 stream.close,

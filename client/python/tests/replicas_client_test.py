@@ -124,6 +124,60 @@ class ReplicasClientTest(unittest.TestCase):
         with self.assertWarnsRegex(RuntimeWarning, "2 entries were not flushed when its client"):
             self.client.close()
 
+    def append_many(self, *entries, run=None):
+        return self.client.append_many(run or self.run_, entries, sampling=SAMPLING)
+
+    def test_many_entries_go_to_those_that_have_their_sequences(self):
+        names = [f"s{i}" for i in range(40)]
+        for turn in range(3):
+            committed = self.append_many(*(sis.Seal(name, 0) for name in names))
+            self.assertEqual(committed, {(name, 0): 0 for name in names})
+        placement = Placement(self.names)
+        for replica, service in enumerate(self.services):
+            own = [name for name in names if placement.replica("run", name) == replica]
+            batch = [entry.seal.sequence.id for entry in service.batches[-1].entries]
+            self.assertEqual((batch, len(service.batches)), (own, 3))
+            self.assertEqual(service.asked.count("Append"), 1)
+        with self.assertRaises(sis.FailedPrecondition):
+            self.append_many(sis.Seal("s", 0), run=sis.Run("run", 7, self.run_.config))
+
+    def test_of_many_entries_those_of_a_lost_replica_are_refused(self):
+        lost, well = self.sequence_of(1), self.sequence_of(0)
+        entries = [sis.Seal(lost, 0), sis.Seal(well, 0)]
+        self.append_many(*entries)
+        self.servers[1].stop(None).wait()
+        for message in ("", "left alone for a while"):
+            with self.assertRaises(sis.AppendError) as raised:
+                self.append_many(*entries, sis.Seal(well, 1))
+            refused = [(r.sequence, r.entry, r.code.name) for r in raised.exception.refused]
+            self.assertEqual(
+                sorted(refused), sorted([(well, "seal at 1", "FAILED_PRECONDITION"), (lost, "seal at 0", "UNAVAILABLE")])
+            )
+            (of_lost,) = (r for r in raised.exception.refused if r.sequence == lost)
+            self.assertIn(message, of_lost.message)
+
+    def test_a_replica_that_was_restarted_takes_entries_at_once(self):
+        lost, well = self.sequence_of(1), self.sequence_of(0)
+        self.append_many(sis.Seal(lost, 0), sis.Seal(well, 0))
+        self.servers[1].stop(None).wait()
+        self.services[1] = Service()
+        self.servers[1], _ = fake_service.start(self.services[1], int(self.names[1].rpartition(":")[2]))
+        self.addCleanup(lambda: self.servers[1].stop(None).wait())
+        self.assertEqual(self.append_many(sis.Seal(lost, 3), sis.Seal(well, 0)), {(lost, 0): 0, (well, 0): 0})
+        self.assertEqual([service.asked.count("Append") for service in self.services], [1, 1])
+
+    def test_many_entries_over_a_stream(self):
+        names = [f"s{i}" for i in range(40)]
+        with self.client.append(self.run_, sampling=SAMPLING) as stream:
+            stream.append_many([sis.Seal(name, 0) for name in names])
+            self.servers[1].stop(None).wait()
+            stream.append_many([sis.Seal(name, 1) for name in names])
+            with self.assertRaises(sis.AppendError) as raised:
+                stream.flush()
+        lost = {r.sequence for r in raised.exception.refused if r.code.name == "UNAVAILABLE"}
+        placement = Placement(self.names)
+        self.assertEqual(lost, {name for name in names if placement.replica("run", name) == 1})
+
     def test_a_run_is_deleted_on_all_replicas_or_the_call_fails(self):
         self.services[1].DeleteRun(pb.DeleteRunRequest(run=pb.RunRef(run_id="run")), None)
         self.assertTrue(self.client.delete_run("run"))

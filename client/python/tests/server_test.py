@@ -364,6 +364,40 @@ class ServerTest(unittest.TestCase):
         status = self.client.get_run(self.run_.id)
         self.assertEqual((status.positions, status.sealed_sequences), (4, 1))
 
+    def test_many_entries_leave_what_one_by_one_leave(self):
+        records = [record(log_softmax(30, seed=seed), seed) for seed in range(6)]
+        wrong = records[5]._replace(top_k_ids=np.where(records[5].top_k_ids == -1, -1, VOCABULARY))
+        entries = [
+            *(sis.Block(name, 0, 1, *kept) for name, kept in zip("abcd", records)),
+            sis.Block("a", 30, 2, *records[4]),
+            sis.Block("wrong", 0, 1, *wrong),
+            sis.Block("b", 0, 1, *records[0]),
+            sis.Truncate("c", 20),
+            sis.Block("c", 20, 2, *(array[20:] for array in records[5])),
+            sis.Seal("c", 30),
+            sis.Block("c", 30, 2, *records[4]),
+            sis.Block("d", 3, 7, *records[1], attempt=1),
+        ]
+        outcomes = []
+        for many in (False, True):
+            run = self.create(f"-{many}")
+            with self.assertRaises(sis.AppendError) as raised:
+                if many:
+                    self.client.append_many(run, entries, sampling=SAMPLING)
+                with self.client.append(run, sampling=SAMPLING) as stream:
+                    for entry in () if many else entries:
+                        values = entry._asdict()
+                        name = values.pop("sequence")
+                        getattr(stream, type(entry).__name__.lower())(name, **values)
+            fetched = self.client.fetch_top_k(run, [*"abcd", ("d", 1), "wrong"])
+            status = self.client.get_run(run.id)
+            outcomes.append(
+                (raised.exception.refused, fetched.slices, fetched.missing, status.positions, status.sealed_sequences)
+            )
+        self.assertEqual(outcomes[0], outcomes[1])
+        self.assertEqual([refusal.sequence for refusal in outcomes[0][0]], ["wrong", "b", "c"])
+        self.assertEqual(len({part.record_digest for part in outcomes[0][1]}), 6)
+
     def test_a_full_server_makes_the_worker_wait_until_there_is_room(self):
         run = self.run_ = self.create(incarnation=2, byte_quota=1 << 20)
         rows, held = 500, []
@@ -439,6 +473,27 @@ class TerminationTest(unittest.TestCase):
                 stream.flush()
             with self.assertRaises(sis.Unavailable):
                 client.list_runs()
+
+    def test_a_call_after_a_restart_finds_its_stream_gone_and_loses_nothing(self):
+        server = LiveServer()
+        self.addCleanup(lambda: server.close())
+        kept = record(log_softmax(3, seed=1), seed=1)
+        for way in ("kill", "close"):
+            with sis.Client(server.address, timeout=20) as client:
+                run = client.create_run("run", seed=1, vocabulary_size=VOCABULARY, top_k=TOP_K)
+                client.advance_version(run, 4)
+                client.append_many(run, [sis.Block("before", 0, 4, *kept)], sampling=SAMPLING)
+                getattr(server, way)()
+                server = LiveServer(listen=server.address)
+                committed = None
+                while committed is None:
+                    try:
+                        committed = client.append_many(run, [sis.Block("after", 0, 4, *kept)], sampling=SAMPLING)
+                    except sis.Unavailable:
+                        pass  # It has not connected yet, as may be with any call.
+                self.assertEqual(committed, {("after", 0): 3})
+                self.assertEqual(client.get_run("run").policy_version, 4)
+                self.assertEqual(len(client.fetch_top_k(run, ["after"])), 3)
 
 
 if __name__ == "__main__":

@@ -14,11 +14,11 @@ from sis.append import AppendStream
 from sis.client import Client
 from sis.engines.adapter import Adapter, Piece
 from sis.engines.lists import stretches
+from sis.entries import AppendEntry, Block, Seal, Truncate
 from sis.outage import Outage
 from sis.owner import Owner
 from sis.records import SequenceRef
 from sis.run import Run
-from sis.top_k import TopK
 
 # A caller that is so many positions ahead of the server waits.
 MAX_WAITING = 1 << 16
@@ -351,32 +351,26 @@ class Recorder:
         if columns is not None:
             record = columns.record(self._run.config.top_k)
             present = columns.present
+        entries: List[AppendEntry] = []
         row = 0  # in columns
         kept = 0  # in record
         for item in work:
+            name, attempt = item.sequence
             rows = item.positions
             if rows and columns is not None:
                 there = np.ones(rows, bool) if present is None else present[row : row + rows]
                 for first, last in stretches(there):
-                    part = TopK(*(array[kept : kept + last - first] for array in record))
-                    self._block(item, first, part)
+                    part = (array[kept : kept + last - first] for array in record)
+                    entries.append(
+                        Block(name, item.first_position + first, item.policy_version, *part, attempt)
+                    )
                     kept += last - first
                 row += rows
             if item.then is not None:
                 entry, length = item.then
-                assert self._stream is not None
-                call = self._stream.seal if entry == "seal" else self._stream.truncate
-                call(item.sequence.id, length=length, attempt=item.sequence.attempt)
-
-    def _block(self, item: _Work, offset: int, part: TopK) -> None:
+                entries.append((Seal if entry == "seal" else Truncate)(name, length, attempt))
         assert self._stream is not None
-        self._stream.block(
-            item.sequence.id,
-            first_position=item.first_position + offset,
-            policy_version=item.policy_version,
-            attempt=item.sequence.attempt,
-            **part._asdict(),
-        )
+        self._stream.append_many(entries)
 
 
 def _is_down(error: Exception) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 import grpc
 import numpy as np
 
-from sis import errors
+from sis import entries, errors
 from sis.client import Client
 from sis.evaluation import Evaluation
 from sis.options import EvaluateOptions
@@ -105,17 +105,13 @@ class Rollouts:
         self._lengths = [rollout.length for rollout in rollouts]
         self.policy_version = policy_version
 
-        def append() -> None:
-            with self.client.append(self.run, sampling=sampling, worker=self._worker) as stream:
-                for name, rollout in zip(names, rollouts):
-                    for block in rollout.blocks:
-                        stream.block(
-                            name, first_position=block.first_position, policy_version=policy_version,
-                            **block.record._asdict(),
-                        )  # fmt: skip
-                    if rollout.length:
-                        stream.seal(name, length=rollout.length)
-
+        recorded: List[entries.AppendEntry] = []
+        for name, rollout in zip(names, rollouts):
+            for block in rollout.blocks:
+                recorded.append(entries.Block(name, block.first_position, policy_version, *block.record))
+            if rollout.length:
+                recorded.append(entries.Seal(name, rollout.length))
+        append = lambda: self.client.append_many(self.run, recorded, sampling=sampling, worker=self._worker)
         self._asked("rollouts are not recorded", append)
 
     def advance_version(self, policy_version: int) -> None:

@@ -1,0 +1,289 @@
+"""What append streams carry, and its bytes."""
+
+from __future__ import annotations
+
+import functools
+import operator
+import struct
+from typing import Any, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
+
+import grpc
+import numpy as np
+
+from sis import arrays, checksum, errors
+from sis.arrays import ArrayLike
+from sis.records import SequenceRef
+from sis.segment import Segment
+from sis.v1 import ratio_service_pb2 as pb
+from sis.wire import key, varint
+
+
+class Block(NamedTuple):
+    """Positions of one sequence: see AppendStream.block. `Block(name, 0, version, *record)` is of a
+    sis.TopK."""
+
+    sequence: str
+    first_position: int
+    policy_version: int
+    sampled_ids: ArrayLike
+    sampled_log_probs: ArrayLike
+    top_k_ids: ArrayLike
+    top_k_log_probs: ArrayLike
+    attempt: int = 0
+
+
+class Truncate(NamedTuple):
+    """See AppendStream.truncate."""
+
+    sequence: str
+    length: int
+    attempt: int = 0
+
+
+class Seal(NamedTuple):
+    """See AppendStream.seal."""
+
+    sequence: str
+    length: int
+    attempt: int = 0
+
+
+AppendEntry = Union[Block, Truncate, Seal]
+
+# What bytes are made of; arrays are contiguous.
+Part = Union[bytes, np.ndarray]
+
+
+class PlacedArrays(NamedTuple):
+    """The arrays of a block that lie in a segment, where they must stay until it is acked."""
+
+    segment: Segment
+    arrays: Sequence[np.ndarray]
+
+
+class Entry:
+    """A checked one, until it is acked for good."""
+
+    __slots__ = ("sequence", "kind", "first", "end", "parts", "size", "placed", "retry_until", "answered")
+
+    def __init__(
+        self,
+        sequence: SequenceRef,
+        kind: str,
+        first: int,
+        end: int,
+        parts: Sequence[Part],
+        size: int,
+        placed: Optional[PlacedArrays] = None,
+    ) -> None:
+        self.sequence = sequence
+        # "block" of [first, end), "truncate" to `end` or "seal" at it.
+        self.kind = kind
+        self.first = first
+        self.end = end
+        # Its bytes in a batch, with the caller's own arrays among them; their sum.
+        self.parts = parts
+        self.size = size
+        # Kept, so that their memory is not used again before the server has read it.
+        self.placed = placed
+        # Set by the first refusal for lack of room, on time.monotonic().
+        self.retry_until: Optional[float] = None
+        # Acked, or refused for good.
+        self.answered = False
+
+    def copy_arrays(self) -> None:
+        """From then on the caller may write to those that travel."""
+        self.parts = [b"".join(self.parts)]
+
+    @property
+    def segment(self) -> Optional[str]:
+        """The one that holds the arrays; "" if the message holds them, None if there are none."""
+        if self.placed is not None:
+            return self.placed.segment.name
+        return "" if self.kind == "block" else None
+
+    @property
+    def referred_bytes(self) -> int:
+        """Of arrays that the server reads where they are."""
+        return 0 if self.placed is None else sum(array.nbytes for array in self.placed.arrays)
+
+    def refusal(self, code: grpc.StatusCode, message: str) -> errors.Refusal:
+        if self.kind == "block":
+            text = f"block [{self.first}, {self.end})"
+        else:
+            text = f"{self.kind} {'to' if self.kind == 'truncate' else 'at'} {self.end}"
+        return errors.Refusal(self.sequence.id, self.sequence.attempt, text, code, message)
+
+
+def checked(entry: AppendEntry, top_k: int, segments: Sequence[Segment]) -> Entry:
+    """ValueError or TypeError if shapes or types are wrong. Arrays that lie in one of the segments
+    stay there."""
+    if isinstance(entry, Block):
+        return _checked_block(entry, top_k, segments)
+    if not isinstance(entry, (Truncate, Seal)):
+        raise TypeError(f"{entry!r} is no sis.Block, sis.Truncate or sis.Seal")
+    kind = "seal" if isinstance(entry, Seal) else "truncate"
+    sequence, named = _named(entry.sequence, entry.attempt)
+    data = named + _unsigned(_LENGTH, entry.length)
+    data = _before(_NUMBERS[kind], len(data)) + data
+    return Entry(sequence, kind, 0, entry.length, [data], len(data))
+
+
+def all_checked(entries: Iterable[AppendEntry], top_k: int, segments: Sequence[Segment]) -> List[Entry]:
+    """Says of the first that is wrong which it is."""
+    made: List[Entry] = []
+    listed = list(entries)
+    try:
+        for entry in listed:
+            made.append(checked(entry, top_k, segments))
+    except (TypeError, ValueError) as error:
+        name = getattr(entry, "sequence", None)
+        kind = ValueError if isinstance(error, ValueError) else TypeError
+        raise kind(f"entries[{len(made)}], sequence {name!r}: {error}") from error
+    return made
+
+
+class _Field(NamedTuple):
+    """Of a message. The descriptors themselves are slow to ask."""
+
+    number: int
+    name: str
+    bits: int
+
+    @staticmethod
+    def of(message: Any, name: str) -> _Field:
+        field = message.DESCRIPTOR.fields_by_name[name]
+        return _Field(field.number, name, 32 if field.type == field.TYPE_UINT32 else 64)
+
+
+_ENTRIES = _Field.of(pb.AppendBatch, "entries").number
+_IN_SEGMENT = _Field.of(pb.AppendBatch, "segment").number
+_BATCH = _Field.of(pb.AppendRequest, "batch").number
+_NUMBERS = {kind: _Field.of(pb.AppendEntry, kind).number for kind in ("block", "truncate", "seal")}
+# Of the three kinds, which have the same number for it.
+_SEQUENCE = _Field.of(pb.Block, "sequence").number
+_ID = _Field.of(pb.SequenceRef, "id").number
+_ATTEMPT = _Field.of(pb.SequenceRef, "attempt")
+# Of truncations too.
+_LENGTH = _Field.of(pb.Seal, "length")
+_FIRST_POSITION = _Field.of(pb.Block, "first_position")
+_POLICY_VERSION = _Field.of(pb.Block, "policy_version")
+_ARRAYS = [
+    _Field.of(pb.Block, name).number
+    for name in ("sampled_ids", "sampled_log_probs", "top_k_ids", "top_k_log_probs")
+]
+_CRC32C = _Field.of(pb.Block, "crc32c").number << 3 | 5
+_FIXED32 = struct.Struct("<BI")
+# What says where an array lies.
+_PLACE_BYTES = 16
+
+
+_INT32, _FLOAT32 = np.dtype("<i4"), np.dtype("<f4")
+
+
+def _are_ready(
+    ids: ArrayLike, log_probs: ArrayLike, top_k_ids: ArrayLike, top_k_log_probs: ArrayLike, top_k: int
+) -> bool:
+    """Whether `_converted` would return the same arrays; of short ones it takes half of all time to
+    find that out array by array."""
+    if not (type(ids) is type(log_probs) is type(top_k_ids) is type(top_k_log_probs) is np.ndarray):
+        return False
+    narrow, wide = ids.shape, (len(ids), top_k)
+    return (
+        len(narrow) == 1
+        and log_probs.shape == narrow
+        and top_k_ids.shape == top_k_log_probs.shape == wide
+        and ids.dtype is top_k_ids.dtype is _INT32
+        and log_probs.dtype is top_k_log_probs.dtype is _FLOAT32
+        and ids.flags.c_contiguous
+        and log_probs.flags.c_contiguous
+        and top_k_ids.flags.c_contiguous
+        and top_k_log_probs.flags.c_contiguous
+    )
+
+
+def _converted(
+    ids: ArrayLike, log_probs: ArrayLike, top_k_ids: ArrayLike, top_k_log_probs: ArrayLike, top_k: int
+) -> List[np.ndarray]:
+    """Contiguous. ValueError if shapes or types are wrong."""
+    sampled_ids = arrays.int32("sampled_ids", ids, [None])
+    rows = len(sampled_ids)
+    return [
+        sampled_ids,
+        arrays.float32("sampled_log_probs", log_probs, [rows]),
+        arrays.int32("top_k_ids", top_k_ids, [rows, top_k]),
+        arrays.float32("top_k_log_probs", top_k_log_probs, [rows, top_k]),
+    ]
+
+
+def _checked_block(block: Block, top_k: int, segments: Sequence[Segment]) -> Entry:
+    name, first, version, *given, attempt = block
+    columns = given if _are_ready(*given, top_k) else _converted(*given, top_k)
+    rows = len(columns[0])
+    sequence, named = _named(name, attempt)
+    crc = checksum.crc32c(columns)
+    end = b"" if crc is None else _FIXED32.pack(_CRC32C, crc)
+    placed: Optional[PlacedArrays] = None
+    values: Sequence[Part] = columns
+    keys, size = _array_keys(4 * rows, 4 * rows * top_k)
+    for segment in segments:
+        places = segment.refer_all(columns)
+        if places is not None:
+            placed, values = PlacedArrays(segment, columns), places
+            keys, size = _array_keys(_PLACE_BYTES, _PLACE_BYTES)
+            break
+    begin = named + _unsigned(_FIRST_POSITION, first) + _unsigned(_POLICY_VERSION, version)
+    size += len(begin) + len(end)
+    before = _before(_NUMBERS["block"], size)
+    a, b, c, d = values
+    parts = [before + begin + keys[0], a, keys[1], b, keys[2], c, keys[3], d, end]
+    return Entry(sequence, "block", first, first + rows, parts, len(before) + size, placed)
+
+
+@functools.lru_cache(1 << 12, typed=True)
+def _named(name: str, attempt: int) -> Tuple[SequenceRef, bytes]:
+    """A sequence, and the field that names it."""
+    data = str.encode(name)
+    data = key(_ID, len(data)) + data if data else b""
+    data += _unsigned(_ATTEMPT, attempt)
+    return SequenceRef(name, attempt), key(_SEQUENCE, len(data)) + data
+
+
+@functools.lru_cache(1 << 12)
+def _before(number: int, size: int) -> bytes:
+    """What comes before the bytes of an entry: the fields that hold them."""
+    inner = key(number, size)
+    return key(_ENTRIES, len(inner) + size) + inner
+
+
+@functools.lru_cache(1 << 12)
+def _array_keys(narrow: int, wide: int) -> Tuple[Sequence[bytes], int]:
+    """What comes before each of the four arrays, of so many bytes; what they take, with these."""
+    sizes = (narrow, narrow, wide, wide)
+    keys = [key(number, size) if size else b"" for number, size in zip(_ARRAYS, sizes)]
+    return keys, sum(sizes) + sum(map(len, keys))
+
+
+@functools.lru_cache(1 << 12, typed=True)
+def _unsigned(field: _Field, value: int) -> bytes:
+    """Nothing for 0."""
+    number = operator.index(value)
+    if not 0 <= number < 1 << field.bits:
+        raise ValueError(f"{field.name} is {number}, must be in [0, 2^{field.bits})")
+    return varint(field.number << 3) + varint(number) if number else b""
+
+
+def request(entries: Sequence[Entry], segment: str) -> Tuple[bytes, int]:
+    """An AppendRequest of these, whose arrays lie in `segment`, or in it; where its entries
+    begin."""
+    size = 0
+    parts: List[Part] = [b""]
+    for entry in entries:
+        size += entry.size
+        parts += entry.parts
+    if segment:
+        name = segment.encode()
+        parts += [key(_IN_SEGMENT, len(name)), name]
+        size += len(parts[-2]) + len(name)
+    parts[0] = key(_BATCH, size)
+    return b"".join(parts), len(parts[0])

@@ -1,0 +1,119 @@
+"""Append streams that stay open from call to call."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from typing import Callable, Dict, List, NamedTuple, Optional, Sequence
+
+from sis import errors
+from sis.append import Source
+from sis.entries import Entry
+from sis.owner import Owner
+from sis.records import SequenceRef
+from sis.server_append import ServerAppendStream
+
+# Beyond these the one that was used longest ago is ended.
+MOST_IDLE = 16
+
+
+class _Idle(NamedTuple):
+    source: Source
+    stream: ServerAppendStream
+
+
+# gRPC's threads must have ended before a fork (Client says more). What is kept nobody sees: so it is
+# ended here.
+_of_this_process: weakref.WeakSet[KeptStreams] = weakref.WeakSet()
+
+
+def _before_fork() -> None:
+    for kept in list(_of_this_process):
+        kept.end_idle()
+
+
+os.register_at_fork(before=_before_fork)
+
+
+class KeptStreams:
+    """Those to one server. A call has its stream to itself, so that it hears of its own entries
+    alone. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._owner = Owner()
+        self._lock = threading.Lock()
+        # All is flushed; the one that was used last is last. Guarded by _lock.
+        self._idle: List[_Idle] = []
+        self._closed = False
+        _of_this_process.add(self)
+
+    def append(
+        self, source: Source, open_stream: Callable[[], ServerAppendStream], entries: Sequence[Entry]
+    ) -> Dict[SequenceRef, int]:
+        """The committed lengths, once all is stored. `open_stream` opens a stream for `source`.
+
+        Raises what a stream's flush raises. But a stream that an earlier call has opened tells
+        nothing of the server when it breaks: all is sent once more, over another.
+        """
+        stream = self._take(source)
+        if stream is not None:
+            try:
+                return self._flushed(source, stream, entries)
+            except (errors.AppendError, errors.DeadlineExceeded):
+                raise
+            except errors.Error:
+                if self._closed:
+                    raise
+        return self._flushed(source, open_stream(), entries)
+
+    def close(self) -> None:
+        """Ends those that are idle; the others when their calls return."""
+        # In a process that was forked the lock may be held for ever.
+        if self._owner.here:
+            self._closed = True
+            self.end_idle()
+
+    def end_idle(self) -> None:
+        if not self._owner.here:
+            return
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for _, stream in idle:
+            stream.abandon()
+
+    def _flushed(
+        self, source: Source, stream: ServerAppendStream, entries: Sequence[Entry]
+    ) -> Dict[SequenceRef, int]:
+        try:
+            stream.put_many(entries)
+            return stream.flush()
+        except errors.AppendError:
+            raise
+        except BaseException:
+            stream.abandon()
+            raise
+        finally:
+            self._keep(_Idle(source, stream))
+
+    def _take(self, source: Source) -> Optional[ServerAppendStream]:
+        while True:
+            with self._lock:
+                own = [index for index, idle in enumerate(self._idle) if idle.source == source]
+                if not own:
+                    return None
+                stream = self._idle.pop(own[-1]).stream
+            if not stream.broken:
+                return stream
+            stream.abandon()
+
+    def _keep(self, idle: _Idle) -> None:
+        if idle.stream.broken:
+            return
+        surplus: List[_Idle] = []
+        with self._lock:
+            self._idle.append(idle)
+            while self._idle and (self._closed or len(self._idle) > MOST_IDLE):
+                surplus.append(self._idle.pop(0))
+        for _, stream in surplus:
+            stream.abandon()

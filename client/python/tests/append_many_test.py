@@ -1,0 +1,373 @@
+"""Many entries in one call: what comes of them, and of the stream that stays open."""
+
+import gc
+import random
+import threading
+import time
+import unittest
+import unittest.mock
+import weakref
+
+import grpc
+import numpy as np
+
+import fake_service
+import sis
+from in_a_fork import in_a_fork
+from sis import kept_streams
+from sis import server_append as append_module
+
+SAMPLING = sis.Sampling("processed", temperature=0.7)
+TOP_K = 4
+
+
+def block(sequence="s", first=0, rows=2, seed=0, attempt=0, **changed):
+    rng = np.random.default_rng(seed)
+    log_probs = (-np.sort(rng.exponential(size=(rows, TOP_K)), axis=1) - 1.5).astype(np.float32)
+    ids = np.argsort(rng.random((rows, 32)), axis=1)[:, :TOP_K].astype(np.int32)
+    arrays = dict(
+        sampled_ids=np.ascontiguousarray(ids[:, 1]),
+        sampled_log_probs=np.ascontiguousarray(log_probs[:, 1]),
+        top_k_ids=ids,
+        top_k_log_probs=log_probs,
+    )
+    return sis.Block(sequence, first, 3, attempt=attempt, **{**arrays, **changed})
+
+
+def one_by_one(stream, entry):
+    values = entry._asdict()
+    if isinstance(entry, sis.Block):
+        stream.block(values.pop("sequence"), **values)
+    else:
+        call = stream.seal if isinstance(entry, sis.Seal) else stream.truncate
+        call(entry.sequence, length=entry.length, attempt=entry.attempt)
+
+
+class AppendManyTest(unittest.TestCase):
+    def setUp(self):
+        self.service = fake_service.FakeService()
+        self.server, self.address = fake_service.start(self.service)
+        self.addCleanup(lambda: self.server.stop(None).wait())
+        self.client = sis.Client(self.address, timeout=20)
+        self.addCleanup(self.client.close)
+        self.run_ = self.create_run()
+
+    def create_run(self, name="run"):
+        return self.client.create_run(name, seed=1, vocabulary_size=32, top_k=TOP_K)
+
+    def append(self, *entries, run=None, **options):
+        return self.client.append_many(run or self.run_, entries, sampling=SAMPLING, worker="w", **options)
+
+    def stored(self, sequence="s", run="run"):
+        return sorted(self.service.sequences[(run, sequence, 0)].rows)
+
+    def streams(self):
+        """How many were opened."""
+        return len(self.service.headers)
+
+    def threads(self):
+        """Of streams that are open."""
+        return [thread for thread in threading.enumerate() if thread.name == "sis-append-acks"]
+
+    # What comes of the entries.
+
+    def entries_at_random(self, seed):
+        """Some are refused: they come back, differ, or are cut or sealed elsewhere."""
+        generator = random.Random(seed)
+        entries = []
+        for _ in range(60):
+            name, attempt = generator.choice("abc"), generator.choice((0, 0, 0, 1))
+            if (kind := generator.random()) < 0.75:
+                first = generator.choice((0, 2, 4, 6, 8))
+                entries.append(block(name, first, 2, seed=first + (generator.random() < 0.1), attempt=attempt))
+            elif kind < 0.9:
+                entries.append(sis.Truncate(name, generator.choice((0, 3, 6)), attempt))
+            else:
+                entries.append(sis.Seal(name, generator.choice((6, 8, 10)), attempt))
+        return entries
+
+    def test_many_are_as_one_by_one(self):
+        refusals = 0
+        for seed in range(10):
+            entries = self.entries_at_random(seed)
+            outcomes = []
+            # Ends the streams of the one before: the service has threads for eight.
+            self.client.close()
+            self.client = sis.Client(self.address, timeout=20)
+            for way in ("one by one", "in one call", "over a stream"):
+                run = self.create_run(f"{way[:3]}-{seed}")
+                refused = ()
+                stream = self.client.append(run, sampling=SAMPLING, worker="w")
+                try:
+                    if way == "in one call":
+                        committed = self.append(*entries, run=run)
+                    elif way == "over a stream":
+                        stream.append_many(entries)
+                        committed = stream.flush()
+                    else:
+                        for entry in entries:
+                            one_by_one(stream, entry)
+                        committed = stream.flush()
+                except sis.AppendError as error:
+                    refused, committed = error.refused, None
+                stream.close()
+                held = {
+                    key[1:]: (sequence.rows, sequence.sealed)
+                    for key, sequence in self.service.sequences.items()
+                    if key[0] == run.id
+                }
+                outcomes.append((held, refused, committed))
+            self.assertEqual(outcomes[0], outcomes[1])
+            self.assertEqual(outcomes[0], outcomes[2])
+            refusals += len(outcomes[0][1])
+        self.assertGreater(refusals, 20)
+
+    def test_they_travel_together_in_order(self):
+        names = [f"s{index}" for index in range(100)]
+        entries = [entry for name in names for entry in (block(name), sis.Seal(name, 2))]
+        self.assertEqual(self.append(*entries), {(name, 0): 2 for name in names})
+        (batch,) = self.service.batches
+        kinds = [entry.WhichOneof("entry") for entry in batch.entries]
+        self.assertEqual(kinds, ["block", "seal"] * 100)
+        self.assertEqual([entry.block.sequence.id for entry in batch.entries[::2]], names)
+
+    def test_messages_have_so_many_bytes_and_entries(self):
+        rows = append_module.BATCH_BYTES // (8 * TOP_K) // 3
+        self.append(*(block(first=index * rows, rows=rows) for index in range(9)))
+        sizes = [batch.ByteSize() for batch in self.service.batches]
+        self.assertGreaterEqual(len(sizes), 3)
+        self.assertLess(max(sizes), 2 * append_module.BATCH_BYTES)
+        del self.service.batches[:]
+        self.append(*(sis.Seal(f"s{index}", 0) for index in range(2 * append_module.BATCH_ENTRIES + 1)))
+        self.assertEqual(
+            [len(batch.entries) for batch in self.service.batches],
+            [append_module.BATCH_ENTRIES, append_module.BATCH_ENTRIES, 1],
+        )
+
+    def test_refusals_are_of_the_call_alone_and_leave_its_stream_open(self):
+        self.append(block("a"), sis.Seal("a", 2))
+        with self.assertRaises(sis.AppendError) as raised:
+            self.append(block("b"), block("a", first=2), sis.Seal("a", 3), block("c"))
+        self.assertEqual(
+            [(r.sequence, r.entry, r.code) for r in raised.exception.refused],
+            [
+                ("a", "block [2, 4)", grpc.StatusCode.FAILED_PRECONDITION),
+                ("a", "seal at 3", grpc.StatusCode.FAILED_PRECONDITION),
+            ],
+        )
+        self.assertEqual((self.stored("b"), self.stored("c")), ([0, 1], [0, 1]))
+        self.assertEqual(self.append(block("d")), {("d", 0): 2})
+        self.assertEqual(self.streams(), 1)
+
+    def test_calls_side_by_side_hear_of_their_own_entries(self):
+        self.service.before_batch = lambda batch: time.sleep(0.01)
+        outcomes = {}
+
+        def work(name):
+            for turn in range(5):
+                entries = [block(name, first=2 * turn), sis.Seal(name + "sealed", turn)]
+                try:
+                    outcomes[name, turn] = self.append(*entries)
+                except sis.AppendError as error:
+                    outcomes[name, turn] = [(r.sequence, r.entry) for r in error.refused]
+
+        threads = [threading.Thread(target=work, args=(f"s{i}",)) for i in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for i in range(4):
+            self.assertEqual(self.stored(f"s{i}"), list(range(10)))
+            self.assertEqual(outcomes[f"s{i}", 0], {(f"s{i}", 0): 2, (f"s{i}sealed", 0): 0})
+            for turn in range(1, 5):
+                self.assertEqual(outcomes[f"s{i}", turn], [(f"s{i}sealed", f"seal at {turn}")])
+        self.assertLessEqual(self.streams(), 4)
+
+    def test_a_wrong_entry_is_named_and_nothing_is_sent(self):
+        for wrong, error, message in (
+            (block("t", sampled_log_probs=np.zeros(3)), ValueError, r"sampled_log_probs has shape \[3\], must be \[2\]"),
+            (block("t", first=-1), ValueError, "first_position is -1"),
+            (block("t", top_k_ids=np.zeros((2, TOP_K))), ValueError, "top_k_ids has dtype float64"),
+            (sis.Seal("t", 2.5), TypeError, "float"),
+        ):
+            with self.assertRaisesRegex(error, rf"entries\[1\], sequence 't': .*{message}"):
+                self.append(block(), wrong, block("u"))
+        with self.client.append(self.run_, sampling=SAMPLING) as stream:
+            with self.assertRaisesRegex(ValueError, r"entries\[1\], sequence 't': first_position"):
+                stream.append_many([block(), block("t", first=-1)])
+        self.assertEqual(self.service.sequences, {})
+
+    def test_arrays_of_any_kind(self):
+        values = block(rows=3)
+        lists = sis.Block(*(value.tolist() if isinstance(value, np.ndarray) else value for value in values))
+        strided = values._replace(top_k_ids=np.asfortranarray(values.top_k_ids.astype(np.int64)))
+        self.append(lists, strided)
+        with self.assertRaises(sis.AppendError):
+            self.append(block(rows=3, seed=1))
+
+    def test_arrays_are_the_callers_again_when_a_stream_has_taken_them(self):
+        # Also those of entries that are sent again later.
+        refused = []
+
+        def refuse(entry):
+            if entry.block.sequence.id == "b" and not refused:
+                refused.append(entry)
+                return fake_service.RESOURCE_EXHAUSTED, "no room", 0.05
+            return None
+
+        self.service.refuse = refuse
+        entries = [block(name, seed=index) for index, name in enumerate("abc")]
+        with self.client.append(self.run_, sampling=SAMPLING) as stream:
+            stream.append_many(entries)
+            for entry in entries:
+                for array in entry[3:7]:
+                    array[...] = 7
+        self.assertEqual(len(refused), 1)
+        self.append(*(block(name, seed=index) for index, name in enumerate("abc")))
+
+    def test_no_room_is_tried_again_and_then_refused(self):
+        refused = []
+
+        def refuse(entry):
+            if entry.WhichOneof("entry") == "block" and entry.block.sequence.id == "b":
+                refused.append(entry)
+                return fake_service.RESOURCE_EXHAUSTED, "no room", 0.05
+            return None
+
+        self.service.refuse = refuse
+        with self.assertRaises(sis.AppendError) as raised:
+            self.append(block("a"), block("b"), block("c"), retry_timeout=0.3)
+        self.assertEqual([r.sequence for r in raised.exception.refused], ["b"])
+        self.assertGreater(len(refused), 2)
+        self.assertEqual((self.stored("a"), self.stored("c")), ([0, 1], [0, 1]))
+
+    def test_nothing_is_nothing(self):
+        self.assertEqual(self.append(), {})
+
+    # The stream.
+
+    def test_a_stream_stays_open_and_knows_its_run(self):
+        opened = []
+        create = self.service.CreateRun
+        self.service.CreateRun = lambda request, context: opened.append(request) or create(request, context)
+        server, address = fake_service.start(self.service)
+        self.addCleanup(lambda: server.stop(None).wait())
+        with sis.Client(address, timeout=20) as self.client:
+            run = self.create_run()
+            del opened[:]
+            for turn in range(5):
+                self.append(block(first=2 * turn))
+            self.assertEqual((self.streams(), len(opened)), (1, 1))
+            # What a header says differently needs another.
+            self.client.append_many(run, [block("t")], sampling=sis.Sampling("raw"))
+            self.client.append_many(run, [block("u")], sampling=SAMPLING, worker="another")
+            self.append(block("v"), run=self.create_run("another"))
+            self.append(block("w"))
+            self.assertEqual(self.streams(), 4)
+        self.assertEqual(self.stored(), list(range(10)))
+
+    def test_not_too_many_stay_open(self):
+        def append(worker):
+            self.client.append_many(self.run_, [sis.Seal("s", 0)], sampling=SAMPLING, worker=worker)
+
+        with unittest.mock.patch.object(kept_streams, "MOST_IDLE", 2):
+            for worker in "abca":
+                append(worker)
+            self.assertEqual((self.streams(), len(self.threads())), (4, 2))
+            # Those that were used last are those that stay.
+            for worker in "aca":
+                append(worker)
+        self.assertEqual(self.streams(), 4)
+
+    def test_it_ends_with_its_client(self):
+        for end in ("close", "forget"):
+            self.client = sis.Client(self.address, timeout=20)
+            self.append(block())
+            self.assertEqual(len(self.threads()), 1)
+            if end == "close":
+                self.client.close()
+                with self.assertRaises(Exception):
+                    self.append(block())
+            else:
+                gone = weakref.ref(self.client)
+                self.client = None
+                gc.collect()
+                self.assertIsNone(gone())
+            self.assertEqual(self.threads(), [])
+
+    def restart(self):
+        """With nothing in memory, at the same address."""
+        self.server.stop(None).wait()
+        self.service = fake_service.FakeService()
+        self.server, _ = fake_service.start(self.service, int(self.address.rpartition(":")[2]))
+
+    def test_a_restarted_server_loses_nothing_of_the_next_call(self):
+        for turn in range(3):
+            self.assertEqual(self.append(block(first=2 * turn)), {("s", 0): 2 * turn + 2})
+            self.restart()
+        self.append(block(first=6))
+        self.assertEqual(self.stored(), [6, 7])
+
+    def test_what_was_under_way_when_a_kept_stream_broke_is_sent_again(self):
+        self.append(block("before"))
+        broken = []
+        answer = self.service.answer
+
+        def break_at_the_second(context):
+            if len(self.service.batches) == 2 and not broken:
+                broken.append(1)
+                self.service.sequences.clear()
+                context.abort(grpc.StatusCode.UNAVAILABLE, "going away")
+            answer(context)
+
+        self.service.answer = break_at_the_second
+        rows = append_module.BATCH_BYTES // (8 * TOP_K)
+        committed = self.append(*(block(name, rows=rows) for name in "abc"))
+        self.assertEqual(committed, {(name, 0): rows for name in "abc"})
+        self.assertEqual([len(self.stored(name)) for name in "abc"], [rows] * 3)
+        self.assertEqual((len(broken), self.streams()), (1, 2))
+
+    def test_a_new_stream_that_breaks_is_the_calls_error(self):
+        self.service.answer = lambda context: context.abort(grpc.StatusCode.UNAVAILABLE, "away")
+        with self.assertRaisesRegex(sis.Unavailable, "away"):
+            self.append(block())
+        self.assertEqual((self.threads(), self.service.sequences), ([], {}))
+
+    def test_no_ack_in_time_is_an_error_at_once(self):
+        self.append(block())
+        let_go = threading.Event()
+        self.addCleanup(let_go.set)
+        self.service.before_batch = lambda batch: let_go.wait(20)
+        self.client._service._timeout = 0.2
+        ((_, stream),) = self.client._service._kept_streams._idle
+        stream._timeout = 0.2
+        with self.assertRaises(sis.DeadlineExceeded):
+            self.append(block(first=2))
+        let_go.set()
+        self.client._service._timeout = 20
+        self.append(block(first=2))
+        self.assertEqual(self.stored(), [0, 1, 2, 3])
+
+    def test_a_run_that_was_superseded_is_an_error(self):
+        self.append(block())
+        new = self.client.create_run("run", seed=1, vocabulary_size=32, top_k=TOP_K, incarnation=2)
+        self.restart()
+        self.client.create_run("run", seed=1, vocabulary_size=32, top_k=TOP_K, incarnation=2)
+        with self.assertRaises(sis.FailedPrecondition):
+            self.append(block())
+        self.append(block(), run=new)
+
+    def test_a_process_that_is_forked_has_no_stream_of_its_parents(self):
+        self.append(block())
+        stream = self.client._service._kept_streams._idle[0].stream
+
+        inherited = in_a_fork(lambda: self.append(block("child")))
+        self.assertRegex(str(inherited), "Make a sis.Client here, after the fork")
+        self.assertEqual((self.threads(), stream.broken), ([], True))
+        self.assertNotIn(("run", "child", 0), self.service.sequences)
+        self.append(block(first=2))
+        self.assertEqual((self.stored(), self.streams()), ([0, 1, 2, 3], 2))
+
+
+if __name__ == "__main__":
+    unittest.main()

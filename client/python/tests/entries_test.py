@@ -1,0 +1,95 @@
+"""The bytes of entries are those that protobuf would write."""
+
+import random
+import unittest
+
+import numpy as np
+
+import sis
+from sis import checksum, entries
+from sis.v1 import ratio_service_pb2 as pb
+
+TOP_K = 3
+
+
+def columns(rows, seed):
+    rng = np.random.default_rng(seed)
+    return {
+        "sampled_ids": rng.integers(100, size=rows, dtype=np.int32),
+        "sampled_log_probs": rng.normal(size=rows).astype(np.float32),
+        "top_k_ids": rng.integers(100, size=(rows, TOP_K), dtype=np.int32),
+        "top_k_log_probs": rng.normal(size=(rows, TOP_K)).astype(np.float32),
+    }
+
+
+class EntriesTest(unittest.TestCase):
+    def setUp(self):
+        self.addCleanup(setattr, checksum, "_extend", checksum._extend)
+
+    def entry(self, generator):
+        """One at random, and protobuf's."""
+        sequence = generator.choice(("", "s", "é" * 70, "n" * 300))
+        attempt = generator.choice((0, 1, 127, 128, 2**32 - 1))
+        reference = pb.SequenceRef(id=sequence, attempt=attempt)
+        kind = generator.choice((sis.Block, sis.Block, sis.Truncate, sis.Seal))
+        length = generator.choice((0, 1, 200, 2**32 - 1))
+        if kind is not sis.Block:
+            field = kind.__name__.lower()
+            message = getattr(pb, kind.__name__)(sequence=reference, length=length)
+            return kind(sequence, length, attempt), pb.AppendEntry(**{field: message})
+        values = columns(generator.choice((0, 1, 2, 31, 32, 33, 5000)), generator.getrandbits(30))
+        version = generator.choice((0, 1, 2**64 - 1))
+        message = pb.Block(
+            sequence=reference,
+            first_position=length,
+            policy_version=version,
+            crc32c=checksum.crc32c(values.values()),
+            **{name: array.tobytes() for name, array in values.items()},
+        )
+        block = sis.Block(sequence, length, version, attempt=attempt, **values)
+        return block, pb.AppendEntry(block=message)
+
+    def test_a_request_is_what_protobuf_writes(self):
+        generator = random.Random(5)
+        for extend in (None, lambda data, crc: (crc * 31 + len(bytes(data))) % 2**32):
+            checksum._extend = extend
+            for count in (0, 1, 3, 20):
+                for segment in ("", "segment-7"):
+                    made = [self.entry(generator) for _ in range(count)]
+                    checked = entries.all_checked([entry for entry, _ in made], TOP_K, ())
+                    batch = pb.AppendBatch(entries=[message for _, message in made], segment=segment)
+                    expected = pb.AppendRequest(batch=batch).SerializeToString(deterministic=True)
+                    data, offset = entries.request(checked, segment)
+                    self.assertEqual(data, expected)
+                    # An entry by itself is the same bytes, wherever it stands.
+                    for entry in checked:
+                        entry.copy_arrays()
+                        self.assertEqual(b"".join(entry.parts), data[offset : offset + entry.size])
+                        offset += entry.size
+
+    def test_numbers_that_do_not_fit_are_refused(self):
+        good = dict(sequence="s", first_position=0, policy_version=0, **columns(2, seed=1))
+        for name, value in (
+            ("first_position", -1),
+            ("first_position", 2**32),
+            ("policy_version", 2**64),
+            ("attempt", -1),
+        ):
+            with self.assertRaisesRegex(ValueError, rf"entries\[1\], sequence 's': {name} is {value}, must"):
+                entries.all_checked([sis.Block(**good), sis.Block(**{**good, name: value})], TOP_K, ())
+        for entry in (sis.Seal("s", 1.5), sis.Seal(b"s", 1), sis.Seal("s", "1"), "s", ("s", 1)):
+            with self.assertRaises(TypeError):
+                entries.all_checked([entry], TOP_K, ())
+        with self.assertRaisesRegex(ValueError, "surrogates"):
+            entries.all_checked([sis.Seal("\ud800", 1)], TOP_K, ())
+
+    def test_integers_of_numpy_are_integers(self):
+        same = [
+            entries.checked(sis.Seal("s", kind(5), kind(1)), TOP_K, ()).parts
+            for kind in (int, np.int64, np.uint8)
+        ]
+        self.assertEqual(same, [same[0]] * 3)
+
+
+if __name__ == "__main__":
+    unittest.main()
