@@ -26,7 +26,7 @@ class ReplicatedAppendWriter final : public AppendWriter {
                          const std::vector<std::shared_ptr<SingleServer>>& servers,
                          const v1::AppendHeader& header, const AppendOptions& options);
 
-  absl::Status Put(OutgoingEntry entry) override;
+  absl::Status Put(std::vector<OutgoingEntry>& entries) override;
   absl::StatusOr<std::vector<RefusedEntry>> Flush() override;
   absl::StatusOr<std::vector<RefusedEntry>> Finish() override;
 
@@ -40,7 +40,7 @@ class ReplicatedAppendWriter final : public AppendWriter {
     ~Lane() { WarnOfUnflushed(refused_.size()); }
     // Opens the stream, unless the replica is left alone.
     void Open();
-    absl::Status Put(OutgoingEntry entry);
+    absl::Status Put(std::vector<OutgoingEntry>& entries);
     absl::StatusOr<std::vector<RefusedEntry>> Flush();
     absl::StatusOr<std::vector<RefusedEntry>> Finish();
 
@@ -48,6 +48,8 @@ class ReplicatedAppendWriter final : public AppendWriter {
     using End = absl::StatusOr<std::vector<RefusedEntry>> (ServerAppendWriter::*)();
 
     absl::StatusOr<std::vector<RefusedEntry>> Collect(End end);
+    // With mutex_ held.
+    void Refuse(const std::vector<OutgoingEntry>& entries, const absl::Status& status);
     // The stream, opened if there is none, with mutex_ held. Unavailable while the replica is left
     // alone.
     absl::StatusOr<std::shared_ptr<ServerAppendWriter>> Opened();
