@@ -87,14 +87,6 @@ absl::StatusOr<std::vector<RefusedEntry>> ReplicatedAppendWriter::Lane::Collect(
   return refused;
 }
 
-absl::StatusOr<std::vector<RefusedEntry>> ReplicatedAppendWriter::Lane::Flush() {
-  return Collect(&ServerAppendWriter::Flush);
-}
-
-absl::StatusOr<std::vector<RefusedEntry>> ReplicatedAppendWriter::Lane::Finish() {
-  return Collect(&ServerAppendWriter::Finish);
-}
-
 ReplicatedAppendWriter::ReplicatedAppendWriter(
     ReplicaOf replica_of, const std::vector<std::shared_ptr<SingleServer>>& servers,
     const v1::AppendHeader& header, const AppendOptions& options)
@@ -117,11 +109,11 @@ absl::Status ReplicatedAppendWriter::Put(std::vector<OutgoingEntry>& entries) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<RefusedEntry>> ReplicatedAppendWriter::CollectAll(
-    absl::StatusOr<std::vector<RefusedEntry>> (Lane::*end)()) {
+absl::StatusOr<std::vector<RefusedEntry>> ReplicatedAppendWriter::CollectAll(End end) {
+  OpenIfUnused();
   std::vector<std::future<absl::StatusOr<std::vector<RefusedEntry>>>> ends;
   for (const std::unique_ptr<Lane>& lane : lanes_) {
-    ends.push_back(std::async(std::launch::async, end, lane.get()));
+    ends.push_back(std::async(std::launch::async, &Lane::Collect, lane.get(), end));
   }
   std::vector<RefusedEntry> refused;
   absl::Status error;
@@ -146,13 +138,11 @@ void ReplicatedAppendWriter::OpenIfUnused() {
 }
 
 absl::StatusOr<std::vector<RefusedEntry>> ReplicatedAppendWriter::Flush() {
-  OpenIfUnused();
-  return CollectAll(&Lane::Flush);
+  return CollectAll(&ServerAppendWriter::Flush);
 }
 
 absl::StatusOr<std::vector<RefusedEntry>> ReplicatedAppendWriter::Finish() {
-  OpenIfUnused();
-  return CollectAll(&Lane::Finish);
+  return CollectAll(&ServerAppendWriter::Finish);
 }
 
 }  // namespace sis

@@ -31,6 +31,9 @@ class ReplicatedAppendWriter final : public AppendWriter {
   absl::StatusOr<std::vector<RefusedEntry>> Finish() override;
 
  private:
+  // Flush or Finish.
+  using End = absl::StatusOr<std::vector<RefusedEntry>> (ServerAppendWriter::*)();
+
   // The stream to one replica. When it breaks, what was under way is refused, and later another is
   // opened.
   class Lane {
@@ -41,13 +44,10 @@ class ReplicatedAppendWriter final : public AppendWriter {
     // Opens the stream, unless the replica is left alone.
     void Open();
     absl::Status Put(std::vector<OutgoingEntry>& entries);
-    absl::StatusOr<std::vector<RefusedEntry>> Flush();
-    absl::StatusOr<std::vector<RefusedEntry>> Finish();
+    // Flushes or finishes the stream; what was refused, here or there.
+    absl::StatusOr<std::vector<RefusedEntry>> Collect(End end);
 
    private:
-    using End = absl::StatusOr<std::vector<RefusedEntry>> (ServerAppendWriter::*)();
-
-    absl::StatusOr<std::vector<RefusedEntry>> Collect(End end);
     // With mutex_ held.
     void Refuse(const std::vector<OutgoingEntry>& entries, const absl::Status& status);
     // The stream, opened if there is none, with mutex_ held. Unavailable while the replica is left
@@ -70,8 +70,7 @@ class ReplicatedAppendWriter final : public AppendWriter {
 
   // Opens the streams if no entry has opened one: else nobody would look at the header.
   void OpenIfUnused();
-  absl::StatusOr<std::vector<RefusedEntry>> CollectAll(
-      absl::StatusOr<std::vector<RefusedEntry>> (Lane::*end)());
+  absl::StatusOr<std::vector<RefusedEntry>> CollectAll(End end);
 
   const ReplicaOf replica_of_;
   std::vector<std::unique_ptr<Lane>> lanes_;
