@@ -83,12 +83,7 @@ ExitStatus Main(int argc, const char* const* argv) {
   Action action;
   LocalAction local_action;
   app.require_subcommand(0, 1);
-  CLI::App* const runs = app.add_subcommand("runs", "Runs of the service.");
-  runs->require_subcommand(0, 1);
-  AddRunsList(*runs, action);
-  AddRunsGet(*runs, action);
-  AddRunsCreate(*runs, action);
-  AddRunsDelete(*runs, action);
+  AddRuns(app, action);
   AddStep(app, action);
   AddTop(app, action);
   AddSequences(app, action);
@@ -119,7 +114,8 @@ ExitStatus Main(int argc, const char* const* argv) {
   if (app.count("--token_file") > 0) credentials.token.clear();
   std::vector<std::string> replicas = absl::StrSplit(addresses, ',', absl::SkipEmpty());
   // What changes a run any server of a fleet does for all.
-  const bool changes = runs->got_subcommand("create") || runs->got_subcommand("delete");
+  const CLI::App& runs = *app.get_subcommand("runs");
+  const bool changes = runs.got_subcommand("create") || runs.got_subcommand("delete");
   if (replicas.size() == 1 && !changes) AskAllBehind(replicas, credentials);
   const absl::StatusOr<std::unique_ptr<Client>> client =
       Client::Connect(replicas, {.connect_timeout = absl::Seconds(3), .credentials = credentials});

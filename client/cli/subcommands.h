@@ -18,13 +18,7 @@ enum class ExitStatus { kDone = 0, kFailed = 1, kWrongUsage = 2, kFaultFound = 3
 // Of a subcommand that asks no service.
 using LocalAction = std::function<absl::StatusOr<ExitStatus>()>;
 
-// To "sisctl runs".
-void AddRunsList(CLI::App& runs, Action& action);
-void AddRunsGet(CLI::App& runs, Action& action);
-void AddRunsCreate(CLI::App& runs, Action& action);
-void AddRunsDelete(CLI::App& runs, Action& action);
-
-// To "sisctl" itself.
+void AddRuns(CLI::App& sisctl, Action& action);
 void AddStep(CLI::App& sisctl, Action& action);
 void AddTop(CLI::App& sisctl, Action& action);
 void AddSequences(CLI::App& sisctl, Action& action);

@@ -19,6 +19,45 @@ std::array<std::span<const std::byte>, 4> ArraysOf(const RecordView& records) {
           std::as_bytes(records.ids), std::as_bytes(records.log_probs)};
 }
 
+OutgoingEntry Made(const BlockEntry& from, const MappedSegments* segments) {
+  const std::array<std::span<const std::byte>, 4> arrays = ArraysOf(from.records);
+  OutgoingEntry entry;
+  std::vector<std::string> fields;
+  if (std::optional<MappedSegments::Locations> parts =
+          segments ? segments->FindAll(arrays) : std::nullopt) {
+    entry.segment = std::move(parts->segment);
+    fields = std::move(parts->fields);
+  } else {
+    for (const std::span<const std::byte> array : arrays) fields.push_back(ToBytes(array));
+  }
+  v1::Block& block = *entry.message.mutable_block();
+  ToMessage(from.sequence, *block.mutable_sequence());
+  block.set_first_position(from.first_position);
+  block.set_policy_version(from.policy_version);
+  block.set_sampled_ids(std::move(fields[0]));
+  block.set_sampled_log_probs(std::move(fields[1]));
+  block.set_top_k_ids(std::move(fields[2]));
+  block.set_top_k_log_probs(std::move(fields[3]));
+  uint32_t crc = 0;
+  for (const std::span<const std::byte> array : arrays) crc = ExtendCrc32c(crc, array);
+  block.set_crc32c(crc);
+  return entry;
+}
+
+OutgoingEntry Made(const TruncateEntry& from, const MappedSegments*) {
+  OutgoingEntry entry;
+  ToMessage(from.sequence, *entry.message.mutable_truncate()->mutable_sequence());
+  entry.message.mutable_truncate()->set_length(from.length);
+  return entry;
+}
+
+OutgoingEntry Made(const SealEntry& from, const MappedSegments*) {
+  OutgoingEntry entry;
+  ToMessage(from.sequence, *entry.message.mutable_seal()->mutable_sequence());
+  entry.message.mutable_seal()->set_length(from.length);
+  return entry;
+}
+
 }  // namespace
 
 const v1::SequenceRef& SequenceOf(const v1::AppendEntry& entry) {
@@ -35,43 +74,34 @@ void WarnOfUnflushed(size_t entries) {
 
 absl::Status AppendWriter::Block(const SequenceRef& sequence, uint32_t first_position,
                                  uint64_t policy_version, const RecordView& records) {
-  const std::array<std::span<const std::byte>, 4> arrays = ArraysOf(records);
-  OutgoingEntry entry;
-  std::vector<std::string> fields;
-  if (std::optional<MappedSegments::Locations> parts =
-          segments_ ? segments_->FindAll(arrays) : std::nullopt) {
-    entry.segment = std::move(parts->segment);
-    fields = std::move(parts->fields);
-    for (const std::span<const std::byte> array : arrays) entry.array_bytes += array.size();
-  } else {
-    for (const std::span<const std::byte> array : arrays) fields.push_back(ToBytes(array));
-  }
-  v1::Block& block = *entry.message.mutable_block();
-  ToMessage(sequence, *block.mutable_sequence());
-  block.set_first_position(first_position);
-  block.set_policy_version(policy_version);
-  block.set_sampled_ids(std::move(fields[0]));
-  block.set_sampled_log_probs(std::move(fields[1]));
-  block.set_top_k_ids(std::move(fields[2]));
-  block.set_top_k_log_probs(std::move(fields[3]));
-  uint32_t crc = 0;
-  for (const std::span<const std::byte> array : arrays) crc = ExtendCrc32c(crc, array);
-  block.set_crc32c(crc);
-  return Put(std::move(entry));
+  const AppendEntry entry = BlockEntry{sequence, first_position, policy_version, records};
+  return AppendMany({&entry, 1});
 }
 
 absl::Status AppendWriter::Truncate(const SequenceRef& sequence, uint32_t length) {
-  OutgoingEntry entry;
-  ToMessage(sequence, *entry.message.mutable_truncate()->mutable_sequence());
-  entry.message.mutable_truncate()->set_length(length);
-  return Put(std::move(entry));
+  const AppendEntry entry = TruncateEntry{sequence, length};
+  return AppendMany({&entry, 1});
 }
 
 absl::Status AppendWriter::Seal(const SequenceRef& sequence, uint32_t length) {
-  OutgoingEntry entry;
-  ToMessage(sequence, *entry.message.mutable_seal()->mutable_sequence());
-  entry.message.mutable_seal()->set_length(length);
-  return Put(std::move(entry));
+  const AppendEntry entry = SealEntry{sequence, length};
+  return AppendMany({&entry, 1});
+}
+
+absl::Status AppendWriter::AppendMany(std::span<const AppendEntry> entries) {
+  const auto make = [this](const auto& entry) { return Made(entry, segments_.get()); };
+  std::vector<OutgoingEntry> made;
+  size_t bytes = 0;
+  for (size_t i = 0; i < entries.size(); ++i) {
+    made.push_back(std::visit(make, entries[i]));
+    bytes += made.back().bytes();
+    // A batch leaves while the next is made: so copies of arrays are never many.
+    if (bytes < batch_bytes_ && i + 1 < entries.size()) continue;
+    if (absl::Status status = Put(made); !status.ok()) return status;
+    made.clear();
+    bytes = 0;
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace sis

@@ -4,8 +4,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -21,7 +23,8 @@ namespace sis {
 struct AppendOptions {
   // For the server's messages and metrics.
   std::string worker = {};
-  // Entries are sent together until a batch has so many bytes.
+  // Entries are sent together until a batch has so many bytes. Arrays in shared memory, which do
+  // not travel, are none of them.
   size_t batch_bytes = 256 << 10;
   // Batches sent and not yet acked. When so many are under way and another is full, calls block.
   size_t max_batches_in_flight = 8;
@@ -33,16 +36,30 @@ struct AppendOptions {
   absl::Duration ack_timeout = absl::Minutes(5);
 };
 
+// What AppendWriter::Block, Truncate and Seal are told.
+struct BlockEntry {
+  SequenceRef sequence;
+  uint32_t first_position = 0;
+  uint64_t policy_version = 0;
+  RecordView records;
+};
+struct TruncateEntry {
+  SequenceRef sequence;
+  uint32_t length = 0;
+};
+struct SealEntry {
+  SequenceRef sequence;
+  uint32_t length = 0;
+};
+using AppendEntry = std::variant<BlockEntry, TruncateEntry, SealEntry>;
+
 // An entry on its way.
 struct OutgoingEntry {
   v1::AppendEntry message;
   // The segment that holds the arrays of its block; empty if the message does.
   std::string segment = {};
-  // The size of the arrays in the segment.
-  size_t array_bytes = 0;
 
-  // What the server has to read for it.
-  size_t bytes() const { return message.ByteSizeLong() + array_bytes; }
+  size_t bytes() const { return message.ByteSizeLong(); }
 };
 
 // An entry that the server did not take.
@@ -77,9 +94,12 @@ class AppendWriter {
   absl::Status Truncate(const SequenceRef& sequence, uint32_t length);
   // No position at or beyond `length` will come.
   absl::Status Seal(const SequenceRef& sequence, uint32_t length);
+  // Entries of any sequences, as by the calls above one by one, but in as few batches as
+  // batch_bytes allows. After an error some may be stored.
+  absl::Status AppendMany(std::span<const AppendEntry> entries);
 
-  // What the three above call.
-  virtual absl::Status Put(OutgoingEntry entry) = 0;
+  // What AppendMany calls: takes the entries, in order.
+  virtual absl::Status Put(std::vector<OutgoingEntry>& entries) = 0;
 
   // Waits until every entry is acked; returns those refused since the last call. Without entries
   // it waits until the server has taken the header.
@@ -88,12 +108,13 @@ class AppendWriter {
   virtual absl::StatusOr<std::vector<RefusedEntry>> Finish() = 0;
 
  protected:
-  // Arrays in these need not travel; null: all do.
-  explicit AppendWriter(std::shared_ptr<const MappedSegments> segments)
-      : segments_(std::move(segments)) {}
+  // Arrays in `segments` need not travel; null: all do.
+  AppendWriter(std::shared_ptr<const MappedSegments> segments, size_t batch_bytes)
+      : segments_(std::move(segments)), batch_bytes_(batch_bytes) {}
 
  private:
   const std::shared_ptr<const MappedSegments> segments_;
+  const size_t batch_bytes_;
 };
 
 // Says so on standard error, if there are any.

@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <future>
 #include <map>
@@ -13,9 +15,11 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/time/clock.h"
+#include "client/one_server/server_append_writer.h"
 #include "client/testing/scripted_service.h"
 #include "kernels/numerics/crc32c.h"
 
@@ -133,6 +137,104 @@ TEST_F(AppendWriterTest, AppendCoalescesWhileABatchIsUnderWay) {
   ASSERT_TRUE(stream->Finish().ok());
   service_.AppendHasEnded();
   EXPECT_THAT(batch_sizes, ElementsAre(1, 20));
+}
+
+// Notes what comes, and acks it.
+std::function<grpc::Status(ScriptedService::ServerStream&)> NoteBatches(
+    std::vector<v1::AppendBatch>& batches) {
+  return [&](ScriptedService::ServerStream& stream) {
+    v1::AppendRequest request;
+    stream.Read(&request);
+    while (stream.Read(&request)) {
+      batches.push_back(request.batch());
+      stream.Write(AckAll(request.batch(), Ok));
+    }
+    return grpc::Status::OK;
+  };
+}
+
+std::vector<int> Sizes(const std::vector<v1::AppendBatch>& batches) {
+  std::vector<int> sizes;
+  for (const v1::AppendBatch& batch : batches) sizes.push_back(batch.entries_size());
+  return sizes;
+}
+
+TEST_F(AppendWriterTest, ManyAreTheEntriesOfEachInAsFewBatchesAsTheirBytesAllow) {
+  const std::vector<int32_t> sampled(18, 7), ids(36, 9);
+  const std::vector<float> sampled_log_probs(18, -0.25f), log_probs(36, -2.0f);
+  std::vector<AppendEntry> entries;
+  for (uint32_t i = 0; i < 18; ++i) {
+    const RecordView row = {
+        std::span(sampled).subspan(i, 1), std::span(sampled_log_probs).subspan(i, 1),
+        std::span(ids).subspan(2 * i, 2), std::span(log_probs).subspan(2 * i, 2)};
+    entries.push_back(
+        BlockEntry{{std::string(1, static_cast<char>('a' + i % 3)), i % 2}, i, 11, row});
+  }
+  entries.push_back(SealEntry{{"a", 1}, 19});
+  entries.push_back(TruncateEntry{{"b", 0}, 3});
+  std::vector<v1::AppendBatch> batches;
+  const auto append = [&](const AppendOptions& options, bool many) {
+    batches.clear();
+    service_.OnAppend(NoteBatches(batches));
+    const auto stream = Append(options);
+    if (many) {
+      EXPECT_TRUE(stream->AppendMany(entries).ok());
+    } else {
+      for (const AppendEntry& entry : entries) {
+        if (const auto* block = std::get_if<BlockEntry>(&entry)) {
+          EXPECT_TRUE(stream
+                          ->Block(block->sequence, block->first_position, block->policy_version,
+                                  block->records)
+                          .ok());
+        }
+      }
+      EXPECT_TRUE(stream->Seal({"a", 1}, 19).ok());
+      EXPECT_TRUE(stream->Truncate({"b", 0}, 3).ok());
+    }
+    EXPECT_TRUE(stream->AppendMany({}).ok());
+    EXPECT_TRUE(stream->Finish().ok());
+    service_.AppendHasEnded();
+    std::vector<std::string> sent;
+    for (const v1::AppendBatch& batch : batches) {
+      for (const v1::AppendEntry& entry : batch.entries()) {
+        sent.push_back(entry.SerializeAsString());
+      }
+    }
+    return sent;
+  };
+  const std::vector<std::string> one_by_one = append({}, /*many=*/false);
+  EXPECT_EQ(one_by_one.size(), 20);
+  EXPECT_EQ(append({}, /*many=*/true), one_by_one);
+  // A truncation waits for all that come before it.
+  EXPECT_THAT(Sizes(batches), ElementsAre(19, 1));
+  const size_t three = one_by_one[0].size() * 3;
+  EXPECT_EQ(append({.batch_bytes = three, .max_batches_in_flight = 2}, /*many=*/true), one_by_one);
+  EXPECT_EQ(Sizes(batches).front(), 3);
+  EXPECT_EQ(append({.batch_bytes = 1}, /*many=*/true), one_by_one);
+  EXPECT_EQ(batches.size(), 20);
+}
+
+TEST_F(AppendWriterTest, ArraysInASegmentDoNotCountAgainstABatch) {
+  // Ten blocks of 80 KB each.
+  constexpr size_t kPositions = 10'000;
+  const std::unique_ptr<std::byte, decltype(&std::free)> memory(
+      static_cast<std::byte*>(std::aligned_alloc(64, kPositions * 8)), &std::free);
+  std::memset(memory.get(), 0, kPositions * 8);
+  const auto segments = std::make_shared<MappedSegments>();
+  segments->Add({memory.get(), kPositions * 8}, "segment");
+  const std::span sampled(reinterpret_cast<const int32_t*>(memory.get()), kPositions);
+  const std::span log_probs(reinterpret_cast<const float*>(memory.get()) + kPositions, kPositions);
+  const std::vector<AppendEntry> blocks(10, BlockEntry{{"a"}, 0, 0, {sampled, log_probs, {}, {}}});
+
+  std::vector<v1::AppendBatch> batches;
+  service_.OnAppend(NoteBatches(batches));
+  ServerAppendWriter stream(v1::RatioService::NewStub(server_->InProcessChannel({})),
+                            v1::AppendHeader(), {.batch_bytes = 100'000}, segments);
+  ASSERT_TRUE(stream.AppendMany(blocks).ok());
+  ASSERT_TRUE(stream.Finish().ok());
+  service_.AppendHasEnded();
+  ASSERT_THAT(Sizes(batches), ElementsAre(10));
+  EXPECT_EQ(batches[0].segment(), "segment");
 }
 
 TEST_F(AppendWriterTest, AppendBlocksTheCallerWhileTooManyBatchesAreUnacked) {

@@ -30,7 +30,7 @@ std::chrono::nanoseconds RetryDelay(double seconds) {
 ServerAppendWriter::ServerAppendWriter(std::shared_ptr<v1::RatioService::Stub> stub,
                                        v1::AppendHeader header, const AppendOptions& options,
                                        std::shared_ptr<const MappedSegments> segments)
-    : AppendWriter(std::move(segments)),
+    : AppendWriter(std::move(segments), options.batch_bytes),
       stub_(std::move(stub)),
       header_(std::move(header)),
       options_(options),
@@ -89,10 +89,17 @@ std::vector<RefusedEntry> ServerAppendWriter::GiveUp() {
   return refused;
 }
 
-absl::Status ServerAppendWriter::Put(OutgoingEntry entry) {
-  const size_t bytes = entry.bytes();
-  const bool after_all_others = entry.message.has_truncate();
+absl::Status ServerAppendWriter::Put(std::vector<OutgoingEntry>& entries) {
   std::unique_lock lock(mutex_);
+  absl::Status status;
+  auto entry = entries.begin();
+  while (entry != entries.end() && (status = Queue(lock, *entry)).ok()) ++entry;
+  entries.erase(entries.begin(), entry);
+  return status;
+}
+
+absl::Status ServerAppendWriter::Queue(std::unique_lock<std::mutex>& lock, OutgoingEntry& entry) {
+  const bool after_all_others = entry.message.has_truncate();
   WaitFor(lock, [&] {
     if (ended_ || closing_) return true;
     return after_all_others ? Idle() : queued_bytes_ < options_.batch_bytes;
@@ -103,8 +110,8 @@ absl::Status ServerAppendWriter::Put(OutgoingEntry entry) {
   }
   if (ended_ || closing_) return absl::FailedPreconditionError("the append stream is finished");
   if (Idle()) last_progress_ = Clock::now();
+  queued_bytes_ += entry.bytes();
   queue_.push_back({std::move(entry)});
-  queued_bytes_ += bytes;
   changed_.notify_all();
   return absl::OkStatus();
 }

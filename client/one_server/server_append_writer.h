@@ -27,7 +27,8 @@ class ServerAppendWriter final : public AppendWriter {
                      std::shared_ptr<const MappedSegments> segments = nullptr);
   ~ServerAppendWriter() override;
 
-  absl::Status Put(OutgoingEntry entry) override;
+  // After an error those are left that were not taken.
+  absl::Status Put(std::vector<OutgoingEntry>& entries) override;
   absl::StatusOr<std::vector<RefusedEntry>> Flush() override;
   absl::StatusOr<std::vector<RefusedEntry>> Finish() override;
 
@@ -52,6 +53,8 @@ class ServerAppendWriter final : public AppendWriter {
   // condition must hold once ended_ does.
   template <typename Condition>
   void WaitFor(std::unique_lock<std::mutex>& lock, Condition condition);
+  // With mutex_ held: waits for the turn of an entry, and queues it.
+  absl::Status Queue(std::unique_lock<std::mutex>& lock, OutgoingEntry& entry);
   // With mutex_ held: whether every entry is acked; the refused ones, or why the stream is broken.
   bool Idle() const;
   absl::StatusOr<std::vector<RefusedEntry>> TakeRefused();

@@ -69,25 +69,28 @@ Replicas::Replicas(const std::vector<std::string>& names,
       // Not numbers that another process hands out too.
       next_lease_id_(absl::Uniform<uint64_t>(absl::BitGen(), 1, uint64_t{1} << 62)) {}
 
-std::vector<size_t> Replicas::AllReplicas() const {
+template <typename Request, typename Response>
+absl::StatusOr<Replicas::Answers<Response>> Replicas::AskEach(Method<Request, Response> method,
+                                                              const Request& request,
+                                                              bool unknown_is_none) const {
   std::vector<size_t> replicas(servers_.size());
   std::iota(replicas.begin(), replicas.end(), 0);
-  return replicas;
+  return AskSome<Response>(
+      replicas, [&](size_t replica) { return ((*servers_[replica]).*method)(request); },
+      unknown_is_none);
 }
 
-template <typename Response>
-absl::StatusOr<Replicas::Answers<Response>> Replicas::AskAll(const Ask<Response>& ask,
+template <typename Request, typename Response>
+absl::StatusOr<Replicas::Answers<Response>> Replicas::AskAll(Method<Request, Response> method,
+                                                             const Request& request,
                                                              bool unknown_is_none) const {
-  absl::StatusOr<Answers<Response>> answers =
-      AskSome<Response>(AllReplicas(), ask, unknown_is_none);
-  if (!answers.ok()) return answers.status();
-  if (answers->given.empty()) return answers->unknown;
+  absl::StatusOr<Answers<Response>> answers = AskEach(method, request, unknown_is_none);
+  if (answers.ok() && answers->given.empty()) return answers->unknown;
   return answers;
 }
 
 absl::StatusOr<v1::CreateRunResponse> Replicas::CreateRun(const v1::CreateRunRequest& request) {
-  const auto answers = AskAll<v1::CreateRunResponse>(
-      [&](size_t replica) { return servers_[replica]->CreateRun(request); });
+  const auto answers = AskAll(&SingleServer::CreateRun, request);
   if (!answers.ok()) return answers.status();
   v1::CreateRunResponse merged;
   merged.set_created(true);
@@ -109,9 +112,7 @@ absl::StatusOr<v1::CreateRunResponse> Replicas::CreateRun(const v1::CreateRunReq
 }
 
 absl::StatusOr<v1::GetRunResponse> Replicas::GetRun(const v1::GetRunRequest& request) {
-  const auto answers =
-      AskAll<v1::GetRunResponse>([&](size_t replica) { return servers_[replica]->GetRun(request); },
-                                 /*unknown_is_none=*/true);
+  const auto answers = AskAll(&SingleServer::GetRun, request, /*unknown_is_none=*/true);
   if (!answers.ok()) return answers.status();
   v1::GetRunResponse merged;
   for (const auto& [replica, answer] : answers->given) Merge(answer.run(), *merged.mutable_run());
@@ -125,8 +126,7 @@ absl::StatusOr<v1::GetRunResponse> Replicas::GetRun(const v1::GetRunRequest& req
 }
 
 absl::StatusOr<v1::DeleteRunResponse> Replicas::DeleteRun(const v1::DeleteRunRequest& request) {
-  const auto answers = AskSome<v1::DeleteRunResponse>(
-      AllReplicas(), [&](size_t replica) { return servers_[replica]->DeleteRun(request); });
+  const auto answers = AskEach(&SingleServer::DeleteRun, request);
   if (!answers.ok()) return answers.status();
   if (!answers->down.empty()) {
     const absl::Status& status = answers->down.begin()->second;
@@ -143,8 +143,7 @@ absl::StatusOr<v1::DeleteRunResponse> Replicas::DeleteRun(const v1::DeleteRunReq
 }
 
 absl::StatusOr<v1::ListRunsResponse> Replicas::ListRuns(const v1::ListRunsRequest& request) {
-  const auto answers = AskAll<v1::ListRunsResponse>(
-      [&](size_t replica) { return servers_[replica]->ListRuns(request); });
+  const auto answers = AskAll(&SingleServer::ListRuns, request);
   if (!answers.ok()) return answers.status();
   std::map<std::string, v1::Run> runs;
   for (const auto& [replica, answer] : answers->given) {
@@ -158,8 +157,7 @@ absl::StatusOr<v1::ListRunsResponse> Replicas::ListRuns(const v1::ListRunsReques
 
 absl::StatusOr<v1::AdvanceVersionResponse> Replicas::AdvanceVersion(
     const v1::AdvanceVersionRequest& request) {
-  const auto answers = AskAll<v1::AdvanceVersionResponse>(
-      [&](size_t replica) { return servers_[replica]->AdvanceVersion(request); });
+  const auto answers = AskAll(&SingleServer::AdvanceVersion, request);
   if (!answers.ok()) return answers.status();
   v1::AdvanceVersionResponse merged;
   for (const auto& [replica, answer] : answers->given) {
@@ -169,9 +167,7 @@ absl::StatusOr<v1::AdvanceVersionResponse> Replicas::AdvanceVersion(
 }
 
 absl::StatusOr<v1::GetStepResponse> Replicas::GetStep(const v1::GetStepRequest& request) {
-  const auto answers = AskAll<v1::GetStepResponse>(
-      [&](size_t replica) { return servers_[replica]->GetStep(request); },
-      /*unknown_is_none=*/true);
+  const auto answers = AskAll(&SingleServer::GetStep, request, /*unknown_is_none=*/true);
   if (!answers.ok()) return answers.status();
   std::vector<v1::GetStepResponse> parts;
   for (const auto& [replica, answer] : answers->given) parts.push_back(answer);
@@ -181,9 +177,7 @@ absl::StatusOr<v1::GetStepResponse> Replicas::GetStep(const v1::GetStepRequest& 
 }
 
 absl::StatusOr<v1::ListStepsResponse> Replicas::ListSteps(const v1::ListStepsRequest& request) {
-  const auto answers = AskAll<v1::ListStepsResponse>(
-      [&](size_t replica) { return servers_[replica]->ListSteps(request); },
-      /*unknown_is_none=*/true);
+  const auto answers = AskAll(&SingleServer::ListSteps, request, /*unknown_is_none=*/true);
   if (!answers.ok()) return answers.status();
   struct Draw {
     uint64_t draw;
@@ -217,9 +211,7 @@ absl::StatusOr<v1::ListStepsResponse> Replicas::ListSteps(const v1::ListStepsReq
 
 absl::StatusOr<v1::ListSequencesResponse> Replicas::ListSequences(
     const v1::ListSequencesRequest& request) {
-  const auto answers = AskAll<v1::ListSequencesResponse>(
-      [&](size_t replica) { return servers_[replica]->ListSequences(request); },
-      /*unknown_is_none=*/true);
+  const auto answers = AskAll(&SingleServer::ListSequences, request, /*unknown_is_none=*/true);
   if (!answers.ok()) return answers.status();
   std::map<std::pair<std::string, uint32_t>, v1::ListSequencesResponse::Sequence> by_name;
   v1::ListSequencesResponse merged;
@@ -253,9 +245,7 @@ std::vector<absl::StatusOr<v1::GetServerResponse>> Replicas::GetServers() {
 }
 
 absl::StatusOr<v1::InspectRunResponse> Replicas::InspectRun(const v1::InspectRunRequest& request) {
-  const auto answers = AskAll<v1::InspectRunResponse>(
-      [&](size_t replica) { return servers_[replica]->InspectRun(request); },
-      /*unknown_is_none=*/true);
+  const auto answers = AskAll(&SingleServer::InspectRun, request, /*unknown_is_none=*/true);
   if (!answers.ok()) return answers.status();
   std::vector<v1::InspectRunResponse> parts;
   for (const auto& [replica, answer] : answers->given) parts.push_back(answer);
@@ -267,9 +257,7 @@ absl::StatusOr<v1::InspectRunResponse> Replicas::InspectRun(const v1::InspectRun
 absl::StatusOr<v1::InspectSequenceResponse> Replicas::InspectSequence(
     const v1::InspectSequenceRequest& request) {
   // Not the one that it is placed on: behind one name any server may have evaluated it last.
-  const auto answers = AskSome<v1::InspectSequenceResponse>(
-      AllReplicas(), [&](size_t replica) { return servers_[replica]->InspectSequence(request); },
-      /*unknown_is_none=*/true);
+  const auto answers = AskEach(&SingleServer::InspectSequence, request, /*unknown_is_none=*/true);
   if (!answers.ok()) return answers.status();
   if (answers->given.empty()) {
     return answers->down.empty() ? answers->unknown : answers->down.begin()->second;

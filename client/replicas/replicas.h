@@ -71,17 +71,22 @@ class Replicas final : public Service {
   absl::StatusOr<Answers<Response>> AskSome(const std::vector<size_t>& replicas,
                                             const Ask<Response>& ask,
                                             bool unknown_is_none = false) const;
-  // The answers of all replicas; where unknown_is_none, of those that don't say NotFound, but
-  // NotFound if all that answer do.
-  template <typename Response>
-  absl::StatusOr<Answers<Response>> AskAll(const Ask<Response>& ask,
+  template <typename Request, typename Response>
+  using Method = absl::StatusOr<Response> (SingleServer::*)(const Request& request);
+  // Sends all the same.
+  template <typename Request, typename Response>
+  absl::StatusOr<Answers<Response>> AskEach(Method<Request, Response> method,
+                                            const Request& request,
+                                            bool unknown_is_none = false) const;
+  // The same, where one at least must answer. Where unknown_is_none, NotFound if all that answer
+  // say it.
+  template <typename Request, typename Response>
+  absl::StatusOr<Answers<Response>> AskAll(Method<Request, Response> method, const Request& request,
                                            bool unknown_is_none = false) const;
 
   absl::StatusOr<v1::FetchTopKHeader> MergeHeaders(
       const v1::FetchTopKRequest& request, const Parts& parts,
       const Answers<std::vector<FetchedMessage>>& answers);
-
-  std::vector<size_t> AllReplicas() const;
 
   // The replicas that have a part of a request.
   template <typename Part>

@@ -10,25 +10,31 @@
 
 namespace sis {
 
-absl::Status ReplicatedAppendWriter::Lane::Put(OutgoingEntry entry) {
-  const SequenceRef sequence = FromMessage(SequenceOf(entry.message));
+absl::Status ReplicatedAppendWriter::Lane::Put(std::vector<OutgoingEntry>& entries) {
   std::shared_ptr<ServerAppendWriter> stream;
   {
     const std::lock_guard lock(mutex_);
     absl::StatusOr<std::shared_ptr<ServerAppendWriter>> opened = Opened();
     if (!opened.ok()) {
-      refused_.push_back({sequence, opened.status()});
+      Refuse(entries, opened.status());
       return absl::OkStatus();
     }
     stream = *std::move(opened);
   }
   const absl::Time began = absl::Now();
-  const absl::Status status = stream->Put(std::move(entry));
+  const absl::Status status = stream->Put(entries);
   if (status.ok()) return status;
   if (absl::Status error = Broken(stream, status, began); !error.ok()) return error;
   const std::lock_guard lock(mutex_);
-  refused_.push_back({sequence, status});
+  Refuse(entries, status);
   return absl::OkStatus();
+}
+
+void ReplicatedAppendWriter::Lane::Refuse(const std::vector<OutgoingEntry>& entries,
+                                          const absl::Status& status) {
+  for (const OutgoingEntry& entry : entries) {
+    refused_.push_back({FromMessage(SequenceOf(entry.message)), status});
+  }
 }
 
 void ReplicatedAppendWriter::Lane::Open() {
@@ -81,34 +87,33 @@ absl::StatusOr<std::vector<RefusedEntry>> ReplicatedAppendWriter::Lane::Collect(
   return refused;
 }
 
-absl::StatusOr<std::vector<RefusedEntry>> ReplicatedAppendWriter::Lane::Flush() {
-  return Collect(&ServerAppendWriter::Flush);
-}
-
-absl::StatusOr<std::vector<RefusedEntry>> ReplicatedAppendWriter::Lane::Finish() {
-  return Collect(&ServerAppendWriter::Finish);
-}
-
 ReplicatedAppendWriter::ReplicatedAppendWriter(
     ReplicaOf replica_of, const std::vector<std::shared_ptr<SingleServer>>& servers,
     const v1::AppendHeader& header, const AppendOptions& options)
-    : AppendWriter(/*segments=*/nullptr), replica_of_(std::move(replica_of)) {
+    : AppendWriter(/*segments=*/nullptr, options.batch_bytes), replica_of_(std::move(replica_of)) {
   for (const std::shared_ptr<SingleServer>& server : servers) {
     lanes_.push_back(std::make_unique<Lane>(server, header, options));
   }
 }
 
-absl::Status ReplicatedAppendWriter::Put(OutgoingEntry entry) {
+absl::Status ReplicatedAppendWriter::Put(std::vector<OutgoingEntry>& entries) {
   opened_ = true;
-  Lane& lane = *lanes_[replica_of_(SequenceOf(entry.message).id())];
-  return lane.Put(std::move(entry));
+  std::vector<std::vector<OutgoingEntry>> parts(lanes_.size());
+  for (OutgoingEntry& entry : entries) {
+    parts[replica_of_(SequenceOf(entry.message).id())].push_back(std::move(entry));
+  }
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (parts[i].empty()) continue;
+    if (absl::Status status = lanes_[i]->Put(parts[i]); !status.ok()) return status;
+  }
+  return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<RefusedEntry>> ReplicatedAppendWriter::CollectAll(
-    absl::StatusOr<std::vector<RefusedEntry>> (Lane::*end)()) {
+absl::StatusOr<std::vector<RefusedEntry>> ReplicatedAppendWriter::CollectAll(End end) {
+  OpenIfUnused();
   std::vector<std::future<absl::StatusOr<std::vector<RefusedEntry>>>> ends;
   for (const std::unique_ptr<Lane>& lane : lanes_) {
-    ends.push_back(std::async(std::launch::async, end, lane.get()));
+    ends.push_back(std::async(std::launch::async, &Lane::Collect, lane.get(), end));
   }
   std::vector<RefusedEntry> refused;
   absl::Status error;
@@ -133,13 +138,11 @@ void ReplicatedAppendWriter::OpenIfUnused() {
 }
 
 absl::StatusOr<std::vector<RefusedEntry>> ReplicatedAppendWriter::Flush() {
-  OpenIfUnused();
-  return CollectAll(&Lane::Flush);
+  return CollectAll(&ServerAppendWriter::Flush);
 }
 
 absl::StatusOr<std::vector<RefusedEntry>> ReplicatedAppendWriter::Finish() {
-  OpenIfUnused();
-  return CollectAll(&Lane::Finish);
+  return CollectAll(&ServerAppendWriter::Finish);
 }
 
 }  // namespace sis

@@ -26,11 +26,14 @@ class ReplicatedAppendWriter final : public AppendWriter {
                          const std::vector<std::shared_ptr<SingleServer>>& servers,
                          const v1::AppendHeader& header, const AppendOptions& options);
 
-  absl::Status Put(OutgoingEntry entry) override;
+  absl::Status Put(std::vector<OutgoingEntry>& entries) override;
   absl::StatusOr<std::vector<RefusedEntry>> Flush() override;
   absl::StatusOr<std::vector<RefusedEntry>> Finish() override;
 
  private:
+  // Flush or Finish.
+  using End = absl::StatusOr<std::vector<RefusedEntry>> (ServerAppendWriter::*)();
+
   // The stream to one replica. When it breaks, what was under way is refused, and later another is
   // opened.
   class Lane {
@@ -40,14 +43,13 @@ class ReplicatedAppendWriter final : public AppendWriter {
     ~Lane() { WarnOfUnflushed(refused_.size()); }
     // Opens the stream, unless the replica is left alone.
     void Open();
-    absl::Status Put(OutgoingEntry entry);
-    absl::StatusOr<std::vector<RefusedEntry>> Flush();
-    absl::StatusOr<std::vector<RefusedEntry>> Finish();
+    absl::Status Put(std::vector<OutgoingEntry>& entries);
+    // Flushes or finishes the stream; what was refused, here or there.
+    absl::StatusOr<std::vector<RefusedEntry>> Collect(End end);
 
    private:
-    using End = absl::StatusOr<std::vector<RefusedEntry>> (ServerAppendWriter::*)();
-
-    absl::StatusOr<std::vector<RefusedEntry>> Collect(End end);
+    // With mutex_ held.
+    void Refuse(const std::vector<OutgoingEntry>& entries, const absl::Status& status);
     // The stream, opened if there is none, with mutex_ held. Unavailable while the replica is left
     // alone.
     absl::StatusOr<std::shared_ptr<ServerAppendWriter>> Opened();
@@ -68,8 +70,7 @@ class ReplicatedAppendWriter final : public AppendWriter {
 
   // Opens the streams if no entry has opened one: else nobody would look at the header.
   void OpenIfUnused();
-  absl::StatusOr<std::vector<RefusedEntry>> CollectAll(
-      absl::StatusOr<std::vector<RefusedEntry>> (Lane::*end)());
+  absl::StatusOr<std::vector<RefusedEntry>> CollectAll(End end);
 
   const ReplicaOf replica_of_;
   std::vector<std::unique_ptr<Lane>> lanes_;

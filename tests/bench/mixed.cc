@@ -177,15 +177,21 @@ class Load {
       if (begin >= end_) break;
       std::this_thread::sleep_until(begin);
       if (Clock::now() >= end_) break;
+      std::vector<AppendEntry> entries;
       for (const SequenceRef& sequence : sequences) {
-        Check(stream->Block(sequence, position, 0, token));
+        entries.push_back(BlockEntry{sequence, position, 0, token});
       }
+      Check(stream->AppendMany(entries));
       Settle(*stream);
       acks.Add(Seconds(Clock::now() - begin));
       appended_ += kSequencesOfWorker;
       due += period_;
       if (++position < length) continue;
-      for (const SequenceRef& sequence : sequences) Check(stream->Seal(sequence, position));
+      entries.clear();
+      for (const SequenceRef& sequence : sequences) {
+        entries.push_back(SealEntry{sequence, position});
+      }
+      Check(stream->AppendMany(entries));
       Settle(*stream);
       finished_.Add(sequences, position);
       sequences = NewSequences(worker, ++finished);

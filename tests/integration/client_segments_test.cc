@@ -278,12 +278,11 @@ TEST_F(ClientSegmentsTest, ArraysThatAreWrittenBeforeTheyAreAckedAreRefused) {
   class Meddler final : public AppendWriter {
    public:
     Meddler(AppendWriter& writer, float* value, std::shared_ptr<const MappedSegments> segments)
-        : AppendWriter(std::move(segments)), writer_(writer), value_(value) {}
-    absl::Status Put(OutgoingEntry entry) override {
-      EXPECT_FALSE(entry.segment.empty());
-      EXPECT_EQ(entry.array_bytes, 64 * (8 + 8 * kSlots));
+        : AppendWriter(std::move(segments), /*batch_bytes=*/1), writer_(writer), value_(value) {}
+    absl::Status Put(std::vector<OutgoingEntry>& entries) override {
+      EXPECT_FALSE(entries[0].segment.empty());
       *value_ = -0.5f;
-      return writer_.Put(std::move(entry));
+      return writer_.Put(entries);
     }
     absl::StatusOr<std::vector<RefusedEntry>> Flush() override { return writer_.Flush(); }
     absl::StatusOr<std::vector<RefusedEntry>> Finish() override { return writer_.Finish(); }
