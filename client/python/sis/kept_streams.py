@@ -87,29 +87,22 @@ class KeptStreams:
     ) -> Dict[SequenceRef, int]:
         try:
             stream.put_many(entries)
-            return stream.flush()
+            committed = stream.flush()
         except errors.AppendError:
+            self._keep(_Idle(source, stream))
             raise
         except BaseException:
             stream.abandon()
             raise
-        finally:
-            self._keep(_Idle(source, stream))
+        self._keep(_Idle(source, stream))
+        return committed
 
     def _take(self, source: Source) -> Optional[ServerAppendStream]:
-        while True:
-            with self._lock:
-                own = [index for index, idle in enumerate(self._idle) if idle.source == source]
-                if not own:
-                    return None
-                stream = self._idle.pop(own[-1]).stream
-            if not stream.broken:
-                return stream
-            stream.abandon()
+        with self._lock:
+            own = [index for index, idle in enumerate(self._idle) if idle.source == source]
+            return self._idle.pop(own[-1]).stream if own else None
 
     def _keep(self, idle: _Idle) -> None:
-        if idle.stream.broken:
-            return
         surplus: List[_Idle] = []
         with self._lock:
             self._idle.append(idle)

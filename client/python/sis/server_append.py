@@ -138,12 +138,6 @@ class ServerAppendStream(AppendStream):
         self._call.cancel()
         self._reader.join(self._timeout)
 
-    @property
-    def broken(self) -> bool:
-        """Whether calls would raise."""
-        with self._changed:
-            return self._closed or self._failure is not None or not self._call.is_active()
-
     def give_up(self, error: errors.Error, entries: Sequence[Entry] = ()) -> List[errors.Refusal]:
         """After `error`, which a flush or the call with `entries` raised: all entries that were
         refused or got no ack.
