@@ -170,7 +170,7 @@ class ServerAppendStream(AppendStream):
         self._check()
         self._pending.append(entry)
         self._pending_bytes += entry.size
-        self._pending_referred += entry.referred_bytes
+        self._pending_referred += entry.referred
         if (
             self._pending_bytes >= BATCH_BYTES
             or self._pending_referred >= BATCH_REFERRED_BYTES
