@@ -54,6 +54,10 @@ class AppendManyTest(unittest.TestCase):
         self.client = sis.Client(self.address, timeout=20)
         self.addCleanup(self.client.close)
         self.run_ = self.create_run()
+        # However slow this machine is.
+        patched = unittest.mock.patch.object(kept_streams, "MOST_SECONDS", 1e9)
+        patched.start()
+        self.addCleanup(patched.stop)
 
     def create_run(self, name="run"):
         return self.client.create_run(name, seed=1, vocabulary_size=32, top_k=TOP_K)
@@ -282,6 +286,16 @@ class AppendManyTest(unittest.TestCase):
                 append(worker)
         self.assertEqual(self.streams(), 4)
 
+    def test_none_is_used_for_ever(self):
+        # Else all goes to one of the servers behind a name.
+        self.append(block())
+        with unittest.mock.patch.object(kept_streams, "MOST_SECONDS", 0.0):
+            for turn in range(1, 4):
+                self.append(block(first=2 * turn))
+        self.assertEqual((self.streams(), len(self.threads())), (4, 1))
+        self.append(block(first=8))
+        self.assertEqual((self.streams(), self.stored()), (4, list(range(10))))
+
     def test_it_ends_with_its_client(self):
         for end in ("close", "forget"):
             self.client = sis.Client(self.address, timeout=20)
@@ -373,8 +387,8 @@ class AppendManyTest(unittest.TestCase):
         self.addCleanup(let_go.set)
         self.service.before_batch = lambda batch: let_go.wait(20)
         self.client._service._timeout = 0.2
-        ((_, stream),) = self.client._service._kept_streams._idle
-        stream._timeout = 0.2
+        (kept,) = self.client._service._kept_streams._idle
+        kept.stream._timeout = 0.2
         with self.assertRaises(sis.DeadlineExceeded):
             self.append(block(first=2))
         let_go.set()
