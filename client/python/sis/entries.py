@@ -66,7 +66,8 @@ class Entry:
     """A checked one, until it is acked for good."""
 
     __slots__ = (
-        "sequence", "kind", "first", "end", "parts", "size", "placed", "referred", "retry_until", "answered"
+        "sequence", "kind", "first", "end", "parts", "size", "segment", "placed", "referred",
+        "retry_until", "answered",
     )  # fmt: skip
 
     def __init__(
@@ -77,6 +78,7 @@ class Entry:
         end: int,
         parts: Sequence[Part],
         size: int,
+        segment: Optional[str] = None,
         placed: Optional[PlacedArrays] = None,
         referred: int = 0,
     ) -> None:
@@ -88,6 +90,8 @@ class Entry:
         # Its bytes in a batch, with the caller's own arrays among them; their sum.
         self.parts = parts
         self.size = size
+        # The one that holds the arrays; "" if the message holds them, None if there are none.
+        self.segment = segment
         # Kept, so that their memory is not used again before the server has read it.
         self.placed = placed
         # Bytes of these.
@@ -100,13 +104,6 @@ class Entry:
     def copy_arrays(self) -> None:
         """From then on the caller may write to those that travel."""
         self.parts = [b"".join(self.parts)]
-
-    @property
-    def segment(self) -> Optional[str]:
-        """The one that holds the arrays; "" if the message holds them, None if there are none."""
-        if self.placed is not None:
-            return self.placed.segment.name
-        return "" if self.kind == "block" else None
 
     def refusal(self, code: grpc.StatusCode, message: str) -> errors.Refusal:
         if self.kind == "block":
@@ -225,13 +222,14 @@ def _checked_block(block: Block, top_k: int, segments: Sequence[Segment]) -> Ent
     sequence, named = _named(name, attempt)
     crc = checksum.crc32c(columns)
     end = b"" if crc is None else _FIXED32.pack(_CRC32C, crc)
-    placed, referred = None, 0
+    name_of_segment, placed, referred = "", None, 0
     values: Sequence[Part] = columns
     keys, size = _array_keys(4 * rows, 4 * rows * top_k)
     for segment in segments:
         places = segment.refer_all(columns)
         if places is not None:
-            placed, values, referred = PlacedArrays(segment, columns), places, 8 * rows * (1 + top_k)
+            name_of_segment, placed, values = segment.name, PlacedArrays(segment, columns), places
+            referred = 8 * rows * (1 + top_k)
             keys, size = _array_keys(_PLACE_BYTES, _PLACE_BYTES)
             break
     begin = named + _unsigned(_FIRST_POSITION, first) + _unsigned(_POLICY_VERSION, version)
@@ -239,7 +237,9 @@ def _checked_block(block: Block, top_k: int, segments: Sequence[Segment]) -> Ent
     before = _before(_NUMBERS["block"], size)
     a, b, c, d = values
     parts = [before + begin + keys[0], a, keys[1], b, keys[2], c, keys[3], d, end]
-    return Entry(sequence, "block", first, first + rows, parts, len(before) + size, placed, referred)
+    return Entry(
+        sequence, "block", first, first + rows, parts, len(before) + size, name_of_segment, placed, referred
+    )  # fmt: skip
 
 
 @functools.lru_cache(1 << 12, typed=True)

@@ -94,6 +94,7 @@ class ServerAppendStream(AppendStream):
     def put(self, entry: Entry) -> None:
         self._owner.check("append stream")
         with self._changed:
+            self._check()
             self._add(entry)
 
     def put_many(self, entries: Sequence[Entry]) -> None:
@@ -167,7 +168,6 @@ class ServerAppendStream(AppendStream):
     def _add(self, entry: Entry) -> None:
         if entry.kind == "truncate":
             self._drain()
-        self._check()
         self._pending.append(entry)
         self._pending_bytes += entry.size
         self._pending_referred += entry.referred
