@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 import struct
-from typing import Any, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import grpc
 import numpy as np
@@ -49,6 +49,7 @@ class Seal(NamedTuple):
 
 
 AppendEntry = Union[Block, Truncate, Seal]
+_KINDS: Dict[type, str] = {Block: "block", Truncate: "truncate", Seal: "seal"}
 
 # What bytes are made of; arrays are contiguous.
 Part = Union[bytes, np.ndarray]
@@ -64,7 +65,10 @@ class PlacedArrays(NamedTuple):
 class Entry:
     """A checked one, until it is acked for good."""
 
-    __slots__ = ("sequence", "kind", "first", "end", "parts", "size", "placed", "retry_until", "answered")
+    __slots__ = (
+        "sequence", "kind", "first", "end", "parts", "size", "segment", "placed", "referred",
+        "retry_until", "answered",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -74,7 +78,9 @@ class Entry:
         end: int,
         parts: Sequence[Part],
         size: int,
+        segment: Optional[str] = None,
         placed: Optional[PlacedArrays] = None,
+        referred: int = 0,
     ) -> None:
         self.sequence = sequence
         # "block" of [first, end), "truncate" to `end` or "seal" at it.
@@ -84,8 +90,12 @@ class Entry:
         # Its bytes in a batch, with the caller's own arrays among them; their sum.
         self.parts = parts
         self.size = size
+        # The one that holds the arrays; "" if the message holds them, None if there are none.
+        self.segment = segment
         # Kept, so that their memory is not used again before the server has read it.
         self.placed = placed
+        # Bytes of these.
+        self.referred = referred
         # Set by the first refusal for lack of room, on time.monotonic().
         self.retry_until: Optional[float] = None
         # Acked, or refused for good.
@@ -94,18 +104,6 @@ class Entry:
     def copy_arrays(self) -> None:
         """From then on the caller may write to those that travel."""
         self.parts = [b"".join(self.parts)]
-
-    @property
-    def segment(self) -> Optional[str]:
-        """The one that holds the arrays; "" if the message holds them, None if there are none."""
-        if self.placed is not None:
-            return self.placed.segment.name
-        return "" if self.kind == "block" else None
-
-    @property
-    def referred_bytes(self) -> int:
-        """Of arrays that the server reads where they are."""
-        return 0 if self.placed is None else sum(array.nbytes for array in self.placed.arrays)
 
     def refusal(self, code: grpc.StatusCode, message: str) -> errors.Refusal:
         if self.kind == "block":
@@ -118,15 +116,16 @@ class Entry:
 def checked(entry: AppendEntry, top_k: int, segments: Sequence[Segment]) -> Entry:
     """ValueError or TypeError if shapes or types are wrong. Arrays that lie in one of the segments
     stay there."""
-    if isinstance(entry, Block):
-        return _checked_block(entry, top_k, segments)
-    if not isinstance(entry, (Truncate, Seal)):
+    kind = _KINDS.get(type(entry))
+    if kind is None:
         raise TypeError(f"{entry!r} is no sis.Block, sis.Truncate or sis.Seal")
-    kind = "seal" if isinstance(entry, Seal) else "truncate"
-    sequence, named = _named(entry.sequence, entry.attempt)
-    data = named + _unsigned(_LENGTH, entry.length)
+    if kind == "block":
+        return _checked_block(entry, top_k, segments)
+    name, length, attempt = entry
+    sequence, named = _named(name, attempt)
+    data = named + _unsigned(_LENGTH, length)
     data = _before(_NUMBERS[kind], len(data)) + data
-    return Entry(sequence, kind, 0, entry.length, [data], len(data))
+    return Entry(sequence, kind, 0, length, [data], len(data))
 
 
 def all_checked(entries: Iterable[AppendEntry], top_k: int, segments: Sequence[Segment]) -> List[Entry]:
@@ -159,7 +158,7 @@ class _Field(NamedTuple):
 _ENTRIES = _Field.of(pb.AppendBatch, "entries").number
 _IN_SEGMENT = _Field.of(pb.AppendBatch, "segment").number
 _BATCH = _Field.of(pb.AppendRequest, "batch").number
-_NUMBERS = {kind: _Field.of(pb.AppendEntry, kind).number for kind in ("block", "truncate", "seal")}
+_NUMBERS = {kind: _Field.of(pb.AppendEntry, kind).number for kind in _KINDS.values()}
 # Of the three kinds, which have the same number for it.
 _SEQUENCE = _Field.of(pb.Block, "sequence").number
 _ID = _Field.of(pb.SequenceRef, "id").number
@@ -223,13 +222,14 @@ def _checked_block(block: Block, top_k: int, segments: Sequence[Segment]) -> Ent
     sequence, named = _named(name, attempt)
     crc = checksum.crc32c(columns)
     end = b"" if crc is None else _FIXED32.pack(_CRC32C, crc)
-    placed: Optional[PlacedArrays] = None
+    name_of_segment, placed, referred = "", None, 0
     values: Sequence[Part] = columns
     keys, size = _array_keys(4 * rows, 4 * rows * top_k)
     for segment in segments:
         places = segment.refer_all(columns)
         if places is not None:
-            placed, values = PlacedArrays(segment, columns), places
+            name_of_segment, placed, values = segment.name, PlacedArrays(segment, columns), places
+            referred = 8 * rows * (1 + top_k)
             keys, size = _array_keys(_PLACE_BYTES, _PLACE_BYTES)
             break
     begin = named + _unsigned(_FIRST_POSITION, first) + _unsigned(_POLICY_VERSION, version)
@@ -237,7 +237,9 @@ def _checked_block(block: Block, top_k: int, segments: Sequence[Segment]) -> Ent
     before = _before(_NUMBERS["block"], size)
     a, b, c, d = values
     parts = [before + begin + keys[0], a, keys[1], b, keys[2], c, keys[3], d, end]
-    return Entry(sequence, "block", first, first + rows, parts, len(before) + size, placed)
+    return Entry(
+        sequence, "block", first, first + rows, parts, len(before) + size, name_of_segment, placed, referred
+    )  # fmt: skip
 
 
 @functools.lru_cache(1 << 12, typed=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import weakref
 from typing import Callable, Dict, List, NamedTuple, Optional, Sequence
 
@@ -16,11 +17,16 @@ from sis.server_append import ServerAppendStream
 
 # Beyond these the one that was used longest ago is ended.
 MOST_IDLE = 16
+# Seconds after which another is opened: of servers behind one name each gets its share of them, and
+# connections that are to end can.
+MOST_SECONDS = 10.0
 
 
-class _Idle(NamedTuple):
+class _Kept(NamedTuple):
     source: Source
     stream: ServerAppendStream
+    # On time.monotonic().
+    opened: float
 
 
 # gRPC's threads must have ended before a fork (Client says more). What is kept nobody sees: so it is
@@ -44,7 +50,7 @@ class KeptStreams:
         self._owner = Owner()
         self._lock = threading.Lock()
         # All is flushed; the one that was used last is last. Guarded by _lock.
-        self._idle: List[_Idle] = []
+        self._idle: List[_Kept] = []
         self._closed = False
         _of_this_process.add(self)
 
@@ -56,16 +62,16 @@ class KeptStreams:
         Raises what a stream's flush raises. But a stream that an earlier call has opened tells
         nothing of the server when it breaks: all is sent once more, over another.
         """
-        stream = self._take(source)
-        if stream is not None:
+        kept = self._take(source)
+        if kept is not None:
             try:
-                return self._flushed(source, stream, entries)
+                return self._flushed(kept, entries)
             except (errors.AppendError, errors.DeadlineExceeded):
                 raise
             except errors.Error:
                 if self._closed:
                     raise
-        return self._flushed(source, open_stream(), entries)
+        return self._flushed(_Kept(source, open_stream(), time.monotonic()), entries)
 
     def close(self) -> None:
         """Ends those that are idle; the others when their calls return."""
@@ -79,41 +85,38 @@ class KeptStreams:
             return
         with self._lock:
             idle, self._idle = self._idle, []
-        for _, stream in idle:
-            stream.abandon()
+        for kept in idle:
+            kept.stream.abandon()
 
-    def _flushed(
-        self, source: Source, stream: ServerAppendStream, entries: Sequence[Entry]
-    ) -> Dict[SequenceRef, int]:
+    def _flushed(self, kept: _Kept, entries: Sequence[Entry]) -> Dict[SequenceRef, int]:
         try:
-            stream.put_many(entries)
-            return stream.flush()
+            kept.stream.put_many(entries)
+            committed = kept.stream.flush()
         except errors.AppendError:
+            self._keep(kept)
             raise
         except BaseException:
-            stream.abandon()
+            kept.stream.abandon()
             raise
-        finally:
-            self._keep(_Idle(source, stream))
+        self._keep(kept)
+        return committed
 
-    def _take(self, source: Source) -> Optional[ServerAppendStream]:
-        while True:
-            with self._lock:
-                own = [index for index, idle in enumerate(self._idle) if idle.source == source]
-                if not own:
-                    return None
-                stream = self._idle.pop(own[-1]).stream
-            if not stream.broken:
-                return stream
-            stream.abandon()
-
-    def _keep(self, idle: _Idle) -> None:
-        if idle.stream.broken:
-            return
-        surplus: List[_Idle] = []
+    def _take(self, source: Source) -> Optional[_Kept]:
         with self._lock:
-            self._idle.append(idle)
+            own = [index for index, kept in enumerate(self._idle) if kept.source == source]
+            if not own:
+                return None
+            kept = self._idle.pop(own[-1])
+        if time.monotonic() - kept.opened < MOST_SECONDS:
+            return kept
+        kept.stream.abandon()
+        return None
+
+    def _keep(self, kept: _Kept) -> None:
+        surplus: List[_Kept] = []
+        with self._lock:
+            self._idle.append(kept)
             while self._idle and (self._closed or len(self._idle) > MOST_IDLE):
                 surplus.append(self._idle.pop(0))
-        for _, stream in surplus:
-            stream.abandon()
+        for one in surplus:
+            one.stream.abandon()

@@ -168,13 +168,15 @@ class Segment:
             return None
         places = []
         for array in arrays:
-            size, flags = array.nbytes, array.flags
-            if size == 0 or not flags.c_contiguous:
-                return None
-            # This takes a quarter of the time.
-            address = addressof(c_char.from_buffer(array)) if flags.writeable else _address(array)
-            begins = address - self._address
-            if not 0 <= begins <= self.size - size or begins % ALIGNMENT:
+            try:
+                # Of what is contiguous and may be written to; it takes a quarter of the time.
+                address = addressof(c_char.from_buffer(array))
+            except (TypeError, ValueError):
+                if not array.flags.c_contiguous:
+                    return None
+                address = _address(array)
+            size, begins = array.nbytes, address - self._address
+            if size == 0 or not 0 <= begins <= self.size - size or begins % ALIGNMENT:
                 return None
             places.append(_PART.pack(begins, size))
         return places

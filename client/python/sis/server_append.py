@@ -94,6 +94,7 @@ class ServerAppendStream(AppendStream):
     def put(self, entry: Entry) -> None:
         self._owner.check("append stream")
         with self._changed:
+            self._check()
             self._add(entry)
 
     def put_many(self, entries: Sequence[Entry]) -> None:
@@ -138,12 +139,6 @@ class ServerAppendStream(AppendStream):
         self._call.cancel()
         self._reader.join(self._timeout)
 
-    @property
-    def broken(self) -> bool:
-        """Whether calls would raise."""
-        with self._changed:
-            return self._closed or self._failure is not None or not self._call.is_active()
-
     def give_up(self, error: errors.Error, entries: Sequence[Entry] = ()) -> List[errors.Refusal]:
         """After `error`, which a flush or the call with `entries` raised: all entries that were
         refused or got no ack.
@@ -173,10 +168,9 @@ class ServerAppendStream(AppendStream):
     def _add(self, entry: Entry) -> None:
         if entry.kind == "truncate":
             self._drain()
-        self._check()
         self._pending.append(entry)
         self._pending_bytes += entry.size
-        self._pending_referred += entry.referred_bytes
+        self._pending_referred += entry.referred
         if (
             self._pending_bytes >= BATCH_BYTES
             or self._pending_referred >= BATCH_REFERRED_BYTES

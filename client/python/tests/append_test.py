@@ -74,6 +74,17 @@ class AppendTest(unittest.TestCase):
         self.assertEqual(block.sampled_log_probs, arrays["sampled_log_probs"].tobytes())
         self.assertEqual(block.top_k_log_probs, arrays["top_k_log_probs"].tobytes())
 
+    def test_a_block_is_of_what_the_arrays_held_at_the_call(self):
+        arrays = {name: np.ascontiguousarray(array, np.float32 if "log" in name else np.int32)
+                  for name, array in block_arrays(3).items()}  # fmt: skip
+        expected = {name: array.tobytes() for name, array in arrays.items()}
+        with self.append() as stream:
+            stream.block("s", first_position=0, policy_version=3, **arrays)
+            for array in arrays.values():
+                array[...] = 1
+        (entry,) = self.entries()
+        self.assertEqual({name: getattr(entry.block, name) for name in arrays}, expected)
+
     def test_small_calls_travel_together_and_flush_returns_committed_lengths(self):
         with self.append() as stream:
             for first in range(0, 20, 2):

@@ -2,6 +2,7 @@
 
 import functools
 import threading
+import time
 import unittest
 import unittest.mock
 
@@ -52,6 +53,10 @@ class ReplicasClientTest(unittest.TestCase):
         self.client = sis.Client(self.names, timeout=20)
         self.addCleanup(self.client.close)
         self.run_ = self.client.create_run("run", seed=1, vocabulary_size=VOCABULARY, top_k=TOP_K)
+        # However slow this machine is.
+        patched = unittest.mock.patch("sis.kept_streams.MOST_SECONDS", 1e9)
+        patched.start()
+        self.addCleanup(patched.stop)
 
     def sequence_of(self, replica):
         """The id of a sequence that this replica has."""
@@ -171,6 +176,9 @@ class ReplicasClientTest(unittest.TestCase):
         with self.client.append(self.run_, sampling=SAMPLING) as stream:
             stream.append_many([sis.Seal(name, 0) for name in names])
             self.servers[1].stop(None).wait()
+            # Until the client has heard of it, so that nothing is taken by the broken stream.
+            while stream._lanes[1]._stream._failure is None:
+                time.sleep(0.01)
             stream.append_many([sis.Seal(name, 1) for name in names])
             with self.assertRaises(sis.AppendError) as raised:
                 stream.flush()

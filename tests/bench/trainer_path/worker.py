@@ -19,6 +19,7 @@ class Worker:
         transfer_queue.init()
         self._batch = Batch(*shape)
         self._clients = {name: sis.Client(address) for name, address in addresses.items()}
+        self._runs = {}
         recorded = self._batch.recorded
         bytes_recorded = sum(array.nbytes for array in recorded.values())
         # Rows begin at whole cache lines.
@@ -47,9 +48,12 @@ class Worker:
         self._append("unix", run_id, names, self._rows)
 
     def _append(self, client, run_id, names, arrays):
-        client = self._clients[client]
-        run = client.get_run(run_id).run
-        with client.append(run, sampling=sis.Sampling("raw"), worker="worker") as stream:
-            for row, name in enumerate(names):
-                values = {column: arrays[column][row] for column in RECORDED}
-                stream.block(name, first_position=0, policy_version=0, **values)
+        if (client, run_id) not in self._runs:
+            self._runs[client, run_id] = self._clients[client].get_run(run_id).run
+        blocks = [
+            sis.Block(name, 0, 0, **{column: arrays[column][row] for column in RECORDED})
+            for row, name in enumerate(names)
+        ]
+        self._clients[client].append_many(
+            self._runs[client, run_id], blocks, sampling=sis.Sampling("raw"), worker="worker"
+        )
