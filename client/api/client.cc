@@ -81,8 +81,10 @@ std::vector<size_t> LeaveOutEmptySlices(v1::EvaluateRequest& request) {
 // What was decided of the slices with these numbers, as of all `slices`: the others are empty.
 void AddEmptySlices(const std::vector<size_t>& numbers, size_t slices, Evaluation& evaluation) {
   if (numbers.size() == slices) return;
-  for (MissingRange& range : evaluation.missing) {
-    if (range.slice < numbers.size()) range.slice = numbers[range.slice];
+  for (v1::MissingRange& range : evaluation.missing) {
+    if (range.slice() < numbers.size()) {
+      range.set_slice(static_cast<uint32_t>(numbers[range.slice()]));
+    }
   }
   const auto spread = [&](auto& of_slices) {
     std::decay_t<decltype(of_slices)> all(slices);

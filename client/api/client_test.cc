@@ -80,8 +80,8 @@ TEST_F(ClientTest, FetchTopKPutsChunksTogether) {
   EXPECT_EQ(records->slices[0].length, 3);
   EXPECT_EQ(records->slices[0].record_digest, 1003);
   ASSERT_EQ(records->missing.size(), 1);
-  EXPECT_EQ(records->missing[0].slice, 2);
-  EXPECT_EQ(records->missing[0].reason, v1::EVICTED);
+  EXPECT_EQ(records->missing[0].slice(), 2);
+  EXPECT_EQ(records->missing[0].reason(), v1::EVICTED);
   const v1::FetchTopKRequest request = service_.fetch_request();
   EXPECT_EQ(request.lease_seconds(), 3);
   ASSERT_EQ(request.slices_size(), 3);
@@ -307,7 +307,7 @@ TEST_F(ClientTest, ALostSequenceIsLeftOutOfEvaluateAndTheOthersAreDecided) {
   EXPECT_THAT(evaluation->log_ratio_sums, ElementsAre(LogRatioSum{0, 0}, LogRatioSum{5, 0},
                                                       LogRatioSum{0, 0}, LogRatioSum{7, 0}));
   ASSERT_EQ(evaluation->missing.size(), 1);
-  EXPECT_EQ(evaluation->missing[0].slice, 3);
+  EXPECT_EQ(evaluation->missing[0].slice(), 3);
 }
 
 TEST_F(ClientTest, ABatchOfWhichNothingIsLeftIsDecidedWithoutTheServer) {

@@ -63,9 +63,7 @@ void RecordReader::AddHeader(const v1::FetchTopKHeader& header) {
   records_.lease_id = header.lease_id();
   records_.top_k = static_cast<int>(header.top_k());
   for (const v1::Slice& slice : header.slices()) records_.slices.push_back(FromMessage(slice));
-  for (const v1::MissingRange& range : header.missing()) {
-    records_.missing.push_back(FromMessage(range));
-  }
+  records_.missing.assign(header.missing().begin(), header.missing().end());
   positions_ = records_.positions();
   Begin();
 }

@@ -206,8 +206,8 @@ absl::StatusOr<Evaluation> MicroBatches::Merge(std::span<const v1::EvaluateRespo
     AddPrefixCurve(answer.prefix_curve(), *sums.mutable_prefix_curve());
     AddCorrections(answer.corrections(), *sums.mutable_corrections());
     for (const v1::MissingRange& range : answer.missing()) {
-      merged.missing.push_back(FromMessage(range));
-      merged.missing.back().slice += batch.first_slice;
+      merged.missing.push_back(range);
+      merged.missing.back().set_slice(static_cast<uint32_t>(range.slice() + batch.first_slice));
     }
     merged.newly_counted += answer.newly_counted();
   }

@@ -27,6 +27,7 @@ OutgoingEntry Made(const BlockEntry& from, const MappedSegments* segments) {
           segments ? segments->FindAll(arrays) : std::nullopt) {
     entry.segment = std::move(parts->segment);
     fields = std::move(parts->fields);
+    for (const std::span<const std::byte> array : arrays) entry.array_bytes += array.size();
   } else {
     for (const std::span<const std::byte> array : arrays) fields.push_back(ToBytes(array));
   }

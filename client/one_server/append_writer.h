@@ -24,7 +24,7 @@ struct AppendOptions {
   // For the server's messages and metrics.
   std::string worker = {};
   // Entries are sent together until a batch has so many bytes. Arrays in shared memory, which do
-  // not travel, are none of them.
+  // not travel, count a sixteenth.
   size_t batch_bytes = 256 << 10;
   // Batches sent and not yet acked. When so many are under way and another is full, calls block.
   size_t max_batches_in_flight = 8;
@@ -58,8 +58,12 @@ struct OutgoingEntry {
   v1::AppendEntry message;
   // The segment that holds the arrays of its block; empty if the message does.
   std::string segment = {};
+  // The size of the arrays in the segment.
+  size_t array_bytes = 0;
 
-  size_t bytes() const { return message.ByteSizeLong(); }
+  // What counts against a batch. Of arrays in shared memory as much as caches hold goes together:
+  // the server reads it while the checksums of the next are made.
+  size_t bytes() const { return message.ByteSizeLong() + array_bytes / 16; }
 };
 
 // An entry that the server did not take.

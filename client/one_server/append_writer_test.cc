@@ -214,7 +214,7 @@ TEST_F(AppendWriterTest, ManyAreTheEntriesOfEachInAsFewBatchesAsTheirBytesAllow)
   EXPECT_EQ(batches.size(), 20);
 }
 
-TEST_F(AppendWriterTest, ArraysInASegmentDoNotCountAgainstABatch) {
+TEST_F(AppendWriterTest, ArraysInASegmentCountASixteenth) {
   // Ten blocks of 80 KB each.
   constexpr size_t kPositions = 10'000;
   const std::unique_ptr<std::byte, decltype(&std::free)> memory(
@@ -227,14 +227,19 @@ TEST_F(AppendWriterTest, ArraysInASegmentDoNotCountAgainstABatch) {
   const std::vector<AppendEntry> blocks(10, BlockEntry{{"a"}, 0, 0, {sampled, log_probs, {}, {}}});
 
   std::vector<v1::AppendBatch> batches;
-  service_.OnAppend(NoteBatches(batches));
-  ServerAppendWriter stream(v1::RatioService::NewStub(server_->InProcessChannel({})),
-                            v1::AppendHeader(), {.batch_bytes = 100'000}, segments);
-  ASSERT_TRUE(stream.AppendMany(blocks).ok());
-  ASSERT_TRUE(stream.Finish().ok());
-  service_.AppendHasEnded();
-  ASSERT_THAT(Sizes(batches), ElementsAre(10));
-  EXPECT_EQ(batches[0].segment(), "segment");
+  const auto append = [&](size_t batch_bytes) {
+    batches.clear();
+    service_.OnAppend(NoteBatches(batches));
+    ServerAppendWriter stream(v1::RatioService::NewStub(server_->InProcessChannel({})),
+                              v1::AppendHeader(), {.batch_bytes = batch_bytes}, segments);
+    EXPECT_TRUE(stream.AppendMany(blocks).ok());
+    EXPECT_TRUE(stream.Finish().ok());
+    service_.AppendHasEnded();
+    for (const v1::AppendBatch& batch : batches) EXPECT_EQ(batch.segment(), "segment");
+    return Sizes(batches);
+  };
+  EXPECT_THAT(append(100'000), ElementsAre(10));
+  EXPECT_THAT(append(10'000), ElementsAre(2, 2, 2, 2, 2));
 }
 
 TEST_F(AppendWriterTest, AppendBlocksTheCallerWhileTooManyBatchesAreUnacked) {

@@ -64,8 +64,4 @@ inline Slice FromMessage(const v1::Slice& message) {
   return slice;
 }
 
-inline MissingRange FromMessage(const v1::MissingRange& message) {
-  return {message.slice(), message.first_position(), message.length(), message.reason()};
-}
-
 }  // namespace sis

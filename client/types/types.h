@@ -41,14 +41,6 @@ struct Slice {
   std::optional<uint64_t> record_digest = std::nullopt;
 };
 
-// Positions of slice number `slice` that have no record.
-struct MissingRange {
-  size_t slice;
-  uint32_t first_position;
-  uint32_t length;
-  v1::MissingReason reason;
-};
-
 // What FetchTopK returns: N positions, slice by slice. Missing ones hold -1, NaN, -1 and -inf: an
 // id of -1 is no index, and has no log-prob under any policy (client/api/gather.h). Arrays that
 // were not asked for are empty. Copies share the arrays, which are there as long as one of them is.
@@ -59,7 +51,7 @@ struct TopKRecords {
   int top_k = 0;
   // Those of the request, with length and digest filled in: pass them to Evaluate.
   std::vector<Slice> slices;
-  std::vector<MissingRange> missing;
+  std::vector<v1::MissingRange> missing;
   std::span<const int32_t> sampled_ids;      // [N]
   std::span<const float> sampled_log_probs;  // [N], nats
   std::span<const int32_t> ids;              // [N, K], most probable first; -1 marks an unused slot
@@ -132,7 +124,7 @@ struct Evaluation {
   std::vector<v1::PrefixPoint> prefix_curve;
   // With EvaluateOptions::observe: "plain", "clipped", "applied", then these. Else empty.
   std::vector<v1::CorrectionTotals> corrections;
-  std::vector<MissingRange> missing;
+  std::vector<v1::MissingRange> missing;
   // Positions that this call added to the totals of the step.
   uint64_t newly_counted = 0;
   // With GSPO, one per slice: what it adds to its sequence. Else empty.

@@ -117,11 +117,11 @@ std::string Told(const absl::StatusOr<std::vector<RefusedEntry>>& refused) {
   return told.empty() ? "ok" : absl::StrJoin(told, "; ");
 }
 
-std::string Told(std::span<const MissingRange> missing) {
+std::string Told(std::span<const v1::MissingRange> missing) {
   std::string told;
-  for (const MissingRange& range : missing) {
-    absl::StrAppend(&told, " missing ", range.slice, ":", range.first_position, "+", range.length,
-                    " ", v1::MissingReason_Name(range.reason));
+  for (const v1::MissingRange& range : missing) {
+    absl::StrAppend(&told, " missing ", range.slice(), ":", range.first_position(), "+",
+                    range.length(), " ", v1::MissingReason_Name(range.reason()));
   }
   return told;
 }

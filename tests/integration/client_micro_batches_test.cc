@@ -77,9 +77,7 @@ void ExpectSame(const Evaluation& got, const Evaluation& expected) {
   }
   ASSERT_EQ(got.missing.size(), expected.missing.size());
   for (size_t i = 0; i < got.missing.size(); ++i) {
-    EXPECT_EQ(got.missing[i].slice, expected.missing[i].slice);
-    EXPECT_EQ(got.missing[i].first_position, expected.missing[i].first_position);
-    EXPECT_EQ(got.missing[i].length, expected.missing[i].length);
+    EXPECT_EQ(got.missing[i].SerializeAsString(), expected.missing[i].SerializeAsString());
   }
   ASSERT_EQ(got.prefix_curve.size(), expected.prefix_curve.size());
   for (size_t i = 0; i < got.prefix_curve.size(); ++i) {

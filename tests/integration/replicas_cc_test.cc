@@ -160,7 +160,9 @@ class ReplicasTest : public ::testing::Test {
       const auto evaluation =
           Evaluate(*client_, records.slices, records.lease_id, {v1::DECISIONS}, false);
       EXPECT_TRUE(evaluation.ok()) << evaluation.status();
-      const auto down = [](const MissingRange& range) { return range.reason == v1::STORE_DOWN; };
+      const auto down = [](const v1::MissingRange& range) {
+        return range.reason() == v1::STORE_DOWN;
+      };
       if (!evaluation.ok() || std::ranges::none_of(evaluation->missing, down)) return *evaluation;
       absl::SleepFor(absl::Milliseconds(50));
     }
@@ -174,10 +176,10 @@ class ReplicasTest : public ::testing::Test {
 };
 
 std::vector<std::tuple<size_t, uint32_t, uint32_t, int>> Ranges(
-    const std::vector<MissingRange>& missing) {
+    const std::vector<v1::MissingRange>& missing) {
   std::vector<std::tuple<size_t, uint32_t, uint32_t, int>> ranges;
-  for (const MissingRange& range : missing) {
-    ranges.emplace_back(range.slice, range.first_position, range.length, range.reason);
+  for (const v1::MissingRange& range : missing) {
+    ranges.emplace_back(range.slice(), range.first_position(), range.length(), range.reason());
   }
   return ranges;
 }
@@ -344,9 +346,9 @@ TEST_F(ReplicasTest, OneThatGoesCostsItsShareAndComesBackEmpty) {
   servers_[1] = Start(names_[1]);
   const Evaluation after = EvaluateWhenAllAreBack(*before);
   EXPECT_EQ(after.missing.size(), share.size());
-  for (const MissingRange& range : after.missing) {
-    EXPECT_TRUE(share.contains(range.slice));
-    EXPECT_EQ(range.reason, v1::NEVER_ARRIVED);
+  for (const v1::MissingRange& range : after.missing) {
+    EXPECT_TRUE(share.contains(range.slice()));
+    EXPECT_EQ(range.reason(), v1::NEVER_ARRIVED);
   }
   // It takes sequences again, and has been told the version.
   EXPECT_TRUE(AppendAll(*client_).empty());
@@ -434,9 +436,9 @@ TEST_F(ReplicasTest, AReplicaThatHangsCostsOneTimeoutAndItsShare) {
   EXPECT_EQ(refused_ids, lost);
   const auto evaluation = Evaluate(**client, Slices(), 0, {}, true);
   ASSERT_TRUE(evaluation.ok()) << evaluation.status();
-  for (const MissingRange& range : evaluation->missing) {
-    EXPECT_EQ(range.reason, v1::STORE_DOWN);
-    EXPECT_TRUE(lost.contains(recorded_[range.slice].id));
+  for (const v1::MissingRange& range : evaluation->missing) {
+    EXPECT_EQ(range.reason(), v1::STORE_DOWN);
+    EXPECT_TRUE(lost.contains(recorded_[range.slice()].id));
   }
   EXPECT_EQ(evaluation->missing.size(), lost.size());
   close(listener);
@@ -453,7 +455,8 @@ TEST_F(ReplicasTest, AReplicaThatIsStoppedCostsOneTimeoutAndComesBack) {
     const auto evaluation = Evaluate(**client, Slices(), 0, {}, true);
     EXPECT_TRUE(evaluation.ok()) << evaluation.status();
     std::set<std::string> ids;
-    for (const MissingRange& range : evaluation->missing) ids.insert(recorded_[range.slice].id);
+    for (const v1::MissingRange& range : evaluation->missing)
+      ids.insert(recorded_[range.slice()].id);
     return ids;
   };
   std::set<std::string> share;
@@ -464,7 +467,7 @@ TEST_F(ReplicasTest, AReplicaThatIsStoppedCostsOneTimeoutAndComesBack) {
     const auto records = (*client)->FetchTopK(kRun, Slices());
     EXPECT_TRUE(records.ok()) << records.status();
     std::set<std::string> ids;
-    for (const MissingRange& range : records->missing) ids.insert(recorded_[range.slice].id);
+    for (const v1::MissingRange& range : records->missing) ids.insert(recorded_[range.slice()].id);
     return ids;
   };
   EXPECT_EQ(missing(), std::set<std::string>());
@@ -514,7 +517,7 @@ TEST(OneServerTest, AServerThatRestartsInMemoryDoesNotEndTraining) {
       kRun, records->slices, GatheredValues{slots, log_probs}, {.lease_id = records->lease_id});
   ASSERT_TRUE(evaluation.ok()) << evaluation.status();
   ASSERT_EQ(evaluation->missing.size(), 1);
-  EXPECT_EQ(evaluation->missing[0].reason, v1::NEVER_ARRIVED);
+  EXPECT_EQ(evaluation->missing[0].reason(), v1::NEVER_ARRIVED);
   EXPECT_EQ((*client)->GetRun("run")->incarnation(), 3);
   EXPECT_EQ((*client)->GetRun("run")->policy_version(), 2);
   append();

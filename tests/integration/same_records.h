@@ -28,10 +28,7 @@ inline void ExpectSameRecords(const TopKRecords& got, const TopKRecords& expecte
   }
   ASSERT_EQ(got.missing.size(), expected.missing.size());
   for (size_t i = 0; i < got.missing.size(); ++i) {
-    EXPECT_EQ(got.missing[i].slice, expected.missing[i].slice);
-    EXPECT_EQ(got.missing[i].first_position, expected.missing[i].first_position);
-    EXPECT_EQ(got.missing[i].length, expected.missing[i].length);
-    EXPECT_EQ(got.missing[i].reason, expected.missing[i].reason);
+    EXPECT_EQ(got.missing[i].SerializeAsString(), expected.missing[i].SerializeAsString());
   }
   EXPECT_EQ(BytesOf(got.sampled_ids), BytesOf(expected.sampled_ids));
   EXPECT_EQ(BytesOf(got.sampled_log_probs), BytesOf(expected.sampled_log_probs));
