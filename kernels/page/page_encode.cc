@@ -19,10 +19,11 @@ namespace {
 constexpr size_t kFewPositions = 64;
 constexpr size_t kFewRows = 24;
 
-// Positions are written with the unused ones of the last group, which are zeros.
+// Of positions: those of the last group that are unused are zeros.
 template <typename T>
 void Write(std::span<const T> values, std::span<std::byte> to) {
   std::memcpy(to.data(), values.data(), values.size_bytes());
+  std::ranges::fill(to.subspan(values.size_bytes()), std::byte{0});
 }
 
 void EncodeIds(const PageHeader& header, const RecordView& records,
@@ -68,12 +69,10 @@ PageLayout LayOutPage(const PageHeader& header) {
 }
 
 void EncodePage(const PageHeader& header, const RecordView& records, std::span<const uint8_t> ranks,
-                std::span<std::byte> page) {
+                std::span<std::byte> page, std::span<float> rounded_log_probs) {
   const PageLayout layout = LayOutPage(header);
   const size_t positions = header.positions;
   const size_t slots = header.slots;
-  std::ranges::fill(page, std::byte{0});
-
   std::span<const float> log_probs = records.log_probs;
   std::span<const float> sampled_log_probs = records.sampled_log_probs;
   std::vector<float> present_log_probs;
@@ -92,13 +91,16 @@ void EncodePage(const PageHeader& header, const RecordView& records, std::span<c
   absl::FixedArray<uint8_t, kFewPositions> used_slots(positions);
   EncodeBehaviorLogProbs(
       header.encoding, log_probs, header.slots, std::span(used_slots),
-      page.subspan(layout.log_probs, layout.sampled_log_probs - layout.log_probs));
+      page.subspan(layout.log_probs, layout.sampled_log_probs - layout.log_probs),
+      rounded_log_probs);
   absl::FixedArray<uint8_t, kFewPositions> stored_ranks(ranks.begin(), ranks.end());
   for (size_t i = 0; i < positions; ++i) {
     if (ranks[i] < slots && ranks[i] >= used_slots[i]) stored_ranks[i] = kRankOutside;
   }
-  Write<float>(sampled_log_probs, page.subspan(layout.sampled_log_probs));
-  Write<uint8_t>(std::span<const uint8_t>(stored_ranks), page.subspan(layout.ranks));
+  Write<float>(sampled_log_probs,
+               page.subspan(layout.sampled_log_probs, layout.ranks - layout.sampled_log_probs));
+  Write<uint8_t>(std::span<const uint8_t>(stored_ranks),
+                 page.subspan(layout.ranks, layout.ids - layout.ranks));
   EncodeIds(header, records, std::span<const uint8_t>(used_slots), ranks, page.subspan(layout.ids));
 
   PageHeaderBytes bytes{.magic = kPageMagic,

@@ -27,7 +27,7 @@ namespace {
 
 // The caller does it one by one.
 bool RoundRows(const float*, size_t, size_t, float*, uint8_t*) { return false; }
-bool EncodeGroups(const float*, size_t, size_t, uint8_t*, std::byte*) { return false; }
+bool EncodeGroups(const float*, size_t, size_t, uint8_t*, std::byte*, float*) { return false; }
 
 #else
 
@@ -121,7 +121,7 @@ HWY_INLINE void Pack(Floats codes, size_t lane, std::byte* row) {
 }
 
 HWY_INLINE void EncodeGroup(const float* values, size_t slots, uint8_t* used_slots,
-                            std::byte* group) {
+                            std::byte* group, float* rounded) {
   constexpr size_t kRowBytes = RowBytes(LogProbEncoding::kFixed12);
   const TokenMajorRows<float> rows(values, slots);
   HWY_ALIGN float all_multipliers[kGroupPositions];
@@ -133,23 +133,28 @@ HWY_INLINE void EncodeGroup(const float* values, size_t slots, uint8_t* used_slo
   std::byte* first_row = group + kRowBytes;
   for (size_t lane = 0; lane < kGroupPositions; lane += kLanes) {
     const Floats multipliers = hn::Load(FloatTag(), all_multipliers + lane);
+    const Floats steps = hn::Mul(multipliers, Constant(0x1p-18f));
     Pack(multipliers, lane, group);
     VisitRanks(
         slots, [&]<size_t kCount>(size_t rank) HWY_ATTR __attribute__((always_inline)) {
           Floats values[kCount];
           ReadRanks(rows, lane, rank, values);
           for (size_t i = 0; i < kCount; ++i) {
-            Pack(CodesRoundedDown(values[i], multipliers), lane,
-                 first_row + (rank + i) * kRowBytes);
+            values[i] = CodesRoundedDown(values[i], multipliers);
+            Pack(values[i], lane, first_row + (rank + i) * kRowBytes);
           }
+          if (rounded == nullptr) return;
+          for (Floats& value : values) value = Decode(value, steps);
+          StoreTokenMajor(values, slots, rounded + lane * slots + rank);
         });
   }
 }
 
 bool EncodeGroups(const float* rows, size_t positions, size_t slots, uint8_t* used_slots,
-                  std::byte* to) {
+                  std::byte* to, float* rounded) {
   for (size_t i = 0; i < positions; i += kGroupPositions) {
-    EncodeGroup(rows + i * slots, slots, used_slots + i, to);
+    EncodeGroup(rows + i * slots, slots, used_slots + i, to,
+                rounded == nullptr ? nullptr : rounded + i * slots);
     to += GroupBytes(LogProbEncoding::kFixed12, slots);
   }
   return true;
@@ -178,9 +183,10 @@ bool RoundRowsOnVectors(std::span<const float> rows, int slots, std::span<float>
 }
 
 bool EncodeGroupsOnVectors(std::span<const float> rows, int slots, std::span<uint8_t> used_slots,
-                           std::span<std::byte> to) {
+                           std::span<std::byte> to, std::span<float> rounded) {
   return HWY_DYNAMIC_DISPATCH(EncodeGroups)(rows.data(), used_slots.size(), slots,
-                                            used_slots.data(), to.data());
+                                            used_slots.data(), to.data(),
+                                            rounded.empty() ? nullptr : rounded.data());
 }
 
 }  // namespace sis

@@ -115,10 +115,15 @@ void ExpectSameAsOneByOne() {
     ASSERT_EQ(used, expected_used) << "K " << slots;
 
     std::vector<std::byte> bytes(expected_bytes.size());
-    std::ranges::fill(used, uint8_t{77});
-    ASSERT_TRUE(EncodeGroupsOnVectors(rows, static_cast<int>(slots), used, bytes));
-    ASSERT_EQ(bytes, expected_bytes) << "K " << slots;
-    ASSERT_EQ(used, expected_used) << "K " << slots;
+    for (const std::span<float> to : {std::span<float>(), std::span(rounded)}) {
+      std::ranges::fill(rounded, 77.0f);
+      std::ranges::fill(used, uint8_t{77});
+      std::ranges::fill(bytes, std::byte{77});
+      ASSERT_TRUE(EncodeGroupsOnVectors(rows, static_cast<int>(slots), used, bytes, to));
+      ASSERT_EQ(bytes, expected_bytes) << "K " << slots;
+      ASSERT_EQ(used, expected_used) << "K " << slots;
+    }
+    ASSERT_EQ(rounded, expected_values) << "K " << slots;
   }
 }
 
