@@ -28,11 +28,10 @@ void Write(std::span<const T> values, std::span<std::byte> to) {
 
 void EncodeIds(const PageHeader& header, const RecordView& records,
                std::span<const uint8_t> used_slots, std::span<const uint8_t> ranks,
-               std::span<std::byte> to) {
+               bool all_present, std::span<std::byte> to) {
   const int bits = IdBits(header.vocabulary_size);
   const size_t row_bytes = PackedRowBytes(bits);
   const size_t slots = header.slots;
-  const bool all_present = std::ranges::find(ranks, kRankAbsent) == ranks.end();
   if (all_present && header.positions % kGroupPositions == 0 &&
       PackIdsOnVectors(records, header.slots, used_slots, bits, to)) {
     return;
@@ -77,7 +76,8 @@ void EncodePage(const PageHeader& header, const RecordView& records, std::span<c
   std::span<const float> sampled_log_probs = records.sampled_log_probs;
   std::vector<float> present_log_probs;
   std::vector<float> present_sampled_log_probs;
-  if (std::ranges::find(ranks, kRankAbsent) != ranks.end()) {
+  const bool all_present = std::memchr(ranks.data(), kRankAbsent, positions) == nullptr;
+  if (!all_present) {
     present_log_probs.assign(log_probs.begin(), log_probs.end());
     present_sampled_log_probs.assign(sampled_log_probs.begin(), sampled_log_probs.end());
     for (size_t i = 0; i < positions; ++i) {
@@ -101,7 +101,8 @@ void EncodePage(const PageHeader& header, const RecordView& records, std::span<c
                page.subspan(layout.sampled_log_probs, layout.ranks - layout.sampled_log_probs));
   Write<uint8_t>(std::span<const uint8_t>(stored_ranks),
                  page.subspan(layout.ranks, layout.ids - layout.ranks));
-  EncodeIds(header, records, std::span<const uint8_t>(used_slots), ranks, page.subspan(layout.ids));
+  EncodeIds(header, records, std::span<const uint8_t>(used_slots), ranks, all_present,
+            page.subspan(layout.ids));
 
   PageHeaderBytes bytes{.magic = kPageMagic,
                         .crc32c = 0,

@@ -120,19 +120,32 @@ HWY_INLINE void Pack(Floats codes, size_t lane, std::byte* row) {
 #endif
 }
 
+// Of kLanes positions of a group, from `lane` on; their used slots are noted.
+HWY_INLINE Floats Multipliers(const TokenMajorRows<float>& rows, const float* values, size_t slots,
+                              size_t lane, uint8_t* used_slots) {
+  Floats lowest[1];
+  ReadRanks(rows, lane, slots - 1, lowest);
+  if (hn::AllTrue(FloatTag(), hn::Ge(lowest[0], Constant(kFixed12Floor)))) {
+    std::memset(used_slots + lane, static_cast<int>(slots), kLanes);
+    // Fixed12Multiplier: depth / 4094 rounded up is a code of that multiplier, and exact as well.
+    return hn::Max(CodesRoundedDown(lowest[0], Constant(float{kFixed12LowestCode})), Constant(1));
+  }
+  HWY_ALIGN float multipliers[kLanes];
+  for (size_t i = 0; i < kLanes; ++i) {
+    const float* row = values + (lane + i) * slots;
+    used_slots[lane + i] = UsedSlots(row, slots);
+    multipliers[i] = static_cast<float>(Multiplier(row, used_slots[lane + i]));
+  }
+  return hn::Load(FloatTag(), multipliers);
+}
+
 HWY_INLINE void EncodeGroup(const float* values, size_t slots, uint8_t* used_slots,
                             std::byte* group, float* rounded) {
   constexpr size_t kRowBytes = RowBytes(LogProbEncoding::kFixed12);
   const TokenMajorRows<float> rows(values, slots);
-  HWY_ALIGN float all_multipliers[kGroupPositions];
-  for (size_t lane = 0; lane < kGroupPositions; ++lane) {
-    const float* row = values + lane * slots;
-    used_slots[lane] = UsedSlots(row, slots);
-    all_multipliers[lane] = static_cast<float>(Multiplier(row, used_slots[lane]));
-  }
   std::byte* first_row = group + kRowBytes;
   for (size_t lane = 0; lane < kGroupPositions; lane += kLanes) {
-    const Floats multipliers = hn::Load(FloatTag(), all_multipliers + lane);
+    const Floats multipliers = Multipliers(rows, values, slots, lane, used_slots);
     const Floats steps = hn::Mul(multipliers, Constant(0x1p-18f));
     Pack(multipliers, lane, group);
     VisitRanks(
