@@ -57,8 +57,9 @@ inline size_t PageBytes(const PageHeader& header) { return LayOutPage(header).en
 // Writes a page of PageBytes. The records must be valid, and ranks [positions] as ValidateRecords
 // gave them; where a rank is kRankAbsent the other arrays are not looked at. The page's own ranks
 // may differ: a sampled token whose slot is too low to be encoded is outside of the set.
+// rounded_log_probs [positions, K], unless it is empty, gets the log-probs as the page has them.
 void EncodePage(const PageHeader& header, const RecordView& records, std::span<const uint8_t> ranks,
-                std::span<std::byte> page);
+                std::span<std::byte> page, std::span<float> rounded_log_probs = {});
 
 // The sections of a page, as they lie in its bytes.
 struct PageView {

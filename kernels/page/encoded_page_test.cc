@@ -102,6 +102,21 @@ TEST(Page, RoundTrip) {
   }
 }
 
+TEST(Page, WhatLaidThereDoesNotMatter) {
+  uint32_t seed = 1;
+  for (const LogProbEncoding encoding : {kFloat32, kFloat16, kFixed12}) {
+    for (const int32_t vocabulary_size : {100, 151936}) {
+      for (const uint32_t positions : {1u, 17u, 64u}) {
+        const PageHeader header{encoding, 10, vocabulary_size, 64 * seed, positions};
+        const Records records = RandomRecords(header, seed++);
+        std::vector<std::byte> page(PageBytes(header), std::byte{0xA5});
+        EncodePage(header, records.view(), records.ranks, page);
+        EXPECT_EQ(page, Encode(header, records));
+      }
+    }
+  }
+}
+
 TEST(Page, SomeRecordsAreThoseOfAll) {
   for (const LogProbEncoding encoding : {kFloat32, kFloat16, kFixed12}) {
     const PageHeader header{encoding, 7, 151936, 320, 100};

@@ -19,19 +19,19 @@ namespace {
 constexpr size_t kFewPositions = 64;
 constexpr size_t kFewRows = 24;
 
-// Positions are written with the unused ones of the last group, which are zeros.
+// Of positions: those of the last group that are unused are zeros.
 template <typename T>
 void Write(std::span<const T> values, std::span<std::byte> to) {
   std::memcpy(to.data(), values.data(), values.size_bytes());
+  std::ranges::fill(to.subspan(values.size_bytes()), std::byte{0});
 }
 
 void EncodeIds(const PageHeader& header, const RecordView& records,
                std::span<const uint8_t> used_slots, std::span<const uint8_t> ranks,
-               std::span<std::byte> to) {
+               bool all_present, std::span<std::byte> to) {
   const int bits = IdBits(header.vocabulary_size);
   const size_t row_bytes = PackedRowBytes(bits);
   const size_t slots = header.slots;
-  const bool all_present = std::ranges::find(ranks, kRankAbsent) == ranks.end();
   if (all_present && header.positions % kGroupPositions == 0 &&
       PackIdsOnVectors(records, header.slots, used_slots, bits, to)) {
     return;
@@ -68,17 +68,16 @@ PageLayout LayOutPage(const PageHeader& header) {
 }
 
 void EncodePage(const PageHeader& header, const RecordView& records, std::span<const uint8_t> ranks,
-                std::span<std::byte> page) {
+                std::span<std::byte> page, std::span<float> rounded_log_probs) {
   const PageLayout layout = LayOutPage(header);
   const size_t positions = header.positions;
   const size_t slots = header.slots;
-  std::ranges::fill(page, std::byte{0});
-
   std::span<const float> log_probs = records.log_probs;
   std::span<const float> sampled_log_probs = records.sampled_log_probs;
   std::vector<float> present_log_probs;
   std::vector<float> present_sampled_log_probs;
-  if (std::ranges::find(ranks, kRankAbsent) != ranks.end()) {
+  const bool all_present = std::memchr(ranks.data(), kRankAbsent, positions) == nullptr;
+  if (!all_present) {
     present_log_probs.assign(log_probs.begin(), log_probs.end());
     present_sampled_log_probs.assign(sampled_log_probs.begin(), sampled_log_probs.end());
     for (size_t i = 0; i < positions; ++i) {
@@ -92,14 +91,18 @@ void EncodePage(const PageHeader& header, const RecordView& records, std::span<c
   absl::FixedArray<uint8_t, kFewPositions> used_slots(positions);
   EncodeBehaviorLogProbs(
       header.encoding, log_probs, header.slots, std::span(used_slots),
-      page.subspan(layout.log_probs, layout.sampled_log_probs - layout.log_probs));
+      page.subspan(layout.log_probs, layout.sampled_log_probs - layout.log_probs),
+      rounded_log_probs);
   absl::FixedArray<uint8_t, kFewPositions> stored_ranks(ranks.begin(), ranks.end());
   for (size_t i = 0; i < positions; ++i) {
     if (ranks[i] < slots && ranks[i] >= used_slots[i]) stored_ranks[i] = kRankOutside;
   }
-  Write<float>(sampled_log_probs, page.subspan(layout.sampled_log_probs));
-  Write<uint8_t>(std::span<const uint8_t>(stored_ranks), page.subspan(layout.ranks));
-  EncodeIds(header, records, std::span<const uint8_t>(used_slots), ranks, page.subspan(layout.ids));
+  Write<float>(sampled_log_probs,
+               page.subspan(layout.sampled_log_probs, layout.ranks - layout.sampled_log_probs));
+  Write<uint8_t>(std::span<const uint8_t>(stored_ranks),
+                 page.subspan(layout.ranks, layout.ids - layout.ranks));
+  EncodeIds(header, records, std::span<const uint8_t>(used_slots), ranks, all_present,
+            page.subspan(layout.ids));
 
   PageHeaderBytes bytes{.magic = kPageMagic,
                         .crc32c = 0,

@@ -89,11 +89,14 @@ void DecodeRows(std::span<const RowValues> codes, const RowValues& multipliers,
 }  // namespace
 
 void EncodeBehaviorLogProbs(LogProbEncoding encoding, std::span<const float> log_probs, int slots,
-                            std::span<uint8_t> used_slots, std::span<std::byte> to) {
+                            std::span<uint8_t> used_slots, std::span<std::byte> to,
+                            std::span<float> rounded) {
   if (encoding == LogProbEncoding::kFixed12) {
     const size_t whole = used_slots.size() / kGroupPositions * kGroupPositions;
-    if (EncodeGroupsOnVectors(log_probs, slots, used_slots.first(whole), to)) {
+    if (EncodeGroupsOnVectors(log_probs.first(whole * slots), slots, used_slots.first(whole), to,
+                              rounded)) {
       log_probs = log_probs.subspan(whole * slots);
+      if (!rounded.empty()) rounded = rounded.subspan(whole * slots);
       used_slots = used_slots.subspan(whole);
       to = to.subspan(LogProbBytes(encoding, whole, slots));
     }
@@ -110,6 +113,7 @@ void EncodeBehaviorLogProbs(LogProbEncoding encoding, std::span<const float> log
     encoder.Write(to.first(group_bytes));
     to = to.subspan(group_bytes);
   }
+  if (!rounded.empty()) RoundBehaviorRows(encoding, log_probs, slots, rounded, used_slots);
 }
 
 void RoundBehaviorRows(LogProbEncoding encoding, std::span<const float> rows, int slots,

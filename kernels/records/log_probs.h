@@ -23,9 +23,11 @@ constexpr size_t LogProbBytes(LogProbEncoding encoding, size_t positions, size_t
 
 // Encodes behaviour log-probs [n, K], rounded down, into LogProbBytes. Each row is sorted, used
 // slots first, unused ones -inf (kernels/records/validate.h). Slots too low to be rounded down
-// become unused; they are the last ones. used_slots [n] gets how many are left.
+// become unused; they are the last ones. used_slots [n] gets how many are left, and `rounded` [n,
+// K], unless it is empty, what RoundBehaviorRows gives.
 void EncodeBehaviorLogProbs(LogProbEncoding encoding, std::span<const float> log_probs, int slots,
-                            std::span<uint8_t> used_slots, std::span<std::byte> to);
+                            std::span<uint8_t> used_slots, std::span<std::byte> to,
+                            std::span<float> rounded = {});
 
 // What such rows [n, K] become by encoding and decoding, into `rounded` [n, K]; used_slots [n] gets
 // how many slots are left used. Rounding what is rounded changes nothing.

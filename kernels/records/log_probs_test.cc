@@ -180,9 +180,11 @@ TEST(LogProbs, NeighboursDoNotMatter) {
       std::vector<uint8_t> used(positions);
       std::vector<std::byte> bytes(LogProbBytes(encoding, positions, kSlots));
       std::vector<float> decoded(positions * kSlots);
-      EncodeBehaviorLogProbs(encoding, behavior, kSlots, used, bytes);
+      std::vector<float> rounded(positions * kSlots);
+      EncodeBehaviorLogProbs(encoding, behavior, kSlots, used, bytes, rounded);
       DecodeLogProbs(encoding, bytes, kSlots, decoded);
       EXPECT_EQ(decoded, behavior_alone);
+      EXPECT_EQ(rounded, behavior_alone);
     }
   }
 }

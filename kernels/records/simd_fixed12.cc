@@ -27,7 +27,7 @@ namespace {
 
 // The caller does it one by one.
 bool RoundRows(const float*, size_t, size_t, float*, uint8_t*) { return false; }
-bool EncodeGroups(const float*, size_t, size_t, uint8_t*, std::byte*) { return false; }
+bool EncodeGroups(const float*, size_t, size_t, uint8_t*, std::byte*, float*) { return false; }
 
 #else
 
@@ -120,36 +120,54 @@ HWY_INLINE void Pack(Floats codes, size_t lane, std::byte* row) {
 #endif
 }
 
+// Of kLanes positions of a group, from `lane` on; their used slots are noted.
+HWY_INLINE Floats Multipliers(const TokenMajorRows<float>& rows, const float* values, size_t slots,
+                              size_t lane, uint8_t* used_slots) {
+  Floats lowest[1];
+  ReadRanks(rows, lane, slots - 1, lowest);
+  if (hn::AllTrue(FloatTag(), hn::Ge(lowest[0], Constant(kFixed12Floor)))) {
+    std::memset(used_slots + lane, static_cast<int>(slots), kLanes);
+    // Fixed12Multiplier: depth / 4094 rounded up is a code of that multiplier, and exact as well.
+    return hn::Max(CodesRoundedDown(lowest[0], Constant(float{kFixed12LowestCode})), Constant(1));
+  }
+  HWY_ALIGN float multipliers[kLanes];
+  for (size_t i = 0; i < kLanes; ++i) {
+    const float* row = values + (lane + i) * slots;
+    used_slots[lane + i] = UsedSlots(row, slots);
+    multipliers[i] = static_cast<float>(Multiplier(row, used_slots[lane + i]));
+  }
+  return hn::Load(FloatTag(), multipliers);
+}
+
 HWY_INLINE void EncodeGroup(const float* values, size_t slots, uint8_t* used_slots,
-                            std::byte* group) {
+                            std::byte* group, float* rounded) {
   constexpr size_t kRowBytes = RowBytes(LogProbEncoding::kFixed12);
   const TokenMajorRows<float> rows(values, slots);
-  HWY_ALIGN float all_multipliers[kGroupPositions];
-  for (size_t lane = 0; lane < kGroupPositions; ++lane) {
-    const float* row = values + lane * slots;
-    used_slots[lane] = UsedSlots(row, slots);
-    all_multipliers[lane] = static_cast<float>(Multiplier(row, used_slots[lane]));
-  }
   std::byte* first_row = group + kRowBytes;
   for (size_t lane = 0; lane < kGroupPositions; lane += kLanes) {
-    const Floats multipliers = hn::Load(FloatTag(), all_multipliers + lane);
+    const Floats multipliers = Multipliers(rows, values, slots, lane, used_slots);
+    const Floats steps = hn::Mul(multipliers, Constant(0x1p-18f));
     Pack(multipliers, lane, group);
     VisitRanks(
         slots, [&]<size_t kCount>(size_t rank) HWY_ATTR __attribute__((always_inline)) {
           Floats values[kCount];
           ReadRanks(rows, lane, rank, values);
           for (size_t i = 0; i < kCount; ++i) {
-            Pack(CodesRoundedDown(values[i], multipliers), lane,
-                 first_row + (rank + i) * kRowBytes);
+            values[i] = CodesRoundedDown(values[i], multipliers);
+            Pack(values[i], lane, first_row + (rank + i) * kRowBytes);
           }
+          if (rounded == nullptr) return;
+          for (Floats& value : values) value = Decode(value, steps);
+          StoreTokenMajor(values, slots, rounded + lane * slots + rank);
         });
   }
 }
 
 bool EncodeGroups(const float* rows, size_t positions, size_t slots, uint8_t* used_slots,
-                  std::byte* to) {
+                  std::byte* to, float* rounded) {
   for (size_t i = 0; i < positions; i += kGroupPositions) {
-    EncodeGroup(rows + i * slots, slots, used_slots + i, to);
+    EncodeGroup(rows + i * slots, slots, used_slots + i, to,
+                rounded == nullptr ? nullptr : rounded + i * slots);
     to += GroupBytes(LogProbEncoding::kFixed12, slots);
   }
   return true;
@@ -178,9 +196,10 @@ bool RoundRowsOnVectors(std::span<const float> rows, int slots, std::span<float>
 }
 
 bool EncodeGroupsOnVectors(std::span<const float> rows, int slots, std::span<uint8_t> used_slots,
-                           std::span<std::byte> to) {
+                           std::span<std::byte> to, std::span<float> rounded) {
   return HWY_DYNAMIC_DISPATCH(EncodeGroups)(rows.data(), used_slots.size(), slots,
-                                            used_slots.data(), to.data());
+                                            used_slots.data(), to.data(),
+                                            rounded.empty() ? nullptr : rounded.data());
 }
 
 }  // namespace sis

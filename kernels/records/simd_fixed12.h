@@ -13,9 +13,10 @@ namespace sis {
 bool RoundRowsOnVectors(std::span<const float> rows, int slots, std::span<float> rounded,
                         std::span<uint8_t> used_slots);
 
-// Encodes rows [n, K] of whole groups, n a multiple of 16, into LogProbBytes (log_probs.h). False,
-// with nothing done, on machines without vectors.
+// Encodes rows [n, K] of whole groups, n a multiple of 16, into LogProbBytes (log_probs.h), and
+// rounds them as RoundRowsOnVectors does unless `rounded` is empty. False, with nothing done, on
+// machines without vectors.
 bool EncodeGroupsOnVectors(std::span<const float> rows, int slots, std::span<uint8_t> used_slots,
-                           std::span<std::byte> to);
+                           std::span<std::byte> to, std::span<float> rounded);
 
 }  // namespace sis

@@ -85,6 +85,29 @@ std::vector<std::byte> Group(const std::vector<Encoded>& positions, size_t first
   return bytes;
 }
 
+// Rows of one slot, next to where the multiplier changes.
+void ExpectEveryMultiplier() {
+  std::vector<float> rows;
+  for (uint32_t multiplier = 1; multiplier <= kFixed12MaxMultiplier; ++multiplier) {
+    const float lowest = DecodeFixed12(kFixed12LowestCode, multiplier);
+    for (const float x : {lowest, std::nextafter(lowest, 1.0f), std::nextafter(lowest, -64.0f)}) {
+      rows.push_back(std::max(x, kFixed12Floor));
+    }
+  }
+  rows.resize(rows.size() / kGroupPositions * kGroupPositions);
+  std::vector<Encoded> expected;
+  for (const float row : rows) expected.push_back(OneByOne({row}));
+  std::vector<std::byte> expected_bytes;
+  for (size_t first = 0; first < rows.size(); first += kGroupPositions) {
+    const std::vector<std::byte> group = Group(expected, first, 1);
+    expected_bytes.insert(expected_bytes.end(), group.begin(), group.end());
+  }
+  std::vector<uint8_t> used(rows.size());
+  std::vector<std::byte> bytes(expected_bytes.size());
+  ASSERT_TRUE(EncodeGroupsOnVectors(rows, 1, used, bytes, {}));
+  ASSERT_EQ(bytes, expected_bytes);
+}
+
 void ExpectSameAsOneByOne() {
   std::mt19937 random(41);
   for (int i = 0; i < 400; ++i) {
@@ -115,10 +138,15 @@ void ExpectSameAsOneByOne() {
     ASSERT_EQ(used, expected_used) << "K " << slots;
 
     std::vector<std::byte> bytes(expected_bytes.size());
-    std::ranges::fill(used, uint8_t{77});
-    ASSERT_TRUE(EncodeGroupsOnVectors(rows, static_cast<int>(slots), used, bytes));
-    ASSERT_EQ(bytes, expected_bytes) << "K " << slots;
-    ASSERT_EQ(used, expected_used) << "K " << slots;
+    for (const std::span<float> to : {std::span<float>(), std::span(rounded)}) {
+      std::ranges::fill(rounded, 77.0f);
+      std::ranges::fill(used, uint8_t{77});
+      std::ranges::fill(bytes, std::byte{77});
+      ASSERT_TRUE(EncodeGroupsOnVectors(rows, static_cast<int>(slots), used, bytes, to));
+      ASSERT_EQ(bytes, expected_bytes) << "K " << slots;
+      ASSERT_EQ(used, expected_used) << "K " << slots;
+    }
+    ASSERT_EQ(rounded, expected_values) << "K " << slots;
   }
 }
 
@@ -129,6 +157,7 @@ TEST(SimdFixed12Test, SameAsOneByOneOnEveryTarget) {
     hwy::SetSupportedTargetsForTest(target);
     hwy::GetChosenTarget().Update(hwy::SupportedTargets());
     ExpectSameAsOneByOne();
+    ExpectEveryMultiplier();
   }
   hwy::SetSupportedTargetsForTest(0);
   hwy::GetChosenTarget().Update(hwy::SupportedTargets());

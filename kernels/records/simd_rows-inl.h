@@ -220,6 +220,20 @@ class RankMajorRows {
   uintptr_t ahead_;
 };
 
+// Transposes every four lanes of four vectors.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE Pair<Pair<V>> TransposeFours(D d, V v0, V v1, V v2, V v3) {
+  const hn::RepartitionToWide<D> dw;
+  const auto low01 = hn::BitCast(dw, hn::InterleaveLower(d, v0, v1));
+  const auto low23 = hn::BitCast(dw, hn::InterleaveLower(d, v2, v3));
+  const auto high01 = hn::BitCast(dw, hn::InterleaveUpper(d, v0, v1));
+  const auto high23 = hn::BitCast(dw, hn::InterleaveUpper(d, v2, v3));
+  return {{hn::BitCast(d, hn::InterleaveLower(dw, low01, low23)),
+           hn::BitCast(d, hn::InterleaveUpper(dw, low01, low23))},
+          {hn::BitCast(d, hn::InterleaveLower(dw, high01, high23)),
+           hn::BitCast(d, hn::InterleaveUpper(dw, high01, high23))}};
+}
+
 // 16 positions of K values of 32 bits, token after token, transposed on the fly.
 template <typename T>
 class TokenMajorRows {
@@ -275,25 +289,44 @@ class TokenMajorRows {
 
   HWY_INLINE Pair<Pair<Values>> Transpose(size_t lane, size_t rank) const {
     const Tag d;
-    const hn::RepartitionToWide<Tag> dw;
     const T* values = values_ + lane * slots_ + rank;
-    const Values v0 = FourOf(d, values);
-    const Values v1 = FourOf(d, values + slots_);
-    const Values v2 = FourOf(d, values + 2 * slots_);
-    const Values v3 = FourOf(d, values + 3 * slots_);
-    const auto low01 = hn::BitCast(dw, hn::InterleaveLower(d, v0, v1));
-    const auto low23 = hn::BitCast(dw, hn::InterleaveLower(d, v2, v3));
-    const auto high01 = hn::BitCast(dw, hn::InterleaveUpper(d, v0, v1));
-    const auto high23 = hn::BitCast(dw, hn::InterleaveUpper(d, v2, v3));
-    return {{hn::BitCast(d, hn::InterleaveLower(dw, low01, low23)),
-             hn::BitCast(d, hn::InterleaveUpper(dw, low01, low23))},
-            {hn::BitCast(d, hn::InterleaveLower(dw, high01, high23)),
-             hn::BitCast(d, hn::InterleaveUpper(dw, high01, high23))}};
+    return TransposeFours(d, FourOf(d, values), FourOf(d, values + slots_),
+                          FourOf(d, values + 2 * slots_), FourOf(d, values + 3 * slots_));
   }
 
   const T* values_;
   size_t slots_;
 };
+
+// Puts the ranks of kLanes positions, a rank a vector, to where they lie token after token: the
+// first rank of the first position at `to`.
+template <class D>
+HWY_INLINE void StoreFours(D d, hn::Vec<D> fours, size_t slots, float* to) {
+  if constexpr (hn::MaxLanes(D()) == 4) {
+    hn::StoreU(fours, d, to);
+  } else {
+    const hn::Half<D> half;
+    StoreFours(half, hn::LowerHalf(half, fours), slots, to);
+    StoreFours(half, hn::UpperHalf(half, fours), slots, to + hn::MaxLanes(D()) / 2 * slots);
+  }
+}
+template <size_t kCount>
+HWY_INLINE void StoreTokenMajor(const Floats (&ranks)[kCount], size_t slots, float* to) {
+  const FloatTag d;
+  if constexpr (kCount == kRanksAtOnce) {
+    const Pair<Pair<Floats>> positions = TransposeFours(d, ranks[0], ranks[1], ranks[2], ranks[3]);
+    StoreFours(d, positions.first.first, slots, to);
+    StoreFours(d, positions.first.second, slots, to + slots);
+    StoreFours(d, positions.second.first, slots, to + 2 * slots);
+    StoreFours(d, positions.second.second, slots, to + 3 * slots);
+  } else {
+    for (size_t i = 0; i < kCount; ++i) {
+      HWY_ALIGN float lanes[kLanes];
+      hn::Store(ranks[i], d, lanes);
+      for (size_t lane = 0; lane < kLanes; ++lane) to[lane * slots + i] = lanes[lane];
+    }
+  }
+}
 
 }  // namespace HWY_NAMESPACE
 }  // namespace sis

@@ -44,6 +44,23 @@ RecordView ViewOf(const RecordRows& rows) {
           .log_probs = rows.log_probs};
 }
 
+RecordView SubView(const RecordView& records, size_t first, size_t count, size_t slots) {
+  return {.sampled_ids = records.sampled_ids.subspan(first, count),
+          .sampled_log_probs = records.sampled_log_probs.subspan(first, count),
+          .ids = records.ids.subspan(first * slots, count * slots),
+          .log_probs = records.log_probs.subspan(first * slots, count * slots)};
+}
+
+// Whether a slot that has an id was too low to be encoded.
+bool LosesIds(std::span<const int32_t> ids, std::span<const float> rounded, size_t slots) {
+  for (size_t end = slots; end <= ids.size(); end += slots) {
+    for (size_t i = end; i > end - slots && rounded[i - 1] == kMinusInfinity; --i) {
+      if (ids[i - 1] != -1) return true;
+    }
+  }
+  return false;
+}
+
 template <typename T>
 bool SameBits(std::span<const T> a, std::span<const T> b) {
   return std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
@@ -184,13 +201,17 @@ void Page::Add(uint32_t index, const RecordView& records, size_t row, uint32_t c
   if ((Mask(index, count) & ~present_) == 0) return;
   if (packed() && (present_ | Mask(index, count)) == kAll) {
     RowBuffer buffer;
-    const RecordRows rows = present_ == 0 ? buffer.Rows(format_) : Rows(buffer);
+    const RecordRows rows = present_ == 0 ? RecordRows() : Rows(buffer);
     if (packed_positions_ < kPositions) {
       block_ = std::move(block);
       packed_positions_ = kPositions;
     }
-    Store(index, records, row, count, ranks, rows);
-    Encode(rows);
+    if (present_ == 0) {
+      AddAll(SubView(records, row, count, format_.slots), ranks.subspan(row, count));
+    } else {
+      Store(index, records, row, count, ranks, rows);
+      Encode(rows);
+    }
     return;
   }
   if (packed()) {
@@ -199,6 +220,23 @@ void Page::Add(uint32_t index, const RecordView& records, size_t row, uint32_t c
     packed_positions_ = 0;
   }
   Store(index, records, row, count, ranks, TailRows());
+}
+
+void Page::AddAll(const RecordView& records, std::span<const uint8_t> ranks) {
+  RowBuffer buffer;
+  const RecordRows rounded = buffer.Rows(format_);
+  EncodePage(header(), records, ranks, block_.bytes(), rounded.log_probs);
+  rows_.Renew();
+  present_ = kAll;
+  RecordView recorded = records;
+  recorded.log_probs = rounded.log_probs;
+  if (LosesIds(records.ids, rounded.log_probs, format_.slots)) {
+    std::ranges::transform(
+        records.ids, rounded.log_probs, rounded.ids.begin(),
+        [](int32_t id, float log_prob) { return log_prob == kMinusInfinity ? -1 : id; });
+    recorded.ids = rounded.ids;
+  }
+  digest_ = DigestOfRows(first_position_, recorded);
 }
 
 void Page::Encode(const RecordRows& rows) {

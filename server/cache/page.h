@@ -112,7 +112,9 @@ class Page {
   RecordRows TailRows() const;
   // Decodes all that is packed.
   void Unpack(const RecordRows& rows) const;
-  // The one place where packed bytes are written.
+  // Packs the rows of all positions, none of which was present.
+  void AddAll(const RecordView& records, std::span<const uint8_t> ranks);
+  // Packs what is present.
   void Encode(const RecordRows& rows);
   // Rounds the rows of absent positions into `to`.
   void Store(uint32_t index, const RecordView& records, size_t row, uint32_t count,

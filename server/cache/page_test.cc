@@ -4,6 +4,7 @@
 
 #include <bit>
 #include <cmath>
+#include <cstring>
 
 #include "kernels/records/record_digest.h"
 #include "server/testing/rounded_records.h"
@@ -86,6 +87,11 @@ TEST_P(PageTest, WholePagesArePackedAtOnce) {
   Add(page, 0, kAll);
   EXPECT_TRUE(page.packed());
   ExpectHolds(page, Page::kAll);
+
+  Page one_by_one(format_, kFirst, Allocate(TailBytes(format_)), budget_);
+  for (uint32_t index = 0; index < kAll; ++index) Add(one_by_one, index, 1);
+  one_by_one.Pack(*arena_);
+  EXPECT_EQ(std::memcmp(page.memory(), one_by_one.memory(), PackedBytes(format_)), 0);
 }
 
 TEST_P(PageTest, PackedPagesCanBeAddedToAndTruncated) {
