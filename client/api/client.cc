@@ -266,6 +266,7 @@ absl::StatusOr<TopKRecords> Client::FetchTopK(const RunRef& run, std::span<const
   for (const Slice& slice : slices) ToMessage(slice, *request.add_slices());
   request.set_lease_seconds(absl::ToDoubleSeconds(options.lease));
   request.mutable_arrays()->Add(options.arrays.begin(), options.arrays.end());
+  request.set_chunks_span_slices(true);
   if (options.memory != nullptr) return FetchInto(*options.memory, std::move(request));
   RecordCopier copier(request);
   return Receive(*service_, request, copier);

@@ -112,7 +112,7 @@ absl::Status RecordCopier::AddChunk(const FetchedChunk& chunk) {
   const std::vector<Slice>& slices = records().slices;
   if (slice_ >= slices.size() || chunk.slice != slice_ ||
       chunk.first_position != slices[slice_].first_position + row_ ||
-      chunk.length > slices[slice_].length - row_) {
+      chunk.length > positions() - filled_) {
     return absl::InternalError(absl::StrCat("the server's FetchTopK chunk of slice ", chunk.slice,
                                             " at position ", chunk.first_position,
                                             " is out of order"));
@@ -128,9 +128,8 @@ absl::Status RecordCopier::AddChunk(const FetchedChunk& chunk) {
 }
 
 void RecordCopier::SkipFullSlices() {
-  while (slice_ < records().slices.size() && row_ == records().slices[slice_].length) {
-    ++slice_;
-    row_ = 0;
+  while (slice_ < records().slices.size() && row_ >= records().slices[slice_].length) {
+    row_ -= records().slices[slice_++].length;
   }
 }
 

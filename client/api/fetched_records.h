@@ -69,9 +69,9 @@ class RecordCopier final : public RecordReader {
 
   std::array<std::byte*, FetchedChunk::kArrays> arrays_ = {};
   size_t filled_ = 0;
-  // Where the next row belongs.
+  // Where the next row belongs; before SkipFullSlices it may be one of a later slice.
   size_t slice_ = 0;
-  uint32_t row_ = 0;
+  size_t row_ = 0;
 };
 
 // Of a stream that says where in a range of a segment the rows were put: they stay there, and the

@@ -101,6 +101,48 @@ TEST_F(RecordLocatorTest, NotWhereItMayNotWrite) {
   }
 }
 
+TEST(RecordCopierTest, ChunksMaySpanSlices) {
+  v1::FetchTopKRequest request;
+  request.add_arrays(v1::SAMPLED_IDS);
+  v1::FetchTopKHeader header;
+  for (const auto& [first, length] : {std::pair(5, 2), {0, 0}, {3, 3}, {9, 0}}) {
+    v1::Slice& slice = *header.add_slices();
+    slice.set_first_position(first);
+    slice.set_length(length);
+  }
+  const auto chunk = [](uint32_t slice, uint32_t first, uint32_t length, char fill) {
+    v1::FetchTopKChunk chunk;
+    chunk.set_slice(slice);
+    chunk.set_first_position(first);
+    chunk.set_length(length);
+    chunk.set_sampled_ids(std::string(4 * length, fill));
+    return FetchedChunk(chunk);
+  };
+  {
+    RecordCopier copier(request);
+    ASSERT_TRUE(copier.Add(header).ok());
+    ASSERT_TRUE(copier.Add(chunk(0, 5, 1, 1)).ok());
+    ASSERT_TRUE(copier.Add(chunk(0, 6, 3, 2)).ok());
+    ASSERT_TRUE(copier.Add(chunk(2, 5, 1, 3)).ok());
+    const auto records = std::move(copier).Finish();
+    ASSERT_TRUE(records.ok()) << records.status();
+    const std::vector<int32_t> expected = {0x01010101, 0x02020202, 0x02020202, 0x02020202,
+                                           0x03030303};
+    EXPECT_TRUE(std::ranges::equal(records->sampled_ids, expected));
+  }
+  for (const FetchedChunk& wrong : {chunk(0, 5, 6, 1), chunk(0, 6, 1, 1), chunk(2, 3, 1, 1)}) {
+    RecordCopier copier(request);
+    ASSERT_TRUE(copier.Add(header).ok());
+    EXPECT_EQ(copier.Add(wrong).code(), absl::StatusCode::kInternal);
+  }
+  for (const FetchedChunk& wrong : {chunk(2, 4, 1, 1), chunk(2, 5, 2, 1), chunk(1, 0, 1, 1)}) {
+    RecordCopier copier(request);
+    ASSERT_TRUE(copier.Add(header).ok());
+    ASSERT_TRUE(copier.Add(chunk(0, 5, 4, 1)).ok());
+    EXPECT_EQ(copier.Add(wrong).code(), absl::StatusCode::kInternal);
+  }
+}
+
 TEST(RecordCopierTest, ArraysHoldTheRowsOfTheirChunk) {
   v1::FetchTopKRequest request;
   request.add_arrays(v1::SAMPLED_IDS);

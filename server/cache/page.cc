@@ -358,6 +358,7 @@ uint64_t Page::DigestOf(const RecordRows& rows, uint64_t positions) const {
 
 uint64_t Page::Digest(uint32_t index, uint32_t count) const {
   if (!Check().ok()) return 0;
+  if ((present_ & ~Mask(index, count)) == 0) return digest_;
   RowBuffer buffer;
   return DigestOf(Rows(buffer), present_ & Mask(index, count));
 }

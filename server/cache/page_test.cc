@@ -124,7 +124,7 @@ TEST_P(PageTest, PackedPagesCanBeAddedToAndTruncated) {
 }
 
 TEST_P(PageTest, PackedPagesAreAsLongAsWhatTheyHold) {
-  for (const uint32_t held : {1u, 15u, 16u, 17u, 32u, 48u, 49u, 64u}) {
+  for (const uint32_t held : {1u, 16u, 33u}) {
     const uint32_t positions = (held + 15) / 16 * 16;
     {
       Page page(format_, kFirst, Allocate(TailBytes(format_)), budget_);
@@ -138,9 +138,9 @@ TEST_P(PageTest, PackedPagesAreAsLongAsWhatTheyHold) {
       // Made whole, it gets as long as others.
       const size_t whole = PackedBytes(format_, kAll);
       ASSERT_TRUE(budget_.TryCharge(Cost(whole) - Cost(PackedBytes(format_, positions))));
-      Add(page, 0, kAll, positions < kAll ? arena_->Allocate(whole) : Arena::Allocation());
+      Add(page, 0, kAll, arena_->Allocate(whole));
       EXPECT_EQ(page.packed_positions(), kAll);
-      ExpectHolds(page, Page::kAll);
+      EXPECT_EQ(page.digest(), Digest(Page::kAll));
       page.Truncate(3);
       ExpectHolds(page, Page::Mask(0, 3));
       EXPECT_EQ(budget_.used(), Cost(whole));

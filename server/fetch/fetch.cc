@@ -33,13 +33,15 @@ std::span<T> Resize(bool wanted, std::string& array, size_t count) {
 }  // namespace
 
 Fetch::Fetch(std::shared_ptr<Run> run, std::vector<SliceRange> slices, const WantedRecords& wanted,
-             std::optional<AnswersInSegment> answers, uint64_t lease_id)
+             std::optional<AnswersInSegment> answers, bool chunks_span_slices, uint64_t lease_id)
     : run_(std::move(run)),
       slices_(std::move(slices)),
       wanted_(wanted),
       lease_id_(lease_id),
       oldest_fresh_version_(run_->oldest_fresh_version()),
-      answers_(std::move(answers)) {}
+      answers_(std::move(answers)),
+      chunks_span_slices_(chunks_span_slices),
+      rows_(static_cast<uint64_t>(TotalPositions(slices_))) {}
 
 absl::StatusOr<Fetch> Fetch::Open(std::shared_ptr<Run> run, const v1::FetchTopKRequest& request,
                                   const ReceivedArrays& arrays) {
@@ -71,7 +73,8 @@ absl::StatusOr<Fetch> Fetch::Open(std::shared_ptr<Run> run, const v1::FetchTopKR
     if (!lease.ok()) return lease.status();
     lease_id = *lease;
   }
-  return Fetch(std::move(run), *std::move(slices), *wanted, std::move(answers), lease_id);
+  return Fetch(std::move(run), *std::move(slices), *wanted, std::move(answers),
+               request.chunks_span_slices(), lease_id);
 }
 
 bool Fetch::Next(v1::FetchTopKResponse& message) {
@@ -109,16 +112,16 @@ bool Fetch::SkipFullSlices() {
   return slice_ < slices_.size();
 }
 
-uint32_t Fetch::CountRows(size_t bytes) const {
+uint32_t Fetch::CountRows(size_t bytes, bool spans_slices) const {
   const auto sizes = wanted_.Sizes(1, run_->config().top_k);
   const size_t row_bytes = std::accumulate(sizes.begin(), sizes.end(), size_t{0});
-  const auto rows = static_cast<uint32_t>(std::max<size_t>(1, bytes / row_bytes));
-  return std::min(rows, slices_[slice_].count - row_);
+  const uint64_t left = spans_slices ? rows_ - rows_done_ : slices_[slice_].count - row_;
+  return static_cast<uint32_t>(std::min<uint64_t>(std::max<size_t>(1, bytes / row_bytes), left));
 }
 
 bool Fetch::CopySome() {
   if (!answers_.has_value() || !header_written_ || !SkipFullSlices()) return false;
-  const uint32_t rows = CountRows(kCopyBytes);
+  const uint32_t rows = CountRows(kCopyBytes, true);
   const size_t slots = run_->config().top_k;
   scratch_.ranks.resize(rows);
   const RecordRows to{
@@ -128,15 +131,12 @@ bool Fetch::CopySome() {
       .ids = Resize(wanted_.Has(v1::TOP_K_IDS), scratch_.ids, rows * slots),
       .log_probs = Resize(wanted_.Has(v1::TOP_K_LOG_PROBS), scratch_.log_probs, rows * slots),
       .ranks = scratch_.ranks};
-  ReadRows(slices_[slice_].first_position + row_, to);
   const uint64_t offset = rows_done_ * sizeof(float);
+  ReadNext(to);
   answers_->Write(IndexOf(v1::SAMPLED_IDS), offset, std::as_bytes(to.sampled_ids));
   answers_->Write(IndexOf(v1::SAMPLED_LOG_PROBS), offset, std::as_bytes(to.sampled_log_probs));
   answers_->Write(IndexOf(v1::TOP_K_IDS), offset * slots, std::as_bytes(to.ids));
   answers_->Write(IndexOf(v1::TOP_K_LOG_PROBS), offset * slots, std::as_bytes(to.log_probs));
-  row_ += rows;
-  rows_done_ += rows;
-  SkipFullSlices();
   return true;
 }
 
@@ -175,14 +175,13 @@ void Fetch::WriteHeader(v1::FetchTopKHeader& header) const {
 }
 
 void Fetch::WriteChunk(v1::FetchTopKChunk& chunk) {
-  const uint32_t rows = CountRows(kChunkBytes);
+  const uint32_t rows = CountRows(kChunkBytes, chunks_span_slices_);
   const size_t slots = run_->config().top_k;
   chunk.set_slice(static_cast<uint32_t>(slice_));
   chunk.set_first_position(slices_[slice_].first_position + row_);
   chunk.set_length(rows);
   scratch_.ranks.resize(rows);
-  ReadRows(
-      chunk.first_position(),
+  ReadNext(
       {.sampled_ids =
            Resize<int32_t>(wanted_.Has(v1::SAMPLED_IDS), *chunk.mutable_sampled_ids(), rows),
        .sampled_log_probs = Resize<float>(wanted_.Has(v1::SAMPLED_LOG_PROBS),
@@ -191,8 +190,19 @@ void Fetch::WriteChunk(v1::FetchTopKChunk& chunk) {
        .log_probs = Resize<float>(wanted_.Has(v1::TOP_K_LOG_PROBS),
                                   *chunk.mutable_top_k_log_probs(), rows * slots),
        .ranks = scratch_.ranks});
-  row_ += rows;
-  SkipFullSlices();
+}
+
+void Fetch::ReadNext(const RecordRows& rows) {
+  for (size_t done = 0; done < rows.ranks.size();) {
+    const SliceRange& slice = slices_[slice_];
+    const auto count =
+        static_cast<uint32_t>(std::min<size_t>(rows.ranks.size() - done, slice.count - row_));
+    ReadRows(slice.first_position + row_, SubRows(rows, done, count, run_->config().top_k));
+    done += count;
+    row_ += count;
+    SkipFullSlices();
+  }
+  rows_done_ += rows.ranks.size();
 }
 
 void Fetch::ReadRows(uint32_t first_position, const RecordRows& rows) const {
@@ -200,8 +210,8 @@ void Fetch::ReadRows(uint32_t first_position, const RecordRows& rows) const {
   if (slice.sequence() == nullptr) return WriteAbsent(rows);
   const auto count = static_cast<uint32_t>(rows.ranks.size());
   const size_t slots = run_->config().top_k;
+  // Checked for the header.
   const Sequence::Reader reader(*slice.sequence());
-  reader.Check(first_position, count);
   reader.ForEachPiece(first_position, count, [&](const Sequence::Reader::Piece& piece) {
     const RecordRows part =
         SubRows(rows, piece.first_position - first_position, piece.count, slots);

@@ -38,7 +38,7 @@ class Fetch {
  private:
   // `answers` are of the sizes of all rows.
   Fetch(std::shared_ptr<Run> run, std::vector<SliceRange> slices, const WantedRecords& wanted,
-        std::optional<AnswersInSegment> answers, uint64_t lease_id);
+        std::optional<AnswersInSegment> answers, bool chunks_span_slices, uint64_t lease_id);
 
   // What the header says of a slice.
   struct Summary {
@@ -47,14 +47,16 @@ class Fetch {
   };
   Summary Summarize(const SliceRange& slice) const;
   void WriteHeader(v1::FetchTopKHeader& header) const;
-  // The next rows of the present slice.
   void WriteChunk(v1::FetchTopKChunk& chunk);
-  // Those from this position of the present slice on, as many as `rows` has room for.
+  // The next rows, as many as `rows` has room for.
+  void ReadNext(const RecordRows& rows);
+  // Those from this position of the present slice on.
   void ReadRows(uint32_t first_position, const RecordRows& rows) const;
   // Goes to the slice that has the next row, and lets go of those before; false if none has.
   bool SkipFullSlices();
-  // How many rows of the present slice come next, if they are to have so many bytes.
-  uint32_t CountRows(size_t bytes) const;
+  // How many rows come next, of all slices or of the present one, if they are to have so many
+  // bytes.
+  uint32_t CountRows(size_t bytes, bool spans_slices) const;
 
   std::shared_ptr<Run> run_;
   std::vector<SliceRange> slices_;
@@ -62,6 +64,8 @@ class Fetch {
   uint64_t lease_id_;
   uint64_t oldest_fresh_version_;  // as of the start: header and chunks agree on what is stale
   std::optional<AnswersInSegment> answers_;
+  bool chunks_span_slices_;
+  uint64_t rows_;  // of all slices
   bool header_written_ = false;
   bool answered_ = false;  // in the segment
   // The next row: of a slice, and of all.

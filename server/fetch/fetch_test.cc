@@ -49,23 +49,41 @@ class FetchTest : public testing::Test {
     ASSERT_TRUE(message.has_header());
     fetched.header = message.header();
     fetched.slices.resize(message.header().slices_size());
-    std::vector<uint32_t> rows(message.header().slices_size());
-    size_t slice = 0;
+    // Where the next row belongs.
+    int slice = 0;
+    uint32_t row = 0;
     while (fetch.Next(message)) {
       ASSERT_TRUE(message.has_chunk());
       ++fetched.chunks;
       const v1::FetchTopKChunk& chunk = message.chunk();
-      ASSERT_GE(chunk.slice(), slice);
-      slice = chunk.slice();
-      v1::Block& block = fetched.slices[slice];
-      EXPECT_EQ(chunk.first_position(),
-                fetched.header.slices(chunk.slice()).first_position() + rows[slice]);
-      rows[slice] += chunk.length();
+      const auto skip_full = [&] {
+        while (slice < fetched.header.slices_size() &&
+               row == fetched.header.slices(slice).length()) {
+          ++slice;
+          row = 0;
+        }
+      };
+      skip_full();
+      ASSERT_LT(slice, fetched.header.slices_size());
+      EXPECT_EQ(chunk.slice(), slice);
+      EXPECT_EQ(chunk.first_position(), fetched.header.slices(slice).first_position() + row);
       EXPECT_LE(message.ByteSizeLong(), (1 << 20) + 1000);
-      *block.mutable_sampled_ids() += chunk.sampled_ids();
-      *block.mutable_sampled_log_probs() += chunk.sampled_log_probs();
-      *block.mutable_top_k_ids() += chunk.top_k_ids();
-      *block.mutable_top_k_log_probs() += chunk.top_k_log_probs();
+      for (uint32_t done = 0; done < chunk.length(); skip_full()) {
+        ASSERT_LT(slice, fetched.header.slices_size());
+        const uint32_t count =
+            std::min(chunk.length() - done, fetched.header.slices(slice).length() - row);
+        const auto add = [&](const std::string& array, std::string& to) {
+          const size_t row_bytes = array.size() / chunk.length();
+          to += array.substr(done * row_bytes, count * row_bytes);
+        };
+        v1::Block& block = fetched.slices[slice];
+        add(chunk.sampled_ids(), *block.mutable_sampled_ids());
+        add(chunk.sampled_log_probs(), *block.mutable_sampled_log_probs());
+        add(chunk.top_k_ids(), *block.mutable_top_k_ids());
+        add(chunk.top_k_log_probs(), *block.mutable_top_k_log_probs());
+        done += count;
+        row += count;
+      }
     }
     EXPECT_FALSE(fetch.Next(message));
   }
@@ -127,6 +145,34 @@ TEST_F(FetchTest, LongSlicesComeInChunks) {
   const Fetched fetched = Do(request);
   EXPECT_EQ(fetched.chunks, 3);
   ExpectRows(fetched.slices[0], records.Block("a"));
+}
+
+TEST_F(FetchTest, ChunksSpanSlicesForWhoExpectsThem) {
+  const Records records = generator_.NextRecords(30000);
+  ASSERT_EQ(AppendBlock(cache_, *run_, records.Block("long")).code(), 0);
+  v1::FetchTopKRequest request;
+  for (int i = 0; i < 70; ++i) {
+    const std::string id = absl::StrCat("s", i);
+    AppendBlock(cache_, *run_, records.Block(id, 0, 0, i, 1 + i * 7 % 40));
+    Add(request, id, 0, 0);
+  }
+  Add(request, "never", 3, 7);
+  Add(request, "empty", 0, 0);
+  for (const auto& [more, apart, together] : {std::tuple(0, 71, 1), {3, 77, 5}}) {
+    for (int i = 0; i < more; ++i) Add(request, "long", i, 0);
+    request.set_chunks_span_slices(false);
+    const Fetched expected = Do(request);
+    EXPECT_EQ(expected.chunks, apart);
+    request.set_chunks_span_slices(true);
+    const Fetched fetched = Do(request);
+    EXPECT_EQ(fetched.chunks, together);
+    EXPECT_EQ(fetched.header.SerializeAsString(), expected.header.SerializeAsString());
+    ASSERT_EQ(fetched.slices.size(), expected.slices.size());
+    for (size_t i = 0; i < expected.slices.size(); ++i) {
+      ExpectRows(fetched.slices[i], expected.slices[i]);
+    }
+    ExpectRows(fetched.slices[5], records.Block("s5", 0, 0, 5, 36));
+  }
 }
 
 TEST_F(FetchTest, HoldsNoSequenceLongerThanItsRowsTake) {

@@ -291,6 +291,7 @@ class Client:
             slices=[_slice(part).to_proto() for part in listed("slices", slices)],
             lease_seconds=lease_seconds,
             arrays=fetched_records.wanted(listed("arrays", arrays)),
+            chunks_span_slices=True,
         )
         if segment is None:
             return self._service.FetchTopK(request, functools.partial(fetched_records.assemble, request))

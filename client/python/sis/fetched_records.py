@@ -170,7 +170,7 @@ def assemble(request: pb.FetchTopKRequest, messages: Iterable[Message]) -> TopKR
             if chunk.slice < len(slices)
             else -1
         )
-        if offset != filled or filled + chunk.length > starts[chunk.slice + 1]:
+        if offset != filled or filled + chunk.length > total:
             raise _wrong(f"sent slice {chunk.slice} from position {chunk.first_position} on out of order")
         for field, row_bytes, place in places:
             values = getattr(chunk, field)

@@ -110,6 +110,11 @@ class AssembleTest(unittest.TestCase):
         ):
             self.assertEqual(array.tobytes(), b"".join(getattr(part, name) for part in chunks), name)
 
+    def test_chunks_may_span_slices(self):
+        for chunks in ([chunk(0, 4, 5, fill=1)], [chunk(0, 4, 1, fill=1), chunk(0, 5, 3), chunk(1, 2, 1, fill=3)]):
+            records = fetched_records.assemble(pb.FetchTopKRequest(), [self.HEADER, *map(self.parsed, chunks)])
+            self.assertEqual(records.ids.tobytes(), b"".join(part.top_k_ids for part in chunks))
+
     def test_a_broken_stream_is_not_taken(self):
         good = [chunk(0, 4, 2), chunk(1, 0, 1), chunk(1, 1, 2)]
         request = pb.FetchTopKRequest()
@@ -122,7 +127,8 @@ class AssembleTest(unittest.TestCase):
             good[1:],
             swapped,
             [*good, good[2]],
-            [chunk(0, 4, 5)],
+            [chunk(0, 4, 6)],
+            [chunk(0, 4, 3), chunk(1, 0, 2)],
             [chunk(2, 0, 1)],
             [*good[:2], short],
         ):
