@@ -71,9 +71,13 @@ absl::StatusOr<bool> EvaluateTask::TryEvaluatePiece() {
   while (next_group_ < call_->groups() && values < kPieceValues) {
     values += call_->values(next_group_++);
   }
-  const size_t lanes = std::clamp<size_t>(values / kLaneValues, 1, resources_.workers.threads());
+  const bool last = next_group_ == call_->groups();
+  // Clients send what is larger than a piece in several requests, which keep the workers busy.
+  const bool alone = first == 0 && last;
+  const size_t lanes =
+      alone ? std::clamp<size_t>(values / kLaneValues, 1, resources_.workers.threads()) : 1;
   if (absl::Status status = EvaluateGroups(first, next_group_, lanes); !status.ok()) return status;
-  return next_group_ == call_->groups();
+  return last;
 }
 
 absl::Status EvaluateTask::EvaluateGroups(size_t first, size_t end, size_t lanes) {
