@@ -34,7 +34,7 @@ absl::StatusOr<std::optional<AnswersInSegment>> ParseAnswers(const v1::EvaluateR
 
 absl::StatusOr<std::unique_ptr<EvaluateCall>> EvaluateCall::Start(
     std::shared_ptr<Run> run, const Backend& backend, const v1::EvaluateRequest& request,
-    const ReceivedArrays& arrays) {
+    const ReceivedArrays& arrays, size_t lanes) {
   if (absl::Status status = arrays.CheckRanges(request); !status.ok()) return status;
   absl::StatusOr<std::vector<SliceRange>> slices = ParseEvaluateSlices(*run, request.slices());
   if (!slices.ok()) return slices.status();
@@ -47,46 +47,61 @@ absl::StatusOr<std::unique_ptr<EvaluateCall>> EvaluateCall::Start(
   if (request.lease_id() != 0) {
     if (absl::Status status = run->RenewLease(request.lease_id()); !status.ok()) return status;
   }
-  return std::unique_ptr<EvaluateCall>(new EvaluateCall(std::move(run), backend, *std::move(input),
-                                                        *std::move(slices), *std::move(answers)));
+  return std::unique_ptr<EvaluateCall>(new EvaluateCall(
+      std::move(run), backend, *std::move(input), *std::move(slices), *std::move(answers), lanes));
 }
 
 EvaluateCall::EvaluateCall(std::shared_ptr<Run> run, const Backend& backend, EvaluateInput input,
-                           std::vector<SliceRange> slices, std::optional<AnswersInSegment> answers)
+                           std::vector<SliceRange> slices, std::optional<AnswersInSegment> answers,
+                           size_t lanes)
     : run_(std::move(run)),
       input_(std::move(input)),
       slices_(std::move(slices)),
       answers_(std::move(answers)),
-      evaluator_(*run_, backend, input_),
       response_(std::make_shared<v1::EvaluateResponse>()),
-      output_(input_, TotalPositions(slices_), *response_) {
-  results_.reserve(slices_.size());
+      output_(input_, TotalPositions(slices_), *response_),
+      results_(slices_.size()) {
+  const VersionsNow versions(*run_);
+  for (size_t i = 0; i < lanes; ++i) evaluators_.emplace_back(versions, backend, input_);
+  MakeGroups();
 }
 
-absl::StatusOr<uint64_t> EvaluateCall::EvaluateSlice() {
-  const size_t index = results_.size();
-  SliceRange& slice = slices_[index];
-  absl::StatusOr<RangeResult> result =
-      evaluator_.Evaluate(slice, slice.first_position, slice.count, positions_evaluated_,
-                          output_.positions().Part(positions_evaluated_, slice.count));
-  if (!result.ok()) return result.status();
-  if (!result->missing.empty() && input_.own_log_probs.empty() &&
-      (input_.wanted.NeedEveryRatio() || input_.algorithm)) {
-    return RefuseMissing(slice, result->missing.front());
+void EvaluateCall::MakeGroups() {
+  const size_t values = std::max<size_t>(1, input_.current.values_per_position());
+  const size_t most = std::min(kGroupPositions, kGroupValues / values);
+  size_t offset = 0;
+  for (size_t i = 0; i < slices_.size(); ++i) {
+    if (groups_.empty() || groups_.back().positions + slices_[i].count > most) {
+      groups_.push_back({.first = i, .end = i, .offset = offset});
+    }
+    groups_.back().end = i + 1;
+    groups_.back().positions += slices_[i].count;
+    offset += slices_[i].count;
   }
-  AddMissingRanges(index, result->missing, *response_->mutable_missing());
-  *response_->add_slice_totals() = ToTotals(result->sums);
-  positions_evaluated_ += slice.count;
-  results_.push_back(
-      {result->sums, result->counted.log_ratio_sum, SumOfPolicyLogRatios(result->counted.scored)});
-  if (groups_.empty() || groups_.back().positions + slice.count > kGroupPositions) {
-    groups_.push_back({.end = index});
+}
+
+uint64_t EvaluateCall::values(size_t group) const {
+  return uint64_t{groups_[group].positions} * input_.current.values_per_position();
+}
+
+absl::Status EvaluateCall::EvaluateGroup(size_t group, size_t lane) {
+  size_t offset = groups_[group].offset;
+  for (size_t i = groups_[group].first; i < groups_[group].end; ++i) {
+    SliceRange& slice = slices_[i];
+    const absl::StatusOr<RangeResult> result =
+        evaluators_[lane].Evaluate(slice, slice.first_position, slice.count, offset,
+                                   output_.positions().Part(offset, slice.count));
+    if (!result.ok()) return result.status();
+    if (!result->missing.empty() && input_.own_log_probs.empty() &&
+        (input_.wanted.NeedEveryRatio() || input_.algorithm)) {
+      return RefuseMissing(slice, result->missing.front());
+    }
+    results_[i] = {result->sums, result->counted.log_ratio_sum,
+                   SumOfPolicyLogRatios(result->counted.scored), result->missing};
+    Add(i, *result, groups_[group].counted);
+    offset += slice.count;
   }
-  Group& group = groups_.back();
-  group.end = results_.size();
-  group.positions += slice.count;
-  Add(index, *result, group.counted);
-  return uint64_t{slice.count} * input_.current.values_per_position();
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::shared_ptr<const v1::EvaluateResponse>> EvaluateCall::Finish() {
@@ -98,6 +113,10 @@ absl::StatusOr<std::shared_ptr<const v1::EvaluateResponse>> EvaluateCall::Finish
   std::vector<RunCounters::ObservedName> names;
   for (const ObservedCorrection& observed : input_.observe) names.push_back(observed.name);
   if (absl::Status status = run_->counters().Observe(names); !status.ok()) return status;
+  for (size_t i = 0; i < slices_.size(); ++i) {
+    AddMissingRanges(i, results_[i].missing, *response_->mutable_missing());
+    *response_->add_slice_totals() = ToTotals(results_[i].sums);
+  }
   Evaluated all;
   for (const Group& group : groups_) all += group.counted;
   AddPrefixCurve(all, *response_->mutable_prefix_curve());
@@ -152,8 +171,9 @@ absl::StatusOr<RangeResult> EvaluateCall::EvaluateAgain(size_t i, const StepLedg
   slice.sampled_ids_crc32c.reset();
   const uint32_t count = range.end - range.first;
   std::vector<Decision> scratch(count);
-  return evaluator_.Evaluate(slice, range.first, count, offset + range.first - slice.first_position,
-                             {.view = {.decisions = scratch}});
+  return evaluators_.front().Evaluate(slice, range.first, count,
+                                      offset + range.first - slice.first_position,
+                                      {.view = {.decisions = scratch}});
 }
 
 int64_t EvaluateCall::Count() {
@@ -204,7 +224,7 @@ void EvaluateCall::Inspect(const SliceRange& slice, uint64_t sequence_key, size_
   const uint32_t kept_end = std::min(end, run_->inspection().kept_positions());
   absl::StatusOr<InspectedPositions> positions{InspectedPositions(run_->config().top_k)};
   if (slice.first_position < kept_end) {
-    positions = evaluator_.Inspect(slice, kept_end - slice.first_position, offset);
+    positions = evaluators_.front().Inspect(slice, kept_end - slice.first_position, offset);
   }
   // What was valid a moment ago may have changed in a segment: then there is nothing to look at.
   if (!positions.ok()) return;

@@ -21,25 +21,27 @@
 
 namespace sis {
 
-// One Evaluate of the API, slice by slice, so that it can be given up, or make way for others, in
-// between. Used by one thread at a time. On an error nothing has changed, except that the lease and
-// the sequences that were named count as used.
+// One Evaluate of the API, a group of slices at a time, so that several threads can share it, and
+// it can be given up, or make way for others, in between. On an error nothing has changed, except
+// that the lease and the sequences that were named count as used.
 class EvaluateCall {
  public:
   // Checks the request. `arrays` are the request's; these, it and the backend must outlive the
-  // object.
+  // object. At most `lanes` threads will evaluate at once.
   static absl::StatusOr<std::unique_ptr<EvaluateCall>> Start(std::shared_ptr<Run> run,
                                                              const Backend& backend,
                                                              const v1::EvaluateRequest& request,
-                                                             const ReceivedArrays& arrays);
+                                                             const ReceivedArrays& arrays,
+                                                             size_t lanes);
 
-  // Whether every slice has been evaluated.
-  bool done() const { return results_.size() == slices_.size(); }
-  // Evaluates the next slice, and returns how many values there were to read. After an error the
+  size_t groups() const { return groups_.size(); }
+  // How many values there are to read in a group.
+  uint64_t values(size_t group) const;
+  // Evaluates a group, each once. Threads that do so at once have a lane each. After an error the
   // object is of no more use.
-  absl::StatusOr<uint64_t> EvaluateSlice();
-  // When it is done: applies the base algorithm, counts what this draw hasn't counted yet, and
-  // answers.
+  absl::Status EvaluateGroup(size_t group, size_t lane);
+  // When all have been evaluated, by one thread: applies the base algorithm, counts what this draw
+  // hasn't counted yet, and answers.
   absl::StatusOr<std::shared_ptr<const v1::EvaluateResponse>> Finish();
 
  private:
@@ -47,18 +49,26 @@ class EvaluateCall {
     Sums sums;
     int64_t log_ratio_sum;         // see RangeStatistics
     LogRatioSum policy_log_ratio;  // see ScoredPositions
+    std::vector<Missing> missing;
   };
-  // Consecutive slices that are counted together: what is counted is large beside a short slice.
+  // Consecutive slices [first, end), whose positions begin at `offset` in the request. They are
+  // counted together: what is counted is large beside a short slice.
   struct Group {
-    size_t end;  // one past the last slice
+    size_t first;
+    size_t end;
+    size_t offset;
     size_t positions = 0;
     Evaluated counted = {};
   };
+  // Unless a single slice has more.
   static constexpr size_t kGroupPositions = 1024;
+  static constexpr size_t kGroupValues = size_t{1} << 18;
 
   EvaluateCall(std::shared_ptr<Run> run, const Backend& backend, EvaluateInput input,
-               std::vector<SliceRange> slices, std::optional<AnswersInSegment> answers);
+               std::vector<SliceRange> slices, std::optional<AnswersInSegment> answers,
+               size_t lanes);
 
+  void MakeGroups();
   // Adds to the run's step and metrics what this draw hasn't counted yet; returns how many
   // positions that is.
   int64_t Count();
@@ -75,12 +85,10 @@ class EvaluateCall {
   const EvaluateInput input_;
   std::vector<SliceRange> slices_;
   const std::optional<AnswersInSegment> answers_;
-  SliceEvaluator evaluator_;
+  std::vector<SliceEvaluator> evaluators_;  // by lane
   const std::shared_ptr<v1::EvaluateResponse> response_;
-  EvaluateOutput output_;  // into the response
-  // Of the slices evaluated so far, which have so many positions.
-  std::vector<SliceResult> results_;
-  size_t positions_evaluated_ = 0;
+  EvaluateOutput output_;             // into the response
+  std::vector<SliceResult> results_;  // by slice
   std::vector<Group> groups_;
 };
 

@@ -58,7 +58,7 @@ absl::StatusOr<InspectedPositions> SliceEvaluator::Inspect(const SliceRange& sli
     reader.ForEachPiece(from, to - from, [&](const Sequence::Reader::Piece& piece) {
       status.Update(AddPiece(part, piece));
       if (ReasonMissing(slice, piece).has_value()) return;
-      CopyRecords(piece, piece.first_position - begin, policy_version_, positions);
+      CopyRecords(piece, piece.first_position - begin, versions_.policy, positions);
     });
     if (status.ok()) status = Decide(part);
     if (!status.ok()) return status;

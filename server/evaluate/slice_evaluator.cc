@@ -129,12 +129,12 @@ absl::Status SliceEvaluator::CompareWithFetched(SliceRange& slice,
   if (!slice.expected_digest.has_value()) return absl::OkStatus();
   const uint64_t expected = *slice.expected_digest;
   const uint32_t first = slice.first_position, count = slice.count;
-  const uint64_t digest = reader.Digest(first, count, oldest_fresh_version_);
+  const uint64_t digest = reader.Digest(first, count, versions_.oldest_fresh);
   if (digest == expected) return absl::OkStatus();
   // Where nothing was fetched there is nothing that could have gone since.
   const std::optional<uint64_t> oldest =
       expected == 0 ? std::nullopt : reader.OldestFetched(expected, first, count);
-  if (oldest.has_value() && (*oldest <= oldest_fresh_version_ || others_may_be_ahead_)) {
+  if (oldest.has_value() && (*oldest <= versions_.oldest_fresh || versions_.others_may_be_ahead)) {
     slice.oldest_fetched_version = *oldest;
     return absl::OkStatus();
   }
@@ -150,7 +150,7 @@ absl::Status SliceEvaluator::CompareWithFetched(SliceRange& slice,
 std::optional<MissingReason> SliceEvaluator::ReasonMissing(
     const SliceRange& slice, const Sequence::Reader::Piece& piece) const {
   if (slice.unreadable) return MissingReason::kCorrupt;
-  return sis::ReasonMissing(piece, std::max(oldest_fresh_version_, slice.oldest_fetched_version));
+  return sis::ReasonMissing(piece, std::max(versions_.oldest_fresh, slice.oldest_fetched_version));
 }
 
 RangeResult SliceEvaluator::NoneYet() const {
@@ -258,7 +258,7 @@ absl::Status SliceEvaluator::AddPiece(const Part& part, const Sequence::Reader::
              .output = output.view,
              .sums = &decided_,
              .prefix_sums = part.result.prefix_sums});
-        staleness_.push_back(StalenessClassOf(piece.version, policy_version_));
+        staleness_.push_back(StalenessClassOf(piece.version, versions_.policy));
         return absl::OkStatus();
       });
 }

@@ -26,17 +26,24 @@ struct RangeResult {
   RangeStatistics counted;
 };
 
+// What a call goes by to its end, although the run moves on.
+struct VersionsNow {
+  explicit VersionsNow(const Run& run)
+      : oldest_fresh(run.oldest_fresh_version()),
+        policy(run.policy_version()),
+        others_may_be_ahead(run.config().max_staleness.has_value() && run.backing() != nullptr &&
+                            run.backing()->shared()) {}
+
+  uint64_t oldest_fresh;
+  uint64_t policy;
+  bool others_may_be_ahead;  // other servers, of a policy version that isn't known here yet
+};
+
 // For one call, by one thread at a time. `input` must outlive it.
 class SliceEvaluator {
  public:
-  SliceEvaluator(const Run& run, const Backend& backend, const EvaluateInput& input)
-      : backend_(backend),
-        input_(input),
-        oldest_fresh_version_(run.oldest_fresh_version()),
-        others_may_be_ahead_(run.config().max_staleness.has_value() && run.backing() != nullptr &&
-                             run.backing()->shared()),
-        policy_version_(run.policy_version()),
-        statistics_(backend, input) {}
+  SliceEvaluator(const VersionsNow& versions, const Backend& backend, const EvaluateInput& input)
+      : backend_(backend), input_(input), versions_(versions), statistics_(backend, input) {}
 
   // Positions [first, first + count) of the slice's sequence, whose values stand at `offset` in the
   // request; output is theirs alone. What the slice's digest tells is noted in the slice.
@@ -94,9 +101,7 @@ class SliceEvaluator {
 
   const Backend& backend_;
   const EvaluateInput& input_;
-  const uint64_t oldest_fresh_version_;
-  const bool others_may_be_ahead_;  // other servers, of a policy version that isn't known here yet
-  const uint64_t policy_version_;
+  const VersionsNow versions_;
   CurrentArrays::Scratch scratch_;
   RowBuffer rows_;
   // Of the part at hand: its stretches, the class of staleness of each, and the sums of all.

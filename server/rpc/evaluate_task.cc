@@ -1,14 +1,20 @@
 #include "server/rpc/evaluate_task.h"
 
+#include <algorithm>
+#include <atomic>
 #include <utility>
+#include <vector>
 
+#include "server/threads/side_by_side.h"
 #include "server/wire/serialize.h"
 
 namespace sis {
 namespace {
 
-// A millisecond or so.
+// A millisecond or so of one worker.
 constexpr uint64_t kPieceValues = 1 << 20;
+// What a worker is worth waking up for.
+constexpr uint64_t kLaneValues = 1 << 16;
 
 }  // namespace
 
@@ -55,17 +61,44 @@ absl::StatusOr<bool> EvaluateTask::TryEvaluatePiece() {
     absl::StatusOr<std::shared_ptr<Run>> run = resources_.runs.Find(request.run(), caller_);
     if (!run.ok()) return run.status();
     absl::StatusOr<std::unique_ptr<EvaluateCall>> call =
-        EvaluateCall::Start(*std::move(run), resources_.backend, request, request_->arrays());
+        EvaluateCall::Start(*std::move(run), resources_.backend, request, request_->arrays(),
+                            resources_.workers.threads());
     if (!call.ok()) return call.status();
     call_ = *std::move(call);
   }
-  for (uint64_t values = 0; values < kPieceValues && !call_->done();) {
-    if (absl::Status status = may_go_on_(); !status.ok()) return status;
-    const absl::StatusOr<uint64_t> values_read = call_->EvaluateSlice();
-    if (!values_read.ok()) return values_read.status();
-    values += *values_read;
+  const size_t first = next_group_;
+  uint64_t values = 0;
+  while (next_group_ < call_->groups() && values < kPieceValues) {
+    values += call_->values(next_group_++);
   }
-  return call_->done();
+  const bool last = next_group_ == call_->groups();
+  // Clients send what is larger than a piece in several requests, which keep the workers busy.
+  const bool alone = first == 0 && last;
+  const size_t lanes =
+      alone ? std::clamp<size_t>(values / kLaneValues, 1, resources_.workers.threads()) : 1;
+  if (absl::Status status = EvaluateGroups(first, next_group_, lanes); !status.ok()) return status;
+  return last;
+}
+
+absl::Status EvaluateTask::EvaluateGroups(size_t first, size_t end, size_t lanes) {
+  struct Stop {
+    size_t group;
+    absl::Status status;
+  };
+  std::vector<Stop> stops(lanes, {end, absl::OkStatus()});
+  std::atomic<size_t> next = first;
+  SideBySide(resources_.workers, request_->message().run().run_id(), lanes, [&](size_t lane) {
+    Stop& stop = stops[lane];
+    while (stop.status.ok()) {
+      stop.group = next++;
+      if (stop.group >= end) return;
+      stop.status = may_go_on_();
+      if (stop.status.ok()) stop.status = call_->EvaluateGroup(stop.group, lane);
+    }
+    next = end;
+  });
+  // As groups begin in order, none before it was left out.
+  return std::ranges::min_element(stops, {}, &Stop::group)->status;
 }
 
 }  // namespace sis

@@ -3,6 +3,7 @@
 
 #include <grpcpp/support/byte_buffer.h>
 
+#include <cstddef>
 #include <functional>
 #include <memory>
 
@@ -13,10 +14,12 @@
 
 namespace sis {
 
-// Evaluates a piece of about 4 MiB, then lets other runs have their turn. Owns itself.
+// Evaluates a piece of about 4 MiB, in which idle workers help, then lets other runs have their
+// turn. Owns itself.
 class EvaluateTask final : public std::enable_shared_from_this<EvaluateTask> {
  public:
-  // Asked between slices: OK, or why there is to be no answer.
+  // Asked between groups of slices, by several workers at once: OK, or why there is to be no
+  // answer.
   using MayGoOn = std::function<absl::Status()>;
   // Called once, by a worker, or before Start returns.
   using Done = std::function<void(absl::StatusOr<grpc::ByteBuffer>)>;
@@ -37,6 +40,8 @@ class EvaluateTask final : public std::enable_shared_from_this<EvaluateTask> {
   void Answer(absl::StatusOr<grpc::ByteBuffer> answer);
   // As far as it gets with one piece. Whether that was the last.
   absl::StatusOr<bool> TryEvaluatePiece();
+  // The groups [first, end) of the call. The error of the first that has one.
+  absl::Status EvaluateGroups(size_t first, size_t end, size_t lanes);
 
   const Resources resources_;
   const Caller caller_;
@@ -44,6 +49,7 @@ class EvaluateTask final : public std::enable_shared_from_this<EvaluateTask> {
   const MayGoOn may_go_on_;
   const Done done_;
   std::unique_ptr<EvaluateCall> call_;  // from the first piece on
+  size_t next_group_ = 0;
 };
 
 }  // namespace sis

@@ -9,7 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "kernels/decide/scalar_backend.h"
+#include "server/evaluate/step_message.h"
 #include "server/testing/cache_fixture.h"
 #include "server/testing/record_generator.h"
 #include "server/wire/segment_range.h"
@@ -202,6 +204,96 @@ TEST_F(EvaluateTaskTest, ARequestKeepsItsSegmentThoughTheLeaseEnds) {
     busy.count_down();
   }
   EXPECT_EQ(leased->use_count(), 1);
+}
+
+// 32 sequences of 256 positions, K = 16: eight groups, and values enough for two workers.
+class SharedEvaluateTest : public EvaluateTaskTest {
+ protected:
+  static constexpr int kSlots = 16;
+  static constexpr int kSequences = 32;
+  static constexpr uint32_t kLength = 256;
+
+  SharedEvaluateTest() {
+    RecordGenerator generator(kSlots, 1000, /*seed=*/5);
+    for (const char* id : {"alone", "shared"}) cache_.CreateRun(id, SmallConfig(kSlots));
+    for (int i = 0; i < kSequences; ++i) {
+      const std::string id = std::to_string(i);
+      const Records records = generator.NextRecords(kLength);
+      const v1::Gathered current = generator.NextCurrent(records).Gathered(0, kLength);
+      for (const char* run : {"alone", "shared"}) {
+        EXPECT_EQ(AppendBlock(cache_, *Find(run), records.Block(id)).code(), 0);
+      }
+      v1::Slice& slice = *request_.add_slices();
+      slice.mutable_sequence()->set_id(id);
+      slice.set_length(kLength);
+      *request_.mutable_gathered()->mutable_log_probs() += current.log_probs();
+      *request_.mutable_gathered()->mutable_sampled_log_probs() += current.sampled_log_probs();
+    }
+    request_.add_outputs(v1::DECISIONS);
+    request_.add_outputs(v1::ACCEPTANCE_PROBABILITIES);
+    request_.add_prefix_curve(3);
+  }
+
+  std::shared_ptr<sis::Run> Find(const std::string& run_id) {
+    v1::RunRef ref;
+    ref.set_run_id(run_id);
+    return *cache_.runs.Find(ref);
+  }
+
+  absl::StatusOr<std::string> Answer(WorkerPool& workers, const std::string& run_id) {
+    request_.mutable_run()->set_run_id(run_id);
+    absl::StatusOr<std::string> bytes;
+    std::latch done(1);
+    EvaluateTask::Start(
+        With(workers, segments_), Caller(), ClientAt::kUnixSocket,
+        SerializeInPlace(std::make_shared<v1::EvaluateRequest>(request_)),
+        [] { return absl::OkStatus(); },
+        [&](const absl::StatusOr<grpc::ByteBuffer>& answer) {
+          if (answer.ok()) {
+            grpc::Slice slice;
+            EXPECT_TRUE(answer->DumpToSingleSlice(&slice).ok());
+            bytes = std::string(reinterpret_cast<const char*>(slice.begin()), slice.size());
+          } else {
+            bytes = answer.status();
+          }
+          done.count_down();
+        });
+    done.wait();
+    return bytes;
+  }
+
+  v1::EvaluateRequest request_;
+};
+
+TEST_F(SharedEvaluateTest, SeveralWorkersAnswerAndCountAsOneDoes) {
+  WorkerPool one(1), several(4);
+  // Missing ranges have their order, too.
+  for (const int missing : {3, 9, 30}) {
+    request_.mutable_slices(missing)->mutable_sequence()->set_id("none");
+    request_.mutable_slices(missing)->mutable_sequence()->set_attempt(missing);
+  }
+  for (uint64_t draw = 1; draw <= 20; ++draw) {
+    request_.set_draw(draw);
+    const absl::StatusOr<std::string> alone = Answer(one, "alone");
+    ASSERT_TRUE(alone.ok()) << alone.status();
+    EXPECT_EQ(*Answer(several, "shared"), *alone);
+    EXPECT_EQ(ToMessage(*Find("shared")->steps().Find(draw)).SerializeAsString(),
+              ToMessage(*Find("alone")->steps().Find(draw)).SerializeAsString());
+  }
+}
+
+TEST_F(SharedEvaluateTest, TheFirstSliceThatIsWrongIsNamed) {
+  WorkerPool several(4);
+  for (int first = 0; first < kSequences; ++first) {
+    for (int i = first; i < kSequences; ++i) request_.mutable_slices(i)->set_sampled_ids_crc32c(1);
+    request_.set_draw(first);
+    const absl::Status status = Answer(several, "shared").status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    const std::string named = ToString(SequenceName{std::to_string(first), 0});
+    EXPECT_TRUE(absl::StrContains(status.message(), named + " positions")) << status;
+    EXPECT_FALSE(Find("shared")->steps().Find(first).has_value());
+    for (int i = first; i < kSequences; ++i) request_.mutable_slices(i)->clear_sampled_ids_crc32c();
+  }
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <cstddef>
 #include <deque>
 #include <functional>
 #include <map>
@@ -24,6 +25,8 @@ class WorkerPool {
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
+
+  size_t threads() const { return threads_.size(); }
 
   // Work that takes long should do a piece and schedule the rest: other runs then have their turn.
   void Schedule(const std::string& run_id, std::function<void()> work) ABSL_LOCKS_EXCLUDED(mutex_);
