@@ -27,7 +27,7 @@ def cc_fuzz_test(name, srcs, deps = [], corpus = [], mutations = 20000, size = "
         srcs = srcs,
         args = select({
             "//tests/fuzz:libfuzzer": [
-                "-runs=150000",
+                "-runs=50000",
                 "-max_total_time=30",
                 "-timeout=60",
                 "-rss_limit_mb=4096",

@@ -19,9 +19,9 @@ from sis.v1 import ratio_service_pb2 as pb
 
 # Entries are sent together once they hold so many bytes.
 BATCH_BYTES = 256 << 10
-# Or refer to so many in a segment, or are so many: the server reads arrays where they are, and makes
-# something of each entry, before it acks them all.
-BATCH_REFERRED_BYTES = 64 << 20
+# Or refer to so many in a segment, or are so many: the server begins when all checksums of a message
+# are made, while the arrays are in the processor's caches still, and makes something of each entry.
+BATCH_REFERRED_BYTES = 4 << 20
 BATCH_ENTRIES = 1024
 # Batches sent and not acked yet; a caller that is further ahead waits.
 MAX_IN_FLIGHT = 8
