@@ -290,8 +290,11 @@ class TokenMajorRows {
   HWY_INLINE Pair<Pair<Values>> Transpose(size_t lane, size_t rank) const {
     const Tag d;
     const T* values = values_ + lane * slots_ + rank;
-    return TransposeFours(d, FourOf(d, values), FourOf(d, values + slots_),
-                          FourOf(d, values + 2 * slots_), FourOf(d, values + 3 * slots_));
+    const Values v0 = FourOf(d, values);
+    const Values v1 = FourOf(d, values + slots_);
+    const Values v2 = FourOf(d, values + 2 * slots_);
+    const Values v3 = FourOf(d, values + 3 * slots_);
+    return TransposeFours(d, v0, v1, v2, v3);
   }
 
   const T* values_;
