@@ -275,8 +275,9 @@ int Refuse(const absl::Status& status) {
 
 int main(int argc, char** argv) {
   absl::SetProgramUsageMessage("The SIS ratio service. See README.md.");
-  absl::SetFlagsUsageConfig(
-      {.version_string = [] { return absl::StrCat("sis_server ", sis::kVersion, "\n"); }});
+  absl::FlagsUsageConfig usage;
+  usage.version_string = [] { return absl::StrCat("sis_server ", sis::kVersion, "\n"); };
+  absl::SetFlagsUsageConfig(usage);
   const absl::StatusOr<sis::Configuration> configuration =
       sis::Configuration::Load(argc, argv, sis::FlagProblem);
   if (!configuration.ok()) return sis::Refuse(configuration.status());
