@@ -25,8 +25,8 @@ MODULES = (
 # Without an __all__, but what it takes from others of the package, and `sis` hasn't got, is for its
 # users too.
 PASSES_ON = "sis.torch"
-# Between the package and its messages.
-INTERNAL = {"from_proto", "to_proto"}
+# Between modules of the package, and for its messages.
+INTERNAL = {"can_refer", "from_proto", "put", "put_many", "refer", "refer_all", "to_proto"}
 
 Definition = Tuple[str, ast.AST]  # the module that has it
 

@@ -113,13 +113,13 @@ class AppendSegmentsTest(unittest.TestCase):
             send(stream, batch, segment)
 
         with unittest.mock.patch.object(ServerAppendStream, "_send_batch", note):
-            for size in (30, 100):
+            for size in (30, 80):
                 committed = self.client.append_many(self.run_, entries[: 2 * size], sampling=sis.Sampling("raw"))
                 self.assertEqual(committed, {(name, 0): ROWS for name in names[:size]})
-            self.assertEqual(sent, [(60, self.segment.name), (200, self.segment.name)])
-            for name in names[:100:33]:
+            self.assertEqual(sent, [(60, self.segment.name), (160, self.segment.name)])
+            for name in names[:80:33]:
                 self.assert_recorded(name)
-            # Not more at once than is read before the client's patience ends.
+            # Not more at once than stays in the processor's caches.
             del sent[:]
             bytes_of_two = 2 * sum(array.nbytes for array in placed.values())
             with unittest.mock.patch("sis.server_append.BATCH_REFERRED_BYTES", bytes_of_two):
