@@ -2,9 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstring>
 
 #include "kernels/records/record_digest.h"
 #include "server/testing/rounded_records.h"
@@ -91,7 +91,7 @@ TEST_P(PageTest, WholePagesArePackedAtOnce) {
   Page one_by_one(format_, kFirst, Allocate(TailBytes(format_)), budget_);
   for (uint32_t index = 0; index < kAll; ++index) Add(one_by_one, index, 1);
   one_by_one.Pack(*arena_);
-  EXPECT_EQ(std::memcmp(page.memory(), one_by_one.memory(), PackedBytes(format_)), 0);
+  EXPECT_TRUE(std::ranges::equal(page.block(), one_by_one.block()));
 }
 
 TEST_P(PageTest, PackedPagesCanBeAddedToAndTruncated) {
