@@ -1,29 +1,14 @@
 #include "server/rpc/rpc_metrics.h"
 
 #include <gtest/gtest.h>
-#include <prometheus/text_serializer.h>
 
-#include <map>
-#include <sstream>
 #include <string>
 
 #include "server/rpc/methods.h"
+#include "server/testing/scrape.h"
 
 namespace sis {
 namespace {
-
-// The exposition as a map from series, as written there, to value.
-std::map<std::string, double> Scrape(const prometheus::Registry& registry) {
-  std::istringstream text(prometheus::TextSerializer().Serialize(registry.Collect()));
-  std::map<std::string, double> series;
-  for (std::string line; std::getline(text, line);) {
-    if (line.empty() || line[0] == '#') continue;
-    const size_t space = line.rfind(' ');
-    EXPECT_TRUE(series.emplace(line.substr(0, space), std::stod(line.substr(space + 1))).second)
-        << "twice: " << line;
-  }
-  return series;
-}
 
 TEST(RpcMetricsTest, CountsByMethodAndCode) {
   prometheus::Registry registry;
@@ -32,7 +17,7 @@ TEST(RpcMetricsTest, CountsByMethodAndCode) {
   metrics.CountRpc("Evaluate", absl::StatusCode::kOk, absl::Milliseconds(3));
   metrics.CountRpc("Evaluate", absl::StatusCode::kOk, absl::Seconds(3));
   metrics.CountRpc("Evaluate", absl::StatusCode::kNotFound, absl::Microseconds(3));
-  const auto series = Scrape(registry);
+  const auto series = Scrape(registry.Collect());
   const auto labels = [](const std::string& method, const std::string& type,
                          const std::string& code = "") {
     return (code.empty() ? "{" : "{grpc_code=\"" + code + "\",") + "grpc_method=\"" + method +
@@ -52,7 +37,7 @@ TEST(RpcMetricsTest, CountsByMethodAndCode) {
 TEST(RpcMetricsTest, KnowsTheMethods) {
   prometheus::Registry registry;
   const RpcMetrics metrics(registry);
-  const auto series = Scrape(registry);
+  const auto series = Scrape(registry.Collect());
   for (int i = 0; i < Methods().method_count(); ++i) {
     const google::protobuf::MethodDescriptor& method = *Methods().method(i);
     const std::string type = method.client_streaming()   ? "bidi_stream"

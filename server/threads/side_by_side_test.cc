@@ -6,6 +6,8 @@
 #include <latch>
 #include <vector>
 
+#include "absl/time/clock.h"
+
 namespace sis {
 namespace {
 
@@ -51,14 +53,15 @@ TEST(SideBySideTest, WorkersMayAskForHelp) {
 
 TEST(SideBySideTest, ReturnsWhenAllHaveReturned) {
   WorkerPool workers(1);
-  for (int time = 0; time < 1000; ++time) {
-    std::atomic<int> working = 0;
-    SideBySide(workers, "run", 2, [&](size_t) {
-      ++working;
-      --working;
-    });
-    ASSERT_EQ(working, 0);
-  }
+  std::latch helping(1);
+  std::atomic<bool> helped = false;
+  SideBySide(workers, "run", 2, [&](size_t lane) {
+    if (lane == 0) return helping.wait();
+    helping.count_down();
+    absl::SleepFor(absl::Milliseconds(50));  // long after lane 0 has returned
+    helped = true;
+  });
+  EXPECT_TRUE(helped);
 }
 
 TEST(SideBySideTest, OneLaneNeedsNoWorker) {

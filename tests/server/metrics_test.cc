@@ -1,10 +1,8 @@
 #include <gtest/gtest.h>
-#include <prometheus/text_serializer.h>
 
 #include <cmath>
 #include <map>
 #include <optional>
-#include <sstream>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -15,22 +13,10 @@
 #include "server/testing/cache_fixture.h"
 #include "server/testing/evaluate_at_once.h"
 #include "server/testing/record_generator.h"
+#include "server/testing/scrape.h"
 
 namespace sis {
 namespace {
-
-// The exposition as a map from series, as written there, to value.
-std::map<std::string, double> Scrape(const MetricFamilies& families) {
-  std::istringstream text(prometheus::TextSerializer().Serialize(families));
-  std::map<std::string, double> series;
-  for (std::string line; std::getline(text, line);) {
-    if (line.empty() || line[0] == '#') continue;
-    const size_t space = line.rfind(' ');
-    EXPECT_TRUE(series.emplace(line.substr(0, space), std::stod(line.substr(space + 1))).second)
-        << "twice: " << line;
-  }
-  return series;
-}
 
 class MetricsTest : public testing::Test {
  protected:

@@ -18,7 +18,6 @@ from sis.segment import Segment
 from sis.v1 import ratio_service_pb2 as pb
 
 
-
 class Source(NamedTuple):
     """What is said once of the entries of a stream."""
 

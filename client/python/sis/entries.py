@@ -60,14 +60,14 @@ class PlacedArrays(NamedTuple):
 
     segment: Segment
     arrays: Sequence[np.ndarray]
+    size: int  # in bytes
 
 
 class Entry:
     """A checked one, until it is acked for good."""
 
     __slots__ = (
-        "sequence", "kind", "first", "end", "parts", "size", "segment", "placed", "referred",
-        "retry_until", "answered",
+        "sequence", "kind", "first", "end", "parts", "size", "placed", "retry_until", "answered",
     )  # fmt: skip
 
     def __init__(
@@ -78,9 +78,7 @@ class Entry:
         end: int,
         parts: Sequence[Part],
         size: int,
-        segment: Optional[str] = None,
         placed: Optional[PlacedArrays] = None,
-        referred: int = 0,
     ) -> None:
         self.sequence = sequence
         # "block" of [first, end), "truncate" to `end` or "seal" at it.
@@ -90,16 +88,19 @@ class Entry:
         # Its bytes in a batch, with the caller's own arrays among them; their sum.
         self.parts = parts
         self.size = size
-        # The one that holds the arrays; "" if the message holds them, None if there are none.
-        self.segment = segment
         # Kept, so that their memory is not used again before the server has read it.
         self.placed = placed
-        # Bytes of these.
-        self.referred = referred
         # Set by the first refusal for lack of room, on time.monotonic().
         self.retry_until: Optional[float] = None
         # Acked, or refused for good.
         self.answered = False
+
+    @property
+    def segment(self) -> Optional[str]:
+        """The one that holds the arrays; "" if the message does, None if there are none."""
+        if self.placed is not None:
+            return self.placed.segment.name
+        return "" if self.kind == "block" else None
 
     def copy_arrays(self) -> None:
         """From then on the caller may write to those that travel."""
@@ -175,8 +176,6 @@ _CRC32C = _Field.of(pb.Block, "crc32c").number << 3 | 5
 _FIXED32 = struct.Struct("<BI")
 # What says where an array lies.
 _PLACE_BYTES = 16
-
-
 _INT32, _FLOAT32 = np.dtype("<i4"), np.dtype("<f4")
 
 
@@ -222,14 +221,13 @@ def _checked_block(block: Block, top_k: int, segments: Sequence[Segment]) -> Ent
     sequence, named = _named(name, attempt)
     crc = checksum.crc32c(columns)
     end = b"" if crc is None else _FIXED32.pack(_CRC32C, crc)
-    name_of_segment, placed, referred = "", None, 0
+    placed: Optional[PlacedArrays] = None
     values: Sequence[Part] = columns
     keys, size = _array_keys(4 * rows, 4 * rows * top_k)
     for segment in segments:
         places = segment.refer_all(columns)
         if places is not None:
-            name_of_segment, placed, values = segment.name, PlacedArrays(segment, columns), places
-            referred = 8 * rows * (1 + top_k)
+            placed, values = PlacedArrays(segment, columns, 8 * rows * (1 + top_k)), places
             keys, size = _array_keys(_PLACE_BYTES, _PLACE_BYTES)
             break
     begin = named + _unsigned(_FIRST_POSITION, first) + _unsigned(_POLICY_VERSION, version)
@@ -237,9 +235,7 @@ def _checked_block(block: Block, top_k: int, segments: Sequence[Segment]) -> Ent
     before = _before(_NUMBERS["block"], size)
     a, b, c, d = values
     parts = [before + begin + keys[0], a, keys[1], b, keys[2], c, keys[3], d, end]
-    return Entry(
-        sequence, "block", first, first + rows, parts, len(before) + size, name_of_segment, placed, referred
-    )  # fmt: skip
+    return Entry(sequence, "block", first, first + rows, parts, len(before) + size, placed)
 
 
 @functools.lru_cache(1 << 12, typed=True)

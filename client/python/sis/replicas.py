@@ -3,6 +3,7 @@ messages."""
 
 from __future__ import annotations
 
+import functools
 import secrets
 import threading
 from concurrent import futures
@@ -19,7 +20,7 @@ from sis.inspection import merged_inspections
 from sis.placement import Placement
 from sis.records import SequenceRef
 from sis.replica_rows import Rows
-from sis.replicated_append import ReplicatedAppendStream
+from sis.replicated_append import ReplicatedAppendStream, by_replica
 from sis.segment import Segment
 from sis.single_server import SingleServer
 from sis.v1 import ratio_service_pb2 as pb
@@ -181,7 +182,7 @@ class Replicas:
         """`segments` are shared with one server, so there are none."""
         return ReplicatedAppendStream(
             source.run.config.top_k,
-            lambda sequence_id: self._placement.replica(source.run.id, sequence_id),
+            functools.partial(self._placement.replica, source.run.id),
             self._servers,
             lambda server: server.append(source),
             self._pool,
@@ -189,9 +190,7 @@ class Replicas:
 
     def append_many(self, source: Source, entries: Sequence[Entry]) -> Dict[SequenceRef, int]:
         """AppendError has the entries of a replica that gives no answer, too."""
-        parts: Dict[int, List[Entry]] = {}
-        for entry in entries:
-            parts.setdefault(self._placement.replica(source.run.id, entry.sequence.id), []).append(entry)
+        parts = by_replica(entries, functools.partial(self._placement.replica, source.run.id))
         calls = {
             index: self._pool.submit(self._servers[index].append_many, source, part)
             for index, part in parts.items()

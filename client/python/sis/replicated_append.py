@@ -15,6 +15,14 @@ from sis.server_append import ServerAppendStream
 from sis.single_server import SingleServer
 
 
+def by_replica(entries: Sequence[Entry], replica_of: Callable[[str], int]) -> Dict[int, List[Entry]]:
+    """In order; `replica_of` a sequence's name."""
+    parts: Dict[int, List[Entry]] = {}
+    for entry in entries:
+        parts.setdefault(replica_of(entry.sequence.id), []).append(entry)
+    return parts
+
+
 class _Lane:
     """The stream to one replica. When it breaks, what was under way is refused, and later another
     is opened."""
@@ -133,12 +141,9 @@ class ReplicatedAppendStream(AppendStream):
 
     def put_many(self, entries: Sequence[Entry]) -> None:
         self._check()
-        parts: Dict[int, List[Entry]] = {}
-        for entry in entries:
-            parts.setdefault(self._replica_of(entry.sequence.id), []).append(entry)
         calls = [
             self._pool.submit(self._lanes[index].put, part, ServerAppendStream.put_many)
-            for index, part in parts.items()
+            for index, part in by_replica(entries, self._replica_of).items()
         ]
         futures.wait(calls)
         for call in calls:

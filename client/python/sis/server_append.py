@@ -170,7 +170,8 @@ class ServerAppendStream(AppendStream):
             self._drain()
         self._pending.append(entry)
         self._pending_bytes += entry.size
-        self._pending_referred += entry.referred
+        if entry.placed is not None:
+            self._pending_referred += entry.placed.size
         if (
             self._pending_bytes >= BATCH_BYTES
             or self._pending_referred >= BATCH_REFERRED_BYTES

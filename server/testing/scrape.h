@@ -1,0 +1,29 @@
+// What Prometheus reads, for tests.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <prometheus/metric_family.h>
+#include <prometheus/text_serializer.h>
+
+#include <map>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace sis {
+
+// The exposition as a map from series, as written there, to value. A series that stands there twice
+// fails the test.
+inline std::map<std::string, double> Scrape(const std::vector<prometheus::MetricFamily>& families) {
+  std::istringstream text(prometheus::TextSerializer().Serialize(families));
+  std::map<std::string, double> series;
+  for (std::string line; std::getline(text, line);) {
+    if (line.empty() || line[0] == '#') continue;
+    const size_t space = line.rfind(' ');
+    EXPECT_TRUE(series.emplace(line.substr(0, space), std::stod(line.substr(space + 1))).second)
+        << "twice: " << line;
+  }
+  return series;
+}
+
+}  // namespace sis
