@@ -334,15 +334,22 @@ TEST_F(AdminTest, HandlersThatWaitHoldUpNoProbe) {
     released.wait();
     return std::vector<prometheus::MetricFamily>();
   });
+  constexpr int kScrapes = HttpServer::kMaxAnswering + 36;
+  std::atomic<int> refused = 0;
   std::vector<std::thread> scrapes;
-  for (int i = 0; i < 100; ++i) scrapes.emplace_back([&] { Get("/metrics"); });
+  for (int i = 0; i < kScrapes; ++i) {
+    scrapes.emplace_back([&] { refused += Status(Get("/metrics")) == 503; });
+  }
+  while (refused < kScrapes - static_cast<int>(HttpServer::kMaxAnswering)) {
+    std::this_thread::yield();  // until as many wait as may
+  }
   for (int i = 0; i < 20; ++i) {
     EXPECT_EQ(Status(Get("/healthz")), 200);
     EXPECT_EQ(Status(Get("/readyz")), 200);
   }
-  while (Status(Get("/metrics")) != 503) continue;  // as many wait as may
   release_.set_value();
   for (std::thread& scrape : scrapes) scrape.join();
+  EXPECT_EQ(refused, kScrapes - static_cast<int>(HttpServer::kMaxAnswering));
   EXPECT_EQ(Status(Get("/metrics")), 200);
 }
 
