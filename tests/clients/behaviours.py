@@ -214,6 +214,21 @@ BEHAVIOURS = [
         ],
     ),
     Behaviour(
+        "blocks of many sequences go in one call, and some are refused",
+        "all others are stored; sent once more, the call changes nothing",
+        [
+            CREATE,
+            ("append_many x:0+20 y:0+9 x:20+5 z#1:0+30 nan_in=y", "refused y INVALID_ARGUMENT …position 0…nan…"),
+            ("get_run run", "ok incarnation 1 version 0 sequences 2 sealed 0 positions 55 leases 0 unread 2"),
+            ("append_many x:0+20 y:0+9 x:20+5 z#1:0+30", DONE),
+            ("append_many x:0+20 y:0+9 x:20+5 z#1:0+30", DONE),
+            ("get_run run", "ok incarnation 1 version 0 sequences 3 sealed 0 positions 64 leases 0 unread 3"),
+            ("fetch x y z#1", "ok positions 64"),
+            ("{kill 0}", ""),
+            ("append_many w:0+4", "UNAVAILABLE …"),
+        ],
+    ),
+    Behaviour(
         "a sequence is cut and generated on, by newer weights",
         "new positions replace those cut; records fetched before are FAILED_PRECONDITION",
         [

@@ -147,6 +147,7 @@ class Actor {
       const auto dropped = client_->AdvanceVersion(run_, std::stoull(command.word(0)));
       return dropped.ok() ? absl::StrCat("ok dropped ", *dropped) : Told(dropped.status());
     }
+    if (verb == "append_many") return AppendMany(command);
     if (verb == "open") return Open(command);
     if (verb == "fetch") return Fetch(command);
     if (verb == "evaluate") return Evaluate(command);
@@ -253,6 +254,27 @@ class Actor {
     }
     return Told(stream_->Block(ParseSequence(command.word(0)), first,
                                static_cast<uint64_t>(command.number("version")), rows.view()));
+  }
+
+  // On a stream of its own, flushed.
+  std::string AppendMany(const Command& command) {
+    v1::Sampling sampling;
+    sampling.set_log_probs(v1::Sampling::RAW);
+    sampling.set_temperature(1);
+    std::vector<Rows> rows;
+    rows.reserve(command.words().size());
+    std::vector<AppendEntry> entries;
+    for (const std::string& word : command.words()) {
+      const Slice slice = ParseSlice(word);
+      Rows& block = rows.emplace_back(slice.first_position, slice.length, 0);
+      if (slice.sequence.id == command.text("nan_in")) {
+        block.sampled_log_probs[0] = std::numeric_limits<float>::quiet_NaN();
+      }
+      entries.push_back(BlockEntry{slice.sequence, slice.first_position, 0, block.view()});
+    }
+    const auto stream = client_->Append(run_, sampling, kVocabulary, {.worker = "worker"});
+    if (const absl::Status put = stream->AppendMany(entries); !put.ok()) return Told(put);
+    return Told(stream->Finish());
   }
 
   std::string Fetch(const Command& command) {

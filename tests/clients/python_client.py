@@ -131,6 +131,18 @@ class PythonClient:
             sequence.sequence, attempt=sequence.attempt, first_position=int(first), policy_version=int(version), **record
         )
 
+    def append_many(self, *slices, nan_in=None):
+        entries = []
+        for text in slices:
+            part = slice_of(text)
+            record = rows_of(part.first_position, part.length, seed=0)
+            if part.sequence == nan_in:
+                record["sampled_log_probs"][0] = np.nan
+            entries.append(
+                sis.Block(part.sequence, attempt=part.attempt, first_position=part.first_position, policy_version=0, **record)
+            )
+        self._client.append_many(self._run, entries, sampling=sis.Sampling("raw"), worker="worker")
+
     def truncate(self, name, length):
         sequence = slice_of(name)
         self._stream.truncate(sequence.sequence, attempt=sequence.attempt, length=int(length))
