@@ -43,7 +43,7 @@ import sis
 from server.testing.live_server import LiveServer
 from tests.bench.trainer_path import processes
 from tests.bench.trainer_path.batch import VOCABULARY, Batch
-from tests.bench.trainer_path.sis_ways import ReducedWay, SharedMemoryWay, TcpWay
+from tests.bench.trainer_path.sis_ways import InPlaceWay, ReducedWay, SharedMemoryWay, TcpWay
 from tests.bench.trainer_path.torch_ways import ObjectStoreWay, TransferQueueWay
 from tests.bench.trainer_path.worker import Worker
 
@@ -79,7 +79,7 @@ def measure(slots, sequences, length, repetitions):
         server = LiveServer(
             listen=f"127.0.0.1:0,unix:{folder}/socket",
             cache_bytes=tokens * (5 * slots + 64) * 2 + (64 << 20),
-            shared_memory_bytes=tokens * (40 * slots + 128) + (128 << 20),
+            shared_memory_bytes=tokens * (60 * slots + 128) + (128 << 20),
         )
         cleanup.callback(server.kill)
         addresses = dict(zip(("tcp", "unix"), server.address.split(",")))
@@ -89,7 +89,8 @@ def measure(slots, sequences, length, repetitions):
         worker = Worker.remote(addresses, shape, THREADS)
         cleanup.callback(ray.kill, worker)
         ways = [ObjectStoreWay(worker, batch), TransferQueueWay(worker, batch)]
-        for way, client in ((TcpWay, "tcp"), (ReducedWay, "tcp"), (SharedMemoryWay, "unix")):
+        sis_ways = [TcpWay, ReducedWay, SharedMemoryWay, InPlaceWay]
+        for way, client in zip(sis_ways, ("tcp", "tcp", "unix", "unix")):
             run = clients[client].create_run(
                 way.__name__, seed=1, vocabulary_size=VOCABULARY, top_k=slots
             )

@@ -28,6 +28,7 @@ class Worker:
             name: [segment.empty(row.shape, row.dtype) for row in array]
             for name, array in recorded.items()
         }
+        self._fill_segment()
 
     def put_in_object_store(self):
         """References to the arrays, by name."""
@@ -42,10 +43,17 @@ class Worker:
 
     def append_in_segment(self, run_id, names):
         """Copies the arrays into shared memory first, as an engine does that doesn't write there."""
+        self._fill_segment()
+        self.append_in_place(run_id, names)
+
+    def append_in_place(self, run_id, names):
+        """As an engine does that wrote them into shared memory."""
+        self._append("unix", run_id, names, self._rows)
+
+    def _fill_segment(self):
         for name, array in self._batch.recorded.items():
             for row, values in zip(self._rows[name], array):
                 row[:] = values
-        self._append("unix", run_id, names, self._rows)
 
     def _append(self, client, run_id, names, arrays):
         if (client, run_id) not in self._runs:
