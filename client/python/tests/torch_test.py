@@ -283,7 +283,7 @@ class GatherTest(unittest.TestCase):
             ranks = [context.Process(target=one_of_the_group, args=(rank, *arguments)) for rank in range(2)]
             for rank in ranks:
                 rank.start()
-            got = dict((rank, rest) for rank, *rest in (answers.get(timeout=50) for _ in ranks))
+            got = dict((rank, rest) for rank, *rest in (answers.get(timeout=200) for _ in ranks))
             for rank in ranks:
                 rank.join()
         for one, other in zip(got[0][0], got[1][0]):
