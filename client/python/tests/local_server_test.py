@@ -10,7 +10,7 @@ import unittest
 import unittest.mock
 import urllib.request
 
-from in_a_fork import in_a_fork
+from in_a_fork import in_a_fork, skip_unless_grpc_lets_fork
 from server.testing import live_server
 from server.testing.until import until
 
@@ -123,6 +123,7 @@ class LocalServerTest(unittest.TestCase):
                 self.assertFalse(os.path.exists(socket))  # which it removes when it ends in order
 
     def test_a_child_leaves_what_its_parent_has(self):
+        skip_unless_grpc_lets_fork()
         done = subprocess.run(
             [sys.executable, "-W", "error::RuntimeWarning", "-c", LEFT_BY_A_CHILD], capture_output=True, text=True, env=environment()
         )
