@@ -19,6 +19,7 @@ struct Options {
   uint64_t seed = 0;
   uint32_t vocabulary_size = 0;
   uint32_t top_k = 0;
+  double mass = 0;
   double time_to_live_seconds = 0;
   int64_t max_staleness = -1;
   uint64_t byte_quota = 0;
@@ -59,6 +60,7 @@ absl::Status GetRun(Client& client, const Options& options) {
   PrintRow("seed", config.seed());
   PrintRow("vocabulary size", config.vocabulary_size());
   PrintRow("top-K", config.top_k());
+  PrintRow("mass", config.mass());
   PrintRow("time to live (s)", config.time_to_live_seconds());
   if (config.has_max_staleness()) PrintRow("maximum staleness", config.max_staleness());
   PrintRow("byte quota", config.byte_quota());
@@ -87,6 +89,7 @@ absl::Status CreateRun(Client& client, const Options& options) {
   config.set_seed(options.seed);
   config.set_vocabulary_size(options.vocabulary_size);
   config.set_top_k(options.top_k);
+  config.set_mass(options.mass);
   config.set_time_to_live_seconds(options.time_to_live_seconds);
   if (options.max_staleness >= 0) config.set_max_staleness(options.max_staleness);
   config.set_byte_quota(options.byte_quota);
@@ -157,6 +160,8 @@ void AddRuns(CLI::App& sisctl, Action& action) {
       ->required()
       ->default_str("")
       ->check(CLI::PositiveNumber);
+  create.add_option("--mass", options->mass,
+                    "Sets are cut where they hold so much of the probability; 0: never.");
   create.add_option("--time_to_live_seconds", options->time_to_live_seconds,
                     "Drop sequences untouched for so long; 0: never.");
   AddInteger(create, "--max_staleness", options->max_staleness,

@@ -119,8 +119,10 @@ class SisctlTest(unittest.TestCase):
             self.addCleanup(server.close)
             addresses.append(server.address)
         both = f"--server={','.join(addresses)}"
-        self.done(both, "runs", "create", "r1", "--vocabulary_size=1000", "--top_k=5", "--evict_unread")
-        self.assertTrue(json.loads(self.done(both, "runs", "get", "r1", "--json"))["config"]["evict_unread"])
+        self.done(both, "runs", "create", "r1", "--vocabulary_size=1000", "--top_k=5", "--evict_unread", "--mass=0.97")
+        config = json.loads(self.done(both, "runs", "get", "r1", "--json"))["config"]
+        self.assertEqual((config["evict_unread"], config["mass"]), (True, 0.97))
+        self.assertRegex(self.done(both, "runs", "get", "r1"), r"(?m)^mass +0\.97$")
         for server in (both, *(f"--server={address}" for address in addresses)):
             self.assertEqual([r["run_id"] for r in json.loads(self.done(server, "runs", "list", "--json"))["runs"]], ["r1"])
         self.refused(1, "each once", f"--server={addresses[0]},{addresses[0]}", "runs", "list")

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "kernels/numerics/crc32c.h"
+#include "kernels/records/mass_cut.h"
 #include "server/wire/arrays.h"
 #include "server/wire/segment_range.h"
 
@@ -61,6 +62,21 @@ absl::StatusOr<RecordView> BlockReader::Read(const AppendEntryView& block,
     }
   }
   return records;
+}
+
+RecordView BlockReader::Cut(const RecordView& read, size_t slots, double mass,
+                            std::span<uint8_t> ranks) {
+  const auto own = [](auto array, auto& copy) {
+    if (array.data() != copy.data()) copy.assign(array.begin(), array.end());
+    return std::span(copy).first(array.size());
+  };
+  const std::span<int32_t> ids = own(read.ids, ids_);
+  const std::span<float> log_probs = own(read.log_probs, log_probs_);
+  CutToMass(mass, slots, ids, log_probs, ranks);
+  RecordView cut = read;
+  cut.ids = ids;
+  cut.log_probs = log_probs;
+  return cut;
 }
 
 void BlockReader::ForgetLarge() {

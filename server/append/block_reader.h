@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -21,6 +22,9 @@ class BlockReader {
   // the block's checksum.
   absl::StatusOr<RecordView> Read(const AppendEntryView& block, const SharedSegment* segment,
                                   size_t slots, int64_t max_positions);
+
+  // What was read last, cut to a mass target (kernels/records/mass_cut.h), and its ranks with it.
+  RecordView Cut(const RecordView& read, size_t slots, double mass, std::span<uint8_t> ranks);
 
   // Gives back the memory of large copies, which a stream that waits would keep.
   void ForgetLarge();

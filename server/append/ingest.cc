@@ -115,18 +115,20 @@ absl::StatusOr<std::shared_ptr<Sequence>> Ingest::Open(SequenceNameView name,
 }
 
 absl::Status Ingest::ApplyBlock(SequenceNameView name, const AppendEntryView& block) {
-  const absl::StatusOr<RecordView> records =
-      block_.Read(block, segment_->get(), run_->config().top_k, run_->limits().max_positions);
+  const RunConfig& config = run_->config();
+  absl::StatusOr<RecordView> records =
+      block_.Read(block, segment_->get(), config.top_k, run_->limits().max_positions);
   if (!records.ok()) return records.status();
   ranks_.resize(records->sampled_ids.size());
-  absl::Status status = ValidateRecords(*records, static_cast<int>(run_->config().top_k),
-                                        static_cast<int32_t>(run_->config().vocabulary_size),
-                                        block.first_position, ranks_);
+  absl::Status status =
+      ValidateRecords(*records, static_cast<int>(config.top_k),
+                      static_cast<int32_t>(config.vocabulary_size), block.first_position, ranks_);
   if (!status.ok()) return status;
+  if (config.cuts_sets()) records = block_.Cut(*records, config.top_k, config.mass, ranks_);
 
   const auto count = static_cast<uint32_t>(ranks_.size());
   const absl::StatusOr<std::shared_ptr<Sequence>> sequence = Open(name, [&] {
-    return Sequence::BytesWithBlock(run_->config().record_format(), block.first_position, count);
+    return Sequence::BytesWithBlock(config.record_format(), block.first_position, count);
   });
   if (!sequence.ok()) return sequence.status();
   const auto new_bytes = [&] {

@@ -303,6 +303,45 @@ TEST_F(IngestTest, ResendingIsAckedAgainAndConflictsAreNot) {
   EXPECT_EQ(run_->Describe(), before) << "positions 10 to 14 are not stored";
 }
 
+TEST_F(IngestTest, SetsAreCutWhereTheyReachTheRunsMass) {
+  v1::RunConfig config = SmallConfig(kSlots);
+  config.set_mass(0.65);
+  const auto cut = cache_.CreateRun("cut", config);
+  ASSERT_EQ(AppendBlock(cache_, *cut, records_.Block("a")).code(), 0);
+
+  // As if they had been sent so: 0.4 + 0.3 is enough, and 12 is not in the set any more.
+  Records short_records = records_;
+  for (uint32_t i = 0; i < records_.size(); ++i) {
+    for (uint32_t slot = i * kSlots + 2; slot < (i + 1) * kSlots; ++slot) {
+      short_records.ids[slot] = -1;
+      short_records.log_probs[slot] = -HUGE_VALF;
+    }
+    short_records.ranks[i] = kRankOutside;
+  }
+  ASSERT_EQ(Block(short_records.Block("a")).code(), 0);
+  const auto held = [](sis::Run& run) {
+    const auto sequence = std::get<std::shared_ptr<Sequence>>(run.Find({"a", 0}));
+    const Sequence::Reader reader(*sequence);
+    std::vector<uint8_t> ranks;
+    reader.ForEachPiece(0, 10, [&](const Sequence::Reader::Piece& piece) {
+      const auto of_piece = piece.page->Behavior(piece.index, piece.count).sampled_ranks;
+      ranks.insert(ranks.end(), of_piece.begin(), of_piece.end());
+    });
+    return std::pair(reader.Digest(0, 10, 0), ranks);
+  };
+  EXPECT_EQ(held(*cut), held(*run_));
+  EXPECT_EQ(AppendBlock(cache_, *cut, records_.Block("a")).code(), 0) << "again";
+  EXPECT_EQ(AppendBlock(cache_, *cut, short_records.Block("a")).code(), 0) << "cut by the client";
+
+  // It is checked as sent, whether what is wrong would be kept or not.
+  v1::Block bad = records_.Block("b");
+  Put(bad.mutable_top_k_ids(), 3, 10);
+  EXPECT_THAT(AppendBlock(cache_, *cut, bad).message(), HasSubstr("position 0, slot 3: id 10"));
+  bad = records_.Block("b");
+  bad.set_crc32c(1);
+  EXPECT_THAT(AppendBlock(cache_, *cut, bad).message(), HasSubstr("crc32c"));
+}
+
 TEST_F(IngestTest, SealsAndTruncationsAreChecked) {
   ASSERT_EQ(Block(records_.Block("a")).code(), 0);
   EXPECT_EQ(CodeOf(Entry(SealEntry("", 3))), StatusCode::kInvalidArgument);

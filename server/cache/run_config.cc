@@ -42,6 +42,10 @@ absl::Status CheckRunConfig(const RunConfig& config, int max_top_k) {
                                                    config.time_to_live_seconds,
                                                    " is not finite and at least 0"));
   }
+  if (!(config.mass >= 0 && config.mass <= 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("config.mass ", config.mass, " is not in [0, 1]"));
+  }
   for (const auto& [field, value] :
        {std::pair("task", &config.task), std::pair("algorithm", &config.algorithm),
         std::pair("model", &config.model), std::pair("owner", &config.owner)}) {
@@ -80,6 +84,7 @@ std::string FirstDifference(const RunConfig& a, const RunConfig& b) {
   compare("log_prob_encoding", Name(a.log_prob_encoding), Name(b.log_prob_encoding));
   compare("evict_unread", a.evict_unread, b.evict_unread);
   compare("owner", a.owner, b.owner);
+  compare("mass", a.mass, b.mass);
   return difference;
 }
 

@@ -25,9 +25,12 @@ struct RunConfig {
   bool evict_unread = false;
   // The identity that may use the run; empty: nobody but who may use all.
   std::string owner = {};
+  double mass = 0;
 
   friend bool operator==(const RunConfig&, const RunConfig&) = default;
 
+  // Whether sets are cut where they reach `mass`.
+  bool cuts_sets() const { return mass > 0 && mass < 1; }
   // How the run's records lie in memory.
   RecordFormat record_format() const {
     return {.encoding = log_prob_encoding,

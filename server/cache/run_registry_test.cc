@@ -112,6 +112,7 @@ TEST(RunRegistryTest, AnotherConfigNamesTheFieldThatDiffers) {
   EXPECT_THAT(message_of([](auto& c) { c.set_max_staleness(0); }), HasSubstr("max_staleness"));
   EXPECT_THAT(message_of([](auto& c) { c.set_byte_quota(9); }), HasSubstr("byte_quota"));
   EXPECT_THAT(message_of([](auto& c) { c.set_model("m"); }), HasSubstr("model"));
+  EXPECT_THAT(message_of([](auto& c) { c.set_mass(0.97); }), HasSubstr("mass: 0 -> 0.97"));
 }
 
 TEST(RunRegistryTest, BadConfigsAreRefusedByName) {
@@ -142,6 +143,9 @@ TEST(RunRegistryTest, BadConfigsAreRefusedByName) {
   for (const double seconds : {-1.0, HUGE_VAL, static_cast<double>(NAN)}) {
     refused("config.time_to_live_seconds",
             [&](auto&, auto& config) { config.set_time_to_live_seconds(seconds); });
+  }
+  for (const double mass : {-0.5, 1.5, static_cast<double>(NAN)}) {
+    refused("config.mass", [&](auto&, auto& config) { config.set_mass(mass); });
   }
   const std::string long_label(257, 'x');
   refused("config.task", [&](auto&, auto& config) { config.set_task(long_label); });

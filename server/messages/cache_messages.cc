@@ -31,7 +31,8 @@ absl::StatusOr<RunConfig> FromMessage(const v1::RunConfig& message) {
                    .algorithm = message.algorithm(),
                    .model = message.model(),
                    .evict_unread = message.evict_unread(),
-                   .owner = message.owner()};
+                   .owner = message.owner(),
+                   .mass = message.mass()};
   if (message.has_max_staleness()) config.max_staleness = message.max_staleness();
   const int encoding = message.log_prob_encoding();
   if (!v1::LogProbEncoding_IsValid(encoding)) {
@@ -57,6 +58,7 @@ v1::RunConfig ToMessage(const RunConfig& config) {
   message.set_model(config.model);
   message.set_evict_unread(config.evict_unread);
   message.set_owner(config.owner);
+  message.set_mass(config.mass);
   message.set_log_prob_encoding(
       static_cast<v1::LogProbEncoding>(v1::FLOAT32 + static_cast<int>(config.log_prob_encoding)));
   return message;

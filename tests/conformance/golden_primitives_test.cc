@@ -9,8 +9,10 @@
 #include "kernels/decide/top_k_sets/top_k_sets.h"
 #include "kernels/numerics/crc32c.h"
 #include "kernels/numerics/exp32.h"
+#include "kernels/numerics/log_prob.h"
 #include "kernels/numerics/philox.h"
 #include "kernels/numerics/sequence_key.h"
+#include "kernels/records/mass_cut.h"
 #include "kernels/records/record_digest.h"
 #include "kernels/records/validate.h"
 #include "tests/conformance/golden_reader.h"
@@ -87,6 +89,39 @@ TEST(GoldenPrimitivesTest, RecordDigest) {
     ASSERT_EQ(digest, golden.Uint64()) << "entry " << entries;
   }
   EXPECT_GT(entries, 10);
+}
+
+TEST(GoldenPrimitivesTest, MassCut) {
+  GoldenReader golden("mass_cut.txt");
+  int entries = 0;
+  for (; !golden.AtEnd(); ++entries) {
+    const auto mass = std::bit_cast<double>(golden.Uint64());
+    const size_t slots = golden.Uint8();
+    const uint32_t n = golden.Uint32();
+    for (uint32_t i = 0; i < n; ++i) {
+      const int32_t sampled_id = golden.Int32();
+      const float sampled_log_prob = golden.Float();
+      std::vector<int32_t> ids(slots);
+      std::vector<float> log_probs(slots);
+      for (int32_t& id : ids) id = golden.Int32();
+      for (float& log_prob : log_probs) log_prob = golden.Float();
+      uint8_t rank;
+      const absl::Status valid =
+          ValidateRecords({{&sampled_id, 1}, {&sampled_log_prob, 1}, ids, log_probs},
+                          static_cast<int>(slots), 1 << 24, i, {&rank, 1});
+      ASSERT_TRUE(valid.ok()) << valid;
+      const std::vector<int32_t> ids_before = ids;
+      const std::vector<float> log_probs_before = log_probs;
+      CutToMass(mass, slots, ids, log_probs, {&rank, 1});
+      const uint8_t used = golden.Uint8();
+      for (size_t slot = 0; slot < slots; ++slot) {
+        ASSERT_EQ(ids[slot], slot < used ? ids_before[slot] : -1) << mass;
+        ASSERT_EQ(log_probs[slot], slot < used ? log_probs_before[slot] : kMinusInfinity) << mass;
+      }
+      ASSERT_EQ(rank, golden.Uint8()) << mass;
+    }
+  }
+  EXPECT_GT(entries, 40);
 }
 
 TEST(GoldenPrimitivesTest, TopKSets) {

@@ -8,11 +8,13 @@
 #include <limits>
 #include <numeric>
 #include <random>
+#include <span>
 #include <vector>
 
 #include "gtest/gtest.h"
 #include "kernels/decide/top_k_sets/top_k_sets.h"
 #include "kernels/numerics/philox.h"
+#include "kernels/records/mass_cut.h"
 #include "tests/conformance/backends.h"
 #include "tests/conformance/policy_pairs.h"
 #include "tests/conformance/positions.h"
@@ -199,6 +201,61 @@ TEST_P(LawTest, TheMarginalAcceptRateIsTheExpectedAcceptance) {
     ASSERT_TRUE(std::abs(std::min(rate, 1.0) - promised) <= error)
         << "position " << i << ": " << rate << " against " << promised;
   }
+}
+
+// A run's mass target makes V_k as long as the behaviour policy alone says: the same for every
+// token that could have been drawn. Those of what is left follow p by the same bound, the others
+// are outside.
+TEST_P(LawTest, ASetCutToItsMassKeepsTheLaw) {
+  std::mt19937_64 random(12);
+  int64_t checked = 0;
+  int64_t outside = 0;
+  for (int i = 0; i < kPositions; ++i) {
+    Enumeration e = RandomEnumeration(random);
+    const double mass = std::uniform_real_distribution<double>(0.3, 0.9999)(random);
+    const size_t slots = e.positions.slots;
+    CutToMass(mass, slots, e.positions.ids, e.positions.behavior_log_probs,
+              e.positions.sampled_ranks);
+    const auto set = std::span(e.positions.ids).first(slots);
+    const size_t used = std::ranges::find(set, -1) - set.begin();
+    for (size_t v = 0; v < e.pair.size(); ++v) {
+      ASSERT_TRUE(std::ranges::equal(std::span(e.positions.ids).subspan(v * slots, slots), set));
+    }
+    const Results results =
+        Evaluate(backend(), e.parameters, e.sequence_key, e.first_position, e.positions);
+    e.parameters.top_k = std::min(e.parameters.top_k, static_cast<int>(used));
+    const double log_envelope = LogEnvelope(e);
+    ASSERT_EQ(results.sums.log_envelope,
+              static_cast<int64_t>(e.pair.size()) * Fixed(LogEnvelope(e)));
+    double rate = 0;
+    double error = 0x1p-30 + kLargestK * 1e-37;
+    for (size_t v = 0; v < e.pair.size(); ++v) {
+      const double log_q = e.pair.behavior[v];
+      const double log_p = e.pair.current[v];
+      const double a = results.acceptance_probabilities[v];
+      if (v >= e.members()) {
+        ASSERT_EQ(results.decisions[v], Decision::kOutsideTopK);
+        ASSERT_EQ(a, 0.0);
+        ++outside;
+      } else if (std::isinf(log_p)) {
+        ASSERT_EQ(a, 0.0);
+      } else if (log_p - log_q - log_envelope < -86.99) {
+        ASSERT_TRUE(a <= std::exp(-86.98)) << a;
+      } else {
+        const double bound = LawBound(log_p - log_q, log_envelope);
+        ASSERT_TRUE(std::abs(log_q + std::log(a) + log_envelope - log_p) <= bound)
+            << "position " << i << ", slot " << v << ", mass " << mass;
+        rate += std::exp(log_q) * a;
+        error += std::exp(log_q) * a * 1.001 * (bound + 20 * 0x1p-24);
+        ++checked;
+      }
+    }
+    ASSERT_LE(std::abs(std::min(rate, 1.0) - FromFixed(results.sums.expected_acceptance) /
+                                                 static_cast<double>(e.pair.size())),
+              error);
+  }
+  EXPECT_GT(checked, 2 * kPositions);
+  EXPECT_GT(outside, 2 * kPositions);
 }
 
 // The form TOP_K: the current policy's own K' most probable tokens in the place of its values at

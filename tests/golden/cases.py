@@ -323,6 +323,25 @@ def reduced_cases() -> Iterator[Case]:
     yield from _reduced_edges()
 
 
+def _reached_exactly() -> Iterator[tuple[float, Records]]:
+    """Targets that a covered mass equals, and their neighbours as float64, most no float32."""
+    log_probs = np.array([[-0.5, -1.5, -2.5, -4.0, -INFINITY]], np.float32)
+    records = records_of(0, [4], [-2.5], [[9, 2, 4, 1, -1]], log_probs.tolist())
+    for slots in range(1, 5):
+        covered = float(numerics.covered_mass(log_probs[:, :slots], numerics.used_slots(log_probs[:, :slots]))[0])
+        for mass in (math.nextafter(covered, 0), covered, math.nextafter(covered, 1)):
+            yield mass, records
+
+
+def mass_cut_cases() -> Iterator[tuple[float, Records]]:
+    """Mass targets, and valid records."""
+    yield from _reached_exactly()
+    for case in [*random_cases(), *edge_cases()]:
+        if case.records.ids.shape[1] <= 10 and case.k >= 2:
+            for mass in (0.5, 0.97):
+                yield mass, case.records
+
+
 class SetCase(NamedTuple):
     """N positions, and the current policy's own sets there."""
 

@@ -99,6 +99,18 @@ def _digest() -> Iterator[str]:
         yield _word(numerics.record_digest(records), 16)
 
 
+def _mass_cut() -> Iterator[str]:
+    for mass, records in cases.mass_cut_cases():
+        cut = numerics.cut_to_mass(records, mass)
+        count, slots = records.ids.shape
+        yield f"{_word(np.float64(mass).view(np.uint64), 16)} {_word(slots, 2)} {_word(count, 8)}"
+        counts = numerics.used_slots(cut.log_probs).sum(axis=1)
+        ranks = numerics.rank(cut.sampled_ids, cut.ids, cut.log_probs)
+        for record, used, rank in zip(_record_lines(records), counts, ranks):
+            yield record
+            yield f"{_word(used, 2)} {_word(rank, 2)}"
+
+
 def _decisions(inputs: Iterable[cases.Case], decide: Callable[..., numerics.Evaluation]) -> Iterator[str]:
     for case in inputs:
         records, words = case.records, case.words()
@@ -184,6 +196,7 @@ def files() -> dict[str, str]:
         "placement.txt": _placement(),
         "crc32c.txt": _crc32c(),
         "digest.txt": _digest(),
+        "mass_cut.txt": _mass_cut(),
         "decisions_gathered.txt": _decisions(cases.gathered_cases(), numerics.decide_gathered),
         "decisions_reduced.txt": _decisions(cases.reduced_cases(), numerics.decide_reduced),
         "top_k_sets.txt": _top_k_sets(),

@@ -67,6 +67,21 @@ class GoldenTest(unittest.TestCase):
             [],
         )
 
+    def test_the_cut_records_are_valid_and_cover_what_they_must(self):
+        seen = collections.Counter()
+        for mass, records in cases.mass_cut_cases():
+            numerics.validate_records(records, 2**24)
+            cut = numerics.cut_to_mass(records, mass)
+            numerics.validate_records(cut, 2**24)
+            before, after = numerics.used_slots(records.log_probs), numerics.used_slots(cut.log_probs)
+            seen["cut"] += (before.sum(axis=1) > after.sum(axis=1)).any()
+            seen["never reached"] += (numerics.covered_mass(records.log_probs, before) < mass).any()
+            lost = numerics.rank(cut.sampled_ids, cut.ids, cut.log_probs) == numerics.NO_RANK
+            seen["sampled token cut"] += (lost & (records.ids == records.sampled_ids[:, None]).any(axis=1)).any()
+            again = numerics.cut_to_mass(cut, mass)
+            self.assertTrue((again.ids == cut.ids).all() and (again.log_probs == cut.log_probs).all())
+        self.assertTrue(seen["cut"] and seen["never reached"] and seen["sampled token cut"], seen)
+
     def test_what_the_cases_must_cover_is_there(self):
         for make, _, decide in _FORMS:
             seen = collections.Counter()

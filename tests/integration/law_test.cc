@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/numerics/exp32.h"
 #include "server/testing/live_server.h"
 #include "tests/integration/random_policies.h"
 
@@ -111,6 +112,59 @@ TEST(Law, AcceptedTokensFollowTheCurrentPolicyOverARealConnection) {
     EXPECT_EQ(decisions[first + kTopK], v1::OUTSIDE_TOP_K);
   }
   EXPECT_LE(response.totals().d_sis(), response.totals().d());
+}
+
+// In a run with a mass target the set is as long as the behaviour policy alone says, so the law
+// holds on it.
+TEST(Law, AcceptedTokensFollowTheCurrentPolicyOnSetsThatTheServerCuts) {
+  constexpr double kMass = 0.8;
+  LiveServer live;
+  v1::CreateRunRequest request = LiveServer::RunRequest("cut", kTopK, kVocabulary);
+  request.mutable_config()->set_mass(kMass);
+  live.CreateRun(request);
+  RandomPolicies policies(/*seed=*/23, kVocabulary, kTopK);
+  std::vector<PolicyPair> pairs;
+  for (int i = 0; i < 300; ++i) pairs.push_back(policies.Next(/*drift=*/i % 5 * 0.2));
+  const Enumeration enumeration = Enumerate(pairs, "cut");
+  const LiveServer::Appended appended = live.Append(enumeration.appends);
+  for (const v1::Ack& ack : appended.acks) ASSERT_EQ(ack.code(), 0) << ack.message();
+
+  v1::EvaluateResponse response;
+  const grpc::Status status = live.Evaluate(enumeration.evaluate, response);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  const auto a = Values<float>(response.acceptance_probabilities());
+  const auto decisions = Values<uint8_t>(response.decisions());
+  int cut = 0;
+  for (size_t i = 0; i < pairs.size(); ++i) {
+    double envelope = 0;
+    float covered = 0;
+    int used = 0;
+    for (; used < kTopK && covered < kMass; ++used) {
+      covered = covered + Exp32(pairs[i].log_probs[used]);
+      envelope = std::max(
+          envelope, std::exp(double{pairs[i].gathered[used]} - double{pairs[i].log_probs[used]}));
+    }
+    cut += kTopK - used;
+    const size_t first = i * (kTopK + 1);
+    double marginal = 0;
+    for (int slot = 0; slot <= kTopK; ++slot) {
+      EXPECT_EQ(response.slice_totals(first + slot).log_envelope(),
+                response.slice_totals(first).log_envelope());
+      if (slot >= used) {
+        EXPECT_EQ(a[first + slot], 0);
+        EXPECT_EQ(decisions[first + slot], v1::OUTSIDE_TOP_K);
+        continue;
+      }
+      const double q = std::exp(double{pairs[i].log_probs[slot]});
+      const double p = std::exp(double{pairs[i].gathered[slot]});
+      const double bound = 3 * 0x1p-20 + 0x1p-23;  // as above
+      EXPECT_NEAR(q * a[first + slot] * envelope / p, 1, bound)
+          << "position " << i << ", slot " << slot;
+      marginal += q * a[first + slot];
+    }
+    EXPECT_NEAR(marginal, response.slice_totals(first).expected_acceptance(), 1e-5);
+  }
+  EXPECT_GT(cut, 300);
 }
 
 // The current policy's own most probable tokens, fewer than the set has: the same law with a larger

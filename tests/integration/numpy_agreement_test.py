@@ -40,17 +40,22 @@ class NumpyAgreementTest(LiveServerTest):
         """Where the trainer has what it sends."""
         return array
 
+    def place_record(self, record):
+        return {name: self.place(array) for name, array in record._asdict().items()}
+
     def fetch(self, run):
         return self.client.fetch_top_k(run, ["s"])
 
-    def check(self, run_id, top_k, vocabulary, record, current_log_probs, current_sampled, draws=(0, 7, 2**40)):
+    def check(
+        self, run_id, top_k, vocabulary, record, current_log_probs, current_sampled, draws=(0, 7, 2**40), mass=0.0
+    ):
         """Streams one sequence, evaluates it in both forms, and compares every output with numpy's,
         byte for byte."""
         run = self.client.create_run(
-            run_id, seed=SEED, vocabulary_size=vocabulary, top_k=top_k, log_prob_encoding="float32"
+            run_id, seed=SEED, vocabulary_size=vocabulary, top_k=top_k, log_prob_encoding="float32", mass=mass
         )
         with self.client.append(run, sampling=sis.Sampling("processed", temperature=1.0)) as stream:
-            stream.block("s", first_position=0, policy_version=0, **record._asdict())
+            stream.block("s", first_position=0, policy_version=0, **self.place_record(record))
         fetched = self.fetch(run)
         positions = np.arange(len(fetched), dtype=np.uint32)
         records = numerics.Records(
@@ -90,14 +95,14 @@ class NumpyAgreementTest(LiveServerTest):
                 )
                 self.compare(expected, actual)
 
-    def check_top_k_sets(self, run_id, vocabulary, record, sets, encoding="float32"):
+    def check_top_k_sets(self, run_id, vocabulary, record, sets, encoding="float32", mass=0.0):
         """The same of the current policy's own sets, in every prefix of the record."""
         top_k = record.top_k_ids.shape[1]
         run = self.client.create_run(
-            run_id, seed=SEED, vocabulary_size=vocabulary, top_k=top_k, log_prob_encoding=encoding
+            run_id, seed=SEED, vocabulary_size=vocabulary, top_k=top_k, log_prob_encoding=encoding, mass=mass
         )
         with self.client.append(run, sampling=sis.Sampling("processed", temperature=1.0)) as stream:
-            stream.block("s", first_position=0, policy_version=0, **record._asdict())
+            stream.block("s", first_position=0, policy_version=0, **self.place_record(record))
         fetched = self.fetch(run)
         positions = np.arange(len(fetched), dtype=np.uint32)
         records = numerics.Records(
@@ -167,6 +172,32 @@ class NumpyAgreementTest(LiveServerTest):
                 self.check(
                     f"random-{top_k}-{drift}", top_k, vocabulary, record, at_slots, current[rows, sampled]
                 )
+
+    def test_sets_cut_to_their_mass(self):
+        rng = np.random.default_rng(5)
+        for top_k, vocabulary, mass in ((10, 64, 0.5), (50, 300, 0.97), (100, 1000, 0.999)):
+            behavior, current, sampled = random_positions(rng, 203, vocabulary, 0.05)
+            rows = np.arange(len(sampled))
+            ids = np.broadcast_to(np.arange(vocabulary), behavior.shape)
+            record = sis.canonical(ids, behavior, sampled, behavior[rows, sampled], top_k)
+            at_slots = np.take_along_axis(current, record.top_k_ids, axis=1)
+            self.check(f"mass-{mass}", top_k, vocabulary, record, at_slots, current[rows, sampled], mass=mass)
+            order = np.argsort(-current, axis=1)[:, :top_k].astype(np.int32)
+            sets = numerics.TopKSets(current[rows, sampled], order, np.take_along_axis(current, order, axis=1))
+            self.check_top_k_sets(f"mass-sets-{mass}", vocabulary, record, sets, mass=mass)
+            sent = numerics.Records(
+                rows.astype(np.uint32), record.sampled_ids, record.sampled_log_probs, record.top_k_ids,
+                record.top_k_log_probs,
+            )
+            cut = numerics.cut_to_mass(sent, mass)
+            used = (cut.ids != -1).sum(axis=1)
+            self.assertTrue(used.min() < used.max() == top_k, used)
+            for run_id in (f"mass-{mass}", f"mass-sets-{mass}"):
+                fetched = self.fetch(self.client.get_run(run_id).run)
+                self.assertEqual(fetched.ids.tobytes(), cut.ids.tobytes())
+                self.assertEqual(fetched.log_probs.tobytes(), cut.log_probs.tobytes())
+                self.assertEqual(fetched.sampled_ids.tobytes(), cut.sampled_ids.tobytes())
+                self.assertEqual(fetched.sampled_log_probs.tobytes(), cut.sampled_log_probs.tobytes())
 
     def test_edges(self):
         rng = np.random.default_rng(2)

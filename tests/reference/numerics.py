@@ -188,6 +188,18 @@ def covered_mass(log_probs: Float32s, used: Bools) -> Float32s:
     return mass
 
 
+def cut_to_mass(records: Records, mass: float) -> Records:
+    """Section 4: the records of a run with this mass target, in (0, 1)."""
+    used = used_slots(records.log_probs)
+    kept = np.zeros(used.shape, bool)
+    for slot in range(used.shape[1]):
+        before = covered_mass(records.log_probs[:, :slot], used[:, :slot])
+        kept[:, slot] = before.astype(np.float64) < mass
+    return records._replace(
+        ids=np.where(kept, records.ids, np.int32(-1)), log_probs=np.where(kept, records.log_probs, _MINUS_INFINITY)
+    )
+
+
 def log_ratio(current: Float32s, behaviour: Float32s) -> Float32s:
     """Section 5: lw, of any shape. The behaviour log-probs must be finite."""
     return flush(_float32("current", current) - _float32("behaviour", behaviour))

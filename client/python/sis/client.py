@@ -133,6 +133,7 @@ class Client:
         algorithm: str = "",
         model: str = "",
         evict_unread: bool = False,
+        mass: float = 0.0,
         incarnation: int = 0,
     ) -> Run:
         """Opens a run, or finds it as it is; RunConfig says what the settings mean.
@@ -143,7 +144,7 @@ class Client:
         """
         config = RunConfig(
             seed, vocabulary_size, top_k, max_staleness, time_to_live, byte_quota, log_prob_encoding, task, algorithm,
-            model, evict_unread,
+            model, evict_unread, mass,
         )  # fmt: skip
         request = pb.CreateRunRequest(run_id=run_id, config=config.to_proto(), incarnation=incarnation)
         return Run(run_id, self._service.CreateRun(request).incarnation, config)

@@ -50,6 +50,9 @@ class RunConfig:
     # Where room is short: False evicts sequences that no trainer has named last, and lets appends
     # wait before that.
     evict_unread: bool = False
+    # Strictly between 0 and 1: the server cuts each set where its probabilities reach this sum, so
+    # that it is as long as the position needs and top_k the most it may be. 0 and 1: as sent.
+    mass: float = 0.0
 
     def __post_init__(self) -> None:
         if self.log_prob_encoding not in _ENCODINGS:

@@ -61,6 +61,7 @@ class ClientTest(unittest.TestCase):
             "algorithm": "grpo",
             "model": "small",
             "evict_unread": True,
+            "mass": 0.97,
         }
         run = self.client.create_run("other", **settings)
         self.assertEqual(run, sis.Run("other", 1, sis.RunConfig(**settings)))

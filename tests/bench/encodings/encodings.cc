@@ -1,12 +1,17 @@
-// Prints what each encoding of log-probs costs, in bytes per token and in accept rate, as the
-// tables of docs/encodings.md. Recorded log-probs are read from the folder $SIS_RECORDED_DATA, if
-// it is set.
+// Prints what each encoding of log-probs costs, in bytes per token and in accept rate, and what
+// sets as long as their mass do, as the tables of docs/encodings.md. Recorded log-probs are read
+// from the folder $SIS_RECORDED_DATA, if it is set.
+#include <cmath>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
 #include <vector>
 
+#include "kernels/numerics/log_prob.h"
 #include "kernels/page/encoded_page.h"
+#include "kernels/records/mass_cut.h"
+#include "kernels/records/record_view.h"
 #include "server/cache/page.h"
 #include "tests/bench/encodings/accept_rate.h"
 #include "tests/bench/encodings/policy_pairs.h"
@@ -114,6 +119,31 @@ void PrintAcceptRates(const std::vector<PolicyPairs>& sets) {
   }
 }
 
+// Sets as long as their mass, kept in 12 bits. A target of 1 cuts nothing.
+void PrintMassTargets(const std::vector<PolicyPairs>& sets) {
+  PrintHeader("target: slots; % residual mass; accept rate", sets);
+  for (const double mass : {0.9, 0.95, 0.97, 0.99, 0.999, 0.9999, 1.0}) {
+    std::printf("| %g |", mass);
+    for (PolicyPairs pairs : sets) {
+      size_t used = 0;
+      double covered = 0;
+      std::vector<int32_t> ids(pairs.slots);
+      for (PolicyPair& pair : pairs.positions) {
+        uint8_t rank = kRankOutside;
+        if (mass < 1) CutToMass(mass, ids.size(), ids, pair.behavior, {&rank, 1});
+        for (size_t slot = 0; slot < ids.size() && pair.behavior[slot] != kMinusInfinity; ++slot) {
+          ++used;
+          covered += std::exp(static_cast<double>(pair.current[slot]));
+        }
+      }
+      const auto positions = static_cast<double>(pairs.positions.size());
+      std::printf(" %.2f; %.2f; %.4f |", static_cast<double>(used) / positions,
+                  100 * (1 - covered / positions), AcceptRate(pairs, kFixed12, kFloat32));
+    }
+    std::printf("\n");
+  }
+}
+
 // The recorded models, each as it was recorded twice and with drift.
 bool AddRecorded(const std::string& folder, std::vector<PolicyPairs>& sets) {
   const struct {
@@ -151,10 +181,12 @@ int Main() {
     }
   }
   PrintAcceptRates(sets);
+  PrintMassTargets(sets);
   if (const char* folder = std::getenv("SIS_RECORDED_DATA")) {
     std::vector<PolicyPairs> recorded;
     if (!AddRecorded(folder, recorded)) return 1;
     PrintAcceptRates(recorded);
+    PrintMassTargets(recorded);
   }
   return 0;
 }

@@ -31,6 +31,8 @@ class SisConfig:
     run: Optional[str] = None
     # So long after their last use the records of a rollout may be evicted before they are released.
     lease_seconds: float = 3600.0
+    # Where a set's probabilities reach this sum it ends, before top_k; 0: at top_k.
+    mass: float = 0.0
 
     def __post_init__(self) -> None:
         if self.weight not in ("sampled", "expected"):

@@ -148,6 +148,7 @@ class SisTrainerMixin(_Trainer):
             "seed": self.args.seed if seed is None else seed,
             "vocabulary_size": self._sis_model().get_output_embeddings().weight.shape[0],
             "top_k": self._sis_config.top_k,
+            "mass": self._sis_config.mass,
             "algorithm": self.loss_type,
             "model": label_of(str(getattr(self.model.config, "_name_or_path", ""))),
         }

@@ -31,6 +31,8 @@ class Settings:
     lease_seconds: float = 600.0
     # Whether the service may forget what was trained on.
     release: bool = True
+    # Where a set's probabilities reach this sum it ends, before top_k; 0: at top_k.
+    mass: float = 0.0
 
     def __post_init__(self) -> None:
         check_id(self.run)
@@ -69,6 +71,7 @@ class Settings:
             max_staleness=self.max_staleness,
             time_to_live=self.time_to_live,
             log_prob_encoding=self.log_prob_encoding,
+            mass=self.mass,
             algorithm="verl",
         )
 

@@ -1,0 +1,15 @@
+// Sets as long as their mass (docs/numerics.md, section 4).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace sis {
+
+// Cuts valid records where their mass reaches the target, in (0, 1): slots beyond become unused,
+// and a rank [T] beyond is kRankOutside. ids and log_probs are [T, slots].
+void CutToMass(double mass, size_t slots, std::span<int32_t> ids, std::span<float> log_probs,
+               std::span<uint8_t> ranks);
+
+}  // namespace sis
