@@ -24,6 +24,9 @@ class SisConfig:
     # (docs/algorithms.md). It replaces the clip, so the loss must not clip: loss_type "cispo" with a
     # large epsilon_high.
     soft_acceptance: bool = False
+    # Subtracts the sampler's mean score, of the weights above (docs/uses.md). In the miniature of
+    # docs/study.md it did harm. For loss_type "cispo", without beta.
+    score_centering: bool = False
     # Keys the draws. None: that of the training arguments.
     seed: Optional[int] = None
     # The name of the run on the server. A run that is there is begun anew, as another incarnation.
