@@ -599,7 +599,7 @@ class TrlTest(unittest.TestCase):
                 self.trainer(rollout_func=made, max_completion_length=3).train()
 
     def test_vllm(self):
-        """K above vLLM's own limit; float32 on both sides."""
+        """K above vLLM's own limit; float32 on both sides; filters, after which its log-probs are."""
         import vllm._custom_ops
 
         # TRL passes no dtype on, and oneDNN's packed weights can't be loaded again, as TRL does after each step.
@@ -609,20 +609,20 @@ class TrlTest(unittest.TestCase):
             unittest.mock.patch("trl.generation.vllm_generation.LLM", made),
         ):
             config = SisConfig(self.server.address, run=self.id(), top_k=64)
-            trainer = self.trainer(config=config, use_vllm=True, vllm_mode="colocate")
+            trainer = self.trainer(config=config, use_vllm=True, vllm_mode="colocate", top_k=40, top_p=0.8)
             self.assertEqual(trainer.vllm_generation.llm.llm_engine.model_config.max_logprobs, 64)
             rows = self.train(trainer)
             self.check_logged(trainer, rows)
             # Of updated weights as of the first.
             self.assertLess(rows[0]["sis/d"], 1e-5)
             self.assertLess(rows[2]["sis/d"], 1e-5)
-            self.assertEqual([row["sis/missing"] for row in rows], [0] * 4)
+            self.assertEqual([(row["sis/missing"], row["sis/incomplete"]) for row in rows], [(0, 0)] * 4)
 
             trainer.vllm_generation.llm.llm_engine.model_config.logprobs_mode = "raw_logprobs"
             with self.assertRaisesRegex(ValueError, "temperature is 0.9.*processed_logprobs"):
                 trainer.train()
             trainer.temperature = trainer.vllm_generation.temperature = 1.0
-            trainer.vllm_generation.top_p = 0.9
+            trainer.vllm_generation.top_p, trainer.vllm_generation.top_k = 0.9, 0
             with self.assertRaisesRegex(ValueError, "top_p is 0.9"):
                 trainer.train()
 
@@ -638,7 +638,7 @@ class TrlTest(unittest.TestCase):
             run = client.get_run(run).run
             for draw, row in enumerate(rows):
                 totals = client.get_step(run, draw).totals
-                self.assertEqual(totals.missing, 0)
+                self.assertEqual((totals.missing, row["sis/incomplete"]), (0, 0))
                 self.assertAlmostEqual(row["sis/accept_rate"], totals.accept_rate, places=9)
                 self.assertAlmostEqual(row["sis/d"], totals.mean_d, places=9)
         # As one process sees them that evaluates both ranks' sequences in one call.
@@ -855,7 +855,7 @@ def _rank(rank, port, path, address, folder):
     trainer = Kept(
         model=model,
         reward_funcs=reward,
-        args=settings(pathlib.Path(folder) / "ranks", max_steps=2, per_device_train_batch_size=4),
+        args=settings(pathlib.Path(folder) / "ranks", max_steps=2, per_device_train_batch_size=4, top_k=20),
         train_dataset=DATASET,
         processing_class=AutoTokenizer.from_pretrained(path, padding_side="left"),
         sis_config=SisConfig(address, run="two-ranks"),
