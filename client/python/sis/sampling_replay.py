@@ -49,11 +49,13 @@ def is_complete(records: TopKRecords, missing_mass: float = _MISSING_MASS) -> to
 def replayed(records: TopKRecords, current: Gathered, missing_mass: float = _MISSING_MASS) -> Replayed:
     """The current policy's log-probs under the rollout's truncation.
 
-    current: of sis.torch.log_probs_at. Where the set is not complete, or the current policy excludes all
-    of it, they are as they were.
+    current: of sis.torch.log_probs_at, or of any gather. Where the set is not complete, or the current policy
+    excludes all of it, they are as they were.
     """
     device = current.log_probs.device
     complete = is_complete(records, missing_mass).to(device)
+    unused = torch.from_numpy(records.ids).lt(0).to(device)
+    current = current._replace(log_probs=current.log_probs.masked_fill(unused, -torch.inf))
     # Rows that are not renormalised need numbers whose gradient is no NaN.
     as_they_are = ~complete | torch.isneginf(current.log_probs).all(dim=1)
     kept = current.log_probs.masked_fill(as_they_are[:, None], 0.0).logsumexp(dim=1)

@@ -190,8 +190,8 @@ def gather_from_head_rows(
     ratios, and the acceptance probability, are as if it had rounded nothing. Where they would add up
     to more than 1 by it, all values of the position are lowered alike. transform: as of
     gather_from_head; made in float32. Where the sampled token's log-prob is -inf, which tells
-    nothing about the others, the whole head is multiplied. Unused slots are -inf. Gradients pass,
-    but for those positions; rows of the head are then multiplied a second time, backwards.
+    nothing about the others, the whole head is multiplied. Gradients pass, but for those positions;
+    rows of the head are then multiplied a second time, backwards.
     """
     _check_rows("hidden", hidden, records)
     device = hidden.device
@@ -226,7 +226,7 @@ def gather_from_head_rows(
     mass = ((found.exp() * used).sum(dim=1) + own.exp() * outside).detach()
     # Less is rounding of float32.
     excess = torch.where(mass > 1 + 2**-7, mass.log(), 0.0)
-    return Gathered((found - excess[:, None]).masked_fill(~used, -torch.inf), own - excess)
+    return Gathered(found - excess[:, None], own - excess)
 
 
 def _head_rows(

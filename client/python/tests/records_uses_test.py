@@ -101,6 +101,10 @@ class SamplingReplayTest(unittest.TestCase):
         plain = np.exp(current.sampled_log_probs.numpy() - own)[:-MISSING]
         np.testing.assert_allclose(plain, replay.kept_mass.numpy()[:-MISSING], rtol=1e-6)
         self.assertLess(plain.min(), 0.9)
+        # Of another gather, which says nothing of unused slots.
+        gathered = sis.torch.gather(kept, whole, torch.from_numpy(sampled).long())
+        of_gathered = sis.torch.replayed(kept, gathered).current.sampled_log_probs.numpy()[:-MISSING]
+        np.testing.assert_allclose(of_gathered, own[:-MISSING], atol=1e-6)
         # Missing positions are as they were.
         self.assertEqual(
             replay.current.sampled_log_probs[-MISSING:].tolist(), current.sampled_log_probs[-MISSING:].tolist()

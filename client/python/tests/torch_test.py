@@ -240,7 +240,6 @@ class GatherTest(unittest.TestCase):
                 kept, hidden, weight, sampled, known, bias=bias, transform=transform, temperature=0.9
             )
         whole = sis.torch.log_probs_at(kept, logits, sampled, temperature=0.9)
-        self.assertTrue(torch.isneginf(rows.log_probs[~used]).all())
         made, want = [
             torch.autograd.grad(
                 (factors * of.log_probs.masked_fill(~used, 0.0)).sum() + of.sampled_log_probs.sum(),
