@@ -24,8 +24,8 @@ class SisConfig:
     # (docs/algorithms.md). It replaces the clip, so the loss must not clip: loss_type "cispo" with a
     # large epsilon_high.
     soft_acceptance: bool = False
-    # Subtracts the sampler's mean score, of the weights above (docs/uses.md). In the miniature of
-    # docs/study.md it did harm. For loss_type "cispo", without beta.
+    # Subtracts the sampler's mean score, of the weights above (docs/uses.md). In trials on the miniature
+    # of docs/study.md it did harm. For loss_type "cispo", without beta.
     score_centering: bool = False
     # Keys the draws. None: that of the training arguments.
     seed: Optional[int] = None
