@@ -64,8 +64,8 @@ def check_arguments(arguments: Any, config: SisConfig) -> None:
         ):
             if value != needed:
                 raise ValueError(
-                    f"{name} is {value!r}, but score_centering subtracts the mean of weight times score, so the loss must "
-                    f"be their product: set it to {needed!r}"
+                    f"{name} is {value!r}, but score_centering subtracts the mean of weight times score, so the loss "
+                    f"must be their product: set it to {needed!r}"
                 )
     check_truncation(asked_for(arguments), arguments.beta)
     limit = arguments.epsilon if arguments.epsilon_high is None else arguments.epsilon_high

@@ -7,7 +7,6 @@ import math
 import os
 import re
 import time
-import warnings
 from typing import Any, Dict, List, NamedTuple, Optional
 
 import numpy as np
@@ -103,9 +102,7 @@ class SisTrainerMixin(_Trainer):
         # Of the optimiser step that is being accumulated, on this rank.
         self._sis_totals = Totals()
         self._sis_staleness = 0
-        # Positions whose record lacks some of what the sampler kept.
-        self._sis_incomplete = 0
-        self._sis_incomplete_told = False
+        self._sis_incomplete = sis.torch.Incomplete()
 
     @property
     def sis_client(self) -> Client:
@@ -122,7 +119,8 @@ class SisTrainerMixin(_Trainer):
         # Of a training before: rollouts that it did not use up, which are released, what it counted of
         # a step that broke off, and at which step the engine got its weights.
         self._step, self._buffered_inputs = 0, None
-        self._sis_totals, self._sis_staleness, self._sis_incomplete = Totals(), 0, 0
+        self._sis_totals, self._sis_staleness = Totals(), 0
+        self._sis_incomplete.take()
         self._last_loaded_step = -1
         try:
             return super().train(*args, **kwargs)
@@ -355,8 +353,9 @@ class SisTrainerMixin(_Trainer):
         some = batch.flat(mask).nonzero()[:_CHECKED, 0]
         if len(some) and not self._sis_head_checked:
             refusals.check_head(
-                states[some].detach(), head, tokens[some], own[some].detach(), transform, self.temperature, self._sis_head_type(states)
-            )
+                states[some].detach(), head, tokens[some], own[some].detach(),
+                transform, self.temperature, self._sis_head_type(states),
+            )  # fmt: skip
             self._sis_head_checked = True
         with torch.set_grad_enabled(truncated or centers):
             gathered = sis.torch.gather_from_head_rows(
@@ -367,8 +366,7 @@ class SisTrainerMixin(_Trainer):
             replay = sis.torch.replayed(records, gathered)
             gathered = replay.current
             acceptance = acceptance._replace(log_probs=batch.padded(gathered.sampled_log_probs, 0.0))
-            lacking = flat_mask & ~replay.complete.cpu() & torch.from_numpy(records.ids[:, 0] >= 0)
-            self._sis_note_incomplete(int(lacking.sum()), scored)
+            self._sis_incomplete.add(records, replay.complete, flat_mask)
         evaluation = rollouts.evaluate(
             records,
             draw=self._sis_step(),
@@ -393,18 +391,6 @@ class SisTrainerMixin(_Trainer):
             acceptance = acceptance._replace(center=batch.padded(center, 0.0))
         return acceptance
 
-    def _sis_note_incomplete(self, count: int, scored: int) -> None:
-        self._sis_incomplete += count
-        if count and not self._sis_incomplete_told:
-            self._sis_incomplete_told = True
-            warnings.warn(
-                f"SIS: at {count} of {scored} positions the sampler kept more than the {self._sis_config.top_k} tokens "
-                "that are recorded: there ratios are of the whole current policy to a truncated one, so too small. Set "
-                "a larger SisConfig.top_k, or filter more; sis/incomplete says how many there are",
-                RuntimeWarning,
-                stacklevel=2,
-            )
-
     def _sis_head_type(self, hidden: torch.Tensor) -> torch.dtype:
         """That TRL's head multiplies hidden states and weights in."""
         if self.args.cast_lm_head_to_fp32:
@@ -417,8 +403,8 @@ class SisTrainerMixin(_Trainer):
         """Once per optimiser step, of all ranks: into the trainer's own metrics."""
         if not self.accelerator.sync_gradients:
             return
-        sums = [*vars(self._sis_totals).values(), self._sis_staleness, self._sis_incomplete]
-        self._sis_totals, self._sis_staleness, self._sis_incomplete = Totals(), 0, 0
+        sums = [*vars(self._sis_totals).values(), self._sis_staleness, self._sis_incomplete.take()]
+        self._sis_totals, self._sis_staleness = Totals(), 0
         everywhere = torch.tensor(sums, dtype=torch.float64, device=self.accelerator.device)
         *values, staleness, incomplete = self.accelerator.reduce(everywhere, reduction="sum").tolist()
         totals = Totals(*values)

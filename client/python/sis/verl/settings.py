@@ -79,8 +79,8 @@ def truncates(actor: Mapping[str, Any], rollout: Mapping[str, Any]) -> bool:
     truncated = Sampling("processed", top_p=rollout.get("top_p"), top_k=rollout.get("top_k")).truncates
     if truncated and actor.get("use_kl_loss"):
         raise ValueError(
-            "actor.use_kl_loss is true, and rollout.top_p or top_k leave tokens out: the current policy is renormalised "
-            "over the others, and the reference model is not. Set use_kl_loss to false, or top_p to 1.0 and top_k to -1"
+            "actor.use_kl_loss is true, and rollout.top_p or top_k leave tokens out: the current policy is "
+            "renormalised over the others, and the reference model is not. Set use_kl_loss to false, or top_p to 1.0 and top_k to -1"
         )
     if truncated and rollout.get("logprobs_mode") == "raw_logprobs":
         raise ValueError(

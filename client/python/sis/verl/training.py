@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import warnings
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
@@ -70,8 +69,8 @@ class Training:
 
     def __init__(self, worker: Any, settings: Settings, truncated: bool) -> None:
         self._settings = settings
-        self._truncated = truncated
-        self._incomplete_told = False
+        self.truncated = truncated
+        self.incomplete = sis.torch.Incomplete()
         self._client = settings.client()
         self._outage = Outage()
         self._vocabulary_size = vocabulary_size(worker.model_config.hf_config)
@@ -170,7 +169,7 @@ class Training:
             for part in generated
         ]
         self._used.update((part.sequence, None) for part in slices)
-        arrays = ("ids", "log_probs", "sampled_ids") if self._truncated else ("ids", "sampled_ids")
+        arrays = ("ids", "log_probs", "sampled_ids") if self.truncated else ("ids", "sampled_ids")
         records = None
         if slices:
             records = self._asked(
@@ -179,24 +178,13 @@ class Training:
                     run, slices, arrays=arrays, lease_seconds=self._settings.lease_seconds
                 ),
             )
-        return MiniBatch(self, self._draw, generated, records, self._truncated)
+        return MiniBatch(self, self._draw, generated, records)
 
     def evaluate(self, draw: int, records: TopKRecords, gathered: sis.torch.Gathered) -> Optional[Any]:
         """None without a server."""
         return self._asked(
             "evaluate", lambda run: self._client.evaluate(run, records, draw=draw, **gathered._asdict())
         )
-
-    def note_incomplete(self, count: int, scored: int) -> None:
-        if count and not self._incomplete_told:
-            self._incomplete_told = True
-            warnings.warn(
-                f"sis.verl: of {count} of {scored} positions the record is not known to hold all that the sampler kept: "
-                f"there ratios are of the whole current policy to a truncated one, so too small. Set a larger top_k than "
-                f"{self._settings.top_k}, or filter more; sis/incomplete says how many there are",
-                RuntimeWarning,
-                stacklevel=2,
-            )
 
     def end_lease(self, lease_id: int) -> None:
         self._asked("release", lambda run: self._client.release(run, lease_ids=[lease_id]))
@@ -243,16 +231,9 @@ class MiniBatch:
     """One draw on one rank."""
 
     def __init__(
-        self,
-        training: Training,
-        draw: int,
-        generated: List[_Generated],
-        records: Optional[TopKRecords],
-        truncated: bool,
+        self, training: Training, draw: int, generated: List[_Generated], records: Optional[TopKRecords]
     ) -> None:
         """`records`: one slice per stretch; None if they couldn't be fetched."""
-        self._truncated = truncated
-        self._incomplete = 0
         self._training = training
         self._draw = draw
         self._generated = generated
@@ -277,8 +258,8 @@ class MiniBatch:
         if student_logits is not None:
             accepted, truncated = self._decisions(student_logits[0], data)
             outputs = {_ACCEPTED: accepted[None]}
-            return {**outputs, _TRUNCATED: truncated[None]} if self._truncated else outputs
-        if self._truncated:
+            return {**outputs, _TRUNCATED: truncated[None]} if self._training.truncated else outputs
+        if self._training.truncated:
             model_output["log_probs"] = _renormalised(model_output["log_probs"], model_output[_TRUNCATED])
         return stock(model_output=model_output, data=_substituted(model_output, data), dp_group=dp_group)
 
@@ -306,13 +287,11 @@ class MiniBatch:
         if self._records is not None:
             records = self._records.select(chosen)
             gathered = sis.torch.gather(records, logits, rows=at)
-            if self._truncated:
+            if self._training.truncated:
                 replay = sis.torch.replayed(records, gathered)
                 gathered = replay.current
                 truncated = truncated.index_copy(0, at, _over_the_kept(records, replay.complete, logits, at))
-                lacking = ~replay.complete.cpu() & torch.from_numpy(records.ids[:, 0] >= 0)
-                self._incomplete += int(lacking.sum())
-                self._training.note_incomplete(int(lacking.sum()), len(at))
+                self._training.incomplete.add(records, replay.complete)
             evaluation = self._training.evaluate(self._draw, records, gathered)
         if evaluation is None:
             # The rest of the mini-batch doesn't wait for the server again.
@@ -329,14 +308,14 @@ class MiniBatch:
 
     def metrics(self, group: Any) -> Dict[str, float]:
         """Over all ranks of the group. Means are per scored token, and left out if there is none."""
-        values = [float(value) for value in [*vars(self._totals).values(), self._incomplete]]
+        values = [float(value) for value in [*vars(self._totals).values(), self._training.incomplete.take()]]
         if group is not None:
             summed = torch.tensor(values, dtype=torch.float64, device=self._device)
             torch.distributed.all_reduce(summed, group=group)
             values = summed.tolist()
         *totals, incomplete = values
         metrics = step_metrics(Totals(*totals))
-        if self._truncated:
+        if self._training.truncated:
             metrics["incomplete"] = incomplete
         return {
             "missing": 0.0,

@@ -235,7 +235,10 @@ def hundred_words():
     """A tokenizer of 100 tokens, which a record can hold all of."""
     words = {f"w{number}": number for number in range(100)}
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer(WordLevel(words, unk_token="w3")), pad_token="w0", eos_token="w2", padding_side="left"
+        tokenizer_object=Tokenizer(WordLevel(words, unk_token="w3")),
+        pad_token="w0",
+        eos_token="w2",
+        padding_side="left",
     )
     tokenizer.backend_tokenizer.pre_tokenizer = WhitespaceSplit()
     return tokenizer
@@ -478,7 +481,7 @@ class TrlTest(unittest.TestCase):
         trainer = self.trainer(
             Counting, config, model=tiny("Qwen3"), max_steps=2, num_iterations=1, top_p=0.8, learning_rate=1e-9
         )
-        with self.assertWarnsRegex(RuntimeWarning, r"at \d+ of \d+ positions.*Set a larger SisConfig.top_k"):
+        with self.assertWarnsRegex(RuntimeWarning, r"of \d+ of \d+ positions the 20 recorded tokens.*Record more"):
             rows = self.train(trainer)
         counted = sum(row["sis/incomplete"] for row in rows)
         scored = sum(trainer.sis_client.get_step(trainer.sis_run, step).totals.scored for step in (0, 1))
@@ -594,7 +597,9 @@ class TrlTest(unittest.TestCase):
             output = rollouts(prompts, trainer)
             return {**output, "sis_records": [sis.TopK(*(a[:-1] for a in one)) for one in output["sis_records"]]}
 
-        for made, message in ((without, "no rollout_func returned sis_records"), (short, r"sis_records\[0\] has \d+ pos")):
+        for made, message in (
+            (without, "no rollout_func returned sis_records"), (short, r"sis_records\[0\] has \d+ positions")
+        ):  # fmt: skip
             with self.subTest(made.__name__), self.assertRaisesRegex(ValueError, message):
                 self.trainer(rollout_func=made, max_completion_length=3).train()
 

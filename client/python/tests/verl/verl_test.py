@@ -262,12 +262,14 @@ class VerlTest(unittest.TestCase):
         longer = int((np.exp(recorded.astype(float)).sum(1) < 0.999).sum())
         self.assertTrue(0 < longer < len(recorded))
         self.assertEqual([of_step["sis/incomplete"] for of_step in metrics], [[[longer]]] * 2)
-        self.assertEqual(sum("Set a larger top_k than 16" in str(warning.message) for warning in seen), 1)
+        self.assertEqual(sum("the 16 recorded tokens are not known" in str(warning.message) for warning in seen), 1)
 
     def test_filters_of_a_configuration(self):
         for rollouts, truncated in (
-            ({"top_p": 1.0, "top_k": -1}, False), ({"top_p": 0.9, "top_k": -1}, True), ({"top_p": 1.0, "top_k": 50}, True)
-        ):  # fmt: skip
+            ({"top_p": 1.0, "top_k": -1}, False),
+            ({"top_p": 0.9, "top_k": -1}, True),
+            ({"top_p": 1.0, "top_k": 50}, True),
+        ):
             self.assertEqual(truncates({"use_kl_loss": False}, rollouts), truncated)
         truncates({"use_kl_loss": True}, {"top_p": 1.0, "logprobs_mode": "raw_logprobs"})
         with self.assertRaisesRegex(ValueError, "Set use_kl_loss to false"):
