@@ -590,15 +590,18 @@ class TrlTest(unittest.TestCase):
                 self.assertEqual(sum(of_step.masked for of_step in totals), masked)
                 self.assertFalse({"sis_records", "sis_sampling"} & fields)
 
-        def without(prompts, trainer):
-            return {name: value for name, value in rollouts(prompts, trainer).items() if name != "sis_records"}
+        def without(prompts, trainer, field="sis_records"):
+            return {name: value for name, value in rollouts(prompts, trainer).items() if name != field}
+
+        def unsaid(prompts, trainer):
+            return without(prompts, trainer, "sis_sampling")
 
         def short(prompts, trainer):
             output = rollouts(prompts, trainer)
             return {**output, "sis_records": [sis.TopK(*(a[:-1] for a in one)) for one in output["sis_records"]]}
 
         for made, message in (
-            (without, "no rollout_func returned sis_records"), (short, r"sis_records\[0\] has \d+ positions")
+            (without, "no rollout_func returned sis_records"), (unsaid, "but no sis_sampling"), (short, r"sis_records\[0\] has \d+ positions")
         ):  # fmt: skip
             with self.subTest(made.__name__), self.assertRaisesRegex(ValueError, message):
                 self.trainer(rollout_func=made, max_completion_length=3).train()
