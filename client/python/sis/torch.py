@@ -20,7 +20,7 @@ from sis.distillation import Divergence, forward_kl, reverse_kl
 from sis.gathered import Gathered
 from sis.logit_transform import LogitTransform
 from sis.records import SequenceLike, SequenceRef, Slice, TopKRecords
-from sis.sampling_replay import Incomplete, Replayed, is_complete, replayed
+from sis.sampling_replay import Replayed, is_complete, replayed
 from sis.score_centering import score_center, selective_weight
 
 # Logits that are worked on at a time: 256 MiB of float32.

@@ -24,9 +24,6 @@ class SisConfig:
     # (docs/algorithms.md). It replaces the clip, so the loss must not clip: loss_type "cispo" with a
     # large epsilon_high.
     soft_acceptance: bool = False
-    # Subtracts the sampler's mean score, of the weights above (docs/uses.md). In trials on the miniature
-    # of docs/study.md it did harm. For loss_type "cispo", without beta.
-    score_centering: bool = False
     # Keys the draws. None: that of the training arguments.
     seed: Optional[int] = None
     # The name of the run on the server. A run that is there is begun anew, as another incarnation.
@@ -34,6 +31,9 @@ class SisConfig:
     run: Optional[str] = None
     # So long after their last use the records of a rollout may be evicted before they are released.
     lease_seconds: float = 3600.0
+    # Subtracts the sampler's mean score, as tokens weigh (docs/uses.md). In trials on the miniature
+    # of docs/study.md it did harm. For loss_type "cispo", without beta.
+    score_centering: bool = False
 
     def __post_init__(self) -> None:
         if self.weight not in ("sampled", "expected"):

@@ -23,6 +23,7 @@ from sis.local_server import LocalServer, local_server
 from sis.logit_transform import LogitTransform
 from sis.options import EvaluateOptions
 from sis.run import Run, Sampling, label_of
+from sis.sampling_replay import Incomplete
 from sis.step_metrics import step_metrics
 from sis.top_k import TopK
 from sis.trl import capture, refusals
@@ -102,7 +103,7 @@ class SisTrainerMixin(_Trainer):
         # Of the optimiser step that is being accumulated, on this rank.
         self._sis_totals = Totals()
         self._sis_staleness = 0
-        self._sis_incomplete = sis.torch.Incomplete()
+        self._sis_incomplete = Incomplete()
 
     @property
     def sis_client(self) -> Client:

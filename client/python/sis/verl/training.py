@@ -16,6 +16,7 @@ from sis.evaluation import Totals
 from sis.outage import Outage
 from sis.records import Slice, TopKRecords
 from sis.run import Run
+from sis.sampling_replay import Incomplete
 from sis.step_metrics import step_metrics
 from sis.verl.names import name_of
 from sis.verl.settings import Settings, vocabulary_size
@@ -70,7 +71,7 @@ class Training:
     def __init__(self, worker: Any, settings: Settings, truncated: bool) -> None:
         self._settings = settings
         self.truncated = truncated
-        self.incomplete = sis.torch.Incomplete()
+        self.incomplete = Incomplete()
         self._client = settings.client()
         self._outage = Outage()
         self._vocabulary_size = vocabulary_size(worker.model_config.hf_config)
