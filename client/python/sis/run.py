@@ -151,5 +151,10 @@ class Sampling:
         if self.log_probs not in _LOG_PROBS:
             raise ValueError(f"log_probs is {self.log_probs!r}, must be 'raw' or 'processed'")
 
+    @property
+    def truncates(self) -> bool:
+        """Whether a filter leaves tokens out, and the log-probs of the others are normalised anew."""
+        return self.top_p not in (None, 1.0) or self.top_k not in (None, 0, -1) or self.min_p not in (None, 0.0)
+
     def to_proto(self) -> pb.Sampling:
         return pb.Sampling(**{**asdict(self), "log_probs": _LOG_PROBS[self.log_probs]})

@@ -7,7 +7,8 @@ what was kept: q was renormalised, p was not.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import warnings
+from typing import NamedTuple, Optional
 
 import torch
 
@@ -49,11 +50,13 @@ def is_complete(records: TopKRecords, missing_mass: float = _MISSING_MASS) -> to
 def replayed(records: TopKRecords, current: Gathered, missing_mass: float = _MISSING_MASS) -> Replayed:
     """The current policy's log-probs under the rollout's truncation.
 
-    current: of sis.torch.log_probs_at. Where the set is not complete, or the current policy excludes all
-    of it, they are as they were.
+    current: of sis.torch.log_probs_at, or of any gather. Where the set is not complete, or the current policy
+    excludes all of it, they are as they were.
     """
     device = current.log_probs.device
     complete = is_complete(records, missing_mass).to(device)
+    unused = torch.from_numpy(records.ids).lt(0).to(device)
+    current = current._replace(log_probs=current.log_probs.masked_fill(unused, -torch.inf))
     # Rows that are not renormalised need numbers whose gradient is no NaN.
     as_they_are = ~complete | torch.isneginf(current.log_probs).all(dim=1)
     kept = current.log_probs.masked_fill(as_they_are[:, None], 0.0).logsumexp(dim=1)
@@ -65,3 +68,33 @@ def replayed(records: TopKRecords, current: Gathered, missing_mass: float = _MIS
         current.log_probs.detach().exp().sum(dim=1),
         complete,
     )
+
+
+class Incomplete:
+    """What a trainer counts of positions that were recorded, but not known with all that the sampler kept.
+    It warns once."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._told = False
+
+    def add(self, records: TopKRecords, complete: torch.Tensor, mask: Optional[torch.Tensor] = None) -> None:
+        """complete: of Replayed. mask: bool [N], on the CPU, of those that count; None: all."""
+        lacking = ~complete.cpu() & torch.from_numpy(records.ids[:, 0] >= 0)
+        count = int((lacking if mask is None else lacking & mask).sum())
+        self._count += count
+        if count and not self._told:
+            self._told = True
+            warnings.warn(
+                f"SIS: of {count} of {len(records)} positions the {records.ids.shape[1]} recorded tokens are not known "
+                "to be all that the sampler kept: there ratios are of the whole current policy to a truncated one, so "
+                "too small. Record more (top_k of SisConfig, or of rollout.custom.sis), or filter more; sis/incomplete "
+                "counts them",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+
+    def take(self) -> int:
+        """The number since the last call."""
+        count, self._count = self._count, 0
+        return count

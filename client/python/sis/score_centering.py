@@ -52,3 +52,28 @@ def score_center(
             of_tail = scale * weight(1 / scale.masked_fill(~there, 1.0))
         coefficients = of_set - of_tail[:, None] * p
     return (coefficients * current.log_probs.masked_fill(~scored, 0.0)).masked_fill(~scored, 0.0).sum(dim=1)
+
+
+def selective_weight(
+    records: TopKRecords, current: Gathered, limit: float, expected: bool = False
+) -> Callable[[torch.Tensor], torch.Tensor]:
+    """For score_center: what a token of ratio w weighs on average over the decisions of SIS, a + (1 - a) w,
+    where no weight is above `limit`, at least 1. Tokens outside of the recorded set are never accepted.
+
+    expected: the weights that are limited are these means (SisConfig(weight="expected")), not those of
+    accepted and rejected tokens.
+    """
+    log_p = current.log_probs.detach()
+    log_q = torch.from_numpy(records.log_probs).to(log_p)
+    # [N, 1].
+    envelope = (log_p - log_q).masked_fill(~torch.isfinite(log_q), -torch.inf).amax(dim=1, keepdim=True).exp()
+
+    def weight(ratio: torch.Tensor) -> torch.Tensor:
+        limited = ratio.clamp(max=limit)
+        if ratio.dim() == 1:
+            return limited
+        # Unused slots, and missing positions, come to anything finite.
+        a = (ratio / envelope.clamp(min=1e-30)).clamp(max=1.0)
+        return (a + (1 - a) * ratio).clamp(max=limit) if expected else a + (1 - a) * limited
+
+    return weight

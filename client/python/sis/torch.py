@@ -14,13 +14,14 @@ from typing import Any, Callable, Iterable, Iterator, Optional, Sequence, Tuple
 
 import numpy as np
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from sis.distillation import Divergence, forward_kl, reverse_kl
 from sis.gathered import Gathered
 from sis.logit_transform import LogitTransform
 from sis.records import SequenceLike, SequenceRef, Slice, TopKRecords
 from sis.sampling_replay import Replayed, is_complete, replayed
-from sis.score_centering import score_center
+from sis.score_centering import score_center, selective_weight
 
 # Logits that are worked on at a time: 256 MiB of float32.
 _CHUNK_ELEMENTS = 1 << 26
@@ -170,7 +171,6 @@ def gather_from_head(
     return _gather(records, sampled_ids, parts, rows, hidden.device, temperature, group)
 
 
-@torch.no_grad()
 def gather_from_head_rows(
     records: TopKRecords,
     hidden: torch.Tensor,
@@ -190,7 +190,8 @@ def gather_from_head_rows(
     ratios, and the acceptance probability, are as if it had rounded nothing. Where they would add up
     to more than 1 by it, all values of the position are lowered alike. transform: as of
     gather_from_head; made in float32. Where the sampled token's log-prob is -inf, which tells
-    nothing about the others, the whole head is multiplied.
+    nothing about the others, the whole head is multiplied. Gradients pass, but for those positions;
+    rows of the head are then multiplied a second time, backwards.
     """
     _check_rows("hidden", hidden, records)
     device = hidden.device
@@ -205,10 +206,8 @@ def gather_from_head_rows(
     for first in range(0, len(records), rows):
         part = slice(first, first + rows)
         wanted = ids[part].clamp(min=0)
-        # [n, K + 1].
-        logits = (weight[wanted].float() * hidden[part, None].float()).sum(dim=2)
-        if bias is not None:
-            logits = logits + bias[wanted].float()
+        # [n, K + 1]. Not kept until then: [n, K + 1, H].
+        logits = checkpoint(_head_rows, hidden[part], weight, bias, wanted, use_reentrant=False)
         if transform is not None:
             logits = transform(logits)
         values = own[part, None] + (logits[:, :-1] - logits[:, -1:]) / temperature
@@ -224,10 +223,17 @@ def gather_from_head_rows(
         ).log_probs  # fmt: skip
     used = ids[:, :-1] >= 0
     outside = ~((ids[:, :-1] == ids[:, -1:]) & used).any(dim=1)
-    mass = (found.exp() * used).sum(dim=1) + own.exp() * outside
+    mass = ((found.exp() * used).sum(dim=1) + own.exp() * outside).detach()
     # Less is rounding of float32.
     excess = torch.where(mass > 1 + 2**-7, mass.log(), 0.0)
     return Gathered(found - excess[:, None], own - excess)
+
+
+def _head_rows(
+    hidden: torch.Tensor, weight: torch.Tensor, bias: Optional[torch.Tensor], tokens: torch.Tensor
+) -> torch.Tensor:
+    logits = (weight[tokens].float() * hidden[:, None].float()).sum(dim=2)
+    return logits if bias is None else logits + bias[tokens].float()
 
 
 @torch.no_grad()

@@ -101,6 +101,10 @@ class SamplingReplayTest(unittest.TestCase):
         plain = np.exp(current.sampled_log_probs.numpy() - own)[:-MISSING]
         np.testing.assert_allclose(plain, replay.kept_mass.numpy()[:-MISSING], rtol=1e-6)
         self.assertLess(plain.min(), 0.9)
+        # Of another gather, which says nothing of unused slots.
+        gathered = sis.torch.gather(kept, whole, torch.from_numpy(sampled).long())
+        of_gathered = sis.torch.replayed(kept, gathered).current.sampled_log_probs.numpy()[:-MISSING]
+        np.testing.assert_allclose(of_gathered, own[:-MISSING], atol=1e-6)
         # Missing positions are as they were.
         self.assertEqual(
             replay.current.sampled_log_probs[-MISSING:].tolist(), current.sampled_log_probs[-MISSING:].tolist()
@@ -180,6 +184,31 @@ class ScoreCenteringTest(unittest.TestCase):
             with self.subTest(name):
                 want = self.mean_score(assumed, logits, weight)
                 torch.testing.assert_close(self.center_gradient(kept, logits, weight), want, atol=1e-6, rtol=1e-5)
+
+    def test_the_mean_over_what_sis_accepts(self):
+        """Each token with what it weighs when it is accepted, and when not, in float64."""
+        limit = 1.5
+        for seed, top_k, missing in ((14, V, 0), (15, K, MISSING)):
+            log_q, sampled, logits = random(seed)
+            kept = records_of(log_q, sampled, top_k=top_k, missing=missing)
+            q, p = torch.from_numpy(log_q).double().exp(), torch.softmax(logits.detach(), 1)
+            in_set = torch.zeros(N, V, dtype=torch.bool)
+            for row, ids in enumerate(kept.ids):
+                in_set[row, ids[ids >= 0].tolist()] = True
+            # Outside of the set the record tells no more than this.
+            scale = (1 - (q * in_set).sum(1)) / (1 - (p * in_set).sum(1))
+            q = torch.where(in_set, q, p * scale.nan_to_num(0.0)[:, None])
+            w = p / q
+            a = torch.where(in_set, w / (w * in_set).amax(1, keepdim=True), 0.0)
+            for expected in (False, True):
+                with self.subTest(top_k=top_k, expected=expected):
+                    mean = a + (1 - a) * w
+                    weights = mean.clamp(max=limit) if expected else a + (1 - a) * w.clamp(max=limit)
+                    rows = (q * weights * torch.log_softmax(logits, 1)).sum(1)
+                    (want,) = torch.autograd.grad(rows[: N - missing].sum(), logits)
+                    current = sis.torch.log_probs_at(kept, logits)
+                    made = sis.torch.selective_weight(kept, current, limit, expected)
+                    torch.testing.assert_close(self.center_gradient(kept, logits, made), want, atol=1e-6, rtol=1e-5)
 
     def test_on_policy_and_with_full_ratios_there_is_nothing_to_center(self):
         log_q, sampled, logits = random(7)

@@ -224,6 +224,32 @@ class GatherTest(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "the head is of 39 tokens"):
             sis.torch.gather_from_head_rows(kept, hidden, weight[:-1], sampled, known)
 
+    def test_gradients_of_rows_are_those_of_all_logits(self):
+        kept = records()
+        rng = np.random.default_rng(4)
+        hidden, weight = (torch.from_numpy(rng.normal(size=(n, H))).float().requires_grad_() for n in (ROWS, V))
+        bias = torch.from_numpy(rng.normal(size=V)).float().requires_grad_()
+        sampled = torch.from_numpy(np.maximum(kept.sampled_ids, 0)).long()
+        transform = sis.torch.LogitTransform(cap=2.0)
+        logits = transform(torch.nn.functional.linear(hidden, weight, bias))
+        known = torch.log_softmax(logits / 0.9, dim=-1).gather(1, sampled[:, None])[:, 0]
+        used = torch.from_numpy(kept.ids >= 0)
+        factors = torch.from_numpy(rng.normal(size=used.shape)).float()
+        with unittest.mock.patch.object(sis.torch, "_CHUNK_ELEMENTS", 200):
+            rows = sis.torch.gather_from_head_rows(
+                kept, hidden, weight, sampled, known, bias=bias, transform=transform, temperature=0.9
+            )
+        whole = sis.torch.log_probs_at(kept, logits, sampled, temperature=0.9)
+        made, want = [
+            torch.autograd.grad(
+                (factors * of.log_probs.masked_fill(~used, 0.0)).sum() + of.sampled_log_probs.sum(),
+                (hidden, weight, bias), retain_graph=True,
+            )
+            for of in (rows, whole._replace(sampled_log_probs=known))
+        ]  # fmt: skip
+        for got, wanted in zip(made, want):
+            torch.testing.assert_close(got, wanted, atol=1e-4, rtol=1e-4)
+
     def test_all_logits_are_never_there_at_once(self):
         kept, sizes = records(), []
         linear = torch.nn.functional.linear

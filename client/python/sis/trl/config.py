@@ -33,6 +33,9 @@ class SisConfig:
     lease_seconds: float = 3600.0
     # Where a set's probabilities reach this sum it ends, before top_k; 0: at top_k.
     mass: float = 0.0
+    # Subtracts the sampler's mean score, as tokens weigh (docs/uses.md). In trials on the miniature
+    # of docs/study.md it did harm. For loss_type "cispo", without beta.
+    score_centering: bool = False
 
     def __post_init__(self) -> None:
         if self.weight not in ("sampled", "expected"):

@@ -55,6 +55,19 @@ def check_arguments(arguments: Any, config: SisConfig) -> None:
             "logarithms, in which a token of acceptance probability 0, which soft_acceptance lets "
             "weigh nothing, outweighs all others. Leave it out, or set it to 'token'"
         )
+    if config.score_centering:
+        for name, value, needed in (
+            ("loss_type", arguments.loss_type, "cispo"),
+            ("importance_sampling_level", level, "token"),
+            ("beta", arguments.beta, 0.0),
+            ("SisConfig.soft_acceptance", config.soft_acceptance, False),
+        ):
+            if value != needed:
+                raise ValueError(
+                    f"{name} is {value!r}, but score_centering subtracts the mean of weight times score, so the loss "
+                    f"must be their product: set it to {needed!r}"
+                )
+    check_truncation(asked_for(arguments), arguments.beta)
     limit = arguments.epsilon if arguments.epsilon_high is None else arguments.epsilon_high
     if arguments.loss_type == "cispo" and limit < 1:
         raise ValueError(
@@ -64,16 +77,31 @@ def check_arguments(arguments: Any, config: SisConfig) -> None:
         )
 
 
+def asked_for(arguments: Any) -> Sampling:
+    """The filters of these GRPOConfig."""
+    names = ("top_p", "top_k", "min_p")
+    further = arguments.generation_kwargs or {}
+    return Sampling("processed", **{name: further.get(name, getattr(arguments, name)) for name in names})
+
+
+def check_truncation(sampling: Sampling, beta: float) -> None:
+    if sampling.truncates and beta != 0:
+        raise ValueError(
+            f"beta is {beta}, and top_p, top_k or min_p leave tokens out: the current policy is renormalised over the "
+            "others, and the reference model is not. Set beta to 0, or top_p to 1, top_k to 0 and min_p to None"
+        )
+
+
 def check_trainer(trainer: Any) -> None:
     """The same of what is known once the trainer is made."""
-    if trainer.rollout_func is not None:
-        raise ValueError("rollout_func makes the rollouts: their top-K log-probs can't be recorded")
     if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
         raise ValueError("FSDP and DeepSpeed may split the head, which is read as a whole: use DDP")
 
 
-def check_sampling(sampling: Sampling) -> None:
-    """Raw log-probs of a distribution that tokens were not drawn from, as the service would say."""
+def check_sampling(sampling: Sampling, beta: float) -> None:
+    """Raw log-probs of a distribution that tokens were not drawn from, as the service would say; and
+    check_truncation."""
+    check_truncation(sampling, beta)
     if sampling.log_probs != "raw":
         return
     settings = {

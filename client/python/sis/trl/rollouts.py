@@ -77,7 +77,10 @@ def _of_turn(candidates: Sequence[TopK], tokens: np.ndarray) -> TopK:
         count = min(len(record.sampled_ids), len(tokens))
         if count and np.array_equal(record.sampled_ids[:count], tokens[:count]):
             return TopK(*(array[:count] for array in record))
-    raise ValueError(f"no rollout of the engine begins with token {tokens[0]}: it did not generate this response")
+    raise ValueError(
+        f"no rollout of the engine begins with token {tokens[0]}: it did not generate this response, and no rollout_func "
+        "returned sis_records of it"
+    )
 
 
 class Rollouts:
@@ -124,15 +127,17 @@ class Rollouts:
     def names(self, indices: Sequence[int]) -> List[str]:
         return [self._names[index] for index in indices]
 
-    def records(self, indices: Sequence[int]) -> Optional[TopKRecords]:
-        """Whole sequences, without the empty ones. None if the server can't be reached."""
+    def records(self, indices: Sequence[int], log_probs: bool = False) -> Optional[TopKRecords]:
+        """Whole sequences, without the empty ones, with log-probs if the first call after `record` asks
+        for them. None if the server can't be reached."""
         there = [index for index, length in enumerate(self._lengths) if length]
         if self._records is None:
+            arrays = ("ids", "log_probs", "sampled_ids") if log_probs else ("ids", "sampled_ids")
             slices = [Slice(self._names[index], length=self._lengths[index]) for index in there]
             self._records = self._asked(
                 "no records",
                 lambda: self.client.fetch_top_k(
-                    self.run, slices, arrays=("ids", "sampled_ids"), lease_seconds=self._lease_seconds
+                    self.run, slices, arrays=arrays, lease_seconds=self._lease_seconds
                 ),
             )
             if self._records is None:

@@ -9,6 +9,7 @@ import re
 import time
 from typing import Any, Dict, List, NamedTuple, Optional
 
+import numpy as np
 import torch
 from accelerate.utils import broadcast_object_list
 from trl import GRPOConfig, GRPOTrainer
@@ -16,18 +17,23 @@ from trl import GRPOConfig, GRPOTrainer
 import sis.torch
 from sis import errors
 from sis.client import Client
+from sis.engines.lists import stretches
 from sis.evaluation import Totals
 from sis.local_server import LocalServer, local_server
 from sis.logit_transform import LogitTransform
 from sis.options import EvaluateOptions
-from sis.run import Run, label_of
+from sis.run import Run, Sampling, label_of
+from sis.sampling_replay import Incomplete
 from sis.step_metrics import step_metrics
+from sis.top_k import TopK
 from sis.trl import capture, refusals
 from sis.trl.config import SisConfig
 from sis.trl.rollouts import Generated, Rollouts, assembled
 
 # In the place of an acceptance probability of 0: its logarithm is finite, and the weight no more than it.
 _NEVER = 1e-38
+# In the place of smaller weights where something is divided by them.
+_SMALLEST_WEIGHT = 1e-30
 # Positions that the head is checked with.
 _CHECKED = 32
 # Of a run's name, what says of which training it is; the server takes 256 characters in all.
@@ -39,6 +45,11 @@ class _Acceptance(NamedTuple):
 
     accepted: torch.Tensor
     probabilities: torch.Tensor
+    # Of the current policy, with gradients: where the record has all that the sampler kept, of the policy
+    # renormalised over that.
+    log_probs: torch.Tensor
+    # With gradients: of score_center.
+    center: torch.Tensor
 
 
 # GRPOTrainer, to type checkers; what comes after the mixin is known when it is mixed.
@@ -66,6 +77,7 @@ class SisTrainerMixin(_Trainer):
         refusals.check_arguments(self.args, config)
         refusals.check_trainer(self)
         self._sis_config = config
+        self._sis_rollout_func, self.rollout_func = self.rollout_func, self.rollout_func and self._sis_call_rollout_func
         # Ends with this process.
         self._sis_server: Optional[LocalServer] = None
         run_id, address, incarnation = self._sis_agree()
@@ -91,6 +103,7 @@ class SisTrainerMixin(_Trainer):
         # Of the optimiser step that is being accumulated, on this rank.
         self._sis_totals = Totals()
         self._sis_staleness = 0
+        self._sis_incomplete = Incomplete()
 
     @property
     def sis_client(self) -> Client:
@@ -108,6 +121,7 @@ class SisTrainerMixin(_Trainer):
         # a step that broke off, and at which step the engine got its weights.
         self._step, self._buffered_inputs = 0, None
         self._sis_totals, self._sis_staleness = Totals(), 0
+        self._sis_incomplete.take()
         self._last_loaded_step = -1
         try:
             return super().train(*args, **kwargs)
@@ -144,7 +158,10 @@ class SisTrainerMixin(_Trainer):
 
     def _sis_run_settings(self) -> Dict[str, Any]:
         seed = self._sis_config.seed
+        # Of 12 bits a record doesn't tell whether it has all that the sampler kept.
+        exact = self._sis_config.score_centering or refusals.asked_for(self.args).truncates
         return {
+            "log_prob_encoding": "float32" if exact else "fixed12",
             "seed": self.args.seed if seed is None else seed,
             "vocabulary_size": self._sis_model().get_output_embeddings().weight.shape[0],
             "top_k": self._sis_config.top_k,
@@ -170,12 +187,42 @@ class SisTrainerMixin(_Trainer):
             return super()._generate_single_turn(prompt_ids, *args, **kwargs)
         with self._sis_capture() as turn:
             completions, _ = super()._generate_single_turn(prompt_ids, *args, **kwargs)
-        if turn.sampling != self._sis_sampling:
-            refusals.check_sampling(turn.sampling)
-            self._sis_sampling = turn.sampling
+        self._sis_note_sampling(turn.sampling)
         records = turn.records(completions)
         self._sis_generated += [Generated(tuple(prompt), record) for prompt, record in zip(prompt_ids, records)]
         return completions, [record.sampled_log_probs.tolist() for record in records]
+
+    def _sis_note_sampling(self, sampling: Sampling) -> None:
+        if sampling != self._sis_sampling:
+            refusals.check_sampling(sampling, self.beta)
+            self._sis_sampling = sampling
+
+    def _sis_call_rollout_func(self, prompts: Any, trainer: Any) -> Any:
+        """Takes the records out of what it returns: reward functions get all that TRL doesn't know."""
+        output = dict(self._sis_rollout_func(prompts, trainer))
+        records, sampling = output.pop("sis_records", None), output.pop("sis_sampling", None)
+        if self._sis_generated is None or records is None:
+            return output
+        if sampling is None:
+            raise ValueError("rollout_func: there are sis_records, but no sis_sampling: the Sampling they were made with")
+        self._sis_note_sampling(sampling)
+        log_probs = []
+        for row, (prompt, tokens, record) in enumerate(zip(output["prompt_ids"], output["completion_ids"], records)):
+            mask = np.asarray(output["env_mask"][row] if "env_mask" in output else [1] * len(tokens))
+            if len(record.sampled_ids) != mask.sum():
+                raise ValueError(
+                    f"rollout_func: sis_records[{row}] has {len(record.sampled_ids)} positions, must have one for each "
+                    f"of the {mask.sum()} generated tokens"
+                )
+            taken = 0
+            for first, last in stretches(mask):
+                part = TopK(*(array[taken : taken + last - first] for array in record))
+                self._sis_generated.append(Generated((*prompt, *tokens[:first]), part))
+                taken += last - first
+            own = np.zeros(len(tokens), np.float32)
+            own[mask != 0] = record.sampled_log_probs
+            log_probs.append(own.tolist())
+        return {**output, "logprobs": log_probs}
 
     def _generate(self, prompts: Any) -> Any:
         if not self.model.training:
@@ -232,7 +279,7 @@ class SisTrainerMixin(_Trainer):
         # A copy: the trainer keeps its own for the next iteration.
         self._sis_inputs = dict(inputs)
         hook = self._sis_model().base_model.register_forward_hook(
-            lambda _module, _arguments, output: self._sis_hidden.append(output.last_hidden_state.detach())
+            lambda _module, _arguments, output: self._sis_hidden.append(output.last_hidden_state)
         )
         try:
             loss = super()._compute_loss(model, self._sis_inputs)
@@ -252,23 +299,23 @@ class SisTrainerMixin(_Trainer):
         result = super()._get_per_token_logps_and_entropies(
             model, input_ids, attention_mask, logits_to_keep, *args, **kwargs
         )
-        if self._sis_inputs is not None:
-            hidden = torch.cat(self._sis_hidden)[:, -logits_to_keep - 1 : -1]
-            self._sis_inputs["old_per_token_logps"] = self._sis_old_log_probs(
-                self._sis_inputs, hidden, result[0].detach()
-            )
-        return result
+        if self._sis_inputs is None:
+            return result
+        hidden = torch.cat(self._sis_hidden)[:, -logits_to_keep - 1 : -1]
+        acceptance = self._sis_acceptance(self._sis_inputs, hidden, result[0])
+        old = self._sis_old_log_probs(self._sis_inputs, acceptance)
+        self._sis_inputs["old_per_token_logps"] = old
+        log_probs = acceptance.log_probs
+        if self._sis_config.score_centering:
+            # The loss has the gradient of these times the weight; its value stays.
+            weight = (log_probs.detach() - old).exp().clamp(_SMALLEST_WEIGHT, self.epsilon_high)
+            log_probs = log_probs - (acceptance.center - acceptance.center.detach()) / weight
+        return log_probs, *result[1:]
 
     @torch.no_grad()
-    def _sis_old_log_probs(self, inputs: Dict[str, Any], hidden: torch.Tensor, log_probs: torch.Tensor) -> torch.Tensor:
-        """[B, T]: what makes exp(log_probs - it) the weight of every token. hidden: [B, T, H], before
-        the head."""
-        sampled = inputs["sampling_per_token_logps"]
-        mask = inputs["completion_mask"].bool()
-        if "tool_mask" in inputs:
-            mask = mask & inputs["tool_mask"].bool()
-        self._sis_advance_version()
-        acceptance = self._sis_acceptance(inputs, mask, hidden, log_probs)
+    def _sis_old_log_probs(self, inputs: Dict[str, Any], acceptance: _Acceptance) -> torch.Tensor:
+        """[B, T]: what makes exp(log_probs - it) the weight of every token."""
+        log_probs, sampled = acceptance.log_probs, inputs["sampling_per_token_logps"]
         if self._sis_config.weight == "sampled":
             old = torch.where(acceptance.accepted, log_probs, sampled)
         else:
@@ -282,9 +329,12 @@ class SisTrainerMixin(_Trainer):
             old = torch.where(outward, old - acceptance.probabilities.clamp(min=_NEVER).log(), old)
         return old
 
-    def _sis_acceptance(
-        self, inputs: Dict[str, Any], mask: torch.Tensor, hidden: torch.Tensor, log_probs: torch.Tensor
-    ) -> _Acceptance:
+    def _sis_acceptance(self, inputs: Dict[str, Any], hidden: torch.Tensor, log_probs: torch.Tensor) -> _Acceptance:
+        """hidden: [B, T, H], before the head."""
+        mask = inputs["completion_mask"].bool()
+        if "tool_mask" in inputs:
+            mask = mask & inputs["tool_mask"].bool()
+        self._sis_advance_version()
         rollouts = self._sis_rollouts
         indices = inputs["sis_rollout"].tolist()
         lengths = torch.tensor(rollouts.lengths(indices))
@@ -293,8 +343,10 @@ class SisTrainerMixin(_Trainer):
         flat_mask = batch.flat(mask).cpu()
         scored = int(flat_mask.sum())
         self._sis_staleness += scored * (self._sis_step() - rollouts.policy_version)
-        acceptance = _Acceptance(torch.zeros_like(mask), torch.zeros_like(log_probs))
-        records = rollouts.records(indices)
+        nothing = torch.zeros_like(log_probs)
+        acceptance = _Acceptance(torch.zeros_like(mask), nothing, log_probs, nothing)
+        truncated, centers = self._sis_sampling.truncates, self._sis_config.score_centering
+        records = rollouts.records(indices, log_probs=truncated or centers)
         if records is None:
             self._sis_totals += Totals(missing=scored)
             return acceptance
@@ -305,13 +357,20 @@ class SisTrainerMixin(_Trainer):
         some = batch.flat(mask).nonzero()[:_CHECKED, 0]
         if len(some) and not self._sis_head_checked:
             refusals.check_head(
-                states[some], head, tokens[some], own[some], transform, self.temperature, self._sis_head_type(states)
-            )
+                states[some].detach(), head, tokens[some], own[some].detach(),
+                transform, self.temperature, self._sis_head_type(states),
+            )  # fmt: skip
             self._sis_head_checked = True
-        gathered = sis.torch.gather_from_head_rows(
-            records, states, head.weight, tokens, own,
-            bias=head.bias, transform=transform, temperature=self.temperature,
-        )  # fmt: skip
+        with torch.set_grad_enabled(truncated or centers):
+            gathered = sis.torch.gather_from_head_rows(
+                records, states, head.weight, tokens, own,
+                bias=head.bias, transform=transform, temperature=self.temperature,
+            )  # fmt: skip
+        if truncated:
+            replay = sis.torch.replayed(records, gathered)
+            gathered = replay.current
+            acceptance = acceptance._replace(log_probs=batch.padded(gathered.sampled_log_probs, 0.0))
+            self._sis_incomplete.add(records, replay.complete, flat_mask)
         evaluation = rollouts.evaluate(
             records,
             draw=self._sis_step(),
@@ -325,9 +384,16 @@ class SisTrainerMixin(_Trainer):
         self._sis_totals += evaluation.totals
         device = log_probs.device
         probabilities = sis.torch.tensor(evaluation.acceptance_probabilities, device)
-        return _Acceptance(
-            batch.padded(sis.torch.tensor(evaluation.accepted, device), False), batch.padded(probabilities, 0.0)
+        acceptance = acceptance._replace(
+            accepted=batch.padded(sis.torch.tensor(evaluation.accepted, device), False),
+            probabilities=batch.padded(probabilities, 0.0),
         )
+        if centers:
+            expected = self._sis_config.weight == "expected"
+            weight = sis.torch.selective_weight(records, gathered, self.epsilon_high, expected)
+            center = sis.torch.score_center(records, gathered, weight)
+            acceptance = acceptance._replace(center=batch.padded(center, 0.0))
+        return acceptance
 
     def _sis_head_type(self, hidden: torch.Tensor) -> torch.dtype:
         """That TRL's head multiplies hidden states and weights in."""
@@ -341,14 +407,16 @@ class SisTrainerMixin(_Trainer):
         """Once per optimiser step, of all ranks: into the trainer's own metrics."""
         if not self.accelerator.sync_gradients:
             return
-        sums = [*vars(self._sis_totals).values(), self._sis_staleness]
+        sums = [*vars(self._sis_totals).values(), self._sis_staleness, self._sis_incomplete.take()]
         self._sis_totals, self._sis_staleness = Totals(), 0
         everywhere = torch.tensor(sums, dtype=torch.float64, device=self.accelerator.device)
-        *values, staleness = self.accelerator.reduce(everywhere, reduction="sum").tolist()
+        *values, staleness, incomplete = self.accelerator.reduce(everywhere, reduction="sum").tolist()
         totals = Totals(*values)
         seen = totals.scored + totals.missing
         # TRL leaves out what is NaN.
         metrics = {**step_metrics(totals), "staleness": staleness / seen if seen else math.nan}
+        if self._sis_sampling.truncates:
+            metrics["incomplete"] = incomplete
         for name, value in metrics.items():
             self._metrics["train"][f"sis/{name}"].append(value)
 

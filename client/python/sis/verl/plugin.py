@@ -7,7 +7,7 @@ import functools
 import logging
 from typing import Any, Callable
 
-from sis.verl.settings import Settings
+from sis.verl.settings import Settings, truncates
 
 _log = logging.getLogger(__name__)
 
@@ -24,12 +24,13 @@ def _attaching(init_model: Callable[..., Any]) -> Callable[..., Any]:
     # What verl's decorators noted at the method stays noted.
     @functools.wraps(init_model)
     def attached(self: Any, *arguments: Any, **named: Any) -> Any:
-        result = init_model(self, *arguments, **named)
         settings = Settings.of(self.config.rollout.get("custom"))
+        truncated = settings is not None and truncates(self.config.actor, self.config.rollout)
+        result = init_model(self, *arguments, **named)
         if settings is not None and self.actor is not None:
             from sis.verl.training import attach
 
-            self.sis = attach(self.actor, settings)
+            self.sis = attach(self.actor, settings, truncated)
         return result
 
     return attached

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Mapping, Optional, Sequence, Union
 
 from sis.client import Client
-from sis.run import Run, check_id
+from sis.run import Run, Sampling, check_id
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,23 @@ class Settings:
             mass=self.mass,
             algorithm="verl",
         )
+
+
+def truncates(actor: Mapping[str, Any], rollout: Mapping[str, Any]) -> bool:
+    """Of these parts of verl's configuration: whether rollouts leave tokens out. ValueError if the training
+    can't be right with that."""
+    truncated = Sampling("processed", top_p=rollout.get("top_p"), top_k=rollout.get("top_k")).truncates
+    if truncated and actor.get("use_kl_loss"):
+        raise ValueError(
+            "actor.use_kl_loss is true, and rollout.top_p or top_k leave tokens out: the current policy is "
+            "renormalised over the others, and the reference model is not. Set use_kl_loss to false, or top_p to 1.0 and top_k to -1"
+        )
+    if truncated and rollout.get("logprobs_mode") == "raw_logprobs":
+        raise ValueError(
+            "rollout.logprobs_mode is 'raw_logprobs', and top_p or top_k leave tokens out: those are not the log-probs "
+            "that tokens are drawn from. Set it to 'processed_logprobs'"
+        )
+    return truncated
 
 
 def vocabulary_size(hf_config: Any) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, Callable, Dict, List, NamedTuple, Optional
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 import torch
@@ -16,19 +16,22 @@ from sis.evaluation import Totals
 from sis.outage import Outage
 from sis.records import Slice, TopKRecords
 from sis.run import Run
+from sis.sampling_replay import Incomplete
 from sis.step_metrics import step_metrics
 from sis.verl.names import name_of
 from sis.verl.settings import Settings, vocabulary_size
 
-# In verl's data: which row of the mini-batch a row of a micro-batch is; and in its model outputs,
-# as 0 and 1 per token, what was accepted.
+# In verl's data: which row of the mini-batch a row of a micro-batch is; and in its model outputs, per
+# token, as 0 and 1 what was accepted, and the log-prob over what the sampler kept, +inf where the
+# record doesn't tell.
 _ROW = "sis_row"
 _ACCEPTED = "sis_accepted"
+_TRUNCATED = "sis_truncated"
 # Errors that no later call can mend: of the configuration, not of a server that is away.
 _WRONG = (errors.InvalidArgument, errors.AlreadyExists)
 
 
-def attach(worker: Any, settings: Settings) -> Training:
+def attach(worker: Any, settings: Settings, truncated: bool = False) -> Training:
     """Lets the training steps of a TrainingWorker use SIS, whatever its loss is, as long as that
     reads `old_log_probs` as verl's `ppo_loss` does.
 
@@ -36,6 +39,10 @@ def attach(worker: Any, settings: Settings) -> Training:
     first rollouts are recorded: a run in which another one has evaluated or told a policy version
     begins anew, as the next incarnation. ValueError if the engine is one that can't: Megatron,
     fused kernels, Ulysses sequence parallelism, pad_to_length.
+
+    truncated: whether rollouts leave tokens out by top-p or top-k. Then the log-probs that the loss gets
+    are of the policy renormalised over the others, which a reference model's are not: the loss must not
+    compare them (use_kl_loss).
     """
     engine, model = worker.engine_config, worker.model_config
     if engine.strategy not in ("fsdp", "fsdp2"):
@@ -49,7 +56,7 @@ def attach(worker: Any, settings: Settings) -> Training:
         )
     if engine.get("pad_to_length", False):
         raise ValueError("pad_to_length is true: sis.verl needs micro-batches as long as their tokens")
-    return Training(worker, settings)
+    return Training(worker, settings, truncated)
 
 
 class Training:
@@ -61,8 +68,10 @@ class Training:
     training: its tokens keep their importance ratios, and count as missing.
     """
 
-    def __init__(self, worker: Any, settings: Settings) -> None:
+    def __init__(self, worker: Any, settings: Settings, truncated: bool) -> None:
         self._settings = settings
+        self.truncated = truncated
+        self.incomplete = Incomplete()
         self._client = settings.client()
         self._outage = Outage()
         self._vocabulary_size = vocabulary_size(worker.model_config.hf_config)
@@ -161,12 +170,13 @@ class Training:
             for part in generated
         ]
         self._used.update((part.sequence, None) for part in slices)
+        arrays = ("ids", "log_probs", "sampled_ids") if self.truncated else ("ids", "sampled_ids")
         records = None
         if slices:
             records = self._asked(
                 "fetch",
                 lambda run: self._client.fetch_top_k(
-                    run, slices, arrays=("ids", "sampled_ids"), lease_seconds=self._settings.lease_seconds
+                    run, slices, arrays=arrays, lease_seconds=self._settings.lease_seconds
                 ),
             )
         return MiniBatch(self, self._draw, generated, records)
@@ -247,15 +257,20 @@ class MiniBatch:
     ) -> Any:
         """What verl's engine calls twice per micro-batch: with the logits, and for the loss."""
         if student_logits is not None:
-            return {_ACCEPTED: self._accepted(student_logits[0], data)[None]}
+            accepted, truncated = self._decisions(student_logits[0], data)
+            outputs = {_ACCEPTED: accepted[None]}
+            return {**outputs, _TRUNCATED: truncated[None]} if self._training.truncated else outputs
+        if self._training.truncated:
+            model_output["log_probs"] = _renormalised(model_output["log_probs"], model_output[_TRUNCATED])
         return stock(model_output=model_output, data=_substituted(model_output, data), dp_group=dp_group)
 
-    @torch.no_grad()
-    def _accepted(self, logits: torch.Tensor, data: Any) -> torch.Tensor:
-        """float32 [n], 1 where the token after a position is accepted; of logits [n, V], all rows of
-        the micro-batch one after the other, divided by the temperature."""
+    def _decisions(self, logits: torch.Tensor, data: Any) -> Tuple[torch.Tensor, torch.Tensor]:
+        """float32 [n] of the token after a position: 1 where it is accepted, and what _TRUNCATED is, with
+        gradients; of logits [n, V], all rows of the micro-batch one after the other, divided by the
+        temperature."""
         self._device = logits.device
         accepted = torch.zeros(len(logits), device=logits.device)
+        truncated = torch.full_like(accepted, torch.inf)
         offsets = data["input_ids"].offsets().tolist()
         chosen: List[int] = []
         places: List[np.ndarray] = []
@@ -267,20 +282,26 @@ class MiniBatch:
                 chosen.append(index)
                 places.append(np.arange(first, first + len(part.sampled_ids)))
         if not chosen:
-            return accepted
+            return accepted, truncated
         at = torch.from_numpy(np.concatenate(places)).to(logits.device)
         evaluation = None
         if self._records is not None:
             records = self._records.select(chosen)
-            evaluation = self._training.evaluate(self._draw, records, sis.torch.gather(records, logits, rows=at))
+            gathered = sis.torch.gather(records, logits, rows=at)
+            if self._training.truncated:
+                replay = sis.torch.replayed(records, gathered)
+                gathered = replay.current
+                truncated = truncated.index_copy(0, at, _over_the_kept(records, replay.complete, logits, at))
+                self._training.incomplete.add(records, replay.complete)
+            evaluation = self._training.evaluate(self._draw, records, gathered)
         if evaluation is None:
             # The rest of the mini-batch doesn't wait for the server again.
             self._records = None
             self._totals += Totals(missing=len(at))
-            return accepted
+            return accepted, truncated
         self._totals += evaluation.totals
         accepted[at] = sis.torch.tensor(evaluation.accepted, logits.device).float()
-        return accepted
+        return accepted, truncated
 
     def end(self) -> None:
         if self._lease_id:
@@ -288,16 +309,37 @@ class MiniBatch:
 
     def metrics(self, group: Any) -> Dict[str, float]:
         """Over all ranks of the group. Means are per scored token, and left out if there is none."""
-        values = [float(value) for value in vars(self._totals).values()]
+        values = [float(value) for value in [*vars(self._totals).values(), self._training.incomplete.take()]]
         if group is not None:
             summed = torch.tensor(values, dtype=torch.float64, device=self._device)
             torch.distributed.all_reduce(summed, group=group)
             values = summed.tolist()
-        metrics = step_metrics(Totals(*values))
+        *totals, incomplete = values
+        metrics = step_metrics(Totals(*totals))
+        if self._training.truncated:
+            metrics["incomplete"] = incomplete
         return {
             "missing": 0.0,
             **{name: value for name, value in metrics.items() if not math.isnan(value)},
         }
+
+
+def _over_the_kept(
+    records: TopKRecords, complete: torch.Tensor, logits: torch.Tensor, rows: torch.Tensor
+) -> torch.Tensor:
+    """float32 [N], with gradients: the sampled tokens' log-probs among the recorded ones, which are all that
+    the sampler kept; +inf where they are not. Their normalisation needs no other logits."""
+    ids, sampled = (torch.from_numpy(array).to(logits.device).long() for array in (records.ids, records.sampled_ids))
+    of_set = logits[rows[:, None], ids.clamp(min=0)].float().masked_fill(ids < 0, -torch.inf)
+    of_sampled = logits[rows, sampled.clamp(min=0)].float()
+    current = sis.torch.replayed(records, sis.torch.Gathered(of_set, of_sampled)).current
+    return current.sampled_log_probs.masked_fill(~complete, torch.inf)
+
+
+def _renormalised(log_probs: torch.Tensor, truncated: torch.Tensor) -> torch.Tensor:
+    """Nested, both: the first where the second is +inf."""
+    values = torch.where(torch.isinf(truncated.values()), log_probs.values(), truncated.values())
+    return torch.nested.nested_tensor_from_jagged(values, log_probs.offsets())
 
 
 def _substituted(model_output: Any, data: Any) -> Any:

@@ -16,6 +16,7 @@ os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", TOKENIZERS_PARALLELISM="fa
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
 warnings.filterwarnings("ignore", message="TRL currently supports vLLM")
 
+import numpy as np
 import tiny_model
 import torch
 import transformers
@@ -30,6 +31,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 from trl import GRPOConfig, GRPOTrainer
 
 import sis
+from sis.engines.transformers import TransformersAdapter
 from sis.trl import SisConfig, SisGRPOTrainer, SisTrainerMixin, capture, refusals
 
 MIB = 1 << 20
@@ -78,9 +80,9 @@ class Watched(SisTrainerMixin, GRPOTrainer):
     def _sis_run_settings(self):
         return {**super()._sis_run_settings(), "log_prob_encoding": "float32", **self.settings_of_run}
 
-    def _sis_old_log_probs(self, inputs, hidden, log_probs):
-        old = super()._sis_old_log_probs(inputs, hidden, log_probs)
-        self.watch(inputs, log_probs, old)
+    def _sis_old_log_probs(self, inputs, acceptance):
+        old = super()._sis_old_log_probs(inputs, acceptance)
+        self.watch(inputs, acceptance.log_probs, old)
         return old
 
     def watch(self, inputs, log_probs, old):
@@ -141,6 +143,71 @@ class OfOwnLogits(Watched):
             return super()._sis_acceptance(inputs, *arguments)
 
 
+def in_float64(model):
+    """A copy, without what TRL changed of it."""
+    made = type(model)(model.config).double()
+    made.load_state_dict(model.state_dict())
+    return made
+
+
+class InFloat64(Watched):
+    """Compares the gradient of every micro-batch with that of the loss over the whole vocabulary, of "cispo" in
+    float64: of what a filter keeps, which is found anew, minus the mean score, token by token."""
+
+    limit = 1.5
+    top_p = 1.0
+    compared, most, mean_ratios = 0, 0.0, ()
+
+    def _generate(self, prompts):
+        if self.model.training:
+            self.generating = in_float64(self.model)
+        return super()._generate(prompts)
+
+    def logits(self, model, inputs):
+        ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
+        mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
+        length = inputs["completion_ids"].shape[1]
+        return model(ids, attention_mask=mask).logits[:, -length - 1 : -1] / self.temperature
+
+    def _sis_old_log_probs(self, inputs, acceptance):
+        self.accepted = acceptance.accepted
+        return super()._sis_old_log_probs(inputs, acceptance)
+
+    def _compute_loss(self, model, inputs):
+        inputs = {**inputs, "advantages": torch.linspace(-1.0, 1.0, len(inputs["advantages"]))}
+        loss = super()._compute_loss(model, inputs)
+        parameters = list(model.parameters())
+        ours = torch.autograd.grad(loss, parameters, retain_graph=True)
+        double = in_float64(self.model)
+        with torch.no_grad():
+            q = self.logits(self.generating, inputs).softmax(-1)
+            ordered = q.sort(dim=-1, descending=True)
+            before = ordered.values.cumsum(-1) - ordered.values
+            kept = torch.zeros_like(q, dtype=torch.bool).scatter(-1, ordered.indices, before < self.top_p)
+            q = q.masked_fill(~kept, 0.0)
+            q = q / q.sum(-1, keepdim=True)
+        log_p = self.logits(double, inputs).masked_fill(~kept, -1e4).log_softmax(-1)
+        with torch.no_grad():
+            tokens = inputs["completion_ids"][..., None]
+            w = torch.where(kept, log_p.exp() / q, 0.0)
+            own = w.gather(-1, tokens)[..., 0]
+            weight = torch.where(self.accepted, 1.0, own).clamp(max=self.limit)
+            a = w / w.amax(-1, keepdim=True)
+            mean = q * (a + (1 - a) * w.clamp(max=self.limit))
+        objective = weight * log_p.gather(-1, tokens)[..., 0]
+        if self._sis_config.score_centering:
+            objective = objective - (mean * log_p).sum(-1)
+        mask = inputs["completion_mask"]
+        # Two micro-batches make a generation, and a step.
+        total = -(objective * inputs["advantages"][:, None] * mask).sum() / inputs["num_items_in_batch"]
+        theirs = torch.autograd.grad(total, list(double.parameters()))
+        scale = max(gradient.abs().max().item() for gradient in theirs)
+        self.most = max([self.most, *((a - b).abs().max().item() / scale for a, b in zip(ours, theirs))])
+        self.compared += int(mask.sum())
+        self.mean_ratios = (*self.mean_ratios, ((own * mask).sum() / mask.sum()).item())
+        return loss
+
+
 class Scaled(Watched):
     """Whose log-probs are not those of hidden states times head, and no setting says so."""
 
@@ -162,6 +229,19 @@ def tiny(kind, **changed):
         }
     )  # fmt: skip
     return getattr(transformers, f"{kind}ForCausalLM")(config)
+
+
+def hundred_words():
+    """A tokenizer of 100 tokens, which a record can hold all of."""
+    words = {f"w{number}": number for number in range(100)}
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(WordLevel(words, unk_token="w3")),
+        pad_token="w0",
+        eos_token="w2",
+        padding_side="left",
+    )
+    tokenizer.backend_tokenizer.pre_tokenizer = WhitespaceSplit()
+    return tokenizer
 
 
 class TrlTest(unittest.TestCase):
@@ -275,18 +355,10 @@ class TrlTest(unittest.TestCase):
         # A vocabulary that is recorded as a whole. One update per rollout: the policies are the same but for the
         # rounding of matrices of other shapes.
         config = SisConfig(self.server.address, run=self.id(), top_k=100)
-        words = {f"w{number}": number for number in range(100)}
-        tokenizer = PreTrainedTokenizerFast(
-            tokenizer_object=Tokenizer(WordLevel(words, unk_token="w3")),
-            pad_token="w0",
-            eos_token="w2",
-            padding_side="left",
-        )
-        tokenizer.backend_tokenizer.pre_tokenizer = WhitespaceSplit()
         model = AutoModelForCausalLM.from_pretrained(self.path, dtype=torch.float32)
         model.resize_token_embeddings(100)
         trainer = self.trainer(
-            AllAccepted, config, prompts=[f"w{i} w5" for i in range(64)], model=model, processing_class=tokenizer,
+            AllAccepted, config, prompts=[f"w{i} w5" for i in range(64)], model=model, processing_class=hundred_words(),
             num_iterations=1, max_steps=2,
         )  # fmt: skip
         rows = self.train(trainer)
@@ -370,6 +442,52 @@ class TrlTest(unittest.TestCase):
                 self.train(trainer)
                 self.assertLess(trainer.most, 1e-5)
 
+    def test_sampling_support_and_score_centering(self):
+        """Beside float64: the first of a generation's two updates is of equal policies."""
+        for name, top_p, config in (
+            ("support", 0.8, {}), ("centering", 1.0, {"score_centering": True}),
+            ("both", 0.8, {"score_centering": True}),
+        ):  # fmt: skip
+            with self.subTest(name):
+                # Recorded as a whole, as the mean is over all tokens.
+                trainer = self.trainer(
+                    InFloat64, SisConfig(self.server.address, top_k=100, **config), model=tiny("Qwen3", vocab_size=100),
+                    processing_class=hundred_words(), prompts=[f"w{i} w5" for i in range(64)], max_steps=2,
+                    loss_type="cispo", epsilon_high=InFloat64.limit, top_p=top_p, learning_rate=1e-2,
+                )  # fmt: skip
+                self.assertEqual(trainer.sis_run.config.log_prob_encoding, "float32")
+                rows = self.train(trainer)
+                self.check_logged(trainer, rows)
+                self.assertGreater(trainer.compared, 100)
+                self.assertLess(trainer.most, 1e-4)
+                self.assertAlmostEqual(trainer.mean_ratios[0], 1, places=4)
+                self.assertEqual((rows[0]["sis/accept_rate"], rows[0]["sis/missing"]), (1, 0))
+                self.assertLess(rows[0]["sis/d"], 1e-5)
+                self.assertGreater(rows[1]["sis/d"], 1e-3)
+                self.assertEqual([row.get("sis/incomplete") for row in rows], [0, 0] if top_p < 1 else [None] * 2)
+
+    def test_a_support_that_is_longer_than_top_k(self):
+        """It is said, and counted; all that fits is renormalised."""
+
+        class Counting(Watched):
+            longer = 0
+
+            def watch(self, inputs, log_probs, old):
+                mask = inputs["completion_mask"].bool()
+                # Of equal policies: what was left out has some mass.
+                self.longer += int(((log_probs - inputs["sampling_per_token_logps"])[mask] < -1e-5).sum())
+
+        config = SisConfig(self.server.address, top_k=20)
+        trainer = self.trainer(
+            Counting, config, model=tiny("Qwen3"), max_steps=2, num_iterations=1, top_p=0.8, learning_rate=1e-9
+        )
+        with self.assertWarnsRegex(RuntimeWarning, r"of \d+ of \d+ positions the 20 recorded tokens.*Record more"):
+            rows = self.train(trainer)
+        counted = sum(row["sis/incomplete"] for row in rows)
+        scored = sum(trainer.sis_client.get_step(trainer.sis_run, step).totals.scored for step in (0, 1))
+        self.assertTrue(0 < counted < scored, (counted, scored))
+        self.assertEqual(trainer.longer, counted)
+
     def test_lora(self):
         from peft import LoraConfig
 
@@ -427,8 +545,69 @@ class TrlTest(unittest.TestCase):
             trainer.masked, sum(trainer.sis_client.get_step(trainer.sis_run, draw).totals.masked for draw in (0, 1))
         )
 
+    def test_rollout_func(self):
+        """Two turns of its own, between which the environment speaks."""
+        told = [5, 6, 7]
+
+        def rollouts(prompts, trainer):
+            adapter = TransformersAdapter(trainer.generation_config)
+            made = {name: [] for name in ("prompt_ids", "completion_ids", "logprobs", "env_mask", "sis_records")}
+            for prompt in prompts:
+                ids = trainer.processing_class(prompt)["input_ids"]
+                tokens, mask, records = [], [], []
+                for turn in range(2):
+                    before = torch.tensor([ids + tokens])
+                    output = trainer.model.generate(
+                        before, attention_mask=torch.ones_like(before), generation_config=trainer.generation_config,
+                        output_scores=True, return_dict_in_generate=True,
+                    )  # fmt: skip
+                    record = adapter.rows(output, 20)[0].record(20)
+                    records.append(record)
+                    tokens += record.sampled_ids.tolist() + told * (1 - turn)
+                    mask += [1] * len(record.sampled_ids) + [0] * len(told) * (1 - turn)
+                row = (ids, tokens, [0.0] * len(tokens), mask, sis.TopK(*map(np.concatenate, zip(*records))))
+                for name, value in zip(made, row):
+                    made[name].append(value)
+            return {**made, "sis_sampling": adapter.sampling}
+
+        def of_the_trainer(prompts, trainer):
+            ids = [trainer.processing_class(prompt)["input_ids"] for prompt in prompts]
+            completions, log_probs = trainer._generate_single_turn(ids, None, {}, trainer.num_generations)
+            return {"prompt_ids": ids, "completion_ids": completions, "logprobs": log_probs}
+
+        for made, masked in ((rollouts, 2 * 8 * len(told)), (of_the_trainer, 0)):
+            with self.subTest(made.__name__):
+                trainer = self.trainer(
+                    rollout_func=made, config=SisConfig(self.server.address), max_completion_length=6, max_steps=2,
+                )  # fmt: skip
+                fields = set()
+                trainer.reward_funcs = [lambda completions, **given: fields.update(given) or reward(completions)]
+                rows = self.train(trainer)
+                self.check_logged(trainer, rows)
+                self.assertLess(rows[0]["sis/d"], 1e-5)
+                self.assertEqual([row["sis/missing"] for row in rows], [0, 0])
+                totals = [trainer.sis_client.get_step(trainer.sis_run, step).totals for step in (0, 1)]
+                self.assertEqual(sum(of_step.masked for of_step in totals), masked)
+                self.assertFalse({"sis_records", "sis_sampling"} & fields)
+
+        def without(prompts, trainer, field="sis_records"):
+            return {name: value for name, value in rollouts(prompts, trainer).items() if name != field}
+
+        def unsaid(prompts, trainer):
+            return without(prompts, trainer, "sis_sampling")
+
+        def short(prompts, trainer):
+            output = rollouts(prompts, trainer)
+            return {**output, "sis_records": [sis.TopK(*(a[:-1] for a in one)) for one in output["sis_records"]]}
+
+        for made, message in (
+            (without, "no rollout_func returned sis_records"), (unsaid, "but no sis_sampling"), (short, r"sis_records\[0\] has \d+ positions")
+        ):  # fmt: skip
+            with self.subTest(made.__name__), self.assertRaisesRegex(ValueError, message):
+                self.trainer(rollout_func=made, max_completion_length=3).train()
+
     def test_vllm(self):
-        """K above vLLM's own limit; float32 on both sides."""
+        """K above vLLM's own limit; float32 on both sides; filters, after which its log-probs are."""
         import vllm._custom_ops
 
         # TRL passes no dtype on, and oneDNN's packed weights can't be loaded again, as TRL does after each step.
@@ -438,20 +617,20 @@ class TrlTest(unittest.TestCase):
             unittest.mock.patch("trl.generation.vllm_generation.LLM", made),
         ):
             config = SisConfig(self.server.address, run=self.id(), top_k=64)
-            trainer = self.trainer(config=config, use_vllm=True, vllm_mode="colocate")
+            trainer = self.trainer(config=config, use_vllm=True, vllm_mode="colocate", top_k=40, top_p=0.8)
             self.assertEqual(trainer.vllm_generation.llm.llm_engine.model_config.max_logprobs, 64)
             rows = self.train(trainer)
             self.check_logged(trainer, rows)
             # Of updated weights as of the first.
             self.assertLess(rows[0]["sis/d"], 1e-5)
             self.assertLess(rows[2]["sis/d"], 1e-5)
-            self.assertEqual([row["sis/missing"] for row in rows], [0] * 4)
+            self.assertEqual([(row["sis/missing"], row["sis/incomplete"]) for row in rows], [(0, 0)] * 4)
 
             trainer.vllm_generation.llm.llm_engine.model_config.logprobs_mode = "raw_logprobs"
             with self.assertRaisesRegex(ValueError, "temperature is 0.9.*processed_logprobs"):
                 trainer.train()
             trainer.temperature = trainer.vllm_generation.temperature = 1.0
-            trainer.vllm_generation.top_p = 0.9
+            trainer.vllm_generation.top_p, trainer.vllm_generation.top_k = 0.9, 0
             with self.assertRaisesRegex(ValueError, "top_p is 0.9"):
                 trainer.train()
 
@@ -467,7 +646,7 @@ class TrlTest(unittest.TestCase):
             run = client.get_run(run).run
             for draw, row in enumerate(rows):
                 totals = client.get_step(run, draw).totals
-                self.assertEqual(totals.missing, 0)
+                self.assertEqual((totals.missing, row["sis/incomplete"]), (0, 0))
                 self.assertAlmostEqual(row["sis/accept_rate"], totals.accept_rate, places=9)
                 self.assertAlmostEqual(row["sis/d"], totals.mean_d, places=9)
         # As one process sees them that evaluates both ranks' sequences in one call.
@@ -507,8 +686,24 @@ class TrlTest(unittest.TestCase):
         llm = types.SimpleNamespace(llm_engine=types.SimpleNamespace(vllm_config=config, **vars(config)))
         with self.assertRaisesRegex(ValueError, "speculative_config is set"):
             capture.vllm(types.SimpleNamespace(llm=llm), top_k=20, process_index=0)
-        with self.assertRaisesRegex(ValueError, "rollout_func makes the rollouts"):
-            self.trainer(rollout_func=lambda prompts, trainer: {})
+        for given, message in (
+            ({"beta": 0.1, "top_p": 0.9}, "beta is 0.1.*top_p"),
+            ({"beta": 0.1, "generation_kwargs": {"min_p": 0.1}}, "beta is 0.1.*min_p"),
+        ):
+            with self.subTest(given), self.assertRaisesRegex(ValueError, message):
+                SisGRPOTrainer(args=settings(self.folder / "out", **given))
+        centering = {"loss_type": "cispo", "epsilon_high": 5.0}
+        for given, message in (
+            ({"loss_type": "dapo"}, "loss_type is 'dapo'.*set it to 'cispo'"),
+            ({"importance_sampling_level": "sequence"}, "importance_sampling_level is 'sequence'"),
+            ({"beta": 0.1}, "beta is 0.1.*set it to 0.0"),
+        ):
+            with self.subTest(given), self.assertRaisesRegex(ValueError, message):
+                args = settings(self.folder / "out", **{**centering, **given})
+                SisGRPOTrainer(args=args, sis_config=SisConfig(score_centering=True))
+        with self.assertRaisesRegex(ValueError, "soft_acceptance is True"):
+            both = SisConfig(score_centering=True, soft_acceptance=True)
+            SisGRPOTrainer(args=settings(self.folder / "out", **centering), sis_config=both)
         with self.assertRaisesRegex(ValueError, "weight is 'mean'"):
             SisConfig(weight="mean")
 
@@ -604,8 +799,8 @@ class TrlTest(unittest.TestCase):
         """Of a model that scales its logits after it, and shifted by a position."""
 
         class Shifted(Watched):
-            def _sis_old_log_probs(self, inputs, hidden, log_probs):
-                return super()._sis_old_log_probs(inputs, hidden.roll(1, dims=1), log_probs)
+            def _sis_acceptance(self, inputs, hidden, log_probs):
+                return super()._sis_acceptance(inputs, hidden.roll(1, dims=1), log_probs)
 
         for kind in (Scaled, Shifted):
             with self.subTest(kind.__name__), self.assertRaisesRegex(ValueError, "scale or cap"):
@@ -668,7 +863,7 @@ def _rank(rank, port, path, address, folder):
     trainer = Kept(
         model=model,
         reward_funcs=reward,
-        args=settings(pathlib.Path(folder) / "ranks", max_steps=2, per_device_train_batch_size=4),
+        args=settings(pathlib.Path(folder) / "ranks", max_steps=2, per_device_train_batch_size=4, top_k=20),
         train_dataset=DATASET,
         processing_class=AutoTokenizer.from_pretrained(path, padding_side="left"),
         sis_config=SisConfig(address, run="two-ranks"),

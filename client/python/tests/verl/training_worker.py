@@ -81,7 +81,7 @@ class Sample:
 
 
 @torch.no_grad()
-def rollout(model, count, top_k, seed):
+def rollout(model, count, top_k, seed, **filters):
     """Samples of different lengths; every third one has two turns, with a tool's answer between."""
     torch.manual_seed(seed)
     samples = []
@@ -98,8 +98,9 @@ def rollout(model, count, top_k, seed):
             context = prompt + sample.tokens
             before = torch.tensor([context])
             made = model.generate(
-                before, attention_mask=torch.ones_like(before), do_sample=True, top_k=0, max_new_tokens=length,
+                before, attention_mask=torch.ones_like(before), do_sample=True, max_new_tokens=length,
                 min_new_tokens=length, eos_token_id=None, return_dict_in_generate=True, output_scores=True,
+                **{"top_k": 0, **filters},
             )  # fmt: skip
             drawn = made.sequences[0, len(context) :]
             log_probs = torch.stack([scores[0].float() for scores in made.scores]).log_softmax(-1)

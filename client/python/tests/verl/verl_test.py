@@ -15,6 +15,7 @@ import unittest
 import unittest.mock
 import warnings
 
+import numpy as np
 import tiny_model
 import training_worker
 from training_worker import Gradients, append, batch, detach, rollout
@@ -32,7 +33,7 @@ import torch
 from server.testing.live_server import LiveServer
 
 import sis
-from sis.verl.settings import Settings
+from sis.verl.settings import Settings, truncates
 from sis.verl.training import attach
 
 K = 16
@@ -215,6 +216,66 @@ class VerlTest(unittest.TestCase):
         self.assertLess(metrics["sis/d"][0][0], 1e-5)
         self.assertEqual(metrics["actor/ppo_kl"][0].aggregate(), 0)
         self.assert_same(gradients.steps, expected)
+
+    def test_equal_policies_have_ratios_of_1_over_what_a_filter_keeps(self):
+        """And the gradient is that of the log-probs over it, found anew in float64."""
+        samples = rollout(self.model, 8, WHOLE, 10, top_p=0.8)
+        data = batch(samples)
+        double = type(self.model)(self.model.config).double()
+        double.load_state_dict(self.model.state_dict())
+        objective, count = 0.0, 0
+        for sample, advantages in zip(samples, data["advantages"]):
+            start = len(sample.prompt)
+            logits = double(torch.tensor([sample.prompt + sample.tokens])).logits[0, start - 1 : -1]
+            ordered = logits.detach().softmax(-1).sort(dim=-1, descending=True)
+            before = ordered.values.cumsum(-1) - ordered.values
+            kept = torch.zeros_like(logits, dtype=torch.bool).scatter(-1, ordered.indices, before < 0.8)
+            log_p = logits.masked_fill(~kept, -1e4).log_softmax(-1)
+            own = log_p.gather(1, torch.tensor(sample.tokens)[:, None])[:, 0]
+            mask = torch.tensor(sample.mask)
+            objective = objective + (own * mask * advantages[: len(own)]).sum()
+            count += sum(sample.mask)
+        (-objective / count).backward()
+
+        settings = self.settings(top_k=WHOLE, log_prob_encoding="float32")
+        append(self.client, settings.create_run(self.client, WHOLE), samples)
+        gradients = Gradients(self.worker)
+        training = attach(self.worker, settings, truncated=True)
+        self.addCleanup(training.close)
+        metrics = metrics_of(self.worker.train_batch(data))
+        self.assertEqual((metrics["sis/accept_rate"], metrics["sis/incomplete"]), ([[1.0]], [[0.0]]))
+        self.assertLess(metrics["sis/d"][0][0], 1e-5)
+        (step,) = gradients.steps
+        for name, parameter in double.named_parameters():
+            torch.testing.assert_close(step[name].double(), parameter.grad, rtol=1e-3, atol=1e-5, msg=name)
+
+    def test_a_filter_that_keeps_more_than_is_recorded(self):
+        samples = rollout(self.model, 8, K, 11, top_p=0.8)
+        settings = self.settings(log_prob_encoding="float32")
+        append(self.client, settings.create_run(self.client, WHOLE), samples)
+        training = attach(self.worker, settings, truncated=True)
+        self.addCleanup(training.close)
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            metrics = [metrics_of(self.worker.train_batch(batch(samples))) for _ in range(2)]
+        recorded = np.concatenate([turn.record.top_k_log_probs for sample in samples for turn in sample.turns])
+        longer = int((np.exp(recorded.astype(float)).sum(1) < 0.999).sum())
+        self.assertTrue(0 < longer < len(recorded))
+        self.assertEqual([of_step["sis/incomplete"] for of_step in metrics], [[[longer]]] * 2)
+        self.assertEqual(sum("the 16 recorded tokens are not known" in str(warning.message) for warning in seen), 1)
+
+    def test_filters_of_a_configuration(self):
+        for rollouts, truncated in (
+            ({"top_p": 1.0, "top_k": -1}, False),
+            ({"top_p": 0.9, "top_k": -1}, True),
+            ({"top_p": 1.0, "top_k": 50}, True),
+        ):
+            self.assertEqual(truncates({"use_kl_loss": False}, rollouts), truncated)
+        truncates({"use_kl_loss": True}, {"top_p": 1.0, "logprobs_mode": "raw_logprobs"})
+        with self.assertRaisesRegex(ValueError, "Set use_kl_loss to false"):
+            truncates({"use_kl_loss": True}, {"top_p": 0.9})
+        with self.assertRaisesRegex(ValueError, "Set it to 'processed_logprobs'"):
+            truncates({}, {"top_p": 0.9, "logprobs_mode": "raw_logprobs"})
 
     def test_shuffled_epochs_of_micro_batches_of_any_size(self):
         from verl.utils import tensordict_utils
