@@ -49,7 +49,7 @@ TEST_F(RunNumbersTest, ATrainerOrWorkersThatStopAreMissed) {
   run_->Find({"3 a", 0});
   EXPECT_EQ(Found(*run_), std::vector<RuleId>());
   // No rollout.
-  cache_.clock.Advance(absl::Minutes(2));
+  cache_.clock.Advance(absl::Minutes(3));
   run_->Find({"3 b", 0});
   EXPECT_EQ(Found(*run_), std::vector<RuleId>{RuleId::kIngestStalled});
   worker.reset();
