@@ -245,7 +245,12 @@ class PageTest(unittest.TestCase):
         self.browser.screenshot("verdict_of_a_run")
         self.open(server, "/run/a-new")
         self.browser.wait_for_text("✓ healthy", "main")
-        self.assertEqual(self.problems(), [])
+        # Ids, of a server without texts, are no fainter than texts.
+        self.open(server, f"/run/b-shifted/{load.names[0]}/0")
+        self.browser.wait("its tokens", lambda: "#" in self.browser.text(".tokens .token"))
+        faint = "return [...document.querySelectorAll('.token *')].filter(e => getComputedStyle(e).opacity < 1).length"
+        self.assertEqual(self.browser.run(faint), 0)
+        self.assertEqual(self.browser.problems(), [], "not even an answer that there is nothing")
 
     def test_the_curve_is_of_the_last_draw_that_has_one(self):
         server, client = self.start()
