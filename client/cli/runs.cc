@@ -8,6 +8,7 @@
 #include "client/cli/options.h"
 #include "client/cli/subcommands.h"
 #include "client/cli/unanswered.h"
+#include "client/cli/verdict_text.h"
 
 namespace sis {
 namespace {
@@ -32,14 +33,15 @@ absl::Status ListRuns(Client& client, const Options& options) {
   const absl::StatusOr<v1::ListRunsResponse> response = client.ListRuns();
   if (!response.ok()) return response.status();
   if (options.json) return PrintJson(*response);
-  constexpr auto kRow = "%-32s %11s %8s %10s %12s %14s %9s  %-16s %s\n";
-  std::cout << absl::StreamFormat(kRow, "RUN", "INCARNATION", "VERSION", "SEQUENCES", "POSITIONS",
-                                  "BYTES", "LAST DRAW", "OWNER", "TASK");
-  for (const v1::Run& run : response->runs()) {
+  constexpr auto kRow = "%-32s %-9s %11s %8s %10s %12s %14s %9s  %-16s %s\n";
+  std::cout << absl::StreamFormat(kRow, "RUN", "VERDICT", "INCARNATION", "VERSION", "SEQUENCES",
+                                  "POSITIONS", "BYTES", "LAST DRAW", "OWNER", "TASK");
+  for (const v1::Run& run : WorstFirst(*response)) {
     std::cout << absl::StreamFormat(
-        kRow, run.run_id(), std::to_string(run.incarnation()), std::to_string(run.policy_version()),
-        std::to_string(run.sequences()), std::to_string(run.positions()),
-        std::to_string(run.bytes()), run.has_last_draw() ? std::to_string(run.last_draw()) : "-",
+        kRow, run.run_id(), VerdictText(run.verdict()), std::to_string(run.incarnation()),
+        std::to_string(run.policy_version()), std::to_string(run.sequences()),
+        std::to_string(run.positions()), std::to_string(run.bytes()),
+        run.has_last_draw() ? std::to_string(run.last_draw()) : "-",
         run.config().owner().empty() ? "-" : run.config().owner(), run.config().task());
   }
   return absl::OkStatus();
@@ -79,6 +81,8 @@ absl::Status GetRun(Client& client, const Options& options) {
   PrintRow("bytes", run->bytes());
   PrintRow("leases", run->leases());
   if (run->has_last_draw()) PrintRow("last draw", run->last_draw());
+  PrintRow("verdict", VerdictText(run->verdict()));
+  for (const std::string& line : FindingLines(*run)) std::cout << line << '\n';
   return absl::OkStatus();
 }
 

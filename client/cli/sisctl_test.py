@@ -100,7 +100,7 @@ class SisctlTest(unittest.TestCase):
         self.done(top[0], "runs", "create", "r1", "--vocabulary_size=1000", "--top_k=5", "--task=sums")
         shown = self.done(*top)
         self.assertRegex(shown, r"sis_server \d+\.\d+\.\d+  serving  for \d+ s  backend ")
-        self.assertRegex(shown, r"(?m)^r1 +0 +- +- .* sums$")
+        self.assertRegex(shown, r"(?m)^r1 +healthy +0 +- +- .* sums$")
         shown = self.done(*top, "r1")
         self.assertIn("Nothing evaluated yet", shown)
         self.assertIn("top-K 5", shown)

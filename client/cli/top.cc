@@ -12,6 +12,7 @@
 #include "client/cli/subcommands.h"
 #include "client/cli/top_frame.h"
 #include "client/cli/unanswered.h"
+#include "client/cli/verdict_text.h"
 
 namespace sis {
 namespace {
@@ -28,7 +29,7 @@ absl::StatusOr<std::vector<std::string>> Runs(Client& client) {
   const absl::StatusOr<v1::ListRunsResponse> runs = client.ListRuns();
   if (!runs.ok()) return runs.status();
   std::vector<RunRow> rows;
-  for (const v1::Run& run : runs->runs()) {
+  for (const v1::Run& run : WorstFirst(*runs)) {
     RunRow& row = rows.emplace_back(RunRow{run, std::nullopt});
     if (!run.has_last_draw()) continue;
     absl::StatusOr<v1::GetStepResponse> step = client.GetStep({run.run_id()}, run.last_draw());
@@ -122,7 +123,8 @@ void AddTop(CLI::App& sisctl, Action& action) {
   CLI::App& app =
       *sisctl.add_subcommand("top", "Watch the server and its runs, or one run, until Ctrl-C.");
   app.footer(
-      "Without RUN: all runs, with the draw that was evaluated last. With RUN: its last draws.\n"
+      "Without RUN: all runs, the worst first, with the draw that was evaluated last and what is\n"
+      "most wrong. With RUN: its last draws, and all that is wrong.\n"
       "D, D_SIS, LOG_M and K3 are means over scored tokens, in nats; D_SIS is what accepting "
       "leaves\n"
       "of D. ESS is the effective sample size, as a share of the tokens. The same in a browser: "

@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "client/cli/number_text.h"
 #include "client/cli/reason_text.h"
+#include "client/cli/verdict_text.h"
 
 namespace sis {
 namespace {
@@ -199,20 +200,22 @@ std::vector<std::string> RunsLines(const std::vector<RunRow>& runs) {
   }
   size_t width = 3;
   for (const RunRow& row : runs) width = std::max(width, row.run.run_id().size());
-  constexpr auto kRow = "%-*s %8s %7s %7s %8s %8s %8s %8s %9s %8s %9s  %s";
+  constexpr auto kRow = "%-*s %-9s %8s %7s %7s %8s %8s %8s %8s %9s %8s %9s  %s";
   std::vector<std::string> lines = {absl::StrFormat(
-      kRow, width, "RUN", "VERSION", "DRAW", "ACCEPT", "EXPECTED", "D/TOKEN", "D_SIS", "MISSING",
-      "SEQUENCES", "TOKENS", "MEMORY", "TASK, ALGORITHM, MODEL")};
+      kRow, width, "RUN", "VERDICT", "VERSION", "DRAW", "ACCEPT", "EXPECTED", "D/TOKEN", "D_SIS",
+      "MISSING", "SEQUENCES", "TOKENS", "MEMORY", "TASK, ALGORITHM, MODEL")};
   for (const RunRow& row : runs) {
     const v1::Run& run = row.run;
     const StepValues last = ValuesOf(row.last.value_or(v1::GetStepResponse()));
     lines.push_back(absl::StrFormat(
-        kRow, width, run.run_id(), absl::StrCat(run.policy_version()),
+        kRow, width, run.run_id(), VerdictText(run.verdict()), absl::StrCat(run.policy_version()),
         run.has_last_draw() ? absl::StrCat(run.last_draw()) : "-", ShareText(last.accept_rate),
         ShareText(last.expected), NumberText(last.d), NumberText(last.d_sis),
         ShareText(last.missing), CountText(static_cast<double>(run.sequences())),
         CountText(static_cast<double>(run.positions())),
         BytesText(static_cast<double>(run.bytes())), Labels(run.config())));
+    if (run.findings().empty()) continue;
+    lines.push_back(absl::StrFormat("%*s %s", width, "", run.findings(0).reason()));
   }
   return lines;
 }
@@ -227,6 +230,8 @@ std::vector<std::string> RunLines(const v1::Run& run, const v1::ListStepsRespons
                    CountText(static_cast<double>(run.positions())), " tokens, ",
                    BytesText(static_cast<double>(run.bytes()))),
       ""};
+  for (const std::string& line : FindingLines(run)) lines.push_back(line);
+  if (!run.findings().empty()) lines.push_back("");
   if (steps.steps().empty()) {
     lines.push_back("Nothing evaluated yet.");
     return lines;

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/cli/number_text.h"
+#include "client/cli/verdict_text.h"
 
 namespace sis {
 namespace {
@@ -87,9 +88,43 @@ TEST(TopFrameTest, RunsHaveALineEach) {
   const auto lines =
       RunsLines({{evaluated, Step(75, 25, 100, 8)}, {RunNamed("new"), std::nullopt}});
   ASSERT_EQ(lines.size(), 3);
-  EXPECT_THAT(lines[1],
-              ContainsRegex("^evaluated +9 +12 +75.0% +75.0% +0.08 +0.02 +50.0% .*sums, small$"));
-  EXPECT_THAT(lines[2], ContainsRegex("^new +9 +- +- +- +- +- +- "));
+  EXPECT_THAT(
+      lines[1],
+      ContainsRegex("^evaluated +- +9 +12 +75.0% +75.0% +0.08 +0.02 +50.0% .*sums, small$"));
+  EXPECT_THAT(lines[2], ContainsRegex("^new +- +9 +- +- +- +- +- +- "));
+}
+
+TEST(TopFrameTest, WhatIsWrongIsSaidTheWorstFirst) {
+  v1::ListRunsResponse runs;
+  for (const auto& [id, verdict] : {std::pair("a", v1::HEALTHY),
+                                    {"b", v1::WORTH_A_LOOK},
+                                    {"c", v1::BROKEN},
+                                    {"d", v1::BROKEN}}) {
+    v1::Run& run = *runs.add_runs();
+    run = RunNamed(id);
+    run.set_verdict(verdict);
+    if (verdict != v1::BROKEN) continue;
+    for (const auto& [rule, found] : {std::pair("Worse", v1::BROKEN), {"Bad", v1::WORTH_A_LOOK}}) {
+      v1::Finding& finding = *run.add_findings();
+      finding.set_rule(rule);
+      finding.set_verdict(found);
+      finding.set_reason(absl::StrCat(rule, " is measured."));
+      finding.set_action(absl::StrCat("Do ", rule, "."));
+    }
+  }
+  std::vector<RunRow> rows;
+  for (const v1::Run& run : WorstFirst(runs)) rows.push_back({run, std::nullopt});
+  const auto lines = RunsLines(rows);
+  ASSERT_EQ(lines.size(), 7);
+  EXPECT_THAT(lines[1], ContainsRegex("^c +!! BROKEN +9"));
+  EXPECT_EQ(lines[2], "    Worse is measured.");
+  EXPECT_THAT(lines[3], ContainsRegex("^d +!! BROKEN"));
+  EXPECT_THAT(lines[5], ContainsRegex("^b +! look"));
+  EXPECT_THAT(lines[6], ContainsRegex("^a +healthy"));
+
+  EXPECT_THAT(Text(RunLines(rows[0].run, {}, 2)),
+              HasSubstr("!! BROKEN  Worse is measured. (Worse)\n    Do Worse.\n"
+                        "! look  Bad is measured. (Bad)\n    Do Bad.\n"));
 }
 
 TEST(TopFrameTest, ARunShowsItsDrawsNewestFirst) {

@@ -86,7 +86,7 @@ const ESCAPES = {"\n": "↵", "\r": "␍", "\t": "⇥"};
 // A token's text with its line ends and tabs made visible; its id where there is no text.
 function textOf(id, tokenTexts) {
   const parts = (tokenTexts?.[id] || "").split(/([\n\r\t])/).filter(Boolean);
-  if (!parts.length) return [make("span", {class: "escape"}, `#${id}`)];
+  if (!parts.length) return [`#${id}`];
   return parts.map(part => (ESCAPES[part] ? make("span", {class: "escape"}, ESCAPES[part]) : part));
 }
 

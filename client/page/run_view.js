@@ -2,7 +2,7 @@
 
 import {call, Refused, tokenTexts} from "./api.js";
 import {BarPanel, LinePanel} from "./charts.js";
-import {figures, make, table} from "./elements.js";
+import {figures, make, table, verdict} from "./elements.js";
 import {bytes, count, number, share, wholeShare} from "./format.js";
 import {renderRun} from "./microscope.js";
 import {runLink} from "./runs_view.js";
@@ -104,12 +104,13 @@ export class RunView {
         "more memory, or a store. Expired: time_to_live. Stale: max_staleness. Store down: a node " +
         "of the store."});
     this.facts = make("p", {class: "muted"});
+    this.verdict = make("div");
     this.figures = make("div");
     this.draws = make("h2", {}, "By draw");
     this.lastDraw = make("h2", {}, "The last draw");
     this.corrections = make("div");
     this.inspected = make("div", {class: "inspected"}, make("p", {}, "Loading…"));
-    this.body = make("div", {}, this.facts, this.figures, this.draws,
+    this.body = make("div", {}, this.facts, this.verdict, this.figures, this.draws,
         make("div", {class: "panels"}, this.lines.map(panel => panel.element),
             this.missing.element, this.sampleSizes.element),
         this.lastDraw,
@@ -144,6 +145,7 @@ export class RunView {
     }
     const values = steps.map(stepValues);
     this.showFacts(run);
+    this.showVerdict(run);
     this.showFigures(values);
     this.showDraws(values);
     this.showLastDraw(values.at(-1));
@@ -161,6 +163,13 @@ export class RunView {
       `${count(Number(run.sequences))} sequences with ${count(Number(run.positions))} tokens ` +
         `held in ${bytes(Number(run.bytes))}`,
     ].filter(Boolean).join(" · ");
+  }
+
+  showVerdict({verdict: name, findings}) {
+    this.verdict.replaceChildren(make("p", {}, verdict(name)), ...findings.map(finding =>
+      make("div", {class: "notice", "data-verdict": finding.verdict},
+          make("b", {}, finding.reason), make("p", {class: "note"}, finding.action,
+              ` (${finding.rule})`))));
   }
 
   showFigures(values) {

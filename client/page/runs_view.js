@@ -1,11 +1,11 @@
 // All runs, and what the server does at this moment.
 
 import {call, Refused} from "./api.js";
-import {bar, figures, make, table} from "./elements.js";
+import {bar, byVerdict, figures, make, table, verdict} from "./elements.js";
 import {bytes, count, number, perSecond, share} from "./format.js";
 import {ratesNow, stepValues} from "./step_values.js";
 
-// Of more runs the last draws are not looked up.
+// Of more runs, those that do best, the last draws are not looked up.
 const RUNS_LOOKED_UP = 64;
 
 export function runLink(runId) {
@@ -29,6 +29,7 @@ export class RunsView {
 
   async load() {
     const [{runs}, server] = await Promise.all([call("ListRuns"), call("GetServer")]);
+    runs.sort(byVerdict);
     this.rows = await Promise.all(runs.map(async (run, i) => ({
       run, last: i < RUNS_LOOKED_UP ? await lastStep(run) : null,
     })));
@@ -71,6 +72,9 @@ export class RunsView {
     replaceKeepingFocus(this.list, make("div", {class: "scroll"}, table("Runs", [
       {title: "Run", left: true, className: "name",
         cell: ({run}) => make("a", {href: runLink(run.runId)}, run.runId)},
+      {title: "Verdict", left: true, className: "name", cell: ({run}) =>
+        make("div", {}, verdict(run.verdict),
+            run.findings.length > 0 ? make("div", {class: "note"}, run.findings[0].reason) : null)},
       {title: "Task, algorithm, model", left: true, className: "name", cell: ({run: {config}}) =>
         [config.task, config.algorithm, config.model].filter(Boolean).join(", ") || "–"},
       {title: "Policy", unit: "version", cell: ({run}) => run.policyVersion},

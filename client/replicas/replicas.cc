@@ -37,6 +37,15 @@ void Merge(const v1::Run& part, v1::Run& run) {
   run.set_bytes(run.bytes() + part.bytes());
   run.set_leases(run.leases() + part.leases());
   run.set_unread_sequences(run.unread_sequences() + part.unread_sequences());
+  run.set_verdict(std::max(run.verdict(), part.verdict()));
+  auto& findings = *run.mutable_findings();
+  for (const v1::Finding& finding : part.findings()) {
+    // Of a rule that several are beyond, what the first says.
+    const bool there = std::ranges::any_of(
+        findings, [&](const v1::Finding& found) { return found.rule() == finding.rule(); });
+    if (!there) *findings.Add() = finding;
+  }
+  std::ranges::stable_sort(findings, std::greater<>(), &v1::Finding::verdict);
   if (part.has_last_draw()) run.set_last_draw(std::max(run.last_draw(), part.last_draw()));
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from grafana_foundation_sdk.builders import bargauge, common, heatmap, table, timeseries
 from grafana_foundation_sdk.builders.dashboard import Dashboard, DashboardLink, Row, ThresholdsConfig
@@ -211,6 +211,9 @@ class Column:
     title: Optional[str]
     expression: str
     unit: str
+    # What values mean: a word and its colour by value. The table is then sorted by it, the largest
+    # first.
+    words: Dict[int, Tuple[str, str]] = dataclasses.field(default_factory=dict)
 
 
 def rows(title: str, text: Text, columns: Sequence[Column], labels: Dict[str, str], *, height: int = _HEIGHT) -> table.Panel:
@@ -240,7 +243,15 @@ def rows(title: str, text: Text, columns: Sequence[Column], labels: Dict[str, st
     )
     for column in columns:
         if column.title is not None:
-            panel = panel.override_by_name(column.title, [dashboard.DynamicConfigValue("unit", column.unit)])
+            options = [dashboard.DynamicConfigValue("unit", column.unit)]
+            if column.words:
+                words = {str(value): {"text": word, "color": colour} for value, (word, colour) in column.words.items()}
+                options += [
+                    dashboard.DynamicConfigValue("mappings", [{"type": "value", "options": words}]),
+                    dashboard.DynamicConfigValue("custom.cellOptions", {"type": "color-text"}),
+                ]
+                panel = panel.sort_by([common.TableSortByFieldState().display_name(column.title).desc(True)])
+            panel = panel.override_by_name(column.title, options)
     return panel
 
 

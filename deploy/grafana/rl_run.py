@@ -43,12 +43,19 @@ def _runs() -> Any:
         "Runs",
         Text(
             "The chosen runs as they are now: means over the window.",
-            "Accept rates of 0.6 to 0.95, D far below 1 nat per token, nothing missing. A run in which nothing was "
-            "evaluated in the window has a version, and nothing else.",
-            "find the column below, by run and over time.",
-            ["accept_rate_low", "engines_differ", "missing_tokens"],
+            "Verdicts are healthy, accept rates of 0.6 to 0.95, D far below 1 nat per token, nothing missing. A run in "
+            "which nothing was evaluated in the window has a verdict and a version, and nothing else.",
+            "the page and `sisctl runs get` say why a run is worth a look or broken, and what to do. "
+            "Or find the column below, by run and over time.",
+            ["accept_rate_low", "engines_differ", "missing_tokens", "fresh_tokens_differ", "trainer_stopped"],
         ),
         [
+            Column(
+                "Verdict",
+                promql.now("sis_run_verdict", each),
+                COUNT,
+                {0: ("✓ healthy", "green"), 1: ("▲ worth a look", "orange"), 2: ("✖ broken", "red")},
+            ),
             Column("Policy version", promql.now("sis_run_policy_version", each), COUNT),
             Column("Evaluated", evaluated, TOKENS_PER_SECOND),
             Column("Accept rate", promql.ratio(accepted, promql.scored(group=each)), SHARE),
@@ -237,7 +244,7 @@ def _distance() -> List[Any]:
                 "above 0.7: the two sides speak of different tokens (rows shifted by one, other ids, another prompt or "
                 "template), whatever K is. Rising during training: the policy moves to tokens that the behaviour "
                 "policy thought improbable. The rollouts are too old, or K is too small.",
-                ["accept_rate_low"],
+                ["accept_rate_low", "residual_mass_high"],
             ),
             SHARE,
             {
@@ -343,7 +350,7 @@ def _staleness_and_missing() -> List[Any]:
                 "falls slowly with age.",
                 "low at the youngest age already: the engines differ, and where no token is at 0 rule that out first. "
                 "A steep fall: the updates are too large for the lag.",
-                ["accept_rate_low", "accept_rate_collapsing"],
+                ["accept_rate_low", "accept_rate_collapsing", "stale_tokens_differ"],
             ),
             SHARE,
             {

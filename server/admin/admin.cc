@@ -132,7 +132,8 @@ HttpResponse Admin::Answer(const HttpRequest& request) {
 }
 
 HttpResponse Admin::TextsOfTokens() const {
-  if (token_texts_.empty()) return {.status = 404, .body = "The server has no --tokenizer\n"};
+  // Not 404: every page asks, and a browser's console would complain.
+  if (token_texts_.empty()) return {.content_type = kJson, .body = "null\n"};
   return {.content_type = kJson,
           .body = token_texts_,
           .etag = absl::StrCat(absl::Hex(std::hash<std::string>()(token_texts_)))};

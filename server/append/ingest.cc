@@ -75,6 +75,7 @@ absl::StatusOr<std::optional<RoomWanted>> Ingest::Apply(AppendEntries entries, T
     if (turn_ == Turn::kServed) turn_ = Turn::kArrived;
   }
   ahead_.Forget();
+  if (positions_added_ > 0) run_->recent_events().NoteAppend(run_->now());
   run_->counters().AddIngested(std::exchange(positions_added_, 0),
                                std::exchange(bytes_accepted_, 0));
   return std::exchange(lacking_, std::nullopt);
@@ -280,6 +281,7 @@ void Ingest::Store(AppendEntries entries, std::vector<EntryAck>& acks) {
 
 EntryAck Ingest::Refusal(absl::Status status) {
   run_->counters().AddRefusedEntry(status.code());
+  run_->recent_events().NoteRefusedEntry(status.code(), run_->now());
   EntryAck ack{.status = std::move(status)};
   if (absl::IsResourceExhausted(ack.status) || absl::IsUnavailable(ack.status)) {
     ack.retry_seconds = kRetrySeconds;

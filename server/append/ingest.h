@@ -66,7 +66,8 @@ class Ingest {
       : registry_(&runs.registry()),
         stored_(runs.stored()),
         room_queue_(&room_queue),
-        run_(std::move(run)) {}
+        run_(std::move(run)),
+        open_(run_->recent_events().OpenAppend()) {}
 
   EntryAck Refusal(absl::Status status);
   // Nothing if lacking_ is set then.
@@ -94,6 +95,7 @@ class Ingest {
   StoredCache* stored_;  // null without a store
   RoomQueue* room_queue_;
   std::shared_ptr<Run> run_;
+  std::shared_ptr<const void> open_;  // counts as one of the run's open streams
   absl::StatusOr<std::shared_ptr<SharedSegment>> segment_ = nullptr;
   Turn turn_ = Turn::kArrived;         // of the present entry
   std::optional<RoomWanted> lacking_;  // by the present entry

@@ -31,7 +31,8 @@ struct Evaluated {
   Sums sums;
   Statistics statistics;
   StalenessCounts staleness = {};
-  MissingCounts missing = {};                      // by MissingReason; together sums.missing
+  int64_t fresh_d = 0;         // the part of sums.d that is of staleness 0, in units of Fixed
+  MissingCounts missing = {};  // by MissingReason; together sums.missing
   std::map<int, PrefixPointSums> prefix_curve;     // by k; at most kMaxTopK
   std::map<std::string, CorrectionSums> observed;  // by name
 
@@ -39,6 +40,7 @@ struct Evaluated {
     sums += other.sums;
     statistics += other.statistics;
     for (size_t i = 0; i < staleness.size(); ++i) staleness[i] += other.staleness[i];
+    fresh_d += other.fresh_d;
     AddEach(other.missing, missing);
     for (const auto& [top_k, point] : other.prefix_curve) prefix_curve[top_k] += point;
     for (const auto& [name, correction] : other.observed) observed[name] += correction;

@@ -61,8 +61,13 @@ Run::Found Run::Find(const SequenceName& name) {
   WriterLock lock(mutex_);
   Member* member = members_.Find(name);
   if (member != nullptr) members_.NoteRead(*member);
-  last_read_ = clock_();
+  NoteRead(clock_());
   return FindLocked(member, name, last_read_);
+}
+
+void Run::NoteRead(absl::Time now) {
+  last_read_ = now;
+  recent_events_.NoteRead(now);
 }
 
 Run::Found Run::FindToChange(const SequenceName& name) {
@@ -188,6 +193,7 @@ void Run::Drop(Member& member, MissingReason reason) {
   counters_->AddDropped(reason);
   if (!still_stored && reason == MissingReason::kEvicted && member.unread) {
     counters_->AddEvictedUnread();
+    recent_events_.NoteEvictedUnread(clock_());
   }
   Remove(member);
 }

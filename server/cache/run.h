@@ -19,6 +19,7 @@
 #include "server/cache/limits.h"
 #include "server/cache/members.h"
 #include "server/cache/missing.h"
+#include "server/cache/recent_events.h"
 #include "server/cache/round.h"
 #include "server/cache/run_config.h"
 #include "server/cache/run_counters.h"
@@ -88,8 +89,12 @@ class Run {
   ByteBudget& budget() { return budget_; }
   const ByteBudget& budget() const { return budget_; }
   StepLedger& steps() { return steps_; }
+  const StepLedger& steps() const { return steps_; }
   Inspection& inspection() const { return *inspection_; }
+  RecentEvents& recent_events() { return recent_events_; }
+  const RecentEvents& recent_events() const { return recent_events_; }
   BackingStore* backing() const { return backing_; }
+  absl::Time now() const { return clock_(); }
 
   using Found = FoundSequence;
   // In memory, for reading. Counts as use, and shows that the run's reader is there.
@@ -206,6 +211,8 @@ class Run {
   void EndLeasesLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Returns how many.
   int64_t DropStale() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Something was fetched or evaluated, or asked for.
+  void NoteRead(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   uint64_t OldestFreshVersion() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   bool EvictOldestLocked(Evict last) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -220,6 +227,7 @@ class Run {
   BackingStore* const backing_;
   ByteBudget budget_;  // outlives the sequences below
   StepLedger steps_;
+  RecentEvents recent_events_;
   const std::unique_ptr<Inspection> inspection_;
 
   mutable Mutex mutex_;

@@ -13,7 +13,7 @@ absl::StatusOr<uint64_t> Run::Lease(std::span<const SequenceName> names, absl::D
         absl::StrCat("the run has ", leases_.size(), " leases, the most allowed"));
   }
   const absl::Time now = clock_();
-  last_read_ = now;
+  NoteRead(now);
   sis::Lease lease{.expires = now + length, .length = length, .members = {}, .charge = {}};
   for (const SequenceName& name : names) {
     if (Member* member = Touch(members_.Find(name), now)) lease.members.push_back(member);
@@ -42,7 +42,7 @@ absl::StatusOr<uint64_t> Run::Lease(std::span<const SequenceName> names, absl::D
 
 absl::Status Run::RenewLease(uint64_t lease_id) {
   WriterLock lock(mutex_);
-  last_read_ = clock_();
+  NoteRead(clock_());
   if (leases_.Find(lease_id, last_read_) == nullptr) {
     if (shared() && !leases_.HasEnded(lease_id)) return absl::OkStatus();
     return absl::FailedPreconditionError(absl::StrCat("lease ", lease_id, " has ended"));

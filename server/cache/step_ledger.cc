@@ -135,6 +135,13 @@ std::vector<StepLedger::NamedStep> StepLedger::List() const {
   return steps;
 }
 
+void StepLedger::ForEach(absl::FunctionRef<void(const Evaluated&)> take) const {
+  WriterLock lock(mutex_);
+  for (auto draw = by_use_.rbegin(); draw != by_use_.rend(); ++draw) {
+    take(steps_.at(*draw).evaluated);
+  }
+}
+
 std::optional<uint64_t> StepLedger::last_draw() const {
   WriterLock lock(mutex_);
   if (by_use_.empty()) return std::nullopt;

@@ -10,6 +10,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/btree_map.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "server/cache/evaluated.h"
 #include "server/memory/byte_budget.h"
 #include "server/threads/mutex.h"
@@ -77,6 +78,8 @@ class StepLedger {
   };
   // All that are kept, the one claimed last at the end.
   std::vector<NamedStep> List() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Calls it with each that is kept, the one claimed last first. It must not come back here.
+  void ForEach(absl::FunctionRef<void(const Evaluated&)> take) const ABSL_LOCKS_EXCLUDED(mutex_);
   // The one claimed last.
   std::optional<uint64_t> last_draw() const ABSL_LOCKS_EXCLUDED(mutex_);
 

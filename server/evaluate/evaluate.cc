@@ -142,6 +142,7 @@ void EvaluateCall::Add(size_t i, const RangeResult& part, Evaluated& counted) co
   for (size_t j = 0; j < counted.staleness.size(); ++j) {
     counted.staleness[j] += part.counted.staleness[j];
   }
+  counted.fresh_d += part.counted.fresh_d;
   for (const Missing& range : part.missing) {
     counted.missing[static_cast<size_t>(range.reason)] += range.count;
   }

@@ -1,6 +1,7 @@
 #include "server/evaluate/part_statistics.h"
 
 #include <algorithm>
+#include <cmath>
 #include <variant>
 
 #include "kernels/decide/algorithms/expected_weight.h"
@@ -18,12 +19,13 @@ void FillIn(std::span<float>& array, std::vector<float>& memory, size_t count) {
   if (array.empty()) array = Room(memory, count);
 }
 
-void CountByStaleness(const PartStatistics::DecidedPart& part, StalenessCounts& counts) {
+void CountByStaleness(const PartStatistics::DecidedPart& part, RangeStatistics& into) {
   if (part.stretches.empty()) return;
   if (std::ranges::count(part.staleness, part.staleness.front()) ==
       static_cast<std::ptrdiff_t>(part.staleness.size())) {
-    counts[part.staleness.front()] +=
+    into.staleness[part.staleness.front()] +=
         {part.sums.accepted, part.sums.rejected, part.sums.outside_top_k};
+    if (part.staleness.front() == 0) into.fresh_d += part.sums.d;
     return;
   }
   for (size_t i = 0; i < part.stretches.size(); ++i) {
@@ -31,7 +33,12 @@ void CountByStaleness(const PartStatistics::DecidedPart& part, StalenessCounts& 
     const int64_t accepted = std::ranges::count(decisions, Decision::kAccepted);
     const int64_t rejected = std::ranges::count(decisions, Decision::kRejected);
     const auto scored = static_cast<int64_t>(decisions.size());
-    counts[part.staleness[i]] += {accepted, rejected, scored - accepted - rejected};
+    into.staleness[part.staleness[i]] += {accepted, rejected, scored - accepted - rejected};
+    if (part.staleness[i] != 0) continue;
+    const size_t first = part.stretches[i].first_position - part.first_position;
+    for (const float log_ratio : part.output.view.log_ratios.subspan(first, decisions.size())) {
+      into.fresh_d += Fixed(std::abs(log_ratio));
+    }
   }
 }
 
@@ -84,7 +91,7 @@ absl::Status PartStatistics::Add(const DecidedPart& part, RangeStatistics& into)
         SumsOf(positions, ModifiedRatios{view.modified_ratios, view.log_modified_ratios});
   }
   into.statistics += statistics;
-  CountByStaleness(part, into.staleness);
+  CountByStaleness(part, into);
   return input_.observe.empty() ? absl::OkStatus() : AddObserved(part, positions, into);
 }
 

@@ -19,6 +19,7 @@ namespace sis {
 struct RangeStatistics {
   Statistics statistics;
   StalenessCounts staleness = {};
+  int64_t fresh_d = 0;  // see Evaluated
   // One per entry of EvaluateInput::observe. Those of sequence masks and of GSPO need the whole
   // slice, and stay 0 here.
   std::vector<CorrectionSums> observed;

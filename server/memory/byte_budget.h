@@ -38,6 +38,11 @@ class ByteBudget {
   // How many bytes must go before so many can be charged here; the parent aside.
   int64_t Lacking(int64_t bytes) const { return std::max<int64_t>(0, bytes - (limit_ - used())); }
 
+  // The share that is used, here or of the parent, whichever is more.
+  double fullness() const {
+    const double own = static_cast<double>(used()) / static_cast<double>(limit_);
+    return parent_ == nullptr ? own : std::max(own, parent_->fullness());
+  }
   int64_t used() const { return used_.load(std::memory_order_relaxed); }
   int64_t limit() const { return limit_; }
 

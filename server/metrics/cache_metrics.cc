@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/decide/statistics.h"
+#include "server/health/verdict.h"
 #include "server/metrics/metric_families.h"
 
 namespace sis {
@@ -33,6 +34,7 @@ struct Shown {
   double bytes = 0;
   double sequences = 0;
   std::shared_ptr<Run> run;  // null for the others
+  std::vector<Finding> findings = {};
 };
 
 struct RunFamily {
@@ -201,6 +203,19 @@ const RunFamily kRunFamilies[] = {
        if (shown.run == nullptr) return Samples();
        return Samples{{static_cast<double>(shown.run->policy_version())}};
      }},
+    {"sis_run_verdict", "0: healthy, 1: worth a look, 2: broken.", Gauge,
+     [](const Shown& shown) {
+       if (shown.run == nullptr) return Samples();
+       return Samples{{static_cast<double>(VerdictOf(shown.findings))}};
+     }},
+    {"sis_run_findings", "1, for each rule that the run is beyond.", Gauge,
+     [](const Shown& shown) {
+       Samples samples;
+       for (const Finding& finding : shown.findings) {
+         samples.push_back({1, {{"rule", std::string(finding.rule().name)}}});
+       }
+       return samples;
+     }},
     {"sis_run_info", "1, with the run's labels.", Gauge,
      [](const Shown& shown) {
        if (shown.run == nullptr) return Samples();
@@ -264,7 +279,8 @@ std::vector<Shown> ShownRuns(const RunRegistry& registry) {
     const auto bytes = static_cast<double>(run->budget().used());
     const auto sequences = static_cast<double>(run->sequences());
     if (run->counters().named()) {
-      shown.push_back({run->id(), run->counters().totals(), bytes, sequences, run});
+      shown.push_back({run->id(), run->counters().totals(), bytes, sequences, run,
+                       FindingsIn(NumbersOf(*run))});
     } else {
       others.bytes += bytes;
       others.sequences += sequences;

@@ -51,6 +51,7 @@ void EvaluateTask::EvaluatePiece() {
 }
 
 void EvaluateTask::Answer(absl::StatusOr<grpc::ByteBuffer> answer) {
+  if (run_ != nullptr) run_->recent_events().NoteEvaluation(answer.status().code());
   call_.reset();
   done_(std::move(answer));
 }
@@ -60,6 +61,7 @@ absl::StatusOr<bool> EvaluateTask::TryEvaluatePiece() {
   if (call_ == nullptr) {
     absl::StatusOr<std::shared_ptr<Run>> run = resources_.runs.Find(request.run(), caller_);
     if (!run.ok()) return run.status();
+    run_ = *run;
     absl::StatusOr<std::unique_ptr<EvaluateCall>> call =
         EvaluateCall::Start(*std::move(run), resources_.backend, request, request_->arrays(),
                             resources_.workers.threads());

@@ -48,6 +48,7 @@ class EvaluateTask final : public std::enable_shared_from_this<EvaluateTask> {
   const std::unique_ptr<const Request> request_;
   const MayGoOn may_go_on_;
   const Done done_;
+  std::shared_ptr<Run> run_;            // once it is found
   std::unique_ptr<EvaluateCall> call_;  // from the first piece on
   size_t next_group_ = 0;
 };

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/evaluate/inspection_messages.h"
 #include "server/evaluate/step_message.h"
+#include "server/health/verdict.h"
 #include "server/messages/cache_messages.h"
 #include "server/messages/slices.h"
 #include "server/rpc/append_stream.h"
@@ -93,10 +94,31 @@ absl::Status CreateRun(const Resources& resources, const Caller& caller,
   return absl::OkStatus();
 }
 
+static_assert(v1::HEALTHY + static_cast<int>(Verdict::kWorthALook) == v1::WORTH_A_LOOK);
+static_assert(v1::HEALTHY + static_cast<int>(Verdict::kBroken) == v1::BROKEN);
+
+v1::Verdict ToMessage(Verdict verdict) {
+  return static_cast<v1::Verdict>(v1::HEALTHY + static_cast<int>(verdict));
+}
+
+v1::Run Describe(const Run& run) {
+  v1::Run message = sis::ToMessage(run.Describe());
+  const std::vector<Finding> findings = FindingsIn(NumbersOf(run));
+  message.set_verdict(ToMessage(VerdictOf(findings)));
+  for (const Finding& finding : findings) {
+    v1::Finding& found = *message.add_findings();
+    found.set_rule(std::string(finding.rule().name));
+    found.set_verdict(ToMessage(finding.rule().verdict));
+    found.set_reason(finding.reason);
+    found.set_action(std::string(finding.rule().action));
+  }
+  return message;
+}
+
 absl::Status ListRuns(const Resources& resources, const Caller& caller, const v1::ListRunsRequest&,
                       v1::ListRunsResponse& response) {
   for (const std::shared_ptr<Run>& run : resources.runs.registry().List(caller)) {
-    *response.add_runs() = ToMessage(run->Describe());
+    *response.add_runs() = Describe(*run);
   }
   return absl::OkStatus();
 }
@@ -126,7 +148,7 @@ absl::Status AdvanceVersion(const Resources& resources, Run& run,
 
 absl::Status GetRun(const Resources&, Run& run, const v1::GetRunRequest&,
                     v1::GetRunResponse& response) {
-  *response.mutable_run() = ToMessage(run.Describe());
+  *response.mutable_run() = Describe(run);
   return absl::OkStatus();
 }
 

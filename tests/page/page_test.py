@@ -216,6 +216,42 @@ class PageTest(unittest.TestCase):
         self.assertNotIn("makes it smaller", self.browser.text(outside))
         self.assertEqual(self.problems(), [])
 
+    def test_runs_say_how_they_do_the_worst_first(self):
+        server, client = self.start()
+        client.create_run("a-new", seed=1, vocabulary_size=10, top_k=2)
+        load = TrainingLoad(client, "b-shifted")
+        for draw in range(4):
+            load.step(draw, shift=1)
+        self.open(server)
+        self.browser.wait_for_text("✖ broken", "main")
+        rows = self.browser.run("return [...document.querySelectorAll('tbody tr')].map(row => row.innerText)")
+        self.assertRegex(rows[0], r"^b-shifted\s+✖ broken\s+D is [\d.]+ nats per token\.")
+        self.assertRegex(rows[1], r"^a-new\s+✓ healthy\s")
+        for width, name in ((WIDE, "wide"), (NARROW, "narrow")):
+            for dark in (False, True):
+                self.browser.look(width, dark=dark)
+                self.assert_fits()
+                colours = self.browser.run(
+                    "return [...document.querySelectorAll('.verdict')].map(v => getComputedStyle(v).color)"
+                )
+                self.assertEqual(len(set(colours)), 2, "each verdict has its colour")
+                self.browser.screenshot(f"verdicts_{name}_{'dark' if dark else 'light'}")
+        self.open(server, "/run/b-shifted")
+        self.browser.wait_for_text("✖ broken", "main")
+        (told, *_) = client.get_run("b-shifted").findings
+        said = self.browser.text(".notice")
+        for words in (told.reason, told.action, told.rule):
+            self.assertIn(words, said)
+        self.browser.screenshot("verdict_of_a_run")
+        self.open(server, "/run/a-new")
+        self.browser.wait_for_text("✓ healthy", "main")
+        # Ids, of a server without texts, are no fainter than texts.
+        self.open(server, f"/run/b-shifted/{load.names[0]}/0")
+        self.browser.wait("its tokens", lambda: "#" in self.browser.text(".tokens .token"))
+        faint = "return [...document.querySelectorAll('.token *')].filter(e => getComputedStyle(e).opacity < 1).length"
+        self.assertEqual(self.browser.run(faint), 0)
+        self.assertEqual(self.browser.problems(), [], "not even an answer that there is nothing")
+
     def test_the_curve_is_of_the_last_draw_that_has_one(self):
         server, client = self.start()
         load = TrainingLoad(client, "run-1")

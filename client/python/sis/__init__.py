@@ -41,7 +41,7 @@ from sis.local_server import LocalServer, local_server
 from sis.options import AuthorsCode, EvaluateOptions, LogRatioSum
 from sis.records import MissingRange, MissingReason, SequenceRef, Slice, TopKRecords
 from sis.reduction import gather, reduce
-from sis.run import Run, RunConfig, Runs, RunStatus, Sampling
+from sis.run import Finding, Run, RunConfig, Runs, RunStatus, Sampling, Verdict
 from sis.segment import Segment
 from sis.server_state import Activity, ServerState
 from sis.top_k import TopK, canonical
@@ -72,6 +72,7 @@ __all__ = [
     "EvaluateOptions",
     "Evaluation",
     "FailedPrecondition",
+    "Finding",
     "Grpo",
     "Gspo",
     "Histogram",
@@ -116,6 +117,7 @@ __all__ = [
     "Truncate",
     "Unauthenticated",
     "Unavailable",
+    "Verdict",
     "canonical",
     "float16_rounded_up",
     "gather",

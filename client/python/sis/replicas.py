@@ -410,6 +410,13 @@ def _merged_run(runs: Sequence[pb.Run]) -> pb.Run:
     merged.policy_version = max(run.policy_version for run in runs)
     for name in ("sequences", "sealed_sequences", "positions", "bytes", "leases", "unread_sequences"):
         setattr(merged, name, sum(getattr(run, name) for run in runs))
+    merged.verdict = max(run.verdict for run in runs)
+    # Of a rule that several are beyond, what the first says.
+    findings: Dict[str, pb.Finding] = {}
+    for run in runs:
+        for found in run.findings:
+            findings.setdefault(found.rule, found)
+    merged.findings.extend(sorted(findings.values(), key=lambda found: -found.verdict))
     draws = [run.last_draw for run in runs if run.HasField("last_draw")]
     if draws:
         merged.last_draw = max(draws)

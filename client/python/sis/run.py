@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import re
 from dataclasses import asdict, dataclass
 from typing import Iterable, List, Optional, Tuple
@@ -85,6 +86,27 @@ class Run:
         return pb.RunRef(run_id=self.id, incarnation=self.incarnation)
 
 
+class Verdict(enum.IntEnum):
+    """How a run does."""
+
+    UNSPECIFIED = pb.VERDICT_UNSPECIFIED
+    HEALTHY = pb.HEALTHY
+    WORTH_A_LOOK = pb.WORTH_A_LOOK
+    BROKEN = pb.BROKEN
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is wrong with a run."""
+
+    # The name of the alert with this rule, and of its page.
+    rule: str
+    verdict: Verdict
+    # For people: what was measured, and what to do.
+    reason: str
+    action: str
+
+
 @dataclass(frozen=True)
 class RunStatus:
     """A run and what the server holds of it."""
@@ -106,11 +128,24 @@ class RunStatus:
     unread_sequences: int
     # Who created the run; empty if the server does not ask who calls.
     owner: str
+    # That of the worst finding.
+    verdict: Verdict
+    # The worst first.
+    findings: Tuple[Finding, ...]
 
     @staticmethod
     def from_proto(run: pb.Run) -> RunStatus:
         own = Run(run.run_id, run.incarnation, RunConfig.from_proto(run.config))
-        return read(RunStatus, run, run=own, owner=run.config.owner)
+        return read(
+            RunStatus,
+            run,
+            run=own,
+            owner=run.config.owner,
+            verdict=Verdict(run.verdict),
+            findings=tuple(
+                read(Finding, found, verdict=Verdict(found.verdict)) for found in run.findings
+            ),
+        )
 
 
 class Runs(List[RunStatus]):

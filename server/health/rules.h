@@ -1,0 +1,104 @@
+// What is wrong with a run, and from where on: one table for the verdicts of runs and for the
+// alerts of the same names (deploy/prometheus/sis.alerts.yaml), which rules_test.cc compares with
+// it.
+#pragma once
+
+#include <array>
+#include <string_view>
+
+#include "absl/time/time.h"
+
+namespace sis {
+
+enum class Verdict { kHealthy, kWorthALook, kBroken };
+
+struct Rule {
+  // The alert's. Its page is in docs/runbooks, and its severity is critical where a run is broken.
+  std::string_view name;
+  Verdict verdict;
+  double threshold;  // what is beyond it is wrong
+  std::string_view action;
+};
+
+// The worst first, and before others what explains them.
+enum class RuleId {
+  kCorruptPages,
+  kEvaluationsRefused,
+  kEnvelopeViolations,
+  kEnginesDiffer,
+  kFreshTokensDiffer,
+  kStaleTokensDiffer,
+  kTrainerStopped,
+  kIngestStalled,
+  kEntriesRefused,
+  kEvictedUnread,
+  kMissingTokens,
+  kResidualMassHigh,
+  kAcceptRateCollapsing,
+  kAcceptRateLow,
+  kEffectiveSampleSizeLow,
+  kDSisNearD,
+  kCacheNearLimit,
+};
+
+inline constexpr std::array kRules = {
+    Rule{"SisCorruptPages", Verdict::kBroken, 0,
+         "Look at this machine's memory and disk, and move the run to another one."},
+    Rule{"SisEvaluationsRefused", Verdict::kBroken, 0.05,
+         "Read the message in the trainer's log: such a batch has no decisions."},
+    Rule{
+        "SisEnvelopeViolations", Verdict::kBroken, 0.001,
+        "Take the sampled token's log-prob from the same gather as those of the slots: rows may be "
+        "shifted by one, or come from another pass."},
+    Rule{"SisEnginesDiffer", Verdict::kBroken, 1,
+         "Compare engine and trainer on the same text with sisctl compare: temperature, template, "
+         "tokenizer, rows shifted by one, weights that were not loaded."},
+    Rule{"SisFreshTokensDiffer", Verdict::kWorthALook, 0.2,
+         "Age does not explain it: compare temperature, filters, precision and weights of engine "
+         "and trainer with sisctl compare."},
+    Rule{"SisStaleTokensDiffer", Verdict::kWorthALook, 0.5,
+         "Fresh tokens agree, so it is age: see that workers load new weights, make fewer updates "
+         "per rollout, or set a max_staleness."},
+    Rule{"SisTrainerStopped", Verdict::kWorthALook, 0,
+         "Look at the trainer; delete the run if it has ended."},
+    Rule{"SisIngestStalled", Verdict::kWorthALook, 0,
+         "Look at the workers: their streams are open, and bring nothing."},
+    Rule{"SisEntriesRefused", Verdict::kWorthALook, 0,
+         "The worker's log names field, sequence, position and value of what was refused."},
+    Rule{"SisEvictedUnread", Verdict::kWorthALook, 0,
+         "Raise the quota or --cache_bytes, take a store, or slow the workers down."},
+    Rule{"SisMissingTokens", Verdict::kWorthALook, 0.01,
+         "Never arrived: ask the workers. Evicted: release sooner, more memory, or a store. "
+         "Expired: time_to_live. Stale: max_staleness. Store down: its nodes."},
+    Rule{"SisResidualMassHigh", Verdict::kWorthALook, 0.2,
+         "Record more slots (a larger K), or the same filters on both sides. Above 70% the two "
+         "sides speak of different tokens, and no K helps."},
+    Rule{"SisAcceptRateCollapsing", Verdict::kWorthALook, 0.75,
+         "What was changed then? A version, precision, temperature, or weights that were not "
+         "loaded; else the last updates were too large."},
+    Rule{"SisAcceptRateLow", Verdict::kWorthALook, 0.5,
+         "Residual mass high: K or the filters. D high: engines that differ, or drift. Both low: "
+         "evaluate with a smaller top_k."},
+    Rule{"SisEffectiveSampleSizeLow", Verdict::kWorthALook, 0.3,
+         "Fewer updates per rollout, or a correction that cuts large weights."},
+    Rule{"SisDSisNearD", Verdict::kWorthALook, 0.9,
+         "Nearly no token that deviates is accepted: look at residual mass and envelope."},
+    Rule{"SisCacheNearLimit", Verdict::kWorthALook, 0.9,
+         "Let trainers release what they have used, raise the quota or --cache_bytes, or take a "
+         "store."},
+};
+
+// Below it, in nats per token, there is nothing that D_SIS could be near to.
+inline constexpr double kLeastDeviation = 0.01;
+// The window of the alerts: what lies further back is no matter any more.
+inline constexpr absl::Duration kWindow = absl::Minutes(15);
+
+// Here a draw is what time is to the alerts: the last ones, with so many tokens, are judged.
+inline constexpr int kDrawsJudged = 4;
+inline constexpr int kLeastTokens = 1000;
+// A pause is too long from twice the longest one before it on, in these bounds; until reads and
+// appends have taken turns so often that pauses are known, at the upper one.
+inline constexpr absl::Duration kShortestPause = absl::Minutes(1);
+inline constexpr int kTurnsKnown = 2;
+
+}  // namespace sis

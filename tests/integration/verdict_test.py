@@ -1,0 +1,174 @@
+"""Runs with known faults, on a real server: each gets the verdict that says so, and a healthy one none."""
+
+import unittest
+
+import numpy as np
+import sis
+from server.testing.live_server import LiveServer
+
+VOCABULARY = 200
+SEQUENCES, LENGTH = 30, 50
+ROWS = SEQUENCES * LENGTH
+# Where D is 0.04 to 0.07 nats, as between engines of the same weights.
+NOISE = 0.06
+
+
+def log_softmax(logits):
+    return (logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)).astype(np.float32)
+
+
+class Training:
+    """A run with rollouts of a random policy, `versions` behind for each second one."""
+
+    def __init__(self, client, name, top_k=40, scale=3.0, versions=0):
+        self.rng = np.random.default_rng(11)
+        self.client = client
+        self.run = client.create_run(name, seed=3, vocabulary_size=VOCABULARY, top_k=top_k)
+        self.logits = self.rng.normal(0, scale, (ROWS, VOCABULARY))
+        recorded = log_softmax(self.logits)
+        self.tokens = (recorded + self.rng.gumbel(size=recorded.shape)).argmax(axis=1)
+        ids = np.broadcast_to(np.arange(VOCABULARY), recorded.shape)
+        record = sis.canonical(ids, recorded, self.tokens, recorded[np.arange(ROWS), self.tokens], top_k)
+        self.names = [f"s{i}" for i in range(SEQUENCES)]
+        self.old = np.repeat(np.arange(SEQUENCES) % 2 == 1, LENGTH)
+        with self.append() as stream:
+            for i, name in enumerate(self.names):
+                here = slice(i * LENGTH, (i + 1) * LENGTH)
+                part = {key: array[here] for key, array in record._asdict().items()}
+                stream.block(name, first_position=0, policy_version=0 if i % 2 else versions, **part)
+        client.advance_version(self.run, versions)
+        self.records = client.fetch_top_k(self.run, self.names)
+
+    def append(self):
+        return self.client.append(self.run, sampling=sis.Sampling("processed", temperature=1.0))
+
+    def evaluate(self, draw, temperature=1.0, noise=NOISE, old_noise=0.0, shift=0, shifted_slots=0, lost=0):
+        """One step of a trainer, whose policy is as far from the recorded one as `noise` says."""
+        spread = np.where(self.old, noise + old_noise, noise)[:, None]
+        logits = self.logits + spread * self.rng.normal(size=self.logits.shape)
+        current = log_softmax(np.roll(logits, shift, axis=0) / temperature)
+        slots = np.maximum(self.records.ids, 0)
+        log_probs = np.take_along_axis(np.roll(current, shifted_slots, axis=0), slots, axis=1)
+        sampled = current[np.arange(ROWS), self.tokens]
+        slices = list(self.records.slices) + ([sis.Slice(f"lost {draw}", length=lost)] if lost else [])
+        return self.client.evaluate(
+            self.run,
+            slices,
+            draw=draw,
+            log_probs=np.append(log_probs, log_probs[:lost], axis=0),
+            sampled_log_probs=np.append(sampled, sampled[:lost]),
+        )
+
+
+class VerdictTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = LiveServer(cache_bytes=256 << 20)
+        cls.addClassCleanup(cls.server.close)
+        cls.client = sis.Client(cls.server.address)
+        cls.addClassCleanup(cls.client.close)
+
+    def evaluated(self, name, draws=4, load=None, **fault):
+        """What the server says of a run after so many draws with this fault."""
+        training = Training(self.client, name, **(load or {}))
+        for draw in range(draws):
+            training.evaluate(draw, **fault)
+        return self.judged(training)
+
+    def judged(self, training):
+        """The rules that a run is beyond, as all who tell them do."""
+        status = self.client.get_run(training.run.id)
+        (listed,) = [run for run in self.client.list_runs() if run.run.id == training.run.id]
+        rules = [finding.rule for finding in status.findings]
+        self.assertEqual((listed.verdict, [finding.rule for finding in listed.findings]), (status.verdict, rules))
+        worst = max([sis.Verdict.HEALTHY, *(finding.verdict for finding in status.findings)])
+        self.assertEqual(status.verdict, worst)
+        metrics, label = self.server.metrics(), f'run="{training.run.id}"'
+        self.assertEqual(metrics[f"sis_run_verdict{{{label}}}"], status.verdict - sis.Verdict.HEALTHY)
+        counted = [name for name in metrics if name.startswith("sis_run_findings{") and label in name]
+        self.assertEqual(sorted(counted), sorted(f'sis_run_findings{{rule="{rule}",{label}}}' for rule in rules))
+        for finding in status.findings:
+            self.assertTrue(finding.reason and finding.action)
+        return status, rules
+
+    def test_a_healthy_run(self):
+        status, rules = self.evaluated("healthy", draws=12)
+        self.assertEqual((status.verdict, rules), (sis.Verdict.HEALTHY, []))
+
+    def test_another_temperature(self):
+        status, rules = self.evaluated("temperature", temperature=1.35)
+        self.assertEqual(rules[0], "SisFreshTokensDiffer", status.findings)
+        self.assertEqual(status.verdict, sis.Verdict.WORTH_A_LOOK)
+        self.assertNotIn("SisStaleTokensDiffer", rules)
+
+    def test_shifted_rows(self):
+        status, rules = self.evaluated("shifted", shift=1)
+        self.assertEqual(rules[0], "SisEnginesDiffer", status.findings)
+        self.assertEqual(status.verdict, sis.Verdict.BROKEN)
+
+    def test_slots_of_other_rows_than_the_tokens(self):
+        status, rules = self.evaluated("slots", shifted_slots=1)
+        self.assertEqual(rules[0], "SisEnvelopeViolations", status.findings)
+        self.assertEqual(status.verdict, sis.Verdict.BROKEN)
+
+    def test_stale_workers(self):
+        status, rules = self.evaluated("stale", draws=6, load={"versions": 5}, old_noise=1.5)
+        self.assertEqual(rules[0], "SisStaleTokensDiffer", status.findings)
+        self.assertNotIn("SisFreshTokensDiffer", rules)
+
+    def test_too_few_slots(self):
+        status, rules = self.evaluated("few", load={"top_k": 10, "scale": 1.8})
+        self.assertEqual(rules[0], "SisResidualMassHigh", status.findings)
+        self.assertEqual(status.verdict, sis.Verdict.WORTH_A_LOOK)
+
+    def test_a_collapse_of_the_accept_rate(self):
+        training = Training(self.client, "collapse")
+        for draw in range(8):
+            training.evaluate(draw)
+        self.assertEqual(self.judged(training)[1], [])
+        for draw in range(8, 12):
+            training.evaluate(draw, noise=0.6)
+        self.assertIn("SisAcceptRateCollapsing", self.judged(training)[1])
+
+    def test_missing_tokens(self):
+        status, rules = self.evaluated("missing", lost=40)
+        self.assertEqual(rules, ["SisMissingTokens"])
+        self.assertIn("2.6% never arrived", status.findings[0].reason)
+
+    def test_refused_entries(self):
+        training = Training(self.client, "refused")
+        for draw in range(2):
+            training.evaluate(draw)
+        top = {
+            "top_k_ids": np.arange(40, dtype=np.int32)[None],
+            "top_k_log_probs": np.full((1, 40), 0.5, np.float32),
+            "sampled_ids": np.ones(1, np.int32),
+            "sampled_log_probs": -np.ones(1, np.float32),
+        }
+        with self.assertRaises(sis.Error), training.append() as stream:
+            stream.block("bad", first_position=0, policy_version=0, **top)
+        status, rules = self.judged(training)
+        self.assertEqual(rules, ["SisEntriesRefused"])
+        self.assertIn("INVALID_ARGUMENT", status.findings[0].reason)
+
+    def test_failing_evaluations(self):
+        training = Training(self.client, "failing")
+        training.evaluate(0)
+        (part, *_) = training.records.slices
+        wrong = sis.Slice(part.sequence, length=part.length, record_digest=1)
+        with self.assertRaises(sis.FailedPrecondition):
+            self.client.evaluate(
+                training.run,
+                [wrong],
+                draw=1,
+                log_probs=np.full((part.length, 40), -9, np.float32),
+                sampled_log_probs=np.full(part.length, -9, np.float32),
+            )
+        status, rules = self.judged(training)
+        self.assertEqual(rules, ["SisEvaluationsRefused"])
+        self.assertEqual(status.verdict, sis.Verdict.BROKEN)
+        self.assertRegex(status.findings[0].reason, r"\d of the last \d evaluations failed \(FAILED_PRECONDITION\)")
+
+
+if __name__ == "__main__":
+    unittest.main()
