@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "kernels/numerics/crc32c.h"
+#include "kernels/records/validate.h"
 #include "server/wire/arrays.h"
 #include "server/wire/segment_range.h"
 
@@ -29,17 +30,26 @@ uint32_t CrcOf(const RecordView& records) {
 
 }  // namespace
 
-absl::StatusOr<RecordView> BlockReader::Read(const AppendEntryView& block,
-                                             const SharedSegment* segment, size_t slots,
-                                             int64_t max_positions) {
+absl::StatusOr<uint32_t> PositionsOf(const AppendEntryView& block, const SharedSegment* segment,
+                                     const Run& run) {
   const absl::StatusOr<ArrayField> sampled_ids = Locate("sampled_ids", block.sampled_ids, segment);
   if (!sampled_ids.ok()) return sampled_ids.status();
   const size_t count = sampled_ids->size() / sizeof(int32_t);
   if (sampled_ids->size() == 0) return absl::InvalidArgumentError("sampled_ids: empty");
-  if (uint64_t{block.first_position} + count > static_cast<uint64_t>(max_positions)) {
+  const int64_t most = run.limits().max_positions;
+  if (uint64_t{block.first_position} + count > static_cast<uint64_t>(most)) {
     return absl::InvalidArgumentError(absl::StrCat("first_position ", block.first_position, " + ",
-                                                   count, " positions is beyond ", max_positions));
+                                                   count, " positions is beyond ", most));
   }
+  return static_cast<uint32_t>(count);
+}
+
+absl::StatusOr<RecordView> BlockReader::Read(const AppendEntryView& block,
+                                             const SharedSegment* segment, const Run& run) {
+  const absl::StatusOr<uint32_t> positions = PositionsOf(block, segment, run);
+  if (!positions.ok()) return positions.status();
+  const size_t count = *positions;
+  const size_t slots = run.config().top_k;
   absl::Status status;
   const auto read = [&]<typename T>(absl::string_view name, const ArrayField& field,
                                     size_t elements, std::vector<T>& copy) {
@@ -60,6 +70,11 @@ absl::StatusOr<RecordView> BlockReader::Read(const AppendEntryView& block,
           absl::StrCat("crc32c: ", *block.crc32c, ", but the arrays have ", crc));
     }
   }
+  ranks_.resize(count);
+  status = ValidateRecords(records, static_cast<int>(slots),
+                           static_cast<int32_t>(run.config().vocabulary_size), block.first_position,
+                           ranks_);
+  if (!status.ok()) return status;
   return records;
 }
 
@@ -72,6 +87,7 @@ void BlockReader::ForgetLarge() {
   forget(sampled_log_probs_);
   forget(ids_);
   forget(log_probs_);
+  forget(ranks_);
 }
 
 }  // namespace sis
