@@ -31,7 +31,7 @@ struct StoredBlock {
 class BlocksAhead {
  public:
   // A worker is worth waking up for so many slots of positions: some tenth of a millisecond.
-  static constexpr size_t kLaneSlots = 1 << 14;
+  static constexpr size_t kLaneSlots = 1 << 15;
   // After so many, other runs have their turn at the workers.
   static constexpr size_t kPieceSlots = 1 << 20;
   static constexpr size_t kPieceEntries = 256;

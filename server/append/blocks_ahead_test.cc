@@ -16,7 +16,7 @@ namespace sis {
 namespace {
 
 constexpr int kSlots = 16;
-constexpr uint32_t kRecords = 1024;
+constexpr uint32_t kRecords = 2048;
 // So many positions of a message are worth a second worker.
 constexpr uint32_t kTwoLanes = 2 * BlocksAhead::kLaneSlots / kSlots;
 static_assert(kTwoLanes == 2 * kRecords);
@@ -90,7 +90,7 @@ class RandomMessages {
  public:
   v1::AppendBatch Next() {
     v1::AppendBatch batch;
-    for (uint32_t n = Uniform(20, 60); n > 0; --n) FillEntry(*batch.add_entries());
+    for (uint32_t n = Uniform(30, 70); n > 0; --n) FillEntry(*batch.add_entries());
     ++messages_;
     return batch;
   }
@@ -112,7 +112,7 @@ class RandomMessages {
       *entry.mutable_seal()->mutable_sequence() = sequence;
       entry.mutable_seal()->set_length(end + Uniform(0, 2) - std::min(end, 1u));
     } else {
-      const uint32_t count = Uniform(1, 200);
+      const uint32_t count = Uniform(1, 300);
       uint32_t first = std::min(end, kRecords - count);
       if (kind < 16) first = Uniform(0, kRecords - count);
       const uint32_t row = kind == 16 ? Uniform(0, kRecords - count) : first;
@@ -170,7 +170,7 @@ TEST(BlocksAheadTest, WhatLacksRoomIsTheSameWithWorkers) {
     *batch.add_entries()->mutable_block() = records.Block(absl::StrCat("s", i));
   }
   // Room for none, for some, for all; at last read ones go for those that follow.
-  for (int pages = 1; pages <= 8 * 16 + 16; pages += 9) {
+  for (int pages = 1; pages <= 8 * 32 + 16; pages += 17) {
     const int64_t bytes = pages * OnePage(kSlots);
     Stream one_by_one(1, bytes), two(2, bytes);
     for (int time = 0; time < 2; ++time) {
@@ -240,7 +240,7 @@ TEST_F(PreparedTest, ASequenceWaitsFromTheFirstEntryThatIsNotJustAppended) {
 
 TEST_F(PreparedTest, NothingIsDoneAheadWhereRoomMayBeShort) {
   v1::RunConfig config = SmallConfig(kSlots);
-  config.set_byte_quota(2 * Sequence::kBaseBytes + 12 * OnePage(kSlots));
+  config.set_byte_quota(2 * Sequence::kBaseBytes + 24 * OnePage(kSlots));
   run_ = cache_.CreateRun("short", config);
   EXPECT_EQ(Ahead(TwoBlocks("a", "b", kRecords), &workers_), "---");
   EXPECT_EQ(run_->Describe().bytes, 0);
