@@ -30,25 +30,17 @@ uint32_t CrcOf(const RecordView& records) {
 
 }  // namespace
 
-absl::StatusOr<uint32_t> PositionsOf(const AppendEntryView& block, const SharedSegment* segment,
-                                     const Run& run) {
+absl::StatusOr<RecordView> BlockReader::Read(const AppendEntryView& block,
+                                             const SharedSegment* segment, const Run& run) {
   const absl::StatusOr<ArrayField> sampled_ids = Locate("sampled_ids", block.sampled_ids, segment);
   if (!sampled_ids.ok()) return sampled_ids.status();
   const size_t count = sampled_ids->size() / sizeof(int32_t);
   if (sampled_ids->size() == 0) return absl::InvalidArgumentError("sampled_ids: empty");
-  const int64_t most = run.limits().max_positions;
-  if (uint64_t{block.first_position} + count > static_cast<uint64_t>(most)) {
+  const int64_t max_positions = run.limits().max_positions;
+  if (uint64_t{block.first_position} + count > static_cast<uint64_t>(max_positions)) {
     return absl::InvalidArgumentError(absl::StrCat("first_position ", block.first_position, " + ",
-                                                   count, " positions is beyond ", most));
+                                                   count, " positions is beyond ", max_positions));
   }
-  return static_cast<uint32_t>(count);
-}
-
-absl::StatusOr<RecordView> BlockReader::Read(const AppendEntryView& block,
-                                             const SharedSegment* segment, const Run& run) {
-  const absl::StatusOr<uint32_t> positions = PositionsOf(block, segment, run);
-  if (!positions.ok()) return positions.status();
-  const size_t count = *positions;
   const size_t slots = run.config().top_k;
   absl::Status status;
   const auto read = [&]<typename T>(absl::string_view name, const ArrayField& field,

@@ -14,11 +14,6 @@
 
 namespace sis {
 
-// How many positions a block has, if none is beyond the most of a sequence. Here and below arrays
-// lie in `segment`, or in the message if it is null.
-absl::StatusOr<uint32_t> PositionsOf(const AppendEntryView& block, const SharedSegment* segment,
-                                     const Run& run);
-
 inline int64_t BytesOf(const RecordView& records) {
   return static_cast<int64_t>(records.sampled_ids.size_bytes() +
                               records.sampled_log_probs.size_bytes() + records.ids.size_bytes() +
@@ -28,9 +23,10 @@ inline int64_t BytesOf(const RecordView& records) {
 // Used by one thread at a time.
 class BlockReader {
  public:
-  // The records are viewed where they lie, or copied into here until the next call. InvalidArgument
-  // names the field unless all arrays are as long as they should be, have the block's checksum, and
-  // hold valid records of the run.
+  // The arrays lie in `segment`, or in the message if it is null. They are viewed there, or copied
+  // into here until the next call. InvalidArgument names the field unless there is at least one
+  // position, none beyond the most of a sequence, all arrays are as long as they should be, have
+  // the block's checksum, and hold valid records of the run.
   absl::StatusOr<RecordView> Read(const AppendEntryView& block, const SharedSegment* segment,
                                   const Run& run);
   // Of the sampled tokens that were read last.

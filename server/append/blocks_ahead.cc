@@ -8,11 +8,23 @@
 #include "server/append/sequences_ahead.h"
 #include "server/messages/slices.h"
 #include "server/threads/side_by_side.h"
+#include "server/wire/received_arrays.h"
+#include "server/wire/segment_range.h"
 
 namespace sis {
 namespace {
 
 using Entries = std::span<const AppendEntryView>;
+
+// How many positions an entry says it has; whether it may is seen when it is read.
+uint32_t PositionsIn(const AppendEntryView& entry, const SharedSegment* segment) {
+  size_t bytes = entry.sampled_ids.size();
+  if (segment != nullptr && bytes > 0) {
+    const absl::StatusOr<SegmentRange> range = RangeIn(*segment, entry.sampled_ids);
+    bytes = range.ok() ? range->size : 0;
+  }
+  return static_cast<uint32_t>(std::min<size_t>(bytes / sizeof(int32_t), UINT32_MAX));
+}
 
 struct BlocksOfSequence {
   SequenceName name;
@@ -62,21 +74,17 @@ bool BlocksAhead::RoomIsAmple(Entries piece, const SharedSegment* segment) const
   if (room_queue_->Contested(*run_) != nullptr) return false;
   int64_t bytes = 0;
   for (const AppendEntryView& entry : piece) {
-    if (entry.kind != AppendEntryView::Kind::kBlock) continue;
-    const absl::StatusOr<uint32_t> count = PositionsOf(entry, segment, *run_);
-    if (!count.ok()) continue;
-    bytes += Sequence::BytesWithBlock(run_->config().record_format(), entry.first_position, *count);
+    bytes += Sequence::BytesWithBlock(run_->config().record_format(), entry.first_position,
+                                      PositionsIn(entry, segment));
   }
   return run_->budget().Lacking(bytes) == 0 && server_budget_->Lacking(bytes) == 0;
 }
 
-void BlocksAhead::Prepare(Entries entries, const SharedSegment* segment) {
-  if (workers_ == nullptr || next_ < end_) return;
+void BlocksAhead::BeginPiece(Entries entries, const SharedSegment* segment) {
   Forget();
   size_t slots = 0;
   for (; end_ < std::min(entries.size(), kPieceEntries) && slots < kPieceSlots; ++end_) {
-    if (entries[end_].kind != AppendEntryView::Kind::kBlock) continue;
-    slots += PositionsOf(entries[end_], segment, *run_).value_or(0) * run_->config().top_k;
+    slots += size_t{PositionsIn(entries[end_], segment)} * run_->config().top_k;
   }
   size_t lanes = std::min(slots / kLaneSlots, workers_->threads());
   const Entries piece = entries.first(end_);

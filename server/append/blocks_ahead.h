@@ -47,10 +47,12 @@ class BlocksAhead {
   // Once all that was done ahead has had its turn, appends the blocks of the next piece, if that
   // pays: of `entries`, which begin with the next one. Arrays lie in `segment`, or in the message
   // if it is null.
-  void Prepare(std::span<const AppendEntryView> entries, const SharedSegment* segment);
-  // The next entry, if it is stored.
-  std::optional<StoredBlock> next() const {
-    return next_ < stored_.size() ? stored_[next_] : std::nullopt;
+  void Prepare(std::span<const AppendEntryView> entries, const SharedSegment* segment) {
+    if (workers_ != nullptr && next_ >= end_) BeginPiece(entries, segment);
+  }
+  // The next entry, if it is stored; else null.
+  const StoredBlock* next() const {
+    return next_ < stored_.size() && stored_[next_].has_value() ? &*stored_[next_] : nullptr;
   }
   // Goes on to the entry after the next.
   void Advance() { ++next_; }
@@ -61,6 +63,7 @@ class BlocksAhead {
   }
 
  private:
+  void BeginPiece(std::span<const AppendEntryView> entries, const SharedSegment* segment);
   bool RoomIsAmple(std::span<const AppendEntryView> piece, const SharedSegment* segment) const;
 
   std::shared_ptr<Run> run_;

@@ -189,7 +189,7 @@ class PreparedTest : public testing::Test {
     std::string stored;
     for (size_t i = 0; i < entries.size(); ++i) {
       ahead.Prepare(std::span(entries).subspan(i), nullptr);
-      stored += ahead.next().has_value() ? 'x' : '-';
+      stored += ahead.next() != nullptr ? 'x' : '-';
       ahead.Advance();
     }
     return stored;

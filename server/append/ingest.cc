@@ -111,7 +111,7 @@ absl::StatusOr<std::shared_ptr<Sequence>> Ingest::Open(SequenceNameView name,
 }
 
 absl::Status Ingest::ApplyBlock(SequenceNameView name, const AppendEntryView& block) {
-  if (const std::optional<StoredBlock> stored = blocks_ahead_.next(); stored.has_value()) {
+  if (const StoredBlock* stored = blocks_ahead_.next(); stored != nullptr) {
     Note(*stored);
     return absl::OkStatus();
   }
