@@ -6,6 +6,7 @@
 #include "absl/strings/string_view.h"
 #include "kernels/numerics/crc32c.h"
 #include "kernels/records/mass_cut.h"
+#include "kernels/records/validate.h"
 #include "server/wire/arrays.h"
 #include "server/wire/segment_range.h"
 
@@ -31,16 +32,18 @@ uint32_t CrcOf(const RecordView& records) {
 }  // namespace
 
 absl::StatusOr<RecordView> BlockReader::Read(const AppendEntryView& block,
-                                             const SharedSegment* segment, size_t slots,
-                                             int64_t max_positions) {
+                                             const SharedSegment* segment, const Run& run) {
   const absl::StatusOr<ArrayField> sampled_ids = Locate("sampled_ids", block.sampled_ids, segment);
   if (!sampled_ids.ok()) return sampled_ids.status();
   const size_t count = sampled_ids->size() / sizeof(int32_t);
   if (sampled_ids->size() == 0) return absl::InvalidArgumentError("sampled_ids: empty");
+  const int64_t max_positions = run.limits().max_positions;
   if (uint64_t{block.first_position} + count > static_cast<uint64_t>(max_positions)) {
     return absl::InvalidArgumentError(absl::StrCat("first_position ", block.first_position, " + ",
                                                    count, " positions is beyond ", max_positions));
   }
+  const RunConfig& config = run.config();
+  const size_t slots = config.top_k;
   absl::Status status;
   const auto read = [&]<typename T>(absl::string_view name, const ArrayField& field,
                                     size_t elements, std::vector<T>& copy) {
@@ -61,19 +64,23 @@ absl::StatusOr<RecordView> BlockReader::Read(const AppendEntryView& block,
           absl::StrCat("crc32c: ", *block.crc32c, ", but the arrays have ", crc));
     }
   }
-  return records;
+  ranks_.resize(count);
+  status = ValidateRecords(records, static_cast<int>(slots),
+                           static_cast<int32_t>(config.vocabulary_size), block.first_position,
+                           ranks_);
+  if (!status.ok()) return status;
+  return config.cuts_sets() ? Cut(records, slots, config.mass) : records;
 }
 
-RecordView BlockReader::Cut(const RecordView& read, size_t slots, double mass,
-                            std::span<uint8_t> ranks) {
+RecordView BlockReader::Cut(const RecordView& records, size_t slots, double mass) {
   const auto own = [](auto array, auto& copy) {
     if (array.data() != copy.data()) copy.assign(array.begin(), array.end());
     return std::span(copy).first(array.size());
   };
-  const std::span<int32_t> ids = own(read.ids, ids_);
-  const std::span<float> log_probs = own(read.log_probs, log_probs_);
-  CutToMass(mass, slots, ids, log_probs, ranks);
-  RecordView cut = read;
+  const std::span<int32_t> ids = own(records.ids, ids_);
+  const std::span<float> log_probs = own(records.log_probs, log_probs_);
+  CutToMass(mass, slots, ids, log_probs, ranks_);
+  RecordView cut = records;
   cut.ids = ids;
   cut.log_probs = log_probs;
   return cut;
@@ -88,6 +95,7 @@ void BlockReader::ForgetLarge() {
   forget(sampled_log_probs_);
   forget(ids_);
   forget(log_probs_);
+  forget(ranks_);
 }
 
 }  // namespace sis

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/records/validate.h"
 #include "server/append/sampling.h"
 #include "server/messages/slices.h"
 #include "server/store/log_entries.h"
@@ -16,12 +15,6 @@ namespace {
 
 // Memory comes back as trainers finish steps, so soon, but not at once.
 constexpr double kRetrySeconds = 0.5;
-
-int64_t BytesOf(const RecordView& records) {
-  return static_cast<int64_t>(records.sampled_ids.size_bytes() +
-                              records.sampled_log_probs.size_bytes() + records.ids.size_bytes() +
-                              records.log_probs.size_bytes());
-}
 
 absl::Status InSequence(SequenceNameView name, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(ToString(name), ": ", status.message()));
@@ -40,7 +33,8 @@ bool IsConflict(const EntryAck& ack) {
 }  // namespace
 
 absl::StatusOr<Ingest> Ingest::Open(StoredRuns& runs, RoomQueue& room_queue,
-                                    const v1::AppendHeader& header, const Caller& caller) {
+                                    const v1::AppendHeader& header, const Caller& caller,
+                                    WorkerPool* workers) {
   absl::StatusOr<std::shared_ptr<Run>> run = runs.Find(header.run(), caller);
   if (!run.ok()) return run.status();
   if (header.worker().size() > kMaxIdBytes) {
@@ -53,7 +47,7 @@ absl::StatusOr<Ingest> Ingest::Open(StoredRuns& runs, RoomQueue& room_queue,
                      (*run)->id(), "' has ", (*run)->config().vocabulary_size));
   }
   if (absl::Status status = CheckSampling(header.sampling()); !status.ok()) return status;
-  return Ingest(runs, room_queue, *std::move(run));
+  return Ingest(runs, room_queue, *std::move(run), workers);
 }
 
 absl::StatusOr<std::optional<RoomWanted>> Ingest::Apply(AppendEntries entries, Turn turn,
@@ -64,6 +58,7 @@ absl::StatusOr<std::optional<RoomWanted>> Ingest::Apply(AppendEntries entries, T
   turn_ = turn;
   while (acks.size() < entries.size()) {
     const size_t entry = acks.size();
+    if (segment_.ok()) blocks_ahead_.Prepare(entries.subspan(entry), segment_->get());
     ahead_.Prepare(*run_, entries.subspan(entry));
     EntryAck ack = ApplyEntry(entries[entry]);
     if (lacking_.has_value()) {
@@ -72,6 +67,7 @@ absl::StatusOr<std::optional<RoomWanted>> Ingest::Apply(AppendEntries entries, T
     }
     acks.push_back(std::move(ack));
     ahead_.Advance();
+    blocks_ahead_.Advance();
     if (turn_ == Turn::kServed) turn_ = Turn::kArrived;
   }
   ahead_.Forget();
@@ -116,25 +112,22 @@ absl::StatusOr<std::shared_ptr<Sequence>> Ingest::Open(SequenceNameView name,
 }
 
 absl::Status Ingest::ApplyBlock(SequenceNameView name, const AppendEntryView& block) {
-  const RunConfig& config = run_->config();
-  absl::StatusOr<RecordView> records =
-      block_.Read(block, segment_->get(), config.top_k, run_->limits().max_positions);
+  if (const StoredBlock* stored = blocks_ahead_.next(); stored != nullptr) {
+    Note(*stored);
+    return absl::OkStatus();
+  }
+  const absl::StatusOr<RecordView> records = block_.Read(block, segment_->get(), *run_);
   if (!records.ok()) return records.status();
-  ranks_.resize(records->sampled_ids.size());
-  absl::Status status =
-      ValidateRecords(*records, static_cast<int>(config.top_k),
-                      static_cast<int32_t>(config.vocabulary_size), block.first_position, ranks_);
-  if (!status.ok()) return status;
-  if (config.cuts_sets()) records = block_.Cut(*records, config.top_k, config.mass, ranks_);
-
-  const auto count = static_cast<uint32_t>(ranks_.size());
+  const std::span<const uint8_t> ranks = block_.ranks();
+  const auto count = static_cast<uint32_t>(ranks.size());
   const absl::StatusOr<std::shared_ptr<Sequence>> sequence = Open(name, [&] {
-    return Sequence::BytesWithBlock(config.record_format(), block.first_position, count);
+    return Sequence::BytesWithBlock(run_->config().record_format(), block.first_position, count);
   });
   if (!sequence.ok()) return sequence.status();
   const auto new_bytes = [&] {
     return (*sequence)->BytesToAppend(block.first_position, count, block.policy_version);
   };
+  absl::Status status;
   if (turn_ == Turn::kArrived && room_queue_->Contested(*run_) != nullptr) {
     const int64_t bytes = new_bytes();
     if (bytes > 0) status = MakeRoom(name, bytes);
@@ -142,12 +135,12 @@ absl::Status Ingest::ApplyBlock(SequenceNameView name, const AppendEntryView& bl
   }
   Sequence::Appended appended;
   const auto append = [&]() -> absl::StatusOr<std::vector<LogEntry>> {
-    absl::Status added = (*sequence)->Append(block.first_position, block.policy_version, *records,
-                                             ranks_, &appended);
+    absl::Status added =
+        (*sequence)->Append(block.first_position, block.policy_version, *records, ranks, &appended);
     if (!added.ok()) return added;
     if (appended.positions == 0 || !has_store()) return std::vector<LogEntry>();
     return BlockEntries((*sequence)->format(), block.first_position, block.policy_version, *records,
-                        ranks_);
+                        ranks);
   };
   status = Change(name, *sequence, append);
   // Another thread may take what was made free: then once more.
@@ -156,11 +149,14 @@ absl::Status Ingest::ApplyBlock(SequenceNameView name, const AppendEntryView& bl
     if (!status.ok()) return status;
     status = Change(name, *sequence, append);
   }
-  if (!status.ok()) return status;
-  committed_length_ = appended.committed_length;
-  positions_added_ += appended.positions;
-  bytes_accepted_ += BytesOf(*records);
+  if (status.ok()) Note({appended, BytesOf(*records)});
   return status;
+}
+
+void Ingest::Note(const StoredBlock& block) {
+  committed_length_ = block.appended.committed_length;
+  positions_added_ += block.appended.positions;
+  bytes_accepted_ += block.bytes;
 }
 
 absl::Status Ingest::ApplySeal(SequenceNameView name, uint32_t length) {
