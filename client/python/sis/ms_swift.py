@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import uuid
-from typing import Any, ClassVar, List, Sequence, Union
+from typing import Any, ClassVar, Dict, List, Sequence, Union
 
 import torch
 from swift.rlhf_trainers import GRPOTrainer
@@ -30,8 +30,8 @@ _Trainer: Any = object
 
 
 def use(address: Union[str, Sequence[str]], run: str, top_k: int = 20, **settings: Any) -> None:
-    """Lets `--rlhf_type grpo` train with SIS. address: of a server, or those of all replicas. run: names
-    this training and no other. top_k, settings: as in Client.create_run."""
+    """Lets `--rlhf_type grpo` train with SIS. address: of a server, or those of all replicas. run:
+    names this training and no other. top_k, settings: as in Client.create_run."""
     check_id(run)
     SisTrainerMixin.sis_address, SisTrainerMixin.sis_run = address, run
     SisTrainerMixin.sis_settings = {"seed": 0, "time_to_live": 3600.0, "top_k": top_k, **settings}
@@ -45,20 +45,24 @@ def check_arguments(arguments: Any, template: Any) -> None:
     limit = arguments.epsilon if arguments.epsilon_high is None else arguments.epsilon_high
     if arguments.loss_type == "cispo" and limit < 1:
         raise ValueError(
-            f"epsilon_high is {limit} (epsilon, where it is not set): 'cispo' limits weights to it, and those of "
-            "accepted tokens are 1. Set epsilon_high to at least 1"
+            f"epsilon_high is {limit} (epsilon, where it is not set): 'cispo' limits weights to it, "
+            "and those of accepted tokens are 1. Set epsilon_high to at least 1"
         )
     for name, off in (
         ("rollout_importance_sampling_mode", None), ("off_policy_sequence_mask_delta", None),
         ("log_rollout_offpolicy_metrics", False), ("use_liger_kernel", False),
     ):  # fmt: skip
-        if getattr(arguments, name) not in (None, False):
-            raise ValueError(f"{name} is {getattr(arguments, name)!r}: it reads other old log-probs, or no logits. Set it to {off}")
+        value = getattr(arguments, name)
+        if value not in (None, False):
+            raise ValueError(
+                f"{name} is {value!r}: it reads other old log-probs, or makes no logits. Set it to {off}"
+            )
     if template.padding_free:
         raise ValueError("padding_free is on: SIS needs rows of responses. Set it to False")
     if template.sequence_parallel_size > 1:
         raise ValueError(
-            f"sequence_parallel_size is {template.sequence_parallel_size}: SIS needs whole sequences. Set it to 1"
+            f"sequence_parallel_size is {template.sequence_parallel_size}: SIS needs whole sequences. "
+            "Set it to 1"
         )
 
 
@@ -67,7 +71,7 @@ class SisTrainerMixin(_Trainer):
 
     sis_address: ClassVar[Union[None, str, Sequence[str]]] = None
     sis_run: ClassVar[str] = ""
-    sis_settings: ClassVar[dict] = {}
+    sis_settings: ClassVar[Dict[str, Any]] = {}
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         check_arguments(kwargs["args"], kwargs["template"])
@@ -79,8 +83,9 @@ class SisTrainerMixin(_Trainer):
         config = self.model.config.get_text_config()
         model = label_of(str(getattr(self.model.config, "_name_or_path", "")))
         run = client.create_run(
-            self.sis_run, vocabulary_size=config.vocab_size, algorithm=self.loss_type, model=model, **self.sis_settings
-        )
+            self.sis_run, vocabulary_size=config.vocab_size, algorithm=self.loss_type, model=model,
+            **self.sis_settings,
+        )  # fmt: skip
         self._sis = OldLogProbs(client, run)
         # While a loss is computed: its batch.
         self._sis_batch: Any = None
@@ -97,7 +102,9 @@ class SisTrainerMixin(_Trainer):
         if not self.model.training:
             return super()._compute_loss_and_metrics(model, model_inputs, grpo_batch)
         if not hasattr(grpo_batch, "sis_names"):
-            raise ValueError("a multi-turn scheduler made several samples of a response: SIS needs one")
+            raise ValueError(
+                "a multi-turn scheduler made several samples of a response: SIS needs one"
+            )
         # A copy: the trainer keeps its own for the next iteration.
         self._sis_batch = copy.copy(grpo_batch)
         try:
@@ -111,9 +118,11 @@ class SisTrainerMixin(_Trainer):
         # ms-swift asks for old log-probs, then for a reference model's, then at each update.
         is_old = model is self.model and self.model.training and not hasattr(grpo_batch, "sis_names")
         if not is_old and grpo_batch is not self._sis_batch:
-            return super()._get_per_token_logps_and_entropies(model, model_inputs, grpo_batch, *args, **kwargs)
+            return super()._get_per_token_logps_and_entropies(
+                model, model_inputs, grpo_batch, *args, **kwargs
+            )
         outputs: List[torch.Tensor] = []
-        hook = model.register_forward_hook(lambda _module, _arguments, output: outputs.append(output.logits))
+        hook = model.register_forward_hook(lambda *call: outputs.append(call[-1].logits))
         try:
             log_probs, entropies = super()._get_per_token_logps_and_entropies(
                 model, model_inputs, grpo_batch, *args, **kwargs
@@ -121,7 +130,9 @@ class SisTrainerMixin(_Trainer):
         finally:
             hook.remove()
         if len(outputs) != 1:
-            raise ValueError(f"the model was run {len(outputs)} times for a batch: SIS needs the logits of one")
+            raise ValueError(
+                f"the model was run {len(outputs)} times for a batch: SIS needs the logits of one"
+            )
         kept = grpo_batch.logits_to_keep
         # ms-swift has divided them by the temperature where they are.
         logits, tokens = outputs[0].detach()[:, -kept - 1 : -1], model_inputs["input_ids"][:, -kept:]

@@ -20,8 +20,8 @@ from sis.step_metrics import step_metrics
 
 
 class OldLogProbs:
-    """Of one process, for one run. Where nothing is recorded, or no server answers, old log-probs are
-    those that the tokens were sampled with, and one RuntimeWarning per outage says so."""
+    """Of one process, for one run. Where nothing is recorded, or no server answers, old log-probs
+    are those that the tokens were sampled with, and one RuntimeWarning per outage says so."""
 
     def __init__(self, client: Client, run: Run) -> None:
         self.client = client
@@ -44,8 +44,8 @@ class OldLogProbs:
         """[B, T], nats: `log_probs` where a token is accepted, else `sampling_log_probs`.
 
         tokens int, log_probs, sampling_log_probs [B, T]: the sampled tokens, and what the current
-        policy and the sampler make of them. logits [B, T, V]: of those tokens, not of the ones after
-        them, divided by the temperature that the records are of.
+        policy and the sampler make of them. logits [B, T, V]: of those tokens, not of the ones
+        after them, divided by the temperature that the records are of.
         """
         accepted = batch.padded(self._accepted(batch, tokens, logits), False)
         return torch.where(accepted, log_probs.detach(), sampling_log_probs)
@@ -63,7 +63,8 @@ class OldLogProbs:
 
         Returns [B, T], nats: what the tokens count as sampled with, and 0 where there is none.
         """
-        flat = batch.flat(tokens).cpu()
+        flat, every = batch.flat(tokens).cpu(), logits.flatten(0, 1)
+        count = self.run.config.top_k
         own = torch.zeros(len(batch))
         sampling = Sampling("processed", temperature=temperature)
         recorded: List[entries.AppendEntry] = []
@@ -71,14 +72,15 @@ class OldLogProbs:
         for part in batch.slices:
             for first, last in stretches(batch.mask[begin : begin + part.length].numpy()):
                 here = slice(begin + first, begin + last)
-                found = torch.log_softmax(logits.flatten(0, 1)[batch.rows[here].to(logits.device)].float(), dim=1)
-                largest = found.topk(min(self.run.config.top_k, found.shape[1]), dim=1)
+                found = torch.log_softmax(every[batch.rows[here].to(every.device)].float(), dim=1)
+                largest = found.topk(min(count, found.shape[1]), dim=1)
                 sampled = found.gather(1, flat[here, None].to(found.device).long())[:, 0]
                 record = top_k.canonical(
-                    largest.indices, largest.values, flat[here], sampled, self.run.config.top_k
+                    largest.indices, largest.values, flat[here], sampled, count
                 )
                 own[here] = torch.from_numpy(record.sampled_log_probs)
-                recorded.append(entries.Block(part.sequence, first, self.step, *record, attempt=part.attempt))
+                block = entries.Block(part.sequence, first, self.step, *record, part.attempt)
+                recorded.append(block)
             recorded.append(entries.Seal(part.sequence, part.length, part.attempt))
             begin += part.length
         if recorded:
@@ -87,8 +89,8 @@ class OldLogProbs:
         return batch.padded(own.to(logits.device), 0.0)
 
     def stepped(self) -> Dict[str, float]:
-        """To be called after each step of the optimiser: what follows is of the next one. Returns the
-        metrics of this step, of this process (sis.step_metrics)."""
+        """To be called after each step of the optimiser: what follows is of the next one. Returns
+        the metrics of this step, of this process (sis.step_metrics)."""
         metrics = step_metrics(self._totals)
         self._totals = Totals()
         self.step += 1
@@ -103,7 +105,8 @@ class OldLogProbs:
         accepted = torch.zeros(len(batch), dtype=torch.bool, device=logits.device)
         if not batch.slices:
             return accepted
-        fetch = lambda: self.client.fetch_top_k(self.run, batch.slices, arrays=("ids", "sampled_ids"))
+        arrays = ("ids", "sampled_ids")
+        fetch = lambda: self.client.fetch_top_k(self.run, batch.slices, arrays=arrays)
         records: Optional[TopKRecords] = self._outage.asked("no records", fetch)
         evaluation = None
         if records is not None:
@@ -112,7 +115,9 @@ class OldLogProbs:
                 records, logits.flatten(0, 1), own, rows=batch.rows.to(logits.device)
             )._asdict()
             options = EvaluateOptions(mask=batch.mask, sampled_ids=own)
-            evaluate = lambda: self.client.evaluate(self.run, records, draw=self.step, options=options, **gathered)
+            evaluate = lambda: self.client.evaluate(
+                self.run, records, draw=self.step, options=options, **gathered
+            )
             evaluation = self._outage.asked("no decisions", evaluate)
         if evaluation is None:
             self._totals += Totals(missing=int(batch.mask.sum()))

@@ -1,14 +1,14 @@
 """TorchRL: GRPOLoss, and what is derived from it, with accepted tokens at ratio 1.
 
-    sis_old = OldLogProbs(client, client.create_run("my-training", seed=0, vocabulary_size=V, top_k=20))
-    loss = SisGRPOLoss(actor, old_log_probs=sis_old, masking_strategy="rlhf")
+    old = OldLogProbs(client, client.create_run("my-training", seed=0, vocabulary_size=V, top_k=20))
+    loss = SisGRPOLoss(actor, old_log_probs=old)
     loss.record(batch, names)         # or its records are an engine's; once, before the updates
-    loss(batch).loss_objective.backward(); optimizer.step(); metrics = sis_old.stepped()
+    loss(batch).loss_objective.backward(); optimizer.step(); metrics = old.stepped()
 """
 
 from __future__ import annotations
 
-from typing import Any, Optional, Sequence
+from typing import Any, Sequence
 
 import torch
 from tensordict import NonTensorStack, TensorDictBase
@@ -36,13 +36,16 @@ class SisLossMixin(_Loss):
         super().__init__(*args, **kwargs)
         network = self.actor_network
         if not isinstance(network, torch.nn.Module) or not any(True for _ in network.parameters()):
-            raise ValueError(f"actor_network {type(network).__name__} has no parameters: it must be the trained model")
+            raise ValueError(
+                f"actor_network {type(network).__name__} has no parameters: it must be the trained model"
+            )
         self._sis = old_log_probs
 
     @torch.no_grad()
     def record(self, tensordict: TensorDictBase, names: Sequence[str]) -> None:
-        """Names the rows, and takes the actor as it is for what they were sampled with: for rollouts
-        of which no engine's log-probs are recorded. The batch's own sampling log-probs are replaced."""
+        """Names the rows, and takes the actor as it is for what they were sampled with: for
+        rollouts of which no engine's log-probs are recorded. The batch's own sampling log-probs are
+        replaced."""
         log_probs, dist, _ = super()._get_cur_log_prob(tensordict)
         tensordict.set(SEQUENCE, NonTensorStack(*names))
         batch = self._sis_batch(tensordict, dist, log_probs)
@@ -53,20 +56,28 @@ class SisLossMixin(_Loss):
         self, tensordict: TensorDictBase, dist: Any, sampling: torch.Tensor
     ) -> sis.torch.PaddedBatch:
         if not isinstance(dist, LLMMaskedCategorical) or not dist.position_level_masking:
-            raise ValueError(f"the actor's distribution is {type(dist).__name__}: SIS needs one mask per token, and logits")
+            raise ValueError(
+                f"the actor's distribution is {type(dist).__name__}: SIS needs logits, and one mask per token"
+            )
         names = tensordict.get(SEQUENCE, None)
         if names is None:
-            raise ValueError(f"the batch has no {SEQUENCE!r}: call record, or name its rows as they are recorded")
+            raise ValueError(
+                f"the batch has no {SEQUENCE!r}: call record, or name its rows as they are recorded"
+            )
         mask = dist.mask & torch.isfinite(sampling)
-        return sis.torch.PaddedBatch(names if isinstance(names, list) else names.tolist(), mask, mask.int().argmax(dim=1))
+        return sis.torch.PaddedBatch(names.tolist(), mask, mask.int().argmax(dim=1))
 
     def _sis_tokens(self, tensordict: TensorDictBase) -> torch.Tensor:
-        return tensordict.get(self.tensor_keys.action, as_padded_tensor=True, padding_side="left", padding_value=0)
+        return tensordict.get(
+            self.tensor_keys.action, as_padded_tensor=True, padding_side="left", padding_value=0
+        )
 
     def _get_cur_log_prob(self, tensordict: TensorDictBase) -> Any:
         log_probs, dist, is_composite = super()._get_cur_log_prob(tensordict)
         key = self.tensor_keys.sample_log_prob
-        sampling = tensordict.get(key, as_padded_tensor=True, padding_side="left", padding_value=0.0)
+        sampling = tensordict.get(
+            key, as_padded_tensor=True, padding_side="left", padding_value=0.0
+        )
         batch = self._sis_batch(tensordict, dist, sampling)
         tokens = self._sis_tokens(tensordict)
         tensordict.set(key, self._sis.of(batch, tokens, dist.logits, log_probs, sampling))
