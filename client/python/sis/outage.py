@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import threading
 import warnings
-from typing import Set
+from typing import Any, Callable, Set
+
+import grpc
+
+from sis import errors
 
 
 class Outage:
@@ -30,3 +34,18 @@ class Outage:
     def succeeded(self, kind: str) -> None:
         with self._lock:
             self._lost.discard(kind)
+
+    def asked(self, loss: str, call: Callable[[], Any]) -> Any:
+        """What a call of the service returns. None if it is lost, as no server is reached or none has
+        room. Raises what is no loss but a mistake."""
+        try:
+            answer = call()
+        except errors.Error as error:
+            refused = error.refused if isinstance(error, errors.AppendError) else [error]
+            for one in refused:
+                if not errors.is_unreachable(one) and one.code != grpc.StatusCode.RESOURCE_EXHAUSTED:  # type: ignore[arg-type]
+                    raise
+            self.lost(loss, f"SIS: {loss}, and training goes on: {error}")
+            return None
+        self.succeeded(loss)
+        return answer

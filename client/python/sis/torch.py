@@ -37,42 +37,49 @@ def tensor(array: np.ndarray, device: Any = None) -> torch.Tensor:
 
 
 class PaddedBatch:
-    """Where the positions of sequences stand in tensors [B, T]: those of row b from column 0 on, up
-    to the last that the mask has.
+    """Where the positions of sequences stand in tensors [B, T]: those of row b from column 0, or its
+    `start`, on, up to the last that the mask has.
 
     Rows without any are left out of `slices`: to the service a slice of length 0 would be all that
     is recorded.
     """
 
-    def __init__(self, sequences: Sequence[SequenceLike], mask: torch.Tensor) -> None:
+    def __init__(
+        self, sequences: Sequence[SequenceLike], mask: torch.Tensor, start: Optional[torch.Tensor] = None
+    ) -> None:
         """`sequences`: B names, or names with attempts. mask: bool or 0 and 1, [B, T], false where
-        the policy did not generate the token: padding, or what a tool wrote."""
+        the policy did not generate the token: padding, or what a tool wrote. start: int [B], the
+        column of each row's position 0."""
         if mask.dim() != 2 or mask.shape[0] != len(sequences):
             raise ValueError(f"mask has shape {list(mask.shape)}, must be [{len(sequences)}, any]")
         self._shape = tuple(mask.shape)
         valid = mask.detach().bool()
         columns = torch.arange(1, mask.shape[1] + 1, device=mask.device)
-        lengths = (valid * columns).amax(dim=1).cpu() if mask.shape[1] else torch.zeros(mask.shape[0], dtype=torch.long)
+        ends = (valid * columns).amax(dim=1).cpu() if mask.shape[1] else torch.zeros(mask.shape[0], dtype=torch.long)
+        first = torch.zeros_like(ends) if start is None else start.detach().cpu()
+        lengths = (ends - first).clamp(min=0)
         # One per row that is not empty, in order, each with its length.
         self.slices: Tuple[Slice, ...] = tuple(
             Slice(reference.id, length=length, attempt=reference.attempt)
             for reference, length in zip(map(SequenceRef.of, sequences), lengths.tolist())
             if length
         )
-        inside = torch.arange(mask.shape[1]) < lengths[:, None]
-        self._index = inside.flatten().nonzero()[:, 0]
+        column = torch.arange(mask.shape[1])
+        inside = (column >= first[:, None]) & (column < ends[:, None])
+        # int64 [N], on the CPU: where they are among the B * T.
+        self.rows: torch.Tensor = inside.flatten().nonzero()[:, 0]
         # bool [N], on the CPU: for EvaluateOptions.mask.
         self.mask: torch.Tensor = self.flat(valid).cpu()
 
     def __len__(self) -> int:
         """N, the number of positions."""
-        return len(self._index)
+        return len(self.rows)
 
     def flat(self, values: torch.Tensor) -> torch.Tensor:
         """[N, ...] of [B, T, ...]: row by row, in the order of `slices`. Gradients pass."""
         if tuple(values.shape[:2]) != self._shape:
             raise ValueError(f"values have shape {list(values.shape)}, must begin with {list(self._shape)}")
-        return values.flatten(0, 1).index_select(0, self._index.to(values.device))
+        return values.flatten(0, 1).index_select(0, self.rows.to(values.device))
 
     def padded(self, values: torch.Tensor, fill: Any) -> torch.Tensor:
         """[B, T, ...] of [N, ...], with `fill` elsewhere. Gradients pass."""
@@ -80,7 +87,7 @@ class PaddedBatch:
             raise ValueError(f"values have shape {list(values.shape)}, must begin with {len(self)}")
         rows = self._shape[0] * self._shape[1]
         made = values.new_full((rows, *values.shape[1:]), fill)
-        made = made.index_copy(0, self._index.to(values.device), values)
+        made = made.index_copy(0, self.rows.to(values.device), values)
         return made.unflatten(0, self._shape)
 
 

@@ -3,6 +3,9 @@
 import unittest
 import warnings
 
+import grpc
+
+from sis import errors
 from sis.outage import Outage
 
 
@@ -21,6 +24,35 @@ class OutageTest(unittest.TestCase):
                 outage.succeeded("fetch")
         texts = [str(warning.message) for warning in seen]
         self.assertEqual(texts, [f"no answer (outage {number})" for number in (1, 2, 3)])
+
+    def test_what_is_lost_and_what_is_a_mistake(self):
+        outage = Outage()
+        refusal = lambda code: errors.Refusal("s", 0, "block [0, 1)", code, "why")
+        lost = [
+            errors.from_status(grpc.StatusCode.UNAVAILABLE, "no answer"),
+            errors.from_status(grpc.StatusCode.RESOURCE_EXHAUSTED, "no room"),
+            errors.AppendError([refusal(grpc.StatusCode.RESOURCE_EXHAUSTED)]),
+        ]
+        mistakes = [
+            errors.from_status(grpc.StatusCode.INVALID_ARGUMENT, "k"),
+            errors.AppendError(
+                [refusal(grpc.StatusCode.RESOURCE_EXHAUSTED), refusal(grpc.StatusCode.ALREADY_EXISTS)]
+            ),
+        ]
+
+        def raising(error):
+            def call():
+                raise error
+
+            return call
+
+        for error in lost:
+            with self.subTest(error), self.assertWarnsRegex(RuntimeWarning, "no records, and training goes on"):
+                self.assertIsNone(outage.asked("no records", raising(error)))
+                self.assertEqual(outage.asked("no records", lambda: 7), 7)
+        for error in mistakes:
+            with self.subTest(error), self.assertRaises(type(error)):
+                outage.asked("no records", raising(error))
 
 
 if __name__ == "__main__":

@@ -352,6 +352,18 @@ class PaddedBatchTest(unittest.TestCase):
             self.assertTrue(torch.equal(values.grad[inside], torch.ones_like(values[inside])))
             self.assertTrue((values.grad[~inside] == 0).all())
 
+    def test_rows_that_begin_later(self):
+        mask = torch.tensor([[0, 1, 0, 1], [0, 0, 0, 0], [1, 1, 0, 0]])
+        batch = sis.torch.PaddedBatch(["a", "b", "c"], mask, torch.tensor([1, 3, 0]))
+        self.assertEqual(batch.slices, (sis.Slice("a", length=3), sis.Slice("c", length=2)))
+        self.assertEqual(batch.mask.tolist(), [True, False, True, True, True])
+        self.assertEqual(batch.rows.tolist(), [1, 2, 3, 8, 9])
+        values = torch.arange(12.0).reshape(3, 4)
+        self.assertEqual(batch.flat(values).tolist(), [1, 2, 3, 8, 9])
+        self.assertEqual(
+            batch.padded(batch.flat(values), -1.0).tolist(), [[-1, 1, 2, 3], [-1] * 4, [8, 9, -1, -1]]
+        )
+
     def test_nothing_at_all(self):
         for width in (0, 3):
             batch = sis.torch.PaddedBatch(["a"], torch.zeros(1, width))

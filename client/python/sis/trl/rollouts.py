@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import collections
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-import grpc
 import numpy as np
 
-from sis import entries, errors
+from sis import entries
 from sis.client import Client
 from sis.evaluation import Evaluation
 from sis.options import EvaluateOptions
@@ -115,10 +114,10 @@ class Rollouts:
             if rollout.length:
                 recorded.append(entries.Seal(name, rollout.length))
         append = lambda: self.client.append_many(self.run, recorded, sampling=sampling, worker=self._worker)
-        self._asked("rollouts are not recorded", append)
+        self._outage.asked("rollouts are not recorded", append)
 
     def advance_version(self, policy_version: int) -> None:
-        self._asked("the policy version is not told", lambda: self.client.advance_version(self.run, policy_version))
+        self._outage.asked("the policy version is not told", lambda: self.client.advance_version(self.run, policy_version))
 
     def lengths(self, indices: Sequence[int]) -> List[int]:
         """Of these rollouts, by their place in what was recorded."""
@@ -134,7 +133,7 @@ class Rollouts:
         if self._records is None:
             arrays = ("ids", "log_probs", "sampled_ids") if log_probs else ("ids", "sampled_ids")
             slices = [Slice(self._names[index], length=self._lengths[index]) for index in there]
-            self._records = self._asked(
+            self._records = self._outage.asked(
                 "no records",
                 lambda: self.client.fetch_top_k(
                     self.run, slices, arrays=arrays, lease_seconds=self._lease_seconds
@@ -149,7 +148,7 @@ class Rollouts:
         self, records: TopKRecords, draw: int, outputs: Sequence[str], options: EvaluateOptions, gathered: Dict
     ) -> Optional[Evaluation]:
         """None if the server can't be reached."""
-        return self._asked(
+        return self._outage.asked(
             "no decisions",
             lambda: self.client.evaluate(
                 self.run, records, draw=draw, outputs=outputs, options=options, **gathered
@@ -161,19 +160,4 @@ class Rollouts:
         names = [name for name, length in zip(self._names, self._lengths) if length]
         self._names, self._lengths, self._records = [], [], None
         if names:
-            self._asked("rollouts are not released", lambda: self.client.release(self.run, names, leases))
-
-    def _asked(self, loss: str, call: Callable[[], Any]) -> Any:
-        """What a call of the service returns; None if it is lost, of which each outage warns once.
-        Raises what is no loss but a mistake."""
-        try:
-            answer = call()
-        except errors.Error as error:
-            refused = error.refused if isinstance(error, errors.AppendError) else [error]
-            for one in refused:
-                if not errors.is_unreachable(one) and one.code != grpc.StatusCode.RESOURCE_EXHAUSTED:  # type: ignore[arg-type]
-                    raise
-            self._outage.lost(loss, f"SIS: {loss}, and training goes on: {error}")
-            return None
-        self._outage.succeeded(loss)
-        return answer
+            self._outage.asked("rollouts are not released", lambda: self.client.release(self.run, names, leases))

@@ -1,0 +1,126 @@
+"""What the modules for frameworks have in common: old log-probs that make accepted tokens count as
+the current policy's own, for any loss that reads old log-probs."""
+
+from __future__ import annotations
+
+from typing import Dict, List, Optional
+
+import torch
+
+import sis.torch
+from sis import entries, top_k
+from sis.client import Client
+from sis.engines.lists import stretches
+from sis.evaluation import Totals
+from sis.options import EvaluateOptions
+from sis.outage import Outage
+from sis.records import TopKRecords
+from sis.run import Run, Sampling
+from sis.step_metrics import step_metrics
+
+
+class OldLogProbs:
+    """Of one process, for one run. Where nothing is recorded, or no server answers, old log-probs
+    are those that the tokens were sampled with, and one RuntimeWarning per outage says so."""
+
+    def __init__(self, client: Client, run: Run) -> None:
+        self.client = client
+        self.run = run
+        # The number of the optimiser's step, and the policy version before it. One that is resumed
+        # goes on counting.
+        self.step = 0
+        self._totals = Totals()
+        self._outage = Outage()
+
+    @torch.no_grad()
+    def of(
+        self,
+        batch: sis.torch.PaddedBatch,
+        tokens: torch.Tensor,
+        logits: torch.Tensor,
+        log_probs: torch.Tensor,
+        sampling_log_probs: torch.Tensor,
+    ) -> torch.Tensor:
+        """[B, T], nats: `log_probs` where a token is accepted, else `sampling_log_probs`.
+
+        tokens int, log_probs, sampling_log_probs [B, T]: the sampled tokens, and what the current
+        policy and the sampler make of them. logits [B, T, V]: of those tokens, not of the ones
+        after them, divided by the temperature that the records are of.
+        """
+        accepted = batch.padded(self._accepted(batch, tokens, logits), False)
+        return torch.where(accepted, log_probs.detach(), sampling_log_probs)
+
+    @torch.no_grad()
+    def record(
+        self,
+        batch: sis.torch.PaddedBatch,
+        tokens: torch.Tensor,
+        logits: torch.Tensor,
+        temperature: float = 1.0,
+    ) -> torch.Tensor:
+        """Takes the policy as it is, before the first update on a batch, for the sampler, where the
+        engine's own log-probs are not recorded. Arguments are as in `of`.
+
+        Returns [B, T], nats: what the tokens count as sampled with, and 0 where there is none.
+        """
+        flat, every = batch.flat(tokens).cpu(), logits.flatten(0, 1)
+        count = self.run.config.top_k
+        own = torch.zeros(len(batch))
+        sampling = Sampling("processed", temperature=temperature)
+        recorded: List[entries.AppendEntry] = []
+        begin = 0
+        for part in batch.slices:
+            for first, last in stretches(batch.mask[begin : begin + part.length].numpy()):
+                here = slice(begin + first, begin + last)
+                found = torch.log_softmax(every[batch.rows[here].to(every.device)].float(), dim=1)
+                largest = found.topk(min(count, found.shape[1]), dim=1)
+                sampled = found.gather(1, flat[here, None].to(found.device).long())[:, 0]
+                record = top_k.canonical(
+                    largest.indices, largest.values, flat[here], sampled, count
+                )
+                own[here] = torch.from_numpy(record.sampled_log_probs)
+                block = entries.Block(part.sequence, first, self.step, *record, part.attempt)
+                recorded.append(block)
+            recorded.append(entries.Seal(part.sequence, part.length, part.attempt))
+            begin += part.length
+        if recorded:
+            append = lambda: self.client.append_many(self.run, recorded, sampling=sampling)
+            self._outage.asked("rollouts are not recorded", append)
+        return batch.padded(own.to(logits.device), 0.0)
+
+    def stepped(self) -> Dict[str, float]:
+        """To be called after each step of the optimiser: what follows is of the next one. Returns
+        the metrics of this step, of this process (sis.step_metrics)."""
+        metrics = step_metrics(self._totals)
+        self._totals = Totals()
+        self.step += 1
+        advance = lambda: self.client.advance_version(self.run, self.step)
+        self._outage.asked("the policy version is not told", advance)
+        return metrics
+
+    def _accepted(
+        self, batch: sis.torch.PaddedBatch, tokens: torch.Tensor, logits: torch.Tensor
+    ) -> torch.Tensor:
+        """bool [N]."""
+        accepted = torch.zeros(len(batch), dtype=torch.bool, device=logits.device)
+        if not batch.slices:
+            return accepted
+        arrays = ("ids", "sampled_ids")
+        fetch = lambda: self.client.fetch_top_k(self.run, batch.slices, arrays=arrays)
+        records: Optional[TopKRecords] = self._outage.asked("no records", fetch)
+        evaluation = None
+        if records is not None:
+            own = batch.flat(tokens)
+            gathered = sis.torch.gather(
+                records, logits.flatten(0, 1), own, rows=batch.rows.to(logits.device)
+            )._asdict()
+            options = EvaluateOptions(mask=batch.mask, sampled_ids=own)
+            evaluate = lambda: self.client.evaluate(
+                self.run, records, draw=self.step, options=options, **gathered
+            )
+            evaluation = self._outage.asked("no decisions", evaluate)
+        if evaluation is None:
+            self._totals += Totals(missing=int(batch.mask.sum()))
+            return accepted
+        self._totals += evaluation.totals
+        return sis.torch.tensor(evaluation.accepted, logits.device)

@@ -1,0 +1,22 @@
+"""Which tokens are accepted, computed anew: in float64, from logits, by docs/math.md."""
+
+import numpy as np
+import torch
+from tests.reference import numerics
+
+
+def accepted(names, starts, mask, tokens, behaviour, current, seed, draw, top_k):
+    """bool [B, T]. behaviour, current: float64 [B, T, V], logits of the tokens; starts: columns of position 0."""
+    q, p = behaviour.log_softmax(-1), current.log_softmax(-1)
+    made = torch.zeros(mask.shape, dtype=torch.bool)
+    for row, (name, start) in enumerate(zip(names, starts)):
+        key = numerics.sequence_key(seed, 0, name)
+        for column in mask[row].nonzero()[:, 0].tolist():
+            kept = q[row, column].topk(top_k).indices
+            ratios = (p[row, column] - q[row, column]).exp()
+            token = tokens[row, column]
+            if token in kept:
+                position = np.asarray([column - start], np.uint32)
+                uniform = int(numerics.uniforms(key, position, draw)[0]) / 2**32
+                made[row, column] = uniform < ratios[token] / ratios[kept].max()
+    return made

@@ -1,0 +1,174 @@
+"""TorchRL's own losses on its own batches, with a real server."""
+
+import copy
+import unittest
+import warnings
+
+import tiny_model
+import torch
+from in_float64 import accepted
+from server.testing.live_server import LiveServer
+from tensordict import TensorDict
+from torchrl.modules.llm import TransformersWrapper
+from torchrl.objectives.llm import CISPOLoss, GRPOLoss
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import sis
+from sis.old_log_probs import OldLogProbs
+from sis.torchrl import SEQUENCE, SisGRPOLoss, SisLossMixin
+
+SEED, K = 11, 20
+PROMPTS = ["the tokens of a model", "one", "it is there for as long as", "a folder"]
+CLIP = (0.1, 0.15)
+
+
+class SisCISPOLoss(SisLossMixin, CISPOLoss):
+    pass
+
+
+class TorchrlTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        torch.set_num_threads(1)
+        folder = tiny_model.make_for(cls)
+        cls.tokenizer = AutoTokenizer.from_pretrained(folder)
+        cls.behaviour = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        torch.manual_seed(1)
+        cls.current = copy.deepcopy(cls.behaviour)
+        with torch.no_grad():
+            for parameter in cls.current.parameters():
+                parameter += 0.02 * parameter.std(correction=0) * torch.randn_like(parameter)
+        cls.server = LiveServer()
+        cls.addClassCleanup(cls.server.close)
+        cls.client = sis.Client(cls.server.address)
+        cls.addClassCleanup(cls.client.close)
+
+    def old_log_probs(self, client=None):
+        client = client or self.client
+        settings = {"seed": SEED, "vocabulary_size": tiny_model.VOCABULARY, "top_k": K, "log_prob_encoding": "float32"}
+        return OldLogProbs(client, client.create_run(self.id(), **settings))
+
+    def batch(self):
+        """As a collector of TorchRL returns it, without names or log-probs of the whole."""
+        torch.manual_seed(2)
+        sampler = TransformersWrapper(
+            self.behaviour, tokenizer=self.tokenizer, input_mode="text", generate=True, return_log_probs=True,
+            pad_output=True, generate_kwargs={"max_new_tokens": 24, "do_sample": True},
+        )  # fmt: skip
+        batch = sampler(TensorDict({"text": TensorDict({"prompt": PROMPTS}, [4])}, [4]))
+        # Rows begin in different columns.
+        self.assertGreater(len(set(batch["masks", "all_attention_mask"].sum(1).tolist())), 1)
+        advantages = torch.tensor([1.5, -1.0, -0.25, 0.5])
+        batch["advantage"] = advantages[:, None, None].expand(*batch["tokens", "full"].shape, 1)
+        return batch
+
+    def loss(self, kind, model, old_log_probs, **settings):
+        actor = TransformersWrapper(
+            model, tokenizer=self.tokenizer, input_mode="tokens", generate=False, return_log_probs=True, pad_output=True
+        )
+        return kind(actor, old_log_probs=old_log_probs, entropy_bonus=False, clip_epsilon=CLIP, **settings)
+
+    def recorded(self, old):
+        batch = self.batch()
+        loss = self.loss(SisGRPOLoss, self.behaviour, old)
+        loss.record(batch, [f"{self.id()}/{row}" for row in range(4)])
+        return batch
+
+    def objective(self, loss, batch, model):
+        model.zero_grad()
+        value = loss(batch).loss_objective
+        value.backward()
+        return value.item(), [parameter.grad.clone() for parameter in model.parameters()]
+
+    def in_float64(self, batch, draw, clipped):
+        """Loss, gradients and the share of accepted tokens."""
+        tokens, attention = batch["tokens", "full"], batch["masks", "all_attention_mask"]
+        mask = torch.zeros_like(attention)
+        mask[:, batch["tokens", "prompt"].shape[1] :] = True
+        mask &= attention
+        starts = [row.nonzero()[0, 0].item() for row in mask]
+        behaviour, current = (copy.deepcopy(model).double() for model in (self.behaviour, self.current))
+        before, logits = (
+            torch.nn.functional.pad(model(tokens, attention_mask=attention).logits[:, :-1], (0, 0, 1, 0))
+            for model in (behaviour, current)
+        )
+        names = batch.get(SEQUENCE).tolist()
+        taken = accepted(names, starts, mask, tokens, before.detach(), logits.detach(), SEED, draw, K)
+        own, old = (
+            values.log_softmax(-1).gather(-1, tokens[..., None])[..., 0] for values in (logits, before.detach())
+        )
+        ratio = (own - torch.where(taken, own.detach(), old)).exp()
+        advantages = batch["advantage"][..., 0].double()
+        value = -(clipped(ratio, advantages) * mask).sum() / mask.sum()
+        value.backward()
+        return value.item(), [parameter.grad for parameter in current.parameters()], taken.sum().item() / mask.sum().item()
+
+    def test_losses_are_those_of_float64(self):
+        old = self.old_log_probs()
+        batch = self.recorded(old)
+        low, high = 1 - CLIP[0], 1 + CLIP[1]
+        for kind, clipped in (
+            (SisGRPOLoss, lambda w, a: torch.minimum(w * a, w.clamp(low, high) * a)),
+            (SisCISPOLoss, lambda w, a: w.clamp(low, high) * a),
+        ):
+            with self.subTest(kind.__name__):
+                loss = self.loss(kind, self.current, old)
+                before = batch["log_probs", "full"].clone()
+                value, gradients = self.objective(loss, batch, self.current)
+                wanted, exact, share = self.in_float64(batch, old.step, clipped)
+                self.assertAlmostEqual(value, wanted, delta=1e-5)
+                largest = max(gradient.abs().max().item() for gradient in exact)
+                for gradient, of_float64 in zip(gradients, exact):
+                    self.assertLess((gradient - of_float64).abs().max().item(), 1e-4 * largest)
+                # The caller's batch keeps what was sampled with.
+                self.assertTrue(torch.equal(batch["log_probs", "full"], before))
+                metrics = old.stepped()
+                self.assertAlmostEqual(metrics["accept_rate"], share, places=9)
+                self.assertTrue(0.1 < share < 0.9, share)
+                self.assertEqual((metrics["missing"], metrics["envelope_violations"]), (0, 0))
+        self.assertEqual(self.client.get_run(self.id()).policy_version, 2)
+
+    def test_without_a_server_it_is_torchrls_own_loss(self):
+        server = LiveServer()
+        self.addCleanup(server.kill)
+        client = sis.Client([server.address])
+        self.addCleanup(client.close)
+        old = self.old_log_probs(client)
+        batch = self.recorded(old)
+        loss = self.loss(SisGRPOLoss, self.current, old)
+        with_decisions = self.objective(loss, batch, self.current)
+        server.kill()
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            lost = self.objective(loss, batch, self.current)
+            old.stepped()
+        self.assertEqual(sum("training goes on" in str(warning.message) for warning in seen), 1)
+        stock = GRPOLoss(loss.actor_network, entropy_bonus=False, clip_epsilon=CLIP)
+        own = self.objective(stock, batch, self.current)
+        self.assertEqual(lost[0], own[0])
+        self.assertTrue(all(map(torch.equal, lost[1], own[1])))
+        self.assertNotEqual(with_decisions[0], own[0])
+
+    def test_the_distance_to_the_sampler_is_of_what_was_sampled_with(self):
+        old = self.old_log_probs()
+        batch = self.recorded(old)
+        settings = {"kl_to_inference_coeff": 0.5, "kl_mask_threshold": 0.01}
+        ours = self.loss(SisGRPOLoss, self.current, old, **settings)(batch)
+        stock = GRPOLoss(
+            self.loss(SisGRPOLoss, self.current, old).actor_network, entropy_bonus=False, clip_epsilon=CLIP, **settings
+        )(batch)
+        self.assertEqual(ours.kl_to_inference.item(), stock.kl_to_inference.item())
+        self.assertGreater(ours.kl_to_inference.item(), 0)
+
+    def test_what_is_refused(self):
+        old = self.old_log_probs()
+        with self.assertRaisesRegex(ValueError, "actor_network NoneType has no parameters"):
+            SisGRPOLoss(None, old_log_probs=old)
+        loss = self.loss(SisGRPOLoss, self.current, old)
+        batch = self.batch()
+        with self.assertRaisesRegex(ValueError, "no 'sis_sequence': call record"):
+            loss(batch)
+
+
+if __name__ == "__main__":
+    unittest.main()
