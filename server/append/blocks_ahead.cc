@@ -82,9 +82,11 @@ bool BlocksAhead::RoomIsAmple(Entries piece, const SharedSegment* segment) const
 
 void BlocksAhead::BeginPiece(Entries entries, const SharedSegment* segment) {
   Forget();
+  const size_t most = std::min(entries.size(), kPieceEntries);
   size_t slots = 0;
-  for (; end_ < std::min(entries.size(), kPieceEntries) && slots < kPieceSlots; ++end_) {
-    slots += size_t{PositionsIn(entries[end_], segment)} * run_->config().top_k;
+  while (end_ < most && slots < kPieceSlots) {
+    slots += size_t{PositionsIn(entries[end_++], segment)} * run_->config().top_k;
+    if (end_ == kFirstEntries && slots < kFirstSlots) end_ = most;
   }
   size_t lanes = std::min(slots / kLaneSlots, workers_->threads());
   const Entries piece = entries.first(end_);

@@ -35,6 +35,10 @@ class BlocksAhead {
   // After so many, other runs have their turn at the workers.
   static constexpr size_t kPieceSlots = 1 << 20;
   static constexpr size_t kPieceEntries = 256;
+  // Where the first entries have fewer, as of engines that append a token at a time, the others of
+  // the piece are not looked at.
+  static constexpr size_t kFirstEntries = 8;
+  static constexpr size_t kFirstSlots = kFirstEntries * 2 * kLaneSlots / kPieceEntries;
 
   // All must outlive the object. Without workers (null) nothing is done ahead.
   BlocksAhead(std::shared_ptr<Run> run, const ByteBudget& server_budget,

@@ -223,6 +223,16 @@ TEST_F(PreparedTest, LargeMessagesOfSeveralSequencesAreDoneAhead) {
   EXPECT_EQ(run_->Describe().sequences, 2);
 }
 
+TEST_F(PreparedTest, APieceThatBeginsWithSmallBlocksIsNotLookedAt) {
+  v1::AppendBatch batch;
+  for (size_t i = 0; i < BlocksAhead::kFirstEntries; ++i) {
+    *batch.add_entries()->mutable_block() = records_.Block("small", i, 0, i, 1);
+  }
+  batch.MergeFrom(TwoBlocks("a", "b", kRecords));
+  EXPECT_EQ(Ahead(batch, &workers_), std::string(batch.entries_size(), '-'));
+  EXPECT_EQ(run_->Describe().sequences, 0);
+}
+
 TEST_F(PreparedTest, ASequenceWaitsFromTheFirstEntryThatIsNotJustAppended) {
   v1::AppendBatch batch = TwoBlocks("a", "b", kRecords);
   *batch.add_entries()->mutable_block() = records_.Block("a", kRecords, 0, 0, 10);
