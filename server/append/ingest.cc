@@ -20,9 +20,6 @@ absl::Status InSequence(SequenceNameView name, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(ToString(name), ": ", status.message()));
 }
 
-// What a sequence without records costs.
-int64_t BaseBytes() { return Sequence::kBaseBytes; }
-
 SequenceName Copy(SequenceNameView name) { return {std::string(name.id), name.attempt}; }
 
 // Refused because of what is there already.
@@ -121,7 +118,8 @@ absl::Status Ingest::ApplyBlock(SequenceNameView name, const AppendEntryView& bl
   const std::span<const uint8_t> ranks = block_.ranks();
   const auto count = static_cast<uint32_t>(ranks.size());
   const absl::StatusOr<std::shared_ptr<Sequence>> sequence = Open(name, [&] {
-    return Sequence::BytesWithBlock(run_->config().record_format(), block.first_position, count);
+    return run_->BaseBytes(name) +
+           Sequence::BytesOfFirstBlock(run_->config().record_format(), block.first_position, count);
   });
   if (!sequence.ok()) return sequence.status();
   const auto new_bytes = [&] {
@@ -164,7 +162,8 @@ absl::Status Ingest::ApplySeal(SequenceNameView name, uint32_t length) {
     return absl::InvalidArgumentError(
         absl::StrCat("seal.length ", length, " is beyond ", run_->limits().max_positions));
   }
-  const absl::StatusOr<std::shared_ptr<Sequence>> sequence = Open(name, BaseBytes);
+  const absl::StatusOr<std::shared_ptr<Sequence>> sequence =
+      Open(name, [&] { return run_->BaseBytes(name); });
   if (!sequence.ok()) return sequence.status();
   return Change(name, *sequence, [&]() -> absl::StatusOr<std::vector<LogEntry>> {
     const bool was_sealed = (*sequence)->sealed();
@@ -176,7 +175,8 @@ absl::Status Ingest::ApplySeal(SequenceNameView name, uint32_t length) {
 }
 
 absl::Status Ingest::ApplyTruncate(SequenceNameView name, uint32_t length) {
-  const absl::StatusOr<std::shared_ptr<Sequence>> sequence = Open(name, BaseBytes);
+  const absl::StatusOr<std::shared_ptr<Sequence>> sequence =
+      Open(name, [&] { return run_->BaseBytes(name); });
   if (!sequence.ok()) return sequence.status();
   return Change(name, *sequence, [&]() -> absl::StatusOr<std::vector<LogEntry>> {
     const bool drops = (*sequence)->committed_length() > length;

@@ -32,6 +32,8 @@ class BackingStore {
 
   // For a new sequence.
   virtual std::unique_ptr<Attachment> Attach() = 0;
+  // Charged for it, and for the sequence's place among those that other servers are asked about.
+  static constexpr int64_t kAttachmentBytes = 208;
 
   // A sequence for reading [first, first + count), or all of it if count is 0: from memory, and
   // what isn't there from the store. May wait for the store, so the caller holds no lock.

@@ -4,10 +4,8 @@
 #include <cstdint>
 #include <limits>
 #include <list>
-#include <map>
 #include <memory>
-#include <optional>
-#include <variant>
+#include <utility>
 
 #include "absl/time/time.h"
 #include "server/cache/sequence.h"
@@ -16,39 +14,42 @@
 
 namespace sis {
 
-// A sequence, with a count of its own bytes.
+// A sequence, with a count of its own bytes and of those around it.
 struct HeldSequence {
-  explicit HeldSequence(ByteBudget& run_budget)
-      : bytes(std::numeric_limits<int64_t>::max(), &run_budget) {}
+  // `base_bytes` must have been charged to the run.
+  HeldSequence(ByteBudget& run_budget, int64_t base_bytes, const RecordFormat& format, uint64_t key,
+               Arena& arena, std::unique_ptr<BackingStore::Attachment> attachment)
+      : bytes(std::numeric_limits<int64_t>::max(), &run_budget, base_bytes),
+        sequence(format, key, arena, bytes, std::move(attachment)) {}
   ByteBudget bytes;
-  std::optional<Sequence> sequence;  // once its base cost is charged
+  Sequence sequence;
 };
 
 // Guarded by its run's lock.
 struct Member {
   // Where it stands in Members. kUnread: its run keeps it until it has been read. kInUse: it was
   // found in use when it was to be evicted.
-  enum class Place { kRead, kUnread, kLeased, kInUse };
-  // Where it stands in VersionIndex, if it does: among those to look at, or by version.
-  using InVersionIndex = std::variant<std::monostate, std::list<Member*>::iterator,
-                                      std::multimap<uint64_t, Member*>::iterator>;
+  enum class Place : uint8_t { kRead, kUnread, kLeased, kInUse };
+  // Where it stands in VersionIndex.
+  enum class InVersionIndex : uint8_t { kNowhere, kToLookAt, kByVersion };
 
   // Only Run hands out references, under its lock.
   bool in_use() const { return held.use_count() > 1; }
   // Nobody reads, writes or leases it.
   bool idle() const { return leases == 0 && !in_use(); }
-  Sequence& sequence() const { return *held->sequence; }
-  std::shared_ptr<Sequence> shared() const { return {held, &*held->sequence}; }
+  Sequence& sequence() const { return held->sequence; }
+  std::shared_ptr<Sequence> shared() const { return {held, &held->sequence}; }
 
   std::shared_ptr<HeldSequence> held;
   absl::Time last_used;
   Place place;
-  int leases = 0;
+  InVersionIndex in_version_index = InVersionIndex::kNowhere;
   bool unread = true;
   bool release_when_free = false;
+  int leases = 0;
+  uint64_t version_index_key = 0;
   std::list<Member>::iterator here;            // in the list of its place
   std::list<Member*>::iterator in_round = {};  // of its run's Round, if that has members
-  InVersionIndex in_version_index = {};
   SequenceName name;
 };
 

@@ -19,12 +19,12 @@ Member& Members::Add(const SequenceName& name, std::shared_ptr<HeldSequence> hel
       {.held = std::move(held), .last_used = now, .place = place, .here = {}, .name = name});
   Member& member = there.back();
   member.here = std::prev(there.end());
-  by_name_.emplace(name, &member);
+  by_name_.insert(&member);
   return member;
 }
 
 void Members::Remove(Member& member) {
-  by_name_.erase(member.name);
+  by_name_.erase(&member);
   list(member.place).erase(member.here);
 }
 

@@ -6,9 +6,8 @@
 #include <cstdint>
 #include <list>
 #include <memory>
-#include <utility>
 
-#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/time/time.h"
 #include "server/cache/member.h"
 #include "server/cache/sequence_name.h"
@@ -37,14 +36,14 @@ class Members {
   // Null if there is none.
   Member* Find(SequenceNameView name) {
     const auto found = by_name_.find(name);
-    return found == by_name_.end() ? nullptr : found->second;
+    return found == by_name_.end() ? nullptr : *found;
   }
   const Member* Find(SequenceNameView name) const { return const_cast<Members*>(this)->Find(name); }
   // Asks the processor for the memory that Find needs.
   void Prefetch(SequenceNameView name) const { by_name_.prefetch(name); }
   template <typename Visit>
   void ForEach(const Visit& visit) const {
-    for (const auto& [name, member] : by_name_) visit(std::as_const(*member));
+    for (const Member* member : by_name_) visit(*member);
   }
 
   // The name must be new.
@@ -72,6 +71,18 @@ class Members {
     return which == Evict::kRead ? Place::kRead : Place::kUnread;
   }
 
+  // A member's own name is its key.
+  static SequenceNameView NameOf(const Member* member) { return member->name; }
+  static SequenceNameView NameOf(SequenceNameView name) { return name; }
+  struct HashOfName {
+    using is_transparent = void;
+    size_t operator()(const auto& key) const { return absl::Hash<SequenceNameView>()(NameOf(key)); }
+  };
+  struct SameName {
+    using is_transparent = void;
+    bool operator()(const auto& a, const auto& b) const { return NameOf(a) == NameOf(b); }
+  };
+
   List& list(Place place) { return lists_[static_cast<size_t>(place)]; }
   Place HomeOf(const Member& member) const {
     if (member.leases > 0) return Place::kLeased;
@@ -84,7 +95,7 @@ class Members {
 
   bool keeps_unread_;
   std::array<List, 4> lists_;  // by place
-  absl::flat_hash_map<SequenceName, Member*, SequenceNameHash, SequenceNameEqual> by_name_;
+  absl::flat_hash_set<Member*, HashOfName, SameName> by_name_;
   int64_t looked_at_ = 0;
 };
 

@@ -121,32 +121,30 @@ uint32_t Page::PackedPositions(uint64_t present) {
   return static_cast<uint32_t>(GroupCount(end) * kGroupPositions);
 }
 
-Page::Page(const RecordFormat& format, uint32_t first_position, Arena::Allocation block,
-           ByteBudget& budget)
-    : format_(format),
-      first_position_(first_position),
-      budget_(budget),
+Page::Page(const PageOwner& owner, uint32_t first_position, Arena::Allocation block)
+    : owner_(owner),
       block_(std::move(block)),
-      packed_positions_(block_.bytes().size() == PackedBytes(format, kPositions) ? kPositions : 0) {
-}
+      first_position_(first_position),
+      packed_positions_(block_.bytes().size() == PackedBytes(owner.format, kPositions) ? kPositions
+                                                                                       : 0) {}
 
 Page::~Page() {
-  budget_.Refund(static_cast<int64_t>(Arena::CellBytes(block_.bytes().size())) + kIndexBytes);
+  owner_.budget.Refund(static_cast<int64_t>(Arena::CellBytes(block_.bytes().size())) + kIndexBytes);
 }
 
 PageHeader Page::header() const {
-  return {.encoding = format_.encoding,
-          .slots = format_.slots,
-          .vocabulary_size = format_.vocabulary_size,
+  return {.encoding = format().encoding,
+          .slots = format().slots,
+          .vocabulary_size = format().vocabulary_size,
           .first_position = first_position_,
           .positions = packed_positions_};
 }
 
-RecordRows Page::TailRows() const { return Carve(block_.bytes().data(), format_.slots); }
+RecordRows Page::TailRows() const { return Carve(block_.bytes().data(), format().slots); }
 
 void Page::Unpack(const RecordRows& rows) const {
   ReadRecords(ViewPage(header(), block_.bytes()), 0,
-              SubRows(rows, 0, packed_positions_, format_.slots));
+              SubRows(rows, 0, packed_positions_, format().slots));
 }
 
 absl::Status Page::Check() const {
@@ -175,10 +173,10 @@ void Page::Store(uint32_t index, const RecordView& records, size_t row, uint32_t
 
 void Page::StoreAbsent(uint32_t index, const RecordView& records, size_t row, uint32_t count,
                        std::span<const uint8_t> ranks, const RecordRows& to) {
-  const size_t slots = format_.slots;
+  const size_t slots = format().slots;
   std::array<uint8_t, kPositions> used_slots;
-  RoundBehaviorRows(format_.encoding, records.log_probs.subspan(row * slots, count * slots),
-                    format_.slots, to.log_probs.subspan(index * slots, count * slots),
+  RoundBehaviorRows(format().encoding, records.log_probs.subspan(row * slots, count * slots),
+                    format().slots, to.log_probs.subspan(index * slots, count * slots),
                     std::span(used_slots).first(count));
   std::ranges::copy(records.sampled_ids.subspan(row, count), to.sampled_ids.subspan(index).begin());
   std::ranges::copy(records.sampled_log_probs.subspan(row, count),
@@ -207,7 +205,7 @@ void Page::Add(uint32_t index, const RecordView& records, size_t row, uint32_t c
       packed_positions_ = kPositions;
     }
     if (present_ == 0) {
-      AddAll(SubView(records, row, count, format_.slots), ranks.subspan(row, count));
+      AddAll(SubView(records, row, count, format().slots), ranks.subspan(row, count));
     } else {
       Store(index, records, row, count, ranks, rows);
       Encode(rows);
@@ -215,7 +213,7 @@ void Page::Add(uint32_t index, const RecordView& records, size_t row, uint32_t c
     return;
   }
   if (packed()) {
-    Unpack(Carve(block.bytes().data(), format_.slots));
+    Unpack(Carve(block.bytes().data(), format().slots));
     block_ = std::move(block);
     packed_positions_ = 0;
   }
@@ -224,13 +222,13 @@ void Page::Add(uint32_t index, const RecordView& records, size_t row, uint32_t c
 
 void Page::AddAll(const RecordView& records, std::span<const uint8_t> ranks) {
   RowBuffer buffer;
-  const RecordRows rounded = buffer.Rows(format_);
+  const RecordRows rounded = buffer.Rows(format());
   EncodePage(header(), records, ranks, block_.bytes(), rounded.log_probs);
   rows_.Renew();
   present_ = kAll;
   RecordView recorded = records;
   recorded.log_probs = rounded.log_probs;
-  if (LosesIds(records.ids, rounded.log_probs, format_.slots)) {
+  if (LosesIds(records.ids, rounded.log_probs, format().slots)) {
     std::ranges::transform(
         records.ids, rounded.log_probs, rounded.ids.begin(),
         [](int32_t id, float log_prob) { return log_prob == kMinusInfinity ? -1 : id; });
@@ -244,7 +242,7 @@ void Page::Encode(const RecordRows& rows) {
   for (uint32_t index = 0; index < packed_positions_; ++index) {
     ranks[index] = (present_ >> index & 1) != 0 ? rows.ranks[index] : kRankAbsent;
   }
-  EncodePage(header(), ViewOf(SubRows(rows, 0, packed_positions_, format_.slots)),
+  EncodePage(header(), ViewOf(SubRows(rows, 0, packed_positions_, format().slots)),
              std::span(ranks).first(packed_positions_), block_.bytes());
   rows_.Renew();
 }
@@ -252,14 +250,14 @@ void Page::Encode(const RecordRows& rows) {
 void Page::Pack(Arena& arena) {
   if (packed()) return;
   const uint32_t positions = PackedPositions(present_);
-  Arena::Allocation block = arena.Allocate(PackedBytes(format_, positions));
+  Arena::Allocation block = arena.Allocate(PackedBytes(format(), positions));
   if (block.empty()) return;
   const RecordRows rows = TailRows();
   const Arena::Allocation tail = std::exchange(block_, std::move(block));
   packed_positions_ = static_cast<uint8_t>(positions);
   Encode(rows);
-  budget_.Refund(static_cast<int64_t>(Arena::CellBytes(tail.bytes().size()) -
-                                      Arena::CellBytes(block_.bytes().size())));
+  owner_.budget.Refund(static_cast<int64_t>(Arena::CellBytes(tail.bytes().size()) -
+                                            Arena::CellBytes(block_.bytes().size())));
 }
 
 void Page::Truncate(uint32_t index) {
@@ -278,7 +276,7 @@ void Page::Truncate(uint32_t index) {
 
 RecordRows Page::Rows(RowBuffer& buffer) const {
   if (!packed()) return TailRows();
-  const RecordRows rows = buffer.Rows(format_);
+  const RecordRows rows = buffer.Rows(format());
   Unpack(rows);
   return rows;
 }
@@ -288,7 +286,7 @@ void Page::Read(uint32_t index, const RecordRows& rows) const {
     ReadRecords(ViewPage(header(), block_.bytes()), index, rows);
     return;
   }
-  const RecordRows from = SubRows(TailRows(), index, rows.ranks.size(), format_.slots);
+  const RecordRows from = SubRows(TailRows(), index, rows.ranks.size(), format().slots);
   const auto copy = [](auto array, auto to) {
     if (!to.empty()) std::ranges::copy(array, to.begin());
   };
@@ -300,7 +298,7 @@ void Page::Read(uint32_t index, const RecordRows& rows) const {
 }
 
 BehaviorView Page::Behavior(uint32_t index, uint32_t count) const {
-  const size_t slots = format_.slots;
+  const size_t slots = format().slots;
   if (!packed()) {
     const RecordRows rows = SubRows(TailRows(), index, count, slots);
     return {.log_probs = rows.log_probs,
@@ -308,7 +306,7 @@ BehaviorView Page::Behavior(uint32_t index, uint32_t count) const {
             .sampled_ranks = rows.ranks};
   }
   const PageView page = ViewPage(header(), block_.bytes());
-  const size_t group_bytes = GroupBytes(format_.encoding, slots);
+  const size_t group_bytes = GroupBytes(format().encoding, slots);
   const size_t group = index / kGroupPositions;
   const size_t lane = index % kGroupPositions;
   const auto* sampled = reinterpret_cast<const float*>(page.sampled_log_probs.data());
@@ -318,20 +316,20 @@ BehaviorView Page::Behavior(uint32_t index, uint32_t count) const {
           .sampled_ranks = {ranks + index, count},
           .grouped_log_probs = {.rows = page.log_probs.subspan(
                                     group * group_bytes, GroupCount(lane + count) * group_bytes),
-                                .encoding = format_.encoding,
+                                .encoding = format().encoding,
                                 .first_lane = static_cast<uint8_t>(lane)},
           // The sections lie side by side, ids last.
           .fixed_rows = {.bytes = {page.log_probs.data(), page.ids.data()}, .tag = &rows_}};
 }
 
 RecordedSets Page::Sets(uint32_t index, uint32_t count, int top_k) const {
-  const int slots = format_.slots;
+  const int slots = format().slots;
   if (!packed()) {
     const RecordRows rows = SubRows(TailRows(), index, count, slots);
     return {.slots = slots, .top_k = top_k, .ids = rows.ids, .log_probs = rows.log_probs};
   }
   GroupedIds ids{.rows = ViewPage(header(), block_.bytes()).ids,
-                 .bits = IdBits(format_.vocabulary_size),
+                 .bits = IdBits(format().vocabulary_size),
                  .first_lane = static_cast<uint8_t>(index % kGroupPositions)};
   ids.rows = ids.rows.subspan(index / kGroupPositions * ids.GroupBytes(slots),
                               GroupCount(ids.first_lane + count) * ids.GroupBytes(slots));
@@ -349,7 +347,7 @@ uint64_t Page::DigestOf(const RecordRows& rows, uint64_t positions) const {
     index += static_cast<uint32_t>(std::countr_zero(positions >> index));
     const auto count = static_cast<uint32_t>(std::countr_one(positions >> index));
     digest +=
-        DigestOfRows(first_position_ + index, ViewOf(SubRows(rows, index, count, format_.slots)));
+        DigestOfRows(first_position_ + index, ViewOf(SubRows(rows, index, count, format().slots)));
     index += count;
     if (index == kPositions) break;
   }

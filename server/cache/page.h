@@ -26,6 +26,12 @@ struct RecordFormat {
   int32_t vocabulary_size;  // V
 };
 
+// What a page takes of its sequence, which outlives it.
+struct PageOwner {
+  RecordFormat format;
+  ByteBudget& budget;
+};
+
 // The size of the records of a page before it is packed.
 size_t TailBytes(const RecordFormat& format);
 // And after, up to so many positions.
@@ -51,7 +57,8 @@ class Page {
   static constexpr uint64_t Mask(uint32_t index, uint32_t count) {
     return (count == kPositions ? kAll : (uint64_t{1} << count) - 1) << index;
   }
-  // Charged besides the block: the page itself and its place in the sequence's index.
+  // Charged besides the block: the page itself and its place in the sequence's index, one
+  // allocation.
   static constexpr int64_t kIndexBytes = 128;
 
   // Up to which a page that holds these positions is packed: the end of a group.
@@ -61,8 +68,7 @@ class Page {
   // about to be added at once.
   // Block and kIndexBytes must have been charged to the budget, which gets back what the page holds
   // when it goes.
-  Page(const RecordFormat& format, uint32_t first_position, Arena::Allocation block,
-       ByteBudget& budget);
+  Page(const PageOwner& owner, uint32_t first_position, Arena::Allocation block);
   ~Page();
   Page(const Page&) = delete;
   Page& operator=(const Page&) = delete;
@@ -124,10 +130,11 @@ class Page {
                    std::span<const uint8_t> ranks, const RecordRows& to);
   uint64_t DigestOf(const RecordRows& rows, uint64_t positions) const;
 
-  const RecordFormat& format_;
-  const uint32_t first_position_;
-  ByteBudget& budget_;
+  const RecordFormat& format() const { return owner_.format; }
+
+  const PageOwner& owner_;
   Arena::Allocation block_;
+  const uint32_t first_position_;
   uint8_t packed_positions_;
   mutable std::atomic<bool> corrupt_ = false;
   RowsTag rows_;  // names the packed bytes as they are

@@ -57,11 +57,12 @@ class PageTest : public testing::TestWithParam<std::tuple<LogProbEncoding, int>>
   const RoundedRecords stored_{format_, sent_, kFirst};
   const std::unique_ptr<Arena> arena_ = *Arena::Map(8 << 20);
   ByteBudget budget_{1 << 20};
+  const PageOwner owner_{format_, budget_};
 };
 
 TEST_P(PageTest, HoldsTheSameInEitherForm) {
   {
-    Page page(format_, kFirst, Allocate(TailBytes(format_)), budget_);
+    Page page(owner_, kFirst, Allocate(TailBytes(format_)));
     EXPECT_EQ(page.present(), 0);
     uint64_t positions = 0;
     // In an order of its own: rows are independent.
@@ -83,19 +84,19 @@ TEST_P(PageTest, HoldsTheSameInEitherForm) {
 }
 
 TEST_P(PageTest, WholePagesArePackedAtOnce) {
-  Page page(format_, kFirst, Allocate(PackedBytes(format_, kAll)), budget_);
+  Page page(owner_, kFirst, Allocate(PackedBytes(format_, kAll)));
   Add(page, 0, kAll);
   EXPECT_TRUE(page.packed());
   ExpectHolds(page, Page::kAll);
 
-  Page one_by_one(format_, kFirst, Allocate(TailBytes(format_)), budget_);
+  Page one_by_one(owner_, kFirst, Allocate(TailBytes(format_)));
   for (uint32_t index = 0; index < kAll; ++index) Add(one_by_one, index, 1);
   one_by_one.Pack(*arena_);
   EXPECT_TRUE(std::ranges::equal(page.block(), one_by_one.block()));
 }
 
 TEST_P(PageTest, PackedPagesCanBeAddedToAndTruncated) {
-  Page page(format_, kFirst, Allocate(TailBytes(format_)), budget_);
+  Page page(owner_, kFirst, Allocate(TailBytes(format_)));
   Add(page, 10, 20);
   page.Pack(*arena_);
   Add(page, 12, 5);  // present: nothing to do, no block needed
@@ -127,7 +128,7 @@ TEST_P(PageTest, PackedPagesAreAsLongAsWhatTheyHold) {
   for (const uint32_t held : {1u, 16u, 33u}) {
     const uint32_t positions = (held + 15) / 16 * 16;
     {
-      Page page(format_, kFirst, Allocate(TailBytes(format_)), budget_);
+      Page page(owner_, kFirst, Allocate(TailBytes(format_)));
       Add(page, held - 1, 1);
       page.Pack(*arena_);
       EXPECT_EQ(page.packed_positions(), positions);
@@ -152,7 +153,7 @@ TEST_P(PageTest, PackedPagesAreAsLongAsWhatTheyHold) {
 TEST_P(PageTest, WithoutRoomATailStaysOne) {
   const std::unique_ptr<Arena> full = *Arena::Map(Arena::kSlabBytes);
   const Arena::Allocation all = full->Allocate(Arena::kSlabBytes);
-  Page page(format_, kFirst, Allocate(TailBytes(format_)), budget_);
+  Page page(owner_, kFirst, Allocate(TailBytes(format_)));
   Add(page, 0, kAll);
   page.Pack(*full);
   EXPECT_FALSE(page.packed());
@@ -161,7 +162,7 @@ TEST_P(PageTest, WithoutRoomATailStaysOne) {
 
 TEST_P(PageTest, AFlippedBitIsFound) {
   for (const size_t place : {0, 1, 2}) {
-    Page page(format_, kFirst, Allocate(PackedBytes(format_, kAll)), budget_);
+    Page page(owner_, kFirst, Allocate(PackedBytes(format_, kAll)));
     Add(page, 0, kAll);
     const std::span<const std::byte> rows = page.Behavior(0, kAll).grouped_log_probs.rows;
     const size_t offset = place * (rows.size() - 1) / 2;
@@ -179,7 +180,7 @@ TEST_P(PageTest, AFlippedBitIsFound) {
 }
 
 TEST_P(PageTest, SameMeansBitByBitOnceRounded) {
-  Page page(format_, kFirst, Allocate(TailBytes(format_)), budget_);
+  Page page(owner_, kFirst, Allocate(TailBytes(format_)));
   Add(page, 9, 1);
   const auto same = [&](auto change) {
     SentRecords changed = sent_;

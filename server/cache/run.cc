@@ -126,15 +126,19 @@ void Run::FindToAppend(std::span<const SequenceNameView> names,
   }
 }
 
+int64_t Run::BaseBytes(SequenceNameView name) const {
+  return Sequence::kBaseBytes + HeapBytes(name.id) +
+         (backing_ != nullptr ? BackingStore::kAttachmentBytes : 0);
+}
+
 absl::StatusOr<std::shared_ptr<Run::Held>> Run::NewSequence(const SequenceName& name) {
-  auto held = std::make_shared<Held>(budget_);
-  if (!held->bytes.TryCharge(Sequence::kBaseBytes)) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(Sequence::kBaseBytes, " bytes are not to be had"));
+  const int64_t bytes = BaseBytes(name);
+  if (!budget_.TryCharge(bytes)) {
+    return absl::ResourceExhaustedError(absl::StrCat(bytes, " bytes are not to be had"));
   }
-  held->sequence.emplace(config_.record_format(), SequenceKey(config_.seed, name.attempt, name.id),
-                         arena_, held->bytes, backing_ != nullptr ? backing_->Attach() : nullptr);
-  return held;
+  return std::make_shared<Held>(budget_, bytes, config_.record_format(),
+                                SequenceKey(config_.seed, name.attempt, name.id), arena_,
+                                backing_ != nullptr ? backing_->Attach() : nullptr);
 }
 
 Member& Run::Insert(const SequenceName& name, std::shared_ptr<Held> held) {

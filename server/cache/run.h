@@ -111,6 +111,9 @@ class Run {
   void FindToAppend(std::span<const SequenceNameView> names,
                     std::span<std::shared_ptr<Sequence>> found) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // What a sequence of that name costs without records.
+  int64_t BaseBytes(SequenceNameView name) const;
+
   using Held = HeldSequence;
   // An empty sequence, not in the run yet. ResourceExhausted if the budget is used up.
   absl::StatusOr<std::shared_ptr<Held>> NewSequence(const SequenceName& name);

@@ -37,9 +37,9 @@ void Sequence::ForEachPart(uint32_t first, uint32_t end, const Visit& visit) {
   }
 }
 
-int64_t Sequence::BytesWithBlock(const RecordFormat& format, uint32_t first_position,
-                                 uint32_t count) {
-  int64_t bytes = kBaseBytes + kVersionSpanBytes;
+int64_t Sequence::BytesOfFirstBlock(const RecordFormat& format, uint32_t first_position,
+                                    uint32_t count) {
+  int64_t bytes = kVersionSpanBytes;
   ForEachPart(first_position, first_position + count, [&](const PagePart& part) {
     bytes += Charge(NewPageBytes(format, Page::Mask(part.index, part.count)));
   });
@@ -48,7 +48,7 @@ int64_t Sequence::BytesWithBlock(const RecordFormat& format, uint32_t first_posi
 
 Sequence::~Sequence() {
   const auto spans = static_cast<int64_t>(versions_.size());
-  budget_.Refund(kBaseBytes + spans * kVersionSpanBytes);
+  owner_.budget.Refund(kBaseBytes + spans * kVersionSpanBytes);
 }
 
 absl::Status Sequence::CheckFits(uint32_t first_position, uint64_t policy_version,
@@ -79,7 +79,7 @@ absl::Status Sequence::CheckFitsPage(const PagePart& part, uint64_t policy_versi
     const uint32_t index = part.index + i;
     if ((page.present() >> index & 1) == 0) continue;
     const uint32_t position = part.number * Page::kPositions + index;
-    if (!SameRecord(format_, records, part.row + i, stored, index)) {
+    if (!SameRecord(owner_.format, records, part.row + i, stored, index)) {
       return absl::AlreadyExistsError(
           absl::StrCat("position ", position, " is committed with other content"));
     }
@@ -107,7 +107,7 @@ absl::Status Sequence::Append(uint32_t first_position, uint64_t policy_version,
   }
 
   const int64_t bytes = NewBytes(first_position, count, policy_version);
-  if (!budget_.TryCharge(bytes)) {
+  if (!owner_.budget.TryCharge(bytes)) {
     return absl::ResourceExhaustedError(absl::StrCat(bytes, " bytes are not to be had"));
   }
   absl::InlinedVector<Arena::Allocation, 2> blocks;
@@ -118,7 +118,7 @@ absl::Status Sequence::Append(uint32_t first_position, uint64_t policy_version,
     room = room && (block_bytes == 0 || !blocks.back().empty());
   });
   if (!room) {
-    budget_.Refund(bytes);
+    owner_.budget.Refund(bytes);
     return absl::ResourceExhaustedError(
         absl::StrCat(bytes, " bytes are not to be had in one piece"));
   }
@@ -131,7 +131,7 @@ absl::Status Sequence::Append(uint32_t first_position, uint64_t policy_version,
   // Not before: a page counted on as a tail must still be one when its turn comes.
   PackTails();
   SetVersion(first_position, end, policy_version);
-  committed_length_ = std::max(committed_length_, end);
+  committed_length_ = std::max(committed_length_.load(), end);
   positions_ += added;
   NoteEnd();
   if (appended != nullptr) *appended = {added, committed_length_};
@@ -156,9 +156,8 @@ bool Sequence::AddToLastTail(uint32_t first_position, uint64_t policy_version,
     page.Pack(arena_);
   }
   span.end = first_position + count;
-  committed_length_ = span.end;
+  committed_length_.store(span.end, std::memory_order_relaxed);
   positions_ += count;
-  end_.index.store(index + count, std::memory_order_relaxed);
   return true;
 }
 
@@ -167,16 +166,15 @@ void Sequence::NoteEnd() {
   end_.page.store(&page, std::memory_order_relaxed);
   end_.span.store(&versions_.rbegin()->second, std::memory_order_relaxed);
   end_.tail.store(page.packed() ? nullptr : page.block().data(), std::memory_order_relaxed);
-  end_.index.store(IndexInPage(committed_length_), std::memory_order_relaxed);
 }
 
 void Sequence::PrefetchEnd() const {
   const std::byte* tail = end_.tail.load(std::memory_order_relaxed);
-  const uint32_t index = end_.index.load(std::memory_order_relaxed);
-  if (tail == nullptr || index >= Page::kPositions) return;
+  if (tail == nullptr) return;
   __builtin_prefetch(end_.page.load(std::memory_order_relaxed), 1);
   __builtin_prefetch(end_.span.load(std::memory_order_relaxed), 1);
-  PrefetchTailRow(format_, tail, index);
+  PrefetchTailRow(owner_.format, tail,
+                  IndexInPage(committed_length_.load(std::memory_order_relaxed)));
 }
 
 int64_t Sequence::AddToPage(const PagePart& part, const RecordView& records,
@@ -184,8 +182,7 @@ int64_t Sequence::AddToPage(const PagePart& part, const RecordView& records,
   auto found = pages_.find(part.number);
   if (found == pages_.end()) {
     const uint32_t first_position = part.number * Page::kPositions;
-    found =
-        pages_.try_emplace(part.number, format_, first_position, std::move(block), budget_).first;
+    found = pages_.try_emplace(part.number, owner_, first_position, std::move(block)).first;
   }
   Page& page = found->second;
   const int before = std::popcount(page.present());
@@ -231,14 +228,14 @@ Sequence::PageNeed Sequence::NeedOf(const PagePart& part) const {
   const uint64_t mask = Page::Mask(part.index, part.count);
   const auto found = pages_.find(part.number);
   if (found == pages_.end()) {
-    const size_t bytes = NewPageBytes(format_, mask);
+    const size_t bytes = NewPageBytes(owner_.format, mask);
     return {.charge = Charge(bytes), .block_bytes = bytes};
   }
   const Page& page = found->second;
   const uint64_t after = page.present() | mask;
   if (!page.packed() || after == page.present()) return {};
   if (after == Page::kAll && page.packed_positions() == Page::kPositions) return {};
-  const size_t bytes = NewPageBytes(format_, after);
+  const size_t bytes = NewPageBytes(owner_.format, after);
   return {.charge = Charge(bytes) - Charge(page.block().size()), .block_bytes = bytes};
 }
 
@@ -270,11 +267,11 @@ void Sequence::SetVersion(uint32_t first, uint32_t end, uint64_t version) {
   end = std::max(end, span->second.end);
   while (after != versions_.end() &&
          (after->first < end || (after->first == end && after->second.version == version))) {
-    end = std::max(end, after->second.end);
-    after = versions_.erase(after);
+    end = std::max(end, (after++)->second.end);
   }
   span->second.end = end;
-  budget_.Refund(static_cast<int64_t>(charged - versions_.size()) * kVersionSpanBytes);
+  versions_.erase(std::next(span), after);
+  owner_.budget.Refund(static_cast<int64_t>(charged - versions_.size()) * kVersionSpanBytes);
 }
 
 absl::Status Sequence::Truncate(uint32_t length) {
@@ -300,7 +297,7 @@ absl::Status Sequence::Truncate(uint32_t length) {
     span->second.end = std::min(span->second.end, length);
     span = span->first >= length ? versions_.erase(span) : std::next(span);
   }
-  budget_.Refund(static_cast<int64_t>(spans - versions_.size()) * kVersionSpanBytes);
+  owner_.budget.Refund(static_cast<int64_t>(spans - versions_.size()) * kVersionSpanBytes);
   committed_length_ = 0;
   if (!pages_.empty()) {
     const auto& [number, page] = *pages_.rbegin();
@@ -317,8 +314,8 @@ absl::Status Sequence::Seal(uint32_t length) {
         absl::StrCat("seal at ", length, ": sealed at length ", *sealed_length_));
   }
   if (length < committed_length_) {
-    return absl::FailedPreconditionError(absl::StrCat("seal at ", length, ": committed up to ",
-                                                      committed_length_, " (truncate first)"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "seal at ", length, ": committed up to ", committed_length_.load(), " (truncate first)"));
   }
   sealed_length_ = length;
   PackTails();

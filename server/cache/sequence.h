@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/btree_map.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "kernels/records/validate.h"
@@ -30,30 +31,25 @@ class Sequence {
   // The base cost must have been charged to the budget; budget and arena must outlive the sequence.
   Sequence(const RecordFormat& format, uint64_t key, Arena& arena, ByteBudget& budget,
            std::unique_ptr<BackingStore::Attachment> attachment = nullptr)
-      : format_(format),
-        key_(key),
-        arena_(arena),
-        budget_(budget),
-        attachment_(std::move(attachment)) {}
+      : owner_{format, budget}, key_(key), arena_(arena), attachment_(std::move(attachment)) {}
   ~Sequence();
   Sequence(const Sequence&) = delete;
   Sequence& operator=(const Sequence&) = delete;
 
-  // Charged per sequence, for the index entries around the pages: the longest id stands there
-  // twice.
-  static constexpr int64_t kBaseBytes = 1024;
+  // Charged per sequence, for itself and its entries in the indexes of its run.
+  static constexpr int64_t kBaseBytes = 464;
   // Pages that are kept unpacked to be filled; a third open one packs the first.
   static constexpr size_t kOpenTails = 2;
   // Charged per stretch of positions of one policy version.
   static constexpr int64_t kVersionSpanBytes = 64;
 
-  // The bytes of a new sequence with one block, all told.
-  static int64_t BytesWithBlock(const RecordFormat& format, uint32_t first_position,
-                                uint32_t count);
+  // The bytes of the first block of a new sequence, its base cost aside.
+  static int64_t BytesOfFirstBlock(const RecordFormat& format, uint32_t first_position,
+                                   uint32_t count);
 
   // The Philox key (kernels/numerics/sequence_key.h).
   uint64_t key() const { return key_; }
-  const RecordFormat& format() const { return format_; }
+  const RecordFormat& format() const { return owner_.format; }
   // The backing store's; null without one.
   BackingStore::Attachment* attachment() const { return attachment_.get(); }
 
@@ -149,14 +145,12 @@ class Sequence {
     std::atomic<const void*> page = nullptr;
     std::atomic<const void*> span = nullptr;
     std::atomic<const std::byte*> tail = nullptr;
-    std::atomic<uint32_t> index = 0;  // of the next position, in its page
   };
   void NoteEnd() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  const RecordFormat format_;
+  const PageOwner owner_;
   const uint64_t key_;
   Arena& arena_;
-  ByteBudget& budget_;
   const std::unique_ptr<BackingStore::Attachment> attachment_;
 
   End end_;
@@ -167,9 +161,9 @@ class Sequence {
   // that the arena had no room to pack.
   absl::InlinedVector<uint32_t, kOpenTails + 2> open_tails_ ABSL_GUARDED_BY(mutex_);
   // First position -> span; spans don't overlap, neighbours of one version are merged.
-  std::map<uint32_t, VersionSpan> versions_ ABSL_GUARDED_BY(mutex_);
-  uint32_t committed_length_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t positions_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::btree_map<uint32_t, VersionSpan> versions_ ABSL_GUARDED_BY(mutex_);
+  std::atomic<uint32_t> committed_length_ = 0;  // changes under the lock
+  uint32_t positions_ ABSL_GUARDED_BY(mutex_) = 0;
   std::optional<uint32_t> sealed_length_ ABSL_GUARDED_BY(mutex_);
 };
 

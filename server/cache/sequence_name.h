@@ -36,15 +36,10 @@ struct SequenceName {
   }
 };
 
-// For tables that are looked up by either.
-struct SequenceNameHash {
-  using is_transparent = void;
-  size_t operator()(SequenceNameView name) const { return absl::Hash<SequenceNameView>()(name); }
-};
-struct SequenceNameEqual {
-  using is_transparent = void;
-  bool operator()(SequenceNameView a, SequenceNameView b) const { return a == b; }
-};
+// What malloc gives for an id: nothing if it is short enough to lie in the string itself.
+inline int64_t HeapBytes(absl::string_view id) {
+  return id.size() <= std::string().capacity() ? 0 : static_cast<int64_t>(id.size() + 24) / 16 * 16;
+}
 
 // "sequence 'a' attempt 0", for messages.
 inline std::string ToString(SequenceNameView name) {

@@ -1,8 +1,6 @@
 #include "server/cache/version_index.h"
 
-#include <iterator>
 #include <optional>
-#include <variant>
 
 namespace sis {
 namespace {
@@ -18,15 +16,21 @@ bool IsStale(const Member& member, uint64_t oldest_fresh) {
 }
 
 void VersionIndex::Add(Member& member) {
-  if (!std::holds_alternative<std::monostate>(member.in_version_index)) return;
-  to_look_at_.push_back(&member);
-  member.in_version_index = std::prev(to_look_at_.end());
+  if (member.in_version_index != Place::kNowhere) return;
+  Insert(member, Place::kToLookAt, ++added_);
+}
+
+void VersionIndex::Insert(Member& member, Place place, uint64_t key) {
+  member.in_version_index = place;
+  member.version_index_key = key;
+  (place == Place::kToLookAt ? to_look_at_ : by_version_).emplace(key, &member);
 }
 
 void VersionIndex::Remove(Member& member) {
-  if (const auto* place = std::get_if<1>(&member.in_version_index)) to_look_at_.erase(*place);
-  if (const auto* place = std::get_if<2>(&member.in_version_index)) by_version_.erase(*place);
-  member.in_version_index = std::monostate();
+  if (member.in_version_index == Place::kNowhere) return;
+  (member.in_version_index == Place::kToLookAt ? to_look_at_ : by_version_)
+      .erase({member.version_index_key, &member});
+  member.in_version_index = Place::kNowhere;
 }
 
 void VersionIndex::LookAgain(Member& member) {
@@ -39,7 +43,7 @@ bool VersionIndex::Judge(Member& member, uint64_t oldest_fresh, std::vector<Memb
   const bool in_use = member.in_use();  // if not, nobody changes it meanwhile
   const std::optional<uint64_t> newest = member.sequence().newest_version();
   if (newest.has_value() && *newest >= oldest_fresh) {
-    member.in_version_index = by_version_.emplace(*newest, &member);
+    Insert(member, Place::kByVersion, *newest);
     return true;
   }
   if (member.leases > 0) return true;
@@ -60,7 +64,7 @@ std::vector<Member*> VersionIndex::TakeStale(uint64_t oldest_fresh) {
   }
   int in_use = 0;
   for (size_t left = to_look_at_.size(); left > 0 && in_use < kLooks; --left) {
-    Member& member = *to_look_at_.front();
+    Member& member = *to_look_at_.begin()->second;
     Remove(member);
     if (!Judge(member, oldest_fresh, stale)) ++in_use;
   }

@@ -2,10 +2,10 @@
 #pragma once
 
 #include <cstdint>
-#include <list>
-#include <map>
+#include <utility>
 #include <vector>
 
+#include "absl/container/btree_set.h"
 #include "server/cache/member.h"
 
 namespace sis {
@@ -35,12 +35,18 @@ class VersionIndex {
   int64_t looked_at() const { return looked_at_; }
 
  private:
-  // Puts a member that is in neither list where it belongs. False if that has to wait for the end
+  using Place = Member::InVersionIndex;
+
+  // One that is nowhere.
+  void Insert(Member& member, Place place, uint64_t key);
+  // Puts a member that is nowhere where it belongs. False if that has to wait for the end
   // of its use.
   bool Judge(Member& member, uint64_t oldest_fresh, std::vector<Member*>& stale);
 
-  std::list<Member*> to_look_at_;
-  std::multimap<uint64_t, Member*> by_version_;
+  using Ordered = absl::btree_set<std::pair<uint64_t, Member*>>;
+  Ordered to_look_at_;  // in the order in which they were added
+  Ordered by_version_;
+  uint64_t added_ = 0;
   int64_t looked_at_ = 0;
 };
 

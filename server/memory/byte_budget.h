@@ -9,11 +9,15 @@
 namespace sis {
 
 // Thread-safe. A budget may have a parent (the server's, for a run's quota), which is then charged
-// as well and must outlive it.
+// as well, gets back what is left when the budget goes, and must outlive it.
 class ByteBudget {
  public:
-  explicit ByteBudget(int64_t limit, ByteBudget* parent = nullptr)
-      : limit_(limit), parent_(parent) {}
+  // The parent must have been charged what is `used` from the beginning.
+  explicit ByteBudget(int64_t limit, ByteBudget* parent = nullptr, int64_t used = 0)
+      : used_(used), limit_(limit), parent_(parent) {}
+  ~ByteBudget() {
+    if (parent_ != nullptr) parent_->Refund(used());
+  }
   ByteBudget(const ByteBudget&) = delete;
   ByteBudget& operator=(const ByteBudget&) = delete;
 
@@ -47,7 +51,7 @@ class ByteBudget {
   int64_t limit() const { return limit_; }
 
  private:
-  std::atomic<int64_t> used_ = 0;
+  std::atomic<int64_t> used_;
   const int64_t limit_;
   ByteBudget* const parent_;
 };

@@ -147,11 +147,11 @@ absl::StatusOr<Run::Found> StoredCache::LoadNow(Run& run, const SequenceName& na
     return Run::Found(reason);
   }
   absl::StatusOr<std::shared_ptr<Run::Held>> held = run.NewSequence(name);
-  while (absl::IsResourceExhausted(held.status()) && MakeRoom(run, Sequence::kBaseBytes)) {
+  while (absl::IsResourceExhausted(held.status()) && MakeRoom(run, run.BaseBytes(name))) {
     held = run.NewSequence(name);
   }
   if (!held.ok()) return held.status();
-  Sequence& sequence = *(*held)->sequence;
+  Sequence& sequence = (*held)->sequence;
   std::vector<LogEntry> form;
   if (stored->whole_form.has_value()) {
     absl::StatusOr<std::vector<LogEntry>> parsed = ParseWholeForm(*stored->whole_form);

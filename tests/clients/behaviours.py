@@ -266,7 +266,7 @@ BEHAVIOURS = [
         "a run has more than its quota, and may evict",
         "the oldest sequences go: MISSING (EVICTED)",
         [
-            ("create_run run byte_quota=20000 evict_unread=1", "ok incarnation 1"),
+            ("create_run run byte_quota=14000 evict_unread=1", "ok incarnation 1"),
             *appended("x rows=64", *(f"y{i} rows=64" for i in range(9))),
             ("fetch x:0+64 y8", "ok positions 128 missing 0:0+64 EVICTED"),
             ("evaluate draw=1", "ok scored 64 missing 64 new 128 missing 0:0+64 EVICTED"),

@@ -1,0 +1,99 @@
+// What a sequence is charged is no less than what it takes, and not much more (docs/scaling.md).
+#include <gtest/gtest.h>
+#include <malloc.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "server/cache/run.h"
+#include "server/store/sequence_log.h"
+#include "server/testing/rounded_records.h"
+
+namespace sis {
+namespace {
+
+// Hash tables have just grown: they are as empty as they ever are.
+constexpr int kSequences = (1 << 12) * 7 / 8 + 1;
+
+// Attaches what the stored cache does.
+class SharedStore final : public BackingStore {
+ public:
+  bool shared() const override { return true; }
+  std::unique_ptr<Attachment> Attach() override { return std::make_unique<SequenceLog>(); }
+  FoundSequence Find(Run& run, const SequenceName& name, uint32_t, uint32_t) override {
+    return run.Find(name);
+  }
+  void DropBehind(const Run&, const SequenceName&, MissingReason) override {}
+};
+
+struct Kind {
+  std::string name;
+  size_t id_bytes = 15;
+  uint32_t positions = 16;
+  uint32_t positions_per_version = 1 << 20;
+  bool stored = false;
+};
+
+class ChargedBytesTest : public testing::TestWithParam<Kind> {};
+
+int64_t HeapBytes() {
+  const struct mallinfo2 heap = mallinfo2();
+  return static_cast<int64_t>(heap.uordblks + heap.hblkhd);
+}
+
+TEST_P(ChargedBytesTest, CoverWhatTheHeapGives) {
+  const Kind& kind = GetParam();
+  const RunConfig config{.seed = 1, .vocabulary_size = 151'936, .top_k = 10, .max_staleness = 2};
+  const SentRecords records(config.record_format(), kind.positions, 5);
+  const std::unique_ptr<Arena> arena = *Arena::Map(int64_t{1} << 30);
+  ByteBudget budget(int64_t{1} << 30), steps(1 << 20), inspection(1 << 20);
+  SharedStore store;
+  sis::Run run(
+      "r", 1, config, Limits(), *arena, budget, steps, inspection, std::make_shared<RunCounters>(),
+      [] { return absl::UnixEpoch(); }, kind.stored ? &store : nullptr);
+
+  std::vector<SequenceName> names;
+  for (int i = 0; i < kSequences; ++i) {
+    std::string id = std::to_string(i);
+    names.push_back({id + std::string(kind.id_bytes - id.size(), '.'), 0});
+  }
+  const int64_t before = HeapBytes();
+  for (int i = 0; i < kSequences; ++i) {
+    const std::shared_ptr<Sequence> sequence = *run.FindOrCreate(names[i]);
+    for (uint32_t first = 0; first < kind.positions; first += kind.positions_per_version) {
+      const uint32_t count = std::min(kind.positions - first, kind.positions_per_version);
+      const absl::Status added = sequence->Append(first, 2 + first, records.View(first, count),
+                                                  std::span(records.ranks).subspan(first, count));
+      ASSERT_TRUE(added.ok()) << added;
+    }
+    ASSERT_TRUE(sequence->Seal(kind.positions).ok());
+  }
+  ASSERT_EQ(*run.AdvanceVersion(2), 0) << "puts them all under their versions";
+  ASSERT_TRUE(run.Lease(names, absl::Hours(1)).ok());
+
+  const int64_t taken = HeapBytes() - before;
+  const int64_t charged = run.budget().used() - arena->used_bytes();
+  EXPECT_LE(taken, charged) << taken / kSequences << " each";
+  EXPECT_GE(taken, charged * 2 / 5) << taken / kSequences << " each";
+  if (kind.name == "short_id") {
+    EXPECT_EQ(run.budget().used(), kSequences * 1488) << "docs/scaling.md";
+  }
+  run.EndLeases();
+  while (run.EvictOldest()) continue;
+  EXPECT_EQ(run.budget().used(), 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Kinds, ChargedBytesTest,
+    testing::Values(Kind{.name = "short_id"}, Kind{.name = "longer_id", .id_bytes = 23},
+                    Kind{.name = "longest_id", .id_bytes = kMaxIdBytes},
+                    Kind{.name = "stored", .stored = true},
+                    Kind{.name = "many_pages", .positions = 1024},
+                    Kind{.name = "many_versions", .positions = 300, .positions_per_version = 1}),
+    [](const auto& kind) { return kind.param.name; });
+
+}  // namespace
+}  // namespace sis
