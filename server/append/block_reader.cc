@@ -65,9 +65,9 @@ absl::StatusOr<RecordView> BlockReader::Read(const AppendEntryView& block,
     }
   }
   ranks_.resize(count);
-  status = ValidateRecords(records, static_cast<int>(slots),
-                           static_cast<int32_t>(config.vocabulary_size), block.first_position,
-                           ranks_);
+  status =
+      ValidateRecords(records, static_cast<int>(slots),
+                      static_cast<int32_t>(config.vocabulary_size), block.first_position, ranks_);
   if (!status.ok()) return status;
   return config.cuts_sets() ? Cut(records, slots, config.mass) : records;
 }
