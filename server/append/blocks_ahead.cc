@@ -74,8 +74,9 @@ bool BlocksAhead::RoomIsAmple(Entries piece, const SharedSegment* segment) const
   if (room_queue_->Contested(*run_) != nullptr) return false;
   int64_t bytes = 0;
   for (const AppendEntryView& entry : piece) {
-    bytes += Sequence::BytesWithBlock(run_->config().record_format(), entry.first_position,
-                                      PositionsIn(entry, segment));
+    bytes += run_->BaseBytes(NameIn(entry)) +
+             Sequence::BytesOfFirstBlock(run_->config().record_format(), entry.first_position,
+                                         PositionsIn(entry, segment));
   }
   return run_->budget().Lacking(bytes) == 0 && server_budget_->Lacking(bytes) == 0;
 }
