@@ -14,12 +14,6 @@
 
 namespace sis {
 
-inline int64_t BytesOf(const RecordView& records) {
-  return static_cast<int64_t>(records.sampled_ids.size_bytes() +
-                              records.sampled_log_probs.size_bytes() + records.ids.size_bytes() +
-                              records.log_probs.size_bytes());
-}
-
 // Used by one thread at a time.
 class BlockReader {
  public:

@@ -20,6 +20,12 @@ absl::Status InSequence(SequenceNameView name, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(ToString(name), ": ", status.message()));
 }
 
+int64_t BytesOf(const RecordView& records) {
+  return static_cast<int64_t>(records.sampled_ids.size_bytes() +
+                              records.sampled_log_probs.size_bytes() + records.ids.size_bytes() +
+                              records.log_probs.size_bytes());
+}
+
 SequenceName Copy(SequenceNameView name) { return {std::string(name.id), name.attempt}; }
 
 // Refused because of what is there already.
@@ -30,8 +36,7 @@ bool IsConflict(const EntryAck& ack) {
 }  // namespace
 
 absl::StatusOr<Ingest> Ingest::Open(StoredRuns& runs, RoomQueue& room_queue,
-                                    const v1::AppendHeader& header, const Caller& caller,
-                                    WorkerPool* workers) {
+                                    const v1::AppendHeader& header, const Caller& caller) {
   absl::StatusOr<std::shared_ptr<Run>> run = runs.Find(header.run(), caller);
   if (!run.ok()) return run.status();
   if (header.worker().size() > kMaxIdBytes) {
@@ -44,7 +49,7 @@ absl::StatusOr<Ingest> Ingest::Open(StoredRuns& runs, RoomQueue& room_queue,
                      (*run)->id(), "' has ", (*run)->config().vocabulary_size));
   }
   if (absl::Status status = CheckSampling(header.sampling()); !status.ok()) return status;
-  return Ingest(runs, room_queue, *std::move(run), workers);
+  return Ingest(runs, room_queue, *std::move(run));
 }
 
 absl::StatusOr<std::optional<RoomWanted>> Ingest::Apply(AppendEntries entries, Turn turn,
@@ -55,7 +60,6 @@ absl::StatusOr<std::optional<RoomWanted>> Ingest::Apply(AppendEntries entries, T
   turn_ = turn;
   while (acks.size() < entries.size()) {
     const size_t entry = acks.size();
-    if (segment_.ok()) blocks_ahead_.Prepare(entries.subspan(entry), segment_->get());
     ahead_.Prepare(*run_, entries.subspan(entry));
     EntryAck ack = ApplyEntry(entries[entry]);
     if (lacking_.has_value()) {
@@ -64,7 +68,6 @@ absl::StatusOr<std::optional<RoomWanted>> Ingest::Apply(AppendEntries entries, T
     }
     acks.push_back(std::move(ack));
     ahead_.Advance();
-    blocks_ahead_.Advance();
     if (turn_ == Turn::kServed) turn_ = Turn::kArrived;
   }
   ahead_.Forget();
@@ -109,10 +112,6 @@ absl::StatusOr<std::shared_ptr<Sequence>> Ingest::Open(SequenceNameView name,
 }
 
 absl::Status Ingest::ApplyBlock(SequenceNameView name, const AppendEntryView& block) {
-  if (const StoredBlock* stored = blocks_ahead_.next(); stored != nullptr) {
-    Note(*stored);
-    return absl::OkStatus();
-  }
   const absl::StatusOr<RecordView> records = block_.Read(block, segment_->get(), *run_);
   if (!records.ok()) return records.status();
   const std::span<const uint8_t> ranks = block_.ranks();
@@ -147,14 +146,11 @@ absl::Status Ingest::ApplyBlock(SequenceNameView name, const AppendEntryView& bl
     if (!status.ok()) return status;
     status = Change(name, *sequence, append);
   }
-  if (status.ok()) Note({appended, BytesOf(*records)});
-  return status;
-}
-
-void Ingest::Note(const StoredBlock& block) {
-  committed_length_ = block.appended.committed_length;
-  positions_added_ += block.appended.positions;
-  bytes_accepted_ += block.bytes;
+  if (!status.ok()) return status;
+  committed_length_ = appended.committed_length;
+  positions_added_ += appended.positions;
+  bytes_accepted_ += BytesOf(*records);
+  return absl::OkStatus();
 }
 
 absl::Status Ingest::ApplySeal(SequenceNameView name, uint32_t length) {

@@ -13,12 +13,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/append/block_reader.h"
-#include "server/append/blocks_ahead.h"
 #include "server/append/room_queue.h"
 #include "server/append/sequences_ahead.h"
 #include "server/shared_memory/shared_segment.h"
 #include "server/store/stored_runs.h"
-#include "server/threads/worker_pool.h"
 #include "server/wire/append_request.h"
 #include "server/wire/append_response.h"
 #include "sis/v1/ratio_service.pb.h"
@@ -30,12 +28,10 @@ using AppendEntries = std::span<const AppendEntryView>;
 // One Append stream after its header. Used by one thread at a time.
 class Ingest {
  public:
-  // Checks the header. The runs, the queue and the workers must outlive the object. Idle workers
-  // help with large messages, unless there are none (null) or a store.
+  // Checks the header. The runs and the queue must outlive the object.
   static absl::StatusOr<Ingest> Open(StoredRuns& runs, RoomQueue& room_queue,
                                      const v1::AppendHeader& header,
-                                     const Caller& caller = Caller(),
-                                     WorkerPool* workers = nullptr);
+                                     const Caller& caller = Caller());
 
   // Says where the arrays of the entries to come lie, until it is called again: in the message if
   // it is null, else in the segment, where the fields say. An error refuses all entries.
@@ -46,7 +42,6 @@ class Ingest {
   void Rest() {
     segment_ = nullptr;
     block_.ForgetLarge();
-    blocks_ahead_.Forget();
   }
 
   // Applies the entries that have no acks yet, one by one, and acks them. A refused one changes
@@ -64,20 +59,17 @@ class Ingest {
   void Store(AppendEntries entries, std::vector<EntryAck>& acks);
 
  private:
-  Ingest(StoredRuns& runs, RoomQueue& room_queue, std::shared_ptr<Run> run, WorkerPool* workers)
+  Ingest(StoredRuns& runs, RoomQueue& room_queue, std::shared_ptr<Run> run)
       : registry_(&runs.registry()),
         stored_(runs.stored()),
         room_queue_(&room_queue),
         run_(std::move(run)),
-        open_(run_->recent_events().OpenAppend()),
-        blocks_ahead_(run_, registry_->budget(), room_queue,
-                      stored_ == nullptr ? workers : nullptr) {}
+        open_(run_->recent_events().OpenAppend()) {}
 
   EntryAck Refusal(absl::Status status);
   // Nothing if lacking_ is set then.
   EntryAck ApplyEntry(const AppendEntryView& entry);
   absl::Status ApplyBlock(SequenceNameView name, const AppendEntryView& block);
-  void Note(const StoredBlock& block);
   absl::Status ApplySeal(SequenceNameView name, uint32_t length);
   absl::Status ApplyTruncate(SequenceNameView name, uint32_t length);
   // Finds or makes the sequence, with room made for `bytes_if_new` if need be.
@@ -108,8 +100,7 @@ class Ingest {
   std::optional<uint32_t> committed_length_;  // if the present entry is a block and stored
   int64_t positions_added_ = 0;               // by the present call, as the next
   int64_t bytes_accepted_ = 0;
-  SequencesAhead ahead_;      // from the present entry on
-  BlocksAhead blocks_ahead_;  // the same
+  SequencesAhead ahead_;  // from the present entry on
   // With a store, of the present batch: sequences that must not leave memory, and those that can't
   // be had.
   absl::flat_hash_map<SequenceName, std::shared_ptr<Sequence>> held_;

@@ -64,8 +64,8 @@ absl::Status AppendStream::Parse() {
 
 absl::Status AppendStream::OpenIngest() {
   if (ingest_.has_value()) return absl::InvalidArgumentError("header: sent twice");
-  absl::StatusOr<Ingest> ingest = Ingest::Open(resources_.runs, resources_.room_queue,
-                                               request_.header(), *caller_, &resources_.workers);
+  absl::StatusOr<Ingest> ingest =
+      Ingest::Open(resources_.runs, resources_.room_queue, request_.header(), *caller_);
   if (!ingest.ok()) return ingest.status();
   ingest_ = *std::move(ingest);
   return absl::OkStatus();

@@ -33,7 +33,7 @@ struct Resources {
   RoomQueue& room_queue;  // of appends
   SegmentRegistry& segments;
   const Backend& backend;
-  WorkerPool& workers;  // that evaluate, and help with appends
+  WorkerPool& workers;  // that evaluate
   StoreThreads& store_threads;
   OpenStreams& streams;
   RpcMetrics& metrics;
