@@ -95,7 +95,9 @@ TEST(CutToMassTest, IsTheShortestPrefixOnRandomPositions) {
           ASSERT_EQ(kept.log_probs[i], slot < used ? rows.log_probs[i] : kMinusInfinity);
         }
         ASSERT_EQ(kept.ranks[row], rows.ranks[row] < used ? rows.ranks[row] : kRankOutside);
-        if (used > 0) ASSERT_LT(kept.Mass(row, used - 1), mass);
+        if (used > 0) {
+          ASSERT_LT(kept.Mass(row, used - 1), mass);
+        }
         if (used < rows.Used(row)) {
           ASSERT_GE(kept.Mass(row, used), mass);
           ++cut;

@@ -17,13 +17,13 @@ class FullCache {
  public:
   // Each append begins another sequence, and in a full run evicts one of those held.
   FullCache(Sis& sis, int held, int appends)
-      : sis_(sis), held_(Ids("held", held)), appended_(Ids("appended", appends)) {}
+      : sis_(sis), held_(Ids("held", held)), appended_(Ids("more", appends)) {}
 
   // Prints medians.
   void Measure(int repetitions) {
     sis_.Connect(1);
     sis_.Create(Config(0));
-    Send(Ids("one", 1));
+    Send(Ids("only", 1));
     const auto bytes = static_cast<int64_t>(sis_.Get().bytes());
     quota_ = bytes * static_cast<int64_t>(held_.size());
     const size_t leased = held_.size() / 5;
@@ -47,9 +47,12 @@ class FullCache {
   static constexpr int kTopK = 10;
   static constexpr uint64_t kVersion = 3;
 
+  // All of one length, as they are charged by it.
   static std::vector<std::string> Ids(const std::string& prefix, int count) {
     std::vector<std::string> ids;
-    for (int i = 0; i < count; ++i) ids.push_back(absl::StrCat(prefix, "/response-", i));
+    for (int i = 0; i < count; ++i) {
+      ids.push_back(absl::StrCat(prefix, "/response-", absl::Dec(i, absl::kZeroPad8)));
+    }
     return ids;
   }
   v1::RunConfig Config(int64_t quota) const {
