@@ -80,7 +80,7 @@ class Judge {
     Above(RuleId::kEnginesDiffer, d, [](double d) { return absl::StrCat("D is ", Nats(d), "."); });
     const double fresh_d = last.fresh >= kLeastTokens ? last.fresh_d / last.fresh : 0;
     Above(RuleId::kFreshTokensDiffer, fresh_d,
-          [](double d) { return absl::StrCat("D is ", Nats(d), " of staleness 0 already."); });
+          [](double d) { return absl::StrCat("D is ", Nats(d), " at staleness 0 already."); });
     const double stale = last.scored - last.fresh;
     if (last.fresh >= kLeastTokens && fresh_d <= Threshold(RuleId::kFreshTokensDiffer) &&
         stale >= kLeastTokens) {

@@ -77,7 +77,7 @@ const Case kCases[] = {
      "0.11% of the tokens lie above their own envelope."},
     {RuleId::kFreshTokensDiffer, [](auto& n) { n.last.fresh_d = 0.2 * n.last.fresh; },
      [](auto& n) { n.last.fresh_d = 0.201 * n.last.fresh; },
-     "D is 0.201 nats per token of staleness 0 already."},
+     "D is 0.201 nats per token at staleness 0 already."},
     {RuleId::kStaleTokensDiffer, [](auto& n) { n.last.d = n.last.fresh_d + 0.5 * n.last.fresh; },
      [](auto& n) { n.last.d = n.last.fresh_d + 0.51 * n.last.fresh; },
      "D grows with staleness, from 0.05 nats per token at 0 to 0.51 nats per token beyond."},
