@@ -15,7 +15,7 @@ using Events = RecentEvents::Events;
 std::string Share(double share) { return absl::StrFormat("%.3g%%", 100 * share); }
 std::string Nats(double nats) { return absl::StrFormat("%.3g nats per token", nats); }
 std::string Ago(absl::Duration passed) {
-  return absl::FormatDuration(absl::Trunc(passed, absl::Seconds(1)));
+  return absl::FormatDuration(absl::Ceil(passed, absl::Seconds(1)));
 }
 
 // Notes what is beyond the threshold of its rule.
