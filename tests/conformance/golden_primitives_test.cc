@@ -69,6 +69,21 @@ TEST(GoldenPrimitivesTest, Crc32c) {
   EXPECT_GT(entries, 50);
 }
 
+struct Record {
+  int32_t sampled_id;
+  float sampled_log_prob;
+  std::vector<int32_t> ids;
+  std::vector<float> log_probs;
+};
+
+Record ReadRecord(GoldenReader& golden, size_t slots) {
+  Record record = {golden.Int32(), golden.Float(), std::vector<int32_t>(slots),
+                   std::vector<float>(slots)};
+  for (int32_t& id : record.ids) id = golden.Int32();
+  for (float& log_prob : record.log_probs) log_prob = golden.Float();
+  return record;
+}
+
 TEST(GoldenPrimitivesTest, RecordDigest) {
   GoldenReader golden("digest.txt");
   int entries = 0;
@@ -78,12 +93,7 @@ TEST(GoldenPrimitivesTest, RecordDigest) {
     const uint32_t n = golden.Uint32();
     uint64_t digest = 0;
     for (uint32_t i = 0; i < n; ++i) {
-      const int32_t sampled_id = golden.Int32();
-      const float sampled_log_prob = golden.Float();
-      std::vector<int32_t> ids(slots);
-      std::vector<float> log_probs(slots);
-      for (int32_t& id : ids) id = golden.Int32();
-      for (float& log_prob : log_probs) log_prob = golden.Float();
+      auto [sampled_id, sampled_log_prob, ids, log_probs] = ReadRecord(golden, slots);
       digest += PositionDigest(first_position + i, sampled_id, sampled_log_prob, ids, log_probs);
     }
     ASSERT_EQ(digest, golden.Uint64()) << "entry " << entries;
@@ -99,12 +109,7 @@ TEST(GoldenPrimitivesTest, MassCut) {
     const size_t slots = golden.Uint8();
     const uint32_t n = golden.Uint32();
     for (uint32_t i = 0; i < n; ++i) {
-      const int32_t sampled_id = golden.Int32();
-      const float sampled_log_prob = golden.Float();
-      std::vector<int32_t> ids(slots);
-      std::vector<float> log_probs(slots);
-      for (int32_t& id : ids) id = golden.Int32();
-      for (float& log_prob : log_probs) log_prob = golden.Float();
+      auto [sampled_id, sampled_log_prob, ids, log_probs] = ReadRecord(golden, slots);
       uint8_t rank;
       const absl::Status valid =
           ValidateRecords({{&sampled_id, 1}, {&sampled_log_prob, 1}, ids, log_probs},
