@@ -81,8 +81,7 @@ Server::Server(const ServerOptions& options, std::unique_ptr<Arena> arena,
                std::unique_ptr<SequenceStore> store, std::unique_ptr<Admin> admin,
                std::unique_ptr<Authenticator> authenticator)
     : arena_(std::move(arena)),
-      store_(store == nullptr ? nullptr
-                              : std::make_unique<MeteredStore>(std::move(store), store_metrics_)),
+      store_(std::move(store)),
       registry_(options.cache_bytes, *arena_, options.limits, SteadyNow),
       stored_cache_(store_ == nullptr
                         ? nullptr
@@ -105,7 +104,9 @@ Server::Server(const ServerOptions& options, std::unique_ptr<Arena> arena,
       run_idle_expiry_(options.run_idle_expiry),
       reload_interval_(options.security.reload_interval),
       proxy_certificate_(options.security.proxy_certificate),
-      has_identities_(!options.security.identities.empty()) {}
+      has_identities_(!options.security.identities.empty()) {
+  if (store_ != nullptr) store_->CountIn(store_metrics_);
+}
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
   absl::StatusOr<std::unique_ptr<Server>> server = StartOnce(options);

@@ -36,7 +36,6 @@
 #include "server/security/security_options.h"
 #include "server/security/tls_files.h"
 #include "server/shared_memory/segment_registry.h"
-#include "server/store/metered_store.h"
 #include "server/store/sequence_store.h"
 #include "server/store/store_metrics.h"
 #include "server/store/stored_cache.h"
@@ -144,7 +143,7 @@ class Server {
   RpcMetrics rpc_metrics_{counted_};
   StoreMetrics store_metrics_{counted_};
   const std::unique_ptr<Arena> arena_;
-  const std::unique_ptr<MeteredStore> store_;  // or null
+  const std::unique_ptr<SequenceStore> store_;  // or null
   RunRegistry registry_;
   const std::unique_ptr<StoredCache> stored_cache_;  // null without a store
   StoredRuns runs_;

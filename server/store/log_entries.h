@@ -13,7 +13,7 @@
 #include "kernels/records/validate.h"
 #include "server/cache/page.h"
 #include "server/cache/sequence.h"
-#include "server/store/sequence_store.h"
+#include "server/store/stored_sequence.h"
 
 namespace sis {
 

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/store/items/memcached_items.h"
 #include "server/store/items/rocksdb_items.h"
-#include "server/store/log_store.h"
+#include "server/store/sequence_store.h"
 
 namespace sis {
 namespace {
@@ -124,7 +124,7 @@ absl::StatusOr<std::unique_ptr<SequenceStore>> OpenStore(std::string_view descri
   if (std::holds_alternative<Memory>(*choice)) return nullptr;
   absl::StatusOr<std::unique_ptr<ItemStore>> items = OpenItems(*choice);
   if (!items.ok()) return items.status();
-  return std::make_unique<LogStore>(*std::move(items));
+  return std::make_unique<SequenceStore>(*std::move(items));
 }
 
 }  // namespace sis

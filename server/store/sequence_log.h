@@ -8,7 +8,7 @@
 #include "server/cache/backing_store.h"
 #include "server/cache/run.h"
 #include "server/cache/sequence.h"
-#include "server/store/sequence_store.h"
+#include "server/store/stored_sequence.h"
 #include "server/threads/mutex.h"
 
 namespace sis {

@@ -1,110 +1,31 @@
-// Where sequences live beyond the memory of one server, so that a restart or another replica finds
-// them again.
+// A store of sequences: logs, whole forms and run records as items of a database.
 //
-// A stored sequence is a log of entries numbered 0, 1, 2, ..., each written once; replaying it
-// gives the sequence. Several replicas may write one sequence: who finds a number taken reads what
-// stands there, applies it, and goes on with the next. A sequence may be stored as one piece (its
-// whole form) that stands for all entries before a number; entries from there on still count.
-// docs/adr/0010-a-stored-sequence-is-a-log.md says why.
+// Per sequence: a state item (sealed or dropped; absent while neither), the entries of the log, the
+// fragments of the whole form, and a witness on another node, by which a sequence whose node lost
+// everything is told from one that never was.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "server/store/items/item_store.h"
+#include "server/store/store_metrics.h"
+#include "server/store/stored_item.h"
+#include "server/store/stored_sequence.h"
+#include "server/threads/steady_now.h"
 
 namespace sis {
-
-// At most 256 bytes each: run_id and id.
-struct SequenceIdentity {
-  std::string run_id;
-  uint64_t incarnation = 0;
-  std::string id;
-  uint32_t attempt = 0;
-
-  friend auto operator<=>(const SequenceIdentity&, const SequenceIdentity&) = default;
-};
-
-// "sequence 'a' attempt 0 of run 'r' incarnation 1", for messages.
-std::string ToString(const SequenceIdentity& sequence);
-
-struct LogEntry {
-  enum class Kind : uint8_t { kBlock = 1, kTruncate = 2, kSeal = 3 };
-  Kind kind = Kind::kBlock;
-  // Of a block the first position, else the length that is left or sealed.
-  uint32_t position = 0;
-  // Of a block, else 0.
-  uint64_t policy_version = 0;
-  // Of a block, else empty. The store doesn't look into them. At most kMaxRowBytes.
-  std::string rows = {};
-  // Unique, chosen by the writer, who recognises by it an entry that was stored although the answer
-  // was lost.
-  uint64_t mark = 0;
-
-  friend bool operator==(const LogEntry&, const LogEntry&) = default;
-};
-
-// A memcached item holds 1 MiB with its key; callers split longer blocks between rows.
-inline constexpr size_t kMaxRowBytes = size_t{512} << 10;
-
-struct NewEntry {
-  SequenceIdentity sequence;
-  uint32_t number = 0;
-  LogEntry entry = {};
-  // When the store may forget it.
-  absl::Time expires = absl::InfiniteFuture();
-};
-
-struct StoredSequence {
-  // Stands for the entries before first_entry; absent if they are all in the log.
-  std::optional<std::string> whole_form = {};
-  // The number of entries[0].
-  uint32_t first_entry = 0;
-  std::vector<LogEntry> entries = {};
-  // Set, with nothing else, if the sequence was dropped: a v1::MissingReason.
-  std::optional<uint8_t> dropped = {};
-};
-
-struct DroppedSequence {
-  SequenceIdentity sequence;
-  // A v1::MissingReason.
-  uint8_t reason = 0;
-};
-
-// A lease that one of several servers has granted.
-struct LeaseIdentity {
-  std::string run_id;
-  uint64_t incarnation = 0;
-  uint64_t id = 0;
-};
-
-struct StoredRun {
-  std::string run_id = {};
-  uint64_t incarnation = 0;
-  uint64_t policy_version = 0;
-  // A serialised v1::RunConfig; empty if this incarnation was deleted, and all before it.
-  std::string config = {};
-
-  bool deleted() const { return config.empty(); }
-
-  friend bool operator==(const StoredRun&, const StoredRun&) = default;
-};
-
-// What can be listed of runs.
-struct ListedRuns {
-  std::vector<StoredRun> runs = {};
-  // Of those whose record can't be read the ids, and why.
-  std::vector<std::pair<std::string, absl::Status>> unreadable = {};
-};
 
 // Thread-safe. Every call may block on a disk or a network: hold no lock that others wait for.
 //
@@ -114,76 +35,137 @@ struct ListedRuns {
 // want of room, or has no room for it.
 class SequenceStore {
  public:
-  virtual ~SequenceStore() = default;
+  explicit SequenceStore(std::unique_ptr<ItemStore> items) : items_(std::move(items)) {}
+
+  // From now on calls are counted and timed there, unless they only list; for whoever has the store
+  // to itself yet. The metrics must outlive the object.
+  void CountIn(StoreMetrics& metrics) { metrics_ = &metrics; }
 
   // "rocksdb", "memcached", for messages and metrics.
-  virtual std::string_view name() const = 0;
+  std::string_view name() const { return items_->name(); }
   // Whether other processes may write to it at the same time.
-  virtual bool shared() const = 0;
+  bool shared() const { return items_->shared(); }
 
   // OK, or why nothing can be appended at present: ResourceExhausted. To be called now and then;
   // makes the store go on once there is room again.
-  virtual absl::Status CanAppend() { return absl::OkStatus(); }
+  absl::Status CanAppend() { return items_->CanAdd(); }
 
   // From `end` on (SteadyNow's), which only comes nearer, nothing is waited for: Unavailable.
   // Others, which wait for nobody, do nothing.
-  virtual void EndWaits(absl::Time) {}
+  void EndWaits(absl::Time end) { items_->EndWaits(end); }
 
   // Adds each entry unless its number is taken. Of one sequence, numbers must be consecutive and in
   // order; after the first that fails the rest get its status and are not written, so that a log
   // has no holes. One status per entry: AlreadyExists if the number is taken or a whole form
   // stands for it, FailedPrecondition if the sequence was dropped, InvalidArgument beyond
   // kMaxRowBytes.
-  virtual std::vector<absl::Status> Append(std::span<const NewEntry> entries) = 0;
+  std::vector<absl::Status> Append(std::span<const NewEntry> entries);
 
   // The entries from `first` on, and the whole form if it stands for any of them. NotFound if
   // nothing was ever stored. No entries beyond the last is no error, for `first` > 0.
-  virtual absl::StatusOr<StoredSequence> Read(const SequenceIdentity& sequence,
-                                              uint32_t first = 0) = 0;
+  absl::StatusOr<StoredSequence> Read(const SequenceIdentity& sequence, uint32_t first = 0);
 
   // Writes a whole form, which stands for the entries before `entries`, then removes those. Does
   // nothing if one is there that stands for as many. FailedPrecondition if the sequence was
   // dropped.
-  virtual absl::Status WriteWholeForm(const SequenceIdentity& sequence, uint32_t entries,
-                                      std::string_view whole_form, absl::Time expires) = 0;
+  absl::Status WriteWholeForm(const SequenceIdentity& sequence, uint32_t entries,
+                              std::string_view whole_form, absl::Time expires);
 
   // Whether there is anything to drop: it is stored, or was and is lost.
-  virtual absl::StatusOr<bool> Has(const SequenceIdentity& sequence) = 0;
+  absl::StatusOr<bool> Has(const SequenceIdentity& sequence);
   // Says that the sequences are dropped, whether or not anything of them is stored. From then on
   // only the reason is read, and nothing more is written. The first reason stays. One status per
   // sequence.
-  virtual std::vector<absl::Status> Drop(std::span<const DroppedSequence> sequences) = 0;
+  std::vector<absl::Status> Drop(std::span<const DroppedSequence> sequences);
   // Of each sequence why it was dropped; nothing if it wasn't.
-  virtual std::vector<absl::StatusOr<std::optional<uint8_t>>> WhyDropped(
-      std::span<const SequenceIdentity> sequences) = 0;
+  std::vector<absl::StatusOr<std::optional<uint8_t>>> WhyDropped(
+      std::span<const SequenceIdentity> sequences);
   // Removes everything of a dropped sequence but the reason, which is kept until `expires`. What
   // isn't dropped, or was removed before, stays as it is.
-  virtual absl::Status RemoveDropped(const SequenceIdentity& sequence, absl::Time expires) = 0;
+  absl::Status RemoveDropped(const SequenceIdentity& sequence, absl::Time expires);
   // Removes what is stored of the run's incarnations [first, last), where the store can find it.
-  virtual absl::Status DropIncarnations(const std::string& run_id, uint64_t first,
-                                        uint64_t last) = 0;
+  absl::Status DropIncarnations(const std::string& run_id, uint64_t first, uint64_t last);
 
   // In a store that is shared: that leases have ended which other servers may have granted. It is
   // remembered until `expires`. One status per lease.
-  virtual std::vector<absl::Status> EndLeases(std::span<const LeaseIdentity> leases,
-                                              absl::Time expires) = 0;
+  std::vector<absl::Status> EndLeases(std::span<const LeaseIdentity> leases, absl::Time expires);
   // Of each lease whether that was said.
-  virtual std::vector<absl::StatusOr<bool>> HaveEnded(std::span<const LeaseIdentity> leases) = 0;
+  std::vector<absl::StatusOr<bool>> HaveEnded(std::span<const LeaseIdentity> leases);
 
   // Of two records of a run the one with the larger (incarnation, deleted, policy_version) stays;
   // of one that can't be read nothing. Returns the one that is there afterwards. That of a deleted
   // run is kept for 30 days.
-  virtual absl::StatusOr<StoredRun> PutRun(const StoredRun& run) = 0;
+  absl::StatusOr<StoredRun> PutRun(const StoredRun& run);
   // NotFound if there is none.
-  virtual absl::StatusOr<StoredRun> GetRun(const std::string& run_id) = 0;
+  absl::StatusOr<StoredRun> GetRun(const std::string& run_id);
 
   // What can be listed: nothing where the store can't (memcached).
-  virtual absl::StatusOr<ListedRuns> ListRuns() = 0;
+  absl::StatusOr<ListedRuns> ListRuns();
   // All sequences, incarnation by incarnation: those that are present, and those that are dropped
   // but not removed yet. `enter` says whether those of this incarnation are wanted.
-  virtual absl::Status ListSequences(
+  absl::Status ListSequences(
       const std::function<bool(const std::string& run_id, uint64_t incarnation)>& enter,
-      const std::function<void(const SequenceIdentity& sequence, bool is_dropped)>& visit) = 0;
+      const std::function<void(const SequenceIdentity& sequence, bool is_dropped)>& visit);
+
+ private:
+  static Item MakeItem(ItemKey key, absl::Time expires, std::string_view payload) {
+    std::string value = WrapItem(key.key, expires, payload);
+    return {std::move(key), std::move(value), expires};
+  }
+  // Of the sequences with these indices. Returns those of which another has written a state since
+  // this looked.
+  std::vector<size_t> DropThose(std::span<const size_t> indices,
+                                std::span<const DroppedSequence> sequences,
+                                std::vector<absl::Status>& statuses);
+  // NotFound if the sequence is neither sealed nor dropped.
+  absl::StatusOr<SequenceState> GetState(const std::string& prefix,
+                                         absl::StatusOr<std::string>* as_stored = nullptr);
+  absl::StatusOr<std::string> GetWholeForm(const std::string& prefix, const SequenceState& state);
+  // The entries from `first` up to the first that is missing. ResourceExhausted if others follow
+  // behind it; Aborted if the state item is no longer `state`.
+  absl::StatusOr<std::vector<LogEntry>> GetEntries(const std::string& prefix, uint32_t first,
+                                                   const absl::StatusOr<std::string>& state);
+  absl::StatusOr<StoredSequence> ReadOnce(const std::string& prefix, uint32_t first);
+  // NotFound, or ResourceExhausted if the sequence has been there.
+  absl::Status WhyNothing(const std::string& prefix);
+  // Overwrites.
+  absl::Status Put(const Item& item) { return items_->Put({&item, 1})[0]; }
+  // Entries [first, last), or if last is 0 until a stretch of numbers isn't there.
+  absl::Status RemoveEntries(const std::string& prefix, uint32_t first, uint32_t last);
+  // Of the whole form that this says.
+  absl::Status RemoveFragments(const std::string& prefix, const SequenceState& state);
+  // Adds entries of different sequences. Takes those back whose sequence another replica has sealed
+  // or dropped meanwhile.
+  void AppendDifferent(std::span<const NewEntry> entries, std::span<const int> chosen,
+                       std::vector<absl::Status>& statuses);
+
+  static const absl::Status& FirstError(const absl::Status& status) { return status; }
+  template <typename T>
+  static const absl::Status& FirstError(const absl::StatusOr<T>& result) {
+    return result.status();
+  }
+  template <typename Result>
+  static absl::Status FirstError(const std::vector<Result>& results) {
+    absl::Status first;
+    for (const Result& result : results) first.Update(FirstError(result));
+    return first;
+  }
+  // What the call returns. It is counted once, with its first error.
+  template <typename Call>
+  std::invoke_result_t<Call> Counted(const char* operation, const Call& call) {
+    const absl::Time start = SteadyNow();
+    auto result = call();
+    if (metrics_ != nullptr) {
+      metrics_->CountOperation(operation, FirstError(result).code(), SteadyNow() - start);
+    }
+    return result;
+  }
+  void CountBytes(int64_t written, int64_t read) {
+    if (metrics_ != nullptr) metrics_->AddBytes(written, read);
+  }
+
+  const std::unique_ptr<ItemStore> items_;
+  StoreMetrics* metrics_ = nullptr;
 };
 
 }  // namespace sis

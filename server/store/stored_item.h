@@ -11,7 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "server/store/sequence_store.h"
+#include "server/store/stored_sequence.h"
 
 namespace sis {
 

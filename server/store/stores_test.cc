@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "server/store/log_store.h"
+#include "server/store/sequence_store.h"
 #include "server/store/stored_item.h"
 #include "server/testing/backing.h"
 #include "server/testing/items_in_memory.h"
@@ -138,12 +138,12 @@ class InterruptedItems final : public ItemsInMemory {
   std::function<void()> meanwhile;
 };
 
-TEST(LogStoreTest, NothingStaysOfAWholeFormThatIsWrittenDuringADrop) {
+TEST(SequenceStoreTest, NothingStaysOfAWholeFormThatIsWrittenDuringADrop) {
   ItemMap map;
   auto items = std::make_unique<InterruptedItems>(map);
   InterruptedItems& interrupted = *items;
-  LogStore store(std::move(items));
-  LogStore other(std::make_unique<ItemsInMemory>(map));
+  SequenceStore store(std::move(items));
+  SequenceStore other(std::make_unique<ItemsInMemory>(map));
   for (const std::string id : {"a", "b"}) {
     ASSERT_TRUE(AppendOne(store, Sequence(id), 0, Block(0, "rows")).ok());
   }

@@ -14,7 +14,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "server/store/log_store.h"
+#include "server/store/sequence_store.h"
 #include "server/testing/items_in_memory.h"
 #include "server/testing/record_generator.h"
 #include "server/testing/replica.h"
@@ -28,7 +28,7 @@ constexpr uint32_t kSealed = 70;
 constexpr uint32_t kGrowing = 12;
 
 std::unique_ptr<SequenceStore> StoreOf(ItemMap& map) {
-  return std::make_unique<LogStore>(std::make_unique<ItemsInMemory>(map));
+  return std::make_unique<SequenceStore>(std::make_unique<ItemsInMemory>(map));
 }
 
 Records AppendedRecords() { return RecordGenerator(kSlots, 1000, 1).NextRecords(kSealed); }

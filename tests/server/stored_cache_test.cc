@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,7 +16,7 @@
 #include "absl/time/clock.h"
 #include "kernels/decide/scalar_backend.h"
 #include "kernels/records/record_digest.h"
-#include "server/store/log_store.h"
+#include "server/store/sequence_store.h"
 #include "server/testing/evaluate_at_once.h"
 #include "server/testing/faulty_items.h"
 #include "server/testing/items_in_memory.h"
@@ -67,7 +66,7 @@ class FleetItems final : public ItemsInMemory {
 };
 
 std::unique_ptr<SequenceStore> StoreOf(Fleet& fleet) {
-  return std::make_unique<LogStore>(
+  return std::make_unique<SequenceStore>(
       std::make_unique<FaultyItems>(std::make_unique<FleetItems>(fleet), fleet.fault));
 }
 

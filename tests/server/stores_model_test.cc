@@ -11,14 +11,13 @@
 #include <optional>
 #include <ostream>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/base/config.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "kernels/records/record_digest.h"
-#include "server/store/log_store.h"
+#include "server/store/sequence_store.h"
 #include "server/testing/backing.h"
 #include "server/testing/faulty_items.h"
 #include "server/testing/record_generator.h"
@@ -105,7 +104,7 @@ class StoresModelTest : public ::testing::TestWithParam<Setting> {
     v1::RunConfig config = LosslessConfig(kSlots);
     config.set_max_staleness(kMaxStaleness);
     replicas_[r] =
-        std::make_unique<Replica>(std::make_unique<LogStore>(std::make_unique<FaultyItems>(
+        std::make_unique<Replica>(std::make_unique<SequenceStore>(std::make_unique<FaultyItems>(
                                       backing_->OpenItems(), faults_[r])),
                                   config);
     EXPECT_EQ(replicas_[r]->run().policy_version(), version_) << "operation " << operation_;

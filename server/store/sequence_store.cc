@@ -1,4 +1,4 @@
-#include "server/store/log_store.h"
+#include "server/store/sequence_store.h"
 
 #include <algorithm>
 #include <map>
@@ -51,8 +51,8 @@ absl::Status Lost(std::string_view what) {
 
 }  // namespace
 
-absl::StatusOr<SequenceState> LogStore::GetState(const std::string& prefix,
-                                                 absl::StatusOr<std::string>* as_stored) {
+absl::StatusOr<SequenceState> SequenceStore::GetState(const std::string& prefix,
+                                                      absl::StatusOr<std::string>* as_stored) {
   const ItemKey key = InGroup(prefix, StateKey(prefix));
   const absl::StatusOr<std::string> item = items_->Get({&key, 1})[0];
   if (as_stored != nullptr) *as_stored = item;
@@ -60,30 +60,37 @@ absl::StatusOr<SequenceState> LogStore::GetState(const std::string& prefix,
   return UnwrapItem(key.key, *item, ParseState);
 }
 
-std::vector<absl::Status> LogStore::Append(std::span<const NewEntry> entries) {
-  std::vector<absl::Status> statuses(entries.size());
-  std::map<SequenceIdentity, std::vector<int>> by_sequence;
-  for (int i = 0; i < static_cast<int>(entries.size()); ++i) {
-    by_sequence[entries[i].sequence].push_back(i);
-  }
-  // In turns, each with the next entry of every sequence that had no error yet.
-  for (size_t turn = 0; !by_sequence.empty(); ++turn) {
-    std::vector<int> chosen;
-    for (const auto& [sequence, indices] : by_sequence) chosen.push_back(indices[turn]);
-    AppendDifferent(entries, chosen, statuses);
-    std::erase_if(by_sequence, [&](const auto& sequence) {
-      const std::vector<int>& indices = sequence.second;
-      const absl::Status& status = statuses[indices[turn]];
-      if (status.ok()) return turn + 1 == indices.size();
-      for (size_t rest = turn + 1; rest < indices.size(); ++rest) statuses[indices[rest]] = status;
-      return true;
-    });
-  }
-  return statuses;
+std::vector<absl::Status> SequenceStore::Append(std::span<const NewEntry> entries) {
+  return Counted("append", [&] {
+    std::vector<absl::Status> statuses(entries.size());
+    std::map<SequenceIdentity, std::vector<int>> by_sequence;
+    for (int i = 0; i < static_cast<int>(entries.size()); ++i) {
+      by_sequence[entries[i].sequence].push_back(i);
+    }
+    // In turns, each with the next entry of every sequence that had no error yet.
+    for (size_t turn = 0; !by_sequence.empty(); ++turn) {
+      std::vector<int> chosen;
+      for (const auto& [sequence, indices] : by_sequence) chosen.push_back(indices[turn]);
+      AppendDifferent(entries, chosen, statuses);
+      std::erase_if(by_sequence, [&](const auto& sequence) {
+        const std::vector<int>& indices = sequence.second;
+        const absl::Status& status = statuses[indices[turn]];
+        if (status.ok()) return turn + 1 == indices.size();
+        for (const int rest : std::span(indices).subspan(turn + 1)) statuses[rest] = status;
+        return true;
+      });
+    }
+    int64_t bytes = 0;
+    for (size_t i = 0; i < entries.size(); ++i) {
+      if (statuses[i].ok()) bytes += static_cast<int64_t>(entries[i].entry.rows.size());
+    }
+    CountBytes(bytes, 0);
+    return statuses;
+  });
 }
 
-void LogStore::AppendDifferent(std::span<const NewEntry> entries, std::span<const int> chosen,
-                               std::vector<absl::Status>& statuses) {
+void SequenceStore::AppendDifferent(std::span<const NewEntry> entries, std::span<const int> chosen,
+                                    std::vector<absl::Status>& statuses) {
   std::vector<int> added;
   std::vector<Item> items, witnesses;
   for (const int i : chosen) {
@@ -137,8 +144,8 @@ void LogStore::AppendDifferent(std::span<const NewEntry> entries, std::span<cons
   }
 }
 
-absl::StatusOr<std::string> LogStore::GetWholeForm(const std::string& prefix,
-                                                   const SequenceState& state) {
+absl::StatusOr<std::string> SequenceStore::GetWholeForm(const std::string& prefix,
+                                                        const SequenceState& state) {
   std::string form;
   uint32_t crc = 0;
   for (uint32_t first = 0; first < state.fragments; first += kFragmentsAtOnce) {
@@ -159,7 +166,7 @@ absl::StatusOr<std::string> LogStore::GetWholeForm(const std::string& prefix,
   return form;
 }
 
-absl::StatusOr<std::vector<LogEntry>> LogStore::GetEntries(
+absl::StatusOr<std::vector<LogEntry>> SequenceStore::GetEntries(
     const std::string& prefix, uint32_t first, const absl::StatusOr<std::string>& state) {
   std::vector<LogEntry> entries;
   for (uint32_t missing = 0; missing < kMissingAtEnd; first += kWindow) {
@@ -187,7 +194,7 @@ absl::StatusOr<std::vector<LogEntry>> LogStore::GetEntries(
   return entries;
 }
 
-absl::StatusOr<StoredSequence> LogStore::ReadOnce(const std::string& prefix, uint32_t first) {
+absl::StatusOr<StoredSequence> SequenceStore::ReadOnce(const std::string& prefix, uint32_t first) {
   StoredSequence sequence{.first_entry = first};
   absl::StatusOr<std::string> state_item;
   const absl::StatusOr<SequenceState> state = GetState(prefix, &state_item);
@@ -212,7 +219,7 @@ absl::StatusOr<StoredSequence> LogStore::ReadOnce(const std::string& prefix, uin
   return sequence;
 }
 
-absl::Status LogStore::WhyNothing(const std::string& prefix) {
+absl::Status SequenceStore::WhyNothing(const std::string& prefix) {
   const absl::Status nothing = absl::NotFoundError("nothing is stored");
   if (!items_->forgets()) return nothing;
   const ItemKey witness = Witness(prefix);
@@ -222,27 +229,36 @@ absl::Status LogStore::WhyNothing(const std::string& prefix) {
   return genuine.ok() ? Lost("the sequence") : genuine;
 }
 
-absl::StatusOr<StoredSequence> LogStore::Read(const SequenceIdentity& sequence, uint32_t first) {
-  const std::string prefix = SequencePrefix(sequence);
-  absl::StatusOr<StoredSequence> read = ReadOnce(prefix, first);
-  // What looks lost may have been written or moved while it was looked for.
-  for (int attempt = 1; attempt < kReadAttempts; ++attempt) {
-    const bool gone = absl::IsNotFound(read.status()) && attempt == 1;
-    const bool moved = absl::IsAborted(read.status()) || absl::IsResourceExhausted(read.status());
-    if (!moved && !gone) break;
-    read = ReadOnce(prefix, first);
-  }
-  if (read.ok()) return read;
-  if (absl::IsAborted(read.status())) return absl::UnavailableError(read.status().message());
-  absl::StatusCode code = read.status().code();
-  // What forgets nothing has lost it by damage.
-  if (code == absl::StatusCode::kResourceExhausted && !items_->forgets()) {
-    code = absl::StatusCode::kDataLoss;
-  }
-  return absl::Status(code, absl::StrCat(ToString(sequence), ": ", read.status().message()));
+absl::StatusOr<StoredSequence> SequenceStore::Read(const SequenceIdentity& sequence,
+                                                   uint32_t first) {
+  return Counted("read", [&]() -> absl::StatusOr<StoredSequence> {
+    const std::string prefix = SequencePrefix(sequence);
+    absl::StatusOr<StoredSequence> read = ReadOnce(prefix, first);
+    // What looks lost may have been written or moved while it was looked for.
+    for (int attempt = 1; attempt < kReadAttempts; ++attempt) {
+      const bool gone = absl::IsNotFound(read.status()) && attempt == 1;
+      const bool moved = absl::IsAborted(read.status()) || absl::IsResourceExhausted(read.status());
+      if (!moved && !gone) break;
+      read = ReadOnce(prefix, first);
+    }
+    if (read.ok()) {
+      int64_t bytes = static_cast<int64_t>(read->whole_form.value_or("").size());
+      for (const LogEntry& entry : read->entries) bytes += static_cast<int64_t>(entry.rows.size());
+      CountBytes(0, bytes);
+      return read;
+    }
+    if (absl::IsAborted(read.status())) return absl::UnavailableError(read.status().message());
+    absl::StatusCode code = read.status().code();
+    // What forgets nothing has lost it by damage.
+    if (code == absl::StatusCode::kResourceExhausted && !items_->forgets()) {
+      code = absl::StatusCode::kDataLoss;
+    }
+    return absl::Status(code, absl::StrCat(ToString(sequence), ": ", read.status().message()));
+  });
 }
 
-absl::Status LogStore::RemoveEntries(const std::string& prefix, uint32_t first, uint32_t last) {
+absl::Status SequenceStore::RemoveEntries(const std::string& prefix, uint32_t first,
+                                          uint32_t last) {
   for (;; first += kWindow) {
     const uint32_t end = last == 0 ? first + kWindow : std::min(last, first + kWindow);
     if (end <= first) return absl::OkStatus();
@@ -252,7 +268,7 @@ absl::Status LogStore::RemoveEntries(const std::string& prefix, uint32_t first, 
   }
 }
 
-absl::Status LogStore::RemoveFragments(const std::string& prefix, const SequenceState& state) {
+absl::Status SequenceStore::RemoveFragments(const std::string& prefix, const SequenceState& state) {
   for (uint32_t first = 0; first < state.fragments; first += kFragmentsAtOnce) {
     absl::Status removed = items_->Remove(FragmentKeys(prefix, state, first)).status();
     if (!removed.ok()) return removed;
@@ -260,75 +276,83 @@ absl::Status LogStore::RemoveFragments(const std::string& prefix, const Sequence
   return absl::OkStatus();
 }
 
-absl::Status LogStore::WriteWholeForm(const SequenceIdentity& sequence, uint32_t entries,
-                                      std::string_view form, absl::Time expires) {
-  const std::string prefix = SequencePrefix(sequence);
-  absl::StatusOr<std::string> item;
-  const absl::StatusOr<SequenceState> before = GetState(prefix, &item);
-  if (!before.ok() && !absl::IsNotFound(before.status())) return before.status();
-  if (before.ok() && before->dropped == 0 && before->entries >= entries) return absl::OkStatus();
-  const SequenceState state{.entries = entries,
-                            .form = ExtendCrc32c(0, std::as_bytes(std::span(form))),
-                            .fragments = static_cast<uint32_t>(FragmentsOf(form.size())),
-                            .bytes = form.size()};
-  absl::Status written;
-  if (before.ok() && before->dropped != 0) written = absl::AbortedError("dropped");
-  for (uint32_t n = 0; n < state.fragments && written.ok(); ++n) {
-    written = Put(MakeItem(InGroup(prefix, FragmentKey(prefix, state.form, n)), expires,
-                           form.substr(n * kFragmentBytes, kFragmentBytes)));
-  }
-  const Item record = MakeItem(InGroup(prefix, StateKey(prefix)), expires, EncodeState(state));
-  if (written.ok()) {
-    written = items_->Swap(record, item.ok() ? std::optional(*item) : std::nullopt);
-  }
-  if (written.ok()) {
-    const SequenceState old = before.value_or(SequenceState());
-    if (old.form != state.form) written = RemoveFragments(prefix, old);
-    if (written.ok()) written = RemoveEntries(prefix, old.entries, entries);
-  }
-  if (!written.ok() && !absl::IsAborted(written)) return written;
-  // Also if it was written: who dropped the sequence at the same time may not know of it.
-  const absl::StatusOr<SequenceState> present = GetState(prefix);
-  if (!present.ok()) return present.status();
-  if (*present == state) return absl::OkStatus();
-  if (present->form != state.form) {
-    if (absl::Status status = RemoveFragments(prefix, state); !status.ok()) return status;
-  }
-  if (present->dropped == 0) return absl::OkStatus();  // another replica's stands for it
-  if (absl::Status status = RemoveEntries(prefix, entries, 0); !status.ok()) return status;
-  return absl::FailedPreconditionError(absl::StrCat(ToString(sequence), " was dropped"));
+absl::Status SequenceStore::WriteWholeForm(const SequenceIdentity& sequence, uint32_t entries,
+                                           std::string_view form, absl::Time expires) {
+  absl::Status sealed = Counted("seal", [&]() -> absl::Status {
+    const std::string prefix = SequencePrefix(sequence);
+    absl::StatusOr<std::string> item;
+    const absl::StatusOr<SequenceState> before = GetState(prefix, &item);
+    if (!before.ok() && !absl::IsNotFound(before.status())) return before.status();
+    if (before.ok() && before->dropped == 0 && before->entries >= entries) return absl::OkStatus();
+    const SequenceState state{.entries = entries,
+                              .form = ExtendCrc32c(0, std::as_bytes(std::span(form))),
+                              .fragments = static_cast<uint32_t>(FragmentsOf(form.size())),
+                              .bytes = form.size()};
+    absl::Status written;
+    if (before.ok() && before->dropped != 0) written = absl::AbortedError("dropped");
+    for (uint32_t n = 0; n < state.fragments && written.ok(); ++n) {
+      written = Put(MakeItem(InGroup(prefix, FragmentKey(prefix, state.form, n)), expires,
+                             form.substr(n * kFragmentBytes, kFragmentBytes)));
+    }
+    const Item record = MakeItem(InGroup(prefix, StateKey(prefix)), expires, EncodeState(state));
+    if (written.ok()) {
+      written = items_->Swap(record, item.ok() ? std::optional(*item) : std::nullopt);
+    }
+    if (written.ok()) {
+      const SequenceState old = before.value_or(SequenceState());
+      if (old.form != state.form) written = RemoveFragments(prefix, old);
+      if (written.ok()) written = RemoveEntries(prefix, old.entries, entries);
+    }
+    if (!written.ok() && !absl::IsAborted(written)) return written;
+    // Also if it was written: who dropped the sequence at the same time may not know of it.
+    const absl::StatusOr<SequenceState> present = GetState(prefix);
+    if (!present.ok()) return present.status();
+    if (*present == state) return absl::OkStatus();
+    if (present->form != state.form) {
+      if (absl::Status status = RemoveFragments(prefix, state); !status.ok()) return status;
+    }
+    if (present->dropped == 0) return absl::OkStatus();  // another replica's stands for it
+    if (absl::Status status = RemoveEntries(prefix, entries, 0); !status.ok()) return status;
+    return absl::FailedPreconditionError(absl::StrCat(ToString(sequence), " was dropped"));
+  });
+  if (sealed.ok()) CountBytes(static_cast<int64_t>(form.size()), 0);
+  return sealed;
 }
 
-absl::StatusOr<bool> LogStore::Has(const SequenceIdentity& sequence) {
-  const std::string prefix = SequencePrefix(sequence);
-  const absl::StatusOr<SequenceState> state = GetState(prefix);
-  if (state.ok()) return state->dropped == 0;
-  if (absl::IsDataLoss(state.status())) return true;
-  if (!absl::IsNotFound(state.status())) return state.status();
-  const ItemKey first = InGroup(prefix, EntryKey(prefix, 0));
-  absl::Status found = items_->Get({&first, 1})[0].status();
-  if (absl::IsNotFound(found)) found = WhyNothing(prefix);
-  if (absl::IsUnavailable(found)) return found;
-  return !absl::IsNotFound(found);
+absl::StatusOr<bool> SequenceStore::Has(const SequenceIdentity& sequence) {
+  return Counted("has", [&]() -> absl::StatusOr<bool> {
+    const std::string prefix = SequencePrefix(sequence);
+    const absl::StatusOr<SequenceState> state = GetState(prefix);
+    if (state.ok()) return state->dropped == 0;
+    if (absl::IsDataLoss(state.status())) return true;
+    if (!absl::IsNotFound(state.status())) return state.status();
+    const ItemKey first = InGroup(prefix, EntryKey(prefix, 0));
+    absl::Status found = items_->Get({&first, 1})[0].status();
+    if (absl::IsNotFound(found)) found = WhyNothing(prefix);
+    if (absl::IsUnavailable(found)) return found;
+    return !absl::IsNotFound(found);
+  });
 }
 
-std::vector<absl::Status> LogStore::Drop(std::span<const DroppedSequence> sequences) {
-  std::vector<absl::Status> statuses(sequences.size());
-  std::vector<size_t> left(sequences.size());
-  std::iota(left.begin(), left.end(), 0);
-  for (int attempt = 0; attempt < kDropAttempts && !left.empty(); ++attempt) {
-    left = DropThose(left, sequences, statuses);
-  }
-  for (const size_t i : left) {
-    statuses[i] = absl::UnavailableError(
-        absl::StrCat(ToString(sequences[i].sequence), " changes all the time: try again"));
-  }
-  return statuses;
+std::vector<absl::Status> SequenceStore::Drop(std::span<const DroppedSequence> sequences) {
+  return Counted("drop", [&]() -> std::vector<absl::Status> {
+    std::vector<absl::Status> statuses(sequences.size());
+    std::vector<size_t> left(sequences.size());
+    std::iota(left.begin(), left.end(), 0);
+    for (int attempt = 0; attempt < kDropAttempts && !left.empty(); ++attempt) {
+      left = DropThose(left, sequences, statuses);
+    }
+    for (const size_t i : left) {
+      statuses[i] = absl::UnavailableError(
+          absl::StrCat(ToString(sequences[i].sequence), " changes all the time: try again"));
+    }
+    return statuses;
+  });
 }
 
-std::vector<size_t> LogStore::DropThose(std::span<const size_t> indices,
-                                        std::span<const DroppedSequence> sequences,
-                                        std::vector<absl::Status>& statuses) {
+std::vector<size_t> SequenceStore::DropThose(std::span<const size_t> indices,
+                                             std::span<const DroppedSequence> sequences,
+                                             std::vector<absl::Status>& statuses) {
   std::vector<ItemKey> keys;
   for (const size_t i : indices) {
     const std::string prefix = SequencePrefix(sequences[i].sequence);
@@ -366,41 +390,45 @@ std::vector<size_t> LogStore::DropThose(std::span<const size_t> indices,
   return again;
 }
 
-std::vector<absl::StatusOr<std::optional<uint8_t>>> LogStore::WhyDropped(
+std::vector<absl::StatusOr<std::optional<uint8_t>>> SequenceStore::WhyDropped(
     std::span<const SequenceIdentity> sequences) {
-  std::vector<ItemKey> keys;
-  for (const SequenceIdentity& sequence : sequences) {
-    const std::string prefix = SequencePrefix(sequence);
-    keys.push_back(InGroup(prefix, StateKey(prefix)));
-  }
-  const std::vector<absl::StatusOr<std::string>> items = items_->Get(keys);
-  std::vector<absl::StatusOr<std::optional<uint8_t>>> reasons(sequences.size(), std::nullopt);
-  for (size_t i = 0; i < items.size(); ++i) {
-    if (absl::IsNotFound(items[i].status())) continue;
-    const absl::StatusOr<SequenceState> state =
-        items[i].ok() ? UnwrapItem(keys[i].key, *items[i], ParseState) : items[i].status();
-    if (!state.ok()) {
-      reasons[i] = state.status();
-    } else if (state->dropped != 0) {
-      reasons[i] = state->dropped;
+  return Counted("why_dropped", [&]() -> std::vector<absl::StatusOr<std::optional<uint8_t>>> {
+    std::vector<ItemKey> keys;
+    for (const SequenceIdentity& sequence : sequences) {
+      const std::string prefix = SequencePrefix(sequence);
+      keys.push_back(InGroup(prefix, StateKey(prefix)));
     }
-  }
-  return reasons;
+    const std::vector<absl::StatusOr<std::string>> items = items_->Get(keys);
+    std::vector<absl::StatusOr<std::optional<uint8_t>>> reasons(sequences.size(), std::nullopt);
+    for (size_t i = 0; i < items.size(); ++i) {
+      if (absl::IsNotFound(items[i].status())) continue;
+      const absl::StatusOr<SequenceState> state =
+          items[i].ok() ? UnwrapItem(keys[i].key, *items[i], ParseState) : items[i].status();
+      if (!state.ok()) {
+        reasons[i] = state.status();
+      } else if (state->dropped != 0) {
+        reasons[i] = state->dropped;
+      }
+    }
+    return reasons;
+  });
 }
 
-absl::Status LogStore::RemoveDropped(const SequenceIdentity& sequence, absl::Time expires) {
-  const std::string prefix = SequencePrefix(sequence);
-  absl::StatusOr<std::string> item;
-  const absl::StatusOr<SequenceState> state = GetState(prefix, &item);
-  if (absl::IsNotFound(state.status())) return absl::OkStatus();
-  if (!state.ok()) return state.status();
-  const bool removed_before = ItemExpires(*item) != absl::InfiniteFuture();
-  if (state->dropped == 0 || removed_before) return absl::OkStatus();
-  absl::Status removed = RemoveFragments(prefix, *state);
-  if (removed.ok()) removed = RemoveEntries(prefix, state->entries, 0);
-  if (!removed.ok()) return removed;
-  return Put(MakeItem(InGroup(prefix, StateKey(prefix)), expires,
-                      EncodeState(SequenceState{.dropped = state->dropped})));
+absl::Status SequenceStore::RemoveDropped(const SequenceIdentity& sequence, absl::Time expires) {
+  return Counted("remove", [&]() -> absl::Status {
+    const std::string prefix = SequencePrefix(sequence);
+    absl::StatusOr<std::string> item;
+    const absl::StatusOr<SequenceState> state = GetState(prefix, &item);
+    if (absl::IsNotFound(state.status())) return absl::OkStatus();
+    if (!state.ok()) return state.status();
+    const bool removed_before = ItemExpires(*item) != absl::InfiniteFuture();
+    if (state->dropped == 0 || removed_before) return absl::OkStatus();
+    absl::Status removed = RemoveFragments(prefix, *state);
+    if (removed.ok()) removed = RemoveEntries(prefix, state->entries, 0);
+    if (!removed.ok()) return removed;
+    return Put(MakeItem(InGroup(prefix, StateKey(prefix)), expires,
+                        EncodeState(SequenceState{.dropped = state->dropped})));
+  });
 }
 
 }  // namespace sis

@@ -1,0 +1,109 @@
+// Where sequences live beyond the memory of one server, so that a restart or another replica finds
+// them again.
+//
+// A stored sequence is a log of entries numbered 0, 1, 2, ..., each written once; replaying it
+// gives the sequence. Several replicas may write one sequence: who finds a number taken reads what
+// stands there, applies it, and goes on with the next. A sequence may be stored as one piece (its
+// whole form) that stands for all entries before a number; entries from there on still count.
+// docs/adr/0010-a-stored-sequence-is-a-log.md says why.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+namespace sis {
+
+// At most 256 bytes each: run_id and id.
+struct SequenceIdentity {
+  std::string run_id;
+  uint64_t incarnation = 0;
+  std::string id;
+  uint32_t attempt = 0;
+
+  friend auto operator<=>(const SequenceIdentity&, const SequenceIdentity&) = default;
+};
+
+// "sequence 'a' attempt 0 of run 'r' incarnation 1", for messages.
+std::string ToString(const SequenceIdentity& sequence);
+
+struct LogEntry {
+  enum class Kind : uint8_t { kBlock = 1, kTruncate = 2, kSeal = 3 };
+  Kind kind = Kind::kBlock;
+  // Of a block the first position, else the length that is left or sealed.
+  uint32_t position = 0;
+  // Of a block, else 0.
+  uint64_t policy_version = 0;
+  // Of a block, else empty. The store doesn't look into them. At most kMaxRowBytes.
+  std::string rows = {};
+  // Unique, chosen by the writer, who recognises by it an entry that was stored although the answer
+  // was lost.
+  uint64_t mark = 0;
+
+  friend bool operator==(const LogEntry&, const LogEntry&) = default;
+};
+
+// A memcached item holds 1 MiB with its key; callers split longer blocks between rows.
+inline constexpr size_t kMaxRowBytes = size_t{512} << 10;
+
+struct NewEntry {
+  SequenceIdentity sequence;
+  uint32_t number = 0;
+  LogEntry entry = {};
+  // When the store may forget it.
+  absl::Time expires = absl::InfiniteFuture();
+};
+
+struct StoredSequence {
+  // Stands for the entries before first_entry; absent if they are all in the log.
+  std::optional<std::string> whole_form = {};
+  // The number of entries[0].
+  uint32_t first_entry = 0;
+  std::vector<LogEntry> entries = {};
+  // Set, with nothing else, if the sequence was dropped: a v1::MissingReason.
+  std::optional<uint8_t> dropped = {};
+};
+
+struct DroppedSequence {
+  SequenceIdentity sequence;
+  // A v1::MissingReason.
+  uint8_t reason = 0;
+};
+
+// A lease that one of several servers has granted.
+struct LeaseIdentity {
+  std::string run_id;
+  uint64_t incarnation = 0;
+  uint64_t id = 0;
+};
+
+struct StoredRun {
+  std::string run_id = {};
+  uint64_t incarnation = 0;
+  uint64_t policy_version = 0;
+  // A serialised v1::RunConfig; empty if this incarnation was deleted, and all before it.
+  std::string config = {};
+
+  bool deleted() const { return config.empty(); }
+
+  friend bool operator==(const StoredRun&, const StoredRun&) = default;
+};
+
+// What can be listed of runs.
+struct ListedRuns {
+  std::vector<StoredRun> runs = {};
+  // Of those whose record can't be read the ids, and why.
+  std::vector<std::pair<std::string, absl::Status>> unreadable = {};
+};
+
+}  // namespace sis
