@@ -42,7 +42,8 @@ absl::Status WaitForOne(const std::vector<std::string>& addresses,
 }
 
 absl::StatusOr<TopKRecords> Receive(Service& service, const v1::FetchTopKRequest& request,
-                                    RecordReader& reader) {
+                                    std::shared_ptr<SegmentAllocation> range = nullptr) {
+  RecordReader reader(request, std::move(range));
   const absl::Status status = service.FetchTopK(
       request, [&](FetchedMessage message) { return reader.Add(std::move(message)); });
   if (!status.ok()) return status;
@@ -268,8 +269,7 @@ absl::StatusOr<TopKRecords> Client::FetchTopK(const RunRef& run, std::span<const
   request.mutable_arrays()->Add(options.arrays.begin(), options.arrays.end());
   request.set_chunks_span_slices(true);
   if (options.memory != nullptr) return FetchInto(*options.memory, std::move(request));
-  RecordCopier copier(request);
-  return Receive(*service_, request, copier);
+  return Receive(*service_, request);
 }
 
 absl::StatusOr<TopKRecords> Client::FetchInto(SharedMemory& memory, v1::FetchTopKRequest request) {
@@ -278,8 +278,7 @@ absl::StatusOr<TopKRecords> Client::FetchInto(SharedMemory& memory, v1::FetchTop
   request.set_segment(memory.segment());
   request.mutable_answers()->set_offset(range->offset());
   request.mutable_answers()->set_bytes(range->bytes().size());
-  RecordLocator locator(request, range);
-  absl::StatusOr<TopKRecords> records = Receive(*service_, request, locator);
+  absl::StatusOr<TopKRecords> records = Receive(*service_, request, range);
   // A server that refuses the call does so before it writes anything.
   if (IsUnreachable(records.status()) || absl::IsInternal(records.status())) range->Abandon();
   return records;

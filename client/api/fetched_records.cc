@@ -1,7 +1,6 @@
 #include "client/api/fetched_records.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -39,7 +38,9 @@ size_t TopKRecords::positions() const {
   return positions;
 }
 
-RecordReader::RecordReader(const v1::FetchTopKRequest& request) {
+RecordReader::RecordReader(const v1::FetchTopKRequest& request,
+                           std::shared_ptr<SegmentAllocation> range)
+    : range_(std::move(range)) {
   wanted_.fill(request.arrays().empty());
   for (const int array : request.arrays()) {
     // One that is none of the four the server refuses.
@@ -55,7 +56,8 @@ absl::Status RecordReader::Add(FetchedMessage message) {
     return absl::OkStatus();
   }
   if (!has_header_) return absl::InternalError("the server's FetchTopK began without a header");
-  return AddChunk(std::get<FetchedChunk>(message));
+  const FetchedChunk& chunk = std::get<FetchedChunk>(message);
+  return range_ == nullptr ? Copy(chunk) : Locate(chunk);
 }
 
 void RecordReader::AddHeader(const v1::FetchTopKHeader& header) {
@@ -65,11 +67,22 @@ void RecordReader::AddHeader(const v1::FetchTopKHeader& header) {
   for (const v1::Slice& slice : header.slices()) records_.slices.push_back(FromMessage(slice));
   records_.missing.assign(header.missing().begin(), header.missing().end());
   positions_ = records_.positions();
-  Begin();
+  if (range_ != nullptr) return;
+  size_t bytes = 0;
+  for (const Array array : kAll) bytes += positions_ * RowBytes(array);
+  // Not zeroed, as a vector's would be.
+  std::shared_ptr<std::byte[]> memory = std::make_unique_for_overwrite<std::byte[]>(bytes);
+  std::byte* next = memory.get();
+  for (const Array array : kAll) {
+    arrays_[array] = next;
+    next += positions_ * RowBytes(array);
+  }
+  SetArrays(std::move(memory));
 }
 
 absl::StatusOr<TopKRecords> RecordReader::Finish() && {
-  if (!has_header_ || !Complete()) {
+  const bool complete = range_ == nullptr ? filled_ == positions_ : located_;
+  if (!has_header_ || !complete) {
     return absl::InternalError("the server's FetchTopK stream ended early");
   }
   return std::move(records_);
@@ -80,39 +93,24 @@ size_t RecordReader::RowBytes(Array array) const {
   return wanted_[array] ? kElementBytes * (per_slot ? records_.top_k : 1) : 0;
 }
 
-void RecordReader::SetArrays(const Arrays& arrays, std::shared_ptr<const void> memory) {
+void RecordReader::SetArrays(std::shared_ptr<const void> memory) {
   const auto bytes = [this](Array array) { return positions_ * RowBytes(array); };
   records_.sampled_ids =
-      Elements<int32_t>(arrays[FetchedChunk::kSampledIds], bytes(FetchedChunk::kSampledIds));
-  records_.sampled_log_probs = Elements<float>(arrays[FetchedChunk::kSampledLogProbs],
+      Elements<int32_t>(arrays_[FetchedChunk::kSampledIds], bytes(FetchedChunk::kSampledIds));
+  records_.sampled_log_probs = Elements<float>(arrays_[FetchedChunk::kSampledLogProbs],
                                                bytes(FetchedChunk::kSampledLogProbs));
-  records_.ids = Elements<int32_t>(arrays[FetchedChunk::kTopKIds], bytes(FetchedChunk::kTopKIds));
+  records_.ids = Elements<int32_t>(arrays_[FetchedChunk::kTopKIds], bytes(FetchedChunk::kTopKIds));
   records_.log_probs =
-      Elements<float>(arrays[FetchedChunk::kTopKLogProbs], bytes(FetchedChunk::kTopKLogProbs));
+      Elements<float>(arrays_[FetchedChunk::kTopKLogProbs], bytes(FetchedChunk::kTopKLogProbs));
   records_.memory = std::move(memory);
 }
 
-void RecordCopier::Begin() {
-  size_t bytes = 0;
-  for (const Array array : kAll) bytes += positions() * RowBytes(array);
-  // Not zeroed, as a vector's would be.
-  std::shared_ptr<std::byte[]> memory = std::make_unique_for_overwrite<std::byte[]>(bytes);
-  Arrays arrays;
-  std::byte* next = memory.get();
-  for (const Array array : kAll) {
-    arrays_[array] = next;
-    arrays[array] = next;
-    next += positions() * RowBytes(array);
-  }
-  SetArrays(arrays, std::move(memory));
-}
-
-absl::Status RecordCopier::AddChunk(const FetchedChunk& chunk) {
+absl::Status RecordReader::Copy(const FetchedChunk& chunk) {
   SkipFullSlices();
-  const std::vector<Slice>& slices = records().slices;
+  const std::vector<Slice>& slices = records_.slices;
   if (slice_ >= slices.size() || chunk.slice != slice_ ||
       chunk.first_position != slices[slice_].first_position + row_ ||
-      chunk.length > positions() - filled_) {
+      chunk.length > positions_ - filled_) {
     return absl::InternalError(absl::StrCat("the server's FetchTopK chunk of slice ", chunk.slice,
                                             " at position ", chunk.first_position,
                                             " is out of order"));
@@ -127,22 +125,21 @@ absl::Status RecordCopier::AddChunk(const FetchedChunk& chunk) {
   return absl::OkStatus();
 }
 
-void RecordCopier::SkipFullSlices() {
-  while (slice_ < records().slices.size() && row_ >= records().slices[slice_].length) {
-    row_ -= records().slices[slice_++].length;
+void RecordReader::SkipFullSlices() {
+  while (slice_ < records_.slices.size() && row_ >= records_.slices[slice_].length) {
+    row_ -= records_.slices[slice_++].length;
   }
 }
 
-absl::Status RecordLocator::AddChunk(const FetchedChunk& chunk) {
-  if (located_ || chunk.length != positions()) {
+absl::Status RecordReader::Locate(const FetchedChunk& chunk) {
+  if (located_ || chunk.length != positions_) {
     return absl::InternalError(absl::StrCat("the server's FetchTopK put ", chunk.length, " of ",
-                                            positions(), " positions into shared memory"));
+                                            positions_, " positions into shared memory"));
   }
-  Arrays arrays = {};
   size_t used = 0;
   for (const Array array : kAll) {
-    if (!Wants(array)) continue;
-    const size_t bytes = positions() * RowBytes(array);
+    if (!wanted_[array]) continue;
+    const size_t bytes = positions_ * RowBytes(array);
     uint64_t part[2] = {};  // offset and size
     if (chunk.size(array) != sizeof(part)) return WrongSize(array, chunk.size(array), sizeof(part));
     chunk.Copy(array, reinterpret_cast<std::byte*>(part));
@@ -153,11 +150,11 @@ absl::Status RecordLocator::AddChunk(const FetchedChunk& chunk) {
       return absl::InternalError(absl::StrCat("the server's ", FetchedChunk::kNames[array],
                                               " do not lie where they were asked to"));
     }
-    arrays[array] = room.data() + begin;
+    arrays_[array] = room.data() + begin;
     used = std::max<size_t>(used, begin + bytes);
   }
   range_->Shrink(used);
-  SetArrays(arrays, range_);
+  SetArrays(range_);
   located_ = true;
   return absl::OkStatus();
 }
