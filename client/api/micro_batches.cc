@@ -4,6 +4,7 @@
 #include <google/protobuf/wire_format_lite.h>
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -117,16 +118,20 @@ std::span<const std::byte> MicroBatches::Rows(const PositionArray& array,
 
 v1::EvaluateRequest MicroBatches::Message(size_t i) const {
   v1::EvaluateRequest request = WithoutArrays(batches_[i]);
-  std::vector<RequestArray> arrays;
-  for (const PositionArray& array : arrays_) {
+  std::vector<std::span<const std::byte>> rows;
+  for (const PositionArray& array : arrays_) rows.push_back(Rows(array, batches_[i]));
+  std::optional<MappedSegments::Locations> parts = segments_.FindAll(rows);
+  if (parts) request.set_segment(parts->segment);
+  for (size_t n = 0; n < arrays_.size(); ++n) {
     google::protobuf::Message* message = &request;
-    if (array.message != 0) {
+    if (arrays_[n].message != 0) {
       message = request.GetReflection()->MutableMessage(
-          &request, request.GetDescriptor()->FindFieldByNumber(array.message));
+          &request, request.GetDescriptor()->FindFieldByNumber(arrays_[n].message));
     }
-    arrays.push_back({message, array.field, Rows(array, batches_[i])});
+    message->GetReflection()->SetString(
+        message, message->GetDescriptor()->FindFieldByNumber(arrays_[n].field),
+        parts ? std::move(parts->fields[n]) : ToBytes(rows[n]));
   }
-  WriteArrays(arrays, segments_, request);
   return request;
 }
 

@@ -44,18 +44,4 @@ std::optional<MappedSegments::Locations> MappedSegments::FindAll(
   return parts;
 }
 
-void WriteArrays(std::span<const RequestArray> arrays, const MappedSegments& segments,
-                 v1::EvaluateRequest& request) {
-  std::vector<std::span<const std::byte>> bytes;
-  for (const RequestArray& array : arrays) bytes.push_back(array.bytes);
-  std::optional<MappedSegments::Locations> parts = segments.FindAll(bytes);
-  if (parts) request.set_segment(parts->segment);
-  for (size_t i = 0; i < arrays.size(); ++i) {
-    google::protobuf::Message& message = *arrays[i].message;
-    message.GetReflection()->SetString(&message,
-                                       message.GetDescriptor()->FindFieldByNumber(arrays[i].field),
-                                       parts ? std::move(parts->fields[i]) : ToBytes(bytes[i]));
-  }
-}
-
 }  // namespace sis

@@ -10,9 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "google/protobuf/message.h"
-#include "sis/v1/ratio_service.pb.h"
-
 namespace sis {
 
 // The segments of one server that are mapped here. Thread-safe.
@@ -49,17 +46,5 @@ class MappedSegments {
   mutable std::mutex mutex_;
   std::map<const std::byte*, Mapped> mapped_;  // by where they begin; guarded by mutex_
 };
-
-// An array that belongs into a `bytes` field of a request.
-struct RequestArray {
-  google::protobuf::Message* message;
-  int field;  // its number
-  std::span<const std::byte> bytes;
-};
-
-// Fills the fields: with where the arrays lie if they are all in one segment, which the request
-// then names, else with the arrays themselves.
-void WriteArrays(std::span<const RequestArray> arrays, const MappedSegments& segments,
-                 v1::EvaluateRequest& request);
 
 }  // namespace sis
