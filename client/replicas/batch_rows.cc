@@ -1,14 +1,28 @@
 #include "client/replicas/batch_rows.h"
 
 #include <algorithm>
-#include <cstdint>
-#include <cstdlib>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 
 namespace sis {
 namespace {
+
+using google::protobuf::FieldDescriptor;
+
+// Those that are set.
+std::vector<const FieldDescriptor*> FieldsOf(const google::protobuf::Message& message) {
+  std::vector<const FieldDescriptor*> fields;
+  message.GetReflection()->ListFields(message, &fields);
+  return fields;
+}
+
+// The one of an answer that has the output's name; null if the output is none.
+const FieldDescriptor* FieldOf(int output) {
+  const std::string& name = v1::Output_Name(static_cast<v1::Output>(output));
+  return v1::EvaluateResponse::descriptor()->FindFieldByName(absl::AsciiStrToLower(name));
+}
 
 bool Bit(const std::string& bits, size_t i) { return (bits[i / 8] >> (i % 8) & 1) != 0; }
 
@@ -32,6 +46,17 @@ size_t BatchRows::CountRows(std::span<const int> numbers) const {
   return count;
 }
 
+void BatchRows::TakeArrays(google::protobuf::Message& message, google::protobuf::Message& arrays) {
+  for (const FieldDescriptor* field : FieldsOf(message)) {
+    if (field->type() == FieldDescriptor::TYPE_BYTES) {
+      message.GetReflection()->SwapFields(&message, &arrays, {field});
+    } else if (field->type() == FieldDescriptor::TYPE_MESSAGE && !field->is_repeated()) {
+      TakeArrays(*message.GetReflection()->MutableMessage(&message, field),
+                 *arrays.GetReflection()->MutableMessage(&arrays, field));
+    }
+  }
+}
+
 std::string BatchRows::SplitArray(const std::string& array, std::span<const int> numbers) const {
   if (count_ == 0 || array.size() % count_ != 0) return array;
   const size_t width = array.size() / count_;
@@ -43,52 +68,26 @@ std::string BatchRows::SplitArray(const std::string& array, std::span<const int>
   return part;
 }
 
-void BatchRows::SplitForm(const v1::EvaluateRequest& request, std::span<const int> numbers,
-                          v1::EvaluateRequest& part) const {
-  if (request.form_case() == v1::EvaluateRequest::FORM_NOT_SET) return;
-  const google::protobuf::FieldDescriptor* field =
-      request.GetDescriptor()->FindFieldByNumber(request.form_case());
-  const google::protobuf::Message& whole = request.GetReflection()->GetMessage(request, field);
-  google::protobuf::Message& form = *part.GetReflection()->MutableMessage(&part, field);
-  const google::protobuf::Reflection& reflection = *whole.GetReflection();
-  std::vector<const google::protobuf::FieldDescriptor*> present;
-  reflection.ListFields(whole, &present);
+void BatchRows::Split(const google::protobuf::Message& arrays, std::span<const int> numbers,
+                      google::protobuf::Message& part) const {
   std::string scratch;
-  for (const google::protobuf::FieldDescriptor* array : present) {
-    switch (array->cpp_type()) {
-      case google::protobuf::FieldDescriptor::CPPTYPE_STRING:
-        reflection.SetString(
-            &form, array,
-            SplitArray(reflection.GetStringReference(whole, array, &scratch), numbers));
-        break;
-      case google::protobuf::FieldDescriptor::CPPTYPE_ENUM:
-        reflection.SetEnumValue(&form, array, reflection.GetEnumValue(whole, array));
-        break;
-      case google::protobuf::FieldDescriptor::CPPTYPE_UINT32:
-        reflection.SetUInt32(&form, array, reflection.GetUInt32(whole, array));
-        break;
-      default:
-        std::abort();  // no form has a field of another type
+  for (const FieldDescriptor* field : FieldsOf(arrays)) {
+    if (field->type() == FieldDescriptor::TYPE_BYTES) {
+      const std::string& array =
+          arrays.GetReflection()->GetStringReference(arrays, field, &scratch);
+      part.GetReflection()->SetString(&part, field, SplitArray(array, numbers));
+    } else {
+      Split(arrays.GetReflection()->GetMessage(arrays, field), numbers,
+            *part.GetReflection()->MutableMessage(&part, field));
     }
   }
 }
 
-void BatchRows::SplitOptions(const v1::EvaluateRequest& request, std::span<const int> numbers,
-                             v1::EvaluateRequest& part) const {
-  part.set_mask(SplitArray(request.mask(), numbers));
-  part.set_own_log_probs(SplitArray(request.own_log_probs(), numbers));
-  part.set_advantages(SplitArray(request.advantages(), numbers));
-  if (request.has_decoupled()) {
-    part.mutable_decoupled()->set_current_log_probs(
-        SplitArray(request.decoupled().current_log_probs(), numbers));
-  }
-}
-
-v1::Totals BatchRows::MissingTotals(const v1::EvaluateRequest& request, int number) const {
+v1::Totals BatchRows::MissingTotals(const std::string& mask, int number) const {
   const Range& range = rows_[number];
   size_t masked = 0;
-  if (request.mask().size() == count_) {
-    masked = std::ranges::count(request.mask().substr(range.first, range.count), '\0');
+  if (mask.size() == count_) {
+    masked = std::ranges::count(mask.substr(range.first, range.count), '\0');
   }
   v1::Totals totals;
   totals.set_missing(range.count - masked);
@@ -96,33 +95,29 @@ v1::Totals BatchRows::MissingTotals(const v1::EvaluateRequest& request, int numb
   return totals;
 }
 
-void BatchRows::SetMissing(const v1::EvaluateRequest& request, v1::EvaluateResponse& merged) const {
-  const auto wanted = [&](v1::Output output) {
-    return std::ranges::find(request.outputs(), output) != request.outputs().end();
-  };
-  // The server refuses ratios of missing positions, so their places are all filled.
-  if (wanted(v1::ACCEPT_BITS) || request.outputs().empty()) {
-    merged.set_accept_bits(std::string((count_ + 7) / 8, '\0'));
-  }
-  if (wanted(v1::DECISIONS)) {
-    std::string decisions(count_, char{v1::MISSING});
-    for (size_t i = 0; i < count_ && request.mask().size() == count_; ++i) {
-      if (request.mask()[i] == 0) decisions[i] = char{v1::MASKED};
+void BatchRows::SetMissing(const google::protobuf::RepeatedField<int>& outputs,
+                           const std::string& mask, v1::EvaluateResponse& merged) const {
+  if (outputs.empty()) merged.set_accept_bits(std::string((count_ + 7) / 8, '\0'));
+  for (const int output : outputs) {
+    if (output == v1::ACCEPT_BITS) {
+      merged.set_accept_bits(std::string((count_ + 7) / 8, '\0'));
+    } else if (output == v1::DECISIONS) {
+      std::string decisions(count_, char{v1::MISSING});
+      for (size_t i = 0; i < count_ && mask.size() == count_; ++i) {
+        if (mask[i] == 0) decisions[i] = char{v1::MASKED};
+      }
+      merged.set_decisions(std::move(decisions));
+    } else if (const FieldDescriptor* field = FieldOf(output); field != nullptr) {
+      // The server refuses ratios of missing positions, so their places are all filled.
+      merged.GetReflection()->SetString(&merged, field, std::string(count_ * sizeof(float), '\0'));
     }
-    merged.set_decisions(std::move(decisions));
-  }
-  if (wanted(v1::RATIOS)) merged.set_ratios(std::string(count_ * sizeof(float), '\0'));
-  if (wanted(v1::LOG_RATIOS)) merged.set_log_ratios(std::string(count_ * sizeof(float), '\0'));
-  if (wanted(v1::SURROGATES)) merged.set_surrogates(std::string(count_ * sizeof(float), '\0'));
-  if (wanted(v1::COEFFICIENTS)) merged.set_coefficients(std::string(count_ * sizeof(float), '\0'));
-  if (wanted(v1::ACCEPTANCE_PROBABILITIES)) {
-    merged.set_acceptance_probabilities(std::string(count_ * sizeof(float), '\0'));
   }
 }
 
-absl::Status BatchRows::MergeArray(const std::string& part, size_t element_bytes,
-                                   std::span<const int> numbers, std::string& merged) const {
+absl::Status BatchRows::MergeArray(const std::string& part, std::span<const int> numbers,
+                                   std::string& merged) const {
   if (merged.empty()) return absl::OkStatus();  // not asked for
+  const size_t element_bytes = merged.size() / count_;
   const size_t wanted = CountRows(numbers) * element_bytes;
   if (part.size() != wanted) return WrongSize(part.size(), wanted);
   size_t offset = 0;
@@ -152,16 +147,13 @@ absl::Status BatchRows::MergeBits(const std::string& part, std::span<const int> 
 absl::Status BatchRows::MergeOutputs(const v1::EvaluateResponse& part, std::span<const int> numbers,
                                      v1::EvaluateResponse& merged) const {
   absl::Status status = MergeBits(part.accept_bits(), numbers, *merged.mutable_accept_bits());
-  status.Update(MergeArray(part.decisions(), 1, numbers, *merged.mutable_decisions()));
-  status.Update(MergeArray(part.ratios(), sizeof(float), numbers, *merged.mutable_ratios()));
-  status.Update(
-      MergeArray(part.log_ratios(), sizeof(float), numbers, *merged.mutable_log_ratios()));
-  status.Update(MergeArray(part.acceptance_probabilities(), sizeof(float), numbers,
+  status.Update(MergeArray(part.decisions(), numbers, *merged.mutable_decisions()));
+  status.Update(MergeArray(part.ratios(), numbers, *merged.mutable_ratios()));
+  status.Update(MergeArray(part.log_ratios(), numbers, *merged.mutable_log_ratios()));
+  status.Update(MergeArray(part.acceptance_probabilities(), numbers,
                            *merged.mutable_acceptance_probabilities()));
-  status.Update(
-      MergeArray(part.surrogates(), sizeof(float), numbers, *merged.mutable_surrogates()));
-  status.Update(
-      MergeArray(part.coefficients(), sizeof(float), numbers, *merged.mutable_coefficients()));
+  status.Update(MergeArray(part.surrogates(), numbers, *merged.mutable_surrogates()));
+  status.Update(MergeArray(part.coefficients(), numbers, *merged.mutable_coefficients()));
   return status;
 }
 

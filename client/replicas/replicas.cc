@@ -346,43 +346,38 @@ absl::StatusOr<v1::EvaluateResponse> Replicas::Evaluate(v1::EvaluateRequest requ
   }
 
   // What each replica gets a part of; all that is left in the request is for every one.
-  v1::EvaluateRequest batch;
-  batch.mutable_slices()->Swap(request.mutable_slices());
-  if (request.form_case() != v1::EvaluateRequest::FORM_NOT_SET) {
-    const google::protobuf::FieldDescriptor* form =
-        request.GetDescriptor()->FindFieldByNumber(request.form_case());
-    request.GetReflection()->SwapFields(&request, &batch, {form});
-  }
+  google::protobuf::RepeatedPtrField<v1::Slice> slices;
+  slices.Swap(request.mutable_slices());
+  v1::EvaluateRequest arrays;
+  BatchRows::TakeArrays(request, arrays);
   request.clear_lease_id();
 
   Parts parts;
-  for (int number = 0; number < batch.slices_size(); ++number) {
-    const v1::Slice& slice = batch.slices(number);
+  for (int number = 0; number < slices.size(); ++number) {
+    const v1::Slice& slice = slices[number];
     // What was not fetched has no values here, even if the records are there by now.
     if (slice.record_digest() == kStoreDownDigest) continue;
     parts[placement_.Replica(request.run().run_id(), slice.sequence().id())].push_back(number);
   }
-  const BatchRows rows(batch.slices());
+  const BatchRows rows(slices);
   const auto answers = AskSome<v1::EvaluateResponse>(ReplicasOf(parts), [&](size_t replica) {
     const std::vector<int>& numbers = parts.at(replica);
     v1::EvaluateRequest part = request;
-    for (const int number : numbers) *part.add_slices() = batch.slices(number);
+    for (const int number : numbers) *part.add_slices() = slices[number];
     if (const auto lease = leases.find(replica); lease != leases.end()) {
       part.set_lease_id(lease->second);
     }
-    rows.SplitForm(batch, numbers, part);
-    rows.SplitOptions(request, numbers, part);
+    rows.Split(arrays, numbers, part);
     return servers_[replica]->Evaluate(std::move(part));
   });
   if (!answers.ok()) return answers.status();
 
   v1::EvaluateResponse merged;
-  rows.SetMissing(request, merged);
+  rows.SetMissing(request.outputs(), arrays.mask(), merged);
   std::vector<v1::MissingRange> missing;
   std::vector<v1::Totals> totals;
-  std::vector<std::optional<v1::Totals>> slice_totals(batch.slices_size());
-  std::vector<v1::LogRatioSum> log_ratio_sums(request.algorithm().has_gspo() ? batch.slices_size()
-                                                                             : 0);
+  std::vector<std::optional<v1::Totals>> slice_totals(slices.size());
+  std::vector<v1::LogRatioSum> log_ratio_sums(request.algorithm().has_gspo() ? slices.size() : 0);
   for (const auto& [replica, answer] : answers->given) {
     const std::vector<int>& numbers = parts.at(replica);
     if (static_cast<size_t>(answer.slice_totals_size()) != numbers.size()) {
@@ -408,10 +403,10 @@ absl::StatusOr<v1::EvaluateResponse> Replicas::Evaluate(v1::EvaluateRequest requ
       return status;
     }
   }
-  for (int number = 0; number < batch.slices_size(); ++number) {
+  for (int number = 0; number < slices.size(); ++number) {
     std::optional<v1::Totals>& of_slice = slice_totals[number];
     if (!of_slice.has_value()) {
-      const v1::Slice& slice = batch.slices(number);
+      const v1::Slice& slice = slices[number];
       const bool needs_ratios = std::ranges::any_of(request.outputs(), [](int output) {
         return output == v1::RATIOS || output == v1::LOG_RATIOS || output == v1::SURROGATES ||
                output == v1::COEFFICIENTS;
@@ -422,7 +417,7 @@ absl::StatusOr<v1::EvaluateResponse> Replicas::Evaluate(v1::EvaluateRequest requ
                          "' attempt ", slice.sequence().attempt(), " position ",
                          slice.first_position(), " is missing (store_down)"));
       }
-      of_slice = rows.MissingTotals(request, number);
+      of_slice = rows.MissingTotals(arrays.mask(), number);
       totals.push_back(*of_slice);
       missing.push_back(StoreDown(number, slice));
     }
