@@ -57,34 +57,34 @@ absl::Status SingleServer::Heard(const absl::Status& status) {
 }
 
 template <typename Request, typename Response>
-absl::Status SingleServer::Send(Method<Request, Response> method, const Request& request,
-                                Response& response) {
-  return Guarded([&] {
+absl::StatusOr<Response> SingleServer::Send(Method<Request, Response> method,
+                                            const Request& request) {
+  Response response;
+  const absl::Status status = Guarded([&] {
     grpc::ClientContext context;
     SetDeadline(context);
     return ToAbslStatus(((*stub_).*method)(&context, request, &response));
   });
+  if (!status.ok()) return status;
+  return response;
 }
 
-template <typename SendOnce, typename Amend>
-absl::Status SingleServer::SendAbout(const std::string& run_id, const SendOnce& send,
-                                     const Amend& amend) {
-  bool known = false;
-  bool confirmed = false;
+absl::Status SingleServer::SendAbout(const std::string& run_id, CircuitBreaker::Ask send,
+                                     absl::FunctionRef<bool()> amend) {
+  std::optional<bool> confirmed;
   {
     const std::lock_guard lock(mutex_);
     if (const auto found = known_.find(run_id); found != known_.end()) {
-      known = true;
       confirmed = found->second.confirmed;
     }
   }
-  if (known && !confirmed) {
+  if (confirmed == false) {
     if (absl::Status status = OpenAgain(run_id); !status.ok()) return status;
   }
   absl::Status status = send();
   if (!absl::IsNotFound(status) && !absl::IsFailedPrecondition(status)) return status;
-  if (!amend() && !known) return status;
-  if (known) {
+  if (!amend() && !confirmed.has_value()) return status;
+  if (confirmed.has_value()) {
     if (absl::Status opened = OpenAgain(run_id); !opened.ok()) return opened;
   }
   return send();
@@ -94,9 +94,9 @@ template <typename Request, typename Response>
 absl::StatusOr<Response> SingleServer::CallAbout(const std::string& run_id,
                                                  Method<Request, Response> method,
                                                  const Request& request) {
-  Response response;
-  const absl::Status status = SendAbout(
-      run_id, [&] { return Send(method, request, response); }, [] { return false; });
+  absl::StatusOr<Response> response;
+  const absl::Status status =
+      SendAbout(run_id, [&] { return (response = Send(method, request)).status(); });
   if (!status.ok()) return status;
   return response;
 }
@@ -109,8 +109,7 @@ absl::Status SingleServer::OpenAgain(const std::string& run_id) {
     if (found == known_.end()) return absl::OkStatus();  // deleted meanwhile
     known = found->second;
   }
-  v1::CreateRunResponse created;
-  absl::Status status = Send(&v1::RatioService::Stub::CreateRun, known.request, created);
+  absl::Status status = Send(&v1::RatioService::Stub::CreateRun, known.request).status();
   // That is up to others: the call itself will meet what there is.
   if (absl::IsPermissionDenied(status)) {
     Note(known.request, known.policy_version, /*confirmed=*/true);
@@ -121,8 +120,7 @@ absl::Status SingleServer::OpenAgain(const std::string& run_id) {
     request.mutable_run()->set_run_id(run_id);
     request.mutable_run()->set_incarnation(known.request.incarnation());
     request.set_policy_version(known.policy_version);
-    v1::AdvanceVersionResponse response;
-    status = Send(&v1::RatioService::Stub::AdvanceVersion, request, response);
+    status = Send(&v1::RatioService::Stub::AdvanceVersion, request).status();
     // It knows a later one; or this is a worker, and trainers tell it.
     if (absl::IsFailedPrecondition(status) || absl::IsPermissionDenied(status)) {
       status = absl::OkStatus();
@@ -149,6 +147,14 @@ void SingleServer::Remember(const v1::CreateRunRequest& run, uint64_t policy_ver
   Note(run, policy_version, /*confirmed=*/false);
 }
 
+SingleServer::KnownRun* SingleServer::Known(const v1::RunRef& run) {
+  const auto found = known_.find(run.run_id());
+  if (found == known_.end()) return nullptr;
+  const bool is_named =
+      run.incarnation() == 0 || run.incarnation() == found->second.request.incarnation();
+  return is_named ? &found->second : nullptr;
+}
+
 std::optional<v1::RunConfig> SingleServer::KnownConfig(const std::string& run_id) const {
   const std::lock_guard lock(mutex_);
   const auto found = known_.find(run_id);
@@ -157,11 +163,11 @@ std::optional<v1::RunConfig> SingleServer::KnownConfig(const std::string& run_id
 }
 
 absl::StatusOr<v1::CreateRunResponse> SingleServer::CreateRun(const v1::CreateRunRequest& request) {
-  v1::CreateRunResponse response;
-  const absl::Status status = Send(&v1::RatioService::Stub::CreateRun, request, response);
-  if (!status.ok()) return status;
+  absl::StatusOr<v1::CreateRunResponse> response =
+      Send(&v1::RatioService::Stub::CreateRun, request);
+  if (!response.ok()) return response;
   v1::CreateRunRequest run = request;
-  run.set_incarnation(response.incarnation());
+  run.set_incarnation(response->incarnation());
   Note(run, /*policy_version=*/0, /*confirmed=*/true);
   return response;
 }
@@ -181,37 +187,22 @@ absl::StatusOr<v1::GetRunResponse> SingleServer::GetRun(const v1::GetRunRequest&
 absl::StatusOr<v1::DeleteRunResponse> SingleServer::DeleteRun(const v1::DeleteRunRequest& request) {
   {
     const std::lock_guard lock(mutex_);
-    const auto found = known_.find(request.run().run_id());
-    const uint64_t incarnation = request.run().incarnation();
     // Not to be opened again, even if no answer comes.
-    if (found != known_.end() &&
-        (incarnation == 0 || incarnation == found->second.request.incarnation())) {
-      known_.erase(found);
-    }
+    if (Known(request.run()) != nullptr) known_.erase(request.run().run_id());
   }
-  v1::DeleteRunResponse response;
-  const absl::Status status = Send(&v1::RatioService::Stub::DeleteRun, request, response);
-  if (!status.ok()) return status;
-  return response;
+  return Send(&v1::RatioService::Stub::DeleteRun, request);
 }
 
 absl::StatusOr<v1::ListRunsResponse> SingleServer::ListRuns(const v1::ListRunsRequest& request) {
-  v1::ListRunsResponse response;
-  const absl::Status status = Send(&v1::RatioService::Stub::ListRuns, request, response);
-  if (!status.ok()) return status;
-  return response;
+  return Send(&v1::RatioService::Stub::ListRuns, request);
 }
 
 absl::StatusOr<v1::AdvanceVersionResponse> SingleServer::AdvanceVersion(
     const v1::AdvanceVersionRequest& request) {
   {
     const std::lock_guard lock(mutex_);
-    const auto found = known_.find(request.run().run_id());
-    const uint64_t incarnation = request.run().incarnation();
-    if (found != known_.end() &&
-        (incarnation == 0 || incarnation == found->second.request.incarnation())) {
-      found->second.policy_version =
-          std::max<uint64_t>(found->second.policy_version, request.policy_version());
+    if (KnownRun* const known = Known(request.run()); known != nullptr) {
+      known->policy_version = std::max<uint64_t>(known->policy_version, request.policy_version());
     }
   }
   return CallAbout(request.run().run_id(), &v1::RatioService::Stub::AdvanceVersion, request);
@@ -231,17 +222,11 @@ absl::StatusOr<v1::ListSequencesResponse> SingleServer::ListSequences(
 }
 
 absl::StatusOr<v1::GetServerResponse> SingleServer::GetServer() {
-  v1::GetServerResponse response;
-  const absl::Status status =
-      Send(&v1::RatioService::Stub::GetServer, v1::GetServerRequest(), response);
-  if (!status.ok()) return status;
-  return response;
+  return Send(&v1::RatioService::Stub::GetServer, v1::GetServerRequest());
 }
 
 std::vector<absl::StatusOr<v1::GetServerResponse>> SingleServer::GetServers() {
-  std::vector<absl::StatusOr<v1::GetServerResponse>> servers;
-  servers.push_back(GetServer());
-  return servers;
+  return {GetServer()};
 }
 
 absl::StatusOr<v1::InspectRunResponse> SingleServer::InspectRun(
@@ -259,10 +244,12 @@ absl::StatusOr<v1::ReleaseResponse> SingleServer::Release(const v1::ReleaseReque
 }
 
 absl::StatusOr<v1::EvaluateResponse> SingleServer::Evaluate(v1::EvaluateRequest request) {
-  v1::EvaluateResponse response;
+  absl::StatusOr<v1::EvaluateResponse> response;
   const auto send = [&] {
-    if (request.ByteSizeLong() > kMostUnaryBytes) return SendInStream(request, response);
-    return Send(&v1::RatioService::Stub::Evaluate, request, response);
+    response = request.ByteSizeLong() > kMostUnaryBytes
+                   ? SendInStream(request)
+                   : Send(&v1::RatioService::Stub::Evaluate, request);
+    return response.status();
   };
   const auto drop_lease = [&] {
     const bool checked = std::ranges::all_of(
@@ -276,9 +263,10 @@ absl::StatusOr<v1::EvaluateResponse> SingleServer::Evaluate(v1::EvaluateRequest 
   return response;
 }
 
-absl::Status SingleServer::SendInStream(const v1::EvaluateRequest& request,
-                                        v1::EvaluateResponse& response) {
-  return Guarded([&] {
+absl::StatusOr<v1::EvaluateResponse> SingleServer::SendInStream(
+    const v1::EvaluateRequest& request) {
+  v1::EvaluateResponse response;
+  const absl::Status sent = Guarded([&] {
     grpc::ClientContext context;
     SetDeadline(context);
     const auto stream = stub_->EvaluateStream(&context);
@@ -294,6 +282,8 @@ absl::Status SingleServer::SendInStream(const v1::EvaluateRequest& request,
     }
     return status;
   });
+  if (!sent.ok()) return sent;
+  return response;
 }
 
 absl::Status SingleServer::ReadFetched(const v1::FetchTopKRequest& request,
@@ -334,7 +324,7 @@ absl::Status SingleServer::ReadFetched(const v1::FetchTopKRequest& request,
 absl::Status SingleServer::FetchTopK(const v1::FetchTopKRequest& request, const Receive& receive) {
   // A server that refuses the call does so before it sends anything.
   const auto send = [&] { return Guarded([&] { return ReadFetched(request, receive); }); };
-  return SendAbout(request.run().run_id(), send, [] { return false; });
+  return SendAbout(request.run().run_id(), send);
 }
 
 std::unique_ptr<AppendWriter> SingleServer::Append(const v1::AppendHeader& header,

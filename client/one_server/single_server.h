@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
 #include "client/one_server/circuit_breaker.h"
 #include "client/one_server/server_append_writer.h"
@@ -75,6 +76,8 @@ class SingleServer final : public Service {
     bool confirmed = false;
   };
 
+  // The incarnation that is named, if it is known; with mutex_ held.
+  KnownRun* Known(const v1::RunRef& run);
   void Note(const v1::CreateRunRequest& run, uint64_t policy_version, bool confirmed);
   // Tells the server all that is known of the run.
   absl::Status OpenAgain(const std::string& run_id);
@@ -82,8 +85,8 @@ class SingleServer final : public Service {
   using Method = grpc::Status (v1::RatioService::Stub::*)(grpc::ClientContext*, const Request&,
                                                           Response*);
   template <typename Request, typename Response>
-  absl::Status Send(Method<Request, Response> method, const Request& request, Response& response);
-  absl::Status SendInStream(const v1::EvaluateRequest& request, v1::EvaluateResponse& response);
+  absl::StatusOr<Response> Send(Method<Request, Response> method, const Request& request);
+  absl::StatusOr<v1::EvaluateResponse> SendInStream(const v1::EvaluateRequest& request);
   absl::Status ReadFetched(const v1::FetchTopKRequest& request, const Receive& receive);
   // Asks, unless the server is to be left alone.
   absl::Status Guarded(CircuitBreaker::Ask ask);
@@ -93,8 +96,9 @@ class SingleServer final : public Service {
   absl::Status Heard(const absl::Status& status);
   // Calls send(), and once more if the server may have lost the run. amend() changes what is sent
   // then, and says whether it did.
-  template <typename SendOnce, typename Amend>
-  absl::Status SendAbout(const std::string& run_id, const SendOnce& send, const Amend& amend);
+  absl::Status SendAbout(
+      const std::string& run_id, CircuitBreaker::Ask send,
+      absl::FunctionRef<bool()> amend = [] { return false; });
   template <typename Request, typename Response>
   absl::StatusOr<Response> CallAbout(const std::string& run_id, Method<Request, Response> method,
                                      const Request& request);
