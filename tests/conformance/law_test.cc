@@ -77,6 +77,43 @@ double LawBound(double log_ratio, double log_envelope) {
   return 1.001 * 0x1p-24 * (std::abs(log_ratio) + std::abs(log_ratio - log_envelope) + 2) + 0x1p-99;
 }
 
+// What the tokens of a position come to.
+struct Accepted {
+  double rate = 0;  // sum of q(v) a(v), off by at most:
+  // Each term is right up to a relative LawBound; the covered mass of up to 16 terms adds (16 + 1)
+  // u, the exponential of -lM and the product 3 u, the fixed point 2^-30 a row.
+  double error = 0x1p-30 + kLargestK * 1e-37;
+  int64_t checked = 0;  // members by the law's bound
+  int64_t outside = 0;
+};
+
+// The members follow p at this envelope, the others are outside.
+void CheckLaw(const Enumeration& e, const Results& results, double log_envelope,
+              Accepted& accepted) {
+  for (size_t v = 0; v < e.pair.size(); ++v) {
+    const double log_q = e.pair.behavior[v];
+    const double log_p = e.pair.current[v];
+    const double a = results.acceptance_probabilities[v];
+    if (v >= e.members()) {
+      ASSERT_EQ(results.decisions[v], Decision::kOutsideTopK);
+      ASSERT_EQ(a, 0.0);
+      ++accepted.outside;
+    } else if (std::isinf(log_p)) {
+      ASSERT_EQ(a, 0.0);
+    } else if (log_p - log_q - log_envelope < -86.99) {
+      ASSERT_TRUE(a <= std::exp(-86.98)) << a;
+    } else {
+      const double bound = LawBound(log_p - log_q, log_envelope);
+      ASSERT_TRUE(std::abs(log_q + std::log(a) + log_envelope - log_p) <= bound)
+          << "slot " << v << ": log(q a M) = " << log_q + std::log(a) + log_envelope
+          << ", log p = " << log_p;
+      accepted.rate += std::exp(log_q) * a;
+      accepted.error += std::exp(log_q) * a * 1.001 * (bound + 20 * 0x1p-24);
+      ++accepted.checked;
+    }
+  }
+}
+
 TEST_P(LawTest, BehaviourTimesAcceptanceTimesEnvelopeIsTheCurrentPolicy) {
   std::mt19937_64 random(1);
   int64_t checked = 0;
@@ -84,23 +121,9 @@ TEST_P(LawTest, BehaviourTimesAcceptanceTimesEnvelopeIsTheCurrentPolicy) {
     const Enumeration e = RandomEnumeration(random);
     const Results results =
         Evaluate(backend(), e.parameters, e.sequence_key, e.first_position, e.positions);
-    const double log_envelope = LogEnvelope(e);
-    for (size_t v = 0; v < e.members(); ++v) {
-      const double log_q = e.pair.behavior[v];
-      const double log_p = e.pair.current[v];
-      const double a = results.acceptance_probabilities[v];
-      if (std::isinf(log_p)) {
-        ASSERT_EQ(a, 0.0);
-      } else if (log_p - log_q - log_envelope < -86.99) {
-        ASSERT_TRUE(a <= std::exp(-86.98)) << a;
-      } else {
-        const double error = std::abs(log_q + std::log(a) + log_envelope - log_p);
-        ASSERT_TRUE(error <= LawBound(log_p - log_q, log_envelope))
-            << "position " << i << ", slot " << v
-            << ": log(q a M) = " << log_q + std::log(a) + log_envelope << ", log p = " << log_p;
-        ++checked;
-      }
-    }
+    Accepted accepted;
+    ASSERT_NO_FATAL_FAILURE(CheckLaw(e, results, LogEnvelope(e), accepted)) << "position " << i;
+    checked += accepted.checked;
   }
   EXPECT_GT(checked, 3 * kPositions);
 }
@@ -176,30 +199,18 @@ TEST_P(LawTest, EqualPoliciesAcceptEveryMember) {
   }
 }
 
-// Sum over v of q(v) a(v) = (1 - xi) / M: the accept rate that `expected_acceptance` promises. By
-// the law's bound each term is right up to a relative LawBound; the covered mass of up to 16 terms
-// adds (16 + 1) u, the exponential of -lM and the product 3 u, the fixed point 2^-30 a row.
+// Sum over v of q(v) a(v) = (1 - xi) / M: the accept rate that `expected_acceptance` promises.
 TEST_P(LawTest, TheMarginalAcceptRateIsTheExpectedAcceptance) {
   std::mt19937_64 random(6);
   for (int i = 0; i < kPositions; ++i) {
     const Enumeration e = RandomEnumeration(random);
     const Results results =
         Evaluate(backend(), e.parameters, e.sequence_key, e.first_position, e.positions);
-    double rate = 0;
-    double error = 0x1p-30 + kLargestK * 1e-37;
-    const double log_envelope = LogEnvelope(e);
-    for (size_t v = 0; v < e.members(); ++v) {
-      const double term =
-          std::exp(static_cast<double>(e.pair.behavior[v])) * results.acceptance_probabilities[v];
-      rate += term;
-      if (term > 0) {
-        error += term * 1.001 *
-                 (LawBound(e.pair.current[v] - e.pair.behavior[v], log_envelope) + 20 * 0x1p-24);
-      }
-    }
+    Accepted accepted;
+    ASSERT_NO_FATAL_FAILURE(CheckLaw(e, results, LogEnvelope(e), accepted)) << "position " << i;
     const double promised = FromFixed(results.sums.expected_acceptance) / e.pair.size();
-    ASSERT_TRUE(std::abs(std::min(rate, 1.0) - promised) <= error)
-        << "position " << i << ": " << rate << " against " << promised;
+    ASSERT_TRUE(std::abs(std::min(accepted.rate, 1.0) - promised) <= accepted.error)
+        << "position " << i << ": " << accepted.rate << " against " << promised;
   }
 }
 
@@ -227,32 +238,13 @@ TEST_P(LawTest, ASetCutToItsMassKeepsTheLaw) {
     const double log_envelope = LogEnvelope(e);
     ASSERT_EQ(results.sums.log_envelope,
               static_cast<int64_t>(e.pair.size()) * Fixed(LogEnvelope(e)));
-    double rate = 0;
-    double error = 0x1p-30 + kLargestK * 1e-37;
-    for (size_t v = 0; v < e.pair.size(); ++v) {
-      const double log_q = e.pair.behavior[v];
-      const double log_p = e.pair.current[v];
-      const double a = results.acceptance_probabilities[v];
-      if (v >= e.members()) {
-        ASSERT_EQ(results.decisions[v], Decision::kOutsideTopK);
-        ASSERT_EQ(a, 0.0);
-        ++outside;
-      } else if (std::isinf(log_p)) {
-        ASSERT_EQ(a, 0.0);
-      } else if (log_p - log_q - log_envelope < -86.99) {
-        ASSERT_TRUE(a <= std::exp(-86.98)) << a;
-      } else {
-        const double bound = LawBound(log_p - log_q, log_envelope);
-        ASSERT_TRUE(std::abs(log_q + std::log(a) + log_envelope - log_p) <= bound)
-            << "position " << i << ", slot " << v << ", mass " << mass;
-        rate += std::exp(log_q) * a;
-        error += std::exp(log_q) * a * 1.001 * (bound + 20 * 0x1p-24);
-        ++checked;
-      }
-    }
-    ASSERT_LE(std::abs(std::min(rate, 1.0) - FromFixed(results.sums.expected_acceptance) /
-                                                 static_cast<double>(e.pair.size())),
-              error);
+    Accepted accepted;
+    ASSERT_NO_FATAL_FAILURE(CheckLaw(e, results, log_envelope, accepted))
+        << "position " << i << ", mass " << mass;
+    checked += accepted.checked;
+    outside += accepted.outside;
+    const double promised = FromFixed(results.sums.expected_acceptance) / e.pair.size();
+    ASSERT_TRUE(std::abs(std::min(accepted.rate, 1.0) - promised) <= accepted.error);
   }
   EXPECT_GT(checked, 2 * kPositions);
   EXPECT_GT(outside, 2 * kPositions);
@@ -305,27 +297,12 @@ TEST_P(LawTest, ASetOfTheCurrentPolicysOwnKeepsTheLaw) {
     const Results results =
         Evaluate(backend(), e.parameters, e.sequence_key, e.first_position, reduced);
     ASSERT_EQ(results.sums.envelope_violations, 0);
-    double rate = 0;
-    double error = 0x1p-30 + kLargestK * 1e-37;
-    for (size_t v = 0; v < e.pair.size(); ++v) {
-      const double log_q = e.pair.behavior[v];
-      const double log_p = e.pair.current[v];
-      const double a = results.acceptance_probabilities[v];
-      if (v >= e.members() || std::isinf(log_p)) {
-        ASSERT_EQ(a, 0.0);
-      } else if (log_p - log_q - log_envelope < -86.99) {
-        ASSERT_TRUE(a <= std::exp(-86.98)) << a;
-      } else {
-        const double bound = LawBound(log_p - log_q, log_envelope);
-        ASSERT_TRUE(std::abs(log_q + std::log(a) + log_envelope - log_p) <= bound)
-            << "position " << i << ", slot " << v << ", K' " << most;
-        rate += std::exp(log_q) * a;
-        error += std::exp(log_q) * a * 1.001 * (bound + 20 * 0x1p-24);
-        ++checked;
-      }
-    }
-    ASSERT_LE(FromFixed(results.sums.expected_acceptance) / static_cast<double>(e.pair.size()),
-              rate + error);
+    Accepted accepted;
+    ASSERT_NO_FATAL_FAILURE(CheckLaw(e, results, log_envelope, accepted))
+        << "position " << i << ", K' " << most;
+    checked += accepted.checked;
+    ASSERT_TRUE(FromFixed(results.sums.expected_acceptance) / e.pair.size() <=
+                accepted.rate + accepted.error);
   }
   EXPECT_GT(checked, 3 * kPositions);
   EXPECT_GT(looser, kPositions / 10);
